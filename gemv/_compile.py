@@ -1,0 +1,146 @@
+"""From a kernel function to machine code: everything that touches Numba's compiler.
+
+The steps need neither a GPU nor a driver: Numba types the function and lowers it to PTX, and
+nvJitLink assembles PTX to a cubin for one compute capability. numba-cuda is in maintenance mode;
+what takes its place will have to be met here and in :mod:`gemv._intrinsics` only.
+"""
+
+from __future__ import annotations
+
+import inspect
+import re
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import lru_cache
+from types import SimpleNamespace
+
+import numba
+import numpy as np
+from numba import types
+from numba.cuda import dispatcher as _dispatcher
+
+from gemv.kernels._base import Kernel, Spec
+
+_POINTERS = {"a", "x", "y", "scratch"}
+_COEFFICIENTS = {"alpha", "beta"}
+_lock = threading.RLock()
+
+
+@dataclass(frozen=True)
+class Binary:
+    """One kernel function, compiled.
+
+    Attributes
+    ----------
+    name : str
+        Entry point in the module.
+    arguments : tuple of str
+        Names of the parameters, to be filled by the launch path.
+    ptx : str
+    cubin : bytes
+    log : str
+        What the assembler reports: registers, stack frame, spills, constant banks.
+    """
+
+    name: str
+    arguments: tuple[str, ...]
+    ptx: str
+    cubin: bytes
+    log: str
+
+    def resource(self, pattern: str) -> int:
+        """The number before `pattern` in the assembler's report, ``"registers"`` for instance."""
+        for number in re.findall(rf"(\d+) {pattern}|[Uu]sed (\d+) {pattern}", self.log):
+            return int(next(filter(None, number)))
+        raise LookupError(f"the assembler reports no {pattern!r}")
+
+
+def argument_types(function: Callable, dtype: np.dtype) -> tuple[types.Type, ...]:
+    """Numba types of a kernel function's parameters, which are known by their names."""
+    element = numba.from_dtype(dtype)
+    kinds = []
+    for name in inspect.signature(function).parameters:
+        if name in _POINTERS:
+            kinds.append(types.CPointer(element))
+        elif name == "counters":
+            kinds.append(types.CPointer(types.uint32))
+        elif name in _COEFFICIENTS:
+            kinds.append(element)
+        else:  # sizes and strides
+            kinds.append(types.int64)
+    return tuple(kinds)
+
+
+@contextmanager
+def _compiling_for(compute_capability: tuple[int, int]) -> Iterator[None]:
+    """Let device functions compile without a GPU.
+
+    Numba asks the current device for its compute capability each time a kernel calls a device
+    function, even where it was told the capability; the question is answered here.
+    """
+    with _lock:
+        original = _dispatcher.get_current_device
+        answer = SimpleNamespace(compute_capability=compute_capability)
+        _dispatcher.get_current_device = lambda: answer
+        try:
+            yield
+        finally:
+            _dispatcher.get_current_device = original
+
+
+def compile_ptx(function: Callable, dtype: np.dtype, compute_capability: tuple[int, int]) -> str:
+    """PTX of one kernel function, its entry point named like the function."""
+    signature = types.void(*argument_types(function, dtype))
+    with _compiling_for(compute_capability):
+        # lto=False throughout: the kernels are small and nvJitLink has nothing to inline.
+        ptx, _ = numba.cuda.compile_ptx(function, signature, cc=compute_capability)
+    # Numba's mangled names run to hundreds of characters; parameters repeat them.
+    (entry,) = re.findall(r"\.visible \.entry (\w+)\(", ptx)
+    return ptx.replace(entry, function.__name__)
+
+
+def assemble(ptx: str, compute_capability: tuple[int, int]) -> tuple[bytes, str]:
+    """Cubin and assembler's report, by nvJitLink, which needs no driver."""
+    from cuda.bindings import nvjitlink
+
+    major, minor = compute_capability
+    handle = nvjitlink.create(2, [f"-arch=sm_{major}{minor}", "-verbose"])
+    try:
+        data = ptx.encode()
+        try:
+            nvjitlink.add_data(handle, nvjitlink.InputType.PTX, data, len(data), "gemv")
+            nvjitlink.complete(handle)
+        except nvjitlink.nvJitLinkError as error:
+            log = bytearray(nvjitlink.get_error_log_size(handle))
+            nvjitlink.get_error_log(handle, log)
+            raise RuntimeError(f"nvJitLink: {error}: {log.decode(errors='replace')}") from error
+        log = bytearray(nvjitlink.get_info_log_size(handle))
+        nvjitlink.get_info_log(handle, log)
+        cubin = bytearray(nvjitlink.get_linked_cubin_size(handle))
+        nvjitlink.get_linked_cubin(handle, cubin)
+    finally:
+        nvjitlink.destroy(handle)
+    return bytes(cubin), log.decode(errors="replace")
+
+
+def compile_function(
+    function: Callable, dtype: np.dtype, compute_capability: tuple[int, int]
+) -> Binary:
+    """One kernel function as machine code."""
+    ptx = compile_ptx(function, dtype, compute_capability)
+    cubin, log = assemble(ptx, compute_capability)
+    arguments = tuple(inspect.signature(function).parameters)
+    return Binary(function.__name__, arguments, ptx, cubin, log)
+
+
+@lru_cache(maxsize=1024)
+def binaries(
+    kernel: Kernel, spec: Spec, compute_capability: tuple[int, int]
+) -> tuple[Binary, ...]:
+    """All functions of `kernel` for `spec`, compiled once in this process."""
+    return tuple(
+        compile_function(function, spec.dtype, compute_capability)
+        for function in kernel.functions(spec)
+    )

@@ -1,0 +1,132 @@
+"""Frozen records that every other module agrees on: the problem, the device, the geometry.
+
+Nothing here imports CUDA or another module of the package.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+
+import numpy as np
+
+#: The four BLAS prefixes and the dtype each of them computes in.
+DTYPES: dict[str, np.dtype] = {
+    "s": np.dtype(np.float32),
+    "d": np.dtype(np.float64),
+    "c": np.dtype(np.complex64),
+    "z": np.dtype(np.complex128),
+}
+PREFIXES: dict[np.dtype, str] = {dtype: prefix for prefix, dtype in DTYPES.items()}
+
+#: The largest gridDim.y and gridDim.z of every CUDA device; gridDim.x goes to 2**31 - 1.
+MAX_GRID_Y = 65535
+MAX_GRID_X = 2**31 - 1
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """One gemv with storage order and ``trans`` folded away.
+
+    A kernel sees ``op(A)[i, j] = a[i * row_stride + j * col_stride]``, conjugated if `conj`,
+    for ``0 <= i < rows`` and ``0 <= j < cols``: a transposition only exchanges the two strides.
+
+    Attributes
+    ----------
+    dtype : numpy.dtype
+        Of A, x and y alike.
+    m, n : int
+        Shape of ``a`` as it was passed.
+    trans : int
+        0, 1 or 2 for A, its transpose, its conjugate transpose.
+    rows, cols : int
+        Lengths of y and x: ``(m, n)``, or ``(n, m)`` when `trans` is not 0.
+    conj : bool
+        Whether elements of A are conjugated (never for a real dtype).
+    row_stride, col_stride : int
+        Distance in elements from ``op(A)[i, j]`` to ``op(A)[i + 1, j]`` and ``op(A)[i, j + 1]``.
+    incx, incy : int
+        Distance in elements from ``x[j]`` to ``x[j + 1]`` and from ``y[i]`` to ``y[i + 1]``.
+    x_offset, y_offset : int
+        Distance in elements from the first element of the arrays passed to ``x[0]`` and ``y[0]``.
+    """
+
+    dtype: np.dtype
+    m: int
+    n: int
+    trans: int
+    rows: int
+    cols: int
+    conj: bool
+    row_stride: int
+    col_stride: int
+    incx: int = 1
+    incy: int = 1
+    x_offset: int = 0
+    y_offset: int = 0
+
+    @property
+    def access(self) -> str:
+        """How memory runs: ``"dot"`` along the sum, ``"axpy"`` along y, else ``"strided"``."""
+        if self.col_stride == 1 and not (self.cols == 1 and self.row_stride == 1):
+            return "dot"
+        if self.row_stride == 1:
+            return "axpy"
+        return "strided"
+
+    def bytes_moved(self, beta_is_zero: bool) -> int:
+        """Bytes a perfect gemv moves: A and x once, y written once and, if beta, read once."""
+        y_elements = self.rows * (1 if beta_is_zero else 2)
+        return (self.rows * self.cols + self.cols + y_elements) * self.dtype.itemsize
+
+
+@dataclass(frozen=True, slots=True)
+class Device:
+    """What geometry and selection may know of a device.
+
+    The simulator's stand-in has few multiprocessors, so that grids stay small there.
+    """
+
+    name: str
+    compute_capability: tuple[int, int]
+    multiprocessors: int
+    index: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Launch:
+    """Grid and block of one kernel function, each ``(x, y, z)``."""
+
+    grid: tuple[int, int, int]
+    block: tuple[int, int, int]
+
+    @property
+    def threads_per_block(self) -> int:
+        return math.prod(self.block)
+
+
+@dataclass(frozen=True, slots=True)
+class Geometry:
+    """How one call of a kernel is laid out.
+
+    Attributes
+    ----------
+    launches : tuple of Launch
+        One for each function that the kernel builds, in order on the stream.
+    sizes : dict of str to int
+        Further 64-bit integer arguments by name, ``splits`` for instance.
+    scratch : int
+        Elements of the problem's dtype that the launches share as ``scratch``.
+    counters : int
+        Unsigned 32-bit counters, zero before the first launch and after the last, as ``counters``.
+    """
+
+    launches: tuple[Launch, ...]
+    sizes: dict[str, int] = field(default_factory=dict)
+    scratch: int = 0
+    counters: int = 0
+
+
+def ceil_div(a: int, b: int) -> int:
+    """Smallest integer not below ``a / b``, for ``b > 0``."""
+    return -(-a // b)

@@ -1,0 +1,210 @@
+"""What every kernel file is made of: the Kernel record and the Spec it is built for.
+
+A kernel file is one lesson and one complete gemv. It holds device code in ``build(spec)``, the
+grid in ``geometry(problem, device, knobs)`` and ends with ``KERNEL = Kernel(...)``.
+
+Arguments are named, and the launch path fills them by name. A kernel function takes any of
+``rows, cols`` (lengths of y and x), ``alpha, a, row_stride, col_stride, x, incx, beta, y, incy``
+(strides in elements; pointers to the first element used), ``scratch``, ``counters`` and the
+64-bit integers its geometry puts into ``sizes``.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from numba import cuda
+
+from gemv._intrinsics import device
+from gemv._problem import MAX_GRID_Y, Device, Geometry, Problem, ceil_div
+
+FULL_WARP = 0xFFFFFFFF
+
+
+@device
+def update(alpha, total, beta, y, index):
+    """``y[index] := alpha*total + beta*y[index]`` by the rules of reference BLAS.
+
+    beta = 0 does not read y, so a NaN there is overwritten; beta = 1 does not multiply, so an
+    infinity in a complex y survives; alpha = 0 adds nothing, not even the zero that would turn
+    -0 into +0. `total` is the empty sum then, because every kernel sets ``cols = 0`` for
+    alpha = 0, which is also why neither A nor x is read.
+    """
+    if beta == 0:
+        if alpha == 0:
+            y[index] = total
+        else:
+            y[index] = alpha * total
+    else:
+        old = y[index]
+        if beta != 1:
+            old = beta * old
+        if alpha != 0:
+            old = old + alpha * total
+        y[index] = old
+
+
+@device
+def _same(value):
+    return value
+
+
+@device
+def _conjugate(value):
+    return value.conjugate()
+
+
+@device
+def _shfl_xor_real(value, lane_mask):
+    return cuda.shfl_xor_sync(FULL_WARP, value, lane_mask)
+
+
+@device
+def _shfl_xor_complex(value, lane_mask):
+    # Shuffles move 32 or 64 bits, so a complex number travels as its two halves.
+    real = cuda.shfl_xor_sync(FULL_WARP, value.real, lane_mask)
+    imag = cuda.shfl_xor_sync(FULL_WARP, value.imag, lane_mask)
+    return complex(real, imag)
+
+
+@dataclass(frozen=True)
+class Spec:
+    """What a kernel is compiled for; two calls with equal Specs share machine code.
+
+    Attributes
+    ----------
+    dtype : numpy.dtype
+        Of A, x, y, alpha and beta.
+    conj : bool
+        Whether elements of A are conjugated as they are read.
+    access : str
+        ``"dot"``, ``"axpy"`` or ``"strided"``: see :attr:`gemv._problem.Problem.access`.
+    knobs : tuple of (str, int)
+        The kernel's compile-time constants.
+    """
+
+    dtype: np.dtype
+    conj: bool
+    access: str
+    knobs: tuple[tuple[str, int], ...]
+
+    def __getitem__(self, knob: str) -> int:
+        return dict(self.knobs)[knob]
+
+    @property
+    def number(self) -> type:
+        """Element type for shared and local arrays."""
+        return self.dtype.type
+
+    @property
+    def zero(self) -> Any:
+        """Where a sum starts; typed, so that sums stay in the problem's precision."""
+        return self.dtype.type(0)
+
+    @property
+    def op(self) -> Callable:
+        """Applied to each element of A: the identity or the complex conjugate."""
+        return _conjugate if self.conj else _same
+
+    @property
+    def shfl_xor(self) -> Callable:
+        """``shfl_xor(value, lane_mask)``: the value of lane ``lane ^ lane_mask`` of a full warp."""
+        return _shfl_xor_complex if self.dtype.kind == "c" else _shfl_xor_real
+
+
+def tile_shape(access: str, block_x: int, block_y: int) -> tuple[int, int]:
+    """Rows of a block's tile and threads on each of them, threadIdx.x along the memory."""
+    return (block_x, block_y) if access == "axpy" else (block_y, block_x)
+
+
+def split_columns(
+    cols: int, step: int, row_tiles: int, threads_per_block: int, device: Device
+) -> tuple[int, int]:
+    """How many blocks share a row, and the columns that each of them takes.
+
+    Enough blocks for every multiprocessor to hold its 2048 threads, as long as each thread still
+    has several columns to add; `step` columns are what one pass of the block covers.
+    """
+    wanted = ceil_div(device.multiprocessors * (2048 // threads_per_block), row_tiles)
+    most = max(1, cols // (4 * step))
+    splits = max(1, min(wanted, most, MAX_GRID_Y))
+    cols_per_split = ceil_div(ceil_div(cols, splits), step) * step
+    return ceil_div(cols, cols_per_split), cols_per_split
+
+
+def accepts_all(problem: Problem) -> str | None:
+    """The usual answer: no objection, whatever the problem."""
+    return None
+
+
+@dataclass(frozen=True, eq=False)
+class Kernel:
+    """One rung of the ladder, or a teaching kernel beside it.
+
+    Attributes
+    ----------
+    name : str
+        What ``kernel=`` takes, and tables, tests and errors use.
+    rung : int
+        Place on the ladder; only the order of reading.
+    build : callable
+        ``build(spec)`` gives the kernel functions, plain Python, in launch order.
+    geometry : callable
+        ``geometry(problem, device, knobs)`` gives the :class:`~gemv._problem.Geometry`.
+    tile : callable
+        ``tile(knobs)`` gives the rows and columns that one block handles in one step: the sizes
+        around which tails go wrong, so tests are built from them.
+    knobs : mapping of str to int
+        Defaults of the compile-time constants.
+    small_knobs : mapping of str to int
+        The smallest sensible constants, for tests on the simulator.
+    teaching : bool
+        True for a kernel that is there to show something and is never selected by itself.
+    same_bits : bool
+        False when the order of the sum changes from run to run.
+    accepts : callable
+        ``accepts(problem)`` gives None, or the reason why this kernel refuses the problem.
+    doc : str
+        The lesson: the docstring of the kernel's file.
+    """
+
+    name: str
+    rung: int
+    build: Callable[[Spec], tuple[Callable, ...]]
+    geometry: Callable[[Problem, Device, Mapping[str, int]], Geometry]
+    tile: Callable[[Mapping[str, int]], tuple[int, int]]
+    doc: str
+    knobs: Mapping[str, int] = field(default_factory=dict)
+    small_knobs: Mapping[str, int] = field(default_factory=dict)
+    teaching: bool = False
+    same_bits: bool = True
+    accepts: Callable[[Problem], str | None] = accepts_all
+
+    @property
+    def idea(self) -> str:
+        """First sentence of the lesson."""
+        return (self.doc or "").strip().splitlines()[0]
+
+    def spec(self, problem: Problem, knobs: Mapping[str, int] | None = None) -> Spec:
+        """The Spec of `problem`, with `knobs` over this kernel's defaults."""
+        unknown = set(knobs or ()) - set(self.knobs)
+        if unknown:
+            known = ", ".join(self.knobs) or "none"
+            raise ValueError(
+                f"kernel {self.name!r} has no knob {', '.join(sorted(unknown))}; it has: {known}"
+            )
+        merged = {**self.knobs, **(knobs or {})}
+        return Spec(problem.dtype, problem.conj, problem.access, tuple(sorted(merged.items())))
+
+    def functions(self, spec: Spec) -> tuple[Callable, ...]:
+        """The kernel functions for `spec`, built once."""
+        return _functions(self.build, spec)
+
+
+@functools.lru_cache(maxsize=1024)
+def _functions(build: Callable[[Spec], tuple[Callable, ...]], spec: Spec) -> tuple[Callable, ...]:
+    return build(spec)

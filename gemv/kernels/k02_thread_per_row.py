@@ -1,0 +1,75 @@
+"""One thread takes one row: the first parallel gemv, since the sums do not depend on each other.
+
+Idea
+    The loop over rows disappears: thread i computes y[i] alone. A grid has a limited number of
+    blocks, so each thread strides on by the size of the grid until the rows run out; no launch,
+    however small, can leave a row undone.
+
+Picture
+    ::
+
+        column     0   1   2  ...                A stored along columns (Fortran):
+        row 0      T0> T0> T0> ...   y0          at every step the warp reads a[0..31, j],
+        row 1      T1> T1> T1> ...   y1          32 neighbours: one 128-byte line in float32
+        row 2      T2> T2> T2> ...   y2
+        ...                                      A stored along rows (C): 32 addresses, each
+        row 31     T31>T31>T31> ...  y31         in a line of its own
+
+Bytes
+    (m*n + len(x) + len(y) * (1 + [beta != 0])) * itemsize when neighbouring threads read
+    neighbours. All threads of a warp read the same x[j], which the hardware fetches once and
+    broadcasts.
+
+Wins
+    A stored along columns and very many rows: no communication between threads at all.
+
+Loses
+    A stored along rows: each load touches 32 lines and uses one element of each, and lives on the
+    hope that the line is still in L1 when its next element is wanted. Few rows: few threads.
+
+Sums
+    Left to right over the columns, as in the serial kernel. Same bits on every run.
+
+Source
+    "Matrix-vector product", a CUDA exercise of EPCC: elimination of the loop over rows. Broadcast
+    reads: Sanders and Kandrot, "CUDA by Example", chapter 6.
+"""
+
+from numba import cuda
+
+from gemv._problem import Geometry, Launch, ceil_div
+from gemv.kernels._base import Kernel, update
+
+
+def build(spec):
+    zero, op = spec.zero, spec.op
+
+    def thread_per_row(rows, cols, alpha, a, row_stride, col_stride, x, incx, beta, y, incy):
+        if alpha == 0:
+            cols = 0
+        for i in range(cuda.grid(1), rows, cuda.gridsize(1)):
+            total = zero
+            for j in range(cols):
+                total += op(a[i * row_stride + j * col_stride]) * x[j * incx]
+            update(alpha, total, beta, y, i * incy)
+
+    return (thread_per_row,)
+
+
+def geometry(problem, device, knobs):
+    threads = knobs["THREADS_PER_BLOCK"]
+    blocks = min(ceil_div(problem.rows, threads), knobs["MAX_BLOCKS"])
+    return Geometry((Launch((blocks, 1, 1), (threads, 1, 1)),))
+
+
+KERNEL = Kernel(
+    name="thread_per_row",
+    rung=2,
+    build=build,
+    geometry=geometry,
+    tile=lambda knobs: (knobs["THREADS_PER_BLOCK"], 1),
+    # Small blocks spread a modest number of rows over more multiprocessors.
+    knobs={"THREADS_PER_BLOCK": 64, "MAX_BLOCKS": 1 << 20},
+    small_knobs={"THREADS_PER_BLOCK": 4, "MAX_BLOCKS": 2},
+    doc=__doc__,
+)

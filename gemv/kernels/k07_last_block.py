@@ -1,0 +1,146 @@
+"""One launch again: the last block to finish a tile of rows adds up what all the others left.
+
+Idea
+    The coalesced tile needs a second launch only to wait until all partial sums are there. A block
+    can find out by itself: each one writes its sums to the scratch array, makes them visible to
+    the whole GPU with a fence, and draws a number from a counter. Whoever draws the last number
+    knows that everything is there, and adds it up: always split 0, 1, 2 ..., whoever came last,
+    so the bits stay the same where atomic additions would change them. The counter counts modulo
+    the number of splits, so it is zero again for the next call, without a launch to clear it.
+
+Picture
+    ::
+
+        block (0, 0)   sums -> scratch[0, rows]   fence   draws 1
+        block (0, 2)   sums -> scratch[2, rows]   fence   draws 2    blocks end in any order
+        block (0, 1)   sums -> scratch[1, rows]   fence   draws 0
+        block (0, 3)   sums -> scratch[3, rows]   fence   draws 3 = the last of 4:
+                       adds scratch[0..3, rows] in order, then alpha, beta and y
+
+        without the fence, a number could overtake the sums it announces
+
+Bytes
+    (m*n + len(x) * m/tile_rows + 2 * splits*m + len(y) * (1 + [beta != 0])) * itemsize as asked
+    for; x and the scratch array come from L2. With one split no scratch array is used.
+
+Wins
+    Every shape against the kernels before, and most below 1000 x 1000, where a launch costs as
+    much as the work.
+
+Loses
+    Still one element a load: wider loads, and several of them in flight, are the next rungs.
+
+Sums
+    Each thread over every 32nd (8th) column of its split, the threads of a row in order, then the
+    splits by the same two steps. The order depends on shape, storage order and the number of
+    multiprocessors, not on which block is last. Same bits on every run.
+
+Source
+    Memory fences and atomic counters: S. Collange, "GPU programming: code optimization part 3 and
+    advanced features". The scheme is that of the CUDA C++ Programming Guide's example for
+    ``__threadfence``, here for a tile of rows at a time and with a fixed order of the sum.
+"""
+
+import numpy as np
+from numba import cuda
+
+from gemv._intrinsics import atomic_inc
+from gemv._problem import Geometry, Launch, ceil_div
+from gemv.kernels._base import Kernel, split_columns, tile_shape, update
+
+
+def build(spec):
+    number, zero, op = spec.number, spec.zero, spec.op
+    BLOCK_X = spec["BLOCK_X"]
+    DOWN_THE_COLUMNS = spec.access == "axpy"
+    TILE_ROWS, LANES = tile_shape(spec.access, BLOCK_X, spec["BLOCK_Y"])
+    PITCH = LANES + 1
+
+    def last_block(
+        rows, cols, cols_per_split, splits, alpha, a, row_stride, col_stride, x, incx, beta, y,
+        incy, scratch, counters,
+    ):  # fmt: skip
+        sums = cuda.shared.array((TILE_ROWS, PITCH), number)
+        ticket = cuda.shared.array(1, np.uint32)
+        tx = cuda.threadIdx.x
+        ty = cuda.threadIdx.y
+        tid = ty * BLOCK_X + tx
+        if DOWN_THE_COLUMNS:
+            r, lane = tx, ty
+        else:
+            r, lane = ty, tx
+        split = cuda.blockIdx.y
+        end = min(cols, (split + 1) * cols_per_split)
+        if alpha == 0:
+            end = 0
+        for tile in range(cuda.blockIdx.x, (rows + TILE_ROWS - 1) // TILE_ROWS, cuda.gridDim.x):
+            i = tile * TILE_ROWS + r
+            total = zero
+            if i < rows:
+                for j in range(split * cols_per_split + lane, end, LANES):
+                    total += op(a[i * row_stride + j * col_stride]) * x[j * incx]
+            sums[r, lane] = total
+            cuda.syncthreads()  # all sums are in place; threads past the edge came along
+
+            i = tile * TILE_ROWS + tid
+            mine = tid < TILE_ROWS and i < rows  # this thread finishes row i
+            total = zero
+            if mine:
+                for k in range(LANES):
+                    total += sums[tid, k]
+            if splits == 1:
+                if mine:
+                    update(alpha, total, beta, y, i * incy)
+            else:
+                if mine:
+                    scratch[split * rows + i] = total
+                    cuda.threadfence()  # visible to all blocks before the number is drawn
+                cuda.syncthreads()  # all sums of this block are fenced
+                if tid == 0:
+                    ticket[0] = atomic_inc(counters, tile, splits - 1)
+                cuda.syncthreads()  # the number is known to all threads
+                if ticket[0] == splits - 1:
+                    # Orders the reads of scratch behind the number that promised them.
+                    cuda.threadfence()
+                    i = tile * TILE_ROWS + r
+                    total = zero
+                    if i < rows:
+                        for k in range(lane, splits, LANES):
+                            total += scratch[k * rows + i]
+                    sums[r, lane] = total
+                    cuda.syncthreads()  # whole blocks take this branch: ticket is shared
+                    if mine:
+                        total = zero
+                        for k in range(LANES):
+                            total += sums[tid, k]
+                        update(alpha, total, beta, y, (tile * TILE_ROWS + tid) * incy)
+            cuda.syncthreads()  # the sums are read before the next tile overwrites them
+
+    return (last_block,)
+
+
+def geometry(problem, device, knobs):
+    block_x, block_y = knobs["BLOCK_X"], knobs["BLOCK_Y"]
+    tile_rows, lanes = tile_shape(problem.access, block_x, block_y)
+    row_tiles = ceil_div(problem.rows, tile_rows)
+    splits, cols_per_split = split_columns(
+        problem.cols, lanes, row_tiles, block_x * block_y, device
+    )
+    return Geometry(
+        (Launch((min(row_tiles, knobs["MAX_BLOCKS"]), splits, 1), (block_x, block_y, 1)),),
+        sizes={"splits": splits, "cols_per_split": cols_per_split},
+        scratch=splits * problem.rows if splits > 1 else 0,
+        counters=row_tiles if splits > 1 else 0,
+    )
+
+
+KERNEL = Kernel(
+    name="last_block",
+    rung=7,
+    build=build,
+    geometry=geometry,
+    tile=lambda knobs: (knobs["BLOCK_Y"], knobs["BLOCK_X"]),
+    knobs={"BLOCK_X": 32, "BLOCK_Y": 8, "MAX_BLOCKS": 1 << 20},
+    small_knobs={"BLOCK_X": 8, "BLOCK_Y": 2, "MAX_BLOCKS": 2},
+    doc=__doc__,
+)
