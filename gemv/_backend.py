@@ -1,0 +1,139 @@
+"""Where a call is computed: on the GPU, on the simulated GPU, or by SciPy's BLAS on the host."""
+
+from __future__ import annotations
+
+import os
+import threading
+from typing import Any
+
+NAMES = ("cuda", "simulator", "host")
+
+_lock = threading.Lock()
+_chosen: str | None = None
+_engines: dict[str, Any] = {}
+_probed: tuple[str, str] | None = None
+
+
+class BackendError(RuntimeError):
+    """The backend asked for cannot work here; the message says why and what to do."""
+
+
+def _simulator_enabled() -> bool:
+    from numba.cuda.core import config
+
+    return bool(config.ENABLE_CUDASIM)
+
+
+def probe() -> tuple[str, str]:
+    """What an automatic choice gives, and the reason in words.
+
+    Returns
+    -------
+    (str, str)
+        ``("cuda", …)`` with a usable GPU, ``("simulator", …)`` under ``NUMBA_ENABLE_CUDASIM=1``,
+        else ``("host", why there is no GPU)``.
+    """
+    global _probed
+    with _lock:
+        if _probed is None:
+            _probed = _probe()
+        return _probed
+
+
+def _probe() -> tuple[str, str]:
+    try:
+        simulator = _simulator_enabled()
+    except Exception as error:
+        return "host", f"numba-cuda cannot be imported ({type(error).__name__}: {error})"
+    if simulator:
+        return "simulator", "NUMBA_ENABLE_CUDASIM=1 was set before Numba was imported"
+    try:
+        from numba import cuda
+
+        if not cuda.is_available():
+            error = getattr(cuda, "cuda_error", lambda: None)()
+            detail = " ".join(str(error).split()) if error else "no CUDA device found"
+            return "host", f"no usable GPU ({detail})"
+        count = len(cuda.gpus)
+    except Exception as error:
+        detail = " ".join(str(error).split())
+        return "host", f"no usable GPU ({type(error).__name__}: {detail})"
+    return "cuda", f"{count} CUDA device{'s' if count != 1 else ''}"
+
+
+def _validate(name: str, source: str) -> str:
+    if name not in NAMES:
+        raise ValueError(f"{source}: no backend {name!r}; known backends: {', '.join(NAMES)}")
+    return name
+
+
+def _require(name: str) -> str:
+    automatic, reason = probe()
+    if name == "simulator" and automatic != "simulator":
+        raise BackendError(
+            "the simulator must be chosen before Numba is imported, because Numba decides then: "
+            "set NUMBA_ENABLE_CUDASIM=1 in the environment and start Python again"
+        )
+    if name == "cuda" and automatic == "simulator":
+        raise BackendError(
+            "the cuda backend is not there: NUMBA_ENABLE_CUDASIM=1 was set before Numba was "
+            "imported, so this process only has the simulator; unset it and start Python again"
+        )
+    if name == "cuda" and automatic != "cuda":
+        raise BackendError(f"the cuda backend was asked for, but there is {reason}")
+    return name
+
+
+def use_backend(name: str | None) -> None:
+    """Choose the backend of this process.
+
+    Parameters
+    ----------
+    name : {"cuda", "host", "simulator", None}
+        ``None`` goes back to the automatic choice: ``GEMV_BACKEND`` from the environment if set,
+        then the GPU, then SciPy on the host. The simulator can be named only where it runs
+        already, under ``NUMBA_ENABLE_CUDASIM=1``.
+
+    Raises
+    ------
+    BackendError
+        If the backend cannot work here.
+    ValueError
+        If there is no backend of that name.
+    """
+    global _chosen
+    _chosen = None if name is None else _require(_validate(name, "use_backend"))
+
+
+def chosen() -> str | None:
+    """The backend somebody asked for, by function or environment; None if nobody did."""
+    if _chosen is not None:
+        return _chosen
+    name = os.environ.get("GEMV_BACKEND", "").strip().lower()
+    if name in ("", "auto"):
+        return None
+    return _require(_validate(name, "GEMV_BACKEND"))
+
+
+def backend() -> str:
+    """``"cuda"``, ``"simulator"`` or ``"host"``: where a call made now would be computed."""
+    return chosen() or probe()[0]
+
+
+def engine() -> Any:
+    """The engine of the cuda or simulator backend."""
+    name = backend()
+    try:
+        return _engines[name]
+    except KeyError:
+        pass
+    with _lock:
+        if name not in _engines:
+            if name == "cuda":
+                from gemv._launch import CudaEngine as Engine
+            elif name == "simulator":
+                from gemv._simulated import SimulatorEngine as Engine
+            else:
+                raise BackendError("the host backend has no engine")
+            _engines[name] = Engine()
+        return _engines[name]

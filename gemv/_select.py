@@ -1,0 +1,126 @@
+"""Which kernel a problem gets: the first row of a table that matches and whose kernel accepts.
+
+The table is data, ``gemv/tables/*.toml``: plain fields with the reason beside them. Its last row
+has no condition, so every problem finds a kernel.
+"""
+
+from __future__ import annotations
+
+import functools
+import tomllib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from importlib import resources
+from typing import Any
+
+from gemv._problem import Device, Geometry, Problem
+from gemv.kernels import REGISTRY, get
+from gemv.kernels._base import Kernel, Spec
+
+#: Fields of a row that state a condition; each of them absent means any.
+_CONDITIONS = ("access", "rows_min", "rows_max", "cols_min", "cols_max")
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """A kernel, what it is compiled for, and how it is launched."""
+
+    kernel: Kernel
+    spec: Spec
+    geometry: Geometry
+    reason: str
+    coefficients: str = "kernel arguments"
+
+    @property
+    def knobs(self) -> dict[str, int]:
+        return dict(self.spec.knobs)
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One row of a selection table."""
+
+    kernel: str
+    reason: str
+    conditions: Mapping[str, Any]
+    knobs: Mapping[str, int]
+
+    def matches(self, problem: Problem) -> bool:
+        wanted = self.conditions
+        return (
+            wanted.get("access", problem.access) == problem.access
+            and wanted.get("rows_min", 0) <= problem.rows <= wanted.get("rows_max", problem.rows)
+            and wanted.get("cols_min", 0) <= problem.cols <= wanted.get("cols_max", problem.cols)
+        )
+
+
+def parse(text: str) -> tuple[Row, ...]:
+    """Rows of a table; a ValueError for a field, kernel or knob that does not exist."""
+    rows = []
+    for entry in tomllib.loads(text)["row"]:
+        unknown = set(entry) - {"kernel", "reason", "knobs", *_CONDITIONS}
+        if unknown:
+            raise ValueError(f"selection table: unknown field {', '.join(sorted(unknown))}")
+        kernel = get(entry["kernel"])
+        knobs = entry.get("knobs", {})
+        if kernel.teaching or not set(knobs) <= set(kernel.knobs):
+            raise ValueError(f"selection table: {kernel.name!r} cannot be selected with {knobs}")
+        conditions = {name: entry[name] for name in _CONDITIONS if name in entry}
+        rows.append(Row(kernel.name, entry["reason"], conditions, knobs))
+    if not rows or rows[-1].conditions:
+        raise ValueError("selection table: the last row must accept every problem")
+    return tuple(rows)
+
+
+@functools.cache
+def table() -> tuple[Row, ...]:
+    """The table that selection uses."""
+    return parse(resources.files("gemv").joinpath("tables/default.toml").read_text("utf-8"))
+
+
+def _refusal(kernel: Kernel, problem: Problem) -> str | None:
+    return kernel.accepts(problem)
+
+
+def select(
+    problem: Problem,
+    device: Device,
+    kernel: str | None = None,
+    knobs: Mapping[str, int] | None = None,
+) -> Choice:
+    """The kernel for `problem`, or the one asked for.
+
+    Parameters
+    ----------
+    problem : Problem
+        With ``rows >= 1`` and ``cols >= 1``.
+    device : Device
+        Its number of multiprocessors shapes the grid.
+    kernel : str, optional
+        A name from the registry, forced.
+    knobs : mapping of str to int, optional
+        Over the kernel's or the table's own.
+
+    Raises
+    ------
+    ValueError
+        For an unknown kernel or knob, or a kernel that refuses the problem, with its reason.
+    """
+    if kernel is not None:
+        forced = get(kernel)
+        refusal = _refusal(forced, problem)
+        if refusal:
+            raise ValueError(f"kernel {kernel!r} refuses this problem: {refusal}")
+        return _choose(forced, problem, device, knobs or {}, "asked for by name")
+    for row in table():
+        candidate = REGISTRY[row.kernel]
+        if row.matches(problem) and _refusal(candidate, problem) is None:
+            return _choose(candidate, problem, device, {**row.knobs, **(knobs or {})}, row.reason)
+    raise RuntimeError("no row of the selection table accepts this problem")
+
+
+def _choose(
+    kernel: Kernel, problem: Problem, device: Device, knobs: Mapping[str, int], reason: str
+) -> Choice:
+    spec = kernel.spec(problem, knobs)
+    return Choice(kernel, spec, kernel.geometry(problem, device, dict(spec.knobs)), reason)
