@@ -1,0 +1,42 @@
+"""Compiles kernels in a process of its own, because nothing compiles under the simulator.
+
+Reads one JSON request a line from standard input, answers one JSON line each.
+"""
+
+import json
+import sys
+
+import numpy as np
+
+from gemv._compile import binaries
+from gemv.kernels import get
+from gemv.kernels._base import Spec
+
+
+def main():
+    for line in sys.stdin:
+        request = json.loads(line)
+        kernel = get(request["kernel"])
+        knobs = {**kernel.knobs, **(request.get("knobs") or {})}
+        spec = Spec(
+            np.dtype(request["dtype"]), request["conj"], request["access"],
+            tuple(sorted(knobs.items())),
+        )  # fmt: skip
+        answer = [
+            {
+                "name": binary.name,
+                "arguments": binary.arguments,
+                "ptx": binary.ptx,
+                "cubin": binary.cubin.hex(),
+                "stack": binary.resource("bytes stack frame"),
+                "spills": binary.resource("bytes spill stores")
+                + binary.resource("bytes spill loads"),
+                "registers": binary.resource("registers"),
+            }
+            for binary in binaries(kernel, spec, tuple(request["compute_capability"]))
+        ]
+        print(json.dumps(answer), flush=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,44 @@
+"""Decide before Numba is imported whether kernels run on a GPU or on the simulator.
+
+One command runs everything: with a usable GPU kernels run there, without one under Numba's CUDA
+simulator. Setting NUMBA_ENABLE_CUDASIM=1 chooses the simulator on a GPU machine too.
+"""
+
+import ctypes
+import os
+import sys
+
+import pytest
+
+
+def _gpu_count() -> int:
+    """Devices the driver reports, asked without Numba and without creating a context."""
+    try:
+        driver = ctypes.CDLL("nvcuda.dll" if sys.platform == "win32" else "libcuda.so.1")
+    except OSError:
+        return 0
+    count = ctypes.c_int(0)
+    if driver.cuInit(0) != 0 or driver.cuDeviceGetCount(ctypes.byref(count)) != 0:
+        return 0
+    return count.value
+
+
+if "NUMBA_ENABLE_CUDASIM" not in os.environ and _gpu_count() == 0:
+    os.environ["NUMBA_ENABLE_CUDASIM"] = "1"
+os.environ.pop("GEMV_BACKEND", None)
+
+
+def pytest_report_header(config):
+    simulated = os.environ.get("NUMBA_ENABLE_CUDASIM") == "1"
+    return f"gemv kernels run on: {'the simulator' if simulated else 'the GPU'}"
+
+
+def pytest_collection_modifyitems(config, items):
+    from gemv import backend
+
+    if backend() == "cuda":
+        return
+    skip = pytest.mark.skip(reason="needs an NVIDIA GPU")
+    for item in items:
+        if "gpu" in item.keywords:
+            item.add_marker(skip)

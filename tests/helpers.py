@@ -1,0 +1,160 @@
+"""Problems with poison around them: what every kernel test runs on."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from types import SimpleNamespace
+
+import numpy as np
+
+from gemv import _backend, trace
+from gemv._problem import DTYPES, Problem
+from gemv._reference import error_in_bounds, reference
+from gemv._select import select
+
+GUARD = 7  # elements on both sides of every vector, and behind A
+SENTINEL = 1234.5
+
+
+def random_array(rng, shape, dtype):
+    """Normal numbers of any dtype of ours."""
+    values = rng.standard_normal(shape)
+    if np.dtype(dtype).kind == "c":
+        values = values + 1j * rng.standard_normal(shape)
+    return values.astype(dtype)
+
+
+@dataclass
+class Case:
+    """One gemv on a strided A inside a poisoned buffer, with x and y inside theirs.
+
+    NaN fills what must not be read (padding of A, gaps of x, y when beta is 0); a sentinel fills
+    what must not be written (gaps of y and the guard zones around it).
+    """
+
+    m: int
+    n: int
+    dtype: str = "s"
+    order: str = "C"
+    op: str = "N"
+    pad: int = 0
+    incx: int = 1
+    incy: int = 1
+    alpha: complex = 1.0
+    beta: complex = 0.0
+    seed: int = 0
+    reversed_a: bool = False  # negative strides in both directions
+
+    def __post_init__(self):
+        self.element = DTYPES[self.dtype]
+        rng = np.random.default_rng(self.seed + 1000 * self.m + self.n)
+        trans = "NTC".index(self.op)
+        rows, cols = (self.n, self.m) if trans else (self.m, self.n)
+        self.rows, self.cols = rows, cols
+        outer, inner = (self.m, self.n) if self.order == "C" else (self.n, self.m)
+        lda = inner + self.pad
+        self.a_buffer = np.full(outer * lda + GUARD, np.nan, self.element)
+        matrix = self.a_buffer[: outer * lda].reshape(outer, lda)[:, :inner]
+        matrix[...] = random_array(rng, (outer, inner), self.element)
+        self.a = matrix if self.order == "C" else matrix.T
+        if self.reversed_a:
+            self.a = self.a[::-1, ::-1]
+        self.x_buffer, self.x_offset = self._vector(rng, cols, self.incx, np.nan)
+        self.y_buffer, self.y_offset = self._vector(rng, rows, self.incy, SENTINEL)
+        self.alpha = self.element.type(self.alpha)
+        self.beta = self.element.type(self.beta)
+        if self.beta == 0:
+            self.y_of(self.y_buffer)[...] = np.nan
+        if self.alpha == 0:
+            self.a[...] = np.nan
+            self.x[...] = np.nan
+
+    def _vector(self, rng, length, inc, fill):
+        buffer = np.full(2 * GUARD + 1 + (length - 1) * abs(inc), fill, self.element)
+        offset = GUARD if inc > 0 else GUARD + (length - 1) * -inc
+        for k, value in enumerate(random_array(rng, length, self.element)):
+            buffer[offset + k * inc] = value
+        return buffer, offset
+
+    @property
+    def x(self):
+        return np.lib.stride_tricks.as_strided(
+            self.x_buffer[self.x_offset :],
+            (self.cols,),
+            (self.incx * self.element.itemsize,),
+        )
+
+    def y_of(self, buffer):
+        return np.lib.stride_tricks.as_strided(
+            buffer[self.y_offset :], (self.rows,), (self.incy * self.element.itemsize,)
+        )
+
+    @property
+    def problem(self):
+        row, col = (stride // self.element.itemsize for stride in self.a.strides)
+        trans = "NTC".index(self.op)
+        if trans:
+            row, col = col, row
+        return Problem(
+            self.element, self.m, self.n, trans, self.rows, self.cols,
+            trans == 2 and self.element.kind == "c", row, col, self.incx, self.incy,
+        )  # fmt: skip
+
+    @property
+    def op_a(self):
+        return {"N": self.a, "T": self.a.T, "C": self.a.T.conj()}[self.op]
+
+    def run(self, kernel, knobs=None, stream=None):
+        """Run `kernel` by name; returns the whole y buffer afterwards."""
+        engine = _backend.engine()
+        choice = select(self.problem, engine.device(), kernel, knobs)
+        operands, buffers = [], []
+        for buffer, view in (
+            (self.a_buffer, self.a),
+            (self.x_buffer, self.x),
+            (self.y_buffer, self.y_of(self.y_buffer)),
+        ):
+            device = engine.to_device(buffer)
+            buffers.append(device)
+            byte = view.__array_interface__["data"][0] - buffer.__array_interface__["data"][0]
+            operands.append(_operand(engine, device, byte, view))
+        a, x, y = operands
+        with trace() as calls:
+            engine.run(choice, self.problem, self.alpha, a, x, self.beta, y, stream)
+        assert [(call.backend, call.kernel) for call in calls] == [(engine.name, kernel)]
+        assert engine.name in ("cuda", "simulator")
+        after_a, after_x, after_y = (engine.to_host(buffer) for buffer in buffers)
+        assert after_a.tobytes() == self.a_buffer.tobytes(), "A was changed"
+        assert after_x.tobytes() == self.x_buffer.tobytes(), "x was changed"
+        return after_y
+
+    def check(self, kernel, knobs=None, stream=None):
+        """Run `kernel` and compare: values within the bound, everything around them untouched."""
+        after = self.run(kernel, knobs, stream)
+        y = self.y_of(self.y_buffer).copy()
+        exact, magnitude = reference(self.alpha, self.op_a, self.x, self.beta, y)
+        error = error_in_bounds(self.y_of(after).copy(), exact, magnitude, self.cols)
+        assert error <= 1, f"{kernel}: error is {error} bounds: {self}"
+        untouched = after.copy()
+        self.y_of(untouched)[...] = y
+        assert untouched.tobytes() == self.y_buffer.tobytes(), f"{kernel} wrote beside y: {self}"
+        return after
+
+
+def _operand(engine, device, byte, view):
+    if engine.name == "simulator":
+        start = byte // view.itemsize
+        inside = np.lib.stride_tricks.as_strided(device[start:], view.shape, view.strides)
+        return SimpleNamespace(owner=inside)
+    pointer = device.__cuda_array_interface__["data"][0] + byte
+    return SimpleNamespace(owner=device, pointer=pointer)
+
+
+def knobs_for_tests(kernel):
+    """Small blocks on the simulator, where a thread costs microseconds; the real ones on a GPU."""
+    return dict(kernel.small_knobs) if _backend.backend() == "simulator" else None
+
+
+def tile_of(kernel):
+    """Rows and columns of a block's step with the knobs that tests use."""
+    return kernel.tile({**kernel.knobs, **(knobs_for_tests(kernel) or {})})

@@ -1,0 +1,173 @@
+"""Every kernel of the registry: right values, nothing else touched, whatever the shape."""
+
+import itertools
+
+import numpy as np
+import pytest
+from helpers import Case, knobs_for_tests, tile_of
+
+from gemv import _backend
+from gemv.kernels import REGISTRY
+
+KERNELS = list(REGISTRY.values())
+BY_NAME = pytest.mark.parametrize("kernel", KERNELS, ids=lambda kernel: kernel.name)
+ON_SIMULATOR = pytest.mark.skipif(
+    _backend.backend() != "simulator", reason="schedules exist in the simulator only"
+)
+
+
+def shapes(kernel):
+    """Around the tile, in both directions; tall, wide, one row, one column."""
+    tile_rows, tile_cols = tile_of(kernel)
+    around = [
+        (max(tile_rows - 1, 1), max(tile_cols - 1, 1)),
+        (tile_rows, tile_cols),
+        (tile_rows + 1, tile_cols + 1),
+        (2 * tile_rows + 3, tile_cols + 1),
+        (tile_rows + 1, 2 * tile_cols + 3),
+        # Turned: a tile of A stored along columns has its sides exchanged.
+        (tile_cols + 1, tile_rows + 1),
+        (2 * tile_cols + 3, 1),
+        (1, 2 * tile_cols + 3),
+        (1, 1),
+        (3, 9 * tile_cols + 5),  # several blocks share a row
+        (9 * tile_rows + 5, 2),
+    ]
+    return [(m, n) for m, n in around if accepted(kernel, m, n)]
+
+
+def accepted(kernel, m, n):
+    return all(kernel.accepts(Case(m, n, op=op).problem) is None for op in "NT")
+
+
+COEFFICIENTS = {
+    "sd": [(0, 0), (0, 1), (1, 0), (1, 1), (-1, 1), (1.5, -0.25), (0, -2.5), (-0.75, 0)],
+    "cz": [(0, 0), (0, 1), (1, 0), (1, 1), (-1, 1j), (1.5 - 2j, -0.25 + 1j), (0, 2j), (1j, 0)],
+}
+INCREMENTS = [(1, 1), (2, 3), (-1, -1), (-3, 2), (1, -2)]
+
+
+def coefficients(dtype):
+    return COEFFICIENTS["sd" if dtype in "sd" else "cz"]
+
+
+@BY_NAME
+@pytest.mark.parametrize("dtype", "sdcz")
+@pytest.mark.parametrize("op", "NTC")
+@pytest.mark.parametrize("order", "CF")
+def test_shapes_around_the_tile(kernel, dtype, op, order):
+    # Coefficients, increments and padding go round with the shapes, at different periods.
+    pairs = itertools.cycle(coefficients(dtype)[3:])
+    increments = itertools.cycle(INCREMENTS)
+    for (m, n), (alpha, beta), (incx, incy), pad in zip(
+        shapes(kernel), pairs, increments, itertools.cycle((0, 3)), strict=False
+    ):
+        case = Case(m, n, dtype, order, op, pad, incx, incy, alpha, beta)
+        case.check(kernel.name, knobs_for_tests(kernel))
+
+
+@BY_NAME
+@pytest.mark.parametrize("dtype", "sdcz")
+def test_all_coefficients_and_increments(kernel, dtype):
+    tile_rows, tile_cols = tile_of(kernel)
+    m, n = tile_rows + 2, min(8 * tile_cols + 1, 1000)
+    for (alpha, beta), (incx, incy) in itertools.product(coefficients(dtype), INCREMENTS):
+        case = Case(m, n, dtype, "C", "N", 1, incx, incy, alpha, beta)
+        case.check(kernel.name, knobs_for_tests(kernel))
+
+
+@BY_NAME
+@pytest.mark.parametrize("order", "CF")
+def test_negative_strides_of_a(kernel, order):
+    tile_rows, tile_cols = tile_of(kernel)
+    case = Case(tile_rows + 1, tile_cols + 2, "d", order, "N", 2, alpha=2, reversed_a=True)
+    case.check(kernel.name, knobs_for_tests(kernel))
+
+
+@BY_NAME
+def test_small_integers_are_exact(kernel):
+    tile_rows, tile_cols = tile_of(kernel)
+    case = Case(2 * tile_rows + 1, tile_cols + 3, "s", alpha=2, beta=-1)
+    rng = np.random.default_rng(5)
+    case.a[...] = rng.integers(-8, 9, case.a.shape)
+    case.x[...] = rng.integers(-8, 9, case.x.shape)
+    y = case.y_of(case.y_buffer)
+    y[...] = rng.integers(-8, 9, y.shape)
+    expected = 2 * (case.a.astype(int) @ case.x.astype(int)) - y.astype(int)
+    after = case.run(kernel.name, knobs_for_tests(kernel))
+    np.testing.assert_array_equal(case.y_of(after), expected)
+
+
+@BY_NAME
+def test_nan_and_infinity_in_a_propagate_past_a_zero_in_x(kernel):
+    tile_rows, tile_cols = tile_of(kernel)
+    case = Case(tile_rows + 3, tile_cols + 1, "d", alpha=1)
+    case.a[0, 0], case.a[1, -1] = np.nan, np.inf
+    case.x[...] = 0
+    result = case.y_of(case.run(kernel.name, knobs_for_tests(kernel)))
+    assert np.isnan(result[:2]).all()
+    assert (result[2:] == 0).all()
+
+
+@BY_NAME
+def test_same_bits_every_run(kernel):
+    if not kernel.same_bits:
+        pytest.skip(f"{kernel.name} says that its bits may change from run to run")
+    tile_rows, tile_cols = tile_of(kernel)
+    case = Case(tile_rows + 3, 9 * tile_cols + 1 if accepted(kernel, 9, 9 * tile_cols + 1) else 99)
+    runs = {case.run(kernel.name, knobs_for_tests(kernel)).tobytes() for _ in range(3)}
+    assert len(runs) == 1
+
+
+@ON_SIMULATOR
+@BY_NAME
+@pytest.mark.parametrize("op, order", [("N", "C"), ("N", "F"), ("C", "C")])
+def test_every_schedule(kernel, op, order):
+    from gemv._simulator import Schedule, scheduled
+
+    tile_rows, tile_cols = tile_of(kernel)
+    n = 9 * tile_cols + 1 if accepted(kernel, 9, 9 * tile_cols + 1) else 33
+    schedules = [Schedule("forward"), Schedule("reversed")]
+    schedules += [Schedule("random", seed) for seed in range(6)]
+    results = set()
+    for schedule in schedules:
+        case = Case(2 * tile_rows + 1, n, "c", order, op, 1, alpha=1.5 + 1j, beta=-1)
+        with scheduled(schedule):
+            results.add(case.check(kernel.name, knobs_for_tests(kernel)).tobytes())
+    if kernel.same_bits:
+        assert len(results) == 1, "the bits depend on the order of threads or blocks"
+
+
+@pytest.mark.gpu
+@BY_NAME
+@pytest.mark.parametrize("order", "CF")
+@pytest.mark.parametrize(
+    "m, n",
+    [(1, 1 << 26), (1 << 26, 1), (65536 * 33, 5), (5, 65536 * 33), (65536 * 9 + 1, 3)],
+    ids=lambda size: str(size),
+)
+def test_limits_on_the_gpu(kernel, m, n, order):
+    from gemv._measure import _operand, make_problem
+    from gemv._reference import error_in_bounds, reference
+    from gemv._select import select
+
+    element = np.dtype(np.float32)
+    problem = make_problem(m, n, element, order, "N")
+    refusal = kernel.accepts(problem)
+    if refusal:
+        with pytest.raises(ValueError, match="refuses"):
+            select(problem, _backend.engine().device(), kernel.name)
+        return
+    rng = np.random.default_rng(0)
+    a = rng.random((m, n), dtype=np.float32) - np.float32(0.5)
+    a = np.asarray(a, order=order)
+    x = rng.random(n, dtype=np.float32) - np.float32(0.5)
+    y = rng.random(m, dtype=np.float32)
+    engine = _backend.engine()
+    choice = select(problem, engine.device(), kernel.name)
+    device = [engine.to_device(each) for each in (a, x, y)]
+    operands = [_operand(each) for each in device]
+    alpha, beta = np.float32(2), np.float32(0.5)
+    engine.run(choice, problem, alpha, operands[0], operands[1], beta, operands[2])
+    exact, magnitude = reference(alpha, a, x, beta, y)
+    assert error_in_bounds(engine.to_host(device[2]), exact, magnitude, n) <= 1
