@@ -1,0 +1,48 @@
+import numpy as np
+import pytest
+
+from gemv._measure import make_problem
+from gemv._problem import DTYPES, Launch, Problem, ceil_div
+
+
+@pytest.mark.parametrize(
+    "m, n, order, op, access",
+    [
+        (5, 7, "C", "N", "dot"),
+        (5, 7, "C", "T", "axpy"),
+        (5, 7, "F", "N", "axpy"),
+        (5, 7, "F", "C", "dot"),
+        (1, 7, "C", "N", "dot"),
+        (5, 1, "F", "N", "axpy"),
+        (5, 1, "C", "N", "axpy"),  # one column: memory runs along y in either order
+    ],
+)
+def test_access_folds_order_and_trans(m, n, order, op, access):
+    assert make_problem(m, n, DTYPES["s"], order, op).access == access
+
+
+def test_access_without_a_unit_stride():
+    assert Problem(DTYPES["d"], 4, 4, 0, 4, 4, False, 20, 2).access == "strided"
+    assert Problem(DTYPES["d"], 4, 4, 0, 4, 4, False, 4, -1).access == "strided"
+
+
+def test_bytes_moved_counted_by_hand():
+    # 3 x 5 in float64: 15 of A, 5 of x, 3 of y written, 3 more read when beta is not zero.
+    problem = make_problem(3, 5, DTYPES["d"], "C", "N")
+    assert problem.bytes_moved(beta_is_zero=True) == (15 + 5 + 3) * 8
+    assert problem.bytes_moved(beta_is_zero=False) == (15 + 5 + 6) * 8
+    # Transposed, x has 3 elements and y 5.
+    turned = make_problem(3, 5, DTYPES["c"], "C", "T")
+    assert turned.bytes_moved(beta_is_zero=True) == (15 + 3 + 5) * 8
+
+
+def test_conjugation_is_dropped_for_real_numbers():
+    assert not make_problem(2, 3, DTYPES["s"], "C", "C").conj
+    assert make_problem(2, 3, DTYPES["z"], "C", "C").conj
+    assert not make_problem(2, 3, DTYPES["z"], "C", "T").conj
+
+
+def test_launch_and_ceil_div():
+    assert Launch((4, 2, 1), (32, 8, 1)).threads_per_block == 256
+    assert [ceil_div(k, 4) for k in (0, 1, 4, 5)] == [0, 1, 1, 2]
+    assert ceil_div(np.int64(9), 4) == 3
