@@ -51,8 +51,8 @@ def _probe() -> tuple[str, str]:
         from numba import cuda
 
         if not cuda.is_available():
-            error = getattr(cuda, "cuda_error", lambda: None)()
-            detail = " ".join(str(error).split()) if error else "no CUDA device found"
+            problem = getattr(cuda, "cuda_error", lambda: None)()
+            detail = " ".join(str(problem).split()) if problem else "no CUDA device found"
             return "host", f"no usable GPU ({detail})"
         count = len(cuda.gpus)
     except Exception as error:
@@ -68,6 +68,8 @@ def _validate(name: str, source: str) -> str:
 
 
 def _require(name: str) -> str:
+    if name == "host":
+        return name  # works everywhere, and nobody has to load CUDA to learn that
     automatic, reason = probe()
     if name == "simulator" and automatic != "simulator":
         raise BackendError(
@@ -130,10 +132,13 @@ def engine() -> Any:
     with _lock:
         if name not in _engines:
             if name == "cuda":
-                from gemv._launch import CudaEngine as Engine
+                from gemv._launch import CudaEngine
+
+                _engines[name] = CudaEngine()
             elif name == "simulator":
-                from gemv._simulated import SimulatorEngine as Engine
+                from gemv._simulated import SimulatorEngine
+
+                _engines[name] = SimulatorEngine()
             else:
                 raise BackendError("the host backend has no engine")
-            _engines[name] = Engine()
         return _engines[name]

@@ -12,6 +12,7 @@ import json
 import statistics
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass, field
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -205,7 +206,7 @@ def ladder(
                 # beta = 0 keeps y from growing over thousands of calls; y is small beside A.
                 engine.run(choice, problem, alpha, each, device_x, beta, device_y, stream)
 
-            row.time_s = clock.time([lambda s, each=each: call(s, each) for each in all_a])
+            row.time_s = clock.time([partial(call, each=each) for each in all_a])
             row.gb_per_s = result.bytes_moved / row.time_s / 1e9
     if result.ceiling_gb_per_s is not None:
         # A kernel that reads faster than the plain read kernel raises the ceiling.
@@ -315,7 +316,7 @@ class Clock:
                     values = {"vectors": vectors, "a": pointer, "y": _operand(target).pointer}
                     engine._submit(read, (max(blocks, 1), 1, 1), (threads, 1, 1), stream, values)
 
-                seconds = self.time([lambda s, p=pointer: call(s, p) for pointer in pointers], 3)
+                seconds = self.time([partial(call, pointer=pointer) for pointer in pointers], 3)
                 best = max(best, vectors * 16 / seconds / 1e9)
         return best
 

@@ -73,12 +73,20 @@ def build(spec):
         end = min(cols, (split + 1) * cols_per_split)
         if alpha == 0:
             end = 0
+        a_step = LANES * col_stride
+        x_step = LANES * incx
         for tile in range(cuda.blockIdx.x, (rows + TILE_ROWS - 1) // TILE_ROWS, cuda.gridDim.x):
             i = tile * TILE_ROWS + r
             total = zero
             if i < rows:
-                for j in range(split * cols_per_split + lane, end, LANES):
-                    total += op(a[i * row_stride + j * col_stride]) * x[j * incx]
+                j = split * cols_per_split + lane
+                at = i * row_stride + j * col_stride
+                at_x = j * incx
+                while j < end:  # steps of a constant size: no multiplication in the loop
+                    total += op(a[at]) * x[at_x]
+                    j += LANES
+                    at += a_step
+                    at_x += x_step
             sums[r, lane] = total
             cuda.syncthreads()  # all sums are in place; threads past the edge came along
 

@@ -1,0 +1,82 @@
+"""General matrix-vector products, ``y := alpha*op(A)*x + beta*y``, on NVIDIA GPUs.
+
+A drop-in for ``scipy.linalg.blas.?gemv`` whose kernels are a course in CUDA written in Numba.
+Importing this package loads neither Numba's CUDA target nor SciPy, and touches no GPU: what a
+name needs is loaded when the name is first used.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from gemv._api import Explanation, cgemv, dgemv, explain, gemv, sgemv, zgemv
+    from gemv._backend import backend, use_backend
+    from gemv._host import HostFallbackWarning
+    from gemv._trace import trace
+
+__version__ = "0.1.0"
+
+__all__ = [
+    "Explanation",
+    "HostFallbackWarning",
+    "backend",
+    "cgemv",
+    "dgemv",
+    "explain",
+    "gemv",
+    "sgemv",
+    "trace",
+    "use_backend",
+    "zgemv",
+]
+
+_HOME = {
+    "BackendError": "gemv._backend",
+    "Explanation": "gemv._api",
+    "HostFallbackWarning": "gemv._host",
+    "backend": "gemv._backend",
+    "cgemv": "gemv._api",
+    "dgemv": "gemv._api",
+    "explain": "gemv._api",
+    "gemv": "gemv._api",
+    "sgemv": "gemv._api",
+    "trace": "gemv._trace",
+    "use_backend": "gemv._backend",
+    "zgemv": "gemv._api",
+}
+
+
+def __getattr__(name: str) -> Any:
+    home = _HOME.get(name)
+    if home is None:
+        raise AttributeError(f"module 'gemv' has no attribute {name!r}")
+    try:
+        module = importlib.import_module(home)
+    except Exception as error:
+        _blame_numpy(name, error)
+        raise
+    value = getattr(module, name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})
+
+
+def _blame_numpy(name: str, error: Exception) -> None:
+    """Raise the ImportError that says so, if NumPy is why `name` could not be loaded."""
+    try:
+        import numpy
+
+        numpy.dtype(numpy.float32)
+        numpy.zeros(1)
+    except Exception as broken:
+        raise ImportError(
+            f"gemv.{name} needs NumPy, and NumPy cannot be used here"
+            f" ({type(broken).__name__}: {broken})."
+            " Install or repair it, for example: python -m pip install --force-reinstall"
+            " 'numpy<2.5'"
+        ) from error

@@ -1,0 +1,264 @@
+"""Every rule of BLAS's gemv and every error text, for plain numbers and dtypes.
+
+Nothing here looks into an array or knows about CUDA. Each text names the routine, the argument,
+the rule and the value, and ends with the words by which SciPy's wrapper refers to the argument.
+"""
+
+from __future__ import annotations
+
+import operator
+from typing import Any
+
+import numpy as np
+
+from gemv._problem import Problem
+
+#: How SciPy counts the parameters: three arguments, then the keywords.
+PLACES = {
+    "alpha": "1st argument alpha",
+    "a": "2nd argument a",
+    "x": "3rd argument x",
+    "beta": "1st keyword beta",
+    "y": "2nd keyword y",
+    "offx": "3rd keyword offx",
+    "incx": "4th keyword incx",
+    "offy": "5th keyword offy",
+    "incy": "6th keyword incy",
+    "trans": "7th keyword trans",
+    "overwrite_y": "8th keyword overwrite_y",
+}
+
+#: What an address can reach.
+_MAX_BYTES = int(np.iinfo(np.intp).max)
+
+_TRANS_LETTERS = {"N": 0, "T": 1, "C": 2}
+
+
+def value_error(routine: str, name: str, text: str) -> ValueError:
+    """The error for a value or a size that breaks a rule."""
+    return ValueError(f"{routine}: {text} (failed for {PLACES[name]})")
+
+
+def type_error(routine: str, name: str, text: str) -> TypeError:
+    """The error for a kind of object or a dtype that is not accepted."""
+    return TypeError(f"{routine}: {text} (failed for {PLACES[name]})")
+
+
+def describe(value: Any) -> str:
+    """A short ``type value`` for error texts."""
+    kind = type(value)
+    name = kind.__name__ if kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__name__}"
+    text = repr(value)
+    return name if value is None or len(text) > 40 or "\n" in text else f"{name} {text}"
+
+
+def integer(routine: str, name: str, value: Any) -> int:
+    """`value` as an int, if it is one; floats are not, not even whole ones."""
+    if isinstance(value, np.bool_):
+        return int(value)
+    try:
+        return operator.index(value)
+    except TypeError:
+        got = "None" if value is None else describe(value)
+        raise type_error(routine, name, f"{name} must be an integer, got {got}") from None
+
+
+def flag(routine: str, name: str, value: Any) -> bool:
+    """`value` as a switch: any integer, zero is off."""
+    return integer(routine, name, value) != 0
+
+
+def transposition(routine: str, value: Any) -> int:
+    """0, 1 or 2 for ``trans``, from these or from the letters of BLAS."""
+    if isinstance(value, str):
+        code = _TRANS_LETTERS.get(value.upper())
+    else:
+        code = integer(routine, "trans", value)
+    if code not in (0, 1, 2):
+        raise value_error(
+            routine,
+            "trans",
+            "trans must be 0 or 'N' (A), 1 or 'T' (transpose), 2 or 'C' (conjugate transpose),"
+            f" got {value!r}",
+        )
+    return code
+
+
+def number(routine: str, name: str, value: Any) -> Any:
+    """`value` as a number of Python or NumPy; an array may hold it, alone."""
+    if hasattr(value, "__cuda_array_interface__") or hasattr(value, "__cuda_ndarray__"):
+        raise type_error(
+            routine, name, f"{name} must be a number on the host, got {describe(value)}"
+        )
+    if isinstance(value, (np.ndarray, np.generic)):
+        if value.dtype.kind not in "biufc":
+            raise type_error(
+                routine, name, f"{name} must be a number, got one of dtype {value.dtype}"
+            )
+        if value.size != 1:
+            raise type_error(
+                routine, name, f"{name} must be one number, got an array of shape {value.shape}"
+            )
+        if np.ma.is_masked(value):
+            raise type_error(routine, name, f"{name} must be a number, got a masked one")
+        return np.asarray(value).reshape(-1)[0] if isinstance(value, np.ndarray) else value
+    if isinstance(value, (bool, int, float, complex)):
+        return value
+    if not isinstance(value, (str, bytes, bytearray)):
+        for method, convert in (
+            ("__float__", float),
+            ("__complex__", complex),
+            ("__index__", operator.index),
+        ):
+            if hasattr(type(value), method):
+                try:
+                    return convert(value)
+                except TypeError:  # a complex number that says so only when it is asked
+                    continue
+    got = "None" if value is None else describe(value)
+    raise type_error(routine, name, f"{name} must be a number, got {got}")
+
+
+def is_complex(value: Any) -> bool:
+    """Whether a number from :func:`number` is complex by type, whatever its value."""
+    return isinstance(value, (complex, np.complexfloating))
+
+
+def coefficient(routine: str, name: str, value: Any, dtype: np.dtype) -> Any:
+    """alpha or beta as a NumPy scalar of `dtype`; what is too large for it becomes infinite."""
+    value = number(routine, name, value)
+    if dtype.kind != "c" and is_complex(value):
+        raise type_error(
+            routine,
+            name,
+            f"{name} = {value!r} is complex and would lose its imaginary part:"
+            f" {routine} computes in {dtype}",
+        )
+    with np.errstate(all="ignore"):
+        try:
+            return dtype.type(value)
+        except OverflowError:
+            raise value_error(routine, name, f"{name} does not fit {dtype}: too large") from None
+
+
+def y_length(rows: int, offy: int, incy: int) -> int:
+    """Length of the y that is returned when none was passed."""
+    return 1 + offy + (rows - 1) * abs(incy)
+
+
+def check(
+    routine: str,
+    dtype: np.dtype,
+    a_shape: tuple[int, ...],
+    a_strides: tuple[int, ...],
+    x_len: int,
+    x_stride: int,
+    y_len: int | None,
+    y_stride: int,
+    offx: int = 0,
+    incx: int = 1,
+    offy: int = 0,
+    incy: int = 1,
+    trans: int = 0,
+) -> Problem:
+    """The Problem that these arguments describe, or the error they deserve.
+
+    Parameters
+    ----------
+    routine : str
+        Name for the error texts.
+    dtype : numpy.dtype
+        The precision computed in.
+    a_shape, a_strides : tuple of int
+        Shape of A and its strides, in elements.
+    x_len, x_stride : int
+        Length and element stride of the array that x lies in.
+    y_len, y_stride : int
+        The same for y; a `y_len` of None stands for the y that is made when none is passed.
+    offx, incx, offy, incy, trans : int
+        As BLAS has them.
+    """
+    m, n = a_shape
+    rows, cols = (m, n) if trans == 0 else (n, m)
+    for name, inc in (("incx", incx), ("incy", incy)):
+        if inc == 0:
+            raise value_error(routine, name, f"{name} must not be zero, got {name} = 0")
+    _check_vector(routine, "x", x_len, "cols", cols, "offx", offx, "incx", incx)
+    if y_len is None and rows == 0 and offy >= 0:
+        raise value_error(
+            routine,
+            "y",
+            f"y must be passed when rows = 0: the y made by default would have"
+            f" 1 + offy + (rows - 1)*|incy| = {y_length(rows, offy, incy)} elements,"
+            f" none of them at offy = {offy}",
+        )
+    if y_len is None:
+        y_len = y_length(rows, offy, incy)
+        if y_len * dtype.itemsize > _MAX_BYTES:
+            raise value_error(
+                routine,
+                "y",
+                f"the y made by default would be too large: 1 + offy + (rows - 1)*|incy| = {y_len}"
+                f" elements of {dtype}",
+            )
+    _check_vector(routine, "y", y_len, "rows", rows, "offy", offy, "incy", incy)
+
+    row_stride, col_stride = a_strides if trans == 0 else a_strides[::-1]
+    incx, x_offset = _walk(cols, offx, incx, x_stride)
+    incy, y_offset = _walk(rows, offy, incy, y_stride)
+    return Problem(
+        dtype=dtype,
+        m=m,
+        n=n,
+        trans=trans,
+        rows=rows,
+        cols=cols,
+        conj=trans == 2 and dtype.kind == "c",
+        row_stride=row_stride,
+        col_stride=col_stride,
+        incx=incx,
+        incy=incy,
+        x_offset=x_offset,
+        y_offset=y_offset,
+    )
+
+
+def _check_vector(
+    routine: str,
+    name: str,
+    length: int,
+    count_name: str,
+    count: int,
+    off_name: str,
+    off: int,
+    inc_name: str,
+    inc: int,
+) -> None:
+    """The rules that x and y share: where the offset lies and how far the increments reach."""
+    if off < 0:
+        raise value_error(routine, name, f"{off_name} must not be negative, got {off_name} = {off}")
+    needed = off + 1 + (count - 1) * abs(inc)
+    if length < needed:
+        raise value_error(
+            routine,
+            name,
+            f"{name} is too short: {off_name} + 1 + ({count_name} - 1)*|{inc_name}| = {needed}"
+            f" elements are needed, len({name}) = {length}",
+        )
+    if off >= length:
+        # Only reached when count is 0: the offset must point into the vector even then.
+        raise value_error(
+            routine,
+            name,
+            f"{off_name} must be smaller than len({name}), got {off_name} = {off},"
+            f" len({name}) = {length}",
+        )
+
+
+def _walk(count: int, off: int, inc: int, stride: int) -> tuple[int, int]:
+    """Step and start in elements of memory; a negative increment starts at the far end."""
+    if count <= 1:
+        # No step is ever taken: whatever was passed need not fit a 64-bit argument.
+        return 1, off * stride
+    start = off if inc > 0 else off - (count - 1) * inc
+    return inc * stride, start * stride

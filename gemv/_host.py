@@ -1,0 +1,51 @@
+"""SciPy's BLAS on the host, for machines without a usable GPU; announced once."""
+
+from __future__ import annotations
+
+import warnings
+from typing import Any
+
+import numpy as np
+
+from gemv import _trace
+
+_INT32_MAX = 2**31 - 1
+_announced = False
+
+
+class HostFallbackWarning(RuntimeWarning):
+    """No GPU can be used, so SciPy computes on the CPU. Issued once in a process."""
+
+
+def announce(why: str | None, stacklevel: int) -> None:
+    """Warn, the first time, that the host computes although nobody chose it."""
+    global _announced
+    if _announced:
+        return
+    warnings.warn(
+        f"gemv computes with SciPy's BLAS on the CPU: {why or 'no usable GPU'}."
+        ' To choose that, and to silence this warning, call gemv.use_backend("host") or set'
+        " GEMV_BACKEND=host in the environment.",
+        HostFallbackWarning,
+        stacklevel=stacklevel + 1,
+    )
+    # Not reached where the warning is turned into an error: then every call fails.
+    _announced = True
+
+
+def run(
+    routine: str, trans: int, alpha: Any, a: np.ndarray, x: np.ndarray, beta: Any, y: np.ndarray
+) -> np.ndarray:
+    """``alpha*op(A)*x + beta*y`` for unit increments, which is all that SciPy is trusted with.
+
+    Its wrapper computes lengths in 32 bits and crashes where they overflow.
+    """
+    from scipy.linalg import blas
+
+    if max(a.shape) > _INT32_MAX:
+        raise ValueError(
+            f"{routine}: SciPy's BLAS takes at most {_INT32_MAX} rows and columns, got {a.shape}"
+        )
+    result = getattr(blas, routine)(alpha, a, x, beta, np.array(y), trans=trans, overwrite_y=1)
+    _trace.record(backend="host", kernel=routine, knobs={}, geometry=None, coefficients="arguments")
+    return result

@@ -1,0 +1,38 @@
+"""compute-sanitizer over every kernel, and over planted faults that it has to find."""
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+pytestmark = pytest.mark.gpu
+
+WORKER = str(Path(__file__).with_name("sanitizer_worker.py"))
+FOUND = 86  # an exit status of no other meaning
+
+
+def sanitize(tool, *arguments):
+    program = shutil.which("compute-sanitizer")
+    if program is None:
+        pytest.skip("compute-sanitizer is not installed")
+    return subprocess.run(
+        [program, "--tool", tool, "--error-exitcode", str(FOUND), sys.executable, WORKER]
+        + list(arguments),
+        capture_output=True, text=True, env={**os.environ, "NUMBA_ENABLE_CUDASIM": "0"},
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("tool", ["memcheck", "racecheck", "initcheck", "synccheck"])
+def test_every_kernel_is_clean(tool):
+    run = sanitize(tool)
+    assert run.returncode == 0, run.stdout[-4000:] + run.stderr[-4000:]
+    assert "checked" in run.stdout
+
+
+@pytest.mark.parametrize("tool, fault", [("memcheck", "read"), ("racecheck", "race")])
+def test_a_planted_fault_is_found(tool, fault):
+    run = sanitize(tool, fault)
+    assert run.returncode == FOUND, run.stdout[-4000:] + run.stderr[-4000:]
