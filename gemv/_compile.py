@@ -93,9 +93,12 @@ def _compiling_for(compute_capability: tuple[int, int]) -> Iterator[None]:
 def compile_ptx(function: Callable, dtype: np.dtype, compute_capability: tuple[int, int]) -> str:
     """PTX of one kernel function, its entry point named like the function."""
     signature = types.void(*argument_types(function, dtype))
+    # (threads per block, blocks to fit on a multiprocessor): how many registers a thread may use.
+    bounds = getattr(function, "launch_bounds", None)
     with _compiling_for(compute_capability):
-        # lto=False throughout: the kernels are small and nvJitLink has nothing to inline.
-        ptx, _ = numba.cuda.compile_ptx(function, signature, cc=compute_capability)
+        ptx, _ = numba.cuda.compile_ptx(
+            function, signature, cc=compute_capability, launch_bounds=bounds
+        )
     # Numba's mangled names run to hundreds of characters; parameters repeat them.
     (entry,) = re.findall(r"\.visible \.entry (\w+)\(", ptx)
     return ptx.replace(entry, function.__name__)

@@ -1,7 +1,7 @@
-"""Runs every kernel on exactly sized allocations; started under compute-sanitizer by test_sanitizer.
+"""Runs every kernel on exactly sized allocations, for test_sanitizer under compute-sanitizer.
 
-With the argument ``fault`` it runs a copy of a kernel with a planted fault instead, which the tool
-must find: ``read`` goes one element past x, ``race`` leaves a barrier out.
+With an argument it runs a kernel with a planted fault instead, which the tool must find: ``read``
+goes one element past x, ``race`` leaves a barrier out.
 """
 
 import sys

@@ -1,4 +1,4 @@
-"""Machine code of every kernel, made without a GPU: no spills, no flushed denormals, constant bank."""
+"""Machine code of every kernel, made without a GPU: no spills, no .ftz, the constant bank."""
 
 import json
 import os

@@ -105,6 +105,9 @@ def build(spec):
                 total += scratch[split * rows + i]
             update(alpha, total, beta, y, i * incy)
 
+    # Three blocks on a multiprocessor leave a thread 80 registers, which the compiler fills with
+    # loads in flight; more blocks make it spill, fewer leave the memory waiting.
+    partial_sums.launch_bounds = (BLOCK_X * spec["BLOCK_Y"], 3)
     return (partial_sums, combine)
 
 

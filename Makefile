@@ -1,0 +1,100 @@
+# Every target sets up what it needs: a virtual environment in $(VENV) with the package installed in
+# place. Override on the command line, for instance  make test PYTHON=python3.12 CUDA=cu12
+
+VENV ?= .venv
+# the first Python that is new enough; a name may exist and still not run, so each is tried
+PYTHON ?= $(shell for p in python3 python3.13 python3.12 python3.11 python; do \
+	$$p -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && echo $$p && break; done)
+# CUDA libraries that the driver supports: cu12 for a driver of CUDA 12, else cu13
+CUDA ?= $(shell nvidia-smi 2>/dev/null | grep -q 'CUDA Version: 12\.' && echo cu12 || echo cu13)
+# processes of the test suite; they share one GPU where there is one
+JOBS ?= 2
+# of the commit that a benchmark result belongs to
+COMMIT ?= $(shell git rev-parse HEAD 2>/dev/null)
+# that measured it
+MACHINE ?= gpu
+
+BIN := $(VENV)/bin
+
+.PHONY: help demo test lint types dev bench bench-publish bench-smoke ladder table clean
+
+help:
+	@echo "make demo   install, then gemv on sample files and the ladder of kernels"
+	@echo "make test   install, then the whole test suite"
+	@echo "make lint | types | bench | bench-publish | bench-smoke | ladder | table | clean"
+
+$(VENV)/bin/python:
+	@test -n "$(PYTHON)" || { echo "gemv needs Python 3.11 or newer: make PYTHON=/path/to/python" >&2; exit 1; }
+	$(PYTHON) -m venv $(VENV)
+
+# one stamp per set of extras: installed anew when the dependencies change
+$(VENV)/installed-%: pyproject.toml | $(VENV)/bin/python
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[$(CUDA),$(subst +,$(comma),$*)]'
+	@touch $@
+comma := ,
+
+TEST := $(VENV)/installed-test
+DEV := $(VENV)/installed-test+bench+dev
+
+demo: $(TEST)
+	$(BIN)/python docs/examples/demo.py
+
+test: $(TEST)
+	$(BIN)/python -m pytest -n $(JOBS) --dist worksteal $(ARGS)
+
+dev: $(DEV)
+
+lint: $(DEV)
+	$(BIN)/ruff check .
+
+types: $(DEV)
+	$(BIN)/mypy
+
+# asv measures below .asv, in place, on a stand-in for the repository: the tree may be no checkout
+ASV := env HOME='$(CURDIR)/.asv' $(BIN)/asv --config asv.local.conf.json
+define asv_local
+	@mkdir -p .asv
+	@test -d .asv/repo || { git init --quiet --initial-branch=main .asv/repo && git -C .asv/repo \
+	    -c user.name=asv -c user.email=asv@localhost commit --quiet --allow-empty -m stand-in; }
+	@sed -e 's,"benchmarks/results",".asv/results",' -e 's,"repo": ".","repo": ".asv/repo",' \
+	    asv.conf.json > asv.local.conf.json
+	@$(ASV) machine --yes --machine $(MACHINE) >/dev/null
+endef
+
+# a point of the history on a GPU: kept in benchmarks/results under COMMIT (all 40 digits; where
+# git does not know it, DATE=seconds of the commit as well) and MACHINE, a fixed name
+bench: $(DEV)
+	$(asv_local)
+	rm -rf .asv/results/$(MACHINE)
+	$(ASV) run --python=same --set-commit-hash=main --machine $(MACHINE) --show-stderr $(ARGS)
+	$(BIN)/python benchmarks/store.py .asv/results --machine $(MACHINE) --commit '$(COMMIT)' \
+	    $(if $(DATE),--date $(DATE))
+
+# the pages of the history, in .asv/html
+bench-publish: $(DEV)
+	$(BIN)/asv publish
+
+# the same suite, small and never stored: proves it alive without a GPU
+bench-smoke: $(DEV)
+	$(asv_local)
+	$(ASV) check --python=same
+	NUMBA_ENABLE_CUDASIM=1 $(ASV) run --python=same --quick --dry-run --show-stderr \
+	    --machine $(MACHINE) $(ARGS)
+
+# the README's figures, on a GPU: two dtypes, one square, one tall and one wide shape
+LADDER := 8192x8192 1048576x64 64x1048576
+ladder: $(TEST)
+	@mkdir -p benchmarks/results/ladder
+	@for dtype in f32 f64; do for shape in $(LADDER); do \
+	    $(BIN)/python -m gemv ladder --m $${shape%x*} --n $${shape#*x} --dtype $$dtype \
+	        --json benchmarks/results/ladder/$$dtype-$$shape.json || exit 1; \
+	done; done
+	$(BIN)/python benchmarks/ladder_table.py --write
+
+# the README's table from benchmarks/results/ladder/*.json
+table: $(TEST)
+	$(BIN)/python benchmarks/ladder_table.py --write
+
+clean:
+	rm -rf $(VENV) .asv asv.local.conf.json build dist .hypothesis .mypy_cache .pytest_cache .ruff_cache
+	find gemv tests benchmarks docs -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -1,0 +1,1 @@
+"""asv suites: device bandwidth of every kernel, and what a call costs on the host."""

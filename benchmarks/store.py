@@ -1,0 +1,97 @@
+"""Put measured asv results into the history: ``benchmarks/results/``.
+
+    python benchmarks/store.py RAW_FOLDER --machine NAME --commit HASH [--date SECONDS]
+
+asv names the interpreter by its path and takes commit and date from the checkout it ran in. Both
+are of one machine: here the environment is called by its Python version, and commit and date (of
+the commit, seconds since 1970; from git where it knows the commit) are the ones given. So a point
+can be measured in a copy that is no git checkout, and be brought home as files.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+TOP = Path(__file__).resolve().parent.parent
+RESULTS = TOP / "benchmarks" / "results"
+
+
+def commit_date_ms(commit: str) -> int | None:
+    try:
+        answer = subprocess.run(
+            ["git", "show", "--no-patch", "--format=%ct", commit],
+            cwd=TOP,
+            capture_output=True,
+            text=True,
+        )
+    except OSError:
+        return None
+    return int(answer.stdout) * 1000 if answer.returncode == 0 else None
+
+
+def machine_facts(name: str) -> dict:
+    """What a figure depends on: GPU, driver and the versions of the libraries."""
+    from importlib.metadata import version
+
+    fields = ["name", "driver_version"]
+    answer = subprocess.run(
+        ["nvidia-smi", f"--query-gpu={','.join(fields)}", "--format=csv,noheader"],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    gpu, driver = (part.strip() for part in answer.stdout.splitlines()[0].split(","))
+    python = f"{sys.version_info[0]}.{sys.version_info[1]}"  # of the environment that measured
+    facts = {"machine": name, "gpu": gpu, "driver": driver, "python": python, "version": 1}
+    facts |= {package: version(package) for package in ("numpy", "numba", "numba-cuda")}
+    return facts
+
+
+def store(raw: Path, results: Path, facts: dict, commit: str, date_ms: int) -> list[Path]:
+    """Copy the results below `raw`, cleaned, to `results`; return the files written."""
+    folder = results / facts["machine"]
+    folder.mkdir(parents=True, exist_ok=True)
+    written = []
+    for path in sorted((raw / facts["machine"]).glob("*.json")):
+        if path.name == "machine.json":
+            continue
+        result = json.loads(path.read_text(encoding="utf-8"))
+        name = f"existing-py{facts['python']}"
+        result |= {"commit_hash": commit, "date": date_ms, "env_name": name}
+        result |= {"python": facts["python"], "params": facts}
+        target = folder / f"{commit[:12]}-{name}.json"
+        target.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
+        written.append(target)
+    (folder / "machine.json").write_text(json.dumps(facts, indent=4) + "\n", encoding="utf-8")
+    shutil.copyfile(raw / "benchmarks.json", results / "benchmarks.json")
+    return written
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("raw", type=Path, metavar="RAW_FOLDER")
+    parser.add_argument("--machine", required=True)
+    parser.add_argument("--commit", required=True, help="all 40 digits")
+    parser.add_argument("--date", type=int, help="of the commit, seconds since 1970")
+    options = parser.parse_args()
+    if os.environ.get("NUMBA_ENABLE_CUDASIM", "0") != "0":
+        sys.exit("figures of the simulator are no history")
+    if len(options.commit) != 40:
+        sys.exit(f"--commit needs all 40 digits, got {options.commit!r}")
+    known = commit_date_ms(options.commit)
+    date_ms = options.date * 1000 if options.date is not None else known
+    if date_ms is None:
+        sys.exit(f"git does not know {options.commit} here: give --date as well")
+    facts = machine_facts(options.machine)
+    for path in store(options.raw, RESULTS, facts, options.commit, date_ms):
+        print(path.relative_to(TOP))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,690 @@
+"""The command line: ``info``, ``run`` and ``ladder``.
+
+Only the standard library is imported at the top, so that ``info`` can report an environment in
+which NumPy, Numba or the driver is unusable.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import platform
+import shutil
+import subprocess
+import sys
+import time
+import warnings
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NoReturn
+
+if TYPE_CHECKING:
+    import numpy as np
+
+#: What ``--dtype`` accepts, and the BLAS prefix it stands for.
+DTYPE_NAMES = {
+    "s": "s",
+    "f32": "s",
+    "float32": "s",
+    "d": "d",
+    "f64": "d",
+    "float64": "d",
+    "c": "c",
+    "c64": "c",
+    "complex64": "c",
+    "z": "z",
+    "c128": "z",
+    "complex128": "z",
+}
+#: The name of each prefix's dtype.
+DTYPE_OF_PREFIX = {"s": "float32", "d": "float64", "c": "complex64", "z": "complex128"}
+#: What ``--trans`` and ``--op`` accept, and SciPy's number for it.
+TRANS = {"N": 0, "T": 1, "C": 2, "0": 0, "1": 1, "2": 2}
+
+LADDER_SIZE = (8192, 8192)
+#: Thousands of simulated threads are slow: large enough for tails on every tile, no larger.
+LADDER_SIZE_SIMULATED = (96, 160)
+#: Work on a matrix of more bytes than this shows its progress.
+LARGE_BYTES = 64 * 2**20
+
+DISTRIBUTIONS = (
+    "numpy",
+    "scipy",
+    "numba",
+    "numba-cuda",
+    "llvmlite",
+    "cuda-bindings",
+    "cuda-core",
+    "cuda-toolkit",
+    "nvidia-cuda-nvrtc",
+    "nvidia-nvjitlink",
+    "greenlet",
+    "rich",
+)
+
+
+class Refused(Exception):
+    """What the user asked for cannot be done; the message is one line for them."""
+
+
+class _Parser(argparse.ArgumentParser):
+    """An argument parser that refuses in one line."""
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(allow_abbrev=False, **options)
+
+    def error(self, message: str) -> NoReturn:
+        _complain(self.prog, message)
+        raise SystemExit(2)
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run one command and return its exit status: 0, 1 for a failed check, 2 for a bad request."""
+    for stream in (sys.stdout, sys.stderr):
+        # a terminal that lacks a character of a table shows a question mark, not a traceback
+        if hasattr(stream, "reconfigure"):
+            stream.reconfigure(errors="replace")
+    arguments = _join_scalars(sys.argv[1:] if argv is None else argv)
+    options, unknown = _parser().parse_known_args(arguments)
+    prog = f"gemv {options.command}"
+    if unknown:
+        _complain(prog, f"unrecognized arguments: {' '.join(unknown)}")
+        return 2
+    try:
+        with _one_line_warnings(prog):
+            return options.act(options)
+    except Refused as refusal:
+        _complain(prog, str(refusal))
+        return 2
+    except KeyboardInterrupt:
+        _complain(prog, "interrupted")
+        return 130
+    except BrokenPipeError:
+        # the reader of a pipe left; Python would complain once more when it flushes at exit
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
+
+
+def _join_scalars(argv: Sequence[str]) -> list[str]:
+    """``--alpha -1+2j`` as ``--alpha=-1+2j``: argparse takes the former for another option."""
+    joined: list[str] = []
+    for argument in argv:
+        if joined and joined[-1] in ("--alpha", "--beta"):
+            joined[-1] += f"={argument}"
+        else:
+            joined.append(argument)
+    return joined
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = _Parser(
+        prog="gemv",
+        description="Matrix-vector products y := alpha*op(A)*x + beta*y on the GPU.",
+    )
+    parser.set_defaults(command="info", act=info)
+    commands = parser.add_subparsers(metavar="COMMAND")
+
+    sub = commands.add_parser(
+        "info", help="versions, GPU, backend, kernels and a self-check (the default)"
+    )
+    sub.set_defaults(command="info", act=info)
+
+    sub = commands.add_parser("run", help="compute one product from files")
+    sub.set_defaults(command="run", act=run)
+    sub.add_argument("--a", required=True, metavar="FILE", help="matrix, .npy or .mtx")
+    sub.add_argument("--x", required=True, metavar="FILE", help="vector, .npy or .mtx")
+    sub.add_argument("--y", metavar="FILE", help="vector that beta scales; zeros if left out")
+    sub.add_argument("--alpha", type=_scalar, default=1.0, metavar="NUMBER", help="default 1")
+    sub.add_argument("--beta", type=_scalar, default=0.0, metavar="NUMBER", help="default 0")
+    sub.add_argument("--trans", type=_trans, default=0, metavar="N|T|C", help="op(A); default N")
+    sub.add_argument(
+        "--dtype",
+        type=_prefix,
+        metavar="s|d|c|z",
+        help="or float32, ...; default: the narrowest that holds A, x, y, alpha and beta",
+    )
+    sub.add_argument("--kernel", metavar="NAME", help="this kernel instead of the best one")
+    sub.add_argument(
+        "--backend", choices=("cuda", "host"), help="default: cuda if there is a GPU, else host"
+    )
+    sub.add_argument("-o", "--output", required=True, metavar="FILE", help="y, .npy or .mtx")
+
+    sub = commands.add_parser("ladder", help="measure every kernel on one problem")
+    sub.set_defaults(command="ladder", act=ladder)
+    sub.add_argument("--m", type=_size, metavar="ROWS", help=f"of A; default {LADDER_SIZE[0]}")
+    sub.add_argument("--n", type=_size, metavar="COLUMNS", help=f"of A; default {LADDER_SIZE[1]}")
+    sub.add_argument("--dtype", type=_prefix, default="s", metavar="s|d|c|z", help="default s")
+    sub.add_argument("--order", choices=("C", "F"), default="C", help="storage; default C")
+    sub.add_argument("--op", choices=("N", "T", "C"), default="N", help="op(A); default N")
+    sub.add_argument("--kernels", type=_names, metavar="A,B,...", help="only these; default all")
+    sub.add_argument("--json", metavar="FILE", help="write the figures there as well")
+    return parser
+
+
+def _scalar(text: str) -> float | complex:
+    try:
+        value = complex(text.replace(" ", ""))
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"{text!r} is no number (1.5 and 1+2j are)") from None
+    # a plain "2" must not make the whole product complex; "2+0j" does so on purpose
+    return value if "j" in text.lower() else value.real
+
+
+def _prefix(text: str) -> str:
+    try:
+        return DTYPE_NAMES[text.lower()]
+    except KeyError:
+        known = ", ".join(DTYPE_NAMES)
+        raise argparse.ArgumentTypeError(f"{text!r} is none of {known}") from None
+
+
+def _trans(text: str) -> int:
+    try:
+        return TRANS[text.upper()]
+    except KeyError:
+        raise argparse.ArgumentTypeError(f"{text!r} is none of N, T, C") from None
+
+
+def _size(text: str) -> int:
+    try:
+        value = int(text)
+    except ValueError:
+        value = 0
+    if value < 1:
+        raise argparse.ArgumentTypeError(f"{text!r} is no whole number of at least 1")
+    return value
+
+
+def _names(text: str) -> list[str]:
+    return [name.strip() for name in text.split(",") if name.strip()]
+
+
+def _complain(prog: str, message: str) -> None:
+    print(f"{prog}: {' '.join(message.split())}", file=sys.stderr)
+
+
+@contextmanager
+def _one_line_warnings(prog: str) -> Iterator[None]:
+    """Warnings are for the user too: one line each, without the source line Python adds."""
+
+    def show(message: Warning | str, *_: Any, **__: Any) -> None:
+        _complain(prog, f"note: {message}")
+
+    previous = warnings.showwarning
+    warnings.showwarning = show
+    try:
+        yield
+    finally:
+        warnings.showwarning = previous
+
+
+def _reason(exception: BaseException) -> str:
+    text = " ".join(str(exception).split())
+    return text or type(exception).__name__
+
+
+@contextmanager
+def _progress(description: str, show: bool) -> Iterator[Callable[[int, int, str], None]]:
+    """Yield ``report(done, total, what)``: a bar on standard error, where that is a terminal."""
+    if not (show and sys.stderr.isatty()):
+        yield lambda done, total, what: None
+        return
+    from rich.console import Console
+    from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+
+    columns = (TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn())
+    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
+        task = bar.add_task(description, total=None)
+
+        def report(done: int, total: int, what: str) -> None:
+            bar.update(task, completed=done, total=total, description=f"{description}: {what}")
+
+        yield report
+
+
+# --------------------------------------------------------------------------------------------------
+# info
+
+
+def info(options: argparse.Namespace) -> int:
+    """Print the environment and a self-check; whatever is broken is named, not raised."""
+    checks = {}
+    for title, probe in (
+        ("gemv", _probe_version),
+        ("Python", _probe_python),
+        ("platform", _probe_platform),
+        ("packages", _probe_packages),
+        ("GPU", _probe_gpu),
+        ("CUDA in Numba", _probe_numba),
+        ("backend", _probe_backend),
+        ("kernels", _probe_kernels),
+        ("self-check", _probe_self_check),
+    ):
+        try:
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")
+                lines = probe()
+            checks[title] = True
+        except Exception as exception:  # the report has to print, whatever is broken
+            lines = [f"failed: {type(exception).__name__}: {_reason(exception)}"]
+            checks[title] = False
+        for number, line in enumerate(lines):
+            print(f"{title if number == 0 else '':<15}{line}", flush=True)
+    return 0 if checks["self-check"] else 1
+
+
+def _probe_version() -> list[str]:
+    import gemv
+
+    return [gemv.__version__]
+
+
+def _probe_python() -> list[str]:
+    return [f"{platform.python_version()} ({platform.python_implementation()})"]
+
+
+def _probe_platform() -> list[str]:
+    return [platform.platform()]
+
+
+def _probe_packages() -> list[str]:
+    from importlib.metadata import PackageNotFoundError, version
+
+    lines = []
+    for name in DISTRIBUTIONS:
+        try:
+            lines.append(f"{name} {version(name)}")
+        except PackageNotFoundError:
+            lines.append(f"{name} is not installed")
+    return lines
+
+
+def _probe_gpu() -> list[str]:
+    """Ask the driver's own tool: it needs neither Numba nor a context on the GPU."""
+    tool = shutil.which("nvidia-smi")
+    if tool is None:
+        return ["none found (there is no nvidia-smi)"]
+    fields = "name,driver_version,memory.total,compute_cap"
+    answer = subprocess.run(
+        [tool, f"--query-gpu={fields}", "--format=csv,noheader"],
+        capture_output=True,
+        text=True,
+        timeout=30,
+    )
+    lines = [line.strip() for line in answer.stdout.splitlines() if line.strip()]
+    if answer.returncode or not lines:
+        return [f"none found (nvidia-smi: {_reason(Exception(answer.stdout + answer.stderr))})"]
+    rows = []
+    for line in lines:
+        name, driver, memory, capability = (part.strip() for part in line.rsplit(",", 3))
+        rows.append(f"{name}, compute capability {capability}, {memory}, driver {driver}")
+    return rows
+
+
+def _probe_numba() -> list[str]:
+    from numba import cuda
+
+    if _simulated():
+        return ["simulated (NUMBA_ENABLE_CUDASIM is set)"]
+    if not cuda.is_available():
+        error = getattr(cuda, "cuda_error", lambda: None)()
+        return [f"not available{f': {_reason(Exception(error))}' if error else ''}"]
+    runtime = ".".join(map(str, cuda.runtime.get_version()))
+    return [f"available, runtime {runtime}"]
+
+
+def _simulated() -> bool:
+    return os.environ.get("NUMBA_ENABLE_CUDASIM", "0") not in ("", "0")
+
+
+def _probe_backend() -> list[str]:
+    from gemv._backend import backend, chosen, probe
+
+    name = backend()
+    why = "chosen" if chosen() else probe()[1]
+    return [f"{name}: {why}"]
+
+
+def _probe_kernels() -> list[str]:
+    from gemv.kernels import REGISTRY
+
+    kernels = sorted(REGISTRY.values(), key=lambda k: (k.rung, k.teaching, k.name))
+    width = max((len(kernel.name) for kernel in kernels), default=0)
+    return [
+        f"{kernel.rung}  {kernel.name:<{width}}  {'(teaching) ' if kernel.teaching else ''}"
+        f"{kernel.idea}"
+        for kernel in kernels
+    ] or ["none"]
+
+
+def _probe_self_check() -> list[str]:
+    import numpy as np
+
+    import gemv
+
+    # small whole numbers: every sum is exact, so the answers are equal in any order of adding
+    rng = np.random.default_rng(0)
+    a = rng.integers(-4, 5, (37, 53)).astype(np.float64)
+    x = rng.integers(-4, 5, 53).astype(np.float64)
+    y = rng.integers(-4, 5, 37).astype(np.float64)
+    with gemv.trace() as calls:
+        got = gemv.gemv(2.0, a, x, beta=-1.0, y=y)
+    if not np.array_equal(got, 2.0 * (a @ x) - y):
+        raise ArithmeticError("gemv of 37 x 53 whole numbers differs from NumPy")
+    ran = f"{calls[-1].kernel} on {calls[-1].backend}" if calls else "no kernel"
+    return [f"passed: 37 x 53 float64, {ran}, equal to NumPy"]
+
+
+# --------------------------------------------------------------------------------------------------
+# run
+
+
+def run(options: argparse.Namespace) -> int:
+    """Read A, x and perhaps y, compute, write y."""
+    output = _output_path(options.output, (".npy", ".mtx"))
+    np, gemv = _import_for_run()
+
+    large = _bytes_on_disk(options.a) > LARGE_BYTES
+    with _progress("gemv run", large) as report:
+        report(0, 4, f"reading {options.a}")
+        a = _read_matrix(options.a)
+        report(1, 4, "reading vectors")
+        x = _read_vector(options.x)
+        y = None if options.y is None else _read_vector(options.y)
+        arrays = {"A": a, "x": x} if y is None else {"A": a, "x": x, "y": y}
+        prefix = options.dtype or _common_prefix(arrays, options)
+        _check_complex(arrays, options, prefix)
+        _check_lengths(options, a, x, y)
+
+        report(2, 4, "computing")
+        call = getattr(gemv, f"{prefix}gemv")
+        keywords: dict[str, Any] = {"beta": options.beta, "trans": options.trans}
+        if y is not None:
+            keywords["y"] = y
+        if options.kernel is not None:
+            keywords["kernel"] = options.kernel
+        start_s = time.perf_counter()
+        try:
+            if options.backend is not None:
+                gemv.use_backend(options.backend)
+            try:
+                with gemv.trace() as calls:
+                    result = call(options.alpha, a, x, **keywords)
+            finally:
+                if options.backend is not None:
+                    gemv.use_backend(None)
+        except (ValueError, TypeError, MemoryError, OSError, RuntimeError, ImportError) as error:
+            raise Refused(_reason(error)) from error
+        time_s = time.perf_counter() - start_s
+
+        report(3, 4, f"writing {output}")
+        _write_vector(output, np.asarray(result))
+
+    backend = calls[-1].backend if calls else gemv.backend()
+    kernel = calls[-1].kernel if calls else "nothing to compute"
+    op = "NTC"[options.trans]
+    what = f"{prefix}gemv {op}, A {a.shape[0]} x {a.shape[1]} {DTYPE_OF_PREFIX[prefix]}"
+    # a simulator's time says nothing about a kernel
+    took = "" if backend == "simulator" else f", {time_s:.3g} s with first-call costs and copies"
+    print(f"{what}: {kernel} on {backend}{took} -> {output}")
+    return 0
+
+
+def _import_for_run() -> tuple[Any, Any]:
+    try:
+        import numpy
+
+        import gemv
+    except ImportError as error:
+        raise Refused(f"cannot import what it needs: {_reason(error)}") from error
+    return numpy, gemv
+
+
+def _bytes_on_disk(path: str) -> int:
+    try:
+        return os.stat(path).st_size
+    except OSError:
+        return 0  # reading it will tell what is wrong
+
+
+def _output_path(text: str, suffixes: tuple[str, ...]) -> Path:
+    """Refuse before the work what could not be written after it."""
+    path = Path(text)
+    if path.suffix.lower() not in suffixes:
+        raise Refused(f"cannot write {text}: the name must end in {' or '.join(suffixes)}")
+    if path.is_dir():
+        raise Refused(f"cannot write {text}: it is a directory")
+    if not path.parent.is_dir():
+        raise Refused(f"cannot write {text}: there is no directory {path.parent}")
+    if not os.access(path if path.exists() else path.parent, os.W_OK):
+        raise Refused(f"cannot write {text}: permission denied")
+    return path
+
+
+def _read(path: str) -> np.ndarray:
+    """An array of any rank from a .npy or Matrix Market file."""
+    import numpy as np
+
+    suffix = Path(path).suffix.lower()
+    try:
+        if suffix == ".npy":
+            # mapped: a matrix larger than memory can still be read piece by piece
+            mapped = _bytes_on_disk(path) > LARGE_BYTES
+            array = np.load(path, mmap_mode="r" if mapped else None, allow_pickle=False)
+            if not isinstance(array, np.ndarray):
+                raise ValueError("it holds several arrays")
+        elif suffix == ".mtx":
+            from scipy.io import mmread
+
+            with open(path, "rb"):
+                pass  # mmread words a missing file in its own way
+            with warnings.catch_warnings():
+                # SciPy is about to return another class of sparse matrix; either will do here
+                warnings.simplefilter("ignore", DeprecationWarning)
+                warnings.simplefilter("ignore", FutureWarning)
+                array = mmread(path)
+            if not isinstance(array, np.ndarray):
+                _complain("gemv run", f"note: {path} is sparse; it is computed as a dense matrix")
+                array = array.toarray()
+        else:
+            raise Refused(f"cannot read {path}: the name must end in .npy or .mtx")
+        # np.asarray: the mapped array as a plain one, still mapped
+        array = np.asarray(array)
+    except Refused:
+        raise
+    except OSError as error:
+        raise Refused(f"cannot read {path}: {error.strerror or _reason(error)}") from error
+    except Exception as error:  # a broken file fails in a hundred ways inside the readers
+        raise Refused(f"cannot read {path}: {_reason(error)}") from error
+    if array.dtype.kind not in "biufc":
+        raise Refused(f"{path} holds {array.dtype}, which is no number")
+    return array
+
+
+def _read_matrix(path: str) -> np.ndarray:
+    a = _read(path)
+    if a.ndim != 2:
+        raise Refused(f"{path} holds an array of shape {a.shape}; A needs two dimensions")
+    return a
+
+
+def _read_vector(path: str) -> np.ndarray:
+    vector = _read(path)
+    # Matrix Market knows no vectors: a single row or column is one
+    if vector.ndim == 2 and 1 in vector.shape:
+        vector = vector.reshape(-1)
+    if vector.ndim != 1:
+        raise Refused(f"{path} holds an array of shape {vector.shape}; a vector has one dimension")
+    return vector
+
+
+def _common_prefix(arrays: dict[str, np.ndarray], options: argparse.Namespace) -> str:
+    """The narrowest of the four dtypes that holds every array and both scalars."""
+    import numpy as np
+
+    dtype = np.result_type(*(array.dtype for array in arrays.values()))
+    if isinstance(options.alpha, complex) or isinstance(options.beta, complex):
+        dtype = np.result_type(dtype, np.complex64)
+    if dtype.kind == "c":
+        return "c" if dtype.itemsize <= 8 else "z"
+    return "s" if dtype.kind == "f" and dtype.itemsize <= 4 else "d"
+
+
+def _check_complex(arrays: dict[str, np.ndarray], options: argparse.Namespace, prefix: str) -> None:
+    if prefix in "cz":
+        return
+    named = {name: array.dtype.kind == "c" for name, array in arrays.items()}
+    named["alpha"] = isinstance(options.alpha, complex)
+    named["beta"] = isinstance(options.beta, complex)
+    for name, is_complex in named.items():
+        if is_complex:
+            dtype = DTYPE_OF_PREFIX[prefix]
+            raise Refused(f"{name} is complex, and {dtype} would lose its imaginary part")
+
+
+def _check_lengths(
+    options: argparse.Namespace, a: np.ndarray, x: np.ndarray, y: np.ndarray | None
+) -> None:
+    """A file of another length is a mistake, though the call itself accepts longer vectors."""
+    rows, cols = a.shape if options.trans == 0 else a.shape[::-1]
+    op = "NTC"[options.trans]
+    for name, vector, length in (("x", x, cols), ("y", y, rows)):
+        if vector is not None and len(vector) != length:
+            raise Refused(
+                f"{name} has {len(vector)} elements, but op(A) is {rows} x {cols} "
+                f"(A {a.shape[0]} x {a.shape[1]}, trans {op}) and needs {length}"
+            )
+
+
+def _write_vector(path: Path, y: np.ndarray) -> None:
+    import numpy as np
+
+    try:
+        with open(path, "wb") as file:
+            if path.suffix.lower() == ".npy":
+                np.save(file, y)
+            else:
+                from scipy.io import mmwrite
+
+                mmwrite(file, y.reshape(-1, 1))
+    except OSError as error:
+        raise Refused(f"cannot write {path}: {error.strerror or _reason(error)}") from error
+
+
+# --------------------------------------------------------------------------------------------------
+# ladder
+
+
+def ladder(options: argparse.Namespace) -> int:
+    """Measure the kernels on one problem and print them as a table."""
+    output = None if options.json is None else _output_path(options.json, (".json",))
+    try:
+        from gemv._backend import backend, chosen
+
+        name = backend()
+        if chosen() == "host":
+            raise Refused("the host backend was chosen, and it has no kernels to measure")
+    except (ImportError, RuntimeError, ValueError) as error:
+        raise Refused(_reason(error)) from error
+    if name == "host":
+        return _ladder_in_simulator(options)
+
+    default = LADDER_SIZE_SIMULATED if name == "simulator" else LADDER_SIZE
+    m = options.m or default[0]
+    n = options.n or default[1]
+    try:
+        from gemv import _measure
+        from gemv.kernels import REGISTRY
+
+        kernels = list(REGISTRY) if options.kernels is None else options.kernels
+        with _progress("gemv ladder", True) as report:
+            started: list[str] = []
+
+            def starts(kernel: str) -> None:
+                report(len(started), len(kernels), kernel)
+                started.append(kernel)
+
+            report(0, len(kernels), "preparing")
+            measured = _measure.ladder(
+                m, n, options.dtype, options.order, options.op, kernels=kernels, progress=starts
+            )
+    except (ValueError, TypeError, MemoryError, RuntimeError, ImportError) as error:
+        raise Refused(_reason(error)) from error
+
+    dtype = DTYPE_OF_PREFIX[options.dtype]
+    _print_ladder(
+        f"gemv ladder: {m} x {n} {dtype}, order {options.order}, op {options.op}", measured
+    )
+    if output is not None:
+        try:
+            output.write_text(measured.to_json(), encoding="utf-8")
+        except OSError as error:
+            raise Refused(f"cannot write {output}: {error.strerror or _reason(error)}") from error
+    # written so that NaN counts as wrong
+    wrong = [
+        row.name
+        for row in measured.rows
+        if not row.refused and row.error is not None and not row.error <= 1
+    ]
+    if wrong:
+        _complain("gemv ladder", f"error above the bound: {', '.join(wrong)}")
+    return 1 if wrong else 0
+
+
+def _ladder_in_simulator(options: argparse.Namespace) -> int:
+    """Numba decides for its simulator when it is imported, so a new process has to."""
+    if _simulated():
+        raise Refused("neither a GPU nor the simulator can be used; see python -m gemv info")
+    print("No GPU here: the kernels run in the simulator (NUMBA_ENABLE_CUDASIM=1).", flush=True)
+    command = [sys.executable, "-m", "gemv", "ladder"]
+    for name in ("m", "n", "dtype", "order", "op", "json"):
+        value = getattr(options, name)
+        if value is not None:
+            command += [f"--{name}", str(value)]
+    if options.kernels is not None:
+        command += ["--kernels", ",".join(options.kernels)]
+    return subprocess.run(command, env={**os.environ, "NUMBA_ENABLE_CUDASIM": "1"}).returncode
+
+
+def _print_ladder(title: str, measured: Any) -> None:
+    from rich import box
+    from rich.console import Console
+    from rich.table import Table
+
+    # when piped: no lines, no colours, and as wide as the text wants to be
+    piped = not sys.stdout.isatty()
+    console = Console(width=240, no_color=True) if piped else Console()
+    table = Table(box=None if piped else box.SIMPLE_HEAD, pad_edge=False)
+    table.add_column("rung", justify="right")
+    table.add_column("kernel", no_wrap=True)
+    for heading in ("time us", "GB/s", "of ceiling", "error / bound"):
+        table.add_column(heading, justify="right")
+    if any(row.refused for row in measured.rows):
+        table.add_column("")
+
+    simulated = measured.backend == "simulator"
+    for row in measured.rows:
+        timed = row.time_s is not None and not simulated
+        cells = [
+            str(row.rung),
+            row.name,
+            f"{row.time_s * 1e6:.1f}" if timed else "–",
+            f"{row.gb_per_s:.0f}" if timed and row.gb_per_s is not None else "–",
+            f"{row.share:.0%}" if timed and row.share is not None else "–",
+            "–" if row.error is None else f"{row.error:.3g}",
+        ]
+        if row.refused:
+            cells.append(f"refused: {row.refused}")
+        table.add_row(*cells)
+
+    console.print(title, highlight=False)
+    place = measured.device if simulated else f"{measured.device}, backend {measured.backend}"
+    console.print(place, highlight=False, markup=False)
+    console.print(table)
+    if simulated:
+        console.print("No time is given: a simulator's time says nothing about a GPU.")
+    elif measured.ceiling_gb_per_s is not None:
+        console.print(
+            f"ceiling: {measured.ceiling_gb_per_s:.0f} GB/s read in this run", highlight=False
+        )

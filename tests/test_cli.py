@@ -1,0 +1,451 @@
+"""The command line: what it computes, what it prints, and how it refuses."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import gemv
+from gemv._cli import main
+
+TOP = Path(__file__).resolve().parent.parent
+RNG = np.random.default_rng(7)
+
+
+def python(*arguments, env=None, **options):
+    """``python ARGUMENTS`` in a process of its own, output piped."""
+    options = {"capture_output": True, "text": True, "encoding": "utf-8", "timeout": 300} | options
+    # found from any working directory, installed or not
+    path = os.pathsep.join(filter(None, [str(TOP), os.environ.get("PYTHONPATH")]))
+    environment = {**os.environ, "PYTHONPATH": path, "PYTHONIOENCODING": "utf-8", **(env or {})}
+    return subprocess.run([sys.executable, *arguments], env=environment, **options)
+
+
+def whole(*shape, dtype="float64"):
+    """Small whole numbers: every sum is exact, so answers can be compared for equality."""
+    values = RNG.integers(-4, 5, shape).astype(dtype)
+    if np.dtype(dtype).kind == "c":
+        values = values + 1j * RNG.integers(-4, 5, shape).astype(values.real.dtype)
+    return values.astype(dtype)
+
+
+@pytest.fixture
+def folder(tmp_path, monkeypatch):
+    """A working directory with A (5 x 7), x of 7, y of 5 and some broken files."""
+    monkeypatch.chdir(tmp_path)
+    np.save("A.npy", whole(5, 7))
+    np.save("x.npy", whole(7))
+    np.save("y.npy", whole(5))
+    return tmp_path
+
+
+def refused(capsys, *arguments, command="run"):
+    """Run in process; assert exit status 2 and one line on standard error; return the line."""
+    try:
+        status = main([command, *map(str, arguments)])
+    except SystemExit as leaving:
+        status = leaving.code
+    out, err = capsys.readouterr()
+    assert status == 2, (out, err)
+    assert out == ""
+    (line,) = err.splitlines()
+    assert line.startswith(f"gemv {command}: ")
+    return line
+
+
+# --------------------------------------------------------------------------------------------------
+# run
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64", "complex64", "complex128"])
+@pytest.mark.parametrize("trans", ["N", "T", "C"])
+def test_run_computes(folder, capsys, dtype, trans):
+    a = whole(5, 7, dtype=dtype)
+    op = {"N": a, "T": a.T, "C": a.conj().T}[trans]
+    x, y = whole(op.shape[1], dtype=dtype), whole(op.shape[0], dtype=dtype)
+    for name, array in (("A", a), ("x", x), ("y", y)):
+        np.save(name, array)
+    status = main(
+        "run --a A.npy --x x.npy --y y.npy --alpha 2 --beta -1 -o out.npy --trans".split() + [trans]
+    )
+    out, err = capsys.readouterr()
+    assert (status, err) == (0, "")
+    got = np.load("out.npy")
+    assert got.dtype == a.dtype
+    assert np.array_equal(got, 2 * (op @ x) - y)
+    # one line that tells what ran, on the backend of this process
+    (line,) = out.splitlines()
+    assert f"A 5 x 7 {dtype}" in line
+    assert f" on {gemv.backend()}" in line
+    assert ("first-call" in line) == (gemv.backend() != "simulator")
+
+
+def test_run_kernel_by_name(folder, capsys):
+    if gemv.backend() == "host":
+        pytest.skip("the host backend has no kernels")
+    assert main("run --a A.npy --x x.npy --kernel serial -o out.npy".split()) == 0
+    assert f": serial on {gemv.backend()}" in capsys.readouterr().out
+    assert np.array_equal(np.load("out.npy"), np.load("A.npy") @ np.load("x.npy"))
+
+
+@pytest.mark.parametrize(
+    ("alpha", "value"), [("-1+2j", -1 + 2j), ("1 - 1j", 1 - 1j), ("-3", -3), ("-2e0", -2)]
+)
+def test_run_scalars(folder, alpha, value):
+    assert main(["run", *"--a A.npy --x x.npy -o out.npy --alpha".split(), alpha]) == 0
+    got = np.load("out.npy")
+    assert got.dtype.kind == ("c" if isinstance(value, complex) else "f")
+    assert np.array_equal(got, value * (np.load("A.npy") @ np.load("x.npy")))
+
+
+@pytest.mark.parametrize(
+    ("stored", "asked", "computed"),
+    [
+        ("int16", None, "float64"),
+        ("bool", None, "float64"),
+        ("float16", None, "float32"),
+        (">f8", None, "float64"),
+        ("float64", "s", "float32"),
+        ("float32", "complex128", "complex128"),
+    ],
+)
+def test_run_dtype(folder, stored, asked, computed):
+    a, x = whole(5, 7).astype(stored), whole(7).astype(stored)
+    np.save("A.npy", a)
+    np.save("x.npy", x)
+    options = [] if asked is None else ["--dtype", asked]
+    assert main(["run", *"--a A.npy --x x.npy -o out.npy".split(), *options]) == 0
+    got = np.load("out.npy")
+    assert got.dtype == computed
+    assert np.array_equal(got, a.astype("float64") @ x.astype("float64"))
+
+
+def test_run_fortran_order_and_mapped_file(folder, monkeypatch):
+    # every file is mapped instead of read when the limit is 0
+    monkeypatch.setattr("gemv._cli.LARGE_BYTES", 0)
+    a = np.asfortranarray(np.load("A.npy"))
+    np.save("A.npy", a)
+    assert main("run --a A.npy --x x.npy -o out.npy".split()) == 0
+    assert np.array_equal(np.load("out.npy"), a @ np.load("x.npy"))
+
+
+def test_run_matrix_market(folder, capsys):
+    from scipy.io import mmread, mmwrite
+    from scipy.sparse import coo_array
+
+    a, x = np.load("A.npy"), np.load("x.npy")
+    mmwrite("dense.mtx", a)
+    mmwrite("sparse.mtx", coo_array(a))
+    mmwrite("x.mtx", x.reshape(-1, 1))
+
+    assert main("run --a dense.mtx --x x.mtx -o out.npy".split()) == 0
+    assert capsys.readouterr().err == ""
+    assert np.array_equal(np.load("out.npy"), a @ x)
+
+    assert main("run --a sparse.mtx --x x.npy -o out.mtx".split()) == 0
+    (note,) = capsys.readouterr().err.splitlines()
+    assert note == "gemv run: note: sparse.mtx is sparse; it is computed as a dense matrix"
+    assert np.array_equal(mmread("out.mtx").reshape(-1), a @ x)
+
+
+def test_run_output_may_be_an_input(folder):
+    expected = np.load("A.npy") @ np.load("x.npy") + np.load("y.npy")
+    assert main("run --a A.npy --x x.npy --y y.npy --beta 1 -o y.npy".split()) == 0
+    assert np.array_equal(np.load("y.npy"), expected)
+
+
+def write_broken(name):
+    """Files that are not what their name says."""
+    if name == "garbage.npy":
+        Path(name).write_bytes(b"\x93NUMPY but not really")
+    elif name == "garbage.mtx":
+        Path(name).write_text("%%MatrixMarket matrix array real general\n3 three\n")
+    elif name in ("empty.npy", "empty.mtx"):
+        Path(name).write_bytes(b"")
+    elif name == "cut.npy":
+        Path(name).write_bytes(Path("A.npy").read_bytes()[:-20])
+    elif name == "pickled.npy":
+        np.save(name, np.array([{"a": 1}], dtype=object), allow_pickle=True)
+    elif name == "several.npy":
+        file = io.BytesIO()
+        np.savez(file, a=np.ones(2))
+        Path(name).write_bytes(file.getvalue())
+    elif name == "words.npy":
+        np.save(name, np.array([["a", "b"]]))
+    elif name == "flat.npy":
+        np.save(name, np.ones(7))
+    elif name == "cube.npy":
+        np.save(name, np.ones((2, 3, 4)))
+
+
+@pytest.mark.parametrize(
+    ("name", "says"),
+    [
+        ("missing.npy", "No such file"),
+        ("missing.mtx", "No such file"),
+        (".", "must end in .npy or .mtx"),
+        ("A.csv", "must end in .npy or .mtx"),
+        ("garbage.npy", "cannot read garbage.npy"),
+        ("garbage.mtx", "cannot read garbage.mtx"),
+        ("empty.npy", "cannot read empty.npy"),
+        ("empty.mtx", "cannot read empty.mtx"),
+        ("cut.npy", "cannot read cut.npy"),
+        ("pickled.npy", "cannot read pickled.npy"),
+        ("several.npy", "several arrays"),
+        ("words.npy", "is no number"),
+        ("flat.npy", "A needs two dimensions"),
+        ("cube.npy", "A needs two dimensions"),
+    ],
+)
+@pytest.mark.parametrize("mapped", [False, True], ids=["read", "mapped"])
+def test_run_refuses_matrix(folder, capsys, monkeypatch, name, says, mapped):
+    if mapped:
+        monkeypatch.setattr("gemv._cli.LARGE_BYTES", -1)
+    write_broken(name)
+    assert says in refused(capsys, "--a", name, "--x", "x.npy", "-o", "out.npy")
+    assert not Path("out.npy").exists()
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        ("--x missing.npy", "No such file"),
+        ("--x A.npy", "a vector has one dimension"),
+        ("--x y.npy", "x has 5 elements, but op(A) is 5 x 7 (A 5 x 7, trans N) and needs 7"),
+        ("--x x.npy --trans T", "x has 7 elements, but op(A) is 7 x 5 (A 5 x 7, trans T)"),
+        ("--x x.npy --y x.npy", "y has 7 elements"),
+        ("--x x.npy --alpha two", "argument --alpha: 'two' is no number"),
+        ("--x x.npy --beta", "argument --beta: expected one argument"),
+        ("--x x.npy --trans H", "argument --trans: 'H' is none of N, T, C"),
+        ("--x x.npy --dtype half", "argument --dtype: 'half' is none of s, f32, float32"),
+        ("--x x.npy --dtype d --alpha 1j", "alpha is complex, and float64 would lose"),
+        ("--x z.npy --dtype s", "x is complex, and float32 would lose"),
+        ("--x x.npy --backend tpu", "argument --backend: invalid choice: 'tpu'"),
+        ("--x x.npy --rows 3", "unrecognized arguments: --rows 3"),
+        ("", "the following arguments are required: --x"),
+    ],
+)
+def test_run_refuses_options(folder, capsys, options, says):
+    np.save("z.npy", whole(7, dtype="complex128"))
+    assert says in refused(capsys, "--a", "A.npy", "-o", "out.npy", *options.split())
+    assert not Path("out.npy").exists()
+
+
+def test_run_refuses_unknown_kernel_and_lists_the_known(folder, capsys):
+    if gemv.backend() == "host":
+        pytest.skip("the host backend has no kernels")
+    line = refused(capsys, *"--a A.npy --x x.npy -o out.npy --kernel fastest".split())
+    assert "fastest" in line
+    assert "thread_per_row" in line
+
+
+@pytest.mark.parametrize(
+    ("output", "says"),
+    [
+        ("nowhere/out.npy", "there is no directory nowhere"),
+        ("folder.npy", "it is a directory"),
+        ("out.txt", "must end in .npy or .mtx"),
+        ("x.npy/out.npy", "there is no directory x.npy"),
+    ],
+)
+def test_run_refuses_output_before_it_reads(folder, capsys, output, says):
+    Path("folder.npy").mkdir()
+    assert says in refused(capsys, "--a", "missing.npy", "--x", "x.npy", "-o", output)
+
+
+def test_run_refuses_full_device(folder, capsys):
+    if not Path("/dev/full").exists():
+        pytest.skip("no /dev/full here")
+    Path("full.npy").symlink_to("/dev/full")
+    line = refused(capsys, *"--a A.npy --x x.npy -o full.npy".split())
+    assert "cannot write full.npy: No space left on device" in line
+
+
+def test_run_refuses_the_gpu_where_there_is_none(folder):
+    done = python(
+        *"-m gemv run --a A.npy --x x.npy -o out.npy --backend cuda".split(),
+        env={"NUMBA_ENABLE_CUDASIM": "0", "CUDA_VISIBLE_DEVICES": "-1"},
+    )
+    assert done.returncode == 2
+    assert done.stdout == ""
+    (line,) = done.stderr.splitlines()
+    assert line.startswith("gemv run: the cuda backend was asked for")
+
+
+def test_run_without_gpu_says_that_scipy_computes(folder):
+    done = python(
+        *"-m gemv run --a A.npy --x x.npy -o out.npy".split(),
+        env={"NUMBA_ENABLE_CUDASIM": "0", "CUDA_VISIBLE_DEVICES": "-1", "GEMV_BACKEND": ""},
+    )
+    assert done.returncode == 0, done.stderr
+    (note,) = done.stderr.splitlines()
+    assert note.startswith("gemv run: note: ")
+    assert " on host" in done.stdout
+    assert np.array_equal(np.load("out.npy"), np.load("A.npy") @ np.load("x.npy"))
+
+
+# --------------------------------------------------------------------------------------------------
+# info
+
+
+def test_info_is_the_default_and_passes_its_check(capsys):
+    assert main([]) == 0
+    plain = capsys.readouterr().out
+    assert main(["info"]) == 0
+    assert capsys.readouterr().out == plain
+    for text in (gemv.__version__, "numba-cuda ", "thread_per_row", f"on {gemv.backend()}"):
+        assert text in plain
+    assert "self-check     passed" in plain
+
+
+BLOCKED = """
+import sys
+class Blocker:
+    def find_spec(self, name, path=None, target=None):
+        if name.split(".")[0] in {blocked!r}:
+            raise {error}
+sys.meta_path.insert(0, Blocker())
+from gemv._cli import main
+sys.exit(main({arguments!r}))
+"""
+
+
+@pytest.mark.parametrize(
+    ("blocked", "error"),
+    [
+        (["numpy"], "ModuleNotFoundError(f'no module {name}')"),
+        (["numpy"], "RuntimeError('built for another NumPy')"),
+        (["numba"], "ImportError('broken')"),
+        (["numpy", "numba", "scipy", "rich", "greenlet"], "ImportError('gone')"),
+    ],
+)
+def test_info_prints_whatever_is_broken(blocked, error):
+    code = BLOCKED.format(blocked=blocked, error=error, arguments=["info"])
+    done = python("-c", code)
+    assert done.returncode in (0, 1)
+    assert done.stderr == ""
+    for title in ("gemv", "Python", "packages", "GPU", "backend", "kernels", "self-check"):
+        assert f"\n{title} " in f"\n{done.stdout}"
+    if "numpy" in blocked:
+        assert done.returncode == 1
+        assert "self-check     failed" in done.stdout
+
+
+def test_run_without_numpy_is_one_line(tmp_path):
+    arguments = "run --a A.npy --x x.npy -o out.npy".split()
+    code = BLOCKED.format(blocked=["numpy"], error="ImportError('gone')", arguments=arguments)
+    done = python("-c", code, cwd=tmp_path)
+    assert done.returncode == 2
+    (line,) = done.stderr.splitlines()
+    assert line.startswith("gemv run: ")
+
+
+def test_info_into_a_closed_pipe():
+    command = [sys.executable, "-m", "gemv"]
+    with subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as process:
+        assert process.stdout.readline().startswith("gemv ")
+        process.stdout.close()
+        assert process.stderr.read() == ""
+        assert process.wait(300) == 0
+
+
+def test_unknown_command_is_one_line(capsys):
+    with pytest.raises(SystemExit) as leaving:
+        main(["dance"])
+    assert leaving.value.code == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith("gemv: ")
+
+
+# --------------------------------------------------------------------------------------------------
+# ladder
+
+SMALL = "ladder --m 9 --n 17 --kernels serial,block_per_row".split()
+
+
+@pytest.mark.parametrize("dtype", ["f32", "c128"])
+def test_ladder_in_the_simulator(tmp_path, dtype):
+    # without a GPU the command starts itself again in the simulator; with one it is told to
+    done = python(
+        *("-m", "gemv", *SMALL, "--dtype", dtype, "--order", "F", "--op", "C"),
+        *("--json", str(tmp_path / "ladder.json")),
+        env={"NUMBA_ENABLE_CUDASIM": "0", "CUDA_VISIBLE_DEVICES": "-1", "GEMV_BACKEND": ""},
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stderr == ""  # no bar where nobody watches
+    first, *rest = done.stdout.splitlines()
+    assert first.startswith("No GPU here")
+    text = "\n".join(rest)
+    assert text.isprintable() or "\x1b" not in text, "plain when piped"
+    assert "9 x 17" in text
+    assert "simulator's time says nothing" in text
+    for name in ("serial", "block_per_row"):
+        (row,) = [line.split() for line in rest if name in line.split()]
+        assert row[-4:-1] == ["–", "–", "–"]
+        assert 0 <= float(row[-1]) <= 1
+
+    stored = json.loads((tmp_path / "ladder.json").read_text("utf-8"))
+    assert stored["backend"] == "simulator"
+    assert [row["name"] for row in stored["rows"]] == ["serial", "block_per_row"]
+    assert all(row["time_s"] is None for row in stored["rows"])
+
+
+def test_ladder_reports_a_wrong_kernel(capsys, monkeypatch):
+    if gemv.backend() == "host":
+        pytest.skip("the host backend has no kernels")
+    from gemv import _measure
+
+    measure = _measure.ladder
+
+    def wrong(*arguments, **keywords):
+        measured = measure(*arguments, **keywords)
+        object.__setattr__(measured.rows[0], "error", float("nan"))
+        return measured
+
+    monkeypatch.setattr(_measure, "ladder", wrong)
+    assert main(SMALL) == 1
+    assert capsys.readouterr().err == "gemv ladder: error above the bound: serial\n"
+
+
+def test_ladder_names_the_refusal(capsys):
+    if gemv.backend() == "host":
+        pytest.skip("the host backend has no kernels")
+    assert main("ladder --m 3 --n 1500 --kernels threads_are_columns,warp_per_row".split()) == 0
+    out = capsys.readouterr().out
+    (row,) = [line for line in out.splitlines() if "threads_are_columns" in line]
+    assert "refused: " in row
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        ("--m 0", "argument --m: '0' is no whole number of at least 1"),
+        ("--n many", "argument --n: 'many' is no whole number"),
+        ("--dtype f16", "argument --dtype: 'f16' is none of"),
+        ("--order K", "argument --order: invalid choice: 'K'"),
+        ("--op H", "argument --op: invalid choice: 'H'"),
+        ("--kernels serial,fastest", "fastest"),
+        ("--json nowhere/x.json", "there is no directory nowhere"),
+        ("--json x.txt", "must end in .json"),
+    ],
+)
+def test_ladder_refuses(folder, capsys, options, says):
+    if gemv.backend() == "host" and "kernels" in options:
+        pytest.skip("the host backend has no kernels")
+    assert says in refused(capsys, *options.split(), command="ladder")
+
+
+def test_ladder_refuses_the_host_backend():
+    done = python("-m", "gemv", *SMALL, env={"GEMV_BACKEND": "host"})
+    assert done.returncode == 2
+    (line,) = done.stderr.splitlines()
+    assert line.startswith("gemv ladder: the host backend was chosen")
