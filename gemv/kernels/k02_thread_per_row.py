@@ -21,11 +21,14 @@ Bytes
     broadcasts.
 
 Wins
-    A stored along columns and very many rows: no communication between threads at all.
+    Very many short rows, a million of 64 elements say: no communication between threads at all,
+    and even for A stored along rows a line that a thread opened is still in L1 when it wants the
+    next element.
 
 Loses
-    A stored along rows: each load touches 32 lines and uses one element of each, and lives on the
-    hope that the line is still in L1 when its next element is wanted. Few rows: few threads.
+    Fewer rows than the GPU has room for threads: 8192 rows are 8192 threads where 270,000 would
+    fit on 132 multiprocessors. A stored along rows that are long: each load touches 32 lines and
+    uses one element of each, and the line is gone before its next element is wanted.
 
 Sums
     Left to right over the columns, as in the serial kernel. Same bits on every run.

@@ -27,7 +27,8 @@ Bytes
     and the scratch array come from L2.
 
 Wins
-    Few rows with many columns, against the kernel with one block a row.
+    Few rows with many columns, and A stored along columns, against the kernel with one block a
+    row.
 
 Loses
     Two faults are left in on purpose, as one meets them when writing A[i, j] down naively, i with

@@ -29,11 +29,12 @@ Bytes
     for; x and the scratch array come from L2.
 
 Wins
-    In both storage orders, and for tall, wide and square shapes alike, against every kernel before.
+    Square and wide matrices in both storage orders, against every kernel before.
 
 Loses
-    A second launch for the sums over the blocks, felt below some 1000 x 1000. One element a load,
-    so twice or four times the instructions that the widest loads would need.
+    Rows of 64 elements: two for each thread, and then 32 sums to add for a row; a thread a row does
+    better. A second launch for the sums over the blocks. One element a load, so the threads that
+    fit have too few bytes in flight to reach the roofline.
 
 Sums
     Each thread over every 32nd (8th) column of its split, then the threads of a row in order, then

@@ -21,8 +21,8 @@ Bytes
     again, from L1 and L2.
 
 Wins
-    A stored along rows of 32 to some thousand columns, with many rows: five shuffles take the
-    place of eight barriers.
+    A stored along rows, against a block a row: five shuffles take the place of eight barriers, at
+    512 x 512 as at 8192 x 8192.
 
 Loses
     Few long rows: a row is one warp's work, and 32 loads at a time cannot fill the memory. Fewer

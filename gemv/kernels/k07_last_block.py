@@ -24,11 +24,12 @@ Bytes
     for; x and the scratch array come from L2. With one split no scratch array is used.
 
 Wins
-    Every shape against the kernels before, and most below 1000 x 1000, where a launch costs as
-    much as the work.
+    One launch instead of two, and still the same bits. The next rungs are built on it.
 
 Loses
-    Still one element a load: wider loads, and several of them in flight, are the next rungs.
+    Two phases in one kernel need more registers, so that two blocks fit on a multiprocessor where
+    the tile of two launches fits three: a third fewer bytes in flight, and that much less
+    bandwidth. The cure is not fewer registers but more bytes for each: wider loads.
 
 Sums
     Each thread over every 32nd (8th) column of its split, the threads of a row in order, then the

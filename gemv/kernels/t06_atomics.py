@@ -27,10 +27,11 @@ Bytes
     done by L2, next to the memory, and nothing travels back.
 
 Wins
-    In brevity. On shared memory, where 256 threads queue up for one address, never.
+    Few rows with very many columns, against the kernels that give a row to one block or one warp.
 
 Loses
-    Reproducibility; and a queue of 256 additions takes longer than a tree of eight levels.
+    Reproducibility; and a queue of 256 additions to one address takes longer than a tree of eight
+    levels: the shorter the rows, the more it is all that one sees.
 
 Sums
     In order of arrival: bits may change from run to run. A complex number is added as two reals,
