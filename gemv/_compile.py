@@ -21,9 +21,10 @@ import numpy as np
 from numba import types
 from numba.cuda import dispatcher as _dispatcher
 
+from gemv._problem import CONSTANT_BYTES
 from gemv.kernels._base import Kernel, Spec
 
-_POINTERS = {"a", "x", "y", "scratch"}
+_POINTERS = {"a", "x", "y", "scratch", "alpha_pointer", "beta_pointer"}
 _COEFFICIENTS = {"alpha", "beta"}
 _lock = threading.RLock()
 
@@ -101,7 +102,40 @@ def compile_ptx(function: Callable, dtype: np.dtype, compute_capability: tuple[i
         )
     # Numba's mangled names run to hundreds of characters; parameters repeat them.
     (entry,) = re.findall(r"\.visible \.entry (\w+)\(", ptx)
-    return ptx.replace(entry, function.__name__)
+    ptx = ptx.replace(entry, function.__name__)
+    _check_constant_memory(ptx)
+    value_bytes = getattr(function, "value_bytes", 0)
+    return _x_by_value(ptx, function, dtype, value_bytes) if value_bytes else ptx
+
+
+def _check_constant_memory(ptx: str) -> None:
+    """Refuse constant symbols that cannot be placed; the assembler would not name the limit."""
+    sizes = {
+        name: int(size)
+        for name, size in re.findall(r"^\S*\s*\.const \.align \d+ \.b8 (\w+)\[(\d+)\]", ptx, re.M)
+    }
+    if sum(sizes.values()) > CONSTANT_BYTES:
+        listed = " + ".join(f"{size} ({name})" for name, size in sizes.items())
+        raise ValueError(
+            f"constant memory: {listed} = {sum(sizes.values())} bytes, but a module has"
+            f" {CONSTANT_BYTES} bytes (64 KB) of it"
+        )
+
+
+def _x_by_value(ptx: str, function: Callable, dtype: np.dtype, value_bytes: int) -> str:
+    """Declare the parameter x as an array; see :func:`gemv._intrinsics.parameter_load`."""
+    from gemv._intrinsics import PARAMETER
+
+    before = list(inspect.signature(function).parameters).index("x")
+    if dtype.kind == "c":  # a complex number is two parameters
+        names = list(inspect.signature(function).parameters)[:before]
+        before += sum(name in _COEFFICIENTS for name in names)
+    parameter = f"{function.__name__}_param_{before}"
+    declared = f".param .align 16 .b8 {parameter}[{value_bytes}]"
+    ptx, found = re.subn(rf"\.param \.u64 (?:\.ptr[^,\n]*? )?{parameter}\b", declared, ptx, count=1)
+    if not found or f"[{parameter}]" in ptx:
+        raise RuntimeError(f"{function.__name__}: x is not a parameter that nothing else reads")
+    return ptx.replace(PARAMETER, parameter)
 
 
 def assemble(ptx: str, compute_capability: tuple[int, int]) -> tuple[bytes, str]:

@@ -14,13 +14,38 @@ from numba.cuda.core import config
 SIMULATOR = bool(config.ENABLE_CUDASIM)
 
 if SIMULATOR:
-    from gemv._simulator import atomic_add, atomic_inc, vector_load
+    import numpy as np
+
+    from gemv._simulator import Pointer, atomic_add, atomic_inc, vector_load
 
     def device(function):
         """Mark a device function; the simulator calls plain Python."""
         return function
 
+    inlined = device
+
+    def constant_array(name, dtype, size):
+        """The twin: memory of this one function, bounds-checked, that only the host writes."""
+        # The kernel's memory starts as NaN: a slot that nobody wrote must show.
+        memory = Pointer(np.full(size, np.nan, dtype), writable=False, name=name)
+
+        def load(index):
+            return memory[index]
+
+        load.__dict__["memory"] = memory.flat
+        return load
+
+    def read_only_load(pointer, index):
+        """The twin of a load through the read-only cache: a load."""
+        return pointer[index]
+
+    def parameter_load(pointer, index):
+        """The twin of a load from a by-value parameter, which is passed as a pointer here."""
+        return pointer[index]
+
 else:
+    import numba
+    import numpy as np
     from llvmlite import ir
     from numba.core import types
     from numba.cuda.extending import intrinsic
@@ -35,6 +60,102 @@ else:
     def device(function):
         """Mark a device function, compiled into each kernel that calls it."""
         return cuda.jit(device=True)(function)
+
+    def inlined(function):
+        """Mark a device function that becomes part of its caller, whatever its size."""
+        return cuda.jit(device=True, forceinline=True)(function)
+
+    def constant_array(name, dtype, size):
+        """``load(index)`` from an array of `size` elements in constant memory (bank 3).
+
+        The array is a symbol called `name` of the module that the kernel is compiled to; the host
+        writes it at run time. Numba's own ``cuda.const.array_like`` is another thing: its values
+        are fixed when the kernel is compiled.
+        """
+        element = numba.from_dtype(np.dtype(dtype))
+
+        @intrinsic
+        def load(typingctx, index):
+            def codegen(context, builder, signature, arguments):
+                module = builder.module
+                try:
+                    symbol = module.get_global(name)
+                except KeyError:
+                    array = ir.ArrayType(context.get_data_type(element), size)
+                    symbol = ir.GlobalVariable(module, array, name, addrspace=4)
+                    # Not marked constant: the compiler would believe in the zeros.
+                    symbol.initializer = ir.Constant(array, None)
+                    symbol.align = 16  # a pair of neighbours moves in one instruction
+                zero = ir.Constant(ir.IntType(64), 0)
+                return builder.load(builder.gep(symbol, [zero, arguments[0]]))
+
+            return element(types.int64), codegen
+
+        return load
+
+    def _parts(context, builder, element, load, step):
+        """An element from one load, or from two when it is complex; `step` finds the second."""
+        if not isinstance(element, types.Complex):
+            return load(_PTX[element], 0)
+        number = context.make_complex(builder, element)
+        number.real = load(_PTX[element.underlying_float], 0)
+        number.imag = load(_PTX[element.underlying_float], step)
+        return number._getvalue()
+
+    @intrinsic
+    def read_only_load(typingctx, pointer, index):
+        """``pointer[index]`` through the read-only cache, ``ld.global.nc``."""
+        element = pointer.dtype
+
+        def codegen(context, builder, signature, arguments):
+            address = _element(builder, arguments[0], arguments[1])
+
+            def load(kind, offset):
+                letter, suffix, llvm = kind
+                asm = ir.InlineAsm(
+                    ir.FunctionType(llvm, [address.type]),
+                    f"ld.global.nc.{suffix} $0, [$1+{offset}];",
+                    f"={letter},l",
+                )
+                return builder.call(asm, [address])
+
+            return _parts(context, builder, element, load, _real_bytes(element))
+
+        return element(pointer, types.int64), codegen
+
+    #: Stands in PTX for the name of the parameter that holds an array by value.
+    PARAMETER = "GEMV_ARRAY_PARAMETER"
+
+    @intrinsic
+    def parameter_load(typingctx, pointer, index):
+        """``x[index]`` of an array passed by value, as a kernel parameter, in constant bank 0.
+
+        `pointer` only tells the type. Numba can pass an array by value as a tuple, whose elements
+        a variable index reaches through a switch of as many branches; PTX can index it, so the
+        parameter is declared in the PTX (see :func:`gemv._compile.compile_ptx`).
+        """
+        element = pointer.dtype
+
+        def codegen(context, builder, signature, arguments):
+            size = ir.Constant(ir.IntType(64), element.bitwidth // 8)
+            offset = builder.mul(arguments[1], size)
+
+            def load(kind, more):
+                letter, suffix, llvm = kind
+                asm = ir.InlineAsm(
+                    ir.FunctionType(llvm, [offset.type]),
+                    "{ .reg .b64 %at; mov.b64 %at, " + PARAMETER + "; add.s64 %at, %at, $1;"
+                    f" ld.param.{suffix} $0, [%at+{more}]; }}",
+                    f"={letter},l",
+                )
+                return builder.call(asm, [offset])
+
+            return _parts(context, builder, element, load, _real_bytes(element))
+
+        return element(pointer, types.int64), codegen
+
+    def _real_bytes(element):
+        return element.bitwidth // (16 if isinstance(element, types.Complex) else 8)
 
     def _element(builder, pointer, index):
         return builder.gep(pointer, [index])
@@ -109,4 +230,14 @@ else:
         return signature, codegen
 
 
-__all__ = ["SIMULATOR", "atomic_add", "atomic_inc", "device", "vector_load"]
+__all__ = [
+    "SIMULATOR",
+    "atomic_add",
+    "atomic_inc",
+    "constant_array",
+    "device",
+    "inlined",
+    "parameter_load",
+    "read_only_load",
+    "vector_load",
+]

@@ -9,32 +9,26 @@ from __future__ import annotations
 
 import ctypes
 import threading
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
 from cuda.bindings import driver
 from numba import cuda
+from numba.cuda.core import config
 
-from gemv import _trace
+from gemv import _streams, _trace
+from gemv._coefficients import Coefficients, DeviceMemory, Lease, SlotTable
 from gemv._compile import Binary, binaries, compile_function
 from gemv._problem import MAX_GRID_X, Device, Problem, ceil_div
 from gemv._select import Choice
+from gemv._streams import check as _check
+from gemv.kernels._base import COEFFICIENTS, SLOTS, X_SYMBOL, Spec
 
 _REAL = {4: ctypes.c_float, 8: ctypes.c_double}
-
-
-class CudaError(RuntimeError):
-    """A call of the CUDA driver failed."""
-
-
-def _check(answer: tuple) -> Any:
-    """The results of a driver call, or a :class:`CudaError` that names the driver's error."""
-    status, *results = answer
-    if status != driver.CUresult.CUDA_SUCCESS:
-        text = driver.cuGetErrorString(status)[1]
-        raise CudaError(f"{status.name}: {text.decode() if text else 'unknown error'}")
-    return results[0] if results else None
 
 
 @dataclass(frozen=True)
@@ -48,9 +42,14 @@ class _Function:
 
 
 class _Workspace:
-    """Scratch memory and counters of one (context, stream); launches on a stream never overlap."""
+    """Scratch memory and counters of one (device, stream): launches on a stream never overlap.
+
+    `lock` is held while the launches of one call are enqueued: those of two threads on one stream
+    must not come between each other.
+    """
 
     def __init__(self) -> None:
+        self.lock = threading.Lock()
         self.scratch: Any = None
         self.counters: Any = None
 
@@ -69,6 +68,95 @@ class _Workspace:
         )
 
 
+class _CapturedWorkspace:
+    """Scratch memory and counters of one (device, stream) within one captured graph.
+
+    The calls captured on a stream follow each other in the graph, which never overlaps itself; two
+    graphs may run at once, so each has its own. Scratch memory comes from the allocator of the
+    library that owns A where that may be asked inside a capture, else from the driver. Counters
+    have to be zero before the graph is first replayed, and nothing can clear them in a capture, so
+    they are a part of an array that was cleared long before.
+    """
+
+    def __init__(self, arena: Callable[[], _Arena], life: Any) -> None:
+        self.lock = threading.Lock()
+        self.life = life
+        self._arena = arena
+        self._scratch: list[tuple[int, Any]] = []
+        self._parts: list[tuple[int, int]] = []
+
+    def reserve(self, scratch_bytes: int, counters: int, a: Any) -> tuple[int, int]:
+        """Addresses of at least so many bytes and zeroed counters."""
+        scratch = counter = 0
+        if scratch_bytes:
+            # Earlier calls of the graph keep theirs: their addresses are part of it.
+            if not self._scratch or self._scratch[-1][0] < scratch_bytes:
+                self._scratch.append((scratch_bytes, _scratch_in_capture(scratch_bytes, a)))
+            scratch = _address(self._scratch[-1][1])
+        if counters:
+            if not self._parts or self._parts[-1][1] < counters:
+                self._parts.append((self._arena().take(counters), counters))
+            counter = self._arena().address(self._parts[-1][0])
+        return scratch, counter
+
+    def release(self) -> None:
+        """The graph is gone: what it used may be used again."""
+        for first, count in self._parts:
+            self._arena().give(first, count)
+        self._parts.clear()
+        self._scratch.clear()
+
+
+def _scratch_in_capture(nbytes: int, a: Any) -> Any:
+    library = getattr(a, "exporter", None)
+    if library is not None and library.allocates_in_capture:
+        return library.empty(a.origin, nbytes, np.dtype(np.uint8), a.device)
+    with _streams.outside_of_captures():
+        return cuda.device_array(nbytes, np.uint8)
+
+
+class _Arena:
+    """Counters for captured graphs, all zero whenever no kernel runs that uses them."""
+
+    SIZE = 1 << 18
+
+    def __init__(self) -> None:
+        self._array = cuda.device_array(self.SIZE, np.uint32)
+        _check(driver.cuMemsetD8(_address(self._array), 0, self._array.nbytes))
+        self._next = 0
+        self._free: list[tuple[int, int]] = []
+        self._lock = threading.Lock()
+
+    def take(self, count: int) -> int:
+        """Where `count` counters begin that nobody else has."""
+        with self._lock:
+            for place, (first, length) in enumerate(self._free):
+                if length >= count:
+                    del self._free[place]
+                    if length > count:
+                        self._free.append((first + count, length - count))
+                    return first
+            first = self._next
+            if first + count > self.SIZE:
+                raise RuntimeError(
+                    f"the {self.SIZE} counters for captured graphs are all in use: destroy graphs"
+                    " that are no longer replayed"
+                )
+            self._next = first + count
+            return first
+
+    def give(self, first: int, count: int) -> None:
+        with self._lock:
+            self._free.append((first, count))
+
+    def address(self, first: int) -> int:
+        return _address(self._array) + 4 * first
+
+
+#: How many streams keep scratch memory; beyond, the one that got its own first loses it.
+_MAX_WORKSPACES = 256
+
+
 def _address(array: Any) -> int:
     return int(array.__cuda_array_interface__["data"][0])
 
@@ -84,9 +172,9 @@ def stream_handle(stream: Any) -> int:
     if stream is None:
         return 0
     if isinstance(stream, int) and not isinstance(stream, bool):
-        return stream
+        return _streams.normal(stream)
     if hasattr(stream, "__cuda_stream__"):
-        return int(stream.__cuda_stream__()[1])
+        return _streams.normal(int(stream.__cuda_stream__()[1]))
     for name in ("ptr", "cuda_stream"):  # CuPy, PyTorch
         if isinstance(getattr(stream, name, None), int):
             return int(getattr(stream, name))
@@ -108,7 +196,39 @@ class CudaEngine:
         self._devices: dict[int, Device] = {}
         self._functions: dict[tuple, tuple[_Function, ...]] = {}
         self._workspaces: dict[tuple[int, int], _Workspace] = {}
+        self._slots: dict[tuple, SlotTable] = {}
+        self._captured: dict[tuple[int, int, int], _CapturedWorkspace] = {}
+        self._arenas: dict[int, _Arena] = {}
         self._lock = threading.Lock()
+        self.held = _streams.Held()
+        #: Whether there is more than one GPU, so that it matters which is the current one.
+        self.several = len(cuda.gpus) > 1
+        #: The stream of arrays of Numba that are bound to none.
+        self.numba_stream = self.default_stream()
+
+    def on(self, index: int | None) -> AbstractContextManager:
+        """Make the device of the arrays current for a while; None for the one that is."""
+        return nullcontext() if index is None else _streams.on_device(index)
+
+    def current_device(self) -> int:
+        """Ordinal of the current device; -1 where this thread has none."""
+        return _streams.current_device()
+
+    def device_of(self, pointer: int) -> int | None:
+        """Ordinal of the GPU that memory belongs to."""
+        return _streams.device_of(pointer)
+
+    def default_stream(self) -> int:
+        """The stream of arrays whose library has none of its own."""
+        return 2 if config.CUDA_PER_THREAD_DEFAULT_STREAM else 0
+
+    def capture_of(self, stream: int) -> Any:
+        """The capture that a stream is part of, or None."""
+        return _streams.capture_of(stream)
+
+    def wait(self, waiting: int, other: int) -> None:
+        """What comes on one stream from now on is after what is on the other by now."""
+        _streams.wait(waiting, other)
 
     def device(self) -> Device:
         """The current device."""
@@ -125,25 +245,81 @@ class CudaEngine:
         return self._devices[index]
 
     def to_device(self, host: np.ndarray) -> Any:
-        return cuda.to_device(host)
+        """A copy of contiguous host memory, as it lies, in a flat device array."""
+        # Not Numba's copy: it takes an array for a broadcast one when a single row or column
+        # has a stride of 0, which NumPy calls contiguous, and then leaves that side out.
+        flat = host.ravel(order="K")
+        array = cuda.device_array(flat.size, host.dtype)
+        if flat.size:
+            _check(driver.cuMemcpyHtoD(_address(array), flat.ctypes.data, flat.nbytes))
+        return array
 
     def zeros(self, n: int, dtype: np.dtype, stream: Any = None) -> Any:
         array = cuda.device_array(n, dtype)
-        if n:
-            _check(driver.cuMemsetD8Async(_address(array), 0, array.nbytes, stream_handle(stream)))
+        self.clear(_address(array), array.nbytes, stream_handle(stream))
         return array
 
-    def copy(self, operand: Any, stream: Any = None) -> Any:
-        """A contiguous copy of a 1-D device operand of any stride."""
-        (n,), (stride,) = operand.shape, operand.strides
-        array = cuda.device_array(n, operand.dtype)
-        if n:
-            device = self.device()
-            function = self._copy_function(operand.dtype, device)
-            values = {"rows": n, "x": operand.pointer, "incx": stride, "y": _address(array)}
-            grid = (min(ceil_div(n, _COPY_THREADS), MAX_GRID_X), 1, 1)
-            self._submit(function, grid, (_COPY_THREADS, 1, 1), stream_handle(stream), values)
-        return array
+    def empty(self, n: int, dtype: np.dtype) -> Any:
+        """A vector of Numba's on the current device."""
+        return cuda.device_array(n, dtype)
+
+    def clear(self, pointer: int, nbytes: int, stream: int) -> None:
+        """Zeros, enqueued."""
+        if nbytes:
+            _check(driver.cuMemsetD8Async(pointer, 0, nbytes, stream))
+
+    def copy(self, source: Any, target: Any, stream: int) -> None:
+        """Enqueue a copy of one 1-D operand, of any stride, to a contiguous one."""
+        (n,), (stride,) = source.shape, source.strides
+        if not n:
+            return
+        if stride == 1:
+            nbytes = n * source.dtype.itemsize
+            _check(driver.cuMemcpyDtoDAsync(target.pointer, source.pointer, nbytes, stream))
+            return
+        function = self._copy_function(source.dtype, self.device(), stream)
+        values = {"rows": n, "x": source.pointer, "incx": stride, "y": target.pointer}
+        grid = (min(ceil_div(n, _COPY_THREADS), MAX_GRID_X), 1, 1)
+        self._submit(function, grid, (_COPY_THREADS, 1, 1), stream, values)
+
+    def workspace(self, geometry: Any, device: Device, stream: int) -> Any:
+        """Where the calls on a stream keep what their blocks exchange."""
+        key = (device.index, stream)
+        workspace = self._workspaces.get(key)
+        if workspace is None:
+            with self._lock:
+                workspace = self._workspaces.setdefault(key, _Workspace())
+                if len(self._workspaces) > _MAX_WORKSPACES:
+                    del self._workspaces[next(iter(self._workspaces))]
+                self._release_captured()
+        return workspace
+
+    def _captured_workspace(self, device: Device, stream: int, capture: Any) -> _CapturedWorkspace:
+        key = (device.index, capture.identity, stream)
+        with self._lock:
+            workspace = self._captured.get(key)
+            if workspace is None:
+                life = _streams.GraphLife(capture.graph)
+                workspace = _CapturedWorkspace(partial(self._arena, device, stream), life)
+                self._captured[key] = workspace
+        return workspace
+
+    def _release_captured(self) -> None:
+        for key, workspace in list(self._captured.items()):
+            if workspace.life.ended():
+                del self._captured[key]
+                workspace.release()
+
+    def _arena(self, device: Device, stream: int | None) -> _Arena:
+        arena = self._arenas.get(device.index)
+        if arena is None:
+            if stream is not None and _streams.capture_of(stream) is not None:
+                raise RuntimeError(
+                    "a kernel whose blocks count each other is captured before any of its kind has"
+                    " run: call gemv.precompile with the same arguments before the capture"
+                )
+            arena = self._arenas.setdefault(device.index, _Arena())
+        return arena
 
     def to_host(self, array: Any) -> np.ndarray:
         return array.copy_to_host()
@@ -161,17 +337,26 @@ class CudaEngine:
         beta: Any,
         y: Any,
         stream: Any = None,
+        owner: Coefficients | None = None,
     ) -> None:
-        """Launch the functions of ``choice.kernel`` one after the other on `stream`."""
+        """Launch the functions of ``choice.kernel`` one after the other on `stream`.
+
+        alpha and beta are numbers, or operands where their home is device memory; `owner` is the
+        one whose slot is used where it is constant memory.
+        """
         handle = stream_handle(stream)
         device = self.device()
         geometry, dtype = choice.geometry, problem.dtype
-        functions = self.load(choice, device)
-        with self._lock:
-            workspace = self._workspaces.setdefault((device.index, handle), _Workspace())
-            scratch, counters = workspace.reserve(
-                geometry.scratch * dtype.itemsize, geometry.counters, handle
-            )
+        functions = self.load(choice, device, handle)
+        scratch_bytes = geometry.scratch * dtype.itemsize
+        workspace: Any = None
+        capture: Any = None
+        if scratch_bytes or geometry.counters:
+            capture = _streams.capture_of(handle)
+            if capture is None:
+                workspace = self.workspace(geometry, device, handle)
+            else:
+                workspace = self._captured_workspace(device, handle, capture)
         values = {
             "rows": problem.rows,
             "cols": problem.cols,
@@ -184,8 +369,8 @@ class CudaEngine:
             "beta": beta,
             "y": y.pointer + problem.y_offset * dtype.itemsize,
             "incy": problem.incy,
-            "scratch": scratch,
-            "counters": counters,
+            "scratch": 0,
+            "counters": 0,
             **geometry.sizes,
         }
         _trace.record(
@@ -195,8 +380,102 @@ class CudaEngine:
             geometry=geometry,
             coefficients=choice.coefficients,
         )
-        for function, launch in zip(functions, geometry.launches, strict=True):
-            self._submit(function, launch.grid, launch.block, handle, values)
+        x_home = choice.kernel.x_home(choice.knobs)
+        if x_home != "pointer":
+            self._bring_x(x_home, choice.spec, functions, values, problem, handle)
+        lease = self._place(choice, device, functions, values, handle, owner)
+        try:
+            with nullcontext() if workspace is None else workspace.lock:
+                if workspace is not None:
+                    values["scratch"], values["counters"] = workspace.reserve(
+                        scratch_bytes, geometry.counters, handle if capture is None else a
+                    )
+                for function, launch in zip(functions, geometry.launches, strict=True):
+                    self._submit(function, launch.grid, launch.block, handle, values)
+        finally:
+            if lease is not None:
+                lease.done()
+
+    def _place(
+        self,
+        choice: Choice,
+        device: Device,
+        functions: tuple[_Function, ...],
+        values: dict[str, Any],
+        stream: int,
+        owner: Coefficients | None,
+    ) -> Lease | None:
+        """Bring alpha and beta to the homes that the kernel reads; a lease ends after it."""
+        for name, home in zip(("alpha", "beta"), choice.spec.homes, strict=True):
+            if home in ("pointer", "global"):
+                values[f"{name}_pointer"] = values[name].pointer
+        if "constant" not in choice.spec.homes:
+            return None
+        alpha, beta = (
+            values[name] if home == "constant" else 0
+            for name, home in zip(("alpha", "beta"), choice.spec.homes, strict=True)
+        )
+        table = self._slot_table(choice, device, functions)
+        lease = Lease(table, alpha, beta, stream, owner)
+        values["slot"] = lease.slot
+        return lease
+
+    def _bring_x(
+        self,
+        home: str,
+        spec: Spec,
+        functions: tuple[_Function, ...],
+        values: dict[str, Any],
+        problem: Problem,
+        stream: int,
+    ) -> None:
+        """A contiguous x in constant memory or in the parameters, for the kernel that shows it.
+
+        The symbol is one for all launches of the kernel, so this is for one stream at a time.
+        """
+        cols, dtype = problem.cols, problem.dtype
+        pointer, packed = values["x"], None
+        if problem.incx != 1:
+            packed = cuda.device_array(cols, dtype)
+            copy = self._copy_function(dtype, self.device())
+            places = {"rows": cols, "x": pointer, "incx": problem.incx, "y": _address(packed)}
+            grid = (min(ceil_div(cols, _COPY_THREADS), MAX_GRID_X), 1, 1)
+            self._submit(copy, grid, (_COPY_THREADS, 1, 1), stream, places)
+            pointer = _address(packed)
+        if home == "constant":
+            if cols * dtype.itemsize > spec.constant_bytes:
+                raise ValueError(
+                    f"x takes {cols * dtype.itemsize} bytes, and {spec.constant_bytes} of the 64 KB"
+                    " of constant memory are left beside alpha and beta"
+                )
+            for function in functions:
+                symbol = _check(driver.cuModuleGetGlobal(function.module, X_SYMBOL.encode()))
+                nbytes = cols * dtype.itemsize
+                _check(driver.cuMemcpyDtoDAsync(int(symbol), pointer, nbytes, stream))
+        else:
+            host = np.empty(cols, dtype)
+            _check(driver.cuMemcpyDtoHAsync(host.ctypes.data, pointer, host.nbytes, stream))
+            _check(driver.cuStreamSynchronize(stream))
+            values["x"] = host
+        if packed is not None:
+            _check(driver.cuStreamSynchronize(stream))  # its memory is freed on return
+
+    def _slot_table(
+        self, choice: Choice, device: Device, functions: tuple[_Function, ...]
+    ) -> SlotTable:
+        key = (choice.kernel.name, choice.spec, device.index)
+        table = self._slots.get(key)
+        if table is None:
+            symbols = [
+                int(_check(driver.cuModuleGetGlobal(each.module, COEFFICIENTS.encode())))
+                for each in functions
+                if "slot" in each.binary.arguments
+            ]
+            # Two threads may come here at once; one table must win.
+            table = self._slots.setdefault(
+                key, SlotTable(DeviceMemory(symbols), choice.spec.dtype, SLOTS)
+            )
+        return table
 
     def _submit(
         self,
@@ -206,23 +485,57 @@ class CudaEngine:
         stream: int,
         values: dict[str, Any],
     ) -> None:
-        packed = _pack(function.binary.arguments, values, function.dtype)
+        packed: Any = _pack(function.binary.arguments, values, function.dtype)
+        keep = None
+        if isinstance(values.get("x"), np.ndarray):
+            packed, keep = _pack_by_address(packed)
         _check(driver.cuLaunchKernel(function.handle, *grid, *block, 0, stream, packed, 0))
+        del keep  # the driver has copied the parameters
 
-    def load(self, choice: Choice, device: Device) -> tuple[_Function, ...]:
-        """The functions of a choice on `device`, compiled and loaded at first use."""
+    def load(
+        self, choice: Choice, device: Device, stream: int | None = None
+    ) -> tuple[_Function, ...]:
+        """The functions of a choice on `device`, compiled and loaded at first use.
+
+        Raises
+        ------
+        RuntimeError
+            If that first use is on a `stream` which is being captured: loading would break it.
+        """
         key = (choice.kernel.name, choice.spec, device.index)
         loaded = self._functions.get(key)
         if loaded is None:
+            self._refuse_loading(f"kernel {choice.kernel.name!r}", stream)
             compiled = binaries(choice.kernel, choice.spec, device.compute_capability)
             loaded = tuple(_load(binary, choice.spec.dtype) for binary in compiled)
-            self._functions[key] = loaded
+            # Whoever comes second takes what the first one loaded: its symbols have the slots.
+            loaded = self._functions.setdefault(key, loaded)
+        if choice.geometry.counters and device.index not in self._arenas:
+            # Made outside of captures, for the captures to come.
+            self._arena(device, stream)
         return loaded
 
-    def _copy_function(self, dtype: np.dtype, device: Device) -> _Function:
+    @staticmethod
+    def _refuse_loading(what: str, stream: int | None) -> None:
+        """Raise if a module would be loaded, which takes the whole device, inside a capture."""
+        if stream is not None and _streams.capture_of(stream) is not None:
+            raise RuntimeError(
+                f"{what} is not compiled yet, and a stream is being captured: call gemv.precompile"
+                " with the same arguments before the capture"
+            )
+
+    def prepare_copy(self, source: Any) -> None:
+        """Load what :meth:`copy` of this operand needs."""
+        if source.strides != (1,):
+            self._copy_function(source.dtype, self.device())
+
+    def _copy_function(
+        self, dtype: np.dtype, device: Device, stream: int | None = None
+    ) -> _Function:
         key = ("copy", dtype, device.index)
         loaded = self._functions.get(key)
         if loaded is None:
+            self._refuse_loading("the copy of y", stream)
             binary = compile_function(_copy, dtype, device.compute_capability)
             loaded = self._functions[key] = (_load(binary, dtype),)
         return loaded[0]
@@ -242,6 +555,9 @@ def _copy(rows, x, incx, y):
         y[i] = x[i * incx]
 
 
+_POINTERS = {"a", "x", "y", "scratch", "counters", "alpha_pointer", "beta_pointer"}
+
+
 def _pack(names: tuple[str, ...], values: dict[str, Any], dtype: np.dtype) -> tuple:
     """Values and ctypes of a kernel's parameters; a complex number is two reals."""
     packed: list[Any] = []
@@ -256,10 +572,21 @@ def _pack(names: tuple[str, ...], values: dict[str, Any], dtype: np.dtype) -> tu
             else:
                 packed.append(float(value))
                 kinds.append(real)
-        elif name in ("a", "x", "y", "scratch", "counters"):
+        elif name in _POINTERS:
             packed.append(value)
             kinds.append(ctypes.c_void_p)
         else:
             packed.append(value)
             kinds.append(ctypes.c_int64)
     return tuple(packed), tuple(kinds)
+
+
+def _pack_by_address(packed: tuple) -> tuple[int, Any]:
+    """The same as addresses of the parameters, one of which is an array; and what holds them."""
+    held: list[Any] = [
+        value.ctypes if isinstance(value, np.ndarray) else kind(value)
+        for value, kind in zip(*packed, strict=True)
+    ]
+    addresses = [each.data if hasattr(each, "data") else ctypes.addressof(each) for each in held]
+    table = (ctypes.c_void_p * len(held))(*addresses)
+    return ctypes.addressof(table), (table, held)

@@ -6,7 +6,7 @@ Nothing here imports CUDA or another module of the package.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
@@ -18,6 +18,12 @@ DTYPES: dict[str, np.dtype] = {
     "z": np.dtype(np.complex128),
 }
 PREFIXES: dict[np.dtype, str] = {dtype: prefix for prefix, dtype in DTYPES.items()}
+
+#: Bytes that one load instruction of a thread can move.
+LOAD_BYTES = 16
+
+#: Constant memory of a module on a device: all its ``__constant__`` symbols together.
+CONSTANT_BYTES = 64 * 1024
 
 #: The largest gridDim.y and gridDim.z of every CUDA device; gridDim.x goes to 2**31 - 1.
 MAX_GRID_Y = 65535
@@ -49,6 +55,9 @@ class Problem:
         Distance in elements from ``x[j]`` to ``x[j + 1]`` and from ``y[i]`` to ``y[i + 1]``.
     x_offset, y_offset : int
         Distance in elements from the first element of the arrays passed to ``x[0]`` and ``y[0]``.
+    a_alignment, x_alignment : int
+        Bytes, a power of two up to 16, that divide the address of every line of A along its
+        unit stride, and of ``x[0]``; 0 while the addresses are not known.
     """
 
     dtype: np.dtype
@@ -64,6 +73,40 @@ class Problem:
     incy: int = 1
     x_offset: int = 0
     y_offset: int = 0
+    a_alignment: int = 0
+    x_alignment: int = 0
+
+    def at(self, a_pointer: int, x_pointer: int) -> Problem:
+        """This problem with the alignment of its operands, from the addresses of their firsts."""
+        size = self.dtype.itemsize
+        lines = self.row_stride if self.access == "dot" else self.col_stride
+        if (self.rows if self.access == "dot" else self.cols) == 1:
+            lines = 0  # a single line: the distance to the next one does not matter
+        return replace(
+            self,
+            a_alignment=math.gcd(LOAD_BYTES, a_pointer, lines * size),
+            x_alignment=math.gcd(LOAD_BYTES, x_pointer + self.x_offset * size),
+        )
+
+    @property
+    def widths(self) -> tuple[int, int]:
+        """Elements of A, and of x along the sum, that one load of a thread can move.
+
+        For A 1 at least, and more only along a unit stride and where the alignment is known to
+        allow it. For x the same number, or 0 where x has to be read element by element.
+        """
+        size = self.dtype.itemsize
+        a_width = 1 if self.access == "strided" else max(1, self.a_alignment // size)
+        whole = self.incx == 1 and self.x_alignment >= a_width * size
+        return a_width, a_width if whole else 0
+
+    @property
+    def splits_elements(self) -> bool:
+        """Whether an element of A may lie across a boundary of its own size.
+
+        A complex number is aligned like its real part, which the loads of pairs do not take.
+        """
+        return 0 < self.a_alignment < self.dtype.itemsize
 
     @property
     def access(self) -> str:
@@ -73,6 +116,16 @@ class Problem:
         if self.row_stride == 1:
             return "axpy"
         return "strided"
+
+    @property
+    def lines(self) -> int:
+        """Pieces of A that run along the unit stride: rows for *dot*, columns for *axpy*."""
+        return self.cols if self.access == "axpy" else self.rows
+
+    @property
+    def line_bytes(self) -> int:
+        """Length of one of them."""
+        return (self.rows if self.access == "axpy" else self.cols) * self.dtype.itemsize
 
     def bytes_moved(self, beta_is_zero: bool) -> int:
         """Bytes a perfect gemv moves: A and x once, y written once and, if beta, read once."""

@@ -13,12 +13,13 @@ from dataclasses import dataclass
 from importlib import resources
 from typing import Any
 
+from gemv._coefficients import describe
 from gemv._problem import Device, Geometry, Problem
 from gemv.kernels import REGISTRY, get
 from gemv.kernels._base import Kernel, Spec
 
 #: Fields of a row that state a condition; each of them absent means any.
-_CONDITIONS = ("access", "rows_min", "rows_max", "cols_min", "cols_max")
+_CONDITIONS = ("access", "line_bytes_min", "line_bytes_max", "lines_min", "lines_max")
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,7 +30,11 @@ class Choice:
     spec: Spec
     geometry: Geometry
     reason: str
-    coefficients: str = "kernel arguments"
+
+    @property
+    def coefficients(self) -> str:
+        """Where the kernel reads alpha and beta, in words."""
+        return describe(self.spec.homes)
 
     @property
     def knobs(self) -> dict[str, int]:
@@ -46,11 +51,11 @@ class Row:
     knobs: Mapping[str, int]
 
     def matches(self, problem: Problem) -> bool:
-        wanted = self.conditions
+        wanted, line, lines = self.conditions, problem.line_bytes, problem.lines
         return (
             wanted.get("access", problem.access) == problem.access
-            and wanted.get("rows_min", 0) <= problem.rows <= wanted.get("rows_max", problem.rows)
-            and wanted.get("cols_min", 0) <= problem.cols <= wanted.get("cols_max", problem.cols)
+            and wanted.get("line_bytes_min", 0) <= line <= wanted.get("line_bytes_max", line)
+            and wanted.get("lines_min", 0) <= lines <= wanted.get("lines_max", lines)
         )
 
 
@@ -87,6 +92,8 @@ def select(
     device: Device,
     kernel: str | None = None,
     knobs: Mapping[str, int] | None = None,
+    homes: tuple[str, str] = ("arguments", "arguments"),
+    literals: tuple[Any, ...] = (),
 ) -> Choice:
     """The kernel for `problem`, or the one asked for.
 
@@ -100,6 +107,10 @@ def select(
         A name from the registry, forced.
     knobs : mapping of str to int, optional
         Over the kernel's or the table's own.
+    homes : (str, str)
+        Where it finds alpha and beta: see :data:`gemv.kernels._base.HOMES`.
+    literals : (number, number)
+        Their values, where they are compiled in.
 
     Raises
     ------
@@ -111,16 +122,17 @@ def select(
         refusal = _refusal(forced, problem)
         if refusal:
             raise ValueError(f"kernel {kernel!r} refuses this problem: {refusal}")
-        return _choose(forced, problem, device, knobs or {}, "asked for by name")
+        spec = forced.spec(problem, knobs, homes, literals)
+        return _choose(forced, problem, device, spec, "asked for by name")
     for row in table():
         candidate = REGISTRY[row.kernel]
         if row.matches(problem) and _refusal(candidate, problem) is None:
-            return _choose(candidate, problem, device, {**row.knobs, **(knobs or {})}, row.reason)
+            spec = candidate.spec(problem, {**row.knobs, **(knobs or {})}, homes, literals)
+            return _choose(candidate, problem, device, spec, row.reason)
     raise RuntimeError("no row of the selection table accepts this problem")
 
 
 def _choose(
-    kernel: Kernel, problem: Problem, device: Device, knobs: Mapping[str, int], reason: str
+    kernel: Kernel, problem: Problem, device: Device, spec: Spec, reason: str
 ) -> Choice:
-    spec = kernel.spec(problem, knobs)
     return Choice(kernel, spec, kernel.geometry(problem, device, dict(spec.knobs)), reason)

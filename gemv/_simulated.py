@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import inspect
 import warnings
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import numpy as np
 
 from gemv import _simulator, _trace
+from gemv._coefficients import Coefficients, HostMemory, Lease, SlotTable
 from gemv._problem import Device, Problem
 from gemv._select import Choice
+from gemv.kernels._base import SLOTS
 
 #: Few multiprocessors, so that grids stay small; enough that columns are split over blocks.
 DEVICE = Device("simulator", (0, 0), multiprocessors=1)
@@ -21,6 +24,9 @@ class SimulatorEngine:
 
     name = "simulator"
 
+    def __init__(self) -> None:
+        self._slots: dict[tuple, SlotTable] = {}
+
     def device(self) -> Device:
         return DEVICE
 
@@ -30,8 +36,20 @@ class SimulatorEngine:
     def zeros(self, n: int, dtype: np.dtype, stream: Any = None) -> np.ndarray:
         return np.zeros(n, dtype)
 
-    def copy(self, operand: Any, stream: Any = None) -> np.ndarray:
-        return operand.owner.copy()
+    def copy(self, source: Any, target: Any, stream: int) -> None:
+        target.owner[...] = source.owner
+
+    def on(self, index: int | None) -> AbstractContextManager:
+        return nullcontext()
+
+    def default_stream(self) -> int:
+        return 0
+
+    def capture_of(self, stream: int) -> None:
+        return None
+
+    def wait(self, waiting: int, other: int) -> None:
+        """Everything is done in the order of the calls."""
 
     def to_host(self, array: np.ndarray) -> np.ndarray:
         return array.copy()
@@ -51,21 +69,20 @@ class SimulatorEngine:
         beta: Any,
         y: Any,
         stream: Any = None,
+        owner: Coefficients | None = None,
     ) -> None:
         """Launch the functions of ``choice.kernel`` one after the other."""
         geometry, dtype = choice.geometry, problem.dtype
         scratch = np.full(geometry.scratch, np.nan, dtype)  # poisoned: reading before writing shows
         counters = np.zeros(geometry.counters, np.uint32)
-        values = {
+        values: dict[str, Any] = {
             "rows": problem.rows,
             "cols": problem.cols,
-            "alpha": dtype.type(alpha),
             "a": _simulator.pointer_to(a.owner, name="a", writable=False),
             "row_stride": problem.row_stride,
             "col_stride": problem.col_stride,
             "x": _simulator.pointer_to(x.owner, problem.x_offset, name="x", writable=False),
             "incx": problem.incx,
-            "beta": dtype.type(beta),
             "y": _simulator.pointer_to(y.owner, problem.y_offset, name="y"),
             "incy": problem.incy,
             "scratch": _simulator.pointer_to(scratch, name="scratch"),
@@ -80,13 +97,59 @@ class SimulatorEngine:
             coefficients=choice.coefficients,
         )
         functions = choice.kernel.functions(choice.spec)
-        for function, launch in zip(functions, geometry.launches, strict=True):
-            arguments = [values[name] for name in inspect.signature(function).parameters]
-            with warnings.catch_warnings():
-                # Infinities and NaN are the data's business here, as they are on a GPU.
-                warnings.simplefilter("ignore", RuntimeWarning)
-                _simulator.launch(function, launch.grid, launch.block, arguments)
+        x_home = choice.kernel.x_home(choice.knobs)
+        if x_home != "pointer":
+            packed = np.array([values["x"][j * problem.incx] for j in range(problem.cols)], dtype)
+            values["x"] = _simulator.pointer_to(packed, name="x", writable=False)
+            for function in functions if x_home == "constant" else ():
+                function.__dict__["x_symbol"].memory[: packed.size] = packed
+        lease = self._place(choice, functions, values, alpha, beta, owner)
+        try:
+            for function, launch in zip(functions, geometry.launches, strict=True):
+                arguments = [values[name] for name in inspect.signature(function).parameters]
+                with warnings.catch_warnings():
+                    # Infinities and NaN are the data's business here, as they are on a GPU.
+                    warnings.simplefilter("ignore", RuntimeWarning)
+                    _simulator.launch(function, launch.grid, launch.block, arguments)
+        finally:
+            if lease is not None:
+                lease.done()
         if counters.any():
             raise _simulator.SimulatorError(
                 f"{choice.kernel.name}: counters are not zero after the last launch: {counters}"
             )
+
+    def _place(
+        self,
+        choice: Choice,
+        functions: tuple[Any, ...],
+        values: dict[str, Any],
+        alpha: Any,
+        beta: Any,
+        owner: Coefficients | None,
+    ) -> Lease | None:
+        """Bring alpha and beta to the homes that the kernel reads; a lease ends after it."""
+        spec = choice.spec
+        shared = {}
+        for name, home, value in zip(("alpha", "beta"), spec.homes, (alpha, beta), strict=True):
+            if home in ("pointer", "global"):
+                pointer = f"{name}_pointer"
+                values[pointer] = _simulator.pointer_to(value.owner, name=name, writable=False)
+            else:
+                values[name] = spec.dtype.type(value)
+            shared[name] = values[name] if home == "constant" else 0
+        if "constant" not in spec.homes:
+            return None
+        table = self._slots.get((choice.kernel, spec))
+        if table is None:
+            symbols = [
+                function.coefficients.memory
+                for function in functions
+                if getattr(function, "coefficients", None) is not None
+            ]
+            table = self._slots.setdefault(
+                (choice.kernel, spec), SlotTable(HostMemory(symbols), spec.dtype, SLOTS)
+            )
+        lease = Lease(table, shared["alpha"], shared["beta"], 0, owner)
+        values["slot"] = lease.slot
+        return lease

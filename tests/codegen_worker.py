@@ -5,6 +5,7 @@ Reads one JSON request a line from standard input, answers one JSON line each.
 
 import json
 import sys
+import traceback
 
 import numpy as np
 
@@ -15,27 +16,34 @@ from gemv.kernels._base import Spec
 
 def main():
     for line in sys.stdin:
-        request = json.loads(line)
-        kernel = get(request["kernel"])
-        knobs = {**kernel.knobs, **(request.get("knobs") or {})}
-        spec = Spec(
-            np.dtype(request["dtype"]), request["conj"], request["access"],
-            tuple(sorted(knobs.items())),
-        )  # fmt: skip
-        answer = [
-            {
-                "name": binary.name,
-                "arguments": binary.arguments,
-                "ptx": binary.ptx,
-                "cubin": binary.cubin.hex(),
-                "stack": binary.resource("bytes stack frame"),
-                "spills": binary.resource("bytes spill stores")
-                + binary.resource("bytes spill loads"),
-                "registers": binary.resource("registers"),
-            }
-            for binary in binaries(kernel, spec, tuple(request["compute_capability"]))
-        ]
+        try:
+            answer = compiled(json.loads(line))
+        except Exception:
+            # One kernel that does not compile must not take the process from the others.
+            answer = {"error": traceback.format_exc()}
         print(json.dumps(answer), flush=True)
+
+
+def compiled(request):
+    kernel = get(request["kernel"])
+    knobs = {**kernel.knobs, **request["knobs"]}
+    spec = Spec(
+        np.dtype(request["dtype"]), request["conj"], request["access"],
+        tuple(sorted(knobs.items())), tuple(request["homes"]), tuple(request["literals"]),
+        tuple(request["widths"]),
+    )  # fmt: skip
+    return [
+        {
+            "name": binary.name,
+            "arguments": binary.arguments,
+            "ptx": binary.ptx,
+            "cubin": binary.cubin.hex(),
+            "stack": binary.resource("bytes stack frame"),
+            "spills": binary.resource("bytes spill stores") + binary.resource("bytes spill loads"),
+            "registers": binary.resource("registers"),
+        }
+        for binary in binaries(kernel, spec, tuple(request["compute_capability"]))
+    ]
 
 
 if __name__ == "__main__":

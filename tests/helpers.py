@@ -12,7 +12,8 @@ from gemv._problem import DTYPES, Problem
 from gemv._reference import error_in_bounds, reference
 from gemv._select import select
 
-GUARD = 7  # elements on both sides of every vector, and behind A
+# Elements on both sides of every vector and behind A; 16 bytes or more, to keep alignment.
+GUARD = 8
 SENTINEL = 1234.5
 
 
@@ -44,6 +45,7 @@ class Case:
     beta: complex = 0.0
     seed: int = 0
     reversed_a: bool = False  # negative strides in both directions
+    shift: int = 0  # elements by which A and x are moved away from 16-byte alignment
 
     def __post_init__(self):
         self.element = DTYPES[self.dtype]
@@ -53,8 +55,9 @@ class Case:
         self.rows, self.cols = rows, cols
         outer, inner = (self.m, self.n) if self.order == "C" else (self.n, self.m)
         lda = inner + self.pad
-        self.a_buffer = np.full(outer * lda + GUARD, np.nan, self.element)
-        matrix = self.a_buffer[: outer * lda].reshape(outer, lda)[:, :inner]
+        self.a_buffer = np.full(self.shift + outer * lda + GUARD, np.nan, self.element)
+        lines = self.a_buffer[self.shift : self.shift + outer * lda]
+        matrix = lines.reshape(outer, lda)[:, :inner]
         matrix[...] = random_array(rng, (outer, inner), self.element)
         self.a = matrix if self.order == "C" else matrix.T
         if self.reversed_a:
@@ -70,8 +73,9 @@ class Case:
             self.x[...] = np.nan
 
     def _vector(self, rng, length, inc, fill):
-        buffer = np.full(2 * GUARD + 1 + (length - 1) * abs(inc), fill, self.element)
-        offset = GUARD if inc > 0 else GUARD + (length - 1) * -inc
+        reach = 1 + (length - 1) * abs(inc)
+        buffer = np.full(2 * GUARD + self.shift + reach, fill, self.element)
+        offset = GUARD + self.shift + (0 if inc > 0 else reach - 1)
         for k, value in enumerate(random_array(rng, length, self.element)):
             buffer[offset + k * inc] = value
         return buffer, offset
@@ -107,7 +111,6 @@ class Case:
     def run(self, kernel, knobs=None, stream=None):
         """Run `kernel` by name; returns the whole y buffer afterwards."""
         engine = _backend.engine()
-        choice = select(self.problem, engine.device(), kernel, knobs)
         operands, buffers = [], []
         for buffer, view in (
             (self.a_buffer, self.a),
@@ -119,8 +122,10 @@ class Case:
             byte = view.__array_interface__["data"][0] - buffer.__array_interface__["data"][0]
             operands.append(_operand(engine, device, byte, view))
         a, x, y = operands
+        problem = self.problem.at(a.pointer, x.pointer)
+        choice = select(problem, engine.device(), kernel, knobs)
         with trace() as calls:
-            engine.run(choice, self.problem, self.alpha, a, x, self.beta, y, stream)
+            engine.run(choice, problem, self.alpha, a, x, self.beta, y, stream)
         assert [(call.backend, call.kernel) for call in calls] == [(engine.name, kernel)]
         assert engine.name in ("cuda", "simulator")
         after_a, after_x, after_y = (engine.to_host(buffer) for buffer in buffers)
@@ -145,9 +150,21 @@ def _operand(engine, device, byte, view):
     if engine.name == "simulator":
         start = byte // view.itemsize
         inside = np.lib.stride_tricks.as_strided(device[start:], view.shape, view.strides)
-        return SimpleNamespace(owner=inside)
+        pointer = inside.__array_interface__["data"][0]
+        return SimpleNamespace(owner=inside, pointer=pointer)
     pointer = device.__cuda_array_interface__["data"][0] + byte
     return SimpleNamespace(owner=device, pointer=pointer)
+
+
+def transposed(device):
+    """The transpose of a Numba device array as a view; Numba's own ``.T`` is a copy on a GPU."""
+    if _backend.backend() == "simulator":
+        return device.T
+    from numba.cuda.cudadrv.devicearray import DeviceNDArray
+
+    return DeviceNDArray(
+        device.shape[::-1], device.strides[::-1], device.dtype, gpu_data=device.gpu_data
+    )
 
 
 def knobs_for_tests(kernel):

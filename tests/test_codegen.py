@@ -1,5 +1,6 @@
 """Machine code of every kernel, made without a GPU: no spills, no .ftz, the constant bank."""
 
+import hashlib
 import json
 import os
 import re
@@ -11,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from gemv._select import table
 from gemv.kernels import REGISTRY
 
 KERNELS = list(REGISTRY.values())
@@ -21,25 +23,52 @@ COEFFICIENT_BYTES = {"float32": 4, "float64": 8, "complex64": 8, "complex128": 1
 REAL_BYTES = {"float32": 4, "float64": 8, "complex64": 4, "complex128": 8}
 
 
+def widest(dtype):
+    """Elements of A and x in a load of 16 bytes."""
+    return (16 // COEFFICIENT_BYTES[dtype],) * 2
+
+
 @pytest.fixture(scope="module")
-def compiler():
-    """Ask a process without the simulator for machine code."""
+def compiler(tmp_path_factory):
+    """Ask a process without the simulator for machine code.
+
+    Answers are kept in a folder that the processes of a parallel run share.
+    """
+    folder = tmp_path_factory.getbasetemp()
+    if "PYTEST_XDIST_WORKER" in os.environ:
+        folder = folder.parent  # of this run; in a single process it would be of every run
+    kept = folder / "codegen"
+    kept.mkdir(exist_ok=True)
     environment = {**os.environ, "NUMBA_ENABLE_CUDASIM": "0"}
     worker = subprocess.Popen(
         [sys.executable, str(Path(__file__).with_name("codegen_worker.py"))],
         stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment,
     )  # fmt: skip
 
-    def ask(kernel, dtype, access="dot", compute_capability=(9, 0), knobs=None):
+    def ask(
+        kernel, dtype, access="dot", compute_capability=(9, 0), knobs=None,
+        homes=("arguments", "arguments"), literals=(), widths=None,
+    ):  # fmt: skip
+        if widths is None:
+            widths = widest(dtype) if kernel.wide else (1, 0)
         request = {
             "kernel": kernel.name, "dtype": dtype, "conj": dtype.startswith("c"),
-            "access": access, "compute_capability": compute_capability, "knobs": knobs,
+            "access": access, "compute_capability": compute_capability, "knobs": dict(knobs or {}),
+            "homes": homes, "literals": literals, "widths": widths,
         }  # fmt: skip
-        worker.stdin.write(json.dumps(request) + "\n")
-        worker.stdin.flush()
-        line = worker.stdout.readline()
-        assert line, f"the compiling process ended: {worker.wait()}"
-        return json.loads(line)
+        question = json.dumps(request)
+        file = kept / hashlib.sha256(question.encode()).hexdigest()
+        if not file.exists():
+            worker.stdin.write(question + "\n")
+            worker.stdin.flush()
+            line = worker.stdout.readline()
+            assert line, f"the compiling process ended: {worker.wait()}"
+            fresh = file.with_suffix(f".{os.getpid()}")
+            fresh.write_text(line)
+            fresh.replace(file)  # whole or not at all, for whoever looks meanwhile
+        answer = json.loads(file.read_text())
+        assert "error" not in answer, answer["error"]
+        return answer
 
     yield ask
     worker.stdin.close()
@@ -60,9 +89,7 @@ def nvdisasm():
 def disassemble(function, tmp_path):
     cubin = tmp_path / f"{function['name']}.cubin"
     cubin.write_bytes(bytes.fromhex(function["cubin"]))
-    run = subprocess.run(
-        [nvdisasm(), "-c", str(cubin)], capture_output=True, text=True, check=True
-    )
+    run = subprocess.run([nvdisasm(), "-c", str(cubin)], capture_output=True, text=True, check=True)
     return run.stdout
 
 
@@ -76,6 +103,27 @@ def test_no_stack_no_spills_no_flushed_denormals(kernel, dtype, access, compiler
         assert ".ftz" not in function["ptx"]
         assert "ld.local" not in function["ptx"]
         assert function["registers"] <= 128, "fewer than two blocks of 256 threads would fit"
+
+
+@pytest.mark.parametrize("dtype", COEFFICIENT_BYTES)
+@pytest.mark.parametrize("name", [kernel.name for kernel in KERNELS if kernel.wide])
+def test_wide_loads_are_as_wide_as_the_hardware_has_them(name, dtype, compiler):
+    (function,) = compiler(REGISTRY[name], dtype)
+    wide = {"float32": "v4.f32", "complex64": "v4.f32", "float64": "v2.f64", "complex128": "v2.f64"}
+    assert f"ld.global.nc.L1::no_allocate.L2::128B.{wide[dtype]}" in function["ptx"]
+    (narrow,) = compiler(REGISTRY[name], dtype, widths=(1, 0))
+    assert ".v4.f32" not in narrow["ptx"]
+    assert narrow["stack"] == 0 and narrow["spills"] == 0
+
+
+@pytest.mark.parametrize("row", table(), ids=lambda row: row.reason.replace(" ", "-"))
+def test_what_the_table_selects_does_not_spill(row, compiler):
+    kernel = REGISTRY[row.kernel]
+    for dtype in ("float32", "float64"):
+        access = row.conditions.get("access", "dot")
+        for function in compiler(kernel, dtype, access, knobs=row.knobs):
+            assert function["stack"] == 0
+            assert function["spills"] == 0
 
 
 @BY_NAME
@@ -129,5 +177,93 @@ def test_coefficients_are_read_from_the_constant_bank(kernel, dtype, compiler, t
             for offset in offsets.get(name, ()):
                 assert first + offset in covered, f"{name} is not read from c[0x0]\n{listing}"
                 seen.add(name)
-        assert "c[0x3]" not in listing
+        # x alone may be there, in the kernel that shows it.
+        assert "c[0x3]" not in listing or kernel.x_home(kernel.knobs) == "constant"
     assert seen == {"alpha", "beta"}
+
+
+HOMES = ("constant", "pointer", "global", "literal")
+LITERALS = (1.25, -0.75)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "complex128"])
+@pytest.mark.parametrize("home", HOMES)
+@pytest.mark.parametrize("name", ["thread_per_row", "last_block"])
+def test_each_home_has_its_own_load(name, home, dtype, compiler, tmp_path):
+    kernel = REGISTRY[name]
+    (function,) = compiler(kernel, dtype, homes=(home, home), literals=LITERALS)
+    listing = disassemble(function, tmp_path)
+    places = {"alpha", "beta", "slot", "alpha_pointer", "beta_pointer"}
+    assert places & set(function["arguments"]) == {
+        "constant": {"slot"},
+        "pointer": {"alpha_pointer", "beta_pointer"},
+        "global": {"alpha_pointer", "beta_pointer"},
+        "literal": set(),
+    }[home]
+    assert ("c[0x3]" in listing) == (home == "constant")
+    assert (re.search(r"LDG\.E\S*\.CONSTANT", listing) is not None) == (home == "pointer")
+    assert ("ld.global.nc" in function["ptx"]) == (home == "pointer")
+    if home == "literal" and dtype == "float32":
+        assert re.search(r"\bF(MUL|FMA)\b.*, 1\.25\b", listing)
+
+
+@BY_NAME
+def test_a_home_costs_no_call_and_no_spill(kernel, compiler):
+    for function in compiler(kernel, "complex64", homes=("constant", "pointer")):
+        assert function["stack"] == 0
+        assert function["spills"] == 0
+        assert "call.uni" not in function["ptx"].replace("__nv_", "")
+
+
+@pytest.mark.parametrize("lanes", [1, 32])
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_x_is_read_where_it_lives(dtype, lanes, compiler, tmp_path):
+    from gemv.kernels.t06_where_x_lives import HOMES as X_HOMES
+    from gemv.kernels.t06_where_x_lives import KERNEL
+
+    marks = {
+        "constant": r"c\[0x3\]\[U?R",
+        "value": r"c\[0x0\]\[U?R\d+\+0x",
+        "read_only": r"LDG\.E\S*\.CONSTANT",
+        "shared": r"\bLDS",
+    }
+    for number, home in enumerate(X_HOMES):
+        knobs = {"X_HOME": number, "LANES_PER_ROW": lanes, "VALUE_BYTES": 32640}
+        (function,) = compiler(KERNEL, dtype, "axpy", knobs=knobs)
+        listing = disassemble(function, tmp_path)
+        found = {mark for mark, pattern in marks.items() if re.search(pattern, listing)}
+        assert found == ({home} & set(marks)), listing
+        assert function["stack"] == 0, "an array of parameters must not be copied to the stack"
+
+
+def test_the_64_kb_of_constant_memory_are_a_limit():
+    """Ours names it; the assembler refuses as well, and puts nothing elsewhere."""
+    script = """
+import numpy as np
+from gemv import _compile
+from gemv.kernels.t06_where_x_lives import KERNEL
+from gemv.kernels._base import Spec
+
+spec = Spec(np.dtype("f"), False, "axpy", tuple(sorted(KERNEL.knobs.items())))
+(function,) = KERNEL.functions(spec)
+ptx = _compile.compile_ptx(function, spec.dtype, (9, 0))
+_compile.assemble(ptx, (9, 0))
+assert "[65536]" in ptx
+longer = ptx.replace("[65536]", "[65540]")
+for action in (_compile._check_constant_memory, lambda text: _compile.assemble(text, (9, 0))):
+    try:
+        action(longer)
+    except (ValueError, RuntimeError) as error:
+        print(type(error).__name__, " ".join(str(error).split()))
+"""
+    run = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, check=True,
+        env={**os.environ, "NUMBA_ENABLE_CUDASIM": "0"},
+    )  # fmt: skip
+    ours, assembler = run.stdout.strip().splitlines()
+    assert ours == (
+        "ValueError constant memory: 65540 (gemv_x) = 65540 bytes, but a module has 65536 bytes"
+        " (64 KB) of it"
+    )
+    assert assembler.startswith("RuntimeError nvJitLink")
+    assert "too much global constant data" in assembler and "0x10000 max" in assembler

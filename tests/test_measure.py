@@ -12,8 +12,12 @@ def test_every_kernel_is_on_the_ladder_and_within_the_bound(dtype, order, op):
     result = ladder(33, 70, dtype, order, op, progress=seen.append)
     assert seen == [row.name for row in result.rows] == list(REGISTRY)
     assert result.backend == _backend.backend()
+    refused = {row.name for row in result.rows if row.refused}
+    assert refused < {"vector_rows", "vector_columns"}, "one of the two is for the other order"
     for row in result.rows:
-        assert row.refused is None
+        if row.name in refused:
+            assert row.error is None and row.time_s is None
+            continue
         assert 0 <= row.error <= 1
         if result.backend == "simulator":
             assert row.time_s is None and row.gb_per_s is None and row.share is None

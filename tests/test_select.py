@@ -1,3 +1,5 @@
+import dataclasses
+
 import pytest
 
 from gemv._measure import make_problem
@@ -13,33 +15,58 @@ def problem_of(access, rows, cols):
     return make_problem(rows, cols, DTYPES["s"], order, "N")
 
 
-def corner(row):
-    """Rows and columns that this row's conditions just admit."""
+def problem_with(access, line_bytes, lines):
+    """A float32 problem of so many lines of at most so many bytes along the unit stride."""
+    length = max(line_bytes // 4, 1)
+    rows, cols = (length, lines) if access == "axpy" else (lines, length)
+    problem = problem_of(access, rows, cols)
+    if access == "strided":
+        problem = dataclasses.replace(problem, row_stride=3 * cols, col_stride=2)
+    return problem
+
+
+def around(condition, access):
+    """Sizes at, just below and just above every threshold of the table for `access`."""
+    sizes = {4, 1 << 20} if condition == "line_bytes" else {1, 1 << 20}
+    for row in table():
+        if row.conditions.get("access", access) == access:
+            for end in ("min", "max"):
+                at = row.conditions.get(f"{condition}_{end}")
+                if at is not None:
+                    step = 4 if condition == "line_bytes" else 1
+                    sizes |= {max(at - step, step), at, at + step}
+    return sorted(sizes)
+
+
+def test_every_row_is_reached():
+    reached = set()
+    for access in ("dot", "axpy", "strided"):
+        for line_bytes in around("line_bytes", access):
+            for lines in around("lines", access):
+                problem = problem_with(access, line_bytes, lines)
+                reached.add(select(problem, DEVICE).reason)
+    assert reached == {row.reason for row in table()}
+    assert len(reached) == len(table()), "two rows give the same reason"
+
+
+@pytest.mark.parametrize("row", table(), ids=lambda row: row.reason.replace(" ", "-"))
+def test_a_row_matches_up_to_its_thresholds_and_no_further(row):
     wanted = row.conditions
-    rows = wanted.get("rows_min", min(wanted.get("rows_max", 3000), 3000))
-    cols = wanted.get("cols_min", min(wanted.get("cols_max", 3000), 3000))
-    return wanted.get("access", "dot"), rows, cols
-
-
-def test_every_row_is_reached_at_its_own_threshold():
-    for row in table():
-        access, rows, cols = corner(row)
-        chosen = select(problem_of(access, rows, cols), DEVICE)
-        assert (chosen.kernel.name, chosen.reason) == (row.kernel, row.reason)
-
-
-def test_one_step_past_a_threshold_another_row_takes_over():
-    for row in table():
-        access, rows, cols = corner(row)
-        beyond = {
-            "rows_min": (rows - 1, cols),
-            "cols_min": (rows, cols - 1),
-            "rows_max": (row.conditions.get("rows_max", 0) + 1, cols),
-            "cols_max": (rows, row.conditions.get("cols_max", 0) + 1),
-        }
-        for condition, (m, n) in beyond.items():
-            if condition in row.conditions:
-                assert select(problem_of(access, m, n), DEVICE).reason != row.reason
+    access = wanted.get("access", "strided")
+    line = wanted.get("line_bytes_min", min(wanted.get("line_bytes_max", 4000), 4000))
+    lines = wanted.get("lines_min", min(wanted.get("lines_max", 4000), 4000))
+    assert row.matches(problem_with(access, line, lines))
+    for condition, at in wanted.items():
+        if condition == "access":
+            other = problem_with({"dot": "axpy", "axpy": "dot"}[at], line, lines)
+            assert not row.matches(other)
+            continue
+        size, end = condition.rsplit("_", 1)
+        step = 4 if size == "line_bytes" else 1
+        inside = {"line_bytes": line, "lines": lines, size: at}
+        outside = {**inside, size: at - step if end == "min" else -(-(at + 1) // step) * step}
+        assert row.matches(problem_with(access, **inside))
+        assert not row.matches(problem_with(access, **outside))
 
 
 @pytest.mark.parametrize("access", ["dot", "axpy"])
@@ -90,7 +117,7 @@ LAST = '[[row]]\nkernel = "last_block"\nreason = "rest"\n'
         ('[[row]]\nkernel = "nothing"\nreason = ""\n' + LAST, "no kernel 'nothing'"),
         ('[[row]]\nkernel = "atomics"\nreason = ""\n' + LAST, "cannot be selected"),
         ('[[row]]\nkernel = "serial"\nreason = ""\nrow_min = 3\n' + LAST, "unknown field row_min"),
-        ('[[row]]\nkernel = "serial"\nreason = ""\nrows_min = 3\n', "must accept every problem"),
+        ('[[row]]\nkernel = "serial"\nreason = ""\nlines_min = 3\n', "must accept every problem"),
         (
             '[[row]]\nkernel = "last_block"\nreason = ""\nknobs = { X = 1 }\n' + LAST,
             "cannot be selected with",

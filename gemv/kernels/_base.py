@@ -7,11 +7,15 @@ Arguments are named, and the launch path fills them by name. A kernel function t
 ``rows, cols`` (lengths of y and x), ``alpha, a, row_stride, col_stride, x, incx, beta, y, incy``
 (strides in elements; pointers to the first element used), ``scratch``, ``counters`` and the
 64-bit integers its geometry puts into ``sizes``.
+
+Where alpha and beta come from is no business of a kernel file: it takes them as numbers, and
+:func:`fetching` puts a function around it that reads them from another home if it is asked to.
 """
 
 from __future__ import annotations
 
 import functools
+import inspect
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -19,8 +23,16 @@ from typing import Any
 import numpy as np
 from numba import cuda
 
-from gemv._intrinsics import device
-from gemv._problem import MAX_GRID_Y, Device, Geometry, Problem, ceil_div
+from gemv._intrinsics import constant_array, device, inlined, read_only_load
+from gemv._problem import (
+    CONSTANT_BYTES,
+    LOAD_BYTES,
+    MAX_GRID_Y,
+    Device,
+    Geometry,
+    Problem,
+    ceil_div,
+)
 
 FULL_WARP = 0xFFFFFFFF
 
@@ -85,12 +97,22 @@ class Spec:
         ``"dot"``, ``"axpy"`` or ``"strided"``: see :attr:`gemv._problem.Problem.access`.
     knobs : tuple of (str, int)
         The kernel's compile-time constants.
+    homes : (str, str)
+        Where alpha and beta are read, each one of :data:`HOMES`.
+    literals : (number, number) or ()
+        Their values, where the home is ``"literal"``.
+    widths : (int, int)
+        Elements of A and of x that one load moves, for kernels with wide loads: see
+        :attr:`gemv._problem.Problem.widths`.
     """
 
     dtype: np.dtype
     conj: bool
     access: str
     knobs: tuple[tuple[str, int], ...]
+    homes: tuple[str, str] = ("arguments", "arguments")
+    literals: tuple[Any, ...] = ()
+    widths: tuple[int, int] = (1, 0)
 
     def __getitem__(self, knob: str) -> int:
         return dict(self.knobs)[knob]
@@ -106,6 +128,12 @@ class Spec:
         return self.dtype.type(0)
 
     @property
+    def constant_bytes(self) -> int:
+        """Constant memory that is left for symbols of the kernel's own."""
+        taken = 2 * SLOTS * self.dtype.itemsize if "constant" in self.homes else 0
+        return CONSTANT_BYTES - taken
+
+    @property
     def op(self) -> Callable:
         """Applied to each element of A: the identity or the complex conjugate."""
         return _conjugate if self.conj else _same
@@ -114,6 +142,75 @@ class Spec:
     def shfl_xor(self) -> Callable:
         """``shfl_xor(value, lane_mask)``: the value of lane ``lane ^ lane_mask`` of a full warp."""
         return _shfl_xor_complex if self.dtype.kind == "c" else _shfl_xor_real
+
+
+#: Where a kernel can find alpha or beta. The first three are for every call; a plain global load
+#: and a number fixed at compile time exist to be raced against them.
+HOMES = ("arguments", "constant", "pointer", "global", "literal")
+
+#: The symbol in constant memory, a row of slots of one alpha and one beta each.
+COEFFICIENTS = "gemv_coefficients"
+#: The symbol that a kernel reads x from, if it wants x in constant memory.
+X_SYMBOL = "gemv_x"
+#: Slots of the symbol of coefficients: about as many launches as a driver queues can be in flight
+#: with coefficients of their own, and at 32 bytes or less a slot half of the 64 KB is left.
+SLOTS = 1024
+
+
+def attach(function: Callable, **facts: Any) -> Callable:
+    """`function` with attributes that compiler and engine read: ``launch_bounds`` for one."""
+    function.__dict__.update(facts)
+    return function
+
+
+@device
+def _global_load(pointer, index):
+    return pointer[index]
+
+
+def fetching(function: Callable, spec: Spec) -> Callable:
+    """`function` with its alpha and beta read from their homes, or itself if they are arguments.
+
+    The function around it has other parameters in their place: ``slot`` for the constant symbol,
+    ``alpha_pointer`` and ``beta_pointer`` for a load, nothing for a literal. The kernel becomes
+    part of it, so that a kernel file is one source for all homes and the machine code holds
+    nothing but another load.
+    """
+    homes = dict(zip(("alpha", "beta"), spec.homes, strict=True))
+    names = list(inspect.signature(function).parameters)
+    if all(homes.get(name, "arguments") == "arguments" for name in names):
+        return function
+    scope: dict[str, Any] = {
+        "body": inlined(function),
+        "pointer_load": read_only_load,
+        "global_load": _global_load,
+    }
+    parameters, arguments = [], []
+    for name in names:
+        place = int(name == "beta")
+        match homes.get(name, "arguments"):
+            case "arguments":
+                parameters.append(name)
+                arguments.append(name)
+            case "constant":
+                if "constant" not in scope:
+                    scope["constant"] = constant_array(COEFFICIENTS, spec.dtype, 2 * SLOTS)
+                    parameters.append("slot")
+                arguments.append(f"constant(2 * slot + {place})")
+            case "literal":
+                scope[f"{name}_literal"] = spec.number(spec.literals[place])
+                arguments.append(f"{name}_literal")
+            case home:
+                parameters.append(f"{name}_pointer")
+                arguments.append(f"{home}_load({name}_pointer, 0)")
+    # Numba reads the parameters from a def, and these are known at run time only.
+    source = f"def {function.__name__}({', '.join(parameters)}):\n"
+    source += f"    body({', '.join(arguments)})\n"
+    exec(source, scope)
+    around = scope[function.__name__]
+    around.__dict__.update(function.__dict__)  # launch bounds
+    around.coefficients = scope.get("constant")
+    return around
 
 
 def tile_shape(access: str, block_x: int, block_y: int) -> tuple[int, int]:
@@ -136,9 +233,18 @@ def split_columns(
     return ceil_div(cols, cols_per_split), cols_per_split
 
 
+def loads_for_one(width: int, itemsize: int) -> int:
+    """Loads of `width` elements that move as many bytes as one of the widest: 1, 2 or 4."""
+    return max(1, LOAD_BYTES // (width * itemsize))
+
+
 def accepts_all(problem: Problem) -> str | None:
     """The usual answer: no objection, whatever the problem."""
     return None
+
+
+def _pointer(knobs: Mapping[str, int]) -> str:
+    return "pointer"
 
 
 @dataclass(frozen=True, eq=False)
@@ -166,8 +272,13 @@ class Kernel:
         True for a kernel that is there to show something and is never selected by itself.
     same_bits : bool
         False when the order of the sum changes from run to run.
+    wide : bool
+        True for a kernel that moves several elements by one load, if their alignment allows it.
     accepts : callable
         ``accepts(problem)`` gives None, or the reason why this kernel refuses the problem.
+    x_home : callable
+        ``x_home(knobs)`` says how x reaches the kernel: ``"pointer"``, or ``"constant"`` and
+        ``"value"`` for a contiguous copy in the constant symbol ``gemv_x`` or in the parameters.
     doc : str
         The lesson: the docstring of the kernel's file.
     """
@@ -182,14 +293,22 @@ class Kernel:
     small_knobs: Mapping[str, int] = field(default_factory=dict)
     teaching: bool = False
     same_bits: bool = True
+    wide: bool = False
     accepts: Callable[[Problem], str | None] = accepts_all
+    x_home: Callable[[Mapping[str, int]], str] = _pointer
 
     @property
     def idea(self) -> str:
         """First sentence of the lesson."""
         return (self.doc or "").strip().splitlines()[0]
 
-    def spec(self, problem: Problem, knobs: Mapping[str, int] | None = None) -> Spec:
+    def spec(
+        self,
+        problem: Problem,
+        knobs: Mapping[str, int] | None = None,
+        homes: tuple[str, str] = ("arguments", "arguments"),
+        literals: tuple[Any, ...] = (),
+    ) -> Spec:
         """The Spec of `problem`, with `knobs` over this kernel's defaults."""
         unknown = set(knobs or ()) - set(self.knobs)
         if unknown:
@@ -198,7 +317,16 @@ class Kernel:
                 f"kernel {self.name!r} has no knob {', '.join(sorted(unknown))}; it has: {known}"
             )
         merged = {**self.knobs, **(knobs or {})}
-        return Spec(problem.dtype, problem.conj, problem.access, tuple(sorted(merged.items())))
+        return Spec(
+            problem.dtype,
+            problem.conj,
+            problem.access,
+            tuple(sorted(merged.items())),
+            homes,
+            # Values that are not compiled in must not make machine code of their own.
+            literals if "literal" in homes else (),
+            problem.widths if self.wide else (1, 0),
+        )
 
     def functions(self, spec: Spec) -> tuple[Callable, ...]:
         """The kernel functions for `spec`, built once."""
@@ -207,4 +335,4 @@ class Kernel:
 
 @functools.lru_cache(maxsize=1024)
 def _functions(build: Callable[[Spec], tuple[Callable, ...]], spec: Spec) -> tuple[Callable, ...]:
-    return build(spec)
+    return tuple(fetching(function, spec) for function in build(spec))

@@ -21,8 +21,8 @@ Wins
     Never, except as a reference: the sum runs from the first column to the last, like a textbook's.
 
 Loses
-    Everywhere. One thread has one load in flight; a memory that answers after some 600 ns wants
-    thousands of them (the lesson of the vector-load rungs works that out).
+    Everywhere. One thread has a load or two in flight, and waits for each; a memory wants
+    thousands of them (the first rung with wide loads works out how many).
 
 Sums
     Left to right over the columns. Same bits on every run.

@@ -49,7 +49,7 @@ Source
 from numba import cuda
 
 from gemv._problem import Geometry, Launch, ceil_div
-from gemv.kernels._base import Kernel, split_columns, tile_shape, update
+from gemv.kernels._base import Kernel, attach, split_columns, tile_shape, update
 
 
 def build(spec):
@@ -108,8 +108,8 @@ def build(spec):
 
     # Three blocks on a multiprocessor leave a thread 80 registers, which the compiler fills with
     # loads in flight; more blocks make it spill, fewer leave the memory waiting.
-    partial_sums.launch_bounds = (BLOCK_X * spec["BLOCK_Y"], 3)
-    return (partial_sums, combine)
+    bounds = BLOCK_X * spec["BLOCK_Y"], 3
+    return (attach(partial_sums, launch_bounds=bounds), combine)
 
 
 def geometry(problem, device, knobs):

@@ -1,0 +1,437 @@
+"""alpha and beta in constant memory: slots, who owns them, and when they may be written again.
+
+A constant symbol belongs to a loaded module, and every kernel function is a module of its own
+here, so each of them has a row of slots (:data:`gemv.kernels._base.SLOTS` of one alpha and one
+beta); the functions of one kernel share a :class:`SlotTable`, which writes all their symbols at
+the same slot. One table for the whole device would need all kernels in one module, recompiled
+whenever one of them is asked for in another precision.
+
+The rules that keep two calls apart, whatever their streams and threads:
+
+* A slot has one owner at a time: a call, for as long as it enqueues, or a :class:`Coefficients`.
+* What was last enqueued that reads or writes a slot leaves an event there, and the next write
+  waits for it on its own stream. Slots are reused oldest first, so the wait is mostly over.
+* A write is never captured into a graph: replayed, it would bring old values back. A captured
+  launch needs a slot that stays its own, which is what :class:`Coefficients` is.
+"""
+
+from __future__ import annotations
+
+import threading
+import weakref
+from collections import deque
+from collections.abc import Iterable, Sequence
+from typing import Any, Protocol
+
+import numpy as np
+
+from gemv._problem import CONSTANT_BYTES
+
+_TEXTS = {
+    "arguments": "kernel arguments",
+    "constant": "constant memory",
+    "pointer": "device memory through the read-only cache",
+    "global": "device memory by plain loads",
+    "literal": "the machine code",
+}
+
+
+def describe(homes: tuple[str, str]) -> str:
+    """Where alpha and beta are, in words that fit behind "alpha and beta from"."""
+    alpha, beta = (_TEXTS[home] for home in homes)
+    return alpha if alpha == beta else f"{alpha} (alpha) and {beta} (beta)"
+
+
+def homes_of(routine: str, coefficients: Any, on_device: tuple[bool, bool]) -> tuple[str, str]:
+    """The homes that a call asks for; device arrays stay where they are.
+
+    Parameters
+    ----------
+    routine : str
+        For error texts.
+    coefficients : {None, "arguments", "constant", "pointer"} or Coefficients
+    on_device : (bool, bool)
+        Whether alpha and beta are device arrays.
+    """
+    known = ("arguments", "constant", "pointer")
+    if coefficients is None:
+        home = "arguments"
+    elif isinstance(coefficients, Coefficients):
+        home = "constant"
+        if all(on_device):
+            raise ValueError(
+                f"{routine}: alpha and beta are device arrays, so nothing is left for the"
+                " Coefficients to hold"
+            )
+    elif isinstance(coefficients, str) and coefficients in known:
+        home = coefficients
+    elif isinstance(coefficients, str):
+        raise ValueError(
+            f"{routine}: no coefficients={coefficients!r}; known: {', '.join(known)},"
+            " or a gemv.Coefficients"
+        )
+    else:
+        raise TypeError(
+            f"{routine}: coefficients must be one of {', '.join(known)}, or a gemv.Coefficients,"
+            f" got {type(coefficients).__name__}"
+        )
+    if home == "pointer" and not all(on_device):
+        raise ValueError(
+            f"{routine}: coefficients='pointer' needs alpha and beta as device arrays of shape ()"
+        )
+    alpha, beta = ("pointer" if there else home for there in on_device)
+    return alpha, beta
+
+
+class Memory(Protocol):
+    """What a table needs of a device: writes, and marks that other streams can wait for."""
+
+    def write(self, slot: int, values: np.ndarray, stream: int) -> None:
+        """Enqueue ``alpha, beta`` for `slot`; `values` may change as soon as this returns."""
+
+    def write_now(self, slot: int, values: np.ndarray, events: Sequence[Any]) -> None:
+        """Write behind `events` outside of any capture, and return when it is done."""
+
+    def mark(self, stream: int, event: Any) -> Any:
+        """An event behind all that is enqueued on `stream`: `event` itself again, if not None."""
+
+    def wait(self, stream: int, event: Any) -> None:
+        """Let what is enqueued on `stream` from now on come after `event`."""
+
+    def capturing(self, stream: int) -> bool:
+        """Whether `stream` is being captured into a graph."""
+
+
+class Slot:
+    """A place for one alpha and one beta; `events` are the last work on it, by stream."""
+
+    __slots__ = ("events", "index", "spare")
+
+    def __init__(self, index: int) -> None:
+        self.index = index
+        self.events: dict[int, Any] = {}
+        self.spare: list[Any] = []
+
+
+class SlotTable:
+    """The slots of one constant symbol, or of several that are written together.
+
+    Parameters
+    ----------
+    memory : Memory
+    dtype : numpy.dtype
+        Of alpha and beta.
+    count : int
+        Slots of the symbol.
+    """
+
+    def __init__(self, memory: Memory, dtype: np.dtype, count: int) -> None:
+        self.memory = memory
+        self.dtype = dtype
+        self.count = count
+        # Appended at one end and taken from the other: both are atomic, and oldest comes first.
+        self._free = deque(Slot(index) for index in range(count))
+
+    def take(self) -> Slot:
+        """A slot for the caller alone, until it is given back."""
+        try:
+            return self._free.popleft()
+        except IndexError:
+            raise RuntimeError(
+                f"all {self.count} slots of a constant symbol are taken: close some gemv."
+                f"Coefficients, or pass alpha and beta as arguments (constant memory ends at"
+                f" {CONSTANT_BYTES // 1024} KB a module)"
+            ) from None
+
+    def give(self, slot: Slot) -> None:
+        """End an ownership. What was enqueued on the slot may still be running."""
+        self._free.append(slot)
+
+    def values(self, alpha: Any, beta: Any) -> np.ndarray:
+        return np.array([alpha, beta], self.dtype)
+
+    def write(self, slot: Slot, alpha: Any, beta: Any, stream: int) -> None:
+        """Enqueue new values, behind everything that still needs the old ones."""
+        for event in slot.events.values():
+            self.memory.wait(stream, event)
+        self.memory.write(slot.index, self.values(alpha, beta), stream)
+        slot.spare.extend(slot.events.values())
+        slot.events.clear()
+
+    def write_now(self, slot: Slot, alpha: Any, beta: Any) -> None:
+        """Write while a stream is captured, without becoming part of the graph."""
+        self.memory.write_now(slot.index, self.values(alpha, beta), list(slot.events.values()))
+
+    def mark(self, slot: Slot, stream: int) -> None:
+        """Remember what has just been enqueued on `stream` as the last work on the slot."""
+        old = slot.events.get(stream)
+        if old is None and slot.spare:
+            old = slot.spare.pop()
+        slot.events[stream] = self.memory.mark(stream, old)
+
+
+class Lease:
+    """A slot for one call: written now, read by the launches until :meth:`done`."""
+
+    __slots__ = ("_owner", "_slot", "_stream", "_table", "slot")
+
+    def __init__(
+        self, table: SlotTable, alpha: Any, beta: Any, stream: int, owner: Coefficients | None
+    ) -> None:
+        capturing = table.memory.capturing(stream)
+        if capturing and owner is None:
+            raise RuntimeError(
+                "coefficients='constant' cannot be captured into a graph: the write of alpha and"
+                " beta would not be part of it, and the slot would be given to somebody else;"
+                " pass coefficients=gemv.Coefficients(), whose slot is the graph's own"
+            )
+        self._table, self._stream, self._owner = table, stream, owner
+        if owner is None:
+            slot = table.take()
+        else:
+            owner._lock.acquire()
+            try:
+                slot = owner._slot_of(table)
+            except BaseException:
+                owner._lock.release()
+                raise
+        self._slot, self.slot = slot, slot.index
+        try:
+            if capturing:
+                table.write_now(slot, alpha, beta)
+                self._stream = -1  # an event would be captured as well
+            else:
+                table.write(slot, alpha, beta, stream)
+        except BaseException:
+            self._end()
+            raise
+        if owner is not None:
+            owner._values = (alpha, beta)
+
+    def done(self) -> None:
+        """Everything that reads the slot is enqueued."""
+        try:
+            if self._stream != -1:
+                self._table.mark(self._slot, self._stream)
+        finally:
+            self._end()
+
+    def _end(self) -> None:
+        if self._owner is None:
+            self._table.give(self._slot)
+        else:
+            self._owner._lock.release()
+
+
+class Coefficients:
+    """An alpha and a beta in constant memory that belong to their user.
+
+    Pass it as ``coefficients=`` to a call. The call writes its alpha and beta to a slot that
+    nobody else uses; a launch that is captured into a CUDA graph reads the slot whenever the graph
+    is replayed, and :meth:`set` between two replays changes what it finds there.
+
+    The object must live as long as a graph that was captured with it. It may be used for several
+    calls, from any thread and on any stream: they share the two numbers, so calls that are to
+    differ in them at the same time need an object each. Calls outside of a graph wait for each
+    other as far as they have to; the order of :meth:`set` and of a replay is that of the stream
+    they are both enqueued on.
+
+    Parameters
+    ----------
+    alpha, beta : number, optional
+        What :attr:`alpha` and :attr:`beta` say before the first call.
+
+    Examples
+    --------
+    >>> import gemv
+    >>> place = gemv.Coefficients()
+    >>> gemv.gemv(2.0, [[1.0, 2.0]], [3.0, 4.0], coefficients=place)
+    array([22.])
+    >>> place.alpha, place.beta
+    (2.0, 0.0)
+    >>> place.close()
+    """
+
+    def __init__(self, alpha: Any = 1.0, beta: Any = 0.0) -> None:
+        self._lock = threading.RLock()
+        self._held: dict[SlotTable, Slot] = {}
+        self._values: tuple[Any, Any] = (alpha, beta)
+        self._closed = False
+        self._finalizer = weakref.finalize(self, _give_back, self._held)
+        self._finalizer.atexit = False
+
+    @property
+    def alpha(self) -> Any:
+        """The factor that was last written."""
+        return _plain(self._values[0])
+
+    @property
+    def beta(self) -> Any:
+        """The other one."""
+        return _plain(self._values[1])
+
+    def set(self, alpha: Any, beta: Any = 0, stream: Any = None) -> None:
+        """Write new values, ordered on `stream`: before what is enqueued there from now on.
+
+        Parameters
+        ----------
+        alpha, beta : number
+            As in the calls that this object was passed to.
+        stream : stream, optional
+            The one that graphs are replayed on; the default stream if left out.
+
+        Raises
+        ------
+        RuntimeError
+            If `stream` is being captured: a write in a graph would bring back these values at
+            every replay. Also if the object is closed.
+        TypeError, ValueError
+            If a value is no number, or not one of the precision computed in.
+        """
+        from gemv._check import coefficient
+
+        with self._lock:
+            self._check_open()
+            converted = {
+                table: (
+                    coefficient("Coefficients.set", "alpha", alpha, table.dtype),
+                    coefficient("Coefficients.set", "beta", beta, table.dtype),
+                )
+                for table in self._held
+            }
+            if converted:
+                handle = _handle(stream)
+                if any(table.memory.capturing(handle) for table in converted):
+                    raise RuntimeError(
+                        "Coefficients.set cannot be captured into a graph: call it before a"
+                        " replay, not while the stream is captured"
+                    )
+                for table, values in converted.items():
+                    slot = self._held[table]
+                    table.write(slot, *values, handle)
+                    table.mark(slot, handle)
+            self._values = (alpha, beta)
+
+    def note(self, alpha: Any, beta: Any) -> None:
+        """Remember the values of a call that needs no slot, on the host."""
+        with self._lock:
+            self._check_open()
+            self._values = (alpha, beta)
+
+    def close(self) -> None:
+        """Give the slots back. No graph that was captured with the object may run any more."""
+        with self._lock:
+            self._closed = True
+            self._finalizer()
+
+    def __enter__(self) -> Coefficients:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        state = ", closed" if self._closed else ""
+        return f"Coefficients(alpha={self.alpha!r}, beta={self.beta!r}{state})"
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise RuntimeError("these Coefficients are closed")
+
+    def _slot_of(self, table: SlotTable) -> Slot:
+        self._check_open()
+        slot = self._held.get(table)
+        if slot is None:
+            slot = self._held[table] = table.take()
+        return slot
+
+
+def _plain(value: Any) -> Any:
+    return value.item() if isinstance(value, np.generic) else value
+
+
+def _give_back(held: dict[SlotTable, Slot]) -> None:
+    while held:
+        table, slot = held.popitem()
+        table.give(slot)
+
+
+def _handle(stream: Any) -> int:
+    from gemv._backend import backend
+
+    if backend() != "cuda":
+        return 0
+    from gemv._launch import stream_handle
+
+    return stream_handle(stream)
+
+
+class HostMemory:
+    """The simulator's constant memory: arrays of the host, written at once, without streams."""
+
+    def __init__(self, arrays: Iterable[np.ndarray]) -> None:
+        self.arrays = list(arrays)
+
+    def write(self, slot: int, values: np.ndarray, stream: int) -> None:
+        for array in self.arrays:
+            array[2 * slot : 2 * slot + 2] = values
+
+    def write_now(self, slot: int, values: np.ndarray, events: Sequence[Any]) -> None:
+        self.write(slot, values, 0)
+
+    def mark(self, stream: int, event: Any) -> Any:
+        return None
+
+    def wait(self, stream: int, event: Any) -> None:
+        pass
+
+    def capturing(self, stream: int) -> bool:
+        return False
+
+
+class DeviceMemory:
+    """Constant symbols of loaded modules, by their addresses."""
+
+    def __init__(self, addresses: Iterable[int]) -> None:
+        from cuda.bindings import driver
+
+        from gemv._launch import _check
+
+        self._driver, self._check = driver, _check
+        self.addresses = list(addresses)
+        self._aside: Any = None
+
+    def write(self, slot: int, values: np.ndarray, stream: int) -> None:
+        # So few bytes of pageable memory are copied by the driver before the call returns.
+        copy, nbytes = self._driver.cuMemcpyHtoDAsync, values.nbytes
+        for address in self.addresses:
+            self._check(copy(address + slot * nbytes, values.ctypes.data, nbytes, stream))
+
+    def write_now(self, slot: int, values: np.ndarray, events: Sequence[Any]) -> None:
+        driver, check = self._driver, self._check
+        # A thread that captures must not wait for a stream, unless it says that it knows better.
+        relaxed = driver.CUstreamCaptureMode.CU_STREAM_CAPTURE_MODE_RELAXED
+        before = check(driver.cuThreadExchangeStreamCaptureMode(relaxed))
+        try:
+            if self._aside is None:
+                self._aside = check(driver.cuStreamCreate(1))  # 1: apart from stream 0
+            for event in events:
+                self.wait(self._aside, event)
+            self.write(slot, values, self._aside)
+            check(driver.cuStreamSynchronize(self._aside))
+        finally:
+            check(driver.cuThreadExchangeStreamCaptureMode(before))
+
+    def mark(self, stream: int, event: Any) -> Any:
+        driver = self._driver
+        if event is None:
+            event = self._check(driver.cuEventCreate(2))  # 2: no times, which makes it cheap
+        self._check(driver.cuEventRecord(event, stream))
+        return event
+
+    def wait(self, stream: int, event: Any) -> None:
+        self._check(self._driver.cuStreamWaitEvent(stream, event, 0))
+
+    def capturing(self, stream: int) -> bool:
+        status = self._check(self._driver.cuStreamIsCapturing(stream))
+        return bool(status != self._driver.CUstreamCaptureStatus.CU_STREAM_CAPTURE_STATUS_NONE)

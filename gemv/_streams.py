@@ -1,0 +1,233 @@
+"""Streams, events, capture and current devices of the CUDA driver, in the few forms needed here.
+
+The driver is asked through ctypes where a call is on the way of every gemv, and where the bindings
+change a function's form between major versions.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import sys
+import threading
+from collections import deque
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from cuda.bindings import driver
+from numba import cuda
+
+_library = ctypes.CDLL("nvcuda.dll" if sys.platform == "win32" else "libcuda.so.1")
+
+launch_kernel_ex = _library.cuLaunchKernelEx
+_get_device = _library.cuCtxGetDevice
+_exchange_mode = _library.cuThreadExchangeStreamCaptureMode
+_capture_info = _library.cuStreamGetCaptureInfo_v2
+_capture_info.argtypes = (
+    ctypes.c_void_p,
+    ctypes.POINTER(ctypes.c_int),
+    ctypes.POINTER(ctypes.c_uint64),
+    ctypes.POINTER(ctypes.c_void_p),
+    ctypes.c_void_p,
+    ctypes.c_void_p,
+)
+
+_pointer_attribute = _library.cuPointerGetAttribute
+
+_DEVICE_ORDINAL = 9
+_CAPTURE_IMPLICIT = 906
+_RELAXED = 2
+
+
+class CudaError(RuntimeError):
+    """A call of the CUDA driver failed."""
+
+
+def check(answer: tuple) -> Any:
+    """The results of a driver call, or a :class:`CudaError` that names the driver's error."""
+    status, *results = answer
+    if status != driver.CUresult.CUDA_SUCCESS:
+        raise failed(int(status))
+    return results[0] if results else None
+
+
+def failed(status: int) -> CudaError:
+    """The error for a status of the driver."""
+    result = driver.CUresult(status)
+    text = driver.cuGetErrorString(result)[1]
+    return CudaError(f"{result.name}: {text.decode() if text else 'unknown error'}")
+
+
+# Devices -------------------------------------------------------------------------------------
+
+
+def current_device() -> int:
+    """Ordinal of the current device; -1 where this thread has none."""
+    index = ctypes.c_int(-1)
+    return index.value if _get_device(ctypes.byref(index)) == 0 else -1
+
+
+@contextmanager
+def on_device(index: int) -> Iterator[None]:
+    """Make a device current, and the one that was current afterwards."""
+    current = current_device()
+    if current == index:
+        yield
+    elif current < 0:
+        # A thread's first call: every runtime library leaves a device current then.
+        cuda.gpus[index].get_primary_context().push()
+        yield
+    else:
+        with cuda.gpus[index]:
+            yield
+
+
+def device_of(pointer: int) -> int | None:
+    """Ordinal of the GPU that memory belongs to; None for memory that the driver does not know."""
+    index = ctypes.c_int(-1)
+    status = _pointer_attribute(ctypes.byref(index), _DEVICE_ORDINAL, ctypes.c_uint64(pointer))
+    return index.value if status == 0 and index.value >= 0 else None
+
+
+# Streams and events --------------------------------------------------------------------------
+
+
+def normal(handle: int) -> int:
+    """A stream's handle with one name for the legacy default stream."""
+    return 0 if handle == 1 else handle
+
+
+def wait(waiting: int, other: int) -> None:
+    """What is enqueued on one stream from now on comes after what is on the other by now."""
+    flags = driver.CUevent_flags.CU_EVENT_DISABLE_TIMING.value
+    event = check(driver.cuEventCreate(flags))
+    try:
+        check(driver.cuEventRecord(event, other))
+        check(driver.cuStreamWaitEvent(waiting, event, 0))
+    finally:
+        check(driver.cuEventDestroy(event))  # when it is no longer needed
+
+
+class Capture:
+    """A stream's part in a graph that is being captured."""
+
+    __slots__ = ("graph", "identity")
+
+    def __init__(self, identity: int, graph: int) -> None:
+        self.identity = identity
+        self.graph = graph
+
+
+def capture_of(stream: int) -> Capture | None:
+    """The capture that a stream is part of, or None.
+
+    Raises
+    ------
+    CudaError
+        If work on the stream would break a capture elsewhere: the legacy default stream while
+        another stream that waits for it is captured.
+    """
+    status, identity, graph = ctypes.c_int(0), ctypes.c_uint64(0), ctypes.c_void_p()
+    answer = _capture_info(
+        stream, ctypes.byref(status), ctypes.byref(identity), ctypes.byref(graph), None, None
+    )
+    if answer == _CAPTURE_IMPLICIT:
+        raise CudaError(
+            "a stream is being captured that waits for the legacy default stream, on which this"
+            " call would run: capture the stream that the arrays are used on, or pass it as stream="
+        )
+    if answer != 0:
+        raise failed(answer)
+    return Capture(identity.value, graph.value or 0) if status.value else None
+
+
+@contextmanager
+def outside_of_captures() -> Iterator[None]:
+    """Let this thread allocate while a stream is captured: the memory is no part of the graph."""
+    mode = ctypes.c_int(_RELAXED)
+    _exchange_mode(ctypes.byref(mode))
+    try:
+        yield
+    finally:
+        _exchange_mode(ctypes.byref(mode))
+
+
+class Held:
+    """References that live until a stream has come past the point where they were held."""
+
+    def __init__(self) -> None:
+        self._waiting: deque[tuple[Any, Any]] = deque()
+        self._lock = threading.Lock()
+
+    def hold(self, things: Any, stream: int) -> None:
+        """Keep `things` until what is on `stream` by now is done."""
+        self.sweep()
+        flags = driver.CUevent_flags.CU_EVENT_DISABLE_TIMING.value
+        event = check(driver.cuEventCreate(flags))
+        check(driver.cuEventRecord(event, stream))
+        self._waiting.append((event, things))
+
+    def sweep(self) -> None:
+        """Drop what is done. One thread at a time; another one has nothing to wait for."""
+        if not self._waiting or not self._lock.acquire(blocking=False):
+            return
+        done = []
+        try:
+            for _ in range(len(self._waiting)):
+                event, things = self._waiting.popleft()
+                if int(driver.cuEventQuery(event)[0]) == 0:
+                    driver.cuEventDestroy(event)
+                    done.append(things)
+                else:
+                    self._waiting.append((event, things))
+        finally:
+            self._lock.release()
+        # Dropped last: freeing an array may call back into this module.
+        done.clear()
+
+    def __len__(self) -> int:
+        return len(self._waiting)
+
+
+class GraphLife:
+    """Tells whether a graph that was captured still exists.
+
+    The driver posts a semaphore when the graph and all that was instantiated from it is destroyed.
+    It does so on a thread of its own, where no Python may run, hence a function of the C library.
+    """
+
+    def __init__(self, graph: int) -> None:
+        self._semaphore: Any = None
+        if sys.platform == "win32" or not graph:
+            return  # taken for alive for ever
+        libc = ctypes.CDLL(None)
+        semaphore = ctypes.create_string_buffer(64)
+        if libc.sem_init(semaphore, 0, 0) != 0:
+            return
+        post = ctypes.cast(libc.sem_post, ctypes.c_void_p)
+        user_object = ctypes.c_void_p()
+        _library.cuUserObjectCreate.argtypes = (
+            ctypes.c_void_p, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_uint, ctypes.c_uint,
+        )  # fmt: skip
+        _library.cuGraphRetainUserObject.argtypes = (
+            ctypes.c_void_p, ctypes.c_void_p, ctypes.c_uint, ctypes.c_uint,
+        )  # fmt: skip
+        address = ctypes.addressof(semaphore)
+        created = _library.cuUserObjectCreate(ctypes.byref(user_object), address, post, 1, 1)
+        # 1: the graph takes our reference over.
+        if created == 0 and _library.cuGraphRetainUserObject(graph, user_object, 1, 1) == 0:
+            self._semaphore = semaphore
+            # The driver writes to it whenever it likes, so its memory stays.
+            _semaphores.append(semaphore)
+            self._libc = libc
+
+    def ended(self) -> bool:
+        """Whether the graph is gone."""
+        if self._semaphore is None or self._libc.sem_trywait(self._semaphore) != 0:
+            return False
+        _semaphores.remove(self._semaphore)
+        self._semaphore = None
+        return True
+
+
+_semaphores: list[Any] = []

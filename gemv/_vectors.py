@@ -1,0 +1,480 @@
+"""Tiles of A in registers: wide loads, many in flight, and the products with x.
+
+A tile is a flat tuple of numbers whose length is known when the kernel is compiled, so it lives in
+registers and nowhere else: every loop over it is unrolled here, while the code is generated, and
+no index into it is left at run time. (A local array indexed by a loop variable would lie in local
+memory, which is device memory.) Under the simulator a tile is a tuple, and so is the source.
+"""
+
+from __future__ import annotations
+
+from gemv._intrinsics import SIMULATOR
+
+if SIMULATOR:
+    import numpy as np
+    from numba import cuda
+
+    from gemv._simulator import vector_load
+
+    def load_vectors(pointer, index, step, count, width):
+        return tuple(
+            value
+            for k in range(count)
+            for value in (
+                vector_load(pointer, index + k * step, width)
+                if width > 1
+                else (pointer[index + k * step],)
+            )
+        )
+
+    def stream_tile(pointer, starts, index, step, count, width):
+        return tuple(
+            value
+            for start in starts
+            for value in load_vectors(pointer, start + index, step, count, width)
+        )
+
+    def row_starts(first, step, last, stride, rows):
+        return tuple(min(first + r * step, last) * stride for r in range(rows))
+
+    def gather(pointer, index, step, count, increment, width):
+        return tuple(
+            pointer[(index + k * step + lane) * increment]
+            for k in range(count)
+            for lane in range(width)
+        )
+
+    def zeros(zero, count):
+        return (zero,) * count
+
+    def multiply_add(sums, tile, x, conjugate):
+        parts = list(sums)
+        rows = len(tile) // len(x)
+        width = len(sums) // rows
+        for row in range(rows):
+            for k, factor in enumerate(x):
+                value = tile[row * len(x) + k]
+                at = row * width + k % width
+                parts[at] = parts[at] + (value.conjugate() if conjugate else value) * factor
+        return tuple(parts)
+
+    def axpy_add(sums, tile, x, width, conjugate):
+        parts = list(sums)
+        for block in range(len(sums) // width):
+            for k, factor in enumerate(x):
+                for lane in range(width):
+                    value = tile[(block * len(x) + k) * width + lane]
+                    product = (value.conjugate() if conjugate else value) * factor
+                    parts[block * width + lane] = parts[block * width + lane] + product
+        return tuple(parts)
+
+    def put_pieces(shared, row, column, values, distance, width):
+        for at, value in enumerate(values):
+            piece, lane = divmod(at, width)
+            shared[row, column + piece * distance + lane] = value
+
+    def butterfly(values, lanes):
+        step = lanes // 2
+        while step > 0:
+            values = tuple(value + _exchange(value, step) for value in values)
+            step //= 2
+        return values
+
+    def _exchange(value, step):
+        if np.iscomplexobj(value):
+            real = cuda.shfl_xor_sync(0xFFFFFFFF, value.real, step)
+            imag = cuda.shfl_xor_sync(0xFFFFFFFF, value.imag, step)
+            return type(value)(complex(real, imag))
+        return cuda.shfl_xor_sync(0xFFFFFFFF, value, step)
+
+    def fold(sums, rows):
+        width = len(sums) // rows
+        folded = []
+        for row in range(rows):
+            part = list(sums[row * width : (row + 1) * width])
+            while len(part) > 1:
+                half = len(part) // 2
+                part = [part[k] + part[k + half] for k in range(half)]
+            folded.append(part[0])
+        return tuple(folded)
+
+else:
+    from llvmlite import ir
+    from numba.core import types
+    from numba.cuda import cgutils
+    from numba.cuda.extending import intrinsic
+
+    _KINDS = {
+        types.float32: ("f", "f32", ir.FloatType()),
+        types.float64: ("d", "f64", ir.DoubleType()),
+    }
+
+    def _literal(*numbers):
+        """Their values, or None while Numba has not yet offered them as literals."""
+        if all(isinstance(number, types.IntegerLiteral) for number in numbers):
+            return tuple(number.literal_value for number in numbers)
+        return None
+
+    def _real(element):
+        return element.underlying_float if isinstance(element, types.Complex) else element
+
+    #: Data read once passes by L1; x is wanted again by the next row, so it may stay there.
+    _STREAM = "ld.global.nc.L1::no_allocate.L2::128B"
+    _KEEP = "ld.global.nc"
+
+    def _load(context, builder, element, address, width, instruction):
+        """`width` neighbouring elements at `address` as values, by one load instruction."""
+        letter, suffix, llvm = _KINDS[_real(element)]
+        pair = isinstance(element, types.Complex)
+        lanes = width * (2 if pair else 1)
+        if lanes == 1:
+            function = ir.FunctionType(llvm, [address.type])
+            asm = ir.InlineAsm(function, f"{instruction}.{suffix} $0, [$1];", f"={letter},l")
+            reals = [builder.call(asm, [address])]
+        else:
+            function = ir.FunctionType(ir.LiteralStructType([llvm] * lanes), [address.type])
+            registers = ", ".join(f"${k}" for k in range(lanes))
+            text = f"{instruction}.v{lanes}.{suffix} {{{registers}}}, [${lanes}];"
+            asm = ir.InlineAsm(function, text, ",".join([f"={letter}"] * lanes) + ",l")
+            loaded = builder.call(asm, [address])
+            reals = [builder.extract_value(loaded, k) for k in range(lanes)]
+        if not pair:
+            return reals
+        pairs = zip(reals[::2], reals[1::2], strict=True)
+        return [_complex(context, builder, element, real, imag) for real, imag in pairs]
+
+    def _complex(context, builder, element, real, imag):
+        number = context.make_complex(builder, element)
+        number.real, number.imag = real, imag
+        return number._getvalue()
+
+    def _integer(value):
+        return ir.Constant(ir.IntType(64), value)
+
+    def _vectors(context, builder, element, base, start, step, count, width, instruction):
+        """`count` vectors, `step` elements apart; a constant step ends in the instruction."""
+        values, at = [], start
+        for k in range(count):
+            # One step at a time: multiples of a step would be kept in registers, two for each.
+            at = builder.add(at, step) if k else at
+            address = builder.gep(base, [at])
+            values += _load(context, builder, element, address, width, instruction)
+        return values
+
+    @intrinsic
+    def load_vectors(typingctx, pointer, index, step, count, width):
+        """Load `count` vectors of `width` neighbours, `step` elements apart: a flat tuple.
+
+        All loads are independent, so they are in flight together. `count` and `width` are
+        compile-time constants; a vector's address must be a multiple of its size.
+        """
+        known = _literal(count, width)
+        if known is None:
+            return None
+        count_, width_ = known
+        element = pointer.dtype
+        result = types.UniTuple(element, count_ * width_)
+
+        def codegen(context, builder, signature, arguments):
+            base, index, step = arguments[:3]
+            values = _vectors(
+                context, builder, element, base, index, step, count_, width_, _KEEP
+            )
+            return context.make_tuple(builder, result, values)
+
+        return result(pointer, types.int64, types.int64, count, width), codegen
+
+    @intrinsic
+    def stream_tile(typingctx, pointer, starts, index, step, count, width):
+        """Load a tile of A: for each of `starts`, the vectors of ``load_vectors`` from there on.
+
+        The tuple is flat, rows outermost. The loads do not settle in L1: A is read once.
+        """
+        known = _literal(count, width)
+        if known is None:
+            return None
+        count_, width_ = known
+        element = pointer.dtype
+        result = types.UniTuple(element, starts.count * count_ * width_)
+
+        def codegen(context, builder, signature, arguments):
+            base, starts_, index, step = arguments[:4]
+            values = []
+            for row in range(starts.count):
+                start = builder.add(builder.extract_value(starts_, row), index)
+                values += _vectors(
+                    context, builder, element, base, start, step, count_, width_, _STREAM
+                )
+            return context.make_tuple(builder, result, values)
+
+        return result(pointer, starts, types.int64, types.int64, count, width), codegen
+
+    @intrinsic
+    def row_starts(typingctx, first, step, last, stride, rows):
+        """``min(first + r*step, last) * stride`` for r below `rows`, a compile-time constant.
+
+        A tile that hangs over the edge reads its last row again instead of memory behind it.
+        """
+        known = _literal(rows)
+        if known is None:
+            return None
+        result = types.UniTuple(types.int64, known[0])
+
+        def codegen(context, builder, signature, arguments):
+            first, step, last, stride = arguments[:4]
+            starts = []
+            for r in range(known[0]):
+                row = builder.add(first, builder.mul(_integer(r), step))
+                row = builder.select(builder.icmp_signed("<", row, last), row, last)
+                starts.append(builder.mul(row, stride))
+            return context.make_tuple(builder, result, starts)
+
+        sizes = (types.int64,) * 4
+        return result(*sizes, rows), codegen
+
+    @intrinsic
+    def gather(typingctx, pointer, index, step, count, increment, width):
+        """`count` groups of `width` elements, `increment` apart, one load each: a flat tuple.
+
+        Element l of group k is ``pointer[(index + k*step + l) * increment]``: what
+        :func:`load_vectors` gives, for memory without unit stride or alignment.
+        """
+        known = _literal(count, width)
+        if known is None:
+            return None
+        count_, width_ = known
+        element = pointer.dtype
+        result = types.UniTuple(element, count_ * width_)
+        signature = result(pointer, types.int64, types.int64, count, types.int64, width)
+
+        def codegen(context, builder, signature, arguments):
+            base, index, step, _, increment = arguments[:5]
+            values = []
+            start, far = builder.mul(index, increment), builder.mul(step, increment)
+            for k in range(count_):
+                start = builder.add(start, far) if k else start
+                at = start
+                for lane in range(width_):
+                    at = builder.add(at, increment) if lane else at
+                    values.append(context.unpack_value(builder, element, builder.gep(base, [at])))
+            return context.make_tuple(builder, result, values)
+
+        return signature, codegen
+
+    @intrinsic
+    def zeros(typingctx, zero, count):
+        """A tuple of `count` zeros, to sum in."""
+        known = _literal(count)
+        if known is None:
+            return None
+        result = types.UniTuple(zero, known[0])
+
+        def codegen(context, builder, signature, arguments):
+            return context.make_tuple(builder, result, [arguments[0]] * known[0])
+
+        return result(zero, count), codegen
+
+    def _negative(builder, value):
+        # NVVM's dialect has no negation; this is how it spells one, exact for zeros too.
+        return builder.fsub(ir.Constant(value.type, -0.0), value)
+
+    def _product_added(context, builder, element, total, value, factor, conjugate):
+        """``total + op(value)*factor`` by explicit fused operations, four for a complex pair."""
+        if not isinstance(element, types.Complex):
+            return builder.fma(value, factor, total)
+        number = context.make_complex(builder, element, value)
+        factor = context.make_complex(builder, element, factor)
+        total = context.make_complex(builder, element, total)
+        imag = _negative(builder, number.imag) if conjugate else number.imag
+        minus = _negative(builder, imag)
+        real = builder.fma(number.real, factor.real, total.real)
+        real = builder.fma(minus, factor.imag, real)
+        other = builder.fma(number.real, factor.imag, total.imag)
+        other = builder.fma(imag, factor.real, other)
+        return _complex(context, builder, element, real, other)
+
+    def _items(builder, value, count):
+        return [builder.extract_value(value, k) for k in range(count)]
+
+    @intrinsic
+    def multiply_add(typingctx, sums, tile, x, conjugate):
+        """Add a tile's products with `x` to `sums`: the *dot* side, memory along the sum.
+
+        `tile` is rows of ``len(x)`` numbers, `sums` is rows of ``len(sums) / rows`` partial sums;
+        product k of a row goes to partial sum ``k modulo`` that many, so that neighbours in a
+        vector never wait for each other.
+        """
+        if _literal(conjugate) is None:
+            return None
+        element = sums.dtype
+        rows = tile.count // x.count
+        width = sums.count // rows
+
+        def codegen(context, builder, signature, arguments):
+            parts = _items(builder, arguments[0], sums.count)
+            values = _items(builder, arguments[1], tile.count)
+            factors = _items(builder, arguments[2], x.count)
+            for row in range(rows):
+                for k, factor in enumerate(factors):
+                    at = row * width + k % width
+                    parts[at] = _product_added(
+                        context, builder, element, parts[at], values[row * x.count + k], factor,
+                        conjugate.literal_value,
+                    )  # fmt: skip
+            return context.make_tuple(builder, sums, parts)
+
+        return sums(sums, tile, x, conjugate), codegen
+
+    @intrinsic
+    def axpy_add(typingctx, sums, tile, x, width, conjugate):
+        """Add a tile's products with `x` to `sums`: the *axpy* side, memory along y.
+
+        `sums` is pieces of y of `width` neighbours each; `tile` has for each piece ``len(x)``
+        columns of as many neighbours, and column k is multiplied by ``x[k]``.
+        """
+        known = _literal(width, conjugate)
+        if known is None:
+            return None
+        width_, conjugate_ = known
+        element = sums.dtype
+
+        def codegen(context, builder, signature, arguments):
+            parts = _items(builder, arguments[0], sums.count)
+            values = _items(builder, arguments[1], tile.count)
+            factors = _items(builder, arguments[2], x.count)
+            for at in range(sums.count):
+                piece, lane = divmod(at, width_)
+                for k, factor in enumerate(factors):
+                    value = values[(piece * x.count + k) * width_ + lane]
+                    parts[at] = _product_added(
+                        context, builder, element, parts[at], value, factor, conjugate_
+                    )
+            return context.make_tuple(builder, sums, parts)
+
+        return sums(sums, tile, x, width, conjugate), codegen
+
+    @intrinsic
+    def put_pieces(typingctx, shared, row, column, values, distance, width):
+        """Store pieces of `width` neighbours, `distance` apart, into a row of a shared array."""
+        known = _literal(width)
+        if known is None:
+            return None
+        width_ = known[0]
+
+        def codegen(context, builder, signature, arguments):
+            array, row, column, values_, distance = arguments[:5]
+            view = context.make_array(shared)(context, builder, array)
+            for at, value in enumerate(_items(builder, values_, values.count)):
+                piece, lane = divmod(at, width_)
+                place = builder.add(column, builder.mul(_integer(piece), distance))
+                place = builder.add(place, _integer(lane))
+                address = cgutils.get_item_pointer(
+                    context, builder, shared, view, [row, place], wraparound=False
+                )
+                context.pack_value(builder, shared.dtype, value, address)
+            return context.get_dummy_value()
+
+        sizes = types.int64, types.int64, values, types.int64
+        return types.void(shared, *sizes, width), codegen
+
+    def _add(context, builder, element, left, right):
+        if not isinstance(element, types.Complex):
+            return builder.fadd(left, right)
+        left = context.make_complex(builder, element, left)
+        right = context.make_complex(builder, element, right)
+        real, imag = builder.fadd(left.real, right.real), builder.fadd(left.imag, right.imag)
+        return _complex(context, builder, element, real, imag)
+
+    def _exchanged(context, builder, element, value, step):
+        """The value of lane ``lane ^ step``; 32 bits travel at a time."""
+        if isinstance(element, types.Complex):
+            number = context.make_complex(builder, element, value)
+            real = element.underlying_float
+            return _complex(
+                context, builder, element,
+                _exchanged(context, builder, real, number.real, step),
+                _exchanged(context, builder, real, number.imag, step),
+            )  # fmt: skip
+        word, whole = ir.IntType(32), ir.IntType(element.bitwidth)
+        bits = builder.bitcast(value, whole)
+        result = ir.Constant(whole, 0)
+        for shift in range(0, element.bitwidth, 32):
+            half = builder.trunc(builder.lshr(bits, ir.Constant(whole, shift)), word)
+            half = builder.zext(_shuffled(builder, half, step), whole)
+            result = builder.or_(result, builder.shl(half, ir.Constant(whole, shift)))
+        return builder.bitcast(result, value.type)
+
+    def _shuffled(builder, word, step):
+        i32 = ir.IntType(32)
+        kind = ir.FunctionType(ir.LiteralStructType([i32, ir.IntType(1)]), [i32] * 5)
+        # NVVM's own function, which no optimisation moves into a branch.
+        shuffle = cgutils.get_or_insert_function(builder.module, kind, "llvm.nvvm.shfl.sync.i32")
+        full_warp, butterfly_mode, last_lane = -1, 3, 31
+        numbers = [ir.Constant(i32, n) for n in (full_warp, butterfly_mode, step, last_lane)]
+        mask, mode, lanes, clamp = numbers
+        return builder.extract_value(builder.call(shuffle, [mask, mode, word, lanes, clamp]), 0)
+
+    @intrinsic
+    def butterfly(typingctx, values, lanes):
+        """Each of `values` summed over groups of `lanes` neighbouring lanes, in every lane.
+
+        `lanes` is a power of two up to 32. All 32 lanes of the warp must come here together.
+        """
+        known = _literal(lanes)
+        if known is None:
+            return None
+        element = values.dtype
+
+        def codegen(context, builder, signature, arguments):
+            parts = _items(builder, arguments[0], values.count)
+            step = known[0] // 2
+            while step > 0:
+                parts = [
+                    _add(context, builder, element, part,
+                         _exchanged(context, builder, element, part, step))
+                    for part in parts
+                ]  # fmt: skip
+                step //= 2
+            return context.make_tuple(builder, values, parts)
+
+        return values(values, lanes), codegen
+
+    @intrinsic
+    def fold(typingctx, sums, rows):
+        """One number for each of `rows` from its partial sums, halving their number pairwise."""
+        known = _literal(rows)
+        if known is None:
+            return None
+        element = sums.dtype
+        width = sums.count // known[0]
+        result = types.UniTuple(element, known[0])
+
+        def codegen(context, builder, signature, arguments):
+            values = _items(builder, arguments[0], sums.count)
+            folded = []
+            for row in range(known[0]):
+                part = values[row * width : (row + 1) * width]
+                while len(part) > 1:
+                    half = len(part) // 2
+                    part = [
+                        _add(context, builder, element, part[k], part[k + half])
+                        for k in range(half)
+                    ]
+                folded.append(part[0])
+            return context.make_tuple(builder, result, folded)
+
+        return result(sums, rows), codegen
+
+
+__all__ = [
+    "axpy_add",
+    "butterfly",
+    "fold",
+    "gather",
+    "load_vectors",
+    "multiply_add",
+    "put_pieces",
+    "row_starts",
+    "stream_tile",
+    "zeros",
+]

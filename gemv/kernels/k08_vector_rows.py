@@ -1,0 +1,249 @@
+"""Wide loads along the rows, enough of them in flight: the dot side at the memory roofline.
+
+Idea
+    Little's law: what is on its way from memory at any time is rate times latency. A memory that
+    should deliver 4 TB in a second and takes a microsecond to answer has 4 MB on their way, and
+    with a hundred multiprocessors each of them must have asked for 40 KB before the first byte is
+    there. 1024 threads with one float each have asked for 4 KB. So every load is as wide as the
+    hardware has them, 16 bytes, and a thread starts several of them before it uses the first:
+    VECTORS in each of ROWS rows. The rows share the elements of x, loaded once for all of them.
+
+    How many threads a row deserves depends on its length. LANES threads share one: 1 to 32 for
+    short rows, so that a warp reads several whole rows and no lane idles, and whole blocks for
+    long ones. If even that leaves multiprocessors without work, the columns are split over blocks
+    and the last block adds up, in one launch, as two rungs before.
+
+Picture
+    ::
+
+        LANES = 8, ROWS = 2, float32: a warp is 4 groups of 8 lanes, each lane loads 4 columns
+
+        columns         0-3  4-7  ...  28-31 | 32-35 ...
+        row 0           L0   L1   ...  L7    | L0    ...      group 0, first row
+        row 1           L8   L9   ...  L15   | L8    ...      group 1, first row
+        ...
+        row 32          L0   L1   ...  L7                     group 0, second row
+
+        sums            4 for each row of a lane: one for each element of a vector
+                        4 -> 1 in the lane, 8 -> 1 by shuffles, then y
+
+Bytes
+    (m*n + len(x) + len(y) * (1 + [beta != 0])) * itemsize from memory; x comes from L1 or L2,
+    m*n/ROWS elements of it.
+
+Wins
+    A stored along rows (or transposed and stored along columns), any shape.
+
+Loses
+    To the columns rung where memory runs along y. Rows that do not begin at a multiple of 16 bytes
+    are read by narrower loads, as wide as their alignment allows.
+
+Sums
+    Each lane adds element k of its vectors to partial sum k, over every LANES-th vector of its
+    split; then pairwise in the lane, a butterfly over the lanes, the warps of the block in order,
+    and the splits. The order is fixed by shape, alignment and the selection table. Same bits on
+    every run.
+
+Source
+    J. D. C. Little, "A proof for the queuing formula L = lambda W" (1961), on the bytes in
+    flight. Unrolling keeps a tile in registers: S. Collange, "GPU programming: code optimization
+    part 3".
+"""
+
+import numpy as np
+from numba import cuda
+
+from gemv._intrinsics import atomic_inc
+from gemv._problem import MAX_GRID_X, MAX_GRID_Y, Geometry, Launch, ceil_div
+from gemv._vectors import (
+    butterfly,
+    fold,
+    gather,
+    load_vectors,
+    multiply_add,
+    row_starts,
+    stream_tile,
+    zeros,
+)
+from gemv.kernels._base import Kernel, attach, loads_for_one, update
+
+
+def build(spec):
+    number, zero = spec.number, spec.zero
+    CONJUGATE = int(spec.conj)
+    WIDTH, X_WIDTH = spec.widths
+    WIDE_X = X_WIDTH > 0
+    LANES, ROWS = spec["LANES"], spec["ROWS"]
+    # As many bytes in flight when alignment makes the loads narrower.
+    VECTORS = spec["VECTORS"] * loads_for_one(WIDTH, spec.dtype.itemsize)
+    THREADS = max(LANES, spec["THREADS_PER_BLOCK"])
+    GROUPS = THREADS // LANES
+    TILE_ROWS = GROUPS * ROWS
+    WARP_LANES = min(LANES, 32)
+    WARPS_PER_ROW = LANES // WARP_LANES
+    WARPS = max(THREADS // 32, 1)
+    STEP = LANES * WIDTH
+    # Constant indices into tuples of ROWS numbers: 0 again where there are fewer.
+    SECOND, THIRD, FOURTH = (min(k, ROWS - 1) for k in (1, 2, 3))
+    SUMS = ROWS * WIDTH
+
+    def vector_rows(
+        rows, cols, cols_per_split, splits, alpha, a, row_stride, x, incx, beta, y, incy, scratch,
+        counters,
+    ):  # fmt: skip
+        sums = cuda.shared.array((TILE_ROWS, WARPS_PER_ROW), number)
+        parts = cuda.shared.array(WARPS, number)
+        ticket = cuda.shared.array(1, np.uint32)
+        tid = cuda.threadIdx.x
+        lane = tid % LANES
+        group = tid // LANES
+        split = cuda.blockIdx.y
+        begin = split * cols_per_split
+        end = min(cols, begin + cols_per_split)
+        if alpha == 0:
+            end = 0
+        tile = cuda.blockIdx.x
+        first = tile * TILE_ROWS
+        starts = row_starts(first + group, GROUPS, rows - 1, row_stride, ROWS)
+        total = zeros(zero, SUMS)
+        j = begin + lane * WIDTH
+        while j + ((VECTORS - 1) * STEP + WIDTH) <= end:
+            values = stream_tile(a, starts, j, STEP, VECTORS, WIDTH)
+            if WIDE_X:
+                factors = load_vectors(x, j, STEP, VECTORS, WIDTH)
+            else:
+                factors = gather(x, j, STEP, VECTORS, incx, WIDTH)
+            total = multiply_add(total, values, factors, CONJUGATE)
+            j += VECTORS * STEP
+        while j + WIDTH <= end:
+            values = stream_tile(a, starts, j, STEP, 1, WIDTH)
+            if WIDE_X:
+                factors = load_vectors(x, j, STEP, 1, WIDTH)
+            else:
+                factors = gather(x, j, STEP, 1, incx, WIDTH)
+            total = multiply_add(total, values, factors, CONJUGATE)
+            j += STEP
+        while j < end:  # the columns behind the last whole vector: one lane has them
+            values = stream_tile(a, starts, j, 1, 1, 1)
+            total = multiply_add(total, values, gather(x, j, 1, 1, incx, 1), CONJUGATE)
+            j += 1
+        row_sums = butterfly(fold(total, ROWS), WARP_LANES)
+        if WARPS_PER_ROW == 1 and splits == 1:  # no other warp has a share: no barrier
+            if lane == 0:
+                i = first + group
+                if i < rows:
+                    update(alpha, row_sums[0], beta, y, i * incy)
+                if ROWS > 1 and i + GROUPS < rows:
+                    update(alpha, row_sums[SECOND], beta, y, (i + GROUPS) * incy)
+                if ROWS > 2 and i + 2 * GROUPS < rows:
+                    update(alpha, row_sums[THIRD], beta, y, (i + 2 * GROUPS) * incy)
+                if ROWS > 3 and i + 3 * GROUPS < rows:
+                    update(alpha, row_sums[FOURTH], beta, y, (i + 3 * GROUPS) * incy)
+            return
+        if lane % WARP_LANES == 0:
+            warp = lane // WARP_LANES
+            sums[group, warp] = row_sums[0]
+            if ROWS > 1:
+                sums[GROUPS + group, warp] = row_sums[SECOND]
+            if ROWS > 2:
+                sums[2 * GROUPS + group, warp] = row_sums[THIRD]
+            if ROWS > 3:
+                sums[3 * GROUPS + group, warp] = row_sums[FOURTH]
+        cuda.syncthreads()  # all sums are in place
+        for r in range(tid, TILE_ROWS, THREADS):
+            i = first + r
+            if i < rows:
+                row_sum = sums[r, 0]
+                for warp in range(1, WARPS_PER_ROW):
+                    row_sum += sums[r, warp]
+                if splits == 1:
+                    update(alpha, row_sum, beta, y, i * incy)
+                else:
+                    scratch[split * rows + i] = row_sum
+                    cuda.threadfence()  # visible to all blocks before the number is drawn
+        cuda.syncthreads()  # all sums of this block are read, and fenced
+        if splits > 1:
+            if tid == 0:
+                ticket[0] = atomic_inc(counters, tile, splits - 1)
+            cuda.syncthreads()  # the number is known to all threads
+            if ticket[0] == splits - 1:
+                cuda.threadfence()  # the sums are read after the number that promised them
+                for i in range(first, min(first + TILE_ROWS, rows)):
+                    row_sum = zero
+                    for k in range(tid, splits, THREADS):
+                        row_sum += scratch[k * rows + i]
+                    (row_sum,) = butterfly((row_sum,), 32)
+                    if tid % 32 == 0:
+                        parts[tid // 32] = row_sum
+                    cuda.syncthreads()  # whole blocks take this branch: ticket is shared
+                    if tid == 0:
+                        row_sum = parts[0]
+                        for warp in range(1, WARPS):
+                            row_sum += parts[warp]
+                        update(alpha, row_sum, beta, y, i * incy)
+                    cuda.syncthreads()  # parts is read before the next row overwrites it
+
+    return (attach(vector_rows, launch_bounds=(THREADS, spec["MIN_BLOCKS"])),)
+
+
+def accepts(problem):
+    if problem.access != "dot":
+        return "wide loads along the rows need memory to run there with a unit stride"
+    if problem.splits_elements:
+        return "an element of A is not aligned to its own size"
+    if problem.rows > MAX_GRID_X:
+        return f"a block for each tile needs at most {MAX_GRID_X} rows, not {problem.rows}"
+    return None
+
+
+def geometry(problem, device, knobs):
+    lanes, rows = knobs["LANES"], knobs["ROWS"]
+    threads = max(lanes, knobs["THREADS_PER_BLOCK"])
+    tiles = ceil_div(problem.rows, threads // lanes * rows)
+    # One pass of a group; a split is a whole number of them, so that vectors stay aligned.
+    width = problem.widths[0]
+    step = lanes * width * knobs["VECTORS"] * loads_for_one(width, problem.dtype.itemsize)
+    wanted = ceil_div(device.multiprocessors * knobs["BLOCKS_PER_SM"], tiles)
+    splits = max(1, min(wanted, problem.cols // step, MAX_GRID_Y))
+    cols_per_split = ceil_div(ceil_div(problem.cols, splits), step) * step
+    splits = ceil_div(problem.cols, cols_per_split)
+    return Geometry(
+        (Launch((tiles, splits, 1), (threads, 1, 1)),),
+        sizes={"splits": splits, "cols_per_split": cols_per_split},
+        scratch=splits * problem.rows if splits > 1 else 0,
+        counters=tiles if splits > 1 else 0,
+    )
+
+
+def tile(knobs):
+    threads = max(knobs["LANES"], knobs["THREADS_PER_BLOCK"])
+    return threads // knobs["LANES"] * knobs["ROWS"], 4 * knobs["LANES"]
+
+
+KERNEL = Kernel(
+    name="vector_rows",
+    rung=8,
+    build=build,
+    geometry=geometry,
+    tile=tile,
+    wide=True,
+    accepts=accepts,
+    # LANES and THREADS_PER_BLOCK are powers of two; more than 32 LANES are a whole block.
+    knobs={
+        "LANES": 256,
+        "ROWS": 1,
+        "VECTORS": 4,
+        "THREADS_PER_BLOCK": 256,
+        "BLOCKS_PER_SM": 4,
+        "MIN_BLOCKS": 2,
+    },
+    small_knobs={
+        "LANES": 4,
+        "ROWS": 2,
+        "VECTORS": 2,
+        "THREADS_PER_BLOCK": 32,
+        "BLOCKS_PER_SM": 4,
+        "MIN_BLOCKS": 1,
+    },
+    doc=__doc__,
+)
