@@ -11,21 +11,38 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from gemv._api import Explanation, cgemv, dgemv, explain, gemv, sgemv, zgemv
-    from gemv._backend import backend, use_backend
+    from gemv._api import (
+        Explanation,
+        cgemv,
+        dgemv,
+        explain,
+        gemv,
+        plan,
+        precompile,
+        sgemv,
+        zgemv,
+    )
+    from gemv._backend import BackendError, backend, use_backend
+    from gemv._coefficients import Coefficients
     from gemv._host import HostFallbackWarning
+    from gemv._plan import Plan
     from gemv._trace import trace
 
 __version__ = "0.1.0"
 
 __all__ = [
+    "BackendError",
+    "Coefficients",
     "Explanation",
     "HostFallbackWarning",
+    "Plan",
     "backend",
     "cgemv",
     "dgemv",
     "explain",
     "gemv",
+    "plan",
+    "precompile",
     "sgemv",
     "trace",
     "use_backend",
@@ -34,13 +51,17 @@ __all__ = [
 
 _HOME = {
     "BackendError": "gemv._backend",
+    "Coefficients": "gemv._coefficients",
     "Explanation": "gemv._api",
     "HostFallbackWarning": "gemv._host",
+    "Plan": "gemv._plan",
     "backend": "gemv._backend",
     "cgemv": "gemv._api",
     "dgemv": "gemv._api",
     "explain": "gemv._api",
     "gemv": "gemv._api",
+    "plan": "gemv._api",
+    "precompile": "gemv._api",
     "sgemv": "gemv._api",
     "trace": "gemv._trace",
     "use_backend": "gemv._backend",

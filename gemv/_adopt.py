@@ -1,20 +1,19 @@
 """Arrays of any library as Operands: metadata only, nothing is copied, moved or launched.
 
-Libraries are recognised by the protocols and attributes of their arrays and never imported.
-Adding one is adding a line to :data:`_DEVICE_KINDS` and the function it names.
+What is known of each library's device arrays is in :mod:`gemv._arrays`; none of them is imported.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
+from gemv import _arrays, _backend, _dlpack
 from gemv._check import describe, type_error, value_error
 
-_RANK = {"a": 2, "x": 1, "y": 1}
+_RANK = {"a": 2, "x": 1, "y": 1, "alpha": 0, "beta": 0}
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +38,17 @@ class Operand:
     owner : Any
         What keeps the memory alive: the host array, or the device array.
     stream : int or None
-        Stream on which the exporter may still be working on it.
+        Stream that the array itself names, on which its exporter may still be working on it.
+    device : int or None
+        Ordinal of the GPU that it lives on; None for host memory and in the simulator.
+    conj, neg : bool
+        Whether the values are the conjugates, the negatives, of what lies in memory.
+    origin : Any
+        The object that was passed.
+    keep : Any
+        What has to live, besides the owner, until the memory has been read.
+    resolve : bool
+        Whether a contiguous copy of `origin` is meant, conjugated if `conj`.
     """
 
     kind: str
@@ -50,6 +59,17 @@ class Operand:
     readonly: bool
     owner: Any
     stream: int | None = None
+    device: int | None = None
+    conj: bool = False
+    neg: bool = False
+    origin: Any = None
+    keep: Any = None
+    resolve: bool = False
+
+    @property
+    def exporter(self) -> _arrays.Library:
+        """What is known of the library of a device operand."""
+        return _arrays.BY_NAME[self.kind]
 
     @property
     def on_host(self) -> bool:
@@ -76,8 +96,12 @@ def adopt(routine: str, name: str, obj: Any, dtype: np.dtype | None) -> Operand:
     ValueError
         For a wrong number of dimensions.
     """
-    if is_device_array(obj):
-        return _adopt_device(routine, name, obj, dtype)
+    try:
+        library = _arrays.exporter_of(obj)
+    except _arrays.Refusal as refusal:
+        raise type_error(routine, name, f"{name} {refusal}") from None
+    if library is not None:
+        return _adopt_device(routine, name, obj, library, dtype)
     return _adopt_host(routine, name, obj, dtype)
 
 
@@ -85,7 +109,8 @@ def where(operand: Operand) -> str:
     """Where an operand lives, in words for error texts."""
     if operand.on_host:
         return "in host memory"
-    return f"on the device ({operand.kind})"
+    gpu = "the device" if operand.device is None else f"cuda:{operand.device}"
+    return f"on {gpu} ({operand.kind})"
 
 
 # Host memory ---------------------------------------------------------------------------------
@@ -113,6 +138,7 @@ def _adopt_host(routine: str, name: str, obj: Any, dtype: np.dtype | None) -> Op
         pointer=array.__array_interface__["data"][0],
         readonly=not array.flags.writeable,
         owner=array,
+        origin=obj,
     )
 
 
@@ -129,7 +155,7 @@ def _as_ndarray(routine: str, name: str, obj: Any) -> np.ndarray:
     if obj is None or isinstance(obj, (str, bytes, bytearray, set, frozenset, dict)):
         raise type_error(routine, name, f"{name} must be an array, got {describe(obj)}")
     try:
-        return np.asarray(obj)
+        return np.asarray(_arrays.host_array(obj))
     except Exception as error:
         raise type_error(
             routine, name, f"{name} cannot be read as an array of numbers: {error}"
@@ -197,26 +223,18 @@ def result_like(operand: Operand, dtype: np.dtype) -> np.ndarray:
 
 def is_device_array(obj: Any) -> bool:
     """Whether `obj` exports device memory."""
-    if type(obj) is np.ndarray or type(obj) is list:
-        return False
-    return hasattr(obj, "__cuda_array_interface__") or hasattr(obj, "__cuda_ndarray__")
+    try:
+        return _arrays.exporter_of(obj) is not None
+    except _arrays.Refusal:  # one that adopt() has something to say about
+        return True
 
 
-def _adopt_device(routine: str, name: str, obj: Any, dtype: np.dtype | None) -> Operand:
-    library = type(obj).__module__
-    for prefix, adopt_kind in _DEVICE_KINDS.items():
-        if library == prefix or library.startswith(prefix + "."):
-            operand = adopt_kind(routine, name, obj)
-            break
-    else:
-        raise type_error(
-            routine,
-            name,
-            f"{name} is a {library}.{type(obj).__name__}, a kind of device array that is not"
-            f" supported yet; numba.cuda.as_cuda_array({name}) gives a view that is",
-        )
+def _adopt_device(
+    routine: str, name: str, obj: Any, library: _arrays.Library, dtype: np.dtype | None
+) -> Operand:
+    operand = _device_operand(routine, name, obj, library)
     if len(operand.shape) != _RANK[name]:
-        rank = "two dimensions" if name == "a" else "one dimension"
+        rank = ("no dimension", "one dimension", "two dimensions")[_RANK[name]]
         raise value_error(routine, name, f"{name} must have {rank}, got shape {operand.shape}")
     if dtype is not None and operand.dtype != dtype:
         raise type_error(
@@ -228,62 +246,45 @@ def _adopt_device(routine: str, name: str, obj: Any, dtype: np.dtype | None) -> 
     return operand
 
 
-def _adopt_numba(routine: str, name: str, obj: Any) -> Operand:
-    fake = getattr(obj, "_ary", None)
-    if isinstance(fake, np.ndarray):
-        # Numba's simulator: a wrapper around host memory.
-        return Operand(
-            kind="numba",
-            dtype=fake.dtype,
-            shape=fake.shape,
-            strides=_in_elements(routine, name, fake.strides, fake.dtype),
-            pointer=fake.__array_interface__["data"][0],
-            readonly=not fake.flags.writeable,
-            owner=fake,
-        )
-    # Its interface calls broadcast arrays contiguous and leaves their zero strides out.
-    return _from_interface(routine, name, obj, "numba", getattr(obj, "strides", None))
-
-
-def _from_interface(
-    routine: str, name: str, obj: Any, kind: str, byte_strides: tuple[int, ...] | None = None
-) -> Operand:
-    """An operand from ``__cuda_array_interface__``, version 2 or 3."""
-    interface = obj.__cuda_array_interface__
-    version = interface.get("version", 0)
-    if version < 2:
-        raise type_error(
-            routine, name, f"{name} has a CUDA array interface of version {version}, not 2 or 3"
-        )
-    if interface.get("mask") is not None:
-        raise type_error(
-            routine, name, f"{name} is a masked device array, and a mask cannot be honoured"
-        )
-    dtype = np.dtype(interface["typestr"])
-    shape = tuple(interface["shape"])
-    if byte_strides is None:
-        byte_strides = interface.get("strides")
-    pointer, readonly = interface["data"]
-    if pointer and pointer % dtype.alignment:
+def _device_operand(routine: str, name: str, obj: Any, library: _arrays.Library) -> Operand:
+    try:
+        view = library.read(obj)
+    except _arrays.Refusal as refusal:
+        raise type_error(routine, name, f"{name} {refusal}") from None
+    dtype = view.dtype
+    if view.pointer and view.pointer % dtype.alignment:
         raise type_error(
             routine,
             name,
-            f"{name} starts at address {pointer:#x}, which is not aligned for {dtype},"
+            f"{name} starts at address {view.pointer:#x}, which is not aligned for {dtype},"
             " and device arrays are never copied",
         )
+    owner, device = obj, view.device
+    if isinstance(view.keep, np.ndarray):
+        owner = view.keep
+    elif _backend.backend() == "simulator":
+        # Its device memory is host memory, whoever exports it.
+        owner = _addresses_as(view, np.dtype(dtype).str)
+    elif device is None and view.pointer and _backend.backend() == "cuda":
+        device = _backend.engine().device_of(view.pointer)
     return Operand(
-        kind=kind,
+        kind=library.name,
         dtype=dtype,
-        shape=shape,
+        shape=tuple(view.shape),
         strides=(
-            _c_strides(shape)
-            if byte_strides is None
-            else _in_elements(routine, name, tuple(byte_strides), dtype)
+            _c_strides(view.shape)
+            if view.strides is None
+            else _in_elements(routine, name, tuple(view.strides), dtype)
         ),
-        pointer=pointer or 0,
-        readonly=bool(readonly),
-        owner=obj,
-        stream=interface.get("stream"),
+        pointer=view.pointer,
+        readonly=view.readonly,
+        owner=owner,
+        stream=view.stream,
+        device=device,
+        conj=view.conj,
+        neg=view.neg,
+        origin=obj,
+        keep=view.keep,
     )
 
 
@@ -308,15 +309,8 @@ def _in_elements(
     return tuple(stride // dtype.itemsize for stride in byte_strides)
 
 
-#: Where device arrays of a library are read, by the package their class comes from.
-_DEVICE_KINDS: dict[str, Callable[[str, str, Any], Operand]] = {
-    "numba": _adopt_numba,
-    "numba_cuda": _adopt_numba,
-}
-
-
 def on_device(array: Any) -> Operand:
-    """The operand of an array that the engine made: contiguous, ours alone."""
+    """The operand of an array that was made for this call: contiguous, ours alone."""
     if isinstance(array, np.ndarray):
         # The simulator's device memory is host memory.
         return Operand(
@@ -327,8 +321,14 @@ def on_device(array: Any) -> Operand:
             pointer=array.__array_interface__["data"][0],
             readonly=False,
             owner=array,
+            origin=array,
         )
-    return _adopt_numba("gemv", "a", array)
+    if isinstance(array, _dlpack.Export):
+        array = array.array
+    library = _arrays.exporter_of(array)
+    if library is None:
+        raise TypeError(f"gemv: {type(array).__name__} is no device array")
+    return _device_operand("gemv", "y", array, library)
 
 
 #: How long to search for a shared element of two interleaved arrays before giving up.
@@ -381,14 +381,28 @@ def _addresses(
     else:
         pointer = operand.pointer + offset * itemsize
         byte_strides = tuple(stride * itemsize for stride in strides)
-    return np.asarray(
-        _Addresses(
-            {
-                "version": 3,
-                "shape": shape,
-                "typestr": f"|V{itemsize}",
-                "data": (pointer, True),
-                "strides": byte_strides,
-            }
-        )
-    )
+    return _array_at(pointer, shape, byte_strides, f"|V{itemsize}", readonly=True)
+
+
+def _addresses_as(view: _arrays.View, typestr: str) -> np.ndarray:
+    """The array of a view whose pointer the host may follow: in the simulator, any."""
+    if not view.pointer:
+        return np.zeros(view.shape, typestr)
+    return _array_at(view.pointer, view.shape, view.strides, typestr, view.readonly)
+
+
+def _array_at(
+    pointer: int,
+    shape: tuple[int, ...],
+    strides: tuple[int, ...] | None,
+    typestr: str,
+    readonly: bool,
+) -> np.ndarray:
+    interface = {
+        "version": 3,
+        "shape": shape,
+        "typestr": typestr,
+        "data": (pointer, readonly),
+        "strides": strides,
+    }
+    return np.asarray(_Addresses(interface))

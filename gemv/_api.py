@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from gemv import _adopt, _backend, _host
+from gemv import _adopt, _arrays, _backend, _dlpack, _fast, _host
 from gemv._adopt import Operand, adopt
 from gemv._check import (
     check,
@@ -24,6 +24,9 @@ from gemv._check import (
     value_error,
     y_length,
 )
+from gemv._coefficients import Coefficients, homes_of
+from gemv._fast import CALLS, Miss
+from gemv._plan import Plan
 from gemv._problem import DTYPES, PREFIXES, Launch, Problem
 
 _Function = TypeVar("_Function", bound=Callable[..., Any])
@@ -112,6 +115,8 @@ class _Call:
     incy: int
     in_place: bool
     nothing: str | None
+    homes: tuple[str, str]
+    owner: Coefficients | None
 
     @property
     def on_host(self) -> bool:
@@ -132,6 +137,7 @@ def _bind(
     incy: Any,
     trans: Any,
     overwrite_y: Any,
+    coefficients: Any,
 ) -> _Call:
     """Read the arguments and check them: no copy, no allocation, no launch."""
     trans = transposition(routine, trans)
@@ -140,23 +146,35 @@ def _bind(
     offx = integer(routine, "offx", offx)
     offy = integer(routine, "offy", offy)
     overwrite = flag(routine, "overwrite_y", overwrite_y)
-    alpha = number(routine, "alpha", alpha)
-    beta = number(routine, "beta", beta)
+    alpha = _number_or_operand(routine, "alpha", alpha, dtype)
+    beta = _number_or_operand(routine, "beta", beta, dtype)
+    on_device = isinstance(alpha, Operand), isinstance(beta, Operand)
+    homes = homes_of(routine, coefficients, on_device)
+    owner = coefficients if isinstance(coefficients, Coefficients) else None
 
     operand_a = adopt(routine, "a", a, dtype)
     operand_x = adopt(routine, "x", x, dtype)
     operand_y = None if y is None else adopt(routine, "y", y, dtype)
-    _check_places(routine, operand_a, operand_x, operand_y)
+    _check_places(routine, operand_a, operand_x, operand_y, alpha, beta)
     if dtype is None:
         dtype = _common_dtype(routine, alpha, operand_a, operand_x, beta, operand_y)
-    alpha = coefficient(routine, "alpha", alpha, dtype)
-    beta = coefficient(routine, "beta", beta, dtype)
+    if not on_device[0]:
+        alpha = coefficient(routine, "alpha", alpha, dtype)
+    if not on_device[1]:
+        beta = coefficient(routine, "beta", beta, dtype)
 
     in_place = (
         overwrite
         and operand_y is not None
-        and (not operand_y.on_host or _adopt.writable_in_place(operand_y, dtype))
+        and (
+            _adopt.writable_in_place(operand_y, dtype)
+            if operand_y.on_host
+            else not operand_y.exporter.immutable
+        )
     )
+    factors = _Factors(routine, alpha, beta)
+    operand_x = factors.fold(operand_a, operand_x, operand_y if in_place else None)
+    alpha, beta = factors.alpha, factors.beta
     problem = check(
         routine,
         dtype,
@@ -172,13 +190,15 @@ def _bind(
         incy,
         trans,
     )
+    if factors.conjugate_a:
+        problem = dataclasses.replace(problem, conj=not problem.conj)
     if in_place and operand_y is not None:
-        _check_overwrite(routine, problem, operand_a, operand_x, operand_y)
+        _check_overwrite(routine, problem, operand_a, operand_x, operand_y, alpha, beta)
 
     nothing = None
     if problem.rows == 0 or problem.cols == 0:
         nothing = f"A of shape {operand_a.shape} is empty"
-    elif alpha == 0 and beta == 1:
+    elif owner is None and not any(on_device) and alpha == 0 and beta == 1:
         nothing = "alpha is 0 and beta is 1"
     return _Call(
         routine=routine,
@@ -195,13 +215,74 @@ def _bind(
         incy=incy,
         in_place=in_place,
         nothing=nothing,
+        homes=homes,
+        owner=owner,
     )
 
 
-def _check_places(routine: str, a: Operand, x: Operand, y: Operand | None) -> None:
+class _Factors:
+    """alpha and beta, with the signs and conjugations folded in that operands only promise.
+
+    A tensor may be the negative or the conjugate of what lies in memory. With Y, A, X for the
+    memory of y, a and x, ``conj(Y) := alpha*A*X + beta*conj(Y)`` is
+    ``Y := conj(alpha)*conj(A)*conj(X) + conj(beta)*Y``, and signs go into alpha.
+    """
+
+    def __init__(self, routine: str, alpha: Any, beta: Any) -> None:
+        self.routine = routine
+        self.alpha = alpha
+        self.beta = beta
+        self.conjugate_a = False
+
+    def fold(self, a: Operand, x: Operand, y: Operand | None) -> Operand:
+        """Take what a, x and a y to be overwritten promise; x as it has to be read."""
+        flip = y is not None and y.conj
+        self.conjugate_a = a.conj != flip
+        conjugate_x = x.conj != flip
+        negative = a.neg != (y is not None and y.neg)
+        if conjugate_x:
+            # The one promise that a kernel cannot keep: its x is written out first, contiguous.
+            x = dataclasses.replace(x, strides=(1,), resolve=True, conj=flip, neg=False)
+        else:
+            negative ^= x.neg
+        if (flip or negative) and isinstance(self.alpha, Operand):
+            raise type_error(
+                self.routine,
+                "alpha",
+                "alpha is a device array, and an operand is a lazy negative or conjugate: call"
+                " resolve_neg() and resolve_conj() on a, x and y first",
+            )
+        if flip:
+            self.alpha = self.alpha.conjugate()
+            self.beta = self.beta.conjugate()
+        if negative:
+            self.alpha = -self.alpha
+        return x
+
+
+def _number_or_operand(routine: str, name: str, value: Any, dtype: np.dtype | None) -> Any:
+    """alpha or beta: a number, or the operand of a 0-d device array."""
+    if isinstance(value, (int, float, complex)) or not _adopt.is_device_array(value):
+        return number(routine, name, value)
+    return _adopt.adopt(routine, name, value, dtype)
+
+
+def _check_places(
+    routine: str, a: Operand, x: Operand, y: Operand | None, alpha: Any, beta: Any
+) -> None:
     """Host and device operands do not mix: a copy nobody asked for would be hidden in the call."""
-    for name, operand in (("x", x), ("y", y)):
-        if operand is not None and operand.kind != a.kind:
+    for name, factor in (("alpha", alpha), ("beta", beta)):
+        if isinstance(factor, Operand) and a.on_host:
+            raise type_error(
+                routine,
+                name,
+                f"a is {_adopt.where(a)} but {name} is {_adopt.where(factor)};"
+                " with host arrays alpha and beta must be numbers",
+            )
+    for name, operand in (("x", x), ("y", y), ("alpha", alpha), ("beta", beta)):
+        if isinstance(operand, Operand) and (
+            operand.on_host != a.on_host or _on_other_device(a, operand)
+        ):
             raise type_error(
                 routine,
                 name,
@@ -210,12 +291,19 @@ def _check_places(routine: str, a: Operand, x: Operand, y: Operand | None) -> No
             )
 
 
+def _on_other_device(a: Operand, operand: Operand) -> bool:
+    # None: empty, or memory that the driver does not know the place of.
+    return None not in (a.device, operand.device) and a.device != operand.device
+
+
 def _common_dtype(
     routine: str, alpha: Any, a: Operand, x: Operand, beta: Any, y: Operand | None
 ) -> np.dtype:
     """The dtype that the generic routine computes in; see the Notes of :func:`gemv`."""
     named = [("a", a), ("x", x)] + ([("y", y)] if y is not None else [])
     if not a.on_host:
+        factors = (("alpha", alpha), ("beta", beta))
+        named += [(name, factor) for name, factor in factors if isinstance(factor, Operand)]
         for name, operand in named:
             if operand.dtype not in PREFIXES:
                 known = ", ".join(map(str, PREFIXES))
@@ -250,7 +338,9 @@ def _common_dtype(
     return dtype
 
 
-def _check_overwrite(routine: str, problem: Problem, a: Operand, x: Operand, y: Operand) -> None:
+def _check_overwrite(
+    routine: str, problem: Problem, a: Operand, x: Operand, y: Operand, alpha: Any, beta: Any
+) -> None:
     """Refuse to overwrite a y whose elements somebody else reads or owns."""
     if y.readonly:
         raise value_error(routine, "y", "y is read-only, so overwrite_y=1 cannot write to it")
@@ -272,9 +362,16 @@ def _check_overwrite(routine: str, problem: Problem, a: Operand, x: Operand, y: 
         raise value_error(
             routine, "y", "y overlaps a in memory, so overwrite_y=1 would change a on the way"
         )
+    for name, factor in (("alpha", alpha), ("beta", beta)):
+        if isinstance(factor, Operand) and _adopt.overlap(target, _adopt.matrix_view(factor)):
+            raise value_error(
+                routine,
+                "y",
+                f"y overlaps {name} in memory, so overwrite_y=1 would change {name} on the way",
+            )
 
 
-def _execute(call: _Call, kernel: str | None, stream: Any) -> Any:
+def _execute(call: _Call, kernel: str | None, stream: Any, key: tuple | None = None) -> Any:
     """Compute a bound call and give y back in the kind that came in."""
     if call.on_host and stream is not None:
         raise ValueError(
@@ -283,7 +380,7 @@ def _execute(call: _Call, kernel: str | None, stream: Any) -> Any:
         )
     if call.on_host:
         return _execute_host_arrays(call, kernel)
-    return _execute_device_arrays(call, kernel, stream)
+    return _execute_device_arrays(call, kernel, stream, key)
 
 
 def _execute_host_arrays(call: _Call, kernel: str | None) -> Any:
@@ -302,8 +399,11 @@ def _execute_host_arrays(call: _Call, kernel: str | None) -> Any:
         result = y.owner
     else:
         result = _adopt.result_like(y, dtype)
+    given = _arrays.host_result(call.a.origin, result)
+    if call.in_place and given is not result:
+        given = call.y_object  # a tensor that shares its memory with result
     if call.nothing is not None:
-        return result
+        return given
 
     # Only the stretch of x and y that the increments reach is moved.
     reach_x = call.offx + (problem.cols - 1) * abs(problem.incx) + 1
@@ -311,6 +411,8 @@ def _execute_host_arrays(call: _Call, kernel: str | None) -> Any:
     flat_y = np.asarray(result).reshape(-1)[call.offy : reach_y]
     a = _adopt.host_copy(call.a, dtype)
     x = _adopt.host_copy(call.x, dtype)[call.offx : reach_x]
+    if call.owner is not None:
+        call.owner.note(call.alpha, call.beta)
     if not on_engine:
         used_x, used_y = x[:: abs(problem.incx)], flat_y[:: abs(problem.incy)]
         used_x = used_x if problem.incx > 0 else used_x[::-1]
@@ -318,7 +420,7 @@ def _execute_host_arrays(call: _Call, kernel: str | None) -> Any:
         used_y[:] = _host.run(
             call.blas_name, problem.trans, call.alpha, a, used_x, call.beta, used_y
         )
-        return result
+        return given
 
     problem = dataclasses.replace(
         problem, x_offset=problem.x_offset - call.offx, y_offset=problem.y_offset - call.offy
@@ -326,7 +428,8 @@ def _execute_host_arrays(call: _Call, kernel: str | None) -> Any:
     if y is None:
         # All zeros: nothing to upload, and no gaps between the elements either.
         problem = dataclasses.replace(problem, incy=1, y_offset=0)
-    choice, engine = _select(problem, kernel)
+    problem = problem.at(0, 0)  # as the copies will be: aligned for any load
+    choice, engine = _select(problem, kernel, call.homes)
     on_device = _adopt.on_device
     device_a, device_x = engine.to_device(a), engine.to_device(x)
     device_y = engine.zeros(problem.rows, dtype) if y is None else engine.to_device(flat_y)
@@ -338,6 +441,7 @@ def _execute_host_arrays(call: _Call, kernel: str | None) -> Any:
         on_device(device_x),
         call.beta,
         on_device(device_y),
+        owner=call.owner,
     )
     if y is None:
         used_y = flat_y[:: abs(call.incy)] if problem.rows > 1 else flat_y
@@ -345,50 +449,238 @@ def _execute_host_arrays(call: _Call, kernel: str | None) -> Any:
         used_y[:] = engine.to_host(device_y)
     else:
         flat_y[:] = engine.to_host(device_y)
-    return result
+    return given
 
 
-def _execute_device_arrays(call: _Call, kernel: str | None, stream: Any) -> Any:
-    problem, y = call.problem, call.y
+def _execute_device_arrays(
+    call: _Call, kernel: str | None, stream: Any, key: tuple | None = None
+) -> Any:
+    problem = call.problem
     if call.nothing is not None and call.in_place:
         return call.y_object
     if _backend.backend() == "host":
         raise _device_arrays_on_host(call)
     engine = _backend.engine()
-    if stream is None:
-        stream = _stream_of_operands(call)
-    choice = None if call.nothing is not None else _select(problem, kernel)[0]
-    if y is not None and call.in_place:
-        target, result = y, None
-    else:
-        if y is None:
-            length = y_length(problem.rows, call.offy, call.incy)
-            result = engine.zeros(length, problem.dtype, stream=stream)
+    with engine.on(call.a.device):
+        # Before anything is enqueued, so that an error leaves nothing behind.
+        problem = _placed(call)
+        choice = None if call.nothing is not None else _select(problem, kernel, call.homes)[0]
+        order = _Order(call, engine, stream)
+        x, made = call.x, None
+        if x.resolve:
+            x = _adopt.on_device(x.exporter.resolved(x.origin, x.conj))
+            order.uses(x)
+        if call.y is not None and call.in_place:
+            target = call.y
         else:
-            result = engine.copy(y, stream=stream)
-        target = _adopt.on_device(result)
-    if choice is not None:
-        engine.run(choice, problem, call.alpha, call.a, call.x, call.beta, target, stream=stream)
-    return call.y_object if result is None else engine.wrap(result)
+            made = _make_y(call, engine, order)
+            target = made.operand
+        order.before()
+        if made is not None:
+            made.fill(engine, order.stream)
+        if choice is not None:
+            engine.run(
+                choice,
+                problem,
+                call.alpha,
+                call.a,
+                x,
+                call.beta,
+                target,
+                stream=order.stream,
+                owner=call.owner,
+            )
+        order.after()
+        result = call.y_object if made is None else made.finish(engine, order.stream)
+        if engine.name == "cuda":
+            _fast.meet(call.a.kind)
+            if key is not None and choice is not None and order.plain:
+                _fast.remember(key, engine, choice, call)
+    return result
 
 
-def _stream_of_operands(call: _Call) -> int | None:
-    """The stream that orders this call after pending work on its operands, if there is any."""
-    operands = (call.a, call.x, call.y)
-    streams = sorted({o.stream for o in operands if o is not None and o.stream is not None})
-    if len(streams) > 1:
-        from numba import cuda
+class _Order:
+    """On which stream a call runs, and what it has to wait for and to keep alive.
 
-        for other in streams[1:]:
-            cuda.external_stream(other).synchronize()
-    return streams[0] if streams else None
+    It runs on the stream that the caller names, or on the one that the library of `a` works on.
+    Streams on which other operands are worked on are joined by events: ahead of the call, and if
+    the caller named no stream, so that nobody but us knows of it, after it as well.
+    """
+
+    def __init__(self, call: _Call, engine: Any, stream: Any) -> None:
+        self._engine = engine
+        self._routine = call.routine
+        self._named = stream is not None
+        self._operands = [
+            (name, operand)
+            for name, operand in (
+                ("a", call.a), ("x", call.x), ("y", call.y),
+                ("alpha", call.alpha), ("beta", call.beta),
+            )
+            if isinstance(operand, Operand)
+        ]  # fmt: skip
+        own = self._producer(call.a)
+        if stream is not None:
+            self.stream = _handle(stream)
+        else:
+            self.stream = engine.default_stream() if own is None else own
+        self._others: dict[int, str] = {}
+        for name, operand in self._operands:
+            self._join(name, operand)
+        self._exports = [o for _, o in self._operands if o.exporter.ordered_by_export]
+        self.capture = None
+        if self._others or self._exports:
+            self._check_captures()
+        self.plain = not self._others and not self._exports
+
+    def _producer(self, operand: Operand) -> int | None:
+        if operand.stream is not None:
+            return 0 if operand.stream == 1 else operand.stream
+        return None if operand.device is None else operand.exporter.current_stream(operand.device)
+
+    def _join(self, name: str, operand: Operand) -> None:
+        producer = self._producer(operand)
+        if producer is not None and producer != self.stream:
+            self._others.setdefault(producer, name)
+
+    def _check_captures(self) -> None:
+        capture = self.capture_here()
+        for other, name in self._others.items():
+            theirs = self._engine.capture_of(other)
+            if getattr(theirs, "identity", None) == getattr(capture, "identity", None):
+                continue
+            inside, outside = (f"{other:#x} of {name}", f"{self.stream:#x} of this call")
+            if theirs is None:
+                inside, outside = outside, inside
+            raise ValueError(
+                f"{self._routine}: stream {inside} is being captured into a graph, but stream"
+                f" {outside} is neither captured nor joined to that capture, so the graph could"
+                " not wait for it"
+            )
+        if capture is not None and self._exports:
+            raise TypeError(
+                f"{self._routine}: arrays of kind {self._exports[0].kind} cannot be used while a"
+                " stream is captured: only their library can order work on them"
+            )
+
+    def capture_here(self) -> Any:
+        """The capture that the call's stream is part of, or None."""
+        return self._engine.capture_of(self.stream)
+
+    def uses(self, operand: Operand) -> None:
+        """The call also uses an array that was made for it."""
+        self._operands.append(("y", operand))
+        self._join("y", operand)
+
+    def before(self) -> None:
+        """Let the call come after pending work on its operands."""
+        for other in self._others:
+            self._engine.wait(self.stream, other)
+        self._capsules = [
+            _dlpack.export(operand.origin, self.stream or 1) for operand in self._exports
+        ]
+
+    def after(self) -> None:
+        """Let memory live, and later work wait, until the call is done."""
+        if self._named:
+            if self._others and self.capture_here() is None:
+                self._keep([o for _, o in self._operands if self._producer(o) != self.stream])
+        else:
+            for other in self._others:
+                self._engine.wait(other, self.stream)
+        loose = [o.origin for _, o in self._operands if o.kind == "cuda_array_interface"]
+        if (self._capsules or loose) and self._engine.name == "cuda":
+            if self.capture_here() is None:
+                self._engine.held.hold((self._capsules, loose), self.stream)
+
+    def _keep(self, operands: list[Operand]) -> None:
+        if self._engine.name != "cuda":
+            return
+        untold = [
+            operand.origin
+            for operand in operands
+            if not operand.exporter.record(operand.origin, self.stream, operand.device or 0)
+        ]
+        if untold:
+            self._engine.held.hold(untold, self.stream)
 
 
-def _select(problem: Problem, kernel: str | None) -> tuple[Any, Any]:
+@dataclass(slots=True)
+class _Made:
+    """A y that is made for the call: of zeros, or a copy of the y that was passed."""
+
+    array: Any
+    operand: Operand
+    source: Operand | None
+
+    def fill(self, engine: Any, stream: int) -> None:
+        """Enqueue its first values."""
+        if self.source is not None:
+            engine.copy(self.source, self.operand, stream)
+        elif engine.name == "cuda":
+            nbytes = self.operand.shape[0] * self.operand.dtype.itemsize
+            engine.clear(self.operand.pointer, nbytes, stream)
+
+    def finish(self, engine: Any, stream: int) -> Any:
+        """The array as the caller gets it."""
+        if not isinstance(self.array, _dlpack.Export):
+            return self.array if engine.name == "cuda" else engine.wrap(self.array)
+        self.array.before_export = lambda consumer: engine.wait(consumer, stream)
+        return _arrays.Jax.finish(self.array)
+
+
+def _make_y(call: _Call, engine: Any, order: _Order) -> _Made:
+    """A new y in the kind and on the device that A is on; nothing is in it yet."""
+    problem, y, a = call.problem, call.y, call.a
+    if y is None:
+        length = y_length(problem.rows, call.offy, call.incy)
+    else:
+        length = y.shape[0]
+    if engine.name == "simulator":
+        zeros = engine.zeros(length, problem.dtype)
+        return _Made(zeros, _adopt.on_device(zeros), y)
+    library = a.exporter
+    if not library.allocates_in_capture and order.capture_here() is not None:
+        raise RuntimeError(
+            f"{call.routine}: a stream is being captured, where no {library.name} array can be"
+            " made for the result: pass y and overwrite_y=1"
+        )
+    if y is not None and (y.conj or y.neg):
+        array = y.exporter.resolved(y.origin, False)
+        operand = _adopt.on_device(array)
+        order.uses(operand)
+        return _Copied(array, operand, None)
+    array = library.empty(a.origin, length, problem.dtype, a.device or 0)
+    operand = _adopt.on_device(array)
+    order.uses(operand)
+    return _Made(array, operand, y)
+
+
+class _Copied(_Made):
+    """A y whose first values its library has written already."""
+
+    def fill(self, engine: Any, stream: int) -> None:
+        """Nothing is left to do."""
+
+
+def _placed(call: _Call) -> Problem:
+    """The problem of a call with device arrays, with what their addresses allow."""
+    return call.problem.at(call.a.pointer, 0 if call.x.resolve else call.x.pointer)
+
+
+def _handle(stream: Any) -> int:
+    if _backend.backend() != "cuda":
+        return 0
+    from gemv._launch import stream_handle
+
+    return stream_handle(stream)
+
+
+def _select(problem: Problem, kernel: str | None, homes: tuple[str, str]) -> tuple[Any, Any]:
     from gemv._select import select
 
     engine = _backend.engine()
-    return select(problem, engine.device(), kernel=kernel), engine
+    return select(problem, engine.device(), kernel=kernel, homes=homes), engine
 
 
 def _refuse_kernel(call: _Call, kernel: str | None) -> None:
@@ -420,14 +712,15 @@ def _announce_fallback(stacklevel: int) -> None:
 _PARAMETERS = """
     Parameters
     ----------
-    alpha : number
-        Factor of the product.
+    alpha : number or device array of shape ()
+        Factor of the product. A 0-d device array, for device operands only, is read by the
+        kernel when it runs, and has their dtype.
     a : array of shape (m, n)
         The matrix, of any strides. Let ``op(a)`` be of shape (rows, cols).
     x : array of shape (offx + 1 + (cols - 1)*abs(incx),) or longer
         The vector to multiply.
-    beta : number, optional
-        Factor of y. Zero, the default, does not read y, so a NaN there is overwritten.
+    beta : number or device array of shape (), optional
+        Factor of y, as alpha. Zero, the default, does not read y, so a NaN there is overwritten.
     y : array of shape (offy + 1 + (rows - 1)*abs(incy),) or longer, optional
         The vector to add to. By default zeros of just that length; its elements outside the
         result, before `offy` and between increments, keep their values.
@@ -445,6 +738,11 @@ _PARAMETERS = """
     stream : stream, optional
         Stream to enqueue on, for device arrays only: an int, or an object of Numba, CuPy or
         PyTorch. By default the one that the arrays are bound to, or the default stream.
+    coefficients : {"arguments", "constant", "pointer"} or Coefficients, optional
+        Where the kernel finds alpha and beta, with the same result: among its arguments, the
+        default for numbers; in a slot of a constant-memory symbol, a fresh one or that of a
+        :class:`Coefficients`, which a captured launch needs; or behind a pointer, which is where
+        0-d device arrays always are.
 
     Returns
     -------
@@ -502,6 +800,7 @@ def gemv(
     *,
     kernel: str | None = None,
     stream: Any = None,
+    coefficients: str | Coefficients | None = None,
 ) -> Any:
     """Matrix-vector product ``alpha*op(a)*x + beta*y`` in the precision of its operands.
 
@@ -531,8 +830,21 @@ def gemv(
     >>> gemv.gemv(2, a, [1.0, 1.0], trans="T", beta=1, y=np.ones(3))
     array([11., 15., 19.])
     """
-    call = _bind("gemv", None, alpha, a, x, beta, y, offx, incx, offy, incy, trans, overwrite_y)
-    return _execute(call, kernel, stream)
+    fast = CALLS.get(type(a))
+    key = None
+    if fast is not None:
+        result = fast(
+            "gemv", alpha, a, x, beta, y, offx, incx, offy, incy, trans, overwrite_y,
+            kernel, stream, coefficients,
+        )  # fmt: skip
+        if type(result) is not Miss:
+            return result
+        key = result.key
+    call = _bind(
+        "gemv", None, alpha, a, x, beta, y, offx, incx, offy, incy, trans, overwrite_y,
+        coefficients,
+    )  # fmt: skip
+    return _execute(call, kernel, stream, key)
 
 
 @_documented
@@ -551,6 +863,7 @@ def sgemv(
     *,
     kernel: str | None = None,
     stream: Any = None,
+    coefficients: str | Coefficients | None = None,
 ) -> Any:
     """Matrix-vector product ``alpha*op(a)*x + beta*y`` in float32.
 
@@ -572,10 +885,21 @@ def sgemv(
     >>> gemv.sgemv(1, [[1, 2], [3, 4]], [1, 1])
     array([3., 7.], dtype=float32)
     """
+    fast = CALLS.get(type(a))
+    key = None
+    if fast is not None:
+        result = fast(
+            "sgemv", alpha, a, x, beta, y, offx, incx, offy, incy, trans, overwrite_y,
+            kernel, stream, coefficients,
+        )  # fmt: skip
+        if type(result) is not Miss:
+            return result
+        key = result.key
     call = _bind(
-        "sgemv", DTYPES["s"], alpha, a, x, beta, y, offx, incx, offy, incy, trans, overwrite_y
-    )
-    return _execute(call, kernel, stream)
+        "sgemv", DTYPES["s"], alpha, a, x, beta, y, offx, incx, offy, incy, trans, overwrite_y,
+        coefficients,
+    )  # fmt: skip
+    return _execute(call, kernel, stream, key)
 
 
 @_documented
@@ -594,6 +918,7 @@ def dgemv(
     *,
     kernel: str | None = None,
     stream: Any = None,
+    coefficients: str | Coefficients | None = None,
 ) -> Any:
     """Matrix-vector product ``alpha*op(a)*x + beta*y`` in float64.
 
@@ -615,10 +940,21 @@ def dgemv(
     >>> gemv.dgemv(1, [[1, 2], [3, 4]], [1, 9, 1], incx=-2)
     array([3., 7.])
     """
+    fast = CALLS.get(type(a))
+    key = None
+    if fast is not None:
+        result = fast(
+            "dgemv", alpha, a, x, beta, y, offx, incx, offy, incy, trans, overwrite_y,
+            kernel, stream, coefficients,
+        )  # fmt: skip
+        if type(result) is not Miss:
+            return result
+        key = result.key
     call = _bind(
-        "dgemv", DTYPES["d"], alpha, a, x, beta, y, offx, incx, offy, incy, trans, overwrite_y
-    )
-    return _execute(call, kernel, stream)
+        "dgemv", DTYPES["d"], alpha, a, x, beta, y, offx, incx, offy, incy, trans, overwrite_y,
+        coefficients,
+    )  # fmt: skip
+    return _execute(call, kernel, stream, key)
 
 
 @_documented
@@ -637,6 +973,7 @@ def cgemv(
     *,
     kernel: str | None = None,
     stream: Any = None,
+    coefficients: str | Coefficients | None = None,
 ) -> Any:
     """Matrix-vector product ``alpha*op(a)*x + beta*y`` in complex64.
 
@@ -658,10 +995,21 @@ def cgemv(
     >>> gemv.cgemv(1, [[1j, 2], [3, 4]], [1, 1], trans="C")
     array([3.-1.j, 6.+0.j], dtype=complex64)
     """
+    fast = CALLS.get(type(a))
+    key = None
+    if fast is not None:
+        result = fast(
+            "cgemv", alpha, a, x, beta, y, offx, incx, offy, incy, trans, overwrite_y,
+            kernel, stream, coefficients,
+        )  # fmt: skip
+        if type(result) is not Miss:
+            return result
+        key = result.key
     call = _bind(
-        "cgemv", DTYPES["c"], alpha, a, x, beta, y, offx, incx, offy, incy, trans, overwrite_y
-    )
-    return _execute(call, kernel, stream)
+        "cgemv", DTYPES["c"], alpha, a, x, beta, y, offx, incx, offy, incy, trans, overwrite_y,
+        coefficients,
+    )  # fmt: skip
+    return _execute(call, kernel, stream, key)
 
 
 @_documented
@@ -680,6 +1028,7 @@ def zgemv(
     *,
     kernel: str | None = None,
     stream: Any = None,
+    coefficients: str | Coefficients | None = None,
 ) -> Any:
     """Matrix-vector product ``alpha*op(a)*x + beta*y`` in complex128.
 
@@ -701,10 +1050,159 @@ def zgemv(
     >>> gemv.zgemv(1j, [[1, 2], [3, 4]], [1, 1])
     array([0.+3.j, 0.+7.j])
     """
+    fast = CALLS.get(type(a))
+    key = None
+    if fast is not None:
+        result = fast(
+            "zgemv", alpha, a, x, beta, y, offx, incx, offy, incy, trans, overwrite_y,
+            kernel, stream, coefficients,
+        )  # fmt: skip
+        if type(result) is not Miss:
+            return result
+        key = result.key
     call = _bind(
-        "zgemv", DTYPES["z"], alpha, a, x, beta, y, offx, incx, offy, incy, trans, overwrite_y
-    )
-    return _execute(call, kernel, stream)
+        "zgemv", DTYPES["z"], alpha, a, x, beta, y, offx, incx, offy, incy, trans, overwrite_y,
+        coefficients,
+    )  # fmt: skip
+    return _execute(call, kernel, stream, key)
+
+
+def plan(
+    a: Any,
+    x: Any = None,
+    y: Any = None,
+    *,
+    offx: Any = 0,
+    incx: Any = 1,
+    offy: Any = 0,
+    incy: Any = 1,
+    trans: Any = 0,
+    kernel: str | None = None,
+    stream: Any = None,
+) -> Plan:
+    """A product with the same device matrix, and perhaps the same vectors, to be made many times.
+
+    The arguments are those of :func:`gemv`, which describes them. They are checked, a kernel is
+    selected and compiled, and where both vectors are given the launch is packed, all of it once.
+
+    Parameters
+    ----------
+    a : device array of shape (m, n)
+    x, y : device array, optional
+        Vectors that the plan is bound to. It overwrites y; without one, each call makes a new one.
+    offx, incx, offy, incy, trans, kernel, stream
+        As in :func:`gemv`.
+
+    Returns
+    -------
+    Plan
+        Call it as ``plan(alpha, beta)``, or ``plan(alpha, beta, x, y)`` with other vectors.
+
+    Raises
+    ------
+    ValueError, TypeError
+        As :func:`gemv` does; also for a matrix in host memory, which would move in every call.
+
+    Examples
+    --------
+    >>> import gemv, numpy as np
+    >>> from numba import cuda
+    >>> a, x = cuda.to_device(np.eye(2)), cuda.to_device(np.array([1.0, 2.0]))
+    >>> y = cuda.to_device(np.zeros(2))
+    >>> twice = gemv.plan(a, x, y)
+    >>> twice(2.0).copy_to_host()
+    array([2., 4.])
+    >>> twice(1.0, beta=1.0).copy_to_host()
+    array([3., 6.])
+    """
+    operand = _adopt.adopt("plan", "a", a, None)
+    if operand.on_host:
+        raise type_error(
+            "plan", "a", "a is in host memory, from where it would be moved in every call"
+        )
+    options = (offx, incx, offy, incy, trans)
+
+    def general(alpha: Any, beta: Any, x: Any, y: Any, stream_now: Any) -> Any:
+        if x is None:
+            raise type_error("plan", "x", "the plan is bound to no x, so each call has to pass one")
+        return gemv(
+            alpha, a, x, beta, y, *options, 0 if y is None else 1,
+            kernel=kernel, stream=stream if stream_now is None else stream_now,
+        )  # fmt: skip
+
+    made = Plan(general, a, x, y)
+    if x is None:
+        return made
+    call = _bind("plan", None, 2, a, x, 0, y, *options, 0 if y is None else 1, None)
+    if call.nothing is not None or _backend.backend() == "host":
+        return made
+    engine = _backend.engine()
+    with engine.on(call.a.device):
+        choice = _select(_placed(call), kernel, call.homes)[0]
+        if engine.name != "cuda":
+            return made
+        engine.load(choice, engine.device())
+        _fast.meet(call.a.kind)
+        same = len({o.kind for o in (call.a, call.x, call.y) if o is not None}) == 1
+        current = _fast.stream_of(call.a) if same and stream is None else None
+        bound = [o.stream for o in (call.x, call.y) if o is not None]
+        if call.y is None or current is None or any(each is not None for each in bound):
+            return made
+        if _fast.packable(engine, choice, call):
+            known = _fast.Known(engine, choice, call.problem, call.problem.rows)
+            made.bind(known, current, (call.a.pointer, call.x.pointer, call.y.pointer))
+    return made
+
+
+def precompile(
+    alpha: Any,
+    a: Any,
+    x: Any,
+    beta: Any = 0,
+    y: Any = None,
+    offx: Any = 0,
+    incx: Any = 1,
+    offy: Any = 0,
+    incy: Any = 1,
+    trans: Any = 0,
+    overwrite_y: Any = 0,
+    *,
+    kernel: str | None = None,
+    coefficients: str | Coefficients | None = None,
+) -> None:
+    """Compile and load what :func:`gemv` would run for these arguments, without running it.
+
+    A kernel that was not loaded before cannot be used in a CUDA graph capture: call this with the
+    arguments of the call, or of one of the same dtype and shape, ahead of the capture.
+
+    Raises
+    ------
+    ValueError, TypeError
+        As :func:`gemv` does.
+
+    Examples
+    --------
+    >>> import gemv
+    >>> gemv.precompile(1.0, [[1.0, 2.0]], [3.0, 4.0])
+    """
+    call = _bind(
+        "gemv", None, alpha, a, x, beta, y, offx, incx, offy, incy, trans, overwrite_y,
+        coefficients,
+    )  # fmt: skip
+    if call.nothing is not None or _backend.backend() == "host":
+        return
+    problem, engine = call.problem, _backend.engine()
+    if call.y is None and call.on_host:
+        problem = dataclasses.replace(problem, incy=1, y_offset=0)
+    problem = problem.at(0, 0) if call.on_host else _placed(call)
+    with engine.on(call.a.device):
+        choice = _select(problem, kernel, call.homes)[0]
+        if engine.name == "cuda":
+            engine.load(choice, engine.device())
+            if call.y is not None and not call.in_place:
+                engine.prepare_copy(call.y)
+            if not call.on_host:
+                _fast.meet(call.a.kind)
 
 
 def explain(
@@ -722,6 +1220,7 @@ def explain(
     *,
     kernel: str | None = None,
     stream: Any = None,
+    coefficients: str | Coefficients | None = None,
 ) -> Explanation:
     """Which kernel :func:`gemv` would use for these arguments, and how it would be launched.
 
@@ -744,7 +1243,9 @@ def explain(
     >>> print(gemv.explain(0, [[1.0, 2.0]], [1.0, 1.0], beta=1, y=[5.0]))
     dgemv computes nothing and returns y as it was: alpha is 0 and beta is 1.
     """
-    call = _bind("gemv", None, alpha, a, x, beta, y, offx, incx, offy, incy, trans, overwrite_y)
+    call = _bind(
+        "gemv", None, alpha, a, x, beta, y, offx, incx, offy, incy, trans, overwrite_y, coefficients
+    )
     problem = call.problem
     common: dict[str, Any] = {
         "routine": call.blas_name,
@@ -774,7 +1275,8 @@ def explain(
         )
     if call.y is None and call.on_host:
         problem = dataclasses.replace(problem, incy=1, y_offset=0)
-    choice, _ = _select(problem, kernel)
+    problem = problem.at(0, 0) if call.on_host else _placed(call)
+    choice, _ = _select(problem, kernel, call.homes)
     return Explanation(
         backend=backend,
         kernel=choice.kernel.name,

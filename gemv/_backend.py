@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 import threading
 from typing import Any
 
@@ -105,6 +106,10 @@ def use_backend(name: str | None) -> None:
     """
     global _chosen
     _chosen = None if name is None else _require(_validate(name, "use_backend"))
+    remembered = sys.modules.get("gemv._fast")
+    if remembered is not None:
+        # Calls that were made before are made again without asking for the backend.
+        remembered.forget()
 
 
 def chosen() -> str | None:

@@ -1,4 +1,4 @@
-"""The command line: ``info``, ``run`` and ``ladder``.
+"""The command line: ``info``, ``run``, ``ladder``, ``constants`` and ``bench``.
 
 Only the standard library is imported at the top, so that ``info`` can report an environment in
 which NumPy, Numba or the driver is unusable.
@@ -7,6 +7,7 @@ which NumPy, Numba or the driver is unusable.
 from __future__ import annotations
 
 import argparse
+import importlib.util
 import os
 import platform
 import shutil
@@ -42,6 +43,8 @@ DTYPE_OF_PREFIX = {"s": "float32", "d": "float64", "c": "complex64", "z": "compl
 #: What ``--trans`` and ``--op`` accept, and SciPy's number for it.
 TRANS = {"N": 0, "T": 1, "C": 2, "0": 0, "1": 1, "2": 2}
 
+#: Parts of the race of ``constants``.
+RACE_PARTS = ("coefficients", "vector", "turns")
 LADDER_SIZE = (8192, 8192)
 #: Thousands of simulated threads are slow: large enough for tails on every tile, no larger.
 LADDER_SIZE_SIMULATED = (96, 160)
@@ -158,6 +161,31 @@ def _parser() -> argparse.ArgumentParser:
     sub.add_argument("--order", choices=("C", "F"), default="C", help="storage; default C")
     sub.add_argument("--op", choices=("N", "T", "C"), default="N", help="op(A); default N")
     sub.add_argument("--kernels", type=_names, metavar="A,B,...", help="only these; default all")
+    sub.add_argument("--json", metavar="FILE", help="write the figures there as well")
+
+    sub = commands.add_parser(
+        "constants", help="race constant memory against its rivals, for alpha, beta and x"
+    )
+    sub.set_defaults(command="constants", act=constants)
+    sub.add_argument(
+        "--parts",
+        type=_names,
+        metavar="A,B,...",
+        help=f"of {', '.join(RACE_PARTS)}; default all",
+    )
+    sub.add_argument("--json", metavar="FILE", help="write the figures there as well")
+    sub.add_argument(
+        "--plot", metavar="FILE", help="draw them, .png, .svg or .pdf; needs matplotlib"
+    )
+
+    sub = commands.add_parser("bench", help="measure calls beside those of other libraries")
+    sub.set_defaults(command="bench", act=bench)
+    sub.add_argument(
+        "--calls",
+        action="store_true",
+        required=True,
+        help="what one call costs the host, for each kind of array, plans, graphs and peers",
+    )
     sub.add_argument("--json", metavar="FILE", help="write the figures there as well")
     return parser
 
@@ -579,16 +607,10 @@ def _write_vector(path: Path, y: np.ndarray) -> None:
 def ladder(options: argparse.Namespace) -> int:
     """Measure the kernels on one problem and print them as a table."""
     output = None if options.json is None else _output_path(options.json, (".json",))
-    try:
-        from gemv._backend import backend, chosen
-
-        name = backend()
-        if chosen() == "host":
-            raise Refused("the host backend was chosen, and it has no kernels to measure")
-    except (ImportError, RuntimeError, ValueError) as error:
-        raise Refused(_reason(error)) from error
+    name = _backend_with_kernels()
     if name == "host":
-        return _ladder_in_simulator(options)
+        arguments = _ladder_arguments(options)
+        return _in_simulator("ladder", arguments)
 
     default = LADDER_SIZE_SIMULATED if name == "simulator" else LADDER_SIZE
     m = options.m or default[0]
@@ -632,19 +654,93 @@ def ladder(options: argparse.Namespace) -> int:
     return 1 if wrong else 0
 
 
-def _ladder_in_simulator(options: argparse.Namespace) -> int:
+# --------------------------------------------------------------------------------------------------
+# bench
+
+
+def bench(options: argparse.Namespace) -> int:
+    """Print what calls cost the host, ours and those of every other library installed."""
+    output = None if options.json is None else _output_path(options.json, (".json",))
+    try:
+        from gemv import _calls
+
+        with _progress("gemv bench", True) as report:
+            table = _calls.measure(progress=lambda what: report(0, 1, what))
+    except (ValueError, TypeError, MemoryError, RuntimeError, ImportError) as error:
+        raise Refused(_reason(error)) from error
+    _print_calls(table)
+    if output is not None:
+        try:
+            output.write_text(table.to_json(), encoding="utf-8")
+        except OSError as error:
+            raise Refused(f"cannot write {output}: {error.strerror or _reason(error)}") from error
+    return 0
+
+
+def _print_calls(table: Any) -> None:
+    from rich import box
+    from rich.console import Console
+    from rich.table import Table
+
+    piped = not sys.stdout.isatty()
+    console = Console(width=160, no_color=True) if piped else Console()
+    shown = Table(box=None if piped else box.SIMPLE_HEAD, pad_edge=False)
+    for heading in ("group", "call"):
+        shown.add_column(heading, no_wrap=True)
+    shown.add_column("us", justify="right")
+    shown.add_column("of torch.mv(out=)", justify="right")
+    shown.add_column("")
+    references = {
+        row.group: row.time_s for row in table.rows if row.name == "torch.mv(out=)" and row.time_s
+    }
+    group = None
+    for row in table.rows:
+        reference = references.get(row.group)
+        shown.add_row(
+            "" if row.group == group else row.group,
+            row.name,
+            "–" if row.time_s is None else f"{row.time_s * 1e6:.2f}",
+            "–" if row.time_s is None or reference is None else f"{row.time_s / reference:.2f}",
+            row.note,
+        )
+        group = row.group
+    console.print("gemv bench --calls: host time of one call, float32", highlight=False)
+    versions = ", ".join(f"{name} {version}" for name, version in table.versions.items())
+    console.print(f"{table.device}; {versions}", highlight=False, markup=False)
+    console.print(shown, markup=False)
+
+
+def _backend_with_kernels() -> str:
+    """The backend; a host that nobody chose means that the simulator has to do."""
+    try:
+        from gemv._backend import backend, chosen
+
+        name = backend()
+        if chosen() == "host":
+            raise Refused("the host backend was chosen, and it has no kernels to measure")
+    except (ImportError, RuntimeError, ValueError) as error:
+        raise Refused(_reason(error)) from error
+    return name
+
+
+def _ladder_arguments(options: argparse.Namespace) -> list[str]:
+    arguments = []
+    for name in ("m", "n", "dtype", "order", "op", "json"):
+        value = getattr(options, name)
+        if value is not None:
+            arguments += [f"--{name}", str(value)]
+    if options.kernels is not None:
+        arguments += ["--kernels", ",".join(options.kernels)]
+    return arguments
+
+
+def _in_simulator(command: str, arguments: list[str]) -> int:
     """Numba decides for its simulator when it is imported, so a new process has to."""
     if _simulated():
         raise Refused("neither a GPU nor the simulator can be used; see python -m gemv info")
     print("No GPU here: the kernels run in the simulator (NUMBA_ENABLE_CUDASIM=1).", flush=True)
-    command = [sys.executable, "-m", "gemv", "ladder"]
-    for name in ("m", "n", "dtype", "order", "op", "json"):
-        value = getattr(options, name)
-        if value is not None:
-            command += [f"--{name}", str(value)]
-    if options.kernels is not None:
-        command += ["--kernels", ",".join(options.kernels)]
-    return subprocess.run(command, env={**os.environ, "NUMBA_ENABLE_CUDASIM": "1"}).returncode
+    whole = [sys.executable, "-m", "gemv", command, *arguments]
+    return subprocess.run(whole, env={**os.environ, "NUMBA_ENABLE_CUDASIM": "1"}).returncode
 
 
 def _print_ladder(title: str, measured: Any) -> None:
@@ -688,3 +784,77 @@ def _print_ladder(title: str, measured: Any) -> None:
         console.print(
             f"ceiling: {measured.ceiling_gb_per_s:.0f} GB/s read in this run", highlight=False
         )
+
+
+# --------------------------------------------------------------------------------------------------
+# constants
+
+
+def constants(options: argparse.Namespace) -> int:
+    """Run the race of constant memory and its rivals, print it, and keep it if asked to."""
+    output = None if options.json is None else _output_path(options.json, (".json",))
+    picture = None
+    if options.plot is not None:
+        picture = _output_path(options.plot, (".png", ".svg", ".pdf"))
+        if importlib.util.find_spec("matplotlib") is None:
+            raise Refused("--plot needs matplotlib, which is not installed: pip install gemv[plot]")
+    parts = list(RACE_PARTS) if options.parts is None else options.parts
+    unknown = [part for part in parts if part not in RACE_PARTS]
+    if unknown:
+        raise Refused(f"no part {', '.join(unknown)}; known parts: {', '.join(RACE_PARTS)}")
+    name = _backend_with_kernels()
+    if name == "host":
+        arguments = ["--parts", ",".join(parts)]
+        for option in ("json", "plot"):
+            if getattr(options, option) is not None:
+                arguments += [f"--{option}", getattr(options, option)]
+        return _in_simulator("constants", arguments)
+    try:
+        from gemv import _race
+
+        with _progress("gemv constants", True) as report:
+            measured = _race.race(parts, progress=lambda what: report(0, 1, what))
+    except (ValueError, TypeError, MemoryError, RuntimeError, ImportError) as error:
+        raise Refused(_reason(error)) from error
+
+    _print_race(measured)
+    try:
+        if output is not None:
+            output.write_text(measured.to_json(), encoding="utf-8")
+        if picture is not None:
+            _race.plot(measured, picture)
+    except OSError as error:
+        raise Refused(f"cannot write the results: {error.strerror or _reason(error)}") from error
+    checked: list[Any] = [*measured.coefficients, *measured.vector]
+    wrong = [row.home for row in checked if row.error is not None and not row.error <= 1]
+    if wrong:
+        _complain("gemv constants", f"error above the bound: {', '.join(wrong)}")
+    return 1 if wrong else 0
+
+
+def _print_race(measured: Any) -> None:
+    from rich import box
+    from rich.console import Console
+    from rich.table import Table
+
+    from gemv._race import tables
+
+    piped = not sys.stdout.isatty()
+    console = Console(width=240, no_color=True) if piped else Console()
+    console.print(f"gemv constants on {measured.device}", highlight=False, markup=False)
+    for each in tables(measured):
+        shown = Table(box=None if piped else box.SIMPLE_HEAD, pad_edge=False)
+        for number, heading in enumerate(each.headings):
+            words = number < each.left or heading.startswith("machine code")
+            shown.add_column(heading, justify="left" if words else "right", no_wrap=words)
+        for row in each.rows:
+            shown.add_row(*(cell.replace("[", r"\[") for cell in row))
+        console.print()
+        console.print(each.title, highlight=False, markup=False)
+        console.print(shown)
+    console.print()
+    for what, said in measured.limits.items():
+        console.print(f"limit ({what}): {said}", highlight=False, markup=False)
+    if measured.backend == "simulator":
+        right = len(measured.coefficients) + len(measured.vector)
+        console.print(f"{right} results checked. No time is given: a simulator's says nothing.")

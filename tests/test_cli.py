@@ -449,3 +449,56 @@ def test_ladder_refuses_the_host_backend():
     assert done.returncode == 2
     (line,) = done.stderr.splitlines()
     assert line.startswith("gemv ladder: the host backend was chosen")
+
+
+# --------------------------------------------------------------------------------------------------
+# bench
+
+
+def test_bench_needs_to_be_told_what(capsys):
+    assert "arguments are required: --calls" in refused(capsys, command="bench")
+
+
+def test_bench_without_a_gpu_says_so(folder, capsys):
+    if gemv.backend() == "cuda":
+        pytest.skip("there is a GPU")
+    text = refused(capsys, "--calls", "--json", "calls.json", command="bench")
+    assert "the cost of calls can only be measured on a GPU" in text
+    assert not (folder / "calls.json").exists()
+    assert "must end in .json" in refused(capsys, "--calls", "--json", "x", command="bench")
+
+
+def test_bench_prints_every_row(capsys, monkeypatch, folder):
+    from gemv import _calls
+
+    table = _calls.CallTable("A GPU", {"torch": "9.9"})
+    table.rows = [
+        _calls.CallRow("64 x 64", "gemv, torch, in place", 3e-6),
+        _calls.CallRow("64 x 64", "torch.mv(out=)", 6e-6),
+        _calls.CallRow("64 x 64", "cupy [broken]", None, "ImportError: gone"),
+        _calls.CallRow("selection", "a new shape", 1e-6),
+    ]
+    monkeypatch.setattr(_calls, "measure", lambda progress: table)
+    assert main(["bench", "--calls", "--json", "calls.json"]) == 0
+    printed = capsys.readouterr().out
+    assert "A GPU; torch 9.9" in printed
+    lines = printed.splitlines()
+    ours = next(line for line in lines if "gemv, torch, in place" in line)
+    assert "3.00" in ours and "0.50" in ours
+    assert any("cupy [broken]" in line and "ImportError: gone" in line for line in lines)
+    stored = json.loads((folder / "calls.json").read_text())
+    assert [row["name"] for row in stored["rows"]] == [row.name for row in table.rows]
+    assert table.time_s("64 x 64", "torch.mv(out=)") == 6e-6
+    with pytest.raises(KeyError):
+        table.time_s("64 x 64", "cupy [broken]")
+
+
+@pytest.mark.gpu
+def test_bench_times_every_kind():
+    from gemv import _calls
+
+    table = _calls.measure(rounds=1, calls=20)
+    names = {row.name for row in table.rows if row.time_s is not None}
+    assert {"gemv, numba, in place", "plan, numba, bound", "packed cuLaunchKernel"} <= names
+    assert {"a new shape", "a known shape"} <= names
+    assert all(row.time_s is not None or row.note for row in table.rows)

@@ -1,0 +1,307 @@
+"""What one call costs the host: ours on each kind of array, plans, graphs, and the neighbours.
+
+Times are those of enqueuing: the clock stops without waiting for the GPU, whose work is kept small.
+Each figure is the best of several rounds, and everything that is compared was timed in one run.
+"""
+
+from __future__ import annotations
+
+import importlib
+import json
+import threading
+import time
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import asdict, dataclass, field
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from gemv import _backend
+
+#: The shape that the peers are compared on, and a tall one.
+SMALL, TALL = (64, 64), (16384, 64)
+_THREADS = 8
+
+
+@dataclass(slots=True)
+class CallRow:
+    """One way to make a product.
+
+    Attributes
+    ----------
+    group : str
+        What it is compared with: rows of one group do the same work.
+    name : str
+    time_s : float or None
+        Host time of a call; None where it could not be made.
+    note : str
+        Why it could not, or what else is to be said.
+    """
+
+    group: str
+    name: str
+    time_s: float | None
+    note: str = ""
+
+
+@dataclass(slots=True)
+class CallTable:
+    """All rows of a run and where it was made."""
+
+    device: str
+    versions: dict[str, str] = field(default_factory=dict)
+    rows: list[CallRow] = field(default_factory=list)
+
+    def time_s(self, group: str, name: str) -> float:
+        """The time of one row; a KeyError where there is none."""
+        for row in self.rows:
+            if (row.group, row.name) == (group, name) and row.time_s is not None:
+                return row.time_s
+        raise KeyError((group, name))
+
+    def to_json(self) -> str:
+        return json.dumps(asdict(self), indent=1) + "\n"
+
+
+class _Bench:
+    """Times calls and collects the rows."""
+
+    def __init__(self, rounds: int, calls: int, progress: Callable[[str], None] | None) -> None:
+        from numba import cuda
+
+        self.rounds, self.calls, self.progress = rounds, calls, progress
+        self.synchronize = cuda.synchronize
+        self.rows: list[CallRow] = []
+        self._pending: list[tuple[CallRow, Callable[[], Any], Callable[[], Any]]] = []
+
+    def add(
+        self,
+        group: str,
+        name: str,
+        call: Callable[[], Any],
+        note: str = "",
+        within: Callable[[], AbstractContextManager] = nullcontext,
+    ) -> None:
+        """Have `call` timed in the next :meth:`run`; a failure becomes a row that says why."""
+        row = CallRow(group, name, None, note)
+        self.rows.append(row)
+        try:
+            with within():
+                for _ in range(20):
+                    call()
+            self._pending.append((row, call, within))
+        except Exception as error:  # a library whose version lacks something must not end the table
+            row.note = f"{type(error).__name__}: {' '.join(str(error).split())[:120]}"
+
+    def run(self) -> None:
+        """Time what is pending, all of it in each round: a slow moment of the machine hits all."""
+        repeat = range(self.calls)
+        for number in range(self.rounds):
+            if self.progress is not None:
+                self.progress(f"round {number + 1} of {self.rounds}")
+            for row, call, within in self._pending:
+                self.synchronize()
+                with within():
+                    start = time.perf_counter()
+                    for _ in repeat:
+                        call()
+                    seconds = (time.perf_counter() - start) / self.calls
+                row.time_s = seconds if row.time_s is None else min(row.time_s, seconds)
+        self.synchronize()
+        self._pending.clear()
+
+
+def installed(name: str) -> Any:
+    """A library that can be imported, or None."""
+    try:
+        return importlib.import_module(name)
+    except Exception:  # broken counts as absent
+        return None
+
+
+def measure(
+    rounds: int = 20, calls: int = 250, progress: Callable[[str], None] | None = None
+) -> CallTable:
+    """Time everything.
+
+    Raises
+    ------
+    BackendError
+        Without a GPU: host times of a simulator say nothing.
+    """
+    if _backend.backend() != "cuda":
+        raise _backend.BackendError(
+            "the cost of calls can only be measured on a GPU, and the backend is"
+            f" {_backend.backend()}: {_backend.probe()[1]}"
+        )
+    from importlib.metadata import PackageNotFoundError, version
+
+    engine = _backend.engine()
+    table = CallTable(engine.device().name)
+    for name in ("numba-cuda", "cuda-bindings", "torch", "cupy-cuda13x", "cupy-cuda12x", "jax"):
+        try:
+            table.versions[name] = version(name)
+        except PackageNotFoundError:
+            continue
+    bench = _Bench(rounds, calls, progress)
+    for shape in (SMALL, TALL):
+        _shape(bench, shape)
+        bench.run()
+    _selection(bench)
+    table.rows = bench.rows
+    return table
+
+
+def _shape(bench: _Bench, shape: tuple[int, int]) -> None:
+    from numba import cuda
+
+    import gemv
+
+    group = f"{shape[0]} x {shape[1]}"
+    rng = np.random.default_rng(0)
+    host = [rng.random(size, dtype=np.float32) for size in (shape, shape[1], shape[0])]
+    a, x, y = (cuda.to_device(array) for array in host)
+    bench.add(group, "packed cuLaunchKernel", _packed(a, x, y), "cuda.bindings, nothing checked")
+    kinds = {"numba": (a, x, y)}
+    cupy, torch, jax = installed("cupy"), installed("torch"), installed("jax")
+    if cupy is not None:
+        kinds["cupy"] = tuple(cupy.asarray(array) for array in host)
+    if torch is not None:
+        kinds["torch"] = tuple(torch.from_numpy(array).cuda() for array in host)
+    for kind, arrays in kinds.items():
+        _ours(bench, group, kind, *arrays)
+    if jax is not None:
+        arrays = tuple(jax.numpy.asarray(array) for array in host)
+        bench.add(group, "gemv, jax, new y", partial(gemv.gemv, 1.0, *arrays[:2]))
+    if torch is not None:
+        _torch(bench, group, torch, *kinds["torch"])
+    if cupy is not None:
+        a, x, y = kinds["cupy"]
+        cublas = installed("cupy.cublas")
+        bench.add(group, "cupy.cublas.gemv", lambda: cublas.gemv("N", 1.0, a, x, 0.0, y))
+        bench.add(group, "cupy a @ x", lambda: a @ x)
+
+
+def _ours(bench: _Bench, group: str, kind: str, a: Any, x: Any, y: Any) -> None:
+    import gemv
+
+    f, bound, loose = gemv.gemv, gemv.plan(a, x, y), gemv.plan(a)
+    bench.add(group, f"gemv, {kind}, in place", lambda: f(1.0, a, x, 0.0, y, overwrite_y=1))
+    bench.add(group, f"gemv, {kind}, new y", lambda: f(1.0, a, x))
+    bench.add(group, f"plan, {kind}, bound", lambda: bound(1.0, 0.0))
+    bench.add(group, f"plan, {kind}, new x and y", lambda: loose(1.0, 0.0, x, y))
+
+
+def _torch(bench: _Bench, group: str, torch: Any, a: Any, x: Any, y: Any) -> None:
+    import gemv
+
+    f = gemv.gemv
+    stream = torch.cuda.Stream()
+    bench.add(
+        group, "gemv, torch, in place, side stream",
+        lambda: f(1.0, a, x, 0.0, y, overwrite_y=1),
+        within=partial(torch.cuda.stream, stream),
+    )  # fmt: skip
+    for name, call in (
+        ("gemv, torch, in place", lambda mine: f(1.0, a, x, 0.0, mine, overwrite_y=1)),
+        ("torch.mv(out=)", lambda mine: torch.mv(a, x, out=mine)),
+    ):
+        seconds = _threads(torch, call, y)
+        note = "time between two calls of all threads together"
+        bench.rows.append(CallRow(group, f"{name}, {_THREADS} threads", seconds, note))
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        f(1.0, a, x, 0.0, y, overwrite_y=1)
+    bench.add(group, "graph replay, torch", graph.replay)
+    bench.add(group, "torch.mv(out=)", lambda: torch.mv(a, x, out=y))
+    bench.add(group, "torch.mv", lambda: torch.mv(a, x))
+    bench.add(group, "torch.addmv(out=)", lambda: torch.addmv(y, a, x, out=y))
+
+
+def _packed(a: Any, x: Any, y: Any) -> Callable[[], Any]:
+    """The launch of the same kernel with everything packed, and nothing else."""
+    import ctypes
+
+    from cuda.bindings import driver
+
+    import gemv
+    from gemv import _fast
+
+    plan = gemv.plan(a, x, y)
+    plan(1.0, 0.0)
+    known: _fast.Known = plan._known
+    if known.needs or len(known.functions) != 1:
+        raise RuntimeError(f"{known.choice.kernel.name} is more than one plain launch")
+    buffer, _, (parameters,) = known.packed(*plan._addresses, 1.0, 0.0)
+    (function,), (launch,) = known.functions, known.choice.geometry.launches
+    call, handle, address = driver.cuLaunchKernel, function.handle, parameters.value
+    grid, block = launch.grid, launch.block
+
+    def run(keep: Any = (plan, buffer, ctypes)) -> None:
+        call(handle, *grid, *block, 0, 0, address, 0)
+
+    return run
+
+
+def _threads(torch: Any, call: Callable[[Any], Any], y: Any, calls: int = 2000) -> float:
+    """Seconds a call when several threads call at once, each with a stream and a y of its own."""
+    barrier = threading.Barrier(_THREADS + 1)
+
+    def work() -> None:
+        with torch.cuda.stream(torch.cuda.Stream()):
+            mine = torch.zeros_like(y)
+            call(mine)
+            barrier.wait()
+            for _ in range(calls):
+                call(mine)
+            barrier.wait()
+
+    threads = [threading.Thread(target=work) for _ in range(_THREADS)]
+    for thread in threads:
+        thread.start()
+    barrier.wait()
+    start = time.perf_counter()
+    barrier.wait()
+    seconds = time.perf_counter() - start
+    for thread in threads:
+        thread.join()
+    torch.cuda.synchronize()
+    return seconds / (_THREADS * calls)
+
+
+def _selection(bench: _Bench) -> None:
+    """What a shape costs that was not seen before, and the selection in it."""
+    from numba import cuda
+
+    import gemv
+    from gemv import _fast
+    from gemv._measure import make_problem
+    from gemv._select import select
+
+    device = _backend.engine().device()
+    single = np.dtype(np.float32)
+    sizes = iter(range(100, 10**6))
+    problems = [make_problem(next(sizes), 64, single, "C", "N") for _ in range(2000)]
+    start = time.perf_counter()
+    for problem in problems:
+        select(problem, device)
+    new = (time.perf_counter() - start) / len(problems)
+    bench.rows.append(CallRow("selection", "a new shape", new))
+    key = ("gemv", 0, None, single, (64, 64), (256, 4), single, (64,), (4,), single, (64,), (4,), 0)
+    filled = dict.fromkeys([key])
+    bench.add("selection", "a known shape", lambda: filled.get(key), "a look-up in the memo")
+    bench.run()
+
+    a = cuda.to_device(np.ones((600, 64), np.float32))
+    x, y = cuda.to_device(np.ones(64, np.float32)), cuda.to_device(np.ones(600, np.float32))
+    views = [(a[:m], y[:m]) for m in range(100, 600)]
+    gemv.gemv(1.0, a, x, 0.0, y, overwrite_y=1)
+    _fast.forget()
+    start = time.perf_counter()
+    for each, target in views:
+        gemv.gemv(1.0, each, x, 0.0, target, overwrite_y=1)
+    first = (time.perf_counter() - start) / len(views)
+    bench.rows.append(CallRow("selection", "first call of a new shape, compiled", first))
+    bench.synchronize()

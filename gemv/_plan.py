@@ -1,0 +1,102 @@
+"""A call kept for reuse: bound to its arrays, checked and packed once, launched many times."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from gemv._trace import _calls
+
+#: The traces that are open, if any.
+_tracing = _calls.get
+
+
+class Plan:
+    """A product that is made again and again; :func:`gemv.plan` makes one.
+
+    Calling it computes ``y := alpha*op(a)*x + beta*y``. It keeps references to the arrays that it
+    is bound to. They must not change their shape, strides or memory while the plan is used: with
+    both vectors bound, nothing of them is read again.
+
+    Any number of threads may call one plan, each on a stream of its own; it has no state that a
+    call changes.
+    """
+
+    __slots__ = (
+        "_addresses",
+        "_elsewhere",
+        "_general",
+        "_known",
+        "_launch",
+        "_numbers",
+        "_stream",
+        "a",
+        "x",
+        "y",
+    )
+
+    def __init__(self, general: Callable[..., Any], a: Any, x: Any, y: Any) -> None:
+        self._general = general
+        self._launch: Callable[..., int] | None = None
+        self._addresses = (0, 0, 0)
+        self._known: Any = None
+        self._numbers: frozenset[type] = frozenset()
+        self._elsewhere: Callable[[], bool] | None = None
+        self._stream: Callable[[], int] = int
+        self.a = a
+        self.x = x
+        self.y = y
+
+    def bind(self, known: Any, stream: Callable[[], int], addresses: tuple[int, int, int]) -> None:
+        """Take the short way from now on: `known` is launched on what `stream` answers."""
+        self._known, self._stream, self._addresses = known, stream, addresses
+        self._numbers = known.numbers
+        if known.engine.several:
+            index, current = known.device.index, known.engine.current_device
+            self._elsewhere = lambda: current() != index
+        self._launch = known.launch
+
+    def __call__(
+        self, alpha: Any = 1, beta: Any = 0, x: Any = None, y: Any = None, *, stream: Any = None
+    ) -> Any:
+        """Compute with these factors and, where they are given, with other vectors.
+
+        Parameters
+        ----------
+        alpha, beta : number
+            Factors of the product and of y; they cost nothing to change.
+        x, y : device array, optional
+            In place of those that the plan is bound to. A y that is passed is overwritten.
+        stream : stream, optional
+            As in :func:`gemv.gemv`.
+
+        Returns
+        -------
+        y : device array
+            The y passed, else the one bound, overwritten; a new one where there is neither.
+        """
+        if (
+            self._launch is not None
+            and x is None
+            and y is None
+            and stream is None
+            and (self._elsewhere is None or not self._elsewhere())
+        ):
+            numbers = self._numbers
+            if type(alpha) in numbers and type(beta) in numbers and not (alpha == 0 and beta == 1):
+                a_at, x_at, y_at = self._addresses
+                try:
+                    status = self._launch(self._stream(), a_at, x_at, y_at, alpha, beta)
+                except OverflowError:  # the long way makes it infinite
+                    status = -1
+                if not status:
+                    if _tracing():
+                        self._known.record()
+                    return self.y
+        return self._general(
+            alpha, beta, self.x if x is None else x, self.y if y is None else y, stream
+        )
+
+    def __repr__(self) -> str:
+        bound = [name for name in ("x", "y") if getattr(self, name) is not None]
+        return f"<gemv.Plan, bound to {', '.join(['a', *bound])}>"

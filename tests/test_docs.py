@@ -1,0 +1,278 @@
+"""The documentation: examples run, tables are true, links lead somewhere.
+
+Pages run in a process of their own on the simulator, where what they print is the same on every
+machine: ``python tests/test_docs.py PAGE``.
+"""
+
+from __future__ import annotations
+
+import ast
+import doctest
+import json
+import os
+import re
+import runpy
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+TOP = Path(__file__).resolve().parent.parent
+DOCS = TOP / "docs"
+MADE = {DOCS / "course" / "rungs", DOCS / "generated", DOCS / "_build"}
+PAGES = sorted(page for page in DOCS.rglob("*.md") if not MADE & set(page.parents))
+EXERCISES = sorted((DOCS / "exercises").glob("[a-z]*.py"))
+BLOCK = re.compile(r"^( *)```(python|pycon)\n(.*?)^\1```", re.M | re.S)
+
+
+def written_by(page: Path) -> str | None:
+    """The script that wrote a committed page from results, as the page says itself."""
+    found = re.search(r"<!-- Written by (\S+) from (\S+?)\.? -->", page.read_text(encoding="utf-8"))
+    return found.group(1) if found else None
+
+
+def page_id(page: Path) -> str:
+    return page.relative_to(DOCS).with_suffix("").as_posix()
+
+
+def blocks(page: Path) -> list[tuple[str, str]]:
+    """Kind and text of each piece of Python on a page."""
+    found = BLOCK.findall(page.read_text(encoding="utf-8"))
+    return [(kind, re.sub(rf"^{indent}", "", text, flags=re.M)) for indent, kind, text in found]
+
+
+def on_simulator(*command: str) -> subprocess.CompletedProcess:
+    environment = {**os.environ, "NUMBA_ENABLE_CUDASIM": "1", "PYTHONPATH": str(TOP)}
+    environment.pop("GEMV_BACKEND", None)
+    return subprocess.run(
+        [sys.executable, *command], cwd=TOP, env=environment, capture_output=True, text=True
+    )
+
+
+# --------------------------------------------------------------------------------------------------
+# examples
+
+
+@pytest.mark.parametrize("page", [page for page in PAGES if blocks(page)], ids=page_id)
+def test_examples_run(page):
+    if written_by(page):  # what it shows are fragments for its figures
+        for _, text in blocks(page):
+            ast.parse(text)
+        return
+    done = on_simulator(__file__, str(page))
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def run_page(page: Path) -> int:
+    """Run the blocks of a page in order, in one namespace; the number of failures."""
+    names: dict = {"__name__": "page"}
+    runner = doctest.DocTestRunner(optionflags=doctest.ELLIPSIS)
+    for kind, text in blocks(page):
+        if kind == "python":
+            exec(compile(text, str(page), "exec"), names)
+            continue
+        test = doctest.DocTestParser().get_doctest(text, names, page.name, str(page), 0)
+        test.globs = names  # what a block defines, later ones use
+        runner.run(test, clear_globs=False)
+    return runner.failures
+
+
+@pytest.mark.parametrize("path", EXERCISES, ids=lambda path: path.stem)
+def test_exercise_is_open_and_has_an_answer(path):
+    from gemv.kernels import REGISTRY
+
+    assert path.stem in REGISTRY, "an exercise is named for the kernel whose page shows it"
+    start = on_simulator("docs/exercises", str(path))
+    assert start.returncode == 1, start.stdout + start.stderr
+    assert start.stdout.startswith("not yet: ")
+    answer = on_simulator("docs/exercises", str(path.parent / "answers" / path.name))
+    assert answer.returncode == 0, answer.stdout + answer.stderr
+    goal = next(
+        (n for n in ast.parse(path.read_text("utf-8")).body if getattr(n, "name", "") == "goal"),
+        None,
+    )
+    assert goal is not None and ast.get_docstring(goal)
+
+
+def test_every_rung_before_the_vectors_has_an_exercise():
+    from gemv.kernels import REGISTRY
+
+    with_exercise = {path.stem for path in EXERCISES}
+    rungs = [k.name for k in REGISTRY.values() if not k.teaching and k.rung <= 7]
+    assert set(rungs) <= with_exercise
+
+
+# --------------------------------------------------------------------------------------------------
+# the tables of special values
+
+
+def rules() -> list[tuple[str, str, str]]:
+    text = (DOCS / "guide" / "rules.md").read_text(encoding="utf-8")
+    return re.findall(r"^\| `([^`]+)` \| `([^`]+)` \| (.+?) \|$", text, re.M)
+
+
+def rule_names(module) -> dict:
+    names: dict = {}
+    ((_, setup),) = [each for each in blocks(DOCS / "guide" / "rules.md") if each[0] == "python"]
+    exec(setup, names)
+    names.update({name: getattr(module, name, None) for name in ("dgemv", "zgemv", "gemv")})
+    return names
+
+
+def agree(got, expected) -> bool:
+    if isinstance(expected, np.dtype):
+        return got == expected
+    return np.array_equal(np.asarray(got), np.asarray(expected), equal_nan=True)
+
+
+def test_rules_cover_what_the_issue_of_a_blas_is_about():
+    assert len(rules()) > 30
+
+
+@pytest.mark.parametrize("call, gives, scipy", rules(), ids=[call for call, _, _ in rules()])
+def test_rule(call, gives, scipy):
+    import gemv
+    from gemv import _backend
+
+    if _backend.backend() == "host":
+        pytest.skip("there are no kernels on the host backend")
+    names = rule_names(gemv)
+    expected = eval(gives, names)
+    if isinstance(expected, type) and issubclass(expected, Exception):
+        with pytest.raises(expected):
+            eval(call, names)
+    else:
+        assert agree(eval(call, names), expected)
+
+    blas = pytest.importorskip("scipy.linalg.blas")
+    if scipy == "same":
+        assert agree(eval(call, rule_names(blas)), expected)
+    elif scipy == "raises":
+        with pytest.raises(Exception, match="."):
+            eval(call, rule_names(blas))
+    elif scipy.startswith("`"):
+        names = rule_names(blas)
+        assert agree(eval(call, names), eval(scipy.strip("`"), names))
+    else:
+        assert scipy in ("has none", "raises or is wrong")
+
+
+# --------------------------------------------------------------------------------------------------
+# links
+
+
+def drawings() -> set[str]:
+    """Names of the figures, read from the drawing code: Matplotlib need not be there."""
+    from gemv.kernels import REGISTRY
+
+    text = "".join(path.read_text("utf-8") for path in (DOCS / "figures").glob("*.py"))
+    named = set(re.findall(r'^@drawing\("([^"]+)"', text, re.M))
+    kinds = ("matrix", "lines", "banks")
+    return named | {f"{kind}-{name}" for kind in kinds for name in REGISTRY}
+
+
+def idea_rows() -> list[list[str]]:
+    text = (DOCS / "course" / "ideas.md").read_text(encoding="utf-8")
+    rows = [line.strip("| ").split(" | ") for line in text.splitlines() if line.startswith("| ")]
+    return [row for row in rows if row[0] not in ("idea", "---")]
+
+
+def test_ideas_name_all_sources():
+    text = (DOCS / "course" / "ideas.md").read_text(encoding="utf-8")
+    for source in ("Collange", "Sanders and", "Acceleware", "EPCC"):
+        assert f"## {source}" in text
+    assert len(idea_rows()) > 50
+
+
+@pytest.mark.parametrize("row", idea_rows(), ids=lambda row: row[0])
+def test_idea_leads_to_a_place_or_says_why_not(row):
+    idea, here, figure = row
+    assert re.search(r"\{ref\}|\{doc\}|`[a-z_]+/|below", here) or re.match(r"no use\b.*: \S", here)
+    check_links(DOCS / "course" / "ideas.md", " ".join(row))
+    if figure != "–":
+        assert re.fullmatch(r"\{ref\}`[^<`]+ <([^>]+)>`", figure)
+        assert re.search(r"<([^>]+)>", figure).group(1) in drawings()
+
+
+@pytest.mark.parametrize("page", PAGES, ids=page_id)
+def test_links_of_page(page):
+    check_links(page, page.read_text(encoding="utf-8"))
+
+
+def check_links(page: Path, text: str) -> None:
+    from gemv.kernels import REGISTRY
+
+    text = re.sub(r"^ *```(?!\{drawing).*?^ *```", "", text, flags=re.M | re.S)
+    labels = set(REGISTRY) | drawings()
+    for target in re.findall(r"\{ref\}`(?:[^`<]*<)?([^`>]+)>?`", text):
+        assert target in labels, target
+    for name in re.findall(r"\{drawing\} (\S+)", text):
+        assert name in labels, name
+    for target in re.findall(r"\{doc\}`(?:[^`<]*<)?([^`>]+)>?`", text):
+        folder = DOCS if target.startswith("/") else page.parent
+        assert (folder / f"{target.strip('/')}.md").is_file(), target
+    for path in re.findall(r"`((?:gemv|tests|docs|benchmarks)/[\w./]+)`", text):
+        if "kNN" in path or "name" in path or page.name == "changelog.md":
+            continue
+        assert (TOP / path).exists(), path
+
+
+def test_commands_of_pages_are_targets_of_the_makefile():
+    targets = set(re.findall(r"^([a-z-]+):", (TOP / "Makefile").read_text("utf-8"), re.M))
+    for page in PAGES:
+        named = re.findall(r"(?:^|`)make ([a-z-]+)", page.read_text(encoding="utf-8"), re.M)
+        assert set(named) <= targets, page
+
+
+@pytest.mark.parametrize("page", PAGES, ids=page_id)
+def test_no_measured_figure_is_typed_by_hand(page):
+    script = written_by(page)
+    if script:
+        assert (TOP / script).is_file()
+        return
+    typed = re.findall(r"\d[\d.]*\s*(?:[GT]B/s|µs|us|ms)\b", page.read_text(encoding="utf-8"))
+    assert typed == [], "figures come from benchmarks/results"
+
+
+# --------------------------------------------------------------------------------------------------
+# the command that shows a regression
+
+
+def point(folder: Path, name: str, date: int, rate: float, seconds: float) -> Path:
+    results = {
+        "kernels.Bandwidth.track_bandwidth": [
+            [rate, None, float("nan")], [["'serial'", "'tile2d'", "'last_block'"]]
+        ],
+        "api.Start.timeraw_import": [[seconds], []],
+    }  # fmt: skip
+    data = {"date": date, "result_columns": ["result", "params"], "results": results}
+    path = folder / name
+    path.write_text(json.dumps(data), encoding="utf-8")
+    return path
+
+
+def test_compare_shows_a_regression_beyond_the_spread(tmp_path, capsys):
+    script = runpy.run_path(str(TOP / "benchmarks" / "compare.py"))
+    units = {"kernels.Bandwidth.track_bandwidth": {"unit": "GB/s"}, "version": 2}
+    units["api.Start.timeraw_import"] = {"unit": "seconds"}
+    (tmp_path / "benchmarks.json").write_text(json.dumps(units))
+    old = str(point(tmp_path, "old.json", 1, 1000.0, 1.0))
+
+    within = str(point(tmp_path, "within.json", 2, 980.0, 1.1))
+    assert script["main"]([old, within]) == 0
+    assert "0 worse, 2 same" in capsys.readouterr().out
+
+    slower = str(point(tmp_path, "slower.json", 2, 900.0, 0.5))
+    assert script["main"]([old, slower]) == 1
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0].split()[:2] == ["worse", "-10.0%"] and "track_bandwidth(serial)" in lines[0]
+    assert lines[1].split()[:2] == ["better", "+100.0%"]
+    assert lines[2] == "1 better, 1 worse, 0 same"
+
+    assert script["main"](["--machine", "nowhere"]) == 2
+
+
+if __name__ == "__main__":
+    sys.exit(1 if run_page(Path(sys.argv[1])) else 0)

@@ -1,0 +1,127 @@
+"""The C function of DLPack exporters, offered by a stand-in, and the comparison behind it."""
+
+from __future__ import annotations
+
+import ctypes
+
+import pytest
+
+from gemv import _dlpack, _exchange
+
+FLOAT, DOUBLE = 32, 64
+
+
+class Tensor:
+    """Nothing but metadata; the address is never followed."""
+
+    def __init__(self, pointer, shape, strides, bits=FLOAT, device=0, offset=0):
+        self.shape = (ctypes.c_int64 * len(shape))(*shape)
+        self.strides = (ctypes.c_int64 * len(shape))(*strides)
+        self.words = _dlpack._DLTensor(
+            pointer, 2, device, len(shape), 2, bits, 1,
+            ctypes.cast(self.shape, ctypes.POINTER(ctypes.c_int64)),
+            ctypes.cast(self.strides, ctypes.POINTER(ctypes.c_int64)), offset,
+        )  # fmt: skip
+
+
+def describe(tensor, target):
+    if not isinstance(tensor, Tensor):
+        return -1
+    ctypes.memmove(target, ctypes.addressof(tensor.words), ctypes.sizeof(tensor.words))
+    return 0
+
+
+CALLBACK = ctypes.PYFUNCTYPE(ctypes.c_int, ctypes.py_object, ctypes.c_void_p)(describe)
+TABLE = (ctypes.c_size_t * 7)(1)
+TABLE[5] = ctypes.cast(CALLBACK, ctypes.c_void_p).value
+Tensor.__dlpack_c_exchange_api__ = _dlpack._capsule_new(
+    ctypes.addressof(TABLE), b"dlpack_exchange_api", None
+)
+
+
+class Known:
+    """A call of an (8, 4) float32 matrix, contiguous: bytes that y, x and A span."""
+
+    spans = (0, 32, 0, 16, 0, 128)
+
+
+A, X, Y = 0x10000, 0x20000, 0x30000
+
+
+@pytest.fixture(scope="module")
+def exchange():
+    return _exchange.Exchange(Tensor)
+
+
+@pytest.fixture
+def expected(exchange):
+    return exchange.expect(Known, *operands())
+
+
+def operands(**changes):
+    plain = {"a": (A, (8, 4), (4, 1)), "x": (X, (4,), (1,)), "y": (Y, (8,), (1,))}
+    return [
+        each if isinstance(each, Tensor) else Tensor(*each) for each in (plain | changes).values()
+    ]
+
+
+def match(exchange, expected, tensors):
+    return exchange.match(*exchange.constants, *map(id, tensors), expected.address)
+
+
+def test_the_same_again(exchange, expected):
+    assert match(exchange, expected, operands()) == (A, X, Y)
+
+
+def test_other_memory_of_the_same_form(exchange, expected):
+    moved = operands(x=(X + 0x1000, (4,), (1,)), y=Tensor(Y, (8,), (1,), offset=64))
+    assert match(exchange, expected, moved) == (A, X + 0x1000, Y + 64)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"a": (A, (8, 5), (5, 1))},
+        {"a": (A, (8, 4), (1, 8))},
+        {"a": (A, (8,), (1,))},
+        {"x": (X, (5,), (1,))},
+        {"x": (X, (4,), (2,))},
+        {"x": (X + 4, (4,), (1,))},
+        {"x": (X, (4,), (1,), DOUBLE)},
+        {"y": (Y, (8,), (1,), FLOAT, 1)},
+        {"y": (Y, (8,), (-1,))},
+        {"y": (X, (8,), (1,))},
+        {"y": (X - 16, (8,), (1,))},
+        {"y": (A + 112, (8,), (1,))},
+        {"y": (A - 16, (8,), (1,))},
+    ],
+    ids=str,
+)
+def test_whatever_differs_goes_the_long_way(exchange, expected, changes):
+    assert match(exchange, expected, operands(**changes))[0] == -1
+
+
+@pytest.mark.parametrize("place", range(3))
+def test_a_tensor_that_cannot_be_described(exchange, expected, place):
+    tensors = operands()
+    tensors[place] = object()
+    assert match(exchange, expected, tensors) == (-1, -1, -1)
+    assert exchange.expect(Known, *tensors) is None
+
+
+def test_neighbours_do_not_overlap(exchange, expected):
+    beside = operands(y=(A + 128, (8,), (1,)))
+    assert match(exchange, expected, beside) == (A, X, A + 128)
+
+
+def test_three_dimensions_are_not_expected(exchange):
+    cube = Tensor(A, (2, 2, 2), (4, 2, 1))
+    assert exchange.expect(Known, cube, *operands()[1:]) is None
+
+
+def test_a_table_of_another_version():
+    table = (ctypes.c_size_t * 7)(2)
+    capsule = _dlpack._capsule_new(ctypes.addressof(table), b"dlpack_exchange_api", None)
+    other = type("Other", (), {"__dlpack_c_exchange_api__": capsule})
+    with pytest.raises(RuntimeError, match="version 2, not 1"):
+        _exchange.Exchange(other)
