@@ -91,3 +91,18 @@ class FirstCall:
 
         gemv.sgemv(1.0, np.ones((8, 8), np.float32), np.ones(8, np.float32))
         """
+
+
+class Memory:
+    """How much host memory does a process have that imports, and one that computes?"""
+
+    def peakmem_import(self):
+        import gemv  # noqa: F401
+
+    def peakmem_first_call(self):
+        _backend()
+        import numpy as np
+
+        import gemv
+
+        gemv.sgemv(1.0, np.ones((8, 8), np.float32), np.ones(8, np.float32))

@@ -1,0 +1,110 @@
+"""What became faster or slower between two points of the history.
+
+    python benchmarks/compare.py --machine NAME          the two newest points of a machine
+    python benchmarks/compare.py OLD.json NEW.json       two files of benchmarks/results/NAME/
+    ... --all                                            small differences as well
+
+Exit status 1 if a figure is worse beyond its spread. Two runs of one commit agree within it; to
+check that on a machine, measure a commit twice and compare the files with --all.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import sys
+from itertools import product
+from pathlib import Path
+
+TOP = Path(__file__).resolve().parent.parent
+RESULTS = TOP / "benchmarks" / "results"
+
+#: By how much two runs of one commit may differ, for each unit, and whether more is better. Device
+#: times are medians of replayed graphs; a host's times depend on what else it does. Allowances, to
+#: be tightened to what two runs on the machine of the history show.
+SPREAD = {
+    "GB/s": (0.05, True),
+    "% of ceiling": (0.05, True),
+    "times as fast as cuBLAS": (0.08, True),
+    "seconds": (0.25, False),
+    "bytes": (0.10, False),
+}
+
+
+def load(path: Path) -> dict[tuple[str, tuple[str, ...]], float]:
+    """Figures of a result file of asv by benchmark and parameters; what was skipped is left out."""
+    data = json.loads(path.read_text(encoding="utf-8"))
+    result, params = (data["result_columns"].index(name) for name in ("result", "params"))
+    figures = {}
+    for name, columns in data["results"].items():
+        values = columns[result] or []
+        for chosen, value in zip(product(*columns[params]), values, strict=False):
+            if value is not None and not math.isnan(value):
+                figures[name, tuple(text.strip("'") for text in chosen)] = value
+    return figures
+
+
+def units(path: Path) -> dict[str, str]:
+    """Unit of each benchmark, from the benchmarks.json next to a result or one folder above it."""
+    for folder in (path.parent, path.parent.parent):
+        if (folder / "benchmarks.json").is_file():
+            data = json.loads((folder / "benchmarks.json").read_text(encoding="utf-8"))
+            return {name: each["unit"] for name, each in data.items() if isinstance(each, dict)}
+    return {}
+
+
+def newest(machine: str) -> list[Path]:
+    """Result files of a machine by the date of their commits, oldest first."""
+    dated = []
+    for path in (RESULTS / machine).glob("*.json"):
+        if path.name != "machine.json":
+            dated.append((json.loads(path.read_text(encoding="utf-8"))["date"], path))
+    return [path for _, path in sorted(dated)]
+
+
+def compare(old: Path, new: Path) -> list[tuple[str, float, float, str, float, str]]:
+    """Benchmark, old and new figure, unit, change, and "better", "worse" or "same"; worst first.
+
+    The change is positive where the new figure is better.
+    """
+    before, after, unit_of = load(old), load(new), {**units(old), **units(new)}
+    rows = []
+    for key in before.keys() & after.keys():
+        name, params = key
+        unit = unit_of.get(name, "seconds")
+        spread, more_is_better = SPREAD.get(unit, (0.25, False))
+        a, b = (before[key], after[key]) if more_is_better else (after[key], before[key])
+        change = b / a - 1 if a else 0.0
+        verdict = "same"
+        if change > spread:
+            verdict = "better"
+        elif change < 1 / (1 + spread) - 1:
+            verdict = "worse"
+        title = f"{name}({', '.join(params)})" if params else name
+        rows.append((title, before[key], after[key], unit, change, verdict))
+    return sorted(rows, key=lambda row: row[4])
+
+
+def main(arguments: list[str]) -> int:
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("files", nargs="*", type=Path, metavar="OLD NEW")
+    parser.add_argument("--machine")
+    parser.add_argument("--all", action="store_true", help="also what stayed within the spread")
+    options = parser.parse_args(arguments)
+    files = options.files or (newest(options.machine)[-2:] if options.machine else [])
+    if len(files) != 2:
+        where = f"benchmarks/results/{options.machine} has" if options.machine else "there are"
+        print(f"two points are needed; {where} {len(files)}", file=sys.stderr)
+        return 2
+    rows = compare(*files)
+    for title, old, new, unit, change, verdict in rows:
+        if options.all or verdict != "same":
+            print(f"{verdict:6} {change:+7.1%}  {old:.4g} -> {new:.4g} {unit}  {title}")
+    count = {word: sum(row[5] == word for row in rows) for word in ("better", "worse", "same")}
+    print(", ".join(f"{number} {word}" for word, number in count.items()))
+    return 1 if count["worse"] else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

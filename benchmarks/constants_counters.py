@@ -1,0 +1,103 @@
+"""Hardware counters for the race of constant memory, by Nsight Compute (``ncu``).
+
+    python benchmarks/constants_counters.py FILE.json     runs ncu, which needs the right to count
+
+Counted are single launches: ``where_x_lives`` on a matrix in L2, with all threads of a warp at
+the same x[j] and each at its own, and loads alone with 1, 2 and 32 addresses in a warp.
+"""
+
+from __future__ import annotations
+
+import csv
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+#: Column of ncu, and what the results call it.
+METRICS = {
+    "idc__requests.sum": "constant_requests",
+    "idc__requests_lookup_hit.sum": "constant_hits",
+    "sm__idc_divergent_instructions.sum": "divergent_loads",
+    "sm__idc_divergent_instruction_replays.sum": "replays",
+    "l1tex__t_requests_pipe_lsu_mem_global_op_ld.sum": "global_requests",
+    "l1tex__t_sectors_pipe_lsu_mem_global_op_ld.sum": "global_sectors",
+}
+M, N = 8192, 1024
+ORDERS = ((1, "F"), (32, "C"))
+ADDRESSES = (1, 2, 32)
+ALONE = ("constant", "read_only")
+
+
+def cases() -> list[dict]:
+    """What is launched, in order."""
+    from gemv.kernels.t06_where_x_lives import HOMES
+
+    gemv = [{"what": "gemv", "home": h, "lanes": lanes} for h in HOMES for lanes, _ in ORDERS]
+    alone = [{"what": "loads", "home": h, "lanes": count} for h in ALONE for count in ADDRESSES]
+    return gemv + alone
+
+
+def launch() -> None:
+    """Launch every case once; this is what ncu watches."""
+    from gemv import _backend, _race
+    from gemv._compile import compile_function
+    from gemv._launch import _load
+    from gemv._measure import _operand, make_problem
+    from gemv._select import select
+    from gemv.kernels._base import Spec
+
+    engine, single = _backend.engine(), _race.SINGLE
+    device = engine.device()
+    a, x, y = (_operand(engine.zeros(size, single)) for size in (M * N, N, M))
+    for case in cases():
+        if case["what"] == "gemv":
+            problem = make_problem(M, N, single, dict(ORDERS)[case["lanes"]], "N")
+            knobs = {"X_HOME": _race.X_HOMES.index(case["home"]), "LANES_PER_ROW": case["lanes"]}
+            choice = select(problem, device, "where_x_lives", knobs | {"VALUE_BYTES": 4 * N})
+            engine.run(choice, problem, single.type(1), a, x, single.type(0), y)
+            continue
+        function = _race._loads(case["home"], Spec(single, False, "strided", ()))
+        loaded = _load(compile_function(function, single, device.compute_capability), single)
+        values = {"rounds": _race._ROUNDS, "mask": 1, "step": 1, "x": x.pointer, "y": y.pointer}
+        values |= {"share": 32 // case["lanes"], "distinct": case["lanes"]}
+        grid = (2 * device.multiprocessors, 1, 1)
+        engine._submit(loaded, grid, (1024, 1, 1), 0, values)
+    engine.to_host(y.owner)  # waits
+
+
+def parse(text: str, launched: list[dict]) -> list[dict]:
+    """Rows of ncu's raw CSV page, one a launch."""
+    rows = list(csv.reader(line for line in text.splitlines() if line.startswith('"')))
+    headings, _units, *data = rows
+    if len(data) != len(launched):
+        raise ValueError(f"{len(launched)} launches, but ncu counted {len(data)}")
+    place = {name: headings.index(name) for name in METRICS}
+    return [
+        case | {name: int(row[place[column]].replace(",", "")) for column, name in METRICS.items()}
+        for case, row in zip(launched, data, strict=True)
+    ]
+
+
+def main() -> None:
+    if sys.argv[1:] == ["--launch"]:
+        launch()
+        return
+    if len(sys.argv) != 2:
+        sys.exit(__doc__)
+    command = ["ncu", "--clock-control", "none", "--csv", "--page", "raw"]
+    command += ["--metrics", ",".join(METRICS), "-k", "regex:where_x_lives|through_shared|loads"]
+    run = subprocess.run(
+        [*command, sys.executable, __file__, "--launch"], capture_output=True, text=True
+    )
+    if run.returncode:
+        sys.exit(f"ncu failed: {run.stdout[-500:]} {run.stderr[-500:]}")
+    from gemv import _backend
+
+    counted = {"device": _backend.engine().device().name, "m": M, "n": N}
+    counted["rows"] = parse(run.stdout, cases())
+    Path(sys.argv[1]).write_text(json.dumps(counted, indent=1) + "\n", encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()
