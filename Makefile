@@ -16,12 +16,13 @@ MACHINE ?= gpu
 
 BIN := $(VENV)/bin
 
-.PHONY: help demo test lint types dev bench bench-publish bench-smoke ladder table clean
+.PHONY: help demo test lint types dev docs bench bench-publish bench-compare bench-smoke ladder table clean
 
 help:
 	@echo "make demo   install, then gemv on sample files and the ladder of kernels"
 	@echo "make test   install, then the whole test suite"
-	@echo "make lint | types | bench | bench-publish | bench-smoke | ladder | table | clean"
+	@echo "make docs   the course and the user guide, in docs/_build/html/index.html"
+	@echo "make lint | types | bench | bench-publish | bench-compare | bench-smoke | ladder | table | clean"
 
 $(VENV)/bin/python:
 	@test -n "$(PYTHON)" || { echo "gemv needs Python 3.11 or newer: make PYTHON=/path/to/python" >&2; exit 1; }
@@ -50,6 +51,11 @@ lint: $(DEV)
 types: $(DEV)
 	$(BIN)/mypy
 
+# figures, tables and a page for each kernel are made anew from the tree; a warning is an error
+docs: $(VENV)/installed-docs
+	$(BIN)/python -m sphinx --fail-on-warning --keep-going --quiet -b html \
+	    -d docs/_build/doctrees docs docs/_build/html
+
 # asv measures below .asv, in place, on a stand-in for the repository: the tree may be no checkout
 ASV := env HOME='$(CURDIR)/.asv' $(BIN)/asv --config asv.local.conf.json
 define asv_local
@@ -74,6 +80,10 @@ bench: $(DEV)
 bench-publish: $(DEV)
 	$(BIN)/asv publish
 
+# the two newest points of MACHINE, or OLD= and NEW= files; fails if a figure is worse than its spread
+bench-compare: $(DEV)
+	$(BIN)/python benchmarks/compare.py $(if $(OLD),$(OLD) $(NEW),--machine $(MACHINE)) $(ARGS)
+
 # the same suite, small and never stored: proves it alive without a GPU
 bench-smoke: $(DEV)
 	$(asv_local)
@@ -94,7 +104,9 @@ ladder: $(TEST)
 # the README's table from benchmarks/results/ladder/*.json
 table: $(TEST)
 	$(BIN)/python benchmarks/ladder_table.py --write
+	$(BIN)/python benchmarks/constants_page.py --write
 
 clean:
 	rm -rf $(VENV) .asv asv.local.conf.json build dist .hypothesis .mypy_cache .pytest_cache .ruff_cache
+	rm -rf docs/_build docs/generated docs/course/rungs docs/figures/out
 	find gemv tests benchmarks docs -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -1,0 +1,55 @@
+"""One answer to the exercise of `coalesced`."""
+
+from numba import cuda
+
+from gemv._problem import Geometry, Launch, ceil_div
+from gemv.kernels._base import Kernel, tile_shape, update
+
+BLOCK_X, BLOCK_Y = 32, 8
+
+
+def build(spec):
+    number, zero, op = spec.number, spec.zero, spec.op
+    DOWN_THE_COLUMNS = spec.access == "axpy"
+    TILE_ROWS, LANES = tile_shape(spec.access, BLOCK_X, BLOCK_Y)
+
+    def turned(rows, cols, alpha, a, row_stride, col_stride, x, incx, beta, y, incy):
+        sums = cuda.shared.array((TILE_ROWS, LANES + 1), number)
+        tx, ty = cuda.threadIdx.x, cuda.threadIdx.y
+        r, lane = ty, tx
+        if DOWN_THE_COLUMNS:
+            r, lane = tx, ty
+        if alpha == 0:
+            cols = 0
+        for row0 in range(cuda.blockIdx.x * TILE_ROWS, rows, cuda.gridDim.x * TILE_ROWS):
+            i = row0 + r
+            total = zero
+            if i < rows:
+                for j in range(lane, cols, LANES):
+                    total += op(a[i * row_stride + j * col_stride]) * x[j * incx]
+            sums[r, lane] = total
+            cuda.syncthreads()
+            if lane == 0 and i < rows:
+                total = zero
+                for k in range(LANES):
+                    total += sums[r, k]
+                update(alpha, total, beta, y, i * incy)
+            cuda.syncthreads()
+
+    return (turned,)
+
+
+def geometry(problem, device, knobs):
+    tile_rows, _ = tile_shape(problem.access, BLOCK_X, BLOCK_Y)
+    return Geometry((Launch((ceil_div(problem.rows, tile_rows), 1, 1), (BLOCK_X, BLOCK_Y, 1)),))
+
+
+KERNEL = Kernel("turned", 5, build, geometry, tile=lambda knobs: (BLOCK_Y, BLOCK_X), doc=__doc__)
+
+
+def goal(look):
+    """One line of memory for each request, in both storage orders."""
+    for order, along in (("C", "rows"), ("F", "columns")):
+        lines = look(32, 32, order=order).lines()
+        if lines > 1:
+            return f"for A stored along {along}, a request touches {lines:g} lines instead of one"

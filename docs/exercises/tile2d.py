@@ -1,0 +1,53 @@
+"""Eight words in one bank
+
+In the figure above, the threads of a warp pile up in four banks of shared memory. Neighbouring
+threads write `sums[tx, ty]` a pitch of 16 numbers apart. Change the shape of `sums`, and nothing
+else, so that the worst request takes two steps instead of eight. Can you say where the remaining
+two come from?
+"""
+
+from numba import cuda
+
+from gemv._problem import Geometry, Launch, ceil_div
+from gemv.kernels._base import Kernel, update
+
+TILE = 16
+
+
+def build(spec):
+    number, zero, op = spec.number, spec.zero, spec.op
+
+    def banks(rows, cols, alpha, a, row_stride, col_stride, x, incx, beta, y, incy):
+        sums = cuda.shared.array((TILE, TILE), number)
+        tx = cuda.threadIdx.x
+        ty = cuda.threadIdx.y
+        if alpha == 0:
+            cols = 0
+        i = cuda.blockIdx.x * TILE + tx
+        total = zero
+        if i < rows:
+            for j in range(ty, cols, TILE):
+                total += op(a[i * row_stride + j * col_stride]) * x[j * incx]
+        sums[tx, ty] = total
+        cuda.syncthreads()
+        if ty == 0 and i < rows:
+            total = zero
+            for k in range(TILE):
+                total += sums[tx, k]
+            update(alpha, total, beta, y, i * incy)
+
+    return (banks,)
+
+
+def geometry(problem, device, knobs):
+    return Geometry((Launch((ceil_div(problem.rows, TILE), 1, 1), (TILE, TILE, 1)),))
+
+
+KERNEL = Kernel("banks", 4, build, geometry, tile=lambda knobs: (TILE, TILE), doc=__doc__)
+
+
+def goal(look):
+    """At most two steps for a request, in float32."""
+    steps = look(TILE, TILE).bank_ways
+    if steps > 2:
+        return f"the worst request for shared memory still takes {steps} steps"

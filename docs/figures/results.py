@@ -1,0 +1,119 @@
+"""Plots of measured figures, from the JSON in ``benchmarks/results/`` and from nothing else."""
+
+from __future__ import annotations
+
+import functools
+import json
+from pathlib import Path
+
+from style import canvas, drawing
+
+TOP = Path(__file__).resolve().parents[2]
+LADDER = TOP / "benchmarks" / "results" / "ladder"
+DTYPES = {"s": "float32", "d": "float64", "c": "complex64", "z": "complex128"}
+
+
+def load(folder: Path = LADDER) -> dict[str, dict]:
+    """Every measured ladder by the name of its file, as the README orders them."""
+    cases = {}
+    for path in sorted(folder.glob("*.json")):
+        case = json.loads(path.read_text(encoding="utf-8"))
+        if case["backend"] != "cuda":
+            raise ValueError(f"{path.name}: a ladder without a GPU carries no figures")
+        cases[path.stem] = case
+    order = list(DTYPES).index
+    return dict(
+        sorted(
+            cases.items(),
+            key=lambda item: (
+                order(item[1]["dtype"]), item[1]["m"] != item[1]["n"], -item[1]["m"],
+                item[1]["order"], item[1]["op"],
+            ),
+        )
+    )  # fmt: skip
+
+
+def three_digits(value: float) -> str:
+    """Neither a slow kernel rounds to nothing nor a fast one shows noise."""
+    return f"{float(f'{value:.3g}'):g}"
+
+
+def duration(seconds: float) -> str:
+    for unit, size in (("s", 1.0), ("ms", 1e-3), ("µs", 1e-6)):
+        if seconds >= size or unit == "µs":
+            return f"{three_digits(seconds / size)} {unit}"
+    raise AssertionError
+
+
+def title(case: dict) -> str:
+    """``float32, 8192 x 8192``, and storage and op where they are not the usual ones."""
+    text = f"{DTYPES[case['dtype']]}, {case['m']} x {case['n']}"
+    if (case["order"], case["op"]) != ("C", "N"):
+        text += f", order {case['order']}, op {case['op']}"
+    return text
+
+
+def draw_ladder(palette, case: dict):
+    rows = [row for row in case["rows"] if row.get("gb_per_s")]
+    figure, axes = canvas(0.34 * len(rows) + 1.1)
+    for place, row in enumerate(rows):
+        colour = palette.block(3 if row["teaching"] else 0)
+        axes.barh(place, row["gb_per_s"], color=colour, height=0.7)
+        rate = three_digits(row["gb_per_s"])
+        axes.text(row["gb_per_s"], place, f" {rate}", va="center", fontsize=9.5)
+    ceiling = case["ceiling_gb_per_s"]
+    axes.axvline(ceiling, color=palette.accent, linewidth=1.6)
+    axes.text(ceiling, -0.75, f"ceiling {three_digits(ceiling)} ", ha="right", va="bottom",
+              color=palette.accent, fontsize=9.5)  # fmt: skip
+    axes.set_yticks(range(len(rows)), [row["name"] for row in rows])
+    axes.set(xlabel="GB/s", xlim=(0, ceiling * 1.14))
+    axes.invert_yaxis()
+    axes.spines[["top", "right"]].set_visible(False)
+    return figure
+
+
+def draw_roofline(palette, cases: dict[str, dict]):
+    """Operations a second over operations a byte: every kernel under the roof of its own run."""
+    figure, axes = canvas(3.4 + 0.1 * len(cases))
+    for number, case in enumerate(cases.values()):
+        flops = 2 * case["m"] * case["n"] * (4 if case["dtype"] in "cz" else 1)
+        x = flops / case["bytes_moved"] * (1 + 0.03 * (number % 3 - 1))
+        rates = [row["gb_per_s"] * flops / case["bytes_moved"] for row in case["rows"]
+                 if row.get("gb_per_s")]  # fmt: skip
+        axes.plot(
+            [x] * len(rates), rates, "os^D"[number // 6 % 4], markersize=5, label=title(case),
+            color=palette.block(number), markeredgecolor=palette.quiet, markeredgewidth=0.5,
+        )  # fmt: skip
+    best = max(case["ceiling_gb_per_s"] for case in cases.values())
+    span = [0.15, 0.9]
+    axes.plot(span, [best * s for s in span], color=palette.accent, linewidth=1.6)
+    axes.set(xscale="log", yscale="log", xlabel="operations for each byte moved",
+             ylabel="10⁹ operations a second")  # fmt: skip
+    axes.set_xticks([0.2, 0.3, 0.5, 0.8], ["0.2", "0.3", "0.5", "0.8"])
+    axes.set_xticks([], minor=True)
+    figure.legend(fontsize=8.5, frameon=False, loc="outside lower center", ncols=2)
+    axes.grid(color=palette.grid, linewidth=0.5)
+    axes.spines[["top", "right"]].set_visible(False)
+    return figure
+
+
+def register(folder: Path = LADDER) -> None:
+    """One bar chart for each measured problem and a roofline of all; none without results."""
+    cases = load(folder)
+    for name, case in cases.items():
+        caption = (
+            f"{title(case)} on {case['device']}: bytes a perfect gemv moves, over the measured"
+            " time of each kernel. The line is the fastest read of the same run; teaching kernels"
+            " have the other colour."
+        )
+        drawing(f"ladder-{name}", caption)(functools.partial(draw_ladder, case=case))
+    if cases:
+        caption = (
+            "All measured kernels under the roof of the fastest read (dots of one column are the"
+            " kernels on one problem; problems are drawn a little apart). Arithmetic is nowhere"
+            " near its own limit."
+        )
+        drawing("ladder-roofline", caption)(functools.partial(draw_roofline, cases=cases))
+
+
+register()
