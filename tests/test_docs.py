@@ -25,6 +25,8 @@ MADE = {DOCS / "course" / "rungs", DOCS / "generated", DOCS / "_build"}
 PAGES = sorted(page for page in DOCS.rglob("*.md") if not MADE & set(page.parents))
 EXERCISES = sorted((DOCS / "exercises").glob("[a-z]*.py"))
 BLOCK = re.compile(r"^( *)```(python|pycon)\n(.*?)^\1```", re.M | re.S)
+#: Needs CuPy and PyTorch and a GPU for them.
+GPU_BLOCK = re.compile(r"^```python gpu\n(.*?)^```", re.M | re.S)
 
 
 def written_by(page: Path) -> str | None:
@@ -63,6 +65,27 @@ def test_examples_run(page):
         return
     done = on_simulator(__file__, str(page))
     assert done.returncode == 0, done.stdout + done.stderr
+
+
+def gpu_blocks(page: Path) -> list[str]:
+    return GPU_BLOCK.findall(page.read_text(encoding="utf-8"))
+
+
+@pytest.mark.parametrize("page", [page for page in PAGES if gpu_blocks(page)], ids=page_id)
+def test_examples_for_the_gpu_are_python(page):
+    for text in gpu_blocks(page):
+        ast.parse(text)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("page", [page for page in PAGES if gpu_blocks(page)], ids=page_id)
+def test_examples_run_on_the_gpu(page):
+    for library in ("cupy", "torch"):
+        pytest.importorskip(library)
+    names: dict = {"__name__": "page"}
+    for text in gpu_blocks(page):
+        exec(compile(text, str(page), "exec"), names)
+    names["torch"].cuda.synchronize()
 
 
 def run_page(page: Path) -> int:
