@@ -101,6 +101,11 @@ ladder: $(TEST)
 	done; done
 	$(BIN)/python benchmarks/ladder_table.py --write
 
+# kernels and their constants over many shapes, on a GPU; goes on where it stopped
+tune: $(TEST)
+	@mkdir -p benchmarks/results/tune
+	$(BIN)/python benchmarks/tune.py benchmarks/results/tune/$(MACHINE).jsonl $(ARGS)
+
 # the README's table from benchmarks/results/ladder/*.json
 table: $(TEST)
 	$(BIN)/python benchmarks/ladder_table.py --write
