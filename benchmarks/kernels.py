@@ -181,7 +181,7 @@ def cublas_time_s(call_of, m: int, n: int, dtype: str, library: str) -> float:
     rng = np.random.default_rng(20240501)
     a, x, y = (_measure.random_array(rng, size, element) for size in ((m, n), (n,), (m,)))
     clock = _measure.Clock(_backend.engine())
-    copies = max(2, ceil_div(_measure._L2_TIMES * clock.l2_bytes, a.nbytes))
+    copies = min(max(2, ceil_div(_measure._L2_TIMES * clock.l2_bytes, a.nbytes)), _measure._MOST_COPIES)
     call, all_a, answer = call_of(a, x, y, copies)
     exact, magnitude = reference(_measure.ALPHA, a, x, _measure.BETA, y)
     call(clock.stream, all_a[0])

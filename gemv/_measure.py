@@ -27,6 +27,8 @@ ALPHA, BETA = 1.25, -0.75
 
 #: Copies of A go round until they exceed this many times the L2 cache.
 _L2_TIMES = 3
+#: But so many at most: a matrix that small is read from the L2 cache, whatever is done.
+_MOST_COPIES = 512
 #: A single call longer than this is timed on its own.
 _LONG_S = 0.05
 #: Device time that one replay of a captured graph should take.
@@ -178,7 +180,7 @@ def ladder(
     if engine.name == "cuda":
         clock = Clock(engine)
         result.versions = clock.versions()
-        copies = max(2, ceil_div(_L2_TIMES * clock.l2_bytes, a.nbytes))
+        copies = min(max(2, ceil_div(_L2_TIMES * clock.l2_bytes, a.nbytes)), _MOST_COPIES)
     else:
         copies = 1
     all_a = [_operand(engine.to_device(a)) for _ in range(copies)]
@@ -204,7 +206,7 @@ def ladder(
         if clock is not None:
 
             def call(stream, each, choice=choice, device_y=device_y):
-                # beta = 0 keeps y from growing over thousands of calls; y is small beside A.
+                # |beta| < 1 keeps y from growing over thousands of calls.
                 engine.run(choice, problem, alpha, each, device_x, beta, device_y, stream)
 
             row.time_s = clock.time([partial(call, each=each) for each in all_a])

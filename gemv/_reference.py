@@ -72,7 +72,7 @@ def error_in_bounds(
 ) -> float:
     """Largest ``|result - exact| / (c * (cols + 3) * eps * T)``; NaN in `result` gives inf.
 
-    A value up to 1 satisfies the bound. Where T is 0 the result must be exactly 0.
+    A value up to 1 satisfies the bound. Where T is 0 the result must be 0, but for denormals.
     """
     if result.size == 0:
         return 0.0

@@ -106,7 +106,9 @@ def select(
     kernel : str, optional
         A name from the registry, forced.
     knobs : mapping of str to int, optional
-        Over the kernel's or the table's own.
+        Over the table's, if it chooses; over the kernel's own, if one is asked for. Left out, a
+        kernel that is asked for has those of its first row in the table that matches, if any: the
+        constants that it was tuned to for such a shape.
     homes : (str, str)
         Where it finds alpha and beta: see :data:`gemv.kernels._base.HOMES`.
     literals : (number, number)
@@ -122,6 +124,9 @@ def select(
         refusal = _refusal(forced, problem)
         if refusal:
             raise ValueError(f"kernel {kernel!r} refuses this problem: {refusal}")
+        if knobs is None:
+            matching = (row for row in table() if row.kernel == kernel and row.matches(problem))
+            knobs = next((row.knobs for row in matching), None)
         spec = forced.spec(problem, knobs, homes, literals)
         return _choose(forced, problem, device, spec, "asked for by name")
     for row in table():

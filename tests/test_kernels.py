@@ -4,9 +4,11 @@ import itertools
 
 import numpy as np
 import pytest
-from helpers import Case, knobs_for_tests, tile_of
+from helpers import Case, tile_of
+from helpers import knobs_for_tests as smaller_knobs
 
 from gemv import _backend
+from gemv._select import table
 from gemv.kernels import REGISTRY
 
 KERNELS = list(REGISTRY.values())
@@ -14,6 +16,11 @@ BY_NAME = pytest.mark.parametrize("kernel", KERNELS, ids=lambda kernel: kernel.n
 ON_SIMULATOR = pytest.mark.skipif(
     _backend.backend() != "simulator", reason="schedules exist in the simulator only"
 )
+
+
+def knobs_for_tests(kernel):
+    """Smaller ones, or the kernel's own, around whose tile the shapes are made."""
+    return smaller_knobs(kernel) or dict(kernel.knobs)
 
 
 def shapes(kernel):
@@ -103,6 +110,29 @@ def test_negative_strides_of_a(kernel, order):
             case.check(kernel.name)
         return
     case.check(kernel.name, knobs_for_tests(kernel))
+
+
+#: Rows of the table whose constants differ.
+TUNED = {(row.kernel, *sorted(row.knobs.items())): row for row in table() if row.knobs}
+
+
+@pytest.mark.parametrize("row", TUNED.values(), ids=lambda row: row.reason.replace(" ", "-"))
+@pytest.mark.parametrize("dtype", "sz")
+def test_the_constants_of_the_table(row, dtype):
+    """Whole blocks of the size that runs on a GPU, over the edge of the tile and of the pass."""
+    kernel = REGISTRY[row.kernel]
+    knobs = {**kernel.knobs, **row.knobs}
+    tile_rows, tile_cols = kernel.tile(knobs)
+    order = "F" if row.conditions.get("access") == "axpy" else "C"
+    op = "N" if dtype == "s" else "C"
+    order = order if op == "N" else {"C": "F", "F": "C"}[order]
+    for rows, cols, pad, shift in [
+        (tile_rows + 3, min(tile_cols + 5, 9), 0, 0),
+        (3, min(5 * tile_cols + 7, 1100), 4, 0),
+        (5, 2 * knobs["LANES"] + 3, 1, 1),
+    ]:
+        m, n = (rows, cols) if op == "N" else (cols, rows)
+        Case(m, n, dtype, order, op, pad, alpha=2, beta=-1, shift=shift).check(row.kernel, knobs)
 
 
 @BY_NAME

@@ -101,6 +101,73 @@ def test_forced_kernel_and_knobs():
     assert choice.geometry.launches[0].block == (64, 1, 1)
 
 
+def test_a_kernel_asked_for_has_the_constants_of_the_table():
+    """Asked for or chosen, the same kernel on the same problem is the same machine code."""
+    for access in ("dot", "axpy"):
+        for line_bytes in around("line_bytes", access):
+            for lines in around("lines", access):
+                problem = problem_with(access, line_bytes, lines)
+                chosen = select(problem, DEVICE)
+                asked = select(problem, DEVICE, chosen.kernel.name)
+                assert (asked.spec, asked.geometry) == (chosen.spec, chosen.geometry)
+                own = select(problem, DEVICE, chosen.kernel.name, {})
+                assert own.knobs == dict(chosen.kernel.knobs)
+
+
+@pytest.mark.parametrize(
+    "access, knobs",
+    [
+        ("dot", {"ROWS": 8}),
+        ("dot", {"ROWS": 0}),
+        ("dot", {"LANES": 24}),
+        ("dot", {"LANES": 32, "THREADS_PER_BLOCK": 96}),
+        ("dot", {"LANES": 4, "THREADS_PER_BLOCK": 16}),
+        ("axpy", {"LANES": 24}),
+        ("axpy", {"LANES": 32, "THREADS_PER_BLOCK": 48}),
+    ],
+)
+def test_constants_that_would_leave_rows_undone_are_refused(access, knobs):
+    name = {"dot": "vector_rows", "axpy": "vector_columns"}[access]
+    with pytest.raises(ValueError, match=f"{name}: .*got"):
+        select(problem_of(access, 100, 100), DEVICE, name, knobs)
+
+
+@pytest.mark.parametrize("a_pointer", [16, 8, 4])
+@pytest.mark.parametrize("dtype", "sdcz")
+@pytest.mark.parametrize("order", "CF")
+def test_splits_cover_the_columns_and_none_is_empty(order, dtype, a_pointer):
+    """Every block draws a number of the counter, so no split may be missing or without columns."""
+    shapes = [1, 2, 7, 33, 1000, 1 << 17, (1 << 20) + 12]
+    split = 0
+    for rows in shapes:
+        for cols in shapes:
+            problem = make_problem(rows, cols, DTYPES[dtype], order, "N").at(a_pointer, 16)
+            for kernel in (None, "last_block", "coalesced", "tile2d"):
+                choice = select(problem, DEVICE, kernel)
+                geometry, spec = choice.geometry, choice.spec
+                splits, columns = geometry.sizes["splits"], geometry.sizes["cols_per_split"]
+                assert (splits - 1) * columns < cols <= splits * columns
+                assert geometry.launches[0].grid[1] == splits
+                if splits > 1:
+                    split += 1
+                    assert columns % spec.widths[0] == 0, "a split begins between two vectors"
+                    assert geometry.scratch == splits * rows
+                    assert geometry.counters >= 1 or len(geometry.launches) == 2
+                if choice.kernel.wide:
+                    per_tile = -(-rows // geometry.launches[0].grid[0])
+                    assert per_tile <= rows_of_a_tile(choice)
+                    assert splits == 1 or geometry.counters == geometry.launches[0].grid[0]
+    assert split > 0
+
+
+def rows_of_a_tile(choice):
+    """What a block of a wide kernel covers, by its constants and the width of its loads."""
+    knobs, width = choice.knobs, choice.spec.widths[0]
+    if choice.kernel.name == "vector_columns":
+        return knobs["LANES"] * knobs["PIECES"] * width
+    return max(knobs["THREADS_PER_BLOCK"] // knobs["LANES"], 1) * knobs["ROWS"]
+
+
 def test_unknown_names_list_the_known():
     with pytest.raises(ValueError, match="no kernel 'warp'.*warp_per_row"):
         select(problem_of("dot", 5, 5), DEVICE, "warp")

@@ -29,7 +29,7 @@ Bytes
     for; x and the scratch array come from L2.
 
 Wins
-    Square and wide matrices in both storage orders, against every kernel before.
+    Large matrices, square or wide, in both storage orders, against every kernel before.
 
 Loses
     Rows of 64 elements: two for each thread, and then 32 sums to add for a row; a thread a row does

@@ -28,7 +28,7 @@ Wins
 
 Loses
     Two phases in one kernel need more registers, so that two blocks fit on a multiprocessor where
-    the tile of two launches fits three: a third fewer bytes in flight, and that much less
+    the tile of two launches fits three: a third fewer bytes in flight, and up to that much less
     bandwidth. The cure is not fewer registers but more bytes for each: wider loads.
 
 Sums

@@ -41,8 +41,8 @@ Loses
 Sums
     Each lane adds element k of its vectors to partial sum k, over every LANES-th vector of its
     split; then pairwise in the lane, a butterfly over the lanes, the warps of the block in order,
-    and the splits. The order is fixed by shape, alignment and the selection table. Same bits on
-    every run.
+    and the splits. The order is fixed by shape, alignment, the selection table and the number of
+    multiprocessors. Same bits on every run.
 
 Source
     J. D. C. Little, "A proof for the queuing formula L = lambda W" (1961), on the bytes in
@@ -199,6 +199,11 @@ def accepts(problem):
 def geometry(problem, device, knobs):
     lanes, rows = knobs["LANES"], knobs["ROWS"]
     threads = max(lanes, knobs["THREADS_PER_BLOCK"])
+    if not 1 <= rows <= 4 or lanes & (lanes - 1) or threads & (threads - 1) or threads < 32:
+        raise ValueError(
+            f"vector_rows: ROWS must be 1 to 4, got {rows}, and LANES and THREADS_PER_BLOCK powers"
+            f" of two, whole warps together, got {lanes} and {threads}"
+        )
     tiles = ceil_div(problem.rows, threads // lanes * rows)
     # One pass of a group; a split is a whole number of them, so that vectors stay aligned.
     width = problem.widths[0]

@@ -39,7 +39,8 @@ Loses
 
 Sums
     Each thread over every GROUPS-th column of its split, the groups of a block in order, then the
-    splits. The order is fixed by shape, alignment and the selection table. Same bits on every run.
+    splits. The order is fixed by shape, alignment, the selection table and the number of
+    multiprocessors. Same bits on every run.
 
 Source
     The axpy form of gemv: G. H. Golub and C. F. Van Loan, "Matrix Computations", section 1.1.
@@ -165,6 +166,11 @@ def accepts(problem):
 def geometry(problem, device, knobs):
     lanes, width = knobs["LANES"], problem.widths[0]
     threads = max(lanes, knobs["THREADS_PER_BLOCK"])
+    if threads % lanes:
+        raise ValueError(
+            f"vector_columns: THREADS_PER_BLOCK must be a multiple of LANES, got {threads} and"
+            f" {lanes}"
+        )
     tiles = ceil_div(problem.rows, lanes * width * knobs["PIECES"])
     # One pass of a block over the columns.
     loads = knobs["COLUMNS"] * loads_for_one(width, problem.dtype.itemsize)
@@ -194,7 +200,7 @@ KERNEL = Kernel(
     tile=tile,
     wide=True,
     accepts=accepts,
-    # LANES and THREADS_PER_BLOCK are powers of two.
+    # LANES divides THREADS_PER_BLOCK, or is the whole block.
     knobs={
         "LANES": 32,
         "PIECES": 1,
