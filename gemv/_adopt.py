@@ -210,7 +210,12 @@ def host_copy(operand: Operand, dtype: np.dtype) -> np.ndarray:
 def writable_in_place(operand: Operand, dtype: np.dtype) -> bool:
     """SciPy's rule for ``overwrite_y`` on host memory, apart from the right to write."""
     array = operand.owner
-    return array.dtype == dtype and array.flags.aligned and array.flags.c_contiguous
+    return (
+        array.dtype == dtype
+        and array.flags.aligned
+        and array.flags.c_contiguous
+        and _arrays.written_through(operand.origin)
+    )
 
 
 def result_like(operand: Operand, dtype: np.dtype) -> np.ndarray:

@@ -399,9 +399,10 @@ def _execute_host_arrays(call: _Call, kernel: str | None) -> Any:
         result = y.owner
     else:
         result = _adopt.result_like(y, dtype)
-    given = _arrays.host_result(call.a.origin, result)
-    if call.in_place and given is not result:
-        given = call.y_object  # a tensor that shares its memory with result
+    if call.in_place and _arrays.is_host_array(call.y_object):
+        given = call.y_object  # it shares its memory with result
+    else:
+        given = _arrays.host_result(call.a.origin, result)
     if call.nothing is not None:
         return given
 

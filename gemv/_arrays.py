@@ -281,8 +281,12 @@ class Jax(Library):
         dtype = element_type(np.dtype(obj.dtype))
         (device,) = obj.devices()
         ordinal = device.local_hardware_id
-        # JAX lays arrays out along rows, which is what None says.
-        return View(dtype, obj.shape, None, obj.unsafe_buffer_pointer(), True, ordinal or 0)
+        # JAX lays arrays out along rows, which is what None says, unless it is told otherwise.
+        layout = getattr(getattr(obj, "format", None), "layout", None)
+        strides = None
+        if tuple(getattr(layout, "major_to_minor", None) or ()) == (1, 0):
+            strides = (dtype.itemsize, dtype.itemsize * obj.shape[0])
+        return View(dtype, obj.shape, strides, obj.unsafe_buffer_pointer(), True, ordinal or 0)
 
     def empty(self, like: Any, length: int, dtype: Any, device: int) -> Any:
         return _dlpack.Export(super().empty(like, length, dtype, device), device)
@@ -386,6 +390,22 @@ def host_array(obj: Any) -> Any:
     if hasattr(obj, "__dlpack__") and not any(hasattr(obj, name) for name in plain):
         return np.from_dlpack(obj)
     return obj
+
+
+def is_host_array(obj: Any) -> bool:
+    """Whether a host operand is an array itself, and not a list or the like that was read."""
+    return isinstance(obj, np.ndarray) or _is_instance(obj, "torch", "Tensor")
+
+
+def written_through(obj: Any) -> bool:
+    """Whether a host array can be overwritten through :func:`host_array`.
+
+    A tensor that is a lazy conjugate or negative is read from a copy, and JAX's arrays never
+    change.
+    """
+    if _is_instance(obj, "torch", "Tensor"):
+        return not (obj.is_conj() or obj.is_neg())
+    return not _is_instance(obj, "jax", "Array")
 
 
 def host_result(like: Any, result: np.ndarray) -> Any:

@@ -113,7 +113,8 @@ def number(routine: str, name: str, value: Any) -> Any:
             if hasattr(type(value), method):
                 try:
                     return convert(value)
-                except TypeError:  # a complex number that says so only when it is asked
+                # A complex number that says so only when it is asked, or a tensor of several.
+                except (TypeError, RuntimeError):
                     continue
     got = "None" if value is None else describe(value)
     raise type_error(routine, name, f"{name} must be a number, got {got}")

@@ -7,7 +7,6 @@ nothing better and for handing results to those whose allocator cannot be asked.
 from __future__ import annotations
 
 import ctypes
-import threading
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -133,13 +132,12 @@ def read(capsule: Any) -> Tensor:
 
 
 #: What exported memory needs to live, by the address of its description, until it is deleted.
+#: Without a lock: a deleter may run within another one, as memory that is freed frees more.
 _exported: dict[int, tuple] = {}
-_lock = threading.Lock()
 
 
 def _delete(address: int) -> None:
-    with _lock:
-        _exported.pop(address, None)
+    _exported.pop(address, None)
 
 
 def _destroy(capsule: int) -> None:
@@ -193,7 +191,6 @@ class Export:
         tensor.strides = ctypes.cast(strides, ctypes.POINTER(ctypes.c_int64))
         managed.deleter = ctypes.cast(_deleter, ctypes.c_void_p).value
         address = ctypes.addressof(managed)
-        with _lock:
-            _exported[address] = (managed, shape, strides, self.array)
+        _exported[address] = (managed, shape, strides, self.array)
         destructor = ctypes.cast(_destructor, ctypes.c_void_p).value
         return _capsule_new(address, b"dltensor", destructor)

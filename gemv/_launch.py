@@ -8,6 +8,7 @@ the context (the device's primary one, shared with every other library in the pr
 from __future__ import annotations
 
 import ctypes
+import itertools
 import threading
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
@@ -123,8 +124,7 @@ class _Arena:
     def __init__(self) -> None:
         self._array = cuda.device_array(self.SIZE, np.uint32)
         _check(driver.cuMemsetD8(_address(self._array), 0, self._array.nbytes))
-        self._next = 0
-        self._free: list[tuple[int, int]] = []
+        self._free: list[tuple[int, int]] = [(0, self.SIZE)]
         self._lock = threading.Lock()
 
     def take(self, count: int) -> int:
@@ -134,20 +134,23 @@ class _Arena:
                 if length >= count:
                     del self._free[place]
                     if length > count:
-                        self._free.append((first + count, length - count))
+                        self._free.insert(place, (first + count, length - count))
                     return first
-            first = self._next
-            if first + count > self.SIZE:
-                raise RuntimeError(
-                    f"the {self.SIZE} counters for captured graphs are all in use: destroy graphs"
-                    " that are no longer replayed"
-                )
-            self._next = first + count
-            return first
+            raise RuntimeError(
+                f"the {self.SIZE} counters for captured graphs are all in use: destroy graphs"
+                " that are no longer replayed"
+            )
 
     def give(self, first: int, count: int) -> None:
+        """Take counters back, and join them to the free ones beside them."""
         with self._lock:
-            self._free.append((first, count))
+            joined: list[tuple[int, int]] = []
+            for part in sorted([*self._free, (first, count)]):
+                if joined and sum(joined[-1]) == part[0]:
+                    joined[-1] = (joined[-1][0], joined[-1][1] + part[1])
+                else:
+                    joined.append(part)
+            self._free = joined
 
     def address(self, first: int) -> int:
         return _address(self._array) + 4 * first
@@ -155,6 +158,23 @@ class _Arena:
 
 #: How many streams keep scratch memory; beyond, the one that got its own first loses it.
 _MAX_WORKSPACES = 256
+
+
+#: The handle that every thread has for a default stream of its own.
+_PER_THREAD = 2
+_thread = threading.local()
+_names = itertools.count(1)
+
+
+def _name(stream: int) -> int:
+    """What tells a stream from all others: a default stream per thread needs the thread too."""
+    if stream != _PER_THREAD:
+        return stream
+    try:
+        return _thread.name
+    except AttributeError:
+        _thread.name = -next(_names)
+        return _thread.name
 
 
 def _address(array: Any) -> int:
@@ -284,7 +304,7 @@ class CudaEngine:
 
     def workspace(self, geometry: Any, device: Device, stream: int) -> Any:
         """Where the calls on a stream keep what their blocks exchange."""
-        key = (device.index, stream)
+        key = (device.index, _name(stream))
         workspace = self._workspaces.get(key)
         if workspace is None:
             with self._lock:
@@ -295,10 +315,13 @@ class CudaEngine:
         return workspace
 
     def _captured_workspace(self, device: Device, stream: int, capture: Any) -> _CapturedWorkspace:
-        key = (device.index, capture.identity, stream)
+        key = (device.index, capture.identity, _name(stream))
         with self._lock:
             workspace = self._captured.get(key)
             if workspace is None:
+                # Whoever captures again and again needs what graphs that are gone have left.
+                with _streams.outside_of_captures():
+                    self._release_captured()
                 life = _streams.GraphLife(capture.graph)
                 workspace = _CapturedWorkspace(partial(self._arena, device, stream), life)
                 self._captured[key] = workspace

@@ -143,7 +143,7 @@ def capture_of(stream: int) -> Capture | None:
 
 @contextmanager
 def outside_of_captures() -> Iterator[None]:
-    """Let this thread allocate while a stream is captured: the memory is no part of the graph."""
+    """Let this thread allocate, free and query while a stream is captured, apart from the graph."""
     mode = ctypes.c_int(_RELAXED)
     _exchange_mode(ctypes.byref(mode))
     try:
@@ -173,13 +173,15 @@ class Held:
             return
         done = []
         try:
-            for _ in range(len(self._waiting)):
-                event, things = self._waiting.popleft()
-                if int(driver.cuEventQuery(event)[0]) == 0:
-                    driver.cuEventDestroy(event)
-                    done.append(things)
-                else:
-                    self._waiting.append((event, things))
+            # To ask for an event is forbidden while any thread captures, unless said to be safe.
+            with outside_of_captures():
+                for _ in range(len(self._waiting)):
+                    event, things = self._waiting.popleft()
+                    if int(driver.cuEventQuery(event)[0]) == 0:
+                        driver.cuEventDestroy(event)
+                        done.append(things)
+                    else:
+                        self._waiting.append((event, things))
         finally:
             self._lock.release()
         # Dropped last: freeing an array may call back into this module.

@@ -5,6 +5,8 @@ from __future__ import annotations
 import ctypes
 import subprocess
 import sys
+import threading
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -186,6 +188,98 @@ def test_exported_memory_is_freed_with_its_capsule():
     address = _dlpack._capsule_pointer(consumed, b"dltensor")
     _dlpack._deleter(address)  # what a consumer calls
     assert len(_dlpack._exported) == before
+
+
+def test_memory_that_is_freed_may_free_more():
+    class Array:
+        __cuda_array_interface__ = {"shape": (3,), "typestr": "<f8", "data": (4096, False)}
+
+        def __init__(self, more=None):
+            self.more = more
+
+        def __del__(self):
+            self.more = None
+
+    before = len(_dlpack._exported)
+    inner = _dlpack.Export(Array(), device=0).__dlpack__(stream=-1)
+    outer = _dlpack.Export(Array(inner), device=0).__dlpack__(stream=-1)
+    address = _dlpack._capsule_pointer(outer, b"dltensor")
+    del inner
+    worker = threading.Thread(target=_dlpack._deleter, args=(address,), daemon=True)
+    worker.start()
+    worker.join(10)
+    assert not worker.is_alive(), "a deleter waits for itself"
+    assert len(_dlpack._exported) == before
+
+
+class FakeTensor:
+    """A tensor of PyTorch in host memory, as far as it is asked there."""
+
+    device = SimpleNamespace(type="cpu")
+
+    def __init__(self, array, conj=False):
+        self.array, self.conj = array, conj
+
+    __torch_dispatch__ = None
+
+    def is_conj(self):
+        return self.conj
+
+    def is_neg(self):
+        return False
+
+    def resolve_conj(self):
+        return FakeTensor(self.array.conj()) if self.conj else self
+
+    def resolve_neg(self):
+        return self
+
+    def numpy(self):
+        return self.array
+
+
+@pytest.fixture
+def fake_torch(monkeypatch):
+    module = SimpleNamespace(Tensor=FakeTensor, _C=None, from_numpy=FakeTensor)
+    monkeypatch.setitem(sys.modules, "torch", module)
+
+
+def test_host_tensor_is_overwritten_and_given_back(fake_torch):
+    a, memory = FakeTensor(np.eye(2, 3)), np.ones(2)
+    for y in (FakeTensor(memory), memory):
+        memory[:] = 1
+        assert gemv.gemv(2, a, np.ones(3), 1, y, overwrite_y=1) is y
+        assert memory.tolist() == [3, 3]
+
+
+def test_host_y_that_cannot_be_overwritten_gives_a_new_tensor(fake_torch):
+    """The result once went into a copy, and y came back as it was."""
+    a, memory = FakeTensor(np.eye(2, 3) + 0j), np.array([1j, 2j])
+    for y, expected in (
+        (FakeTensor(memory, conj=True), [2 - 1j, 2 - 2j]),
+        ([1j, 2j], [2 + 1j, 2 + 2j]),
+    ):
+        result = gemv.gemv(2, a, np.ones(3), 1, y, overwrite_y=1)
+        assert isinstance(result, FakeTensor) and result is not y
+        assert result.array.tolist() == expected
+    assert memory.tolist() == [1j, 2j]
+
+
+@pytest.mark.parametrize(("order", "strides"), [((0, 1), (3, 1)), ((1, 0), (1, 2))])
+def test_jax_layout(monkeypatch, order, strides):
+    class Array:
+        shape, dtype = (2, 3), np.dtype("f")
+        format = SimpleNamespace(layout=SimpleNamespace(major_to_minor=order))
+
+        def devices(self):
+            return [SimpleNamespace(platform="gpu", local_hardware_id=0)]
+
+        def unsafe_buffer_pointer(self):
+            return np.zeros(6, "f").ctypes.data
+
+    monkeypatch.setitem(sys.modules, "jax", SimpleNamespace(Array=Array, core=None))
+    view = _arrays.Jax().read(Array())
+    assert (view.strides or (12, 4)) == tuple(4 * stride for stride in strides)
 
 
 def test_libraries_are_not_imported():

@@ -238,6 +238,18 @@ class ComplexInDisguise(HasComplex):
         raise TypeError("not real")
 
 
+class ComplexTensor(HasComplex):
+    def __float__(self):
+        raise RuntimeError("value cannot be converted to type double without overflow")
+
+
+class SeveralNumbers:
+    def __float__(self):
+        raise RuntimeError("a Tensor with 2 elements cannot be converted to Scalar")
+
+    __complex__ = __index__ = __float__
+
+
 REAL_TWO = [
     2,
     2.0,
@@ -262,7 +274,9 @@ def test_coefficient_real(value, dtype):
 
 
 @pytest.mark.parametrize(
-    "value", [2j, np.complex64(2j), np.array(2j), HasComplex(), ComplexInDisguise()], ids=name_of
+    "value",
+    [2j, np.complex64(2j), np.array(2j), HasComplex(), ComplexInDisguise(), ComplexTensor()],
+    ids=name_of,
 )
 def test_coefficient_complex(value):
     for dtype in "FD":
@@ -273,6 +287,11 @@ def test_coefficient_complex(value):
     text = str(caught.value)
     assert text.startswith("dgemv: beta = ") and "2j is complex" in text.replace(")", "")
     assert text.endswith("(failed for 1st keyword beta)")
+
+
+def test_coefficient_of_several_numbers():
+    with pytest.raises(TypeError, match="gemv: alpha must be a number.*1st argument alpha"):
+        _check.coefficient("gemv", "alpha", SeveralNumbers(), F64)
 
 
 def test_coefficient_complex_type_refused_whatever_its_value():

@@ -1,0 +1,103 @@
+"""Who gets which scratch memory and counters: asked without a GPU, of an engine without a driver.
+
+Run by test_workspaces.py in a process of its own, since the module that asks the driver is not
+there. What is to be shown is printed as JSON.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import threading
+from contextlib import nullcontext
+from types import ModuleType, SimpleNamespace
+
+import numpy as np
+
+
+class Life:
+    """Of a graph; this one ends when it is told to."""
+
+    ended_graphs: set = set()
+
+    def __init__(self, graph):
+        self.graph = graph
+
+    def ended(self):
+        return self.graph in self.ended_graphs
+
+
+streams = ModuleType("gemv._streams")
+streams.check = lambda answer: answer
+streams.GraphLife = Life
+streams.outside_of_captures = nullcontext
+sys.modules["gemv._streams"] = streams
+
+from gemv import _launch  # noqa: E402
+
+
+class Array:
+    """Device memory that nobody follows."""
+
+    def __init__(self, size, dtype):
+        self.size, self.nbytes = size, size * np.dtype(dtype).itemsize
+        self.__cuda_array_interface__ = {"data": (4096, False)}
+
+
+_launch.cuda = SimpleNamespace(device_array=Array)
+_launch.driver = SimpleNamespace(cuMemsetD8=lambda *_: None)
+
+
+def engine():
+    made = _launch.CudaEngine.__new__(_launch.CudaEngine)
+    made._workspaces, made._captured, made._arenas = {}, {}, {}
+    made._lock = threading.Lock()
+    return made
+
+
+def per_thread():
+    """Workspaces of three streams, as seen by two threads: which of them are the same."""
+    mine, device = engine(), SimpleNamespace(index=0)
+    streams = (0, 2, 0x5000)
+    here = [mine.workspace(None, device, stream) for stream in streams]
+    again = [mine.workspace(None, device, stream) for stream in streams]
+    there = []
+    thread = threading.Thread(
+        target=lambda: there.extend(mine.workspace(None, device, stream) for stream in streams)
+    )
+    thread.start()
+    thread.join()
+    return [[one is two for one, two in zip(here, each, strict=True)] for each in (again, there)]
+
+
+def captures():
+    """How many captured workspaces there are after many captures, each graph soon destroyed."""
+    mine, device = engine(), SimpleNamespace(index=0)
+    arena = mine._arena(device, None)
+    for identity in range(1, 1000):
+        capture = SimpleNamespace(identity=identity, graph=identity)
+        workspace = mine._captured_workspace(device, 0x5000, capture)
+        workspace.reserve(0, 1000 + identity, None)
+        Life.ended_graphs.add(identity)
+    mine._release_captured()
+    return [len(mine._captured), arena._free == [(0, arena.SIZE)]]
+
+
+def arena():
+    """Places of counters taken, and what is free when all are back in another order."""
+    mine = _launch._Arena()
+    places = [mine.take(count) for count in (10, 20, 30)]
+    mine.give(places[1], 20)
+    places += [mine.take(5), mine.take(25)]
+    for place, count in zip(places, (10, None, 30, 5, 25), strict=True):
+        if count is not None:
+            mine.give(place, count)
+    try:
+        mine.take(mine.SIZE + 1)
+    except RuntimeError as error:
+        text = str(error)
+    return [places, mine._free == [(0, mine.SIZE)], text]
+
+
+if __name__ == "__main__":
+    print(json.dumps({"per_thread": per_thread(), "captures": captures(), "arena": arena()}))
