@@ -16,13 +16,13 @@ MACHINE ?= gpu
 
 BIN := $(VENV)/bin
 
-.PHONY: help demo test lint types dev docs bench bench-publish bench-compare bench-smoke ladder table clean
+.PHONY: help demo test lint types dev docs bench bench-publish bench-compare bench-smoke ladder tune table clean
 
 help:
 	@echo "make demo   install, then gemv on sample files and the ladder of kernels"
 	@echo "make test   install, then the whole test suite"
 	@echo "make docs   the course and the user guide, in docs/_build/html/index.html"
-	@echo "make lint | types | bench | bench-publish | bench-compare | bench-smoke | ladder | table | clean"
+	@echo "make lint | types | bench | bench-publish | bench-compare | bench-smoke | ladder | tune | table | clean"
 
 $(VENV)/bin/python:
 	@test -n "$(PYTHON)" || { echo "gemv needs Python 3.11 or newer: make PYTHON=/path/to/python" >&2; exit 1; }
