@@ -83,10 +83,6 @@ def table() -> tuple[Row, ...]:
     return parse(resources.files("gemv").joinpath("tables/default.toml").read_text("utf-8"))
 
 
-def _refusal(kernel: Kernel, problem: Problem) -> str | None:
-    return kernel.accepts(problem)
-
-
 def select(
     problem: Problem,
     device: Device,
@@ -121,7 +117,7 @@ def select(
     """
     if kernel is not None:
         forced = get(kernel)
-        refusal = _refusal(forced, problem)
+        refusal = forced.accepts(problem)
         if refusal:
             raise ValueError(f"kernel {kernel!r} refuses this problem: {refusal}")
         if knobs is None:
@@ -131,7 +127,7 @@ def select(
         return _choose(forced, problem, device, spec, "asked for by name")
     for row in table():
         candidate = REGISTRY[row.kernel]
-        if row.matches(problem) and _refusal(candidate, problem) is None:
+        if row.matches(problem) and candidate.accepts(problem) is None:
             spec = candidate.spec(problem, {**row.knobs, **(knobs or {})}, homes, literals)
             return _choose(candidate, problem, device, spec, row.reason)
     raise RuntimeError("no row of the selection table accepts this problem")

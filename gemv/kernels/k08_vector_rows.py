@@ -32,9 +32,11 @@ Bytes
     m*n/ROWS elements of it.
 
 Wins
-    A stored along rows (or transposed and stored along columns), any shape.
+    A stored along rows (or transposed and stored along columns): large matrices, and skinny ones
+    in both directions.
 
 Loses
+    A part of the read rate for matrices up to some 1000 x 1000 and for rows of 128 bytes and less.
     To the columns rung where memory runs along y. Rows that do not begin at a multiple of 16 bytes
     are read by narrower loads, as wide as their alignment allows.
 

@@ -31,11 +31,13 @@ Bytes
     once for each tile of rows.
 
 Wins
-    A stored along columns (or transposed and stored along rows), any shape.
+    A stored along columns (or transposed and stored along rows): large matrices, and skinny ones
+    in both directions.
 
 Loses
-    To the rows rung where memory runs along the sum. Columns that do not begin at a multiple of
-    16 bytes are read by narrower loads, as wide as their alignment allows.
+    A good part of the read rate for matrices up to some 2000 x 2000 and for a single column. To the
+    rows rung where memory runs along the sum. Columns that do not begin at a multiple of 16 bytes
+    are read by narrower loads, as wide as their alignment allows.
 
 Sums
     Each thread over every GROUPS-th column of its split, the groups of a block in order, then the
