@@ -285,8 +285,6 @@ a broadcast from L1 |
 
 
 def load() -> str:
-    # The tables need no GPU; Numba looks for one unless it simulates.
-    os.environ.setdefault("NUMBA_ENABLE_CUDASIM", "1")
     from gemv._race import Race
 
     race = Race.from_json((RESULTS / "h200.json").read_text(encoding="utf-8"))
@@ -317,4 +315,7 @@ def main(arguments: list[str]) -> int:
 
 
 if __name__ == "__main__":
+    # The tables need no GPU; Numba looks for one unless it simulates. Not in load(): a process that
+    # has Numba already would take up the variable half-way, as it compiles the next kernel.
+    os.environ.setdefault("NUMBA_ENABLE_CUDASIM", "1")
     sys.exit(main(sys.argv[1:]))

@@ -46,6 +46,8 @@ NAMES = {
     "vector_rows": ("LANES", "ROWS", "VECTORS", "MIN_BLOCKS", "THREADS_PER_BLOCK"),
     "vector_columns": ("LANES", "PIECES", "COLUMNS", "MIN_BLOCKS", "THREADS_PER_BLOCK"),
 }
+#: Bytes to which a copy of A is aligned, as memory of its own would be.
+ALIGNED = 256
 #: Blocks for each multiprocessor that the columns are split for; 0 is no split.
 SPLITS = (0, 4, 8)
 
@@ -83,6 +85,12 @@ def problem_record(m, n, prefix, op):
     return {"m": m, "n": n, "dtype": prefix, "op": op}
 
 
+def spacing(elements, itemsize):
+    """Elements from one copy of A to the next: kernels rely on all being aligned as the first."""
+    unit = ALIGNED // itemsize
+    return -(-elements // unit) * unit
+
+
 def measure(m, n, prefix, op, engine, clock, memory):
     """All candidates of one problem: checked, and timed where there is a GPU."""
     from gemv import _measure
@@ -93,11 +101,13 @@ def measure(m, n, prefix, op, engine, clock, memory):
     device = engine.device()
     problem = _measure.make_problem(m, n, dtype, "C", op)
     copies = 1 if clock is None else max(1, -(-3 * clock.l2_bytes // (m * n * dtype.itemsize)) + 1)
-    everything = memory.of(dtype, m * n * copies)
+    size, step = m * n * dtype.itemsize, spacing(m * n, dtype.itemsize)
+    everything = memory.of(dtype, step * copies)
     base = _measure._operand(everything)
-    size = m * n * dtype.itemsize
-    places = [_measure._Array(_part(everything, k * m * n, m * n), base.pointer + k * size)
-              for k in range(copies)]  # fmt: skip
+    places = [
+        _measure._Array(_part(everything, start, m * n), base.pointer + start * dtype.itemsize)
+        for start in range(0, step * copies, step)
+    ]
     x_host = np.resize(memory.block, problem.cols).astype(dtype)
     x = _measure._operand(engine.to_device(x_host))
     problem = problem.at(places[0].pointer, x.pointer)

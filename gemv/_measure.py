@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 
 from gemv import _backend
-from gemv._problem import DTYPES, Problem, ceil_div
+from gemv._problem import DTYPES, LOAD_BYTES, Problem, ceil_div
 from gemv._reference import error_in_bounds, reference
 from gemv._select import select
 from gemv.kernels import REGISTRY, get
@@ -315,6 +315,8 @@ class Clock:
 
     def read_ceiling(self, pointers: Sequence[int], nbytes: int) -> float:
         """Best rate, in GB/s, at which a plain kernel reads buffers of `nbytes`, over its grids."""
+        if any(pointer % LOAD_BYTES for pointer in pointers):
+            raise ValueError(f"read_ceiling: buffers must be aligned to {LOAD_BYTES} bytes")
         from gemv._compile import compile_function
         from gemv._launch import _load
 
@@ -323,7 +325,7 @@ class Clock:
         read = _load(compile_function(_reader(), single, device.compute_capability), single)
         target = engine.zeros(1, single, self.stream)
         best = 0.0
-        vectors = nbytes // 16
+        vectors = nbytes // LOAD_BYTES
         for threads in (256, 512):
             for blocks_per_multiprocessor in (2, 4, 8, 16):
                 blocks = min(

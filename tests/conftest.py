@@ -26,6 +26,17 @@ def _gpu_count() -> int:
 if "NUMBA_ENABLE_CUDASIM" not in os.environ and _gpu_count() == 0:
     os.environ["NUMBA_ENABLE_CUDASIM"] = "1"
 os.environ.pop("GEMV_BACKEND", None)
+# JAX would take three quarters of the GPU's memory for itself, in each process of a parallel run.
+os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")
+
+
+@pytest.fixture(autouse=True)
+def numba_is_left_as_it_is():
+    """Numba reads its variables again as it compiles: one left behind would break other tests."""
+    before = {name: value for name, value in os.environ.items() if name.startswith("NUMBA_")}
+    yield
+    after = {name: value for name, value in os.environ.items() if name.startswith("NUMBA_")}
+    assert after == before, "the test has changed what Numba reads"
 
 
 def pytest_report_header(config):

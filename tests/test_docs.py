@@ -46,7 +46,9 @@ def blocks(page: Path) -> list[tuple[str, str]]:
 
 
 def on_simulator(*command: str) -> subprocess.CompletedProcess:
-    environment = {**os.environ, "NUMBA_ENABLE_CUDASIM": "1", "PYTHONPATH": str(TOP)}
+    # What this process may import, wherever it was told of it.
+    path = os.pathsep.join([str(TOP), *(each for each in sys.path if each)])
+    environment = {**os.environ, "NUMBA_ENABLE_CUDASIM": "1", "PYTHONPATH": path}
     environment.pop("GEMV_BACKEND", None)
     return subprocess.run(
         [sys.executable, *command], cwd=TOP, env=environment, capture_output=True, text=True

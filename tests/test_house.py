@@ -241,10 +241,34 @@ def tracked_files() -> list[Path]:
     except (OSError, subprocess.CalledProcessError):
         names = []
     if not names:
-        folders = ("gemv", "tests", "benchmarks", "docs", "examples", ".ci")
+        folders = ("gemv", "tests", "benchmarks", "docs", ".ci")
         inside = [p for folder in folders for p in (TOP / folder).rglob("*")]
-        names = [p for p in [*TOP.glob("*"), *inside] if "__pycache__" not in p.parts]
+        names = [p for p in [*TOP.glob("*"), *inside] if ours(p.relative_to(TOP))]
     return [path for path in (TOP / name for name in names) if path.is_file()]
+
+
+def ours(path: Path) -> bool:
+    """Whether git would track `path`, as far as its name tells: no caches, nobody's own notes."""
+    dotted = {part for part in path.parts if part[0] == "."}
+    return dotted <= {".ci", ".gitignore", ".pre-commit-config.yaml"} and not (
+        {"__pycache__", "_build"} & set(path.parts)
+    )
+
+
+@pytest.mark.parametrize("name", [".dev/x.py", "docs/_build/a.html", "gemv/__pycache__/a.pyc"])
+def test_files_that_are_not_ours(name):
+    assert not ours(Path(name))
+
+
+def test_files_without_git_are_those_that_git_tracks(monkeypatch):
+    tracked = {path for path in tracked_files() if ours(path.relative_to(TOP))}
+
+    def no_git(*arguments, **options):
+        raise FileNotFoundError("git")
+
+    monkeypatch.setattr(subprocess, "run", no_git)
+    without = set(tracked_files())
+    assert tracked <= without and not any(".git" in path.parts for path in without)
 
 
 def test_no_file_names_a_place_of_one_machine():

@@ -60,6 +60,13 @@ def test_random_array_is_full_and_of_the_dtype(dtype):
     assert (abs(values.real) <= 1).all() and np.unique(values).size > 40
 
 
+def test_the_read_ceiling_needs_buffers_that_its_loads_can_read():
+    from gemv._measure import Clock
+
+    with pytest.raises(ValueError, match="aligned to 16 bytes"):
+        Clock.read_ceiling(None, [256, 264], 64)
+
+
 @pytest.mark.gpu
 def test_a_clock_agrees_with_itself_and_sees_more_work():
     from gemv._measure import Clock, _operand, make_problem

@@ -27,8 +27,16 @@ def cupy():
 
 
 def operands(torch, size=64):
+    """A, x and y. Every kernel that a test will need has run once: compiling one takes the host
+    longer than the GPU sleeps, and whether the host waits for the GPU could not be told."""
     a = torch.eye(size, device="cuda")
-    return a, torch.zeros(size, device="cuda"), torch.zeros(size, device="cuda")
+    x, y = torch.zeros(size, device="cuda"), torch.zeros(size, device="cuda")
+    x.fill_(0)
+    gemv.gemv(1.0, a, x, 0.0, y, overwrite_y=1)
+    gemv.gemv(1.0, a, x)
+    torch.cuda._sleep(1)
+    torch.cuda.synchronize()
+    return a, x, y
 
 
 def test_current_stream_of_torch(torch):

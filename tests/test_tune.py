@@ -30,6 +30,14 @@ def test_candidates_agree_and_a_second_run_goes_on(script, tmp_path, capsys):
     assert len(file.read_text().splitlines()) == 3
 
 
+@pytest.mark.parametrize("itemsize", [2, 4, 8, 16])
+def test_copies_are_aligned_alike(script, itemsize):
+    for elements in (1, 5 * 70, 127, 128, 4099):
+        step = script["spacing"](elements, itemsize)
+        assert step >= elements and step * itemsize % 256 == 0
+        assert (step - elements) * itemsize < 256
+
+
 def test_a_wrong_candidate_is_an_error(script, tmp_path, monkeypatch):
     from gemv import _backend
 
