@@ -91,6 +91,13 @@ def spacing(elements, itemsize):
     return -(-elements // unit) * unit
 
 
+def copies_of(size, l2_bytes):
+    """Copies of A that together exceed the L2 cache, unless it takes too many of them."""
+    from gemv._measure import _L2_TIMES, _MOST_COPIES
+
+    return min(-(-_L2_TIMES * l2_bytes // size) + 1, _MOST_COPIES)
+
+
 def measure(m, n, prefix, op, engine, clock, memory):
     """All candidates of one problem: checked, and timed where there is a GPU."""
     from gemv import _measure
@@ -100,8 +107,8 @@ def measure(m, n, prefix, op, engine, clock, memory):
     dtype = DTYPES[prefix]
     device = engine.device()
     problem = _measure.make_problem(m, n, dtype, "C", op)
-    copies = 1 if clock is None else max(1, -(-3 * clock.l2_bytes // (m * n * dtype.itemsize)) + 1)
     size, step = m * n * dtype.itemsize, spacing(m * n, dtype.itemsize)
+    copies = 1 if clock is None else copies_of(size, clock.l2_bytes)
     everything = memory.of(dtype, step * copies)
     base = _measure._operand(everything)
     places = [

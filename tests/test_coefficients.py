@@ -641,8 +641,13 @@ def test_race_is_right_and_survives_json(tmp_path):
     if gpu:
         clock = _race.Clock(_backend.engine())
         cases = [(home, "blocked", count) for home in ("constant", "shared") for count in (1, 32)]
-        measured.turns = list(_race.turns(clock, cases=cases))
-        times = {(row.home, row.distinct): row.load_s for row in measured.turns}
+        # The least of some: other processes may be using this GPU.
+        several = [list(_race.turns(clock, cases=cases)) for _ in range(3)]
+        measured.turns = several[0]
+        times = {
+            (row.home, row.distinct): min(rows[k].load_s for rows in several)
+            for k, row in enumerate(measured.turns)
+        }
         assert times["constant", 32] > 16 * times["constant", 1]
         assert times["shared", 32] < 2 * times["shared", 1]
         one = _race.vector(clock, cases=[("L2", 1 << 16, 16, "F", 1, False)])

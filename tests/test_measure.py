@@ -82,8 +82,11 @@ def test_a_clock_agrees_with_itself_and_sees_more_work():
         y = _operand(engine.to_device(np.ones(2048, "f")))
         choice = select(problem, engine.device(), "warp_per_row")
         one, zero = np.float32(1), np.float32(0)
-        times.append(
-            clock.time([lambda s: engine.run(choice, problem, one, a, x, zero, y, s)])  # noqa: B023
-        )
+
+        def call(stream):
+            engine.run(choice, problem, one, a, x, zero, y, stream)  # noqa: B023
+
+        # The least of some: other processes may be using this GPU.
+        times.append(min(clock.time([call]) for _ in range(5)))
     assert times[0] == pytest.approx(times[1], rel=0.2)
     assert times[2] > 2 * times[0]

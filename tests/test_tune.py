@@ -38,6 +38,11 @@ def test_copies_are_aligned_alike(script, itemsize):
         assert (step - elements) * itemsize < 256
 
 
+@pytest.mark.parametrize("size, copies", [(1400, 512), (1 << 20, 151), (1 << 30, 2)])
+def test_as_many_copies_as_the_cache_asks_for(script, size, copies):
+    assert script["copies_of"](size, 50 << 20) == copies
+
+
 def test_a_wrong_candidate_is_an_error(script, tmp_path, monkeypatch):
     from gemv import _backend
 
