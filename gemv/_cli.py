@@ -162,6 +162,9 @@ def _parser() -> argparse.ArgumentParser:
     sub.add_argument("--op", choices=("N", "T", "C"), default="N", help="op(A); default N")
     sub.add_argument("--kernels", type=_names, metavar="A,B,...", help="only these; default all")
     sub.add_argument("--json", metavar="FILE", help="write the figures there as well")
+    sub.add_argument(
+        "--plot", metavar="FILE", help="draw them, .png, .svg or .pdf; needs matplotlib"
+    )
 
     sub = commands.add_parser(
         "constants", help="race constant memory against its rivals, for alpha, beta and x"
@@ -183,10 +186,39 @@ def _parser() -> argparse.ArgumentParser:
     sub.add_argument(
         "--calls",
         action="store_true",
-        required=True,
-        help="what one call costs the host, for each kind of array, plans, graphs and peers",
+        help="what one call costs the host instead, for each kind of array, plans, graphs, peers",
     )
-    sub.add_argument("--json", metavar="FILE", help="write the figures there as well")
+    sub.add_argument(
+        "--shapes", type=_shapes, metavar="MxN,...", help="of A; default 24 from small to 2 GiB"
+    )
+    sub.add_argument(
+        "--dtypes", type=_prefixes, metavar="s,d,...", help="default all but complex128"
+    )
+    sub.add_argument("--ops", type=_names, metavar="N,T,C", help="op(A); default N,T")
+    sub.add_argument("--order", type=_names, metavar="C,F", help="storage of A; default C")
+    sub.add_argument(
+        "--view",
+        action="append",
+        metavar="SLICES",
+        help="A as a view: '[:, 1:]', '[3:, 5:]', '[:, :-7]', '[::2, ::2]'; may be repeated",
+    )
+    sub.add_argument(
+        "--hot", action="store_true", help="the same A each time, held by the L2 cache if it fits"
+    )
+    sub.add_argument(
+        "--beta", type=int, choices=(0, -1), help="of y := A*x + beta*y; default 0", metavar="0|-1"
+    )
+    sub.add_argument(
+        "--against", type=_names, metavar="torch,cupy", help="peers; default: those installed"
+    )
+    sub.add_argument("--seconds", type=float, metavar="S", help="begin nothing after so long")
+    sub.add_argument("--json", metavar="FILE", help="write the figures there, after each cell")
+    sub.add_argument(
+        "--resume", action="store_true", help="skip what the file of --json has already"
+    )
+    sub.add_argument(
+        "--plot", metavar="FILE", help="draw them, .png, .svg or .pdf; needs matplotlib"
+    )
     return parser
 
 
@@ -226,6 +258,20 @@ def _size(text: str) -> int:
 
 def _names(text: str) -> list[str]:
     return [name.strip() for name in text.split(",") if name.strip()]
+
+
+def _shapes(text: str) -> list[tuple[int, int]]:
+    shapes = []
+    for name in _names(text):
+        sizes = name.lower().split("x")
+        if len(sizes) != 2:
+            raise argparse.ArgumentTypeError(f"{name!r} is no shape (1000x2000 is)")
+        shapes.append((_size(sizes[0]), _size(sizes[1])))
+    return shapes
+
+
+def _prefixes(text: str) -> list[str]:
+    return [_prefix(name) for name in _names(text)]
 
 
 def _complain(prog: str, message: str) -> None:
@@ -607,6 +653,7 @@ def _write_vector(path: Path, y: np.ndarray) -> None:
 def ladder(options: argparse.Namespace) -> int:
     """Measure the kernels on one problem and print them as a table."""
     output = None if options.json is None else _output_path(options.json, (".json",))
+    picture = _picture_path(options)
     name = _backend_with_kernels()
     if name == "host":
         arguments = _ladder_arguments(options)
@@ -643,6 +690,8 @@ def ladder(options: argparse.Namespace) -> int:
             output.write_text(measured.to_json(), encoding="utf-8")
         except OSError as error:
             raise Refused(f"cannot write {output}: {error.strerror or _reason(error)}") from error
+    if picture is not None:
+        _draw("ladder", measured, picture)
     # written so that NaN counts as wrong
     wrong = [
         row.name
@@ -659,7 +708,20 @@ def ladder(options: argparse.Namespace) -> int:
 
 
 def bench(options: argparse.Namespace) -> int:
-    """Print what calls cost the host, ours and those of every other library installed."""
+    """Measure a grid of shapes, or what calls cost the host, beside the libraries installed."""
+    return _bench_calls(options) if options.calls else _bench_grid(options)
+
+
+_GRID_OPTIONS = (
+    "shapes", "dtypes", "ops", "order", "view", "hot", "beta", "against", "seconds", "resume",
+    "plot",
+)  # fmt: skip
+
+
+def _bench_calls(options: argparse.Namespace) -> int:
+    given = [f"--{name}" for name in _GRID_OPTIONS if getattr(options, name) not in (None, False)]
+    if given:
+        raise Refused(f"--calls measures small matrices of its own, without {', '.join(given)}")
     output = None if options.json is None else _output_path(options.json, (".json",))
     try:
         from gemv import _calls
@@ -675,6 +737,187 @@ def bench(options: argparse.Namespace) -> int:
         except OSError as error:
             raise Refused(f"cannot write {output}: {error.strerror or _reason(error)}") from error
     return 0
+
+
+def _bench_grid(options: argparse.Namespace) -> int:
+    output = None if options.json is None else _output_path(options.json, (".json",))
+    picture = _picture_path(options)
+    if options.resume and output is None:
+        raise Refused("--resume needs the file of --json")
+    name = _backend_with_kernels()
+    if name == "host":
+        return _in_simulator("bench", _grid_arguments(options))
+    try:
+        from gemv import _grid, _peers
+
+        known = None
+        if options.resume and output is not None and output.exists():
+            known = _grid.Grid.load(output)
+        wanted = _wanted_cells(options, simulated=name == "simulator")
+        libraries = [library for library in _peers.LIBRARIES if _peers.installed(library)]
+        if options.against is not None:
+            missing = [each for each in options.against if each not in libraries]
+            if missing:
+                raise Refused(f"cannot import {', '.join(missing)}; there are: {libraries}")
+            libraries = options.against
+        with _progress("gemv bench", True) as report:
+            for measured in _grid.measure(
+                wanted,
+                () if name == "simulator" else libraries,
+                known,
+                float("inf") if options.seconds is None else options.seconds,
+                lambda done, total, cell: report(done, total, f"{cell.m} x {cell.n} {cell.dtype}"),
+            ):
+                if output is not None:
+                    measured.store(output)
+    except OSError as error:
+        raise Refused(f"cannot write {output}: {error.strerror or _reason(error)}") from error
+    except (ValueError, TypeError, KeyError, MemoryError, RuntimeError, ImportError) as error:
+        raise Refused(_reason(error)) from error
+    asked = set(wanted)
+    rows = [row for row in measured.rows if row.cell in asked]
+    _print_grid(measured, rows)
+    if len(rows) < len(asked):
+        print(f"Time is up: {len(rows)} of {len(asked)} cells; --json FILE --resume goes on.")
+    if picture is not None:
+        _draw("grid", measured, picture)
+    wrong = [f"{row.m} x {row.n} {row.dtype} {row.op}: {row.wrong}" for row in rows if row.wrong]
+    if wrong:
+        _complain("gemv bench", f"wrong results: {'; '.join(wrong)}")
+    return 1 if wrong else 0
+
+
+def _wanted_cells(options: argparse.Namespace, simulated: bool) -> list[Any]:
+    from gemv import _grid
+    from gemv._problem import DTYPES
+
+    usual = _grid.HOT_SHAPES if options.hot else _grid.SHAPES
+    return _grid.cells(
+        options.shapes or (_grid.SIMULATED_SHAPES if simulated else usual),
+        options.dtypes or [prefix for prefix in DTYPES if prefix != "z"],
+        [op.upper() for op in options.ops or ("N", "T")],
+        [order.upper() for order in options.order or ("C",)],
+        options.view or [""],
+        options.hot,
+        options.beta or 0,
+    )
+
+
+def _grid_arguments(options: argparse.Namespace) -> list[str]:
+    """The same request for another process."""
+    arguments = []
+    for name in ("dtypes", "ops", "order", "against"):
+        value = getattr(options, name)
+        if value is not None:
+            arguments += [f"--{name}", ",".join(value)]
+    if options.shapes is not None:
+        arguments += ["--shapes", ",".join(f"{m}x{n}" for m, n in options.shapes)]
+    for view in options.view or ():
+        arguments += ["--view", view]
+    for name in ("beta", "seconds", "json", "plot"):
+        if getattr(options, name) is not None:
+            arguments.append(f"--{name}={getattr(options, name)}")
+    return arguments + [f"--{name}" for name in ("hot", "resume") if getattr(options, name)]
+
+
+def _print_grid(measured: Any, rows: Sequence[Any]) -> None:
+    from rich import box
+    from rich.console import Console
+    from rich.table import Table
+
+    from gemv import _grid
+    from gemv._problem import DTYPES
+
+    piped = not sys.stdout.isatty()
+    console = Console(width=200, no_color=True) if piped else Console()
+
+    def table(*headings: str, words: int) -> Table:
+        shown = Table(box=None if piped else box.SIMPLE_HEAD, pad_edge=False)
+        for number, heading in enumerate(headings):
+            shown.add_column(heading, justify="left" if number < words else "right", no_wrap=True)
+        return shown
+
+    def number(value: float | None, form: str = ".2f") -> str:
+        return "–" if value is None else format(value, form)
+
+    def where(row: Any) -> str:
+        words = [DTYPES[row.dtype].name, "hot" if row.hot else "cold"]
+        words += [f"order {row.order}"] if row.order != "C" else []
+        words += [f"A\\[{row.view}]"] if row.view else []
+        words += [f"beta {row.beta}"] if row.beta else []
+        return " ".join(words)
+
+    def name(row: Any) -> str:
+        return f"{row.m} x {row.n}"
+
+    console.print(f"gemv bench on {measured.device}", highlight=False, markup=False)
+    versions = ", ".join(f"{name} {version}" for name, version in measured.versions.items())
+    console.print(versions, highlight=False, markup=False)
+    timed = [row for row in rows if row.time_s is not None]
+    if not timed:
+        right = sum(row.wrong is None and row.frames > 0 for row in rows)
+        shown = table("", "shape", "op", "kernel", words=4)
+        for row in rows:
+            shown.add_row(where(row), name(row), row.op, row.kernel)
+        console.print(shown)
+        console.print(f"{right} results checked. No time is given: a simulator's says nothing.")
+        return
+
+    shown = table(
+        "", "shape", "op", "us", "TB/s", "of floor", "peer us", "times as fast", "peer", words=3
+    )
+    for row in rows:
+        if row.time_s is None:
+            shown.add_row(where(row), name(row), row.op, "–", "", "", "", "",
+                          row.wrong or row.refused.get("gemv", ""))  # fmt: skip
+            continue
+        shown.add_row(
+            where(row), name(row), row.op, number(row.time_s * 1e6, ".1f"),
+            number(row.rate(row.time_s) / 1e3), number(row.share),
+            number(None if row.peer is None else row.peers[row.peer] * 1e6, ".1f"),
+            number(row.ratio), row.peer or "; ".join(row.refused.values())[:40],
+        )  # fmt: skip
+    console.print(shown)
+    console.print("Geometric means, and the least")
+    shown = table(
+        "", "cells", "floor / ours", "least", "floor / peer", "peer / ours", "least",
+        "under 0.98", "at 1 or more", words=1,
+    )  # fmt: skip
+    parts = [(where(group[0]), group) for group in _grid.groups(timed).values()]
+    for title, part in [*parts, ("all", timed)] if len(parts) > 1 else parts:
+        s = _grid.summary(part)
+        shown.add_row(
+            title, str(s.cells), number(s.share), number(s.least_share), number(s.peer_share),
+            number(s.ratio), number(s.least_ratio), str(s.behind),
+            number(s.ahead / s.against if s.against else None, ".0%"),
+        )  # fmt: skip
+    console.print(shown)
+    for by, what in (("share", "Furthest from the floor"), ("ratio", "Worst beside the peer")):
+        least = _grid.worst(timed, by)
+        said = [f"{where(r)} {name(r)} {r.op} {getattr(r, by):.2f}" for r in least]
+        if said:
+            console.print(f"{what}: {'; '.join(said)}", highlight=False)
+
+
+def _picture_path(options: argparse.Namespace) -> Path | None:
+    """Where ``--plot`` writes, if it can."""
+    if options.plot is None:
+        return None
+    path = _output_path(options.plot, (".png", ".svg", ".pdf"))
+    if importlib.util.find_spec("matplotlib") is None:
+        raise Refused("--plot needs matplotlib, which is not installed: pip install gemv[plot]")
+    return path
+
+
+def _draw(what: str, measured: Any, path: Path) -> None:
+    from gemv import _plots
+
+    try:
+        (_plots.plot_grid if what == "grid" else _plots.plot_ladder)(measured, path)
+    except ValueError as error:  # nothing to draw
+        _complain(f"gemv {'bench' if what == 'grid' else what}", f"note: {_reason(error)}")
+    except OSError as error:
+        raise Refused(f"cannot write {path}: {error.strerror or _reason(error)}") from error
 
 
 def _print_calls(table: Any) -> None:
@@ -725,7 +968,7 @@ def _backend_with_kernels() -> str:
 
 def _ladder_arguments(options: argparse.Namespace) -> list[str]:
     arguments = []
-    for name in ("m", "n", "dtype", "order", "op", "json"):
+    for name in ("m", "n", "dtype", "order", "op", "json", "plot"):
         value = getattr(options, name)
         if value is not None:
             arguments += [f"--{name}", str(value)]
@@ -793,11 +1036,7 @@ def _print_ladder(title: str, measured: Any) -> None:
 def constants(options: argparse.Namespace) -> int:
     """Run the race of constant memory and its rivals, print it, and keep it if asked to."""
     output = None if options.json is None else _output_path(options.json, (".json",))
-    picture = None
-    if options.plot is not None:
-        picture = _output_path(options.plot, (".png", ".svg", ".pdf"))
-        if importlib.util.find_spec("matplotlib") is None:
-            raise Refused("--plot needs matplotlib, which is not installed: pip install gemv[plot]")
+    picture = _picture_path(options)
     parts = list(RACE_PARTS) if options.parts is None else options.parts
     unknown = [part for part in parts if part not in RACE_PARTS]
     if unknown:

@@ -10,7 +10,8 @@ from __future__ import annotations
 
 import json
 import statistics
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass, field
 from functools import partial
 from typing import Any
@@ -200,9 +201,7 @@ def ladder(
         choice = select(problem, device, kernel.name)
         device_y = _operand(engine.to_device(y))
         engine.run(choice, problem, alpha, all_a[0], device_x, beta, device_y)
-        row.error = error_in_bounds(
-            engine.to_host(device_y.owner), exact, magnitude, problem.cols
-        )
+        row.error = error_in_bounds(engine.to_host(device_y.owner), exact, magnitude, problem.cols)
         if clock is not None:
 
             def call(stream, each, choice=choice, device_y=device_y):
@@ -272,14 +271,55 @@ class Clock:
         rounds : int
             Replays of which the median is taken.
         """
-        driver, check = self._driver, self._check
-        calls[0](self.stream)  # compile, load, reserve scratch memory
-        once = self._elapsed(lambda: calls[0](self.stream))
+        once = self._once(calls[0])
         if once > _LONG_S:
             return once
+        with self._recorded(calls) as (replay, count):
+            return statistics.median(self._elapsed(replay) for _ in range(rounds)) / count
+
+    def race(
+        self, contenders: Mapping[str, Sequence[Callable[[int], None]]], rounds: int = 5
+    ) -> dict[str, list[float]]:
+        """Device times of one call of each contender, one for each round.
+
+        In a round all contenders have their turn, so that a slow moment of the GPU hits them all.
+        What cannot be captured into a graph is enqueued call by call instead.
+        """
+        times: dict[str, list[float]] = {name: [] for name in contenders}
+        with ExitStack() as open_graphs:
+            works: dict[str, tuple[Callable[[], None], int]] = {}
+            for name, calls in contenders.items():
+                try:
+                    works[name] = open_graphs.enter_context(self._recorded(calls))
+                except Exception:  # whatever another library raises inside a capture
+                    works[name] = (partial(self._each, calls), len(calls))
+                    self._elapsed(works[name][0])
+            for _ in range(rounds):
+                for name, (work, count) in works.items():
+                    times[name].append(self._elapsed(work) / count)
+        return times
+
+    def _each(self, calls: Sequence[Callable[[int], None]]) -> None:
+        for call in calls:
+            call(self.stream)
+
+    def _once(self, call: Callable[[int], None]) -> float:
+        """About the time of a call, after one that compiles, loads and reserves memory."""
+        call(self.stream)
+        once = self._elapsed(lambda: call(self.stream))
+        if once > _LONG_S:
+            return once
+        return statistics.median(self._elapsed(lambda: call(self.stream)) for _ in range(3))
+
+    @contextmanager
+    def _recorded(
+        self, calls: Sequence[Callable[[int], None]]
+    ) -> Iterator[tuple[Callable[[], None], int]]:
+        """A graph of the calls, in turn until they take long enough: its replay, and how many."""
+        driver, check = self._driver, self._check
+        once = self._once(calls[0])
         for call in calls[1:]:
             call(self.stream)
-        once = statistics.median(self._elapsed(lambda: calls[0](self.stream)) for _ in range(3))
         repeats = max(1, min(2000, int(_REPLAY_S / (once * len(calls)))))
         mode = driver.CUstreamCaptureMode.CU_STREAM_CAPTURE_MODE_THREAD_LOCAL
         check(driver.cuStreamBeginCapture(self._stream, mode))
@@ -289,15 +329,16 @@ class Clock:
                     call(self.stream)
         finally:
             graph = check(driver.cuStreamEndCapture(self._stream))
-        executable = check(driver.cuGraphInstantiate(graph, 0))
         try:
-            replay = lambda: check(driver.cuGraphLaunch(executable, self._stream))  # noqa: E731
-            self._elapsed(replay)
-            times = [self._elapsed(replay) for _ in range(rounds)]
+            executable = check(driver.cuGraphInstantiate(graph, 0))
+            try:
+                replay = lambda: check(driver.cuGraphLaunch(executable, self._stream))  # noqa: E731
+                self._elapsed(replay)
+                yield replay, repeats * len(calls)
+            finally:
+                check(driver.cuGraphExecDestroy(executable))
         finally:
-            check(driver.cuGraphExecDestroy(executable))
             check(driver.cuGraphDestroy(graph))
-        return statistics.median(times) / (repeats * len(calls))
 
     def call_time(self, call: Callable[[int], None], count: int = 200, rounds: int = 5) -> float:
         """Median time of one of `count` calls that are enqueued one after the other, no graph.

@@ -455,10 +455,6 @@ def test_ladder_refuses_the_host_backend():
 # bench
 
 
-def test_bench_needs_to_be_told_what(capsys):
-    assert "arguments are required: --calls" in refused(capsys, command="bench")
-
-
 def test_bench_without_a_gpu_says_so(folder, capsys):
     if gemv.backend() == "cuda":
         pytest.skip("there is a GPU")

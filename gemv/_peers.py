@@ -1,0 +1,210 @@
+"""The neighbours of a race: cuBLAS through PyTorch and through CuPy, on memory that is ours.
+
+A peer works on the operands as they lie, without a copy; what it cannot take that way it refuses
+with a reason. Both libraries are optional, and imported when asked for.
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from gemv._problem import PREFIXES, Problem
+
+#: Libraries that :func:`peers` knows.
+LIBRARIES = ("torch", "cupy")
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where the operands of one call lie: addresses in bytes of their first elements."""
+
+    a: int
+    x: int
+    y: int
+
+
+@dataclass(frozen=True, slots=True)
+class Peer:
+    """One routine of another library.
+
+    Attributes
+    ----------
+    name : str
+    at : callable
+        ``at(place)`` gives a function that enqueues the product on a stream.
+    checked : callable
+        The same, and y has the result where `at` leaves it elsewhere.
+    """
+
+    name: str
+    at: Callable[[Place], Callable[[int], None]]
+    checked: Callable[[Place], Callable[[int], None]]
+
+
+def installed(library: str) -> bool:
+    """Whether a library can be imported; one that is broken counts as absent."""
+    try:
+        importlib.import_module(library)
+    except Exception:
+        return False
+    return True
+
+
+def versions(libraries: tuple[str, ...]) -> dict[str, str]:
+    """Of the libraries, and of the cuBLAS that they call."""
+    found: dict[str, str] = {}
+    for library in libraries:
+        module = importlib.import_module(library)
+        found[library] = str(module.__version__)
+    if "cupy" in libraries:
+        cupy = importlib.import_module("cupy")
+        cublas = importlib.import_module("cupy_backends.cuda.libs.cublas")
+        found["cuBLAS"] = str(cublas.getVersion(cupy.cuda.device.get_cublas_handle()))
+    return found
+
+
+def peers(
+    library: str, problem: Problem, beta: int, memory: Any
+) -> tuple[list[Peer], dict[str, str]]:
+    """Routines of a library for a problem, and why others cannot take it.
+
+    Parameters
+    ----------
+    library : {"torch", "cupy"}
+    problem : Problem
+        With increments of 1.
+    beta : int
+        alpha is 1.
+    memory : array
+        Bytes on the device that all places lie in, with ``__cuda_array_interface__``.
+    """
+    found, refused = {"torch": _torch, "cupy": _cupy}[library](problem, beta, memory)
+    return list(found), refused
+
+
+def _torch(problem: Problem, beta: int, memory: Any) -> tuple[list[Peer], dict[str, str]]:
+    torch = importlib.import_module("torch")
+    dtype = getattr(torch, problem.dtype.name, None)
+    routine = "torch.addmv" if beta else "torch.mv"
+    if dtype is None:
+        return [], {routine: f"PyTorch has no {problem.dtype.name}"}
+    everything = torch.as_tensor(memory, device="cuda")
+    base = everything.data_ptr()
+
+    def tensor(address: int, shape: tuple[int, ...], strides: tuple[int, ...]) -> Any:
+        reach = sum((n - 1) * s for n, s in zip(shape, strides, strict=True)) + 1
+        start = address - base
+        # PyTorch views bytes as another dtype only where they start at a multiple of its size
+        part = everything[start : start + reach * problem.dtype.itemsize].view(dtype)
+        return part.as_strided(shape, strides)
+
+    def operands(place: Place) -> tuple[Any, Any, Any]:
+        shape, strides = (problem.rows, problem.cols), (problem.row_stride, problem.col_stride)
+        a = tensor(place.a, shape, strides)
+        a = a.conj() if problem.conj else a
+        return a, tensor(place.x, (problem.cols,), (1,)), tensor(place.y, (problem.rows,), (1,))
+
+    streams: dict[int, Any] = {}
+
+    def on(stream: int) -> Any:
+        if stream not in streams:
+            streams[stream] = torch.cuda.ExternalStream(stream)
+        return torch.cuda.stream(streams[stream])
+
+    def product(place: Place) -> Callable[[int], None]:
+        a, x, y = operands(place)
+
+        def call(stream: int) -> None:
+            with on(stream):
+                if beta:
+                    torch.addmv(y, a, x, beta=beta, out=y)
+                else:
+                    torch.mv(a, x, out=y)
+
+        return call
+
+    def dot(place: Place, keep: bool) -> Callable[[int], None]:
+        a, x, y = operands(place)
+        row = a[0].conj() if problem.conj else a[0]
+        routine = torch.vdot if problem.conj else torch.dot
+
+        def call(stream: int) -> None:
+            with on(stream):
+                result = routine(row, x)
+                if keep:
+                    y[0] = result
+
+        return call
+
+    found = [Peer(routine, product, product)]
+    if problem.rows == 1 and not beta:
+        found.append(Peer("torch.dot", partial(dot, keep=False), partial(dot, keep=True)))
+    return found, {}
+
+
+def cublas_form(problem: Problem) -> tuple[str, int, int, int] | str:
+    """trans, m, n and lda of the same product for a routine that reads columns, or why not.
+
+    Rows of op(A) that are contiguous are the columns of its transpose.
+    """
+    if problem.access == "dot":
+        lda = problem.row_stride if problem.rows > 1 else problem.cols
+        return "C" if problem.conj else "T", problem.cols, problem.rows, lda
+    if problem.access == "strided":
+        return "neither rows nor columns of A are contiguous"
+    if problem.conj:
+        return "no conjugate without a transpose"
+    lda = problem.col_stride if problem.cols > 1 else problem.rows
+    return "N", problem.rows, problem.cols, lda
+
+
+def _cupy(problem: Problem, beta: int, memory: Any) -> tuple[list[Peer], dict[str, str]]:
+    cupy = importlib.import_module("cupy")
+    cublas = importlib.import_module("cupy_backends.cuda.libs.cublas")
+    name, dot_name = "cuBLAS gemv (CuPy)", "cuBLAS dot (CuPy)"
+    prefix = PREFIXES[problem.dtype]
+    gemv = getattr(cublas, f"{prefix}gemv", None)
+    if gemv is None:
+        return [], {name: f"cuBLAS has no gemv for {problem.dtype.name}"}
+    form = cublas_form(problem)
+    if isinstance(form, str):
+        return [], {name: form}
+    handle = cupy.cuda.device.get_cublas_handle()
+    trans, m, n, lda = form
+    operation = "NTC".index(trans)
+    scalars = np.array([1, beta], problem.dtype)
+    alpha_at, beta_at = scalars.ctypes.data, scalars.ctypes.data + problem.dtype.itemsize
+    from_host, from_device = (
+        getattr(cublas, f"CUBLAS_POINTER_MODE_{where}") for where in ("HOST", "DEVICE")
+    )
+
+    def product(place: Place) -> Callable[[int], None]:
+        def call(stream: int, keep: Any = scalars) -> None:
+            cublas.setStream(handle, stream)
+            cublas.setPointerMode(handle, from_host)
+            gemv(handle, operation, m, n, alpha_at, place.a, lda, place.x, 1, beta_at, place.y, 1)
+
+        return call
+
+    found = [Peer(name, product, product)]
+    dot = getattr(cublas, f"{prefix}dot", None) or getattr(
+        cublas, f"{prefix}dot{'c' if problem.conj else 'u'}", None
+    )
+    if problem.rows == 1 and not beta and dot is not None:
+
+        def reduced(place: Place) -> Callable[[int], None]:
+            def call(stream: int) -> None:
+                cublas.setStream(handle, stream)
+                cublas.setPointerMode(handle, from_device)
+                dot(handle, problem.cols, place.a, problem.col_stride, place.x, 1, place.y)
+
+            return call
+
+        found.append(Peer(dot_name, reduced, reduced))
+    return found, {}
