@@ -776,8 +776,8 @@ class Bench:
     ) -> list[tuple[int, int, int]]:
         grids = set()
         vectors = read // 16
-        for threads in (256, 512):
-            for blocks_of_one in (2, 4, 8, 16):
+        for threads in (128, 256, 512):
+            for blocks_of_one in (1, 2, 4, 8, 16):
                 for segments in (1,) if 16 * written < read else (1, 8, 64):
                     most = self.device.multiprocessors * blocks_of_one
                     grids.add((min(most, ceil_div(vectors, threads)), threads, segments))

@@ -6,7 +6,10 @@ with a reason. Both libraries are optional, and imported when asked for.
 
 from __future__ import annotations
 
+import ctypes
+import functools
 import importlib
+import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
@@ -14,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from gemv._problem import PREFIXES, Problem
+from gemv._problem import Problem
 
 #: Libraries that :func:`peers` knows.
 LIBRARIES = ("torch", "cupy")
@@ -63,9 +66,7 @@ def versions(libraries: tuple[str, ...]) -> dict[str, str]:
         module = importlib.import_module(library)
         found[library] = str(module.__version__)
     if "cupy" in libraries:
-        cupy = importlib.import_module("cupy")
-        cublas = importlib.import_module("cupy_backends.cuda.libs.cublas")
-        found["cuBLAS"] = str(cublas.getVersion(cupy.cuda.device.get_cublas_handle()))
+        found["cuBLAS"] = _cublas().version()
     return found
 
 
@@ -165,46 +166,100 @@ def cublas_form(problem: Problem) -> tuple[str, int, int, int] | str:
 
 
 def _cupy(problem: Problem, beta: int, memory: Any) -> tuple[list[Peer], dict[str, str]]:
-    cupy = importlib.import_module("cupy")
-    cublas = importlib.import_module("cupy_backends.cuda.libs.cublas")
-    name, dot_name = "cuBLAS gemv (CuPy)", "cuBLAS dot (CuPy)"
-    prefix = PREFIXES[problem.dtype]
-    gemv = getattr(cublas, f"{prefix}gemv", None)
-    if gemv is None:
-        return [], {name: f"cuBLAS has no gemv for {problem.dtype.name}"}
+    gemv_name, dot_name = "cuBLAS gemv", "cuBLAS dot"
+    letter = _LETTERS.get(problem.dtype.name)
+    if letter is None:
+        return [], {gemv_name: f"cuBLAS has no gemv for {problem.dtype.name}"}
     form = cublas_form(problem)
     if isinstance(form, str):
-        return [], {name: form}
-    handle = cupy.cuda.device.get_cublas_handle()
+        return [], {gemv_name: form}
+    cublas = _cublas()
     trans, m, n, lda = form
     operation = "NTC".index(trans)
     scalars = np.array([1, beta], problem.dtype)
-    alpha_at, beta_at = scalars.ctypes.data, scalars.ctypes.data + problem.dtype.itemsize
-    from_host, from_device = (
-        getattr(cublas, f"CUBLAS_POINTER_MODE_{where}") for where in ("HOST", "DEVICE")
+    alpha_at, beta_at = (
+        ctypes.c_void_p(scalars.ctypes.data + k * problem.dtype.itemsize) for k in range(2)
     )
 
     def product(place: Place) -> Callable[[int], None]:
+        a, x, y = (ctypes.c_void_p(address) for address in (place.a, place.x, place.y))
+
         def call(stream: int, keep: Any = scalars) -> None:
-            cublas.setStream(handle, stream)
-            cublas.setPointerMode(handle, from_host)
-            gemv(handle, operation, m, n, alpha_at, place.a, lda, place.x, 1, beta_at, place.y, 1)
+            cublas.on(stream, results_on_host=True)
+            cublas.call(
+                f"cublas{letter}gemv_v2", operation, m, n, alpha_at, a, lda, x, 1, beta_at, y, 1
+            )
 
         return call
 
-    found = [Peer(name, product, product)]
-    dot = getattr(cublas, f"{prefix}dot", None) or getattr(
-        cublas, f"{prefix}dot{'c' if problem.conj else 'u'}", None
-    )
-    if problem.rows == 1 and not beta and dot is not None:
+    found = [Peer(gemv_name, product, product)]
+    if problem.rows == 1 and not beta:
+        kind = "" if problem.dtype.kind == "f" else "c" if problem.conj else "u"
 
-        def reduced(place: Place) -> Callable[[int], None]:
+        def dot(place: Place) -> Callable[[int], None]:
+            a, x, y = (ctypes.c_void_p(address) for address in (place.a, place.x, place.y))
+
             def call(stream: int) -> None:
-                cublas.setStream(handle, stream)
-                cublas.setPointerMode(handle, from_device)
-                dot(handle, problem.cols, place.a, problem.col_stride, place.x, 1, place.y)
+                cublas.on(stream, results_on_host=False)
+                cublas.call(
+                    f"cublas{letter}dot{kind}_v2", problem.cols, a, problem.col_stride, x, 1, y
+                )
 
             return call
 
-        found.append(Peer(dot_name, reduced, reduced))
+        found.append(Peer(dot_name, dot, dot))
     return found, {}
+
+
+_LETTERS = {"float32": "S", "float64": "D", "complex64": "C", "complex128": "Z"}
+
+
+class Cublas:
+    """CuPy's cuBLAS, called with a handle of our own.
+
+    CuPy refuses to call cuBLAS while a stream is captured. The library itself has no objection,
+    if it has a workspace and need not allocate one.
+    """
+
+    WORKSPACE_BYTES = 32 << 20
+
+    def __init__(self, library: Any, workspace: Any) -> None:
+        self._library = library
+        self._handle = ctypes.c_void_p()
+        self._workspace = workspace
+        self._check("cublasCreate_v2", library.cublasCreate_v2(ctypes.byref(self._handle)))
+
+    def on(self, stream: int, results_on_host: bool) -> None:
+        """Have what follows on a stream, with scalars and results on the host or the device."""
+        # A new stream takes the workspace away again.
+        self.call("cublasSetStream_v2", ctypes.c_void_p(stream))
+        address = ctypes.c_void_p(self._workspace.__cuda_array_interface__["data"][0])
+        self.call("cublasSetWorkspace_v2", address, ctypes.c_size_t(self.WORKSPACE_BYTES))
+        self.call("cublasSetPointerMode_v2", 0 if results_on_host else 1)
+
+    def call(self, name: str, *arguments: Any) -> None:
+        self._check(name, getattr(self._library, name)(self._handle, *arguments))
+
+    @staticmethod
+    def _check(name: str, status: int) -> None:
+        if status:
+            raise RuntimeError(f"{name}: status {status}")
+
+    def version(self) -> str:
+        number = ctypes.c_int()
+        self.call("cublasGetVersion_v2", ctypes.byref(number))
+        return str(number.value)
+
+
+@functools.cache
+def _cublas() -> Cublas:
+    from numba import cuda
+
+    cupy = importlib.import_module("cupy")
+    cupy.cuda.device.get_cublas_handle()  # now the library is loaded
+    with open("/proc/self/maps", encoding="utf-8") as maps:
+        paths = re.findall(r"(/\S*/libcublas\.so\S*)", maps.read())
+    if not paths:
+        raise RuntimeError("no libcublas.so is loaded after CuPy has made a handle")
+    workspace = cuda.device_array(Cublas.WORKSPACE_BYTES, np.uint8)
+    return Cublas(ctypes.CDLL(paths[0]), workspace)

@@ -7,10 +7,10 @@ tests marked gpu take real ones.
 from __future__ import annotations
 
 import ctypes
+import functools
 import importlib.util
 import json
-import sys
-from types import ModuleType, SimpleNamespace
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -315,36 +315,44 @@ def test_a_file_is_gone_on_with_and_time_ends():
 
 
 def at(address, dtype, count):
-    kind = (ctypes.c_char * (count * dtype.itemsize)).from_address(address)
+    kind = (ctypes.c_char * (count * dtype.itemsize)).from_address(address.value)
     return np.frombuffer(kind, dtype)
 
 
-class FakeCublas(ModuleType):
+class FakeCublas:
     """cuBLAS's argument lists on the host: what reads columns, from addresses."""
 
-    CUBLAS_POINTER_MODE_HOST, CUBLAS_POINTER_MODE_DEVICE = 0, 1
-
     def __init__(self):
-        super().__init__("cublas")
-        self.mode = None
-        for prefix in "sdcz":
-            dtype = DTYPES[prefix]
-            setattr(self, f"{prefix}gemv", lambda *args, dtype=dtype: self.gemv(dtype, *args))
+        self.stream = self.mode = self.workspace = None
+        for letter, prefix in zip("SDCZ", "sdcz", strict=True):
+            gemv = functools.partial(self.gemv, DTYPES[prefix])
+            setattr(self, f"cublas{letter}gemv_v2", gemv)
             for kind in [""] if prefix in "sd" else ["u", "c"]:
-                setattr(
-                    self,
-                    f"{prefix}dot{kind}",
-                    lambda *args, dtype=dtype, kind=kind: self.dot(dtype, kind, *args),
-                )
+                dot = functools.partial(self.dot, DTYPES[prefix], kind)
+                setattr(self, f"cublas{letter}dot{kind}_v2", dot)
 
-    def setStream(self, handle, stream):
-        assert (handle, stream) == (77, 5)
+    def cublasCreate_v2(self, handle):
+        handle._obj.value = 77
+        return 0
 
-    def setPointerMode(self, handle, mode):
+    def cublasSetStream_v2(self, handle, stream):
+        self.stream, self.workspace = stream.value, None
+        return 0
+
+    def cublasSetWorkspace_v2(self, handle, address, size):
+        assert size.value == _peers.Cublas.WORKSPACE_BYTES
+        self.workspace = address.value
+        return 0
+
+    def cublasSetPointerMode_v2(self, handle, mode):
         self.mode = mode
+        return 0
 
     def gemv(self, dtype, handle, trans, m, n, alpha, a, lda, x, incx, beta, y, incy):
-        assert handle == 77 and self.mode == 0 and (incx, incy) == (1, 1) and lda >= m
+        assert handle.value == 77 and (self.stream, self.mode, self.workspace) == (5, 0, 4096)
+        assert (incx, incy) == (1, 1)
+        if lda < m:
+            return 7
         columns = np.lib.stride_tricks.as_strided(
             at(a, dtype, lda * (n - 1) + m), (m, n), (dtype.itemsize, lda * dtype.itemsize)
         )
@@ -353,20 +361,21 @@ class FakeCublas(ModuleType):
         target = at(y, dtype, rows)
         alpha, beta = at(alpha, dtype, 1)[0], at(beta, dtype, 1)[0]
         target[:] = alpha * (op_a @ at(x, dtype, cols)) + (beta * target if beta else 0)
+        return 0
 
     def dot(self, dtype, kind, handle, n, x, incx, y, incy, result):
-        assert self.mode == 1 and incy == 1
+        assert (self.stream, self.mode) == (5, 1) and incy == 1
         row = at(x, dtype, incx * (n - 1) + 1)[::incx]
         at(result, dtype, 1)[:] = (row.conj() if kind == "c" else row) @ at(y, dtype, n)
+        return 0
 
 
 @pytest.fixture
-def fake_cupy(monkeypatch):
-    device = SimpleNamespace(get_cublas_handle=lambda: 77)
-    cupy = ModuleType("cupy")
-    cupy.cuda = SimpleNamespace(device=device)
-    monkeypatch.setitem(sys.modules, "cupy", cupy)
-    monkeypatch.setitem(sys.modules, "cupy_backends.cuda.libs.cublas", FakeCublas())
+def fake_cublas(monkeypatch):
+    workspace = SimpleNamespace(__cuda_array_interface__={"data": (4096, False)})
+    cublas = _peers.Cublas(FakeCublas(), workspace)
+    monkeypatch.setattr(_peers, "_cublas", lambda: cublas)
+    return cublas
 
 
 @pytest.mark.parametrize("shape", [(6, 5), (1, 9), (9, 1)], ids=str)
@@ -375,7 +384,7 @@ def fake_cupy(monkeypatch):
     ("s", "C", "N", 0), ("d", "F", "T", -1), ("c", "C", "T", 0), ("z", "F", "C", 0),
     ("c", "F", "N", -1),
 ])  # fmt: skip
-def test_cublas_is_asked_for_the_same_product(fake_cupy, shape, view, dtype, order, op, beta):
+def test_cublas_is_asked_for_the_same_product(fake_cublas, shape, view, dtype, order, op, beta):
     cell = Cell(*shape, dtype, op, order, _grid.normal_view(view), beta=beta)
     layout = lay_out(cell)
     problem = layout.problem
@@ -398,9 +407,9 @@ def test_cublas_is_asked_for_the_same_product(fake_cupy, shape, view, dtype, ord
     names = {peer.name for peer in found}
     if refused:
         assert problem.conj and problem.access == "axpy"
-        assert refused == {"cuBLAS gemv (CuPy)": "no conjugate without a transpose"}
+        assert refused == {"cuBLAS gemv": "no conjugate without a transpose"}
         return
-    assert ("cuBLAS dot (CuPy)" in names) == (problem.rows == 1 and beta == 0)
+    assert ("cuBLAS dot" in names) == (problem.rows == 1 and beta == 0)
     before = y.copy()
     for peer in found:
         y[:] = before if beta else np.nan
@@ -408,12 +417,19 @@ def test_cublas_is_asked_for_the_same_product(fake_cupy, shape, view, dtype, ord
         assert np.array_equal(y, expected), peer.name
 
 
-def test_cublas_refuses_what_it_cannot_take(fake_cupy):
+def test_cublas_refuses_what_it_cannot_take(fake_cublas):
     strided = lay_out(Cell(6, 5, "s", view="::2, ::2")).problem
     assert _peers.peers("cupy", strided, 0, None) == (
         [],
-        {"cuBLAS gemv (CuPy)": "neither rows nor columns of A are contiguous"},
+        {"cuBLAS gemv": "neither rows nor columns of A are contiguous"},
     )
+
+
+def test_what_cublas_says_is_not_ignored(fake_cublas):
+    zero = ctypes.c_void_p(0)
+    with pytest.raises(RuntimeError, match="cublasSgemv_v2: status 7"):
+        fake_cublas.on(5, results_on_host=True)
+        fake_cublas.call("cublasSgemv_v2", 0, 6, 5, zero, zero, 4, zero, 1, zero, zero, 1)
 
 
 def test_a_narrow_type_may_be_rounded_on_the_way_and_nothing_else_may():

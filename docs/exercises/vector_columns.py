@@ -1,9 +1,10 @@
 """Put the idle lanes to work
 
-The 32 lanes of this warp stand along the rows, a wide load each. A matrix of 16 rows in float32 has
-work for four of them; the others read the last vector again and throw it away. Let four lanes cover
-the rows and the rest of the warp take the next columns: eight groups of four lanes, each with its own
-sums, which meet in shared memory at the end. Then a warp reads eight whole columns at once.
+The 32 lanes of this warp stand along the rows, a wide load each. A matrix of 16 rows in float32
+has work for four of them; the others read the last vector again and throw it away. Let four
+lanes cover the rows and the rest of the warp take the next columns: eight groups of four lanes,
+each with its own sums, which meet in shared memory at the end. Then a warp reads eight whole
+columns at once.
 """
 
 from numba import cuda

@@ -1,8 +1,9 @@
 """Two rows for one x
 
-A warp takes one row here, with loads as wide as they come. Each element of x is loaded again for each
-row. Let a warp take two rows at once, so that what it loads of x serves both. (The tile of A then has
-two rows, the sums too, and in the end there are two results. What if the second row does not exist?)
+A warp takes one row here, with loads as wide as they come. Each element of x is loaded again
+for each row. Let a warp take two rows at once, so that what it loads of x serves both. (The
+tile of A then has two rows, the sums too, and in the end there are two results. What if the
+second row does not exist?)
 """
 
 from numba import cuda
