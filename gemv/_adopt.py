@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from gemv import _arrays, _backend, _dlpack
-from gemv._check import describe, type_error, value_error
+from gemv._check import _MAX_BYTES, describe, type_error, value_error
 
 _RANK = {"a": 2, "x": 1, "y": 1, "alpha": 0, "beta": 0}
 
@@ -100,6 +100,8 @@ def adopt(routine: str, name: str, obj: Any, dtype: np.dtype | None) -> Operand:
         library = _arrays.exporter_of(obj)
     except _arrays.Refusal as refusal:
         raise type_error(routine, name, f"{name} {refusal}") from None
+    except Exception as error:  # of an object that fails as soon as it is looked at
+        raise type_error(routine, name, f"{name} cannot be read as an array: {error}") from error
     if library is not None:
         return _adopt_device(routine, name, obj, library, dtype)
     return _adopt_host(routine, name, obj, dtype)
@@ -130,6 +132,13 @@ def _adopt_host(routine: str, name: str, obj: Any, dtype: np.dtype | None) -> Op
             f" {routine} computes in {dtype}",
         )
     shape = _host_shape(routine, name, array)
+    if _leaves_its_memory(array):
+        raise value_error(
+            routine,
+            name,
+            f"{name} of shape {array.shape} and byte strides {array.strides} reaches beyond the"
+            " memory that it is a view of",
+        )
     return Operand(
         kind="numpy",
         dtype=array.dtype,
@@ -160,6 +169,29 @@ def _as_ndarray(routine: str, name: str, obj: Any) -> np.ndarray:
         raise type_error(
             routine, name, f"{name} cannot be read as an array of numbers: {error}"
         ) from error
+
+
+def _leaves_its_memory(array: np.ndarray) -> bool:
+    """Whether an array reaches beyond the memory that it was made from.
+
+    NumPy keeps its own views within; ``as_strided`` and array interfaces do as they are told.
+    """
+    owner: Any = array
+    numpys_own = True
+    base = array.base
+    while base is not None and (isinstance(owner, np.ndarray) or isinstance(base, np.ndarray)):
+        owner, base = base, getattr(base, "base", None)
+        # as_strided puts an object with a base between its view and the array.
+        numpys_own = numpys_own and isinstance(owner, np.ndarray)
+    if numpys_own:
+        return False
+    try:
+        memory = owner if isinstance(owner, np.ndarray) else np.frombuffer(owner, np.uint8)
+    except (TypeError, ValueError, BufferError):
+        return False  # an owner that does not say how much memory it has
+    low, high = np.lib.array_utils.byte_bounds(array)
+    first, last = np.lib.array_utils.byte_bounds(memory)
+    return array.size > 0 and (low < first or high > last)
 
 
 def _host_shape(routine: str, name: str, array: np.ndarray) -> tuple[int, ...]:
@@ -230,7 +262,7 @@ def is_device_array(obj: Any) -> bool:
     """Whether `obj` exports device memory."""
     try:
         return _arrays.exporter_of(obj) is not None
-    except _arrays.Refusal:  # one that adopt() has something to say about
+    except Exception:  # what adopt() has something to say about
         return True
 
 
@@ -256,7 +288,12 @@ def _device_operand(routine: str, name: str, obj: Any, library: _arrays.Library)
         view = library.read(obj)
     except _arrays.Refusal as refusal:
         raise type_error(routine, name, f"{name} {refusal}") from None
+    except Exception as error:  # of an array that was deleted, or that describes itself wrongly
+        raise type_error(
+            routine, name, f"{name} cannot be read as a device array: {error!r}"
+        ) from error
     dtype = view.dtype
+    _check_view(routine, name, view)
     if view.pointer and view.pointer % dtype.alignment:
         raise type_error(
             routine,
@@ -291,6 +328,34 @@ def _device_operand(routine: str, name: str, obj: Any, library: _arrays.Library)
         origin=obj,
         keep=view.keep,
     )
+
+
+def _check_view(routine: str, name: str, view: _arrays.View) -> None:
+    """Refuse what no array can be, before a kernel follows its pointer."""
+    shape, strides = view.shape, view.strides
+    if min(shape, default=0) < 0 or (strides is not None and len(strides) != len(shape)):
+        raise value_error(
+            routine,
+            name,
+            f"{name} says that it has shape {shape} and byte strides {strides}, which no array has",
+        )
+    if 0 in shape:
+        return
+    if not view.pointer:
+        raise value_error(
+            routine,
+            name,
+            f"{name} of shape {shape} has no memory: it was deleted, or its memory was freed",
+        )
+    steps = _c_strides(shape) if strides is None else strides
+    size = 1 if strides is not None else view.dtype.itemsize
+    reach = size * sum((length - 1) * abs(step) for length, step in zip(shape, steps, strict=True))
+    if reach + view.dtype.itemsize > _MAX_BYTES:
+        raise value_error(
+            routine,
+            name,
+            f"{name} of shape {shape} and byte strides {strides} is larger than any memory",
+        )
 
 
 def _c_strides(shape: tuple[int, ...]) -> tuple[int, ...]:

@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from gemv import _adopt, _arrays, _backend, _dlpack, _fast, _host
+from gemv import _adopt, _arrays, _backend, _dlpack, _fast, _host, _pointers
 from gemv._adopt import Operand, adopt
 from gemv._check import (
     check,
@@ -430,7 +430,7 @@ def _execute_host_arrays(call: _Call, kernel: str | None) -> Any:
         # All zeros: nothing to upload, and no gaps between the elements either.
         problem = dataclasses.replace(problem, incy=1, y_offset=0)
     problem = problem.at(0, 0)  # as the copies will be: aligned for any load
-    choice, engine = _select(problem, kernel, call.homes)
+    choice, engine = _select(call, problem, kernel)
     on_device = _adopt.on_device
     device_a, device_x = engine.to_device(a), engine.to_device(x)
     device_y = engine.zeros(problem.rows, dtype) if y is None else engine.to_device(flat_y)
@@ -465,8 +465,10 @@ def _execute_device_arrays(
     with engine.on(call.a.device):
         # Before anything is enqueued, so that an error leaves nothing behind.
         problem = _placed(call)
-        choice = None if call.nothing is not None else _select(problem, kernel, call.homes)[0]
+        choice = None if call.nothing is not None else _select(call, problem, kernel)[0]
         order = _Order(call, engine, stream)
+        if _pointers.FULL and call.nothing is None:
+            _pointers.check(call.routine, order.operands)
         x, made = call.x, None
         if x.resolve:
             x = _adopt.on_device(x.exporter.resolved(x.origin, x.conj))
@@ -512,7 +514,7 @@ class _Order:
         self._engine = engine
         self._routine = call.routine
         self._named = stream is not None
-        self._operands = [
+        self.operands = [
             (name, operand)
             for name, operand in (
                 ("a", call.a), ("x", call.x), ("y", call.y),
@@ -522,13 +524,13 @@ class _Order:
         ]  # fmt: skip
         own = self._producer(call.a)
         if stream is not None:
-            self.stream = _handle(stream)
+            self.stream = _handle(call.routine, stream)
         else:
             self.stream = engine.default_stream() if own is None else own
         self._others: dict[int, str] = {}
-        for name, operand in self._operands:
+        for name, operand in self.operands:
             self._join(name, operand)
-        self._exports = [o for _, o in self._operands if o.exporter.ordered_by_export]
+        self._exports = [o for _, o in self.operands if o.exporter.ordered_by_export]
         self.capture = None
         if self._others or self._exports:
             self._check_captures()
@@ -570,7 +572,7 @@ class _Order:
 
     def uses(self, operand: Operand) -> None:
         """The call also uses an array that was made for it."""
-        self._operands.append(("y", operand))
+        self.operands.append(("y", operand))
         self._join("y", operand)
 
     def before(self) -> None:
@@ -585,11 +587,11 @@ class _Order:
         """Let memory live, and later work wait, until the call is done."""
         if self._named:
             if self._others and self.capture_here() is None:
-                self._keep([o for _, o in self._operands if self._producer(o) != self.stream])
+                self._keep([o for _, o in self.operands if self._producer(o) != self.stream])
         else:
             for other in self._others:
                 self._engine.wait(other, self.stream)
-        loose = [o.origin for _, o in self._operands if o.kind == "cuda_array_interface"]
+        loose = [o.origin for _, o in self.operands if o.kind == "cuda_array_interface"]
         if (self._capsules or loose) and self._engine.name == "cuda":
             if self.capture_here() is None:
                 self._engine.held.hold((self._capsules, loose), self.stream)
@@ -669,19 +671,26 @@ def _placed(call: _Call) -> Problem:
     return call.problem.at(call.a.pointer, 0 if call.x.resolve else call.x.pointer)
 
 
-def _handle(stream: Any) -> int:
+def _handle(routine: str, stream: Any) -> int:
     if _backend.backend() != "cuda":
         return 0
     from gemv._launch import stream_handle
 
-    return stream_handle(stream)
+    try:
+        return stream_handle(stream)
+    except TypeError as error:
+        raise TypeError(f"{routine}: {error}") from None
 
 
-def _select(problem: Problem, kernel: str | None, homes: tuple[str, str]) -> tuple[Any, Any]:
+def _select(call: _Call, problem: Problem, kernel: str | None) -> tuple[Any, Any]:
     from gemv._select import select
 
     engine = _backend.engine()
-    return select(problem, engine.device(), kernel=kernel, homes=homes), engine
+    try:
+        choice = select(problem, engine.device(), kernel=kernel, homes=call.homes)
+    except ValueError as error:
+        raise ValueError(f"{call.routine}: {error}") from None
+    return choice, engine
 
 
 def _refuse_kernel(call: _Call, kernel: str | None) -> None:
@@ -689,7 +698,10 @@ def _refuse_kernel(call: _Call, kernel: str | None) -> None:
         return
     from gemv.kernels import get
 
-    get(kernel)
+    try:
+        get(kernel)
+    except ValueError as error:
+        raise ValueError(f"{call.routine}: {error}") from None
     raise ValueError(
         f"{call.routine}: kernel={kernel!r} needs a GPU or the simulator, but the backend is"
         " host, where SciPy's BLAS computes"
@@ -1139,7 +1151,7 @@ def plan(
         return made
     engine = _backend.engine()
     with engine.on(call.a.device):
-        choice = _select(_placed(call), kernel, call.homes)[0]
+        choice = _select(call, _placed(call), kernel)[0]
         if engine.name != "cuda":
             return made
         engine.load(choice, engine.device())
@@ -1197,7 +1209,7 @@ def precompile(
         problem = dataclasses.replace(problem, incy=1, y_offset=0)
     problem = problem.at(0, 0) if call.on_host else _placed(call)
     with engine.on(call.a.device):
-        choice = _select(problem, kernel, call.homes)[0]
+        choice = _select(call, problem, kernel)[0]
         if engine.name == "cuda":
             engine.load(choice, engine.device())
             if call.y is not None and not call.in_place:
@@ -1277,7 +1289,7 @@ def explain(
     if call.y is None and call.on_host:
         problem = dataclasses.replace(problem, incy=1, y_offset=0)
     problem = problem.at(0, 0) if call.on_host else _placed(call)
-    choice, _ = _select(problem, kernel, call.homes)
+    choice, _ = _select(call, problem, kernel)
     return Explanation(
         backend=backend,
         kernel=choice.kernel.name,

@@ -7,6 +7,7 @@ subclass to :data:`LIBRARIES`.
 
 from __future__ import annotations
 
+import operator
 import sys
 from typing import Any, NamedTuple
 
@@ -373,8 +374,8 @@ def read_interface(obj: Any) -> View:
     strides = interface.get("strides")
     return View(
         np.dtype(interface["typestr"]),
-        tuple(interface["shape"]),
-        None if strides is None else tuple(strides),
+        tuple(map(operator.index, interface["shape"])),
+        None if strides is None else tuple(map(operator.index, strides)),
         pointer or 0,
         bool(readonly),
         stream=interface.get("stream"),

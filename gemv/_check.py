@@ -48,8 +48,16 @@ def describe(value: Any) -> str:
     """A short ``type value`` for error texts."""
     kind = type(value)
     name = kind.__name__ if kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__name__}"
-    text = repr(value)
+    try:
+        text = repr(value)
+    except Exception:  # an object's own, or an int that Python finds too long to write
+        return name
     return name if value is None or len(text) > 40 or "\n" in text else f"{name} {text}"
+
+
+def shown(value: int) -> str:
+    """An int for error texts: one of thousands of digits is told by its size."""
+    return str(value) if value.bit_length() < 256 else f"a number of {value.bit_length()} bits"
 
 
 def integer(routine: str, name: str, value: Any) -> int:
@@ -58,7 +66,7 @@ def integer(routine: str, name: str, value: Any) -> int:
         return int(value)
     try:
         return operator.index(value)
-    except TypeError:
+    except Exception:  # whatever an object's own method raises
         got = "None" if value is None else describe(value)
         raise type_error(routine, name, f"{name} must be an integer, got {got}") from None
 
@@ -79,7 +87,7 @@ def transposition(routine: str, value: Any) -> int:
             routine,
             "trans",
             "trans must be 0 or 'N' (A), 1 or 'T' (transpose), 2 or 'C' (conjugate transpose),"
-            f" got {value!r}",
+            f" got {shown(value) if type(value) is int else repr(value)}",
         )
     return code
 
@@ -113,8 +121,9 @@ def number(routine: str, name: str, value: Any) -> Any:
             if hasattr(type(value), method):
                 try:
                     return convert(value)
-                # A complex number that says so only when it is asked, or a tensor of several.
-                except (TypeError, RuntimeError):
+                # A complex number that says so only when it is asked, a tensor of several, or any
+                # other object that promises what it cannot do.
+                except Exception:
                     continue
     got = "None" if value is None else describe(value)
     raise type_error(routine, name, f"{name} must be a number, got {got}")
@@ -190,8 +199,8 @@ def check(
             routine,
             "y",
             f"y must be passed when rows = 0: the y made by default would have"
-            f" 1 + offy + (rows - 1)*|incy| = {y_length(rows, offy, incy)} elements,"
-            f" none of them at offy = {offy}",
+            f" 1 + offy + (rows - 1)*|incy| = {shown(y_length(rows, offy, incy))} elements,"
+            f" none of them at offy = {shown(offy)}",
         )
     if y_len is None:
         y_len = y_length(rows, offy, incy)
@@ -199,8 +208,8 @@ def check(
             raise value_error(
                 routine,
                 "y",
-                f"the y made by default would be too large: 1 + offy + (rows - 1)*|incy| = {y_len}"
-                f" elements of {dtype}",
+                "the y made by default would be too large: 1 + offy + (rows - 1)*|incy| ="
+                f" {shown(y_len)} elements of {dtype}",
             )
     _check_vector(routine, "y", y_len, "rows", rows, "offy", offy, "incy", incy)
 
@@ -237,21 +246,23 @@ def _check_vector(
 ) -> None:
     """The rules that x and y share: where the offset lies and how far the increments reach."""
     if off < 0:
-        raise value_error(routine, name, f"{off_name} must not be negative, got {off_name} = {off}")
+        raise value_error(
+            routine, name, f"{off_name} must not be negative, got {off_name} = {shown(off)}"
+        )
     needed = off + 1 + (count - 1) * abs(inc)
     if length < needed:
         raise value_error(
             routine,
             name,
-            f"{name} is too short: {off_name} + 1 + ({count_name} - 1)*|{inc_name}| = {needed}"
-            f" elements are needed, len({name}) = {length}",
+            f"{name} is too short: {off_name} + 1 + ({count_name} - 1)*|{inc_name}| ="
+            f" {shown(needed)} elements are needed, len({name}) = {length}",
         )
     if off >= length:
         # Only reached when count is 0: the offset must point into the vector even then.
         raise value_error(
             routine,
             name,
-            f"{off_name} must be smaller than len({name}), got {off_name} = {off},"
+            f"{off_name} must be smaller than len({name}), got {off_name} = {shown(off)},"
             f" len({name}) = {length}",
         )
 

@@ -165,7 +165,8 @@ def _compile() -> tuple[Any, Any]:
             if load(strides + 8 * axis) != load(expected + 24 + 16 * axis):
                 return -1
         address = load(scratch) + load(scratch + 40)
-        return address if address & 15 == load(alignment) else -1
+        # A tensor whose memory was freed has address 0.
+        return address if address != 0 and address & 15 == load(alignment) else -1
 
     size = 8 * _WORDS
     tail = 3 * size

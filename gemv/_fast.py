@@ -20,7 +20,7 @@ from typing import Any
 
 import numpy as np
 
-from gemv import _trace
+from gemv import _pointers, _trace
 
 #: Remembered calls; beyond, the oldest is forgotten.
 MAX_KNOWN = 4096
@@ -295,6 +295,7 @@ def packable(engine: Any, choice: Any, call: Any) -> bool:
     lazy = any(o.conj or o.neg for o in (call.a, call.x, call.y) if o is not None)
     return (
         engine.name == "cuda"
+        and not _pointers.FULL
         and call.homes == ("arguments", "arguments")
         and choice.kernel.x_home(choice.knobs) == "pointer"
         and not lazy
@@ -390,6 +391,8 @@ def _torch_call(torch: Any) -> Callable[..., Any]:
                 if device < 0 or x.get_device() != device:
                     return UNUSUAL
                 a_at, x_at = a.data_ptr(), x.data_ptr()
+                if not (a_at and x_at):  # memory that was freed
+                    return UNUSUAL
                 key = (
                     routine, device, options, a.dtype, a.shape, a.stride(),
                     x.dtype, x.shape, x.stride(), ((a_at | x_at) & 15) and (a_at & 15, x_at & 15),
@@ -430,6 +433,8 @@ def _torch_call(torch: Any) -> Callable[..., Any]:
                     if device < 0 or x.get_device() != device or y.get_device() != device:
                         return UNUSUAL
                     a_at, x_at, y_at = a.data_ptr(), x.data_ptr(), y.data_ptr()
+                    if not (a_at and x_at and y_at):  # memory that was freed
+                        return UNUSUAL
                     key = (
                         routine, device, options, a.dtype, a.shape, a.stride(),
                         x.dtype, x.shape, x.stride(), y.dtype, y.shape, y.stride(),
@@ -713,6 +718,9 @@ CALLS: dict[type, Callable[..., Any]] = {}
 def meet(kind: str) -> None:
     """Get ready for the arrays of a library, which has been imported by now."""
     import sys
+
+    if _pointers.FULL:
+        return  # only the long way asks the driver
 
     if kind == "torch":
         torch = sys.modules["torch"]

@@ -238,6 +238,10 @@ class CudaEngine:
         """Ordinal of the GPU that memory belongs to."""
         return _streams.device_of(pointer)
 
+    def memory_at(self, pointer: int) -> Any:
+        """What the driver lists at an address."""
+        return _streams.memory_at(pointer)
+
     def default_stream(self) -> int:
         """The stream of arrays whose library has none of its own."""
         return 2 if config.CUDA_PER_THREAD_DEFAULT_STREAM else 0

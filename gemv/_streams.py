@@ -17,6 +17,8 @@ from typing import Any
 from cuda.bindings import driver
 from numba import cuda
 
+from gemv._pointers import Memory
+
 _library = ctypes.CDLL("nvcuda.dll" if sys.platform == "win32" else "libcuda.so.1")
 
 launch_kernel_ex = _library.cuLaunchKernelEx
@@ -34,7 +36,11 @@ _capture_info.argtypes = (
 
 _pointer_attribute = _library.cuPointerGetAttribute
 
+_MEMORY_TYPE = 2
 _DEVICE_ORDINAL = 9
+_RANGE_START = 11
+_RANGE_SIZE = 12
+_DEVICE_MEMORY = 2
 _CAPTURE_IMPLICIT = 906
 _RELAXED = 2
 
@@ -87,6 +93,19 @@ def device_of(pointer: int) -> int | None:
     index = ctypes.c_int(-1)
     status = _pointer_attribute(ctypes.byref(index), _DEVICE_ORDINAL, ctypes.c_uint64(pointer))
     return index.value if status == 0 and index.value >= 0 else None
+
+
+def memory_at(pointer: int) -> Memory | None:
+    """What the driver lists at an address that a GPU can follow; None for nothing."""
+    kind = ctypes.c_uint(0)
+    if _pointer_attribute(ctypes.byref(kind), _MEMORY_TYPE, ctypes.c_uint64(pointer)) != 0:
+        return None
+    first, size = ctypes.c_uint64(0), ctypes.c_size_t(0)
+    for value, attribute in ((first, _RANGE_START), (size, _RANGE_SIZE)):
+        if _pointer_attribute(ctypes.byref(value), attribute, ctypes.c_uint64(pointer)) != 0:
+            return None
+    device = device_of(pointer) if kind.value == _DEVICE_MEMORY else None
+    return Memory(first.value, first.value + size.value, device)
 
 
 # Streams and events --------------------------------------------------------------------------

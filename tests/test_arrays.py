@@ -52,13 +52,14 @@ class Interface:
 class Export:
     """The same by DLPack, with a capsule of each form."""
 
-    def __init__(self, array, device_type=2, versioned=False, readonly=False, code=None):
+    def __init__(self, array, device_type=2, versioned=False, readonly=False, code=None, device=0):
         self.array, self.device_type = array, device_type
         self.versioned, self.readonly, self.code = versioned, readonly, code
+        self.device = device
         self.streams = []
 
     def __dlpack_device__(self):
-        return (self.device_type, 0)
+        return (self.device_type, self.device)
 
     def __dlpack__(self, *, stream=None, **options):
         if options and not self.versioned:
@@ -72,6 +73,7 @@ class Export:
         # The offset must be added, as some exporters leave the pointer at their allocation.
         tensor.data, tensor.byte_offset = array.ctypes.data - 64, 64
         tensor.device_type, tensor.ndim, tensor.lanes = self.device_type, array.ndim, 1
+        tensor.device_id = self.device
         tensor.bits = array.itemsize * 8
         tensor.code = _dlpack._KINDS[array.dtype.kind] if self.code is None else self.code
         tensor.shape = ctypes.cast(shape, ctypes.POINTER(ctypes.c_int64))

@@ -81,6 +81,9 @@ def test_other_memory_of_the_same_form(exchange, expected):
 @pytest.mark.parametrize(
     "changes",
     [
+        {"a": (0, (8, 4), (4, 1))},  # memory that was freed
+        {"x": (0, (4,), (1,))},
+        {"y": (0, (8,), (1,))},
         {"a": (A, (8, 5), (5, 1))},
         {"a": (A, (8, 4), (1, 8))},
         {"a": (A, (8,), (1,))},

@@ -1,0 +1,76 @@
+"""``GEMV_CHECK=full``: what the driver knows of the memory of device arrays is asked at each call.
+
+An array says where it lies and how far it reaches, and a call believes it: to ask costs more than
+the call itself. With this variable in the environment every call goes the long way and compares
+what its arrays say with the driver's own list of memory, before anything is launched.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable
+from typing import NamedTuple
+
+import numpy as np
+
+from gemv import _adopt, _backend
+from gemv._adopt import Operand
+from gemv._check import value_error
+
+VARIABLE = "GEMV_CHECK"
+
+
+def asked_for(text: str | None) -> bool:
+    """Whether the variable asks for the full check; an error for what it cannot mean."""
+    value = (text or "").strip().lower()
+    if value not in ("", "full"):
+        raise ValueError(f"{VARIABLE} must be 'full' or not set, got {text!r}")
+    return value == "full"
+
+
+#: Read once: the short way of a call must not have to look.
+FULL = asked_for(os.environ.get(VARIABLE))
+
+
+class Memory(NamedTuple):
+    """A piece of memory as the driver lists it."""
+
+    first: int
+    end: int
+    device: int | None
+    """Ordinal of the GPU that it belongs to; None for memory that every GPU reaches."""
+
+
+def check(routine: str, operands: Iterable[tuple[str, Operand]]) -> None:
+    """Refuse a call whose arrays reach memory that the driver does not list, by its engine."""
+    engine = _backend.engine()
+    if engine.name != "cuda":
+        return
+    for name, operand in operands:
+        if 0 in operand.shape:
+            continue
+        first, end = np.lib.array_utils.byte_bounds(_adopt.matrix_view(operand))
+        wrong = unreachable(first, end, operand.device, engine.memory_at)
+        if wrong:
+            raise value_error(
+                routine, name, f"{name} reaches from {first:#x} to {end:#x}, but {wrong}"
+            )
+
+
+def unreachable(
+    first: int, end: int, device: int | None, ask: Callable[[int], Memory | None]
+) -> str | None:
+    """Why a GPU must not follow pointers from `first` up to `end`; None where it may.
+
+    Memory of one array may be listed in several pieces, as it is when an allocator maps them to
+    one range of addresses.
+    """
+    at = first
+    while at < end:
+        memory = ask(at)
+        if memory is None:
+            return f"the driver knows of no memory at {at:#x}"
+        if None not in (device, memory.device) and memory.device != device:
+            return f"the driver says that {at:#x} is on cuda:{memory.device}, not cuda:{device}"
+        at = max(memory.end, at + 1)
+    return None
