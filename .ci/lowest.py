@@ -1,6 +1,7 @@
 """Print, as constraints for pip, the lowest version of everything that pyproject.toml names.
 
-    python .ci/lowest.py cu13 test > lowest.txt && pip install --constraint lowest.txt 'gemv[cu13,test]'
+    python .ci/lowest.py cu13 test >lowest.txt
+    pip install --constraint lowest.txt 'gemv[cu13,test]'
 
 The arguments are extras. What counts is the highest of the lower bounds that hold for this Python.
 """
