@@ -14,7 +14,7 @@ if SIMULATOR:
     import numpy as np
     from numba import cuda
 
-    from gemv._simulator import vector_load
+    from gemv._simulator import vector_load, vector_store
 
     def load_vectors(pointer, index, step, count, width):
         return tuple(
@@ -26,6 +26,16 @@ if SIMULATOR:
                 else (pointer[index + k * step],)
             )
         )
+
+    def load_back(pointer, index, step, count, width):
+        return load_vectors(pointer, index, step, count, width)
+
+    def store_vectors(pointer, index, step, values, width):
+        for k in range(len(values) // width):
+            vector_store(pointer, index + k * step, values[k * width : (k + 1) * width])
+
+    def is_aligned(pointer, bytes_):
+        return (pointer.address + pointer.origin * pointer.itemsize) % bytes_ == 0
 
     def stream_tile(pointer, starts, index, step, count, width):
         return tuple(
@@ -73,9 +83,9 @@ if SIMULATOR:
             piece, lane = divmod(at, width)
             shared[row, column + piece * distance + lane] = value
 
-    def butterfly(values, lanes):
+    def butterfly(values, lanes, apart):
         step = lanes // 2
-        while step > 0:
+        while step >= apart:
             values = tuple(value + _exchange(value, step) for value in values)
             step //= 2
         return values
@@ -118,9 +128,11 @@ else:
     def _real(element):
         return element.underlying_float if isinstance(element, types.Complex) else element
 
-    #: Data read once passes by L1; x is wanted again by the next row, so it may stay there.
+    #: Data read once passes by L1; x is wanted again by the next row, so it may stay there. What
+    #: the kernel itself writes must not come through the read-only path.
     _STREAM = "ld.global.nc.L1::no_allocate.L2::128B"
     _KEEP = "ld.global.nc"
+    _PLAIN = "ld.global"
 
     def _load(context, builder, element, address, width, instruction):
         """`width` neighbouring elements at `address` as values, by one load instruction."""
@@ -177,12 +189,85 @@ else:
 
         def codegen(context, builder, signature, arguments):
             base, index, step = arguments[:3]
-            values = _vectors(
-                context, builder, element, base, index, step, count_, width_, _KEEP
-            )
+            values = _vectors(context, builder, element, base, index, step, count_, width_, _KEEP)
             return context.make_tuple(builder, result, values)
 
         return result(pointer, types.int64, types.int64, count, width), codegen
+
+    @intrinsic
+    def load_back(typingctx, pointer, index, step, count, width):
+        """What :func:`load_vectors` gives, for memory that the kernel also writes: y."""
+        known = _literal(count, width)
+        if known is None:
+            return None
+        count_, width_ = known
+        element = pointer.dtype
+        result = types.UniTuple(element, count_ * width_)
+
+        def codegen(context, builder, signature, arguments):
+            base, index, step = arguments[:3]
+            values = _vectors(context, builder, element, base, index, step, count_, width_, _PLAIN)
+            return context.make_tuple(builder, result, values)
+
+        return result(pointer, types.int64, types.int64, count, width), codegen
+
+    @intrinsic
+    def store_vectors(typingctx, pointer, index, step, values, width):
+        """Store vectors of `width` neighbours, `step` elements apart: the way back of a load."""
+        known = _literal(width)
+        if known is None:
+            return None
+        width_ = known[0]
+        element = pointer.dtype
+        letter, suffix, llvm = _KINDS[_real(element)]
+        pair = isinstance(element, types.Complex)
+        lanes = width_ * (2 if pair else 1)
+
+        def reals(context, builder, value):
+            if not pair:
+                return [value]
+            number = context.make_complex(builder, element, value)
+            return [number.real, number.imag]
+
+        def codegen(context, builder, signature, arguments):
+            base, at, step, values_ = arguments[:4]
+            items = _items(builder, values_, values.count)
+            for k in range(values.count // width_):
+                at = builder.add(at, step) if k else at
+                address = builder.gep(base, [at])
+                parts = [
+                    real
+                    for value in items[k * width_ : (k + 1) * width_]
+                    for real in reals(context, builder, value)
+                ]
+                kinds = [address.type] + [llvm] * lanes
+                names = ", ".join(f"${n + 1}" for n in range(lanes))
+                many = f".v{lanes}" if lanes > 1 else ""
+                text = f"st.global{many}.{suffix} [$0], " + (
+                    f"{{{names}}};" if many else f"{names};"
+                )
+                asm = ir.InlineAsm(
+                    ir.FunctionType(ir.VoidType(), kinds), text,
+                    ",".join(["l"] + [letter] * lanes) + ",~{memory}", side_effect=True,
+                )  # fmt: skip
+                builder.call(asm, [address, *parts])
+            return context.get_dummy_value()
+
+        return types.void(pointer, types.int64, types.int64, values, width), codegen
+
+    @intrinsic
+    def is_aligned(typingctx, pointer, bytes_):
+        """Whether a pointer is a multiple of `bytes_`, a power of two known at compile time."""
+        known = _literal(bytes_)
+        if known is None:
+            return None
+
+        def codegen(context, builder, signature, arguments):
+            address = builder.ptrtoint(arguments[0], ir.IntType(64))
+            rest = builder.and_(address, _integer(known[0] - 1))
+            return builder.icmp_unsigned("==", rest, _integer(0))
+
+        return types.boolean(pointer, bytes_), codegen
 
     @intrinsic
     def stream_tile(typingctx, pointer, starts, index, step, count, width):
@@ -415,12 +500,13 @@ else:
         return builder.extract_value(builder.call(shuffle, [mask, mode, word, lanes, clamp]), 0)
 
     @intrinsic
-    def butterfly(typingctx, values, lanes):
-        """Each of `values` summed over groups of `lanes` neighbouring lanes, in every lane.
+    def butterfly(typingctx, values, lanes, apart):
+        """Each of `values` summed over the lanes of a group that are a multiple of `apart` apart.
 
-        `lanes` is a power of two up to 32. All 32 lanes of the warp must come here together.
+        Groups are `lanes` neighbouring lanes; both numbers are powers of two up to 32, and every
+        lane ends with its sum. All 32 lanes of the warp must come here together.
         """
-        known = _literal(lanes)
+        known = _literal(lanes, apart)
         if known is None:
             return None
         element = values.dtype
@@ -428,7 +514,7 @@ else:
         def codegen(context, builder, signature, arguments):
             parts = _items(builder, arguments[0], values.count)
             step = known[0] // 2
-            while step > 0:
+            while step >= known[1]:
                 parts = [
                     _add(context, builder, element, part,
                          _exchanged(context, builder, element, part, step))
@@ -437,7 +523,7 @@ else:
                 step //= 2
             return context.make_tuple(builder, values, parts)
 
-        return values(values, lanes), codegen
+        return values(values, lanes, apart), codegen
 
     @intrinsic
     def fold(typingctx, sums, rows):
@@ -471,10 +557,13 @@ __all__ = [
     "butterfly",
     "fold",
     "gather",
+    "is_aligned",
+    "load_back",
     "load_vectors",
     "multiply_add",
     "put_pieces",
     "row_starts",
+    "store_vectors",
     "stream_tile",
     "zeros",
 ]

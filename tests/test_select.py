@@ -5,7 +5,7 @@ import pytest
 from gemv._measure import make_problem
 from gemv._problem import DTYPES, Device
 from gemv._select import parse, select, table
-from gemv.kernels import REGISTRY
+from gemv.kernels import REGISTRY, k09_vector_columns, k10_long_columns
 
 DEVICE = Device("some GPU", (9, 0), 100)
 
@@ -145,7 +145,8 @@ def test_splits_cover_the_columns_and_none_is_empty(order, dtype, a_pointer):
             for kernel in (None, "last_block", "coalesced", "tile2d"):
                 choice = select(problem, DEVICE, kernel)
                 geometry, spec = choice.geometry, choice.spec
-                splits, columns = geometry.sizes["splits"], geometry.sizes["cols_per_split"]
+                splits = geometry.sizes.get("splits", 1)  # long_columns has none
+                columns = geometry.sizes.get("cols_per_split", cols)
                 assert (splits - 1) * columns < cols <= splits * columns
                 assert geometry.launches[0].grid[1] == splits
                 if splits > 1:
@@ -162,9 +163,13 @@ def test_splits_cover_the_columns_and_none_is_empty(order, dtype, a_pointer):
 
 def rows_of_a_tile(choice):
     """What a block of a wide kernel covers, by its constants and the width of its loads."""
-    knobs, width = choice.knobs, choice.spec.widths[0]
+    knobs, width, itemsize = choice.knobs, choice.spec.widths[0], choice.spec.dtype.itemsize
     if choice.kernel.name == "vector_columns":
-        return knobs["LANES"] * knobs["PIECES"] * width
+        lanes, pieces = k09_vector_columns.lanes_and_pieces(knobs, width, itemsize)
+        return lanes * pieces * width
+    if choice.kernel.name == "long_columns":
+        pieces = k10_long_columns.pieces_of_a_thread(knobs, width, itemsize)
+        return knobs["THREADS_PER_BLOCK"] * pieces * width
     return max(knobs["THREADS_PER_BLOCK"] // knobs["LANES"], 1) * knobs["ROWS"]
 
 

@@ -37,7 +37,7 @@ def build(spec):
             values = stream_tile(a, starts, j, 1, 1, 1)
             total = multiply_add(total, values, gather(x, j, 1, 1, incx, 1), CONJUGATE)
             j += 1
-        sums = butterfly(fold(total, ROWS), 32)
+        sums = butterfly(fold(total, ROWS), 32, 1)
         if lane == 0:
             update(alpha, sums[0], beta, y, first * incy)
 

@@ -69,6 +69,9 @@ from gemv._vectors import (
 )
 from gemv.kernels._base import Kernel, attach, loads_for_one, update
 
+#: Partial sums that a thread of the last block has on their way at a time.
+BATCH = 4
+
 
 def build(spec):
     number, zero = spec.number, spec.zero
@@ -85,6 +88,9 @@ def build(spec):
     WARPS_PER_ROW = LANES // WARP_LANES
     WARPS = max(THREADS // 32, 1)
     STEP = LANES * WIDTH
+    # Warps, and threads, that share a row when the last block adds the splits.
+    FINISH_WARPS = max(WARPS // TILE_ROWS, 1)
+    FINISHERS = 32 * FINISH_WARPS
     # Constant indices into tuples of ROWS numbers: 0 again where there are fewer.
     SECOND, THIRD, FOURTH = (min(k, ROWS - 1) for k in (1, 2, 3))
     SUMS = ROWS * WIDTH
@@ -129,7 +135,7 @@ def build(spec):
             values = stream_tile(a, starts, j, 1, 1, 1)
             total = multiply_add(total, values, gather(x, j, 1, 1, incx, 1), CONJUGATE)
             j += 1
-        row_sums = butterfly(fold(total, ROWS), WARP_LANES)
+        row_sums = butterfly(fold(total, ROWS), WARP_LANES, 1)
         if WARPS_PER_ROW == 1 and splits == 1:  # no other warp has a share: no barrier
             if lane == 0:
                 i = first + group
@@ -163,27 +169,38 @@ def build(spec):
                 else:
                     scratch[split * rows + i] = row_sum
                     cuda.threadfence()  # visible to all blocks before the number is drawn
-        cuda.syncthreads()  # all sums of this block are read, and fenced
         if splits > 1:
+            cuda.syncthreads()  # all sums of this block are read, and fenced
             if tid == 0:
                 ticket[0] = atomic_inc(counters, tile, splits - 1)
             cuda.syncthreads()  # the number is known to all threads
             if ticket[0] == splits - 1:
                 cuda.threadfence()  # the sums are read after the number that promised them
-                for i in range(first, min(first + TILE_ROWS, rows)):
+                warp = tid // 32
+                for r in range(warp // FINISH_WARPS, TILE_ROWS, WARPS // FINISH_WARPS):
+                    i = min(first + r, rows - 1)
+                    k = warp % FINISH_WARPS * 32 + tid % 32
                     row_sum = zero
-                    for k in range(tid, splits, THREADS):
+                    while k + (BATCH - 1) * FINISHERS < splits:
+                        several = gather(scratch, k * rows + i, FINISHERS * rows, BATCH, 1, 1)
+                        row_sum += fold(several, 1)[0]
+                        k += BATCH * FINISHERS
+                    while k < splits:
                         row_sum += scratch[k * rows + i]
-                    (row_sum,) = butterfly((row_sum,), 32)
+                        k += FINISHERS
+                    (row_sum,) = butterfly((row_sum,), 32, 1)
                     if tid % 32 == 0:
-                        parts[tid // 32] = row_sum
+                        if FINISH_WARPS > 1:
+                            parts[warp] = row_sum
+                        elif first + r < rows:
+                            update(alpha, row_sum, beta, y, (first + r) * incy)
+                if FINISH_WARPS > 1:
                     cuda.syncthreads()  # whole blocks take this branch: ticket is shared
-                    if tid == 0:
-                        row_sum = parts[0]
-                        for warp in range(1, WARPS):
-                            row_sum += parts[warp]
-                        update(alpha, row_sum, beta, y, i * incy)
-                    cuda.syncthreads()  # parts is read before the next row overwrites it
+                    if tid < TILE_ROWS and first + tid < rows:
+                        row_sum = parts[tid * FINISH_WARPS]
+                        for warp in range(1, FINISH_WARPS):
+                            row_sum += parts[tid * FINISH_WARPS + warp]
+                        update(alpha, row_sum, beta, y, (first + tid) * incy)
 
     return (attach(vector_rows, launch_bounds=(THREADS, spec["MIN_BLOCKS"])),)
 

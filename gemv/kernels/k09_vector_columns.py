@@ -9,9 +9,13 @@ Idea
 
     LANES threads stand along the rows. When there are few rows, 16 say, a handful of lanes covers
     them, and the rest of the warp takes the next columns, which lie behind in memory: the warp
-    still reads one piece. Threads with the same rows and different columns meet in shared memory
-    at the end. Columns are split over blocks where rows alone do not fill the GPU, and the last
-    block adds up.
+    still reads one piece. Threads with the same rows and different columns meet at the end, those
+    of a warp by shuffles, the warps in shared memory. Columns are split over blocks where rows
+    alone do not fill the GPU, and the last block adds up.
+
+    Adding up must not become the longest part: with 132 splits, a thread that waits for one
+    partial sum after the other waits 132 times for the L2. Here BATCH of them are on their way at
+    any time, in each of several threads a row.
 
 Picture
     ::
@@ -24,7 +28,8 @@ Picture
         rows 8-11       L2 L6 L10  L30 L2            of 8 (of 64 with a block of 256 threads)
         rows 12-15      L3 L7 L11  L31 L3
 
-        shared memory   [group, row]: one thread a row adds the groups in order
+        shuffles        8 groups of a warp become one; shared memory [warp, row]: one thread a row
+                        adds the warps in order
 
 Bytes
     (m*n + len(x) + len(y) * (1 + [beta != 0])) * itemsize from memory; x comes from L1 or L2,
@@ -40,9 +45,9 @@ Loses
     are read by narrower loads, as wide as their alignment allows.
 
 Sums
-    Each thread over every GROUPS-th column of its split, the groups of a block in order, then the
-    splits. The order is fixed by shape, alignment, the selection table and the number of
-    multiprocessors. Same bits on every run.
+    Each thread over every GROUPS-th column of its split, a butterfly over the groups of a warp,
+    the warps of the block in order, then the splits. The order is fixed by shape, alignment, the
+    selection table and the number of multiprocessors. Same bits on every run.
 
 Source
     The axpy form of gemv: G. H. Golub and C. F. Van Loan, "Matrix Computations", section 1.1.
@@ -53,35 +58,64 @@ from numba import cuda
 
 from gemv._intrinsics import atomic_inc
 from gemv._problem import MAX_GRID_X, MAX_GRID_Y, Geometry, Launch, ceil_div
-from gemv._vectors import axpy_add, gather, put_pieces, row_starts, stream_tile, zeros
+from gemv._vectors import (
+    axpy_add,
+    butterfly,
+    fold,
+    gather,
+    put_pieces,
+    row_starts,
+    stream_tile,
+    zeros,
+)
 from gemv.kernels._base import Kernel, attach, loads_for_one, update
+
+#: Partial sums that a thread of the last block has on their way at a time.
+BATCH = 8
+#: Bytes of a column that a warp should read at least: two sectors of the memory.
+RUN_BYTES = 64
+
+
+def lanes_and_pieces(knobs, width, itemsize):
+    """LANES and PIECES for loads of `width` elements: as many rows to a tile as with the widest.
+
+    Narrower loads need more lanes for a whole run of memory, then more pieces; more columns
+    would do for the bytes in flight, too, but each column costs a load of x.
+    """
+    lanes, loads = knobs["LANES"], loads_for_one(width, itemsize)
+    while loads > 1 and lanes < 32 and lanes * width * itemsize < RUN_BYTES:
+        lanes, loads = 2 * lanes, loads // 2
+    return lanes, knobs["PIECES"] * loads
 
 
 def build(spec):
     number, zero, op = spec.number, spec.zero, spec.op
     CONJUGATE = int(spec.conj)
     WIDTH = spec.widths[0]
-    LANES, PIECES = spec["LANES"], spec["PIECES"]
-    # As many bytes in flight when alignment makes the loads narrower.
-    COLUMNS = spec["COLUMNS"] * loads_for_one(WIDTH, spec.dtype.itemsize)
+    COLUMNS = spec["COLUMNS"]
+    LANES, PIECES = lanes_and_pieces(dict(spec.knobs), WIDTH, spec.dtype.itemsize)
     THREADS = max(LANES, spec["THREADS_PER_BLOCK"])
+    WARPS = THREADS // 32
     GROUPS = THREADS // LANES
     PIECE_ROWS = LANES * WIDTH
     TILE_ROWS = PIECES * PIECE_ROWS
-    # Threads that share a row when the last block adds the splits.
-    FINISHERS = max(THREADS // TILE_ROWS, 1)
-    SHARES = max(GROUPS, FINISHERS)
     SUMS = PIECES * WIDTH
+    SLOTS = min(GROUPS, WARPS)  # sums of a row that meet in shared memory
+    # Threads that share a row when the last block adds the splits.
+    FINISHERS = min(max(THREADS // TILE_ROWS, 1), 16)
+    SHARES = max(SLOTS, FINISHERS)
 
     def vector_columns(
         rows, cols, cols_per_split, splits, alpha, a, col_stride, x, incx, beta, y, incy, scratch,
         counters,
     ):  # fmt: skip
         sums = cuda.shared.array((SHARES, TILE_ROWS), number)
+        edges = cuda.shared.array((WARPS, WIDTH), number)
         ticket = cuda.shared.array(1, np.uint32)
         tid = cuda.threadIdx.x
         lane = tid % LANES
         group = tid // LANES
+        warp = tid // 32
         mine = lane * WIDTH  # the first of this thread's rows in a piece of the tile
         split = cuda.blockIdx.y
         begin = split * cols_per_split
@@ -89,8 +123,8 @@ def build(spec):
         if alpha == 0:
             end = 0
         step = GROUPS * col_stride
-        tail = rows % WIDTH  # rows behind the last whole vector
-        last = rows - tail - WIDTH  # where that one starts, if there is one
+        edge = rows - rows % WIDTH  # rows from here on fill no vector
+        last = edge - WIDTH  # where the last whole vector starts, if there is one
         tile = cuda.blockIdx.x
         first = tile * TILE_ROWS
         j = begin + group
@@ -108,48 +142,65 @@ def build(spec):
                 factors = gather(x, j, GROUPS, 1, incx, 1)
                 total = axpy_add(total, values, factors, WIDTH, CONJUGATE)
                 j += GROUPS
-        put_pieces(sums, group, mine, total, PIECE_ROWS, WIDTH)
-        if tail > 0 and first + TILE_ROWS >= rows:
-            cuda.syncthreads()  # the tail is written over what stands in its place
-            for r in range(rows - tail - first + lane, rows - first, LANES):
+        if LANES < 32:
+            total = butterfly(total, 32, LANES)
+            if tid % 32 < LANES:
+                put_pieces(sums, warp, mine, total, PIECE_ROWS, WIDTH)
+        else:
+            put_pieces(sums, group, mine, total, PIECE_ROWS, WIDTH)
+        if WIDTH > 1 and edge < rows and first + TILE_ROWS >= rows:
+            for i in range(edge, rows):  # the whole block for each of these few
                 part = zero
-                for k in range(begin + group, end, GROUPS):
-                    part += op(a[first + r + k * col_stride]) * x[k * incx]
-                sums[group, r] = part
+                for k in range(begin + tid, end, THREADS):
+                    part += op(a[i + k * col_stride]) * x[k * incx]
+                (part,) = butterfly((part,), 32, 1)
+                if tid % 32 == 0:
+                    edges[warp, i - edge] = part
         cuda.syncthreads()  # all sums are in place
         for r in range(tid, TILE_ROWS, THREADS):
             i = first + r
             if i < rows:
-                part = sums[0, r]
-                for g in range(1, GROUPS):
-                    part += sums[g, r]
+                if i < edge:
+                    part = sums[0, r]
+                    for k in range(1, SLOTS):
+                        part += sums[k, r]
+                else:
+                    part = edges[0, i - edge]
+                    for k in range(1, WARPS):
+                        part += edges[k, i - edge]
                 if splits == 1:
                     update(alpha, part, beta, y, i * incy)
                 else:
                     scratch[split * rows + i] = part
                     cuda.threadfence()  # visible to all blocks before the number is drawn
-        cuda.syncthreads()  # all sums of this block are read, and fenced
         if splits > 1:
+            cuda.syncthreads()  # all sums of this block are read, and fenced
             if tid == 0:
                 ticket[0] = atomic_inc(counters, tile, splits - 1)
             cuda.syncthreads()  # the number is known to all threads
             if ticket[0] == splits - 1:
                 cuda.threadfence()  # the sums are read after the number that promised them
                 share = tid // TILE_ROWS
-                if share < FINISHERS:
-                    for r in range(tid % TILE_ROWS, TILE_ROWS, THREADS):
-                        part = zero
-                        if first + r < rows:
-                            for k in range(share, splits, FINISHERS):
-                                part += scratch[k * rows + first + r]
+                for r in range(tid % TILE_ROWS, TILE_ROWS, THREADS):
+                    i = min(first + r, rows - 1)
+                    k = share
+                    part = zero
+                    while k + (BATCH - 1) * FINISHERS < splits:
+                        several = gather(scratch, k * rows + i, FINISHERS * rows, BATCH, 1, 1)
+                        part += fold(several, 1)[0]
+                        k += BATCH * FINISHERS
+                    while k < splits:
+                        part += scratch[k * rows + i]
+                        k += FINISHERS
+                    if share < FINISHERS:
                         sums[share, r] = part
                 cuda.syncthreads()  # whole blocks take this branch: ticket is shared
                 for r in range(tid, TILE_ROWS, THREADS):
                     i = first + r
                     if i < rows:
                         part = sums[0, r]
-                        for g in range(1, FINISHERS):
-                            part += sums[g, r]
+                        for k in range(1, FINISHERS):
+                            part += sums[k, r]
                         update(alpha, part, beta, y, i * incy)
 
     return (attach(vector_columns, launch_bounds=(THREADS, spec["MIN_BLOCKS"])),)
@@ -166,18 +217,18 @@ def accepts(problem):
 
 
 def geometry(problem, device, knobs):
-    lanes, width = knobs["LANES"], problem.widths[0]
+    width, itemsize = problem.widths[0], problem.dtype.itemsize
+    lanes, pieces = lanes_and_pieces(knobs, width, itemsize)
     threads = max(lanes, knobs["THREADS_PER_BLOCK"])
-    if threads % lanes:
+    if lanes & (lanes - 1) or threads % lanes or threads % 32:
         raise ValueError(
-            f"vector_columns: THREADS_PER_BLOCK must be a multiple of LANES, got {threads} and"
-            f" {lanes}"
+            "vector_columns: LANES must be a power of two, and THREADS_PER_BLOCK a multiple of it"
+            f" in whole warps, got {lanes} and {threads}"
         )
-    tiles = ceil_div(problem.rows, lanes * width * knobs["PIECES"])
+    tiles = ceil_div(problem.rows, lanes * width * pieces)
     # One pass of a block over the columns.
-    loads = knobs["COLUMNS"] * loads_for_one(width, problem.dtype.itemsize)
-    step = threads // lanes * loads
-    wanted = ceil_div(device.multiprocessors * knobs["BLOCKS_PER_SM"], tiles)
+    step = threads // lanes * knobs["COLUMNS"]
+    wanted = device.multiprocessors * knobs["BLOCKS_PER_SM"] // tiles
     splits = max(1, min(wanted, problem.cols // step, MAX_GRID_Y))
     cols_per_split = ceil_div(ceil_div(problem.cols, splits), step) * step
     splits = ceil_div(problem.cols, cols_per_split)
@@ -202,7 +253,7 @@ KERNEL = Kernel(
     tile=tile,
     wide=True,
     accepts=accepts,
-    # LANES divides THREADS_PER_BLOCK, or is the whole block.
+    # LANES is a power of two that divides THREADS_PER_BLOCK, or is the whole block.
     knobs={
         "LANES": 32,
         "PIECES": 1,
@@ -215,7 +266,7 @@ KERNEL = Kernel(
         "LANES": 2,
         "PIECES": 2,
         "COLUMNS": 2,
-        "THREADS_PER_BLOCK": 8,
+        "THREADS_PER_BLOCK": 64,
         "BLOCKS_PER_SM": 4,
         "MIN_BLOCKS": 1,
     },

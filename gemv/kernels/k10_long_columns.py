@@ -1,0 +1,148 @@
+"""A few long columns: every thread owns its rows alone, and stores 16 bytes as it loads them.
+
+Idea
+    When A has a handful of columns along which memory runs, y is nearly as large as A: with one
+    column every byte read is a byte written. There are rows in plenty, so no two threads need to
+    share one. A thread loads PIECES vectors of WIDTH neighbouring rows in each of COLUMNS columns,
+    all on their way before the first is used, multiplies and adds in registers, and stores whole
+    vectors, too. Nothing is shared: no shuffle, no barrier, no shared memory, so a block ends as
+    soon as its loads are there, and the many small blocks keep the memory busy by their number.
+
+    A vector can be stored where y is aligned to it and dense, which the kernel sees for itself:
+    the pointer is the same for all threads, so the question costs one comparison. Elsewhere, and
+    at the edge, the same numbers leave one by one.
+
+Picture
+    ::
+
+        float32, PIECES = 2:        column 0       column 1       y
+        rows 0-3     thread 0       16 bytes       16 bytes       16 bytes
+        rows 4-7     thread 1       16 bytes       16 bytes       16 bytes
+        ...
+        rows 1024-1027  thread 0    16 bytes       16 bytes       16 bytes   its second piece
+
+Bytes
+    (m*n + len(x) + len(y) * (1 + [beta != 0])) * itemsize from memory.
+
+Wins
+    One to some dozen columns of some 100 KB and more, stored along columns (or rows of a
+    transposed matrix).
+
+Loses
+    To the rung before, as soon as rows alone do not fill the GPU: nothing here splits the columns.
+
+Sums
+    Each row by its own thread, over the columns in order: the order of the plain loop, whatever
+    the shape, the alignment and the GPU. Same bits on every run.
+
+Source
+    The axpy form of gemv: G. H. Golub and C. F. Van Loan, "Matrix Computations", section 1.1.
+"""
+
+from numba import cuda
+
+from gemv._problem import MAX_GRID_X, Geometry, Launch, ceil_div
+from gemv._vectors import (
+    axpy_add,
+    gather,
+    is_aligned,
+    load_back,
+    row_starts,
+    store_vectors,
+    stream_tile,
+    zeros,
+)
+from gemv.kernels._base import Kernel, attach, loads_for_one, unrolled, update
+
+
+def pieces_of_a_thread(knobs, width, itemsize):
+    """Twice as many when alignment makes the loads narrower; more would not fit the registers."""
+    return knobs["PIECES"] * min(loads_for_one(width, itemsize), 2)
+
+
+def build(spec):
+    zero, op = spec.zero, spec.op
+    CONJUGATE = int(spec.conj)
+    WIDTH = spec.widths[0]
+    COLUMNS = spec["COLUMNS"]
+    PIECES = pieces_of_a_thread(dict(spec.knobs), WIDTH, spec.dtype.itemsize)
+    THREADS = spec["THREADS_PER_BLOCK"]
+    PIECE_ROWS = THREADS * WIDTH
+    SUMS = PIECES * WIDTH
+    VECTOR_BYTES = WIDTH * spec.dtype.itemsize
+    scaled_all, blended_all, update_all = unrolled(PIECES, WIDTH)
+
+    def long_columns(rows, cols, alpha, a, col_stride, x, incx, beta, y, incy):
+        tid = cuda.threadIdx.x
+        first = cuda.blockIdx.x * (PIECES * PIECE_ROWS)
+        mine = first + tid * WIDTH
+        if alpha == 0:
+            cols = 0
+        edge = rows - rows % WIDTH  # rows from here on fill no vector
+        last = edge - WIDTH  # where the last whole vector starts, if there is one
+        total = zeros(zero, SUMS)
+        if last >= 0:
+            # Past the edge the last vector is read again; nobody stores those sums.
+            pieces = row_starts(mine, PIECE_ROWS, last, 1, PIECES)
+            j = 0
+            while j + COLUMNS <= cols:
+                values = stream_tile(a, pieces, j * col_stride, col_stride, COLUMNS, WIDTH)
+                factors = gather(x, j, 1, COLUMNS, incx, 1)
+                total = axpy_add(total, values, factors, WIDTH, CONJUGATE)
+                j += COLUMNS
+            while j < cols:
+                values = stream_tile(a, pieces, j * col_stride, col_stride, 1, WIDTH)
+                total = axpy_add(total, values, gather(x, j, 1, 1, incx, 1), WIDTH, CONJUGATE)
+                j += 1
+        if incy == 1 and first + PIECES * PIECE_ROWS <= rows and is_aligned(y, VECTOR_BYTES):
+            if beta == 0:
+                store_vectors(y, mine, PIECE_ROWS, scaled_all(alpha, total), WIDTH)
+            else:
+                old = load_back(y, mine, PIECE_ROWS, PIECES, WIDTH)
+                store_vectors(y, mine, PIECE_ROWS, blended_all(alpha, total, beta, old), WIDTH)
+        else:
+            update_all(alpha, total, beta, y, mine, PIECE_ROWS, edge, incy)
+            i = edge + tid
+            if i < rows and first + PIECES * PIECE_ROWS >= rows:
+                part = zero
+                for j in range(cols):
+                    part += op(a[i + j * col_stride]) * x[j * incx]
+                update(alpha, part, beta, y, i * incy)
+
+    return (attach(long_columns, launch_bounds=(THREADS, spec["MIN_BLOCKS"])),)
+
+
+def accepts(problem):
+    if problem.access != "axpy":
+        return "wide loads down the columns need memory to run there with a unit stride"
+    if problem.splits_elements:
+        return "an element of A is not aligned to its own size"
+    if problem.rows > MAX_GRID_X:
+        return f"a block for each tile needs at most {MAX_GRID_X} rows, not {problem.rows}"
+    return None
+
+
+def geometry(problem, device, knobs):
+    threads, width = knobs["THREADS_PER_BLOCK"], problem.widths[0]
+    pieces = pieces_of_a_thread(knobs, width, problem.dtype.itemsize)
+    tiles = ceil_div(problem.rows, threads * pieces * width)
+    return Geometry((Launch((tiles, 1, 1), (threads, 1, 1)),))
+
+
+def tile(knobs):
+    return 4 * knobs["THREADS_PER_BLOCK"] * knobs["PIECES"], knobs["COLUMNS"]
+
+
+KERNEL = Kernel(
+    name="long_columns",
+    rung=10,
+    build=build,
+    geometry=geometry,
+    tile=tile,
+    wide=True,
+    accepts=accepts,
+    # At least 4 threads, for the rows that fill no vector.
+    knobs={"PIECES": 4, "COLUMNS": 1, "THREADS_PER_BLOCK": 256, "MIN_BLOCKS": 4},
+    small_knobs={"PIECES": 2, "COLUMNS": 2, "THREADS_PER_BLOCK": 8, "MIN_BLOCKS": 1},
+    doc=__doc__,
+)
