@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import ctypes
+import importlib.util
 import os
 import sys
 import threading
@@ -17,6 +19,26 @@ _probed: tuple[str, str] | None = None
 
 class BackendError(RuntimeError):
     """The backend asked for cannot work here; the message says why and what to do."""
+
+
+def _devices() -> int:
+    """CUDA devices, as the driver counts them; 0 without one, and where Numba has to be asked.
+
+    Importing Numba takes most of a second, which a call with the tensors of another library does
+    not need where its machine code is on the disk.
+    """
+    numba_decides = "numba" in sys.modules or os.path.exists(".numba_config.yaml")
+    if numba_decides or "NUMBA_ENABLE_CUDASIM" in os.environ:
+        return 0
+    try:
+        if importlib.util.find_spec("numba_cuda") is None:
+            return 0
+        driver = ctypes.CDLL("nvcuda.dll" if sys.platform == "win32" else "libcuda.so.1")
+    except (ImportError, ValueError, OSError):
+        return 0
+    count = ctypes.c_int(0)
+    failed = driver.cuInit(0) or driver.cuDeviceGetCount(ctypes.byref(count))
+    return 0 if failed else count.value
 
 
 def _simulator_enabled() -> bool:
@@ -42,6 +64,9 @@ def probe() -> tuple[str, str]:
 
 
 def _probe() -> tuple[str, str]:
+    count = _devices()
+    if count:
+        return "cuda", f"{count} CUDA device{'s' if count != 1 else ''}"
     try:
         simulator = _simulator_enabled()
     except Exception as error:

@@ -1,4 +1,4 @@
-"""The command line: ``info``, ``run``, ``ladder``, ``constants`` and ``bench``.
+"""The command line: ``info``, ``cache``, ``run``, ``ladder``, ``constants`` and ``bench``.
 
 Only the standard library is imported at the top, so that ``info`` can report an environment in
 which NumPy, Numba or the driver is unusable.
@@ -132,6 +132,10 @@ def _parser() -> argparse.ArgumentParser:
         "info", help="versions, GPU, backend, kernels and a self-check (the default)"
     )
     sub.set_defaults(command="info", act=info)
+
+    sub = commands.add_parser("cache", help="where compiled kernels are kept, and how many")
+    sub.set_defaults(command="cache", act=cache)
+    sub.add_argument("--clear", action="store_true", help="remove them")
 
     sub = commands.add_parser("run", help="compute one product from files")
     sub.set_defaults(command="run", act=run)
@@ -333,6 +337,7 @@ def info(options: argparse.Namespace) -> int:
         ("CUDA in Numba", _probe_numba),
         ("backend", _probe_backend),
         ("kernels", _probe_kernels),
+        ("cache", _probe_cache),
         ("self-check", _probe_self_check),
     ):
         try:
@@ -430,6 +435,34 @@ def _probe_kernels() -> list[str]:
         f"{kernel.idea}"
         for kernel in kernels
     ] or ["none"]
+
+
+def _probe_cache() -> list[str]:
+    from gemv import _cache
+
+    folder = _cache.directory()
+    if folder is None:
+        return ["off (GEMV_CACHE=0): each process compiles its kernels"]
+    files = _cache.entries()
+    size = sum(each for _, each, _ in files) / 2**20
+    kept = f"{len(files)} compiled kernel{'' if len(files) == 1 else 's'}, {size:.1f} MiB"
+    return [str(folder), f"{kept} of {_cache.MAX_BYTES // 2**20}"]
+
+
+def cache(options: argparse.Namespace) -> int:
+    """Say where compiled kernels are kept; remove them if asked to."""
+    from gemv import _cache
+
+    if options.clear:
+        try:
+            removed = _cache.clear()
+        except OSError as error:
+            raise Refused(f"cannot remove {error.filename}: {error.strerror}") from error
+        print(f"removed {removed} compiled kernel{'' if removed == 1 else 's'}")
+        return 0
+    for line in _probe_cache():
+        print(line)
+    return 0
 
 
 def _probe_self_check() -> list[str]:

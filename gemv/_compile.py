@@ -12,7 +12,6 @@ import re
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from functools import lru_cache
 from types import SimpleNamespace
 
@@ -21,41 +20,13 @@ import numpy as np
 from numba import types
 from numba.cuda import dispatcher as _dispatcher
 
+from gemv._cache import Binary
 from gemv._problem import CONSTANT_BYTES
 from gemv.kernels._base import Kernel, Spec
 
 _POINTERS = {"a", "x", "y", "scratch", "alpha_pointer", "beta_pointer"}
 _COEFFICIENTS = {"alpha", "beta"}
 _lock = threading.RLock()
-
-
-@dataclass(frozen=True)
-class Binary:
-    """One kernel function, compiled.
-
-    Attributes
-    ----------
-    name : str
-        Entry point in the module.
-    arguments : tuple of str
-        Names of the parameters, to be filled by the launch path.
-    ptx : str
-    cubin : bytes
-    log : str
-        What the assembler reports: registers, stack frame, spills, constant banks.
-    """
-
-    name: str
-    arguments: tuple[str, ...]
-    ptx: str
-    cubin: bytes
-    log: str
-
-    def resource(self, pattern: str) -> int:
-        """The number before `pattern` in the assembler's report, ``"registers"`` for instance."""
-        for number in re.findall(rf"(\d+) {pattern}|[Uu]sed (\d+) {pattern}", self.log):
-            return int(next(filter(None, number)))
-        raise LookupError(f"the assembler reports no {pattern!r}")
 
 
 def argument_types(function: Callable, dtype: np.dtype) -> tuple[types.Type, ...]:

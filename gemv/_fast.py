@@ -25,6 +25,10 @@ from gemv import _pointers, _trace
 #: Remembered calls; beyond, the oldest is forgotten.
 MAX_KNOWN = 4096
 
+#: Calls in place with tensors after which it pays to compile for the host, beside the calls: Numba
+#: and its compiler take a second or more, and each call is some 2 us cheaper then.
+PATIENCE = 1000
+
 #: Types of alpha and beta that need no check, by the kind of dtype.
 _REAL = frozenset((float, int, np.float64, np.float32))
 _COMPLEX = _REAL | frozenset((complex, np.complex128, np.complex64))
@@ -332,18 +336,30 @@ def forget() -> None:
 def _torch_call(torch: Any) -> Callable[..., Any]:
     tensor, parameter = torch.Tensor, torch.nn.Parameter
     expectations = _expectations
-    match: Any
-    clear: Any
-    try:
-        from gemv._exchange import Exchange
+    match: Any = None
+    exchange: Any = None
+    function: Any = 0
+    clear: Any = 0
+    scratch: Any = 0
+    calls = 0
 
-        exchange = Exchange(tensor)
-    except Exception:  # an older PyTorch, or a Numba that compiles nothing: a little slower
-        match, function, clear, scratch = None, 0, 0, 0
-    else:
-        match, (function, clear, scratch) = exchange.match, exchange.constants
+    def compile_exchange() -> None:
+        nonlocal exchange, match, function, clear, scratch
+        try:
+            from gemv._exchange import Exchange
+
+            made = Exchange(tensor)
+        except Exception:  # an older PyTorch, or a Numba that compiles nothing: a little slower
+            return
+        exchange, match, (function, clear, scratch) = made, made.match, made.constants
 
     def expect(hint: tuple, known: Known, a: Any, x: Any, y: Any) -> None:
+        nonlocal calls
+        if exchange is None:
+            calls += 1
+            if calls == PATIENCE:
+                threading.Thread(target=compile_exchange, daemon=True).start()
+            return
         made = exchange.expect(known, a, x, y)
         if made is not None:
             if len(expectations) >= MAX_KNOWN:
@@ -449,7 +465,7 @@ def _torch_call(torch: Any) -> Callable[..., Any]:
                         low < a_at + a_high and a_at + a_low < high
                     ):
                         return UNUSUAL  # or windows that interleave
-                    if match is not None and hint not in expectations:
+                    if hint not in expectations:
                         expect(hint, known, a, x, y)
         except RuntimeError:  # a tensor without memory: sparse, or inside a transformation
             return UNUSUAL

@@ -1,14 +1,18 @@
 """The engine of the cuda backend: device memory, loaded modules, packed arguments, streams.
 
 Kernels are launched by the driver's ``cuLaunchKernel`` with arguments packed by name. Numba's own
-launch path is not used: it rebuilds the description of every array at each call. Numba manages
-the context (the device's primary one, shared with every other library in the process) and memory.
+launch path is not used: it rebuilds the description of every array at each call. The context is
+the device's primary one, shared with every other library in the process. Numba makes one where
+there is none, and arrays where the caller's library does not; a call with the tensors of another
+library, whose machine code comes from the disk, does not import Numba.
 """
 
 from __future__ import annotations
 
 import ctypes
 import itertools
+import os
+import sys
 import threading
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
@@ -18,12 +22,10 @@ from typing import Any
 
 import numpy as np
 from cuda.bindings import driver
-from numba import cuda
-from numba.cuda.core import config
 
-from gemv import _streams, _trace
+from gemv import _cache, _streams, _trace
+from gemv._cache import Binary
 from gemv._coefficients import Coefficients, DeviceMemory, Lease, SlotTable
-from gemv._compile import Binary, binaries, compile_function
 from gemv._problem import MAX_GRID_X, Device, Problem, ceil_div
 from gemv._select import Choice
 from gemv._streams import check as _check
@@ -42,6 +44,21 @@ class _Function:
     module: Any
 
 
+class _Memory:
+    """An array of device memory of the engine's own, freed with this object."""
+
+    def __init__(self, size: int, dtype: Any) -> None:
+        self.size, self.nbytes = size, size * np.dtype(dtype).itemsize
+        self._pointer = int(_check(driver.cuMemAlloc(self.nbytes)))
+        self.__cuda_array_interface__ = {"data": (self._pointer, False)}
+
+    def __del__(self) -> None:
+        pointer = self.__dict__.pop("_pointer", None)
+        if pointer is not None and not sys.is_finalizing():
+            with _streams.outside_of_captures():
+                driver.cuMemFree(pointer)  # waits for what uses it
+
+
 class _Workspace:
     """Scratch memory and counters of one (device, stream): launches on a stream never overlap.
 
@@ -58,9 +75,9 @@ class _Workspace:
         """Addresses of at least so many bytes and zeroed counters."""
         if scratch_bytes and (self.scratch is None or self.scratch.nbytes < scratch_bytes):
             size = max(scratch_bytes, 1 << 20)
-            self.scratch = cuda.device_array(size, np.uint8)
+            self.scratch = _Memory(size, np.uint8)
         if counters and (self.counters is None or self.counters.size < counters):
-            self.counters = cuda.device_array(max(counters, 4096), np.uint32)
+            self.counters = _Memory(max(counters, 4096), np.uint32)
             # Kernels leave them zero again, so this happens once, ahead of the launch.
             _check(driver.cuMemsetD8Async(_address(self.counters), 0, self.counters.nbytes, stream))
         return (
@@ -113,7 +130,7 @@ def _scratch_in_capture(nbytes: int, a: Any) -> Any:
     if library is not None and library.allocates_in_capture:
         return library.empty(a.origin, nbytes, np.dtype(np.uint8), a.device)
     with _streams.outside_of_captures():
-        return cuda.device_array(nbytes, np.uint8)
+        return _Memory(nbytes, np.uint8)
 
 
 class _Arena:
@@ -122,7 +139,7 @@ class _Arena:
     SIZE = 1 << 18
 
     def __init__(self) -> None:
-        self._array = cuda.device_array(self.SIZE, np.uint32)
+        self._array = _Memory(self.SIZE, np.uint32)
         _check(driver.cuMemsetD8(_address(self._array), 0, self._array.nbytes))
         self._free: list[tuple[int, int]] = [(0, self.SIZE)]
         self._lock = threading.Lock()
@@ -181,6 +198,14 @@ def _address(array: Any) -> int:
     return int(array.__cuda_array_interface__["data"][0])
 
 
+def _per_thread_default_stream() -> bool:
+    """What Numba takes for its default stream, or would if it were imported."""
+    config = sys.modules.get("numba.cuda.core.config")
+    if config is not None:
+        return bool(config.CUDA_PER_THREAD_DEFAULT_STREAM)
+    return os.environ.get("NUMBA_CUDA_PER_THREAD_DEFAULT_STREAM", "0") not in ("", "0")
+
+
 def stream_handle(stream: Any) -> int:
     """The driver's handle of a stream: an int, or an object of Numba, CuPy or PyTorch.
 
@@ -222,7 +247,8 @@ class CudaEngine:
         self._lock = threading.Lock()
         self.held = _streams.Held()
         #: Whether there is more than one GPU, so that it matters which is the current one.
-        self.several = len(cuda.gpus) > 1
+        _check(driver.cuInit(0))
+        self.several = _check(driver.cuDeviceGetCount()) > 1
         #: The stream of arrays of Numba that are bound to none.
         self.numba_stream = self.default_stream()
 
@@ -244,7 +270,7 @@ class CudaEngine:
 
     def default_stream(self) -> int:
         """The stream of arrays whose library has none of its own."""
-        return 2 if config.CUDA_PER_THREAD_DEFAULT_STREAM else 0
+        return 2 if _per_thread_default_stream() else 0
 
     def capture_of(self, stream: int) -> Any:
         """The capture that a stream is part of, or None."""
@@ -256,16 +282,14 @@ class CudaEngine:
 
     def device(self) -> Device:
         """The current device."""
-        current = cuda.get_current_device()
-        index = current.id
+        index = _streams.current_device()
+        if index < 0:
+            from numba import cuda
+
+            cuda.current_context()  # makes the primary one current, and if need be
+            index = _streams.current_device()
         if index not in self._devices:
-            name = current.name
-            self._devices[index] = Device(
-                name.decode() if isinstance(name, bytes) else name,
-                tuple(current.compute_capability),
-                current.MULTIPROCESSOR_COUNT,
-                index,
-            )
+            self._devices[index] = _streams.describe(index)
         return self._devices[index]
 
     def to_device(self, host: np.ndarray) -> Any:
@@ -273,18 +297,20 @@ class CudaEngine:
         # Not Numba's copy: it takes an array for a broadcast one when a single row or column
         # has a stride of 0, which NumPy calls contiguous, and then leaves that side out.
         flat = host.ravel(order="K")
-        array = cuda.device_array(flat.size, host.dtype)
+        array = self.empty(flat.size, host.dtype)
         if flat.size:
             _check(driver.cuMemcpyHtoD(_address(array), flat.ctypes.data, flat.nbytes))
         return array
 
     def zeros(self, n: int, dtype: np.dtype, stream: Any = None) -> Any:
-        array = cuda.device_array(n, dtype)
+        array = self.empty(n, dtype)
         self.clear(_address(array), array.nbytes, stream_handle(stream))
         return array
 
     def empty(self, n: int, dtype: np.dtype) -> Any:
         """A vector of Numba's on the current device."""
+        from numba import cuda
+
         return cuda.device_array(n, dtype)
 
     def clear(self, pointer: int, nbytes: int, stream: int) -> None:
@@ -463,7 +489,7 @@ class CudaEngine:
         cols, dtype = problem.cols, problem.dtype
         pointer, packed = values["x"], None
         if problem.incx != 1:
-            packed = cuda.device_array(cols, dtype)
+            packed = _Memory(cols, dtype)
             copy = self._copy_function(dtype, self.device())
             places = {"rows": cols, "x": pointer, "incx": problem.incx, "y": _address(packed)}
             grid = (min(ceil_div(cols, _COPY_THREADS), MAX_GRID_X), 1, 1)
@@ -533,7 +559,7 @@ class CudaEngine:
         loaded = self._functions.get(key)
         if loaded is None:
             self._refuse_loading(f"kernel {choice.kernel.name!r}", stream)
-            compiled = binaries(choice.kernel, choice.spec, device.compute_capability)
+            compiled = _cache.binaries(choice.kernel, choice.spec, device.compute_capability)
             loaded = tuple(_load(binary, choice.spec.dtype) for binary in compiled)
             # Whoever comes second takes what the first one loaded: its symbols have the slots.
             loaded = self._functions.setdefault(key, loaded)
@@ -563,7 +589,7 @@ class CudaEngine:
         loaded = self._functions.get(key)
         if loaded is None:
             self._refuse_loading("the copy of y", stream)
-            binary = compile_function(_copy, dtype, device.compute_capability)
+            binary = _cache.copy(dtype, device.compute_capability)
             loaded = self._functions[key] = (_load(binary, dtype),)
         return loaded[0]
 
@@ -575,11 +601,6 @@ def _load(binary: Binary, dtype: np.dtype) -> _Function:
 
 
 _COPY_THREADS = 256
-
-
-def _copy(rows, x, incx, y):
-    for i in range(cuda.grid(1), rows, cuda.gridsize(1)):
-        y[i] = x[i * incx]
 
 
 _POINTERS = {"a", "x", "y", "scratch", "counters", "alpha_pointer", "beta_pointer"}

@@ -15,7 +15,8 @@ from contextlib import contextmanager
 from typing import Any
 
 from cuda.bindings import driver
-from numba import cuda
+
+from gemv._problem import Device
 
 from gemv._pointers import Memory
 
@@ -73,13 +74,30 @@ def current_device() -> int:
     return index.value if _get_device(ctypes.byref(index)) == 0 else -1
 
 
+def describe(index: int) -> Device:
+    """What selection and geometry may know of a device."""
+    attribute = driver.CUdevice_attribute
+    device = check(driver.cuDeviceGet(index))
+
+    def ask(name: str) -> int:
+        place = getattr(attribute, f"CU_DEVICE_ATTRIBUTE_{name}")
+        return int(check(driver.cuDeviceGetAttribute(place, device)))
+
+    name = check(driver.cuDeviceGetName(256, device)).split(b"\0")[0].decode()
+    capability = ask("COMPUTE_CAPABILITY_MAJOR"), ask("COMPUTE_CAPABILITY_MINOR")
+    return Device(name, capability, ask("MULTIPROCESSOR_COUNT"), index)
+
+
 @contextmanager
 def on_device(index: int) -> Iterator[None]:
     """Make a device current, and the one that was current afterwards."""
     current = current_device()
     if current == index:
         yield
-    elif current < 0:
+        return
+    from numba import cuda
+
+    if current < 0:
         # A thread's first call: every runtime library leaves a device current then.
         cuda.gpus[index].get_primary_context().push()
         yield

@@ -7,6 +7,7 @@ simulator. Setting NUMBA_ENABLE_CUDASIM=1 chooses the simulator on a GPU machine
 import ctypes
 import os
 import sys
+import tempfile
 
 import pytest
 
@@ -26,6 +27,12 @@ def _gpu_count() -> int:
 if "NUMBA_ENABLE_CUDASIM" not in os.environ and _gpu_count() == 0:
     os.environ["NUMBA_ENABLE_CUDASIM"] = "1"
 os.environ.pop("GEMV_BACKEND", None)
+# Processes of one run share what they compile; the user's own directory stays out of it. The first
+# process of a parallel run hands its environment on.
+if "PYTEST_XDIST_WORKER" not in os.environ:
+    _cache = tempfile.TemporaryDirectory(prefix="gemv-cache-", ignore_cleanup_errors=True)
+    os.environ["GEMV_CACHE_DIR"] = _cache.name
+    os.environ.pop("GEMV_CACHE", None)
 # JAX would take three quarters of the GPU's memory for itself, in each process of a parallel run.
 os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")
 

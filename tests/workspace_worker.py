@@ -44,7 +44,7 @@ class Array:
         self.__cuda_array_interface__ = {"data": (4096, False)}
 
 
-_launch.cuda = SimpleNamespace(device_array=Array)
+_launch._Memory = Array
 _launch.driver = SimpleNamespace(cuMemsetD8=lambda *_: None)
 
 

@@ -18,12 +18,10 @@ import functools
 import inspect
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from numba import cuda
 
-from gemv._intrinsics import constant_array, device, inlined, read_only_load
 from gemv._problem import (
     CONSTANT_BYTES,
     LOAD_BYTES,
@@ -34,87 +32,23 @@ from gemv._problem import (
     ceil_div,
 )
 
-FULL_WARP = 0xFFFFFFFF
+#: What kernel files import from here although it is in :mod:`gemv.kernels._device`.
+DEVICE_FUNCTIONS = ("blended", "scaled", "unrolled", "update")
+
+if TYPE_CHECKING:
+    from gemv.kernels._device import blended as blended
+    from gemv.kernels._device import scaled as scaled
+    from gemv.kernels._device import unrolled as unrolled
+    from gemv.kernels._device import update as update
 
 
-@device
-def scaled(alpha, total):
-    """What y becomes where beta = 0: alpha = 0 keeps the sum, which is the empty one then."""
-    if alpha == 0:
-        return total
-    return alpha * total
+def __getattr__(name: str) -> Any:
+    """The device functions, which need Numba; nothing else here does."""
+    if name in DEVICE_FUNCTIONS:
+        from gemv.kernels import _device
 
-
-@device
-def blended(alpha, total, beta, old):
-    """What y becomes where beta is not 0.
-
-    beta = 1 does not multiply, so an infinity in a complex y survives; alpha = 0 adds nothing, not
-    even the zero that would turn -0 into +0.
-    """
-    if beta != 1:
-        old = beta * old
-    if alpha != 0:
-        old = old + alpha * total
-    return old
-
-
-@device
-def update(alpha, total, beta, y, index):
-    """``y[index] := alpha*total + beta*y[index]`` by the rules of reference BLAS.
-
-    beta = 0 does not read y, so a NaN there is overwritten. For alpha = 0 `total` is the empty
-    sum, because every kernel sets ``cols = 0`` then, which is also why neither A nor x is read.
-    """
-    if beta == 0:
-        y[index] = scaled(alpha, total)
-    else:
-        y[index] = blended(alpha, total, beta, y[index])
-
-
-@functools.cache
-def unrolled(pieces: int, width: int) -> tuple[Callable, Callable, Callable]:
-    """:func:`scaled`, :func:`blended` and :func:`update` for a tuple of sums, written out.
-
-    The sums are those of `pieces` times `width` neighbouring elements of y. A tuple has no index
-    at run time, so the loops are unrolled here, in the source.
-    """
-    count = range(pieces * width)
-    scales = ", ".join(f"scaled(alpha, totals[{k}])" for k in count)
-    blends = ", ".join(f"blended(alpha, totals[{k}], beta, olds[{k}])" for k in count)
-    source = f"def scaled_all(alpha, totals):\n    return ({scales},)\n"
-    source += f"def blended_all(alpha, totals, beta, olds):\n    return ({blends},)\n"
-    source += "def update_all(alpha, totals, beta, y, index, distance, limit, incy):\n"
-    for k in count:
-        piece, lane = divmod(k, width)
-        source += f"    i = index + {piece} * distance + {lane}\n    if i < limit:\n"
-        source += f"        update(alpha, totals[{k}], beta, y, i * incy)\n"
-    scope: dict[str, Any] = {"scaled": scaled, "blended": blended, "update": update}
-    exec(source, scope)
-    return tuple(device(scope[name]) for name in ("scaled_all", "blended_all", "update_all"))
-
-
-@device
-def _same(value):
-    return value
-
-
-@device
-def _conjugate(value):
-    return value.conjugate()
-
-
-@device
-def _shfl_xor_real(value, lane_mask):
-    return cuda.shfl_xor_sync(FULL_WARP, value, lane_mask)
-
-
-@device
-def _shfl_xor_complex(value, lane_mask):
-    # Shuffles move 32 or 64 bits, so a complex number travels as its two halves.
-    real = cuda.shfl_xor_sync(FULL_WARP, value.real, lane_mask)
-    imag = cuda.shfl_xor_sync(FULL_WARP, value.imag, lane_mask)
-    return complex(real, imag)
+        return getattr(_device, name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 
 @dataclass(frozen=True)
@@ -170,12 +104,16 @@ class Spec:
     @property
     def op(self) -> Callable:
         """Applied to each element of A: the identity or the complex conjugate."""
-        return _conjugate if self.conj else _same
+        from gemv.kernels import _device
+
+        return _device.conjugate if self.conj else _device.same
 
     @property
     def shfl_xor(self) -> Callable:
         """``shfl_xor(value, lane_mask)``: the value of lane ``lane ^ lane_mask`` of a full warp."""
-        return _shfl_xor_complex if self.dtype.kind == "c" else _shfl_xor_real
+        from gemv.kernels import _device
+
+        return _device.shfl_xor_complex if self.dtype.kind == "c" else _device.shfl_xor_real
 
 
 #: Where a kernel can find alpha or beta. The first three are for every call; a plain global load
@@ -197,11 +135,6 @@ def attach(function: Callable, **facts: Any) -> Callable:
     return function
 
 
-@device
-def _global_load(pointer, index):
-    return pointer[index]
-
-
 def fetching(function: Callable, spec: Spec) -> Callable:
     """`function` with its alpha and beta read from their homes, or itself if they are arguments.
 
@@ -210,6 +143,9 @@ def fetching(function: Callable, spec: Spec) -> Callable:
     part of it, so that a kernel file is one source for all homes and the machine code holds
     nothing but another load.
     """
+    from gemv._intrinsics import constant_array, inlined, read_only_load
+    from gemv.kernels._device import global_load
+
     homes = dict(zip(("alpha", "beta"), spec.homes, strict=True))
     names = list(inspect.signature(function).parameters)
     if all(homes.get(name, "arguments") == "arguments" for name in names):
@@ -217,7 +153,7 @@ def fetching(function: Callable, spec: Spec) -> Callable:
     scope: dict[str, Any] = {
         "body": inlined(function),
         "pointer_load": read_only_load,
-        "global_load": _global_load,
+        "global_load": global_load,
     }
     parameters, arguments = [], []
     for name in names:

@@ -1,0 +1,102 @@
+"""Device functions that several rungs share; :mod:`gemv.kernels._base` hands them on.
+
+They are apart from the records there because they need Numba, and a process whose machine code
+comes from the disk does not.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+from numba import cuda
+
+from gemv._intrinsics import device
+
+FULL_WARP = 0xFFFFFFFF
+
+
+@device
+def scaled(alpha, total):
+    """What y becomes where beta = 0: alpha = 0 keeps the sum, which is the empty one then."""
+    if alpha == 0:
+        return total
+    return alpha * total
+
+
+@device
+def blended(alpha, total, beta, old):
+    """What y becomes where beta is not 0.
+
+    beta = 1 does not multiply, so an infinity in a complex y survives; alpha = 0 adds nothing, not
+    even the zero that would turn -0 into +0.
+    """
+    if beta != 1:
+        old = beta * old
+    if alpha != 0:
+        old = old + alpha * total
+    return old
+
+
+@device
+def update(alpha, total, beta, y, index):
+    """``y[index] := alpha*total + beta*y[index]`` by the rules of reference BLAS.
+
+    beta = 0 does not read y, so a NaN there is overwritten. For alpha = 0 `total` is the empty
+    sum, because every kernel sets ``cols = 0`` then, which is also why neither A nor x is read.
+    """
+    if beta == 0:
+        y[index] = scaled(alpha, total)
+    else:
+        y[index] = blended(alpha, total, beta, y[index])
+
+
+@functools.cache
+def unrolled(pieces: int, width: int) -> tuple[Callable, Callable, Callable]:
+    """:func:`scaled`, :func:`blended` and :func:`update` for a tuple of sums, written out.
+
+    The sums are those of `pieces` times `width` neighbouring elements of y. A tuple has no index
+    at run time, so the loops are unrolled here, in the source.
+    """
+    count = range(pieces * width)
+    scales = ", ".join(f"scaled(alpha, totals[{k}])" for k in count)
+    blends = ", ".join(f"blended(alpha, totals[{k}], beta, olds[{k}])" for k in count)
+    source = f"def scaled_all(alpha, totals):\n    return ({scales},)\n"
+    source += f"def blended_all(alpha, totals, beta, olds):\n    return ({blends},)\n"
+    source += "def update_all(alpha, totals, beta, y, index, distance, limit, incy):\n"
+    for k in count:
+        piece, lane = divmod(k, width)
+        source += f"    i = index + {piece} * distance + {lane}\n    if i < limit:\n"
+        source += f"        update(alpha, totals[{k}], beta, y, i * incy)\n"
+    scope: dict[str, Any] = {"scaled": scaled, "blended": blended, "update": update}
+    exec(source, scope)
+    return tuple(device(scope[name]) for name in ("scaled_all", "blended_all", "update_all"))
+
+
+@device
+def same(value):
+    return value
+
+
+@device
+def conjugate(value):
+    return value.conjugate()
+
+
+@device
+def shfl_xor_real(value, lane_mask):
+    return cuda.shfl_xor_sync(FULL_WARP, value, lane_mask)
+
+
+@device
+def shfl_xor_complex(value, lane_mask):
+    # Shuffles move 32 or 64 bits, so a complex number travels as its two halves.
+    real = cuda.shfl_xor_sync(FULL_WARP, value.real, lane_mask)
+    imag = cuda.shfl_xor_sync(FULL_WARP, value.imag, lane_mask)
+    return complex(real, imag)
+
+
+@device
+def global_load(pointer, index):
+    return pointer[index]
