@@ -59,14 +59,14 @@ def table(cases: list[dict]) -> str:
     """Markdown, a row for each kernel of the registry."""
     from gemv.kernels import REGISTRY
 
-    kernels = sorted(REGISTRY.values(), key=lambda k: (k.rung, k.teaching, k.name))
+    kernels = sorted(REGISTRY.values(), key=lambda k: (k.rung, k.beside, k.name))
     headings = ["rung", "kernel", "idea", *map(heading, cases)]
     lines = [
         "| " + " | ".join(headings) + " |",
         "| ---: | --- | --- |" + " ---: |" * len(cases),
     ]
     for kernel in kernels:
-        name = f"`{kernel.name}`" + (" (teaching)" if kernel.teaching else "")
+        name = f"`{kernel.name}`" + (" (teaching)" if kernel.beside else "")
         cells = [str(kernel.rung), name, kernel.idea.replace("|", "\\|").rstrip(".")]
         lines.append("| " + " | ".join(cells + [cell(case, kernel.name) for case in cases]) + " |")
     lines.append("")

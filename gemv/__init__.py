@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from gemv._coefficients import Coefficients
     from gemv._host import HostFallbackWarning
     from gemv._plan import Plan
+    from gemv._select import use_alignment
     from gemv._trace import trace
 
 __version__ = "0.1.0"
@@ -45,6 +46,7 @@ __all__ = [
     "precompile",
     "sgemv",
     "trace",
+    "use_alignment",
     "use_backend",
     "zgemv",
 ]
@@ -64,6 +66,7 @@ _HOME = {
     "precompile": "gemv._api",
     "sgemv": "gemv._api",
     "trace": "gemv._trace",
+    "use_alignment": "gemv._select",
     "use_backend": "gemv._backend",
     "zgemv": "gemv._api",
 }

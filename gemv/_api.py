@@ -191,7 +191,7 @@ def _bind(
         trans,
     )
     if factors.conjugate_a:
-        problem = dataclasses.replace(problem, conj=not problem.conj)
+        problem = problem._replace(conj=not problem.conj)
     if in_place and operand_y is not None:
         _check_overwrite(routine, problem, operand_a, operand_x, operand_y, alpha, beta)
 
@@ -423,12 +423,12 @@ def _execute_host_arrays(call: _Call, kernel: str | None) -> Any:
         )
         return given
 
-    problem = dataclasses.replace(
-        problem, x_offset=problem.x_offset - call.offx, y_offset=problem.y_offset - call.offy
+    problem = problem._replace(
+        x_offset=problem.x_offset - call.offx, y_offset=problem.y_offset - call.offy
     )
     if y is None:
         # All zeros: nothing to upload, and no gaps between the elements either.
-        problem = dataclasses.replace(problem, incy=1, y_offset=0)
+        problem = problem._replace(incy=1, y_offset=0)
     problem = problem.at(0, 0)  # as the copies will be: aligned for any load
     choice, engine = _select(call, problem, kernel)
     on_device = _adopt.on_device
@@ -1206,7 +1206,7 @@ def precompile(
         return
     problem, engine = call.problem, _backend.engine()
     if call.y is None and call.on_host:
-        problem = dataclasses.replace(problem, incy=1, y_offset=0)
+        problem = problem._replace(incy=1, y_offset=0)
     problem = problem.at(0, 0) if call.on_host else _placed(call)
     with engine.on(call.a.device):
         choice = _select(call, problem, kernel)[0]
@@ -1287,7 +1287,7 @@ def explain(
             backend=backend, kernel=call.blas_name, reason=reason, **common, **nothing
         )
     if call.y is None and call.on_host:
-        problem = dataclasses.replace(problem, incy=1, y_offset=0)
+        problem = problem._replace(incy=1, y_offset=0)
     problem = problem.at(0, 0) if call.on_host else _placed(call)
     choice, _ = _select(call, problem, kernel)
     return Explanation(

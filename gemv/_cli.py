@@ -337,6 +337,7 @@ def info(options: argparse.Namespace) -> int:
         ("CUDA in Numba", _probe_numba),
         ("backend", _probe_backend),
         ("kernels", _probe_kernels),
+        ("table", _probe_table),
         ("cache", _probe_cache),
         ("self-check", _probe_self_check),
     ):
@@ -428,13 +429,22 @@ def _probe_backend() -> list[str]:
 def _probe_kernels() -> list[str]:
     from gemv.kernels import REGISTRY
 
-    kernels = sorted(REGISTRY.values(), key=lambda k: (k.rung, k.teaching, k.name))
+    kernels = sorted(REGISTRY.values(), key=lambda k: (k.rung, k.beside, k.name))
     width = max((len(kernel.name) for kernel in kernels), default=0)
     return [
-        f"{kernel.rung}  {kernel.name:<{width}}  {'(teaching) ' if kernel.teaching else ''}"
+        f"{kernel.rung}  {kernel.name:<{width}}  {'(teaching) ' if kernel.beside else ''}"
         f"{kernel.idea}"
         for kernel in kernels
     ] or ["none"]
+
+
+def _probe_table() -> list[str]:
+    from gemv._backend import backend, engine
+    from gemv._select import tables
+
+    used = tables(None if backend() == "host" else engine().device())
+    rows = f"{len(used.rows)} rows of {', then '.join(used.names)}"
+    return [f"{rows}, sha256 {used.hash}"]
 
 
 def _probe_cache() -> list[str]:

@@ -193,7 +193,7 @@ def ladder(
     for kernel in chosen:
         if progress is not None:
             progress(kernel.name)
-        row = LadderRow(kernel.name, kernel.rung, kernel.teaching)
+        row = LadderRow(kernel.name, kernel.rung, kernel.beside)
         result.rows.append(row)
         row.refused = kernel.accepts(problem)
         if row.refused:

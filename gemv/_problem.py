@@ -1,12 +1,17 @@
 """Frozen records that every other module agrees on: the problem, the device, the geometry.
 
+They are named tuples because every call makes some and looks some up: a tuple is made, compared
+and hashed several times faster than a frozen dataclass.
+
 Nothing here imports CUDA or another module of the package.
 """
 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field, replace
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import NamedTuple
 
 import numpy as np
 
@@ -30,8 +35,7 @@ MAX_GRID_Y = 65535
 MAX_GRID_X = 2**31 - 1
 
 
-@dataclass(frozen=True, slots=True)
-class Problem:
+class Problem(NamedTuple):
     """One gemv with storage order and ``trans`` folded away.
 
     A kernel sees ``op(A)[i, j] = a[i * row_stride + j * col_stride]``, conjugated if `conj`,
@@ -79,14 +83,19 @@ class Problem:
     def at(self, a_pointer: int, x_pointer: int) -> Problem:
         """This problem with the alignment of its operands, from the addresses of their firsts."""
         size = self.dtype.itemsize
-        lines = self.row_stride if self.access == "dot" else self.col_stride
-        if (self.rows if self.access == "dot" else self.cols) == 1:
+        dot = self.access == "dot"
+        lines = self.row_stride if dot else self.col_stride
+        if (self.rows if dot else self.cols) == 1:
             lines = 0  # a single line: the distance to the next one does not matter
-        return replace(
-            self,
-            a_alignment=math.gcd(LOAD_BYTES, a_pointer, lines * size),
-            x_alignment=math.gcd(LOAD_BYTES, x_pointer + self.x_offset * size),
+        return self.aligned(
+            math.gcd(LOAD_BYTES, a_pointer, lines * size),
+            math.gcd(LOAD_BYTES, x_pointer + self.x_offset * size),
         )
+
+    def aligned(self, a_alignment: int, x_alignment: int) -> Problem:
+        """This problem with other alignments."""
+        both = (a_alignment, x_alignment)
+        return Problem._make((*self[:_ALIGNMENTS], *both, *self[_ALIGNMENTS + 2 :]))
 
     @property
     def widths(self) -> tuple[int, int]:
@@ -133,8 +142,11 @@ class Problem:
         return (self.rows * self.cols + self.cols + y_elements) * self.dtype.itemsize
 
 
-@dataclass(frozen=True, slots=True)
-class Device:
+#: Where the two alignments stand in a Problem.
+_ALIGNMENTS = Problem._fields.index("a_alignment")
+
+
+class Device(NamedTuple):
     """What geometry and selection may know of a device.
 
     The simulator's stand-in has few multiprocessors, so that grids stay small there.
@@ -143,11 +155,10 @@ class Device:
     name: str
     compute_capability: tuple[int, int]
     multiprocessors: int
-    index: int = 0
+    index: int = 0  # type: ignore[assignment]  # a tuple's search, which nobody needs here
 
 
-@dataclass(frozen=True, slots=True)
-class Launch:
+class Launch(NamedTuple):
     """Grid and block of one kernel function, each ``(x, y, z)``."""
 
     grid: tuple[int, int, int]
@@ -158,8 +169,7 @@ class Launch:
         return math.prod(self.block)
 
 
-@dataclass(frozen=True, slots=True)
-class Geometry:
+class Geometry(NamedTuple):
     """How one call of a kernel is laid out.
 
     Attributes
@@ -175,7 +185,7 @@ class Geometry:
     """
 
     launches: tuple[Launch, ...]
-    sizes: dict[str, int] = field(default_factory=dict)
+    sizes: Mapping[str, int] = MappingProxyType({})
     scratch: int = 0
     counters: int = 0
 

@@ -1,29 +1,40 @@
 """Which kernel a problem gets: the first row of a table that matches and whose kernel accepts.
 
-The table is data, ``gemv/tables/*.toml``: plain fields with the reason beside them. Its last row
-has no condition, so every problem finds a kernel.
+The tables are data, ``gemv/tables/*.toml``: plain fields with the reason beside them. Those of the
+very GPU come first, then those of its compute capability, then the default one, whose last row has
+no condition, so every problem finds a kernel.
 """
 
 from __future__ import annotations
 
 import functools
+import hashlib
+import json
+import os
+import re
+import sys
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from importlib import resources
-from typing import Any
+from pathlib import Path
+from typing import Any, NamedTuple
 
 from gemv._coefficients import describe
-from gemv._problem import Device, Geometry, Problem
+from gemv._problem import PREFIXES, Device, Geometry, Problem
 from gemv.kernels import REGISTRY, get
 from gemv.kernels._base import Kernel, Spec
 
-#: Fields of a row that state a condition; each of them absent means any.
-_CONDITIONS = ("access", "line_bytes_min", "line_bytes_max", "lines_min", "lines_max")
+#: Fields of a row that state a condition on a number; each of them absent means any.
+RANGES = ("line_bytes", "lines", "element_bytes", "load_bytes")
+_CONDITIONS = ("access", "dtype", *(f"{name}_{end}" for name in RANGES for end in ("min", "max")))
+_NO_LIMIT = 1 << 62
+
+#: Choices that are remembered; beyond, the oldest is forgotten.
+MAX_KNOWN = 4096
 
 
-@dataclass(frozen=True, slots=True)
-class Choice:
+class Choice(NamedTuple):
     """A kernel, what it is compiled for, and how it is launched."""
 
     kernel: Kernel
@@ -49,38 +60,198 @@ class Row:
     reason: str
     conditions: Mapping[str, Any]
     knobs: Mapping[str, int]
+    figure: str | None = None
 
     def matches(self, problem: Problem) -> bool:
-        wanted, line, lines = self.conditions, problem.line_bytes, problem.lines
-        return (
-            wanted.get("access", problem.access) == problem.access
-            and wanted.get("line_bytes_min", 0) <= line <= wanted.get("line_bytes_max", line)
-            and wanted.get("lines_min", 0) <= lines <= wanted.get("lines_max", lines)
+        wanted = self.conditions
+        if wanted.get("access", problem.access) != problem.access:
+            return False
+        if PREFIXES[problem.dtype] not in wanted.get("dtype", PREFIXES[problem.dtype]):
+            return False
+        return all(
+            wanted.get(f"{name}_min", 0) <= value <= wanted.get(f"{name}_max", value)
+            for name, value in zip(RANGES, _numbers(problem), strict=True)
         )
 
 
-def parse(text: str) -> tuple[Row, ...]:
-    """Rows of a table; a ValueError for a field, kernel or knob that does not exist."""
+def _numbers(problem: Problem) -> tuple[int, int, int, int]:
+    """What the ranges of a row are about, in their order."""
+    size = problem.dtype.itemsize
+    return problem.line_bytes, problem.lines, size, problem.widths[0] * size
+
+
+# Tables ----------------------------------------------------------------------------------------
+
+
+def parse(text: str, last: bool = True) -> tuple[Row, ...]:
+    """Rows of a table; a ValueError for a field, kernel or knob that does not exist.
+
+    The `last` of all tables must end with a row without conditions.
+    """
+    content = tomllib.loads(text)
+    unknown = set(content) - {"row", "about"}
     rows = []
-    for entry in tomllib.loads(text)["row"]:
-        unknown = set(entry) - {"kernel", "reason", "knobs", *_CONDITIONS}
+    for entry in content.get("row", ()):
+        unknown |= set(entry) - {"kernel", "reason", "figure", "knobs", *_CONDITIONS}
         if unknown:
-            raise ValueError(f"selection table: unknown field {', '.join(sorted(unknown))}")
+            break
         kernel = get(entry["kernel"])
         knobs = entry.get("knobs", {})
         if kernel.teaching or not set(knobs) <= set(kernel.knobs):
             raise ValueError(f"selection table: {kernel.name!r} cannot be selected with {knobs}")
         conditions = {name: entry[name] for name in _CONDITIONS if name in entry}
-        rows.append(Row(kernel.name, entry["reason"], conditions, knobs))
-    if not rows or rows[-1].conditions:
+        letters = set(conditions.get("dtype", "")) - set(PREFIXES.values())
+        if letters:
+            raise ValueError(f"selection table: no dtype {''.join(sorted(letters))!r}")
+        rows.append(Row(kernel.name, entry["reason"], conditions, knobs, entry.get("figure")))
+    if unknown:
+        raise ValueError(f"selection table: unknown field {', '.join(sorted(unknown))}")
+    if last and (not rows or rows[-1].conditions):
         raise ValueError("selection table: the last row must accept every problem")
     return tuple(rows)
 
 
-@functools.cache
+class _Compiled(NamedTuple):
+    """A row as :func:`select` compares it: both ends of each range, and what the row gives."""
+
+    ranges: tuple[int, ...]
+    letters: str | None
+    row: Row
+    kernel: Kernel
+    specs: dict[tuple, tuple[Spec, dict[str, int]]]
+
+
+class Tables:
+    """The tables of one device, the special ones first.
+
+    Attributes
+    ----------
+    names : tuple of str
+        Of the tables, without ``.toml``.
+    rows : tuple of Row
+        All rows in the order in which they are tried.
+    hash : str
+        SHA-256 of what the rows say, but for reasons and figures: equal hashes select alike.
+    """
+
+    def __init__(self, sources: Mapping[str, tuple[Row, ...]]) -> None:
+        self.names = tuple(sources)
+        self.rows = tuple(row for rows in sources.values() for row in rows)
+        said = [[row.kernel, dict(row.conditions), dict(row.knobs)] for row in self.rows]
+        text = json.dumps(said, sort_keys=True, separators=(",", ":"))
+        self.hash = hashlib.sha256(text.encode()).hexdigest()
+        self._by_access: dict[str, tuple[_Compiled, ...]] = {}
+
+    def of(self, access: str) -> tuple[_Compiled, ...]:
+        """The rows for one way that memory runs."""
+        rows = self._by_access.get(access)
+        if rows is None:
+            rows = self._by_access[access] = tuple(
+                _Compiled(
+                    tuple(
+                        row.conditions.get(f"{name}_{end}", 0 if end == "min" else _NO_LIMIT)
+                        for name in RANGES
+                        for end in ("min", "max")
+                    ),
+                    row.conditions.get("dtype"), row, REGISTRY[row.kernel], {},
+                )
+                for row in self.rows
+                if row.conditions.get("access", access) == access
+            )  # fmt: skip
+        return rows
+
+    def matching(self, problem: Problem) -> Iterator[_Compiled]:
+        """The rows that match a problem, in their order."""
+        line, lines, size, load = _numbers(problem)
+        letter = PREFIXES[problem.dtype]
+        for each in self.of(problem.access):
+            ranges, letters = each.ranges, each.letters
+            if (
+                ranges[0] <= line <= ranges[1]
+                and ranges[2] <= lines <= ranges[3]
+                and ranges[4] <= size <= ranges[5]
+                and ranges[6] <= load <= ranges[7]
+                and (letters is None or letter in letters)
+            ):
+                yield each
+
+
+def file_names(device: Device) -> tuple[str, str]:
+    """Names of the tables for exactly this GPU, and for its compute capability."""
+    slug = re.sub("[^a-z0-9]+", "-", device.name.lower()).strip("-")
+    major, minor = device.compute_capability
+    return slug, f"cc{major}{minor}"
+
+
+def _text(name: str) -> str | None:
+    """A table's text: from the folder that ``GEMV_TABLES`` names, or from the package."""
+    own = os.environ.get("GEMV_TABLES")
+    folders = [Path(own).expanduser()] if own else []
+    for folder in (*folders, resources.files("gemv").joinpath("tables")):
+        file = folder.joinpath(f"{name}.toml")
+        if file.is_file():
+            return file.read_text("utf-8")
+    return None
+
+
+@functools.lru_cache(maxsize=64)
+def tables(device: Device | None = None) -> Tables:
+    """The tables that selection uses on a device; without one, those of every device."""
+    sources = {}
+    for name in () if device is None else file_names(device):
+        text = _text(name)
+        if text is not None:
+            sources[name] = parse(text, last=False)
+    sources["default"] = parse(_text("default") or "")
+    return Tables(sources)
+
+
 def table() -> tuple[Row, ...]:
-    """The table that selection uses."""
-    return parse(resources.files("gemv").joinpath("tables/default.toml").read_text("utf-8"))
+    """The rows for every device."""
+    return tables().rows
+
+
+# Selection -------------------------------------------------------------------------------------
+
+_known: dict[tuple, Choice] = {}
+_by_alignment = os.environ.get("GEMV_ALIGNMENT", "1").strip() != "0"
+
+
+def use_alignment(yes: bool = True) -> None:
+    """Whether kernels may be chosen by how operands are aligned in memory.
+
+    The order of a sum depends on the width of its loads, and that on the alignment of A and x: of
+    their addresses and of A's leading dimension. So views of the same values may differ in their
+    last bits. Without alignment every load is one element wide, whatever the address, so that the
+    bits depend on the values, the shape, the storage order and the GPU alone. That takes time:
+    narrow loads reach a smaller part of the memory's rate.
+
+    Parameters
+    ----------
+    yes : bool
+        False to forbid it for this process from now on; plans that exist keep their kernels.
+        ``GEMV_ALIGNMENT=0`` in the environment does the same from the start.
+
+    Examples
+    --------
+    >>> import gemv
+    >>> gemv.use_alignment(False)
+    >>> gemv.use_alignment(True)
+    """
+    global _by_alignment
+    if not isinstance(yes, bool):
+        raise TypeError(f"use_alignment: yes must be True or False, got {yes!r}")
+    _by_alignment = yes
+    _known.clear()
+    remembered = sys.modules.get("gemv._fast")
+    if remembered is not None:
+        remembered.forget()
+
+
+def _like_any_other(problem: Problem) -> Problem:
+    """A problem aligned to its elements, as every array is."""
+    size = problem.dtype.itemsize
+    return problem.aligned(min(problem.a_alignment, size), min(problem.x_alignment, size))
 
 
 def select(
@@ -115,25 +286,57 @@ def select(
     ValueError
         For an unknown kernel or knob, or a kernel that refuses the problem, with its reason.
     """
+    usual = kernel is None and knobs is None and not literals
+    if usual:
+        key = (problem, device, homes)
+        choice = _known.get(key)
+        if choice is not None:
+            return choice
+    if not _by_alignment:
+        problem = _like_any_other(problem)
+    if usual:
+        choice = _first(problem, device, homes)
+        _known[key] = choice
+        if len(_known) > MAX_KNOWN:
+            _forget_oldest()
+        return choice
     if kernel is not None:
         forced = get(kernel)
         refusal = forced.accepts(problem)
         if refusal:
             raise ValueError(f"kernel {kernel!r} refuses this problem: {refusal}")
         if knobs is None:
-            matching = (row for row in table() if row.kernel == kernel and row.matches(problem))
+            matching = (e.row for e in tables(device).matching(problem) if e.row.kernel == kernel)
             knobs = next((row.knobs for row in matching), None)
         spec = forced.spec(problem, knobs, homes, literals)
-        return _choose(forced, problem, device, spec, "asked for by name")
-    for row in table():
-        candidate = REGISTRY[row.kernel]
-        if row.matches(problem) and candidate.accepts(problem) is None:
-            spec = candidate.spec(problem, {**row.knobs, **(knobs or {})}, homes, literals)
-            return _choose(candidate, problem, device, spec, row.reason)
+        geometry = forced.geometry(problem, device, dict(spec.knobs))
+        return Choice(forced, spec, geometry, "asked for by name")
+    for each in tables(device).matching(problem):
+        if each.kernel.accepts(problem) is None:
+            merged = {**each.row.knobs, **(knobs or {})}
+            spec = each.kernel.spec(problem, merged, homes, literals)
+            geometry = each.kernel.geometry(problem, device, dict(spec.knobs))
+            return Choice(each.kernel, spec, geometry, each.row.reason)
     raise RuntimeError("no row of the selection table accepts this problem")
 
 
-def _choose(
-    kernel: Kernel, problem: Problem, device: Device, spec: Spec, reason: str
-) -> Choice:
-    return Choice(kernel, spec, kernel.geometry(problem, device, dict(spec.knobs)), reason)
+def _first(problem: Problem, device: Device, homes: tuple[str, str]) -> Choice:
+    """The first row that matches and whose kernel accepts, with nothing of a caller's own."""
+    for _, _, row, kernel, specs in tables(device).matching(problem):
+        if kernel.accepts(problem) is None:
+            facts = (kernel.facts(problem), homes)
+            found = specs.get(facts)
+            if found is None:
+                spec = kernel.spec_of(facts[0], row.knobs, homes)
+                found = specs[facts] = spec, dict(spec.knobs)
+            spec, knobs = found
+            return Choice(kernel, spec, kernel.geometry(problem, device, knobs), row.reason)
+    raise RuntimeError("no row of the selection table accepts this problem")
+
+
+def _forget_oldest() -> None:
+    """Another thread may be doing the same."""
+    try:
+        del _known[next(iter(_known))]
+    except (KeyError, RuntimeError, StopIteration):
+        pass

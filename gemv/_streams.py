@@ -16,9 +16,8 @@ from typing import Any
 
 from cuda.bindings import driver
 
-from gemv._problem import Device
-
 from gemv._pointers import Memory
+from gemv._problem import Device
 
 _library = ctypes.CDLL("nvcuda.dll" if sys.platform == "win32" else "libcuda.so.1")
 

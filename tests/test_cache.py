@@ -56,6 +56,11 @@ def ask(folder, root=PACKAGE.parent, **environment):
     return json.loads(done.stdout)
 
 
+def named(answer):
+    """Names and arguments; the bytes of two compilations may differ, by the names of symbols."""
+    return [function[:2] for function in answer["functions"]]
+
+
 @pytest.fixture(scope="module")
 def filled(tmp_path_factory):
     """A directory, and what the process said that compiled into it."""
@@ -84,7 +89,7 @@ def test_a_broken_file_is_compiled_anew(filled, tmp_path):
         copy.write_bytes(broken)
         assert load_from(tmp_path, file.stem) is None
     answer = ask(tmp_path)
-    assert answer["compiled"] and answer["functions"] == first["functions"]
+    assert answer["compiled"] and named(answer) == named(first)
     assert load_from(tmp_path, file.stem) is not None and len(copy.read_bytes()) > 2000
 
 
@@ -110,7 +115,7 @@ def test_editing_device_source_compiles_anew(filled, tmp_path, edited):
     source = tmp_path / "gemv" / edited
     source.write_text(source.read_text("utf-8") + "\n# edited\n", "utf-8")
     answer = ask(mine, root=tmp_path)
-    assert answer["compiled"] and answer["functions"] == first["functions"]
+    assert answer["compiled"] and named(answer) == named(first)
     assert len(list(mine.iterdir())) == 2
 
 
@@ -145,7 +150,7 @@ def test_the_key_covers_every_module_that_can_reach_a_kernel(tmp_path):
 def test_without_a_writable_directory_everything_works_with_one_warning(filled, tmp_path):
     (tmp_path / "file").write_text("in the way")
     answer = ask(tmp_path / "file" / "below")
-    assert answer["compiled"] and answer["functions"] == filled[1]["functions"]
+    assert answer["compiled"] and named(answer) == named(filled[1])
     (warning,) = answer["warnings"]
     assert "GEMV_CACHE_DIR" in warning and "GEMV_CACHE=0" in warning
 

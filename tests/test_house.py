@@ -112,7 +112,7 @@ def test_registry_has_every_kernel_file():
     for path in KERNEL_FILES:
         kernel = REGISTRY[path.stem.split("_", 1)[1]]
         assert kernel.rung == int(path.stem[1:3])
-        assert kernel.teaching == path.stem.startswith("t")
+        assert kernel.beside == path.stem.startswith("t")
         assert kernel.idea
 
 
@@ -120,7 +120,7 @@ def test_benchmarks_list_every_rung():
     from gemv.kernels import REGISTRY
 
     listed = runpy.run_path(str(TOP / "benchmarks" / "kernels.py"))["KERNELS"]
-    assert listed == [kernel.name for kernel in REGISTRY.values() if not kernel.teaching]
+    assert listed == [kernel.name for kernel in REGISTRY.values() if not kernel.beside]
 
 
 # --------------------------------------------------------------------------------------------------

@@ -1,34 +1,60 @@
-import dataclasses
+import itertools
+import os
+import subprocess
+import sys
+import tomllib
+from importlib import resources
 
+import numpy as np
 import pytest
 
+import gemv
+from gemv import _select
 from gemv._measure import make_problem
 from gemv._problem import DTYPES, Device
-from gemv._select import parse, select, table
+from gemv._select import RANGES, Tables, file_names, parse, select, table, tables
 from gemv.kernels import REGISTRY, k09_vector_columns, k10_long_columns
 
 DEVICE = Device("some GPU", (9, 0), 100)
+FOLDER = resources.files("gemv").joinpath("tables")
 
 
-def problem_of(access, rows, cols):
+def devices():
+    """One for the tables of every device, and one for each special table."""
+    found = [Device("no such GPU", (0, 0), 100)]
+    for file in sorted(FOLDER.iterdir(), key=lambda file: file.name):
+        name = file.name.removesuffix(".toml")
+        if name.startswith("cc") and name[2:].isdigit():
+            found.append(Device("no such GPU", (int(name[2:-1]), int(name[-1])), 100))
+        elif name != "default":
+            about = tomllib.loads(file.read_text("utf-8"))["about"]
+            found.append(Device(about["gpu"], tuple(about["compute_capability"]), 100))
+            assert file_names(found[-1])[0] == name
+    return found
+
+
+BY_DEVICE = pytest.mark.parametrize("device", devices(), ids=lambda d: "-".join(file_names(d)))
+
+
+def problem_of(access, rows, cols, dtype="s"):
     order = "F" if access == "axpy" else "C"
-    return make_problem(rows, cols, DTYPES["s"], order, "N")
+    return make_problem(rows, cols, DTYPES[dtype], order, "N")
 
 
-def problem_with(access, line_bytes, lines):
-    """A float32 problem of so many lines of at most so many bytes along the unit stride."""
-    length = max(line_bytes // 4, 1)
+def problem_with(access, line_bytes, lines, dtype="s", load_bytes=16):
+    """A problem of so many lines of at most so many bytes along the unit stride."""
+    length = max(line_bytes // DTYPES[dtype].itemsize, 1)
     rows, cols = (length, lines) if access == "axpy" else (lines, length)
-    problem = problem_of(access, rows, cols)
+    problem = problem_of(access, rows, cols, dtype)
     if access == "strided":
-        problem = dataclasses.replace(problem, row_stride=3 * cols, col_stride=2)
-    return problem
+        problem = problem._replace(row_stride=3 * cols, col_stride=2)
+    return problem.aligned(load_bytes, load_bytes)
 
 
-def around(condition, access):
+def around(condition, access, rows=None):
     """Sizes at, just below and just above every threshold of the table for `access`."""
     sizes = {4, 1 << 20} if condition == "line_bytes" else {1, 1 << 20}
-    for row in table():
+    for row in table() if rows is None else rows:
         if row.conditions.get("access", access) == access:
             for end in ("min", "max"):
                 at = row.conditions.get(f"{condition}_{end}")
@@ -38,18 +64,39 @@ def around(condition, access):
     return sorted(sizes)
 
 
-def test_every_row_is_reached():
+def kinds(rows):
+    """The dtypes and widths of loads to try: one of each, unless a row tells them apart."""
+    told = {name for row in rows for name in row.conditions}
+    dtypes = DTYPES if told & {"dtype", "element_bytes_min", "element_bytes_max"} else "s"
+    loads = (4, 8, 16) if told & {"load_bytes_min", "load_bytes_max"} else (16,)
+    return list(itertools.product(dtypes, loads))
+
+
+@BY_DEVICE
+def test_every_row_is_reached(device):
+    rows = tables(device).rows
     reached = set()
     for access in ("dot", "axpy", "strided"):
-        for line_bytes in around("line_bytes", access):
-            for lines in around("lines", access):
-                problem = problem_with(access, line_bytes, lines)
-                reached.add(select(problem, DEVICE).reason)
-    assert reached == {row.reason for row in table()}
-    assert len(reached) == len(table()), "two rows give the same reason"
+        for (dtype, load), line_bytes, lines in itertools.product(
+            kinds(rows), around("line_bytes", access, rows), around("lines", access, rows)
+        ):
+            problem = problem_with(access, line_bytes, lines, dtype, load)
+            reached.add(select(problem, device).reason)
+    assert reached == {row.reason for row in rows}
+    assert len(reached) == len(rows), "two rows give the same reason"
 
 
-@pytest.mark.parametrize("row", table(), ids=lambda row: row.reason.replace(" ", "-"))
+def test_every_kernel_is_selected_somewhere_or_there_to_teach():
+    selected = {row.kernel for device in devices() for row in tables(device).rows}
+    assert selected == {kernel.name for kernel in REGISTRY.values() if not kernel.teaching}
+    assert all(kernel.teaching for kernel in REGISTRY.values() if kernel.beside)
+
+
+@pytest.mark.parametrize(
+    "row",
+    [row for row in table() if "dtype" not in row.conditions],
+    ids=lambda row: row.reason.replace(" ", "-"),
+)
 def test_a_row_matches_up_to_its_thresholds_and_no_further(row):
     wanted = row.conditions
     access = wanted.get("access", "strided")
@@ -62,11 +109,139 @@ def test_a_row_matches_up_to_its_thresholds_and_no_further(row):
             assert not row.matches(other)
             continue
         size, end = condition.rsplit("_", 1)
+        if size not in ("line_bytes", "lines"):
+            continue
         step = 4 if size == "line_bytes" else 1
         inside = {"line_bytes": line, "lines": lines, size: at}
         outside = {**inside, size: at - step if end == "min" else -(-(at + 1) // step) * step}
         assert row.matches(problem_with(access, **inside))
         assert not row.matches(problem_with(access, **outside))
+
+
+LAST = '[[row]]\nkernel = "last_block"\nreason = "rest"\n'
+
+
+def row_text(reason, **fields):
+    said = "".join(f"{name} = {value!r}\n" for name, value in fields.items())
+    return f'[[row]]\nkernel = "last_block"\nreason = "{reason}"\n{said}'.replace("'", '"')
+
+
+@pytest.mark.parametrize(
+    "condition, yes, no",
+    [
+        ({"dtype": "sd"}, {"dtype": "d"}, {"dtype": "c"}),
+        ({"element_bytes_max": 4}, {"dtype": "s"}, {"dtype": "d"}),
+        ({"element_bytes_min": 8}, {"dtype": "c"}, {"dtype": "s"}),
+        ({"load_bytes_min": 16}, {"load_bytes": 16}, {"load_bytes": 8}),
+        ({"load_bytes_max": 8}, {"load_bytes": 4}, {"load_bytes": 16}),
+        ({"load_bytes_max": 8}, {"dtype": "d", "load_bytes": 8}, {"dtype": "d"}),
+    ],
+    ids=str,
+)
+@pytest.mark.parametrize("access", ["dot", "axpy"])
+def test_rows_for_a_dtype_or_an_alignment(condition, yes, no, access, tmp_path, own_tables):
+    (tmp_path / "cc90.toml").write_text(row_text("special", **condition))
+    (row,) = parse(row_text("special", **condition), last=False)
+    for facts, matches in ((yes, True), (no, False)):
+        problem = problem_with(access, 4096, 77, **facts)
+        assert row.matches(problem) == matches
+        assert (select(problem, DEVICE).reason == "special") == matches
+
+
+@pytest.fixture
+def own_tables(tmp_path, monkeypatch):
+    """Tables from this test's folder before those of the package."""
+
+    def forget():
+        tables.cache_clear()
+        _select._known.clear()
+
+    monkeypatch.setenv("GEMV_TABLES", str(tmp_path))
+    forget()
+    yield forget
+    forget()
+
+
+def test_the_table_of_the_very_gpu_comes_first_then_its_capability_then_the_rest(
+    tmp_path, own_tables
+):
+    problem = problem_of("dot", 100, 100)
+    (tmp_path / "cc90.toml").write_text(row_text("capability", lines_max=100))
+    (tmp_path / "some-gpu.toml").write_text(row_text("name", lines_max=99))
+    assert tables(DEVICE).names == ("some-gpu", "cc90", "default")
+    assert select(problem, DEVICE).reason == "capability"
+    assert select(problem_of("dot", 99, 100), DEVICE).reason == "name"
+    assert select(problem_of("dot", 101, 100), DEVICE).reason in {row.reason for row in table()}
+    other = DEVICE._replace(name="some GPU 2", compute_capability=(8, 0))
+    assert tables(other).names == ("default",)
+    (tmp_path / "default.toml").write_text(LAST)
+    own_tables()
+    assert select(problem_of("dot", 101, 100), DEVICE).reason == "rest"
+
+
+def test_the_hash_is_of_what_is_selected_not_of_its_reasons():
+    def hash_of(text):
+        return Tables({"default": parse(text)}).hash
+
+    one = hash_of(row_text("why", lines_max=3, access="dot") + LAST)
+    assert one == hash_of(row_text("other words", access="dot", lines_max=3, figure="2 x") + LAST)
+    assert one != hash_of(row_text("why", lines_max=4, access="dot") + LAST)
+    assert one != hash_of(LAST + row_text("why", lines_max=3, access="dot") + LAST)
+    assert len(tables().hash) == 64
+
+
+def test_a_choice_is_remembered_and_the_oldest_forgotten(monkeypatch):
+    _select._known.clear()
+    monkeypatch.setattr(_select, "MAX_KNOWN", 3)
+    problems = [problem_of("dot", 10, 10 + k) for k in range(5)]
+    first = select(problems[0], DEVICE)
+    assert select(problem_of("dot", 10, 10), DEVICE) is first
+    for problem in problems:
+        select(problem, DEVICE)
+    assert len(_select._known) == 3
+    assert select(problems[0], DEVICE) is not first and select(problems[0], DEVICE) == first
+
+
+def test_the_memo_agrees_with_a_search():
+    """The rows as they are compared in a search say what :meth:`Row.matches` says."""
+    for access, dtype in itertools.product(("dot", "axpy", "strided"), DTYPES):
+        for line_bytes, lines in itertools.product((4, 64, 1536, 40000), (1, 8, 300, 9000)):
+            problem = problem_with(access, line_bytes, lines, dtype)
+            found = [each.row for each in tables().matching(problem)]
+            assert found == [row for row in table() if row.matches(problem)]
+            chosen = select(problem, DEVICE)
+            spec = chosen.kernel.spec(problem, found[0].knobs)
+            assert (chosen.kernel.name, chosen.spec) == (found[0].kernel, spec)
+
+
+def test_ranges_are_in_the_order_of_their_numbers():
+    problem = problem_with("axpy", 4096, 77, "c", 8)
+    assert dict(zip(RANGES, _select._numbers(problem), strict=True)) == {
+        "line_bytes": 4096, "lines": 77, "element_bytes": 8, "load_bytes": 8,
+    }  # fmt: skip
+
+
+@pytest.fixture
+def alignment_again():
+    yield
+    gemv.use_alignment(True)
+
+
+@pytest.mark.parametrize("access", ["dot", "axpy"])
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_without_alignment_every_address_gives_the_same_kernel(access, dtype, alignment_again):
+    size = DTYPES[dtype].itemsize
+    aligned = [problem_of(access, 40, 50, dtype).at(16 + at, 16 + at) for at in range(0, 17, size)]
+    with_it = {(select(problem, DEVICE).spec) for problem in aligned}
+    assert len(with_it) > 1 or size == 16
+    gemv.use_alignment(False)
+    choices = [select(problem, DEVICE) for problem in aligned]
+    assert all(choice == choices[0] for choice in choices)
+    assert choices[0].spec.widths in ((1, 1), (1, 0))
+    forced = [select(problem, DEVICE, choices[0].kernel.name) for problem in aligned]
+    assert {choice.spec for choice in forced} == {choices[0].spec}
+    gemv.use_alignment(True)
+    assert {select(problem, DEVICE).spec for problem in aligned} == with_it
 
 
 @pytest.mark.parametrize("access", ["dot", "axpy"])
@@ -180,16 +355,16 @@ def test_unknown_names_list_the_known():
         select(problem_of("dot", 5, 5), DEVICE, "warp_per_row", {"WARPS": 1})
 
 
-LAST = '[[row]]\nkernel = "last_block"\nreason = "rest"\n'
-
-
 @pytest.mark.parametrize(
     "text, complaint",
     [
         ('[[row]]\nkernel = "nothing"\nreason = ""\n' + LAST, "no kernel 'nothing'"),
         ('[[row]]\nkernel = "atomics"\nreason = ""\n' + LAST, "cannot be selected"),
-        ('[[row]]\nkernel = "serial"\nreason = ""\nrow_min = 3\n' + LAST, "unknown field row_min"),
-        ('[[row]]\nkernel = "serial"\nreason = ""\nlines_min = 3\n', "must accept every problem"),
+        ('[[row]]\nkernel = "serial"\nreason = ""\n' + LAST, "cannot be selected"),
+        (row_text("", row_min=3) + LAST, "unknown field row_min"),
+        ("rows = 3\n" + LAST, "unknown field rows"),
+        (row_text("", lines_min=3), "must accept every problem"),
+        (row_text("", dtype="sx") + LAST, "no dtype 'x'"),
         (
             '[[row]]\nkernel = "last_block"\nreason = ""\nknobs = { X = 1 }\n' + LAST,
             "cannot be selected with",
@@ -199,3 +374,45 @@ LAST = '[[row]]\nkernel = "last_block"\nreason = "rest"\n'
 def test_a_bad_table_is_refused(text, complaint):
     with pytest.raises(ValueError, match=complaint):
         parse(text)
+
+
+def test_alignment_by_environment():
+    code = "from gemv import _select; print(_select._by_alignment)"
+    for value, said in (("0", "False"), ("1", "True"), ("", "True")):
+        run = subprocess.run(
+            [sys.executable, "-c", code], capture_output=True, text=True, check=True,
+            env={**os.environ, "GEMV_ALIGNMENT": value},
+        )  # fmt: skip
+        assert run.stdout.strip() == said
+    with pytest.raises(TypeError, match="use_alignment: yes must be True or False, got 0"):
+        gemv.use_alignment(0)
+
+
+@pytest.mark.parametrize("order", "CF")
+def test_bits_do_not_depend_on_addresses_without_alignment(order, alignment_again):
+    """The same values one element further in memory, computed: their kernels differ, or may not."""
+    from numba import cuda
+
+    if gemv.backend() == "host":
+        pytest.skip("the host backend has no kernels")
+    m, n = 36, 72
+    rng = np.random.default_rng(5)
+    a, x = rng.random((m, n), dtype=np.float32), rng.random(n, dtype=np.float32)
+
+    def bits():
+        found = set()
+        for at in range(4):
+            memory = np.full(m * n + 8, np.nan, np.float32)
+            start = -memory.ctypes.data % 16 // 4 + at if gemv.backend() == "simulator" else at
+            memory[start : start + m * n] = a.ravel(order)
+            shape, back = ((m, n), 0) if order == "C" else ((n, m), 1)
+            view = cuda.to_device(memory, copy=gemv.backend() == "cuda")
+            view = view[start : start + m * n].reshape(shape)
+            view = view.T if back else view
+            y = gemv.gemv(1, view, cuda.to_device(x))
+            found.add(y.copy_to_host().tobytes())
+        return found
+
+    assert order == "F" or len(bits()) > 1, "the sum of this test is the same in any order"
+    gemv.use_alignment(False)
+    assert len(bits()) == 1

@@ -110,11 +110,11 @@ def bytes_as_code(text: str) -> str:
 
 
 def stem(kernel) -> str:
-    return f"{kernel.rung:02}{'t' if kernel.teaching else ''}-{kernel.name}"
+    return f"{kernel.rung:02}{'t' if kernel.beside else ''}-{kernel.name}"
 
 
 def source_of(kernel) -> Path:
-    letter = "t" if kernel.teaching else "k"
+    letter = "t" if kernel.beside else "k"
     return TOP / "gemv" / "kernels" / f"{letter}{kernel.rung:02}_{kernel.name}.py"
 
 
@@ -123,7 +123,7 @@ def rung_page(kernel, following, cases: dict[str, dict], drawings) -> str:
     from rungs import COUNTED, SPECIAL
 
     lesson = sections(kernel.doc)
-    kind = "Beside rung" if kernel.teaching else "Rung"
+    kind = "Beside rung" if kernel.beside else "Rung"
     figures = [f"matrix-{kernel.name}", f"lines-{kernel.name}"]
     figures += SPECIAL.get(kernel.name, [])
     figures.append(f"banks-{kernel.name}")
@@ -136,7 +136,7 @@ def rung_page(kernel, following, cases: dict[str, dict], drawings) -> str:
         f"# {kind} {kernel.rung}: `{kernel.name}`",
         f"*{_escaped(lesson[''].splitlines()[0])}*",
     ]
-    if kernel.teaching:
+    if kernel.beside:
         page.append(
             "This one stands beside the ladder: it is there to show something, and `gemv` selects"
             f' it only when asked by name, `kernel="{kernel.name}"`.'
@@ -184,7 +184,7 @@ def measured_table(kernel, cases: dict[str, dict]) -> str:
 
     from gemv.kernels import REGISTRY
 
-    rungs = [each.name for each in REGISTRY.values() if not each.teaching]
+    rungs = [each.name for each in REGISTRY.values() if not each.beside]
     before = None
     if kernel.name in rungs[1:]:
         before = rungs[rungs.index(kernel.name) - 1]
@@ -280,7 +280,7 @@ def rung_list(cases: dict[str, dict]) -> str:
 
     lines = ["| rung | kernel | idea |", "| ---: | --- | --- |"]
     for kernel in REGISTRY.values():
-        mark = " (beside the ladder)" if kernel.teaching else ""
+        mark = " (beside the ladder)" if kernel.beside else ""
         lines.append(
             f"| {kernel.rung} | {{doc}}`{kernel.name} <rungs/{stem(kernel)}>`{mark}"
             f" | {_escaped(kernel.idea)} |"
@@ -402,7 +402,7 @@ def make_pages(app) -> None:
     kernels = list(REGISTRY.values())
     wanted = set()
     for place, kernel in enumerate(kernels):
-        following = next((k for k in kernels[place + 1 :] if not k.teaching), None)
+        following = next((k for k in kernels[place + 1 :] if not k.beside), None)
         path = DOCS / "course" / "rungs" / f"{stem(kernel)}.md"
         wanted.add(path)
         write(path, rung_page(kernel, following, cases, gallery.DRAWINGS))

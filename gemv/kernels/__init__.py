@@ -98,7 +98,7 @@ def _registry() -> dict[str, Kernel]:
         if module.name[0] in "kt" and module.name[1:3].isdigit():
             name = f"{__name__}.{module.name}"
             kernels.append(importlib.import_module(name).KERNEL if whole else _host_half(name))
-    kernels.sort(key=lambda kernel: (kernel.rung, kernel.teaching, kernel.name))
+    kernels.sort(key=lambda kernel: (kernel.rung, kernel.beside, kernel.name))
     registry = {kernel.name: kernel for kernel in kernels}
     if len(registry) != len(kernels):
         raise RuntimeError("two kernel files share a name")

@@ -219,7 +219,7 @@ def _pointer(knobs: Mapping[str, int]) -> str:
 
 @dataclass(frozen=True, eq=False)
 class Kernel:
-    """One rung of the ladder, or a teaching kernel beside it.
+    """One rung of the ladder, or a kernel beside it.
 
     Attributes
     ----------
@@ -239,7 +239,10 @@ class Kernel:
     small_knobs : mapping of str to int
         The smallest sensible constants, for tests on the simulator.
     teaching : bool
-        True for a kernel that is there to show something and is never selected by itself.
+        True for a kernel that is there to show something and is never selected by itself: the
+        rungs that later ones overtake, and all kernels beside the ladder.
+    beside : bool
+        True for a kernel beside the ladder, False for a rung.
     same_bits : bool
         False when the order of the sum changes from run to run.
     wide : bool
@@ -262,6 +265,7 @@ class Kernel:
     knobs: Mapping[str, int] = field(default_factory=dict)
     small_knobs: Mapping[str, int] = field(default_factory=dict)
     teaching: bool = False
+    beside: bool = False
     same_bits: bool = True
     wide: bool = False
     accepts: Callable[[Problem], str | None] = accepts_all
@@ -280,22 +284,37 @@ class Kernel:
         literals: tuple[Any, ...] = (),
     ) -> Spec:
         """The Spec of `problem`, with `knobs` over this kernel's defaults."""
+        return self.spec_of(self.facts(problem), knobs, homes, literals)
+
+    def facts(self, problem: Problem) -> tuple[Any, ...]:
+        """All of a problem that machine code depends on."""
+        widths = problem.widths if self.wide else (1, 0)
+        return problem.dtype, problem.conj, problem.access, widths
+
+    def spec_of(
+        self,
+        facts: tuple[Any, ...],
+        knobs: Mapping[str, int] | None = None,
+        homes: tuple[str, str] = ("arguments", "arguments"),
+        literals: tuple[Any, ...] = (),
+    ) -> Spec:
+        """The Spec of all problems with these :meth:`facts`."""
         unknown = set(knobs or ()) - set(self.knobs)
         if unknown:
             known = ", ".join(self.knobs) or "none"
             raise ValueError(
                 f"kernel {self.name!r} has no knob {', '.join(sorted(unknown))}; it has: {known}"
             )
-        merged = {**self.knobs, **(knobs or {})}
+        dtype, conj, access, widths = facts
         return Spec(
-            problem.dtype,
-            problem.conj,
-            problem.access,
-            tuple(sorted(merged.items())),
+            dtype,
+            conj,
+            access,
+            tuple(sorted({**self.knobs, **(knobs or {})}.items())),
             homes,
             # Values that are not compiled in must not make machine code of their own.
             literals if "literal" in homes else (),
-            problem.widths if self.wide else (1, 0),
+            widths,
         )
 
     def functions(self, spec: Spec) -> tuple[Callable, ...]:

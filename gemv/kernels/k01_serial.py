@@ -61,5 +61,6 @@ KERNEL = Kernel(
     build=build,
     geometry=geometry,
     tile=lambda knobs: (1, 1),
+    teaching=True,
     doc=__doc__,
 )

@@ -72,6 +72,7 @@ KERNEL = Kernel(
     geometry=geometry,
     tile=lambda knobs: (knobs["THREADS_PER_BLOCK"], 1),
     # Small blocks spread a modest number of rows over more multiprocessors.
+    teaching=True,
     knobs={"THREADS_PER_BLOCK": 64, "MAX_BLOCKS": 1 << 20},
     small_knobs={"THREADS_PER_BLOCK": 4, "MAX_BLOCKS": 2},
     doc=__doc__,

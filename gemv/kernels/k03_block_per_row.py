@@ -83,6 +83,7 @@ KERNEL = Kernel(
     geometry=geometry,
     tile=lambda knobs: (1, knobs["THREADS_PER_BLOCK"]),
     # A power of two, so that the tree halves evenly.
+    teaching=True,
     knobs={"THREADS_PER_BLOCK": 256, "MAX_BLOCKS": 1 << 20},
     small_knobs={"THREADS_PER_BLOCK": 8, "MAX_BLOCKS": 3},
     doc=__doc__,

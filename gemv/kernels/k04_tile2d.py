@@ -118,6 +118,7 @@ KERNEL = Kernel(
     geometry=geometry,
     tile=lambda knobs: (knobs["TILE"], knobs["TILE"]),
     # A power of two, so that the tree halves evenly.
+    teaching=True,
     knobs={"TILE": 16, "THREADS_COMBINE": 128, "MAX_BLOCKS": 1 << 20},
     small_knobs={"TILE": 4, "THREADS_COMBINE": 4, "MAX_BLOCKS": 2},
     doc=__doc__,

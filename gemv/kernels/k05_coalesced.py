@@ -136,6 +136,7 @@ KERNEL = Kernel(
     build=build,
     geometry=geometry,
     tile=lambda knobs: (knobs["BLOCK_Y"], knobs["BLOCK_X"]),
+    teaching=True,
     knobs={"BLOCK_X": 32, "BLOCK_Y": 8, "THREADS_COMBINE": 128, "MAX_BLOCKS": 1 << 20},
     small_knobs={"BLOCK_X": 8, "BLOCK_Y": 2, "THREADS_COMBINE": 4, "MAX_BLOCKS": 2},
     doc=__doc__,

@@ -85,6 +85,7 @@ KERNEL = Kernel(
     geometry=geometry,
     tile=lambda knobs: (1, 32),
     teaching=True,
+    beside=True,
     accepts=accepts,
     doc=__doc__,
 )

@@ -108,6 +108,7 @@ KERNEL = Kernel(
     knobs={"THREADS_PER_BLOCK": 256, "MAX_BLOCKS": 1 << 20},
     small_knobs={"THREADS_PER_BLOCK": 8, "MAX_BLOCKS": 2},
     teaching=True,
+    beside=True,
     same_bits=False,
     doc=__doc__,
 )

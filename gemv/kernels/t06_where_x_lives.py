@@ -214,6 +214,7 @@ KERNEL = Kernel(
     },
     small_knobs={"LANES_PER_ROW": 8, "THREADS_PER_BLOCK": 32, "MAX_BLOCKS": 2},
     teaching=True,
+    beside=True,
     accepts=accepts,
     x_home=x_home,
     doc=__doc__,
