@@ -1,0 +1,75 @@
+"""One answer to the exercise of `long_columns`."""
+
+from numba import cuda
+
+from gemv._problem import Geometry, Launch, ceil_div
+from gemv._vectors import (
+    axpy_add,
+    gather,
+    is_aligned,
+    load_back,
+    row_starts,
+    store_vectors,
+    stream_tile,
+    zeros,
+)
+from gemv.kernels._base import Kernel, unrolled, update
+
+THREADS = 32
+
+
+def build(spec):
+    zero, op = spec.zero, spec.op
+    WIDTH, CONJUGATE = spec.widths[0], int(spec.conj)
+    VECTOR_BYTES = WIDTH * spec.dtype.itemsize
+    scaled_all, blended_all, update_all = unrolled(1, WIDTH)
+
+    def scattered(rows, cols, alpha, a, col_stride, x, incx, beta, y, incy):
+        tid = cuda.threadIdx.x
+        first = cuda.blockIdx.x * (THREADS * WIDTH)
+        mine = first + tid * WIDTH
+        if alpha == 0:
+            cols = 0
+        edge = rows - rows % WIDTH  # rows from here on fill no vector
+        total = zeros(zero, WIDTH)
+        if edge > 0:
+            piece = row_starts(mine, 0, edge - WIDTH, 1, 1)
+            for j in range(cols):
+                values = stream_tile(a, piece, j * col_stride, 0, 1, WIDTH)
+                total = axpy_add(total, values, gather(x, j, 0, 1, incx, 1), WIDTH, CONJUGATE)
+        if incy == 1 and first + THREADS * WIDTH <= rows and is_aligned(y, VECTOR_BYTES):
+            if beta == 0:
+                store_vectors(y, mine, 0, scaled_all(alpha, total), WIDTH)
+            else:
+                old = load_back(y, mine, 0, 1, WIDTH)
+                store_vectors(y, mine, 0, blended_all(alpha, total, beta, old), WIDTH)
+        else:
+            update_all(alpha, total, beta, y, mine, 0, edge, incy)
+            i = edge + tid
+            if i < rows and first + THREADS * WIDTH >= rows:
+                part = zero
+                for j in range(cols):
+                    part += op(a[i + j * col_stride]) * x[j * incx]
+                update(alpha, part, beta, y, i * incy)
+
+    return (scattered,)
+
+
+def geometry(problem, device, knobs):
+    tiles = ceil_div(problem.rows, THREADS * problem.widths[0])
+    return Geometry((Launch((tiles, 1, 1), (THREADS, 1, 1)),))
+
+
+def accepts(problem):
+    return None if problem.access == "axpy" else "this is for memory along y"
+
+
+KERNEL = Kernel(
+    "scattered", 10, build, geometry, tile=lambda knobs: (4 * THREADS, 2), wide=True,
+    accepts=accepts, doc=__doc__,
+)  # fmt: skip
+def goal(look):
+    """A whole block's y leaves in one request of its warp."""
+    requests = len(look(4 * THREADS, 2, order="F").requests("y", write=True))
+    if requests != 1:
+        return f"the warp stores its 128 elements of y in {requests} requests instead of 1"
