@@ -16,13 +16,13 @@ MACHINE ?= gpu
 
 BIN := $(VENV)/bin
 
-.PHONY: help demo test lint types dev docs bench bench-publish bench-compare bench-smoke ladder tune table clean
+.PHONY: help demo test lint types dev docs bench bench-publish bench-compare bench-smoke ladder grid tune table clean
 
 help:
 	@echo "make demo   install, then gemv on sample files and the ladder of kernels"
 	@echo "make test   install, then the whole test suite"
 	@echo "make docs   the course and the user guide, in docs/_build/html/index.html"
-	@echo "make lint | types | bench | bench-publish | bench-compare | bench-smoke | ladder | tune | table | clean"
+	@echo "make lint | types | bench | bench-publish | bench-compare | bench-smoke | ladder | grid | tune | table | clean"
 
 $(VENV)/bin/python:
 	@test -n "$(PYTHON)" || { echo "gemv needs Python 3.11 or newer: make PYTHON=/path/to/python" >&2; exit 1; }
@@ -36,6 +36,7 @@ comma := ,
 
 TEST := $(VENV)/installed-test
 DEV := $(VENV)/installed-test+bench+dev
+DRAW := $(VENV)/installed-test+plot
 
 demo: $(TEST)
 	$(BIN)/python docs/examples/demo.py
@@ -106,9 +107,16 @@ tune: $(TEST)
 	@mkdir -p benchmarks/results/tune
 	$(BIN)/python benchmarks/tune.py benchmarks/results/tune/$(MACHINE).jsonl $(ARGS)
 
-# the README's table from benchmarks/results/ladder/*.json
-table: $(TEST)
+# our calls, the floor and cuBLAS over a grid of shapes, on a GPU, and what is made from that; goes on
+# where it stopped, so remove the file to measure again. ARGS="--parts cold,hot" for a part
+grid: $(DRAW)
+	$(BIN)/python benchmarks/grid.py benchmarks/results/grid/$(MACHINE).json $(ARGS)
+	$(BIN)/python benchmarks/grid_page.py --write
+
+# the README's tables and picture, and the page of constants, from benchmarks/results
+table: $(DRAW)
 	$(BIN)/python benchmarks/ladder_table.py --write
+	$(BIN)/python benchmarks/grid_page.py --write
 	$(BIN)/python benchmarks/constants_page.py --write
 
 clean:

@@ -10,6 +10,8 @@ import ctypes
 import functools
 import importlib.util
 import json
+import runpy
+from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
@@ -19,7 +21,7 @@ from gemv import _backend, _cli, _grid, _peers
 from gemv._grid import Bench, Cell, Grid, Row, cells, lay_out, measure, sectors, summary, traffic
 from gemv._problem import DTYPES, PREFIXES
 
-MIB = 1 << 20
+TOP = Path(__file__).resolve().parent.parent
 
 
 def row(**changes) -> Row:
@@ -514,7 +516,10 @@ def test_command_refuses(options, says, capsys):
 
 def timed_grid() -> Grid:
     rows = [
-        row(m=m, n=n, op=op, dtype=dtype, time_s=1e-3, plain_s=0.9e-3, peers={"torch.mv": peer})
+        row(
+            m=m, n=n, op=op, dtype=dtype, time_s=1e-3, plain_s=0.9e-3, spread=0.01,
+            peers={"torch.mv": peer},
+        )  # fmt: skip
         for dtype in "sd"
         for m, n, peer in ((8, 9, 2e-3), (16, 4, 0.5e-3))
         for op in "NT"
@@ -559,3 +564,56 @@ def test_pictures(tmp_path):
     ladder.rows = [LadderRow("serial", 1, False, 1.0, 10.0, 0.01), LadderRow("x", 2, True)]
     _plots.plot_ladder(ladder, tmp_path / "ladder.png")
     assert (tmp_path / "ladder.png").stat().st_size > 5_000
+
+
+# --------------------------------------------------------------------------------------------------
+# what is made from the stored results
+
+
+@pytest.fixture(scope="module")
+def pages():
+    return SimpleNamespace(**runpy.run_path(str(TOP / "benchmarks" / "grid_page.py")))
+
+
+def test_readme_and_its_picture_are_made_from_the_results(pages):
+    grids = pages.load()
+    text = (TOP / "README.md").read_text(encoding="utf-8")
+    assert pages.replaced(text, pages.readme(grids)) == text, "make table"
+    if grids:
+        assert pages.fingerprint(grids).encode() in pages.PICTURE.read_bytes(), "make table"
+
+
+def test_page_has_losing_cells_first_and_every_figure(pages):
+    text = pages.page({"h": timed_grid()})
+    losing = text.split("### Where cuBLAS is faster")[1].split("###")[0]
+    assert "4 of 8 cells are under 0.98" in losing
+    assert "| float32, cold, 16 x 4, N | 1000.0 | 3.00 | 0.50 | 500.0 | 0.50 | torch.mv |" in losing
+    assert "| float64, cold | 4 | " in text.split("### Means")[1]
+    assert "| 8 x 9 | 1000.0 | 3.00 | 0.90 | 2.00 | 1000.0 | 3.00 | 0.90 | 2.00 |" in text
+    assert "```{drawing} grid-h-1\n```" in text
+    assert "make grid" in pages.page({}) and "make grid" in pages.readme({})
+
+
+def test_a_grid_without_a_gpu_makes_no_page(pages, tmp_path):
+    Grid("simulator", "simulator", rows=[row()]).store(tmp_path / "x.json")
+    with pytest.raises(ValueError, match="without a GPU"):
+        pages.load(tmp_path)
+
+
+@simulated_only
+def test_all_parts_of_the_grid_run(tmp_path, capsys):
+    script = runpy.run_path(str(TOP / "benchmarks" / "grid.py"))
+    file = tmp_path / "grid" / "here.json"
+    assert script["main"]([str(file), "--parts", "cold,conjugate"]) == 0
+    stored = Grid.load(file)
+    assert [(each.op, each.wrong) for each in stored.rows] == [
+        ("N", None),
+        ("T", None),
+        ("C", None),
+    ]
+    with pytest.raises(SystemExit):
+        script["main"]([str(file), "--parts", "warm"])
+    assert "there are: cold, hot" in capsys.readouterr().err
+    for part in script["PARTS"].values():
+        options = _cli._parser().parse_args(["bench", *part])
+        assert _cli._wanted_cells(options, simulated=False)

@@ -396,6 +396,7 @@ def make_pages(app) -> None:
     import gallery
     import results
 
+    from benchmarks import grid_page
     from gemv.kernels import REGISTRY
 
     cases = results.load()
@@ -412,6 +413,7 @@ def make_pages(app) -> None:
     write(DOCS / "generated" / "rungs.md", rung_list(cases))
     write(DOCS / "generated" / "reference.md", reference())
     write(DOCS / "generated" / "ladder.md", ladder_page(cases))
+    write(DOCS / "generated" / "roofline.md", grid_page.page(grid_page.load()))
 
 
 class DrawingDirective(Directive):

@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import json
+import sys
 from pathlib import Path
 
-from style import canvas, drawing
+from style import WIDTH, canvas, drawing
 
 TOP = Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(TOP))
+from benchmarks import grid_page  # noqa: E402
+from gemv import _plots  # noqa: E402
+from gemv._measure import Ladder  # noqa: E402
+
 LADDER = TOP / "benchmarks" / "results" / "ladder"
 DTYPES = {"s": "float32", "d": "float64", "c": "complex64", "z": "complex128"}
 
@@ -53,23 +60,23 @@ def title(case: dict) -> str:
     return text
 
 
+def colours(palette) -> _plots.Colours:
+    """The palette of a page for the pictures that the command line draws as well."""
+    return _plots.Colours(
+        ours=palette.strong, peer=palette.accent, ceiling=palette.grid,
+        teaching=palette.block(3), line=palette.accent,
+    )  # fmt: skip
+
+
 def draw_ladder(palette, case: dict):
-    rows = [row for row in case["rows"] if row.get("gb_per_s")]
-    figure, axes = canvas(0.34 * len(rows) + 1.1)
-    for place, row in enumerate(rows):
-        colour = palette.block(3 if row["teaching"] else 0)
-        axes.barh(place, row["gb_per_s"], color=colour, height=0.7)
-        rate = three_digits(row["gb_per_s"])
-        axes.text(row["gb_per_s"], place, f" {rate}", va="center", fontsize=9.5)
-    ceiling = case["ceiling_gb_per_s"]
-    axes.axvline(ceiling, color=palette.accent, linewidth=1.6)
-    axes.text(ceiling, -0.75, f"ceiling {three_digits(ceiling)} ", ha="right", va="bottom",
-              color=palette.accent, fontsize=9.5)  # fmt: skip
-    axes.set_yticks(range(len(rows)), [row["name"] for row in rows])
-    axes.set(xlabel="GB/s", xlim=(0, ceiling * 1.14))
-    axes.invert_yaxis()
-    axes.spines[["top", "right"]].set_visible(False)
+    ladder = Ladder.from_json(json.dumps(case))
+    figure, axes = canvas(0.34 * sum(bool(row.gb_per_s) for row in ladder.rows) + 1.1)
+    _plots.draw_ladder(axes, ladder, dataclasses.replace(colours(palette), ours=palette.block(0)))
     return figure
+
+
+def draw_grid(palette, rows: list):
+    return _plots.grid_figure(rows, colours(palette), WIDTH)
 
 
 def draw_roofline(palette, cases: dict[str, dict]):
@@ -116,4 +123,17 @@ def register(folder: Path = LADDER) -> None:
         drawing("ladder-roofline", caption)(functools.partial(draw_roofline, cases=cases))
 
 
+def register_grids(folder: Path = grid_page.RESULTS) -> None:
+    """One picture for each group of cells of each measured grid."""
+    for name, grid in grid_page.load(folder).items():
+        for picture, rows in grid_page.drawn(grid):
+            caption = (
+                f"{_plots.title(rows[0])}, on {grid.device}: bytes over device time, for us and for"
+                " the fastest peer. The bar ends where the fastest moved as many bytes in the same"
+                " run."
+            )
+            drawing(f"grid-{name}-{picture}", caption)(functools.partial(draw_grid, rows=rows))
+
+
 register()
+register_grids()

@@ -33,6 +33,7 @@ class Palette:
     grid: str
     paper: str
     accent: str
+    strong: str
     blocks: tuple[str, ...]
 
     def block(self, number: int) -> str:
@@ -45,11 +46,11 @@ class Palette:
 
 
 LIGHT = Palette(
-    "light", "#1c2024", "#5b6470", "#c9d0d8", "#ffffff", "#c2255c",
+    "light", "#1c2024", "#5b6470", "#c9d0d8", "#ffffff", "#c2255c", "#1971c2",
     ("#8ec7ee", "#f7c77a", "#a5d99a", "#d0b8ea", "#f5a9a3", "#9fdcd6"),
 )  # fmt: skip
 DARK = Palette(
-    "dark", "#e8eaed", "#a7b0ba", "#49525c", "#131416", "#ff7aa8",
+    "dark", "#e8eaed", "#a7b0ba", "#49525c", "#131416", "#ff7aa8", "#74c0fc",
     ("#1f6393", "#8a5d14", "#347a33", "#67479a", "#9a3f3a", "#22736d"),
 )  # fmt: skip
 

@@ -1,0 +1,233 @@
+"""What is made from ``benchmarks/results/grid/*.json``: a part of the README, its picture, a page.
+
+    python benchmarks/grid_page.py           prints the README's part
+    python benchmarks/grid_page.py --write   puts it there, and draws docs/_static/roofline.png
+    python benchmarks/grid_page.py --check   exit status 1 if either is not up to date
+
+``make grid`` measures those files on a GPU and does this. The page of the documentation is made by
+the same functions when ``make docs`` builds it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import sys
+from pathlib import Path
+from typing import Any
+
+TOP = Path(__file__).resolve().parent.parent
+README = TOP / "README.md"
+RESULTS = TOP / "benchmarks" / "results" / "grid"
+PICTURE = TOP / "docs" / "_static" / "roofline.png"
+BEGIN = "<!-- grid:begin -->"
+END = "<!-- grid:end -->"
+
+
+def load(folder: Path = RESULTS) -> dict[str, Any]:
+    """Every stored grid by the name of its file."""
+    from gemv._grid import Grid
+
+    grids = {path.stem: Grid.load(path) for path in sorted(folder.glob("*.json"))}
+    for name, grid in grids.items():
+        if grid.backend != "cuda":
+            raise ValueError(f"{name}: a grid without a GPU carries no figures")
+    return grids
+
+
+def number(value: float | None, form: str = ".2f") -> str:
+    return "–" if value is None else format(value, form)
+
+
+def problem(row: Any, with_group: bool = True) -> str:
+    from gemv._plots import title
+
+    text = f"{row.m} x {row.n}, {row.op}"
+    return f"{title(row)}, {text}" if with_group else text
+
+
+def headline(rows: list[Any]) -> str:
+    """Geometric means of each group of cells."""
+    from gemv._grid import groups, summary
+    from gemv._plots import title
+
+    lines = [
+        "| | cells | floor over our time | the least | floor over cuBLAS | times as fast as cuBLAS"
+        " | the least | under 0.98 | at 1 or more |",
+        "| --- |" + " ---: |" * 8,
+    ]
+    for group in groups(row for row in rows if row.time_s is not None).values():
+        s = summary(group)
+        ahead = s.ahead / s.against if s.against else None
+        figures = [
+            str(s.cells), number(s.share), number(s.least_share), number(s.peer_share),
+            number(s.ratio), number(s.least_ratio), str(s.behind), number(ahead, ".0%"),
+        ]  # fmt: skip
+        lines.append(f"| {title(group[0])} | {' | '.join(figures)} |")
+    return "\n".join(lines)
+
+
+def listed(rows: list[Any]) -> str:
+    """Cells one below the other, with all that is known of them."""
+    lines = [
+        "| problem | µs | TB/s | of the floor | peer µs | times as fast | the peer | kernel |",
+        "| --- |" + " ---: |" * 5 + " --- | --- |",
+    ]
+    for row in rows:
+        theirs = None if row.peer is None else row.peers[row.peer] * 1e6
+        figures = [
+            number(row.time_s * 1e6, ".1f"), number(row.rate(row.time_s) / 1e3), number(row.share),
+            number(theirs, ".1f"), number(row.ratio), row.peer or "–", f"`{row.kernel}`",
+        ]  # fmt: skip
+        lines.append(f"| {problem(row)} | {' | '.join(figures)} |")
+    return "\n".join(lines)
+
+
+def side_by_side(rows: list[Any]) -> str:
+    """A row for each shape of one group, and all ops in it."""
+    ops = [op for op in "NTC" if any(row.op == op for row in rows)]
+    cells = {(row.m, row.n, row.op): row for row in rows}
+    head = [f"op {op}: µs | TB/s | of the floor | times as fast" for op in ops]
+    lines = [f"| shape | {' | '.join(head)} |", "| --- |" + " ---: |" * (4 * len(ops))]
+    for m, n in dict.fromkeys((row.m, row.n) for row in rows):
+        figures = []
+        for op in ops:
+            row = cells.get((m, n, op))
+            if row is None:
+                figures += [""] * 4
+                continue
+            figures += [
+                number(row.time_s * 1e6, ".1f"), number(row.rate(row.time_s) / 1e3),
+                number(row.share), number(row.ratio),
+            ]  # fmt: skip
+        lines.append(f"| {m} x {n} | {' | '.join(figures)} |")
+    return "\n".join(lines)
+
+
+def places(name: str, grid: Any) -> str:
+    versions = ", ".join(f"{key} {value}" for key, value in grid.versions.items())
+    spreads = sorted(row.spread for row in grid.rows if row.spread is not None)
+    middle = spreads[len(spreads) // 2]
+    return (
+        f"{grid.device}; {versions}. Medians of {grid.rounds} interleaved rounds; the rounds of a"
+        f" cell lie {middle:.1%} apart in the middle case (`benchmarks/results/grid/{name}.json`)."
+    )
+
+
+def drawn(grid: Any) -> list[tuple[str, list[Any]]]:
+    """The groups of a grid that have figures, by a name for their pictures."""
+    from gemv._grid import groups
+
+    timed = groups(row for row in grid.rows if row.time_s is not None)
+    return [(f"{number}", group) for number, group in enumerate(timed.values())]
+
+
+def page(grids: dict[str, Any]) -> str:
+    """The figures of the roofline page, losing cells first."""
+    from gemv._grid import worst
+    from gemv._plots import title
+
+    if not grids:
+        return "No results are stored yet: `make grid` measures them on a GPU.\n"
+    parts = []
+    for name, grid in grids.items():
+        rows = [row for row in grid.rows if row.time_s is not None]
+        losing = [row for row in worst(rows, "ratio", len(rows)) if row.ratio < 0.98]
+        parts += [f"## {grid.device}", places(name, grid)]
+        parts += [f"### Where cuBLAS is faster ({name})"]
+        parts += [
+            f"{len(losing)} of {len(rows)} cells are under 0.98 of the fastest peer, the worst"
+            " first.",
+            listed(losing) if losing else "None.",
+        ]
+        parts += [f"### Furthest from the floor ({name})", listed(worst(rows, "share", 10))]
+        parts += [f"### Means ({name})", headline(rows)]
+        for picture, group in drawn(grid):
+            parts += [
+                f"### {title(group[0])} ({name})",
+                f"```{{drawing}} grid-{name}-{picture}\n```",
+                "<details><summary>In numbers</summary>",
+                side_by_side(group),
+                "</details>",
+            ]
+    return "\n\n".join(parts) + "\n"
+
+
+def readme_rows(grid: Any) -> list[Any]:
+    """What the README's picture shows: one dtype, from memory."""
+    first = next((row.dtype for row in grid.rows), "")
+    return [
+        row
+        for row in grid.rows
+        if (row.dtype, row.hot, row.order, row.view, row.beta) == (first, False, "C", "", 0)
+        and row.time_s is not None
+    ]
+
+
+def readme(grids: dict[str, Any]) -> str:
+    if not grids:
+        return "No figures yet: `make grid` measures them on a GPU."
+    name, grid = next(iter(grids.items()))
+    from gemv._plots import title
+
+    rows = readme_rows(grid)
+    picture = PICTURE.relative_to(TOP).as_posix()
+    plain = [row for row in grid.rows if row.order == "C" and not row.view and not row.beta]
+    return "\n\n".join(
+        [
+            f"![{title(rows[0])}: gemv, cuBLAS and the ceiling over {len(rows) // 2} shapes]"
+            f"({picture})",
+            f"{title(rows[0])}, on {grid.device}: bytes over device time. The ceiling is the"
+            " fastest that anyone moved as many bytes in the same run; cuBLAS is the fastest of"
+            " `torch.mv`, cuBLAS's gemv and, for one row, its dot.",
+            headline(plain),
+            "Geometric means; the floor is the time at the ceiling. The cells that lose, all others"
+            " and how this is measured: [docs/roofline.md](docs/roofline.md),"
+            " [docs/measure.md](docs/measure.md). `python -m gemv bench` tries your own shapes.",
+        ]
+    )
+
+
+def fingerprint(grids: dict[str, Any]) -> str:
+    """What the picture was drawn from; it carries this with it."""
+    rows = readme_rows(next(iter(grids.values()))) if grids else []
+    return "gemv-" + hashlib.sha256(repr(rows).encode()).hexdigest()[:16]
+
+
+def draw(grids: dict[str, Any], path: Path = PICTURE) -> None:
+    from gemv._plots import grid_figure
+
+    figure = grid_figure(readme_rows(next(iter(grids.values()))), width=9.0)
+    figure.savefig(path, dpi=100, metadata={"Source": fingerprint(grids), "Software": None})
+
+
+def replaced(text: str, part: str) -> str:
+    head, rest = text.split(BEGIN)
+    _, tail = rest.split(END)
+    return f"{head}{BEGIN}\n{part}\n{END}{tail}"
+
+
+def main(arguments: list[str]) -> int:
+    grids = load()
+    part = readme(grids)
+    if not arguments:
+        print(part)
+        return 0
+    if arguments not in (["--write"], ["--check"]):
+        print(__doc__, file=sys.stderr)
+        return 2
+    old = README.read_text(encoding="utf-8")
+    new = replaced(old, part)
+    if arguments == ["--write"]:
+        README.write_text(new, encoding="utf-8")
+        if grids:
+            draw(grids)
+        return 0
+    current = not grids or fingerprint(grids).encode() in PICTURE.read_bytes()
+    if new != old or not current:
+        print("README.md or its picture is not up to date: make table", file=sys.stderr)
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
