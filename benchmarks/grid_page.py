@@ -38,11 +38,9 @@ def number(value: float | None, form: str = ".2f") -> str:
     return "–" if value is None else format(value, form)
 
 
-def problem(row: Any, with_group: bool = True) -> str:
-    from gemv._plots import title
-
-    text = f"{row.m} x {row.n}, {row.op}"
-    return f"{title(row)}, {text}" if with_group else text
+def whole(text: str) -> str:
+    """Text that stays on one line of a table."""
+    return text.replace(" ", "\N{NO-BREAK SPACE}").replace("-", "\N{NON-BREAKING HYPHEN}")
 
 
 def headline(rows: list[Any]) -> str:
@@ -51,8 +49,8 @@ def headline(rows: list[Any]) -> str:
     from gemv._plots import title
 
     lines = [
-        "| | cells | floor over our time | the least | floor over cuBLAS | times as fast as cuBLAS"
-        " | the least | under 0.98 | at 1 or more |",
+        "| | cells | floor / ours | least | floor / cuBLAS | cuBLAS / ours | least | under 0.98"
+        " | at 1 or more |",
         "| --- |" + " ---: |" * 8,
     ]
     for group in groups(row for row in rows if row.time_s is not None).values():
@@ -62,23 +60,26 @@ def headline(rows: list[Any]) -> str:
             str(s.cells), number(s.share), number(s.least_share), number(s.peer_share),
             number(s.ratio), number(s.least_ratio), str(s.behind), number(ahead, ".0%"),
         ]  # fmt: skip
-        lines.append(f"| {title(group[0])} | {' | '.join(figures)} |")
+        lines.append(f"| {whole(title(group[0]))} | {' | '.join(figures)} |")
     return "\n".join(lines)
 
 
 def listed(rows: list[Any]) -> str:
     """Cells one below the other, with all that is known of them."""
+    from gemv._plots import title
+
     lines = [
-        "| problem | µs | TB/s | of the floor | peer µs | times as fast | the peer | kernel |",
-        "| --- |" + " ---: |" * 5 + " --- | --- |",
+        "| | shape | op | times as fast | of the floor | µs | peer µs | TB/s | peer | kernel |",
+        "| --- | --- | --- |" + " ---: |" * 5 + " --- | --- |",
     ]
     for row in rows:
         theirs = None if row.peer is None else row.peers[row.peer] * 1e6
         figures = [
-            number(row.time_s * 1e6, ".1f"), number(row.rate(row.time_s) / 1e3), number(row.share),
-            number(theirs, ".1f"), number(row.ratio), row.peer or "–", f"`{row.kernel}`",
+            whole(title(row)), whole(f"{row.m} x {row.n}"), row.op, number(row.ratio),
+            number(row.share), number(row.time_s * 1e6, ".1f"), number(theirs, ".1f"),
+            number(row.rate(row.time_s) / 1e3), whole(row.peer or "–"), f"`{row.kernel}`",
         ]  # fmt: skip
-        lines.append(f"| {problem(row)} | {' | '.join(figures)} |")
+        lines.append(f"| {' | '.join(figures)} |")
     return "\n".join(lines)
 
 
@@ -86,7 +87,7 @@ def side_by_side(rows: list[Any]) -> str:
     """A row for each shape of one group, and all ops in it."""
     ops = [op for op in "NTC" if any(row.op == op for row in rows)]
     cells = {(row.m, row.n, row.op): row for row in rows}
-    head = [f"op {op}: µs | TB/s | of the floor | times as fast" for op in ops]
+    head = [f"{op}: µs | TB/s | of the floor | times as fast" for op in ops]
     lines = [f"| shape | {' | '.join(head)} |", "| --- |" + " ---: |" * (4 * len(ops))]
     for m, n in dict.fromkeys((row.m, row.n) for row in rows):
         figures = []
@@ -99,7 +100,7 @@ def side_by_side(rows: list[Any]) -> str:
                 number(row.time_s * 1e6, ".1f"), number(row.rate(row.time_s) / 1e3),
                 number(row.share), number(row.ratio),
             ]  # fmt: skip
-        lines.append(f"| {m} x {n} | {' | '.join(figures)} |")
+        lines.append(f"| {whole(f'{m} x {n}')} | {' | '.join(figures)} |")
     return "\n".join(lines)
 
 
@@ -132,18 +133,19 @@ def page(grids: dict[str, Any]) -> str:
     for name, grid in grids.items():
         rows = [row for row in grid.rows if row.time_s is not None]
         losing = [row for row in worst(rows, "ratio", len(rows)) if row.ratio < 0.98]
-        parts += [f"## {grid.device}", places(name, grid)]
-        parts += [f"### Where cuBLAS is faster ({name})"]
+        mark = f" ({name})" if len(grids) > 1 else ""
+        parts += [f"## {grid.device}{mark}", places(name, grid)]
+        parts += [f"### Where cuBLAS is faster{mark}"]
         parts += [
             f"{len(losing)} of {len(rows)} cells are under 0.98 of the fastest peer, the worst"
             " first.",
             listed(losing) if losing else "None.",
         ]
-        parts += [f"### Furthest from the floor ({name})", listed(worst(rows, "share", 10))]
-        parts += [f"### Means ({name})", headline(rows)]
+        parts += [f"### Furthest from the floor{mark}", listed(worst(rows, "share", 10))]
+        parts += [f"### Means{mark}", headline(rows)]
         for picture, group in drawn(grid):
             parts += [
-                f"### {title(group[0])} ({name})",
+                f"### {title(group[0])}{mark}",
                 f"```{{drawing}} grid-{name}-{picture}\n```",
                 "<details><summary>In numbers</summary>",
                 side_by_side(group),
@@ -180,9 +182,10 @@ def readme(grids: dict[str, Any]) -> str:
             " fastest that anyone moved as many bytes in the same run; cuBLAS is the fastest of"
             " `torch.mv`, cuBLAS's gemv and, for one row, its dot.",
             headline(plain),
-            "Geometric means; the floor is the time at the ceiling. The cells that lose, all others"
-            " and how this is measured: [docs/roofline.md](docs/roofline.md),"
-            " [docs/measure.md](docs/measure.md). `python -m gemv bench` tries your own shapes.",
+            "Geometric means of ratios of device times; the floor is the time at the ceiling."
+            " Which cells lose, all others and how this is measured:"
+            " [docs/roofline.md](docs/roofline.md), [docs/measure.md](docs/measure.md)."
+            " `python -m gemv bench` tries your own shapes.",
         ]
     )
 
