@@ -68,12 +68,17 @@ define asv_local
 	@$(ASV) machine --yes --machine $(MACHINE) >/dev/null
 endef
 
+# what a point has: about 50 sets of parameters, each a process of its own. SUITE=constants for the
+# homes of alpha, beta and x
+SUITE ?= ^(kernels|api)[.]
+
 # a point of the history on a GPU: kept in benchmarks/results under COMMIT (all 40 digits; where
 # git does not know it, DATE=seconds of the commit as well) and MACHINE, a fixed name
 bench: $(DEV)
 	$(asv_local)
 	rm -rf .asv/results/$(MACHINE)
-	$(ASV) run --python=same --set-commit-hash=main --machine $(MACHINE) --show-stderr $(ARGS)
+	$(ASV) run --python=same --set-commit-hash=main --machine $(MACHINE) --show-stderr \
+	    --bench '$(SUITE)' $(ARGS)
 	$(BIN)/python benchmarks/store.py .asv/results --machine $(MACHINE) --commit '$(COMMIT)' \
 	    $(if $(DATE),--date $(DATE))
 

@@ -25,7 +25,7 @@ RESULTS = TOP / "benchmarks" / "results"
 #: be tightened to what two runs on the machine of the history show.
 SPREAD = {
     "GB/s": (0.05, True),
-    "% of ceiling": (0.05, True),
+    "% of the floor": (0.05, True),
     "times as fast as cuBLAS": (0.08, True),
     "seconds": (0.25, False),
     "bytes": (0.10, False),

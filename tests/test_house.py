@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import json
+import math
 import re
 import runpy
 import subprocess
@@ -114,6 +115,18 @@ def test_registry_has_every_kernel_file():
         assert kernel.rung == int(path.stem[1:3])
         assert kernel.beside == path.stem.startswith("t")
         assert kernel.idea
+
+
+def test_a_point_of_the_history_takes_minutes():
+    """About 60 sets of parameters, each a process with a context and a compiler of its own."""
+    sets = 0
+    for name in ("kernels", "api"):
+        for each in runpy.run_path(str(TOP / "benchmarks" / f"{name}.py")).values():
+            kinds = ("track", "time", "timeraw", "peakmem")
+            methods = [m for m in dir(each) if m.split("_")[0] in kinds]
+            if isinstance(each, type):
+                sets += len(methods) * math.prod(map(len, getattr(each, "params", ())))
+    assert 40 < sets <= 60
 
 
 def test_benchmarks_list_every_rung():
