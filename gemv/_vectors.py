@@ -9,6 +9,7 @@ memory, which is device memory.) Under the simulator a tile is a tuple, and so i
 from __future__ import annotations
 
 from gemv._intrinsics import SIMULATOR
+from gemv._problem import LOAD_BYTES
 
 if SIMULATOR:
     import numpy as np
@@ -131,6 +132,8 @@ else:
     #: Data read once passes by L1; x is wanted again by the next row, so it may stay there. What
     #: the kernel itself writes must not come through the read-only path.
     _STREAM = "ld.global.nc.L1::no_allocate.L2::128B"
+    #: Narrow loads touch a sector several times: the first one brings it to L1 for the others.
+    _AGAIN = "ld.global.nc.L2::128B"
     _KEEP = "ld.global.nc"
     _PLAIN = "ld.global"
 
@@ -281,6 +284,7 @@ else:
         count_, width_ = known
         element = pointer.dtype
         result = types.UniTuple(element, starts.count * count_ * width_)
+        instruction = _STREAM if width_ * element.bitwidth >= 8 * LOAD_BYTES else _AGAIN
 
         def codegen(context, builder, signature, arguments):
             base, starts_, index, step = arguments[:4]
@@ -288,7 +292,7 @@ else:
             for row in range(starts.count):
                 start = builder.add(builder.extract_value(starts_, row), index)
                 values += _vectors(
-                    context, builder, element, base, start, step, count_, width_, _STREAM
+                    context, builder, element, base, start, step, count_, width_, instruction
                 )
             return context.make_tuple(builder, result, values)
 

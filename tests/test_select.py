@@ -102,10 +102,11 @@ def test_a_row_matches_up_to_its_thresholds_and_no_further(row):
     access = wanted.get("access", "strided")
     line = wanted.get("line_bytes_min", min(wanted.get("line_bytes_max", 4000), 4000))
     lines = wanted.get("lines_min", min(wanted.get("lines_max", 4000), 4000))
-    assert row.matches(problem_with(access, line, lines))
+    load = min(wanted.get("load_bytes_max", 16), 16)
+    assert row.matches(problem_with(access, line, lines, load_bytes=load))
     for condition, at in wanted.items():
         if condition == "access":
-            other = problem_with({"dot": "axpy", "axpy": "dot"}[at], line, lines)
+            other = problem_with({"dot": "axpy", "axpy": "dot"}[at], line, lines, load_bytes=load)
             assert not row.matches(other)
             continue
         size, end = condition.rsplit("_", 1)
@@ -114,8 +115,8 @@ def test_a_row_matches_up_to_its_thresholds_and_no_further(row):
         step = 4 if size == "line_bytes" else 1
         inside = {"line_bytes": line, "lines": lines, size: at}
         outside = {**inside, size: at - step if end == "min" else -(-(at + 1) // step) * step}
-        assert row.matches(problem_with(access, **inside))
-        assert not row.matches(problem_with(access, **outside))
+        assert row.matches(problem_with(access, **inside, load_bytes=load))
+        assert not row.matches(problem_with(access, **outside, load_bytes=load))
 
 
 LAST = '[[row]]\nkernel = "last_block"\nreason = "rest"\n'
