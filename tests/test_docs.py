@@ -134,8 +134,17 @@ def test_every_rung_before_the_vectors_has_an_exercise():
 
 
 def rules() -> list[tuple[str, str, str]]:
-    text = (DOCS / "guide" / "rules.md").read_text(encoding="utf-8")
+    return rows_of((DOCS / "guide" / "rules.md").read_text(encoding="utf-8"))
+
+
+def rows_of(text: str) -> list[tuple[str, str, str]]:
     return re.findall(r"^\| `([^`]+)` \| `([^`]+)` \| (.+?) \|$", text, re.M)
+
+
+def numeric_rules() -> list[tuple[str, str, str]]:
+    """Those of numbers, shapes and places, which hold for device arrays as well."""
+    text = (DOCS / "guide" / "rules.md").read_text(encoding="utf-8")
+    return rows_of(text.split("## What is taken for an array")[0])
 
 
 def rule_names(module) -> dict:
@@ -149,7 +158,12 @@ def rule_names(module) -> dict:
 def agree(got, expected) -> bool:
     if isinstance(expected, np.dtype):
         return got == expected
-    return np.array_equal(np.asarray(got), np.asarray(expected), equal_nan=True)
+    got, expected = np.asarray(got), np.asarray(expected)
+    same = np.array_equal(got, expected, equal_nan=True)
+    if not same or got.dtype.kind == "c":
+        return same
+    number = ~np.isnan(expected)
+    return bool((np.signbit(got) == np.signbit(expected))[number].all())
 
 
 def test_rules_cover_what_the_issue_of_a_blas_is_about():
@@ -182,6 +196,42 @@ def test_rule(call, gives, scipy):
         assert agree(eval(call, names), eval(scipy.strip("`"), names))
     else:
         assert scipy in ("has none", "raises or is wrong")
+
+
+def on_device(scalars: bool):
+    """dgemv on copies of its arrays in device memory, and of alpha and beta if asked."""
+    import gemv
+
+    def dgemv(alpha, a, x, beta=0, y=None, **options):
+        from numba import cuda
+
+        def moved(value):
+            return None if value is None else cuda.to_device(np.array(value, np.float64))
+
+        if scalars:
+            alpha, beta = moved(alpha), moved(beta)
+        return gemv.dgemv(alpha, moved(a), moved(x), beta, moved(y), **options).copy_to_host()
+
+    return dgemv
+
+
+@pytest.mark.parametrize("scalars", [False, True], ids=["numbers", "device scalars"])
+@pytest.mark.parametrize(
+    "call, gives", [row[:2] for row in numeric_rules()], ids=[row[0] for row in numeric_rules()]
+)
+def test_rule_on_the_device(call, gives, scalars):
+    import gemv
+    from gemv import _backend
+
+    if _backend.backend() == "host":
+        pytest.skip("there are no kernels on the host backend")
+    names = {**rule_names(gemv), "dgemv": on_device(scalars)}
+    expected = eval(gives, names)
+    if isinstance(expected, type) and issubclass(expected, Exception):
+        with pytest.raises(expected):
+            eval(call, names)
+    else:
+        assert agree(eval(call, names), expected)
 
 
 # --------------------------------------------------------------------------------------------------

@@ -19,10 +19,16 @@ FULL_WARP = 0xFFFFFFFF
 
 @device
 def scaled(alpha, total):
-    """What y becomes where beta = 0: alpha = 0 keeps the sum, which is the empty one then."""
+    """What y becomes where beta = 0: alpha = 0 keeps the sum, which is the empty one then.
+
+    A zero is positive, as that of a BLAS, which adds the product to a y that it has cleared.
+    """
     if alpha == 0:
         return total
-    return alpha * total
+    product = alpha * total
+    if product == 0:
+        product = product * product
+    return product
 
 
 @device
