@@ -108,7 +108,7 @@ def draw_ladder(axes: Any, ladder: Ladder, colours: Colours = LIGHT) -> None:
         rate = row.gb_per_s or 0.0
         colour = colours.teaching if row.teaching else colours.ours
         axes.barh(place, rate, color=colour, height=0.7)
-        axes.text(rate, place, f" {rate:.3g}", va="center", fontsize="small")
+        axes.text(rate, place, f" {float(f'{rate:.3g}'):g}", va="center", fontsize="small")
     ceiling = ladder.ceiling_gb_per_s
     axes.axvline(ceiling, color=colours.line, linewidth=1.6)
     axes.text(

@@ -135,5 +135,13 @@ def register_grids(folder: Path = grid_page.RESULTS) -> None:
             drawing(f"grid-{name}-{picture}", caption)(functools.partial(draw_grid, rows=rows))
 
 
+@drawing("roofline")
+def draw_front(palette):
+    """Bytes over device time, on shapes from small to gigabytes, from memory: gemv, cuBLAS, and the
+    fastest that anyone moved as many bytes in the same run."""
+    grids = grid_page.load()
+    return draw_grid(palette, grid_page.readme_rows(next(iter(grids.values())))) if grids else None
+
+
 register()
 register_grids()
