@@ -29,7 +29,7 @@ from gemv import _backend, _peers
 from gemv._measure import Clock, _Array, random_array
 from gemv._peers import Peer, Place
 from gemv._problem import DTYPES, Problem, ceil_div
-from gemv._select import Choice, select
+from gemv._select import Choice, select, tables
 
 SHAPES = tuple(
     (int(m), int(n))
@@ -609,9 +609,12 @@ class Bench:
 
     def versions(self) -> dict[str, str]:
         import gemv
+        from gemv._cache import source_hash
 
+        source, table = source_hash(Path(gemv.__file__).parent), tables(self.device).hash
+        ours = f"{gemv.__version__} (source {source[:12]}, table {table[:12]})"
         timed = {} if self.clock is None else self.clock.versions()
-        return {"gemv": gemv.__version__, **timed, **_peers.versions(self.libraries)}
+        return {"gemv": ours, **timed, **_peers.versions(self.libraries)}
 
     def _frames(self, cell: Cell, layout: Layout) -> int:
         if cell.hot or self.clock is None:
