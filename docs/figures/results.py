@@ -135,12 +135,18 @@ def register_grids(folder: Path = grid_page.RESULTS) -> None:
             drawing(f"grid-{name}-{picture}", caption)(functools.partial(draw_grid, rows=rows))
 
 
-@drawing("roofline")
+def front() -> tuple[str, list]:
+    """Caption and rows of the first grid's picture."""
+    for grid in grid_page.load().values():
+        rows = grid_page.readme_rows(grid)
+        return f"{_plots.title(rows[0])}, on {grid.device}: bytes over device time.", rows
+    return "", []
+
+
+@drawing("roofline", front()[0])
 def draw_front(palette):
-    """Bytes over device time, on shapes from small to gigabytes, from memory: gemv, cuBLAS, and the
-    fastest that anyone moved as many bytes in the same run."""
-    grids = grid_page.load()
-    return draw_grid(palette, grid_page.readme_rows(next(iter(grids.values())))) if grids else None
+    _, rows = front()
+    return draw_grid(palette, rows) if rows else None
 
 
 register()
