@@ -32,9 +32,12 @@ store to memory that another argument sees with another data type is refused.
 
 from __future__ import annotations
 
+import atexit
 import math
+import os
 import random
 import sys
+import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar, copy_context
@@ -584,6 +587,21 @@ def _shape(name: str, shape: Any, limits: tuple[int, int, int]) -> tuple[int, in
     return x, y, z
 
 
+#: Held while a grid runs, and for ever once Python ends: it kills daemon threads where they wait
+#: next, and one that is killed inside a greenlet takes the process with it.
+_turn = threading.RLock()
+atexit.register(lambda: _turn.acquire())
+
+
+def _after_fork() -> None:
+    global _turn
+    _turn = threading.RLock()  # another thread may have held it
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork)
+
+
 def launch(
     function: Callable[..., Any],
     grid: int | tuple[int, ...],
@@ -618,7 +636,7 @@ def launch(
     schedule = schedule or _default_schedule.get() or Schedule()
     # A GPU raises no floating-point exceptions. The setting is part of the context that the
     # threads copy, since a greenlet doesn't inherit the context of its parent.
-    with np.errstate(all="ignore"):
+    with _turn, np.errstate(all="ignore"):
         _Grid(function, grid_shape, block_shape, tuple(args), schedule).run()
 
 
