@@ -21,6 +21,9 @@ class BackendError(RuntimeError):
     """The backend asked for cannot work here; the message says why and what to do."""
 
 
+from gemv import _failures  # noqa: E402 - it words failures as BackendError
+
+
 def _devices() -> int:
     """CUDA devices, as the driver counts them; 0 without one, and where Numba has to be asked.
 
@@ -66,25 +69,45 @@ def probe() -> tuple[str, str]:
 def _probe() -> tuple[str, str]:
     count = _devices()
     if count:
+        problem = _failures.new_numpy() or _too_old()
+        if problem:
+            return "host", f"no usable GPU ({problem})"
         return "cuda", f"{count} CUDA device{'s' if count != 1 else ''}"
     try:
         simulator = _simulator_enabled()
     except Exception as error:
-        return "host", f"numba-cuda cannot be imported ({type(error).__name__}: {error})"
+        words = _failures.new_numpy() or "numba-cuda cannot be imported"
+        return "host", f"{words} ({type(error).__name__}: {' '.join(str(error).split())})"
     if simulator:
         return "simulator", "NUMBA_ENABLE_CUDASIM=1 was set before Numba was imported"
     try:
         from numba import cuda
 
         if not cuda.is_available():
-            problem = getattr(cuda, "cuda_error", lambda: None)()
-            detail = " ".join(str(problem).split()) if problem else "no CUDA device found"
-            return "host", f"no usable GPU ({detail})"
+            return "host", f"no usable GPU ({_failures.no_gpu(cuda.cuda_error())})"
         count = len(cuda.gpus)
+        problem = _failures.new_numpy() or _too_old()
+        if problem:
+            return "host", f"no usable GPU ({problem})"
     except Exception as error:
-        detail = " ".join(str(error).split())
-        return "host", f"no usable GPU ({type(error).__name__}: {detail})"
+        return "host", f"no usable GPU ({_failures.no_gpu(f'{type(error).__name__}: {error}')})"
     return "cuda", f"{count} CUDA device{'s' if count != 1 else ''}"
+
+
+def _too_old() -> str | None:
+    """What is wrong if the driver is of an older major version than CUDA's libraries."""
+    import cuda.bindings
+    from cuda.bindings import driver
+
+    status, supported = driver.cuDriverGetVersion()
+    if int(status) != 0 or supported // 1000 >= int(cuda.bindings.__version__.partition(".")[0]):
+        return None
+    # Asked only now, because it loads one of the libraries, which the bindings may be newer than.
+    from cuda.bindings import nvjitlink
+
+    with _failures.compiling():
+        libraries = nvjitlink.version()[0]
+    return _failures.old_driver(supported, libraries) if supported // 1000 < libraries else None
 
 
 def _validate(name: str, source: str) -> str:
@@ -162,9 +185,12 @@ def engine() -> Any:
     with _lock:
         if name not in _engines:
             if name == "cuda":
-                from gemv._launch import CudaEngine
+                with _failures.loading_driver():
+                    from gemv._launch import CudaEngine
 
                 _engines[name] = CudaEngine()
+                if hasattr(os, "register_at_fork"):
+                    os.register_at_fork(after_in_child=_after_fork)
             elif name == "simulator":
                 from gemv._simulated import SimulatorEngine
 
@@ -172,3 +198,13 @@ def engine() -> Any:
             else:
                 raise BackendError("the host backend has no engine")
         return _engines[name]
+
+
+def _after_fork() -> None:
+    """Let every call of a forked process say why it cannot use the GPU, instead of the driver."""
+    global _lock
+    _lock = threading.Lock()  # another thread may have held it
+    _engines["cuda"] = _failures.Forked()
+    remembered = sys.modules.get("gemv._fast")
+    if remembered is not None:
+        remembered.after_fork()

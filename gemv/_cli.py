@@ -408,8 +408,9 @@ def _probe_numba() -> list[str]:
     if _simulated():
         return ["simulated (NUMBA_ENABLE_CUDASIM is set)"]
     if not cuda.is_available():
-        error = getattr(cuda, "cuda_error", lambda: None)()
-        return [f"not available{f': {_reason(Exception(error))}' if error else ''}"]
+        from gemv import _failures
+
+        return [f"not available: {_failures.no_gpu(cuda.cuda_error())}"]
     runtime = ".".join(map(str, cuda.runtime.get_version()))
     return [f"available, runtime {runtime}"]
 

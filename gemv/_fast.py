@@ -333,6 +333,13 @@ def forget() -> None:
         _expectations.clear()
 
 
+def after_fork() -> None:
+    """Forget all calls in a forked process, where another thread may have held the lock."""
+    global _lock
+    _lock = threading.Lock()
+    forget()
+
+
 def _torch_call(torch: Any) -> Callable[..., Any]:
     tensor, parameter = torch.Tensor, torch.nn.Parameter
     expectations = _expectations

@@ -14,6 +14,7 @@ import itertools
 import os
 import sys
 import threading
+import weakref
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
@@ -23,7 +24,7 @@ from typing import Any
 import numpy as np
 from cuda.bindings import driver
 
-from gemv import _cache, _streams, _trace
+from gemv import _cache, _failures, _streams, _trace
 from gemv._cache import Binary
 from gemv._coefficients import Coefficients, DeviceMemory, Lease, SlotTable
 from gemv._problem import MAX_GRID_X, Device, Problem, ceil_div
@@ -49,14 +50,15 @@ class _Memory:
 
     def __init__(self, size: int, dtype: Any) -> None:
         self.size, self.nbytes = size, size * np.dtype(dtype).itemsize
-        self._pointer = int(_check(driver.cuMemAlloc(self.nbytes)))
-        self.__cuda_array_interface__ = {"data": (self._pointer, False)}
+        pointer = int(_check(driver.cuMemAlloc(self.nbytes)))
+        self.__cuda_array_interface__ = {"data": (pointer, False)}
+        # Not a __del__: when Python ends, the driver may be gone, and frees everything by itself.
+        weakref.finalize(self, _free, pointer).atexit = False
 
-    def __del__(self) -> None:
-        pointer = self.__dict__.pop("_pointer", None)
-        if pointer is not None and not sys.is_finalizing():
-            with _streams.outside_of_captures():
-                driver.cuMemFree(pointer)  # waits for what uses it
+
+def _free(pointer: int) -> None:
+    with _streams.outside_of_captures():
+        driver.cuMemFree(pointer)  # waits for what uses it
 
 
 class _Workspace:
@@ -311,7 +313,14 @@ class CudaEngine:
         """A vector of Numba's on the current device."""
         from numba import cuda
 
-        return cuda.device_array(n, dtype)
+        try:
+            return cuda.device_array(n, dtype)
+        except Exception as error:
+            # Numba's own error says no more than the driver's status.
+            status = getattr(error, "code", None)
+            if not isinstance(status, int):
+                raise
+            raise _streams.failed(int(status)) from error
 
     def clear(self, pointer: int, nbytes: int, stream: int) -> None:
         """Zeros, enqueued."""
@@ -559,7 +568,8 @@ class CudaEngine:
         loaded = self._functions.get(key)
         if loaded is None:
             self._refuse_loading(f"kernel {choice.kernel.name!r}", stream)
-            compiled = _cache.binaries(choice.kernel, choice.spec, device.compute_capability)
+            with _failures.compiling():
+                compiled = _cache.binaries(choice.kernel, choice.spec, device.compute_capability)
             loaded = tuple(_load(binary, choice.spec.dtype) for binary in compiled)
             # Whoever comes second takes what the first one loaded: its symbols have the slots.
             loaded = self._functions.setdefault(key, loaded)
@@ -589,7 +599,8 @@ class CudaEngine:
         loaded = self._functions.get(key)
         if loaded is None:
             self._refuse_loading("the copy of y", stream)
-            binary = _cache.copy(dtype, device.compute_capability)
+            with _failures.compiling():
+                binary = _cache.copy(dtype, device.compute_capability)
             loaded = self._functions[key] = (_load(binary, dtype),)
         return loaded[0]
 

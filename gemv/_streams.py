@@ -16,6 +16,7 @@ from typing import Any
 
 from cuda.bindings import driver
 
+from gemv import _failures
 from gemv._pointers import Memory
 from gemv._problem import Device
 
@@ -49,6 +50,10 @@ class CudaError(RuntimeError):
     """A call of the CUDA driver failed."""
 
 
+class OutOfMemory(CudaError, MemoryError):
+    """The memory of the GPU does not suffice."""
+
+
 def check(answer: tuple) -> Any:
     """The results of a driver call, or a :class:`CudaError` that names the driver's error."""
     status, *results = answer
@@ -61,7 +66,10 @@ def failed(status: int) -> CudaError:
     """The error for a status of the driver."""
     result = driver.CUresult(status)
     text = driver.cuGetErrorString(result)[1]
-    return CudaError(f"{result.name}: {text.decode() if text else 'unknown error'}")
+    said = text.decode() if text else "unknown error"
+    words = [result.name, said, _failures.of_status(result.name)]
+    kind = OutOfMemory if result == driver.CUresult.CUDA_ERROR_OUT_OF_MEMORY else CudaError
+    return kind(": ".join(filter(None, words)))
 
 
 # Devices -------------------------------------------------------------------------------------

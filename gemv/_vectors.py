@@ -17,17 +17,16 @@ if SIMULATOR:
 
     from gemv._simulator import vector_load, vector_store
 
-    def load_vectors(pointer, index, step, count, width, valid=None):
+    def load_vectors(pointer, index, step, count, width):
         return tuple(
             value
             for k in range(count)
-            for value in _vector(pointer, index + k * step, width, valid is None or k < valid)
+            for value in (
+                vector_load(pointer, index + k * step, width)
+                if width > 1
+                else (pointer[index + k * step],)
+            )
         )
-
-    def _vector(pointer, index, width, present):
-        if not present:
-            return (pointer.scalar(0),) * width
-        return vector_load(pointer, index, width) if width > 1 else (pointer[index],)
 
     def load_back(pointer, index, step, count, width):
         return load_vectors(pointer, index, step, count, width)
@@ -39,26 +38,22 @@ if SIMULATOR:
     def is_aligned(pointer, bytes_):
         return (pointer.address + pointer.origin * pointer.itemsize) % bytes_ == 0
 
-    def stream_tile(pointer, starts, index, step, count, width, valid=None):
+    def stream_tile(pointer, starts, index, step, count, width):
         return tuple(
             value
             for start in starts
-            for value in load_vectors(pointer, start + index, step, count, width, valid)
+            for value in load_vectors(pointer, start + index, step, count, width)
         )
 
     def row_starts(first, step, last, stride, rows):
         return tuple(min(first + r * step, last) * stride for r in range(rows))
 
-    def gather(pointer, index, step, count, increment, width, valid=None):
+    def gather(pointer, index, step, count, increment, width):
         return tuple(
             pointer[(index + k * step + lane) * increment]
-            if valid is None or k < valid
-            else pointer.scalar(0)
             for k in range(count)
             for lane in range(width)
         )
-
-    load_some, stream_some, gather_some = load_vectors, stream_tile, gather
 
     def zeros(zero, count):
         return (zero,) * count
@@ -142,30 +137,21 @@ else:
     _KEEP = "ld.global.nc"
     _PLAIN = "ld.global"
 
-    def _load(context, builder, element, address, width, instruction, present=None):
-        """`width` neighbouring elements at `address` as values, by one load instruction.
-
-        Where the bit `present` is 0 they are zeros, and nothing is loaded.
-        """
+    def _load(context, builder, element, address, width, instruction):
+        """`width` neighbouring elements at `address` as values, by one load instruction."""
         letter, suffix, llvm = _KINDS[_real(element)]
         pair = isinstance(element, types.Complex)
         lanes = width * (2 if pair else 1)
-        registers = [f"${k}" for k in range(lanes)]
-        many = f".v{lanes}" if lanes > 1 else ""
-        target = f"{{{', '.join(registers)}}}" if lanes > 1 else registers[0]
-        text = f"{instruction}{many}.{suffix} {target}, [${lanes}];"
-        inputs, kinds = [address], "l"
-        if present is not None:
-            inputs, kinds = [address, builder.zext(present, ir.IntType(32))], "l,r"
-            nothing = "0d0000000000000000" if letter == "d" else "0f00000000"
-            zeros = " ".join(f"mov.{suffix} {register}, {nothing};" for register in registers)
-            text = f"{{ .reg .pred p; setp.ne.u32 p, ${lanes + 1}, 0; {zeros} @p {text} }}"
-        result = llvm if lanes == 1 else ir.LiteralStructType([llvm] * lanes)
-        function = ir.FunctionType(result, [each.type for each in inputs])
-        asm = ir.InlineAsm(function, text, ",".join([f"={letter}"] * lanes + [kinds]))
-        loaded = builder.call(asm, inputs)
-        reals = [loaded]
-        if lanes > 1:
+        if lanes == 1:
+            function = ir.FunctionType(llvm, [address.type])
+            asm = ir.InlineAsm(function, f"{instruction}.{suffix} $0, [$1];", f"={letter},l")
+            reals = [builder.call(asm, [address])]
+        else:
+            function = ir.FunctionType(ir.LiteralStructType([llvm] * lanes), [address.type])
+            registers = ", ".join(f"${k}" for k in range(lanes))
+            text = f"{instruction}.v{lanes}.{suffix} {{{registers}}}, [${lanes}];"
+            asm = ir.InlineAsm(function, text, ",".join([f"={letter}"] * lanes) + ",l")
+            loaded = builder.call(asm, [address])
             reals = [builder.extract_value(loaded, k) for k in range(lanes)]
         if not pair:
             return reals
@@ -180,37 +166,15 @@ else:
     def _integer(value):
         return ir.Constant(ir.IntType(64), value)
 
-    def _present(builder, k, valid=None):
-        """Whether vector `k` is one of the first `valid`; None, for yes, without such a limit."""
-        return None if valid is None else builder.icmp_signed("<", _integer(k), valid)
-
-    def _vectors(context, builder, element, base, start, step, shape, instruction, valid=None):
-        """Vectors `step` elements apart, (count, width) in shape; the first `valid` are loaded."""
-        count, width = shape
+    def _vectors(context, builder, element, base, start, step, count, width, instruction):
+        """`count` vectors, `step` elements apart; a constant step ends in the instruction."""
         values, at = [], start
         for k in range(count):
             # One step at a time: multiples of a step would be kept in registers, two for each.
             at = builder.add(at, step) if k else at
-            address, present = builder.gep(base, [at]), _present(builder, k, valid)
-            values += _load(context, builder, element, address, width, instruction, present)
+            address = builder.gep(base, [at])
+            values += _load(context, builder, element, address, width, instruction)
         return values
-
-    def _loading(pointer, count, width, instruction, *limit):
-        """Signature and code of a function that loads vectors; `limit` is the type of ``valid``."""
-        known = _literal(count, width)
-        if known is None:
-            return None
-        element = pointer.dtype
-        result = types.UniTuple(element, known[0] * known[1])
-
-        def codegen(context, builder, signature, arguments):
-            base, index, step, _, _, *valid = arguments
-            values = _vectors(
-                context, builder, element, base, index, step, known, instruction, *valid
-            )
-            return context.make_tuple(builder, result, values)
-
-        return result(pointer, types.int64, types.int64, count, width, *limit), codegen
 
     @intrinsic
     def load_vectors(typingctx, pointer, index, step, count, width):
@@ -219,17 +183,36 @@ else:
         All loads are independent, so they are in flight together. `count` and `width` are
         compile-time constants; a vector's address must be a multiple of its size.
         """
-        return _loading(pointer, count, width, _KEEP)
+        known = _literal(count, width)
+        if known is None:
+            return None
+        count_, width_ = known
+        element = pointer.dtype
+        result = types.UniTuple(element, count_ * width_)
 
-    @intrinsic
-    def load_some(typingctx, pointer, index, step, count, width, valid):
-        """The same for the first `valid` vectors; the others are zeros, and nothing is loaded."""
-        return _loading(pointer, count, width, _KEEP, types.int64)
+        def codegen(context, builder, signature, arguments):
+            base, index, step = arguments[:3]
+            values = _vectors(context, builder, element, base, index, step, count_, width_, _KEEP)
+            return context.make_tuple(builder, result, values)
+
+        return result(pointer, types.int64, types.int64, count, width), codegen
 
     @intrinsic
     def load_back(typingctx, pointer, index, step, count, width):
         """What :func:`load_vectors` gives, for memory that the kernel also writes: y."""
-        return _loading(pointer, count, width, _PLAIN)
+        known = _literal(count, width)
+        if known is None:
+            return None
+        count_, width_ = known
+        element = pointer.dtype
+        result = types.UniTuple(element, count_ * width_)
+
+        def codegen(context, builder, signature, arguments):
+            base, index, step = arguments[:3]
+            values = _vectors(context, builder, element, base, index, step, count_, width_, _PLAIN)
+            return context.make_tuple(builder, result, values)
+
+        return result(pointer, types.int64, types.int64, count, width), codegen
 
     @intrinsic
     def store_vectors(typingctx, pointer, index, step, values, width):
@@ -289,38 +272,31 @@ else:
 
         return types.boolean(pointer, bytes_), codegen
 
-    def _streaming(pointer, starts, count, width, *limit):
-        known = _literal(count, width)
-        if known is None:
-            return None
-        element = pointer.dtype
-        result = types.UniTuple(element, starts.count * known[0] * known[1])
-        instruction = _STREAM if known[1] * element.bitwidth >= 8 * LOAD_BYTES else _AGAIN
-
-        def codegen(context, builder, signature, arguments):
-            base, starts_, index, step, _, _, *valid = arguments
-            values = []
-            for row in range(starts.count):
-                start = builder.add(builder.extract_value(starts_, row), index)
-                values += _vectors(
-                    context, builder, element, base, start, step, known, instruction, *valid
-                )
-            return context.make_tuple(builder, result, values)
-
-        return result(pointer, starts, types.int64, types.int64, count, width, *limit), codegen
-
     @intrinsic
     def stream_tile(typingctx, pointer, starts, index, step, count, width):
         """Load a tile of A: for each of `starts`, the vectors of ``load_vectors`` from there on.
 
         The tuple is flat, rows outermost. The loads do not settle in L1: A is read once.
         """
-        return _streaming(pointer, starts, count, width)
+        known = _literal(count, width)
+        if known is None:
+            return None
+        count_, width_ = known
+        element = pointer.dtype
+        result = types.UniTuple(element, starts.count * count_ * width_)
+        instruction = _STREAM if width_ * element.bitwidth >= 8 * LOAD_BYTES else _AGAIN
 
-    @intrinsic
-    def stream_some(typingctx, pointer, starts, index, step, count, width, valid):
-        """The same for the first `valid` vectors of each row; the others are zeros."""
-        return _streaming(pointer, starts, count, width, types.int64)
+        def codegen(context, builder, signature, arguments):
+            base, starts_, index, step = arguments[:4]
+            values = []
+            for row in range(starts.count):
+                start = builder.add(builder.extract_value(starts_, row), index)
+                values += _vectors(
+                    context, builder, element, base, start, step, count_, width_, instruction
+                )
+            return context.make_tuple(builder, result, values)
+
+        return result(pointer, starts, types.int64, types.int64, count, width), codegen
 
     @intrinsic
     def row_starts(typingctx, first, step, last, stride, rows):
@@ -345,34 +321,6 @@ else:
         sizes = (types.int64,) * 4
         return result(*sizes, rows), codegen
 
-    def _gathering(pointer, count, width, *limit):
-        known = _literal(count, width)
-        if known is None:
-            return None
-        count_, width_ = known
-        element = pointer.dtype
-        result = types.UniTuple(element, count_ * width_)
-
-        def codegen(context, builder, signature, arguments):
-            base, index, step, _, increment, _, *valid = arguments
-            values = []
-            first = start = builder.mul(index, increment)
-            far = builder.mul(step, increment)
-            nothing = context.get_constant_generic(builder, element, 0)
-            for k in range(count_):
-                start = builder.add(start, far) if k else start
-                present = _present(builder, k, *valid)
-                # A group that is not wanted reads the first one again, which is in the cache.
-                at = builder.select(present, start, first) if valid else start
-                for lane in range(width_):
-                    at = builder.add(at, increment) if lane else at
-                    value = context.unpack_value(builder, element, builder.gep(base, [at]))
-                    values.append(builder.select(present, value, nothing) if valid else value)
-            return context.make_tuple(builder, result, values)
-
-        sizes = types.int64, types.int64, count, types.int64, width
-        return result(pointer, *sizes, *limit), codegen
-
     @intrinsic
     def gather(typingctx, pointer, index, step, count, increment, width):
         """`count` groups of `width` elements, `increment` apart, one load each: a flat tuple.
@@ -380,12 +328,27 @@ else:
         Element l of group k is ``pointer[(index + k*step + l) * increment]``: what
         :func:`load_vectors` gives, for memory without unit stride or alignment.
         """
-        return _gathering(pointer, count, width)
+        known = _literal(count, width)
+        if known is None:
+            return None
+        count_, width_ = known
+        element = pointer.dtype
+        result = types.UniTuple(element, count_ * width_)
+        signature = result(pointer, types.int64, types.int64, count, types.int64, width)
 
-    @intrinsic
-    def gather_some(typingctx, pointer, index, step, count, increment, width, valid):
-        """The same for the first `valid` groups, at least one; the others are zeros."""
-        return _gathering(pointer, count, width, types.int64)
+        def codegen(context, builder, signature, arguments):
+            base, index, step, _, increment = arguments[:5]
+            values = []
+            start, far = builder.mul(index, increment), builder.mul(step, increment)
+            for k in range(count_):
+                start = builder.add(start, far) if k else start
+                at = start
+                for lane in range(width_):
+                    at = builder.add(at, increment) if lane else at
+                    values.append(context.unpack_value(builder, element, builder.gep(base, [at])))
+            return context.make_tuple(builder, result, values)
+
+        return signature, codegen
 
     @intrinsic
     def zeros(typingctx, zero, count):
@@ -598,16 +561,13 @@ __all__ = [
     "butterfly",
     "fold",
     "gather",
-    "gather_some",
     "is_aligned",
     "load_back",
-    "load_some",
     "load_vectors",
     "multiply_add",
     "put_pieces",
     "row_starts",
     "store_vectors",
-    "stream_some",
     "stream_tile",
     "zeros",
 ]

@@ -203,35 +203,6 @@ def split_columns(
     return ceil_div(cols, cols_per_split), cols_per_split
 
 
-def number_of_splits(tiles: int, passes: int, device: Device, knobs: Mapping[str, int]) -> int:
-    """How many blocks share the columns of a tile, for the kernels of wide loads.
-
-    Enough for BLOCKS_PER_SM blocks on each multiprocessor, if the knob says so; with 0 just one,
-    unless the last wave of blocks would leave too many multiprocessors idle. `passes` is how often
-    a block that has all columns goes through its loop.
-    """
-    if knobs["BLOCKS_PER_SM"]:
-        wanted = device.multiprocessors * knobs["BLOCKS_PER_SM"] // tiles
-        return max(1, min(wanted, passes, MAX_GRID_Y))
-    return fill_waves(tiles, device.multiprocessors * knobs["MIN_BLOCKS"], passes // 4)
-
-
-def fill_waves(tiles: int, resident: int, most: int) -> int:
-    """How many splits, `most` at the most, leave the fewest multiprocessors idle at the end.
-
-    `resident` blocks run at a time. With 157 tiles for 132 places the second wave would be nearly
-    empty, and with three splits of each four waves are nearly full. A split has its price, the last
-    block's work, so there must be something to win.
-    """
-
-    def cost(splits: int) -> float:
-        blocks = tiles * splits
-        price = 0.04 + 0.01 * splits if splits > 1 else 0.0
-        return ceil_div(blocks, resident) * resident / blocks + price
-
-    return min(range(1, max(1, min(most, 8)) + 1), key=cost)
-
-
 def loads_for_one(width: int, itemsize: int) -> int:
     """Loads of `width` elements that move as many bytes as one of the widest: 1, 2 or 4."""
     return max(1, LOAD_BYTES // (width * itemsize))

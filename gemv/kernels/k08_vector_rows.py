@@ -56,21 +56,18 @@ import numpy as np
 from numba import cuda
 
 from gemv._intrinsics import atomic_inc
-from gemv._problem import MAX_GRID_X, Geometry, Launch, ceil_div
+from gemv._problem import MAX_GRID_X, MAX_GRID_Y, Geometry, Launch, ceil_div
 from gemv._vectors import (
     butterfly,
     fold,
     gather,
-    gather_some,
-    load_some,
     load_vectors,
     multiply_add,
     row_starts,
-    stream_some,
     stream_tile,
     zeros,
 )
-from gemv.kernels._base import Kernel, attach, loads_for_one, number_of_splits, update
+from gemv.kernels._base import Kernel, attach, loads_for_one, update
 
 #: Partial sums that a thread of the last block has on their way at a time.
 BATCH = 4
@@ -84,7 +81,6 @@ def build(spec):
     LANES, ROWS = spec["LANES"], spec["ROWS"]
     # As many bytes in flight when alignment makes the loads narrower.
     VECTORS = spec["VECTORS"] * loads_for_one(WIDTH, spec.dtype.itemsize)
-    FEWER = VECTORS - 1
     THREADS = max(LANES, spec["THREADS_PER_BLOCK"])
     GROUPS = THREADS // LANES
     TILE_ROWS = GROUPS * ROWS
@@ -127,15 +123,14 @@ def build(spec):
                 factors = gather(x, j, STEP, VECTORS, incx, WIDTH)
             total = multiply_add(total, values, factors, CONJUGATE)
             j += VECTORS * STEP
-        if VECTORS > 1 and j + WIDTH <= end:  # fewer than VECTORS are left: at once, too
-            rest = (end - WIDTH - j) // STEP + 1
-            values = stream_some(a, starts, j, STEP, FEWER, WIDTH, rest)
+        while j + WIDTH <= end:
+            values = stream_tile(a, starts, j, STEP, 1, WIDTH)
             if WIDE_X:
-                factors = load_some(x, j, STEP, FEWER, WIDTH, rest)
+                factors = load_vectors(x, j, STEP, 1, WIDTH)
             else:
-                factors = gather_some(x, j, STEP, FEWER, incx, WIDTH, rest)
+                factors = gather(x, j, STEP, 1, incx, WIDTH)
             total = multiply_add(total, values, factors, CONJUGATE)
-            j += rest * STEP
+            j += STEP
         while j < end:  # the columns behind the last whole vector: one lane has them
             values = stream_tile(a, starts, j, 1, 1, 1)
             total = multiply_add(total, values, gather(x, j, 1, 1, incx, 1), CONJUGATE)
@@ -232,7 +227,8 @@ def geometry(problem, device, knobs):
     # One pass of a group; a split is a whole number of them, so that vectors stay aligned.
     width = problem.widths[0]
     step = lanes * width * knobs["VECTORS"] * loads_for_one(width, problem.dtype.itemsize)
-    splits = number_of_splits(tiles, problem.cols // step, device, knobs)
+    wanted = ceil_div(device.multiprocessors * knobs["BLOCKS_PER_SM"], tiles)
+    splits = max(1, min(wanted, problem.cols // step, MAX_GRID_Y))
     cols_per_split = ceil_div(ceil_div(problem.cols, splits), step) * step
     splits = ceil_div(problem.cols, cols_per_split)
     return Geometry(

@@ -57,20 +57,18 @@ import numpy as np
 from numba import cuda
 
 from gemv._intrinsics import atomic_inc
-from gemv._problem import MAX_GRID_X, Geometry, Launch, ceil_div
+from gemv._problem import MAX_GRID_X, MAX_GRID_Y, Geometry, Launch, ceil_div
 from gemv._vectors import (
     axpy_add,
     butterfly,
     fold,
     gather,
-    gather_some,
     put_pieces,
     row_starts,
-    stream_some,
     stream_tile,
     zeros,
 )
-from gemv.kernels._base import Kernel, attach, loads_for_one, number_of_splits, update
+from gemv.kernels._base import Kernel, attach, loads_for_one, update
 
 #: Partial sums that a thread of the last block has on their way at a time.
 BATCH = 8
@@ -95,7 +93,6 @@ def build(spec):
     CONJUGATE = int(spec.conj)
     WIDTH = spec.widths[0]
     COLUMNS = spec["COLUMNS"]
-    FEWER = COLUMNS - 1
     LANES, PIECES = lanes_and_pieces(dict(spec.knobs), WIDTH, spec.dtype.itemsize)
     THREADS = max(LANES, spec["THREADS_PER_BLOCK"])
     WARPS = THREADS // 32
@@ -140,11 +137,11 @@ def build(spec):
                 factors = gather(x, j, GROUPS, COLUMNS, incx, 1)
                 total = axpy_add(total, values, factors, WIDTH, CONJUGATE)
                 j += COLUMNS * GROUPS
-            if COLUMNS > 1 and j < end:  # fewer than COLUMNS are left: at once, too
-                rest = (end - 1 - j) // GROUPS + 1
-                values = stream_some(a, pieces, j * col_stride, step, FEWER, WIDTH, rest)
-                factors = gather_some(x, j, GROUPS, FEWER, incx, 1, rest)
+            while j < end:
+                values = stream_tile(a, pieces, j * col_stride, step, 1, WIDTH)
+                factors = gather(x, j, GROUPS, 1, incx, 1)
                 total = axpy_add(total, values, factors, WIDTH, CONJUGATE)
+                j += GROUPS
         if LANES < 32:
             total = butterfly(total, 32, LANES)
             if tid % 32 < LANES:
@@ -231,7 +228,8 @@ def geometry(problem, device, knobs):
     tiles = ceil_div(problem.rows, lanes * width * pieces)
     # One pass of a block over the columns.
     step = threads // lanes * knobs["COLUMNS"]
-    splits = number_of_splits(tiles, problem.cols // step, device, knobs)
+    wanted = device.multiprocessors * knobs["BLOCKS_PER_SM"] // tiles
+    splits = max(1, min(wanted, problem.cols // step, MAX_GRID_Y))
     cols_per_split = ceil_div(ceil_div(problem.cols, splits), step) * step
     splits = ceil_div(problem.cols, cols_per_split)
     return Geometry(

@@ -45,12 +45,10 @@ from gemv._problem import MAX_GRID_X, Geometry, Launch, ceil_div
 from gemv._vectors import (
     axpy_add,
     gather,
-    gather_some,
     is_aligned,
     load_back,
     row_starts,
     store_vectors,
-    stream_some,
     stream_tile,
     zeros,
 )
@@ -67,7 +65,6 @@ def build(spec):
     CONJUGATE = int(spec.conj)
     WIDTH = spec.widths[0]
     COLUMNS = spec["COLUMNS"]
-    FEWER = COLUMNS - 1
     PIECES = pieces_of_a_thread(dict(spec.knobs), WIDTH, spec.dtype.itemsize)
     THREADS = spec["THREADS_PER_BLOCK"]
     PIECE_ROWS = THREADS * WIDTH
@@ -93,12 +90,10 @@ def build(spec):
                 factors = gather(x, j, 1, COLUMNS, incx, 1)
                 total = axpy_add(total, values, factors, WIDTH, CONJUGATE)
                 j += COLUMNS
-            if COLUMNS > 1 and j < cols:  # fewer than COLUMNS are left: at once, too
-                values = stream_some(
-                    a, pieces, j * col_stride, col_stride, FEWER, WIDTH, cols - j
-                )
-                factors = gather_some(x, j, 1, FEWER, incx, 1, cols - j)
-                total = axpy_add(total, values, factors, WIDTH, CONJUGATE)
+            while j < cols:
+                values = stream_tile(a, pieces, j * col_stride, col_stride, 1, WIDTH)
+                total = axpy_add(total, values, gather(x, j, 1, 1, incx, 1), WIDTH, CONJUGATE)
+                j += 1
         if incy == 1 and first + PIECES * PIECE_ROWS <= rows and is_aligned(y, VECTOR_BYTES):
             if beta == 0:
                 store_vectors(y, mine, PIECE_ROWS, scaled_all(alpha, total), WIDTH)
