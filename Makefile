@@ -16,13 +16,13 @@ MACHINE ?= gpu
 
 BIN := $(VENV)/bin
 
-.PHONY: help demo test lint types dev docs bench bench-publish bench-compare bench-smoke ladder grid tune table clean
+.PHONY: help demo test lint types dev docs bench bench-publish bench-compare bench-smoke ladder grid tune table soak clean
 
 help:
 	@echo "make demo   install, then gemv on sample files and the ladder of kernels"
 	@echo "make test   install, then the whole test suite"
 	@echo "make docs   the course and the user guide, in docs/_build/html/index.html"
-	@echo "make lint | types | bench | bench-publish | bench-compare | bench-smoke | ladder | grid | tune | table | clean"
+	@echo "make lint | types | bench | bench-publish | bench-compare | bench-smoke | ladder | grid | tune | table | soak | clean"
 
 $(VENV)/bin/python:
 	@test -n "$(PYTHON)" || { echo "gemv needs Python 3.11 or newer: make PYTHON=/path/to/python" >&2; exit 1; }
@@ -123,6 +123,11 @@ table: $(DRAW)
 	$(BIN)/python benchmarks/ladder_table.py --write
 	$(BIN)/python benchmarks/grid_page.py --write
 	$(BIN)/python benchmarks/constants_page.py --write
+
+# a million calls of many kinds under load, compared bit for bit; goes on where it stopped
+soak: $(TEST)
+	@mkdir -p build
+	$(BIN)/python tests/soak.py --state build/soak.json $(ARGS)
 
 clean:
 	rm -rf $(VENV) .asv asv.local.conf.json build dist .hypothesis .mypy_cache .pytest_cache .ruff_cache

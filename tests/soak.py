@@ -1,0 +1,412 @@
+"""Many calls from many threads on many streams, each result compared bit for bit.
+
+    python tests/soak.py --calls 1000000 --seconds 600 --state soak.json
+
+Every result must have the bits that the same product had when it was made alone, before the load
+began, and those are held against a reference in wider precision. Calls are made in batches: of one
+product, on one stream, in one of several ways (a call, a call that makes y, a plan, a replayed
+graph), with two copies of A at two addresses and two sets of x, alpha and beta that alternate, so
+that a sum left over from the call before would be seen.
+
+The run is bounded in calls and in time. It keeps a file of how far it came, and goes on from there:
+status 0 is a finished run without a fault, 1 a fault, 3 a run that time or Ctrl-C has ended.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import json
+import os
+import sys
+import threading
+import time
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+
+import numpy as np
+
+import gemv
+from gemv._problem import DTYPES
+from gemv._reference import error_in_bounds, reference
+
+#: m, n, trans, order, kernel: every access of the table, columns split over blocks, two launches.
+SHAPES = [
+    (64, 64, 0, "C", None),
+    (257, 1025, 0, "C", None),
+    (1000, 1000, 1, "C", None),
+    (3, 100_000, 0, "C", None),
+    (20_000, 5, 0, "C", None),
+    (5, 20_000, 1, "C", None),
+    (300, 700, 2, "F", None),
+    (1, 50_000, 0, "F", None),
+    (33, 5_000, 0, "C", "last_block"),
+    (100, 3_000, 1, "C", "coalesced"),
+]
+#: Small enough for a thread of a block to be simulated one after the other.
+SHAPES_SIMULATED = [
+    (5, 9, 0, "C", None),
+    (3, 70, 0, "C", None),
+    (9, 4, 1, "F", None),
+    (6, 40, 0, "C", "last_block"),
+]
+FACTORS = ((1.0, 0.0), (-2.5, 0.5))
+MODES = ("call", "new", "plan", "graph")
+#: Bytes that a steady run may take more after its first tenth.
+HOST_SLACK, DEVICE_SLACK = 16 << 20, 32 << 20
+
+
+class NumbaArrays:
+    """Numba's device arrays, simulated or not; the stream is named in each call."""
+
+    graphs = False
+
+    def __init__(self):
+        from numba import cuda
+
+        self.cuda = cuda
+        self.array = cuda.to_device
+        self.synchronize = cuda.synchronize
+
+    def stream(self):
+        return self.cuda.stream() if gemv.backend() == "cuda" else None
+
+    def on(self, stream):
+        return contextlib.nullcontext()
+
+    def named(self, stream):
+        return {} if stream is None else {"stream": stream}
+
+    def rows(self, batch):
+        return [batch[i] for i in range(batch.shape[0])]
+
+    def fill(self, batch, y0, stream):
+        # from memory that is not pinned: returns when it is done
+        batch.copy_to_device(np.ascontiguousarray(np.broadcast_to(y0, batch.shape)))
+
+    def host(self, batch, stream):
+        if stream is not None:
+            stream.synchronize()
+        return batch.copy_to_host()
+
+
+class TorchArrays:
+    """PyTorch's tensors; the current stream decides."""
+
+    graphs = True
+
+    def __init__(self):
+        import torch
+
+        self.torch = torch
+        self.synchronize = torch.cuda.synchronize
+
+    def array(self, host):
+        # the strides of a column-major A stay as they are
+        made = self.torch.empty_strided(
+            host.shape, [s // host.itemsize for s in host.strides],
+            dtype=self.torch.from_numpy(host[:0].copy()).dtype, device="cuda",
+        )  # fmt: skip
+        made.copy_(self.torch.from_numpy(host))
+        return made
+
+    def stream(self):
+        return self.torch.cuda.Stream()
+
+    def on(self, stream):
+        return self.torch.cuda.stream(stream)
+
+    def named(self, stream):
+        return {}
+
+    def rows(self, batch):
+        return list(batch)
+
+    def fill(self, batch, y0, stream):
+        batch.copy_(y0)  # as many times as there are rows
+
+    def host(self, batch, stream):
+        return batch.cpu().numpy()
+
+
+def library():
+    """PyTorch where it is installed and there is a GPU, else Numba."""
+    if gemv.backend() == "cuda":
+        with contextlib.suppress(ImportError):
+            return TorchArrays()
+    return NumbaArrays()
+
+
+class Case:
+    """One product: operands on the device and the bits of its results."""
+
+    def __init__(self, arrays, prefix, m, n, trans, order, kernel):
+        dtype = DTYPES[prefix]
+        self.name = f"{prefix}gemv {m} x {n} {'NTC'[trans]} {order} {kernel or 'selected'}"
+        self.options = {"trans": trans, "kernel": kernel}
+        rng = np.random.default_rng([m, n, trans, ord(prefix)])
+
+        def random(*shape):
+            values = rng.standard_normal(shape)
+            if dtype.kind == "c":
+                values = values + 1j * rng.standard_normal(shape)
+            return values.astype(dtype)
+
+        a = np.asarray(random(m, n), order=order)
+        self.rows, cols = (n, m) if trans else (m, n)
+        xs, self.y0_host = [random(cols) for _ in FACTORS], random(self.rows)
+        # All are kept, so no two are at one address; both copies begin at a multiple of 256 bytes.
+        self.a = [arrays.array(a) for _ in range(2)]
+        self.x = [arrays.array(x) for x in xs]
+        self.y0 = self.y0_host if isinstance(arrays, NumbaArrays) else arrays.array(self.y0_host)
+        self.expected = []
+        op_a = (a, a.T, a.conj().T)[trans]
+        for x, on_device, (alpha, beta) in zip(xs, self.x, FACTORS, strict=True):
+            y = arrays.array(self.y0_host)
+            self.product(self.a[0], on_device, alpha, beta, y)
+            arrays.synchronize()
+            got = arrays.host(y, None)
+            exact, magnitude = reference(alpha, op_a, x, beta, self.y0_host)
+            error = error_in_bounds(got, exact, magnitude, cols)
+            if not error <= 1:
+                raise ArithmeticError(f"{self.name}: error is {error} bounds, without any load")
+            self.expected.append(got)
+        self.expected = np.array(self.expected)
+
+    def product(self, a, x, alpha, beta, y, **named):
+        """``y := alpha*op(a)*x + beta*y``."""
+        return gemv.gemv(alpha, a, x, beta, y, overwrite_y=1, **self.options, **named)
+
+
+class Batch:
+    """What one thread needs to make many calls of one case: rows of results, plans, a graph."""
+
+    def __init__(self, arrays, case, size, rng, streams):
+        self.arrays, self.case, self.size = arrays, case, size
+        self.results = arrays.array(np.zeros((size, case.rows), case.y0_host.dtype))
+        self.rows = arrays.rows(self.results)
+        # Of plans and graphs these are fixed when they are made.
+        self.variants = np.arange(size) % 2
+        self.copies = rng.integers(0, 2, size)
+        self.plans = [
+            gemv.plan(case.a[c], case.x[v], y, **case.options)
+            for c, v, y in zip(self.copies, self.variants, self.rows, strict=True)
+        ]
+        self.graph = None
+        if arrays.graphs:
+            case.product(case.a[0], case.x[0], 1.0, 0.0, self.rows[0])
+            arrays.synchronize()
+            self.graph = arrays.torch.cuda.CUDAGraph()
+            with arrays.torch.cuda.graph(self.graph, stream=streams[0]):
+                self._calls(self.variants, self.copies, {})
+
+    def _calls(self, variants, copies, named):
+        case = self.case
+        for v, c, y in zip(variants, copies, self.rows, strict=True):
+            case.product(case.a[c], case.x[v], *FACTORS[v], y, **named)
+
+    def run(self, mode, stream, rng):
+        """Make the calls; indices of results with other bits than expected."""
+        case, arrays = self.case, self.arrays
+        variants, copies = self.variants, self.copies
+        named = arrays.named(stream)
+        with arrays.on(stream):
+            arrays.fill(self.results, case.y0, stream)
+            if mode == "new":
+                variants = np.zeros(self.size, int)
+                made = [
+                    gemv.gemv(1.0, case.a[c], case.x[0], **case.options, **named) for c in copies
+                ]
+                got = np.array([arrays.host(y, stream) for y in made])
+            else:
+                if mode == "call":
+                    # 0 and 1 in turn, from either
+                    variants = (self.variants + rng.integers(2)) % 2
+                    copies = rng.integers(0, 2, self.size)
+                    self._calls(variants, copies, named)
+                elif mode == "plan":
+                    for plan, v in zip(self.plans, variants, strict=True):
+                        plan(*FACTORS[v], **named)
+                else:
+                    self.graph.replay()
+                got = arrays.host(self.results, stream)
+        wanted = case.expected[variants]
+        if got.tobytes() == wanted.tobytes():
+            return []
+        return [i for i in range(self.size) if got[i].tobytes() != wanted[i].tobytes()]
+
+
+@dataclass
+class Progress:
+    """How far a run has come; what the file keeps."""
+
+    seed: int = 0
+    calls: int = 0
+    seconds: float = 0.0
+    modes: dict = field(default_factory=dict)
+    faults: list = field(default_factory=list)
+    host_growth: int = 0
+    device_growth: int = 0
+
+    def save(self, path):
+        if path is not None:
+            partial = path.with_suffix(".partial")
+            partial.write_text(json.dumps(asdict(self), indent=1) + "\n", encoding="utf-8")
+            os.replace(partial, path)
+
+
+def memory():
+    """Bytes of this process in host memory (Linux), and in use on the device."""
+    host = device = 0
+    with contextlib.suppress(OSError):
+        pages = int(Path("/proc/self/statm").read_text(encoding="ascii").split()[1])
+        host = pages * os.sysconf("SC_PAGE_SIZE")
+    if gemv.backend() == "cuda":
+        from numba import cuda
+
+        free, total = cuda.current_context().get_memory_info()
+        device = total - free
+    return host, device
+
+
+class Soak:
+    """Threads that work until there are enough calls, too many faults, or no more time."""
+
+    MAX_FAULTS = 10
+
+    def __init__(self, progress, *, calls, seconds, threads, batch, state=None):
+        self.progress, self.calls, self.state = progress, calls, state
+        self.seconds = seconds
+        self.lock, self.stop = threading.Lock(), threading.Event()
+        self.ready = threading.Barrier(threads + 1)
+        self.arrays = library()
+        simulated = gemv.backend() != "cuda"
+        shapes = SHAPES_SIMULATED if simulated else SHAPES
+        self.cases = [Case(self.arrays, p, *shape) for p in DTYPES for shape in shapes]
+        self.threads = [
+            threading.Thread(target=self._guarded, args=(number, batch), daemon=True)
+            for number in range(threads)
+        ]
+        # One after the other: capturing a graph is nothing to do beside other threads' calls.
+        self.batches = []
+        for number in range(threads):
+            rng = np.random.default_rng([progress.seed, number])
+            streams = [self.arrays.stream() for _ in range(2)]
+            # Each thread has a part of the cases, each case two threads of eight.
+            mine = [c for k, c in enumerate(self.cases) if (k + number) % 4 == 0 or threads < 4]
+            self.batches.append(
+                (streams, [Batch(self.arrays, case, batch, rng, streams) for case in mine])
+            )
+        self.arrays.synchronize()
+
+    def _guarded(self, number, batch):
+        try:
+            self._work(number, batch)
+        except BaseException as error:
+            self._fault(f"thread {number}: {type(error).__name__}: {error}")
+            self.ready.abort()
+            self.stop.set()
+
+    def _fault(self, text):
+        with self.lock:
+            self.progress.faults.append(text)
+            if len(self.progress.faults) >= self.MAX_FAULTS:
+                self.stop.set()
+
+    def _work(self, number, size):
+        rng = np.random.default_rng([self.progress.seed, self.progress.calls, number])
+        streams, batches = self.batches[number]
+        # None is the default stream, which the threads share.
+        streams = [*streams, None]
+        modes = [mode for mode in MODES if self.arrays.graphs or mode != "graph"]
+        self.ready.wait()
+        while not self.stop.is_set():
+            batch = batches[rng.integers(len(batches))]
+            mode = modes[rng.integers(len(modes))]
+            stream = streams[rng.integers(len(streams))]
+            for i in batch.run(mode, stream, rng):
+                self._fault(f"{batch.case.name}: other bits ({mode}, row {i}, thread {number})")
+            with self.lock:
+                self.progress.calls += size
+                self.progress.modes[mode] = self.progress.modes.get(mode, 0) + size
+                if self.progress.calls >= self.calls:
+                    self.stop.set()
+
+    def run(self, report=lambda line: None):
+        """Status of the run, as the command exits with."""
+        progress, begun = self.progress, time.monotonic()
+        deadline = begun + self.seconds
+        before, first = progress.seconds, progress.calls
+        warm = None
+        for thread in self.threads:
+            thread.start()
+        interrupted = False
+        try:
+            with contextlib.suppress(threading.BrokenBarrierError):
+                self.ready.wait()
+            while not self.stop.wait(1.0) and time.monotonic() < deadline:
+                progress.seconds = before + time.monotonic() - begun
+                if warm is None and progress.calls - first >= (self.calls - first) / 10:
+                    warm = memory()
+                with self.lock:
+                    progress.save(self.state)
+                report(f"{progress.calls} calls, {progress.seconds:.0f} s")
+        except KeyboardInterrupt:
+            interrupted = True
+        self.stop.set()
+        for thread in self.threads:
+            thread.join()
+        self.arrays.synchronize()
+        progress.seconds = before + time.monotonic() - begun
+        if warm is not None:
+            now = memory()
+            progress.host_growth, progress.device_growth = now[0] - warm[0], now[1] - warm[1]
+            for place, grown, slack in (
+                ("host", progress.host_growth, HOST_SLACK),
+                ("device", progress.device_growth, DEVICE_SLACK),
+            ):
+                if grown > slack:
+                    progress.faults.append(f"{grown} bytes more {place} memory than at one tenth")
+        progress.save(self.state)
+        if progress.faults:
+            return 1
+        return 3 if interrupted or progress.calls < self.calls else 0
+
+
+def main(argv=None):
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("--calls", type=int, default=1_000_000, help="in all, with earlier runs")
+    parser.add_argument("--seconds", type=float, default=600.0, help="at most, of this run")
+    parser.add_argument("--threads", type=int, default=8)
+    parser.add_argument("--batch", type=int, default=32, help="calls between two comparisons")
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--state", type=Path, help="file to keep, and to go on from")
+    options = parser.parse_args(argv)
+    progress = Progress(seed=options.seed)
+    if options.state is not None and options.state.exists():
+        progress = Progress(**json.loads(options.state.read_text(encoding="utf-8")))
+    status = 0
+    if progress.calls < options.calls and not progress.faults:
+        soak = Soak(
+            progress, calls=options.calls, seconds=options.seconds, threads=options.threads,
+            batch=options.batch, state=options.state,
+        )  # fmt: skip
+        if sys.stdout.isatty():
+            status = soak.run(lambda line: print(f"\r{line}", end="", flush=True))
+            print()
+        else:
+            status = soak.run()
+    print(
+        f"{progress.calls} calls in {progress.seconds:.0f} s on {gemv.backend()}: "
+        + ", ".join(f"{count} {mode}" for mode, count in sorted(progress.modes.items()))
+    )
+    print(
+        f"memory after the first tenth: host {progress.host_growth / 2**20:+.1f} MiB,"
+        f" device {progress.device_growth / 2**20:+.1f} MiB; faults: {len(progress.faults)}"
+    )
+    print(*progress.faults, sep="\n", end="\n" if progress.faults else "")
+    return 1 if progress.faults else status
+
+
+if __name__ == "__main__":
+    sys.exit(main())
