@@ -18,7 +18,10 @@ README = TOP / "README.md"
 RESULTS = TOP / "benchmarks" / "results" / "ladder"
 BEGIN = "<!-- ladder:begin -->"
 END = "<!-- ladder:end -->"
-DTYPES = {"s": "float32", "d": "float64", "c": "complex64", "z": "complex128"}
+DTYPES = {
+    "s": "float32", "d": "float64", "c": "complex64", "z": "complex128", "h": "float16",
+    "b": "bfloat16",
+}  # fmt: skip
 
 
 def load(folder: Path = RESULTS) -> list[dict]:

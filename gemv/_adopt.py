@@ -12,6 +12,8 @@ import numpy as np
 
 from gemv import _arrays, _backend, _dlpack
 from gemv._check import _MAX_BYTES, describe, type_error, value_error
+from gemv._narrow import cast
+from gemv._problem import BFLOAT16, dtype_name
 
 _RANK = {"a": 2, "x": 1, "y": 1, "alpha": 0, "beta": 0}
 
@@ -120,7 +122,7 @@ def where(operand: Operand) -> str:
 
 def _adopt_host(routine: str, name: str, obj: Any, dtype: np.dtype | None) -> Operand:
     array = _as_ndarray(routine, name, obj)
-    if array.dtype.kind not in "biufc":
+    if array.dtype.kind not in "biufc" and array.dtype != BFLOAT16:
         raise type_error(
             routine, name, f"{name} must hold numbers, got an array of dtype {array.dtype}"
         )
@@ -160,11 +162,11 @@ def _as_ndarray(routine: str, name: str, obj: Any) -> np.ndarray:
             " a product cannot leave out; fill it first",
         )
     if isinstance(obj, np.ndarray):
-        return obj
+        return _arrays.plain_bfloat16(obj)
     if obj is None or isinstance(obj, (str, bytes, bytearray, set, frozenset, dict)):
         raise type_error(routine, name, f"{name} must be an array, got {describe(obj)}")
     try:
-        return np.asarray(_arrays.host_array(obj))
+        return _arrays.plain_bfloat16(np.asarray(_arrays.host_array(obj)))
     except Exception as error:
         raise type_error(
             routine, name, f"{name} cannot be read as an array of numbers: {error}"
@@ -236,6 +238,7 @@ def host_copy(operand: Operand, dtype: np.dtype) -> np.ndarray:
     array = np.asarray(operand.owner)
     if len(operand.shape) == 1:
         array = array.reshape(-1)
+    array = array if dtype == BFLOAT16 or array.dtype != BFLOAT16 else cast(array, dtype)
     return np.require(array, dtype, ["A", "F" if _copy_order(array) == "F" else "C"])
 
 
@@ -252,7 +255,10 @@ def writable_in_place(operand: Operand, dtype: np.dtype) -> bool:
 
 def result_like(operand: Operand, dtype: np.dtype) -> np.ndarray:
     """A new y for the result: contiguous, of `dtype`, with the values and the class of y."""
-    return np.array(operand.owner, dtype=dtype, order="C", copy=True, subok=True)
+    array = operand.owner
+    if array.dtype == BFLOAT16 and dtype != BFLOAT16:
+        return cast(array, dtype)
+    return np.array(array, dtype=dtype, order="C", copy=True, subok=True)
 
 
 # Device memory -------------------------------------------------------------------------------
@@ -277,7 +283,7 @@ def _adopt_device(
         raise type_error(
             routine,
             name,
-            f"{name} has dtype {operand.dtype} but {routine} computes in {dtype}"
+            f"{name} has dtype {dtype_name(operand.dtype)} but {routine} computes in {dtype}"
             " and device arrays are never converted",
         )
     return operand
@@ -298,7 +304,8 @@ def _device_operand(routine: str, name: str, obj: Any, library: _arrays.Library)
         raise type_error(
             routine,
             name,
-            f"{name} starts at address {view.pointer:#x}, which is not aligned for {dtype},"
+            f"{name} starts at address {view.pointer:#x}, which is not aligned for"
+            f" {dtype_name(dtype)},"
             " and device arrays are never copied",
         )
     owner, device = obj, view.device
@@ -306,7 +313,7 @@ def _device_operand(routine: str, name: str, obj: Any, library: _arrays.Library)
         owner = view.keep
     elif _backend.backend() == "simulator":
         # Its device memory is host memory, whoever exports it.
-        owner = _addresses_as(view, np.dtype(dtype).str)
+        owner = _addresses_as(view, dtype.str).view(dtype)
     elif device is None and view.pointer and _backend.backend() == "cuda":
         device = _backend.engine().device_of(view.pointer)
     return Operand(
@@ -374,7 +381,7 @@ def _in_elements(
             routine,
             name,
             f"{name} has byte strides {byte_strides}, not multiples of the {dtype.itemsize}"
-            f" bytes of a {dtype}, and device arrays are never copied",
+            f" bytes of a {dtype_name(dtype)}, and device arrays are never copied",
         )
     return tuple(stride // dtype.itemsize for stride in byte_strides)
 

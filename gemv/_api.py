@@ -26,8 +26,9 @@ from gemv._check import (
 )
 from gemv._coefficients import Coefficients, homes_of
 from gemv._fast import CALLS, Miss
+from gemv._narrow import cast
 from gemv._plan import Plan
-from gemv._problem import DTYPES, PREFIXES, Launch, Problem
+from gemv._problem import DTYPES, NARROW, PREFIXES, Launch, Precision, Problem, dtype_name
 
 _Function = TypeVar("_Function", bound=Callable[..., Any])
 
@@ -138,6 +139,7 @@ def _bind(
     trans: Any,
     overwrite_y: Any,
     coefficients: Any,
+    out_dtype: Any = None,
 ) -> _Call:
     """Read the arguments and check them: no copy, no allocation, no launch."""
     trans = transposition(routine, trans)
@@ -158,16 +160,18 @@ def _bind(
     _check_places(routine, operand_a, operand_x, operand_y, alpha, beta)
     if dtype is None:
         dtype = _common_dtype(routine, alpha, operand_a, operand_x, beta, operand_y)
+    y_dtype = _result_dtype(routine, dtype, operand_y, out_dtype)
+    factors_dtype = Precision.of(dtype).factors
     if not on_device[0]:
-        alpha = coefficient(routine, "alpha", alpha, dtype)
+        alpha = coefficient(routine, "alpha", alpha, factors_dtype)
     if not on_device[1]:
-        beta = coefficient(routine, "beta", beta, dtype)
+        beta = coefficient(routine, "beta", beta, factors_dtype)
 
     in_place = (
         overwrite
         and operand_y is not None
         and (
-            _adopt.writable_in_place(operand_y, dtype)
+            _adopt.writable_in_place(operand_y, y_dtype)
             if operand_y.on_host
             else not operand_y.exporter.immutable
         )
@@ -189,6 +193,7 @@ def _bind(
         offy,
         incy,
         trans,
+        y_dtype,
     )
     if factors.conjugate_a:
         problem = problem._replace(conj=not problem.conj)
@@ -302,22 +307,33 @@ def _common_dtype(
     """The dtype that the generic routine computes in; see the Notes of :func:`gemv`."""
     named = [("a", a), ("x", x)] + ([("y", y)] if y is not None else [])
     if not a.on_host:
-        factors = (("alpha", alpha), ("beta", beta))
-        named += [(name, factor) for name, factor in factors if isinstance(factor, Operand)]
         for name, operand in named:
             if operand.dtype not in PREFIXES:
-                known = ", ".join(map(str, PREFIXES))
+                known = ", ".join(map(dtype_name, PREFIXES))
                 raise type_error(
                     routine,
                     name,
-                    f"{name} has dtype {operand.dtype}; device arrays are computed in {known}",
+                    f"{name} has dtype {dtype_name(operand.dtype)}; device arrays are computed in"
+                    f" {known}",
                 )
-            if operand.dtype != a.dtype:
+            if operand.dtype != a.dtype and not (
+                name == "y" and a.dtype in NARROW and operand.dtype == DTYPES["s"]
+            ):
                 raise type_error(
                     routine,
                     name,
-                    f"a has dtype {a.dtype} but {name} has dtype {operand.dtype}"
-                    " and device arrays are never converted",
+                    f"a has dtype {dtype_name(a.dtype)} but {name} has dtype"
+                    f" {dtype_name(operand.dtype)} and device arrays are never converted",
+                )
+        factors = Precision.of(a.dtype).factors
+        for name, factor in (("alpha", alpha), ("beta", beta)):
+            if isinstance(factor, Operand) and factor.dtype != factors:
+                raise type_error(
+                    routine,
+                    name,
+                    f"a has dtype {dtype_name(a.dtype)}, which needs {name} as {factors}, but"
+                    f" {name} has dtype {dtype_name(factor.dtype)} and device arrays are never"
+                    " converted",
                 )
         return a.dtype
     for name, operand in named:
@@ -328,14 +344,42 @@ def _common_dtype(
                 f"{name} has dtype {operand.dtype}, and nothing here is that precise;"
                 " convert it to float64 or complex128 first",
             )
-    dtype = np.result_type(*(operand.dtype for _, operand in named)).newbyteorder("=")
+    complex_factor = is_complex(alpha) or is_complex(beta)
+    single = DTYPES["s"]
+    data, *others = [operand.dtype.newbyteorder("=") for _, operand in named]
+    if data in NARROW and others[0] == data and not complex_factor:
+        if others[-1] in (data, single):
+            return data
+    # Among others a narrow dtype counts as float32: bfloat16 is none of NumPy's.
+    dtype = np.result_type(*(single if o in NARROW else o for o in (data, *others)))
     if dtype.kind in "biu":
         dtype = DTYPES["d"]
-    elif dtype == np.float16:
-        dtype = DTYPES["s"]
-    if dtype.kind == "f" and (is_complex(alpha) or is_complex(beta)):
-        dtype = DTYPES["c" if dtype == DTYPES["s"] else "z"]
+    if dtype.kind == "f" and complex_factor:
+        dtype = DTYPES["c" if dtype == single else "z"]
     return dtype
+
+
+def _result_dtype(
+    routine: str, dtype: np.dtype, y: Operand | None, out_dtype: Any
+) -> np.dtype:
+    """The dtype of the result, where A and x are of `dtype` once they are computed with."""
+    narrow = dtype in NARROW
+    wanted = None if out_dtype is None else _arrays.dtype_called(out_dtype)
+    if out_dtype is not None and wanted not in ((dtype, DTYPES["s"]) if narrow else (dtype,)):
+        also = " or float32" if narrow else ""
+        raise TypeError(
+            f"{routine}: out_dtype must be {dtype_name(dtype)}{also}, the dtype of a, got"
+            f" {out_dtype!r}"
+        )
+    if y is None or not narrow:
+        return dtype if wanted is None else wanted
+    if wanted not in (None, y.dtype):
+        raise type_error(
+            routine,
+            "y",
+            f"y has dtype {dtype_name(y.dtype)}, which decides, but out_dtype is {out_dtype!r}",
+        )
+    return y.dtype
 
 
 def _check_overwrite(
@@ -385,7 +429,7 @@ def _execute(call: _Call, kernel: str | None, stream: Any, key: tuple | None = N
 
 def _execute_host_arrays(call: _Call, kernel: str | None) -> Any:
     problem, y = call.problem, call.y
-    dtype = problem.dtype
+    dtype, y_dtype = problem.dtype, problem.y_dtype
     on_engine = False
     if call.nothing is None:
         # Fails before anything is allocated, if it does.
@@ -394,11 +438,11 @@ def _execute_host_arrays(call: _Call, kernel: str | None) -> Any:
             _refuse_kernel(call, kernel)
             _announce_fallback(stacklevel=4)
     if y is None:
-        result = np.zeros(y_length(problem.rows, call.offy, call.incy), dtype)
+        result = np.zeros(y_length(problem.rows, call.offy, call.incy), y_dtype)
     elif call.in_place:
         result = y.owner
     else:
-        result = _adopt.result_like(y, dtype)
+        result = _adopt.result_like(y, y_dtype)
     if call.in_place and _arrays.is_host_array(call.y_object):
         given = call.y_object  # it shares its memory with result
     else:
@@ -418,9 +462,11 @@ def _execute_host_arrays(call: _Call, kernel: str | None) -> Any:
         used_x, used_y = x[:: abs(problem.incx)], flat_y[:: abs(problem.incy)]
         used_x = used_x if problem.incx > 0 else used_x[::-1]
         used_y = used_y if problem.incy > 0 else used_y[::-1]
-        used_y[:] = _host.run(
-            call.blas_name, problem.trans, call.alpha, a, used_x, call.beta, used_y
-        )
+        single = Precision.of(dtype).sums  # what SciPy's BLAS computes in
+        a, used_x, start = cast(a, single), cast(used_x, single), cast(used_y, single)
+        routine = PREFIXES[single] + "gemv"
+        total = _host.run(routine, problem.trans, call.alpha, a, used_x, call.beta, start)
+        used_y[:] = cast(total, y_dtype)
         return given
 
     problem = problem._replace(
@@ -433,7 +479,7 @@ def _execute_host_arrays(call: _Call, kernel: str | None) -> Any:
     choice, engine = _select(call, problem, kernel)
     on_device = _adopt.on_device
     device_a, device_x = engine.to_device(a), engine.to_device(x)
-    device_y = engine.zeros(problem.rows, dtype) if y is None else engine.to_device(flat_y)
+    device_y = engine.zeros(problem.rows, y_dtype) if y is None else engine.to_device(flat_y)
     engine.run(
         choice,
         problem,
@@ -640,7 +686,7 @@ def _make_y(call: _Call, engine: Any, order: _Order) -> _Made:
     else:
         length = y.shape[0]
     if engine.name == "simulator":
-        zeros = engine.zeros(length, problem.dtype)
+        zeros = engine.zeros(length, problem.y_dtype)
         return _Made(zeros, _adopt.on_device(zeros), y)
     library = a.exporter
     if not library.allocates_in_capture and order.capture_here() is not None:
@@ -653,7 +699,7 @@ def _make_y(call: _Call, engine: Any, order: _Order) -> _Made:
         operand = _adopt.on_device(array)
         order.uses(operand)
         return _Copied(array, operand, None)
-    array = library.empty(a.origin, length, problem.dtype, a.device or 0)
+    array = library.empty(a.origin, length, problem.y_dtype, a.device or 0)
     operand = _adopt.on_device(array)
     order.uses(operand)
     return _Made(array, operand, y)
@@ -776,6 +822,12 @@ _PARAMETERS = """
         complex numbers, or if host and device arrays are mixed.
 """
 
+_OUT_DTYPE = """
+    out_dtype : dtype, optional
+        Of the y that is made when none is passed: float32, where a and x are float16 or bfloat16;
+        any other must be that of a.
+"""
+
 _NOTES = """
     The rules are those of reference BLAS. If ``op(a)`` has no rows or no columns, or alpha is 0
     and beta is 1, y is returned as it was, bit for bit; lengths are checked even then. If alpha
@@ -791,7 +843,12 @@ def _documented(function: _Function) -> _Function:
     """Put the sections that all five routines share into the docstring of one of them."""
     if function.__doc__:  # not under python -OO
         doc = inspect.cleandoc(function.__doc__)
-        for mark, text in (("<parameters>", _PARAMETERS), ("<notes>", _NOTES)):
+        more = _PARAMETERS.replace("\n    Returns\n", f"{_OUT_DTYPE[1:]}\n    Returns\n")
+        for mark, text in (
+            ("<parameters with out_dtype>", more),
+            ("<parameters>", _PARAMETERS),
+            ("<notes>", _NOTES),
+        ):
             doc = doc.replace(mark, inspect.cleandoc(text))
         function.__doc__ = doc
     return function
@@ -814,10 +871,11 @@ def gemv(
     kernel: str | None = None,
     stream: Any = None,
     coefficients: str | Coefficients | None = None,
+    out_dtype: Any = None,
 ) -> Any:
     """Matrix-vector product ``alpha*op(a)*x + beta*y`` in the precision of its operands.
 
-    <parameters>
+    <parameters with out_dtype>
 
     See Also
     --------
@@ -827,9 +885,12 @@ def gemv(
     Notes
     -----
     Host operands are computed in NumPy's common dtype of a, x and y, where integers and booleans
-    count as float64 in the end and float16 becomes float32; a complex alpha or beta makes it
-    complex. Long doubles are refused. Device operands share one dtype, float32, float64,
-    complex64 or complex128, and are never converted or copied.
+    count as float64 in the end; a complex alpha or beta makes it complex. Long doubles are
+    refused. Device operands share one dtype, float32, float64, complex64, complex128, float16 or
+    bfloat16, and are never converted or copied.
+
+    Where a and x are both float16 or both bfloat16, products and sums are float32, as alpha and
+    beta are, and y is rounded to its dtype once: theirs, or float32 if y or `out_dtype` says so.
 
     <notes>
 
@@ -843,7 +904,7 @@ def gemv(
     >>> gemv.gemv(2, a, [1.0, 1.0], trans="T", beta=1, y=np.ones(3))
     array([11., 15., 19.])
     """
-    fast = CALLS.get(type(a))
+    fast = CALLS.get(type(a)) if out_dtype is None else None
     key = None
     if fast is not None:
         result = fast(
@@ -855,7 +916,7 @@ def gemv(
         key = result.key
     call = _bind(
         "gemv", None, alpha, a, x, beta, y, offx, incx, offy, incy, trans, overwrite_y,
-        coefficients,
+        coefficients, out_dtype,
     )  # fmt: skip
     return _execute(call, kernel, stream, key)
 
@@ -1092,6 +1153,7 @@ def plan(
     trans: Any = 0,
     kernel: str | None = None,
     stream: Any = None,
+    out_dtype: Any = None,
 ) -> Plan:
     """A product with the same device matrix, and perhaps the same vectors, to be made many times.
 
@@ -1103,7 +1165,7 @@ def plan(
     a : device array of shape (m, n)
     x, y : device array, optional
         Vectors that the plan is bound to. It overwrites y; without one, each call makes a new one.
-    offx, incx, offy, incy, trans, kernel, stream
+    offx, incx, offy, incy, trans, kernel, stream, out_dtype
         As in :func:`gemv`.
 
     Returns
@@ -1141,12 +1203,13 @@ def plan(
         return gemv(
             alpha, a, x, beta, y, *options, 0 if y is None else 1,
             kernel=kernel, stream=stream if stream_now is None else stream_now,
+            out_dtype=out_dtype,
         )  # fmt: skip
 
     made = Plan(general, a, x, y)
     if x is None:
         return made
-    call = _bind("plan", None, 2, a, x, 0, y, *options, 0 if y is None else 1, None)
+    call = _bind("plan", None, 2, a, x, 0, y, *options, 0 if y is None else 1, None, out_dtype)
     if call.nothing is not None or _backend.backend() == "host":
         return made
     engine = _backend.engine()
@@ -1182,6 +1245,7 @@ def precompile(
     *,
     kernel: str | None = None,
     coefficients: str | Coefficients | None = None,
+    out_dtype: Any = None,
 ) -> None:
     """Compile and load what :func:`gemv` would run for these arguments, without running it.
 
@@ -1200,7 +1264,7 @@ def precompile(
     """
     call = _bind(
         "gemv", None, alpha, a, x, beta, y, offx, incx, offy, incy, trans, overwrite_y,
-        coefficients,
+        coefficients, out_dtype,
     )  # fmt: skip
     if call.nothing is not None or _backend.backend() == "host":
         return
@@ -1234,6 +1298,7 @@ def explain(
     kernel: str | None = None,
     stream: Any = None,
     coefficients: str | Coefficients | None = None,
+    out_dtype: Any = None,
 ) -> Explanation:
     """Which kernel :func:`gemv` would use for these arguments, and how it would be launched.
 
@@ -1257,8 +1322,9 @@ def explain(
     dgemv computes nothing and returns y as it was: alpha is 0 and beta is 1.
     """
     call = _bind(
-        "gemv", None, alpha, a, x, beta, y, offx, incx, offy, incy, trans, overwrite_y, coefficients
-    )
+        "gemv", None, alpha, a, x, beta, y, offx, incx, offy, incy, trans, overwrite_y,
+        coefficients, out_dtype,
+    )  # fmt: skip
     problem = call.problem
     common: dict[str, Any] = {
         "routine": call.blas_name,
@@ -1283,9 +1349,8 @@ def explain(
         chosen = _backend.chosen() is not None
         reason = "this backend was asked for" if chosen else _backend.probe()[1]
         nothing["coefficients"] = "arguments"
-        return Explanation(
-            backend=backend, kernel=call.blas_name, reason=reason, **common, **nothing
-        )
+        routine = PREFIXES[problem.precision.sums] + "gemv"
+        return Explanation(backend=backend, kernel=routine, reason=reason, **common, **nothing)
     if call.y is None and call.on_host:
         problem = problem._replace(incy=1, y_offset=0)
     problem = problem.at(0, 0) if call.on_host else _placed(call)

@@ -13,13 +13,14 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from gemv import _dlpack, _problem
+from gemv import _dlpack
+from gemv._problem import BFLOAT16, DTYPES
 
 #: DLPack's device types for CUDA memory, and for host memory (plain and pinned).
 CUDA_TYPES = (2, 13)
 HOST_TYPES = (1, 3)
 
-#: numpy.dtype by the name of torch's; bfloat16 joins them where this package computes in it.
+#: numpy.dtype by the name of torch's; bfloat16 is the one that NumPy lacks.
 _TORCH_NAMES = (
     "float16", "float32", "float64", "complex64", "complex128", "int8", "int16", "int32", "int64",
     "uint8", "uint16", "uint32", "uint64", "bool",
@@ -49,19 +50,24 @@ class Refusal(TypeError):
     """An array of a kind that cannot be computed with; the text follows the argument's name."""
 
 
-def bfloat16() -> Any:
-    """The dtype that stands for bfloat16, or None where no kernel computes in it."""
-    return getattr(_problem, "BFLOAT16", None)
-
-
 def element_type(dtype: Any) -> Any:
     """A NumPy dtype as this package names it: ml_dtypes' bfloat16 is ours."""
-    if getattr(dtype, "name", None) == "bfloat16":
-        ours = bfloat16()
-        if ours is None:
-            raise Refusal("has dtype bfloat16, which is not supported yet")
-        return ours
-    return dtype
+    return BFLOAT16 if getattr(dtype, "name", None) == "bfloat16" else dtype
+
+
+def dtype_called(name: Any) -> np.dtype | None:
+    """The dtype that a name, or the dtype of some library, stands for; None for no such."""
+    text = getattr(name, "name", None) or getattr(name, "__name__", None) or str(name)
+    text = text.removeprefix("torch.")
+    for dtype in DTYPES.values():
+        if text in (dtype.name, dtype.str) or name == dtype:
+            return dtype
+    return BFLOAT16 if text == "bfloat16" else None
+
+
+def plain_bfloat16(array: np.ndarray) -> np.ndarray:
+    """The same memory, with our name for ml_dtypes' bfloat16."""
+    return array.view(BFLOAT16) if element_type(array.dtype) is BFLOAT16 else array
 
 
 class Library:
@@ -202,10 +208,7 @@ class Torch(Library):
     @staticmethod
     def _dtype(torch: Any, dtype: Any) -> Any:
         if dtype is torch.bfloat16:
-            ours = bfloat16()
-            if ours is None:
-                raise Refusal("has dtype bfloat16, which is not supported yet")
-            return ours
+            return BFLOAT16
         for name in _TORCH_NAMES:
             if dtype is getattr(torch, name, None):
                 return np.dtype(name)
@@ -290,7 +293,8 @@ class Jax(Library):
         return View(dtype, obj.shape, strides, obj.unsafe_buffer_pointer(), True, ordinal or 0)
 
     def empty(self, like: Any, length: int, dtype: Any, device: int) -> Any:
-        return _dlpack.Export(super().empty(like, length, dtype, device), device)
+        code = _dlpack.BFLOAT if dtype == BFLOAT16 else None
+        return _dlpack.Export(super().empty(like, length, dtype, device), device, code)
 
     @staticmethod
     def finish(export: Any) -> Any:
@@ -327,9 +331,7 @@ class DLPack(Library):
     def read(self, obj: Any) -> View:
         # -1: only look, wait for nothing; the call asks again with its stream.
         tensor = _dlpack.read(_dlpack.export(obj, -1))
-        dtype = bfloat16() if tensor.dtype == "bfloat16" else tensor.dtype
-        if dtype is None:
-            raise Refusal("has dtype bfloat16, which is not supported yet")
+        dtype = BFLOAT16 if tensor.dtype == "bfloat16" else tensor.dtype
         if not isinstance(dtype, np.dtype) and isinstance(dtype, str):
             raise Refusal(f"has dtype {dtype}, in which nothing is computed here")
         return View(
@@ -386,7 +388,11 @@ def host_array(obj: Any) -> Any:
     """A tensor in host memory as a NumPy array that shares it; anything else as it is."""
     if _is_instance(obj, "torch", "Tensor"):
         # Lazy conjugates and negatives have no NumPy form; others are not copied by this.
-        return obj.resolve_conj().resolve_neg().numpy()
+        values = obj.resolve_conj().resolve_neg()
+        torch = _module("torch")
+        if values.dtype is torch.bfloat16:
+            return values.view(torch.int16).numpy().view(BFLOAT16)
+        return values.numpy()
     plain = ("__array__", "__array_interface__", "__array_struct__", "__len__")
     if hasattr(obj, "__dlpack__") and not any(hasattr(obj, name) for name in plain):
         return np.from_dlpack(obj)
@@ -412,7 +418,13 @@ def written_through(obj: Any) -> bool:
 def host_result(like: Any, result: np.ndarray) -> Any:
     """`result` in the kind of the host array `like`: a tensor for a tensor, else a NumPy array."""
     if _is_instance(like, "torch", "Tensor"):
-        return _module("torch").from_numpy(result)
+        torch = _module("torch")
+        if result.dtype == BFLOAT16:
+            return torch.from_numpy(result.view(np.int16)).view(torch.bfloat16)
+        return torch.from_numpy(result)
+    theirs = getattr(like, "dtype", None)
+    if result.dtype == BFLOAT16 and theirs is not None:
+        result = result.view(theirs)
     if _is_instance(like, "jax", "Array"):
         return _module("jax").numpy.asarray(result)
     return result

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from gemv._problem import Problem
+from gemv._problem import Problem, dtype_name
 
 #: How SciPy counts the parameters: three arguments, then the keywords.
 PLACES = {
@@ -170,6 +170,7 @@ def check(
     offy: int = 0,
     incy: int = 1,
     trans: int = 0,
+    y_dtype: np.dtype | None = None,
 ) -> Problem:
     """The Problem that these arguments describe, or the error they deserve.
 
@@ -178,7 +179,7 @@ def check(
     routine : str
         Name for the error texts.
     dtype : numpy.dtype
-        The precision computed in.
+        Of A and x, once they are where they are computed with.
     a_shape, a_strides : tuple of int
         Shape of A and its strides, in elements.
     x_len, x_stride : int
@@ -187,8 +188,11 @@ def check(
         The same for y; a `y_len` of None stands for the y that is made when none is passed.
     offx, incx, offy, incy, trans : int
         As BLAS has them.
+    y_dtype : numpy.dtype, optional
+        Of y, if it is another one.
     """
     m, n = a_shape
+    y_dtype = dtype if y_dtype is None else y_dtype
     rows, cols = (m, n) if trans == 0 else (n, m)
     for name, inc in (("incx", incx), ("incy", incy)):
         if inc == 0:
@@ -204,12 +208,12 @@ def check(
         )
     if y_len is None:
         y_len = y_length(rows, offy, incy)
-        if y_len * dtype.itemsize > _MAX_BYTES:
+        if y_len * y_dtype.itemsize > _MAX_BYTES:
             raise value_error(
                 routine,
                 "y",
                 "the y made by default would be too large: 1 + offy + (rows - 1)*|incy| ="
-                f" {shown(y_len)} elements of {dtype}",
+                f" {shown(y_len)} elements of {dtype_name(y_dtype)}",
             )
     _check_vector(routine, "y", y_len, "rows", rows, "offy", offy, "incy", incy)
 
@@ -230,6 +234,7 @@ def check(
         incy=incy,
         x_offset=x_offset,
         y_offset=y_offset,
+        result=None if y_dtype == dtype else y_dtype,
     )
 
 

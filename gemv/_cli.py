@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 if TYPE_CHECKING:
     import numpy as np
 
-#: What ``--dtype`` accepts, and the BLAS prefix it stands for.
+#: What ``--dtype`` accepts, and the letter it stands for: a prefix of BLAS, or a narrow dtype.
 DTYPE_NAMES = {
     "s": "s",
     "f32": "s",
@@ -37,9 +37,22 @@ DTYPE_NAMES = {
     "z": "z",
     "c128": "z",
     "complex128": "z",
+    "h": "h",
+    "f16": "h",
+    "float16": "h",
+    "b": "b",
+    "bf16": "b",
+    "bfloat16": "b",
 }
-#: The name of each prefix's dtype.
-DTYPE_OF_PREFIX = {"s": "float32", "d": "float64", "c": "complex64", "z": "complex128"}
+#: The name of each letter's dtype.
+DTYPE_OF_PREFIX = {
+    "s": "float32",
+    "d": "float64",
+    "c": "complex64",
+    "z": "complex128",
+    "h": "float16",
+    "b": "bfloat16",
+}
 #: What ``--trans`` and ``--op`` accept, and SciPy's number for it.
 TRANS = {"N": 0, "T": 1, "C": 2, "0": 0, "1": 1, "2": 2}
 
@@ -161,7 +174,13 @@ def _parser() -> argparse.ArgumentParser:
     sub.set_defaults(command="ladder", act=ladder)
     sub.add_argument("--m", type=_size, metavar="ROWS", help=f"of A; default {LADDER_SIZE[0]}")
     sub.add_argument("--n", type=_size, metavar="COLUMNS", help=f"of A; default {LADDER_SIZE[1]}")
-    sub.add_argument("--dtype", type=_prefix, default="s", metavar="s|d|c|z", help="default s")
+    sub.add_argument(
+        "--dtype",
+        type=_letter,
+        default="s",
+        metavar="s|d|c|z|h|b",
+        help="or f32, bf16, ...; default s",
+    )
     sub.add_argument("--order", choices=("C", "F"), default="C", help="storage; default C")
     sub.add_argument("--op", choices=("N", "T", "C"), default="N", help="op(A); default N")
     sub.add_argument("--kernels", type=_names, metavar="A,B,...", help="only these; default all")
@@ -235,12 +254,16 @@ def _scalar(text: str) -> float | complex:
     return value if "j" in text.lower() else value.real
 
 
+def _letter(text: str, letters: str = "sdczhb") -> str:
+    letter = DTYPE_NAMES.get(text.lower())
+    if letter is None or letter not in letters:
+        known = ", ".join(name for name, each in DTYPE_NAMES.items() if each in letters)
+        raise argparse.ArgumentTypeError(f"{text!r} is none of {known}")
+    return letter
+
+
 def _prefix(text: str) -> str:
-    try:
-        return DTYPE_NAMES[text.lower()]
-    except KeyError:
-        known = ", ".join(DTYPE_NAMES)
-        raise argparse.ArgumentTypeError(f"{text!r} is none of {known}") from None
+    return _letter(text, "sdcz")
 
 
 def _trans(text: str) -> int:

@@ -21,25 +21,35 @@ from numba import types
 from numba.cuda import dispatcher as _dispatcher
 
 from gemv._cache import Binary
-from gemv._problem import CONSTANT_BYTES
+from gemv._problem import CONSTANT_BYTES, Precision
 from gemv.kernels._base import Kernel, Spec
 
-_POINTERS = {"a", "x", "y", "scratch", "alpha_pointer", "beta_pointer"}
+_FACTOR_POINTERS = {"alpha_pointer", "beta_pointer"}
 _COEFFICIENTS = {"alpha", "beta"}
 _lock = threading.RLock()
 
 
-def argument_types(function: Callable, dtype: np.dtype) -> tuple[types.Type, ...]:
+def argument_types(function: Callable, precision: Precision) -> tuple[types.Type, ...]:
     """Numba types of a kernel function's parameters, which are known by their names."""
-    element = numba.from_dtype(dtype)
-    kinds = []
+    from gemv._formats import pointer_type
+
+    factor = numba.from_dtype(precision.factors)
+    data = {
+        "a": pointer_type(precision.data, precision.sums),
+        "x": pointer_type(precision.data, precision.sums),
+        "y": pointer_type(precision.y, precision.sums),
+        "scratch": pointer_type(precision.sums, precision.sums),
+    }
+    kinds: list[types.Type] = []
     for name in inspect.signature(function).parameters:
-        if name in _POINTERS:
-            kinds.append(types.CPointer(element))
+        if name in data:
+            kinds.append(data[name])
+        elif name in _FACTOR_POINTERS:
+            kinds.append(types.CPointer(factor))
         elif name == "counters":
             kinds.append(types.CPointer(types.uint32))
         elif name in _COEFFICIENTS:
-            kinds.append(element)
+            kinds.append(factor)
         else:  # sizes and strides
             kinds.append(types.int64)
     return tuple(kinds)
@@ -62,9 +72,16 @@ def _compiling_for(compute_capability: tuple[int, int]) -> Iterator[None]:
             _dispatcher.get_current_device = original
 
 
-def compile_ptx(function: Callable, dtype: np.dtype, compute_capability: tuple[int, int]) -> str:
-    """PTX of one kernel function, its entry point named like the function."""
-    signature = types.void(*argument_types(function, dtype))
+def compile_ptx(
+    function: Callable, precision: Precision | np.dtype, compute_capability: tuple[int, int]
+) -> str:
+    """PTX of one kernel function, its entry point named like the function.
+
+    A dtype in place of the precision stands for all numbers alike.
+    """
+    if isinstance(precision, np.dtype):
+        precision = Precision.of(precision)
+    signature = types.void(*argument_types(function, precision))
     # (threads per block, blocks to fit on a multiprocessor): how many registers a thread may use.
     bounds = getattr(function, "launch_bounds", None)
     with _compiling_for(compute_capability):
@@ -76,7 +93,7 @@ def compile_ptx(function: Callable, dtype: np.dtype, compute_capability: tuple[i
     ptx = ptx.replace(entry, function.__name__)
     _check_constant_memory(ptx)
     value_bytes = getattr(function, "value_bytes", 0)
-    return _x_by_value(ptx, function, dtype, value_bytes) if value_bytes else ptx
+    return _x_by_value(ptx, function, precision.data, value_bytes) if value_bytes else ptx
 
 
 def _check_constant_memory(ptx: str) -> None:
@@ -134,10 +151,10 @@ def assemble(ptx: str, compute_capability: tuple[int, int]) -> tuple[bytes, str]
 
 
 def compile_function(
-    function: Callable, dtype: np.dtype, compute_capability: tuple[int, int]
+    function: Callable, precision: Precision | np.dtype, compute_capability: tuple[int, int]
 ) -> Binary:
     """One kernel function as machine code."""
-    ptx = compile_ptx(function, dtype, compute_capability)
+    ptx = compile_ptx(function, precision, compute_capability)
     cubin, log = assemble(ptx, compute_capability)
     arguments = tuple(inspect.signature(function).parameters)
     return Binary(function.__name__, arguments, ptx, cubin, log)
@@ -149,6 +166,6 @@ def binaries(
 ) -> tuple[Binary, ...]:
     """All functions of `kernel` for `spec`, compiled once in this process."""
     return tuple(
-        compile_function(function, spec.dtype, compute_capability)
+        compile_function(function, spec.precision, compute_capability)
         for function in kernel.functions(spec)
     )

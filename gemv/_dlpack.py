@@ -14,7 +14,8 @@ import numpy as np
 _READ_ONLY = 1
 _KINDS = {"i": 0, "u": 1, "f": 2, "c": 5, "b": 6}
 _CODES = {code: kind for kind, code in _KINDS.items()}
-_BFLOAT = 4
+#: DLPack's code of bfloat16.
+BFLOAT = 4
 
 
 class _DLTensor(ctypes.Structure):
@@ -114,7 +115,7 @@ def read(capsule: Any) -> Tensor:
     itemsize = tensor.bits * tensor.lanes // 8
     name = f"{tensor.code}:{tensor.bits}x{tensor.lanes}"
     dtype: Any = f"of DLPack's type {name}"
-    if tensor.lanes == 1 and tensor.code == _BFLOAT and tensor.bits == 16:
+    if tensor.lanes == 1 and tensor.code == BFLOAT and tensor.bits == 16:
         dtype = "bfloat16"
     elif tensor.lanes == 1 and tensor.code in _CODES:
         dtype = np.dtype(f"{_CODES[tensor.code]}{itemsize}")

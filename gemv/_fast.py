@@ -100,16 +100,17 @@ class Known:
         self.y_length = y_length
         self.complex = problem.dtype.kind == "c"
         self.numbers = _COMPLEX if self.complex else _REAL
-        self.scratch_bytes = choice.geometry.scratch * problem.dtype.itemsize
-        itemsize = problem.dtype.itemsize
+        precision = problem.precision
+        self.scratch_bytes = choice.geometry.scratch * precision.sums.itemsize
+        itemsize, y_itemsize = precision.data.itemsize, precision.y.itemsize
         x_start = problem.x_offset * itemsize
-        self.y_offset = problem.y_offset * itemsize
+        self.y_offset = problem.y_offset * y_itemsize
         self.x_span = _span(itemsize, (problem.cols, problem.incx), start=x_start)
-        self.y_span = _span(itemsize, (problem.rows, problem.incy), start=self.y_offset)
+        self.y_span = _span(y_itemsize, (problem.rows, problem.incy), start=self.y_offset)
         self.a_span = _span(
             itemsize, (problem.rows, problem.row_stride), (problem.cols, problem.col_stride)
         )
-        real = {4: "f", 8: "d"}[itemsize // (2 if self.complex else 1)]
+        real = {4: "f", 8: "d"}[precision.factors.itemsize // (2 if self.complex else 1)]
         number = real * (2 if self.complex else 1)
         needs = self.needs = bool(self.scratch_bytes or choice.geometry.counters)
         #: stream, no attributes, a, x, y, alpha, beta and, if needed, scratch and counters

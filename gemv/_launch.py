@@ -27,7 +27,7 @@ from cuda.bindings import driver
 from gemv import _cache, _failures, _streams, _trace
 from gemv._cache import Binary
 from gemv._coefficients import Coefficients, DeviceMemory, Lease, SlotTable
-from gemv._problem import MAX_GRID_X, Device, Problem, ceil_div
+from gemv._problem import MAX_GRID_X, NARROW, Device, Problem, ceil_div
 from gemv._select import Choice
 from gemv._streams import check as _check
 from gemv.kernels._base import COEFFICIENTS, SLOTS, X_SYMBOL, Spec
@@ -37,7 +37,7 @@ _REAL = {4: ctypes.c_float, 8: ctypes.c_double}
 
 @dataclass(frozen=True)
 class _Function:
-    """A loaded kernel function; `module` keeps it loaded."""
+    """A loaded kernel function, whose alpha and beta are of `dtype`; `module` keeps it loaded."""
 
     handle: Any
     binary: Binary
@@ -408,9 +408,9 @@ class CudaEngine:
         """
         handle = stream_handle(stream)
         device = self.device()
-        geometry, dtype = choice.geometry, problem.dtype
+        geometry, precision = choice.geometry, problem.precision
         functions = self.load(choice, device, handle)
-        scratch_bytes = geometry.scratch * dtype.itemsize
+        scratch_bytes = geometry.scratch * precision.sums.itemsize
         workspace: Any = None
         capture: Any = None
         if scratch_bytes or geometry.counters:
@@ -426,10 +426,10 @@ class CudaEngine:
             "a": a.pointer,
             "row_stride": problem.row_stride,
             "col_stride": problem.col_stride,
-            "x": x.pointer + problem.x_offset * dtype.itemsize,
+            "x": x.pointer + problem.x_offset * precision.data.itemsize,
             "incx": problem.incx,
             "beta": beta,
-            "y": y.pointer + problem.y_offset * dtype.itemsize,
+            "y": y.pointer + problem.y_offset * precision.y.itemsize,
             "incy": problem.incy,
             "scratch": 0,
             "counters": 0,
@@ -535,7 +535,7 @@ class CudaEngine:
             ]
             # Two threads may come here at once; one table must win.
             table = self._slots.setdefault(
-                key, SlotTable(DeviceMemory(symbols), choice.spec.dtype, SLOTS)
+                key, SlotTable(DeviceMemory(symbols), choice.spec.precision.factors, SLOTS)
             )
         return table
 
@@ -570,7 +570,7 @@ class CudaEngine:
             self._refuse_loading(f"kernel {choice.kernel.name!r}", stream)
             with _failures.compiling():
                 compiled = _cache.binaries(choice.kernel, choice.spec, device.compute_capability)
-            loaded = tuple(_load(binary, choice.spec.dtype) for binary in compiled)
+            loaded = tuple(_load(binary, choice.spec.precision.factors) for binary in compiled)
             # Whoever comes second takes what the first one loaded: its symbols have the slots.
             loaded = self._functions.setdefault(key, loaded)
         if choice.geometry.counters and device.index not in self._arenas:
@@ -595,6 +595,8 @@ class CudaEngine:
     def _copy_function(
         self, dtype: np.dtype, device: Device, stream: int | None = None
     ) -> _Function:
+        # Bits are copied: narrow numbers would be converted on the way.
+        dtype = np.dtype(np.uint16) if dtype in NARROW else dtype
         key = ("copy", dtype, device.index)
         loaded = self._functions.get(key)
         if loaded is None:
@@ -621,10 +623,10 @@ def _pack(names: tuple[str, ...], values: dict[str, Any], dtype: np.dtype) -> tu
     """Values and ctypes of a kernel's parameters; a complex number is two reals."""
     packed: list[Any] = []
     kinds: list[Any] = []
-    real = _REAL[dtype.itemsize // (2 if dtype.kind == "c" else 1)]
     for name in names:
         value = values[name]
         if name in ("alpha", "beta"):
+            real = _REAL[dtype.itemsize // (2 if dtype.kind == "c" else 1)]
             if dtype.kind == "c":
                 packed += [float(value.real), float(value.imag)]
                 kinds += [real, real]

@@ -19,7 +19,8 @@ from typing import Any
 import numpy as np
 
 from gemv import _backend
-from gemv._problem import DTYPES, LOAD_BYTES, Problem, ceil_div
+from gemv._narrow import cast
+from gemv._problem import DTYPES, LOAD_BYTES, NARROW, Problem, ceil_div
 from gemv._reference import error_in_bounds, reference
 from gemv._select import select
 from gemv.kernels import REGISTRY, get
@@ -115,6 +116,8 @@ def make_problem(m: int, n: int, dtype: np.dtype, order: str, op: str) -> Proble
 
 def random_array(rng: np.random.Generator, shape: Sequence[int], dtype: np.dtype) -> np.ndarray:
     """Uniform numbers in (-1, 1), real and imaginary part alike."""
+    if dtype in NARROW:
+        return cast(random_array(rng, shape, np.dtype(np.float32)), dtype)
     real = np.dtype(dtype.type(0).real.dtype)
     last = shape[-1] * (2 if dtype.kind == "c" else 1)
     values = rng.random((*shape[:-1], last), dtype=real)
@@ -138,7 +141,7 @@ def ladder(
     ----------
     m, n : int
         Shape of A.
-    dtype : {"s", "d", "c", "z"}
+    dtype : {"s", "d", "c", "z", "h", "b"}
     order : {"C", "F"}
         Storage of A.
     op : {"N", "T", "C"}
@@ -170,8 +173,10 @@ def ladder(
     a = a if order == "C" else a.T
     x = random_array(rng, (problem.cols,), element)
     y = random_array(rng, (problem.rows,), element)
-    op_a = {"N": lambda: a, "T": lambda: a.T, "C": lambda: a.conj().T}[op]()
-    alpha, beta = element.type(ALPHA), element.type(BETA)
+    op_a = a if op == "N" else a.T
+    op_a = op_a.conj() if problem.conj else op_a
+    factor = problem.precision.factors.type
+    alpha, beta = factor(ALPHA), factor(BETA)
     exact, magnitude = reference(alpha, op_a, x, beta, y)
 
     result = Ladder(

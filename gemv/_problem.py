@@ -15,14 +15,55 @@ from typing import NamedTuple
 
 import numpy as np
 
-#: The four BLAS prefixes and the dtype each of them computes in.
+#: bfloat16, the upper half of a float32, which NumPy lacks: its bits, under its name.
+BFLOAT16 = np.dtype([("bfloat16", np.uint16)], align=True)
+
+#: A letter for every dtype computed in: the four prefixes of BLAS and two for the narrow ones.
 DTYPES: dict[str, np.dtype] = {
     "s": np.dtype(np.float32),
     "d": np.dtype(np.float64),
     "c": np.dtype(np.complex64),
     "z": np.dtype(np.complex128),
+    "h": np.dtype(np.float16),
+    "b": BFLOAT16,
 }
 PREFIXES: dict[np.dtype, str] = {dtype: prefix for prefix, dtype in DTYPES.items()}
+
+#: Dtypes that only lie in memory: they are computed with in float32.
+NARROW: tuple[np.dtype, ...] = (DTYPES["h"], DTYPES["b"])
+
+
+def dtype_name(dtype: np.dtype) -> str:
+    """The name of a dtype in words for people."""
+    return "bfloat16" if dtype == BFLOAT16 else str(dtype)
+
+
+class Precision(NamedTuple):
+    """The dtypes of one product: what lies in memory, and what is computed in.
+
+    Attributes
+    ----------
+    data : numpy.dtype
+        Of A and x.
+    y : numpy.dtype
+        Of y.
+    factors : numpy.dtype
+        Of alpha and beta.
+    sums : numpy.dtype
+        Of an element once it is loaded, and of every product and sum.
+    """
+
+    data: np.dtype
+    y: np.dtype
+    factors: np.dtype
+    sums: np.dtype
+
+    @staticmethod
+    def of(dtype: np.dtype, y_dtype: np.dtype | None = None) -> Precision:
+        """Narrow numbers are multiplied and added in float32, others as what they are."""
+        single = DTYPES["s"] if dtype in NARROW else dtype
+        return Precision(dtype, dtype if y_dtype is None else y_dtype, single, single)
+
 
 #: Bytes that one load instruction of a thread can move.
 LOAD_BYTES = 16
@@ -44,7 +85,7 @@ class Problem(NamedTuple):
     Attributes
     ----------
     dtype : numpy.dtype
-        Of A, x and y alike.
+        Of A and x.
     m, n : int
         Shape of ``a`` as it was passed.
     trans : int
@@ -62,6 +103,8 @@ class Problem(NamedTuple):
     a_alignment, x_alignment : int
         Bytes, a power of two up to 16, that divide the address of every line of A along its
         unit stride, and of ``x[0]``; 0 while the addresses are not known.
+    result : numpy.dtype or None
+        Dtype of y; None for that of A and x.
     """
 
     dtype: np.dtype
@@ -79,6 +122,17 @@ class Problem(NamedTuple):
     y_offset: int = 0
     a_alignment: int = 0
     x_alignment: int = 0
+    result: np.dtype | None = None
+
+    @property
+    def y_dtype(self) -> np.dtype:
+        """Of y."""
+        return self.dtype if self.result is None else self.result
+
+    @property
+    def precision(self) -> Precision:
+        """The dtypes of all its numbers."""
+        return Precision.of(self.dtype, self.result)
 
     def at(self, a_pointer: int, x_pointer: int) -> Problem:
         """This problem with the alignment of its operands, from the addresses of their firsts."""
@@ -138,8 +192,8 @@ class Problem(NamedTuple):
 
     def bytes_moved(self, beta_is_zero: bool) -> int:
         """Bytes a perfect gemv moves: A and x once, y written once and, if beta, read once."""
-        y_elements = self.rows * (1 if beta_is_zero else 2)
-        return (self.rows * self.cols + self.cols + y_elements) * self.dtype.itemsize
+        y_bytes = self.rows * self.y_dtype.itemsize * (1 if beta_is_zero else 2)
+        return (self.rows * self.cols + self.cols) * self.dtype.itemsize + y_bytes
 
 
 #: Where the two alignments stand in a Problem.
@@ -179,7 +233,7 @@ class Geometry(NamedTuple):
     sizes : dict of str to int
         Further 64-bit integer arguments by name, ``splits`` for instance.
     scratch : int
-        Elements of the problem's dtype that the launches share as ``scratch``.
+        Elements of the dtype of sums that the launches share as ``scratch``.
     counters : int
         Unsigned 32-bit counters, zero before the first launch and after the last, as ``counters``.
     """

@@ -11,6 +11,9 @@ from typing import Any
 
 import numpy as np
 
+from gemv._narrow import cast
+from gemv._problem import BFLOAT16, NARROW
+
 #: c in the bound: one rounding for each product and sum, two more for alpha and beta*y, and four
 #: real operations in each complex one.
 _C = {"f": 1.0, "c": 4.0}
@@ -21,7 +24,7 @@ _CHUNK = 1 << 22
 
 def wider(dtype: np.dtype) -> np.dtype:
     """float64 for single precision, the platform's long double for double precision."""
-    single = dtype in (np.float32, np.complex64, np.float16)
+    single = dtype in NARROW or dtype in (np.float32, np.complex64)
     if dtype.kind == "c":
         return np.dtype(np.complex128 if single else np.clongdouble)
     return np.dtype(np.float64 if single else np.longdouble)
@@ -53,15 +56,15 @@ def reference(
     exact = np.zeros(rows, wide)
     magnitude = np.zeros(rows, wide.type(0).real.dtype)
     if alpha != 0 and cols:
-        wide_x = x.astype(wide)
+        wide_x = cast(x, wide)
         absolute_x = abs(wide_x)
         step = max(1, _CHUNK // cols)
         for start in range(0, rows, step):
-            block = op_a[start : start + step].astype(wide)
+            block = cast(op_a[start : start + step], wide)
             exact[start : start + step] = wide.type(alpha) * (block @ wide_x)
             magnitude[start : start + step] = abs(wide.type(alpha)) * (abs(block) @ absolute_x)
     if beta != 0 and y is not None:
-        scaled = wide.type(beta) * y.astype(wide)
+        scaled = wide.type(beta) * cast(y, wide)
         exact += scaled
         magnitude += abs(scaled)
     return exact, magnitude
@@ -72,16 +75,28 @@ def error_in_bounds(
 ) -> float:
     """Largest ``|result - exact| / (c * (cols + 3) * eps * T)``; NaN in `result` gives inf.
 
-    A value up to 1 satisfies the bound. Where T is 0 the result must be 0, but for denormals.
+    A value up to 1 satisfies the bound. Where T is 0 the result must be 0, but for denormals. A
+    narrow result comes from sums in float32, whose eps it is, and is rounded once more: half a
+    unit in its last place is added to the bound.
     """
     if result.size == 0:
         return 0.0
-    finite = np.finfo(result.dtype)
-    error = abs(result.astype(exact.dtype) - exact)
+    narrow = result.dtype in NARROW
+    finite = np.finfo(np.float32 if narrow else result.dtype)
+    error = abs(cast(result, exact.dtype) - exact)
     # Half the smallest denormal is lost where a result underflows.
     unit = finite.eps * magnitude + finite.smallest_subnormal
-    bound = _C[result.dtype.kind] * (cols + 3) * unit
+    bound = _C["c" if result.dtype.kind == "c" else "f"] * (cols + 3) * unit
+    if narrow:
+        bound += _half_ulp(abs(exact) + bound, result.dtype)
     with np.errstate(divide="ignore", invalid="ignore"):
         ratio = np.where(error == 0, 0, error / bound)
     worst = float(np.max(ratio)) if not np.isnan(ratio).any() else float("inf")
     return worst
+
+
+def _half_ulp(values: np.ndarray, dtype: np.dtype) -> np.ndarray:
+    """Half a unit in the last place of a narrow dtype, for each of some positive values."""
+    digits, least = (8, -126) if dtype == BFLOAT16 else (11, -14)
+    exponent = np.maximum(np.frexp(values)[1] - 1, least)
+    return np.ldexp(1.0, exponent - digits)

@@ -72,21 +72,23 @@ class SimulatorEngine:
         owner: Coefficients | None = None,
     ) -> None:
         """Launch the functions of ``choice.kernel`` one after the other."""
-        geometry, dtype = choice.geometry, problem.dtype
-        scratch = np.full(geometry.scratch, np.nan, dtype)  # poisoned: reading before writing shows
+        geometry, number = choice.geometry, problem.precision.sums
+        pointer_to = _simulator.pointer_to
+        # poisoned: reading before writing shows
+        scratch = np.full(geometry.scratch, np.nan, number)
         counters = np.zeros(geometry.counters, np.uint32)
         values: dict[str, Any] = {
             "rows": problem.rows,
             "cols": problem.cols,
-            "a": _simulator.pointer_to(a.owner, name="a", writable=False),
+            "a": pointer_to(a.owner, name="a", writable=False, number=number),
             "row_stride": problem.row_stride,
             "col_stride": problem.col_stride,
-            "x": _simulator.pointer_to(x.owner, problem.x_offset, name="x", writable=False),
+            "x": pointer_to(x.owner, problem.x_offset, "x", writable=False, number=number),
             "incx": problem.incx,
-            "y": _simulator.pointer_to(y.owner, problem.y_offset, name="y"),
+            "y": pointer_to(y.owner, problem.y_offset, "y", number=number),
             "incy": problem.incy,
-            "scratch": _simulator.pointer_to(scratch, name="scratch"),
-            "counters": _simulator.pointer_to(counters, name="counters"),
+            "scratch": pointer_to(scratch, name="scratch"),
+            "counters": pointer_to(counters, name="counters"),
             **geometry.sizes,
         }
         _trace.record(
@@ -99,8 +101,8 @@ class SimulatorEngine:
         functions = choice.kernel.functions(choice.spec)
         x_home = choice.kernel.x_home(choice.knobs)
         if x_home != "pointer":
-            packed = np.array([values["x"][j * problem.incx] for j in range(problem.cols)], dtype)
-            values["x"] = _simulator.pointer_to(packed, name="x", writable=False)
+            packed = np.array([values["x"][j * problem.incx] for j in range(problem.cols)], number)
+            values["x"] = pointer_to(packed, name="x", writable=False)
             for function in functions if x_home == "constant" else ():
                 function.__dict__["x_symbol"].memory[: packed.size] = packed
         lease = self._place(choice, functions, values, alpha, beta, owner)
@@ -136,7 +138,7 @@ class SimulatorEngine:
                 pointer = f"{name}_pointer"
                 values[pointer] = _simulator.pointer_to(value.owner, name=name, writable=False)
             else:
-                values[name] = spec.dtype.type(value)
+                values[name] = spec.precision.factors.type(value)
             shared[name] = values[name] if home == "constant" else 0
         if "constant" not in spec.homes:
             return None
@@ -147,8 +149,9 @@ class SimulatorEngine:
                 for function in functions
                 if getattr(function, "coefficients", None) is not None
             ]
+            factors = spec.precision.factors
             table = self._slots.setdefault(
-                (choice.kernel, spec), SlotTable(HostMemory(symbols), spec.dtype, SLOTS)
+                (choice.kernel, spec), SlotTable(HostMemory(symbols), factors, SLOTS)
             )
         lease = Lease(table, shared["alpha"], shared["beta"], 0, owner)
         values["slot"] = lease.slot

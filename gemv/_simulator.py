@@ -61,6 +61,9 @@ if not config.ENABLE_CUDASIM:
 
 from numba.cuda.np.numpy_support import as_dtype
 
+from gemv._narrow import cast
+from gemv._problem import BFLOAT16
+
 __all__ = [
     "Pointer",
     "Schedule",
@@ -207,8 +210,29 @@ class Pointer:
         thread.stores[self.address + position * self.itemsize] = (self.flat, position, value)
 
 
+class _Converting(Pointer):
+    """A pointer to numbers of one format that are computed with in another."""
+
+    __slots__ = ("format", "number")
+
+    def __init__(self, pointer: Pointer, storage: np.dtype, number: np.dtype) -> None:
+        super().__init__(pointer.flat, pointer.origin, pointer.writable, pointer.name)
+        self.format, self.number = storage, number
+
+    def __getitem__(self, i: int) -> Any:
+        value = np.asarray(super().__getitem__(i))
+        return cast(value.view(self.format), self.number)[()]
+
+    def __setitem__(self, i: int, value: Any) -> None:
+        super().__setitem__(i, cast(self.number.type(value), self.format).view(self.flat.dtype)[()])
+
+
 def pointer_to(
-    array: np.ndarray, offset: int = 0, name: str = "", writable: bool | None = None
+    array: np.ndarray,
+    offset: int = 0,
+    name: str = "",
+    writable: bool | None = None,
+    number: np.dtype | None = None,
 ) -> Pointer:
     """Point to an element of an array, however the array is strided.
 
@@ -223,12 +247,18 @@ def pointer_to(
         Name for error messages.
     writable : bool, optional
         Whether the kernel may store; as the array's own flag if not given.
+    number : numpy.dtype, optional
+        What the kernel computes with, if the array is of another dtype.
 
     Returns
     -------
     Pointer
         Shares the memory of `array`.
     """
+    if number is not None and number != array.dtype:
+        storage = BFLOAT16 if array.dtype.kind == "V" else array.dtype
+        bits = array.view(np.uint16) if storage == BFLOAT16 else array
+        return _Converting(pointer_to(bits, offset, name, writable), storage, number)
     itemsize = array.itemsize
     if array.size and any(stride % itemsize for stride in array.strides):
         raise ValueError("strides must be multiples of the item size")

@@ -115,9 +115,20 @@ else:
     from numba.cuda import cgutils
     from numba.cuda.extending import intrinsic
 
+    from gemv._formats import (
+        decoded,
+        decoded_pair,
+        encoded,
+        is_narrow,
+        load_number,
+        stored_bytes,
+    )
+
     _KINDS = {
         types.float32: ("f", "f32", ir.FloatType()),
         types.float64: ("d", "f64", ir.DoubleType()),
+        types.uint16: ("h", "u16", ir.IntType(16)),
+        types.uint32: ("r", "u32", ir.IntType(32)),
     }
 
     def _literal(*numbers):
@@ -137,26 +148,77 @@ else:
     _KEEP = "ld.global.nc"
     _PLAIN = "ld.global"
 
-    def _load(context, builder, element, address, width, instruction):
-        """`width` neighbouring elements at `address` as values, by one load instruction."""
-        letter, suffix, llvm = _KINDS[_real(element)]
+    def _load(context, builder, pointer, address, width, instruction):
+        """`width` neighbouring elements at `address` as values, by as few loads as there are."""
+        most = LOAD_BYTES // stored_bytes(pointer)
+        if width > most:  # where y has longer elements than A
+            rest = builder.gep(address, [_integer(most)])
+            return _load(context, builder, pointer, address, most, instruction) + _load(
+                context, builder, pointer, rest, width - most, instruction
+            )
+        element = pointer.dtype
+        if is_narrow(pointer):
+            if width == 1:
+                (bits,) = _registers(builder, types.uint16, address, 1, instruction)
+                return [decoded(builder, pointer, bits)]
+            words = _registers(builder, types.uint32, address, width // 2, instruction)
+            return [each for word in words for each in decoded_pair(builder, pointer, word)]
         pair = isinstance(element, types.Complex)
-        lanes = width * (2 if pair else 1)
-        if lanes == 1:
-            function = ir.FunctionType(llvm, [address.type])
-            asm = ir.InlineAsm(function, f"{instruction}.{suffix} $0, [$1];", f"={letter},l")
-            reals = [builder.call(asm, [address])]
-        else:
-            function = ir.FunctionType(ir.LiteralStructType([llvm] * lanes), [address.type])
-            registers = ", ".join(f"${k}" for k in range(lanes))
-            text = f"{instruction}.v{lanes}.{suffix} {{{registers}}}, [${lanes}];"
-            asm = ir.InlineAsm(function, text, ",".join([f"={letter}"] * lanes) + ",l")
-            loaded = builder.call(asm, [address])
-            reals = [builder.extract_value(loaded, k) for k in range(lanes)]
+        reals = _registers(
+            builder, _real(element), address, width * (2 if pair else 1), instruction
+        )
         if not pair:
             return reals
         pairs = zip(reals[::2], reals[1::2], strict=True)
         return [_complex(context, builder, element, real, imag) for real, imag in pairs]
+
+    def _store(context, builder, pointer, address, values):
+        """Store neighbours at `address`, the way back of a load."""
+        most = LOAD_BYTES // stored_bytes(pointer)
+        for first in range(0, len(values), most):
+            place = builder.gep(address, [_integer(first)]) if first else address
+            kind, parts = _stored(context, builder, pointer, values[first : first + most])
+            letter, suffix, llvm = _KINDS[kind]
+            names = ", ".join(f"${n + 1}" for n in range(len(parts)))
+            many = len(parts) > 1
+            text = f"st.global.v{len(parts)}.{suffix} [$0], {{{names}}};"
+            asm = ir.InlineAsm(
+                ir.FunctionType(ir.VoidType(), [place.type] + [llvm] * len(parts)),
+                text if many else f"st.global.{suffix} [$0], $1;",
+                ",".join(["l"] + [letter] * len(parts)) + ",~{memory}", side_effect=True,
+            )  # fmt: skip
+            builder.call(asm, [place, *parts])
+
+    def _stored(context, builder, pointer, values):
+        """What a store instruction takes for `values`: the kind of its registers, and these."""
+        if is_narrow(pointer):
+            bits = [encoded(builder, pointer, value) for value in values]
+            if len(bits) == 1:
+                return types.uint16, bits
+            word, sixteen = ir.IntType(32), ir.Constant(ir.IntType(32), 16)
+            return types.uint32, [
+                builder.or_(builder.zext(low, word), builder.shl(builder.zext(high, word), sixteen))
+                for low, high in zip(bits[::2], bits[1::2], strict=True)
+            ]
+        element = pointer.dtype
+        if not isinstance(element, types.Complex):
+            return element, values
+        numbers = [context.make_complex(builder, element, value) for value in values]
+        return _real(element), [part for each in numbers for part in (each.real, each.imag)]
+
+    def _registers(builder, kind, address, count, instruction):
+        """`count` registers by one load instruction."""
+        letter, suffix, llvm = _KINDS[kind]
+        if count == 1:
+            function = ir.FunctionType(llvm, [address.type])
+            asm = ir.InlineAsm(function, f"{instruction}.{suffix} $0, [$1];", f"={letter},l")
+            return [builder.call(asm, [address])]
+        function = ir.FunctionType(ir.LiteralStructType([llvm] * count), [address.type])
+        registers = ", ".join(f"${k}" for k in range(count))
+        text = f"{instruction}.v{count}.{suffix} {{{registers}}}, [${count}];"
+        asm = ir.InlineAsm(function, text, ",".join([f"={letter}"] * count) + ",l")
+        loaded = builder.call(asm, [address])
+        return [builder.extract_value(loaded, k) for k in range(count)]
 
     def _complex(context, builder, element, real, imag):
         number = context.make_complex(builder, element)
@@ -166,14 +228,14 @@ else:
     def _integer(value):
         return ir.Constant(ir.IntType(64), value)
 
-    def _vectors(context, builder, element, base, start, step, count, width, instruction):
+    def _vectors(context, builder, pointer, base, start, step, count, width, instruction):
         """`count` vectors, `step` elements apart; a constant step ends in the instruction."""
         values, at = [], start
         for k in range(count):
             # One step at a time: multiples of a step would be kept in registers, two for each.
             at = builder.add(at, step) if k else at
             address = builder.gep(base, [at])
-            values += _load(context, builder, element, address, width, instruction)
+            values += _load(context, builder, pointer, address, width, instruction)
         return values
 
     @intrinsic
@@ -187,12 +249,11 @@ else:
         if known is None:
             return None
         count_, width_ = known
-        element = pointer.dtype
-        result = types.UniTuple(element, count_ * width_)
+        result = types.UniTuple(pointer.dtype, count_ * width_)
 
         def codegen(context, builder, signature, arguments):
             base, index, step = arguments[:3]
-            values = _vectors(context, builder, element, base, index, step, count_, width_, _KEEP)
+            values = _vectors(context, builder, pointer, base, index, step, count_, width_, _KEEP)
             return context.make_tuple(builder, result, values)
 
         return result(pointer, types.int64, types.int64, count, width), codegen
@@ -204,12 +265,11 @@ else:
         if known is None:
             return None
         count_, width_ = known
-        element = pointer.dtype
-        result = types.UniTuple(element, count_ * width_)
+        result = types.UniTuple(pointer.dtype, count_ * width_)
 
         def codegen(context, builder, signature, arguments):
             base, index, step = arguments[:3]
-            values = _vectors(context, builder, element, base, index, step, count_, width_, _PLAIN)
+            values = _vectors(context, builder, pointer, base, index, step, count_, width_, _PLAIN)
             return context.make_tuple(builder, result, values)
 
         return result(pointer, types.int64, types.int64, count, width), codegen
@@ -221,39 +281,14 @@ else:
         if known is None:
             return None
         width_ = known[0]
-        element = pointer.dtype
-        letter, suffix, llvm = _KINDS[_real(element)]
-        pair = isinstance(element, types.Complex)
-        lanes = width_ * (2 if pair else 1)
-
-        def reals(context, builder, value):
-            if not pair:
-                return [value]
-            number = context.make_complex(builder, element, value)
-            return [number.real, number.imag]
 
         def codegen(context, builder, signature, arguments):
             base, at, step, values_ = arguments[:4]
             items = _items(builder, values_, values.count)
             for k in range(values.count // width_):
                 at = builder.add(at, step) if k else at
-                address = builder.gep(base, [at])
-                parts = [
-                    real
-                    for value in items[k * width_ : (k + 1) * width_]
-                    for real in reals(context, builder, value)
-                ]
-                kinds = [address.type] + [llvm] * lanes
-                names = ", ".join(f"${n + 1}" for n in range(lanes))
-                many = f".v{lanes}" if lanes > 1 else ""
-                text = f"st.global{many}.{suffix} [$0], " + (
-                    f"{{{names}}};" if many else f"{names};"
-                )
-                asm = ir.InlineAsm(
-                    ir.FunctionType(ir.VoidType(), kinds), text,
-                    ",".join(["l"] + [letter] * lanes) + ",~{memory}", side_effect=True,
-                )  # fmt: skip
-                builder.call(asm, [address, *parts])
+                vector = items[k * width_ : (k + 1) * width_]
+                _store(context, builder, pointer, builder.gep(base, [at]), vector)
             return context.get_dummy_value()
 
         return types.void(pointer, types.int64, types.int64, values, width), codegen
@@ -282,9 +317,8 @@ else:
         if known is None:
             return None
         count_, width_ = known
-        element = pointer.dtype
-        result = types.UniTuple(element, starts.count * count_ * width_)
-        instruction = _STREAM if width_ * element.bitwidth >= 8 * LOAD_BYTES else _AGAIN
+        result = types.UniTuple(pointer.dtype, starts.count * count_ * width_)
+        instruction = _STREAM if width_ * stored_bytes(pointer) >= LOAD_BYTES else _AGAIN
 
         def codegen(context, builder, signature, arguments):
             base, starts_, index, step = arguments[:4]
@@ -292,7 +326,7 @@ else:
             for row in range(starts.count):
                 start = builder.add(builder.extract_value(starts_, row), index)
                 values += _vectors(
-                    context, builder, element, base, start, step, count_, width_, instruction
+                    context, builder, pointer, base, start, step, count_, width_, instruction
                 )
             return context.make_tuple(builder, result, values)
 
@@ -332,8 +366,7 @@ else:
         if known is None:
             return None
         count_, width_ = known
-        element = pointer.dtype
-        result = types.UniTuple(element, count_ * width_)
+        result = types.UniTuple(pointer.dtype, count_ * width_)
         signature = result(pointer, types.int64, types.int64, count, types.int64, width)
 
         def codegen(context, builder, signature, arguments):
@@ -345,7 +378,7 @@ else:
                 at = start
                 for lane in range(width_):
                     at = builder.add(at, increment) if lane else at
-                    values.append(context.unpack_value(builder, element, builder.gep(base, [at])))
+                    values.append(load_number(context, builder, pointer, builder.gep(base, [at])))
             return context.make_tuple(builder, result, values)
 
         return signature, codegen

@@ -10,6 +10,7 @@ import traceback
 import numpy as np
 
 from gemv._compile import binaries
+from gemv._problem import BFLOAT16
 from gemv.kernels import get
 from gemv.kernels._base import Spec
 
@@ -24,13 +25,18 @@ def main():
         print(json.dumps(answer), flush=True)
 
 
+def dtype_of(name):
+    return BFLOAT16 if name == "bfloat16" else np.dtype(name)
+
+
 def compiled(request):
     kernel = get(request["kernel"])
     knobs = {**kernel.knobs, **request["knobs"]}
     spec = Spec(
-        np.dtype(request["dtype"]), request["conj"], request["access"],
+        dtype_of(request["dtype"]), request["conj"], request["access"],
         tuple(sorted(knobs.items())), tuple(request["homes"]), tuple(request["literals"]),
         tuple(request["widths"]),
+        None if request["y_dtype"] is None else dtype_of(request["y_dtype"]),
     )  # fmt: skip
     return [
         {

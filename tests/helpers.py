@@ -8,7 +8,8 @@ from types import SimpleNamespace
 import numpy as np
 
 from gemv import _backend, trace
-from gemv._problem import DTYPES, Problem
+from gemv._narrow import cast
+from gemv._problem import DTYPES, Precision, Problem
 from gemv._reference import error_in_bounds, reference
 from gemv._select import select
 
@@ -22,7 +23,12 @@ def random_array(rng, shape, dtype):
     values = rng.standard_normal(shape)
     if np.dtype(dtype).kind == "c":
         values = values + 1j * rng.standard_normal(shape)
-    return values.astype(dtype)
+    return cast(values, np.dtype(dtype))
+
+
+def filled(length, value, dtype):
+    """An array of one number, of any dtype of ours."""
+    return cast(np.full(length, value), np.dtype(dtype))
 
 
 @dataclass
@@ -46,37 +52,40 @@ class Case:
     seed: int = 0
     reversed_a: bool = False  # negative strides in both directions
     shift: int = 0  # elements by which A and x are moved away from 16-byte alignment
+    y_dtype: str = ""  # if it is not that of A and x
 
     def __post_init__(self):
         self.element = DTYPES[self.dtype]
+        self.y_element = DTYPES[self.y_dtype or self.dtype]
         rng = np.random.default_rng(self.seed + 1000 * self.m + self.n)
         trans = "NTC".index(self.op)
         rows, cols = (self.n, self.m) if trans else (self.m, self.n)
         self.rows, self.cols = rows, cols
         outer, inner = (self.m, self.n) if self.order == "C" else (self.n, self.m)
         lda = inner + self.pad
-        self.a_buffer = np.full(self.shift + outer * lda + GUARD, np.nan, self.element)
+        self.a_buffer = filled(self.shift + outer * lda + GUARD, np.nan, self.element)
         lines = self.a_buffer[self.shift : self.shift + outer * lda]
         matrix = lines.reshape(outer, lda)[:, :inner]
         matrix[...] = random_array(rng, (outer, inner), self.element)
         self.a = matrix if self.order == "C" else matrix.T
         if self.reversed_a:
             self.a = self.a[::-1, ::-1]
-        self.x_buffer, self.x_offset = self._vector(rng, cols, self.incx, np.nan)
-        self.y_buffer, self.y_offset = self._vector(rng, rows, self.incy, SENTINEL)
-        self.alpha = self.element.type(self.alpha)
-        self.beta = self.element.type(self.beta)
+        self.x_buffer, self.x_offset = self._vector(rng, cols, self.incx, np.nan, self.element)
+        self.y_buffer, self.y_offset = self._vector(rng, rows, self.incy, SENTINEL, self.y_element)
+        factor = Precision.of(self.element).factors.type
+        self.alpha = factor(self.alpha)
+        self.beta = factor(self.beta)
         if self.beta == 0:
-            self.y_of(self.y_buffer)[...] = np.nan
+            self.y_of(self.y_buffer)[...] = filled((), np.nan, self.y_element)
         if self.alpha == 0:
-            self.a[...] = np.nan
-            self.x[...] = np.nan
+            self.a[...] = filled((), np.nan, self.element)
+            self.x[...] = filled((), np.nan, self.element)
 
-    def _vector(self, rng, length, inc, fill):
+    def _vector(self, rng, length, inc, fill, dtype):
         reach = 1 + (length - 1) * abs(inc)
-        buffer = np.full(2 * GUARD + self.shift + reach, fill, self.element)
+        buffer = filled(2 * GUARD + self.shift + reach, fill, dtype)
         offset = GUARD + self.shift + (0 if inc > 0 else reach - 1)
-        for k, value in enumerate(random_array(rng, length, self.element)):
+        for k, value in enumerate(random_array(rng, length, dtype)):
             buffer[offset + k * inc] = value
         return buffer, offset
 
@@ -90,7 +99,7 @@ class Case:
 
     def y_of(self, buffer):
         return np.lib.stride_tricks.as_strided(
-            buffer[self.y_offset :], (self.rows,), (self.incy * self.element.itemsize,)
+            buffer[self.y_offset :], (self.rows,), (self.incy * self.y_element.itemsize,)
         )
 
     @property
@@ -102,11 +111,13 @@ class Case:
         return Problem(
             self.element, self.m, self.n, trans, self.rows, self.cols,
             trans == 2 and self.element.kind == "c", row, col, self.incx, self.incy,
+            result=None if self.y_element == self.element else self.y_element,
         )  # fmt: skip
 
     @property
     def op_a(self):
-        return {"N": self.a, "T": self.a.T, "C": self.a.T.conj()}[self.op]
+        op_a = self.a if self.op == "N" else self.a.T
+        return op_a.conj() if self.problem.conj else op_a
 
     def run(self, kernel, knobs=None, stream=None):
         """Run `kernel` by name; returns the whole y buffer afterwards."""

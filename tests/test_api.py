@@ -446,18 +446,20 @@ def test_trans_letters(letter, code):
         ("d", "F", None, "D"),
         ("i4", "i4", None, "d"),
         ("?", "?", None, "d"),
-        ("e", "e", None, "f"),
+        ("e", "e", None, "e"),
+        ("e", "e", "f", "f"),
+        ("e", "f", None, "f"),
         ("e", "i1", None, "f"),
         ("i4", "f", None, "d"),
         (">f4", ">f4", None, "f"),
         (">c16", "f", None, "D"),
-        (">f2", ">f2", None, "f"),
+        (">f2", ">f2", None, "e"),
     ],
 )
 def test_generic_dtype(a, x, y, expected):
     arguments = (1, np.ones((2, 3), a), np.ones(3, x), 1, None if y is None else np.ones(2, y))
     assert gemv.gemv(*arguments).dtype == expected
-    prefix = "sdcz"["fdFD".index(expected)]
+    prefix = "h" if a[-1] + x[-1] in ("ee", "22") else "sdcz"["fdFD".index(expected)]
     assert gemv.explain(*arguments).routine == prefix + "gemv"
 
 

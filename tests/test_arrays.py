@@ -15,6 +15,8 @@ from arrays import LIBRARIES, MUTABLE
 import gemv
 from gemv import _arrays, _dlpack
 from gemv._adopt import adopt
+from gemv._narrow import cast
+from gemv._problem import BFLOAT16
 
 needs_device_arrays = pytest.mark.skipif(
     gemv.backend() == "host", reason="no GPU and no simulator to hold device arrays"
@@ -220,7 +222,10 @@ class FakeTensor:
     device = SimpleNamespace(type="cpu")
 
     def __init__(self, array, conj=False):
-        self.array, self.conj = array, conj
+        self.array, self.conj, self.dtype = array, conj, array.dtype
+
+    def view(self, dtype):
+        return FakeTensor(self.array.view(dtype))
 
     __torch_dispatch__ = None
 
@@ -243,6 +248,7 @@ class FakeTensor:
 @pytest.fixture
 def fake_torch(monkeypatch):
     module = SimpleNamespace(Tensor=FakeTensor, _C=None, from_numpy=FakeTensor)
+    module.bfloat16, module.int16 = BFLOAT16, np.int16
     monkeypatch.setitem(sys.modules, "torch", module)
 
 
@@ -265,6 +271,16 @@ def test_host_y_that_cannot_be_overwritten_gives_a_new_tensor(fake_torch):
         assert isinstance(result, FakeTensor) and result is not y
         assert result.array.tolist() == expected
     assert memory.tolist() == [1j, 2j]
+
+
+def test_host_tensor_of_bfloat16(fake_torch):
+    a, x = (FakeTensor(cast(np.ones(shape), BFLOAT16)) for shape in ((2, 3), 3))
+    y = FakeTensor(cast([1, 2], BFLOAT16))
+    assert gemv.gemv(2, a, x, 1, y, overwrite_y=1) is y
+    assert cast(y.array, np.dtype("d")).tolist() == [7, 8]
+    result = gemv.gemv(2, a, x)
+    assert isinstance(result, FakeTensor) and result.dtype == BFLOAT16
+    assert cast(result.array, np.dtype("d")).tolist() == [6, 6]
 
 
 @pytest.mark.parametrize(("order", "strides"), [((0, 1), (3, 1)), ((1, 0), (1, 2))])

@@ -430,7 +430,7 @@ def test_ladder_names_the_refusal(capsys):
     [
         ("--m 0", "argument --m: '0' is no whole number of at least 1"),
         ("--n many", "argument --n: 'many' is no whole number"),
-        ("--dtype f16", "argument --dtype: 'f16' is none of"),
+        ("--dtype f8", "argument --dtype: 'f8' is none of"),
         ("--order K", "argument --order: invalid choice: 'K'"),
         ("--op H", "argument --op: invalid choice: 'H'"),
         ("--kernels serial,fastest", "fastest"),

@@ -20,12 +20,36 @@ BY_NAME = pytest.mark.parametrize("kernel", KERNELS, ids=lambda kernel: kernel.n
 
 #: Size of a parameter in the constant bank, by argument; pointers and 64-bit integers otherwise.
 COEFFICIENT_BYTES = {"float32": 4, "float64": 8, "complex64": 8, "complex128": 16}
+COEFFICIENT_BYTES |= {"float16": 4, "bfloat16": 4}
 REAL_BYTES = {"float32": 4, "float64": 8, "complex64": 4, "complex128": 8}
+REAL_BYTES |= {"float16": 4, "bfloat16": 4}
+NARROW = ("float16", "bfloat16")
 
 
 def widest(dtype):
     """Elements of A and x in a load of 16 bytes."""
-    return (16 // COEFFICIENT_BYTES[dtype],) * 2
+    return (8 if dtype in NARROW else 16 // COEFFICIENT_BYTES[dtype],) * 2
+
+
+def accepted(kernel, dtype):
+    """Whether the kernel is for this dtype at all."""
+    from gemv._measure import make_problem
+    from gemv._problem import DTYPES, dtype_name
+
+    (element,) = (each for each in DTYPES.values() if dtype_name(each) == dtype)
+    return any(kernel.accepts(make_problem(3, 3, element, order, "N")) is None for order in "CF")
+
+
+#: Every kernel with each dtype that it is for.
+BY_NAME_AND_DTYPE = pytest.mark.parametrize(
+    ("kernel", "dtype"),
+    [
+        pytest.param(kernel, dtype, id=f"{kernel.name}-{dtype}")
+        for kernel in KERNELS
+        for dtype in COEFFICIENT_BYTES
+        if accepted(kernel, dtype)
+    ],
+)
 
 
 @pytest.fixture(scope="module")
@@ -47,14 +71,14 @@ def compiler(tmp_path_factory):
 
     def ask(
         kernel, dtype, access="dot", compute_capability=(9, 0), knobs=None,
-        homes=("arguments", "arguments"), literals=(), widths=None,
+        homes=("arguments", "arguments"), literals=(), widths=None, y_dtype=None,
     ):  # fmt: skip
         if widths is None:
             widths = widest(dtype) if kernel.wide else (1, 0)
         request = {
             "kernel": kernel.name, "dtype": dtype, "conj": dtype.startswith("c"),
             "access": access, "compute_capability": compute_capability, "knobs": dict(knobs or {}),
-            "homes": homes, "literals": literals, "widths": widths,
+            "homes": homes, "literals": literals, "widths": widths, "y_dtype": y_dtype,
         }  # fmt: skip
         question = json.dumps(request)
         file = kept / hashlib.sha256(question.encode()).hexdigest()
@@ -93,8 +117,7 @@ def disassemble(function, tmp_path):
     return run.stdout
 
 
-@BY_NAME
-@pytest.mark.parametrize("dtype", COEFFICIENT_BYTES)
+@BY_NAME_AND_DTYPE
 @pytest.mark.parametrize("access", ["dot", "axpy"])
 def test_no_stack_no_spills_no_flushed_denormals(kernel, dtype, access, compiler):
     for function in compiler(kernel, dtype, access):
@@ -110,20 +133,47 @@ def test_no_stack_no_spills_no_flushed_denormals(kernel, dtype, access, compiler
 def test_wide_loads_are_as_wide_as_the_hardware_has_them(name, dtype, compiler):
     (function,) = compiler(REGISTRY[name], dtype)
     wide = {"float32": "v4.f32", "complex64": "v4.f32", "float64": "v2.f64", "complex128": "v2.f64"}
+    wide |= dict.fromkeys(NARROW, "v4.u32")
     assert f"ld.global.nc.L1::no_allocate.L2::128B.{wide[dtype]}" in function["ptx"]
     (narrow,) = compiler(REGISTRY[name], dtype, widths=(1, 0))
-    assert ".v4.f32" not in narrow["ptx"]
+    assert ".v4." not in narrow["ptx"]
     assert narrow["stack"] == 0 and narrow["spills"] == 0
 
 
 @pytest.mark.parametrize("row", table(), ids=lambda row: row.reason.replace(" ", "-"))
 def test_what_the_table_selects_does_not_spill(row, compiler):
     kernel = REGISTRY[row.kernel]
-    for dtype in ("float32", "float64"):
+    for dtype in ("float32", "float64", "bfloat16"):
         access = row.conditions.get("access", "dot")
         for function in compiler(kernel, dtype, access, knobs=row.knobs):
             assert function["stack"] == 0
             assert function["spills"] == 0
+
+
+@pytest.mark.parametrize("dtype", NARROW)
+@pytest.mark.parametrize("name", [kernel.name for kernel in KERNELS if kernel.wide])
+@pytest.mark.parametrize("y_dtype", [None, "float32"])
+def test_narrow_numbers_are_unpacked_in_registers_and_added_in_float32(
+    name, dtype, y_dtype, compiler, tmp_path
+):
+    access = "axpy" if name == "vector_columns" else "dot"
+    (function,) = compiler(REGISTRY[name], dtype, access, y_dtype=y_dtype)
+    listing = disassemble(function, tmp_path)
+    # With two zero registers it is the assembler's way to move a constant.
+    products = re.findall(r"\b(?:HFMA2|HMUL2|FFMA)\b(?!.*-RZ, RZ)", listing)
+    assert products and set(products) == {"FFMA"}, set(products)
+    assert re.search(r"\bLDG\.E\S*\.128\b", listing)
+    assert not re.search(r"\b(LDL|STL)\b", listing)
+    stores = set(re.findall(r"\bSTG\.E\S*", listing))
+    assert any(".U16" in store for store in stores) == (y_dtype is None), stores
+
+
+@pytest.mark.parametrize("dtype", NARROW)
+@pytest.mark.parametrize("name", [kernel.name for kernel in KERNELS if kernel.wide])
+@pytest.mark.parametrize("compute_capability", [(7, 5), (8, 0), (12, 0)], ids=str)
+def test_narrow_numbers_on_other_gpus(name, dtype, compute_capability, compiler):
+    (function,) = compiler(REGISTRY[name], dtype, "dot", compute_capability)
+    assert function["spills"] == 0
 
 
 @BY_NAME
@@ -158,8 +208,7 @@ def parameter_offsets(ptx, arguments, dtype):
     return offsets
 
 
-@BY_NAME
-@pytest.mark.parametrize("dtype", COEFFICIENT_BYTES)
+@BY_NAME_AND_DTYPE
 def test_coefficients_are_read_from_the_constant_bank(kernel, dtype, compiler, tmp_path):
     """Kernel arguments live in constant bank 0, from 0x210 on compute capability 9.0."""
     first = 0x210

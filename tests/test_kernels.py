@@ -4,10 +4,11 @@ import itertools
 
 import numpy as np
 import pytest
-from helpers import Case, tile_of
+from helpers import Case, filled, tile_of
 from helpers import knobs_for_tests as smaller_knobs
 
 from gemv import _backend
+from gemv._narrow import cast
 from gemv._select import table
 from gemv.kernels import REGISTRY
 
@@ -65,11 +66,11 @@ INCREMENTS = [(1, 1), (2, 3), (-1, -1), (-3, 2), (1, -2)]
 
 
 def coefficients(dtype):
-    return COEFFICIENTS["sd" if dtype in "sd" else "cz"]
+    return COEFFICIENTS["cz" if dtype in "cz" else "sd"]
 
 
 @BY_NAME
-@pytest.mark.parametrize("dtype", "sdcz")
+@pytest.mark.parametrize("dtype", "sdczhb")
 @pytest.mark.parametrize("op", "NTC")
 @pytest.mark.parametrize("order", "CF")
 def test_shapes_around_the_tile(kernel, dtype, op, order):
@@ -86,7 +87,68 @@ def test_shapes_around_the_tile(kernel, dtype, op, order):
             case.check(kernel.name, knobs_for_tests(kernel))
             checked += 1
     if not checked:
-        pytest.skip(f"{kernel.name} is for the other storage order")
+        pytest.skip(f"{kernel.name} is for the other storage order, or for other dtypes")
+
+
+@BY_NAME
+@pytest.mark.parametrize("dtype", "hb")
+@pytest.mark.parametrize("order", "CF")
+def test_narrow_with_y_in_float32(kernel, dtype, order):
+    tile_rows, tile_cols = tile_of(kernel)
+    case = Case(
+        tile_rows + 3, 5 * tile_cols + 7 if accepted(kernel, 9, 5 * tile_cols + 7) else 61, dtype,
+        order, "N", 3, -1, 2, 1.5, -0.25, y_dtype="s",
+    )  # fmt: skip
+    if not accepts(kernel, case):
+        pytest.skip(f"{kernel.name} is for the other storage order, or for other dtypes")
+    # Judged by the bound of float32: nothing was rounded to 16 bits on the way.
+    case.check(kernel.name, knobs_for_tests(kernel))
+
+
+@BY_NAME
+@pytest.mark.parametrize("dtype", "hb")
+def test_narrow_results_are_rounded_to_nearest_even_once(kernel, dtype):
+    """Sums that lie between two numbers of 8 or 11 digits, at ties and just beside them."""
+    digits = {"h": 11, "b": 8}[dtype]
+    one = 2.0**digits  # its neighbours are 2 apart
+    low = one / 2
+    terms = np.array([
+        [one, 1, 0, 0],  # a tie: down, to the even one
+        [one + 2, 1, 0, 0],  # a tie: up
+        [one, 1, 2.0**-8, 0],  # above the tie by less than rounding twice would see
+        [one + 2, 1, -(2.0**-8), 0],  # below it
+        [low, 0.5, 0.25, 0.25],
+        [-one, -1, 0, 0],
+        [-one - 2, -1, 0, 0],
+    ])  # fmt: skip
+    expected = np.array([one, one + 4, one + 2, one + 2, low + 1, -one, -one - 4])
+    case = Case(*terms.shape, dtype, order_of(kernel))
+    if not accepts(kernel, case):
+        pytest.skip(f"{kernel.name} is for other dtypes")
+    case.a[...] = cast(terms, case.element)
+    case.x[...] = filled((), 1, case.element)
+    result = case.y_of(case.run(kernel.name, knobs_for_tests(kernel)))
+    np.testing.assert_array_equal(cast(result, np.dtype("d")), expected)
+
+
+@BY_NAME
+@pytest.mark.parametrize("dtype", "hb")
+def test_narrow_special_values(kernel, dtype):
+    """What is too large becomes infinite, infinities and NaN stay, denormals are not flushed."""
+    largest, least = {"h": (65504.0, 2.0**-24), "b": (3.3895313892515355e38, 2.0**-133)}[dtype]
+    rows = [
+        ([largest, 0], largest), ([largest, largest * 2.0**-7], np.inf),
+        ([-largest, -largest * 2.0**-7], -np.inf), ([np.nan, 1], np.nan), ([np.inf, 1], np.inf),
+        ([-np.inf, 1], -np.inf), ([np.inf, -np.inf], np.nan), ([least, 0], least),
+        ([-least, 3 * least], 2 * least), ([0, 0], 0),
+    ]  # fmt: skip
+    case = Case(len(rows), 2, dtype, order_of(kernel))
+    if not accepts(kernel, case):
+        pytest.skip(f"{kernel.name} is for other dtypes")
+    case.a[...] = cast(np.array([row for row, _ in rows]), case.element)
+    case.x[...] = filled((), 1, case.element)
+    result = case.y_of(case.run(kernel.name, knobs_for_tests(kernel)))
+    np.testing.assert_array_equal(cast(result, np.dtype("d")), [value for _, value in rows])
 
 
 @BY_NAME
@@ -117,14 +179,14 @@ TUNED = {(row.kernel, *sorted(row.knobs.items())): row for row in table() if row
 
 
 @pytest.mark.parametrize("row", TUNED.values(), ids=lambda row: row.reason.replace(" ", "-"))
-@pytest.mark.parametrize("dtype", "sz")
+@pytest.mark.parametrize("dtype", "szb")
 def test_the_constants_of_the_table(row, dtype):
     """Whole blocks of the size that runs on a GPU, over the edge of the tile and of the pass."""
     kernel = REGISTRY[row.kernel]
     knobs = {**kernel.knobs, **row.knobs}
     tile_rows, tile_cols = kernel.tile(knobs)
     order = "F" if row.conditions.get("access") == "axpy" else "C"
-    op = "N" if dtype == "s" else "C"
+    op = "C" if dtype == "z" else "N"
     order = order if op == "N" else {"C": "F", "F": "C"}[order]
     for rows, cols, pad, shift in [
         (tile_rows + 3, min(tile_cols + 5, 9), 0, 0),

@@ -17,7 +17,10 @@ from gemv import _plots  # noqa: E402
 from gemv._measure import Ladder  # noqa: E402
 
 LADDER = TOP / "benchmarks" / "results" / "ladder"
-DTYPES = {"s": "float32", "d": "float64", "c": "complex64", "z": "complex128"}
+DTYPES = {
+    "s": "float32", "d": "float64", "c": "complex64", "z": "complex128", "h": "float16",
+    "b": "bfloat16",
+}  # fmt: skip
 
 
 def load(folder: Path = LADDER) -> dict[str, dict]:

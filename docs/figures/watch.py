@@ -240,8 +240,9 @@ def watch(
 
     pointer_to, simulate = _simulator.pointer_to, _simulator.launch
 
-    def watched_pointer(array, offset=0, name="", writable=None):
+    def watched_pointer(array, offset=0, name="", writable=None, number=None):
         plain = pointer_to(array, offset, name, writable)
+        assert number in (None, array.dtype), "nothing is converted on the way"
         if name not in ("a", "x", "y", "scratch"):
             return plain
         watched = _Watched(plain.flat, plain.origin, plain.writable, name)

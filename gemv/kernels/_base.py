@@ -28,6 +28,7 @@ from gemv._problem import (
     MAX_GRID_Y,
     Device,
     Geometry,
+    Precision,
     Problem,
     ceil_div,
 )
@@ -58,7 +59,7 @@ class Spec:
     Attributes
     ----------
     dtype : numpy.dtype
-        Of A, x, y, alpha and beta.
+        Of A and x.
     conj : bool
         Whether elements of A are conjugated as they are read.
     access : str
@@ -72,6 +73,8 @@ class Spec:
     widths : (int, int)
         Elements of A and of x that one load moves, for kernels with wide loads: see
         :attr:`gemv._problem.Problem.widths`.
+    y_dtype : numpy.dtype
+        Of y, if it is not that of A and x.
     """
 
     dtype: np.dtype
@@ -81,24 +84,30 @@ class Spec:
     homes: tuple[str, str] = ("arguments", "arguments")
     literals: tuple[Any, ...] = ()
     widths: tuple[int, int] = (1, 0)
+    y_dtype: np.dtype | None = None
 
     def __getitem__(self, knob: str) -> int:
         return dict(self.knobs)[knob]
 
     @property
+    def precision(self) -> Precision:
+        """The dtypes in memory, and those of factors and sums."""
+        return Precision.of(self.dtype, self.y_dtype)
+
+    @property
     def number(self) -> type:
-        """Element type for shared and local arrays."""
-        return self.dtype.type
+        """What is computed with: elements once they are loaded, sums, shared and local arrays."""
+        return self.precision.sums.type
 
     @property
     def zero(self) -> Any:
-        """Where a sum starts; typed, so that sums stay in the problem's precision."""
-        return self.dtype.type(0)
+        """Where a sum starts; typed, so that sums stay in their precision."""
+        return self.number(0)
 
     @property
     def constant_bytes(self) -> int:
         """Constant memory that is left for symbols of the kernel's own."""
-        taken = 2 * SLOTS * self.dtype.itemsize if "constant" in self.homes else 0
+        taken = 2 * SLOTS * self.precision.factors.itemsize if "constant" in self.homes else 0
         return CONSTANT_BYTES - taken
 
     @property
@@ -164,11 +173,13 @@ def fetching(function: Callable, spec: Spec) -> Callable:
                 arguments.append(name)
             case "constant":
                 if "constant" not in scope:
-                    scope["constant"] = constant_array(COEFFICIENTS, spec.dtype, 2 * SLOTS)
+                    scope["constant"] = constant_array(
+                        COEFFICIENTS, spec.precision.factors, 2 * SLOTS
+                    )
                     parameters.append("slot")
                 arguments.append(f"constant(2 * slot + {place})")
             case "literal":
-                scope[f"{name}_literal"] = spec.number(spec.literals[place])
+                scope[f"{name}_literal"] = spec.precision.factors.type(spec.literals[place])
                 arguments.append(f"{name}_literal")
             case home:
                 parameters.append(f"{name}_pointer")
@@ -204,8 +215,11 @@ def split_columns(
 
 
 def loads_for_one(width: int, itemsize: int) -> int:
-    """Loads of `width` elements that move as many bytes as one of the widest: 1, 2 or 4."""
-    return max(1, LOAD_BYTES // (width * itemsize))
+    """Loads of `width` elements that move as many bytes as one of the widest: 1, 2 or 4.
+
+    Never more: loads of 2 bytes would want more registers than a thread has.
+    """
+    return min(4, max(1, LOAD_BYTES // (width * itemsize)))
 
 
 def accepts_all(problem: Problem) -> str | None:
@@ -289,7 +303,7 @@ class Kernel:
     def facts(self, problem: Problem) -> tuple[Any, ...]:
         """All of a problem that machine code depends on."""
         widths = problem.widths if self.wide else (1, 0)
-        return problem.dtype, problem.conj, problem.access, widths
+        return problem.dtype, problem.conj, problem.access, widths, problem.result
 
     def spec_of(
         self,
@@ -305,7 +319,7 @@ class Kernel:
             raise ValueError(
                 f"kernel {self.name!r} has no knob {', '.join(sorted(unknown))}; it has: {known}"
             )
-        dtype, conj, access, widths = facts
+        dtype, conj, access, widths, result = facts
         return Spec(
             dtype,
             conj,
@@ -315,6 +329,7 @@ class Kernel:
             # Values that are not compiled in must not make machine code of their own.
             literals if "literal" in homes else (),
             widths,
+            result,
         )
 
     def functions(self, spec: Spec) -> tuple[Callable, ...]:

@@ -41,7 +41,7 @@ Source
 
 from numba import cuda
 
-from gemv._problem import MAX_GRID_X, Geometry, Launch, ceil_div
+from gemv._problem import LOAD_BYTES, MAX_GRID_X, Geometry, Launch, ceil_div
 from gemv._vectors import (
     axpy_add,
     gather,
@@ -69,7 +69,7 @@ def build(spec):
     THREADS = spec["THREADS_PER_BLOCK"]
     PIECE_ROWS = THREADS * WIDTH
     SUMS = PIECES * WIDTH
-    VECTOR_BYTES = WIDTH * spec.dtype.itemsize
+    VECTOR_BYTES = min(WIDTH * spec.precision.y.itemsize, LOAD_BYTES)
     scaled_all, blended_all, update_all = unrolled(PIECES, WIDTH)
 
     def long_columns(rows, cols, alpha, a, col_stride, x, incx, beta, y, incy):

@@ -45,7 +45,7 @@ Source
 from numba import cuda
 
 from gemv._intrinsics import atomic_add
-from gemv._problem import Geometry, Launch, ceil_div
+from gemv._problem import Geometry, Launch, ceil_div, dtype_name
 from gemv.kernels._base import Kernel, split_columns, update
 
 
@@ -87,6 +87,12 @@ def build(spec):
     return (scale, add)
 
 
+def accepts(problem):
+    if problem.precision.sums != problem.y_dtype:
+        return f"each addition to a y of {dtype_name(problem.y_dtype)} would be rounded"
+    return None
+
+
 def geometry(problem, device, knobs):
     threads, most = knobs["THREADS_PER_BLOCK"], knobs["MAX_BLOCKS"]
     splits, cols_per_split = split_columns(problem.cols, threads, problem.rows, threads, device)
@@ -110,5 +116,6 @@ KERNEL = Kernel(
     teaching=True,
     beside=True,
     same_bits=False,
+    accepts=accepts,
     doc=__doc__,
 )

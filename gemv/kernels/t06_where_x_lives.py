@@ -48,7 +48,7 @@ Source
 from numba import cuda
 
 from gemv._intrinsics import constant_array, device, parameter_load, read_only_load
-from gemv._problem import CONSTANT_BYTES, Geometry, Launch, ceil_div
+from gemv._problem import CONSTANT_BYTES, Geometry, Launch, ceil_div, dtype_name
 from gemv.kernels._base import X_SYMBOL, Kernel, attach, update
 
 #: What X_HOME counts.
@@ -157,6 +157,8 @@ def build(spec):
 
 
 def accepts(problem):
+    if problem.precision.sums != problem.dtype:
+        return f"{dtype_name(problem.dtype)} is not computed in as it lies in memory"
     needed = problem.cols * problem.dtype.itemsize
     if needed > CONSTANT_BYTES:
         return (
