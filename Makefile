@@ -107,10 +107,11 @@ ladder: $(TEST)
 	done; done
 	$(BIN)/python benchmarks/ladder_table.py --write
 
-# kernels and their constants over many shapes, on a GPU; goes on where it stopped
+# kernels and their constants over many shapes, on a GPU, and the table that follows for this very
+# GPU; goes on where it stopped
 tune: $(TEST)
 	@mkdir -p benchmarks/results/tune
-	$(BIN)/python benchmarks/tune.py benchmarks/results/tune/$(MACHINE).jsonl $(ARGS)
+	$(BIN)/python benchmarks/tune.py benchmarks/results/tune/$(MACHINE).jsonl --table auto $(ARGS)
 
 # our calls, the floor and cuBLAS over a grid of shapes, on a GPU, and what is made from that; goes on
 # where it stopped, so remove the file to measure again. ARGS="--parts cold,hot" for a part

@@ -1,13 +1,18 @@
-"""Try kernels and their constants over shapes, and show where the selection table falls behind.
+"""Try kernels and their constants over shapes, and write the selection table that follows.
 
 Usage: python benchmarks/tune.py results.jsonl [--shapes 4096x4096,...] [--dtypes s,d,c] [--ops N,T]
-       [--seconds 300]
+       [--views whole,odd] [--seconds 300] [--jobs 16] [--table FILE|auto]
 
 Each line of the file is one problem with the time of every candidate; problems that the file has
-already are skipped, so a run that was cut short goes on where it stopped. Every candidate is
-checked before it is timed: A and x are small integers, so that sums are exact in any order, and the
-answer must equal, bit for bit, that of another kernel. Under the simulator shapes shrink and
-nothing is timed, which proves the script alive.
+already are skipped, so a run that was cut short goes on where it stopped. A is whole, or a view
+without its first column ("odd": lda and base aligned to one element); from memory, and once more
+from the L2 cache ("hot") if half of that holds it. Every candidate is checked before it is timed: A
+and x are small integers, so that sums are exact in any order, and the answer must equal, bit for
+bit, that of another kernel. Under the simulator shapes shrink and nothing is timed, which proves
+the script alive.
+
+The table is made of all records in the file by the rule in gemv/_tune.py; "auto" is the table of
+the very GPU, gemv/tables/<its name>.toml, which selection prefers from then on.
 """
 
 from __future__ import annotations
@@ -15,8 +20,12 @@ from __future__ import annotations
 import argparse
 import itertools
 import json
+import os
 import time
+from concurrent.futures import ProcessPoolExecutor
+from datetime import UTC, datetime
 from functools import partial
+from multiprocessing import get_context
 from pathlib import Path
 
 import numpy as np
@@ -42,10 +51,14 @@ COLUMNS = (
     (4, 1, 4, 2, 512), (8, 1, 8, 1, 512), (16, 1, 8, 1, 512), (8, 1, 4, 3, 256), (32, 1, 4, 2, 256),
     (256, 4, 2, 2, 256), (256, 2, 4, 2, 256), (64, 2, 4, 2, 256), (32, 2, 4, 2, 256),
 )  # fmt: skip
+#: PIECES, COLUMNS, MIN_BLOCKS, THREADS_PER_BLOCK
+LONG = ((4, 1, 4, 256), (2, 2, 4, 256), (4, 2, 2, 256), (8, 1, 2, 256), (4, 1, 8, 128))
 NAMES = {
     "vector_rows": ("LANES", "ROWS", "VECTORS", "MIN_BLOCKS", "THREADS_PER_BLOCK"),
     "vector_columns": ("LANES", "PIECES", "COLUMNS", "MIN_BLOCKS", "THREADS_PER_BLOCK"),
+    "long_columns": ("PIECES", "COLUMNS", "MIN_BLOCKS", "THREADS_PER_BLOCK"),
 }
+VALUES = {"vector_rows": ROWS, "vector_columns": COLUMNS, "long_columns": LONG}
 #: Bytes to which a copy of A is aligned, as memory of its own would be.
 ALIGNED = 256
 #: Blocks for each multiprocessor that the columns are split for; 0 is no split.
@@ -53,15 +66,29 @@ SPLITS = (0, 4, 8)
 
 
 def candidates(problem):
-    """Kernel and knobs worth a try: no more lanes than a line has loads, unless a block has."""
-    kernel, choices = (
-        ("vector_rows", ROWS) if problem.access == "dot" else ("vector_columns", COLUMNS)
-    )
+    """Kernels that selection may use, with constants worth a try.
+
+    Those above, no more lanes than a line has loads, unless a block has; and those of all rows of
+    the table in use, so that none that somebody found is lost. A kernel that is named above with
+    no constants is tried with its own.
+    """
+    from gemv._select import table
+    from gemv.kernels import REGISTRY
+
     loads = -(-problem.line_bytes // 16)
-    for values, splits in itertools.product(choices, SPLITS):
-        lanes = values[0]
-        if lanes <= 2 * loads and (lanes >= 32 or 16 * lanes >= loads or problem.lines < 4096):
-            yield kernel, {**dict(zip(NAMES[kernel], values, strict=True)), "BLOCKS_PER_SM": splits}
+    for name, kernel in REGISTRY.items():
+        if kernel.teaching or kernel.accepts(problem):
+            continue
+        found = [dict(row.knobs) for row in table() if row.kernel == name] or [{}]
+        for values in VALUES.get(name, ()):
+            knobs = dict(zip(NAMES[name], values, strict=True))
+            splits = SPLITS if "BLOCKS_PER_SM" in kernel.knobs else (None,)
+            found += [knobs if n is None else {**knobs, "BLOCKS_PER_SM": n} for n in splits]
+        for knobs in found:
+            lanes = {**kernel.knobs, **knobs}.get("LANES", 32)
+            fits = lanes >= 32 or 16 * lanes >= loads or problem.lines < 4096
+            if lanes <= max(2 * loads, 1) and fits:
+                yield name, knobs
 
 
 class Memory:
@@ -81,10 +108,6 @@ class Memory:
         return self.kept["array"]
 
 
-def problem_record(m, n, prefix, op):
-    return {"m": m, "n": n, "dtype": prefix, "op": op}
-
-
 def spacing(elements, itemsize):
     """Elements from one copy of A to the next: kernels rely on all being aligned as the first."""
     unit = ALIGNED // itemsize
@@ -98,21 +121,57 @@ def copies_of(size, l2_bytes):
     return min(-(-_L2_TIMES * l2_bytes // size) + 1, _MOST_COPIES)
 
 
-def measure(m, n, prefix, op, engine, clock, memory):
-    """All candidates of one problem: checked, and timed where there is a GPU."""
+def make_problem(m, n, dtype, op, view):
+    """A problem with A stored along its rows, and where A begins in its memory."""
+    from gemv import _measure
+
+    problem = _measure.make_problem(m, n, dtype, "C", op)
+    if view == "whole":
+        return problem, 0
+    lda = {"row_stride" if op == "N" else "col_stride": n + 1}
+    return problem._replace(**lda), 1
+
+
+def compiled(task):
+    """Leave the machine code of a choice on disk; in a process of its own."""
+    from gemv import _cache
+    from gemv.kernels import get
+
+    name, spec, compute_capability = task
+    _cache.binaries(get(name), spec, compute_capability)
+
+
+def prepare(choices, compute_capability, pool):
+    """Compile what is not on disk yet, several at a time."""
+    from gemv import _cache
+
+    wanted = {(c.kernel.name, c.spec, compute_capability) for c in choices}
+    missing = [
+        each for each in wanted if not _cache.holds(each[0], repr(each[1]), compute_capability)
+    ]
+    if pool is not None and _cache.directory() is not None:
+        list(pool.map(compiled, missing))
+
+
+def measure(m, n, prefix, op, view, engine, clock, memory, pool=None):
+    """Records of one problem, A from memory and perhaps from L2: candidates checked and timed."""
     from gemv import _measure
     from gemv._problem import DTYPES
     from gemv._select import select
 
     dtype = DTYPES[prefix]
     device = engine.device()
-    problem = _measure.make_problem(m, n, dtype, "C", op)
-    size, step = m * n * dtype.itemsize, spacing(m * n, dtype.itemsize)
+    problem, begin = make_problem(m, n, dtype, op, view)
+    reach = begin + (m - 1) * max(problem.row_stride, problem.col_stride) + n
+    size, step = m * n * dtype.itemsize, spacing(reach, dtype.itemsize)
     copies = 1 if clock is None else copies_of(size, clock.l2_bytes)
     everything = memory.of(dtype, step * copies)
     base = _measure._operand(everything)
     places = [
-        _measure._Array(_part(everything, start, m * n), base.pointer + start * dtype.itemsize)
+        _measure._Array(
+            _part(everything, start + begin, reach - begin),
+            base.pointer + (start + begin) * dtype.itemsize,
+        )
         for start in range(0, step * copies, step)
     ]
     x_host = np.resize(memory.block, problem.cols).astype(dtype)
@@ -126,30 +185,43 @@ def measure(m, n, prefix, op, engine, clock, memory):
         return engine.to_host(y.owner), y
 
     expected, y = result(select(problem, device, "coalesced"))
-    record = {**problem_record(m, n, prefix, op), "bytes": problem.bytes_moved(beta_is_zero=True)}
+    record = {
+        "m": m, "n": n, "dtype": prefix, "op": op, "view": view, "hot": False,
+        "access": problem.access, "line_bytes": problem.line_bytes, "lines": problem.lines,
+        "element_bytes": dtype.itemsize, "load_bytes": problem.widths[0] * dtype.itemsize,
+        "bytes": problem.bytes_moved(beta_is_zero=True),
+    }  # fmt: skip
+    hot = dict(record, hot=True) if clock and size <= clock.l2_bytes // 2 else None
     if clock is not None:
         record["read_gb_per_s"] = clock.read_ceiling([p.pointer for p in places[:4]], size)
     chosen = select(problem, device)
-    tried = [("the table's", chosen.kernel.name, chosen.knobs, chosen)]
-    launches = set()
-    for name, knobs in candidates(problem):
-        choice = select(problem, device, name, knobs)
-        key = (tuple(sorted((k, v) for k, v in knobs.items() if k != "BLOCKS_PER_SM")),
-               choice.geometry.launches)  # fmt: skip
-        if key not in launches:
-            launches.add(key)
-            tried.append(("candidate", name, knobs, choice))
+    tried = [("the table's", chosen)]
+    tried += [("candidate", select(problem, device, *each)) for each in candidates(problem)]
+    if engine.name == "cuda":
+        prepare([choice for _, choice in tried], device.compute_capability, pool)
     record["tried"] = []
-    for what, name, knobs, choice in tried:
-        answer, y = result(choice)
-        if answer.tobytes() != expected.tobytes():
-            raise AssertionError(f"{name} {knobs} is wrong on {m} x {n} {prefix} {op}")
-        seconds = None
-        if clock is not None:
-            calls = [partial(_call, engine, choice, problem, one, p, x, zero, y) for p in places]
-            seconds = clock.time(calls, 5)
-        record["tried"].append([what, name, dict(knobs), seconds])
-    return record
+    if hot is not None:
+        hot["tried"] = []
+    timed = {}
+    for what, choice in tried:
+        # Splits that come out alike are one launch, whatever constant asked for them.
+        knobs = {k: v for k, v in choice.knobs.items() if k != "BLOCKS_PER_SM"}
+        same = choice.kernel.name, tuple(knobs.items()), choice.geometry.launches
+        if same not in timed:
+            answer, y = result(choice)
+            if answer.tobytes() != expected.tobytes():
+                which = f"{choice.kernel.name} {choice.knobs}"
+                raise AssertionError(f"{which} is wrong on {m} x {n} {prefix} {op} {view}")
+            timed[same] = None, None
+            if clock is not None:
+                calls = [
+                    partial(_call, engine, choice, problem, one, p, x, zero, y) for p in places
+                ]
+                timed[same] = clock.time(calls, 5), clock.time(calls[:1], 5) if hot else None
+        for each, seconds in zip((record, hot), timed[same], strict=True):
+            if each is not None:
+                each["tried"].append([what, choice.kernel.name, choice.knobs, seconds])
+    return [record] if hot is None else [record, hot]
 
 
 def _part(array, start, count):
@@ -163,6 +235,7 @@ def _call(engine, choice, problem, one, a, x, zero, y, stream):
 def summary(record):
     """One line: how far the table's choice is from the best that was tried."""
     m, n, dtype, op = (record[key] for key in ("m", "n", "dtype", "op"))
+    op = f"{op} {record['view']}{' hot' if record['hot'] else ''}"
     timed = [
         (seconds, what, name, knobs) for what, name, knobs, seconds in record["tried"] if seconds
     ]
@@ -171,10 +244,48 @@ def summary(record):
     seconds, _, name, knobs = min(timed, key=lambda row: row[0])
     table = next(row[0] for row in timed if row[1] == "the table's")
     rate = record["bytes"] / seconds / 1e9
+    share = ""
+    if "read_gb_per_s" in record:
+        share = f", {rate / record['read_gb_per_s']:.2f} of the read rate"
     return (
-        f"{dtype} {m} x {n} {op}: best {rate:.0f} GB/s, {rate / record['read_gb_per_s']:.2f} of the"
-        f" read rate, {name} {knobs}; the table reaches {seconds / table:.2f} of it"
+        f"{dtype} {m} x {n} {op}: best {rate:.0f} GB/s{share}, {name} {knobs};"
+        f" the table reaches {seconds / table:.2f} of it"
     )
+
+
+def make_clock(engine):
+    """The clock of this GPU; None under the simulator, where there is nothing to time."""
+    from gemv import _measure
+
+    return _measure.Clock(engine) if engine.name == "cuda" else None
+
+
+def write_table(place, records, engine, clock):
+    """The table that follows from the records, checked: it reads back and selects what it says."""
+    from importlib import resources
+
+    from gemv import _tune
+    from gemv._select import file_names, parse
+
+    device = engine.device()
+    rows = _tune.rows(records)
+    if not rows:
+        print("no times, so no table")
+        return
+    about = {
+        "gpu": device.name,
+        "compute_capability": list(device.compute_capability),
+        "date": datetime.now(UTC).date().isoformat(),
+        "command": "benchmarks/tune.py",
+        "problems": len(records),
+        "versions": clock.versions(),
+    }
+    text = _tune.to_toml(rows, about)
+    assert len(parse(text, last=False)) == len(rows)
+    if place == "auto":
+        place = resources.files("gemv").joinpath(f"tables/{file_names(device)[0]}.toml")
+    Path(place).write_text(text, "utf-8")
+    print(f"{len(rows)} rows in {Path(place).name}")
 
 
 def main(arguments=None):
@@ -183,33 +294,49 @@ def main(arguments=None):
     parser.add_argument("--shapes")
     parser.add_argument("--dtypes", default="s,d,c")
     parser.add_argument("--ops", default="N,T")
+    parser.add_argument("--views", default="whole,odd")
     parser.add_argument("--seconds", type=float, default=3600.0)
+    parser.add_argument("--jobs", type=int, default=os.cpu_count())
+    parser.add_argument("--table", help="a file, or auto")
     options = parser.parse_args(arguments)
 
-    from gemv import _backend, _measure
+    from gemv import _backend
 
     engine = _backend.engine()
-    clock = _measure.Clock(engine) if engine.name == "cuda" else None
+    clock = make_clock(engine)
     names = options.shapes or (SHAPES.replace(" ", ",") if clock else SIMULATED.replace(" ", ","))
     shapes = [tuple(map(int, shape.split("x"))) for shape in names.split(",")]
-    done = set()
+    records = []
     if options.file.exists():
-        for line in options.file.read_text().splitlines():
-            record = json.loads(line)
-            done.add(tuple(record[key] for key in ("m", "n", "dtype", "op")))
+        records = [json.loads(line) for line in options.file.read_text().splitlines()]
+    fields = ("dtype", "m", "n", "view", "op")
+    done = {tuple(record[key] for key in fields) for record in records}
     memory = Memory(engine, 1 << 24)
     end = time.monotonic() + options.seconds
-    wanted = itertools.product(options.dtypes.split(","), shapes, options.ops.split(","))
-    for prefix, (m, n), op in wanted:
-        if (m, n, prefix, op) in done:
-            continue
-        if time.monotonic() > end:
-            print("time is up; the same command goes on from here")
-            break
-        record = measure(m, n, prefix, op, engine, clock, memory)
-        with options.file.open("a") as file:
-            file.write(json.dumps(record) + "\n")
-        print(summary(record), flush=True)
+    wanted = itertools.product(
+        options.dtypes.split(","), shapes, options.views.split(","), options.ops.split(",")
+    )
+    pool = None
+    if engine.name == "cuda" and options.jobs > 1:
+        # Not forked: the driver does not survive that.
+        pool = ProcessPoolExecutor(options.jobs, mp_context=get_context("spawn"))
+    try:
+        for prefix, (m, n), view, op in wanted:
+            if (prefix, m, n, view, op) in done:
+                continue
+            if time.monotonic() > end:
+                print("time is up; the same command goes on from here")
+                break
+            for record in measure(m, n, prefix, op, view, engine, clock, memory, pool):
+                records.append(record)
+                with options.file.open("a") as file:
+                    file.write(json.dumps(record) + "\n")
+                print(summary(record), flush=True)
+    finally:
+        if pool is not None:
+            pool.shutdown(cancel_futures=True)
+    if options.table:
+        write_table(options.table, records, engine, clock)
 
 
 if __name__ == "__main__":

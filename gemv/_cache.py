@@ -210,6 +210,14 @@ def _unpack(data: bytes) -> tuple[Binary, ...]:
     return tuple(functions)
 
 
+def holds(name: str, what: str, compute_capability: tuple[int, int]) -> bool:
+    """Whether there is a file, whole or not."""
+    folder = directory()
+    return (
+        folder is not None and (folder / (key(name, what, compute_capability) + _SUFFIX)).exists()
+    )
+
+
 def load(name: str) -> tuple[Binary, ...] | None:
     """The functions of a file, or None: it is not there, or broken, which is the same."""
     folder = directory()

@@ -288,3 +288,30 @@ def test_the_hosts_half_of_a_kernel_file_is_the_whole_file_without_numba():
     done = subprocess.run(command, env=env, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout) == [True, True, True, True]
+
+
+FIRST_CALL = """
+import sys, torch
+a = torch.ones((512, 700), device="cuda")
+x, y = torch.ones(700, device="cuda"), torch.zeros(512, device="cuda")
+torch.cuda.synchronize()
+import gemv
+gemv.gemv(1.0, a, x, 0.0, y, overwrite_y=1)
+torch.cuda.synchronize()
+assert (y == 700).all()
+print(*sorted({name.partition(".")[0] for name in sys.modules} & {"numba", "llvmlite"}))
+"""
+
+
+@pytest.mark.gpu
+def test_a_second_process_calls_with_tensors_and_without_numba(tmp_path):
+    pytest.importorskip("torch")
+    env = {k: v for k, v in os.environ.items() if not k.startswith(("GEMV_", "NUMBA_"))}
+    env |= {"PYTHONPATH": os.pathsep.join(sys.path), "GEMV_CACHE_DIR": str(tmp_path)}
+    said = []
+    for _ in range(2):
+        command = [sys.executable, "-P", "-c", FIRST_CALL]
+        done = subprocess.run(command, env=env, capture_output=True, text=True)
+        assert done.returncode == 0, done.stderr
+        said.append(done.stdout.split())
+    assert said == [["llvmlite", "numba"], []]
