@@ -193,7 +193,8 @@ def measure(m, n, prefix, op, view, engine, clock, memory, pool=None):
     }  # fmt: skip
     hot = dict(record, hot=True) if clock and size <= clock.l2_bytes // 2 else None
     if clock is not None:
-        record["read_gb_per_s"] = clock.read_ceiling([p.pointer for p in places[:4]], size)
+        starts = [base.pointer + k * step * dtype.itemsize for k in range(min(copies, 4))]
+        record["read_gb_per_s"] = clock.read_ceiling(starts, size)
     chosen = select(problem, device)
     tried = [("the table's", chosen)]
     tried += [("candidate", select(problem, device, *each)) for each in candidates(problem)]

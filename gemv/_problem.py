@@ -159,7 +159,8 @@ class Problem(NamedTuple):
         allow it. For x the same number, or 0 where x has to be read element by element.
         """
         size = self.dtype.itemsize
-        a_width = 1 if self.access == "strided" else max(1, self.a_alignment // size)
+        strided = self.row_stride != 1 and self.col_stride != 1
+        a_width = 1 if strided else self.a_alignment // size or 1
         whole = self.incx == 1 and self.x_alignment >= a_width * size
         return a_width, a_width if whole else 0
 

@@ -14,7 +14,8 @@ import os
 import re
 import sys
 import tomllib
-from collections.abc import Iterator, Mapping
+from bisect import bisect_right
+from collections.abc import Mapping
 from dataclasses import dataclass
 from importlib import resources
 from pathlib import Path
@@ -28,7 +29,6 @@ from gemv.kernels._base import Kernel, Spec
 #: Fields of a row that state a condition on a number; each of them absent means any.
 RANGES = ("line_bytes", "lines", "element_bytes", "load_bytes")
 _CONDITIONS = ("access", "dtype", *(f"{name}_{end}" for name in RANGES for end in ("min", "max")))
-_NO_LIMIT = 1 << 62
 
 #: Choices that are remembered; beyond, the oldest is forgotten.
 MAX_KNOWN = 4096
@@ -77,7 +77,10 @@ class Row:
 def _numbers(problem: Problem) -> tuple[int, int, int, int]:
     """What the ranges of a row are about, in their order."""
     size = problem.dtype.itemsize
-    return problem.line_bytes, problem.lines, size, problem.widths[0] * size
+    load = problem.widths[0] * size
+    if problem.access == "axpy":
+        return problem.rows * size, problem.cols, size, load
+    return problem.cols * size, problem.rows, size, load
 
 
 # Tables ----------------------------------------------------------------------------------------
@@ -111,14 +114,26 @@ def parse(text: str, last: bool = True) -> tuple[Row, ...]:
     return tuple(rows)
 
 
-class _Compiled(NamedTuple):
-    """A row as :func:`select` compares it: both ends of each range, and what the row gives."""
+class _Candidate(NamedTuple):
+    """What a row gives, and the Specs made so far for it."""
 
-    ranges: tuple[int, ...]
-    letters: str | None
     row: Row
     kernel: Kernel
     specs: dict[tuple, tuple[Spec, dict[str, int]]]
+
+
+class _Grid(NamedTuple):
+    """The rows for one access, found by where a problem lies among all their thresholds.
+
+    Between two neighbouring thresholds all problems match the same rows, so those are looked for
+    once for each such cell, dtype and width of loads.
+    """
+
+    #: Lengths and numbers of lines at which a row begins to match, or no longer does.
+    lengths: list[int]
+    counts: list[int]
+    candidates: tuple[_Candidate, ...]
+    cells: dict[tuple, tuple[_Candidate, ...]]
 
 
 class Tables:
@@ -140,40 +155,31 @@ class Tables:
         said = [[row.kernel, dict(row.conditions), dict(row.knobs)] for row in self.rows]
         text = json.dumps(said, sort_keys=True, separators=(",", ":"))
         self.hash = hashlib.sha256(text.encode()).hexdigest()
-        self._by_access: dict[str, tuple[_Compiled, ...]] = {}
+        self._grids: dict[str, _Grid] = {}
 
-    def of(self, access: str) -> tuple[_Compiled, ...]:
-        """The rows for one way that memory runs."""
-        rows = self._by_access.get(access)
-        if rows is None:
-            rows = self._by_access[access] = tuple(
-                _Compiled(
-                    tuple(
-                        row.conditions.get(f"{name}_{end}", 0 if end == "min" else _NO_LIMIT)
-                        for name in RANGES
-                        for end in ("min", "max")
-                    ),
-                    row.conditions.get("dtype"), row, REGISTRY[row.kernel], {},
-                )
-                for row in self.rows
-                if row.conditions.get("access", access) == access
-            )  # fmt: skip
-        return rows
+    def _grid(self, access: str) -> _Grid:
+        rows = [row for row in self.rows if row.conditions.get("access", access) == access]
+        steps: dict[str, set[int]] = {"line_bytes": set(), "lines": set()}
+        for name, found in steps.items():
+            for row in rows:
+                for end, more in (("min", 0), ("max", 1)):
+                    if f"{name}_{end}" in row.conditions:
+                        found.add(row.conditions[f"{name}_{end}"] + more)
+        candidates = tuple(_Candidate(row, REGISTRY[row.kernel], {}) for row in rows)
+        grid = _Grid(sorted(steps["line_bytes"]), sorted(steps["lines"]), candidates, {})
+        return self._grids.setdefault(access, grid)
 
-    def matching(self, problem: Problem) -> Iterator[_Compiled]:
+    def matching(self, problem: Problem) -> tuple[_Candidate, ...]:
         """The rows that match a problem, in their order."""
         line, lines, size, load = _numbers(problem)
-        letter = PREFIXES[problem.dtype]
-        for each in self.of(problem.access):
-            ranges, letters = each.ranges, each.letters
-            if (
-                ranges[0] <= line <= ranges[1]
-                and ranges[2] <= lines <= ranges[3]
-                and ranges[4] <= size <= ranges[5]
-                and ranges[6] <= load <= ranges[7]
-                and (letters is None or letter in letters)
-            ):
-                yield each
+        access = problem.access
+        lengths, counts, candidates, cells = self._grids.get(access) or self._grid(access)
+        cell = bisect_right(lengths, line), bisect_right(counts, lines), problem.dtype, load
+        found = cells.get(cell)
+        if found is None:
+            found = tuple(each for each in candidates if each.row.matches(problem))
+            cells[cell] = found
+        return found
 
 
 def file_names(device: Device) -> tuple[str, str]:
@@ -322,7 +328,7 @@ def select(
 
 def _first(problem: Problem, device: Device, homes: tuple[str, str]) -> Choice:
     """The first row that matches and whose kernel accepts, with nothing of a caller's own."""
-    for _, _, row, kernel, specs in tables(device).matching(problem):
+    for row, kernel, specs in tables(device).matching(problem):
         if kernel.accepts(problem) is None:
             facts = (kernel.facts(problem), homes)
             found = specs.get(facts)

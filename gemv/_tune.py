@@ -19,6 +19,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -197,15 +198,14 @@ def _words(conditions: Mapping[str, Any]) -> str:
     def span(name: str) -> str:
         low, high = conditions.get(f"{name}_min"), conditions.get(f"{name}_max")
         if low is None and high is None:
-            return "any number"
+            return ""
         if low is None:
             return f"up to {high}"
         return f"{low} and more" if high is None else f"{low} to {high}"
 
     kind = {"dot": "rows", "axpy": "columns"}.get(conditions["access"], "lines")
-    said = f"{span('lines')} {kind} of {span('line_bytes')} bytes".replace(
-        "any number bytes", "any length"
-    )
+    count, length = span("lines"), span("line_bytes")
+    said = f"{count or 'any number of'} {kind} of {length + ' bytes' if length else 'any length'}"
     if "element_bytes_min" in conditions:
         said += f", elements of {conditions['element_bytes_min']}"
     if "load_bytes_max" in conditions:
@@ -213,16 +213,20 @@ def _words(conditions: Mapping[str, Any]) -> str:
     return said
 
 
+def _line(name: str, value: Any) -> str:
+    return f"{name if re.fullmatch('[A-Za-z0-9_-]+', name) else json.dumps(name)} = {_value(value)}"
+
+
 def _value(value: Any) -> str:
     if isinstance(value, Mapping):
-        return "{ " + ", ".join(f"{name} = {_value(each)}" for name, each in value.items()) + " }"
+        return "{ " + ", ".join(_line(name, each) for name, each in value.items()) + " }"
     return json.dumps(value)
 
 
 def to_toml(found: Iterable[Mapping[str, Any]], about: Mapping[str, Any]) -> str:
     """A table's text: where it comes from, then its rows."""
     lines = ["# Made by benchmarks/tune.py from what it measured, by the rule in gemv/_tune.py."]
-    lines += ["", "[about]", *(f"{name} = {_value(value)}" for name, value in about.items())]
+    lines += ["", "[about]", *(_line(*each) for each in about.items())]
     for row in found:
-        lines += ["", "[[row]]", *(f"{name} = {_value(value)}" for name, value in row.items())]
+        lines += ["", "[[row]]", *(_line(*each) for each in row.items())]
     return "\n".join(lines) + "\n"

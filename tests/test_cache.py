@@ -49,7 +49,8 @@ print(json.dumps({
 
 def ask(folder, root=PACKAGE.parent, **environment):
     env = {k: v for k, v in os.environ.items() if not k.startswith(("GEMV_", "NUMBA_"))}
-    env |= {"PYTHONPATH": str(root), "GEMV_CACHE_DIR": str(folder), **environment}
+    path = os.pathsep.join(map(str, (root, os.environ.get("PYTHONPATH", ""))))
+    env |= {"PYTHONPATH": path, "GEMV_CACHE_DIR": str(folder), **environment}
     command = [sys.executable, "-P", "-c", ASK]
     done = subprocess.run(command, env=env, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
@@ -215,7 +216,7 @@ def test_processes_that_write_at_once_leave_whole_files(folder):
         "    found = _cache.load('same')\n"
         "    assert found is not None and found[0].cubin == bytes(50000), turn\n"
     )
-    env = {**os.environ, "PYTHONPATH": str(PACKAGE.parent)}
+    env = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
     running = [subprocess.Popen([sys.executable, "-P", "-c", code], env=env) for _ in range(3)]
     assert [process.wait(timeout=120) for process in running] == [0, 0, 0]
     assert [p.name for p in folder.iterdir()] == ["same.gemv"]
@@ -283,7 +284,7 @@ print(json.dumps([without, len(functions) >= len(REGISTRY), whole, said == shown
 def test_the_hosts_half_of_a_kernel_file_is_the_whole_file_without_numba():
     """Before Numba is imported a kernel file gives the same knobs, geometry and refusals."""
     env = {k: v for k, v in os.environ.items() if not k.startswith("NUMBA_")}
-    env["PYTHONPATH"] = str(PACKAGE.parent)
+    env["PYTHONPATH"] = os.pathsep.join(sys.path)
     command = [sys.executable, "-P", "-c", HALVES]
     done = subprocess.run(command, env=env, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
@@ -299,7 +300,7 @@ import gemv
 gemv.gemv(1.0, a, x, 0.0, y, overwrite_y=1)
 torch.cuda.synchronize()
 assert (y == 700).all()
-print(*sorted({name.partition(".")[0] for name in sys.modules} & {"numba", "llvmlite"}))
+print("numba" in sys.modules)
 """
 
 
@@ -313,5 +314,5 @@ def test_a_second_process_calls_with_tensors_and_without_numba(tmp_path):
         command = [sys.executable, "-P", "-c", FIRST_CALL]
         done = subprocess.run(command, env=env, capture_output=True, text=True)
         assert done.returncode == 0, done.stderr
-        said.append(done.stdout.split())
-    assert said == [["llvmlite", "numba"], []]
+        said.append(done.stdout.strip())
+    assert said == ["True", "False"]
