@@ -1,10 +1,11 @@
-"""Runs every kernel on exactly sized allocations, for test_sanitizer under compute-sanitizer.
+"""Runs kernels on exactly sized allocations, for test_sanitizer under compute-sanitizer.
 
-With an argument it runs a kernel with a planted fault instead, which the tool must find: ``read``
-goes one element past x, ``race`` leaves a barrier out.
+Arguments are names of kernels. ``planted FAULT`` runs a kernel with a fault in it instead, which
+the tools must find: see :func:`planted`.
 """
 
 import sys
+from dataclasses import replace
 
 import numpy as np
 from helpers import Case
@@ -12,7 +13,8 @@ from numba import cuda
 
 from gemv import _launch
 from gemv._backend import engine
-from gemv.kernels import REGISTRY
+from gemv._problem import DTYPES, LOAD_BYTES, Geometry, Launch
+from gemv.kernels import REGISTRY, get
 from gemv.kernels._base import Kernel
 
 
@@ -34,33 +36,76 @@ def shapes(kernel):
     return [(max(m, 1), max(n, 1)) for m, n in around]
 
 
-def every_kernel():
-    for kernel in REGISTRY.values():
-        for dtype in "sz":
-            for op, order in (("N", "C"), ("N", "F"), ("C", "C")):
-                for m, n in shapes(kernel):
-                    case = Case(m, n, dtype, order, op, alpha=1.5, beta=0.5)
-                    if kernel.accepts(case.problem) is None:
-                        exact(case).check(kernel.name)
-    print("checked", len(REGISTRY), "kernels")
+def cases(kernel):
+    """Every dtype, order and operation over the shapes; then every alignment, and increments."""
+    tile_rows, tile_cols = kernel.tile(kernel.knobs)
+    for dtype, element in DTYPES.items():
+        operations = [("N", "C"), ("N", "F"), ("C" if element.kind == "c" else "T", "C")]
+        for op, order in operations:
+            for m, n in shapes(kernel) if dtype in "sz" else shapes(kernel)[1:4]:
+                yield Case(m, n, dtype, order, op, alpha=1.5, beta=0.5)
+            # Lines of a whole number of loads, so that all of A is off by as much as its start.
+            m, n = 4 * (tile_rows // 4 + 2), 4 * (tile_cols // 4 + 2)
+            for shift in range(max(LOAD_BYTES // element.itemsize, 1)):
+                yield Case(m, n, dtype, order, op, alpha=1.5, beta=0, shift=shift)
+            for incx, incy in ((2, -1), (-1, 3)):
+                yield Case(
+                    tile_rows + 1, tile_cols + 1, dtype, order, op, incx=incx, incy=incy, beta=1
+                )
 
 
-def exact(case):
-    """The case without guard zones: buffers end where the operands end."""
-    case.a_buffer = np.ascontiguousarray(case.a_buffer[: case.m * case.n])
+def every_case(names):
+    count = 0
+    for kernel in map(get, names):
+        for case in cases(kernel):
+            for half in (False, True) if case.element.kind == "c" and case.shift == 0 else (False,):
+                made = exact(case, half)
+                problem = case.problem.at(address_in_memory(made), 0)
+                if kernel.accepts(problem) is None:
+                    made.check(kernel.name)
+                    count += 1
+    print("checked", count, "cases of", len(names), "kernels")
+
+
+def address_in_memory(case):
+    """How A starts from its allocation on, which the device aligns for any load."""
+    pointers = [array.__array_interface__["data"][0] for array in (case.a, case.a_buffer)]
+    return pointers[0] - pointers[1] + 256
+
+
+def exact(case, half=False):
+    """The case without guard zones: buffers end where the operands end.
+
+    `half` moves A by half of a complex element, which is as much as its alignment allows.
+    """
+    elements = case.shift + case.m * case.n
+    if half:
+        memory = np.full(2 * elements + 1, np.nan, case.element.type(0).real.dtype)
+        whole = memory[1:].view(case.element)
+        whole[:] = case.a_buffer[:elements]
+        case.a_buffer = memory
+    else:
+        case.a_buffer = whole = np.ascontiguousarray(case.a_buffer[:elements])
     outer, inner = (case.m, case.n) if case.order == "C" else (case.n, case.m)
-    matrix = case.a_buffer.reshape(outer, inner)
+    matrix = whole[case.shift :].reshape(outer, inner)
     case.a = matrix if case.order == "C" else matrix.T
-    for name, length in (("x", case.cols), ("y", case.rows)):
-        offset = getattr(case, f"{name}_offset")
-        buffer = getattr(case, f"{name}_buffer")[offset : offset + length]
+    for name, length, inc in (("x", case.cols, case.incx), ("y", case.rows, case.incy)):
+        offset, reach = getattr(case, f"{name}_offset"), 1 + (length - 1) * abs(inc)
+        low = offset if inc > 0 else offset - reach + 1
+        buffer = getattr(case, f"{name}_buffer")[low - case.shift : low + reach]
         setattr(case, f"{name}_buffer", np.ascontiguousarray(buffer))
-        setattr(case, f"{name}_offset", 0)
+        setattr(case, f"{name}_offset", offset - low + case.shift)
     return case
 
 
-def planted(kind):
-    """A block-per-row kernel with a fault in it."""
+def planted(fault):
+    """A kernel with a fault: its own, or, by a kernel's name, that its A has a column less."""
+    if fault in REGISTRY:
+        order = "C" if REGISTRY[fault].accepts(Case(40, 300).problem) is None else "F"
+        case = exact(Case(40, 300, order=order))
+        case.__class__ = type("Wider", (Case,), {"problem": property(one_column_more)})
+        run_planted(case, fault)
+        return
     good = REGISTRY["block_per_row"]
 
     def build(spec):
@@ -80,20 +125,48 @@ def planted(kind):
             # the barrier that belongs here is left out
             y[cuda.blockIdx.x * incy] = sums[255 - tid]
 
-        return ({"read": read, "race": race}[kind],)
+        def uninitialised(rows, cols, a, row_stride, col_stride, x, incx, y, incy, scratch):
+            if cuda.threadIdx.x == 0:
+                y[cuda.blockIdx.x * incy] = scratch[cuda.blockIdx.x]  # that nobody has written
+
+        def barrier(rows, cols, a, row_stride, col_stride, x, incx, y, incy):
+            sums = cuda.shared.array(256, number)
+            tid = cuda.threadIdx.x
+            sums[tid] = x[tid % cols]
+            if tid % 2 == 0:
+                cuda.syncthreads()  # which half of every warp does not come to
+            if tid == 0:
+                y[cuda.blockIdx.x * incy] = sums[0]
+
+        faults = {"read": read, "race": race, "uninitialised": uninitialised, "barrier": barrier}
+        return (faults[fault],)
+
+    def geometry(problem, device, knobs):
+        launches = (Launch((problem.rows, 1, 1), (256, 1, 1)),)
+        return Geometry(launches, scratch=problem.rows if fault == "uninitialised" else 0)
 
     REGISTRY["planted"] = Kernel(
-        name="planted", rung=99, build=build, geometry=good.geometry, tile=good.tile, doc="planted",
+        name="planted", rung=99, build=build, geometry=geometry, tile=good.tile, doc="planted",
         knobs=good.knobs,
     )  # fmt: skip
-    exact(Case(3, 300)).run("planted")
+    run_planted(exact(Case(3, 300)), "planted")
+
+
+def one_column_more(case):
+    """The problem of a case whose A ends a column before the kernel is told that it does."""
+    problem = Case.problem.fget(case)
+    return replace(problem, n=problem.n + 1, cols=problem.cols + 1)
+
+
+def run_planted(case, kernel):
+    case.run(kernel)
     engine().to_host(cuda.to_device(np.zeros(1)))
     print("ran the planted fault")
 
 
 if __name__ == "__main__":
     _launch._Workspace = ExactWorkspace
-    if len(sys.argv) > 1:
-        planted(sys.argv[1])
+    if sys.argv[1] == "planted":
+        planted(sys.argv[2])
     else:
-        every_kernel()
+        every_case(sys.argv[1:])
