@@ -821,3 +821,45 @@ def calls(draw):
 @given(calls())
 def test_any_call(call):
     compare(*call)
+
+
+@needs_device_arrays
+@settings(max_examples=150, deadline=None, derandomize=True, database=None)
+@given(
+    calls(), st.booleans(), st.booleans(), st.booleans(),
+    st.sampled_from([None, "arguments", "constant"]), st.booleans(),
+)  # fmt: skip
+def test_any_call_on_any_way(call, on_device, overwrite, scalars, coefficients, generic):
+    """Host and device, in place or not, alpha and beta in every home: the same call, the same result.
+
+    What the call gives without any of this is compared with SciPy's by the test above.
+    """
+    name, alpha, a, x, beta, y, *options = call
+    dtype = DTYPES[name]
+    a, x = a.astype(dtype), x.astype(dtype)
+    y = None if y is None else y.astype(dtype)
+    kind, plain = outcome(OURS[name], alpha, a, x, beta, y, *options)
+    scalars = scalars and on_device
+    if scalars:
+        coefficients = None
+    move = to_device if on_device else np.array
+    arrays = [None if each is None else move(each) for each in (a, x, y)]
+    factors = [move(np.array(each, dtype)) if scalars else each for each in (alpha, beta)]
+    routine = gemv.gemv if generic else OURS[name]
+    our_kind, got = outcome(
+        routine, factors[0], *arrays[:2], factors[1], arrays[2], *options, overwrite,
+        coefficients=coefficients,
+    )  # fmt: skip
+    assert our_kind == kind, (got, plain)
+    if kind == "error":
+        assert type(got) is type(plain)
+        assert str(got).partition(": ")[2] == str(plain).partition(": ")[2]
+        left = arrays[2]
+    else:
+        host = got.copy_to_host() if on_device else got
+        assert host.dtype == dtype and host.shape == plain.shape
+        np.testing.assert_allclose(host, plain, rtol=0, atol=1e3 * np.finfo(dtype).eps)
+        assert not (overwrite and y is not None) or got is arrays[2]
+        left = None if overwrite else arrays[2]
+    if left is not None:
+        assert (left.copy_to_host() if on_device else left).tobytes() == y.tobytes()
