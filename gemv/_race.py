@@ -383,6 +383,11 @@ def coefficients(
                     row.time_s = clock.time([_on_stream(call) for call in calls])
                     row.call_s = clock.call_time(_on_stream(partial(run, on_device[0], device_y)))
                     binary = engine.load(choice, engine.device())[-1].binary
+                    if not binary.ptx:  # it comes from the disk, where only machine code is kept
+                        from gemv._compile import binaries
+
+                        capability = engine.device().compute_capability
+                        binary = binaries(choice.kernel, choice.spec, capability)[-1]
                     offset = None
                     for wanted in ("alpha", "alpha_pointer"):
                         if wanted in binary.arguments:

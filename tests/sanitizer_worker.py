@@ -5,7 +5,6 @@ the tools must find: see :func:`planted`.
 """
 
 import sys
-from dataclasses import replace
 
 import numpy as np
 from helpers import Case
@@ -133,8 +132,7 @@ def planted(fault):
             sums = cuda.shared.array(256, number)
             tid = cuda.threadIdx.x
             sums[tid] = x[tid % cols]
-            if tid % 2 == 0:
-                cuda.syncthreads()  # which half of every warp does not come to
+            cuda.syncwarp(1)  # which only the first lane of a warp may call
             if tid == 0:
                 y[cuda.blockIdx.x * incy] = sums[0]
 
@@ -155,7 +153,7 @@ def planted(fault):
 def one_column_more(case):
     """The problem of a case whose A ends a column before the kernel is told that it does."""
     problem = Case.problem.fget(case)
-    return replace(problem, n=problem.n + 1, cols=problem.cols + 1)
+    return problem._replace(n=problem.n + 1, cols=problem.cols + 1)
 
 
 def run_planted(case, kernel):
