@@ -830,7 +830,7 @@ def test_any_call(call):
     st.sampled_from([None, "arguments", "constant"]), st.booleans(),
 )  # fmt: skip
 def test_any_call_on_any_way(call, on_device, overwrite, scalars, coefficients, generic):
-    """Host and device, in place or not, alpha and beta in every home: the same call, the same result.
+    """Host and device, in place or not, alpha and beta in every home: the result is the same.
 
     What the call gives without any of this is compared with SciPy's by the test above.
     """
