@@ -13,6 +13,7 @@ import numpy as np
 from gemv import _adopt, _arrays, _backend, _dlpack, _fast, _host, _pointers
 from gemv._adopt import Operand, adopt
 from gemv._check import (
+    accumulation,
     check,
     coefficient,
     flag,
@@ -55,6 +56,8 @@ class Explanation:
         Further sizes that the kernel is given, ``splits`` for instance.
     coefficients : str
         Where the kernel reads alpha and beta.
+    accumulate : {"plain", "wide"}
+        How products are added up.
     access : str
         ``"dot"`` where memory runs along the sum, ``"axpy"`` along y, else ``"strided"``.
     bytes_moved : int
@@ -71,6 +74,7 @@ class Explanation:
     launches: tuple[Launch, ...]
     sizes: dict[str, int]
     coefficients: str
+    accumulate: str
     access: str
     bytes_moved: int
     reason: str
@@ -90,10 +94,11 @@ class Explanation:
         )
         settings = {**self.knobs, **self.sizes}
         named = f" ({', '.join(f'{k}={v}' for k, v in settings.items())})" if settings else ""
+        wide = ", adding up in twice the precision" if self.accumulate == "wide" else ""
         return (
             f"{self.routine} runs kernel {self.kernel!r}, rung {self.rung}, on the {self.backend}"
             f" backend as {launches}{named}, reading A in {self.access} order and alpha and beta"
-            f" from {self.coefficients}: {self.reason}. It moves at least"
+            f" from {self.coefficients}{wide}: {self.reason}. It moves at least"
             f" {self.bytes_moved} bytes."
         )
 
@@ -139,6 +144,7 @@ def _bind(
     trans: Any,
     overwrite_y: Any,
     coefficients: Any,
+    accumulate: Any = "plain",
     out_dtype: Any = None,
 ) -> _Call:
     """Read the arguments and check them: no copy, no allocation, no launch."""
@@ -152,6 +158,7 @@ def _bind(
     beta = _number_or_operand(routine, "beta", beta, dtype)
     on_device = isinstance(alpha, Operand), isinstance(beta, Operand)
     homes = homes_of(routine, coefficients, on_device)
+    accumulate = accumulation(routine, accumulate)
     owner = coefficients if isinstance(coefficients, Coefficients) else None
 
     operand_a = adopt(routine, "a", a, dtype)
@@ -195,8 +202,9 @@ def _bind(
         trans,
         y_dtype,
     )
-    if factors.conjugate_a:
-        problem = problem._replace(conj=not problem.conj)
+    problem = problem._replace(
+        conj=problem.conj != factors.conjugate_a, accumulate=accumulate
+    )
     if in_place and operand_y is not None:
         _check_overwrite(routine, problem, operand_a, operand_x, operand_y, alpha, beta)
 
@@ -436,6 +444,7 @@ def _execute_host_arrays(call: _Call, kernel: str | None) -> Any:
         on_engine = _backend.backend() != "host"
         if not on_engine:
             _refuse_kernel(call, kernel)
+            _refuse_twofold(call)
             _announce_fallback(stacklevel=4)
     if y is None:
         result = np.zeros(y_length(problem.rows, call.offy, call.incy), y_dtype)
@@ -462,9 +471,9 @@ def _execute_host_arrays(call: _Call, kernel: str | None) -> Any:
         used_x, used_y = x[:: abs(problem.incx)], flat_y[:: abs(problem.incy)]
         used_x = used_x if problem.incx > 0 else used_x[::-1]
         used_y = used_y if problem.incy > 0 else used_y[::-1]
-        single = Precision.of(dtype).sums  # what SciPy's BLAS computes in
-        a, used_x, start = cast(a, single), cast(used_x, single), cast(used_y, single)
-        routine = PREFIXES[single] + "gemv"
+        number = problem.precision.sums  # what SciPy's BLAS computes in
+        a, used_x, start = cast(a, number), cast(used_x, number), cast(used_y, number)
+        routine = PREFIXES[number] + "gemv"
         total = _host.run(routine, problem.trans, call.alpha, a, used_x, call.beta, start)
         used_y[:] = cast(total, y_dtype)
         return given
@@ -754,6 +763,14 @@ def _refuse_kernel(call: _Call, kernel: str | None) -> None:
     )
 
 
+def _refuse_twofold(call: _Call) -> None:
+    if call.problem.precision.sums not in PREFIXES:
+        raise ValueError(
+            f"{call.routine}: accumulate='wide' in {call.problem.dtype} needs a GPU or the"
+            " simulator, but the backend is host, where SciPy's BLAS has nothing wider"
+        )
+
+
 def _device_arrays_on_host(call: _Call) -> TypeError:
     return TypeError(
         f"{call.routine}: a is {_adopt.where(call.a)}, but the backend is host, which takes"
@@ -802,6 +819,9 @@ _PARAMETERS = """
         default for numbers; in a slot of a constant-memory symbol, a fresh one or that of a
         :class:`Coefficients`, which a captured launch needs; or behind a pointer, which is where
         0-d device arrays always are.
+    accumulate : {"plain", "wide"}, optional
+        How products are added up: in the precision of their factors (float32 for float16 and
+        bfloat16), or in twice as many digits, rounded once at the end.
 
     Returns
     -------
@@ -871,6 +891,7 @@ def gemv(
     kernel: str | None = None,
     stream: Any = None,
     coefficients: str | Coefficients | None = None,
+    accumulate: str = "plain",
     out_dtype: Any = None,
 ) -> Any:
     """Matrix-vector product ``alpha*op(a)*x + beta*y`` in the precision of its operands.
@@ -904,7 +925,7 @@ def gemv(
     >>> gemv.gemv(2, a, [1.0, 1.0], trans="T", beta=1, y=np.ones(3))
     array([11., 15., 19.])
     """
-    fast = CALLS.get(type(a)) if out_dtype is None else None
+    fast = CALLS.get(type(a)) if out_dtype is None and accumulate == "plain" else None
     key = None
     if fast is not None:
         result = fast(
@@ -916,7 +937,7 @@ def gemv(
         key = result.key
     call = _bind(
         "gemv", None, alpha, a, x, beta, y, offx, incx, offy, incy, trans, overwrite_y,
-        coefficients, out_dtype,
+        coefficients, accumulate, out_dtype,
     )  # fmt: skip
     return _execute(call, kernel, stream, key)
 
@@ -938,6 +959,7 @@ def sgemv(
     kernel: str | None = None,
     stream: Any = None,
     coefficients: str | Coefficients | None = None,
+    accumulate: str = "plain",
 ) -> Any:
     """Matrix-vector product ``alpha*op(a)*x + beta*y`` in float32.
 
@@ -959,7 +981,7 @@ def sgemv(
     >>> gemv.sgemv(1, [[1, 2], [3, 4]], [1, 1])
     array([3., 7.], dtype=float32)
     """
-    fast = CALLS.get(type(a))
+    fast = CALLS.get(type(a)) if accumulate == "plain" else None
     key = None
     if fast is not None:
         result = fast(
@@ -971,7 +993,7 @@ def sgemv(
         key = result.key
     call = _bind(
         "sgemv", DTYPES["s"], alpha, a, x, beta, y, offx, incx, offy, incy, trans, overwrite_y,
-        coefficients,
+        coefficients, accumulate,
     )  # fmt: skip
     return _execute(call, kernel, stream, key)
 
@@ -993,6 +1015,7 @@ def dgemv(
     kernel: str | None = None,
     stream: Any = None,
     coefficients: str | Coefficients | None = None,
+    accumulate: str = "plain",
 ) -> Any:
     """Matrix-vector product ``alpha*op(a)*x + beta*y`` in float64.
 
@@ -1014,7 +1037,7 @@ def dgemv(
     >>> gemv.dgemv(1, [[1, 2], [3, 4]], [1, 9, 1], incx=-2)
     array([3., 7.])
     """
-    fast = CALLS.get(type(a))
+    fast = CALLS.get(type(a)) if accumulate == "plain" else None
     key = None
     if fast is not None:
         result = fast(
@@ -1026,7 +1049,7 @@ def dgemv(
         key = result.key
     call = _bind(
         "dgemv", DTYPES["d"], alpha, a, x, beta, y, offx, incx, offy, incy, trans, overwrite_y,
-        coefficients,
+        coefficients, accumulate,
     )  # fmt: skip
     return _execute(call, kernel, stream, key)
 
@@ -1048,6 +1071,7 @@ def cgemv(
     kernel: str | None = None,
     stream: Any = None,
     coefficients: str | Coefficients | None = None,
+    accumulate: str = "plain",
 ) -> Any:
     """Matrix-vector product ``alpha*op(a)*x + beta*y`` in complex64.
 
@@ -1069,7 +1093,7 @@ def cgemv(
     >>> gemv.cgemv(1, [[1j, 2], [3, 4]], [1, 1], trans="C")
     array([3.-1.j, 6.+0.j], dtype=complex64)
     """
-    fast = CALLS.get(type(a))
+    fast = CALLS.get(type(a)) if accumulate == "plain" else None
     key = None
     if fast is not None:
         result = fast(
@@ -1081,7 +1105,7 @@ def cgemv(
         key = result.key
     call = _bind(
         "cgemv", DTYPES["c"], alpha, a, x, beta, y, offx, incx, offy, incy, trans, overwrite_y,
-        coefficients,
+        coefficients, accumulate,
     )  # fmt: skip
     return _execute(call, kernel, stream, key)
 
@@ -1103,6 +1127,7 @@ def zgemv(
     kernel: str | None = None,
     stream: Any = None,
     coefficients: str | Coefficients | None = None,
+    accumulate: str = "plain",
 ) -> Any:
     """Matrix-vector product ``alpha*op(a)*x + beta*y`` in complex128.
 
@@ -1124,7 +1149,7 @@ def zgemv(
     >>> gemv.zgemv(1j, [[1, 2], [3, 4]], [1, 1])
     array([0.+3.j, 0.+7.j])
     """
-    fast = CALLS.get(type(a))
+    fast = CALLS.get(type(a)) if accumulate == "plain" else None
     key = None
     if fast is not None:
         result = fast(
@@ -1136,7 +1161,7 @@ def zgemv(
         key = result.key
     call = _bind(
         "zgemv", DTYPES["z"], alpha, a, x, beta, y, offx, incx, offy, incy, trans, overwrite_y,
-        coefficients,
+        coefficients, accumulate,
     )  # fmt: skip
     return _execute(call, kernel, stream, key)
 
@@ -1153,6 +1178,7 @@ def plan(
     trans: Any = 0,
     kernel: str | None = None,
     stream: Any = None,
+    accumulate: str = "plain",
     out_dtype: Any = None,
 ) -> Plan:
     """A product with the same device matrix, and perhaps the same vectors, to be made many times.
@@ -1165,7 +1191,7 @@ def plan(
     a : device array of shape (m, n)
     x, y : device array, optional
         Vectors that the plan is bound to. It overwrites y; without one, each call makes a new one.
-    offx, incx, offy, incy, trans, kernel, stream, out_dtype
+    offx, incx, offy, incy, trans, kernel, stream, accumulate, out_dtype
         As in :func:`gemv`.
 
     Returns
@@ -1203,13 +1229,15 @@ def plan(
         return gemv(
             alpha, a, x, beta, y, *options, 0 if y is None else 1,
             kernel=kernel, stream=stream if stream_now is None else stream_now,
-            out_dtype=out_dtype,
+            accumulate=accumulate, out_dtype=out_dtype,
         )  # fmt: skip
 
     made = Plan(general, a, x, y)
     if x is None:
         return made
-    call = _bind("plan", None, 2, a, x, 0, y, *options, 0 if y is None else 1, None, out_dtype)
+    call = _bind(
+        "plan", None, 2, a, x, 0, y, *options, 0 if y is None else 1, None, accumulate, out_dtype
+    )
     if call.nothing is not None or _backend.backend() == "host":
         return made
     engine = _backend.engine()
@@ -1245,6 +1273,7 @@ def precompile(
     *,
     kernel: str | None = None,
     coefficients: str | Coefficients | None = None,
+    accumulate: str = "plain",
     out_dtype: Any = None,
 ) -> None:
     """Compile and load what :func:`gemv` would run for these arguments, without running it.
@@ -1264,7 +1293,7 @@ def precompile(
     """
     call = _bind(
         "gemv", None, alpha, a, x, beta, y, offx, incx, offy, incy, trans, overwrite_y,
-        coefficients, out_dtype,
+        coefficients, accumulate, out_dtype,
     )  # fmt: skip
     if call.nothing is not None or _backend.backend() == "host":
         return
@@ -1298,6 +1327,7 @@ def explain(
     kernel: str | None = None,
     stream: Any = None,
     coefficients: str | Coefficients | None = None,
+    accumulate: str = "plain",
     out_dtype: Any = None,
 ) -> Explanation:
     """Which kernel :func:`gemv` would use for these arguments, and how it would be launched.
@@ -1323,11 +1353,12 @@ def explain(
     """
     call = _bind(
         "gemv", None, alpha, a, x, beta, y, offx, incx, offy, incy, trans, overwrite_y,
-        coefficients, out_dtype,
+        coefficients, accumulate, out_dtype,
     )  # fmt: skip
     problem = call.problem
     common: dict[str, Any] = {
         "routine": call.blas_name,
+        "accumulate": problem.accumulate,
         "access": problem.access,
         "bytes_moved": problem.bytes_moved(bool(call.beta == 0)),
     }
@@ -1346,6 +1377,7 @@ def explain(
         if not call.on_host:
             raise _device_arrays_on_host(call)
         _refuse_kernel(call, kernel)
+        _refuse_twofold(call)
         chosen = _backend.chosen() is not None
         reason = "this backend was asked for" if chosen else _backend.probe()[1]
         nothing["coefficients"] = "arguments"

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from gemv._problem import Problem, dtype_name
+from gemv._problem import ACCUMULATE, Problem, dtype_name
 
 #: How SciPy counts the parameters: three arguments, then the keywords.
 PLACES = {
@@ -90,6 +90,16 @@ def transposition(routine: str, value: Any) -> int:
             f" got {shown(value) if type(value) is int else repr(value)}",
         )
     return code
+
+
+def accumulation(routine: str, value: Any) -> str:
+    """How products are added up, if it is a way that is known."""
+    if not isinstance(value, str) or value not in ACCUMULATE:
+        raise (ValueError if isinstance(value, str) else TypeError)(
+            f"{routine}: accumulate must be one of {', '.join(map(repr, ACCUMULATE))}, got"
+            f" {shown(value)}"
+        )
+    return value
 
 
 def number(routine: str, name: str, value: Any) -> Any:

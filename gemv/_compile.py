@@ -35,8 +35,8 @@ def argument_types(function: Callable, precision: Precision) -> tuple[types.Type
 
     factor = numba.from_dtype(precision.factors)
     data = {
-        "a": pointer_type(precision.data, precision.sums),
-        "x": pointer_type(precision.data, precision.sums),
+        "a": pointer_type(precision.data, precision.sums, exact=True),
+        "x": pointer_type(precision.data, precision.sums, exact=True),
         "y": pointer_type(precision.y, precision.sums),
         "scratch": pointer_type(precision.sums, precision.sums),
     }

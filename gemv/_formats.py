@@ -16,13 +16,32 @@ from llvmlite import ir
 from numba.core import types
 from numba.cuda.extending import lower_builtin, models, register_model
 
-from gemv._problem import BFLOAT16
+from gemv import _twofold
+from gemv._problem import BFLOAT16, COMPLEX_TWOFOLD, TWOFOLD
 
 _HALF, _WORD, _DOUBLE_WORD = ir.IntType(16), ir.IntType(32), ir.IntType(64)
 _FLOAT, _DOUBLE = ir.FloatType(), ir.DoubleType()
 
 #: Names of the formats that two numbers share a 32-bit word in.
 _NARROW = ("float16", "bfloat16")
+#: What is in a register once a number of each format is loaded, before it is made wider.
+_LOADED = {
+    "float16": types.float32,
+    "bfloat16": types.float32,
+    "float32": types.float32,
+    "complex64": types.complex64,
+    "float64": types.float64,
+    "complex128": types.complex128,
+}
+_STORAGE = {
+    "float16": _HALF,
+    "bfloat16": _HALF,
+    "float32": _FLOAT,
+    "complex64": ir.LiteralStructType([_FLOAT, _FLOAT]),
+    "float64": _DOUBLE,
+    "complex128": ir.LiteralStructType([_DOUBLE, _DOUBLE]),
+}
+_TWOFOLD = {TWOFOLD: 1, COMPLEX_TWOFOLD: 2}
 
 
 class ConvertingPointer(types.CPointer):
@@ -41,15 +60,23 @@ class ConvertingPointer(types.CPointer):
 @register_model(ConvertingPointer)
 class _Model(models.PrimitiveModel):
     def __init__(self, manager, kind):
-        super().__init__(manager, kind, _HALF.as_pointer())
+        super().__init__(manager, kind, _STORAGE[kind.storage].as_pointer())
 
 
-def pointer_type(dtype: np.dtype, number: np.dtype) -> types.CPointer:
-    """The type of a pointer to numbers of `dtype` that are computed with as `number`."""
+def pointer_type(dtype: np.dtype, number: np.dtype, exact: bool = False) -> types.CPointer:
+    """The type of a pointer to numbers of `dtype` that are computed with as `number`.
+
+    Where sums are twofold, elements of A and x are `exact` instead: see :mod:`gemv._twofold`.
+    """
+    parts = _TWOFOLD.get(number)
+    kind = (_twofold.EXACT if exact else _twofold.TWOFOLD)[parts] if parts else _plain(number)
     if dtype == number:
-        return types.CPointer(numba.from_dtype(dtype))
-    name = "bfloat16" if dtype == BFLOAT16 else dtype.name
-    return ConvertingPointer(name, numba.from_dtype(number))
+        return types.CPointer(kind)
+    return ConvertingPointer("bfloat16" if dtype == BFLOAT16 else dtype.name, kind)
+
+
+def _plain(dtype: np.dtype) -> types.Type:
+    return numba.from_dtype(dtype)
 
 
 def is_narrow(pointer: types.CPointer) -> bool:
@@ -59,7 +86,12 @@ def is_narrow(pointer: types.CPointer) -> bool:
 
 def stored_bytes(pointer: types.CPointer) -> int:
     """Bytes from one element in memory to the next."""
-    return 2 if is_narrow(pointer) else pointer.dtype.bitwidth // 8
+    return 2 if is_narrow(pointer) else loaded_type(pointer).bitwidth // 8
+
+
+def loaded_type(pointer: types.CPointer) -> types.Type:
+    """The type of an element in a register, before it is made wider."""
+    return _LOADED[pointer.storage] if isinstance(pointer, ConvertingPointer) else pointer.dtype
 
 
 def _asm(builder, result, text, constraints, *arguments):
@@ -89,11 +121,13 @@ def decoded_pair(builder, pointer, word):
 
 def encoded(builder, pointer, value):
     """16 bits for a number, rounded to nearest even; what is too large becomes infinite."""
+    double = value.type == _DOUBLE
     if pointer.storage == "float16":
-        return _asm(builder, _HALF, "cvt.rn.f16.f32 $0, $1;", "=h,f", value)
+        suffix, letter = ("f64", "d") if double else ("f32", "f")
+        return _asm(builder, _HALF, f"cvt.rn.f16.{suffix} $0, $1;", f"=h,{letter}", value)
     # By integers, because the instruction for it came with compute capability 8.0.
+    bits = _rounded_to_odd(builder, value) if double else builder.bitcast(value, _WORD)
     sixteen = ir.Constant(_WORD, 16)
-    bits = builder.bitcast(value, _WORD)
     odd = builder.and_(builder.lshr(bits, sixteen), ir.Constant(_WORD, 1))
     rounded = builder.add(builder.add(bits, ir.Constant(_WORD, 0x7FFF)), odd)
     # The carry would make an infinity of a NaN, or a zero.
@@ -102,11 +136,49 @@ def encoded(builder, pointer, value):
     return builder.trunc(builder.lshr(builder.select(is_nan, quiet, rounded), sixteen), _HALF)
 
 
+def _rounded_to_odd(builder, value):
+    """Bits of a float32 that remember, in the last one, whether anything was cut off.
+
+    Rounding to nearest twice could go wrong at a tie; after this, the second time is right.
+    """
+    single = _asm(builder, _FLOAT, "cvt.rz.f32.f64 $0, $1;", "=f,d", value)
+    inexact = builder.fcmp_unordered("une", builder.fpext(single, _DOUBLE), value)
+    return builder.or_(builder.bitcast(single, _WORD), builder.zext(inexact, _WORD))
+
+
+def widened(context, builder, pointer, value):
+    """A number as it is computed with, from one as it was loaded."""
+    number = pointer.dtype
+    if number == loaded_type(pointer):
+        return value
+    if isinstance(number, (_twofold.ExactType, _twofold.TwofoldType)):
+        return _twofold.from_loaded(context, builder, number, value)
+    if not isinstance(number, types.Complex):
+        return builder.fpext(value, _DOUBLE)
+    return context.cast(builder, value, loaded_type(pointer), number)
+
+
+def narrowed(context, builder, pointer, value):
+    """The way back: rounded to nearest, to what a store takes."""
+    number = pointer.dtype
+    if number == loaded_type(pointer) or is_narrow(pointer):
+        return value
+    if isinstance(number, _twofold.TwofoldType):
+        return _twofold.to_stored(context, builder, number, value)
+    if not isinstance(number, types.Complex):
+        return builder.fptrunc(value, _FLOAT)
+    return context.cast(builder, value, number, loaded_type(pointer))
+
+
 def load_number(context, builder, pointer, address):
     """The number at an address, by an ordinary load."""
-    if isinstance(pointer, ConvertingPointer):
-        return decoded(builder, pointer, builder.load(address))
-    return context.unpack_value(builder, pointer.dtype, address)
+    if not isinstance(pointer, ConvertingPointer):
+        return context.unpack_value(builder, pointer.dtype, address)
+    if is_narrow(pointer):
+        loaded = decoded(builder, pointer, builder.load(address))
+    else:
+        loaded = context.unpack_value(builder, loaded_type(pointer), address)
+    return widened(context, builder, pointer, loaded)
 
 
 @lower_builtin(operator.getitem, ConvertingPointer, types.Integer)
@@ -118,5 +190,10 @@ def _getitem(context, builder, signature, arguments):
 @lower_builtin(operator.setitem, ConvertingPointer, types.Integer, types.Any)
 def _setitem(context, builder, signature, arguments):
     base, index, value = arguments
-    builder.store(encoded(builder, signature.args[0], value), builder.gep(base, [index]))
+    pointer, address = signature.args[0], builder.gep(base, [index])
+    if is_narrow(pointer):
+        builder.store(encoded(builder, pointer, value), address)
+    else:
+        value = narrowed(context, builder, pointer, value)
+        context.pack_value(builder, loaded_type(pointer), value, address)
     return context.get_dummy_value()

@@ -32,6 +32,19 @@ PREFIXES: dict[np.dtype, str] = {dtype: prefix for prefix, dtype in DTYPES.items
 #: Dtypes that only lie in memory: they are computed with in float32.
 NARROW: tuple[np.dtype, ...] = (DTYPES["h"], DTYPES["b"])
 
+#: How products are added up: in the precision of their factors, or in one twice as wide.
+ACCUMULATE = ("plain", "wide")
+
+#: A sum of two float64, the second one what the first has lost; and two such for a complex one.
+TWOFOLD = np.dtype([("high", np.float64), ("low", np.float64)])
+COMPLEX_TWOFOLD = np.dtype([("real", TWOFOLD), ("imag", TWOFOLD)])
+_WIDER = {
+    DTYPES["s"]: DTYPES["d"],
+    DTYPES["c"]: DTYPES["z"],
+    DTYPES["d"]: TWOFOLD,
+    DTYPES["z"]: COMPLEX_TWOFOLD,
+}
+
 
 def dtype_name(dtype: np.dtype) -> str:
     """The name of a dtype in words for people."""
@@ -59,10 +72,13 @@ class Precision(NamedTuple):
     sums: np.dtype
 
     @staticmethod
-    def of(dtype: np.dtype, y_dtype: np.dtype | None = None) -> Precision:
+    def of(
+        dtype: np.dtype, y_dtype: np.dtype | None = None, accumulate: str = "plain"
+    ) -> Precision:
         """Narrow numbers are multiplied and added in float32, others as what they are."""
-        single = DTYPES["s"] if dtype in NARROW else dtype
-        return Precision(dtype, dtype if y_dtype is None else y_dtype, single, single)
+        factors = DTYPES["s"] if dtype in NARROW else dtype
+        sums = _WIDER[factors] if accumulate == "wide" else factors
+        return Precision(dtype, dtype if y_dtype is None else y_dtype, factors, sums)
 
 
 #: Bytes that one load instruction of a thread can move.
@@ -105,6 +121,8 @@ class Problem(NamedTuple):
         unit stride, and of ``x[0]``; 0 while the addresses are not known.
     result : numpy.dtype or None
         Dtype of y; None for that of A and x.
+    accumulate : {"plain", "wide"}
+        The precision of products and sums: see :meth:`Precision.of`.
     """
 
     dtype: np.dtype
@@ -123,6 +141,7 @@ class Problem(NamedTuple):
     a_alignment: int = 0
     x_alignment: int = 0
     result: np.dtype | None = None
+    accumulate: str = "plain"
 
     @property
     def y_dtype(self) -> np.dtype:
@@ -132,7 +151,7 @@ class Problem(NamedTuple):
     @property
     def precision(self) -> Precision:
         """The dtypes of all its numbers."""
-        return Precision.of(self.dtype, self.result)
+        return Precision.of(self.dtype, self.result, self.accumulate)
 
     def at(self, a_pointer: int, x_pointer: int) -> Problem:
         """This problem with the alignment of its operands, from the addresses of their firsts."""

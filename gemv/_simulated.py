@@ -75,15 +75,18 @@ class SimulatorEngine:
         geometry, number = choice.geometry, problem.precision.sums
         pointer_to = _simulator.pointer_to
         # poisoned: reading before writing shows
-        scratch = np.full(geometry.scratch, np.nan, number)
+        if number.fields is None:
+            scratch = np.full(geometry.scratch, np.nan, number)
+        else:
+            scratch = np.full(geometry.scratch, None, object)
         counters = np.zeros(geometry.counters, np.uint32)
         values: dict[str, Any] = {
             "rows": problem.rows,
             "cols": problem.cols,
-            "a": pointer_to(a.owner, name="a", writable=False, number=number),
+            "a": pointer_to(a.owner, name="a", writable=False, number=number, exact=True),
             "row_stride": problem.row_stride,
             "col_stride": problem.col_stride,
-            "x": pointer_to(x.owner, problem.x_offset, "x", writable=False, number=number),
+            "x": pointer_to(x.owner, problem.x_offset, "x", False, number=number, exact=True),
             "incx": problem.incx,
             "y": pointer_to(y.owner, problem.y_offset, "y", number=number),
             "incy": problem.incy,

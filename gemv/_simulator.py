@@ -63,6 +63,7 @@ from numba.cuda.np.numpy_support import as_dtype
 
 from gemv._narrow import cast
 from gemv._problem import BFLOAT16
+from gemv._twofold import ComplexTwofold, Exact, Twofold
 
 __all__ = [
     "Pointer",
@@ -227,12 +228,34 @@ class _Converting(Pointer):
         super().__setitem__(i, cast(self.number.type(value), self.format).view(self.flat.dtype)[()])
 
 
+class _Twofold(Pointer):
+    """A pointer to float64 or complex128 that are added up in sums of two."""
+
+    __slots__ = ("exact",)
+
+    def __init__(self, pointer: Pointer, exact: bool) -> None:
+        super().__init__(pointer.flat, pointer.origin, pointer.writable, pointer.name)
+        self.exact = exact
+
+    def __getitem__(self, i: int) -> Any:
+        value = super().__getitem__(i).item()
+        if self.exact:
+            return Exact(value)
+        if isinstance(value, complex):
+            return ComplexTwofold(Twofold(value.real), Twofold(value.imag))
+        return Twofold(value)
+
+    def __setitem__(self, i: int, value: Any) -> None:
+        super().__setitem__(i, value.rounded())
+
+
 def pointer_to(
     array: np.ndarray,
     offset: int = 0,
     name: str = "",
     writable: bool | None = None,
     number: np.dtype | None = None,
+    exact: bool = False,
 ) -> Pointer:
     """Point to an element of an array, however the array is strided.
 
@@ -249,12 +272,16 @@ def pointer_to(
         Whether the kernel may store; as the array's own flag if not given.
     number : numpy.dtype, optional
         What the kernel computes with, if the array is of another dtype.
+    exact : bool
+        Whether elements are factors of products, where sums are twofold.
 
     Returns
     -------
     Pointer
         Shares the memory of `array`.
     """
+    if number is not None and number.fields is not None:
+        return _Twofold(pointer_to(array, offset, name, writable), exact)
     if number is not None and number != array.dtype:
         storage = BFLOAT16 if array.dtype.kind == "V" else array.dtype
         bits = array.view(np.uint16) if storage == BFLOAT16 else array
@@ -327,6 +354,8 @@ class _CheckedArray:
             data.fill(complex(math.nan, math.nan))
         elif data.dtype.kind == "f":
             data.fill(math.nan)
+        elif data.dtype.kind == "O":
+            data.fill(None)  # nothing can be added to it
         else:
             data.view(np.uint8).fill(0xA5)
         return cls(data)

@@ -92,6 +92,8 @@ if SIMULATOR:
         return values
 
     def _exchange(value, step):
+        if hasattr(value, "exchanged"):
+            return value.exchanged(lambda part: cuda.shfl_xor_sync(0xFFFFFFFF, part, step))
         if np.iscomplexobj(value):
             real = cuda.shfl_xor_sync(0xFFFFFFFF, value.real, step)
             imag = cuda.shfl_xor_sync(0xFFFFFFFF, value.imag, step)
@@ -121,8 +123,12 @@ else:
         encoded,
         is_narrow,
         load_number,
+        loaded_type,
+        narrowed,
         stored_bytes,
+        widened,
     )
+    from gemv._twofold import TwofoldType, added, exchanged, product_added
 
     _KINDS = {
         types.float32: ("f", "f32", ir.FloatType()),
@@ -156,18 +162,21 @@ else:
             return _load(context, builder, pointer, address, most, instruction) + _load(
                 context, builder, pointer, rest, width - most, instruction
             )
-        element = pointer.dtype
+        values = _loaded(context, builder, pointer, address, width, instruction)
+        return [widened(context, builder, pointer, value) for value in values]
+
+    def _loaded(context, builder, pointer, address, width, instruction):
+        """What one load gives, before it is made wider."""
         if is_narrow(pointer):
             if width == 1:
                 (bits,) = _registers(builder, types.uint16, address, 1, instruction)
                 return [decoded(builder, pointer, bits)]
             words = _registers(builder, types.uint32, address, width // 2, instruction)
             return [each for word in words for each in decoded_pair(builder, pointer, word)]
-        pair = isinstance(element, types.Complex)
-        reals = _registers(
-            builder, _real(element), address, width * (2 if pair else 1), instruction
-        )
-        if not pair:
+        element = loaded_type(pointer)
+        count = width * (2 if isinstance(element, types.Complex) else 1)
+        reals = _registers(builder, _real(element), address, count, instruction)
+        if count == width:
             return reals
         pairs = zip(reals[::2], reals[1::2], strict=True)
         return [_complex(context, builder, element, real, imag) for real, imag in pairs]
@@ -200,7 +209,8 @@ else:
                 builder.or_(builder.zext(low, word), builder.shl(builder.zext(high, word), sixteen))
                 for low, high in zip(bits[::2], bits[1::2], strict=True)
             ]
-        element = pointer.dtype
+        element = loaded_type(pointer)
+        values = [narrowed(context, builder, pointer, value) for value in values]
         if not isinstance(element, types.Complex):
             return element, values
         numbers = [context.make_complex(builder, element, value) for value in values]
@@ -402,6 +412,8 @@ else:
 
     def _product_added(context, builder, element, total, value, factor, conjugate):
         """``total + op(value)*factor`` by explicit fused operations, four for a complex pair."""
+        if isinstance(element, TwofoldType):
+            return product_added(context, builder, element, total, value, factor, conjugate)
         if not isinstance(element, types.Complex):
             return builder.fma(value, factor, total)
         number = context.make_complex(builder, element, value)
@@ -500,6 +512,8 @@ else:
         return types.void(shared, *sizes, width), codegen
 
     def _add(context, builder, element, left, right):
+        if isinstance(element, TwofoldType):
+            return added(context, builder, element, left, right)
         if not isinstance(element, types.Complex):
             return builder.fadd(left, right)
         left = context.make_complex(builder, element, left)
@@ -509,6 +523,11 @@ else:
 
     def _exchanged(context, builder, element, value, step):
         """The value of lane ``lane ^ step``; 32 bits travel at a time."""
+        if isinstance(element, TwofoldType):
+            return exchanged(
+                context, builder, element, value,
+                lambda part: _exchanged(context, builder, types.float64, part, step),
+            )  # fmt: skip
         if isinstance(element, types.Complex):
             number = context.make_complex(builder, element, value)
             real = element.underlying_float

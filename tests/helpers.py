@@ -53,6 +53,7 @@ class Case:
     reversed_a: bool = False  # negative strides in both directions
     shift: int = 0  # elements by which A and x are moved away from 16-byte alignment
     y_dtype: str = ""  # if it is not that of A and x
+    accumulate: str = "plain"
 
     def __post_init__(self):
         self.element = DTYPES[self.dtype]
@@ -112,6 +113,7 @@ class Case:
             self.element, self.m, self.n, trans, self.rows, self.cols,
             trans == 2 and self.element.kind == "c", row, col, self.incx, self.incy,
             result=None if self.y_element == self.element else self.y_element,
+            accumulate=self.accumulate,
         )  # fmt: skip
 
     @property

@@ -240,7 +240,7 @@ def watch(
 
     pointer_to, simulate = _simulator.pointer_to, _simulator.launch
 
-    def watched_pointer(array, offset=0, name="", writable=None, number=None):
+    def watched_pointer(array, offset=0, name="", writable=None, number=None, exact=False):
         plain = pointer_to(array, offset, name, writable)
         assert number in (None, array.dtype), "nothing is converted on the way"
         if name not in ("a", "x", "y", "scratch"):

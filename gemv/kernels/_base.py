@@ -31,6 +31,7 @@ from gemv._problem import (
     Precision,
     Problem,
     ceil_div,
+    dtype_name,
 )
 
 #: What kernel files import from here although it is in :mod:`gemv.kernels._device`.
@@ -75,6 +76,8 @@ class Spec:
         :attr:`gemv._problem.Problem.widths`.
     y_dtype : numpy.dtype
         Of y, if it is not that of A and x.
+    accumulate : {"plain", "wide"}
+        The precision of products and sums: see :meth:`gemv._problem.Precision.of`.
     """
 
     dtype: np.dtype
@@ -85,6 +88,7 @@ class Spec:
     literals: tuple[Any, ...] = ()
     widths: tuple[int, int] = (1, 0)
     y_dtype: np.dtype | None = None
+    accumulate: str = "plain"
 
     def __getitem__(self, knob: str) -> int:
         return dict(self.knobs)[knob]
@@ -92,17 +96,34 @@ class Spec:
     @property
     def precision(self) -> Precision:
         """The dtypes in memory, and those of factors and sums."""
-        return Precision.of(self.dtype, self.y_dtype)
+        return Precision.of(self.dtype, self.y_dtype, self.accumulate)
 
     @property
-    def number(self) -> type:
+    def number(self) -> Any:
         """What is computed with: elements once they are loaded, sums, shared and local arrays."""
-        return self.precision.sums.type
+        sums = self.precision.sums
+        if sums.fields is None:
+            return sums.type
+        from gemv._twofold import element_of_arrays
+
+        return element_of_arrays(self.dtype.kind == "c")
 
     @property
     def zero(self) -> Any:
         """Where a sum starts; typed, so that sums stay in their precision."""
-        return self.number(0)
+        sums = self.precision.sums
+        if sums.fields is None:
+            return sums.type(0)
+        from gemv._twofold import zero
+
+        return zero(self.dtype.kind == "c")
+
+    @property
+    def min_blocks(self) -> int:
+        """Blocks to fit on a multiprocessor: fewer where wider sums take more registers."""
+        precision = self.precision
+        wider = precision.sums.itemsize // max(precision.data.itemsize, 1)
+        return max(1, self["MIN_BLOCKS"] // (1 if self.accumulate == "plain" else wider))
 
     @property
     def constant_bytes(self) -> int:
@@ -222,6 +243,13 @@ def loads_for_one(width: int, itemsize: int) -> int:
     return min(4, max(1, LOAD_BYTES // (width * itemsize)))
 
 
+def no_twofold(problem: Problem) -> str | None:
+    """The answer of kernels that take a number to be one or two words."""
+    if problem.precision.sums.fields is not None:
+        return f"accumulate='wide' in {dtype_name(problem.dtype)} has sums of two numbers each"
+    return None
+
+
 def accepts_all(problem: Problem) -> str | None:
     """The usual answer: no objection, whatever the problem."""
     return None
@@ -303,7 +331,8 @@ class Kernel:
     def facts(self, problem: Problem) -> tuple[Any, ...]:
         """All of a problem that machine code depends on."""
         widths = problem.widths if self.wide else (1, 0)
-        return problem.dtype, problem.conj, problem.access, widths, problem.result
+        dtypes = problem.dtype, problem.result, problem.accumulate
+        return dtypes, problem.conj, problem.access, widths
 
     def spec_of(
         self,
@@ -319,7 +348,7 @@ class Kernel:
             raise ValueError(
                 f"kernel {self.name!r} has no knob {', '.join(sorted(unknown))}; it has: {known}"
             )
-        dtype, conj, access, widths, result = facts
+        (dtype, result, accumulate), conj, access, widths = facts
         return Spec(
             dtype,
             conj,
@@ -330,6 +359,7 @@ class Kernel:
             literals if "literal" in homes else (),
             widths,
             result,
+            accumulate,
         )
 
     def functions(self, spec: Spec) -> tuple[Callable, ...]:

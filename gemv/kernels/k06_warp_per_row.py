@@ -40,7 +40,7 @@ Source
 from numba import cuda
 
 from gemv._problem import Geometry, Launch, ceil_div
-from gemv.kernels._base import Kernel, update
+from gemv.kernels._base import Kernel, no_twofold, update
 
 
 def build(spec):
@@ -77,6 +77,7 @@ def geometry(problem, device, knobs):
 KERNEL = Kernel(
     name="warp_per_row",
     rung=6,
+    accepts=no_twofold,
     build=build,
     geometry=geometry,
     tile=lambda knobs: (knobs["WARPS_PER_BLOCK"], 32),

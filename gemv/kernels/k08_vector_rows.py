@@ -202,7 +202,7 @@ def build(spec):
                             row_sum += parts[tid * FINISH_WARPS + warp]
                         update(alpha, row_sum, beta, y, (first + tid) * incy)
 
-    return (attach(vector_rows, launch_bounds=(THREADS, spec["MIN_BLOCKS"])),)
+    return (attach(vector_rows, launch_bounds=(THREADS, spec.min_blocks)),)
 
 
 def accepts(problem):

@@ -203,7 +203,7 @@ def build(spec):
                             part += sums[k, r]
                         update(alpha, part, beta, y, i * incy)
 
-    return (attach(vector_columns, launch_bounds=(THREADS, spec["MIN_BLOCKS"])),)
+    return (attach(vector_columns, launch_bounds=(THREADS, spec.min_blocks)),)
 
 
 def accepts(problem):

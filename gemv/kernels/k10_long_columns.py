@@ -109,7 +109,7 @@ def build(spec):
                     part += op(a[i + j * col_stride]) * x[j * incx]
                 update(alpha, part, beta, y, i * incy)
 
-    return (attach(long_columns, launch_bounds=(THREADS, spec["MIN_BLOCKS"])),)
+    return (attach(long_columns, launch_bounds=(THREADS, spec.min_blocks)),)
 
 
 def accepts(problem):

@@ -1,0 +1,373 @@
+"""Sums of float64 in twice the digits: a number and what it has lost, by error-free steps.
+
+``h = a*b`` and ``fma(a, b, -h)`` are a product and its error, exactly; the six operations of
+:func:`two_sum` are a sum and its error (T. J. Dekker, 1971, and D. E. Knuth's version of the sum).
+Adding the errors up beside the sums gives the result as if computed in twice the precision and
+rounded once (T. Ogita, S. M. Rump, S. Oishi, "Accurate sum and dot product", 2005).
+
+A compiler that fuses a product and a sum would destroy all of it. So every operation is an
+instruction of its own with its rounding named, which the assembler leaves as it is.
+
+Kernels do not see any of this: elements of A and x are *exact* numbers, whose product is a sum of
+two, and sums of two are added and multiplied by alpha and beta with the usual signs. What is stored
+to y is the sum of the two, or the first one where that is not finite: an infinity or a NaN is what
+plain sums would give, and its error means nothing.
+"""
+
+from __future__ import annotations
+
+import math
+from fractions import Fraction
+from typing import Any
+
+from numba.cuda.core import config
+
+
+def two_sum(a: float, b: float) -> tuple[float, float]:
+    """``a + b`` rounded, and the error of that."""
+    total = a + b
+    other = total - a
+    return total, (a - (total - other)) + (b - other)
+
+
+def two_product(a: float, b: float) -> tuple[float, float]:
+    """``a * b`` rounded, and the error of that, as an fma gives it."""
+    high = a * b
+    if not (math.isfinite(a) and math.isfinite(b) and math.isfinite(high)):
+        return high, math.nan
+    return high, float(Fraction(a) * Fraction(b) - Fraction(high))
+
+
+class Twofold:
+    """The simulator's sum of two; compiled kernels know only the zero that sums start from."""
+
+    __slots__ = ("high", "low")
+    __array_ufunc__ = None  # a NumPy scalar on the left leaves the product to this class
+
+    def __init__(self, high: float = 0.0, low: float = 0.0) -> None:
+        self.high, self.low = float(high), float(low)
+
+    def __add__(self, other: Twofold) -> Twofold:
+        high, error = two_sum(self.high, other.high)
+        return Twofold(high, self.low + other.low + error)
+
+    def __rmul__(self, factor: float) -> Twofold:
+        high, error = two_product(float(factor), self.high)
+        return Twofold(high, float(factor) * self.low + error)
+
+    def rounded(self) -> float:
+        total = self.high + self.low
+        return total if self.low and math.isfinite(total) else self.high
+
+    def exchanged(self, exchange: Any) -> Twofold:
+        return Twofold(exchange(self.high), exchange(self.low))
+
+
+class ComplexTwofold:
+    """The same for a complex sum."""
+
+    __slots__ = ("imag", "real")
+    __array_ufunc__ = None
+
+    def __init__(self, real: Twofold | None = None, imag: Twofold | None = None) -> None:
+        self.real, self.imag = real or Twofold(), imag or Twofold()
+
+    def __add__(self, other: ComplexTwofold) -> ComplexTwofold:
+        return ComplexTwofold(self.real + other.real, self.imag + other.imag)
+
+    def __rmul__(self, factor: complex) -> ComplexTwofold:
+        real, imag = factor.real, factor.imag
+        return ComplexTwofold(
+            real * self.real + -imag * self.imag, real * self.imag + imag * self.real
+        )
+
+    def rounded(self) -> complex:
+        return complex(self.real.rounded(), self.imag.rounded())
+
+    def exchanged(self, exchange: Any) -> ComplexTwofold:
+        return ComplexTwofold(self.real.exchanged(exchange), self.imag.exchanged(exchange))
+
+
+class Exact:
+    """The simulator's element of A or x, whose product loses nothing."""
+
+    __slots__ = ("value",)
+
+    def __init__(self, value: Any) -> None:
+        self.value = value
+
+    def conjugate(self) -> Exact:
+        return Exact(self.value.conjugate())
+
+    def __mul__(self, other: Exact) -> Twofold | ComplexTwofold:
+        a, b = self.value, other.value
+        if not isinstance(a, complex):
+            return Twofold(*two_product(float(a), float(b)))
+        p, q, r, s = (
+            Twofold(*two_product(float(u), float(v)))
+            for u, v in ((a.real, b.real), (-a.imag, b.imag), (a.real, b.imag), (a.imag, b.real))
+        )
+        return ComplexTwofold(p + q, r + s)
+
+
+def zero(complex_: bool) -> Twofold | ComplexTwofold:
+    """Where a sum starts."""
+    return ComplexTwofold() if complex_ else Twofold()
+
+
+if config.ENABLE_CUDASIM:
+
+    def element_of_arrays(complex_: bool) -> Any:
+        """What shared and local arrays hold: any object, None until it is stored."""
+        return object
+
+else:
+    import operator
+
+    from llvmlite import ir
+    from numba.core import types
+    from numba.cuda.cudaimpl import registry as _registry
+    from numba.cuda.extending import (
+        intrinsic,
+        models,
+        overload,
+        overload_method,
+        register_model,
+        typeof_impl,
+    )
+
+    _DOUBLE = ir.DoubleType()
+
+    class ExactType(types.Type):
+        """An element of A or x: one float64, or two if it is complex."""
+
+        def __init__(self, parts: int) -> None:
+            self.parts = parts
+            super().__init__(f"Exact{parts}")
+
+    class TwofoldType(types.Type):
+        """A sum of two float64, or two such sums."""
+
+        def __init__(self, parts: int) -> None:
+            self.parts = parts
+            super().__init__(f"Twofold{parts}")
+
+    EXACT = {1: ExactType(1), 2: ExactType(2)}
+    TWOFOLD = {1: TwofoldType(1), 2: TwofoldType(2)}
+
+    @register_model(ExactType)
+    class _ExactModel(models.StructModel):
+        def __init__(self, manager, kind):
+            members = [(f"part{k}", types.float64) for k in range(kind.parts)]
+            super().__init__(manager, kind, members)
+
+    @register_model(TwofoldType)
+    class _TwofoldModel(models.StructModel):
+        def __init__(self, manager, kind):
+            members = [(f"part{k}", types.float64) for k in range(2 * kind.parts)]
+            super().__init__(manager, kind, members)
+
+    @typeof_impl.register(Twofold)
+    def _typeof_real(value, c):
+        return TWOFOLD[1]
+
+    @typeof_impl.register(ComplexTwofold)
+    def _typeof_complex(value, c):
+        return TWOFOLD[2]
+
+    @_registry.lower_constant(TwofoldType)
+    def _constant(context, builder, kind, value):
+        return ir.Constant(context.get_value_type(kind), None)
+
+    def element_of_arrays(complex_: bool) -> Any:
+        """What shared and local arrays hold."""
+        return TWOFOLD[2 if complex_ else 1]
+
+    def _instruction(builder, text, *arguments):
+        """One instruction of PTX whose rounding is named: nothing fuses or reorders it."""
+        names = ", ".join(f"${k}" for k in range(len(arguments) + 1))
+        function = ir.FunctionType(_DOUBLE, [_DOUBLE] * len(arguments))
+        constraints = ",".join(["=d"] + ["d"] * len(arguments))
+        asm = ir.InlineAsm(function, f"{text} {names};", constraints)
+        return builder.call(asm, list(arguments))
+
+    def _plus(builder, a, b):
+        return _instruction(builder, "add.rn.f64", a, b)
+
+    def _minus(builder, a, b):
+        return _instruction(builder, "sub.rn.f64", a, b)
+
+    def _negative(builder, a):
+        return _instruction(builder, "neg.f64", a)
+
+    def _fma(builder, a, b, c):
+        return _instruction(builder, "fma.rn.f64", a, b, c)
+
+    def _two_sum(builder, a, b):
+        total = _plus(builder, a, b)
+        other = _minus(builder, total, a)
+        left = _minus(builder, a, _minus(builder, total, other))
+        return total, _plus(builder, left, _minus(builder, b, other))
+
+    def _two_product(builder, a, b):
+        high = _instruction(builder, "mul.rn.f64", a, b)
+        return high, _fma(builder, a, b, _negative(builder, high))
+
+    def _added(builder, left, right):
+        """Two sums of two, as pairs of values."""
+        high, error = _two_sum(builder, left[0], right[0])
+        low = _plus(builder, left[1], right[1])
+        return high, _plus(builder, low, error)
+
+    def _product_added(builder, total, a, b):
+        high, error = _two_product(builder, a, b)
+        return _added(builder, total, (high, error))
+
+    def _scaled(builder, factor, pair):
+        high, error = _two_product(builder, factor, pair[0])
+        return high, _fma(builder, factor, pair[1], error)
+
+    def _parts(builder, value, count):
+        return [builder.extract_value(value, k) for k in range(count)]
+
+    def _pairs(builder, kind, value):
+        parts = _parts(builder, value, 2 * kind.parts)
+        return list(zip(parts[::2], parts[1::2], strict=True))
+
+    def _made(context, builder, kind, parts):
+        value = ir.Constant(context.get_value_type(kind), ir.Undefined)
+        for k, part in enumerate(parts):
+            value = builder.insert_value(value, part, k)
+        return value
+
+    def _of_pairs(context, builder, kind, pairs):
+        return _made(context, builder, kind, [part for pair in pairs for part in pair])
+
+    def product_added(context, builder, kind, total, value, factor, conjugate):
+        """``total + op(value)*factor`` for a sum of two and exact numbers."""
+        pairs = _pairs(builder, kind, total)
+        a, b = (_parts(builder, each, kind.parts) for each in (value, factor))
+        if kind.parts == 1:
+            pairs = [_product_added(builder, pairs[0], a[0], b[0])]
+        else:
+            imag = _negative(builder, a[1]) if conjugate else a[1]
+            real = _product_added(builder, pairs[0], a[0], b[0])
+            real = _product_added(builder, real, _negative(builder, imag), b[1])
+            other = _product_added(builder, pairs[1], a[0], b[1])
+            other = _product_added(builder, other, imag, b[0])
+            pairs = [real, other]
+        return _of_pairs(context, builder, kind, pairs)
+
+    def added(context, builder, kind, left, right):
+        """The sum of two sums of two."""
+        pairs = zip(_pairs(builder, kind, left), _pairs(builder, kind, right), strict=True)
+        return _of_pairs(context, builder, kind, [_added(builder, *each) for each in pairs])
+
+    def exchanged(context, builder, kind, value, exchange):
+        """A sum of two whose float64 went through `exchange` one by one."""
+        parts = [exchange(part) for part in _parts(builder, value, 2 * kind.parts)]
+        return _made(context, builder, kind, parts)
+
+    def _rounded(builder, pair):
+        total, zero = _plus(builder, *pair), ir.Constant(_DOUBLE, 0.0)
+        # inf - inf and NaN - NaN are NaN, which is equal to nothing. Nothing lost is nothing to
+        # add: the sign of a zero would go.
+        finite = builder.fcmp_ordered("==", _minus(builder, total, total), zero)
+        lost = builder.fcmp_unordered("!=", pair[1], zero)
+        return builder.select(builder.and_(finite, lost), total, pair[0])
+
+    def from_loaded(context, builder, kind, value):
+        """An exact number, or a sum of two, from a float64 or a complex128."""
+        reals = [value]
+        if kind.parts == 2:
+            number = context.make_complex(builder, types.complex128, value)
+            reals = [number.real, number.imag]
+        if isinstance(kind, ExactType):
+            return _made(context, builder, kind, reals)
+        zero = ir.Constant(_DOUBLE, 0.0)
+        return _of_pairs(context, builder, kind, [(real, zero) for real in reals])
+
+    def to_stored(context, builder, kind, value):
+        """The float64 or complex128 that a sum of two is rounded to."""
+        reals = [_rounded(builder, pair) for pair in _pairs(builder, kind, value)]
+        if kind.parts == 1:
+            return reals[0]
+        number = context.make_complex(builder, types.complex128)
+        number.real, number.imag = reals
+        return number._getvalue()
+
+    @intrinsic
+    def _multiplied(typingctx, a, b):
+        kind = TWOFOLD[a.parts]
+
+        def codegen(context, builder, signature, arguments):
+            p, q = (_parts(builder, each, kind.parts) for each in arguments)
+            pairs = [_two_product(builder, p[0], q[0])]
+            if kind.parts == 2:
+                pairs[0] = _product_added(builder, pairs[0], _negative(builder, p[1]), q[1])
+                other = _two_product(builder, p[0], q[1])
+                pairs.append(_product_added(builder, other, p[1], q[0]))
+            return _of_pairs(context, builder, kind, pairs)
+
+        return kind(a, b), codegen
+
+    @intrinsic
+    def _times(typingctx, factor, total):
+        complex_ = total.parts == 2
+
+        def codegen(context, builder, signature, arguments):
+            pairs = _pairs(builder, total, arguments[1])
+            if not complex_:
+                return _of_pairs(
+                    context, builder, total, [_scaled(builder, arguments[0], pairs[0])]
+                )
+            number = context.make_complex(builder, types.complex128, arguments[0])
+            minus = _negative(builder, number.imag)
+            real = _added(
+                builder,
+                _scaled(builder, number.real, pairs[0]),
+                _scaled(builder, minus, pairs[1]),
+            )
+            imag = _added(
+                builder,
+                _scaled(builder, number.real, pairs[1]),
+                _scaled(builder, number.imag, pairs[0]),
+            )
+            return _of_pairs(context, builder, total, [real, imag])
+
+        return total(types.complex128 if complex_ else types.float64, total), codegen
+
+    @intrinsic
+    def _sum(typingctx, left, right):
+        def codegen(context, builder, signature, arguments):
+            return added(context, builder, left, *arguments)
+
+        return left(left, right), codegen
+
+    @intrinsic
+    def _conjugated(typingctx, value):
+        def codegen(context, builder, signature, arguments):
+            parts = _parts(builder, arguments[0], value.parts)
+            parts[1:] = [_negative(builder, part) for part in parts[1:]]
+            return _made(context, builder, value, parts)
+
+        return value(value), codegen
+
+    @overload(operator.mul)
+    def _mul(left, right):
+        if isinstance(left, ExactType) and isinstance(right, ExactType):
+            return lambda left, right: _multiplied(left, right)
+        if isinstance(left, (types.Float, types.Complex)) and isinstance(right, TwofoldType):
+            return lambda left, right: _times(left, right)
+        return None
+
+    @overload(operator.add)
+    @overload(operator.iadd)
+    def _add(left, right):
+        if isinstance(left, TwofoldType) and isinstance(right, TwofoldType):
+            return lambda left, right: _sum(left, right)
+        return None
+
+    @overload_method(ExactType, "conjugate")
+    def _conjugate(value):
+        return lambda value: _conjugated(value)
