@@ -97,7 +97,7 @@ def accumulation(routine: str, value: Any) -> str:
     if not isinstance(value, str) or value not in ACCUMULATE:
         raise (ValueError if isinstance(value, str) else TypeError)(
             f"{routine}: accumulate must be one of {', '.join(map(repr, ACCUMULATE))}, got"
-            f" {shown(value)}"
+            f" {value!r}"
         )
     return value
 

@@ -51,6 +51,15 @@ class Twofold:
         high, error = two_sum(self.high, other.high)
         return Twofold(high, self.low + other.low + error)
 
+    def __eq__(self, number: object) -> bool:
+        return self.high == number and self.low == 0
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def __mul__(self, other: Twofold) -> Twofold:
+        high, error = two_product(self.high, other.high)
+        return Twofold(high, self.high * other.low + self.low * other.high + error)
+
     def __rmul__(self, factor: float) -> Twofold:
         high, error = two_product(float(factor), self.high)
         return Twofold(high, float(factor) * self.low + error)
@@ -74,6 +83,17 @@ class ComplexTwofold:
 
     def __add__(self, other: ComplexTwofold) -> ComplexTwofold:
         return ComplexTwofold(self.real + other.real, self.imag + other.imag)
+
+    def __eq__(self, number: object) -> bool:
+        return self.real == number and self.imag == 0
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def __mul__(self, other: ComplexTwofold) -> ComplexTwofold:
+        return ComplexTwofold(
+            self.real * other.real + -1.0 * (self.imag * other.imag),
+            self.real * other.imag + self.imag * other.real,
+        )
 
     def __rmul__(self, factor: complex) -> ComplexTwofold:
         real, imag = factor.real, factor.imag
@@ -338,6 +358,38 @@ else:
         return total(types.complex128 if complex_ else types.float64, total), codegen
 
     @intrinsic
+    def _product(typingctx, left, right):
+        def product(builder, a, b):
+            high, error = _two_product(builder, a[0], b[0])
+            error = _fma(builder, a[1], b[0], error)
+            return high, _fma(builder, a[0], b[1], error)
+
+        def codegen(context, builder, signature, arguments):
+            a, b = (_pairs(builder, left, each) for each in arguments)
+            if left.parts == 1:
+                return _of_pairs(context, builder, left, [product(builder, a[0], b[0])])
+            minus = [_negative(builder, part) for part in a[1]]
+            real = _added(builder, product(builder, a[0], b[0]), product(builder, minus, b[1]))
+            imag = _added(builder, product(builder, a[0], b[1]), product(builder, a[1], b[0]))
+            return _of_pairs(context, builder, left, [real, imag])
+
+        return left(left, right), codegen
+
+    @intrinsic
+    def _is_number(typingctx, value, number):
+        def codegen(context, builder, signature, arguments):
+            wanted = arguments[1]
+            result = ir.Constant(ir.IntType(1), 1)
+            nothing = ir.Constant(_DOUBLE, 0.0)
+            for high, low in _pairs(builder, value, arguments[0]):
+                result = builder.and_(result, builder.fcmp_ordered("==", high, wanted))
+                result = builder.and_(result, builder.fcmp_ordered("==", low, nothing))
+                wanted = nothing
+            return result
+
+        return types.boolean(value, types.float64), codegen
+
+    @intrinsic
     def _sum(typingctx, left, right):
         def codegen(context, builder, signature, arguments):
             return added(context, builder, left, *arguments)
@@ -359,6 +411,14 @@ else:
             return lambda left, right: _multiplied(left, right)
         if isinstance(left, (types.Float, types.Complex)) and isinstance(right, TwofoldType):
             return lambda left, right: _times(left, right)
+        if isinstance(left, TwofoldType) and isinstance(right, TwofoldType):
+            return lambda left, right: _product(left, right)
+        return None
+
+    @overload(operator.eq)
+    def _eq(left, right):
+        if isinstance(left, TwofoldType) and isinstance(right, types.Number):
+            return lambda left, right: _is_number(left, right)
         return None
 
     @overload(operator.add)

@@ -72,6 +72,7 @@ def compiler(tmp_path_factory):
     def ask(
         kernel, dtype, access="dot", compute_capability=(9, 0), knobs=None,
         homes=("arguments", "arguments"), literals=(), widths=None, y_dtype=None,
+        accumulate="plain",
     ):  # fmt: skip
         if widths is None:
             widths = widest(dtype) if kernel.wide else (1, 0)
@@ -79,6 +80,7 @@ def compiler(tmp_path_factory):
             "kernel": kernel.name, "dtype": dtype, "conj": dtype.startswith("c"),
             "access": access, "compute_capability": compute_capability, "knobs": dict(knobs or {}),
             "homes": homes, "literals": literals, "widths": widths, "y_dtype": y_dtype,
+            "accumulate": accumulate,
         }  # fmt: skip
         question = json.dumps(request)
         file = kept / hashlib.sha256(question.encode()).hexdigest()
@@ -166,6 +168,63 @@ def test_narrow_numbers_are_unpacked_in_registers_and_added_in_float32(
     assert not re.search(r"\b(LDL|STL)\b", listing)
     stores = set(re.findall(r"\bSTG\.E\S*", listing))
     assert any(".U16" in store for store in stores) == (y_dtype is None), stores
+
+
+@pytest.mark.parametrize("dtype", COEFFICIENT_BYTES)
+@pytest.mark.parametrize("name", [k.name for k in KERNELS if k.wide or k.name == "last_block"])
+def test_wide_sums_stay_in_registers_and_are_float64(name, dtype, compiler, tmp_path):
+    access = "dot" if name in ("vector_rows", "last_block") else "axpy"
+    (function,) = compiler(REGISTRY[name], dtype, access, accumulate="wide")
+    assert function["stack"] == 0 and function["spills"] == 0
+    assert ".ftz" not in function["ptx"]
+    listing = disassemble(function, tmp_path)
+    # The assembler moves constants with an HFMA2 of two zero registers.
+    operations = set(re.findall(r"\b(FFMA|FADD|FMUL|HADD2|HMUL2)\b(?!\.F32)(?!.*-RZ)", listing))
+    assert operations <= {"FMUL"}, operations
+    if dtype in ("float64", "complex128"):
+        # An operation without a named rounding is one that the assembler may fuse.
+        assert not re.search(r"\b(add|sub|mul)\.f64", function["ptx"])
+        assert len(re.findall(r"\bDMUL\b", listing)) > 0
+    else:
+        assert len(re.findall(r"\bDFMA\b", listing)) > 0
+
+
+def test_error_free_steps_reach_the_machine_as_they_are(tmp_path):
+    """A fused product and sum would make every error that is added up a zero."""
+    script = """
+import re, sys
+import numpy as np
+from gemv._compile import compile_function
+from gemv._problem import Precision
+
+def one(a, x, y):
+    y[0] = y[0] + a[0] * x[0]
+
+for letter in "dD":
+    precision = Precision.of(np.dtype(letter), None, "wide")
+    binary = compile_function(one, precision, (9, 0))
+    open(sys.argv[1] + letter, "wb").write(binary.cubin)
+    steps = re.findall(r"(add|sub|mul|fma)\\.rn\\.f64", binary.ptx)
+    print(letter, *(steps.count(name) for name in ("add", "sub", "mul", "fma")))
+"""
+    run = subprocess.run(
+        [sys.executable, "-c", script, str(tmp_path / "one.")], capture_output=True, text=True,
+        check=True, env={**os.environ, "NUMBA_ENABLE_CUDASIM": "0"},
+    )  # fmt: skip
+    for line in run.stdout.splitlines():
+        letter, *counts = line.split()
+        add, sub, mul, fma = map(int, counts)
+        # A product is one of each; the sum after it is 2 additions and 4 subtractions, 2 more
+        # additions take up the errors, and the rounding of each part is one of each.
+        parts, products = (1, 1) if letter == "d" else (2, 4)
+        assert (mul, fma) == (products, products)
+        assert (add, sub) == (4 * products + parts, 4 * products + parts)
+        listing = subprocess.run(
+            [nvdisasm(), "-c", str(tmp_path / f"one.{letter}")],
+            capture_output=True, text=True, check=True,
+        ).stdout  # fmt: skip
+        found = [len(re.findall(rf"\b{name}\b", listing)) for name in ("DADD", "DMUL", "DFMA")]
+        assert found == [add + sub, mul, fma]
 
 
 @pytest.mark.parametrize("dtype", NARROW)

@@ -1,0 +1,282 @@
+"""``accumulate="wide"``: sums in twice the digits, held against exact ones."""
+
+from __future__ import annotations
+
+import math
+from fractions import Fraction
+
+import numpy as np
+import pytest
+from helpers import Case, filled, knobs_for_tests, tile_of
+
+import gemv
+from gemv import _backend
+from gemv._narrow import cast
+from gemv._problem import BFLOAT16, COMPLEX_TWOFOLD, DTYPES, NARROW, TWOFOLD, Precision
+from gemv.kernels import REGISTRY
+
+KERNELS = [kernel for kernel in REGISTRY.values() if not kernel.teaching]
+F64 = np.dtype(np.float64)
+#: Digits of each dtype, and the exponent below which it has fewer.
+DIGITS = {"s": (24, -126), "d": (53, -1022), "c": (24, -126), "z": (53, -1022)}
+DIGITS |= {"h": (11, -14), "b": (8, -126)}
+WIDE = {"s": 53, "c": 53, "h": 53, "b": 53, "d": 106, "z": 106}
+
+
+def rational(value):
+    """Real and imaginary part as fractions."""
+    value = complex(value)
+    return Fraction(value.real), Fraction(value.imag)
+
+
+def times(a, b):
+    return a[0] * b[0] - a[1] * b[1], a[0] * b[1] + a[1] * b[0]
+
+
+def exact_rows(case, y):
+    """The exact results, and T for each part: ``|alpha||A||x| + |beta||y|`` in real products."""
+    op_a, x = (wide(each) for each in (case.op_a, case.x))
+    alpha, beta = rational(case.alpha), rational(case.beta)
+    vector = [rational(value) for value in x]
+    old = [rational(value) for value in wide(y)]
+    results = []
+    for i in range(case.rows):
+        total, size = [Fraction(0), Fraction(0)], Fraction(0)
+        for value, factor in zip(op_a[i], vector, strict=True):
+            p = times(rational(value), factor)
+            total = [total[0] + p[0], total[1] + p[1]]
+            size += sum(abs(part) for part in rational(value)) * sum(abs(p) for p in factor)
+        total = times(alpha, total)
+        size *= sum(map(abs, alpha))
+        if case.beta != 0:
+            more = times(beta, old[i])
+            total = total[0] + more[0], total[1] + more[1]
+            size += sum(map(abs, beta)) * sum(map(abs, old[i]))
+        results.append((total, size))
+    return results
+
+
+def wide(array):
+    return cast(array, F64) if array.dtype in NARROW or array.dtype.kind == "f" else array
+
+
+def worst(case, after, y):
+    """Largest error in units of the bound that the documentation states."""
+    letter = case.y_dtype or case.dtype
+    digits, least = DIGITS[letter]
+    got, ratio = wide(case.y_of(after)), 0.0
+    for value, ((real, imag), size) in zip(got, exact_rows(case, y), strict=True):
+        for part, exact in zip(rational(value), (real, imag), strict=True):
+            exponent = max(math.frexp(float(exact))[1] - 1, least) if exact else least
+            half_ulp = Fraction(2) ** (exponent - digits)
+            # c and n as in the documentation: what summing in twice the digits leaves.
+            count = case.cols + 8
+            if case.dtype in "dz":
+                rest = 4 * count**2 * size / 2**106
+            else:
+                rest = 2 * count * size / 2**53
+            tiny = Fraction(2) ** (least - digits + 1) if case.dtype in "dz" else 0
+            ratio = max(ratio, float(abs(part - exact) / (half_ulp * (1 + 2**-50) + rest + tiny)))
+    return ratio
+
+
+def check(kernel, case, knobs):
+    y = case.y_of(case.y_buffer).copy()
+    after = case.run(kernel.name, knobs)
+    ratio = worst(case, after, y)
+    assert ratio <= 1, f"{kernel.name}: error is {ratio} bounds: {case}"
+    untouched = after.copy()
+    case.y_of(untouched)[...] = y
+    assert untouched.tobytes() == case.y_buffer.tobytes(), f"{kernel.name} wrote beside y"
+    return ratio
+
+
+# Data on which plain sums lose everything --------------------------------------------------------
+
+
+def cancelling(rng, shape, digits):
+    """Pairs that cancel but for their last digits, far apart in the row."""
+    rows, cols = shape
+    a = rng.standard_normal(shape)
+    half = cols // 2
+    a[:, half : 2 * half] = -a[:, :half] * (1 + 2.0 ** (2 - digits) * rng.integers(-3, 4, half))
+    return a
+
+
+def graded(rng, shape, digits):
+    """Magnitudes from large to small along the row, signs at random."""
+    return rng.standard_normal(shape) * 2.0 ** np.linspace(12, -12, shape[1])
+
+
+def mixed(rng, shape, digits):
+    """Huge, tiny and ordinary numbers; the huge ones cancel in pairs."""
+    a = rng.standard_normal(shape) * 2.0**-10
+    for j in range(0, shape[1] - 1, 5):
+        a[:, j], a[:, j + 1] = 2.0**12, -(2.0**12)
+    return a
+
+
+def tiny(rng, shape, digits):
+    """Numbers near the smallest ones of their dtype."""
+    least = {24: -126, 53: -1022, 11: -14, 8: -126}[digits]
+    return rng.standard_normal(shape) * 2.0 ** (least + 3)
+
+
+DATA = [cancelling, graded, mixed, tiny]
+
+
+def made(kernel, dtype, data, order, y_dtype=""):
+    tile_rows, tile_cols = tile_of(kernel)
+    cols = min(2 * tile_cols + 3, 400)
+    case = Case(
+        min(tile_rows + 2, 40), cols, dtype, order, "N", 1, alpha=1.5, beta=-0.5,
+        y_dtype=y_dtype, accumulate="wide",
+    )  # fmt: skip
+    if kernel.accepts(case.problem) is not None:
+        return None
+    rng = np.random.default_rng(3)
+    digits = DIGITS[dtype][0]
+    values = data(rng, case.a.shape, digits)
+    if dtype in "cz":
+        values = values + 1j * data(rng, case.a.shape, digits)
+    case.a[...] = cast(values, case.element)
+    if data is not tiny:
+        case.x[...] = filled(case.cols, 1, case.element)
+    return case
+
+
+@pytest.mark.parametrize("kernel", KERNELS, ids=lambda kernel: kernel.name)
+@pytest.mark.parametrize("dtype", "sdczhb")
+@pytest.mark.parametrize("order", "CF")
+@pytest.mark.parametrize("data", DATA, ids=lambda data: data.__name__)
+def test_within_the_bound(kernel, dtype, order, data):
+    case = made(kernel, dtype, data, order)
+    if case is None:
+        pytest.skip(f"{kernel.name} is for the other storage order, or for other dtypes")
+    check(kernel, case, knobs_for_tests(kernel))
+
+
+@pytest.mark.parametrize("name", ["vector_rows", "vector_columns", "long_columns", "last_block"])
+@pytest.mark.parametrize("dtype", "hb")
+def test_narrow_data_with_y_in_float32(name, dtype):
+    kernel = REGISTRY[name]
+    case = made(kernel, dtype, cancelling, "C" if name == "vector_rows" else "F", "s")
+    check(kernel, case, knobs_for_tests(kernel))
+
+
+@pytest.mark.parametrize("dtype", "sdcz")
+def test_plain_sums_are_far_outside_of_it(dtype):
+    """So that the tests above can fail."""
+    case = made(REGISTRY["vector_rows"], dtype, mixed, "C")
+    case.accumulate = "plain"
+    y = case.y_of(case.y_buffer).copy()
+    assert worst(case, case.run("vector_rows", knobs_for_tests(REGISTRY["vector_rows"])), y) > 20
+
+
+@pytest.mark.parametrize("dtype", "sz")
+@pytest.mark.parametrize("op, order", [("T", "C"), ("C", "F"), ("C", "C")])
+def test_transposed_and_conjugated(dtype, op, order):
+    for name in ("vector_rows", "vector_columns", "last_block"):
+        case = Case(13, 21, dtype, order, op, 2, -2, 3, 1.5, 0.5, accumulate="wide")
+        if REGISTRY[name].accepts(case.problem) is None:
+            check(REGISTRY[name], case, knobs_for_tests(REGISTRY[name]))
+
+
+@pytest.mark.parametrize("name", ["vector_rows", "vector_columns", "long_columns", "last_block"])
+@pytest.mark.parametrize("dtype", "sdhb")
+def test_where_twice_the_digits_are_not_finite_plain_sums_decide(name, dtype):
+    """The error of an infinite sum is NaN, and must not reach y."""
+    kernel = REGISTRY[name]
+    largest = {"h": 65504.0, "b": 3.3895313892515355e38}.get(dtype)
+    largest = float(np.finfo(DTYPES[dtype]).max) if largest is None else largest
+    rows = [
+        ([largest, largest, 0], np.inf), ([-largest, -largest, 1], -np.inf),
+        ([np.inf, 1, 1], np.inf), ([np.inf, -np.inf, 1], np.nan), ([np.nan, 1, 1], np.nan),
+        ([-np.inf, 5, 1], -np.inf), ([largest, 0, 0], largest), ([0, 0, 0], 0),
+    ]  # fmt: skip
+    order = "C" if name in ("vector_rows", "last_block") else "F"
+    case = Case(len(rows), 3, dtype, order, accumulate="wide")
+    values = np.array([row for row, _ in rows])
+    case.a[...] = cast(values, case.element)
+    case.x[...] = filled(3, 1, case.element)
+    result = wide(case.y_of(case.run(name, knobs_for_tests(kernel))))
+    np.testing.assert_array_equal(result, [value for _, value in rows])
+
+
+# Through the call --------------------------------------------------------------------------------
+
+
+def test_precision_of_each_dtype():
+    for letter, sums in zip("sdczhb", "d2z4dd", strict=True):
+        wanted = {"2": TWOFOLD, "4": COMPLEX_TWOFOLD}.get(sums) or DTYPES[sums]
+        assert Precision.of(DTYPES[letter], None, "wide").sums == wanted
+
+
+@pytest.mark.parametrize("dtype", ["f", "d", "F", "D", "e", BFLOAT16], ids=str)
+def test_call(dtype):
+    a = cast(np.array([[2.0**7, 1, -(2.0**7)], [1, 2, 3]]), np.dtype(dtype))
+    x = cast(np.ones(3), np.dtype(dtype))
+    if np.dtype(dtype) == F64 or np.dtype(dtype) == np.complex128:
+        a[0] = [2.0**60, 1, -(2.0**60)]
+    result = gemv.gemv(1, a, x, accumulate="wide")
+    assert result.dtype == a.dtype and wide(result).tolist() == [1, 6]
+    told = gemv.explain(1, a, x, accumulate="wide")
+    assert told.accumulate == "wide"
+    assert "adding up in twice the precision" in str(told)
+    gemv.precompile(1, a, x, accumulate="wide")
+
+
+@pytest.mark.skipif(gemv.backend() == "host", reason="no device arrays")
+def test_plan_and_device_arrays():
+    from numba import cuda
+
+    a, x = np.array([[2.0**60, 1, -(2.0**60)]]), np.ones(3)
+    device = [cuda.to_device(each) for each in (a, x, np.zeros(1))]
+    plan = gemv.plan(*device, accumulate="wide")
+    for _ in range(2):
+        assert plan().copy_to_host().tolist() == [1]
+        wide_y = gemv.dgemv(1, *device[:2], accumulate="wide")
+        assert wide_y.copy_to_host().tolist() == [1]
+        assert gemv.dgemv(1, *device[:2]).copy_to_host().tolist() == [0]
+
+
+def test_bad_value():
+    for wrong, error in (("narrow", ValueError), (None, TypeError), (2, TypeError)):
+        for call in (gemv.gemv, gemv.sgemv, gemv.explain):
+            with pytest.raises(error, match="accumulate must be one of 'plain', 'wide', got"):
+                call(1, np.eye(2), np.ones(2), accumulate=wrong)
+
+
+def test_host_backend():
+    a = np.array([[2.0**30, 1, -(2.0**30)]], "f")
+    try:
+        gemv.use_backend("host")
+        assert gemv.gemv(1, a, np.ones(3, "f"), accumulate="wide").tolist() == [1]
+        with pytest.raises(ValueError, match="dgemv: accumulate='wide' in float64 needs a GPU"):
+            gemv.dgemv(1, a, np.ones(3), accumulate="wide")
+    finally:
+        gemv.use_backend(None)
+
+
+def test_simulated_steps_are_error_free():
+    from gemv._twofold import two_product, two_sum
+
+    rng = np.random.default_rng(0)
+    for a, b in rng.standard_normal((200, 2)) * 2.0 ** rng.integers(-40, 40, (200, 2)):
+        assert sum(map(Fraction, two_sum(a, b))) == Fraction(a) + Fraction(b)
+        assert sum(map(Fraction, two_product(a, b))) == Fraction(a) * Fraction(b)
+
+
+if _backend.backend() == "simulator":
+
+    @pytest.mark.parametrize("name", ["vector_rows", "vector_columns", "last_block"])
+    def test_same_bits_under_every_schedule(name):
+        from gemv._simulator import Schedule, scheduled
+
+        kernel = REGISTRY[name]
+        results = set()
+        for schedule in [Schedule("reversed"), *(Schedule("random", seed) for seed in range(3))]:
+            case = made(kernel, "z", cancelling, "F" if name == "vector_columns" else "C")
+            with scheduled(schedule):
+                results.add(case.run(name, knobs_for_tests(kernel)).tobytes())
+        assert len(results) == 1
