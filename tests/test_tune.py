@@ -128,6 +128,7 @@ class StandIn:
         return (1 if lanes == fast else 2) * 1e-6 + lanes * 1e-12
 
     def read_ceiling(self, pointers, nbytes):
+        assert all(pointer % 16 == 0 for pointer in pointers), "the true clock refuses"
         return 100.0
 
     def versions(self):
