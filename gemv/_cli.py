@@ -298,7 +298,7 @@ def _shapes(text: str) -> list[tuple[int, int]]:
 
 
 def _prefixes(text: str) -> list[str]:
-    return [_prefix(name) for name in _names(text)]
+    return [_letter(name) for name in _names(text)]
 
 
 def _complain(prog: str, message: str) -> None:
@@ -893,7 +893,6 @@ def _print_grid(measured: Any, rows: Sequence[Any]) -> None:
     from rich.table import Table
 
     from gemv import _grid
-    from gemv._problem import DTYPES
 
     piped = not sys.stdout.isatty()
     console = Console(width=200, no_color=True) if piped else Console()
@@ -908,7 +907,7 @@ def _print_grid(measured: Any, rows: Sequence[Any]) -> None:
         return "–" if value is None else format(value, form)
 
     def where(row: Any) -> str:
-        words = [DTYPES[row.dtype].name, "hot" if row.hot else "cold"]
+        words = [DTYPE_OF_PREFIX[row.dtype], "hot" if row.hot else "cold"]
         words += [f"order {row.order}"] if row.order != "C" else []
         words += [f"A\\[{row.view}]"] if row.view else []
         words += [f"beta {row.beta}"] if row.beta else []

@@ -27,6 +27,7 @@ import numpy as np
 
 from gemv import _backend, _peers
 from gemv._measure import Clock, _Array, random_array
+from gemv._narrow import cast
 from gemv._peers import Peer, Place
 from gemv._problem import DTYPES, Problem, ceil_div
 from gemv._select import Choice, select, tables
@@ -318,7 +319,7 @@ class Memory:
             else:
                 parts = rng.integers(-2, 3, _PATTERN * (wide.itemsize // 4)).astype(np.float32)
                 values = parts.view(wide)
-            self._patterns[key] = _cast(values, dtype)
+            self._patterns[key] = cast(values, dtype)
         return self._patterns[key]
 
     # The simulator's: memory of the host.
@@ -730,7 +731,7 @@ class Bench:
         y = op_a @ x
         if row.beta:
             y = y + row.beta * _wide(np.resize(pattern, problem.rows))
-        return _cast(y, dtype)
+        return cast(y, dtype)
 
     # Timing.
 
@@ -824,21 +825,17 @@ class Bench:
 
 def _factor(problem: Problem) -> type:
     """Of alpha and beta."""
-    return problem.dtype.type
-
-
-def _cast(values: np.ndarray, dtype: np.dtype) -> np.ndarray:
-    return values.astype(dtype)
+    return problem.precision.factors.type
 
 
 def _wide(values: np.ndarray) -> np.ndarray:
-    return _cast(values, np.dtype(np.complex128 if values.dtype.kind == "c" else np.float64))
+    return cast(values, np.dtype(np.complex128 if values.dtype.kind == "c" else np.float64))
 
 
 def _epsilon(dtype: np.dtype) -> float:
     """Distance from 1 to the next number."""
     step = 1.0
-    while _wide(_cast(np.array([1 + step / 2]), dtype))[0] != 1:
+    while _wide(cast(np.array([1 + step / 2]), dtype))[0] != 1:
         step /= 2
     return step
 

@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from gemv._problem import Problem
+from gemv._problem import Problem, dtype_name
 
 #: Libraries that :func:`peers` knows.
 LIBRARIES = ("torch", "cupy")
@@ -91,10 +91,10 @@ def peers(
 
 def _torch(problem: Problem, beta: int, memory: Any) -> tuple[list[Peer], dict[str, str]]:
     torch = importlib.import_module("torch")
-    dtype = getattr(torch, problem.dtype.name, None)
+    dtype = getattr(torch, dtype_name(problem.dtype), None)
     routine = "torch.addmv" if beta else "torch.mv"
     if dtype is None:
-        return [], {routine: f"PyTorch has no {problem.dtype.name}"}
+        return [], {routine: f"PyTorch has no {dtype_name(problem.dtype)}"}
     everything = torch.as_tensor(memory, device="cuda")
     base = everything.data_ptr()
 
@@ -167,9 +167,9 @@ def cublas_form(problem: Problem) -> tuple[str, int, int, int] | str:
 
 def _cupy(problem: Problem, beta: int, memory: Any) -> tuple[list[Peer], dict[str, str]]:
     gemv_name, dot_name = "cuBLAS gemv", "cuBLAS dot"
-    letter = _LETTERS.get(problem.dtype.name)
+    letter = _LETTERS.get(dtype_name(problem.dtype))
     if letter is None:
-        return [], {gemv_name: f"cuBLAS has no gemv for {problem.dtype.name}"}
+        return [], {gemv_name: f"cuBLAS has no gemv for {dtype_name(problem.dtype)}"}
     form = cublas_form(problem)
     if isinstance(form, str):
         return [], {gemv_name: form}

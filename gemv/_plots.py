@@ -12,7 +12,7 @@ from typing import Any
 
 from gemv._grid import Grid, Row, groups
 from gemv._measure import Ladder
-from gemv._problem import DTYPES
+from gemv._problem import DTYPES, dtype_name
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +32,7 @@ LIGHT = Colours()
 
 def title(row: Row) -> str:
     """What the rows of a group have in common: ``float32, cold, order F``."""
-    words = [DTYPES[row.dtype].name, "L2-resident" if row.hot else "cold"]
+    words = [dtype_name(DTYPES[row.dtype]), "L2-resident" if row.hot else "cold"]
     if row.order != "C":
         words.append(f"order {row.order}")
     if row.view:
@@ -134,6 +134,6 @@ def plot_ladder(ladder: Ladder, path: str | Path) -> None:
 
     figure = Figure(figsize=(8.0, 0.34 * len(ladder.rows) + 1.4), layout="constrained")
     draw_ladder(figure.subplots(), ladder)
-    what = f"{ladder.m} x {ladder.n} {DTYPES[ladder.dtype].name}, {ladder.device}"
+    what = f"{ladder.m} x {ladder.n} {dtype_name(DTYPES[ladder.dtype])}, {ladder.device}"
     figure.suptitle(what, fontsize="medium")
     figure.savefig(path, dpi=110)
