@@ -21,10 +21,10 @@ TOP = Path(__file__).resolve().parent.parent
 RESULTS = TOP / "benchmarks" / "results"
 
 #: By how much two runs of one commit may differ, for each unit, and whether more is better.
-#: Device times were measured: the grid was run on two H200s, an hour apart, and what had not changed
-#: in between, cuBLAS and the plain kernel, differed by 1.6 % in the middle of 144 cells from memory
-#: and by 3.2 % at most; the ratio of the two by 0.5 % and by 3.1 %. A host's times depend on what
-#: else it does; theirs are allowances.
+#: Device times were measured: the grid was run on two H200s, an hour apart, and what had not
+#: changed in between, cuBLAS and the plain kernel, differed by 1.6 % in the middle of 144 cells
+#: from memory and by 3.2 % at most; the ratio of the two by 0.5 % and by 3.1 %. A host's times
+#: depend on what else it does; theirs are allowances.
 SPREAD = {
     "GB/s": (0.04, True),
     "% of the floor": (0.04, True),
