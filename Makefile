@@ -125,9 +125,11 @@ table: $(DRAW)
 	$(BIN)/python benchmarks/grid_page.py --write
 	$(BIN)/python benchmarks/constants_page.py --write
 
-# a million calls of many kinds under load, compared bit for bit; goes on where it stopped
+# what a process survives, then a million calls of many kinds under load, compared bit for bit; goes
+# on where it stopped
 soak: $(TEST)
 	@mkdir -p build
+	$(BIN)/python -m pytest tests/test_load.py
 	$(BIN)/python tests/soak.py --state build/soak.json $(ARGS)
 
 clean:

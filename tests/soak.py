@@ -53,7 +53,7 @@ SHAPES_SIMULATED = [
 FACTORS = ((1.0, 0.0), (-2.5, 0.5))
 MODES = ("call", "new", "plan", "graph")
 #: Bytes that a steady run may take more after its first tenth.
-HOST_SLACK, DEVICE_SLACK = 16 << 20, 32 << 20
+HOST_SLACK, DEVICE_SLACK = 16 << 20, 4 << 20
 
 
 class NumbaArrays:
@@ -73,6 +73,12 @@ class NumbaArrays:
 
     def on(self, stream):
         return contextlib.nullcontext()
+
+    def pool(self):
+        return 0
+
+    def in_use(self):
+        return 0
 
     def named(self, stream):
         return {} if stream is None else {"stream": stream}
@@ -115,6 +121,15 @@ class TorchArrays:
 
     def on(self, stream):
         return self.torch.cuda.stream(stream)
+
+    def pool(self):
+        """Bytes that PyTorch has taken from the device, to serve each stream from: it grows by
+        chance, when many results are made on a stream."""
+        return self.torch.cuda.memory_reserved()
+
+    def in_use(self):
+        """Those that some tensor has."""
+        return self.torch.cuda.memory_allocated()
 
     def named(self, stream):
         return {}
@@ -255,8 +270,8 @@ class Progress:
             os.replace(partial, path)
 
 
-def memory():
-    """Bytes of this process in host memory (Linux), and in use on the device."""
+def memory(arrays):
+    """Bytes in host memory (Linux), and of the device outside the library's pool."""
     host = device = 0
     with contextlib.suppress(OSError):
         pages = int(Path("/proc/self/statm").read_text(encoding="ascii").split()[1])
@@ -265,7 +280,7 @@ def memory():
         from numba import cuda
 
         free, total = cuda.current_context().get_memory_info()
-        device = total - free
+        device = total - free - arrays.pool()
     return host, device
 
 
@@ -274,8 +289,9 @@ class Soak:
 
     MAX_FAULTS = 10
 
-    def __init__(self, progress, *, calls, seconds, threads, batch, state=None):
+    def __init__(self, progress, *, calls, seconds, threads, batch, state=None, shared=False):
         self.progress, self.calls, self.state = progress, calls, state
+        self.shared = shared
         self.seconds = seconds
         self.lock, self.stop = threading.Lock(), threading.Event()
         self.ready = threading.Barrier(threads + 1)
@@ -337,7 +353,7 @@ class Soak:
         progress, begun = self.progress, time.monotonic()
         deadline = begun + self.seconds
         before, first = progress.seconds, progress.calls
-        warm = None
+        warm, tensors = None, self.arrays.in_use()
         for thread in self.threads:
             thread.start()
         interrupted = False
@@ -347,7 +363,7 @@ class Soak:
             while not self.stop.wait(1.0) and time.monotonic() < deadline:
                 progress.seconds = before + time.monotonic() - begun
                 if warm is None and progress.calls - first >= (self.calls - first) / 10:
-                    warm = memory()
+                    warm = memory(self.arrays)
                 with self.lock:
                     progress.save(self.state)
                 report(f"{progress.calls} calls, {progress.seconds:.0f} s")
@@ -358,9 +374,14 @@ class Soak:
             thread.join()
         self.arrays.synchronize()
         progress.seconds = before + time.monotonic() - begun
+        kept = self.arrays.in_use() - tensors
+        if kept > 1 << 20:
+            progress.faults.append(f"{kept} bytes more in tensors than before the run")
         if warm is not None:
-            now = memory()
-            progress.host_growth, progress.device_growth = now[0] - warm[0], now[1] - warm[1]
+            now = memory(self.arrays)
+            progress.host_growth = now[0] - warm[0]
+            # What the driver counts is of all processes together.
+            progress.device_growth = 0 if self.shared else now[1] - warm[1]
             for place, grown, slack in (
                 ("host", progress.host_growth, HOST_SLACK),
                 ("device", progress.device_growth, DEVICE_SLACK),
@@ -381,6 +402,9 @@ def main(argv=None):
     parser.add_argument("--batch", type=int, default=32, help="calls between two comparisons")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--state", type=Path, help="file to keep, and to go on from")
+    parser.add_argument(
+        "--shared", action="store_true", help="others use the GPU: do not watch its memory"
+    )
     options = parser.parse_args(argv)
     progress = Progress(seed=options.seed)
     if options.state is not None and options.state.exists():
@@ -389,7 +413,7 @@ def main(argv=None):
     if progress.calls < options.calls and not progress.faults:
         soak = Soak(
             progress, calls=options.calls, seconds=options.seconds, threads=options.threads,
-            batch=options.batch, state=options.state,
+            batch=options.batch, state=options.state, shared=options.shared,
         )  # fmt: skip
         if sys.stdout.isatty():
             status = soak.run(lambda line: print(f"\r{line}", end="", flush=True))

@@ -90,4 +90,5 @@ def test_ctrl_c_stops_it_and_leaves_the_state(tmp_path):
 
 @pytest.mark.gpu
 def test_thirty_thousand_calls_on_the_gpu(capsys):
-    assert soak.main(["--calls", "30000", "--seconds", "120"]) == 0, capsys.readouterr().out
+    status = soak.main("--calls 30000 --seconds 120 --threads 6 --shared".split())
+    assert status == 0, capsys.readouterr().out
