@@ -843,7 +843,7 @@ _PARAMETERS = """
 """
 
 _OUT_DTYPE = """
-    out_dtype : dtype, optional
+    out_dtype : numpy.dtype, optional
         Of the y that is made when none is passed: float32, where a and x are float16 or bfloat16;
         any other must be that of a.
 """
