@@ -47,6 +47,8 @@ def cases(kernel):
             m, n = 4 * (tile_rows // 4 + 2), 4 * (tile_cols // 4 + 2)
             for shift in range(max(LOAD_BYTES // element.itemsize, 1)):
                 yield Case(m, n, dtype, order, op, alpha=1.5, beta=0, shift=shift)
+            for rows, cols in ((tile_rows + 1, tile_cols + 1), (3, 9 * tile_cols + 5)):
+                yield Case(rows, cols, dtype, order, op, alpha=1.5, beta=0.5, accumulate="wide")
             for incx, incy in ((2, -1), (-1, 3)):
                 yield Case(
                     tile_rows + 1, tile_cols + 1, dtype, order, op, incx=incx, incy=incy, beta=1

@@ -198,8 +198,8 @@ def test_rule(call, gives, scipy):
         assert scipy in ("has none", "raises or is wrong")
 
 
-def on_device(scalars: bool):
-    """dgemv on copies of its arrays in device memory, and of alpha and beta if asked."""
+def on_device(way: str):
+    """dgemv on copies of its arrays in device memory, and of alpha and beta, if asked."""
     import gemv
 
     def dgemv(alpha, a, x, beta=0, y=None, **options):
@@ -208,24 +208,26 @@ def on_device(scalars: bool):
         def moved(value):
             return None if value is None else cuda.to_device(np.array(value, np.float64))
 
-        if scalars:
+        if way == "device scalars":
             alpha, beta = moved(alpha), moved(beta)
+        if way == "wide sums":
+            options["accumulate"] = "wide"
         return gemv.dgemv(alpha, moved(a), moved(x), beta, moved(y), **options).copy_to_host()
 
     return dgemv
 
 
-@pytest.mark.parametrize("scalars", [False, True], ids=["numbers", "device scalars"])
+@pytest.mark.parametrize("way", ["numbers", "device scalars", "wide sums"])
 @pytest.mark.parametrize(
     "call, gives", [row[:2] for row in numeric_rules()], ids=[row[0] for row in numeric_rules()]
 )
-def test_rule_on_the_device(call, gives, scalars):
+def test_rule_on_the_device(call, gives, way):
     import gemv
     from gemv import _backend
 
     if _backend.backend() == "host":
         pytest.skip("there are no kernels on the host backend")
-    names = {**rule_names(gemv), "dgemv": on_device(scalars)}
+    names = {**rule_names(gemv), "dgemv": on_device(way)}
     expected = eval(gives, names)
     if isinstance(expected, type) and issubclass(expected, Exception):
         with pytest.raises(expected):
