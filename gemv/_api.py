@@ -146,6 +146,7 @@ def _bind(
     coefficients: Any,
     accumulate: Any = "plain",
     out_dtype: Any = None,
+    peer: Any = False,
 ) -> _Call:
     """Read the arguments and check them: no copy, no allocation, no launch."""
     trans = transposition(routine, trans)
@@ -164,7 +165,8 @@ def _bind(
     operand_a = adopt(routine, "a", a, dtype)
     operand_x = adopt(routine, "x", x, dtype)
     operand_y = None if y is None else adopt(routine, "y", y, dtype)
-    _check_places(routine, operand_a, operand_x, operand_y, alpha, beta)
+    peer = flag(routine, "peer", peer)
+    _check_places(routine, operand_a, operand_x, operand_y, alpha, beta, peer)
     if dtype is None:
         dtype = _common_dtype(routine, alpha, operand_a, operand_x, beta, operand_y)
     y_dtype = _result_dtype(routine, dtype, operand_y, out_dtype)
@@ -202,9 +204,7 @@ def _bind(
         trans,
         y_dtype,
     )
-    problem = problem._replace(
-        conj=problem.conj != factors.conjugate_a, accumulate=accumulate
-    )
+    problem = problem._replace(conj=problem.conj != factors.conjugate_a, accumulate=accumulate)
     if in_place and operand_y is not None:
         _check_overwrite(routine, problem, operand_a, operand_x, operand_y, alpha, beta)
 
@@ -281,7 +281,7 @@ def _number_or_operand(routine: str, name: str, value: Any, dtype: np.dtype | No
 
 
 def _check_places(
-    routine: str, a: Operand, x: Operand, y: Operand | None, alpha: Any, beta: Any
+    routine: str, a: Operand, x: Operand, y: Operand | None, alpha: Any, beta: Any, peer: bool
 ) -> None:
     """Host and device operands do not mix: a copy nobody asked for would be hidden in the call."""
     for name, factor in (("alpha", alpha), ("beta", beta)):
@@ -296,11 +296,17 @@ def _check_places(
         if isinstance(operand, Operand) and (
             operand.on_host != a.on_host or _on_other_device(a, operand)
         ):
+            devices = not (operand.on_host or a.on_host) and name in ("x", "y")
+            if peer and devices:
+                continue
+            hint = ""
+            if devices:
+                hint = ", or peer=True lets x and y be on another GPU"
             raise type_error(
                 routine,
                 name,
                 f"a is {_adopt.where(a)} but {name} is {_adopt.where(operand)};"
-                " a, x and y must be in one place",
+                f" a, x and y must be in one place{hint}",
             )
 
 
@@ -367,9 +373,7 @@ def _common_dtype(
     return dtype
 
 
-def _result_dtype(
-    routine: str, dtype: np.dtype, y: Operand | None, out_dtype: Any
-) -> np.dtype:
+def _result_dtype(routine: str, dtype: np.dtype, y: Operand | None, out_dtype: Any) -> np.dtype:
     """The dtype of the result, where A and x are of `dtype` once they are computed with."""
     narrow = dtype in NARROW
     wanted = None if out_dtype is None else _arrays.dtype_called(out_dtype)
@@ -458,6 +462,8 @@ def _execute_host_arrays(call: _Call, kernel: str | None) -> Any:
         given = _arrays.host_result(call.a.origin, result)
     if call.nothing is not None:
         return given
+    if call.in_place:
+        _arrays.note_written(call.y_object)
 
     # Only the stretch of x and y that the increments reach is moved.
     reach_x = call.offx + (problem.cols - 1) * abs(problem.incx) + 1
@@ -522,8 +528,15 @@ def _execute_device_arrays(
         problem = _placed(call)
         choice = None if call.nothing is not None else _select(call, problem, kernel)[0]
         order = _Order(call, engine, stream)
+        for other in order.peers():
+            engine.reach(call.routine, call.a.device, other)
         if _pointers.FULL and call.nothing is None:
             _pointers.check(call.routine, order.operands)
+        if engine.name == "cuda":
+            _fast.meet(call.a.kind)
+            if key is not None and choice is not None and order.plain:
+                engine.load(choice, engine.device(), order.stream)
+                _fast.remember(key, engine, choice, call)
         x, made = call.x, None
         if x.resolve:
             x = _adopt.on_device(x.exporter.resolved(x.origin, x.conj))
@@ -549,12 +562,16 @@ def _execute_device_arrays(
                 owner=call.owner,
             )
         order.after()
-        result = call.y_object if made is None else made.finish(engine, order.stream)
-        if engine.name == "cuda":
-            _fast.meet(call.a.kind)
-            if key is not None and choice is not None and order.plain:
-                _fast.remember(key, engine, choice, call)
-    return result
+        if made is not None:
+            return made.finish(engine, order.stream)
+        _note_written(target)
+    return call.y_object
+
+
+def _note_written(target: Operand) -> None:
+    note = target.exporter.notes_writes
+    if note is not None:
+        note(target.origin)
 
 
 class _Order:
@@ -582,7 +599,9 @@ class _Order:
             self.stream = _handle(call.routine, stream)
         else:
             self.stream = engine.default_stream() if own is None else own
-        self._others: dict[int, str] = {}
+        #: Ordinal of the GPU of the call's stream, and those of other operands that differ.
+        self._device = call.a.device
+        self._others: dict[tuple[int | None, int], str] = {}
         for name, operand in self.operands:
             self._join(name, operand)
         self._exports = [o for _, o in self.operands if o.exporter.ordered_by_export]
@@ -597,14 +616,30 @@ class _Order:
         return None if operand.device is None else operand.exporter.current_stream(operand.device)
 
     def _join(self, name: str, operand: Operand) -> None:
+        place = self._place(operand)
+        if place is not None:
+            self._others.setdefault(place, name)
+
+    def _place(self, operand: Operand) -> tuple[int | None, int] | None:
+        """The GPU and the stream that an operand is worked on, if not those of the call."""
         producer = self._producer(operand)
-        if producer is not None and producer != self.stream:
-            self._others.setdefault(producer, name)
+        away = operand.device is not None and operand.device != self._device
+        if away and producer is None:
+            producer = self._engine.default_stream()
+        if producer is None or (producer == self.stream and not away):
+            return None
+        return operand.device if away else self._device, producer
+
+    def peers(self) -> set[int]:
+        """Other GPUs that operands are on."""
+        devices = {operand.device for _, operand in self.operands}
+        return {device for device in devices if device not in (None, self._device)}
 
     def _check_captures(self) -> None:
         capture = self.capture_here()
-        for other, name in self._others.items():
-            theirs = self._engine.capture_of(other)
+        for (device, other), name in self._others.items():
+            with self._engine.on(device):
+                theirs = self._engine.capture_of(other)
             if getattr(theirs, "identity", None) == getattr(capture, "identity", None):
                 continue
             inside, outside = (f"{other:#x} of {name}", f"{self.stream:#x} of this call")
@@ -632,8 +667,8 @@ class _Order:
 
     def before(self) -> None:
         """Let the call come after pending work on its operands."""
-        for other in self._others:
-            self._engine.wait(self.stream, other)
+        for device, other in self._others:
+            self._engine.wait(self.stream, other, self._device, device)
         self._capsules = [
             _dlpack.export(operand.origin, self.stream or 1) for operand in self._exports
         ]
@@ -642,10 +677,10 @@ class _Order:
         """Let memory live, and later work wait, until the call is done."""
         if self._named:
             if self._others and self.capture_here() is None:
-                self._keep([o for _, o in self.operands if self._producer(o) != self.stream])
+                self._keep([o for _, o in self.operands if self._place(o) is not None])
         else:
-            for other in self._others:
-                self._engine.wait(other, self.stream)
+            for device, other in self._others:
+                self._engine.wait(other, self.stream, device, self._device)
         loose = [o.origin for _, o in self.operands if o.kind == "cuda_array_interface"]
         if (self._capsules or loose) and self._engine.name == "cuda":
             if self.capture_here() is None:
@@ -657,7 +692,7 @@ class _Order:
         untold = [
             operand.origin
             for operand in operands
-            if not operand.exporter.record(operand.origin, self.stream, operand.device or 0)
+            if not operand.exporter.record(operand.origin, self.stream, self._device or 0)
         ]
         if untold:
             self._engine.held.hold(untold, self.stream)
@@ -708,7 +743,10 @@ def _make_y(call: _Call, engine: Any, order: _Order) -> _Made:
         operand = _adopt.on_device(array)
         order.uses(operand)
         return _Copied(array, operand, None)
-    array = library.empty(a.origin, length, problem.y_dtype, a.device or 0)
+    if library.name == "numba" and order.stream == engine.default_stream():
+        array = engine.empty(length, problem.y_dtype)
+    else:
+        array = library.empty(a.origin, length, problem.y_dtype, a.device or 0)
     operand = _adopt.on_device(array)
     order.uses(operand)
     return _Made(array, operand, y)
@@ -783,6 +821,8 @@ def _announce_fallback(stacklevel: int) -> None:
         _host.announce(_backend.probe()[1], stacklevel + 1)
 
 
+_fast.expect_tracing()
+
 # Public --------------------------------------------------------------------------------------
 
 _PARAMETERS = """
@@ -822,6 +862,9 @@ _PARAMETERS = """
     accumulate : {"plain", "wide"}, optional
         How products are added up: in the precision of their factors (float32 for float16 and
         bfloat16), or in twice as many digits, rounded once at the end.
+    peer : bool, optional
+        Let x and y be on other GPUs than a, if its GPU can reach their memory: it runs the
+        kernel, after what is pending on the streams of x and y.
 
     Returns
     -------
@@ -893,6 +936,7 @@ def gemv(
     coefficients: str | Coefficients | None = None,
     accumulate: str = "plain",
     out_dtype: Any = None,
+    peer: bool = False,
 ) -> Any:
     """Matrix-vector product ``alpha*op(a)*x + beta*y`` in the precision of its operands.
 
@@ -925,7 +969,8 @@ def gemv(
     >>> gemv.gemv(2, a, [1.0, 1.0], trans="T", beta=1, y=np.ones(3))
     array([11., 15., 19.])
     """
-    fast = CALLS.get(type(a)) if out_dtype is None and accumulate == "plain" else None
+    usual = out_dtype is None and accumulate == "plain" and peer is False
+    fast = CALLS.get(type(a)) if usual else None
     key = None
     if fast is not None:
         result = fast(
@@ -937,7 +982,7 @@ def gemv(
         key = result.key
     call = _bind(
         "gemv", None, alpha, a, x, beta, y, offx, incx, offy, incy, trans, overwrite_y,
-        coefficients, accumulate, out_dtype,
+        coefficients, accumulate, out_dtype, peer,
     )  # fmt: skip
     return _execute(call, kernel, stream, key)
 
@@ -960,6 +1005,7 @@ def sgemv(
     stream: Any = None,
     coefficients: str | Coefficients | None = None,
     accumulate: str = "plain",
+    peer: bool = False,
 ) -> Any:
     """Matrix-vector product ``alpha*op(a)*x + beta*y`` in float32.
 
@@ -981,7 +1027,7 @@ def sgemv(
     >>> gemv.sgemv(1, [[1, 2], [3, 4]], [1, 1])
     array([3., 7.], dtype=float32)
     """
-    fast = CALLS.get(type(a)) if accumulate == "plain" else None
+    fast = CALLS.get(type(a)) if accumulate == "plain" and peer is False else None
     key = None
     if fast is not None:
         result = fast(
@@ -993,7 +1039,7 @@ def sgemv(
         key = result.key
     call = _bind(
         "sgemv", DTYPES["s"], alpha, a, x, beta, y, offx, incx, offy, incy, trans, overwrite_y,
-        coefficients, accumulate,
+        coefficients, accumulate, peer=peer,
     )  # fmt: skip
     return _execute(call, kernel, stream, key)
 
@@ -1016,6 +1062,7 @@ def dgemv(
     stream: Any = None,
     coefficients: str | Coefficients | None = None,
     accumulate: str = "plain",
+    peer: bool = False,
 ) -> Any:
     """Matrix-vector product ``alpha*op(a)*x + beta*y`` in float64.
 
@@ -1037,7 +1084,7 @@ def dgemv(
     >>> gemv.dgemv(1, [[1, 2], [3, 4]], [1, 9, 1], incx=-2)
     array([3., 7.])
     """
-    fast = CALLS.get(type(a)) if accumulate == "plain" else None
+    fast = CALLS.get(type(a)) if accumulate == "plain" and peer is False else None
     key = None
     if fast is not None:
         result = fast(
@@ -1049,7 +1096,7 @@ def dgemv(
         key = result.key
     call = _bind(
         "dgemv", DTYPES["d"], alpha, a, x, beta, y, offx, incx, offy, incy, trans, overwrite_y,
-        coefficients, accumulate,
+        coefficients, accumulate, peer=peer,
     )  # fmt: skip
     return _execute(call, kernel, stream, key)
 
@@ -1072,6 +1119,7 @@ def cgemv(
     stream: Any = None,
     coefficients: str | Coefficients | None = None,
     accumulate: str = "plain",
+    peer: bool = False,
 ) -> Any:
     """Matrix-vector product ``alpha*op(a)*x + beta*y`` in complex64.
 
@@ -1093,7 +1141,7 @@ def cgemv(
     >>> gemv.cgemv(1, [[1j, 2], [3, 4]], [1, 1], trans="C")
     array([3.-1.j, 6.+0.j], dtype=complex64)
     """
-    fast = CALLS.get(type(a)) if accumulate == "plain" else None
+    fast = CALLS.get(type(a)) if accumulate == "plain" and peer is False else None
     key = None
     if fast is not None:
         result = fast(
@@ -1105,7 +1153,7 @@ def cgemv(
         key = result.key
     call = _bind(
         "cgemv", DTYPES["c"], alpha, a, x, beta, y, offx, incx, offy, incy, trans, overwrite_y,
-        coefficients, accumulate,
+        coefficients, accumulate, peer=peer,
     )  # fmt: skip
     return _execute(call, kernel, stream, key)
 
@@ -1128,6 +1176,7 @@ def zgemv(
     stream: Any = None,
     coefficients: str | Coefficients | None = None,
     accumulate: str = "plain",
+    peer: bool = False,
 ) -> Any:
     """Matrix-vector product ``alpha*op(a)*x + beta*y`` in complex128.
 
@@ -1149,7 +1198,7 @@ def zgemv(
     >>> gemv.zgemv(1j, [[1, 2], [3, 4]], [1, 1])
     array([0.+3.j, 0.+7.j])
     """
-    fast = CALLS.get(type(a)) if accumulate == "plain" else None
+    fast = CALLS.get(type(a)) if accumulate == "plain" and peer is False else None
     key = None
     if fast is not None:
         result = fast(
@@ -1161,7 +1210,7 @@ def zgemv(
         key = result.key
     call = _bind(
         "zgemv", DTYPES["z"], alpha, a, x, beta, y, offx, incx, offy, incy, trans, overwrite_y,
-        coefficients, accumulate,
+        coefficients, accumulate, peer=peer,
     )  # fmt: skip
     return _execute(call, kernel, stream, key)
 
@@ -1232,21 +1281,27 @@ def plan(
             accumulate=accumulate, out_dtype=out_dtype,
         )  # fmt: skip
 
-    made = Plan(general, a, x, y)
-    if x is None:
-        return made
-    call = _bind(
-        "plan", None, 2, a, x, 0, y, *options, 0 if y is None else 1, None, accumulate, out_dtype
-    )
-    if call.nothing is not None or _backend.backend() == "host":
+    made = Plan(general, a, x, y, options)
+    call = None
+    if x is not None:
+        call = _bind(
+            "plan", None, 2, a, x, 0, y, *options, 0 if y is None else 1, None, accumulate,
+            out_dtype,
+        )  # fmt: skip
+    if _backend.backend() == "host" or (call is not None and call.nothing is not None):
         return made
     engine = _backend.engine()
+    usual = kernel is stream is out_dtype is None and accumulate == "plain"
+    if engine.name == "cuda" and usual:
+        _fast.meet(operand.kind)
+        made.remember(CALLS.get(type(a)))
+    if call is None:
+        return made
     with engine.on(call.a.device):
         choice = _select(call, _placed(call), kernel)[0]
         if engine.name != "cuda":
             return made
         engine.load(choice, engine.device())
-        _fast.meet(call.a.kind)
         same = len({o.kind for o in (call.a, call.x, call.y) if o is not None}) == 1
         current = _fast.stream_of(call.a) if same and stream is None else None
         bound = [o.stream for o in (call.x, call.y) if o is not None]
@@ -1254,7 +1309,9 @@ def plan(
             return made
         if _fast.packable(engine, choice, call):
             known = _fast.Known(engine, choice, call.problem, call.problem.rows)
-            made.bind(known, current, (call.a.pointer, call.x.pointer, call.y.pointer))
+            addresses = (call.a.pointer, call.x.pointer, call.y.pointer)
+            made.bind(known, current, addresses, call.a.exporter.notes_writes)
+            _fast.bound.add(made)
     return made
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import operator
 import sys
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -102,6 +103,11 @@ class Library:
     def resolved(self, obj: Any, conj: bool) -> Any:
         """A contiguous copy of an array with lazy values, which most libraries do not have."""
         raise NotImplementedError
+
+    @property
+    def notes_writes(self) -> Callable[[Any], None] | None:
+        """What to call with an array that was overwritten, if the library counts that."""
+        return None
 
     def record(self, obj: Any, stream: int, device: int) -> bool:
         """Tell the allocator that `obj` is used on `stream`; False where it cannot be told."""
@@ -234,6 +240,34 @@ class Torch(Library):
         value = obj.conj() if conj else obj
         written = value.resolve_conj().resolve_neg().contiguous()
         return written.clone() if written.data_ptr() == obj.data_ptr() else written
+
+    @property
+    def notes_writes(self) -> Callable[[Any], None] | None:
+        torch = _module("torch")
+        graph = getattr(getattr(torch, "autograd", None), "graph", None)
+        public = getattr(graph, "increment_version", None)
+        if public is None:
+            return None
+        count: Callable[[Any], Any] = public
+        private = getattr(torch._C, "_increment_version", None)
+        if private is not None:  # half the price of the public one, where it takes a tuple
+            try:
+                private((torch.empty(0),))
+            except TypeError:
+                pass
+            else:
+
+                def count(tensor: Any) -> None:
+                    private((tensor,))
+
+        def written(tensor: Any) -> None:
+            """Tell autograd: what it saved of this tensor for a backward is out of date."""
+            try:
+                count(tensor)
+            except RuntimeError:  # made in inference mode, where nobody counts
+                pass
+
+        return written
 
     def record(self, obj: Any, stream: int, device: int) -> bool:
         torch = _module("torch")
@@ -402,6 +436,14 @@ def host_array(obj: Any) -> Any:
 def is_host_array(obj: Any) -> bool:
     """Whether a host operand is an array itself, and not a list or the like that was read."""
     return isinstance(obj, np.ndarray) or _is_instance(obj, "torch", "Tensor")
+
+
+def note_written(obj: Any) -> None:
+    """A host array was overwritten: whoever counts that is told."""
+    if _is_instance(obj, "torch", "Tensor"):
+        note = BY_NAME["torch"].notes_writes
+        if note is not None:
+            note(obj)
 
 
 def written_through(obj: Any) -> bool:

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from gemv.kernels._base import Kernel, Spec
 
 #: Counts the forms that a file has had.
-_FORMAT = 1
+_FORMAT = 2
 _MAGIC = b"gemv machine code\n"
 _SUFFIX = ".gemv"
 #: What the files may take together; a kernel takes some 20 to 50 KB.
@@ -60,6 +60,8 @@ class Binary:
     cubin : bytes
     log : str
         What the assembler reports: registers, stack frame, spills, constant banks.
+    waits : bool
+        Whether it waits itself for the kernel before it: see :func:`gemv._compile.waiting`.
     """
 
     name: str
@@ -67,6 +69,7 @@ class Binary:
     ptx: str
     cubin: bytes
     log: str
+    waits: bool = False
 
     def resource(self, pattern: str) -> int:
         """The number before `pattern` in the assembler's report, ``"registers"`` for instance."""
@@ -188,7 +191,13 @@ def key(name: str, what: str, compute_capability: tuple[int, int]) -> str:
 
 def _pack(functions: tuple[Binary, ...]) -> bytes:
     header = [
-        {"name": f.name, "arguments": f.arguments, "bytes": len(f.cubin), "log": f.log}
+        {
+            "name": f.name,
+            "arguments": f.arguments,
+            "bytes": len(f.cubin),
+            "log": f.log,
+            "waits": f.waits,
+        }
         for f in functions
     ]
     body = json.dumps(header).encode() + b"\n" + b"".join(f.cubin for f in functions)
@@ -206,7 +215,11 @@ def _unpack(data: bytes) -> tuple[Binary, ...]:
     for entry in json.loads(header):
         cubin = cubins[at : at + entry["bytes"]]
         at += entry["bytes"]
-        functions.append(Binary(entry["name"], tuple(entry["arguments"]), "", cubin, entry["log"]))
+        functions.append(
+            Binary(
+                entry["name"], tuple(entry["arguments"]), "", cubin, entry["log"], entry["waits"]
+            )
+        )
     return tuple(functions)
 
 

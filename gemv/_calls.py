@@ -222,24 +222,24 @@ def _torch(bench: _Bench, group: str, torch: Any, a: Any, x: Any, y: Any) -> Non
 
 def _packed(a: Any, x: Any, y: Any) -> Callable[[], Any]:
     """The launch of the same kernel with everything packed, and nothing else."""
-    import ctypes
-
     from cuda.bindings import driver
 
     import gemv
-    from gemv import _fast
+    from gemv import _fast, _launch
 
     plan = gemv.plan(a, x, y)
     plan(1.0, 0.0)
     known: _fast.Known = plan._known
     if known.needs or len(known.functions) != 1:
         raise RuntimeError(f"{known.choice.kernel.name} is more than one plain launch")
-    buffer, _, (parameters,) = known.packed(*plan._addresses, 1.0, 0.0)
     (function,), (launch,) = known.functions, known.choice.geometry.launches
-    call, handle, address = driver.cuLaunchKernel, function.handle, parameters.value
-    grid, block = launch.grid, launch.block
+    values = {**known.sizes, **dict(zip("axy", plan._addresses, strict=True))}
+    values |= {"alpha": 1.0, "beta": 0.0, "scratch": 0, "counters": 0}
+    packed = _launch.pack(function.binary.arguments, values, function.dtype)
+    address, parameters = _launch.pack_by_address(packed)
+    call, handle, grid, block = driver.cuLaunchKernel, function.handle, launch.grid, launch.block
 
-    def run(keep: Any = (plan, buffer, ctypes)) -> None:
+    def run(keep: Any = (plan, parameters)) -> None:
         call(handle, *grid, *block, 0, 0, address, 0)
 
     return run

@@ -26,6 +26,9 @@ PLACES = {
     "incy": "6th keyword incy",
     "trans": "7th keyword trans",
     "overwrite_y": "8th keyword overwrite_y",
+    "stream": "keyword stream",
+    "coefficients": "keyword coefficients",
+    "peer": "keyword peer",
 }
 
 #: What an address can reach.

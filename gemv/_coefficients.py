@@ -21,6 +21,7 @@ import threading
 import weakref
 from collections import deque
 from collections.abc import Iterable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any, Protocol
 
 import numpy as np
@@ -85,6 +86,12 @@ def homes_of(routine: str, coefficients: Any, on_device: tuple[bool, bool]) -> t
 
 class Memory(Protocol):
     """What a table needs of a device: writes, and marks that other streams can wait for."""
+
+    #: Ordinal of the GPU, if there may be several.
+    device: int | None
+
+    def current(self) -> AbstractContextManager:
+        """Have that GPU current for a while."""
 
     def write(self, slot: int, values: np.ndarray, stream: int) -> None:
         """Enqueue ``alpha, beta`` for `slot`; `values` may change as soon as this returns."""
@@ -278,7 +285,8 @@ class Coefficients:
         alpha, beta : number
             As in the calls that this object was passed to.
         stream : stream, optional
-            The one that graphs are replayed on; the default stream if left out.
+            The one that graphs are replayed on; the default stream if left out. On GPUs other
+            than the stream's, their default streams.
 
         Raises
         ------
@@ -301,15 +309,25 @@ class Coefficients:
             }
             if converted:
                 handle = _handle(stream)
-                if any(table.memory.capturing(handle) for table in converted):
-                    raise RuntimeError(
-                        "Coefficients.set cannot be captured into a graph: call it before a"
-                        " replay, not while the stream is captured"
-                    )
+                here = _device_of(handle)
+                # A stream orders what is on its GPU; the others' default streams order the rest.
+                handles = {
+                    table: handle if here in (None, table.memory.device) else _handle(None)
+                    for table in converted
+                }
+                for table, its_handle in handles.items():
+                    with table.memory.current():
+                        capturing = table.memory.capturing(its_handle)
+                    if capturing:
+                        raise RuntimeError(
+                            "Coefficients.set cannot be captured into a graph: call it before a"
+                            " replay, not while the stream is captured"
+                        )
                 for table, values in converted.items():
                     slot = self._held[table]
-                    table.write(slot, *values, handle)
-                    table.mark(slot, handle)
+                    with table.memory.current():
+                        table.write(slot, *values, handles[table])
+                        table.mark(slot, handles[table])
             self._values = (alpha, beta)
 
     def note(self, alpha: Any, beta: Any) -> None:
@@ -366,8 +384,24 @@ def _handle(stream: Any) -> int:
     return stream_handle(stream)
 
 
+def _device_of(stream: int) -> int | None:
+    """Ordinal of the GPU of a stream; None where there is only one."""
+    from gemv._backend import backend, engine
+
+    if backend() != "cuda" or not engine().several:
+        return None
+    from gemv._streams import device_of_stream
+
+    return device_of_stream(stream)
+
+
 class HostMemory:
     """The simulator's constant memory: arrays of the host, written at once, without streams."""
+
+    device: int | None = None
+
+    def current(self) -> AbstractContextManager:
+        return nullcontext()
 
     def __init__(self, arrays: Iterable[np.ndarray]) -> None:
         self.arrays = list(arrays)
@@ -392,14 +426,20 @@ class HostMemory:
 class DeviceMemory:
     """Constant symbols of loaded modules, by their addresses."""
 
-    def __init__(self, addresses: Iterable[int]) -> None:
+    def __init__(self, addresses: Iterable[int], device: int | None = None) -> None:
         from cuda.bindings import driver
 
         from gemv._launch import _check
 
         self._driver, self._check = driver, _check
         self.addresses = list(addresses)
+        self.device = device
         self._aside: Any = None
+
+    def current(self) -> AbstractContextManager:
+        from gemv._streams import on_device
+
+        return nullcontext() if self.device is None else on_device(self.device)
 
     def write(self, slot: int, values: np.ndarray, stream: int) -> None:
         # So few bytes of pageable memory are copied by the driver before the call returns.

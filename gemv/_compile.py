@@ -126,6 +126,29 @@ def _x_by_value(ptx: str, function: Callable, dtype: np.dtype, value_bytes: int)
     return ptx.replace(PARAMETER, parameter)
 
 
+#: The first compute capability whose kernels can start before the one ahead of them has ended.
+_EARLY_START = (9, 0)
+_WAIT = "griddepcontrol.wait;"
+
+
+def waiting(ptx: str, compute_capability: tuple[int, int]) -> str:
+    """Let a kernel start while the one before it ends, where the GPU can (*programmatic dependent
+    launch*).
+
+    Its blocks come to the multiprocessors as soon as there is room, say that whoever follows may
+    do the same, and wait until the kernel before is done and its results are in memory. Only then
+    is anything read: A and x may be what that kernel writes, y what it reads. As everything waits,
+    so does everybody who waits for this kernel, and no two products of a chain ever overlap.
+    """
+    if compute_capability < _EARLY_START:
+        return ptx
+    body = ptx.index("{", ptx.index(".entry"))
+    found = re.search(r"^\t(?=[a-z@])", ptx[body:], re.M)
+    assert found is not None
+    first = body + found.start()
+    return f"{ptx[:first]}\tgriddepcontrol.launch_dependents;\n\t{_WAIT}\n{ptx[first:]}"
+
+
 def assemble(ptx: str, compute_capability: tuple[int, int]) -> tuple[bytes, str]:
     """Cubin and assembler's report, by nvJitLink, which needs no driver."""
     from cuda.bindings import nvjitlink
@@ -151,21 +174,24 @@ def assemble(ptx: str, compute_capability: tuple[int, int]) -> tuple[bytes, str]
 
 
 def compile_function(
-    function: Callable, precision: Precision | np.dtype, compute_capability: tuple[int, int]
+    function: Callable,
+    precision: Precision | np.dtype,
+    compute_capability: tuple[int, int],
+    early_start: bool = False,
 ) -> Binary:
-    """One kernel function as machine code."""
+    """One kernel function as machine code; with `early_start` as :func:`waiting` has it."""
     ptx = compile_ptx(function, precision, compute_capability)
+    if early_start:
+        ptx = waiting(ptx, compute_capability)
     cubin, log = assemble(ptx, compute_capability)
     arguments = tuple(inspect.signature(function).parameters)
-    return Binary(function.__name__, arguments, ptx, cubin, log)
+    return Binary(function.__name__, arguments, ptx, cubin, log, waits=_WAIT in ptx)
 
 
 @lru_cache(maxsize=1024)
-def binaries(
-    kernel: Kernel, spec: Spec, compute_capability: tuple[int, int]
-) -> tuple[Binary, ...]:
+def binaries(kernel: Kernel, spec: Spec, compute_capability: tuple[int, int]) -> tuple[Binary, ...]:
     """All functions of `kernel` for `spec`, compiled once in this process."""
     return tuple(
-        compile_function(function, spec.precision, compute_capability)
+        compile_function(function, spec.precision, compute_capability, early_start=True)
         for function in kernel.functions(spec)
     )

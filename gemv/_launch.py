@@ -24,13 +24,16 @@ from typing import Any
 import numpy as np
 from cuda.bindings import driver
 
-from gemv import _cache, _failures, _streams, _trace
+from gemv import _cache, _failures, _machine, _streams, _trace
 from gemv._cache import Binary
 from gemv._coefficients import Coefficients, DeviceMemory, Lease, SlotTable
 from gemv._problem import MAX_GRID_X, NARROW, Device, Problem, ceil_div
 from gemv._select import Choice
 from gemv._streams import check as _check
 from gemv.kernels._base import COEFFICIENTS, SLOTS, X_SYMBOL, Spec
+
+#: ``CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION``, as the driver lays attributes out.
+_EARLY = (_streams.LaunchAttribute * 1)(_streams.LaunchAttribute(6, 0, (1,)))
 
 _REAL = {4: ctypes.c_float, 8: ctypes.c_double}
 
@@ -43,6 +46,11 @@ class _Function:
     binary: Binary
     dtype: np.dtype
     module: Any
+
+    @property
+    def attributes(self) -> Any:
+        """Of its launches: it may start early if it waits itself for the kernel before it."""
+        return _EARLY if self.binary.waits else None
 
 
 class _Memory:
@@ -179,15 +187,13 @@ class _Arena:
 _MAX_WORKSPACES = 256
 
 
-#: The handle that every thread has for a default stream of its own.
-_PER_THREAD = 2
 _thread = threading.local()
 _names = itertools.count(1)
 
 
 def _name(stream: int) -> int:
     """What tells a stream from all others: a default stream per thread needs the thread too."""
-    if stream != _PER_THREAD:
+    if stream != _streams.PER_THREAD:
         return stream
     try:
         return _thread.name
@@ -246,8 +252,12 @@ class CudaEngine:
         self._slots: dict[tuple, SlotTable] = {}
         self._captured: dict[tuple[int, int, int], _CapturedWorkspace] = {}
         self._arenas: dict[int, _Arena] = {}
+        self._pools: dict[int, Any] = {}
+        self._reached: set[tuple[int, int]] = set()
         self._lock = threading.Lock()
         self.held = _streams.Held()
+        #: Compiled code that launches.
+        self.machine = _machine.machine(_machine.Driver(**_streams.addresses()))
         #: Whether there is more than one GPU, so that it matters which is the current one.
         _check(driver.cuInit(0))
         self.several = _check(driver.cuDeviceGetCount()) > 1
@@ -278,9 +288,39 @@ class CudaEngine:
         """The capture that a stream is part of, or None."""
         return _streams.capture_of(stream)
 
-    def wait(self, waiting: int, other: int) -> None:
+    def wait(
+        self,
+        waiting: int,
+        other: int,
+        waiting_device: int | None = None,
+        other_device: int | None = None,
+    ) -> None:
         """What comes on one stream from now on is after what is on the other by now."""
-        _streams.wait(waiting, other)
+        if waiting_device == other_device:
+            _streams.wait(waiting, other)
+        else:
+            _streams.wait_across(waiting, waiting_device, other, other_device)
+
+    def reach(self, routine: str, device: int, peer: int) -> None:
+        """Let kernels on a GPU read and write the memory of another one.
+
+        Raises
+        ------
+        ValueError
+            If the two cannot.
+        """
+        if (device, peer) in self._reached:
+            return
+        if not _check(driver.cuDeviceCanAccessPeer(device, peer)):
+            raise ValueError(
+                f"{routine}: peer=True needs a GPU that can reach the other one's memory, and"
+                f" cuda:{device} cannot reach that of cuda:{peer}"
+            )
+        _streams.enable_peer(device, peer)
+        pool = self._pools.get(peer)
+        if pool is not None:
+            pool.share(device)
+        self._reached.add((device, peer))
 
     def device(self) -> Device:
         """The current device."""
@@ -311,16 +351,28 @@ class CudaEngine:
 
     def empty(self, n: int, dtype: np.dtype) -> Any:
         """A vector of Numba's on the current device."""
-        from numba import cuda
+        if n == 0:
+            from numba import cuda
 
-        try:
             return cuda.device_array(n, dtype)
-        except Exception as error:
-            # Numba's own error says no more than the driver's status.
-            status = getattr(error, "code", None)
-            if not isinstance(status, int):
-                raise
-            raise _streams.failed(int(status)) from error
+        return self.pool().empty(n, dtype)[0]
+
+    def pool(self) -> Any:
+        """Where new vectors on the current device come from."""
+        index = self.device().index
+        pool = self._pools.get(index)
+        if pool is None:
+            with self._lock:
+                pool = self._pools.get(index)
+                if pool is None:
+                    from gemv._pool import Pool
+
+                    pool = Pool(index, self.numba_stream, self.machine)
+                    for device, peer in self._reached:
+                        if peer == index:
+                            pool.share(device)
+                    self._pools[index] = pool
+        return pool
 
     def clear(self, pointer: int, nbytes: int, stream: int) -> None:
         """Zeros, enqueued."""
@@ -444,6 +496,11 @@ class CudaEngine:
         )
         x_home = choice.kernel.x_home(choice.knobs)
         if x_home != "pointer":
+            if (x_home == "value" or problem.incx != 1) and _streams.capture_of(handle):
+                raise RuntimeError(
+                    f"kernel {choice.kernel.name!r} waits for a copy of x, which a stream that is"
+                    " being captured cannot do"
+                )
             self._bring_x(x_home, choice.spec, functions, values, problem, handle)
         lease = self._place(choice, device, functions, values, handle, owner)
         try:
@@ -457,6 +514,29 @@ class CudaEngine:
         finally:
             if lease is not None:
                 lease.done()
+
+    def block(
+        self,
+        choice: Choice,
+        functions: tuple[_Function, ...],
+        sizes: dict[str, int],
+        x_start: int,
+        y_start: int,
+    ) -> _machine.Block:
+        """A call as machine code launches it."""
+        factors = choice.spec.precision.factors
+        parts = 2 if factors.kind == "c" else 1
+        packed = [
+            _machine.Function(
+                int(function.handle),
+                launch.grid,
+                launch.block,
+                function.binary.arguments,
+                function.attributes,
+            )
+            for function, launch in zip(functions, choice.geometry.launches, strict=True)
+        ]
+        return _machine.Block(packed, factors.itemsize // parts, parts, sizes, x_start, y_start)
 
     def _place(
         self,
@@ -535,7 +615,10 @@ class CudaEngine:
             ]
             # Two threads may come here at once; one table must win.
             table = self._slots.setdefault(
-                key, SlotTable(DeviceMemory(symbols), choice.spec.precision.factors, SLOTS)
+                key,
+                SlotTable(
+                    DeviceMemory(symbols, device.index), choice.spec.precision.factors, SLOTS
+                ),
             )
         return table
 
@@ -547,11 +630,20 @@ class CudaEngine:
         stream: int,
         values: dict[str, Any],
     ) -> None:
-        packed: Any = _pack(function.binary.arguments, values, function.dtype)
+        packed: Any = pack(function.binary.arguments, values, function.dtype)
         keep = None
         if isinstance(values.get("x"), np.ndarray):
-            packed, keep = _pack_by_address(packed)
-        _check(driver.cuLaunchKernel(function.handle, *grid, *block, 0, stream, packed, 0))
+            packed, keep = pack_by_address(packed)
+        config = driver.CUlaunchConfig()
+        config.gridDimX, config.gridDimY, config.gridDimZ = grid
+        config.blockDimX, config.blockDimY, config.blockDimZ = block
+        config.hStream = stream
+        if function.attributes is not None:
+            early = driver.CUlaunchAttribute()
+            early.id = driver.CUlaunchAttributeID(_EARLY[0].id)
+            early.value.programmaticStreamSerializationAllowed = 1
+            config.attrs, config.numAttrs = [early], 1
+        _check(driver.cuLaunchKernelEx(config, function.handle, packed, 0))
         del keep  # the driver has copied the parameters
 
     def load(
@@ -619,7 +711,7 @@ _COPY_THREADS = 256
 _POINTERS = {"a", "x", "y", "scratch", "counters", "alpha_pointer", "beta_pointer"}
 
 
-def _pack(names: tuple[str, ...], values: dict[str, Any], dtype: np.dtype) -> tuple:
+def pack(names: tuple[str, ...], values: dict[str, Any], dtype: np.dtype) -> tuple:
     """Values and ctypes of a kernel's parameters; a complex number is two reals."""
     packed: list[Any] = []
     kinds: list[Any] = []
@@ -642,7 +734,7 @@ def _pack(names: tuple[str, ...], values: dict[str, Any], dtype: np.dtype) -> tu
     return tuple(packed), tuple(kinds)
 
 
-def _pack_by_address(packed: tuple) -> tuple[int, Any]:
+def pack_by_address(packed: tuple) -> tuple[int, Any]:
     """The same as addresses of the parameters, one of which is an array; and what holds them."""
     held: list[Any] = [
         value.ctypes if isinstance(value, np.ndarray) else kind(value)

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
+from gemv._fast import Miss
 from gemv._trace import _calls
 
 #: The traces that are open, if any.
@@ -23,38 +25,61 @@ class Plan:
     """
 
     __slots__ = (
+        "__weakref__",
         "_addresses",
         "_elsewhere",
         "_general",
         "_known",
         "_launch",
+        "_loose",
         "_numbers",
+        "_options",
         "_stream",
+        "_written",
         "a",
         "x",
         "y",
     )
 
-    def __init__(self, general: Callable[..., Any], a: Any, x: Any, y: Any) -> None:
+    def __init__(self, general: Callable[..., Any], a: Any, x: Any, y: Any, options: tuple) -> None:
         self._general = general
+        self._options = options
+        self._loose: Callable[..., Any] | None = None
         self._launch: Callable[..., int] | None = None
         self._addresses = (0, 0, 0)
         self._known: Any = None
         self._numbers: frozenset[type] = frozenset()
         self._elsewhere: Callable[[], bool] | None = None
         self._stream: Callable[[], int] = int
+        self._written: Callable[[Any], None] | None = None
         self.a = a
         self.x = x
         self.y = y
 
-    def bind(self, known: Any, stream: Callable[[], int], addresses: tuple[int, int, int]) -> None:
+    def remember(self, loose: Callable[..., Any] | None) -> None:
+        """Try this way first where vectors are passed: that of calls that were made before."""
+        self._loose = loose
+
+    def bind(
+        self,
+        known: Any,
+        stream: Callable[[], int],
+        addresses: tuple[int, int, int],
+        written: Callable[[Any], None] | None,
+    ) -> None:
         """Take the short way from now on: `known` is launched on what `stream` answers."""
         self._known, self._stream, self._addresses = known, stream, addresses
-        self._numbers = known.numbers
+        self._numbers, self._written = known.numbers, written
         if known.engine.several:
             index, current = known.device.index, known.engine.current_device
             self._elsewhere = lambda: current() != index
         self._launch = known.launch
+        if known.plain:
+            self._launch = partial(known.machine.enqueue, known.address)
+
+    def unbind(self) -> None:
+        """Ask for everything again from now on."""
+        self._launch = None
 
     def __call__(
         self, alpha: Any = 1, beta: Any = 0, x: Any = None, y: Any = None, *, stream: Any = None
@@ -85,17 +110,24 @@ class Plan:
             numbers = self._numbers
             if type(alpha) in numbers and type(beta) in numbers and not (alpha == 0 and beta == 1):
                 a_at, x_at, y_at = self._addresses
-                try:
-                    status = self._launch(self._stream(), a_at, x_at, y_at, alpha, beta)
-                except OverflowError:  # the long way makes it infinite
-                    status = -1
-                if not status:
+                if not self._launch(self._stream(), a_at, x_at, y_at, alpha, beta):
+                    if self._written is not None:
+                        self._written(self.y)
                     if _tracing():
                         self._known.record()
                     return self.y
-        return self._general(
-            alpha, beta, self.x if x is None else x, self.y if y is None else y, stream
-        )
+        if x is None:
+            x = self.x
+        if y is None:
+            y = self.y
+        if self._loose is not None and stream is None and x is not None:
+            overwrite = 0 if y is None else 1
+            result = self._loose(
+                "gemv", alpha, self.a, x, beta, y, *self._options, overwrite, None, None, None
+            )
+            if type(result) is not Miss:
+                return result
+        return self._general(alpha, beta, x, y, stream)
 
     def __repr__(self) -> str:
         bound = [name for name in ("x", "y") if getattr(self, name) is not None]

@@ -48,7 +48,7 @@ class SimulatorEngine:
     def capture_of(self, stream: int) -> None:
         return None
 
-    def wait(self, waiting: int, other: int) -> None:
+    def wait(self, waiting: int, other: int, *devices: int | None) -> None:
         """Everything is done in the order of the calls."""
 
     def to_host(self, array: np.ndarray) -> np.ndarray:

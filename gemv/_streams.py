@@ -11,7 +11,7 @@ import sys
 import threading
 from collections import deque
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from typing import Any
 
 from cuda.bindings import driver
@@ -22,7 +22,6 @@ from gemv._problem import Device
 
 _library = ctypes.CDLL("nvcuda.dll" if sys.platform == "win32" else "libcuda.so.1")
 
-launch_kernel_ex = _library.cuLaunchKernelEx
 _get_device = _library.cuCtxGetDevice
 _exchange_mode = _library.cuThreadExchangeStreamCaptureMode
 _capture_info = _library.cuStreamGetCaptureInfo_v2
@@ -39,11 +38,34 @@ _pointer_attribute = _library.cuPointerGetAttribute
 
 _MEMORY_TYPE = 2
 _DEVICE_ORDINAL = 9
+#: The handle that every thread has for a default stream of its own.
+PER_THREAD = 2
 _RANGE_START = 11
 _RANGE_SIZE = 12
 _DEVICE_MEMORY = 2
 _CAPTURE_IMPLICIT = 906
 _RELAXED = 2
+
+
+def addresses() -> dict[str, int]:
+    """Where the functions of the driver lie that machine code calls."""
+    functions = {
+        "launch": _library.cuLaunchKernelEx,
+        "allocate": _library.cuMemAllocFromPoolAsync,
+        "free": _library.cuMemFreeAsync,
+        "is_capturing": _library.cuStreamIsCapturing,
+        "current_device": _library.cuCtxGetDevice,
+    }
+    return {
+        name: ctypes.cast(function, ctypes.c_void_p).value or 0
+        for name, function in functions.items()
+    }
+
+
+class LaunchAttribute(ctypes.Structure):
+    """``CUlaunchAttribute``."""
+
+    _fields_ = (("id", ctypes.c_int), ("pad", ctypes.c_int), ("value", ctypes.c_int * 16))
 
 
 class CudaError(RuntimeError):
@@ -109,8 +131,14 @@ def on_device(index: int) -> Iterator[None]:
         cuda.gpus[index].get_primary_context().push()
         yield
     else:
-        with cuda.gpus[index]:
-            yield
+        before = check(driver.cuCtxGetCurrent())
+        try:
+            with cuda.gpus[index]:
+                yield
+        finally:
+            # A library that was called in between may have switched as well.
+            if current_device() != current:
+                check(driver.cuCtxSetCurrent(before))
 
 
 def device_of(pointer: int) -> int | None:
@@ -133,6 +161,18 @@ def memory_at(pointer: int) -> Memory | None:
     return Memory(first.value, first.value + size.value, device)
 
 
+def device_of_stream(stream: int) -> int:
+    """Ordinal of the GPU that a stream is on: the current one for a default stream."""
+    if stream in (0, 1, PER_THREAD):
+        return current_device()
+    context = check(driver.cuStreamGetCtx(stream))
+    check(driver.cuCtxPushCurrent(context))
+    try:
+        return current_device()
+    finally:
+        check(driver.cuCtxPopCurrent())
+
+
 # Streams and events --------------------------------------------------------------------------
 
 
@@ -150,6 +190,31 @@ def wait(waiting: int, other: int) -> None:
         check(driver.cuStreamWaitEvent(waiting, event, 0))
     finally:
         check(driver.cuEventDestroy(event))  # when it is no longer needed
+
+
+def wait_across(
+    waiting: int, waiting_device: int | None, other: int, other_device: int | None
+) -> None:
+    """The same for streams of two GPUs: an event is recorded where its stream is."""
+    flags = driver.CUevent_flags.CU_EVENT_DISABLE_TIMING.value
+    with nullcontext() if other_device is None else on_device(other_device):
+        event = check(driver.cuEventCreate(flags))
+        try:
+            check(driver.cuEventRecord(event, other))
+            with nullcontext() if waiting_device is None else on_device(waiting_device):
+                check(driver.cuStreamWaitEvent(waiting, event, 0))
+        finally:
+            check(driver.cuEventDestroy(event))
+
+
+def enable_peer(device: int, peer: int) -> None:
+    """Map the memory of a GPU for kernels on another one, as long as the process lives."""
+    with on_device(peer):
+        context = check(driver.cuCtxGetCurrent())
+    with on_device(device):
+        (status,) = driver.cuCtxEnablePeerAccess(context, 0)
+    if status != driver.CUresult.CUDA_ERROR_PEER_ACCESS_ALREADY_ENABLED:
+        check((status,))
 
 
 class Capture:

@@ -44,6 +44,7 @@ def compiled(request):
             "name": binary.name,
             "arguments": binary.arguments,
             "ptx": binary.ptx,
+            "waits": binary.waits,
             "cubin": binary.cubin.hex(),
             "stack": binary.resource("bytes stack frame"),
             "spills": binary.resource("bytes spill stores") + binary.resource("bytes spill loads"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import subprocess
 import sys
@@ -247,9 +248,24 @@ class FakeTensor:
 
 @pytest.fixture
 def fake_torch(monkeypatch):
-    module = SimpleNamespace(Tensor=FakeTensor, _C=None, from_numpy=FakeTensor)
+    counted = []
+    graph = SimpleNamespace(increment_version=counted.append)
+    module = SimpleNamespace(
+        Tensor=FakeTensor, _C=None, from_numpy=FakeTensor, autograd=SimpleNamespace(graph=graph)
+    )
     module.bfloat16, module.int16 = BFLOAT16, np.int16
     monkeypatch.setitem(sys.modules, "torch", module)
+    return counted
+
+
+def test_autograd_is_told_of_overwritten_tensors(fake_torch):
+    a, x, y = (FakeTensor(np.ones(shape)) for shape in ((2, 2), 2, 2))
+    gemv.gemv(1, a, x)
+    gemv.gemv(1, a, x, 1, y)
+    gemv.gemv(0, a, x, 1, y, overwrite_y=1)
+    assert not fake_torch
+    gemv.gemv(1, a, x, 1, y, overwrite_y=1)
+    assert fake_torch == [y]
 
 
 def test_host_tensor_is_overwritten_and_given_back(fake_torch):
@@ -594,23 +610,149 @@ def test_torch_in_host_memory_gives_tensors(torch):
 @pytest.mark.gpu
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of torch, as it loads its compiler
 @pytest.mark.filterwarnings("ignore::UserWarning")  # it says which functions it cannot trace
-def test_torch_compile_runs_the_call_outside_of_its_graph(torch):
+@pytest.mark.gpu
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+@pytest.mark.parametrize("backend", ["eager", "aot_eager"])
+def test_torch_compile_keeps_the_call(torch, backend):
     a, x = torch.eye(3, device="cuda"), torch.ones(3, device="cuda")
 
-    def step(a, x):
-        return gemv.gemv(2.0, a + 1, x) * 3
+    def step(a, x, y):
+        z = gemv.gemv(2.0, a + 1, x) * 3
+        assert gemv.sgemv(1.0, a, z, 2.0, y, trans="T", overwrite_y=1) is y
+        return z + y
 
+    y, expected = torch.ones(3, device="cuda"), torch.ones(3, device="cuda")
+    result = step(a, x, expected)
     torch._dynamo.reset()
-    compiled = torch.compile(step, backend="eager")
-    with gemv.trace() as calls:
-        torch.testing.assert_close(compiled(a, x), torch.full((3,), 24.0, device="cuda"))
-    assert len(calls) == 1, "the call was not made, or made more than once"
-    torch.testing.assert_close(compiled(a, 2 * x), torch.full((3,), 48.0, device="cuda"))
+    compiled = torch.compile(step, backend=backend, fullgraph=True)
+    for _ in range(2):
+        y.fill_(1)
+        with gemv.trace() as calls:
+            assert torch.equal(compiled(a, x, y), result)
+        assert torch.equal(y, expected)
+        assert len(calls) == 2
     torch._dynamo.reset()
-    whole = torch.compile(step, backend="eager", fullgraph=True)
-    with pytest.raises(Exception, match="gemv launches kernels of its own|gemv"):
-        whole(a, x)
+
+
+@pytest.mark.gpu
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+@pytest.mark.parametrize(
+    ("changes", "match"),
+    [
+        ({"stream": 0}, "stream cannot be kept in a graph"),
+        ({"coefficients": "arguments"}, "coefficients cannot be kept in a graph"),
+    ],
+)
+def test_what_torch_compile_cannot_keep(torch, changes, match):
+    a, x = torch.eye(3, device="cuda"), torch.ones(3, device="cuda")
+    gemv.gemv(2.0, a, x)
     torch._dynamo.reset()
+    compiled = torch.compile(
+        lambda a, x: gemv.gemv(2.0, a, x, **changes), backend="eager", fullgraph=True
+    )
+    with pytest.raises(Exception, match=match):
+        compiled(a, x)
+    torch._dynamo.reset()
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("planned", [False, True], ids=["call", "plan"])
+def test_autograd_sees_that_y_was_overwritten(torch, planned):
+    a, x = torch.eye(3, device="cuda"), torch.ones(3, device="cuda")
+    weight = torch.ones(3, device="cuda", requires_grad=True)
+    y = torch.ones(3, device="cuda")
+    plan = gemv.plan(a, x, y)
+    for _ in range(3):
+        saved = (weight * y).sum()
+        if planned:
+            plan(1.0, 0.0)
+        else:
+            gemv.gemv(1.0, a, x, 0.0, y, overwrite_y=1)
+        with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+            saved.backward()
+    with torch.inference_mode():
+        inner = torch.ones(3, device="cuda")
+    for _ in range(3):
+        gemv.gemv(2.0, a, x, 0.0, inner, overwrite_y=1)
+    assert inner.tolist() == [2, 2, 2]
+
+
+@pytest.mark.gpu
+def test_lazy_negatives_after_many_calls(torch):
+    """The short way must not take a negative for what lies in its memory."""
+    a, x, y = (torch.ones(shape, device="cuda") for shape in ((3, 3), 3, 3))
+    for _ in range(3):
+        gemv.gemv(1.0, a, x, 0.0, y, overwrite_y=1)
+        gemv.gemv(1.0, a, x)
+    for _ in range(3):
+        negative = torch._neg_view(x)
+        assert gemv.gemv(1.0, a, negative, 0.0, y, overwrite_y=1).tolist() == [-3, -3, -3]
+        assert gemv.gemv(1.0, a, negative).tolist() == [-3, -3, -3]
+        assert gemv.gemv(1.0, a, x).tolist() == [3, 3, 3]
+        other = torch._neg_view(torch.ones(3, device="cuda"))
+        gemv.gemv(1.0, a, x, 0.0, other, overwrite_y=1)
+        assert other.tolist() == [3, 3, 3]
+
+
+@needs_device_arrays
+def test_peer_changes_nothing_on_one_gpu():
+    library = LIBRARIES["numba"]()
+    a, x, y = (library.array(np.ones(shape, "f")) for shape in ((2, 3), 3, 2))
+    for peer in (True, 1, False):
+        assert gemv.gemv(2, a, x, 1, y, overwrite_y=1, peer=peer) is y
+    assert library.host(y).tolist() == [19, 19]
+    for wrong in ("yes", None, 1.0):
+        with pytest.raises(TypeError, match=r"peer.*keyword peer"):
+            gemv.gemv(2, a, x, 1, y, overwrite_y=1, peer=wrong)
+    with pytest.raises(TypeError, match="a is in host memory but x is on"):
+        gemv.gemv(2, np.ones((2, 3), "f"), x, peer=True)
+    assert library.host(y).tolist() == [19, 19]
+
+
+class TwoGpus:
+    """An engine for streams, of which the second GPU's are waited for under that GPU."""
+
+    name = "stand-in"
+
+    def __init__(self):
+        self.waits = []
+
+    def default_stream(self):
+        return 0
+
+    def capture_of(self, stream):
+        return None
+
+    def on(self, device):
+        return contextlib.nullcontext()
+
+    def wait(self, waiting, other, waiting_device=None, other_device=None):
+        self.waits.append(((waiting_device, waiting), (other_device, other)))
+
+
+@pytest.mark.parametrize("kind", ["numba", "torch"])
+def test_streams_of_two_gpus_are_joined_by_gpu(kind, monkeypatch):
+    """Default streams of two GPUs have one handle and are two streams."""
+    from gemv._adopt import Operand
+    from gemv._api import _Order
+
+    exporter = _arrays.BY_NAME[kind]
+    monkeypatch.setattr(type(exporter), "current_stream", lambda self, device: None)
+    if kind == "torch":
+        monkeypatch.setattr(type(exporter), "current_stream", lambda self, device: 0)
+    plain = {"dtype": np.dtype("f"), "pointer": 0, "readonly": False, "owner": None}
+    a = Operand(kind, shape=(2, 2), strides=(2, 1), device=0, **plain)
+    here = Operand(kind, shape=(2,), strides=(1,), device=0, **plain)
+    there = Operand(kind, shape=(2,), strides=(1,), device=1, **plain)
+    for x, y, peers in ((here, here, set()), (there, here, {1}), (here, there, {1})):
+        engine = TwoGpus()
+        call = SimpleNamespace(routine="gemv", a=a, x=x, y=y, alpha=1, beta=0)
+        order = _Order(call, engine, None)
+        assert order.peers() == peers
+        order.before()
+        order.after()
+        assert engine.waits == ([((0, 0), (1, 0)), ((1, 0), (0, 0))] if peers else [])
+        assert order.plain == (not peers)
 
 
 # JAX -------------------------------------------------------------------------------------------

@@ -241,3 +241,53 @@ def test_jax_arrays_cannot_be_captured(torch):
         y.add_(1)
     graph.replay()
     torch.cuda.synchronize()
+
+
+@pytest.mark.parametrize("kernel", [None, *KERNELS])
+@pytest.mark.parametrize("trans", ["N", "T"])
+def test_a_chain_that_starts_early_computes_the_same(torch, kernel, trans):
+    """Each product reads what the one before wrote, and overwrites what that one read."""
+    size = 300
+    a = torch.linalg.qr(torch.randn(size, size, device="cuda"))[0].contiguous()
+    v = [torch.randn(size, device="cuda") for _ in range(2)]
+    start = v[0].clone()
+    plans = [gemv.plan(a, v[k], v[1 - k], kernel=kernel, trans=trans) for k in (0, 1)]
+    for plan in plans:
+        plan(1.0, 0.0)
+
+    def chain(wait):
+        v[0].copy_(start)
+        v[1].fill_(float("nan"))
+        for k in range(100):
+            plans[k % 2](1.0, 0.0)
+            if wait:
+                torch.cuda.synchronize()
+        return v[0].clone()
+
+    exact = chain(True)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        for k in range(100):
+            plans[k % 2](1.0, 0.0)
+    for _ in range(20):
+        assert torch.equal(chain(False), exact)
+        v[0].copy_(start)
+        v[1].fill_(float("nan"))
+        graph.replay()
+        assert torch.equal(v[0], exact)
+
+
+def test_a_copy_of_x_that_waits_is_refused(torch):
+    a, x, y = operands(torch, 64, 64)
+    kernel = "where_x_lives"
+    call = (1.0, a, x, 0.0, y)
+    options = {"overwrite_y": 1, "kernel": kernel, "incx": -1}
+    gemv.gemv(*call, **options)
+    exact = y.clone()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        y.add_(1)
+        with pytest.raises(RuntimeError, match="waits for a copy of x"):
+            gemv.gemv(*call, **options)
+    graph.replay()
+    assert torch.equal(y, exact + 1)

@@ -250,6 +250,29 @@ def test_only_the_teaching_kernel_adds_floats_atomically(kernel, compiler):
     assert bool(adds) == (not kernel.same_bits), adds
 
 
+@BY_NAME
+def test_nothing_is_touched_before_the_kernel_ahead_is_done(kernel, compiler, tmp_path):
+    """The wait of an early start comes before every load and store of memory."""
+    for function in compiler(kernel, "float32"):
+        assert function["waits"]
+        listing = disassemble(function, tmp_path)
+        assert listing.count("ACQBULK") == listing.count("PREEXIT") == 1
+        before = listing[: listing.index("ACQBULK")]
+        instructions = re.findall(r"/\*[0-9a-f]{4,}\*/ +(.*?) ;", before)
+        assert instructions
+        memory = re.compile(r"(?:@!?U?P\w+ )?(?:LDG?|STG?|ATOMG?|RED|U?LDC)\b")
+        # Constant bank 0 holds the parameters, which are the launch's own.
+        early = [each for each in instructions if memory.match(each) and "c[0x0]" not in each]
+        assert not early, listing
+
+
+def test_older_gpus_have_no_early_start(compiler):
+    kernel = REGISTRY["warp_per_row"]
+    for function in compiler(kernel, "float32", compute_capability=(8, 0)):
+        assert not function["waits"]
+        assert "griddepcontrol" not in function["ptx"]
+
+
 def parameter_offsets(ptx, arguments, dtype):
     """Byte offset of each argument in the parameter list, as PTX declares it."""
     declared = re.search(r"\.entry \w+\((.*?)\)", ptx, re.S).group(1)
@@ -302,12 +325,15 @@ def test_each_home_has_its_own_load(name, home, dtype, compiler, tmp_path):
     (function,) = compiler(kernel, dtype, homes=(home, home), literals=LITERALS)
     listing = disassemble(function, tmp_path)
     places = {"alpha", "beta", "slot", "alpha_pointer", "beta_pointer"}
-    assert places & set(function["arguments"]) == {
-        "constant": {"slot"},
-        "pointer": {"alpha_pointer", "beta_pointer"},
-        "global": {"alpha_pointer", "beta_pointer"},
-        "literal": set(),
-    }[home]
+    assert (
+        places & set(function["arguments"])
+        == {
+            "constant": {"slot"},
+            "pointer": {"alpha_pointer", "beta_pointer"},
+            "global": {"alpha_pointer", "beta_pointer"},
+            "literal": set(),
+        }[home]
+    )
     assert ("c[0x3]" in listing) == (home == "constant")
     assert (re.search(r"LDG\.E\S*\.CONSTANT", listing) is not None) == (home == "pointer")
     assert ("ld.global.nc" in function["ptx"]) == (home == "pointer")

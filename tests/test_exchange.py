@@ -1,4 +1,4 @@
-"""The C function of DLPack exporters, offered by a stand-in, and the comparison behind it."""
+"""The C functions of DLPack exporters, offered by a stand-in, and the comparison behind them."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import ctypes
 
 import pytest
 
-from gemv import _dlpack, _exchange
+from gemv import _dlpack, _exchange, _machine
 
 FLOAT, DOUBLE = 32, 64
 
@@ -31,9 +31,31 @@ def describe(tensor, target):
     return 0
 
 
+@ctypes.PYFUNCTYPE(ctypes.c_int, ctypes.c_int32, ctypes.c_int32, ctypes.POINTER(ctypes.c_size_t))
+def current_stream(kind, device, target):
+    if kind != 2:
+        return -1
+    target[0] = STREAM + device
+    return 0
+
+
+LAUNCHED: list[tuple] = []
+
+
+@ctypes.CFUNCTYPE(ctypes.c_int, *[ctypes.c_void_p] * 4)
+def launch(config, function, parameters, extra):
+    """The driver's function: notes the stream and the addresses of a, x and y."""
+    stream = ctypes.c_size_t.from_address(config + 32).value
+    places = (ctypes.c_void_p * 3).from_address(parameters)
+    LAUNCHED.append((stream, *(ctypes.c_size_t.from_address(place).value for place in places)))
+    return 0
+
+
+STREAM = 0x700
 CALLBACK = ctypes.PYFUNCTYPE(ctypes.c_int, ctypes.py_object, ctypes.c_void_p)(describe)
 TABLE = (ctypes.c_size_t * 7)(1)
 TABLE[5] = ctypes.cast(CALLBACK, ctypes.c_void_p).value
+TABLE[6] = ctypes.cast(current_stream, ctypes.c_void_p).value
 Tensor.__dlpack_c_exchange_api__ = _dlpack._capsule_new(
     ctypes.addressof(TABLE), b"dlpack_exchange_api", None
 )
@@ -43,14 +65,19 @@ class Known:
     """A call of an (8, 4) float32 matrix, contiguous: bytes that y, x and A span."""
 
     spans = (0, 32, 0, 16, 0, 128)
+    block = _machine.Block(
+        [_machine.Function(1, (1, 1, 1), (32, 1, 1), ("a", "x", "y", "alpha", "beta"))],
+        4, 1, {}, 0, 0,
+    )  # fmt: skip
 
 
+MACHINE = _machine.machine(_machine.Driver(ctypes.cast(launch, ctypes.c_void_p).value, 0, 0, 0, 0))
 A, X, Y = 0x10000, 0x20000, 0x30000
 
 
 @pytest.fixture(scope="module")
 def exchange():
-    return _exchange.Exchange(Tensor)
+    return _exchange.Exchange(Tensor, MACHINE)
 
 
 @pytest.fixture
@@ -65,17 +92,47 @@ def operands(**changes):
     ]
 
 
-def match(exchange, expected, tensors):
-    return exchange.match(*exchange.constants, *map(id, tensors), expected.address)
+def enqueue(exchange, expected, tensors, stream=None, alpha=1.0):
+    """The status, and what was launched."""
+    LAUNCHED.clear()
+    status = exchange.enqueue(expected.address, *tensors, stream, alpha, 0.0)
+    return status, list(LAUNCHED)
 
 
 def test_the_same_again(exchange, expected):
-    assert match(exchange, expected, operands()) == (A, X, Y)
+    assert enqueue(exchange, expected, operands()) == (0, [(STREAM, A, X, Y)])
+
+
+def test_a_named_stream(exchange, expected):
+    assert enqueue(exchange, expected, operands(), 0x55) == (0, [(0x55, A, X, Y)])
 
 
 def test_other_memory_of_the_same_form(exchange, expected):
     moved = operands(x=(X + 0x1000, (4,), (1,)), y=Tensor(Y, (8,), (1,), offset=64))
-    assert match(exchange, expected, moved) == (A, X + 0x1000, Y + 64)
+    assert enqueue(exchange, expected, moved) == (0, [(STREAM, A, X + 0x1000, Y + 64)])
+
+
+def test_the_stream_is_that_of_the_device(exchange):
+    places = {"a": (A, (8, 4), (4, 1)), "x": (X, (4,), (1,)), "y": (Y, (8,), (1,))}
+    on_three = [Tensor(*place, FLOAT, 3) for place in places.values()]
+    expected = exchange.expect(Known, *on_three)
+    assert enqueue(exchange, expected, on_three) == (0, [(STREAM + 3, A, X, Y)])
+
+
+def test_an_exporter_without_a_stream(exchange):
+    elsewhere = operands()
+    for tensor in elsewhere:
+        tensor.words.device_type = 7
+    expected = exchange.expect(Known, *elsewhere)
+    assert enqueue(exchange, expected, elsewhere) == (_machine.UNUSUAL, [])
+    assert enqueue(exchange, expected, elsewhere, 0x55) == (0, [(0x55, A, X, Y)])
+
+
+@pytest.mark.parametrize(
+    "alpha", [1e300, 10**400, None, "1"], ids=["too large", "huge", "None", "text"]
+)
+def test_numbers_that_go_the_long_way(exchange, expected, alpha):
+    assert enqueue(exchange, expected, operands(), None, alpha) == (_machine.UNUSUAL, [])
 
 
 @pytest.mark.parametrize(
@@ -101,20 +158,20 @@ def test_other_memory_of_the_same_form(exchange, expected):
     ids=str,
 )
 def test_whatever_differs_goes_the_long_way(exchange, expected, changes):
-    assert match(exchange, expected, operands(**changes))[0] == -1
+    assert enqueue(exchange, expected, operands(**changes)) == (_machine.UNUSUAL, [])
 
 
 @pytest.mark.parametrize("place", range(3))
 def test_a_tensor_that_cannot_be_described(exchange, expected, place):
     tensors = operands()
     tensors[place] = object()
-    assert match(exchange, expected, tensors) == (-1, -1, -1)
+    assert enqueue(exchange, expected, tensors) == (_machine.UNUSUAL, [])
     assert exchange.expect(Known, *tensors) is None
 
 
 def test_neighbours_do_not_overlap(exchange, expected):
     beside = operands(y=(A + 128, (8,), (1,)))
-    assert match(exchange, expected, beside) == (A, X, A + 128)
+    assert enqueue(exchange, expected, beside) == (0, [(STREAM, A, X, A + 128)])
 
 
 def test_three_dimensions_are_not_expected(exchange):
@@ -127,4 +184,4 @@ def test_a_table_of_another_version():
     capsule = _dlpack._capsule_new(ctypes.addressof(table), b"dlpack_exchange_api", None)
     other = type("Other", (), {"__dlpack_c_exchange_api__": capsule})
     with pytest.raises(RuntimeError, match="version 2, not 1"):
-        _exchange.Exchange(other)
+        _exchange.Exchange(other, MACHINE)

@@ -40,7 +40,8 @@ def python(code, quiet=True):
 @FORKS
 def test_fork_after_the_import_alone():
     """Importing touches no GPU, so a child has all of it."""
-    out = python("""
+    out = python(
+        """
 import os, sys
 import gemv
 gemv.gemv, gemv.plan
@@ -48,7 +49,9 @@ if os.fork() == 0:
     print(gemv.backend(), gemv.dgemv(2.0, [[1.0, 2.0]], [3.0, 4.0]), flush=True)
     os._exit(0)
 sys.exit(os.waitstatus_to_exitcode(os.wait()[1]))
-""", quiet=False)  # Python warns of forks of processes with threads
+""",
+        quiet=False,
+    )  # Python warns of forks of processes with threads
     assert out == f"{gemv.backend()} [22.]\n"
 
 
@@ -56,7 +59,8 @@ sys.exit(os.waitstatus_to_exitcode(os.wait()[1]))
 @pytest.mark.gpu
 def test_fork_after_a_call_is_refused_in_words():
     """By every kind of call, and without harm to the parent."""
-    out = python("""
+    out = python(
+        """
 import os, sys
 import numpy as np
 from numba import cuda
@@ -88,7 +92,9 @@ for each in calls:
     each()
 cuda.synchronize()
 print(status, y.copy_to_host().tolist())
-""", quiet=False)
+""",
+        quiet=False,
+    )
     assert out == "0 [4.0, 4.0, 4.0]\n"
 
 
@@ -176,7 +182,8 @@ def test_keyboard_interrupt_at_any_moment():
     In a finalizer it is printed and passed over, so it comes again until a call has ended by it.
     """
     rounds = 300 if gemv.backend() == "cuda" else 25
-    out = python(f"""
+    out = python(
+        f"""
 import signal, sys
 import numpy as np
 from numba import cuda
@@ -208,7 +215,9 @@ for number in range({rounds}):
         y = each()
         assert (y if type(y) is np.ndarray else y.copy_to_host()).tolist() == exact, number
 print(hits)
-""", quiet=False)
+""",
+        quiet=False,
+    )
     assert out == f"{rounds}\n"
 
 

@@ -156,3 +156,30 @@ def test_plan_on_the_current_stream():
         assert not side.query(), "the host has waited"
     side.synchronize()
     assert y.unique().tolist() == [3]
+
+
+def test_a_bound_plan_asks_again_after_a_change_of_backend():
+    """It launches without asking anybody, so somebody has to tell it."""
+    from types import SimpleNamespace
+
+    from gemv import _fast
+    from gemv._plan import Plan
+
+    asked, launched = [], []
+    plan = Plan(lambda *arguments: asked.append(arguments), "a", "x", "y", (0, 1, 0, 1, 0))
+    machine = SimpleNamespace(enqueue=lambda *arguments: launched.append(arguments) or 0)
+    known = SimpleNamespace(
+        numbers=_fast._REAL, engine=SimpleNamespace(several=False), plain=True, machine=machine,
+        address=7, launch=None, record=lambda: None,
+    )  # fmt: skip
+    plan.bind(known, lambda: 5, (1, 2, 3), None)
+    _fast.bound.add(plan)
+    assert plan(2.0, 1.0) == "y"
+    assert launched == [(7, 5, 1, 2, 3, 2.0, 1.0)] and not asked
+    chosen = gemv._backend._chosen
+    gemv.use_backend("host")
+    try:
+        plan(2.0, 1.0)
+    finally:
+        gemv.use_backend(chosen)
+    assert len(launched) == 1 and asked == [(2.0, 1.0, "x", "y", None)]

@@ -336,3 +336,125 @@ def test_calls_run_where_the_arrays_are(two_gpus, name):
         TypeError, match=rf"a is on cuda:1 \({name}\) but y is on cuda:0 \({name}\)"
     ):
         gemv.gemv(1.0, made[1][0], made[1][1], 0.0, made[0][2], overwrite_y=1)
+
+
+@pytest.mark.parametrize("name", ["numba", "cupy", "torch"])
+def test_vectors_on_a_peer(two_gpus, torch, name):
+    """x comes late on its own GPU's stream, and is overwritten there right after the call."""
+    from numba import cuda
+
+    library = LIBRARIES[name]()
+
+    def on(device):
+        if name == "cupy":
+            return library.cupy.cuda.Device(device)
+        return library.torch.cuda.device(device) if name == "torch" else cuda.gpus[device]
+
+    def everything(device):
+        with cuda.gpus[device]:
+            cuda.synchronize()
+
+    size = 64
+    with on(0):
+        a, near = library.array(np.eye(size, dtype="f")), library.array(np.zeros(size, "f"))
+    with on(1):
+        x, y = library.array(np.zeros(size, "f")), library.array(np.zeros(size, "f"))
+        values = [library.array(np.full(size, k, "f")) for k in range(3)]
+    with pytest.raises(TypeError, match="peer=True"):
+        gemv.gemv(1.0, a, x)
+    for k, current in ((1, 0), (2, 1)):
+        everything(0)
+        everything(1)
+        with torch.cuda.device(1):
+            stream = torch.cuda.default_stream()
+            if name == "cupy":
+                with on(1):
+                    stream = torch.cuda.ExternalStream(
+                        library.cupy.cuda.get_current_stream(1).ptr, device=1
+                    )
+            with torch.cuda.stream(stream):
+                torch.cuda._sleep(LONG // 4)
+        with on(1):
+            put(library, name, x, values[k])
+        with on(current):
+            gemv.gemv(2.0, a, x, 0.0, y, overwrite_y=1, peer=True)
+            made = gemv.gemv(3.0, a, x, peer=True)
+            gemv.gemv(4.0, a, x, 0.0, near, overwrite_y=1, peer=True)
+            assert cuda.get_current_device().id == current
+        with on(1):
+            put(library, name, x, values[0])
+        everything(0)
+        everything(1)
+        with on(1):
+            assert set(library.host(y).tolist()) == {2.0 * k}
+        with on(0):
+            assert set(library.host(made).tolist()) == {3.0 * k}
+            assert set(library.host(near).tolist()) == {4.0 * k}
+
+
+def put(library, name, target, source):
+    """An asynchronous copy on the library's current stream."""
+    if name == "torch":
+        target.copy_(source)
+    elif name == "cupy":
+        target[...] = source
+    else:
+        target.copy_to_device(source)
+
+
+def test_coefficients_on_two_gpus(two_gpus, torch):
+    place = gemv.Coefficients()
+    arrays = [
+        [torch.ones(shape, device=f"cuda:{device}") for shape in ((3, 3), 3, 3)]
+        for device in (0, 1)
+    ]
+    graphs = []
+    for device, (a, x, y) in enumerate(arrays):
+        with torch.cuda.device(device):
+            gemv.gemv(1.0, a, x, 0.0, y, overwrite_y=1, coefficients=place)
+            torch.cuda.synchronize()
+            graph = torch.cuda.CUDAGraph()
+            # Without a stream, PyTorch captures on one of the GPU that it captured on first.
+            with torch.cuda.graph(graph, stream=torch.cuda.Stream(device)):
+                gemv.gemv(1.0, a, x, 0.0, y, overwrite_y=1, coefficients=place)
+            graphs.append(graph)
+    for current, alpha in ((0, 5.0), (1, 7.0)):
+        with torch.cuda.device(current):
+            place.set(alpha)
+        for device, graph in enumerate(graphs):
+            with torch.cuda.device(device):
+                torch.cuda.synchronize()
+                graph.replay()
+                torch.cuda.synchronize()
+            assert arrays[device][2].tolist() == [3 * alpha] * 3
+
+
+def test_vectors_of_numba_go_back_to_the_pool(torch):
+    """Results that are dropped at once, and views that outlive them."""
+    from numba import cuda
+
+    a, x = cuda.to_device(np.eye(64, dtype="f")), cuda.to_device(np.ones(64, "f"))
+    gemv.gemv(1.0, a, x)
+    kept = gemv.gemv(5.0, a, x)[16:32]
+    cuda.synchronize()
+    before = cuda.current_context().get_memory_info()[0]
+    for k in range(5000):
+        last = gemv.gemv(1.0 + k % 3, a, gemv.gemv(2.0, a, x))
+    assert set(last.copy_to_host()) == {2.0 * (1 + 4999 % 3)}
+    assert set(kept.copy_to_host()) == {5}
+    assert cuda.current_context().get_memory_info()[0] >= before - (1 << 22)
+
+
+def test_host_callbacks_behind_many_calls(torch):
+    """A queue that is full because a callback waits for the interpreter must not block it."""
+    cupy = LIBRARIES["cupy"]().cupy
+    a, x, y = operands(torch)
+    stream = cupy.cuda.Stream(non_blocking=True)
+    done = []
+    with torch.cuda.stream(torch.cuda.ExternalStream(stream.ptr)):
+        for number in range(3):
+            stream.launch_host_func(lambda number: done.append(sum(range(10000))), number)
+            for _ in range(3000):
+                gemv.gemv(1.0, a, x, 0.0, y, overwrite_y=1)
+    stream.synchronize()
+    assert len(done) == 3

@@ -127,9 +127,7 @@ def rung_page(kernel, following, cases: dict[str, dict], drawings) -> str:
     figures = [f"matrix-{kernel.name}", f"lines-{kernel.name}"]
     figures += SPECIAL.get(kernel.name, [])
     figures.append(f"banks-{kernel.name}")
-    drawn = [
-        name for name in figures if name in drawings and (OUT / f"{name}.light.svg").exists()
-    ]
+    drawn = [name for name in figures if name in drawings and (OUT / f"{name}.light.svg").exists()]
     page = [
         "% Made by docs/_ext/gemv_pages.py from the kernel's own file; edit that instead.",
         f"({kernel.name})=",
@@ -337,6 +335,54 @@ def ladder_page(cases: dict[str, dict]) -> str:
     return "\n\n".join(parts) + "\n"
 
 
+def calls_page(tables: dict[str, dict]) -> str:
+    """What calls cost, group by group, each beside what it is compared with."""
+    if not tables:
+        return "No results are stored yet: `make calls` measures them on a GPU.\n"
+    parts = []
+    for table in tables.values():
+        parts.append(f"## {table['device']}")
+        times = {(row["group"], row["name"]): row["time_s"] for row in table["rows"]}
+        aims = ["| call | us | compared with | us | ratio | aim |"]
+        aims.append("| --- | ---: | --- | ---: | ---: | ---: |")
+        for group, mine, other, aim in _AIMS:
+            own, peer = times.get((group, mine)), times.get((group, other))
+            if own and peer:
+                aims.append(
+                    f"| {mine} | {own * 1e6:.2f} | {other} | {peer * 1e6:.2f}"
+                    f" | {own / peer:.2f} | {aim:.2f} |"
+                )
+        parts += ["### Beside what was aimed at", "\n".join(aims)]
+        for group in dict.fromkeys(row["group"] for row in table["rows"]):
+            lines = ["| call | us | |", "| --- | ---: | --- |"]
+            for row in table["rows"]:
+                if row["group"] == group:
+                    time = "–" if row["time_s"] is None else f"{row['time_s'] * 1e6:.2f}"
+                    lines.append(f"| {row['name']} | {time} | {_escaped(row['note'])} |")
+            parts += [f"### {group[0].upper()}{group[1:]}", "\n".join(lines)]
+        parts.append(", ".join(f"{key} {value}" for key, value in table["versions"].items()) + ".")
+    return "\n\n".join(parts) + "\n"
+
+
+#: Rows of the tables of calls, what each is measured against, and the ratio aimed at.
+_AIMS = [
+    *(
+        ("64 x 64", f"gemv, {kind}, in place", peer, aim)
+        for kind in ("numba", "cupy", "torch")
+        for peer, aim in (("torch.mv(out=)", 0.75), ("cupy.cublas.gemv", 0.5))
+    ),
+    *(
+        ("64 x 64", f"gemv, {kind}, new y", "torch.mv", 1.0)
+        for kind in ("numba", "cupy", "torch")
+    ),
+    *(
+        ("64 x 64", f"plan, {kind}, {form}", "packed cuLaunchKernel", aim)
+        for form, aim in (("bound", 1.2), ("new x and y", 1.6))
+        for kind in ("numba", "cupy", "torch")
+    ),
+]  # fmt: skip
+
+
 def reference() -> str:
     """Every public name of the package: products, then functions, then classes and errors."""
     import gemv
@@ -354,6 +400,14 @@ def reference() -> str:
     for title, entries in groups.items():
         parts += [f"## {title}", "```{eval-rst}\n" + "\n".join(entries) + "\n```"]
     return "\n\n".join(parts) + "\n"
+
+
+def load_calls() -> dict[str, dict]:
+    """Every stored table of calls by the name of its file."""
+    folder = TOP / "benchmarks" / "results" / "calls"
+    return {
+        path.stem: json.loads(path.read_text("utf-8")) for path in sorted(folder.glob("*.json"))
+    }
 
 
 def _link(name: str) -> str:
@@ -413,6 +467,7 @@ def make_pages(app) -> None:
     write(DOCS / "generated" / "rungs.md", rung_list(cases))
     write(DOCS / "generated" / "reference.md", reference())
     write(DOCS / "generated" / "ladder.md", ladder_page(cases))
+    write(DOCS / "generated" / "calls.md", calls_page(load_calls()))
     write(DOCS / "generated" / "roofline.md", grid_page.page(grid_page.load()))
 
 

@@ -1,0 +1,102 @@
+"""This package's calls as operators of PyTorch, so that they can stay in a graph.
+
+Imported only where PyTorch has been. ``torch.compile`` follows Python code with tensors that have
+no memory; it keeps the operators registered here as they are, and calls them when the graph runs.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from gemv._check import transposition, type_error, y_length
+
+_OPTIONS = "int offx, int incx, int offy, int incy, int trans, str? kernel"
+
+_library = torch.library.Library("gemv", "DEF")
+_library.define(
+    "product(str routine, Scalar alpha, Tensor a, Tensor x, Scalar beta, Tensor? y,"
+    f" {_OPTIONS}) -> Tensor"
+)
+_library.define(
+    "product_(str routine, Scalar alpha, Tensor a, Tensor x, Scalar beta, Tensor(y!) y,"
+    f" {_OPTIONS}) -> ()"
+)
+
+
+def in_graph(
+    routine: str, alpha: Any, a: Any, x: Any, beta: Any, y: Any,
+    offx: Any, incx: Any, offy: Any, incy: Any, trans: Any, overwrite_y: Any,
+    kernel: Any, stream: Any, coefficients: Any,
+) -> Any:  # fmt: skip
+    """A call that ``torch.compile`` is tracing, as an operator of its graph."""
+    for name, value in (("stream", stream), ("coefficients", coefficients)):
+        if value is not None:
+            raise type_error(routine, name, f"{name} cannot be kept in a graph of torch.compile")
+    for name, factor in (("alpha", alpha), ("beta", beta)):
+        if isinstance(factor, torch.Tensor):
+            raise type_error(
+                routine, name, f"{name} is a tensor, and a graph of torch.compile keeps numbers"
+            )
+    if torch.is_grad_enabled():
+        for name, tensor in (("a", a), ("x", x), ("y", y)):
+            if isinstance(tensor, torch.Tensor) and tensor.requires_grad:
+                raise type_error(
+                    routine,
+                    name,
+                    f"{name} requires a gradient, which this product does not record: pass its"
+                    " detach(), or call under torch.no_grad()",
+                )
+    options = (offx, incx, offy, incy, transposition(routine, trans), kernel)
+    if y is not None and overwrite_y:
+        torch.ops.gemv.product_(routine, alpha, a, x, beta, y, *options)
+        return y
+    return torch.ops.gemv.product(routine, alpha, a, x, beta, y, *options)
+
+
+def _product(
+    routine: str, alpha: Any, a: Any, x: Any, beta: Any, y: Any, offx: int, incx: int, offy: int,
+    incy: int, trans: int, kernel: str | None,
+) -> Any:  # fmt: skip
+    import gemv
+
+    result = getattr(gemv, routine)(
+        alpha, a, x, beta, y, offx, incx, offy, incy, trans, 0, kernel=kernel
+    )
+    # y as it came in would be an alias, of which the graph knows nothing.
+    return result.clone() if result is y else result
+
+
+def _product_in_place(
+    routine: str, alpha: Any, a: Any, x: Any, beta: Any, y: Any, offx: int, incx: int, offy: int,
+    incy: int, trans: int, kernel: str | None,
+) -> None:  # fmt: skip
+    import gemv
+
+    result = getattr(gemv, routine)(
+        alpha, a, x, beta, y, offx, incx, offy, incy, trans, 1, kernel=kernel
+    )
+    if result is not y:  # host memory that BLAS cannot write to as it lies
+        y.copy_(result)
+
+
+def _shape_of_product(
+    routine: str, alpha: Any, a: Any, x: Any, beta: Any, y: Any, offx: int, incx: int, offy: int,
+    incy: int, trans: int, kernel: str | None,
+) -> Any:  # fmt: skip
+    if y is not None:
+        return torch.empty_like(y, memory_format=torch.contiguous_format)
+    rows = a.shape[1] if trans else a.shape[0]
+    return a.new_empty(y_length(rows, offy, incy))
+
+
+def _nothing(*arguments: Any) -> None:
+    """In place: the shape is known."""
+
+
+for _place in ("CPU", "CUDA"):
+    _library.impl("product", _product, _place)
+    _library.impl("product_", _product_in_place, _place)
+torch.library.register_fake("gemv::product", _shape_of_product, lib=_library)
+torch.library.register_fake("gemv::product_", _nothing, lib=_library)
