@@ -57,17 +57,6 @@ docs: $(VENV)/installed-docs
 	$(BIN)/python -m sphinx --fail-on-warning --keep-going --quiet -b html \
 	    -d docs/_build/doctrees docs docs/_build/html
 
-# asv measures below .asv, in place, on a stand-in for the repository: the tree may be no checkout
-ASV := env HOME='$(CURDIR)/.asv' $(BIN)/asv --config asv.local.conf.json
-define asv_local
-	@mkdir -p .asv
-	@test -d .asv/repo || { git init --quiet --initial-branch=main .asv/repo && git -C .asv/repo \
-	    -c user.name=asv -c user.email=asv@localhost commit --quiet --allow-empty -m stand-in; }
-	@sed -e 's,"benchmarks/results",".asv/results",' -e 's,"repo": ".","repo": ".asv/repo",' \
-	    asv.conf.json > asv.local.conf.json
-	@$(ASV) machine --yes --machine $(MACHINE) >/dev/null
-endef
-
 # what a point has: about 50 sets of parameters, each a process of its own. SUITE=constants for the
 # homes of alpha, beta and x
 SUITE ?= ^(kernels|api)[.]
@@ -75,12 +64,8 @@ SUITE ?= ^(kernels|api)[.]
 # a point of the history on a GPU: kept in benchmarks/results under COMMIT (all 40 digits; where
 # git does not know it, DATE=seconds of the commit as well) and MACHINE, a fixed name
 bench: $(DEV)
-	$(asv_local)
-	rm -rf .asv/results/$(MACHINE)
-	$(ASV) run --python=same --set-commit-hash=main --machine $(MACHINE) --show-stderr \
-	    --bench '$(SUITE)' $(ARGS)
-	$(BIN)/python benchmarks/store.py .asv/results --machine $(MACHINE) --commit '$(COMMIT)' \
-	    $(if $(DATE),--date $(DATE))
+	$(BIN)/python benchmarks/point.py --machine $(MACHINE) --commit '$(COMMIT)' \
+	    $(if $(DATE),--date $(DATE)) --bench '$(SUITE)' $(ARGS)
 
 # the pages of the history, in .asv/html
 bench-publish: $(DEV)
@@ -92,10 +77,7 @@ bench-compare: $(DEV)
 
 # the same suite, small and never stored: proves it alive without a GPU
 bench-smoke: $(DEV)
-	$(asv_local)
-	$(ASV) check --python=same
-	NUMBA_ENABLE_CUDASIM=1 $(ASV) run --python=same --quick --dry-run --show-stderr \
-	    --machine $(MACHINE) $(ARGS)
+	$(BIN)/python benchmarks/point.py --smoke $(ARGS)
 
 # the README's figures, on a GPU: two dtypes, one square, one tall and one wide shape
 LADDER := 8192x8192 1048576x64 64x1048576

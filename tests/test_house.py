@@ -213,6 +213,34 @@ def test_ladder_table_shows_measured_refused_and_missing(tmp_path):
         script["load"](tmp_path)
 
 
+def test_a_point_is_measured_below_asv_and_then_stored(tmp_path, monkeypatch, capsys):
+    script = runpy.run_path(str(TOP / "benchmarks" / "point.py"))
+    main = script["main"]
+    with pytest.raises(SystemExit):
+        main(["--machine", "h200", "--commit", "abc"])
+    assert "all 40 digits" in capsys.readouterr().err
+
+    seen = []
+    monkeypatch.setattr(
+        script["subprocess"], "run", lambda command, **options: seen.append((command, options))
+    )
+    for name, value in (("WORK", tmp_path / ".asv"), ("CONFIG", tmp_path / "local.json")):
+        monkeypatch.setitem(main.__globals__, name, value)
+    assert main(["--machine", "h200", "--commit", "ab" * 20, "--date", "5"]) == 0
+    config = json.loads((tmp_path / "local.json").read_text())
+    assert config["results_dir"] == ".asv/results" and config["benchmark_dir"] == "benchmarks"
+    git, commit, machine, run, store = (command for command, _ in seen)
+    assert git[:2] == ["git", "init"] and commit[0] == "git" and "machine" in machine
+    assert run[run.index("--bench") + 1] == script["SUITE"] and "--dry-run" not in run
+    assert store[-4:] == ["--commit", "ab" * 20, "--date", "5"]
+    assert seen[3][1]["env"]["ASV_PYTHONPATH"].startswith(str(TOP))
+
+    seen.clear()
+    assert main(["--smoke"]) == 0
+    assert all(options["env"]["NUMBA_ENABLE_CUDASIM"] == "1" for _, options in seen[2:])
+    assert "--dry-run" in seen[-1][0]
+
+
 def test_stored_benchmark_results_name_no_path(tmp_path):
     store = runpy.run_path(str(TOP / "benchmarks" / "store.py"))["store"]
     raw = tmp_path / "raw"

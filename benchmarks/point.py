@@ -1,0 +1,97 @@
+"""A point of the history, by the Python at hand: ``make bench`` without make or an environment.
+
+    python benchmarks/point.py --machine NAME --commit HASH [--date SECONDS] [--bench REGEX]
+    python benchmarks/point.py --smoke [--bench REGEX]     small, on the simulator; nothing is kept
+
+Measures in place, below ``.asv``, on a stand-in for the repository, since the tree may be no
+checkout; then ``store.py`` puts the result into ``benchmarks/results``. Needs git and asv. Where
+there is no repository, measure in a copy of the tree and copy ``benchmarks/results`` home.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+TOP = Path(__file__).resolve().parent.parent
+WORK = TOP / ".asv"
+CONFIG = TOP / "asv.local.conf.json"
+#: About 50 sets of parameters, each a process of its own; "constants" is a suite apart.
+SUITE = "^(kernels|api)[.]"
+
+
+def prepare() -> None:
+    """A repository with one commit, and a configuration that knows only that."""
+    WORK.mkdir(exist_ok=True)
+    repository = WORK / "repo"
+    if not repository.is_dir():
+        git = [
+            "git",
+            "-C",
+            str(repository),
+            "-c",
+            "user.name=asv",
+            "-c",
+            "user.email=asv@localhost",
+        ]
+        subprocess.run(
+            ["git", "init", "--quiet", "--initial-branch=main", str(repository)], check=True
+        )
+        subprocess.run([*git, "commit", "--quiet", "--allow-empty", "-m", "stand-in"], check=True)
+    config = json.loads((TOP / "asv.conf.json").read_text(encoding="utf-8"))
+    config |= {"repo": ".asv/repo", "results_dir": ".asv/results"}
+    CONFIG.write_text(json.dumps(config, indent=4) + "\n", encoding="utf-8")
+
+
+def asv(*arguments: str, simulated: bool) -> None:
+    """asv takes PYTHONPATH away from what it runs, and keeps notes about the machine at home."""
+    environment = {**os.environ, "HOME": str(WORK), "ASV_PYTHONPATH": _path()}
+    if simulated:
+        environment["NUMBA_ENABLE_CUDASIM"] = "1"
+    command = [sys.executable, "-m", "asv", "--config", str(CONFIG), *arguments]
+    subprocess.run(command, cwd=TOP, env=environment, check=True)
+
+
+def _path() -> str:
+    """This tree before all others."""
+    return os.pathsep.join(filter(None, [str(TOP), os.environ.get("PYTHONPATH")]))
+
+
+def main(arguments: list[str]) -> int:
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("--machine", default="gpu")
+    parser.add_argument("--commit", help="all 40 digits")
+    parser.add_argument("--date", help="of the commit, where git does not know it")
+    parser.add_argument("--bench", action="append", help=f"default {SUITE}")
+    parser.add_argument("--smoke", action="store_true")
+    options = parser.parse_args(arguments)
+    if not options.smoke and len(options.commit or "") != 40:
+        parser.error("--commit needs all 40 digits")
+    wanted = [word for regex in options.bench or [SUITE] for word in ("--bench", regex)]
+    machine = ["--machine", options.machine]
+    run = ["run", "--python=same", "--show-stderr", *machine, *wanted]
+    try:
+        prepare()
+        if options.smoke:
+            asv("machine", "--yes", *machine, simulated=True)
+            asv("check", "--python=same", simulated=True)
+            asv(*run, "--quick", "--dry-run", simulated=True)
+            return 0
+        shutil.rmtree(WORK / "results" / options.machine, ignore_errors=True)
+        asv("machine", "--yes", *machine, simulated=False)
+        asv(*run, "--set-commit-hash=main", simulated=False)
+        date = ["--date", options.date] if options.date else []
+        store = [sys.executable, str(TOP / "benchmarks" / "store.py"), str(WORK / "results")]
+        subprocess.run([*store, *machine, "--commit", options.commit, *date], check=True)
+    except subprocess.CalledProcessError as error:
+        return error.returncode
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
