@@ -111,6 +111,7 @@ table: $(DRAW)
 	$(BIN)/python benchmarks/ladder_table.py --write
 	$(BIN)/python benchmarks/grid_page.py --write
 	$(BIN)/python benchmarks/constants_page.py --write
+	$(BIN)/python benchmarks/memories_page.py --write
 
 # what a process survives, then a million calls of many kinds under load, compared bit for bit; goes
 # on where it stopped

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from gemv._backend import BackendError, backend, use_backend
     from gemv._coefficients import Coefficients
     from gemv._host import HostFallbackWarning
+    from gemv._matrix import Matrix, get_blas_funcs
     from gemv._plan import Plan
     from gemv._select import use_alignment
     from gemv._trace import trace
@@ -36,12 +37,14 @@ __all__ = [
     "Coefficients",
     "Explanation",
     "HostFallbackWarning",
+    "Matrix",
     "Plan",
     "backend",
     "cgemv",
     "dgemv",
     "explain",
     "gemv",
+    "get_blas_funcs",
     "plan",
     "precompile",
     "sgemv",
@@ -56,12 +59,14 @@ _HOME = {
     "Coefficients": "gemv._coefficients",
     "Explanation": "gemv._api",
     "HostFallbackWarning": "gemv._host",
+    "Matrix": "gemv._matrix",
     "Plan": "gemv._plan",
     "backend": "gemv._backend",
     "cgemv": "gemv._api",
     "dgemv": "gemv._api",
     "explain": "gemv._api",
     "gemv": "gemv._api",
+    "get_blas_funcs": "gemv._matrix",
     "plan": "gemv._api",
     "precompile": "gemv._api",
     "sgemv": "gemv._api",

@@ -16,6 +16,7 @@ from gemv._check import (
     accumulation,
     check,
     coefficient,
+    describe,
     flag,
     integer,
     is_complex,
@@ -64,6 +65,8 @@ class Explanation:
         What a perfect gemv reads and writes for this call.
     reason : str
         Why this kernel, or why nothing is computed.
+    transfer : str
+        How a matrix in host memory gets to the device in each call; empty if it does not.
     """
 
     routine: str
@@ -78,6 +81,7 @@ class Explanation:
     access: str
     bytes_moved: int
     reason: str
+    transfer: str = ""
 
     def __str__(self) -> str:
         if self.kernel is None:
@@ -100,6 +104,7 @@ class Explanation:
             f" backend as {launches}{named}, reading A in {self.access} order and alpha and beta"
             f" from {self.coefficients}{wide}: {self.reason}. It moves at least"
             f" {self.bytes_moved} bytes."
+            + (f" {self.transfer}; gemv.Matrix would keep it there." if self.transfer else "")
         )
 
 
@@ -427,19 +432,42 @@ def _check_overwrite(
             )
 
 
-def _execute(call: _Call, kernel: str | None, stream: Any, key: tuple | None = None) -> Any:
+def _execute(
+    call: _Call, kernel: str | None, stream: Any, limit: Any, key: tuple | None = None
+) -> Any:
     """Compute a bound call and give y back in the kind that came in."""
+    limit = _memory_limit(call, limit)
     if call.on_host and stream is not None:
         raise ValueError(
             f"{call.routine}: stream only applies to device arrays: with host arrays the call"
             " waits for its result"
         )
     if call.on_host:
-        return _execute_host_arrays(call, kernel)
+        return _execute_host_arrays(call, kernel, limit)
     return _execute_device_arrays(call, kernel, stream, key)
 
 
-def _execute_host_arrays(call: _Call, kernel: str | None) -> Any:
+def _memory_limit(call: _Call, limit: Any) -> int | None:
+    if limit is None:
+        return None
+    if not call.on_host:
+        raise ValueError(
+            f"{call.routine}: device_memory_limit only applies to host arrays: a is"
+            f" {_adopt.where(call.a)} already"
+        )
+    if isinstance(limit, bool) or not isinstance(limit, (int, np.integer)):
+        raise TypeError(
+            f"{call.routine}: device_memory_limit must be an integer, a number of bytes, got"
+            f" {describe(limit)}"
+        )
+    if limit <= 0:
+        raise ValueError(f"{call.routine}: device_memory_limit must be positive, got {int(limit)}")
+    return int(limit)
+
+
+def _execute_host_arrays(call: _Call, kernel: str | None, limit: int | None) -> Any:
+    from gemv import _panels
+
     problem, y = call.problem, call.y
     dtype, y_dtype = problem.dtype, problem.y_dtype
     on_engine = False
@@ -469,11 +497,11 @@ def _execute_host_arrays(call: _Call, kernel: str | None) -> Any:
     reach_x = call.offx + (problem.cols - 1) * abs(problem.incx) + 1
     reach_y = call.offy + (problem.rows - 1) * abs(call.incy if problem.rows > 1 else 1) + 1
     flat_y = np.asarray(result).reshape(-1)[call.offy : reach_y]
-    a = _adopt.host_copy(call.a, dtype)
     x = _adopt.host_copy(call.x, dtype)[call.offx : reach_x]
     if call.owner is not None:
         call.owner.note(call.alpha, call.beta)
     if not on_engine:
+        a = _adopt.host_copy(call.a, dtype)
         used_x, used_y = x[:: abs(problem.incx)], flat_y[:: abs(problem.incy)]
         used_x = used_x if problem.incx > 0 else used_x[::-1]
         used_y = used_y if problem.incy > 0 else used_y[::-1]
@@ -492,25 +520,18 @@ def _execute_host_arrays(call: _Call, kernel: str | None) -> Any:
         problem = problem._replace(incy=1, y_offset=0)
     problem = problem.at(0, 0)  # as the copies will be: aligned for any load
     choice, engine = _select(call, problem, kernel)
-    on_device = _adopt.on_device
-    device_a, device_x = engine.to_device(a), engine.to_device(x)
-    device_y = engine.zeros(problem.rows, y_dtype) if y is None else engine.to_device(flat_y)
-    engine.run(
-        choice,
-        problem,
-        call.alpha,
-        on_device(device_a),
-        on_device(device_x),
-        call.beta,
-        on_device(device_y),
-        owner=call.owner,
-    )
+    routine = call.routine
+    way = _panels.planned(engine, routine, problem, choice, len(flat_y), limit)
+    values = _panels.compute(
+        engine, routine, way, choice, problem, call.a, call.alpha, x, call.beta,
+        None if y is None else flat_y, call.owner,
+    )  # fmt: skip
     if y is None:
         used_y = flat_y[:: abs(call.incy)] if problem.rows > 1 else flat_y
         used_y = used_y if call.incy > 0 else used_y[::-1]
-        used_y[:] = engine.to_host(device_y)
+        used_y[:] = values
     else:
-        flat_y[:] = engine.to_host(device_y)
+        flat_y[:] = values
     return given
 
 
@@ -865,6 +886,9 @@ _PARAMETERS = """
     peer : bool, optional
         Let x and y be on other GPUs than a, if its GPU can reach their memory: it runs the
         kernel, after what is pending on the streams of x and y.
+    device_memory_limit : int, optional
+        Bytes of the GPU's memory that a call on host arrays may take; by default what is free. A
+        matrix that does not fit is streamed in panels, with the same result bit for bit.
 
     Returns
     -------
@@ -883,6 +907,8 @@ _PARAMETERS = """
     TypeError
         If an argument is not a number or an array of numbers, if a real routine is given
         complex numbers, or if host and device arrays are mixed.
+    MemoryError
+        If the GPU's memory does not suffice; y has not been changed then.
 """
 
 _OUT_DTYPE = """
@@ -937,6 +963,7 @@ def gemv(
     accumulate: str = "plain",
     out_dtype: Any = None,
     peer: bool = False,
+    device_memory_limit: int | None = None,
 ) -> Any:
     """Matrix-vector product ``alpha*op(a)*x + beta*y`` in the precision of its operands.
 
@@ -972,7 +999,7 @@ def gemv(
     usual = out_dtype is None and accumulate == "plain" and peer is False
     fast = CALLS.get(type(a)) if usual else None
     key = None
-    if fast is not None:
+    if fast is not None and device_memory_limit is None:
         result = fast(
             "gemv", alpha, a, x, beta, y, offx, incx, offy, incy, trans, overwrite_y,
             kernel, stream, coefficients,
@@ -984,7 +1011,7 @@ def gemv(
         "gemv", None, alpha, a, x, beta, y, offx, incx, offy, incy, trans, overwrite_y,
         coefficients, accumulate, out_dtype, peer,
     )  # fmt: skip
-    return _execute(call, kernel, stream, key)
+    return _execute(call, kernel, stream, device_memory_limit, key)
 
 
 @_documented
@@ -1006,6 +1033,7 @@ def sgemv(
     coefficients: str | Coefficients | None = None,
     accumulate: str = "plain",
     peer: bool = False,
+    device_memory_limit: int | None = None,
 ) -> Any:
     """Matrix-vector product ``alpha*op(a)*x + beta*y`` in float32.
 
@@ -1029,7 +1057,7 @@ def sgemv(
     """
     fast = CALLS.get(type(a)) if accumulate == "plain" and peer is False else None
     key = None
-    if fast is not None:
+    if fast is not None and device_memory_limit is None:
         result = fast(
             "sgemv", alpha, a, x, beta, y, offx, incx, offy, incy, trans, overwrite_y,
             kernel, stream, coefficients,
@@ -1041,7 +1069,7 @@ def sgemv(
         "sgemv", DTYPES["s"], alpha, a, x, beta, y, offx, incx, offy, incy, trans, overwrite_y,
         coefficients, accumulate, peer=peer,
     )  # fmt: skip
-    return _execute(call, kernel, stream, key)
+    return _execute(call, kernel, stream, device_memory_limit, key)
 
 
 @_documented
@@ -1063,6 +1091,7 @@ def dgemv(
     coefficients: str | Coefficients | None = None,
     accumulate: str = "plain",
     peer: bool = False,
+    device_memory_limit: int | None = None,
 ) -> Any:
     """Matrix-vector product ``alpha*op(a)*x + beta*y`` in float64.
 
@@ -1086,7 +1115,7 @@ def dgemv(
     """
     fast = CALLS.get(type(a)) if accumulate == "plain" and peer is False else None
     key = None
-    if fast is not None:
+    if fast is not None and device_memory_limit is None:
         result = fast(
             "dgemv", alpha, a, x, beta, y, offx, incx, offy, incy, trans, overwrite_y,
             kernel, stream, coefficients,
@@ -1098,7 +1127,7 @@ def dgemv(
         "dgemv", DTYPES["d"], alpha, a, x, beta, y, offx, incx, offy, incy, trans, overwrite_y,
         coefficients, accumulate, peer=peer,
     )  # fmt: skip
-    return _execute(call, kernel, stream, key)
+    return _execute(call, kernel, stream, device_memory_limit, key)
 
 
 @_documented
@@ -1120,6 +1149,7 @@ def cgemv(
     coefficients: str | Coefficients | None = None,
     accumulate: str = "plain",
     peer: bool = False,
+    device_memory_limit: int | None = None,
 ) -> Any:
     """Matrix-vector product ``alpha*op(a)*x + beta*y`` in complex64.
 
@@ -1143,7 +1173,7 @@ def cgemv(
     """
     fast = CALLS.get(type(a)) if accumulate == "plain" and peer is False else None
     key = None
-    if fast is not None:
+    if fast is not None and device_memory_limit is None:
         result = fast(
             "cgemv", alpha, a, x, beta, y, offx, incx, offy, incy, trans, overwrite_y,
             kernel, stream, coefficients,
@@ -1155,7 +1185,7 @@ def cgemv(
         "cgemv", DTYPES["c"], alpha, a, x, beta, y, offx, incx, offy, incy, trans, overwrite_y,
         coefficients, accumulate, peer=peer,
     )  # fmt: skip
-    return _execute(call, kernel, stream, key)
+    return _execute(call, kernel, stream, device_memory_limit, key)
 
 
 @_documented
@@ -1177,6 +1207,7 @@ def zgemv(
     coefficients: str | Coefficients | None = None,
     accumulate: str = "plain",
     peer: bool = False,
+    device_memory_limit: int | None = None,
 ) -> Any:
     """Matrix-vector product ``alpha*op(a)*x + beta*y`` in complex128.
 
@@ -1200,7 +1231,7 @@ def zgemv(
     """
     fast = CALLS.get(type(a)) if accumulate == "plain" and peer is False else None
     key = None
-    if fast is not None:
+    if fast is not None and device_memory_limit is None:
         result = fast(
             "zgemv", alpha, a, x, beta, y, offx, incx, offy, incy, trans, overwrite_y,
             kernel, stream, coefficients,
@@ -1212,7 +1243,7 @@ def zgemv(
         "zgemv", DTYPES["z"], alpha, a, x, beta, y, offx, incx, offy, incy, trans, overwrite_y,
         coefficients, accumulate, peer=peer,
     )  # fmt: skip
-    return _execute(call, kernel, stream, key)
+    return _execute(call, kernel, stream, device_memory_limit, key)
 
 
 def plan(
@@ -1386,6 +1417,7 @@ def explain(
     coefficients: str | Coefficients | None = None,
     accumulate: str = "plain",
     out_dtype: Any = None,
+    device_memory_limit: int | None = None,
 ) -> Explanation:
     """Which kernel :func:`gemv` would use for these arguments, and how it would be launched.
 
@@ -1412,6 +1444,7 @@ def explain(
         "gemv", None, alpha, a, x, beta, y, offx, incx, offy, incy, trans, overwrite_y,
         coefficients, accumulate, out_dtype,
     )  # fmt: skip
+    limit = _memory_limit(call, device_memory_limit)
     problem = call.problem
     common: dict[str, Any] = {
         "routine": call.blas_name,
@@ -1443,7 +1476,14 @@ def explain(
     if call.y is None and call.on_host:
         problem = problem._replace(incy=1, y_offset=0)
     problem = problem.at(0, 0) if call.on_host else _placed(call)
-    choice, _ = _select(call, problem, kernel)
+    choice, engine = _select(call, problem, kernel)
+    transfer = ""
+    if call.on_host and engine.name == "cuda" or limit is not None:
+        from gemv import _panels
+
+        reach = 1 + (problem.rows - 1) * abs(problem.incy)
+        way = _panels.planned(engine, call.routine, problem, choice, reach, limit)
+        transfer = way.describe(problem.rows * problem.cols * problem.dtype.itemsize)
     return Explanation(
         backend=backend,
         kernel=choice.kernel.name,
@@ -1453,6 +1493,7 @@ def explain(
         sizes=dict(choice.geometry.sizes),
         coefficients=choice.coefficients,
         reason=choice.reason,
+        transfer=transfer,
         **common,
     )
 

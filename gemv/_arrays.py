@@ -387,7 +387,10 @@ BY_NAME: dict[str, Library] = {library.name: library for library in LIBRARIES}
 def exporter_of(obj: Any) -> Library | None:
     """The library whose device array `obj` is; None for host memory and for no array at all."""
     if isinstance(obj, (np.ndarray, np.generic, list, tuple, int, float)):
-        return None
+        # Numba's mapped and managed arrays are NumPy's as well, and a kernel can read them where
+        # they are. A slice of one is an array of that class too, but knows no address there.
+        if not (getattr(type(obj), "__cuda_ndarray__", False) and hasattr(obj, "gpu_data")):
+            return None
     for library in LIBRARIES:
         if library.owns(obj):
             return library

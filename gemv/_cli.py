@@ -168,6 +168,12 @@ def _parser() -> argparse.ArgumentParser:
     sub.add_argument(
         "--backend", choices=("cuda", "host"), help="default: cuda if there is a GPU, else host"
     )
+    sub.add_argument(
+        "--device-memory-limit",
+        type=_bytes,
+        metavar="BYTES",
+        help="stream A in panels that fit, 4G or 500M; default: what is free on the GPU",
+    )
     sub.add_argument("-o", "--output", required=True, metavar="FILE", help="y, .npy or .mtx")
 
     sub = commands.add_parser("ladder", help="measure every kernel on one problem")
@@ -203,6 +209,13 @@ def _parser() -> argparse.ArgumentParser:
     sub.add_argument(
         "--plot", metavar="FILE", help="draw them, .png, .svg or .pdf; needs matplotlib"
     )
+
+    sub = commands.add_parser(
+        "memories", help="measure one product with its matrix in each kind of memory"
+    )
+    sub.set_defaults(command="memories", act=memories)
+    sub.add_argument("--n", type=_size, metavar="N", help="rows and columns of A; default 16384")
+    sub.add_argument("--json", metavar="FILE", help="write the figures there as well")
 
     sub = commands.add_parser("bench", help="measure calls beside those of other libraries")
     sub.set_defaults(command="bench", act=bench)
@@ -271,6 +284,20 @@ def _trans(text: str) -> int:
         return TRANS[text.upper()]
     except KeyError:
         raise argparse.ArgumentTypeError(f"{text!r} is none of N, T, C") from None
+
+
+def _bytes(text: str) -> int:
+    units = {"K": 10**3, "M": 10**6, "G": 10**9, "T": 10**12}
+    number, unit = (text[:-1], text[-1:].upper()) if text[-1:].isalpha() else (text, "")
+    try:
+        value = int(float(number) * units[unit]) if unit else int(number)
+    except (ValueError, KeyError, OverflowError):
+        value = 0
+    if value < 1:
+        raise argparse.ArgumentTypeError(
+            f"{text!r} is no number of bytes (1000000000, 500M and 1.5G are)"
+        )
+    return value
 
 
 def _size(text: str) -> int:
@@ -545,12 +572,22 @@ def run(options: argparse.Namespace) -> int:
             keywords["y"] = y
         if options.kernel is not None:
             keywords["kernel"] = options.kernel
+        if options.device_memory_limit is not None:
+            keywords["device_memory_limit"] = options.device_memory_limit
+        panels: list[int] = []
+
+        def streamed(done: int, total: int) -> None:
+            panels.append(done)
+            report(done, total, f"{done / 1e9:.1f} of {total / 1e9:.1f} GB")
+
         start_s = time.perf_counter()
         try:
             if options.backend is not None:
                 gemv.use_backend(options.backend)
             try:
-                with gemv.trace() as calls:
+                from gemv._panels import watch
+
+                with gemv.trace() as calls, watch(streamed):
                     result = call(options.alpha, a, x, **keywords)
             finally:
                 if options.backend is not None:
@@ -564,6 +601,8 @@ def run(options: argparse.Namespace) -> int:
 
     backend = calls[-1].backend if calls else gemv.backend()
     kernel = calls[-1].kernel if calls else "nothing to compute"
+    if len(panels) > 1:
+        kernel += f" in {len(panels)} panels"
     op = "NTC"[options.trans]
     what = f"{prefix}gemv {op}, A {a.shape[0]} x {a.shape[1]} {DTYPE_OF_PREFIX[prefix]}"
     # a simulator's time says nothing about a kernel
@@ -984,6 +1023,61 @@ def _draw(what: str, measured: Any, path: Path) -> None:
         _complain(f"gemv {'bench' if what == 'grid' else what}", f"note: {_reason(error)}")
     except OSError as error:
         raise Refused(f"cannot write {path}: {error.strerror or _reason(error)}") from error
+
+
+# --------------------------------------------------------------------------------------------------
+# memories
+
+
+def memories(options: argparse.Namespace) -> int:
+    """Print what a product takes with its matrix in each kind of memory."""
+    output = None if options.json is None else _output_path(options.json, (".json",))
+    try:
+        from gemv import _memories
+
+        order = options.n or _memories.ORDER
+        sizes = tuple(n for n in _memories.THRESHOLDS if n <= order)
+        with _progress("gemv memories", True) as report:
+            measured = _memories.measure(order, sizes=sizes, progress=lambda w: report(0, 1, w))
+    except (ValueError, TypeError, MemoryError, RuntimeError, ImportError) as error:
+        raise Refused(_reason(error)) from error
+    _print_memories(measured)
+    if output is not None:
+        try:
+            output.write_text(measured.to_json(), encoding="utf-8")
+        except OSError as error:
+            raise Refused(f"cannot write {output}: {error.strerror or _reason(error)}") from error
+    wrong = [f"{row.memory}, {row.way}" for row in measured.rows if row.same_bits is False]
+    if wrong:
+        _complain("gemv memories", f"other bits than on the device: {'; '.join(wrong)}")
+    return 1 if wrong else 0
+
+
+def _print_memories(measured: Any) -> None:
+    from rich import box
+    from rich.console import Console
+    from rich.table import Table
+
+    piped = not sys.stdout.isatty()
+    console = Console(width=160, no_color=True) if piped else Console()
+    shown = Table(box=None if piped else box.SIMPLE_HEAD, pad_edge=False)
+    for heading in ("A is in", "read by"):
+        shown.add_column(heading, no_wrap=True)
+    for heading in ("ms", "GB/s of A"):
+        shown.add_column(heading, justify="right")
+    shown.add_column("")
+    for row in measured.rows:
+        known = row.time_s is not None
+        shown.add_row(
+            f"{row.memory} ({row.group})",
+            row.way,
+            f"{row.time_s * 1e3:.3f}" if known else "–",
+            f"{row.gb_per_s:.1f}" if known else "–",
+            row.note,
+        )
+    n = measured.order
+    console.print(f"gemv memories: {n} x {n} float32 on {measured.device}", highlight=False)
+    console.print(shown, markup=False)
 
 
 def _print_calls(table: Any) -> None:

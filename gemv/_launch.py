@@ -15,7 +15,7 @@ import os
 import sys
 import threading
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from functools import partial
@@ -25,8 +25,10 @@ import numpy as np
 from cuda.bindings import driver
 
 from gemv import _cache, _failures, _machine, _streams, _trace
+from gemv._adopt import on_device
 from gemv._cache import Binary
 from gemv._coefficients import Coefficients, DeviceMemory, Lease, SlotTable
+from gemv._narrow import cast
 from gemv._problem import MAX_GRID_X, NARROW, Device, Problem, ceil_div
 from gemv._select import Choice
 from gemv._streams import check as _check
@@ -343,6 +345,101 @@ class CudaEngine:
         if flat.size:
             _check(driver.cuMemcpyHtoD(_address(array), flat.ctypes.data, flat.nbytes))
         return array
+
+    def matrix(self, operand: Any, dtype: np.dtype) -> Any:
+        """A copy of a matrix in host memory that stays, contiguous and in the same order."""
+        from numba import cuda
+
+        order = "C" if operand.strides[1] == 1 else "F"
+        try:
+            array = cuda.device_array(operand.shape, dtype, order=order)
+            lines = np.asarray(operand.owner)
+            lines = cast(lines, dtype) if lines.dtype in NARROW else lines
+            self._link().fill(lines if order == "C" else lines.T, dtype, _address(array))
+        except Exception as error:
+            if not self.exhausted(error):
+                raise
+            m, n = operand.shape
+            raise MemoryError(
+                f"Matrix: {m} x {n} {dtype} take {m * n * dtype.itemsize} bytes, and"
+                f" {self.free_memory()} bytes of device memory are free; gemv.gemv streams a matrix"
+                " that does not fit"
+            ) from error
+        return array
+
+    def vectors(self, cols: int, rows: int, dtype: np.dtype) -> Any:
+        """A vector of each length for products of vectors in host memory."""
+        from gemv import _staging
+
+        return _staging.Vectors(cols, rows, dtype, self.numba_stream)
+
+    def release(self) -> None:
+        """Give memory back that nobody uses but that is kept for later."""
+        link = self._links.get(self.device().index)
+        if link is not None:
+            link.release()
+        self.free_memory()
+
+    def free_memory(self) -> int:
+        """Bytes of device memory that are free."""
+        from gemv import _staging
+
+        return _staging.room_left()
+
+    def exhausted(self, error: BaseException) -> bool:
+        """Whether an error says that the device has no memory left."""
+        from gemv import _staging
+
+        return _staging.is_exhausted(error)
+
+    def shared(self, geometry: Any, dtype: np.dtype) -> Callable[[int], dict[str, Any]]:
+        """Scratch memory and counters that several launches of one product share."""
+        from gemv import _staging
+
+        return _staging.shared(self.clear, geometry, dtype, 0)
+
+    def session(self) -> AbstractContextManager:
+        """One call on host arrays at a time: they share the way to the device and its stages."""
+        return self._link().lock
+
+    def send(self, name: str, host: np.ndarray, dtype: np.dtype) -> Any:
+        """A contiguous array as the operand of a launch in this session."""
+        return self._link().send(name, host, dtype, 0)
+
+    def blank(self, name: str, n: int, dtype: np.dtype) -> Any:
+        """A vector of zeros as the operand of a launch in this session."""
+        operand = self._link().reserve(name, n, dtype)
+        self.clear(operand.pointer, n * dtype.itemsize, 0)
+        return operand
+
+    def receive(self, operand: Any) -> np.ndarray:
+        """The values of a vector after the last launch of this session."""
+        return self._link().receive(operand, 0)
+
+    def feed(self, source: Any, made: Any) -> Iterator[tuple[Any, Any]]:
+        """Each panel of a cut with its copy, which one launch may read before the next panel."""
+        from gemv import _panels, _staging
+
+        link = self._link()
+        if made.panel_bytes <= _staging.SMALL_BYTES and len(made.panels) == 1:
+            (panel,) = made.panels
+            block = np.require(source.block(panel), source.dtype, ["A", "C"])
+            yield panel, link.send("a", block, source.dtype, 0)
+            return
+        arrays = link.panels(made.buffers, made.panel_bytes, _panels.PANEL_BYTES)
+        operands = [on_device(each) for each in arrays]
+        for panel, place in link.feed(source, made, arrays, 0):
+            yield panel, operands[place]
+
+    def _link(self) -> Any:
+        index = self.device().index
+        link = self._links.get(index)
+        if link is None:
+            from gemv import _staging
+
+            with self._lock:
+                link = self._links.setdefault(index, _staging.Link())
+        return link
 
     def zeros(self, n: int, dtype: np.dtype, stream: Any = None) -> Any:
         array = self.empty(n, dtype)

@@ -4,19 +4,38 @@ from __future__ import annotations
 
 import inspect
 import warnings
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import numpy as np
 
 from gemv import _simulator, _trace
+from gemv._adopt import host_copy, on_device
 from gemv._coefficients import Coefficients, HostMemory, Lease, SlotTable
-from gemv._problem import Device, Problem
+from gemv._problem import Device, Geometry, Problem
 from gemv._select import Choice
 from gemv.kernels._base import SLOTS
 
 #: Few multiprocessors, so that grids stay small; enough that columns are split over blocks.
 DEVICE = Device("simulator", (0, 0), multiprocessors=1)
+
+
+class Vectors:
+    """x and y on the device, for products of vectors that are in host memory."""
+
+    def __init__(self, engine: SimulatorEngine, cols: int, rows: int, dtype: np.dtype) -> None:
+        self.x, self.y = engine.wrap(np.zeros(cols, dtype)), engine.wrap(np.zeros(rows, dtype))
+        self._x, self._y = self.x._ary, self.y._ary  # the memory of Numba's stand-ins
+
+    def put(self, x: np.ndarray, y: Any) -> None:
+        """Take the values of the next product; None for a y that is not read."""
+        self._x[:] = x
+        self._y[:] = np.nan if y is None else y
+
+    def get(self) -> np.ndarray:
+        """The y that came out."""
+        return self._y.copy()
 
 
 class SimulatorEngine:
@@ -32,6 +51,60 @@ class SimulatorEngine:
 
     def to_device(self, host: np.ndarray) -> np.ndarray:
         return host.copy(order="K")
+
+    def matrix(self, operand: Any, dtype: np.dtype) -> Any:
+        """A matrix in host memory as a device array."""
+        host = host_copy(operand, dtype)
+        return self.wrap(host)
+
+    def vectors(self, cols: int, rows: int, dtype: np.dtype) -> Vectors:
+        """A vector of each length for products of vectors in host memory."""
+        return Vectors(self, cols, rows, dtype)
+
+    def release(self) -> None:
+        """Nothing is kept for later."""
+
+    def free_memory(self) -> None:
+        """Nobody counts it."""
+
+    def exhausted(self, error: BaseException) -> bool:
+        """Whether an error says that the device has no memory left."""
+        return False
+
+    def shared(self, geometry: Geometry, dtype: np.dtype) -> Callable[[int], dict[str, Any]]:
+        """Scratch memory and counters that several launches share; see the other engine."""
+        scratch = np.full(geometry.scratch, np.nan, dtype)
+        counters = np.zeros(geometry.counters, np.uint32)
+        return lambda shift: {
+            "scratch": _simulator.pointer_to(scratch, shift, name="scratch"),
+            "counters": _simulator.pointer_to(counters, name="counters"),
+        }
+
+    def session(self) -> AbstractContextManager:
+        """There is no way to the device that calls would share."""
+        return nullcontext()
+
+    def send(self, name: str, host: np.ndarray, dtype: np.dtype) -> Any:
+        """A contiguous array as the operand of a launch."""
+        return on_device(self.to_device(host))
+
+    def blank(self, name: str, n: int, dtype: np.dtype) -> Any:
+        """A vector of zeros as the operand of a launch."""
+        return on_device(self.zeros(n, dtype))
+
+    def receive(self, operand: Any) -> np.ndarray:
+        """The values of a vector."""
+        return self.to_host(operand.owner)
+
+    def feed(self, source: Any, made: Any) -> Iterator[tuple[Any, Any]]:
+        """Each panel of a cut with its copy; see the other engine."""
+        for panel in made.panels:
+            block = source.block(panel)
+            # What lies between the lines is never read.
+            copy = np.empty((len(block), panel.pitch), source.dtype)
+            copy.view(np.uint8)[:] = 0xFF  # a NaN
+            copy[:, : block.shape[1]] = block
+            yield panel, on_device(copy)
 
     def zeros(self, n: int, dtype: np.dtype, stream: Any = None) -> np.ndarray:
         return np.zeros(n, dtype)

@@ -54,6 +54,16 @@ def trace() -> Iterator[list[Call]]:
         _calls.reset(token)
 
 
+@contextmanager
+def silent() -> Iterator[None]:
+    """Let launches that are parts of one call leave no records of their own."""
+    token = _calls.set(())
+    try:
+        yield
+    finally:
+        _calls.reset(token)
+
+
 def record(**call: Any) -> None:
     """Append a call to every open trace; cheap when there is none."""
     for calls in _calls.get():

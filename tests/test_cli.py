@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import io
 import json
 import os
@@ -58,6 +59,69 @@ def refused(capsys, *arguments, command="run"):
     (line,) = err.splitlines()
     assert line.startswith(f"gemv {command}: ")
     return line
+
+
+@pytest.mark.parametrize("suffix", ["npy", "mtx"])
+def test_run_streams_a_matrix_that_does_not_fit(folder, capsys, suffix):
+    a, x = whole(64, 24), whole(24)
+    if suffix == "npy":
+        np.save("large.npy", a)
+    else:
+        from scipy.io import mmwrite
+
+        mmwrite("large.mtx", a)
+    np.save("v.npy", x)
+    arguments = ["--a", f"large.{suffix}", "--x", "v.npy", "-o", "out.npy"]
+    arguments += ["--kernel", "block_per_row"]
+    assert main(["run", *arguments, "--device-memory-limit", "7K"]) == 0
+    out, err = capsys.readouterr()
+    assert " panels on " in out and err == ""
+    assert np.load("out.npy").tolist() == (a @ x).tolist()
+    line = refused(capsys, *arguments, "--device-memory-limit", "100")
+    assert "takes 12288 bytes" in line and "device_memory_limit is 100 bytes" in line
+
+
+@pytest.mark.parametrize("text", ["0", "-5", "4X", "many", "1.5", "nanG"])
+def test_run_refuses_a_limit_that_is_none(folder, capsys, text):
+    line = refused(
+        capsys, "--a", "A.npy", "--x", "x.npy", "-o", "o.npy", f"--device-memory-limit={text}"
+    )
+    assert "is no number of bytes" in line
+
+
+def test_progress_of_a_stream_is_shown(folder, monkeypatch):
+    seen = []
+    monkeypatch.setattr("gemv._cli.LARGE_BYTES", 0)
+
+    @contextlib.contextmanager
+    def progress(description, show):
+        assert show
+        yield lambda done, total, what: seen.append((done, total))
+
+    monkeypatch.setattr("gemv._cli._progress", progress)
+    a, x = whole(64, 24), whole(24)
+    np.save("large.npy", a)
+    np.save("v.npy", x)
+    files = ["--a", "large.npy", "--x", "v.npy", "-o", "out.npy", "--kernel", "block_per_row"]
+    assert main(["run", *files, "--device-memory-limit", "7K"]) == 0
+    assert (a.nbytes, a.nbytes) in seen
+    assert len([done for done, total in seen if total == a.nbytes]) > 2
+
+
+def test_memories_needs_a_gpu(capsys):
+    if gemv.backend() == "cuda":
+        pytest.skip("there is one")
+    assert "there is none here" in refused(capsys, command="memories")
+
+
+@pytest.mark.gpu
+def test_memories_measures_and_checks(folder, capsys):
+    assert main(["memories", "--n", "1024", "--json", "m.json"]) == 0
+    out, _ = capsys.readouterr()
+    assert "mapped" in out and "managed" in out
+    measured = json.loads(Path("m.json").read_text())
+    assert all(row["same_bits"] is not False for row in measured["rows"])
+    assert all(row["time_s"] for row in measured["rows"]), measured["rows"]
 
 
 # --------------------------------------------------------------------------------------------------

@@ -289,6 +289,10 @@ class Kernel:
         False when the order of the sum changes from run to run.
     wide : bool
         True for a kernel that moves several elements by one load, if their alignment allows it.
+    splits_apart : bool
+        True for a kernel of one function whose last block adds the splits up: ``blockIdx.y`` is
+        the split, its sums go to ``scratch[split*rows + row]``, and one of ``splits`` numbers is
+        drawn for each. Some splits can then run in a launch of their own, ahead of the others.
     accepts : callable
         ``accepts(problem)`` gives None, or the reason why this kernel refuses the problem.
     x_home : callable
@@ -310,6 +314,7 @@ class Kernel:
     beside: bool = False
     same_bits: bool = True
     wide: bool = False
+    splits_apart: bool = False
     accepts: Callable[[Problem], str | None] = accepts_all
     x_home: Callable[[Mapping[str, int]], str] = _pointer
 

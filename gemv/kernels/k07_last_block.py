@@ -149,6 +149,7 @@ KERNEL = Kernel(
     build=build,
     geometry=geometry,
     tile=lambda knobs: (knobs["BLOCK_Y"], knobs["BLOCK_X"]),
+    splits_apart=True,
     knobs={"BLOCK_X": 32, "BLOCK_Y": 8, "MAX_BLOCKS": 1 << 20},
     small_knobs={"BLOCK_X": 8, "BLOCK_Y": 2, "MAX_BLOCKS": 2},
     doc=__doc__,

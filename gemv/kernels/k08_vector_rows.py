@@ -251,6 +251,7 @@ KERNEL = Kernel(
     geometry=geometry,
     tile=tile,
     wide=True,
+    splits_apart=True,
     accepts=accepts,
     # LANES and THREADS_PER_BLOCK are powers of two; more than 32 LANES are a whole block.
     knobs={

@@ -252,6 +252,7 @@ KERNEL = Kernel(
     geometry=geometry,
     tile=tile,
     wide=True,
+    splits_apart=True,
     accepts=accepts,
     # LANES is a power of two that divides THREADS_PER_BLOCK, or is the whole block.
     knobs={

@@ -1,0 +1,397 @@
+"""A matrix that stays on the GPU: a linear operator of SciPy's, and of CuPy's if asked for."""
+
+from __future__ import annotations
+
+import math
+import sys
+import threading
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from scipy.sparse.linalg import LinearOperator
+
+import gemv
+from gemv import _adopt, _arrays, _backend
+from gemv._check import transposition
+from gemv._problem import DTYPES, NARROW, PREFIXES, dtype_name
+
+#: Linear operators compute in BLAS's own precisions.
+_KNOWN = tuple(DTYPES[letter] for letter in "sdcz")
+
+#: The default of beta, with which y is not read.
+_ZERO = 0
+
+
+class Matrix(LinearOperator):
+    """A matrix that is moved to the GPU once, so that only vectors move in a product.
+
+    It is a :class:`scipy.sparse.linalg.LinearOperator`: SciPy's iterative solvers take it in place
+    of a matrix. ``A @ x``, ``A.matvec(x)`` and ``A.rmatvec(x)`` take a vector in host memory and
+    give one back; a vector on the GPU gives one of its own library. ``A.H`` and ``A.T`` are views
+    of it. Many columns at a time (``A @ X``, ``A.matmat(X)``) are multiplied one after the other.
+
+    Parameters
+    ----------
+    a : array of shape (m, n)
+        In host memory, it is copied to the GPU, and whatever happens to it later has no effect. On
+        the GPU, it is used as it lies there.
+    dtype : dtype, optional
+        Of a copied matrix: float32, float64, complex64 or complex128. By default that of `a`, where
+        integers and booleans count as float64 and float16 as float32.
+    kernel : str, optional
+        Name of the kernel to use; by default one is selected.
+
+    Attributes
+    ----------
+    shape : (int, int)
+    dtype : numpy.dtype
+        The precision of all products. Vectors are converted to it; a complex vector times a real
+        matrix is two products.
+    array : array
+        The matrix as it is kept: a device array, or a NumPy array under the host backend.
+
+    Raises
+    ------
+    ValueError, TypeError
+        As :func:`gemv.gemv` does.
+    MemoryError
+        If the matrix does not fit; see :func:`gemv.gemv` for products that stream it instead.
+
+    Notes
+    -----
+    Each product has the bits of :func:`gemv.gemv` with the same operands. Threads may share a
+    matrix; products of vectors in host memory then wait for each other.
+
+    Examples
+    --------
+    >>> import gemv, numpy as np
+    >>> from scipy.sparse.linalg import cg
+    >>> with gemv.Matrix([[4.0, 1.0], [1.0, 3.0]]) as a:
+    ...     x, info = cg(a, np.array([6.0, 7.0]))
+    >>> bool(np.allclose(x, [1.0, 2.0])), info
+    (True, 0)
+    """
+
+    def __init__(self, a: Any, dtype: Any = None, *, kernel: str | None = None) -> None:
+        operand = _adopt.adopt("Matrix", "a", a, None)
+        wanted = _dtype(operand, dtype)
+        self._backend = _backend.backend()
+        self._kernel = kernel
+        self._lock = threading.Lock()
+        self._sides: dict[int, Any] = {}
+        self._views: dict[str, Any] = {}
+        self.array: Any
+        if not operand.on_host:
+            if self._backend == "host":
+                raise TypeError(
+                    f"Matrix: a is {_adopt.where(operand)}, but the backend is host, which takes"
+                    " host arrays only"
+                )
+            self.array = a
+        elif self._backend == "host":
+            self.array = np.array(_adopt.host_copy(operand, wanted))
+        else:
+            self.array = _backend.engine().matrix(operand, wanted)
+        self._device = operand.device
+        super().__init__(wanted, operand.shape)
+
+    # Products ------------------------------------------------------------------------------------
+
+    def gemv(self, alpha: Any, x: Any, beta: Any = _ZERO, y: Any = None, trans: Any = 0) -> Any:
+        """``alpha*op(A)*x + beta*y`` for vectors in host memory.
+
+        Parameters
+        ----------
+        alpha, beta : number
+        x : array of shape (cols,)
+        y : array of shape (rows,), optional
+        trans : {0, 1, 2, "N", "T", "C"}, optional
+
+        Returns
+        -------
+        numpy.ndarray of shape (rows,)
+            A new array; y is not changed.
+        """
+        trans = transposition("Matrix.gemv", trans)
+        rows, cols = self.shape if trans == 0 else self.shape[::-1]
+        x = self._vector("x", x, cols)
+        y = None if y is None else self._vector("y", y, rows)
+        return self._product(trans, alpha, x, beta, y)
+
+    def matvec(self, x: Any) -> Any:
+        """``A @ x`` for a vector in host memory or on the GPU.
+
+        Parameters
+        ----------
+        x : array of shape (n,)
+
+        Returns
+        -------
+        array of shape (m,)
+            A NumPy array, or one of the library of `x`.
+        """
+        return self._on_device(0, x) if _adopt.is_device_array(x) else super().matvec(x)
+
+    def rmatvec(self, x: Any) -> Any:
+        """``A.H @ x`` for a vector in host memory or on the GPU.
+
+        Parameters
+        ----------
+        x : array of shape (m,)
+
+        Returns
+        -------
+        array of shape (n,)
+            A NumPy array, or one of the library of `x`.
+        """
+        return self._on_device(2, x) if _adopt.is_device_array(x) else super().rmatvec(x)
+
+    def dot(self, x: Any) -> Any:
+        """``A @ x`` for a vector, for the columns of an array, or for another operator."""
+        if isinstance(x, LinearOperator) or not _adopt.is_device_array(x):
+            return super().dot(x)
+        return self._on_device(0, x)
+
+    __matmul__ = dot
+
+    def _matvec(self, x: np.ndarray) -> np.ndarray:
+        return self._vectors(0, x)
+
+    def _rmatvec(self, x: np.ndarray) -> np.ndarray:
+        return self._vectors(2, x)
+
+    def _matmat(self, x: np.ndarray) -> np.ndarray:
+        return np.swapaxes(self._vectors(0, np.swapaxes(x, -1, -2), True), -1, -2)
+
+    def _rmatmat(self, x: np.ndarray) -> np.ndarray:
+        return np.swapaxes(self._vectors(2, np.swapaxes(x, -1, -2), True), -1, -2)
+
+    def _vectors(self, trans: int, x: Any, several: bool = False) -> np.ndarray:
+        """The products of all vectors along the last axis of `x`, each on its own."""
+        rows, cols = self.shape if trans == 0 else self.shape[::-1]
+        x = np.asarray(x)
+        if x.dtype.kind not in "biufc":
+            raise TypeError(f"Matrix: x must hold numbers, got an array of dtype {x.dtype}")
+        single = not several and x.size == cols and x.ndim <= 2
+        shape = (rows,) if single else (*x.shape[:-1], rows)
+        parts = x.reshape(1 if single else math.prod(x.shape[:-1]), cols)
+        if x.dtype.kind == "c" and self.dtype.kind != "c":
+            result = np.empty((len(parts), rows), np.result_type(self.dtype, np.complex64))
+            for place, vector in enumerate(parts):
+                result[place].real = self._product(trans, 1, vector.real)
+                result[place].imag = self._product(trans, 1, vector.imag)
+        else:
+            result = np.empty((len(parts), rows), self.dtype)
+            for place, vector in enumerate(parts):
+                result[place] = self._product(trans, 1, vector)
+        return result.reshape(shape)
+
+    def _product(
+        self, trans: int, alpha: Any, x: Any, beta: Any = _ZERO, y: Any = None
+    ) -> np.ndarray:
+        """One product of vectors in host memory, on the way that moves nothing else."""
+        array = self._kept()
+        if trans == 2 and self.dtype.kind != "c":
+            trans = 1
+        rows, cols = self.shape if trans == 0 else self.shape[::-1]
+        if rows == 0 or cols == 0:  # as gemv.gemv does: y is as it was
+            return np.zeros(rows, self.dtype) if y is None else y.copy()
+        if self._backend == "host":
+            routine = getattr(gemv, PREFIXES[self.dtype] + "gemv")
+            return routine(alpha, array, np.asarray(x, self.dtype), beta, y, trans=trans)
+        engine = _backend.engine()
+        with self._lock, engine.on(self._device):
+            side = self._sides.get(trans)
+            if side is None:
+                vectors = engine.vectors(cols, rows, self.dtype)
+                plan = gemv.plan(array, vectors.x, vectors.y, trans=trans, kernel=self._kernel)
+                # In the order of the copies, wherever another library would have it.
+                foreign = _arrays.exporter_of(array) is not _arrays.exporter_of(vectors.x)
+                stream = engine.default_stream() if foreign else None
+                side = self._sides[trans] = (vectors, plan, stream)
+            vectors, plan, stream = side
+            vectors.put(x, 0 if y is None and beta is not _ZERO else y)
+            plan(alpha, beta, stream=stream)
+            return vectors.get()
+
+    def _on_device(self, trans: int, x: Any) -> Any:
+        """One product of a vector on the GPU, in the kind of that vector."""
+        array = self._kept()
+        library = _arrays.exporter_of(x)
+        if trans == 2 and self.dtype.kind != "c":
+            trans = 1
+        if library is None or getattr(x, "ndim", 1) != 1:
+            raise ValueError(f"Matrix: x must have one dimension, got shape {x.shape}")
+        rows, cols = self.shape if trans == 0 else self.shape[::-1]
+        if x.shape[0] != cols:
+            raise ValueError(f"Matrix: x must have {cols} elements, got {x.shape[0]}")
+        return gemv.gemv(1, self._as(library, array), x, trans=trans, kernel=self._kernel)
+
+    def _as(self, library: Any, array: Any) -> Any:
+        """The matrix as an array of a library, sharing its memory."""
+        view = self._views.get(library.name)
+        if view is None:
+            view = array
+            if _arrays.exporter_of(array) is not library:
+                if library.name == "cupy":
+                    view = sys.modules["cupy"].asarray(array)
+                elif library.name == "torch":
+                    view = sys.modules["torch"].as_tensor(array, device="cuda")
+            self._views[library.name] = view
+        return view
+
+    def _vector(self, name: str, vector: Any, length: int) -> np.ndarray:
+        operand = _adopt.adopt("Matrix.gemv", name, vector, self.dtype)
+        if not operand.on_host:
+            raise TypeError(
+                f"Matrix.gemv: {name} is {_adopt.where(operand)}; this product takes vectors in"
+                " host memory, and gemv.gemv those beside the matrix's array"
+            )
+        if operand.shape[0] != length:
+            raise ValueError(
+                f"Matrix.gemv: {name} must have {length} elements, got {operand.shape[0]}"
+            )
+        return _adopt.host_copy(operand, self.dtype)
+
+    # The matrix itself -----------------------------------------------------------------------
+
+    def cupy_operator(self) -> Any:
+        """The same matrix for ``cupyx.scipy.sparse.linalg``, whose solvers keep all on the GPU.
+
+        Returns
+        -------
+        cupyx.scipy.sparse.linalg.LinearOperator
+            For CuPy's vectors. It keeps the matrix in use.
+        """
+        from cupyx.scipy.sparse import linalg
+
+        self._kept()
+        return linalg.LinearOperator(
+            self.shape,
+            matvec=lambda x: self._on_device(0, x.reshape(-1)),
+            rmatvec=lambda x: self._on_device(2, x.reshape(-1)),
+            dtype=self.dtype,
+        )
+
+    def free(self) -> None:
+        """Give the memory back now; the matrix cannot be used afterwards.
+
+        An array that was on the GPU before is only let go of. Calling this twice does nothing.
+        """
+        with self._lock:
+            self.array = None
+            self._sides.clear()
+            self._views.clear()
+            if self._backend != "host":
+                engine = _backend.engine()
+                with engine.on(self._device):
+                    engine.release()
+
+    def __enter__(self) -> Matrix:
+        self._kept()
+        return self
+
+    def __exit__(self, *exception: Any) -> None:
+        self.free()
+
+    def _kept(self) -> Any:
+        if self.array is None:
+            raise ValueError("Matrix: the matrix was freed and cannot be used any more")
+        return self.array
+
+    def __repr__(self) -> str:
+        m, n = self.shape
+        state = " (freed)" if self.array is None else ""
+        return f"<{m}x{n} gemv.Matrix of {self.dtype} on the {self._backend} backend{state}>"
+
+
+def _dtype(operand: Any, asked: Any) -> np.dtype:
+    """The precision of a matrix, by the rules of :func:`gemv.gemv`."""
+    if asked is not None:
+        dtype = np.dtype(asked)
+        if dtype not in _KNOWN:
+            known = ", ".join(map(str, _KNOWN))
+            raise TypeError(f"Matrix: dtype must be one of {known}, got {dtype}")
+        if operand.dtype.kind == "c" and dtype.kind != "c":
+            raise TypeError(
+                f"Matrix: a of dtype {operand.dtype} would lose its imaginary part in {dtype}"
+            )
+    elif operand.dtype.kind in "biu":
+        dtype = DTYPES["d"]
+    elif operand.dtype in NARROW and operand.on_host:
+        dtype = DTYPES["s"]
+    else:
+        dtype = operand.dtype.newbyteorder("=")
+    if not operand.on_host:
+        dtype = operand.dtype if asked is None else dtype
+        if dtype != operand.dtype:
+            raise TypeError(
+                f"Matrix: a has dtype {operand.dtype}, and device arrays are never converted"
+            )
+    if dtype not in _KNOWN:
+        known = ", ".join(map(str, _KNOWN))
+        raise TypeError(
+            f"Matrix: a has dtype {dtype_name(operand.dtype)}; products are computed in {known}"
+        )
+    return dtype
+
+
+def get_blas_funcs(
+    names: str | Sequence[str], arrays: Sequence[Any] = (), dtype: Any = None, **options: Any
+) -> Any:
+    """:func:`scipy.linalg.blas.get_blas_funcs` with our gemv in it.
+
+    Parameters
+    ----------
+    names : str or sequence of str
+        Names of routines without the letter for their dtype.
+    arrays : sequence of array, optional
+        Whose dtypes decide the letter; device arrays count as well.
+    dtype : dtype, optional
+        The same, if there are no arrays.
+    **options
+        Passed on to SciPy.
+
+    Returns
+    -------
+    function, or list of functions
+        :func:`gemv.sgemv`, :func:`gemv.dgemv`, :func:`gemv.cgemv` or :func:`gemv.zgemv` for
+        ``"gemv"``, SciPy's function for all others.
+
+    Examples
+    --------
+    >>> import gemv, numpy as np
+    >>> product, norm = gemv.get_blas_funcs(("gemv", "nrm2"), (np.eye(2, dtype=np.float32),))
+    >>> product is gemv.sgemv, norm.typecode
+    (True, 's')
+    """
+    from scipy.linalg import blas
+
+    stand_ins = [_stand_in(array) for array in arrays]
+    wanted = (names,) if isinstance(names, str) else tuple(names)
+    functions = []
+    for name in wanted:
+        function = blas.get_blas_funcs(name, stand_ins, np.dtype(dtype), **options)
+        if name == "gemv":
+            ours = getattr(gemv, function.typecode + "gemv")
+            # What SciPy's own code reads from a function that it got this way.
+            for attribute in ("typecode", "prefix", "dtype", "int_dtype"):
+                setattr(ours, attribute, getattr(function, attribute))
+            ours.module_name = "gemv"
+            function = ours
+        functions.append(function)
+    return functions[0] if isinstance(names, str) else functions
+
+
+def _stand_in(array: Any) -> np.ndarray:
+    """An empty array of the same dtype and order: all that SciPy asks for."""
+    if isinstance(array, np.ndarray):
+        return array
+    operand_dtype = getattr(array, "dtype", None)
+    library = _arrays.exporter_of(array)
+    if library is not None:
+        operand_dtype = library.read(array).dtype
+    elif not isinstance(operand_dtype, np.dtype):
+        operand_dtype = np.asarray(_arrays.host_array(array)).dtype
+    return np.empty((0, 0), operand_dtype)

@@ -1,0 +1,419 @@
+"""A product whose matrix is in host memory, cut into panels that reach the device one by one.
+
+The result has the bits of the call on a device array of the same shape and order. Every panel runs
+the kernel, the compile-time constants and the split of the columns that were chosen for the whole
+matrix, on a part of the blocks of its launch: only pointers and the number of rows or columns
+differ, so every block adds the same numbers in the same order. There are two ways to cut.
+
+Panels of rows of op(A)
+    hold whole tiles of the grid's x. They do not depend on each other. Where memory runs along the
+    rows, such a panel is one stretch of it; else it is a strip of each column.
+
+Panels of columns
+    hold whole splits of the grid's y, where the kernel splits the sum. Their blocks leave partial
+    sums in scratch memory, which is moved along with them, and count themselves. The panel of
+    split 0 comes last: there the scratch memory begins at its own beginning, so the block that
+    counts last finds the sums of all splits and adds them up as ever.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from gemv import _trace
+from gemv._adopt import Operand
+from gemv._narrow import cast
+from gemv._problem import BFLOAT16, Device, Geometry, Launch, Problem, ceil_div, dtype_name
+from gemv._select import Choice
+
+#: Bytes of a panel, where neither tiles nor the device's memory want another size: long enough to
+#: hide what a launch costs the host, short enough that two of them are no burden.
+PANEL_BYTES = 64 * 2**20
+#: Rows of a strip are a multiple of this, so that vectors of any width stay whole and aligned.
+_STRIP = 16
+
+_watchers: ContextVar[tuple[Callable[[int, int], None], ...]] = ContextVar("watch", default=())
+
+
+@contextmanager
+def watch(report: Callable[[int, int], None]) -> Iterator[None]:
+    """Call ``report(bytes done, bytes in all)`` as calls inside the block work their way on."""
+    token = _watchers.set((*_watchers.get(), report))
+    try:
+        yield
+    finally:
+        _watchers.reset(token)
+
+
+@dataclass(frozen=True, slots=True)
+class Panel:
+    """Some rows or some columns of op(A).
+
+    Attributes
+    ----------
+    row, rows, col, cols : int
+        Where it begins and what it covers.
+    split, splits : int
+        The same, in splits of the columns.
+    pitch : int
+        Elements from one line of it on the device to the next.
+    """
+
+    row: int
+    rows: int
+    col: int
+    cols: int
+    split: int
+    splits: int
+    pitch: int
+
+
+@dataclass(frozen=True, slots=True)
+class Cut:
+    """Panels in the order in which they run.
+
+    Attributes
+    ----------
+    way : str
+        ``"whole"``, ``"rows"`` or ``"columns"``.
+    panels : tuple of Panel
+    panel_bytes : int
+        Of the largest on the device.
+    """
+
+    way: str
+    panels: tuple[Panel, ...]
+    panel_bytes: int
+
+    @property
+    def buffers(self) -> int:
+        """Panels that are on the device at a time: one is filled while one is read."""
+        return min(2, len(self.panels))
+
+    def describe(self, nbytes: int) -> str:
+        """How A comes to the device, in words."""
+        if self.way == "whole":
+            return f"A is copied from host memory in this call, {nbytes} bytes"
+        return (
+            f"A is streamed from host memory in this call, {nbytes} bytes in {len(self.panels)}"
+            f" panels of {self.way}"
+        )
+
+
+def cut(
+    problem: Problem, choice: Choice, room: int | None = None, target: int = PANEL_BYTES
+) -> Cut | int:
+    """How to cut a matrix in host memory, or how many bytes more than `room` it takes at least.
+
+    Parameters
+    ----------
+    problem, choice
+        Of the whole.
+    room : int, optional
+        Bytes of device memory for A, or for the two panels that are on the device.
+    target : int
+        Bytes that a panel should have.
+    """
+    size = problem.dtype.itemsize
+    whole_bytes = problem.rows * problem.cols * size
+    splits = choice.geometry.sizes.get("splits", 1)
+    line = problem.cols if problem.access == "dot" else problem.rows
+    whole = Panel(0, problem.rows, 0, problem.cols, 0, splits, line)
+    fits = room is None or whole_bytes <= room
+    if fits and whole_bytes <= target:
+        return Cut("whole", (whole,), whole_bytes)
+    ways = [_by_rows(problem, choice, whole, room, target)]
+    if _splits_apart(choice):
+        ways.append(_by_columns(problem, choice, whole, room, target))
+    # A stretch of memory before strips of it, and whole columns of A before cut ones.
+    in_stretches = "rows" if problem.access == "dot" else "columns"
+    ways.sort(key=lambda each: 2 if isinstance(each, int) else each.way != in_stretches)
+    best = ways[0]
+    if fits and (isinstance(best, int) or best.way != in_stretches):
+        return Cut("whole", (whole,), whole_bytes)
+    if isinstance(best, int):
+        return min(each for each in (*ways, whole_bytes - (room or 0)) if isinstance(each, int))
+    return best
+
+
+def tile_rows(choice: Choice, problem: Problem) -> int:
+    """Rows that one block in the grid's x covers: a panel begins where a block does."""
+    knobs = dict(choice.spec.knobs)
+
+    def blocks(rows: int) -> int:
+        # What the split of the columns needs of a device does not matter here, and a second launch
+        # has a thread for each row.
+        geometry = choice.kernel.geometry(problem._replace(rows=rows), _ANY, knobs)
+        return geometry.launches[0].grid[0]
+
+    low, high = 1, problem.rows
+    if blocks(high) == 1:
+        return 1 if blocks(_MANY) == 1 else high
+    while high - low > 1:  # the kernel only says how many blocks so many rows take
+        middle = (low + high) // 2
+        low, high = (middle, high) if blocks(middle) == 1 else (low, middle)
+    return low
+
+
+def _by_rows(
+    problem: Problem, choice: Choice, whole: Panel, room: int | None, target: int
+) -> Cut | int:
+    step = tile_rows(choice, problem)
+    along = problem.access == "dot"
+    if not along:
+        step = math.lcm(step, _STRIP)
+    unit = step * problem.cols * problem.dtype.itemsize
+    if room is not None and 2 * unit > room:
+        return 2 * unit - room
+    budget = target if room is None else min(target, room // 2)
+    count = step * max(1, budget // unit)
+    panels = []
+    for row in range(0, problem.rows, count):
+        rows = min(count, problem.rows - row)
+        pitch = problem.cols if along else ceil_div(rows, _STRIP) * _STRIP
+        panels.append(dataclasses.replace(whole, row=row, rows=rows, pitch=pitch))
+    return Cut("rows", tuple(panels), count // step * unit)
+
+
+def _by_columns(
+    problem: Problem, choice: Choice, whole: Panel, room: int | None, target: int
+) -> Cut | int:
+    step = choice.geometry.sizes["cols_per_split"]
+    along = problem.access == "axpy"
+    unit = step * problem.rows * problem.dtype.itemsize
+    if room is not None and 2 * unit > room:
+        return 2 * unit - room
+    budget = target if room is None else min(target, room // 2)
+    count = max(1, budget // unit)
+    panels = []
+    for split in range(0, whole.splits, count):
+        splits = min(count, whole.splits - split)
+        col = split * step
+        cols = min(splits * step, problem.cols - col)
+        pitch = problem.rows if along else ceil_div(cols, _STRIP) * _STRIP
+        panels.append(Panel(0, problem.rows, col, cols, split, splits, pitch))
+    return Cut("columns", (*panels[1:], panels[0]), count * unit)
+
+
+def _splits_apart(choice: Choice) -> bool:
+    """Whether the blocks of a split can run in a launch of their own."""
+    geometry = choice.geometry
+    return (
+        choice.kernel.splits_apart
+        and geometry.sizes.get("splits", 1) > 1
+        and len(geometry.launches) == 1
+        and geometry.launches[0].grid[1] == geometry.sizes["splits"]
+    )
+
+
+def part_of(problem: Problem, panel: Panel) -> Problem:
+    """The problem of one panel, as it lies on the device."""
+    along = problem.access == "dot"
+    return problem._replace(
+        rows=panel.rows,
+        cols=panel.cols,
+        row_stride=panel.pitch if along else 1,
+        col_stride=1 if along else panel.pitch,
+        x_offset=problem.x_offset + panel.col * problem.incx,
+        y_offset=problem.y_offset + panel.row * problem.incy,
+    )
+
+
+def choice_for(
+    choice: Choice, whole: Problem, panel: Panel, part: Problem, device: Any, way: str
+) -> Choice:
+    """The blocks of the whole launch that a panel is made of."""
+    geometry = choice.geometry
+    if way == "columns":
+        (launch,) = geometry.launches
+        grid = (launch.grid[0], panel.splits, launch.grid[2])
+        made = Geometry((Launch(grid, launch.block),), geometry.sizes)
+        return choice._replace(geometry=made)
+    own = choice.kernel.geometry(part, device, dict(choice.spec.knobs))
+    shared = {name: geometry.sizes[name] for name in _SPLIT if name in geometry.sizes}
+    launches = tuple(
+        Launch((mine.grid[0], *all_.grid[1:]), all_.block)
+        for mine, all_ in zip(own.launches, geometry.launches, strict=True)
+    )
+    made = Geometry(
+        launches,
+        sizes={**own.sizes, **shared},
+        scratch=geometry.scratch // whole.rows * panel.rows,
+        counters=geometry.counters,
+    )
+    return choice._replace(geometry=made)
+
+
+_ANY = Device("any", (0, 0), 1)
+#: Rows that no block covers, unless the kernel has just one.
+_MANY = 2**40
+
+#: What says how the sum of a row is split: the same for all panels.
+_SPLIT = ("splits", "cols_per_split")
+
+
+class Source:
+    """A matrix in host memory, as the lines of its contiguous copy.
+
+    Its memory may have any strides, alignment, byte order and dtype: copying brings that in order.
+    """
+
+    def __init__(self, operand: Operand, problem: Problem) -> None:
+        array = np.asarray(operand.owner)
+        if array.dtype == BFLOAT16 != problem.dtype:
+            array = cast(array, problem.dtype)  # which NumPy cannot do on the way
+        rows_first = array if problem.trans == 0 else array.T
+        self.along = problem.access == "dot"
+        self.lines = rows_first if self.along else rows_first.T
+        self.dtype = problem.dtype
+
+    def block(self, panel: Panel) -> np.ndarray:
+        """The lines of a panel, in host memory."""
+        rows = slice(panel.row, panel.row + panel.rows)
+        cols = slice(panel.col, panel.col + panel.cols)
+        return self.lines[rows, cols] if self.along else self.lines[cols, rows]
+
+
+def room_for(
+    engine: Any, problem: Problem, choice: Choice, y_elements: int, limit: int | None
+) -> int | None:
+    """Bytes of device memory that A may take, or None if nobody counts them."""
+    free = engine.free_memory() if limit is None else limit
+    if free is None:
+        return None
+    data, result, _, sums = problem.precision
+    others = (1 + (problem.cols - 1) * abs(problem.incx)) * data.itemsize
+    others += y_elements * result.itemsize + choice.geometry.scratch * sums.itemsize
+    return free - others - 4 * choice.geometry.counters
+
+
+def planned(
+    engine: Any, routine: str, problem: Problem, choice: Choice, y_elements: int, limit: int | None
+) -> Cut:
+    """How a call will bring A to the device.
+
+    Raises
+    ------
+    MemoryError
+        If the smallest panels do not fit, with the sizes.
+    """
+    nbytes = problem.rows * problem.cols * problem.dtype.itemsize
+    room = None
+    if limit is not None or nbytes > PANEL_BYTES:
+        room = room_for(engine, problem, choice, y_elements, limit)
+    target = PANEL_BYTES if room is None else max(1, min(PANEL_BYTES, room))
+    made = cut(problem, choice, room, target)
+    if isinstance(made, int):
+        raise MemoryError(_too_large(engine, routine, problem, limit, made))
+    return made
+
+
+def _too_large(engine: Any, routine: str, problem: Problem, limit: int | None, more: int) -> str:
+    nbytes = problem.rows * problem.cols * problem.dtype.itemsize
+    allowed = (
+        f"{engine.free_memory()} bytes of device memory are free"
+        if limit is None
+        else f"device_memory_limit is {limit} bytes"
+    )
+    return (
+        f"{routine}: A of {problem.m} x {problem.n} {dtype_name(problem.dtype)} takes {nbytes}"
+        f" bytes, and even in the smallest panels {more} bytes more than there are beside x and y:"
+        f" {allowed}"
+    )
+
+
+def compute(
+    engine: Any,
+    routine: str,
+    made: Cut,
+    choice: Choice,
+    problem: Problem,
+    a: Operand,
+    alpha: Any,
+    x: np.ndarray,
+    beta: Any,
+    y: np.ndarray | None,
+    owner: Any,
+) -> np.ndarray:
+    """The y of a product whose operands are all in host memory; None stands for a y of zeros.
+
+    Raises
+    ------
+    MemoryError
+        If the device's memory does not suffice, with the sizes.
+    """
+    source = Source(a, problem)
+    nbytes = problem.rows * problem.cols * problem.dtype.itemsize
+    try:
+        with engine.session():
+            dtype, y_dtype, _, sums = problem.precision
+            device_x = engine.send("x", x, dtype)
+            if y is None:
+                device_y = engine.blank("y", problem.rows, y_dtype)
+            else:
+                device_y = engine.send("y", y, y_dtype)
+            shared = None
+            if made.way == "columns":
+                shared = engine.shared(choice.geometry, sums)
+            _trace.record(
+                backend=engine.name,
+                kernel=choice.kernel.name,
+                knobs=choice.knobs,
+                geometry=choice.geometry,
+                coefficients=choice.coefficients,
+            )
+            if alpha == 0:  # the kernel does not read A
+                nothing = engine.blank("a", 1, dtype)
+                _run(engine, choice, problem, alpha, nothing, device_x, beta, device_y, owner)
+                return engine.receive(device_y)
+            done = 0
+            # Closed in any case: what is on its way must arrive before memory is given back.
+            with closing(engine.feed(source, made)) as panels:
+                for panel, device_a in panels:
+                    part, one = part_of(problem, panel), choice
+                    if made.way != "whole":
+                        one = choice_for(choice, problem, panel, part, engine.device(), made.way)
+                    if shared is not None:
+                        sizes = {**one.geometry.sizes, **shared(panel.split * problem.rows)}
+                        geometry = one.geometry._replace(sizes=sizes)
+                        one = one._replace(geometry=geometry)
+                    _run(engine, one, part, alpha, device_a, device_x, beta, device_y, owner)
+                    done += panel.rows * panel.cols * dtype.itemsize
+                    for report in _watchers.get():
+                        report(done, nbytes)
+            return engine.receive(device_y)
+    except Exception as error:
+        if not engine.exhausted(error):
+            raise
+        free = engine.free_memory()
+        raise MemoryError(
+            f"{routine}: out of device memory with A of {problem.m} x {problem.n}"
+            f" {dtype_name(problem.dtype)}, {nbytes} bytes, of which {made.buffers} x"
+            f" {made.panel_bytes} are on the device at a time; {free} bytes are free now."
+            " Free what is not needed, or let A be streamed in"
+            " smaller panels by device_memory_limit="
+        ) from error
+
+
+def _run(
+    engine: Any,
+    choice: Choice,
+    problem: Problem,
+    alpha: Any,
+    a: Operand,
+    x: Operand,
+    beta: Any,
+    y: Operand,
+    owner: Any,
+) -> None:
+    """Launch without leaving a trace: that is one for the whole call."""
+    with _trace.silent():
+        engine.run(choice, problem, alpha, a, x, beta, y, owner=owner)

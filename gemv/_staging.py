@@ -1,0 +1,386 @@
+"""From host memory to the GPU at the rate of the link: pinned stages filled by several threads.
+
+The GPU's copy engine reads only memory that the system cannot move. Out of pinned or registered
+memory it copies by itself. Anything else the driver first copies into a pinned buffer of its own,
+with one thread; here several threads do that, each a piece at a time into its own part of a ring,
+converting and gathering on the way, and a copy of the piece is enqueued behind each. The kernel of
+one panel runs while the next one is on its way.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import queue
+import threading
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import Any
+
+import numpy as np
+from cuda.bindings import driver
+from numba import cuda
+
+from gemv import _streams
+from gemv._adopt import Operand
+from gemv._problem import BFLOAT16
+from gemv._streams import check
+
+#: Bytes of one stage, large beside the microseconds of Python that a piece costs, and how many of
+#: them a thread has: one is filled while the other is on its way.
+PIECE_BYTES = 8 * 2**20
+PIECES_PER_THREAD = 2
+_LEAST_BYTES = 2**19
+#: Lines at least so long are copied from pinned memory as they lie, whatever lies between them.
+_STRIP_BYTES = 4096
+#: The distance between lines that one copy of several can have.
+_MAX_PITCH = 2**31 - 1
+#: Threads that fill stages. More only wait for the interpreter's lock and for memory.
+THREADS = max(1, min(8, (os.cpu_count() or 4) - 2))
+#: Up to here a matrix or a vector goes through a stage of its own, without threads.
+SMALL_BYTES = 2**20
+#: Up to here device memory of vectors stays for the next call.
+_KEPT_BYTES = 64 * 2**20
+
+_MEMORY_TYPE = 2
+_HOST_MEMORY = 1
+
+
+def is_pinned(array: np.ndarray) -> bool:
+    """Whether the copy engine can read the array's memory: it is pinned or registered."""
+    if not array.size:
+        return False
+    low, high = np.lib.array_utils.byte_bounds(array)
+    return all(_memory_type(address) == _HOST_MEMORY for address in (low, high - 1))
+
+
+def _memory_type(address: int) -> int:
+    kind = ctypes.c_uint(0)
+    status = _streams._pointer_attribute(ctypes.byref(kind), _MEMORY_TYPE, ctypes.c_uint64(address))
+    return kind.value if status == 0 else 0
+
+
+def _pieces(
+    block: np.ndarray, size: int, pointer: int, pitch: int
+) -> Iterator[tuple[np.ndarray, int, int]]:
+    """Parts of some lines that fit a stage, where each goes, and its pitch."""
+    lines, length = block.shape
+    per_line = pitch * size
+    # A piece for each thread, if that leaves enough in it.
+    nbytes = min(PIECE_BYTES, max(_LEAST_BYTES, -(-lines * per_line // THREADS)))
+    if per_line <= nbytes:
+        step = nbytes // per_line
+        for first in range(0, lines, step):
+            yield block[first : first + step], pointer + first * per_line, pitch
+        return
+    width = nbytes // size
+    for line in range(lines):
+        for first in range(0, length, width):
+            piece = block[line : line + 1, first : first + width]
+            yield piece, pointer + line * per_line + first * size, piece.shape[1]
+
+
+#: The driver called with the interpreter's lock kept: these return at once, and whoever gives the
+#: lock away has to wait for all other threads to get it back.
+_quick = ctypes.PyDLL(_streams._library._name)
+_copy_async = _quick.cuMemcpyHtoDAsync_v2
+_copy_async.argtypes = (ctypes.c_uint64, ctypes.c_void_p, ctypes.c_size_t, ctypes.c_void_p)
+_record = _quick.cuEventRecord
+_record.argtypes = (ctypes.c_void_p, ctypes.c_void_p)
+_query = _quick.cuEventQuery
+_query.argtypes = (ctypes.c_void_p,)
+
+
+def _event() -> Any:
+    flags = driver.CUevent_flags
+    return check(
+        driver.cuEventCreate(
+            flags.CU_EVENT_DISABLE_TIMING.value | flags.CU_EVENT_BLOCKING_SYNC.value
+        )
+    )
+
+
+class _Stage:
+    """A pinned buffer, and the event behind the last copy out of it."""
+
+    def __init__(self) -> None:
+        self.memory = cuda.pinned_array(PIECE_BYTES, np.uint8)
+        self.address = self.memory.ctypes.data
+        self.event = _event()
+        self.event_at = int(self.event)
+
+
+class Link:
+    """The way into one GPU's memory. One transfer has it at a time: there is one wire."""
+
+    def __init__(self) -> None:
+        self.lock = threading.RLock()
+        self.stream = check(
+            driver.cuStreamCreate(driver.CUstream_flags.CU_STREAM_NON_BLOCKING.value)
+        )
+        self._context = check(driver.cuCtxGetCurrent())
+        self._free: queue.SimpleQueue[_Stage] = queue.SimpleQueue()
+        self._pool: ThreadPoolExecutor | None = None
+        self._panels: list[Any] = []
+        self._vectors: dict[str, Any] = {}
+        self._small: dict[str, np.ndarray] = {}
+        self._copied = [_event(), _event()]
+        self._read = [_event(), _event()]
+
+    def _start(self) -> ThreadPoolExecutor:
+        if self._pool is None:
+            for _ in range(THREADS * PIECES_PER_THREAD):
+                self._free.put(_Stage())
+            self._pool = ThreadPoolExecutor(THREADS, "gemv-stage", self._enter)
+        return self._pool
+
+    def _enter(self) -> None:
+        check(driver.cuCtxSetCurrent(self._context))
+
+    def copy(self, block: np.ndarray, dtype: np.dtype, pointer: int, pitch: int) -> list[Future]:
+        """Enqueue a copy of lines to the device, `pitch` elements apart there; what to wait for.
+
+        The copies are enqueued, all of them on the link's stream, when the futures are done.
+        """
+        lines, length = block.shape
+        if lines == 0 or length == 0:
+            return []
+        if dtype == BFLOAT16:  # its bits, which NumPy copies faster
+            block, dtype = block.view(np.uint16), np.dtype(np.uint16)
+        size = dtype.itemsize
+        as_it_is = (
+            block.dtype == dtype
+            and block.dtype.isnative
+            and (length == 1 or block.strides[1] == size)
+            # The copy engine takes as long for a few bytes as for some thousand.
+            and (lines == 1 or length * size >= _STRIP_BYTES or block.strides[0] == length * size)
+        )
+        if as_it_is and is_pinned(block):
+            self._enqueue_lines(block, size, pointer, pitch)
+            return []
+        pool = self._start()
+        pieces = list(_pieces(block, size, pointer, pitch))
+        shared = iter(pieces)  # each thread takes the next one that nobody has
+        count = min(THREADS, len(pieces))
+        return [pool.submit(self._work, shared, dtype) for _ in range(count)]
+
+    def _enqueue_lines(self, block: np.ndarray, size: int, pointer: int, pitch: int) -> None:
+        lines, length = block.shape
+        source, step = block.ctypes.data, block.strides[0]
+        if lines == 1 or (step == pitch * size and pitch == length):
+            nbytes = lines * length * size
+            check(driver.cuMemcpyHtoDAsync(pointer, source, nbytes, self.stream))
+            return
+        if not length * size <= step <= _MAX_PITCH or pitch * size > _MAX_PITCH:
+            # Repeated or backward lines as well, which the copy engine does not know.
+            for line in range(lines):
+                target, start = pointer + line * pitch * size, source + line * step
+                check(driver.cuMemcpyHtoDAsync(target, start, length * size, self.stream))
+            return
+        strip = driver.CUDA_MEMCPY2D()
+        strip.srcMemoryType = driver.CUmemorytype.CU_MEMORYTYPE_HOST
+        strip.srcHost, strip.srcPitch = source, step
+        strip.dstMemoryType = driver.CUmemorytype.CU_MEMORYTYPE_DEVICE
+        strip.dstDevice, strip.dstPitch = pointer, pitch * size
+        strip.WidthInBytes, strip.Height = length * size, lines
+        check(driver.cuMemcpy2DAsync(strip, self.stream))
+
+    def _work(self, pieces: Iterator[tuple[np.ndarray, int, int]], dtype: np.dtype) -> None:
+        """Fill a stage with each piece and enqueue its copy; run by a thread of the pool."""
+        size, stream = dtype.itemsize, int(self.stream)
+        for block, pointer, pitch in pieces:
+            stage = self._free.get()
+            try:
+                if _query(stage.event_at):
+                    check(driver.cuEventSynchronize(stage.event))
+                lines, length = block.shape
+                nbytes = lines * pitch * size
+                staged = stage.memory[:nbytes].view(dtype).reshape(lines, pitch)
+                # Releases the interpreter's lock.
+                np.copyto(staged[:, :length], block, casting="unsafe")
+                status = _copy_async(pointer, stage.address, nbytes, stream) or _record(
+                    stage.event_at, stream
+                )
+                if status:
+                    raise _streams.failed(status)
+            finally:
+                self._free.put(stage)
+
+    def fill(self, block: np.ndarray, dtype: np.dtype, pointer: int) -> None:
+        """Copy lines to the device, one behind the other, and wait for the end."""
+        with self.lock:
+            futures = self.copy(block, dtype, pointer, block.shape[1])
+            try:
+                for future in futures:
+                    future.result()
+            finally:
+                self._settle(futures)
+
+    def feed(
+        self, source: Any, made: Any, panels: list[Any], reader: int
+    ) -> Iterator[tuple[Any, int]]:
+        """Each panel with its place in `panels`, filled; it is read by work on stream `reader`.
+
+        Whoever takes a panel enqueues its work on it before taking the next one.
+        """
+        pointers = [int(each.__cuda_array_interface__["data"][0]) for each in panels]
+        pending: dict[int, list[Future]] = {}
+
+        def send(number: int) -> None:
+            panel = made.panels[number]
+            target = pointers[number % len(pointers)]
+            pending[number] = self.copy(source.block(panel), source.dtype, target, panel.pitch)
+
+        with self.lock:
+            try:
+                for number in range(min(len(pointers), len(made.panels))):
+                    send(number)
+                for number, panel in enumerate(made.panels):
+                    for future in pending.pop(number):
+                        future.result()
+                    place = number % len(pointers)
+                    check(driver.cuEventRecord(self._copied[place], self.stream))
+                    check(driver.cuStreamWaitEvent(reader, self._copied[place], 0))
+                    yield panel, place
+                    following = number + len(pointers)
+                    if following < len(made.panels):
+                        check(driver.cuEventRecord(self._read[place], reader))
+                        check(driver.cuStreamWaitEvent(self.stream, self._read[place], 0))
+                        send(following)
+            finally:
+                self._settle([future for each in pending.values() for future in each])
+                # Nobody may write to the panels before they have been read.
+                check(driver.cuStreamSynchronize(reader))
+
+    def _settle(self, futures: list[Future]) -> None:
+        for future in futures:
+            future.cancel()
+        for future in futures:
+            if not future.cancelled():
+                future.exception()
+        check(driver.cuStreamSynchronize(self.stream))
+
+    def panels(self, count: int, nbytes: int, kept: int) -> list[Any]:
+        """Device memory for so many panels; up to `kept` bytes each it stays for the next call."""
+        if nbytes > kept:
+            return [cuda.device_array(nbytes, np.uint8) for _ in range(count)]
+        while len(self._panels) < count:
+            self._panels.append(cuda.device_array(kept, np.uint8))
+        return self._panels[:count]
+
+    def send(self, name: str, host: np.ndarray, dtype: np.dtype, reader: int) -> Operand:
+        """A contiguous vector or small matrix on the device, for work on the stream `reader`."""
+        operand = self.reserve(name, host.size, dtype)
+        nbytes = operand.shape[0] * dtype.itemsize
+        if nbytes <= SMALL_BYTES:
+            stage = self._stage(name)[:nbytes].view(dtype)
+            np.copyto(stage, host.ravel(order="K"), casting="unsafe")
+            check(driver.cuMemcpyHtoDAsync(operand.pointer, stage.ctypes.data, nbytes, reader))
+            return operand
+        futures = self.copy(host.reshape(1, -1), dtype, operand.pointer, host.size)
+        try:
+            for future in futures:
+                future.result()
+        finally:
+            self._settle(futures)
+        return operand
+
+    def reserve(self, name: str, length: int, dtype: np.dtype) -> Operand:
+        """Device memory for a vector; until the next one of that name, unless it is a large one."""
+        nbytes = max(1, length * dtype.itemsize)
+        array = self._vectors.get(name)
+        if array is None or array.size < nbytes:
+            array = cuda.device_array(max(nbytes, SMALL_BYTES), np.uint8)
+            if nbytes <= _KEPT_BYTES:
+                self._vectors[name] = array
+        return _operand(array, length, dtype)
+
+    def receive(self, operand: Operand, stream: int) -> np.ndarray:
+        """The values of a vector, once the work on a stream is done."""
+        nbytes = operand.shape[0] * operand.dtype.itemsize
+        if nbytes > SMALL_BYTES:
+            result = np.empty(operand.shape[0], operand.dtype)
+            check(driver.cuMemcpyDtoHAsync(result.ctypes.data, operand.pointer, nbytes, stream))
+            check(driver.cuStreamSynchronize(stream))
+            return result
+        stage = self._stage("out")[:nbytes].view(operand.dtype)
+        check(driver.cuMemcpyDtoHAsync(stage.ctypes.data, operand.pointer, nbytes, stream))
+        check(driver.cuStreamSynchronize(stream))
+        return stage.copy()
+
+    def _stage(self, name: str) -> np.ndarray:
+        """A pinned buffer that is free again when the call is over."""
+        stage = self._small.get(name)
+        if stage is None:
+            stage = self._small[name] = cuda.pinned_array(SMALL_BYTES, np.uint8)
+        return stage
+
+    def release(self) -> None:
+        """Give back what was kept for the next call."""
+        with self.lock:
+            self._panels.clear()
+            self._vectors.clear()
+
+
+def _operand(array: Any, length: int, dtype: np.dtype) -> Operand:
+    pointer = int(array.__cuda_array_interface__["data"][0])
+    return Operand("numba", dtype, (length,), (1,), pointer, False, array, origin=array)
+
+
+class Vectors:
+    """x and y on the GPU, and pinned memory beside them, for a matrix that stays there."""
+
+    def __init__(self, cols: int, rows: int, dtype: np.dtype, stream: int) -> None:
+        self.x, self.y = cuda.device_array(cols, dtype), cuda.device_array(rows, dtype)
+        self._stream = stream
+        self._sent, self._received = cuda.pinned_array(cols, dtype), cuda.pinned_array(rows, dtype)
+        self._x = int(self.x.__cuda_array_interface__["data"][0])
+        self._y = int(self.y.__cuda_array_interface__["data"][0])
+
+    def put(self, x: np.ndarray, y: Any) -> None:
+        """Enqueue the values of the next product; None for a y that is not read."""
+        sent, received, stream = self._sent, self._received, self._stream
+        sent[...] = x
+        check(driver.cuMemcpyHtoDAsync(self._x, sent.ctypes.data, sent.nbytes, stream))
+        if y is not None:
+            received[...] = y
+            check(driver.cuMemcpyHtoDAsync(self._y, received.ctypes.data, received.nbytes, stream))
+
+    def get(self) -> np.ndarray:
+        """The y that came out."""
+        received, stream = self._received, self._stream
+        check(driver.cuMemcpyDtoHAsync(received.ctypes.data, self._y, received.nbytes, stream))
+        check(driver.cuStreamSynchronize(stream))
+        return received.copy()
+
+
+def room_left() -> int:
+    """Bytes of the current GPU's memory that are free, or will be when Numba is asked for them."""
+    context = cuda.current_context()
+    context.deallocations.clear()
+    return int(context.get_memory_info().free)
+
+
+def is_exhausted(error: BaseException) -> bool:
+    """Whether an error of Numba or of the driver says that the GPU's memory is all taken."""
+    out = driver.CUresult.CUDA_ERROR_OUT_OF_MEMORY
+    return getattr(error, "code", None) == out or out.name in str(error)
+
+
+def shared(
+    clear: Callable[[int, int, int], None], geometry: Any, dtype: np.dtype, stream: int
+) -> Callable[[int], dict[str, int]]:
+    """Scratch memory and counters that several launches of one product share.
+
+    The answer gives their addresses, the scratch memory shifted by so many elements.
+    """
+    scratch = cuda.device_array(max(1, geometry.scratch), dtype)
+    counters = cuda.device_array(max(1, geometry.counters), np.uint32)
+    first = int(scratch.__cuda_array_interface__["data"][0])
+    counted = int(counters.__cuda_array_interface__["data"][0])
+    clear(counted, counters.nbytes, stream)
+    # The defaults keep both arrays alive as long as their addresses are known.
+    return lambda shift, kept=(scratch, counters): {  # type: ignore[misc]
+        "scratch": first + shift * dtype.itemsize,
+        "counters": counted,
+    }
