@@ -21,6 +21,13 @@ from gemv.kernels._base import SLOTS
 DEVICE = Device("simulator", (0, 0), multiprocessors=1)
 
 
+def _poisoned(n: int, number: np.dtype) -> np.ndarray:
+    """Scratch memory in which reading before writing shows."""
+    if number.fields is None:
+        return np.full(n, np.nan, number)
+    return np.full(n, None, object)  # sums of two numbers each are objects here
+
+
 class Vectors:
     """x and y on the device, for products of vectors that are in host memory."""
 
@@ -73,7 +80,7 @@ class SimulatorEngine:
 
     def shared(self, geometry: Geometry, dtype: np.dtype) -> Callable[[int], dict[str, Any]]:
         """Scratch memory and counters that several launches share; see the other engine."""
-        scratch = np.full(geometry.scratch, np.nan, dtype)
+        scratch = _poisoned(geometry.scratch, dtype)
         counters = np.zeros(geometry.counters, np.uint32)
         return lambda shift: {
             "scratch": _simulator.pointer_to(scratch, shift, name="scratch"),
@@ -147,11 +154,7 @@ class SimulatorEngine:
         """Launch the functions of ``choice.kernel`` one after the other."""
         geometry, number = choice.geometry, problem.precision.sums
         pointer_to = _simulator.pointer_to
-        # poisoned: reading before writing shows
-        if number.fields is None:
-            scratch = np.full(geometry.scratch, np.nan, number)
-        else:
-            scratch = np.full(geometry.scratch, None, object)
+        scratch = _poisoned(geometry.scratch, number)
         counters = np.zeros(geometry.counters, np.uint32)
         values: dict[str, Any] = {
             "rows": problem.rows,
