@@ -1,0 +1,270 @@
+"""Copies to the GPU, on a stand-in for the driver whose device memory is host memory."""
+
+from __future__ import annotations
+
+import ctypes
+import importlib
+import sys
+import threading
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+
+import gemv
+from gemv import _backend, _panels
+from gemv._problem import BFLOAT16
+
+if gemv.backend() == "cuda":
+    pytest.skip("with a GPU the real driver is tested", allow_module_level=True)
+
+POISON = 0xA5
+
+
+class Driver:
+    """Just enough of the driver: copies happen at once, in the order of the calls."""
+
+    def __init__(self):
+        self.pinned: list[tuple[int, int]] = []
+        self.copies: list[int] = []
+        self.waits = 0
+        self.fail = False
+        self.lock = threading.Lock()
+        for name in (
+            "cuEventRecord",
+            "cuStreamWaitEvent",
+            "cuStreamSynchronize",
+            "cuCtxSetCurrent",
+        ):
+            setattr(self, name, lambda *_: (0,))
+        for name in ("cuEventCreate", "cuStreamCreate", "cuCtxGetCurrent"):
+            setattr(self, name, lambda *_: (0, 7))
+        flag = SimpleNamespace(value=0)
+        self.CUevent_flags = SimpleNamespace(
+            CU_EVENT_DISABLE_TIMING=flag, CU_EVENT_BLOCKING_SYNC=flag
+        )
+        self.CUstream_flags = SimpleNamespace(CU_STREAM_NON_BLOCKING=flag)
+        self.CUmemorytype = SimpleNamespace(CU_MEMORYTYPE_HOST=1, CU_MEMORYTYPE_DEVICE=2)
+        self.CUDA_MEMCPY2D = SimpleNamespace
+
+    def cuEventSynchronize(self, event):
+        self.waits += 1
+        return (0,)
+
+    def cuMemcpyHtoDAsync(self, target, source, nbytes, stream):
+        return (self.quick(target, source, nbytes, stream),)
+
+    def cuMemcpyDtoHAsync(self, target, source, nbytes, stream):
+        ctypes.memmove(target, source, nbytes)
+        return (0,)
+
+    def cuMemcpy2DAsync(self, strip, stream):
+        for line in range(strip.Height):
+            source, target = (
+                strip.srcHost + line * strip.srcPitch,
+                strip.dstDevice + line * strip.dstPitch,
+            )
+            ctypes.memmove(target, source, strip.WidthInBytes)
+        self.copies.append(strip.WidthInBytes * strip.Height)
+        return (0,)
+
+    def quick(self, target, source, nbytes, stream):
+        if self.fail:
+            return 2
+        ctypes.memmove(target, source, nbytes)
+        with self.lock:
+            self.copies.append(nbytes)
+        return 0
+
+    def attribute(self, kind, which, address):
+        known = any(low <= address.value < high for low, high in self.pinned)
+        kind._obj.value = 1 if known else 0
+        return 0 if known else 1
+
+
+class Array:
+    """Device memory of the stand-in, poisoned."""
+
+    def __init__(self, n, dtype):
+        self.memory = np.empty(n, dtype)
+        self.memory.view(np.uint8)[:] = POISON
+        self.size, self.nbytes = self.memory.size, self.memory.nbytes
+        address = self.memory.ctypes.data
+        self.__cuda_array_interface__ = {"data": (address, False)}
+
+
+@pytest.fixture
+def staging(monkeypatch):
+    driver = Driver()
+
+    def check(answer):
+        if answer[0]:
+            raise failed(answer[0])
+        return answer[1] if len(answer) > 1 else None
+
+    def failed(status):
+        return RuntimeError(f"status {status}")
+
+    streams = SimpleNamespace(
+        _library=SimpleNamespace(_name=None), _pointer_attribute=driver.attribute,
+        check=check, failed=failed,
+    )  # fmt: skip
+    monkeypatch.setitem(sys.modules, "gemv._streams", streams)
+    monkeypatch.setattr(gemv, "_streams", streams, raising=False)
+    # restored afterwards, so that nobody else meets the stand-in
+    monkeypatch.setitem(sys.modules, "gemv._staging", None)
+    del sys.modules["gemv._staging"]
+    monkeypatch.setattr(gemv, "_staging", None, raising=False)
+    library = SimpleNamespace(
+        cuMemcpyHtoDAsync_v2=driver.quick, cuEventRecord=lambda *_: 0, cuEventQuery=lambda *_: 600
+    )
+    library.cuMemcpyHtoDAsync_v2 = lambda *arguments: driver.quick(*arguments)
+    library.cuEventQuery = lambda event: 600
+    monkeypatch.setattr(ctypes, "PyDLL", lambda name: library)
+    module = importlib.import_module("gemv._staging")
+    monkeypatch.setattr(module, "driver", driver)
+    pinned = lambda n, dtype: np.zeros(n, dtype)  # noqa: E731
+    fake = SimpleNamespace(device_array=Array, pinned_array=pinned)
+    monkeypatch.setattr(module, "cuda", fake)
+    monkeypatch.setattr(module, "PIECE_BYTES", 4096)
+    monkeypatch.setattr(module, "_LEAST_BYTES", 512)
+    monkeypatch.setattr(module, "SMALL_BYTES", 256)
+    monkeypatch.setattr(module, "_STRIP_BYTES", 64)
+    return SimpleNamespace(module=module, driver=driver, link=module.Link())
+
+
+def wait(futures):
+    for future in futures:
+        future.result()
+
+
+def pin(driver, array):
+    low, high = np.lib.array_utils.byte_bounds(array)
+    driver.pinned.append((low, high))
+    return array
+
+
+MATRICES = {
+    "contiguous": lambda a: a,
+    "padded": lambda a: np.pad(a, ((0, 0), (0, 5)))[:, : a.shape[1]],
+    "backwards": lambda a: a[::-1],
+    "every second": lambda a: np.repeat(np.repeat(a, 2, 0), 2, 1)[::2, ::2],
+    "swapped": lambda a: a.astype(">f8"),
+    "integers": lambda a: np.round(a * 100).astype(np.int32),
+    "repeated": lambda a: np.broadcast_to(a[:1], a.shape),
+    "unaligned": lambda a: (
+        np.frombuffer(b"\0" + a.tobytes(), np.uint8)[1:].view(a.dtype).reshape(a.shape)
+    ),
+}
+
+
+@pytest.mark.parametrize("pinned", [False, True])
+@pytest.mark.parametrize("pitch", [0, 3])
+@pytest.mark.parametrize("shape", [(60, 40), (3, 5000), (1, 9000), (700, 3), (1, 1)])
+@pytest.mark.parametrize("kind", MATRICES)
+def test_lines_arrive_whole(staging, kind, shape, pitch, pinned):
+    rng = np.random.default_rng(0)
+    block = MATRICES[kind](rng.standard_normal(shape))
+    if pinned:
+        pin(staging.driver, block)
+    lines, length = block.shape
+    pitch += length
+    target = Array(lines * pitch, np.float64)
+    address = target.memory.ctypes.data
+    wait(staging.link.copy(block, np.dtype(np.float64), address, pitch))
+    got = target.memory.reshape(lines, pitch)[:, :length]
+    assert np.array_equal(got, np.asarray(block, np.float64))
+    assert max(staging.driver.copies) <= 4096 or pinned
+
+
+def test_pinned_memory_is_read_by_the_copy_engine(staging):
+    block = pin(staging.driver, np.arange(40_000.0).reshape(40, 1000))
+    target = Array(block.size, np.float64)
+    assert staging.module.is_pinned(block)
+    assert staging.link.copy(block, block.dtype, target.memory.ctypes.data, 1000) == []
+    assert staging.driver.copies == [block.nbytes], "in one copy, through no stage"
+    assert staging.link.copy(block[:, :500], block.dtype, target.memory.ctypes.data, 512) == []
+    # Short strips are gathered by the CPU: a copy engine takes as long for few bytes as for many.
+    assert staging.link.copy(block[:, :4], block.dtype, target.memory.ctypes.data, 4) != []
+    assert not staging.module.is_pinned(np.zeros(5))
+    assert not staging.module.is_pinned(np.zeros(0))
+
+
+def test_stages_are_waited_for(staging):
+    block = np.arange(40_000.0).reshape(40, 1000)
+    target = Array(block.size, np.float64)
+    wait(staging.link.copy(block, block.dtype, target.memory.ctypes.data, 1000))
+    assert staging.driver.waits == len(staging.driver.copies) > 10
+
+
+def test_bfloat16_travels_as_it_is(staging):
+    block = np.arange(3000, dtype=np.uint16).view(BFLOAT16).reshape(30, 100)
+    target = Array(block.size, np.uint16)
+    wait(staging.link.copy(block, BFLOAT16, target.memory.ctypes.data, 100))
+    assert target.memory.tobytes() == block.tobytes()
+
+
+@pytest.mark.parametrize("n", [1, 20, 5000])
+def test_vectors_go_and_come_back(staging, n):
+    link, dtype = staging.link, np.dtype(np.float32)
+    x = np.arange(n, dtype=dtype)
+    operand = link.send("x", x, dtype, 0)
+    assert link.receive(operand, 0).tobytes() == x.tobytes()
+    again = link.send("x", x * 2, dtype, 0)
+    assert again.pointer == operand.pointer, "the memory is kept"
+    assert link.receive(again, 0).tolist() == (x * 2).tolist()
+    y = link.reserve("y", n, dtype)
+    assert y.pointer != again.pointer
+
+
+@pytest.mark.parametrize("count", [1, 2, 3, 7])
+def test_panels_are_fed_in_order(staging, count):
+    rng = np.random.default_rng(1)
+    a = rng.standard_normal((count * 10, 50))
+    panels = tuple(_panels.Panel(10 * k, 10, 0, 50, 0, 1, 50) for k in range(count))
+    made = _panels.Cut("rows", panels, 10 * 50 * 8)
+    source = SimpleNamespace(
+        dtype=a.dtype, block=lambda panel: a[panel.row : panel.row + panel.rows]
+    )
+    arrays = staging.link.panels(made.buffers, made.panel_bytes, 64)
+    seen = []
+    for panel, place in staging.link.feed(source, made, arrays, 0):
+        values = arrays[place].memory.view(np.float64)[: 10 * 50].reshape(10, 50)
+        assert np.array_equal(values, source.block(panel))
+        seen.append(panel)
+    assert tuple(seen) == panels
+
+
+def test_a_copy_that_fails_is_told_and_leaves_all_stages(staging):
+    block = np.arange(40_000.0).reshape(40, 1000)
+    target = Array(block.size, np.float64)
+    staging.driver.fail = True
+    with pytest.raises(RuntimeError, match="status 2"):
+        staging.link.fill(block, block.dtype, target.memory.ctypes.data)
+    staging.driver.fail = False
+    staging.link.fill(block, block.dtype, target.memory.ctypes.data)
+    assert target.memory.tobytes() == block.tobytes()
+
+
+def test_the_memory_of_panels_is_kept_if_small(staging):
+    first = staging.link.panels(2, 100, 128)
+    assert staging.link.panels(2, 128, 128) == first
+    large = staging.link.panels(2, 129, 128)
+    assert large[0] not in first and staging.link.panels(1, 1, 128) == first[:1]
+    staging.link.release()
+    assert staging.link.panels(1, 1, 128) != first[:1]
+
+
+def test_a_matrix_that_stays(staging):
+    vectors = staging.module.Vectors(5, 3, np.dtype(np.float64), 0)
+    vectors.put(np.arange(5), 7)
+    assert vectors.x.memory.tolist() == [0.0, 1.0, 2.0, 3.0, 4.0]
+    assert vectors.get().tolist() == [7.0] * 3
+    vectors.y.memory[:] = [1, 2, 3]
+    vectors.put(np.ones(5), None)
+    assert vectors.get().tolist() == [1.0, 2.0, 3.0], "y is not sent where it is not read"
+
+
+def test_the_simulator_is_what_other_tests_run_on():
+    assert _backend.backend() in ("simulator", "host")
+    assert "gemv._staging" not in sys.modules
