@@ -256,6 +256,7 @@ class CudaEngine:
         self._arenas: dict[int, _Arena] = {}
         self._pools: dict[int, Any] = {}
         self._reached: set[tuple[int, int]] = set()
+        self._links: dict[int, Any] = {}
         self._lock = threading.Lock()
         self.held = _streams.Held()
         #: Compiled code that launches.
