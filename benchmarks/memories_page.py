@@ -118,8 +118,8 @@ kind of memory there is. Measured on one {found.device} with {found.cpus} CPU co
 - **Managed** memory (`numba.cuda.managed_array`, CuPy's `malloc_managed`) moves page by page to
   whoever touches it; once it is on the GPU it is device memory. The first touch costs more than
   any copy. Never allocate more of it than the GPU has free.
-- **Peer** memory, that of another GPU, is refused: a, x and y must be on one GPU. Copy the
-  vector, or keep a part of A on each GPU.
+- **Peer** memory is that of another GPU. x and y may be there if the call says `peer=True`
+  ({{doc}}`guide/libraries`); A decides which GPU computes. It is not measured here, on one GPU.
 
 Mapped and managed arrays of Numba count as device arrays: x and y have to be on the GPU as well, in
 whichever of these memories, and the call only enqueues its work. A slice of one is a plain host
