@@ -187,14 +187,17 @@ class _MethodDef(ctypes.Structure):
 
 
 _FASTCALL = 0x0080
-#: Lives as long as the process, as the functions do.
-_kept: list[Any] = []
+
+
+def _keep(thing: Any) -> None:
+    """Let something live as long as the process: functions are called until its very end."""
+    ctypes.pythonapi.Py_IncRef(ctypes.py_object(thing))
 
 
 def _builtin(name: str, address: int) -> Callable[..., Any]:
     """A built-in function of the interpreter, made of machine code."""
     definition = _MethodDef(name.encode(), address, _FASTCALL, None)
-    _kept.append(definition)
+    _keep(definition)
     make = ctypes.PYFUNCTYPE(
         ctypes.py_object, ctypes.POINTER(_MethodDef), ctypes.c_void_p, ctypes.c_void_p
     )(("PyCFunction_NewEx", ctypes.pythonapi))
@@ -535,5 +538,5 @@ def _compile(driver: Driver) -> Machine:
     parsed.verify()
     engine = binding.create_mcjit_compiler(parsed, target.create_target_machine(opt=2))
     engine.finalize_object()
-    _kept.append(engine)
+    _keep(engine)
     return Machine(*(_builtin(name, engine.get_function_address(name)) for name in Machine._fields))

@@ -9,6 +9,7 @@ work is done, as with any allocator of this kind (a call of this package does).
 
 from __future__ import annotations
 
+import sys
 import threading
 from collections import deque
 from typing import Any
@@ -143,7 +144,6 @@ class _Memory(cuda.MemoryPointer):
     pool: Pool
 
     def __del__(self) -> None:
-        try:
+        # Not at the end of the process, which takes everything back.
+        if not sys.is_finalizing():
             self.pool.give_back(self.address, self.size)
-        except (AttributeError, TypeError):  # the interpreter is being taken down
-            pass
