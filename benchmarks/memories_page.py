@@ -209,7 +209,8 @@ Measured on one {found["device"]} and its host's CPU by `benchmarks/solvers.py`
 
 Changing one line, the matrix handed to SciPy's solver, makes it {min(gains):.0f} to
 {max(gains):.0f} times as fast. {cupy} On large matrices all GPU ways end at the same place, the
-GPU's memory. """
+GPU's memory.
+"""
 
 
 PAGES = {MEMORIES: memories, SOLVERS: solvers}
