@@ -36,7 +36,7 @@ class Matrix(LinearOperator):
     a : array of shape (m, n)
         In host memory, it is copied to the GPU, and whatever happens to it later has no effect. On
         the GPU, it is used as it lies there.
-    dtype : dtype, optional
+    dtype : data type, optional
         Of a copied matrix: float32, float64, complex64 or complex128. By default that of `a`, where
         integers and booleans count as float64 and float16 as float32.
     kernel : str, optional
@@ -348,7 +348,7 @@ def get_blas_funcs(
         Names of routines without the letter for their dtype.
     arrays : sequence of array, optional
         Whose dtypes decide the letter; device arrays count as well.
-    dtype : dtype, optional
+    dtype : data type, optional
         The same, if there are no arrays.
     **options
         Passed on to SciPy.
