@@ -18,6 +18,7 @@ from bisect import bisect_right
 from collections.abc import Mapping
 from dataclasses import dataclass
 from importlib import resources
+from math import gcd
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -27,7 +28,9 @@ from gemv.kernels import REGISTRY, get
 from gemv.kernels._base import Kernel, Spec
 
 #: Fields of a row that state a condition on a number; each of them absent means any.
-RANGES = ("line_bytes", "lines", "element_bytes", "load_bytes")
+RANGES = ("line_bytes", "lines", "element_bytes", "load_bytes", "lda_alignment")
+#: Bytes that the memory fetches together.
+_MEMORY_LINE = 128
 _CONDITIONS = ("access", "dtype", *(f"{name}_{end}" for name in RANGES for end in ("min", "max")))
 
 #: Choices that are remembered; beyond, the oldest is forgotten.
@@ -74,13 +77,18 @@ class Row:
         )
 
 
-def _numbers(problem: Problem) -> tuple[int, int, int, int]:
+def _numbers(problem: Problem) -> tuple[int, int, int, int, int]:
     """What the ranges of a row are about, in their order."""
     size = problem.dtype.itemsize
     load = problem.widths[0] * size
     if problem.access == "axpy":
-        return problem.rows * size, problem.cols, size, load
-    return problem.cols * size, problem.rows, size, load
+        line, lines, step = problem.rows * size, problem.cols, problem.col_stride
+    else:
+        line, lines, step = problem.cols * size, problem.rows, problem.row_stride
+    # Narrow loads do not care, and a choice by alignment is not wanted everywhere.
+    aligned = load == size or lines == 1
+    lda_alignment = _MEMORY_LINE if aligned else gcd(_MEMORY_LINE, step * size)
+    return line, lines, size, load, lda_alignment
 
 
 # Tables ----------------------------------------------------------------------------------------
@@ -171,10 +179,11 @@ class Tables:
 
     def matching(self, problem: Problem) -> tuple[_Candidate, ...]:
         """The rows that match a problem, in their order."""
-        line, lines, size, load = _numbers(problem)
+        line, lines, _, load, lda_alignment = _numbers(problem)
         access = problem.access
         lengths, counts, candidates, cells = self._grids.get(access) or self._grid(access)
-        cell = bisect_right(lengths, line), bisect_right(counts, lines), problem.dtype, load
+        place = bisect_right(lengths, line), bisect_right(counts, lines)
+        cell = (*place, problem.dtype, load, lda_alignment)
         found = cells.get(cell)
         if found is None:
             found = tuple(each for each in candidates if each.row.matches(problem))

@@ -179,6 +179,11 @@ class Pointer:
             raise SimulatorError(f"{action} out of range: {self.name}[{i}], {self._valid()}")
         return position
 
+    @property
+    def nothing(self) -> Any:
+        """The zero that a load gives in place of an element that is not there."""
+        return self.scalar(0)
+
     def _storable(self, i: int) -> int:
         position = self._position(i, "write")
         if not self.writable:
@@ -220,6 +225,10 @@ class _Converting(Pointer):
         super().__init__(pointer.flat, pointer.origin, pointer.writable, pointer.name)
         self.format, self.number = storage, number
 
+    @property
+    def nothing(self) -> Any:
+        return self.number.type(0)
+
     def __getitem__(self, i: int) -> Any:
         value = np.asarray(super().__getitem__(i))
         return cast(value.view(self.format), self.number)[()]
@@ -237,8 +246,14 @@ class _Twofold(Pointer):
         super().__init__(pointer.flat, pointer.origin, pointer.writable, pointer.name)
         self.exact = exact
 
+    @property
+    def nothing(self) -> Any:
+        return self._number(super().nothing.item())
+
     def __getitem__(self, i: int) -> Any:
-        value = super().__getitem__(i).item()
+        return self._number(super().__getitem__(i).item())
+
+    def _number(self, value: complex) -> Any:
         if self.exact:
             return Exact(value)
         if isinstance(value, complex):

@@ -17,16 +17,17 @@ if SIMULATOR:
 
     from gemv._simulator import vector_load, vector_store
 
-    def load_vectors(pointer, index, step, count, width):
+    def load_vectors(pointer, index, step, count, width, valid=None):
         return tuple(
             value
             for k in range(count)
-            for value in (
-                vector_load(pointer, index + k * step, width)
-                if width > 1
-                else (pointer[index + k * step],)
-            )
+            for value in _vector(pointer, index + k * step, width, valid is None or k < valid)
         )
+
+    def _vector(pointer, index, width, present):
+        if not present:
+            return (pointer.nothing,) * width
+        return vector_load(pointer, index, width) if width > 1 else (pointer[index],)
 
     def load_back(pointer, index, step, count, width):
         return load_vectors(pointer, index, step, count, width)
@@ -38,22 +39,26 @@ if SIMULATOR:
     def is_aligned(pointer, bytes_):
         return (pointer.address + pointer.origin * pointer.itemsize) % bytes_ == 0
 
-    def stream_tile(pointer, starts, index, step, count, width):
+    def stream_tile(pointer, starts, index, step, count, width, valid=None):
         return tuple(
             value
             for start in starts
-            for value in load_vectors(pointer, start + index, step, count, width)
+            for value in load_vectors(pointer, start + index, step, count, width, valid)
         )
 
     def row_starts(first, step, last, stride, rows):
         return tuple(min(first + r * step, last) * stride for r in range(rows))
 
-    def gather(pointer, index, step, count, increment, width):
+    def gather(pointer, index, step, count, increment, width, valid=None):
         return tuple(
             pointer[(index + k * step + lane) * increment]
+            if valid is None or k < valid
+            else pointer.nothing
             for k in range(count)
             for lane in range(width)
         )
+
+    load_some, stream_some, gather_some = load_vectors, stream_tile, gather
 
     def zeros(zero, count):
         return (zero,) * count
@@ -137,6 +142,9 @@ else:
         types.uint32: ("r", "u32", ir.IntType(32)),
     }
 
+    #: Zero, as PTX writes it for each class of registers.
+    _NOTHING = {"f": "0f00000000", "d": "0d0000000000000000", "h": "0", "r": "0"}
+
     def _literal(*numbers):
         """Their values, or None while Numba has not yet offered them as literals."""
         if all(isinstance(number, types.IntegerLiteral) for number in numbers):
@@ -154,28 +162,31 @@ else:
     _KEEP = "ld.global.nc"
     _PLAIN = "ld.global"
 
-    def _load(context, builder, pointer, address, width, instruction):
-        """`width` neighbouring elements at `address` as values, by as few loads as there are."""
+    def _load(context, builder, pointer, address, width, instruction, present=None):
+        """`width` neighbouring elements at `address` as values, by as few loads as there are.
+
+        Where the bit `present` is 0 they are zeros, and nothing is loaded.
+        """
         most = LOAD_BYTES // stored_bytes(pointer)
         if width > most:  # where y has longer elements than A
             rest = builder.gep(address, [_integer(most)])
-            return _load(context, builder, pointer, address, most, instruction) + _load(
-                context, builder, pointer, rest, width - most, instruction
+            return _load(context, builder, pointer, address, most, instruction, present) + _load(
+                context, builder, pointer, rest, width - most, instruction, present
             )
-        values = _loaded(context, builder, pointer, address, width, instruction)
+        values = _loaded(context, builder, pointer, address, width, instruction, present)
         return [widened(context, builder, pointer, value) for value in values]
 
-    def _loaded(context, builder, pointer, address, width, instruction):
+    def _loaded(context, builder, pointer, address, width, instruction, present):
         """What one load gives, before it is made wider."""
         if is_narrow(pointer):
             if width == 1:
-                (bits,) = _registers(builder, types.uint16, address, 1, instruction)
+                (bits,) = _registers(builder, types.uint16, address, 1, instruction, present)
                 return [decoded(builder, pointer, bits)]
-            words = _registers(builder, types.uint32, address, width // 2, instruction)
+            words = _registers(builder, types.uint32, address, width // 2, instruction, present)
             return [each for word in words for each in decoded_pair(builder, pointer, word)]
         element = loaded_type(pointer)
         count = width * (2 if isinstance(element, types.Complex) else 1)
-        reals = _registers(builder, _real(element), address, count, instruction)
+        reals = _registers(builder, _real(element), address, count, instruction, present)
         if count == width:
             return reals
         pairs = zip(reals[::2], reals[1::2], strict=True)
@@ -216,19 +227,36 @@ else:
         numbers = [context.make_complex(builder, element, value) for value in values]
         return _real(element), [part for each in numbers for part in (each.real, each.imag)]
 
-    def _registers(builder, kind, address, count, instruction):
-        """`count` registers by one load instruction."""
+    def _registers(builder, kind, address, count, instruction, present=None):
+        """`count` registers by one load instruction, or zeros and none where `present` is 0."""
         letter, suffix, llvm = _KINDS[kind]
-        if count == 1:
-            function = ir.FunctionType(llvm, [address.type])
-            asm = ir.InlineAsm(function, f"{instruction}.{suffix} $0, [$1];", f"={letter},l")
-            return [builder.call(asm, [address])]
-        function = ir.FunctionType(ir.LiteralStructType([llvm] * count), [address.type])
-        registers = ", ".join(f"${k}" for k in range(count))
-        text = f"{instruction}.v{count}.{suffix} {{{registers}}}, [${count}];"
-        asm = ir.InlineAsm(function, text, ",".join([f"={letter}"] * count) + ",l")
-        loaded = builder.call(asm, [address])
-        return [builder.extract_value(loaded, k) for k in range(count)]
+        registers = [f"${k}" for k in range(count)]
+        many = f".v{count}" if count > 1 else ""
+        target = f"{{{', '.join(registers)}}}" if count > 1 else "$0"
+        text = f"{instruction}{many}.{suffix} {target}, [${count}];"
+        inputs, kinds = [address], "l"
+        if present is not None:
+            inputs, kinds = [address, builder.zext(present, ir.IntType(32))], "l,r"
+            zeros = " ".join(f"mov.{suffix} {each}, {_NOTHING[letter]};" for each in registers)
+            text = f"{{ .reg .pred p; setp.ne.u32 p, ${count + 1}, 0; {zeros} @p {text} }}"
+        result = llvm if count == 1 else ir.LiteralStructType([llvm] * count)
+        function = ir.FunctionType(result, [each.type for each in inputs])
+        asm = ir.InlineAsm(function, text, ",".join([f"={letter}"] * count + [kinds]))
+        loaded = builder.call(asm, inputs)
+        return [loaded] if count == 1 else [builder.extract_value(loaded, k) for k in range(count)]
+
+    def _single(context, builder, pointer, address, present):
+        """One element that may be aligned to its real part only; zero where `present` is 0."""
+        element = loaded_type(pointer)
+        if is_narrow(pointer) or not isinstance(element, types.Complex):
+            return _load(context, builder, pointer, address, 1, _KEEP, present)[0]
+        real = _real(element)
+        start = builder.bitcast(address, _KINDS[real][2].as_pointer())
+        parts = [
+            _registers(builder, real, builder.gep(start, [_integer(k)]), 1, _KEEP, present)[0]
+            for k in range(2)
+        ]
+        return widened(context, builder, pointer, _complex(context, builder, element, *parts))
 
     def _complex(context, builder, element, real, imag):
         number = context.make_complex(builder, element)
@@ -238,15 +266,36 @@ else:
     def _integer(value):
         return ir.Constant(ir.IntType(64), value)
 
-    def _vectors(context, builder, pointer, base, start, step, count, width, instruction):
-        """`count` vectors, `step` elements apart; a constant step ends in the instruction."""
+    def _present(builder, k, valid=None):
+        """Whether number `k` is one of the first `valid`; None, for yes, without such a limit."""
+        return None if valid is None else builder.icmp_signed("<", _integer(k), valid)
+
+    def _vectors(context, builder, pointer, base, start, step, shape, instruction, valid=None):
+        """Vectors `step` elements apart, (count, width) in `shape`, or only the first `valid`."""
+        count, width = shape
         values, at = [], start
         for k in range(count):
             # One step at a time: multiples of a step would be kept in registers, two for each.
             at = builder.add(at, step) if k else at
-            address = builder.gep(base, [at])
-            values += _load(context, builder, pointer, address, width, instruction)
+            address, present = builder.gep(base, [at]), _present(builder, k, valid)
+            values += _load(context, builder, pointer, address, width, instruction, present)
         return values
+
+    def _loading(pointer, count, width, instruction, *limit):
+        """Signature and code of a function that loads vectors; `limit` is the type of ``valid``."""
+        known = _literal(count, width)
+        if known is None:
+            return None
+        result = types.UniTuple(pointer.dtype, known[0] * known[1])
+
+        def codegen(context, builder, signature, arguments):
+            base, index, step, _, _, *valid = arguments
+            values = _vectors(
+                context, builder, pointer, base, index, step, known, instruction, *valid
+            )
+            return context.make_tuple(builder, result, values)
+
+        return result(pointer, types.int64, types.int64, count, width, *limit), codegen
 
     @intrinsic
     def load_vectors(typingctx, pointer, index, step, count, width):
@@ -255,34 +304,17 @@ else:
         All loads are independent, so they are in flight together. `count` and `width` are
         compile-time constants; a vector's address must be a multiple of its size.
         """
-        known = _literal(count, width)
-        if known is None:
-            return None
-        count_, width_ = known
-        result = types.UniTuple(pointer.dtype, count_ * width_)
+        return _loading(pointer, count, width, _KEEP)
 
-        def codegen(context, builder, signature, arguments):
-            base, index, step = arguments[:3]
-            values = _vectors(context, builder, pointer, base, index, step, count_, width_, _KEEP)
-            return context.make_tuple(builder, result, values)
-
-        return result(pointer, types.int64, types.int64, count, width), codegen
+    @intrinsic
+    def load_some(typingctx, pointer, index, step, count, width, valid):
+        """The same for the first `valid` vectors; the others are zeros, and nothing is loaded."""
+        return _loading(pointer, count, width, _KEEP, types.int64)
 
     @intrinsic
     def load_back(typingctx, pointer, index, step, count, width):
         """What :func:`load_vectors` gives, for memory that the kernel also writes: y."""
-        known = _literal(count, width)
-        if known is None:
-            return None
-        count_, width_ = known
-        result = types.UniTuple(pointer.dtype, count_ * width_)
-
-        def codegen(context, builder, signature, arguments):
-            base, index, step = arguments[:3]
-            values = _vectors(context, builder, pointer, base, index, step, count_, width_, _PLAIN)
-            return context.make_tuple(builder, result, values)
-
-        return result(pointer, types.int64, types.int64, count, width), codegen
+        return _loading(pointer, count, width, _PLAIN)
 
     @intrinsic
     def store_vectors(typingctx, pointer, index, step, values, width):
@@ -317,30 +349,37 @@ else:
 
         return types.boolean(pointer, bytes_), codegen
 
+    def _streaming(pointer, starts, count, width, *limit):
+        known = _literal(count, width)
+        if known is None:
+            return None
+        result = types.UniTuple(pointer.dtype, starts.count * known[0] * known[1])
+        instruction = _STREAM if known[1] * stored_bytes(pointer) >= LOAD_BYTES else _AGAIN
+
+        def codegen(context, builder, signature, arguments):
+            base, starts_, index, step, _, _, *valid = arguments
+            values = []
+            for row in range(starts.count):
+                start = builder.add(builder.extract_value(starts_, row), index)
+                values += _vectors(
+                    context, builder, pointer, base, start, step, known, instruction, *valid
+                )
+            return context.make_tuple(builder, result, values)
+
+        return result(pointer, starts, types.int64, types.int64, count, width, *limit), codegen
+
     @intrinsic
     def stream_tile(typingctx, pointer, starts, index, step, count, width):
         """Load a tile of A: for each of `starts`, the vectors of ``load_vectors`` from there on.
 
         The tuple is flat, rows outermost. The loads do not settle in L1: A is read once.
         """
-        known = _literal(count, width)
-        if known is None:
-            return None
-        count_, width_ = known
-        result = types.UniTuple(pointer.dtype, starts.count * count_ * width_)
-        instruction = _STREAM if width_ * stored_bytes(pointer) >= LOAD_BYTES else _AGAIN
+        return _streaming(pointer, starts, count, width)
 
-        def codegen(context, builder, signature, arguments):
-            base, starts_, index, step = arguments[:4]
-            values = []
-            for row in range(starts.count):
-                start = builder.add(builder.extract_value(starts_, row), index)
-                values += _vectors(
-                    context, builder, pointer, base, start, step, count_, width_, instruction
-                )
-            return context.make_tuple(builder, result, values)
-
-        return result(pointer, starts, types.int64, types.int64, count, width), codegen
+    @intrinsic
+    def stream_some(typingctx, pointer, starts, index, step, count, width, valid):
+        """The same for the first `valid` vectors of each row; the others are zeros."""
+        return _streaming(pointer, starts, count, width, types.int64)
 
     @intrinsic
     def row_starts(typingctx, first, step, last, stride, rows):
@@ -365,6 +404,33 @@ else:
         sizes = (types.int64,) * 4
         return result(*sizes, rows), codegen
 
+    def _gathering(pointer, count, width, *limit):
+        known = _literal(count, width)
+        if known is None:
+            return None
+        count_, width_ = known
+        result = types.UniTuple(pointer.dtype, count_ * width_)
+
+        def codegen(context, builder, signature, arguments):
+            base, index, step, _, increment, _, *valid = arguments
+            values = []
+            start, far = builder.mul(index, increment), builder.mul(step, increment)
+            for k in range(count_):
+                at = start = builder.add(start, far) if k else start
+                present = _present(builder, k, *valid)
+                for lane in range(width_):
+                    at = builder.add(at, increment) if lane else at
+                    address = builder.gep(base, [at])
+                    values.append(
+                        _single(context, builder, pointer, address, present)
+                        if valid
+                        else load_number(context, builder, pointer, address)
+                    )
+            return context.make_tuple(builder, result, values)
+
+        sizes = types.int64, types.int64, count, types.int64, width
+        return result(pointer, *sizes, *limit), codegen
+
     @intrinsic
     def gather(typingctx, pointer, index, step, count, increment, width):
         """`count` groups of `width` elements, `increment` apart, one load each: a flat tuple.
@@ -372,26 +438,12 @@ else:
         Element l of group k is ``pointer[(index + k*step + l) * increment]``: what
         :func:`load_vectors` gives, for memory without unit stride or alignment.
         """
-        known = _literal(count, width)
-        if known is None:
-            return None
-        count_, width_ = known
-        result = types.UniTuple(pointer.dtype, count_ * width_)
-        signature = result(pointer, types.int64, types.int64, count, types.int64, width)
+        return _gathering(pointer, count, width)
 
-        def codegen(context, builder, signature, arguments):
-            base, index, step, _, increment = arguments[:5]
-            values = []
-            start, far = builder.mul(index, increment), builder.mul(step, increment)
-            for k in range(count_):
-                start = builder.add(start, far) if k else start
-                at = start
-                for lane in range(width_):
-                    at = builder.add(at, increment) if lane else at
-                    values.append(load_number(context, builder, pointer, builder.gep(base, [at])))
-            return context.make_tuple(builder, result, values)
-
-        return signature, codegen
+    @intrinsic
+    def gather_some(typingctx, pointer, index, step, count, increment, width, valid):
+        """The same for the first `valid` groups; the others are zeros, and nothing is loaded."""
+        return _gathering(pointer, count, width, types.int64)
 
     @intrinsic
     def zeros(typingctx, zero, count):
@@ -613,13 +665,16 @@ __all__ = [
     "butterfly",
     "fold",
     "gather",
+    "gather_some",
     "is_aligned",
     "load_back",
+    "load_some",
     "load_vectors",
     "multiply_add",
     "put_pieces",
     "row_starts",
     "store_vectors",
+    "stream_some",
     "stream_tile",
     "zeros",
 ]

@@ -191,7 +191,7 @@ def test_the_constants_of_the_table(row, dtype):
     for rows, cols, pad, shift in [
         (tile_rows + 3, min(tile_cols + 5, 9), 0, 0),
         (3, min(5 * tile_cols + 7, 1100), 4, 0),
-        (5, 2 * knobs["LANES"] + 3, 1, 1),
+        (5, 2 * knobs.get("LANES", knobs["THREADS_PER_BLOCK"]) + 3, 1, 1),
     ]:
         m, n = (rows, cols) if op == "N" else (cols, rows)
         Case(m, n, dtype, order, op, pad, alpha=2, beta=-1, shift=shift).check(row.kernel, knobs)

@@ -218,8 +218,12 @@ def test_the_memo_agrees_with_a_search():
 def test_ranges_are_in_the_order_of_their_numbers():
     problem = problem_with("axpy", 4096, 77, "c", 8)
     assert dict(zip(RANGES, _select._numbers(problem), strict=True)) == {
-        "line_bytes": 4096, "lines": 77, "element_bytes": 8, "load_bytes": 8,
+        "line_bytes": 4096, "lines": 77, "element_bytes": 8, "load_bytes": 8, "lda_alignment": 128,
     }  # fmt: skip
+    wide = problem_with("axpy", 4096 + 16, 77, "s", 16)
+    assert _select._numbers(wide)[-1] == 16
+    assert _select._numbers(wide._replace(col_stride=4096))[-1] == 128
+    assert _select._numbers(wide._replace(cols=1))[-1] == 128
 
 
 @pytest.fixture

@@ -61,9 +61,12 @@ from gemv._vectors import (
     butterfly,
     fold,
     gather,
+    gather_some,
+    load_some,
     load_vectors,
     multiply_add,
     row_starts,
+    stream_some,
     stream_tile,
     zeros,
 )
@@ -88,6 +91,7 @@ def build(spec):
     WARPS_PER_ROW = LANES // WARP_LANES
     WARPS = max(THREADS // 32, 1)
     STEP = LANES * WIDTH
+    PASS = VECTORS * STEP
     # Warps, and threads, that share a row when the last block adds the splits.
     FINISH_WARPS = max(WARPS // TILE_ROWS, 1)
     FINISHERS = 32 * FINISH_WARPS
@@ -114,23 +118,25 @@ def build(spec):
         first = tile * TILE_ROWS
         starts = row_starts(first + group, GROUPS, rows - 1, row_stride, ROWS)
         total = zeros(zero, SUMS)
+        whole = begin + (end - begin) // PASS * PASS  # where the last pass of all lanes ends
         j = begin + lane * WIDTH
-        while j + ((VECTORS - 1) * STEP + WIDTH) <= end:
+        while j < whole:
             values = stream_tile(a, starts, j, STEP, VECTORS, WIDTH)
             if WIDE_X:
                 factors = load_vectors(x, j, STEP, VECTORS, WIDTH)
             else:
                 factors = gather(x, j, STEP, VECTORS, incx, WIDTH)
             total = multiply_add(total, values, factors, CONJUGATE)
-            j += VECTORS * STEP
-        while j + WIDTH <= end:
-            values = stream_tile(a, starts, j, STEP, 1, WIDTH)
+            j += PASS
+        if j + WIDTH <= end:  # what is left goes out at once, too: all lanes are in here together
+            rest = (end - WIDTH - j) // STEP + 1
+            values = stream_some(a, starts, j, STEP, VECTORS, WIDTH, rest)
             if WIDE_X:
-                factors = load_vectors(x, j, STEP, 1, WIDTH)
+                factors = load_some(x, j, STEP, VECTORS, WIDTH, rest)
             else:
-                factors = gather(x, j, STEP, 1, incx, WIDTH)
+                factors = gather_some(x, j, STEP, VECTORS, incx, WIDTH, rest)
             total = multiply_add(total, values, factors, CONJUGATE)
-            j += STEP
+            j += rest * STEP
         while j < end:  # the columns behind the last whole vector: one lane has them
             values = stream_tile(a, starts, j, 1, 1, 1)
             total = multiply_add(total, values, gather(x, j, 1, 1, incx, 1), CONJUGATE)

@@ -63,8 +63,10 @@ from gemv._vectors import (
     butterfly,
     fold,
     gather,
+    gather_some,
     put_pieces,
     row_starts,
+    stream_some,
     stream_tile,
     zeros,
 )
@@ -97,6 +99,7 @@ def build(spec):
     THREADS = max(LANES, spec["THREADS_PER_BLOCK"])
     WARPS = THREADS // 32
     GROUPS = THREADS // LANES
+    PASS = GROUPS * COLUMNS
     PIECE_ROWS = LANES * WIDTH
     TILE_ROWS = PIECES * PIECE_ROWS
     SUMS = PIECES * WIDTH
@@ -127,21 +130,22 @@ def build(spec):
         last = edge - WIDTH  # where the last whole vector starts, if there is one
         tile = cuda.blockIdx.x
         first = tile * TILE_ROWS
+        whole = begin + (end - begin) // PASS * PASS  # where the last pass of all groups ends
         j = begin + group
         total = zeros(zero, SUMS)
         if last >= 0:
             # Past the edge the last vector is read again; nobody looks at those sums.
             pieces = row_starts(first + mine, PIECE_ROWS, last, 1, PIECES)
-            while j + (COLUMNS - 1) * GROUPS < end:
+            while j < whole:
                 values = stream_tile(a, pieces, j * col_stride, step, COLUMNS, WIDTH)
                 factors = gather(x, j, GROUPS, COLUMNS, incx, 1)
                 total = axpy_add(total, values, factors, WIDTH, CONJUGATE)
-                j += COLUMNS * GROUPS
-            while j < end:
-                values = stream_tile(a, pieces, j * col_stride, step, 1, WIDTH)
-                factors = gather(x, j, GROUPS, 1, incx, 1)
+                j += PASS
+            if j < end:  # what is left goes out at once, too: all groups are in here together
+                rest = (end - 1 - j) // GROUPS + 1
+                values = stream_some(a, pieces, j * col_stride, step, COLUMNS, WIDTH, rest)
+                factors = gather_some(x, j, GROUPS, COLUMNS, incx, 1, rest)
                 total = axpy_add(total, values, factors, WIDTH, CONJUGATE)
-                j += GROUPS
         if LANES < 32:
             total = butterfly(total, 32, LANES)
             if tid % 32 < LANES:

@@ -45,10 +45,12 @@ from gemv._problem import LOAD_BYTES, MAX_GRID_X, Geometry, Launch, ceil_div
 from gemv._vectors import (
     axpy_add,
     gather,
+    gather_some,
     is_aligned,
     load_back,
     row_starts,
     store_vectors,
+    stream_some,
     stream_tile,
     zeros,
 )
@@ -90,10 +92,12 @@ def build(spec):
                 factors = gather(x, j, 1, COLUMNS, incx, 1)
                 total = axpy_add(total, values, factors, WIDTH, CONJUGATE)
                 j += COLUMNS
-            while j < cols:
-                values = stream_tile(a, pieces, j * col_stride, col_stride, 1, WIDTH)
-                total = axpy_add(total, values, gather(x, j, 1, 1, incx, 1), WIDTH, CONJUGATE)
-                j += 1
+            if j < cols:  # what is left goes out at once, too
+                values = stream_some(
+                    a, pieces, j * col_stride, col_stride, COLUMNS, WIDTH, cols - j
+                )
+                factors = gather_some(x, j, 1, COLUMNS, incx, 1, cols - j)
+                total = axpy_add(total, values, factors, WIDTH, CONJUGATE)
         if incy == 1 and first + PIECES * PIECE_ROWS <= rows and is_aligned(y, VECTOR_BYTES):
             if beta == 0:
                 store_vectors(y, mine, PIECE_ROWS, scaled_all(alpha, total), WIDTH)
@@ -142,7 +146,7 @@ KERNEL = Kernel(
     wide=True,
     accepts=accepts,
     # At least 4 threads, for the rows that fill no vector.
-    knobs={"PIECES": 4, "COLUMNS": 1, "THREADS_PER_BLOCK": 256, "MIN_BLOCKS": 4},
+    knobs={"PIECES": 4, "COLUMNS": 1, "THREADS_PER_BLOCK": 128, "MIN_BLOCKS": 4},
     small_knobs={"PIECES": 2, "COLUMNS": 2, "THREADS_PER_BLOCK": 8, "MIN_BLOCKS": 1},
     doc=__doc__,
 )
