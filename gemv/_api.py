@@ -59,6 +59,9 @@ class Explanation:
         Where the kernel reads alpha and beta.
     accumulate : {"plain", "wide"}
         How products are added up.
+    depth : int or None
+        Additions on the longest way from a product to its row's sum, from which the error bound
+        follows; None where SciPy's BLAS decides, or nothing is computed.
     access : str
         ``"dot"`` where memory runs along the sum, ``"axpy"`` along y, else ``"strided"``.
     bytes_moved : int
@@ -78,6 +81,7 @@ class Explanation:
     sizes: dict[str, int]
     coefficients: str
     accumulate: str
+    depth: int | None
     access: str
     bytes_moved: int
     reason: str
@@ -1454,6 +1458,7 @@ def explain(
     }
     nothing: dict[str, Any] = {
         "rung": None,
+        "depth": None,
         "knobs": {},
         "launches": (),
         "sizes": {},
@@ -1488,6 +1493,7 @@ def explain(
         backend=backend,
         kernel=choice.kernel.name,
         rung=choice.kernel.rung,
+        depth=choice.kernel.depth(problem, choice.geometry, choice.knobs),
         knobs=choice.knobs,
         launches=choice.geometry.launches,
         sizes=dict(choice.geometry.sizes),

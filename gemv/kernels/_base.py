@@ -255,6 +255,11 @@ def accepts_all(problem: Problem) -> str | None:
     return None
 
 
+def _any_order(problem: Problem, geometry: Geometry, knobs: Mapping[str, int]) -> int:
+    """What no order of summation exceeds, and what one from left to right has."""
+    return max(problem.cols - 1, 0)
+
+
 def _pointer(knobs: Mapping[str, int]) -> str:
     return "pointer"
 
@@ -295,6 +300,9 @@ class Kernel:
         drawn for each. Some splits can then run in a launch of their own, ahead of the others.
     accepts : callable
         ``accepts(problem)`` gives None, or the reason why this kernel refuses the problem.
+    depth : callable
+        ``depth(problem, geometry, knobs)``: additions on the longest way from a product to its
+        row's sum. The error bound follows from it.
     x_home : callable
         ``x_home(knobs)`` says how x reaches the kernel: ``"pointer"``, or ``"constant"`` and
         ``"value"`` for a contiguous copy in the constant symbol ``gemv_x`` or in the parameters.
@@ -316,6 +324,7 @@ class Kernel:
     wide: bool = False
     splits_apart: bool = False
     accepts: Callable[[Problem], str | None] = accepts_all
+    depth: Callable[[Problem, Geometry, Mapping[str, int]], int] = _any_order
     x_home: Callable[[Mapping[str, int]], str] = _pointer
 
     @property

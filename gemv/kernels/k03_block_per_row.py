@@ -39,7 +39,7 @@ Source
 
 from numba import cuda
 
-from gemv._problem import Geometry, Launch
+from gemv._problem import Geometry, Launch, ceil_div
 from gemv.kernels._base import Kernel, update
 
 
@@ -76,12 +76,19 @@ def geometry(problem, device, knobs):
     return Geometry((Launch((blocks, 1, 1), (knobs["THREADS_PER_BLOCK"], 1, 1)),))
 
 
+def depth(problem, geometry, knobs):
+    threads = knobs["THREADS_PER_BLOCK"]
+    return ceil_div(problem.cols, threads) - 1 + threads.bit_length() - 1
+
+
+
 KERNEL = Kernel(
     name="block_per_row",
     rung=3,
     build=build,
     geometry=geometry,
     tile=lambda knobs: (1, knobs["THREADS_PER_BLOCK"]),
+    depth=depth,
     # A power of two, so that the tree halves evenly.
     teaching=True,
     knobs={"THREADS_PER_BLOCK": 256, "MAX_BLOCKS": 1 << 20},

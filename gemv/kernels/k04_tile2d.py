@@ -111,12 +111,20 @@ def geometry(problem, device, knobs):
     )
 
 
+def depth(problem, geometry, knobs):
+    tile, sizes = knobs["TILE"], geometry.sizes
+    in_block = ceil_div(sizes["cols_per_split"], tile) - 1 + tile.bit_length() - 1
+    return in_block + sizes["splits"] - 1
+
+
+
 KERNEL = Kernel(
     name="tile2d",
     rung=4,
     build=build,
     geometry=geometry,
     tile=lambda knobs: (knobs["TILE"], knobs["TILE"]),
+    depth=depth,
     # A power of two, so that the tree halves evenly.
     teaching=True,
     knobs={"TILE": 16, "THREADS_COMBINE": 128, "MAX_BLOCKS": 1 << 20},

@@ -130,12 +130,20 @@ def geometry(problem, device, knobs):
     )
 
 
+def depth(problem, geometry, knobs):
+    _, lanes = tile_shape(problem.access, knobs["BLOCK_X"], knobs["BLOCK_Y"])
+    sizes = geometry.sizes
+    return ceil_div(sizes["cols_per_split"], lanes) - 1 + lanes - 1 + sizes["splits"] - 1
+
+
+
 KERNEL = Kernel(
     name="coalesced",
     rung=5,
     build=build,
     geometry=geometry,
     tile=lambda knobs: (knobs["BLOCK_Y"], knobs["BLOCK_X"]),
+    depth=depth,
     teaching=True,
     knobs={"BLOCK_X": 32, "BLOCK_Y": 8, "THREADS_COMBINE": 128, "MAX_BLOCKS": 1 << 20},
     small_knobs={"BLOCK_X": 8, "BLOCK_Y": 2, "THREADS_COMBINE": 4, "MAX_BLOCKS": 2},

@@ -81,6 +81,7 @@ KERNEL = Kernel(
     build=build,
     geometry=geometry,
     tile=lambda knobs: (knobs["WARPS_PER_BLOCK"], 32),
+    depth=lambda problem, geometry, knobs: ceil_div(problem.cols, 32) - 1 + 5,
     teaching=True,
     knobs={"WARPS_PER_BLOCK": 8, "MAX_BLOCKS": 1 << 20},
     small_knobs={"WARPS_PER_BLOCK": 2, "MAX_BLOCKS": 2},

@@ -143,6 +143,14 @@ def geometry(problem, device, knobs):
     )
 
 
+def depth(problem, geometry, knobs):
+    _, lanes = tile_shape(problem.access, knobs["BLOCK_X"], knobs["BLOCK_Y"])
+    splits = geometry.sizes["splits"]
+    in_block = ceil_div(geometry.sizes["cols_per_split"], lanes) - 1 + lanes - 1
+    return in_block + (ceil_div(splits, lanes) - 1 + lanes - 1 if splits > 1 else 0)
+
+
+
 KERNEL = Kernel(
     name="last_block",
     rung=7,
@@ -150,6 +158,7 @@ KERNEL = Kernel(
     geometry=geometry,
     tile=lambda knobs: (knobs["BLOCK_Y"], knobs["BLOCK_X"]),
     splits_apart=True,
+    depth=depth,
     knobs={"BLOCK_X": 32, "BLOCK_Y": 8, "MAX_BLOCKS": 1 << 20},
     small_knobs={"BLOCK_X": 8, "BLOCK_Y": 2, "MAX_BLOCKS": 2},
     doc=__doc__,

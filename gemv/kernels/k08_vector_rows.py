@@ -250,12 +250,30 @@ def tile(knobs):
     return threads // knobs["LANES"] * knobs["ROWS"], 4 * knobs["LANES"]
 
 
+def depth(problem, geometry, knobs):
+    lanes, width = knobs["LANES"], problem.widths[0]
+    threads, splits = max(lanes, knobs["THREADS_PER_BLOCK"]), geometry.sizes["splits"]
+    columns = min(geometry.sizes["cols_per_split"], problem.cols)
+    vectors = knobs["VECTORS"] * loads_for_one(width, problem.dtype.itemsize)
+    # Whole passes; what fills no vector goes to the first partial sum of a lane; then its sums.
+    in_lane = ceil_div(columns, lanes * width * vectors) * vectors - 1
+    in_lane += width - 1 + width.bit_length() - 1
+    warps = ceil_div(lanes, 32)
+    in_block = in_lane + min(lanes, 32).bit_length() - 1 + warps - 1
+    if splits == 1:
+        return in_block
+    finish_warps = max(threads // 32 // (threads // lanes * knobs["ROWS"]), 1)
+    return in_block + ceil_div(splits, 32 * finish_warps) + 2 + 5 + finish_warps - 1
+
+
+
 KERNEL = Kernel(
     name="vector_rows",
     rung=8,
     build=build,
     geometry=geometry,
     tile=tile,
+    depth=depth,
     wide=True,
     splits_apart=True,
     accepts=accepts,

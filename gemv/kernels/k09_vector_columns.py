@@ -249,12 +249,31 @@ def tile(knobs):
     return 4 * knobs["LANES"] * knobs["PIECES"], threads // knobs["LANES"] * knobs["COLUMNS"]
 
 
+def depth(problem, geometry, knobs):
+    width = problem.widths[0]
+    lanes, pieces = lanes_and_pieces(knobs, width, problem.dtype.itemsize)
+    threads, splits = max(lanes, knobs["THREADS_PER_BLOCK"]), geometry.sizes["splits"]
+    columns = min(geometry.sizes["cols_per_split"], problem.cols)
+    groups, warps = threads // lanes, threads // 32
+    passes = ceil_div(columns, groups * knobs["COLUMNS"])
+    in_block = passes * knobs["COLUMNS"] - 1 + min(groups, warps) - 1
+    in_block += (32 // min(lanes, 32)).bit_length() - 1
+    edges = ceil_div(columns, threads) - 1 + 5 + warps - 1
+    in_block = max(in_block, edges if width > 1 else 0)
+    if splits == 1:
+        return in_block
+    finishers = min(max(threads // (lanes * width * pieces), 1), 16)
+    return in_block + ceil_div(splits, finishers) + 3 + finishers - 1
+
+
+
 KERNEL = Kernel(
     name="vector_columns",
     rung=9,
     build=build,
     geometry=geometry,
     tile=tile,
+    depth=depth,
     wide=True,
     splits_apart=True,
     accepts=accepts,

@@ -84,6 +84,7 @@ KERNEL = Kernel(
     build=build,
     geometry=geometry,
     tile=lambda knobs: (1, 32),
+    depth=lambda problem, geometry, knobs: (problem.cols - 1).bit_length(),
     teaching=True,
     beside=True,
     accepts=accepts,

@@ -105,12 +105,21 @@ def geometry(problem, device, knobs):
     )
 
 
+def depth(problem, geometry, knobs):
+    # In the worst order all threads queue up, and all blocks of a row after them.
+    threads = knobs["THREADS_PER_BLOCK"]
+    splits = geometry.launches[1].grid[1]
+    return ceil_div(geometry.sizes["cols_per_split"], threads) + threads + splits
+
+
+
 KERNEL = Kernel(
     name="atomics",
     rung=6,
     build=build,
     geometry=geometry,
     tile=lambda knobs: (1, knobs["THREADS_PER_BLOCK"]),
+    depth=depth,
     knobs={"THREADS_PER_BLOCK": 256, "MAX_BLOCKS": 1 << 20},
     small_knobs={"THREADS_PER_BLOCK": 8, "MAX_BLOCKS": 2},
     teaching=True,

@@ -200,12 +200,19 @@ def x_home(knobs):
     return home if home in ("constant", "value") else "pointer"
 
 
+def depth(problem, geometry, knobs):
+    lanes = knobs["LANES_PER_ROW"]
+    return ceil_div(problem.cols, lanes) - 1 + lanes.bit_length() - 1
+
+
+
 KERNEL = Kernel(
     name="where_x_lives",
     rung=6,
     build=build,
     geometry=geometry,
     tile=lambda knobs: (knobs["THREADS_PER_BLOCK"] // knobs["LANES_PER_ROW"], 32),
+    depth=depth,
     knobs={
         "X_HOME": HOMES.index("constant"),
         "LANES_PER_ROW": 1,
