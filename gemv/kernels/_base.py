@@ -120,10 +120,15 @@ class Spec:
 
     @property
     def min_blocks(self) -> int:
-        """Blocks to fit on a multiprocessor: fewer where wider sums take more registers."""
+        """Blocks to fit on a multiprocessor: fewer where wider sums take more registers.
+
+        A vector of eight narrow numbers, unpacked, is too long for 64 registers a thread.
+        """
+        blocks = self["MIN_BLOCKS"]
+        if self.accumulate == "plain":
+            return blocks // 2 if self.widths[0] > 4 and blocks > 4 else blocks
         precision = self.precision
-        wider = precision.sums.itemsize // max(precision.data.itemsize, 1)
-        return max(1, self["MIN_BLOCKS"] // (1 if self.accumulate == "plain" else wider))
+        return max(1, blocks // (precision.sums.itemsize // max(precision.data.itemsize, 1)))
 
     @property
     def constant_bytes(self) -> int:

@@ -118,9 +118,10 @@ def build(spec):
         first = tile * TILE_ROWS
         starts = row_starts(first + group, GROUPS, rows - 1, row_stride, ROWS)
         total = zeros(zero, SUMS)
-        whole = begin + (end - begin) // PASS * PASS  # where the last pass of all lanes ends
         j = begin + lane * WIDTH
-        while j < whole:
+        # Passes in which every lane has all of its vectors.
+        limit = j + (end - begin) // PASS * PASS
+        while j + PASS <= limit:
             values = stream_tile(a, starts, j, STEP, VECTORS, WIDTH)
             if WIDE_X:
                 factors = load_vectors(x, j, STEP, VECTORS, WIDTH)
@@ -128,7 +129,7 @@ def build(spec):
                 factors = gather(x, j, STEP, VECTORS, incx, WIDTH)
             total = multiply_add(total, values, factors, CONJUGATE)
             j += PASS
-        if j + WIDTH <= end:  # what is left goes out at once, too: all lanes are in here together
+        if j + WIDTH <= end:  # what is left goes out at once, too
             rest = (end - WIDTH - j) // STEP + 1
             values = stream_some(a, starts, j, STEP, VECTORS, WIDTH, rest)
             if WIDE_X:

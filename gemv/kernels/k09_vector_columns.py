@@ -130,18 +130,19 @@ def build(spec):
         last = edge - WIDTH  # where the last whole vector starts, if there is one
         tile = cuda.blockIdx.x
         first = tile * TILE_ROWS
-        whole = begin + (end - begin) // PASS * PASS  # where the last pass of all groups ends
         j = begin + group
+        # Passes in which every group has all of its columns.
+        limit = j + (end - begin) // PASS * PASS
         total = zeros(zero, SUMS)
         if last >= 0:
             # Past the edge the last vector is read again; nobody looks at those sums.
             pieces = row_starts(first + mine, PIECE_ROWS, last, 1, PIECES)
-            while j < whole:
+            while j + PASS <= limit:
                 values = stream_tile(a, pieces, j * col_stride, step, COLUMNS, WIDTH)
                 factors = gather(x, j, GROUPS, COLUMNS, incx, 1)
                 total = axpy_add(total, values, factors, WIDTH, CONJUGATE)
                 j += PASS
-            if j < end:  # what is left goes out at once, too: all groups are in here together
+            if j < end:  # what is left goes out at once, too
                 rest = (end - 1 - j) // GROUPS + 1
                 values = stream_some(a, pieces, j * col_stride, step, COLUMNS, WIDTH, rest)
                 factors = gather_some(x, j, GROUPS, COLUMNS, incx, 1, rest)

@@ -92,7 +92,7 @@ def build(spec):
                 factors = gather(x, j, 1, COLUMNS, incx, 1)
                 total = axpy_add(total, values, factors, WIDTH, CONJUGATE)
                 j += COLUMNS
-            if j < cols:  # what is left goes out at once, too
+            if COLUMNS > 1 and j < cols:  # what is left goes out at once, too
                 values = stream_some(
                     a, pieces, j * col_stride, col_stride, COLUMNS, WIDTH, cols - j
                 )
