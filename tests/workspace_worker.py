@@ -6,6 +6,7 @@ there. What is to be shown is printed as JSON.
 
 from __future__ import annotations
 
+import ctypes
 import json
 import sys
 import threading
@@ -31,6 +32,12 @@ streams = ModuleType("gemv._streams")
 streams.check = lambda answer: answer
 streams.GraphLife = Life
 streams.outside_of_captures = nullcontext
+streams.PER_THREAD = 2
+streams.LaunchAttribute = type(
+    "LaunchAttribute",
+    (ctypes.Structure,),
+    {"_fields_": [("id", ctypes.c_int), ("pad", ctypes.c_int), ("value", ctypes.c_int * 16)]},
+)
 sys.modules["gemv._streams"] = streams
 
 from gemv import _launch  # noqa: E402
