@@ -386,11 +386,12 @@ def _result_dtype(routine: str, dtype: np.dtype, y: Operand | None, out_dtype: A
     """The dtype of the result, where A and x are of `dtype` once they are computed with."""
     narrow = dtype in NARROW
     wanted = None if out_dtype is None else _arrays.dtype_called(out_dtype)
-    if out_dtype is not None and wanted not in ((dtype, DTYPES["s"]) if narrow else (dtype,)):
-        also = " or float32" if narrow else ""
+    possible = (dtype, DTYPES["s"]) if narrow else (dtype,)
+    # None is equal to float64, as NumPy has it.
+    if out_dtype is not None and (wanted is None or wanted not in possible):
+        which = "as a and x are, or float32" if narrow else "the dtype computed in"
         raise TypeError(
-            f"{routine}: out_dtype must be {dtype_name(dtype)}{also}, the dtype of a, got"
-            f" {out_dtype!r}"
+            f"{routine}: out_dtype must be {dtype_name(dtype)}, {which}, got {out_dtype!r}"
         )
     if y is None or not narrow:
         return dtype if wanted is None else wanted
@@ -441,14 +442,18 @@ def _execute(
 ) -> Any:
     """Compute a bound call and give y back in the kind that came in."""
     limit = _memory_limit(call, limit)
+    _check_stream(call, stream)
+    if call.on_host:
+        return _execute_host_arrays(call, kernel, limit)
+    return _execute_device_arrays(call, kernel, stream, key)
+
+
+def _check_stream(call: _Call, stream: Any) -> None:
     if call.on_host and stream is not None:
         raise ValueError(
             f"{call.routine}: stream only applies to device arrays: with host arrays the call"
             " waits for its result"
         )
-    if call.on_host:
-        return _execute_host_arrays(call, kernel, limit)
-    return _execute_device_arrays(call, kernel, stream, key)
 
 
 def _memory_limit(call: _Call, limit: Any) -> int | None:
@@ -479,8 +484,7 @@ def _execute_host_arrays(call: _Call, kernel: str | None, limit: int | None) -> 
         # Fails before anything is allocated, if it does.
         on_engine = _backend.backend() != "host"
         if not on_engine:
-            _refuse_kernel(call, kernel)
-            _refuse_twofold(call)
+            _refuse_on_host(call, kernel)
             _announce_fallback(stacklevel=4)
     if y is None:
         result = np.zeros(y_length(problem.rows, call.offy, call.incy), y_dtype)
@@ -545,6 +549,7 @@ def _execute_device_arrays(
     problem = call.problem
     if call.nothing is not None and call.in_place:
         return call.y_object
+    era = _fast.era()
     if _backend.backend() == "host":
         raise _device_arrays_on_host(call)
     engine = _backend.engine()
@@ -561,7 +566,7 @@ def _execute_device_arrays(
             _fast.meet(call.a.kind)
             if key is not None and choice is not None and order.plain:
                 engine.load(choice, engine.device(), order.stream)
-                _fast.remember(key, engine, choice, call)
+                _fast.remember(key, era, engine, choice, call)
         x, made = call.x, None
         if x.resolve:
             x = _adopt.on_device(x.exporter.resolved(x.origin, x.conj))
@@ -811,22 +816,11 @@ def _select(call: _Call, problem: Problem, kernel: str | None) -> tuple[Any, Any
     return choice, engine
 
 
-def _refuse_kernel(call: _Call, kernel: str | None) -> None:
-    if kernel is None:
-        return
-    from gemv.kernels import get
-
-    try:
-        get(kernel)
-    except ValueError as error:
-        raise ValueError(f"{call.routine}: {error}") from None
-    raise ValueError(
-        f"{call.routine}: kernel={kernel!r} needs a GPU or the simulator, but the backend is"
-        " host, where SciPy's BLAS computes"
-    )
-
-
-def _refuse_twofold(call: _Call) -> None:
+def _refuse_on_host(call: _Call, kernel: str | None) -> None:
+    """Refuse what SciPy's BLAS, which computes under this backend, has not."""
+    if not call.on_host:
+        raise _device_arrays_on_host(call)
+    _host.refuse_kernel(call.routine, kernel)
     if call.problem.precision.sums not in PREFIXES:
         raise ValueError(
             f"{call.routine}: accumulate='wide' in {call.problem.dtype} needs a GPU or the"
@@ -1264,6 +1258,7 @@ def plan(
     stream: Any = None,
     accumulate: str = "plain",
     out_dtype: Any = None,
+    peer: bool = False,
 ) -> Plan:
     """A product with the same device matrix, and perhaps the same vectors, to be made many times.
 
@@ -1275,7 +1270,7 @@ def plan(
     a : device array of shape (m, n)
     x, y : device array, optional
         Vectors that the plan is bound to. It overwrites y; without one, each call makes a new one.
-    offx, incx, offy, incy, trans, kernel, stream, accumulate, out_dtype
+    offx, incx, offy, incy, trans, kernel, stream, accumulate, out_dtype, peer
         As in :func:`gemv`.
 
     Returns
@@ -1313,20 +1308,24 @@ def plan(
         return gemv(
             alpha, a, x, beta, y, *options, 0 if y is None else 1,
             kernel=kernel, stream=stream if stream_now is None else stream_now,
-            accumulate=accumulate, out_dtype=out_dtype,
+            accumulate=accumulate, out_dtype=out_dtype, peer=peer,
         )  # fmt: skip
 
     made = Plan(general, a, x, y, options)
-    call = None
+    call, era = None, _fast.era()
     if x is not None:
         call = _bind(
             "plan", None, 2, a, x, 0, y, *options, 0 if y is None else 1, None, accumulate,
-            out_dtype,
+            out_dtype, peer,
         )  # fmt: skip
+    else:
+        _check_without_x(operand, y, options, accumulate, out_dtype, peer)
+    if kernel is not None:
+        _host.known_kernel("plan", kernel)
     if _backend.backend() == "host" or (call is not None and call.nothing is not None):
         return made
     engine = _backend.engine()
-    usual = kernel is stream is out_dtype is None and accumulate == "plain"
+    usual = kernel is stream is out_dtype is None and accumulate == "plain" and peer is False
     if engine.name == "cuda" and usual:
         _fast.meet(operand.kind)
         made.remember(CALLS.get(type(a)))
@@ -1340,14 +1339,39 @@ def plan(
         same = len({o.kind for o in (call.a, call.x, call.y) if o is not None}) == 1
         current = _fast.stream_of(call.a) if same and stream is None else None
         bound = [o.stream for o in (call.x, call.y) if o is not None]
-        if call.y is None or current is None or any(each is not None for each in bound):
+        if call.y is None or current is None or peer or any(each is not None for each in bound):
             return made
         if _fast.packable(engine, choice, call):
             known = _fast.Known(engine, choice, call.problem, call.problem.rows)
             addresses = (call.a.pointer, call.x.pointer, call.y.pointer)
-            made.bind(known, current, addresses, call.a.exporter.notes_writes)
-            _fast.bound.add(made)
+            _fast.bind(made, era, known, current, addresses, call.a.exporter.notes_writes)
     return made
+
+
+def _check_without_x(
+    a: Operand, y: Any, options: tuple, accumulate: Any, out_dtype: Any, peer: Any
+) -> None:
+    """What can be said about a plan whose x comes with each call, as of a long enough one."""
+    routine = "plan"
+    trans = transposition(routine, options[-1])
+    names = ("offx", "incx", "offy", "incy")
+    offx, incx, offy, incy = map(integer, [routine] * 4, names, options)
+    accumulation(routine, accumulate)
+    operand_y = None if y is None else adopt(routine, "y", y, None)
+    _check_places(routine, a, a, operand_y, 2, 0, flag(routine, "peer", peer))
+    dtype = _common_dtype(routine, 2, a, a, 0, operand_y)
+    y_dtype = _result_dtype(routine, dtype, operand_y, out_dtype)
+    rows, cols = a.shape if trans == 0 else a.shape[::-1]
+    x_len, y_len = (
+        max(off + 1, y_length(count, off, inc))
+        for count, off, inc in ((cols, offx, incx), (rows, offy, incy))
+    )
+    if operand_y is not None:
+        y_len = operand_y.shape[0]
+    check(
+        routine, dtype, a.shape, a.strides, x_len, 1, y_len, 1, offx, incx, offy, incy, trans,
+        y_dtype,
+    )  # fmt: skip
 
 
 def precompile(
@@ -1367,6 +1391,7 @@ def precompile(
     coefficients: str | Coefficients | None = None,
     accumulate: str = "plain",
     out_dtype: Any = None,
+    peer: bool = False,
 ) -> None:
     """Compile and load what :func:`gemv` would run for these arguments, without running it.
 
@@ -1385,10 +1410,12 @@ def precompile(
     """
     call = _bind(
         "gemv", None, alpha, a, x, beta, y, offx, incx, offy, incy, trans, overwrite_y,
-        coefficients, accumulate, out_dtype,
+        coefficients, accumulate, out_dtype, peer,
     )  # fmt: skip
-    if call.nothing is not None or _backend.backend() == "host":
+    if call.nothing is not None:
         return
+    if _backend.backend() == "host":
+        return _refuse_on_host(call, kernel)
     problem, engine = call.problem, _backend.engine()
     if call.y is None and call.on_host:
         problem = problem._replace(incy=1, y_offset=0)
@@ -1421,6 +1448,7 @@ def explain(
     coefficients: str | Coefficients | None = None,
     accumulate: str = "plain",
     out_dtype: Any = None,
+    peer: bool = False,
     device_memory_limit: int | None = None,
 ) -> Explanation:
     """Which kernel :func:`gemv` would use for these arguments, and how it would be launched.
@@ -1446,9 +1474,10 @@ def explain(
     """
     call = _bind(
         "gemv", None, alpha, a, x, beta, y, offx, incx, offy, incy, trans, overwrite_y,
-        coefficients, accumulate, out_dtype,
+        coefficients, accumulate, out_dtype, peer,
     )  # fmt: skip
     limit = _memory_limit(call, device_memory_limit)
+    _check_stream(call, stream)
     problem = call.problem
     common: dict[str, Any] = {
         "routine": call.blas_name,
@@ -1469,10 +1498,7 @@ def explain(
         return Explanation(backend=None, kernel=None, reason=call.nothing, **common, **nothing)
     backend = _backend.backend()
     if backend == "host":
-        if not call.on_host:
-            raise _device_arrays_on_host(call)
-        _refuse_kernel(call, kernel)
-        _refuse_twofold(call)
+        _refuse_on_host(call, kernel)
         chosen = _backend.chosen() is not None
         reason = "this backend was asked for" if chosen else _backend.probe()[1]
         nothing["coefficients"] = "arguments"

@@ -178,8 +178,8 @@ class Torch(Library):
         if compiler is not None and compiler.is_compiling():
             # torch.compile ends its graph here and makes the call itself, on real tensors.
             raise Refusal(
-                "is traced by torch.compile, and gemv launches kernels of its own, which cannot be"
-                " put into its graph"
+                "is traced by torch.compile, whose graph keeps products alone, and those without"
+                " accumulate=, out_dtype=, peer= and device_memory_limit="
             )
         _refuse_transformed(obj)
         place = obj.device.type

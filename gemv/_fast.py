@@ -37,7 +37,9 @@ _known: dict[tuple, Known] = {}
 #: What the operands of calls with a tensor look like, by routine, options and ``id(a)``. Only a
 #: guess where to look: everything is compared, so another tensor of that id does no harm.
 _expectations: dict[tuple, Any] = {}
-_lock = threading.Lock()
+#: Reentrant: garbage that is collected while it is held may make calls of its own.
+_lock = threading.RLock()
+_era = 0
 #: Plans that launch without asking anybody.
 bound: Any = weakref.WeakSet()
 
@@ -162,14 +164,24 @@ def options_of(offx: Any, incx: Any, offy: Any, incy: Any, trans: Any) -> tuple 
     return None
 
 
-def remember(key: tuple, engine: Any, choice: Any, call: Any) -> None:
-    """Keep what a call found out, if the next one of its kind can be made from that alone."""
+def era() -> int:
+    """A number that changes when all calls are forgotten: ask before what is to be remembered."""
+    return _era
+
+
+def remember(key: tuple, since: int, engine: Any, choice: Any, call: Any) -> None:
+    """Keep what a call found out, if the next one of its kind can be made from that alone.
+
+    Not if calls were forgotten `since` then: what it found out may no longer be so.
+    """
     if not packable(engine, choice, call) or (
         call.y is None and (call.offy or abs(call.incy) != 1)
     ):
         return
     known = Known(engine, choice, call.problem, call.problem.rows)
     with _lock:
+        if since != _era:
+            return
         _known[key] = known
         while len(_known) > MAX_KNOWN:
             del _known[next(iter(_known))]
@@ -207,9 +219,19 @@ def stream_of(operand: Any) -> Callable[[], int] | None:
     return None
 
 
+def bind(plan: Any, since: int, *what: Any) -> None:
+    """Let a plan launch without asking, unless calls were forgotten `since` then."""
+    with _lock:
+        if since == _era:
+            plan.bind(*what)
+            bound.add(plan)
+
+
 def forget() -> None:
     """Forget all calls."""
+    global _era
     with _lock:
+        _era += 1
         for plan in list(bound):
             plan.unbind()
         bound.clear()
@@ -220,7 +242,7 @@ def forget() -> None:
 def after_fork() -> None:
     """Forget all calls in a forked process, where another thread may have held the lock."""
     global _lock
-    _lock = threading.Lock()
+    _lock = threading.RLock()
     forget()
 
 
@@ -241,9 +263,13 @@ def _torch_call(torch: Any) -> Callable[..., Any]:
     else:
         enqueue = exchange.enqueue
 
-    def expect(hint: tuple, known: Known, a: Any, x: Any, y: Any) -> None:
+    def expect(hint: tuple, key: tuple, known: Known, a: Any, x: Any, y: Any) -> None:
         made = exchange.expect(known, a, x, y)
-        if made is not None:
+        if made is None:
+            return
+        with _lock:
+            if get(key) is not known:  # forgotten by now
+                return
             if len(expectations) >= MAX_KNOWN:
                 expectations.clear()
             expectations[hint] = made
@@ -407,7 +433,7 @@ def _torch_call(torch: Any) -> Callable[..., Any]:
         if y is not None:
             written(y)
         if exchange is not None and known.plain and hint not in expectations:
-            expect(hint, known, a, x, target)
+            expect(hint, key, known, a, x, target)
         if tracing():
             known.record()
         return target

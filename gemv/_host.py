@@ -33,6 +33,27 @@ def announce(why: str | None, stacklevel: int) -> None:
     _announced = True
 
 
+def refuse_kernel(routine: str, kernel: str | None) -> None:
+    """Refuse a kernel where SciPy computes, or the name of one that does not exist."""
+    if kernel is None:
+        return
+    known_kernel(routine, kernel)
+    raise ValueError(
+        f"{routine}: kernel={kernel!r} needs a GPU or the simulator, but the backend is"
+        " host, where SciPy's BLAS computes"
+    )
+
+
+def known_kernel(routine: str, kernel: str) -> None:
+    """Refuse the name of a kernel that does not exist, with those that do."""
+    from gemv.kernels import get
+
+    try:
+        get(kernel)
+    except ValueError as error:
+        raise ValueError(f"{routine}: {error}") from None
+
+
 def run(
     routine: str, trans: int, alpha: Any, a: np.ndarray, x: np.ndarray, beta: Any, y: np.ndarray
 ) -> np.ndarray:

@@ -244,7 +244,7 @@ def use_alignment(yes: bool = True) -> None:
     Parameters
     ----------
     yes : bool
-        False to forbid it for this process from now on; plans that exist keep their kernels.
+        False to forbid it for this process from now on, in plans that exist as well.
         ``GEMV_ALIGNMENT=0`` in the environment does the same from the start.
 
     Examples
@@ -302,12 +302,13 @@ def select(
         For an unknown kernel or knob, or a kernel that refuses the problem, with its reason.
     """
     usual = kernel is None and knobs is None and not literals
+    by_alignment = _by_alignment
     if usual:
-        key = (problem, device, homes)
+        key = (problem, device, homes, by_alignment)
         choice = _known.get(key)
         if choice is not None:
             return choice
-    if not _by_alignment:
+    if not by_alignment:
         problem = _like_any_other(problem)
     if usual:
         choice = _first(problem, device, homes)

@@ -863,3 +863,63 @@ def test_any_call_on_any_way(call, on_device, overwrite, scalars, coefficients, 
         left = None if overwrite else arrays[2]
     if left is not None:
         assert (left.copy_to_host() if on_device else left).tobytes() == y.tobytes()
+
+
+TOLERANCE = {"e": 1e-2, "f": 1e-5, "d": 1e-12, "F": 1e-5, "D": 1e-12}
+HOMES = (None, "arguments", "constant", "pointer", "object")
+
+
+@settings(max_examples=250, deadline=None, derandomize=True, database=None)
+@given(
+    st.booleans(), st.sampled_from(sorted(TOLERANCE)),
+    st.sampled_from([None, "own", "f", "strided"]), st.booleans(), st.sampled_from(HOMES),
+    st.fixed_dictionaries({
+        "kernel": st.sampled_from([None, "serial", "vector_columns", "nope"]),
+        "accumulate": st.sampled_from(["plain", "wide"]),
+        "out_dtype": st.sampled_from([None, None, np.float32, "float64"]),
+        "peer": st.booleans(),
+    }),
+    st.sampled_from([{}, {}, {"stream": 0}, {"device_memory_limit": 10**6}, {"stream": 0}]),
+)  # fmt: skip
+def test_any_options_work_or_are_named(on_device, dtype, kind_of_y, overwrite, home, options, more):
+    """Calls, `explain` and `precompile` agree about them, and the result is right."""
+    on_device = on_device and gemv.backend() != "host"
+    rng = np.random.default_rng(3)
+    a, x, y = (random(rng, shape, dtype) for shape in ((5, 7), 7, 5))
+    y = y.real.astype("f") if kind_of_y == "f" else y
+    move = to_device if on_device else np.array
+    passed = None
+    if kind_of_y is not None:
+        passed = move(np.repeat(y, 2))[::2] if kind_of_y == "strided" else move(y)
+    alpha, beta = 2.0, 0.5
+    if home == "pointer" and on_device:
+        number = "f" if dtype == "e" else dtype
+        alpha, beta = (to_device(np.array(each, number)) for each in (alpha, beta))
+    coefficients = gemv.Coefficients() if home == "object" else home
+    arguments = (alpha, move(a), move(x), beta, passed)
+    options = {**options, "coefficients": coefficients, "overwrite_y": overwrite}
+
+    def told(routine, **options):
+        try:
+            return "", routine(*arguments, **options)
+        except (TypeError, ValueError) as error:
+            return str(error), type(error)
+
+    expected = told(gemv.explain, **options, **more)
+    ahead = told(gemv.precompile, **options)
+    error, result = told(gemv.gemv, **options, **more)
+    assert expected[0] == error
+    assert ahead[0] == told(gemv.explain, **options)[0]
+    if error:
+        names = ("kernel", "out_dtype", "stream", "device_memory_limit", "coefficients", "y ")
+        assert expected[1] is result
+        assert error.startswith("gemv: ") and any(name in error for name in (*names, "accumulate"))
+        return
+    assert expected[1].accumulate == options["accumulate"]
+    host = result.copy_to_host() if on_device else result
+    right = 2 * a.astype("D") @ x + (0 if kind_of_y is None else 0.5 * y.astype("D"))
+    np.testing.assert_allclose(host, right, rtol=0, atol=30 * TOLERANCE[dtype])
+    if kind_of_y == "f" and dtype == "e" or options["out_dtype"] is np.float32:
+        assert host.dtype == np.float32
+    else:
+        assert host.dtype == dtype

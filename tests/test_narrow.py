@@ -169,8 +169,9 @@ def test_out_dtype_that_is_neither(dtype):
             gemv.gemv(1, a, x, out_dtype=wrong)
     with pytest.raises(TypeError, match="which decides, but out_dtype is 'float32'"):
         gemv.gemv(1, a, x, 1, y, out_dtype="float32")
-    with pytest.raises(TypeError, match="out_dtype must be float64, the dtype of a"):
-        gemv.gemv(1, np.eye(2), np.ones(2), out_dtype="float32")
+    for wrong in ("float32", "f7", [1], object()):
+        with pytest.raises(TypeError, match="out_dtype must be float64, the dtype computed in"):
+            gemv.gemv(1, np.eye(2), np.ones(2), out_dtype=wrong)
 
 
 @BY_DTYPE

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 from arrays import LIBRARIES, MUTABLE
@@ -160,8 +162,6 @@ def test_plan_on_the_current_stream():
 
 def test_a_bound_plan_asks_again_after_a_change_of_backend():
     """It launches without asking anybody, so somebody has to tell it."""
-    from types import SimpleNamespace
-
     from gemv import _fast
     from gemv._plan import Plan
 
@@ -183,3 +183,67 @@ def test_a_bound_plan_asks_again_after_a_change_of_backend():
     finally:
         gemv.use_backend(chosen)
     assert len(launched) == 1 and asked == [(2.0, 1.0, "x", "y", None)]
+
+
+@pytest.mark.parametrize(
+    ("options", "error", "match"),
+    [
+        ({"accumulate": "more"}, ValueError, "plan: accumulate must be one of 'plain', 'wide'"),
+        ({"out_dtype": "float32"}, TypeError, "plan: out_dtype must be float64, the dtype compu"),
+        ({"kernel": "nope"}, ValueError, "plan: no kernel 'nope'; known kernels: serial, "),
+        ({"trans": 7}, ValueError, "plan: trans must be 0 or 'N'"),
+        ({"incx": 0}, ValueError, "plan: incx must not be zero"),
+        ({"offy": -1}, ValueError, "plan: offy must not be negative"),
+        ({"incy": 1.0}, TypeError, "plan: incy must be an integer, got float 1.0"),
+        ({"peer": "yes"}, TypeError, "plan: peer must be an integer"),
+        ({"y": np.ones(3)}, TypeError, "plan: a is on the device .* but y is in host memory"),
+        ({"y": 2}, ValueError, "plan: y is too short"),
+        ({"y": "f"}, TypeError, "plan: a has dtype float64 but y has dtype float32"),
+    ],
+)
+def test_a_plan_without_x_is_checked_at_once(options, error, match):
+    library = LIBRARIES["numba"]()
+    a = library.array(np.ones((3, 2)))
+    y = options.get("y")
+    if isinstance(y, (int, str)):
+        y = library.array(np.ones(*((3, y) if isinstance(y, str) else (y,))))
+        options = {**options, "y": y}
+    with pytest.raises(error, match=match):
+        gemv.plan(a, **options)
+
+
+@pytest.mark.parametrize("shape", [(3, 2), (0, 2), (3, 0)])
+def test_a_plan_without_x_takes_what_each_call_can(shape):
+    library = LIBRARIES["numba"]()
+    a, y = (library.array(np.ones(size)) for size in (shape, shape[0] + 4))
+    plan = gemv.plan(a, offx=1, incx=-2, offy=1, incy=-1, accumulate="wide", peer=True)
+    x = np.arange(1.0, 2 * shape[1] + 3)
+    result = plan(1.0, 1.0, library.array(x), y)
+    expected = np.ones(shape[0] + 4)
+    if 0 not in shape:
+        expected[1 : 1 + shape[0]] += x[1:][: 2 * shape[1] - 1 : 2].sum()
+    np.testing.assert_array_equal(library.host(result), expected)
+
+
+def test_what_was_found_out_before_calls_were_forgotten_is_not_remembered(monkeypatch):
+    """Another thread may change the backend in the middle of a call."""
+    from gemv import _fast
+
+    monkeypatch.setattr(_fast, "packable", lambda *arguments: True)
+    monkeypatch.setattr(_fast, "Known", lambda *arguments: "found")
+    call = SimpleNamespace(y=0, problem=SimpleNamespace(rows=1))
+    plan, since = gemv.plan(LIBRARIES["numba"]().array(np.ones((2, 2)))), _fast.era()
+    known = SimpleNamespace(
+        numbers=_fast._REAL, engine=SimpleNamespace(several=False), plain=False, launch=print
+    )
+    try:
+        _fast.remember(("key",), since, None, None, call)
+        _fast.bind(plan, since, known, int, (0, 0, 0), None)
+        assert _fast._known[("key",)] == "found" and plan in _fast.bound
+        _fast.forget()
+        _fast.remember(("key",), since, None, None, call)
+        _fast.bind(plan, since, known, int, (0, 0, 0), None)
+        assert ("key",) not in _fast._known and plan not in _fast.bound
+        assert plan._launch is None
+    finally:
+        _fast.forget()

@@ -421,3 +421,21 @@ def test_bits_do_not_depend_on_addresses_without_alignment(order, alignment_agai
     assert order == "F" or len(bits()) > 1, "the sum of this test is the same in any order"
     gemv.use_alignment(False)
     assert len(bits()) == 1
+
+
+def test_a_choice_made_before_alignment_was_forbidden_is_not_kept(monkeypatch, alignment_again):
+    """Another thread may forbid it in the middle of a call."""
+    first = _select._first
+
+    def forbidden_meanwhile(*arguments):
+        monkeypatch.setattr(_select, "_first", first)
+        gemv.use_alignment(False)
+        return first(*arguments)
+
+    _select._known.clear()
+    monkeypatch.setattr(_select, "_first", forbidden_meanwhile)
+    aligned = problem_of("dot", 64, 64).at(0, 0)
+    chosen = select(aligned, DEVICE)
+    later = select(aligned, DEVICE)
+    assert later != chosen
+    assert later == select(_select._like_any_other(aligned), DEVICE)
