@@ -12,7 +12,7 @@ import numpy as np
 from scipy.sparse.linalg import LinearOperator
 
 import gemv
-from gemv import _adopt, _arrays, _backend
+from gemv import _adopt, _arrays, _backend, _host
 from gemv._check import transposition
 from gemv._problem import DTYPES, NARROW, PREFIXES, dtype_name
 
@@ -77,6 +77,10 @@ class Matrix(LinearOperator):
         operand = _adopt.adopt("Matrix", "a", a, None)
         wanted = _dtype(operand, dtype)
         self._backend = _backend.backend()
+        if self._backend == "host":
+            _host.refuse_kernel("Matrix", kernel)
+        elif kernel is not None:
+            _host.known_kernel("Matrix", kernel)
         self._kernel = kernel
         self._lock = threading.Lock()
         self._sides: dict[int, Any] = {}
@@ -93,7 +97,8 @@ class Matrix(LinearOperator):
             self.array = np.array(_adopt.host_copy(operand, wanted))
         else:
             self.array = _backend.engine().matrix(operand, wanted)
-        self._device = operand.device
+        #: Ordinal of the GPU that keeps it and computes, whichever is current in a product.
+        self._device = _adopt.adopt("Matrix", "a", self.array, None).device
         super().__init__(wanted, operand.shape)
 
     # Products ------------------------------------------------------------------------------------
@@ -202,6 +207,7 @@ class Matrix(LinearOperator):
             return routine(alpha, array, np.asarray(x, self.dtype), beta, y, trans=trans)
         engine = _backend.engine()
         with self._lock, engine.on(self._device):
+            self._kept()  # as long as the lock is
             side = self._sides.get(trans)
             if side is None:
                 vectors = engine.vectors(cols, rows, self.dtype)
@@ -237,7 +243,7 @@ class Matrix(LinearOperator):
                 if library.name == "cupy":
                     view = sys.modules["cupy"].asarray(array)
                 elif library.name == "torch":
-                    view = sys.modules["torch"].as_tensor(array, device="cuda")
+                    view = sys.modules["torch"].as_tensor(array, device=f"cuda:{self._device or 0}")
             self._views[library.name] = view
         return view
 

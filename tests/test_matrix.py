@@ -139,7 +139,7 @@ def test_bad_input(rng):
     with pytest.raises(TypeError, match="longdouble|float128|computed in"):
         gemv.Matrix(np.ones((3, 3), np.longdouble))
     with pytest.raises(ValueError, match="no kernel 'nope'"):
-        gemv.Matrix(np.ones((3, 3)), kernel="nope") @ np.ones(3)
+        gemv.Matrix(np.ones((3, 3)), kernel="nope")
 
 
 def test_device_matrix_and_vectors(rng):
@@ -168,8 +168,48 @@ def test_host_backend(rng):
             assert np.allclose(kept @ x, a @ x)
             assert np.allclose(kept.rmatvec(a @ x), a.T @ (a @ x))
             assert "host" in repr(kept)
+        with pytest.raises(ValueError, match="Matrix: kernel='serial' needs a GPU or the simul"):
+            gemv.Matrix(a, kernel="serial")
+        with pytest.raises(ValueError, match="Matrix: no kernel 'nope'"):
+            gemv.Matrix(a, kernel="nope")
     finally:
         gemv.use_backend(None)
+
+
+def test_freed_while_a_product_waits(rng, monkeypatch):
+    """Its turn comes after the memory was given back: it must not bring any of that back."""
+    if gemv.backend() == "host":
+        pytest.skip("nothing waits on the host")
+    kept = gemv.Matrix(matrix(rng, (3, 3)), **SMALL)
+    engine, on = _backend.engine(), type(_backend.engine()).on
+
+    def freed_first(self, index):
+        kept.array = None
+        return on(self, index)
+
+    monkeypatch.setattr(type(engine), "on", freed_first)
+    with pytest.raises(ValueError, match="the matrix was freed"):
+        kept.matvec(np.ones(3))
+    assert not kept._sides
+
+
+def test_products_run_where_the_matrix_is(rng, monkeypatch):
+    """Whatever GPU is current by then: one in host memory went to the one of that time."""
+    if gemv.backend() == "host":
+        pytest.skip("nothing is on a GPU")
+    engine, on, asked = _backend.engine(), type(_backend.engine()).on, []
+    kept = gemv.Matrix(matrix(rng, (3, 3)), **SMALL)
+    here = _backend.engine().device().index if gemv.backend() == "cuda" else None
+    assert kept._device == here
+    kept._device = here = 0 if here is None else here
+
+    def note(self, index):
+        asked.append(index)
+        return on(self, index)
+
+    monkeypatch.setattr(type(engine), "on", note)
+    kept.matvec(np.ones(3))
+    assert asked[0] == here
 
 
 def test_no_memory_is_one_clear_error(monkeypatch):
