@@ -197,6 +197,14 @@ def test_the_constants_of_the_table(row, dtype):
         Case(m, n, dtype, order, op, pad, alpha=2, beta=-1, shift=shift).check(row.kernel, knobs)
 
 
+def test_each_row_that_fills_no_vector_needs_a_thread():
+    knobs = {"PIECES": 1, "COLUMNS": 1, "MIN_BLOCKS": 1}
+    case = Case(8 * 8 + 7, 2, "h", "F", pad=1)
+    with pytest.raises(ValueError, match="THREADS_PER_BLOCK must be 8 or more"):
+        case.run("long_columns", {**knobs, "THREADS_PER_BLOCK": 4})
+    case.check("long_columns", {**knobs, "THREADS_PER_BLOCK": 8})
+
+
 @BY_NAME
 def test_small_integers_are_exact(kernel):
     tile_rows, tile_cols = tile_of(kernel)

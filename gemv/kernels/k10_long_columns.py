@@ -25,8 +25,8 @@ Bytes
     (m*n + len(x) + len(y) * (1 + [beta != 0])) * itemsize from memory.
 
 Wins
-    One to some dozen columns of some 100 KB and more, stored along columns (or rows of a
-    transposed matrix).
+    One to 16 columns of 64 KB and more, or some hundred of 1 MB and more, stored along columns (or
+    rows of a transposed matrix).
 
 Loses
     To the rung before, as soon as rows alone do not fill the GPU: nothing here splits the columns.
@@ -128,6 +128,11 @@ def accepts(problem):
 
 def geometry(problem, device, knobs):
     threads, width = knobs["THREADS_PER_BLOCK"], problem.widths[0]
+    if threads < LOAD_BYTES // 2:  # the most elements of a load
+        raise ValueError(
+            f"long_columns: THREADS_PER_BLOCK must be {LOAD_BYTES // 2} or more, because each of"
+            f" the rows that fill no vector has a thread of its own, got {threads}"
+        )
     pieces = pieces_of_a_thread(knobs, width, problem.dtype.itemsize)
     tiles = ceil_div(problem.rows, threads * pieces * width)
     return Geometry((Launch((tiles, 1, 1), (threads, 1, 1)),))
@@ -149,7 +154,7 @@ KERNEL = Kernel(
     ),
     wide=True,
     accepts=accepts,
-    # At least 4 threads, for the rows that fill no vector.
+    # At least 8 threads, for the rows that fill no vector.
     knobs={"PIECES": 4, "COLUMNS": 1, "THREADS_PER_BLOCK": 128, "MIN_BLOCKS": 4},
     small_knobs={"PIECES": 2, "COLUMNS": 2, "THREADS_PER_BLOCK": 8, "MIN_BLOCKS": 1},
     doc=__doc__,
