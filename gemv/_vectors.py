@@ -234,14 +234,15 @@ else:
         many = f".v{count}" if count > 1 else ""
         target = f"{{{', '.join(registers)}}}" if count > 1 else "$0"
         text = f"{instruction}{many}.{suffix} {target}, [${count}];"
-        inputs, kinds = [address], "l"
+        inputs, kinds, output = [address], "l", "="
         if present is not None:
+            output = "=&"
             inputs, kinds = [address, builder.zext(present, ir.IntType(32))], "l,r"
             zeros = " ".join(f"mov.{suffix} {each}, {_NOTHING[letter]};" for each in registers)
             text = f"{{ .reg .pred p; setp.ne.u32 p, ${count + 1}, 0; {zeros} @p {text} }}"
         result = llvm if count == 1 else ir.LiteralStructType([llvm] * count)
         function = ir.FunctionType(result, [each.type for each in inputs])
-        asm = ir.InlineAsm(function, text, ",".join([f"={letter}"] * count + [kinds]))
+        asm = ir.InlineAsm(function, text, ",".join([f"{output}{letter}"] * count + [kinds]))
         loaded = builder.call(asm, inputs)
         return [loaded] if count == 1 else [builder.extract_value(loaded, k) for k in range(count)]
 

@@ -142,6 +142,14 @@ def test_wide_loads_are_as_wide_as_the_hardware_has_them(name, dtype, compiler):
     assert narrow["stack"] == 0 and narrow["spills"] == 0
 
 
+@pytest.mark.parametrize("dtype", ["float32", "float64", "complex64", "bfloat16"])
+def test_loads_of_one_element_leave_nothing_behind_them(dtype, compiler):
+    """Each load of A is there twice, for passes and under a predicate; no loop for a rest."""
+    (function,) = compiler(REGISTRY["vector_rows"], dtype, widths=(1, 1))
+    loads = re.findall(r"(@p )?ld\.global\.nc\.L2::128B", function["ptx"])
+    assert len(loads) == 2 * loads.count("@p ") > 0
+
+
 def compiled_apart(rows):
     """One row for each kernel and constants that machine code depends on: not how many splits."""
     apart = {}

@@ -11,7 +11,7 @@ Idea
     How many threads a row deserves depends on its length. LANES threads share one: 1 to 32 for
     short rows, so that a warp reads several whole rows and no lane idles, and whole blocks for
     long ones. If even that leaves multiprocessors without work, the columns are split over blocks
-    and the last block adds up, in one launch, as two rungs before.
+    and the last block adds up, in one launch, as in the rung before.
 
 Picture
     ::
@@ -36,9 +36,9 @@ Wins
     in both directions.
 
 Loses
-    A part of the read rate for matrices up to some 1000 x 1000 and for rows of 128 bytes and less.
+    A part of the read rate for matrices of less than some 16 MB, most of it for a few long rows.
     To the columns rung where memory runs along y. Rows that do not begin at a multiple of 16 bytes
-    are read by narrower loads, as wide as their alignment allows.
+    are read by narrower loads, as wide as their alignment allows, which short rows feel most.
 
 Sums
     Each lane adds element k of its vectors to partial sum k, over every LANES-th vector of its
@@ -138,7 +138,7 @@ def build(spec):
                 factors = gather_some(x, j, STEP, VECTORS, incx, WIDTH, rest)
             total = multiply_add(total, values, factors, CONJUGATE)
             j += rest * STEP
-        while j < end:  # the columns behind the last whole vector: one lane has them
+        while WIDTH > 1 and j < end:  # one lane has the columns behind the last whole vector
             values = stream_tile(a, starts, j, 1, 1, 1)
             total = multiply_add(total, values, gather(x, j, 1, 1, incx, 1), CONJUGATE)
             j += 1
@@ -265,7 +265,6 @@ def depth(problem, geometry, knobs):
         return in_block
     finish_warps = max(threads // 32 // (threads // lanes * knobs["ROWS"]), 1)
     return in_block + ceil_div(splits, 32 * finish_warps) + 2 + 5 + finish_warps - 1
-
 
 
 KERNEL = Kernel(
