@@ -36,13 +36,13 @@ Bytes
     once for each tile of rows.
 
 Wins
-    A stored along columns (or transposed and stored along rows): large matrices, and skinny ones
-    in both directions.
+    A stored along columns (or transposed and stored along rows): large matrices, and many short
+    columns.
 
 Loses
-    A good part of the read rate for matrices up to some 2000 x 2000 and for a single column. To the
-    rows rung where memory runs along the sum. Columns that do not begin at a multiple of 16 bytes
-    are read by narrower loads, as wide as their alignment allows.
+    A good part of the read rate for matrices of less than some 32 MB. To the next rung where a few
+    long columns are all of A, to the rows rung where memory runs along the sum. Columns that do not
+    begin at a multiple of 16 bytes are read by narrower loads, as wide as their alignment allows.
 
 Sums
     Each thread over every GROUPS-th column of its split, a butterfly over the groups of a warp,
@@ -265,7 +265,6 @@ def depth(problem, geometry, knobs):
         return in_block
     finishers = min(max(threads // (lanes * width * pieces), 1), 16)
     return in_block + ceil_div(splits, finishers) + 3 + finishers - 1
-
 
 
 KERNEL = Kernel(
