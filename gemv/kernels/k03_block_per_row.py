@@ -81,7 +81,6 @@ def depth(problem, geometry, knobs):
     return ceil_div(problem.cols, threads) - 1 + threads.bit_length() - 1
 
 
-
 KERNEL = Kernel(
     name="block_per_row",
     rung=3,

@@ -117,7 +117,6 @@ def depth(problem, geometry, knobs):
     return in_block + sizes["splits"] - 1
 
 
-
 KERNEL = Kernel(
     name="tile2d",
     rung=4,

@@ -136,7 +136,6 @@ def depth(problem, geometry, knobs):
     return ceil_div(sizes["cols_per_split"], lanes) - 1 + lanes - 1 + sizes["splits"] - 1
 
 
-
 KERNEL = Kernel(
     name="coalesced",
     rung=5,

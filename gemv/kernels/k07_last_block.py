@@ -150,7 +150,6 @@ def depth(problem, geometry, knobs):
     return in_block + (ceil_div(splits, lanes) - 1 + lanes - 1 if splits > 1 else 0)
 
 
-
 KERNEL = Kernel(
     name="last_block",
     rung=7,

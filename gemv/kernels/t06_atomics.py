@@ -112,7 +112,6 @@ def depth(problem, geometry, knobs):
     return ceil_div(geometry.sizes["cols_per_split"], threads) + threads + splits
 
 
-
 KERNEL = Kernel(
     name="atomics",
     rung=6,

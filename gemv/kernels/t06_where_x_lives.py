@@ -205,7 +205,6 @@ def depth(problem, geometry, knobs):
     return ceil_div(problem.cols, lanes) - 1 + lanes.bit_length() - 1
 
 
-
 KERNEL = Kernel(
     name="where_x_lives",
     rung=6,
