@@ -507,7 +507,7 @@ def _execute_host_arrays(call: _Call, kernel: str | None, limit: int | None) -> 
     flat_y = np.asarray(result).reshape(-1)[call.offy : reach_y]
     x = _adopt.host_copy(call.x, dtype)[call.offx : reach_x]
     if call.owner is not None:
-        call.owner.note(call.alpha, call.beta)
+        call.owner._note(call.alpha, call.beta)
     if not on_engine:
         a = _adopt.host_copy(call.a, dtype)
         used_x, used_y = x[:: abs(problem.incx)], flat_y[:: abs(problem.incy)]
@@ -1328,7 +1328,7 @@ def plan(
     usual = kernel is stream is out_dtype is None and accumulate == "plain" and peer is False
     if engine.name == "cuda" and usual:
         _fast.meet(operand.kind)
-        made.remember(CALLS.get(type(a)))
+        made._remember(CALLS.get(type(a)))
     if call is None:
         return made
     with engine.on(call.a.device):

@@ -330,7 +330,7 @@ class Coefficients:
                         table.mark(slot, handles[table])
             self._values = (alpha, beta)
 
-    def note(self, alpha: Any, beta: Any) -> None:
+    def _note(self, alpha: Any, beta: Any) -> None:
         """Remember the values of a call that needs no slot, on the host."""
         with self._lock:
             self._check_open()

@@ -223,7 +223,7 @@ def bind(plan: Any, since: int, *what: Any) -> None:
     """Let a plan launch without asking, unless calls were forgotten `since` then."""
     with _lock:
         if since == _era:
-            plan.bind(*what)
+            plan._bind(*what)
             bound.add(plan)
 
 
@@ -233,7 +233,7 @@ def forget() -> None:
     with _lock:
         _era += 1
         for plan in list(bound):
-            plan.unbind()
+            plan._unbind()
         bound.clear()
         _known.clear()
         _expectations.clear()

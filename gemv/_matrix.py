@@ -153,7 +153,17 @@ class Matrix(LinearOperator):
         return self._on_device(2, x) if _adopt.is_device_array(x) else super().rmatvec(x)
 
     def dot(self, x: Any) -> Any:
-        """``A @ x`` for a vector, for the columns of an array, or for another operator."""
+        """``A @ x`` for a vector, for the columns of an array, or for another operator.
+
+        Parameters
+        ----------
+        x : array of shape (n,) or (n, k), or LinearOperator
+
+        Returns
+        -------
+        array of shape (m,) or (m, k), or LinearOperator
+            An array in the place that `x` is in; on the GPU `x` is a vector.
+        """
         if isinstance(x, LinearOperator) or not _adopt.is_device_array(x):
             return super().dot(x)
         return self._on_device(0, x)

@@ -56,11 +56,11 @@ class Plan:
         self.x = x
         self.y = y
 
-    def remember(self, loose: Callable[..., Any] | None) -> None:
+    def _remember(self, loose: Callable[..., Any] | None) -> None:
         """Try this way first where vectors are passed: that of calls that were made before."""
         self._loose = loose
 
-    def bind(
+    def _bind(
         self,
         known: Any,
         stream: Callable[[], int],
@@ -77,7 +77,7 @@ class Plan:
         if known.plain:
             self._launch = partial(known.machine.enqueue, known.address)
 
-    def unbind(self) -> None:
+    def _unbind(self) -> None:
         """Ask for everything again from now on."""
         self._launch = None
 

@@ -45,6 +45,11 @@ def trace() -> Iterator[list[Call]]:
     """Collect a :class:`Call` for every call computed inside the ``with`` block.
 
     A call that returns at once (an empty shape, nothing to add) computes nothing and leaves none.
+
+    Yields
+    ------
+    list of Call
+        Grows while the block runs.
     """
     calls: list[Call] = []
     token = _calls.set((*_calls.get(), calls))

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ast
 import doctest
+import inspect
 import json
 import os
 import re
@@ -18,6 +19,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+
+import gemv
 
 TOP = Path(__file__).resolve().parent.parent
 DOCS = TOP / "docs"
@@ -315,6 +318,18 @@ def test_no_measured_figure_is_typed_by_hand(page):
 
 # --------------------------------------------------------------------------------------------------
 # the command that shows a regression
+
+
+@pytest.mark.parametrize("name", gemv.__all__)
+def test_public_classes_say_what_their_methods_take(name):
+    """What has no such section is not for callers, and has a name that says so."""
+    value = getattr(gemv, name)
+    if not isinstance(value, type):
+        return
+    for method, function in vars(value).items():
+        if inspect.isfunction(function) and (method == "__call__" or not method.startswith("_")):
+            if len(inspect.signature(function).parameters) > 1:
+                assert "Parameters\n" in (inspect.getdoc(function) or ""), f"{name}.{method}"
 
 
 def point(folder: Path, name: str, date: int, rate: float, seconds: float) -> Path:

@@ -172,7 +172,7 @@ def test_a_bound_plan_asks_again_after_a_change_of_backend():
         numbers=_fast._REAL, engine=SimpleNamespace(several=False), plain=True, machine=machine,
         address=7, launch=None, record=lambda: None,
     )  # fmt: skip
-    plan.bind(known, lambda: 5, (1, 2, 3), None)
+    plan._bind(known, lambda: 5, (1, 2, 3), None)
     _fast.bound.add(plan)
     assert plan(2.0, 1.0) == "y"
     assert launched == [(7, 5, 1, 2, 3, 2.0, 1.0)] and not asked

@@ -392,7 +392,8 @@ def reference() -> str:
         value = getattr(gemv, name)
         if isinstance(value, type):
             kind = "exception" if issubclass(value, BaseException) else "class"
-            groups["Classes"].append(f".. auto{kind}:: gemv.{name}\n   :members:")
+            what = ("   :members:", "   :special-members: __call__")
+            groups["Classes"].append("\n".join((f".. auto{kind}:: gemv.{name}", *what)))
         else:
             title = "Products" if name.endswith("gemv") else "Other functions"
             groups[title].append(f".. autofunction:: gemv.{name}")
