@@ -51,7 +51,7 @@ class SimulatorEngine:
     name = "simulator"
 
     def __init__(self) -> None:
-        self._slots: dict[tuple, SlotTable] = {}
+        self._slots: dict[tuple, tuple[tuple[Any, ...], SlotTable]] = {}
 
     def device(self) -> Device:
         return DEVICE
@@ -177,14 +177,14 @@ class SimulatorEngine:
             geometry=geometry,
             coefficients=choice.coefficients,
         )
-        functions = choice.kernel.functions(choice.spec)
+        functions, table = self._built(choice)
         x_home = choice.kernel.x_home(choice.knobs)
         if x_home != "pointer":
             packed = np.array([values["x"][j * problem.incx] for j in range(problem.cols)], number)
             values["x"] = pointer_to(packed, name="x", writable=False)
             for function in functions if x_home == "constant" else ():
                 function.__dict__["x_symbol"].memory[: packed.size] = packed
-        lease = self._place(choice, functions, values, alpha, beta, owner)
+        lease = self._place(choice, table, values, alpha, beta, owner)
         try:
             for function, launch in zip(functions, geometry.launches, strict=True):
                 arguments = [values[name] for name in inspect.signature(function).parameters]
@@ -200,10 +200,31 @@ class SimulatorEngine:
                 f"{choice.kernel.name}: counters are not zero after the last launch: {counters}"
             )
 
+    def _built(self, choice: Choice) -> tuple[tuple[Any, ...], SlotTable | None]:
+        """The functions of a kernel, and the slots of their constant symbols if they have any.
+
+        Slots keep values from call to call, so they keep their functions, too: built again, these
+        would have other memory.
+        """
+        spec = choice.spec
+        functions: tuple[Any, ...] = choice.kernel.functions(spec)
+        if "constant" not in spec.homes:
+            return functions, None
+        kept = self._slots.get((choice.kernel, spec))
+        if kept is None:
+            symbols = [
+                function.coefficients.memory
+                for function in functions
+                if getattr(function, "coefficients", None) is not None
+            ]
+            table = SlotTable(HostMemory(symbols), spec.precision.factors, SLOTS)
+            kept = self._slots.setdefault((choice.kernel, spec), (functions, table))
+        return kept
+
     def _place(
         self,
         choice: Choice,
-        functions: tuple[Any, ...],
+        table: SlotTable | None,
         values: dict[str, Any],
         alpha: Any,
         beta: Any,
@@ -219,19 +240,8 @@ class SimulatorEngine:
             else:
                 values[name] = spec.precision.factors.type(value)
             shared[name] = values[name] if home == "constant" else 0
-        if "constant" not in spec.homes:
-            return None
-        table = self._slots.get((choice.kernel, spec))
         if table is None:
-            symbols = [
-                function.coefficients.memory
-                for function in functions
-                if getattr(function, "coefficients", None) is not None
-            ]
-            factors = spec.precision.factors
-            table = self._slots.setdefault(
-                (choice.kernel, spec), SlotTable(HostMemory(symbols), factors, SLOTS)
-            )
+            return None
         lease = Lease(table, shared["alpha"], shared["beta"], 0, owner)
         values["slot"] = lease.slot
         return lease
