@@ -638,7 +638,12 @@ class _Order:
         self.capture = None
         if self._others or self._exports:
             self._check_captures()
-        self.plain = not self._others and not self._exports
+        # Vectors that calls made for Numba are given back in the order of its default stream.
+        self._numba = [o for _, o in self.operands if o.kind == "numba"]
+        self._unordered = bool(self._numba) and (
+            engine.name == "cuda" and engine.runs_by_itself(self.stream)
+        )
+        self.plain = not self._others and not self._exports and not self._unordered
 
     def _producer(self, operand: Operand) -> int | None:
         if operand.stream is not None:
@@ -694,6 +699,8 @@ class _Order:
         """The call also uses an array that was made for it."""
         self.operands.append(("y", operand))
         self._join("y", operand)
+        if operand.kind == "numba":
+            self._numba.append(operand)
 
     def before(self) -> None:
         """Let the call come after pending work on its operands."""
@@ -715,6 +722,8 @@ class _Order:
         if (self._capsules or loose) and self._engine.name == "cuda":
             if self.capture_here() is None:
                 self._engine.held.hold((self._capsules, loose), self.stream)
+        if self._unordered and self.capture_here() is None:
+            self._engine.held.hold([operand.origin for operand in self._numba], self.stream)
 
     def _keep(self, operands: list[Operand]) -> None:
         if self._engine.name != "cuda":

@@ -287,6 +287,10 @@ class CudaEngine:
         """The stream of arrays whose library has none of its own."""
         return 2 if _per_thread_default_stream() else 0
 
+    def runs_by_itself(self, stream: int) -> bool:
+        """Whether a stream is not ordered with the default streams, as most libraries' own are."""
+        return _streams.runs_by_itself(stream)
+
     def capture_of(self, stream: int) -> Any:
         """The capture that a stream is part of, or None."""
         return _streams.capture_of(stream)

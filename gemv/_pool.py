@@ -4,7 +4,7 @@
 back, which costs several times as much as a launch. What is made here is taken and given back in
 the order of Numba's default stream, and nobody waits. Every stream that Numba makes is ordered
 with it. A stream of another library may not be: who uses a result there holds on to it until that
-work is done, as with any allocator of this kind (a call of this package does).
+work is done, as with any allocator of this kind. A call of this package does.
 """
 
 from __future__ import annotations

@@ -40,6 +40,7 @@ _MEMORY_TYPE = 2
 _DEVICE_ORDINAL = 9
 #: The handle that every thread has for a default stream of its own.
 PER_THREAD = 2
+_NON_BLOCKING = 1
 _RANGE_START = 11
 _RANGE_SIZE = 12
 _DEVICE_MEMORY = 2
@@ -259,6 +260,11 @@ def outside_of_captures() -> Iterator[None]:
         yield
     finally:
         _exchange_mode(ctypes.byref(mode))
+
+
+def runs_by_itself(stream: int) -> bool:
+    """Whether a stream is not ordered with the default streams."""
+    return stream > PER_THREAD and bool(check(driver.cuStreamGetFlags(stream)) & _NON_BLOCKING)
 
 
 class Held:

@@ -196,6 +196,32 @@ def test_memory_outlives_its_names_with_cupy(torch, cupy):
     assert len(engine.held) == 0
 
 
+def test_memory_outlives_its_names_with_numba(torch):
+    """Vectors of the pool go back in the order of a stream that this one does not wait for."""
+    from numba import cuda
+
+    engine = gemv._backend.engine()
+    side = torch.cuda.Stream()
+    size = 4096
+    a, ones = cuda.to_device(np.eye(size, dtype="f")), cuda.to_device(np.ones(size, "f"))
+    y = cuda.to_device(np.zeros(size, "f"))
+    for _ in range(3):
+        x = gemv.gemv(2.0, a, ones)  # made by a call: from the pool
+        cuda.synchronize()
+        with torch.cuda.stream(side):
+            torch.cuda._sleep(LONG)
+        gemv.gemv(1.0, a, x, 0.0, y, overwrite_y=1, stream=side)
+        assert len(engine.held) > 0
+        del x
+        refill = [gemv.gemv(9.0, a, ones) for _ in range(4)]
+        assert not side.query(), "the host has waited"
+        side.synchronize()
+        assert set(y.copy_to_host()) == {2}
+        del refill
+    engine.held.sweep()
+    assert len(engine.held) == 0
+
+
 def test_stream_of_another_kind_is_refused(torch):
     a, x, y = operands(torch)
     for _ in range(2):
