@@ -9,12 +9,13 @@ from __future__ import annotations
 from typing import Any
 
 import torch
+from torch import library as operators
 
 from gemv._check import transposition, type_error, y_length
 
 _OPTIONS = "int offx, int incx, int offy, int incy, int trans, str? kernel"
 
-_library = torch.library.Library("gemv", "DEF")
+_library = operators.Library("gemv", "DEF")
 _library.define(
     "product(str routine, Scalar alpha, Tensor a, Tensor x, Scalar beta, Tensor? y,"
     f" {_OPTIONS}) -> Tensor"
@@ -98,5 +99,5 @@ def _nothing(*arguments: Any) -> None:
 for _place in ("CPU", "CUDA"):
     _library.impl("product", _product, _place)
     _library.impl("product_", _product_in_place, _place)
-torch.library.register_fake("gemv::product", _shape_of_product, lib=_library)
-torch.library.register_fake("gemv::product_", _nothing, lib=_library)
+operators.register_fake("gemv::product", _shape_of_product, lib=_library)
+operators.register_fake("gemv::product_", _nothing, lib=_library)

@@ -146,7 +146,7 @@ class TorchArrays:
         return batch.cpu().numpy()
 
 
-def library():
+def array_maker():
     """PyTorch where it is installed and there is a GPU, else Numba."""
     if gemv.backend() == "cuda":
         with contextlib.suppress(ImportError):
@@ -297,7 +297,7 @@ class Soak:
         self.seconds = seconds
         self.lock, self.stop = threading.Lock(), threading.Event()
         self.ready = threading.Barrier(threads + 1)
-        self.arrays = library()
+        self.arrays = array_maker()
         simulated = gemv.backend() != "cuda"
         shapes = SHAPES_SIMULATED if simulated else SHAPES
         self.cases = [Case(self.arrays, p, *shape) for p in DTYPES for shape in shapes]

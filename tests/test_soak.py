@@ -52,7 +52,7 @@ def test_one_wrong_bit_is_a_fault(small, tmp_path, capsys, monkeypatch):
             if hasattr(y, "copy_to_device"):
                 y.copy_to_device(host)
             else:
-                y.copy_(soak.library().torch.from_numpy(host))
+                y.copy_(soak.array_maker().torch.from_numpy(host))
         return y
 
     monkeypatch.setattr(gemv, "gemv", wrong_once)
