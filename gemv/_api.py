@@ -137,6 +137,12 @@ class _Call:
     def on_host(self) -> bool:
         return self.a.on_host
 
+    @property
+    def device(self) -> int | None:
+        """Ordinal of the GPU it runs on: that of A, or where A has no memory, of the next one."""
+        operands = (self.a, self.x, self.y)
+        return next((o.device for o in operands if o is not None and o.device is not None), None)
+
 
 def _bind(
     routine: str,
@@ -301,11 +307,13 @@ def _check_places(
                 f"a is {_adopt.where(a)} but {name} is {_adopt.where(factor)};"
                 " with host arrays alpha and beta must be numbers",
             )
+    # An A without elements is on no GPU in particular.
+    home, at = ("x", x) if a.device is None and x.device is not None else ("a", a)
     for name, operand in (("x", x), ("y", y), ("alpha", alpha), ("beta", beta)):
         if isinstance(operand, Operand) and (
-            operand.on_host != a.on_host or _on_other_device(a, operand)
+            operand.on_host != at.on_host or _on_other_device(at, operand)
         ):
-            devices = not (operand.on_host or a.on_host) and name in ("x", "y")
+            devices = not (operand.on_host or at.on_host) and name in ("x", "y")
             if peer and devices:
                 continue
             hint = ""
@@ -314,7 +322,7 @@ def _check_places(
             raise type_error(
                 routine,
                 name,
-                f"a is {_adopt.where(a)} but {name} is {_adopt.where(operand)};"
+                f"{home} is {_adopt.where(at)} but {name} is {_adopt.where(operand)};"
                 f" a, x and y must be in one place{hint}",
             )
 
@@ -553,13 +561,13 @@ def _execute_device_arrays(
     if _backend.backend() == "host":
         raise _device_arrays_on_host(call)
     engine = _backend.engine()
-    with engine.on(call.a.device):
+    with engine.on(call.device):
         # Before anything is enqueued, so that an error leaves nothing behind.
         problem = _placed(call)
         choice = None if call.nothing is not None else _select(call, problem, kernel)[0]
         order = _Order(call, engine, stream)
         for other in order.peers():
-            engine.reach(call.routine, call.a.device, other)
+            engine.reach(call.routine, call.device, other)
         if _pointers.FULL and call.nothing is None:
             _pointers.check(call.routine, order.operands)
         if engine.name == "cuda":
@@ -630,7 +638,7 @@ class _Order:
         else:
             self.stream = engine.default_stream() if own is None else own
         #: Ordinal of the GPU of the call's stream, and those of other operands that differ.
-        self._device = call.a.device
+        self._device = call.device
         self._others: dict[tuple[int | None, int], str] = {}
         for name, operand in self.operands:
             self._join(name, operand)
@@ -638,10 +646,14 @@ class _Order:
         self.capture = None
         if self._others or self._exports:
             self._check_captures()
-        # Vectors that calls made for Numba are given back in the order of its default stream.
+        # Vectors that calls made for Numba are given back in the order of its default stream. A
+        # stream that is captured must not be asked, and a graph holds nothing.
         self._numba = [o for _, o in self.operands if o.kind == "numba"]
-        self._unordered = bool(self._numba) and (
-            engine.name == "cuda" and engine.runs_by_itself(self.stream)
+        self._unordered = bool(
+            self._numba
+            and engine.name == "cuda"
+            and self.capture_here() is None
+            and engine.runs_by_itself(self.stream)
         )
         self.plain = not self._others and not self._exports and not self._unordered
 
@@ -722,7 +734,7 @@ class _Order:
         if (self._capsules or loose) and self._engine.name == "cuda":
             if self.capture_here() is None:
                 self._engine.held.hold((self._capsules, loose), self.stream)
-        if self._unordered and self.capture_here() is None:
+        if self._unordered:
             self._engine.held.hold([operand.origin for operand in self._numba], self.stream)
 
     def _keep(self, operands: list[Operand]) -> None:
@@ -785,7 +797,7 @@ def _make_y(call: _Call, engine: Any, order: _Order) -> _Made:
     if library.name == "numba" and order.stream == engine.default_stream():
         array = engine.empty(length, problem.y_dtype)
     else:
-        array = library.empty(a.origin, length, problem.y_dtype, a.device or 0)
+        array = library.empty(a.origin, length, problem.y_dtype, call.device or 0)
     operand = _adopt.on_device(array)
     order.uses(operand)
     return _Made(array, operand, y)
@@ -1340,7 +1352,7 @@ def plan(
         made._remember(CALLS.get(type(a)))
     if call is None:
         return made
-    with engine.on(call.a.device):
+    with engine.on(call.device):
         choice = _select(call, _placed(call), kernel)[0]
         if engine.name != "cuda":
             return made
@@ -1429,7 +1441,7 @@ def precompile(
     if call.y is None and call.on_host:
         problem = problem._replace(incy=1, y_offset=0)
     problem = problem.at(0, 0) if call.on_host else _placed(call)
-    with engine.on(call.a.device):
+    with engine.on(call.device):
         choice = _select(call, problem, kernel)[0]
         if engine.name == "cuda":
             engine.load(choice, engine.device())

@@ -22,6 +22,7 @@ from gemv._problem import Device
 
 _library = ctypes.CDLL("nvcuda.dll" if sys.platform == "win32" else "libcuda.so.1")
 
+_get_context = _library.cuCtxGetCurrent
 _get_device = _library.cuCtxGetDevice
 _exchange_mode = _library.cuThreadExchangeStreamCaptureMode
 _capture_info = _library.cuStreamGetCaptureInfo_v2
@@ -100,7 +101,10 @@ def failed(status: int) -> CudaError:
 
 def current_device() -> int:
     """Ordinal of the current device; -1 where this thread has none."""
-    index = ctypes.c_int(-1)
+    # Asked first: without a context the other question is an error, which a sanitizer reports.
+    context, index = ctypes.c_void_p(), ctypes.c_int(-1)
+    if _get_context(ctypes.byref(context)) != 0 or not context:
+        return -1
     return index.value if _get_device(ctypes.byref(index)) == 0 else -1
 
 

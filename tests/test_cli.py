@@ -359,7 +359,11 @@ def test_run_without_gpu_says_that_scipy_computes(folder):
 # info
 
 
-def test_info_is_the_default_and_passes_its_check(capsys):
+def test_info_is_the_default_and_passes_its_check(capsys, tmp_path, monkeypatch):
+    # A directory that no other test fills in the meantime.
+    monkeypatch.setenv("GEMV_CACHE_DIR", str(tmp_path))
+    assert main([]) == 0
+    capsys.readouterr()
     assert main([]) == 0
     plain = capsys.readouterr().out
     assert main(["info"]) == 0

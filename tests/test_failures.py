@@ -75,10 +75,10 @@ def python(tmp_path, prelude, *arguments, **environment):
     # The simulator asks no driver, so it must not be chosen here.
     inherited = {k: v for k, v in os.environ.items() if not k.startswith(("NUMBA_", "GEMV_"))}
     (tmp_path / "sitecustomize.py").write_text(prelude, encoding="utf-8")
-    path = os.pathsep.join([str(tmp_path), str(TOP)])
+    path = [str(tmp_path), str(TOP), *filter(None, [os.environ.get("PYTHONPATH")])]
     return subprocess.run(
         [sys.executable, *arguments],
-        env={**inherited, "PYTHONPATH": path, **environment},
+        env={**inherited, "PYTHONPATH": os.pathsep.join(path), **environment},
         capture_output=True, text=True, timeout=300,
     )  # fmt: skip
 

@@ -17,7 +17,8 @@ ROOT = Path(gemv.__file__).parents[1]
 def run(code, *, path=(), **environment):
     """Run `code` in a fresh interpreter and return what it printed."""
     env = {k: v for k, v in os.environ.items() if not k.startswith(("NUMBA_", "GEMV_"))}
-    env["PYTHONPATH"] = os.pathsep.join([*map(str, path), str(ROOT)])
+    inherited = filter(None, [os.environ.get("PYTHONPATH")])
+    env["PYTHONPATH"] = os.pathsep.join([*map(str, path), str(ROOT), *inherited])
     done = subprocess.run(
         [sys.executable, "-W", "error", "-c", code],
         env=env | environment,
