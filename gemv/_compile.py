@@ -129,16 +129,37 @@ def _x_by_value(ptx: str, function: Callable, dtype: np.dtype, value_bytes: int)
 #: The first compute capability whose kernels can start before the one ahead of them has ended.
 _EARLY_START = (9, 0)
 _WAIT = "griddepcontrol.wait;"
+#: Blocks of a grid that is so small that who follows may come at once.
+_FEW_BLOCKS = 64
+_BEGINNING = "".join(
+    f"\t{line}\n"
+    for line in (
+        _WAIT,
+        "{",
+        ".reg .b32 %across, %down;",
+        ".reg .pred %few;",
+        "mov.u32 %across, %nctaid.x;",
+        "mov.u32 %down, %nctaid.y;",
+        "mul.lo.u32 %across, %across, %down;",
+        f"setp.le.u32 %few, %across, {_FEW_BLOCKS};",
+        "@%few griddepcontrol.launch_dependents;",
+        "}",
+    )
+)
 
 
 def waiting(ptx: str, compute_capability: tuple[int, int]) -> str:
     """Let a kernel start while the one before it ends, where the GPU can (*programmatic dependent
     launch*).
 
-    Its blocks come to the multiprocessors as soon as there is room, say that whoever follows may
-    do the same, and wait until the kernel before is done and its results are in memory. Only then
-    is anything read: A and x may be what that kernel writes, y what it reads. As everything waits,
-    so does everybody who waits for this kernel, and no two products of a chain ever overlap.
+    Its blocks come to the multiprocessors when those of the kernel before have left, and wait
+    until its results are in memory. Only then is anything read: A and x may be what that kernel
+    writes, y what it reads. As everything waits, so does everybody who waits for this kernel, and
+    no two products of a chain ever overlap.
+
+    A kernel of a few blocks says that whoever follows may come while it runs. In a larger one that
+    costs more than the start it hides: blocks that only wait take places, then the others are
+    spread unevenly, and some multiprocessors have work long after the rest.
     """
     if compute_capability < _EARLY_START:
         return ptx
@@ -146,7 +167,7 @@ def waiting(ptx: str, compute_capability: tuple[int, int]) -> str:
     found = re.search(r"^\t(?=[a-z@])", ptx[body:], re.M)
     assert found is not None
     first = body + found.start()
-    return f"{ptx[:first]}\tgriddepcontrol.launch_dependents;\n\t{_WAIT}\n{ptx[first:]}"
+    return ptx[:first] + _BEGINNING + ptx[first:]
 
 
 def assemble(ptx: str, compute_capability: tuple[int, int]) -> tuple[bytes, str]:
