@@ -308,7 +308,8 @@ def _check_places(
                 " with host arrays alpha and beta must be numbers",
             )
     # An A without elements is on no GPU in particular.
-    home, at = ("x", x) if a.device is None and x.device is not None else ("a", a)
+    nowhere = not a.on_host and a.device is None and x.device is not None
+    home, at = ("x", x) if nowhere else ("a", a)
     for name, operand in (("x", x), ("y", y), ("alpha", alpha), ("beta", beta)):
         if isinstance(operand, Operand) and (
             operand.on_host != at.on_host or _on_other_device(at, operand)

@@ -131,6 +131,18 @@ def loading_driver() -> Iterator[None]:
         ) from error
 
 
+def numba_cuda() -> Any:
+    """Numba's package for GPUs, where it is first needed."""
+    try:
+        from numba import cuda
+    except ImportError as error:
+        raise BackendError(
+            f"numba-cuda, which compiles kernels, cannot be imported ({error}): python -m pip"
+            " install --force-reinstall numba numba-cuda"
+        ) from error
+    return cuda
+
+
 @contextmanager
 def compiling() -> Iterator[None]:
     """Say what to do where a library is missing that kernels are compiled with."""

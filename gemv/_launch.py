@@ -333,9 +333,8 @@ class CudaEngine:
         """The current device."""
         index = _streams.current_device()
         if index < 0:
-            from numba import cuda
-
-            cuda.current_context()  # makes the primary one current, and if need be
+            # Makes the primary one current, and if need be.
+            _failures.numba_cuda().current_context()
             index = _streams.current_device()
         if index not in self._devices:
             self._devices[index] = _streams.describe(index)

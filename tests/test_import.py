@@ -102,9 +102,30 @@ def test_broken_numpy(tmp_path, source, detail):
         assert detail in line and "pip install" in line
 
 
-def test_broken_numba_falls_back_to_the_host(tmp_path):
+@pytest.fixture
+def broken_numba(tmp_path):
     (tmp_path / "numba").mkdir()
     (tmp_path / "numba" / "__init__.py").write_text("raise ImportError('built for another Python')")
+    return tmp_path
+
+
+@pytest.mark.gpu
+def test_broken_numba_is_named_where_there_is_a_gpu(broken_numba):
+    printed = run(
+        "import gemv\n"
+        "try:\n"
+        "    gemv.dgemv(1, [[2]], [3])\n"
+        "except gemv.BackendError as error:\n"
+        "    print(error)\n",
+        path=[broken_numba],
+    )
+    assert printed.startswith("numba-cuda, which compiles kernels, cannot be imported")
+    assert "built for another Python" in printed and "pip install" in printed
+
+
+def test_broken_numba_falls_back_to_the_host(broken_numba):
+    if gemv.backend() == "cuda":
+        pytest.skip("this machine has a GPU, on which the call has to run")
     printed = run(
         "import warnings, gemv\n"
         "with warnings.catch_warnings(record=True) as caught:\n"
@@ -112,7 +133,7 @@ def test_broken_numba_falls_back_to_the_host(tmp_path):
         "    print(gemv.dgemv(1, [[2]], [3]))\n"
         "print(caught[0].category.__name__, caught[0].message)\n"
         "print(gemv.backend())",
-        path=[tmp_path],
+        path=[broken_numba],
     )
     assert printed.startswith("[6.]\nHostFallbackWarning ")
     assert "built for another Python" in printed and printed.endswith("host\n")

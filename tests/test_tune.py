@@ -42,10 +42,16 @@ def _with_few_candidates(found, patch):
     yield {**found, "everything": everything}
 
 
+def from_memory(file):
+    """The records of A from memory: a GPU also gives some with A in its cache."""
+    records = [json.loads(line) for line in file.read_text().splitlines()]
+    return [record for record in records if not record["hot"]]
+
+
 def test_candidates_agree_and_a_second_run_goes_on(script, tmp_path, capsys):
     file = tmp_path / "results.jsonl"
     script["main"]([str(file), "--shapes", "5x70", "--dtypes", "s", "--views", "whole"])
-    first = [json.loads(line) for line in file.read_text().splitlines()]
+    first = from_memory(file)
     assert [(record["m"], record["n"], record["op"]) for record in first] == [
         (5, 70, "N"),
         (5, 70, "T"),
@@ -59,7 +65,7 @@ def test_candidates_agree_and_a_second_run_goes_on(script, tmp_path, capsys):
     assert "candidates agree" in capsys.readouterr().out or first[0]["tried"][0][3]
     again = ["--dtypes", "s", "--ops", "N", "--views", "whole"]
     script["main"]([str(file), "--shapes", "5x70,7x9", *again])
-    assert len(file.read_text().splitlines()) == 3
+    assert len(from_memory(file)) == 3
 
 
 def test_candidates_are_every_row_of_the_table_and_a_grid_beside_it(script):
