@@ -41,13 +41,17 @@ def problem_of(access, rows, cols, dtype="s"):
     return make_problem(rows, cols, DTYPES[dtype], order, "N")
 
 
-def problem_with(access, line_bytes, lines, dtype="s", load_bytes=16):
+def problem_with(access, line_bytes, lines, dtype="s", load_bytes=16, lda_alignment=None):
     """A problem of so many lines of at most so many bytes along the unit stride."""
-    length = max(line_bytes // DTYPES[dtype].itemsize, 1)
+    size = DTYPES[dtype].itemsize
+    length = max(line_bytes // size, 1)
     rows, cols = (length, lines) if access == "axpy" else (lines, length)
     problem = problem_of(access, rows, cols, dtype)
     if access == "strided":
         problem = problem._replace(row_stride=3 * cols, col_stride=2)
+    if lda_alignment is not None:
+        lda = (-(-length * size // 128) * 128 + lda_alignment) // size
+        problem = problem._replace(**{"col_stride" if access == "axpy" else "row_stride": lda})
     return problem.aligned(load_bytes, load_bytes)
 
 
@@ -65,11 +69,16 @@ def around(condition, access, rows=None):
 
 
 def kinds(rows):
-    """The dtypes and widths of loads to try: one of each, unless a row tells them apart."""
-    told = {name for row in rows for name in row.conditions}
-    dtypes = DTYPES if told & {"dtype", "element_bytes_min", "element_bytes_max"} else "s"
-    loads = (4, 8, 16) if told & {"load_bytes_min", "load_bytes_max"} else (16,)
-    return list(itertools.product(dtypes, loads))
+    """A dtype, a width of loads and an alignment of lda for each set of them that a row asks for."""
+    found = set()
+    for row in rows:
+        told = row.conditions.get
+        sizes = range(told("element_bytes_min", 1), told("element_bytes_max", 16) + 1)
+        wide = told("load_bytes_max", told("load_bytes_min", 16))
+        fits = [d for d in told("dtype", "sdczhb") if DTYPES[d].itemsize in sizes]
+        usual = [d for d in fits if DTYPES[d].itemsize <= wide]
+        found.add(((usual or fits)[0], wide, told("lda_alignment_max", 128)))
+    return sorted(found, key=str)
 
 
 @BY_DEVICE
@@ -77,10 +86,10 @@ def test_every_row_is_reached(device):
     rows = tables(device).rows
     reached = set()
     for access in ("dot", "axpy", "strided"):
-        for (dtype, load), line_bytes, lines in itertools.product(
+        for kind, line_bytes, lines in itertools.product(
             kinds(rows), around("line_bytes", access, rows), around("lines", access, rows)
         ):
-            problem = problem_with(access, line_bytes, lines, dtype, load)
+            problem = problem_with(access, line_bytes, lines, *kind)
             reached.add(select(problem, device).reason)
     assert reached == {row.reason for row in rows}
     assert len(reached) == len(rows), "two rows give the same reason"
@@ -102,21 +111,26 @@ def test_a_row_matches_up_to_its_thresholds_and_no_further(row):
     access = wanted.get("access", "strided")
     line = wanted.get("line_bytes_min", min(wanted.get("line_bytes_max", 4000), 4000))
     lines = wanted.get("lines_min", min(wanted.get("lines_max", 4000), 4000))
-    load = min(wanted.get("load_bytes_max", 16), 16)
-    assert row.matches(problem_with(access, line, lines, load_bytes=load))
+    dtype = "h" if wanted.get("element_bytes_max") == 2 else "s"
+    kind = {
+        "dtype": dtype,
+        "load_bytes": wanted.get("load_bytes_max", 16),
+        "lda_alignment": wanted.get("lda_alignment_max"),
+    }
+    assert row.matches(problem_with(access, line, lines, **kind))
     for condition, at in wanted.items():
         if condition == "access":
-            other = problem_with({"dot": "axpy", "axpy": "dot"}[at], line, lines, load_bytes=load)
+            other = problem_with({"dot": "axpy", "axpy": "dot"}[at], line, lines, **kind)
             assert not row.matches(other)
             continue
         size, end = condition.rsplit("_", 1)
         if size not in ("line_bytes", "lines"):
             continue
-        step = 4 if size == "line_bytes" else 1
+        step = DTYPES[dtype].itemsize if size == "line_bytes" else 1
         inside = {"line_bytes": line, "lines": lines, size: at}
         outside = {**inside, size: at - step if end == "min" else -(-(at + 1) // step) * step}
-        assert row.matches(problem_with(access, **inside, load_bytes=load))
-        assert not row.matches(problem_with(access, **outside, load_bytes=load))
+        assert row.matches(problem_with(access, **inside, **kind))
+        assert not row.matches(problem_with(access, **outside, **kind))
 
 
 LAST = '[[row]]\nkernel = "last_block"\nreason = "rest"\n'
