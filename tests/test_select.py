@@ -69,7 +69,7 @@ def around(condition, access, rows=None):
 
 
 def kinds(rows):
-    """A dtype, a width of loads and an alignment of lda for each set of them that a row asks for."""
+    """A dtype, a width of loads and an alignment of lda for each set of them in the rows."""
     found = set()
     for row in rows:
         told = row.conditions.get
