@@ -77,7 +77,7 @@ class Binary:
 
         for number in re.findall(rf"(\d+) {pattern}|[Uu]sed (\d+) {pattern}", self.log):
             return int(next(filter(None, number)))
-        raise LookupError(f"the assembler reports no {pattern!r}")
+        raise LookupError(f"the assembler reports no {pattern!r}: {self.log!r}")
 
 
 class CacheWarning(RuntimeWarning):

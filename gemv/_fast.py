@@ -613,11 +613,16 @@ def _numba_call(device_array: Any) -> Callable[..., Any]:
             if known.y_length == 0:
                 return UNUSUAL
             y, y_at = engine.pool().empty(known.y_length, a.dtype)
-        # Memory that Numba made is freed behind its last use, whatever the stream.
-        try:
-            handle = engine.numba_stream if stream is None else stream_handle(stream)
-        except TypeError:
-            return UNUSUAL
+        if stream is None:
+            handle = engine.numba_stream
+        else:
+            try:
+                handle = stream_handle(stream)
+            except TypeError:
+                return UNUSUAL
+            # Vectors of the pool are given back in the order of the default stream.
+            if engine.capture_of(handle) is None and engine.runs_by_itself(handle):
+                return UNUSUAL
         if known.plain:
             status = enqueue(known.address, handle, a_at, x_at, y_at, alpha, beta)
         else:

@@ -746,7 +746,7 @@ def test_streams_of_two_gpus_are_joined_by_gpu(kind, monkeypatch):
     there = Operand(kind, shape=(2,), strides=(1,), device=1, **plain)
     for x, y, peers in ((here, here, set()), (there, here, {1}), (here, there, {1})):
         engine = TwoGpus()
-        call = SimpleNamespace(routine="gemv", a=a, x=x, y=y, alpha=1, beta=0)
+        call = SimpleNamespace(routine="gemv", a=a, x=x, y=y, alpha=1, beta=0, device=0)
         order = _Order(call, engine, None)
         assert order.peers() == peers
         order.before()
