@@ -29,6 +29,13 @@ def dtype_of(name):
     return BFLOAT16 if name == "bfloat16" else np.dtype(name)
 
 
+def spills(binary):
+    """Bytes spilled; some assemblers tell only of the stack, where spills would be."""
+    if "bytes spill" not in binary.log:
+        return binary.resource("stack,")
+    return binary.resource("bytes spill stores") + binary.resource("bytes spill loads")
+
+
 def compiled(request):
     kernel = get(request["kernel"])
     knobs = {**kernel.knobs, **request["knobs"]}
@@ -46,8 +53,8 @@ def compiled(request):
             "ptx": binary.ptx,
             "waits": binary.waits,
             "cubin": binary.cubin.hex(),
-            "stack": binary.resource("bytes stack frame"),
-            "spills": binary.resource("bytes spill stores") + binary.resource("bytes spill loads"),
+            "stack": binary.resource("stack,"),
+            "spills": spills(binary),
             "registers": binary.resource("registers"),
         }
         for binary in binaries(kernel, spec, tuple(request["compute_capability"]))
