@@ -66,15 +66,26 @@ class Row:
     figure: str | None = None
 
     def matches(self, problem: Problem) -> bool:
+        if self.conditions.get("access", problem.access) != problem.access:
+            return False
+        line, lines, *kind = _numbers(problem)
+        low, high, fewest, most = self.span
+        return low <= line <= high and fewest <= lines <= most and self.allows(problem.dtype, *kind)
+
+    def allows(self, dtype: Any, *kind: int) -> bool:
+        """Whether a problem may have this dtype, load and alignment, whatever its sizes."""
         wanted = self.conditions
-        if wanted.get("access", problem.access) != problem.access:
-            return False
-        if PREFIXES[problem.dtype] not in wanted.get("dtype", PREFIXES[problem.dtype]):
-            return False
-        return all(
+        return PREFIXES[dtype] in wanted.get("dtype", PREFIXES[dtype]) and all(
             wanted.get(f"{name}_min", 0) <= value <= wanted.get(f"{name}_max", value)
-            for name, value in zip(RANGES, _numbers(problem), strict=True)
+            for name, value in zip(RANGES[2:], kind, strict=True)
         )
+
+    @property
+    def span(self) -> tuple[int, int, int, int]:
+        """The shortest and the longest line that it is for, the smallest and the largest number."""
+        get = self.conditions.get
+        line = get("line_bytes_min", 0), get("line_bytes_max", sys.maxsize)
+        return *line, get("lines_min", 0), get("lines_max", sys.maxsize)
 
 
 def _numbers(problem: Problem) -> tuple[int, int, int, int, int]:
@@ -134,7 +145,8 @@ class _Grid(NamedTuple):
     """The rows for one access, found by where a problem lies among all their thresholds.
 
     Between two neighbouring thresholds all problems match the same rows, so those are looked for
-    once for each such cell, dtype and width of loads.
+    once for each such cell, dtype, width of loads and alignment; and only among the rows that allow
+    these, which are looked for once, too.
     """
 
     #: Lengths and numbers of lines at which a row begins to match, or no longer does.
@@ -142,6 +154,8 @@ class _Grid(NamedTuple):
     counts: list[int]
     candidates: tuple[_Candidate, ...]
     cells: dict[tuple, tuple[_Candidate, ...]]
+    #: By dtype and the rest of a kind: rows, and their spans.
+    kinds: dict[tuple, tuple[tuple[_Candidate, tuple[int, int, int, int]], ...]]
 
 
 class Tables:
@@ -174,20 +188,27 @@ class Tables:
                     if f"{name}_{end}" in row.conditions:
                         found.add(row.conditions[f"{name}_{end}"] + more)
         candidates = tuple(_Candidate(row, REGISTRY[row.kernel], {}) for row in rows)
-        grid = _Grid(sorted(steps["line_bytes"]), sorted(steps["lines"]), candidates, {})
+        grid = _Grid(sorted(steps["line_bytes"]), sorted(steps["lines"]), candidates, {}, {})
         return self._grids.setdefault(access, grid)
 
     def matching(self, problem: Problem) -> tuple[_Candidate, ...]:
         """The rows that match a problem, in their order."""
-        line, lines, _, load, lda_alignment = _numbers(problem)
+        line, lines, *numbers = _numbers(problem)
         access = problem.access
-        lengths, counts, candidates, cells = self._grids.get(access) or self._grid(access)
-        place = bisect_right(lengths, line), bisect_right(counts, lines)
-        cell = (*place, problem.dtype, load, lda_alignment)
-        found = cells.get(cell)
+        grid = self._grids.get(access) or self._grid(access)
+        kind = problem.dtype, *numbers
+        cell = bisect_right(grid.lengths, line), bisect_right(grid.counts, lines), kind
+        found = grid.cells.get(cell)
         if found is None:
-            found = tuple(each for each in candidates if each.row.matches(problem))
-            cells[cell] = found
+            allowed = grid.kinds.get(kind)
+            if allowed is None:
+                rows = (e for e in grid.candidates if e.row.allows(problem.dtype, *numbers))
+                allowed = grid.kinds[kind] = tuple((each, each.row.span) for each in rows)
+            found = grid.cells[cell] = tuple(
+                each
+                for each, (low, high, fewest, most) in allowed
+                if low <= line <= high and fewest <= lines <= most
+            )
         return found
 
 

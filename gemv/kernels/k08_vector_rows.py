@@ -36,9 +36,9 @@ Wins
     in both directions.
 
 Loses
-    A part of the read rate for matrices of less than some 16 MB, most of it for a few long rows.
     To the columns rung where memory runs along y. Rows that do not begin at a multiple of 16 bytes
-    are read by narrower loads, as wide as their alignment allows, which short rows feel most.
+    are read by narrower loads, as wide as their alignment allows: that costs numbers of 2 bytes a
+    good part of the rate, and so do rows of a few bytes.
 
 Sums
     Each lane adds element k of its vectors to partial sum k, over every LANES-th vector of its

@@ -40,7 +40,7 @@ Wins
     columns.
 
 Loses
-    A good part of the read rate for matrices of less than some 32 MB. To the next rung where a few
+    A part of the rate of the L2 cache for matrices that are there. To the next rung where a few
     long columns are all of A, to the rows rung where memory runs along the sum. Columns that do not
     begin at a multiple of 16 bytes are read by narrower loads, as wide as their alignment allows.
 

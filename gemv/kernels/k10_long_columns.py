@@ -25,11 +25,12 @@ Bytes
     (m*n + len(x) + len(y) * (1 + [beta != 0])) * itemsize from memory.
 
 Wins
-    One to 16 columns of 64 KB and more, or some hundred of 1 MB and more, stored along columns (or
-    rows of a transposed matrix).
+    One to 16 columns of 64 KB and more, or some hundred of 400 KB and more, stored along columns
+    (or rows of a transposed matrix).
 
 Loses
     To the rung before, as soon as rows alone do not fill the GPU: nothing here splits the columns.
+    A single column of numbers of 2 bytes stays behind the rate: it is more conversions than sums.
 
 Sums
     Each row by its own thread, over the columns in order: the order of the plain loop, whatever
