@@ -193,18 +193,18 @@ class Tables:
 
     def matching(self, problem: Problem) -> tuple[_Candidate, ...]:
         """The rows that match a problem, in their order."""
-        line, lines, *numbers = _numbers(problem)
-        access = problem.access
-        grid = self._grids.get(access) or self._grid(access)
-        kind = problem.dtype, *numbers
-        cell = bisect_right(grid.lengths, line), bisect_right(grid.counts, lines), kind
-        found = grid.cells.get(cell)
+        line, lines, size, load, step = _numbers(problem)
+        dtype, access = problem.dtype, problem.access
+        lengths, counts, candidates, cells, kinds = self._grids.get(access) or self._grid(access)
+        cell = bisect_right(lengths, line), bisect_right(counts, lines), dtype, load, step
+        found = cells.get(cell)
         if found is None:
-            allowed = grid.kinds.get(kind)
+            kind = cell[2:]
+            allowed = kinds.get(kind)
             if allowed is None:
-                rows = (e for e in grid.candidates if e.row.allows(problem.dtype, *numbers))
-                allowed = grid.kinds[kind] = tuple((each, each.row.span) for each in rows)
-            found = grid.cells[cell] = tuple(
+                rows = (each for each in candidates if each.row.allows(dtype, size, load, step))
+                allowed = kinds[kind] = tuple((each, each.row.span) for each in rows)
+            found = cells[cell] = tuple(
                 each
                 for each, (low, high, fewest, most) in allowed
                 if low <= line <= high and fewest <= lines <= most
