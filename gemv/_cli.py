@@ -988,7 +988,10 @@ def _print_grid(measured: Any, rows: Sequence[Any]) -> None:
         "", "cells", "floor / ours", "least", "floor / peer", "peer / ours", "least",
         "under 0.98", "at 1 or more", words=1,
     )  # fmt: skip
-    parts = [(where(group[0]), group) for group in _grid.groups(timed).values()]
+    parts = [
+        (f"{where(group[0])}{' conjugate' * (group[0].op == 'C')}", group)
+        for group in _grid.groups(timed).values()
+    ]
     for title, part in [*parts, ("all", timed)] if len(parts) > 1 else parts:
         s = _grid.summary(part)
         shown.add_row(

@@ -559,11 +559,15 @@ def _mean(values: Sequence[float]) -> float | None:
     return statistics.geometric_mean(values) if values else None
 
 
-def groups(rows: Iterable[Row]) -> dict[tuple[bool, str, str, str, int], list[Row]]:
-    """Rows that belong together, by temperature, dtype, order, view and beta, in their order."""
-    found: dict[tuple[bool, str, str, str, int], list[Row]] = {}
+def groups(rows: Iterable[Row]) -> dict[tuple, list[Row]]:
+    """Rows that belong together, by temperature, dtype, order, view and beta, in their order.
+
+    Conjugates are apart: a library may have no kernel for them, and a mean would hide which it is.
+    """
+    found: dict[tuple, list[Row]] = {}
     for row in rows:
-        found.setdefault((row.hot, row.dtype, row.order, row.view, row.beta), []).append(row)
+        key = (row.hot, row.dtype, row.order, row.view, row.beta, row.op == "C")
+        found.setdefault(key, []).append(row)
     return found
 
 

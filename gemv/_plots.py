@@ -39,6 +39,8 @@ def title(row: Row) -> str:
         words.append(f"A[{row.view}]")
     if row.beta:
         words.append(f"beta {row.beta}")
+    if row.op == "C":
+        words.append("conjugate")
     return ", ".join(words)
 
 

@@ -151,11 +151,12 @@ def test_loads_of_one_element_leave_nothing_behind_them(dtype, compiler):
 
 
 def compiled_apart(rows):
-    """One row for each kernel and constants that machine code depends on: not how many splits."""
+    """One row for all that machine code depends on: not how many splits, not the sizes."""
     apart = {}
     for row in rows:
         knobs = {name: value for name, value in row.knobs.items() if name != "BLOCKS_PER_SM"}
-        apart.setdefault((row.kernel, *sorted(knobs.items())), row)
+        kind = {k: v for k, v in row.conditions.items() if k.startswith(("element_", "load_"))}
+        apart.setdefault((row.kernel, *sorted(knobs.items()), *sorted(kind.items())), row)
     return apart.values()
 
 
@@ -168,8 +169,10 @@ def test_what_the_table_selects_does_not_spill(row, compiler):
     for dtype, size in (("float32", 4), ("float64", 8), ("bfloat16", 2)):
         if not asked("element_bytes_min", 1) <= size <= asked("element_bytes_max", 16):
             continue
+        width = max(asked("load_bytes_max", 16) // size, 1)
+        wide = {"widths": (width, width)} if kernel.wide else {}
         access = asked("access", "dot")
-        for function in compiler(kernel, dtype, access, knobs=row.knobs):
+        for function in compiler(kernel, dtype, access, knobs=row.knobs, **wide):
             assert function["stack"] == 0
             assert function["spills"] == 0
 

@@ -37,8 +37,8 @@ Wins
 
 Loses
     To the columns rung where memory runs along y. Rows that do not begin at a multiple of 16 bytes
-    are read by narrower loads, as wide as their alignment allows: that costs numbers of 2 bytes a
-    good part of the rate, and so do rows of a few bytes.
+    are read by narrower loads, as wide as their alignment allows, which costs numbers of 2 bytes a
+    part of the rate. So do rows of a few of these.
 
 Sums
     Each lane adds element k of its vectors to partial sum k, over every LANES-th vector of its
