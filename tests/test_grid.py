@@ -153,6 +153,15 @@ def test_summary_of_rows_counted_by_hand():
     assert summary([]).share is None
 
 
+def test_conjugates_are_no_part_of_the_means_of_others():
+    from gemv._plots import title
+
+    rows = [row(op="N"), row(op="C"), row(op="T"), row(op="C", hot=True)]
+    parts = list(_grid.groups(rows).values())
+    assert parts == [[rows[0], rows[2]], [rows[1]], [rows[3]]]
+    assert [title(part[0]).endswith("conjugate") for part in parts] == [False, True, True]
+
+
 def test_a_file_gives_back_what_was_stored(tmp_path):
     grid = Grid("A GPU", "cuda", {"torch": "9"}, 5, [row(time_s=1e-3, plain_s=1e-3), row(n=10)])
     path = tmp_path / "grid.json"
