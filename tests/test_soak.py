@@ -65,6 +65,24 @@ def test_one_wrong_bit_is_a_fault(small, tmp_path, capsys, monkeypatch):
     assert fault in capsys.readouterr().out
 
 
+@pytest.mark.skipif(not Path("/proc/self/statm").exists(), reason="host memory is read on Linux")
+def test_a_leak_is_a_fault(small, tmp_path, monkeypatch):
+    state, kept, run = tmp_path / "soak.json", [], soak.Batch.run
+    arguments = ["--calls", "80", "--threads", "2", "--batch", "2", "--state", str(state)]
+    assert soak.main(arguments) == 0
+    assert json.loads(state.read_text())["watched"]
+    state.unlink()
+
+    def leaking(self, *args):
+        kept.append(b"x" * (4 << 20))
+        return run(self, *args)
+
+    monkeypatch.setattr(soak.Batch, "run", leaking)
+    assert soak.main(arguments) == 1
+    (fault,) = json.loads(state.read_text())["faults"]
+    assert "more host memory than once warm" in fault
+
+
 @pytest.mark.skipif(sys.platform == "win32", reason="Ctrl-C is another thing there")
 def test_ctrl_c_stops_it_and_leaves_the_state(tmp_path):
     state = tmp_path / "soak.json"
