@@ -92,8 +92,39 @@ def compile_ptx(
     (entry,) = re.findall(r"\.visible \.entry (\w+)\(", ptx)
     ptx = ptx.replace(entry, function.__name__)
     _check_constant_memory(ptx)
+    if compute_capability < _ROUNDS_TO_BFLOAT16:
+        ptx = _rounding_by_integers(ptx)
     value_bytes = getattr(function, "value_bytes", 0)
     return _x_by_value(ptx, function, precision.data, value_bytes) if value_bytes else ptx
+
+
+#: The first compute capability with an instruction that rounds to bfloat16.
+_ROUNDS_TO_BFLOAT16 = (8, 0)
+
+
+def _rounding_by_integers(ptx: str) -> str:
+    """The same where that instruction is missing."""
+    from gemv._formats import TO_BFLOAT16
+
+    def written_out(found: re.Match) -> str:
+        lines = [".reg .b32 %upper, %lower, %carry;", ".reg .pred %nan;"]
+        for half, number in zip(("%upper", "%lower"), found.groups()[1:], strict=True):
+            lines += [
+                f"mov.b32 {half}, {number};",
+                # Half of the last bit that stays, less a little where that bit is 0: ties to even.
+                f"bfe.u32 %carry, {half}, 16, 1;",
+                "add.u32 %carry, %carry, 0x7FFF;",
+                f"add.u32 %carry, %carry, {half};",
+                # The carry would make an infinity of a NaN, or a zero.
+                f"setp.nan.f32 %nan, {number}, {number};",
+                f"or.b32 {half}, {half}, 0x400000;",
+                f"selp.b32 {half}, {half}, %carry, %nan;",
+            ]
+        lines.append(f"prmt.b32 {found[1]}, %lower, %upper, 0x7632;")
+        return "{ " + " ".join(lines) + " }"
+
+    instruction = rf"{re.escape(TO_BFLOAT16)} (%\w+), (\w+|%\w+), (\w+|%\w+);"
+    return re.sub(instruction, written_out, ptx)
 
 
 def _check_constant_memory(ptx: str) -> None:

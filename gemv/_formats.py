@@ -66,8 +66,12 @@ class _Model(models.PrimitiveModel):
 def pointer_type(dtype: np.dtype, number: np.dtype, exact: bool = False) -> types.CPointer:
     """The type of a pointer to numbers of `dtype` that are computed with as `number`.
 
-    Where sums are twofold, elements of A and x are `exact` instead: see :mod:`gemv._twofold`.
+    Where sums are twofold, elements of A and x are `exact` instead: see :mod:`gemv._twofold`. Where
+    float16 is summed in float64, they are float32: that holds a product of two exactly, 22 digits
+    between 2**-48 and 2**32, and one number is made wider, which is slow, where it were two.
     """
+    if exact and dtype == np.float16 and number == np.float64:
+        number = np.dtype(np.float32)
     parts = _TWOFOLD.get(number)
     kind = (_twofold.EXACT if exact else _twofold.TWOFOLD)[parts] if parts else _plain(number)
     if dtype == number:
@@ -125,15 +129,29 @@ def encoded(builder, pointer, value):
     if pointer.storage == "float16":
         suffix, letter = ("f64", "d") if double else ("f32", "f")
         return _asm(builder, _HALF, f"cvt.rn.f16.{suffix} $0, $1;", f"=h,{letter}", value)
-    # By integers, because the instruction for it came with compute capability 8.0.
-    bits = _rounded_to_odd(builder, value) if double else builder.bitcast(value, _WORD)
-    sixteen = ir.Constant(_WORD, 16)
-    odd = builder.and_(builder.lshr(bits, sixteen), ir.Constant(_WORD, 1))
-    rounded = builder.add(builder.add(bits, ir.Constant(_WORD, 0x7FFF)), odd)
-    # The carry would make an infinity of a NaN, or a zero.
-    quiet = builder.or_(bits, ir.Constant(_WORD, 0x400000))
-    is_nan = builder.fcmp_unordered("uno", value, value)
-    return builder.trunc(builder.lshr(builder.select(is_nan, quiet, rounded), sixteen), _HALF)
+    word = encoded_pair(builder, value, None)
+    return builder.trunc(word, _HALF)
+
+
+#: Rounds two numbers to bfloat16, the second one to the lower half. :mod:`gemv._compile` writes it
+#: out for compute capabilities that lack it.
+TO_BFLOAT16 = "cvt.rn.bf16x2.f32"
+
+
+def encoded_pair(builder, low, high):
+    """Two numbers in the 32 bits of two bfloat16, the one for the lower address first.
+
+    None for `high` leaves zeros there.
+    """
+
+    def single(value):
+        if value.type != _DOUBLE:
+            return value
+        return builder.bitcast(_rounded_to_odd(builder, value), _FLOAT)
+
+    if high is None:
+        return _asm(builder, _WORD, f"{TO_BFLOAT16} $0, 0f00000000, $1;", "=r,f", single(low))
+    return _asm(builder, _WORD, f"{TO_BFLOAT16} $0, $1, $2;", "=r,f,f", single(high), single(low))
 
 
 def _rounded_to_odd(builder, value):

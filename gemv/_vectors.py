@@ -126,6 +126,7 @@ else:
         decoded,
         decoded_pair,
         encoded,
+        encoded_pair,
         is_narrow,
         load_number,
         loaded_type,
@@ -212,6 +213,9 @@ else:
     def _stored(context, builder, pointer, values):
         """What a store instruction takes for `values`: the kind of its registers, and these."""
         if is_narrow(pointer):
+            if pointer.storage == "bfloat16" and len(values) > 1:
+                pairs = zip(values[::2], values[1::2], strict=True)
+                return types.uint32, [encoded_pair(builder, *pair) for pair in pairs]
             bits = [encoded(builder, pointer, value) for value in values]
             if len(bits) == 1:
                 return types.uint16, bits
@@ -468,6 +472,8 @@ else:
         if isinstance(element, TwofoldType):
             return product_added(context, builder, element, total, value, factor, conjugate)
         if not isinstance(element, types.Complex):
+            if value.type != total.type:  # no bit of the product is lost
+                return builder.fadd(builder.fpext(builder.fmul(value, factor), total.type), total)
             return builder.fma(value, factor, total)
         number = context.make_complex(builder, element, value)
         factor = context.make_complex(builder, element, factor)
