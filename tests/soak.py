@@ -319,6 +319,8 @@ class Soak:
             threading.Thread(target=self._guarded, args=(number, batch), daemon=True)
             for number in range(threads)
         ]
+        # A graph of a run before this one that Python frees during a capture would break it.
+        gc.collect()
         # One after the other: capturing a graph is nothing to do beside other threads' calls.
         self.batches = []
         for number in range(threads):

@@ -94,9 +94,11 @@ def test_numba_arrays_are_captured_on_a_named_stream(kernel):
     mode = driver.CUstreamCaptureMode.CU_STREAM_CAPTURE_MODE_GLOBAL
     check(driver.cuStreamBeginCapture(stream.handle, mode))
     try:
-        gemv.gemv(2.0, *device[:2], 0.0, device[2], overwrite_y=1, kernel=kernel, stream=stream)
-        with pytest.raises(RuntimeError, match="overwrite_y=1"):
-            gemv.gemv(2.0, *device[:2], kernel=kernel, stream=stream)
+        # Else Numba frees whatever arrays Python collects now, which breaks a capture.
+        with cuda.defer_cleanup():
+            gemv.gemv(2.0, *device[:2], 0.0, device[2], overwrite_y=1, kernel=kernel, stream=stream)
+            with pytest.raises(RuntimeError, match="overwrite_y=1"):
+                gemv.gemv(2.0, *device[:2], kernel=kernel, stream=stream)
     finally:
         graph = check(driver.cuStreamEndCapture(stream.handle))
     executable = check(driver.cuGraphInstantiate(graph, 0))

@@ -68,7 +68,8 @@ def test_one_wrong_bit_is_a_fault(small, tmp_path, capsys, monkeypatch):
 @pytest.mark.skipif(not Path("/proc/self/statm").exists(), reason="host memory is read on Linux")
 def test_a_leak_is_a_fault(small, tmp_path, monkeypatch):
     state, kept, run = tmp_path / "soak.json", [], soak.Batch.run
-    arguments = ["--calls", "80", "--threads", "2", "--batch", "2", "--state", str(state)]
+    arguments = ["--calls", "400" if gemv.backend() == "cuda" else "80", "--threads", "2"]
+    arguments += ["--batch", "2", "--shared", "--state", str(state)]
     assert soak.main(arguments) == 0
     assert json.loads(state.read_text())["watched"]
     state.unlink()
@@ -87,7 +88,7 @@ def test_a_leak_is_a_fault(small, tmp_path, monkeypatch):
 def test_ctrl_c_stops_it_and_leaves_the_state(tmp_path):
     state = tmp_path / "soak.json"
     command = [sys.executable, str(SCRIPT), "--calls", "100000000", "--threads", "2"]
-    command += ["--batch", "2", "--state", str(state)]
+    command += ["--batch", "2", "--shared", "--state", str(state)]
     path = os.pathsep.join([str(SCRIPT.parents[1]), os.environ.get("PYTHONPATH", "")])
     process = subprocess.Popen(
         command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,

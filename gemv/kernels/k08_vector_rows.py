@@ -41,8 +41,9 @@ Loses
     part of the rate. So do rows of a few of these.
 
 Sums
-    Each lane adds element k of its vectors to partial sum k, over every LANES-th vector of its
-    split; then pairwise in the lane, a butterfly over the lanes, the warps of the block in order,
+    Each lane adds element k of its vectors to partial sum k (modulo 2 where numbers of 2 bytes are
+    summed wide: eight float64 a row would take the registers that loads need), over every LANES-th
+    vector of its split; then pairwise in the lane, a butterfly over the lanes, the warps of the block in order,
     and the splits. The order is fixed by shape, alignment, the selection table and the number of
     multiprocessors. Same bits on every run.
 
@@ -76,6 +77,11 @@ from gemv.kernels._base import Kernel, attach, loads_for_one, update
 BATCH = 4
 
 
+def partial_sums(width, precision):
+    """How many a lane has for a row: elements of a vector do not wait for each other's sums."""
+    return min(width, 2) if precision.sums.itemsize > 2 * precision.data.itemsize else width
+
+
 def build(spec):
     number, zero = spec.number, spec.zero
     CONJUGATE = int(spec.conj)
@@ -97,7 +103,7 @@ def build(spec):
     FINISHERS = 32 * FINISH_WARPS
     # Constant indices into tuples of ROWS numbers: 0 again where there are fewer.
     SECOND, THIRD, FOURTH = (min(k, ROWS - 1) for k in (1, 2, 3))
-    SUMS = ROWS * WIDTH
+    SUMS = ROWS * partial_sums(WIDTH, spec.precision)
 
     def vector_rows(
         rows, cols, cols_per_split, splits, alpha, a, row_stride, x, incx, beta, y, incy, scratch,
@@ -257,8 +263,9 @@ def depth(problem, geometry, knobs):
     columns = min(geometry.sizes["cols_per_split"], problem.cols)
     vectors = knobs["VECTORS"] * loads_for_one(width, problem.dtype.itemsize)
     # Whole passes; what fills no vector goes to the first partial sum of a lane; then its sums.
-    in_lane = ceil_div(columns, lanes * width * vectors) * vectors - 1
-    in_lane += width - 1 + width.bit_length() - 1
+    parts = partial_sums(width, problem.precision)
+    in_lane = ceil_div(columns, lanes * width * vectors) * vectors * width // parts - 1
+    in_lane += width - 1 + parts.bit_length() - 1
     warps = ceil_div(lanes, 32)
     in_block = in_lane + min(lanes, 32).bit_length() - 1 + warps - 1
     if splits == 1:
