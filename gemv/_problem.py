@@ -178,8 +178,9 @@ class Problem(NamedTuple):
         allow it. For x the same number, or 0 where x has to be read element by element.
         """
         size = self.dtype.itemsize
-        strided = self.row_stride != 1 and self.col_stride != 1
-        a_width = 1 if strided else self.a_alignment // size or 1
+        a_width = self.a_alignment // size or 1
+        if a_width > 1 and self.row_stride != 1 and self.col_stride != 1:
+            a_width = 1
         whole = self.incx == 1 and self.x_alignment >= a_width * size
         return a_width, a_width if whole else 0
 
@@ -232,6 +233,9 @@ class Device(NamedTuple):
     index: int = 0  # type: ignore[assignment]  # a tuple's search, which nobody needs here
 
 
+_NO_SIZES: Mapping[str, int] = MappingProxyType({})
+
+
 class Launch(NamedTuple):
     """Grid and block of one kernel function, each ``(x, y, z)``."""
 
@@ -259,9 +263,21 @@ class Geometry(NamedTuple):
     """
 
     launches: tuple[Launch, ...]
-    sizes: Mapping[str, int] = MappingProxyType({})
+    sizes: Mapping[str, int] = _NO_SIZES
     scratch: int = 0
     counters: int = 0
+
+
+def one_launch(
+    grid: tuple[int, int, int],
+    block: tuple[int, int, int],
+    sizes: Mapping[str, int] = _NO_SIZES,
+    scratch: int = 0,
+    counters: int = 0,
+) -> Geometry:
+    """The Geometry of a single launch, in half the time that the two constructors take."""
+    new = tuple.__new__
+    return new(Geometry, ((new(Launch, (grid, block)),), sizes, scratch, counters))
 
 
 def ceil_div(a: int, b: int) -> int:

@@ -15,6 +15,7 @@ import re
 import sys
 import tomllib
 from bisect import bisect_right
+from collections import OrderedDict
 from collections.abc import Mapping
 from dataclasses import dataclass
 from importlib import resources
@@ -32,6 +33,9 @@ RANGES = ("line_bytes", "lines", "element_bytes", "load_bytes", "lda_alignment")
 #: Bytes that the memory fetches together.
 _MEMORY_LINE = 128
 _CONDITIONS = ("access", "dtype", *(f"{name}_{end}" for name in RANGES for end in ("min", "max")))
+
+#: Makes a named tuple in half the time that its own constructor takes.
+_new = tuple.__new__
 
 #: Choices that are remembered; beyond, the oldest is forgotten.
 MAX_KNOWN = 4096
@@ -68,38 +72,39 @@ class Row:
     def matches(self, problem: Problem) -> bool:
         if self.conditions.get("access", problem.access) != problem.access:
             return False
-        line, lines, *kind = _numbers(problem)
-        low, high, fewest, most = self.span
-        return low <= line <= high and fewest <= lines <= most and self.allows(problem.dtype, *kind)
-
-    def allows(self, dtype: Any, *kind: int) -> bool:
-        """Whether a problem may have this dtype, load and alignment, whatever its sizes."""
-        wanted = self.conditions
-        return PREFIXES[dtype] in wanted.get("dtype", PREFIXES[dtype]) and all(
-            wanted.get(f"{name}_min", 0) <= value <= wanted.get(f"{name}_max", value)
-            for name, value in zip(RANGES[2:], kind, strict=True)
+        return PREFIXES[problem.dtype] in self.letters and all(
+            low <= number <= high
+            for number, (low, high) in zip(_numbers(problem), self.ranges, strict=True)
         )
 
     @property
-    def span(self) -> tuple[int, int, int, int]:
-        """The shortest and the longest line that it is for, the smallest and the largest number."""
+    def letters(self) -> str:
+        """Of the dtypes that it is for."""
+        return self.conditions.get("dtype", "".join(PREFIXES.values()))
+
+    @property
+    def ranges(self) -> tuple[tuple[int, int], ...]:
+        """Smallest and largest of each of the numbers that :data:`RANGES` names."""
         get = self.conditions.get
-        line = get("line_bytes_min", 0), get("line_bytes_max", sys.maxsize)
-        return *line, get("lines_min", 0), get("lines_max", sys.maxsize)
+        return tuple((get(f"{name}_min", 0), get(f"{name}_max", sys.maxsize)) for name in RANGES)
 
 
 def _numbers(problem: Problem) -> tuple[int, int, int, int, int]:
     """What the ranges of a row are about, in their order."""
+    return _numbers_of(problem, problem.access, problem.widths[0])
+
+
+def _numbers_of(problem: Problem, access: str, width: int) -> tuple[int, int, int, int, int]:
+    """The same where it is known already how A is read."""
     size = problem.dtype.itemsize
-    load = problem.widths[0] * size
-    if problem.access == "axpy":
+    if access == "axpy":
         line, lines, step = problem.rows * size, problem.cols, problem.col_stride
     else:
         line, lines, step = problem.cols * size, problem.rows, problem.row_stride
     # Narrow loads do not care, and a choice by alignment is not wanted everywhere.
-    aligned = load == size or lines == 1
+    aligned = width == 1 or lines == 1
     lda_alignment = _MEMORY_LINE if aligned else gcd(_MEMORY_LINE, step * size)
-    return line, lines, size, load, lda_alignment
+    return line, lines, size, width * size, lda_alignment
 
 
 # Tables ----------------------------------------------------------------------------------------
@@ -134,28 +139,27 @@ def parse(text: str, last: bool = True) -> tuple[Row, ...]:
 
 
 class _Candidate(NamedTuple):
-    """What a row gives, and the Specs made so far for it."""
+    """A row that problems of a kind can match, and by homes what its kernel is compiled for."""
 
     row: Row
     kernel: Kernel
-    specs: dict[tuple, tuple[Spec, dict[str, int]]]
+    line: tuple[int, int]
+    lines: tuple[int, int]
+    specs: dict[tuple[str, str], tuple[Spec, dict[str, int]]]
 
 
 class _Grid(NamedTuple):
-    """The rows for one access, found by where a problem lies among all their thresholds.
+    """The rows for one kind of problem, found by where its sizes lie among all their thresholds.
 
-    Between two neighbouring thresholds all problems match the same rows, so those are looked for
-    once for each such cell, dtype, width of loads and alignment; and only among the rows that allow
-    these, which are looked for once, too.
+    Problems of a kind are read by the same machine code. Between two neighbouring thresholds all of
+    them match the same rows, so those are looked for once for each such cell.
     """
 
     #: Lengths and numbers of lines at which a row begins to match, or no longer does.
     lengths: list[int]
     counts: list[int]
     candidates: tuple[_Candidate, ...]
-    cells: dict[tuple, tuple[_Candidate, ...]]
-    #: By dtype and the rest of a kind: rows, and their spans.
-    kinds: dict[tuple, tuple[tuple[_Candidate, tuple[int, int, int, int]], ...]]
+    cells: dict[tuple[int, int], tuple[_Candidate, ...]]
 
 
 class Tables:
@@ -177,37 +181,47 @@ class Tables:
         said = [[row.kernel, dict(row.conditions), dict(row.knobs)] for row in self.rows]
         text = json.dumps(said, sort_keys=True, separators=(",", ":"))
         self.hash = hashlib.sha256(text.encode()).hexdigest()
-        self._grids: dict[str, _Grid] = {}
+        self._by_access: dict[str, list[tuple[Row, str, tuple[tuple[int, int], ...]]]] = {}
+        self._grids: dict[tuple, _Grid] = {}
 
-    def _grid(self, access: str) -> _Grid:
-        rows = [row for row in self.rows if row.conditions.get("access", access) == access]
-        steps: dict[str, set[int]] = {"line_bytes": set(), "lines": set()}
-        for name, found in steps.items():
-            for row in rows:
-                for end, more in (("min", 0), ("max", 1)):
-                    if f"{name}_{end}" in row.conditions:
-                        found.add(row.conditions[f"{name}_{end}"] + more)
-        candidates = tuple(_Candidate(row, REGISTRY[row.kernel], {}) for row in rows)
-        grid = _Grid(sorted(steps["line_bytes"]), sorted(steps["lines"]), candidates, {}, {})
-        return self._grids.setdefault(access, grid)
+    def _rows(self, access: str) -> list[tuple[Row, str, tuple[tuple[int, int], ...]]]:
+        """The rows for one access, and what they say in a form that is quickly compared."""
+        rows = self._by_access.get(access)
+        if rows is None:
+            mine = (row for row in self.rows if row.conditions.get("access", access) == access)
+            rows = self._by_access[access] = [(row, row.letters, row.ranges) for row in mine]
+        return rows
+
+    def _grid(self, kind: tuple, problem: Problem) -> _Grid:
+        letter, (_, _, size, load, step) = PREFIXES[problem.dtype], _numbers(problem)
+        candidates = tuple(
+            _Candidate(row, REGISTRY[row.kernel], line, lines, {})
+            for row, letters, (line, lines, sizes, loads, steps) in self._rows(problem.access)
+            if letter in letters
+            and sizes[0] <= size <= sizes[1]
+            and loads[0] <= load <= loads[1]
+            and steps[0] <= step <= steps[1]
+        )
+        lengths = {at for each in candidates for at in (each.line[0], each.line[1] + 1)}
+        counts = {at for each in candidates for at in (each.lines[0], each.lines[1] + 1)}
+        grid = _Grid(sorted(lengths), sorted(counts), candidates, {})
+        return self._grids.setdefault(kind, grid)
 
     def matching(self, problem: Problem) -> tuple[_Candidate, ...]:
         """The rows that match a problem, in their order."""
-        line, lines, size, load, step = _numbers(problem)
-        dtype, access = problem.dtype, problem.access
-        lengths, counts, candidates, cells, kinds = self._grids.get(access) or self._grid(access)
-        cell = bisect_right(lengths, line), bisect_right(counts, lines), dtype, load, step
+        dtype, access, widths = problem.dtype, problem.access, problem.widths
+        length, count, _, _, step = _numbers_of(problem, access, widths[0])
+        # All that decides on rows, but for sizes, and on machine code.
+        kind = dtype, access, widths, step, problem.conj, problem.result, problem.accumulate
+        lengths, counts, candidates, cells = self._grids.get(kind) or self._grid(kind, problem)
+        cell = bisect_right(lengths, length), bisect_right(counts, count)
         found = cells.get(cell)
         if found is None:
-            kind = cell[2:]
-            allowed = kinds.get(kind)
-            if allowed is None:
-                rows = (each for each in candidates if each.row.allows(dtype, size, load, step))
-                allowed = kinds[kind] = tuple((each, each.row.span) for each in rows)
             found = cells[cell] = tuple(
                 each
-                for each, (low, high, fewest, most) in allowed
-                if low <= line <= high and fewest <= lines <= most
+                for each in candidates
+                if each.line[0] <= length <= each.line[1]
+                and each.lines[0] <= count <= each.lines[1]
             )
         return found
 
@@ -249,7 +263,8 @@ def table() -> tuple[Row, ...]:
 
 # Selection -------------------------------------------------------------------------------------
 
-_known: dict[tuple, Choice] = {}
+#: Ordered, because an ordinary dict takes ever longer to find its oldest key.
+_known: OrderedDict[tuple, Choice] = OrderedDict()
 _by_alignment = os.environ.get("GEMV_ALIGNMENT", "1").strip() != "0"
 
 
@@ -335,7 +350,10 @@ def select(
         choice = _first(problem, device, homes)
         _known[key] = choice
         if len(_known) > MAX_KNOWN:
-            _forget_oldest()
+            try:
+                _known.popitem(last=False)
+            except KeyError:  # emptied by another thread
+                pass
         return choice
     if kernel is not None:
         forced = get(kernel)
@@ -359,21 +377,13 @@ def select(
 
 def _first(problem: Problem, device: Device, homes: tuple[str, str]) -> Choice:
     """The first row that matches and whose kernel accepts, with nothing of a caller's own."""
-    for row, kernel, specs in tables(device).matching(problem):
+    for row, kernel, _, _, specs in tables(device).matching(problem):
         if kernel.accepts(problem) is None:
-            facts = (kernel.facts(problem), homes)
-            found = specs.get(facts)
+            found = specs.get(homes)
             if found is None:
-                spec = kernel.spec_of(facts[0], row.knobs, homes)
-                found = specs[facts] = spec, dict(spec.knobs)
+                spec = kernel.spec(problem, row.knobs, homes)
+                found = specs[homes] = spec, dict(spec.knobs)
             spec, knobs = found
-            return Choice(kernel, spec, kernel.geometry(problem, device, knobs), row.reason)
+            geometry = kernel.geometry(problem, device, knobs)
+            return _new(Choice, (kernel, spec, geometry, row.reason))
     raise RuntimeError("no row of the selection table accepts this problem")
-
-
-def _forget_oldest() -> None:
-    """Another thread may be doing the same."""
-    try:
-        del _known[next(iter(_known))]
-    except (KeyError, RuntimeError, StopIteration):
-        pass

@@ -229,6 +229,34 @@ def test_the_memo_agrees_with_a_search():
             assert (chosen.kernel.name, chosen.spec) == (found[0].kernel, spec)
 
 
+@BY_DEVICE
+def test_a_choice_is_the_first_row_that_matches_whatever_was_chosen_before(device):
+    """Problems of all kinds in turn: what is remembered for one kind is of no use to another."""
+    rng = np.random.default_rng(3)
+    rows, kinds = tables(device).rows, set()
+    for _ in range(1500):
+        m, n = (int(size) for size in 2 ** rng.uniform(0, 20, 2))
+        dtype = DTYPES[rng.choice(list(DTYPES))]
+        problem = make_problem(m, n, dtype, rng.choice(list("CF")), rng.choice(list("NTC")))
+        problem = problem._replace(
+            incx=int(rng.choice([1, 2])),
+            result=[None, DTYPES["s"]][rng.integers(2)] if dtype.itemsize == 2 else None,
+            accumulate=str(rng.choice(["plain", "wide"])),
+        ).at(*(16 + int(at) * dtype.itemsize for at in rng.integers(0, 4, 2)))
+        homes = [("arguments", "arguments"), ("constant", "pointer")][rng.integers(2)]
+        row = next(
+            row
+            for row in rows
+            if row.matches(problem) and not REGISTRY[row.kernel].accepts(problem)
+        )
+        kernel = REGISTRY[row.kernel]
+        spec = kernel.spec(problem, row.knobs, homes)
+        geometry = kernel.geometry(problem, device, dict(spec.knobs))
+        assert select(problem, device, homes=homes) == (kernel, spec, geometry, row.reason)
+        kinds.add((spec, problem.row_stride))
+    assert len(kinds) > 500
+
+
 def test_ranges_are_in_the_order_of_their_numbers():
     problem = problem_with("axpy", 4096, 77, "c", 8)
     assert dict(zip(RANGES, _select._numbers(problem), strict=True)) == {

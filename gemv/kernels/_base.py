@@ -32,6 +32,7 @@ from gemv._problem import (
     Problem,
     ceil_div,
     dtype_name,
+    one_launch,
 )
 
 #: What kernel files import from here although it is in :mod:`gemv.kernels._device`.
@@ -240,6 +241,26 @@ def split_columns(
     return ceil_div(cols, cols_per_split), cols_per_split
 
 
+def split_evenly(
+    problem: Problem, tiles: int, threads_per_block: int, step: int, wanted: int
+) -> Geometry:
+    """One launch: a block for each tile of rows, or up to `wanted` that share the tile's columns.
+
+    Each of these splits has a whole number of `step` columns, so that vectors stay aligned; the
+    last one to finish a tile adds up what all of them left in the scratch array.
+    """
+    cols, block = problem.cols, (threads_per_block, 1, 1)
+    if wanted <= 1 or cols < 2 * step:
+        whole = {"splits": 1, "cols_per_split": ceil_div(cols, step) * step}
+        return one_launch((tiles, 1, 1), block, whole)
+    splits = min(wanted, cols // step, MAX_GRID_Y)
+    cols_per_split = ceil_div(ceil_div(cols, splits), step) * step
+    splits = ceil_div(cols, cols_per_split)
+    sizes = {"splits": splits, "cols_per_split": cols_per_split}
+    return one_launch((tiles, splits, 1), block, sizes, splits * problem.rows, tiles)
+
+
+@functools.cache
 def loads_for_one(width: int, itemsize: int) -> int:
     """Loads of `width` elements that move as many bytes as one of the widest: 1, 2 or 4.
 
@@ -345,40 +366,23 @@ class Kernel:
         literals: tuple[Any, ...] = (),
     ) -> Spec:
         """The Spec of `problem`, with `knobs` over this kernel's defaults."""
-        return self.spec_of(self.facts(problem), knobs, homes, literals)
-
-    def facts(self, problem: Problem) -> tuple[Any, ...]:
-        """All of a problem that machine code depends on."""
-        widths = problem.widths if self.wide else (1, 0)
-        dtypes = problem.dtype, problem.result, problem.accumulate
-        return dtypes, problem.conj, problem.access, widths
-
-    def spec_of(
-        self,
-        facts: tuple[Any, ...],
-        knobs: Mapping[str, int] | None = None,
-        homes: tuple[str, str] = ("arguments", "arguments"),
-        literals: tuple[Any, ...] = (),
-    ) -> Spec:
-        """The Spec of all problems with these :meth:`facts`."""
         unknown = set(knobs or ()) - set(self.knobs)
         if unknown:
             known = ", ".join(self.knobs) or "none"
             raise ValueError(
                 f"kernel {self.name!r} has no knob {', '.join(sorted(unknown))}; it has: {known}"
             )
-        (dtype, result, accumulate), conj, access, widths = facts
         return Spec(
-            dtype,
-            conj,
-            access,
+            problem.dtype,
+            problem.conj,
+            problem.access,
             tuple(sorted({**self.knobs, **(knobs or {})}.items())),
             homes,
             # Values that are not compiled in must not make machine code of their own.
             literals if "literal" in homes else (),
-            widths,
-            result,
-            accumulate,
+            problem.widths if self.wide else (1, 0),
+            problem.result,
+            problem.accumulate,
         )
 
     def functions(self, spec: Spec) -> tuple[Callable, ...]:

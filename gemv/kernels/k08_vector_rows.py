@@ -57,7 +57,7 @@ import numpy as np
 from numba import cuda
 
 from gemv._intrinsics import atomic_inc
-from gemv._problem import MAX_GRID_X, MAX_GRID_Y, Geometry, Launch, ceil_div
+from gemv._problem import MAX_GRID_X, ceil_div
 from gemv._vectors import (
     butterfly,
     fold,
@@ -71,7 +71,7 @@ from gemv._vectors import (
     stream_tile,
     zeros,
 )
-from gemv.kernels._base import Kernel, attach, loads_for_one, update
+from gemv.kernels._base import Kernel, attach, loads_for_one, split_evenly, update
 
 #: Partial sums that a thread of the last block has on their way at a time.
 BATCH = 4
@@ -241,15 +241,7 @@ def geometry(problem, device, knobs):
     width = problem.widths[0]
     step = lanes * width * knobs["VECTORS"] * loads_for_one(width, problem.dtype.itemsize)
     wanted = ceil_div(device.multiprocessors * knobs["BLOCKS_PER_SM"], tiles)
-    splits = max(1, min(wanted, problem.cols // step, MAX_GRID_Y))
-    cols_per_split = ceil_div(ceil_div(problem.cols, splits), step) * step
-    splits = ceil_div(problem.cols, cols_per_split)
-    return Geometry(
-        (Launch((tiles, splits, 1), (threads, 1, 1)),),
-        sizes={"splits": splits, "cols_per_split": cols_per_split},
-        scratch=splits * problem.rows if splits > 1 else 0,
-        counters=tiles if splits > 1 else 0,
-    )
+    return split_evenly(problem, tiles, threads, step, wanted)
 
 
 def tile(knobs):

@@ -42,7 +42,7 @@ Source
 
 from numba import cuda
 
-from gemv._problem import LOAD_BYTES, MAX_GRID_X, Geometry, Launch, ceil_div
+from gemv._problem import LOAD_BYTES, MAX_GRID_X, ceil_div, one_launch
 from gemv._vectors import (
     axpy_add,
     gather,
@@ -136,7 +136,7 @@ def geometry(problem, device, knobs):
         )
     pieces = pieces_of_a_thread(knobs, width, problem.dtype.itemsize)
     tiles = ceil_div(problem.rows, threads * pieces * width)
-    return Geometry((Launch((tiles, 1, 1), (threads, 1, 1)),))
+    return one_launch((tiles, 1, 1), (threads, 1, 1))
 
 
 def tile(knobs):
