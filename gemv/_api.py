@@ -1016,12 +1016,14 @@ def gemv(
     >>> gemv.gemv(2, a, [1.0, 1.0], trans="T", beta=1, y=np.ones(3))
     array([11., 15., 19.])
     """
-    usual = out_dtype is None and accumulate == "plain" and peer is False
-    fast = CALLS.get(type(a)) if usual else None
+    if accumulate == "plain" and peer is False and out_dtype is None:
+        product, fast = "gemv", CALLS.get(type(a))
+    else:
+        product, fast = _fast.wide("gemv", a, accumulate, peer, out_dtype)
     key = None
     if fast is not None and device_memory_limit is None:
         result = fast(
-            "gemv", alpha, a, x, beta, y, offx, incx, offy, incy, trans, overwrite_y,
+            product, alpha, a, x, beta, y, offx, incx, offy, incy, trans, overwrite_y,
             kernel, stream, coefficients,
         )  # fmt: skip
         if type(result) is not Miss:
@@ -1075,11 +1077,14 @@ def sgemv(
     >>> gemv.sgemv(1, [[1, 2], [3, 4]], [1, 1])
     array([3., 7.], dtype=float32)
     """
-    fast = CALLS.get(type(a)) if accumulate == "plain" and peer is False else None
+    if accumulate == "plain" and peer is False:
+        product, fast = "sgemv", CALLS.get(type(a))
+    else:
+        product, fast = _fast.wide("sgemv", a, accumulate, peer)
     key = None
     if fast is not None and device_memory_limit is None:
         result = fast(
-            "sgemv", alpha, a, x, beta, y, offx, incx, offy, incy, trans, overwrite_y,
+            product, alpha, a, x, beta, y, offx, incx, offy, incy, trans, overwrite_y,
             kernel, stream, coefficients,
         )  # fmt: skip
         if type(result) is not Miss:
@@ -1133,11 +1138,14 @@ def dgemv(
     >>> gemv.dgemv(1, [[1, 2], [3, 4]], [1, 9, 1], incx=-2)
     array([3., 7.])
     """
-    fast = CALLS.get(type(a)) if accumulate == "plain" and peer is False else None
+    if accumulate == "plain" and peer is False:
+        product, fast = "dgemv", CALLS.get(type(a))
+    else:
+        product, fast = _fast.wide("dgemv", a, accumulate, peer)
     key = None
     if fast is not None and device_memory_limit is None:
         result = fast(
-            "dgemv", alpha, a, x, beta, y, offx, incx, offy, incy, trans, overwrite_y,
+            product, alpha, a, x, beta, y, offx, incx, offy, incy, trans, overwrite_y,
             kernel, stream, coefficients,
         )  # fmt: skip
         if type(result) is not Miss:
@@ -1191,11 +1199,14 @@ def cgemv(
     >>> gemv.cgemv(1, [[1j, 2], [3, 4]], [1, 1], trans="C")
     array([3.-1.j, 6.+0.j], dtype=complex64)
     """
-    fast = CALLS.get(type(a)) if accumulate == "plain" and peer is False else None
+    if accumulate == "plain" and peer is False:
+        product, fast = "cgemv", CALLS.get(type(a))
+    else:
+        product, fast = _fast.wide("cgemv", a, accumulate, peer)
     key = None
     if fast is not None and device_memory_limit is None:
         result = fast(
-            "cgemv", alpha, a, x, beta, y, offx, incx, offy, incy, trans, overwrite_y,
+            product, alpha, a, x, beta, y, offx, incx, offy, incy, trans, overwrite_y,
             kernel, stream, coefficients,
         )  # fmt: skip
         if type(result) is not Miss:
@@ -1249,11 +1260,14 @@ def zgemv(
     >>> gemv.zgemv(1j, [[1, 2], [3, 4]], [1, 1])
     array([0.+3.j, 0.+7.j])
     """
-    fast = CALLS.get(type(a)) if accumulate == "plain" and peer is False else None
+    if accumulate == "plain" and peer is False:
+        product, fast = "zgemv", CALLS.get(type(a))
+    else:
+        product, fast = _fast.wide("zgemv", a, accumulate, peer)
     key = None
     if fast is not None and device_memory_limit is None:
         result = fast(
-            "zgemv", alpha, a, x, beta, y, offx, incx, offy, incy, trans, overwrite_y,
+            product, alpha, a, x, beta, y, offx, incx, offy, incy, trans, overwrite_y,
             kernel, stream, coefficients,
         )  # fmt: skip
         if type(result) is not Miss:

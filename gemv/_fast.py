@@ -33,6 +33,9 @@ _COMPLEX = _REAL | frozenset((complex, np.complex128, np.complex64))
 #: The defaults of options, to be recognised by identity: 1.0 and True are equal to 1.
 _ZERO, _ONE = 0, 1
 
+#: What a key has in place of the routine where sums are wide.
+WIDE = {f"{letter}gemv": f"{letter}gemv, wide" for letter in ("", *"sdcz")}
+
 _known: dict[tuple, Known] = {}
 #: What the operands of calls with a tensor look like, by routine, options and ``id(a)``. Only a
 #: guess where to look: everything is compared, so another tensor of that id does no harm.
@@ -162,6 +165,17 @@ def options_of(offx: Any, incx: Any, offy: Any, incy: Any, trans: Any) -> tuple 
     if type(offx) is type(incx) is type(offy) is type(incy) is int and type(trans) in (int, str):
         return offx, incx, offy, incy, trans
     return None
+
+
+def wide(
+    routine: str, a: Any, accumulate: Any, peer: Any, out_dtype: Any = None
+) -> tuple[str, Callable[..., Any] | None]:
+    """What a key has in place of the routine where sums are wide, and what such a call tries first.
+
+    Nothing is tried first with any other option.
+    """
+    known = type(accumulate) is str and accumulate == "wide" and peer is False and out_dtype is None
+    return WIDE[routine], CALLS.get(type(a)) if known else None
 
 
 def era() -> int:

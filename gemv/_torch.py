@@ -12,6 +12,7 @@ import torch
 from torch import library as operators
 
 from gemv._check import transposition, type_error, y_length
+from gemv._fast import UNUSUAL, WIDE
 
 _OPTIONS = "int offx, int incx, int offy, int incy, int trans, str? kernel"
 
@@ -32,6 +33,8 @@ def in_graph(
     kernel: Any, stream: Any, coefficients: Any,
 ) -> Any:  # fmt: skip
     """A call that ``torch.compile`` is tracing, as an operator of its graph."""
+    if routine in WIDE.values():  # which no operator does
+        return UNUSUAL
     for name, value in (("stream", stream), ("coefficients", coefficients)):
         if value is not None:
             raise type_error(routine, name, f"{name} cannot be kept in a graph of torch.compile")

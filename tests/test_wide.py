@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import math
+from contextlib import suppress
 from fractions import Fraction
 
 import numpy as np
 import pytest
+from arrays import LIBRARIES, MUTABLE
 from helpers import Case, filled, knobs_for_tests, tile_of
 
 import gemv
-from gemv import _backend
+from gemv import _backend, _fast
 from gemv._narrow import cast
 from gemv._problem import BFLOAT16, COMPLEX_TWOFOLD, DTYPES, NARROW, TWOFOLD, Precision
 from gemv.kernels import REGISTRY
@@ -238,6 +240,55 @@ def test_plan_and_device_arrays():
         wide_y = gemv.dgemv(1, *device[:2], accumulate="wide")
         assert wide_y.copy_to_host().tolist() == [1]
         assert gemv.dgemv(1, *device[:2]).copy_to_host().tolist() == [0]
+
+
+ROUTINES = ("gemv", "sgemv", "dgemv", "cgemv", "zgemv")
+
+
+@pytest.mark.parametrize("routine", ROUTINES)
+def test_remembered_calls_are_told_apart(routine, monkeypatch):
+    """The short way is asked for the one or the other, and never with options it does not know."""
+    asked = []
+    monkeypatch.setitem(_fast.CALLS, np.ndarray, lambda *call: asked.append(call[0]))
+    call, a, x = getattr(gemv, routine), np.eye(2), np.ones(2)
+    for accumulate in ("plain", "wide", "".join(["wi", "de"])):
+        call(1, a, x, accumulate=accumulate)
+    assert asked == [routine, _fast.WIDE[routine], _fast.WIDE[routine]]
+    options = [{"accumulate": "narrow"}, {"accumulate": ["wide"]}, {"device_memory_limit": 1 << 20}]
+    options += [{"peer": flag, "accumulate": way} for flag in (0, 1) for way in ("plain", "wide")]
+    if routine == "gemv":
+        options += [{"out_dtype": "float64", "accumulate": way} for way in ("plain", "wide")]
+    for others in options:
+        with suppress(TypeError, ValueError):
+            call(1, a, x, **others)
+    assert len(asked) == 3
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("library", MUTABLE)
+@pytest.mark.parametrize("dtype", ["f", "d", "F"])
+def test_wide_calls_are_remembered(library, dtype, monkeypatch):
+    """From the third one on without a check, with the sums that were asked for, in any order."""
+    library, rng = LIBRARIES[library](), np.random.default_rng(4)
+    a, x, y = (library.array(rng.random(s).astype(dtype)) for s in ((7, 5000), 5000, 7))
+
+    def bits(options):
+        made = gemv.gemv(1.5, a, x, **options)
+        gemv.gemv(1.5, a, x, 0.0, y, overwrite_y=1, **options)
+        assert library.host(y).tobytes() == library.host(made).tobytes()
+        return library.host(made).tobytes()
+
+    ways = [{}, {"accumulate": "wide"}]
+    first = [bits(way) for way in ways]
+    assert first[0] != first[1]
+    assert [bits(way) for way in ways] == first
+
+    def checked(*arguments, **keywords):
+        raise AssertionError("a call that was made before went the long way")
+
+    monkeypatch.setattr(gemv._api, "_bind", checked)
+    for way, wanted in 3 * list(zip(ways, first, strict=True)):
+        assert bits(way) == wanted
 
 
 def test_bad_value():
