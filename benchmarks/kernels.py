@@ -23,6 +23,7 @@ KERNELS = [
     "vector_rows",
     "vector_columns",
     "long_columns",
+    "phased_rows",
 ]
 DTYPES = ["float32", "float64"]
 #: One square, one tall and one wide shape of 256 MiB and more in float32: past every L2 cache.

@@ -53,12 +53,22 @@ COLUMNS = (
 )  # fmt: skip
 #: PIECES, COLUMNS, MIN_BLOCKS, THREADS_PER_BLOCK
 LONG = ((4, 1, 4, 256), (2, 2, 4, 256), (4, 2, 2, 256), (8, 1, 2, 256), (4, 1, 8, 128))
+#: LANES, ROWS, VECTORS, MIN_BLOCKS, THREADS_PER_BLOCK
+PHASED_ROWS = (
+    (8, 4, 2, 4, 128), (16, 4, 2, 4, 128), (32, 4, 1, 4, 128), (32, 4, 2, 4, 128),
+    (32, 2, 4, 4, 128), (32, 2, 2, 4, 128), (128, 4, 2, 4, 128), (128, 2, 4, 4, 128),
+    (256, 4, 2, 2, 256), (256, 2, 4, 2, 256), (256, 2, 2, 2, 256),
+)  # fmt: skip
 NAMES = {
     "vector_rows": ("LANES", "ROWS", "VECTORS", "MIN_BLOCKS", "THREADS_PER_BLOCK"),
     "vector_columns": ("LANES", "PIECES", "COLUMNS", "MIN_BLOCKS", "THREADS_PER_BLOCK"),
     "long_columns": ("PIECES", "COLUMNS", "MIN_BLOCKS", "THREADS_PER_BLOCK"),
+    "phased_rows": ("LANES", "ROWS", "VECTORS", "MIN_BLOCKS", "THREADS_PER_BLOCK"),
 }
-VALUES = {"vector_rows": ROWS, "vector_columns": COLUMNS, "long_columns": LONG}
+VALUES = {
+    "vector_rows": ROWS, "vector_columns": COLUMNS, "long_columns": LONG,
+    "phased_rows": PHASED_ROWS,
+}  # fmt: skip
 #: Bytes to which a copy of A is aligned, as memory of its own would be.
 ALIGNED = 256
 #: Blocks for each multiprocessor that the columns are split for; 0 is no split.
@@ -69,9 +79,11 @@ def candidates(problem):
     """Kernels that selection may use, with constants worth a try.
 
     Those above, no more lanes than a line has loads, unless a block has; and those of all rows of
-    the table in use, so that none that somebody found is lost. A kernel that is named above with
+    the table in use, so that none that somebody found is lost. Kernels for lines that begin
+    anywhere are left out where all of them are aligned. A kernel that is named above with
     no constants is tried with its own.
     """
+    from gemv._problem import LOAD_BYTES
     from gemv._select import table
     from gemv.kernels import REGISTRY
 
@@ -79,6 +91,8 @@ def candidates(problem):
     for name, kernel in REGISTRY.items():
         if kernel.teaching or kernel.accepts(problem):
             continue
+        if kernel.phased and problem.a_alignment == LOAD_BYTES:
+            continue  # the same loads as without phases, and x has narrower ones
         found = [dict(row.knobs) for row in table() if row.kernel == name] or [{}]
         for values in VALUES.get(name, ()):
             knobs = dict(zip(NAMES[name], values, strict=True))

@@ -145,22 +145,26 @@ def cut(
 
 
 def tile_rows(choice: Choice, problem: Problem) -> int:
-    """Rows that one block in the grid's x covers: a panel begins where a block does."""
+    """Rows that one block in the grid's x covers: a panel begins where a block does.
+
+    Where blocks take rows of one phase, those of as many blocks as there are phases.
+    """
     knobs = dict(choice.spec.knobs)
+    phases = choice.geometry.sizes.get("phases", 1) if problem.access == "dot" else 1
 
     def blocks(rows: int) -> int:
         # What the split of the columns needs of a device does not matter here, and a second launch
         # has a thread for each row.
-        geometry = choice.kernel.geometry(problem._replace(rows=rows), _ANY, knobs)
-        return geometry.launches[0].grid[0]
+        geometry = choice.kernel.geometry(problem._replace(rows=rows * phases), _ANY, knobs)
+        return geometry.launches[0].grid[0] // phases
 
-    low, high = 1, problem.rows
+    low, high = 1, ceil_div(problem.rows, phases)
     if blocks(high) == 1:
-        return 1 if blocks(_MANY) == 1 else high
+        return phases * (1 if blocks(_MANY) == 1 else high)
     while high - low > 1:  # the kernel only says how many blocks so many rows take
         middle = (low + high) // 2
         low, high = (middle, high) if blocks(middle) == 1 else (low, middle)
-    return low
+    return phases * low
 
 
 def _by_rows(
@@ -170,7 +174,8 @@ def _by_rows(
     along = problem.access == "dot"
     if not along:
         step = math.lcm(step, _STRIP)
-    unit = step * problem.cols * problem.dtype.itemsize
+    widest = min(step, problem.rows) if along else step + _between(choice)
+    unit = widest * problem.cols * problem.dtype.itemsize
     if room is not None and 2 * unit > room:
         return 2 * unit - room
     budget = target if room is None else min(target, room // 2)
@@ -178,9 +183,29 @@ def _by_rows(
     panels = []
     for row in range(0, problem.rows, count):
         rows = min(count, problem.rows - row)
-        pitch = problem.cols if along else ceil_div(rows, _STRIP) * _STRIP
+        pitch = problem.cols if along else _pitch(rows, problem.rows, choice)
         panels.append(dataclasses.replace(whole, row=row, rows=rows, pitch=pitch))
-    return Cut("rows", tuple(panels), count // step * unit)
+    return Cut("rows", tuple(panels), _largest(problem, panels))
+
+
+def _pitch(length: int, line: int, choice: Choice) -> int:
+    """From one line of a panel to the next, where it holds `length` elements of a whole `line`."""
+    if not choice.kernel.phased:
+        return ceil_div(length, _STRIP) * _STRIP
+    return length + (line - length) % _STRIP  # as far from a multiple of 16 bytes as in the whole
+
+
+def _between(choice: Choice) -> int:
+    """Elements that may lie between two lines of the largest panel."""
+    return _STRIP if choice.kernel.phased else 0
+
+
+def _largest(problem: Problem, panels: list[Panel]) -> int:
+    """Bytes of the largest panel on the device."""
+    along = problem.access == "dot"
+    return problem.dtype.itemsize * max(
+        (panel.rows if along else panel.cols) * panel.pitch for panel in panels
+    )
 
 
 def _by_columns(
@@ -188,7 +213,8 @@ def _by_columns(
 ) -> Cut | int:
     step = choice.geometry.sizes["cols_per_split"]
     along = problem.access == "axpy"
-    unit = step * problem.rows * problem.dtype.itemsize
+    widest = step if along else step + _between(choice)
+    unit = widest * problem.rows * problem.dtype.itemsize
     if room is not None and 2 * unit > room:
         return 2 * unit - room
     budget = target if room is None else min(target, room // 2)
@@ -198,9 +224,9 @@ def _by_columns(
         splits = min(count, whole.splits - split)
         col = split * step
         cols = min(splits * step, problem.cols - col)
-        pitch = problem.rows if along else ceil_div(cols, _STRIP) * _STRIP
+        pitch = problem.rows if along else _pitch(cols, problem.cols, choice)
         panels.append(Panel(0, problem.rows, col, cols, split, splits, pitch))
-    return Cut("columns", (*panels[1:], panels[0]), count * unit)
+    return Cut("columns", (*panels[1:], panels[0]), _largest(problem, panels))
 
 
 def _splits_apart(choice: Choice) -> bool:

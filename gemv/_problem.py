@@ -211,6 +211,16 @@ class Problem(NamedTuple):
         """Length of one of them."""
         return (self.rows if self.access == "axpy" else self.cols) * self.dtype.itemsize
 
+    @property
+    def phases(self) -> int:
+        """Lines that far apart begin at the same address modulo the bytes of a load: 1, 2, 4 or 8.
+
+        No more than there are lines, rounded up to a power of two.
+        """
+        step = self.col_stride if self.access == "axpy" else self.row_stride
+        different = LOAD_BYTES // math.gcd(LOAD_BYTES, step * self.dtype.itemsize)
+        return min(different, 1 << (self.lines - 1).bit_length())
+
     def bytes_moved(self, beta_is_zero: bool) -> int:
         """Bytes a perfect gemv moves: A and x once, y written once and, if beta, read once."""
         y_bytes = self.rows * self.y_dtype.itemsize * (1 if beta_is_zero else 2)

@@ -273,9 +273,10 @@ def use_alignment(yes: bool = True) -> None:
 
     The order of a sum depends on the width of its loads, and that on the alignment of A and x: of
     their addresses and of A's leading dimension. So views of the same values may differ in their
-    last bits. Without alignment every load is one element wide, whatever the address, so that the
-    bits depend on the values, the shape, the storage order and the GPU alone. That takes time:
-    narrow loads reach a smaller part of the memory's rate.
+    last bits. Without alignment every load is one element wide, whatever the address, and kernels
+    that look for the next multiple of 16 bytes are not used, so that the bits depend on the values,
+    the shape, the storage order and the GPU alone. That takes time: narrow loads reach a smaller
+    part of the memory's rate.
 
     Parameters
     ----------
@@ -347,7 +348,7 @@ def select(
     if not by_alignment:
         problem = _like_any_other(problem)
     if usual:
-        choice = _first(problem, device, homes)
+        choice = _first(problem, device, homes, by_alignment)
         _known[key] = choice
         if len(_known) > MAX_KNOWN:
             try:
@@ -358,6 +359,8 @@ def select(
     if kernel is not None:
         forced = get(kernel)
         refusal = forced.accepts(problem)
+        if forced.phased and not by_alignment:
+            refusal = "its sums follow addresses, which use_alignment(False) forbids"
         if refusal:
             raise ValueError(f"kernel {kernel!r} refuses this problem: {refusal}")
         if knobs is None:
@@ -367,7 +370,7 @@ def select(
         geometry = forced.geometry(problem, device, dict(spec.knobs))
         return Choice(forced, spec, geometry, "asked for by name")
     for each in tables(device).matching(problem):
-        if each.kernel.accepts(problem) is None:
+        if _usable(each.kernel, problem, by_alignment):
             merged = {**each.row.knobs, **(knobs or {})}
             spec = each.kernel.spec(problem, merged, homes, literals)
             geometry = each.kernel.geometry(problem, device, dict(spec.knobs))
@@ -375,10 +378,14 @@ def select(
     raise RuntimeError("no row of the selection table accepts this problem")
 
 
-def _first(problem: Problem, device: Device, homes: tuple[str, str]) -> Choice:
+def _usable(kernel: Kernel, problem: Problem, by_alignment: bool) -> bool:
+    return (by_alignment or not kernel.phased) and kernel.accepts(problem) is None
+
+
+def _first(problem: Problem, device: Device, homes: tuple[str, str], by_alignment: bool) -> Choice:
     """The first row that matches and whose kernel accepts, with nothing of a caller's own."""
     for row, kernel, _, _, specs in tables(device).matching(problem):
-        if kernel.accepts(problem) is None:
+        if _usable(kernel, problem, by_alignment):
             found = specs.get(homes)
             if found is None:
                 spec = kernel.spec(problem, row.knobs, homes)

@@ -39,6 +39,10 @@ if SIMULATOR:
     def is_aligned(pointer, bytes_):
         return (pointer.address + pointer.origin * pointer.itemsize) % bytes_ == 0
 
+    def elements_past(pointer, index, bytes_):
+        address = pointer.address + (pointer.origin + index) * pointer.itemsize
+        return address % bytes_ // pointer.itemsize
+
     def stream_tile(pointer, starts, index, step, count, width, valid=None):
         return tuple(
             value
@@ -353,6 +357,25 @@ else:
             return builder.icmp_unsigned("==", rest, _integer(0))
 
         return types.boolean(pointer, bytes_), codegen
+
+    @intrinsic
+    def elements_past(typingctx, pointer, index, bytes_):
+        """Elements from the last multiple of `bytes_` in memory to ``pointer[index]``.
+
+        `bytes_` is a power of two known at compile time, and an element is aligned to its own size.
+        """
+        known = _literal(bytes_)
+        if known is None:
+            return None
+        size = stored_bytes(pointer)
+
+        def codegen(context, builder, signature, arguments):
+            base, index, _ = arguments
+            address = builder.ptrtoint(builder.gep(base, [index]), ir.IntType(64))
+            rest = builder.and_(address, _integer(known[0] - 1))
+            return builder.lshr(rest, _integer(size.bit_length() - 1))
+
+        return types.int64(pointer, types.int64, bytes_), codegen
 
     def _streaming(pointer, starts, count, width, *limit):
         known = _literal(count, width)
@@ -670,6 +693,7 @@ else:
 __all__ = [
     "axpy_add",
     "butterfly",
+    "elements_past",
     "fold",
     "gather",
     "gather_some",

@@ -58,7 +58,7 @@ def test_candidates_agree_and_a_second_run_goes_on(script, tmp_path, capsys):
     ]
     kernels = [{name for _, name, _, _ in record["tried"]} for record in first]
     assert kernels == [
-        {"last_block", "vector_rows"},
+        {"last_block", "vector_rows", "phased_rows"},  # lines of 280 bytes: two phases
         {"last_block", "vector_columns", "long_columns"},
     ]
     assert all(len(record["tried"]) > 3 for record in first)

@@ -320,6 +320,10 @@ class Kernel:
         False when the order of the sum changes from run to run.
     wide : bool
         True for a kernel that moves several elements by one load, if their alignment allows it.
+    phased : bool
+        True for a kernel whose loads are the widest there are wherever lines of A begin. The order
+        of its sums follows the addresses of lines modulo 16 bytes, and its grid takes
+        :attr:`~gemv._problem.Problem.phases` into account, whose number it puts into ``sizes``.
     splits_apart : bool
         True for a kernel of one function whose last block adds the splits up: ``blockIdx.y`` is
         the split, its sums go to ``scratch[split*rows + row]``, and one of ``splits`` numbers is
@@ -348,6 +352,7 @@ class Kernel:
     beside: bool = False
     same_bits: bool = True
     wide: bool = False
+    phased: bool = False
     splits_apart: bool = False
     accepts: Callable[[Problem], str | None] = accepts_all
     depth: Callable[[Problem, Geometry, Mapping[str, int]], int] = _any_order
@@ -380,10 +385,15 @@ class Kernel:
             homes,
             # Values that are not compiled in must not make machine code of their own.
             literals if "literal" in homes else (),
-            problem.widths if self.wide else (1, 0),
+            self._widths(problem),
             problem.result,
             problem.accumulate,
         )
+
+    def _widths(self, problem: Problem) -> tuple[int, int]:
+        if self.phased:
+            return LOAD_BYTES // problem.dtype.itemsize, 0
+        return problem.widths if self.wide else (1, 0)
 
     def functions(self, spec: Spec) -> tuple[Callable, ...]:
         """The kernel functions for `spec`, built once."""

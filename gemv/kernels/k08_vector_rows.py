@@ -38,14 +38,14 @@ Wins
 Loses
     To the columns rung where memory runs along y. Rows that do not begin at a multiple of 16 bytes
     are read by narrower loads, as wide as their alignment allows, which costs numbers of 2 bytes a
-    part of the rate. So do rows of a few of these.
+    part of the rate: see the rung of phases. So do rows of a few of these.
 
 Sums
     Each lane adds element k of its vectors to partial sum k (modulo 2 where numbers of 2 bytes are
     summed wide: eight float64 a row would take the registers that loads need), over every LANES-th
-    vector of its split; then pairwise in the lane, a butterfly over the lanes, the warps of the block in order,
-    and the splits. The order is fixed by shape, alignment, the selection table and the number of
-    multiprocessors. Same bits on every run.
+    vector of its split; then pairwise in the lane, a butterfly over the lanes, the warps of the
+    block in order, and the splits. The order is fixed by shape, alignment, the selection table and
+    the number of multiprocessors. Same bits on every run.
 
 Source
     J. D. C. Little, "A proof for the queuing formula L = lambda W" (1961), on the bytes in

@@ -1,0 +1,301 @@
+"""Wide loads along rows that begin anywhere: rows of the same phase belong to one block.
+
+Idea
+    A load of 16 bytes wants an address that is a multiple of 16. Rows of a view ``A[:, 1:]``, or
+    of an odd length, do not begin at one, and the rung of wide loads falls back to narrower ones
+    there: down to 2 bytes for float16. But nothing forces a thread to begin where the row does.
+    Somewhere in its first 16 bytes every row has a multiple of 16, and from there on wide loads
+    take it as they take any other. What is before, and behind the last whole vector, are a few
+    elements, which lanes take one by one.
+
+    What the shift costs is x: a vector of A that begins `s` columns late wants x from there, and
+    x is aligned for one shift at best. So x is read element by element, from L1, and to pay that
+    once for several rows, these must have the same shift. They have, if they are chosen well: the
+    shift is the address modulo 16, the *phase*, and when lines are lda elements apart, it comes
+    back after 16 / gcd(16, lda * itemsize) of them: 1, 2, 4 or 8. So the rows q, q + P, q + 2P, ...
+    are a gemv of their own, and a block takes its rows from one of the P.
+
+Picture
+    ::
+
+        float32, 9 columns, lda 9: 4 phases, | is a multiple of 16 bytes
+
+        row 0     |0 1 2 3|4 5 6 7|8              shift 0     blocks of phase 0: rows 0, 4, 8, ...
+        row 1      0 1 2|3 4 5 6|7 8              shift 3     blocks of phase 1: rows 1, 5, 9, ...
+        row 2      0 1|2 3 4 5|6 7 8              shift 2     ...
+        row 3      0|1 2 3 4|5 6 7 8|             shift 1
+        row 4     |0 1 2 3|4 5 6 7|8              shift 0     phase 0 again
+
+        whole vectors: one load each; columns 0 1 2 and 7 8 of row 1: a lane each
+
+Bytes
+    (m*n + len(x) + len(y) * (1 + [beta != 0])) * itemsize from memory; x comes from L1 or L2,
+    m*n/ROWS elements of it, one by one. Nothing outside of a row is read.
+
+Wins
+    Long rows that begin at no multiple of 16 bytes, of the smaller numbers most of all: an odd
+    lda, and views without the first columns.
+
+Loses
+    To the rung of wide loads where all rows are aligned, as x comes by wide loads there, too. Rows
+    of a few vectors are mostly ends.
+
+Sums
+    As in the rung of wide loads, each split of a row by itself: element k of a lane's vectors goes
+    to partial sum k, then the elements before the first and behind the last whole vector, then
+    pairwise in the lane, a butterfly over the lanes, the warps in order, and the splits. The order
+    is fixed by shape, the addresses of rows modulo 16 bytes, the selection table and the number of
+    multiprocessors. Same bits on every run.
+
+Source
+    To take elements one by one up to a boundary and vectors from there on is what every copying
+    loop does; that lines a fixed distance apart share their phase is arithmetic modulo 16.
+"""
+
+import numpy as np
+from numba import cuda
+
+from gemv._intrinsics import atomic_inc
+from gemv._problem import LOAD_BYTES, MAX_GRID_X, ceil_div
+from gemv._vectors import (
+    butterfly,
+    elements_past,
+    fold,
+    gather,
+    gather_some,
+    multiply_add,
+    row_starts,
+    stream_some,
+    stream_tile,
+    zeros,
+)
+from gemv.kernels._base import Kernel, attach, split_evenly, update
+
+#: Partial sums that a thread of the last block has on their way at a time.
+BATCH = 4
+
+
+def build(spec):
+    number, zero = spec.number, spec.zero
+    CONJUGATE = int(spec.conj)
+    WIDTH = spec.widths[0]
+    LANES, ROWS, VECTORS = spec["LANES"], spec["ROWS"], spec["VECTORS"]
+    THREADS = max(LANES, spec["THREADS_PER_BLOCK"])
+    GROUPS = THREADS // LANES
+    TILE_ROWS = GROUPS * ROWS
+    WARP_LANES = min(LANES, 32)
+    WARPS_PER_ROW = LANES // WARP_LANES
+    WARPS = max(THREADS // 32, 1)
+    STEP = LANES * WIDTH
+    PASS = VECTORS * STEP
+    # Elements at either end of a split that a lane may have to take one by one.
+    ENDS = ceil_div(WIDTH - 1, LANES)
+    # Warps, and threads, that share a row when the last block adds the splits.
+    FINISH_WARPS = max(WARPS // TILE_ROWS, 1)
+    FINISHERS = 32 * FINISH_WARPS
+    # Constant indices into tuples of ROWS numbers: 0 again where there are fewer.
+    SECOND, THIRD, FOURTH = (min(k, ROWS - 1) for k in (1, 2, 3))
+    SUMS = ROWS * WIDTH
+
+    def phased_rows(
+        rows, cols, cols_per_split, splits, phases, phase_bits, alpha, a, row_stride, x, incx,
+        beta, y, incy, scratch, counters,
+    ):  # fmt: skip
+        sums = cuda.shared.array((TILE_ROWS, WARPS_PER_ROW), number)
+        parts = cuda.shared.array(WARPS, number)
+        ticket = cuda.shared.array(1, np.uint32)
+        tid = cuda.threadIdx.x
+        lane = tid % LANES
+        group = tid // LANES
+        # Of the rows phase, phase + phases, ... this block has those from number `first` on.
+        phase = cuda.blockIdx.x & (phases - 1)
+        first = (cuda.blockIdx.x >> phase_bits) * TILE_ROWS
+        count = (rows - phase + phases - 1) >> phase_bits
+        if first >= count:
+            return  # all blocks of a tile do, so nobody waits for a number that they would draw
+        split = cuda.blockIdx.y
+        begin = split * cols_per_split
+        end = min(cols, begin + cols_per_split)
+        if alpha == 0:
+            end = begin
+        start = phase * row_stride
+        starts = row_starts(first + group, GROUPS, count - 1, phases * row_stride, ROWS)
+        total = zeros(zero, SUMS)
+        # Splits begin whole vectors apart, so this is the shift of all of them.
+        body = begin + (WIDTH - elements_past(a, start, LOAD_BYTES)) % WIDTH
+        j = body + lane * WIDTH
+        # Passes in which every lane has all of its vectors.
+        limit = j + (end - body) // PASS * PASS
+        while j + PASS <= limit:
+            values = stream_tile(a, starts, start + j, STEP, VECTORS, WIDTH)
+            total = multiply_add(total, values, gather(x, j, STEP, VECTORS, incx, WIDTH), CONJUGATE)
+            j += PASS
+        # What is left goes out at once, too, and with it the elements at both ends.
+        rest = (end - WIDTH - j) // STEP + 1
+        values = stream_some(a, starts, start + j, STEP, VECTORS, WIDTH, rest)
+        factors = gather_some(x, j, STEP, VECTORS, incx, WIDTH, rest)
+        if WIDTH > 1:
+            j = begin + lane
+            mine = (min(body, end) - j + LANES - 1) // LANES
+            before = stream_some(a, starts, start + j, LANES, ENDS, 1, mine)
+            x_before = gather_some(x, j, LANES, ENDS, incx, 1, mine)
+            j = body + max(end - body, 0) // WIDTH * WIDTH + lane
+            mine = (end - j + LANES - 1) // LANES
+            behind = stream_some(a, starts, start + j, LANES, ENDS, 1, mine)
+            x_behind = gather_some(x, j, LANES, ENDS, incx, 1, mine)
+        total = multiply_add(total, values, factors, CONJUGATE)
+        if WIDTH > 1:
+            total = multiply_add(total, before, x_before, CONJUGATE)
+            total = multiply_add(total, behind, x_behind, CONJUGATE)
+        row_sums = butterfly(fold(total, ROWS), WARP_LANES, 1)
+        if WARPS_PER_ROW == 1 and splits == 1:  # no other warp has a share: no barrier
+            if lane == 0:
+                k = first + group
+                i = phase + phases * k
+                step = phases * GROUPS
+                if k < count:
+                    update(alpha, row_sums[0], beta, y, i * incy)
+                if ROWS > 1 and k + GROUPS < count:
+                    update(alpha, row_sums[SECOND], beta, y, (i + step) * incy)
+                if ROWS > 2 and k + 2 * GROUPS < count:
+                    update(alpha, row_sums[THIRD], beta, y, (i + 2 * step) * incy)
+                if ROWS > 3 and k + 3 * GROUPS < count:
+                    update(alpha, row_sums[FOURTH], beta, y, (i + 3 * step) * incy)
+            return
+        if lane % WARP_LANES == 0:
+            warp = lane // WARP_LANES
+            sums[group, warp] = row_sums[0]
+            if ROWS > 1:
+                sums[GROUPS + group, warp] = row_sums[SECOND]
+            if ROWS > 2:
+                sums[2 * GROUPS + group, warp] = row_sums[THIRD]
+            if ROWS > 3:
+                sums[3 * GROUPS + group, warp] = row_sums[FOURTH]
+        cuda.syncthreads()  # all sums are in place
+        for r in range(tid, TILE_ROWS, THREADS):
+            if first + r < count:
+                i = phase + phases * (first + r)
+                row_sum = sums[r, 0]
+                for warp in range(1, WARPS_PER_ROW):
+                    row_sum += sums[r, warp]
+                if splits == 1:
+                    update(alpha, row_sum, beta, y, i * incy)
+                else:
+                    scratch[split * rows + i] = row_sum
+                    cuda.threadfence()  # visible to all blocks before the number is drawn
+        if splits > 1:
+            cuda.syncthreads()  # all sums of this block are read, and fenced
+            if tid == 0:
+                ticket[0] = atomic_inc(counters, cuda.blockIdx.x, splits - 1)
+            cuda.syncthreads()  # the number is known to all threads
+            if ticket[0] == splits - 1:
+                cuda.threadfence()  # the sums are read after the number that promised them
+                warp = tid // 32
+                for r in range(warp // FINISH_WARPS, TILE_ROWS, WARPS // FINISH_WARPS):
+                    i = phase + phases * min(first + r, count - 1)
+                    k = warp % FINISH_WARPS * 32 + tid % 32
+                    row_sum = zero
+                    while k + (BATCH - 1) * FINISHERS < splits:
+                        several = gather(scratch, k * rows + i, FINISHERS * rows, BATCH, 1, 1)
+                        row_sum += fold(several, 1)[0]
+                        k += BATCH * FINISHERS
+                    while k < splits:
+                        row_sum += scratch[k * rows + i]
+                        k += FINISHERS
+                    (row_sum,) = butterfly((row_sum,), 32, 1)
+                    if tid % 32 == 0:
+                        if FINISH_WARPS > 1:
+                            parts[warp] = row_sum
+                        elif first + r < count:
+                            update(alpha, row_sum, beta, y, i * incy)
+                if FINISH_WARPS > 1:
+                    cuda.syncthreads()  # whole blocks take this branch: ticket is shared
+                    if tid < TILE_ROWS and first + tid < count:
+                        row_sum = parts[tid * FINISH_WARPS]
+                        for warp in range(1, FINISH_WARPS):
+                            row_sum += parts[tid * FINISH_WARPS + warp]
+                        i = phase + phases * (first + tid)
+                        update(alpha, row_sum, beta, y, i * incy)
+
+    return (attach(phased_rows, launch_bounds=(THREADS, spec.min_blocks)),)
+
+
+def accepts(problem):
+    if problem.access != "dot":
+        return "wide loads along the rows need memory to run there with a unit stride"
+    if problem.splits_elements:
+        return "an element of A is not aligned to its own size"
+    if problem.rows > MAX_GRID_X - LOAD_BYTES:
+        most = MAX_GRID_X - LOAD_BYTES
+        return f"a block for each tile needs at most {most} rows, not {problem.rows}"
+    return None
+
+
+def geometry(problem, device, knobs):
+    lanes, rows = knobs["LANES"], knobs["ROWS"]
+    threads = max(lanes, knobs["THREADS_PER_BLOCK"])
+    if not 1 <= rows <= 4 or lanes & (lanes - 1) or threads & (threads - 1) or threads < 32:
+        raise ValueError(
+            f"phased_rows: ROWS must be 1 to 4, got {rows}, and LANES and THREADS_PER_BLOCK powers"
+            f" of two, whole warps together, got {lanes} and {threads}"
+        )
+    phases = problem.phases
+    tiles = phases * ceil_div(ceil_div(problem.rows, phases), threads // lanes * rows)
+    # One pass of a group; a split is a whole number of them, so that all begin at one phase.
+    step = lanes * LOAD_BYTES // problem.dtype.itemsize * knobs["VECTORS"]
+    wanted = ceil_div(device.multiprocessors * knobs["BLOCKS_PER_SM"], tiles)
+    made = split_evenly(problem, tiles, threads, step, wanted)
+    own = {"phases": phases, "phase_bits": phases.bit_length() - 1}
+    return made._replace(sizes={**made.sizes, **own})
+
+
+def tile(knobs):
+    threads = max(knobs["LANES"], knobs["THREADS_PER_BLOCK"])
+    return threads // knobs["LANES"] * knobs["ROWS"], 4 * knobs["LANES"]
+
+
+def depth(problem, geometry, knobs):
+    lanes, width = knobs["LANES"], LOAD_BYTES // problem.dtype.itemsize
+    threads, splits = max(lanes, knobs["THREADS_PER_BLOCK"]), geometry.sizes["splits"]
+    columns = min(geometry.sizes["cols_per_split"], problem.cols)
+    # Whole passes and what is left; an element of either end; then the sums of a lane.
+    in_lane = (columns // (lanes * width * knobs["VECTORS"]) + 1) * knobs["VECTORS"] - 1
+    in_lane += 2 + width.bit_length() - 1 if width > 1 else 0
+    warps = ceil_div(lanes, 32)
+    in_block = in_lane + min(lanes, 32).bit_length() - 1 + warps - 1
+    if splits == 1:
+        return in_block
+    finish_warps = max(threads // 32 // (threads // lanes * knobs["ROWS"]), 1)
+    return in_block + ceil_div(splits, 32 * finish_warps) + 2 + 5 + finish_warps - 1
+
+
+KERNEL = Kernel(
+    name="phased_rows",
+    rung=11,
+    build=build,
+    geometry=geometry,
+    tile=tile,
+    depth=depth,
+    wide=True,
+    phased=True,
+    splits_apart=True,
+    accepts=accepts,
+    # LANES and THREADS_PER_BLOCK are powers of two; more than 32 LANES are a whole block.
+    knobs={
+        "LANES": 32,
+        "ROWS": 4,
+        "VECTORS": 2,
+        "THREADS_PER_BLOCK": 128,
+        "BLOCKS_PER_SM": 4,
+        "MIN_BLOCKS": 4,
+    },
+    small_knobs={
+        "LANES": 4,
+        "ROWS": 2,
+        "VECTORS": 2,
+        "THREADS_PER_BLOCK": 32,
+        "BLOCKS_PER_SM": 4,
+        "MIN_BLOCKS": 1,
+    },
+    doc=__doc__,
+)
