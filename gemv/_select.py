@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from gemv._coefficients import describe
-from gemv._problem import PREFIXES, Device, Geometry, Problem
+from gemv._problem import ACCUMULATE, PREFIXES, Device, Geometry, Problem
 from gemv.kernels import REGISTRY, get
 from gemv.kernels._base import Kernel, Spec
 
@@ -32,7 +32,12 @@ from gemv.kernels._base import Kernel, Spec
 RANGES = ("line_bytes", "lines", "element_bytes", "load_bytes", "lda_alignment")
 #: Bytes that the memory fetches together.
 _MEMORY_LINE = 128
-_CONDITIONS = ("access", "dtype", *(f"{name}_{end}" for name in RANGES for end in ("min", "max")))
+_CONDITIONS = (
+    "access",
+    "dtype",
+    "accumulate",
+    *(f"{name}_{end}" for name in RANGES for end in ("min", "max")),
+)
 
 #: Makes a named tuple in half the time that its own constructor takes.
 _new = tuple.__new__
@@ -70,8 +75,9 @@ class Row:
     figure: str | None = None
 
     def matches(self, problem: Problem) -> bool:
-        if self.conditions.get("access", problem.access) != problem.access:
-            return False
+        for name in ("access", "accumulate"):
+            if name in self.conditions and self.conditions[name] != getattr(problem, name):
+                return False
         return PREFIXES[problem.dtype] in self.letters and all(
             low <= number <= high
             for number, (low, high) in zip(_numbers(problem), self.ranges, strict=True)
@@ -130,6 +136,8 @@ def parse(text: str, last: bool = True) -> tuple[Row, ...]:
         letters = set(conditions.get("dtype", "")) - set(PREFIXES.values())
         if letters:
             raise ValueError(f"selection table: no dtype {''.join(sorted(letters))!r}")
+        if conditions.get("accumulate", "plain") not in ACCUMULATE:
+            raise ValueError(f"selection table: no accumulate {conditions['accumulate']!r}")
         rows.append(Row(kernel.name, entry["reason"], conditions, knobs, entry.get("figure")))
     if unknown:
         raise ValueError(f"selection table: unknown field {', '.join(sorted(unknown))}")
@@ -198,6 +206,7 @@ class Tables:
             _Candidate(row, REGISTRY[row.kernel], line, lines, {})
             for row, letters, (line, lines, sizes, loads, steps) in self._rows(problem.access)
             if letter in letters
+            and row.conditions.get("accumulate", problem.accumulate) == problem.accumulate
             and sizes[0] <= size <= sizes[1]
             and loads[0] <= load <= loads[1]
             and steps[0] <= step <= steps[1]

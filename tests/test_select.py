@@ -41,7 +41,9 @@ def problem_of(access, rows, cols, dtype="s"):
     return make_problem(rows, cols, DTYPES[dtype], order, "N")
 
 
-def problem_with(access, line_bytes, lines, dtype="s", load_bytes=16, lda_alignment=None):
+def problem_with(
+    access, line_bytes, lines, dtype="s", load_bytes=16, lda_alignment=None, accumulate="plain"
+):
     """A problem of so many lines of at most so many bytes along the unit stride."""
     size = DTYPES[dtype].itemsize
     length = max(line_bytes // size, 1)
@@ -52,7 +54,7 @@ def problem_with(access, line_bytes, lines, dtype="s", load_bytes=16, lda_alignm
     if lda_alignment is not None:
         lda = (-(-length * size // 128) * 128 + lda_alignment) // size
         problem = problem._replace(**{"col_stride" if access == "axpy" else "row_stride": lda})
-    return problem.aligned(load_bytes, load_bytes)
+    return problem.aligned(load_bytes, load_bytes)._replace(accumulate=accumulate)
 
 
 def around(condition, access, rows=None):
@@ -69,7 +71,7 @@ def around(condition, access, rows=None):
 
 
 def kinds(rows):
-    """A dtype, a width of loads and an alignment of lda for each set of them in the rows."""
+    """Dtype, width of loads, alignment of lda and precision for each set of them in the rows."""
     found = set()
     for row in rows:
         told = row.conditions.get
@@ -77,7 +79,8 @@ def kinds(rows):
         wide = told("load_bytes_max", told("load_bytes_min", 16))
         fits = [d for d in told("dtype", "sdczhb") if DTYPES[d].itemsize in sizes]
         usual = [d for d in fits if DTYPES[d].itemsize <= wide]
-        found.add(((usual or fits)[0], wide, told("lda_alignment_max", 128)))
+        lda, accumulate = told("lda_alignment_max", 128), told("accumulate", "plain")
+        found.add(((usual or fits)[0], wide, lda, accumulate))
     return sorted(found, key=str)
 
 
@@ -101,19 +104,16 @@ def test_every_kernel_is_selected_somewhere_or_there_to_teach():
     assert all(kernel.teaching for kernel in REGISTRY.values() if kernel.beside)
 
 
-@pytest.mark.parametrize(
-    "row",
-    [row for row in table() if "dtype" not in row.conditions],
-    ids=lambda row: row.reason.replace(" ", "-"),
-)
+@pytest.mark.parametrize("row", table(), ids=lambda row: row.reason.replace(" ", "-"))
 def test_a_row_matches_up_to_its_thresholds_and_no_further(row):
     wanted = row.conditions
     access = wanted.get("access", "strided")
     line = wanted.get("line_bytes_min", min(wanted.get("line_bytes_max", 4000), 4000))
     lines = wanted.get("lines_min", min(wanted.get("lines_max", 4000), 4000))
-    dtype = "h" if wanted.get("element_bytes_max") == 2 else "s"
+    dtype = wanted.get("dtype", "h" if wanted.get("element_bytes_max") == 2 else "s")[0]
     kind = {
         "dtype": dtype,
+        "accumulate": wanted.get("accumulate", "plain"),
         "load_bytes": wanted.get("load_bytes_max", 16),
         "lda_alignment": wanted.get("lda_alignment_max"),
     }
@@ -122,6 +122,12 @@ def test_a_row_matches_up_to_its_thresholds_and_no_further(row):
         if condition == "access":
             other = problem_with({"dot": "axpy", "axpy": "dot"}[at], line, lines, **kind)
             assert not row.matches(other)
+            continue
+        if condition == "accumulate":
+            other = problem_with(access, line, lines, **{**kind, "accumulate": "plain"})
+            assert at == "wide" and not row.matches(other)
+            continue
+        if condition == "dtype":
             continue
         size, end = condition.rsplit("_", 1)
         if size not in ("line_bytes", "lines"):
@@ -145,6 +151,7 @@ def row_text(reason, **fields):
     "condition, yes, no",
     [
         ({"dtype": "sd"}, {"dtype": "d"}, {"dtype": "c"}),
+        ({"accumulate": "wide"}, {"accumulate": "wide"}, {"accumulate": "plain"}),
         ({"element_bytes_max": 4}, {"dtype": "s"}, {"dtype": "d"}),
         ({"element_bytes_min": 8}, {"dtype": "c"}, {"dtype": "s"}),
         ({"load_bytes_min": 16}, {"load_bytes": 16}, {"load_bytes": 8}),
@@ -412,6 +419,7 @@ def test_unknown_names_list_the_known():
         ("rows = 3\n" + LAST, "unknown field rows"),
         (row_text("", lines_min=3), "must accept every problem"),
         (row_text("", dtype="sx") + LAST, "no dtype 'x'"),
+        (row_text("", accumulate="twice") + LAST, "no accumulate 'twice'"),
         (
             '[[row]]\nkernel = "last_block"\nreason = ""\nknobs = { X = 1 }\n' + LAST,
             "cannot be selected with",
