@@ -24,6 +24,7 @@ KERNELS = [
     "vector_columns",
     "long_columns",
     "phased_rows",
+    "phased_columns",
 ]
 DTYPES = ["float32", "float64"]
 #: One square, one tall and one wide shape of 256 MiB and more in float32: past every L2 cache.

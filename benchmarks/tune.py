@@ -59,15 +59,22 @@ PHASED_ROWS = (
     (32, 2, 4, 4, 128), (32, 2, 2, 4, 128), (128, 4, 2, 4, 128), (128, 2, 4, 4, 128),
     (256, 4, 2, 2, 256), (256, 2, 4, 2, 256), (256, 2, 2, 2, 256),
 )  # fmt: skip
+#: LANES, PIECES, COLUMNS, MIN_BLOCKS, THREADS_PER_BLOCK
+PHASED_COLUMNS = (
+    (8, 2, 8, 2, 256), (16, 2, 4, 2, 256), (16, 2, 8, 1, 256), (32, 1, 4, 3, 256),
+    (32, 1, 8, 2, 256), (32, 1, 16, 1, 256), (32, 2, 4, 2, 256), (32, 2, 8, 1, 256),
+    (64, 1, 8, 1, 512),
+)  # fmt: skip
 NAMES = {
     "vector_rows": ("LANES", "ROWS", "VECTORS", "MIN_BLOCKS", "THREADS_PER_BLOCK"),
     "vector_columns": ("LANES", "PIECES", "COLUMNS", "MIN_BLOCKS", "THREADS_PER_BLOCK"),
     "long_columns": ("PIECES", "COLUMNS", "MIN_BLOCKS", "THREADS_PER_BLOCK"),
     "phased_rows": ("LANES", "ROWS", "VECTORS", "MIN_BLOCKS", "THREADS_PER_BLOCK"),
+    "phased_columns": ("LANES", "PIECES", "COLUMNS", "MIN_BLOCKS", "THREADS_PER_BLOCK"),
 }
 VALUES = {
     "vector_rows": ROWS, "vector_columns": COLUMNS, "long_columns": LONG,
-    "phased_rows": PHASED_ROWS,
+    "phased_rows": PHASED_ROWS, "phased_columns": PHASED_COLUMNS,
 }  # fmt: skip
 #: Bytes to which a copy of A is aligned, as memory of its own would be.
 ALIGNED = 256

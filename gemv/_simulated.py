@@ -107,7 +107,7 @@ class SimulatorEngine:
         """Each panel of a cut with its copy; see the other engine."""
         for panel in made.panels:
             block = source.block(panel)
-            # What lies between the lines is never read.
+            # What lies between the lines reaches no sum.
             copy = np.empty((len(block), panel.pitch), source.dtype)
             copy.view(np.uint8)[:] = 0xFF  # a NaN
             copy[:, : block.shape[1]] = block

@@ -64,6 +64,13 @@ if SIMULATOR:
 
     load_some, stream_some, gather_some = load_vectors, stream_tile, gather
 
+    def stream_inside(pointer, starts, index, width, limit):
+        return tuple(
+            pointer[index + start + lane] if 0 <= start + lane < limit else pointer.nothing
+            for start in starts
+            for lane in range(width)
+        )
+
     def zeros(zero, count):
         return (zero,) * count
 
@@ -410,6 +417,32 @@ else:
         return _streaming(pointer, starts, count, width, types.int64)
 
     @intrinsic
+    def stream_inside(typingctx, pointer, starts, index, width, limit):
+        """For each of `starts` a vector, element by element: those from 0 on, below `limit`.
+
+        Element l of a vector is ``pointer[index + start + l]`` where ``start + l`` is within these
+        bounds, and zero, with nothing loaded, elsewhere: the ends of a line.
+        """
+        known = _literal(width)
+        if known is None:
+            return None
+        result = types.UniTuple(pointer.dtype, starts.count * known[0])
+
+        def codegen(context, builder, signature, arguments):
+            base, starts_, index, _, limit = arguments
+            values = []
+            for start in _items(builder, starts_, starts.count):
+                for lane in range(known[0]):
+                    at = builder.add(start, _integer(lane))
+                    # A negative number is a large one without its sign.
+                    present = builder.icmp_unsigned("<", at, limit)
+                    address = builder.gep(base, [builder.add(index, at)])
+                    values += _load(context, builder, pointer, address, 1, _AGAIN, present)
+            return context.make_tuple(builder, result, values)
+
+        return result(pointer, starts, types.int64, width, types.int64), codegen
+
+    @intrinsic
     def row_starts(typingctx, first, step, last, stride, rows):
         """``min(first + r*step, last) * stride`` for r below `rows`, a compile-time constant.
 
@@ -705,6 +738,7 @@ __all__ = [
     "put_pieces",
     "row_starts",
     "store_vectors",
+    "stream_inside",
     "stream_some",
     "stream_tile",
     "zeros",

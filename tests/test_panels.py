@@ -51,6 +51,8 @@ def test_every_kernel_gives_the_bits_of_the_whole(name, order, trans):
     dtype = "c" if trans == 2 else "s"
     tile = kernel.tile(kernel.small_knobs or kernel.knobs)[0]
     rows, cols = (35, 38) if tile <= 16 else (2 * tile + 3, 9)
+    if name == "phased_columns":
+        rows = 803  # strips are whole tiles, and whole loads besides
     m, n = (cols, rows) if trans else (rows, cols)
     operand, problem, x, y = case(m, n, dtype, order, trans)
     if kernel.accepts(problem):

@@ -13,7 +13,7 @@ from gemv import _select
 from gemv._measure import make_problem
 from gemv._problem import DTYPES, Device
 from gemv._select import RANGES, Tables, file_names, parse, select, table, tables
-from gemv.kernels import REGISTRY, k09_vector_columns, k10_long_columns
+from gemv.kernels import REGISTRY, k09_vector_columns, k10_long_columns, k12_phased_columns
 
 DEVICE = Device("some GPU", (9, 0), 100)
 FOLDER = resources.files("gemv").joinpath("tables")
@@ -396,6 +396,9 @@ def rows_of_a_tile(choice):
     if choice.kernel.name == "vector_columns":
         lanes, pieces = k09_vector_columns.lanes_and_pieces(knobs, width, itemsize)
         return lanes * pieces * width
+    if choice.kernel.name == "phased_columns":
+        pieces = k12_phased_columns.block_of(knobs, width, itemsize)[0]
+        return k12_phased_columns.own_rows(knobs["LANES"], pieces, width)
     if choice.kernel.name == "long_columns":
         pieces = k10_long_columns.pieces_of_a_thread(knobs, width, itemsize)
         return knobs["THREADS_PER_BLOCK"] * pieces * width

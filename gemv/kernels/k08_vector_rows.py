@@ -38,7 +38,7 @@ Wins
 Loses
     To the columns rung where memory runs along y. Rows that do not begin at a multiple of 16 bytes
     are read by narrower loads, as wide as their alignment allows, which costs numbers of 2 bytes a
-    part of the rate: see the rung of phases. So do rows of a few of these.
+    part of the rate: see the rung of rows with phases. So do rows of a few of these.
 
 Sums
     Each lane adds element k of its vectors to partial sum k (modulo 2 where numbers of 2 bytes are

@@ -42,7 +42,8 @@ Wins
 Loses
     A part of the rate of the L2 cache for matrices that are there. To the next rung where a few
     long columns are all of A, to the rows rung where memory runs along the sum. Columns that do not
-    begin at a multiple of 16 bytes are read by narrower loads, as wide as their alignment allows.
+    begin at a multiple of 16 bytes are read by narrower loads, as wide as their alignment allows:
+    see the rung of columns with phases.
 
 Sums
     Each thread over every GROUPS-th column of its split, a butterfly over the groups of a warp,

@@ -1,0 +1,300 @@
+"""Wide loads down columns that begin anywhere: a warp takes columns of one phase.
+
+Idea
+    On this side the same number of rows comes with every column: a thread keeps a piece of y in
+    registers and adds pieces of columns to it, 16 bytes of each. Where columns begin at no multiple
+    of 16 bytes, the pieces that such a load can take end at other rows in every column. But the
+    address of a column modulo 16, its *phase*, comes back after 16 / gcd(16, lda * itemsize)
+    columns. So a warp takes only columns that far apart. For all of them its lanes have the same
+    rows, which begin up to a vector earlier than the tile does.
+
+    The shift shows once more, when the sums are done: each warp adds its own to the place in shared
+    memory where they belong. From there on all is as in the rung without phases. A tile owns one
+    vector of rows less than it reads, so that the shifted windows of all phases cover it.
+
+    A vector at the end of a column also holds what lies behind it, and one at the beginning what
+    lies before: neighbours in memory, whose sums nobody looks at. They belong to A, to the gap
+    between two columns at worst; but for the first and the last columns, where they might lie
+    outside. There, elements are loaded one by one.
+
+Picture
+    ::
+
+        float32, lda 9: 4 phases, | is a multiple of 16 bytes; a tile of rows 4 to 7
+
+        column 0    |0 1 2 3|4 5 6 7|8            warp 0: columns 0, 4, 8, ...   reads rows 4-11
+        column 1     0 1 2|3 4 5 6|7 8            warp 1: columns 1, 5, 9, ...   reads rows 3-10
+        column 2     0 1|2 3 4 5|6 7 8            warp 2: columns 2, 6, 10, ...  reads rows 2-9
+        column 3     0|1 2 3 4|5 6 7 8|           warp 3: columns 3, 7, 11, ...  reads rows 1-8
+
+        shared      row 4 of each warp in the same column; one thread a row adds the warps in order
+
+Bytes
+    (m*n + len(x) + len(y) * (1 + [beta != 0])) * itemsize from memory, and of each tile of rows the
+    vector that the next one reads again, from the L2 cache; x comes from L1 or L2, once for each
+    tile. Bytes between two columns are read where they share 16 bytes with an end of one.
+
+Wins
+    Columns that begin at no multiple of 16 bytes, of the smaller numbers most of all: an odd lda,
+    and views without the first rows.
+
+Loses
+    To the rungs without phases where all columns are aligned: nothing is read twice there, and a
+    block may have any number of warps. So it does where there are only a few columns.
+
+Sums
+    Each thread over every GROUPS-th column of its split, a butterfly over the groups of a warp,
+    the warps of the block in order, then the splits. The order is fixed by shape, the addresses of
+    columns modulo 16 bytes, the selection table and the number of multiprocessors. Same bits on
+    every run.
+
+Source
+    The axpy form of gemv: G. H. Golub and C. F. Van Loan, "Matrix Computations", section 1.1; the
+    phases are arithmetic modulo 16.
+"""
+
+import numpy as np
+from numba import cuda
+
+from gemv._intrinsics import atomic_inc
+from gemv._problem import LOAD_BYTES, MAX_GRID_X, ceil_div
+from gemv._vectors import (
+    axpy_add,
+    butterfly,
+    elements_past,
+    fold,
+    gather,
+    gather_some,
+    put_pieces,
+    row_starts,
+    stream_inside,
+    stream_some,
+    stream_tile,
+    zeros,
+)
+from gemv.kernels._base import Kernel, attach, split_evenly, update
+
+#: Partial sums that a thread of the last block has on their way at a time.
+BATCH = 8
+#: Shared memory that a block may take for its sums.
+SHARED_BYTES = 40 * 1024
+
+
+def block_of(knobs, width, sum_bytes):
+    """PIECES, threads of a unit and of the block: a unit of whole warps for each phase at least."""
+    unit = max(knobs["LANES"], 32)
+    threads = max(knobs["THREADS_PER_BLOCK"], unit * width)
+    pieces = knobs["PIECES"]
+    row_bytes = threads // unit * width * sum_bytes
+    while pieces > 1 and row_bytes * (knobs["LANES"] * pieces + 1) > SHARED_BYTES:
+        pieces //= 2
+    return pieces, unit, threads
+
+
+def own_rows(lanes, pieces, width):
+    """Rows of a tile: a vector less than it reads, as a window may begin that much earlier."""
+    return (lanes * pieces - (width > 1)) * width
+
+
+def build(spec):
+    number, zero = spec.number, spec.zero
+    CONJUGATE = int(spec.conj)
+    WIDTH = spec.widths[0]
+    LANES, COLUMNS = spec["LANES"], spec["COLUMNS"]
+    PIECES, UNIT, THREADS = block_of(dict(spec.knobs), WIDTH, spec.precision.sums.itemsize)
+    UNITS = THREADS // UNIT
+    IN_UNIT = UNIT // LANES
+    GROUPS = UNITS * IN_UNIT
+    PASS = GROUPS * COLUMNS
+    PIECE_ROWS = LANES * WIDTH
+    READ_ROWS = PIECES * PIECE_ROWS
+    TILE_ROWS = own_rows(LANES, PIECES, WIDTH)
+    # Row r of a tile is in place r + WIDTH: what a window has before it is before it there, too.
+    PLACES = READ_ROWS + WIDTH
+    SUMS = PIECES * WIDTH
+    # Threads that share a row when the last block adds the splits.
+    FINISHERS = min(max(THREADS // READ_ROWS, 1), 16)
+    SHARES = max(UNITS, FINISHERS)
+
+    def phased_columns(
+        rows, cols, cols_per_split, splits, phases, phase_bits, end_columns, alpha, a, col_stride,
+        x, incx, beta, y, incy, scratch, counters,
+    ):  # fmt: skip
+        sums = cuda.shared.array((SHARES, PLACES), number)
+        ticket = cuda.shared.array(1, np.uint32)
+        tid = cuda.threadIdx.x
+        lane = tid % LANES
+        unit = tid // UNIT
+        phase = unit & (phases - 1)
+        group = ((unit >> phase_bits) * IN_UNIT + tid % UNIT // LANES) * phases + phase
+        split = cuda.blockIdx.y
+        begin = split * cols_per_split
+        end = min(cols, begin + cols_per_split)
+        if alpha == 0:
+            end = begin
+        step = GROUPS * col_stride  # to the next column of this group: of the same phase
+        tile = cuda.blockIdx.x
+        first = tile * TILE_ROWS
+        shift = elements_past(a, phase * col_stride, LOAD_BYTES)
+        start = first - shift + lane * WIDTH  # the first of this thread's rows
+        last = (rows - 1 + shift) // WIDTH * WIDTH - shift  # the last vector with one of the rows
+        # Past that it is read again; nobody looks at those sums.
+        pieces = row_starts(start, PIECE_ROWS, last, 1, PIECES)
+        total = zeros(zero, SUMS)
+        j = begin + group
+        while j < min(end, end_columns):
+            values = stream_inside(a, pieces, j * col_stride, WIDTH, rows)
+            total = axpy_add(total, values, gather(x, j, 0, 1, incx, 1), WIDTH, CONJUGATE)
+            j += GROUPS
+        inside = min(end, cols - end_columns)
+        # Passes in which every group has all of its columns, behind those that some have done.
+        done = (max(end_columns - begin, 0) + GROUPS - 1) // GROUPS * GROUPS
+        limit = j + max(inside - begin - done, 0) // PASS * PASS
+        while j < limit:
+            values = stream_tile(a, pieces, j * col_stride, step, COLUMNS, WIDTH)
+            factors = gather(x, j, GROUPS, COLUMNS, incx, 1)
+            total = axpy_add(total, values, factors, WIDTH, CONJUGATE)
+            j += PASS
+        while j < inside:  # what is left goes out at once, too
+            rest = (inside - 1 - j) // GROUPS + 1
+            values = stream_some(a, pieces, j * col_stride, step, COLUMNS, WIDTH, rest)
+            factors = gather_some(x, j, GROUPS, COLUMNS, incx, 1, rest)
+            total = axpy_add(total, values, factors, WIDTH, CONJUGATE)
+            j += min(rest, COLUMNS) * GROUPS
+        while j < end:
+            values = stream_inside(a, pieces, j * col_stride, WIDTH, rows)
+            total = axpy_add(total, values, gather(x, j, 0, 1, incx, 1), WIDTH, CONJUGATE)
+            j += GROUPS
+        if LANES < 32:
+            total = butterfly(total, 32, LANES)
+        if tid % UNIT < LANES:
+            put_pieces(sums, unit, lane * WIDTH - shift + WIDTH, total, PIECE_ROWS, WIDTH)
+        cuda.syncthreads()  # all sums are in place
+        for r in range(tid, TILE_ROWS, THREADS):
+            i = first + r
+            if i < rows:
+                part = sums[0, r + WIDTH]
+                for k in range(1, UNITS):
+                    part += sums[k, r + WIDTH]
+                if splits == 1:
+                    update(alpha, part, beta, y, i * incy)
+                else:
+                    scratch[split * rows + i] = part
+                    cuda.threadfence()  # visible to all blocks before the number is drawn
+        if splits > 1:
+            cuda.syncthreads()  # all sums of this block are read, and fenced
+            if tid == 0:
+                ticket[0] = atomic_inc(counters, tile, splits - 1)
+            cuda.syncthreads()  # the number is known to all threads
+            if ticket[0] == splits - 1:
+                cuda.threadfence()  # the sums are read after the number that promised them
+                share = tid // READ_ROWS
+                for r in range(tid % READ_ROWS, TILE_ROWS, THREADS):
+                    i = min(first + r, rows - 1)
+                    k = share
+                    part = zero
+                    while k + (BATCH - 1) * FINISHERS < splits:
+                        several = gather(scratch, k * rows + i, FINISHERS * rows, BATCH, 1, 1)
+                        part += fold(several, 1)[0]
+                        k += BATCH * FINISHERS
+                    while k < splits:
+                        part += scratch[k * rows + i]
+                        k += FINISHERS
+                    if share < FINISHERS:
+                        sums[share, r] = part
+                cuda.syncthreads()  # whole blocks take this branch: ticket is shared
+                for r in range(tid, TILE_ROWS, THREADS):
+                    i = first + r
+                    if i < rows:
+                        part = sums[0, r]
+                        for k in range(1, FINISHERS):
+                            part += sums[k, r]
+                        update(alpha, part, beta, y, i * incy)
+
+    return (attach(phased_columns, launch_bounds=(THREADS, spec.min_blocks)),)
+
+
+def accepts(problem):
+    if problem.access != "axpy":
+        return "wide loads down the columns need memory to run there with a unit stride"
+    if problem.splits_elements:
+        return "an element of A is not aligned to its own size"
+    if problem.rows > MAX_GRID_X:
+        return f"a block for each tile needs at most {MAX_GRID_X} rows, not {problem.rows}"
+    return None
+
+
+def geometry(problem, device, knobs):
+    lanes, width = knobs["LANES"], LOAD_BYTES // problem.dtype.itemsize
+    pieces, _, threads = block_of(knobs, width, problem.precision.sums.itemsize)
+    if lanes & (lanes - 1) or threads & (threads - 1) or lanes * pieces < 2 or threads > 1024:
+        raise ValueError(
+            "phased_columns: LANES and THREADS_PER_BLOCK must be powers of two, 1024 threads at"
+            f" most with a warp and LANES for each of {width} phases, and more than one lane or"
+            f" piece, got {lanes}, {threads} and PIECES = {pieces}"
+        )
+    phases, step = problem.phases, abs(problem.col_stride)
+    tiles = ceil_div(problem.rows, own_rows(lanes, pieces, width))
+    # One pass of a block over the columns; all splits begin at one phase.
+    columns = threads // lanes * knobs["COLUMNS"]
+    wanted = device.multiprocessors * knobs["BLOCKS_PER_SM"] // tiles
+    made = split_evenly(problem, tiles, threads, columns, wanted)
+    own = {
+        "phases": phases,
+        "phase_bits": phases.bit_length() - 1,
+        # Columns at either end of A where a vector over the end of a column may lie outside.
+        "end_columns": min(problem.cols, ceil_div(width - 1, step) if step else problem.cols),
+    }
+    return made._replace(sizes={**made.sizes, **own})
+
+
+def tile(knobs):
+    pieces, _, threads = block_of(knobs, 4, 4)
+    return own_rows(knobs["LANES"], pieces, 4), threads // knobs["LANES"] * knobs["COLUMNS"]
+
+
+def depth(problem, geometry, knobs):
+    lanes, width = knobs["LANES"], LOAD_BYTES // problem.dtype.itemsize
+    pieces, unit, threads = block_of(knobs, width, problem.precision.sums.itemsize)
+    splits, groups = geometry.sizes["splits"], threads // lanes
+    columns = min(geometry.sizes["cols_per_split"], problem.cols)
+    ends = ceil_div(min(geometry.sizes["end_columns"], columns), groups)
+    # Whole passes, the last one may add zeros; the columns at both ends one by one.
+    in_thread = (ceil_div(columns, groups * knobs["COLUMNS"]) + 1) * knobs["COLUMNS"] + 2 * ends - 1
+    in_block = in_thread + (unit // lanes).bit_length() - 1 + threads // unit - 1
+    if splits == 1:
+        return in_block
+    finishers = min(max(threads // (lanes * width * pieces), 1), 16)
+    return in_block + ceil_div(splits, finishers) + 3 + finishers - 1
+
+
+KERNEL = Kernel(
+    name="phased_columns",
+    rung=12,
+    build=build,
+    geometry=geometry,
+    tile=tile,
+    depth=depth,
+    wide=True,
+    phased=True,
+    splits_apart=True,
+    accepts=accepts,
+    # LANES and THREADS_PER_BLOCK are powers of two; there is a warp for each phase in any case.
+    knobs={
+        "LANES": 32,
+        "PIECES": 2,
+        "COLUMNS": 4,
+        "THREADS_PER_BLOCK": 256,
+        "BLOCKS_PER_SM": 4,
+        "MIN_BLOCKS": 2,
+    },
+    small_knobs={
+        "LANES": 8,
+        "PIECES": 2,
+        "COLUMNS": 2,
+        "THREADS_PER_BLOCK": 32,
+        "BLOCKS_PER_SM": 4,
+        "MIN_BLOCKS": 1,
+    },
+    doc=__doc__,
+)
