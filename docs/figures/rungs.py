@@ -31,6 +31,9 @@ SMALL = {
     "tile2d": (6, 34, {}),
     "warp_per_row": (5, 40, {}),
     "atomics": (4, 34, {"THREADS_PER_BLOCK": 4}),
+    # Lines of an odd length, so that there are four phases.
+    "phased_rows": (9, 37, {}),
+    "phased_columns": (11, 16, {"LANES": 2}),
 }
 #: Every kernel accepts this; a warp's 32 rows and some lines of each.
 COUNTED = (32, 128)
