@@ -90,7 +90,9 @@ def test_a_copy_of_the_same_alignment_has_the_same_bits(torch, alignment):
 
 
 @pytest.mark.gpu
-@pytest.mark.parametrize("kernel", ["last_block", "vector_rows", "vector_columns"])
+@pytest.mark.parametrize(
+    "kernel", [name for name in KERNELS if REGISTRY[name].splits_apart]
+)
 def test_the_last_block_under_load(torch, kernel):
     """Thousands of launches on streams at once, each with another x, beside others that push.
 
@@ -103,7 +105,7 @@ def test_the_last_block_under_load(torch, kernel):
     cases, split = [], False
     for m, n in shapes:
         a = torch.randn(m, n, device="cuda")
-        if kernel == "vector_columns":
+        if kernel.endswith("_columns"):
             a = torch.randn(n, m, device="cuda").t()
         xs = torch.randn(5, a.shape[1], device="cuda")
         expected = torch.stack([gemv.gemv(1.0, a, x, kernel=kernel) for x in xs])
