@@ -90,9 +90,7 @@ def test_a_copy_of_the_same_alignment_has_the_same_bits(torch, alignment):
 
 
 @pytest.mark.gpu
-@pytest.mark.parametrize(
-    "kernel", [name for name in KERNELS if REGISTRY[name].splits_apart]
-)
+@pytest.mark.parametrize("kernel", [name for name in KERNELS if REGISTRY[name].splits_apart])
 def test_the_last_block_under_load(torch, kernel):
     """Thousands of launches on streams at once, each with another x, beside others that push.
 

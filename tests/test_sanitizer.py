@@ -47,6 +47,8 @@ def test_every_kernel_is_clean(tool, part):
         ("memcheck", "read"),
         ("memcheck", "vector_rows"),
         ("memcheck", "vector_columns"),
+        ("memcheck", "phased_rows"),
+        ("memcheck", "phased_columns"),
         ("racecheck", "race"),
         ("initcheck", "uninitialised"),
         ("synccheck", "barrier"),
