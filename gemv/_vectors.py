@@ -15,7 +15,7 @@ if SIMULATOR:
     import numpy as np
     from numba import cuda
 
-    from gemv._simulator import vector_load, vector_store
+    from gemv._simulator import SimulatorError, vector_load, vector_store
 
     def load_vectors(pointer, index, step, count, width, valid=None):
         return tuple(
@@ -63,6 +63,11 @@ if SIMULATOR:
         )
 
     load_some, stream_some, gather_some = load_vectors, stream_tile, gather
+
+    def load_shifted(pointer, index, step, count, width, shift):
+        if elements_past(pointer, index, width * pointer.itemsize) != shift:
+            raise SimulatorError(f"{pointer.name}[{index}] is not {shift} behind a boundary")
+        return gather(pointer, index, step, count, 1, width)
 
     def stream_inside(pointer, starts, index, width, limit):
         return tuple(
@@ -326,6 +331,80 @@ else:
     def load_some(typingctx, pointer, index, step, count, width, valid):
         """The same for the first `valid` vectors; the others are zeros, and nothing is loaded."""
         return _loading(pointer, count, width, _KEEP, types.int64)
+
+    def _moved(builder, words, shift, apart):
+        """The words of two vectors from number ``shift * apart`` on, in one step for each bit."""
+        bit = len(words) // 2 // apart // 2
+        while bit:
+            far = builder.icmp_unsigned("!=", builder.and_(shift, _integer(bit)), _integer(0))
+            words = [
+                builder.select(far, words[k + bit * apart], words[k])
+                for k in range(len(words) - bit * apart)
+            ]
+            bit //= 2
+        return words
+
+    def _halves_moved(builder, words, odd):
+        """Words that begin half a word later if `odd`; one less."""
+        word = ir.IntType(32)
+        usual, later = (ir.Constant(word, which) for which in (0x3210, 0x5432))
+        which = builder.select(odd, later, usual)
+        permute = ir.FunctionType(word, [word] * 3)
+        asm = ir.InlineAsm(permute, "prmt.b32 $0, $1, $2, $3;", "=r,r,r,r")
+        pairs = zip(words[:-1], words[1:], strict=True)
+        return [builder.call(asm, [*pair, which]) for pair in pairs]
+
+    @intrinsic
+    def load_shifted(typingctx, pointer, index, step, count, width, shift):
+        """What ``gather`` gives for a unit stride, by vectors whose boundary is `shift` before.
+
+        The vector at a boundary and the next one hold all of a vector that begins `shift` elements
+        behind it; `shift` is below `width` and the same for the whole warp. Both are read whole.
+        """
+        known = _literal(count, width)
+        if known is None:
+            return None
+        count_, width_ = known
+        result = types.UniTuple(pointer.dtype, count_ * width_)
+        narrow = is_narrow(pointer)
+        element = types.uint32 if narrow else loaded_type(pointer)
+        real = _real(element)
+        parts = 2 if isinstance(element, types.Complex) else 1
+        words = width_ // 2 if narrow else width_ * parts
+
+        def codegen(context, builder, signature, arguments):
+            base, index, step, _, _, shift = arguments
+            at, values = builder.sub(index, shift), []
+            shifted = builder.icmp_unsigned("!=", shift, _integer(0))
+            odd = builder.trunc(shift, ir.IntType(1))
+            for k in range(count_):
+                at = builder.add(at, step) if k else at
+                first = builder.gep(base, [at])
+                loaded = _registers(builder, real, first, words, _KEEP)
+                if width_ > 1:
+                    second = builder.gep(first, [_integer(width_)])
+                    loaded = loaded + _registers(builder, real, second, words, _KEEP, shifted)
+                if narrow:
+                    loaded = _moved(builder, loaded, builder.lshr(shift, _integer(1)), 1)
+                    loaded = _halves_moved(builder, loaded[: words + 1], odd)
+                elif width_ > 1:
+                    loaded = _moved(builder, loaded, shift, parts)
+                loaded = loaded[:words]
+                if narrow:
+                    numbers = [
+                        each for word in loaded for each in decoded_pair(builder, pointer, word)
+                    ]
+                elif parts == 2:
+                    numbers = [
+                        _complex(context, builder, element, *pair)
+                        for pair in zip(loaded[::2], loaded[1::2], strict=True)
+                    ]
+                else:
+                    numbers = loaded
+                values += [widened(context, builder, pointer, each) for each in numbers]
+            return context.make_tuple(builder, result, values)
+
+        return result(pointer, types.int64, types.int64, count, width, types.int64), codegen
 
     @intrinsic
     def load_back(typingctx, pointer, index, step, count, width):
@@ -732,6 +811,7 @@ __all__ = [
     "gather_some",
     "is_aligned",
     "load_back",
+    "load_shifted",
     "load_some",
     "load_vectors",
     "multiply_add",

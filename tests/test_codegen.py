@@ -137,6 +137,8 @@ def test_wide_loads_are_as_wide_as_the_hardware_has_them(name, dtype, compiler):
     wide = {"float32": "v4.f32", "complex64": "v4.f32", "float64": "v2.f64", "complex128": "v2.f64"}
     wide |= dict.fromkeys(NARROW, "v4.u32")
     assert f"ld.global.nc.L1::no_allocate.L2::128B.{wide[dtype]}" in function["ptx"]
+    if REGISTRY[name].phased:
+        return  # there is no problem that it has narrower loads for
     (narrow,) = compiler(REGISTRY[name], dtype, widths=(1, 0))
     assert ".v4." not in narrow["ptx"]
     assert narrow["stack"] == 0 and narrow["spills"] == 0

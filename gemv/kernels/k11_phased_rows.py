@@ -9,11 +9,12 @@ Idea
     elements, which lanes take one by one.
 
     What the shift costs is x: a vector of A that begins `s` columns late wants x from there, and
-    x is aligned for one shift at best. So x is read element by element, from L1, and to pay that
-    once for several rows, these must have the same shift. They have, if they are chosen well: the
-    shift is the address modulo 16, the *phase*, and when lines are lda elements apart, it comes
-    back after 16 / gcd(16, lda * itemsize) of them: 1, 2, 4 or 8. So the rows q, q + P, q + 2P, ...
-    are a gemv of their own, and a block takes its rows from one of the P.
+    x is aligned for one shift at best. So two vectors of x are loaded, from L1, and their bytes
+    moved to where they are wanted; or element by element, if x is not dense. To pay that once for
+    several rows, these must have the same shift. They have, if they are chosen well: the shift is
+    the address modulo 16, the *phase*, and when lines are lda elements apart, it comes back after
+    16 / gcd(16, lda * itemsize) of them: 1, 2, 4 or 8. So the rows q, q + P, q + 2P, ... are a gemv
+    of their own, and a block takes its rows from one of the P.
 
 Picture
     ::
@@ -30,15 +31,15 @@ Picture
 
 Bytes
     (m*n + len(x) + len(y) * (1 + [beta != 0])) * itemsize from memory; x comes from L1 or L2,
-    m*n/ROWS elements of it, one by one. Nothing outside of a row is read.
+    2*m*n/ROWS elements of it. Nothing outside of a row is read.
 
 Wins
     Long rows that begin at no multiple of 16 bytes, of the smaller numbers most of all: an odd
     lda, and views without the first columns.
 
 Loses
-    To the rung of wide loads where all rows are aligned, as x comes by wide loads there, too. Rows
-    of a few vectors are mostly ends.
+    To the rung of wide loads where all rows are aligned, as x comes by one load each there. Rows of
+    a few vectors are mostly ends.
 
 Sums
     As in the rung of wide loads, each split of a row by itself: element k of a lane's vectors goes
@@ -63,6 +64,8 @@ from gemv._vectors import (
     fold,
     gather,
     gather_some,
+    is_aligned,
+    load_shifted,
     multiply_add,
     row_starts,
     stream_some,
@@ -78,7 +81,7 @@ BATCH = 4
 def build(spec):
     number, zero = spec.number, spec.zero
     CONJUGATE = int(spec.conj)
-    WIDTH = spec.widths[0]
+    WIDTH, SIZE = spec.widths[0], spec.dtype.itemsize
     LANES, ROWS, VECTORS = spec["LANES"], spec["ROWS"], spec["VECTORS"]
     THREADS = max(LANES, spec["THREADS_PER_BLOCK"])
     GROUPS = THREADS // LANES
@@ -126,6 +129,16 @@ def build(spec):
         j = body + lane * WIDTH
         # Passes in which every lane has all of its vectors.
         limit = j + (end - body) // PASS * PASS
+        if incx == 1 and is_aligned(x, SIZE):
+            # Up to a vector beyond those of a pass is read, which must be x as well. What lies
+            # before x[0] shares 16 bytes with it.
+            shift = elements_past(x, body, LOAD_BYTES)
+            whole = j + (min(end, cols - WIDTH) - body) // PASS * PASS
+            while j < whole:
+                values = stream_tile(a, starts, start + j, STEP, VECTORS, WIDTH)
+                factors = load_shifted(x, j, STEP, VECTORS, WIDTH, shift)
+                total = multiply_add(total, values, factors, CONJUGATE)
+                j += PASS
         while j + PASS <= limit:
             values = stream_tile(a, starts, start + j, STEP, VECTORS, WIDTH)
             total = multiply_add(total, values, gather(x, j, STEP, VECTORS, incx, WIDTH), CONJUGATE)
