@@ -30,7 +30,6 @@ Wins
 
 Loses
     To the rung before, as soon as rows alone do not fill the GPU: nothing here splits the columns.
-    A single column of numbers of 2 bytes stays behind the rate.
 
 Sums
     Each row by its own thread, over the columns in order: the order of the plain loop, whatever
