@@ -214,6 +214,7 @@ class _Run:
             self.add("call", memory, "gemv.sgemv", partial(gemv.sgemv, 1, array, x))
         self.expected = gemv.gemv(1, a, x).tobytes()
         self.places()
+        self.peer()
         from scipy.linalg import blas
 
         f_order = a.T  # what BLAS takes without a copy
@@ -300,6 +301,33 @@ class _Run:
             row.gb_per_s = self.a.nbytes / row.time_s / 1e9
             row.note = "pages move as the kernel touches them"
         self.add("in place", "managed", "kernel again", lambda: self.product(array))
+
+    def peer(self) -> None:
+        """Memory of another GPU: what a copy from there takes, and x and y that stay there."""
+        from cuda.bindings import driver
+
+        cuda, here = self.cuda, self.engine.device().index
+        others = [index for index in range(len(cuda.gpus)) if index != here]
+        if not others:
+            note = "not measured: there is one GPU"
+            self.table.rows.append(Row("in place", "peer", "kernel, x and y there", note=note))
+            return
+        with cuda.gpus[others[0]]:
+            a, x = cuda.to_device(self.a), cuda.to_device(self.x)
+            y = cuda.device_array(self.n, np.float32)
+        mine = cuda.device_array(self.a.shape, np.float32)
+        target, source = (int(each.__cuda_array_interface__["data"][0]) for each in (mine, a))
+
+        def copy() -> None:
+            self.staging.check(driver.cuMemcpy(target, source, self.a.nbytes))
+
+        self.add("link", "peer", "driver's copy", copy)
+        self.add(
+            "in place",
+            "peer",
+            "kernel, x and y there",
+            lambda: gemv.gemv(1, mine, x, y=y, overwrite_y=1, peer=True),
+        )
 
     def thresholds(self, sizes: tuple[int, ...]) -> None:
         """Where the host's BLAS is ahead of a call, and of a matrix that stays."""
