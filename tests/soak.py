@@ -49,6 +49,8 @@ SHAPES = [
     (1, 50_000, 0, "F", None),
     (33, 5_000, 0, "C", "last_block"),
     (100, 3_000, 1, "C", "coalesced"),
+    (1001, 3001, 1, "C", None),
+    (37, 30_001, 0, "C", "phased_rows"),
 ]
 #: Small enough for a thread of a block to be simulated one after the other.
 SHAPES_SIMULATED = [

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from gemv._problem import DTYPES, dtype_name
 from gemv._select import table
 from gemv.kernels import REGISTRY
 
@@ -34,7 +35,6 @@ def widest(dtype):
 def accepted(kernel, dtype):
     """Whether the kernel is for this dtype at all."""
     from gemv._measure import make_problem
-    from gemv._problem import DTYPES, dtype_name
 
     (element,) = (each for each in DTYPES.values() if dtype_name(each) == dtype)
     return any(kernel.accepts(make_problem(3, 3, element, order, "N")) is None for order in "CF")
@@ -157,7 +157,8 @@ def compiled_apart(rows):
     apart = {}
     for row in rows:
         knobs = {name: value for name, value in row.knobs.items() if name != "BLOCKS_PER_SM"}
-        kind = {k: v for k, v in row.conditions.items() if k.startswith(("element_", "load_"))}
+        decisive = ("element_", "load_", "accumulate", "dtype")
+        kind = {k: v for k, v in row.conditions.items() if k.startswith(decisive)}
         apart.setdefault((row.kernel, *sorted(knobs.items()), *sorted(kind.items())), row)
     return apart.values()
 
@@ -168,13 +169,17 @@ def compiled_apart(rows):
 def test_what_the_table_selects_does_not_spill(row, compiler):
     kernel = REGISTRY[row.kernel]
     asked = row.conditions.get
-    for dtype, size in (("float32", 4), ("float64", 8), ("bfloat16", 2)):
+    letters, accumulate = asked("dtype", "sdb"), asked("accumulate", "plain")
+    for letter in letters:
+        dtype, size = dtype_name(DTYPES[letter]), DTYPES[letter].itemsize
         if not asked("element_bytes_min", 1) <= size <= asked("element_bytes_max", 16):
             continue
         width = max((16 if kernel.phased else asked("load_bytes_max", 16)) // size, 1)
         wide = {"widths": (width, width)} if kernel.wide else {}
         access = asked("access", "dot")
-        for function in compiler(kernel, dtype, access, knobs=row.knobs, **wide):
+        for function in compiler(
+            kernel, dtype, access, knobs=row.knobs, accumulate=accumulate, **wide
+        ):
             assert function["stack"] == 0
             assert function["spills"] == 0
 

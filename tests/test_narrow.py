@@ -201,25 +201,31 @@ def test_coefficients_in_constant_memory_are_float32(dtype):
     judge(plain, np.float32(third), a, x, np.float32(third), y)
 
 
-def rounding_by_integers(monkeypatch):
-    """Compile as for a GPU without an instruction that rounds to bfloat16."""
+@pytest.fixture
+def rounding(request, monkeypatch):
+    """By the instruction, or compiled as for a GPU that has none for bfloat16."""
+    if not request.param:
+        yield False
+        return
     from gemv import _compile
 
-    engine = gemv._backend.engine()
     monkeypatch.setattr(_compile, "_ROUNDS_TO_BFLOAT16", (99, 0))
     monkeypatch.setenv("GEMV_CACHE", "0")
-    monkeypatch.setattr(engine, "_functions", {})
+    monkeypatch.setattr(gemv._backend.engine(), "_functions", {})
     _compile.binaries.cache_clear()
+    yield True
+    _compile.binaries.cache_clear()  # for nobody else
 
 
 @pytest.mark.parametrize("dtype", [BFLOAT16, np.dtype(np.float16)], ids=["bfloat16", "float16"])
 @pytest.mark.parametrize("order", "CF")
-@pytest.mark.parametrize("integers", [False, pytest.param(True, marks=pytest.mark.gpu)])
-def test_every_number_is_rounded_as_on_the_host(dtype, order, integers, monkeypatch):
+@pytest.mark.parametrize(
+    "rounding", [False, pytest.param(True, marks=pytest.mark.gpu)], indirect=True
+)
+def test_every_number_is_rounded_as_on_the_host(dtype, order, rounding):
     step = 1 if gemv.backend() == "cuda" else 197
-    if integers:
-        rounding_by_integers(monkeypatch)
-    patterns = np.arange(0, 65536, step, dtype=np.uint16)[: -3 if integers else None]
+    # another length, for which no call is remembered
+    patterns = np.arange(0, 65536, step, dtype=np.uint16)[: -3 if rounding else None]
     a, x = patterns.view(dtype), cast(np.ones(1, "f"), dtype)
     for alpha in (1.0, 1.00390625, -0.3, 3e-39, 1e30):
         y = gemv.gemv(alpha, np.asarray(a[:, np.newaxis], order=order), x)

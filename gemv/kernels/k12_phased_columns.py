@@ -78,6 +78,8 @@ from gemv.kernels._base import Kernel, attach, split_evenly, update
 BATCH = 8
 #: Shared memory that a block may take for its sums.
 SHARED_BYTES = 40 * 1024
+#: What every GPU has for a block, less a kilobyte for what else is there.
+MOST_SHARED_BYTES = 47 * 1024
 
 
 def block_of(knobs, width, sum_bytes):
@@ -232,6 +234,13 @@ def geometry(problem, device, knobs):
             "phased_columns: LANES and THREADS_PER_BLOCK must be powers of two, 1024 threads at"
             f" most with a warp and LANES for each of {width} phases, and more than one lane or"
             f" piece, got {lanes}, {threads} and PIECES = {pieces}"
+        )
+    sums = threads // max(lanes, 32) * (lanes * pieces + 1) * width
+    if sums * problem.precision.sums.itemsize > MOST_SHARED_BYTES:
+        raise ValueError(
+            f"phased_columns: sums of a block must fit into {MOST_SHARED_BYTES} bytes of shared"
+            f" memory, and {sums} of {problem.precision.sums.itemsize} bytes do not, from LANES ="
+            f" {lanes} and {threads} threads"
         )
     phases, step = problem.phases, abs(problem.col_stride)
     tiles = ceil_div(problem.rows, own_rows(lanes, pieces, width))
