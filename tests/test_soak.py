@@ -68,7 +68,7 @@ def test_one_wrong_bit_is_a_fault(small, tmp_path, capsys, monkeypatch):
 @pytest.mark.skipif(not Path("/proc/self/statm").exists(), reason="host memory is read on Linux")
 def test_a_leak_is_a_fault(small, tmp_path, monkeypatch):
     state, kept, run = tmp_path / "soak.json", [], soak.Batch.run
-    arguments = ["--calls", "400" if gemv.backend() == "cuda" else "200", "--threads", "2"]
+    arguments = ["--calls", "1000" if gemv.backend() == "cuda" else "200", "--threads", "2"]
     arguments += ["--batch", "2", "--shared", "--state", str(state)]
     assert soak.main(arguments) == 0
     assert json.loads(state.read_text())["watched"]
