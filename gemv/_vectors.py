@@ -67,6 +67,8 @@ if SIMULATOR:
     def load_shifted(pointer, index, step, count, width, shift):
         if elements_past(pointer, index, width * pointer.itemsize) != shift:
             raise SimulatorError(f"{pointer.name}[{index}] is not {shift} behind a boundary")
+        if shift:  # the second vector of the last two is read whole: an error if it ends outside
+            pointer[index - shift + (count - 1) * step + 2 * width - 1]
         return gather(pointer, index, step, count, 1, width)
 
     def stream_inside(pointer, starts, index, width, limit):
