@@ -8,10 +8,11 @@ product, on one stream, in one of several ways (a call, a call that makes y, a p
 graph), with two copies of A at two addresses and two sets of x, alpha and beta that alternate, so
 that a sum left over from the call before would be seen.
 
-Memory is looked at once every thread has made each of its products in each way (until then code
-is loaded, and plans and graphs get their scratch memory), and then ten times. A leak grows from
-each look to the next, so what counts is the middle growth, times ten: an allocator that takes a
-larger piece once, when many threads happen to hold large results together, is not one.
+Memory is looked at while no thread has a batch on its way: once each has made each of its products
+in each way (until then code is loaded, and plans and graphs get their scratch memory), and then
+ten times. What counts is the growth from the first look to the last. Results of a megabyte and more
+are given back to the system when they are freed, so that pieces of memory which the C library keeps
+between them are not taken for a leak.
 
 The run is bounded in calls and in time. It keeps a file of how far it came, and goes on from there:
 status 0 is a finished run without a fault, 1 a fault, 3 a run that time or Ctrl-C has ended.
@@ -63,7 +64,9 @@ SHAPES_SIMULATED = [
 DTYPES = {prefix: dtype for prefix, dtype in _DTYPES.items() if prefix != "b"}
 FACTORS = ((1.0, 0.0), (-2.5, 0.5))
 MODES = ("call", "new", "plan", "graph")
-#: Looks at memory, and bytes that a steady run may take more from the first to the last.
+#: Arrays from this size on get memory of their own.
+LARGE, M_MMAP_THRESHOLD = 1 << 20, -3
+#: Looks at memory after the first, and bytes that a run may take more from the first to the last.
 LOOKS = 10
 HOST_SLACK, DEVICE_SLACK = 16 << 20, 4 << 20
 
@@ -275,6 +278,8 @@ class Progress:
     watched: bool = False
     host_growth: int = 0
     device_growth: int = 0
+    #: Bytes more than at the first look, at each.
+    host_looks: list = field(default_factory=list)
 
     def save(self, path):
         if path is not None:
@@ -312,10 +317,10 @@ class Soak:
         self.seconds = seconds
         self.lock, self.stop = threading.Lock(), threading.Event()
         self.ready = threading.Barrier(threads + 1)
-        #: Where threads wait for each other once each has made everything once.
-        self.warmed = threading.Barrier(threads, action=self._look)
-        #: What memory there was then, and at each tenth of the calls that came after.
-        self.looks = []
+        #: Where threads wait for each other, once each has made everything and at each tenth of the
+        #: calls that come after, and what memory there was then.
+        self.rest = threading.Barrier(threads, action=self._look)
+        self.looks, self.next_look = [], 0.0
         self.arrays = array_maker()
         simulated = gemv.backend() != "cuda"
         shapes = SHAPES_SIMULATED if simulated else SHAPES
@@ -324,6 +329,8 @@ class Soak:
             threading.Thread(target=self._guarded, args=(number, batch), daemon=True)
             for number in range(threads)
         ]
+        with contextlib.suppress(OSError, AttributeError, TypeError):
+            ctypes.CDLL(None).mallopt(M_MMAP_THRESHOLD, LARGE)
         # A graph of a run before this one that Python frees during a capture would break it.
         gc.collect()
         # One after the other: capturing a graph is nothing to do beside other threads' calls.
@@ -349,7 +356,7 @@ class Soak:
     def _end(self):
         """Let all threads come to their end."""
         self.stop.set()
-        self.warmed.abort()
+        self.rest.abort()
 
     def _look(self):
         """Remember what memory there is, and when to look again."""
@@ -375,9 +382,10 @@ class Soak:
         while not self.stop.is_set():
             batch, mode = next(every, (None, None))
             if batch is None:
-                with contextlib.suppress(threading.BrokenBarrierError):
-                    if not self.looks:
-                        self.warmed.wait()
+                # Calls only become more, and the next look is set where all wait: none goes past.
+                if self.progress.calls >= self.next_look:
+                    with contextlib.suppress(threading.BrokenBarrierError):
+                        self.rest.wait()
                 batch = batches[rng.integers(len(batches))]
                 mode = modes[rng.integers(len(modes))]
             stream = streams[rng.integers(len(streams))]
@@ -388,8 +396,6 @@ class Soak:
                 self.progress.modes[mode] = self.progress.modes.get(mode, 0) + size
                 if self.progress.calls >= self.calls:
                     self._end()
-                elif self.looks and self.progress.calls >= self.next_look:
-                    self._look()
 
     def run(self, report=lambda line: None):
         """Status of the run, as the command exits with."""
@@ -417,19 +423,19 @@ class Soak:
         kept = self.arrays.in_use() - tensors
         if kept > 1 << 20:
             progress.faults.append(f"{kept} bytes more in tensors than before the run")
-        progress.watched = len(self.looks) >= LOOKS
+        progress.watched = bool(self.looks)
         if progress.watched:
-            growth = np.diff([*self.looks, memory(self.arrays)], axis=0)
-            steady = np.median(growth, axis=0) * len(growth)
+            looks = np.array([*self.looks, memory(self.arrays)])
+            progress.host_looks = (looks[:, 0] - looks[0, 0]).tolist()
+            progress.host_growth, progress.device_growth = map(int, looks[-1] - looks[0])
             # What the driver counts is of all processes together.
-            progress.host_growth, progress.device_growth = int(steady[0]), int(steady[1])
             progress.device_growth *= not self.shared
             for place, grown, slack in (
                 ("host", progress.host_growth, HOST_SLACK),
                 ("device", progress.device_growth, DEVICE_SLACK),
             ):
                 if grown > slack:
-                    progress.faults.append(f"{grown} bytes more {place} memory, step by step")
+                    progress.faults.append(f"{grown} bytes more {place} memory than once warm")
         progress.save(self.state)
         if progress.faults:
             return 1
@@ -472,7 +478,10 @@ def main(argv=None):
         if progress.watched
         else "not watched, the run was too short for that"
     )
-    print(f"steady growth of memory: {growth}; faults: {len(progress.faults)}")
+    print(f"memory once warm: {growth}; faults: {len(progress.faults)}")
+    if progress.host_looks:
+        steps = ", ".join(f"{more / 2**20:+.1f}" for more in progress.host_looks)
+        print(f"host memory at each look, MiB: {steps}")
     print(*progress.faults, sep="\n", end="\n" if progress.faults else "")
     return 1 if progress.faults else status
 

@@ -121,7 +121,9 @@ def test_memories_measures_and_checks(folder, capsys):
     assert "mapped" in out and "managed" in out
     measured = json.loads(Path("m.json").read_text())
     assert all(row["same_bits"] is not False for row in measured["rows"])
-    assert all(row["time_s"] for row in measured["rows"]), measured["rows"]
+    # Only another GPU's memory may be missing, on a machine with one, and the row then says so.
+    missing = [row for row in measured["rows"] if not row["time_s"]]
+    assert all(row["memory"] == "peer" and row["note"] for row in missing), missing
 
 
 # --------------------------------------------------------------------------------------------------

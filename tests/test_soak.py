@@ -75,13 +75,13 @@ def test_a_leak_is_a_fault(small, tmp_path, monkeypatch):
     state.unlink()
 
     def leaking(self, *args):
-        kept.append(b"x" * (4 << 20))
+        kept.append(b"x" * (1 << 20))
         return run(self, *args)
 
     monkeypatch.setattr(soak.Batch, "run", leaking)
     assert soak.main(arguments) == 1
     (fault,) = json.loads(state.read_text())["faults"]
-    assert "more host memory, step by step" in fault
+    assert "more host memory than once warm" in fault
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="Ctrl-C is another thing there")
