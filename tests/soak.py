@@ -69,6 +69,8 @@ LARGE, M_MMAP_THRESHOLD = 1 << 20, -3
 #: Looks at memory after the first, and bytes that a run may take more from the first to the last.
 LOOKS = 10
 HOST_SLACK, DEVICE_SLACK = 16 << 20, 4 << 20
+#: What the kernel counts page by page when it is read.
+RESIDENT = Path("/proc/self/smaps_rollup")
 
 
 class NumbaArrays:
@@ -105,10 +107,24 @@ class NumbaArrays:
         # from memory that is not pinned: returns when it is done
         batch.copy_to_device(np.ascontiguousarray(np.broadcast_to(y0, batch.shape)))
 
-    def host(self, batch, stream):
+    def host(self, array):
+        return array.copy_to_host()
+
+    def landing(self, batch):
+        """Memory of the host for the results of a batch."""
+        return np.empty(batch.shape, batch.dtype)
+
+    def land(self, results, landing, stream):
+        """Bring ``results``, a batch or its rows one by one, there once the stream has come to
+        them; what is there then."""
         if stream is not None:
             stream.synchronize()
-        return batch.copy_to_host()
+        if isinstance(results, list):
+            for y, row in zip(results, landing, strict=True):
+                y.copy_to_host(row)
+        else:
+            results.copy_to_host(landing)
+        return landing
 
 
 class TorchArrays:
@@ -155,8 +171,22 @@ class TorchArrays:
     def fill(self, batch, y0, stream):
         batch.copy_(y0)  # as many times as there are rows
 
-    def host(self, batch, stream):
-        return batch.cpu().numpy()
+    def host(self, array):
+        return array.cpu().numpy()
+
+    def landing(self, batch):
+        # Pinned: for copies to other memory the driver takes buffers of its own, more of them the
+        # more threads happen to copy at once.
+        return self.torch.empty(batch.shape, dtype=batch.dtype, pin_memory=True)
+
+    def land(self, results, landing, stream):
+        if isinstance(results, list):
+            for y, row in zip(results, landing, strict=True):
+                row.copy_(y, non_blocking=True)
+        else:
+            landing.copy_(results, non_blocking=True)
+        self.torch.cuda.current_stream().synchronize()
+        return landing.numpy()
 
 
 def array_maker():
@@ -195,7 +225,7 @@ class Case:
             y = arrays.array(self.y0_host)
             self.product(self.a[0], on_device, alpha, beta, y)
             arrays.synchronize()
-            got = arrays.host(y, None)
+            got = arrays.host(y)
             exact, magnitude = reference(alpha, op_a, x, beta, self.y0_host)
             error = error_in_bounds(got, exact, magnitude, cols)
             if not error <= 1:
@@ -214,7 +244,7 @@ class Batch:
     def __init__(self, arrays, case, size, rng, streams):
         self.arrays, self.case, self.size = arrays, case, size
         self.results = arrays.array(np.zeros((size, case.rows), case.y0_host.dtype))
-        self.rows = arrays.rows(self.results)
+        self.rows, self.landing = arrays.rows(self.results), arrays.landing(self.results)
         # Of plans and graphs these are fixed when they are made.
         self.variants = np.arange(size) % 2
         self.copies = rng.integers(0, 2, size)
@@ -247,7 +277,7 @@ class Batch:
                 made = [
                     gemv.gemv(1.0, case.a[c], case.x[0], **case.options, **named) for c in copies
                 ]
-                got = np.array([arrays.host(y, stream) for y in made])
+                got = arrays.land(made, self.landing, stream)
             else:
                 if mode == "call":
                     # 0 and 1 in turn, from either
@@ -259,7 +289,7 @@ class Batch:
                         plan(*FACTORS[v], **named)
                 else:
                     self.graph.replay()
-                got = arrays.host(self.results, stream)
+                got = arrays.land(self.results, self.landing, stream)
         wanted = case.expected[variants]
         if got.tobytes() == wanted.tobytes():
             return []
@@ -296,8 +326,10 @@ def memory(arrays):
         # What the C library keeps of freed memory, some for each thread, is no leak.
         ctypes.CDLL(None).malloc_trim(0)
     with contextlib.suppress(OSError):
-        pages = int(Path("/proc/self/statm").read_text(encoding="ascii").split()[1])
-        host = pages * os.sysconf("SC_PAGE_SIZE")
+        # The counts of ``statm`` are of each CPU's own, and wrong by some 10 MiB between two sums.
+        lines = RESIDENT.read_text(encoding="ascii").splitlines()
+        (kib,) = (line.split()[1] for line in lines if line.startswith("Rss:"))
+        host = int(kib) << 10
     if gemv.backend() == "cuda":
         from numba import cuda
 

@@ -128,8 +128,9 @@ def test_a_row_matches_up_to_its_thresholds_and_no_further(row):
             assert not row.matches(other)
             continue
         if condition == "accumulate":
-            other = problem_with(access, line, lines, **{**kind, "accumulate": "plain"})
-            assert at == "wide" and not row.matches(other)
+            another = {"wide": "plain", "plain": "wide"}[at]
+            other = problem_with(access, line, lines, **{**kind, "accumulate": another})
+            assert not row.matches(other)
             continue
         if condition == "dtype":
             continue

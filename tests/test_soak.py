@@ -65,7 +65,7 @@ def test_one_wrong_bit_is_a_fault(small, tmp_path, capsys, monkeypatch):
     assert fault in capsys.readouterr().out
 
 
-@pytest.mark.skipif(not Path("/proc/self/statm").exists(), reason="host memory is read on Linux")
+@pytest.mark.skipif(not soak.RESIDENT.exists(), reason="host memory is read on Linux")
 def test_a_leak_is_a_fault(small, tmp_path, monkeypatch):
     state, kept, run = tmp_path / "soak.json", [], soak.Batch.run
     arguments = ["--calls", "1000" if gemv.backend() == "cuda" else "200", "--threads", "2"]
