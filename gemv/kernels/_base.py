@@ -25,6 +25,7 @@ import numpy as np
 from gemv._problem import (
     CONSTANT_BYTES,
     LOAD_BYTES,
+    MAX_GRID_X,
     MAX_GRID_Y,
     Device,
     Geometry,
@@ -278,6 +279,18 @@ def no_twofold(problem: Problem) -> str | None:
 
 def accepts_all(problem: Problem) -> str | None:
     """The usual answer: no objection, whatever the problem."""
+    return None
+
+
+def wide_loads_object(problem: Problem, access: str, most_rows: int = MAX_GRID_X) -> str | None:
+    """Why a kernel of wide loads along ``access`` with a block a tile can't have it, or None."""
+    if problem.access != access:
+        along = {"dot": "along the rows", "axpy": "down the columns"}[access]
+        return f"wide loads {along} need memory to run there with a unit stride"
+    if problem.splits_elements:
+        return "an element of A is not aligned to its own size"
+    if problem.rows > most_rows:
+        return f"a block for each tile needs at most {most_rows} rows, not {problem.rows}"
     return None
 
 

@@ -57,7 +57,7 @@ import numpy as np
 from numba import cuda
 
 from gemv._intrinsics import atomic_inc
-from gemv._problem import MAX_GRID_X, ceil_div
+from gemv._problem import ceil_div
 from gemv._vectors import (
     butterfly,
     fold,
@@ -71,7 +71,14 @@ from gemv._vectors import (
     stream_tile,
     zeros,
 )
-from gemv.kernels._base import Kernel, attach, loads_for_one, split_evenly, update
+from gemv.kernels._base import (
+    Kernel,
+    attach,
+    loads_for_one,
+    split_evenly,
+    update,
+    wide_loads_object,
+)
 
 #: Partial sums that a thread of the last block has on their way at a time.
 BATCH = 4
@@ -219,13 +226,7 @@ def build(spec):
 
 
 def accepts(problem):
-    if problem.access != "dot":
-        return "wide loads along the rows need memory to run there with a unit stride"
-    if problem.splits_elements:
-        return "an element of A is not aligned to its own size"
-    if problem.rows > MAX_GRID_X:
-        return f"a block for each tile needs at most {MAX_GRID_X} rows, not {problem.rows}"
-    return None
+    return wide_loads_object(problem, "dot")
 
 
 def geometry(problem, device, knobs):

@@ -41,7 +41,7 @@ Source
 
 from numba import cuda
 
-from gemv._problem import LOAD_BYTES, MAX_GRID_X, ceil_div, one_launch
+from gemv._problem import LOAD_BYTES, ceil_div, one_launch
 from gemv._vectors import (
     axpy_add,
     gather,
@@ -54,7 +54,7 @@ from gemv._vectors import (
     stream_tile,
     zeros,
 )
-from gemv.kernels._base import Kernel, attach, loads_for_one, unrolled, update
+from gemv.kernels._base import Kernel, attach, loads_for_one, unrolled, update, wide_loads_object
 
 
 def pieces_of_a_thread(knobs, width, itemsize):
@@ -117,13 +117,7 @@ def build(spec):
 
 
 def accepts(problem):
-    if problem.access != "axpy":
-        return "wide loads down the columns need memory to run there with a unit stride"
-    if problem.splits_elements:
-        return "an element of A is not aligned to its own size"
-    if problem.rows > MAX_GRID_X:
-        return f"a block for each tile needs at most {MAX_GRID_X} rows, not {problem.rows}"
-    return None
+    return wide_loads_object(problem, "axpy")
 
 
 def geometry(problem, device, knobs):

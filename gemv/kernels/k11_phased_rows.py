@@ -72,7 +72,7 @@ from gemv._vectors import (
     stream_tile,
     zeros,
 )
-from gemv.kernels._base import Kernel, attach, split_evenly, update
+from gemv.kernels._base import Kernel, attach, split_evenly, update, wide_loads_object
 
 #: Partial sums that a thread of the last block has on their way at a time.
 BATCH = 4
@@ -234,14 +234,7 @@ def build(spec):
 
 
 def accepts(problem):
-    if problem.access != "dot":
-        return "wide loads along the rows need memory to run there with a unit stride"
-    if problem.splits_elements:
-        return "an element of A is not aligned to its own size"
-    if problem.rows > MAX_GRID_X - LOAD_BYTES:
-        most = MAX_GRID_X - LOAD_BYTES
-        return f"a block for each tile needs at most {most} rows, not {problem.rows}"
-    return None
+    return wide_loads_object(problem, "dot", MAX_GRID_X - LOAD_BYTES)
 
 
 def geometry(problem, device, knobs):

@@ -57,7 +57,7 @@ import numpy as np
 from numba import cuda
 
 from gemv._intrinsics import atomic_inc
-from gemv._problem import LOAD_BYTES, MAX_GRID_X, ceil_div
+from gemv._problem import LOAD_BYTES, ceil_div
 from gemv._vectors import (
     axpy_add,
     butterfly,
@@ -72,14 +72,18 @@ from gemv._vectors import (
     stream_tile,
     zeros,
 )
-from gemv.kernels._base import Kernel, attach, split_evenly, update
+from gemv.kernels._base import Kernel, attach, split_evenly, update, wide_loads_object
 
 #: Partial sums that a thread of the last block has on their way at a time.
 BATCH = 8
-#: Shared memory that a block may take for its sums.
-SHARED_BYTES = 40 * 1024
-#: What every GPU has for a block, less a kilobyte for what else is there.
-MOST_SHARED_BYTES = 47 * 1024
+#: Shared memory for the sums of a block: what PIECES may take, and what one piece may. Every GPU
+#: has a kilobyte more than that, for what else is there.
+SHARED_BYTES, MOST_SHARED_BYTES = 40 * 1024, 47 * 1024
+
+
+def shared_sums(lanes, pieces, threads, width):
+    """Sums of a block in shared memory: a unit has those of its rows and of a vector before."""
+    return threads // max(lanes, 32) * (lanes * pieces + 1) * width
 
 
 def block_of(knobs, width, sum_bytes):
@@ -87,8 +91,8 @@ def block_of(knobs, width, sum_bytes):
     unit = max(knobs["LANES"], 32)
     threads = max(knobs["THREADS_PER_BLOCK"], unit * width)
     pieces = knobs["PIECES"]
-    row_bytes = threads // unit * width * sum_bytes
-    while pieces > 1 and row_bytes * (knobs["LANES"] * pieces + 1) > SHARED_BYTES:
+    places = SHARED_BYTES // sum_bytes
+    while pieces > 1 and shared_sums(knobs["LANES"], pieces, threads, width) > places:
         pieces //= 2
     return pieces, unit, threads
 
@@ -217,13 +221,7 @@ def build(spec):
 
 
 def accepts(problem):
-    if problem.access != "axpy":
-        return "wide loads down the columns need memory to run there with a unit stride"
-    if problem.splits_elements:
-        return "an element of A is not aligned to its own size"
-    if problem.rows > MAX_GRID_X:
-        return f"a block for each tile needs at most {MAX_GRID_X} rows, not {problem.rows}"
-    return None
+    return wide_loads_object(problem, "axpy")
 
 
 def geometry(problem, device, knobs):
@@ -235,7 +233,7 @@ def geometry(problem, device, knobs):
             f" most with a warp and LANES for each of {width} phases, and more than one lane or"
             f" piece, got {lanes}, {threads} and PIECES = {pieces}"
         )
-    sums = threads // max(lanes, 32) * (lanes * pieces + 1) * width
+    sums = shared_sums(lanes, pieces, threads, width)
     if sums * problem.precision.sums.itemsize > MOST_SHARED_BYTES:
         raise ValueError(
             f"phased_columns: sums of a block must fit into {MOST_SHARED_BYTES} bytes of shared"
