@@ -4,6 +4,9 @@
     python benchmarks/compare.py OLD.json NEW.json       two files of benchmarks/results/NAME/
     ... --all                                            small differences as well
 
+Times of the host are compared in units of what NumPy's import took in the same run, where both
+points have that: a slower host is no slower gemv.
+
 Exit status 1 if a figure is worse beyond its spread. Two runs of one commit agree within it; to
 check that on a machine, measure a commit twice and compare the files with --all.
 """
@@ -32,6 +35,9 @@ SPREAD = {
     "seconds": (0.25, False),
     "bytes": (0.10, False),
 }
+
+#: The import of NumPy, and nothing of ours: when it moved, the host has.
+CONTROL = ("api.Start.timeraw_import_with_numpy", ())
 
 
 def load(path: Path) -> dict[tuple[str, tuple[str, ...]], float]:
@@ -71,12 +77,14 @@ def compare(old: Path, new: Path) -> list[tuple[str, float, float, str, float, s
     The change is positive where the new figure is better.
     """
     before, after, unit_of = load(old), load(new), {**units(old), **units(new)}
+    host = after[CONTROL] / before[CONTROL] if CONTROL in before and CONTROL in after else 1.0
     rows = []
     for key in before.keys() & after.keys():
         name, params = key
         unit = unit_of.get(name, "seconds")
         spread, more_is_better = SPREAD.get(unit, (0.25, False))
-        a, b = (before[key], after[key]) if more_is_better else (after[key], before[key])
+        was = before[key] * (host if unit == "seconds" else 1.0)
+        a, b = (was, after[key]) if more_is_better else (after[key], was)
         change = b / a - 1 if a else 0.0
         verdict = "same"
         if change > spread:
@@ -100,6 +108,10 @@ def main(arguments: list[str]) -> int:
         print(f"two points are needed; {where} {len(files)}", file=sys.stderr)
         return 2
     rows = compare(*files)
+    control = [load(path).get(CONTROL) for path in files]
+    if all(control):
+        taken = " -> ".join(f"{seconds:.4g}" for seconds in control)
+        print(f"NumPy's import, the unit of host times: {taken} seconds")
     for title, old, new, unit, change, verdict in rows:
         if options.all or verdict != "same":
             print(f"{verdict:6} {change:+7.1%}  {old:.4g} -> {new:.4g} {unit}  {title}")

@@ -332,12 +332,15 @@ def test_public_classes_say_what_their_methods_take(name):
                 assert "Parameters\n" in (inspect.getdoc(function) or ""), f"{name}.{method}"
 
 
-def point(folder: Path, name: str, date: int, rate: float, seconds: float) -> Path:
+def point(
+    folder: Path, name: str, date: int, rate: float, seconds: float, more: dict | None = None
+) -> Path:
     results = {
         "kernels.Bandwidth.track_bandwidth": [
             [rate, None, float("nan")], [["'serial'", "'tile2d'", "'last_block'"]]
         ],
         "api.Start.timeraw_import": [[seconds], []],
+        **(more or {}),
     }  # fmt: skip
     data = {"date": date, "result_columns": ["result", "params"], "results": results}
     path = folder / name
@@ -362,6 +365,19 @@ def test_compare_shows_a_regression_beyond_the_spread(tmp_path, capsys):
     assert lines[0].split()[:2] == ["worse", "-10.0%"] and "track_bandwidth(serial)" in lines[0]
     assert lines[1].split()[:2] == ["better", "+100.0%"]
     assert lines[2] == "1 better, 1 worse, 0 same"
+
+    # Three times as slow as NumPy's import is: the host. As slow where that halves: not the host.
+    control = "api.Start.timeraw_import_with_numpy"
+    units[control] = {"unit": "seconds"}
+    (tmp_path / "benchmarks.json").write_text(json.dumps(units))
+    before = str(point(tmp_path, "before.json", 1, 1000.0, 1.0, {control: [[0.1], []]}))
+    host = str(point(tmp_path, "host.json", 2, 1000.0, 3.0, {control: [[0.3], []]}))
+    faster = str(point(tmp_path, "faster.json", 2, 1000.0, 1.0, {control: [[0.05], []]}))
+    assert script["main"]([before, host]) == 0
+    told = capsys.readouterr().out
+    assert "0.1 -> 0.3 seconds" in told and "0 better, 0 worse, 3 same" in told
+    assert script["main"]([before, faster]) == 1
+    assert "worse   -50.0%  1 -> 1 seconds  api.Start.timeraw_import\n" in capsys.readouterr().out
 
     assert script["main"](["--machine", "nowhere"]) == 2
 
