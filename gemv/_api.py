@@ -57,8 +57,8 @@ class Explanation:
         Further sizes that the kernel is given, ``splits`` for instance.
     coefficients : str
         Where the kernel reads alpha and beta.
-    accumulate : {"plain", "wide"}
-        How products are added up.
+    accumulate : {"plain", "wide", "pairs"}
+        How products are added up; "pairs" as well where a GPU does for "wide" what is faster there.
     depth : int or None
         Additions on the longest way from a product to its row's sum, from which the error bound
         follows; None where SciPy's BLAS decides, or nothing is computed.
@@ -102,7 +102,11 @@ class Explanation:
         )
         settings = {**self.knobs, **self.sizes}
         named = f" ({', '.join(f'{k}={v}' for k, v in settings.items())})" if settings else ""
-        wide = ", adding up in twice the precision" if self.accumulate == "wide" else ""
+        wide = {
+            "plain": "",
+            "wide": ", adding up in twice the precision",
+            "pairs": ", adding up in sums of two numbers",
+        }[self.accumulate]
         return (
             f"{self.routine} runs kernel {self.kernel!r}, rung {self.rung}, on the {self.backend}"
             f" backend as {launches}{named}, reading A in {self.access} order and alpha and beta"
@@ -845,8 +849,9 @@ def _refuse_on_host(call: _Call, kernel: str | None) -> None:
     _host.refuse_kernel(call.routine, kernel)
     if call.problem.precision.sums not in PREFIXES:
         raise ValueError(
-            f"{call.routine}: accumulate='wide' in {call.problem.dtype} needs a GPU or the"
-            " simulator, but the backend is host, where SciPy's BLAS has nothing wider"
+            f"{call.routine}: accumulate={call.problem.accumulate!r} in"
+            f" {dtype_name(call.problem.dtype)} needs a GPU or the simulator, but the backend is"
+            " host, where SciPy's BLAS has nothing like it"
         )
 
 
@@ -900,9 +905,11 @@ _PARAMETERS = """
         default for numbers; in a slot of a constant-memory symbol, a fresh one or that of a
         :class:`Coefficients`, which a captured launch needs; or behind a pointer, which is where
         0-d device arrays always are.
-    accumulate : {"plain", "wide"}, optional
+    accumulate : {"plain", "wide", "pairs"}, optional
         How products are added up: in the precision of their factors (float32 for float16 and
-        bfloat16), or in twice as many digits, rounded once at the end.
+        bfloat16), or in twice as many digits, rounded once at the end. "wide" is float64 for
+        numbers of up to 32 bits, where the GPU is made for that; elsewhere, and for float64, it is
+        "pairs": sums of two numbers each.
     peer : bool, optional
         Let x and y be on other GPUs than a, if its GPU can reach their memory: it runs the
         kernel, after what is pending on the streams of x and y.
@@ -1544,6 +1551,7 @@ def explain(
         problem = problem._replace(incy=1, y_offset=0)
     problem = problem.at(0, 0) if call.on_host else _placed(call)
     choice, engine = _select(call, problem, kernel)
+    common["accumulate"] = choice.spec.accumulate
     transfer = ""
     if call.on_host and engine.name == "cuda" or limit is not None:
         from gemv import _panels

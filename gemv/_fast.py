@@ -88,7 +88,7 @@ class Known:
         self.y_length = y_length
         self.complex = problem.dtype.kind == "c"
         self.numbers = _COMPLEX if self.complex else _REAL
-        geometry, precision = choice.geometry, problem.precision
+        geometry, precision = choice.geometry, choice.spec.precision
         itemsize, y_itemsize = precision.data.itemsize, precision.y.itemsize
         self.scratch_bytes = geometry.scratch * precision.sums.itemsize
         #: Whether there is scratch memory to be shared.

@@ -17,7 +17,7 @@ from numba.core import types
 from numba.cuda.extending import lower_builtin, models, register_model
 
 from gemv import _twofold
-from gemv._problem import BFLOAT16, COMPLEX_TWOFOLD, TWOFOLD
+from gemv._problem import BFLOAT16
 
 _HALF, _WORD, _DOUBLE_WORD = ir.IntType(16), ir.IntType(32), ir.IntType(64)
 _FLOAT, _DOUBLE = ir.FloatType(), ir.DoubleType()
@@ -41,7 +41,6 @@ _STORAGE = {
     "float64": _DOUBLE,
     "complex128": ir.LiteralStructType([_DOUBLE, _DOUBLE]),
 }
-_TWOFOLD = {TWOFOLD: 1, COMPLEX_TWOFOLD: 2}
 
 
 class ConvertingPointer(types.CPointer):
@@ -72,8 +71,8 @@ def pointer_type(dtype: np.dtype, number: np.dtype, exact: bool = False) -> type
     """
     if exact and dtype == np.float16 and number == np.float64:
         number = np.dtype(np.float32)
-    parts = _TWOFOLD.get(number)
-    kind = (_twofold.EXACT if exact else _twofold.TWOFOLD)[parts] if parts else _plain(number)
+    twofold = _twofold.EXACTS if exact else _twofold.SUMS
+    kind = twofold.get(number) or _plain(number)
     if dtype == number:
         return types.CPointer(kind)
     return ConvertingPointer("bfloat16" if dtype == BFLOAT16 else dtype.name, kind)
@@ -179,10 +178,10 @@ def widened(context, builder, pointer, value):
 def narrowed(context, builder, pointer, value):
     """The way back: rounded to nearest, to what a store takes."""
     number = pointer.dtype
+    if isinstance(number, _twofold.TwofoldType):
+        return _twofold.to_stored(context, builder, number, value, is_narrow(pointer))
     if number == loaded_type(pointer) or is_narrow(pointer):
         return value
-    if isinstance(number, _twofold.TwofoldType):
-        return _twofold.to_stored(context, builder, number, value)
     if not isinstance(number, types.Complex):
         return builder.fptrunc(value, _FLOAT)
     return context.cast(builder, value, number, loaded_type(pointer))
@@ -209,9 +208,9 @@ def _getitem(context, builder, signature, arguments):
 def _setitem(context, builder, signature, arguments):
     base, index, value = arguments
     pointer, address = signature.args[0], builder.gep(base, [index])
+    value = narrowed(context, builder, pointer, value)
     if is_narrow(pointer):
         builder.store(encoded(builder, pointer, value), address)
     else:
-        value = narrowed(context, builder, pointer, value)
         context.pack_value(builder, loaded_type(pointer), value, address)
     return context.get_dummy_value()

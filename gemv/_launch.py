@@ -561,7 +561,7 @@ class CudaEngine:
         """
         handle = stream_handle(stream)
         device = self.device()
-        geometry, precision = choice.geometry, problem.precision
+        geometry, precision = choice.geometry, choice.spec.precision
         functions = self.load(choice, device, handle)
         scratch_bytes = geometry.scratch * precision.sums.itemsize
         workspace: Any = None

@@ -315,7 +315,7 @@ def room_for(
     free = engine.free_memory() if limit is None else limit
     if free is None:
         return None
-    data, result, _, sums = problem.precision
+    data, result, _, sums = choice.spec.precision
     others = (1 + (problem.cols - 1) * abs(problem.incx)) * data.itemsize
     others += y_elements * result.itemsize + choice.geometry.scratch * sums.itemsize
     return free - others - 4 * choice.geometry.counters
@@ -380,7 +380,7 @@ def compute(
     nbytes = problem.rows * problem.cols * problem.dtype.itemsize
     try:
         with engine.session():
-            dtype, y_dtype, _, sums = problem.precision
+            dtype, y_dtype, _, sums = choice.spec.precision
             device_x = engine.send("x", x, dtype)
             if y is None:
                 device_y = engine.blank("y", problem.rows, y_dtype)

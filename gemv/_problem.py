@@ -32,18 +32,23 @@ PREFIXES: dict[np.dtype, str] = {dtype: prefix for prefix, dtype in DTYPES.items
 #: Dtypes that only lie in memory: they are computed with in float32.
 NARROW: tuple[np.dtype, ...] = (DTYPES["h"], DTYPES["b"])
 
-#: How products are added up: in the precision of their factors, or in one twice as wide.
-ACCUMULATE = ("plain", "wide")
+#: How products are added up: in the precision of their factors, in one twice as wide, or in sums of
+#: two numbers of that precision.
+ACCUMULATE = ("plain", "wide", "pairs")
 
 #: A sum of two float64, the second one what the first has lost; and two such for a complex one.
 TWOFOLD = np.dtype([("high", np.float64), ("low", np.float64)])
 COMPLEX_TWOFOLD = np.dtype([("real", TWOFOLD), ("imag", TWOFOLD)])
-_WIDER = {
-    DTYPES["s"]: DTYPES["d"],
-    DTYPES["c"]: DTYPES["z"],
+#: The same of float32.
+PAIR = np.dtype([("high", np.float32), ("low", np.float32)])
+COMPLEX_PAIR = np.dtype([("real", PAIR), ("imag", PAIR)])
+_PAIRS = {
+    DTYPES["s"]: PAIR,
+    DTYPES["c"]: COMPLEX_PAIR,
     DTYPES["d"]: TWOFOLD,
     DTYPES["z"]: COMPLEX_TWOFOLD,
 }
+_WIDER = {**_PAIRS, DTYPES["s"]: DTYPES["d"], DTYPES["c"]: DTYPES["z"]}
 
 
 def dtype_name(dtype: np.dtype) -> str:
@@ -77,7 +82,9 @@ class Precision(NamedTuple):
     ) -> Precision:
         """Narrow numbers are multiplied and added in float32, others as what they are."""
         factors = DTYPES["s"] if dtype in NARROW else dtype
-        sums = _WIDER[factors] if accumulate == "wide" else factors
+        sums = factors
+        if accumulate != "plain":
+            sums = (_WIDER if accumulate == "wide" else _PAIRS)[factors]
         return Precision(dtype, dtype if y_dtype is None else y_dtype, factors, sums)
 
 
@@ -86,6 +93,9 @@ LOAD_BYTES = 16
 
 #: Constant memory of a module on a device: all its ``__constant__`` symbols together.
 CONSTANT_BYTES = 64 * 1024
+
+#: Compute capabilities whose multiprocessors have many units for float64.
+FAST_DOUBLES = ((0, 0), (6, 0), (7, 0), (7, 2), (8, 0), (9, 0), (10, 0))
 
 #: The largest gridDim.y and gridDim.z of every CUDA device; gridDim.x goes to 2**31 - 1.
 MAX_GRID_Y = 65535
@@ -121,7 +131,7 @@ class Problem(NamedTuple):
         unit stride, and of ``x[0]``; 0 while the addresses are not known.
     result : numpy.dtype or None
         Dtype of y; None for that of A and x.
-    accumulate : {"plain", "wide"}
+    accumulate : {"plain", "wide", "pairs"}
         The precision of products and sums: see :meth:`Precision.of`.
     """
 
@@ -241,6 +251,15 @@ class Device(NamedTuple):
     compute_capability: tuple[int, int]
     multiprocessors: int
     index: int = 0  # type: ignore[assignment]  # a tuple's search, which nobody needs here
+
+    @property
+    def has_fast_doubles(self) -> bool:
+        """Whether it computes in float64 at half the speed of float32, and not at 1/32 or less.
+
+        By the CUDA C++ programming guide's table of arithmetic instructions; the simulator has no
+        speed.
+        """
+        return self.compute_capability in FAST_DOUBLES
 
 
 _NO_SIZES: Mapping[str, int] = MappingProxyType({})

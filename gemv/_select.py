@@ -357,6 +357,8 @@ def select(
             return choice
     if not by_alignment:
         problem = _like_any_other(problem)
+    if problem.accumulate == "wide" and not device.has_fast_doubles:
+        problem = problem._replace(accumulate="pairs")
     if usual:
         choice = _first(problem, device, homes, by_alignment)
         _known[key] = choice

@@ -152,7 +152,7 @@ class SimulatorEngine:
         owner: Coefficients | None = None,
     ) -> None:
         """Launch the functions of ``choice.kernel`` one after the other."""
-        geometry, number = choice.geometry, problem.precision.sums
+        geometry, number = choice.geometry, choice.spec.precision.sums
         pointer_to = _simulator.pointer_to
         scratch = _poisoned(geometry.scratch, number)
         counters = np.zeros(geometry.counters, np.uint32)

@@ -62,8 +62,8 @@ if not config.ENABLE_CUDASIM:
 from numba.cuda.np.numpy_support import as_dtype
 
 from gemv._narrow import cast
-from gemv._problem import BFLOAT16
-from gemv._twofold import ComplexTwofold, Exact, Twofold
+from gemv._problem import BFLOAT16, NARROW
+from gemv._twofold import number_of
 
 __all__ = [
     "Pointer",
@@ -238,30 +238,29 @@ class _Converting(Pointer):
 
 
 class _Twofold(Pointer):
-    """A pointer to float64 or complex128 that are added up in sums of two."""
+    """A pointer to numbers that are added up in sums of two."""
 
-    __slots__ = ("exact",)
+    __slots__ = ("exact", "format", "sums")
 
-    def __init__(self, pointer: Pointer, exact: bool) -> None:
+    def __init__(self, pointer: Pointer, storage: np.dtype, sums: np.dtype, exact: bool) -> None:
         super().__init__(pointer.flat, pointer.origin, pointer.writable, pointer.name)
-        self.exact = exact
+        self.format, self.sums, self.exact = storage, sums, exact
 
     @property
     def nothing(self) -> Any:
-        return self._number(super().nothing.item())
+        return number_of(self.sums, 0, self.exact)
 
     def __getitem__(self, i: int) -> Any:
-        return self._number(super().__getitem__(i).item())
-
-    def _number(self, value: complex) -> Any:
-        if self.exact:
-            return Exact(value)
-        if isinstance(value, complex):
-            return ComplexTwofold(Twofold(value.real), Twofold(value.imag))
-        return Twofold(value)
+        value = np.asarray(super().__getitem__(i)).view(self.format)
+        if self.format in NARROW:
+            value = cast(value, np.dtype(np.float32))
+        return number_of(self.sums, value.item(), self.exact)
 
     def __setitem__(self, i: int, value: Any) -> None:
-        super().__setitem__(i, value.rounded())
+        number = value.rounded()
+        if self.format in NARROW:
+            number = cast(np.float64(number), self.format).view(self.flat.dtype)[()]
+        super().__setitem__(i, number)
 
 
 def pointer_to(
@@ -295,12 +294,13 @@ def pointer_to(
     Pointer
         Shares the memory of `array`.
     """
-    if number is not None and number.fields is not None:
-        return _Twofold(pointer_to(array, offset, name, writable), exact)
     if number is not None and number != array.dtype:
         storage = BFLOAT16 if array.dtype.kind == "V" else array.dtype
         bits = array.view(np.uint16) if storage == BFLOAT16 else array
-        return _Converting(pointer_to(bits, offset, name, writable), storage, number)
+        pointer = pointer_to(bits, offset, name, writable)
+        if number.fields is not None:
+            return _Twofold(pointer, storage, number, exact)
+        return _Converting(pointer, storage, number)
     itemsize = array.itemsize
     if array.size and any(stride % itemsize for stride in array.strides):
         raise ValueError("strides must be multiples of the item size")

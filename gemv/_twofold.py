@@ -1,4 +1,4 @@
-"""Sums of float64 in twice the digits: a number and what it has lost, by error-free steps.
+"""Sums in twice the digits: a number and what it has lost, by error-free steps.
 
 ``h = a*b`` and ``fma(a, b, -h)`` are a product and its error, exactly; the six operations of
 :func:`two_sum` are a sum and its error (T. J. Dekker, 1971, and D. E. Knuth's version of the sum).
@@ -7,6 +7,9 @@ rounded once (T. Ogita, S. M. Rump, S. Oishi, "Accurate sum and dot product", 20
 
 A compiler that fuses a product and a sum would destroy all of it. So every operation is an
 instruction of its own with its rounding named, which the assembler leaves as it is.
+
+That is done with two float64, and with two float32 where float64 is slow: their products are exact
+in float64, but a GPU for games has 64 times as many units for float32.
 
 Kernels do not see any of this: elements of A and x are *exact* numbers, whose product is a sum of
 two, and sums of two are added and multiplied by alpha and beta with the usual signs. What is stored
@@ -20,7 +23,10 @@ import math
 from fractions import Fraction
 from typing import Any
 
+import numpy as np
 from numba.cuda.core import config
+
+from gemv._problem import COMPLEX_PAIR, COMPLEX_TWOFOLD, PAIR, TWOFOLD
 
 
 def two_sum(a: float, b: float) -> tuple[float, float]:
@@ -30,8 +36,12 @@ def two_sum(a: float, b: float) -> tuple[float, float]:
     return total, (a - (total - other)) + (b - other)
 
 
-def two_product(a: float, b: float) -> tuple[float, float]:
+def two_product(a: Any, b: Any) -> tuple[Any, Any]:
     """``a * b`` rounded, and the error of that, as an fma gives it."""
+    if isinstance(a, np.float32):
+        product = float(a) * float(b)  # all of it
+        single = np.float32(product)
+        return single, np.float32(product - float(single))
     high = a * b
     if not (math.isfinite(a) and math.isfinite(b) and math.isfinite(high)):
         return high, math.nan
@@ -43,13 +53,14 @@ class Twofold:
 
     __slots__ = ("high", "low")
     __array_ufunc__ = None  # a NumPy scalar on the left leaves the product to this class
+    number: Any = float
 
-    def __init__(self, high: float = 0.0, low: float = 0.0) -> None:
-        self.high, self.low = float(high), float(low)
+    def __init__(self, high: Any = 0.0, low: Any = 0.0) -> None:
+        self.high, self.low = self.number(high), self.number(low)
 
     def __add__(self, other: Twofold) -> Twofold:
         high, error = two_sum(self.high, other.high)
-        return Twofold(high, self.low + other.low + error)
+        return type(self)(high, self.low + other.low + error)
 
     def __eq__(self, number: object) -> bool:
         return self.high == number and self.low == 0
@@ -58,18 +69,28 @@ class Twofold:
 
     def __mul__(self, other: Twofold) -> Twofold:
         high, error = two_product(self.high, other.high)
-        return Twofold(high, self.high * other.low + self.low * other.high + error)
+        return type(self)(high, self.high * other.low + self.low * other.high + error)
 
-    def __rmul__(self, factor: float) -> Twofold:
-        high, error = two_product(float(factor), self.high)
-        return Twofold(high, float(factor) * self.low + error)
+    def __rmul__(self, factor: Any) -> Twofold:
+        factor = self.number(factor)
+        high, error = two_product(factor, self.high)
+        return type(self)(high, factor * self.low + error)
 
     def rounded(self) -> float:
-        total = self.high + self.low
-        return total if self.low and math.isfinite(total) else self.high
+        """In float64, where two float32 lose nothing that counts; a store rounds once."""
+        high, low = float(self.high), float(self.low)
+        total = high + low
+        return total if low and math.isfinite(self.number(total)) else high
 
     def exchanged(self, exchange: Any) -> Twofold:
-        return Twofold(exchange(self.high), exchange(self.low))
+        return type(self)(exchange(self.high), exchange(self.low))
+
+
+class Pair(Twofold):
+    """A sum of two float32."""
+
+    __slots__ = ()
+    number = np.float32
 
 
 class ComplexTwofold:
@@ -77,12 +98,13 @@ class ComplexTwofold:
 
     __slots__ = ("imag", "real")
     __array_ufunc__ = None
+    part: Any = Twofold
 
     def __init__(self, real: Twofold | None = None, imag: Twofold | None = None) -> None:
-        self.real, self.imag = real or Twofold(), imag or Twofold()
+        self.real, self.imag = real or self.part(), imag or self.part()
 
     def __add__(self, other: ComplexTwofold) -> ComplexTwofold:
-        return ComplexTwofold(self.real + other.real, self.imag + other.imag)
+        return type(self)(self.real + other.real, self.imag + other.imag)
 
     def __eq__(self, number: object) -> bool:
         return self.real == number and self.imag == 0
@@ -90,22 +112,27 @@ class ComplexTwofold:
     __hash__ = None  # type: ignore[assignment]
 
     def __mul__(self, other: ComplexTwofold) -> ComplexTwofold:
-        return ComplexTwofold(
+        return type(self)(
             self.real * other.real + -1.0 * (self.imag * other.imag),
             self.real * other.imag + self.imag * other.real,
         )
 
     def __rmul__(self, factor: complex) -> ComplexTwofold:
         real, imag = factor.real, factor.imag
-        return ComplexTwofold(
-            real * self.real + -imag * self.imag, real * self.imag + imag * self.real
-        )
+        return type(self)(real * self.real + -imag * self.imag, real * self.imag + imag * self.real)
 
     def rounded(self) -> complex:
         return complex(self.real.rounded(), self.imag.rounded())
 
     def exchanged(self, exchange: Any) -> ComplexTwofold:
-        return ComplexTwofold(self.real.exchanged(exchange), self.imag.exchanged(exchange))
+        return type(self)(self.real.exchanged(exchange), self.imag.exchanged(exchange))
+
+
+class ComplexPair(ComplexTwofold):
+    """A complex sum of two float32 in each part."""
+
+    __slots__ = ()
+    part = Pair
 
 
 class Exact:
@@ -121,23 +148,44 @@ class Exact:
 
     def __mul__(self, other: Exact) -> Twofold | ComplexTwofold:
         a, b = self.value, other.value
-        if not isinstance(a, complex):
-            return Twofold(*two_product(float(a), float(b)))
+        single = isinstance(a, (np.float32, np.complex64))
+        sums = Pair if single else Twofold
+        if not np.iscomplexobj(a):
+            return sums(*two_product(a, b))
         p, q, r, s = (
-            Twofold(*two_product(float(u), float(v)))
+            sums(*two_product(u, v))
             for u, v in ((a.real, b.real), (-a.imag, b.imag), (a.real, b.imag), (a.imag, b.real))
         )
-        return ComplexTwofold(p + q, r + s)
+        return (ComplexPair if single else ComplexTwofold)(p + q, r + s)
 
 
-def zero(complex_: bool) -> Twofold | ComplexTwofold:
-    """Where a sum starts."""
-    return ComplexTwofold() if complex_ else Twofold()
+_SUMS: dict[np.dtype, Any] = {
+    TWOFOLD: Twofold,
+    COMPLEX_TWOFOLD: ComplexTwofold,
+    PAIR: Pair,
+    COMPLEX_PAIR: ComplexPair,
+}
+
+
+def zero(sums: np.dtype) -> Any:
+    """Where sums of that dtype start."""
+    return _SUMS[sums]()
+
+
+def number_of(sums: np.dtype, value: Any, exact: bool) -> Any:
+    """The simulator's number for an element of an array: a factor if `exact`, else a sum."""
+    kind = _SUMS[sums]
+    if issubclass(kind, ComplexTwofold):
+        single = kind is ComplexPair
+        value = np.complex64(value) if single else complex(value)
+        return Exact(value) if exact else kind(kind.part(value.real), kind.part(value.imag))
+    value = kind.number(value)
+    return Exact(value) if exact else kind(value)
 
 
 if config.ENABLE_CUDASIM:
 
-    def element_of_arrays(complex_: bool) -> Any:
+    def element_of_arrays(sums: np.dtype) -> Any:
         """What shared and local arrays hold: any object, None until it is stored."""
         return object
 
@@ -156,72 +204,79 @@ else:
         typeof_impl,
     )
 
-    _DOUBLE = ir.DoubleType()
+    _FLOAT, _DOUBLE, _WORD = ir.FloatType(), ir.DoubleType(), ir.IntType(32)
 
-    class ExactType(types.Type):
-        """An element of A or x: one float64, or two if it is complex."""
+    class _Type(types.Type):
+        """Made of `parts` numbers or sums of `real`: one, or two if it is complex."""
 
-        def __init__(self, parts: int) -> None:
-            self.parts = parts
-            super().__init__(f"Exact{parts}")
+        def __init__(self, real: types.Float, parts: int) -> None:
+            self.real, self.parts = real, parts
+            #: What it is loaded from and rounded to.
+            self.plain = (real, types.Complex(f"complex{2 * real.bitwidth}", real))[parts - 1]
+            super().__init__(f"{type(self).__name__}({real}, {parts})")
 
-    class TwofoldType(types.Type):
-        """A sum of two float64, or two such sums."""
+    class ExactType(_Type):
+        """An element of A or x."""
 
-        def __init__(self, parts: int) -> None:
-            self.parts = parts
-            super().__init__(f"Twofold{parts}")
+    class TwofoldType(_Type):
+        """A sum of two numbers, or two such sums."""
 
-    EXACT = {1: ExactType(1), 2: ExactType(2)}
-    TWOFOLD = {1: TwofoldType(1), 2: TwofoldType(2)}
+    _KINDS = {
+        TWOFOLD: (types.float64, 1),
+        COMPLEX_TWOFOLD: (types.float64, 2),
+        PAIR: (types.float32, 1),
+        COMPLEX_PAIR: (types.float32, 2),
+    }
+    #: Types of elements of A and x, and of sums, by the dtype of sums.
+    EXACTS = {sums: ExactType(*kind) for sums, kind in _KINDS.items()}
+    SUMS = {sums: TwofoldType(*kind) for sums, kind in _KINDS.items()}
 
     @register_model(ExactType)
     class _ExactModel(models.StructModel):
         def __init__(self, manager, kind):
-            members = [(f"part{k}", types.float64) for k in range(kind.parts)]
+            members = [(f"part{k}", kind.real) for k in range(kind.parts)]
             super().__init__(manager, kind, members)
 
     @register_model(TwofoldType)
     class _TwofoldModel(models.StructModel):
         def __init__(self, manager, kind):
-            members = [(f"part{k}", types.float64) for k in range(2 * kind.parts)]
+            members = [(f"part{k}", kind.real) for k in range(2 * kind.parts)]
             super().__init__(manager, kind, members)
 
     @typeof_impl.register(Twofold)
-    def _typeof_real(value, c):
-        return TWOFOLD[1]
-
     @typeof_impl.register(ComplexTwofold)
-    def _typeof_complex(value, c):
-        return TWOFOLD[2]
+    def _typeof(value, c):
+        return next(SUMS[sums] for sums, kind in _SUMS.items() if type(value) is kind)
 
     @_registry.lower_constant(TwofoldType)
     def _constant(context, builder, kind, value):
         return ir.Constant(context.get_value_type(kind), None)
 
-    def element_of_arrays(complex_: bool) -> Any:
+    def element_of_arrays(sums: np.dtype) -> Any:
         """What shared and local arrays hold."""
-        return TWOFOLD[2 if complex_ else 1]
+        return SUMS[sums]
 
     def _instruction(builder, text, *arguments):
         """One instruction of PTX whose rounding is named: nothing fuses or reorders it."""
+        kind = arguments[0].type
+        suffix, letter = ("f64", "d") if kind == _DOUBLE else ("f32", "f")
         names = ", ".join(f"${k}" for k in range(len(arguments) + 1))
-        function = ir.FunctionType(_DOUBLE, [_DOUBLE] * len(arguments))
-        constraints = ",".join(["=d"] + ["d"] * len(arguments))
-        asm = ir.InlineAsm(function, f"{text} {names};", constraints)
+        function = ir.FunctionType(kind, [kind] * len(arguments))
+        constraints = ",".join([f"={letter}"] + [letter] * len(arguments))
+        asm = ir.InlineAsm(function, f"{text}.{suffix} {names};", constraints)
         return builder.call(asm, list(arguments))
 
     def _plus(builder, a, b):
-        return _instruction(builder, "add.rn.f64", a, b)
+        return _instruction(builder, "add.rn", a, b)
 
     def _minus(builder, a, b):
-        return _instruction(builder, "sub.rn.f64", a, b)
+        return _instruction(builder, "sub.rn", a, b)
 
     def _negative(builder, a):
-        return _instruction(builder, "neg.f64", a)
+        return _instruction(builder, "neg", a)
 
     def _fma(builder, a, b, c):
-        return _instruction(builder, "fma.rn.f64", a, b, c)
+        return _instruction(builder, "fma.rn", a, b, c)
 
     def _two_sum(builder, a, b):
         total = _plus(builder, a, b)
@@ -230,7 +285,7 @@ else:
         return total, _plus(builder, left, _minus(builder, b, other))
 
     def _two_product(builder, a, b):
-        high = _instruction(builder, "mul.rn.f64", a, b)
+        high = _instruction(builder, "mul.rn", a, b)
         return high, _fma(builder, a, b, _negative(builder, high))
 
     def _added(builder, left, right):
@@ -284,41 +339,73 @@ else:
         return _of_pairs(context, builder, kind, [_added(builder, *each) for each in pairs])
 
     def exchanged(context, builder, kind, value, exchange):
-        """A sum of two whose float64 went through `exchange` one by one."""
+        """A sum of two whose numbers went through `exchange` one by one."""
         parts = [exchange(part) for part in _parts(builder, value, 2 * kind.parts)]
         return _made(context, builder, kind, parts)
 
+    def _nothing(number):
+        return ir.Constant(number.type, 0.0)
+
+    def _finite(builder, number):
+        # inf - inf and NaN - NaN are NaN, which is equal to nothing.
+        return builder.fcmp_ordered("==", _minus(builder, number, number), _nothing(number))
+
     def _rounded(builder, pair):
-        total, zero = _plus(builder, *pair), ir.Constant(_DOUBLE, 0.0)
-        # inf - inf and NaN - NaN are NaN, which is equal to nothing. Nothing lost is nothing to
-        # add: the sign of a zero would go.
-        finite = builder.fcmp_ordered("==", _minus(builder, total, total), zero)
-        lost = builder.fcmp_unordered("!=", pair[1], zero)
-        return builder.select(builder.and_(finite, lost), total, pair[0])
+        total = _plus(builder, *pair)
+        # Nothing lost is nothing to add: the sign of a zero would go.
+        lost = builder.fcmp_unordered("!=", pair[1], _nothing(pair[1]))
+        return builder.select(builder.and_(_finite(builder, total), lost), total, pair[0])
+
+    def _rounded_to_odd(builder, pair):
+        """A float32 whose last bit remembers whether anything was cut off.
+
+        Rounding to nearest twice could go wrong at a tie; after this, the second time, to a number
+        of 16 bits, is right.
+        """
+        total, error = _two_sum(builder, *pair)
+        bits = builder.bitcast(total, _WORD)
+        even = builder.icmp_unsigned("==", builder.and_(bits, _word(1)), _word(0))
+        cut = builder.fcmp_ordered("!=", error, _nothing(error))  # and a number
+        away = builder.xor(
+            builder.fcmp_ordered("<", total, _nothing(total)),
+            builder.fcmp_ordered(">", error, _nothing(error)),
+        )
+        step = builder.select(away, _word(1), _word(-1))
+        moved = builder.bitcast(builder.add(bits, step), _FLOAT)
+        total = builder.select(builder.and_(even, cut), moved, total)
+        return builder.select(_finite(builder, total), total, pair[0])
+
+    def _word(value):
+        return ir.Constant(_WORD, value)
 
     def from_loaded(context, builder, kind, value):
-        """An exact number, or a sum of two, from a float64 or a complex128."""
+        """An exact number, or a sum of two, from a plain one."""
         reals = [value]
         if kind.parts == 2:
-            number = context.make_complex(builder, types.complex128, value)
+            number = context.make_complex(builder, kind.plain, value)
             reals = [number.real, number.imag]
         if isinstance(kind, ExactType):
             return _made(context, builder, kind, reals)
-        zero = ir.Constant(_DOUBLE, 0.0)
-        return _of_pairs(context, builder, kind, [(real, zero) for real in reals])
+        return _of_pairs(context, builder, kind, [(real, _nothing(real)) for real in reals])
 
-    def to_stored(context, builder, kind, value):
-        """The float64 or complex128 that a sum of two is rounded to."""
-        reals = [_rounded(builder, pair) for pair in _pairs(builder, kind, value)]
+    def to_stored(context, builder, kind, value, narrow):
+        """The plain number that a sum of two is rounded to.
+
+        If it is to become a `narrow` one, it is prepared to be rounded again.
+        """
+        pairs = _pairs(builder, kind, value)
+        if narrow:
+            return _rounded_to_odd(builder, pairs[0])
+        reals = [_rounded(builder, pair) for pair in pairs]
         if kind.parts == 1:
             return reals[0]
-        number = context.make_complex(builder, types.complex128)
+        number = context.make_complex(builder, kind.plain)
         number.real, number.imag = reals
         return number._getvalue()
 
     @intrinsic
     def _multiplied(typingctx, a, b):
-        kind = TWOFOLD[a.parts]
+        kind = next(each for each in SUMS.values() if each.plain == a.plain)
 
         def codegen(context, builder, signature, arguments):
             p, q = (_parts(builder, each, kind.parts) for each in arguments)
@@ -341,7 +428,7 @@ else:
                 return _of_pairs(
                     context, builder, total, [_scaled(builder, arguments[0], pairs[0])]
                 )
-            number = context.make_complex(builder, types.complex128, arguments[0])
+            number = context.make_complex(builder, total.plain, arguments[0])
             minus = _negative(builder, number.imag)
             real = _added(
                 builder,
@@ -355,7 +442,7 @@ else:
             )
             return _of_pairs(context, builder, total, [real, imag])
 
-        return total(types.complex128 if complex_ else types.float64, total), codegen
+        return total(total.plain, total), codegen
 
     @intrinsic
     def _product(typingctx, left, right):
@@ -379,8 +466,10 @@ else:
     def _is_number(typingctx, value, number):
         def codegen(context, builder, signature, arguments):
             wanted = arguments[1]
+            if value.real != types.float64:
+                wanted = builder.fptrunc(wanted, _FLOAT)  # a constant
             result = ir.Constant(ir.IntType(1), 1)
-            nothing = ir.Constant(_DOUBLE, 0.0)
+            nothing = _nothing(wanted)
             for high, low in _pairs(builder, value, arguments[0]):
                 result = builder.and_(result, builder.fcmp_ordered("==", high, wanted))
                 result = builder.and_(result, builder.fcmp_ordered("==", low, nothing))

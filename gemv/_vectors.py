@@ -230,6 +230,7 @@ else:
 
     def _stored(context, builder, pointer, values):
         """What a store instruction takes for `values`: the kind of its registers, and these."""
+        values = [narrowed(context, builder, pointer, value) for value in values]
         if is_narrow(pointer):
             if pointer.storage == "bfloat16" and len(values) > 1:
                 pairs = zip(values[::2], values[1::2], strict=True)
@@ -243,7 +244,6 @@ else:
                 for low, high in zip(bits[::2], bits[1::2], strict=True)
             ]
         element = loaded_type(pointer)
-        values = [narrowed(context, builder, pointer, value) for value in values]
         if not isinstance(element, types.Complex):
             return element, values
         numbers = [context.make_complex(builder, element, value) for value in values]
@@ -722,7 +722,7 @@ else:
         if isinstance(element, TwofoldType):
             return exchanged(
                 context, builder, element, value,
-                lambda part: _exchanged(context, builder, types.float64, part, step),
+                lambda part: _exchanged(context, builder, element.real, part, step),
             )  # fmt: skip
         if isinstance(element, types.Complex):
             number = context.make_complex(builder, element, value)

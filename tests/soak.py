@@ -38,7 +38,8 @@ import gemv
 from gemv._problem import DTYPES as _DTYPES
 from gemv._reference import error_in_bounds, reference
 
-#: m, n, trans, order, kernel: every access of the table, columns split over blocks, two launches.
+#: m, n, trans, order, kernel and, if not plain, accumulate: every access of the table, columns
+#: split over blocks, two launches, sums of float64 and of two float64.
 SHAPES = [
     (64, 64, 0, "C", None),
     (257, 1025, 0, "C", None),
@@ -52,6 +53,8 @@ SHAPES = [
     (100, 3_000, 1, "C", "coalesced"),
     (1001, 3001, 1, "C", None),
     (37, 30_001, 0, "C", "phased_rows"),
+    (500, 3_000, 0, "C", None, "wide"),
+    (3_000, 900, 1, "C", None, "wide"),
 ]
 #: Small enough for a thread of a block to be simulated one after the other.
 SHAPES_SIMULATED = [
@@ -59,6 +62,7 @@ SHAPES_SIMULATED = [
     (3, 70, 0, "C", None),
     (9, 4, 1, "F", None),
     (6, 40, 0, "C", "last_block"),
+    (4, 33, 1, "C", None, "wide"),
 ]
 #: All but bfloat16, which NumPy and so the comparison on the host lacks.
 DTYPES = {prefix: dtype for prefix, dtype in _DTYPES.items() if prefix != "b"}
@@ -200,10 +204,11 @@ def array_maker():
 class Case:
     """One product: operands on the device and the bits of its results."""
 
-    def __init__(self, arrays, prefix, m, n, trans, order, kernel):
+    def __init__(self, arrays, prefix, m, n, trans, order, kernel, accumulate="plain"):
         dtype = DTYPES[prefix]
-        self.name = f"{prefix}gemv {m} x {n} {'NTC'[trans]} {order} {kernel or 'selected'}"
-        self.options = {"trans": trans, "kernel": kernel}
+        chosen = f"{order} {kernel or 'selected'} {accumulate}"
+        self.name = f"{prefix}gemv {m} x {n} {'NTC'[trans]} {chosen}"
+        self.options = {"trans": trans, "kernel": kernel, "accumulate": accumulate}
         rng = np.random.default_rng([m, n, trans, ord(prefix)])
 
         def random(*shape):

@@ -875,7 +875,7 @@ HOMES = (None, "arguments", "constant", "pointer", "object")
     st.sampled_from([None, "own", "f", "strided"]), st.booleans(), st.sampled_from(HOMES),
     st.fixed_dictionaries({
         "kernel": st.sampled_from([None, "serial", "vector_columns", "nope"]),
-        "accumulate": st.sampled_from(["plain", "wide"]),
+        "accumulate": st.sampled_from(["plain", "wide", "pairs"]),
         "out_dtype": st.sampled_from([None, None, np.float32, "float64"]),
         "peer": st.booleans(),
     }),

@@ -221,22 +221,34 @@ def test_wide_sums_stay_in_registers_and_are_float64(name, dtype, compiler, tmp_
         assert len(re.findall(r"\bDFMA\b", listing)) > 0
 
 
+@pytest.mark.parametrize("dtype", ["float32", "complex64", *NARROW])
+@pytest.mark.parametrize("name", [k.name for k in KERNELS if k.wide or k.name == "last_block"])
+@pytest.mark.parametrize("compute_capability", [(7, 5), (8, 9), (9, 0), (12, 0)])
+def test_pairs_stay_in_registers_and_need_no_float64(name, dtype, compute_capability, compiler):
+    access = "dot" if name in ("vector_rows", "last_block") else "axpy"
+    (function,) = compiler(REGISTRY[name], dtype, access, compute_capability, accumulate="pairs")
+    assert function["stack"] == 0 and function["spills"] == 0
+    assert not re.search(r"\.(ftz|f64)\b", function["ptx"])
+
+
 def test_error_free_steps_reach_the_machine_as_they_are(tmp_path):
     """A fused product and sum would make every error that is added up a zero."""
     script = """
 import re, sys
 import numpy as np
 from gemv._compile import compile_function
-from gemv._problem import Precision
+from gemv._problem import BFLOAT16, Precision
 
 def one(a, x, y):
     y[0] = y[0] + a[0] * x[0]
 
-for letter in "dD":
-    precision = Precision.of(np.dtype(letter), None, "wide")
+for letter in "dDfFeb":
+    dtype = np.dtype(letter) if letter != "b" else BFLOAT16
+    precision = Precision.of(dtype, None, "pairs")
     binary = compile_function(one, precision, (9, 0))
     open(sys.argv[1] + letter, "wb").write(binary.cubin)
-    steps = re.findall(r"(add|sub|mul|fma)\\.rn\\.f64", binary.ptx)
+    size = 64 if letter in "dD" else 32
+    steps = re.findall(rf"(add|sub|mul|fma)\\.rn\\.f{size}", binary.ptx)
     print(letter, *(steps.count(name) for name in ("add", "sub", "mul", "fma")))
 """
     run = subprocess.run(
@@ -247,16 +259,20 @@ for letter in "dD":
         letter, *counts = line.split()
         add, sub, mul, fma = map(int, counts)
         # A product is one of each; the sum after it is 2 additions and 4 subtractions, 2 more
-        # additions take up the errors, and the rounding of each part is one of each.
-        parts, products = (1, 1) if letter == "d" else (2, 4)
+        # additions take up the errors, and the rounding of each part is one of each. Where 16 bits
+        # are stored, that is a sum and its error, and a subtraction to see whether it is finite.
+        parts, products = (2, 4) if letter in "DF" else (1, 1)
         assert (mul, fma) == (products, products)
-        assert (add, sub) == (4 * products + parts, 4 * products + parts)
+        last = (2, 5) if letter in "eb" else (parts, parts)
+        assert (add, sub) == (4 * products + last[0], 4 * products + last[1])
         listing = subprocess.run(
             [nvdisasm(), "-c", str(tmp_path / f"one.{letter}")],
             capture_output=True, text=True, check=True,
         ).stdout  # fmt: skip
-        found = [len(re.findall(rf"\b{name}\b", listing)) for name in ("DADD", "DMUL", "DFMA")]
-        assert found == [add + sub, mul, fma]
+        names = ("DADD", "DMUL", "DFMA") if letter in "dD" else ("FADD", "FMUL", "FFMA")
+        found = [len(re.findall(rf"\b{name}\b(?!.*-RZ)", listing)) for name in names]
+        assert found == [add + sub, mul, fma], letter
+        assert letter in "dD" or not re.search(r"\bD[A-Z]+\b|F64", listing)
 
 
 @pytest.mark.parametrize("dtype", NARROW)

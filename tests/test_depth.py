@@ -67,9 +67,10 @@ def depths(monkeypatch, case, kernel, knobs):
     from gemv import _simulator, _twofold
     from gemv.kernels import _base
 
-    monkeypatch.setattr(_simulator, "Exact", Leaf)
-    monkeypatch.setattr(_simulator, "Twofold", lambda value: Tree())
-    monkeypatch.setattr(_twofold, "zero", lambda complex_: Tree())
+    monkeypatch.setattr(
+        _simulator, "number_of", lambda sums, value, exact: Leaf(value) if exact else Tree()
+    )
+    monkeypatch.setattr(_twofold, "zero", lambda sums: Tree())
     _base._functions.cache_clear()
     try:
         after = case.run(kernel.name, knobs)

@@ -188,7 +188,11 @@ def test_a_bound_plan_asks_again_after_a_change_of_backend():
 @pytest.mark.parametrize(
     ("options", "error", "match"),
     [
-        ({"accumulate": "more"}, ValueError, "plan: accumulate must be one of 'plain', 'wide'"),
+        (
+            {"accumulate": "more"},
+            ValueError,
+            "plan: accumulate must be one of 'plain', 'wide', 'pairs'",
+        ),
         ({"out_dtype": "float32"}, TypeError, "plan: out_dtype must be float64, the dtype compu"),
         ({"kernel": "nope"}, ValueError, "plan: no kernel 'nope'; known kernels: serial, "),
         ({"trans": 7}, ValueError, "plan: trans must be 0 or 'N'"),

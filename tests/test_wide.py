@@ -14,7 +14,18 @@ from helpers import Case, filled, knobs_for_tests, tile_of
 import gemv
 from gemv import _backend, _fast
 from gemv._narrow import cast
-from gemv._problem import BFLOAT16, COMPLEX_TWOFOLD, DTYPES, NARROW, TWOFOLD, Precision
+from gemv._problem import (
+    BFLOAT16,
+    COMPLEX_PAIR,
+    COMPLEX_TWOFOLD,
+    DTYPES,
+    NARROW,
+    PAIR,
+    TWOFOLD,
+    Device,
+    Precision,
+)
+from gemv._select import select
 from gemv.kernels import REGISTRY
 
 KERNELS = [kernel for kernel in REGISTRY.values() if not kernel.teaching]
@@ -73,11 +84,15 @@ def worst(case, after, y):
             half_ulp = Fraction(2) ** (exponent - digits)
             # c and n as in the documentation: what summing in twice the digits leaves.
             count = case.cols + 8
+            tiny = 0
             if case.dtype in "dz":
                 rest = 4 * count**2 * size / 2**106
+                tiny = Fraction(2) ** (least - digits + 1)
+            elif case.accumulate == "pairs":
+                rest = 4 * count**2 * size / 2**48
+                tiny = 2 * count * Fraction(2) ** -149  # of float32, whose range it is
             else:
                 rest = 2 * count * size / 2**53
-            tiny = Fraction(2) ** (least - digits + 1) if case.dtype in "dz" else 0
             ratio = max(ratio, float(abs(part - exact) / (half_ulp * (1 + 2**-50) + rest + tiny)))
     return ratio
 
@@ -127,12 +142,12 @@ def tiny(rng, shape, digits):
 DATA = [cancelling, graded, mixed, tiny]
 
 
-def made(kernel, dtype, data, order, y_dtype=""):
+def made(kernel, dtype, data, order, y_dtype="", accumulate="wide"):
     tile_rows, tile_cols = tile_of(kernel)
     cols = min(2 * tile_cols + 3, 400)
     case = Case(
         min(tile_rows + 2, 40), cols, dtype, order, "N", 1, alpha=1.5, beta=-0.5,
-        y_dtype=y_dtype, accumulate="wide",
+        y_dtype=y_dtype, accumulate=accumulate,
     )  # fmt: skip
     if kernel.accepts(case.problem) is not None:
         return None
@@ -148,11 +163,13 @@ def made(kernel, dtype, data, order, y_dtype=""):
 
 
 @pytest.mark.parametrize("kernel", KERNELS, ids=lambda kernel: kernel.name)
-@pytest.mark.parametrize("dtype", "sdczhb")
+@pytest.mark.parametrize(
+    "dtype, accumulate", [*((d, "wide") for d in "sdczhb"), *((d, "pairs") for d in "schb")]
+)
 @pytest.mark.parametrize("order", "CF")
 @pytest.mark.parametrize("data", DATA, ids=lambda data: data.__name__)
-def test_within_the_bound(kernel, dtype, order, data):
-    case = made(kernel, dtype, data, order)
+def test_within_the_bound(kernel, dtype, accumulate, order, data):
+    case = made(kernel, dtype, data, order, accumulate=accumulate)
     if case is None:
         pytest.skip(f"{kernel.name} is for the other storage order, or for other dtypes")
     check(kernel, case, knobs_for_tests(kernel))
@@ -160,9 +177,11 @@ def test_within_the_bound(kernel, dtype, order, data):
 
 @pytest.mark.parametrize("name", ["vector_rows", "vector_columns", "long_columns", "last_block"])
 @pytest.mark.parametrize("dtype", "hb")
-def test_narrow_data_with_y_in_float32(name, dtype):
+@pytest.mark.parametrize("accumulate", ["wide", "pairs"])
+def test_narrow_data_with_y_in_float32(name, dtype, accumulate):
     kernel = REGISTRY[name]
-    case = made(kernel, dtype, cancelling, "C" if name == "vector_rows" else "F", "s")
+    order = "C" if name == "vector_rows" else "F"
+    case = made(kernel, dtype, cancelling, order, "s", accumulate)
     check(kernel, case, knobs_for_tests(kernel))
 
 
@@ -175,18 +194,19 @@ def test_plain_sums_are_far_outside_of_it(dtype):
     assert worst(case, case.run("vector_rows", knobs_for_tests(REGISTRY["vector_rows"])), y) > 20
 
 
-@pytest.mark.parametrize("dtype", "sz")
+@pytest.mark.parametrize("dtype, accumulate", [("s", "wide"), ("z", "wide"), ("c", "pairs")])
 @pytest.mark.parametrize("op, order", [("T", "C"), ("C", "F"), ("C", "C")])
-def test_transposed_and_conjugated(dtype, op, order):
+def test_transposed_and_conjugated(dtype, accumulate, op, order):
     for name in ("vector_rows", "vector_columns", "last_block"):
-        case = Case(13, 21, dtype, order, op, 2, -2, 3, 1.5, 0.5, accumulate="wide")
+        case = Case(13, 21, dtype, order, op, 2, -2, 3, 1.5, 0.5, accumulate=accumulate)
         if REGISTRY[name].accepts(case.problem) is None:
             check(REGISTRY[name], case, knobs_for_tests(REGISTRY[name]))
 
 
 @pytest.mark.parametrize("name", ["vector_rows", "vector_columns", "long_columns", "last_block"])
 @pytest.mark.parametrize("dtype", "sdhb")
-def test_where_twice_the_digits_are_not_finite_plain_sums_decide(name, dtype):
+@pytest.mark.parametrize("accumulate", ["wide", "pairs"])
+def test_where_twice_the_digits_are_not_finite_plain_sums_decide(name, dtype, accumulate):
     """The error of an infinite sum is NaN, and must not reach y."""
     kernel = REGISTRY[name]
     largest = {"h": 65504.0, "b": 3.3895313892515355e38}.get(dtype)
@@ -197,7 +217,7 @@ def test_where_twice_the_digits_are_not_finite_plain_sums_decide(name, dtype):
         ([-np.inf, 5, 1], -np.inf), ([largest, 0, 0], largest), ([0, 0, 0], 0),
     ]  # fmt: skip
     order = "C" if name in ("vector_rows", "last_block") else "F"
-    case = Case(len(rows), 3, dtype, order, accumulate="wide")
+    case = Case(len(rows), 3, dtype, order, accumulate=accumulate)
     values = np.array([row for row, _ in rows])
     case.a[...] = cast(values, case.element)
     case.x[...] = filled(3, 1, case.element)
@@ -212,6 +232,20 @@ def test_precision_of_each_dtype():
     for letter, sums in zip("sdczhb", "d2z4dd", strict=True):
         wanted = {"2": TWOFOLD, "4": COMPLEX_TWOFOLD}.get(sums) or DTYPES[sums]
         assert Precision.of(DTYPES[letter], None, "wide").sums == wanted
+        pairs = {"s": PAIR, "c": COMPLEX_PAIR, "h": PAIR, "b": PAIR}.get(letter, wanted)
+        assert Precision.of(DTYPES[letter], None, "pairs").sums == pairs
+
+
+@pytest.mark.parametrize("dtype", "sczhb")
+def test_pairs_where_float64_is_slow(dtype):
+    """What "wide" is, follows the GPU; what is asked for by name, does not."""
+    problem = Case(9, 50, dtype, "C").problem
+    for capability, wanted in (((9, 0), "wide"), ((8, 9), "pairs"), ((12, 0), "pairs")):
+        device = Device("any", capability, 20)
+        for way, made_ in (("wide", wanted), ("pairs", "pairs"), ("plain", "plain")):
+            for kernel in (None, "vector_rows"):
+                choice = select(problem._replace(accumulate=way), device, kernel)
+                assert choice.spec.accumulate == made_
 
 
 @pytest.mark.parametrize("dtype", ["f", "d", "F", "D", "e", BFLOAT16], ids=str)
@@ -226,6 +260,9 @@ def test_call(dtype):
     assert told.accumulate == "wide"
     assert "adding up in twice the precision" in str(told)
     gemv.precompile(1, a, x, accumulate="wide")
+    assert wide(gemv.gemv(1, a, x, accumulate="pairs")).tolist() == [1, 6]
+    told = gemv.explain(1, a, x, accumulate="pairs")
+    assert told.accumulate == "pairs" and "adding up in sums of two numbers" in str(told)
 
 
 @pytest.mark.skipif(gemv.backend() == "host", reason="no device arrays")
@@ -294,7 +331,9 @@ def test_wide_calls_are_remembered(library, dtype, monkeypatch):
 def test_bad_value():
     for wrong, error in (("narrow", ValueError), (None, TypeError), (2, TypeError)):
         for call in (gemv.gemv, gemv.sgemv, gemv.explain):
-            with pytest.raises(error, match="accumulate must be one of 'plain', 'wide', got"):
+            with pytest.raises(
+                error, match="accumulate must be one of 'plain', 'wide', 'pairs', got"
+            ):
                 call(1, np.eye(2), np.ones(2), accumulate=wrong)
 
 
@@ -305,6 +344,8 @@ def test_host_backend():
         assert gemv.gemv(1, a, np.ones(3, "f"), accumulate="wide").tolist() == [1]
         with pytest.raises(ValueError, match="dgemv: accumulate='wide' in float64 needs a GPU"):
             gemv.dgemv(1, a, np.ones(3), accumulate="wide")
+        with pytest.raises(ValueError, match="accumulate='pairs' in float32 needs a GPU"):
+            gemv.gemv(1, a, np.ones(3, "f"), accumulate="pairs")
     finally:
         gemv.use_backend(None)
 
@@ -316,6 +357,13 @@ def test_simulated_steps_are_error_free():
     for a, b in rng.standard_normal((200, 2)) * 2.0 ** rng.integers(-40, 40, (200, 2)):
         assert sum(map(Fraction, two_sum(a, b))) == Fraction(a) + Fraction(b)
         assert sum(map(Fraction, two_product(a, b))) == Fraction(a) * Fraction(b)
+        a, b = map(np.float32, (a, b))
+        for pair, exact in (
+            (two_sum(a, b), Fraction(float(a)) + Fraction(float(b))),
+            (two_product(a, b), Fraction(float(a)) * Fraction(float(b))),
+        ):
+            assert all(type(each) is np.float32 for each in pair)
+            assert sum(Fraction(float(each)) for each in pair) == exact
 
 
 if _backend.backend() == "simulator":

@@ -78,7 +78,7 @@ class Spec:
         :attr:`gemv._problem.Problem.widths`.
     y_dtype : numpy.dtype
         Of y, if it is not that of A and x.
-    accumulate : {"plain", "wide"}
+    accumulate : {"plain", "wide", "pairs"}
         The precision of products and sums: see :meth:`gemv._problem.Precision.of`.
     """
 
@@ -108,7 +108,7 @@ class Spec:
             return sums.type
         from gemv._twofold import element_of_arrays
 
-        return element_of_arrays(self.dtype.kind == "c")
+        return element_of_arrays(sums)
 
     @property
     def zero(self) -> Any:
@@ -118,7 +118,7 @@ class Spec:
             return sums.type(0)
         from gemv._twofold import zero
 
-        return zero(self.dtype.kind == "c")
+        return zero(sums)
 
     @property
     def min_blocks(self) -> int:
@@ -273,7 +273,10 @@ def loads_for_one(width: int, itemsize: int) -> int:
 def no_twofold(problem: Problem) -> str | None:
     """The answer of kernels that take a number to be one or two words."""
     if problem.precision.sums.fields is not None:
-        return f"accumulate='wide' in {dtype_name(problem.dtype)} has sums of two numbers each"
+        return (
+            f"accumulate={problem.accumulate!r} in {dtype_name(problem.dtype)} has sums of two"
+            " numbers each"
+        )
     return None
 
 
