@@ -91,10 +91,13 @@ def markdown(text: str) -> str:
 
 
 def _escaped(line: str) -> str:
-    """One line of prose: code stays code, roles become code, the rest is plain text."""
+    """One line of prose: code stays code, roles and names of arguments become code, and a word
+    between asterisks stays stressed; the rest is plain text."""
     line = re.sub(r":[a-z:]+:`~?([^`]*)`", r"``\1``", line)
+    line = re.sub(r"(?<!`)`(\w+)`(?!`)", r"``\1``", line)
     pieces = re.split(r"(``.*?``)", line)
     plain = [re.sub(r"([\\`*_\[\]<>|#$~])", r"\\\1", piece) for piece in pieces[::2]]
+    plain = [re.sub(r"(?<!\S)\\\*(\w+)\\\*(?=\W|$)", r"*\1*", piece) for piece in plain]
     plain[0] = re.sub(r"^(\d+)\.", r"\1\\.", re.sub(r"^([-+])", r"\\\1", plain[0]))
     code = pieces[1::2]
     return "".join(a + b for a, b in zip(plain, [*code, ""], strict=True))
