@@ -9,6 +9,7 @@ from helpers import knobs_for_tests as smaller_knobs
 
 from gemv import _backend
 from gemv._narrow import cast
+from gemv._problem import DTYPES
 from gemv._select import table
 from gemv.kernels import REGISTRY
 
@@ -174,12 +175,31 @@ def test_negative_strides_of_a(kernel, order):
     case.check(kernel.name, knobs_for_tests(kernel))
 
 
-#: Rows of the table whose constants differ.
-TUNED = {(row.kernel, *sorted(row.knobs.items())): row for row in table() if row.knobs}
+def tuned():
+    """Rows of the table, each with a dtype that it is for, if their constants differ.
+
+    In more than the registers that a thread may have, and than how often columns are split.
+    """
+    apart = {}
+    for row in table():
+        if not row.knobs:
+            continue  # those of the kernel, which all other tests here have
+        splits = row.knobs.get("BLOCKS_PER_SM", 0) > 0
+        knobs = {**row.knobs, "MIN_BLOCKS": 0, "BLOCKS_PER_SM": splits}
+        wanted = row.conditions.get
+        sizes = range(wanted("element_bytes_min", 1), wanted("element_bytes_max", 16) + 1)
+        like = {"h": "b", "d": "s", "c": "z"}  # as long, or twice as long
+        letters = {like.get(letter, letter) for letter in wanted("dtype", "szb")}
+        for letter in (
+            each for each in "szb" if each in letters and DTYPES[each].itemsize in sizes
+        ):
+            apart.setdefault((row.kernel, letter, *sorted(knobs.items())), (row, letter))
+    return apart.values()
 
 
-@pytest.mark.parametrize("row", TUNED.values(), ids=lambda row: row.reason.replace(" ", "-"))
-@pytest.mark.parametrize("dtype", "szb")
+@pytest.mark.parametrize(
+    "row, dtype", tuned(), ids=lambda value: getattr(value, "reason", value).replace(" ", "-")
+)
 def test_the_constants_of_the_table(row, dtype):
     """Whole blocks of the size that runs on a GPU, over the edge of the tile and of the pass."""
     kernel = REGISTRY[row.kernel]
