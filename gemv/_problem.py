@@ -94,9 +94,6 @@ LOAD_BYTES = 16
 #: Constant memory of a module on a device: all its ``__constant__`` symbols together.
 CONSTANT_BYTES = 64 * 1024
 
-#: Compute capabilities whose multiprocessors have many units for float64.
-FAST_DOUBLES = ((0, 0), (6, 0), (7, 0), (7, 2), (8, 0), (9, 0), (10, 0))
-
 #: The largest gridDim.y and gridDim.z of every CUDA device; gridDim.x goes to 2**31 - 1.
 MAX_GRID_Y = 65535
 MAX_GRID_X = 2**31 - 1
@@ -251,15 +248,13 @@ class Device(NamedTuple):
     compute_capability: tuple[int, int]
     multiprocessors: int
     index: int = 0  # type: ignore[assignment]  # a tuple's search, which nobody needs here
+    #: Operations in float32 in the time of one in float64, as the driver tells.
+    float64_ratio: int = 2
 
     @property
-    def has_fast_doubles(self) -> bool:
-        """Whether it computes in float64 at half the speed of float32, and not at 1/32 or less.
-
-        By the CUDA C++ programming guide's table of arithmetic instructions; the simulator has no
-        speed.
-        """
-        return self.compute_capability in FAST_DOUBLES
+    def has_few_doubles(self) -> bool:
+        """Whether float64 is an order of magnitude slower than float32, and not half as fast."""
+        return self.float64_ratio >= 16
 
 
 _NO_SIZES: Mapping[str, int] = MappingProxyType({})

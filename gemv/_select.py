@@ -285,8 +285,7 @@ def use_alignment(yes: bool = True) -> None:
     last bits. Without alignment every load is one element wide, whatever the address, and kernels
     that look for the next multiple of 16 bytes are not used, so that the bits depend on the values,
     the shape, the storage order and the GPU alone, where elements are aligned to their own size.
-    That takes time: narrow loads reach a smaller
-    part of the memory's rate.
+    That takes time: narrow loads reach a smaller part of the memory's rate.
 
     Parameters
     ----------
@@ -357,7 +356,11 @@ def select(
             return choice
     if not by_alignment:
         problem = _like_any_other(problem)
-    if problem.accumulate == "wide" and not device.has_fast_doubles:
+    if (
+        device.has_few_doubles
+        and problem.accumulate == "wide"
+        and problem.precision.sums.fields is None  # float64, or two for a complex number
+    ):
         problem = problem._replace(accumulate="pairs")
     if usual:
         choice = _first(problem, device, homes, by_alignment)

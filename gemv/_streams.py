@@ -119,7 +119,8 @@ def describe(index: int) -> Device:
 
     name = check(driver.cuDeviceGetName(256, device)).split(b"\0")[0].decode()
     capability = ask("COMPUTE_CAPABILITY_MAJOR"), ask("COMPUTE_CAPABILITY_MINOR")
-    return Device(name, capability, ask("MULTIPROCESSOR_COUNT"), index)
+    ratio = ask("SINGLE_TO_DOUBLE_PRECISION_PERF_RATIO")
+    return Device(name, capability, ask("MULTIPROCESSOR_COUNT"), index, ratio)
 
 
 @contextmanager

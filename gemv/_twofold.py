@@ -8,8 +8,8 @@ rounded once (T. Ogita, S. M. Rump, S. Oishi, "Accurate sum and dot product", 20
 A compiler that fuses a product and a sum would destroy all of it. So every operation is an
 instruction of its own with its rounding named, which the assembler leaves as it is.
 
-That is done with two float64, and with two float32 where float64 is slow: their products are exact
-in float64, but a GPU for games has 64 times as many units for float32.
+That is done with two float64, and with two float32 where few units for float64 would make that the
+slower way to sum float32.
 
 Kernels do not see any of this: elements of A and x are *exact* numbers, whose product is a sum of
 two, and sums of two are added and multiplied by alpha and beta with the usual signs. What is stored
