@@ -68,7 +68,8 @@ SHAPES_SIMULATED = [
 DTYPES = {prefix: dtype for prefix, dtype in _DTYPES.items() if prefix != "b"}
 FACTORS = ((1.0, 0.0), (-2.5, 0.5))
 MODES = ("call", "new", "plan", "graph")
-#: Arrays from this size on get memory of their own.
+#: Arrays from this size on get memory of their own: without that, six threads that made and
+#: dropped copies of such results kept some 100 MB between them, and with it 2.
 LARGE, M_MMAP_THRESHOLD = 1 << 20, -3
 #: Looks at memory after the first, and bytes that a run may take more from the first to the last.
 LOOKS = 10
@@ -179,8 +180,7 @@ class TorchArrays:
         return array.cpu().numpy()
 
     def landing(self, batch):
-        # Pinned: for copies to other memory the driver takes buffers of its own, more of them the
-        # more threads happen to copy at once.
+        # Pinned, so that the driver needs no memory of its own for the copy.
         return self.torch.empty(batch.shape, dtype=batch.dtype, pin_memory=True)
 
     def land(self, results, landing, stream):
@@ -331,7 +331,7 @@ def memory(arrays):
         # What the C library keeps of freed memory, some for each thread, is no leak.
         ctypes.CDLL(None).malloc_trim(0)
     with contextlib.suppress(OSError):
-        # The counts of ``statm`` are of each CPU's own, and wrong by some 10 MiB between two sums.
+        # Not ``statm``, which proc(5) calls inexact: it grew by 54 MB once where pages did by 5.
         lines = RESIDENT.read_text(encoding="ascii").splitlines()
         (kib,) = (line.split()[1] for line in lines if line.startswith("Rss:"))
         host = int(kib) << 10
