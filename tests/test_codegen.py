@@ -159,7 +159,9 @@ ALL_ROWS = gemv.backend() == "cuda" or os.environ.get("GEMV_ALL_ROWS") == "1"
 def dtypes_of(row):
     """Letters of the dtypes that a row is compiled for here."""
     wanted = row.conditions.get
-    sizes = range(wanted("element_bytes_min", 1), wanted("element_bytes_max", 16) + 1)
+    # Elements as long as a load are never out of step with it.
+    most = min(wanted("load_bytes_max", 16), 8 if wanted("lda_alignment_max", 128) < 128 else 16)
+    sizes = range(wanted("element_bytes_min", 1), min(wanted("element_bytes_max", 16), most) + 1)
     letters = [each for each in wanted("dtype", "sdbz") if DTYPES[each].itemsize in sizes]
     if ALL_ROWS:
         return letters
@@ -175,6 +177,8 @@ def dtypes_of(row):
 def compiled_apart(rows):
     """Rows and dtypes whose machine code differs: not by how often columns are split, or by sizes.
 
+    Whether they are at all does make a difference, as there is no code for it where they are not.
+
     Those that no other of the kind surpasses in blocks to fit a multiprocessor, rows and vectors a
     thread: where these do not spill, neither do the others, most likely. Where there is a GPU, or
     with ``GEMV_ALL_ROWS=1``, all of them.
@@ -182,13 +186,14 @@ def compiled_apart(rows):
     kinds = {}
     for row in rows:
         kernel = REGISTRY[row.kernel]
-        knobs = {**kernel.knobs, **row.knobs, "BLOCKS_PER_SM": 0}
+        knobs = {**kernel.knobs, **row.knobs}
         lanes = knobs.pop("LANES", 1)
         threads = max(lanes, knobs.pop("THREADS_PER_BLOCK", 1))
         need = (
             threads * knobs.pop("MIN_BLOCKS", 1),
             knobs.pop("ROWS", 1) * knobs.pop("PIECES", 1),
             knobs.pop("VECTORS", 1) * knobs.pop("COLUMNS", 1),
+            knobs.pop("BLOCKS_PER_SM", 0) > 0,
         )
         of = row.conditions.get
         same = of("access"), of("accumulate", "plain"), of("load_bytes_max", 16), lanes > 32

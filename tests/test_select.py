@@ -114,7 +114,8 @@ def test_a_row_matches_up_to_its_thresholds_and_no_further(row):
     access = wanted.get("access", "strided")
     line = wanted.get("line_bytes_min", min(wanted.get("line_bytes_max", 4000), 4000))
     lines = wanted.get("lines_min", min(wanted.get("lines_max", 4000), 4000))
-    dtype = wanted.get("dtype", "h" if wanted.get("element_bytes_max") == 2 else "s")[0]
+    sizes = range(wanted.get("element_bytes_min", 1), wanted.get("element_bytes_max", 16) + 1)
+    dtype = wanted.get("dtype", [each for each in "shd" if DTYPES[each].itemsize in sizes])[0]
     kind = {
         "dtype": dtype,
         "accumulate": wanted.get("accumulate", "plain"),

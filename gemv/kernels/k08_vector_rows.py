@@ -105,6 +105,8 @@ def build(spec):
     WARPS = max(THREADS // 32, 1)
     STEP = LANES * WIDTH
     PASS = VECTORS * STEP
+    TAIL = max(WIDTH - 1, 1)  # columns that fill no vector, at most
+    SPLIT = spec["BLOCKS_PER_SM"] > 0  # else there is no code for splits, and less to fetch
     # Warps, and threads, that share a row when the last block adds the splits.
     FINISH_WARPS = max(WARPS // TILE_ROWS, 1)
     FINISHERS = 32 * FINISH_WARPS
@@ -123,8 +125,8 @@ def build(spec):
         lane = tid % LANES
         group = tid // LANES
         split = cuda.blockIdx.y
-        begin = split * cols_per_split
-        end = min(cols, begin + cols_per_split)
+        begin = split * cols_per_split if SPLIT else 0
+        end = min(cols, begin + cols_per_split) if SPLIT else cols
         if alpha == 0:
             end = 0
         tile = cuda.blockIdx.x
@@ -151,12 +153,13 @@ def build(spec):
                 factors = gather_some(x, j, STEP, VECTORS, incx, WIDTH, rest)
             total = multiply_add(total, values, factors, CONJUGATE)
             j += rest * STEP
-        while WIDTH > 1 and j < end:  # one lane has the columns behind the last whole vector
-            values = stream_tile(a, starts, j, 1, 1, 1)
-            total = multiply_add(total, values, gather(x, j, 1, 1, incx, 1), CONJUGATE)
-            j += 1
+        if WIDTH > 1 and j < end:  # one lane has the columns behind the last whole vector
+            values = stream_some(a, starts, j, 1, TAIL, 1, end - j)
+            factors = gather_some(x, j, 1, TAIL, incx, 1, end - j)
+            total = multiply_add(total, values, factors, CONJUGATE)
         row_sums = butterfly(fold(total, ROWS), WARP_LANES, 1)
-        if WARPS_PER_ROW == 1 and splits == 1:  # no other warp has a share: no barrier
+        # No other warp has a share: no barrier.
+        if WARPS_PER_ROW == 1 and (not SPLIT or splits == 1):
             if lane == 0:
                 i = first + group
                 if i < rows:
@@ -184,12 +187,12 @@ def build(spec):
                 row_sum = sums[r, 0]
                 for warp in range(1, WARPS_PER_ROW):
                     row_sum += sums[r, warp]
-                if splits == 1:
+                if not SPLIT or splits == 1:
                     update(alpha, row_sum, beta, y, i * incy)
                 else:
                     scratch[split * rows + i] = row_sum
                     cuda.threadfence()  # visible to all blocks before the number is drawn
-        if splits > 1:
+        if SPLIT and splits > 1:
             cuda.syncthreads()  # all sums of this block are read, and fenced
             if tid == 0:
                 ticket[0] = atomic_inc(counters, tile, splits - 1)
@@ -255,10 +258,10 @@ def depth(problem, geometry, knobs):
     threads, splits = max(lanes, knobs["THREADS_PER_BLOCK"]), geometry.sizes["splits"]
     columns = min(geometry.sizes["cols_per_split"], problem.cols)
     vectors = knobs["VECTORS"] * loads_for_one(width, problem.dtype.itemsize)
-    # Whole passes; what fills no vector goes to the first partial sum of a lane; then its sums.
+    # Whole passes; what fills no vector, shared out to the partial sums of a lane; then these.
     parts = partial_sums(width, problem.precision)
     in_lane = ceil_div(columns, lanes * width * vectors) * vectors * width // parts - 1
-    in_lane += width - 1 + parts.bit_length() - 1
+    in_lane += ceil_div(width - 1, parts) + parts.bit_length() - 1
     warps = ceil_div(lanes, 32)
     in_block = in_lane + min(lanes, 32).bit_length() - 1 + warps - 1
     if splits == 1:

@@ -112,6 +112,7 @@ def build(spec):
     TILE_ROWS = PIECES * PIECE_ROWS
     SUMS = PIECES * WIDTH
     SLOTS = min(GROUPS, WARPS)  # sums of a row that meet in shared memory
+    SPLIT = spec["BLOCKS_PER_SM"] > 0  # else there is no code for splits, and less to fetch
     # Threads that share a row when the last block adds the splits.
     FINISHERS = min(max(THREADS // TILE_ROWS, 1), 16)
     SHARES = max(SLOTS, FINISHERS)
@@ -129,8 +130,8 @@ def build(spec):
         warp = tid // 32
         mine = lane * WIDTH  # the first of this thread's rows in a piece of the tile
         split = cuda.blockIdx.y
-        begin = split * cols_per_split
-        end = min(cols, begin + cols_per_split)
+        begin = split * cols_per_split if SPLIT else 0
+        end = min(cols, begin + cols_per_split) if SPLIT else cols
         if alpha == 0:
             end = 0
         step = GROUPS * col_stride
@@ -181,12 +182,12 @@ def build(spec):
                     part = edges[0, i - edge]
                     for k in range(1, WARPS):
                         part += edges[k, i - edge]
-                if splits == 1:
+                if not SPLIT or splits == 1:
                     update(alpha, part, beta, y, i * incy)
                 else:
                     scratch[split * rows + i] = part
                     cuda.threadfence()  # visible to all blocks before the number is drawn
-        if splits > 1:
+        if SPLIT and splits > 1:
             cuda.syncthreads()  # all sums of this block are read, and fenced
             if tid == 0:
                 ticket[0] = atomic_inc(counters, tile, splits - 1)
