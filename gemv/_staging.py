@@ -30,7 +30,8 @@ from gemv._streams import check
 #: them a thread has: one is filled while the other is on its way.
 PIECE_BYTES = 8 * 2**20
 PIECES_PER_THREAD = 2
-_LEAST_BYTES = 2**19
+#: Smaller pieces cost more in threads that wake up than they save.
+_LEAST_BYTES = 2 * 2**20
 #: Lines at least so long are copied from pinned memory as they lie, whatever lies between them.
 _STRIP_BYTES = 4096
 #: The distance between lines that one copy of several can have.
@@ -161,6 +162,9 @@ class Link:
         pool = self._start()
         pieces = list(_pieces(block, size, pointer, pitch))
         shared = iter(pieces)  # each thread takes the next one that nobody has
+        if len(pieces) == 1:  # there is nothing to wait for meanwhile
+            self._work(shared, dtype)
+            return []
         count = min(THREADS, len(pieces))
         return [pool.submit(self._work, shared, dtype) for _ in range(count)]
 
