@@ -89,6 +89,11 @@ def partial_sums(width, precision):
     return min(width, 2) if precision.sums.itemsize > 2 * precision.data.itemsize else width
 
 
+def tail_of(width):
+    """How many of the columns that fill no vector are read at a time."""
+    return min(max(width - 1, 1), 4)
+
+
 def build(spec):
     number, zero = spec.number, spec.zero
     CONJUGATE = int(spec.conj)
@@ -105,7 +110,7 @@ def build(spec):
     WARPS = max(THREADS // 32, 1)
     STEP = LANES * WIDTH
     PASS = VECTORS * STEP
-    TAIL = max(WIDTH - 1, 1)  # columns that fill no vector, at most
+    TAIL = tail_of(WIDTH)
     SPLIT = spec["BLOCKS_PER_SM"] > 0  # else there is no code for splits, and less to fetch
     # Warps, and threads, that share a row when the last block adds the splits.
     FINISH_WARPS = max(WARPS // TILE_ROWS, 1)
@@ -153,10 +158,11 @@ def build(spec):
                 factors = gather_some(x, j, STEP, VECTORS, incx, WIDTH, rest)
             total = multiply_add(total, values, factors, CONJUGATE)
             j += rest * STEP
-        if WIDTH > 1 and j < end:  # one lane has the columns behind the last whole vector
+        while WIDTH > 1 and j < end:  # one lane has the columns behind the last whole vector
             values = stream_some(a, starts, j, 1, TAIL, 1, end - j)
             factors = gather_some(x, j, 1, TAIL, incx, 1, end - j)
             total = multiply_add(total, values, factors, CONJUGATE)
+            j = end if WIDTH <= 4 else j + TAIL  # no loop where one turn is enough
         row_sums = butterfly(fold(total, ROWS), WARP_LANES, 1)
         # No other warp has a share: no barrier.
         if WARPS_PER_ROW == 1 and (not SPLIT or splits == 1):
@@ -258,10 +264,11 @@ def depth(problem, geometry, knobs):
     threads, splits = max(lanes, knobs["THREADS_PER_BLOCK"]), geometry.sizes["splits"]
     columns = min(geometry.sizes["cols_per_split"], problem.cols)
     vectors = knobs["VECTORS"] * loads_for_one(width, problem.dtype.itemsize)
-    # Whole passes; what fills no vector, shared out to the partial sums of a lane; then these.
+    # Whole passes; what fills no vector, TAIL at a time; then the partial sums of a lane.
     parts = partial_sums(width, problem.precision)
     in_lane = ceil_div(columns, lanes * width * vectors) * vectors * width // parts - 1
-    in_lane += ceil_div(width - 1, parts) + parts.bit_length() - 1
+    in_lane += ceil_div(width - 1, tail_of(width)) * ceil_div(tail_of(width), parts)
+    in_lane += parts.bit_length() - 1
     warps = ceil_div(lanes, 32)
     in_block = in_lane + min(lanes, 32).bit_length() - 1 + warps - 1
     if splits == 1:
