@@ -226,8 +226,9 @@ def measure(m, n, prefix, op, view, engine, clock, memory, pool=None):
         hot["tried"] = []
     timed = {}
     for what, choice in tried:
-        # Splits that come out alike are one launch, whatever constant asked for them.
-        knobs = {k: v for k, v in choice.knobs.items() if k != "BLOCKS_PER_SM"}
+        # Splits that come out alike are one launch, whatever constant asked for them; where none
+        # does, the machine code is another.
+        knobs = {k: min(v, 1) if k == "BLOCKS_PER_SM" else v for k, v in choice.knobs.items()}
         same = choice.kernel.name, tuple(knobs.items()), choice.geometry.launches
         if same not in timed:
             answer, y = result(choice)

@@ -107,7 +107,8 @@ def _numbers_of(problem: Problem, access: str, width: int) -> tuple[int, int, in
         line, lines, step = problem.rows * size, problem.cols, problem.col_stride
     else:
         line, lines, step = problem.cols * size, problem.rows, problem.row_stride
-    # Narrow loads do not care, and a choice by alignment is not wanted everywhere.
+    # Loads of one element, narrow ones and those of complex128, do not care, and a choice by
+    # alignment is not wanted everywhere.
     aligned = width == 1 or lines == 1
     lda_alignment = _MEMORY_LINE if aligned else gcd(_MEMORY_LINE, step * size)
     return line, lines, size, width * size, lda_alignment
