@@ -54,6 +54,8 @@ def memories() -> str:
     ours_pinned = found.row("pinned", "gemv.gemv")
     ours = found.row("pageable", "gemv.gemv")
     host = found.row("pageable", "SciPy")
+    apart = found.row("peer", "kernel, x and y there")
+    alone = "" if apart.time_s else " It is not measured here, on one GPU."
     titles = {
         "link": "The link alone: the driver copies A, nothing is computed",
         "call": "One call on host arrays: A is copied, streamed through the kernel, y comes back",
@@ -119,7 +121,7 @@ kind of memory there is. Measured on one {found.device} with {found.cpus} CPU co
   whoever touches it; once it is on the GPU it is device memory. The first touch costs more than
   any copy. Never allocate more of it than the GPU has free.
 - **Peer** memory is that of another GPU. x and y may be there if the call says `peer=True`
-  ({{doc}}`guide/libraries`); A decides which GPU computes. It is not measured here, on one GPU.
+  ({{doc}}`guide/libraries`); A decides which GPU computes.{alone}
 
 Mapped and managed arrays of Numba count as device arrays: x and y have to be on the GPU as well, in
 whichever of these memories, and the call only enqueues its work. A slice of one is a plain host
