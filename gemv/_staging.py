@@ -30,8 +30,9 @@ from gemv._streams import check
 #: them a thread has: one is filled while the other is on its way.
 PIECE_BYTES = 8 * 2**20
 PIECES_PER_THREAD = 2
-#: Smaller pieces cost more in threads that wake up than they save.
-_LEAST_BYTES = 2 * 2**20
+#: Smaller pieces cost more in threads that wake up than they save, if they are only copied; those
+#: that are gathered or converted take longer.
+_LEAST_BYTES, _LEAST_GATHERED_BYTES = 2 * 2**20, 2**19
 #: Lines at least so long are copied from pinned memory as they lie, whatever lies between them.
 _STRIP_BYTES = 4096
 #: The distance between lines that one copy of several can have.
@@ -62,13 +63,13 @@ def _memory_type(address: int) -> int:
 
 
 def _pieces(
-    block: np.ndarray, size: int, pointer: int, pitch: int
+    block: np.ndarray, size: int, pointer: int, pitch: int, least: int
 ) -> Iterator[tuple[np.ndarray, int, int]]:
     """Parts of some lines that fit a stage, where each goes, and its pitch."""
     lines, length = block.shape
     per_line = pitch * size
     # A piece for each thread, if that leaves enough in it.
-    nbytes = min(PIECE_BYTES, max(_LEAST_BYTES, -(-lines * per_line // THREADS)))
+    nbytes = min(PIECE_BYTES, max(least, -(-lines * per_line // THREADS)))
     if per_line <= nbytes:
         step = nbytes // per_line
         for first in range(0, lines, step):
@@ -130,6 +131,9 @@ class Link:
 
     def _start(self) -> ThreadPoolExecutor:
         if self._pool is None:
+            # That of whoever has the lock: Ctrl-C, which only the main thread gets, could come
+            # between taking one of the others and being able to give it back.
+            self._own = _Stage()
             for _ in range(THREADS * PIECES_PER_THREAD):
                 self._free.put(_Stage())
             self._pool = ThreadPoolExecutor(THREADS, "gemv-stage", self._enter)
@@ -149,22 +153,25 @@ class Link:
         if dtype == BFLOAT16:  # its bits, which NumPy copies faster
             block, dtype = block.view(np.uint16), np.dtype(np.uint16)
         size = dtype.itemsize
-        as_it_is = (
+        copied = (
             block.dtype == dtype
             and block.dtype.isnative
             and (length == 1 or block.strides[1] == size)
-            # The copy engine takes as long for a few bytes as for some thousand.
-            and (lines == 1 or length * size >= _STRIP_BYTES or block.strides[0] == length * size)
         )
-        if as_it_is and is_pinned(block):
+        # The copy engine takes as long for a few bytes as for some thousand.
+        in_strips = (
+            lines == 1 or length * size >= _STRIP_BYTES or block.strides[0] == length * size
+        )
+        if copied and in_strips and is_pinned(block):
             self._enqueue_lines(block, size, pointer, pitch)
             return []
         pool = self._start()
-        pieces = list(_pieces(block, size, pointer, pitch))
-        shared = iter(pieces)  # each thread takes the next one that nobody has
+        least = _LEAST_BYTES if copied else _LEAST_GATHERED_BYTES
+        pieces = list(_pieces(block, size, pointer, pitch, least))
         if len(pieces) == 1:  # there is nothing to wait for meanwhile
-            self._work(shared, dtype)
+            self._stage_piece(self._own, *pieces[0], dtype)
             return []
+        shared = iter(pieces)  # each thread takes the next one that nobody has
         count = min(THREADS, len(pieces))
         return [pool.submit(self._work, shared, dtype) for _ in range(count)]
 
@@ -191,30 +198,36 @@ class Link:
 
     def _work(self, pieces: Iterator[tuple[np.ndarray, int, int]], dtype: np.dtype) -> None:
         """Fill a stage with each piece and enqueue its copy; run by a thread of the pool."""
-        size, stream = dtype.itemsize, int(self.stream)
-        for block, pointer, pitch in pieces:
+        for piece in pieces:
             stage = self._free.get()
             try:
-                if _query(stage.event_at):
-                    check(driver.cuEventSynchronize(stage.event))
-                lines, length = block.shape
-                nbytes = lines * pitch * size
-                staged = stage.memory[:nbytes].view(dtype).reshape(lines, pitch)
-                # Releases the interpreter's lock.
-                np.copyto(staged[:, :length], block, casting="unsafe")
-                status = _copy_async(pointer, stage.address, nbytes, stream) or _record(
-                    stage.event_at, stream
-                )
-                if status:
-                    raise _streams.failed(status)
+                self._stage_piece(stage, *piece, dtype)
             finally:
                 self._free.put(stage)
+
+    def _stage_piece(
+        self, stage: _Stage, block: np.ndarray, pointer: int, pitch: int, dtype: np.dtype
+    ) -> None:
+        size, stream = dtype.itemsize, int(self.stream)
+        if _query(stage.event_at):
+            check(driver.cuEventSynchronize(stage.event))
+        lines, length = block.shape
+        nbytes = lines * pitch * size
+        staged = stage.memory[:nbytes].view(dtype).reshape(lines, pitch)
+        # Releases the interpreter's lock.
+        np.copyto(staged[:, :length], block, casting="unsafe")
+        status = _copy_async(pointer, stage.address, nbytes, stream) or _record(
+            stage.event_at, stream
+        )
+        if status:
+            raise _streams.failed(status)
 
     def fill(self, block: np.ndarray, dtype: np.dtype, pointer: int) -> None:
         """Copy lines to the device, one behind the other, and wait for the end."""
         with self.lock:
-            futures = self.copy(block, dtype, pointer, block.shape[1])
+            futures: list[Future] = []
             try:
+                futures = self.copy(block, dtype, pointer, block.shape[1])
                 for future in futures:
                     future.result()
             finally:
@@ -281,8 +294,9 @@ class Link:
             np.copyto(stage, host.ravel(order="K"), casting="unsafe")
             check(driver.cuMemcpyHtoDAsync(operand.pointer, stage.ctypes.data, nbytes, reader))
             return operand
-        futures = self.copy(host.reshape(1, -1), dtype, operand.pointer, host.size)
+        futures: list[Future] = []
         try:
+            futures = self.copy(host.reshape(1, -1), dtype, operand.pointer, host.size)
             for future in futures:
                 future.result()
         finally:

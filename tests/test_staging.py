@@ -128,6 +128,7 @@ def staging(monkeypatch):
     monkeypatch.setattr(module, "cuda", fake)
     monkeypatch.setattr(module, "PIECE_BYTES", 4096)
     monkeypatch.setattr(module, "_LEAST_BYTES", 512)
+    monkeypatch.setattr(module, "_LEAST_GATHERED_BYTES", 256)
     monkeypatch.setattr(module, "SMALL_BYTES", 256)
     monkeypatch.setattr(module, "_STRIP_BYTES", 64)
     return SimpleNamespace(module=module, driver=driver, link=module.Link())
@@ -245,6 +246,45 @@ def test_a_copy_that_fails_is_told_and_leaves_all_stages(staging):
     staging.driver.fail = False
     staging.link.fill(block, block.dtype, target.memory.ctypes.data)
     assert target.memory.tobytes() == block.tobytes()
+
+
+def test_a_single_piece_has_no_thread_and_no_stage_of_theirs(staging, monkeypatch):
+    """So whatever interrupts it leaves them all, and what was enqueued is waited for."""
+    module, link = staging.module, staging.link
+    block = np.arange(40.0).reshape(4, 10)
+    target = Array(block.size, np.float64)
+    monkeypatch.setattr(module, "_LEAST_BYTES", block.nbytes)
+    settled = []
+    monkeypatch.setattr(link, "_settle", lambda futures: settled.append(list(futures)))
+    for fails in (RuntimeError, KeyboardInterrupt):
+
+        def query(event, fails=fails):
+            raise fails
+
+        with monkeypatch.context() as patch:
+            patch.setattr(module, "_query", query)
+            for _ in range(2 * module.THREADS * module.PIECES_PER_THREAD):
+                with pytest.raises(fails):
+                    link.fill(block, block.dtype, target.memory.ctypes.data)
+                with pytest.raises(fails):
+                    link.send("x", block.ravel(), block.dtype, 0)
+    assert settled == [[]] * len(settled) and len(settled) >= 8
+    assert link._free.qsize() == module.THREADS * module.PIECES_PER_THREAD
+    link.fill(block, block.dtype, target.memory.ctypes.data)
+    assert target.memory.tobytes() == block.tobytes() and len(staging.driver.copies) == 1
+
+
+def test_what_is_gathered_is_cut_into_smaller_pieces(staging, monkeypatch):
+    """It takes a thread longer, so more of them share it."""
+    a = np.arange(480.0).reshape(8, 60)
+    target = Array(a.size, np.float64)
+    monkeypatch.setattr(staging.module, "_LEAST_BYTES", a.nbytes)
+    monkeypatch.setattr(staging.module, "THREADS", 4)
+    for block, pieces in ((a, 1), (a.astype(np.float32), 4), (a[:, ::-1], 4)):
+        staging.driver.copies.clear()
+        staging.link.fill(block, np.dtype(np.float64), target.memory.ctypes.data)
+        assert np.array_equal(target.memory.reshape(a.shape), block)
+        assert len(staging.driver.copies) == pieces
 
 
 def test_the_memory_of_panels_is_kept_if_small(staging):
