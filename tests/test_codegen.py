@@ -27,6 +27,9 @@ REAL_BYTES = {"float32": 4, "float64": 8, "complex64": 4, "complex128": 8}
 REAL_BYTES |= {"float16": 4, "bfloat16": 4}
 NARROW = ("float16", "bfloat16")
 
+#: Whether machine code is looked at of which there is most likely no other than the rest has.
+ALL_ROWS = gemv.backend() == "cuda" or os.environ.get("GEMV_ALL_ROWS") == "1"
+
 
 def widest(dtype):
     """Elements of A and x in a load of 16 bytes."""
@@ -41,15 +44,22 @@ def accepted(kernel, dtype):
     return any(kernel.accepts(make_problem(3, 3, element, order, "N")) is None for order in "CF")
 
 
-#: Every kernel with each dtype that it is for.
-BY_NAME_AND_DTYPE = pytest.mark.parametrize(
-    ("kernel", "dtype"),
-    [
-        pytest.param(kernel, dtype, id=f"{kernel.name}-{dtype}")
-        for kernel in KERNELS
-        for dtype in COEFFICIENT_BYTES
-        if accepted(kernel, dtype)
-    ],
+def by_name_and(dtypes):
+    return pytest.mark.parametrize(
+        ("kernel", "dtype"),
+        [
+            pytest.param(kernel, dtype, id=f"{kernel.name}-{dtype}")
+            for kernel in KERNELS
+            for dtype in dtypes
+            if accepted(kernel, dtype)
+        ],
+    )
+
+
+#: Every kernel with each dtype that it is for, or with those that take different instructions.
+BY_NAME_AND_DTYPE = by_name_and(COEFFICIENT_BYTES)
+BY_NAME_AND_KIND = by_name_and(
+    COEFFICIENT_BYTES if ALL_ROWS else ("float32", "float64", "complex128", "bfloat16")
 )
 
 
@@ -120,7 +130,7 @@ def disassemble(function, tmp_path):
     return run.stdout
 
 
-@BY_NAME_AND_DTYPE
+@BY_NAME_AND_KIND
 @pytest.mark.parametrize("access", ["dot", "axpy"])
 def test_no_stack_no_spills_no_flushed_denormals(kernel, dtype, access, compiler):
     for function in compiler(kernel, dtype, access):
@@ -153,9 +163,6 @@ def test_loads_of_one_element_leave_nothing_behind_them(dtype, compiler):
     assert len(loads) == 2 * loads.count("@p ") > 0
 
 
-ALL_ROWS = gemv.backend() == "cuda" or os.environ.get("GEMV_ALL_ROWS") == "1"
-
-
 def dtypes_of(row):
     """Letters of the dtypes that a row is compiled for here."""
     wanted = row.conditions.get
@@ -177,8 +184,6 @@ def dtypes_of(row):
 def compiled_apart(rows):
     """Rows and dtypes whose machine code differs: not by how often columns are split, or by sizes.
 
-    Whether they are at all does make a difference, as there is no code for it where they are not.
-
     Those that no other of the kind surpasses in blocks to fit a multiprocessor, rows and vectors a
     thread: where these do not spill, neither do the others, most likely. Where there is a GPU, or
     with ``GEMV_ALL_ROWS=1``, all of them.
@@ -193,10 +198,16 @@ def compiled_apart(rows):
             threads * knobs.pop("MIN_BLOCKS", 1),
             knobs.pop("ROWS", 1) * knobs.pop("PIECES", 1),
             knobs.pop("VECTORS", 1) * knobs.pop("COLUMNS", 1),
-            knobs.pop("BLOCKS_PER_SM", 0) > 0,
         )
         of = row.conditions.get
-        same = of("access"), of("accumulate", "plain"), of("load_bytes_max", 16), lanes > 32
+        split = knobs.pop("BLOCKS_PER_SM", 0) > 0  # else two of the kernels have no code for them
+        same = (
+            split and ALL_ROWS,
+            of("access"),
+            of("accumulate", "plain"),
+            of("load_bytes_max", 16),
+            lanes > 32,
+        )
         for letter in dtypes_of(row):
             kind = (row.kernel, letter, *same, *sorted(knobs.items()))
             needs = (*need, lanes, threads) if ALL_ROWS else need
@@ -269,9 +280,17 @@ def test_wide_sums_stay_in_registers_and_are_float64(name, dtype, compiler, tmp_
         assert len(re.findall(r"\bDFMA\b", listing)) > 0
 
 
-@pytest.mark.parametrize("dtype", ["float32", "complex64", *NARROW])
+@pytest.mark.parametrize(
+    "dtype, compute_capability",
+    # The oldest has the fewest instructions; for the others a dtype of each kind will do.
+    [
+        (dtype, version)
+        for version in ((7, 5), (8, 9), (12, 0))
+        for dtype in ("float32", "complex64", *NARROW)
+        if ALL_ROWS or version == (7, 5) or dtype in ("float32", "bfloat16")
+    ],
+)
 @pytest.mark.parametrize("name", [k.name for k in KERNELS if k.wide or k.name == "last_block"])
-@pytest.mark.parametrize("compute_capability", [(7, 5), (8, 9), (12, 0)])
 def test_pairs_stay_in_registers_and_need_no_float64(name, dtype, compute_capability, compiler):
     access = "dot" if name in ("vector_rows", "last_block") else "axpy"
     (function,) = compiler(REGISTRY[name], dtype, access, compute_capability, accumulate="pairs")

@@ -63,8 +63,11 @@ def test_every_phase_and_every_shift(kernel, dtype, pad):
     phases = set()
     for shift in range(width):
         # Fewer lines than phases, more; shorter than a vector, than the shift; several passes.
-        long = 2 * width * kernel.tile(knobs)[1] + 5
-        for lines, length in ((3, 1), (1, 3), (2, 7), (5, 16), (85, 33), (9, long)):
+        shapes = [(3, 1), (1, 3), (2, 7), (5, 16)]
+        # In the simulator, where these take most of the time, each with one of the shifts.
+        if _backend.backend() == "cuda" or shift == (3 * pad + 1) % width:
+            shapes += [(85, 33), (9, 2 * width * kernel.tile(knobs)[1] + 5)]
+        for lines, length in shapes:
             case = case_of(kernel, lines, length, dtype, pad=pad, shift=shift)
             if length + pad > 1:  # else memory runs along the other side
                 case.check(kernel.name, knobs)

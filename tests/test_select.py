@@ -1,4 +1,5 @@
 import itertools
+import math
 import os
 import subprocess
 import sys
@@ -89,15 +90,28 @@ def test_every_row_is_reached(device, monkeypatch):
     """Some of them where addresses may not matter, which rules the kernels of rows before out."""
     rows = tables(device).rows
     reached = set()
-    for access in ("dot", "axpy", "strided"):
-        for kind, line_bytes, lines in itertools.product(
-            kinds(rows), around("line_bytes", access, rows), around("lines", access, rows)
-        ):
+
+    def look(wanted, access, kinds, lengths, counts):
+        for kind, line_bytes, lines in itertools.product(kinds, lengths, counts):
+            if wanted in reached:
+                return
             problem = problem_with(access, line_bytes, lines, *kind)
             reached.add(select(problem, device).reason)
             with monkeypatch.context() as patch:
                 patch.setattr(_select, "_by_alignment", False)
                 reached.add(select(problem, device).reason)
+
+    for row in rows:  # most where they end, or in the middle between
+        told = row.conditions.get
+        for access in [told("access")] if told("access") else ("dot", "axpy", "strided"):
+            ends = [told("line_bytes_min", 4), told("line_bytes_max", 1 << 20)]
+            lengths = [*ends, math.isqrt(ends[0] * ends[1])]
+            ends = [told("lines_min", 1), told("lines_max", 1 << 20)]
+            look(row.reason, access, kinds([row]), lengths, [*ends, math.isqrt(ends[0] * ends[1])])
+    for row in rows:  # the others anywhere among all thresholds
+        access = row.conditions.get("access", "strided")
+        sizes = (around(name, access, rows) for name in ("line_bytes", "lines"))
+        look(row.reason, access, kinds([row]), *sizes)
     assert reached == {row.reason for row in rows}
     assert len(reached) == len(rows), "two rows give the same reason"
 
@@ -112,10 +126,12 @@ def test_every_kernel_is_selected_somewhere_or_there_to_teach():
 def test_a_row_matches_up_to_its_thresholds_and_no_further(row):
     wanted = row.conditions
     access = wanted.get("access", "strided")
-    line = wanted.get("line_bytes_min", min(wanted.get("line_bytes_max", 4000), 4000))
     lines = wanted.get("lines_min", min(wanted.get("lines_max", 4000), 4000))
     sizes = range(wanted.get("element_bytes_min", 1), wanted.get("element_bytes_max", 16) + 1)
     dtype = wanted.get("dtype", [each for each in "shd" if DTYPES[each].itemsize in sizes])[0]
+    least, most = wanted.get("line_bytes_min", 0), wanted.get("line_bytes_max", 4000)
+    whole = DTYPES[dtype].itemsize
+    line = -(-least // whole) * whole or min(most, 4000)
     kind = {
         "dtype": dtype,
         "accumulate": wanted.get("accumulate", "plain"),
@@ -138,9 +154,10 @@ def test_a_row_matches_up_to_its_thresholds_and_no_further(row):
         size, end = condition.rsplit("_", 1)
         if size not in ("line_bytes", "lines"):
             continue
-        step = DTYPES[dtype].itemsize if size == "line_bytes" else 1
-        inside = {"line_bytes": line, "lines": lines, size: at}
-        outside = {**inside, size: at - step if end == "min" else -(-(at + 1) // step) * step}
+        step = whole if size == "line_bytes" else 1
+        first, last = -(-at // step) * step, at // step * step  # that there are, on this side
+        inside = {"line_bytes": line, "lines": lines, size: first if end == "min" else last}
+        outside = {**inside, size: first - step if end == "min" else last + step}
         assert row.matches(problem_with(access, **inside, **kind))
         assert not row.matches(problem_with(access, **outside, **kind))
 
