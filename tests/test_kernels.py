@@ -178,8 +178,9 @@ def test_negative_strides_of_a(kernel, order):
 def tuned():
     """Rows of the table, each with a dtype that it is for, if their constants differ.
 
-    The simulator has no limit on registers, which is all that MIN_BLOCKS sets. Complex numbers are
-    tried there where no others are: the constants act on vectors, and a complex128 is one.
+    The simulator has no limit on registers, which is all that MIN_BLOCKS sets. There each constants
+    have one dtype, numbers of 2 and of 4 bytes in turn if they are for both, and complex numbers where
+    there are no others: the constants act on vectors, and a complex128 is one.
     """
     simulated = _backend.backend() != "cuda"
     without = {"MIN_BLOCKS": 0} if simulated else {}
@@ -193,8 +194,11 @@ def tuned():
         like = {"h": "b", "d": "s", "c": "z"}  # as long, or twice as long
         letters = {like.get(letter, letter) for letter in wanted("dtype", "szb")}
         letters = [each for each in "szb" if each in letters and DTYPES[each].itemsize in sizes]
-        if simulated and len(letters) > 1 and "z" in letters:
-            letters.remove("z")
+        if simulated:
+            others = [each for each in letters if each != "z"] or letters
+            constants = row.kernel, *sorted(knobs.items())
+            apart.setdefault(constants, (row, others[len(apart) % len(others)]))
+            continue
         for letter in letters:
             apart.setdefault((row.kernel, letter, *sorted(knobs.items())), (row, letter))
     return apart.values()
