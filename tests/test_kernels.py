@@ -178,9 +178,9 @@ def test_negative_strides_of_a(kernel, order):
 def tuned():
     """Rows of the table, each with a dtype that it is for, if their constants differ.
 
-    The simulator has no limit on registers, which is all that MIN_BLOCKS sets. There each constants
-    have one dtype, numbers of 2 and of 4 bytes in turn if they are for both, and complex numbers where
-    there are no others: the constants act on vectors, and a complex128 is one.
+    The simulator has no limit on registers, which is all that MIN_BLOCKS sets. There each set of
+    constants has one dtype, of 2 and of 4 bytes in turn if it is for both, and complex numbers
+    where there are no others: the constants act on vectors, and a complex128 is one.
     """
     simulated = _backend.backend() != "cuda"
     without = {"MIN_BLOCKS": 0} if simulated else {}
