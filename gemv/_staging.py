@@ -159,9 +159,7 @@ class Link:
             and (length == 1 or block.strides[1] == size)
         )
         # The copy engine takes as long for a few bytes as for some thousand.
-        in_strips = (
-            lines == 1 or length * size >= _STRIP_BYTES or block.strides[0] == length * size
-        )
+        in_strips = lines == 1 or length * size >= _STRIP_BYTES or block.strides[0] == length * size
         if copied and in_strips and is_pinned(block):
             self._enqueue_lines(block, size, pointer, pitch)
             return []

@@ -162,7 +162,7 @@ def build(spec):
             values = stream_some(a, starts, j, 1, TAIL, 1, end - j)
             factors = gather_some(x, j, 1, TAIL, incx, 1, end - j)
             total = multiply_add(total, values, factors, CONJUGATE)
-            j = end if WIDTH <= 4 else j + TAIL  # no loop where one turn is enough
+            j = end if TAIL >= WIDTH - 1 else j + TAIL  # no loop where one turn is enough
         row_sums = butterfly(fold(total, ROWS), WARP_LANES, 1)
         # No other warp has a share: no barrier.
         if WARPS_PER_ROW == 1 and (not SPLIT or splits == 1):
