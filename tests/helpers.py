@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass
 from types import SimpleNamespace
 
@@ -12,6 +13,10 @@ from gemv._narrow import cast
 from gemv._problem import DTYPES, Precision, Problem
 from gemv._reference import error_in_bounds, reference
 from gemv._select import select
+
+#: Whether what most likely shows nothing that other tests do not show is run all the same: on a
+#: machine with a GPU, and where it is asked for.
+ALL_ROWS = _backend.backend() == "cuda" or os.environ.get("GEMV_ALL_ROWS") == "1"
 
 # Elements on both sides of every vector and behind A; 16 bytes or more, to keep alignment.
 GUARD = 8

@@ -4,7 +4,7 @@ import itertools
 
 import numpy as np
 import pytest
-from helpers import Case, filled, tile_of
+from helpers import ALL_ROWS, Case, filled, tile_of
 from helpers import knobs_for_tests as smaller_knobs
 
 from gemv import _backend
@@ -178,12 +178,12 @@ def test_negative_strides_of_a(kernel, order):
 def tuned():
     """Rows of the table, each with a dtype that it is for, if their constants differ.
 
-    The simulator has no limit on registers, which is all that MIN_BLOCKS sets. There each set of
-    constants has one dtype, of 2 and of 4 bytes in turn if it is for both, and complex numbers
-    where there are no others: the constants act on vectors, and a complex128 is one.
+    The simulator has no limit on registers, which is all that MIN_BLOCKS sets. If not all rows are
+    asked for, each set of constants has one dtype, of 2 and of 4 bytes in turn if it is for both,
+    and complex numbers where there are no others: the constants act on vectors, and a complex128
+    is one.
     """
-    simulated = _backend.backend() != "cuda"
-    without = {"MIN_BLOCKS": 0} if simulated else {}
+    without = {"MIN_BLOCKS": 0} if _backend.backend() != "cuda" else {}
     apart = {}
     for row in table():
         if not row.knobs:
@@ -194,7 +194,7 @@ def tuned():
         like = {"h": "b", "d": "s", "c": "z"}  # as long, or twice as long
         letters = {like.get(letter, letter) for letter in wanted("dtype", "szb")}
         letters = [each for each in "szb" if each in letters and DTYPES[each].itemsize in sizes]
-        if simulated:
+        if not ALL_ROWS:
             others = [each for each in letters if each != "z"] or letters
             constants = row.kernel, *sorted(knobs.items())
             apart.setdefault(constants, (row, others[len(apart) % len(others)]))

@@ -109,9 +109,10 @@ def test_every_row_is_reached(device, monkeypatch):
             ends = [told("lines_min", 1), told("lines_max", 1 << 20)]
             look(row.reason, access, kinds([row]), lengths, [*ends, math.isqrt(ends[0] * ends[1])])
     for row in rows:  # the others anywhere among all thresholds
-        access = row.conditions.get("access", "strided")
-        sizes = (around(name, access, rows) for name in ("line_bytes", "lines"))
-        look(row.reason, access, kinds([row]), *sizes)
+        if row.reason not in reached:
+            access = row.conditions.get("access", "strided")
+            sizes = (around(name, access, rows) for name in ("line_bytes", "lines"))
+            look(row.reason, access, kinds([row]), *sizes)
     assert reached == {row.reason for row in rows}
     assert len(reached) == len(rows), "two rows give the same reason"
 
