@@ -16,7 +16,7 @@ SIMULATOR = bool(config.ENABLE_CUDASIM)
 if SIMULATOR:
     import numpy as np
 
-    from gemv._simulator import Pointer, atomic_add, atomic_inc, vector_load
+    from gemv._simulator import Pointer, SimulatorError, atomic_add, atomic_inc, vector_load
 
     def device(function):
         """Mark a device function; the simulator calls plain Python."""
@@ -42,6 +42,20 @@ if SIMULATOR:
     def parameter_load(pointer, index):
         """The twin of a load from a by-value parameter, which is passed as a pointer here."""
         return pointer[index]
+
+    def natural(number):
+        """The twin of a promise: it is looked at whether that is kept."""
+        if number < 0:
+            raise SimulatorError(f"natural({number}): it is negative")
+        return number
+
+    def rounded_down(number, multiple):
+        """The twin of a mask, where `multiple` is a power of two."""
+        return number // multiple * multiple
+
+    def quotient(number, divisor):
+        """The twin of a shift, where `divisor` is a power of two."""
+        return number // divisor
 
 else:
     import numba
@@ -202,6 +216,69 @@ else:
         return signature, codegen
 
     @intrinsic
+    def natural(typingctx, number):
+        """An integer that is not negative, and of which the compiler knows that.
+
+        Python divides downwards, processors towards zero. So for a number that may be negative, and
+        to the compiler ``threadIdx.x`` is one, ``//`` and ``%`` by a power of two are a dozen
+        instructions of 64 bits; for one that is not they are a shift and a mask of 32.
+        """
+        if not isinstance(number, types.Integer):
+            return None
+
+        def codegen(context, builder, signature, arguments):
+            (value,) = arguments
+            if number.bitwidth < 64:
+                return builder.zext(value, ir.IntType(64))
+            return builder.and_(value, ir.Constant(value.type, 2**63 - 1))
+
+        return types.int64(number), codegen
+
+    def _known(number):
+        return number.literal_value if isinstance(number, types.IntegerLiteral) else None
+
+    def _remainder(builder, value, size):
+        """What Python's ``%`` gives: not negative."""
+        if size & (size - 1) == 0:
+            return builder.and_(value, ir.Constant(value.type, size - 1))
+        rest = builder.srem(value, ir.Constant(value.type, size))
+        negative = builder.icmp_signed("<", rest, ir.Constant(value.type, 0))
+        return builder.select(negative, builder.add(rest, ir.Constant(value.type, size)), rest)
+
+    @intrinsic
+    def rounded_down(typingctx, number, multiple):
+        """``number // multiple * multiple``, `multiple` a constant; a mask for a power of two.
+
+        From a mask the compiler does not conclude how often a loop runs. So it leaves the tile of a
+        pass as large as it is, which is what was measured.
+        """
+        size = _known(multiple)
+        if size is None:
+            return None  # Numba asks again with the literal
+
+        def codegen(context, builder, signature, arguments):
+            value = arguments[0]
+            return builder.sub(value, _remainder(builder, value, size))
+
+        return types.int64(types.int64, multiple), codegen
+
+    @intrinsic
+    def quotient(typingctx, number, divisor):
+        """``number // divisor``, `divisor` a constant; a shift for a power of two."""
+        size = _known(divisor)
+        if size is None:
+            return None
+
+        def codegen(context, builder, signature, arguments):
+            value = arguments[0]
+            if size & (size - 1) == 0:
+                return builder.ashr(value, ir.Constant(value.type, size.bit_length() - 1))
+            whole = builder.sub(value, _remainder(builder, value, size))
+            return builder.sdiv(whole, ir.Constant(value.type, size))
+
+        return types.int64(types.int64, divisor), codegen
+
+    @intrinsic
     def vector_load(typingctx, pointer, index, count):
         """Load `count` neighbouring elements, ``pointer[index:index + count]``, in one instruction.
 
@@ -237,7 +314,10 @@ __all__ = [
     "constant_array",
     "device",
     "inlined",
+    "natural",
     "parameter_load",
+    "quotient",
     "read_only_load",
+    "rounded_down",
     "vector_load",
 ]

@@ -527,20 +527,28 @@ else:
     def row_starts(typingctx, first, step, last, stride, rows):
         """``min(first + r*step, last) * stride`` for r below `rows`, a compile-time constant.
 
-        A tile that hangs over the edge reads its last row again instead of memory behind it.
+        A tile that hangs over the edge reads its last row again instead of memory behind it. Only
+        the first row is found in 64 bits. How far the others are from it, `step` and as many times
+        ``rows - 1`` at most, fits 32, which take a third of the instructions.
         """
         known = _literal(rows)
         if known is None:
             return None
         result = types.UniTuple(types.int64, known[0])
+        short, long = ir.IntType(32), ir.IntType(64)
+
+        def least(builder, left, right):
+            return builder.select(builder.icmp_signed("<", left, right), left, right)
 
         def codegen(context, builder, signature, arguments):
             first, step, last, stride = arguments[:4]
-            starts = []
-            for r in range(known[0]):
-                row = builder.add(first, builder.mul(_integer(r), step))
-                row = builder.select(builder.icmp_signed("<", row, last), row, last)
-                starts.append(builder.mul(row, stride))
+            first = least(builder, first, last)
+            starts = [builder.mul(first, stride)]
+            room = least(builder, builder.sub(last, first), _integer(2**30))
+            room, step = builder.trunc(room, short), builder.trunc(step, short)
+            for r in range(1, known[0]):
+                away = least(builder, builder.mul(ir.Constant(short, r), step), room)
+                starts.append(builder.add(starts[0], builder.mul(builder.zext(away, long), stride)))
             return context.make_tuple(builder, result, starts)
 
         sizes = (types.int64,) * 4

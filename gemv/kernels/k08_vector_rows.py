@@ -56,7 +56,7 @@ Source
 import numpy as np
 from numba import cuda
 
-from gemv._intrinsics import atomic_inc
+from gemv._intrinsics import atomic_inc, natural, quotient, rounded_down
 from gemv._problem import ceil_div
 from gemv._vectors import (
     butterfly,
@@ -89,9 +89,14 @@ def partial_sums(width, precision):
     return min(width, 2) if precision.sums.itemsize > 2 * precision.data.itemsize else width
 
 
+def loads_of(vectors, width, itemsize):
+    """Loads in flight for a row: as many bytes when alignment makes them narrower; 1 for 0."""
+    return max(vectors * loads_for_one(width, itemsize), 1)
+
+
 def tail_of(width):
-    """How many of the columns that fill no vector are read at a time."""
-    return min(max(width - 1, 1), 4)
+    """How many of the columns that fill no vector are read at a time: all, or one of seven."""
+    return width - 1 if 1 < width <= 4 else 1
 
 
 def build(spec):
@@ -100,8 +105,7 @@ def build(spec):
     WIDTH, X_WIDTH = spec.widths
     WIDE_X = X_WIDTH > 0
     LANES, ROWS = spec["LANES"], spec["ROWS"]
-    # As many bytes in flight when alignment makes the loads narrower.
-    VECTORS = spec["VECTORS"] * loads_for_one(WIDTH, spec.dtype.itemsize)
+    VECTORS = loads_of(spec["VECTORS"], WIDTH, spec.dtype.itemsize)
     THREADS = max(LANES, spec["THREADS_PER_BLOCK"])
     GROUPS = THREADS // LANES
     TILE_ROWS = GROUPS * ROWS
@@ -126,21 +130,21 @@ def build(spec):
         sums = cuda.shared.array((TILE_ROWS, WARPS_PER_ROW), number)
         parts = cuda.shared.array(WARPS, number)
         ticket = cuda.shared.array(1, np.uint32)
-        tid = cuda.threadIdx.x
+        tid = natural(cuda.threadIdx.x)
         lane = tid % LANES
         group = tid // LANES
         split = cuda.blockIdx.y
         begin = split * cols_per_split if SPLIT else 0
         end = min(cols, begin + cols_per_split) if SPLIT else cols
         if alpha == 0:
-            end = 0
+            end = begin
         tile = cuda.blockIdx.x
         first = tile * TILE_ROWS
         starts = row_starts(first + group, GROUPS, rows - 1, row_stride, ROWS)
         total = zeros(zero, SUMS)
         j = begin + lane * WIDTH
         # Passes in which every lane has all of its vectors.
-        limit = j + (end - begin) // PASS * PASS
+        limit = j + rounded_down(end - begin, PASS)
         while j + PASS <= limit:
             values = stream_tile(a, starts, j, STEP, VECTORS, WIDTH)
             if WIDE_X:
@@ -150,7 +154,7 @@ def build(spec):
             total = multiply_add(total, values, factors, CONJUGATE)
             j += PASS
         if j + WIDTH <= end:  # what is left goes out at once, too
-            rest = (end - WIDTH - j) // STEP + 1
+            rest = quotient(end - WIDTH - j, STEP) + 1
             values = stream_some(a, starts, j, STEP, VECTORS, WIDTH, rest)
             if WIDE_X:
                 factors = load_some(x, j, STEP, VECTORS, WIDTH, rest)
@@ -162,20 +166,21 @@ def build(spec):
             values = stream_some(a, starts, j, 1, TAIL, 1, end - j)
             factors = gather_some(x, j, 1, TAIL, incx, 1, end - j)
             total = multiply_add(total, values, factors, CONJUGATE)
-            j = end if TAIL >= WIDTH - 1 else j + TAIL  # no loop where one turn is enough
+            j = end if TAIL == WIDTH - 1 else j + TAIL  # no loop where one turn is enough
         row_sums = butterfly(fold(total, ROWS), WARP_LANES, 1)
         # No other warp has a share: no barrier.
         if WARPS_PER_ROW == 1 and (not SPLIT or splits == 1):
             if lane == 0:
                 i = first + group
+                at, apart = i * incy, GROUPS * incy
                 if i < rows:
-                    update(alpha, row_sums[0], beta, y, i * incy)
+                    update(alpha, row_sums[0], beta, y, at)
                 if ROWS > 1 and i + GROUPS < rows:
-                    update(alpha, row_sums[SECOND], beta, y, (i + GROUPS) * incy)
+                    update(alpha, row_sums[SECOND], beta, y, at + apart)
                 if ROWS > 2 and i + 2 * GROUPS < rows:
-                    update(alpha, row_sums[THIRD], beta, y, (i + 2 * GROUPS) * incy)
+                    update(alpha, row_sums[THIRD], beta, y, at + 2 * apart)
                 if ROWS > 3 and i + 3 * GROUPS < rows:
-                    update(alpha, row_sums[FOURTH], beta, y, (i + 3 * GROUPS) * incy)
+                    update(alpha, row_sums[FOURTH], beta, y, at + 3 * apart)
             return
         if lane % WARP_LANES == 0:
             warp = lane // WARP_LANES
@@ -249,7 +254,7 @@ def geometry(problem, device, knobs):
     tiles = ceil_div(problem.rows, threads // lanes * rows)
     # One pass of a group; a split is a whole number of them, so that vectors stay aligned.
     width = problem.widths[0]
-    step = lanes * width * knobs["VECTORS"] * loads_for_one(width, problem.dtype.itemsize)
+    step = lanes * width * loads_of(knobs["VECTORS"], width, problem.dtype.itemsize)
     wanted = ceil_div(device.multiprocessors * knobs["BLOCKS_PER_SM"], tiles)
     return split_evenly(problem, tiles, threads, step, wanted)
 
@@ -263,7 +268,7 @@ def depth(problem, geometry, knobs):
     lanes, width = knobs["LANES"], problem.widths[0]
     threads, splits = max(lanes, knobs["THREADS_PER_BLOCK"]), geometry.sizes["splits"]
     columns = min(geometry.sizes["cols_per_split"], problem.cols)
-    vectors = knobs["VECTORS"] * loads_for_one(width, problem.dtype.itemsize)
+    vectors = loads_of(knobs["VECTORS"], width, problem.dtype.itemsize)
     # Whole passes; what fills no vector, TAIL at a time; then the partial sums of a lane.
     parts = partial_sums(width, problem.precision)
     in_lane = ceil_div(columns, lanes * width * vectors) * vectors * width // parts - 1
@@ -287,7 +292,8 @@ KERNEL = Kernel(
     wide=True,
     splits_apart=True,
     accepts=accepts,
-    # LANES and THREADS_PER_BLOCK are powers of two; more than 32 LANES are a whole block.
+    # LANES and THREADS_PER_BLOCK are powers of two; more than 32 LANES are a whole block. VECTORS
+    # are of 16 bytes; 0 is one load, however narrow.
     knobs={
         "LANES": 256,
         "ROWS": 1,

@@ -57,7 +57,7 @@ Source
 import numpy as np
 from numba import cuda
 
-from gemv._intrinsics import atomic_inc
+from gemv._intrinsics import atomic_inc, natural, quotient, rounded_down
 from gemv._problem import ceil_div
 from gemv._vectors import (
     axpy_add,
@@ -124,7 +124,7 @@ def build(spec):
         sums = cuda.shared.array((SHARES, TILE_ROWS), number)
         edges = cuda.shared.array((WARPS, WIDTH), number)
         ticket = cuda.shared.array(1, np.uint32)
-        tid = cuda.threadIdx.x
+        tid = natural(cuda.threadIdx.x)
         lane = tid % LANES
         group = tid // LANES
         warp = tid // 32
@@ -133,15 +133,15 @@ def build(spec):
         begin = split * cols_per_split if SPLIT else 0
         end = min(cols, begin + cols_per_split) if SPLIT else cols
         if alpha == 0:
-            end = 0
+            end = begin
         step = GROUPS * col_stride
-        edge = rows - rows % WIDTH  # rows from here on fill no vector
+        edge = rounded_down(rows, WIDTH)  # rows from here on fill no vector
         last = edge - WIDTH  # where the last whole vector starts, if there is one
         tile = cuda.blockIdx.x
         first = tile * TILE_ROWS
         j = begin + group
         # Passes in which every group has all of its columns.
-        limit = j + (end - begin) // PASS * PASS
+        limit = j + rounded_down(end - begin, PASS)
         total = zeros(zero, SUMS)
         if last >= 0:
             # Past the edge the last vector is read again; nobody looks at those sums.
@@ -152,7 +152,7 @@ def build(spec):
                 total = axpy_add(total, values, factors, WIDTH, CONJUGATE)
                 j += PASS
             if j < end:  # what is left goes out at once, too
-                rest = (end - 1 - j) // GROUPS + 1
+                rest = quotient(end - 1 - j, GROUPS) + 1
                 values = stream_some(a, pieces, j * col_stride, step, COLUMNS, WIDTH, rest)
                 factors = gather_some(x, j, GROUPS, COLUMNS, incx, 1, rest)
                 total = axpy_add(total, values, factors, WIDTH, CONJUGATE)

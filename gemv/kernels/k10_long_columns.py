@@ -41,6 +41,7 @@ Source
 
 from numba import cuda
 
+from gemv._intrinsics import natural, rounded_down
 from gemv._problem import LOAD_BYTES, ceil_div, one_launch
 from gemv._vectors import (
     axpy_add,
@@ -75,12 +76,12 @@ def build(spec):
     scaled_all, blended_all, update_all = unrolled(PIECES, WIDTH)
 
     def long_columns(rows, cols, alpha, a, col_stride, x, incx, beta, y, incy):
-        tid = cuda.threadIdx.x
+        tid = natural(cuda.threadIdx.x)
         first = cuda.blockIdx.x * (PIECES * PIECE_ROWS)
         mine = first + tid * WIDTH
         if alpha == 0:
             cols = 0
-        edge = rows - rows % WIDTH  # rows from here on fill no vector
+        edge = rounded_down(rows, WIDTH)  # rows from here on fill no vector
         last = edge - WIDTH  # where the last whole vector starts, if there is one
         total = zeros(zero, SUMS)
         if last >= 0:

@@ -56,7 +56,7 @@ Source
 import numpy as np
 from numba import cuda
 
-from gemv._intrinsics import atomic_inc
+from gemv._intrinsics import atomic_inc, natural, quotient, rounded_down
 from gemv._problem import LOAD_BYTES, MAX_GRID_X, ceil_div
 from gemv._vectors import (
     butterfly,
@@ -107,7 +107,7 @@ def build(spec):
         sums = cuda.shared.array((TILE_ROWS, WARPS_PER_ROW), number)
         parts = cuda.shared.array(WARPS, number)
         ticket = cuda.shared.array(1, np.uint32)
-        tid = cuda.threadIdx.x
+        tid = natural(cuda.threadIdx.x)
         lane = tid % LANES
         group = tid // LANES
         # Of the rows phase, phase + phases, ... this block has those from number `first` on.
@@ -125,15 +125,15 @@ def build(spec):
         starts = row_starts(first + group, GROUPS, count - 1, phases * row_stride, ROWS)
         total = zeros(zero, SUMS)
         # Splits begin whole vectors apart, so this is the shift of all of them.
-        body = begin + (WIDTH - elements_past(a, start, LOAD_BYTES)) % WIDTH
+        body = begin + natural(WIDTH - elements_past(a, start, LOAD_BYTES)) % WIDTH
         j = body + lane * WIDTH
         # Passes in which every lane has all of its vectors.
-        limit = j + (end - body) // PASS * PASS
+        limit = j + rounded_down(end - body, PASS)
         if incx == 1 and is_aligned(x, SIZE):
             # Up to a vector beyond those of a pass is read, which must be x as well. What lies
             # before x[0] shares 16 bytes with it.
             shift = elements_past(x, body, LOAD_BYTES)
-            whole = j + (min(end, cols - WIDTH) - body) // PASS * PASS
+            whole = j + rounded_down(min(end, cols - WIDTH) - body, PASS)
             while j < whole:
                 values = stream_tile(a, starts, start + j, STEP, VECTORS, WIDTH)
                 factors = load_shifted(x, j, STEP, VECTORS, WIDTH, shift)
@@ -144,16 +144,16 @@ def build(spec):
             total = multiply_add(total, values, gather(x, j, STEP, VECTORS, incx, WIDTH), CONJUGATE)
             j += PASS
         # What is left goes out at once, too, and with it the elements at both ends.
-        rest = (end - WIDTH - j) // STEP + 1
+        rest = quotient(end - WIDTH - j, STEP) + 1
         values = stream_some(a, starts, start + j, STEP, VECTORS, WIDTH, rest)
         factors = gather_some(x, j, STEP, VECTORS, incx, WIDTH, rest)
         if WIDTH > 1:
             j = begin + lane
-            mine = (min(body, end) - j + LANES - 1) // LANES
+            mine = quotient(min(body, end) - j + LANES - 1, LANES)
             before = stream_some(a, starts, start + j, LANES, ENDS, 1, mine)
             x_before = gather_some(x, j, LANES, ENDS, incx, 1, mine)
-            j = body + max(end - body, 0) // WIDTH * WIDTH + lane
-            mine = (end - j + LANES - 1) // LANES
+            j = body + rounded_down(max(end - body, 0), WIDTH) + lane
+            mine = quotient(end - j + LANES - 1, LANES)
             behind = stream_some(a, starts, start + j, LANES, ENDS, 1, mine)
             x_behind = gather_some(x, j, LANES, ENDS, incx, 1, mine)
         total = multiply_add(total, values, factors, CONJUGATE)

@@ -56,7 +56,7 @@ Source
 import numpy as np
 from numba import cuda
 
-from gemv._intrinsics import atomic_inc
+from gemv._intrinsics import atomic_inc, natural, quotient, rounded_down
 from gemv._problem import LOAD_BYTES, ceil_div
 from gemv._vectors import (
     axpy_add,
@@ -128,7 +128,7 @@ def build(spec):
     ):  # fmt: skip
         sums = cuda.shared.array((SHARES, PLACES), number)
         ticket = cuda.shared.array(1, np.uint32)
-        tid = cuda.threadIdx.x
+        tid = natural(cuda.threadIdx.x)
         lane = tid % LANES
         unit = tid // UNIT
         phase = unit & (phases - 1)
@@ -143,7 +143,7 @@ def build(spec):
         first = tile * TILE_ROWS
         shift = elements_past(a, phase * col_stride, LOAD_BYTES)
         start = first - shift + lane * WIDTH  # the first of this thread's rows
-        last = (rows - 1 + shift) // WIDTH * WIDTH - shift  # the last vector with one of the rows
+        last = rounded_down(rows - 1 + shift, WIDTH) - shift  # the last vector with one of the rows
         # Past that it is read again; nobody looks at those sums.
         pieces = row_starts(start, PIECE_ROWS, last, 1, PIECES)
         total = zeros(zero, SUMS)
@@ -154,15 +154,15 @@ def build(spec):
             j += GROUPS
         inside = min(end, cols - end_columns)
         # Passes in which every group has all of its columns, behind those that some have done.
-        done = (max(end_columns - begin, 0) + GROUPS - 1) // GROUPS * GROUPS
-        limit = j + max(inside - begin - done, 0) // PASS * PASS
+        done = rounded_down(max(end_columns - begin, 0) + GROUPS - 1, GROUPS)
+        limit = j + rounded_down(max(inside - begin - done, 0), PASS)
         while j < limit:
             values = stream_tile(a, pieces, j * col_stride, step, COLUMNS, WIDTH)
             factors = gather(x, j, GROUPS, COLUMNS, incx, 1)
             total = axpy_add(total, values, factors, WIDTH, CONJUGATE)
             j += PASS
         while j < inside:  # what is left goes out at once, too
-            rest = (inside - 1 - j) // GROUPS + 1
+            rest = quotient(inside - 1 - j, GROUPS) + 1
             values = stream_some(a, pieces, j * col_stride, step, COLUMNS, WIDTH, rest)
             factors = gather_some(x, j, GROUPS, COLUMNS, incx, 1, rest)
             total = axpy_add(total, values, factors, WIDTH, CONJUGATE)
