@@ -234,8 +234,13 @@ else:
 
         return types.int64(number), codegen
 
-    def _known(number):
-        return number.literal_value if isinstance(number, types.IntegerLiteral) else None
+    def _known(name, number):
+        """The value of a divisor, or None while Numba has not yet offered it as a literal."""
+        if not isinstance(number, types.IntegerLiteral):
+            return None
+        if number.literal_value < 1:
+            raise ValueError(f"{name}: a divisor must be 1 or more, got {number.literal_value}")
+        return number.literal_value
 
     def _remainder(builder, value, size):
         """What Python's ``%`` gives: not negative."""
@@ -252,9 +257,9 @@ else:
         From a mask the compiler does not conclude how often a loop runs. So it leaves the tile of a
         pass as large as it is, which is what was measured.
         """
-        size = _known(multiple)
+        size = _known("rounded_down", multiple)
         if size is None:
-            return None  # Numba asks again with the literal
+            return None
 
         def codegen(context, builder, signature, arguments):
             value = arguments[0]
@@ -265,7 +270,7 @@ else:
     @intrinsic
     def quotient(typingctx, number, divisor):
         """``number // divisor``, `divisor` a constant; a shift for a power of two."""
-        size = _known(divisor)
+        size = _known("quotient", divisor)
         if size is None:
             return None
 

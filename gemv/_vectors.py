@@ -528,8 +528,8 @@ else:
         """``min(first + r*step, last) * stride`` for r below `rows`, a compile-time constant.
 
         A tile that hangs over the edge reads its last row again instead of memory behind it. Only
-        the first row is found in 64 bits. How far the others are from it, `step` and as many times
-        ``rows - 1`` at most, fits 32, which take a third of the instructions.
+        the first row is found in 64 bits. How far the others are from it, ``(rows - 1) * step`` at
+        most, fits 32, which take a third of the instructions.
         """
         known = _literal(rows)
         if known is None:
