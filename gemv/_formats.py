@@ -198,6 +198,15 @@ def load_number(context, builder, pointer, address):
     return widened(context, builder, pointer, loaded)
 
 
+def store_number(context, builder, pointer, address, value):
+    """The way back: a number that the kernel computed, by an ordinary store."""
+    value = narrowed(context, builder, pointer, value)
+    if is_narrow(pointer):
+        builder.store(encoded(builder, pointer, value), address)
+    else:
+        context.pack_value(builder, loaded_type(pointer), value, address)
+
+
 @lower_builtin(operator.getitem, ConvertingPointer, types.Integer)
 def _getitem(context, builder, signature, arguments):
     base, index = arguments
@@ -207,10 +216,5 @@ def _getitem(context, builder, signature, arguments):
 @lower_builtin(operator.setitem, ConvertingPointer, types.Integer, types.Any)
 def _setitem(context, builder, signature, arguments):
     base, index, value = arguments
-    pointer, address = signature.args[0], builder.gep(base, [index])
-    value = narrowed(context, builder, pointer, value)
-    if is_narrow(pointer):
-        builder.store(encoded(builder, pointer, value), address)
-    else:
-        context.pack_value(builder, loaded_type(pointer), value, address)
+    store_number(context, builder, signature.args[0], builder.gep(base, [index]), value)
     return context.get_dummy_value()

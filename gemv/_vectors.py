@@ -36,6 +36,9 @@ if SIMULATOR:
         for k in range(len(values) // width):
             vector_store(pointer, index + k * step, values[k * width : (k + 1) * width])
 
+    def store(pointer, index, value):
+        pointer[index] = value
+
     def is_aligned(pointer, bytes_):
         return (pointer.address + pointer.origin * pointer.itemsize) % bytes_ == 0
 
@@ -149,6 +152,7 @@ else:
         load_number,
         loaded_type,
         narrowed,
+        store_number,
         stored_bytes,
         widened,
     )
@@ -180,6 +184,8 @@ else:
     _AGAIN = "ld.global.nc.L2::128B"
     _KEEP = "ld.global.nc"
     _PLAIN = "ld.global"
+    #: y is written once: its lines leave the L2 cache before those that somebody may want again.
+    _PASS = "st.global.cs"
 
     def _load(context, builder, pointer, address, width, instruction, present=None):
         """`width` neighbouring elements at `address` as values, by as few loads as there are.
@@ -217,16 +223,20 @@ else:
         for first in range(0, len(values), most):
             place = builder.gep(address, [_integer(first)]) if first else address
             kind, parts = _stored(context, builder, pointer, values[first : first + most])
-            letter, suffix, llvm = _KINDS[kind]
-            names = ", ".join(f"${n + 1}" for n in range(len(parts)))
-            many = len(parts) > 1
-            text = f"st.global.v{len(parts)}.{suffix} [$0], {{{names}}};"
-            asm = ir.InlineAsm(
-                ir.FunctionType(ir.VoidType(), [place.type] + [llvm] * len(parts)),
-                text if many else f"st.global.{suffix} [$0], $1;",
-                ",".join(["l"] + [letter] * len(parts)) + ",~{memory}", side_effect=True,
-            )  # fmt: skip
-            builder.call(asm, [place, *parts])
+            _pass_on(builder, place, kind, parts)
+
+    def _pass_on(builder, address, kind, parts, offset=0):
+        """One store of registers, `offset` bytes behind an address."""
+        letter, suffix, llvm = _KINDS[kind]
+        names = ", ".join(f"${n + 1}" for n in range(len(parts)))
+        many = len(parts) > 1
+        text = f"{_PASS}.v{len(parts)}.{suffix} [$0], {{{names}}};"
+        asm = ir.InlineAsm(
+            ir.FunctionType(ir.VoidType(), [address.type] + [llvm] * len(parts)),
+            text if many else f"{_PASS}.{suffix} [$0+{offset}], $1;",
+            ",".join(["l"] + [letter] * len(parts)) + ",~{memory}", side_effect=True,
+        )  # fmt: skip
+        builder.call(asm, [address, *parts])
 
     def _stored(context, builder, pointer, values):
         """What a store instruction takes for `values`: the kind of its registers, and these."""
@@ -431,6 +441,24 @@ else:
             return context.get_dummy_value()
 
         return types.void(pointer, types.int64, types.int64, values, width), codegen
+
+    @intrinsic
+    def store(typingctx, pointer, index, value):
+        """``pointer[index] = value`` for memory that the kernel does not read again: y."""
+
+        def codegen(context, builder, signature, arguments):
+            base, at, number = arguments
+            number = context.cast(builder, number, signature.args[2], pointer.dtype)
+            address = builder.gep(base, [at])
+            if is_narrow(pointer):  # a warp fills no line of these, and alone they leave too early
+                store_number(context, builder, pointer, address, number)
+            else:  # a complex number is aligned like its real part, so it takes two stores
+                kind, parts = _stored(context, builder, pointer, [number])
+                for k, part in enumerate(parts):
+                    _pass_on(builder, address, kind, [part], k * kind.bitwidth // 8)
+            return context.get_dummy_value()
+
+        return types.void(pointer, types.int64, value), codegen
 
     @intrinsic
     def is_aligned(typingctx, pointer, bytes_):
@@ -827,6 +855,7 @@ __all__ = [
     "multiply_add",
     "put_pieces",
     "row_starts",
+    "store",
     "store_vectors",
     "stream_inside",
     "stream_some",

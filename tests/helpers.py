@@ -166,8 +166,9 @@ class Case:
 
 def _operand(engine, device, byte, view):
     if engine.name == "simulator":
-        start = byte // view.itemsize
-        inside = np.lib.stride_tricks.as_strided(device[start:], view.shape, view.strides)
+        behind = device.view(np.uint8)[byte:]  # may begin at half of a complex number
+        whole = behind[: behind.size // view.itemsize * view.itemsize].view(view.dtype)
+        inside = np.lib.stride_tricks.as_strided(whole, view.shape, view.strides)
         pointer = inside.__array_interface__["data"][0]
         return SimpleNamespace(owner=inside, pointer=pointer)
     pointer = device.__cuda_array_interface__["data"][0] + byte

@@ -163,6 +163,33 @@ def test_all_coefficients_and_increments(kernel, dtype):
         case.check(kernel.name, knobs_for_tests(kernel))
 
 
+class HalfAway(Case):
+    """Its x and y begin at half of a complex number, which is as much as its alignment allows."""
+
+    def _vector(self, rng, length, inc, fill, dtype):
+        buffer, offset = super()._vector(rng, length, inc, fill, dtype)
+        memory = np.full(2 * len(buffer) + 1, -3, buffer.real.dtype)
+        memory[1:].view(dtype)[:] = buffer
+        return memory, offset
+
+    @property
+    def x(self):
+        whole = self.x_buffer[1:].view(self.element)
+        return whole[self.x_offset :: self.incx][: self.cols]
+
+    def y_of(self, buffer):
+        return buffer[1:].view(self.y_element)[self.y_offset :: self.incy][: self.rows]
+
+
+@BY_NAME
+@pytest.mark.parametrize("dtype", "cz")
+@pytest.mark.parametrize("beta", [0, 2])
+def test_complex_vectors_aligned_like_their_real_part(kernel, dtype, beta):
+    tile_rows, tile_cols = tile_of(kernel)
+    case = HalfAway(2 * tile_rows + 1, tile_cols + 2, dtype, order_of(kernel), beta=beta)
+    case.check(kernel.name, knobs_for_tests(kernel))
+
+
 @BY_NAME
 @pytest.mark.parametrize("order", "CF")
 def test_negative_strides_of_a(kernel, order):

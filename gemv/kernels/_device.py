@@ -13,6 +13,7 @@ from typing import Any
 from numba import cuda
 
 from gemv._intrinsics import device
+from gemv._vectors import store
 
 FULL_WARP = 0xFFFFFFFF
 
@@ -53,9 +54,9 @@ def update(alpha, total, beta, y, index):
     sum, because every kernel sets ``cols = 0`` then, which is also why neither A nor x is read.
     """
     if beta == 0:
-        y[index] = scaled(alpha, total)
+        store(y, index, scaled(alpha, total))
     else:
-        y[index] = blended(alpha, total, beta, y[index])
+        store(y, index, blended(alpha, total, beta, y[index]))
 
 
 @functools.cache

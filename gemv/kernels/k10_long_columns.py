@@ -8,6 +8,9 @@ Idea
     vectors, too. Nothing is shared: no shuffle, no barrier, no shared memory, so a block ends as
     soon as its loads are there, and the many small blocks keep the memory busy by their number.
 
+    So much of y would push out of the L2 cache what somebody may want again. Its lines are marked
+    as the first to go (``st.global.cs``).
+
     A vector can be stored where y is aligned to it and dense, which the kernel sees for itself:
     the pointer is the same for all threads, so the question costs one comparison. Elsewhere, and
     at the edge, the same numbers leave one by one.
