@@ -898,6 +898,12 @@ def measure(
         grid = fresh
     elif (grid.device, grid.backend) != (fresh.device, fresh.backend):
         raise ValueError(f"the file was measured on {grid.device}, and this is {fresh.device}")
+    elif open_cells:
+        for name, version in fresh.versions.items():
+            had = grid.versions.get(name, version)
+            if not had.endswith(version):  # the page must not say that all of it is of one version
+                had = f"{had}, later {version}"
+            grid.versions[name] = had
     yield grid
     for number, cell in enumerate(open_cells):
         if time.monotonic() > end:

@@ -487,9 +487,15 @@ def test_command_checks_and_claims_no_time(tmp_path, capsys):
     assert "8 results checked. No time is given" in text and "float32 cold A[:, 1:]" in text
     kept = json.loads(file.read_text())
     assert len(kept["rows"]) == 8 and kept["backend"] == "simulator"
-    assert _cli.main([*command, "--resume", "--ops", "C"]) == 0
+    now = kept["versions"]["gemv"]
+    kept["versions"]["gemv"] = "0.0 (another table)"
+    file.write_text(json.dumps(kept))
+    for _ in range(2):  # the second time nothing is open
+        assert _cli.main([*command, "--resume", "--ops", "C"]) == 0
     assert "4 results checked" in capsys.readouterr().out
-    assert len(json.loads(file.read_text())["rows"]) == 12
+    kept = json.loads(file.read_text())
+    assert len(kept["rows"]) == 12
+    assert kept["versions"]["gemv"] == f"0.0 (another table), later {now}"
 
 
 @simulated_only

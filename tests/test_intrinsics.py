@@ -116,10 +116,11 @@ def test_rows_of_a_tile_start_where_they_do(answer):
 
 def test_the_twins():
     from gemv import _intrinsics
-    from gemv._simulator import SimulatorError
 
     if not _intrinsics.SIMULATOR:
         pytest.skip("the twins are the simulator's")
+    from gemv._simulator import SimulatorError
+
     assert [_intrinsics.quotient(n, 8) for n in (-9, -8, 7, 8)] == [-2, -1, 0, 1]
     assert [_intrinsics.rounded_down(n, 6) for n in (-1, 5, 6, 13)] == [-6, 0, 6, 12]
     assert _intrinsics.natural(3) == 3
