@@ -37,13 +37,14 @@ from gemv._problem import (
 )
 
 #: What kernel files import from here although it is in :mod:`gemv.kernels._device`.
-DEVICE_FUNCTIONS = ("blended", "scaled", "unrolled", "update")
+DEVICE_FUNCTIONS = ("blended", "scaled", "unrolled", "update", "update_streaming")
 
 if TYPE_CHECKING:
     from gemv.kernels._device import blended as blended
     from gemv.kernels._device import scaled as scaled
     from gemv.kernels._device import unrolled as unrolled
     from gemv.kernels._device import update as update
+    from gemv.kernels._device import update_streaming as update_streaming
 
 
 def __getattr__(name: str) -> Any:

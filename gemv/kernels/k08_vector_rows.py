@@ -76,7 +76,7 @@ from gemv.kernels._base import (
     attach,
     loads_for_one,
     split_evenly,
-    update,
+    update_streaming,
     wide_loads_object,
 )
 
@@ -174,13 +174,13 @@ def build(spec):
                 i = first + group
                 at, apart = i * incy, GROUPS * incy
                 if i < rows:
-                    update(alpha, row_sums[0], beta, y, at)
+                    update_streaming(alpha, row_sums[0], beta, y, at)
                 if ROWS > 1 and i + GROUPS < rows:
-                    update(alpha, row_sums[SECOND], beta, y, at + apart)
+                    update_streaming(alpha, row_sums[SECOND], beta, y, at + apart)
                 if ROWS > 2 and i + 2 * GROUPS < rows:
-                    update(alpha, row_sums[THIRD], beta, y, at + 2 * apart)
+                    update_streaming(alpha, row_sums[THIRD], beta, y, at + 2 * apart)
                 if ROWS > 3 and i + 3 * GROUPS < rows:
-                    update(alpha, row_sums[FOURTH], beta, y, at + 3 * apart)
+                    update_streaming(alpha, row_sums[FOURTH], beta, y, at + 3 * apart)
             return
         if lane % WARP_LANES == 0:
             warp = lane // WARP_LANES
@@ -199,7 +199,7 @@ def build(spec):
                 for warp in range(1, WARPS_PER_ROW):
                     row_sum += sums[r, warp]
                 if not SPLIT or splits == 1:
-                    update(alpha, row_sum, beta, y, i * incy)
+                    update_streaming(alpha, row_sum, beta, y, i * incy)
                 else:
                     scratch[split * rows + i] = row_sum
                     cuda.threadfence()  # visible to all blocks before the number is drawn
@@ -227,14 +227,14 @@ def build(spec):
                         if FINISH_WARPS > 1:
                             parts[warp] = row_sum
                         elif first + r < rows:
-                            update(alpha, row_sum, beta, y, (first + r) * incy)
+                            update_streaming(alpha, row_sum, beta, y, (first + r) * incy)
                 if FINISH_WARPS > 1:
                     cuda.syncthreads()  # whole blocks take this branch: ticket is shared
                     if tid < TILE_ROWS and first + tid < rows:
                         row_sum = parts[tid * FINISH_WARPS]
                         for warp in range(1, FINISH_WARPS):
                             row_sum += parts[tid * FINISH_WARPS + warp]
-                        update(alpha, row_sum, beta, y, (first + tid) * incy)
+                        update_streaming(alpha, row_sum, beta, y, (first + tid) * incy)
 
     return (attach(vector_rows, launch_bounds=(THREADS, spec.min_blocks)),)
 

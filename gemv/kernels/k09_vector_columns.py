@@ -76,7 +76,7 @@ from gemv.kernels._base import (
     attach,
     loads_for_one,
     split_evenly,
-    update,
+    update_streaming,
     wide_loads_object,
 )
 
@@ -183,7 +183,7 @@ def build(spec):
                     for k in range(1, WARPS):
                         part += edges[k, i - edge]
                 if not SPLIT or splits == 1:
-                    update(alpha, part, beta, y, i * incy)
+                    update_streaming(alpha, part, beta, y, i * incy)
                 else:
                     scratch[split * rows + i] = part
                     cuda.threadfence()  # visible to all blocks before the number is drawn
@@ -215,7 +215,7 @@ def build(spec):
                         part = sums[0, r]
                         for k in range(1, FINISHERS):
                             part += sums[k, r]
-                        update(alpha, part, beta, y, i * incy)
+                        update_streaming(alpha, part, beta, y, i * incy)
 
     return (attach(vector_columns, launch_bounds=(THREADS, spec.min_blocks)),)
 

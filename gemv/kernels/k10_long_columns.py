@@ -58,7 +58,14 @@ from gemv._vectors import (
     stream_tile,
     zeros,
 )
-from gemv.kernels._base import Kernel, attach, loads_for_one, unrolled, update, wide_loads_object
+from gemv.kernels._base import (
+    Kernel,
+    attach,
+    loads_for_one,
+    unrolled,
+    update_streaming,
+    wide_loads_object,
+)
 
 
 def pieces_of_a_thread(knobs, width, itemsize):
@@ -115,7 +122,7 @@ def build(spec):
                 part = zero
                 for j in range(cols):
                     part += op(a[i + j * col_stride]) * x[j * incx]
-                update(alpha, part, beta, y, i * incy)
+                update_streaming(alpha, part, beta, y, i * incy)
 
     return (attach(long_columns, launch_bounds=(THREADS, spec.min_blocks)),)
 

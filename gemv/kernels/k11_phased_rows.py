@@ -72,7 +72,7 @@ from gemv._vectors import (
     stream_tile,
     zeros,
 )
-from gemv.kernels._base import Kernel, attach, split_evenly, update, wide_loads_object
+from gemv.kernels._base import Kernel, attach, split_evenly, update_streaming, wide_loads_object
 
 #: Partial sums that a thread of the last block has on their way at a time.
 BATCH = 4
@@ -167,13 +167,13 @@ def build(spec):
                 i = phase + phases * k
                 step = phases * GROUPS
                 if k < count:
-                    update(alpha, row_sums[0], beta, y, i * incy)
+                    update_streaming(alpha, row_sums[0], beta, y, i * incy)
                 if ROWS > 1 and k + GROUPS < count:
-                    update(alpha, row_sums[SECOND], beta, y, (i + step) * incy)
+                    update_streaming(alpha, row_sums[SECOND], beta, y, (i + step) * incy)
                 if ROWS > 2 and k + 2 * GROUPS < count:
-                    update(alpha, row_sums[THIRD], beta, y, (i + 2 * step) * incy)
+                    update_streaming(alpha, row_sums[THIRD], beta, y, (i + 2 * step) * incy)
                 if ROWS > 3 and k + 3 * GROUPS < count:
-                    update(alpha, row_sums[FOURTH], beta, y, (i + 3 * step) * incy)
+                    update_streaming(alpha, row_sums[FOURTH], beta, y, (i + 3 * step) * incy)
             return
         if lane % WARP_LANES == 0:
             warp = lane // WARP_LANES
@@ -192,7 +192,7 @@ def build(spec):
                 for warp in range(1, WARPS_PER_ROW):
                     row_sum += sums[r, warp]
                 if splits == 1:
-                    update(alpha, row_sum, beta, y, i * incy)
+                    update_streaming(alpha, row_sum, beta, y, i * incy)
                 else:
                     scratch[split * rows + i] = row_sum
                     cuda.threadfence()  # visible to all blocks before the number is drawn
@@ -220,7 +220,7 @@ def build(spec):
                         if FINISH_WARPS > 1:
                             parts[warp] = row_sum
                         elif first + r < count:
-                            update(alpha, row_sum, beta, y, i * incy)
+                            update_streaming(alpha, row_sum, beta, y, i * incy)
                 if FINISH_WARPS > 1:
                     cuda.syncthreads()  # whole blocks take this branch: ticket is shared
                     if tid < TILE_ROWS and first + tid < count:
@@ -228,7 +228,7 @@ def build(spec):
                         for warp in range(1, FINISH_WARPS):
                             row_sum += parts[tid * FINISH_WARPS + warp]
                         i = phase + phases * (first + tid)
-                        update(alpha, row_sum, beta, y, i * incy)
+                        update_streaming(alpha, row_sum, beta, y, i * incy)
 
     return (attach(phased_rows, launch_bounds=(THREADS, spec.min_blocks)),)
 

@@ -72,7 +72,7 @@ from gemv._vectors import (
     stream_tile,
     zeros,
 )
-from gemv.kernels._base import Kernel, attach, split_evenly, update, wide_loads_object
+from gemv.kernels._base import Kernel, attach, split_evenly, update_streaming, wide_loads_object
 
 #: Partial sums that a thread of the last block has on their way at a time.
 BATCH = 8
@@ -183,7 +183,7 @@ def build(spec):
                 for k in range(1, UNITS):
                     part += sums[k, r + WIDTH]
                 if splits == 1:
-                    update(alpha, part, beta, y, i * incy)
+                    update_streaming(alpha, part, beta, y, i * incy)
                 else:
                     scratch[split * rows + i] = part
                     cuda.threadfence()  # visible to all blocks before the number is drawn
@@ -215,7 +215,7 @@ def build(spec):
                         part = sums[0, r]
                         for k in range(1, FINISHERS):
                             part += sums[k, r]
-                        update(alpha, part, beta, y, i * incy)
+                        update_streaming(alpha, part, beta, y, i * incy)
 
     return (attach(phased_columns, launch_bounds=(THREADS, spec.min_blocks)),)
 
