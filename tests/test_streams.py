@@ -9,7 +9,6 @@ import pytest
 from arrays import LIBRARIES
 
 import gemv
-from gemv import _backend, _streams
 
 pytestmark = pytest.mark.gpu
 
@@ -460,6 +459,8 @@ def test_vectors_of_numba_go_back_to_the_pool(torch):
     """Results that are dropped at once, and views that outlive them."""
     from cuda.bindings import driver
     from numba import cuda
+
+    from gemv import _backend, _streams
 
     def used():
         """Bytes of this process's pool alone: others may use the GPU at the same time."""
