@@ -4,11 +4,13 @@
     python benchmarks/compare.py OLD.json NEW.json       two files of benchmarks/results/NAME/
     ... --all                                            small differences as well
 
-Times of the host are compared in units of what NumPy's import took in the same run, where both
-points have that: a slower host is no slower gemv.
+Times of the host are compared as they are and in units of what NumPy's import took in the same run,
+where both points have that, and the smaller change counts: a slower host is no slower gemv, and
+what waits for the driver is no slower gemv because Python became faster.
 
-Exit status 1 if a figure is worse beyond its spread. Two runs of one commit agree within it; to
-check that on a machine, measure a commit twice and compare the files with --all.
+Exit status 1 if a figure is worse beyond its spread, or is missing from the new point. Two runs
+of one commit agree within it; to check that on a machine, measure a commit twice and compare the
+files with --all.
 """
 
 from __future__ import annotations
@@ -33,8 +35,13 @@ SPREAD = {
     "% of the floor": (0.04, True),
     "times as fast as cuBLAS": (0.04, True),
     "seconds": (0.25, False),
+    "us": (0.25, False),
     "bytes": (0.10, False),
 }
+
+#: What may become of a figure, and which of them are counted even where there are none.
+VERDICTS = ("better", "worse", "same", "gone", "new")
+SAID = VERDICTS[:3]
 
 #: The import of NumPy, and nothing of ours: when it moved, the host has.
 CONTROL = ("api.Start.timeraw_import_with_numpy", ())
@@ -72,28 +79,37 @@ def newest(machine: str) -> list[Path]:
 
 
 def compare(old: Path, new: Path) -> list[tuple[str, float, float, str, float, str]]:
-    """Benchmark, old and new figure, unit, change, and "better", "worse" or "same"; worst first.
+    """Benchmark, old and new figure, unit, change, and a verdict; worst first.
 
-    The change is positive where the new figure is better.
+    The change is positive where the new figure is better. The verdict is "better", "worse" or
+    "same", or "gone" or "new" of a figure that only one of the points has; the other one is NaN.
     """
     before, after, unit_of = load(old), load(new), {**units(old), **units(new)}
     host = after[CONTROL] / before[CONTROL] if CONTROL in before and CONTROL in after else 1.0
     rows = []
-    for key in before.keys() & after.keys():
+    for key in before.keys() | after.keys():
         name, params = key
         unit = unit_of.get(name, "seconds")
+        title = f"{name}({', '.join(params)})" if params else name
+        if key not in before or key not in after:
+            gone = key in before
+            was, now = before.get(key, math.nan), after.get(key, math.nan)
+            rows.append((title, was, now, unit, 0.0, "gone" if gone else "new"))
+            continue
         spread, more_is_better = SPREAD.get(unit, (0.25, False))
-        was = before[key] * (host if unit == "seconds" else 1.0)
-        a, b = (was, after[key]) if more_is_better else (after[key], was)
-        change = b / a - 1 if a else 0.0
+        changes = []
+        for scale in (1.0, host) if unit in ("seconds", "us") else (1.0,):
+            was, now = before[key] * scale, after[key]
+            a, b = (was, now) if more_is_better else (now, was)
+            changes.append(b / a - 1 if a else 0.0)
+        change = min(changes, key=abs) if min(changes) * max(changes) > 0 else 0.0
         verdict = "same"
         if change > spread:
             verdict = "better"
         elif change < 1 / (1 + spread) - 1:
             verdict = "worse"
-        title = f"{name}({', '.join(params)})" if params else name
         rows.append((title, before[key], after[key], unit, change, verdict))
-    return sorted(rows, key=lambda row: row[4])
+    return sorted(rows, key=lambda row: (row[5] != "gone", row[4], row[0]))
 
 
 def main(arguments: list[str]) -> int:
@@ -115,9 +131,9 @@ def main(arguments: list[str]) -> int:
     for title, old, new, unit, change, verdict in rows:
         if options.all or verdict != "same":
             print(f"{verdict:6} {change:+7.1%}  {old:.4g} -> {new:.4g} {unit}  {title}")
-    count = {word: sum(row[5] == word for row in rows) for word in ("better", "worse", "same")}
-    print(", ".join(f"{number} {word}" for word, number in count.items()))
-    return 1 if count["worse"] else 0
+    count = {word: sum(row[5] == word for row in rows) for word in VERDICTS}
+    print(", ".join(f"{count[word]} {word}" for word in VERDICTS if count[word] or word in SAID))
+    return 1 if count["worse"] or count["gone"] else 0
 
 
 if __name__ == "__main__":

@@ -183,8 +183,9 @@ def readme(grids: dict[str, Any]) -> str:
             " `torch.mv`, cuBLAS's gemv and, for one row, its dot.",
             headline(plain),
             "Geometric means of ratios of device times; the floor is the time at the ceiling."
-            " Which cells lose, all others and how this is measured:"
-            " [docs/roofline.md](docs/roofline.md), [docs/measure.md](docs/measure.md)."
+            " [docs/roofline.md](docs/roofline.md) has all cells, those that lose first, once"
+            " `make docs` has built its tables; [docs/measure.md](docs/measure.md) says how this is"
+            " measured."
             " `python -m gemv bench` tries your own shapes.",
         ]
     )
