@@ -252,7 +252,9 @@ def test_narrow_numbers_are_unpacked_in_registers_and_added_in_float32(
     assert any(".U16" in store for store in stores) == (y_dtype is None), stores
 
 
-@pytest.mark.parametrize("dtype", COEFFICIENT_BYTES)
+@pytest.mark.parametrize(
+    "dtype", COEFFICIENT_BYTES if ALL_ROWS else ("float32", "bfloat16", "complex128")
+)
 @pytest.mark.parametrize("name", [k.name for k in KERNELS if k.wide or k.name == "last_block"])
 def test_wide_sums_stay_in_registers_and_are_float64(name, dtype, compiler, tmp_path):
     access = "dot" if name in ("vector_rows", "last_block") else "axpy"
@@ -278,7 +280,9 @@ def test_wide_sums_stay_in_registers_and_are_float64(name, dtype, compiler, tmp_
         (dtype, version)
         for version in ((7, 5), (8, 9), (9, 0), (12, 0))
         for dtype in ("float32", "complex64", *NARROW)
-        if ALL_ROWS or version == (7, 5) or (version != (9, 0) and dtype in ("float32", "bfloat16"))
+        if ALL_ROWS
+        or (version == (7, 5) and dtype != "float16")
+        or (version[0], dtype) == (12, "float32")
     ],
 )
 @pytest.mark.parametrize("name", [k.name for k in KERNELS if k.wide or k.name == "last_block"])
