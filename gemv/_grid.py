@@ -898,12 +898,6 @@ def measure(
         grid = fresh
     elif (grid.device, grid.backend) != (fresh.device, fresh.backend):
         raise ValueError(f"the file was measured on {grid.device}, and this is {fresh.device}")
-    elif open_cells:
-        for name, version in fresh.versions.items():
-            had = grid.versions.get(name, version)
-            if not had.endswith(version):  # the page must not say that all of it is of one version
-                had = f"{had}, later {version}"
-            grid.versions[name] = had
     yield grid
     for number, cell in enumerate(open_cells):
         if time.monotonic() > end:
@@ -911,4 +905,14 @@ def measure(
         if progress is not None:
             progress(number, len(open_cells), cell)
         grid.rows.append(bench.row(cell))
+        if number == 0:
+            _add_versions(grid, fresh.versions)
         yield grid
+
+
+def _add_versions(grid: Grid, fresh: dict[str, str]) -> None:
+    """Say of a grid that goes on what it goes on with: it is not all of one version any more."""
+    for name, version in fresh.items():
+        had = grid.versions.get(name, "none")
+        if version not in had.split(", later "):
+            grid.versions[name] = f"{had}, later {version}"

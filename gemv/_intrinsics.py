@@ -254,8 +254,8 @@ else:
     def rounded_down(typingctx, number, multiple):
         """``number // multiple * multiple``, `multiple` a constant; a mask for a power of two.
 
-        From a mask the compiler does not conclude how often a loop runs. So it leaves the tile of a
-        pass as large as it is, which is what was measured.
+        From a division the compiler would conclude how often a loop of so many steps runs, and
+        unroll it once more than the knobs say; from a mask or a remainder it does not.
         """
         size = _known("rounded_down", multiple)
         if size is None:

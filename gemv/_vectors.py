@@ -185,7 +185,8 @@ else:
     _KEEP = "ld.global.nc"
     _PLAIN = "ld.global"
     #: y is written once: its lines leave the L2 cache before those that somebody may want again.
-    _PASS = "st.global.cs"
+    #: Not where lanes store two bytes each: a warp fills no line of these, they leave too early.
+    _PASS, _STAY = "st.global.cs", "st.global"
 
     def _load(context, builder, pointer, address, width, instruction, present=None):
         """`width` neighbouring elements at `address` as values, by as few loads as there are.
@@ -231,9 +232,10 @@ else:
         names = ", ".join(f"${n + 1}" for n in range(len(parts)))
         many = len(parts) > 1
         text = f"{_PASS}.v{len(parts)}.{suffix} [$0], {{{names}}};"
+        way = _STAY if kind == types.uint16 else _PASS
         asm = ir.InlineAsm(
             ir.FunctionType(ir.VoidType(), [address.type] + [llvm] * len(parts)),
-            text if many else f"{_PASS}.{suffix} [$0+{offset}], $1;",
+            text if many else f"{way}.{suffix} [$0+{offset}], $1;",
             ",".join(["l"] + [letter] * len(parts)) + ",~{memory}", side_effect=True,
         )  # fmt: skip
         builder.call(asm, [address, *parts])
@@ -450,7 +452,7 @@ else:
             base, at, number = arguments
             number = context.cast(builder, number, signature.args[2], pointer.dtype)
             address = builder.gep(base, [at])
-            if is_narrow(pointer):  # a warp fills no line of these, and alone they leave too early
+            if is_narrow(pointer):  # what _STAY is for, and the compiler knows this store
                 store_number(context, builder, pointer, address, number)
             else:  # a complex number is aligned like its real part, so it takes two stores
                 kind, parts = _stored(context, builder, pointer, [number])

@@ -51,7 +51,7 @@ def update(alpha, total, beta, y, index):
     """``y[index] := alpha*total + beta*y[index]`` by the rules of reference BLAS.
 
     beta = 0 does not read y, so a NaN there is overwritten. For alpha = 0 `total` is the empty
-    sum, because every kernel sets ``cols = 0`` then, which is also why neither A nor x is read.
+    sum, because no kernel walks over columns then, which is also why neither A nor x is read.
     """
     if beta == 0:
         y[index] = scaled(alpha, total)

@@ -95,7 +95,7 @@ def loads_of(vectors, width, itemsize):
 
 
 def tail_of(width):
-    """How many of the columns that fill no vector are read at a time: all, or one of seven."""
+    """Columns that fill no vector, how many are read at a time: up to three at once, seven singly."""
     return width - 1 if 1 < width <= 4 else 1
 
 
@@ -251,6 +251,8 @@ def geometry(problem, device, knobs):
             f"vector_rows: ROWS must be 1 to 4, got {rows}, and LANES and THREADS_PER_BLOCK powers"
             f" of two, whole warps together, got {lanes} and {threads}"
         )
+    if knobs["VECTORS"] < 0:
+        raise ValueError(f"vector_rows: VECTORS must be 0 or more, got {knobs['VECTORS']}")
     tiles = ceil_div(problem.rows, threads // lanes * rows)
     # One pass of a group; a split is a whole number of them, so that vectors stay aligned.
     width = problem.widths[0]

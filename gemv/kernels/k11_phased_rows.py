@@ -245,6 +245,8 @@ def geometry(problem, device, knobs):
             f"phased_rows: ROWS must be 1 to 4, got {rows}, and LANES and THREADS_PER_BLOCK powers"
             f" of two, whole warps together, got {lanes} and {threads}"
         )
+    if knobs["VECTORS"] < 1:
+        raise ValueError(f"phased_rows: VECTORS must be 1 or more, got {knobs['VECTORS']}")
     phases = problem.phases
     tiles = phases * ceil_div(ceil_div(problem.rows, phases), threads // lanes * rows)
     # One pass of a group; a split is a whole number of them, so that all begin at one phase.
