@@ -2,19 +2,22 @@
 
 import hashlib
 import json
+import math
 import os
 import re
 import shutil
 import subprocess
 import sys
 import sysconfig
+from itertools import product
 from pathlib import Path
 
 import pytest
 from helpers import ALL_ROWS
+from test_select import problem_with
 
-from gemv._problem import DTYPES, dtype_name
-from gemv._select import table
+from gemv._problem import DTYPES, Device, dtype_name
+from gemv._select import select, table
 from gemv.kernels import REGISTRY
 
 KERNELS = list(REGISTRY.values())
@@ -215,23 +218,77 @@ def surpasses(other, need):
     return other != need and all(a >= b for a, b in zip(other, need, strict=True))
 
 
+def summed_otherwise(rows):
+    """Rows without a word on sums that are selected for sums which take more registers."""
+    device = Device("no such GPU", (9, 0), 132)
+    for row in rows:
+        told = row.conditions.get
+        if told("accumulate") or not told("access") or not REGISTRY[row.kernel].wide:
+            continue
+        ends = told("line_bytes_min", 16), told("line_bytes_max", 1 << 20)
+        counts = told("lines_min", 1), told("lines_max", 1 << 20)
+        places = [
+            *product(
+                {*ends, math.isqrt(ends[0] * ends[1])}, {*counts, math.isqrt(counts[0] * counts[1])}
+            )
+        ]
+        for letter, sums in (("z", "wide"), ("z", "pairs"), ("b", "wide"), ("s", "pairs")):
+            kind = letter, told("load_bytes_max", 16), None, sums
+            if any(
+                select(problem_with(told("access"), *place, *kind), device).reason == row.reason
+                for place in places
+            ):
+                yield row, letter, sums
+
+
+def machine_code_of_the_table():
+    """Rows, dtypes and precisions of sums that are compiled."""
+    for row, letter in compiled_apart(table()):
+        yield row, letter, row.conditions.get("accumulate", "plain")
+    if ALL_ROWS:
+        yield from summed_otherwise(table())
+
+
 @pytest.mark.parametrize(
-    "row, letter",
-    compiled_apart(table()),
+    "row, letter, sums",
+    list(machine_code_of_the_table()),
     ids=lambda value: getattr(value, "reason", value).replace(" ", "-"),
 )
-def test_what_the_table_selects_does_not_spill(row, letter, compiler):
+def test_what_the_table_selects_does_not_spill(row, letter, sums, compiler):
     kernel = REGISTRY[row.kernel]
     asked = row.conditions.get
     dtype, size = dtype_name(DTYPES[letter]), DTYPES[letter].itemsize
     width = max((16 if kernel.phased else asked("load_bytes_max", 16)) // size, 1)
     wide = {"widths": (width, width)} if kernel.wide else {}
     for function in compiler(
-        kernel, dtype, asked("access", "dot"), knobs=row.knobs,
-        accumulate=asked("accumulate", "plain"), **wide,
+        kernel, dtype, asked("access", "dot"), knobs=row.knobs, accumulate=sums, **wide,
     ):  # fmt: skip
         assert function["stack"] == 0
         assert function["spills"] == 0
+
+
+@pytest.mark.parametrize("dtype", ["float32", "complex128", "bfloat16"])
+@BY_NAME
+def test_y_is_first_to_leave_the_cache_where_that_was_measured(kernel, dtype, compiler):
+    """At the roofline, but not numbers of two bytes, which lost by it; nor the first rungs.
+
+    A complex number is aligned like its real part, so one alone takes two stores.
+    """
+    if not accepted(kernel, dtype):
+        pytest.skip(f"{kernel.name} is for other dtypes")
+    access = "dot" if kernel.name in ("vector_rows", "phased_rows") else "axpy"
+
+    def stores(**more):
+        functions = compiler(kernel, dtype, access, **more)
+        text = "".join(function["ptx"] for function in functions)
+        return set(re.findall(r"\bst\.global\.cs\.([\w.]+)", text))
+
+    alone = {"float32": {"f32"}, "complex128": {"f64"}, "bfloat16": set()}[dtype]
+    together = {"float32": {"v4.f32"}, "complex128": {"v2.f64"}, "bfloat16": {"v4.u32"}}[dtype]
+    together = together if kernel.name == "long_columns" else set()
+    assert stores() == (alone | together if kernel.wide else set())
+    if kernel.name == "long_columns" and dtype != "complex128":  # whose one number is a vector
+        assert stores(widths=(1, 1)) == alone
 
 
 @pytest.mark.parametrize("dtype", NARROW)

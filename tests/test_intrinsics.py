@@ -9,9 +9,12 @@ import pytest
 
 DIVISORS = (1, 2, 3, 6, 8, 24, 32, 192, 256, 1 << 20)
 NUMBERS = [*range(-40, 41), -(2**40) - 1, -(2**31), 2**31, 2**40 + 7, 2**62]
-#: first, step, last, stride, rows: whole tiles, over the edge, behind it; also backwards.
+#: first, step, last, stride, rows: whole tiles, over the edge, behind it, before the first; also
+#: backwards.
 TILES = list(
-    itertools.product((0, 5, 2**33), (1, 32, 4096), (0, 6, 2**33 + 40), (1, -7, 2**33), (1, 4))
+    itertools.product(
+        (-7, 0, 5, 2**33), (1, 32, 4096), (-3, 0, 6, 2**33 + 40), (1, -7, 2**33), (1, 4)
+    )
 )
 
 #: Builds each intrinsic as Numba does, but for the CPU, and prints what it gives.
@@ -36,7 +39,10 @@ def function(intrinsic, signature, give):
     count = sum(not isinstance(each, types.IntegerLiteral) for each in signature)
     made = ir.Function(module, ir.FunctionType(LONG, [LONG] * count), "made")
     builder = ir.IRBuilder(made.append_basic_block())
-    given = iter(made.args)
+    given = iter([
+        builder.trunc(each, ir.IntType(32)) if kind == types.int32 else each
+        for each, kind in zip(made.args, signature)
+    ])
     arguments = [
         ir.Constant(LONG, each.literal_value) if isinstance(each, types.IntegerLiteral)
         else next(given)
@@ -66,6 +72,8 @@ for name in ("quotient", "rounded_down"):
             answer[name].append(str(error))
 call = function(_intrinsics.natural, (types.int64,), lambda value: value)
 answer["natural"] = [call(number) for number in numbers if number >= 0]
+call = function(_intrinsics.natural, (types.int32,), lambda value: value)  # as threadIdx.x is
+answer["short"] = [call(number) for number in (0, 1, 1023, 2**31 - 1)]
 for first, step, last, stride, rows in tiles:
     signature = (types.int64,) * 4 + (types.IntegerLiteral(rows),)
     answer["row_starts"].append([
@@ -97,6 +105,7 @@ def test_division_by_a_constant_is_pythons(answer):
     multiples = [[number // divisor * divisor for number in NUMBERS] for divisor in DIVISORS]
     assert answer["rounded_down"][: len(DIVISORS)] == multiples
     assert answer["natural"] == [number for number in NUMBERS if number >= 0]
+    assert answer["short"] == [0, 1, 1023, 2**31 - 1]
 
 
 def test_a_constant_that_is_no_divisor(answer):

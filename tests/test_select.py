@@ -146,7 +146,7 @@ def test_a_row_matches_up_to_its_thresholds_and_no_further(row):
             assert not row.matches(other)
             continue
         if condition == "accumulate":
-            another = {"wide": "plain", "plain": "wide"}[at]
+            another = "wide" if at == "plain" else "plain"
             other = problem_with(access, line, lines, **{**kind, "accumulate": another})
             assert not row.matches(other)
             continue
