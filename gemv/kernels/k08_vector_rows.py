@@ -95,7 +95,7 @@ def loads_of(vectors, width, itemsize):
 
 
 def tail_of(width):
-    """Columns that fill no vector, how many are read at a time: up to three at once, seven singly."""
+    """Of the columns that fill no vector: three or fewer are read at once, seven one by one."""
     return width - 1 if 1 < width <= 4 else 1
 
 
