@@ -2,6 +2,7 @@
 
     python benchmarks/memories_page.py           prints the pages
     python benchmarks/memories_page.py --write   writes them
+    python benchmarks/memories_page.py --check   exit status 1 if one is not up to date
 
 ``python -m gemv memories --json FILE`` measures the first, ``python benchmarks/solvers.py --json
 FILE`` the second.
@@ -218,14 +219,24 @@ GPU's memory.
 PAGES = {MEMORIES: memories, SOLVERS: solvers}
 
 
-def main() -> None:
+def main(arguments: list[str]) -> int:
+    if arguments not in ([], ["--write"], ["--check"]):
+        print(__doc__, file=sys.stderr)
+        return 2
+    stale = []
     for path, make in PAGES.items():
-        if "--write" in sys.argv[1:]:
-            path.write_text(make(), encoding="utf-8")
-        else:
-            print(make())
+        text = make()
+        if arguments == ["--write"]:
+            path.write_text(text, encoding="utf-8")
+        elif not arguments:
+            print(text)
+        elif path.read_text(encoding="utf-8") != text:
+            stale.append(str(path.relative_to(TOP)))
+    if stale:
+        print(f"not up to date: {', '.join(stale)}: make table", file=sys.stderr)
+    return 1 if stale else 0
 
 
 if __name__ == "__main__":
     sys.path.insert(0, str(TOP))
-    main()
+    sys.exit(main(sys.argv[1:]))
