@@ -252,11 +252,7 @@ else:
 
     @intrinsic
     def rounded_down(typingctx, number, multiple):
-        """``number // multiple * multiple``, `multiple` a constant; a mask for a power of two.
-
-        From a division the compiler would conclude how often a loop of so many steps runs, and
-        unroll it once more than the knobs say; from a mask or a remainder it does not.
-        """
+        """``number // multiple * multiple``, `multiple` a constant; a mask for a power of two."""
         size = _known("rounded_down", multiple)
         if size is None:
             return None

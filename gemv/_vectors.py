@@ -185,7 +185,7 @@ else:
     _KEEP = "ld.global.nc"
     _PLAIN = "ld.global"
     #: y is written once: its lines leave the L2 cache before those that somebody may want again.
-    #: Not where lanes store two bytes each: a warp fills no line of these, they leave too early.
+    #: Not single numbers of two bytes: with that and this way to store them, they took longer.
     _PASS, _STAY = "st.global.cs", "st.global"
 
     def _load(context, builder, pointer, address, width, instruction, present=None):
