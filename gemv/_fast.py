@@ -130,10 +130,12 @@ class Known:
 
         if _streams.capture_of(stream) is not None:
             return -1  # the long way knows where a graph's scratch memory is
-        counters = self.choice.geometry.counters
-        workspace = self.engine.workspace(self.choice.geometry, self.device, stream)
+        geometry = self.choice.geometry
+        workspace = self.engine.workspace(geometry, self.device, stream)
         with workspace.lock:
-            extra = workspace.reserve(self.scratch_bytes, counters, stream)
+            extra = workspace.reserve(
+                self.scratch_bytes, geometry.counters, stream, geometry.posts
+            )
             return enqueue(self.address, stream, a, x, y, *values, *extra)
 
     def record(self) -> None:

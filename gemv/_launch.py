@@ -81,19 +81,27 @@ class _Workspace:
     def __init__(self) -> None:
         self.lock = threading.Lock()
         self.scratch: Any = None
+        self.posts: Any = None
         self.counters: Any = None
 
-    def reserve(self, scratch_bytes: int, counters: int, stream: int) -> tuple[int, int]:
-        """Addresses of at least so many bytes and zeroed counters."""
-        if scratch_bytes and (self.scratch is None or self.scratch.nbytes < scratch_bytes):
-            size = max(scratch_bytes, 1 << 20)
-            self.scratch = _Memory(size, np.uint8)
+    def reserve(
+        self, scratch_bytes: int, counters: int, stream: int, posts: bool = False
+    ) -> tuple[int, int]:
+        """Addresses of at least so many bytes, all ones for `posts`, and zeroed counters."""
+        scratch = self.posts if posts else self.scratch
+        if scratch_bytes and (scratch is None or scratch.nbytes < scratch_bytes):
+            scratch = _Memory(max(scratch_bytes, 1 << 20), np.uint8)
+            if posts:  # once, as for counters below
+                _check(driver.cuMemsetD8Async(_address(scratch), 0xFF, scratch.nbytes, stream))
+                self.posts = scratch
+            else:
+                self.scratch = scratch
         if counters and (self.counters is None or self.counters.size < counters):
             self.counters = _Memory(max(counters, 4096), np.uint32)
             # Kernels leave them zero again, so this happens once, ahead of the launch.
             _check(driver.cuMemsetD8Async(_address(self.counters), 0, self.counters.nbytes, stream))
         return (
-            _address(self.scratch) if scratch_bytes else 0,
+            _address(scratch) if scratch_bytes else 0,
             _address(self.counters) if counters else 0,
         )
 
@@ -103,7 +111,8 @@ class _CapturedWorkspace:
 
     The calls captured on a stream follow each other in the graph, which never overlaps itself; two
     graphs may run at once, so each has its own. Scratch memory comes from the allocator of the
-    library that owns A where that may be asked inside a capture, else from the driver. Counters
+    library that owns A where that may be asked inside a capture, else from the driver. Memory for
+    posts, which must keep its ones between two replays, always comes from the driver. Counters
     have to be zero before the graph is first replayed, and nothing can clear them in a capture, so
     they are a part of an array that was cleared long before.
     """
@@ -113,16 +122,21 @@ class _CapturedWorkspace:
         self.life = life
         self._arena = arena
         self._scratch: list[tuple[int, Any]] = []
+        self._posts: list[tuple[int, Any]] = []
         self._parts: list[tuple[int, int]] = []
 
-    def reserve(self, scratch_bytes: int, counters: int, a: Any) -> tuple[int, int]:
-        """Addresses of at least so many bytes and zeroed counters."""
+    def reserve(
+        self, scratch_bytes: int, counters: int, a: Any, posts: bool = False
+    ) -> tuple[int, int]:
+        """Addresses of at least so many bytes, all ones for `posts`, and zeroed counters."""
         scratch = counter = 0
         if scratch_bytes:
             # Earlier calls of the graph keep theirs: their addresses are part of it.
-            if not self._scratch or self._scratch[-1][0] < scratch_bytes:
-                self._scratch.append((scratch_bytes, _scratch_in_capture(scratch_bytes, a)))
-            scratch = _address(self._scratch[-1][1])
+            kept = self._posts if posts else self._scratch
+            if not kept or kept[-1][0] < scratch_bytes:
+                made = _posts_in_capture if posts else partial(_scratch_in_capture, a)
+                kept.append((scratch_bytes, made(scratch_bytes)))
+            scratch = _address(kept[-1][1])
         if counters:
             if not self._parts or self._parts[-1][1] < counters:
                 self._parts.append((self._arena().take(counters), counters))
@@ -135,9 +149,23 @@ class _CapturedWorkspace:
             self._arena().give(first, count)
         self._parts.clear()
         self._scratch.clear()
+        self._posts.clear()
 
 
-def _scratch_in_capture(nbytes: int, a: Any) -> Any:
+def _posts_in_capture(nbytes: int) -> Any:
+    with _streams.outside_of_captures():
+        memory = _Memory(nbytes, np.uint8)
+        # Of no interest to any other stream, not even to the one that all others wait for.
+        stream = _check(driver.cuStreamCreate(driver.CUstream_flags.CU_STREAM_NON_BLOCKING))
+        try:
+            _check(driver.cuMemsetD8Async(_address(memory), 0xFF, nbytes, stream))
+            _check(driver.cuStreamSynchronize(stream))
+        finally:
+            driver.cuStreamDestroy(stream)
+    return memory
+
+
+def _scratch_in_capture(a: Any, nbytes: int) -> Any:
     library = getattr(a, "exporter", None)
     if library is not None and library.allocates_in_capture:
         return library.empty(a.origin, nbytes, np.dtype(np.uint8), a.device)
@@ -400,7 +428,7 @@ class CudaEngine:
         """Scratch memory and counters that several launches of one product share."""
         from gemv import _staging
 
-        return _staging.shared(self.clear, geometry, dtype, 0)
+        return _staging.shared(self.fill, geometry, dtype, 0)
 
     def session(self) -> AbstractContextManager:
         """One call on host arrays at a time: they share the way to the device and its stages."""
@@ -477,8 +505,12 @@ class CudaEngine:
 
     def clear(self, pointer: int, nbytes: int, stream: int) -> None:
         """Zeros, enqueued."""
+        self.fill(pointer, nbytes, 0, stream)
+
+    def fill(self, pointer: int, nbytes: int, value: int, stream: int) -> None:
+        """The same value in each byte, enqueued."""
         if nbytes:
-            _check(driver.cuMemsetD8Async(pointer, 0, nbytes, stream))
+            _check(driver.cuMemsetD8Async(pointer, value, nbytes, stream))
 
     def copy(self, source: Any, target: Any, stream: int) -> None:
         """Enqueue a copy of one 1-D operand, of any stride, to a contiguous one."""
@@ -608,7 +640,10 @@ class CudaEngine:
             with nullcontext() if workspace is None else workspace.lock:
                 if workspace is not None:
                     values["scratch"], values["counters"] = workspace.reserve(
-                        scratch_bytes, geometry.counters, handle if capture is None else a
+                        scratch_bytes,
+                        geometry.counters,
+                        handle if capture is None else a,
+                        geometry.posts,
                     )
                 for function, launch in zip(functions, geometry.launches, strict=True):
                     self._submit(function, launch.grid, launch.block, handle, values)

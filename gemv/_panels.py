@@ -274,6 +274,7 @@ def choice_for(
         sizes={**own.sizes, **shared},
         scratch=geometry.scratch // whole.rows * panel.rows,
         counters=geometry.counters,
+        posts=geometry.posts,
     )
     return choice._replace(geometry=made)
 

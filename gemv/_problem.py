@@ -284,12 +284,16 @@ class Geometry(NamedTuple):
         Elements of the dtype of sums that the launches share as ``scratch``.
     counters : int
         Unsigned 32-bit counters, zero before the first launch and after the last, as ``counters``.
+    posts : bool
+        Whether all bits of ``scratch`` are ones before the first launch and after the last: see
+        :mod:`gemv._arrivals`.
     """
 
     launches: tuple[Launch, ...]
     sizes: Mapping[str, int] = _NO_SIZES
     scratch: int = 0
     counters: int = 0
+    posts: bool = False
 
 
 def one_launch(
@@ -298,10 +302,11 @@ def one_launch(
     sizes: Mapping[str, int] = _NO_SIZES,
     scratch: int = 0,
     counters: int = 0,
+    posts: bool = False,
 ) -> Geometry:
     """The Geometry of a single launch, in half the time that the two constructors take."""
     new = tuple.__new__
-    return new(Geometry, ((new(Launch, (grid, block)),), sizes, scratch, counters))
+    return new(Geometry, ((new(Launch, (grid, block)),), sizes, scratch, counters, posts))
 
 
 def ceil_div(a: int, b: int) -> int:

@@ -21,11 +21,21 @@ from gemv.kernels._base import SLOTS
 DEVICE = Device("simulator", (0, 0), multiprocessors=1)
 
 
-def _poisoned(n: int, number: np.dtype) -> np.ndarray:
+def _scratch(geometry: Geometry, number: np.dtype) -> np.ndarray:
     """Scratch memory in which reading before writing shows."""
-    if number.fields is None:
-        return np.full(n, np.nan, number)
-    return np.full(n, None, object)  # sums of two numbers each are objects here
+    if number.fields is not None:
+        return np.full(geometry.scratch, None, object)  # sums of two numbers each are objects here
+    made = np.full(geometry.scratch, np.nan, number)
+    if geometry.posts:
+        made.view(np.uint8)[...] = 0xFF
+    return made
+
+
+def _left(scratch: np.ndarray) -> bool:
+    """Whether something is in memory for posts."""
+    if scratch.dtype.hasobject:
+        return any(each is not None for each in scratch)
+    return bool((scratch.view(np.uint8) != 0xFF).any())
 
 
 class Vectors:
@@ -80,7 +90,7 @@ class SimulatorEngine:
 
     def shared(self, geometry: Geometry, dtype: np.dtype) -> Callable[[int], dict[str, Any]]:
         """Scratch memory and counters that several launches share; see the other engine."""
-        scratch = _poisoned(geometry.scratch, dtype)
+        scratch = _scratch(geometry, dtype)
         counters = np.zeros(geometry.counters, np.uint32)
         return lambda shift: {
             "scratch": _simulator.pointer_to(scratch, shift, name="scratch"),
@@ -154,7 +164,7 @@ class SimulatorEngine:
         """Launch the functions of ``choice.kernel`` one after the other."""
         geometry, number = choice.geometry, choice.spec.precision.sums
         pointer_to = _simulator.pointer_to
-        scratch = _poisoned(geometry.scratch, number)
+        scratch = _scratch(geometry, number)
         counters = np.zeros(geometry.counters, np.uint32)
         values: dict[str, Any] = {
             "rows": problem.rows,
@@ -198,6 +208,10 @@ class SimulatorEngine:
         if counters.any():
             raise _simulator.SimulatorError(
                 f"{choice.kernel.name}: counters are not zero after the last launch: {counters}"
+            )
+        if geometry.posts and _left(scratch):
+            raise _simulator.SimulatorError(
+                f"{choice.kernel.name}: sums that nobody took are left after the last launch"
             )
 
     def _built(self, choice: Choice) -> tuple[tuple[Any, ...], SlotTable | None]:

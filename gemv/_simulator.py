@@ -73,7 +73,9 @@ __all__ = [
     "atomic_inc",
     "launch",
     "pointer_to",
+    "post",
     "scheduled",
+    "take_one",
     "threadfence",
     "vector_load",
     "vector_store",
@@ -793,6 +795,43 @@ def atomic_inc(pointer_or_array: Any, index: Any, limit: Any) -> Any:
         return old + 1 if old < limit else 0
 
     return _atomic(pointer_or_array, index, update, limit)
+
+
+def _is_empty(flat: np.ndarray, position: int) -> bool:
+    """Whether nothing is there: all bits are ones, or no object."""
+    if flat.dtype.hasobject:
+        return flat[position] is None
+    return bool((flat[position : position + 1].view(np.uint8) == 0xFF).all())
+
+
+def _empty(flat: np.ndarray, position: int) -> None:
+    if flat.dtype.hasobject:
+        flat[position] = None
+    else:
+        flat[position : position + 1].view(np.uint8)[...] = 0xFF
+
+
+def post(pointer: Pointer, index: Any, value: Any) -> None:
+    """The twin of a store in one piece to a place where nothing is, seen by all blocks at once."""
+    _current().pause()
+    position = pointer._storable(index)
+    if not _is_empty(pointer.flat, position):
+        raise SimulatorError(f"post: nobody has taken what is in {pointer.name}[{index}]")
+    pointer.flat[position] = value
+    if _is_empty(pointer.flat, position):
+        pointer.flat[position] = np.nan
+
+
+def take_one(pointer: Pointer, index: Any) -> Any:
+    """The twin of a wait for what somebody posts; nothing is there again afterwards."""
+    position = pointer._storable(index)
+    thread = _current()
+    thread.pause()
+    while _is_empty(pointer.flat, position):
+        thread.pause()
+    value = pointer.flat[position]
+    _empty(pointer.flat, position)
+    return value
 
 
 def _real_atomic(update: Callable[[Any, Any], Any]) -> staticmethod:

@@ -384,7 +384,7 @@ def is_exhausted(error: BaseException) -> bool:
 
 
 def shared(
-    clear: Callable[[int, int, int], None], geometry: Any, dtype: np.dtype, stream: int
+    fill: Callable[[int, int, int, int], None], geometry: Any, dtype: np.dtype, stream: int
 ) -> Callable[[int], dict[str, int]]:
     """Scratch memory and counters that several launches of one product share.
 
@@ -394,7 +394,9 @@ def shared(
     counters = cuda.device_array(max(1, geometry.counters), np.uint32)
     first = int(scratch.__cuda_array_interface__["data"][0])
     counted = int(counters.__cuda_array_interface__["data"][0])
-    clear(counted, counters.nbytes, stream)
+    fill(counted, counters.nbytes, 0, stream)
+    if geometry.posts:
+        fill(first, scratch.nbytes, 0xFF, stream)
     # The defaults keep both arrays alive as long as their addresses are known.
     return lambda shift, kept=(scratch, counters): {  # type: ignore[misc]
         "scratch": first + shift * dtype.itemsize,

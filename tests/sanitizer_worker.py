@@ -20,8 +20,10 @@ from gemv.kernels._base import Kernel
 class ExactWorkspace(_launch._Workspace):
     """Scratch memory and counters without a byte to spare, new for each call."""
 
-    def reserve(self, scratch_bytes, counters, stream):
+    def reserve(self, scratch_bytes, counters, stream, posts=False):
         self.scratch = cuda.device_array(max(scratch_bytes, 1), np.uint8)
+        if posts:
+            self.scratch.copy_to_device(np.full(self.scratch.size, 0xFF, np.uint8))
         self.counters = cuda.to_device(np.zeros(max(counters, 1), np.uint32))
         return _launch._address(self.scratch), _launch._address(self.counters)
 

@@ -259,7 +259,7 @@ def split_evenly(
     cols_per_split = ceil_div(ceil_div(cols, splits), step) * step
     splits = ceil_div(cols, cols_per_split)
     sizes = {"splits": splits, "cols_per_split": cols_per_split}
-    return one_launch((tiles, splits, 1), block, sizes, splits * problem.rows, tiles)
+    return one_launch((tiles, splits, 1), block, sizes, splits * problem.rows, tiles, posts=True)
 
 
 @functools.cache

@@ -56,6 +56,7 @@ Source
 import numpy as np
 from numba import cuda
 
+from gemv._arrivals import post, take
 from gemv._intrinsics import atomic_inc, natural, quotient, rounded_down
 from gemv._problem import ceil_div
 from gemv._vectors import (
@@ -80,7 +81,7 @@ from gemv.kernels._base import (
     wide_loads_object,
 )
 
-#: Partial sums that a thread of the last block has on their way at a time.
+#: Partial sums that a thread of the last block asks for at a time; a power of two.
 BATCH = 4
 
 
@@ -138,6 +139,9 @@ def build(spec):
         end = min(cols, begin + cols_per_split) if SPLIT else cols
         if alpha == 0:
             end = begin
+        drawn = np.uint32(0)
+        if SPLIT and splits > 1 and tid == 0:
+            drawn = atomic_inc(counters, cuda.blockIdx.x, splits - 1)  # not waited for here
         tile = cuda.blockIdx.x
         first = tile * TILE_ROWS
         starts = row_starts(first + group, GROUPS, rows - 1, row_stride, ROWS)
@@ -191,6 +195,8 @@ def build(spec):
                 sums[2 * GROUPS + group, warp] = row_sums[THIRD]
             if ROWS > 3:
                 sums[3 * GROUPS + group, warp] = row_sums[FOURTH]
+        if SPLIT and splits > 1 and tid == 0:
+            ticket[0] = drawn
         cuda.syncthreads()  # all sums are in place
         for r in range(tid, TILE_ROWS, THREADS):
             i = first + r
@@ -201,40 +207,32 @@ def build(spec):
                 if not SPLIT or splits == 1:
                     update_streaming(alpha, row_sum, beta, y, i * incy)
                 else:
-                    scratch[split * rows + i] = row_sum
-                    cuda.threadfence()  # visible to all blocks before the number is drawn
-        if SPLIT and splits > 1:
-            cuda.syncthreads()  # all sums of this block are read, and fenced
-            if tid == 0:
-                ticket[0] = atomic_inc(counters, tile, splits - 1)
-            cuda.syncthreads()  # the number is known to all threads
-            if ticket[0] == splits - 1:
-                cuda.threadfence()  # the sums are read after the number that promised them
-                warp = tid // 32
-                for r in range(warp // FINISH_WARPS, TILE_ROWS, WARPS // FINISH_WARPS):
-                    i = min(first + r, rows - 1)
-                    k = warp % FINISH_WARPS * 32 + tid % 32
-                    row_sum = zero
-                    while k + (BATCH - 1) * FINISHERS < splits:
-                        several = gather(scratch, k * rows + i, FINISHERS * rows, BATCH, 1, 1)
-                        row_sum += fold(several, 1)[0]
-                        k += BATCH * FINISHERS
-                    while k < splits:
-                        row_sum += scratch[k * rows + i]
-                        k += FINISHERS
-                    (row_sum,) = butterfly((row_sum,), 32, 1)
-                    if tid % 32 == 0:
-                        if FINISH_WARPS > 1:
-                            parts[warp] = row_sum
-                        elif first + r < rows:
-                            update_streaming(alpha, row_sum, beta, y, (first + r) * incy)
-                if FINISH_WARPS > 1:
-                    cuda.syncthreads()  # whole blocks take this branch: ticket is shared
-                    if tid < TILE_ROWS and first + tid < rows:
-                        row_sum = parts[tid * FINISH_WARPS]
-                        for warp in range(1, FINISH_WARPS):
-                            row_sum += parts[tid * FINISH_WARPS + warp]
-                        update_streaming(alpha, row_sum, beta, y, (first + tid) * incy)
+                    post(scratch, split * rows + i, row_sum)
+        if SPLIT and splits > 1 and ticket[0] == splits - 1:
+            # The last one to begin: all sums are there, or on their way.
+            warp = tid // 32
+            for r in range(warp // FINISH_WARPS, TILE_ROWS, WARPS // FINISH_WARPS):
+                i = first + r
+                k = warp % FINISH_WARPS * 32 + tid % 32
+                row_sum = zero
+                while k < splits and i < rows:
+                    rest = quotient(splits - 1 - k, FINISHERS) + 1
+                    several = take(zero, scratch, k * rows + i, FINISHERS * rows, BATCH, rest)
+                    row_sum += fold(several, 1)[0]
+                    k += BATCH * FINISHERS
+                (row_sum,) = butterfly((row_sum,), 32, 1)
+                if tid % 32 == 0:
+                    if FINISH_WARPS > 1:
+                        parts[warp] = row_sum
+                    elif i < rows:
+                        update_streaming(alpha, row_sum, beta, y, i * incy)
+            if FINISH_WARPS > 1:
+                cuda.syncthreads()  # whole blocks take this branch: ticket is shared
+                if tid < TILE_ROWS and first + tid < rows:
+                    row_sum = parts[tid * FINISH_WARPS]
+                    for warp in range(1, FINISH_WARPS):
+                        row_sum += parts[tid * FINISH_WARPS + warp]
+                    update_streaming(alpha, row_sum, beta, y, (first + tid) * incy)
 
     return (attach(vector_rows, launch_bounds=(THREADS, spec.min_blocks)),)
 
@@ -281,7 +279,8 @@ def depth(problem, geometry, knobs):
     if splits == 1:
         return in_block
     finish_warps = max(threads // 32 // (threads // lanes * knobs["ROWS"]), 1)
-    return in_block + ceil_div(splits, 32 * finish_warps) + 2 + 5 + finish_warps - 1
+    batches = ceil_div(splits, 32 * finish_warps * BATCH)
+    return in_block + batches - 1 + BATCH.bit_length() - 1 + 5 + finish_warps - 1
 
 
 KERNEL = Kernel(

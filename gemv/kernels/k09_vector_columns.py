@@ -57,6 +57,7 @@ Source
 import numpy as np
 from numba import cuda
 
+from gemv._arrivals import post, take
 from gemv._intrinsics import atomic_inc, natural, quotient, rounded_down
 from gemv._problem import ceil_div
 from gemv._vectors import (
@@ -80,7 +81,7 @@ from gemv.kernels._base import (
     wide_loads_object,
 )
 
-#: Partial sums that a thread of the last block has on their way at a time.
+#: Partial sums that a thread of the last block asks for at a time; a power of two.
 BATCH = 8
 #: Bytes of a column that a warp should read at least: two sectors of the memory.
 RUN_BYTES = 64
@@ -134,6 +135,9 @@ def build(spec):
         end = min(cols, begin + cols_per_split) if SPLIT else cols
         if alpha == 0:
             end = begin
+        drawn = np.uint32(0)
+        if SPLIT and splits > 1 and tid == 0:
+            drawn = atomic_inc(counters, cuda.blockIdx.x, splits - 1)  # not waited for here
         step = GROUPS * col_stride
         edge = rounded_down(rows, WIDTH)  # rows from here on fill no vector
         last = edge - WIDTH  # where the last whole vector starts, if there is one
@@ -170,6 +174,8 @@ def build(spec):
                 (part,) = butterfly((part,), 32, 1)
                 if tid % 32 == 0:
                     edges[warp, i - edge] = part
+        if SPLIT and splits > 1 and tid == 0:
+            ticket[0] = drawn
         cuda.syncthreads()  # all sums are in place
         for r in range(tid, TILE_ROWS, THREADS):
             i = first + r
@@ -185,37 +191,30 @@ def build(spec):
                 if not SPLIT or splits == 1:
                     update_streaming(alpha, part, beta, y, i * incy)
                 else:
-                    scratch[split * rows + i] = part
-                    cuda.threadfence()  # visible to all blocks before the number is drawn
-        if SPLIT and splits > 1:
-            cuda.syncthreads()  # all sums of this block are read, and fenced
-            if tid == 0:
-                ticket[0] = atomic_inc(counters, tile, splits - 1)
-            cuda.syncthreads()  # the number is known to all threads
-            if ticket[0] == splits - 1:
-                cuda.threadfence()  # the sums are read after the number that promised them
-                share = tid // TILE_ROWS
-                for r in range(tid % TILE_ROWS, TILE_ROWS, THREADS):
-                    i = min(first + r, rows - 1)
-                    k = share
-                    part = zero
-                    while k + (BATCH - 1) * FINISHERS < splits:
-                        several = gather(scratch, k * rows + i, FINISHERS * rows, BATCH, 1, 1)
-                        part += fold(several, 1)[0]
-                        k += BATCH * FINISHERS
-                    while k < splits:
-                        part += scratch[k * rows + i]
-                        k += FINISHERS
-                    if share < FINISHERS:
-                        sums[share, r] = part
-                cuda.syncthreads()  # whole blocks take this branch: ticket is shared
-                for r in range(tid, TILE_ROWS, THREADS):
-                    i = first + r
-                    if i < rows:
-                        part = sums[0, r]
-                        for k in range(1, FINISHERS):
-                            part += sums[k, r]
-                        update_streaming(alpha, part, beta, y, i * incy)
+                    post(scratch, split * rows + i, part)
+        if SPLIT and splits > 1 and ticket[0] == splits - 1:
+            # The last one to begin: all sums are there, or on their way.
+            cuda.syncthreads()  # whole blocks take this branch; their own sums are read
+            share = tid // TILE_ROWS
+            for r in range(tid % TILE_ROWS, TILE_ROWS, THREADS):
+                i = first + r
+                k = share
+                part = zero
+                while k < splits and i < rows and share < FINISHERS:
+                    rest = quotient(splits - 1 - k, FINISHERS) + 1
+                    several = take(zero, scratch, k * rows + i, FINISHERS * rows, BATCH, rest)
+                    part += fold(several, 1)[0]
+                    k += BATCH * FINISHERS
+                if share < FINISHERS:
+                    sums[share, r] = part
+            cuda.syncthreads()  # all shares are in place
+            for r in range(tid, TILE_ROWS, THREADS):
+                i = first + r
+                if i < rows:
+                    part = sums[0, r]
+                    for k in range(1, FINISHERS):
+                        part += sums[k, r]
+                    update_streaming(alpha, part, beta, y, i * incy)
 
     return (attach(vector_columns, launch_bounds=(THREADS, spec.min_blocks)),)
 
@@ -259,7 +258,8 @@ def depth(problem, geometry, knobs):
     if splits == 1:
         return in_block
     finishers = min(max(threads // (lanes * width * pieces), 1), 16)
-    return in_block + ceil_div(splits, finishers) + 3 + finishers - 1
+    batches = ceil_div(splits, finishers * BATCH)
+    return in_block + batches - 1 + BATCH.bit_length() - 1 + finishers - 1
 
 
 KERNEL = Kernel(
