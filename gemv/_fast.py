@@ -133,9 +133,7 @@ class Known:
         geometry = self.choice.geometry
         workspace = self.engine.workspace(geometry, self.device, stream)
         with workspace.lock:
-            extra = workspace.reserve(
-                self.scratch_bytes, geometry.counters, stream, geometry.posts
-            )
+            extra = workspace.reserve(self.scratch_bytes, geometry.counters, stream, geometry.posts)
             return enqueue(self.address, stream, a, x, y, *values, *extra)
 
     def record(self) -> None:

@@ -13,7 +13,7 @@ Panels of columns
     hold whole splits of the grid's y, where the kernel splits the sum. Their blocks leave partial
     sums in scratch memory, which is moved along with them, and count themselves. The panel of
     split 0 comes last: there the scratch memory begins at its own beginning, so the block that
-    counts last finds the sums of all splits and adds them up as ever.
+    draws the last number finds the sums of all splits and adds them up as ever.
 """
 
 from __future__ import annotations

@@ -421,6 +421,20 @@ def test_only_the_teaching_kernel_adds_floats_atomically(kernel, compiler):
     assert bool(adds) == (not kernel.same_bits), adds
 
 
+@pytest.mark.parametrize("dtype", ["float32", "complex128", "bfloat16"])
+@pytest.mark.parametrize("name", [k.name for k in KERNELS if k.splits_apart and k.wide])
+def test_sums_of_splits_wait_for_no_fence(name, dtype, compiler):
+    """One number is drawn, by an integer; each sum is stored and read in one piece."""
+    access = "axpy" if name.endswith("columns") else "dot"
+    (function,) = compiler(REGISTRY[name], dtype, access)
+    ptx = function["ptx"]
+    assert not re.search(r"\b(membar|fence)\b", ptx)
+    assert re.findall(r"\b(?:atom|red)\.\S+", ptx) == ["atom.global.inc.u32"]
+    size = "v2.b64" if dtype == "complex128" else "b32"
+    assert f"st.relaxed.gpu.global.{size}" in ptx
+    assert f"ld.relaxed.gpu.global.{size}" in ptx
+
+
 @BY_NAME
 def test_nothing_is_touched_before_the_kernel_ahead_is_done(kernel, compiler, tmp_path):
     """The wait of an early start comes before every load and store of memory."""

@@ -35,6 +35,22 @@ def test_what_a_destroyed_graph_had_serves_the_next_capture(answers):
     assert remaining == 0 and all_free
 
 
+def test_memory_for_posts_is_filled_once_and_used_by_nothing_else(answers):
+    posts = answers["posts"]
+    plain, first, again, larger, kept = posts["stream"]
+    assert plain == kept and first == again and len({plain, first, larger}) == 3
+    # Ones in every bit, ahead of the launch on its stream.
+    assert posts["fills"] == [[first, 255, 1 << 20, 7], [larger, 255, 2 << 20, 7]]
+    captured, scratch, same = posts["capture"]
+    assert captured == same != scratch
+    # A capture must not see it: on a stream of its own, waited for.
+    own = "own and alone"
+    assert posts["captured fills"] == [
+        [captured, 255, 100, own], ["waited for", own], ["destroyed", own],
+    ]  # fmt: skip
+    assert posts["left"] == 0
+
+
 def test_counters_that_are_given_back_join(answers):
     places, all_free, text = answers["arena"]
     assert places == [0, 10, 30, 10, 60]

@@ -46,13 +46,26 @@ from gemv import _launch  # noqa: E402
 class Array:
     """Device memory that nobody follows."""
 
-    def __init__(self, size, dtype):
-        self.size, self.nbytes = size, size * np.dtype(dtype).itemsize
-        self.__cuda_array_interface__ = {"data": (4096, False)}
+    made = 0
 
+    def __init__(self, size, dtype):
+        Array.made += 1
+        self.size, self.nbytes = size, size * np.dtype(dtype).itemsize
+        self.__cuda_array_interface__ = {"data": (4096 * Array.made, False)}
+
+
+#: What was filled: address, value of each byte, how many, stream.
+fills = []
 
 _launch._Memory = Array
-_launch.driver = SimpleNamespace(cuMemsetD8=lambda *_: None)
+_launch.driver = SimpleNamespace(
+    cuMemsetD8=lambda *_: None,
+    cuMemsetD8Async=lambda *fill: fills.append(fill),
+    cuStreamCreate=lambda flags: f"own {flags}",
+    cuStreamSynchronize=lambda stream: fills.append(("waited for", stream)),
+    cuStreamDestroy=lambda stream: fills.append(("destroyed", stream)),
+    CUstream_flags=SimpleNamespace(CU_STREAM_NON_BLOCKING="and alone"),
+)
 
 
 def engine():
@@ -106,5 +119,32 @@ def arena():
     return [places, mine._free == [(0, mine.SIZE)], text]
 
 
+def posts():
+    """Memory for posts beside other scratch memory, on a stream and in a capture; all fills."""
+    mine, device = engine(), SimpleNamespace(index=0)
+    here = mine.workspace(None, device, 7)
+    fills.clear()
+    plain, first, again, larger = (
+        here.reserve(size, 0, 7, posts)[0]
+        for size, posts in ((100, False), (100, True), (1000, True), (2 << 20, True))
+    )
+    kept = here.reserve(100, 0, 7, False)[0]
+    on_stream = list(fills)
+    fills.clear()
+    life = SimpleNamespace(ended=lambda: False)
+    captured = _launch._CapturedWorkspace(lambda: None, life)
+    library = SimpleNamespace(
+        allocates_in_capture=True, empty=lambda *_: Array(1, np.uint8), origin=None, device=0
+    )
+    a = SimpleNamespace(exporter=library, origin=None, device=0)
+    places = [captured.reserve(100, 0, a, posts)[0] for posts in (True, False, True)]
+    captured.release()
+    return {
+        "stream": [plain, first, again, larger, kept], "fills": on_stream,
+        "capture": places, "captured fills": fills, "left": len(captured._posts),
+    }  # fmt: skip
+
+
 if __name__ == "__main__":
-    print(json.dumps({"per_thread": per_thread(), "captures": captures(), "arena": arena()}))
+    answers = {"per_thread": per_thread(), "captures": captures(), "arena": arena()}
+    print(json.dumps({**answers, "posts": posts()}))

@@ -249,7 +249,7 @@ def split_evenly(
     """One launch: a block for each tile of rows, or up to `wanted` that share the tile's columns.
 
     Each of these splits has a whole number of `step` columns, so that vectors stay aligned; the
-    last one to finish a tile adds up what all of them left in the scratch array.
+    last one to begin with a tile adds up what all of them post in the scratch array.
     """
     cols, block = problem.cols, (threads_per_block, 1, 1)
     if wanted <= 1 or cols < 2 * step:
@@ -342,7 +342,7 @@ class Kernel:
         of its sums follows the addresses of lines modulo 16 bytes, and its grid takes
         :attr:`~gemv._problem.Problem.phases` into account, whose number it puts into ``sizes``.
     splits_apart : bool
-        True for a kernel of one function whose last block adds the splits up: ``blockIdx.y`` is
+        True for a kernel of one function where one block adds the splits up: ``blockIdx.y`` is
         the split, its sums go to ``scratch[split*rows + row]``, and one of ``splits`` numbers is
         drawn for each. Some splits can then run in a launch of their own, ahead of the others.
     accepts : callable

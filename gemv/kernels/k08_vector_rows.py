@@ -10,8 +10,14 @@ Idea
 
     How many threads a row deserves depends on its length. LANES threads share one: 1 to 32 for
     short rows, so that a warp reads several whole rows and no lane idles, and whole blocks for
-    long ones. If even that leaves multiprocessors without work, the columns are split over blocks
-    and the last block adds up, in one launch, as in the rung before.
+    long ones. If even that leaves multiprocessors without work, the columns are split over blocks.
+
+    The rung before, too, has one launch for that, but when the last byte of A is there it still
+    goes to the L2 cache and back three times: for the fence, for the number, for the sums. Here a
+    block draws its number as it begins, while nobody waits for it, and the block that draws the
+    last one, which knows that all others are running, adds up. Sums need no fence: every word of
+    the scratch array is all ones until a sum is stored there, in one piece, and that block reads
+    until the ones are gone. What it has read it replaces by ones again, for the next launch.
 
 Picture
     ::
@@ -26,6 +32,11 @@ Picture
 
         sums            4 for each row of a lane: one for each element of a vector
                         4 -> 1 in the lane, 8 -> 1 by shuffles, then y
+
+        4 splits        block of split 0   draws 1   reads A   sum -> word 0
+                        block of split 1   draws 3   reads A   sum -> word 1   = the last of 4:
+                        block of split 2   draws 0   reads A   sum -> word 2   reads the words
+                        block of split 3   draws 2   reads A   sum -> word 3   until all are sums
 
 Bytes
     (m*n + len(x) + len(y) * (1 + [beta != 0])) * itemsize from memory; x comes from L1 or L2,
@@ -50,7 +61,9 @@ Sums
 Source
     J. D. C. Little, "A proof for the queuing formula L = lambda W" (1961), on the bytes in
     flight. Unrolling keeps a tile in registers: S. Collange, "GPU programming: code optimization
-    part 3".
+    part 3". A word that holds a value and says whether it is there, and waiting for blocks that
+    surely run: D. Merrill and M. Garland, "Single-pass parallel prefix scan with decoupled
+    look-back" (2016).
 """
 
 import numpy as np

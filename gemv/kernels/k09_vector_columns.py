@@ -11,7 +11,7 @@ Idea
     them, and the rest of the warp takes the next columns, which lie behind in memory: the warp
     still reads one piece. Threads with the same rows and different columns meet at the end, those
     of a warp by shuffles, the warps in shared memory. Columns are split over blocks where rows
-    alone do not fill the GPU, and the last block adds up.
+    alone do not fill the GPU, and the block that began last adds up, as in the rung before.
 
     Adding up must not become the longest part: with 132 splits, a thread that waits for one
     partial sum after the other waits 132 times for the L2. Here BATCH of them are on their way at

@@ -166,7 +166,8 @@ def build(spec):
             total = multiply_add(total, before, x_before, CONJUGATE)
             total = multiply_add(total, behind, x_behind, CONJUGATE)
         row_sums = butterfly(fold(total, ROWS), WARP_LANES, 1)
-        if WARPS_PER_ROW == 1 and (not SPLIT or splits == 1):  # no other warp has a share: no barrier
+        # No other warp has a share: no barrier.
+        if WARPS_PER_ROW == 1 and (not SPLIT or splits == 1):
             if lane == 0:
                 k = first + group
                 i = phase + phases * k
@@ -226,7 +227,8 @@ def build(spec):
                     row_sum = parts[tid * FINISH_WARPS]
                     for warp in range(1, FINISH_WARPS):
                         row_sum += parts[tid * FINISH_WARPS + warp]
-                    update_streaming(alpha, row_sum, beta, y, (phase + phases * (first + tid)) * incy)
+                    i = phase + phases * (first + tid)
+                    update_streaming(alpha, row_sum, beta, y, i * incy)
 
     return (attach(phased_rows, launch_bounds=(THREADS, spec.min_blocks)),)
 

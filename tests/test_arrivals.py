@@ -1,0 +1,145 @@
+"""Sums that blocks leave for each other in words that say whether they are there."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from helpers import Case
+
+from gemv import _backend
+from gemv._narrow import cast
+from gemv._problem import Geometry, Launch
+from gemv.kernels import REGISTRY
+from gemv.kernels._base import Kernel
+
+ON_SIMULATOR = pytest.mark.skipif(
+    _backend.backend() != "simulator", reason="asks the simulator's memory"
+)
+SPLITS, ROWS = 37, 5
+
+
+def relay(reads=lambda splits: splits):
+    """A kernel whose blocks post elements of A as they are; the last to begin takes them all."""
+
+    def build(spec):
+        from numba import cuda
+
+        from gemv._arrivals import post, take
+        from gemv._intrinsics import atomic_inc
+
+        zero, AS_IT_IS = spec.zero, spec.accumulate == "plain"
+
+        def relay(rows, splits, reads, a, row_stride, col_stride, x, y, incy, scratch, counters):
+            last = cuda.shared.array(1, np.uint32)
+            r = cuda.threadIdx.x
+            split = cuda.blockIdx.y
+            if r == 0:
+                last[0] = atomic_inc(counters, 0, splits - 1)
+            cuda.syncthreads()
+            if r < rows:
+                element = a[r * row_stride + split * col_stride]
+                if AS_IT_IS:  # as arithmetic need not leave the bits of a NaN
+                    post(scratch, split * rows + r, element)
+                else:
+                    post(scratch, split * rows + r, zero + element * x[0])
+                if last[0] == splits - 1:
+                    total = zero
+                    for k in range(0, reads, 4):
+                        for part in take(zero, scratch, k * rows + r, rows, 4, reads - k):
+                            total += part
+                    y[r * incy] = total
+
+        return (relay,)
+
+    def geometry(problem, device, knobs):
+        splits = problem.cols
+        sizes = {"splits": splits, "reads": reads(splits)}
+        launches = (Launch((1, splits, 1), (32, 1, 1)),)
+        return Geometry(launches, sizes, splits * problem.rows, 1, posts=True)
+
+    return Kernel("relay", 99, build, geometry, lambda knobs: (1, 1), "A relay.")
+
+
+@pytest.fixture
+def case(monkeypatch, request):
+    dtype, accumulate, reads = getattr(request, "param", ("s", "plain", lambda splits: splits))
+    monkeypatch.setitem(REGISTRY, "relay", relay(reads))
+    return Case(ROWS, SPLITS, dtype, accumulate=accumulate)
+
+
+KINDS = [
+    (dtype, accumulate, lambda splits: splits)
+    for accumulate in ("plain", "wide")
+    for dtype in "hsdczb"
+]
+
+
+@pytest.mark.parametrize("case", KINDS, ids=lambda kind: f"{kind[0]}-{kind[1]}", indirect=True)
+def test_what_is_posted_is_taken(case):
+    case.x[0] = cast(np.ones(1), case.element)[0]
+    exact = case.a
+    if case.element.kind != "c":
+        exact = cast(exact, np.dtype(np.float64))
+    for _ in range(3):  # the second time memory is as the first left it
+        after = case.y_of(case.run("relay"))
+        if case.element.kind != "c":
+            after = cast(after, np.dtype(np.float64))
+        size = {2: 2e-2}.get(case.element.itemsize, 1e-5)
+        assert np.allclose(after, exact.sum(axis=1), rtol=size, atol=size)
+
+
+@pytest.mark.parametrize(
+    "case", [kind for kind in KINDS if kind[0] in "sdcz" and kind[1] == "plain"],
+    ids=lambda kind: f"{kind[0]}-{kind[1]}", indirect=True,
+)  # fmt: skip
+def test_a_nan_of_ones_arrives_as_a_nan(case):
+    """Nobody would see that it is there, and wait for ever."""
+    case.a[1, 3:4].view(np.uint8)[...] = 0xFF
+    if case.element.kind == "c":
+        case.a[2, 5] = complex(1.0, case.a.real[1, 3])
+    after = case.y_of(case.run("relay"))
+    assert np.isnan(after[1])
+    assert np.isfinite(after[[0, 3, 4]]).all()
+    if case.element.kind == "c":
+        assert np.isfinite(after[2].real) and np.isnan(after[2].imag)
+
+
+@ON_SIMULATOR
+@pytest.mark.parametrize(
+    "case", [("s", "plain", lambda splits: splits - 1)], ids=["one-less"], indirect=True
+)
+def test_a_sum_that_nobody_takes_is_found(case):
+    from gemv._simulator import SimulatorError
+
+    with pytest.raises(SimulatorError, match="relay: sums that nobody took are left"):
+        case.run("relay")
+
+
+@ON_SIMULATOR
+def test_two_sums_in_one_place_are_found():
+    from gemv._simulator import SimulatorError, launch, pointer_to, post
+
+    def kernel(scratch):
+        post(scratch, 0, 1.0)
+
+    empty = np.full(1, 0xFF, np.uint8).repeat(8).view(np.float64)
+    with pytest.raises(SimulatorError, match=r"post: nobody has taken what is in parts\[0\]"):
+        launch(kernel, 2, 1, [pointer_to(empty, name="parts")])
+
+
+@ON_SIMULATOR
+@pytest.mark.parametrize("order", ["forward", "reversed", "random"])
+def test_who_waits_for_a_block_that_has_not_begun_is_found(order):
+    """A block takes what the next one posts; nothing says that this one runs."""
+    from gemv._simulator import Schedule, SimulatorError, launch, pointer_to, post, take_one
+
+    def kernel(n, scratch):
+        from numba import cuda
+
+        post(scratch, cuda.blockIdx.x, 1.0)
+        take_one(scratch, (cuda.blockIdx.x + 1) % n)
+
+    empty = np.full(8 * 9, 0xFF, np.uint8).view(np.float64)
+    arguments = [9, pointer_to(empty, name="parts")]
+    with pytest.raises(SimulatorError, match="the kernel spins"):
+        launch(kernel, 9, 1, arguments, Schedule(order, max_switches=2000))
