@@ -138,7 +138,7 @@ def build(spec):
             # Up to a vector beyond those of a pass is read, which must be x as well. What lies
             # before x[0] shares 16 bytes with it.
             shift = elements_past(x, body, LOAD_BYTES)
-            whole = j + rounded_down(min(end, cols - WIDTH) - body, PASS)
+            whole = min(limit, j + rounded_down(cols - WIDTH - body, PASS))
             while j < whole:
                 values = stream_tile(a, starts, start + j, STEP, VECTORS, WIDTH)
                 factors = load_shifted(x, j, STEP, VECTORS, WIDTH, shift)
