@@ -1,11 +1,11 @@
 """Sums that one block leaves for another in words that say by themselves whether they are there.
 
 A sum and a flag beside it need a fence between them, and whoever reads them needs another: with the
-counter that is the flag, three ways to the L2 cache and back, one after the other. A word that is
-written in one piece needs neither. Memory for such words is all ones when nobody uses it, in which
-a number would be a NaN that no sum is: :func:`post` writes a number, and what happens to have that
-pattern becomes another NaN. :func:`take` reads until all ones are gone, and puts them back, so the
-next launch finds the memory as this one did.
+counter that is the flag, three ways to the L2 cache and back, one after the other. A word of 32 or
+64 bits that is its own flag needs neither. Memory for such words is all ones when nobody uses it.
+Read as a number that is a NaN, and :func:`post` never stores that one, but another in its place.
+:func:`take` reads until no word is all ones, and puts the ones back, so the next launch finds the
+memory as this one did.
 
 Nobody may take before it is sure that the blocks that post are running: a block that waits for one
 that is not would keep it from beginning. Kernels draw a number at their beginning, and the block
@@ -29,7 +29,8 @@ else:
     from numba.core import types
     from numba.cuda.extending import intrinsic
 
-    #: Read and written in one piece, by way of the L2 cache, which all blocks share.
+    #: Each word goes by itself, by way of the L2 cache, which all blocks share. Two words of one
+    #: instruction may arrive apart, so whoever takes a number looks at all of its words.
     _STORE, _LOAD = "st.relaxed.gpu.global", "ld.relaxed.gpu.global"
 
     def _kinds(kind):
@@ -105,7 +106,7 @@ else:
 
     @intrinsic
     def post(typingctx, pointer, index, value):
-        """Store a sum where nothing is; seen whole, without a fence, by whoever takes it."""
+        """Store a sum where nothing is; whoever takes it needs no fence."""
 
         def codegen(context, builder, signature, arguments):
             base, at, number = arguments

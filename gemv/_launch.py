@@ -97,9 +97,10 @@ class _Workspace:
             else:
                 self.scratch = scratch
         if counters and (self.counters is None or self.counters.size < counters):
-            self.counters = _Memory(max(counters, 4096), np.uint32)
+            made = _Memory(max(counters, 4096), np.uint32)
             # Kernels leave them zero again, so this happens once, ahead of the launch.
-            _check(driver.cuMemsetD8Async(_address(self.counters), 0, self.counters.nbytes, stream))
+            _check(driver.cuMemsetD8Async(_address(made), 0, made.nbytes, stream))
+            self.counters = made
         return (
             _address(scratch) if scratch_bytes else 0,
             _address(self.counters) if counters else 0,
@@ -109,12 +110,12 @@ class _Workspace:
 class _CapturedWorkspace:
     """Scratch memory and counters of one (device, stream) within one captured graph.
 
-    The calls captured on a stream follow each other in the graph, which never overlaps itself; two
-    graphs may run at once, so each has its own. Scratch memory comes from the allocator of the
-    library that owns A where that may be asked inside a capture, else from the driver. Memory for
-    posts, which must keep its ones between two replays, always comes from the driver. Counters
-    have to be zero before the graph is first replayed, and nothing can clear them in a capture, so
-    they are a part of an array that was cleared long before.
+    The calls captured on a stream follow each other in the graph, and one executable of it never
+    overlaps itself; two graphs may run at once, so each has its own. Scratch memory comes from the
+    allocator of the library that owns A where that may be asked inside a capture, else from the
+    driver. Memory for posts, which must keep its ones between two replays, always comes from the
+    driver. Counters have to be zero before the graph is first replayed, and nothing can clear them
+    in a capture, so they are a part of an array that was cleared long before.
     """
 
     def __init__(self, arena: Callable[[], _Arena], life: Any) -> None:

@@ -31,11 +31,24 @@ def _scratch(geometry: Geometry, number: np.dtype) -> np.ndarray:
     return made
 
 
-def _left(scratch: np.ndarray) -> bool:
-    """Whether something is in memory for posts."""
+def _look_at_what_is_left(
+    name: str, geometry: Geometry, scratch: np.ndarray, counters: np.ndarray
+) -> None:
+    """Raise unless counters are zero again, and memory for posts is empty."""
+    if counters.any():
+        raise _simulator.SimulatorError(
+            f"{name}: counters are not zero after the last launch: {counters}"
+        )
+    if not geometry.posts:
+        return
     if scratch.dtype.hasobject:
-        return any(each is not None for each in scratch)
-    return bool((scratch.view(np.uint8) != 0xFF).any())
+        left = any(each is not None for each in scratch)
+    else:
+        left = bool((scratch.view(np.uint8) != 0xFF).any())
+    if left:
+        raise _simulator.SimulatorError(
+            f"{name}: sums that nobody took are left after the last launch"
+        )
 
 
 class Vectors:
@@ -62,6 +75,8 @@ class SimulatorEngine:
 
     def __init__(self) -> None:
         self._slots: dict[tuple, tuple[tuple[Any, ...], SlotTable]] = {}
+        #: What the launches of one product share: geometry, scratch memory, counters.
+        self._shared: tuple[Geometry, np.ndarray, np.ndarray] | None = None
 
     def device(self) -> Device:
         return DEVICE
@@ -92,6 +107,7 @@ class SimulatorEngine:
         """Scratch memory and counters that several launches share; see the other engine."""
         scratch = _scratch(geometry, dtype)
         counters = np.zeros(geometry.counters, np.uint32)
+        self._shared = geometry, scratch, counters
         return lambda shift: {
             "scratch": _simulator.pointer_to(scratch, shift, name="scratch"),
             "counters": _simulator.pointer_to(counters, name="counters"),
@@ -110,7 +126,10 @@ class SimulatorEngine:
         return on_device(self.zeros(n, dtype))
 
     def receive(self, operand: Any) -> np.ndarray:
-        """The values of a vector."""
+        """The values of a vector, after the last launch."""
+        if self._shared is not None:
+            _look_at_what_is_left("panels", *self._shared)
+            self._shared = None
         return self.to_host(operand.owner)
 
     def feed(self, source: Any, made: Any) -> Iterator[tuple[Any, Any]]:
@@ -205,14 +224,7 @@ class SimulatorEngine:
         finally:
             if lease is not None:
                 lease.done()
-        if counters.any():
-            raise _simulator.SimulatorError(
-                f"{choice.kernel.name}: counters are not zero after the last launch: {counters}"
-            )
-        if geometry.posts and _left(scratch):
-            raise _simulator.SimulatorError(
-                f"{choice.kernel.name}: sums that nobody took are left after the last launch"
-            )
+        _look_at_what_is_left(choice.kernel.name, geometry, scratch, counters)
 
     def _built(self, choice: Choice) -> tuple[tuple[Any, ...], SlotTable | None]:
         """The functions of a kernel, and the slots of their constant symbols if they have any.

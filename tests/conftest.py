@@ -5,6 +5,7 @@ simulator. Setting NUMBA_ENABLE_CUDASIM=1 chooses the simulator on a GPU machine
 """
 
 import ctypes
+import faulthandler
 import os
 import sys
 import tempfile
@@ -35,6 +36,23 @@ if "PYTEST_XDIST_WORKER" not in os.environ:
     os.environ.pop("GEMV_CACHE", None)
 # JAX would take three quarters of the GPU's memory for itself, in each process of a parallel run.
 os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")
+
+
+#: Seconds that no test takes on a GPU: one that does waits for a kernel that never ends.
+ENDLESS = 300
+
+
+@pytest.fixture(autouse=True)
+def nothing_waits_for_ever():
+    """A kernel cannot be interrupted, so the process ends, and says where it waited."""
+    from gemv import backend
+
+    watched = backend() == "cuda"
+    if watched:
+        faulthandler.dump_traceback_later(ENDLESS, exit=True, file=sys.__stderr__)
+    yield
+    if watched:
+        faulthandler.cancel_dump_traceback_later()
 
 
 @pytest.fixture(autouse=True)

@@ -80,7 +80,7 @@ def test_what_is_posted_is_taken(case):
     exact = case.a
     if case.element.kind != "c":
         exact = cast(exact, np.dtype(np.float64))
-    for _ in range(3):  # the second time memory is as the first left it
+    for _ in range(3):  # on a GPU, memory is what the one before has left
         after = case.y_of(case.run("relay"))
         if case.element.kind != "c":
             after = cast(after, np.dtype(np.float64))

@@ -12,8 +12,9 @@ import gemv
 
 pytestmark = pytest.mark.gpu
 
-#: Kernels of one launch without scratch memory, of one with counters, and of two launches.
-KERNELS = ["warp_per_row", "last_block", "coalesced"]
+#: Kernels of one launch without scratch memory, of one with counters, of one whose blocks post
+#: their sums, and of two launches.
+KERNELS = ["warp_per_row", "last_block", "phased_rows", "coalesced"]
 
 
 @pytest.fixture
@@ -47,6 +48,42 @@ def test_torch_captures_and_replays_with_new_contents(torch, kernel, planned):
         x.fill_(k + 1)
         graph.replay()
         torch.testing.assert_close(z, 4 * (a @ x), rtol=1e-4, atol=1e-3)
+
+
+@pytest.mark.parametrize("kernel", ["phased_rows", "vector_columns"])
+def test_sums_of_splits_of_all_sizes_in_one_capture(torch, kernel):
+    """Memory for posts grows inside the capture, and is as it was before each replay."""
+    products = []
+    for dtype, (m, n) in (
+        (torch.float32, (30, 20_000)), (torch.complex128, (40, 30_000)),
+        (torch.float32, (700, 30_000)), (torch.float64, (3, 90_000)),
+    ):  # fmt: skip
+        a = torch.rand(n, m, device="cuda", dtype=dtype).t()
+        a = a if kernel == "vector_columns" else a.contiguous()
+        x = torch.rand(n, device="cuda", dtype=dtype)
+        with gemv.trace() as calls:
+            gemv.gemv(1.0, a, x, kernel=kernel)
+        assert calls[0].geometry.posts and calls[0].geometry.sizes["splits"] > 1
+        products.append((a, x))
+    graphs = []
+    for _ in range(2):
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph):
+            results = [gemv.gemv(1.0, a, x, kernel=kernel) for a, x in products]
+        graphs.append((graph, results))
+    streams = [torch.cuda.Stream() for _ in graphs]
+    for k in range(1, 6):
+        for _, x in products:
+            x.fill_(k)
+        torch.cuda.synchronize()
+        for _ in range(3):  # the two run at once
+            for stream, (graph, _) in zip(streams, graphs, strict=True):
+                with torch.cuda.stream(stream):
+                    graph.replay()
+        torch.cuda.synchronize()
+        for _, results in graphs:
+            for (a, x), y in zip(products, results, strict=True):
+                torch.testing.assert_close(y, a @ x, rtol=1e-4, atol=1e-3)
 
 
 def test_torch_makes_y_in_a_capture(torch):

@@ -424,7 +424,7 @@ def test_only_the_teaching_kernel_adds_floats_atomically(kernel, compiler):
 @pytest.mark.parametrize("dtype", ["float32", "complex128", "bfloat16"])
 @pytest.mark.parametrize("name", [k.name for k in KERNELS if k.splits_apart and k.wide])
 def test_sums_of_splits_wait_for_no_fence(name, dtype, compiler):
-    """One number is drawn, by an integer; each sum is stored and read in one piece."""
+    """One number is drawn, by an integer; sums move by instructions that are as long as they."""
     access = "axpy" if name.endswith("columns") else "dot"
     (function,) = compiler(REGISTRY[name], dtype, access)
     ptx = function["ptx"]

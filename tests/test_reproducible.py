@@ -94,26 +94,33 @@ def test_a_copy_of_the_same_alignment_has_the_same_bits(torch, alignment):
 def test_the_last_block_under_load(torch, kernel):
     """Thousands of launches on streams at once, each with another x, beside others that push.
 
-    Nothing but the fence and the counter stands between the blocks of a launch. A last block that
-    came too early would read sums of the launch before, which had another x and, half of the
-    time, another shape. racecheck cannot see this memory.
+    Nothing but a counter, and a fence or the words themselves, stands between the blocks of a
+    launch. A block that adds up too early would read sums of the launch before, which had another
+    x and, mostly, another shape and sums of another length. racecheck cannot see this memory.
     """
     streams, rounds, batch = 6, 40, 16
-    shapes = [(3, 200_000), (64, 20_000), (700, 3_000), (33, 1_111)]
+    shapes = [
+        (3, 200_000, torch.float32, "plain"), (64, 20_000, torch.float32, "wide"),
+        (700, 3_000, torch.float32, "plain"), (33, 1_111, torch.float32, "plain"),
+        (20, 40_000, torch.complex128, "plain"), (5, 50_000, torch.complex64, "plain"),
+        (9, 60_000, torch.float64, "wide"),
+    ]  # fmt: skip
     cases, split = [], False
-    for m, n in shapes:
-        a = torch.randn(m, n, device="cuda")
+    for m, n, dtype, accumulate in shapes:
+        a = torch.randn(m, n, device="cuda", dtype=dtype)
         if kernel.endswith("_columns"):
-            a = torch.randn(n, m, device="cuda").t()
-        xs = torch.randn(5, a.shape[1], device="cuda")
-        expected = torch.stack([gemv.gemv(1.0, a, x, kernel=kernel) for x in xs])
-        exact = (a.double() @ xs.double().t()).t()
-        magnitude = (a.double().abs() @ xs.double().abs().t()).t()
+            a = torch.randn(n, m, device="cuda", dtype=dtype).t()
+        xs = torch.randn(5, a.shape[1], device="cuda", dtype=dtype)
+        options = {"kernel": kernel, "accumulate": accumulate}
+        expected = torch.stack([gemv.gemv(1.0, a, x, **options) for x in xs])
+        precise = torch.complex128 if dtype.is_complex else torch.float64
+        exact = (a.to(precise) @ xs.to(precise).t()).t()
+        magnitude = (a.to(precise).abs() @ xs.to(precise).abs().t()).t()
         assert ((expected - exact).abs() <= 1e-5 * magnitude).all()
         with gemv.trace() as calls:
-            gemv.gemv(1.0, a, xs[0], kernel=kernel)
+            gemv.gemv(1.0, a, xs[0], **options)
         split |= calls[0].geometry.counters > 0
-        cases.append((a, xs, expected))
+        cases.append((a, xs, expected, options))
     assert split, "no shape here splits its sums over blocks"
     torch.cuda.synchronize()
     faults = []
@@ -125,9 +132,9 @@ def test_the_last_block_under_load(torch, kernel):
                 for _ in range(rounds):
                     made = []
                     for _ in range(batch):
-                        a, xs, expected = cases[rng.integers(len(cases))]
+                        a, xs, expected, options = cases[rng.integers(len(cases))]
                         k = int(rng.integers(5))
-                        made.append((gemv.gemv(1.0, a, xs[k], kernel=kernel), expected[k]))
+                        made.append((gemv.gemv(1.0, a, xs[k], **options), expected[k]))
                     if not all(torch.equal(got, want) for got, want in made):
                         faults.append(f"other bits in thread {number}")
         except BaseException as error:

@@ -16,8 +16,8 @@ Idea
     goes to the L2 cache and back three times: for the fence, for the number, for the sums. Here a
     block draws its number as it begins, while nobody waits for it, and the block that draws the
     last one, which knows that all others are running, adds up. Sums need no fence: every word of
-    the scratch array is all ones until a sum is stored there, in one piece, and that block reads
-    until the ones are gone. What it has read it replaces by ones again, for the next launch.
+    the scratch array is all ones until a sum, or half of a complex one, is stored there, and that
+    block reads until no word is. What it has read it replaces by ones again, for the next launch.
 
 Picture
     ::
