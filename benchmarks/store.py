@@ -16,10 +16,16 @@ import os
 import shutil
 import subprocess
 import sys
+from contextlib import suppress
 from pathlib import Path
 
 TOP = Path(__file__).resolve().parent.parent
 RESULTS = TOP / "benchmarks" / "results"
+#: What compiles, launches, or is measured beside us, where it is installed.
+LIBRARIES = (
+    "numpy", "scipy", "numba", "numba-cuda", "cuda-bindings", "torch", "cupy-cuda12x",
+    "cupy-cuda13x", "jax", "asv",
+)  # fmt: skip
 
 
 def commit_date_ms(commit: str) -> int | None:
@@ -37,7 +43,7 @@ def commit_date_ms(commit: str) -> int | None:
 
 def machine_facts(name: str) -> dict:
     """What a figure depends on: GPU, driver and the versions of the libraries."""
-    from importlib.metadata import version
+    from importlib.metadata import PackageNotFoundError, version
 
     fields = ["name", "driver_version"]
     answer = subprocess.run(
@@ -49,7 +55,9 @@ def machine_facts(name: str) -> dict:
     gpu, driver = (part.strip() for part in answer.stdout.splitlines()[0].split(","))
     python = f"{sys.version_info[0]}.{sys.version_info[1]}"  # of the environment that measured
     facts = {"machine": name, "gpu": gpu, "driver": driver, "python": python, "version": 1}
-    facts |= {package: version(package) for package in ("numpy", "numba", "numba-cuda")}
+    for package in LIBRARIES:
+        with suppress(PackageNotFoundError):
+            facts[package] = version(package)
     return facts
 
 

@@ -121,7 +121,7 @@ def source_of(kernel) -> Path:
     return TOP / "gemv" / "kernels" / f"{letter}{kernel.rung:02}_{kernel.name}.py"
 
 
-def rung_page(kernel, following, cases: dict[str, dict], drawings) -> str:
+def rung_page(kernel, following, cases: dict[str, dict], grids, drawings) -> str:
     """The page of one kernel; `following` is the next rung, or None."""
     from rungs import COUNTED, SPECIAL
 
@@ -152,6 +152,7 @@ def rung_page(kernel, following, cases: dict[str, dict], drawings) -> str:
         counted_table(kernel.name),
     ]
     page += ["## Measured", measured_table(kernel, cases)]
+    page += selected_cells(kernel, grids)
     page += ["## When it wins, when it loses"]
     page += ["**Wins.** " + markdown(lesson["Wins"]), "**Loses.** " + markdown(lesson["Loses"])]
     page += ["## Order of the sum", markdown(lesson["Sums"])]
@@ -217,6 +218,29 @@ def measured_table(kernel, cases: dict[str, dict]) -> str:
         " {doc}`/measure` says how this is measured."
     )
     return "\n".join([head, *lines]) + "\n\n" + note
+
+
+def selected_cells(kernel, grids) -> list[str]:
+    """Cells of the committed grids that the table gives to this kernel, both ends of the list."""
+    from benchmarks.grid_page import listed
+    from gemv._grid import summary
+
+    rows = [row for grid in grids.values() for row in grid.rows if row.ratio is not None]
+    mine = sorted((row for row in rows if row.kernel == kernel.name), key=lambda row: -row.ratio)
+    if not mine:
+        return []
+    all_ = summary(mine)
+    shapes = {(row.m, row.n, row.op, row.view): row for row in reversed(mine)}
+    furthest = sorted(shapes.values(), key=lambda row: -row.ratio)[:4]
+    least = [row for row in mine if row not in furthest][-2:]
+    return [
+        "## Selected",
+        f"In {len(mine)} of {len(rows)} cells of {{doc}}`/roofline`, `gemv` selects this kernel; it"
+        f" is {all_.ratio:.2f} times as fast as the fastest peer there, in the mean, and at"
+        f" {all_.share:.0%} of the floor. The shapes where it is furthest ahead, and the two cells"
+        " where it is least:",
+        listed([*furthest, *least]),
+    ]
 
 
 def code(kernel) -> str:
@@ -457,14 +481,14 @@ def make_pages(app) -> None:
     from benchmarks import grid_page
     from gemv.kernels import REGISTRY
 
-    cases = results.load()
+    cases, grids = results.load(), grid_page.load()
     kernels = list(REGISTRY.values())
     wanted = set()
     for place, kernel in enumerate(kernels):
         following = next((k for k in kernels[place + 1 :] if not k.beside), None)
         path = DOCS / "course" / "rungs" / f"{stem(kernel)}.md"
         wanted.add(path)
-        write(path, rung_page(kernel, following, cases, gallery.DRAWINGS))
+        write(path, rung_page(kernel, following, cases, grids, gallery.DRAWINGS))
     for path in (DOCS / "course" / "rungs").glob("*.md"):
         if path not in wanted:
             path.unlink()
@@ -472,7 +496,7 @@ def make_pages(app) -> None:
     write(DOCS / "generated" / "reference.md", reference())
     write(DOCS / "generated" / "ladder.md", ladder_page(cases))
     write(DOCS / "generated" / "calls.md", calls_page(load_calls()))
-    write(DOCS / "generated" / "roofline.md", grid_page.page(grid_page.load()))
+    write(DOCS / "generated" / "roofline.md", grid_page.page(grids))
 
 
 class DrawingDirective(Directive):
