@@ -36,7 +36,9 @@ def test_products_have_the_bits_of_the_call(rng, dtype, order):
         assert kept.matvec(x).tobytes() == gemv.gemv(1, a, x).tobytes()
         assert kept.rmatvec(z).tobytes() == gemv.gemv(1, a, z, trans=2).tobytes()
         assert kept.T.matvec(z).dtype == dtype
-        assert np.allclose(kept.T @ z, a.T @ z, rtol=1e-4)
+        with np.errstate(invalid="ignore"):  # which NumPy says at times of finite numbers
+            expected = a.T @ z
+        assert np.allclose(kept.T @ z, expected, rtol=1e-4)
         assert (kept.H @ z).tobytes() == kept.rmatvec(z).tobytes()
         got = kept.gemv(2, x, 0.5, z)
         assert got.tobytes() == gemv.gemv(2, a, x, beta=0.5, y=z).tobytes()
