@@ -100,8 +100,8 @@ else:
                 side_effect=True,
             )
             loaded = builder.call(asm, [address, present])
-            single = count == 1
-            words += [loaded] if single else [builder.extract_value(loaded, k) for k in range(2)]
+            both = (builder.extract_value(loaded, k) for k in range(2))
+            words += [loaded] if count == 1 else both
         return words
 
     @intrinsic

@@ -27,7 +27,7 @@ def _scratch(geometry: Geometry, number: np.dtype) -> np.ndarray:
         return np.full(geometry.scratch, None, object)  # sums of two numbers each are objects here
     made = np.full(geometry.scratch, np.nan, number)
     if geometry.posts:
-        made.view(np.uint8)[...] = 0xFF
+        _simulator.make_empty(made)
     return made
 
 
@@ -39,13 +39,7 @@ def _look_at_what_is_left(
         raise _simulator.SimulatorError(
             f"{name}: counters are not zero after the last launch: {counters}"
         )
-    if not geometry.posts:
-        return
-    if scratch.dtype.hasobject:
-        left = any(each is not None for each in scratch)
-    else:
-        left = bool((scratch.view(np.uint8) != 0xFF).any())
-    if left:
+    if geometry.posts and not _simulator.is_empty(scratch):
         raise _simulator.SimulatorError(
             f"{name}: sums that nobody took are left after the last launch"
         )
