@@ -9,6 +9,7 @@ from helpers import Case
 from gemv import _backend
 from gemv._narrow import cast
 from gemv._problem import Geometry, Launch
+from gemv._select import select
 from gemv.kernels import REGISTRY
 from gemv.kernels._base import Kernel
 
@@ -18,8 +19,8 @@ ON_SIMULATOR = pytest.mark.skipif(
 SPLITS, ROWS = 37, 5
 
 
-def relay(reads=lambda splits: splits):
-    """A kernel whose blocks post elements of A as they are; the last to begin takes them all."""
+def relay(left=0):
+    """A kernel whose blocks post elements of A; the last to begin takes them, all but `left`."""
 
     def build(spec):
         from numba import cuda
@@ -53,7 +54,7 @@ def relay(reads=lambda splits: splits):
 
     def geometry(problem, device, knobs):
         splits = problem.cols
-        sizes = {"splits": splits, "reads": reads(splits)}
+        sizes = {"splits": splits, "reads": splits - left}
         launches = (Launch((1, splits, 1), (32, 1, 1)),)
         return Geometry(launches, sizes, splits * problem.rows, 1, posts=True)
 
@@ -62,19 +63,16 @@ def relay(reads=lambda splits: splits):
 
 @pytest.fixture
 def case(monkeypatch, request):
-    dtype, accumulate, reads = getattr(request, "param", ("s", "plain", lambda splits: splits))
-    monkeypatch.setitem(REGISTRY, "relay", relay(reads))
+    dtype, accumulate, *left = request.param
+    monkeypatch.setitem(REGISTRY, "relay", relay(*left))
     return Case(ROWS, SPLITS, dtype, accumulate=accumulate)
 
 
-KINDS = [
-    (dtype, accumulate, lambda splits: splits)
-    for accumulate in ("plain", "wide")
-    for dtype in "hsdczb"
-]
+KINDS = [(dtype, accumulate) for accumulate in ("plain", "wide") for dtype in "hsdczb"]
+BY_KIND = {"argnames": "case", "ids": "-".join, "indirect": True}
 
 
-@pytest.mark.parametrize("case", KINDS, ids=lambda kind: f"{kind[0]}-{kind[1]}", indirect=True)
+@pytest.mark.parametrize(argvalues=KINDS, **BY_KIND)
 def test_what_is_posted_is_taken(case):
     case.x[0] = cast(np.ones(1), case.element)[0]
     exact = case.a
@@ -88,10 +86,7 @@ def test_what_is_posted_is_taken(case):
         assert np.allclose(after, exact.sum(axis=1), rtol=size, atol=size)
 
 
-@pytest.mark.parametrize(
-    "case", [kind for kind in KINDS if kind[0] in "sdcz" and kind[1] == "plain"],
-    ids=lambda kind: f"{kind[0]}-{kind[1]}", indirect=True,
-)  # fmt: skip
+@pytest.mark.parametrize(argvalues=[(dtype, "plain") for dtype in "sdcz"], **BY_KIND)
 def test_a_nan_of_ones_arrives_as_a_nan(case):
     """Nobody would see that it is there, and wait for ever."""
     case.a[1, 3:4].view(np.uint8)[...] = 0xFF
@@ -105,9 +100,7 @@ def test_a_nan_of_ones_arrives_as_a_nan(case):
 
 
 @ON_SIMULATOR
-@pytest.mark.parametrize(
-    "case", [("s", "plain", lambda splits: splits - 1)], ids=["one-less"], indirect=True
-)
+@pytest.mark.parametrize("case", [("s", "plain", 1)], ids=["one-less"], indirect=True)
 def test_a_sum_that_nobody_takes_is_found(case):
     from gemv._simulator import SimulatorError
 
@@ -143,3 +136,23 @@ def test_who_waits_for_a_block_that_has_not_begun_is_found(order):
     arguments = [9, pointer_to(empty, name="parts")]
     with pytest.raises(SimulatorError, match="the kernel spins"):
         launch(kernel, 9, 1, arguments, Schedule(order, max_switches=2000))
+
+
+#: Constants with which a short sum has more splits than its finishing threads ask for at a time.
+MANY = {
+    "vector_rows": {"LANES": 1, "ROWS": 1, "VECTORS": 1, "THREADS_PER_BLOCK": 32},
+    "phased_rows": {"LANES": 1, "ROWS": 1, "VECTORS": 1, "THREADS_PER_BLOCK": 32},
+    "vector_columns": {"LANES": 2, "PIECES": 2, "COLUMNS": 1, "THREADS_PER_BLOCK": 32},
+    "phased_columns": {"LANES": 32, "PIECES": 1, "COLUMNS": 1, "THREADS_PER_BLOCK": 128},
+}
+
+
+@pytest.mark.parametrize("name", [k.name for k in REGISTRY.values() if k.splits_apart and k.wide])
+@pytest.mark.parametrize("dtype, accumulate", [("s", "plain"), ("c", "plain"), ("s", "wide")])
+def test_more_splits_than_are_asked_for_at_a_time(name, dtype, accumulate):
+    """4 in each lane of a warp, or 8 in each of up to 4 threads a row; then they ask again."""
+    knobs = {**MANY[name], "BLOCKS_PER_SM": 2000, "MIN_BLOCKS": 1}
+    case = Case(3, 700, dtype, "F" if name.endswith("columns") else "C", accumulate=accumulate)
+    choice = select(case.problem.at(256, 256), _backend.engine().device(), name, knobs)
+    assert choice.geometry.sizes["splits"] > (40 if name.endswith("columns") else 4 * 32)
+    case.check(name, knobs)

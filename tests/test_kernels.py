@@ -205,21 +205,17 @@ def test_negative_strides_of_a(kernel, order):
 def tuned():
     """Rows of the table, each with a dtype that it is for, if their constants differ.
 
-    The simulator has no limit on registers, which is all that MIN_BLOCKS sets, and one
-    multiprocessor, for which more blocks than two are other splits and no other code. If not all
-    rows are asked for, each set of constants has one dtype, of 2 and of 4 bytes in turn if it is
-    for both, and complex numbers where there are no others: the constants act on vectors, and a
-    complex128 is one.
+    The simulator has no limit on registers, which is all that MIN_BLOCKS sets. If not all rows are
+    asked for, each set of constants has one dtype, of 2 and of 4 bytes in turn if it is for both,
+    and complex numbers where there are no others: the constants act on vectors, and a complex128
+    is one.
     """
-    simulated = _backend.backend() != "cuda"
-    without = {"MIN_BLOCKS": 0} if simulated else {}
+    without = {"MIN_BLOCKS": 0} if _backend.backend() != "cuda" else {}
     apart = {}
     for row in table():
         if not row.knobs:
             continue  # those of the kernel, which all other tests here have
         knobs = {**row.knobs, **without}
-        if simulated and knobs.get("BLOCKS_PER_SM", 0) > 2:
-            knobs["BLOCKS_PER_SM"] = 2
         wanted = row.conditions.get
         sizes = range(wanted("element_bytes_min", 1), wanted("element_bytes_max", 16) + 1)
         like = {"h": "b", "d": "s", "c": "z"}  # as long, or twice as long
