@@ -100,8 +100,10 @@ else:
                 side_effect=True,
             )
             loaded = builder.call(asm, [address, present])
-            both = (builder.extract_value(loaded, k) for k in range(2))
-            words += [loaded] if count == 1 else both
+            if count == 1:
+                words.append(loaded)
+            else:
+                words += [builder.extract_value(loaded, k) for k in range(count)]
         return words
 
     @intrinsic
