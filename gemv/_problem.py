@@ -192,6 +192,12 @@ class Problem(NamedTuple):
         return a_width, a_width if whole else 0
 
     @property
+    def whole(self) -> bool:
+        """Whether every line of A is a whole number of vectors, of two elements or more, long."""
+        width = self.widths[0]
+        return width > 1 and (self.rows if self.access == "axpy" else self.cols) % width == 0
+
+    @property
     def splits_elements(self) -> bool:
         """Whether an element of A may lie across a boundary of its own size.
 

@@ -8,8 +8,16 @@ memory, which is device memory.) Under the simulator a tile is a tuple, and so i
 
 from __future__ import annotations
 
+import operator
+
 from gemv._intrinsics import SIMULATOR
 from gemv._problem import LOAD_BYTES
+
+
+def shares(count: int, lanes: int, apart: int) -> int:
+    """Into how many :func:`scatter_sums` divides `count` sums: a power of two."""
+    return min(lanes // apart, count & -count)
+
 
 if SIMULATOR:
     import numpy as np
@@ -114,6 +122,20 @@ if SIMULATOR:
         step = lanes // 2
         while step >= apart:
             values = tuple(value + _exchange(value, step) for value in values)
+            step //= 2
+        return values
+
+    def scatter_sums(values, tid, lanes, apart):
+        step = lanes // 2
+        while step >= apart:
+            half = len(values) // 2 if len(values) % 2 == 0 else 0
+            sent, kept = values, values
+            if half:
+                parts = values[:half], values[half:]
+                upper = bool(tid & step)
+                sent, kept = parts[not upper], parts[upper]
+            exchanged = [_exchange(value, step) for value in sent]
+            values = tuple(map(operator.add, kept, exchanged))
             step //= 2
         return values
 
@@ -816,6 +838,42 @@ else:
         return values(values, lanes, apart), codegen
 
     @intrinsic
+    def scatter_sums(typingctx, values, tid, lanes, apart):
+        """What `butterfly` gives, bit for bit, but each lane ends with its share of the sums only.
+
+        At each step two lanes divide the sums that they both have a part of: each sends the half
+        that the other one keeps, as long as there are two to divide. A lane of the warp whose
+        number begins with the bits b, one for each time, has the b-th share.
+        """
+        known = _literal(lanes, apart)
+        if known is None:
+            return None
+        element, (lanes_, apart_) = values.dtype, known
+        result = types.UniTuple(element, values.count // shares(values.count, *known))
+
+        def codegen(context, builder, signature, arguments):
+            parts, tid = _items(builder, arguments[0], values.count), arguments[1]
+            step = lanes_ // 2
+            while step >= apart_:
+                kept = sent = parts
+                if len(parts) % 2 == 0:
+                    bit = builder.and_(tid, _integer(step))
+                    upper = builder.icmp_unsigned("!=", bit, _integer(0))
+                    half = len(parts) // 2
+                    pairs = list(zip(parts[:half], parts[half:], strict=True))
+                    kept = [builder.select(upper, high, low) for low, high in pairs]
+                    sent = [builder.select(upper, low, high) for low, high in pairs]
+                parts = [
+                    _add(context, builder, element, mine,
+                         _exchanged(context, builder, element, other, step))
+                    for mine, other in zip(kept, sent, strict=True)
+                ]  # fmt: skip
+                step //= 2
+            return context.make_tuple(builder, result, parts)
+
+        return result(values, types.int64, lanes, apart), codegen
+
+    @intrinsic
     def fold(typingctx, sums, rows):
         """One number for each of `rows` from its partial sums, halving their number pairwise."""
         known = _literal(rows)
@@ -857,6 +915,8 @@ __all__ = [
     "multiply_add",
     "put_pieces",
     "row_starts",
+    "scatter_sums",
+    "shares",
     "store",
     "store_vectors",
     "stream_inside",

@@ -77,7 +77,7 @@ def compiler(tmp_path_factory):
     def ask(
         kernel, dtype, access="dot", compute_capability=(9, 0), knobs=None,
         homes=("arguments", "arguments"), literals=(), widths=None, y_dtype=None,
-        accumulate="plain",
+        accumulate="plain", whole=False,
     ):  # fmt: skip
         if widths is None:
             widths = widest(dtype) if kernel.wide else (1, 0)
@@ -85,7 +85,7 @@ def compiler(tmp_path_factory):
             "kernel": kernel.name, "dtype": dtype, "conj": dtype.startswith("c"),
             "access": access, "compute_capability": compute_capability, "knobs": dict(knobs or {}),
             "homes": homes, "literals": literals, "widths": widths, "y_dtype": y_dtype,
-            "accumulate": accumulate,
+            "accumulate": accumulate, "whole": whole,
         }  # fmt: skip
         question = json.dumps(request)
         file = kept / hashlib.sha256(question.encode()).hexdigest()
@@ -155,6 +155,42 @@ def test_loads_of_one_element_leave_nothing_behind_them(dtype, compiler):
     (function,) = compiler(REGISTRY["vector_rows"], dtype, widths=(1, 1))
     loads = re.findall(r"(@p )?ld\.global\.nc\.L2::128B", function["ptx"])
     assert len(loads) == 2 * loads.count("@p ") > 0
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64", "complex64", "bfloat16"])
+@pytest.mark.parametrize("name", ["vector_rows", "vector_columns", "long_columns"])
+def test_lines_of_whole_vectors_leave_nothing_behind_them(name, dtype, compiler):
+    """Neither loops over elements that fill no vector, nor loads of one of A."""
+    access = "dot" if name == "vector_rows" else "axpy"
+    for knobs in ({}, {"BLOCKS_PER_SM": 0}) if name != "long_columns" else ({},):
+        usual, whole = (
+            compiler(REGISTRY[name], dtype, access, knobs=knobs, whole=each)[0]
+            for each in (False, True)
+        )
+        assert len(whole["ptx"]) < 0.97 * len(usual["ptx"])
+        assert len(whole["cubin"]) <= len(usual["cubin"])  # in steps of some hundred bytes
+        assert whole["stack"] == 0 and whole["spills"] == 0
+
+
+def test_a_loop_over_the_rows_of_a_tile_is_none_where_each_has_a_thread(compiler):
+    """In whole lines and without splits: one loop over columns, and none over rows."""
+    knobs = {"BLOCKS_PER_SM": 0, "LANES": 2, "COLUMNS": 4, "THREADS_PER_BLOCK": 128}
+    (one,) = compiler(REGISTRY["vector_columns"], "float32", "axpy", knobs=knobs, whole=True)
+    more = {**knobs, "LANES": 64}
+    (two,) = compiler(REGISTRY["vector_columns"], "float32", "axpy", knobs=more, whole=True)
+
+    def loops(function):
+        """Branches to a label that stands before them."""
+        found, labels = 0, set()
+        for line in function["ptx"].splitlines():
+            if label := re.match(r"(\$L\w+):", line):
+                labels.add(label[1])
+            elif branch := re.search(r"\bbra(?:\.uni)?\s+(\$L\w+);", line):
+                found += branch[1] in labels
+        return found
+
+    assert loops(one) == 1
+    assert loops(two) == 2
 
 
 def dtypes_of(row):
@@ -260,11 +296,14 @@ def test_what_the_table_selects_does_not_spill(row, letter, sums, compiler):
     dtype, size = dtype_name(DTYPES[letter]), DTYPES[letter].itemsize
     width = max((16 if kernel.phased else asked("load_bytes_max", 16)) // size, 1)
     wide = {"widths": (width, width)} if kernel.wide else {}
-    for function in compiler(
-        kernel, dtype, asked("access", "dot"), knobs=row.knobs, accumulate=sums, **wide,
-    ):  # fmt: skip
-        assert function["stack"] == 0
-        assert function["spills"] == 0
+    lines = (False, True) if ALL_ROWS and kernel.wide and not kernel.phased else (False,)
+    for whole in lines if width > 1 else (False,):
+        for function in compiler(
+            kernel, dtype, asked("access", "dot"), knobs=row.knobs, accumulate=sums, whole=whole,
+            **wide,
+        ):  # fmt: skip
+            assert function["stack"] == 0
+            assert function["spills"] == 0
 
 
 @pytest.mark.parametrize("dtype", ["float32", "complex128", "bfloat16"])

@@ -235,19 +235,24 @@ def tuned():
     "row, dtype", tuned(), ids=lambda value: getattr(value, "reason", value).replace(" ", "-")
 )
 def test_the_constants_of_the_table(row, dtype):
-    """Whole blocks of the size that runs on a GPU, over the edge of the tile and of the pass."""
+    """Whole blocks of the size that runs on a GPU, over the edge of the tile and of the pass.
+
+    Lines begin at multiples of 16 bytes and are not whole vectors, or are, or begin anywhere.
+    """
     kernel = REGISTRY[row.kernel]
     knobs = {**kernel.knobs, **row.knobs}
     tile_rows, tile_cols = kernel.tile(knobs)
     order = "F" if row.conditions.get("access") == "axpy" else "C"
     op = "C" if dtype == "z" else "N"
     order = order if op == "N" else {"C": "F", "F": "C"}[order]
+    axpy = row.conditions.get("access") == "axpy"
     for rows, cols, pad, shift in [
-        (tile_rows + 3, min(tile_cols + 5, 9), 0, 0),
-        (3, min(5 * tile_cols + 7, 1100), 4, 0),
+        (tile_rows + 3, min(tile_cols + 5, 9), None, 0),
+        (8, min(5 * tile_cols + 7, 1100), 0, 0) if axpy else (3, min(5 * tile_cols, 1096), 8, 0),
         (5, 2 * knobs.get("LANES", knobs["THREADS_PER_BLOCK"]) + 3, 1, 1),
     ]:
         m, n = (rows, cols) if op == "N" else (cols, rows)
+        pad = -(rows if axpy else cols) % 8 if pad is None else pad
         Case(m, n, dtype, order, op, pad, alpha=2, beta=-1, shift=shift).check(row.kernel, knobs)
 
 

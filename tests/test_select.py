@@ -272,6 +272,25 @@ def test_the_memo_agrees_with_a_search():
             assert (chosen.kernel.name, chosen.spec) == (found[0].kernel, spec)
 
 
+@pytest.mark.parametrize("access", ["dot", "axpy"])
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_lines_of_whole_vectors_have_machine_code_of_their_own(access, dtype):
+    """Neighbours in one cell of the table, in any order; elements of 16 bytes are vectors."""
+    width = 16 // DTYPES[dtype].itemsize
+    near = [1003, 1008, 1006, 1007, 1000]
+    sizes = [(each, 300) if access == "axpy" else (300, each) for each in near]
+    for order in (sizes, sizes[::-1]):
+        for rows, cols in order:
+            # As views of something wider, whose lines begin at multiples of 16 bytes.
+            lda = {"col_stride" if access == "axpy" else "row_stride": 1024}
+            problem = problem_of(access, rows, cols, dtype)._replace(**lda).at(256, 256)
+            choice = select(problem, DEVICE)
+            assert choice.kernel.wide and not choice.kernel.phased
+            length = rows if access == "axpy" else cols
+            assert choice.spec.whole == problem.whole == (width > 1 and length % width == 0)
+            assert choice.spec == choice.kernel.spec(problem, choice.knobs)
+
+
 @BY_DEVICE
 def test_a_choice_is_the_first_row_that_matches_whatever_was_chosen_before(device):
     """Problems of all kinds in turn: what is remembered for one kind is of no use to another."""

@@ -81,6 +81,9 @@ class Spec:
         Of y, if it is not that of A and x.
     accumulate : {"plain", "wide", "pairs"}
         The precision of products and sums: see :meth:`gemv._problem.Precision.of`.
+    whole : bool
+        Whether lines of A are whole vectors, so that no code is needed for what fills none: see
+        :attr:`gemv._problem.Problem.whole`.
     """
 
     dtype: np.dtype
@@ -92,6 +95,7 @@ class Spec:
     widths: tuple[int, int] = (1, 0)
     y_dtype: np.dtype | None = None
     accumulate: str = "plain"
+    whole: bool = False
 
     def __getitem__(self, knob: str) -> int:
         return dict(self.knobs)[knob]
@@ -405,6 +409,7 @@ class Kernel:
             self._widths(problem),
             problem.result,
             problem.accumulate,
+            self.wide and not self.phased and problem.whole,
         )
 
     def _widths(self, problem: Problem) -> tuple[int, int]:

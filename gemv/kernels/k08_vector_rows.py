@@ -123,12 +123,14 @@ def build(spec):
     THREADS = max(LANES, spec["THREADS_PER_BLOCK"])
     GROUPS = THREADS // LANES
     TILE_ROWS = GROUPS * ROWS
+    TURNS = ceil_div(TILE_ROWS, THREADS)  # until each row of the tile had a thread
     WARP_LANES = min(LANES, 32)
     WARPS_PER_ROW = LANES // WARP_LANES
     WARPS = max(THREADS // 32, 1)
     STEP = LANES * WIDTH
     PASS = VECTORS * STEP
     TAIL = tail_of(WIDTH)
+    WHOLE = WIDTH == 1 or spec.whole  # else there are columns that fill no vector
     SPLIT = spec["BLOCKS_PER_SM"] > 0  # else there is no code for splits, and less to fetch
     # Warps, and threads, that share a row when the last block adds the splits.
     FINISH_WARPS = max(WARPS // TILE_ROWS, 1)
@@ -179,7 +181,7 @@ def build(spec):
                 factors = gather_some(x, j, STEP, VECTORS, incx, WIDTH, rest)
             total = multiply_add(total, values, factors, CONJUGATE)
             j += rest * STEP
-        while WIDTH > 1 and j < end:  # one lane has the columns behind the last whole vector
+        while not WHOLE and j < end:  # one lane has the columns behind the last whole vector
             values = stream_some(a, starts, j, 1, TAIL, 1, end - j)
             factors = gather_some(x, j, 1, TAIL, incx, 1, end - j)
             total = multiply_add(total, values, factors, CONJUGATE)
@@ -211,7 +213,8 @@ def build(spec):
         if SPLIT and splits > 1 and tid == 0:
             ticket[0] = drawn
         cuda.syncthreads()  # all sums are in place
-        for r in range(tid, TILE_ROWS, THREADS):
+        r = tid
+        while r < TILE_ROWS:
             i = first + r
             if i < rows:
                 row_sum = sums[r, 0]
@@ -221,6 +224,7 @@ def build(spec):
                     update_streaming(alpha, row_sum, beta, y, i * incy)
                 else:
                     post(scratch, split * rows + i, row_sum)
+            r = r + THREADS if TURNS > 1 else TILE_ROWS
         if SPLIT and splits > 1 and ticket[0] == splits - 1:
             # The last one to begin: all sums are there, or on their way.
             warp = tid // 32

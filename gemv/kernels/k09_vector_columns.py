@@ -10,8 +10,14 @@ Idea
     LANES threads stand along the rows. When there are few rows, 16 say, a handful of lanes covers
     them, and the rest of the warp takes the next columns, which lie behind in memory: the warp
     still reads one piece. Threads with the same rows and different columns meet at the end, those
-    of a warp by shuffles, the warps in shared memory. Columns are split over blocks where rows
-    alone do not fill the GPU, and the block that began last adds up, as in the rung before.
+    of a warp by shuffles, the warps in shared memory. A vector is several sums, and no lane needs
+    all of them: where two lanes meet, each keeps half of the rows and sends the other half, so
+    that the next step has half as many to add. Columns are split over blocks where rows alone do
+    not fill the GPU, and the block that began last adds up, as in the rung before.
+
+    Small products are so short that the time to fetch the instructions shows. So there is no code
+    for splits where none are wanted, none for rows that fill no vector where all do (WHOLE), and
+    no loop over the rows of a tile where each of them has a thread (TURNS).
 
     Adding up must not become the longest part: with 132 splits, a thread that waits for one
     partial sum after the other waits 132 times for the L2. Here BATCH of them are on their way at
@@ -28,8 +34,11 @@ Picture
         rows 8-11       L2 L6 L10  L30 L2            of 8 (of 64 with a block of 256 threads)
         rows 12-15      L3 L7 L11  L31 L3
 
-        shuffles        8 groups of a warp become one; shared memory [warp, row]: one thread a row
-                        adds the warps in order
+        shuffles        8 groups of a warp become one, in 3 steps; of the 4 sums of lane 0
+                          with lane 16:  it keeps rows 0 1      (lane 16: 2 3)
+                          with lane 8:   it keeps row 0         (lane 8: 1)
+                          with lane 4:   row 0 of all 8 groups, as lane 4 has it
+        shared memory   [warp, row]: one thread a row adds the warps in order
 
 Bytes
     (m*n + len(x) + len(y) * (1 + [beta != 0])) * itemsize from memory; x comes from L1 or L2,
@@ -51,7 +60,9 @@ Sums
     selection table and the number of multiprocessors. Same bits on every run.
 
 Source
-    The axpy form of gemv: G. H. Golub and C. F. Van Loan, "Matrix Computations", section 1.1.
+    The axpy form of gemv: G. H. Golub and C. F. Van Loan, "Matrix Computations", section 1.1. To
+    halve what is exchanged at each step: R. Thakur, R. Rabenseifner and W. Gropp, "Optimization of
+    collective communication operations in MPICH" (2005), for processes.
 """
 
 import numpy as np
@@ -68,6 +79,8 @@ from gemv._vectors import (
     gather_some,
     put_pieces,
     row_starts,
+    scatter_sums,
+    shares,
     stream_some,
     stream_tile,
     zeros,
@@ -111,8 +124,13 @@ def build(spec):
     PASS = GROUPS * COLUMNS
     PIECE_ROWS = LANES * WIDTH
     TILE_ROWS = PIECES * PIECE_ROWS
+    TURNS = ceil_div(TILE_ROWS, THREADS)  # until each row of the tile had a thread
     SUMS = PIECES * WIDTH
+    KEPT = SUMS // shares(SUMS, 32, min(LANES, 32))  # of a thread, once the warp has added
+    HOLDERS = 32 * KEPT // SUMS  # neighbouring lanes, of which LANES have them
+    RUN = min(KEPT, WIDTH)
     SLOTS = min(GROUPS, WARPS)  # sums of a row that meet in shared memory
+    WHOLE = WIDTH == 1 or spec.whole  # else there are rows that fill no vector
     SPLIT = spec["BLOCKS_PER_SM"] > 0  # else there is no code for splits, and less to fetch
     # Threads that share a row when the last block adds the splits.
     FINISHERS = min(max(THREADS // TILE_ROWS, 1), 16)
@@ -139,7 +157,7 @@ def build(spec):
         if SPLIT and splits > 1 and tid == 0:
             drawn = atomic_inc(counters, cuda.blockIdx.x, splits - 1)  # not waited for here
         step = GROUPS * col_stride
-        edge = rounded_down(rows, WIDTH)  # rows from here on fill no vector
+        edge = rows if WHOLE else rounded_down(rows, WIDTH)  # rows from here on fill no vector
         last = edge - WIDTH  # where the last whole vector starts, if there is one
         tile = cuda.blockIdx.x
         first = tile * TILE_ROWS
@@ -147,7 +165,7 @@ def build(spec):
         # Passes in which every group has all of its columns.
         limit = j + rounded_down(end - begin, PASS)
         total = zeros(zero, SUMS)
-        if last >= 0:
+        if WHOLE or last >= 0:
             # Past the edge the last vector is read again; nobody looks at those sums.
             pieces = row_starts(first + mine, PIECE_ROWS, last, 1, PIECES)
             while j + PASS <= limit:
@@ -161,12 +179,14 @@ def build(spec):
                 factors = gather_some(x, j, GROUPS, COLUMNS, incx, 1, rest)
                 total = axpy_add(total, values, factors, WIDTH, CONJUGATE)
         if LANES < 32:
-            total = butterfly(total, 32, LANES)
-            if tid % 32 < LANES:
-                put_pieces(sums, warp, mine, total, PIECE_ROWS, WIDTH)
+            some = scatter_sums(total, tid, 32, LANES)
+            if tid % HOLDERS < LANES:
+                k = tid % 32 // HOLDERS * KEPT  # of all sums, the first that this lane has
+                place = mine + k // WIDTH * PIECE_ROWS + k % WIDTH
+                put_pieces(sums, warp, place, some, PIECE_ROWS, RUN)
         else:
             put_pieces(sums, group, mine, total, PIECE_ROWS, WIDTH)
-        if WIDTH > 1 and edge < rows and first + TILE_ROWS >= rows:
+        if not WHOLE and edge < rows and first + TILE_ROWS >= rows:
             for i in range(edge, rows):  # the whole block for each of these few
                 part = zero
                 for k in range(begin + tid, end, THREADS):
@@ -177,10 +197,11 @@ def build(spec):
         if SPLIT and splits > 1 and tid == 0:
             ticket[0] = drawn
         cuda.syncthreads()  # all sums are in place
-        for r in range(tid, TILE_ROWS, THREADS):
+        r = tid
+        while r < TILE_ROWS:
             i = first + r
             if i < rows:
-                if i < edge:
+                if WHOLE or i < edge:
                     part = sums[0, r]
                     for k in range(1, SLOTS):
                         part += sums[k, r]
@@ -192,11 +213,13 @@ def build(spec):
                     update_streaming(alpha, part, beta, y, i * incy)
                 else:
                     post(scratch, split * rows + i, part)
+            r = r + THREADS if TURNS > 1 else TILE_ROWS
         if SPLIT and splits > 1 and ticket[0] == splits - 1:
             # The last one to begin: all sums are there, or on their way.
             cuda.syncthreads()  # whole blocks take this branch; their own sums are read
             share = tid // TILE_ROWS
-            for r in range(tid % TILE_ROWS, TILE_ROWS, THREADS):
+            r = tid % TILE_ROWS
+            while r < TILE_ROWS:
                 i = first + r
                 k = share
                 part = zero
@@ -207,14 +230,17 @@ def build(spec):
                     k += BATCH * FINISHERS
                 if share < FINISHERS:
                     sums[share, r] = part
+                r = r + THREADS if TURNS > 1 else TILE_ROWS
             cuda.syncthreads()  # all shares are in place
-            for r in range(tid, TILE_ROWS, THREADS):
+            r = tid
+            while r < TILE_ROWS:
                 i = first + r
                 if i < rows:
                     part = sums[0, r]
                     for k in range(1, FINISHERS):
                         part += sums[k, r]
                     update_streaming(alpha, part, beta, y, i * incy)
+                r = r + THREADS if TURNS > 1 else TILE_ROWS
 
     return (attach(vector_columns, launch_bounds=(THREADS, spec.min_blocks)),)
 

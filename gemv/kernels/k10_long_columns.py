@@ -82,6 +82,7 @@ def build(spec):
     THREADS = spec["THREADS_PER_BLOCK"]
     PIECE_ROWS = THREADS * WIDTH
     SUMS = PIECES * WIDTH
+    WHOLE = WIDTH == 1 or spec.whole  # else there are rows that fill no vector
     VECTOR_BYTES = min(WIDTH * spec.precision.y.itemsize, LOAD_BYTES)
     scaled_all, blended_all, update_all = unrolled(PIECES, WIDTH)
 
@@ -91,10 +92,10 @@ def build(spec):
         mine = first + tid * WIDTH
         if alpha == 0:
             cols = 0
-        edge = rounded_down(rows, WIDTH)  # rows from here on fill no vector
+        edge = rows if WHOLE else rounded_down(rows, WIDTH)  # rows from here on fill no vector
         last = edge - WIDTH  # where the last whole vector starts, if there is one
         total = zeros(zero, SUMS)
-        if last >= 0:
+        if WHOLE or last >= 0:
             # Past the edge the last vector is read again; nobody stores those sums.
             pieces = row_starts(mine, PIECE_ROWS, last, 1, PIECES)
             j = 0
@@ -118,7 +119,7 @@ def build(spec):
         else:
             update_all(alpha, total, beta, y, mine, PIECE_ROWS, edge, incy)
             i = edge + tid
-            if i < rows and first + PIECES * PIECE_ROWS >= rows:
+            if not WHOLE and i < rows and first + PIECES * PIECE_ROWS >= rows:
                 part = zero
                 for j in range(cols):
                     part += op(a[i + j * col_stride]) * x[j * incx]

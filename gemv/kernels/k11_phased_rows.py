@@ -87,6 +87,7 @@ def build(spec):
     THREADS = max(LANES, spec["THREADS_PER_BLOCK"])
     GROUPS = THREADS // LANES
     TILE_ROWS = GROUPS * ROWS
+    TURNS = ceil_div(TILE_ROWS, THREADS)  # until each row of the tile had a thread
     WARP_LANES = min(LANES, 32)
     WARPS_PER_ROW = LANES // WARP_LANES
     WARPS = max(THREADS // 32, 1)
@@ -193,7 +194,8 @@ def build(spec):
         if SPLIT and splits > 1 and tid == 0:
             ticket[0] = drawn
         cuda.syncthreads()  # all sums are in place
-        for r in range(tid, TILE_ROWS, THREADS):
+        r = tid
+        while r < TILE_ROWS:
             if first + r < count:
                 i = phase + phases * (first + r)
                 row_sum = sums[r, 0]
@@ -203,6 +205,7 @@ def build(spec):
                     update_streaming(alpha, row_sum, beta, y, i * incy)
                 else:
                     post(scratch, split * rows + i, row_sum)
+            r = r + THREADS if TURNS > 1 else TILE_ROWS
         if SPLIT and splits > 1 and ticket[0] == splits - 1:
             # The last one to begin: all sums are there, or on their way.
             warp = tid // 32

@@ -61,13 +61,14 @@ from gemv._intrinsics import atomic_inc, natural, quotient, rounded_down
 from gemv._problem import LOAD_BYTES, ceil_div
 from gemv._vectors import (
     axpy_add,
-    butterfly,
     elements_past,
     fold,
     gather,
     gather_some,
     put_pieces,
     row_starts,
+    scatter_sums,
+    shares,
     stream_inside,
     stream_some,
     stream_tile,
@@ -116,9 +117,13 @@ def build(spec):
     PIECE_ROWS = LANES * WIDTH
     READ_ROWS = PIECES * PIECE_ROWS
     TILE_ROWS = own_rows(LANES, PIECES, WIDTH)
+    TURNS = ceil_div(TILE_ROWS, THREADS)  # until each row of the tile had a thread
     # Row r of a tile is in place r + WIDTH: what a window has before it is before it there, too.
     PLACES = READ_ROWS + WIDTH
     SUMS = PIECES * WIDTH
+    KEPT = SUMS // shares(SUMS, 32, min(LANES, 32))  # of a thread, once the warp has added
+    HOLDERS = 32 * KEPT // SUMS  # neighbouring lanes, of which LANES have them
+    RUN = min(KEPT, WIDTH)
     SPLIT = spec["BLOCKS_PER_SM"] > 0  # else there is no code for splits, and less to fetch
     # Threads that share a row when the last block adds the splits.
     FINISHERS = min(max(THREADS // READ_ROWS, 1), 16)
@@ -176,14 +181,20 @@ def build(spec):
             values = stream_inside(a, pieces, j * col_stride, WIDTH, rows)
             total = axpy_add(total, values, gather(x, j, 0, 1, incx, 1), WIDTH, CONJUGATE)
             j += GROUPS
+        place = lane * WIDTH - shift + WIDTH
         if LANES < 32:
-            total = butterfly(total, 32, LANES)
-        if tid % UNIT < LANES:
-            put_pieces(sums, unit, lane * WIDTH - shift + WIDTH, total, PIECE_ROWS, WIDTH)
+            some = scatter_sums(total, tid, 32, LANES)
+            if tid % HOLDERS < LANES:
+                k = tid % 32 // HOLDERS * KEPT  # of all sums, the first that this lane has
+                place += k // WIDTH * PIECE_ROWS + k % WIDTH
+                put_pieces(sums, unit, place, some, PIECE_ROWS, RUN)
+        else:
+            put_pieces(sums, unit, place, total, PIECE_ROWS, WIDTH)
         if SPLIT and splits > 1 and tid == 0:
             ticket[0] = drawn
         cuda.syncthreads()  # all sums are in place
-        for r in range(tid, TILE_ROWS, THREADS):
+        r = tid
+        while r < TILE_ROWS:
             i = first + r
             if i < rows:
                 part = sums[0, r + WIDTH]
@@ -193,11 +204,13 @@ def build(spec):
                     update_streaming(alpha, part, beta, y, i * incy)
                 else:
                     post(scratch, split * rows + i, part)
+            r = r + THREADS if TURNS > 1 else TILE_ROWS
         if SPLIT and splits > 1 and ticket[0] == splits - 1:
             # The last one to begin: all sums are there, or on their way.
             cuda.syncthreads()  # whole blocks take this branch; their own sums are read
             share = tid // READ_ROWS
-            for r in range(tid % READ_ROWS, TILE_ROWS, THREADS):
+            r = tid % READ_ROWS
+            while r < TILE_ROWS:
                 i = first + r
                 k = share
                 part = zero
@@ -208,14 +221,17 @@ def build(spec):
                     k += BATCH * FINISHERS
                 if share < FINISHERS:
                     sums[share, r] = part
+                r = r + THREADS if TURNS > 1 else TILE_ROWS
             cuda.syncthreads()  # all shares are in place
-            for r in range(tid, TILE_ROWS, THREADS):
+            r = tid
+            while r < TILE_ROWS:
                 i = first + r
                 if i < rows:
                     part = sums[0, r]
                     for k in range(1, FINISHERS):
                         part += sums[k, r]
                     update_streaming(alpha, part, beta, y, i * incy)
+                r = r + THREADS if TURNS > 1 else TILE_ROWS
 
     return (attach(phased_columns, launch_bounds=(THREADS, spec.min_blocks)),)
 

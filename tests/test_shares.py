@@ -1,0 +1,83 @@
+"""Sums that lanes divide between them: the same bits as where every lane has all of them."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from helpers import Case
+
+from gemv._narrow import cast
+from gemv._problem import one_launch
+from gemv._vectors import shares
+from gemv.kernels import REGISTRY
+from gemv.kernels._base import Kernel
+
+
+def divided(count, lanes):
+    """A kernel whose 32 lanes add `count` numbers each: all of them, or in row 1 their shares."""
+    KEPT = count // shares(count, 32, lanes)
+    HOLDERS = 32 * KEPT // count
+    PLACES = 32 * count
+
+    def build(spec):
+        from numba import cuda
+
+        from gemv._intrinsics import natural
+        from gemv._vectors import axpy_add, butterfly, gather, put_pieces, scatter_sums, zeros
+
+        number, zero = spec.number, spec.zero
+
+        def divided(rows, a, row_stride, col_stride, x, y, incy):
+            sums = cuda.shared.array((2, PLACES), number)
+            tid = natural(cuda.threadIdx.x)
+            values = gather(a, tid * count * col_stride, 0, 1, col_stride, count)
+            ones = gather(x, 0, 0, 1, 1, 1)
+            mine = axpy_add(zeros(zero, count), values, ones, count, 0)
+            put_pieces(sums, 0, tid * count, butterfly(mine, 32, lanes), count, count)
+            some = scatter_sums(mine, tid, 32, lanes)
+            k = tid // HOLDERS * KEPT
+            if tid % HOLDERS < lanes:
+                for lane in range(tid % lanes, 32, lanes):  # all who have this sum by butterfly
+                    put_pieces(sums, 1, lane * count + k, some, KEPT, KEPT)
+            cuda.syncthreads()
+            for i in range(tid, PLACES, 32):
+                y[i * incy] = sums[0, i]
+                y[(PLACES + i) * incy] = sums[1, i]
+
+        return (divided,)
+
+    def geometry(problem, device, knobs):
+        return one_launch((1, 1, 1), (32, 1, 1))
+
+    return Kernel("divided", 99, build, geometry, lambda knobs: (1, 1), "Divided sums.")
+
+
+@pytest.mark.parametrize("dtype, accumulate", [
+    ("s", "plain"), ("d", "plain"), ("c", "plain"), ("z", "plain"), ("h", "plain"), ("b", "wide"),
+    ("d", "wide"), ("z", "wide"), ("s", "pairs"), ("c", "pairs"),
+])  # fmt: skip
+@pytest.mark.parametrize("count", [1, 3, 4, 6, 8, 12])
+@pytest.mark.parametrize("lanes", [1, 2, 16])
+def test_shares_are_the_sums_of_a_butterfly_bit_for_bit(
+    dtype, accumulate, count, lanes, monkeypatch
+):
+    monkeypatch.setitem(REGISTRY, "divided", divided(count, lanes))
+    case = Case(2 * 32 * count, 32 * count, dtype, accumulate=accumulate)
+    case.x[0] = cast(np.ones(1), case.element)[0]
+    whole, parts = case.y_of(case.run("divided")).reshape(2, -1)
+    assert np.count_nonzero(whole.view(np.uint8)) > whole.nbytes // 4
+    assert whole.tobytes() == parts.tobytes()
+    exact, added = (
+        each if dtype in "cz" else cast(each, np.dtype("d")) for each in (case.a[0], whole)
+    )
+    groups = exact.reshape(32 // lanes, lanes, count).sum(axis=0)
+    expected = np.tile(groups, (32 // lanes, 1)).ravel()
+    near = {"h": 2e-2, "b": 1e-1}.get(dtype, 1e-4)
+    assert np.allclose(added, expected, rtol=near, atol=near)
+
+
+def test_into_how_many_shares():
+    assert [shares(count, 32, 2) for count in (1, 2, 3, 4, 6, 8, 16, 64)] == [
+        1, 2, 1, 4, 2, 8, 16, 16,
+    ]  # fmt: skip
+    assert shares(8, 32, 32) == 1
