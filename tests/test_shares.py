@@ -13,11 +13,8 @@ from gemv.kernels import REGISTRY
 from gemv.kernels._base import Kernel
 
 
-def divided(count, lanes):
-    """A kernel whose 32 lanes add `count` numbers each: all of them, or in row 1 their shares."""
-    KEPT = count // shares(count, 32, lanes)
-    HOLDERS = 32 * KEPT // count
-    PLACES = 32 * count
+def divided():
+    """A kernel whose 32 lanes add COUNT numbers each: all of them, or in row 1 their shares."""
 
     def build(spec):
         from numba import cuda
@@ -26,19 +23,23 @@ def divided(count, lanes):
         from gemv._vectors import axpy_add, butterfly, gather, put_pieces, scatter_sums, zeros
 
         number, zero = spec.number, spec.zero
+        COUNT, LANES = spec["COUNT"], spec["LANES"]
+        KEPT = COUNT // shares(COUNT, 32, LANES)
+        HOLDERS = 32 * KEPT // COUNT
+        PLACES = 32 * COUNT
 
         def divided(rows, a, row_stride, col_stride, x, y, incy):
             sums = cuda.shared.array((2, PLACES), number)
             tid = natural(cuda.threadIdx.x)
-            values = gather(a, tid * count * col_stride, 0, 1, col_stride, count)
+            values = gather(a, tid * COUNT, 0, 1, col_stride, COUNT)
             ones = gather(x, 0, 0, 1, 1, 1)
-            mine = axpy_add(zeros(zero, count), values, ones, count, 0)
-            put_pieces(sums, 0, tid * count, butterfly(mine, 32, lanes), count, count)
-            some = scatter_sums(mine, tid, 32, lanes)
+            mine = axpy_add(zeros(zero, COUNT), values, ones, COUNT, 0)
+            put_pieces(sums, 0, tid * COUNT, butterfly(mine, 32, LANES), COUNT, COUNT)
+            some = scatter_sums(mine, tid, 32, LANES)
             k = tid // HOLDERS * KEPT
-            if tid % HOLDERS < lanes:
-                for lane in range(tid % lanes, 32, lanes):  # all who have this sum by butterfly
-                    put_pieces(sums, 1, lane * count + k, some, KEPT, KEPT)
+            if tid % HOLDERS < LANES:
+                for lane in range(tid % LANES, 32, LANES):  # all who have this sum by butterfly
+                    put_pieces(sums, 1, lane * COUNT + k, some, KEPT, KEPT)
             cuda.syncthreads()
             for i in range(tid, PLACES, 32):
                 y[i * incy] = sums[0, i]
@@ -49,7 +50,8 @@ def divided(count, lanes):
     def geometry(problem, device, knobs):
         return one_launch((1, 1, 1), (32, 1, 1))
 
-    return Kernel("divided", 99, build, geometry, lambda knobs: (1, 1), "Divided sums.")
+    knobs = {"COUNT": 8, "LANES": 2}
+    return Kernel("divided", 99, build, geometry, lambda knobs: (1, 1), "Divided sums.", knobs)
 
 
 @pytest.mark.parametrize("dtype, accumulate", [
@@ -61,10 +63,10 @@ def divided(count, lanes):
 def test_shares_are_the_sums_of_a_butterfly_bit_for_bit(
     dtype, accumulate, count, lanes, monkeypatch
 ):
-    monkeypatch.setitem(REGISTRY, "divided", divided(count, lanes))
+    monkeypatch.setitem(REGISTRY, "divided", divided())
     case = Case(2 * 32 * count, 32 * count, dtype, accumulate=accumulate)
     case.x[0] = cast(np.ones(1), case.element)[0]
-    whole, parts = case.y_of(case.run("divided")).reshape(2, -1)
+    whole, parts = case.y_of(case.run("divided", {"COUNT": count, "LANES": lanes})).reshape(2, -1)
     assert np.count_nonzero(whole.view(np.uint8)) > whole.nbytes // 4
     assert whole.tobytes() == parts.tobytes()
     exact, added = (
