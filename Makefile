@@ -57,7 +57,7 @@ docs: $(VENV)/installed-docs
 	$(BIN)/python -m sphinx --fail-on-warning --keep-going --quiet -b html \
 	    -d docs/_build/doctrees docs docs/_build/html
 
-# what a point has: about 50 sets of parameters, each a process of its own. SUITE=constants for the
+# what a point has; some minutes on a GPU. SUITE=constants for the
 # homes of alpha, beta and x
 SUITE ?= ^(kernels|api)[.]
 

@@ -3,11 +3,11 @@
 Nothing is imported from gemv at the top: asv imports this file to list the benchmarks, also where
 Numba is unusable.
 
-All is measured once, by one process with one context, in :func:`setup_cache`; the sets of
-parameters only look their figure up. So a kernel of the first rungs, the matrices that are made on
-the host and the code that is compiled cost what they cost once, not once a set. What a set cannot
-have, because the kernel refuses the shape or the machine lacks a library, is skipped with the
-reason; an answer that is wrong fails its own sets and no others.
+All is measured by two processes, in ``setup_cache`` of the classes; the sets of parameters only
+look their figure up. So the context, the matrices that are made on the host and the code that is
+compiled cost what they cost once, not once a set. What a set cannot have, because the kernel
+refuses the shape or the machine lacks a library, is skipped with the reason; an answer that is
+wrong fails its own sets and no others.
 
 Under the simulator (NUMBA_ENABLE_CUDASIM=1) everything runs on a tiny shape, which proves the suite
 alive, and gives NaN: a simulator's time says nothing.
@@ -41,29 +41,6 @@ SHAPE_SIMULATED = (33, 70)
 SLOW = {"serial": ("float32", "8192x8192")}
 
 
-def setup_cache():
-    """Every figure of this file, or the reason why there is none, by its parameters."""
-    import gemv
-
-    figures = {}
-    backend = gemv.backend()
-    if backend == "host":
-        why = Missing("no GPU, and the simulator is off (NUMBA_ENABLE_CUDASIM=1)")
-        return {"ladder": why, "cells": why}
-    for dtype in DTYPES:
-        for shape in SHAPES:
-            figures |= rungs(dtype, shape, backend)
-    cells = {
-        (dtype, shape): attempt(selected, dtype, shape, backend)
-        for dtype in DTYPES
-        for shape in SHAPES
-    }
-    return {"ladder": figures, "cells": cells}
-
-
-setup_cache.timeout = 600
-
-
 class Missing(str):
     """Why there is no figure."""
 
@@ -78,6 +55,20 @@ def attempt(measure, *arguments):
         return measure(*arguments)
     except Exception as error:
         return Wrong(f"{type(error).__name__}: {error}")
+
+
+def for_all_problems(measure):
+    """What `measure` gives for each dtype and shape, together; or why nothing can be measured."""
+    import gemv
+
+    backend = gemv.backend()
+    if backend == "host":
+        return Missing("no GPU, and the simulator is off (NUMBA_ENABLE_CUDASIM=1)")
+    figures = {}
+    for dtype in DTYPES:
+        for shape in SHAPES:
+            figures |= measure(dtype, shape, backend)
+    return figures
 
 
 def rungs(dtype: str, shape: str, backend: str) -> dict:
@@ -111,6 +102,10 @@ def rungs(dtype: str, shape: str, backend: str) -> dict:
             else:
                 figures[key] = row.gb_per_s, row.share
     return figures
+
+
+def cell(dtype: str, shape: str, backend: str) -> dict:
+    return {(dtype, shape): attempt(selected, dtype, shape, backend)}
 
 
 def selected(dtype: str, shape: str, backend: str):
@@ -152,13 +147,18 @@ class Bandwidth:
     params = (KERNELS, DTYPES, SHAPES)
     param_names = ("kernel", "dtype", "shape")
 
-    def setup(self, cache, *key):
-        self.figures = [looked_up(cache["ladder"], key, which) for which in (0, 1)]
+    def setup_cache(self):
+        return for_all_problems(rungs)
 
-    def track_bandwidth(self, cache, *key):
+    setup_cache.timeout = 400
+
+    def setup(self, figures, *key):
+        self.figures = [looked_up(figures, key, which) for which in (0, 1)]
+
+    def track_bandwidth(self, figures, *key):
         return self.figures[0]
 
-    def track_share(self, cache, *key):
+    def track_share(self, figures, *key):
         return 100 * self.figures[1]
 
     track_bandwidth.unit = "GB/s"
@@ -167,32 +167,36 @@ class Bandwidth:
     track_bandwidth.version = track_share.version = "1"
 
 
-class Floor:
-    """How near to the floor of the same run comes the call that gemv selects, cold?"""
-
+class _Cells:
     params = (DTYPES, SHAPES)
     param_names = ("dtype", "shape")
 
-    def setup(self, cache, *key):
-        self.share = looked_up(cache["cells"], key, 0)
+    def setup_cache(self):
+        return for_all_problems(cell)
 
-    def track_share(self, cache, *key):
+    setup_cache.timeout = 200
+
+
+class Floor(_Cells):
+    """How near to the floor of the same run comes the call that gemv selects, cold?"""
+
+    def setup(self, figures, *key):
+        self.share = looked_up(figures, key, 0)
+
+    def track_share(self, figures, *key):
         return 100 * self.share
 
     track_share.unit = "% of the floor"
     track_share.version = "1"
 
 
-class Neighbour:
+class Neighbour(_Cells):
     """How many times as fast as cuBLAS is the call that gemv selects, in one run?"""
 
-    params = (DTYPES, SHAPES)
-    param_names = ("dtype", "shape")
+    def setup(self, figures, *key):
+        self.ratio = looked_up(figures, key, 1)
 
-    def setup(self, cache, *key):
-        self.ratio = looked_up(cache["cells"], key, 1)
-
-    def track_ratio(self, cache, *key):
+    def track_ratio(self, figures, *key):
         return self.ratio
 
     track_ratio.unit = "times as fast as cuBLAS"

@@ -21,7 +21,7 @@ from pathlib import Path
 TOP = Path(__file__).resolve().parent.parent
 WORK = TOP / ".asv"
 CONFIG = TOP / "asv.local.conf.json"
-#: Fewer than 60 sets of parameters, each a process of its own; "constants" is a suite apart.
+#: Fewer than 60 processes that measure; "constants" is a suite apart.
 SUITE = "^(kernels|api)[.]"
 
 
