@@ -352,6 +352,22 @@ def point(
     return path
 
 
+def test_two_runs_of_one_commit_agree_within_the_spread():
+    script = runpy.run_path(str(TOP / "benchmarks" / "compare.py"))
+    folder = TOP / "benchmarks" / "results" / "spread"
+    machines = {path.name.rsplit("-", 1)[0] for path in folder.glob("*.json")}
+    assert machines
+    for machine in machines:
+        first, second = (folder / f"{machine}-{which}.json" for which in ("first", "second"))
+        both = [json.loads(path.read_text(encoding="utf-8")) for path in (first, second)]
+        assert both[0]["commit_hash"] == both[1]["commit_hash"]
+        rows = script["compare"](first, second)
+        rates = [(old, new) for _, old, new, unit, _, _ in rows if unit == "GB/s"]
+        assert len(rates) > 90 and all(old != new for old, new in rates)
+        assert {verdict for *_, verdict in rows} == {"same"}
+        assert script["compare"](second, first)[0][5] == "same"
+
+
 def test_compare_shows_a_regression_beyond_the_spread(tmp_path, capsys):
     script = runpy.run_path(str(TOP / "benchmarks" / "compare.py"))
     units = {"kernels.Bandwidth.track_bandwidth": {"unit": "GB/s"}, "version": 2}
