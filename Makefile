@@ -57,15 +57,15 @@ docs: $(VENV)/installed-docs
 	$(BIN)/python -m sphinx --fail-on-warning --keep-going --quiet -b html \
 	    -d docs/_build/doctrees docs docs/_build/html
 
-# what a point has; some minutes on a GPU. SUITE=constants for the
-# homes of alpha, beta and x
-SUITE ?= ^(kernels|api)[.]
+# a part of a point; all of one takes some minutes on a GPU. SUITE=constants for the homes of alpha,
+# beta and x
+SUITE ?=
 
 # a point of the history on a GPU: kept in benchmarks/results under COMMIT (all 40 digits; where
 # git does not know it, DATE=seconds of the commit as well) and MACHINE, a fixed name
 bench: $(DEV)
 	$(BIN)/python benchmarks/point.py --machine $(MACHINE) --commit '$(COMMIT)' \
-	    $(if $(DATE),--date $(DATE)) --bench '$(SUITE)' $(ARGS)
+	    $(if $(DATE),--date $(DATE)) $(if $(SUITE),--bench '$(SUITE)') $(ARGS)
 
 # the pages of the history, in .asv/html
 bench-publish: $(DEV)

@@ -6,8 +6,8 @@ Numba is unusable.
 All is measured by two processes, in ``setup_cache`` of the classes; the sets of parameters only
 look their figure up. So the context, the matrices that are made on the host and the code that is
 compiled cost what they cost once, not once a set. What a set cannot have, because the kernel
-refuses the shape or the machine lacks a library, is skipped with the reason; an answer that is
-wrong fails its own sets and no others.
+refuses the shape or the machine lacks a library, is skipped with the reason. A wrong answer fails
+its own sets, an exception those of the kernels that run with it.
 
 Under the simulator (NUMBA_ENABLE_CUDASIM=1) everything runs on a tiny shape, which proves the suite
 alive, and gives NaN: a simulator's time says nothing.
@@ -46,7 +46,7 @@ class Missing(str):
 
 
 class Wrong(str):
-    """What is wrong with an answer, so that nothing was timed."""
+    """What went wrong where there should be one."""
 
 
 def attempt(measure, *arguments):
@@ -57,70 +57,91 @@ def attempt(measure, *arguments):
         return Wrong(f"{type(error).__name__}: {error}")
 
 
-def for_all_problems(measure):
-    """What `measure` gives for each dtype and shape, together; or why nothing can be measured."""
+def problems():
+    """Dtype, shape, and m and n as they are measured here, of each problem.
+
+    On a machine without a GPU or a simulator a :class:`Missing` instead.
+    """
     import gemv
 
     backend = gemv.backend()
     if backend == "host":
         return Missing("no GPU, and the simulator is off (NUMBA_ENABLE_CUDASIM=1)")
-    figures = {}
-    for dtype in DTYPES:
-        for shape in SHAPES:
-            figures |= measure(dtype, shape, backend)
+    small = backend == "simulator"
+    return [
+        (dtype, shape, SHAPE_SIMULATED if small else tuple(map(int, shape.split("x"))))
+        for dtype in DTYPES
+        for shape in SHAPES
+    ]
+
+
+def ladders():
+    """Bandwidth and share of the ceiling of all kernels on all problems."""
+    wanted = problems()
+    if isinstance(wanted, Missing):
+        return wanted
+    figures, measured = {}, {}
+    for dtype, shape, size in wanted:
+        kernels = [name for name in KERNELS if SLOW.get(name, (dtype, shape)) == (dtype, shape)]
+        if (dtype, size) not in measured:  # under the simulator all shapes are one
+            measured[dtype, size] = rungs(dtype, size, kernels)
+        for name in KERNELS:
+            if name in kernels:
+                found = measured[dtype, size][name]
+            else:
+                only = ", ".join(SLOW[name])
+                found = Missing(f"{name} takes seconds a call, and is timed on {only} alone")
+            figures[name, dtype, shape] = found
     return figures
 
 
-def rungs(dtype: str, shape: str, backend: str) -> dict:
-    """Bandwidth and share of the ceiling of the same run, checked, of every kernel."""
+def rungs(dtype: str, size: tuple[int, int], kernels: list[str]) -> dict:
+    """Bandwidth and share of the ceiling of the same run, checked, by the kernel's name."""
     from gemv import _measure
 
-    m, n = SHAPE_SIMULATED if backend == "simulator" else map(int, shape.split("x"))
-    figures, wanted = {}, []
-    for kernel in KERNELS:
-        here = SLOW.get(kernel, (dtype, shape))
-        if here == (dtype, shape):
-            wanted.append(kernel)
-        else:
-            why = f"{kernel} takes seconds a call: {here[0]}, {here[1]} is all that it is timed on"
-            figures[kernel, dtype, shape] = Missing(why)
+    figures, wanted = {}, list(kernels)
     for op in "NT":  # a kernel for memory along y has its turn with the transpose
+        run = attempt(_measure.ladder, *size, PREFIXES[dtype], "C", op, wanted)
+        if isinstance(run, Wrong):
+            return figures | dict.fromkeys(wanted, run)
+        for row in run.rows:
+            if row.refused:
+                figures[row.name] = Missing(f"{row.name} refuses that: {row.refused}")
+            elif not row.error <= 1:
+                figures[row.name] = Wrong(f"{row.name} is wrong: {row.error} error bounds")
+            else:
+                figures[row.name] = row.gb_per_s, row.share
+        wanted = [row.name for row in run.rows if row.refused]
         if not wanted:
             break
-        run = attempt(_measure.ladder, m, n, PREFIXES[dtype], "C", op, wanted)
-        if isinstance(run, Wrong):
-            figures |= {(kernel, dtype, shape): run for kernel in wanted}
-            break
-        for row in run.rows:
-            key = row.name, dtype, shape
-            if row.refused:
-                figures[key] = Missing(f"{row.name} refuses {shape}: {row.refused}")
-                continue
-            wanted.remove(row.name)
-            if not row.error <= 1:
-                figures[key] = Wrong(f"{row.name}: {row.error} error bounds")
-            else:
-                figures[key] = row.gb_per_s, row.share
     return figures
 
 
-def cell(dtype: str, shape: str, backend: str) -> dict:
-    return {(dtype, shape): attempt(selected, dtype, shape, backend)}
-
-
-def selected(dtype: str, shape: str, backend: str):
-    """A cell of the grid: share of the floor, and ratio to the peers, of the selected call."""
+def cells():
+    """Share of the floor, and ratio to the peers, of the selected call on all problems."""
+    wanted = problems()
+    if isinstance(wanted, Missing):
+        return wanted
     from gemv import _grid, _peers
 
+    places = {(dtype, shape): _grid.Cell(*size, PREFIXES[dtype]) for dtype, shape, size in wanted}
     libraries = tuple(filter(_peers.installed, _peers.LIBRARIES))
-    m, n = map(int, shape.split("x"))
-    if backend == "simulator":
-        (m, n), libraries = SHAPE_SIMULATED, ()
-    cell = _grid.Cell(m, n, PREFIXES[dtype])
-    row = _grid.Bench([cell], libraries).row(cell)
+    if wanted[0][2] == SHAPE_SIMULATED:
+        libraries = ()
+    bench = attempt(_grid.Bench, list(places.values()), libraries)
+    if isinstance(bench, Wrong):
+        return dict.fromkeys(places, bench)
+    return {key: attempt(selected, bench, cell) for key, cell in places.items()}
+
+
+def selected(bench, cell):
+    """The two figures of a cell of the grid."""
+    row = bench.row(cell)
     if row.wrong is not None:
-        return Wrong(f"{shape} {dtype}: {row.wrong}")
-    if row.ratio is not None or backend == "simulator":
+        return Wrong(row.wrong)
+    if "gemv" in row.refused:  # it does not fit
+        return Missing(row.refused["gemv"])
+    if row.ratio is not None or row.time_s is None:
         return row.share, row.ratio
     why = "; ".join(row.refused.values()) or "neither PyTorch nor CuPy is there to call cuBLAS"
     return row.share, Missing(why)
@@ -128,7 +149,7 @@ def selected(dtype: str, shape: str, backend: str):
 
 def looked_up(figures, key, which):
     """A figure; a skip or a failure where there is none."""
-    found = figures if isinstance(figures, str) else figures[key]
+    found = figures if isinstance(figures, Missing) else figures[key]
     if isinstance(found, tuple):
         found = found[which]
     if isinstance(found, Missing):
@@ -148,7 +169,7 @@ class Bandwidth:
     param_names = ("kernel", "dtype", "shape")
 
     def setup_cache(self):
-        return for_all_problems(rungs)
+        return ladders()
 
     setup_cache.timeout = 400
 
@@ -172,7 +193,7 @@ class _Cells:
     param_names = ("dtype", "shape")
 
     def setup_cache(self):
-        return for_all_problems(cell)
+        return cells()
 
     setup_cache.timeout = 200
 

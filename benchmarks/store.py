@@ -5,7 +5,8 @@
 asv names the interpreter by its path and takes commit and date from the checkout it ran in. Both
 are of one machine: here the environment is called by its Python version, and commit and date (of
 the commit, seconds since 1970; from git where it knows the commit) are the ones given. So a point
-can be measured in a copy that is no git checkout, and be brought home as files.
+can be measured in a copy that is no git checkout, and be brought home as files. What the point has
+already stays, but for what was measured again, if it comes from the same GPU and driver.
 """
 
 from __future__ import annotations
@@ -74,6 +75,13 @@ def store(raw: Path, results: Path, facts: dict, commit: str, date_ms: int) -> l
         result |= {"commit_hash": commit, "date": date_ms, "env_name": name}
         result |= {"python": facts["python"], "params": facts}
         target = folder / f"{commit[:12]}-{name}.json"
+        if target.is_file():
+            had = json.loads(target.read_text(encoding="utf-8"))
+            apart = [key for key in ("gpu", "driver") if had["params"].get(key) != facts.get(key)]
+            if apart:
+                what = ", ".join(f"{key} {had['params'].get(key)}" for key in apart)
+                sys.exit(f"{target.name} was measured with {what}: remove it, or measure there")
+            result["results"] = {**had["results"], **result["results"]}
         target.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
         written.append(target)
     (folder / "machine.json").write_text(json.dumps(facts, indent=4) + "\n", encoding="utf-8")

@@ -365,7 +365,6 @@ def test_two_runs_of_one_commit_agree_within_the_spread():
         rates = [(old, new) for _, old, new, unit, _, _ in rows if unit == "GB/s"]
         assert len(rates) > 90 and all(old != new for old, new in rates)
         assert {verdict for *_, verdict in rows} == {"same"}
-        assert script["compare"](second, first)[0][5] == "same"
 
 
 def test_compare_shows_a_regression_beyond_the_spread(tmp_path, capsys):

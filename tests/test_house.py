@@ -240,11 +240,20 @@ def test_a_point_is_measured_below_asv_and_then_stored(tmp_path, monkeypatch, ca
     assert main(["--machine", "h200", "--commit", "ab" * 20, "--date", "5"]) == 0
     config = json.loads((tmp_path / "local.json").read_text())
     assert config["results_dir"] == ".asv/results" and config["benchmark_dir"] == "benchmarks"
-    git, commit, machine, run, store = (command for command, _ in seen)
+    git, commit, machine, *rest = (command for command, _ in seen)
     assert git[:2] == ["git", "init"] and commit[0] == "git" and "machine" in machine
-    assert run[run.index("--bench") + 1] == script["SUITE"] and "--dry-run" not in run
-    assert store[-4:] == ["--commit", "ab" * 20, "--date", "5"]
+    # Part by part, so that a run that is cut off keeps what it has.
+    runs, stores = rest[::2], rest[1::2]
+    assert tuple(run[run.index("--bench") + 1] for run in runs) == script["PARTS"]
+    assert not any("--dry-run" in run for run in runs)
+    assert [store[-4:] for store in stores] == [["--commit", "ab" * 20, "--date", "5"]] * len(runs)
     assert seen[3][1]["env"]["ASV_PYTHONPATH"].startswith(str(TOP))
+
+    seen.clear()
+    some = ["--bench", "Floor", "--bench", "^api"]
+    assert main(["--machine", "h200", "--commit", "ab" * 20, *some]) == 0
+    asked = [command for command, _ in seen if "--bench" in command]
+    assert [run[run.index("--bench") + 1] for run in asked] == ["Floor", "^api"]
 
     seen.clear()
     assert main(["--smoke"]) == 0
@@ -274,6 +283,21 @@ def test_stored_benchmark_results_name_no_path(tmp_path):
     assert (stored["commit_hash"], stored["date"]) == ("ab" * 20, 5000)
     assert stored["results"] == {"x": 1}
     assert stored["params"] == facts
+
+    # What was missing is added, what was measured again is replaced; another GPU's is refused.
+    result["results"] = {"x": 2, "y": 3}
+    (raw / "h200" / "00000000-existing.json").write_text(json.dumps(result))
+    store(raw, tmp_path / "results", {**facts, "torch": "2"}, "ab" * 20, 5000)
+    stored = json.loads(written.read_text(encoding="utf-8"))
+    assert stored["results"] == {"x": 2, "y": 3} and stored["params"]["torch"] == "2"
+    result["results"] = {"z": 4}
+    (raw / "h200" / "00000000-existing.json").write_text(json.dumps(result))
+    store(raw, tmp_path / "results", facts, "ab" * 20, 5000)
+    assert json.loads(written.read_text("utf-8"))["results"] == {"x": 2, "y": 3, "z": 4}
+    before = written.read_bytes()
+    with pytest.raises(SystemExit, match="was measured with gpu A GPU: remove it"):
+        store(raw, tmp_path / "results", {**facts, "gpu": "Another"}, "ab" * 20, 5000)
+    assert written.read_bytes() == before
 
 
 # --------------------------------------------------------------------------------------------------

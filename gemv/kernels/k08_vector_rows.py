@@ -12,6 +12,11 @@ Idea
     short rows, so that a warp reads several whole rows and no lane idles, and whole blocks for
     long ones. If even that leaves multiprocessors without work, the columns are split over blocks.
 
+    Instructions come from memory, too, and in a small product that takes a good part of the time.
+    So what a launch will never run is not compiled: the end of splits where there are none (SPLIT),
+    columns behind the last whole vector where there are none (WHOLE), a loop over the rows of a
+    tile where each of them has a thread (TURNS).
+
     The rung before, too, has one launch for that, but when the last byte of A is there it still
     goes to the L2 cache and back three times: for the fence, for the number, for the sums. Here a
     block draws its number as it begins, while nobody waits for it, and the block that draws the
@@ -289,7 +294,8 @@ def depth(problem, geometry, knobs):
     # Whole passes; what fills no vector, TAIL at a time; then the partial sums of a lane.
     parts = partial_sums(width, problem.precision)
     in_lane = ceil_div(columns, lanes * width * vectors) * vectors * width // parts - 1
-    in_lane += ceil_div(width - 1, tail_of(width)) * ceil_div(tail_of(width), parts)
+    if not problem.whole:
+        in_lane += ceil_div(width - 1, tail_of(width)) * ceil_div(tail_of(width), parts)
     in_lane += parts.bit_length() - 1
     warps = ceil_div(lanes, 32)
     in_block = in_lane + min(lanes, 32).bit_length() - 1 + warps - 1

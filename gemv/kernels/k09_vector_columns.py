@@ -15,10 +15,6 @@ Idea
     that the next step has half as many to add. Columns are split over blocks where rows alone do
     not fill the GPU, and the block that began last adds up, as in the rung before.
 
-    Small products are so short that the time to fetch the instructions shows. So there is no code
-    for splits where none are wanted, none for rows that fill no vector where all do (WHOLE), and
-    no loop over the rows of a tile where each of them has a thread (TURNS).
-
     Adding up must not become the longest part: with 132 splits, a thread that waits for one
     partial sum after the other waits 132 times for the L2. Here BATCH of them are on their way at
     any time, in each of several threads a row.
@@ -126,8 +122,11 @@ def build(spec):
     TILE_ROWS = PIECES * PIECE_ROWS
     TURNS = ceil_div(TILE_ROWS, THREADS)  # until each row of the tile had a thread
     SUMS = PIECES * WIDTH
-    KEPT = SUMS // shares(SUMS, 32, min(LANES, 32))  # of a thread, once the warp has added
-    HOLDERS = 32 * KEPT // SUMS  # neighbouring lanes, of which LANES have them
+    # 4 sums in each of 16 groups of 2 LANES are 4 shares of KEPT = 1: share k is in the first 2 of
+    # the k-th HOLDERS = 8 neighbouring lanes. A share is RUN rows of one piece, or whole pieces.
+    DIVIDED = PIECES & (PIECES - 1) == 0
+    KEPT = SUMS // shares(SUMS, 32, min(LANES, 32)) if DIVIDED else SUMS
+    HOLDERS = 32 * KEPT // SUMS
     RUN = min(KEPT, WIDTH)
     SLOTS = min(GROUPS, WARPS)  # sums of a row that meet in shared memory
     WHOLE = WIDTH == 1 or spec.whole  # else there are rows that fill no vector
@@ -179,7 +178,10 @@ def build(spec):
                 factors = gather_some(x, j, GROUPS, COLUMNS, incx, 1, rest)
                 total = axpy_add(total, values, factors, WIDTH, CONJUGATE)
         if LANES < 32:
-            some = scatter_sums(total, tid, 32, LANES)
+            if DIVIDED:
+                some = scatter_sums(total, tid, 32, LANES)
+            else:
+                some = butterfly(total, 32, LANES)
             if tid % HOLDERS < LANES:
                 k = tid % 32 // HOLDERS * KEPT  # of all sums, the first that this lane has
                 place = mine + k // WIDTH * PIECE_ROWS + k % WIDTH
@@ -280,7 +282,7 @@ def depth(problem, geometry, knobs):
     in_block = passes * knobs["COLUMNS"] - 1 + min(groups, warps) - 1
     in_block += (32 // min(lanes, 32)).bit_length() - 1
     edges = ceil_div(columns, threads) - 1 + 5 + warps - 1
-    in_block = max(in_block, edges if width > 1 else 0)
+    in_block = max(in_block, edges if width > 1 and not problem.whole else 0)
     if splits == 1:
         return in_block
     finishers = min(max(threads // (lanes * width * pieces), 1), 16)
