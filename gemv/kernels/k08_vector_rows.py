@@ -12,17 +12,17 @@ Idea
     short rows, so that a warp reads several whole rows and no lane idles, and whole blocks for
     long ones. If even that leaves multiprocessors without work, the columns are split over blocks.
 
-    Instructions come from memory, too, and in a small product that takes a good part of the time.
-    So what a launch will never run is not compiled: the end of splits where there are none (SPLIT),
-    columns behind the last whole vector where there are none (WHOLE), a loop over the rows of a
-    tile where each of them has a thread (TURNS).
-
     The rung before, too, has one launch for that, but when the last byte of A is there it still
     goes to the L2 cache and back three times: for the fence, for the number, for the sums. Here a
     block draws its number as it begins, while nobody waits for it, and the block that draws the
     last one, which knows that all others are running, adds up. Sums need no fence: every word of
     the scratch array is all ones until a sum, or half of a complex one, is stored there, and that
     block reads until no word is. What it has read it replaces by ones again, for the next launch.
+
+    Instructions come from memory, too, and in a small product that takes a good part of the time.
+    So what a launch will never run is not compiled: the end of splits where there are none (SPLIT),
+    columns behind the last whole vector where there are none (WHOLE), a loop over the rows of a
+    tile where each of them has a thread (TURNS).
 
 Picture
     ::
