@@ -184,7 +184,8 @@ class Bandwidth:
 
     track_bandwidth.unit = "GB/s"
     track_share.unit = "% of the read ceiling"
-    # What is measured is what the first point measured, so asv may compare: see the commit.
+    # asv compares points of one version, by default of one source. What is measured is still what
+    # the first point measured.
     track_bandwidth.version = track_share.version = "1"
 
 

@@ -221,9 +221,11 @@ class Tables:
         """The rows that match a problem, in their order."""
         dtype, access, widths = problem.dtype, problem.access, problem.widths
         length, count, _, _, step = _numbers_of(problem, access, widths[0])
-        # All that decides on rows, but for sizes, and on machine code: `whole` is in the length.
-        whole = widths[0] > 1 and length % (widths[0] * dtype.itemsize) == 0
-        kind = dtype, access, widths, whole, step, problem.conj, problem.result, problem.accumulate
+        # All that decides on rows, but for sizes, and on machine code.
+        kind = (
+            dtype, access, widths, problem.whole, step, problem.conj, problem.result,
+            problem.accumulate,
+        )  # fmt: skip
         lengths, counts, candidates, cells = self._grids.get(kind) or self._grid(kind, problem)
         cell = bisect_right(lengths, length), bisect_right(counts, count)
         found = cells.get(cell)

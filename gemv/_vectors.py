@@ -14,9 +14,29 @@ from gemv._intrinsics import SIMULATOR
 from gemv._problem import LOAD_BYTES
 
 
-def shares(count: int, lanes: int, apart: int) -> int:
-    """Into how many :func:`scatter_sums` divides `count` sums: a power of two."""
-    return min(lanes // apart, count & -count)
+def shares(count: int, width: int, lanes: int, apart: int) -> int:
+    """Into how many :func:`scatter_sums` divides `count` sums: a power of two.
+
+    Half of them, and half of those, as long as no half ends within one of two pieces of `width`.
+    """
+    found = 1
+    while found < lanes // apart and count // found % 2 == 0:
+        half = count // found // 2
+        if half % width and width % half:
+            break
+        found *= 2
+    return found
+
+
+def share_of_lane(count: int, width: int, lanes: int) -> tuple[int, int, int]:
+    """KEPT, HOLDERS and RUN of `count` sums that a warp adds up in groups of `lanes` lanes.
+
+    Share k, of KEPT sums, is in the first `lanes` of the k-th HOLDERS neighbouring lanes: of 4 sums
+    in 16 groups of 2 lanes, each share is 1 sum, in 2 of 8 lanes. It is RUN neighbours of one
+    piece of `width` sums, or whole pieces.
+    """
+    kept = count // shares(count, width, 32, min(lanes, 32))
+    return kept, 32 * kept // count, min(kept, width)
 
 
 if SIMULATOR:
@@ -125,12 +145,13 @@ if SIMULATOR:
             step //= 2
         return values
 
-    def scatter_sums(values, tid, lanes, apart):
+    def scatter_sums(values, tid, width, lanes, apart):
         step = lanes // 2
+        least = len(values) // shares(len(values), width, lanes, apart)
         while step >= apart:
-            half = len(values) // 2 if len(values) % 2 == 0 else 0
             sent, kept = values, values
-            if half:
+            if len(values) > least:
+                half = len(values) // 2
                 parts = values[:half], values[half:]
                 upper = bool(tid & step)
                 sent, kept = parts[not upper], parts[upper]
@@ -838,25 +859,27 @@ else:
         return values(values, lanes, apart), codegen
 
     @intrinsic
-    def scatter_sums(typingctx, values, tid, lanes, apart):
+    def scatter_sums(typingctx, values, tid, width, lanes, apart):
         """What `butterfly` gives, bit for bit, but each lane ends with its share of the sums only.
 
         At each step two lanes divide the sums that they both have a part of: each sends the half
-        that the other one keeps, as long as there are two to divide. A lane of the warp whose
-        number begins with the bits b, one for each time, has the b-th share.
+        that the other one keeps, until there are as many shares as :func:`shares` says of pieces of
+        `width` sums. A lane of the warp whose number begins with the bits b, one for each time, has
+        the b-th share.
         """
-        known = _literal(lanes, apart)
+        known = _literal(width, lanes, apart)
         if known is None:
             return None
-        element, (lanes_, apart_) = values.dtype, known
-        result = types.UniTuple(element, values.count // shares(values.count, *known))
+        element, (_, lanes_, apart_) = values.dtype, known
+        least = values.count // shares(values.count, *known)
+        result = types.UniTuple(element, least)
 
         def codegen(context, builder, signature, arguments):
             parts, tid = _items(builder, arguments[0], values.count), arguments[1]
             step = lanes_ // 2
             while step >= apart_:
                 kept = sent = parts
-                if len(parts) % 2 == 0:
+                if len(parts) > least:
                     bit = builder.and_(tid, _integer(step))
                     upper = builder.icmp_unsigned("!=", bit, _integer(0))
                     half = len(parts) // 2
@@ -871,7 +894,7 @@ else:
                 step //= 2
             return context.make_tuple(builder, result, parts)
 
-        return result(values, types.int64, lanes, apart), codegen
+        return result(values, types.int64, width, lanes, apart), codegen
 
     @intrinsic
     def fold(typingctx, sums, rows):
@@ -916,6 +939,7 @@ __all__ = [
     "put_pieces",
     "row_starts",
     "scatter_sums",
+    "share_of_lane",
     "shares",
     "store",
     "store_vectors",

@@ -171,7 +171,7 @@ def loops(function):
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 @pytest.mark.parametrize("name", ["vector_rows", "vector_columns", "long_columns"])
 def test_lines_of_whole_vectors_leave_nothing_behind_them(name, dtype, compiler):
-    """Neither loops over elements that fill no vector, nor loads of one of A."""
+    """Fewer loads than where elements may fill no vector, and no loop if there was one for them."""
     access = "dot" if name == "vector_rows" else "axpy"
     for knobs in ({}, {"BLOCKS_PER_SM": 0}) if name != "long_columns" else ({},):
         usual, whole = (

@@ -132,7 +132,7 @@ ROWS = {f"{row.kernel}-{sorted({**row.knobs, 'MIN_BLOCKS': 0}.items())}": row fo
 def test_the_constants_of_the_table(row, monkeypatch):
     kernel = REGISTRY[row.kernel]
     order = "F" if row.conditions.get("access") == "axpy" else "C"
-    case = Case(3, 320, "d", order, accumulate="wide")
+    case = Case(3, 700, "d", order, accumulate="wide")
     found, stated = depths(monkeypatch, case, kernel, dict(row.knobs))
     assert 0 < found.max() <= stated
 

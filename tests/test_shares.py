@@ -8,7 +8,7 @@ from helpers import Case
 
 from gemv._narrow import cast
 from gemv._problem import one_launch
-from gemv._vectors import shares
+from gemv._vectors import share_of_lane, shares
 from gemv.kernels import REGISTRY
 from gemv.kernels._base import Kernel
 
@@ -24,8 +24,7 @@ def divided():
 
         number, zero = spec.number, spec.zero
         COUNT, LANES = spec["COUNT"], spec["LANES"]
-        KEPT = COUNT // shares(COUNT, 32, LANES)
-        HOLDERS = 32 * KEPT // COUNT
+        KEPT, HOLDERS, _ = share_of_lane(COUNT, 1, LANES)
         PLACES = 32 * COUNT
 
         def divided(rows, a, row_stride, col_stride, x, y, incy):
@@ -35,7 +34,7 @@ def divided():
             ones = gather(x, 0, 0, 1, 1, 1)
             mine = axpy_add(zeros(zero, COUNT), values, ones, COUNT, 0)
             put_pieces(sums, 0, tid * COUNT, butterfly(mine, 32, LANES), COUNT, COUNT)
-            some = scatter_sums(mine, tid, 32, LANES)
+            some = scatter_sums(mine, tid, 1, 32, LANES)
             k = tid // HOLDERS * KEPT
             if tid % HOLDERS < LANES:
                 for lane in range(tid % LANES, 32, LANES):  # all who have this sum by butterfly
@@ -94,7 +93,9 @@ def test_shares_come_to_their_rows(name, width, pieces, lanes):
 
 
 def test_into_how_many_shares():
-    assert [shares(count, 32, 2) for count in (1, 2, 3, 4, 6, 8, 16, 64)] == [
+    assert [shares(count, 1, 32, 2) for count in (1, 2, 3, 4, 6, 8, 16, 64)] == [
         1, 2, 1, 4, 2, 8, 16, 16,
     ]  # fmt: skip
-    assert shares(8, 32, 32) == 1
+    assert shares(8, 1, 32, 32) == 1
+    # One to six pieces of 4: halves are whole pieces, then parts of one.
+    assert [shares(4 * pieces, 4, 32, 1) for pieces in (1, 2, 3, 4, 6)] == [4, 8, 1, 16, 2]

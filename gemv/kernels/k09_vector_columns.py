@@ -76,7 +76,7 @@ from gemv._vectors import (
     put_pieces,
     row_starts,
     scatter_sums,
-    shares,
+    share_of_lane,
     stream_some,
     stream_tile,
     zeros,
@@ -122,12 +122,8 @@ def build(spec):
     TILE_ROWS = PIECES * PIECE_ROWS
     TURNS = ceil_div(TILE_ROWS, THREADS)  # until each row of the tile had a thread
     SUMS = PIECES * WIDTH
-    # 4 sums in each of 16 groups of 2 LANES are 4 shares of KEPT = 1: share k is in the first 2 of
-    # the k-th HOLDERS = 8 neighbouring lanes. A share is RUN rows of one piece, or whole pieces.
-    DIVIDED = PIECES & (PIECES - 1) == 0
-    KEPT = SUMS // shares(SUMS, 32, min(LANES, 32)) if DIVIDED else SUMS
-    HOLDERS = 32 * KEPT // SUMS
-    RUN = min(KEPT, WIDTH)
+    # What a lane has of the sums of its warp, and which lanes have the same.
+    KEPT, HOLDERS, RUN = share_of_lane(SUMS, WIDTH, LANES)
     SLOTS = min(GROUPS, WARPS)  # sums of a row that meet in shared memory
     WHOLE = WIDTH == 1 or spec.whole  # else there are rows that fill no vector
     SPLIT = spec["BLOCKS_PER_SM"] > 0  # else there is no code for splits, and less to fetch
@@ -178,10 +174,7 @@ def build(spec):
                 factors = gather_some(x, j, GROUPS, COLUMNS, incx, 1, rest)
                 total = axpy_add(total, values, factors, WIDTH, CONJUGATE)
         if LANES < 32:
-            if DIVIDED:
-                some = scatter_sums(total, tid, 32, LANES)
-            else:
-                some = butterfly(total, 32, LANES)
+            some = scatter_sums(total, tid, WIDTH, 32, LANES)
             if tid % HOLDERS < LANES:
                 k = tid % 32 // HOLDERS * KEPT  # of all sums, the first that this lane has
                 place = mine + k // WIDTH * PIECE_ROWS + k % WIDTH

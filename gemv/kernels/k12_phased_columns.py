@@ -61,7 +61,6 @@ from gemv._intrinsics import atomic_inc, natural, quotient, rounded_down
 from gemv._problem import LOAD_BYTES, ceil_div
 from gemv._vectors import (
     axpy_add,
-    butterfly,
     elements_past,
     fold,
     gather,
@@ -69,7 +68,7 @@ from gemv._vectors import (
     put_pieces,
     row_starts,
     scatter_sums,
-    shares,
+    share_of_lane,
     stream_inside,
     stream_some,
     stream_tile,
@@ -122,11 +121,8 @@ def build(spec):
     # Row r of a tile is in place r + WIDTH: what a window has before it is before it there, too.
     PLACES = READ_ROWS + WIDTH
     SUMS = PIECES * WIDTH
-    # Shares of the sums of a warp, as in the rung without phases.
-    DIVIDED = PIECES & (PIECES - 1) == 0
-    KEPT = SUMS // shares(SUMS, 32, min(LANES, 32)) if DIVIDED else SUMS
-    HOLDERS = 32 * KEPT // SUMS
-    RUN = min(KEPT, WIDTH)
+    # What a lane has of the sums of its warp, and which lanes have the same.
+    KEPT, HOLDERS, RUN = share_of_lane(SUMS, WIDTH, LANES)
     SPLIT = spec["BLOCKS_PER_SM"] > 0  # else there is no code for splits, and less to fetch
     # Threads that share a row when the last block adds the splits.
     FINISHERS = min(max(THREADS // READ_ROWS, 1), 16)
@@ -186,10 +182,7 @@ def build(spec):
             j += GROUPS
         place = lane * WIDTH - shift + WIDTH
         if LANES < 32:
-            if DIVIDED:
-                some = scatter_sums(total, tid, 32, LANES)
-            else:
-                some = butterfly(total, 32, LANES)
+            some = scatter_sums(total, tid, WIDTH, 32, LANES)
             if tid % HOLDERS < LANES:
                 k = tid % 32 // HOLDERS * KEPT  # of all sums, the first that this lane has
                 place += k // WIDTH * PIECE_ROWS + k % WIDTH
