@@ -16,13 +16,13 @@ MACHINE ?= gpu
 
 BIN := $(VENV)/bin
 
-.PHONY: help demo test lint types dev docs bench bench-publish bench-compare bench-smoke ladder grid calls tune table soak clean
+.PHONY: help demo test lint types dev docs bench bench-publish bench-compare bench-smoke ladder grid random calls tune table soak clean
 
 help:
 	@echo "make demo   install, then gemv on sample files and the ladder of kernels"
 	@echo "make test   install, then the whole test suite"
 	@echo "make docs   the course and the user guide, in docs/_build/html/index.html"
-	@echo "make lint | types | bench | bench-publish | bench-compare | bench-smoke | ladder | grid | calls | tune | table | soak | clean"
+	@echo "make lint | types | bench | bench-publish | bench-compare | bench-smoke | ladder | grid | random | calls | tune | table | soak | clean"
 
 $(VENV)/bin/python:
 	@test -n "$(PYTHON)" || { echo "gemv needs Python 3.11 or newer: make PYTHON=/path/to/python" >&2; exit 1; }
@@ -100,6 +100,14 @@ tune: $(TEST)
 grid: $(DRAW)
 	$(BIN)/python benchmarks/grid.py benchmarks/results/grid/$(MACHINE).json $(ARGS)
 	$(BIN)/python benchmarks/grid_page.py --write
+
+# shapes that nobody chose, on a GPU; a seed that no constant was chosen with, and goes on where it
+# stopped
+SEED := 20261122
+random: $(DRAW)
+	@mkdir -p benchmarks/results/random
+	$(BIN)/python -m gemv bench --random 400 --seed $(SEED) \
+	    --json benchmarks/results/random/$(MACHINE).json --resume $(ARGS)
 
 # what a call costs the host, beside the libraries installed, on a GPU
 calls: $(TEST)

@@ -18,6 +18,8 @@ from typing import Any
 TOP = Path(__file__).resolve().parent.parent
 README = TOP / "README.md"
 RESULTS = TOP / "benchmarks" / "results" / "grid"
+#: Cells that nobody chose.
+RANDOM = TOP / "benchmarks" / "results" / "random"
 PICTURE = TOP / "docs" / "_static" / "roofline.png"
 BEGIN = "<!-- grid:begin -->"
 END = "<!-- grid:end -->"
@@ -45,22 +47,30 @@ def whole(text: str) -> str:
 
 def headline(rows: list[Any]) -> str:
     """Geometric means of each group of cells."""
-    from gemv._grid import groups, summary
+    from gemv._grid import groups
     from gemv._plots import title
+
+    timed = groups(row for row in rows if row.time_s is not None)
+    return means({whole(title(group[0])): group for group in timed.values()})
+
+
+def means(parts: dict[str, list[Any]]) -> str:
+    """Geometric means of cells, by what they are called."""
+    from gemv._grid import summary
 
     lines = [
         "| | cells | floor / ours | least | floor / cuBLAS | cuBLAS / ours | least | under 0.98"
         " | at 1 or more |",
         "| --- |" + " ---: |" * 8,
     ]
-    for group in groups(row for row in rows if row.time_s is not None).values():
+    for name, group in parts.items():
         s = summary(group)
         ahead = s.ahead / s.against if s.against else None
         figures = [
             str(s.cells), number(s.share), number(s.least_share), number(s.peer_share),
             number(s.ratio), number(s.least_ratio), str(s.behind), number(ahead, ".0%"),
         ]  # fmt: skip
-        lines.append(f"| {whole(title(group[0]))} | {' | '.join(figures)} |")
+        lines.append(f"| {name} | {' | '.join(figures)} |")
     return "\n".join(lines)
 
 
@@ -104,13 +114,14 @@ def side_by_side(rows: list[Any]) -> str:
     return "\n".join(lines)
 
 
-def places(name: str, grid: Any) -> str:
+def places(name: str, grid: Any, folder: Path = RESULTS) -> str:
     versions = ", ".join(f"{key} {value}" for key, value in grid.versions.items())
     spreads = sorted(row.spread for row in grid.rows if row.spread is not None)
     middle = spreads[len(spreads) // 2]
     return (
         f"{grid.device}; {versions}. Medians of {grid.rounds} interleaved rounds; the rounds of a"
-        f" cell lie {middle:.1%} apart in the middle case (`benchmarks/results/grid/{name}.json`)."
+        f" cell lie {middle:.1%} apart in the middle case"
+        f" (`benchmarks/results/{folder.name}/{name}.json`)."
     )
 
 
@@ -152,6 +163,37 @@ def page(grids: dict[str, Any]) -> str:
                 "</details>",
             ]
     return "\n\n".join(parts) + "\n"
+
+
+def random_page(grids: dict[str, Any]) -> str:
+    """Cells that nobody chose, losing ones first."""
+    from gemv._cli import DTYPE_OF_PREFIX
+    from gemv._grid import worst
+    from gemv._problem import DTYPES
+
+    parts = []
+    for name, grid in grids.items():
+        rows = [row for row in grid.rows if row.time_s is not None]
+        losing = [row for row in worst(rows, "ratio", len(rows)) if row.ratio < 0.98]
+        by_dtype = {
+            DTYPE_OF_PREFIX[prefix]: [row for row in rows if row.dtype == prefix]
+            for prefix in DTYPES
+        }
+        parts += [
+            f"## Shapes that nobody chose, on {grid.device}",
+            "The shapes above are round, or known for being awkward, and the table of constants was"
+            " made with them in mind. These are drawn: m and n log-uniform up to 16 million, any"
+            " dtype, op and storage, two of five as views whose lines begin anywhere. The seed of"
+            " this table was never used to choose a constant. `python -m gemv bench --random 100"
+            " --seed 7` draws others.",
+            places(name, grid, RANDOM),
+            means({**{key: part for key, part in by_dtype.items() if part}, "all": rows}),
+            f"{len(losing)} of {len(rows)} are under 0.98 of the fastest peer:",
+            listed(losing) if losing else "None.",
+            "Furthest from the floor:",
+            listed(worst(rows, "share", 10)),
+        ]
+    return "\n\n".join(parts) + "\n" if parts else ""
 
 
 def readme_rows(grid: Any) -> list[Any]:

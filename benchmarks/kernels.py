@@ -31,6 +31,7 @@ KERNELS = [
     "long_columns",
     "phased_rows",
     "phased_columns",
+    "short_columns",
 ]
 DTYPES = ["float32", "float64", "float16"]
 PREFIXES = {"float32": "s", "float64": "d", "float16": "h"}

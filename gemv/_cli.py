@@ -245,6 +245,13 @@ def _parser() -> argparse.ArgumentParser:
         "--beta", type=int, choices=(0, -1), help="of y := A*x + beta*y; default 0", metavar="0|-1"
     )
     sub.add_argument(
+        "--random",
+        type=_size,
+        metavar="COUNT",
+        help="so many shapes, dtypes, ops, orders and views that nobody chose; --seed for others",
+    )
+    sub.add_argument("--seed", type=int, metavar="SEED", help="of --random; default 0")
+    sub.add_argument(
         "--against", type=_names, metavar="torch,cupy", help="peers; default: those installed"
     )
     sub.add_argument("--seconds", type=float, metavar="S", help="begin nothing after so long")
@@ -819,8 +826,8 @@ def bench(options: argparse.Namespace) -> int:
 
 
 _GRID_OPTIONS = (
-    "shapes", "dtypes", "ops", "order", "view", "hot", "beta", "against", "seconds", "resume",
-    "plot",
+    "shapes", "dtypes", "ops", "order", "view", "hot", "beta", "random", "seed", "against",
+    "seconds", "resume", "plot",
 )  # fmt: skip
 
 
@@ -897,6 +904,21 @@ def _wanted_cells(options: argparse.Namespace, simulated: bool) -> list[Any]:
     from gemv import _grid
     from gemv._problem import DTYPES
 
+    if options.random is not None:
+        given = [f"--{name}" for name in ("shapes", "view", "hot") if getattr(options, name)]
+        if given:
+            raise Refused(f"--random draws shapes and views itself, without {', '.join(given)}")
+        return _grid.random_cells(
+            options.random,
+            options.seed or 0,
+            options.dtypes or list(DTYPES),
+            [op.upper() for op in options.ops or ("N", "T")],
+            [order.upper() for order in options.order or ("C", "F")],
+            options.beta or 0,
+            (1, 1 << 11) if simulated else _grid.RANDOM_BYTES,
+        )
+    if options.seed is not None:
+        raise Refused("--seed is that of --random")
     usual = _grid.HOT_SHAPES if options.hot else _grid.SHAPES
     return _grid.cells(
         options.shapes or (_grid.SIMULATED_SHAPES if simulated else usual),
@@ -920,7 +942,7 @@ def _grid_arguments(options: argparse.Namespace) -> list[str]:
         arguments += ["--shapes", ",".join(f"{m}x{n}" for m, n in options.shapes)]
     for view in options.view or ():
         arguments += ["--view", view]
-    for name in ("beta", "seconds", "json", "plot"):
+    for name in ("beta", "random", "seed", "seconds", "json", "plot"):
         if getattr(options, name) is not None:
             arguments.append(f"--{name}={getattr(options, name)}")
     return arguments + [f"--{name}" for name in ("hot", "resume") if getattr(options, name)]

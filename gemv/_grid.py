@@ -15,6 +15,7 @@ from __future__ import annotations
 import json
 import math
 import os
+import random
 import re
 import statistics
 import time
@@ -130,6 +131,49 @@ def cells(
                         )
                     found += [Cell(m, n, dtype, op, order, view, hot, beta) for view in views]
     return found
+
+
+#: Bytes of A of a random cell: from the smallest launch that is more than its own start, to what
+#: memory holds several of.
+RANDOM_BYTES = (1 << 17, 1 << 30)
+RANDOM_SIDE = 1 << 24
+_RANDOM_VIEWS = ("", "", "", ":, 1:", ":, 4:")
+
+
+def random_cells(
+    count: int,
+    seed: int = 0,
+    dtypes: Sequence[str] = "sdczhb",
+    ops: Sequence[str] = "NT",
+    orders: Sequence[str] = "CF",
+    beta: int = 0,
+    sizes: tuple[int, int] = RANDOM_BYTES,
+) -> list[Cell]:
+    """Cells that nobody chose: two of five are views with an odd leading dimension.
+
+    m and n are independent and log-uniform up to 2**24, and pairs for which A has fewer or more
+    bytes than `sizes` says are drawn again. The same seed gives the same cells.
+
+    Raises
+    ------
+    ValueError
+        For a count below 1.
+    """
+    if count < 1:
+        raise ValueError(f"bench: the number of random cells must be at least 1, got {count}")
+    number = random.Random(seed).random  # the one method whose sequence never changes
+
+    def one_of(values: Sequence[str]) -> str:
+        return values[int(number() * len(values))]
+
+    found: dict[Cell, None] = {}
+    while len(found) < count:
+        m, n = (int(RANDOM_SIDE ** number()) for _ in "mn")
+        dtype, op, order = one_of(dtypes), one_of(ops), one_of(orders)
+        cell = Cell(m, n, dtype, op, order, one_of(_RANDOM_VIEWS), beta=beta)
+        if sizes[0] <= m * n * DTYPES[dtype].itemsize <= sizes[1]:
+            found[cell] = None
+    return list(found)
 
 
 _SLICE = re.compile(r"(\d*):(-\d+)?(?::(\d+))?")

@@ -49,6 +49,9 @@ if SIMULATOR:
             raise SimulatorError(f"natural({number}): it is negative")
         return number
 
+    def rolled():
+        """The twin of a hint to the compiler: nothing."""
+
     def rounded_down(number, multiple):
         """The twin of a mask, where `multiple` is a power of two."""
         return number // multiple * multiple
@@ -233,6 +236,21 @@ else:
             return builder.and_(value, ir.Constant(value.type, 2**63 - 1))
 
         return types.int64(number), codegen
+
+    @intrinsic
+    def rolled(typingctx):
+        """Keeps the compiler from making copies of the loop that this stands in.
+
+        It makes them of any loop whose turns it can count, with what counts them: by a division
+        where the step is no constant. Nothing is executed.
+        """
+
+        def codegen(context, builder, signature, arguments):
+            nothing = ir.FunctionType(ir.VoidType(), [])
+            builder.call(ir.InlineAsm(nothing, "", "~{memory}", side_effect=True), [])
+            return context.get_dummy_value()
+
+        return types.void(), codegen
 
     def _known(name, number):
         """The value of a divisor, or None while Numba has not yet offered it as a literal."""

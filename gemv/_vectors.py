@@ -95,6 +95,20 @@ if SIMULATOR:
 
     load_some, stream_some, gather_some = load_vectors, stream_tile, gather
 
+    def gather_inside(pointer, index, step, count, increment, width, valid, limit):
+        places = ((k, index + k * step + lane) for k in range(count) for lane in range(width))
+        return tuple(
+            pointer[at * increment] if k < valid and at < limit else pointer.nothing
+            for k, at in places
+        )
+
+    def spread(factors, count, width, first, period):
+        own = range(0, len(factors), count)
+        last = count - 1
+        return tuple(
+            factors[at + min((first + lane) // period, last)] for at in own for lane in range(width)
+        )
+
     def load_shifted(pointer, index, step, count, width, shift):
         if elements_past(pointer, index, width * pointer.itemsize) != shift:
             raise SimulatorError(f"{pointer.name}[{index}] is not {shift} behind a boundary")
@@ -669,6 +683,72 @@ else:
         return _gathering(pointer, count, width, types.int64)
 
     @intrinsic
+    def gather_inside(typingctx, pointer, index, step, count, increment, width, valid, limit):
+        """The same, and of those only elements whose number, without `increment`, is below `limit`.
+
+        The others are zeros, and nothing is loaded.
+        """
+        known = _literal(count, width)
+        if known is None:
+            return None
+        count_, width_ = known
+        result = types.UniTuple(pointer.dtype, count_ * width_)
+
+        def codegen(context, builder, signature, arguments):
+            base, index, step, _, increment, _, valid, limit = arguments
+            values, start = [], index
+            for k in range(count_):
+                at = start = builder.add(start, step) if k else start
+                place = builder.mul(at, increment)
+                for lane in range(width_):
+                    if lane:
+                        at = builder.add(at, _integer(1))
+                        place = builder.add(place, increment)
+                    present = builder.icmp_signed("<", at, limit)
+                    present = builder.and_(present, _present(builder, k, valid))
+                    address = builder.gep(base, [place])
+                    values.append(_single(context, builder, pointer, address, present))
+            return context.make_tuple(builder, result, values)
+
+        sizes = types.int64, types.int64, count, types.int64, width, types.int64, types.int64
+        return result(pointer, *sizes), codegen
+
+    @intrinsic
+    def spread(typingctx, factors, count, width, first, period):
+        """Groups of `count` neighbours, each spread over `width` places, some next to each other.
+
+        Place l of a group has number ``(first + l) // period`` of its neighbours, or the last.
+        """
+        known = _literal(count, width)
+        if known is None:
+            return None
+        count_, width_ = known
+        result = types.UniTuple(factors.dtype, factors.count // count_ * width_)
+
+        def codegen(context, builder, signature, arguments):
+            values, _, _, first, period = arguments
+            values = _items(builder, values, factors.count)
+            kind = ir.IntType(32)
+            first, period = builder.trunc(first, kind), builder.trunc(period, kind)
+            behind = []  # for each place, whether it is behind 1, 2, ... periods
+            for lane in range(width_):
+                at, limit, marks = builder.add(first, ir.Constant(kind, lane)), period, []
+                for _ in range(1, count_):
+                    marks.append(builder.icmp_unsigned(">=", at, limit))
+                    limit = builder.add(limit, period)
+                behind.append(marks)
+            found = []
+            for own in range(0, factors.count, count_):
+                for marks in behind:
+                    value = values[own]
+                    for k, mark in enumerate(marks, 1):
+                        value = builder.select(mark, values[own + k], value)
+                    found.append(value)
+            return context.make_tuple(builder, result, found)
+
+        return result(factors, count, width, types.int64, types.int64), codegen
+
+    @intrinsic
     def zeros(typingctx, zero, count):
         """A tuple of `count` zeros, to sum in."""
         known = _literal(count)
@@ -929,6 +1009,7 @@ __all__ = [
     "elements_past",
     "fold",
     "gather",
+    "gather_inside",
     "gather_some",
     "is_aligned",
     "load_back",
@@ -941,6 +1022,7 @@ __all__ = [
     "scatter_sums",
     "share_of_lane",
     "shares",
+    "spread",
     "store",
     "store_vectors",
     "stream_inside",

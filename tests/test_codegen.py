@@ -318,7 +318,7 @@ def test_y_is_first_to_leave_the_cache_where_that_was_measured(kernel, dtype, co
     """
     if not accepted(kernel, dtype):
         pytest.skip(f"{kernel.name} is for other dtypes")
-    access = "dot" if kernel.name in ("vector_rows", "phased_rows") else "axpy"
+    access = "dot" if kernel.name.endswith("_rows") else "axpy"
 
     def stores(**more):
         functions = compiler(kernel, dtype, access, **more)

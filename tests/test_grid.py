@@ -504,6 +504,33 @@ def test_command_stops_in_time(capsys):
     assert "Time is up: 0 of 2 cells" in capsys.readouterr().out
 
 
+def test_random_cells():
+    """The same for one seed, on every Python; of all kinds, and of sizes that say something."""
+    found = _grid.random_cells(300, 5)
+    assert found == _grid.random_cells(300, 5) and len(set(found)) == 300
+    assert found[:7] == _grid.random_cells(7, 5) != _grid.random_cells(7, 6)
+    assert found[0] == Cell(2448, 60, "z", "T")
+    for name, values in (("dtype", "sdczhb"), ("op", "NT"), ("order", "CF")):
+        assert {getattr(cell, name) for cell in found} == set(values)
+    assert {cell.view for cell in found} == {"", ":, 1:", ":, 4:"}
+    low, high = _grid.RANDOM_BYTES
+    assert all(low <= c.m * c.n * DTYPES[c.dtype].itemsize <= high for c in found)
+    assert min(min(c.m, c.n) for c in found) == 1
+    few = _grid.random_cells(20, 1, "h", "T", "C", -1, (1, 100))
+    assert {(c.dtype, c.op, c.order, c.beta) for c in few} == {("h", "T", "C", -1)}
+    assert max(2 * c.m * c.n for c in few) <= 100
+    with pytest.raises(ValueError, match="at least 1, got 0"):
+        _grid.random_cells(0)
+
+
+def test_command_draws_shapes(tmp_path, capsys):
+    file = tmp_path / "drawn.json"
+    assert _cli.main(["bench", "--random", "4", "--seed", "3", "--json", str(file)]) == 0
+    assert "4 results checked" in capsys.readouterr().out
+    first = [row.cell for row in Grid.load(file).rows]
+    assert first == _grid.random_cells(4, 3, list(DTYPES), sizes=(1, 1 << 11))
+
+
 @pytest.mark.parametrize(
     "options, says",
     [
@@ -518,6 +545,8 @@ def test_command_stops_in_time(capsys):
         (["--json", "x.txt"], "must end in .json"),
         (["--plot", "x.gif"], "must end in .png"),
         (["--calls", "--shapes", "5x5", "--hot"], "without --shapes, --hot"),
+        (["--random", "3", "--hot", "--shapes", "5x5"], "itself, without --shapes, --hot"),
+        (["--seed", "3"], "--seed is that of --random"),
     ],
 )
 def test_command_refuses(options, says, capsys):

@@ -15,7 +15,13 @@ from gemv import _select
 from gemv._measure import make_problem
 from gemv._problem import DTYPES, Device
 from gemv._select import RANGES, Tables, file_names, parse, select, table, tables
-from gemv.kernels import REGISTRY, k09_vector_columns, k10_long_columns, k12_phased_columns
+from gemv.kernels import (
+    REGISTRY,
+    k09_vector_columns,
+    k10_long_columns,
+    k12_phased_columns,
+    k13_short_columns,
+)
 
 DEVICE = Device("some GPU", (9, 0), 100)
 FOLDER = resources.files("gemv").joinpath("tables")
@@ -81,7 +87,9 @@ def kinds(rows):
         wide = told("load_bytes_max", told("load_bytes_min", 16))
         fits = [d for d in told("dtype", "sdczhb") if DTYPES[d].itemsize in sizes]
         usual = [d for d in fits if DTYPES[d].itemsize <= wide]
-        lda, accumulate = told("lda_alignment_max", 128), told("accumulate", "plain")
+        dense = row.kernel == "short_columns"  # which refuses gaps
+        lda = None if dense else told("lda_alignment_max", 128)
+        accumulate = told("accumulate", "plain")
         found.add(((usual or fits)[0], wide, lda, accumulate))
     return sorted(found, key=str)
 
@@ -441,7 +449,8 @@ def test_splits_cover_the_columns_and_none_is_empty(order, dtype, a_pointer):
                 assert geometry.launches[0].grid[1] == splits
                 if splits > 1:
                     split += 1
-                    assert columns % spec.widths[0] == 0, "a split begins between two vectors"
+                    along = columns * rows if choice.kernel.name == "short_columns" else columns
+                    assert along % spec.widths[0] == 0, "a split begins between two vectors"
                     assert geometry.scratch == splits * rows
                     assert geometry.counters >= 1 or len(geometry.launches) == 2
                 if choice.kernel.wide:
@@ -460,6 +469,8 @@ def rows_of_a_tile(choice):
     if choice.kernel.name == "phased_columns":
         pieces = k12_phased_columns.block_of(knobs, width, itemsize)[0]
         return k12_phased_columns.own_rows(knobs["LANES"], pieces, width)
+    if choice.kernel.name == "short_columns":
+        return k13_short_columns.MOST_ROWS
     if choice.kernel.name == "long_columns":
         pieces = k10_long_columns.pieces_of_a_thread(knobs, width, itemsize)
         return knobs["THREADS_PER_BLOCK"] * pieces * width

@@ -225,7 +225,7 @@ def selected_cells(kernel, grids) -> list[str]:
     from benchmarks.grid_page import listed
     from gemv._grid import summary
 
-    rows = [row for grid in grids.values() for row in grid.rows if row.ratio is not None]
+    rows = [row for grid in grids for row in grid.rows if row.ratio is not None]
     mine = sorted((row for row in rows if row.kernel == kernel.name), key=lambda row: -row.ratio)
     if not mine:
         return []
@@ -482,13 +482,15 @@ def make_pages(app) -> None:
     from gemv.kernels import REGISTRY
 
     cases, grids = results.load(), grid_page.load()
+    drawn = grid_page.load(grid_page.RANDOM)
+    everything = [*grids.values(), *drawn.values()]
     kernels = list(REGISTRY.values())
     wanted = set()
     for place, kernel in enumerate(kernels):
         following = next((k for k in kernels[place + 1 :] if not k.beside), None)
         path = DOCS / "course" / "rungs" / f"{stem(kernel)}.md"
         wanted.add(path)
-        write(path, rung_page(kernel, following, cases, grids, gallery.DRAWINGS))
+        write(path, rung_page(kernel, following, cases, everything, gallery.DRAWINGS))
     for path in (DOCS / "course" / "rungs").glob("*.md"):
         if path not in wanted:
             path.unlink()
@@ -496,7 +498,7 @@ def make_pages(app) -> None:
     write(DOCS / "generated" / "reference.md", reference())
     write(DOCS / "generated" / "ladder.md", ladder_page(cases))
     write(DOCS / "generated" / "calls.md", calls_page(load_calls()))
-    write(DOCS / "generated" / "roofline.md", grid_page.page(grids))
+    write(DOCS / "generated" / "roofline.md", grid_page.page(grids) + grid_page.random_page(drawn))
 
 
 class DrawingDirective(Directive):

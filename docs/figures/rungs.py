@@ -34,6 +34,7 @@ SMALL = {
     # Lines of an odd length, so that there are four phases.
     "phased_rows": (9, 37, {}),
     "phased_columns": (11, 16, {"LANES": 2}),
+    "short_columns": (3, 44, {}),
 }
 #: Every kernel accepts this; a warp's 32 rows and some lines of each.
 COUNTED = (32, 128)

@@ -1,0 +1,349 @@
+"""Many short columns: A as one stretch of memory, and a thread that always meets the same rows.
+
+Idea
+    A column of three numbers is no work for a load of four, and lanes that share one mostly idle.
+    But where columns follow each other closely, all of A is one stretch of memory, and nothing
+    keeps a thread from reading 16 bytes of it wherever they begin. Element e of the stretch is in
+    row ``e % lda`` of column ``e // lda``. To divide for each element would be slow, and once for
+    each thread is enough: if a block steps on by a multiple of lda, a thread meets the same rows in
+    every step, so it has WIDTH sums, one for each place in its vectors, and its column grows by a
+    constant. That takes as many threads as there are vectors in a whole number of columns; those
+    that are left over only help at the end.
+
+    A vector of four touches two columns, one of eight up to five. The numbers of x that belong to
+    them, FACTORS of them, are loaded together, and each place takes its own. What lies between two
+    columns is read along: its sums belong to rows that A does not have, and nobody looks at them.
+
+    In the end threads with the same rows add up in shared memory, eight at a step, as each step
+    costs a barrier; then one thread for each row adds the places of its row. What lies before the
+    first multiple of 16 bytes and behind the last one is less than a vector each, and is read one
+    by one.
+
+    Steps that are known at run time only are a temptation for the compiler: it makes four copies of
+    such a loop, and divides to know how often they run. ``rolled()`` keeps it from that.
+
+Picture
+    ::
+
+        float32, 3 rows, lda 3: vectors 0 to 2 hold 4 columns, then all repeats
+
+        columns       0     1     2     3     4     5     6     7
+        rows          0 1 2 0 1 2 0 1 2 0 1 2 0 1 2 0 1 2 0 1 2 0 1 2
+        vectors      |   0   |   1   |   2   |   0   |   1   |   2   |
+
+        sums          of thread 0: rows 0, 1, 2, 0; of thread 1: 1, 2, 0, 1; of thread 2: 2, 0, 1, 2
+
+        a block of 8 threads: 6 read, of which 0 and 3, 1 and 4, 2 and 5 have the same rows
+
+Bytes
+    (m*n + len(x) + len(y) * (1 + [beta != 0])) * itemsize from memory, and what lies between two
+    columns; x comes from L1 or L2, FACTORS numbers for each vector.
+
+Wins
+    Columns of a few numbers, a hundred thousand to millions of them, one behind the other: the
+    transposed product with a tall array of points, colours or features.
+
+Loses
+    To the rungs before where every column is a whole number of vectors, and where there are too few
+    of them to pay for two trees at the end. Refuses columns of more than 128 numbers, and those
+    with a gap of 32 bytes or more between them, which memory would have to read in vain.
+
+Sums
+    Each thread over every ACTIVE-th vector of its split; threads with the same rows eight at a
+    step, those of even and of odd number apart; the places of a row in order; the elements at both
+    ends; then the splits. The order is fixed by shape, leading dimension, address modulo 16 bytes,
+    the selection table and the number of multiprocessors. Same bits on every run.
+
+Source
+    Trees in shared memory with several sums a step: M. Harris, "Optimizing parallel reduction in
+    CUDA"; that a stride prime to the width of a vector meets each phase once is arithmetic of
+    residues.
+"""
+
+from math import gcd
+
+import numpy as np
+from numba import cuda
+
+from gemv._arrivals import post, take
+from gemv._intrinsics import atomic_inc, device, natural, rolled, rounded_down
+from gemv._problem import LOAD_BYTES, ceil_div, one_launch
+from gemv._vectors import (
+    elements_past,
+    fold,
+    gather,
+    gather_inside,
+    multiply_add,
+    put_pieces,
+    spread,
+    stream_some,
+    stream_tile,
+    zeros,
+)
+from gemv.kernels._base import Kernel, attach, update_streaming, wide_loads_object
+
+#: Elements from one column to the next, at most: each row has a thread.
+MOST_ROWS = 128
+#: Bytes that may be read in vain between two columns: memory fetches them anyway.
+SECTOR_BYTES = 32
+#: Sums that a thread adds up in one step of a tree.
+RADIX = 8
+#: Partial sums that a thread of the last block asks for at a time; a power of two.
+BATCH = 8
+
+
+def columns_touched(period, width):
+    """Columns that a vector may have elements of, wherever it begins."""
+    return 1 + (period + width - 2) // period
+
+
+def build(spec):
+    number, zero, op = spec.number, spec.zero, spec.op
+    CONJUGATE = int(spec.conj)
+    WIDTH = spec.widths[0]
+    VECTORS = spec["VECTORS"]
+    FACTORS = spec["FACTORS"] or columns_touched(2, WIDTH)
+    THREADS = spec["THREADS_PER_BLOCK"]
+    PLACES = THREADS * WIDTH
+
+    @device
+    def add_up(sums, tid, distance, count):
+        """What is `distance` apart, `count` times, ends in the first; all threads come together."""
+        while count > 1:
+            kept = (count + RADIX - 1) // RADIX
+            far, limit = kept * distance, count * distance
+            at = tid
+            while at < far:
+                even, odd = sums[0, at], zero
+                for k in range(1, RADIX):
+                    if at + k * far < limit:
+                        if k % 2 == 0:
+                            even += sums[0, at + k * far]
+                        else:
+                            odd += sums[0, at + k * far]
+                sums[0, at] = even + odd
+                at += THREADS
+                rolled()
+            count = kept
+            cuda.syncthreads()
+
+    def short_columns(
+        rows, cols, cols_per_split, splits, period, active, pass_columns, passes, cycle, row_bits,
+        alpha, a, x, incx, beta, y, incy, scratch, counters,
+    ):  # fmt: skip
+        sums = cuda.shared.array((1, PLACES), number)
+        ticket = cuda.shared.array(1, np.uint32)
+        tid = natural(cuda.threadIdx.x)
+        split = cuda.blockIdx.y
+        size = (cols - 1) * period + rows  # elements from the first of A to the last
+        head = min((WIDTH - elements_past(a, 0, LOAD_BYTES)) & (WIDTH - 1), size)
+        behind = head + rounded_down(size - head, WIDTH)  # the last vector
+        begin = head + split * passes * active * WIDTH
+        end = min(behind, begin + passes * active * WIDTH)
+        if alpha == 0:
+            head, behind, end = 0, size, 0
+        drawn = np.uint32(0)
+        if splits > 1 and tid == 0:
+            drawn = atomic_inc(counters, 0, splits - 1)  # not waited for here
+        place = natural(head + tid * WIDTH)
+        # Where this thread's first vector begins; a division of 32 bits takes a fifth of the time.
+        away = np.int64(np.uint32(place) // np.uint32(period))
+        first = place - away * period  # the row, which is that of all of its vectors
+        j = split * cols_per_split + away
+        step = active * WIDTH
+        e = begin + tid * WIDTH
+        if tid >= active:
+            e = end
+        total = zeros(zero, WIDTH)
+        # All of FACTORS columns from here on are in A: no need to ask for each number of x.
+        inside = min(end, size - FACTORS * period + 1)
+        while e + (VECTORS - 1) * step < inside:
+            values = stream_tile(a, (e,), 0, step, VECTORS, WIDTH)
+            factors = gather(x, j, pass_columns, VECTORS, incx, FACTORS)
+            factors = spread(factors, FACTORS, WIDTH, first, period)
+            total = multiply_add(total, values, factors, CONJUGATE)
+            e += VECTORS * step
+            j += VECTORS * pass_columns
+            rolled()
+        while e < end:  # what is left goes out at once, too
+            rest = 1
+            for k in range(1, VECTORS):
+                rest += 1 if e + k * step < end else 0
+            values = stream_some(a, (e,), 0, step, VECTORS, WIDTH, rest)
+            factors = gather_inside(x, j, pass_columns, VECTORS, incx, FACTORS, rest, cols)
+            factors = spread(factors, FACTORS, WIDTH, first, period)
+            total = multiply_add(total, values, factors, CONJUGATE)
+            e += VECTORS * step
+            j += VECTORS * pass_columns
+            rolled()
+        put_pieces(sums, 0, tid * WIDTH, total, 0, WIDTH)
+        if splits > 1 and tid == 0:
+            ticket[0] = drawn
+        cuda.syncthreads()  # all sums are in place
+        add_up(sums, tid, cycle, active * WIDTH // cycle)
+        part = zero
+        if tid < rows:
+            at = (tid + WIDTH * period - head) % period
+            while at < cycle:
+                part += sums[0, at]
+                at += period
+                rolled()
+            if split == 0:
+                e = tid
+                j = 0
+                while e < head:
+                    part += op(a[e]) * x[j]
+                    e += period
+                    j += incx
+                    rolled()
+            if end == behind:
+                e = size - rows + tid
+                j = (cols - 1) * incx
+                while e >= behind:
+                    part += op(a[e]) * x[j]
+                    e -= period
+                    j -= incx
+                    rolled()
+            if splits == 1:
+                update_streaming(alpha, part, beta, y, tid * incy)
+            else:
+                post(scratch, split * rows + tid, part)
+        if splits > 1 and ticket[0] == splits - 1:
+            # The last one to begin: all sums are there, or on their way.
+            cuda.syncthreads()  # whole blocks take this branch; their own sums are read
+            i = tid & ((1 << row_bits) - 1)
+            k = tid >> row_bits
+            shares = THREADS >> row_bits
+            part = zero
+            while k < splits and i < rows:
+                rest = 1
+                for n in range(1, BATCH):
+                    rest += 1 if k + n * shares < splits else 0
+                several = take(zero, scratch, k * rows + i, shares * rows, BATCH, rest)
+                part += fold(several, 1)[0]
+                k += BATCH * shares
+                rolled()
+            sums[0, tid] = part
+            cuda.syncthreads()  # all shares are in place
+            add_up(sums, tid, 1 << row_bits, shares)
+            if tid < rows:
+                update_streaming(alpha, sums[0, tid], beta, y, tid * incy)
+
+    return (attach(short_columns, launch_bounds=(THREADS, spec.min_blocks)),)
+
+
+def accepts(problem):
+    refusal = wide_loads_object(problem, "axpy")
+    if refusal:
+        return refusal
+    period = _period(problem)
+    if not problem.rows <= period <= MOST_ROWS:
+        return (
+            f"columns of {problem.rows} numbers, {period} elements apart, are none of at most"
+            f" {MOST_ROWS}, one behind the other"
+        )
+    if (period - problem.rows) * problem.dtype.itemsize >= SECTOR_BYTES:
+        return f"{period - problem.rows} elements between two columns would be read in vain"
+    return None
+
+
+def _period(problem):
+    """Elements from one column to the next."""
+    return problem.rows if problem.cols == 1 else problem.col_stride
+
+
+def geometry(problem, device, knobs):
+    threads, width = knobs["THREADS_PER_BLOCK"], LOAD_BYTES // problem.dtype.itemsize
+    vectors, factors = knobs["VECTORS"], knobs["FACTORS"]
+    period = _period(problem)
+    needed = min(columns_touched(max(period, 2), width), problem.cols)
+    if threads < MOST_ROWS or vectors < 1 or 0 < factors < needed:
+        raise ValueError(
+            f"short_columns: THREADS_PER_BLOCK must be {MOST_ROWS} or more, VECTORS 1 or more and"
+            f" FACTORS {needed} or more (or 0, for as many as there may be), got {threads},"
+            f" {vectors} and {factors}"
+        )
+    # Vectors until one begins with the same row as the first.
+    vectors_of_cycle = min(period // gcd(period, width), threads)
+    active = threads // vectors_of_cycle * vectors_of_cycle
+    pass_columns = active * width // period
+    size = (problem.cols - 1) * period + problem.rows
+    passes = ceil_div(ceil_div(size, width), active)
+    wanted = max(device.multiprocessors * knobs["BLOCKS_PER_SM"], 1)
+    passes_per_split = max(ceil_div(passes, wanted), vectors)
+    splits = ceil_div(passes, passes_per_split)
+    tiles = ceil_div(problem.rows, MOST_ROWS)
+    sizes = {
+        "splits": splits,
+        "cols_per_split": passes_per_split * pass_columns,
+        "period": period,
+        "active": active,
+        "pass_columns": pass_columns,
+        "passes": passes_per_split,
+        "cycle": vectors_of_cycle * width,
+        "row_bits": min(problem.rows - 1, MOST_ROWS - 1).bit_length(),
+    }
+    scratch = splits * problem.rows if splits > 1 else 0
+    return one_launch(
+        (tiles, splits, 1), (threads, 1, 1), sizes, scratch, int(splits > 1), posts=splits > 1
+    )
+
+
+def tile(knobs):
+    return 6, 4 * knobs["THREADS_PER_BLOCK"] * knobs["VECTORS"] // 6
+
+
+def depth(problem, geometry, knobs):
+    threads, vectors, sizes = knobs["THREADS_PER_BLOCK"], knobs["VECTORS"], geometry.sizes
+    width = LOAD_BYTES // problem.dtype.itemsize
+    passes = min(sizes["passes"], ceil_div(problem.cols, max(sizes["pass_columns"], 1)) + 1)
+    # Whole passes, the last one may add zeros; threads with the same rows; the places of a row, and
+    # what is before and behind the vectors.
+    in_thread = ceil_div(passes, vectors) * vectors - 1
+    in_block = in_thread + _in_tree(sizes["active"] * width // sizes["cycle"])
+    in_block += ceil_div(sizes["cycle"], sizes["period"]) + 2 * ceil_div(width, sizes["period"])
+    splits = sizes["splits"]
+    if splits == 1:
+        return in_block
+    shares = threads >> sizes["row_bits"]
+    batches = ceil_div(splits, shares * BATCH)
+    return in_block + batches + BATCH.bit_length() - 1 + _in_tree(shares)
+
+
+def _in_tree(count):
+    """Additions on the longest way to the one sum that is left of `count`."""
+    found = 0
+    while count > 1:
+        found += RADIX // 2 + 1
+        count = ceil_div(count, RADIX)
+    return found
+
+
+KERNEL = Kernel(
+    name="short_columns",
+    rung=13,
+    build=build,
+    geometry=geometry,
+    tile=tile,
+    depth=depth,
+    wide=True,
+    phased=True,
+    splits_apart=True,
+    accepts=accepts,
+    # FACTORS = 0: as many numbers of x as columns that a vector may touch, with two rows each.
+    knobs={
+        "VECTORS": 4,
+        "FACTORS": 0,
+        "THREADS_PER_BLOCK": 256,
+        "BLOCKS_PER_SM": 2,
+        "MIN_BLOCKS": 2,
+    },
+    small_knobs={
+        "VECTORS": 2,
+        "FACTORS": 0,
+        "THREADS_PER_BLOCK": 128,
+        "BLOCKS_PER_SM": 4,
+        "MIN_BLOCKS": 1,
+    },
+    doc=__doc__,
+)
