@@ -160,8 +160,9 @@ def test_all_coefficients_and_increments(kernel, dtype):
     tiles = 8 if dtype in "sc" else 2  # what twice the digits change is not in the loops
     m, n = tile_rows + 2, min(tiles * tile_cols + 1, 1000)
     order = order_of(kernel)
+    pad = 4 if accepts(kernel, Case(m, n, dtype, order, pad=4)) else 1
     for (alpha, beta), (incx, incy) in itertools.product(coefficients(dtype), INCREMENTS):
-        case = Case(m, n, dtype, order, "N", 4, incx, incy, alpha, beta)
+        case = Case(m, n, dtype, order, "N", pad, incx, incy, alpha, beta)
         case.check(kernel.name, knobs_for_tests(kernel))
 
 
@@ -321,6 +322,8 @@ def test_every_schedule(kernel, op, order):
     results = set()
     if not accepts(kernel, Case(3, 3, "c", order, op)):
         order = "F" if order == "C" else "C"
+    if not accepts(kernel, Case(2 * tile_rows + 1, n, "c", order, op, 1)):
+        n = 33
     for schedule in schedules:
         case = Case(2 * tile_rows + 1, n, "c", order, op, 1, alpha=1.5 + 1j, beta=-1)
         with scheduled(schedule):

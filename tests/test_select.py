@@ -59,6 +59,8 @@ def problem_with(
     problem = problem_of(access, rows, cols, dtype)
     if access == "strided":
         problem = problem._replace(row_stride=3 * cols, col_stride=2)
+    if access == "axpy" and length == 1:  # without a gap memory would run along the sum
+        problem = problem._replace(col_stride=2)
     if lda_alignment is not None:
         lda = (-(-length * size // 128) * 128 + lda_alignment) // size
         problem = problem._replace(**{"col_stride" if access == "axpy" else "row_stride": lda})
