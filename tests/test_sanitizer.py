@@ -49,6 +49,7 @@ def test_every_kernel_is_clean(tool, part):
         ("memcheck", "vector_columns"),
         ("memcheck", "phased_rows"),
         ("memcheck", "phased_columns"),
+        ("memcheck", "short_columns"),
         ("racecheck", "race"),
         ("initcheck", "uninitialised"),
         ("synccheck", "barrier"),
