@@ -14,6 +14,7 @@ from helpers import Case, knobs_for_tests
 
 import gemv
 from gemv.kernels import REGISTRY
+from gemv.kernels.k13_short_columns import MOST_ROWS
 
 KERNELS = [name for name, kernel in REGISTRY.items() if name != "atomics"]
 DTYPES = ["s", "z"]
@@ -107,6 +108,8 @@ def test_the_last_block_under_load(torch, kernel):
     ]  # fmt: skip
     cases, split = [], False
     for m, n, dtype, accumulate in shapes:
+        if kernel == "short_columns" and m > MOST_ROWS:
+            continue
         a = torch.randn(m, n, device="cuda", dtype=dtype)
         if kernel.endswith("_columns"):
             a = torch.randn(n, m, device="cuda", dtype=dtype).t()
