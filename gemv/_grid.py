@@ -12,6 +12,7 @@ in which memory answers. Under the simulator results are checked and no time is 
 
 from __future__ import annotations
 
+import itertools
 import json
 import math
 import os
@@ -118,25 +119,29 @@ def cells(
     views = [normal_view(view) for view in views]
     found = []
     for dtype in dtypes:
-        if dtype not in DTYPES:
-            raise ValueError(f"bench: dtype must be one of {', '.join(DTYPES)}, got {dtype!r}")
         for m, n in shapes:
             if m < 1 or n < 1:
                 raise ValueError(f"bench: m and n must be at least 1, got {m} and {n}")
             for op in ops:
                 for order in orders:
-                    if op not in ("N", "T", "C") or order not in ("C", "F"):
-                        raise ValueError(
-                            f"bench: op must be N, T or C and order C or F, got {op!r}, {order!r}"
-                        )
+                    _check_names(dtype, op, order)
                     found += [Cell(m, n, dtype, op, order, view, hot, beta) for view in views]
     return found
+
+
+def _check_names(dtype: str, op: str, order: str) -> None:
+    if dtype not in DTYPES:
+        raise ValueError(f"bench: dtype must be one of {', '.join(DTYPES)}, got {dtype!r}")
+    if op not in ("N", "T", "C") or order not in ("C", "F"):
+        raise ValueError(f"bench: op must be N, T or C and order C or F, got {op!r}, {order!r}")
 
 
 #: Bytes of A of a random cell: from the smallest launch that is more than its own start, to what
 #: memory holds several of.
 RANDOM_BYTES = (1 << 17, 1 << 30)
 RANDOM_SIDE = 1 << 24
+#: Without a new cell among so many, there are hardly any left.
+_MOST_DRAWS = 10000
 _RANDOM_VIEWS = ("", "", "", ":, 1:", ":, 4:")
 
 
@@ -149,7 +154,7 @@ def random_cells(
     beta: int = 0,
     sizes: tuple[int, int] = RANDOM_BYTES,
 ) -> list[Cell]:
-    """Cells that nobody chose: two of five are views with an odd leading dimension.
+    """Cells that nobody chose; two of five without the first column, or four, of a larger matrix.
 
     m and n are independent and log-uniform up to 2**24, and pairs for which A has fewer or more
     bytes than `sizes` says are drawn again. The same seed gives the same cells.
@@ -157,22 +162,31 @@ def random_cells(
     Raises
     ------
     ValueError
-        For a count below 1.
+        For a count below 1, or more than there are; a negative seed; an unknown dtype, op or order.
     """
-    if count < 1:
-        raise ValueError(f"bench: the number of random cells must be at least 1, got {count}")
+    if count < 1 or seed < 0:
+        raise ValueError(
+            "bench: the number of random cells must be at least 1 and their seed at least 0, got"
+            f" {count} and {seed}"
+        )
+    for names in itertools.product(dtypes, ops, orders):
+        _check_names(*names)
     number = random.Random(seed).random  # the one method whose sequence never changes
 
     def one_of(values: Sequence[str]) -> str:
         return values[int(number() * len(values))]
 
     found: dict[Cell, None] = {}
+    in_vain = 0
     while len(found) < count:
+        in_vain += 1
+        if in_vain > _MOST_DRAWS:
+            raise ValueError(f"bench: there are no {count} random cells, only about {len(found)}")
         m, n = (int(RANDOM_SIDE ** number()) for _ in "mn")
         dtype, op, order = one_of(dtypes), one_of(ops), one_of(orders)
         cell = Cell(m, n, dtype, op, order, one_of(_RANDOM_VIEWS), beta=beta)
-        if sizes[0] <= m * n * DTYPES[dtype].itemsize <= sizes[1]:
-            found[cell] = None
+        if sizes[0] <= m * n * DTYPES[dtype].itemsize <= sizes[1] and cell not in found:
+            found[cell], in_vain = None, 0
     return list(found)
 
 

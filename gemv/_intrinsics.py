@@ -241,8 +241,9 @@ else:
     def rolled(typingctx):
         """Keeps the compiler from making copies of the loop that this stands in.
 
-        It makes them of any loop whose turns it can count, with what counts them: by a division
-        where the step is no constant. Nothing is executed.
+        The compiler copies the body of a loop if it can work out before how often that will run;
+        where the step is no constant it divides for that. This is an empty piece of assembly, of
+        which the compiler has to believe that it changes memory. Nothing is executed.
         """
 
         def codegen(context, builder, signature, arguments):
@@ -337,6 +338,7 @@ __all__ = [
     "parameter_load",
     "quotient",
     "read_only_load",
+    "rolled",
     "rounded_down",
     "vector_load",
 ]

@@ -519,8 +519,12 @@ def test_random_cells():
     few = _grid.random_cells(20, 1, "h", "T", "C", -1, (1, 100))
     assert {(c.dtype, c.op, c.order, c.beta) for c in few} == {("h", "T", "C", -1)}
     assert max(2 * c.m * c.n for c in few) <= 100
-    with pytest.raises(ValueError, match="at least 1, got 0"):
+    with pytest.raises(ValueError, match="at least 1 and their seed at least 0, got 0 and 0"):
         _grid.random_cells(0)
+    with pytest.raises(ValueError, match="order C or F, got 'N', 'Z'"):
+        _grid.random_cells(3, 0, "s", "N", "Z")
+    with pytest.raises(ValueError, match="there are no 500 random cells, only about"):
+        _grid.random_cells(500, 0, "z", "N", "C", sizes=(1, 64))
 
 
 def test_command_draws_shapes(tmp_path, capsys):

@@ -101,6 +101,21 @@ def test_splits_in_launches_of_their_own(name):
         assert got.tobytes() == expected.tobytes(), units
 
 
+@pytest.mark.parametrize("m, n", [(3, 673), (2, 1025), (2, 513), (5, 1021)])
+def test_panels_of_short_columns_add_what_fills_no_vector_once(m, n):
+    operand, problem, x, y = case(m, n, "s", "F", 0)
+    knobs = {**REGISTRY["short_columns"].small_knobs, "VECTORS": 1}
+    choice = select(problem, _backend.engine().device(), kernel="short_columns", knobs=knobs)
+    splits = choice.geometry.sizes["splits"]
+    whole = _panels.Panel(0, m, 0, n, 0, splits, n)
+    expected = streamed(_panels.cut(problem, choice), choice, operand, problem, x, y, 1.0, 1.0)
+    for units in range(1, splits):
+        step = units * choice.geometry.sizes["cols_per_split"] * m * 4
+        made = _panels._by_columns(problem, choice, whole, None, step)
+        got = streamed(made, choice, operand, problem, x, y, 1.0, 1.0)
+        assert got.tobytes() == expected.tobytes(), units
+
+
 H200 = Device("NVIDIA H200", (9, 0), 132)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 
 import numpy as np
@@ -161,6 +162,25 @@ def test_bits_of_short_columns_follow_the_distance_between_them(dtype):
         assert len(set.union(*results.values())) > 1
 
 
+@pytest.mark.parametrize("dtype", "hsdc")
+def test_what_fills_no_vector_of_short_columns_is_added_once(dtype):
+    """Splits are counted before the address is known, so the last may begin behind all vectors."""
+    kernel, width = REGISTRY["short_columns"], LOAD_BYTES // DTYPES[dtype].itemsize
+    knobs = {**kernel.small_knobs, "VECTORS": 1}
+    behind = 0
+    for rows, shift in itertools.product((2, 3, 7), range(width)):
+        for splits in (1, 2, 3):
+            problem = case_of(kernel, 10**4, rows, dtype).problem
+            step = kernel.geometry(problem, DEVICE, knobs).sizes["cols_per_split"]
+            for cols in (splits * step, splits * step + 1, splits * step + 2):
+                case = case_of(kernel, cols, rows, dtype, shift=shift)
+                case.check(kernel.name, knobs)
+                vectors = (rows * cols - -shift % width) // width
+                made = kernel.geometry(case.problem, DEVICE, knobs)
+                behind += (made.sizes["splits"] - 1) * made.sizes["active"] >= vectors
+    assert behind, "no last split begins behind all vectors"
+
+
 @BY_NAME
 def test_they_are_not_used_where_addresses_must_not_matter(kernel):
     order = order_of(kernel)
@@ -207,7 +227,7 @@ def widths_of(kernel, dtype):
 
 
 @pytest.mark.parametrize(
-    "dtype", ["float16", "bfloat16", "float32"] if ALL_ROWS else ["bfloat16", "float32"]
+    "dtype", ["float16", "bfloat16", "float32"] if ALL_ROWS else ["bfloat16"]
 )
 @pytest.mark.parametrize(
     "kernel, values",

@@ -13,7 +13,7 @@ import pytest
 import gemv
 from gemv import _select
 from gemv._measure import make_problem
-from gemv._problem import DTYPES, Device
+from gemv._problem import DTYPES, MAX_GRID_Y, Device
 from gemv._select import RANGES, Tables, file_names, parse, select, table, tables
 from gemv.kernels import (
     REGISTRY,
@@ -430,6 +430,29 @@ def test_constants_that_would_leave_rows_undone_are_refused(access, knobs):
     name = {"dot": "vector_rows", "axpy": "vector_columns"}[access]
     with pytest.raises(ValueError, match=f"{name}: .*got"):
         select(problem_of(access, 100, 100), DEVICE, name, knobs)
+
+
+@pytest.mark.parametrize(
+    "knobs, dtype, accumulate, complaint",
+    [
+        ({"THREADS_PER_BLOCK": 160}, "s", "plain", "a power of two from 128 to 1024"),
+        ({"THREADS_PER_BLOCK": 64}, "s", "plain", "got 64 and 4"),
+        ({"THREADS_PER_BLOCK": 2048}, "s", "plain", "got 2048 and 4"),
+        ({"VECTORS": 0}, "s", "plain", "VECTORS 1 or more, got 256 and 0"),
+        ({"FACTORS": 1}, "s", "plain", "up to 2 columns that are 3 elements apart"),
+        ({"THREADS_PER_BLOCK": 1024}, "h", "pairs", "shared memory, and 8192 of 8 bytes"),
+    ],
+)
+def test_constants_of_short_columns_that_cannot_be_are_refused(knobs, dtype, accumulate, complaint):
+    problem = problem_of("axpy", 3, 100000, dtype)._replace(accumulate=accumulate)
+    with pytest.raises(ValueError, match=f"short_columns: .*{complaint}"):
+        select(problem, DEVICE, "short_columns", {"FACTORS": 0, "VECTORS": 4, **knobs})
+
+
+def test_no_grid_is_higher_than_there_are():
+    problem = problem_of("axpy", 3, 10**9)
+    choice = select(problem, DEVICE, "short_columns", {"VECTORS": 1, "BLOCKS_PER_SM": 10**6})
+    assert choice.geometry.launches[0].grid[1] <= MAX_GRID_Y
 
 
 @pytest.mark.parametrize("a_pointer", [16, 8, 4])

@@ -343,8 +343,9 @@ class Kernel:
         True for a kernel that moves several elements by one load, if their alignment allows it.
     phased : bool
         True for a kernel whose loads are the widest there are wherever lines of A begin. The order
-        of its sums follows the addresses of lines modulo 16 bytes, and its grid takes
-        :attr:`~gemv._problem.Problem.phases` into account, whose number it puts into ``sizes``.
+        of its sums follows the addresses of lines modulo 16 bytes, or the distance between lines as
+        well. Where its grid takes :attr:`~gemv._problem.Problem.phases` into account, their number
+        is in ``sizes``.
     splits_apart : bool
         True for a kernel of one function where one block adds the splits up: ``blockIdx.y`` is
         the split, its sums go to ``scratch[split*rows + row]``, and one of ``splits`` numbers is

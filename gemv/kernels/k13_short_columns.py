@@ -7,12 +7,13 @@ Idea
     row ``e % lda`` of column ``e // lda``. To divide for each element would be slow, and once for
     each thread is enough: if a block steps on by a multiple of lda, a thread meets the same rows in
     every step, so it has WIDTH sums, one for each place in its vectors, and its column grows by a
-    constant. That takes as many threads as there are vectors in a whole number of columns; those
-    that are left over only help at the end.
+    constant. The rows repeat after as many vectors as fill a whole number of columns, so the
+    largest multiple of that many threads reads; those that are left over only help at the end.
 
-    A vector of four touches two columns, one of eight up to five. The numbers of x that belong to
-    them, FACTORS of them, are loaded together, and each place takes its own. What lies between two
-    columns is read along: its sums belong to rows that A does not have, and nobody looks at them.
+    A vector of four touches up to three columns, one of eight up to five, most of them two. The
+    numbers of x for them, FACTORS of them, are loaded together, and each place takes its own. What
+    lies between two columns is read along: its sums belong to rows that A does not have, and nobody
+    looks at them.
 
     In the end threads with the same rows add up in shared memory, eight at a step, as each step
     costs a barrier; then one thread for each row adds the places of its row. What lies before the
@@ -45,8 +46,8 @@ Wins
 
 Loses
     To the rungs before where every column is a whole number of vectors, and where there are too few
-    of them to pay for two trees at the end. Refuses columns of more than 128 numbers, and those
-    with a gap of 32 bytes or more between them, which memory would have to read in vain.
+    of them to pay for two trees at the end. Refuses columns that are more than 128 elements
+    apart, and those with a gap of 32 bytes or more, which memory would have to read in vain.
 
 Sums
     Each thread over every ACTIVE-th vector of its split; threads with the same rows eight at a
@@ -67,7 +68,7 @@ from numba import cuda
 
 from gemv._arrivals import post, take
 from gemv._intrinsics import atomic_inc, device, natural, rolled, rounded_down
-from gemv._problem import LOAD_BYTES, ceil_div, one_launch
+from gemv._problem import LOAD_BYTES, MAX_GRID_Y, ceil_div, one_launch
 from gemv._vectors import (
     elements_past,
     fold,
@@ -86,6 +87,8 @@ from gemv.kernels._base import Kernel, attach, update_streaming, wide_loads_obje
 MOST_ROWS = 128
 #: Bytes that may be read in vain between two columns: memory fetches them anyway.
 SECTOR_BYTES = 32
+#: Shared memory for the sums of a block: every GPU has a kilobyte more.
+MOST_SHARED_BYTES = 47 * 1024
 #: Sums that a thread adds up in one step of a tree.
 RADIX = 8
 #: Partial sums that a thread of the last block asks for at a time; a power of two.
@@ -139,7 +142,9 @@ def build(spec):
         head = min((WIDTH - elements_past(a, 0, LOAD_BYTES)) & (WIDTH - 1), size)
         behind = head + rounded_down(size - head, WIDTH)  # the last vector
         begin = head + split * passes * active * WIDTH
-        end = min(behind, begin + passes * active * WIDTH)
+        end = begin + passes * active * WIDTH
+        last = begin <= behind and behind < end  # there may be splits behind all vectors
+        end = min(behind, end)
         if alpha == 0:
             head, behind, end = 0, size, 0
         drawn = np.uint32(0)
@@ -196,7 +201,7 @@ def build(spec):
                     e += period
                     j += incx
                     rolled()
-            if end == behind:
+            if last:
                 e = size - rows + tid
                 j = (cols - 1) * incx
                 while e >= behind:
@@ -257,11 +262,21 @@ def geometry(problem, device, knobs):
     vectors, factors = knobs["VECTORS"], knobs["FACTORS"]
     period = _period(problem)
     needed = min(columns_touched(max(period, 2), width), problem.cols)
-    if threads < MOST_ROWS or vectors < 1 or 0 < factors < needed:
+    if not MOST_ROWS <= threads <= 1024 or threads & (threads - 1) or vectors < 1:
         raise ValueError(
-            f"short_columns: THREADS_PER_BLOCK must be {MOST_ROWS} or more, VECTORS 1 or more and"
-            f" FACTORS {needed} or more (or 0, for as many as there may be), got {threads},"
-            f" {vectors} and {factors}"
+            f"short_columns: THREADS_PER_BLOCK must be a power of two from {MOST_ROWS} to 1024 and"
+            f" VECTORS 1 or more, got {threads} and {vectors}"
+        )
+    if 0 < factors < needed:
+        raise ValueError(
+            f"short_columns: a vector touches up to {needed} columns that are {period} elements"
+            f" apart, so FACTORS must be {needed} or more, or 0, got {factors}"
+        )
+    sums = threads * width
+    if sums * problem.precision.sums.itemsize > MOST_SHARED_BYTES:
+        raise ValueError(
+            f"short_columns: sums of a block must fit into {MOST_SHARED_BYTES} bytes of shared"
+            f" memory, and {sums} of {problem.precision.sums.itemsize} bytes do not"
         )
     # Vectors until one begins with the same row as the first.
     vectors_of_cycle = min(period // gcd(period, width), threads)
@@ -269,7 +284,7 @@ def geometry(problem, device, knobs):
     pass_columns = active * width // period
     size = (problem.cols - 1) * period + problem.rows
     passes = ceil_div(ceil_div(size, width), active)
-    wanted = max(device.multiprocessors * knobs["BLOCKS_PER_SM"], 1)
+    wanted = min(max(device.multiprocessors * knobs["BLOCKS_PER_SM"], 1), MAX_GRID_Y)
     passes_per_split = max(ceil_div(passes, wanted), vectors)
     splits = ceil_div(passes, passes_per_split)
     tiles = ceil_div(problem.rows, MOST_ROWS)
