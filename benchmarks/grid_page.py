@@ -181,11 +181,11 @@ def random_page(grids: dict[str, Any]) -> str:
         }
         parts += [
             f"## Shapes that nobody chose, on {grid.device}",
-            "The shapes above are round, or known for being awkward, and the table of constants was"
-            " made with them in mind. These are drawn: m and n log-uniform up to 16 million, any"
-            " dtype and storage, N and T, two of five without the first column, or four, of a"
-            " larger matrix. The constants were chosen before this seed was drawn. `python -m gemv"
-            " bench --random 100 --seed 7` draws others.",
+            "The shapes of the grid below are round, or known for being awkward, and the table of"
+            " constants was made with them in mind. These are drawn: m and n log-uniform up to 16"
+            " million, any dtype and storage, N and T, two of five without the first column, or four"
+            " of them, of a larger matrix. The constants were chosen before this seed was drawn. `python -m"
+            " gemv bench --random 100 --seed 7` draws others.",
             places(name, grid, RANDOM),
             means({**{key: part for key, part in by_dtype.items() if part}, "all": rows}),
             f"{len(losing)} of {len(rows)} are under 0.98 of the fastest peer:",
@@ -207,7 +207,23 @@ def readme_rows(grid: Any) -> list[Any]:
     ]
 
 
-def readme(grids: dict[str, Any]) -> str:
+def readme_random(grids: dict[str, Any]) -> list[str]:
+    """A sentence about the cells that nobody chose, if there are any."""
+    from gemv._grid import summary
+
+    found = []
+    for grid in grids.values():
+        s = summary(row for row in grid.rows if row.time_s is not None)
+        found.append(
+            f"On {s.cells} shapes, dtypes and storages that nobody chose, drawn at random, it is"
+            f" {number(s.ratio)} times as fast as the fastest peer in the mean, and at"
+            f" {number(s.share)} of the floor; {s.behind} of them are under 0.98 of the peer, the"
+            f" least at {number(s.least_ratio)}. `python -m gemv bench --random 100` draws others."
+        )
+    return found
+
+
+def readme(grids: dict[str, Any], drawn_cells: dict[str, Any]) -> str:
     if not grids:
         return "No figures yet: `make grid` measures them on a GPU."
     name, grid = next(iter(grids.items()))
@@ -224,6 +240,7 @@ def readme(grids: dict[str, Any]) -> str:
             " fastest that anyone moved as many bytes in the same run; cuBLAS is the fastest of"
             " `torch.mv`, cuBLAS's gemv and, for one row, its dot.",
             headline(plain),
+            *readme_random(drawn_cells),
             "Geometric means of ratios of device times; the floor is the time at the ceiling."
             " [docs/roofline.md](docs/roofline.md) has all cells, those that lose first, once"
             " `make docs` has built its tables; [docs/measure.md](docs/measure.md) says how this is"
@@ -254,7 +271,7 @@ def replaced(text: str, part: str) -> str:
 
 def main(arguments: list[str]) -> int:
     grids = load()
-    part = readme(grids)
+    part = readme(grids, load(RANDOM))
     if not arguments:
         print(part)
         return 0

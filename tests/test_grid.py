@@ -634,7 +634,7 @@ def pages():
 def test_readme_and_its_picture_are_made_from_the_results(pages):
     grids = pages.load()
     text = (TOP / "README.md").read_text(encoding="utf-8")
-    assert pages.replaced(text, pages.readme(grids)) == text, "make table"
+    assert pages.replaced(text, pages.readme(grids, pages.load(pages.RANDOM))) == text, "make table"
     if grids:
         assert pages.fingerprint(grids).encode() in pages.PICTURE.read_bytes(), "make table"
 
@@ -650,7 +650,20 @@ def test_page_has_losing_cells_first_and_every_figure(pages):
     assert "| float64, cold | 4 | " in text.split("### Means")[1]
     assert "| 8 x 9 | 1000.0 | 3.00 | 0.90 | 2.00 | 1000.0 | 3.00 | 0.90 | 2.00 |" in text
     assert "```{drawing} grid-h-1\n```" in text
-    assert "make grid" in pages.page({}) and "make grid" in pages.readme({})
+    assert "make grid" in pages.page({}) and "make grid" in pages.readme({}, {})
+
+
+def test_random_cells_have_a_section_and_a_sentence(pages):
+    text = pages.random_page({"h": timed_grid()}).replace("\N{NO-BREAK SPACE}", " ")
+    assert "4 of 8 are under 0.98 of the fastest peer:" in text
+    losing = text.split("fastest peer:")[1].split("Furthest")[0]
+    first = losing.split("| --- |")[-1].splitlines()[1]
+    assert first.startswith("| float32, cold | 16 x 4 | N | 0.50 |")
+    table = text.split("at 1 or more |")[1].split("4 of 8")[0]
+    assert [line.split(" | ")[1] for line in table.splitlines()[2:5]] == ["4", "4", "8"]
+    (sentence,) = pages.readme_random({"h": timed_grid()})
+    assert "On 8 shapes" in sentence and "4 of them are under 0.98" in sentence
+    assert pages.random_page({}) == "" and pages.readme_random({}) == []
 
 
 def test_a_grid_without_a_gpu_makes_no_page(pages, tmp_path):

@@ -211,6 +211,11 @@ def measured_table(kernel, cases: dict[str, dict]) -> str:
             "There is no measured figure of this kernel yet: `make ladder` makes it on a GPU, and"
             " this page shows it then."
         )
+    if all(line.endswith("refuses | | |") for line in lines):
+        return (
+            f"It refuses the {len(lines)} problems that all rungs are measured on"
+            " ({doc}`/ladder`); what it is selected for is below."
+        )
     than = f"than `{before}`" if before else ""
     head = f"| problem | GB/s | of the ceiling | {than} |\n| --- | ---: | ---: | ---: |"
     note = (
@@ -498,7 +503,8 @@ def make_pages(app) -> None:
     write(DOCS / "generated" / "reference.md", reference())
     write(DOCS / "generated" / "ladder.md", ladder_page(cases))
     write(DOCS / "generated" / "calls.md", calls_page(load_calls()))
-    write(DOCS / "generated" / "roofline.md", grid_page.page(grids) + grid_page.random_page(drawn))
+    pages = [grid_page.random_page(drawn), grid_page.page(grids)]
+    write(DOCS / "generated" / "roofline.md", "\n".join(pages))
 
 
 class DrawingDirective(Directive):
