@@ -53,6 +53,7 @@ SHAPES = [
     (100, 3_000, 1, "C", "coalesced"),
     (1001, 3001, 1, "C", None),
     (37, 30_001, 0, "C", "phased_rows"),
+    (200_001, 3, 1, "C", "short_columns"),
     (500, 3_000, 0, "C", None, "wide"),
     (3_000, 900, 1, "C", None, "wide"),
 ]
