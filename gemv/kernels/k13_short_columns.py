@@ -57,8 +57,7 @@ Sums
 
 Source
     Trees in shared memory with several sums a step: M. Harris, "Optimizing parallel reduction in
-    CUDA"; that a stride prime to the width of a vector meets each phase once is arithmetic of
-    residues.
+    CUDA". The rest is arithmetic modulo lda.
 """
 
 from math import gcd
