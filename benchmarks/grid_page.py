@@ -183,8 +183,8 @@ def random_page(grids: dict[str, Any]) -> str:
             f"## Shapes that nobody chose, on {grid.device}",
             "The shapes of the grid below are round, or known for being awkward, and the table of"
             " constants was made with them in mind. These are drawn: m and n log-uniform up to 16"
-            " million, any dtype and storage, N and T, two of five without the first column, or the"
-            " first four, of a larger matrix. The constants were chosen before this seed was drawn."
+            " million, any dtype and storage, N and T, two of five without the first column, or"
+            " the first four, of a larger matrix. No constant was chosen with them before that."
             " `python -m gemv bench --random 100 --seed 7` draws others.",
             places(name, grid, RANDOM),
             means({**{key: part for key, part in by_dtype.items() if part}, "all": rows}),

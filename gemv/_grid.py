@@ -32,6 +32,7 @@ from gemv._measure import Clock, _Array, random_array
 from gemv._narrow import cast
 from gemv._peers import Peer, Place
 from gemv._problem import DTYPES, Problem, ceil_div
+from gemv._problem import SECTOR_BYTES as SECTOR
 from gemv._select import Choice, select, tables
 
 SHAPES = tuple(
@@ -51,7 +52,6 @@ HOT_SHAPES = ((256, 256), (512, 512), (1024, 1024), (1536, 1536), (2048, 2048), 
 #: Tails in both directions, and few threads to simulate.
 SIMULATED_SHAPES = ((5, 70), (70, 5), (33, 17))
 
-SECTOR = 32
 #: Where A, x and y of a frame may start, as memory of their own would.
 _ALIGNED = 256
 #: Frames together exceed the L2 cache this many times over.

@@ -91,6 +91,13 @@ class Precision(NamedTuple):
 #: Bytes that one load instruction of a thread can move.
 LOAD_BYTES = 16
 
+#: Bytes in which memory answers: what a load leaves of them has been fetched in vain.
+SECTOR_BYTES = 32
+
+#: Shared memory that the sums of a block may take; every GPU has a kilobyte more, for what else is
+#: there.
+SHARED_SUM_BYTES = 47 * 1024
+
 #: Constant memory of a module on a device: all its ``__constant__`` symbols together.
 CONSTANT_BYTES = 64 * 1024
 

@@ -84,23 +84,17 @@ if SIMULATOR:
     def row_starts(first, step, last, stride, rows):
         return tuple(min(first + r * step, last) * stride for r in range(rows))
 
-    def gather(pointer, index, step, count, increment, width, valid=None):
+    def gather(pointer, index, step, count, increment, width, valid=None, limit=None):
+        numbers = ((k, index + k * step + lane) for k in range(count) for lane in range(width))
         return tuple(
-            pointer[(index + k * step + lane) * increment]
-            if valid is None or k < valid
+            pointer[at * increment]
+            if (valid is None or k < valid) and (limit is None or at < limit)
             else pointer.nothing
-            for k in range(count)
-            for lane in range(width)
+            for k, at in numbers
         )
 
+    gather_inside = gather
     load_some, stream_some, gather_some = load_vectors, stream_tile, gather
-
-    def gather_inside(pointer, index, step, count, increment, width, valid, limit):
-        places = ((k, index + k * step + lane) for k in range(count) for lane in range(width))
-        return tuple(
-            pointer[at * increment] if k < valid and at < limit else pointer.nothing
-            for k, at in places
-        )
 
     def spread(factors, count, width, first, period):
         own = range(0, len(factors), count)
@@ -641,7 +635,8 @@ else:
         sizes = (types.int64,) * 4
         return result(*sizes, rows), codegen
 
-    def _gathering(pointer, count, width, *limit):
+    def _gathering(pointer, count, width, *bounds):
+        """`bounds` are the types of ``valid`` and of ``limit``, as far as there are such."""
         known = _literal(count, width)
         if known is None:
             return None
@@ -649,24 +644,30 @@ else:
         result = types.UniTuple(pointer.dtype, count_ * width_)
 
         def codegen(context, builder, signature, arguments):
-            base, index, step, _, increment, _, *valid = arguments
-            values = []
+            base, index, step, _, increment, _, *bounds_ = arguments
+            valid, limit = bounds_[:1], bounds_[1:]
+            values, number = [], index
             start, far = builder.mul(index, increment), builder.mul(step, increment)
             for k in range(count_):
                 at = start = builder.add(start, far) if k else start
                 present = _present(builder, k, *valid)
+                number = builder.add(number, step) if k and limit else number
                 for lane in range(width_):
                     at = builder.add(at, increment) if lane else at
                     address = builder.gep(base, [at])
+                    inside = present
+                    if limit:
+                        own = builder.add(number, _integer(lane)) if lane else number
+                        inside = builder.and_(present, builder.icmp_signed("<", own, *limit))
                     values.append(
-                        _single(context, builder, pointer, address, present)
+                        _single(context, builder, pointer, address, inside)
                         if valid
                         else load_number(context, builder, pointer, address)
                     )
             return context.make_tuple(builder, result, values)
 
         sizes = types.int64, types.int64, count, types.int64, width
-        return result(pointer, *sizes, *limit), codegen
+        return result(pointer, *sizes, *bounds), codegen
 
     @intrinsic
     def gather(typingctx, pointer, index, step, count, increment, width):
@@ -688,30 +689,7 @@ else:
 
         The others are zeros, and nothing is loaded.
         """
-        known = _literal(count, width)
-        if known is None:
-            return None
-        count_, width_ = known
-        result = types.UniTuple(pointer.dtype, count_ * width_)
-
-        def codegen(context, builder, signature, arguments):
-            base, index, step, _, increment, _, valid, limit = arguments
-            values, start = [], index
-            for k in range(count_):
-                at = start = builder.add(start, step) if k else start
-                place = builder.mul(at, increment)
-                for lane in range(width_):
-                    if lane:
-                        at = builder.add(at, _integer(1))
-                        place = builder.add(place, increment)
-                    present = builder.icmp_signed("<", at, limit)
-                    present = builder.and_(present, _present(builder, k, valid))
-                    address = builder.gep(base, [place])
-                    values.append(_single(context, builder, pointer, address, present))
-            return context.make_tuple(builder, result, values)
-
-        sizes = types.int64, types.int64, count, types.int64, width, types.int64, types.int64
-        return result(pointer, *sizes), codegen
+        return _gathering(pointer, count, width, types.int64, types.int64)
 
     @intrinsic
     def spread(typingctx, factors, count, width, first, period):

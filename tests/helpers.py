@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from dataclasses import dataclass
-from itertools import combinations
 from types import SimpleNamespace
 
 import numpy as np
@@ -18,24 +17,6 @@ from gemv._select import select
 #: Whether what most likely shows nothing that other tests do not show is run all the same: on a
 #: machine with a GPU, and where it is asked for.
 ALL_ROWS = _backend.backend() == "cuda" or os.environ.get("GEMV_ALL_ROWS") == "1"
-
-
-def covering(rows):
-    """Rows of a table among which any two values of two constants of a kernel meet, if they do.
-
-    What a constant does it does with another one at most: lanes with threads, loads with rows. So
-    these show what all of them show, in half of the time. Splits are some or none.
-    """
-    met, found = set(), []
-    for row in rows:
-        knobs = {**row.knobs, "MIN_BLOCKS": 0}
-        knobs["BLOCKS_PER_SM"] = min(knobs.get("BLOCKS_PER_SM", 0), 1)
-        pairs = {(row.kernel, *two) for two in combinations(sorted(knobs.items()), 2)}
-        if pairs - met:
-            met |= pairs
-            found.append(row)
-    return found
-
 
 # Elements on both sides of every vector and behind A; 16 bytes or more, to keep alignment.
 GUARD = 8

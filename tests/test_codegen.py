@@ -32,8 +32,11 @@ NARROW = ("float16", "bfloat16")
 
 
 def access_of(kernel):
-    """The only access of a kernel with wide loads; others take either."""
-    return "axpy" if kernel.wide and kernel.name.endswith("_columns") else "dot"
+    """The only access of a kernel with wide loads; others take either, and get the first."""
+    from gemv._measure import make_problem
+
+    objection = kernel.accepts(make_problem(3, 3, DTYPES["s"], "C", "N"))
+    return "dot" if objection is None else "axpy"
 
 
 def widest(dtype):

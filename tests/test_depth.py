@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from helpers import ALL_ROWS, Case, covering, knobs_for_tests, tile_of
+from helpers import Case, knobs_for_tests, tile_of
 
 from gemv import _backend
 from gemv._reference import reference
@@ -125,7 +125,6 @@ def test_the_tree_is_as_deep_as_the_kernel_says(kernel, order, shift, dtype, sum
 
 #: Rows of the table whose constants differ in more than the registers that a thread may have.
 ROWS = {f"{row.kernel}-{sorted({**row.knobs, 'MIN_BLOCKS': 0}.items())}": row for row in table()}
-ROWS = ROWS if ALL_ROWS else {row.reason: row for row in covering(ROWS.values())}
 
 
 @ON_SIMULATOR

@@ -58,7 +58,7 @@ from numba import cuda
 
 from gemv._arrivals import post, take
 from gemv._intrinsics import atomic_inc, natural, quotient, rounded_down
-from gemv._problem import LOAD_BYTES, ceil_div
+from gemv._problem import LOAD_BYTES, SHARED_SUM_BYTES, ceil_div
 from gemv._vectors import (
     axpy_add,
     elements_past,
@@ -78,9 +78,8 @@ from gemv.kernels._base import Kernel, attach, split_evenly, update_streaming, w
 
 #: Partial sums that a thread of the last block asks for at a time; a power of two.
 BATCH = 8
-#: Shared memory for the sums of a block: what PIECES may take, and what one piece may. Every GPU
-#: has a kilobyte more than that, for what else is there.
-SHARED_BYTES, MOST_SHARED_BYTES = 40 * 1024, 47 * 1024
+#: Shared memory that PIECES may take; one piece may take SHARED_SUM_BYTES.
+SHARED_BYTES = 40 * 1024
 
 
 def shared_sums(lanes, pieces, threads, width):
@@ -249,9 +248,9 @@ def geometry(problem, device, knobs):
             f" piece, got {lanes}, {threads} and PIECES = {pieces}"
         )
     sums = shared_sums(lanes, pieces, threads, width)
-    if sums * problem.precision.sums.itemsize > MOST_SHARED_BYTES:
+    if sums * problem.precision.sums.itemsize > SHARED_SUM_BYTES:
         raise ValueError(
-            f"phased_columns: sums of a block must fit into {MOST_SHARED_BYTES} bytes of shared"
+            f"phased_columns: sums of a block must fit into {SHARED_SUM_BYTES} bytes of shared"
             f" memory, and {sums} of {problem.precision.sums.itemsize} bytes do not, from LANES ="
             f" {lanes} and {threads} threads"
         )

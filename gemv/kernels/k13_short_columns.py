@@ -67,7 +67,14 @@ from numba import cuda
 
 from gemv._arrivals import post, take
 from gemv._intrinsics import atomic_inc, device, natural, rolled, rounded_down
-from gemv._problem import LOAD_BYTES, MAX_GRID_Y, ceil_div, one_launch
+from gemv._problem import (
+    LOAD_BYTES,
+    MAX_GRID_Y,
+    SECTOR_BYTES,
+    SHARED_SUM_BYTES,
+    ceil_div,
+    one_launch,
+)
 from gemv._vectors import (
     elements_past,
     fold,
@@ -84,10 +91,6 @@ from gemv.kernels._base import Kernel, attach, update_streaming, wide_loads_obje
 
 #: Elements from one column to the next, at most: each row has a thread.
 MOST_ROWS = 128
-#: Bytes that may be read in vain between two columns: memory fetches them anyway.
-SECTOR_BYTES = 32
-#: Shared memory for the sums of a block: every GPU has a kilobyte more.
-MOST_SHARED_BYTES = 47 * 1024
 #: Sums that a thread adds up in one step of a tree.
 RADIX = 8
 #: Partial sums that a thread of the last block asks for at a time; a power of two.
@@ -272,9 +275,9 @@ def geometry(problem, device, knobs):
             f" apart, so FACTORS must be {needed} or more, or 0, got {factors}"
         )
     sums = threads * width
-    if sums * problem.precision.sums.itemsize > MOST_SHARED_BYTES:
+    if sums * problem.precision.sums.itemsize > SHARED_SUM_BYTES:
         raise ValueError(
-            f"short_columns: sums of a block must fit into {MOST_SHARED_BYTES} bytes of shared"
+            f"short_columns: sums of a block must fit into {SHARED_SUM_BYTES} bytes of shared"
             f" memory, and {sums} of {problem.precision.sums.itemsize} bytes do not"
         )
     # Vectors until one begins with the same row as the first.
@@ -286,6 +289,7 @@ def geometry(problem, device, knobs):
     wanted = min(max(device.multiprocessors * knobs["BLOCKS_PER_SM"], 1), MAX_GRID_Y)
     passes_per_split = max(ceil_div(passes, wanted), vectors)
     splits = ceil_div(passes, passes_per_split)
+    # One, for all that it accepts; panels of a matrix on the host ask what rows a block can have.
     tiles = ceil_div(problem.rows, MOST_ROWS)
     sizes = {
         "splits": splits,
@@ -310,7 +314,7 @@ def tile(knobs):
 def depth(problem, geometry, knobs):
     threads, vectors, sizes = knobs["THREADS_PER_BLOCK"], knobs["VECTORS"], geometry.sizes
     width = LOAD_BYTES // problem.dtype.itemsize
-    passes = min(sizes["passes"], ceil_div(problem.cols, max(sizes["pass_columns"], 1)) + 1)
+    passes = min(sizes["passes"], ceil_div(problem.cols, sizes["pass_columns"]) + 1)
     # Whole passes, the last one may add zeros; threads with the same rows; the places of a row, and
     # what is before and behind the vectors.
     in_thread = ceil_div(passes, vectors) * vectors - 1
