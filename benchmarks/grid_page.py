@@ -184,8 +184,8 @@ def random_page(grids: dict[str, Any]) -> str:
             "The shapes of the grid below are round, or known for being awkward, and the table of"
             " constants was made with them in mind. These are drawn: m and n log-uniform up to 16"
             " million, any dtype and storage, N and T, two of five without the first column, or"
-            " the first four, of a larger matrix. No constant was chosen with them before that."
-            " `python -m gemv bench --random 100 --seed 7` draws others.",
+            " the first four, of a larger matrix. When they were measured, no constant had been"
+            " chosen with them. `python -m gemv bench --random 100 --seed 7` draws others.",
             places(name, grid, RANDOM),
             means({**{key: part for key, part in by_dtype.items() if part}, "all": rows}),
             f"{len(losing)} of {len(rows)} are under 0.98 of the fastest peer:",
