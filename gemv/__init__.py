@@ -22,8 +22,9 @@ if TYPE_CHECKING:
         sgemv,
         zgemv,
     )
-    from gemv._backend import BackendError, backend, use_backend
+    from gemv._backend import backend, use_backend
     from gemv._coefficients import Coefficients
+    from gemv._failures import BackendError
     from gemv._host import HostFallbackWarning
     from gemv._matrix import Matrix, get_blas_funcs
     from gemv._plan import Plan
@@ -55,7 +56,7 @@ __all__ = [
 ]
 
 _HOME = {
-    "BackendError": "gemv._backend",
+    "BackendError": "gemv._failures",
     "Coefficients": "gemv._coefficients",
     "Explanation": "gemv._api",
     "HostFallbackWarning": "gemv._host",

@@ -6,11 +6,11 @@ What is known of each library's device arrays is in :mod:`gemv._arrays`; none of
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 
-from gemv import _arrays, _backend, _dlpack
+from gemv import _arrays, _dlpack
 from gemv._check import _MAX_BYTES, describe, type_error, value_error
 from gemv._narrow import cast
 from gemv._problem import BFLOAT16, dtype_name
@@ -79,7 +79,17 @@ class Operand:
         return self.kind == "numpy"
 
 
-def adopt(routine: str, name: str, obj: Any, dtype: np.dtype | None) -> Operand:
+class Home(Protocol):
+    """Where the memory of device arrays is; adopting an array asks nobody else."""
+
+    def in_host_memory(self) -> bool:
+        """Whether device memory is host memory, as it is in the simulator."""
+
+    def device_of(self, pointer: int) -> int | None:
+        """Ordinal of the GPU that memory belongs to; None where nobody knows."""
+
+
+def adopt(routine: str, name: str, obj: Any, dtype: np.dtype | None, home: Home) -> Operand:
     """`obj` as the operand `name` of a routine that computes in `dtype`.
 
     Parameters
@@ -90,6 +100,8 @@ def adopt(routine: str, name: str, obj: Any, dtype: np.dtype | None) -> Operand:
         A NumPy array or what converts to one, or a device array.
     dtype : numpy.dtype or None
         None for the generic routine, which asks the operands.
+    home : Home
+        Where device memory is.
 
     Raises
     ------
@@ -105,7 +117,7 @@ def adopt(routine: str, name: str, obj: Any, dtype: np.dtype | None) -> Operand:
     except Exception as error:  # of an object that fails as soon as it is looked at
         raise type_error(routine, name, f"{name} cannot be read as an array: {error}") from error
     if library is not None:
-        return _adopt_device(routine, name, obj, library, dtype)
+        return _adopt_device(routine, name, obj, library, dtype, home)
     return _adopt_host(routine, name, obj, dtype)
 
 
@@ -273,9 +285,9 @@ def is_device_array(obj: Any) -> bool:
 
 
 def _adopt_device(
-    routine: str, name: str, obj: Any, library: _arrays.Library, dtype: np.dtype | None
+    routine: str, name: str, obj: Any, library: _arrays.Library, dtype: np.dtype | None, home: Home
 ) -> Operand:
-    operand = _device_operand(routine, name, obj, library)
+    operand = _device_operand(routine, name, obj, library, home)
     if len(operand.shape) != _RANK[name]:
         rank = ("no dimension", "one dimension", "two dimensions")[_RANK[name]]
         raise value_error(routine, name, f"{name} must have {rank}, got shape {operand.shape}")
@@ -289,7 +301,9 @@ def _adopt_device(
     return operand
 
 
-def _device_operand(routine: str, name: str, obj: Any, library: _arrays.Library) -> Operand:
+def _device_operand(
+    routine: str, name: str, obj: Any, library: _arrays.Library, home: Home
+) -> Operand:
     try:
         view = library.read(obj)
     except _arrays.Refusal as refusal:
@@ -311,11 +325,11 @@ def _device_operand(routine: str, name: str, obj: Any, library: _arrays.Library)
     owner, device = obj, view.device
     if isinstance(view.keep, np.ndarray):
         owner = view.keep
-    elif _backend.backend() == "simulator":
+    elif home.in_host_memory():
         # Its device memory is host memory, whoever exports it.
         owner = _addresses_as(view, dtype.str).view(dtype)
-    elif device is None and view.pointer and _backend.backend() == "cuda":
-        device = _backend.engine().device_of(view.pointer)
+    elif device is None and view.pointer:
+        device = home.device_of(view.pointer)
     return Operand(
         kind=library.name,
         dtype=dtype,
@@ -386,7 +400,7 @@ def _in_elements(
     return tuple(stride // dtype.itemsize for stride in byte_strides)
 
 
-def on_device(array: Any) -> Operand:
+def on_device(array: Any, home: Home) -> Operand:
     """The operand of an array that was made for this call: contiguous, ours alone."""
     if isinstance(array, np.ndarray):
         # The simulator's device memory is host memory.
@@ -405,7 +419,7 @@ def on_device(array: Any) -> Operand:
     library = _arrays.exporter_of(array)
     if library is None:
         raise TypeError(f"gemv: {type(array).__name__} is no device array")
-    return _device_operand("gemv", "y", array, library)
+    return _device_operand("gemv", "y", array, library, home)
 
 
 #: How long to search for a shared element of two interleaved arrays before giving up.

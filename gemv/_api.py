@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from gemv import _adopt, _arrays, _backend, _dlpack, _fast, _host, _pointers
+from gemv import _adopt, _arrays, _backend, _dlpack, _fast, _host, _memo, _pointers
 from gemv._adopt import Operand, adopt
 from gemv._check import (
     accumulation,
@@ -181,9 +181,9 @@ def _bind(
     accumulate = accumulation(routine, accumulate)
     owner = coefficients if isinstance(coefficients, Coefficients) else None
 
-    operand_a = adopt(routine, "a", a, dtype)
-    operand_x = adopt(routine, "x", x, dtype)
-    operand_y = None if y is None else adopt(routine, "y", y, dtype)
+    operand_a = adopt(routine, "a", a, dtype, _backend.HOME)
+    operand_x = adopt(routine, "x", x, dtype, _backend.HOME)
+    operand_y = None if y is None else adopt(routine, "y", y, dtype, _backend.HOME)
     peer = flag(routine, "peer", peer)
     _check_places(routine, operand_a, operand_x, operand_y, alpha, beta, peer)
     if dtype is None:
@@ -296,7 +296,7 @@ def _number_or_operand(routine: str, name: str, value: Any, dtype: np.dtype | No
     """alpha or beta: a number, or the operand of a 0-d device array."""
     if isinstance(value, (int, float, complex)) or not _adopt.is_device_array(value):
         return number(routine, name, value)
-    return _adopt.adopt(routine, name, value, dtype)
+    return _adopt.adopt(routine, name, value, dtype, _backend.HOME)
 
 
 def _check_places(
@@ -520,7 +520,7 @@ def _execute_host_arrays(call: _Call, kernel: str | None, limit: int | None) -> 
     flat_y = np.asarray(result).reshape(-1)[call.offy : reach_y]
     x = _adopt.host_copy(call.x, dtype)[call.offx : reach_x]
     if call.owner is not None:
-        call.owner._note(call.alpha, call.beta)
+        call.owner.note(call.alpha, call.beta)
     if not on_engine:
         a = _adopt.host_copy(call.a, dtype)
         used_x, used_y = x[:: abs(problem.incx)], flat_y[:: abs(problem.incy)]
@@ -562,7 +562,7 @@ def _execute_device_arrays(
     problem = call.problem
     if call.nothing is not None and call.in_place:
         return call.y_object
-    era = _fast.era()
+    era = _memo.generation()
     if _backend.backend() == "host":
         raise _device_arrays_on_host(call)
     engine = _backend.engine()
@@ -573,8 +573,8 @@ def _execute_device_arrays(
         order = _Order(call, engine, stream)
         for other in order.peers():
             engine.reach(call.routine, call.device, other)
-        if _pointers.FULL and call.nothing is None:
-            _pointers.check(call.routine, order.operands)
+        if _pointers.FULL and call.nothing is None and engine.name == "cuda":
+            _pointers.check(call.routine, order.operands, engine.memory_at)
         if engine.name == "cuda":
             _fast.meet(call.a.kind)
             if key is not None and choice is not None and order.plain:
@@ -582,7 +582,7 @@ def _execute_device_arrays(
                 _fast.remember(key, era, engine, choice, call)
         x, made = call.x, None
         if x.resolve:
-            x = _adopt.on_device(x.exporter.resolved(x.origin, x.conj))
+            x = _adopt.on_device(x.exporter.resolved(x.origin, x.conj), _backend.HOME)
             order.uses(x)
         if call.y is not None and call.in_place:
             target = call.y
@@ -787,7 +787,7 @@ def _make_y(call: _Call, engine: Any, order: _Order) -> _Made:
         length = y.shape[0]
     if engine.name == "simulator":
         zeros = engine.zeros(length, problem.y_dtype)
-        return _Made(zeros, _adopt.on_device(zeros), y)
+        return _Made(zeros, _adopt.on_device(zeros, _backend.HOME), y)
     library = a.exporter
     if not library.allocates_in_capture and order.capture_here() is not None:
         raise RuntimeError(
@@ -796,14 +796,14 @@ def _make_y(call: _Call, engine: Any, order: _Order) -> _Made:
         )
     if y is not None and (y.conj or y.neg):
         array = y.exporter.resolved(y.origin, False)
-        operand = _adopt.on_device(array)
+        operand = _adopt.on_device(array, _backend.HOME)
         order.uses(operand)
         return _Copied(array, operand, None)
     if library.name == "numba" and order.stream == engine.default_stream():
         array = engine.empty(length, problem.y_dtype)
     else:
         array = library.empty(a.origin, length, problem.y_dtype, call.device or 0)
-    operand = _adopt.on_device(array)
+    operand = _adopt.on_device(array, _backend.HOME)
     order.uses(operand)
     return _Made(array, operand, y)
 
@@ -823,7 +823,7 @@ def _placed(call: _Call) -> Problem:
 def _handle(routine: str, stream: Any) -> int:
     if _backend.backend() != "cuda":
         return 0
-    from gemv._launch import stream_handle
+    from gemv._streams import stream_handle
 
     try:
         return stream_handle(stream)
@@ -1338,7 +1338,7 @@ def plan(
     >>> twice(1.0, beta=1.0).copy_to_host()
     array([3., 6.])
     """
-    operand = _adopt.adopt("plan", "a", a, None)
+    operand = _adopt.adopt("plan", "a", a, None, _backend.HOME)
     if operand.on_host:
         raise type_error(
             "plan", "a", "a is in host memory, from where it would be moved in every call"
@@ -1355,7 +1355,7 @@ def plan(
         )  # fmt: skip
 
     made = Plan(general, a, x, y, options)
-    call, era = None, _fast.era()
+    call, era = None, _memo.generation()
     if x is not None:
         call = _bind(
             "plan", None, 2, a, x, 0, y, *options, 0 if y is None else 1, None, accumulate,
@@ -1400,7 +1400,7 @@ def _check_without_x(
     names = ("offx", "incx", "offy", "incy")
     offx, incx, offy, incy = map(integer, [routine] * 4, names, options)
     accumulation(routine, accumulate)
-    operand_y = None if y is None else adopt(routine, "y", y, None)
+    operand_y = None if y is None else adopt(routine, "y", y, None, _backend.HOME)
     _check_places(routine, a, a, operand_y, 2, 0, flag(routine, "peer", peer))
     dtype = _common_dtype(routine, 2, a, a, 0, operand_y)
     y_dtype = _result_dtype(routine, dtype, operand_y, out_dtype)
@@ -1580,3 +1580,6 @@ def _trim(extent: tuple[int, int, int]) -> tuple[int, ...]:
     while len(trimmed) > 1 and trimmed[-1] == 1:
         trimmed.pop()
     return tuple(trimmed)
+
+
+_fast.ROUTINES.update({f.__name__: f for f in (gemv, sgemv, dgemv, cgemv, zgemv)})

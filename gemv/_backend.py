@@ -9,19 +9,15 @@ import sys
 import threading
 from typing import Any
 
+from gemv import _failures, _memo
+from gemv._failures import BackendError
+
 NAMES = ("cuda", "simulator", "host")
 
 _lock = threading.Lock()
 _chosen: str | None = None
 _engines: dict[str, Any] = {}
 _probed: tuple[str, str] | None = None
-
-
-class BackendError(RuntimeError):
-    """The backend asked for cannot work here; the message says why and what to do."""
-
-
-from gemv import _failures  # noqa: E402 - it words failures as BackendError
 
 
 def _devices() -> int:
@@ -154,10 +150,8 @@ def use_backend(name: str | None) -> None:
     """
     global _chosen
     _chosen = None if name is None else _require(_validate(name, "use_backend"))
-    remembered = sys.modules.get("gemv._fast")
-    if remembered is not None:
-        # Calls that were made before are made again without asking for the backend.
-        remembered.forget()
+    # Calls that were made before are made again without asking for the backend.
+    _memo.forget()
 
 
 def chosen() -> str | None:
@@ -205,6 +199,22 @@ def _after_fork() -> None:
     global _lock
     _lock = threading.Lock()  # another thread may have held it
     _engines["cuda"] = _failures.Forked()
-    remembered = sys.modules.get("gemv._fast")
-    if remembered is not None:
-        remembered.after_fork()
+    _memo.after_fork()
+
+
+class Home:
+    """Where the memory of device arrays is, as the backend of the moment sees it.
+
+    Adopting an array asks this object and knows no engine itself.
+    """
+
+    def in_host_memory(self) -> bool:
+        """Whether device memory is host memory, as it is in the simulator."""
+        return backend() == "simulator"
+
+    def device_of(self, pointer: int) -> int | None:
+        """Ordinal of the GPU that memory belongs to; None where nobody knows."""
+        return engine().device_of(pointer) if backend() == "cuda" else None
+
+
+HOME = Home()

@@ -28,20 +28,6 @@ import numpy as np
 
 from gemv._problem import CONSTANT_BYTES
 
-_TEXTS = {
-    "arguments": "kernel arguments",
-    "constant": "constant memory",
-    "pointer": "device memory through the read-only cache",
-    "global": "device memory by plain loads",
-    "literal": "the machine code",
-}
-
-
-def describe(homes: tuple[str, str]) -> str:
-    """Where alpha and beta are, in words that fit behind "alpha and beta from"."""
-    alpha, beta = (_TEXTS[home] for home in homes)
-    return alpha if alpha == beta else f"{alpha} (alpha) and {beta} (beta)"
-
 
 def homes_of(routine: str, coefficients: Any, on_device: tuple[bool, bool]) -> tuple[str, str]:
     """The homes that a call asks for; device arrays stay where they are.
@@ -107,6 +93,12 @@ class Memory(Protocol):
 
     def capturing(self, stream: int) -> bool:
         """Whether `stream` is being captured into a graph."""
+
+    def handle(self, stream: Any) -> int:
+        """The handle of a stream that a caller names; that of the default stream for None."""
+
+    def device_of(self, stream: int) -> int | None:
+        """Ordinal of the GPU of a stream's handle; None where there is only one."""
 
 
 class Slot:
@@ -308,13 +300,13 @@ class Coefficients:
                 for table in self._held
             }
             if converted:
-                handle = _handle(stream)
-                here = _device_of(handle)
-                # A stream orders what is on its GPU; the others' default streams order the rest.
-                handles = {
-                    table: handle if here in (None, table.memory.device) else _handle(None)
-                    for table in converted
-                }
+                handles = {}
+                for table in converted:
+                    handle = table.memory.handle(stream)
+                    # A stream orders the work of its GPU; another GPU has its default stream.
+                    if table.memory.device_of(handle) not in (None, table.memory.device):
+                        handle = table.memory.handle(None)
+                    handles[table] = handle
                 for table, its_handle in handles.items():
                     with table.memory.current():
                         capturing = table.memory.capturing(its_handle)
@@ -330,7 +322,7 @@ class Coefficients:
                         table.mark(slot, handles[table])
             self._values = (alpha, beta)
 
-    def _note(self, alpha: Any, beta: Any) -> None:
+    def note(self, alpha: Any, beta: Any) -> None:
         """Remember the values of a call that needs no slot, on the host."""
         with self._lock:
             self._check_open()
@@ -374,27 +366,6 @@ def _give_back(held: dict[SlotTable, Slot]) -> None:
         table.give(slot)
 
 
-def _handle(stream: Any) -> int:
-    from gemv._backend import backend
-
-    if backend() != "cuda":
-        return 0
-    from gemv._launch import stream_handle
-
-    return stream_handle(stream)
-
-
-def _device_of(stream: int) -> int | None:
-    """Ordinal of the GPU of a stream; None where there is only one."""
-    from gemv._backend import backend, engine
-
-    if backend() != "cuda" or not engine().several:
-        return None
-    from gemv._streams import device_of_stream
-
-    return device_of_stream(stream)
-
-
 class HostMemory:
     """The simulator's constant memory: arrays of the host, written at once, without streams."""
 
@@ -422,6 +393,12 @@ class HostMemory:
     def capturing(self, stream: int) -> bool:
         return False
 
+    def handle(self, stream: Any) -> int:
+        return 0
+
+    def device_of(self, stream: int) -> int | None:
+        return None
+
 
 class DeviceMemory:
     """Constant symbols of loaded modules, by their addresses."""
@@ -429,9 +406,9 @@ class DeviceMemory:
     def __init__(self, addresses: Iterable[int], device: int | None = None) -> None:
         from cuda.bindings import driver
 
-        from gemv._launch import _check
+        from gemv._streams import check
 
-        self._driver, self._check = driver, _check
+        self._driver, self._check = driver, check
         self.addresses = list(addresses)
         self.device = device
         self._aside: Any = None
@@ -475,3 +452,13 @@ class DeviceMemory:
     def capturing(self, stream: int) -> bool:
         status = self._check(self._driver.cuStreamIsCapturing(stream))
         return bool(status != self._driver.CUstreamCaptureStatus.CU_STREAM_CAPTURE_STATUS_NONE)
+
+    def handle(self, stream: Any) -> int:
+        from gemv._streams import stream_handle
+
+        return stream_handle(stream)
+
+    def device_of(self, stream: int) -> int | None:
+        from gemv._streams import device_of_stream
+
+        return None if self.device is None else device_of_stream(stream)

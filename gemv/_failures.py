@@ -9,7 +9,10 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from gemv._backend import BackendError
+
+class BackendError(RuntimeError):
+    """The backend asked for cannot work here; the message says why and what to do."""
+
 
 #: numba-cuda calls functions that this NumPy no longer has; as in pyproject.toml.
 NUMPY_BELOW = (2, 5)

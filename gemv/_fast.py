@@ -19,7 +19,7 @@ from typing import Any
 
 import numpy as np
 
-from gemv import _pointers, _trace
+from gemv import _memo, _pointers, _trace
 
 #: Remembered calls; beyond, the oldest is forgotten.
 MAX_KNOWN = 4096
@@ -42,7 +42,8 @@ _known: dict[tuple, Known] = {}
 _expectations: dict[tuple, Any] = {}
 #: Reentrant: garbage that is collected while it is held may make calls of its own.
 _lock = threading.RLock()
-_era = 0
+#: The public routines by name, for operators of other libraries that call them again.
+ROUTINES: dict[str, Callable[..., Any]] = {}
 #: Plans that launch without asking anybody.
 bound: Any = weakref.WeakSet()
 
@@ -95,15 +96,7 @@ class Known:
         self.needs = bool(self.scratch_bytes or geometry.counters)
         #: Whether the block, addresses, alpha and beta are all that a launch needs.
         self.plain = not (self.needs or self.complex)
-        self.sizes = {
-            "rows": problem.rows,
-            "cols": problem.cols,
-            "row_stride": problem.row_stride,
-            "col_stride": problem.col_stride,
-            "incx": problem.incx,
-            "incy": problem.incy,
-            **geometry.sizes,
-        }
+        self.sizes = problem.arguments(geometry)
         x_start, y_start = problem.x_offset * itemsize, problem.y_offset * y_itemsize
         self.block = engine.block(choice, self.functions, self.sizes, x_start, y_start)
         self.address = self.block.address
@@ -178,11 +171,6 @@ def wide(
     return WIDE[routine], CALLS.get(type(a)) if known else None
 
 
-def era() -> int:
-    """A number that changes when all calls are forgotten: ask before what is to be remembered."""
-    return _era
-
-
 def remember(key: tuple, since: int, engine: Any, choice: Any, call: Any) -> None:
     """Keep what a call found out, if the next one of its kind can be made from that alone.
 
@@ -194,7 +182,7 @@ def remember(key: tuple, since: int, engine: Any, choice: Any, call: Any) -> Non
         return
     known = Known(engine, choice, call.problem, call.problem.rows)
     with _lock:
-        if since != _era:
+        if since != _memo.generation():
             return
         _known[key] = known
         while len(_known) > MAX_KNOWN:
@@ -236,16 +224,14 @@ def stream_of(operand: Any) -> Callable[[], int] | None:
 def bind(plan: Any, since: int, *what: Any) -> None:
     """Let a plan launch without asking, unless calls were forgotten `since` then."""
     with _lock:
-        if since == _era:
+        if since == _memo.generation():
             plan._bind(*what)
             bound.add(plan)
 
 
 def forget() -> None:
     """Forget all calls."""
-    global _era
     with _lock:
-        _era += 1
         for plan in list(bound):
             plan._unbind()
         bound.clear()
@@ -253,11 +239,13 @@ def forget() -> None:
         _expectations.clear()
 
 
-def after_fork() -> None:
-    """Forget all calls in a forked process, where another thread may have held the lock."""
+def _renew_lock() -> None:
+    """A lock for a forked process, where another thread may have held the old one."""
     global _lock
     _lock = threading.RLock()
-    forget()
+
+
+_memo.on_forget(forget, _renew_lock)
 
 
 def _torch_call(torch: Any) -> Callable[..., Any]:
@@ -308,7 +296,7 @@ def _torch_call(torch: Any) -> Callable[..., Any]:
     in_graph = _torch.in_graph
     written = BY_NAME["torch"].notes_writes or (lambda tensor: None)
     get = _known.get
-    tracing = _trace._calls.get
+    tracing = _trace.open_traces
     several = torch.cuda.device_count() > 1
     current_device = _current_device
 
@@ -460,7 +448,7 @@ def _cupy_call(cupy: Any) -> Callable[..., Any]:
     current_stream = cupy.cuda.get_current_stream
     enqueue = _machine().enqueue
     get = _known.get
-    tracing = _trace._calls.get
+    tracing = _trace.open_traces
     several = cupy.cuda.runtime.getDeviceCount() > 1
     current_device = _current_device
 
@@ -547,11 +535,11 @@ def _cupy_call(cupy: Any) -> Callable[..., Any]:
 def _numba_call(device_array: Any) -> Callable[..., Any]:
     from numba import cuda
 
-    from gemv._launch import stream_handle
+    from gemv._streams import stream_handle
 
     enqueue = _machine().enqueue
     get = _known.get
-    tracing = _trace._calls.get
+    tracing = _trace.open_traces
     several = len(cuda.gpus) > 1
     current_device = _current_device
 
@@ -651,7 +639,7 @@ def _numba_call(device_array: Any) -> Callable[..., Any]:
 
 
 def _same(stream: Any, handle: int) -> bool:
-    from gemv._launch import stream_handle
+    from gemv._streams import stream_handle
 
     try:
         return stream_handle(stream) == handle

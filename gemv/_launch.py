@@ -29,9 +29,10 @@ from gemv._adopt import on_device
 from gemv._cache import Binary
 from gemv._coefficients import Coefficients, DeviceMemory, Lease, SlotTable
 from gemv._narrow import cast
-from gemv._problem import MAX_GRID_X, NARROW, Device, Problem, ceil_div
+from gemv._problem import MAX_GRID_X, NARROW, PANEL_BYTES, Device, Problem, ceil_div
 from gemv._select import Choice
 from gemv._streams import check as _check
+from gemv._streams import stream_handle
 from gemv.kernels._base import COEFFICIENTS, SLOTS, X_SYMBOL, Spec
 
 #: ``CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION``, as the driver lays attributes out.
@@ -245,32 +246,6 @@ def _per_thread_default_stream() -> bool:
     return os.environ.get("NUMBA_CUDA_PER_THREAD_DEFAULT_STREAM", "0") not in ("", "0")
 
 
-def stream_handle(stream: Any) -> int:
-    """The driver's handle of a stream: an int, or an object of Numba, CuPy or PyTorch.
-
-    Raises
-    ------
-    TypeError
-        If `stream` is none of these.
-    """
-    if stream is None:
-        return 0
-    if isinstance(stream, int) and not isinstance(stream, bool):
-        return _streams.normal(stream)
-    if hasattr(stream, "__cuda_stream__"):
-        return _streams.normal(int(stream.__cuda_stream__()[1]))
-    for name in ("ptr", "cuda_stream"):  # CuPy, PyTorch
-        if isinstance(getattr(stream, name, None), int):
-            return int(getattr(stream, name))
-    handle = getattr(stream, "handle", None)  # Numba: a ctypes void pointer, or an int
-    handle = getattr(handle, "value", handle)
-    if handle is None and hasattr(stream, "handle"):
-        return 0
-    if isinstance(handle, int):
-        return handle
-    raise TypeError(f"stream must be an int or a stream object, not {type(stream).__name__}")
-
-
 class CudaEngine:
     """Runs kernels on the current CUDA device."""
 
@@ -303,6 +278,10 @@ class CudaEngine:
     def current_device(self) -> int:
         """Ordinal of the current device; -1 where this thread has none."""
         return _streams.current_device()
+
+    def in_host_memory(self) -> bool:
+        """Device memory is the GPU's own."""
+        return False
 
     def device_of(self, pointer: int) -> int | None:
         """Ordinal of the GPU that memory belongs to."""
@@ -451,7 +430,7 @@ class CudaEngine:
 
     def feed(self, source: Any, made: Any) -> Iterator[tuple[Any, Any]]:
         """Each panel of a cut with its copy, which one launch may read before the next panel."""
-        from gemv import _panels, _staging
+        from gemv import _staging
 
         link = self._link()
         if made.panel_bytes <= _staging.SMALL_BYTES and len(made.panels) == 1:
@@ -459,8 +438,8 @@ class CudaEngine:
             block = np.require(source.block(panel), source.dtype, ["A", "C"])
             yield panel, link.send("a", block, source.dtype, 0)
             return
-        arrays = link.panels(made.buffers, made.panel_bytes, _panels.PANEL_BYTES)
-        operands = [on_device(each) for each in arrays]
+        arrays = link.panels(made.buffers, made.panel_bytes, PANEL_BYTES)
+        operands = [on_device(each, self) for each in arrays]
         for panel, place in link.feed(source, made, arrays, 0):
             yield panel, operands[place]
 
@@ -606,20 +585,14 @@ class CudaEngine:
             else:
                 workspace = self._captured_workspace(device, handle, capture)
         values = {
-            "rows": problem.rows,
-            "cols": problem.cols,
+            **problem.arguments(geometry),
             "alpha": alpha,
             "a": a.pointer,
-            "row_stride": problem.row_stride,
-            "col_stride": problem.col_stride,
             "x": x.pointer + problem.x_offset * precision.data.itemsize,
-            "incx": problem.incx,
             "beta": beta,
             "y": y.pointer + problem.y_offset * precision.y.itemsize,
-            "incy": problem.incy,
             "scratch": 0,
             "counters": 0,
-            **geometry.sizes,
         }
         _trace.record(
             backend=self.name,
@@ -754,7 +727,9 @@ class CudaEngine:
             table = self._slots.setdefault(
                 key,
                 SlotTable(
-                    DeviceMemory(symbols, device.index), choice.spec.precision.factors, SLOTS
+                    DeviceMemory(symbols, device.index if self.several else None),
+                    choice.spec.precision.factors,
+                    SLOTS,
                 ),
             )
         return table

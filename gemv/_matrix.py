@@ -11,8 +11,7 @@ from typing import Any
 import numpy as np
 from scipy.sparse.linalg import LinearOperator
 
-import gemv
-from gemv import _adopt, _arrays, _backend, _host
+from gemv import _adopt, _api, _arrays, _backend, _host
 from gemv._check import transposition
 from gemv._problem import DTYPES, NARROW, PREFIXES, dtype_name
 
@@ -74,7 +73,7 @@ class Matrix(LinearOperator):
     """
 
     def __init__(self, a: Any, dtype: Any = None, *, kernel: str | None = None) -> None:
-        operand = _adopt.adopt("Matrix", "a", a, None)
+        operand = _adopt.adopt("Matrix", "a", a, None, _backend.HOME)
         wanted = _dtype(operand, dtype)
         self._backend = _backend.backend()
         if self._backend == "host":
@@ -98,7 +97,7 @@ class Matrix(LinearOperator):
         else:
             self.array = _backend.engine().matrix(operand, wanted)
         #: Ordinal of the GPU that keeps it and computes, whichever is current in a product.
-        self._device = _adopt.adopt("Matrix", "a", self.array, None).device
+        self._device = _adopt.adopt("Matrix", "a", self.array, None, _backend.HOME).device
         super().__init__(wanted, operand.shape)
 
     # Products ------------------------------------------------------------------------------------
@@ -213,7 +212,7 @@ class Matrix(LinearOperator):
         if rows == 0 or cols == 0:  # as gemv.gemv does: y is as it was
             return np.zeros(rows, self.dtype) if y is None else y.copy()
         if self._backend == "host":
-            routine = getattr(gemv, PREFIXES[self.dtype] + "gemv")
+            routine = getattr(_api, PREFIXES[self.dtype] + "gemv")
             return routine(alpha, array, np.asarray(x, self.dtype), beta, y, trans=trans)
         engine = _backend.engine()
         with self._lock, engine.on(self._device):
@@ -221,7 +220,7 @@ class Matrix(LinearOperator):
             side = self._sides.get(trans)
             if side is None:
                 vectors = engine.vectors(cols, rows, self.dtype)
-                plan = gemv.plan(array, vectors.x, vectors.y, trans=trans, kernel=self._kernel)
+                plan = _api.plan(array, vectors.x, vectors.y, trans=trans, kernel=self._kernel)
                 # In the order of the copies, wherever another library would have it.
                 foreign = _arrays.exporter_of(array) is not _arrays.exporter_of(vectors.x)
                 stream = engine.default_stream() if foreign else None
@@ -242,7 +241,7 @@ class Matrix(LinearOperator):
         rows, cols = self.shape if trans == 0 else self.shape[::-1]
         if x.shape[0] != cols:
             raise ValueError(f"Matrix: x must have {cols} elements, got {x.shape[0]}")
-        return gemv.gemv(1, self._as(library, array), x, trans=trans, kernel=self._kernel)
+        return _api.gemv(1, self._as(library, array), x, trans=trans, kernel=self._kernel)
 
     def _as(self, library: Any, array: Any) -> Any:
         """The matrix as an array of a library, sharing its memory."""
@@ -258,7 +257,7 @@ class Matrix(LinearOperator):
         return view
 
     def _vector(self, name: str, vector: Any, length: int) -> np.ndarray:
-        operand = _adopt.adopt("Matrix.gemv", name, vector, self.dtype)
+        operand = _adopt.adopt("Matrix.gemv", name, vector, self.dtype, _backend.HOME)
         if not operand.on_host:
             raise TypeError(
                 f"Matrix.gemv: {name} is {_adopt.where(operand)}; this product takes vectors in"
@@ -390,7 +389,7 @@ def get_blas_funcs(
     for name in wanted:
         function = blas.get_blas_funcs(name, stand_ins, np.dtype(dtype), **options)
         if name == "gemv":
-            ours = getattr(gemv, function.typecode + "gemv")
+            ours = getattr(_api, function.typecode + "gemv")
             # What SciPy's own code reads from a function that it got this way.
             for attribute in ("typecode", "prefix", "dtype", "int_dtype"):
                 setattr(ours, attribute, getattr(function, attribute))

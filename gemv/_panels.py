@@ -31,12 +31,18 @@ import numpy as np
 from gemv import _trace
 from gemv._adopt import Operand
 from gemv._narrow import cast
-from gemv._problem import BFLOAT16, Device, Geometry, Launch, Problem, ceil_div, dtype_name
+from gemv._problem import (
+    BFLOAT16,
+    PANEL_BYTES,
+    Device,
+    Geometry,
+    Launch,
+    Problem,
+    ceil_div,
+    dtype_name,
+)
 from gemv._select import Choice
 
-#: Bytes of a panel, where neither tiles nor the device's memory want another size: long enough to
-#: hide what a launch costs the host, short enough that two of them are no burden.
-PANEL_BYTES = 64 * 2**20
 #: Rows of a strip are a multiple of this, so that vectors of any width stay whole and aligned.
 _STRIP = 16
 

@@ -7,10 +7,7 @@ from functools import partial
 from typing import Any
 
 from gemv._fast import Miss
-from gemv._trace import _calls
-
-#: The traces that are open, if any.
-_tracing = _calls.get
+from gemv._trace import open_traces
 
 
 class Plan:
@@ -113,7 +110,7 @@ class Plan:
                 if not self._launch(self._stream(), a_at, x_at, y_at, alpha, beta):
                     if self._written is not None:
                         self._written(self.y)
-                    if _tracing():
+                    if open_traces():
                         self._known.record()
                     return self.y
         if x is None:

@@ -9,13 +9,13 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable
-from typing import NamedTuple
 
 import numpy as np
 
-from gemv import _adopt, _backend
+from gemv import _adopt
 from gemv._adopt import Operand
 from gemv._check import value_error
+from gemv._problem import MemoryRange
 
 VARIABLE = "GEMV_CHECK"
 
@@ -32,25 +32,20 @@ def asked_for(text: str | None) -> bool:
 FULL = asked_for(os.environ.get(VARIABLE))
 
 
-class Memory(NamedTuple):
-    """A piece of memory as the driver lists it."""
+def check(
+    routine: str,
+    operands: Iterable[tuple[str, Operand]],
+    memory_at: Callable[[int], MemoryRange | None],
+) -> None:
+    """Refuse a call whose arrays reach memory that the driver does not list.
 
-    first: int
-    end: int
-    device: int | None
-    """Ordinal of the GPU that it belongs to; None for memory that every GPU reaches."""
-
-
-def check(routine: str, operands: Iterable[tuple[str, Operand]]) -> None:
-    """Refuse a call whose arrays reach memory that the driver does not list, by its engine."""
-    engine = _backend.engine()
-    if engine.name != "cuda":
-        return
+    ``memory_at(address)`` asks the driver.
+    """
     for name, operand in operands:
         if 0 in operand.shape:
             continue
         first, end = np.lib.array_utils.byte_bounds(_adopt.matrix_view(operand))
-        wrong = unreachable(first, end, operand.device, engine.memory_at)
+        wrong = unreachable(first, end, operand.device, memory_at)
         if wrong:
             raise value_error(
                 routine, name, f"{name} reaches from {first:#x} to {end:#x}, but {wrong}"
@@ -58,7 +53,7 @@ def check(routine: str, operands: Iterable[tuple[str, Operand]]) -> None:
 
 
 def unreachable(
-    first: int, end: int, device: int | None, ask: Callable[[int], Memory | None]
+    first: int, end: int, device: int | None, ask: Callable[[int], MemoryRange | None]
 ) -> str | None:
     """Why a GPU must not follow pointers from `first` up to `end`; None where it may.
 

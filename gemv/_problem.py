@@ -241,11 +241,27 @@ class Problem(NamedTuple):
         different = LOAD_BYTES // math.gcd(LOAD_BYTES, step * self.dtype.itemsize)
         return min(different, 1 << (self.lines - 1).bit_length())
 
+    def arguments(self, geometry: Geometry) -> dict[str, int]:
+        """The integers that a kernel is given, by the names of its parameters."""
+        return {
+            "rows": self.rows,
+            "cols": self.cols,
+            "row_stride": self.row_stride,
+            "col_stride": self.col_stride,
+            "incx": self.incx,
+            "incy": self.incy,
+            **geometry.sizes,
+        }
+
     def bytes_moved(self, beta_is_zero: bool) -> int:
         """Bytes a perfect gemv moves: A and x once, y written once and, if beta, read once."""
         y_bytes = self.rows * self.y_dtype.itemsize * (1 if beta_is_zero else 2)
         return (self.rows * self.cols + self.cols) * self.dtype.itemsize + y_bytes
 
+
+#: Bytes of a panel of a matrix in host memory, where neither tiles nor the device's memory want
+#: another size: long enough to hide what a launch costs the host, and two of them fit anywhere.
+PANEL_BYTES = 64 * 2**20
 
 #: Where the two alignments stand in a Problem.
 _ALIGNMENTS = Problem._fields.index("a_alignment")
@@ -268,6 +284,22 @@ class Device(NamedTuple):
     def has_few_doubles(self) -> bool:
         """Whether float64 is an order of magnitude slower than float32, and not half as fast."""
         return self.float64_ratio >= 16
+
+
+class MemoryRange(NamedTuple):
+    """A piece of memory as the driver lists it.
+
+    Attributes
+    ----------
+    first, end : int
+        Addresses of its first byte and of the one behind its last.
+    device : int or None
+        Ordinal of the GPU that it belongs to; None for memory that every GPU reaches.
+    """
+
+    first: int
+    end: int
+    device: int | None
 
 
 _NO_SIZES: Mapping[str, int] = MappingProxyType({})

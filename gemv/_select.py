@@ -23,10 +23,10 @@ from math import gcd
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from gemv._coefficients import describe
+from gemv import _memo
 from gemv._problem import ACCUMULATE, PREFIXES, Device, Geometry, Problem
 from gemv.kernels import REGISTRY, get
-from gemv.kernels._base import Kernel, Spec
+from gemv.kernels._base import Kernel, Spec, describe_homes
 
 #: Fields of a row that state a condition on a number; each of them absent means any.
 RANGES = ("line_bytes", "lines", "element_bytes", "load_bytes", "lda_alignment")
@@ -57,7 +57,7 @@ class Choice(NamedTuple):
     @property
     def coefficients(self) -> str:
         """Where the kernel reads alpha and beta, in words."""
-        return describe(self.spec.homes)
+        return describe_homes(self.spec.homes)
 
     @property
     def knobs(self) -> dict[str, int]:
@@ -308,9 +308,7 @@ def use_alignment(yes: bool = True) -> None:
         raise TypeError(f"use_alignment: yes must be True or False, got {yes!r}")
     _by_alignment = yes
     _known.clear()
-    remembered = sys.modules.get("gemv._fast")
-    if remembered is not None:
-        remembered.forget()
+    _memo.forget()
 
 
 def _like_any_other(problem: Problem) -> Problem:

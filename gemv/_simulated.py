@@ -75,6 +75,14 @@ class SimulatorEngine:
     def device(self) -> Device:
         return DEVICE
 
+    def in_host_memory(self) -> bool:
+        """Device arrays are NumPy arrays here."""
+        return True
+
+    def device_of(self, pointer: int) -> int | None:
+        """There is no GPU that memory could belong to."""
+        return None
+
     def to_device(self, host: np.ndarray) -> np.ndarray:
         return host.copy(order="K")
 
@@ -113,11 +121,11 @@ class SimulatorEngine:
 
     def send(self, name: str, host: np.ndarray, dtype: np.dtype) -> Any:
         """A contiguous array as the operand of a launch."""
-        return on_device(self.to_device(host))
+        return on_device(self.to_device(host), self)
 
     def blank(self, name: str, n: int, dtype: np.dtype) -> Any:
         """A vector of zeros as the operand of a launch."""
-        return on_device(self.zeros(n, dtype))
+        return on_device(self.zeros(n, dtype), self)
 
     def receive(self, operand: Any) -> np.ndarray:
         """The values of a vector, after the last launch."""
@@ -134,7 +142,7 @@ class SimulatorEngine:
             copy = np.empty((len(block), panel.pitch), source.dtype)
             copy.view(np.uint8)[:] = 0xFF  # a NaN
             copy[:, : block.shape[1]] = block
-            yield panel, on_device(copy)
+            yield panel, on_device(copy, self)
 
     def zeros(self, n: int, dtype: np.dtype, stream: Any = None) -> np.ndarray:
         return np.zeros(n, dtype)
@@ -180,18 +188,12 @@ class SimulatorEngine:
         scratch = _scratch(geometry, number)
         counters = np.zeros(geometry.counters, np.uint32)
         values: dict[str, Any] = {
-            "rows": problem.rows,
-            "cols": problem.cols,
+            **problem.arguments(geometry),
             "a": pointer_to(a.owner, name="a", writable=False, number=number, exact=True),
-            "row_stride": problem.row_stride,
-            "col_stride": problem.col_stride,
             "x": pointer_to(x.owner, problem.x_offset, "x", False, number=number, exact=True),
-            "incx": problem.incx,
             "y": pointer_to(y.owner, problem.y_offset, "y", number=number),
-            "incy": problem.incy,
             "scratch": pointer_to(scratch, name="scratch"),
             "counters": pointer_to(counters, name="counters"),
-            **geometry.sizes,
         }
         _trace.record(
             backend=self.name,

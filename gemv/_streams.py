@@ -17,8 +17,7 @@ from typing import Any
 from cuda.bindings import driver
 
 from gemv import _failures
-from gemv._pointers import Memory
-from gemv._problem import Device
+from gemv._problem import Device, MemoryRange
 
 _library = ctypes.CDLL("nvcuda.dll" if sys.platform == "win32" else "libcuda.so.1")
 
@@ -154,7 +153,7 @@ def device_of(pointer: int) -> int | None:
     return index.value if status == 0 and index.value >= 0 else None
 
 
-def memory_at(pointer: int) -> Memory | None:
+def memory_at(pointer: int) -> MemoryRange | None:
     """What the driver lists at an address that a GPU can follow; None for nothing."""
     kind = ctypes.c_uint(0)
     if _pointer_attribute(ctypes.byref(kind), _MEMORY_TYPE, ctypes.c_uint64(pointer)) != 0:
@@ -164,7 +163,7 @@ def memory_at(pointer: int) -> Memory | None:
         if _pointer_attribute(ctypes.byref(value), attribute, ctypes.c_uint64(pointer)) != 0:
             return None
     device = device_of(pointer) if kind.value == _DEVICE_MEMORY else None
-    return Memory(first.value, first.value + size.value, device)
+    return MemoryRange(first.value, first.value + size.value, device)
 
 
 def device_of_stream(stream: int) -> int:
@@ -185,6 +184,32 @@ def device_of_stream(stream: int) -> int:
 def normal(handle: int) -> int:
     """A stream's handle with one name for the legacy default stream."""
     return 0 if handle == 1 else handle
+
+
+def stream_handle(stream: Any) -> int:
+    """The driver's handle of a stream: an int, or an object of Numba, CuPy or PyTorch.
+
+    Raises
+    ------
+    TypeError
+        If `stream` is none of these.
+    """
+    if stream is None:
+        return 0
+    if isinstance(stream, int) and not isinstance(stream, bool):
+        return normal(stream)
+    if hasattr(stream, "__cuda_stream__"):
+        return normal(int(stream.__cuda_stream__()[1]))
+    for name in ("ptr", "cuda_stream"):  # CuPy, PyTorch
+        if isinstance(getattr(stream, name, None), int):
+            return int(getattr(stream, name))
+    handle = getattr(stream, "handle", None)  # Numba: a ctypes void pointer, or an int
+    handle = getattr(handle, "value", handle)
+    if handle is None and hasattr(stream, "handle"):
+        return 0
+    if isinstance(handle, int):
+        return handle
+    raise TypeError(f"stream must be an int or a stream object, not {type(stream).__name__}")
 
 
 def wait(waiting: int, other: int) -> None:

@@ -12,7 +12,7 @@ import torch
 from torch import library as operators
 
 from gemv._check import transposition, type_error, y_length
-from gemv._fast import UNUSUAL, WIDE
+from gemv._fast import ROUTINES, UNUSUAL, WIDE
 
 _OPTIONS = "int offx, int incx, int offy, int incy, int trans, str? kernel"
 
@@ -63,9 +63,7 @@ def _product(
     routine: str, alpha: Any, a: Any, x: Any, beta: Any, y: Any, offx: int, incx: int, offy: int,
     incy: int, trans: int, kernel: str | None,
 ) -> Any:  # fmt: skip
-    import gemv
-
-    result = getattr(gemv, routine)(
+    result = ROUTINES[routine](
         alpha, a, x, beta, y, offx, incx, offy, incy, trans, 0, kernel=kernel
     )
     # y as it came in would be an alias, of which the graph knows nothing.
@@ -76,9 +74,7 @@ def _product_in_place(
     routine: str, alpha: Any, a: Any, x: Any, beta: Any, y: Any, offx: int, incx: int, offy: int,
     incy: int, trans: int, kernel: str | None,
 ) -> None:  # fmt: skip
-    import gemv
-
-    result = getattr(gemv, routine)(
+    result = ROUTINES[routine](
         alpha, a, x, beta, y, offx, incx, offy, incy, trans, 1, kernel=kernel
     )
     if result is not y:  # host memory that BLAS cannot write to as it lies

@@ -38,6 +38,8 @@ class Call:
 
 
 _calls: ContextVar[tuple[list[Call], ...]] = ContextVar("gemv_trace", default=())
+#: The traces that are open; empty, and so false, while nobody looks.
+open_traces = _calls.get
 
 
 @contextmanager

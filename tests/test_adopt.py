@@ -14,6 +14,7 @@ from helpers import transposed
 import gemv
 from gemv import _adopt
 from gemv._adopt import adopt
+from gemv._backend import HOME
 
 F32, F64, C64 = np.dtype("f"), np.dtype("d"), np.dtype("F")
 
@@ -34,7 +35,7 @@ needs_device_arrays = pytest.mark.skipif(
 
 def test_host_operand():
     a = np.zeros((2, 3), np.float32)
-    operand = adopt("sgemv", "a", a, F32)
+    operand = adopt("sgemv", "a", a, F32, HOME)
     assert operand.kind == "numpy" and operand.on_host
     assert operand.owner is a
     assert (operand.shape, operand.strides, operand.dtype) == ((2, 3), (3, 1), F32)
@@ -78,9 +79,9 @@ def test_host_matrix(name, dtype):
     given = make(values)
     if name == "complex" and dtype.kind != "c":
         with pytest.raises(TypeError, match="imaginary part"):
-            adopt("sgemv", "a", given, dtype)
+            adopt("sgemv", "a", given, dtype, HOME)
         return
-    operand = adopt("sgemv", "a", given, dtype)
+    operand = adopt("sgemv", "a", given, dtype, HOME)
     assert operand.strides == strides
     copy = _adopt.host_copy(operand, dtype)
     assert copy.dtype == dtype and copy.flags.aligned and type(copy) is np.ndarray
@@ -90,9 +91,9 @@ def test_host_matrix(name, dtype):
 
 def test_host_copy_is_no_copy_when_it_need_not_be():
     for a in (np.ones((2, 3), "f"), np.ones((3, 2), "f").T):
-        assert np.shares_memory(_adopt.host_copy(adopt("sgemv", "a", a, F32), F32), a)
+        assert np.shares_memory(_adopt.host_copy(adopt("sgemv", "a", a, F32, HOME), F32), a)
     x = np.ones(3, "f")
-    assert np.shares_memory(_adopt.host_copy(adopt("sgemv", "x", x, F32), F32), x)
+    assert np.shares_memory(_adopt.host_copy(adopt("sgemv", "x", x, F32, HOME), F32), x)
 
 
 VECTORS = {
@@ -114,7 +115,7 @@ VECTORS = {
 
 @pytest.mark.parametrize("name", VECTORS)
 def test_host_vector(name):
-    operand = adopt("dgemv", "x", VECTORS[name], F64)
+    operand = adopt("dgemv", "x", VECTORS[name], F64, HOME)
     assert (operand.shape, operand.strides) == ((3,), (1,))
     copy = _adopt.host_copy(operand, F64)
     assert copy.flags.c_contiguous
@@ -122,13 +123,13 @@ def test_host_vector(name):
 
 
 def test_host_zero_strides():
-    operand = adopt("dgemv", "a", np.broadcast_to(np.arange(3.0), (2, 3)), F64)
+    operand = adopt("dgemv", "a", np.broadcast_to(np.arange(3.0), (2, 3)), F64, HOME)
     np.testing.assert_array_equal(_adopt.host_copy(operand, F64), [[0, 1, 2]] * 2)
 
 
 def test_generic_routine_takes_the_dtype_as_it_is():
-    assert adopt("gemv", "x", [1, 2], None).dtype.kind == "i"
-    assert adopt("gemv", "x", [1j, 2], None).dtype == np.complex128
+    assert adopt("gemv", "x", [1, 2], None, HOME).dtype.kind == "i"
+    assert adopt("gemv", "x", [1j, 2], None, HOME).dtype == np.complex128
 
 
 WRONG_KIND = {
@@ -157,20 +158,20 @@ WRONG_KIND = {
 @pytest.mark.parametrize("dtype", [F32, None], ids=str)
 def test_host_wrong_kind(kind, name, place, dtype):
     with pytest.raises(TypeError) as caught:
-        adopt("sgemv", name, WRONG_KIND[kind], dtype)
+        adopt("sgemv", name, WRONG_KIND[kind], dtype, HOME)
     text = str(caught.value)
     assert text.startswith(f"sgemv: {name} ") and text.endswith(f"(failed for {place})")
 
 
 def test_host_masked_text_counts():
     with pytest.raises(TypeError, match="sgemv: a is a masked array with 2 masked elements"):
-        adopt("sgemv", "a", np.ma.array(np.ones((2, 2)), mask=[[0, 1], [1, 0]]), F32)
+        adopt("sgemv", "a", np.ma.array(np.ones((2, 2)), mask=[[0, 1], [1, 0]]), F32, HOME)
 
 
 @pytest.mark.parametrize("given", [[1j, 2], np.ones(2, "F"), np.ones(2, "D")], ids=repr)
 def test_host_complex_is_not_cut_to_real(given):
     with pytest.raises(TypeError) as caught:
-        adopt("sgemv", "x", given, F32)
+        adopt("sgemv", "x", given, F32, HOME)
     assert "would lose its imaginary part: sgemv computes in float32" in str(caught.value)
 
 
@@ -189,7 +190,7 @@ def test_host_complex_is_not_cut_to_real(given):
 )
 def test_host_wrong_rank(name, given, text):
     with pytest.raises(ValueError, match="sgemv: .*" + text):
-        adopt("sgemv", name, given, F32)
+        adopt("sgemv", name, given, F32, HOME)
 
 
 # Device memory -------------------------------------------------------------------------------
@@ -200,7 +201,7 @@ def test_host_wrong_rank(name, given, text):
 def test_device_operand(order):
     host = np.arange(6, dtype="f").reshape((2, 3), order=order)
     device = cuda().to_device(host)
-    operand = adopt("sgemv", "a", device, F32)
+    operand = adopt("sgemv", "a", device, F32, HOME)
     assert operand.kind == "numba" and not operand.on_host
     assert (operand.shape, operand.dtype) == ((2, 3), F32)
     assert operand.strides == ((3, 1) if order == "C" else (1, 2))
@@ -214,11 +215,11 @@ def test_device_operand(order):
 @needs_device_arrays
 def test_device_slices_are_not_copied():
     device = cuda().to_device(np.arange(20, dtype="f").reshape(4, 5))
-    whole = adopt("sgemv", "a", device, F32)
-    part = adopt("sgemv", "a", device[1:, 1::2], F32)
+    whole = adopt("sgemv", "a", device, F32, HOME)
+    part = adopt("sgemv", "a", device[1:, 1::2], F32, HOME)
     assert (part.shape, part.strides) == ((3, 2), (5, 2))
     assert part.pointer == whole.pointer + 6 * 4
-    assert adopt("sgemv", "a", transposed(device), F32).strides == (1, 5)
+    assert adopt("sgemv", "a", transposed(device), F32, HOME).strides == (1, 5)
 
 
 @needs_device_arrays
@@ -226,7 +227,7 @@ def test_device_slices_are_not_copied():
 def test_device_other_dtype(dtype):
     device = cuda().to_device(np.ones(3, dtype))
     with pytest.raises(TypeError) as caught:
-        adopt("sgemv", "x", device, F32)
+        adopt("sgemv", "x", device, F32, HOME)
     text = str(caught.value)
     assert f"x has dtype {np.dtype(dtype)} but sgemv computes in float32" in text
     assert text.endswith("(failed for 3rd argument x)")
@@ -236,9 +237,9 @@ def test_device_other_dtype(dtype):
 def test_device_wrong_rank():
     device = cuda().to_device(np.ones((3, 1), "f"))
     with pytest.raises(ValueError, match=r"x must have one dimension, got shape \(3, 1\)"):
-        adopt("sgemv", "x", device, F32)
+        adopt("sgemv", "x", device, F32, HOME)
     with pytest.raises(ValueError, match=r"a must have two dimensions, got shape \(3,\)"):
-        adopt("sgemv", "a", device[:, 0], F32)
+        adopt("sgemv", "a", device[:, 0], F32, HOME)
 
 
 class Exporter:
@@ -259,20 +260,22 @@ Pretender = type("DeviceNDArray", (Exporter,), {"__module__": "numba.cuda.cudadr
 
 
 def test_interface():
-    operand = adopt("sgemv", "a", Pretender(), F32)
+    operand = adopt("sgemv", "a", Pretender(), F32, HOME)
     assert (operand.shape, operand.strides, operand.pointer) == ((2, 3), (3, 1), 4096)
     assert (operand.dtype, operand.stream, operand.readonly) == (F32, None, False)
 
 
 def test_interface_strides_readonly_stream():
-    operand = adopt("sgemv", "a", Pretender(strides=(-4, 40), data=(4096, True), stream=7), F32)
+    operand = adopt(
+        "sgemv", "a", Pretender(strides=(-4, 40), data=(4096, True), stream=7), F32, HOME
+    )
     assert (operand.strides, operand.readonly, operand.stream) == ((-1, 10), True, 7)
 
 
 def test_interface_of_numba_hides_zero_strides():
     broadcast = Pretender()
     broadcast.strides = (0, 4)
-    assert adopt("sgemv", "a", broadcast, F32).strides == (0, 1)
+    assert adopt("sgemv", "a", broadcast, F32, HOME).strides == (0, 1)
 
 
 @needs_device_arrays
@@ -283,7 +286,7 @@ def test_device_broadcast():
 
 
 def test_interface_empty():
-    operand = adopt("sgemv", "a", Pretender(shape=(0, 3), data=(None, False)), F32)
+    operand = adopt("sgemv", "a", Pretender(shape=(0, 3), data=(None, False)), F32, HOME)
     assert (operand.pointer, operand.shape) == (0, (0, 3))
 
 
@@ -300,13 +303,13 @@ def test_interface_empty():
 )
 def test_interface_refused(changes, text):
     with pytest.raises(TypeError, match=text + ".*failed for 2nd argument a"):
-        adopt("sgemv", "a", Pretender(**changes), F32)
+        adopt("sgemv", "a", Pretender(**changes), F32, HOME)
 
 
 def test_unknown_exporter():
     memory = np.arange(6, dtype="f").reshape(2, 3)
     exporter = Exporter(data=(memory.ctypes.data, False))
-    operand = adopt("sgemv", "a", exporter, F32)
+    operand = adopt("sgemv", "a", exporter, F32, HOME)
     assert (operand.kind, operand.origin) == ("cuda_array_interface", exporter)
     assert (operand.shape, operand.strides, operand.dtype) == ((2, 3), (3, 1), F32)
 
@@ -314,7 +317,7 @@ def test_unknown_exporter():
 def test_known_prefix_is_a_package_and_not_just_a_beginning():
     other = type("Array", (Exporter,), {"__module__": "numbawumba"})
     memory = np.zeros(6, "f")
-    operand = adopt("sgemv", "a", other(data=(memory.ctypes.data, False)), F32)
+    operand = adopt("sgemv", "a", other(data=(memory.ctypes.data, False)), F32, HOME)
     assert operand.kind == "cuda_array_interface"
 
 
@@ -332,11 +335,11 @@ def test_overlap_of_windows(place):
 
     def operand(name, view):
         if place == "host":
-            return adopt("sgemv", name, view, F32)
+            return adopt("sgemv", name, view, F32, HOME)
         interface = Pretender(
             shape=view.shape, strides=view.strides, data=(view.ctypes.data, False)
         )
-        return adopt("sgemv", name, interface, F32)
+        return adopt("sgemv", name, interface, F32, HOME)
 
     def scale(op, inc):
         return inc if op.on_host else inc * op.strides[0]

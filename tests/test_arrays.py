@@ -16,6 +16,7 @@ from arrays import LIBRARIES, MUTABLE
 import gemv
 from gemv import _arrays, _dlpack
 from gemv._adopt import adopt
+from gemv._backend import HOME
 from gemv._narrow import cast
 from gemv._problem import BFLOAT16
 
@@ -100,7 +101,7 @@ STAND_INS = {
 @pytest.mark.parametrize("dtype", ["f", "d", "F", "D"])
 def test_stand_in_operand(kind, dtype):
     memory = np.zeros((4, 6), dtype)
-    operand = adopt("gemv", "a", STAND_INS[kind](memory[1:, ::2]), None)
+    operand = adopt("gemv", "a", STAND_INS[kind](memory[1:, ::2]), None, HOME)
     assert operand.kind == ("cuda_array_interface" if kind == "interface" else "dlpack")
     assert (operand.shape, operand.strides) == ((3, 3), (6, 2))
     assert (operand.dtype, operand.pointer) == (dtype, memory[1:].ctypes.data)
@@ -123,7 +124,7 @@ def test_stand_in_computes(kind):
 
 def test_dlpack_is_asked_without_waiting_and_again_with_the_stream():
     exporter = Export(np.zeros((2, 3)))
-    operand = adopt("gemv", "a", exporter, None)
+    operand = adopt("gemv", "a", exporter, None, HOME)
     assert exporter.streams == [-1]
     assert operand.exporter.ordered_by_export
 
@@ -137,8 +138,8 @@ def test_dlpack_exporter_waits_on_the_stream_of_the_call():
 
 def test_readonly_export():
     y = Export(np.zeros(3), versioned=True, readonly=True)
-    assert adopt("gemv", "y", y, None).readonly
-    assert not adopt("gemv", "y", Export(np.zeros(3), versioned=True), None).readonly
+    assert adopt("gemv", "y", y, None, HOME).readonly
+    assert not adopt("gemv", "y", Export(np.zeros(3), versioned=True), None, HOME).readonly
 
 
 @pytest.mark.parametrize(
@@ -153,7 +154,7 @@ def test_readonly_export():
 )
 def test_export_refused(exporter, error):
     with pytest.raises(TypeError, match=f"gemv: x .*{error}.*failed for 3rd argument x"):
-        adopt("gemv", "x", exporter, None)
+        adopt("gemv", "x", exporter, None, HOME)
 
 
 def test_host_memory_by_dlpack_is_a_host_array():
@@ -167,7 +168,7 @@ def test_host_memory_by_dlpack_is_a_host_array():
         def __dlpack__(self, **options):
             return self.array.__dlpack__(**options)
 
-    operand = adopt("gemv", "x", HostOnly(np.arange(3.0)), None)
+    operand = adopt("gemv", "x", HostOnly(np.arange(3.0)), None, HOME)
     assert operand.on_host and operand.owner.tolist() == [0, 1, 2]
 
 

@@ -21,6 +21,8 @@ from test_arrays import Export, Interface
 
 import gemv
 from gemv import _backend, _pointers
+from gemv._backend import HOME
+from gemv._problem import MemoryRange
 
 pytestmark = pytest.mark.skipif(
     gemv.backend() == "host", reason="no GPU and no simulator to launch on"
@@ -454,10 +456,10 @@ def test_the_variable_is_read_as_it_is_written():
 
 
 PIECES = [
-    _pointers.Memory(0x1000, 0x2000, 0),
-    _pointers.Memory(0x2000, 0x3000, 0),
-    _pointers.Memory(0x5000, 0x6000, 1),
-    _pointers.Memory(0x7000, 0x8000, None),
+    MemoryRange(0x1000, 0x2000, 0),
+    MemoryRange(0x2000, 0x3000, 0),
+    MemoryRange(0x5000, 0x6000, 1),
+    MemoryRange(0x7000, 0x8000, None),
 ]
 
 
@@ -491,7 +493,7 @@ def test_full_check_asks_for_every_operand(monkeypatch):
     def memory_at(address):
         for low, high in lists.values():
             if low <= address < high:
-                return _pointers.Memory(low, high, 0)
+                return MemoryRange(low, high, 0)
         return None
 
     engine = _backend.engine()
@@ -499,15 +501,17 @@ def test_full_check_asks_for_every_operand(monkeypatch):
     monkeypatch.setattr(engine, "memory_at", memory_at, raising=False)
     monkeypatch.setattr(type(engine), "name", "cuda")
     monkeypatch.setattr(type(engine), "run", lambda *arguments, **keywords: ran.append(1))
-    operands = [(name, gemv._adopt.adopt("gemv", name, arrays[name], None)) for name in arrays]
+    operands = [
+        (name, gemv._adopt.adopt("gemv", name, arrays[name], None, HOME)) for name in arrays
+    ]
     ran = []
-    _pointers.check("gemv", operands)
+    _pointers.check("gemv", operands, _backend.engine().memory_at)
     for name in arrays:
         known = lists[name]
         for wrong in ((0, 0), (known[0], known[1] - 8)):
             lists[name] = wrong
             with pytest.raises(ValueError, match=f"gemv: {name} reaches from 0x.*no memory at 0x"):
-                _pointers.check("gemv", operands)
+                _pointers.check("gemv", operands, _backend.engine().memory_at)
         lists[name] = known
     assert not ran
 
@@ -531,7 +535,7 @@ def test_full_check_on_the_gpu(library, monkeypatch):
     assert library.host(y).tolist() == [13.0] * 5
     assert not _fast.CALLS, "the short way asks nobody"
 
-    start = _backend.engine().memory_at(gemv._adopt.adopt("gemv", "x", x, None).pointer)
+    start = _backend.engine().memory_at(gemv._adopt.adopt("gemv", "x", x, None, HOME).pointer)
     beyond = Exporter(shape=(4,), typestr="<f4", data=(start.end - 8, False))
     nowhere = Exporter(shape=(4,), typestr="<f4", data=(1 << 20, False))
     on_host = np.ones(4, "f")

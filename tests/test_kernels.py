@@ -75,11 +75,7 @@ def coefficients(dtype):
 @pytest.mark.parametrize(
     "op, dtype",
     # The conjugate of a real number is the number: the kernel is given the same problem.
-    [
-        (op, dtype)
-        for op in "NTC"
-        for dtype in ("sdczhb" if ALL_ROWS or op != "C" else "scz")
-    ],
+    [(op, dtype) for op in "NTC" for dtype in ("sdczhb" if ALL_ROWS or op != "C" else "scz")],
 )
 @pytest.mark.parametrize("order", "CF")
 def test_shapes_around_the_tile(kernel, dtype, op, order):

@@ -226,9 +226,7 @@ def widths_of(kernel, dtype):
     return widths
 
 
-@pytest.mark.parametrize(
-    "dtype", ["float16", "bfloat16", "float32"] if ALL_ROWS else ["bfloat16"]
-)
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32"] if ALL_ROWS else ["bfloat16"])
 @pytest.mark.parametrize(
     "kernel, values",
     [(kernel, values) for kernel in PHASED for values in SENSIBLE[kernel.name]],

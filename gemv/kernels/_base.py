@@ -162,6 +162,21 @@ class Spec:
 #: and a number fixed at compile time exist to be raced against them.
 HOMES = ("arguments", "constant", "pointer", "global", "literal")
 
+_HOME_TEXTS = {
+    "arguments": "kernel arguments",
+    "constant": "constant memory",
+    "pointer": "device memory through the read-only cache",
+    "global": "device memory by plain loads",
+    "literal": "the machine code",
+}
+
+
+def describe_homes(homes: tuple[str, str]) -> str:
+    """Where alpha and beta are, in words that fit behind "alpha and beta from"."""
+    alpha, beta = (_HOME_TEXTS[home] for home in homes)
+    return alpha if alpha == beta else f"{alpha} (alpha) and {beta} (beta)"
+
+
 #: The symbol in constant memory, a row of slots of one alpha and one beta each.
 COEFFICIENTS = "gemv_coefficients"
 #: The symbol that a kernel reads x from, if it wants x in constant memory.
