@@ -585,7 +585,6 @@ class CudaEngine:
             else:
                 workspace = self._captured_workspace(device, handle, capture)
         values = {
-            **problem.arguments(geometry),
             "alpha": alpha,
             "a": a.pointer,
             "x": x.pointer + problem.x_offset * precision.data.itemsize,
@@ -593,6 +592,7 @@ class CudaEngine:
             "y": y.pointer + problem.y_offset * precision.y.itemsize,
             "scratch": 0,
             "counters": 0,
+            **problem.arguments(geometry),
         }
         _trace.record(
             backend=self.name,

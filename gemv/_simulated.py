@@ -188,12 +188,12 @@ class SimulatorEngine:
         scratch = _scratch(geometry, number)
         counters = np.zeros(geometry.counters, np.uint32)
         values: dict[str, Any] = {
-            **problem.arguments(geometry),
             "a": pointer_to(a.owner, name="a", writable=False, number=number, exact=True),
             "x": pointer_to(x.owner, problem.x_offset, "x", False, number=number, exact=True),
             "y": pointer_to(y.owner, problem.y_offset, "y", number=number),
             "scratch": pointer_to(scratch, name="scratch"),
             "counters": pointer_to(counters, name="counters"),
+            **problem.arguments(geometry),
         }
         _trace.record(
             backend=self.name,

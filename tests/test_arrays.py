@@ -435,9 +435,9 @@ def test_remembered_calls_raise_as_first_ones_do(mutable):
                 gemv.gemv(*arguments, **keywords)
             yield type(caught.value), str(caught.value)
 
-    from gemv import _fast
+    from gemv import _fast, _memo
 
-    _fast.forget()
+    _memo.forget()
     first = list(outcomes())
     for _ in range(2):
         gemv.gemv(1.0, a, x, 0.0, y, overwrite_y=1)
