@@ -8,7 +8,7 @@ from helpers import Case
 
 from gemv._narrow import cast
 from gemv._problem import one_launch
-from gemv._vectors import share_of_lane, shares
+from gemv._shares import share_of_lane, shares
 from gemv.kernels import REGISTRY
 from gemv.kernels._base import Kernel
 

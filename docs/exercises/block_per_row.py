@@ -8,7 +8,8 @@ check: which barrier is missing, and which thread reads too early without it?
 from numba import cuda
 
 from gemv._problem import Geometry, Launch
-from gemv.kernels._base import Kernel, update
+from gemv.kernels._base import Kernel
+from gemv.kernels._device import update
 
 THREADS = 8
 

@@ -10,7 +10,8 @@ from numba import cuda
 
 from gemv._problem import Geometry, Launch, ceil_div
 from gemv._vectors import axpy_add, gather, row_starts, stream_tile, zeros
-from gemv.kernels._base import Kernel, unrolled, update
+from gemv.kernels._base import Kernel
+from gemv.kernels._device import unrolled, update
 
 THREADS = 32
 

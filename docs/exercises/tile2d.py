@@ -9,7 +9,8 @@ two come from?
 from numba import cuda
 
 from gemv._problem import Geometry, Launch, ceil_div
-from gemv.kernels._base import Kernel, update
+from gemv.kernels._base import Kernel
+from gemv.kernels._device import update
 
 TILE = 16
 

@@ -11,7 +11,8 @@ from numba import cuda
 
 from gemv._problem import Geometry, Launch, ceil_div
 from gemv._vectors import axpy_add, gather, put_pieces, row_starts, stream_tile, zeros
-from gemv.kernels._base import Kernel, update
+from gemv.kernels._base import Kernel
+from gemv.kernels._device import update
 
 LANES = 32
 

@@ -8,7 +8,8 @@ lanes still have to come to every shuffle, also when the second row lies past th
 from numba import cuda
 
 from gemv._problem import Geometry, Launch, ceil_div
-from gemv.kernels._base import Kernel, update
+from gemv.kernels._base import Kernel
+from gemv.kernels._device import update
 
 
 def build(spec):

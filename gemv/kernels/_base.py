@@ -18,7 +18,7 @@ import functools
 import inspect
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
@@ -35,25 +35,6 @@ from gemv._problem import (
     dtype_name,
     one_launch,
 )
-
-#: What kernel files import from here although it is in :mod:`gemv.kernels._device`.
-DEVICE_FUNCTIONS = ("blended", "scaled", "unrolled", "update", "update_streaming")
-
-if TYPE_CHECKING:
-    from gemv.kernels._device import blended as blended
-    from gemv.kernels._device import scaled as scaled
-    from gemv.kernels._device import unrolled as unrolled
-    from gemv.kernels._device import update as update
-    from gemv.kernels._device import update_streaming as update_streaming
-
-
-def __getattr__(name: str) -> Any:
-    """The device functions, which need Numba; nothing else here does."""
-    if name in DEVICE_FUNCTIONS:
-        from gemv.kernels import _device
-
-        return getattr(_device, name)
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 
 @dataclass(frozen=True)

@@ -33,10 +33,12 @@ Source
 """
 
 from gemv._problem import Geometry, Launch
-from gemv.kernels._base import Kernel, update
+from gemv.kernels._base import Kernel
 
 
 def build(spec):
+    from gemv.kernels._device import update
+
     zero, op = spec.zero, spec.op
 
     def serial(rows, cols, alpha, a, row_stride, col_stride, x, incx, beta, y, incy):

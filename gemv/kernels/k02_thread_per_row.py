@@ -38,13 +38,15 @@ Source
     reads: Sanders and Kandrot, "CUDA by Example", chapter 6.
 """
 
-from numba import cuda
-
 from gemv._problem import Geometry, Launch, ceil_div
-from gemv.kernels._base import Kernel, update
+from gemv.kernels._base import Kernel
 
 
 def build(spec):
+    from numba import cuda
+
+    from gemv.kernels._device import update
+
     zero, op = spec.zero, spec.op
 
     def thread_per_row(rows, cols, alpha, a, row_stride, col_stride, x, incx, beta, y, incy):

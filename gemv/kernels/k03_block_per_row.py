@@ -37,13 +37,15 @@ Source
     outside of divergent branches: S. Collange, "GPU programming: code optimization part 3".
 """
 
-from numba import cuda
-
 from gemv._problem import Geometry, Launch, ceil_div
-from gemv.kernels._base import Kernel, update
+from gemv.kernels._base import Kernel
 
 
 def build(spec):
+    from numba import cuda
+
+    from gemv.kernels._device import update
+
     number, zero, op = spec.number, spec.zero, spec.op
     THREADS_PER_BLOCK = spec["THREADS_PER_BLOCK"]
 

@@ -46,13 +46,15 @@ Source
     two-dimensional shared array, blockDim.x == blockDim.y, and its question what beta complicates.
 """
 
-from numba import cuda
-
 from gemv._problem import Geometry, Launch, ceil_div
-from gemv.kernels._base import Kernel, split_columns, update
+from gemv.kernels._base import Kernel, split_columns
 
 
 def build(spec):
+    from numba import cuda
+
+    from gemv.kernels._device import update
+
     number, zero, op = spec.number, spec.zero, spec.op
     TILE = spec["TILE"]
     THREADS_COMBINE = spec["THREADS_COMBINE"]

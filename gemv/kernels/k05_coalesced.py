@@ -46,13 +46,15 @@ Source
     a rectangular block as the check of a robust solution.
 """
 
-from numba import cuda
-
 from gemv._problem import Geometry, Launch, ceil_div
-from gemv.kernels._base import Kernel, attach, split_columns, tile_shape, update
+from gemv.kernels._base import Kernel, attach, split_columns, tile_shape
 
 
 def build(spec):
+    from numba import cuda
+
+    from gemv.kernels._device import update
+
     number, zero, op = spec.number, spec.zero, spec.op
     BLOCK_X = spec["BLOCK_X"]
     THREADS_COMBINE = spec["THREADS_COMBINE"]

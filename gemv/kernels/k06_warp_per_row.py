@@ -37,13 +37,15 @@ Source
     A complex number travels as two reals, because shuffles move 32 or 64 bits.
 """
 
-from numba import cuda
-
 from gemv._problem import Geometry, Launch, ceil_div
-from gemv.kernels._base import Kernel, no_twofold, update
+from gemv.kernels._base import Kernel, no_twofold
 
 
 def build(spec):
+    from numba import cuda
+
+    from gemv.kernels._device import update
+
     zero, op, shfl_xor = spec.zero, spec.op, spec.shfl_xor
     WARPS_PER_BLOCK = spec["WARPS_PER_BLOCK"]
 

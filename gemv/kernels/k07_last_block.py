@@ -43,14 +43,17 @@ Source
 """
 
 import numpy as np
-from numba import cuda
 
-from gemv._intrinsics import atomic_inc
 from gemv._problem import Geometry, Launch, ceil_div
-from gemv.kernels._base import Kernel, split_columns, tile_shape, update
+from gemv.kernels._base import Kernel, split_columns, tile_shape
 
 
 def build(spec):
+    from numba import cuda
+
+    from gemv._intrinsics import atomic_inc
+    from gemv.kernels._device import update
+
     number, zero, op = spec.number, spec.zero, spec.op
     BLOCK_X = spec["BLOCK_X"]
     DOWN_THE_COLUMNS = spec.access == "axpy"

@@ -72,32 +72,9 @@ Source
 """
 
 import numpy as np
-from numba import cuda
 
-from gemv._arrivals import post, take
-from gemv._intrinsics import atomic_inc, natural, quotient, rounded_down
 from gemv._problem import ceil_div
-from gemv._vectors import (
-    butterfly,
-    fold,
-    gather,
-    gather_some,
-    load_some,
-    load_vectors,
-    multiply_add,
-    row_starts,
-    stream_some,
-    stream_tile,
-    zeros,
-)
-from gemv.kernels._base import (
-    Kernel,
-    attach,
-    loads_for_one,
-    split_evenly,
-    update_streaming,
-    wide_loads_object,
-)
+from gemv.kernels._base import Kernel, attach, loads_for_one, split_evenly, wide_loads_object
 
 #: Partial sums that a thread of the last block asks for at a time; a power of two.
 BATCH = 4
@@ -119,6 +96,25 @@ def tail_of(width):
 
 
 def build(spec):
+    from numba import cuda
+
+    from gemv._arrivals import post, take
+    from gemv._intrinsics import atomic_inc, natural, quotient, rounded_down
+    from gemv._vectors import (
+        butterfly,
+        fold,
+        gather,
+        gather_some,
+        load_some,
+        load_vectors,
+        multiply_add,
+        row_starts,
+        stream_some,
+        stream_tile,
+        zeros,
+    )
+    from gemv.kernels._device import update_streaming
+
     number, zero = spec.number, spec.zero
     CONJUGATE = int(spec.conj)
     WIDTH, X_WIDTH = spec.widths

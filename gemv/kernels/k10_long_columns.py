@@ -42,30 +42,8 @@ Source
     The axpy form of gemv: G. H. Golub and C. F. Van Loan, "Matrix Computations", section 1.1.
 """
 
-from numba import cuda
-
-from gemv._intrinsics import natural, rounded_down
 from gemv._problem import LOAD_BYTES, ceil_div, one_launch
-from gemv._vectors import (
-    axpy_add,
-    gather,
-    gather_some,
-    is_aligned,
-    load_back,
-    row_starts,
-    store_vectors,
-    stream_some,
-    stream_tile,
-    zeros,
-)
-from gemv.kernels._base import (
-    Kernel,
-    attach,
-    loads_for_one,
-    unrolled,
-    update_streaming,
-    wide_loads_object,
-)
+from gemv.kernels._base import Kernel, attach, loads_for_one, wide_loads_object
 
 
 def pieces_of_a_thread(knobs, width, itemsize):
@@ -74,6 +52,23 @@ def pieces_of_a_thread(knobs, width, itemsize):
 
 
 def build(spec):
+    from numba import cuda
+
+    from gemv._intrinsics import natural, rounded_down
+    from gemv._vectors import (
+        axpy_add,
+        gather,
+        gather_some,
+        is_aligned,
+        load_back,
+        row_starts,
+        store_vectors,
+        stream_some,
+        stream_tile,
+        zeros,
+    )
+    from gemv.kernels._device import unrolled, update_streaming
+
     zero, op = spec.zero, spec.op
     CONJUGATE = int(spec.conj)
     WIDTH = spec.widths[0]

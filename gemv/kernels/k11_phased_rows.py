@@ -54,32 +54,35 @@ Source
 """
 
 import numpy as np
-from numba import cuda
 
-from gemv._arrivals import post, take
-from gemv._intrinsics import atomic_inc, natural, quotient, rounded_down
 from gemv._problem import LOAD_BYTES, MAX_GRID_X, ceil_div
-from gemv._vectors import (
-    butterfly,
-    elements_past,
-    fold,
-    gather,
-    gather_some,
-    is_aligned,
-    load_shifted,
-    multiply_add,
-    row_starts,
-    stream_some,
-    stream_tile,
-    zeros,
-)
-from gemv.kernels._base import Kernel, attach, split_evenly, update_streaming, wide_loads_object
+from gemv.kernels._base import Kernel, attach, split_evenly, wide_loads_object
 
 #: Partial sums that a thread of the last block asks for at a time; a power of two.
 BATCH = 4
 
 
 def build(spec):
+    from numba import cuda
+
+    from gemv._arrivals import post, take
+    from gemv._intrinsics import atomic_inc, natural, quotient, rounded_down
+    from gemv._vectors import (
+        butterfly,
+        elements_past,
+        fold,
+        gather,
+        gather_some,
+        is_aligned,
+        load_shifted,
+        multiply_add,
+        row_starts,
+        stream_some,
+        stream_tile,
+        zeros,
+    )
+    from gemv.kernels._device import update_streaming
+
     number, zero = spec.number, spec.zero
     CONJUGATE = int(spec.conj)
     WIDTH, SIZE = spec.widths[0], spec.dtype.itemsize

@@ -54,27 +54,10 @@ Source
 """
 
 import numpy as np
-from numba import cuda
 
-from gemv._arrivals import post, take
-from gemv._intrinsics import atomic_inc, natural, quotient, rounded_down
 from gemv._problem import LOAD_BYTES, SHARED_SUM_BYTES, ceil_div
-from gemv._vectors import (
-    axpy_add,
-    elements_past,
-    fold,
-    gather,
-    gather_some,
-    put_pieces,
-    row_starts,
-    scatter_sums,
-    share_of_lane,
-    stream_inside,
-    stream_some,
-    stream_tile,
-    zeros,
-)
-from gemv.kernels._base import Kernel, attach, split_evenly, update_streaming, wide_loads_object
+from gemv._shares import share_of_lane
+from gemv.kernels._base import Kernel, attach, split_evenly, wide_loads_object
 
 #: Partial sums that a thread of the last block asks for at a time; a power of two.
 BATCH = 8
@@ -104,6 +87,26 @@ def own_rows(lanes, pieces, width):
 
 
 def build(spec):
+    from numba import cuda
+
+    from gemv._arrivals import post, take
+    from gemv._intrinsics import atomic_inc, natural, quotient, rounded_down
+    from gemv._vectors import (
+        axpy_add,
+        elements_past,
+        fold,
+        gather,
+        gather_some,
+        put_pieces,
+        row_starts,
+        scatter_sums,
+        stream_inside,
+        stream_some,
+        stream_tile,
+        zeros,
+    )
+    from gemv.kernels._device import update_streaming
+
     number, zero = spec.number, spec.zero
     CONJUGATE = int(spec.conj)
     WIDTH = spec.widths[0]

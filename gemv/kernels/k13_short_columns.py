@@ -63,10 +63,7 @@ Source
 from math import gcd
 
 import numpy as np
-from numba import cuda
 
-from gemv._arrivals import post, take
-from gemv._intrinsics import atomic_inc, device, natural, rolled, rounded_down
 from gemv._problem import (
     LOAD_BYTES,
     MAX_GRID_Y,
@@ -75,19 +72,7 @@ from gemv._problem import (
     ceil_div,
     one_launch,
 )
-from gemv._vectors import (
-    elements_past,
-    fold,
-    gather,
-    gather_inside,
-    multiply_add,
-    put_pieces,
-    spread,
-    stream_some,
-    stream_tile,
-    zeros,
-)
-from gemv.kernels._base import Kernel, attach, update_streaming, wide_loads_object
+from gemv.kernels._base import Kernel, attach, wide_loads_object
 
 #: Elements from one column to the next, at most: each row has a thread.
 MOST_ROWS = 128
@@ -103,6 +88,24 @@ def columns_touched(period, width):
 
 
 def build(spec):
+    from numba import cuda
+
+    from gemv._arrivals import post, take
+    from gemv._intrinsics import atomic_inc, device, natural, rolled, rounded_down
+    from gemv._vectors import (
+        elements_past,
+        fold,
+        gather,
+        gather_inside,
+        multiply_add,
+        put_pieces,
+        spread,
+        stream_some,
+        stream_tile,
+        zeros,
+    )
+    from gemv.kernels._device import update_streaming
+
     number, zero, op = spec.number, spec.zero, spec.op
     CONJUGATE = int(spec.conj)
     WIDTH = spec.widths[0]

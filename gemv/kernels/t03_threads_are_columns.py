@@ -33,15 +33,17 @@ Source
     many columns as threads.
 """
 
-from numba import cuda
-
 from gemv._problem import MAX_GRID_X, Geometry, Launch
-from gemv.kernels._base import Kernel, update
+from gemv.kernels._base import Kernel
 
 MAX_THREADS = 1024
 
 
 def build(spec):
+    from numba import cuda
+
+    from gemv.kernels._device import update
+
     number, zero, op = spec.number, spec.zero, spec.op
 
     def threads_are_columns(rows, cols, alpha, a, row_stride, col_stride, x, incx, beta, y, incy):

@@ -42,14 +42,16 @@ Source
     advanced features".
 """
 
-from numba import cuda
-
-from gemv._intrinsics import atomic_add
 from gemv._problem import Geometry, Launch, ceil_div, dtype_name
-from gemv.kernels._base import Kernel, split_columns, update
+from gemv.kernels._base import Kernel, split_columns
 
 
 def build(spec):
+    from numba import cuda
+
+    from gemv._intrinsics import atomic_add
+    from gemv.kernels._device import update
+
     zero, op = spec.zero, spec.op
     real = spec.zero.real.dtype.type
     COMPLEX = spec.dtype.kind == "c"

@@ -45,11 +45,8 @@ Source
     warps. "Constant memory", a CUDA exercise of EPCC: the two banks, and x as the candidate.
 """
 
-from numba import cuda
-
-from gemv._intrinsics import constant_array, device, parameter_load, read_only_load
 from gemv._problem import CONSTANT_BYTES, Geometry, Launch, ceil_div, dtype_name
-from gemv.kernels._base import X_SYMBOL, Kernel, attach, update
+from gemv.kernels._base import X_SYMBOL, Kernel, attach
 
 #: What X_HOME counts.
 HOMES = ("global", "read_only", "shared", "constant", "value")
@@ -62,6 +59,8 @@ TILE_BYTES = 16 * 1024
 
 def fetch_from(home, spec):
     """``fetch(x, incx, j)`` for x[j] by the load that `home` asks for; the symbol, if any."""
+    from gemv._intrinsics import constant_array, device, parameter_load, read_only_load
+
     load = None
     if home == "constant":
         load = constant_array(X_SYMBOL, spec.dtype, spec.constant_bytes // spec.dtype.itemsize)
@@ -89,6 +88,10 @@ def fetch_from(home, spec):
 
 
 def build(spec):
+    from numba import cuda
+
+    from gemv.kernels._device import update
+
     number, zero, op, shfl_xor = spec.number, spec.zero, spec.op, spec.shfl_xor
     home = HOMES[spec["X_HOME"]]
     LANES = spec["LANES_PER_ROW"]

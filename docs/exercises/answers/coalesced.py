@@ -3,7 +3,8 @@
 from numba import cuda
 
 from gemv._problem import Geometry, Launch, ceil_div
-from gemv.kernels._base import Kernel, tile_shape, update
+from gemv.kernels._base import Kernel, tile_shape
+from gemv.kernels._device import update
 
 BLOCK_X, BLOCK_Y = 32, 8
 

@@ -4,7 +4,8 @@ from numba import cuda
 
 from gemv._intrinsics import atomic_inc
 from gemv._problem import Geometry, Launch
-from gemv.kernels._base import Kernel, update
+from gemv.kernels._base import Kernel
+from gemv.kernels._device import update
 
 SPLITS = 3
 

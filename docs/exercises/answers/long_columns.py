@@ -13,7 +13,8 @@ from gemv._vectors import (
     stream_tile,
     zeros,
 )
-from gemv.kernels._base import Kernel, unrolled, update
+from gemv.kernels._base import Kernel
+from gemv.kernels._device import unrolled, update
 
 THREADS = 32
 
@@ -68,6 +69,8 @@ KERNEL = Kernel(
     "scattered", 10, build, geometry, tile=lambda knobs: (4 * THREADS, 2), wide=True,
     accepts=accepts, doc=__doc__,
 )  # fmt: skip
+
+
 def goal(look):
     """A whole block's y leaves in one request of its warp."""
     requests = len(look(4 * THREADS, 2, order="F").requests("y", write=True))

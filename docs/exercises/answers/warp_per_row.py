@@ -3,7 +3,8 @@
 from numba import cuda
 
 from gemv._problem import Geometry, Launch, ceil_div
-from gemv.kernels._base import Kernel, update
+from gemv.kernels._base import Kernel
+from gemv.kernels._device import update
 
 
 def build(spec):
