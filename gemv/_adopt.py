@@ -11,7 +11,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from gemv import _arrays, _dlpack
-from gemv._check import _MAX_BYTES, describe, type_error, value_error
+from gemv._check import _MAX_BYTES, describe, shown, type_error, value_error
 from gemv._narrow import cast
 from gemv._problem import BFLOAT16, dtype_name
 
@@ -360,6 +360,11 @@ def _check_view(routine: str, name: str, view: _arrays.View) -> None:
             name,
             f"{name} says that it has shape {shape} and byte strides {strides}, which no array has",
         )
+    at = hex(view.pointer) if view.pointer.bit_length() <= 64 else shown(view.pointer)
+    if not 0 <= view.pointer <= _MAX_BYTES:
+        raise value_error(
+            routine, name, f"{name} says that it starts at address {at}, where no memory can be"
+        )
     if 0 in shape:
         return
     if not view.pointer:
@@ -370,12 +375,21 @@ def _check_view(routine: str, name: str, view: _arrays.View) -> None:
         )
     steps = _c_strides(shape) if strides is None else strides
     size = 1 if strides is not None else view.dtype.itemsize
-    reach = size * sum((length - 1) * abs(step) for length, step in zip(shape, steps, strict=True))
-    if reach + view.dtype.itemsize > _MAX_BYTES:
+    spans = [size * (length - 1) * step for length, step in zip(shape, steps, strict=True)]
+    if sum(map(abs, spans)) + view.dtype.itemsize > _MAX_BYTES:
         raise value_error(
             routine,
             name,
             f"{name} of shape {shape} and byte strides {strides} is larger than any memory",
+        )
+    first = view.pointer + sum(span for span in spans if span < 0)
+    end = view.pointer + sum(span for span in spans if span > 0) + view.dtype.itemsize
+    if first <= 0 or end > _MAX_BYTES:
+        raise value_error(
+            routine,
+            name,
+            f"{name} of shape {shape} and byte strides {strides}, which starts at address {at},"
+            f" reaches from {first:#x} to {end:#x}, where no memory can be",
         )
 
 

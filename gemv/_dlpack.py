@@ -14,6 +14,8 @@ import numpy as np
 _READ_ONLY = 1
 _KINDS = {"i": 0, "u": 1, "f": 2, "c": 5, "b": 6}
 _CODES = {code: kind for kind, code in _KINDS.items()}
+#: More than any array library has. A wrong number would be followed as far as it says.
+_MAX_DIMENSIONS = 64
 #: DLPack's code of bfloat16.
 BFLOAT = 4
 
@@ -112,19 +114,27 @@ def read(capsule: Any) -> Tensor:
         tensor = _Managed.from_address(_capsule_pointer(capsule, b"dltensor")).tensor
     else:
         raise BufferError("__dlpack__ gave no capsule of DLPack")
+    if not 0 <= tensor.ndim <= _MAX_DIMENSIONS:
+        raise BufferError(f"a DLPack tensor of {tensor.ndim} dimensions")
+    if tensor.ndim and not tensor.shape:
+        raise BufferError(f"a DLPack tensor of {tensor.ndim} dimensions without a shape")
     itemsize = tensor.bits * tensor.lanes // 8
     name = f"{tensor.code}:{tensor.bits}x{tensor.lanes}"
     dtype: Any = f"of DLPack's type {name}"
     if tensor.lanes == 1 and tensor.code == BFLOAT and tensor.bits == 16:
         dtype = "bfloat16"
-    elif tensor.lanes == 1 and tensor.code in _CODES:
-        dtype = np.dtype(f"{_CODES[tensor.code]}{itemsize}")
+    elif tensor.lanes == 1 and tensor.code in _CODES and tensor.bits % 8 == 0:
+        try:
+            dtype = np.dtype(f"{_CODES[tensor.code]}{itemsize}")
+        except TypeError:  # a number of so many bytes, which NumPy has not
+            pass
     return Tensor(
         dtype,
         itemsize,
         tuple(tensor.shape[: tensor.ndim]),
         tuple(tensor.strides[: tensor.ndim]) if tensor.strides else None,
-        (tensor.data or 0) + tensor.byte_offset,
+        # Without memory there is no address either, whatever the offset.
+        tensor.data + tensor.byte_offset if tensor.data else 0,
         readonly,
         tensor.device_type,
         tensor.device_id,

@@ -16,7 +16,7 @@ import sys
 import threading
 import weakref
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, closing, nullcontext
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -404,15 +404,15 @@ class CudaEngine:
 
         return _staging.is_exhausted(error)
 
-    def shared(self, geometry: Any, dtype: np.dtype) -> Callable[[int], dict[str, Any]]:
-        """Scratch memory and counters that several launches of one product share."""
+    def shared(self, geometry: Any, dtype: np.dtype) -> Any:
+        """What several launches of one product share; the call that asks for it owns it."""
         from gemv import _staging
 
-        return _staging.shared(self.fill, geometry, dtype, 0)
+        return _staging.Shared(self.fill, geometry, dtype, 0)
 
     def session(self) -> AbstractContextManager:
         """One call on host arrays at a time: they share the way to the device and its stages."""
-        return self._link().lock
+        return self._link().session(0)
 
     def send(self, name: str, host: np.ndarray, dtype: np.dtype) -> Any:
         """A contiguous array as the operand of a launch in this session."""
@@ -424,8 +424,11 @@ class CudaEngine:
         self.clear(operand.pointer, n * dtype.itemsize, 0)
         return operand
 
-    def receive(self, operand: Any) -> np.ndarray:
-        """The values of a vector after the last launch of this session."""
+    def receive(self, operand: Any, shared: Any) -> np.ndarray:
+        """The values of a vector after the last launch of this session.
+
+        `shared` is what the launches shared, if anything: it lives until they are done.
+        """
         return self._link().receive(operand, 0)
 
     def feed(self, source: Any, made: Any) -> Iterator[tuple[Any, Any]]:
@@ -440,8 +443,9 @@ class CudaEngine:
             return
         arrays = link.panels(made.buffers, made.panel_bytes, PANEL_BYTES)
         operands = [on_device(each, self) for each in arrays]
-        for panel, place in link.feed(source, made, arrays, 0):
-            yield panel, operands[place]
+        with closing(link.feed(source, made, arrays, 0)) as fed:
+            for panel, place in fed:
+                yield panel, operands[place]
 
     def _link(self) -> Any:
         index = self.device().index

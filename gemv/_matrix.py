@@ -404,9 +404,13 @@ def _stand_in(array: Any) -> np.ndarray:
     if isinstance(array, np.ndarray):
         return array
     operand_dtype = getattr(array, "dtype", None)
-    library = _arrays.exporter_of(array)
-    if library is not None:
-        operand_dtype = library.read(array).dtype
+    try:
+        library = _arrays.exporter_of(array)
+        view = None if library is None else library.read(array)
+    except _arrays.Refusal as refusal:
+        raise TypeError(f"get_blas_funcs: an array {refusal}") from None
+    if view is not None:
+        operand_dtype = view.dtype
     elif not isinstance(operand_dtype, np.dtype):
         operand_dtype = np.asarray(_arrays.host_array(array)).dtype
     return np.empty((0, 0), operand_dtype)

@@ -406,7 +406,7 @@ def compute(
             if alpha == 0:  # the kernel does not read A
                 nothing = engine.blank("a", 1, dtype)
                 _run(engine, choice, problem, alpha, nothing, device_x, beta, device_y, owner)
-                return engine.receive(device_y)
+                return engine.receive(device_y, shared)
             done = 0
             # Closed in any case: what is on its way must arrive before memory is given back.
             with closing(engine.feed(source, made)) as panels:
@@ -415,14 +415,14 @@ def compute(
                     if made.way != "whole":
                         one = choice_for(choice, problem, panel, part, engine.device(), made.way)
                     if shared is not None:
-                        sizes = {**one.geometry.sizes, **shared(panel.split * problem.rows)}
+                        sizes = {**one.geometry.sizes, **shared.at(panel.split * problem.rows)}
                         geometry = one.geometry._replace(sizes=sizes)
                         one = one._replace(geometry=geometry)
                     _run(engine, one, part, alpha, device_a, device_x, beta, device_y, owner)
                     done += panel.rows * panel.cols * dtype.itemsize
                     for report in _watchers.get():
                         report(done, nbytes)
-            return engine.receive(device_y)
+            return engine.receive(device_y, shared)
     except Exception as error:
         if not engine.exhausted(error):
             raise

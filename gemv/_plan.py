@@ -10,6 +10,21 @@ from gemv._fast import Miss
 from gemv._trace import open_traces
 
 
+def _bound(name: str) -> property:
+    """An array that a plan is bound to: its address may be part of a packed launch by now."""
+
+    def read(plan: Any) -> Any:
+        return getattr(plan, f"_{name}")
+
+    def refuse(plan: Any, *value: Any) -> None:
+        raise AttributeError(
+            f"a plan stays bound to its {name}: make another plan, or pass other vectors as the"
+            " plan is called"
+        )
+
+    return property(read, refuse, refuse, f"The {name} that the plan is bound to; read-only.")
+
+
 class Plan:
     """A product that is made again and again; :func:`gemv.plan` makes one.
 
@@ -23,6 +38,7 @@ class Plan:
 
     __slots__ = (
         "__weakref__",
+        "_a",
         "_addresses",
         "_elsewhere",
         "_general",
@@ -33,10 +49,13 @@ class Plan:
         "_options",
         "_stream",
         "_written",
-        "a",
-        "x",
-        "y",
+        "_x",
+        "_y",
     )
+
+    a = _bound("a")
+    x = _bound("x")
+    y = _bound("y")
 
     def __init__(self, general: Callable[..., Any], a: Any, x: Any, y: Any, options: tuple) -> None:
         self._general = general
@@ -49,9 +68,9 @@ class Plan:
         self._elsewhere: Callable[[], bool] | None = None
         self._stream: Callable[[], int] = int
         self._written: Callable[[Any], None] | None = None
-        self.a = a
-        self.x = x
-        self.y = y
+        self._a = a
+        self._x = x
+        self._y = y
 
     def _remember(self, loose: Callable[..., Any] | None) -> None:
         """Try this way first where vectors are passed: that of calls that were made before."""
@@ -109,18 +128,18 @@ class Plan:
                 a_at, x_at, y_at = self._addresses
                 if not self._launch(self._stream(), a_at, x_at, y_at, alpha, beta):
                     if self._written is not None:
-                        self._written(self.y)
+                        self._written(self._y)
                     if open_traces():
                         self._known.record()
-                    return self.y
+                    return self._y
         if x is None:
-            x = self.x
+            x = self._x
         if y is None:
-            y = self.y
+            y = self._y
         if self._loose is not None and stream is None and x is not None:
             overwrite = 0 if y is None else 1
             result = self._loose(
-                "gemv", alpha, self.a, x, beta, y, *self._options, overwrite, None, None, None
+                "gemv", alpha, self._a, x, beta, y, *self._options, overwrite, None, None, None
             )
             if type(result) is not Miss:
                 return result

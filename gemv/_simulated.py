@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import inspect
-import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
@@ -29,6 +28,26 @@ def _scratch(geometry: Geometry, number: np.dtype) -> np.ndarray:
     if geometry.posts:
         _simulator.make_empty(made)
     return made
+
+
+class Shared:
+    """Scratch memory and counters of the launches of one product; see the other engine."""
+
+    def __init__(self, geometry: Geometry, dtype: np.dtype) -> None:
+        self._geometry = geometry
+        self._scratch = _scratch(geometry, dtype)
+        self._counters = np.zeros(geometry.counters, np.uint32)
+
+    def at(self, shift: int) -> dict[str, Any]:
+        """Pointers to both, the one to the scratch memory shifted by so many elements."""
+        return {
+            "scratch": _simulator.pointer_to(self._scratch, shift, name="scratch"),
+            "counters": _simulator.pointer_to(self._counters, name="counters"),
+        }
+
+    def check(self) -> None:
+        """Raise unless the last launch has left it as the first one found it."""
+        _look_at_what_is_left("panels", self._geometry, self._scratch, self._counters)
 
 
 def _look_at_what_is_left(
@@ -69,8 +88,6 @@ class SimulatorEngine:
 
     def __init__(self) -> None:
         self._slots: dict[tuple, tuple[tuple[Any, ...], SlotTable]] = {}
-        #: What the launches of one product share: geometry, scratch memory, counters.
-        self._shared: tuple[Geometry, np.ndarray, np.ndarray] | None = None
 
     def device(self) -> Device:
         return DEVICE
@@ -105,15 +122,9 @@ class SimulatorEngine:
         """Whether an error says that the device has no memory left."""
         return False
 
-    def shared(self, geometry: Geometry, dtype: np.dtype) -> Callable[[int], dict[str, Any]]:
-        """Scratch memory and counters that several launches share; see the other engine."""
-        scratch = _scratch(geometry, dtype)
-        counters = np.zeros(geometry.counters, np.uint32)
-        self._shared = geometry, scratch, counters
-        return lambda shift: {
-            "scratch": _simulator.pointer_to(scratch, shift, name="scratch"),
-            "counters": _simulator.pointer_to(counters, name="counters"),
-        }
+    def shared(self, geometry: Geometry, dtype: np.dtype) -> Shared:
+        """What several launches of one product share; the call that asks for it owns it."""
+        return Shared(geometry, dtype)
 
     def session(self) -> AbstractContextManager:
         """There is no way to the device that calls would share."""
@@ -127,11 +138,10 @@ class SimulatorEngine:
         """A vector of zeros as the operand of a launch."""
         return on_device(self.zeros(n, dtype), self)
 
-    def receive(self, operand: Any) -> np.ndarray:
-        """The values of a vector, after the last launch."""
-        if self._shared is not None:
-            _look_at_what_is_left("panels", *self._shared)
-            self._shared = None
+    def receive(self, operand: Any, shared: Shared | None) -> np.ndarray:
+        """The values of a vector, after the last launch; `shared` is what the launches shared."""
+        if shared is not None:
+            shared.check()
         return self.to_host(operand.owner)
 
     def feed(self, source: Any, made: Any) -> Iterator[tuple[Any, Any]]:
@@ -213,10 +223,7 @@ class SimulatorEngine:
         try:
             for function, launch in zip(functions, geometry.launches, strict=True):
                 arguments = [values[name] for name in inspect.signature(function).parameters]
-                with warnings.catch_warnings():
-                    # Infinities and NaN are the data's business here, as they are on a GPU.
-                    warnings.simplefilter("ignore", RuntimeWarning)
-                    _simulator.launch(function, launch.grid, launch.block, arguments)
+                _simulator.launch(function, launch.grid, launch.block, arguments)
         finally:
             if lease is not None:
                 lease.done()

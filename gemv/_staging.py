@@ -15,6 +15,7 @@ import queue
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
@@ -122,6 +123,9 @@ class Link:
         )
         self._context = check(driver.cuCtxGetCurrent())
         self._free: queue.SimpleQueue[_Stage] = queue.SimpleQueue()
+        self._own: _Stage | None = None
+        #: Whether a session has begun and not come to its end.
+        self._unfinished = False
         self._pool: ThreadPoolExecutor | None = None
         self._panels: list[Any] = []
         self._vectors: dict[str, Any] = {}
@@ -129,15 +133,39 @@ class Link:
         self._copied = [_event(), _event()]
         self._read = [_event(), _event()]
 
-    def _start(self) -> ThreadPoolExecutor:
-        if self._pool is None:
+    @contextmanager
+    def session(self, reader: int) -> Iterator[None]:
+        """Have the link alone, while nothing of an earlier session is on its way any more.
+
+        Ctrl-C may end a session anywhere, even while it waits for its own copies. So the next
+        session first waits for what such a one has left behind, which writes to the same memory:
+        copies, and launches on the stream `reader`.
+        """
+        with self.lock:
+            if self._unfinished:
+                self._wait_for_all(reader)
+            self._unfinished = True
+            yield
+            self._unfinished = False
+
+    def _wait_for_all(self, reader: int) -> None:
+        if self._pool is not None:
+            self._pool.shutdown(cancel_futures=True)  # its threads end what they have begun
+            self._pool = None
+        check(driver.cuStreamSynchronize(self.stream))
+        check(driver.cuStreamSynchronize(reader))
+
+    def _start(self) -> tuple[ThreadPoolExecutor, _Stage]:
+        """The threads, and a stage that none of them has."""
+        if self._own is None:
+            for _ in range(THREADS * PIECES_PER_THREAD - self._free.qsize()):
+                self._free.put(_Stage())
             # That of whoever has the lock: Ctrl-C, which only the main thread gets, could come
             # between taking one of the others and being able to give it back.
             self._own = _Stage()
-            for _ in range(THREADS * PIECES_PER_THREAD):
-                self._free.put(_Stage())
+        if self._pool is None:
             self._pool = ThreadPoolExecutor(THREADS, "gemv-stage", self._enter)
-        return self._pool
+        return self._pool, self._own
 
     def _enter(self) -> None:
         check(driver.cuCtxSetCurrent(self._context))
@@ -163,11 +191,11 @@ class Link:
         if copied and in_strips and is_pinned(block):
             self._enqueue_lines(block, size, pointer, pitch)
             return []
-        pool = self._start()
+        pool, own = self._start()
         least = _LEAST_BYTES if copied else _LEAST_GATHERED_BYTES
         pieces = list(_pieces(block, size, pointer, pitch, least))
         if len(pieces) == 1:  # there is nothing to wait for meanwhile
-            self._stage_piece(self._own, *pieces[0], dtype)
+            self._stage_piece(own, *pieces[0], dtype)
             return []
         shared = iter(pieces)  # each thread takes the next one that nobody has
         count = min(THREADS, len(pieces))
@@ -222,7 +250,7 @@ class Link:
 
     def fill(self, block: np.ndarray, dtype: np.dtype, pointer: int) -> None:
         """Copy lines to the device, one behind the other, and wait for the end."""
-        with self.lock:
+        with self.session(0):
             futures: list[Future] = []
             try:
                 futures = self.copy(block, dtype, pointer, block.shape[1])
@@ -333,7 +361,7 @@ class Link:
 
     def release(self) -> None:
         """Give back what was kept for the next call."""
-        with self.lock:
+        with self.session(0):
             self._panels.clear()
             self._vectors.clear()
 
@@ -383,22 +411,33 @@ def is_exhausted(error: BaseException) -> bool:
     return getattr(error, "code", None) == out or out.name in str(error)
 
 
-def shared(
-    fill: Callable[[int, int, int, int], None], geometry: Any, dtype: np.dtype, stream: int
-) -> Callable[[int], dict[str, int]]:
+class Shared:
     """Scratch memory and counters that several launches of one product share.
 
-    The answer gives their addresses, the scratch memory shifted by so many elements.
+    They are new in each call, so one that is interrupted between two launches leaves counters
+    behind that are not zero, but no other call ever sees them.
     """
-    scratch = cuda.device_array(max(1, geometry.scratch), dtype)
-    counters = cuda.device_array(max(1, geometry.counters), np.uint32)
-    first = int(scratch.__cuda_array_interface__["data"][0])
-    counted = int(counters.__cuda_array_interface__["data"][0])
-    fill(counted, counters.nbytes, 0, stream)
-    if geometry.posts:
-        fill(first, scratch.nbytes, 0xFF, stream)
-    # The defaults keep both arrays alive as long as their addresses are known.
-    return lambda shift, kept=(scratch, counters): {  # type: ignore[misc]
-        "scratch": first + shift * dtype.itemsize,
-        "counters": counted,
-    }
+
+    def __init__(
+        self,
+        fill: Callable[[int, int, int, int], None],
+        geometry: Any,
+        dtype: np.dtype,
+        stream: int,
+    ) -> None:
+        self._itemsize = dtype.itemsize
+        # Both live as long as this object.
+        self._scratch = cuda.device_array(max(1, geometry.scratch), dtype)
+        self._counters = cuda.device_array(max(1, geometry.counters), np.uint32)
+        self._first = int(self._scratch.__cuda_array_interface__["data"][0])
+        self._counted = int(self._counters.__cuda_array_interface__["data"][0])
+        fill(self._counted, self._counters.nbytes, 0, stream)
+        if geometry.posts:
+            fill(self._first, self._scratch.nbytes, 0xFF, stream)
+
+    def at(self, shift: int) -> dict[str, int]:
+        """Addresses of both, that of the scratch memory shifted by so many elements."""
+        return {
+            "scratch": self._first + shift * self._itemsize,
+            "counters": self._counted,
+        }

@@ -973,8 +973,6 @@ __all__ = [
     "put_pieces",
     "row_starts",
     "scatter_sums",
-    "share_of_lane",
-    "shares",
     "spread",
     "store",
     "store_vectors",

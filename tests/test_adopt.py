@@ -285,6 +285,15 @@ def test_device_broadcast():
     assert result.copy_to_host().tolist() == [3, 3]
 
 
+def test_interface_with_numbers_of_numpy():
+    """Some libraries compute what they say with NumPy; they mean the same."""
+    numbers = dict(shape=[np.int64(2), 3], strides=[np.int32(12), 4], version=np.int8(3))
+    data = np.uint64(4096), np.True_
+    operand = adopt("sgemv", "a", Pretender(**numbers, data=data, stream=np.int64(7)), F32)
+    assert (operand.shape, operand.strides, operand.stream) == ((2, 3), (3, 1), 7)
+    assert operand.pointer == 4096 and type(operand.pointer) is int and operand.readonly is True
+
+
 def test_interface_empty():
     operand = adopt("sgemv", "a", Pretender(shape=(0, 3), data=(None, False)), F32, HOME)
     assert (operand.pointer, operand.shape) == (0, (0, 3))

@@ -77,17 +77,42 @@ def device(change):
     return {"where": ("device",), "change": change}
 
 
-def exported(name, **changes):
-    """A device array that says something wrong about itself."""
+def exported(name, without=None, **changes):
+    """A device array that says something wrong about itself, or leaves an entry out."""
 
     def change(make):
         good = {"a": np.ones((2, 3)), "x": np.ones(3), "y": np.ones(2)}[name]
         good.setflags(write=True)
         interface = {"shape": good.shape, "strides": good.strides, "typestr": "<f8"}
         array = Exporter(**{**interface, "data": (4096, False), **changes})
+        array.__cuda_array_interface__.pop(without, None)
         return {name: array}
 
     return device(change)
+
+
+def interface_is(value):
+    """Something else in the place of an interface."""
+
+    def change(make):
+        array = Exporter()
+        array.__cuda_array_interface__ = value
+        return {"x": array}
+
+    return device(change)
+
+
+def misshapen(**changes):
+    """An x by DLPack whose description is wrong."""
+
+    class Misshapen(Export):
+        def __dlpack__(self, **options):
+            capsule = super().__dlpack__(**options)
+            for name, value in changes.items():
+                setattr(self.keep[0].tensor, name, value)
+            return capsule
+
+    return device(lambda make: {"x": Misshapen(np.ones(3))})
 
 
 def overlapping(where):
@@ -356,12 +381,140 @@ BAD = {
     "x has odd strides": (exported("x", strides=(12,)), T, "not multiples of the 8 bytes"),
     "x has too many strides": (exported("x", strides=(8, 8)), V, "x says that it has shape"),
     "x has a negative length": (exported("x", shape=(-3,)), V, r"shape \(-3,\) .* no array has"),
-    "x has half a length": (exported("x", shape=(3.5,)), T, "x cannot be read as a device array"),
-    "x has no shape": (exported("x", shape=None), T, "x cannot be read as a device array"),
+    "x has half a length": (
+        exported("x", shape=(3.5,)),
+        T,
+        r"shape is tuple \(3.5,\), not a tuple",
+    ),
+    "x has no shape": (exported("x", shape=None), T, "x .* shape is None.*, not a tuple of integ"),
+    "x leaves its shape out": (exported("x", "shape"), T, "x has a CUDA .* without 'shape'"),
+    "x has one number as its shape": (exported("x", shape=3), T, "shape is int 3, not a tuple"),
+    "x has a string as its shape": (exported("x", shape="3"), T, "shape is str '3', not a tuple"),
+    "x has a bool as a length": (exported("x", shape=(True,)), T, r"shape is tuple \(True,\), not"),
+    "x has a length beyond Python's": (exported("x", shape=(HUGE,)), T, "shape is tuple, .*64 bi"),
+    "x has one number as its strides": (exported("x", strides=8), T, "strides is int 8, not a tu"),
+    "x has half a stride": (
+        exported("x", strides=(8.5,)),
+        T,
+        r"strides is tuple \(8.5,\), not a t",
+    ),
+    "x has too few strides": (
+        exported("x", strides=()),
+        V,
+        r"x says .* strides \(\), which no arr",
+    ),
     "x is larger than memory": (exported("x", shape=(2**62,)), V, "x .* is larger than any"),
     "a is larger than memory": (exported("a", strides=(2**63, 8)), V, "a .* larger than any"),
     "x is big-endian": (exported("x", typestr=">f8"), T, "x has dtype >f8"),
-    "x is of an unknown type": (exported("x", typestr="<q9"), T, "x cannot be read as a device"),
+    "x is of an unknown type": (exported("x", typestr="<q9"), T, "'<q9', not a dtype that NumPy"),
+    "x is of no type": (exported("x", typestr=None), T, "x .* typestr is None.*, not a string"),
+    "x leaves its type out": (exported("x", "typestr"), T, "x has a CUDA .* without 'typestr'"),
+    "x is of a type of Python": (exported("x", typestr=float), T, "typestr is type .*, not a stri"),
+    "x is of a type in bytes": (exported("x", typestr=b"<f8"), T, "typestr is bytes .*, not a str"),
+    "x holds pairs": (exported("x", typestr="f8,f8", strides=None), T, "x has dtype .*'f0'"),
+    "x is before all memory": (exported("x", data=(-8, False)), V, "starts at address -0x8, where"),
+    "a is before all memory": (exported("a", data=(-(2**47), False)), V, "a says .* -0x80000000"),
+    "y is before all memory": (exported("y", data=(-16, False)), V, "y says .* address -0x10, whe"),
+    "x is negative without a sign": (
+        exported("x", data=(2**64 - 4096, False)),
+        V,
+        "x says that it starts at address 0xfffffffffffff000, where no memory can be",
+    ),
+    "x is behind all memory": (exported("x", data=(2**64, False)), V, "x says .* no memory can be"),
+    "x is at an address that Python does not write": (
+        exported("x", data=(HUGE, False)),
+        V,
+        "x says that it starts at address a number of 16610 bits, where no memory can be",
+    ),
+    "an empty x is before all memory": (
+        device(
+            lambda make: {
+                "a": make(np.ones((2, 0))),
+                **exported("x", shape=(0,), data=(-8, False))["change"](make),
+            }
+        ),
+        V,
+        "x says that it starts at address -0x8, where no memory can be",
+    ),
+    "x runs past address 0": (
+        exported("x", strides=(-8,), data=(8, False)),
+        V,
+        r"x of shape \(3,\) and byte strides \(-8,\), .* reaches from -0x8 to 0x10",
+    ),
+    "x runs past the last address": (
+        exported("x", data=(2**63 - 16, False)),
+        V,
+        "x .* starts at address 0x7ffffffffffffff0, reaches from 0x7ffffffffffffff0 to 0x80000000",
+    ),
+    "x is at a string": (exported("x", data=("4096", False)), T, "address is str '4096', not an i"),
+    "x is at a float": (exported("x", data=(4096.0, False)), T, "address is float 4096.0, not an "),
+    "x is at a bool": (exported("x", data=(True, False)), T, "address is bool True, not an intege"),
+    "x is at a bool of NumPy": (
+        exported("x", data=(np.True_, False)),
+        T,
+        "address is numpy.bool.*, not an integer",
+    ),
+    "x is at many addresses": (
+        exported("x", data=([4096], False)),
+        T,
+        r"address is list \[4096\], not an integer",
+    ),
+    "x has an address alone": (exported("x", data=4096), T, "data is int 4096, not an address and"),
+    "x has no data": (exported("x", data=None), T, "data is None.*, not an address and whether"),
+    "x has data of three": (
+        exported("x", data=(4096, False, 1)),
+        T,
+        "data is tuple .*, not an add",
+    ),
+    "x leaves its data out": (exported("x", "data"), T, "x has a CUDA array .* without 'data'"),
+    "x is read-only in a word": (
+        exported("x", data=(4096, "no")),
+        T,
+        "read-only flag is str 'no', not True or False",
+    ),
+    "x leaves its version out": (exported("x", "version"), T, "x has a CUDA .* without 'version'"),
+    "x has no version": (exported("x", version=None), T, "version is None.*, not an integer"),
+    "x has a version in words": (exported("x", version="3"), T, "version is str '3', not an integ"),
+    "x has a fraction as version": (
+        exported("x", version=3.0),
+        T,
+        "version is float 3.0, not an i",
+    ),
+    "x has a bool as version": (exported("x", version=True), T, "version is bool True, not an int"),
+    "x has a version that Python does not write": (
+        exported("x", version=-HUGE),
+        T,
+        "of version a number of 16610 bits, not 2 or 3",
+    ),
+    "x names a stream in words": (exported("x", stream="x"), T, "stream is str 'x', not an integ"),
+    "x names a negative stream": (exported("x", stream=-1), T, "stream is int -1, not the handle"),
+    "x names a huge stream": (exported("x", stream=2**64), T, "stream is int .*, not the handle"),
+    "x has no interface": (interface_is(None), T, "x has a CUDA array interface that is no dict"),
+    "x has a list as interface": (interface_is([1]), T, r"that is no dict but list \[1\]"),
+    "x has dimensions without a shape": (
+        misshapen(shape=None),
+        T,
+        "x cannot be read .*DLPack tensor of 1 dimensions without a shape",
+    ),
+    "x has fewer dimensions than none": (
+        misshapen(ndim=-1),
+        T,
+        "x cannot be read as .*a DLPack tensor of -1 dimensions",
+    ),
+    "x has more dimensions than memory": (
+        misshapen(ndim=2**31 - 1),
+        T,
+        "x cannot be read as .* DLPack tensor of 2147483647 dimens",
+    ),
+    "x has an offset and no memory": (misshapen(data=None), V, r"x of shape \(3,\) has no memory"),
+    "x runs past the last address by its offset": (
+        misshapen(byte_offset=2**64 - 64),
+        V,
+        "x says that it starts at address .*no memory can be",
+    ),
+    "x is of a number of one byte": (misshapen(bits=8), T, "x has dtype of DLPack's type 2:8x1"),
+    "x is of a number of half a byte": (misshapen(bits=4), T, "has dtype of DLPack's type 2:4x1"),
+    "x is of a number of 68 bits": (misshapen(bits=68), T, "x has dtype of DLPack's type 2:68x1"),
     "x has a mask": (exported("x", mask=Exporter()), T, "x is a masked device array"),
     "x speaks an old version": (exported("x", version=1), T, "interface of version 1"),
     "y may not be written": (exported("y", data=(4096, True)), V, "y is read-only"),

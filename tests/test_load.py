@@ -19,13 +19,16 @@ FORKS = pytest.mark.skipif(not hasattr(os, "fork"), reason="this platform does n
 PATIENCE = 60 if gemv.backend() == "cuda" else 240
 
 
-def python(code, quiet=True):
-    """Run `code` in a process of its own, on the backend of this one; what it printed."""
+def python(code, quiet=True, **variables):
+    """Run `code` in a process of its own, on the backend of this one; what it printed.
+
+    `variables` are changes to its environment.
+    """
     path = os.pathsep.join([str(TOP), os.environ.get("PYTHONPATH", "")])
     watch = f"import faulthandler; faulthandler.dump_traceback_later({PATIENCE}, exit=True)\n"
     done = subprocess.run(
         [sys.executable, "-c", watch + code],
-        env={**os.environ, "PYTHONPATH": path},
+        env={**os.environ, "PYTHONPATH": path, **variables},
         capture_output=True,
         text=True,
     )
@@ -176,12 +179,15 @@ print(any(stream.query() for stream in streams), flush=True)
 
 
 @pytest.mark.skipif(not hasattr(__import__("signal"), "setitimer"), reason="no interval timer")
-def test_keyboard_interrupt_at_any_moment():
-    """Hits calls wherever they are; every call that follows is right.
+@pytest.mark.skipif(gemv.backend() == "host", reason="neither a GPU nor the simulator")
+@pytest.mark.parametrize("engine", ["simulator", pytest.param("cuda", marks=pytest.mark.gpu)])
+def test_keyboard_interrupt_at_any_moment(engine):
+    """Hits calls wherever they are, streamed ones too; every call that follows is right.
 
     In a finalizer it is printed and passed over, so it comes again until a call has ended by it.
     """
-    rounds = 300 if gemv.backend() == "cuda" else 25
+    # Seconds in which the longest of the calls ends, or nearly.
+    rounds, longest = (500, 3e-3) if engine == "cuda" else (25, 0.15)
     out = python(
         f"""
 import signal, sys
@@ -189,34 +195,46 @@ import numpy as np
 from numba import cuda
 import gemv
 rng = np.random.default_rng(0)
-size = 40 if gemv.backend() == "cuda" else 5
+assert gemv.backend() == {engine!r}
+size, long = (40, 2000) if gemv.backend() == "cuda" else (5, 400)
 a, x = (rng.integers(-4, 5, s).astype(float) for s in ((size, 3 * size), 3 * size))
+wide, longer = (rng.integers(-4, 5, s).astype(float) for s in ((size, long), long))
 exact = (a @ x).tolist()
+streams = []
+for way, kernel, order in (("rows", "block_per_row", "C"), ("columns", "last_block", "F")):
+    b = np.asarray(wide, order=order)
+    limit = b.nbytes // 2 + 8 * (size + long) + 3000
+    how = dict(kernel=kernel, device_memory_limit=limit)
+    assert f"panels of {{way}}" in gemv.explain(1.0, b, longer, **how).transfer
+    streams.append(lambda b=b, how=how: gemv.gemv(1.0, b, longer, **how))
 da, dx, dy = cuda.to_device(a), cuda.to_device(x), cuda.to_device(np.zeros(size))
 kinds = [
     lambda: gemv.gemv(1.0, da, dx, 0.0, dy, overwrite_y=1),
     lambda: gemv.gemv(1.0, da, dx, 0.0, dy, overwrite_y=1, kernel="last_block"),
     lambda: gemv.gemv(1.0, a, x),
+    *streams,
 ]
+exacts = [exact] * 3 + [(wide @ longer).tolist()] * 2
 for kind in kinds:
     kind()
 signal.signal(signal.SIGALRM, signal.default_int_handler)
 hits = 0
 for number in range({rounds}):
-    kind = kinds[number % 3]
+    kind = kinds[number % 5]
     try:
-        signal.setitimer(signal.ITIMER_REAL, 1e-5 + 3e-3 * rng.random() ** 3, 0.05)
+        signal.setitimer(signal.ITIMER_REAL, 1e-5 + {longest} * rng.random() ** 3, 0.05)
         while True:
             kind()
     except KeyboardInterrupt:
         signal.setitimer(signal.ITIMER_REAL, 0)
         hits += 1
-    for each in kinds:
+    for each, exact in zip(kinds, exacts):
         y = each()
         assert (y if type(y) is np.ndarray else y.copy_to_host()).tolist() == exact, number
 print(hits)
 """,
         quiet=False,
+        NUMBA_ENABLE_CUDASIM="1" if engine == "simulator" else "0",
     )
     assert out == f"{rounds}\n"
 

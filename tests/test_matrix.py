@@ -354,3 +354,11 @@ def test_get_blas_funcs_of_several_and_device_arrays():
     assert gemv.get_blas_funcs(["gemv"], [device]) == [gemv.sgemv]
     with pytest.raises(ValueError, match="could not be found"):
         gemv.get_blas_funcs("nope")
+
+
+def test_get_blas_funcs_refuses_what_is_no_array_in_words():
+    class Wrong:
+        __cuda_array_interface__ = {"typestr": None, "data": (0, False), "shape": (), "version": 3}
+
+    with pytest.raises(TypeError, match="get_blas_funcs: an array has a CUDA .* whose typestr is"):
+        gemv.get_blas_funcs("gemv", (Wrong(),))

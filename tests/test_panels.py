@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import sys
+import threading
+import warnings
+
 import numpy as np
 import pytest
 from helpers import random_array
@@ -234,6 +238,64 @@ def test_values_are_converted_on_the_way(kind):
     got = gemv.dgemv(1.0, a, x, kernel="block_per_row", device_memory_limit=limit)
     assert np.allclose(got, plain @ x)
     assert got.tobytes() == expected.tobytes()
+
+
+def two_ways():
+    """How to stream by rows and by columns: arguments of a call, and what its answer must be."""
+    rng = np.random.default_rng(4)
+    a, x = (rng.integers(-4, 5, size).astype(float) for size in ((5, 2000), 2000))
+    ways = []
+    for way, kernel, order in (("rows", "block_per_row", "C"), ("columns", "last_block", "F")):
+        ordered = np.asarray(a, order=order)
+        options = dict(kernel=kernel, device_memory_limit=a.nbytes // 2 + x.nbytes + 5000)
+        assert f"panels of {way}" in gemv.explain(1.0, ordered, x, **options).transfer
+        ways.append(((1.0, ordered, x), options))
+    return ways, (a @ x).tolist()
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt, RuntimeError])
+def test_a_call_that_was_interrupted_between_two_panels_harms_no_other(error):
+    ways, expected = two_ways()
+
+    def interrupt(done, total):
+        raise error("between two panels")
+
+    for arguments, options in ways:
+        with pytest.raises(error, match="between two panels"), _panels.watch(interrupt):
+            gemv.gemv(*arguments, **options)
+        for others, their_options in ways:
+            assert gemv.gemv(*others, **their_options).tolist() == expected
+        assert gemv.gemv(*arguments).tolist() == expected
+
+
+def test_threads_that_stream_share_nothing():
+    """Threads switch often, and each is in the middle of its panels while the others launch."""
+    ways, expected = two_ways()
+    wrong = []
+
+    def work(k):
+        try:
+            for number in range(6):
+                arguments, options = ways[(k + number) % 2]
+                got = gemv.gemv(*arguments, **options).tolist()
+                if got != expected:
+                    wrong.append(got)
+        except Exception as error:
+            wrong.append(error)
+
+    filters = list(warnings.filters)
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(1e-5)
+    try:
+        threads = [threading.Thread(target=work, args=(k,)) for k in range(4)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    finally:
+        sys.setswitchinterval(interval)
+    assert not wrong
+    assert warnings.filters == filters, "the filters belong to all threads"
 
 
 def test_alpha_zero_reads_no_matrix():

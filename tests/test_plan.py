@@ -129,6 +129,22 @@ def test_plan_keeps_its_arrays_alive():
     np.testing.assert_array_equal(library.host(plan()), host[0] @ host[1])
 
 
+def test_plan_stays_bound_to_its_arrays():
+    """Its packed launch has their addresses: another array would never be looked at."""
+    library = LIBRARIES["numba"]()
+    host, device = case(library)
+    plan, free = gemv.plan(*device), gemv.plan(device[0])
+    assert all(getattr(plan, name) is each for name, each in zip("axy", device, strict=True))
+    assert free.x is None and free.y is None
+    for each in (plan, free):
+        for name, other in zip("axy", device, strict=True):
+            with pytest.raises(AttributeError, match=f"a plan stays bound to its {name}: make"):
+                setattr(each, name, other)
+            with pytest.raises(AttributeError, match=f"a plan stays bound to its {name}: make"):
+                delattr(each, name)
+    np.testing.assert_array_equal(library.host(plan()), host[0] @ host[1])
+
+
 def test_precompile_computes_nothing():
     library = LIBRARIES["numba"]()
     (_, _, y), device = case(library)

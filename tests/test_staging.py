@@ -6,6 +6,7 @@ import ctypes
 import importlib
 import sys
 import threading
+from concurrent.futures import Future
 from types import SimpleNamespace
 
 import numpy as np
@@ -257,7 +258,10 @@ def test_a_single_piece_has_no_thread_and_no_stage_of_theirs(staging, monkeypatc
     settled = []
     monkeypatch.setattr(link, "_settle", lambda futures: settled.append(list(futures)))
     link._start()
-    monkeypatch.setattr(link, "_pool", "no thread is asked")
+    # A pool that can end and take no work: no thread is asked.
+    no_pool = SimpleNamespace(shutdown=lambda **_: None)
+    monkeypatch.setattr(module, "ThreadPoolExecutor", lambda *_: no_pool)
+    monkeypatch.setattr(link, "_pool", no_pool)
     monkeypatch.setattr(link, "_free", "no stage of theirs is taken")
     for fails in (RuntimeError, KeyboardInterrupt):
 
@@ -274,6 +278,61 @@ def test_a_single_piece_has_no_thread_and_no_stage_of_theirs(staging, monkeypatc
     assert settled == [[]] * len(settled) and len(settled) >= 8
     link.fill(block, block.dtype, target.memory.ctypes.data)
     assert target.memory.tobytes() == block.tobytes() and len(staging.driver.copies) == 1
+
+
+def test_ctrl_c_while_a_call_waits_for_its_copies(staging, monkeypatch):
+    """What is still on its way is waited for by the next call, which has the same memory."""
+    module, link, driver = staging.module, staging.link, staging.driver
+    old, new = np.zeros((40, 1000)), np.ones((40, 1000))
+    target = Array(old.size, np.float64)
+    gate, waited = threading.Event(), []
+    quick = driver.quick
+
+    def slow(*arguments):
+        assert gate.wait(60)
+        return quick(*arguments)
+
+    def settle(futures):
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(driver, "quick", slow)
+        patch.setattr(link, "_settle", settle)
+        patch.setattr(Future, "result", settle)
+        with pytest.raises(KeyboardInterrupt):
+            link.fill(old, old.dtype, target.memory.ctypes.data)
+    # The threads are still in the first copies. They go on when the next call has begun.
+    threading.Timer(0.3, gate.set).start()
+    monkeypatch.setattr(
+        driver, "cuStreamSynchronize", lambda stream: (waited.append(stream), 0)[1:]
+    )
+    with link.session(5):
+        assert gate.is_set() and waited == [link.stream, 5]
+        wait(link.copy(new, new.dtype, target.memory.ctypes.data, 1000))
+    assert target.memory.tobytes() == new.tobytes()
+    assert link._free.qsize() == module.THREADS * module.PIECES_PER_THREAD, "no stage is lost"
+    waited.clear()
+    with link.session(5):
+        assert not waited, "the last session came to its end"
+
+
+def test_launches_of_one_product_share_memory_that_no_other_has(staging):
+    """An interrupted call leaves counters that are not zero: the next call has its own."""
+    filled = []
+
+    def fill(pointer, nbytes, value, stream):
+        filled.append((pointer, nbytes, value, stream))
+        ctypes.memset(pointer, value, nbytes)
+
+    geometry, dtype = SimpleNamespace(scratch=6, counters=3, posts=True), np.dtype(np.float64)
+    first = staging.module.Shared(fill, geometry, dtype, 9)
+    second = staging.module.Shared(fill, geometry, dtype, 9)
+    for shared in (first, second):
+        at = shared.at(2)
+        assert at["scratch"] == shared.at(0)["scratch"] + 16 and at["counters"]
+        wanted = [(at["counters"], 12, 0, 9), (shared.at(0)["scratch"], 48, 0xFF, 9)]
+        assert [filled.pop(0), filled.pop(0)] == wanted
+    assert not set(first.at(0).values()) & set(second.at(0).values())
 
 
 def test_what_is_gathered_is_cut_into_smaller_pieces(staging, monkeypatch):
