@@ -12,7 +12,6 @@ import csv
 import json
 import subprocess
 import sys
-from pathlib import Path
 
 #: Column of ncu, and what the results call it.
 METRICS = {
@@ -93,10 +92,11 @@ def main() -> None:
     if run.returncode:
         sys.exit(f"ncu failed: {run.stdout[-500:]} {run.stderr[-500:]}")
     from gemv import _backend
+    from gemv._files import write_text
 
     counted = {"device": _backend.engine().device().name, "m": M, "n": N}
     counted["rows"] = parse(run.stdout, cases())
-    Path(sys.argv[1]).write_text(json.dumps(counted, indent=1) + "\n", encoding="utf-8")
+    write_text(sys.argv[1], json.dumps(counted, indent=1) + "\n")
 
 
 if __name__ == "__main__":

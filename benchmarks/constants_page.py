@@ -300,7 +300,9 @@ def main(arguments: list[str]) -> int:
         print(text, end="")
         return 0
     if arguments == ["--write"]:
-        PAGE.write_text(text, encoding="utf-8")
+        from gemv._files import write_text
+
+        write_text(PAGE, text)
         return 0
     if arguments == ["--check"]:
         if PAGE.read_text(encoding="utf-8") == text:

@@ -257,10 +257,11 @@ def fingerprint(grids: dict[str, Any]) -> str:
 
 
 def draw(grids: dict[str, Any], path: Path = PICTURE) -> None:
-    from gemv._plots import grid_figure
+    from gemv._plots import grid_figure, save
 
     figure = grid_figure(readme_rows(next(iter(grids.values()))), width=9.0)
-    figure.savefig(path, dpi=100, metadata={"Source": fingerprint(grids), "Software": None})
+    metadata = {"Source": fingerprint(grids), "Software": None}
+    save(figure, path, dpi=100, metadata=metadata)
 
 
 def replaced(text: str, part: str) -> str:
@@ -281,7 +282,9 @@ def main(arguments: list[str]) -> int:
     old = README.read_text(encoding="utf-8")
     new = replaced(old, part)
     if arguments == ["--write"]:
-        README.write_text(new, encoding="utf-8")
+        from gemv._files import write_text
+
+        write_text(README, new)
         if grids:
             draw(grids)
         return 0

@@ -98,7 +98,9 @@ def main(arguments: list[str]) -> int:
     old = README.read_text(encoding="utf-8")
     new = replaced(old, text)
     if arguments == ["--write"]:
-        README.write_text(new, encoding="utf-8")
+        from gemv._files import write_text
+
+        write_text(README, new)
         return 0
     if new != old:
         print("README.md is not up to date: make table", file=sys.stderr)

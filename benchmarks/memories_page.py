@@ -223,11 +223,13 @@ def main(arguments: list[str]) -> int:
     if arguments not in ([], ["--write"], ["--check"]):
         print(__doc__, file=sys.stderr)
         return 2
+    from gemv._files import write_text
+
     stale = []
     for path, make in PAGES.items():
         text = make()
         if arguments == ["--write"]:
-            path.write_text(text, encoding="utf-8")
+            write_text(path, text)
         elif not arguments:
             print(text)
         elif path.read_text(encoding="utf-8") != text:

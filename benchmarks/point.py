@@ -28,6 +28,8 @@ PARTS = ("^api[.]", "^kernels[.]Bandwidth", "^kernels[.](Floor|Neighbour)")
 
 def prepare() -> None:
     """A repository with one commit, and a configuration that knows only that."""
+    from gemv._files import write_text
+
     WORK.mkdir(exist_ok=True)
     repository = WORK / "repo"
     if not repository.is_dir():
@@ -46,7 +48,7 @@ def prepare() -> None:
         subprocess.run([*git, "commit", "--quiet", "--allow-empty", "-m", "stand-in"], check=True)
     config = json.loads((TOP / "asv.conf.json").read_text(encoding="utf-8"))
     config |= {"repo": ".asv/repo", "results_dir": ".asv/results"}
-    CONFIG.write_text(json.dumps(config, indent=4) + "\n", encoding="utf-8")
+    write_text(CONFIG, json.dumps(config, indent=4) + "\n")
 
 
 def asv(*arguments: str, simulated: bool) -> None:
@@ -99,4 +101,5 @@ def main(arguments: list[str]) -> int:
 
 
 if __name__ == "__main__":
+    sys.path.insert(0, str(TOP))
     sys.exit(main(sys.argv[1:]))

@@ -26,6 +26,7 @@ from pathlib import Path
 import numpy as np
 
 import gemv
+from gemv._files import write_text
 
 TOLERANCE = 1e-8
 SIZES = {"cg": 16384, "gmres": 8192, "pagerank": 16384, "ridge": (100_000, 1000)}
@@ -247,7 +248,7 @@ def main() -> None:
     results = measure(SMALL if options.small else SIZES)
     if options.json:
         options.json.parent.mkdir(parents=True, exist_ok=True)
-        options.json.write_text(json.dumps(results, indent=1) + "\n", encoding="utf-8")
+        write_text(options.json, json.dumps(results, indent=1) + "\n")
 
 
 if __name__ == "__main__":

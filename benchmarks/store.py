@@ -14,7 +14,6 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import shutil
 import subprocess
 import sys
 from contextlib import suppress
@@ -64,6 +63,8 @@ def machine_facts(name: str) -> dict:
 
 def store(raw: Path, results: Path, facts: dict, commit: str, date_ms: int) -> list[Path]:
     """Copy the results below `raw`, cleaned, to `results`; return the files written."""
+    from gemv._files import write_text
+
     folder = results / facts["machine"]
     folder.mkdir(parents=True, exist_ok=True)
     written = []
@@ -82,10 +83,10 @@ def store(raw: Path, results: Path, facts: dict, commit: str, date_ms: int) -> l
                 what = ", ".join(f"{key} {had['params'].get(key)}" for key in apart)
                 sys.exit(f"{target.name} was measured with {what}: remove it, or measure there")
             result["results"] = {**had["results"], **result["results"]}
-        target.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
+        write_text(target, json.dumps(result, indent=1) + "\n")
         written.append(target)
-    (folder / "machine.json").write_text(json.dumps(facts, indent=4) + "\n", encoding="utf-8")
-    shutil.copyfile(raw / "benchmarks.json", results / "benchmarks.json")
+    write_text(folder / "machine.json", json.dumps(facts, indent=4) + "\n")
+    write_text(results / "benchmarks.json", (raw / "benchmarks.json").read_text(encoding="utf-8"))
     return written
 
 
@@ -110,4 +111,5 @@ def main() -> None:
 
 
 if __name__ == "__main__":
+    sys.path.insert(0, str(TOP))
     main()

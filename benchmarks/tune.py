@@ -288,6 +288,7 @@ def write_table(place, records, engine, clock):
     from importlib import resources
 
     from gemv import _tune
+    from gemv._files import write_text
     from gemv._select import file_names, parse
 
     device = engine.device()
@@ -307,7 +308,7 @@ def write_table(place, records, engine, clock):
     assert len(parse(text, last=False)) == len(rows)
     if place == "auto":
         place = resources.files("gemv").joinpath(f"tables/{file_names(device)[0]}.toml")
-    Path(place).write_text(text, "utf-8")
+    write_text(place, text)
     print(f"{len(rows)} rows in {Path(place).name}")
 
 
@@ -324,6 +325,7 @@ def main(arguments=None):
     options = parser.parse_args(arguments)
 
     from gemv import _backend
+    from gemv._files import write_text
 
     engine = _backend.engine()
     clock = make_clock(engine)
@@ -331,7 +333,7 @@ def main(arguments=None):
     shapes = [tuple(map(int, shape.split("x"))) for shape in names.split(",")]
     records = []
     if options.file.exists():
-        records = [json.loads(line) for line in options.file.read_text().splitlines()]
+        records = [json.loads(line) for line in options.file.read_text("utf-8").splitlines()]
     fields = ("dtype", "m", "n", "view", "op")
     done = {tuple(record[key] for key in fields) for record in records}
     memory = Memory(engine, 1 << 24)
@@ -352,8 +354,8 @@ def main(arguments=None):
                 break
             for record in measure(m, n, prefix, op, view, engine, clock, memory, pool):
                 records.append(record)
-                with options.file.open("a") as file:
-                    file.write(json.dumps(record) + "\n")
+                # Not appended: half a line, where the disk is full, could not be read back.
+                write_text(options.file, "".join(json.dumps(each) + "\n" for each in records))
                 print(summary(record), flush=True)
     finally:
         if pool is not None:

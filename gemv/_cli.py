@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import argparse
 import importlib.util
+import math
 import os
 import platform
 import shutil
+import stat
 import subprocess
 import sys
 import time
@@ -558,6 +560,7 @@ def _probe_self_check() -> list[str]:
 def run(options: argparse.Namespace) -> int:
     """Read A, x and perhaps y, compute, write y."""
     output = _output_path(options.output, (".npy", ".mtx"))
+    _check_not_an_input(output, options)
     np, gemv = _import_for_run()
 
     large = _bytes_on_disk(options.a) > LARGE_BYTES
@@ -568,6 +571,8 @@ def run(options: argparse.Namespace) -> int:
         x = _read_vector(options.x)
         y = None if options.y is None else _read_vector(options.y)
         arrays = {"A": a, "x": x} if y is None else {"A": a, "x": x, "y": y}
+        if options.dtype is None:
+            _check_precision(arrays)
         prefix = options.dtype or _common_prefix(arrays, options)
         _check_complex(arrays, options, prefix)
         _check_lengths(options, a, x, y)
@@ -637,16 +642,89 @@ def _bytes_on_disk(path: str) -> int:
 
 def _output_path(text: str, suffixes: tuple[str, ...]) -> Path:
     """Refuse before the work what could not be written after it."""
+    from gemv._files import replaced_file
+
     path = Path(text)
     if path.suffix.lower() not in suffixes:
         raise Refused(f"cannot write {text}: the name must end in {' or '.join(suffixes)}")
-    if path.is_dir():
-        raise Refused(f"cannot write {text}: it is a directory")
-    if not path.parent.is_dir():
-        raise Refused(f"cannot write {text}: there is no directory {path.parent}")
-    if not os.access(path if path.exists() else path.parent, os.W_OK):
-        raise Refused(f"cannot write {text}: permission denied")
+    with _refused_writes(path):
+        replaced_file(path)
     return path
+
+
+@contextmanager
+def _refused_writes(path: Path) -> Iterator[None]:
+    """Say in one line why a file could not be written."""
+    try:
+        yield
+    except OSError as error:
+        raise Refused(f"cannot write {path}: {error.strerror or _reason(error)}") from error
+
+
+def _write_json(path: Path | None, measured: Any) -> None:
+    from gemv._files import write_text
+
+    if path is not None:
+        with _refused_writes(path):
+            write_text(path, measured.to_json())
+
+
+def _check_not_an_input(output: Path, options: argparse.Namespace) -> None:
+    """Refuse to write over what is read: a mistyped name would destroy a matrix."""
+    for name in ("a", "x", "y"):
+        path = getattr(options, name)
+        # A file that is missing is no output yet, and reading it will tell that it is missing.
+        if path is not None and os.path.exists(path) and output.exists():
+            if os.path.samefile(path, output):
+                raise Refused(
+                    f"cannot write {output}: it is the file of --{name} ({path}), and no input is"
+                    " written over"
+                )
+
+
+def _check_file(path: str) -> None:
+    """Refuse what has no end, what waits for a writer, and what has no content."""
+    mode = os.stat(path).st_mode
+    if not stat.S_ISREG(mode):
+        what = "a directory" if stat.S_ISDIR(mode) else "a device or a pipe"
+        raise Refused(f"cannot read {path}: it is {what}, and only regular files are read")
+
+
+def _check_npy_size(path: str) -> None:
+    """Refuse a header that promises more than the file has, before memory is reserved for it."""
+    import numpy as np
+
+    with open(path, "rb") as file:
+        if file.read(len(np.lib.format.MAGIC_PREFIX)) != np.lib.format.MAGIC_PREFIX:
+            return  # several arrays, or no array: np.load tells
+        file.seek(0)
+        # Version 3 differs from 2 only in how it encodes the names of fields.
+        version = np.lib.format.read_magic(file)
+        read_header = (
+            np.lib.format.read_array_header_1_0
+            if version == (1, 0)
+            else np.lib.format.read_array_header_2_0
+        )
+        shape, _, dtype = read_header(file)
+        if any(length < 0 for length in shape):
+            raise ValueError(f"its header gives the shape {shape}, which no array has")
+        promised = math.prod(shape) * dtype.itemsize
+        found = os.fstat(file.fileno()).st_size - file.tell()
+        if promised > found and not dtype.hasobject:
+            raise ValueError(
+                f"its header promises {promised} bytes, shape {shape} of {dtype}, but {found}"
+                " bytes follow"
+            )
+
+
+def _dense(sparse: Any) -> np.ndarray:
+    try:
+        return sparse.toarray()
+    except (MemoryError, ValueError) as error:
+        rows, cols = sparse.shape
+        raise ValueError(
+            f"it is sparse, and as a dense matrix {rows} x {cols} numbers do not fit into memory"
+        ) from error
 
 
 def _read(path: str) -> np.ndarray:
@@ -654,28 +732,28 @@ def _read(path: str) -> np.ndarray:
     import numpy as np
 
     suffix = Path(path).suffix.lower()
+    if suffix not in (".npy", ".mtx"):
+        raise Refused(f"cannot read {path}: the name must end in .npy or .mtx")
     try:
+        _check_file(path)
         if suffix == ".npy":
+            _check_npy_size(path)
             # mapped: a matrix larger than memory can still be read piece by piece
             mapped = _bytes_on_disk(path) > LARGE_BYTES
             array = np.load(path, mmap_mode="r" if mapped else None, allow_pickle=False)
             if not isinstance(array, np.ndarray):
                 raise ValueError("it holds several arrays")
-        elif suffix == ".mtx":
+        else:
             from scipy.io import mmread
 
-            with open(path, "rb"):
-                pass  # mmread words a missing file in its own way
             with warnings.catch_warnings():
                 # SciPy is about to return another class of sparse matrix; either will do here
                 warnings.simplefilter("ignore", DeprecationWarning)
                 warnings.simplefilter("ignore", FutureWarning)
                 array = mmread(path)
             if not isinstance(array, np.ndarray):
+                array = _dense(array)
                 _complain("gemv run", f"note: {path} is sparse; it is computed as a dense matrix")
-                array = array.toarray()
-        else:
-            raise Refused(f"cannot read {path}: the name must end in .npy or .mtx")
         # np.asarray: the mapped array as a plain one, still mapped
         array = np.asarray(array)
     except Refused:
@@ -718,6 +796,17 @@ def _common_prefix(arrays: dict[str, np.ndarray], options: argparse.Namespace) -
     return "s" if dtype.kind == "f" and dtype.itemsize <= 4 else "d"
 
 
+def _check_precision(arrays: dict[str, np.ndarray]) -> None:
+    """No dtype here holds long doubles; the user may still choose a narrower one."""
+    for name, array in arrays.items():
+        if array.dtype.char in "gG":
+            choice = "z" if array.dtype.kind == "c" else "d"
+            raise Refused(
+                f"{name} has dtype {array.dtype}, and nothing here is that precise; --dtype"
+                f" {choice} computes in {DTYPE_OF_PREFIX[choice]}"
+            )
+
+
 def _check_complex(arrays: dict[str, np.ndarray], options: argparse.Namespace, prefix: str) -> None:
     if prefix in "cz":
         return
@@ -747,16 +836,18 @@ def _check_lengths(
 def _write_vector(path: Path, y: np.ndarray) -> None:
     import numpy as np
 
-    try:
-        with open(path, "wb") as file:
-            if path.suffix.lower() == ".npy":
-                np.save(file, y)
-            else:
-                from scipy.io import mmwrite
+    from gemv._files import whole
 
-                mmwrite(file, y.reshape(-1, 1))
-    except OSError as error:
-        raise Refused(f"cannot write {path}: {error.strerror or _reason(error)}") from error
+    with _refused_writes(path), whole(path) as file:
+        if path.suffix.lower() == ".npy":
+            # Not np.save: where the disk is full, that says how much is missing, but not why.
+            header = np.lib.format.header_data_from_array_1_0(y)
+            np.lib.format.write_array_header_1_0(file, header)
+            file.write(np.ascontiguousarray(y).view(np.uint8).data)
+        else:
+            from scipy.io import mmwrite
+
+            mmwrite(file, y.reshape(-1, 1))
 
 
 # --------------------------------------------------------------------------------------------------
@@ -798,11 +889,7 @@ def ladder(options: argparse.Namespace) -> int:
     _print_ladder(
         f"gemv ladder: {m} x {n} {dtype}, order {options.order}, op {options.op}", measured
     )
-    if output is not None:
-        try:
-            output.write_text(measured.to_json(), encoding="utf-8")
-        except OSError as error:
-            raise Refused(f"cannot write {output}: {error.strerror or _reason(error)}") from error
+    _write_json(output, measured)
     if picture is not None:
         _draw("ladder", measured, picture)
     # written so that NaN counts as wrong
@@ -844,11 +931,7 @@ def _bench_calls(options: argparse.Namespace) -> int:
     except (ValueError, TypeError, MemoryError, RuntimeError, ImportError) as error:
         raise Refused(_reason(error)) from error
     _print_calls(table)
-    if output is not None:
-        try:
-            output.write_text(table.to_json(), encoding="utf-8")
-        except OSError as error:
-            raise Refused(f"cannot write {output}: {error.strerror or _reason(error)}") from error
+    _write_json(output, table)
     return 0
 
 
@@ -865,7 +948,10 @@ def _bench_grid(options: argparse.Namespace) -> int:
 
         known = None
         if options.resume and output is not None and output.exists():
-            known = _grid.Grid.load(output)
+            try:
+                known = _grid.Grid.load(output)
+            except OSError as error:
+                raise Refused(f"cannot read {output}: {error.strerror}") from error
         wanted = _wanted_cells(options, simulated=name == "simulator")
         libraries = [library for library in _peers.LIBRARIES if _peers.installed(library)]
         if options.against is not None:
@@ -882,10 +968,11 @@ def _bench_grid(options: argparse.Namespace) -> int:
                 lambda done, total, cell: report(done, total, f"{cell.m} x {cell.n} {cell.dtype}"),
             ):
                 if output is not None:
-                    measured.store(output)
-    except OSError as error:
-        raise Refused(f"cannot write {output}: {error.strerror or _reason(error)}") from error
-    except (ValueError, TypeError, KeyError, MemoryError, RuntimeError, ImportError) as error:
+                    with _refused_writes(output):
+                        measured.store(output)
+    except (
+        ValueError, TypeError, KeyError, MemoryError, OSError, RuntimeError, ImportError
+    ) as error:  # fmt: skip
         raise Refused(_reason(error)) from error
     asked = set(wanted)
     rows = [row for row in measured.rows if row.cell in asked]
@@ -1043,11 +1130,10 @@ def _draw(what: str, measured: Any, path: Path) -> None:
     from gemv import _plots
 
     try:
-        (_plots.plot_grid if what == "grid" else _plots.plot_ladder)(measured, path)
+        with _refused_writes(path):
+            (_plots.plot_grid if what == "grid" else _plots.plot_ladder)(measured, path)
     except ValueError as error:  # nothing to draw
         _complain(f"gemv {'bench' if what == 'grid' else what}", f"note: {_reason(error)}")
-    except OSError as error:
-        raise Refused(f"cannot write {path}: {error.strerror or _reason(error)}") from error
 
 
 # --------------------------------------------------------------------------------------------------
@@ -1067,11 +1153,7 @@ def memories(options: argparse.Namespace) -> int:
     except (ValueError, TypeError, MemoryError, RuntimeError, ImportError) as error:
         raise Refused(_reason(error)) from error
     _print_memories(measured)
-    if output is not None:
-        try:
-            output.write_text(measured.to_json(), encoding="utf-8")
-        except OSError as error:
-            raise Refused(f"cannot write {output}: {error.strerror or _reason(error)}") from error
+    _write_json(output, measured)
     wrong = [f"{row.memory}, {row.way}" for row in measured.rows if row.same_bits is False]
     if wrong:
         _complain("gemv memories", f"other bits than on the device: {'; '.join(wrong)}")
@@ -1242,13 +1324,10 @@ def constants(options: argparse.Namespace) -> int:
         raise Refused(_reason(error)) from error
 
     _print_race(measured)
-    try:
-        if output is not None:
-            output.write_text(measured.to_json(), encoding="utf-8")
-        if picture is not None:
+    _write_json(output, measured)
+    if picture is not None:
+        with _refused_writes(picture):
             _race.plot(measured, picture)
-    except OSError as error:
-        raise Refused(f"cannot write the results: {error.strerror or _reason(error)}") from error
     checked: list[Any] = [*measured.coefficients, *measured.vector]
     wrong = [row.home for row in checked if row.error is not None and not row.error <= 1]
     if wrong:

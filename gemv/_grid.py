@@ -15,7 +15,6 @@ from __future__ import annotations
 import itertools
 import json
 import math
-import os
 import random
 import re
 import statistics
@@ -27,7 +26,7 @@ from typing import Any
 
 import numpy as np
 
-from gemv import _backend, _peers
+from gemv import _backend, _files, _peers
 from gemv._measure import Clock, _Array, random_array
 from gemv._narrow import cast
 from gemv._peers import Peer, Place
@@ -566,9 +565,7 @@ class Grid:
 
     def store(self, path: Path) -> None:
         """Write the file as a whole or not at all."""
-        beside = path.with_name(path.name + ".new")
-        beside.write_text(self.to_json(), encoding="utf-8")
-        os.replace(beside, path)
+        _files.write_text(path, self.to_json())
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from gemv import _files
 from gemv._grid import Grid, Row, groups
 from gemv._measure import Ladder
 from gemv._problem import DTYPES, dtype_name
@@ -123,11 +124,17 @@ def draw_ladder(axes: Any, ladder: Ladder, colours: Colours = LIGHT) -> None:
     axes.spines[["top", "right"]].set_visible(False)
 
 
+def save(figure: Any, path: str | Path, **options: Any) -> None:
+    """Draw into a file, whole or not at all."""
+    with _files.whole(path) as file:
+        figure.savefig(file, format=Path(path).suffix[1:].lower(), **options)
+
+
 def plot_grid(grid: Grid, path: str | Path) -> None:
     """Draw all rows of a grid into a file."""
     figure = grid_figure(grid.rows)
     figure.supxlabel(grid.device, fontsize="small")
-    figure.savefig(path, dpi=110)
+    save(figure, path, dpi=110)
 
 
 def plot_ladder(ladder: Ladder, path: str | Path) -> None:
@@ -138,4 +145,4 @@ def plot_ladder(ladder: Ladder, path: str | Path) -> None:
     draw_ladder(figure.subplots(), ladder)
     what = f"{ladder.m} x {ladder.n} {dtype_name(DTYPES[ladder.dtype])}, {ladder.device}"
     figure.suptitle(what, fontsize="medium")
-    figure.savefig(path, dpi=110)
+    save(figure, path, dpi=110)

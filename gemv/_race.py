@@ -793,6 +793,8 @@ def plot(measured: Race, path: str | Path) -> None:
     """Draw turns and x over n; needs matplotlib, which the extra ``plot`` installs."""
     import matplotlib
 
+    from gemv._plots import save
+
     matplotlib.use("Agg")
     from matplotlib import pyplot
 
@@ -829,5 +831,5 @@ def plot(measured: Race, path: str | Path) -> None:
         if axis.has_data():
             axis.legend()
     figure.suptitle(measured.device)
-    figure.savefig(path, dpi=110)
+    save(figure, path, dpi=110)
     pyplot.close(figure)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from contextlib import contextmanager
 from dataclasses import dataclass
 from types import SimpleNamespace
 
@@ -21,6 +22,19 @@ ALL_ROWS = _backend.backend() == "cuda" or os.environ.get("GEMV_ALL_ROWS") == "1
 # Elements on both sides of every vector and behind A; 16 bytes or more, to keep alignment.
 GUARD = 8
 SENTINEL = 1234.5
+
+
+@contextmanager
+def largest_file(size):
+    """No file may grow over `size` bytes, so that writing fails half-way as on a full disk."""
+    import resource
+
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size, before[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
 
 
 def random_array(rng, shape, dtype):

@@ -25,7 +25,6 @@ import contextlib
 import ctypes
 import gc
 import json
-import os
 import sys
 import threading
 import time
@@ -35,6 +34,7 @@ from pathlib import Path
 import numpy as np
 
 import gemv
+from gemv._files import write_text
 from gemv._problem import DTYPES as _DTYPES
 from gemv._reference import error_in_bounds, reference
 
@@ -319,9 +319,7 @@ class Progress:
 
     def save(self, path):
         if path is not None:
-            partial = path.with_suffix(".partial")
-            partial.write_text(json.dumps(asdict(self), indent=1) + "\n", encoding="utf-8")
-            os.replace(partial, path)
+            write_text(path, json.dumps(asdict(self), indent=1) + "\n")
 
 
 def memory(arrays):

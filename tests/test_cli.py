@@ -12,6 +12,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from helpers import largest_file
 
 import gemv
 from gemv._cli import main
@@ -221,10 +222,120 @@ def test_run_matrix_market(folder, capsys):
     assert np.array_equal(mmread("out.mtx").reshape(-1), a @ x)
 
 
-def test_run_output_may_be_an_input(folder):
-    expected = np.load("A.npy") @ np.load("x.npy") + np.load("y.npy")
-    assert main("run --a A.npy --x x.npy --y y.npy --beta 1 -o y.npy".split()) == 0
-    assert np.array_equal(np.load("y.npy"), expected)
+@pytest.mark.parametrize("named", ["A.npy", "x.npy", "y.npy"])
+@pytest.mark.parametrize("how", ["itself", "another path", "symlink", "hard link"])
+def test_run_refuses_an_output_that_is_an_input(folder, capsys, named, how):
+    output = {"itself": named, "another path": f"../{folder.name}/{named}"}.get(how, "link.npy")
+    if how == "symlink":
+        Path(output).symlink_to(named)
+    elif how == "hard link":
+        os.link(named, output)
+    before = {path.name: path.read_bytes() for path in folder.iterdir()}
+    line = refused(capsys, *"--a A.npy --x x.npy --y y.npy --beta 1 -o".split(), output)
+    assert f"cannot write {output}: it is the file of --{named[0].lower()} ({named})" in line
+    assert {path.name: path.read_bytes() for path in folder.iterdir()} == before
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="limits are set another way there")
+@pytest.mark.parametrize("name", ["out.npy", "out.mtx", "link.npy"])
+@pytest.mark.parametrize("there", [True, False], ids=["over a file", "new"])
+def test_run_on_a_full_disk_leaves_the_old_file_whole(folder, capsys, name, there):
+    np.save("A.npy", whole(5000, 2))
+    np.save("x.npy", whole(2))
+    if name == "link.npy":
+        Path("elsewhere").mkdir()
+        Path(name).symlink_to("elsewhere/out.npy")
+    if there:
+        Path(name).write_bytes(b"what was there")
+    before = {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+    with largest_file(8192):
+        line = refused(capsys, *"--a A.npy --x x.npy --backend host -o".split(), name)
+    assert line == f"gemv run: cannot write {name}: File too large"
+    after = {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+    assert after == before
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="permissions are another thing there")
+def test_run_writes_with_the_permissions_of_any_new_file(folder):
+    command = "run --a A.npy --x x.npy -o".split()
+    Path("linked.npy").symlink_to("out.npy")
+    before = os.umask(0o027)
+    try:
+        assert main([*command, "out.npy"]) == 0
+        assert Path("out.npy").stat().st_mode & 0o777 == 0o640
+        # those that the old file has stay, and a link stays a link
+        Path("out.npy").chmod(0o604)
+        assert main([*command, "linked.npy"]) == 0
+    finally:
+        os.umask(before)
+    assert Path("out.npy").stat().st_mode & 0o777 == 0o604
+    assert Path("linked.npy").is_symlink() and not Path("out.npy").is_symlink()
+    assert np.array_equal(np.load("out.npy"), np.load("A.npy") @ np.load("x.npy"))
+    assert sorted(path.name for path in folder.iterdir()) == [
+        "A.npy", "linked.npy", "out.npy", "x.npy", "y.npy"
+    ]  # fmt: skip
+
+
+def test_run_writes_where_a_link_points_that_points_nowhere_yet(folder, capsys):
+    Path("there").mkdir()
+    Path("out.npy").symlink_to("there/new.npy")
+    Path("lost.npy").symlink_to("nowhere/new.npy")
+    Path("loop.npy").symlink_to("loop.npy")
+    files = "--a A.npy --x x.npy -o".split()
+    assert main(["run", *files, "out.npy"]) == 0
+    assert Path("out.npy").is_symlink()
+    assert np.array_equal(np.load("there/new.npy"), np.load("A.npy") @ np.load("x.npy"))
+    capsys.readouterr()
+    assert "there is no directory " in refused(capsys, *files, "lost.npy")
+    assert "cannot write loop.npy: Too many levels" in refused(capsys, *files, "loop.npy")
+
+
+@pytest.mark.skipif(not Path("/dev/stdout").exists(), reason="no /dev/stdout here")
+@pytest.mark.parametrize("suffix", ["npy", "mtx"])
+def test_run_writes_to_standard_output_and_to_devices(folder, suffix):
+    Path(f"out.{suffix}").symlink_to("/dev/stdout")
+    Path("null.npy").symlink_to("/dev/null")
+    files = [*"-m gemv run --a A.npy --x x.npy --backend host -o".split()]
+    done = python(*files, f"out.{suffix}", text=False, encoding=None)
+    assert (done.returncode, done.stderr) == (0, b"")
+    if suffix == "npy":
+        got = np.load(io.BytesIO(done.stdout))
+    else:
+        from scipy.io import mmread
+
+        got = mmread(io.BytesIO(done.stdout[: done.stdout.index(b"dgemv")])).reshape(-1)
+    assert np.array_equal(got, np.load("A.npy") @ np.load("x.npy"))
+    assert python(*files, "null.npy").returncode == 0
+    assert Path("null.npy").is_symlink() and Path("/dev/null").is_char_device()
+
+
+LONG_DOUBLE = np.dtype(np.longdouble)
+
+
+@pytest.mark.parametrize("name", ["A", "x", "y"])
+@pytest.mark.parametrize(("long", "chosen"), [(np.longdouble, "d"), (np.clongdouble, "z")])
+def test_run_refuses_long_doubles_unless_a_dtype_is_chosen(folder, capsys, name, long, chosen):
+    if np.dtype(long).char not in "gG" or LONG_DOUBLE.itemsize == 8:
+        pytest.skip("a long double is a double here, and a file does not tell them apart")
+    np.save(name, np.load(f"{name}.npy").astype(long))
+    arguments = "--a A.npy --x x.npy --y y.npy --beta 1 -o out.npy".split()
+    line = refused(capsys, *arguments)
+    assert f"{name} has dtype {np.dtype(long)}, and nothing here is that precise" in line
+    assert f"--dtype {chosen} computes in" in line
+    assert not Path("out.npy").exists()
+    assert main(["run", *arguments, "--dtype", chosen]) == 0
+
+
+#: Headers that promise more than the 280 bytes behind them, or less than nothing; some products of
+#: these sizes, in 64 bits, are none of that.
+PROMISES = {
+    "large.npy": (2**30, 2**30),
+    "wraps.npy": (2**32, 2**32),
+    "narrow.npy": (2**60, 16),
+    "negative.npy": (5, -7),
+    "both_negative.npy": (-5, -7),
+    "long.npy": (2**17, 2**17),
+}
 
 
 def write_broken(name):
@@ -243,6 +354,22 @@ def write_broken(name):
         file = io.BytesIO()
         np.savez(file, a=np.ones(2))
         Path(name).write_bytes(file.getvalue())
+    elif name.startswith("zero."):
+        Path(name).symlink_to("/dev/zero")
+    elif name.startswith("fifo."):
+        os.mkfifo(name)
+    elif name.startswith("directory."):
+        Path(name).mkdir()
+    elif name in PROMISES:
+        file = io.BytesIO()
+        header = {"descr": "<f8", "fortran_order": False, "shape": PROMISES[name]}
+        np.lib.format.write_array_header_2_0(file, header)
+        Path(name).write_bytes(file.getvalue() + bytes(280))
+    elif name.endswith("large.mtx"):
+        kind = "coordinate" if "sparse" in name else "array"
+        size = f"{2**30} {2**30}{' 1' if kind == 'coordinate' else ''}"
+        values = "1 1 2\n" if kind == "coordinate" else "1\n2\n"
+        Path(name).write_text(f"%%MatrixMarket matrix {kind} real general\n{size}\n{values}")
     elif name == "words.npy":
         np.save(name, np.array([["a", "b"]]))
     elif name == "flat.npy":
@@ -262,7 +389,21 @@ def write_broken(name):
         ("garbage.mtx", "cannot read garbage.mtx"),
         ("empty.npy", "cannot read empty.npy"),
         ("empty.mtx", "cannot read empty.mtx"),
-        ("cut.npy", "cannot read cut.npy"),
+        ("cut.npy", "promises 280 bytes, shape (5, 7) of float64, but 260 bytes follow"),
+        ("zero.npy", "cannot read zero.npy: it is a device or a pipe"),
+        ("zero.mtx", "cannot read zero.mtx: it is a device or a pipe"),
+        ("fifo.npy", "cannot read fifo.npy: it is a device or a pipe"),
+        ("fifo.mtx", "cannot read fifo.mtx: it is a device or a pipe"),
+        ("directory.npy", "cannot read directory.npy: it is a directory"),
+        ("directory.mtx", "cannot read directory.mtx: it is a directory"),
+        ("large.npy", f"its header promises {2**63} bytes, shape ({2**30}, {2**30}) of float64"),
+        ("wraps.npy", f"its header promises {2**67} bytes"),
+        ("narrow.npy", f"its header promises {2**67} bytes"),
+        ("negative.npy", "its header gives the shape (5, -7), which no array has"),
+        ("both_negative.npy", "its header gives the shape (-5, -7), which no array has"),
+        ("long.npy", f"its header promises {2**37} bytes"),
+        ("large.mtx", "cannot read large.mtx"),
+        ("sparse_large.mtx", f"as a dense matrix {2**30} x {2**30} numbers do not fit into"),
         ("pickled.npy", "cannot read pickled.npy"),
         ("several.npy", "several arrays"),
         ("words.npy", "is no number"),
@@ -274,6 +415,8 @@ def write_broken(name):
 def test_run_refuses_matrix(folder, capsys, monkeypatch, name, says, mapped):
     if mapped:
         monkeypatch.setattr("gemv._cli.LARGE_BYTES", -1)
+    if name.startswith(("zero.", "fifo.")) and not Path("/dev/zero").exists():
+        pytest.skip("no such files here")
     write_broken(name)
     assert says in refused(capsys, "--a", name, "--x", "x.npy", "-o", "out.npy")
     assert not Path("out.npy").exists()
