@@ -16,28 +16,57 @@ import sys
 import tomllib
 from bisect import bisect_right
 from collections import OrderedDict
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from importlib import resources
-from math import gcd
+from math import gcd, prod
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from gemv import _memo
+from gemv import _check, _memo
 from gemv._problem import ACCUMULATE, PREFIXES, Device, Geometry, Problem
 from gemv.kernels import REGISTRY, get
-from gemv.kernels._base import Kernel, Spec, describe_homes
+from gemv.kernels._base import Kernel, Spec, accepts_all, describe_homes
 
 #: Fields of a row that state a condition on a number; each of them absent means any.
 RANGES = ("line_bytes", "lines", "element_bytes", "load_bytes", "lda_alignment")
 #: Bytes that the memory fetches together.
 _MEMORY_LINE = 128
-_CONDITIONS = (
-    "access",
-    "dtype",
-    "accumulate",
-    *(f"{name}_{end}" for name in RANGES for end in ("min", "max")),
+#: Threads that a block may have, on every GPU.
+_MOST_THREADS = 1024
+
+_LETTERS = "".join(PREFIXES.values())
+
+
+def _one_of(*words: str) -> tuple[Callable[[Any], bool], str]:
+    known = ", ".join(f'"{word}"' for word in words)
+    return lambda value: isinstance(value, str) and value in words, f"one of {known}"
+
+
+_TEXT = (lambda value: isinstance(value, str), "a string")
+_SIZE = (
+    lambda value: type(value) is int and 1 <= value <= sys.maxsize,
+    f"an integer from 1 to {sys.maxsize}",
 )
+#: Fields of a row that state a condition, each with what its value must pass, and that in words.
+_CONDITIONS: dict[str, tuple[Callable[[Any], bool], str]] = {
+    "access": _one_of("dot", "axpy", "strided"),
+    "dtype": (
+        lambda value: isinstance(value, str) and value != "" and set(value) <= set(_LETTERS),
+        f"one or more of the letters {', '.join(_LETTERS)}",
+    ),
+    "accumulate": _one_of(*ACCUMULATE),
+    **{f"{name}_{end}": _SIZE for name in RANGES for end in ("min", "max")},
+}
+#: All fields of a row.
+_FIELDS: dict[str, tuple[Callable[[Any], bool], str]] = {
+    "kernel": _TEXT,
+    "reason": _TEXT,
+    "figure": _TEXT,
+    "knobs": (lambda value: isinstance(value, dict), "a table of constants"),
+    **_CONDITIONS,
+}
+_NEEDED = ("kernel", "reason")
 
 #: Makes a named tuple in half the time that its own constructor takes.
 _new = tuple.__new__
@@ -73,6 +102,8 @@ class Row:
     conditions: Mapping[str, Any]
     knobs: Mapping[str, int]
     figure: str | None = None
+    place: str = ""
+    """Its file and number, for error texts."""
 
     def matches(self, problem: Problem) -> bool:
         for name in ("access", "accumulate"):
@@ -86,7 +117,7 @@ class Row:
     @property
     def letters(self) -> str:
         """Of the dtypes that it is for."""
-        return self.conditions.get("dtype", "".join(PREFIXES.values()))
+        return self.conditions.get("dtype", _LETTERS)
 
     @property
     def ranges(self) -> tuple[tuple[int, int], ...]:
@@ -117,34 +148,70 @@ def _numbers_of(problem: Problem, access: str, width: int) -> tuple[int, int, in
 # Tables ----------------------------------------------------------------------------------------
 
 
-def parse(text: str, last: bool = True) -> tuple[Row, ...]:
-    """Rows of a table; a ValueError for a field, kernel or knob that does not exist.
+def parse(text: str, last: bool = True, source: str = "of this text") -> tuple[Row, ...]:
+    """Rows of a table; a ValueError that names `source`, row and rule for what is none.
 
-    The `last` of all tables must end with a row without conditions.
+    The `last` of all tables must end with a row that every problem fits.
     """
-    content = tomllib.loads(text)
-    unknown = set(content) - {"row", "about"}
-    rows = []
-    for entry in content.get("row", ()):
-        unknown |= set(entry) - {"kernel", "reason", "figure", "knobs", *_CONDITIONS}
-        if unknown:
-            break
+    place = f"selection table {source}"
+    try:
+        content = tomllib.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise ValueError(f"{place}: it is not valid TOML: {error}") from error
+    _refuse_unknown(place, set(content) - {"row", "about"})
+    entries = content.get("row", [])
+    if not isinstance(entries, list) or not all(isinstance(entry, dict) for entry in entries):
+        raise ValueError(f"{place}: row must be an array of tables: write [[row]] above each")
+    if not entries:
+        raise ValueError(f"{place}: it has no [[row]]")
+    if not isinstance(content.get("about", {}), dict):
+        raise ValueError(f"{place}: about must be a table, got {_check.describe(content['about'])}")
+    rows = tuple(
+        _row(entry, f"{place}, row {number}") for number, entry in enumerate(entries, start=1)
+    )
+    if last:
+        final = rows[-1]
+        if final.conditions or REGISTRY[final.kernel].accepts is not accepts_all:
+            raise ValueError(
+                f"{final.place}: the last row must accept every problem, so it has no condition,"
+                " and a kernel that refuses none"
+            )
+    return rows
+
+
+def _row(entry: Mapping[str, Any], place: str) -> Row:
+    """One row of a table that has been read."""
+    _refuse_unknown(place, set(entry) - set(_FIELDS))
+    for name in _NEEDED:
+        if name not in entry:
+            raise ValueError(f"{place}: {name} is missing")
+    for name, value in entry.items():
+        is_right, rule = _FIELDS[name]
+        if not is_right(value):
+            raise ValueError(f"{place}: {name} must be {rule}, got {_check.describe(value)}")
+    for name in RANGES:
+        low, high = (entry.get(f"{name}_{end}") for end in ("min", "max"))
+        if low is not None and high is not None and low > high:
+            raise ValueError(f"{place}: {name}_min = {low} is larger than {name}_max = {high}")
+    knobs = entry.get("knobs", {})
+    try:
         kernel = get(entry["kernel"])
-        knobs = entry.get("knobs", {})
-        if kernel.teaching or not set(knobs) <= set(kernel.knobs):
-            raise ValueError(f"selection table: {kernel.name!r} cannot be selected with {knobs}")
-        conditions = {name: entry[name] for name in _CONDITIONS if name in entry}
-        letters = set(conditions.get("dtype", "")) - set(PREFIXES.values())
-        if letters:
-            raise ValueError(f"selection table: no dtype {''.join(sorted(letters))!r}")
-        if conditions.get("accumulate", "plain") not in ACCUMULATE:
-            raise ValueError(f"selection table: no accumulate {conditions['accumulate']!r}")
-        rows.append(Row(kernel.name, entry["reason"], conditions, knobs, entry.get("figure")))
-    if unknown:
-        raise ValueError(f"selection table: unknown field {', '.join(sorted(unknown))}")
-    if last and (not rows or rows[-1].conditions):
-        raise ValueError("selection table: the last row must accept every problem")
-    return tuple(rows)
+    except ValueError as error:
+        raise ValueError(f"{place}: {error}") from None
+    if kernel.teaching:
+        raise ValueError(
+            f"{place}: kernel {kernel.name!r} is there to be read and cannot be selected"
+        )
+    objection = kernel.objection(knobs)
+    if objection:
+        raise ValueError(f"{place}: {objection}")
+    conditions = {name: entry[name] for name in _CONDITIONS if name in entry}
+    return Row(kernel.name, entry["reason"], conditions, knobs, entry.get("figure"), place)
+
+
+def _refuse_unknown(place: str, names: set[str]) -> None:
+    if names:
+        raise ValueError(f"{place}: unknown field {', '.join(map(repr, sorted(names)))}")
 
 
 class _Candidate(NamedTuple):
@@ -246,26 +313,50 @@ def file_names(device: Device) -> tuple[str, str]:
     return slug, f"cc{major}{minor}"
 
 
-def _text(name: str) -> str | None:
-    """A table's text: from the folder that ``GEMV_TABLES`` names, or from the package."""
+def _read(name: str) -> tuple[str, str] | None:
+    """A table's file and text: from the folder that ``GEMV_TABLES`` names, or from the package."""
     own = os.environ.get("GEMV_TABLES")
-    folders = [Path(own).expanduser()] if own else []
+    folders = [_own_folder(own)] if own else []
     for folder in (*folders, resources.files("gemv").joinpath("tables")):
         file = folder.joinpath(f"{name}.toml")
-        if file.is_file():
-            return file.read_text("utf-8")
+        try:
+            return str(file), file.read_bytes().decode("utf-8")
+        except FileNotFoundError:
+            continue
+        except OSError as error:
+            why = error.strerror or error
+            raise ValueError(f"selection table {file}: it cannot be read: {why}") from error
+        except UnicodeDecodeError as error:
+            raise ValueError(f"selection table {file}: it is not UTF-8: {error}") from error
     return None
+
+
+def _own_folder(name: str) -> Path:
+    try:
+        folder = Path(name).expanduser()
+        if folder.is_dir():
+            return folder
+    except (OSError, RuntimeError) as error:
+        raise ValueError(f"GEMV_TABLES = {name!r} cannot be looked into: {error}") from error
+    raise ValueError(f"GEMV_TABLES must name a folder with selection tables, got {name!r}")
 
 
 @functools.lru_cache(maxsize=64)
 def tables(device: Device | None = None) -> Tables:
-    """The tables that selection uses on a device; without one, those of every device."""
+    """The tables that selection uses on a device; without one, those of every device.
+
+    Raises
+    ------
+    ValueError
+        For a table that cannot be used; the text names its file, the row and the rule.
+    """
     sources = {}
-    for name in () if device is None else file_names(device):
-        text = _text(name)
-        if text is not None:
-            sources[name] = parse(text, last=False)
-    sources["default"] = parse(_text("default") or "")
+    special = () if device is None else file_names(device)
+    for name in (*special, "default"):
+        found = _read(name)
+        if found is not None:
+            file, text = found
+            sources[name] = parse(text, name == "default", file)
     return Tables(sources)
 
 
@@ -380,23 +471,47 @@ def select(
             refusal = "its sums follow addresses, which use_alignment(False) forbids"
         if refusal:
             raise ValueError(f"kernel {kernel!r} refuses this problem: {refusal}")
+        row = None
         if knobs is None:
             matching = (e.row for e in tables(device).matching(problem) if e.row.kernel == kernel)
-            knobs = next((row.knobs for row in matching), None)
-        spec = forced.spec(problem, knobs, homes, literals)
-        geometry = forced.geometry(problem, device, dict(spec.knobs))
+            row = next(matching, None)
+        spec = forced.spec(problem, knobs if row is None else row.knobs, homes, literals)
+        geometry = _geometry(row, forced, problem, device, dict(spec.knobs))
         return Choice(forced, spec, geometry, "asked for by name")
     for each in tables(device).matching(problem):
         if _usable(each.kernel, problem, by_alignment):
             merged = {**each.row.knobs, **(knobs or {})}
             spec = each.kernel.spec(problem, merged, homes, literals)
-            geometry = each.kernel.geometry(problem, device, dict(spec.knobs))
+            row = None if knobs else each.row
+            geometry = _geometry(row, each.kernel, problem, device, dict(spec.knobs))
             return Choice(each.kernel, spec, geometry, each.row.reason)
     raise RuntimeError("no row of the selection table accepts this problem")
 
 
 def _usable(kernel: Kernel, problem: Problem, by_alignment: bool) -> bool:
     return (by_alignment or not kernel.phased) and kernel.accepts(problem) is None
+
+
+def _geometry(
+    row: Row | None, kernel: Kernel, problem: Problem, device: Device, knobs: Mapping[str, int]
+) -> Geometry:
+    """The launches of a kernel, which knows best what its constants may be together.
+
+    What it says against them names the `row` that they are from, if they are not a caller's own.
+    """
+    place = "" if row is None else f"{row.place}: "
+    try:
+        geometry = kernel.geometry(problem, device, knobs)
+    except ValueError as error:
+        raise ValueError(f"{place}{error}") from error
+    for launch in geometry.launches:
+        threads = prod(launch.block)
+        if threads > _MOST_THREADS:
+            raise ValueError(
+                f"{place}a block has at most {_MOST_THREADS} threads, and the constants of"
+                f" {kernel.name} make it {threads}"
+            )
+    return geometry
 
 
 def _first(problem: Problem, device: Device, homes: tuple[str, str], by_alignment: bool) -> Choice:
@@ -408,6 +523,6 @@ def _first(problem: Problem, device: Device, homes: tuple[str, str], by_alignmen
                 spec = kernel.spec(problem, row.knobs, homes)
                 found = specs[homes] = spec, dict(spec.knobs)
             spec, knobs = found
-            geometry = kernel.geometry(problem, device, knobs)
+            geometry = _geometry(row, kernel, problem, device, knobs)
             return _new(Choice, (kernel, spec, geometry, row.reason))
     raise RuntimeError("no row of the selection table accepts this problem")

@@ -2,6 +2,7 @@ import itertools
 import math
 import os
 import random
+import re
 import subprocess
 import sys
 import tomllib
@@ -186,6 +187,15 @@ def test_a_row_matches_up_to_its_thresholds_and_no_further(row):
 
 
 LAST = '[[row]]\nkernel = "last_block"\nreason = "rest"\n'
+
+
+#: Before :data:`LAST`: a row whose kernel refuses some problems.
+WIDE = '[[row]]\nkernel = "vector_rows"\nreason = "wide"\n'
+
+
+def inline(knobs):
+    """Constants as TOML writes them in a line."""
+    return "{ " + ", ".join(f"{name} = {value}" for name, value in knobs.items()) + " }"
 
 
 def row_text(reason, **fields):
@@ -515,20 +525,220 @@ def test_unknown_names_list_the_known():
         ('[[row]]\nkernel = "nothing"\nreason = ""\n' + LAST, "no kernel 'nothing'"),
         ('[[row]]\nkernel = "atomics"\nreason = ""\n' + LAST, "cannot be selected"),
         ('[[row]]\nkernel = "serial"\nreason = ""\n' + LAST, "cannot be selected"),
-        (row_text("", row_min=3) + LAST, "unknown field row_min"),
-        ("rows = 3\n" + LAST, "unknown field rows"),
+        (row_text("", row_min=3) + LAST, "row 1: unknown field 'row_min'"),
+        ("rows = 3\n" + LAST, "unknown field 'rows'"),
         (row_text("", lines_min=3), "must accept every problem"),
-        (row_text("", dtype="sx") + LAST, "no dtype 'x'"),
-        (row_text("", accumulate="twice") + LAST, "no accumulate 'twice'"),
+        (row_text("", dtype="sx") + LAST, "dtype must be one or more of .*, got str 'sx'"),
+        (row_text("", accumulate="twice") + LAST, "accumulate must be one of .*, got str 'twice'"),
         (
             '[[row]]\nkernel = "last_block"\nreason = ""\nknobs = { X = 1 }\n' + LAST,
-            "cannot be selected with",
+            "row 1: kernel 'last_block' has no knob X; it has: BLOCK_X",
         ),
+        # What a row lacks, or what is of the wrong kind
+        ('[[row]]\nreason = ""\n' + LAST, "row 1: kernel is missing"),
+        (LAST + '[[row]]\nkernel = "last_block"\n', "row 2: reason is missing"),
+        ('[[row]]\nkernel = 3\nreason = ""\n', "kernel must be a string, got int 3"),
+        ('[[row]]\nkernel = "last_block"\nreason = []\n', "reason must be a string, got list"),
+        (row_text("", figure=1.5) + LAST, "figure must be a string, got float 1.5"),
+        (row_text("", knobs=7) + LAST, "knobs must be a table of constants, got int 7"),
+        (row_text("", access="rows") + LAST, 'access must be one of "dot", "axpy", "strided", got'),
+        (row_text("", access=["dot"]) + LAST, "access must be one of"),
+        (row_text("", dtype="") + LAST, "dtype must be one or more of the letters"),
+        (row_text("", dtype=4) + LAST, "dtype must be one or more of the letters .*, got int 4"),
+        # Numbers
+        (row_text("", lines_min=0) + LAST, "row 1: lines_min must be .* from 1 to .*, got int 0"),
+        (row_text("", lines_max=-4) + LAST, "lines_max must be an integer from 1 .*, got int -4"),
+        (row_text("", lines_min=1.0) + LAST, "lines_min must be an integer .* got float 1.0"),
+        (row_text("", lines_min="9") + LAST, "lines_min must be an integer from 1 .*, got str '9'"),
+        (LAST + "lines_min = true\n", "lines_min must be an integer from 1 .*, got bool True"),
+        (LAST + "lines_min = nan\n", "lines_min must be an integer from 1 .*, got float nan"),
+        (row_text("", lines_min=2**63) + LAST, "lines_min must be an integer from 1 to 92233720"),
+        (LAST + f"lines_min = 0x{'f' * 5000}\n", "lines_min must be an integer from 1 .*, got int"),
+        (row_text("", lines_min=5, lines_max=4) + LAST, "lines_min = 5 is larger than lines_max"),
+        (LAST + "knobs = { BLOCK_X = 0 }\n", "last_block: BLOCK_X must be an integer .* int 0"),
+        (LAST + "knobs = { BLOCK_X = -8 }\n", "last_block: BLOCK_X must be an integer .* -8"),
+        (LAST + "knobs = { BLOCK_X = 8.0 }\n", "BLOCK_X must be an integer .*, got float 8.0"),
+        (LAST + "knobs = { BLOCK_X = true }\n", "BLOCK_X must be an integer .*, got bool True"),
+        (LAST + "knobs = { BLOCK_X = 4294967296 }\n", "BLOCK_X must be an integer from 1 to 21474"),
+        (WIDE + "knobs = { LANES = 0 }\n" + LAST, "vector_rows: LANES must be an integer from 1"),
+        (WIDE + "knobs = { BLOCKS_PER_SM = -1 }\n" + LAST, "BLOCKS_PER_SM must be .* from 0 to"),
+        # The whole
+        ("", "it has no .*row"),
+        ("# nothing\n", "it has no .*row"),
+        ("row = 3\n", "row must be an array of tables"),
+        ("row = [1, 2]\n", "row must be an array of tables"),
+        ("[row]\nkernel = 1\n", "row must be an array of tables"),
+        ("about = 3\n" + LAST, "about must be a table, got int 3"),
+        (WIDE, "row 1: the last row must accept every problem"),
+        ("[[row]\n", "it is not valid TOML: .*line 1"),
+        (LAST + LAST.replace("[[row]]", ""), "it is not valid TOML: "),
+        ("row = " + "[" * 100_000, "it is not valid TOML: "),
+        (LAST + f"lines_min = {'9' * 5000}\n", "it is not valid TOML: .*limit"),
     ],
+    ids=lambda value: value[-60:],
 )
 def test_a_bad_table_is_refused(text, complaint):
-    with pytest.raises(ValueError, match=complaint):
-        parse(text)
+    with pytest.raises(ValueError, match=f"^selection table f.toml(, |: )(.*{complaint})"):
+        parse(text, source="f.toml")
+
+
+@pytest.mark.parametrize(
+    "knobs, complaint",
+    [
+        ({"LANES": 24}, "vector_rows: ROWS must be 1 to 4, got 1, and LANES .* 24"),
+        ({"ROWS": 9}, "vector_rows: ROWS must be 1 to 4, got 9"),
+        ({"LANES": 4096}, "a block has at most 1024 threads, and .* of vector_rows .* 4096"),
+    ],
+)
+def test_constants_that_do_not_go_together_are_refused_with_their_row(
+    knobs, complaint, tmp_path, own_tables
+):
+    file = tmp_path / "default.toml"
+    file.write_text(row_text("few", lines_max=9) + WIDE + f"knobs = {inline(knobs)}\n" + LAST)
+    assert select(problem_of("dot", 9, 100), DEVICE).reason == "few"
+    for kernel in (None, "vector_rows"):  # whose constants are those of its row
+        with pytest.raises(
+            ValueError, match=f"^selection table {re.escape(str(file))}, row 2: {complaint}"
+        ):
+            select(problem_of("dot", 100, 100), DEVICE, kernel)
+    with pytest.raises(ValueError, match="^" + complaint):
+        select(problem_of("dot", 100, 100), DEVICE, "vector_rows", knobs)
+
+
+def test_a_file_that_is_no_table_is_named(tmp_path, own_tables, monkeypatch):
+    file = tmp_path / "cc90.toml"
+    problem = problem_of("dot", 9, 100)
+
+    def refused(complaint):
+        own_tables()
+        place = f"^selection table {re.escape(str(file))}(, row 1)?: "
+        with pytest.raises(ValueError, match=place + complaint):
+            select(problem, DEVICE)
+
+    file.mkdir()
+    refused("it cannot be read: ")
+    file.rmdir()
+    file.write_bytes(b"")
+    refused("it has no .*row")
+    file.write_bytes(LAST.encode() + b"# \xff\n")
+    refused("it is not UTF-8: .*0xff")
+    file.write_bytes(LAST.encode("utf-16"))
+    refused("it is not UTF-8: ")
+    file.write_text("\0")
+    refused("it is not valid TOML: ")
+    file.write_text(row_text("", lines_max=0))
+    refused("lines_max must be an integer from 1")
+    file.write_text(LAST)
+    read = type(file).read_bytes
+
+    def no_rights(self):
+        if self == file:
+            raise PermissionError(13, "Permission denied", str(self))
+        return read(self)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(type(file), "read_bytes", no_rights)
+        refused("it cannot be read: Permission denied")
+    own_tables()
+    assert select(problem, DEVICE).reason == "rest"
+
+
+def test_a_folder_of_tables_that_is_none_is_refused(tmp_path, own_tables, monkeypatch):
+    file = tmp_path / "a file"
+    file.write_text("")
+    for wrong, complaint in (
+        (file, "GEMV_TABLES must name a folder"),
+        (tmp_path / "none", "GEMV_TABLES must name a folder"),
+        ("~nobody has this name", "GEMV_TABLES = '~nobody.*' cannot be looked into"),
+    ):
+        monkeypatch.setenv("GEMV_TABLES", str(wrong))
+        own_tables()
+        with pytest.raises(ValueError, match=complaint):
+            tables(DEVICE)
+
+
+def test_calls_say_which_table_is_bad_and_leave_y(tmp_path, own_tables):
+    if gemv.backend() == "host":
+        pytest.skip("nothing is selected on the host")
+    (tmp_path / "default.toml").write_text(LAST + "lines_max = -1\n")
+    y = np.array([3.0, 4.0])
+    arguments = 1.0, np.ones((2, 3)), np.ones(3), 1.0, y
+    for call in (gemv.gemv, gemv.dgemv, gemv.explain, gemv.precompile):
+        routine = "dgemv" if call is gemv.dgemv else "gemv"
+        said = f"^{routine}: selection table .*default.toml, row 1: lines_max must be .*-1"
+        with pytest.raises(ValueError, match=said):
+            call(*arguments, overwrite_y=1)
+    assert y.tolist() == [3.0, 4.0]
+
+
+NASTY = (
+    "0", "-1", "1", "3", "1.5", "true", "nan", '""', '"x"', '"dot"', '"sd"', '"serial"', "[]",
+    "[1]", "{}", "{ a = 1 }", "{ LANES = 0 }", "{ ROWS = 2, LANES = 24 }", "1979-05-27", "0xff",
+    "[", "=", str(2**63), str(2**70), "'''", '"last_block"', '"vector_rows"', '"\\ud800"',
+)  # fmt: skip
+NAMES = (
+    "row", "about", "[row]", "[[row]]", "[[about]]", "kernel", "reason", "figure", "knobs",
+    "access", "dtype", "accumulate",
+    *(f"{name}_{end}" for name in RANGES for end in ("min", "max")),
+)  # fmt: skip
+
+
+def mutated(chance, table):
+    """The bytes of a table with a few faults, in fields, in lines or in single bytes."""
+    lines = table.splitlines()
+    for _ in range(chance.choice((1, 1, 2, 5))):
+        place = chance.randrange(len(lines))
+        name, _, value = lines[place].partition(" = ")
+        fault = chance.randrange(6)
+        if fault == 0:
+            del lines[place]
+        elif fault == 1:
+            lines.insert(chance.randrange(len(lines) + 1), lines[place])
+        elif fault == 2:
+            lines[place] = f"{chance.choice(NAMES)} = {value or chance.choice(NASTY)}"
+        elif fault == 3 and "{" in value:
+            lines[place] = lines[place].replace("2", chance.choice(NASTY), 1)
+        else:
+            lines[place] = f"{name} = {chance.choice(NASTY)}"
+        lines = lines or [""]
+    text = bytearray("\n".join(lines).encode())
+    if chance.random() < 0.2:
+        for _ in range(chance.choice((1, 3, 10))):
+            at = chance.randrange(len(text) + 1)
+            text[at : at + chance.randrange(3)] = chance.randbytes(chance.randrange(3))
+    return bytes(text)
+
+
+@pytest.mark.parametrize("name", ["default", "cc90"])
+def test_no_table_raises_anything_else(name, tmp_path, own_tables):
+    """Thousands of tables with a few faults each are used, or refused in the documented way."""
+    chance = random.Random(7)
+    sound = (
+        '[about]\ngpu = "some GPU"\n'
+        + row_text("one", access="dot", lines_max=4096, lines_min=2, dtype="sd", load_bytes_min=4)
+        + WIDE
+        + "knobs = { LANES = 8, ROWS = 2, THREADS_PER_BLOCK = 64, BLOCKS_PER_SM = 2 }\n"
+        + WIDE.replace("rows", "columns")
+        + 'figure = "some"\nknobs = { PIECES = 2, COLUMNS = 4, MIN_BLOCKS = 2 }\n'
+        + row_text("two", line_bytes_min=100, element_bytes_max=8, lda_alignment_min=16)
+        + LAST
+    )
+    (tmp_path / "default.toml").write_text(LAST)
+    file = tmp_path / f"{name}.toml"
+    kinds = itertools.product(("dot", "axpy"), "sz")
+    problems = [problem_of(access, 100, 900, letter) for access, letter in kinds]
+    used = refused = 0
+    for _ in range(1000):
+        file.write_bytes(mutated(chance, sound))
+        own_tables()
+        try:
+            for problem in problems:
+                select(problem, DEVICE)
+            used += 1
+        except ValueError as error:
+            assert re.match(f"selection table {re.escape(str(file))}(, row \\d+)?: ", str(error))
+            refused += 1
+    assert used > 50 and refused > 500
 
 
 def test_alignment_by_environment():

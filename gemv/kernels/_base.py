@@ -22,6 +22,7 @@ from typing import Any
 
 import numpy as np
 
+from gemv._check import describe
 from gemv._problem import (
     CONSTANT_BYTES,
     LOAD_BYTES,
@@ -35,6 +36,9 @@ from gemv._problem import (
     dtype_name,
     one_launch,
 )
+
+#: Constants that may be zero: no split, a single load, no table of factors, and the first home.
+_ZERO_MEANS_NONE = ("BLOCKS_PER_SM", "VECTORS", "FACTORS", "X_HOME", "COLS")
 
 
 @dataclass(frozen=True)
@@ -381,6 +385,22 @@ class Kernel:
         """First sentence of the lesson."""
         return (self.doc or "").strip().splitlines()[0]
 
+    def objection(self, knobs: Mapping[str, Any]) -> str | None:
+        """Why these are no constants of this kernel, or None; `geometry` knows how they combine."""
+        unknown = set(knobs) - set(self.knobs)
+        if unknown:
+            known = ", ".join(self.knobs) or "none"
+            names = ", ".join(sorted(unknown))
+            return f"kernel {self.name!r} has no knob {names}; it has: {known}"
+        for name, value in knobs.items():
+            least = 0 if name in _ZERO_MEANS_NONE else 1
+            if type(value) is not int or not least <= value <= MAX_GRID_X:
+                return (
+                    f"{self.name}: {name} must be an integer from {least} to {MAX_GRID_X}, got"
+                    f" {describe(value)}"
+                )
+        return None
+
     def spec(
         self,
         problem: Problem,
@@ -389,12 +409,9 @@ class Kernel:
         literals: tuple[Any, ...] = (),
     ) -> Spec:
         """The Spec of `problem`, with `knobs` over this kernel's defaults."""
-        unknown = set(knobs or ()) - set(self.knobs)
-        if unknown:
-            known = ", ".join(self.knobs) or "none"
-            raise ValueError(
-                f"kernel {self.name!r} has no knob {', '.join(sorted(unknown))}; it has: {known}"
-            )
+        objection = self.objection(knobs or {})
+        if objection:
+            raise ValueError(objection)
         return Spec(
             problem.dtype,
             problem.conj,
