@@ -11,7 +11,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from gemv import _arrays, _dlpack
-from gemv._check import _MAX_BYTES, describe, shown, type_error, value_error
+from gemv._check import _MAX_BYTES, describe, numbers, shown, type_error, value_error
 from gemv._narrow import cast
 from gemv._problem import BFLOAT16, dtype_name
 
@@ -133,11 +133,7 @@ def where(operand: Operand) -> str:
 
 
 def _adopt_host(routine: str, name: str, obj: Any, dtype: np.dtype | None) -> Operand:
-    array = _as_ndarray(routine, name, obj)
-    if array.dtype.kind not in "biufc" and array.dtype != BFLOAT16:
-        raise type_error(
-            routine, name, f"{name} must hold numbers, got an array of dtype {array.dtype}"
-        )
+    array = host_numbers(routine, name, obj)
     if dtype is not None and dtype.kind != "c" and array.dtype.kind == "c":
         raise type_error(
             routine,
@@ -146,13 +142,6 @@ def _adopt_host(routine: str, name: str, obj: Any, dtype: np.dtype | None) -> Op
             f" {routine} computes in {dtype}",
         )
     shape = _host_shape(routine, name, array)
-    if _leaves_its_memory(array):
-        raise value_error(
-            routine,
-            name,
-            f"{name} of shape {array.shape} and byte strides {array.strides} reaches beyond the"
-            " memory that it is a view of",
-        )
     return Operand(
         kind="numpy",
         dtype=array.dtype,
@@ -165,24 +154,59 @@ def _adopt_host(routine: str, name: str, obj: Any, dtype: np.dtype | None) -> Op
     )
 
 
+def host_numbers(routine: str, name: str, obj: Any) -> np.ndarray:
+    """`obj`, or what it says as an array, of any rank: numbers alone, and none of them masked.
+
+    An array of objects is converted, any other array is given back.
+    """
+    array = _as_ndarray(routine, name, obj)
+    if _leaves_its_memory(array):
+        raise value_error(
+            routine,
+            name,
+            f"{name} of shape {array.shape} and byte strides {array.strides} reaches beyond the"
+            " memory that it is a view of",
+        )
+    if array.dtype == object:
+        return numbers(routine, name, array)
+    if array.dtype.kind not in "biufc" and array.dtype != BFLOAT16:
+        raise type_error(
+            routine, name, f"{name} must hold numbers, got an array of dtype {array.dtype}"
+        )
+    return array
+
+
 def _as_ndarray(routine: str, name: str, obj: Any) -> np.ndarray:
-    if isinstance(obj, np.ma.MaskedArray) and np.ma.is_masked(obj):
+    _refuse_masked(routine, name, obj)
+    if isinstance(obj, np.ndarray):
+        return _arrays.plain_bfloat16(obj)
+    if obj is None or isinstance(obj, (str, bytes, bytearray, set, frozenset, dict)):
+        raise type_error(routine, name, f"{name} must be an array, got {describe(obj)}")
+    try:
+        array = np.asanyarray(_arrays.host_array(obj))
+    except Exception as error:
+        raise type_error(
+            routine, name, f"{name} cannot be read as an array of numbers: {error}"
+        ) from error
+    _refuse_masked(routine, name, array)
+    return _arrays.plain_bfloat16(np.asarray(array))
+
+
+def _refuse_masked(routine: str, name: str, obj: Any, rank: int = _RANK["a"]) -> None:
+    """Refuse masked elements, also those of the arrays or elements that a list is made of."""
+    if isinstance(obj, (list, tuple)):
+        parts = (list, tuple, np.ma.MaskedArray)
+        # Each kind is looked at once: a list of numbers may be long.
+        if rank > 0 and any(issubclass(kind, parts) for kind in set(map(type, obj))):
+            for part in obj:
+                _refuse_masked(routine, name, part, rank - 1)
+    elif isinstance(obj, np.ma.MaskedArray) and np.ma.is_masked(obj):
         raise type_error(
             routine,
             name,
             f"{name} is a masked array with {np.ma.count_masked(obj)} masked elements, which"
             " a product cannot leave out; fill it first",
         )
-    if isinstance(obj, np.ndarray):
-        return _arrays.plain_bfloat16(obj)
-    if obj is None or isinstance(obj, (str, bytes, bytearray, set, frozenset, dict)):
-        raise type_error(routine, name, f"{name} must be an array, got {describe(obj)}")
-    try:
-        return _arrays.plain_bfloat16(np.asarray(_arrays.host_array(obj)))
-    except Exception as error:
-        raise type_error(
-            routine, name, f"{name} cannot be read as an array of numbers: {error}"
-        ) from error
 
 
 def _leaves_its_memory(array: np.ndarray) -> bool:
@@ -219,6 +243,8 @@ def _host_shape(routine: str, name: str, array: np.ndarray) -> tuple[int, ...]:
     if array.ndim == 2 and 1 in array.shape:
         # A single column or row, as SciPy takes it.
         return (array.size,)
+    if array.ndim == 0:
+        return (1,)  # a number alone, as SciPy takes it as well
     raise value_error(
         routine,
         name,
@@ -262,6 +288,8 @@ def writable_in_place(operand: Operand, dtype: np.dtype) -> bool:
         and array.flags.aligned
         and array.flags.c_contiguous
         and _arrays.written_through(operand.origin)
+        # Of an array of objects the owner is a copy.
+        and not (isinstance(operand.origin, np.ndarray) and operand.origin.dtype == object)
     )
 
 

@@ -950,8 +950,8 @@ _NOTES = """
     is 0, neither a nor x is read. A NaN or an infinity in a or x reaches y otherwise, even
     against a zero. The order of the sum is the kernel's own.
 
-    A column or row of shape (ly, 1) or (1, ly) is taken for x or y in host memory, and y keeps
-    its shape and its subclass, as in SciPy.
+    A column or row of shape (ly, 1) or (1, ly) is taken for x or y in host memory, and so is a
+    number for one of length 1; y keeps its shape and its subclass, as in SciPy.
 """
 
 
@@ -1004,9 +1004,9 @@ def gemv(
     Notes
     -----
     Host operands are computed in NumPy's common dtype of a, x and y, where integers and booleans
-    count as float64 in the end; a complex alpha or beta makes it complex. Long doubles are
-    refused. Device operands share one dtype, float32, float64, complex64, complex128, float16 or
-    bfloat16, and are never converted or copied.
+    count as float64 in the end, as arrays of objects do that are numbers; a complex alpha or beta
+    makes it complex. Long doubles are refused. Device operands share one dtype, float32, float64,
+    complex64, complex128, float16 or bfloat16, and are never converted or copied.
 
     Where a and x are both float16 or both bfloat16, products and sums are float32, as alpha and
     beta are, and y is rounded to its dtype once: theirs, or float32 if y or `out_dtype` says so.

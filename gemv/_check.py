@@ -111,6 +111,8 @@ def number(routine: str, name: str, value: Any) -> Any:
         raise type_error(
             routine, name, f"{name} must be a number on the host, got {describe(value)}"
         )
+    if isinstance(value, np.ndarray) and value.dtype == object and value.size == 1:
+        value = value.item()
     if isinstance(value, (np.ndarray, np.generic)):
         if value.dtype.kind not in "biufc":
             raise type_error(
@@ -134,12 +136,51 @@ def number(routine: str, name: str, value: Any) -> Any:
             if hasattr(type(value), method):
                 try:
                     return convert(value)
+                except OverflowError:
+                    raise _too_large(routine, name) from None
                 # A complex number that says so only when it is asked, a tensor of several, or any
                 # other object that promises what it cannot do.
                 except Exception:
                     continue
     got = "None" if value is None else describe(value)
     raise type_error(routine, name, f"{name} must be a number, got {got}")
+
+
+def _too_large(routine: str, name: str, dtype: Any = "float64") -> ValueError:
+    return value_error(routine, name, f"{name} does not fit {dtype}: too large")
+
+
+def numbers(routine: str, name: str, array: np.ndarray) -> np.ndarray:
+    """An array of objects as one of float64, or of complex128 if one of them is complex.
+
+    Each of them must be what :func:`number` takes for one. NumPy alone would read text, make a NaN
+    of None, and drop units and imaginary parts. Numbers with more digits than float64 keep them.
+    """
+    found: list[Any] = []
+    dtypes: set[np.dtype] = {np.dtype(np.float64)}
+    for element in array.flat:
+        value = element
+        if type(element) not in (int, float):
+            try:
+                value = number(routine, name, element)
+            except TypeError:
+                got = "None" if element is None else describe(element)
+                raise type_error(
+                    routine,
+                    name,
+                    f"{name} must hold numbers, got an array of dtype object that holds {got}",
+                ) from None
+        if isinstance(value, np.generic):
+            dtypes.add(value.dtype)
+        elif isinstance(value, complex):
+            dtypes.add(np.dtype(np.complex128))
+        found.append(value)
+    result = np.empty_like(array, np.result_type(*dtypes))
+    try:
+        result[...] = np.array(found, result.dtype).reshape(array.shape)
+    except OverflowError:
+        raise _too_large(routine, name) from None
+    return result
 
 
 def is_complex(value: Any) -> bool:
@@ -161,7 +202,7 @@ def coefficient(routine: str, name: str, value: Any, dtype: np.dtype) -> Any:
         try:
             return dtype.type(value)
         except OverflowError:
-            raise value_error(routine, name, f"{name} does not fit {dtype}: too large") from None
+            raise _too_large(routine, name, dtype) from None
 
 
 def y_length(rows: int, offy: int, incy: int) -> int:

@@ -13,6 +13,7 @@ from scipy.sparse.linalg import LinearOperator
 
 from gemv import _adopt, _api, _arrays, _backend, _host
 from gemv._check import transposition
+from gemv._narrow import cast
 from gemv._problem import DTYPES, NARROW, PREFIXES, dtype_name
 
 #: Linear operators compute in BLAS's own precisions.
@@ -22,7 +23,164 @@ _KNOWN = tuple(DTYPES[letter] for letter in "sdcz")
 _ZERO = 0
 
 
-class Matrix(LinearOperator):
+#: What is multiplied by: the matrix, its transpose, its conjugate transpose (BLAS's codes for
+#: ``trans``), its conjugate. To transpose one of them flips the last bit, the adjoint the other.
+_AS_IT_IS, _TRANSPOSED, _ADJOINT, _CONJUGATE = range(4)
+
+
+class _Operator(LinearOperator):
+    """SciPy's operator, whose vectors are read by the rules of :func:`gemv.gemv`.
+
+    SciPy would read them with :func:`numpy.asarray`, which drops the mask of a masked array.
+    """
+
+    #: One of the codes above.
+    _op = _AS_IT_IS
+
+    def matvec(self, x: Any) -> Any:
+        """``A @ x`` for a vector in host memory or on the GPU.
+
+        Parameters
+        ----------
+        x : array of shape (n,)
+
+        Returns
+        -------
+        array of shape (m,)
+            A NumPy array, or one of the library of `x`.
+        """
+        if _adopt.is_device_array(x):
+            return self._on_device(self._op, x)
+        return super().matvec(_read(x))
+
+    def rmatvec(self, x: Any) -> Any:
+        """``A.H @ x`` for a vector in host memory or on the GPU.
+
+        Parameters
+        ----------
+        x : array of shape (m,)
+
+        Returns
+        -------
+        array of shape (n,)
+            A NumPy array, or one of the library of `x`.
+        """
+        if _adopt.is_device_array(x):
+            return self._on_device(self._op ^ _ADJOINT, x)
+        return super().rmatvec(_read(x))
+
+    def matmat(self, X: Any) -> Any:
+        """``A @ X``, one column after the other.
+
+        Parameters
+        ----------
+        X : array of shape (n, k)
+            In host memory.
+
+        Returns
+        -------
+        numpy.ndarray of shape (m, k)
+        """
+        return super().matmat(_read(X))
+
+    def rmatmat(self, X: Any) -> Any:
+        """``A.H @ X``, one column after the other.
+
+        Parameters
+        ----------
+        X : array of shape (m, k)
+            In host memory.
+
+        Returns
+        -------
+        numpy.ndarray of shape (n, k)
+        """
+        return super().rmatmat(_read(X))
+
+    def dot(self, x: Any) -> Any:
+        """``A @ x`` for a vector, for the columns of an array, or for another operator.
+
+        Parameters
+        ----------
+        x : array of shape (n,) or (n, k), or LinearOperator
+
+        Returns
+        -------
+        array of shape (m,) or (m, k), or LinearOperator
+            An array in the place that `x` is in; on the GPU `x` is a vector.
+        """
+        if isinstance(x, LinearOperator) or np.isscalar(x):
+            return super().dot(x)
+        if _adopt.is_device_array(x):
+            return self._on_device(self._op, x)
+        return super().dot(_read(x))
+
+    def __rmul__(self, x: Any) -> Any:
+        # ``x @ A`` comes here as well.
+        plain = isinstance(x, LinearOperator) or np.isscalar(x) or _adopt.is_device_array(x)
+        return super().__rmul__(x if plain else _read(x))
+
+    def _matvec(self, x: np.ndarray) -> np.ndarray:
+        return self._vectors(self._op, x)
+
+    def _rmatvec(self, x: np.ndarray) -> np.ndarray:
+        return self._vectors(self._op ^ _ADJOINT, x)
+
+    def _matmat(self, x: np.ndarray) -> np.ndarray:
+        return self._columns(self._op, x)
+
+    def _rmatmat(self, x: np.ndarray) -> np.ndarray:
+        return self._columns(self._op ^ _ADJOINT, x)
+
+    def _columns(self, op: int, x: np.ndarray) -> np.ndarray:
+        result = np.swapaxes(self._vectors(op, np.swapaxes(x, -1, -2), True), -1, -2)
+        return np.asmatrix(result) if isinstance(x, np.matrix) else result
+
+    def _adjoint(self) -> LinearOperator:
+        return self._turned(self._op ^ _ADJOINT)
+
+    def _transpose(self) -> LinearOperator:
+        return self._turned(self._op ^ _TRANSPOSED)
+
+    def _turned(self, op: int) -> LinearOperator:
+        """The operator of the same matrix with another code."""
+        raise NotImplementedError
+
+    def _vectors(self, op: int, x: Any, several: bool = False) -> np.ndarray:
+        """The products of all vectors along the last axis of `x`, each on its own."""
+        raise NotImplementedError
+
+    def _on_device(self, op: int, x: Any) -> Any:
+        """One product of a vector on the GPU, in the kind of that vector."""
+        raise NotImplementedError
+
+
+def _read(x: Any) -> np.ndarray:
+    """The numbers of one or more vectors in host memory."""
+    array = _adopt.host_numbers("Matrix", "x", x)
+    return cast(array, DTYPES["s"]) if array.dtype in NARROW else array
+
+
+class _Turned(_Operator):
+    """``A.H`` or ``A.T`` of a :class:`Matrix`, or what these give by being turned once more."""
+
+    def __init__(self, matrix: Matrix, op: int) -> None:
+        self._matrix = matrix
+        self._op = op
+        shape = matrix.shape if op == _CONJUGATE else matrix.shape[::-1]
+        super().__init__(matrix.dtype, shape)
+
+    def _turned(self, op: int) -> LinearOperator:
+        return self._matrix._turned(op)
+
+    def _vectors(self, op: int, x: Any, several: bool = False) -> np.ndarray:
+        return self._matrix._vectors(op, x, several)
+
+    def _on_device(self, op: int, x: Any) -> Any:
+        return self._matrix._on_device(op, x)
+
+
+class Matrix(_Operator):
     """A matrix that is moved to the GPU once, so that only vectors move in a product.
 
     It is a :class:`scipy.sparse.linalg.LinearOperator`: SciPy's iterative solvers take it in place
@@ -123,82 +281,26 @@ class Matrix(LinearOperator):
         y = None if y is None else self._vector("y", y, rows)
         return self._product(trans, alpha, x, beta, y)
 
-    def matvec(self, x: Any) -> Any:
-        """``A @ x`` for a vector in host memory or on the GPU.
+    def _turned(self, op: int) -> LinearOperator:
+        return self if op == _AS_IT_IS else _Turned(self, op)
 
-        Parameters
-        ----------
-        x : array of shape (n,)
-
-        Returns
-        -------
-        array of shape (m,)
-            A NumPy array, or one of the library of `x`.
-        """
-        return self._on_device(0, x) if _adopt.is_device_array(x) else super().matvec(x)
-
-    def rmatvec(self, x: Any) -> Any:
-        """``A.H @ x`` for a vector in host memory or on the GPU.
-
-        Parameters
-        ----------
-        x : array of shape (m,)
-
-        Returns
-        -------
-        array of shape (n,)
-            A NumPy array, or one of the library of `x`.
-        """
-        return self._on_device(2, x) if _adopt.is_device_array(x) else super().rmatvec(x)
-
-    def dot(self, x: Any) -> Any:
-        """``A @ x`` for a vector, for the columns of an array, or for another operator.
-
-        Parameters
-        ----------
-        x : array of shape (n,) or (n, k), or LinearOperator
-
-        Returns
-        -------
-        array of shape (m,) or (m, k), or LinearOperator
-            An array in the place that `x` is in; on the GPU `x` is a vector.
-        """
-        if isinstance(x, LinearOperator) or not _adopt.is_device_array(x):
-            return super().dot(x)
-        return self._on_device(0, x)
-
-    __matmul__ = dot
-
-    def _matvec(self, x: np.ndarray) -> np.ndarray:
-        return self._vectors(0, x)
-
-    def _rmatvec(self, x: np.ndarray) -> np.ndarray:
-        return self._vectors(2, x)
-
-    def _matmat(self, x: np.ndarray) -> np.ndarray:
-        return np.swapaxes(self._vectors(0, np.swapaxes(x, -1, -2), True), -1, -2)
-
-    def _rmatmat(self, x: np.ndarray) -> np.ndarray:
-        return np.swapaxes(self._vectors(2, np.swapaxes(x, -1, -2), True), -1, -2)
-
-    def _vectors(self, trans: int, x: Any, several: bool = False) -> np.ndarray:
-        """The products of all vectors along the last axis of `x`, each on its own."""
-        rows, cols = self.shape if trans == 0 else self.shape[::-1]
+    def _vectors(self, op: int, x: Any, several: bool = False) -> np.ndarray:
+        if op == _CONJUGATE:
+            return np.conj(self._vectors(_AS_IT_IS, np.conj(x), several))
+        rows, cols = self.shape if op == _AS_IT_IS else self.shape[::-1]
         x = np.asarray(x)
-        if x.dtype.kind not in "biufc":
-            raise TypeError(f"Matrix: x must hold numbers, got an array of dtype {x.dtype}")
         single = not several and x.size == cols and x.ndim <= 2
         shape = (rows,) if single else (*x.shape[:-1], rows)
         parts = x.reshape(1 if single else math.prod(x.shape[:-1]), cols)
         if x.dtype.kind == "c" and self.dtype.kind != "c":
             result = np.empty((len(parts), rows), np.result_type(self.dtype, np.complex64))
             for place, vector in enumerate(parts):
-                result[place].real = self._product(trans, 1, vector.real)
-                result[place].imag = self._product(trans, 1, vector.imag)
+                result[place].real = self._product(op, 1, vector.real)
+                result[place].imag = self._product(op, 1, vector.imag)
         else:
             result = np.empty((len(parts), rows), self.dtype)
             for place, vector in enumerate(parts):
-                result[place] = self._product(trans, 1, vector)
+                result[place] = self._product(op, 1, vector)
         return result.reshape(shape)
 
     def _product(
@@ -230,18 +332,21 @@ class Matrix(LinearOperator):
             plan(alpha, beta, stream=stream)
             return vectors.get()
 
-    def _on_device(self, trans: int, x: Any) -> Any:
-        """One product of a vector on the GPU, in the kind of that vector."""
+    def _on_device(self, op: int, x: Any) -> Any:
         array = self._kept()
         library = _arrays.exporter_of(x)
-        if trans == 2 and self.dtype.kind != "c":
-            trans = 1
+        if op != _AS_IT_IS and self.dtype.kind != "c":
+            op = _AS_IT_IS if op == _CONJUGATE else _TRANSPOSED
+        if op == _CONJUGATE:
+            raise TypeError(
+                "Matrix: the conjugate of a complex matrix takes vectors in host memory only"
+            )
         if library is None or getattr(x, "ndim", 1) != 1:
             raise ValueError(f"Matrix: x must have one dimension, got shape {x.shape}")
-        rows, cols = self.shape if trans == 0 else self.shape[::-1]
+        rows, cols = self.shape if op == _AS_IT_IS else self.shape[::-1]
         if x.shape[0] != cols:
             raise ValueError(f"Matrix: x must have {cols} elements, got {x.shape[0]}")
-        return _api.gemv(1, self._as(library, array), x, trans=trans, kernel=self._kernel)
+        return _api.gemv(1, self._as(library, array), x, trans=op, kernel=self._kernel)
 
     def _as(self, library: Any, array: Any) -> Any:
         """The matrix as an array of a library, sharing its memory."""

@@ -5,6 +5,8 @@ from __future__ import annotations
 import array
 import collections
 import datetime
+import decimal
+import fractions
 import types
 
 import numpy as np
@@ -140,7 +142,8 @@ WRONG_KIND = {
     "dict": {1: 2},
     "object": object(),
     "objects": np.array([1.0, None], object),
-    "decimals": np.array([1, 2], object),
+    "signals": [decimal.Decimal("sNaN"), 1],
+    "text_inside": np.array([1, "2"], object),
     "strings": ["1", "2"],
     "byte_strings": np.array([b"1"]),
     "dates": np.array([1, 2], "M8[s]"),
@@ -163,6 +166,35 @@ def test_host_wrong_kind(kind, name, place, dtype):
     assert text.startswith(f"sgemv: {name} ") and text.endswith(f"(failed for {place})")
 
 
+def test_host_objects_are_numbers():
+    fraction, long = fractions.Fraction(1, 3), 2**70
+    for order in "CF":
+        given = np.array([[fraction, decimal.Decimal("0.1"), True], [long, 2, 3.5]], order=order)
+        assert given.dtype == object
+        operand = adopt("gemv", "a", given, None, HOME)
+        assert operand.dtype == F64 and operand.strides == ((3, 1) if order == "C" else (1, 2))
+        expected = [[1 / 3, 0.1, 1], [2.0**70, 2, 3.5]]
+        np.testing.assert_array_equal(_adopt.host_copy(operand, F64), expected)
+        single = _adopt.host_copy(adopt("sgemv", "a", given, F32, HOME), F32)
+        np.testing.assert_array_equal(single, np.asarray(given, F32))
+    mixed = np.array([1j, fraction, np.complex64(2)], object)
+    operand = adopt("gemv", "x", mixed, None, HOME)
+    assert operand.dtype == np.complex128
+    np.testing.assert_array_equal(operand.owner, [1j, 1 / 3, 2])
+    with pytest.raises(TypeError, match="would lose its imaginary part"):
+        adopt("dgemv", "x", mixed, F64, HOME)
+    precise = np.array([np.longdouble(1), 2**70], object)
+    assert adopt("gemv", "x", precise, None, HOME).dtype == np.longdouble, "which gemv.gemv refuses"
+    assert adopt("gemv", "x", np.array([], object), None, HOME).dtype == F64
+
+
+def test_host_number_is_a_vector_of_one():
+    for given in (2, 2.0, np.float32(2), np.array(2), np.array(2, object), fractions.Fraction(2)):
+        operand = adopt("dgemv", "x", given, F64, HOME)
+        assert (operand.shape, operand.strides) == ((1,), (1,))
+        assert _adopt.host_copy(operand, F64).tolist() == [2.0]
+
+
 def test_host_masked_text_counts():
     with pytest.raises(TypeError, match="sgemv: a is a masked array with 2 masked elements"):
         adopt("sgemv", "a", np.ma.array(np.ones((2, 2)), mask=[[0, 1], [1, 0]]), F32, HOME)
@@ -182,7 +214,6 @@ def test_host_complex_is_not_cut_to_real(given):
         ("a", np.ones((2, 3, 1)), r"a must have two dimensions, got shape \(2, 3, 1\) \(failed"),
         ("a", np.ones(3), r"got shape \(3,\); write a\[:, None\] for one column"),
         ("a", 2.0, r"a must have two dimensions, got shape \(\)"),
-        ("x", 2.0, r"x must have one dimension .*, got shape \(\)"),
         ("x", np.ones((2, 2)), r"x must have one dimension .*, got shape \(2, 2\)"),
         ("x", np.ones((2, 1, 1)), r"x must have one dimension .*, got shape \(2, 1, 1\)"),
         ("y", np.ones((0, 2)), r"y must have one dimension .*, got shape \(0, 2\)"),
@@ -289,7 +320,7 @@ def test_interface_with_numbers_of_numpy():
     """Some libraries compute what they say with NumPy; they mean the same."""
     numbers = dict(shape=[np.int64(2), 3], strides=[np.int32(12), 4], version=np.int8(3))
     data = np.uint64(4096), np.True_
-    operand = adopt("sgemv", "a", Pretender(**numbers, data=data, stream=np.int64(7)), F32)
+    operand = adopt("sgemv", "a", Pretender(**numbers, data=data, stream=np.int64(7)), F32, HOME)
     assert (operand.shape, operand.strides, operand.stream) == ((2, 3), (3, 1), 7)
     assert operand.pointer == 4096 and type(operand.pointer) is int and operand.readonly is True
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 import importlib.util
 import inspect
 import re
+from decimal import Decimal
+from fractions import Fraction
 from types import SimpleNamespace
 
 import numpy as np
@@ -95,3 +97,69 @@ def test_signature(name):
             assert parameter.default == expected, parameter.name
     assert [p.name for p in positional if p.default is p.empty] == ["alpha", "a", "x"]
     assert ours["y"].default is None
+
+
+class Own(np.ndarray):
+    """An array of a class of somebody's own."""
+
+
+def of(kind):
+    """Makes an array of objects from whole numbers."""
+
+    def make(values):
+        return np.array([kind(int(value)) for value in values.flat], object).reshape(values.shape)
+
+    return make
+
+
+KINDS = {
+    "fractions": of(lambda value: Fraction(value, 3)),
+    "decimals": of(lambda value: Decimal(value) / 10),
+    "long integers": of(lambda value: value * 2**70),
+    "booleans": of(bool),
+    "integers": lambda values: values.astype(np.int64) + 2**53,
+    "unsigned": lambda values: values.astype(np.uint64) + np.uint64(2**63),
+    "a class of its own": lambda values: values.view(Own),
+}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("where", ["a", "x", "y", "alpha"])
+@pytest.mark.parametrize("overwrite", [0, 1])
+@pytest.mark.parametrize("name", ROUTINES)
+def test_numbers_of_other_kinds_are_converted_as_scipy_converts_them(name, kind, where, overwrite):
+    given = {"a": np.diag([1.0, 2.0, 4.0]), "x": np.array([1.0, 2.0, 3.0]), "y": np.ones(3)}
+    given["alpha"] = np.array(2.0)
+    given[where] = KINDS[kind](given[where])
+    results = []
+    for module in (gemv, blas):
+        y, alpha = given["y"].copy(), given["alpha"]
+        if module is blas and name in ("cgemv", "zgemv"):
+            alpha = float(alpha)  # SciPy takes no objects for a complex alpha
+        arguments = alpha, given["a"], given["x"], 1, y
+        results.append(getattr(module, name)(*arguments, overwrite_y=overwrite))
+        in_place = overwrite and y.dtype == results[-1].dtype
+        assert (results[-1] is y) == in_place
+        assert in_place or np.array_equal(y, given["y"])
+    ours, theirs = results
+    assert ours.dtype == theirs.dtype
+    assert np.allclose(ours, theirs, rtol=4 * np.finfo(ours.dtype).eps)
+
+
+@pytest.mark.parametrize("number", [2, 2.5, np.float32(2.5), np.array(2.5), np.array(2, object)])
+@pytest.mark.parametrize("overwrite", [0, 1])
+@pytest.mark.parametrize("name", ROUTINES)
+def test_a_number_is_a_vector_of_one_as_in_scipy(name, overwrite, number):
+    column, row = np.array([[1.0], [3.0]]), np.array([[1.0, 3.0]])
+    ours, theirs = getattr(gemv, name), getattr(blas, name)
+    got, expected = ours(2, column, number), theirs(2, column, number)
+    assert got.dtype == expected.dtype and np.array_equal(got, expected)
+    ends = []
+    for function in (ours, theirs):
+        y = np.array(number)  # a number itself cannot be written to
+        end = function(2, row, [1, 2], 3, y, overwrite_y=overwrite)
+        ends.append((np.asarray(end).tolist(), end.shape, end.dtype, end is y, y.tolist()))
+    assert ends[0] == ends[1]
+    assert ours(2, row, [1, 2], 3, number, overwrite_y=overwrite) == ends[0][0]
+    with pytest.raises(ValueError, match="x is too short: .* = 2 elements are needed, len.x. = 1"):
+        getattr(gemv, name)(1, row, number)

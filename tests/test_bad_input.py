@@ -10,6 +10,7 @@ import datetime
 import decimal
 import sys
 import threading
+from fractions import Fraction
 from types import SimpleNamespace
 
 import numpy as np
@@ -40,6 +41,24 @@ class Fails:
 
     def fail(self, *arguments, **keywords):
         raise KeyError("no such thing")
+
+
+class Becomes:
+    """An object that has an array to offer, as those of data frames have."""
+
+    def __init__(self, array):
+        self.array = array
+
+    def __array__(self, dtype=None, copy=None):
+        return self.array
+
+
+def objects(*elements):
+    """An array of objects, each of them as it is."""
+    array = np.empty(len(elements), object)
+    for place, element in enumerate(elements):
+        array[place] = element
+    return array
 
 
 class Broken:
@@ -186,7 +205,7 @@ BAD = {
     "a is a set": (both("a", {1, 2}), T, "a must be an array, got set"),
     "a is a generator": (host("a", (i for i in range(6))), T, "a must hold numbers.*object"),
     "a is ragged": (host("a", [[1, 2, 3], [4]]), T, "a cannot be read as an array of numbers"),
-    "a holds objects": (host("a", np.ones((2, 3), object)), T, "a must hold numbers.*object"),
+    "a holds objects": (host("a", np.full((2, 3), print)), T, "a must hold numbers.*that holds"),
     "a holds strings": (host("a", [["1"] * 3] * 2), T, "a must hold numbers.*<U1"),
     "a holds records": (host("a", np.zeros((2, 3), "f4,f4")), T, "a must hold numbers"),
     "a is masked": (host("a", np.ma.masked_equal([[1, 2, 3]] * 2, 2)), T, "a is a masked array"),
@@ -216,14 +235,28 @@ BAD = {
     ),
     # x
     "x is None": (both("x", None), T, "x must be an array, got None"),
-    "x is a number": (host("x", 5.0), V, r"x must have one dimension .*\(\)"),
+    "x is a number": (host("x", 5.0), V, r"x is too short: .* = 3 elements .*len.x. = 1"),
     "x is a matrix": (made("x", (3, 2)), V, r"x must have one dimension.*\(3, 2\)"),
     "x is short": (made("x", 2), V, "x is too short: .* = 3 elements are needed, len.x. = 2"),
     "x is empty": (made("x", 0), V, "x is too short: .* = 3 elements"),
     "x is short for trans": (made("x", 1, trans=1, y=None), V, "x is too short: .* = 2 elements"),
     "x is no number": (host("x", [object()] * 3), T, "x must hold numbers"),
     "x holds None": (host("x", [1.0, None, 2.0]), T, "x must hold numbers"),
-    "x holds decimals": (host("x", [decimal.Decimal(1)] * 3), T, "x must hold numbers"),
+    "x holds a signal": (host("x", [decimal.Decimal("sNaN")] * 3), T, "x must hold numbers.*sNaN"),
+    "x is beyond every float": (host("x", [HUGE, 1, 2]), V, "x does not fit float64: too large"),
+    "x is a fraction beyond every float": (host("x", [Fraction(HUGE)] * 3), V, "x does not fit fl"),
+    "x holds text": (host("x", np.array(["1", 2, 3], object)), T, "x must hold numbers.*str '1'"),
+    "x holds vectors": (host("x", objects(np.ones(2), 2, 3)), T, "x must hold numbers.*ndarray"),
+    "x holds a date of NumPy's": (
+        host("x", objects(np.datetime64(1, "s"), 2, 3)),
+        T,
+        "x must hold numbers.*datetime64",
+    ),
+    "objects leave their memory": (
+        host("x", as_strided(np.ones(2, object), (3,), (8,))),
+        V,
+        "x of shape .* reaches beyond",
+    ),
     "x holds dates": (host("x", np.ones(3, "M8[s]")), T, "x must hold numbers.*datetime64"),
     "x holds durations": (host("x", np.ones(3, "m8[s]")), T, "x must hold numbers.*timedelta64"),
     "x holds date objects": (host("x", [datetime.date(2020, 1, 1)] * 3), T, "x must hold numbers"),
@@ -234,12 +267,27 @@ BAD = {
         V,
         "x of shape .* reaches beyond",
     ),
+    "x is a list with a masked element": (
+        host("x", [1.0, np.ma.masked, 2.0]),
+        T,
+        "x is a masked array with 1",
+    ),
+    "a is a list of masked rows": (
+        host("a", [[1.0, 2.0, 3.0], np.ma.masked_less([1.0, 2.0, 3.0], 2)]),
+        T,
+        "a is a masked array with 1",
+    ),
+    "a becomes a masked array": (
+        host("a", Becomes(np.ma.masked_equal([[1, 2, 3]] * 2, 2))),
+        T,
+        "a is a masked array with 2",
+    ),
     # y
-    "y is a number": (host("y", 5.0), V, "y must have one dimension"),
+    "y is a number": (host("y", 5.0), V, "y is too short: .* = 2 elements"),
     "y is a matrix": (made("y", (2, 2)), V, "y must have one dimension"),
     "y is short": (made("y", 1), V, "y is too short: .* = 2 elements are needed, len.y. = 1"),
     "y is empty": (made("y", 0), V, "y is too short"),
-    "y holds objects": (host("y", np.ones(2, object)), T, "y must hold numbers"),
+    "y holds objects": (host("y", np.array([1, None])), T, "y must hold numbers.*holds None"),
     "y is masked": (host("y", np.ma.masked_less([0.0, 1], 1)), T, "y is a masked array"),
     "y is read-only": ({"where": ("host",), "change": read_only}, V, "y is read-only"),
     "y overlaps x": (overlapping("x"), V, "y overlaps x in memory"),
@@ -306,6 +354,12 @@ BAD = {
         T,
         "alpha must be a number, got .*Fails",
     ),
+    "alpha is a fraction beyond every float": (
+        number({"alpha": Fraction(HUGE)}),
+        V,
+        "alpha does not fit float64: too large",
+    ),
+    "alpha is an object": (number({"alpha": np.array(None)}), T, "alpha must be a number, got No"),
     "alpha is beyond every float": (number({"alpha": HUGE}), V, "alpha does not fit float64"),
     "beta is None": (number({"beta": None}), T, "beta must be a number, got None"),
     "beta is a list": (number({"beta": [1]}), T, r"beta must be a number, got list \[1\]"),

@@ -258,6 +258,7 @@ REAL_TWO = [
     np.array(2),
     np.array([2]),
     np.array([[2.0]]),
+    np.array(2, object),
     fractions.Fraction(2),
     decimal.Decimal(2),
     HasFloat(),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import weakref
+from fractions import Fraction
 
 import numpy as np
 import pytest
@@ -142,6 +143,142 @@ def test_bad_input(rng):
         gemv.Matrix(np.ones((3, 3), np.longdouble))
     with pytest.raises(ValueError, match="no kernel 'nope'"):
         gemv.Matrix(np.ones((3, 3)), kernel="nope")
+
+
+class Becomes:
+    """An object that has an array to offer, as those of data frames have."""
+
+    def __init__(self, array):
+        self.array = array
+
+    def __array__(self, dtype=None, copy=None):
+        return self.array
+
+
+#: Every way of a vector, or of columns, into a square matrix.
+WAYS = {
+    "matvec": lambda a, x: a.matvec(x),
+    "rmatvec": lambda a, x: a.rmatvec(x),
+    "dot": lambda a, x: a.dot(x),
+    "@": lambda a, x: a @ x,
+    "*": lambda a, x: a * x,
+    "call": lambda a, x: a(x),
+    "from the left": lambda a, x: x @ a,
+    "from the left, *": lambda a, x: x * a,
+    "T @": lambda a, x: a.T @ x,
+    "H @": lambda a, x: a.H @ x,
+    "T.dot": lambda a, x: a.T.dot(x),
+    "T.matvec": lambda a, x: a.T.matvec(x),
+    "T.rmatvec": lambda a, x: a.T.rmatvec(x),
+    "H.rmatvec": lambda a, x: a.H.rmatvec(x),
+    "T.H @": lambda a, x: a.T.H @ x,
+    "H.T @": lambda a, x: a.H.T @ x,
+    "from the left of T": lambda a, x: x @ a.T,
+}
+OF_COLUMNS = {
+    "matmat": lambda a, x: a.matmat(x),
+    "rmatmat": lambda a, x: a.rmatmat(x),
+    "T.matmat": lambda a, x: a.T.matmat(x),
+    "H.rmatmat": lambda a, x: a.H.rmatmat(x),
+    **{name: WAYS[name] for name in ("dot", "@", "*", "call", "from the left", "T @", "H @")},
+}
+ALL_WAYS = [(name, False) for name in WAYS] + [(name, True) for name in OF_COLUMNS]
+
+
+@pytest.mark.parametrize("name, columns", ALL_WAYS)
+def test_masked_vectors_are_refused_as_the_call_refuses_them(name, columns, rng):
+    a = matrix(rng, (3, 3))
+    values = np.arange(6.0).reshape(3, 2) if columns else np.arange(3.0)
+    if columns and name == "from the left":
+        values = values.T
+    masked = np.ma.masked_equal(values, 1)
+    with pytest.raises(TypeError) as caught:
+        gemv.gemv(1, a, np.ma.masked_equal(np.arange(3.0), 1))
+    said = str(caught.value).replace("gemv: x", "Matrix: x")
+    kept, way = gemv.Matrix(a, **SMALL), (OF_COLUMNS if columns else WAYS)[name]
+    given = [masked]
+    if not name.startswith("from the left"):  # where lists and others have operators of their own
+        given += [Becomes(masked), list(masked)]
+    for x in given:
+        with pytest.raises(TypeError) as caught:
+            way(kept, x)
+        assert str(caught.value) == said
+    unmasked = np.ma.array(values)
+    assert np.array_equal(way(kept, unmasked), way(kept, values))
+
+
+def test_masked_arrays_are_refused_by_the_constructor_and_by_gemv(rng):
+    masked = np.ma.masked_less(np.arange(9.0).reshape(3, 3), 2)
+    with pytest.raises(TypeError, match="Matrix: a is a masked array with 2 masked elements"):
+        gemv.Matrix(masked)
+    with pytest.raises(TypeError, match="Matrix: a is a masked array with 2 masked elements"):
+        gemv.Matrix(Becomes(masked))
+    kept = gemv.Matrix(np.eye(3), **SMALL)
+    with pytest.raises(TypeError, match="Matrix.gemv: x is a masked array with 2 masked elements"):
+        kept.gemv(1, masked[0])
+    with pytest.raises(TypeError, match="Matrix.gemv: y is a masked array with 2 masked elements"):
+        kept.gemv(1, np.ones(3), 1, masked[0])
+
+
+class Own(np.ndarray):
+    """An array of a class of somebody's own."""
+
+
+@pytest.mark.filterwarnings("ignore:the matrix subclass")
+@pytest.mark.parametrize("name, columns", ALL_WAYS)
+@pytest.mark.parametrize("dtype", [np.float64, np.complex128])
+def test_operators_are_those_of_scipy(name, columns, dtype, rng):
+    """Also for matrices, subclasses, objects with arrays to offer, and numbers of other kinds."""
+    a = np.round(4 * matrix(rng, (3, 3), dtype))
+    values = np.arange(6).reshape(3, 2) if columns else np.arange(3)
+    if columns and name == "from the left":
+        values = values.T
+    kept, way = gemv.Matrix(a, **SMALL), (OF_COLUMNS if columns else WAYS)[name]
+    theirs = linalg.aslinearoperator(a)
+    given = [values, values * 1j, values.astype(np.float16), values.view(Own)]
+    if not columns:
+        given += [values[:, None]] if not name.startswith("from the left") else [values[None, :]]
+    if not name.startswith("from the left"):
+        given += [np.matrix(values if columns else values[:, None])]
+        given += [Becomes(values), values.tolist()]
+    for x in given:
+        got, expected = way(kept, x), way(theirs, x)
+        assert type(got) is type(expected) and got.shape == expected.shape
+        assert np.array_equal(got, expected)
+    exact = np.array([Fraction(int(value), 2) for value in values.flat]).reshape(values.shape)
+    assert np.array_equal(way(kept, exact), way(theirs, values / 2))
+
+
+def test_views_of_the_matrix(rng):
+    a = matrix(rng, (4, 3), np.complex64)
+    kept = gemv.Matrix(a, **SMALL)
+    assert kept.T.shape == kept.H.shape == (3, 4) and kept.T.H.shape == (4, 3)
+    assert kept.T.T is kept and kept.H.H is kept and kept.T.dtype == np.complex64
+    x = random_array(rng, 4, np.complex64)
+    assert (kept.T @ x).tobytes() == gemv.gemv(1, a, x, trans=1, **SMALL).tobytes()
+    with pytest.raises(ValueError, match="dimension mismatch"):
+        kept.T @ np.ones(3)
+    with pytest.raises(ValueError, match="[Ss]calar"):
+        kept @ 2
+    with pytest.raises(TypeError, match="Matrix: x must be an array, got None"):
+        kept @ None
+    with pytest.raises(TypeError, match="Matrix: x must hold numbers, got .* that holds None"):
+        kept @ [1, 2, None]
+
+
+def test_device_vectors_and_the_views(rng):
+    cuda = pytest.importorskip("numba.cuda")
+    for dtype in (np.float64, np.complex128):
+        a, x = matrix(rng, (3, 3), dtype), random_array(rng, 3, dtype)
+        kept, there = gemv.Matrix(cuda.to_device(a), **SMALL), cuda.to_device(x)
+        for turned in (kept.T, kept.H):
+            assert (turned @ there).copy_to_host().tobytes() == (turned @ x).tobytes()
+        assert kept.H.rmatvec(there).copy_to_host().tobytes() == kept.matvec(x).tobytes()
+        if dtype == np.float64:
+            assert kept.T.rmatvec(there).copy_to_host().tobytes() == kept.matvec(x).tobytes()
+        else:
+            with pytest.raises(TypeError, match="conjugate of a complex matrix takes vectors in"):
+                kept.T.rmatvec(there)
 
 
 def test_device_matrix_and_vectors(rng):
