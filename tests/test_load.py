@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import os
-import subprocess
 import sys
 from pathlib import Path
 
+import processes
 import pytest
 
 import gemv
@@ -23,7 +23,7 @@ def python(code, quiet=True):
     """Run `code` in a process of its own, on the backend of this one; what it printed."""
     path = os.pathsep.join([str(TOP), os.environ.get("PYTHONPATH", "")])
     watch = f"import faulthandler; faulthandler.dump_traceback_later({PATIENCE}, exit=True)\n"
-    done = subprocess.run(
+    done = processes.run(
         [sys.executable, "-c", watch + code],
         env={**os.environ, "PYTHONPATH": path},
         capture_output=True,

@@ -2,12 +2,12 @@ import itertools
 import math
 import os
 import random
-import subprocess
 import sys
 import tomllib
 from importlib import resources
 
 import numpy as np
+import processes
 import pytest
 
 import gemv
@@ -534,7 +534,7 @@ def test_a_bad_table_is_refused(text, complaint):
 def test_alignment_by_environment():
     code = "from gemv import _select; print(_select._by_alignment)"
     for value, said in (("0", "False"), ("1", "True"), ("", "True")):
-        run = subprocess.run(
+        run = processes.run(
             [sys.executable, "-c", code], capture_output=True, text=True, check=True,
             env={**os.environ, "GEMV_ALIGNMENT": value},
         )  # fmt: skip
