@@ -15,7 +15,8 @@ are given back to the system when they are freed, so that pieces of memory which
 between them are not taken for a leak.
 
 The run is bounded in calls and in time. It keeps a file of how far it came, and goes on from there:
-status 0 is a finished run without a fault, 1 a fault, 3 a run that time or Ctrl-C has ended.
+status 0 is a finished run without a fault, 1 a fault, 3 a run that time or Ctrl-C has ended. The
+signal of Ctrl-C is heard in the background as well, where a shell has its programs ignore it.
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ import contextlib
 import ctypes
 import gc
 import json
+import signal
 import sys
 import threading
 import time
@@ -523,4 +525,5 @@ def main(argv=None):
 
 
 if __name__ == "__main__":
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     sys.exit(main())

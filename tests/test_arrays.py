@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
-import subprocess
 import sys
 import threading
 from types import SimpleNamespace
 
 import numpy as np
+import processes
 import pytest
 from arrays import LIBRARIES, MUTABLE
 
@@ -324,7 +324,7 @@ def test_libraries_are_not_imported():
         "gemv.gemv(1.0, np.eye(2), np.ones(2))\n"
         "print({'torch', 'cupy', 'jax'} & set(sys.modules))"
     )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    done = processes.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "set()"
 
 

@@ -1,9 +1,9 @@
 """Which backend is chosen, by whom, and what is said when it cannot work."""
 
 import os
-import subprocess
 import sys
 
+import processes
 import pytest
 
 import gemv
@@ -20,7 +20,7 @@ def python(code, **environment):
     """Run `code` in a process of its own without a GPU in sight; standard output."""
     inherited = {k: v for k, v in os.environ.items() if k not in environment}
     inherited.pop("NUMBA_ENABLE_CUDASIM", None)
-    run = subprocess.run(
+    run = processes.run(
         [sys.executable, "-c", code],
         env={**inherited, "CUDA_VISIBLE_DEVICES": "", **environment},
         capture_output=True, text=True, check=True,

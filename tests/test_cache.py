@@ -5,13 +5,14 @@ Compiling needs a process without the simulator, so most tests here ask one.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import shutil
-import subprocess
 import sys
 from pathlib import Path
 
+import processes
 import pytest
 
 import gemv
@@ -52,7 +53,7 @@ def ask(folder, root=PACKAGE.parent, **environment):
     path = os.pathsep.join(map(str, (root, os.environ.get("PYTHONPATH", ""))))
     env |= {"PYTHONPATH": path, "GEMV_CACHE_DIR": str(folder), **environment}
     command = [sys.executable, "-P", "-c", ASK]
-    done = subprocess.run(command, env=env, capture_output=True, text=True)
+    done = processes.run(command, env=env, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     return json.loads(done.stdout)
 
@@ -217,8 +218,10 @@ def test_processes_that_write_at_once_leave_whole_files(folder):
         "    assert found is not None and found[0].cubin == bytes(50000), turn\n"
     )
     env = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
-    running = [subprocess.Popen([sys.executable, "-P", "-c", code], env=env) for _ in range(3)]
-    assert [process.wait(timeout=120) for process in running] == [0, 0, 0]
+    command = [sys.executable, "-P", "-c", code]
+    with contextlib.ExitStack() as stack:
+        running = [stack.enter_context(processes.started(command, env=env)) for _ in range(3)]
+        assert [process.wait(timeout=120) for process in running] == [0, 0, 0]
     assert [p.name for p in folder.iterdir()] == ["same.gemv"]
 
 
@@ -286,7 +289,7 @@ def test_the_hosts_half_of_a_kernel_file_is_the_whole_file_without_numba():
     env = {k: v for k, v in os.environ.items() if not k.startswith("NUMBA_")}
     env["PYTHONPATH"] = os.pathsep.join(sys.path)
     command = [sys.executable, "-P", "-c", HALVES]
-    done = subprocess.run(command, env=env, capture_output=True, text=True)
+    done = processes.run(command, env=env, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout) == [True, True, True, True]
 
@@ -312,7 +315,7 @@ def test_a_second_process_calls_with_tensors_and_without_numba(tmp_path):
     said = []
     for _ in range(2):
         command = [sys.executable, "-P", "-c", FIRST_CALL]
-        done = subprocess.run(command, env=env, capture_output=True, text=True)
+        done = processes.run(command, env=env, capture_output=True, text=True)
         assert done.returncode == 0, done.stderr
         said.append(done.stdout.strip())
     assert said == ["True", "False"]

@@ -11,6 +11,7 @@ import sys
 from pathlib import Path
 
 import numpy as np
+import processes
 import pytest
 from helpers import largest_file
 
@@ -27,7 +28,7 @@ def python(*arguments, env=None, **options):
     # found from any working directory, installed or not
     path = os.pathsep.join(filter(None, [str(TOP), os.environ.get("PYTHONPATH")]))
     environment = {**os.environ, "PYTHONPATH": path, "PYTHONIOENCODING": "utf-8", **(env or {})}
-    return subprocess.run([sys.executable, *arguments], env=environment, **options)
+    return processes.run([sys.executable, *arguments], env=environment, **options)
 
 
 def whole(*shape, dtype="float64"):
@@ -562,7 +563,7 @@ def test_run_without_numpy_is_one_line(tmp_path):
 
 def test_info_into_a_closed_pipe():
     command = [sys.executable, "-m", "gemv"]
-    with subprocess.Popen(
+    with processes.started(
         command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     ) as process:
         assert process.stdout.readline().startswith("gemv ")

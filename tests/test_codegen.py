@@ -12,6 +12,7 @@ import sysconfig
 from itertools import product
 from pathlib import Path
 
+import processes
 import pytest
 from helpers import ALL_ROWS
 from test_select import problem_with
@@ -66,7 +67,20 @@ BY_NAME_AND_DTYPE = pytest.mark.parametrize(
 
 
 @pytest.fixture(scope="module")
-def compiler(tmp_path_factory):
+def worker():
+    """The process that :func:`compiler` asks."""
+    with processes.started(
+        [sys.executable, str(Path(__file__).with_name("codegen_worker.py"))],
+        stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
+        env={**os.environ, "NUMBA_ENABLE_CUDASIM": "0"},
+    ) as worker:  # fmt: skip
+        yield worker
+        worker.stdin.close()
+        worker.wait(timeout=60)
+
+
+@pytest.fixture(scope="module")
+def compiler(tmp_path_factory, worker):
     """Ask a process without the simulator for machine code.
 
     Answers are kept in a folder that the processes of a parallel run share.
@@ -76,11 +90,6 @@ def compiler(tmp_path_factory):
         folder = folder.parent  # of this run; in a single process it would be of every run
     kept = folder / "codegen"
     kept.mkdir(exist_ok=True)
-    environment = {**os.environ, "NUMBA_ENABLE_CUDASIM": "0"}
-    worker = subprocess.Popen(
-        [sys.executable, str(Path(__file__).with_name("codegen_worker.py"))],
-        stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment,
-    )  # fmt: skip
 
     def ask(
         kernel, dtype, access=None, compute_capability=(9, 0), knobs=None,
@@ -110,10 +119,7 @@ def compiler(tmp_path_factory):
         assert "error" not in answer, answer["error"]
         return answer
 
-    yield ask
-    worker.stdin.close()
-    worker.wait(timeout=60)
-    worker.stdout.close()
+    return ask
 
 
 def nvdisasm():
@@ -129,7 +135,7 @@ def nvdisasm():
 def disassemble(function, tmp_path):
     cubin = tmp_path / f"{function['name']}.cubin"
     cubin.write_bytes(bytes.fromhex(function["cubin"]))
-    run = subprocess.run([nvdisasm(), "-c", str(cubin)], capture_output=True, text=True, check=True)
+    run = processes.run([nvdisasm(), "-c", str(cubin)], capture_output=True, text=True, check=True)
     return run.stdout
 
 
@@ -423,7 +429,7 @@ for letter in "dDfFeb":
     steps = re.findall(rf"(add|sub|mul|fma)\\.rn\\.f{size}", binary.ptx)
     print(letter, *(steps.count(name) for name in ("add", "sub", "mul", "fma")))
 """
-    run = subprocess.run(
+    run = processes.run(
         [sys.executable, "-c", script, str(tmp_path / "one.")], capture_output=True, text=True,
         check=True, env={**os.environ, "NUMBA_ENABLE_CUDASIM": "0"},
     )  # fmt: skip
@@ -437,7 +443,7 @@ for letter in "dDfFeb":
         assert (mul, fma) == (products, products)
         last = (2, 5) if letter in "eb" else (parts, parts)
         assert (add, sub) == (4 * products + last[0], 4 * products + last[1])
-        listing = subprocess.run(
+        listing = processes.run(
             [nvdisasm(), "-c", str(tmp_path / f"one.{letter}")],
             capture_output=True, text=True, check=True,
         ).stdout  # fmt: skip
@@ -628,7 +634,7 @@ for action in (_compile._check_constant_memory, lambda text: _compile.assemble(t
     except (ValueError, RuntimeError) as error:
         print(type(error).__name__, " ".join(str(error).split()))
 """
-    run = subprocess.run(
+    run = processes.run(
         [sys.executable, "-c", script], capture_output=True, text=True, check=True,
         env={**os.environ, "NUMBA_ENABLE_CUDASIM": "0"},
     )  # fmt: skip

@@ -18,6 +18,7 @@ import sys
 from pathlib import Path
 
 import numpy as np
+import processes
 import pytest
 
 import gemv
@@ -53,7 +54,7 @@ def on_simulator(*command: str) -> subprocess.CompletedProcess:
     path = os.pathsep.join([str(TOP), *(each for each in sys.path if each)])
     environment = {**os.environ, "NUMBA_ENABLE_CUDASIM": "1", "PYTHONPATH": path}
     environment.pop("GEMV_BACKEND", None)
-    return subprocess.run(
+    return processes.run(
         [sys.executable, *command], cwd=TOP, env=environment, capture_output=True, text=True
     )
 

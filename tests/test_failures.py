@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import os
 import re
-import subprocess
 import sys
 import tomllib
 from pathlib import Path
 
+import processes
 import pytest
 
 import gemv
@@ -76,7 +76,7 @@ def python(tmp_path, prelude, *arguments, **environment):
     inherited = {k: v for k, v in os.environ.items() if not k.startswith(("NUMBA_", "GEMV_"))}
     (tmp_path / "sitecustomize.py").write_text(prelude, encoding="utf-8")
     path = [str(tmp_path), str(TOP), *filter(None, [os.environ.get("PYTHONPATH")])]
-    return subprocess.run(
+    return processes.run(
         [sys.executable, *arguments],
         env={**inherited, "PYTHONPATH": os.pathsep.join(path), **environment},
         capture_output=True, text=True, timeout=300,

@@ -11,6 +11,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import processes
 import pytest
 
 TOP = Path(__file__).resolve().parent.parent
@@ -307,7 +308,7 @@ def test_stored_benchmark_results_name_no_path(tmp_path):
 def tracked_files() -> list[Path]:
     """What git tracks; in a copy without git, the files of our folders."""
     try:
-        listing = subprocess.run(
+        listing = processes.run(
             ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"],
             cwd=TOP,
             capture_output=True,
@@ -342,7 +343,7 @@ def test_files_without_git_are_those_that_git_tracks(monkeypatch):
     def no_git(*arguments, **options):
         raise FileNotFoundError("git")
 
-    monkeypatch.setattr(subprocess, "run", no_git)
+    monkeypatch.setattr(processes, "run", no_git)
     without = set(tracked_files())
     assert tracked <= without and not any(".git" in path.parts for path in without)
 

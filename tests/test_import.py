@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import os
-import subprocess
 import sys
 from pathlib import Path
 
+import processes
 import pytest
 
 import gemv
@@ -19,7 +19,7 @@ def run(code, *, path=(), **environment):
     env = {k: v for k, v in os.environ.items() if not k.startswith(("NUMBA_", "GEMV_"))}
     inherited = filter(None, [os.environ.get("PYTHONPATH")])
     env["PYTHONPATH"] = os.pathsep.join([*map(str, path), str(ROOT), *inherited])
-    done = subprocess.run(
+    done = processes.run(
         [sys.executable, "-W", "error", "-c", code],
         env=env | environment,
         capture_output=True,

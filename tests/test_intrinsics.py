@@ -2,9 +2,9 @@
 
 import itertools
 import os
-import subprocess
 import sys
 
+import processes
 import pytest
 
 DIVISORS = (1, 2, 3, 6, 8, 24, 32, 192, 256, 1 << 20)
@@ -90,7 +90,7 @@ json.dump(answer, sys.stdout)
 def answer():
     import json
 
-    run = subprocess.run(
+    run = processes.run(
         [sys.executable, "-c", SCRIPT],
         input=json.dumps([DIVISORS, NUMBERS, TILES]), capture_output=True, text=True,
         env={**os.environ, "NUMBA_ENABLE_CUDASIM": "0"},

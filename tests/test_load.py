@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import os
-import subprocess
 import sys
 from pathlib import Path
 
+import processes
 import pytest
 
 import gemv
@@ -26,7 +26,7 @@ def python(code, quiet=True, **variables):
     """
     path = os.pathsep.join([str(TOP), os.environ.get("PYTHONPATH", "")])
     watch = f"import faulthandler; faulthandler.dump_traceback_later({PATIENCE}, exit=True)\n"
-    done = subprocess.run(
+    done = processes.run(
         [sys.executable, "-c", watch + code],
         env={**os.environ, "PYTHONPATH": path, **variables},
         capture_output=True,

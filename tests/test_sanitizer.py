@@ -2,10 +2,10 @@
 
 import os
 import shutil
-import subprocess
 import sys
 from pathlib import Path
 
+import processes
 import pytest
 
 from gemv.kernels import REGISTRY
@@ -20,7 +20,7 @@ def sanitize(tool, *arguments):
     program = shutil.which("compute-sanitizer")
     if program is None:
         pytest.skip("compute-sanitizer is not installed")
-    return subprocess.run(
+    return processes.run(
         [program, "--tool", tool, "--error-exitcode", str(FOUND), sys.executable, WORKER]
         + list(arguments),
         capture_output=True, text=True, env={**os.environ, "NUMBA_ENABLE_CUDASIM": "0"},

@@ -3,12 +3,12 @@ import math
 import os
 import random
 import re
-import subprocess
 import sys
 import tomllib
 from importlib import resources
 
 import numpy as np
+import processes
 import pytest
 
 import gemv
@@ -744,7 +744,7 @@ def test_no_table_raises_anything_else(name, tmp_path, own_tables):
 def test_alignment_by_environment():
     code = "from gemv import _select; print(_select._by_alignment)"
     for value, said in (("0", "False"), ("1", "True"), ("", "True")):
-        run = subprocess.run(
+        run = processes.run(
             [sys.executable, "-c", code], capture_output=True, text=True, check=True,
             env={**os.environ, "GEMV_ALIGNMENT": value},
         )  # fmt: skip

@@ -6,12 +6,12 @@ them pass would let the same fault pass in a kernel of the package.
 
 import gc
 import os
-import subprocess
 import sys
 import threading
 import time
 
 import numpy as np
+import processes
 import pytest
 from numba import config, types
 
@@ -798,7 +798,7 @@ def test_numbas_own_simulator_still_works():
 def test_needs_the_simulator():
     environment = {**os.environ, "NUMBA_ENABLE_CUDASIM": "0"}
     code = "import gemv._simulator"
-    result = subprocess.run(
+    result = processes.run(
         [sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=False
     )
     assert "RuntimeError: gemv._simulator needs" in result.stderr

@@ -10,6 +10,7 @@ import sys
 import time
 from pathlib import Path
 
+import processes
 import pytest
 import soak
 
@@ -87,22 +88,21 @@ def test_a_leak_is_a_fault(small, tmp_path, monkeypatch):
 
 @pytest.mark.skipif(sys.platform == "win32", reason="Ctrl-C is another thing there")
 def test_ctrl_c_stops_it_and_leaves_the_state(tmp_path):
+    """In the background too, where a shell has its programs ignore the signal."""
     state = tmp_path / "soak.json"
-    command = [sys.executable, str(SCRIPT), "--calls", "100000000", "--threads", "2"]
+    command = ["sh", "-c", "trap '' INT; exec \"$@\"", "sh", sys.executable, str(SCRIPT)]
+    command += ["--calls", "100000000", "--threads", "2"]
     command += ["--batch", "2", "--shared", "--state", str(state)]
     path = os.pathsep.join([str(SCRIPT.parents[1]), os.environ.get("PYTHONPATH", "")])
-    process = subprocess.Popen(
+    with processes.started(
         command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
         env={**os.environ, "PYTHONPATH": path},
-    )  # fmt: skip
-    try:
+    ) as process:  # fmt: skip
         patience = time.monotonic() + 240
         while not state.exists() and process.poll() is None and time.monotonic() < patience:
             time.sleep(0.1)
         process.send_signal(signal.SIGINT)
         out, err = process.communicate(timeout=120)
-    finally:
-        process.kill()
     assert (process.returncode, err) == (3, ""), out
     kept = json.loads(state.read_text())
     assert not kept["faults"] and str(kept["calls"]) in out

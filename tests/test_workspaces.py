@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
 import sys
 from pathlib import Path
 
+import processes
 import pytest
 
 WORKER = Path(__file__).with_name("workspace_worker.py")
@@ -16,7 +16,7 @@ WORKER = Path(__file__).with_name("workspace_worker.py")
 @pytest.fixture(scope="module")
 def answers():
     environment = {**os.environ, "NUMBA_ENABLE_CUDASIM": "0"}
-    done = subprocess.run(
+    done = processes.run(
         [sys.executable, str(WORKER)], capture_output=True, text=True, env=environment
     )
     assert done.returncode == 0, done.stderr

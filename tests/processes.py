@@ -1,0 +1,57 @@
+"""The programs that tests start: none outlives the test that started it, nor does what it started.
+
+Each is the head of a process group of its own, which is killed in the end, whatever the end is.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import subprocess
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+#: Seconds that no program of the tests takes.
+ENDLESS = 600
+
+
+@contextlib.contextmanager
+def started(command: Sequence[Any], **options: Any) -> Iterator[subprocess.Popen]:
+    """``subprocess.Popen``, until the end of the block."""
+    process = subprocess.Popen(command, start_new_session=True, **options)
+    try:
+        yield process
+    finally:
+        if hasattr(os, "killpg"):
+            # Nobody is left, or, on macOS, nobody but a process that has ended.
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.killpg(process.pid, signal.SIGKILL)
+        process.kill()
+        for stream in (process.stdin, process.stdout, process.stderr):
+            if stream is not None:
+                with contextlib.suppress(BrokenPipeError):  # of what it never read
+                    stream.close()
+        process.wait()
+
+
+def run(
+    command: Sequence[Any],
+    *,
+    input: Any = None,
+    capture_output: bool = False,
+    check: bool = False,
+    timeout: float = ENDLESS,
+    **options: Any,
+) -> subprocess.CompletedProcess:
+    """``subprocess.run``, whose limit of time holds for what the program starts as well."""
+    if capture_output:
+        options |= {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    if input is not None:
+        options["stdin"] = subprocess.PIPE
+    with started(command, **options) as process:
+        out, err = process.communicate(input, timeout)
+        done = subprocess.CompletedProcess(command, process.returncode, out, err)
+    if check:
+        done.check_returncode()
+    return done
