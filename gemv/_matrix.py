@@ -170,6 +170,11 @@ class _Turned(_Operator):
         shape = matrix.shape if op == _CONJUGATE else matrix.shape[::-1]
         super().__init__(matrix.dtype, shape)
 
+    def __repr__(self) -> str:
+        m, n = self.shape
+        how = ("matrix", "transpose", "conjugate transpose", "conjugate")[self._op]
+        return f"<{m}x{n} {how} of {self._matrix!r}>"
+
     def _turned(self, op: int) -> LinearOperator:
         return self._matrix._turned(op)
 

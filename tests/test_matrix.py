@@ -253,6 +253,7 @@ def test_views_of_the_matrix(rng):
     a = matrix(rng, (4, 3), np.complex64)
     kept = gemv.Matrix(a, **SMALL)
     assert kept.T.shape == kept.H.shape == (3, 4) and kept.T.H.shape == (4, 3)
+    assert repr(kept.H).startswith("<3x4 conjugate transpose of <4x3 gemv.Matrix of complex64 on")
     assert kept.T.T is kept and kept.H.H is kept and kept.T.dtype == np.complex64
     x = random_array(rng, 4, np.complex64)
     assert (kept.T @ x).tobytes() == gemv.gemv(1, a, x, trans=1, **SMALL).tobytes()

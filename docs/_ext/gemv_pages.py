@@ -424,7 +424,11 @@ def reference() -> str:
         value = getattr(gemv, name)
         if isinstance(value, type):
             kind = "exception" if issubclass(value, BaseException) else "class"
-            what = ("   :members:", "   :special-members: __call__")
+            what = ["   :members:", "   :special-members: __call__"]
+            ours = [base.__module__.startswith("gemv.") for base in value.__mro__]
+            if any(ours[1:]):  # what it has from a class of ours is its own, for a reader
+                foreign = value.__mro__[ours.index(False)]
+                what.append(f"   :inherited-members: {foreign.__name__}")
             groups["Classes"].append("\n".join((f".. auto{kind}:: gemv.{name}", *what)))
         else:
             title = "Products" if name.endswith("gemv") else "Other functions"
