@@ -510,10 +510,13 @@ def _probe_table() -> list[str]:
 def _probe_cache() -> list[str]:
     from gemv import _cache
 
-    folder = _cache.directory()
+    try:
+        folder = _cache.directory()
+        files = _cache.entries()
+    except OSError as error:
+        return [str(error.filename), f"not used, because {error.strerror}"]
     if folder is None:
         return ["off (GEMV_CACHE=0): each process compiles its kernels"]
-    files = _cache.entries()
     size = sum(each for _, each, _ in files) / 2**20
     kept = f"{len(files)} compiled kernel{'' if len(files) == 1 else 's'}, {size:.1f} MiB"
     return [str(folder), f"{kept} of {_cache.MAX_BYTES // 2**20}"]

@@ -669,10 +669,13 @@ class Bench:
 
     def versions(self) -> dict[str, str]:
         import gemv
-        from gemv._cache import source_hash
+        from gemv._cache import Unknown, imported_source
 
-        source, table = source_hash(Path(gemv.__file__).parent), tables(self.device).hash
-        ours = f"{gemv.__version__} (source {source[:12]}, table {table[:12]})"
+        try:
+            source = imported_source()[:12]
+        except Unknown as why:
+            source = f"unknown: {why}"
+        ours = f"{gemv.__version__} (source {source}, table {tables(self.device).hash[:12]})"
         timed = {} if self.clock is None else self.clock.versions()
         return {"gemv": ours, **timed, **_peers.versions(self.libraries)}
 

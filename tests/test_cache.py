@@ -6,9 +6,14 @@ Compiling needs a process without the simulator, so most tests here ask one.
 from __future__ import annotations
 
 import contextlib
+import errno
+import hashlib
+import importlib.util
 import json
 import os
+import re
 import shutil
+import stat
 import sys
 from pathlib import Path
 
@@ -21,11 +26,13 @@ from gemv._cache import Binary
 
 PACKAGE = Path(gemv.__file__).parent
 
-#: Selects a kernel for an H200 and gets its machine code, as the launch path does.
+#: Selects a kernel for an H200 and gets its machine code, as the launch path does. What the test
+#: wants done before goes in front.
 ASK = """
 import json, sys, warnings
 with warnings.catch_warnings(record=True) as caught:
     warnings.simplefilter("always")
+    exec({before!r})
     from gemv import _cache
     from gemv._measure import make_problem
     from gemv._problem import DTYPES, Device
@@ -36,23 +43,23 @@ with warnings.catch_warnings(record=True) as caught:
     choice = select(problem, device)
     made = _cache.binaries(choice.kernel, choice.spec, device.compute_capability)
     again = _cache.binaries(choice.kernel, choice.spec, device.compute_capability)
-loaded = {name.partition(".")[0] for name in sys.modules}
-print(json.dumps({
+loaded = {{name.partition(".")[0] for name in sys.modules}}
+print(json.dumps({{
     "kernel": choice.kernel.name,
     "functions": [[f.name, f.arguments, f.cubin.hex(), f.resource("registers")] for f in made],
     "compiled": "gemv._compile" in sys.modules,
-    "numba": sorted(loaded & {"numba", "llvmlite"}),
+    "numba": sorted(loaded & {{"numba", "llvmlite"}}),
     "warnings": [str(w.message) for w in caught if w.category is _cache.CacheWarning],
     "again": again is made,
-}))
+}}))
 """
 
 
-def ask(folder, root=PACKAGE.parent, **environment):
+def ask(folder, root=PACKAGE.parent, before="", **environment):
     env = {k: v for k, v in os.environ.items() if not k.startswith(("GEMV_", "NUMBA_"))}
     path = os.pathsep.join(map(str, (root, os.environ.get("PYTHONPATH", ""))))
     env |= {"PYTHONPATH": path, "GEMV_CACHE_DIR": str(folder), **environment}
-    command = [sys.executable, "-P", "-c", ASK]
+    command = [sys.executable, "-P", "-c", ASK.format(before=before)]
     done = processes.run(command, env=env, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     return json.loads(done.stdout)
@@ -80,30 +87,22 @@ def test_a_second_process_compiles_nothing_and_does_not_import_numba(filled):
     assert second["again"] and len(second["functions"][0][2]) > 2000
 
 
-def test_a_broken_file_is_compiled_anew(filled, tmp_path):
+def test_a_broken_file_is_compiled_anew(filled, tmp_path, monkeypatch):
     folder, first = filled
     (file,) = folder.iterdir()
     whole = file.read_bytes()
     flipped = bytearray(whole)
     flipped[-100] ^= 1
     copy = tmp_path / file.name
+    monkeypatch.setenv("GEMV_CACHE_DIR", str(tmp_path))
     for broken in (whole[:-1], bytes(flipped), b"", b"\n"):
         copy.write_bytes(broken)
-        assert load_from(tmp_path, file.stem) is None
+        _cache._warn.cache_clear()
+        with pytest.warns(_cache.CacheWarning, match="not whole"):
+            assert _cache.load(file.stem) is None
     answer = ask(tmp_path)
     assert answer["compiled"] and named(answer) == named(first)
-    assert load_from(tmp_path, file.stem) is not None and len(copy.read_bytes()) > 2000
-
-
-def load_from(folder, name):
-    os.environ["GEMV_CACHE_DIR"], before = str(folder), os.environ.get("GEMV_CACHE_DIR")
-    try:
-        return _cache.load(name)
-    finally:
-        if before is None:
-            del os.environ["GEMV_CACHE_DIR"]
-        else:
-            os.environ["GEMV_CACHE_DIR"] = before
+    assert _cache.load(file.stem) is not None and len(copy.read_bytes()) > 2000
 
 
 @pytest.mark.parametrize("edited", ["_intrinsics.py", "kernels/_device.py"])
@@ -121,31 +120,279 @@ def test_editing_device_source_compiles_anew(filled, tmp_path, edited):
     assert len(list(mine.iterdir())) == 2
 
 
-def test_settings_of_numba_compile_anew(filled, monkeypatch):
-    names = []
-    for value in ("0", "3"):
-        monkeypatch.setenv("NUMBA_OPT", value)
-        _cache._fingerprint.cache_clear()
-        names.append(_cache.key("serial", "spec", (9, 0)))
-    monkeypatch.undo()
+def rename(path, there, here):
+    """Give the kernel's function another name, which its machine code shows."""
+    text = path.read_text("utf-8")
+    for form in ("    def {}(", "(attach({}, "):
+        assert form.format(there) in text
+        text = text.replace(form.format(there), form.format(here))
+    path.write_text(text, "utf-8")
+
+
+#: What a process does before it calls: it edits what it has imported, or what it has hashed.
+MOMENTS = {
+    "after its import": "import gemv.kernels.k08_vector_rows\n{edit}",
+    "after the package's import": "import gemv\n{edit}",
+    "after the key was made": "from gemv import _cache\n"
+    "_cache.key('serial', 'any', (9, 0))\n{edit}",
+    "before a reload": "import importlib, gemv.kernels.k08_vector_rows\n{edit}\n"
+    "importlib.reload(gemv)",
+    "before another import": "import sys, gemv.kernels.k08_vector_rows\n{edit}\n"
+    "del sys.modules['gemv']\nimport gemv",
+}
+
+
+@pytest.fixture
+def copied(tmp_path):
+    shutil.copytree(PACKAGE, tmp_path / "gemv", ignore=shutil.ignore_patterns("__pycache__"))
+    return tmp_path
+
+
+@pytest.mark.parametrize("moment", MOMENTS)
+def test_what_is_edited_after_import_leaves_no_machine_code(copied, moment):
+    """Neither source, the old one and the new one, gets the machine code of the other."""
+    kernel, folder = copied / "gemv/kernels/k08_vector_rows.py", copied / "cache"
+    old = kernel.read_text("utf-8")
+    rename(kernel, "vector_rows", "edited_rows")
+    new = kernel.read_text("utf-8")
+    kernel.write_text(old, "utf-8")
+    edit = f"import pathlib\npathlib.Path({str(kernel)!r}).write_text({new!r}, 'utf-8')"
+    first = ask(folder, root=copied, before=MOMENTS[moment].format(edit=edit))
+    second = ask(folder, root=copied)
+    kernel.write_text(old, "utf-8")
+    third = ask(folder, root=copied)
+    assert second["functions"][0][0] == "edited_rows", "the next process runs what is there"
+    assert third["functions"][0][0] == "vector_rows", "and so does one after the edit is undone"
+    assert first["compiled"] and second["compiled"] and third["compiled"]
+    (warning,) = first["warnings"]
+    assert "not kept" in warning and [third["warnings"], second["warnings"]] == [[], []]
+
+
+def test_an_edit_does_not_keep_a_process_from_what_its_own_source_made(copied):
+    """A key that was made before the edit names code of the source that was imported."""
+    folder = copied / "cache"
+    ask(folder, root=copied)
+    (kept,) = folder.iterdir()
+    path = copied / "gemv/kernels/_device.py"
+    edit = f"open({str(path)!r}, 'a').write('# edited')"
+    answer = ask(folder, root=copied, before=MOMENTS["after the key was made"].format(edit=edit))
+    assert not answer["compiled"] and answer["warnings"] == []
+    assert list(folder.iterdir()) == [kept]
+
+
+def test_what_python_runs_from_old_bytecode_leaves_no_machine_code(copied):
+    """An edit in the second of the one before, of the same size, is one that Python overlooks."""
+    kernel, folder = copied / "gemv/kernels/k08_vector_rows.py", copied / "cache"
+    writes = {"PYTHONDONTWRITEBYTECODE": ""}
+    second = 1_700_000_000 * 10**9
+    os.utime(kernel, ns=(second, second))
+    ask(folder, root=copied, before="import gemv.kernels.k08_vector_rows", GEMV_CACHE="0", **writes)
+    (bytecode,) = kernel.parent.glob("__pycache__/k08_*.pyc")
+    os.utime(bytecode, ns=(second + 10**8, second + 10**8))
+    rename(kernel, "vector_rows", "editor_rows")
+    os.utime(kernel, ns=(second + 2 * 10**8, second + 2 * 10**8))
+    answer = ask(folder, root=copied, **writes)
+    assert answer["functions"][0][0] == "vector_rows", "Python has overlooked the edit"
+    assert "older code" in answer["warnings"][0] and not folder.exists()
+    bytecode.unlink()
+    answer = ask(folder, root=copied, **writes)
+    assert answer["functions"][0][0] == "editor_rows" and answer["warnings"] == []
+    assert ask(folder, root=copied, **writes)["compiled"] is False
+
+
+def test_source_in_no_directory_is_compiled_in_each_process(tmp_path):
+    archive = shutil.make_archive(str(tmp_path / "zipped"), "zip", PACKAGE.parent, "gemv")
+    code = (
+        "import warnings, gemv\nfrom gemv import _cache\n"
+        "warnings.simplefilter('error')\n"
+        "try:\n    _cache.kept('copy', 'any', (9, 0), list)\n"
+        "except _cache.CacheWarning as warning:\n    print(gemv.__file__, warning)"
+    )
+    env = {**os.environ, "PYTHONPATH": archive, "GEMV_CACHE_DIR": str(tmp_path / "cache")}
+    command = [sys.executable, "-P", "-c", code]
+    done = processes.run(command, env=env, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.startswith(archive) and "gemv cannot be read" in done.stdout
+
+
+def test_a_compiler_installed_since_its_import_leaves_no_machine_code(monkeypatch, folder):
+    import llvmlite
+
+    made = binary(256)
+    monkeypatch.setattr(llvmlite, "__version__", "0.1.2")
     _cache._fingerprint.cache_clear()
-    names.append(_cache.key("serial", "spec", (9, 0)))
-    names.append(_cache.key("serial", "another spec", (9, 0)))
-    names.append(_cache.key("serial", "spec", (8, 0)))
-    assert len(set(names)) == 5
+    with pytest.warns(_cache.CacheWarning, match=r"llvmlite .* is installed, and 0\.1\.2 runs"):
+        assert _cache.kept("serial", "any", (9, 0), lambda: (made,)) == (made,)
+    assert list(folder.iterdir()) == []
+    monkeypatch.undo()
+    monkeypatch.setenv("GEMV_CACHE_DIR", str(folder))
+    installed = _cache._versions()
+    later = [*installed[:-1], "nvidia-nvvm 99.0"]
+
+    def compiled():
+        monkeypatch.setattr(_cache, "_versions", lambda: later)
+        return (made,)
+
+    with pytest.warns(_cache.CacheWarning, match="a compiler was installed"):
+        assert _cache.kept("serial", "any", (9, 0), compiled) == (made,)
+    assert list(folder.iterdir()) == []
 
 
-def test_the_key_covers_every_module_that_can_reach_a_kernel(tmp_path):
-    for path in PACKAGE.rglob("*.py"):
-        (tmp_path / path.relative_to(PACKAGE)).parent.mkdir(exist_ok=True)
-        shutil.copy(path, tmp_path / path.relative_to(PACKAGE))
-    before = _cache.source_hash(tmp_path)
-    assert before == _cache.source_hash(PACKAGE)
-    for name in ("_intrinsics.py", "_vectors.py", "_compile.py", "kernels/_base.py"):
-        text = (tmp_path / name).read_text("utf-8")
-        (tmp_path / name).write_text(text + " ", "utf-8")
-        assert _cache.source_hash(tmp_path) != before
-        (tmp_path / name).write_text(text, "utf-8")
+def test_settings_of_numba_compile_anew(monkeypatch, folder):
+    from numba.core import config
+
+    def name():
+        return _cache.key("serial", "spec", (9, 0))
+
+    plain = name()
+    names = [plain, _cache.key("serial", "another spec", (9, 0))]
+    names += [_cache.key("serial", "spec", (8, 0))]
+    for variable, value in (
+        ("OPT", "0"),
+        ("CUDA_DEBUGINFO", "1"),
+        ("FORCE_CUDA_CC", "8.0"),
+        ("DEBUG_JIT", "1"),
+    ):
+        monkeypatch.setenv(f"NUMBA_{variable}", value)
+        names.append(name())
+        monkeypatch.delenv(f"NUMBA_{variable}")
+        assert name() == plain, "Numba reads its variables again for each compilation"
+    assert len(set(names)) == len(names)
+    for variable, value in (("OPT", "3"), ("CACHE_DIR", "/a/job"), ("NUM_THREADS", "2")):
+        monkeypatch.setenv(f"NUMBA_{variable}", value)
+        assert name() == plain, "the machine code is the same"
+        monkeypatch.delenv(f"NUMBA_{variable}")
+    assert name() == plain
+    with monkeypatch.context() as changed:
+        changed.setattr(config, "OPT", 0)
+        assert name() == names[3], "set in the process or in the environment"
+
+    def compiled():
+        monkeypatch.setattr(config, "OPT", 0)
+        return (binary(256),)
+
+    with pytest.warns(_cache.CacheWarning, match="settings changed"):
+        _cache.kept("serial", "spec", (9, 0), compiled)
+    assert list(folder.iterdir()) == []
+
+    def refuse():
+        raise RuntimeError("the threads run already")
+
+    monkeypatch.setattr(config, "reload_config", refuse)
+    with pytest.warns(_cache.CacheWarning, match="the threads run already"):
+        assert _cache.kept("serial", "spec", (9, 0), lambda: (binary(256),)) == (binary(256),)
+
+
+KEY = """
+import sys
+from gemv import _cache
+print(_cache.key("serial", "spec", (9, 0)), "numba" in sys.modules)
+"""
+
+
+def key_of_process(place, **environment):
+    env = {k: v for k, v in os.environ.items() if not k.startswith(("GEMV_", "NUMBA_"))}
+    env |= {"PYTHONPATH": str(PACKAGE.parent), **environment}
+    command = [sys.executable, "-P", "-c", KEY]
+    done = processes.run(command, env=env, cwd=place, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    return done.stdout.split()
+
+
+def test_a_job_with_directories_of_its_own_finds_what_others_compiled(tmp_path):
+    plain, numba = key_of_process(tmp_path)
+    assert numba == "False"
+    own = {"NUMBA_CACHE_DIR": "/jobs/17", "NUMBA_NUM_THREADS": "2", "NUMBA_CUDA_LOG_LEVEL": "INFO"}
+    assert key_of_process(tmp_path, **own) == [plain, "False"]
+    counted, _ = key_of_process(tmp_path, NUMBA_CUDA_ENABLE_NRT="1")
+    unoptimized, _ = key_of_process(tmp_path, NUMBA_OPT="0")
+    assert len({plain, counted, unoptimized}) == 3
+    pytest.importorskip("yaml")
+    (tmp_path / ".numba_config.yaml").write_text('opt: "0"\n')
+    assert key_of_process(tmp_path) == [unoptimized, "True"], "Numba reads this file too"
+
+
+#: Names in numba-cuda's source of what changes no kernel: compiled with each of them, PTX is the
+#: same. (Nor do the ones of which these are the beginning.)
+IDLE = (
+    "ALWAYS_WARN", "BOUNDSCHECK", "CACHE_DIR", "CHROME_TRACE", "COLOR_SCHEME", "CPU_",
+    "CUDA_ARRAY_INTERFACE", "CUDA_DEALLOCS", "CUDA_DEFAULT_PTX_CC", "CUDA_DRIVER",
+    "CUDA_INCLUDE_PATH", "CUDA_LOG", "CUDA_LOW_OCCUPANCY", "CUDA_MAX_PENDING",
+    "CUDA_MEMORY_MANAGER", "CUDA_NRT_STATS", "CUDA_NVRTC", "CUDA_PER_THREAD", "CUDA_USE_NVIDIA",
+    "CUDA_VERBOSE", "CUDA_WARN", "DEBUG_ARRAY", "DEBUG_CACHE", "DEBUG_FRONTEND", "DEBUG_INLINE",
+    "DEBUG_NRT", "DEBUG_PRINT", "DEBUG_TYPEINFER", "DEBUGINFO", "DEVELOPER_MODE", "DIFF_IR",
+    "DISABLE_", "DUMP_", "ENABLE_", "EXTEND_VARIABLE", "FULL_TRACEBACKS", "FUNCTION_CACHE",
+    "GDB_BINARY", "HIGHLIGHT_DUMPS", "JIT_COVERAGE", "LLVM_", "LOOP_VECTORIZE", "NRT_STATS",
+    "NUM_THREADS", "PARALLEL_", "PARFOR_", "SHOW_HELP", "SLP_VECTORIZE", "THREADING_LAYER",
+    "TRACE", "USE_LLVMLITE",
+)  # fmt: skip
+
+
+def test_every_variable_that_numba_cuda_reads_is_known_to_shape_code_or_not():
+    """A release of numba-cuda that reads another one fails here, until somebody has looked."""
+    spec = importlib.util.find_spec("numba_cuda")
+    read = set()
+    for path in Path(spec.origin).parent.rglob("*.py"):
+        if "tests" not in path.parts:
+            text = path.read_text("utf-8")
+            read |= set(re.findall(r"""(?:_readenv|environ\.get)\(\s*["']NUMBA_(\w+)""", text))
+    assert len(read) > 80
+    shaping = {name.removeprefix("NUMBA_") for name in _cache._SETTINGS}
+    assert shaping < read
+    unknown = {name for name in read - shaping if name != "DEBUG" and not name.startswith(IDLE)}
+    assert not unknown
+
+
+def test_editing_any_file_of_the_package_makes_another_key(copied):
+    """All folders of the package, wherever the module is that makes the key."""
+    code = (
+        "import pathlib, sys\n"
+        "keys = {}\n"
+        "for path in [None, *sorted(pathlib.Path(sys.path[0], 'gemv').rglob('*.py'))]:\n"
+        "    if path:\n"
+        "        text = path.read_text('utf-8')\n"
+        "        path.write_text(text + '# ', 'utf-8')\n"
+        "    for name in [n for n in sys.modules if n.partition('.')[0] == 'gemv']:\n"
+        "        del sys.modules[name]\n"
+        "    import gemv._cache\n"
+        "    keys[gemv._cache.key('serial', 'spec', (9, 0))] = str(path)\n"
+        "    if path:\n"
+        "        path.write_text(text, 'utf-8')\n"
+        "print(len(keys), *keys.values())"
+    )
+    env = {k: v for k, v in os.environ.items() if not k.startswith("NUMBA_")}
+    env["PYTHONPATH"] = str(copied)
+    command = [sys.executable, "-P", "-c", code]
+    done = processes.run(command, env=env, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    count, *edited = done.stdout.split()
+    files = list(PACKAGE.rglob("*.py"))
+    assert int(count) == len(files) + 1 and len(edited) == len(files) + 1
+    assert {Path(each).name for each in edited} >= {"_device.py", "_intrinsics.py", "_compile.py"}
+
+
+def test_the_hash_of_source_is_that_of_its_files(tmp_path):
+    """Names, contents and which is which; but not copies that cannot be imported."""
+
+    def written(**files):
+        shutil.rmtree(tmp_path / "of", ignore_errors=True)
+        for name, text in files.items():
+            path = tmp_path / "of" / (name.replace("_of_", "/") + ".py")
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(text)
+        return _cache.source_hash(tmp_path / "of")
+
+    plain = written(a="1", rooms_of_b="2")
+    assert plain == written(rooms_of_b="2", a="1")
+    others = [written(a="1", rooms_of_b="3"), written(a="2", rooms_of_b="1"), written(a="1")]
+    others += [written(a="1", rooms_of_c="2"), written(a="12", rooms_of_b="")]
+    assert len({plain, *others}) == 6
+    written(a="1", rooms_of_b="2")
+    for place in (".ipynb_checkpoints/a.py", "__pycache__/a.py", ".#a.py", "notes.txt"):
+        path = tmp_path / "of" / place
+        path.parent.mkdir(exist_ok=True)
+        path.write_text("copy")
+    assert _cache.source_hash(tmp_path / "of") == plain
 
 
 @pytest.mark.skipif(os.name == "nt", reason="a file in the way is another error there")
@@ -237,6 +484,270 @@ def test_directory(monkeypatch):
     for off in ("0", "off"):
         monkeypatch.setenv("GEMV_CACHE", off)
         assert _cache.directory() is None and _cache.entries() == []
+
+
+# What is trusted ----------------------------------------------------------------------------------
+
+posix = pytest.mark.skipif(os.name == "nt", reason="owners and access are kept otherwise there")
+
+
+@pytest.fixture
+def once():
+    """Let each cause warn again that an earlier test has met."""
+    _cache._warn.cache_clear()
+
+
+def refused(why, name="one"):
+    """Load what is refused, with one warning that says why, however often it is asked for."""
+    with pytest.warns(_cache.CacheWarning) as caught:
+        assert _cache.load(name) is None
+        assert _cache.load(name) is None
+    (warning,) = caught
+    assert why in str(warning.message)
+
+
+def belongs_to_another(path, monkeypatch):
+    user = os.geteuid()
+    if user == 0:
+        os.chown(path, 12345, -1)
+    else:
+        monkeypatch.setattr(os, "geteuid", lambda: user + 1)
+
+
+@posix
+@pytest.mark.parametrize("what", ["folder", "file"])
+def test_what_belongs_to_another_user_is_not_loaded(folder, once, monkeypatch, what):
+    _cache.store("one", (binary(256),))
+    place = folder if what == "folder" else folder / "one.gemv"
+    belongs_to_another(place, monkeypatch)
+    refused("belongs to another user")
+
+
+@posix
+@pytest.mark.parametrize("mode", [0o020, 0o002])
+@pytest.mark.parametrize("what", ["folder", "file"])
+def test_what_others_may_write_is_not_loaded(folder, once, what, mode):
+    _cache.store("one", (binary(256),))
+    place = folder if what == "folder" else folder / "one.gemv"
+    before = stat.S_IMODE(place.stat().st_mode)
+    place.chmod(before | mode)
+    refused("may write to it, which chmod go-w changes")
+    place.chmod(before)
+    assert _cache.load("one") is not None
+
+
+@posix
+def test_nothing_is_left_where_others_may_write(folder, once):
+    folder.chmod(0o777)
+    with pytest.warns(_cache.CacheWarning, match="GEMV_CACHE_DIR"):
+        _cache.store("one", (binary(256),))
+    assert list(folder.iterdir()) == []
+    with pytest.raises(PermissionError, match="may write to it"):
+        _cache.entries()
+    with pytest.raises(PermissionError, match="may write to it"):
+        _cache.clear()
+
+
+@posix
+def test_a_directory_of_ours_in_one_of_everybody_is_trusted(tmp_path, monkeypatch):
+    tmp_path.chmod(0o1777)
+    monkeypatch.setenv("GEMV_CACHE_DIR", str(tmp_path / "mine"))
+    before = os.umask(0)
+    try:
+        _cache.store("one", (binary(256),))
+    finally:
+        os.umask(before)
+    assert stat.S_IMODE((tmp_path / "mine").stat().st_mode) == 0o700
+    assert stat.S_IMODE((tmp_path / "mine" / "one.gemv").stat().st_mode) == 0o600
+    assert _cache.load("one") is not None
+
+
+@posix
+def test_only_regular_files_are_opened(folder, once, tmp_path_factory):
+    outside = tmp_path_factory.mktemp("outside") / "one.gemv"
+    _cache.store("one", (binary(256),))
+    shutil.move(folder / "one.gemv", outside)
+    path = folder / "one.gemv"
+    os.mkfifo(path)
+    refused("no regular file")  # and does not wait for a writer
+    for target in ("/dev/zero", outside, folder / "nothing"):
+        path.unlink()
+        path.symlink_to(target)
+        _cache._warn.cache_clear()
+        refused("symbolic links")
+    path.unlink()
+    path.mkdir()
+    _cache._warn.cache_clear()
+    refused("no regular file")
+    path.rmdir()
+    os.mkfifo(path)
+    _cache.store("one", (binary(512),))
+    assert _cache.load("one")[0].cubin == binary(512).cubin, "a pipe in the way is replaced"
+
+
+def test_a_file_too_large_is_neither_written_nor_read(folder, once, monkeypatch):
+    _cache.store("one", (binary(4096),))
+    monkeypatch.setattr(_cache, "MAX_FILE_BYTES", 4000)
+    refused("bytes")
+    with pytest.warns(_cache.CacheWarning, match="two would have"):
+        _cache.store("two", (binary(4096),))
+    assert [path.name for path in folder.iterdir()] == ["one.gemv"]
+
+
+def sealed(header, cubins=b""):
+    """A file whose checksum is right."""
+    body = (header if isinstance(header, bytes) else json.dumps(header).encode()) + b"\n" + cubins
+    return _cache._MAGIC + hashlib.sha256(body).digest() + body
+
+
+ENTRY = {"name": "f", "arguments": ["a"], "bytes": 4, "log": "", "waits": False}
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        b"",
+        sealed(b"[" * 200_000),
+        sealed(b'{"a":' * 200_000),
+        sealed(b"\xff\xfe\x00"),
+        sealed(b"null"),
+        sealed({"key": "one", "functions": []}),
+        sealed({"key": "one", "functions": [ENTRY]}, b"123"),
+        sealed({"key": "one", "functions": [ENTRY]}, b"12345"),
+        sealed({"key": "other", "functions": [ENTRY]}, b"1234"),
+        sealed({"key": "one", "functions": {"f": ENTRY}}, b"1234"),
+        *[
+            sealed({"key": "one", "functions": [{**ENTRY, **wrong}]}, b"1234")
+            for wrong in (
+                {"bytes": -4},
+                {"bytes": 4.0},
+                {"bytes": True},
+                {"bytes": 10**4000},
+                {"name": "\ud800"},
+                {"name": 3},
+                {"arguments": "ab"},
+                {"arguments": [["a"]]},
+                {"log": None},
+                {"waits": 1},
+            )
+        ],
+    ],
+    ids=lambda content: str(content[50:80]),
+)
+def test_a_header_that_is_none_is_refused(folder, once, content):
+    (folder / "one.gemv").write_bytes(sealed({"key": "one", "functions": [ENTRY]}, b"1234"))
+    assert [each.cubin for each in _cache.load("one")] == [b"1234"]
+    (folder / "one.gemv").write_bytes(content)
+    refused("is not used")
+    assert _cache.kept("one", "any", (9, 0), lambda: (binary(256),)) == (binary(256),)
+
+
+def test_a_file_under_the_name_of_another_is_refused(folder, once):
+    _cache.store("one", (binary(256),))
+    shutil.copy(folder / "one.gemv", folder / "two.gemv")
+    refused("kept under another name", "two")
+
+
+def test_a_directory_that_is_a_file_warns_once(folder, once, monkeypatch):
+    (folder / "file").write_text("in the way")
+    monkeypatch.setenv("GEMV_CACHE_DIR", str(folder / "file"))
+    made = binary(256)
+    with pytest.warns(_cache.CacheWarning, match="NotADirectoryError") as caught:
+        assert _cache.kept("serial", "any", (9, 0), lambda: (made,)) == (made,)
+    assert len(caught) == 1 and (folder / "file").read_text() == "in the way"
+
+
+@posix
+def test_no_such_home_directory(once, monkeypatch, capsys):
+    from gemv._cli import main
+
+    monkeypatch.setenv("GEMV_CACHE_DIR", "~nosuchuser/x")
+    made = binary(256)
+    with pytest.warns(_cache.CacheWarning, match="no such home directory") as caught:
+        assert _cache.kept("serial", "any", (9, 0), lambda: (made,)) == (made,)
+        assert _cache.load("one") is None and not _cache.holds("serial", "any", (9, 0))
+        _cache.store("one", (made,))
+    assert len(caught) == 1
+    assert main(["cache"]) == 0
+    assert "~nosuchuser/x\nnot used, because there is no such home" in capsys.readouterr().out
+
+
+def test_an_unreadable_directory_is_no_error(folder, once, monkeypatch, capsys):
+    from gemv._cli import main
+
+    def refuse(*arguments, **named):
+        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(folder))
+
+    made = binary(256)
+    monkeypatch.setattr(os, "open", refuse)
+    with pytest.warns(_cache.CacheWarning, match="Permission denied"):
+        assert _cache.kept("serial", "any", (9, 0), lambda: (made,)) == (made,)
+    if os.name != "nt":
+        assert main(["cache"]) == 0
+        assert "not used, because Permission denied" in capsys.readouterr().out
+
+
+@posix
+def test_listing_and_clearing_follow_no_links(folder, tmp_path_factory):
+    outside = tmp_path_factory.mktemp("outside") / "kept.gemv"
+    outside.write_bytes(b"x" * 1000)
+    _cache.store("one", (binary(256),))
+    (folder / "link.gemv").symlink_to(outside)
+    (folder / "folder.gemv").mkdir()
+    assert [path.name for path, _, _ in _cache.entries()] == ["one.gemv"]
+    assert _cache.clear() == 1
+    assert outside.exists() and (folder / "folder.gemv").is_dir()
+
+
+@posix
+def test_a_directory_that_is_exchanged_stays_the_one_that_was_looked_at(folder):
+    mine, other = folder / "mine", folder / "other"
+    other.mkdir()
+    with _cache._Folder(mine, create=True) as opened:
+        mine.rename(folder / "moved")
+        mine.symlink_to(other)
+        opened.write("one.gemv", b"data")
+        assert opened.read("one.gemv") == b"data"
+        assert [name for name, _, _ in opened.files()] == ["one.gemv"]
+    assert list(other.iterdir()) == [] and (folder / "moved" / "one.gemv").exists()
+
+
+def test_no_descriptor_is_left_open(folder, once):
+    fds = Path("/proc/self/fd")
+    if not fds.is_dir():
+        pytest.skip("needs a list of this process's descriptors")
+    before = len(list(fds.iterdir()))
+    _cache.store("one", (binary(256),))
+    (folder / "two.gemv").write_bytes(b"")
+    (folder / "three.gemv").mkdir()
+    for name in ("one", "nothing"):
+        _cache.load(name)
+    for name in ("two", "three"):
+        refused("not used", name)
+    folder.chmod(0o777)
+    refused("may write")
+    assert len(list(fds.iterdir())) == before
+
+
+def test_processes_that_write_while_another_clears(folder):
+    write = (
+        "import warnings\nwarnings.simplefilter('error')\n"
+        "from gemv import _cache\nfrom gemv._cache import Binary\n"
+        "for turn in range(200):\n"
+        "    _cache.store('same', (Binary('f', (), '', bytes(50000), ''),))\n"
+        "    found = _cache.load('same')\n"
+        "    assert found is None or found[0].cubin == bytes(50000), turn\n"
+    )
+    clear = (
+        "import warnings\nwarnings.simplefilter('error')\n"
+        "from gemv import _cache\n"
+        "for turn in range(400):\n    _cache.clear(), _cache.entries()\n"
+    )
+    env = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    codes = (write, write, clear)
+    running = [subprocess.Popen([sys.executable, "-P", "-c", code], env=env) for code in codes]
+    assert [process.wait(timeout=120) for process in running] == [0, 0, 0]
+    assert {p.name for p in folder.iterdir()} <= {"same.gemv"}
 
 
 def test_the_command_line_shows_and_clears(folder, capsys):
