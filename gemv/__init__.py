@@ -8,9 +8,9 @@ name needs is loaded when the name is first used.
 from __future__ import annotations
 
 import importlib
-import os
-import sys
 from typing import TYPE_CHECKING, Any
+
+from gemv import _source as _source  # first: it notes the source that this process imports
 
 if TYPE_CHECKING:
     from gemv._api import (
@@ -78,49 +78,6 @@ _HOME = {
     "use_backend": "gemv._backend",
     "zgemv": "gemv._api",
 }
-
-
-def _source_files(folder: str) -> dict[str, tuple[int, ...]]:
-    """The state of each source file below `folder`, by its path there.
-
-    Times, size and inode: whoever writes to a file or puts another in its place changes one of
-    them. Names that begin with a dot cannot be imported; editors keep copies under such names.
-    """
-    found: dict[str, tuple[int, ...]] = {}
-    with os.scandir(folder) as entries:
-        for entry in entries:
-            if entry.name.startswith("."):
-                continue
-            if entry.name.endswith(".py"):
-                status = entry.stat()
-                found[entry.name] = (
-                    status.st_mtime_ns,
-                    status.st_ctime_ns,
-                    status.st_size,
-                    status.st_ino,
-                )
-            elif entry.name != "__pycache__" and entry.is_dir():
-                below = _source_files(entry.path)
-                found |= {f"{entry.name}/{name}": state for name, state in below.items()}
-    return found
-
-
-def _imported_files() -> dict[str, tuple[int, ...]]:
-    """The package's files before any other module of it is imported; empty if that is not known.
-
-    Machine code goes on disk under a hash of the source, which is taken later: only files that are
-    still in this state then are known to hold what was imported.
-    """
-    if any(name.startswith(f"{__name__}.") for name in sys.modules):
-        return {}  # somebody removed the package from sys.modules and left its modules there
-    try:
-        return _source_files(os.path.dirname(__file__))
-    except OSError:  # in a zip file, for one
-        return {}
-
-
-if "_AT_IMPORT" not in globals():  # reload() runs this again, and keeps the other modules
-    _AT_IMPORT = _imported_files()
 
 
 def __getattr__(name: str) -> Any:

@@ -35,6 +35,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from gemv import _source
+
 if TYPE_CHECKING:
     from gemv.kernels._base import Kernel, Spec
 
@@ -331,10 +333,8 @@ def clear() -> int:
 
 def source_hash(folder: str | Path) -> str:
     """Hash of all source below a folder: any of it may reach a kernel."""
-    import gemv
-
     digest = hashlib.sha256()
-    for name in sorted(gemv._source_files(str(folder))):
+    for name in sorted(_source.source_files(str(folder))):
         text = Path(folder, name).read_bytes()
         digest.update(f"{name} {len(text)}\n".encode())
         digest.update(text)
@@ -344,10 +344,8 @@ def source_hash(folder: str | Path) -> str:
 @cache
 def imported_source() -> str:
     """Hash of the source of this package that this process runs; Unknown where that has changed."""
-    import gemv
-
     try:
-        found = source_hash(os.path.dirname(gemv.__file__))
+        found = source_hash(_source.PACKAGE)
     except OSError as error:
         raise Unknown(f"{error.filename} cannot be read ({error.strerror})") from error
     _source_is_as_imported()  # now, so nobody wrote to it while it was read
@@ -361,13 +359,11 @@ def _source_is_as_imported() -> None:
     Modules are imported later than the package, and read then. What a process runs is known only
     where all files have stayed as they were.
     """
-    import gemv
-
-    before = gemv._AT_IMPORT
+    before = _source.AT_IMPORT
     if not before:
         raise Unknown("the source files that this process imported are not known")
     try:
-        now = gemv._source_files(os.path.dirname(gemv.__file__))
+        now = _source.source_files(_source.PACKAGE)
     except OSError as error:
         raise Unknown(f"{error.filename} cannot be read ({error.strerror})") from error
     changed = sorted(name for name in {*before, *now} if before.get(name) != now.get(name))
@@ -384,13 +380,9 @@ def _bytecode_is_as_source() -> None:
     Python compares the seconds of the time of change, and the size. An edit in the second in which
     the file was written before, and that keeps its size, goes unnoticed.
     """
-    import gemv
-
-    for name, (changed, _, size, _) in gemv._AT_IMPORT.items():
+    for name, (changed, _, size, _) in _source.AT_IMPORT.items():
         try:
-            path = importlib.util.cache_from_source(
-                os.path.join(os.path.dirname(gemv.__file__), name)
-            )
+            path = importlib.util.cache_from_source(os.path.join(_source.PACKAGE, name))
             made = os.stat(path).st_mtime_ns
             if not changed // 10**9 * 10**9 <= made < changed:
                 continue
@@ -456,11 +448,8 @@ def _settings() -> tuple[object, ...]:
 @cache
 def _fingerprint() -> str:
     """What all machine code of this process has in common."""
-    import gemv
-
     facts = [
         f"format {_FORMAT}",
-        f"gemv {gemv.__version__}",
         f"python {sys.version}",
         imported_source(),
         *_versions(),

@@ -745,8 +745,12 @@ def test_processes_that_write_while_another_clears(folder):
     )
     env = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
     codes = (write, write, clear)
-    running = [subprocess.Popen([sys.executable, "-P", "-c", code], env=env) for code in codes]
-    assert [process.wait(timeout=120) for process in running] == [0, 0, 0]
+    with contextlib.ExitStack() as programs:
+        running = [
+            programs.enter_context(processes.started([sys.executable, "-P", "-c", code], env=env))
+            for code in codes
+        ]
+        assert [process.wait(timeout=120) for process in running] == [0, 0, 0]
     assert {p.name for p in folder.iterdir()} <= {"same.gemv"}
 
 
