@@ -10,8 +10,6 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
-from gemv import _source as _source  # first: it notes the source that this process imports
-
 if TYPE_CHECKING:
     from gemv._api import (
         Explanation,
@@ -32,6 +30,9 @@ if TYPE_CHECKING:
     from gemv._plan import Plan
     from gemv._select import use_alignment
     from gemv._trace import trace
+
+# First of all: it notes the source that this process imports.
+importlib.import_module("gemv._source")
 
 __version__ = "0.1.0"
 
