@@ -51,6 +51,8 @@ class Operand:
         What has to live, besides the owner, until the memory has been read.
     resolve : bool
         Whether a contiguous copy of `origin` is meant, conjugated if `conj`.
+    exporter : Library
+        What is known of the library of a device array; None for host memory.
     """
 
     kind: str
@@ -67,11 +69,7 @@ class Operand:
     origin: Any = None
     keep: Any = None
     resolve: bool = False
-
-    @property
-    def exporter(self) -> _arrays.Library:
-        """What is known of the library of a device operand."""
-        return _arrays.BY_NAME[self.kind]
+    exporter: Any = None
 
     @property
     def on_host(self) -> bool:
@@ -376,6 +374,7 @@ def _device_operand(
         neg=view.neg,
         origin=obj,
         keep=view.keep,
+        exporter=library,
     )
 
 
@@ -455,6 +454,7 @@ def on_device(array: Any, home: Home) -> Operand:
             readonly=False,
             owner=array,
             origin=array,
+            exporter=_arrays.BY_NAME["numba"],
         )
     if isinstance(array, _dlpack.Export):
         array = array.array

@@ -150,6 +150,16 @@ def _span(itemsize: int, *axes: tuple[int, int], start: int = 0) -> tuple[int, i
     return low, high + itemsize
 
 
+def expect_again(hint: tuple, made: Any, key: tuple, known: Known) -> None:
+    """Keep what the operands of a remembered call look like, unless it was forgotten by now."""
+    with _lock:
+        if _known.get(key) is not known:
+            return
+        if len(_expectations) >= MAX_KNOWN:
+            _expectations.clear()
+        _expectations[hint] = made
+
+
 def options_of(offx: Any, incx: Any, offy: Any, incy: Any, trans: Any) -> tuple | None:
     """The options as a part of the key; None for what has to be checked.
 
@@ -269,12 +279,7 @@ def _torch_call(torch: Any) -> Callable[..., Any]:
         made = exchange.expect(known, a, x, y)
         if made is None:
             return
-        with _lock:
-            if get(key) is not known:  # forgotten by now
-                return
-            if len(expectations) >= MAX_KNOWN:
-                expectations.clear()
-            expectations[hint] = made
+        expect_again(hint, made, key, known)
 
     raw_stream = getattr(torch._C, "_cuda_getCurrentRawStream", None)
     if raw_stream is None:
