@@ -92,7 +92,7 @@ def main() -> None:
     if run.returncode:
         sys.exit(f"ncu failed: {run.stdout[-500:]} {run.stderr[-500:]}")
     from gemv import _backend
-    from gemv._files import write_text
+    from gemv.core.files import write_text
 
     counted = {"device": _backend.engine().device().name, "m": M, "n": N}
     counted["rows"] = parse(run.stdout, cases())

@@ -300,7 +300,7 @@ def main(arguments: list[str]) -> int:
         print(text, end="")
         return 0
     if arguments == ["--write"]:
-        from gemv._files import write_text
+        from gemv.core.files import write_text
 
         write_text(PAGE, text)
         return 0

@@ -169,7 +169,7 @@ def random_page(grids: dict[str, Any]) -> str:
     """Cells that nobody chose, losing ones first."""
     from gemv._cli import DTYPE_OF_PREFIX
     from gemv._grid import worst
-    from gemv._problem import DTYPES
+    from gemv.core.dtypes import DTYPES
 
     parts = []
     for name, grid in grids.items():
@@ -282,7 +282,7 @@ def main(arguments: list[str]) -> int:
     old = README.read_text(encoding="utf-8")
     new = replaced(old, part)
     if arguments == ["--write"]:
-        from gemv._files import write_text
+        from gemv.core.files import write_text
 
         write_text(README, new)
         if grids:

@@ -98,7 +98,7 @@ def main(arguments: list[str]) -> int:
     old = README.read_text(encoding="utf-8")
     new = replaced(old, text)
     if arguments == ["--write"]:
-        from gemv._files import write_text
+        from gemv.core.files import write_text
 
         write_text(README, new)
         return 0

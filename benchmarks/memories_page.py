@@ -223,7 +223,7 @@ def main(arguments: list[str]) -> int:
     if arguments not in ([], ["--write"], ["--check"]):
         print(__doc__, file=sys.stderr)
         return 2
-    from gemv._files import write_text
+    from gemv.core.files import write_text
 
     stale = []
     for path, make in PAGES.items():

@@ -28,7 +28,7 @@ PARTS = ("^api[.]", "^kernels[.]Bandwidth", "^kernels[.](Floor|Neighbour)")
 
 def prepare() -> None:
     """A repository with one commit, and a configuration that knows only that."""
-    from gemv._files import write_text
+    from gemv.core.files import write_text
 
     WORK.mkdir(exist_ok=True)
     repository = WORK / "repo"

@@ -26,7 +26,7 @@ from pathlib import Path
 import numpy as np
 
 import gemv
-from gemv._files import write_text
+from gemv.core.files import write_text
 
 TOLERANCE = 1e-8
 SIZES = {"cg": 16384, "gmres": 8192, "pagerank": 16384, "ridge": (100_000, 1000)}

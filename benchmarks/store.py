@@ -63,7 +63,7 @@ def machine_facts(name: str) -> dict:
 
 def store(raw: Path, results: Path, facts: dict, commit: str, date_ms: int) -> list[Path]:
     """Copy the results below `raw`, cleaned, to `results`; return the files written."""
-    from gemv._files import write_text
+    from gemv.core.files import write_text
 
     folder = results / facts["machine"]
     folder.mkdir(parents=True, exist_ok=True)

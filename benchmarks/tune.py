@@ -90,8 +90,8 @@ def candidates(problem):
     anywhere are left out where all of them are aligned. A kernel that is named above with
     no constants is tried with its own.
     """
-    from gemv._problem import LOAD_BYTES
     from gemv._select import table
+    from gemv.core.geometry import LOAD_BYTES
     from gemv.kernels import REGISTRY
 
     loads = -(-problem.line_bytes // 16)
@@ -177,8 +177,8 @@ def prepare(choices, compute_capability, pool):
 def measure(m, n, prefix, op, view, engine, clock, memory, pool=None):
     """Records of one problem, A from memory and perhaps from L2: candidates checked and timed."""
     from gemv import _measure
-    from gemv._problem import DTYPES
     from gemv._select import select
+    from gemv.core.dtypes import DTYPES
 
     dtype = DTYPES[prefix]
     device = engine.device()
@@ -288,8 +288,8 @@ def write_table(place, records, engine, clock):
     from importlib import resources
 
     from gemv import _tune
-    from gemv._files import write_text
     from gemv._select import file_names, parse
+    from gemv.core.files import write_text
 
     device = engine.device()
     rows = _tune.rows(records)
@@ -325,7 +325,7 @@ def main(arguments=None):
     options = parser.parse_args(arguments)
 
     from gemv import _backend
-    from gemv._files import write_text
+    from gemv.core.files import write_text
 
     engine = _backend.engine()
     clock = make_clock(engine)

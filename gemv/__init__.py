@@ -24,15 +24,15 @@ if TYPE_CHECKING:
     )
     from gemv._backend import backend, use_backend
     from gemv._coefficients import Coefficients
-    from gemv._failures import BackendError
     from gemv._host import HostFallbackWarning
     from gemv._matrix import Matrix, get_blas_funcs
     from gemv._plan import Plan
     from gemv._select import use_alignment
-    from gemv._trace import trace
+    from gemv.core.errors import BackendError
+    from gemv.core.trace import trace
 
 # First of all: it notes the source that this process imports.
-importlib.import_module("gemv._source")
+importlib.import_module("gemv.core.source")
 
 __version__ = "0.1.0"
 
@@ -59,7 +59,7 @@ __all__ = [
 ]
 
 _HOME = {
-    "BackendError": "gemv._failures",
+    "BackendError": "gemv.core.errors",
     "Coefficients": "gemv._coefficients",
     "Explanation": "gemv._api",
     "HostFallbackWarning": "gemv._host",
@@ -74,7 +74,7 @@ _HOME = {
     "plan": "gemv._api",
     "precompile": "gemv._api",
     "sgemv": "gemv._api",
-    "trace": "gemv._trace",
+    "trace": "gemv.core.trace",
     "use_alignment": "gemv._select",
     "use_backend": "gemv._backend",
     "zgemv": "gemv._api",

@@ -11,9 +11,9 @@ from typing import Any, Protocol
 import numpy as np
 
 from gemv import _arrays, _dlpack
-from gemv._check import _MAX_BYTES, describe, numbers, shown, type_error, value_error
-from gemv._narrow import cast
-from gemv._problem import BFLOAT16, dtype_name
+from gemv.core.dtypes import BFLOAT16, dtype_name
+from gemv.core.narrow import cast
+from gemv.core.rules import MAX_BYTES, describe, numbers, shown, type_error, value_error
 
 _RANK = {"a": 2, "x": 1, "y": 1, "alpha": 0, "beta": 0}
 
@@ -388,7 +388,7 @@ def _check_view(routine: str, name: str, view: _arrays.View) -> None:
             f"{name} says that it has shape {shape} and byte strides {strides}, which no array has",
         )
     at = hex(view.pointer) if view.pointer.bit_length() <= 64 else shown(view.pointer)
-    if not 0 <= view.pointer <= _MAX_BYTES:
+    if not 0 <= view.pointer <= MAX_BYTES:
         raise value_error(
             routine, name, f"{name} says that it starts at address {at}, where no memory can be"
         )
@@ -403,7 +403,7 @@ def _check_view(routine: str, name: str, view: _arrays.View) -> None:
     steps = _c_strides(shape) if strides is None else strides
     size = 1 if strides is not None else view.dtype.itemsize
     spans = [size * (length - 1) * step for length, step in zip(shape, steps, strict=True)]
-    if sum(map(abs, spans)) + view.dtype.itemsize > _MAX_BYTES:
+    if sum(map(abs, spans)) + view.dtype.itemsize > MAX_BYTES:
         raise value_error(
             routine,
             name,
@@ -411,7 +411,7 @@ def _check_view(routine: str, name: str, view: _arrays.View) -> None:
         )
     first = view.pointer + sum(span for span in spans if span < 0)
     end = view.pointer + sum(span for span in spans if span > 0) + view.dtype.itemsize
-    if first <= 0 or end > _MAX_BYTES:
+    if first <= 0 or end > MAX_BYTES:
         raise value_error(
             routine,
             name,

@@ -10,9 +10,17 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from gemv import _adopt, _arrays, _backend, _dlpack, _fast, _host, _memo, _pointers
+from gemv import _adopt, _arrays, _backend, _dlpack, _fast, _host, _pointers
 from gemv._adopt import Operand, adopt
-from gemv._check import (
+from gemv._coefficients import Coefficients, homes_of
+from gemv._fast import CALLS, Miss
+from gemv._plan import Plan
+from gemv.core import memo
+from gemv.core.dtypes import DTYPES, NARROW, PREFIXES, Precision, dtype_name
+from gemv.core.geometry import Launch
+from gemv.core.narrow import cast
+from gemv.core.problem import Problem
+from gemv.core.rules import (
     accumulation,
     check,
     coefficient,
@@ -26,11 +34,6 @@ from gemv._check import (
     value_error,
     y_length,
 )
-from gemv._coefficients import Coefficients, homes_of
-from gemv._fast import CALLS, Miss
-from gemv._narrow import cast
-from gemv._plan import Plan
-from gemv._problem import DTYPES, NARROW, PREFIXES, Launch, Precision, Problem, dtype_name
 
 _Function = TypeVar("_Function", bound=Callable[..., Any])
 
@@ -562,7 +565,7 @@ def _execute_device_arrays(
     problem = call.problem
     if call.nothing is not None and call.in_place:
         return call.y_object
-    era = _memo.generation()
+    era = memo.generation()
     if _backend.backend() == "host":
         raise _device_arrays_on_host(call)
     engine = _backend.engine()
@@ -1355,7 +1358,7 @@ def plan(
         )  # fmt: skip
 
     made = Plan(general, a, x, y, options)
-    call, era = None, _memo.generation()
+    call, era = None, memo.generation()
     if x is not None:
         call = _bind(
             "plan", None, 2, a, x, 0, y, *options, 0 if y is None else 1, None, accumulate,

@@ -15,8 +15,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from gemv import _dlpack
-from gemv._check import describe, shown
-from gemv._problem import BFLOAT16, DTYPES
+from gemv.core.dtypes import BFLOAT16, DTYPES
+from gemv.core.rules import describe, shown
 
 #: DLPack's device types for CUDA memory, and for host memory (plain and pinned).
 CUDA_TYPES = (2, 13)

@@ -9,8 +9,8 @@ import sys
 import threading
 from typing import Any
 
-from gemv import _failures, _memo
-from gemv._failures import BackendError
+from gemv.core import errors, memo
+from gemv.core.errors import BackendError
 
 NAMES = ("cuda", "simulator", "host")
 
@@ -65,14 +65,14 @@ def probe() -> tuple[str, str]:
 def _probe() -> tuple[str, str]:
     count = _devices()
     if count:
-        problem = _failures.new_numpy() or _too_old()
+        problem = errors.new_numpy() or _too_old()
         if problem:
             return "host", f"no usable GPU ({problem})"
         return "cuda", f"{count} CUDA device{'s' if count != 1 else ''}"
     try:
         simulator = _simulator_enabled()
     except Exception as error:
-        words = _failures.new_numpy() or "numba-cuda cannot be imported"
+        words = errors.new_numpy() or "numba-cuda cannot be imported"
         return "host", f"{words} ({type(error).__name__}: {' '.join(str(error).split())})"
     if simulator:
         return "simulator", "NUMBA_ENABLE_CUDASIM=1 was set before Numba was imported"
@@ -80,13 +80,13 @@ def _probe() -> tuple[str, str]:
         from numba import cuda
 
         if not cuda.is_available():
-            return "host", f"no usable GPU ({_failures.no_gpu(cuda.cuda_error())})"
+            return "host", f"no usable GPU ({errors.no_gpu(cuda.cuda_error())})"
         count = len(cuda.gpus)
-        problem = _failures.new_numpy() or _too_old()
+        problem = errors.new_numpy() or _too_old()
         if problem:
             return "host", f"no usable GPU ({problem})"
     except Exception as error:
-        return "host", f"no usable GPU ({_failures.no_gpu(f'{type(error).__name__}: {error}')})"
+        return "host", f"no usable GPU ({errors.no_gpu(f'{type(error).__name__}: {error}')})"
     return "cuda", f"{count} CUDA device{'s' if count != 1 else ''}"
 
 
@@ -101,9 +101,9 @@ def _too_old() -> str | None:
     # Asked only now, because it loads one of the libraries, which the bindings may be newer than.
     from cuda.bindings import nvjitlink
 
-    with _failures.compiling():
+    with errors.compiling():
         libraries = nvjitlink.version()[0]
-    return _failures.old_driver(supported, libraries) if supported // 1000 < libraries else None
+    return errors.old_driver(supported, libraries) if supported // 1000 < libraries else None
 
 
 def _validate(name: str, source: str) -> str:
@@ -151,7 +151,7 @@ def use_backend(name: str | None) -> None:
     global _chosen
     _chosen = None if name is None else _require(_validate(name, "use_backend"))
     # Calls that were made before are made again without asking for the backend.
-    _memo.forget()
+    memo.forget()
 
 
 def chosen() -> str | None:
@@ -179,7 +179,7 @@ def engine() -> Any:
     with _lock:
         if name not in _engines:
             if name == "cuda":
-                with _failures.loading_driver():
+                with errors.loading_driver():
                     from gemv._launch import CudaEngine
 
                 _engines[name] = CudaEngine()
@@ -198,8 +198,8 @@ def _after_fork() -> None:
     """Let every call of a forked process say why it cannot use the GPU, instead of the driver."""
     global _lock
     _lock = threading.Lock()  # another thread may have held it
-    _engines["cuda"] = _failures.Forked()
-    _memo.after_fork()
+    _engines["cuda"] = errors.Forked()
+    memo.after_fork()
 
 
 class Home:

@@ -35,7 +35,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from gemv import _source
+from gemv.core import source
 
 if TYPE_CHECKING:
     from gemv.kernels._base import Kernel, Spec
@@ -334,7 +334,7 @@ def clear() -> int:
 def source_hash(folder: str | Path) -> str:
     """Hash of all source below a folder: any of it may reach a kernel."""
     digest = hashlib.sha256()
-    for name in sorted(_source.source_files(str(folder))):
+    for name in sorted(source.source_files(str(folder))):
         text = Path(folder, name).read_bytes()
         digest.update(f"{name} {len(text)}\n".encode())
         digest.update(text)
@@ -345,7 +345,7 @@ def source_hash(folder: str | Path) -> str:
 def imported_source() -> str:
     """Hash of the source of this package that this process runs; Unknown where that has changed."""
     try:
-        found = source_hash(_source.PACKAGE)
+        found = source_hash(source.PACKAGE)
     except OSError as error:
         raise Unknown(f"{error.filename} cannot be read ({error.strerror})") from error
     _source_is_as_imported()  # now, so nobody wrote to it while it was read
@@ -359,11 +359,11 @@ def _source_is_as_imported() -> None:
     Modules are imported later than the package, and read then. What a process runs is known only
     where all files have stayed as they were.
     """
-    before = _source.AT_IMPORT
+    before = source.AT_IMPORT
     if not before:
         raise Unknown("the source files that this process imported are not known")
     try:
-        now = _source.source_files(_source.PACKAGE)
+        now = source.source_files(source.PACKAGE)
     except OSError as error:
         raise Unknown(f"{error.filename} cannot be read ({error.strerror})") from error
     changed = sorted(name for name in {*before, *now} if before.get(name) != now.get(name))
@@ -380,9 +380,9 @@ def _bytecode_is_as_source() -> None:
     Python compares the seconds of the time of change, and the size. An edit in the second in which
     the file was written before, and that keeps its size, goes unnoticed.
     """
-    for name, (changed, _, size, _) in _source.AT_IMPORT.items():
+    for name, (changed, _, size, _) in source.AT_IMPORT.items():
         try:
-            path = importlib.util.cache_from_source(os.path.join(_source.PACKAGE, name))
+            path = importlib.util.cache_from_source(os.path.join(source.PACKAGE, name))
             made = os.stat(path).st_mtime_ns
             if not changed // 10**9 * 10**9 <= made < changed:
                 continue

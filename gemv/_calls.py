@@ -276,9 +276,9 @@ def _selection(bench: _Bench) -> None:
     from numba import cuda
 
     import gemv
-    from gemv import _memo
     from gemv._measure import make_problem
     from gemv._select import select
+    from gemv.core import memo
 
     device = _backend.engine().device()
     single = np.dtype(np.float32)
@@ -298,7 +298,7 @@ def _selection(bench: _Bench) -> None:
     x, y = cuda.to_device(np.ones(64, np.float32)), cuda.to_device(np.ones(600, np.float32))
     views = [(a[:m], y[:m]) for m in range(100, 600)]
     gemv.gemv(1.0, a, x, 0.0, y, overwrite_y=1)
-    _memo.forget()
+    memo.forget()
     start = time.perf_counter()
     for each, target in views:
         gemv.gemv(1.0, each, x, 0.0, target, overwrite_y=1)

@@ -467,9 +467,9 @@ def _probe_numba() -> list[str]:
     if _simulated():
         return ["simulated (NUMBA_ENABLE_CUDASIM is set)"]
     if not cuda.is_available():
-        from gemv import _failures
+        from gemv.core import errors
 
-        return [f"not available: {_failures.no_gpu(cuda.cuda_error())}"]
+        return [f"not available: {errors.no_gpu(cuda.cuda_error())}"]
     runtime = ".".join(map(str, cuda.runtime.get_version()))
     return [f"available, runtime {runtime}"]
 
@@ -645,7 +645,7 @@ def _bytes_on_disk(path: str) -> int:
 
 def _output_path(text: str, suffixes: tuple[str, ...]) -> Path:
     """Refuse before the work what could not be written after it."""
-    from gemv._files import replaced_file
+    from gemv.core.files import replaced_file
 
     path = Path(text)
     if path.suffix.lower() not in suffixes:
@@ -665,7 +665,7 @@ def _refused_writes(path: Path) -> Iterator[None]:
 
 
 def _write_json(path: Path | None, measured: Any) -> None:
-    from gemv._files import write_text
+    from gemv.core.files import write_text
 
     if path is not None:
         with _refused_writes(path):
@@ -839,7 +839,7 @@ def _check_lengths(
 def _write_vector(path: Path, y: np.ndarray) -> None:
     import numpy as np
 
-    from gemv._files import whole
+    from gemv.core.files import whole
 
     with _refused_writes(path), whole(path) as file:
         if path.suffix.lower() == ".npy":
@@ -992,7 +992,7 @@ def _bench_grid(options: argparse.Namespace) -> int:
 
 def _wanted_cells(options: argparse.Namespace, simulated: bool) -> list[Any]:
     from gemv import _grid
-    from gemv._problem import DTYPES
+    from gemv.core.dtypes import DTYPES
 
     if options.random is not None:
         given = [f"--{name}" for name in ("shapes", "view", "hot") if getattr(options, name)]

@@ -26,7 +26,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from gemv._problem import CONSTANT_BYTES
+from gemv.core.geometry import CONSTANT_BYTES
 
 
 def homes_of(routine: str, coefficients: Any, on_device: tuple[bool, bool]) -> tuple[str, str]:
@@ -288,7 +288,7 @@ class Coefficients:
         TypeError, ValueError
             If a value is no number, or not one of the precision computed in.
         """
-        from gemv._check import coefficient
+        from gemv.core.rules import coefficient
 
         with self._lock:
             self._check_open()

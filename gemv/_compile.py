@@ -21,7 +21,8 @@ from numba import types
 from numba.cuda import dispatcher as _dispatcher
 
 from gemv._cache import Binary
-from gemv._problem import CONSTANT_BYTES, Precision
+from gemv.core.dtypes import Precision
+from gemv.core.geometry import CONSTANT_BYTES
 from gemv.kernels._base import Kernel, Spec
 
 _FACTOR_POINTERS = {"alpha_pointer", "beta_pointer"}

@@ -19,7 +19,8 @@ from typing import Any
 
 import numpy as np
 
-from gemv import _memo, _pointers, _trace
+from gemv import _pointers
+from gemv.core import memo, trace
 
 #: Remembered calls; beyond, the oldest is forgotten.
 MAX_KNOWN = 4096
@@ -132,7 +133,7 @@ class Known:
     def record(self) -> None:
         """Leave a trace of a call, if somebody looks."""
         choice = self.choice
-        _trace.record(
+        trace.record(
             backend="cuda",
             kernel=choice.kernel.name,
             knobs=choice.knobs,
@@ -192,7 +193,7 @@ def remember(key: tuple, since: int, engine: Any, choice: Any, call: Any) -> Non
         return
     known = Known(engine, choice, call.problem, call.problem.rows)
     with _lock:
-        if since != _memo.generation():
+        if since != memo.generation():
             return
         _known[key] = known
         while len(_known) > MAX_KNOWN:
@@ -234,7 +235,7 @@ def stream_of(operand: Any) -> Callable[[], int] | None:
 def bind(plan: Any, since: int, *what: Any) -> None:
     """Let a plan launch without asking, unless calls were forgotten `since` then."""
     with _lock:
-        if since == _memo.generation():
+        if since == memo.generation():
             plan._bind(*what)
             bound.add(plan)
 
@@ -255,7 +256,7 @@ def _renew_lock() -> None:
     _lock = threading.RLock()
 
 
-_memo.on_forget(forget, _renew_lock)
+memo.on_forget(forget, _renew_lock)
 
 
 def _torch_call(torch: Any) -> Callable[..., Any]:
@@ -301,7 +302,7 @@ def _torch_call(torch: Any) -> Callable[..., Any]:
     in_graph = _torch.in_graph
     written = BY_NAME["torch"].notes_writes or (lambda tensor: None)
     get = _known.get
-    tracing = _trace.open_traces
+    tracing = trace.open_traces
     several = torch.cuda.device_count() > 1
     current_device = _current_device
 
@@ -453,7 +454,7 @@ def _cupy_call(cupy: Any) -> Callable[..., Any]:
     current_stream = cupy.cuda.get_current_stream
     enqueue = _machine().enqueue
     get = _known.get
-    tracing = _trace.open_traces
+    tracing = trace.open_traces
     several = cupy.cuda.runtime.getDeviceCount() > 1
     current_device = _current_device
 
@@ -544,7 +545,7 @@ def _numba_call(device_array: Any) -> Callable[..., Any]:
 
     enqueue = _machine().enqueue
     get = _known.get
-    tracing = _trace.open_traces
+    tracing = trace.open_traces
     several = len(cuda.gpus) > 1
     current_device = _current_device
 

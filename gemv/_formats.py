@@ -17,7 +17,7 @@ from numba.core import types
 from numba.cuda.extending import lower_builtin, models, register_model
 
 from gemv import _twofold
-from gemv._problem import BFLOAT16
+from gemv.core.dtypes import BFLOAT16
 
 _HALF, _WORD, _DOUBLE_WORD = ir.IntType(16), ir.IntType(32), ir.IntType(64)
 _FLOAT, _DOUBLE = ir.FloatType(), ir.DoubleType()

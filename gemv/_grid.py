@@ -26,13 +26,16 @@ from typing import Any
 
 import numpy as np
 
-from gemv import _backend, _files, _peers
+from gemv import _backend, _peers
 from gemv._measure import Clock, _Array, random_array
-from gemv._narrow import cast
 from gemv._peers import Peer, Place
-from gemv._problem import DTYPES, Problem, ceil_div
-from gemv._problem import SECTOR_BYTES as SECTOR
 from gemv._select import Choice, select, tables
+from gemv.core import files
+from gemv.core.dtypes import DTYPES
+from gemv.core.geometry import SECTOR_BYTES as SECTOR
+from gemv.core.geometry import ceil_div
+from gemv.core.narrow import cast
+from gemv.core.problem import Problem
 
 SHAPES = tuple(
     (int(m), int(n))
@@ -77,7 +80,7 @@ class Cell:
     m, n : int
         Shape of A, the view.
     dtype : str
-        Its prefix in :data:`gemv._problem.DTYPES`.
+        Its prefix in :data:`gemv.core.dtypes.DTYPES`.
     op, order : str
         "N", "T" or "C"; storage "C" or "F".
     view : str
@@ -565,7 +568,7 @@ class Grid:
 
     def store(self, path: Path) -> None:
         """Write the file as a whole or not at all."""
-        _files.write_text(path, self.to_json())
+        files.write_text(path, self.to_json())
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from gemv import _trace
+from gemv.core import trace
 
 _INT32_MAX = 2**31 - 1
 _announced = False
@@ -68,5 +68,5 @@ def run(
             f"{routine}: SciPy's BLAS takes at most {_INT32_MAX} rows and columns, got {a.shape}"
         )
     result = getattr(blas, routine)(alpha, a, x, beta, np.array(y), trans=trans, overwrite_y=1)
-    _trace.record(backend="host", kernel=routine, knobs={}, geometry=None, coefficients="arguments")
+    trace.record(backend="host", kernel=routine, knobs={}, geometry=None, coefficients="arguments")
     return result

@@ -24,15 +24,18 @@ from typing import Any
 import numpy as np
 from cuda.bindings import driver
 
-from gemv import _cache, _failures, _machine, _streams, _trace
+from gemv import _cache, _machine, _streams
 from gemv._adopt import on_device
 from gemv._cache import Binary
 from gemv._coefficients import Coefficients, DeviceMemory, Lease, SlotTable
-from gemv._narrow import cast
-from gemv._problem import MAX_GRID_X, NARROW, PANEL_BYTES, Device, Problem, ceil_div
 from gemv._select import Choice
 from gemv._streams import check as _check
 from gemv._streams import stream_handle
+from gemv.core import errors, trace
+from gemv.core.dtypes import NARROW
+from gemv.core.geometry import MAX_GRID_X, PANEL_BYTES, Device, ceil_div
+from gemv.core.narrow import cast
+from gemv.core.problem import Problem
 from gemv.kernels._base import COEFFICIENTS, SLOTS, X_SYMBOL, Spec
 
 #: ``CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION``, as the driver lays attributes out.
@@ -342,7 +345,7 @@ class CudaEngine:
         index = _streams.current_device()
         if index < 0:
             # Makes the primary one current, and if need be.
-            _failures.numba_cuda().current_context()
+            errors.numba_cuda().current_context()
             index = _streams.current_device()
         if index not in self._devices:
             self._devices[index] = _streams.describe(index)
@@ -598,7 +601,7 @@ class CudaEngine:
             "counters": 0,
             **problem.arguments(geometry),
         }
-        _trace.record(
+        trace.record(
             backend=self.name,
             kernel=choice.kernel.name,
             knobs=choice.knobs,
@@ -776,7 +779,7 @@ class CudaEngine:
         loaded = self._functions.get(key)
         if loaded is None:
             self._refuse_loading(f"kernel {choice.kernel.name!r}", stream)
-            with _failures.compiling():
+            with errors.compiling():
                 compiled = _cache.binaries(choice.kernel, choice.spec, device.compute_capability)
             loaded = tuple(_load(binary, choice.spec.precision.factors) for binary in compiled)
             # Whoever comes second takes what the first one loaded: its symbols have the slots.
@@ -809,7 +812,7 @@ class CudaEngine:
         loaded = self._functions.get(key)
         if loaded is None:
             self._refuse_loading("the copy of y", stream)
-            with _failures.compiling():
+            with errors.compiling():
                 binary = _cache.copy(dtype, device.compute_capability)
             loaded = self._functions[key] = (_load(binary, dtype),)
         return loaded[0]

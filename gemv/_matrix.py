@@ -12,9 +12,9 @@ import numpy as np
 from scipy.sparse.linalg import LinearOperator
 
 from gemv import _adopt, _api, _arrays, _backend, _host
-from gemv._check import transposition
-from gemv._narrow import cast
-from gemv._problem import DTYPES, NARROW, PREFIXES, dtype_name
+from gemv.core.dtypes import DTYPES, NARROW, PREFIXES, dtype_name
+from gemv.core.narrow import cast
+from gemv.core.rules import transposition
 
 #: Linear operators compute in BLAS's own precisions.
 _KNOWN = tuple(DTYPES[letter] for letter in "sdcz")

@@ -28,20 +28,13 @@ from typing import Any
 
 import numpy as np
 
-from gemv import _trace
 from gemv._adopt import Operand
-from gemv._narrow import cast
-from gemv._problem import (
-    BFLOAT16,
-    PANEL_BYTES,
-    Device,
-    Geometry,
-    Launch,
-    Problem,
-    ceil_div,
-    dtype_name,
-)
 from gemv._select import Choice
+from gemv.core import trace
+from gemv.core.dtypes import BFLOAT16, dtype_name
+from gemv.core.geometry import PANEL_BYTES, Device, Geometry, Launch, ceil_div
+from gemv.core.narrow import cast
+from gemv.core.problem import Problem
 
 #: Rows of a strip are a multiple of this, so that vectors of any width stay whole and aligned.
 _STRIP = 16
@@ -396,7 +389,7 @@ def compute(
             shared = None
             if made.way == "columns":
                 shared = engine.shared(choice.geometry, sums)
-            _trace.record(
+            trace.record(
                 backend=engine.name,
                 kernel=choice.kernel.name,
                 knobs=choice.knobs,
@@ -448,5 +441,5 @@ def _run(
     owner: Any,
 ) -> None:
     """Launch without leaving a trace: that is one for the whole call."""
-    with _trace.silent():
+    with trace.silent():
         engine.run(choice, problem, alpha, a, x, beta, y, owner=owner)

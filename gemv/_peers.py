@@ -17,7 +17,8 @@ from typing import Any
 
 import numpy as np
 
-from gemv._problem import Problem, dtype_name
+from gemv.core.dtypes import dtype_name
+from gemv.core.problem import Problem
 
 #: Libraries that :func:`peers` knows.
 LIBRARIES = ("torch", "cupy")

@@ -7,7 +7,7 @@ from functools import partial
 from typing import Any
 
 from gemv._fast import Miss
-from gemv._trace import open_traces
+from gemv.core.trace import open_traces
 
 
 def _bound(name: str) -> property:

@@ -10,10 +10,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from gemv import _files
 from gemv._grid import Grid, Row, groups
 from gemv._measure import Ladder
-from gemv._problem import DTYPES, dtype_name
+from gemv.core import files
+from gemv.core.dtypes import DTYPES, dtype_name
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,7 +126,7 @@ def draw_ladder(axes: Any, ladder: Ladder, colours: Colours = LIGHT) -> None:
 
 def save(figure: Any, path: str | Path, **options: Any) -> None:
     """Draw into a file, whole or not at all."""
-    with _files.whole(path) as file:
+    with files.whole(path) as file:
         figure.savefig(file, format=Path(path).suffix[1:].lower(), **options)
 
 

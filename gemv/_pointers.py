@@ -14,8 +14,8 @@ import numpy as np
 
 from gemv import _adopt
 from gemv._adopt import Operand
-from gemv._check import value_error
-from gemv._problem import MemoryRange
+from gemv.core.geometry import MemoryRange
+from gemv.core.rules import value_error
 
 VARIABLE = "GEMV_CHECK"
 

@@ -11,8 +11,8 @@ from typing import Any
 
 import numpy as np
 
-from gemv._narrow import cast
-from gemv._problem import BFLOAT16, NARROW
+from gemv.core.dtypes import BFLOAT16, NARROW
+from gemv.core.narrow import cast
 
 #: c in the bound: one rounding for each product and sum, two more for alpha and beta*y, and four
 #: real operations in each complex one.

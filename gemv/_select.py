@@ -23,8 +23,10 @@ from math import gcd, prod
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from gemv import _check, _memo
-from gemv._problem import ACCUMULATE, PREFIXES, Device, Geometry, Problem
+from gemv.core import memo, rules
+from gemv.core.dtypes import ACCUMULATE, PREFIXES
+from gemv.core.geometry import Device, Geometry
+from gemv.core.problem import Problem
 from gemv.kernels import REGISTRY, get
 from gemv.kernels._base import Kernel, Spec, accepts_all, describe_homes
 
@@ -165,7 +167,7 @@ def parse(text: str, last: bool = True, source: str = "of this text") -> tuple[R
     if not entries:
         raise ValueError(f"{place}: it has no [[row]]")
     if not isinstance(content.get("about", {}), dict):
-        raise ValueError(f"{place}: about must be a table, got {_check.describe(content['about'])}")
+        raise ValueError(f"{place}: about must be a table, got {rules.describe(content['about'])}")
     rows = tuple(
         _row(entry, f"{place}, row {number}") for number, entry in enumerate(entries, start=1)
     )
@@ -188,7 +190,7 @@ def _row(entry: Mapping[str, Any], place: str) -> Row:
     for name, value in entry.items():
         is_right, rule = _FIELDS[name]
         if not is_right(value):
-            raise ValueError(f"{place}: {name} must be {rule}, got {_check.describe(value)}")
+            raise ValueError(f"{place}: {name} must be {rule}, got {rules.describe(value)}")
     for name in RANGES:
         low, high = (entry.get(f"{name}_{end}") for end in ("min", "max"))
         if low is not None and high is not None and low > high:
@@ -399,7 +401,7 @@ def use_alignment(yes: bool = True) -> None:
         raise TypeError(f"use_alignment: yes must be True or False, got {yes!r}")
     _by_alignment = yes
     _known.clear()
-    _memo.forget()
+    memo.forget()
 
 
 def _like_any_other(problem: Problem) -> Problem:

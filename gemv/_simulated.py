@@ -9,11 +9,13 @@ from typing import Any
 
 import numpy as np
 
-from gemv import _simulator, _trace
+from gemv import _simulator
 from gemv._adopt import host_copy, on_device
 from gemv._coefficients import Coefficients, HostMemory, Lease, SlotTable
-from gemv._problem import Device, Geometry, Problem
 from gemv._select import Choice
+from gemv.core import trace
+from gemv.core.geometry import Device, Geometry
+from gemv.core.problem import Problem
 from gemv.kernels._base import SLOTS
 
 #: Few multiprocessors, so that grids stay small; enough that columns are split over blocks.
@@ -205,7 +207,7 @@ class SimulatorEngine:
             "counters": pointer_to(counters, name="counters"),
             **problem.arguments(geometry),
         }
-        _trace.record(
+        trace.record(
             backend=self.name,
             kernel=choice.kernel.name,
             knobs=choice.knobs,

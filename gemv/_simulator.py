@@ -65,9 +65,9 @@ if not config.ENABLE_CUDASIM:
 
 from numba.cuda.np.numpy_support import as_dtype
 
-from gemv._narrow import cast
-from gemv._problem import BFLOAT16, NARROW
 from gemv._twofold import number_of
+from gemv.core.dtypes import BFLOAT16, NARROW
+from gemv.core.narrow import cast
 
 __all__ = [
     "Pointer",

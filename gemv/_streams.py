@@ -16,8 +16,8 @@ from typing import Any
 
 from cuda.bindings import driver
 
-from gemv import _failures
-from gemv._problem import Device, MemoryRange
+from gemv.core import errors
+from gemv.core.geometry import Device, MemoryRange
 
 _library = ctypes.CDLL("nvcuda.dll" if sys.platform == "win32" else "libcuda.so.1")
 
@@ -90,7 +90,7 @@ def failed(status: int) -> CudaError:
     result = driver.CUresult(status)
     text = driver.cuGetErrorString(result)[1]
     said = text.decode() if text else "unknown error"
-    words = [result.name, said, _failures.of_status(result.name)]
+    words = [result.name, said, errors.of_status(result.name)]
     kind = OutOfMemory if result == driver.CUresult.CUDA_ERROR_OUT_OF_MEMORY else CudaError
     return kind(": ".join(filter(None, words)))
 

@@ -11,8 +11,8 @@ from typing import Any
 import torch
 from torch import library as operators
 
-from gemv._check import transposition, type_error, y_length
 from gemv._fast import ROUTINES, UNUSUAL, WIDE
+from gemv.core.rules import transposition, type_error, y_length
 
 _OPTIONS = "int offx, int incx, int offy, int incy, int trans, str? kernel"
 

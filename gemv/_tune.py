@@ -24,7 +24,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from gemv._problem import LOAD_BYTES
+from gemv.core.geometry import LOAD_BYTES
 
 #: A candidate this close to the best one is as good.
 TOLERANCE = 1.02

@@ -26,7 +26,7 @@ from typing import Any
 import numpy as np
 from numba.cuda.core import config
 
-from gemv._problem import COMPLEX_PAIR, COMPLEX_TWOFOLD, PAIR, TWOFOLD
+from gemv.core.dtypes import COMPLEX_PAIR, COMPLEX_TWOFOLD, PAIR, TWOFOLD
 
 
 def two_sum(a: float, b: float) -> tuple[float, float]:

@@ -11,8 +11,8 @@ from __future__ import annotations
 import operator
 
 from gemv._intrinsics import SIMULATOR
-from gemv._problem import LOAD_BYTES
 from gemv._shares import shares
+from gemv.core.geometry import LOAD_BYTES
 
 if SIMULATOR:
     import numpy as np

@@ -10,7 +10,7 @@ import traceback
 import numpy as np
 
 from gemv._compile import binaries
-from gemv._problem import BFLOAT16
+from gemv.core.dtypes import BFLOAT16
 from gemv.kernels import get
 from gemv.kernels._base import Spec
 

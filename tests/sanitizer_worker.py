@@ -12,7 +12,8 @@ from numba import cuda
 
 from gemv import _launch
 from gemv._backend import engine
-from gemv._problem import DTYPES, LOAD_BYTES, Geometry, Launch
+from gemv.core.dtypes import DTYPES
+from gemv.core.geometry import LOAD_BYTES, Geometry, Launch
 from gemv.kernels import REGISTRY, get
 from gemv.kernels._base import Kernel
 

@@ -17,8 +17,8 @@ import gemv
 from gemv import _arrays, _dlpack
 from gemv._adopt import adopt
 from gemv._backend import HOME
-from gemv._narrow import cast
-from gemv._problem import BFLOAT16
+from gemv.core.dtypes import BFLOAT16
+from gemv.core.narrow import cast
 
 needs_device_arrays = pytest.mark.skipif(
     gemv.backend() == "host", reason="no GPU and no simulator to hold device arrays"
@@ -435,9 +435,10 @@ def test_remembered_calls_raise_as_first_ones_do(mutable):
                 gemv.gemv(*arguments, **keywords)
             yield type(caught.value), str(caught.value)
 
-    from gemv import _fast, _memo
+    from gemv import _fast
+    from gemv.core import memo
 
-    _memo.forget()
+    memo.forget()
     first = list(outcomes())
     for _ in range(2):
         gemv.gemv(1.0, a, x, 0.0, y, overwrite_y=1)

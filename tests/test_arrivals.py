@@ -7,9 +7,9 @@ import pytest
 from helpers import Case
 
 from gemv import _backend
-from gemv._narrow import cast
-from gemv._problem import Geometry, Launch
 from gemv._select import select
+from gemv.core.geometry import Geometry, Launch
+from gemv.core.narrow import cast
 from gemv.kernels import REGISTRY
 from gemv.kernels._base import Kernel
 

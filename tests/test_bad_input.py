@@ -23,7 +23,7 @@ from test_arrays import Export, Interface
 import gemv
 from gemv import _backend, _pointers
 from gemv._backend import HOME
-from gemv._problem import MemoryRange
+from gemv.core.geometry import MemoryRange
 
 pytestmark = pytest.mark.skipif(
     gemv.backend() == "host", reason="no GPU and no simulator to launch on"

@@ -35,7 +35,7 @@ with warnings.catch_warnings(record=True) as caught:
     exec({before!r})
     from gemv import _cache
     from gemv._measure import make_problem
-    from gemv._problem import DTYPES, Device
+    from gemv.core.problem import DTYPES, Device
     from gemv._select import select
 
     device = Device("NVIDIA H200", (9, 0), 132)
@@ -770,7 +770,7 @@ HALVES = """
 import json, sys
 from gemv.kernels import REGISTRY
 from gemv._measure import make_problem
-from gemv._problem import DTYPES, Device
+from gemv.core.problem import DTYPES, Device
 from gemv._select import select
 
 def shown():

@@ -8,8 +8,8 @@ import fractions
 import numpy as np
 import pytest
 
-from gemv import _check
-from gemv._check import check
+from gemv.core import rules
+from gemv.core.rules import check
 
 F64 = np.dtype(np.float64)
 C64 = np.dtype(np.complex64)
@@ -64,7 +64,7 @@ def test_increment_of_a_single_element_is_never_used():
 
 @pytest.mark.parametrize(("rows", "offy", "incy", "length"), [(2, 0, 1, 2), (3, 2, -4, 11)])
 def test_y_length(rows, offy, incy, length):
-    assert _check.y_length(rows, offy, incy) == length
+    assert rules.y_length(rows, offy, incy) == length
     problem(m=rows, y_len=None, offy=offy, incy=incy)
 
 
@@ -158,13 +158,13 @@ def test_first_rule_broken_is_the_one_reported():
     "value", [3, np.int8(3), np.uint64(3), np.array(3), fractions.Fraction(6, 2).numerator]
 )
 def test_integer_accepted(value):
-    assert _check.integer("sgemv", "incx", value) == 3
-    assert type(_check.integer("sgemv", "incx", value)) is int
+    assert rules.integer("sgemv", "incx", value) == 3
+    assert type(rules.integer("sgemv", "incx", value)) is int
 
 
 @pytest.mark.parametrize("value", [True, np.True_])
 def test_integer_accepts_bool(value):
-    assert _check.integer("sgemv", "incx", value) == 1
+    assert rules.integer("sgemv", "incx", value) == 1
 
 
 @pytest.mark.parametrize(
@@ -183,7 +183,7 @@ def test_integer_accepts_bool(value):
 )
 def test_integer_refused(value, shown):
     with pytest.raises(TypeError) as caught:
-        _check.integer("zgemv", "offy", value)
+        rules.integer("zgemv", "offy", value)
     text = str(caught.value)
     assert text.startswith(f"zgemv: offy must be an integer, got {shown}")
     assert text.endswith("(failed for 5th keyword offy)")
@@ -195,13 +195,13 @@ def test_integer_refused(value, shown):
      ("c", 2), (np.str_("T"), 1), (np.int16(2), 2)],
 )  # fmt: skip
 def test_trans_accepted(value, code):
-    assert _check.transposition("sgemv", value) == code
+    assert rules.transposition("sgemv", value) == code
 
 
 @pytest.mark.parametrize("value", [3, -1, "H", "", "NT", 2**70])
 def test_trans_refused(value):
     with pytest.raises(ValueError) as caught:
-        _check.transposition("sgemv", value)
+        rules.transposition("sgemv", value)
     text = str(caught.value)
     assert text.startswith("sgemv: trans must be 0 or 'N'")
     assert f"got {value!r} (failed for 7th keyword trans)" in text
@@ -210,7 +210,7 @@ def test_trans_refused(value):
 @pytest.mark.parametrize("value", [None, 0.0, b"T", [0]])
 def test_trans_wrong_kind(value):
     with pytest.raises(TypeError, match=r"sgemv: trans must be an integer.*7th keyword trans"):
-        _check.transposition("sgemv", value)
+        rules.transposition("sgemv", value)
 
 
 def name_of(value):
@@ -270,7 +270,7 @@ REAL_TWO = [
 @pytest.mark.parametrize("value", REAL_TWO, ids=name_of)
 @pytest.mark.parametrize("dtype", "fdFD")
 def test_coefficient_real(value, dtype):
-    got = _check.coefficient("gemv", "alpha", value, np.dtype(dtype))
+    got = rules.coefficient("gemv", "alpha", value, np.dtype(dtype))
     assert got == 2 and got.dtype == dtype and isinstance(got, np.generic)
 
 
@@ -281,10 +281,10 @@ def test_coefficient_real(value, dtype):
 )
 def test_coefficient_complex(value):
     for dtype in "FD":
-        got = _check.coefficient("gemv", "beta", value, np.dtype(dtype))
+        got = rules.coefficient("gemv", "beta", value, np.dtype(dtype))
         assert got == 2j and got.dtype == dtype
     with pytest.raises(TypeError) as caught:
-        _check.coefficient("dgemv", "beta", value, F64)
+        rules.coefficient("dgemv", "beta", value, F64)
     text = str(caught.value)
     assert text.startswith("dgemv: beta = ") and "2j is complex" in text.replace(")", "")
     assert text.endswith("(failed for 1st keyword beta)")
@@ -292,29 +292,29 @@ def test_coefficient_complex(value):
 
 def test_coefficient_of_several_numbers():
     with pytest.raises(TypeError, match="gemv: alpha must be a number.*1st argument alpha"):
-        _check.coefficient("gemv", "alpha", SeveralNumbers(), F64)
+        rules.coefficient("gemv", "alpha", SeveralNumbers(), F64)
 
 
 def test_coefficient_complex_type_refused_whatever_its_value():
     with pytest.raises(TypeError, match="imaginary part.*1st argument alpha"):
-        _check.coefficient("sgemv", "alpha", 1 + 0j, np.dtype(np.float32))
+        rules.coefficient("sgemv", "alpha", 1 + 0j, np.dtype(np.float32))
 
 
 def test_coefficient_overflows_to_infinity_quietly():
-    assert _check.coefficient("sgemv", "alpha", 1e300, np.dtype("f")) == np.inf
-    assert _check.coefficient("sgemv", "alpha", -1e300, np.dtype("f")) == -np.inf
-    assert _check.coefficient("cgemv", "alpha", 1e300, C64).real == np.inf
-    assert np.isnan(_check.coefficient("sgemv", "alpha", float("nan"), np.dtype("f")))
+    assert rules.coefficient("sgemv", "alpha", 1e300, np.dtype("f")) == np.inf
+    assert rules.coefficient("sgemv", "alpha", -1e300, np.dtype("f")) == -np.inf
+    assert rules.coefficient("cgemv", "alpha", 1e300, C64).real == np.inf
+    assert np.isnan(rules.coefficient("sgemv", "alpha", float("nan"), np.dtype("f")))
 
 
 def test_coefficient_keeps_the_sign_of_zero():
-    assert np.signbit(_check.coefficient("sgemv", "beta", -0.0, np.dtype("f")))
+    assert np.signbit(rules.coefficient("sgemv", "beta", -0.0, np.dtype("f")))
 
 
 @pytest.mark.parametrize("dtype", "fdFD")
 def test_coefficient_integer_too_large(dtype):
     with pytest.raises(ValueError, match="gemv: alpha does not fit .*1st argument alpha"):
-        _check.coefficient("gemv", "alpha", 10**400, np.dtype(dtype))
+        rules.coefficient("gemv", "alpha", 10**400, np.dtype(dtype))
 
 
 @pytest.mark.parametrize(
@@ -340,7 +340,7 @@ def test_coefficient_integer_too_large(dtype):
 )
 def test_coefficient_refused(value):
     with pytest.raises(TypeError) as caught:
-        _check.coefficient("zgemv", "alpha", value, np.dtype("D"))
+        rules.coefficient("zgemv", "alpha", value, np.dtype("D"))
     text = str(caught.value)
     assert text.startswith("zgemv: alpha must be ")
     assert text.endswith("(failed for 1st argument alpha)")

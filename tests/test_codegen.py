@@ -17,8 +17,9 @@ import pytest
 from helpers import ALL_ROWS
 from test_select import problem_with
 
-from gemv._problem import DTYPES, Device, dtype_name
 from gemv._select import select, table
+from gemv.core.dtypes import DTYPES, dtype_name
+from gemv.core.geometry import Device
 from gemv.kernels import REGISTRY
 
 KERNELS = list(REGISTRY.values())
@@ -415,7 +416,7 @@ def test_error_free_steps_reach_the_machine_as_they_are(tmp_path):
 import re, sys
 import numpy as np
 from gemv._compile import compile_function
-from gemv._problem import BFLOAT16, Precision
+from gemv.core.problem import BFLOAT16, Precision
 
 def one(a, x, y):
     y[0] = y[0] + a[0] * x[0]

@@ -12,7 +12,7 @@ import processes
 import pytest
 
 import gemv
-from gemv import _failures
+from gemv.core import errors
 
 TOP = Path(gemv.__file__).parents[1]
 
@@ -143,30 +143,30 @@ except BackendError as error:
 
 
 def test_an_error_of_another_kind_passes_through():
-    with pytest.raises(ZeroDivisionError), _failures.compiling():
+    with pytest.raises(ZeroDivisionError), errors.compiling():
         1 / 0  # noqa: B018
-    with pytest.raises(RuntimeError, match="of its own"), _failures.compiling():
+    with pytest.raises(RuntimeError, match="of its own"), errors.compiling():
         raise RuntimeError("of its own")
 
 
 def test_a_driver_that_lacks_a_function():
     with pytest.raises(gemv.BackendError, match="CUDA 12.0 or newer, so update it"):
-        with _failures.loading_driver():
+        with errors.loading_driver():
             raise AttributeError("libcuda.so.1: undefined symbol: cuLaunchKernelEx")
 
 
 def test_every_status_that_is_worded_exists():
     from cuda.bindings.driver import CUresult
 
-    assert not [name for name in _failures._STATUS if not hasattr(CUresult, name)]
-    assert _failures.of_status("CUDA_ERROR_INVALID_VALUE") is None
-    assert "nothing can run on this GPU" in _failures.of_status("CUDA_ERROR_ILLEGAL_ADDRESS")
+    assert not [name for name in errors._STATUS if not hasattr(CUresult, name)]
+    assert errors.of_status("CUDA_ERROR_INVALID_VALUE") is None
+    assert "nothing can run on this GPU" in errors.of_status("CUDA_ERROR_ILLEGAL_ADDRESS")
 
 
 def test_the_bound_of_numpy_is_that_of_the_package():
     project = tomllib.loads((TOP / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     (numpy,) = (each for each in project["dependencies"] if re.match(r"numpy[^;]*$", each))
-    assert numpy.endswith("<" + ".".join(map(str, _failures.NUMPY_BELOW)))
+    assert numpy.endswith("<" + ".".join(map(str, errors.NUMPY_BELOW)))
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="this platform does not fork")

@@ -13,7 +13,7 @@ import pytest
 from helpers import largest_file
 
 from gemv import _cli
-from gemv._files import replaced_file, whole, write_text
+from gemv.core.files import replaced_file, whole, write_text
 
 BENCHMARKS = Path(__file__).resolve().parent.parent / "benchmarks"
 ON_A_FULL_DISK = pytest.mark.skipif(sys.platform == "win32", reason="limits are set another way")

@@ -19,7 +19,7 @@ import pytest
 
 from gemv import _backend, _cli, _grid, _peers
 from gemv._grid import Bench, Cell, Grid, Row, cells, lay_out, measure, sectors, summary, traffic
-from gemv._problem import DTYPES, PREFIXES
+from gemv.core.dtypes import DTYPES, PREFIXES
 
 TOP = Path(__file__).resolve().parent.parent
 

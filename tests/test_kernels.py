@@ -8,9 +8,9 @@ from helpers import ALL_ROWS, Case, filled, tile_of
 from helpers import knobs_for_tests as smaller_knobs
 
 from gemv import _backend
-from gemv._narrow import cast
-from gemv._problem import DTYPES
 from gemv._select import table
+from gemv.core.dtypes import DTYPES
+from gemv.core.narrow import cast
 from gemv.kernels import REGISTRY
 from gemv.kernels.k13_short_columns import columns_touched
 

@@ -13,9 +13,10 @@ from helpers import random_array
 import gemv
 from gemv import _adopt, _backend, _panels
 from gemv._backend import HOME
-from gemv._check import check
-from gemv._problem import DTYPES, LOAD_BYTES, Device
 from gemv._select import select
+from gemv.core.dtypes import DTYPES
+from gemv.core.geometry import LOAD_BYTES, Device
+from gemv.core.rules import check
 from gemv.kernels import REGISTRY
 
 KERNELS = [name for name, kernel in REGISTRY.items() if kernel.same_bits]

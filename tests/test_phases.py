@@ -13,8 +13,9 @@ from test_codegen import compiler, disassemble  # noqa: F401  a fixture
 import gemv
 from gemv import _backend
 from gemv._measure import make_problem
-from gemv._problem import DTYPES, LOAD_BYTES, Device, dtype_name
 from gemv._select import select
+from gemv.core.dtypes import DTYPES, dtype_name
+from gemv.core.geometry import LOAD_BYTES, Device
 from gemv.kernels import REGISTRY
 
 PHASED = [kernel for kernel in REGISTRY.values() if kernel.phased]

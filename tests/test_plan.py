@@ -251,12 +251,13 @@ def test_a_plan_without_x_takes_what_each_call_can(shape):
 
 def test_what_was_found_out_before_calls_were_forgotten_is_not_remembered(monkeypatch):
     """Another thread may change the backend in the middle of a call."""
-    from gemv import _fast, _memo
+    from gemv import _fast
+    from gemv.core import memo
 
     monkeypatch.setattr(_fast, "packable", lambda *arguments: True)
     monkeypatch.setattr(_fast, "Known", lambda *arguments: "found")
     call = SimpleNamespace(y=0, problem=SimpleNamespace(rows=1))
-    plan, since = gemv.plan(LIBRARIES["numba"]().array(np.ones((2, 2)))), _memo.generation()
+    plan, since = gemv.plan(LIBRARIES["numba"]().array(np.ones((2, 2)))), memo.generation()
     known = SimpleNamespace(
         numbers=_fast._REAL, engine=SimpleNamespace(several=False), plain=False, launch=print
     )
@@ -264,10 +265,10 @@ def test_what_was_found_out_before_calls_were_forgotten_is_not_remembered(monkey
         _fast.remember(("key",), since, None, None, call)
         _fast.bind(plan, since, known, int, (0, 0, 0), None)
         assert _fast._known[("key",)] == "found" and plan in _fast.bound
-        _memo.forget()
+        memo.forget()
         _fast.remember(("key",), since, None, None, call)
         _fast.bind(plan, since, known, int, (0, 0, 0), None)
         assert ("key",) not in _fast._known and plan not in _fast.bound
         assert plan._launch is None
     finally:
-        _memo.forget()
+        memo.forget()

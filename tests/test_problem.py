@@ -2,7 +2,9 @@ import numpy as np
 import pytest
 
 from gemv._measure import make_problem
-from gemv._problem import DTYPES, Launch, Problem, ceil_div
+from gemv.core.dtypes import DTYPES
+from gemv.core.geometry import Launch, ceil_div
+from gemv.core.problem import Problem
 
 
 @pytest.mark.parametrize(

@@ -14,8 +14,9 @@ import pytest
 import gemv
 from gemv import _select
 from gemv._measure import make_problem
-from gemv._problem import DTYPES, MAX_GRID_Y, Device
 from gemv._select import RANGES, Tables, file_names, parse, select, table, tables
+from gemv.core.dtypes import DTYPES
+from gemv.core.geometry import MAX_GRID_Y, Device
 from gemv.kernels import (
     REGISTRY,
     k09_vector_columns,

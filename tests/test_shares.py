@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 from helpers import Case
 
-from gemv._narrow import cast
-from gemv._problem import one_launch
 from gemv._shares import share_of_lane, shares
+from gemv.core.geometry import one_launch
+from gemv.core.narrow import cast
 from gemv.kernels import REGISTRY
 from gemv.kernels._base import Kernel
 

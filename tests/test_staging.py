@@ -14,7 +14,7 @@ import pytest
 
 import gemv
 from gemv import _backend, _panels
-from gemv._problem import BFLOAT16
+from gemv.core.dtypes import BFLOAT16
 
 if gemv.backend() == "cuda":
     pytest.skip("with a GPU the real driver is tested", allow_module_level=True)

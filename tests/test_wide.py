@@ -13,8 +13,8 @@ from helpers import ALL_ROWS, Case, filled, knobs_for_tests, tile_of
 
 import gemv
 from gemv import _backend, _fast
-from gemv._narrow import cast
-from gemv._problem import (
+from gemv._select import select
+from gemv.core.dtypes import (
     BFLOAT16,
     COMPLEX_PAIR,
     COMPLEX_TWOFOLD,
@@ -22,10 +22,10 @@ from gemv._problem import (
     NARROW,
     PAIR,
     TWOFOLD,
-    Device,
     Precision,
 )
-from gemv._select import select
+from gemv.core.geometry import Device
+from gemv.core.narrow import cast
 from gemv.kernels import REGISTRY
 
 KERNELS = [kernel for kernel in REGISTRY.values() if not kernel.teaching]

@@ -7,7 +7,7 @@ check: which barrier is missing, and which thread reads too early without it?
 
 from numba import cuda
 
-from gemv._problem import Geometry, Launch
+from gemv.core.geometry import Geometry, Launch
 from gemv.kernels._base import Kernel
 from gemv.kernels._device import update
 

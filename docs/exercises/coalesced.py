@@ -8,7 +8,7 @@ along the rows of op(A), so ask it, and exchange the parts that `tx` and `ty` pl
 
 from numba import cuda
 
-from gemv._problem import Geometry, Launch, ceil_div
+from gemv.core.geometry import Geometry, Launch, ceil_div
 from gemv.kernels._base import Kernel, tile_shape
 from gemv.kernels._device import update
 

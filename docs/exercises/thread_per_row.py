@@ -7,7 +7,7 @@ when their number is odd.
 
 from numba import cuda
 
-from gemv._problem import Geometry, Launch, ceil_div
+from gemv.core.geometry import Geometry, Launch, ceil_div
 from gemv.kernels._base import Kernel
 from gemv.kernels._device import update
 

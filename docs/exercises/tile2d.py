@@ -8,7 +8,7 @@ two come from?
 
 from numba import cuda
 
-from gemv._problem import Geometry, Launch, ceil_div
+from gemv.core.geometry import Geometry, Launch, ceil_div
 from gemv.kernels._base import Kernel
 from gemv.kernels._device import update
 

@@ -7,7 +7,7 @@ lanes still have to come to every shuffle, also when the second row lies past th
 
 from numba import cuda
 
-from gemv._problem import Geometry, Launch, ceil_div
+from gemv.core.geometry import Geometry, Launch, ceil_div
 from gemv.kernels._base import Kernel
 from gemv.kernels._device import update
 

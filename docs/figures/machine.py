@@ -5,7 +5,8 @@ from __future__ import annotations
 import numpy as np
 from style import arrow, bare, box, canvas, cell, drawing
 
-from gemv._problem import DTYPES, Problem
+from gemv.core.dtypes import DTYPES
+from gemv.core.problem import Problem
 
 
 @drawing("machine-threads")

@@ -17,7 +17,7 @@ from matplotlib.collections import LineCollection
 from style import arrow, bare, box, canvas, cell, cells, drawing
 from watch import BANKS, LINE_BYTES, Access, Record, banks_of, lines_of, watch
 
-from gemv._problem import ceil_div
+from gemv.core.geometry import ceil_div
 from gemv.kernels import REGISTRY
 from gemv.kernels._base import Kernel
 
@@ -99,7 +99,7 @@ def facts(name: str) -> dict[str, dict]:
 def _orders(name: str) -> tuple[str, ...]:
     """Both storage orders, where the kernel takes both."""
     from gemv._measure import make_problem
-    from gemv._problem import DTYPES
+    from gemv.core.dtypes import DTYPES
 
     cases = COUNTED, small_case(REGISTRY[name])[:2]
     return tuple(

@@ -22,10 +22,12 @@ from greenlet import getcurrent
 
 from gemv import _simulator
 from gemv._measure import ALPHA, BETA, make_problem, random_array
-from gemv._problem import DTYPES, Device, Geometry, Problem
 from gemv._reference import error_in_bounds, reference
 from gemv._select import select
 from gemv._simulated import SimulatorEngine
+from gemv.core.dtypes import DTYPES
+from gemv.core.geometry import Device, Geometry
+from gemv.core.problem import Problem
 from gemv.kernels import REGISTRY
 from gemv.kernels._base import Kernel
 

@@ -22,20 +22,19 @@ from typing import Any
 
 import numpy as np
 
-from gemv._check import describe
-from gemv._problem import (
+from gemv.core.dtypes import Precision, dtype_name
+from gemv.core.geometry import (
     CONSTANT_BYTES,
     LOAD_BYTES,
     MAX_GRID_X,
     MAX_GRID_Y,
     Device,
     Geometry,
-    Precision,
-    Problem,
     ceil_div,
-    dtype_name,
     one_launch,
 )
+from gemv.core.problem import Problem
+from gemv.core.rules import describe
 
 #: Constants that may be zero: no split, a single load, no table of factors, and the first home.
 _ZERO_MEANS_NONE = ("BLOCKS_PER_SM", "VECTORS", "FACTORS", "X_HOME", "COLS")
@@ -52,7 +51,7 @@ class Spec:
     conj : bool
         Whether elements of A are conjugated as they are read.
     access : str
-        ``"dot"``, ``"axpy"`` or ``"strided"``: see :attr:`gemv._problem.Problem.access`.
+        ``"dot"``, ``"axpy"`` or ``"strided"``: see :attr:`gemv.core.problem.Problem.access`.
     knobs : tuple of (str, int)
         The kernel's compile-time constants.
     homes : (str, str)
@@ -61,14 +60,14 @@ class Spec:
         Their values, where the home is ``"literal"``.
     widths : (int, int)
         Elements of A and of x that one load moves, for kernels with wide loads: see
-        :attr:`gemv._problem.Problem.widths`.
+        :attr:`gemv.core.problem.Problem.widths`.
     y_dtype : numpy.dtype
         Of y, if it is not that of A and x.
     accumulate : {"plain", "wide", "pairs"}
-        The precision of products and sums: see :meth:`gemv._problem.Precision.of`.
+        The precision of products and sums: see :meth:`gemv.core.dtypes.Precision.of`.
     whole : bool
         Whether lines of A are whole vectors, so that no code is needed for what fills none: see
-        :attr:`gemv._problem.Problem.whole`.
+        :attr:`gemv.core.problem.Problem.whole`.
     """
 
     dtype: np.dtype
@@ -324,7 +323,7 @@ class Kernel:
     build : callable
         ``build(spec)`` gives the kernel functions, plain Python, in launch order.
     geometry : callable
-        ``geometry(problem, device, knobs)`` gives the :class:`~gemv._problem.Geometry`.
+        ``geometry(problem, device, knobs)`` gives the :class:`~gemv.core.geometry.Geometry`.
     tile : callable
         ``tile(knobs)`` gives the rows and columns that one block handles in one step: the sizes
         around which tails go wrong, so tests are built from them.
@@ -344,7 +343,7 @@ class Kernel:
     phased : bool
         True for a kernel whose loads are the widest there are wherever lines of A begin. The order
         of its sums follows the addresses of lines modulo 16 bytes, or the distance between lines as
-        well. Where its grid takes :attr:`~gemv._problem.Problem.phases` into account, their number
+        well. Where its grid takes :attr:`~gemv.core.problem.Problem.phases` into account, their number
         is in ``sizes``.
     splits_apart : bool
         True for a kernel of one function where one block adds the splits up: ``blockIdx.y`` is

@@ -32,7 +32,7 @@ Source
     exercise of EPCC, whose template starts from this serial version.
 """
 
-from gemv._problem import Geometry, Launch
+from gemv.core.geometry import Geometry, Launch
 from gemv.kernels._base import Kernel
 
 

@@ -38,7 +38,7 @@ Source
     reads: Sanders and Kandrot, "CUDA by Example", chapter 6.
 """
 
-from gemv._problem import Geometry, Launch, ceil_div
+from gemv.core.geometry import Geometry, Launch, ceil_div
 from gemv.kernels._base import Kernel
 
 

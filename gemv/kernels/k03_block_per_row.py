@@ -37,7 +37,7 @@ Source
     outside of divergent branches: S. Collange, "GPU programming: code optimization part 3".
 """
 
-from gemv._problem import Geometry, Launch, ceil_div
+from gemv.core.geometry import Geometry, Launch, ceil_div
 from gemv.kernels._base import Kernel
 
 

@@ -46,7 +46,7 @@ Source
     two-dimensional shared array, blockDim.x == blockDim.y, and its question what beta complicates.
 """
 
-from gemv._problem import Geometry, Launch, ceil_div
+from gemv.core.geometry import Geometry, Launch, ceil_div
 from gemv.kernels._base import Kernel, split_columns
 
 

@@ -46,7 +46,7 @@ Source
     a rectangular block as the check of a robust solution.
 """
 
-from gemv._problem import Geometry, Launch, ceil_div
+from gemv.core.geometry import Geometry, Launch, ceil_div
 from gemv.kernels._base import Kernel, attach, split_columns, tile_shape
 
 

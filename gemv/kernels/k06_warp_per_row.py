@@ -37,7 +37,7 @@ Source
     A complex number travels as two reals, because shuffles move 32 or 64 bits.
 """
 
-from gemv._problem import Geometry, Launch, ceil_div
+from gemv.core.geometry import Geometry, Launch, ceil_div
 from gemv.kernels._base import Kernel, no_twofold
 
 

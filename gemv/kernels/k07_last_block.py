@@ -44,7 +44,7 @@ Source
 
 import numpy as np
 
-from gemv._problem import Geometry, Launch, ceil_div
+from gemv.core.geometry import Geometry, Launch, ceil_div
 from gemv.kernels._base import Kernel, split_columns, tile_shape
 
 

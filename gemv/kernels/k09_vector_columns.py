@@ -63,8 +63,8 @@ Source
 
 import numpy as np
 
-from gemv._problem import ceil_div
 from gemv._shares import share_of_lane
+from gemv.core.geometry import ceil_div
 from gemv.kernels._base import Kernel, attach, loads_for_one, split_evenly, wide_loads_object
 
 #: Partial sums that a thread of the last block asks for at a time; a power of two.

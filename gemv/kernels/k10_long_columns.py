@@ -42,7 +42,7 @@ Source
     The axpy form of gemv: G. H. Golub and C. F. Van Loan, "Matrix Computations", section 1.1.
 """
 
-from gemv._problem import LOAD_BYTES, ceil_div, one_launch
+from gemv.core.geometry import LOAD_BYTES, ceil_div, one_launch
 from gemv.kernels._base import Kernel, attach, loads_for_one, wide_loads_object
 
 

@@ -55,7 +55,7 @@ Source
 
 import numpy as np
 
-from gemv._problem import LOAD_BYTES, MAX_GRID_X, ceil_div
+from gemv.core.geometry import LOAD_BYTES, MAX_GRID_X, ceil_div
 from gemv.kernels._base import Kernel, attach, split_evenly, wide_loads_object
 
 #: Partial sums that a thread of the last block asks for at a time; a power of two.

@@ -55,8 +55,8 @@ Source
 
 import numpy as np
 
-from gemv._problem import LOAD_BYTES, SHARED_SUM_BYTES, ceil_div
 from gemv._shares import share_of_lane
+from gemv.core.geometry import LOAD_BYTES, SHARED_SUM_BYTES, ceil_div
 from gemv.kernels._base import Kernel, attach, split_evenly, wide_loads_object
 
 #: Partial sums that a thread of the last block asks for at a time; a power of two.

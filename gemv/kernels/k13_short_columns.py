@@ -64,7 +64,7 @@ from math import gcd
 
 import numpy as np
 
-from gemv._problem import (
+from gemv.core.geometry import (
     LOAD_BYTES,
     MAX_GRID_Y,
     SECTOR_BYTES,

@@ -33,7 +33,7 @@ Source
     many columns as threads.
 """
 
-from gemv._problem import MAX_GRID_X, Geometry, Launch
+from gemv.core.geometry import MAX_GRID_X, Geometry, Launch
 from gemv.kernels._base import Kernel
 
 MAX_THREADS = 1024

@@ -42,7 +42,8 @@ Source
     advanced features".
 """
 
-from gemv._problem import Geometry, Launch, ceil_div, dtype_name
+from gemv.core.dtypes import dtype_name
+from gemv.core.geometry import Geometry, Launch, ceil_div
 from gemv.kernels._base import Kernel, split_columns
 
 

@@ -45,7 +45,8 @@ Source
     warps. "Constant memory", a CUDA exercise of EPCC: the two banks, and x as the candidate.
 """
 
-from gemv._problem import CONSTANT_BYTES, Geometry, Launch, ceil_div, dtype_name
+from gemv.core.dtypes import dtype_name
+from gemv.core.geometry import CONSTANT_BYTES, Geometry, Launch, ceil_div
 from gemv.kernels._base import X_SYMBOL, Kernel, attach
 
 #: What X_HOME counts.

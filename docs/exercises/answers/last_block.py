@@ -3,7 +3,7 @@
 from numba import cuda
 
 from gemv._intrinsics import atomic_inc
-from gemv._problem import Geometry, Launch
+from gemv.core.geometry import Geometry, Launch
 from gemv.kernels._base import Kernel
 from gemv.kernels._device import update
 

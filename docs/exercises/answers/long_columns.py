@@ -2,7 +2,6 @@
 
 from numba import cuda
 
-from gemv._problem import Geometry, Launch, ceil_div
 from gemv._vectors import (
     axpy_add,
     gather,
@@ -13,6 +12,7 @@ from gemv._vectors import (
     stream_tile,
     zeros,
 )
+from gemv.core.geometry import Geometry, Launch, ceil_div
 from gemv.kernels._base import Kernel
 from gemv.kernels._device import unrolled, update
 

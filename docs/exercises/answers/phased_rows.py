@@ -2,7 +2,6 @@
 
 from numba import cuda
 
-from gemv._problem import LOAD_BYTES, Geometry, Launch
 from gemv._vectors import (
     butterfly,
     elements_past,
@@ -13,6 +12,7 @@ from gemv._vectors import (
     stream_tile,
     zeros,
 )
+from gemv.core.geometry import LOAD_BYTES, Geometry, Launch
 from gemv.kernels._base import Kernel
 from gemv.kernels._device import update
 

@@ -11,7 +11,8 @@ from typing import Any
 
 import numpy as np
 
-from gemv._problem import ACCUMULATE, Problem, dtype_name
+from gemv.core.dtypes import ACCUMULATE, dtype_name
+from gemv.core.problem import Problem
 
 #: How SciPy counts the parameters: three arguments, then the keywords.
 PLACES = {
@@ -32,7 +33,7 @@ PLACES = {
 }
 
 #: What an address can reach.
-_MAX_BYTES = int(np.iinfo(np.intp).max)
+MAX_BYTES = int(np.iinfo(np.intp).max)
 
 _TRANS_LETTERS = {"N": 0, "T": 1, "C": 2}
 
@@ -262,7 +263,7 @@ def check(
         )
     if y_len is None:
         y_len = y_length(rows, offy, incy)
-        if y_len * y_dtype.itemsize > _MAX_BYTES:
+        if y_len * y_dtype.itemsize > MAX_BYTES:
             raise value_error(
                 routine,
                 "y",

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from gemv._problem import BFLOAT16
+from gemv.core.dtypes import BFLOAT16
 
 
 def bits_of(values: np.ndarray) -> np.ndarray:
