@@ -10,15 +10,19 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from gemv import _adopt, _arrays, _backend, _dlpack, _fast, _host, _pointers
-from gemv._adopt import Operand, adopt
+from gemv import _backend, _fast, _host, _pointers
 from gemv._coefficients import Coefficients, homes_of
 from gemv._fast import CALLS, Miss
 from gemv._plan import Plan
+from gemv.arrays import adopt as arrays_adopt
+from gemv.arrays import dlpack, host, jax, libraries
+from gemv.arrays.adopt import adopt
+from gemv.arrays.library import dtype_called
 from gemv.core import memo
 from gemv.core.dtypes import DTYPES, NARROW, PREFIXES, Precision, dtype_name
 from gemv.core.geometry import Launch
 from gemv.core.narrow import cast
+from gemv.core.operand import Operand, matrix_view, overlap, vector_view, where
 from gemv.core.problem import Problem
 from gemv.core.rules import (
     accumulation,
@@ -202,7 +206,7 @@ def _bind(
         overwrite
         and operand_y is not None
         and (
-            _adopt.writable_in_place(operand_y, y_dtype)
+            host.writable_in_place(operand_y, y_dtype)
             if operand_y.on_host
             else not operand_y.exporter.immutable
         )
@@ -297,9 +301,9 @@ class _Factors:
 
 def _number_or_operand(routine: str, name: str, value: Any, dtype: np.dtype | None) -> Any:
     """alpha or beta: a number, or the operand of a 0-d device array."""
-    if isinstance(value, (int, float, complex)) or not _adopt.is_device_array(value):
+    if isinstance(value, (int, float, complex)) or not arrays_adopt.is_device_array(value):
         return number(routine, name, value)
-    return _adopt.adopt(routine, name, value, dtype, _backend.HOME)
+    return arrays_adopt.adopt(routine, name, value, dtype, _backend.HOME)
 
 
 def _check_places(
@@ -311,7 +315,7 @@ def _check_places(
             raise type_error(
                 routine,
                 name,
-                f"a is {_adopt.where(a)} but {name} is {_adopt.where(factor)};"
+                f"a is {where(a)} but {name} is {where(factor)};"
                 " with host arrays alpha and beta must be numbers",
             )
     # An A without elements is on no GPU in particular.
@@ -330,7 +334,7 @@ def _check_places(
             raise type_error(
                 routine,
                 name,
-                f"{home} is {_adopt.where(at)} but {name} is {_adopt.where(operand)};"
+                f"{home} is {where(at)} but {name} is {where(operand)};"
                 f" a, x and y must be in one place{hint}",
             )
 
@@ -401,7 +405,7 @@ def _common_dtype(
 def _result_dtype(routine: str, dtype: np.dtype, y: Operand | None, out_dtype: Any) -> np.dtype:
     """The dtype of the result, where A and x are of `dtype` once they are computed with."""
     narrow = dtype in NARROW
-    wanted = None if out_dtype is None else _arrays.dtype_called(out_dtype)
+    wanted = None if out_dtype is None else dtype_called(out_dtype)
     possible = (dtype, DTYPES["s"]) if narrow else (dtype,)
     # None is equal to float64, as NumPy has it.
     if out_dtype is not None and (wanted is None or wanted not in possible):
@@ -434,18 +438,18 @@ def _check_overwrite(
             "y",
             "overwrite_y=1 needs a y whose elements are apart in memory, got one of stride 0",
         )
-    target = _adopt.vector_view(y, problem.rows, problem.y_offset, problem.incy)
-    source = _adopt.vector_view(x, problem.cols, problem.x_offset, problem.incx)
-    if _adopt.overlap(target, source):
+    target = vector_view(y, problem.rows, problem.y_offset, problem.incy)
+    source = vector_view(x, problem.cols, problem.x_offset, problem.incx)
+    if overlap(target, source):
         raise value_error(
             routine, "y", "y overlaps x in memory, so overwrite_y=1 would change x on the way"
         )
-    if _adopt.overlap(target, _adopt.matrix_view(a)):
+    if overlap(target, matrix_view(a)):
         raise value_error(
             routine, "y", "y overlaps a in memory, so overwrite_y=1 would change a on the way"
         )
     for name, factor in (("alpha", alpha), ("beta", beta)):
-        if isinstance(factor, Operand) and _adopt.overlap(target, _adopt.matrix_view(factor)):
+        if isinstance(factor, Operand) and overlap(target, matrix_view(factor)):
             raise value_error(
                 routine,
                 "y",
@@ -478,7 +482,7 @@ def _memory_limit(call: _Call, limit: Any) -> int | None:
     if not call.on_host:
         raise ValueError(
             f"{call.routine}: device_memory_limit only applies to host arrays: a is"
-            f" {_adopt.where(call.a)} already"
+            f" {where(call.a)} already"
         )
     if isinstance(limit, bool) or not isinstance(limit, (int, np.integer)):
         raise TypeError(
@@ -507,25 +511,25 @@ def _execute_host_arrays(call: _Call, kernel: str | None, limit: int | None) -> 
     elif call.in_place:
         result = y.owner
     else:
-        result = _adopt.result_like(y, y_dtype)
-    if call.in_place and _arrays.is_host_array(call.y_object):
+        result = host.result_like(y, y_dtype)
+    if call.in_place and libraries.is_host_array(call.y_object):
         given = call.y_object  # it shares its memory with result
     else:
-        given = _arrays.host_result(call.a.origin, result)
+        given = libraries.host_result(call.a.origin, result)
     if call.nothing is not None:
         return given
     if call.in_place:
-        _arrays.note_written(call.y_object)
+        libraries.note_written(call.y_object)
 
     # Only the stretch of x and y that the increments reach is moved.
     reach_x = call.offx + (problem.cols - 1) * abs(problem.incx) + 1
     reach_y = call.offy + (problem.rows - 1) * abs(call.incy if problem.rows > 1 else 1) + 1
     flat_y = np.asarray(result).reshape(-1)[call.offy : reach_y]
-    x = _adopt.host_copy(call.x, dtype)[call.offx : reach_x]
+    x = host.host_copy(call.x, dtype)[call.offx : reach_x]
     if call.owner is not None:
         call.owner.note(call.alpha, call.beta)
     if not on_engine:
-        a = _adopt.host_copy(call.a, dtype)
+        a = host.host_copy(call.a, dtype)
         used_x, used_y = x[:: abs(problem.incx)], flat_y[:: abs(problem.incy)]
         used_x = used_x if problem.incx > 0 else used_x[::-1]
         used_y = used_y if problem.incy > 0 else used_y[::-1]
@@ -585,7 +589,7 @@ def _execute_device_arrays(
                 _fast.remember(key, era, engine, choice, call)
         x, made = call.x, None
         if x.resolve:
-            x = _adopt.on_device(x.exporter.resolved(x.origin, x.conj), _backend.HOME)
+            x = arrays_adopt.on_device(x.exporter.resolved(x.origin, x.conj), _backend.HOME)
             order.uses(x)
         if call.y is not None and call.in_place:
             target = call.y
@@ -727,7 +731,7 @@ class _Order:
         for device, other in self._others:
             self._engine.wait(self.stream, other, self._device, device)
         self._capsules = [
-            _dlpack.export(operand.origin, self.stream or 1) for operand in self._exports
+            dlpack.export(operand.origin, self.stream or 1) for operand in self._exports
         ]
 
     def after(self) -> None:
@@ -775,10 +779,10 @@ class _Made:
 
     def finish(self, engine: Any, stream: int) -> Any:
         """The array as the caller gets it."""
-        if not isinstance(self.array, _dlpack.Export):
+        if not isinstance(self.array, dlpack.Export):
             return self.array if engine.name == "cuda" else engine.wrap(self.array)
         self.array.before_export = lambda consumer: engine.wait(consumer, stream)
-        return _arrays.Jax.finish(self.array)
+        return jax.Jax.finish(self.array)
 
 
 def _make_y(call: _Call, engine: Any, order: _Order) -> _Made:
@@ -790,7 +794,7 @@ def _make_y(call: _Call, engine: Any, order: _Order) -> _Made:
         length = y.shape[0]
     if engine.name == "simulator":
         zeros = engine.zeros(length, problem.y_dtype)
-        return _Made(zeros, _adopt.on_device(zeros, _backend.HOME), y)
+        return _Made(zeros, arrays_adopt.on_device(zeros, _backend.HOME), y)
     library = a.exporter
     if not library.allocates_in_capture and order.capture_here() is not None:
         raise RuntimeError(
@@ -799,14 +803,14 @@ def _make_y(call: _Call, engine: Any, order: _Order) -> _Made:
         )
     if y is not None and (y.conj or y.neg):
         array = y.exporter.resolved(y.origin, False)
-        operand = _adopt.on_device(array, _backend.HOME)
+        operand = arrays_adopt.on_device(array, _backend.HOME)
         order.uses(operand)
         return _Copied(array, operand, None)
     if library.name == "numba" and order.stream == engine.default_stream():
         array = engine.empty(length, problem.y_dtype)
     else:
         array = library.empty(a.origin, length, problem.y_dtype, call.device or 0)
-    operand = _adopt.on_device(array, _backend.HOME)
+    operand = arrays_adopt.on_device(array, _backend.HOME)
     order.uses(operand)
     return _Made(array, operand, y)
 
@@ -860,7 +864,7 @@ def _refuse_on_host(call: _Call, kernel: str | None) -> None:
 
 def _device_arrays_on_host(call: _Call) -> TypeError:
     return TypeError(
-        f"{call.routine}: a is {_adopt.where(call.a)}, but the backend is host, which takes"
+        f"{call.routine}: a is {where(call.a)}, but the backend is host, which takes"
         ' host arrays only; call gemv.use_backend("cuda") or copy the arrays to the host'
     )
 
@@ -1341,7 +1345,7 @@ def plan(
     >>> twice(1.0, beta=1.0).copy_to_host()
     array([3., 6.])
     """
-    operand = _adopt.adopt("plan", "a", a, None, _backend.HOME)
+    operand = arrays_adopt.adopt("plan", "a", a, None, _backend.HOME)
     if operand.on_host:
         raise type_error(
             "plan", "a", "a is in host memory, from where it would be moved in every call"

@@ -261,7 +261,7 @@ memo.on_forget(forget, _renew_lock)
 
 def _torch_call(torch: Any) -> Callable[..., Any]:
     from gemv import _torch
-    from gemv._arrays import BY_NAME
+    from gemv.arrays.libraries import BY_NAME
 
     tensor, parameter = torch.Tensor, torch.nn.Parameter
     expectations = _expectations

@@ -25,12 +25,12 @@ import numpy as np
 from cuda.bindings import driver
 
 from gemv import _cache, _machine, _streams
-from gemv._adopt import on_device
 from gemv._cache import Binary
 from gemv._coefficients import Coefficients, DeviceMemory, Lease, SlotTable
 from gemv._select import Choice
 from gemv._streams import check as _check
 from gemv._streams import stream_handle
+from gemv.arrays.adopt import on_device
 from gemv.core import errors, trace
 from gemv.core.dtypes import NARROW
 from gemv.core.geometry import MAX_GRID_X, PANEL_BYTES, Device, ceil_div

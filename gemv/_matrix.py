@@ -11,9 +11,12 @@ from typing import Any
 import numpy as np
 from scipy.sparse.linalg import LinearOperator
 
-from gemv import _adopt, _api, _arrays, _backend, _host
+from gemv import _api, _backend, _host
+from gemv.arrays import adopt, host, libraries
+from gemv.arrays.library import Refusal
 from gemv.core.dtypes import DTYPES, NARROW, PREFIXES, dtype_name
 from gemv.core.narrow import cast
+from gemv.core.operand import where
 from gemv.core.rules import transposition
 
 #: Linear operators compute in BLAS's own precisions.
@@ -49,7 +52,7 @@ class _Operator(LinearOperator):
         array of shape (m,)
             A NumPy array, or one of the library of `x`.
         """
-        if _adopt.is_device_array(x):
+        if adopt.is_device_array(x):
             return self._on_device(self._op, x)
         return super().matvec(_read(x))
 
@@ -65,7 +68,7 @@ class _Operator(LinearOperator):
         array of shape (n,)
             A NumPy array, or one of the library of `x`.
         """
-        if _adopt.is_device_array(x):
+        if adopt.is_device_array(x):
             return self._on_device(self._op ^ _ADJOINT, x)
         return super().rmatvec(_read(x))
 
@@ -111,13 +114,13 @@ class _Operator(LinearOperator):
         """
         if isinstance(x, LinearOperator) or np.isscalar(x):
             return super().dot(x)
-        if _adopt.is_device_array(x):
+        if adopt.is_device_array(x):
             return self._on_device(self._op, x)
         return super().dot(_read(x))
 
     def __rmul__(self, x: Any) -> Any:
         # ``x @ A`` comes here as well.
-        plain = isinstance(x, LinearOperator) or np.isscalar(x) or _adopt.is_device_array(x)
+        plain = isinstance(x, LinearOperator) or np.isscalar(x) or adopt.is_device_array(x)
         return super().__rmul__(x if plain else _read(x))
 
     def _matvec(self, x: np.ndarray) -> np.ndarray:
@@ -157,7 +160,7 @@ class _Operator(LinearOperator):
 
 def _read(x: Any) -> np.ndarray:
     """The numbers of one or more vectors in host memory."""
-    array = _adopt.host_numbers("Matrix", "x", x)
+    array = host.host_numbers("Matrix", "x", x)
     return cast(array, DTYPES["s"]) if array.dtype in NARROW else array
 
 
@@ -236,7 +239,7 @@ class Matrix(_Operator):
     """
 
     def __init__(self, a: Any, dtype: Any = None, *, kernel: str | None = None) -> None:
-        operand = _adopt.adopt("Matrix", "a", a, None, _backend.HOME)
+        operand = adopt.adopt("Matrix", "a", a, None, _backend.HOME)
         wanted = _dtype(operand, dtype)
         self._backend = _backend.backend()
         if self._backend == "host":
@@ -251,16 +254,16 @@ class Matrix(_Operator):
         if not operand.on_host:
             if self._backend == "host":
                 raise TypeError(
-                    f"Matrix: a is {_adopt.where(operand)}, but the backend is host, which takes"
+                    f"Matrix: a is {where(operand)}, but the backend is host, which takes"
                     " host arrays only"
                 )
             self.array = a
         elif self._backend == "host":
-            self.array = np.array(_adopt.host_copy(operand, wanted))
+            self.array = np.array(host.host_copy(operand, wanted))
         else:
             self.array = _backend.engine().matrix(operand, wanted)
         #: Ordinal of the GPU that keeps it and computes, whichever is current in a product.
-        self._device = _adopt.adopt("Matrix", "a", self.array, None, _backend.HOME).device
+        self._device = adopt.adopt("Matrix", "a", self.array, None, _backend.HOME).device
         super().__init__(wanted, operand.shape)
 
     # Products ------------------------------------------------------------------------------------
@@ -329,7 +332,7 @@ class Matrix(_Operator):
                 vectors = engine.vectors(cols, rows, self.dtype)
                 plan = _api.plan(array, vectors.x, vectors.y, trans=trans, kernel=self._kernel)
                 # In the order of the copies, wherever another library would have it.
-                foreign = _arrays.exporter_of(array) is not _arrays.exporter_of(vectors.x)
+                foreign = libraries.exporter_of(array) is not libraries.exporter_of(vectors.x)
                 stream = engine.default_stream() if foreign else None
                 side = self._sides[trans] = (vectors, plan, stream)
             vectors, plan, stream = side
@@ -339,7 +342,7 @@ class Matrix(_Operator):
 
     def _on_device(self, op: int, x: Any) -> Any:
         array = self._kept()
-        library = _arrays.exporter_of(x)
+        library = libraries.exporter_of(x)
         if op != _AS_IT_IS and self.dtype.kind != "c":
             op = _AS_IT_IS if op == _CONJUGATE else _TRANSPOSED
         if op == _CONJUGATE:
@@ -358,7 +361,7 @@ class Matrix(_Operator):
         view = self._views.get(library.name)
         if view is None:
             view = array
-            if _arrays.exporter_of(array) is not library:
+            if libraries.exporter_of(array) is not library:
                 if library.name == "cupy":
                     view = sys.modules["cupy"].asarray(array)
                 elif library.name == "torch":
@@ -367,17 +370,17 @@ class Matrix(_Operator):
         return view
 
     def _vector(self, name: str, vector: Any, length: int) -> np.ndarray:
-        operand = _adopt.adopt("Matrix.gemv", name, vector, self.dtype, _backend.HOME)
+        operand = adopt.adopt("Matrix.gemv", name, vector, self.dtype, _backend.HOME)
         if not operand.on_host:
             raise TypeError(
-                f"Matrix.gemv: {name} is {_adopt.where(operand)}; this product takes vectors in"
+                f"Matrix.gemv: {name} is {where(operand)}; this product takes vectors in"
                 " host memory, and gemv.gemv those beside the matrix's array"
             )
         if operand.shape[0] != length:
             raise ValueError(
                 f"Matrix.gemv: {name} must have {length} elements, got {operand.shape[0]}"
             )
-        return _adopt.host_copy(operand, self.dtype)
+        return host.host_copy(operand, self.dtype)
 
     # The matrix itself -----------------------------------------------------------------------
 
@@ -515,12 +518,12 @@ def _stand_in(array: Any) -> np.ndarray:
         return array
     operand_dtype = getattr(array, "dtype", None)
     try:
-        library = _arrays.exporter_of(array)
+        library = libraries.exporter_of(array)
         view = None if library is None else library.read(array)
-    except _arrays.Refusal as refusal:
+    except Refusal as refusal:
         raise TypeError(f"get_blas_funcs: an array {refusal}") from None
     if view is not None:
         operand_dtype = view.dtype
     elif not isinstance(operand_dtype, np.dtype):
-        operand_dtype = np.asarray(_arrays.host_array(array)).dtype
+        operand_dtype = np.asarray(libraries.host_array(array)).dtype
     return np.empty((0, 0), operand_dtype)

@@ -12,9 +12,8 @@ from collections.abc import Callable, Iterable
 
 import numpy as np
 
-from gemv import _adopt
-from gemv._adopt import Operand
 from gemv.core.geometry import MemoryRange
+from gemv.core.operand import Operand, matrix_view
 from gemv.core.rules import value_error
 
 VARIABLE = "GEMV_CHECK"
@@ -44,7 +43,7 @@ def check(
     for name, operand in operands:
         if 0 in operand.shape:
             continue
-        first, end = np.lib.array_utils.byte_bounds(_adopt.matrix_view(operand))
+        first, end = np.lib.array_utils.byte_bounds(matrix_view(operand))
         wrong = unreachable(first, end, operand.device, memory_at)
         if wrong:
             raise value_error(

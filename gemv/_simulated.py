@@ -10,9 +10,10 @@ from typing import Any
 import numpy as np
 
 from gemv import _simulator
-from gemv._adopt import host_copy, on_device
 from gemv._coefficients import Coefficients, HostMemory, Lease, SlotTable
 from gemv._select import Choice
+from gemv.arrays.adopt import on_device
+from gemv.arrays.host import host_copy
 from gemv.core import trace
 from gemv.core.geometry import Device, Geometry
 from gemv.core.problem import Problem

@@ -23,9 +23,9 @@ from cuda.bindings import driver
 from numba import cuda
 
 from gemv import _streams
-from gemv._adopt import Operand
 from gemv._streams import check
 from gemv.core.dtypes import BFLOAT16
+from gemv.core.operand import Operand
 
 #: Bytes of one stage, large beside the microseconds of Python that a piece costs, and how many of
 #: them a thread has: one is filled while the other is on its way.

@@ -14,9 +14,11 @@ import pytest
 from helpers import transposed
 
 import gemv
-from gemv import _adopt
-from gemv._adopt import adopt
 from gemv._backend import HOME
+from gemv.arrays import adopt as arrays_adopt
+from gemv.arrays import host as arrays_host
+from gemv.arrays.adopt import adopt
+from gemv.core import operand as core_operand
 
 F32, F64, C64 = np.dtype("f"), np.dtype("d"), np.dtype("F")
 
@@ -85,7 +87,7 @@ def test_host_matrix(name, dtype):
         return
     operand = adopt("sgemv", "a", given, dtype, HOME)
     assert operand.strides == strides
-    copy = _adopt.host_copy(operand, dtype)
+    copy = arrays_host.host_copy(operand, dtype)
     assert copy.dtype == dtype and copy.flags.aligned and type(copy) is np.ndarray
     assert tuple(s // copy.itemsize for s in copy.strides) == strides
     np.testing.assert_array_equal(copy, values)
@@ -93,9 +95,9 @@ def test_host_matrix(name, dtype):
 
 def test_host_copy_is_no_copy_when_it_need_not_be():
     for a in (np.ones((2, 3), "f"), np.ones((3, 2), "f").T):
-        assert np.shares_memory(_adopt.host_copy(adopt("sgemv", "a", a, F32, HOME), F32), a)
+        assert np.shares_memory(arrays_host.host_copy(adopt("sgemv", "a", a, F32, HOME), F32), a)
     x = np.ones(3, "f")
-    assert np.shares_memory(_adopt.host_copy(adopt("sgemv", "x", x, F32, HOME), F32), x)
+    assert np.shares_memory(arrays_host.host_copy(adopt("sgemv", "x", x, F32, HOME), F32), x)
 
 
 VECTORS = {
@@ -119,14 +121,14 @@ VECTORS = {
 def test_host_vector(name):
     operand = adopt("dgemv", "x", VECTORS[name], F64, HOME)
     assert (operand.shape, operand.strides) == ((3,), (1,))
-    copy = _adopt.host_copy(operand, F64)
+    copy = arrays_host.host_copy(operand, F64)
     assert copy.flags.c_contiguous
     np.testing.assert_array_equal(copy, [0, 1, 2])
 
 
 def test_host_zero_strides():
     operand = adopt("dgemv", "a", np.broadcast_to(np.arange(3.0), (2, 3)), F64, HOME)
-    np.testing.assert_array_equal(_adopt.host_copy(operand, F64), [[0, 1, 2]] * 2)
+    np.testing.assert_array_equal(arrays_host.host_copy(operand, F64), [[0, 1, 2]] * 2)
 
 
 def test_generic_routine_takes_the_dtype_as_it_is():
@@ -174,8 +176,8 @@ def test_host_objects_are_numbers():
         operand = adopt("gemv", "a", given, None, HOME)
         assert operand.dtype == F64 and operand.strides == ((3, 1) if order == "C" else (1, 2))
         expected = [[1 / 3, 0.1, 1], [2.0**70, 2, 3.5]]
-        np.testing.assert_array_equal(_adopt.host_copy(operand, F64), expected)
-        single = _adopt.host_copy(adopt("sgemv", "a", given, F32, HOME), F32)
+        np.testing.assert_array_equal(arrays_host.host_copy(operand, F64), expected)
+        single = arrays_host.host_copy(adopt("sgemv", "a", given, F32, HOME), F32)
         np.testing.assert_array_equal(single, np.asarray(given, F32))
     mixed = np.array([1j, fraction, np.complex64(2)], object)
     operand = adopt("gemv", "x", mixed, None, HOME)
@@ -192,7 +194,7 @@ def test_host_number_is_a_vector_of_one():
     for given in (2, 2.0, np.float32(2), np.array(2), np.array(2, object), fractions.Fraction(2)):
         operand = adopt("dgemv", "x", given, F64, HOME)
         assert (operand.shape, operand.strides) == ((1,), (1,))
-        assert _adopt.host_copy(operand, F64).tolist() == [2.0]
+        assert arrays_host.host_copy(operand, F64).tolist() == [2.0]
 
 
 def test_host_masked_text_counts():
@@ -363,7 +365,7 @@ def test_known_prefix_is_a_package_and_not_just_a_beginning():
 
 @pytest.mark.parametrize("given", [np.ones(2), [1.0], 2.0, None, types.SimpleNamespace()])
 def test_is_device_array_no(given):
-    assert not _adopt.is_device_array(given)
+    assert not arrays_adopt.is_device_array(given)
 
 
 # Overlap -------------------------------------------------------------------------------------
@@ -385,14 +387,18 @@ def test_overlap_of_windows(place):
         return inc if op.on_host else inc * op.strides[0]
 
     x, y = operand("x", memory[:20]), operand("y", memory[:20])
-    even = _adopt.vector_view(x, 5, 0, scale(x, 2))
-    odd = _adopt.vector_view(y, 5, 1, scale(y, 2))
-    assert not _adopt.overlap(even, odd)
-    assert _adopt.overlap(even, _adopt.vector_view(y, 3, 1, scale(y, 3)))
-    assert not _adopt.overlap(even, _adopt.vector_view(y, 5, 9, 1))
+    even = core_operand.vector_view(x, 5, 0, scale(x, 2))
+    odd = core_operand.vector_view(y, 5, 1, scale(y, 2))
+    assert not core_operand.overlap(even, odd)
+    assert core_operand.overlap(even, core_operand.vector_view(y, 3, 1, scale(y, 3)))
+    assert not core_operand.overlap(even, core_operand.vector_view(y, 5, 9, 1))
     # A column beside the matrix, in the padding of its rows.
     a = operand("a", memory.reshape(8, 5)[:, :4])
     pad = operand("y", memory.reshape(8, 5)[:, 4])
-    assert not _adopt.overlap(_adopt.matrix_view(a), _adopt.vector_view(pad, 8, 0, scale(pad, 1)))
+    assert not core_operand.overlap(
+        core_operand.matrix_view(a), core_operand.vector_view(pad, 8, 0, scale(pad, 1))
+    )
     last = operand("y", memory.reshape(8, 5)[:, 3])
-    assert _adopt.overlap(_adopt.matrix_view(a), _adopt.vector_view(last, 8, 0, scale(last, 1)))
+    assert core_operand.overlap(
+        core_operand.matrix_view(a), core_operand.vector_view(last, 8, 0, scale(last, 1))
+    )

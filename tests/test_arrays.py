@@ -14,9 +14,10 @@ import pytest
 from arrays import LIBRARIES, MUTABLE
 
 import gemv
-from gemv import _arrays, _dlpack
-from gemv._adopt import adopt
 from gemv._backend import HOME
+from gemv.arrays import dlpack, libraries
+from gemv.arrays import jax as arrays_jax
+from gemv.arrays.adopt import adopt
 from gemv.core.dtypes import BFLOAT16
 from gemv.core.narrow import cast
 
@@ -70,7 +71,7 @@ class Export:
             raise TypeError("unexpected keyword argument 'max_version'")
         self.streams.append(stream)
         array = self.array
-        managed = _dlpack._ManagedVersioned() if self.versioned else _dlpack._Managed()
+        managed = dlpack._ManagedVersioned() if self.versioned else dlpack._Managed()
         shape = (ctypes.c_int64 * array.ndim)(*array.shape)
         steps = (ctypes.c_int64 * array.ndim)(*(s // array.itemsize for s in array.strides))
         tensor = managed.tensor
@@ -79,14 +80,14 @@ class Export:
         tensor.device_type, tensor.ndim, tensor.lanes = self.device_type, array.ndim, 1
         tensor.device_id = self.device
         tensor.bits = array.itemsize * 8
-        tensor.code = _dlpack._KINDS[array.dtype.kind] if self.code is None else self.code
+        tensor.code = dlpack._KINDS[array.dtype.kind] if self.code is None else self.code
         tensor.shape = ctypes.cast(shape, ctypes.POINTER(ctypes.c_int64))
         tensor.strides = ctypes.cast(steps, ctypes.POINTER(ctypes.c_int64))
         if self.versioned:
             managed.major, managed.flags = 1, int(self.readonly)
         name = b"dltensor_versioned" if self.versioned else b"dltensor"
         self.keep = (managed, shape, steps)
-        return _dlpack._capsule_new(ctypes.addressof(managed), name, None)
+        return dlpack._capsule_new(ctypes.addressof(managed), name, None)
 
 
 STAND_INS = {
@@ -174,26 +175,26 @@ def test_host_memory_by_dlpack_is_a_host_array():
 
 def test_capsule_of_something_else():
     with pytest.raises(BufferError, match="no capsule of DLPack"):
-        _dlpack.read(_dlpack._capsule_new(1, b"other", None))
+        dlpack.read(dlpack._capsule_new(1, b"other", None))
 
 
 def test_exported_memory_is_freed_with_its_capsule():
     class Array:
         __cuda_array_interface__ = {"shape": (3,), "typestr": "<f8", "data": (4096, False)}
 
-    export = _dlpack.Export(Array(), device=0)
-    before = len(_dlpack._exported)
+    export = dlpack.Export(Array(), device=0)
+    before = len(dlpack._exported)
     capsule = export.__dlpack__(stream=-1)
-    assert len(_dlpack._exported) == before + 1
-    tensor = _dlpack.read(capsule)
+    assert len(dlpack._exported) == before + 1
+    tensor = dlpack.read(capsule)
     assert (tensor.pointer, tensor.shape, tensor.strides) == (4096, (3,), (1,))
     assert tensor.dtype == np.float64
     del capsule, tensor
-    assert len(_dlpack._exported) == before
+    assert len(dlpack._exported) == before
     consumed = export.__dlpack__(stream=-1)
-    address = _dlpack._capsule_pointer(consumed, b"dltensor")
-    _dlpack._deleter(address)  # what a consumer calls
-    assert len(_dlpack._exported) == before
+    address = dlpack._capsule_pointer(consumed, b"dltensor")
+    dlpack._deleter(address)  # what a consumer calls
+    assert len(dlpack._exported) == before
 
 
 def test_memory_that_is_freed_may_free_more():
@@ -206,16 +207,16 @@ def test_memory_that_is_freed_may_free_more():
         def __del__(self):
             self.more = None
 
-    before = len(_dlpack._exported)
-    inner = _dlpack.Export(Array(), device=0).__dlpack__(stream=-1)
-    outer = _dlpack.Export(Array(inner), device=0).__dlpack__(stream=-1)
-    address = _dlpack._capsule_pointer(outer, b"dltensor")
+    before = len(dlpack._exported)
+    inner = dlpack.Export(Array(), device=0).__dlpack__(stream=-1)
+    outer = dlpack.Export(Array(inner), device=0).__dlpack__(stream=-1)
+    address = dlpack._capsule_pointer(outer, b"dltensor")
     del inner
-    worker = threading.Thread(target=_dlpack._deleter, args=(address,), daemon=True)
+    worker = threading.Thread(target=dlpack._deleter, args=(address,), daemon=True)
     worker.start()
     worker.join(10)
     assert not worker.is_alive(), "a deleter waits for itself"
-    assert len(_dlpack._exported) == before
+    assert len(dlpack._exported) == before
 
 
 class FakeTensor:
@@ -313,7 +314,7 @@ def test_jax_layout(monkeypatch, order, strides):
             return np.zeros(6, "f").ctypes.data
 
     monkeypatch.setitem(sys.modules, "jax", SimpleNamespace(Array=Array, core=None))
-    view = _arrays.Jax().read(Array())
+    view = arrays_jax.Jax().read(Array())
     assert (view.strides or (12, 4)) == tuple(4 * stride for stride in strides)
 
 
@@ -735,10 +736,10 @@ class TwoGpus:
 @pytest.mark.parametrize("kind", ["numba", "torch"])
 def test_streams_of_two_gpus_are_joined_by_gpu(kind, monkeypatch):
     """Default streams of two GPUs have one handle and are two streams."""
-    from gemv._adopt import Operand
     from gemv._api import _Order
+    from gemv.core.operand import Operand
 
-    exporter = _arrays.BY_NAME[kind]
+    exporter = libraries.BY_NAME[kind]
     monkeypatch.setattr(type(exporter), "current_stream", lambda self, device: None)
     if kind == "torch":
         monkeypatch.setattr(type(exporter), "current_stream", lambda self, device: 0)
@@ -814,4 +815,4 @@ def test_unknown_exporters_on_the_device():
 
     tensors = [OnlyDLPack(torch.array(np.ones(shape))) for shape in ((2, 3), 3)]
     assert numba.host(gemv.gemv(1, *tensors)).tolist() == [3, 3]
-    assert _arrays.exporter_of(tensors[0]).name == "dlpack"
+    assert libraries.exporter_of(tensors[0]).name == "dlpack"

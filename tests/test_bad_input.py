@@ -709,7 +709,7 @@ def test_full_check_asks_for_every_operand(monkeypatch):
     monkeypatch.setattr(type(engine), "name", "cuda")
     monkeypatch.setattr(type(engine), "run", lambda *arguments, **keywords: ran.append(1))
     operands = [
-        (name, gemv._adopt.adopt("gemv", name, arrays[name], None, HOME)) for name in arrays
+        (name, gemv.arrays.adopt.adopt("gemv", name, arrays[name], None, HOME)) for name in arrays
     ]
     ran = []
     _pointers.check("gemv", operands, _backend.engine().memory_at)
@@ -742,7 +742,7 @@ def test_full_check_on_the_gpu(library, monkeypatch):
     assert library.host(y).tolist() == [13.0] * 5
     assert not _fast.CALLS, "the short way asks nobody"
 
-    start = _backend.engine().memory_at(gemv._adopt.adopt("gemv", "x", x, None, HOME).pointer)
+    start = _backend.engine().memory_at(gemv.arrays.adopt.adopt("gemv", "x", x, None, HOME).pointer)
     beyond = Exporter(shape=(4,), typestr="<f4", data=(start.end - 8, False))
     nowhere = Exporter(shape=(4,), typestr="<f4", data=(1 << 20, False))
     on_host = np.ones(4, "f")

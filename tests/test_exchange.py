@@ -6,7 +6,8 @@ import ctypes
 
 import pytest
 
-from gemv import _dlpack, _exchange, _machine
+from gemv import _exchange, _machine
+from gemv.arrays import dlpack
 
 FLOAT, DOUBLE = 32, 64
 
@@ -17,7 +18,7 @@ class Tensor:
     def __init__(self, pointer, shape, strides, bits=FLOAT, device=0, offset=0):
         self.shape = (ctypes.c_int64 * len(shape))(*shape)
         self.strides = (ctypes.c_int64 * len(shape))(*strides)
-        self.words = _dlpack._DLTensor(
+        self.words = dlpack._DLTensor(
             pointer, 2, device, len(shape), 2, bits, 1,
             ctypes.cast(self.shape, ctypes.POINTER(ctypes.c_int64)),
             ctypes.cast(self.strides, ctypes.POINTER(ctypes.c_int64)), offset,
@@ -56,7 +57,7 @@ CALLBACK = ctypes.PYFUNCTYPE(ctypes.c_int, ctypes.py_object, ctypes.c_void_p)(de
 TABLE = (ctypes.c_size_t * 7)(1)
 TABLE[5] = ctypes.cast(CALLBACK, ctypes.c_void_p).value
 TABLE[6] = ctypes.cast(current_stream, ctypes.c_void_p).value
-Tensor.__dlpack_c_exchange_api__ = _dlpack._capsule_new(
+Tensor.__dlpack_c_exchange_api__ = dlpack._capsule_new(
     ctypes.addressof(TABLE), b"dlpack_exchange_api", None
 )
 
@@ -181,7 +182,7 @@ def test_three_dimensions_are_not_expected(exchange):
 
 def test_a_table_of_another_version():
     table = (ctypes.c_size_t * 7)(2)
-    capsule = _dlpack._capsule_new(ctypes.addressof(table), b"dlpack_exchange_api", None)
+    capsule = dlpack._capsule_new(ctypes.addressof(table), b"dlpack_exchange_api", None)
     other = type("Other", (), {"__dlpack_c_exchange_api__": capsule})
     with pytest.raises(RuntimeError, match="version 2, not 1"):
         _exchange.Exchange(other, MACHINE)

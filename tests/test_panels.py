@@ -11,9 +11,10 @@ import pytest
 from helpers import random_array
 
 import gemv
-from gemv import _adopt, _backend, _panels
+from gemv import _backend, _panels
 from gemv._backend import HOME
 from gemv._select import select
+from gemv.arrays import adopt
 from gemv.core.dtypes import DTYPES
 from gemv.core.geometry import LOAD_BYTES, Device
 from gemv.core.rules import check
@@ -28,7 +29,7 @@ def case(m, n, dtype, order, trans, seed=0):
     element = DTYPES[dtype]
     a = np.asarray(random_array(rng, (m, n), element), order=order)
     rows, cols = (n, m) if trans else (m, n)
-    operand = _adopt.adopt("gemv", "a", a, None, HOME)
+    operand = adopt.adopt("gemv", "a", a, None, HOME)
     problem = check("gemv", element, (m, n), operand.strides, cols, 1, rows, 1, trans=trans)
     x, y = random_array(rng, cols, element), random_array(rng, rows, element)
     return operand, problem.at(0, 0), x, y

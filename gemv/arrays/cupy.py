@@ -1,0 +1,27 @@
+"""CuPy's arrays."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from gemv.arrays.library import Library, View, element_type, imported, is_instance
+
+
+class CuPy(Library):
+    name = "cupy"
+    allocates_in_capture = True
+
+    def owns(self, obj: Any) -> bool:
+        return is_instance(obj, "cupy", "ndarray")
+
+    def read(self, obj: Any) -> View:
+        dtype = element_type(obj.dtype)
+        return View(dtype, obj.shape, obj.strides, obj.data.ptr, device=obj.data.device_id)
+
+    def current_stream(self, device: int) -> int | None:
+        return int(imported("cupy").cuda.get_current_stream(device).ptr)
+
+    def empty(self, like: Any, length: int, dtype: Any, device: int) -> Any:
+        cupy = imported("cupy")
+        with cupy.cuda.Device(device):
+            return cupy.empty(length, like.dtype if dtype == element_type(like.dtype) else dtype)

@@ -1,0 +1,184 @@
+"""Arrays in host memory: which are taken, as what, and how a result goes back."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from gemv.arrays import libraries, library
+from gemv.core.dtypes import BFLOAT16
+from gemv.core.narrow import cast
+from gemv.core.operand import RANK, Operand
+from gemv.core.rules import describe, numbers, type_error, value_error
+
+# Host memory ---------------------------------------------------------------------------------
+
+
+def adopt_host(routine: str, name: str, obj: Any, dtype: np.dtype | None) -> Operand:
+    array = host_numbers(routine, name, obj)
+    if dtype is not None and dtype.kind != "c" and array.dtype.kind == "c":
+        raise type_error(
+            routine,
+            name,
+            f"{name} of dtype {array.dtype} would lose its imaginary part:"
+            f" {routine} computes in {dtype}",
+        )
+    shape = _host_shape(routine, name, array)
+    return Operand(
+        kind="numpy",
+        dtype=array.dtype,
+        shape=shape,
+        strides=_contiguous_strides(shape, _copy_order(array)),
+        pointer=array.__array_interface__["data"][0],
+        readonly=not array.flags.writeable,
+        owner=array,
+        origin=obj,
+    )
+
+
+def host_numbers(routine: str, name: str, obj: Any) -> np.ndarray:
+    """`obj`, or what it says as an array, of any rank: numbers alone, and none of them masked.
+
+    An array of objects is converted, any other array is given back.
+    """
+    array = _as_ndarray(routine, name, obj)
+    if _leaves_its_memory(array):
+        raise value_error(
+            routine,
+            name,
+            f"{name} of shape {array.shape} and byte strides {array.strides} reaches beyond the"
+            " memory that it is a view of",
+        )
+    if array.dtype == object:
+        return numbers(routine, name, array)
+    if array.dtype.kind not in "biufc" and array.dtype != BFLOAT16:
+        raise type_error(
+            routine, name, f"{name} must hold numbers, got an array of dtype {array.dtype}"
+        )
+    return array
+
+
+def _as_ndarray(routine: str, name: str, obj: Any) -> np.ndarray:
+    _refuse_masked(routine, name, obj)
+    if isinstance(obj, np.ndarray):
+        return library.plain_bfloat16(obj)
+    if obj is None or isinstance(obj, (str, bytes, bytearray, set, frozenset, dict)):
+        raise type_error(routine, name, f"{name} must be an array, got {describe(obj)}")
+    try:
+        array = np.asanyarray(libraries.host_array(obj))
+    except Exception as error:
+        raise type_error(
+            routine, name, f"{name} cannot be read as an array of numbers: {error}"
+        ) from error
+    _refuse_masked(routine, name, array)
+    return library.plain_bfloat16(np.asarray(array))
+
+
+def _refuse_masked(routine: str, name: str, obj: Any, rank: int = RANK["a"]) -> None:
+    """Refuse masked elements, also those of the arrays or elements that a list is made of."""
+    if isinstance(obj, (list, tuple)):
+        parts = (list, tuple, np.ma.MaskedArray)
+        # Each kind is looked at once: a list of numbers may be long.
+        if rank > 0 and any(issubclass(kind, parts) for kind in set(map(type, obj))):
+            for part in obj:
+                _refuse_masked(routine, name, part, rank - 1)
+    elif isinstance(obj, np.ma.MaskedArray) and np.ma.is_masked(obj):
+        raise type_error(
+            routine,
+            name,
+            f"{name} is a masked array with {np.ma.count_masked(obj)} masked elements, which"
+            " a product cannot leave out; fill it first",
+        )
+
+
+def _leaves_its_memory(array: np.ndarray) -> bool:
+    """Whether an array reaches beyond the memory that it was made from.
+
+    NumPy keeps its own views within; ``as_strided`` and array interfaces do as they are told.
+    """
+    owner: Any = array
+    numpys_own = True
+    base = array.base
+    while base is not None and (isinstance(owner, np.ndarray) or isinstance(base, np.ndarray)):
+        owner, base = base, getattr(base, "base", None)
+        # as_strided puts an object with a base between its view and the array.
+        numpys_own = numpys_own and isinstance(owner, np.ndarray)
+    if numpys_own:
+        return False
+    try:
+        memory = owner if isinstance(owner, np.ndarray) else np.frombuffer(owner, np.uint8)
+    except (TypeError, ValueError, BufferError):
+        return False  # an owner that does not say how much memory it has
+    low, high = np.lib.array_utils.byte_bounds(array)
+    first, last = np.lib.array_utils.byte_bounds(memory)
+    return array.size > 0 and (low < first or high > last)
+
+
+def _host_shape(routine: str, name: str, array: np.ndarray) -> tuple[int, ...]:
+    if array.ndim == RANK[name]:
+        return array.shape
+    if name == "a":
+        hint = "; write a[:, None] for one column, a[None, :] for one row" * (array.ndim == 1)
+        raise value_error(
+            routine, name, f"a must have two dimensions, got shape {array.shape}{hint}"
+        )
+    if array.ndim == 2 and 1 in array.shape:
+        # A single column or row, as SciPy takes it.
+        return (array.size,)
+    if array.ndim == 0:
+        return (1,)  # a number alone, as SciPy takes it as well
+    raise value_error(
+        routine,
+        name,
+        f"{name} must have one dimension (or be a single row or column), got shape {array.shape}",
+    )
+
+
+def _copy_order(array: np.ndarray) -> str:
+    """The order in which a contiguous copy keeps neighbours in memory neighbours."""
+    if array.ndim != 2 or array.flags.c_contiguous:
+        return "C"
+    if array.flags.f_contiguous or abs(array.strides[0]) < abs(array.strides[1]):
+        return "F"
+    return "C"
+
+
+def _contiguous_strides(shape: tuple[int, ...], order: str) -> tuple[int, ...]:
+    if len(shape) == 1:
+        return (1,)
+    m, n = shape
+    return (1, m) if order == "F" else (n, 1)
+
+
+def host_copy(operand: Operand, dtype: np.dtype) -> np.ndarray:
+    """A or the vector of a host operand, contiguous, aligned and of `dtype`; copied if needed.
+
+    Its element strides are the operand's. It may be the caller's own memory: only read it.
+    """
+    array = np.asarray(operand.owner)
+    if len(operand.shape) == 1:
+        array = array.reshape(-1)
+    array = array if dtype == BFLOAT16 or array.dtype != BFLOAT16 else cast(array, dtype)
+    return np.require(array, dtype, ["A", "F" if _copy_order(array) == "F" else "C"])
+
+
+def writable_in_place(operand: Operand, dtype: np.dtype) -> bool:
+    """SciPy's rule for ``overwrite_y`` on host memory, apart from the right to write."""
+    array = operand.owner
+    return (
+        array.dtype == dtype
+        and array.flags.aligned
+        and array.flags.c_contiguous
+        and libraries.written_through(operand.origin)
+        # Of an array of objects the owner is a copy.
+        and not (isinstance(operand.origin, np.ndarray) and operand.origin.dtype == object)
+    )
+
+
+def result_like(operand: Operand, dtype: np.dtype) -> np.ndarray:
+    """A new y for the result: contiguous, of `dtype`, with the values and the class of y."""
+    array = operand.owner
+    if array.dtype == BFLOAT16 and dtype != BFLOAT16:
+        return cast(array, dtype)
+    return np.array(array, dtype=dtype, order="C", copy=True, subok=True)

@@ -1,0 +1,32 @@
+"""Numba's device arrays, real and simulated."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from gemv.arrays.library import Library, View
+from gemv.arrays.protocols import read_interface
+
+
+class Numba(Library):
+    name = "numba"
+
+    def owns(self, obj: Any) -> bool:
+        if getattr(type(obj), "__cuda_ndarray__", False):
+            return True
+        packages = {base.__module__.partition(".")[0] for base in type(obj).__mro__}
+        return bool(packages & {"numba", "numba_cuda"}) and hasattr(obj, "__cuda_array_interface__")
+
+    def read(self, obj: Any) -> View:
+        fake = getattr(obj, "_ary", None)
+        if isinstance(fake, np.ndarray):
+            # Numba's simulator: a wrapper around host memory.
+            address = fake.__array_interface__["data"][0]
+            readonly = not fake.flags.writeable
+            return View(fake.dtype, fake.shape, fake.strides, address, readonly, keep=fake)
+        view = read_interface(obj)
+        # Its interface calls broadcast arrays contiguous and leaves their zero strides out.
+        strides = getattr(obj, "strides", None)
+        return view if strides is None else view._replace(strides=tuple(strides))

@@ -1,0 +1,142 @@
+"""PyTorch's tensors."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from gemv.arrays.library import Library, Refusal, View, imported, is_instance
+from gemv.core.dtypes import BFLOAT16
+
+#: numpy.dtype by the name of torch's; bfloat16 is the one that NumPy lacks.
+_TORCH_NAMES = (
+    "float16", "float32", "float64", "complex64", "complex128", "int8", "int16", "int32", "int64",
+    "uint8", "uint16", "uint32", "uint64", "bool",
+)  # fmt: skip
+
+
+class Torch(Library):
+    name = "torch"
+    allocates_in_capture = True
+
+    def owns(self, obj: Any) -> bool:
+        if not is_instance(obj, "torch", "Tensor"):
+            return False
+        compiler = getattr(imported("torch"), "compiler", None)
+        if compiler is not None and compiler.is_compiling():
+            # torch.compile ends its graph here and makes the call itself, on real tensors.
+            raise Refusal(
+                "is traced by torch.compile, whose graph keeps products alone, and those without"
+                " accumulate=, out_dtype=, peer= and device_memory_limit="
+            )
+        _refuse_transformed(obj)
+        place = obj.device.type
+        if place not in ("cuda", "cpu"):
+            raise Refusal(f"is a tensor on device {obj.device}, which is no CUDA GPU")
+        return place == "cuda"
+
+    def read(self, obj: Any) -> View:
+        torch = imported("torch")
+        if obj.layout is not torch.strided:
+            raise Refusal(
+                f"is a tensor of layout {obj.layout}; only dense ones can be multiplied here:"
+                " call its to_dense() first"
+            )
+        if obj.requires_grad and torch.is_grad_enabled():
+            raise Refusal(
+                "requires a gradient, which this product does not record: pass its detach(), or"
+                " call under torch.no_grad()"
+            )
+        dtype = self._dtype(torch, obj.dtype)
+        size = obj.element_size()
+        return View(
+            dtype,
+            tuple(obj.shape),
+            tuple(stride * size for stride in obj.stride()),
+            obj.data_ptr(),
+            device=obj.get_device(),
+            conj=obj.is_conj(),
+            neg=obj.is_neg(),
+        )
+
+    @staticmethod
+    def _dtype(torch: Any, dtype: Any) -> Any:
+        if dtype is torch.bfloat16:
+            return BFLOAT16
+        for name in _TORCH_NAMES:
+            if dtype is getattr(torch, name, None):
+                return np.dtype(name)
+        raise Refusal(f"has dtype {dtype}, in which nothing is computed here")
+
+    def current_stream(self, device: int) -> int | None:
+        torch = imported("torch")
+        raw = getattr(torch._C, "_cuda_getCurrentRawStream", None)
+        if raw is not None:
+            return int(raw(device))
+        return int(torch.cuda.current_stream(device).cuda_stream)
+
+    def empty(self, like: Any, length: int, dtype: Any, device: int) -> Any:
+        torch = imported("torch")
+        if dtype == self._dtype(torch, like.dtype):
+            named = like.dtype
+        else:
+            named = getattr(torch, str(dtype))
+        return torch.empty(length, dtype=named, device=like.device)
+
+    def resolved(self, obj: Any, conj: bool) -> Any:
+        """A tensor of the values of `obj`, or of their conjugates, written out in new memory."""
+        value = obj.conj() if conj else obj
+        written = value.resolve_conj().resolve_neg().contiguous()
+        return written.clone() if written.data_ptr() == obj.data_ptr() else written
+
+    @property
+    def notes_writes(self) -> Callable[[Any], None] | None:
+        torch = imported("torch")
+        graph = getattr(getattr(torch, "autograd", None), "graph", None)
+        public = getattr(graph, "increment_version", None)
+        if public is None:
+            return None
+        count: Callable[[Any], Any] = public
+        private = getattr(torch._C, "_increment_version", None)
+        if private is not None:  # half the price of the public one, where it takes a tuple
+            try:
+                private((torch.empty(0),))
+            except TypeError:
+                pass
+            else:
+
+                def count(tensor: Any) -> None:
+                    private((tensor,))
+
+        def written(tensor: Any) -> None:
+            """Tell autograd: what it saved of this tensor for a backward is out of date."""
+            try:
+                count(tensor)
+            except RuntimeError:  # made in inference mode, where nobody counts
+                pass
+
+        return written
+
+    def record(self, obj: Any, stream: int, device: int) -> bool:
+        torch = imported("torch")
+        obj.record_stream(torch.cuda.ExternalStream(stream, device=device))
+        return True
+
+
+def _refuse_transformed(tensor: Any) -> None:
+    """Refuse tensors that stand for others: they have no memory of their own."""
+    torch = imported("torch")
+    functorch = getattr(torch._C, "_functorch", None)
+    if functorch is not None and functorch.is_functorch_wrapped_tensor(tensor):
+        raise Refusal(
+            "is a tensor inside a torch.func transformation (vmap, grad, ...), which cannot see"
+            " through this product"
+        )
+    plain = torch.Tensor.__torch_dispatch__
+    if type(tensor).__torch_dispatch__ is not plain:
+        raise Refusal(
+            f"is a {type(tensor).__name__}, a tensor without memory of its own that a kernel could"
+            " read"
+        )

@@ -1,0 +1,147 @@
+"""One array as the package sees it, and whether two of them share memory."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+RANK = {"a": 2, "x": 1, "y": 1, "alpha": 0, "beta": 0}
+
+
+@dataclass(frozen=True, slots=True)
+class Operand:
+    """One array as the rest of the package sees it.
+
+    Attributes
+    ----------
+    kind : str
+        ``"numpy"`` for host memory, else the library whose device array it is.
+    dtype : numpy.dtype
+        Of the elements as they lie in memory.
+    shape : tuple of int
+        ``(m, n)`` for A, ``(length,)`` for x and y.
+    strides : tuple of int
+        In elements, signed. For host memory, those of the contiguous copy that is computed with
+        (see :func:`host_copy`): the array itself may have any strides, in bytes.
+    pointer : int
+        Address of element ``[0, ..., 0]``.
+    readonly : bool
+        Whether its owner forbids writing.
+    owner : Any
+        What keeps the memory alive: the host array, or the device array.
+    stream : int or None
+        Stream that the array itself names, on which its exporter may still be working on it.
+    device : int or None
+        Ordinal of the GPU that it lives on; None for host memory and in the simulator.
+    conj, neg : bool
+        Whether the values are the conjugates, the negatives, of what lies in memory.
+    origin : Any
+        The object that was passed.
+    keep : Any
+        What has to live, besides the owner, until the memory has been read.
+    resolve : bool
+        Whether a contiguous copy of `origin` is meant, conjugated if `conj`.
+    exporter : Library
+        What is known of the library of a device array; None for host memory.
+    """
+
+    kind: str
+    dtype: np.dtype
+    shape: tuple[int, ...]
+    strides: tuple[int, ...]
+    pointer: int
+    readonly: bool
+    owner: Any
+    stream: int | None = None
+    device: int | None = None
+    conj: bool = False
+    neg: bool = False
+    origin: Any = None
+    keep: Any = None
+    resolve: bool = False
+    exporter: Any = None
+
+    @property
+    def on_host(self) -> bool:
+        """Whether it has to be moved before a kernel can read it."""
+        return self.kind == "numpy"
+
+
+def where(operand: Operand) -> str:
+    """Where an operand lives, in words for error texts."""
+    if operand.on_host:
+        return "in host memory"
+    gpu = "the device" if operand.device is None else f"cuda:{operand.device}"
+    return f"on {gpu} ({operand.kind})"
+
+
+#: How long to search for a shared element of two interleaved arrays before giving up.
+_MAX_WORK: Any = 100_000
+
+
+# Overlap -------------------------------------------------------------------------------------
+
+
+def vector_view(operand: Operand, count: int, offset: int, inc: int) -> np.ndarray:
+    """The elements ``offset + i*inc`` of a vector, as addresses: the array must not be read."""
+    return _addresses(operand, (count,), (inc,), offset)
+
+
+def matrix_view(operand: Operand) -> np.ndarray:
+    """The elements of A, as addresses: the array must not be read."""
+    return _addresses(operand, operand.shape, operand.strides, 0)
+
+
+def overlap(left: np.ndarray, right: np.ndarray) -> bool:
+    """Whether two views share an element, or might, where finding out takes too long."""
+    if not np.may_share_memory(left, right):
+        return False
+    try:
+        return np.shares_memory(left, right, max_work=_MAX_WORK)
+    except np.exceptions.TooHardError:
+        return True
+
+
+class _Addresses:
+    """Exports an array interface, so that NumPy does arithmetic on addresses of any memory."""
+
+    def __init__(self, interface: dict[str, Any]) -> None:
+        self.__array_interface__ = interface
+
+
+def _addresses(
+    operand: Operand, shape: tuple[int, ...], strides: tuple[int, ...], offset: int
+) -> np.ndarray:
+    itemsize = operand.dtype.itemsize
+    if operand.on_host:
+        # Strides of host operands are those of the copy: take the array's own.
+        array = np.asarray(operand.owner)
+        if len(shape) == 2:
+            return array
+        array = array.reshape(-1) if array.ndim != 1 else array
+        step = array.strides[0]
+        pointer = operand.pointer + offset * step
+        byte_strides = tuple(inc * step for inc in strides)
+    else:
+        pointer = operand.pointer + offset * itemsize
+        byte_strides = tuple(stride * itemsize for stride in strides)
+    return array_at(pointer, shape, byte_strides, f"|V{itemsize}", readonly=True)
+
+
+def array_at(
+    pointer: int,
+    shape: tuple[int, ...],
+    strides: tuple[int, ...] | None,
+    typestr: str,
+    readonly: bool,
+) -> np.ndarray:
+    interface = {
+        "version": 3,
+        "shape": shape,
+        "typestr": typestr,
+        "data": (pointer, readonly),
+        "strides": strides,
+    }
+    return np.asarray(_Addresses(interface))
