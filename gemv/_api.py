@@ -830,7 +830,7 @@ def _placed(call: _Call) -> Problem:
 def _handle(routine: str, stream: Any) -> int:
     if _backend.backend() != "cuda":
         return 0
-    from gemv._streams import stream_handle
+    from gemv.driver.streams import stream_handle
 
     try:
         return stream_handle(stream)

@@ -406,7 +406,7 @@ class DeviceMemory:
     def __init__(self, addresses: Iterable[int], device: int | None = None) -> None:
         from cuda.bindings import driver
 
-        from gemv._streams import check
+        from gemv.driver.library import check
 
         self._driver, self._check = driver, check
         self.addresses = list(addresses)
@@ -414,7 +414,7 @@ class DeviceMemory:
         self._aside: Any = None
 
     def current(self) -> AbstractContextManager:
-        from gemv._streams import on_device
+        from gemv.driver.devices import on_device
 
         return nullcontext() if self.device is None else on_device(self.device)
 
@@ -454,11 +454,11 @@ class DeviceMemory:
         return bool(status != self._driver.CUstreamCaptureStatus.CU_STREAM_CAPTURE_STATUS_NONE)
 
     def handle(self, stream: Any) -> int:
-        from gemv._streams import stream_handle
+        from gemv.driver.streams import stream_handle
 
         return stream_handle(stream)
 
     def device_of(self, stream: int) -> int | None:
-        from gemv._streams import device_of_stream
+        from gemv.driver.streams import device_of_stream
 
         return None if self.device is None else device_of_stream(stream)

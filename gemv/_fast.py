@@ -62,7 +62,7 @@ UNUSUAL = Miss(None)
 
 
 class Known:
-    """A checked, selected, compiled and packed call: a block of :mod:`gemv._machine`."""
+    """A checked, selected, compiled and packed call: a block of :mod:`gemv.driver.machine`."""
 
     __slots__ = (
         "address",
@@ -120,9 +120,9 @@ class Known:
         enqueue = self.machine.enqueue_complex if self.complex else self.machine.enqueue
         if not self.needs:
             return enqueue(self.address, stream, a, x, y, *values)
-        from gemv import _streams
+        from gemv.driver import capture
 
-        if _streams.capture_of(stream) is not None:
+        if capture.capture_of(stream) is not None:
             return -1  # the long way knows where a graph's scratch memory is
         geometry = self.choice.geometry
         workspace = self.engine.workspace(geometry, self.device, stream)
@@ -268,7 +268,7 @@ def _torch_call(torch: Any) -> Callable[..., Any]:
     exchange: Any
     enqueue: Any
     try:
-        from gemv._exchange import Exchange
+        from gemv.driver.exchange import Exchange
 
         exchange = Exchange(tensor, _machine())
     except Exception:  # an older PyTorch: a little slower
@@ -541,7 +541,7 @@ def _cupy_call(cupy: Any) -> Callable[..., Any]:
 def _numba_call(device_array: Any) -> Callable[..., Any]:
     from numba import cuda
 
-    from gemv._streams import stream_handle
+    from gemv.driver.streams import stream_handle
 
     enqueue = _machine().enqueue
     get = _known.get
@@ -645,7 +645,7 @@ def _numba_call(device_array: Any) -> Callable[..., Any]:
 
 
 def _same(stream: Any, handle: int) -> bool:
-    from gemv._streams import stream_handle
+    from gemv.driver.streams import stream_handle
 
     try:
         return stream_handle(stream) == handle
@@ -654,7 +654,7 @@ def _same(stream: Any, handle: int) -> bool:
 
 
 def _current_device() -> int:
-    from gemv._streams import current_device
+    from gemv.driver.devices import current_device
 
     return current_device()
 

@@ -418,7 +418,7 @@ class DeviceMemory(Memory):
     def __init__(self, engine: Any, nbytes: int) -> None:
         from cuda.bindings import driver
 
-        from gemv._streams import check
+        from gemv.driver.library import check
 
         self._driver, self._check = driver, check
         self._uploaded: dict[tuple[str, np.dtype], Any] = {}

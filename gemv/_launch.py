@@ -24,22 +24,26 @@ from typing import Any
 import numpy as np
 from cuda.bindings import driver
 
-from gemv import _cache, _machine, _streams
+from gemv import _cache
 from gemv._cache import Binary
 from gemv._coefficients import Coefficients, DeviceMemory, Lease, SlotTable
 from gemv._select import Choice
-from gemv._streams import check as _check
-from gemv._streams import stream_handle
 from gemv.arrays.adopt import on_device
 from gemv.core import errors, trace
 from gemv.core.dtypes import NARROW
 from gemv.core.geometry import MAX_GRID_X, PANEL_BYTES, Device, ceil_div
 from gemv.core.narrow import cast
 from gemv.core.problem import Problem
+from gemv.driver import capture as driver_capture
+from gemv.driver import devices, machine, streams
+from gemv.driver import library as driver_library
+from gemv.driver.block import Block, Function
+from gemv.driver.library import check as _check
+from gemv.driver.streams import stream_handle
 from gemv.kernels._base import COEFFICIENTS, SLOTS, X_SYMBOL, Spec
 
 #: ``CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION``, as the driver lays attributes out.
-_EARLY = (_streams.LaunchAttribute * 1)(_streams.LaunchAttribute(6, 0, (1,)))
+_EARLY = (driver_library.LaunchAttribute * 1)(driver_library.LaunchAttribute(6, 0, (1,)))
 
 _REAL = {4: ctypes.c_float, 8: ctypes.c_double}
 
@@ -71,7 +75,7 @@ class _Memory:
 
 
 def _free(pointer: int) -> None:
-    with _streams.outside_of_captures():
+    with driver_capture.outside_of_captures():
         driver.cuMemFree(pointer)  # waits for what uses it
 
 
@@ -158,7 +162,7 @@ class _CapturedWorkspace:
 
 
 def _posts_in_capture(nbytes: int) -> Any:
-    with _streams.outside_of_captures():
+    with driver_capture.outside_of_captures():
         memory = _Memory(nbytes, np.uint8)
         # Of no interest to any other stream, not even to the one that all others wait for.
         stream = _check(driver.cuStreamCreate(driver.CUstream_flags.CU_STREAM_NON_BLOCKING))
@@ -174,7 +178,7 @@ def _scratch_in_capture(a: Any, nbytes: int) -> Any:
     library = getattr(a, "exporter", None)
     if library is not None and library.allocates_in_capture:
         return library.empty(a.origin, nbytes, np.dtype(np.uint8), a.device)
-    with _streams.outside_of_captures():
+    with driver_capture.outside_of_captures():
         return _Memory(nbytes, np.uint8)
 
 
@@ -228,7 +232,7 @@ _names = itertools.count(1)
 
 def _name(stream: int) -> int:
     """What tells a stream from all others: a default stream per thread needs the thread too."""
-    if stream != _streams.PER_THREAD:
+    if stream != streams.PER_THREAD:
         return stream
     try:
         return _thread.name
@@ -265,9 +269,9 @@ class CudaEngine:
         self._reached: set[tuple[int, int]] = set()
         self._links: dict[int, Any] = {}
         self._lock = threading.Lock()
-        self.held = _streams.Held()
+        self.held = streams.Held()
         #: Compiled code that launches.
-        self.machine = _machine.machine(_machine.Driver(**_streams.addresses()))
+        self.machine = machine.machine(machine.Driver(**driver_library.addresses()))
         #: Whether there is more than one GPU, so that it matters which is the current one.
         _check(driver.cuInit(0))
         self.several = _check(driver.cuDeviceGetCount()) > 1
@@ -276,11 +280,11 @@ class CudaEngine:
 
     def on(self, index: int | None) -> AbstractContextManager:
         """Make the device of the arrays current for a while; None for the one that is."""
-        return nullcontext() if index is None else _streams.on_device(index)
+        return nullcontext() if index is None else devices.on_device(index)
 
     def current_device(self) -> int:
         """Ordinal of the current device; -1 where this thread has none."""
-        return _streams.current_device()
+        return devices.current_device()
 
     def in_host_memory(self) -> bool:
         """Device memory is the GPU's own."""
@@ -288,11 +292,11 @@ class CudaEngine:
 
     def device_of(self, pointer: int) -> int | None:
         """Ordinal of the GPU that memory belongs to."""
-        return _streams.device_of(pointer)
+        return devices.device_of(pointer)
 
     def memory_at(self, pointer: int) -> Any:
         """What the driver lists at an address."""
-        return _streams.memory_at(pointer)
+        return devices.memory_at(pointer)
 
     def default_stream(self) -> int:
         """The stream of arrays whose library has none of its own."""
@@ -300,11 +304,11 @@ class CudaEngine:
 
     def runs_by_itself(self, stream: int) -> bool:
         """Whether a stream is not ordered with the default streams, as most libraries' own are."""
-        return _streams.runs_by_itself(stream)
+        return streams.runs_by_itself(stream)
 
     def capture_of(self, stream: int) -> Any:
         """The capture that a stream is part of, or None."""
-        return _streams.capture_of(stream)
+        return driver_capture.capture_of(stream)
 
     def wait(
         self,
@@ -315,9 +319,9 @@ class CudaEngine:
     ) -> None:
         """What comes on one stream from now on is after what is on the other by now."""
         if waiting_device == other_device:
-            _streams.wait(waiting, other)
+            streams.wait(waiting, other)
         else:
-            _streams.wait_across(waiting, waiting_device, other, other_device)
+            streams.wait_across(waiting, waiting_device, other, other_device)
 
     def reach(self, routine: str, device: int, peer: int) -> None:
         """Let kernels on a GPU read and write the memory of another one.
@@ -334,7 +338,7 @@ class CudaEngine:
                 f"{routine}: peer=True needs a GPU that can reach the other one's memory, and"
                 f" cuda:{device} cannot reach that of cuda:{peer}"
             )
-        _streams.enable_peer(device, peer)
+        devices.enable_peer(device, peer)
         pool = self._pools.get(peer)
         if pool is not None:
             pool.share(device)
@@ -342,13 +346,13 @@ class CudaEngine:
 
     def device(self) -> Device:
         """The current device."""
-        index = _streams.current_device()
+        index = devices.current_device()
         if index < 0:
             # Makes the primary one current, and if need be.
             errors.numba_cuda().current_context()
-            index = _streams.current_device()
+            index = devices.current_device()
         if index not in self._devices:
-            self._devices[index] = _streams.describe(index)
+            self._devices[index] = devices.describe(index)
         return self._devices[index]
 
     def to_device(self, host: np.ndarray) -> Any:
@@ -384,9 +388,9 @@ class CudaEngine:
 
     def vectors(self, cols: int, rows: int, dtype: np.dtype) -> Any:
         """A vector of each length for products of vectors in host memory."""
-        from gemv import _staging
+        from gemv.driver.link import Vectors
 
-        return _staging.Vectors(cols, rows, dtype, self.numba_stream)
+        return Vectors(cols, rows, dtype, self.numba_stream)
 
     def release(self) -> None:
         """Give memory back that nobody uses but that is kept for later."""
@@ -397,21 +401,21 @@ class CudaEngine:
 
     def free_memory(self) -> int:
         """Bytes of device memory that are free."""
-        from gemv import _staging
+        from gemv.driver.memory import room_left
 
-        return _staging.room_left()
+        return room_left()
 
     def exhausted(self, error: BaseException) -> bool:
         """Whether an error says that the device has no memory left."""
-        from gemv import _staging
+        from gemv.driver.memory import is_exhausted
 
-        return _staging.is_exhausted(error)
+        return is_exhausted(error)
 
     def shared(self, geometry: Any, dtype: np.dtype) -> Any:
         """What several launches of one product share; the call that asks for it owns it."""
-        from gemv import _staging
+        from gemv.driver.memory import Shared
 
-        return _staging.Shared(self.fill, geometry, dtype, 0)
+        return Shared(self.fill, geometry, dtype, 0)
 
     def session(self) -> AbstractContextManager:
         """One call on host arrays at a time: they share the way to the device and its stages."""
@@ -436,10 +440,10 @@ class CudaEngine:
 
     def feed(self, source: Any, made: Any) -> Iterator[tuple[Any, Any]]:
         """Each panel of a cut with its copy, which one launch may read before the next panel."""
-        from gemv import _staging
+        from gemv.driver.link import SMALL_BYTES
 
         link = self._link()
-        if made.panel_bytes <= _staging.SMALL_BYTES and len(made.panels) == 1:
+        if made.panel_bytes <= SMALL_BYTES and len(made.panels) == 1:
             (panel,) = made.panels
             block = np.require(source.block(panel), source.dtype, ["A", "C"])
             yield panel, link.send("a", block, source.dtype, 0)
@@ -454,10 +458,10 @@ class CudaEngine:
         index = self.device().index
         link = self._links.get(index)
         if link is None:
-            from gemv import _staging
+            from gemv.driver.link import Link
 
             with self._lock:
-                link = self._links.setdefault(index, _staging.Link())
+                link = self._links.setdefault(index, Link())
         return link
 
     def zeros(self, n: int, dtype: np.dtype, stream: Any = None) -> Any:
@@ -531,9 +535,9 @@ class CudaEngine:
             workspace = self._captured.get(key)
             if workspace is None:
                 # Whoever captures again and again needs what graphs that are gone have left.
-                with _streams.outside_of_captures():
+                with driver_capture.outside_of_captures():
                     self._release_captured()
-                life = _streams.GraphLife(capture.graph)
+                life = driver_capture.GraphLife(capture.graph)
                 workspace = _CapturedWorkspace(partial(self._arena, device, stream), life)
                 self._captured[key] = workspace
         return workspace
@@ -547,7 +551,7 @@ class CudaEngine:
     def _arena(self, device: Device, stream: int | None) -> _Arena:
         arena = self._arenas.get(device.index)
         if arena is None:
-            if stream is not None and _streams.capture_of(stream) is not None:
+            if stream is not None and driver_capture.capture_of(stream) is not None:
                 raise RuntimeError(
                     "a kernel whose blocks count each other is captured before any of its kind has"
                     " run: call gemv.precompile with the same arguments before the capture"
@@ -586,7 +590,7 @@ class CudaEngine:
         workspace: Any = None
         capture: Any = None
         if scratch_bytes or geometry.counters:
-            capture = _streams.capture_of(handle)
+            capture = driver_capture.capture_of(handle)
             if capture is None:
                 workspace = self.workspace(geometry, device, handle)
             else:
@@ -610,7 +614,7 @@ class CudaEngine:
         )
         x_home = choice.kernel.x_home(choice.knobs)
         if x_home != "pointer":
-            if (x_home == "value" or problem.incx != 1) and _streams.capture_of(handle):
+            if (x_home == "value" or problem.incx != 1) and driver_capture.capture_of(handle):
                 raise RuntimeError(
                     f"kernel {choice.kernel.name!r} waits for a copy of x, which a stream that is"
                     " being captured cannot do"
@@ -639,12 +643,12 @@ class CudaEngine:
         sizes: dict[str, int],
         x_start: int,
         y_start: int,
-    ) -> _machine.Block:
+    ) -> Block:
         """A call as machine code launches it."""
         factors = choice.spec.precision.factors
         parts = 2 if factors.kind == "c" else 1
         packed = [
-            _machine.Function(
+            Function(
                 int(function.handle),
                 launch.grid,
                 launch.block,
@@ -653,7 +657,7 @@ class CudaEngine:
             )
             for function, launch in zip(functions, choice.geometry.launches, strict=True)
         ]
-        return _machine.Block(packed, factors.itemsize // parts, parts, sizes, x_start, y_start)
+        return Block(packed, factors.itemsize // parts, parts, sizes, x_start, y_start)
 
     def _place(
         self,
@@ -792,7 +796,7 @@ class CudaEngine:
     @staticmethod
     def _refuse_loading(what: str, stream: int | None) -> None:
         """Raise if a module would be loaded, which takes the whole device, inside a capture."""
-        if stream is not None and _streams.capture_of(stream) is not None:
+        if stream is not None and driver_capture.capture_of(stream) is not None:
             raise RuntimeError(
                 f"{what} is not compiled yet, and a stream is being captured: call gemv.precompile"
                 " with the same arguments before the capture"

@@ -124,10 +124,11 @@ class _Run:
     def __init__(self, order: int, rounds: int, progress: Callable[[str], None]) -> None:
         from numba import cuda
 
-        from gemv import _staging
         from gemv._measure import Clock
+        from gemv.driver import link as driver_link
+        from gemv.driver import stages
 
-        self.cuda, self.staging = cuda, _staging
+        self.cuda, self.staging = cuda, driver_link
         self.engine = _backend.engine()
         clock = Clock(self.engine)
         self.n, self.rounds, self.progress = order, rounds, progress
@@ -135,8 +136,8 @@ class _Run:
             device=self.engine.device().name,
             order=order,
             cpus=os.cpu_count() or 0,
-            stage_threads=_staging.THREADS,
-            stage_bytes=_staging.PIECE_BYTES,
+            stage_threads=stages.THREADS,
+            stage_bytes=stages.PIECE_BYTES,
             versions=clock.versions(),
         )
         rng = np.random.default_rng(0)

@@ -19,9 +19,9 @@ from cuda.bindings import driver
 from numba import cuda
 from numba.cuda.cudadrv.devicearray import DeviceNDArray
 
-from gemv import _streams
-from gemv._machine import Machine
-from gemv._streams import check
+from gemv.driver import streams
+from gemv.driver.library import check
+from gemv.driver.machine import Machine
 
 #: Bytes that the driver keeps for the next vectors when it could give them back to the system.
 KEPT_BYTES = 32 << 20
@@ -53,7 +53,7 @@ class Pool:
         #: Memory that was given back, by its size. What is on the stream by now comes before
         #: whatever uses it next, which is on the same stream: not so where each thread has its own.
         self._spare: dict[int, list[int]] = {}
-        self._spare_left = 0 if stream == _streams.PER_THREAD else SPARE_BYTES
+        self._spare_left = 0 if stream == streams.PER_THREAD else SPARE_BYTES
 
     def empty(self, length: int, dtype: np.dtype) -> tuple[Any, int]:
         """A contiguous vector and its address; the pool's device is current."""

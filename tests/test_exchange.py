@@ -6,8 +6,10 @@ import ctypes
 
 import pytest
 
-from gemv import _exchange, _machine
 from gemv.arrays import dlpack
+from gemv.driver import block as driver_block
+from gemv.driver import exchange as driver_exchange
+from gemv.driver import machine
 
 FLOAT, DOUBLE = 32, 64
 
@@ -66,19 +68,19 @@ class Known:
     """A call of an (8, 4) float32 matrix, contiguous: bytes that y, x and A span."""
 
     spans = (0, 32, 0, 16, 0, 128)
-    block = _machine.Block(
-        [_machine.Function(1, (1, 1, 1), (32, 1, 1), ("a", "x", "y", "alpha", "beta"))],
+    block = driver_block.Block(
+        [driver_block.Function(1, (1, 1, 1), (32, 1, 1), ("a", "x", "y", "alpha", "beta"))],
         4, 1, {}, 0, 0,
     )  # fmt: skip
 
 
-MACHINE = _machine.machine(_machine.Driver(ctypes.cast(launch, ctypes.c_void_p).value, 0, 0, 0, 0))
+MACHINE = machine.machine(machine.Driver(ctypes.cast(launch, ctypes.c_void_p).value, 0, 0, 0, 0))
 A, X, Y = 0x10000, 0x20000, 0x30000
 
 
 @pytest.fixture(scope="module")
 def exchange():
-    return _exchange.Exchange(Tensor, MACHINE)
+    return driver_exchange.Exchange(Tensor, MACHINE)
 
 
 @pytest.fixture
@@ -125,7 +127,7 @@ def test_an_exporter_without_a_stream(exchange):
     for tensor in elsewhere:
         tensor.words.device_type = 7
     expected = exchange.expect(Known, *elsewhere)
-    assert enqueue(exchange, expected, elsewhere) == (_machine.UNUSUAL, [])
+    assert enqueue(exchange, expected, elsewhere) == (driver_block.UNUSUAL, [])
     assert enqueue(exchange, expected, elsewhere, 0x55) == (0, [(0x55, A, X, Y)])
 
 
@@ -133,7 +135,7 @@ def test_an_exporter_without_a_stream(exchange):
     "alpha", [1e300, 10**400, None, "1"], ids=["too large", "huge", "None", "text"]
 )
 def test_numbers_that_go_the_long_way(exchange, expected, alpha):
-    assert enqueue(exchange, expected, operands(), None, alpha) == (_machine.UNUSUAL, [])
+    assert enqueue(exchange, expected, operands(), None, alpha) == (driver_block.UNUSUAL, [])
 
 
 @pytest.mark.parametrize(
@@ -159,14 +161,14 @@ def test_numbers_that_go_the_long_way(exchange, expected, alpha):
     ids=str,
 )
 def test_whatever_differs_goes_the_long_way(exchange, expected, changes):
-    assert enqueue(exchange, expected, operands(**changes)) == (_machine.UNUSUAL, [])
+    assert enqueue(exchange, expected, operands(**changes)) == (driver_block.UNUSUAL, [])
 
 
 @pytest.mark.parametrize("place", range(3))
 def test_a_tensor_that_cannot_be_described(exchange, expected, place):
     tensors = operands()
     tensors[place] = object()
-    assert enqueue(exchange, expected, tensors) == (_machine.UNUSUAL, [])
+    assert enqueue(exchange, expected, tensors) == (driver_block.UNUSUAL, [])
     assert exchange.expect(Known, *tensors) is None
 
 
@@ -185,4 +187,4 @@ def test_a_table_of_another_version():
     capsule = dlpack._capsule_new(ctypes.addressof(table), b"dlpack_exchange_api", None)
     other = type("Other", (), {"__dlpack_c_exchange_api__": capsule})
     with pytest.raises(RuntimeError, match="version 2, not 1"):
-        _exchange.Exchange(other, MACHINE)
+        driver_exchange.Exchange(other, MACHINE)

@@ -253,7 +253,7 @@ import numpy as np
 from cuda.bindings import driver
 from numba import cuda
 import gemv
-from gemv._streams import check
+from gemv.driver.streams import check
 a, x = np.ones((3000, 3000)), np.ones(3000)
 y = np.full(3000, 7.0)
 da, dx, dy = cuda.to_device(a[:40]), cuda.to_device(x), cuda.to_device(np.zeros(40))

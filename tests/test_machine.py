@@ -10,7 +10,8 @@ import threading
 import numpy as np
 import pytest
 
-from gemv import _machine
+from gemv.driver import block as driver_block
+from gemv.driver import machine
 
 LAUNCHED: list[tuple] = []
 #: What the stand-in answers, launch by launch; then 0.
@@ -49,9 +50,9 @@ def launch(config, function, parameters, extra):
     return ANSWERS.pop(0) if ANSWERS else 0
 
 
-MACHINE = _machine.machine(_machine.Driver(ctypes.cast(launch, ctypes.c_void_p).value, 0, 0, 0, 0))
-FIRST = _machine.Function(11, (2, 3, 4), (32, 8, 1), ARGUMENTS)
-SECOND = _machine.Function(12, (9, 1, 1), (64, 1, 1), BY_HANDLE[12])
+MACHINE = machine.machine(machine.Driver(ctypes.cast(launch, ctypes.c_void_p).value, 0, 0, 0, 0))
+FIRST = driver_block.Function(11, (2, 3, 4), (32, 8, 1), ARGUMENTS)
+SECOND = driver_block.Function(12, (9, 1, 1), (64, 1, 1), BY_HANDLE[12])
 
 
 @pytest.fixture(autouse=True)
@@ -62,7 +63,7 @@ def clean():
 
 
 def test_one_launch():
-    block = _machine.Block([FIRST], 4, 1, SIZES, 8, 16)
+    block = driver_block.Block([FIRST], 4, 1, SIZES, 8, 16)
     assert MACHINE.enqueue(block.address, 0x55, 1 << 46, 1 << 45, 1 << 44, 2.5, -1) == 0
     (function, config, stream, _, attributes, values), *others = LAUNCHED
     assert (function, config, stream, attributes) == (11, (2, 3, 4, 32, 8, 1, 0), 0x55, 0)
@@ -71,7 +72,7 @@ def test_one_launch():
 
 
 def test_two_launches_with_scratch_memory():
-    block = _machine.Block([FIRST, SECOND], 4, 1, SIZES, 0, 16)
+    block = driver_block.Block([FIRST, SECOND], 4, 1, SIZES, 0, 16)
     assert MACHINE.enqueue(block.address, 7, 1, 2, 3, 0.5, 0.25, 1 << 41, 1 << 42) == 0
     assert [each[0] for each in LAUNCHED] == [11, 12]
     assert LAUNCHED[0][-1] == [5, 0.5, 1, -7, 2, 0.25, 19, 3]
@@ -82,7 +83,7 @@ def test_two_launches_with_scratch_memory():
 @pytest.mark.parametrize("real", ["f", "d"])
 def test_complex_numbers_are_two_parameters(real):
     FORM.update(real=real, parts=2)
-    block = _machine.Block([FIRST, SECOND], struct.calcsize(real), 2, SIZES, 0, 0)
+    block = driver_block.Block([FIRST, SECOND], struct.calcsize(real), 2, SIZES, 0, 0)
     alpha, beta = 1.5 - 2j, np.complex64(0.5 + 4j)
     parts = (alpha.real, alpha.imag, beta.real, beta.imag)
     assert MACHINE.enqueue_complex(block.address, 7, 1, 2, 3, *parts, 40, 41) == 0
@@ -92,13 +93,13 @@ def test_complex_numbers_are_two_parameters(real):
 
 def test_attributes_are_handed_over():
     attributes = (ctypes.c_char * 72 * 1)()
-    block = _machine.Block([FIRST._replace(attributes=attributes)], 4, 1, SIZES, 0, 0)
+    block = driver_block.Block([FIRST._replace(attributes=attributes)], 4, 1, SIZES, 0, 0)
     MACHINE.enqueue(block.address, 7, 1, 2, 3, 1.0, 0.0)
     assert LAUNCHED[0][3:5] == (ctypes.addressof(attributes), 1)
 
 
 def test_an_error_of_the_driver_comes_back_and_ends_the_call():
-    block = _machine.Block([FIRST, SECOND], 4, 1, SIZES, 0, 0)
+    block = driver_block.Block([FIRST, SECOND], 4, 1, SIZES, 0, 0)
     ANSWERS.append(201)
     assert MACHINE.enqueue(block.address, 7, 1, 2, 3, 1.0, 0.0, 0, 0) == 201
     assert len(LAUNCHED) == 1
@@ -108,16 +109,16 @@ def test_an_error_of_the_driver_comes_back_and_ends_the_call():
     "number", [1e39, -1e39, 10**400, None, "1", 1j], ids=lambda number: repr(number)[:9]
 )
 def test_numbers_that_do_not_fit(number):
-    block = _machine.Block([FIRST], 4, 1, SIZES, 0, 0)
+    block = driver_block.Block([FIRST], 4, 1, SIZES, 0, 0)
     for numbers in ((number, 0.0), (0.0, number)):
-        assert MACHINE.enqueue(block.address, 7, 1, 2, 3, *numbers) == _machine.UNUSUAL
+        assert MACHINE.enqueue(block.address, 7, 1, 2, 3, *numbers) == driver_block.UNUSUAL
     assert not LAUNCHED
     assert sys.exc_info() == (None, None, None)
 
 
 @pytest.mark.parametrize("number", [np.inf, -np.inf, -1.0, -0.0, 3.4e38, 1e-46, np.float32(2), 7])
 def test_numbers_that_fit(number):
-    block = _machine.Block([FIRST], 4, 1, SIZES, 0, 0)
+    block = driver_block.Block([FIRST], 4, 1, SIZES, 0, 0)
     assert MACHINE.enqueue(block.address, 7, 1, 2, 3, number, np.float64(number)) == 0
     wanted = np.float32(number)
     got = np.array([LAUNCHED[0][-1][1], LAUNCHED[0][-1][5]], np.float32)
@@ -125,27 +126,27 @@ def test_numbers_that_fit(number):
 
 
 def test_not_a_number():
-    block = _machine.Block([FIRST], 4, 1, SIZES, 0, 0)
+    block = driver_block.Block([FIRST], 4, 1, SIZES, 0, 0)
     assert MACHINE.enqueue(block.address, 7, 1, 2, 3, np.nan, 0.0) == 0
     assert np.isnan(LAUNCHED[0][-1][1])
 
 
 def test_doubles_are_not_shortened():
     FORM.update(real="d")
-    block = _machine.Block([FIRST], 8, 1, SIZES, 0, 0)
+    block = driver_block.Block([FIRST], 8, 1, SIZES, 0, 0)
     assert MACHINE.enqueue(block.address, 7, 1, 2, 3, 1e300, 0.1) == 0
     assert LAUNCHED[0][-1][1] == 1e300 and LAUNCHED[0][-1][5] == 0.1
 
 
 def test_too_many_parameters():
-    names = tuple(f"s{k}" for k in range(_machine.MAX_PARAMETERS + 1))
+    names = tuple(f"s{k}" for k in range(driver_block.MAX_PARAMETERS + 1))
     with pytest.raises(RuntimeError, match="41 parameters"):
-        _machine.Block([FIRST._replace(arguments=names)], 4, 1, dict.fromkeys(names, 0), 0, 0)
+        driver_block.Block([FIRST._replace(arguments=names)], 4, 1, dict.fromkeys(names, 0), 0, 0)
 
 
 def test_threads_share_a_block():
     """The interpreter's lock is free during a launch: no thread may see another one's values."""
-    block = _machine.Block([FIRST], 4, 1, SIZES, 0, 0)
+    block = driver_block.Block([FIRST], 4, 1, SIZES, 0, 0)
     barrier = threading.Barrier(4)
 
     def work(number):

@@ -110,11 +110,11 @@ def staging(monkeypatch):
         _library=SimpleNamespace(_name=None), _pointer_attribute=driver.attribute,
         check=check, failed=failed,
     )  # fmt: skip
-    monkeypatch.setitem(sys.modules, "gemv._streams", streams)
+    monkeypatch.setitem(sys.modules, "gemv.driver.streams", streams)
     monkeypatch.setattr(gemv, "_streams", streams, raising=False)
     # restored afterwards, so that nobody else meets the stand-in
-    monkeypatch.setitem(sys.modules, "gemv._staging", None)
-    del sys.modules["gemv._staging"]
+    monkeypatch.setitem(sys.modules, "gemv.driver.link", None)
+    del sys.modules["gemv.driver.link"]
     monkeypatch.setattr(gemv, "_staging", None, raising=False)
     library = SimpleNamespace(
         cuMemcpyHtoDAsync_v2=driver.quick, cuEventRecord=lambda *_: 0, cuEventQuery=lambda *_: 600
@@ -122,7 +122,7 @@ def staging(monkeypatch):
     library.cuMemcpyHtoDAsync_v2 = lambda *arguments: driver.quick(*arguments)
     library.cuEventQuery = lambda event: 600
     monkeypatch.setattr(ctypes, "PyDLL", lambda name: library)
-    module = importlib.import_module("gemv._staging")
+    module = importlib.import_module("gemv.driver.link")
     monkeypatch.setattr(module, "driver", driver)
     pinned = lambda n, dtype: np.zeros(n, dtype)  # noqa: E731
     fake = SimpleNamespace(device_array=Array, pinned_array=pinned)
@@ -369,4 +369,4 @@ def test_a_matrix_that_stays(staging):
 
 def test_the_simulator_is_what_other_tests_run_on():
     assert _backend.backend() in ("simulator", "host")
-    assert "gemv._staging" not in sys.modules
+    assert "gemv.driver.link" not in sys.modules

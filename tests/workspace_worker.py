@@ -28,7 +28,7 @@ class Life:
         return self.graph in self.ended_graphs
 
 
-streams = ModuleType("gemv._streams")
+streams = ModuleType("gemv.driver.streams")
 streams.check = lambda answer: answer
 streams.GraphLife = Life
 streams.outside_of_captures = nullcontext
@@ -38,7 +38,7 @@ streams.LaunchAttribute = type(
     (ctypes.Structure,),
     {"_fields_": [("id", ctypes.c_int), ("pad", ctypes.c_int), ("value", ctypes.c_int * 16)]},
 )
-sys.modules["gemv._streams"] = streams
+sys.modules["gemv.driver.streams"] = streams
 
 from gemv import _launch  # noqa: E402
 

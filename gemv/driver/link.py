@@ -9,11 +9,9 @@ one panel runs while the next one is on its way.
 
 from __future__ import annotations
 
-import ctypes
-import os
 import queue
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from typing import Any
@@ -22,95 +20,30 @@ import numpy as np
 from cuda.bindings import driver
 from numba import cuda
 
-from gemv import _streams
-from gemv._streams import check
 from gemv.core.dtypes import BFLOAT16
 from gemv.core.operand import Operand
+from gemv.driver import library
+from gemv.driver.library import check
+from gemv.driver.stages import (
+    LEAST_BYTES,
+    LEAST_GATHERED_BYTES,
+    MAX_PITCH,
+    PIECES_PER_THREAD,
+    STRIP_BYTES,
+    THREADS,
+    Stage,
+    copy_async,
+    event,
+    in_pieces,
+    is_pinned,
+    query,
+    record,
+)
 
-#: Bytes of one stage, large beside the microseconds of Python that a piece costs, and how many of
-#: them a thread has: one is filled while the other is on its way.
-PIECE_BYTES = 8 * 2**20
-PIECES_PER_THREAD = 2
-#: Smaller pieces cost more in threads that wake up than they save, if they are only copied; those
-#: that are gathered or converted take longer.
-_LEAST_BYTES, _LEAST_GATHERED_BYTES = 2 * 2**20, 2**19
-#: Lines at least so long are copied from pinned memory as they lie, whatever lies between them.
-_STRIP_BYTES = 4096
-#: The distance between lines that one copy of several can have.
-_MAX_PITCH = 2**31 - 1
-#: Threads that fill stages. More only wait for the interpreter's lock and for memory.
-THREADS = max(1, min(8, (os.cpu_count() or 4) - 2))
 #: Up to here a matrix or a vector goes through a stage of its own, without threads.
 SMALL_BYTES = 2**20
 #: Up to here device memory of vectors stays for the next call.
 _KEPT_BYTES = 64 * 2**20
-
-_MEMORY_TYPE = 2
-_HOST_MEMORY = 1
-
-
-def is_pinned(array: np.ndarray) -> bool:
-    """Whether the copy engine can read the array's memory: it is pinned or registered."""
-    if not array.size:
-        return False
-    low, high = np.lib.array_utils.byte_bounds(array)
-    return all(_memory_type(address) == _HOST_MEMORY for address in (low, high - 1))
-
-
-def _memory_type(address: int) -> int:
-    kind = ctypes.c_uint(0)
-    status = _streams._pointer_attribute(ctypes.byref(kind), _MEMORY_TYPE, ctypes.c_uint64(address))
-    return kind.value if status == 0 else 0
-
-
-def _pieces(
-    block: np.ndarray, size: int, pointer: int, pitch: int, least: int
-) -> Iterator[tuple[np.ndarray, int, int]]:
-    """Parts of some lines that fit a stage, where each goes, and its pitch."""
-    lines, length = block.shape
-    per_line = pitch * size
-    # A piece for each thread, if that leaves enough in it.
-    nbytes = min(PIECE_BYTES, max(least, -(-lines * per_line // THREADS)))
-    if per_line <= nbytes:
-        step = nbytes // per_line
-        for first in range(0, lines, step):
-            yield block[first : first + step], pointer + first * per_line, pitch
-        return
-    width = nbytes // size
-    for line in range(lines):
-        for first in range(0, length, width):
-            piece = block[line : line + 1, first : first + width]
-            yield piece, pointer + line * per_line + first * size, piece.shape[1]
-
-
-#: The driver called with the interpreter's lock kept: these return at once, and whoever gives the
-#: lock away has to wait for all other threads to get it back.
-_quick = ctypes.PyDLL(_streams._library._name)
-_copy_async = _quick.cuMemcpyHtoDAsync_v2
-_copy_async.argtypes = (ctypes.c_uint64, ctypes.c_void_p, ctypes.c_size_t, ctypes.c_void_p)
-_record = _quick.cuEventRecord
-_record.argtypes = (ctypes.c_void_p, ctypes.c_void_p)
-_query = _quick.cuEventQuery
-_query.argtypes = (ctypes.c_void_p,)
-
-
-def _event() -> Any:
-    flags = driver.CUevent_flags
-    return check(
-        driver.cuEventCreate(
-            flags.CU_EVENT_DISABLE_TIMING.value | flags.CU_EVENT_BLOCKING_SYNC.value
-        )
-    )
-
-
-class _Stage:
-    """A pinned buffer, and the event behind the last copy out of it."""
-
-    def __init__(self) -> None:
-        self.memory = cuda.pinned_array(PIECE_BYTES, np.uint8)
-        self.address = self.memory.ctypes.data
-        self.event = _event()
-        self.event_at = int(self.event)
 
 
 class Link:
@@ -122,16 +55,16 @@ class Link:
             driver.cuStreamCreate(driver.CUstream_flags.CU_STREAM_NON_BLOCKING.value)
         )
         self._context = check(driver.cuCtxGetCurrent())
-        self._free: queue.SimpleQueue[_Stage] = queue.SimpleQueue()
-        self._own: _Stage | None = None
+        self._free: queue.SimpleQueue[Stage] = queue.SimpleQueue()
+        self._own: Stage | None = None
         #: Whether a session has begun and not come to its end.
         self._unfinished = False
         self._pool: ThreadPoolExecutor | None = None
         self._panels: list[Any] = []
         self._vectors: dict[str, Any] = {}
         self._small: dict[str, np.ndarray] = {}
-        self._copied = [_event(), _event()]
-        self._read = [_event(), _event()]
+        self._copied = [event(), event()]
+        self._read = [event(), event()]
 
     @contextmanager
     def session(self, reader: int) -> Iterator[None]:
@@ -155,14 +88,14 @@ class Link:
         check(driver.cuStreamSynchronize(self.stream))
         check(driver.cuStreamSynchronize(reader))
 
-    def _start(self) -> tuple[ThreadPoolExecutor, _Stage]:
+    def _start(self) -> tuple[ThreadPoolExecutor, Stage]:
         """The threads, and a stage that none of them has."""
         if self._own is None:
             for _ in range(THREADS * PIECES_PER_THREAD - self._free.qsize()):
-                self._free.put(_Stage())
+                self._free.put(Stage())
             # That of whoever has the lock: Ctrl-C, which only the main thread gets, could come
             # between taking one of the others and being able to give it back.
-            self._own = _Stage()
+            self._own = Stage()
         if self._pool is None:
             self._pool = ThreadPoolExecutor(THREADS, "gemv-stage", self._enter)
         return self._pool, self._own
@@ -187,13 +120,13 @@ class Link:
             and (length == 1 or block.strides[1] == size)
         )
         # The copy engine takes as long for a few bytes as for some thousand.
-        in_strips = lines == 1 or length * size >= _STRIP_BYTES or block.strides[0] == length * size
+        in_strips = lines == 1 or length * size >= STRIP_BYTES or block.strides[0] == length * size
         if copied and in_strips and is_pinned(block):
             self._enqueue_lines(block, size, pointer, pitch)
             return []
         pool, own = self._start()
-        least = _LEAST_BYTES if copied else _LEAST_GATHERED_BYTES
-        pieces = list(_pieces(block, size, pointer, pitch, least))
+        least = LEAST_BYTES if copied else LEAST_GATHERED_BYTES
+        pieces = list(in_pieces(block, size, pointer, pitch, least))
         if len(pieces) == 1:  # there is nothing to wait for meanwhile
             self._stage_piece(own, *pieces[0], dtype)
             return []
@@ -208,7 +141,7 @@ class Link:
             nbytes = lines * length * size
             check(driver.cuMemcpyHtoDAsync(pointer, source, nbytes, self.stream))
             return
-        if not length * size <= step <= _MAX_PITCH or pitch * size > _MAX_PITCH:
+        if not length * size <= step <= MAX_PITCH or pitch * size > MAX_PITCH:
             # Repeated or backward lines as well, which the copy engine does not know.
             for line in range(lines):
                 target, start = pointer + line * pitch * size, source + line * step
@@ -232,21 +165,21 @@ class Link:
                 self._free.put(stage)
 
     def _stage_piece(
-        self, stage: _Stage, block: np.ndarray, pointer: int, pitch: int, dtype: np.dtype
+        self, stage: Stage, block: np.ndarray, pointer: int, pitch: int, dtype: np.dtype
     ) -> None:
         size, stream = dtype.itemsize, int(self.stream)
-        if _query(stage.event_at):
+        if query(stage.event_at):
             check(driver.cuEventSynchronize(stage.event))
         lines, length = block.shape
         nbytes = lines * pitch * size
         staged = stage.memory[:nbytes].view(dtype).reshape(lines, pitch)
         # Releases the interpreter's lock.
         np.copyto(staged[:, :length], block, casting="unsafe")
-        status = _copy_async(pointer, stage.address, nbytes, stream) or _record(
+        status = copy_async(pointer, stage.address, nbytes, stream) or record(
             stage.event_at, stream
         )
         if status:
-            raise _streams.failed(status)
+            raise library.failed(status)
 
     def fill(self, block: np.ndarray, dtype: np.dtype, pointer: int) -> None:
         """Copy lines to the device, one behind the other, and wait for the end."""
@@ -396,48 +329,3 @@ class Vectors:
         check(driver.cuMemcpyDtoHAsync(received.ctypes.data, self._y, received.nbytes, stream))
         check(driver.cuStreamSynchronize(stream))
         return received.copy()
-
-
-def room_left() -> int:
-    """Bytes of the current GPU's memory that are free, or will be when Numba is asked for them."""
-    context = cuda.current_context()
-    context.deallocations.clear()
-    return int(context.get_memory_info().free)
-
-
-def is_exhausted(error: BaseException) -> bool:
-    """Whether an error of Numba or of the driver says that the GPU's memory is all taken."""
-    out = driver.CUresult.CUDA_ERROR_OUT_OF_MEMORY
-    return getattr(error, "code", None) == out or out.name in str(error)
-
-
-class Shared:
-    """Scratch memory and counters that several launches of one product share.
-
-    They are new in each call, so one that is interrupted between two launches leaves counters
-    behind that are not zero, but no other call ever sees them.
-    """
-
-    def __init__(
-        self,
-        fill: Callable[[int, int, int, int], None],
-        geometry: Any,
-        dtype: np.dtype,
-        stream: int,
-    ) -> None:
-        self._itemsize = dtype.itemsize
-        # Both live as long as this object.
-        self._scratch = cuda.device_array(max(1, geometry.scratch), dtype)
-        self._counters = cuda.device_array(max(1, geometry.counters), np.uint32)
-        self._first = int(self._scratch.__cuda_array_interface__["data"][0])
-        self._counted = int(self._counters.__cuda_array_interface__["data"][0])
-        fill(self._counted, self._counters.nbytes, 0, stream)
-        if geometry.posts:
-            fill(self._first, self._scratch.nbytes, 0xFF, stream)
-
-    def at(self, shift: int) -> dict[str, int]:
-        """Addresses of both, that of the scratch memory shifted by so many elements."""
-        return {
-            "scratch": self._first + shift * self._itemsize,
-            "counters": self._counted,
-        }

@@ -3,7 +3,7 @@
 Exporters of DLPack 1.3 have ``__dlpack_c_exchange_api__``, a table of C functions. One of them
 describes a tensor without a capsule, a copy or a wait, in some 20 ns, and another one names the
 stream that the exporter works on; the attributes of a tensor cost Python 2 us for a call's three.
-The comparison with what a remembered call expects is in :mod:`gemv._machine`, since nothing but
+The comparison with what a remembered call expects is in :mod:`gemv.driver.machine`, since nothing but
 machine code can use such functions at their price.
 """
 
@@ -13,7 +13,7 @@ import ctypes
 from collections.abc import Callable
 from typing import Any
 
-from gemv._machine import Expectation, Machine
+from gemv.driver.machine import Expectation, Machine
 
 #: Where the functions stand in the table: after the version, an older table and three functions.
 _DESCRIBE, _CURRENT_STREAM = 5, 6

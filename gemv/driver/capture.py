@@ -1,0 +1,112 @@
+"""Streams that are being captured into a graph, and how long a graph lives."""
+
+from __future__ import annotations
+
+import ctypes
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from gemv.driver.library import CudaError, failed, libcuda
+
+_exchange_mode = libcuda.cuThreadExchangeStreamCaptureMode
+_capture_info = libcuda.cuStreamGetCaptureInfo_v2
+_capture_info.argtypes = (
+    ctypes.c_void_p,
+    ctypes.POINTER(ctypes.c_int),
+    ctypes.POINTER(ctypes.c_uint64),
+    ctypes.POINTER(ctypes.c_void_p),
+    ctypes.c_void_p,
+    ctypes.c_void_p,
+)
+_CAPTURE_IMPLICIT = 906
+_RELAXED = 2
+
+
+class Capture:
+    """A stream's part in a graph that is being captured."""
+
+    __slots__ = ("graph", "identity")
+
+    def __init__(self, identity: int, graph: int) -> None:
+        self.identity = identity
+        self.graph = graph
+
+
+def capture_of(stream: int) -> Capture | None:
+    """The capture that a stream is part of, or None.
+
+    Raises
+    ------
+    CudaError
+        If work on the stream would break a capture elsewhere: the legacy default stream while
+        another stream that waits for it is captured.
+    """
+    status, identity, graph = ctypes.c_int(0), ctypes.c_uint64(0), ctypes.c_void_p()
+    answer = _capture_info(
+        stream, ctypes.byref(status), ctypes.byref(identity), ctypes.byref(graph), None, None
+    )
+    if answer == _CAPTURE_IMPLICIT:
+        raise CudaError(
+            "a stream is being captured that waits for the legacy default stream, on which this"
+            " call would run: capture the stream that the arrays are used on, or pass it as stream="
+        )
+    if answer != 0:
+        raise failed(answer)
+    return Capture(identity.value, graph.value or 0) if status.value else None
+
+
+@contextmanager
+def outside_of_captures() -> Iterator[None]:
+    """Let this thread allocate, free and query while a stream is captured, apart from the graph."""
+    mode = ctypes.c_int(_RELAXED)
+    _exchange_mode(ctypes.byref(mode))
+    try:
+        yield
+    finally:
+        _exchange_mode(ctypes.byref(mode))
+
+
+class GraphLife:
+    """Tells whether a graph that was captured still exists.
+
+    The driver posts a semaphore when the graph and all that was instantiated from it is destroyed.
+    It does so on a thread of its own, where no Python may run, hence a function of the C library.
+    """
+
+    def __init__(self, graph: int) -> None:
+        self._semaphore: Any = None
+        if sys.platform == "win32" or not graph:
+            return  # taken for alive for ever
+        libc = ctypes.CDLL(None)
+        semaphore = ctypes.create_string_buffer(64)
+        if libc.sem_init(semaphore, 0, 0) != 0:
+            return
+        post = ctypes.cast(libc.sem_post, ctypes.c_void_p)
+        user_object = ctypes.c_void_p()
+        libcuda.cuUserObjectCreate.argtypes = (
+            ctypes.c_void_p, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_uint, ctypes.c_uint,
+        )  # fmt: skip
+        libcuda.cuGraphRetainUserObject.argtypes = (
+            ctypes.c_void_p, ctypes.c_void_p, ctypes.c_uint, ctypes.c_uint,
+        )  # fmt: skip
+        address = ctypes.addressof(semaphore)
+        created = libcuda.cuUserObjectCreate(ctypes.byref(user_object), address, post, 1, 1)
+        # 1: the graph takes our reference over.
+        if created == 0 and libcuda.cuGraphRetainUserObject(graph, user_object, 1, 1) == 0:
+            self._semaphore = semaphore
+            # The driver writes to it whenever it likes, so its memory stays.
+            _semaphores.append(semaphore)
+            self._libc = libc
+
+    def ended(self) -> bool:
+        """Whether the graph is gone."""
+        if self._semaphore is None or self._libc.sem_trywait(self._semaphore) != 0:
+            return False
+        _semaphores.remove(self._semaphore)
+        self._semaphore = None
+        return True
+
+
+_semaphores: list[Any] = []

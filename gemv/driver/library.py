@@ -1,0 +1,60 @@
+"""The CUDA driver's library, and its errors as exceptions."""
+
+from __future__ import annotations
+
+import ctypes
+import sys
+from typing import Any
+
+from cuda.bindings import driver
+
+from gemv.core import errors
+
+libcuda = ctypes.CDLL("nvcuda.dll" if sys.platform == "win32" else "libcuda.so.1")
+
+
+def addresses() -> dict[str, int]:
+    """Where the functions of the driver lie that machine code calls."""
+    functions = {
+        "launch": libcuda.cuLaunchKernelEx,
+        "allocate": libcuda.cuMemAllocFromPoolAsync,
+        "free": libcuda.cuMemFreeAsync,
+        "is_capturing": libcuda.cuStreamIsCapturing,
+        "current_device": libcuda.cuCtxGetDevice,
+    }
+    return {
+        name: ctypes.cast(function, ctypes.c_void_p).value or 0
+        for name, function in functions.items()
+    }
+
+
+class LaunchAttribute(ctypes.Structure):
+    """``CUlaunchAttribute``."""
+
+    _fields_ = (("id", ctypes.c_int), ("pad", ctypes.c_int), ("value", ctypes.c_int * 16))
+
+
+class CudaError(RuntimeError):
+    """A call of the CUDA driver failed."""
+
+
+class OutOfMemory(CudaError, MemoryError):
+    """The memory of the GPU does not suffice."""
+
+
+def check(answer: tuple) -> Any:
+    """The results of a driver call, or a :class:`CudaError` that names the driver's error."""
+    status, *results = answer
+    if status != driver.CUresult.CUDA_SUCCESS:
+        raise failed(int(status))
+    return results[0] if results else None
+
+
+def failed(status: int) -> CudaError:
+    """The error for a status of the driver."""
+    result = driver.CUresult(status)
+    text = driver.cuGetErrorString(result)[1]
+    said = text.decode() if text else "unknown error"
+    words = [result.name, said, errors.of_status(result.name)]
+    kind = OutOfMemory if result == driver.CUresult.CUDA_ERROR_OUT_OF_MEMORY else CudaError
+    return kind(": ".join(filter(None, words)))

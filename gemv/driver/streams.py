@@ -1,0 +1,138 @@
+"""Streams, events, capture and current devices of the CUDA driver, in the few forms needed here.
+
+The driver is asked through ctypes where a call is on the way of every gemv, and where the bindings
+change a function's form between major versions.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from contextlib import nullcontext
+from typing import Any
+
+from cuda.bindings import driver
+
+from gemv.driver.capture import outside_of_captures
+from gemv.driver.devices import current_device, on_device
+from gemv.driver.library import check
+
+#: The handle that every thread has for a default stream of its own.
+PER_THREAD = 2
+_NON_BLOCKING = 1
+
+
+def device_of_stream(stream: int) -> int:
+    """Ordinal of the GPU that a stream is on: the current one for a default stream."""
+    if stream in (0, 1, PER_THREAD):
+        return current_device()
+    context = check(driver.cuStreamGetCtx(stream))
+    check(driver.cuCtxPushCurrent(context))
+    try:
+        return current_device()
+    finally:
+        check(driver.cuCtxPopCurrent())
+
+
+# Streams and events --------------------------------------------------------------------------
+
+
+def normal(handle: int) -> int:
+    """A stream's handle with one name for the legacy default stream."""
+    return 0 if handle == 1 else handle
+
+
+def stream_handle(stream: Any) -> int:
+    """The driver's handle of a stream: an int, or an object of Numba, CuPy or PyTorch.
+
+    Raises
+    ------
+    TypeError
+        If `stream` is none of these.
+    """
+    if stream is None:
+        return 0
+    if isinstance(stream, int) and not isinstance(stream, bool):
+        return normal(stream)
+    if hasattr(stream, "__cuda_stream__"):
+        return normal(int(stream.__cuda_stream__()[1]))
+    for name in ("ptr", "cuda_stream"):  # CuPy, PyTorch
+        if isinstance(getattr(stream, name, None), int):
+            return int(getattr(stream, name))
+    handle = getattr(stream, "handle", None)  # Numba: a ctypes void pointer, or an int
+    handle = getattr(handle, "value", handle)
+    if handle is None and hasattr(stream, "handle"):
+        return 0
+    if isinstance(handle, int):
+        return handle
+    raise TypeError(f"stream must be an int or a stream object, not {type(stream).__name__}")
+
+
+def wait(waiting: int, other: int) -> None:
+    """What is enqueued on one stream from now on comes after what is on the other by now."""
+    flags = driver.CUevent_flags.CU_EVENT_DISABLE_TIMING.value
+    event = check(driver.cuEventCreate(flags))
+    try:
+        check(driver.cuEventRecord(event, other))
+        check(driver.cuStreamWaitEvent(waiting, event, 0))
+    finally:
+        check(driver.cuEventDestroy(event))  # when it is no longer needed
+
+
+def wait_across(
+    waiting: int, waiting_device: int | None, other: int, other_device: int | None
+) -> None:
+    """The same for streams of two GPUs: an event is recorded where its stream is."""
+    flags = driver.CUevent_flags.CU_EVENT_DISABLE_TIMING.value
+    with nullcontext() if other_device is None else on_device(other_device):
+        event = check(driver.cuEventCreate(flags))
+        try:
+            check(driver.cuEventRecord(event, other))
+            with nullcontext() if waiting_device is None else on_device(waiting_device):
+                check(driver.cuStreamWaitEvent(waiting, event, 0))
+        finally:
+            check(driver.cuEventDestroy(event))
+
+
+def runs_by_itself(stream: int) -> bool:
+    """Whether a stream is not ordered with the default streams."""
+    return stream > PER_THREAD and bool(check(driver.cuStreamGetFlags(stream)) & _NON_BLOCKING)
+
+
+class Held:
+    """References that live until a stream has come past the point where they were held."""
+
+    def __init__(self) -> None:
+        self._waiting: deque[tuple[Any, Any]] = deque()
+        self._lock = threading.Lock()
+
+    def hold(self, things: Any, stream: int) -> None:
+        """Keep `things` until what is on `stream` by now is done."""
+        self.sweep()
+        flags = driver.CUevent_flags.CU_EVENT_DISABLE_TIMING.value
+        event = check(driver.cuEventCreate(flags))
+        check(driver.cuEventRecord(event, stream))
+        self._waiting.append((event, things))
+
+    def sweep(self) -> None:
+        """Drop what is done. One thread at a time; another one has nothing to wait for."""
+        if not self._waiting or not self._lock.acquire(blocking=False):
+            return
+        done = []
+        try:
+            # To ask for an event is forbidden while any thread captures, unless said to be safe.
+            with outside_of_captures():
+                for _ in range(len(self._waiting)):
+                    event, things = self._waiting.popleft()
+                    if int(driver.cuEventQuery(event)[0]) == 0:
+                        driver.cuEventDestroy(event)
+                        done.append(things)
+                    else:
+                        self._waiting.append((event, things))
+        finally:
+            self._lock.release()
+        # Dropped last: freeing an array may call back into this module.
+        done.clear()
+
+    def __len__(self) -> int:
+        return len(self._waiting)
