@@ -40,11 +40,11 @@ def cases() -> list[dict]:
 def launch() -> None:
     """Launch every case once; this is what ncu watches."""
     from gemv import _backend, _race
-    from gemv._compile import compile_function
     from gemv._launch import _load
     from gemv._measure import _operand, make_problem
     from gemv._select import select
     from gemv.kernels._base import Spec
+    from gemv.language.numba_cuda.compile import compile_function
 
     engine, single = _backend.engine(), _race.SINGLE
     device = engine.device()

@@ -97,7 +97,7 @@ class Binary:
     log : str
         What the assembler reports: registers, stack frame, spills, constant banks.
     waits : bool
-        Whether it waits itself for the kernel before it: see :func:`gemv._compile.waiting`.
+        Whether it waits itself for the kernel before it: see :func:`gemv.language.numba_cuda.ptx.waiting`.
     """
 
     name: str
@@ -634,9 +634,9 @@ def binaries(kernel: Kernel, spec: Spec, compute_capability: tuple[int, int]) ->
     """All functions of `kernel` for `spec`, from the disk or compiled."""
 
     def compiled() -> tuple[Binary, ...]:
-        from gemv import _compile
+        from gemv.language.numba_cuda import compile
 
-        return _compile.binaries(kernel, spec, compute_capability)
+        return compile.binaries(kernel, spec, compute_capability)
 
     if not kernel.build.__module__.startswith("gemv."):
         return compiled()  # its source is not ours, so no hash covers it
@@ -648,8 +648,8 @@ def copy(dtype: np.dtype, compute_capability: tuple[int, int]) -> Binary:
     """The function that copies a vector of any stride to a contiguous one."""
 
     def compiled() -> tuple[Binary, ...]:
-        from gemv._compile import compile_function
-        from gemv.kernels._copy import copy
+        from gemv.language.copy import copy
+        from gemv.language.numba_cuda.compile import compile_function
 
         return (compile_function(copy, dtype, compute_capability),)
 

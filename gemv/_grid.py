@@ -326,7 +326,7 @@ def _plain() -> Callable:
     """
     from numba import cuda
 
-    from gemv._intrinsics import vector_load
+    from gemv.language import vector_load
 
     zero = np.float64(0)
 
@@ -866,8 +866,8 @@ class Bench:
         segments: int,
     ) -> Callable[[int], None]:
         if self._plain_function is None:
-            from gemv._compile import compile_function
             from gemv._launch import _load
+            from gemv.language.numba_cuda.compile import compile_function
 
             double = np.dtype(np.float64)
             capability = self.device.compute_capability

@@ -365,8 +365,8 @@ class Clock:
         """Best rate, in GB/s, at which a plain kernel reads buffers of `nbytes`, over its grids."""
         if any(pointer % LOAD_BYTES for pointer in pointers):
             raise ValueError(f"read_ceiling: buffers must be aligned to {LOAD_BYTES} bytes")
-        from gemv._compile import compile_function
         from gemv._launch import _load
+        from gemv.language.numba_cuda.compile import compile_function
 
         engine, device = self._engine, self._engine.device()
         single = np.dtype(np.float32)
@@ -395,7 +395,7 @@ def _reader() -> Callable:
     """A kernel that reads `vectors` times 16 bytes and adds them up, four loads in flight."""
     from numba import cuda
 
-    from gemv._intrinsics import vector_load
+    from gemv.language import vector_load
 
     zero, impossible = np.float32(0), np.float32(3e38)
 

@@ -385,7 +385,7 @@ def coefficients(
                     row.call_s = clock.call_time(_on_stream(partial(run, on_device[0], device_y)))
                     binary = engine.load(choice, engine.device())[-1].binary
                     if not binary.ptx:  # it comes from the disk, where only machine code is kept
-                        from gemv._compile import binaries
+                        from gemv.language.numba_cuda.compile import binaries
 
                         capability = engine.device().compute_capability
                         binary = binaries(choice.kernel, choice.spec, capability)[-1]
@@ -545,8 +545,8 @@ def turns(
     codes: _Codes | None = None,
 ) -> Iterable[TurnRow]:
     """Loads with 1, 2, 4 ... 32 addresses in a warp, from every home."""
-    from gemv._compile import compile_function
     from gemv._launch import _load
+    from gemv.language.numba_cuda.compile import compile_function
 
     engine = _backend.engine()
     device = engine.device()
@@ -635,7 +635,7 @@ def limits() -> dict[str, str]:
     longer = make_problem(1, CONSTANT_BYTES // 4 + 1, SINGLE, "C", "N")
     said = {"x": str(WHERE_X_LIVES.accepts(longer))}
     if _backend.backend() != "simulator":
-        from gemv._compile import assemble, compile_ptx
+        from gemv.language.numba_cuda.compile import assemble, compile_ptx
 
         capability = _backend.engine().device().compute_capability
         small = {**WHERE_X_LIVES.knobs}

@@ -9,7 +9,6 @@ from typing import Any
 
 import numpy as np
 
-from gemv import _simulator
 from gemv._coefficients import Coefficients, HostMemory, Lease, SlotTable
 from gemv._select import Choice
 from gemv.arrays.adopt import on_device
@@ -18,6 +17,7 @@ from gemv.core import trace
 from gemv.core.geometry import Device, Geometry
 from gemv.core.problem import Problem
 from gemv.kernels._base import SLOTS
+from gemv.language.simulator import memory, scheduler, thread
 
 #: Few multiprocessors, so that grids stay small; enough that columns are split over blocks.
 DEVICE = Device("simulator", (0, 0), multiprocessors=1)
@@ -29,7 +29,7 @@ def _scratch(geometry: Geometry, number: np.dtype) -> np.ndarray:
         return np.full(geometry.scratch, None, object)  # sums of two numbers each are objects here
     made = np.full(geometry.scratch, np.nan, number)
     if geometry.posts:
-        _simulator.make_empty(made)
+        memory.make_empty(made)
     return made
 
 
@@ -44,8 +44,8 @@ class Shared:
     def at(self, shift: int) -> dict[str, Any]:
         """Pointers to both, the one to the scratch memory shifted by so many elements."""
         return {
-            "scratch": _simulator.pointer_to(self._scratch, shift, name="scratch"),
-            "counters": _simulator.pointer_to(self._counters, name="counters"),
+            "scratch": memory.pointer_to(self._scratch, shift, name="scratch"),
+            "counters": memory.pointer_to(self._counters, name="counters"),
         }
 
     def check(self) -> None:
@@ -58,13 +58,11 @@ def _look_at_what_is_left(
 ) -> None:
     """Raise unless counters are zero again, and memory for posts is empty."""
     if counters.any():
-        raise _simulator.SimulatorError(
+        raise thread.SimulatorError(
             f"{name}: counters are not zero after the last launch: {counters}"
         )
-    if geometry.posts and not _simulator.is_empty(scratch):
-        raise _simulator.SimulatorError(
-            f"{name}: sums that nobody took are left after the last launch"
-        )
+    if geometry.posts and not memory.is_empty(scratch):
+        raise thread.SimulatorError(f"{name}: sums that nobody took are left after the last launch")
 
 
 class Vectors:
@@ -85,7 +83,7 @@ class Vectors:
 
 
 class SimulatorEngine:
-    """Runs kernels as plain Python functions; see :mod:`gemv._simulator`."""
+    """Runs kernels as plain Python functions; see :mod:`gemv.language.simulator.scheduler`."""
 
     name = "simulator"
 
@@ -197,7 +195,7 @@ class SimulatorEngine:
     ) -> None:
         """Launch the functions of ``choice.kernel`` one after the other."""
         geometry, number = choice.geometry, choice.spec.precision.sums
-        pointer_to = _simulator.pointer_to
+        pointer_to = memory.pointer_to
         scratch = _scratch(geometry, number)
         counters = np.zeros(geometry.counters, np.uint32)
         values: dict[str, Any] = {
@@ -226,7 +224,7 @@ class SimulatorEngine:
         try:
             for function, launch in zip(functions, geometry.launches, strict=True):
                 arguments = [values[name] for name in inspect.signature(function).parameters]
-                _simulator.launch(function, launch.grid, launch.block, arguments)
+                scheduler.launch(function, launch.grid, launch.block, arguments)
         finally:
             if lease is not None:
                 lease.done()
@@ -268,7 +266,7 @@ class SimulatorEngine:
         for name, home, value in zip(("alpha", "beta"), spec.homes, (alpha, beta), strict=True):
             if home in ("pointer", "global"):
                 pointer = f"{name}_pointer"
-                values[pointer] = _simulator.pointer_to(value.owner, name=name, writable=False)
+                values[pointer] = memory.pointer_to(value.owner, name=name, writable=False)
             else:
                 values[name] = spec.precision.factors.type(value)
             shared[name] = values[name] if home == "constant" else 0

@@ -9,10 +9,10 @@ import traceback
 
 import numpy as np
 
-from gemv._compile import binaries
 from gemv.core.dtypes import BFLOAT16
 from gemv.kernels import get
 from gemv.kernels._base import Spec
+from gemv.language.numba_cuda.compile import binaries
 
 
 def main():

@@ -25,8 +25,7 @@ def relay(left=0):
     def build(spec):
         from numba import cuda
 
-        from gemv._arrivals import post, take
-        from gemv._intrinsics import atomic_inc
+        from gemv.language import atomic_inc, post, take
 
         zero, AS_IT_IS = spec.zero, spec.accumulate == "plain"
 
@@ -102,7 +101,7 @@ def test_a_nan_of_ones_arrives_as_a_nan(case):
 @ON_SIMULATOR
 @pytest.mark.parametrize("case", [("s", "plain", 1)], ids=["one-less"], indirect=True)
 def test_a_sum_that_nobody_takes_is_found(case):
-    from gemv._simulator import SimulatorError
+    from gemv.language.simulator.thread import SimulatorError
 
     with pytest.raises(SimulatorError, match="relay: sums that nobody took are left"):
         case.run("relay")
@@ -110,7 +109,10 @@ def test_a_sum_that_nobody_takes_is_found(case):
 
 @ON_SIMULATOR
 def test_two_sums_in_one_place_are_found():
-    from gemv._simulator import SimulatorError, launch, pointer_to, post
+    from gemv.language.simulator.atomics import post
+    from gemv.language.simulator.memory import pointer_to
+    from gemv.language.simulator.scheduler import launch
+    from gemv.language.simulator.thread import SimulatorError
 
     def kernel(scratch):
         post(scratch, 0, 1.0)
@@ -124,7 +126,10 @@ def test_two_sums_in_one_place_are_found():
 @pytest.mark.parametrize("order", ["forward", "reversed", "random"])
 def test_who_waits_for_a_block_that_has_not_begun_is_found(order):
     """A block takes what the next one posts; nothing says that this one runs."""
-    from gemv._simulator import Schedule, SimulatorError, launch, pointer_to, post, take_one
+    from gemv.language.simulator.atomics import post, take_one
+    from gemv.language.simulator.memory import pointer_to
+    from gemv.language.simulator.scheduler import Schedule, launch
+    from gemv.language.simulator.thread import SimulatorError
 
     def kernel(n, scratch):
         from numba import cuda

@@ -47,7 +47,7 @@ loaded = {{name.partition(".")[0] for name in sys.modules}}
 print(json.dumps({{
     "kernel": choice.kernel.name,
     "functions": [[f.name, f.arguments, f.cubin.hex(), f.resource("registers")] for f in made],
-    "compiled": "gemv._compile" in sys.modules,
+    "compiled": "gemv.language.numba_cuda.compile" in sys.modules,
     "numba": sorted(loaded & {{"numba", "llvmlite"}}),
     "warnings": [str(w.message) for w in caught if w.category is _cache.CacheWarning],
     "again": again is made,
@@ -173,7 +173,7 @@ def test_an_edit_does_not_keep_a_process_from_what_its_own_source_made(copied):
     folder = copied / "cache"
     ask(folder, root=copied)
     (kept,) = folder.iterdir()
-    path = copied / "gemv/kernels/_device.py"
+    path = copied / "gemv/language/update.py"
     edit = f"open({str(path)!r}, 'a').write('# edited')"
     answer = ask(folder, root=copied, before=MOMENTS["after the key was made"].format(edit=edit))
     assert not answer["compiled"] and answer["warnings"] == []

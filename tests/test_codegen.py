@@ -415,7 +415,7 @@ def test_error_free_steps_reach_the_machine_as_they_are(tmp_path):
     script = """
 import re, sys
 import numpy as np
-from gemv._compile import compile_function
+from gemv.language.numba_cuda.compile import compile_function
 from gemv.core.problem import BFLOAT16, Precision
 
 def one(a, x, y):

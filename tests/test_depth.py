@@ -64,13 +64,14 @@ class Leaf:
 
 def depths(monkeypatch, case, kernel, knobs):
     """The depth of each row's tree, and what the kernel says of it."""
-    from gemv import _simulator, _twofold
     from gemv.kernels import _base
+    from gemv.language import twofold
+    from gemv.language.simulator import scheduler
 
     monkeypatch.setattr(
-        _simulator, "number_of", lambda sums, value, exact: Leaf(value) if exact else Tree()
+        scheduler, "number_of", lambda sums, value, exact: Leaf(value) if exact else Tree()
     )
-    monkeypatch.setattr(_twofold, "zero", lambda sums: Tree())
+    monkeypatch.setattr(twofold, "zero", lambda sums: Tree())
     _base._functions.cache_clear()
     try:
         after = case.run(kernel.name, knobs)

@@ -127,7 +127,7 @@ pathfinder.load_nvidia_dynamic_lib = load_nvidia_dynamic_lib
     code = """
 import numpy as np
 from gemv import BackendError, _failures
-from gemv._compile import compile_function
+from gemv.language.numba_cuda.compile import compile_function
 def serial(rows, alpha, a):
     a[0] = alpha
 try:

@@ -124,14 +124,14 @@ def test_rows_of_a_tile_start_where_they_do(answer):
 
 
 def test_the_twins():
-    from gemv import _intrinsics
+    from gemv import language
 
-    if not _intrinsics.SIMULATOR:
+    if not language.SIMULATOR:
         pytest.skip("the twins are the simulator's")
-    from gemv._simulator import SimulatorError
+    from gemv.language.simulator.thread import SimulatorError
 
-    assert [_intrinsics.quotient(n, 8) for n in (-9, -8, 7, 8)] == [-2, -1, 0, 1]
-    assert [_intrinsics.rounded_down(n, 6) for n in (-1, 5, 6, 13)] == [-6, 0, 6, 12]
-    assert _intrinsics.natural(3) == 3
+    assert [language.quotient(n, 8) for n in (-9, -8, 7, 8)] == [-2, -1, 0, 1]
+    assert [language.rounded_down(n, 6) for n in (-1, 5, 6, 13)] == [-6, 0, 6, 12]
+    assert language.natural(3) == 3
     with pytest.raises(SimulatorError, match=r"natural\(-1\): it is negative"):
-        _intrinsics.natural(-1)
+        language.natural(-1)

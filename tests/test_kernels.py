@@ -321,7 +321,7 @@ def test_same_bits_every_run(kernel):
 @BY_NAME
 @pytest.mark.parametrize("op, order", [("N", "C"), ("N", "F"), ("C", "C")])
 def test_every_schedule(kernel, op, order):
-    from gemv._simulator import Schedule, scheduled
+    from gemv.language.simulator.scheduler import Schedule, scheduled
 
     tile_rows, tile_cols = tile_of(kernel)
     n = 9 * tile_cols + 1 if accepted(kernel, 9, 9 * tile_cols + 1) else 33

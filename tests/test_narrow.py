@@ -207,14 +207,14 @@ def rounding(request, monkeypatch):
     if not request.param:
         yield False
         return
-    from gemv import _compile
+    from gemv.language.numba_cuda import compile, ptx
 
-    monkeypatch.setattr(_compile, "_ROUNDS_TO_BFLOAT16", (99, 0))
+    monkeypatch.setattr(ptx, "ROUNDS_TO_BFLOAT16", (99, 0))
     monkeypatch.setenv("GEMV_CACHE", "0")
     monkeypatch.setattr(gemv._backend.engine(), "_functions", {})
-    _compile.binaries.cache_clear()
+    compile.binaries.cache_clear()
     yield True
-    _compile.binaries.cache_clear()  # for nobody else
+    compile.binaries.cache_clear()  # for nobody else
 
 
 @pytest.mark.parametrize("dtype", [BFLOAT16, np.dtype(np.float16)], ids=["bfloat16", "float16"])

@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 from helpers import Case
 
-from gemv._shares import share_of_lane, shares
 from gemv.core.geometry import one_launch
 from gemv.core.narrow import cast
+from gemv.core.shares import share_of_lane, shares
 from gemv.kernels import REGISTRY
 from gemv.kernels._base import Kernel
 
@@ -19,8 +19,15 @@ def divided():
     def build(spec):
         from numba import cuda
 
-        from gemv._intrinsics import natural
-        from gemv._vectors import axpy_add, butterfly, gather, put_pieces, scatter_sums, zeros
+        from gemv.language import (
+            axpy_add,
+            butterfly,
+            gather,
+            natural,
+            put_pieces,
+            scatter_sums,
+            zeros,
+        )
 
         number, zero = spec.number, spec.zero
         COUNT, LANES = spec["COUNT"], spec["LANES"]

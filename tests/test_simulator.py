@@ -20,19 +20,10 @@ if not config.ENABLE_CUDASIM:
 
 from numba import cuda
 
-from gemv._simulator import (
-    Pointer,
-    Schedule,
-    SimulatorError,
-    atomic_add,
-    atomic_inc,
-    launch,
-    pointer_to,
-    scheduled,
-    threadfence,
-    vector_load,
-    vector_store,
-)
+from gemv.language.simulator.atomics import atomic_add, atomic_inc, threadfence
+from gemv.language.simulator.memory import Pointer, pointer_to, vector_load, vector_store
+from gemv.language.simulator.scheduler import Schedule, launch, scheduled
+from gemv.language.simulator.thread import SimulatorError
 
 FULL = 0xFFFFFFFF
 SCHEDULES = [Schedule("forward"), Schedule("reversed")]
@@ -797,11 +788,11 @@ def test_numbas_own_simulator_still_works():
 
 def test_needs_the_simulator():
     environment = {**os.environ, "NUMBA_ENABLE_CUDASIM": "0"}
-    code = "import gemv._simulator"
+    code = "import gemv.language.simulator.scheduler"
     result = processes.run(
         [sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=False
     )
-    assert "RuntimeError: gemv._simulator needs" in result.stderr
+    assert "RuntimeError: gemv.language.simulator.scheduler needs" in result.stderr
 
 
 def test_speed():

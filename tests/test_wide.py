@@ -362,7 +362,7 @@ def test_host_backend():
 
 
 def test_simulated_steps_are_error_free():
-    from gemv._twofold import two_product, two_sum
+    from gemv.language.twofold import two_product, two_sum
 
     rng = np.random.default_rng(0)
     for a, b in rng.standard_normal((200, 2)) * 2.0 ** rng.integers(-40, 40, (200, 2)):
@@ -381,7 +381,7 @@ if _backend.backend() == "simulator":
 
     @pytest.mark.parametrize("name", ["vector_rows", "vector_columns", "last_block"])
     def test_same_bits_under_every_schedule(name):
-        from gemv._simulator import Schedule, scheduled
+        from gemv.language.simulator.scheduler import Schedule, scheduled
 
         kernel = REGISTRY[name]
         results = set()

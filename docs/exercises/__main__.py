@@ -20,8 +20,9 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "figures"))
 from watch import watch
 
 from gemv._measure import make_problem
-from gemv._simulator import Schedule, SimulatorError
 from gemv.core.dtypes import DTYPES
+from gemv.language.simulator.scheduler import Schedule
+from gemv.language.simulator.thread import SimulatorError
 
 SCHEDULES = [Schedule("forward"), Schedule("reversed"), *(Schedule("random", s) for s in range(2))]
 

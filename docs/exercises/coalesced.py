@@ -10,7 +10,7 @@ from numba import cuda
 
 from gemv.core.geometry import Geometry, Launch, ceil_div
 from gemv.kernels._base import Kernel, tile_shape
-from gemv.kernels._device import update
+from gemv.language.update import update
 
 BLOCK_X, BLOCK_Y = 32, 8
 

@@ -8,10 +8,10 @@ on one of them. What could go wrong on a GPU without the other?)
 
 from numba import cuda
 
-from gemv._intrinsics import atomic_inc
 from gemv.core.geometry import Geometry, Launch
 from gemv.kernels._base import Kernel
-from gemv.kernels._device import update
+from gemv.language import atomic_inc
+from gemv.language.update import update
 
 SPLITS = 3
 

@@ -8,10 +8,10 @@ and all rows of the block exist. Elsewhere the elements must still leave one by 
 
 from numba import cuda
 
-from gemv._vectors import axpy_add, gather, row_starts, stream_tile, zeros
 from gemv.core.geometry import Geometry, Launch, ceil_div
 from gemv.kernels._base import Kernel
-from gemv.kernels._device import unrolled, update
+from gemv.language import axpy_add, gather, row_starts, stream_tile, zeros
+from gemv.language.update import unrolled, update
 
 THREADS = 32
 

@@ -8,10 +8,10 @@ a multiple of 16 bytes. What if the row ends before the next one?)
 
 from numba import cuda
 
-from gemv._vectors import butterfly, fold, gather, multiply_add, row_starts, stream_tile, zeros
 from gemv.core.geometry import Geometry, Launch
 from gemv.kernels._base import Kernel
-from gemv.kernels._device import update
+from gemv.language import butterfly, fold, gather, multiply_add, row_starts, stream_tile, zeros
+from gemv.language.update import update
 
 
 def build(spec):

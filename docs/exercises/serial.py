@@ -9,7 +9,7 @@ from numba import cuda  # noqa: F401
 
 from gemv.core.geometry import Geometry, Launch
 from gemv.kernels._base import Kernel
-from gemv.kernels._device import update
+from gemv.language.update import update
 
 
 def build(spec):

@@ -8,10 +8,10 @@ second row does not exist?)
 
 from numba import cuda
 
-from gemv._vectors import butterfly, fold, gather, multiply_add, row_starts, stream_tile, zeros
 from gemv.core.geometry import Geometry, Launch, ceil_div
 from gemv.kernels._base import Kernel
-from gemv.kernels._device import update
+from gemv.language import butterfly, fold, gather, multiply_add, row_starts, stream_tile, zeros
+from gemv.language.update import update
 
 ROWS = 1
 

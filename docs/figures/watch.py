@@ -20,7 +20,6 @@ os.environ.setdefault("NUMBA_ENABLE_CUDASIM", "1")  # before Numba is imported
 import numpy as np
 from greenlet import getcurrent
 
-from gemv import _simulator
 from gemv._measure import ALPHA, BETA, make_problem, random_array
 from gemv._reference import error_in_bounds, reference
 from gemv._select import select
@@ -30,6 +29,8 @@ from gemv.core.geometry import Device, Geometry
 from gemv.core.problem import Problem
 from gemv.kernels import REGISTRY
 from gemv.kernels._base import Kernel
+from gemv.language.simulator import atomics as simulator_atomics
+from gemv.language.simulator import memory, scheduler
 
 #: Bytes that memory hands out together, and the banks of shared memory, 4 bytes wide each.
 LINE_BYTES = 128
@@ -160,7 +161,7 @@ def bank_ways(request: list[Access]) -> int:
     return max((len(words) for words in banks_of(request).values()), default=0)
 
 
-class _Watched(_simulator.Pointer):
+class _Watched(memory.Pointer):
     """A pointer that notes who reads and writes."""
 
     __slots__ = ("note",)
@@ -206,7 +207,7 @@ def watch(
     dtype: str = "s",
     knobs: Mapping[str, int] | None = None,
     multiprocessors: int = 1,
-    schedule: _simulator.Schedule | None = None,
+    schedule: scheduler.Schedule | None = None,
 ) -> Record:
     """Run `kernel` on random numbers and write down what it does; the result is checked too."""
     element = DTYPES[dtype]
@@ -240,7 +241,7 @@ def watch(
                    index, itemsize)
         )  # fmt: skip
 
-    pointer_to, simulate = _simulator.pointer_to, _simulator.launch
+    pointer_to, simulate = memory.pointer_to, scheduler.launch
 
     def watched_pointer(array, offset=0, name="", writable=None, number=None, exact=False):
         plain = pointer_to(array, offset, name, writable)
@@ -258,12 +259,12 @@ def watch(
 
     operands = [SimpleNamespace(owner=array, pointer=0) for array in (flat, x, y)]
     engine = SimulatorEngine()
-    with _watching(note, record), _simulator.scheduled(schedule or _simulator.Schedule()):
+    with _watching(note, record), scheduler.scheduled(schedule or scheduler.Schedule()):
         try:
-            _simulator.pointer_to, _simulator.launch = watched_pointer, counted_launch
+            memory.pointer_to, scheduler.launch = watched_pointer, counted_launch
             engine.run(choice, problem, alpha, operands[0], operands[1], beta, operands[2])
         finally:
-            _simulator.pointer_to, _simulator.launch = pointer_to, simulate
+            memory.pointer_to, scheduler.launch = pointer_to, simulate
     record.error = error_in_bounds(y, exact, magnitude, problem.cols)
     return record
 
@@ -294,8 +295,8 @@ def _registered(kernel: Kernel) -> Iterator[None]:
 @contextmanager
 def _watching(note, record: Record) -> Iterator[None]:
     """Have the simulator's shared arrays, barriers and atomics noted as well."""
-    arrays, blocks = _simulator._CheckedArray, _simulator._Block
-    old = (arrays.__getitem__, arrays.__setitem__, blocks.release_barrier, _simulator._atomic)
+    arrays, blocks = memory.CheckedArray, scheduler.BlockRun
+    old = (arrays.__getitem__, arrays.__setitem__, blocks.release_barrier, simulator_atomics._atomic)
     get, put, release, atomic = old
 
     def place(array, i) -> int | None:
@@ -333,7 +334,7 @@ def _watching(note, record: Record) -> Iterator[None]:
 
     try:
         arrays.__getitem__, arrays.__setitem__ = noted_get, noted_put
-        blocks.release_barrier, _simulator._atomic = noted_release, noted_atomic
+        blocks.release_barrier, simulator_atomics._atomic = noted_release, noted_atomic
         yield
     finally:
-        arrays.__getitem__, arrays.__setitem__, blocks.release_barrier, _simulator._atomic = old
+        arrays.__getitem__, arrays.__setitem__, blocks.release_barrier, simulator_atomics._atomic = old

@@ -94,7 +94,7 @@ class Geometry(NamedTuple):
         Unsigned 32-bit counters, zero before the first launch and after the last, as ``counters``.
     posts : bool
         Whether all bits of ``scratch`` are ones before the first launch and after the last: see
-        :mod:`gemv._arrivals`.
+        :mod:`gemv.language`.
     """
 
     launches: tuple[Launch, ...]

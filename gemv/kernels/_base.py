@@ -95,7 +95,7 @@ class Spec:
         sums = self.precision.sums
         if sums.fields is None:
             return sums.type
-        from gemv._twofold import element_of_arrays
+        from gemv.language.twofold import element_of_arrays
 
         return element_of_arrays(sums)
 
@@ -105,7 +105,7 @@ class Spec:
         sums = self.precision.sums
         if sums.fields is None:
             return sums.type(0)
-        from gemv._twofold import zero
+        from gemv.language.twofold import zero
 
         return zero(sums)
 
@@ -130,16 +130,16 @@ class Spec:
     @property
     def op(self) -> Callable:
         """Applied to each element of A: the identity or the complex conjugate."""
-        from gemv.kernels import _device
+        from gemv.language import update
 
-        return _device.conjugate if self.conj else _device.same
+        return update.conjugate if self.conj else update.same
 
     @property
     def shfl_xor(self) -> Callable:
         """``shfl_xor(value, lane_mask)``: the value of lane ``lane ^ lane_mask`` of a full warp."""
-        from gemv.kernels import _device
+        from gemv.language import update
 
-        return _device.shfl_xor_complex if self.dtype.kind == "c" else _device.shfl_xor_real
+        return update.shfl_xor_complex if self.dtype.kind == "c" else update.shfl_xor_real
 
 
 #: Where a kernel can find alpha or beta. The first three are for every call; a plain global load
@@ -184,8 +184,8 @@ def fetching(function: Callable, spec: Spec) -> Callable:
     part of it, so that a kernel file is one source for all homes and the machine code holds
     nothing but another load.
     """
-    from gemv._intrinsics import constant_array, inlined, read_only_load
-    from gemv.kernels._device import global_load
+    from gemv.language import constant_array, inlined, read_only_load
+    from gemv.language.update import global_load
 
     homes = dict(zip(("alpha", "beta"), spec.homes, strict=True))
     names = list(inspect.signature(function).parameters)

@@ -45,7 +45,7 @@ from gemv.kernels._base import Kernel
 def build(spec):
     from numba import cuda
 
-    from gemv.kernels._device import update
+    from gemv.language.update import update
 
     zero, op = spec.zero, spec.op
 

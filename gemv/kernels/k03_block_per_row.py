@@ -44,7 +44,7 @@ from gemv.kernels._base import Kernel
 def build(spec):
     from numba import cuda
 
-    from gemv.kernels._device import update
+    from gemv.language.update import update
 
     number, zero, op = spec.number, spec.zero, spec.op
     THREADS_PER_BLOCK = spec["THREADS_PER_BLOCK"]

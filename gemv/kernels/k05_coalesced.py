@@ -53,7 +53,7 @@ from gemv.kernels._base import Kernel, attach, split_columns, tile_shape
 def build(spec):
     from numba import cuda
 
-    from gemv.kernels._device import update
+    from gemv.language.update import update
 
     number, zero, op = spec.number, spec.zero, spec.op
     BLOCK_X = spec["BLOCK_X"]

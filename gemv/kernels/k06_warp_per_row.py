@@ -44,7 +44,7 @@ from gemv.kernels._base import Kernel, no_twofold
 def build(spec):
     from numba import cuda
 
-    from gemv.kernels._device import update
+    from gemv.language.update import update
 
     zero, op, shfl_xor = spec.zero, spec.op, spec.shfl_xor
     WARPS_PER_BLOCK = spec["WARPS_PER_BLOCK"]

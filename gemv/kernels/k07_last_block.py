@@ -51,8 +51,8 @@ from gemv.kernels._base import Kernel, split_columns, tile_shape
 def build(spec):
     from numba import cuda
 
-    from gemv._intrinsics import atomic_inc
-    from gemv.kernels._device import update
+    from gemv.language import atomic_inc
+    from gemv.language.update import update
 
     number, zero, op = spec.number, spec.zero, spec.op
     BLOCK_X = spec["BLOCK_X"]

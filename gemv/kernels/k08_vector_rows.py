@@ -98,9 +98,8 @@ def tail_of(width):
 def build(spec):
     from numba import cuda
 
-    from gemv._arrivals import post, take
-    from gemv._intrinsics import atomic_inc, natural, quotient, rounded_down
-    from gemv._vectors import (
+    from gemv.language import (
+        atomic_inc,
         butterfly,
         fold,
         gather,
@@ -108,12 +107,17 @@ def build(spec):
         load_some,
         load_vectors,
         multiply_add,
+        natural,
+        post,
+        quotient,
+        rounded_down,
         row_starts,
         stream_some,
         stream_tile,
+        take,
         zeros,
     )
-    from gemv.kernels._device import update_streaming
+    from gemv.language.update import update_streaming
 
     number, zero = spec.number, spec.zero
     CONJUGATE = int(spec.conj)

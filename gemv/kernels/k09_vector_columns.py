@@ -63,8 +63,8 @@ Source
 
 import numpy as np
 
-from gemv._shares import share_of_lane
 from gemv.core.geometry import ceil_div
+from gemv.core.shares import share_of_lane
 from gemv.kernels._base import Kernel, attach, loads_for_one, split_evenly, wide_loads_object
 
 #: Partial sums that a thread of the last block asks for at a time; a power of two.
@@ -88,22 +88,26 @@ def lanes_and_pieces(knobs, width, itemsize):
 def build(spec):
     from numba import cuda
 
-    from gemv._arrivals import post, take
-    from gemv._intrinsics import atomic_inc, natural, quotient, rounded_down
-    from gemv._vectors import (
+    from gemv.language import (
+        atomic_inc,
         axpy_add,
         butterfly,
         fold,
         gather,
         gather_some,
+        natural,
+        post,
         put_pieces,
+        quotient,
+        rounded_down,
         row_starts,
         scatter_sums,
         stream_some,
         stream_tile,
+        take,
         zeros,
     )
-    from gemv.kernels._device import update_streaming
+    from gemv.language.update import update_streaming
 
     number, zero, op = spec.number, spec.zero, spec.op
     CONJUGATE = int(spec.conj)

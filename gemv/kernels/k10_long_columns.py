@@ -54,20 +54,21 @@ def pieces_of_a_thread(knobs, width, itemsize):
 def build(spec):
     from numba import cuda
 
-    from gemv._intrinsics import natural, rounded_down
-    from gemv._vectors import (
+    from gemv.language import (
         axpy_add,
         gather,
         gather_some,
         is_aligned,
         load_back,
+        natural,
+        rounded_down,
         row_starts,
         store_vectors,
         stream_some,
         stream_tile,
         zeros,
     )
-    from gemv.kernels._device import unrolled, update_streaming
+    from gemv.language.update import unrolled, update_streaming
 
     zero, op = spec.zero, spec.op
     CONJUGATE = int(spec.conj)

@@ -65,9 +65,8 @@ BATCH = 4
 def build(spec):
     from numba import cuda
 
-    from gemv._arrivals import post, take
-    from gemv._intrinsics import atomic_inc, natural, quotient, rounded_down
-    from gemv._vectors import (
+    from gemv.language import (
+        atomic_inc,
         butterfly,
         elements_past,
         fold,
@@ -76,12 +75,17 @@ def build(spec):
         is_aligned,
         load_shifted,
         multiply_add,
+        natural,
+        post,
+        quotient,
+        rounded_down,
         row_starts,
         stream_some,
         stream_tile,
+        take,
         zeros,
     )
-    from gemv.kernels._device import update_streaming
+    from gemv.language.update import update_streaming
 
     number, zero = spec.number, spec.zero
     CONJUGATE = int(spec.conj)

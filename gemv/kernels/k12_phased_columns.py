@@ -55,8 +55,8 @@ Source
 
 import numpy as np
 
-from gemv._shares import share_of_lane
 from gemv.core.geometry import LOAD_BYTES, SHARED_SUM_BYTES, ceil_div
+from gemv.core.shares import share_of_lane
 from gemv.kernels._base import Kernel, attach, split_evenly, wide_loads_object
 
 #: Partial sums that a thread of the last block asks for at a time; a power of two.
@@ -89,23 +89,27 @@ def own_rows(lanes, pieces, width):
 def build(spec):
     from numba import cuda
 
-    from gemv._arrivals import post, take
-    from gemv._intrinsics import atomic_inc, natural, quotient, rounded_down
-    from gemv._vectors import (
+    from gemv.language import (
+        atomic_inc,
         axpy_add,
         elements_past,
         fold,
         gather,
         gather_some,
+        natural,
+        post,
         put_pieces,
+        quotient,
+        rounded_down,
         row_starts,
         scatter_sums,
         stream_inside,
         stream_some,
         stream_tile,
+        take,
         zeros,
     )
-    from gemv.kernels._device import update_streaming
+    from gemv.language.update import update_streaming
 
     number, zero = spec.number, spec.zero
     CONJUGATE = int(spec.conj)

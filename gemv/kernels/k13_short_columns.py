@@ -90,21 +90,26 @@ def columns_touched(period, width):
 def build(spec):
     from numba import cuda
 
-    from gemv._arrivals import post, take
-    from gemv._intrinsics import atomic_inc, device, natural, rolled, rounded_down
-    from gemv._vectors import (
+    from gemv.language import (
+        atomic_inc,
+        device,
         elements_past,
         fold,
         gather,
         gather_inside,
         multiply_add,
+        natural,
+        post,
         put_pieces,
+        rolled,
+        rounded_down,
         spread,
         stream_some,
         stream_tile,
+        take,
         zeros,
     )
-    from gemv.kernels._device import update_streaming
+    from gemv.language.update import update_streaming
 
     number, zero, op = spec.number, spec.zero, spec.op
     CONJUGATE = int(spec.conj)

@@ -50,8 +50,8 @@ from gemv.kernels._base import Kernel, split_columns
 def build(spec):
     from numba import cuda
 
-    from gemv._intrinsics import atomic_add
-    from gemv.kernels._device import update
+    from gemv.language import atomic_add
+    from gemv.language.update import update
 
     zero, op = spec.zero, spec.op
     real = spec.zero.real.dtype.type

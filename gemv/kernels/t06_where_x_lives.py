@@ -60,7 +60,7 @@ TILE_BYTES = 16 * 1024
 
 def fetch_from(home, spec):
     """``fetch(x, incx, j)`` for x[j] by the load that `home` asks for; the symbol, if any."""
-    from gemv._intrinsics import constant_array, device, parameter_load, read_only_load
+    from gemv.language import constant_array, device, parameter_load, read_only_load
 
     load = None
     if home == "constant":
@@ -91,7 +91,7 @@ def fetch_from(home, spec):
 def build(spec):
     from numba import cuda
 
-    from gemv.kernels._device import update
+    from gemv.language.update import update
 
     number, zero, op, shfl_xor = spec.number, spec.zero, spec.op, spec.shfl_xor
     home = HOMES[spec["X_HOME"]]

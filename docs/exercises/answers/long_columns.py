@@ -2,7 +2,9 @@
 
 from numba import cuda
 
-from gemv._vectors import (
+from gemv.core.geometry import Geometry, Launch, ceil_div
+from gemv.kernels._base import Kernel
+from gemv.language import (
     axpy_add,
     gather,
     is_aligned,
@@ -12,9 +14,7 @@ from gemv._vectors import (
     stream_tile,
     zeros,
 )
-from gemv.core.geometry import Geometry, Launch, ceil_div
-from gemv.kernels._base import Kernel
-from gemv.kernels._device import unrolled, update
+from gemv.language.update import unrolled, update
 
 THREADS = 32
 

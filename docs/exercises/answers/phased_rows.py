@@ -2,7 +2,9 @@
 
 from numba import cuda
 
-from gemv._vectors import (
+from gemv.core.geometry import LOAD_BYTES, Geometry, Launch
+from gemv.kernels._base import Kernel
+from gemv.language import (
     butterfly,
     elements_past,
     fold,
@@ -12,9 +14,7 @@ from gemv._vectors import (
     stream_tile,
     zeros,
 )
-from gemv.core.geometry import LOAD_BYTES, Geometry, Launch
-from gemv.kernels._base import Kernel
-from gemv.kernels._device import update
+from gemv.language.update import update
 
 
 def build(spec):

@@ -2,10 +2,10 @@
 
 from numba import cuda
 
-from gemv._vectors import axpy_add, gather, put_pieces, row_starts, stream_tile, zeros
 from gemv.core.geometry import Geometry, Launch, ceil_div
 from gemv.kernels._base import Kernel
-from gemv.kernels._device import update
+from gemv.language import axpy_add, gather, put_pieces, row_starts, stream_tile, zeros
+from gemv.language.update import update
 
 LANES = 4
 

@@ -4,7 +4,7 @@ from numba import cuda
 
 from gemv.core.geometry import Geometry, Launch, ceil_div
 from gemv.kernels._base import Kernel
-from gemv.kernels._device import update
+from gemv.language.update import update
 
 
 def build(spec):

@@ -2,7 +2,7 @@
 
 ``pointer[index]`` of such a pointer is a load and a conversion, and an assignment to it a rounding
 to nearest even and a store, so a kernel is one source for every format. Conversions happen in
-registers. :mod:`gemv._vectors` takes the loads of many neighbours from here. Only the compiler
+registers. :mod:`gemv.language` takes the loads of many neighbours from here. Only the compiler
 imports this; the simulator's pointers convert by themselves.
 """
 
@@ -16,8 +16,8 @@ from llvmlite import ir
 from numba.core import types
 from numba.cuda.extending import lower_builtin, models, register_model
 
-from gemv import _twofold
 from gemv.core.dtypes import BFLOAT16
+from gemv.language.twofold import EXACTS, SUMS, ExactType, TwofoldType, from_loaded, to_stored
 
 _HALF, _WORD, _DOUBLE_WORD = ir.IntType(16), ir.IntType(32), ir.IntType(64)
 _FLOAT, _DOUBLE = ir.FloatType(), ir.DoubleType()
@@ -65,13 +65,13 @@ class _Model(models.PrimitiveModel):
 def pointer_type(dtype: np.dtype, number: np.dtype, exact: bool = False) -> types.CPointer:
     """The type of a pointer to numbers of `dtype` that are computed with as `number`.
 
-    Where sums are twofold, elements of A and x are `exact` instead: see :mod:`gemv._twofold`. Where
+    Where sums are twofold, elements of A and x are `exact` instead: see :mod:`gemv.language.twofold`. Where
     float16 is summed in float64, they are float32: that holds a product of two exactly, 22 digits
     between 2**-48 and 2**32, and one number is made wider, which is slow, where it were two.
     """
     if exact and dtype == np.float16 and number == np.float64:
         number = np.dtype(np.float32)
-    twofold = _twofold.EXACTS if exact else _twofold.SUMS
+    twofold = EXACTS if exact else SUMS
     kind = twofold.get(number) or _plain(number)
     if dtype == number:
         return types.CPointer(kind)
@@ -132,7 +132,7 @@ def encoded(builder, pointer, value):
     return builder.trunc(word, _HALF)
 
 
-#: Rounds two numbers to bfloat16, the second one to the lower half. :mod:`gemv._compile` writes it
+#: Rounds two numbers to bfloat16, the second one to the lower half. :mod:`gemv.language.numba_cuda.compile` writes it
 #: out for compute capabilities that lack it.
 TO_BFLOAT16 = "cvt.rn.bf16x2.f32"
 
@@ -168,8 +168,8 @@ def widened(context, builder, pointer, value):
     number = pointer.dtype
     if number == loaded_type(pointer):
         return value
-    if isinstance(number, (_twofold.ExactType, _twofold.TwofoldType)):
-        return _twofold.from_loaded(context, builder, number, value)
+    if isinstance(number, (ExactType, TwofoldType)):
+        return from_loaded(context, builder, number, value)
     if not isinstance(number, types.Complex):
         return builder.fpext(value, _DOUBLE)
     return context.cast(builder, value, loaded_type(pointer), number)
@@ -178,8 +178,8 @@ def widened(context, builder, pointer, value):
 def narrowed(context, builder, pointer, value):
     """The way back: rounded to nearest, to what a store takes."""
     number = pointer.dtype
-    if isinstance(number, _twofold.TwofoldType):
-        return _twofold.to_stored(context, builder, number, value, is_narrow(pointer))
+    if isinstance(number, TwofoldType):
+        return to_stored(context, builder, number, value, is_narrow(pointer))
     if number == loaded_type(pointer) or is_narrow(pointer):
         return value
     if not isinstance(number, types.Complex):

@@ -12,8 +12,7 @@ from typing import Any
 
 from numba import cuda
 
-from gemv._intrinsics import device
-from gemv._vectors import store
+from gemv.language import device, store
 
 FULL_WARP = 0xFFFFFFFF
 

@@ -1,0 +1,172 @@
+"""Sums that one block leaves for another in words that say by themselves whether they are there.
+
+A sum and a flag beside it need a fence between them, and whoever reads them needs another: with the
+counter that is the flag, three ways to the L2 cache and back, one after the other. A word of 32 or
+64 bits that is its own flag needs neither. Memory for such words is all ones when nobody uses it.
+Read as a number that is a NaN, and :func:`post` never stores that one, but another in its place.
+:func:`take` reads until no word is all ones, and puts the ones back, so the next launch finds the
+memory as this one did.
+
+Nobody may take before it is sure that the blocks that post are running: a block that waits for one
+that is not would keep it from beginning. Kernels draw a number at their beginning, and the block
+that draws the last one takes.
+"""
+
+from __future__ import annotations
+
+from llvmlite import ir
+from numba.core import types
+from numba.cuda.extending import intrinsic
+
+#: Each word goes by itself, by way of the L2 cache, which all blocks share. Two words of one
+#: instruction may arrive apart, so whoever takes a number looks at all of its words.
+_STORE, _LOAD = "st.relaxed.gpu.global", "ld.relaxed.gpu.global"
+
+
+def _kinds(kind):
+    """The real numbers that a number of this LLVM type is made of."""
+    if isinstance(kind, (ir.FloatType, ir.DoubleType)):
+        return [kind]
+    return [each for part in kind.elements for each in _kinds(part)]
+
+
+def _reals(builder, value):
+    if isinstance(value.type, (ir.FloatType, ir.DoubleType)):
+        return [value]
+    parts = (builder.extract_value(value, k) for k in range(len(value.type.elements)))
+    return [each for part in parts for each in _reals(builder, part)]
+
+
+def _number(builder, kind, reals):
+    """The way back: a number of `kind` from an iterator over its real numbers."""
+    if isinstance(kind, (ir.FloatType, ir.DoubleType)):
+        return next(reals)
+    value = ir.Constant(kind, ir.Undefined)
+    for k, part in enumerate(kind.elements):
+        value = builder.insert_value(value, _number(builder, part, reals), k)
+    return value
+
+
+def _word(real):
+    """Type, register class and suffix of the integer with the bits of a real number."""
+    bits = 32 if isinstance(real, ir.FloatType) else 64
+    return ir.IntType(bits), "r" if bits == 32 else "l", f"b{bits}"
+
+
+def _pairs(words):
+    """Two neighbours are one access: numbers are aligned to that."""
+    return [words[k : k + 2] for k in range(0, len(words), 2)]
+
+
+def _access(instruction, suffix, words):
+    return f"{instruction}{f'.v{words}' if words > 1 else ''}.{suffix}"
+
+
+def _names(first, count):
+    names = ", ".join(f"${first + k}" for k in range(count))
+    return f"{{{names}}}" if count > 1 else names
+
+
+def _store(builder, address, words, real):
+    word, letter, suffix = _word(real)
+    for place, some in enumerate(_pairs(words)):
+        offset = place * 2 * word.width // 8
+        asm = ir.InlineAsm(
+            ir.FunctionType(ir.VoidType(), [address.type] + [word] * len(some)),
+            f"{_access(_STORE, suffix, len(some))} [$0+{offset}], {_names(1, len(some))};",
+            ",".join(["l"] + [letter] * len(some)) + ",~{memory}",
+            side_effect=True,
+        )
+        builder.call(asm, [address, *some])
+
+
+def _load(builder, address, kinds, present):
+    """The words of a number, or zeros where the bit `present` is 0."""
+    word, letter, suffix = _word(kinds[0])
+    words = []
+    for place, some in enumerate(_pairs(kinds)):
+        count, offset = len(some), place * 2 * word.width // 8
+        zeros = " ".join(f"mov.{suffix} ${k}, 0;" for k in range(count))
+        load = f"{_access(_LOAD, suffix, count)} {_names(0, count)}, [${count}+{offset}];"
+        asm = ir.InlineAsm(
+            ir.FunctionType(
+                word if count == 1 else ir.LiteralStructType([word] * count),
+                [address.type, ir.IntType(32)],
+            ),
+            f"{{ .reg .pred p; setp.ne.u32 p, ${count + 1}, 0; {zeros} @p {load} }}",
+            ",".join([f"=&{letter}"] * count + ["l,r,~{memory}"]),
+            side_effect=True,
+        )
+        loaded = builder.call(asm, [address, present])
+        if count == 1:
+            words.append(loaded)
+        else:
+            words += [builder.extract_value(loaded, k) for k in range(count)]
+    return words
+
+
+@intrinsic
+def post(typingctx, pointer, index, value):
+    """Store a sum where nothing is; whoever takes it needs no fence."""
+
+    def codegen(context, builder, signature, arguments):
+        base, at, number = arguments
+        words = []
+        for real in _reals(builder, number):
+            word, _, _ = _word(real.type)
+            bits = builder.bitcast(real, word)
+            nothing = builder.icmp_unsigned("==", bits, ir.Constant(word, -1))
+            other = ir.Constant(word, 2 ** (word.width - 1) - 1)  # a NaN as well
+            words.append(builder.select(nothing, other, bits))
+        _store(builder, builder.gep(base, [at]), words, real.type)
+        return context.get_dummy_value()
+
+    return types.void(pointer, types.int64, pointer.dtype), codegen
+
+
+@intrinsic
+def take(typingctx, zero, pointer, index, step, count, valid):
+    """Wait for the first `valid` of `count` sums, `step` elements apart, and take them away.
+
+    A flat tuple: those behind are `zero`, and nothing is loaded. All are asked for together,
+    until all are there.
+    """
+    if not isinstance(count, types.IntegerLiteral):
+        return None
+    many = count.literal_value
+    result = types.UniTuple(pointer.dtype, many)
+
+    def codegen(context, builder, signature, arguments):
+        _, base, at, step, _, valid = arguments
+        kind = context.get_value_type(pointer.dtype)
+        kinds = _kinds(kind)
+        word, _, _ = _word(kinds[0])
+        ones = ir.Constant(word, -1)
+        places = []
+        for k in range(many):
+            at = builder.add(at, step) if k else at
+            present = builder.icmp_signed("<", ir.Constant(ir.IntType(64), k), valid)
+            places.append((builder.gep(base, [at]), present))
+        ask, done = (builder.append_basic_block(name) for name in ("ask", "taken"))
+        builder.branch(ask)
+        builder.position_at_end(ask)
+        sums = [
+            _load(builder, address, kinds, builder.zext(present, ir.IntType(32)))
+            for address, present in places
+        ]
+        missing = ir.Constant(ir.IntType(1), 0)
+        for each in (each for words in sums for each in words):
+            missing = builder.or_(missing, builder.icmp_unsigned("==", each, ones))
+        builder.cbranch(missing, ask, done)
+        builder.position_at_end(done)
+        for address, present in places:
+            with builder.if_then(present):
+                _store(builder, address, [ones] * len(kinds), kinds[0])
+        numbers = []
+        for words in sums:
+            reals = (builder.bitcast(each, kinds[0]) for each in words)
+            numbers.append(_number(builder, kind, reals))
+        return context.make_tuple(builder, result, numbers)
+
+    integer = types.int64
+    return result(pointer.dtype, pointer, integer, integer, count, integer), codegen

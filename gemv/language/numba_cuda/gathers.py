@@ -1,0 +1,112 @@
+"""x into registers: the numbers that the columns of a tile meet."""
+
+from __future__ import annotations
+
+from llvmlite import ir
+from numba.core import types
+from numba.cuda.extending import intrinsic
+
+from gemv.language.numba_cuda.formats import load_number
+from gemv.language.numba_cuda.registers import (
+    integer_of,
+    items_of,
+    literal_of,
+    present_at,
+    single_of,
+)
+
+
+def _gathering(pointer, count, width, *bounds):
+    """`bounds` are the types of ``valid`` and of ``limit``, as far as there are such."""
+    known = literal_of(count, width)
+    if known is None:
+        return None
+    count_, width_ = known
+    result = types.UniTuple(pointer.dtype, count_ * width_)
+
+    def codegen(context, builder, signature, arguments):
+        base, index, step, _, increment, _, *bounds_ = arguments
+        valid, limit = bounds_[:1], bounds_[1:]
+        values, number = [], index
+        start, far = builder.mul(index, increment), builder.mul(step, increment)
+        for k in range(count_):
+            at = start = builder.add(start, far) if k else start
+            present = present_at(builder, k, *valid)
+            number = builder.add(number, step) if k and limit else number
+            for lane in range(width_):
+                at = builder.add(at, increment) if lane else at
+                address = builder.gep(base, [at])
+                inside = present
+                if limit:
+                    own = builder.add(number, integer_of(lane)) if lane else number
+                    inside = builder.and_(present, builder.icmp_signed("<", own, *limit))
+                values.append(
+                    single_of(context, builder, pointer, address, inside)
+                    if valid
+                    else load_number(context, builder, pointer, address)
+                )
+        return context.make_tuple(builder, result, values)
+
+    sizes = types.int64, types.int64, count, types.int64, width
+    return result(pointer, *sizes, *bounds), codegen
+
+
+@intrinsic
+def gather(typingctx, pointer, index, step, count, increment, width):
+    """`count` groups of `width` elements, `increment` apart, one load each: a flat tuple.
+
+    Element l of group k is ``pointer[(index + k*step + l) * increment]``: what
+    :func:`load_vectors` gives, for memory without unit stride or alignment.
+    """
+    return _gathering(pointer, count, width)
+
+
+@intrinsic
+def gather_some(typingctx, pointer, index, step, count, increment, width, valid):
+    """The same for the first `valid` groups; the others are zeros, and nothing is loaded."""
+    return _gathering(pointer, count, width, types.int64)
+
+
+@intrinsic
+def gather_inside(typingctx, pointer, index, step, count, increment, width, valid, limit):
+    """The same, and of those only elements whose number, without `increment`, is below `limit`.
+
+    The others are zeros, and nothing is loaded.
+    """
+    return _gathering(pointer, count, width, types.int64, types.int64)
+
+
+@intrinsic
+def spread(typingctx, factors, count, width, first, period):
+    """Groups of `count` neighbours, each spread over `width` places, some next to each other.
+
+    Place l of a group has number ``(first + l) // period`` of its neighbours, or the last.
+    """
+    known = literal_of(count, width)
+    if known is None:
+        return None
+    count_, width_ = known
+    result = types.UniTuple(factors.dtype, factors.count // count_ * width_)
+
+    def codegen(context, builder, signature, arguments):
+        values, _, _, first, period = arguments
+        values = items_of(builder, values, factors.count)
+        kind = ir.IntType(32)
+        first, period = builder.trunc(first, kind), builder.trunc(period, kind)
+        behind = []  # for each place, whether it is behind 1, 2, ... periods
+        for lane in range(width_):
+            at, limit, marks = builder.add(first, ir.Constant(kind, lane)), period, []
+            for _ in range(1, count_):
+                marks.append(builder.icmp_unsigned(">=", at, limit))
+                limit = builder.add(limit, period)
+            behind.append(marks)
+        found = []
+        for own in range(0, factors.count, count_):
+            for marks in behind:
+                value = values[own]
+                for k, mark in enumerate(marks, 1):
+                    value = builder.select(mark, values[own + k], value)
+                found.append(value)
+        return context.make_tuple(builder, result, found)
+
+    return result(factors, count, width, types.int64, types.int64), codegen

@@ -1,0 +1,414 @@
+"""Tiles of A in registers: loads and stores of whole vectors, many in flight."""
+
+from __future__ import annotations
+
+from llvmlite import ir
+from numba.core import types
+from numba.cuda.extending import intrinsic
+
+from gemv.core.geometry import LOAD_BYTES
+from gemv.language.numba_cuda.formats import (
+    decoded,
+    decoded_pair,
+    encoded,
+    encoded_pair,
+    is_narrow,
+    loaded_type,
+    narrowed,
+    store_number,
+    stored_bytes,
+    widened,
+)
+from gemv.language.numba_cuda.registers import (
+    KINDS,
+    complex_of,
+    integer_of,
+    items_of,
+    literal_of,
+    present_at,
+    real_of,
+    registers_of,
+)
+
+#: Data read once passes by L1; x is wanted again by the next row, so it may stay there. What
+#: the kernel itself writes must not come through the read-only path.
+_STREAM = "ld.global.nc.L1::no_allocate.L2::128B"
+#: Narrow loads touch a sector several times: the first one brings it to L1 for the others.
+_AGAIN = "ld.global.nc.L2::128B"
+KEEP = "ld.global.nc"
+_PLAIN = "ld.global"
+#: y is written once: its lines leave the L2 cache before those that somebody may want again.
+#: Not single numbers of two bytes: with that and this way to store them, they took longer.
+_PASS, _STAY = "st.global.cs", "st.global"
+
+
+def load(context, builder, pointer, address, width, instruction, present=None):
+    """`width` neighbouring elements at `address` as values, by as few loads as there are.
+
+    Where the bit `present` is 0 they are zeros, and nothing is loaded.
+    """
+    most = LOAD_BYTES // stored_bytes(pointer)
+    if width > most:  # where y has longer elements than A
+        rest = builder.gep(address, [integer_of(most)])
+        return load(context, builder, pointer, address, most, instruction, present) + load(
+            context, builder, pointer, rest, width - most, instruction, present
+        )
+    values = _loaded(context, builder, pointer, address, width, instruction, present)
+    return [widened(context, builder, pointer, value) for value in values]
+
+
+def _loaded(context, builder, pointer, address, width, instruction, present):
+    """What one load gives, before it is made wider."""
+    if is_narrow(pointer):
+        if width == 1:
+            (bits,) = registers_of(builder, types.uint16, address, 1, instruction, present)
+            return [decoded(builder, pointer, bits)]
+        words = registers_of(builder, types.uint32, address, width // 2, instruction, present)
+        return [each for word in words for each in decoded_pair(builder, pointer, word)]
+    element = loaded_type(pointer)
+    count = width * (2 if isinstance(element, types.Complex) else 1)
+    reals = registers_of(builder, real_of(element), address, count, instruction, present)
+    if count == width:
+        return reals
+    pairs = zip(reals[::2], reals[1::2], strict=True)
+    return [complex_of(context, builder, element, real, imag) for real, imag in pairs]
+
+
+def _store(context, builder, pointer, address, values):
+    """Store neighbours at `address`, the way back of a load."""
+    most = LOAD_BYTES // stored_bytes(pointer)
+    for first in range(0, len(values), most):
+        place = builder.gep(address, [integer_of(first)]) if first else address
+        kind, parts = _stored(context, builder, pointer, values[first : first + most])
+        _pass_on(builder, place, kind, parts)
+
+
+def _pass_on(builder, address, kind, parts, offset=0):
+    """One store of registers, `offset` bytes behind an address."""
+    letter, suffix, llvm = KINDS[kind]
+    names = ", ".join(f"${n + 1}" for n in range(len(parts)))
+    many = len(parts) > 1
+    text = f"{_PASS}.v{len(parts)}.{suffix} [$0], {{{names}}};"
+    way = _STAY if kind == types.uint16 else _PASS
+    asm = ir.InlineAsm(
+        ir.FunctionType(ir.VoidType(), [address.type] + [llvm] * len(parts)),
+        text if many else f"{way}.{suffix} [$0+{offset}], $1;",
+        ",".join(["l"] + [letter] * len(parts)) + ",~{memory}", side_effect=True,
+    )  # fmt: skip
+    builder.call(asm, [address, *parts])
+
+
+def _stored(context, builder, pointer, values):
+    """What a store instruction takes for `values`: the kind of its registers, and these."""
+    values = [narrowed(context, builder, pointer, value) for value in values]
+    if is_narrow(pointer):
+        if pointer.storage == "bfloat16" and len(values) > 1:
+            pairs = zip(values[::2], values[1::2], strict=True)
+            return types.uint32, [encoded_pair(builder, *pair) for pair in pairs]
+        bits = [encoded(builder, pointer, value) for value in values]
+        if len(bits) == 1:
+            return types.uint16, bits
+        word, sixteen = ir.IntType(32), ir.Constant(ir.IntType(32), 16)
+        return types.uint32, [
+            builder.or_(builder.zext(low, word), builder.shl(builder.zext(high, word), sixteen))
+            for low, high in zip(bits[::2], bits[1::2], strict=True)
+        ]
+    element = loaded_type(pointer)
+    if not isinstance(element, types.Complex):
+        return element, values
+    numbers = [context.make_complex(builder, element, value) for value in values]
+    return real_of(element), [part for each in numbers for part in (each.real, each.imag)]
+
+
+def vectors_of(context, builder, pointer, base, start, step, shape, instruction, valid=None):
+    """Vectors `step` elements apart, (count, width) in `shape`, or only the first `valid`."""
+    count, width = shape
+    values, at = [], start
+    for k in range(count):
+        # One step at a time: multiples of a step would be kept in registers, two for each.
+        at = builder.add(at, step) if k else at
+        address, present = builder.gep(base, [at]), present_at(builder, k, valid)
+        values += load(context, builder, pointer, address, width, instruction, present)
+    return values
+
+
+def _loading(pointer, count, width, instruction, *limit):
+    """Signature and code of a function that loads vectors; `limit` is the type of ``valid``."""
+    known = literal_of(count, width)
+    if known is None:
+        return None
+    result = types.UniTuple(pointer.dtype, known[0] * known[1])
+
+    def codegen(context, builder, signature, arguments):
+        base, index, step, _, _, *valid = arguments
+        values = vectors_of(
+            context, builder, pointer, base, index, step, known, instruction, *valid
+        )
+        return context.make_tuple(builder, result, values)
+
+    return result(pointer, types.int64, types.int64, count, width, *limit), codegen
+
+
+@intrinsic
+def load_vectors(typingctx, pointer, index, step, count, width):
+    """Load `count` vectors of `width` neighbours, `step` elements apart: a flat tuple.
+
+    All loads are independent, so they are in flight together. `count` and `width` are
+    compile-time constants; a vector's address must be a multiple of its size.
+    """
+    return _loading(pointer, count, width, KEEP)
+
+
+@intrinsic
+def load_some(typingctx, pointer, index, step, count, width, valid):
+    """The same for the first `valid` vectors; the others are zeros, and nothing is loaded."""
+    return _loading(pointer, count, width, KEEP, types.int64)
+
+
+def _moved(builder, words, shift, apart):
+    """The words of two vectors from number ``shift * apart`` on, in one step for each bit."""
+    bit = len(words) // 2 // apart // 2
+    while bit:
+        far = builder.icmp_unsigned("!=", builder.and_(shift, integer_of(bit)), integer_of(0))
+        words = [
+            builder.select(far, words[k + bit * apart], words[k])
+            for k in range(len(words) - bit * apart)
+        ]
+        bit //= 2
+    return words
+
+
+def _halves_moved(builder, words, odd):
+    """Words that begin half a word later if `odd`; one less."""
+    word = ir.IntType(32)
+    usual, later = (ir.Constant(word, which) for which in (0x3210, 0x5432))
+    which = builder.select(odd, later, usual)
+    permute = ir.FunctionType(word, [word] * 3)
+    asm = ir.InlineAsm(permute, "prmt.b32 $0, $1, $2, $3;", "=r,r,r,r")
+    pairs = zip(words[:-1], words[1:], strict=True)
+    return [builder.call(asm, [*pair, which]) for pair in pairs]
+
+
+@intrinsic
+def load_shifted(typingctx, pointer, index, step, count, width, shift):
+    """What ``gather`` gives for a unit stride, by vectors whose boundary is `shift` before.
+
+    The vector at a boundary and the next one hold all of a vector that begins `shift` elements
+    behind it; `shift` is below `width` and the same for the whole warp. Both are read whole.
+    """
+    known = literal_of(count, width)
+    if known is None:
+        return None
+    count_, width_ = known
+    result = types.UniTuple(pointer.dtype, count_ * width_)
+    narrow = is_narrow(pointer)
+    element = types.uint32 if narrow else loaded_type(pointer)
+    real = real_of(element)
+    parts = 2 if isinstance(element, types.Complex) else 1
+    words = width_ // 2 if narrow else width_ * parts
+
+    def codegen(context, builder, signature, arguments):
+        base, index, step, _, _, shift = arguments
+        at, values = builder.sub(index, shift), []
+        shifted = builder.icmp_unsigned("!=", shift, integer_of(0))
+        odd = builder.trunc(shift, ir.IntType(1))
+        for k in range(count_):
+            at = builder.add(at, step) if k else at
+            first = builder.gep(base, [at])
+            loaded = registers_of(builder, real, first, words, KEEP)
+            if width_ > 1:
+                second = builder.gep(first, [integer_of(width_)])
+                loaded = loaded + registers_of(builder, real, second, words, KEEP, shifted)
+            if narrow:
+                loaded = _moved(builder, loaded, builder.lshr(shift, integer_of(1)), 1)
+                loaded = _halves_moved(builder, loaded[: words + 1], odd)
+            elif width_ > 1:
+                loaded = _moved(builder, loaded, shift, parts)
+            loaded = loaded[:words]
+            if narrow:
+                numbers = [each for word in loaded for each in decoded_pair(builder, pointer, word)]
+            elif parts == 2:
+                numbers = [
+                    complex_of(context, builder, element, *pair)
+                    for pair in zip(loaded[::2], loaded[1::2], strict=True)
+                ]
+            else:
+                numbers = loaded
+            values += [widened(context, builder, pointer, each) for each in numbers]
+        return context.make_tuple(builder, result, values)
+
+    return result(pointer, types.int64, types.int64, count, width, types.int64), codegen
+
+
+@intrinsic
+def load_back(typingctx, pointer, index, step, count, width):
+    """What :func:`load_vectors` gives, for memory that the kernel also writes: y."""
+    return _loading(pointer, count, width, _PLAIN)
+
+
+@intrinsic
+def store_vectors(typingctx, pointer, index, step, values, width):
+    """Store vectors of `width` neighbours, `step` elements apart: the way back of a load."""
+    known = literal_of(width)
+    if known is None:
+        return None
+    width_ = known[0]
+
+    def codegen(context, builder, signature, arguments):
+        base, at, step, values_ = arguments[:4]
+        items = items_of(builder, values_, values.count)
+        for k in range(values.count // width_):
+            at = builder.add(at, step) if k else at
+            vector = items[k * width_ : (k + 1) * width_]
+            _store(context, builder, pointer, builder.gep(base, [at]), vector)
+        return context.get_dummy_value()
+
+    return types.void(pointer, types.int64, types.int64, values, width), codegen
+
+
+@intrinsic
+def store(typingctx, pointer, index, value):
+    """``pointer[index] = value`` for memory that the kernel does not read again: y."""
+
+    def codegen(context, builder, signature, arguments):
+        base, at, number = arguments
+        number = context.cast(builder, number, signature.args[2], pointer.dtype)
+        address = builder.gep(base, [at])
+        if is_narrow(pointer):  # what _STAY is for, and the compiler knows this store
+            store_number(context, builder, pointer, address, number)
+        else:  # a complex number is aligned like its real part, so it takes two stores
+            kind, parts = _stored(context, builder, pointer, [number])
+            for k, part in enumerate(parts):
+                _pass_on(builder, address, kind, [part], k * kind.bitwidth // 8)
+        return context.get_dummy_value()
+
+    return types.void(pointer, types.int64, value), codegen
+
+
+@intrinsic
+def is_aligned(typingctx, pointer, bytes_):
+    """Whether a pointer is a multiple of `bytes_`, a power of two known at compile time."""
+    known = literal_of(bytes_)
+    if known is None:
+        return None
+
+    def codegen(context, builder, signature, arguments):
+        address = builder.ptrtoint(arguments[0], ir.IntType(64))
+        rest = builder.and_(address, integer_of(known[0] - 1))
+        return builder.icmp_unsigned("==", rest, integer_of(0))
+
+    return types.boolean(pointer, bytes_), codegen
+
+
+@intrinsic
+def elements_past(typingctx, pointer, index, bytes_):
+    """Elements from the last multiple of `bytes_` in memory to ``pointer[index]``.
+
+    `bytes_` is a power of two known at compile time, and an element is aligned to its own size.
+    """
+    known = literal_of(bytes_)
+    if known is None:
+        return None
+    size = stored_bytes(pointer)
+
+    def codegen(context, builder, signature, arguments):
+        base, index, _ = arguments
+        address = builder.ptrtoint(builder.gep(base, [index]), ir.IntType(64))
+        rest = builder.and_(address, integer_of(known[0] - 1))
+        return builder.lshr(rest, integer_of(size.bit_length() - 1))
+
+    return types.int64(pointer, types.int64, bytes_), codegen
+
+
+def _streaming(pointer, starts, count, width, *limit):
+    known = literal_of(count, width)
+    if known is None:
+        return None
+    result = types.UniTuple(pointer.dtype, starts.count * known[0] * known[1])
+    instruction = _STREAM if known[1] * stored_bytes(pointer) >= LOAD_BYTES else _AGAIN
+
+    def codegen(context, builder, signature, arguments):
+        base, starts_, index, step, _, _, *valid = arguments
+        values = []
+        for row in range(starts.count):
+            start = builder.add(builder.extract_value(starts_, row), index)
+            values += vectors_of(
+                context, builder, pointer, base, start, step, known, instruction, *valid
+            )
+        return context.make_tuple(builder, result, values)
+
+    return result(pointer, starts, types.int64, types.int64, count, width, *limit), codegen
+
+
+@intrinsic
+def stream_tile(typingctx, pointer, starts, index, step, count, width):
+    """Load a tile of A: for each of `starts`, the vectors of ``load_vectors`` from there on.
+
+    The tuple is flat, rows outermost. The loads do not settle in L1: A is read once.
+    """
+    return _streaming(pointer, starts, count, width)
+
+
+@intrinsic
+def stream_some(typingctx, pointer, starts, index, step, count, width, valid):
+    """The same for the first `valid` vectors of each row; the others are zeros."""
+    return _streaming(pointer, starts, count, width, types.int64)
+
+
+@intrinsic
+def stream_inside(typingctx, pointer, starts, index, width, limit):
+    """For each of `starts` a vector, element by element: those from 0 on, below `limit`.
+
+    Element l of a vector is ``pointer[index + start + l]`` where ``start + l`` is within these
+    bounds, and zero, with nothing loaded, elsewhere: the ends of a line.
+    """
+    known = literal_of(width)
+    if known is None:
+        return None
+    result = types.UniTuple(pointer.dtype, starts.count * known[0])
+
+    def codegen(context, builder, signature, arguments):
+        base, starts_, index, _, limit = arguments
+        values = []
+        for start in items_of(builder, starts_, starts.count):
+            for lane in range(known[0]):
+                at = builder.add(start, integer_of(lane))
+                # A negative number is a large one without its sign.
+                present = builder.icmp_unsigned("<", at, limit)
+                address = builder.gep(base, [builder.add(index, at)])
+                values += load(context, builder, pointer, address, 1, _AGAIN, present)
+        return context.make_tuple(builder, result, values)
+
+    return result(pointer, starts, types.int64, width, types.int64), codegen
+
+
+@intrinsic
+def row_starts(typingctx, first, step, last, stride, rows):
+    """``min(first + r*step, last) * stride`` for r below `rows`, a compile-time constant.
+
+    A tile that hangs over the edge reads its last row again instead of memory behind it. Only
+    the first row is found in 64 bits. How far the others are from it, ``(rows - 1) * step`` at
+    most, fits 32, which take a third of the instructions.
+    """
+    known = literal_of(rows)
+    if known is None:
+        return None
+    result = types.UniTuple(types.int64, known[0])
+    short, long = ir.IntType(32), ir.IntType(64)
+
+    def least(builder, left, right):
+        return builder.select(builder.icmp_signed("<", left, right), left, right)
+
+    def codegen(context, builder, signature, arguments):
+        first, step, last, stride = arguments[:4]
+        first = least(builder, first, last)
+        starts = [builder.mul(first, stride)]
+        room = least(builder, builder.sub(last, first), integer_of(2**30))
+        room, step = builder.trunc(room, short), builder.trunc(step, short)
+        for r in range(1, known[0]):
+            away = least(builder, builder.mul(ir.Constant(short, r), step), room)
+            starts.append(builder.add(starts[0], builder.mul(builder.zext(away, long), stride)))
+        return context.make_tuple(builder, result, starts)
+
+    sizes = (types.int64,) * 4
+    return result(*sizes, rows), codegen

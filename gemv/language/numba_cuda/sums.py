@@ -1,0 +1,235 @@
+"""Products with x added up, in a thread and between the lanes of a warp."""
+
+from __future__ import annotations
+
+from llvmlite import ir
+from numba.core import types
+from numba.cuda import cgutils
+from numba.cuda.extending import intrinsic
+
+from gemv.core.shares import shares
+from gemv.language.numba_cuda.registers import complex_of, integer_of, items_of, literal_of
+from gemv.language.twofold import TwofoldType, added, exchanged, product_added
+
+
+def _negative(builder, value):
+    # NVVM's dialect has no negation; this is how it spells one, exact for zeros too.
+    return builder.fsub(ir.Constant(value.type, -0.0), value)
+
+
+def _product_added(context, builder, element, total, value, factor, conjugate):
+    """``total + op(value)*factor`` by explicit fused operations, four for a complex pair."""
+    if isinstance(element, TwofoldType):
+        return product_added(context, builder, element, total, value, factor, conjugate)
+    if not isinstance(element, types.Complex):
+        if value.type != total.type:  # no bit of the product is lost
+            return builder.fadd(builder.fpext(builder.fmul(value, factor), total.type), total)
+        return builder.fma(value, factor, total)
+    number = context.make_complex(builder, element, value)
+    factor = context.make_complex(builder, element, factor)
+    total = context.make_complex(builder, element, total)
+    imag = _negative(builder, number.imag) if conjugate else number.imag
+    minus = _negative(builder, imag)
+    real = builder.fma(number.real, factor.real, total.real)
+    real = builder.fma(minus, factor.imag, real)
+    other = builder.fma(number.real, factor.imag, total.imag)
+    other = builder.fma(imag, factor.real, other)
+    return complex_of(context, builder, element, real, other)
+
+
+@intrinsic
+def multiply_add(typingctx, sums, tile, x, conjugate):
+    """Add a tile's products with `x` to `sums`: the *dot* side, memory along the sum.
+
+    `tile` is rows of ``len(x)`` numbers, `sums` is rows of ``len(sums) / rows`` partial sums;
+    product k of a row goes to partial sum ``k modulo`` that many, so that neighbours in a
+    vector never wait for each other.
+    """
+    if literal_of(conjugate) is None:
+        return None
+    element = sums.dtype
+    rows = tile.count // x.count
+    width = sums.count // rows
+
+    def codegen(context, builder, signature, arguments):
+        parts = items_of(builder, arguments[0], sums.count)
+        values = items_of(builder, arguments[1], tile.count)
+        factors = items_of(builder, arguments[2], x.count)
+        for row in range(rows):
+            for k, factor in enumerate(factors):
+                at = row * width + k % width
+                parts[at] = _product_added(
+                    context, builder, element, parts[at], values[row * x.count + k], factor,
+                    conjugate.literal_value,
+                )  # fmt: skip
+        return context.make_tuple(builder, sums, parts)
+
+    return sums(sums, tile, x, conjugate), codegen
+
+
+@intrinsic
+def axpy_add(typingctx, sums, tile, x, width, conjugate):
+    """Add a tile's products with `x` to `sums`: the *axpy* side, memory along y.
+
+    `sums` is pieces of y of `width` neighbours each; `tile` has for each piece ``len(x)``
+    columns of as many neighbours, and column k is multiplied by ``x[k]``.
+    """
+    known = literal_of(width, conjugate)
+    if known is None:
+        return None
+    width_, conjugate_ = known
+    element = sums.dtype
+
+    def codegen(context, builder, signature, arguments):
+        parts = items_of(builder, arguments[0], sums.count)
+        values = items_of(builder, arguments[1], tile.count)
+        factors = items_of(builder, arguments[2], x.count)
+        for at in range(sums.count):
+            piece, lane = divmod(at, width_)
+            for k, factor in enumerate(factors):
+                value = values[(piece * x.count + k) * width_ + lane]
+                parts[at] = _product_added(
+                    context, builder, element, parts[at], value, factor, conjugate_
+                )
+        return context.make_tuple(builder, sums, parts)
+
+    return sums(sums, tile, x, width, conjugate), codegen
+
+
+def _add(context, builder, element, left, right):
+    if isinstance(element, TwofoldType):
+        return added(context, builder, element, left, right)
+    if not isinstance(element, types.Complex):
+        return builder.fadd(left, right)
+    left = context.make_complex(builder, element, left)
+    right = context.make_complex(builder, element, right)
+    real, imag = builder.fadd(left.real, right.real), builder.fadd(left.imag, right.imag)
+    return complex_of(context, builder, element, real, imag)
+
+
+def _exchanged(context, builder, element, value, step):
+    """The value of lane ``lane ^ step``; 32 bits travel at a time."""
+    if isinstance(element, TwofoldType):
+        return exchanged(
+            context, builder, element, value,
+            lambda part: _exchanged(context, builder, element.real, part, step),
+        )  # fmt: skip
+    if isinstance(element, types.Complex):
+        number = context.make_complex(builder, element, value)
+        real = element.underlying_float
+        return complex_of(
+            context, builder, element,
+            _exchanged(context, builder, real, number.real, step),
+            _exchanged(context, builder, real, number.imag, step),
+        )  # fmt: skip
+    word, whole = ir.IntType(32), ir.IntType(element.bitwidth)
+    bits = builder.bitcast(value, whole)
+    result = ir.Constant(whole, 0)
+    for shift in range(0, element.bitwidth, 32):
+        half = builder.trunc(builder.lshr(bits, ir.Constant(whole, shift)), word)
+        half = builder.zext(_shuffled(builder, half, step), whole)
+        result = builder.or_(result, builder.shl(half, ir.Constant(whole, shift)))
+    return builder.bitcast(result, value.type)
+
+
+def _shuffled(builder, word, step):
+    i32 = ir.IntType(32)
+    kind = ir.FunctionType(ir.LiteralStructType([i32, ir.IntType(1)]), [i32] * 5)
+    # NVVM's own function, which no optimisation moves into a branch.
+    shuffle = cgutils.get_or_insert_function(builder.module, kind, "llvm.nvvm.shfl.sync.i32")
+    full_warp, butterfly_mode, last_lane = -1, 3, 31
+    numbers = [ir.Constant(i32, n) for n in (full_warp, butterfly_mode, step, last_lane)]
+    mask, mode, lanes, clamp = numbers
+    return builder.extract_value(builder.call(shuffle, [mask, mode, word, lanes, clamp]), 0)
+
+
+@intrinsic
+def butterfly(typingctx, values, lanes, apart):
+    """Each of `values` summed over the lanes of a group that are a multiple of `apart` apart.
+
+    Groups are `lanes` neighbouring lanes; both numbers are powers of two up to 32, and every
+    lane ends with its sum. All 32 lanes of the warp must come here together.
+    """
+    known = literal_of(lanes, apart)
+    if known is None:
+        return None
+    element = values.dtype
+
+    def codegen(context, builder, signature, arguments):
+        parts = items_of(builder, arguments[0], values.count)
+        step = known[0] // 2
+        while step >= known[1]:
+            parts = [
+                _add(context, builder, element, part,
+                     _exchanged(context, builder, element, part, step))
+                for part in parts
+            ]  # fmt: skip
+            step //= 2
+        return context.make_tuple(builder, values, parts)
+
+    return values(values, lanes, apart), codegen
+
+
+@intrinsic
+def scatter_sums(typingctx, values, tid, width, lanes, apart):
+    """What `butterfly` gives, bit for bit, but each lane ends with its share of the sums only.
+
+    At each step two lanes divide the sums that they both have a part of: each sends the half
+    that the other one keeps, until there are as many shares as :func:`shares` says of pieces of
+    `width` sums. A lane of the warp whose number begins with the bits b, one for each time, has
+    the b-th share.
+    """
+    known = literal_of(width, lanes, apart)
+    if known is None:
+        return None
+    element, (_, lanes_, apart_) = values.dtype, known
+    least = values.count // shares(values.count, *known)
+    result = types.UniTuple(element, least)
+
+    def codegen(context, builder, signature, arguments):
+        parts, tid = items_of(builder, arguments[0], values.count), arguments[1]
+        step = lanes_ // 2
+        while step >= apart_:
+            kept = sent = parts
+            if len(parts) > least:
+                bit = builder.and_(tid, integer_of(step))
+                upper = builder.icmp_unsigned("!=", bit, integer_of(0))
+                half = len(parts) // 2
+                pairs = list(zip(parts[:half], parts[half:], strict=True))
+                kept = [builder.select(upper, high, low) for low, high in pairs]
+                sent = [builder.select(upper, low, high) for low, high in pairs]
+            parts = [
+                _add(context, builder, element, mine,
+                     _exchanged(context, builder, element, other, step))
+                for mine, other in zip(kept, sent, strict=True)
+            ]  # fmt: skip
+            step //= 2
+        return context.make_tuple(builder, result, parts)
+
+    return result(values, types.int64, width, lanes, apart), codegen
+
+
+@intrinsic
+def fold(typingctx, sums, rows):
+    """One number for each of `rows` from its partial sums, halving their number pairwise."""
+    known = literal_of(rows)
+    if known is None:
+        return None
+    element = sums.dtype
+    width = sums.count // known[0]
+    result = types.UniTuple(element, known[0])
+
+    def codegen(context, builder, signature, arguments):
+        values = items_of(builder, arguments[0], sums.count)
+        folded = []
+        for row in range(known[0]):
+            part = values[row * width : (row + 1) * width]
+            while len(part) > 1:
+                half = len(part) // 2
+                part = [
+                    _add(context, builder, element, part[k], part[k + half]) for k in range(half)
+                ]
+            folded.append(part[0])
+        return context.make_tuple(builder, result, folded)
+
+    return result(sums, rows), codegen

@@ -1,0 +1,309 @@
+"""Memory that is looked at: bounds, alignment, and stores that others do not see yet."""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Sequence
+from operator import index as as_index
+from typing import Any
+
+import numpy as np
+from greenlet import getcurrent
+
+from gemv.core.dtypes import BFLOAT16, NARROW
+from gemv.core.narrow import cast
+from gemv.language.simulator.thread import SimulatorError, Stores, Thread
+from gemv.language.twofold import number_of
+
+# --- Memory ---------------------------------------------------------------------------------------
+
+
+class Pointer:
+    """What a kernel gets for a device pointer: bounds-checked access to a flat array.
+
+    Parameters
+    ----------
+    flat : ndarray
+        One-dimensional contiguous array: all the memory that may be touched.
+    origin : int
+        Position in `flat` of the element with index 0.
+    writable : bool
+        Whether the kernel may store; never true for a read-only `flat`.
+    name : str
+        Name for error messages.
+    """
+
+    __slots__ = ("address", "flat", "itemsize", "name", "origin", "scalar", "size", "writable")
+
+    def __init__(
+        self, flat: np.ndarray, origin: int = 0, writable: bool = True, name: str = ""
+    ) -> None:
+        if flat.ndim != 1 or (flat.size > 1 and flat.strides[0] != flat.itemsize):
+            raise ValueError("a pointer needs a one-dimensional contiguous array")
+        self.flat = flat
+        self.origin = as_index(origin)
+        self.writable = bool(writable and flat.flags.writeable)
+        self.name = name or "pointer"
+        self.size = flat.size
+        self.itemsize = flat.itemsize
+        self.scalar = flat.dtype.type
+        self.address = flat.__array_interface__["data"][0]
+
+    def __repr__(self) -> str:
+        return f"<Pointer {self.name}: {self.flat.dtype}, {self._valid()}>"
+
+    def _valid(self) -> str:
+        return f"valid {-self.origin} .. {self.size - 1 - self.origin}" if self.size else "empty"
+
+    def _position(self, i: int, action: str) -> int:
+        position = self.origin + as_index(i)
+        if not 0 <= position < self.size:
+            raise SimulatorError(f"{action} out of range: {self.name}[{i}], {self._valid()}")
+        return position
+
+    @property
+    def nothing(self) -> Any:
+        """The zero that a load gives in place of an element that is not there."""
+        return self.scalar(0)
+
+    def _storable(self, i: int) -> int:
+        position = self._position(i, "write")
+        if not self.writable:
+            raise SimulatorError(f"write to read-only memory: {self.name}[{i}]")
+        return position
+
+    def __getitem__(self, i: int) -> Any:
+        # _position written out: this is the hot path of every kernel.
+        position = self.origin + as_index(i)
+        if not 0 <= position < self.size:
+            self._position(i, "read")
+        thread = getcurrent()
+        if type(thread) is Thread and thread.block.has_stores:
+            key = self.address + position * self.itemsize
+            for stores in (thread.stores, thread.warp.stores, thread.block.stores):
+                if key in stores:
+                    return stores[key][2]
+        return self.flat[position]
+
+    def __setitem__(self, i: int, value: Any) -> None:
+        position = self._storable(i)
+        value = self.scalar(value)
+        thread = getcurrent()
+        if type(thread) is not Thread:
+            self.flat[position] = value
+            return
+        if self in thread.block.grid.mixed:
+            raise SimulatorError(f"{self.name} overlaps an argument of another data type")
+        thread.block.has_stores = True
+        thread.stores[self.address + position * self.itemsize] = (self.flat, position, value)
+
+
+@functools.cache
+def _all_numbers(storage: np.dtype, number: np.dtype) -> np.ndarray:
+    """What each pattern of 16 bits is: casts, one number at a time, were most of a simulation."""
+    return cast(np.arange(1 << 16, dtype=np.uint16).view(storage), number)
+
+
+class _Converting(Pointer):
+    """A pointer to numbers of one format that are computed with in another."""
+
+    __slots__ = ("format", "is_half", "number", "numbers")
+
+    def __init__(self, pointer: Pointer, storage: np.dtype, number: np.dtype) -> None:
+        super().__init__(pointer.flat, pointer.origin, pointer.writable, pointer.name)
+        self.format, self.number = storage, number
+        self.numbers = _all_numbers(storage, number) if storage in NARROW else None
+        self.is_half = pointer.flat.dtype == np.float16  # else bits already, where it matters
+
+    @property
+    def nothing(self) -> Any:
+        return self.number.type(0)
+
+    def __getitem__(self, i: int) -> Any:
+        value = super().__getitem__(i)
+        if self.numbers is None:
+            return cast(value, self.number)[()]
+        return self.numbers[value.view(np.uint16) if self.is_half else value]
+
+    def __setitem__(self, i: int, value: Any) -> None:
+        super().__setitem__(i, cast(self.number.type(value), self.format).view(self.flat.dtype)[()])
+
+
+class _Twofold(Pointer):
+    """A pointer to numbers that are added up in sums of two."""
+
+    __slots__ = ("exact", "format", "sums")
+
+    def __init__(self, pointer: Pointer, storage: np.dtype, sums: np.dtype, exact: bool) -> None:
+        super().__init__(pointer.flat, pointer.origin, pointer.writable, pointer.name)
+        self.format, self.sums, self.exact = storage, sums, exact
+
+    @property
+    def nothing(self) -> Any:
+        return number_of(self.sums, 0, self.exact)
+
+    def __getitem__(self, i: int) -> Any:
+        value = super().__getitem__(i)
+        if self.format in NARROW:
+            value = _all_numbers(self.format, np.dtype(np.float32))[value.view(np.uint16)]
+        return number_of(self.sums, value.item(), self.exact)
+
+    def __setitem__(self, i: int, value: Any) -> None:
+        number = value.rounded()
+        if self.format in NARROW:
+            number = cast(np.float64(number), self.format).view(self.flat.dtype)[()]
+        super().__setitem__(i, number)
+
+
+def pointer_to(
+    array: np.ndarray,
+    offset: int = 0,
+    name: str = "",
+    writable: bool | None = None,
+    number: np.dtype | None = None,
+    exact: bool = False,
+) -> Pointer:
+    """Point to an element of an array, however the array is strided.
+
+    Parameters
+    ----------
+    array : ndarray
+        The pointer covers exactly the memory from the lowest to the highest byte of this view.
+        Strides may be negative or zero, but must be multiples of the item size.
+    offset : int
+        Distance in elements from element ``[0, ..., 0]`` to the target of the pointer.
+    name : str
+        Name for error messages.
+    writable : bool, optional
+        Whether the kernel may store; as the array's own flag if not given.
+    number : numpy.dtype, optional
+        What the kernel computes with, if the array is of another dtype.
+    exact : bool
+        Whether elements are factors of products, where sums are twofold.
+
+    Returns
+    -------
+    Pointer
+        Shares the memory of `array`.
+    """
+    if number is not None and number != array.dtype:
+        storage = BFLOAT16 if array.dtype.kind == "V" else array.dtype
+        bits = array.view(np.uint16) if storage == BFLOAT16 else array
+        pointer = pointer_to(bits, offset, name, writable)
+        if number.fields is not None:
+            return _Twofold(pointer, storage, number, exact)
+        return _Converting(pointer, storage, number)
+    itemsize = array.itemsize
+    if array.size and any(stride % itemsize for stride in array.strides):
+        raise ValueError("strides must be multiples of the item size")
+    writable = array.flags.writeable if writable is None else writable
+    if not array.size:
+        return Pointer(np.empty(0, array.dtype), offset, writable, name)
+    spans = [
+        (length - 1) * (stride // itemsize)
+        for length, stride in zip(array.shape, array.strides, strict=True)
+    ]
+    below = -sum(span for span in spans if span < 0)
+    above = sum(span for span in spans if span > 0)
+    # Reversing the axes that run backwards brings the lowest element to the front. The ellipsis
+    # keeps a zero-dimensional array an array.
+    forward: list[Any] = [slice(None, None, -1 if span < 0 else 1) for span in spans]
+    lowest = array[(*forward, ...)]
+    flat = np.lib.stride_tricks.as_strided(lowest, (below + above + 1,), (itemsize,))
+    return Pointer(flat, below + offset, writable, name)
+
+
+def _aligned(pointer: Pointer, i: int, count: int, action: str) -> None:
+    position = pointer._position(i, action)
+    pointer._position(i + count - 1, action)
+    address, width = pointer.address + position * pointer.itemsize, count * pointer.itemsize
+    if address % width:
+        raise SimulatorError(
+            f"misaligned vector {action}: {pointer.name}[{i}] is {address % width} bytes past "
+            f"a multiple of {width} bytes"
+        )
+
+
+def vector_load(pointer: Pointer, index: int, count: int) -> tuple:
+    """Load `count` consecutive elements, the first at an address that is a multiple of the width.
+
+    Raises
+    ------
+    SimulatorError
+        If the address is misaligned or an element is out of range.
+    """
+    _aligned(pointer, index, count, "read")
+    return tuple([pointer[index + k] for k in range(count)])
+
+
+def vector_store(pointer: Pointer, index: int, values: Sequence[Any]) -> None:
+    """Store consecutive elements; alignment and range are checked as in :func:`vector_load`."""
+    _aligned(pointer, index, len(values), "write")
+    for k, value in enumerate(values):
+        pointer[index + k] = value
+
+
+class CheckedArray:
+    """A shared or local array: poisoned at first, and no index wraps around or is clipped."""
+
+    __slots__ = ("data", "dtype", "ndim", "shape", "size")
+
+    def __init__(self, data: np.ndarray) -> None:
+        self.data = data
+        self.dtype, self.ndim, self.shape, self.size = data.dtype, data.ndim, data.shape, data.size
+
+    @classmethod
+    def poisoned(cls, shape: Any, dtype: Any) -> CheckedArray:
+        data = np.empty(shape, dtype)
+        if data.size == 0:
+            raise SimulatorError("an array of a kernel needs a positive size")
+        if data.dtype.kind == "c":
+            data.fill(complex(math.nan, math.nan))
+        elif data.dtype.kind == "f":
+            data.fill(math.nan)
+        elif data.dtype.kind == "O":
+            data.fill(None)  # nothing can be added to it
+        else:
+            data.view(np.uint8).fill(0xA5)
+        return cls(data)
+
+    def __len__(self) -> int:
+        return self.shape[0]
+
+    def _checked(self, i: Any) -> Any:
+        if type(i) is int and 0 <= i < self.shape[0]:
+            return i
+        indices = tuple(map(as_index, i if isinstance(i, tuple) else (i,)))
+        inside = all(0 <= k < n for k, n in zip(indices, self.shape, strict=False))
+        if len(indices) > self.ndim or not inside:
+            raise SimulatorError(f"index {i} out of range for an array of shape {self.shape}")
+        return indices if len(indices) > 1 else indices[0]
+
+    def __getitem__(self, i: Any) -> Any:
+        value = self.data[self._checked(i)]
+        return CheckedArray(value) if type(value) is np.ndarray else value
+
+    def __setitem__(self, i: Any, value: Any) -> None:
+        self.data[self._checked(i)] = value
+
+
+def write_back(stores: Stores) -> None:
+    for flat, position, value in stores.values():
+        flat[position] = value
+    stores.clear()
+
+
+def is_empty(memory: np.ndarray) -> bool:
+    """Whether nothing is posted there: all bits are ones, or there are no objects."""
+    if memory.dtype.hasobject:
+        return all(each is None for each in memory)
+    return bool((memory.view(np.uint8) == 0xFF).all())
+
+
+def make_empty(memory: np.ndarray) -> None:
+    """The way memory for posts is before and after a launch."""
+    if memory.dtype.hasobject:
+        memory[...] = None
+    else:
+        memory.view(np.uint8)[...] = 0xFF

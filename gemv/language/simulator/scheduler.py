@@ -1,0 +1,371 @@
+"""Runs a kernel on the CPU, one CUDA thread at a time, so that races show up without a GPU.
+
+Every CUDA thread is a greenlet: a function that can be left and resumed. A thread runs alone until
+it reaches a switch point (a barrier, a warp operation, an atomic, a fence, a post, or its end);
+then the scheduler resumes another one, in the order that the :class:`Schedule` asks for. A kernel
+whose result depends on that order has a race, so tests run each kernel under several schedules.
+
+The memory model is weak on purpose:
+
+* A plain store to global memory (through a :class:`Pointer`) is at first seen by its own thread
+  only. ``syncwarp`` shows it to the warp; a block barrier or ``threadfence_block`` to the block;
+  ``threadfence`` to every block, together with what the thread had been shown by a barrier
+  before. What was never fenced reaches memory at the end of the grid, so a protocol between
+  blocks that lacks a fence reads old values every time and not once in a blue moon.
+* Atomics on global memory work on memory itself, and carry along what their own thread, warp or
+  block still held back for that one element.
+* What is posted (``gemv.language``) is in memory at once; whoever takes it lets others run until
+  it is there.
+* Stores to shared memory are seen at once: a missing barrier shows under one order or another.
+  Shared and local arrays start as NaN or as a bit pattern that is no sensible integer, and they
+  refuse indices out of range, negative ones too.
+
+Barriers and warp operations that can't complete end the launch with a :class:`SimulatorError`.
+
+Importing this module adds the names that kernels use (``cuda.threadIdx``, ``cuda.shfl_xor_sync``
+and so on) to Numba's simulator module, which lacks them; each looks up the thread that is running
+right now. Kernels launched through Numba's own simulator don't see them and work as before.
+
+What is not simulated: time, true concurrency (two threads never run between two switch points of
+each other), caches, a post of which only some words have arrived, fused multiply-add (see
+``fma``), a thread that spins on plain loads (it never reaches a switch point, so it can't be
+stopped), dynamic shared memory, and mixed views: a plain store to memory that another argument
+sees with another data type is refused.
+"""
+
+from __future__ import annotations
+
+import atexit
+import math
+import os
+import random
+import threading
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar, copy_context
+from dataclasses import dataclass
+from itertools import product
+from operator import attrgetter
+from operator import index as as_index
+from types import CodeType
+from typing import Any, NoReturn
+
+import numpy as np
+from greenlet import GreenletExit, getcurrent
+from numba.cuda.core import config
+
+from gemv.language.simulator.memory import CheckedArray, Pointer, write_back
+from gemv.language.simulator.thread import WARP, SimulatorError, Stores, Thread, Warp
+from gemv.language.simulator.warp import BLOCK_VOTES
+
+if not config.ENABLE_CUDASIM:
+    raise RuntimeError(
+        "gemv.language.simulator.scheduler needs Numba's CUDA simulator: "
+        "set NUMBA_ENABLE_CUDASIM=1 before numba is imported"
+    )
+
+__all__ = [
+    "Pointer",
+    "Schedule",
+    "SimulatorError",
+    "atomic_add",
+    "atomic_inc",
+    "is_empty",
+    "launch",
+    "make_empty",
+    "pointer_to",
+    "post",
+    "scheduled",
+    "take_one",
+    "threadfence",
+    "vector_load",
+    "vector_store",
+]
+_MAX_BLOCK = (1024, 1024, 64)
+_MAX_GRID = (2**31 - 1, 65535, 65535)
+_MAX_THREADS = 1024
+_MAX_RESIDENT_BLOCKS = 4
+
+
+@dataclass(frozen=True)
+class Schedule:
+    """The order in which the simulator resumes threads and starts blocks.
+
+    Parameters
+    ----------
+    order : {"forward", "reversed", "random"}
+        Ascending, descending or shuffled ids. Under "random" up to four blocks are interleaved;
+        otherwise each block ends before the next one starts.
+    seed : int
+        Seed of the "random" order.
+    max_switches : int
+        The launch is stopped after this many resumptions during which no thread ended: the kernel
+        spins.
+    """
+
+    order: str = "forward"
+    seed: int = 0
+    max_switches: int = 1_000_000
+
+    def __post_init__(self) -> None:
+        if self.order not in ("forward", "reversed", "random"):
+            raise ValueError(f"order must be forward, reversed or random, not {self.order!r}")
+
+
+_default_schedule: ContextVar[Schedule | None] = ContextVar("gemv_schedule", default=None)
+
+
+@contextmanager
+def scheduled(schedule: Schedule) -> Iterator[None]:
+    """Make `schedule` the default of all launches inside the ``with`` block."""
+    token = _default_schedule.set(schedule)
+    try:
+        yield
+    finally:
+        _default_schedule.reset(token)
+
+
+class BlockRun:
+    """The threads of one block, and the memory that they share."""
+
+    def __init__(self, grid: GridRun, where: tuple[int, int, int]) -> None:
+        self.grid = grid
+        self.where = where
+        self.has_stores = False
+        self.stores: Stores = {}
+        self.shared: dict[tuple, tuple[CodeType, CheckedArray]] = {}
+        self.shared_bytes = 0
+        hub = getcurrent()
+        nx, ny, nz = grid.block_shape
+        places = product(range(nz), range(ny), range(nx))
+        self.threads = [Thread(self, tid, p[::-1], hub) for tid, p in enumerate(places)]
+        for first in range(0, len(self.threads), WARP):
+            warp = Warp(self.threads[first : first + WARP])
+            for thread in warp.threads:
+                thread.warp = warp
+                thread.gr_context = grid.context.copy()
+        self.ready = list(self.threads)
+        self.alive = len(self.threads)
+
+    def step(self) -> bool:
+        """Resume every runnable thread once; return whether the block has ended."""
+        if not self.ready:
+            self.release_barrier()
+        grid, batch = self.grid, self.ready
+        self.ready = []
+        if grid.rng is not None:
+            grid.rng.shuffle(batch)
+            # Let some threads run ahead of the others.
+            cut = grid.rng.randint(1, len(batch))
+            self.ready = batch[cut:]
+            del batch[cut:]
+        else:
+            batch.sort(key=attrgetter("tid"), reverse=grid.schedule.order == "reversed")
+        for thread in batch:
+            try:
+                thread.switch()
+            except SimulatorError as error:
+                raise SimulatorError(f"{self.name(thread)}: {error}") from error
+            except Exception as error:
+                text = f"{self.name(thread)}: {type(error).__name__}: {error}"
+                raise SimulatorError(text) from error
+            if thread.dead:
+                self.alive -= 1
+                grid.switches = 0
+        grid.switches += len(batch)
+        if grid.switches > grid.schedule.max_switches:
+            raise SimulatorError(
+                f"{self.name(batch[-1])}: the kernel spins: no thread has ended during the last "
+                f"{grid.schedule.max_switches} switches"
+            )
+        if self.alive:
+            return False
+        self.show_to_block()
+        return True
+
+    def name(self, thread: Thread) -> str:
+        return f"block {self.where}, thread {thread.where}"
+
+    def show_to_block(self) -> None:
+        """Make the stores of all threads visible to the block."""
+        if self.has_stores:
+            warps = dict.fromkeys(thread.warp for thread in self.threads)
+            for stores in (*(w.stores for w in warps), *(t.stores for t in self.threads)):
+                self.stores.update(stores)
+                stores.clear()
+
+    def release_barrier(self) -> None:
+        """Let all threads pass the barrier at which, with nobody runnable, they should all be."""
+        for thread in self.threads:
+            if thread.mask is not None and thread.operation:
+                self.report_warp(thread)
+        first = next(thread for thread in self.threads if not thread.dead)
+        place = (False, first.operation, first.site)
+        if any((t.dead, t.operation, t.site) != place for t in self.threads):
+            raise SimulatorError(
+                f"{self.name(first)}: divergent barrier: {_states(self.threads, 'where')}"
+            )
+        self.show_to_block()
+        result = BLOCK_VOTES[first.operation]([thread.value for thread in self.threads])
+        for thread in self.threads:
+            thread.release(result)
+
+    def report_warp(self, thread: Thread) -> NoReturn:
+        """Raise the error for a warp operation that waits for lanes which can't arrive."""
+        assert thread.mask is not None
+        same = (thread.operation, thread.mask, thread.site)
+        missing = [
+            other
+            for other in thread.warp.threads
+            if thread.mask >> other.lane & 1
+            and (other.dead or (other.operation, other.mask, other.site) != same)
+        ]
+        raise SimulatorError(
+            f"{self.name(thread)}: {thread.operation} at {thread.line()} with mask "
+            f"0x{thread.mask:08x} never completes: missing lanes: {_states(missing, 'lane')}"
+        )
+
+    def kill(self) -> None:
+        for thread in self.threads:
+            if thread and not thread.dead:
+                thread.throw(GreenletExit)
+
+
+def _states(threads: Iterable[Thread], label: str) -> str:
+    """Say what each thread does, threads that do the same together."""
+    groups: dict[str, list[str]] = {}
+    for thread in threads:
+        groups.setdefault(thread.state(), []).append(str(getattr(thread, label)))
+    parts = []
+    for state, names in groups.items():
+        more = f" and {len(names) - 8} more" if len(names) > 8 else ""
+        parts.append(f"{', '.join(names[:8])}{more}: {state}")
+    return "; ".join(parts)
+
+
+class GridRun:
+    """One launch."""
+
+    def __init__(
+        self,
+        function: Callable[..., Any],
+        grid_shape: tuple[int, int, int],
+        block_shape: tuple[int, int, int],
+        args: tuple,
+        schedule: Schedule,
+    ) -> None:
+        self.function, self.args, self.schedule = function, args, schedule
+        self.grid_shape, self.block_shape = grid_shape, block_shape
+        self.rng = random.Random(schedule.seed) if schedule.order == "random" else None
+        self.switches = 0
+        self.context = copy_context()
+        self.mixed = _mixed([arg for arg in args if isinstance(arg, Pointer)])
+
+    def run(self) -> None:
+        nx, ny, nz = self.grid_shape
+        order: Any = range(nx * ny * nz)
+        if self.rng is not None:
+            order = self.rng.sample(order, len(order))
+        elif self.schedule.order == "reversed":
+            order = reversed(order)
+        coming = iter(order)
+        resident: list[BlockRun] = []
+        unfenced: list[Stores] = []
+        try:
+            while True:
+                while len(resident) < (_MAX_RESIDENT_BLOCKS if self.rng else 1):
+                    block_id = next(coming, None)
+                    if block_id is None:
+                        break
+                    where = (block_id % nx, block_id // nx % ny, block_id // (nx * ny))
+                    resident.append(BlockRun(self, where))
+                if not resident:
+                    break
+                block = self.rng.choice(resident) if self.rng else resident[0]
+                if block.step():
+                    resident.remove(block)
+                    unfenced.append(block.stores)
+                    block.threads.clear()  # threads and block refer to each other
+        finally:
+            for block in resident:
+                block.kill()
+        for stores in unfenced:
+            write_back(stores)
+
+
+def _mixed(pointers: list[Pointer]) -> set[Pointer]:
+    """Pointers to memory that another one sees with other element type or boundaries.
+
+    Stores are held back per element, so they would be invisible through the other pointer.
+    """
+    return {
+        a
+        for a in pointers
+        for b in pointers
+        if a.address < b.address + b.size * b.itemsize
+        and b.address < a.address + a.size * a.itemsize
+        and (a.flat.dtype != b.flat.dtype or (a.address - b.address) % a.itemsize)
+    }
+
+
+def _shape(name: str, shape: Any, limits: tuple[int, int, int]) -> tuple[int, int, int]:
+    dimensions = tuple(map(as_index, shape if isinstance(shape, tuple | list) else (shape,)))
+    if not 1 <= len(dimensions) <= 3:
+        raise ValueError(f"{name} must have 1 to 3 dimensions, not {len(dimensions)}")
+    x, y, z = dimensions + (1,) * (3 - len(dimensions))
+    if not all(1 <= n <= limit for n, limit in zip((x, y, z), limits, strict=True)):
+        raise ValueError(f"{name} {dimensions} out of range: at least 1, at most {limits}")
+    return x, y, z
+
+
+#: Held while a grid runs, and for ever once Python ends: it kills daemon threads where they wait
+#: next, and one that is killed inside a greenlet takes the process with it.
+_turn = threading.RLock()
+atexit.register(lambda: _turn.acquire())
+
+
+def _after_fork() -> None:
+    global _turn
+    _turn = threading.RLock()  # another thread may have held it
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork)
+
+
+def launch(
+    function: Callable[..., Any],
+    grid: int | tuple[int, ...],
+    block: int | tuple[int, ...],
+    args: Sequence[Any],
+    schedule: Schedule | None = None,
+) -> None:
+    """Run a kernel to its end.
+
+    Parameters
+    ----------
+    function : callable
+        The kernel as a plain Python function.
+    grid, block : int or tuple of int
+        Numbers of blocks and of threads in a block, up to three dimensions each.
+    args : sequence
+        Python or NumPy scalars and :class:`Pointer` objects.
+    schedule : Schedule, optional
+        Order of threads and blocks; by default that of :func:`scheduled`, else "forward".
+
+    Raises
+    ------
+    SimulatorError
+        If the kernel raises or does something undefined. Memory is then left half-written.
+    """
+    grid_shape = _shape("grid", grid, _MAX_GRID)
+    block_shape = _shape("block", block, _MAX_BLOCK)
+    if math.prod(block_shape) > _MAX_THREADS:
+        raise ValueError(f"block {block_shape} has more than {_MAX_THREADS} threads")
+    if any(isinstance(arg, np.ndarray) for arg in args):
+        raise TypeError("arrays are passed as pointers: use pointer_to")
+    schedule = schedule or _default_schedule.get() or Schedule()
+    # A GPU raises no floating-point exceptions. The setting is part of the context that the
+    # threads copy, since a greenlet doesn't inherit the context of its parent.
+    with _turn, np.errstate(all="ignore"):
+        GridRun(function, grid_shape, block_shape, tuple(args), schedule).run()

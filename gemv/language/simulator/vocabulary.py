@@ -1,0 +1,164 @@
+"""The names that kernels use, added to Numba's simulator module."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+from greenlet import getcurrent
+from numba import cuda, types
+from numba.cuda.np.numpy_support import as_dtype
+
+from gemv.language.simulator.atomics import AtomicNamespace, threadfence, threadfence_block
+from gemv.language.simulator.memory import CheckedArray
+from gemv.language.simulator.thread import WARP, SimulatorError, Thread, current
+from gemv.language.simulator.warp import (
+    BLOCK_VOTES,
+    SHUFFLES,
+    VOTES,
+    activemask,
+    block_barrier,
+    lanemask_lt,
+    match_any_sync,
+    shuffle,
+    syncwarp,
+    vote,
+)
+
+_MAX_SHARED_BYTES = 48 * 1024
+
+
+# --- What kernels call: indices, arrays and arithmetic --------------------------------------------
+
+
+def triple(get: Callable[[Thread], tuple[int, int, int]], name: str) -> Any:
+    """An object whose x, y and z are those of the thread that reads them."""
+    members = {
+        axis: property(lambda self, k=k: get(current())[k])  # type: ignore[misc]
+        for k, axis in enumerate("xyz")
+    }
+    return type(name, (), {"__slots__": (), **members})()
+
+
+def _per_dimension(dimensions: int, values: list[int]) -> Any:
+    if dimensions not in (1, 2, 3):
+        raise ValueError(f"a grid has 1 to 3 dimensions, not {dimensions}")
+    return values[0] if dimensions == 1 else tuple(values[:dimensions])
+
+
+def grid_index(dimensions: int) -> Any:
+    thread = current()
+    places = zip(thread.block.where, thread.block.grid.block_shape, thread.where, strict=True)
+    return _per_dimension(dimensions, [block * size + own for block, size, own in places])
+
+
+def _gridsize(dimensions: int) -> Any:
+    grid = current().block.grid
+    shapes = zip(grid.grid_shape, grid.block_shape, strict=True)
+    return _per_dimension(dimensions, [blocks * size for blocks, size in shapes])
+
+
+def _numpy_dtype(dtype: Any) -> np.dtype:
+    return as_dtype(dtype) if isinstance(dtype, types.Type) else np.dtype(dtype)
+
+
+def _shared_array(shape: Any, dtype: Any, alignment: int | None = None) -> CheckedArray:
+    """The block's array of this call site, made by the first thread that comes."""
+    block = current().block
+    frame = sys._getframe(1)
+    code = frame.f_code
+    # Shape and type tell apart closures, which share their code. The code stays referenced so
+    # that its id is not used again.
+    key = (id(code), frame.f_lasti, shape, dtype)
+    if key not in block.shared:
+        array = CheckedArray.poisoned(shape, _numpy_dtype(dtype))
+        block.shared_bytes += array.data.nbytes
+        if block.shared_bytes > _MAX_SHARED_BYTES:
+            raise SimulatorError(
+                f"{block.shared_bytes} bytes of shared memory: a block has {_MAX_SHARED_BYTES}"
+            )
+        block.shared[key] = code, array
+    return block.shared[key][1]
+
+
+def _local_array(shape: Any, dtype: Any, alignment: int | None = None) -> CheckedArray:
+    current()
+    return CheckedArray.poisoned(shape, _numpy_dtype(dtype))
+
+
+def _bits(value: Any) -> tuple[int, int]:
+    """The bits of an integer and their number; 32 for a Python integer that fits."""
+    if isinstance(value, np.integer):
+        width = 8 * value.itemsize
+    else:
+        width = 32 if -(1 << 31) <= value < 1 << 32 else 64
+    return int(value) & ((1 << width) - 1), width
+
+
+def _popc(value: Any) -> int:
+    return _bits(value)[0].bit_count()
+
+
+def _clz(value: Any) -> int:
+    bits, width = _bits(value)
+    return width - bits.bit_length()
+
+
+def _ffs(value: Any) -> int:
+    bits = _bits(value)[0]
+    return (bits & -bits).bit_length()
+
+
+def _fma(a: Any, b: Any, c: Any) -> Any:
+    """In double precision for float32, hence all but correctly rounded; plain for float64."""
+    if isinstance(a, np.float32) and isinstance(b, np.float32) and isinstance(c, np.float32):
+        return np.float32(np.float64(a) * np.float64(b) + np.float64(c))
+    return a * b + c
+
+
+def _selp(condition: Any, a: Any, b: Any) -> Any:
+    return a if condition else b
+
+
+def _install() -> None:
+    """Add the kernel vocabulary to Numba's module, once and for all threads and kernels."""
+    names: dict[str, Any] = {
+        "threadIdx": triple(lambda thread: thread.where, "threadIdx"),
+        "blockIdx": triple(lambda thread: thread.block.where, "blockIdx"),
+        "blockDim": triple(lambda thread: thread.block.grid.block_shape, "blockDim"),
+        "gridDim": triple(lambda thread: thread.block.grid.grid_shape, "gridDim"),
+        "warpsize": WARP,
+        "shared": SimpleNamespace(array=_shared_array),
+        "local": SimpleNamespace(array=_local_array),
+        "atomic": AtomicNamespace(),
+        "threadfence": threadfence,
+        "threadfence_system": threadfence,
+    }
+    for function in (
+        threadfence_block, syncwarp, match_any_sync, activemask, lanemask_lt, grid_index,
+        _gridsize, _popc, _clz, _ffs, _fma, _selp,
+    ):  # fmt: skip
+        names[function.__name__[1:]] = function
+    names |= {name: block_barrier(name) for name in BLOCK_VOTES}
+    names |= {name: shuffle(name, source) for name, source in SHUFFLES.items()}
+    names |= {name: vote(name, count) for name, count in VOTES.items()}
+    for name, value in names.items():
+        setattr(cuda, name, value)
+
+    # `cuda.laneid` is a bare number, so the module itself has to be asked each time.
+    fallback = vars(cuda).get("__getattr__")
+
+    def lookup(name: str) -> Any:
+        if name == "laneid" and type(getcurrent()) is Thread:
+            return current().lane
+        if fallback is not None:
+            return fallback(name)
+        raise AttributeError(f"module {cuda.__name__!r} has no attribute {name!r}")
+
+    vars(cuda)["__getattr__"] = lookup
+
+
+_install()

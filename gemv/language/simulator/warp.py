@@ -1,0 +1,134 @@
+"""Barriers, shuffles and votes."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from operator import index as as_index
+from typing import Any
+
+import numpy as np
+
+from gemv.language.simulator.thread import WARP, SimulatorError, current
+
+_FULL_MASK = 0xFFFFFFFF
+
+
+# --- What kernels call: barriers, fences and atomics ----------------------------------------------
+
+BLOCK_VOTES: dict[str, Callable[[list], Any]] = {
+    "syncthreads": lambda values: None,
+    "syncthreads_count": lambda values: sum(map(bool, values)),
+    "syncthreads_and": lambda values: int(all(values)),
+    "syncthreads_or": lambda values: int(any(values)),
+}
+
+
+def block_barrier(operation: str) -> Callable[..., Any]:
+    def barrier(value: Any = None) -> Any:
+        thread = current()
+        frame = sys._getframe(1)
+        thread.value = value
+        return thread.block_on(operation, None, (frame.f_code, frame.f_lasti))
+
+    return barrier
+
+
+# --- What kernels call: warp operations -----------------------------------------------------------
+
+
+def _gather(operation: str, mask: int, value: Any) -> dict[int, Any]:
+    """Wait for all lanes of `mask`; return what each of them brought."""
+    thread = current()
+    warp, mask = thread.warp, as_index(mask) & _FULL_MASK
+    if not mask >> thread.lane & 1:
+        raise SimulatorError(f"wrong mask 0x{mask:08x} for {operation}: lacks lane {thread.lane}")
+    if mask & ~warp.present:
+        raise SimulatorError(
+            f"wrong mask 0x{mask:08x} for {operation}: the warp has {len(warp.threads)} lanes"
+        )
+    frame = sys._getframe(2)
+    site = (frame.f_code, frame.f_lasti)
+    # By id, because the hash of a code object is slow; the threads keep it alive.
+    key = (operation, mask, id(site[0]), site[1])
+    group = warp.groups.setdefault(key, {})
+    group[thread.lane] = value
+    if len(group) < mask.bit_count():
+        return thread.block_on(operation, mask, site)
+    del warp.groups[key]
+    for member in [warp.threads[lane] for lane in group]:
+        if operation == "syncwarp":
+            warp.stores.update(member.stores)
+            member.stores.clear()
+        member.release(group)
+    thread.hub.switch()
+    return group
+
+
+def syncwarp(mask: int = _FULL_MASK) -> None:
+    _gather("syncwarp", mask, None)
+
+
+def _movable(value: Any) -> Any:
+    if type(value) not in (int, float, np.int32, np.int64, np.float32, np.float64):
+        raise TypeError(
+            f"warps exchange 32- and 64-bit integers and floats only, not {type(value).__name__}"
+        )
+    return value
+
+
+def shuffle(operation: str, source: Callable[[int, int], int]) -> Callable[..., Any]:
+    def shuffle(mask: int, value: Any, other: int) -> Any:
+        group = _gather(operation, mask, _movable(value))
+        lane = current().lane
+        # A GPU looks at the low five bits of the lane, distance or lane mask only.
+        wanted = source(lane, as_index(other) % WARP)
+        if not 0 <= wanted < WARP:
+            return value
+        if wanted not in group:
+            raise SimulatorError(f"{operation}: lane {lane} reads lane {wanted}, not in the mask")
+        return group[wanted]
+
+    return shuffle
+
+
+SHUFFLES = {
+    "shfl_sync": lambda lane, source: source,
+    "shfl_up_sync": lambda lane, delta: lane - delta,
+    "shfl_down_sync": lambda lane, delta: lane + delta,
+    "shfl_xor_sync": lambda lane, lane_mask: lane ^ lane_mask,
+}
+
+
+def _lanes(group: dict[int, Any], wanted: Any) -> int:
+    """Mask of the lanes that brought `wanted`; negative with lane 31, as Numba types it int32."""
+    bits = sum(1 << lane for lane, value in group.items() if value == wanted)
+    return bits - (1 << WARP) if bits >> (WARP - 1) else bits
+
+
+def vote(operation: str, count: Callable[[dict[int, bool]], Any]) -> Callable[..., Any]:
+    return lambda mask, predicate: count(_gather(operation, mask, bool(predicate)))
+
+
+VOTES: dict[str, Callable[[dict[int, bool]], Any]] = {
+    "all_sync": lambda group: all(group.values()),
+    "any_sync": lambda group: any(group.values()),
+    "eq_sync": lambda group: len(set(group.values())) == 1,
+    "ballot_sync": lambda group: _lanes(group, True),
+}
+
+
+def match_any_sync(mask: int, value: Any) -> int:
+    # A GPU compares bits: NaN matches NaN, and 0.0 doesn't match -0.0.
+    own = np.asarray(_movable(value)).tobytes()
+    return _lanes(_gather("match_any_sync", mask, own), own)
+
+
+def activemask() -> int:
+    """Lanes that neither ended nor wait: an approximation, as it is on a GPU."""
+    lanes = current().warp.threads
+    return sum(1 << thread.lane for thread in lanes if not thread.dead and not thread.operation)
+
+
+def lanemask_lt() -> int:
+    return (1 << current().lane) - 1

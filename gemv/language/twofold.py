@@ -1,0 +1,182 @@
+"""Sums in twice the digits: a number and what it has lost, by error-free steps.
+
+``h = a*b`` and ``fma(a, b, -h)`` are a product and its error, exactly; the six operations of
+:func:`two_sum` are a sum and its error (T. J. Dekker, 1971, and D. E. Knuth's version of the sum).
+Adding the errors up beside the sums gives the result as if computed in twice the precision and
+rounded once (T. Ogita, S. M. Rump, S. Oishi, "Accurate sum and dot product", 2005).
+
+A compiler that fuses a product and a sum would destroy all of it. So every operation is an
+instruction of its own with its rounding named, which the assembler leaves as it is.
+
+That is done with two float64, and with two float32 where few units for float64 would make that the
+slower way to sum float32.
+
+Kernels do not see any of this: elements of A and x are *exact* numbers, whose product is a sum of
+two, and sums of two are added and multiplied by alpha and beta with the usual signs. What is stored
+to y is the sum of the two, or the first one where that is not finite: an infinity or a NaN is what
+plain sums would give, and its error means nothing.
+"""
+
+from __future__ import annotations
+
+import math
+from fractions import Fraction
+from typing import Any
+
+import numpy as np
+
+from gemv.core.dtypes import COMPLEX_PAIR, COMPLEX_TWOFOLD, PAIR, TWOFOLD
+
+
+def two_sum(a: float, b: float) -> tuple[float, float]:
+    """``a + b`` rounded, and the error of that."""
+    total = a + b
+    other = total - a
+    return total, (a - (total - other)) + (b - other)
+
+
+def two_product(a: Any, b: Any) -> tuple[Any, Any]:
+    """``a * b`` rounded, and the error of that, as an fma gives it."""
+    if isinstance(a, np.float32):
+        product = float(a) * float(b)  # all of it
+        single = np.float32(product)
+        return single, np.float32(product - float(single))
+    high = a * b
+    if not (math.isfinite(a) and math.isfinite(b) and math.isfinite(high)):
+        return high, math.nan
+    return high, float(Fraction(a) * Fraction(b) - Fraction(high))
+
+
+class Twofold:
+    """The simulator's sum of two; compiled kernels know only the zero that sums start from."""
+
+    __slots__ = ("high", "low")
+    __array_ufunc__ = None  # a NumPy scalar on the left leaves the product to this class
+    number: Any = float
+
+    def __init__(self, high: Any = 0.0, low: Any = 0.0) -> None:
+        self.high, self.low = self.number(high), self.number(low)
+
+    def __add__(self, other: Twofold) -> Twofold:
+        high, error = two_sum(self.high, other.high)
+        return type(self)(high, self.low + other.low + error)
+
+    def __eq__(self, number: object) -> bool:
+        return self.high == number and self.low == 0
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def __mul__(self, other: Twofold) -> Twofold:
+        high, error = two_product(self.high, other.high)
+        return type(self)(high, self.high * other.low + self.low * other.high + error)
+
+    def __rmul__(self, factor: Any) -> Twofold:
+        factor = self.number(factor)
+        high, error = two_product(factor, self.high)
+        return type(self)(high, factor * self.low + error)
+
+    def rounded(self) -> float:
+        """In float64, where two float32 lose nothing that counts; a store rounds once."""
+        high, low = float(self.high), float(self.low)
+        total = high + low
+        return total if low and math.isfinite(self.number(total)) else high
+
+    def exchanged(self, exchange: Any) -> Twofold:
+        return type(self)(exchange(self.high), exchange(self.low))
+
+
+class Pair(Twofold):
+    """A sum of two float32."""
+
+    __slots__ = ()
+    number = np.float32
+
+
+class ComplexTwofold:
+    """The same for a complex sum."""
+
+    __slots__ = ("imag", "real")
+    __array_ufunc__ = None
+    part: Any = Twofold
+
+    def __init__(self, real: Twofold | None = None, imag: Twofold | None = None) -> None:
+        self.real, self.imag = real or self.part(), imag or self.part()
+
+    def __add__(self, other: ComplexTwofold) -> ComplexTwofold:
+        return type(self)(self.real + other.real, self.imag + other.imag)
+
+    def __eq__(self, number: object) -> bool:
+        return self.real == number and self.imag == 0
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def __mul__(self, other: ComplexTwofold) -> ComplexTwofold:
+        return type(self)(
+            self.real * other.real + -1.0 * (self.imag * other.imag),
+            self.real * other.imag + self.imag * other.real,
+        )
+
+    def __rmul__(self, factor: complex) -> ComplexTwofold:
+        real, imag = factor.real, factor.imag
+        return type(self)(real * self.real + -imag * self.imag, real * self.imag + imag * self.real)
+
+    def rounded(self) -> complex:
+        return complex(self.real.rounded(), self.imag.rounded())
+
+    def exchanged(self, exchange: Any) -> ComplexTwofold:
+        return type(self)(self.real.exchanged(exchange), self.imag.exchanged(exchange))
+
+
+class ComplexPair(ComplexTwofold):
+    """A complex sum of two float32 in each part."""
+
+    __slots__ = ()
+    part = Pair
+
+
+class Exact:
+    """The simulator's element of A or x, whose product loses nothing."""
+
+    __slots__ = ("value",)
+
+    def __init__(self, value: Any) -> None:
+        self.value = value
+
+    def conjugate(self) -> Exact:
+        return Exact(self.value.conjugate())
+
+    def __mul__(self, other: Exact) -> Twofold | ComplexTwofold:
+        a, b = self.value, other.value
+        single = isinstance(a, (np.float32, np.complex64))
+        sums = Pair if single else Twofold
+        if not np.iscomplexobj(a):
+            return sums(*two_product(a, b))
+        p, q, r, s = (
+            sums(*two_product(u, v))
+            for u, v in ((a.real, b.real), (-a.imag, b.imag), (a.real, b.imag), (a.imag, b.real))
+        )
+        return (ComplexPair if single else ComplexTwofold)(p + q, r + s)
+
+
+_SUMS: dict[np.dtype, Any] = {
+    TWOFOLD: Twofold,
+    COMPLEX_TWOFOLD: ComplexTwofold,
+    PAIR: Pair,
+    COMPLEX_PAIR: ComplexPair,
+}
+
+
+def zero(sums: np.dtype) -> Any:
+    """Where sums of that dtype start."""
+    return _SUMS[sums]()
+
+
+def number_of(sums: np.dtype, value: Any, exact: bool) -> Any:
+    """The simulator's number for an element of an array: a factor if `exact`, else a sum."""
+    kind = _SUMS[sums]
+    if issubclass(kind, ComplexTwofold):
+        single = kind is ComplexPair
+        value = np.complex64(value) if single else complex(value)
+        return Exact(value) if exact else kind(kind.part(value.real), kind.part(value.imag))
+    value = kind.number(value)
+    return Exact(value) if exact else kind(value)
