@@ -43,7 +43,7 @@ def launch() -> None:
     from gemv._launch import _load
     from gemv._measure import _operand, make_problem
     from gemv._select import select
-    from gemv.kernels._base import Spec
+    from gemv.kernels.spec import Spec
     from gemv.language.numba_cuda.compile import compile_function
 
     engine, single = _backend.engine(), _race.SINGLE

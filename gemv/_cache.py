@@ -38,7 +38,8 @@ import numpy as np
 from gemv.core import source
 
 if TYPE_CHECKING:
-    from gemv.kernels._base import Kernel, Spec
+    from gemv.kernels.kernel import Kernel
+    from gemv.kernels.spec import Spec
 
 #: Counts the forms that a file has had.
 _FORMAT = 3

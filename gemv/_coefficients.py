@@ -1,7 +1,7 @@
 """alpha and beta in constant memory: slots, who owns them, and when they may be written again.
 
 A constant symbol belongs to a loaded module, and every kernel function is a module of its own
-here, so each of them has a row of slots (:data:`gemv.kernels._base.SLOTS` of one alpha and one
+here, so each of them has a row of slots (:data:`gemv.kernels.spec.SLOTS` of one alpha and one
 beta); the functions of one kernel share a :class:`SlotTable`, which writes all their symbols at
 the same slot. One table for the whole device would need all kernels in one module, recompiled
 whenever one of them is asked for in another precision.

@@ -40,7 +40,7 @@ from gemv.driver import library as driver_library
 from gemv.driver.block import Block, Function
 from gemv.driver.library import check as _check
 from gemv.driver.streams import stream_handle
-from gemv.kernels._base import COEFFICIENTS, SLOTS, X_SYMBOL, Spec
+from gemv.kernels.spec import COEFFICIENTS, SLOTS, X_SYMBOL, Spec
 
 #: ``CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION``, as the driver lays attributes out.
 _EARLY = (driver_library.LaunchAttribute * 1)(driver_library.LaunchAttribute(6, 0, (1,)))

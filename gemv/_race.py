@@ -35,7 +35,7 @@ from gemv._reference import error_in_bounds, reference
 from gemv._select import Choice, select
 from gemv.core.geometry import CONSTANT_BYTES
 from gemv.core.problem import Problem
-from gemv.kernels._base import HOMES, Spec
+from gemv.kernels.spec import HOMES, Spec
 from gemv.kernels.t06_where_x_lives import HOMES as X_HOMES
 from gemv.kernels.t06_where_x_lives import KERNEL as WHERE_X_LIVES
 from gemv.kernels.t06_where_x_lives import fetch_from
@@ -592,7 +592,7 @@ def _loads(home: str, spec: Spec) -> Callable:
     """A kernel that does little but load x[place + ...], `distinct` places in a warp."""
     from numba import cuda
 
-    from gemv.kernels._base import attach
+    from gemv.kernels.kernel import attach
 
     fetch, _ = fetch_from(home, spec)
     zero, impossible = SINGLE.type(0), SINGLE.type(3e38)

@@ -28,7 +28,8 @@ from gemv.core.dtypes import ACCUMULATE, PREFIXES
 from gemv.core.geometry import Device, Geometry
 from gemv.core.problem import Problem
 from gemv.kernels import REGISTRY, get
-from gemv.kernels._base import Kernel, Spec, accepts_all, describe_homes
+from gemv.kernels.kernel import Kernel, accepts_all
+from gemv.kernels.spec import Spec, describe_homes
 
 #: Fields of a row that state a condition on a number; each of them absent means any.
 RANGES = ("line_bytes", "lines", "element_bytes", "load_bytes", "lda_alignment")
@@ -433,7 +434,7 @@ def select(
         kernel that is asked for has those of its first row in the table that matches, if any: the
         constants that it was tuned to for such a shape.
     homes : (str, str)
-        Where it finds alpha and beta: see :data:`gemv.kernels._base.HOMES`.
+        Where it finds alpha and beta: see :data:`gemv.kernels.spec.HOMES`.
     literals : (number, number)
         Their values, where they are compiled in.
 

@@ -16,7 +16,7 @@ from gemv.arrays.host import host_copy
 from gemv.core import trace
 from gemv.core.geometry import Device, Geometry
 from gemv.core.problem import Problem
-from gemv.kernels._base import SLOTS
+from gemv.kernels.spec import SLOTS
 from gemv.language.simulator import memory, scheduler, thread
 
 #: Few multiprocessors, so that grids stay small; enough that columns are split over blocks.

@@ -11,7 +11,7 @@ import numpy as np
 
 from gemv.core.dtypes import BFLOAT16
 from gemv.kernels import get
-from gemv.kernels._base import Spec
+from gemv.kernels.spec import Spec
 from gemv.language.numba_cuda.compile import binaries
 
 

@@ -15,7 +15,7 @@ from gemv._backend import engine
 from gemv.core.dtypes import DTYPES
 from gemv.core.geometry import LOAD_BYTES, Geometry, Launch
 from gemv.kernels import REGISTRY, get
-from gemv.kernels._base import Kernel
+from gemv.kernels.kernel import Kernel
 
 
 class ExactWorkspace(_launch._Workspace):

@@ -11,7 +11,7 @@ from gemv._select import select
 from gemv.core.geometry import Geometry, Launch
 from gemv.core.narrow import cast
 from gemv.kernels import REGISTRY
-from gemv.kernels._base import Kernel
+from gemv.kernels.kernel import Kernel
 
 ON_SIMULATOR = pytest.mark.skipif(
     _backend.backend() != "simulator", reason="asks the simulator's memory"

@@ -621,7 +621,7 @@ def test_the_64_kb_of_constant_memory_are_a_limit():
 import numpy as np
 from gemv import _compile
 from gemv.kernels.t06_where_x_lives import KERNEL
-from gemv.kernels._base import Spec
+from gemv.kernels.kernel import Spec
 
 spec = Spec(np.dtype("f"), False, "axpy", tuple(sorted(KERNEL.knobs.items())))
 (function,) = KERNEL.functions(spec)

@@ -20,8 +20,9 @@ from gemv._coefficients import Coefficients, SlotTable, homes_of
 from gemv._measure import _operand, make_problem
 from gemv._reference import error_in_bounds, reference
 from gemv._select import select
-from gemv.kernels import REGISTRY, _base
-from gemv.kernels._base import HOMES, SLOTS
+from gemv.kernels import REGISTRY
+from gemv.kernels import kernel as kernels_kernel
+from gemv.kernels.spec import HOMES, SLOTS
 from gemv.kernels.t06_where_x_lives import HOMES as X_HOMES
 
 KERNELS = list(REGISTRY.values())
@@ -372,7 +373,7 @@ def test_slots_keep_their_values_when_functions_are_built_again():
     case = Case(5, 40, "d", alpha=2, beta=-3)
     for _ in range(2):
         assert errors(case, run_with(case, kernel, ("constant", "constant"))) <= 1
-        _base._functions.cache_clear()
+        kernels_kernel._functions.cache_clear()
 
 
 # Calls ---------------------------------------------------------------------------------------

@@ -64,7 +64,7 @@ class Leaf:
 
 def depths(monkeypatch, case, kernel, knobs):
     """The depth of each row's tree, and what the kernel says of it."""
-    from gemv.kernels import _base
+    from gemv.kernels import kernel as kernels_kernel
     from gemv.language import twofold
     from gemv.language.simulator import scheduler
 
@@ -72,11 +72,11 @@ def depths(monkeypatch, case, kernel, knobs):
         scheduler, "number_of", lambda sums, value, exact: Leaf(value) if exact else Tree()
     )
     monkeypatch.setattr(twofold, "zero", lambda sums: Tree())
-    _base._functions.cache_clear()
+    kernels_kernel._functions.cache_clear()
     try:
         after = case.run(kernel.name, knobs)
     finally:
-        _base._functions.cache_clear()
+        kernels_kernel._functions.cache_clear()
         monkeypatch.undo()
     problem = case.problem.at(*addresses(case))
     choice = select(problem, _backend.engine().device(), kernel.name, knobs)

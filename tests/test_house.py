@@ -19,7 +19,7 @@ PACKAGE = TOP / "gemv"
 MODULES = sorted(PACKAGE.rglob("*.py"))
 KERNEL_FILES = sorted((PACKAGE / "kernels").glob("[kt][0-9][0-9]_*.py"))
 BASE = {
-    "gemv.language", "gemv.language", "gemv.core.problem", "gemv.language", "gemv.kernels._base",
+    "gemv.language", "gemv.language", "gemv.core.problem", "gemv.language", "gemv.kernels.kernel",
 }  # fmt: skip
 
 

@@ -75,7 +75,7 @@ def test_page_is_built_from_the_results(monkeypatch):
 
 def test_benchmarks_list_every_home():
     from gemv import _race
-    from gemv.kernels._base import HOMES
+    from gemv.kernels.spec import HOMES
 
     listed = runpy.run_path(str(BENCHMARKS / "constants.py"))
     assert listed["HOMES"] == list(HOMES)

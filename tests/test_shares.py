@@ -10,7 +10,7 @@ from gemv.core.geometry import one_launch
 from gemv.core.narrow import cast
 from gemv.core.shares import share_of_lane, shares
 from gemv.kernels import REGISTRY
-from gemv.kernels._base import Kernel
+from gemv.kernels.kernel import Kernel
 
 
 def divided():

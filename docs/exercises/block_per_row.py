@@ -8,7 +8,7 @@ check: which barrier is missing, and which thread reads too early without it?
 from numba import cuda
 
 from gemv.core.geometry import Geometry, Launch
-from gemv.kernels._base import Kernel
+from gemv.kernels.kernel import Kernel
 from gemv.language.update import update
 
 THREADS = 8

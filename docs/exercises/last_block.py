@@ -9,7 +9,7 @@ on one of them. What could go wrong on a GPU without the other?)
 from numba import cuda
 
 from gemv.core.geometry import Geometry, Launch
-from gemv.kernels._base import Kernel
+from gemv.kernels.kernel import Kernel
 from gemv.language import atomic_inc
 from gemv.language.update import update
 

@@ -9,7 +9,7 @@ and all rows of the block exist. Elsewhere the elements must still leave one by 
 from numba import cuda
 
 from gemv.core.geometry import Geometry, Launch, ceil_div
-from gemv.kernels._base import Kernel
+from gemv.kernels.kernel import Kernel
 from gemv.language import axpy_add, gather, row_starts, stream_tile, zeros
 from gemv.language.update import unrolled, update
 

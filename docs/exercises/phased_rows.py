@@ -9,7 +9,7 @@ a multiple of 16 bytes. What if the row ends before the next one?)
 from numba import cuda
 
 from gemv.core.geometry import Geometry, Launch
-from gemv.kernels._base import Kernel
+from gemv.kernels.kernel import Kernel
 from gemv.language import butterfly, fold, gather, multiply_add, row_starts, stream_tile, zeros
 from gemv.language.update import update
 

@@ -8,7 +8,7 @@ you are. Change `geometry` so that there are two, and `build` so that they share
 from numba import cuda  # noqa: F401
 
 from gemv.core.geometry import Geometry, Launch
-from gemv.kernels._base import Kernel
+from gemv.kernels.kernel import Kernel
 from gemv.language.update import update
 
 

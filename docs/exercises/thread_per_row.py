@@ -8,7 +8,7 @@ when their number is odd.
 from numba import cuda
 
 from gemv.core.geometry import Geometry, Launch, ceil_div
-from gemv.kernels._base import Kernel
+from gemv.kernels.kernel import Kernel
 from gemv.language.update import update
 
 THREADS = 32

@@ -9,7 +9,7 @@ two come from?
 from numba import cuda
 
 from gemv.core.geometry import Geometry, Launch, ceil_div
-from gemv.kernels._base import Kernel
+from gemv.kernels.kernel import Kernel
 from gemv.language.update import update
 
 TILE = 16

@@ -10,7 +10,7 @@ columns at once.
 from numba import cuda
 
 from gemv.core.geometry import Geometry, Launch, ceil_div
-from gemv.kernels._base import Kernel
+from gemv.kernels.kernel import Kernel
 from gemv.language import axpy_add, gather, put_pieces, row_starts, stream_tile, zeros
 from gemv.language.update import update
 

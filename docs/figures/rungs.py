@@ -19,7 +19,7 @@ from watch import BANKS, LINE_BYTES, Access, Record, banks_of, lines_of, watch
 
 from gemv.core.geometry import ceil_div
 from gemv.kernels import REGISTRY
-from gemv.kernels._base import Kernel
+from gemv.kernels.kernel import Kernel
 
 #: Shapes and constants of ``matrix-NAME`` where the kernel's own would not fit on a page.
 SMALL = {

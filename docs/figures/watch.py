@@ -28,7 +28,7 @@ from gemv.core.dtypes import DTYPES
 from gemv.core.geometry import Device, Geometry
 from gemv.core.problem import Problem
 from gemv.kernels import REGISTRY
-from gemv.kernels._base import Kernel
+from gemv.kernels.kernel import Kernel
 from gemv.language.simulator import atomics as simulator_atomics
 from gemv.language.simulator import memory, scheduler
 

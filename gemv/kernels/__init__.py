@@ -12,7 +12,7 @@ from __future__ import annotations
 import importlib
 import pkgutil
 
-from gemv.kernels._base import Kernel
+from gemv.kernels.kernel import Kernel
 
 
 def _registry() -> dict[str, Kernel]:

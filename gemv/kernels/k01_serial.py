@@ -33,7 +33,7 @@ Source
 """
 
 from gemv.core.geometry import Geometry, Launch
-from gemv.kernels._base import Kernel
+from gemv.kernels.kernel import Kernel
 
 
 def build(spec):

@@ -39,7 +39,7 @@ Source
 """
 
 from gemv.core.geometry import Geometry, Launch, ceil_div
-from gemv.kernels._base import Kernel
+from gemv.kernels.kernel import Kernel
 
 
 def build(spec):

@@ -47,7 +47,8 @@ Source
 """
 
 from gemv.core.geometry import Geometry, Launch, ceil_div
-from gemv.kernels._base import Kernel, attach, split_columns, tile_shape
+from gemv.kernels.grids import split_columns, tile_shape
+from gemv.kernels.kernel import Kernel, attach
 
 
 def build(spec):

@@ -38,7 +38,7 @@ Source
 """
 
 from gemv.core.geometry import Geometry, Launch, ceil_div
-from gemv.kernels._base import Kernel, no_twofold
+from gemv.kernels.kernel import Kernel, no_twofold
 
 
 def build(spec):

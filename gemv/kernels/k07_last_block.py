@@ -45,7 +45,8 @@ Source
 import numpy as np
 
 from gemv.core.geometry import Geometry, Launch, ceil_div
-from gemv.kernels._base import Kernel, split_columns, tile_shape
+from gemv.kernels.grids import split_columns, tile_shape
+from gemv.kernels.kernel import Kernel
 
 
 def build(spec):

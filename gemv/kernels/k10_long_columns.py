@@ -43,7 +43,8 @@ Source
 """
 
 from gemv.core.geometry import LOAD_BYTES, ceil_div, one_launch
-from gemv.kernels._base import Kernel, attach, loads_for_one, wide_loads_object
+from gemv.kernels.grids import loads_for_one
+from gemv.kernels.kernel import Kernel, attach, wide_loads_object
 
 
 def pieces_of_a_thread(knobs, width, itemsize):

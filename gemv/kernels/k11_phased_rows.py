@@ -56,7 +56,8 @@ Source
 import numpy as np
 
 from gemv.core.geometry import LOAD_BYTES, MAX_GRID_X, ceil_div
-from gemv.kernels._base import Kernel, attach, split_evenly, wide_loads_object
+from gemv.kernels.grids import split_evenly
+from gemv.kernels.kernel import Kernel, attach, wide_loads_object
 
 #: Partial sums that a thread of the last block asks for at a time; a power of two.
 BATCH = 4

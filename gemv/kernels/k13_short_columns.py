@@ -72,7 +72,7 @@ from gemv.core.geometry import (
     ceil_div,
     one_launch,
 )
-from gemv.kernels._base import Kernel, attach, wide_loads_object
+from gemv.kernels.kernel import Kernel, attach, wide_loads_object
 
 #: Elements from one column to the next, at most: each row has a thread.
 MOST_ROWS = 128

@@ -34,7 +34,7 @@ Source
 """
 
 from gemv.core.geometry import MAX_GRID_X, Geometry, Launch
-from gemv.kernels._base import Kernel
+from gemv.kernels.kernel import Kernel
 
 MAX_THREADS = 1024
 

@@ -44,7 +44,8 @@ Source
 
 from gemv.core.dtypes import dtype_name
 from gemv.core.geometry import Geometry, Launch, ceil_div
-from gemv.kernels._base import Kernel, split_columns
+from gemv.kernels.grids import split_columns
+from gemv.kernels.kernel import Kernel
 
 
 def build(spec):

@@ -47,7 +47,8 @@ Source
 
 from gemv.core.dtypes import dtype_name
 from gemv.core.geometry import CONSTANT_BYTES, Geometry, Launch, ceil_div
-from gemv.kernels._base import X_SYMBOL, Kernel, attach
+from gemv.kernels.kernel import Kernel, attach
+from gemv.kernels.spec import X_SYMBOL
 
 #: What X_HOME counts.
 HOMES = ("global", "read_only", "shared", "constant", "value")

@@ -1,4 +1,4 @@
-"""Device functions that several rungs share; :mod:`gemv.kernels._base` hands them on.
+"""Device functions that several rungs share; :mod:`gemv.kernels.kernel` hands them on.
 
 They are apart from the records there because they need Numba, and a process whose machine code
 comes from the disk does not.

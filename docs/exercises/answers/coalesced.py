@@ -3,7 +3,8 @@
 from numba import cuda
 
 from gemv.core.geometry import Geometry, Launch, ceil_div
-from gemv.kernels._base import Kernel, tile_shape
+from gemv.kernels.grids import tile_shape
+from gemv.kernels.kernel import Kernel
 from gemv.language.update import update
 
 BLOCK_X, BLOCK_Y = 32, 8

@@ -3,7 +3,7 @@
 from numba import cuda
 
 from gemv.core.geometry import Geometry, Launch, ceil_div
-from gemv.kernels._base import Kernel
+from gemv.kernels.kernel import Kernel
 from gemv.language.update import update
 
 THREADS = 32

@@ -22,7 +22,8 @@ from numba.cuda import dispatcher as _dispatcher
 
 from gemv._cache import Binary
 from gemv.core.dtypes import Precision
-from gemv.kernels._base import Kernel, Spec
+from gemv.kernels.kernel import Kernel
+from gemv.kernels.spec import Spec
 from gemv.language.numba_cuda.ptx import (
     ROUNDS_TO_BFLOAT16,
     WAIT,

@@ -20,154 +20,14 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-import numpy as np
-
-from gemv.core.dtypes import Precision, dtype_name
-from gemv.core.geometry import (
-    CONSTANT_BYTES,
-    LOAD_BYTES,
-    MAX_GRID_X,
-    MAX_GRID_Y,
-    Device,
-    Geometry,
-    ceil_div,
-    one_launch,
-)
+from gemv.core.dtypes import dtype_name
+from gemv.core.geometry import LOAD_BYTES, MAX_GRID_X, Device, Geometry
 from gemv.core.problem import Problem
 from gemv.core.rules import describe
+from gemv.kernels.spec import COEFFICIENTS, SLOTS, Spec
 
 #: Constants that may be zero: no split, a single load, no table of factors, and the first home.
 _ZERO_MEANS_NONE = ("BLOCKS_PER_SM", "VECTORS", "FACTORS", "X_HOME", "COLS")
-
-
-@dataclass(frozen=True)
-class Spec:
-    """What a kernel is compiled for; two calls with equal Specs share machine code.
-
-    Attributes
-    ----------
-    dtype : numpy.dtype
-        Of A and x.
-    conj : bool
-        Whether elements of A are conjugated as they are read.
-    access : str
-        ``"dot"``, ``"axpy"`` or ``"strided"``: see :attr:`gemv.core.problem.Problem.access`.
-    knobs : tuple of (str, int)
-        The kernel's compile-time constants.
-    homes : (str, str)
-        Where alpha and beta are read, each one of :data:`HOMES`.
-    literals : (number, number) or ()
-        Their values, where the home is ``"literal"``.
-    widths : (int, int)
-        Elements of A and of x that one load moves, for kernels with wide loads: see
-        :attr:`gemv.core.problem.Problem.widths`.
-    y_dtype : numpy.dtype
-        Of y, if it is not that of A and x.
-    accumulate : {"plain", "wide", "pairs"}
-        The precision of products and sums: see :meth:`gemv.core.dtypes.Precision.of`.
-    whole : bool
-        Whether lines of A are whole vectors, so that no code is needed for what fills none: see
-        :attr:`gemv.core.problem.Problem.whole`.
-    """
-
-    dtype: np.dtype
-    conj: bool
-    access: str
-    knobs: tuple[tuple[str, int], ...]
-    homes: tuple[str, str] = ("arguments", "arguments")
-    literals: tuple[Any, ...] = ()
-    widths: tuple[int, int] = (1, 0)
-    y_dtype: np.dtype | None = None
-    accumulate: str = "plain"
-    whole: bool = False
-
-    def __getitem__(self, knob: str) -> int:
-        return dict(self.knobs)[knob]
-
-    @property
-    def precision(self) -> Precision:
-        """The dtypes in memory, and those of factors and sums."""
-        return Precision.of(self.dtype, self.y_dtype, self.accumulate)
-
-    @property
-    def number(self) -> Any:
-        """What is computed with: elements once they are loaded, sums, shared and local arrays."""
-        sums = self.precision.sums
-        if sums.fields is None:
-            return sums.type
-        from gemv.language.twofold import element_of_arrays
-
-        return element_of_arrays(sums)
-
-    @property
-    def zero(self) -> Any:
-        """Where a sum starts; typed, so that sums stay in their precision."""
-        sums = self.precision.sums
-        if sums.fields is None:
-            return sums.type(0)
-        from gemv.language.twofold import zero
-
-        return zero(sums)
-
-    @property
-    def min_blocks(self) -> int:
-        """Blocks to fit on a multiprocessor: fewer where wider sums take more registers.
-
-        A vector of eight narrow numbers, unpacked, is too long for 64 registers a thread.
-        """
-        blocks = self["MIN_BLOCKS"]
-        if self.accumulate == "plain":
-            return blocks // 2 if self.widths[0] > 4 and blocks > 4 else blocks
-        precision = self.precision
-        return max(1, blocks // (precision.sums.itemsize // max(precision.data.itemsize, 1)))
-
-    @property
-    def constant_bytes(self) -> int:
-        """Constant memory that is left for symbols of the kernel's own."""
-        taken = 2 * SLOTS * self.precision.factors.itemsize if "constant" in self.homes else 0
-        return CONSTANT_BYTES - taken
-
-    @property
-    def op(self) -> Callable:
-        """Applied to each element of A: the identity or the complex conjugate."""
-        from gemv.language import update
-
-        return update.conjugate if self.conj else update.same
-
-    @property
-    def shfl_xor(self) -> Callable:
-        """``shfl_xor(value, lane_mask)``: the value of lane ``lane ^ lane_mask`` of a full warp."""
-        from gemv.language import update
-
-        return update.shfl_xor_complex if self.dtype.kind == "c" else update.shfl_xor_real
-
-
-#: Where a kernel can find alpha or beta. The first three are for every call; a plain global load
-#: and a number fixed at compile time exist to be raced against them.
-HOMES = ("arguments", "constant", "pointer", "global", "literal")
-
-_HOME_TEXTS = {
-    "arguments": "kernel arguments",
-    "constant": "constant memory",
-    "pointer": "device memory through the read-only cache",
-    "global": "device memory by plain loads",
-    "literal": "the machine code",
-}
-
-
-def describe_homes(homes: tuple[str, str]) -> str:
-    """Where alpha and beta are, in words that fit behind "alpha and beta from"."""
-    alpha, beta = (_HOME_TEXTS[home] for home in homes)
-    return alpha if alpha == beta else f"{alpha} (alpha) and {beta} (beta)"
-
-
-#: The symbol in constant memory, a row of slots of one alpha and one beta each.
-COEFFICIENTS = "gemv_coefficients"
-#: The symbol that a kernel reads x from, if it wants x in constant memory.
-X_SYMBOL = "gemv_x"
-#: Slots of the symbol of coefficients: about as many launches as a driver queues can be in flight
-#: with coefficients of their own, and at 32 bytes or less a slot half of the 64 KB is left.
-SLOTS = 1024
 
 
 def attach(function: Callable, **facts: Any) -> Callable:
@@ -224,54 +84,6 @@ def fetching(function: Callable, spec: Spec) -> Callable:
     around.__dict__.update(function.__dict__)  # launch bounds
     around.coefficients = scope.get("constant")
     return around
-
-
-def tile_shape(access: str, block_x: int, block_y: int) -> tuple[int, int]:
-    """Rows of a block's tile and threads on each of them, threadIdx.x along the memory."""
-    return (block_x, block_y) if access == "axpy" else (block_y, block_x)
-
-
-def split_columns(
-    cols: int, step: int, row_tiles: int, threads_per_block: int, device: Device
-) -> tuple[int, int]:
-    """How many blocks share a row, and the columns that each of them takes.
-
-    Enough blocks for every multiprocessor to hold its 2048 threads, as long as each thread still
-    has several columns to add; `step` columns are what one pass of the block covers.
-    """
-    wanted = ceil_div(device.multiprocessors * (2048 // threads_per_block), row_tiles)
-    most = max(1, cols // (4 * step))
-    splits = max(1, min(wanted, most, MAX_GRID_Y))
-    cols_per_split = ceil_div(ceil_div(cols, splits), step) * step
-    return ceil_div(cols, cols_per_split), cols_per_split
-
-
-def split_evenly(
-    problem: Problem, tiles: int, threads_per_block: int, step: int, wanted: int
-) -> Geometry:
-    """One launch: a block for each tile of rows, or up to `wanted` that share the tile's columns.
-
-    Each of these splits has a whole number of `step` columns, so that vectors stay aligned; the
-    last one to begin with a tile adds up what all of them post in the scratch array.
-    """
-    cols, block = problem.cols, (threads_per_block, 1, 1)
-    if wanted <= 1 or cols < 2 * step:
-        whole = {"splits": 1, "cols_per_split": ceil_div(cols, step) * step}
-        return one_launch((tiles, 1, 1), block, whole)
-    splits = min(wanted, cols // step, MAX_GRID_Y)
-    cols_per_split = ceil_div(ceil_div(cols, splits), step) * step
-    splits = ceil_div(cols, cols_per_split)
-    sizes = {"splits": splits, "cols_per_split": cols_per_split}
-    return one_launch((tiles, splits, 1), block, sizes, splits * problem.rows, tiles, posts=True)
-
-
-@functools.cache
-def loads_for_one(width: int, itemsize: int) -> int:
-    """Loads of `width` elements that move as many bytes as one of the widest: 1, 2 or 4.
-
-    Never more: loads of 2 bytes would want more registers than a thread has.
-    """
-    return min(4, max(1, LOAD_BYTES // (width * itemsize)))
 
 
 def no_twofold(problem: Problem) -> str | None:
