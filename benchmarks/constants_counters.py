@@ -42,9 +42,9 @@ def launch() -> None:
     from gemv import _backend, _race
     from gemv._launch import _load
     from gemv._measure import _operand, make_problem
-    from gemv._select import select
     from gemv.kernels.spec import Spec
     from gemv.language.numba_cuda.compile import compile_function
+    from gemv.selection.select import select
 
     engine, single = _backend.engine(), _race.SINGLE
     device = engine.device()

@@ -90,9 +90,9 @@ def candidates(problem):
     anywhere are left out where all of them are aligned. A kernel that is named above with
     no constants is tried with its own.
     """
-    from gemv._select import table
     from gemv.core.geometry import LOAD_BYTES
     from gemv.kernels import REGISTRY
+    from gemv.selection.table import table
 
     loads = -(-problem.line_bytes // 16)
     for name, kernel in REGISTRY.items():
@@ -177,8 +177,8 @@ def prepare(choices, compute_capability, pool):
 def measure(m, n, prefix, op, view, engine, clock, memory, pool=None):
     """Records of one problem, A from memory and perhaps from L2: candidates checked and timed."""
     from gemv import _measure
-    from gemv._select import select
     from gemv.core.dtypes import DTYPES
+    from gemv.selection.select import select
 
     dtype = DTYPES[prefix]
     device = engine.device()
@@ -288,8 +288,8 @@ def write_table(place, records, engine, clock):
     from importlib import resources
 
     from gemv import _tune
-    from gemv._select import file_names, parse
     from gemv.core.files import write_text
+    from gemv.selection.table import file_names, parse
 
     device = engine.device()
     rows = _tune.rows(records)

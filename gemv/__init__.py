@@ -27,9 +27,9 @@ if TYPE_CHECKING:
     from gemv._host import HostFallbackWarning
     from gemv._matrix import Matrix, get_blas_funcs
     from gemv._plan import Plan
-    from gemv._select import use_alignment
     from gemv.core.errors import BackendError
     from gemv.core.trace import trace
+    from gemv.selection.select import use_alignment
 
 # First of all: it notes the source that this process imports.
 importlib.import_module("gemv.core.source")
@@ -75,7 +75,7 @@ _HOME = {
     "precompile": "gemv._api",
     "sgemv": "gemv._api",
     "trace": "gemv.core.trace",
-    "use_alignment": "gemv._select",
+    "use_alignment": "gemv.selection.select",
     "use_backend": "gemv._backend",
     "zgemv": "gemv._api",
 }

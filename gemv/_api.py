@@ -839,7 +839,7 @@ def _handle(routine: str, stream: Any) -> int:
 
 
 def _select(call: _Call, problem: Problem, kernel: str | None) -> tuple[Any, Any]:
-    from gemv._select import select
+    from gemv.selection.select import select
 
     engine = _backend.engine()
     try:

@@ -277,8 +277,8 @@ def _selection(bench: _Bench) -> None:
 
     import gemv
     from gemv._measure import make_problem
-    from gemv._select import select
     from gemv.core import memo
+    from gemv.selection.select import select
 
     device = _backend.engine().device()
     single = np.dtype(np.float32)

@@ -500,7 +500,7 @@ def _probe_kernels() -> list[str]:
 
 def _probe_table() -> list[str]:
     from gemv._backend import backend, engine
-    from gemv._select import tables
+    from gemv.selection.table import tables
 
     used = tables(None if backend() == "host" else engine().device())
     rows = f"{len(used.rows)} rows of {', then '.join(used.names)}"

@@ -29,13 +29,14 @@ import numpy as np
 from gemv import _backend, _peers
 from gemv._measure import Clock, _Array, random_array
 from gemv._peers import Peer, Place
-from gemv._select import Choice, select, tables
 from gemv.core import files
 from gemv.core.dtypes import DTYPES
 from gemv.core.geometry import SECTOR_BYTES as SECTOR
 from gemv.core.geometry import ceil_div
 from gemv.core.narrow import cast
 from gemv.core.problem import Problem
+from gemv.selection.select import Choice, select
+from gemv.selection.table import tables
 
 SHAPES = tuple(
     (int(m), int(n))

@@ -27,7 +27,6 @@ from cuda.bindings import driver
 from gemv import _cache
 from gemv._cache import Binary
 from gemv._coefficients import Coefficients, DeviceMemory, Lease, SlotTable
-from gemv._select import Choice
 from gemv.arrays.adopt import on_device
 from gemv.core import errors, trace
 from gemv.core.dtypes import NARROW
@@ -41,6 +40,7 @@ from gemv.driver.block import Block, Function
 from gemv.driver.library import check as _check
 from gemv.driver.streams import stream_handle
 from gemv.kernels.spec import COEFFICIENTS, SLOTS, X_SYMBOL, Spec
+from gemv.selection.select import Choice
 
 #: ``CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION``, as the driver lays attributes out.
 _EARLY = (driver_library.LaunchAttribute * 1)(driver_library.LaunchAttribute(6, 0, (1,)))

@@ -20,12 +20,12 @@ import numpy as np
 
 from gemv import _backend
 from gemv._reference import error_in_bounds, reference
-from gemv._select import select
 from gemv.core.dtypes import DTYPES, NARROW
 from gemv.core.geometry import LOAD_BYTES, ceil_div
 from gemv.core.narrow import cast
 from gemv.core.problem import Problem
 from gemv.kernels import REGISTRY, get
+from gemv.selection.select import select
 
 ALPHA, BETA = 1.25, -0.75
 

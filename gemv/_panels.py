@@ -28,13 +28,13 @@ from typing import Any
 
 import numpy as np
 
-from gemv._select import Choice
 from gemv.core import trace
 from gemv.core.dtypes import BFLOAT16, dtype_name
 from gemv.core.geometry import PANEL_BYTES, Device, Geometry, Launch, ceil_div
 from gemv.core.narrow import cast
 from gemv.core.operand import Operand
 from gemv.core.problem import Problem
+from gemv.selection.select import Choice
 
 #: Rows of a strip are a multiple of this, so that vectors of any width stay whole and aligned.
 _STRIP = 16

@@ -32,13 +32,13 @@ from gemv import _backend
 from gemv._coefficients import Coefficients
 from gemv._measure import ALPHA, BETA, Clock, _operand, make_problem, random_array
 from gemv._reference import error_in_bounds, reference
-from gemv._select import Choice, select
 from gemv.core.geometry import CONSTANT_BYTES
 from gemv.core.problem import Problem
 from gemv.kernels.spec import HOMES, Spec
 from gemv.kernels.t06_where_x_lives import HOMES as X_HOMES
 from gemv.kernels.t06_where_x_lives import KERNEL as WHERE_X_LIVES
 from gemv.kernels.t06_where_x_lives import fetch_from
+from gemv.selection.select import Choice, select
 
 SINGLE = np.dtype(np.float32)
 

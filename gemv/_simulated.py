@@ -10,7 +10,6 @@ from typing import Any
 import numpy as np
 
 from gemv._coefficients import Coefficients, HostMemory, Lease, SlotTable
-from gemv._select import Choice
 from gemv.arrays.adopt import on_device
 from gemv.arrays.host import host_copy
 from gemv.core import trace
@@ -18,6 +17,7 @@ from gemv.core.geometry import Device, Geometry
 from gemv.core.problem import Problem
 from gemv.kernels.spec import SLOTS
 from gemv.language.simulator import memory, scheduler, thread
+from gemv.selection.select import Choice
 
 #: Few multiprocessors, so that grids stay small; enough that columns are split over blocks.
 DEVICE = Device("simulator", (0, 0), multiprocessors=1)

@@ -11,10 +11,10 @@ import numpy as np
 
 from gemv import _backend, trace
 from gemv._reference import error_in_bounds, reference
-from gemv._select import select
 from gemv.core.dtypes import DTYPES, Precision
 from gemv.core.narrow import cast
 from gemv.core.problem import Problem
+from gemv.selection.select import select
 
 #: Whether what most likely shows nothing that other tests do not show is run all the same: on a
 #: machine with a GPU, and where it is asked for.

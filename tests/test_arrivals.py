@@ -7,11 +7,11 @@ import pytest
 from helpers import Case
 
 from gemv import _backend
-from gemv._select import select
 from gemv.core.geometry import Geometry, Launch
 from gemv.core.narrow import cast
 from gemv.kernels import REGISTRY
 from gemv.kernels.kernel import Kernel
+from gemv.selection.select import select
 
 ON_SIMULATOR = pytest.mark.skipif(
     _backend.backend() != "simulator", reason="asks the simulator's memory"

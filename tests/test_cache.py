@@ -36,7 +36,7 @@ with warnings.catch_warnings(record=True) as caught:
     from gemv import _cache
     from gemv._measure import make_problem
     from gemv.core.problem import DTYPES, Device
-    from gemv._select import select
+    from gemv.selection.select import select
 
     device = Device("NVIDIA H200", (9, 0), 132)
     problem = make_problem(4096, 4096, DTYPES["s"], "C", "N").at(256, 256)
@@ -771,7 +771,7 @@ import json, sys
 from gemv.kernels import REGISTRY
 from gemv._measure import make_problem
 from gemv.core.problem import DTYPES, Device
-from gemv._select import select
+from gemv.selection.select import select
 
 def shown():
     found = []
@@ -793,7 +793,7 @@ for name in [name for name in sys.modules if name.startswith("gemv")]:
     del sys.modules[name]
 import numba.cuda
 from gemv.kernels import REGISTRY
-from gemv._select import select
+from gemv.selection.select import select
 whole = all(k.build.__name__ == "build" for k in REGISTRY.values())
 print(json.dumps([without, len(functions) >= len(REGISTRY), whole, said == shown()]))
 """

@@ -17,10 +17,11 @@ import pytest
 from helpers import ALL_ROWS
 from test_select import problem_with
 
-from gemv._select import select, table
 from gemv.core.dtypes import DTYPES, dtype_name
 from gemv.core.geometry import Device
 from gemv.kernels import REGISTRY
+from gemv.selection.select import select
+from gemv.selection.table import table
 
 KERNELS = list(REGISTRY.values())
 BY_NAME = pytest.mark.parametrize("kernel", KERNELS, ids=lambda kernel: kernel.name)

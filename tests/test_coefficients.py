@@ -19,11 +19,11 @@ from gemv import _backend, _coefficients
 from gemv._coefficients import Coefficients, SlotTable, homes_of
 from gemv._measure import _operand, make_problem
 from gemv._reference import error_in_bounds, reference
-from gemv._select import select
 from gemv.kernels import REGISTRY
 from gemv.kernels import kernel as kernels_kernel
 from gemv.kernels.spec import HOMES, SLOTS
 from gemv.kernels.t06_where_x_lives import HOMES as X_HOMES
+from gemv.selection.select import select
 
 KERNELS = list(REGISTRY.values())
 BY_NAME = pytest.mark.parametrize("kernel", KERNELS, ids=lambda kernel: kernel.name)

@@ -12,8 +12,9 @@ from helpers import Case, knobs_for_tests, tile_of
 
 from gemv import _backend
 from gemv._reference import reference
-from gemv._select import select, table
 from gemv.kernels import REGISTRY
+from gemv.selection.select import select
+from gemv.selection.table import table
 
 KERNELS = list(REGISTRY.values())
 BY_NAME = pytest.mark.parametrize("kernel", KERNELS, ids=lambda kernel: kernel.name)

@@ -8,11 +8,11 @@ from helpers import ALL_ROWS, Case, filled, tile_of
 from helpers import knobs_for_tests as smaller_knobs
 
 from gemv import _backend
-from gemv._select import table
 from gemv.core.dtypes import DTYPES
 from gemv.core.narrow import cast
 from gemv.kernels import REGISTRY
 from gemv.kernels.k13_short_columns import columns_touched
+from gemv.selection.table import table
 
 KERNELS = list(REGISTRY.values())
 BY_NAME = pytest.mark.parametrize("kernel", KERNELS, ids=lambda kernel: kernel.name)
@@ -351,7 +351,7 @@ def test_every_schedule(kernel, op, order):
 def test_limits_on_the_gpu(kernel, m, n, order):
     from gemv._measure import _operand, make_problem
     from gemv._reference import error_in_bounds, reference
-    from gemv._select import select
+    from gemv.selection.select import select
 
     element = np.dtype(np.float32)
     problem = make_problem(m, n, element, order, "N")

@@ -71,7 +71,7 @@ def test_the_read_ceiling_needs_buffers_that_its_loads_can_read():
 @pytest.mark.gpu
 def test_a_clock_agrees_with_itself_and_sees_more_work():
     from gemv._measure import Clock, _operand, make_problem
-    from gemv._select import select
+    from gemv.selection.select import select
 
     engine = _backend.engine()
     clock = Clock(engine)

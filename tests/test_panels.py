@@ -13,12 +13,12 @@ from helpers import random_array
 import gemv
 from gemv import _backend, _panels
 from gemv._backend import HOME
-from gemv._select import select
 from gemv.arrays import adopt
 from gemv.core.dtypes import DTYPES
 from gemv.core.geometry import LOAD_BYTES, Device
 from gemv.core.rules import check
 from gemv.kernels import REGISTRY
+from gemv.selection.select import select
 
 KERNELS = [name for name, kernel in REGISTRY.items() if kernel.same_bits]
 

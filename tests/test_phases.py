@@ -13,10 +13,10 @@ from test_codegen import compiler, disassemble  # noqa: F401  a fixture
 import gemv
 from gemv import _backend
 from gemv._measure import make_problem
-from gemv._select import select
 from gemv.core.dtypes import DTYPES, dtype_name
 from gemv.core.geometry import LOAD_BYTES, Device
 from gemv.kernels import REGISTRY
+from gemv.selection.select import select
 
 PHASED = [kernel for kernel in REGISTRY.values() if kernel.phased]
 BY_NAME = pytest.mark.parametrize("kernel", PHASED, ids=lambda kernel: kernel.name)

@@ -12,9 +12,7 @@ import processes
 import pytest
 
 import gemv
-from gemv import _select
 from gemv._measure import make_problem
-from gemv._select import RANGES, Tables, file_names, parse, select, table, tables
 from gemv.core.dtypes import DTYPES
 from gemv.core.geometry import MAX_GRID_Y, Device
 from gemv.kernels import (
@@ -24,6 +22,10 @@ from gemv.kernels import (
     k12_phased_columns,
     k13_short_columns,
 )
+from gemv.selection import select as selection_select
+from gemv.selection import table as selection_table
+from gemv.selection.select import select
+from gemv.selection.table import RANGES, Tables, file_names, parse, table, tables
 
 DEVICE = Device("some GPU", (9, 0), 100)
 FOLDER = resources.files("gemv").joinpath("tables")
@@ -109,7 +111,7 @@ def test_every_row_is_reached(device, monkeypatch):
         random.Random(0).shuffle(problems)  # as a row may be left with a corner of its ranges
         for by_alignment in (True, False):
             with monkeypatch.context() as patch:
-                patch.setattr(_select, "_by_alignment", by_alignment)
+                patch.setattr(selection_select, "_by_alignment", by_alignment)
                 for kind, line_bytes, lines in problems:
                     if row.reason in reached:
                         return
@@ -233,7 +235,7 @@ def own_tables(tmp_path, monkeypatch):
 
     def forget():
         tables.cache_clear()
-        _select._known.clear()
+        selection_select._known.clear()
 
     monkeypatch.setenv("GEMV_TABLES", str(tmp_path))
     forget()
@@ -270,14 +272,14 @@ def test_the_hash_is_of_what_is_selected_not_of_its_reasons():
 
 
 def test_a_choice_is_remembered_and_the_oldest_forgotten(monkeypatch):
-    _select._known.clear()
-    monkeypatch.setattr(_select, "MAX_KNOWN", 3)
+    selection_select._known.clear()
+    monkeypatch.setattr(selection_select, "MAX_KNOWN", 3)
     problems = [problem_of("dot", 10, 10 + k) for k in range(5)]
     first = select(problems[0], DEVICE)
     assert select(problem_of("dot", 10, 10), DEVICE) is first
     for problem in problems:
         select(problem, DEVICE)
-    assert len(_select._known) == 3
+    assert len(selection_select._known) == 3
     assert select(problems[0], DEVICE) is not first and select(problems[0], DEVICE) == first
 
 
@@ -342,13 +344,13 @@ def test_a_choice_is_the_first_row_that_matches_whatever_was_chosen_before(devic
 
 def test_ranges_are_in_the_order_of_their_numbers():
     problem = problem_with("axpy", 4096, 77, "c", 8)
-    assert dict(zip(RANGES, _select._numbers(problem), strict=True)) == {
+    assert dict(zip(RANGES, selection_table._numbers(problem), strict=True)) == {
         "line_bytes": 4096, "lines": 77, "element_bytes": 8, "load_bytes": 8, "lda_alignment": 128,
     }  # fmt: skip
     wide = problem_with("axpy", 4096 + 16, 77, "s", 16)
-    assert _select._numbers(wide)[-1] == 16
-    assert _select._numbers(wide._replace(col_stride=4096))[-1] == 128
-    assert _select._numbers(wide._replace(cols=1))[-1] == 128
+    assert selection_table._numbers(wide)[-1] == 16
+    assert selection_table._numbers(wide._replace(col_stride=4096))[-1] == 128
+    assert selection_table._numbers(wide._replace(cols=1))[-1] == 128
 
 
 @pytest.fixture
@@ -792,17 +794,17 @@ def test_bits_do_not_depend_on_addresses_without_alignment(order, alignment_agai
 
 def test_a_choice_made_before_alignment_was_forbidden_is_not_kept(monkeypatch, alignment_again):
     """Another thread may forbid it in the middle of a call."""
-    first = _select._first
+    first = selection_select._first
 
     def forbidden_meanwhile(*arguments):
-        monkeypatch.setattr(_select, "_first", first)
+        monkeypatch.setattr(selection_select, "_first", first)
         gemv.use_alignment(False)
         return first(*arguments)
 
-    _select._known.clear()
-    monkeypatch.setattr(_select, "_first", forbidden_meanwhile)
+    selection_select._known.clear()
+    monkeypatch.setattr(selection_select, "_first", forbidden_meanwhile)
     aligned = problem_of("dot", 64, 64).at(0, 0)
     chosen = select(aligned, DEVICE)
     later = select(aligned, DEVICE)
     assert later != chosen
-    assert later == select(_select._like_any_other(aligned), DEVICE)
+    assert later == select(selection_select._like_any_other(aligned), DEVICE)

@@ -11,7 +11,8 @@ import numpy as np
 import pytest
 
 from gemv import _tune
-from gemv._select import parse, select, tables
+from gemv.selection.select import select
+from gemv.selection.table import parse, tables
 
 TOP = Path(__file__).resolve().parents[1]
 
@@ -149,11 +150,13 @@ class StandIn:
 
 
 def test_a_table_is_written_and_selects_what_was_fastest(script, tmp_path, monkeypatch, capsys):
-    from gemv import _backend, _select
+    from gemv import _backend
+    from gemv.selection import select as selection_select
+    from gemv.selection import table
 
     monkeypatch.setitem(script["main"].__globals__, "make_clock", lambda engine: StandIn())
     device = _backend.engine().device()
-    place = tmp_path / f"{_select.file_names(device)[0]}.toml"
+    place = tmp_path / f"{table.file_names(device)[0]}.toml"
     command = [str(tmp_path / "r.jsonl"), "--shapes", "12x16,20x64", "--dtypes", "s"]
     script["main"]([*command, "--table", str(place)])
     assert f"rows in {place.name}" in capsys.readouterr().out
@@ -164,7 +167,7 @@ def test_a_table_is_written_and_selects_what_was_fastest(script, tmp_path, monke
     assert tomllib.loads(place.read_text())["about"]["versions"] == StandIn().versions()
     assert 2 <= len(rows) <= 4 and all(row.figure for row in rows)
     monkeypatch.setenv("GEMV_TABLES", str(tmp_path))
-    for forget in (tables.cache_clear, _select._known.clear):
+    for forget in (tables.cache_clear, selection_select._known.clear):
         forget()
     try:
         for op, view in itertools.product("NT", ("whole", "odd")):
@@ -174,7 +177,7 @@ def test_a_table_is_written_and_selects_what_was_fastest(script, tmp_path, monke
             assert choice.knobs["LANES"] == lanes and "measured" in choice.reason
     finally:
         monkeypatch.undo()
-        for forget in (tables.cache_clear, _select._known.clear):
+        for forget in (tables.cache_clear, selection_select._known.clear):
             forget()
 
 

@@ -13,7 +13,6 @@ from helpers import ALL_ROWS, Case, filled, knobs_for_tests, tile_of
 
 import gemv
 from gemv import _backend, _fast
-from gemv._select import select
 from gemv.core.dtypes import (
     BFLOAT16,
     COMPLEX_PAIR,
@@ -27,6 +26,7 @@ from gemv.core.dtypes import (
 from gemv.core.geometry import Device
 from gemv.core.narrow import cast
 from gemv.kernels import REGISTRY
+from gemv.selection.select import select
 
 KERNELS = [kernel for kernel in REGISTRY.values() if not kernel.teaching]
 F64 = np.dtype(np.float64)

@@ -22,7 +22,6 @@ from greenlet import getcurrent
 
 from gemv._measure import ALPHA, BETA, make_problem, random_array
 from gemv._reference import error_in_bounds, reference
-from gemv._select import select
 from gemv._simulated import SimulatorEngine
 from gemv.core.dtypes import DTYPES
 from gemv.core.geometry import Device, Geometry
@@ -31,6 +30,7 @@ from gemv.kernels import REGISTRY
 from gemv.kernels.kernel import Kernel
 from gemv.language.simulator import atomics as simulator_atomics
 from gemv.language.simulator import memory, scheduler
+from gemv.selection.select import select
 
 #: Bytes that memory hands out together, and the banks of shared memory, 4 bytes wide each.
 LINE_BYTES = 128
