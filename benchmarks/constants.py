@@ -24,9 +24,9 @@ def _race():
 
     clock = None
     if backend == "cuda":
-        from gemv import _backend
+        from gemv.engines.backend import engine
 
-        clock = _race.Clock(_backend.engine())
+        clock = _race.Clock(engine())
     return _race, clock
 
 

@@ -39,14 +39,15 @@ def cases() -> list[dict]:
 
 def launch() -> None:
     """Launch every case once; this is what ncu watches."""
-    from gemv import _backend, _race
-    from gemv._launch import _load
+    from gemv import _race
     from gemv._measure import _operand, make_problem
+    from gemv.engines import backend
+    from gemv.engines.loading import load
     from gemv.kernels.spec import Spec
     from gemv.language.numba_cuda.compile import compile_function
     from gemv.selection.select import select
 
-    engine, single = _backend.engine(), _race.SINGLE
+    engine, single = backend.engine(), _race.SINGLE
     device = engine.device()
     a, x, y = (_operand(engine.zeros(size, single)) for size in (M * N, N, M))
     for case in cases():
@@ -57,7 +58,7 @@ def launch() -> None:
             engine.run(choice, problem, single.type(1), a, x, single.type(0), y)
             continue
         function = _race._loads(case["home"], Spec(single, False, "strided", ()))
-        loaded = _load(compile_function(function, single, device.compute_capability), single)
+        loaded = load(compile_function(function, single, device.compute_capability), single)
         values = {"rounds": _race._ROUNDS, "mask": 1, "step": 1, "x": x.pointer, "y": y.pointer}
         values |= {"share": 32 // case["lanes"], "distinct": case["lanes"]}
         grid = (2 * device.multiprocessors, 1, 1)
@@ -91,10 +92,10 @@ def main() -> None:
     )
     if run.returncode:
         sys.exit(f"ncu failed: {run.stdout[-500:]} {run.stderr[-500:]}")
-    from gemv import _backend
     from gemv.core.files import write_text
+    from gemv.engines import backend
 
-    counted = {"device": _backend.engine().device().name, "m": M, "n": N}
+    counted = {"device": backend.engine().device().name, "m": M, "n": N}
     counted["rows"] = parse(run.stdout, cases())
     write_text(sys.argv[1], json.dumps(counted, indent=1) + "\n")
 

@@ -38,10 +38,11 @@ def main(arguments: list[str]) -> int:
     if unknown:
         parser.error(f"no part {', '.join(unknown)}; there are: {', '.join(PARTS)}")
 
-    from gemv import _backend, _cli
+    from gemv import _cli
+    from gemv.engines import backend
 
     # a grid without a GPU carries no figures, and belongs in no folder of results
-    small = [] if _backend.backend() == "cuda" else ["--shapes", "5x7", "--dtypes", "s"]
+    small = [] if backend.backend() == "cuda" else ["--shapes", "5x7", "--dtypes", "s"]
     options.file.parent.mkdir(parents=True, exist_ok=True)
     end = time.monotonic() + options.seconds
     status = 0

@@ -155,22 +155,22 @@ def make_problem(m, n, dtype, op, view):
 
 def compiled(task):
     """Leave the machine code of a choice on disk; in a process of its own."""
-    from gemv import _cache
+    from gemv.engines import binaries
     from gemv.kernels import get
 
     name, spec, compute_capability = task
-    _cache.binaries(get(name), spec, compute_capability)
+    binaries.binaries(get(name), spec, compute_capability)
 
 
 def prepare(choices, compute_capability, pool):
     """Compile what is not on disk yet, several at a time."""
-    from gemv import _cache
+    from gemv.engines import cache, cache_folder
 
     wanted = {(c.kernel.name, c.spec, compute_capability) for c in choices}
     missing = [
-        each for each in wanted if not _cache.holds(each[0], repr(each[1]), compute_capability)
+        each for each in wanted if not cache.holds(each[0], repr(each[1]), compute_capability)
     ]
-    if pool is not None and _cache.directory() is not None:
+    if pool is not None and cache_folder.directory() is not None:
         list(pool.map(compiled, missing))
 
 
@@ -324,10 +324,10 @@ def main(arguments=None):
     parser.add_argument("--table", help="a file, or auto")
     options = parser.parse_args(arguments)
 
-    from gemv import _backend
     from gemv.core.files import write_text
+    from gemv.engines import backend
 
-    engine = _backend.engine()
+    engine = backend.engine()
     clock = make_clock(engine)
     names = options.shapes or (SHAPES.replace(" ", ",") if clock else SIMULATED.replace(" ", ","))
     shapes = [tuple(map(int, shape.split("x"))) for shape in names.split(",")]

@@ -22,13 +22,13 @@ if TYPE_CHECKING:
         sgemv,
         zgemv,
     )
-    from gemv._backend import backend, use_backend
-    from gemv._coefficients import Coefficients
-    from gemv._host import HostFallbackWarning
     from gemv._matrix import Matrix, get_blas_funcs
     from gemv._plan import Plan
     from gemv.core.errors import BackendError
     from gemv.core.trace import trace
+    from gemv.engines.backend import backend, use_backend
+    from gemv.engines.coefficients import Coefficients
+    from gemv.engines.host import HostFallbackWarning
     from gemv.selection.select import use_alignment
 
 # First of all: it notes the source that this process imports.
@@ -60,12 +60,12 @@ __all__ = [
 
 _HOME = {
     "BackendError": "gemv.core.errors",
-    "Coefficients": "gemv._coefficients",
+    "Coefficients": "gemv.engines.coefficients",
     "Explanation": "gemv._api",
-    "HostFallbackWarning": "gemv._host",
+    "HostFallbackWarning": "gemv.engines.host",
     "Matrix": "gemv._matrix",
     "Plan": "gemv._plan",
-    "backend": "gemv._backend",
+    "backend": "gemv.engines.backend",
     "cgemv": "gemv._api",
     "dgemv": "gemv._api",
     "explain": "gemv._api",
@@ -76,7 +76,7 @@ _HOME = {
     "sgemv": "gemv._api",
     "trace": "gemv.core.trace",
     "use_alignment": "gemv.selection.select",
-    "use_backend": "gemv._backend",
+    "use_backend": "gemv.engines.backend",
     "zgemv": "gemv._api",
 }
 

@@ -10,8 +10,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from gemv import _backend, _fast, _host, _pointers
-from gemv._coefficients import Coefficients, homes_of
+from gemv import _fast, _pointers
 from gemv._fast import CALLS, Miss
 from gemv._plan import Plan
 from gemv.arrays import adopt as arrays_adopt
@@ -38,6 +37,9 @@ from gemv.core.rules import (
     value_error,
     y_length,
 )
+from gemv.engines import backend as engines_backend
+from gemv.engines.coefficients import Coefficients, homes_of
+from gemv.engines.host import announce, known_kernel, refuse_kernel, run
 
 _Function = TypeVar("_Function", bound=Callable[..., Any])
 
@@ -188,9 +190,9 @@ def _bind(
     accumulate = accumulation(routine, accumulate)
     owner = coefficients if isinstance(coefficients, Coefficients) else None
 
-    operand_a = adopt(routine, "a", a, dtype, _backend.HOME)
-    operand_x = adopt(routine, "x", x, dtype, _backend.HOME)
-    operand_y = None if y is None else adopt(routine, "y", y, dtype, _backend.HOME)
+    operand_a = adopt(routine, "a", a, dtype, engines_backend.HOME)
+    operand_x = adopt(routine, "x", x, dtype, engines_backend.HOME)
+    operand_y = None if y is None else adopt(routine, "y", y, dtype, engines_backend.HOME)
     peer = flag(routine, "peer", peer)
     _check_places(routine, operand_a, operand_x, operand_y, alpha, beta, peer)
     if dtype is None:
@@ -303,7 +305,7 @@ def _number_or_operand(routine: str, name: str, value: Any, dtype: np.dtype | No
     """alpha or beta: a number, or the operand of a 0-d device array."""
     if isinstance(value, (int, float, complex)) or not arrays_adopt.is_device_array(value):
         return number(routine, name, value)
-    return arrays_adopt.adopt(routine, name, value, dtype, _backend.HOME)
+    return arrays_adopt.adopt(routine, name, value, dtype, engines_backend.HOME)
 
 
 def _check_places(
@@ -502,7 +504,7 @@ def _execute_host_arrays(call: _Call, kernel: str | None, limit: int | None) -> 
     on_engine = False
     if call.nothing is None:
         # Fails before anything is allocated, if it does.
-        on_engine = _backend.backend() != "host"
+        on_engine = engines_backend.backend() != "host"
         if not on_engine:
             _refuse_on_host(call, kernel)
             _announce_fallback(stacklevel=4)
@@ -536,7 +538,7 @@ def _execute_host_arrays(call: _Call, kernel: str | None, limit: int | None) -> 
         number = problem.precision.sums  # what SciPy's BLAS computes in
         a, used_x, start = cast(a, number), cast(used_x, number), cast(used_y, number)
         routine = PREFIXES[number] + "gemv"
-        total = _host.run(routine, problem.trans, call.alpha, a, used_x, call.beta, start)
+        total = run(routine, problem.trans, call.alpha, a, used_x, call.beta, start)
         used_y[:] = cast(total, y_dtype)
         return given
 
@@ -570,9 +572,9 @@ def _execute_device_arrays(
     if call.nothing is not None and call.in_place:
         return call.y_object
     era = memo.generation()
-    if _backend.backend() == "host":
+    if engines_backend.backend() == "host":
         raise _device_arrays_on_host(call)
-    engine = _backend.engine()
+    engine = engines_backend.engine()
     with engine.on(call.device):
         # Before anything is enqueued, so that an error leaves nothing behind.
         problem = _placed(call)
@@ -589,7 +591,7 @@ def _execute_device_arrays(
                 _fast.remember(key, era, engine, choice, call)
         x, made = call.x, None
         if x.resolve:
-            x = arrays_adopt.on_device(x.exporter.resolved(x.origin, x.conj), _backend.HOME)
+            x = arrays_adopt.on_device(x.exporter.resolved(x.origin, x.conj), engines_backend.HOME)
             order.uses(x)
         if call.y is not None and call.in_place:
             target = call.y
@@ -794,7 +796,7 @@ def _make_y(call: _Call, engine: Any, order: _Order) -> _Made:
         length = y.shape[0]
     if engine.name == "simulator":
         zeros = engine.zeros(length, problem.y_dtype)
-        return _Made(zeros, arrays_adopt.on_device(zeros, _backend.HOME), y)
+        return _Made(zeros, arrays_adopt.on_device(zeros, engines_backend.HOME), y)
     library = a.exporter
     if not library.allocates_in_capture and order.capture_here() is not None:
         raise RuntimeError(
@@ -803,14 +805,14 @@ def _make_y(call: _Call, engine: Any, order: _Order) -> _Made:
         )
     if y is not None and (y.conj or y.neg):
         array = y.exporter.resolved(y.origin, False)
-        operand = arrays_adopt.on_device(array, _backend.HOME)
+        operand = arrays_adopt.on_device(array, engines_backend.HOME)
         order.uses(operand)
         return _Copied(array, operand, None)
     if library.name == "numba" and order.stream == engine.default_stream():
         array = engine.empty(length, problem.y_dtype)
     else:
         array = library.empty(a.origin, length, problem.y_dtype, call.device or 0)
-    operand = arrays_adopt.on_device(array, _backend.HOME)
+    operand = arrays_adopt.on_device(array, engines_backend.HOME)
     order.uses(operand)
     return _Made(array, operand, y)
 
@@ -828,7 +830,7 @@ def _placed(call: _Call) -> Problem:
 
 
 def _handle(routine: str, stream: Any) -> int:
-    if _backend.backend() != "cuda":
+    if engines_backend.backend() != "cuda":
         return 0
     from gemv.driver.streams import stream_handle
 
@@ -841,7 +843,7 @@ def _handle(routine: str, stream: Any) -> int:
 def _select(call: _Call, problem: Problem, kernel: str | None) -> tuple[Any, Any]:
     from gemv.selection.select import select
 
-    engine = _backend.engine()
+    engine = engines_backend.engine()
     try:
         choice = select(problem, engine.device(), kernel=kernel, homes=call.homes)
     except ValueError as error:
@@ -853,7 +855,7 @@ def _refuse_on_host(call: _Call, kernel: str | None) -> None:
     """Refuse what SciPy's BLAS, which computes under this backend, has not."""
     if not call.on_host:
         raise _device_arrays_on_host(call)
-    _host.refuse_kernel(call.routine, kernel)
+    refuse_kernel(call.routine, kernel)
     if call.problem.precision.sums not in PREFIXES:
         raise ValueError(
             f"{call.routine}: accumulate={call.problem.accumulate!r} in"
@@ -870,8 +872,8 @@ def _device_arrays_on_host(call: _Call) -> TypeError:
 
 
 def _announce_fallback(stacklevel: int) -> None:
-    if _backend.chosen() is None:
-        _host.announce(_backend.probe()[1], stacklevel + 1)
+    if engines_backend.chosen() is None:
+        announce(engines_backend.probe()[1], stacklevel + 1)
 
 
 _fast.expect_tracing()
@@ -1345,7 +1347,7 @@ def plan(
     >>> twice(1.0, beta=1.0).copy_to_host()
     array([3., 6.])
     """
-    operand = arrays_adopt.adopt("plan", "a", a, None, _backend.HOME)
+    operand = arrays_adopt.adopt("plan", "a", a, None, engines_backend.HOME)
     if operand.on_host:
         raise type_error(
             "plan", "a", "a is in host memory, from where it would be moved in every call"
@@ -1371,10 +1373,10 @@ def plan(
     else:
         _check_without_x(operand, y, options, accumulate, out_dtype, peer)
     if kernel is not None:
-        _host.known_kernel("plan", kernel)
-    if _backend.backend() == "host" or (call is not None and call.nothing is not None):
+        known_kernel("plan", kernel)
+    if engines_backend.backend() == "host" or (call is not None and call.nothing is not None):
         return made
-    engine = _backend.engine()
+    engine = engines_backend.engine()
     usual = kernel is stream is out_dtype is None and accumulate == "plain" and peer is False
     if engine.name == "cuda" and usual:
         _fast.meet(operand.kind)
@@ -1407,7 +1409,7 @@ def _check_without_x(
     names = ("offx", "incx", "offy", "incy")
     offx, incx, offy, incy = map(integer, [routine] * 4, names, options)
     accumulation(routine, accumulate)
-    operand_y = None if y is None else adopt(routine, "y", y, None, _backend.HOME)
+    operand_y = None if y is None else adopt(routine, "y", y, None, engines_backend.HOME)
     _check_places(routine, a, a, operand_y, 2, 0, flag(routine, "peer", peer))
     dtype = _common_dtype(routine, 2, a, a, 0, operand_y)
     y_dtype = _result_dtype(routine, dtype, operand_y, out_dtype)
@@ -1464,9 +1466,9 @@ def precompile(
     )  # fmt: skip
     if call.nothing is not None:
         return
-    if _backend.backend() == "host":
+    if engines_backend.backend() == "host":
         return _refuse_on_host(call, kernel)
-    problem, engine = call.problem, _backend.engine()
+    problem, engine = call.problem, engines_backend.engine()
     if call.y is None and call.on_host:
         problem = problem._replace(incy=1, y_offset=0)
     problem = problem.at(0, 0) if call.on_host else _placed(call)
@@ -1546,11 +1548,11 @@ def explain(
     if call.nothing is not None:
         common["bytes_moved"] = 0
         return Explanation(backend=None, kernel=None, reason=call.nothing, **common, **nothing)
-    backend = _backend.backend()
+    backend = engines_backend.backend()
     if backend == "host":
         _refuse_on_host(call, kernel)
-        chosen = _backend.chosen() is not None
-        reason = "this backend was asked for" if chosen else _backend.probe()[1]
+        chosen = engines_backend.chosen() is not None
+        reason = "this backend was asked for" if chosen else engines_backend.probe()[1]
         nothing["coefficients"] = "arguments"
         routine = PREFIXES[problem.precision.sums] + "gemv"
         return Explanation(backend=backend, kernel=routine, reason=reason, **common, **nothing)

@@ -18,7 +18,7 @@ from typing import Any
 
 import numpy as np
 
-from gemv import _backend
+from gemv.engines import backend
 
 #: The shape that the peers are compared on, and a tall one.
 SMALL, TALL = (64, 64), (16384, 64)
@@ -131,14 +131,14 @@ def measure(
     BackendError
         Without a GPU: host times of a simulator say nothing.
     """
-    if _backend.backend() != "cuda":
-        raise _backend.BackendError(
+    if backend.backend() != "cuda":
+        raise backend.BackendError(
             "the cost of calls can only be measured on a GPU, and the backend is"
-            f" {_backend.backend()}: {_backend.probe()[1]}"
+            f" {backend.backend()}: {backend.probe()[1]}"
         )
     from importlib.metadata import PackageNotFoundError, version
 
-    engine = _backend.engine()
+    engine = backend.engine()
     table = CallTable(engine.device().name)
     for name in ("numba-cuda", "cuda-bindings", "torch", "cupy-cuda13x", "cupy-cuda12x", "jax"):
         try:
@@ -225,7 +225,8 @@ def _packed(a: Any, x: Any, y: Any) -> Callable[[], Any]:
     from cuda.bindings import driver
 
     import gemv
-    from gemv import _fast, _launch
+    from gemv import _fast
+    from gemv.engines import loading
 
     plan = gemv.plan(a, x, y)
     plan(1.0, 0.0)
@@ -235,8 +236,8 @@ def _packed(a: Any, x: Any, y: Any) -> Callable[[], Any]:
     (function,), (launch,) = known.functions, known.choice.geometry.launches
     values = {**known.sizes, **dict(zip("axy", plan._addresses, strict=True))}
     values |= {"alpha": 1.0, "beta": 0.0, "scratch": 0, "counters": 0}
-    packed = _launch.pack(function.binary.arguments, values, function.dtype)
-    address, parameters = _launch.pack_by_address(packed)
+    packed = loading.pack(function.binary.arguments, values, function.dtype)
+    address, parameters = loading.pack_by_address(packed)
     call, handle, grid, block = driver.cuLaunchKernel, function.handle, launch.grid, launch.block
 
     def run(keep: Any = (plan, parameters)) -> None:
@@ -280,7 +281,7 @@ def _selection(bench: _Bench) -> None:
     from gemv.core import memo
     from gemv.selection.select import select
 
-    device = _backend.engine().device()
+    device = backend.engine().device()
     single = np.dtype(np.float32)
     sizes = iter(range(100, 10**6))
     problems = [make_problem(next(sizes), 64, single, "C", "N") for _ in range(2000)]

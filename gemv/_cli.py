@@ -479,7 +479,7 @@ def _simulated() -> bool:
 
 
 def _probe_backend() -> list[str]:
-    from gemv._backend import backend, chosen, probe
+    from gemv.engines.backend import backend, chosen, probe
 
     name = backend()
     why = "chosen" if chosen() else probe()[1]
@@ -499,7 +499,7 @@ def _probe_kernels() -> list[str]:
 
 
 def _probe_table() -> list[str]:
-    from gemv._backend import backend, engine
+    from gemv.engines.backend import backend, engine
     from gemv.selection.table import tables
 
     used = tables(None if backend() == "host" else engine().device())
@@ -508,27 +508,28 @@ def _probe_table() -> list[str]:
 
 
 def _probe_cache() -> list[str]:
-    from gemv import _cache
+    from gemv.engines import cache_folder
+    from gemv.engines.cache import MAX_BYTES, entries
 
     try:
-        folder = _cache.directory()
-        files = _cache.entries()
+        folder = cache_folder.directory()
+        files = entries()
     except OSError as error:
         return [str(error.filename), f"not used, because {error.strerror}"]
     if folder is None:
         return ["off (GEMV_CACHE=0): each process compiles its kernels"]
     size = sum(each for _, each, _ in files) / 2**20
     kept = f"{len(files)} compiled kernel{'' if len(files) == 1 else 's'}, {size:.1f} MiB"
-    return [str(folder), f"{kept} of {_cache.MAX_BYTES // 2**20}"]
+    return [str(folder), f"{kept} of {MAX_BYTES // 2**20}"]
 
 
 def cache(options: argparse.Namespace) -> int:
     """Say where compiled kernels are kept; remove them if asked to."""
-    from gemv import _cache
+    from gemv.engines.cache import clear
 
     if options.clear:
         try:
-            removed = _cache.clear()
+            removed = clear()
         except OSError as error:
             raise Refused(f"cannot remove {error.filename}: {error.strerror}") from error
         print(f"removed {removed} compiled kernel{'' if removed == 1 else 's'}")
@@ -1226,7 +1227,7 @@ def _print_calls(table: Any) -> None:
 def _backend_with_kernels() -> str:
     """The backend; a host that nobody chose means that the simulator has to do."""
     try:
-        from gemv._backend import backend, chosen
+        from gemv.engines.backend import backend, chosen
 
         name = backend()
         if chosen() == "host":

@@ -225,7 +225,7 @@ def stream_of(operand: Any) -> Callable[[], int] | None:
         current_stream = sys.modules["cupy"].cuda.get_current_stream
         return lambda: current_stream(device).ptr
     if operand.kind == "numba" and operand.stream is None:
-        from gemv._backend import engine
+        from gemv.engines.backend import engine
 
         stream = engine().numba_stream
         return lambda: stream
@@ -660,7 +660,7 @@ def _current_device() -> int:
 
 
 def _machine() -> Any:
-    from gemv._backend import engine
+    from gemv.engines.backend import engine
 
     return engine().machine
 

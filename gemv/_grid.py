@@ -26,7 +26,7 @@ from typing import Any
 
 import numpy as np
 
-from gemv import _backend, _peers
+from gemv import _peers
 from gemv._measure import Clock, _Array, random_array
 from gemv._peers import Peer, Place
 from gemv.core import files
@@ -35,6 +35,7 @@ from gemv.core.geometry import SECTOR_BYTES as SECTOR
 from gemv.core.geometry import ceil_div
 from gemv.core.narrow import cast
 from gemv.core.problem import Problem
+from gemv.engines import backend as engines_backend
 from gemv.selection.select import Choice, select
 from gemv.selection.table import tables
 
@@ -649,7 +650,7 @@ class Bench:
         engine: Any = None,
         clock: Any = None,
     ) -> None:
-        self.engine = _backend.engine() if engine is None else engine
+        self.engine = engines_backend.engine() if engine is None else engine
         self.device = self.engine.device()
         self.libraries = tuple(libraries)
         self.clock = clock
@@ -673,7 +674,7 @@ class Bench:
 
     def versions(self) -> dict[str, str]:
         import gemv
-        from gemv._cache import Unknown, imported_source
+        from gemv.engines.fingerprint import Unknown, imported_source
 
         try:
             source = imported_source()[:12]
@@ -867,14 +868,14 @@ class Bench:
         segments: int,
     ) -> Callable[[int], None]:
         if self._plain_function is None:
-            from gemv._launch import _load
+            from gemv.engines.loading import load
             from gemv.language.numba_cuda.compile import compile_function
 
             double = np.dtype(np.float64)
             capability = self.device.compute_capability
             # launched as our kernels are, so that the floor owes nothing to a slower start
             binary = compile_function(_plain(), double, capability, early_start=True)
-            self._plain_function = _load(binary, double)
+            self._plain_function = load(binary, double)
         values = {
             "read": read // 16,
             "written": written // 8,

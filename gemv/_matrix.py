@@ -11,13 +11,15 @@ from typing import Any
 import numpy as np
 from scipy.sparse.linalg import LinearOperator
 
-from gemv import _api, _backend, _host
+from gemv import _api
 from gemv.arrays import adopt, host, libraries
 from gemv.arrays.library import Refusal
 from gemv.core.dtypes import DTYPES, NARROW, PREFIXES, dtype_name
 from gemv.core.narrow import cast
 from gemv.core.operand import where
 from gemv.core.rules import transposition
+from gemv.engines import backend
+from gemv.engines.host import known_kernel, refuse_kernel
 
 #: Linear operators compute in BLAS's own precisions.
 _KNOWN = tuple(DTYPES[letter] for letter in "sdcz")
@@ -239,13 +241,13 @@ class Matrix(_Operator):
     """
 
     def __init__(self, a: Any, dtype: Any = None, *, kernel: str | None = None) -> None:
-        operand = adopt.adopt("Matrix", "a", a, None, _backend.HOME)
+        operand = adopt.adopt("Matrix", "a", a, None, backend.HOME)
         wanted = _dtype(operand, dtype)
-        self._backend = _backend.backend()
+        self._backend = backend.backend()
         if self._backend == "host":
-            _host.refuse_kernel("Matrix", kernel)
+            refuse_kernel("Matrix", kernel)
         elif kernel is not None:
-            _host.known_kernel("Matrix", kernel)
+            known_kernel("Matrix", kernel)
         self._kernel = kernel
         self._lock = threading.Lock()
         self._sides: dict[int, Any] = {}
@@ -261,9 +263,9 @@ class Matrix(_Operator):
         elif self._backend == "host":
             self.array = np.array(host.host_copy(operand, wanted))
         else:
-            self.array = _backend.engine().matrix(operand, wanted)
+            self.array = backend.engine().matrix(operand, wanted)
         #: Ordinal of the GPU that keeps it and computes, whichever is current in a product.
-        self._device = adopt.adopt("Matrix", "a", self.array, None, _backend.HOME).device
+        self._device = adopt.adopt("Matrix", "a", self.array, None, backend.HOME).device
         super().__init__(wanted, operand.shape)
 
     # Products ------------------------------------------------------------------------------------
@@ -324,7 +326,7 @@ class Matrix(_Operator):
         if self._backend == "host":
             routine = getattr(_api, PREFIXES[self.dtype] + "gemv")
             return routine(alpha, array, np.asarray(x, self.dtype), beta, y, trans=trans)
-        engine = _backend.engine()
+        engine = backend.engine()
         with self._lock, engine.on(self._device):
             self._kept()  # as long as the lock is
             side = self._sides.get(trans)
@@ -370,7 +372,7 @@ class Matrix(_Operator):
         return view
 
     def _vector(self, name: str, vector: Any, length: int) -> np.ndarray:
-        operand = adopt.adopt("Matrix.gemv", name, vector, self.dtype, _backend.HOME)
+        operand = adopt.adopt("Matrix.gemv", name, vector, self.dtype, backend.HOME)
         if not operand.on_host:
             raise TypeError(
                 f"Matrix.gemv: {name} is {where(operand)}; this product takes vectors in"
@@ -412,7 +414,7 @@ class Matrix(_Operator):
             self._sides.clear()
             self._views.clear()
             if self._backend != "host":
-                engine = _backend.engine()
+                engine = backend.engine()
                 with engine.on(self._device):
                     engine.release()
 

@@ -18,12 +18,12 @@ from typing import Any
 
 import numpy as np
 
-from gemv import _backend
 from gemv._reference import error_in_bounds, reference
 from gemv.core.dtypes import DTYPES, NARROW
 from gemv.core.geometry import LOAD_BYTES, ceil_div
 from gemv.core.narrow import cast
 from gemv.core.problem import Problem
+from gemv.engines import backend as engines_backend
 from gemv.kernels import REGISTRY, get
 from gemv.selection.select import select
 
@@ -167,7 +167,7 @@ def ladder(
         raise ValueError(f"ladder: m and n must be at least 1, got {m} and {n}")
     chosen = list(REGISTRY.values()) if kernels is None else [get(name) for name in kernels]
     element = DTYPES[dtype]
-    engine = _backend.engine()
+    engine = engines_backend.engine()
     device = engine.device()
     problem = make_problem(m, n, element, order, op)
     rng = np.random.default_rng(20240501)
@@ -233,11 +233,11 @@ class Clock:
     def __init__(self, engine: Any) -> None:
         from cuda.bindings import driver
 
-        from gemv import _launch
+        from gemv.engines.cuda import _check
 
         self._engine = engine
         self._driver = driver
-        self._check = _launch._check
+        self._check = _check
         engine.device()  # makes the device's context current
         self._stream = self._check(driver.cuStreamCreate(1))  # 1: does not wait for stream 0
         self._events = [self._check(driver.cuEventCreate(0)) for _ in range(2)]
@@ -365,14 +365,14 @@ class Clock:
         """Best rate, in GB/s, at which a plain kernel reads buffers of `nbytes`, over its grids."""
         if any(pointer % LOAD_BYTES for pointer in pointers):
             raise ValueError(f"read_ceiling: buffers must be aligned to {LOAD_BYTES} bytes")
-        from gemv._launch import _load
+        from gemv.engines.loading import load
         from gemv.language.numba_cuda.compile import compile_function
 
         engine, device = self._engine, self._engine.device()
         single = np.dtype(np.float32)
         capability = device.compute_capability
         # launched as our kernels are, so that the ceiling owes nothing to a slower start
-        read = _load(compile_function(_reader(), single, capability, early_start=True), single)
+        read = load(compile_function(_reader(), single, capability, early_start=True), single)
         target = engine.zeros(1, single, self.stream)
         best = 0.0
         vectors = nbytes // LOAD_BYTES

@@ -21,7 +21,7 @@ from typing import Any
 import numpy as np
 
 import gemv
-from gemv import _backend
+from gemv.engines import backend
 
 #: Order of the square float32 matrix: 1 GiB.
 ORDER = 16384
@@ -115,7 +115,7 @@ def measure(
     ValueError
         Without a GPU: a simulator's times say nothing.
     """
-    if _backend.backend() != "cuda":
+    if backend.backend() != "cuda":
         raise ValueError("memories are measured on a GPU, and there is none here")
     return _Run(order, rounds, progress).all(sizes)
 
@@ -129,7 +129,7 @@ class _Run:
         from gemv.driver import stages
 
         self.cuda, self.staging = cuda, driver_link
-        self.engine = _backend.engine()
+        self.engine = backend.engine()
         clock = Clock(self.engine)
         self.n, self.rounds, self.progress = order, rounds, progress
         self.table = Memories(

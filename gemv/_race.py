@@ -28,12 +28,12 @@ from typing import Any
 
 import numpy as np
 
-from gemv import _backend
-from gemv._coefficients import Coefficients
 from gemv._measure import ALPHA, BETA, Clock, _operand, make_problem, random_array
 from gemv._reference import error_in_bounds, reference
 from gemv.core.geometry import CONSTANT_BYTES
 from gemv.core.problem import Problem
+from gemv.engines import backend as engines_backend
+from gemv.engines.coefficients import Coefficients
 from gemv.kernels.spec import HOMES, Spec
 from gemv.kernels.t06_where_x_lives import HOMES as X_HOMES
 from gemv.kernels.t06_where_x_lives import KERNEL as WHERE_X_LIVES
@@ -314,7 +314,7 @@ def race(
     BackendError
         On the host backend, which has no kernels.
     """
-    engine = _backend.engine()
+    engine = engines_backend.engine()
     result = Race(engine.name, engine.device().name)
     clock = None
     if engine.name == "cuda":
@@ -345,7 +345,7 @@ def coefficients(
     codes: _Codes | None = None,
 ) -> Iterable[CoefficientRow]:
     """alpha and beta in every home, on square problems in float32."""
-    engine = _backend.engine()
+    engine = engines_backend.engine()
     homes = tuple(homes)
     if sizes is None:
         sizes = COEFFICIENT_SIZES if clock is not None else COEFFICIENT_SIZES_SIMULATED
@@ -404,7 +404,7 @@ def coefficients(
 def _knobs(kernel: str) -> dict[str, int] | None:
     from gemv.kernels import get
 
-    return dict(get(kernel).small_knobs) if _backend.backend() == "simulator" else None
+    return dict(get(kernel).small_knobs) if engines_backend.backend() == "simulator" else None
 
 
 def _run(
@@ -454,7 +454,7 @@ def vector(
     codes: _Codes | None = None,
 ) -> Iterable[VectorRow]:
     """x in every home, in float32; the matrix of each source is one buffer for all shapes."""
-    engine = _backend.engine()
+    engine = engines_backend.engine()
     simulated = clock is None
     homes = tuple(homes)
     cases = list(_vector_cases(simulated) if cases is None else cases)
@@ -545,10 +545,10 @@ def turns(
     codes: _Codes | None = None,
 ) -> Iterable[TurnRow]:
     """Loads with 1, 2, 4 ... 32 addresses in a warp, from every home."""
-    from gemv._launch import _load
+    from gemv.engines.loading import load
     from gemv.language.numba_cuda.compile import compile_function
 
-    engine = _backend.engine()
+    engine = engines_backend.engine()
     device = engine.device()
     spec = Spec(SINGLE, False, "strided", ())
     memory = _operand(engine.zeros(1 << 14, SINGLE))
@@ -567,7 +567,7 @@ def turns(
         report(f"{distinct} addresses from {home}, {pattern}")
         if home not in loaded:
             binary = compile_function(_loads(home, spec), SINGLE, device.compute_capability)
-            loaded[home] = _load(binary, SINGLE)
+            loaded[home] = load(binary, SINGLE)
             cubins[home] = binary.cubin
         blocked, step = patterns[pattern]
         values: dict[str, Any] = {
@@ -634,10 +634,10 @@ def limits() -> dict[str, str]:
     """What is said when something is too large for constant memory, word for word."""
     longer = make_problem(1, CONSTANT_BYTES // 4 + 1, SINGLE, "C", "N")
     said = {"x": str(WHERE_X_LIVES.accepts(longer))}
-    if _backend.backend() != "simulator":
+    if engines_backend.backend() != "simulator":
         from gemv.language.numba_cuda.compile import assemble, compile_ptx
 
-        capability = _backend.engine().device().compute_capability
+        capability = engines_backend.engine().device().compute_capability
         small = {**WHERE_X_LIVES.knobs}
         spec = Spec(SINGLE, False, "axpy", tuple(sorted(small.items())))
         (function,) = WHERE_X_LIVES.functions(spec)

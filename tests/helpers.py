@@ -9,16 +9,17 @@ from types import SimpleNamespace
 
 import numpy as np
 
-from gemv import _backend, trace
+from gemv import trace
 from gemv._reference import error_in_bounds, reference
 from gemv.core.dtypes import DTYPES, Precision
 from gemv.core.narrow import cast
 from gemv.core.problem import Problem
+from gemv.engines import backend
 from gemv.selection.select import select
 
 #: Whether what most likely shows nothing that other tests do not show is run all the same: on a
 #: machine with a GPU, and where it is asked for.
-ALL_ROWS = _backend.backend() == "cuda" or os.environ.get("GEMV_ALL_ROWS") == "1"
+ALL_ROWS = backend.backend() == "cuda" or os.environ.get("GEMV_ALL_ROWS") == "1"
 
 # Elements on both sides of every vector and behind A; 16 bytes or more, to keep alignment.
 GUARD = 8
@@ -143,7 +144,7 @@ class Case:
 
     def run(self, kernel, knobs=None, stream=None):
         """Run `kernel` by name; returns the whole y buffer afterwards."""
-        engine = _backend.engine()
+        engine = backend.engine()
         operands, buffers = [], []
         for buffer, view in (
             (self.a_buffer, self.a),
@@ -192,7 +193,7 @@ def _operand(engine, device, byte, view):
 
 def transposed(device):
     """The transpose of a Numba device array as a view; Numba's own ``.T`` is a copy on a GPU."""
-    if _backend.backend() == "simulator":
+    if backend.backend() == "simulator":
         return device.T
     from numba.cuda.cudadrv.devicearray import DeviceNDArray
 
@@ -203,7 +204,7 @@ def transposed(device):
 
 def knobs_for_tests(kernel):
     """Small blocks on the simulator, where a thread costs microseconds; the real ones on a GPU."""
-    return dict(kernel.small_knobs) if _backend.backend() == "simulator" else None
+    return dict(kernel.small_knobs) if backend.backend() == "simulator" else None
 
 
 def tile_of(kernel):

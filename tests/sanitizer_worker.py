@@ -10,15 +10,15 @@ import numpy as np
 from helpers import Case
 from numba import cuda
 
-from gemv import _launch
-from gemv._backend import engine
 from gemv.core.dtypes import DTYPES
 from gemv.core.geometry import LOAD_BYTES, Geometry, Launch
+from gemv.engines import workspaces
+from gemv.engines.backend import engine
 from gemv.kernels import REGISTRY, get
 from gemv.kernels.kernel import Kernel
 
 
-class ExactWorkspace(_launch._Workspace):
+class ExactWorkspace(workspaces.Workspace):
     """Scratch memory and counters without a byte to spare, new for each call."""
 
     def reserve(self, scratch_bytes, counters, stream, posts=False):
@@ -26,7 +26,7 @@ class ExactWorkspace(_launch._Workspace):
         if posts:
             self.scratch.copy_to_device(np.full(self.scratch.size, 0xFF, np.uint8))
         self.counters = cuda.to_device(np.zeros(max(counters, 1), np.uint32))
-        return _launch._address(self.scratch), _launch._address(self.counters)
+        return workspaces.address_of(self.scratch), workspaces.address_of(self.counters)
 
 
 def shapes(kernel):
@@ -168,7 +168,7 @@ def run_planted(case, kernel):
 
 
 if __name__ == "__main__":
-    _launch._Workspace = ExactWorkspace
+    workspaces.Workspace = ExactWorkspace
     if sys.argv[1] == "planted":
         planted(sys.argv[2])
     else:

@@ -14,11 +14,11 @@ import pytest
 from helpers import transposed
 
 import gemv
-from gemv._backend import HOME
 from gemv.arrays import adopt as arrays_adopt
 from gemv.arrays import host as arrays_host
 from gemv.arrays.adopt import adopt
 from gemv.core import operand as core_operand
+from gemv.engines.backend import HOME
 
 F32, F64, C64 = np.dtype("f"), np.dtype("d"), np.dtype("F")
 

@@ -19,8 +19,8 @@ from scipy.linalg import blas
 
 import gemv
 import gemv._api
-import gemv._backend
-import gemv._host
+import gemv.engines.backend
+import gemv.engines.host
 
 NAMES = ("sgemv", "dgemv", "cgemv", "zgemv")
 DTYPES = dict(zip(NAMES, "fdFD", strict=True))
@@ -405,7 +405,7 @@ def test_error_leaves_y(monkeypatch):
     def fail(*args, **kwargs):
         raise RuntimeError("the launch failed")
 
-    monkeypatch.setattr(gemv._backend.engine(), "run", fail)
+    monkeypatch.setattr(gemv.engines.backend.engine(), "run", fail)
     with pytest.raises(RuntimeError, match="the launch failed"):
         gemv.dgemv(1, np.eye(2), [1, 2], 1, y, overwrite_y=1)
     assert y.tolist() == [1, 1]
@@ -746,10 +746,12 @@ def test_host_backend_refuses_device_arrays(host_backend):
 
 
 def test_host_fallback_is_announced_once(monkeypatch):
-    monkeypatch.setattr(gemv._backend, "backend", lambda: "host")
-    monkeypatch.setattr(gemv._backend, "chosen", lambda: None)
-    monkeypatch.setattr(gemv._backend, "probe", lambda: ("host", "no usable GPU (none here)"))
-    monkeypatch.setattr(gemv._host, "_announced", False)
+    monkeypatch.setattr(gemv.engines.backend, "backend", lambda: "host")
+    monkeypatch.setattr(gemv.engines.backend, "chosen", lambda: None)
+    monkeypatch.setattr(
+        gemv.engines.backend, "probe", lambda: ("host", "no usable GPU (none here)")
+    )
+    monkeypatch.setattr(gemv.engines.host, "_announced", False)
     with pytest.warns(gemv.HostFallbackWarning, match=r"\(none here\)") as caught:
         assert gemv.dgemv(1, np.eye(2), [1, 2]).tolist() == [1, 2]
     assert caught[0].filename == __file__
@@ -761,9 +763,9 @@ def test_host_fallback_is_announced_once(monkeypatch):
 
 
 def test_host_fallback_as_an_error_repeats(monkeypatch):
-    monkeypatch.setattr(gemv._backend, "backend", lambda: "host")
-    monkeypatch.setattr(gemv._backend, "chosen", lambda: None)
-    monkeypatch.setattr(gemv._host, "_announced", False)
+    monkeypatch.setattr(gemv.engines.backend, "backend", lambda: "host")
+    monkeypatch.setattr(gemv.engines.backend, "chosen", lambda: None)
+    monkeypatch.setattr(gemv.engines.host, "_announced", False)
     for _ in range(2):
         with pytest.raises(gemv.HostFallbackWarning):
             gemv.dgemv(1, np.eye(2), [1, 2])

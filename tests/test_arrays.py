@@ -14,12 +14,12 @@ import pytest
 from arrays import LIBRARIES, MUTABLE
 
 import gemv
-from gemv._backend import HOME
 from gemv.arrays import dlpack, libraries
 from gemv.arrays import jax as arrays_jax
 from gemv.arrays.adopt import adopt
 from gemv.core.dtypes import BFLOAT16
 from gemv.core.narrow import cast
+from gemv.engines.backend import HOME
 
 needs_device_arrays = pytest.mark.skipif(
     gemv.backend() == "host", reason="no GPU and no simulator to hold device arrays"

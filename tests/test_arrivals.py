@@ -6,15 +6,15 @@ import numpy as np
 import pytest
 from helpers import Case
 
-from gemv import _backend
 from gemv.core.geometry import Geometry, Launch
 from gemv.core.narrow import cast
+from gemv.engines import backend
 from gemv.kernels import REGISTRY
 from gemv.kernels.kernel import Kernel
 from gemv.selection.select import select
 
 ON_SIMULATOR = pytest.mark.skipif(
-    _backend.backend() != "simulator", reason="asks the simulator's memory"
+    backend.backend() != "simulator", reason="asks the simulator's memory"
 )
 SPLITS, ROWS = 37, 5
 
@@ -160,6 +160,6 @@ def test_more_splits_than_are_asked_for_at_a_time(name, dtype, accumulate):
     knobs = {**MANY[name], "BLOCKS_PER_SM": 2000, "MIN_BLOCKS": 1}
     rows = 60 if name == "short_columns" else 3  # of which it has more threads a row
     case = Case(rows, 700, dtype, "F" if name.endswith("columns") else "C", accumulate=accumulate)
-    choice = select(case.problem.at(256, 256), _backend.engine().device(), name, knobs)
+    choice = select(case.problem.at(256, 256), backend.engine().device(), name, knobs)
     assert choice.geometry.sizes["splits"] > (40 if name.endswith("columns") else 4 * 32)
     case.check(name, knobs)

@@ -7,7 +7,7 @@ import processes
 import pytest
 
 import gemv
-from gemv import _backend
+from gemv.engines import backend
 
 
 @pytest.fixture(autouse=True)
@@ -30,15 +30,15 @@ def python(code, **environment):
 
 def test_this_process_computes_with_kernels():
     assert gemv.backend() in ("cuda", "simulator")
-    assert gemv.backend() == _backend.engine().name
+    assert gemv.backend() == backend.engine().name
 
 
 def test_host_by_function_and_back():
     automatic = gemv.backend()
     gemv.use_backend("host")
     assert gemv.backend() == "host"
-    with pytest.raises(_backend.BackendError, match="no engine"):
-        _backend.engine()
+    with pytest.raises(backend.BackendError, match="no engine"):
+        backend.engine()
     gemv.use_backend(None)
     assert gemv.backend() == automatic
 
@@ -52,7 +52,7 @@ def test_host_by_environment(monkeypatch):
 
 def test_a_function_beats_the_environment(monkeypatch):
     monkeypatch.setenv("GEMV_BACKEND", "host")
-    gemv.use_backend(_backend.probe()[0])
+    gemv.use_backend(backend.probe()[0])
     assert gemv.backend() != "host"
 
 
@@ -66,7 +66,7 @@ def test_unknown_names_list_the_known(monkeypatch):
 
 def test_the_other_of_cuda_and_simulator_is_refused_with_the_way_out():
     other = "cuda" if gemv.backend() == "simulator" else "simulator"
-    with pytest.raises(_backend.BackendError, match="NUMBA_ENABLE_CUDASIM=1.*start Python again"):
+    with pytest.raises(backend.BackendError, match="NUMBA_ENABLE_CUDASIM=1.*start Python again"):
         gemv.use_backend(other)
 
 

@@ -21,9 +21,10 @@ from test_adopt import Exporter
 from test_arrays import Export, Interface
 
 import gemv
-from gemv import _backend, _pointers
-from gemv._backend import HOME
+from gemv import _pointers
 from gemv.core.geometry import MemoryRange
+from gemv.engines import backend
+from gemv.engines.backend import HOME
 
 pytestmark = pytest.mark.skipif(
     gemv.backend() == "host", reason="no GPU and no simulator to launch on"
@@ -609,7 +610,7 @@ def test_bad_input(kind, where, routine, monkeypatch):
     def launch(*arguments, **keywords):
         raise AssertionError("something was launched")
 
-    monkeypatch.setattr(type(_backend.engine()), "run", launch)
+    monkeypatch.setattr(type(backend.engine()), "run", launch)
     with pytest.raises(error, match=f"^{routine}: (.*{text})"):
         getattr(gemv, routine)(**arguments)
     assert contents(y) == contents(make(np.array([1.0, np.nan])))
@@ -703,7 +704,7 @@ def test_full_check_asks_for_every_operand(monkeypatch):
                 return MemoryRange(low, high, 0)
         return None
 
-    engine = _backend.engine()
+    engine = backend.engine()
     monkeypatch.setattr(_pointers, "FULL", True)
     monkeypatch.setattr(engine, "memory_at", memory_at, raising=False)
     monkeypatch.setattr(type(engine), "name", "cuda")
@@ -712,13 +713,13 @@ def test_full_check_asks_for_every_operand(monkeypatch):
         (name, gemv.arrays.adopt.adopt("gemv", name, arrays[name], None, HOME)) for name in arrays
     ]
     ran = []
-    _pointers.check("gemv", operands, _backend.engine().memory_at)
+    _pointers.check("gemv", operands, backend.engine().memory_at)
     for name in arrays:
         known = lists[name]
         for wrong in ((0, 0), (known[0], known[1] - 8)):
             lists[name] = wrong
             with pytest.raises(ValueError, match=f"gemv: {name} reaches from 0x.*no memory at 0x"):
-                _pointers.check("gemv", operands, _backend.engine().memory_at)
+                _pointers.check("gemv", operands, backend.engine().memory_at)
         lists[name] = known
     assert not ran
 
@@ -742,13 +743,13 @@ def test_full_check_on_the_gpu(library, monkeypatch):
     assert library.host(y).tolist() == [13.0] * 5
     assert not _fast.CALLS, "the short way asks nobody"
 
-    start = _backend.engine().memory_at(gemv.arrays.adopt.adopt("gemv", "x", x, None, HOME).pointer)
+    start = backend.engine().memory_at(gemv.arrays.adopt.adopt("gemv", "x", x, None, HOME).pointer)
     beyond = Exporter(shape=(4,), typestr="<f4", data=(start.end - 8, False))
     nowhere = Exporter(shape=(4,), typestr="<f4", data=(1 << 20, False))
     on_host = np.ones(4, "f")
     pageable = Exporter(shape=(4,), typestr="<f4", data=(on_host.ctypes.data, False))
     for wrong in (beyond, nowhere, pageable):
-        follows = _backend.engine().memory_at(start.end)
+        follows = backend.engine().memory_at(start.end)
         if wrong is beyond and follows is not None:
             continue  # other memory happens to lie right behind
         with pytest.raises(ValueError, match="gemv: x reaches from .*knows of no memory at"):

@@ -21,8 +21,8 @@ import processes
 import pytest
 
 import gemv
-from gemv import _cache
-from gemv._cache import Binary
+from gemv.core.binary import Binary
+from gemv.engines import cache, cache_folder, fingerprint
 
 PACKAGE = Path(gemv.__file__).parent
 
@@ -97,12 +97,12 @@ def test_a_broken_file_is_compiled_anew(filled, tmp_path, monkeypatch):
     monkeypatch.setenv("GEMV_CACHE_DIR", str(tmp_path))
     for broken in (whole[:-1], bytes(flipped), b"", b"\n"):
         copy.write_bytes(broken)
-        _cache._warn.cache_clear()
-        with pytest.warns(_cache.CacheWarning, match="not whole"):
-            assert _cache.load(file.stem) is None
+        cache_folder.warn.cache_clear()
+        with pytest.warns(cache_folder.CacheWarning, match="not whole"):
+            assert cache.load(file.stem) is None
     answer = ask(tmp_path)
     assert answer["compiled"] and named(answer) == named(first)
-    assert _cache.load(file.stem) is not None and len(copy.read_bytes()) > 2000
+    assert cache.load(file.stem) is not None and len(copy.read_bytes()) > 2000
 
 
 @pytest.mark.parametrize("edited", ["_intrinsics.py", "kernels/_device.py"])
@@ -220,21 +220,23 @@ def test_a_compiler_installed_since_its_import_leaves_no_machine_code(monkeypatc
 
     made = binary(256)
     monkeypatch.setattr(llvmlite, "__version__", "0.1.2")
-    _cache._fingerprint.cache_clear()
-    with pytest.warns(_cache.CacheWarning, match=r"llvmlite .* is installed, and 0\.1\.2 runs"):
-        assert _cache.kept("serial", "any", (9, 0), lambda: (made,)) == (made,)
+    fingerprint.fingerprint.cache_clear()
+    with pytest.warns(
+        cache_folder.CacheWarning, match=r"llvmlite .* is installed, and 0\.1\.2 runs"
+    ):
+        assert cache.kept("serial", "any", (9, 0), lambda: (made,)) == (made,)
     assert list(folder.iterdir()) == []
     monkeypatch.undo()
     monkeypatch.setenv("GEMV_CACHE_DIR", str(folder))
-    installed = _cache._versions()
+    installed = fingerprint.versions()
     later = [*installed[:-1], "nvidia-nvvm 99.0"]
 
     def compiled():
-        monkeypatch.setattr(_cache, "_versions", lambda: later)
+        monkeypatch.setattr(fingerprint, "versions", lambda: later)
         return (made,)
 
-    with pytest.warns(_cache.CacheWarning, match="a compiler was installed"):
-        assert _cache.kept("serial", "any", (9, 0), compiled) == (made,)
+    with pytest.warns(cache_folder.CacheWarning, match="a compiler was installed"):
+        assert cache.kept("serial", "any", (9, 0), compiled) == (made,)
     assert list(folder.iterdir()) == []
 
 
@@ -242,11 +244,11 @@ def test_settings_of_numba_compile_anew(monkeypatch, folder):
     from numba.core import config
 
     def name():
-        return _cache.key("serial", "spec", (9, 0))
+        return cache.key("serial", "spec", (9, 0))
 
     plain = name()
-    names = [plain, _cache.key("serial", "another spec", (9, 0))]
-    names += [_cache.key("serial", "spec", (8, 0))]
+    names = [plain, cache.key("serial", "another spec", (9, 0))]
+    names += [cache.key("serial", "spec", (8, 0))]
     for variable, value in (
         ("OPT", "0"),
         ("CUDA_DEBUGINFO", "1"),
@@ -271,16 +273,16 @@ def test_settings_of_numba_compile_anew(monkeypatch, folder):
         monkeypatch.setattr(config, "OPT", 0)
         return (binary(256),)
 
-    with pytest.warns(_cache.CacheWarning, match="settings changed"):
-        _cache.kept("serial", "spec", (9, 0), compiled)
+    with pytest.warns(cache_folder.CacheWarning, match="settings changed"):
+        cache.kept("serial", "spec", (9, 0), compiled)
     assert list(folder.iterdir()) == []
 
     def refuse():
         raise RuntimeError("the threads run already")
 
     monkeypatch.setattr(config, "reload_config", refuse)
-    with pytest.warns(_cache.CacheWarning, match="the threads run already"):
-        assert _cache.kept("serial", "spec", (9, 0), lambda: (binary(256),)) == (binary(256),)
+    with pytest.warns(cache_folder.CacheWarning, match="the threads run already"):
+        assert cache.kept("serial", "spec", (9, 0), lambda: (binary(256),)) == (binary(256),)
 
 
 KEY = """
@@ -337,7 +339,7 @@ def test_every_variable_that_numba_cuda_reads_is_known_to_shape_code_or_not():
             text = path.read_text("utf-8")
             read |= set(re.findall(r"""(?:_readenv|environ\.get)\(\s*["']NUMBA_(\w+)""", text))
     assert len(read) > 80
-    shaping = {name.removeprefix("NUMBA_") for name in _cache._SETTINGS}
+    shaping = {name.removeprefix("NUMBA_") for name in fingerprint._SETTINGS}
     assert shaping < read
     unknown = {name for name in read - shaping if name != "DEBUG" and not name.startswith(IDLE)}
     assert not unknown
@@ -354,8 +356,8 @@ def test_editing_any_file_of_the_package_makes_another_key(copied):
         "        path.write_text(text + '# ', 'utf-8')\n"
         "    for name in [n for n in sys.modules if n.partition('.')[0] == 'gemv']:\n"
         "        del sys.modules[name]\n"
-        "    import gemv._cache\n"
-        "    keys[gemv._cache.key('serial', 'spec', (9, 0))] = str(path)\n"
+        "    import gemv.engines.cache\n"
+        "    keys[gemv.engines.cache.key('serial', 'spec', (9, 0))] = str(path)\n"
         "    if path:\n"
         "        path.write_text(text, 'utf-8')\n"
         "print(len(keys), *keys.values())"
@@ -380,7 +382,7 @@ def test_the_hash_of_source_is_that_of_its_files(tmp_path):
             path = tmp_path / "of" / (name.replace("_of_", "/") + ".py")
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_text(text)
-        return _cache.source_hash(tmp_path / "of")
+        return fingerprint.source_hash(tmp_path / "of")
 
     plain = written(a="1", rooms_of_b="2")
     assert plain == written(rooms_of_b="2", a="1")
@@ -392,7 +394,7 @@ def test_the_hash_of_source_is_that_of_its_files(tmp_path):
         path = tmp_path / "of" / place
         path.parent.mkdir(exist_ok=True)
         path.write_text("copy")
-    assert _cache.source_hash(tmp_path / "of") == plain
+    assert fingerprint.source_hash(tmp_path / "of") == plain
 
 
 @pytest.mark.skipif(os.name == "nt", reason="a file in the way is another error there")
@@ -422,43 +424,43 @@ def folder(tmp_path, monkeypatch):
 
 
 def test_what_is_stored_is_loaded_but_for_the_ptx(folder):
-    assert _cache.load("nothing") is None
-    _cache.store("two", (binary(256), binary(512, "g")))
-    first, second = _cache.load("two")
+    assert cache.load("nothing") is None
+    cache.store("two", (binary(256), binary(512, "g")))
+    first, second = cache.load("two")
     assert (first.name, first.arguments, first.ptx) == ("f", ("rows", "a"), "")
     assert first.cubin == binary(256).cubin and second.cubin == binary(512).cubin
     assert second.name == "g" and second.resource("registers") == 40
 
 
 def test_the_files_used_longest_ago_make_room(folder, monkeypatch):
-    monkeypatch.setattr(_cache, "MAX_BYTES", 4000)
+    monkeypatch.setattr(cache, "MAX_BYTES", 4000)
     for number in range(3):
-        _cache.store(f"file{number}", (binary(1024),))
+        cache.store(f"file{number}", (binary(1024),))
         os.utime(folder / f"file{number}.gemv", (number + 1, number + 1))
-    assert _cache.load("file0") is not None  # used now
-    _cache.store("file3", (binary(1024),))
-    assert {path.stem for path, _, _ in _cache.entries()} == {"file0", "file2", "file3"}
-    assert sum(size for _, size, _ in _cache.entries()) <= 4000
+    assert cache.load("file0") is not None  # used now
+    cache.store("file3", (binary(1024),))
+    assert {path.stem for path, _, _ in cache.entries()} == {"file0", "file2", "file3"}
+    assert sum(size for _, size, _ in cache.entries()) <= 4000
 
 
 def test_what_dead_processes_left_is_swept(folder):
     (folder / ".new-old").write_bytes(b"x")
     os.utime(folder / ".new-old", (1, 1))
     (folder / ".new-young").write_bytes(b"x")
-    _cache.store("file", (binary(256),))
+    cache.store("file", (binary(256),))
     assert sorted(p.name for p in folder.iterdir()) == [".new-young", "file.gemv"]
 
 
 def test_clear(folder):
-    _cache.store("one", (binary(256),))
+    cache.store("one", (binary(256),))
     (folder / "mine.txt").write_text("not ours")
-    assert _cache.clear() == 1
+    assert cache.clear() == 1
     assert [p.name for p in folder.iterdir()] == ["mine.txt"]
 
 
 def test_processes_that_write_at_once_leave_whole_files(folder):
     code = (
-        "from gemv import _cache\nfrom gemv._cache import Binary\n"
+        "from gemv import _cache\nfrom gemv.engines.cache import Binary\n"
         "for turn in range(200):\n"
         "    _cache.store('same', (Binary('f', (), '', bytes(50000), ''),))\n"
         "    found = _cache.load('same')\n"
@@ -477,13 +479,13 @@ def test_directory(monkeypatch):
     monkeypatch.delenv("GEMV_CACHE", raising=False)
     if os.name != "nt":
         monkeypatch.setenv("XDG_CACHE_HOME", os.path.join("somewhere", "else"))
-        assert _cache.directory() == Path("somewhere", "else", "gemv")
+        assert cache_folder.directory() == Path("somewhere", "else", "gemv")
         monkeypatch.delenv("XDG_CACHE_HOME")
         monkeypatch.setenv("HOME", os.path.join("a", "user"))
-        assert _cache.directory() == Path("a", "user", ".cache", "gemv")
+        assert cache_folder.directory() == Path("a", "user", ".cache", "gemv")
     for off in ("0", "off"):
         monkeypatch.setenv("GEMV_CACHE", off)
-        assert _cache.directory() is None and _cache.entries() == []
+        assert cache_folder.directory() is None and cache.entries() == []
 
 
 # What is trusted ----------------------------------------------------------------------------------
@@ -494,14 +496,14 @@ posix = pytest.mark.skipif(os.name == "nt", reason="owners and access are kept o
 @pytest.fixture
 def once():
     """Let each cause warn again that an earlier test has met."""
-    _cache._warn.cache_clear()
+    cache_folder.warn.cache_clear()
 
 
 def refused(why, name="one"):
     """Load what is refused, with one warning that says why, however often it is asked for."""
-    with pytest.warns(_cache.CacheWarning) as caught:
-        assert _cache.load(name) is None
-        assert _cache.load(name) is None
+    with pytest.warns(cache_folder.CacheWarning) as caught:
+        assert cache.load(name) is None
+        assert cache.load(name) is None
     (warning,) = caught
     assert why in str(warning.message)
 
@@ -517,7 +519,7 @@ def belongs_to_another(path, monkeypatch):
 @posix
 @pytest.mark.parametrize("what", ["folder", "file"])
 def test_what_belongs_to_another_user_is_not_loaded(folder, once, monkeypatch, what):
-    _cache.store("one", (binary(256),))
+    cache.store("one", (binary(256),))
     place = folder if what == "folder" else folder / "one.gemv"
     belongs_to_another(place, monkeypatch)
     refused("belongs to another user")
@@ -527,25 +529,25 @@ def test_what_belongs_to_another_user_is_not_loaded(folder, once, monkeypatch, w
 @pytest.mark.parametrize("mode", [0o020, 0o002])
 @pytest.mark.parametrize("what", ["folder", "file"])
 def test_what_others_may_write_is_not_loaded(folder, once, what, mode):
-    _cache.store("one", (binary(256),))
+    cache.store("one", (binary(256),))
     place = folder if what == "folder" else folder / "one.gemv"
     before = stat.S_IMODE(place.stat().st_mode)
     place.chmod(before | mode)
     refused("may write to it, which chmod go-w changes")
     place.chmod(before)
-    assert _cache.load("one") is not None
+    assert cache.load("one") is not None
 
 
 @posix
 def test_nothing_is_left_where_others_may_write(folder, once):
     folder.chmod(0o777)
-    with pytest.warns(_cache.CacheWarning, match="GEMV_CACHE_DIR"):
-        _cache.store("one", (binary(256),))
+    with pytest.warns(cache_folder.CacheWarning, match="GEMV_CACHE_DIR"):
+        cache.store("one", (binary(256),))
     assert list(folder.iterdir()) == []
     with pytest.raises(PermissionError, match="may write to it"):
-        _cache.entries()
+        cache.entries()
     with pytest.raises(PermissionError, match="may write to it"):
-        _cache.clear()
+        cache.clear()
 
 
 @posix
@@ -554,18 +556,18 @@ def test_a_directory_of_ours_in_one_of_everybody_is_trusted(tmp_path, monkeypatc
     monkeypatch.setenv("GEMV_CACHE_DIR", str(tmp_path / "mine"))
     before = os.umask(0)
     try:
-        _cache.store("one", (binary(256),))
+        cache.store("one", (binary(256),))
     finally:
         os.umask(before)
     assert stat.S_IMODE((tmp_path / "mine").stat().st_mode) == 0o700
     assert stat.S_IMODE((tmp_path / "mine" / "one.gemv").stat().st_mode) == 0o600
-    assert _cache.load("one") is not None
+    assert cache.load("one") is not None
 
 
 @posix
 def test_only_regular_files_are_opened(folder, once, tmp_path_factory):
     outside = tmp_path_factory.mktemp("outside") / "one.gemv"
-    _cache.store("one", (binary(256),))
+    cache.store("one", (binary(256),))
     shutil.move(folder / "one.gemv", outside)
     path = folder / "one.gemv"
     os.mkfifo(path)
@@ -573,31 +575,31 @@ def test_only_regular_files_are_opened(folder, once, tmp_path_factory):
     for target in ("/dev/zero", outside, folder / "nothing"):
         path.unlink()
         path.symlink_to(target)
-        _cache._warn.cache_clear()
+        cache_folder.warn.cache_clear()
         refused("symbolic links")
     path.unlink()
     path.mkdir()
-    _cache._warn.cache_clear()
+    cache_folder.warn.cache_clear()
     refused("no regular file")
     path.rmdir()
     os.mkfifo(path)
-    _cache.store("one", (binary(512),))
-    assert _cache.load("one")[0].cubin == binary(512).cubin, "a pipe in the way is replaced"
+    cache.store("one", (binary(512),))
+    assert cache.load("one")[0].cubin == binary(512).cubin, "a pipe in the way is replaced"
 
 
 def test_a_file_too_large_is_neither_written_nor_read(folder, once, monkeypatch):
-    _cache.store("one", (binary(4096),))
-    monkeypatch.setattr(_cache, "MAX_FILE_BYTES", 4000)
+    cache.store("one", (binary(4096),))
+    monkeypatch.setattr(cache_folder, "MAX_FILE_BYTES", 4000)
     refused("bytes")
-    with pytest.warns(_cache.CacheWarning, match="two would have"):
-        _cache.store("two", (binary(4096),))
+    with pytest.warns(cache_folder.CacheWarning, match="two would have"):
+        cache.store("two", (binary(4096),))
     assert [path.name for path in folder.iterdir()] == ["one.gemv"]
 
 
 def sealed(header, cubins=b""):
     """A file whose checksum is right."""
     body = (header if isinstance(header, bytes) else json.dumps(header).encode()) + b"\n" + cubins
-    return _cache._MAGIC + hashlib.sha256(body).digest() + body
+    return cache._MAGIC + hashlib.sha256(body).digest() + body
 
 
 ENTRY = {"name": "f", "arguments": ["a"], "bytes": 4, "log": "", "waits": False}
@@ -636,14 +638,14 @@ ENTRY = {"name": "f", "arguments": ["a"], "bytes": 4, "log": "", "waits": False}
 )
 def test_a_header_that_is_none_is_refused(folder, once, content):
     (folder / "one.gemv").write_bytes(sealed({"key": "one", "functions": [ENTRY]}, b"1234"))
-    assert [each.cubin for each in _cache.load("one")] == [b"1234"]
+    assert [each.cubin for each in cache.load("one")] == [b"1234"]
     (folder / "one.gemv").write_bytes(content)
     refused("is not used")
-    assert _cache.kept("one", "any", (9, 0), lambda: (binary(256),)) == (binary(256),)
+    assert cache.kept("one", "any", (9, 0), lambda: (binary(256),)) == (binary(256),)
 
 
 def test_a_file_under_the_name_of_another_is_refused(folder, once):
-    _cache.store("one", (binary(256),))
+    cache.store("one", (binary(256),))
     shutil.copy(folder / "one.gemv", folder / "two.gemv")
     refused("kept under another name", "two")
 
@@ -652,8 +654,8 @@ def test_a_directory_that_is_a_file_warns_once(folder, once, monkeypatch):
     (folder / "file").write_text("in the way")
     monkeypatch.setenv("GEMV_CACHE_DIR", str(folder / "file"))
     made = binary(256)
-    with pytest.warns(_cache.CacheWarning, match="NotADirectoryError") as caught:
-        assert _cache.kept("serial", "any", (9, 0), lambda: (made,)) == (made,)
+    with pytest.warns(cache_folder.CacheWarning, match="NotADirectoryError") as caught:
+        assert cache.kept("serial", "any", (9, 0), lambda: (made,)) == (made,)
     assert len(caught) == 1 and (folder / "file").read_text() == "in the way"
 
 
@@ -663,10 +665,10 @@ def test_no_such_home_directory(once, monkeypatch, capsys):
 
     monkeypatch.setenv("GEMV_CACHE_DIR", "~nosuchuser/x")
     made = binary(256)
-    with pytest.warns(_cache.CacheWarning, match="no such home directory") as caught:
-        assert _cache.kept("serial", "any", (9, 0), lambda: (made,)) == (made,)
-        assert _cache.load("one") is None and not _cache.holds("serial", "any", (9, 0))
-        _cache.store("one", (made,))
+    with pytest.warns(cache_folder.CacheWarning, match="no such home directory") as caught:
+        assert cache.kept("serial", "any", (9, 0), lambda: (made,)) == (made,)
+        assert cache.load("one") is None and not cache.holds("serial", "any", (9, 0))
+        cache.store("one", (made,))
     assert len(caught) == 1
     assert main(["cache"]) == 0
     assert "~nosuchuser/x\nnot used, because there is no such home" in capsys.readouterr().out
@@ -680,8 +682,8 @@ def test_an_unreadable_directory_is_no_error(folder, once, monkeypatch, capsys):
 
     made = binary(256)
     monkeypatch.setattr(os, "open", refuse)
-    with pytest.warns(_cache.CacheWarning, match="Permission denied"):
-        assert _cache.kept("serial", "any", (9, 0), lambda: (made,)) == (made,)
+    with pytest.warns(cache_folder.CacheWarning, match="Permission denied"):
+        assert cache.kept("serial", "any", (9, 0), lambda: (made,)) == (made,)
     if os.name != "nt":
         assert main(["cache"]) == 0
         assert "not used, because Permission denied" in capsys.readouterr().out
@@ -691,11 +693,11 @@ def test_an_unreadable_directory_is_no_error(folder, once, monkeypatch, capsys):
 def test_listing_and_clearing_follow_no_links(folder, tmp_path_factory):
     outside = tmp_path_factory.mktemp("outside") / "kept.gemv"
     outside.write_bytes(b"x" * 1000)
-    _cache.store("one", (binary(256),))
+    cache.store("one", (binary(256),))
     (folder / "link.gemv").symlink_to(outside)
     (folder / "folder.gemv").mkdir()
-    assert [path.name for path, _, _ in _cache.entries()] == ["one.gemv"]
-    assert _cache.clear() == 1
+    assert [path.name for path, _, _ in cache.entries()] == ["one.gemv"]
+    assert cache.clear() == 1
     assert outside.exists() and (folder / "folder.gemv").is_dir()
 
 
@@ -703,7 +705,7 @@ def test_listing_and_clearing_follow_no_links(folder, tmp_path_factory):
 def test_a_directory_that_is_exchanged_stays_the_one_that_was_looked_at(folder):
     mine, other = folder / "mine", folder / "other"
     other.mkdir()
-    with _cache._Folder(mine, create=True) as opened:
+    with cache_folder.Folder(mine, create=True) as opened:
         mine.rename(folder / "moved")
         mine.symlink_to(other)
         opened.write("one.gemv", b"data")
@@ -717,11 +719,11 @@ def test_no_descriptor_is_left_open(folder, once):
     if not fds.is_dir():
         pytest.skip("needs a list of this process's descriptors")
     before = len(list(fds.iterdir()))
-    _cache.store("one", (binary(256),))
+    cache.store("one", (binary(256),))
     (folder / "two.gemv").write_bytes(b"")
     (folder / "three.gemv").mkdir()
     for name in ("one", "nothing"):
-        _cache.load(name)
+        cache.load(name)
     for name in ("two", "three"):
         refused("not used", name)
     folder.chmod(0o777)
@@ -732,7 +734,7 @@ def test_no_descriptor_is_left_open(folder, once):
 def test_processes_that_write_while_another_clears(folder):
     write = (
         "import warnings\nwarnings.simplefilter('error')\n"
-        "from gemv import _cache\nfrom gemv._cache import Binary\n"
+        "from gemv import _cache\nfrom gemv.engines.cache import Binary\n"
         "for turn in range(200):\n"
         "    _cache.store('same', (Binary('f', (), '', bytes(50000), ''),))\n"
         "    found = _cache.load('same')\n"
@@ -757,7 +759,7 @@ def test_processes_that_write_while_another_clears(folder):
 def test_the_command_line_shows_and_clears(folder, capsys):
     from gemv._cli import main
 
-    _cache.store("one", (binary(1 << 20),))
+    cache.store("one", (binary(1 << 20),))
     assert main(["cache"]) == 0
     shown = capsys.readouterr().out
     assert str(folder) in shown and "1 compiled kernel, 1.0 MiB of 128" in shown

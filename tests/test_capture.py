@@ -151,7 +151,7 @@ def test_numba_arrays_are_captured_on_a_named_stream(kernel):
 def test_a_kernel_that_is_not_compiled_is_refused(torch):
     a, x, y = (each.double() for each in operands(torch, 64, 64))
     kernel = "tile2d"
-    engine = gemv._backend.engine()
+    engine = gemv.engines.backend.engine()
     engine._functions = {k: v for k, v in engine._functions.items() if k[0] != kernel}
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):
@@ -240,7 +240,7 @@ def test_counters_come_back_when_graphs_go(torch):
     import time
 
     a, x, y = operands(torch)
-    engine = gemv._backend.engine()
+    engine = gemv.engines.backend.engine()
     gemv.gemv(1.0, a, x, 0.0, y, overwrite_y=1, kernel="last_block")
 
     def capture():

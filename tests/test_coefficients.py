@@ -15,10 +15,13 @@ import pytest
 from helpers import Case, knobs_for_tests, tile_of
 
 import gemv
-from gemv import _backend, _coefficients
-from gemv._coefficients import Coefficients, SlotTable, homes_of
 from gemv._measure import _operand, make_problem
 from gemv._reference import error_in_bounds, reference
+from gemv.engines import backend as engines_backend
+from gemv.engines import coefficients as engines_coefficients
+from gemv.engines import slots as engines_slots
+from gemv.engines.coefficients import Coefficients, homes_of
+from gemv.engines.slots import SlotTable
 from gemv.kernels import REGISTRY
 from gemv.kernels import kernel as kernels_kernel
 from gemv.kernels.spec import HOMES, SLOTS
@@ -31,12 +34,12 @@ DOUBLE = np.dtype(np.float64)
 
 
 def device_scalar(value, dtype):
-    return _operand(_backend.engine().to_device(np.array([value], dtype)))
+    return _operand(engines_backend.engine().to_device(np.array([value], dtype)))
 
 
 def run_with(case, kernel, homes, knobs=None, owner=None):
     """The y of a case, with alpha and beta brought from their homes."""
-    engine = _backend.engine()
+    engine = engines_backend.engine()
     knobs = {**(knobs_for_tests(kernel) or {}), **(knobs or {})}
     values = (case.alpha, case.beta)
     choice = select(case.problem, engine.device(), kernel.name, knobs, homes, values)
@@ -98,7 +101,7 @@ def test_every_home_in_every_precision(dtype, homes):
 
 def test_values_at_run_time_share_machine_code():
     problem = make_problem(4, 5, DOUBLE, "C", "N")
-    device = _backend.engine().device()
+    device = engines_backend.engine().device()
     for homes in PAIRS:
         first, second = (
             select(problem, device, homes=homes, literals=values).spec
@@ -109,7 +112,7 @@ def test_values_at_run_time_share_machine_code():
 
 def test_homes_are_told():
     problem = make_problem(4, 5, DOUBLE, "C", "N")
-    device = _backend.engine().device()
+    device = engines_backend.engine().device()
     said = {homes: select(problem, device, homes=homes).coefficients for homes in PAIRS[:3]}
     assert list(said.values()) == [
         "kernel arguments",
@@ -214,7 +217,7 @@ def calls_on(timeline, count, seed, table=None, owners=0):
     for number in range(60):
         stream = rng.randrange(3)
         owner = rng.choice([None, *held])
-        lease = _coefficients.Lease(table, number, -number, stream, owner)
+        lease = engines_coefficients.Lease(table, number, -number, stream, owner)
         timeline.read(lease.slot, table.values(number, -number), stream)
         lease.done()
         if owner is not None:
@@ -253,13 +256,13 @@ def test_slots_run_out_and_come_back():
     table = SlotTable(Timeline(), DOUBLE, 2)
     first, second = Coefficients(), Coefficients()
     for owner in (first, second):
-        _coefficients.Lease(table, 1, 2, 0, owner).done()
+        engines_coefficients.Lease(table, 1, 2, 0, owner).done()
     with pytest.raises(RuntimeError, match=r"all 2 slots .* are taken.*64 KB a module"):
-        _coefficients.Lease(table, 1, 2, 0, None)
+        engines_coefficients.Lease(table, 1, 2, 0, None)
     first.close()
-    _coefficients.Lease(table, 1, 2, 0, None).done()
+    engines_coefficients.Lease(table, 1, 2, 0, None).done()
     with pytest.raises(RuntimeError, match="closed"):
-        _coefficients.Lease(table, 1, 2, 0, first)
+        engines_coefficients.Lease(table, 1, 2, 0, first)
     with pytest.raises(RuntimeError, match="closed"):
         first.set(1, 2)
     del second, owner
@@ -272,22 +275,22 @@ def test_a_failing_write_gives_the_slot_back():
     timeline = Timeline()
     table = SlotTable(timeline, DOUBLE, 1)
     with pytest.raises(TypeError):
-        _coefficients.Lease(table, object(), 0, 0, None)
+        engines_coefficients.Lease(table, object(), 0, 0, None)
     owner = Coefficients()
     with pytest.raises(TypeError):
-        _coefficients.Lease(table, object(), 0, 0, owner)
+        engines_coefficients.Lease(table, object(), 0, 0, owner)
     owner.close()
     assert table.take().index == 0
 
 
 def test_slots_leave_room_in_constant_memory():
     for dtype in ("f", "d", "F", "D"):
-        assert SLOTS * 2 * np.dtype(dtype).itemsize <= _coefficients.CONSTANT_BYTES // 2
+        assert SLOTS * 2 * np.dtype(dtype).itemsize <= engines_coefficients.CONSTANT_BYTES // 2
 
 
 def call_repeatedly(number, stream, wrong, calls=12, size=9):
     """Calls with an alpha of this thread's own, on integers: any mix-up is exact."""
-    engine = _backend.engine()
+    engine = engines_backend.engine()
     kernel = REGISTRY["thread_per_row"]
     knobs = knobs_for_tests(kernel)
     problem = make_problem(size, size, DOUBLE, "C", "N")
@@ -312,11 +315,11 @@ def call_repeatedly(number, stream, wrong, calls=12, size=9):
 
 def race_of_threads(threads=6):
     streams = [None]
-    if _backend.backend() == "cuda":
+    if engines_backend.backend() == "cuda":
         from numba import cuda
 
         streams = [cuda.stream(), cuda.stream()]
-        _backend.engine().device()
+        engines_backend.engine().device()
     wrong: list = []
     call_repeatedly(0, streams[0], wrong, calls=1)  # compiled before the threads start
 
@@ -346,9 +349,9 @@ def test_threads_and_streams_with_alpha_of_their_own():
     assert race_of_threads() == []
 
 
-@pytest.mark.skipif(_backend.backend() != "simulator", reason="a planted fault")
+@pytest.mark.skipif(engines_backend.backend() != "simulator", reason="a planted fault")
 def test_threads_that_share_a_slot_are_noticed(monkeypatch):
-    slot = _coefficients.Slot(0)
+    slot = engines_slots.Slot(0)
     monkeypatch.setattr(SlotTable, "take", lambda table: slot)
     monkeypatch.setattr(SlotTable, "give", lambda table, slot: None)
     assert race_of_threads() != []
@@ -438,7 +441,7 @@ def test_set_checks_like_a_call():
 
 
 needs_device_arrays = pytest.mark.skipif(
-    _backend.backend() == "host", reason="there are no device arrays on the host"
+    engines_backend.backend() == "host", reason="there are no device arrays on the host"
 )
 
 
@@ -488,7 +491,7 @@ def test_coefficients_on_the_device_that_do_not_fit():
 
 
 def test_examples_in_the_documentation():
-    assert doctest.testmod(_coefficients) == (0, 5)
+    assert doctest.testmod(engines_coefficients) == (0, 5)
 
 
 # Graphs --------------------------------------------------------------------------------------
@@ -500,10 +503,10 @@ class Graph:
     def __init__(self, work):
         from cuda.bindings import driver
 
-        from gemv._launch import _check
+        from gemv.engines.cuda import _check
 
         self.driver, self.check = driver, _check
-        _backend.engine().device()
+        engines_backend.engine().device()
         self.stream = _check(driver.cuStreamCreate(1))
         mode = driver.CUstreamCaptureMode.CU_STREAM_CAPTURE_MODE_GLOBAL
         _check(driver.cuStreamBeginCapture(self.stream, mode))
@@ -627,7 +630,7 @@ def test_x_longer_than_a_tile(home):
 
 
 def test_x_that_does_not_fit_is_refused_with_the_limit():
-    device = _backend.engine().device()
+    device = engines_backend.engine().device()
     fits = make_problem(3, 8192, DOUBLE, "C", "N")
     longer = make_problem(3, 8193, DOUBLE, "C", "N")
     assert select(fits, device, "where_x_lives").kernel.name == "where_x_lives"
@@ -646,10 +649,10 @@ def test_x_that_does_not_fit_is_refused_with_the_limit():
 def test_race_is_right_and_survives_json(tmp_path):
     from gemv import _race
 
-    gpu = _backend.backend() == "cuda"
+    gpu = engines_backend.backend() == "cuda"
     measured = _race.race([] if gpu else ["coefficients", "vector"])
     if gpu:
-        clock = _race.Clock(_backend.engine())
+        clock = _race.Clock(engines_backend.engine())
         cases = [(home, "blocked", count) for home in ("constant", "shared") for count in (1, 32)]
         # The least of some: other processes may be using this GPU.
         several = [list(_race.turns(clock, cases=cases)) for _ in range(3)]
@@ -673,7 +676,7 @@ def test_race_is_right_and_survives_json(tmp_path):
     assert "65536 bytes (64 KB)" in measured.limits["x"]
     again = _race.Race.from_json(measured.to_json())
     assert again == measured
-    assert json.loads(measured.to_json())["backend"] == _backend.backend()
+    assert json.loads(measured.to_json())["backend"] == engines_backend.backend()
     for table in _race.tables(again):
         assert all(len(row) == len(table.headings) for row in table.rows)
 

@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 from helpers import Case, knobs_for_tests, tile_of
 
-from gemv import _backend
 from gemv._reference import reference
+from gemv.engines import backend
 from gemv.kernels import REGISTRY
 from gemv.selection.select import select
 from gemv.selection.table import table
@@ -19,7 +19,7 @@ from gemv.selection.table import table
 KERNELS = list(REGISTRY.values())
 BY_NAME = pytest.mark.parametrize("kernel", KERNELS, ids=lambda kernel: kernel.name)
 ON_SIMULATOR = pytest.mark.skipif(
-    _backend.backend() != "simulator", reason="only there can a number be a tree"
+    backend.backend() != "simulator", reason="only there can a number be a tree"
 )
 
 
@@ -80,7 +80,7 @@ def depths(monkeypatch, case, kernel, knobs):
         kernels_kernel._functions.cache_clear()
         monkeypatch.undo()
     problem = case.problem.at(*addresses(case))
-    choice = select(problem, _backend.engine().device(), kernel.name, knobs)
+    choice = select(problem, backend.engine().device(), kernel.name, knobs)
     stated = kernel.depth(problem, choice.geometry, choice.knobs)
     return case.y_of(after), stated
 
@@ -173,7 +173,7 @@ def test_errors_stay_within_what_the_depth_allows(kernel, dtype, data):
         y = case.y_of(case.y_buffer).copy()
         after = case.y_of(case.run(kernel.name, knobs)).copy()
         problem = case.problem.at(*addresses(case))
-        choice = select(problem, _backend.engine().device(), kernel.name, knobs)
+        choice = select(problem, backend.engine().device(), kernel.name, knobs)
         depth = kernel.depth(problem, choice.geometry, choice.knobs)
         exact, magnitude = reference(case.alpha, case.op_a, case.x, case.beta, y)
         finite = np.finfo(np.float32)

@@ -181,9 +181,9 @@ def test_rules_cover_what_the_issue_of_a_blas_is_about():
 @pytest.mark.parametrize("call, gives, scipy", rules(), ids=[call for call, _, _ in rules()])
 def test_rule(call, gives, scipy):
     import gemv
-    from gemv import _backend
+    from gemv.engines import backend
 
-    if _backend.backend() == "host":
+    if backend.backend() == "host":
         pytest.skip("there are no kernels on the host backend")
     names = rule_names(gemv)
     expected = eval(gives, names)
@@ -231,9 +231,9 @@ def on_device(way: str):
 )
 def test_rule_on_the_device(call, gives, way):
     import gemv
-    from gemv import _backend
+    from gemv.engines import backend
 
-    if _backend.backend() == "host":
+    if backend.backend() == "host":
         pytest.skip("there are no kernels on the host backend")
     names = {**rule_names(gemv), "dgemv": on_device(way)}
     expected = eval(gives, names)

@@ -17,9 +17,10 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from gemv import _backend, _cli, _grid, _peers
+from gemv import _cli, _grid, _peers
 from gemv._grid import Bench, Cell, Grid, Row, cells, lay_out, measure, sectors, summary, traffic
 from gemv.core.dtypes import DTYPES, PREFIXES
+from gemv.engines import backend
 
 TOP = Path(__file__).resolve().parent.parent
 
@@ -197,7 +198,7 @@ def test_every_dtype_of_the_package_has_cells():
 def test_a_wrong_result_is_named_and_not_timed(monkeypatch, large):
     if large:
         monkeypatch.setattr(_grid, "_HOST_CHECK", 0)
-    engine = _backend.engine()
+    engine = backend.engine()
     run = type(engine).run
 
     def doubles(self, choice, problem, alpha, *rest, **more):
@@ -237,7 +238,7 @@ class StandIn:
 
 @pytest.fixture
 def stand_in(monkeypatch):
-    if _backend.backend() != "simulator":
+    if backend.backend() != "simulator":
         pytest.skip("the stand-in clock is for the simulator")
     clock = StandIn({"ours": 2.0, "plain 0": 1.5, "plain 1": 1.0, "a peer": 3.0})
     monkeypatch.setattr(Bench, "_plain_call", lambda *arguments: lambda stream: None)
@@ -473,7 +474,7 @@ def test_peers_agree_with_us_on_the_gpu():
 
 
 simulated_only = pytest.mark.skipif(
-    _backend.backend() == "cuda", reason="figures of a GPU belong to no test"
+    backend.backend() == "cuda", reason="figures of a GPU belong to no test"
 )
 
 
@@ -530,7 +531,7 @@ def test_random_cells():
 def test_command_draws_shapes(tmp_path, capsys):
     file = tmp_path / "drawn.json"
     assert _cli.main(["bench", "--random", "4", "--seed", "3", "--json", str(file)]) == 0
-    small = _backend.backend() == "simulator"
+    small = backend.backend() == "simulator"
     assert ("4 results checked" in capsys.readouterr().out) == small
     first = [row.cell for row in Grid.load(file).rows]
     sizes = (1, 1 << 11) if small else _grid.RANDOM_BYTES

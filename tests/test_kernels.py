@@ -7,9 +7,9 @@ import pytest
 from helpers import ALL_ROWS, Case, filled, tile_of
 from helpers import knobs_for_tests as smaller_knobs
 
-from gemv import _backend
 from gemv.core.dtypes import DTYPES
 from gemv.core.narrow import cast
+from gemv.engines import backend
 from gemv.kernels import REGISTRY
 from gemv.kernels.k13_short_columns import columns_touched
 from gemv.selection.table import table
@@ -17,7 +17,7 @@ from gemv.selection.table import table
 KERNELS = list(REGISTRY.values())
 BY_NAME = pytest.mark.parametrize("kernel", KERNELS, ids=lambda kernel: kernel.name)
 ON_SIMULATOR = pytest.mark.skipif(
-    _backend.backend() != "simulator", reason="schedules exist in the simulator only"
+    backend.backend() != "simulator", reason="schedules exist in the simulator only"
 )
 
 
@@ -221,7 +221,7 @@ def tuned():
     and complex numbers where there are no others: the constants act on vectors, and a complex128
     is one.
     """
-    without = {"MIN_BLOCKS": 0} if _backend.backend() != "cuda" else {}
+    without = {"MIN_BLOCKS": 0} if backend.backend() != "cuda" else {}
     apart = {}
     for row in table():
         if not row.knobs:
@@ -357,14 +357,14 @@ def test_limits_on_the_gpu(kernel, m, n, order):
     problem = make_problem(m, n, element, order, "N")
     if kernel.accepts(problem):
         with pytest.raises(ValueError, match="refuses"):
-            select(problem, _backend.engine().device(), kernel.name)
+            select(problem, backend.engine().device(), kernel.name)
         return
     rng = np.random.default_rng(0)
     a = rng.random((m, n), dtype=np.float32) - np.float32(0.5)
     a = np.asarray(a, order=order)
     x = rng.random(n, dtype=np.float32) - np.float32(0.5)
     y = rng.random(m, dtype=np.float32)
-    engine = _backend.engine()
+    engine = backend.engine()
     device = [engine.to_device(each) for each in (a, x, y)]
     operands = [_operand(each) for each in device]
     problem = problem.at(operands[0].pointer, operands[1].pointer)

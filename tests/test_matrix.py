@@ -12,7 +12,7 @@ from scipy.linalg import blas
 from scipy.sparse import linalg
 
 import gemv
-from gemv import _backend
+from gemv.engines import backend
 
 #: Few launches of one thread each: solvers call the simulator often.
 SMALL = {"kernel": "serial"} if gemv.backend() == "simulator" else {}
@@ -321,7 +321,7 @@ def test_freed_while_a_product_waits(rng, monkeypatch):
     if gemv.backend() == "host":
         pytest.skip("nothing waits on the host")
     kept = gemv.Matrix(matrix(rng, (3, 3)), **SMALL)
-    engine, on = _backend.engine(), type(_backend.engine()).on
+    engine, on = backend.engine(), type(backend.engine()).on
 
     def freed_first(self, index):
         kept.array = None
@@ -337,9 +337,9 @@ def test_products_run_where_the_matrix_is(rng, monkeypatch):
     """Whatever GPU is current by then: one in host memory went to the one of that time."""
     if gemv.backend() == "host":
         pytest.skip("nothing is on a GPU")
-    engine, on, asked = _backend.engine(), type(_backend.engine()).on, []
+    engine, on, asked = backend.engine(), type(backend.engine()).on, []
     kept = gemv.Matrix(matrix(rng, (3, 3)), **SMALL)
-    here = _backend.engine().device().index if gemv.backend() == "cuda" else None
+    here = backend.engine().device().index if gemv.backend() == "cuda" else None
     assert kept._device == here
     kept._device = here = 0 if here is None else here
 
@@ -355,7 +355,7 @@ def test_products_run_where_the_matrix_is(rng, monkeypatch):
 def test_no_memory_is_one_clear_error(monkeypatch):
     if gemv.backend() != "cuda":
         pytest.skip("the simulator counts no memory")
-    engine = _backend.engine()
+    engine = backend.engine()
     monkeypatch.setattr(type(engine), "exhausted", lambda self, error: True)
     monkeypatch.setattr(type(engine), "_link", lambda self: 1 / 0)
     with pytest.raises(MemoryError, match=r"Matrix: 4 x 4 float64 take 128 bytes"):

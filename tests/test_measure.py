@@ -1,8 +1,8 @@
 import numpy as np
 import pytest
 
-from gemv import _backend
 from gemv._measure import Ladder, ladder, random_array
+from gemv.engines import backend
 from gemv.kernels import REGISTRY
 
 
@@ -11,7 +11,7 @@ def test_every_kernel_is_on_the_ladder_and_within_the_bound(dtype, order, op):
     seen = []
     result = ladder(33, 70, dtype, order, op, progress=seen.append)
     assert seen == [row.name for row in result.rows] == list(REGISTRY)
-    assert result.backend == _backend.backend()
+    assert result.backend == backend.backend()
     refused = {row.name for row in result.rows if row.refused}
     wide = {kernel.name for kernel in REGISTRY.values() if kernel.wide}
     assert refused < wide, "for the other order"
@@ -73,7 +73,7 @@ def test_a_clock_agrees_with_itself_and_sees_more_work():
     from gemv._measure import Clock, _operand, make_problem
     from gemv.selection.select import select
 
-    engine = _backend.engine()
+    engine = backend.engine()
     clock = Clock(engine)
     times = []
     for n in (2048, 2048, 8192):

@@ -11,12 +11,13 @@ import pytest
 from helpers import random_array
 
 import gemv
-from gemv import _backend, _panels
-from gemv._backend import HOME
+from gemv import _panels
 from gemv.arrays import adopt
 from gemv.core.dtypes import DTYPES
 from gemv.core.geometry import LOAD_BYTES, Device
 from gemv.core.rules import check
+from gemv.engines import backend
+from gemv.engines.backend import HOME
 from gemv.kernels import REGISTRY
 from gemv.selection.select import select
 
@@ -44,7 +45,7 @@ def covered(problem, made):
 
 
 def streamed(made, choice, operand, problem, x, y, alpha, beta):
-    engine = _backend.engine()
+    engine = backend.engine()
     return _panels.compute(
         engine, "gemv", made, choice, problem, operand, alpha, x, beta, y, None
     )  # fmt: skip
@@ -64,7 +65,7 @@ def test_every_kernel_gives_the_bits_of_the_whole(name, order, trans):
     operand, problem, x, y = case(m, n, dtype, order, trans)
     if kernel.accepts(problem):
         pytest.skip(kernel.accepts(problem))
-    device = _backend.engine().device()
+    device = backend.engine().device()
     choice = select(problem, device, kernel=name, knobs=dict(kernel.small_knobs))
     whole = _panels.cut(problem, choice)
     assert whole.way == "whole" and len(whole.panels) == 1
@@ -90,7 +91,7 @@ def test_splits_in_launches_of_their_own(name):
     knobs = dict(kernel.small_knobs)
     if kernel.phased:  # several blocks for each tile of rows
         knobs["BLOCKS_PER_SM"] *= problem.phases
-    choice = select(problem, _backend.engine().device(), kernel=name, knobs=knobs)
+    choice = select(problem, backend.engine().device(), kernel=name, knobs=knobs)
     splits = choice.geometry.sizes["splits"]
     assert splits > 2
     expected = streamed(_panels.cut(problem, choice), choice, operand, problem, x, y, 1.0, 1.0)
@@ -112,7 +113,7 @@ def test_splits_in_launches_of_their_own(name):
 def test_panels_of_short_columns_add_what_fills_no_vector_once(m, n):
     operand, problem, x, y = case(m, n, "s", "F", 0)
     knobs = {**REGISTRY["short_columns"].small_knobs, "VECTORS": 1}
-    choice = select(problem, _backend.engine().device(), kernel="short_columns", knobs=knobs)
+    choice = select(problem, backend.engine().device(), kernel="short_columns", knobs=knobs)
     splits = choice.geometry.sizes["splits"]
     whole = _panels.Panel(0, m, 0, n, 0, splits, n)
     expected = streamed(_panels.cut(problem, choice), choice, operand, problem, x, y, 1.0, 1.0)
@@ -334,7 +335,7 @@ def test_limits_are_for_host_arrays():
 
 
 def test_a_full_device_is_one_clear_error(monkeypatch):
-    engine = _backend.engine()
+    engine = backend.engine()
 
     class Full(Exception):
         pass
@@ -354,7 +355,7 @@ def test_a_full_device_is_one_clear_error(monkeypatch):
 
 def test_a_cut_that_cannot_be_says_what_is_missing():
     _, problem, _, _ = case(64, 64, "d", "C", 0)
-    choice = select(problem, _backend.engine().device(), kernel="block_per_row")
+    choice = select(problem, backend.engine().device(), kernel="block_per_row")
     row = 64 * 8
     assert _panels.cut(problem, choice, room=2 * row).panel_bytes == row
     assert _panels.cut(problem, choice, room=2 * row - 1) == 1
@@ -373,7 +374,7 @@ def small_panels():
     patch.setattr(_panels, "PANEL_BYTES", 4 * 2**20)
     yield
     patch.undo()
-    _backend.engine().release()
+    backend.engine().release()
 
 
 @pytest.mark.gpu

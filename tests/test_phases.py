@@ -11,10 +11,10 @@ from helpers import ALL_ROWS, Case, knobs_for_tests
 from test_codegen import compiler, disassemble  # noqa: F401  a fixture
 
 import gemv
-from gemv import _backend
 from gemv._measure import make_problem
 from gemv.core.dtypes import DTYPES, dtype_name
 from gemv.core.geometry import LOAD_BYTES, Device
+from gemv.engines import backend
 from gemv.kernels import REGISTRY
 from gemv.selection.select import select
 
@@ -83,7 +83,7 @@ def test_every_phase_and_every_shift(kernel, dtype, pad):
 def test_transposed_views_split_over_blocks(kernel, dtype, op):
     """A[:, 1:] with an odd lda, as the other storage order sees it, and increments of all signs."""
     knobs = {**kernel.small_knobs, "BLOCKS_PER_SM": 16}
-    knobs = knobs if _backend.backend() == "simulator" else None
+    knobs = knobs if backend.backend() == "simulator" else None
     for incx, incy in ((1, 1), (-2, 3)):
         for lines, length in ((3, 500), (500, 3), (11, 260)):
             order = {"C": "F", "F": "C"}[order_of(kernel)]
@@ -98,11 +98,11 @@ def test_lines_backwards_and_lines_that_overlap(kernel):
     """The first line need not be the lowest in memory, and a line may begin inside another."""
     from types import SimpleNamespace
 
-    if _backend.backend() != "simulator":
+    if backend.backend() != "simulator":
         pytest.skip("the memory of these is made for the simulator")
     lines, length = 13, 37
     rng = np.random.default_rng(3)
-    engine = _backend.engine()
+    engine = backend.engine()
     dot = order_of(kernel) == "C"
     for step in (-41, -3, -1, 0, 1, 2, 5, 37):
         memory = rng.standard_normal((lines - 1) * abs(step) + length).astype("f")

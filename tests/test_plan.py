@@ -192,7 +192,7 @@ def test_a_bound_plan_asks_again_after_a_change_of_backend():
     _fast.bound.add(plan)
     assert plan(2.0, 1.0) == "y"
     assert launched == [(7, 5, 1, 2, 3, 2.0, 1.0)] and not asked
-    chosen = gemv._backend._chosen
+    chosen = gemv.engines.backend._chosen
     gemv.use_backend("host")
     try:
         plan(2.0, 1.0)

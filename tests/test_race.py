@@ -10,13 +10,14 @@ from pathlib import Path
 
 import pytest
 
-from gemv import _backend, _cli
+from gemv import _cli
+from gemv.engines import backend
 
 TOP = Path(__file__).resolve().parent.parent
 BENCHMARKS = TOP / "benchmarks"
 
 
-@pytest.mark.skipif(_backend.backend() == "cuda", reason="minutes of measuring on a GPU")
+@pytest.mark.skipif(backend.backend() == "cuda", reason="minutes of measuring on a GPU")
 def test_command_prints_and_keeps_the_race(tmp_path, capsys):
     output = tmp_path / "race.json"
     parts = "coefficients,vector"
@@ -83,7 +84,7 @@ def test_benchmarks_list_every_home():
     assert listed["KERNELS"] == [name for name, _ in _race.COEFFICIENT_KERNELS]
 
 
-@pytest.mark.skipif(_backend.backend() != "simulator", reason="asv runs them on a GPU")
+@pytest.mark.skipif(backend.backend() != "simulator", reason="asv runs them on a GPU")
 def test_benchmarks_run():
     suite = runpy.run_path(str(BENCHMARKS / "constants.py"))
     for name, parameters in (

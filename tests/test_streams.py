@@ -174,7 +174,7 @@ def test_memory_outlives_its_names_on_a_named_stream(torch):
 
 
 def test_memory_outlives_its_names_with_cupy(torch, cupy):
-    engine = gemv._backend.engine()
+    engine = gemv.engines.backend.engine()
     side = cupy.cuda.Stream(non_blocking=True)
     size = 4096
     y = cupy.zeros(size, "f")
@@ -200,7 +200,7 @@ def test_memory_outlives_its_names_with_numba(torch):
     """Vectors of the pool go back in the order of a stream that this one does not wait for."""
     from numba import cuda
 
-    engine = gemv._backend.engine()
+    engine = gemv.engines.backend.engine()
     side = torch.cuda.Stream()
     size = 4096
     a, ones = cuda.to_device(np.eye(size, dtype="f")), cuda.to_device(np.ones(size, "f"))
@@ -460,12 +460,12 @@ def test_vectors_of_numba_go_back_to_the_pool(torch):
     from cuda.bindings import driver
     from numba import cuda
 
-    from gemv import _backend
     from gemv.driver import library as driver_library
+    from gemv.engines import backend
 
     def used():
         """Bytes of this process's pool alone: others may use the GPU at the same time."""
-        pool = driver.CUmemoryPool(_backend.engine().pool().handle)
+        pool = driver.CUmemoryPool(backend.engine().pool().handle)
         what = driver.CUmemPool_attribute.CU_MEMPOOL_ATTR_USED_MEM_CURRENT
         return int(driver_library.check(driver.cuMemPoolGetAttribute(pool, what)))
 

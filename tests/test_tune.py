@@ -94,9 +94,9 @@ def test_as_many_copies_as_the_cache_asks_for(script, size, copies):
 
 
 def test_a_wrong_candidate_is_an_error(script, tmp_path, monkeypatch):
-    from gemv import _backend
+    from gemv.engines import backend
 
-    engine = _backend.engine()
+    engine = backend.engine()
     run = type(engine).run
 
     def off_by_one(self, choice, problem, alpha, *rest, **more):
@@ -150,12 +150,12 @@ class StandIn:
 
 
 def test_a_table_is_written_and_selects_what_was_fastest(script, tmp_path, monkeypatch, capsys):
-    from gemv import _backend
+    from gemv.engines import backend
     from gemv.selection import select as selection_select
     from gemv.selection import table
 
     monkeypatch.setitem(script["main"].__globals__, "make_clock", lambda engine: StandIn())
-    device = _backend.engine().device()
+    device = backend.engine().device()
     place = tmp_path / f"{table.file_names(device)[0]}.toml"
     command = [str(tmp_path / "r.jsonl"), "--shapes", "12x16,20x64", "--dtypes", "s"]
     script["main"]([*command, "--table", str(place)])

@@ -12,7 +12,7 @@ from arrays import LIBRARIES, MUTABLE
 from helpers import ALL_ROWS, Case, filled, knobs_for_tests, tile_of
 
 import gemv
-from gemv import _backend, _fast
+from gemv import _fast
 from gemv.core.dtypes import (
     BFLOAT16,
     COMPLEX_PAIR,
@@ -25,6 +25,7 @@ from gemv.core.dtypes import (
 )
 from gemv.core.geometry import Device
 from gemv.core.narrow import cast
+from gemv.engines import backend
 from gemv.kernels import REGISTRY
 from gemv.selection.select import select
 
@@ -266,7 +267,7 @@ def test_call(dtype):
     assert result.dtype == a.dtype and wide(result).tolist() == [1, 6]
     told = gemv.explain(1, a, x, accumulate="wide")
     in_float64 = Precision.of(np.dtype(dtype), None, "wide").sums.fields is None
-    if in_float64 and _backend.engine().device().has_few_doubles:
+    if in_float64 and backend.engine().device().has_few_doubles:
         assert told.accumulate == "pairs"
     else:
         assert told.accumulate == "wide" and "adding up in twice the precision" in str(told)
@@ -377,7 +378,7 @@ def test_simulated_steps_are_error_free():
             assert sum(Fraction(float(each)) for each in pair) == exact
 
 
-if _backend.backend() == "simulator":
+if backend.backend() == "simulator":
 
     @pytest.mark.parametrize("name", ["vector_rows", "vector_columns", "last_block"])
     def test_same_bits_under_every_schedule(name):

@@ -40,7 +40,10 @@ streams.LaunchAttribute = type(
 )
 sys.modules["gemv.driver.streams"] = streams
 
-from gemv import _launch  # noqa: E402
+from gemv.engines import (
+    cuda,  # noqa: E402
+    workspaces,
+)
 
 
 class Array:
@@ -57,8 +60,8 @@ class Array:
 #: What was filled: address, value of each byte, how many, stream.
 fills = []
 
-_launch._Memory = Array
-_launch.driver = SimpleNamespace(
+workspaces.DeviceBytes = Array
+cuda.driver = SimpleNamespace(
     cuMemsetD8=lambda *_: None,
     cuMemsetD8Async=lambda *fill: fills.append(fill),
     cuStreamCreate=lambda flags: f"own {flags}",
@@ -69,7 +72,7 @@ _launch.driver = SimpleNamespace(
 
 
 def engine():
-    made = _launch.CudaEngine.__new__(_launch.CudaEngine)
+    made = cuda.CudaEngine.__new__(cuda.CudaEngine)
     made._workspaces, made._captured, made._arenas = {}, {}, {}
     made._lock = threading.Lock()
     return made
@@ -105,7 +108,7 @@ def captures():
 
 def arena():
     """Places of counters taken, and what is free when all are back in another order."""
-    mine = _launch._Arena()
+    mine = workspaces.Arena()
     places = [mine.take(count) for count in (10, 20, 30)]
     mine.give(places[1], 20)
     places += [mine.take(5), mine.take(25)]
@@ -132,7 +135,7 @@ def posts():
     on_stream = list(fills)
     fills.clear()
     life = SimpleNamespace(ended=lambda: False)
-    captured = _launch._CapturedWorkspace(lambda: None, life)
+    captured = workspaces.CapturedWorkspace(lambda: None, life)
     library = SimpleNamespace(
         allocates_in_capture=True, empty=lambda *_: Array(1, np.uint8), origin=None, device=0
     )

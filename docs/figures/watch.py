@@ -22,10 +22,10 @@ from greenlet import getcurrent
 
 from gemv._measure import ALPHA, BETA, make_problem, random_array
 from gemv._reference import error_in_bounds, reference
-from gemv._simulated import SimulatorEngine
 from gemv.core.dtypes import DTYPES
 from gemv.core.geometry import Device, Geometry
 from gemv.core.problem import Problem
+from gemv.engines.simulator import SimulatorEngine
 from gemv.kernels import REGISTRY
 from gemv.kernels.kernel import Kernel
 from gemv.language.simulator import atomics as simulator_atomics

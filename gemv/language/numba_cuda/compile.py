@@ -20,7 +20,7 @@ import numpy as np
 from numba import types
 from numba.cuda import dispatcher as _dispatcher
 
-from gemv._cache import Binary
+from gemv.core.binary import Binary
 from gemv.core.dtypes import Precision
 from gemv.kernels.kernel import Kernel
 from gemv.kernels.spec import Spec

@@ -9,24 +9,17 @@ library, whose machine code comes from the disk, does not import Numba.
 
 from __future__ import annotations
 
-import ctypes
-import itertools
 import os
 import sys
 import threading
-import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import AbstractContextManager, closing, nullcontext
-from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
 import numpy as np
 from cuda.bindings import driver
 
-from gemv import _cache
-from gemv._cache import Binary
-from gemv._coefficients import Coefficients, DeviceMemory, Lease, SlotTable
 from gemv.arrays.adopt import on_device
 from gemv.core import errors, trace
 from gemv.core.dtypes import NARROW
@@ -39,210 +32,21 @@ from gemv.driver import library as driver_library
 from gemv.driver.block import Block, Function
 from gemv.driver.library import check as _check
 from gemv.driver.streams import stream_handle
+from gemv.engines import binaries
+from gemv.engines.coefficients import Coefficients, Lease
+from gemv.engines.loading import EARLY, LoadedFunction, load, pack, pack_by_address
+from gemv.engines.slots import DeviceMemory, SlotTable
+from gemv.engines.workspaces import (
+    MAX_WORKSPACES,
+    Arena,
+    CapturedWorkspace,
+    DeviceBytes,
+    Workspace,
+    address_of,
+    stream_name,
+)
 from gemv.kernels.spec import COEFFICIENTS, SLOTS, X_SYMBOL, Spec
 from gemv.selection.select import Choice
-
-#: ``CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION``, as the driver lays attributes out.
-_EARLY = (driver_library.LaunchAttribute * 1)(driver_library.LaunchAttribute(6, 0, (1,)))
-
-_REAL = {4: ctypes.c_float, 8: ctypes.c_double}
-
-
-@dataclass(frozen=True)
-class _Function:
-    """A loaded kernel function, whose alpha and beta are of `dtype`; `module` keeps it loaded."""
-
-    handle: Any
-    binary: Binary
-    dtype: np.dtype
-    module: Any
-
-    @property
-    def attributes(self) -> Any:
-        """Of its launches: it may start early if it waits itself for the kernel before it."""
-        return _EARLY if self.binary.waits else None
-
-
-class _Memory:
-    """An array of device memory of the engine's own, freed with this object."""
-
-    def __init__(self, size: int, dtype: Any) -> None:
-        self.size, self.nbytes = size, size * np.dtype(dtype).itemsize
-        pointer = int(_check(driver.cuMemAlloc(self.nbytes)))
-        self.__cuda_array_interface__ = {"data": (pointer, False)}
-        # Not a __del__: when Python ends, the driver may be gone, and frees everything by itself.
-        weakref.finalize(self, _free, pointer).atexit = False
-
-
-def _free(pointer: int) -> None:
-    with driver_capture.outside_of_captures():
-        driver.cuMemFree(pointer)  # waits for what uses it
-
-
-class _Workspace:
-    """Scratch memory and counters of one (device, stream): launches on a stream never overlap.
-
-    `lock` is held while the launches of one call are enqueued: those of two threads on one stream
-    must not come between each other.
-    """
-
-    def __init__(self) -> None:
-        self.lock = threading.Lock()
-        self.scratch: Any = None
-        self.posts: Any = None
-        self.counters: Any = None
-
-    def reserve(
-        self, scratch_bytes: int, counters: int, stream: int, posts: bool = False
-    ) -> tuple[int, int]:
-        """Addresses of at least so many bytes, all ones for `posts`, and zeroed counters."""
-        scratch = self.posts if posts else self.scratch
-        if scratch_bytes and (scratch is None or scratch.nbytes < scratch_bytes):
-            scratch = _Memory(max(scratch_bytes, 1 << 20), np.uint8)
-            if posts:  # once, as for counters below
-                _check(driver.cuMemsetD8Async(_address(scratch), 0xFF, scratch.nbytes, stream))
-                self.posts = scratch
-            else:
-                self.scratch = scratch
-        if counters and (self.counters is None or self.counters.size < counters):
-            made = _Memory(max(counters, 4096), np.uint32)
-            # Kernels leave them zero again, so this happens once, ahead of the launch.
-            _check(driver.cuMemsetD8Async(_address(made), 0, made.nbytes, stream))
-            self.counters = made
-        return (
-            _address(scratch) if scratch_bytes else 0,
-            _address(self.counters) if counters else 0,
-        )
-
-
-class _CapturedWorkspace:
-    """Scratch memory and counters of one (device, stream) within one captured graph.
-
-    The calls captured on a stream follow each other in the graph, and one executable of it never
-    overlaps itself; two graphs may run at once, so each has its own. Scratch memory comes from the
-    allocator of the library that owns A where that may be asked inside a capture, else from the
-    driver. Memory for posts, which must keep its ones between two replays, always comes from the
-    driver. Counters have to be zero before the graph is first replayed, and nothing can clear them
-    in a capture, so they are a part of an array that was cleared long before.
-    """
-
-    def __init__(self, arena: Callable[[], _Arena], life: Any) -> None:
-        self.lock = threading.Lock()
-        self.life = life
-        self._arena = arena
-        self._scratch: list[tuple[int, Any]] = []
-        self._posts: list[tuple[int, Any]] = []
-        self._parts: list[tuple[int, int]] = []
-
-    def reserve(
-        self, scratch_bytes: int, counters: int, a: Any, posts: bool = False
-    ) -> tuple[int, int]:
-        """Addresses of at least so many bytes, all ones for `posts`, and zeroed counters."""
-        scratch = counter = 0
-        if scratch_bytes:
-            # Earlier calls of the graph keep theirs: their addresses are part of it.
-            kept = self._posts if posts else self._scratch
-            if not kept or kept[-1][0] < scratch_bytes:
-                made = _posts_in_capture if posts else partial(_scratch_in_capture, a)
-                kept.append((scratch_bytes, made(scratch_bytes)))
-            scratch = _address(kept[-1][1])
-        if counters:
-            if not self._parts or self._parts[-1][1] < counters:
-                self._parts.append((self._arena().take(counters), counters))
-            counter = self._arena().address(self._parts[-1][0])
-        return scratch, counter
-
-    def release(self) -> None:
-        """The graph is gone: what it used may be used again."""
-        for first, count in self._parts:
-            self._arena().give(first, count)
-        self._parts.clear()
-        self._scratch.clear()
-        self._posts.clear()
-
-
-def _posts_in_capture(nbytes: int) -> Any:
-    with driver_capture.outside_of_captures():
-        memory = _Memory(nbytes, np.uint8)
-        # Of no interest to any other stream, not even to the one that all others wait for.
-        stream = _check(driver.cuStreamCreate(driver.CUstream_flags.CU_STREAM_NON_BLOCKING))
-        try:
-            _check(driver.cuMemsetD8Async(_address(memory), 0xFF, nbytes, stream))
-            _check(driver.cuStreamSynchronize(stream))
-        finally:
-            driver.cuStreamDestroy(stream)
-    return memory
-
-
-def _scratch_in_capture(a: Any, nbytes: int) -> Any:
-    library = getattr(a, "exporter", None)
-    if library is not None and library.allocates_in_capture:
-        return library.empty(a.origin, nbytes, np.dtype(np.uint8), a.device)
-    with driver_capture.outside_of_captures():
-        return _Memory(nbytes, np.uint8)
-
-
-class _Arena:
-    """Counters for captured graphs, all zero whenever no kernel runs that uses them."""
-
-    SIZE = 1 << 18
-
-    def __init__(self) -> None:
-        self._array = _Memory(self.SIZE, np.uint32)
-        _check(driver.cuMemsetD8(_address(self._array), 0, self._array.nbytes))
-        self._free: list[tuple[int, int]] = [(0, self.SIZE)]
-        self._lock = threading.Lock()
-
-    def take(self, count: int) -> int:
-        """Where `count` counters begin that nobody else has."""
-        with self._lock:
-            for place, (first, length) in enumerate(self._free):
-                if length >= count:
-                    del self._free[place]
-                    if length > count:
-                        self._free.insert(place, (first + count, length - count))
-                    return first
-            raise RuntimeError(
-                f"the {self.SIZE} counters for captured graphs are all in use: destroy graphs"
-                " that are no longer replayed"
-            )
-
-    def give(self, first: int, count: int) -> None:
-        """Take counters back, and join them to the free ones beside them."""
-        with self._lock:
-            joined: list[tuple[int, int]] = []
-            for part in sorted([*self._free, (first, count)]):
-                if joined and sum(joined[-1]) == part[0]:
-                    joined[-1] = (joined[-1][0], joined[-1][1] + part[1])
-                else:
-                    joined.append(part)
-            self._free = joined
-
-    def address(self, first: int) -> int:
-        return _address(self._array) + 4 * first
-
-
-#: How many streams keep scratch memory; beyond, the one that got its own first loses it.
-_MAX_WORKSPACES = 256
-
-
-_thread = threading.local()
-_names = itertools.count(1)
-
-
-def _name(stream: int) -> int:
-    """What tells a stream from all others: a default stream per thread needs the thread too."""
-    if stream != streams.PER_THREAD:
-        return stream
-    try:
-        return _thread.name
-    except AttributeError:
-        _thread.name = -next(_names)
-        return _thread.name
-
-
-def _address(array: Any) -> int:
-    return int(array.__cuda_array_interface__["data"][0])
 
 
 def _per_thread_default_stream() -> bool:
@@ -260,11 +64,11 @@ class CudaEngine:
 
     def __init__(self) -> None:
         self._devices: dict[int, Device] = {}
-        self._functions: dict[tuple, tuple[_Function, ...]] = {}
-        self._workspaces: dict[tuple[int, int], _Workspace] = {}
+        self._functions: dict[tuple, tuple[LoadedFunction, ...]] = {}
+        self._workspaces: dict[tuple[int, int], Workspace] = {}
         self._slots: dict[tuple, SlotTable] = {}
-        self._captured: dict[tuple[int, int, int], _CapturedWorkspace] = {}
-        self._arenas: dict[int, _Arena] = {}
+        self._captured: dict[tuple[int, int, int], CapturedWorkspace] = {}
+        self._arenas: dict[int, Arena] = {}
         self._pools: dict[int, Any] = {}
         self._reached: set[tuple[int, int]] = set()
         self._links: dict[int, Any] = {}
@@ -362,7 +166,7 @@ class CudaEngine:
         flat = host.ravel(order="K")
         array = self.empty(flat.size, host.dtype)
         if flat.size:
-            _check(driver.cuMemcpyHtoD(_address(array), flat.ctypes.data, flat.nbytes))
+            _check(driver.cuMemcpyHtoD(address_of(array), flat.ctypes.data, flat.nbytes))
         return array
 
     def matrix(self, operand: Any, dtype: np.dtype) -> Any:
@@ -374,7 +178,7 @@ class CudaEngine:
             array = cuda.device_array(operand.shape, dtype, order=order)
             lines = np.asarray(operand.owner)
             lines = cast(lines, dtype) if lines.dtype in NARROW else lines
-            self._link().fill(lines if order == "C" else lines.T, dtype, _address(array))
+            self._link().fill(lines if order == "C" else lines.T, dtype, address_of(array))
         except Exception as error:
             if not self.exhausted(error):
                 raise
@@ -466,7 +270,7 @@ class CudaEngine:
 
     def zeros(self, n: int, dtype: np.dtype, stream: Any = None) -> Any:
         array = self.empty(n, dtype)
-        self.clear(_address(array), array.nbytes, stream_handle(stream))
+        self.clear(address_of(array), array.nbytes, stream_handle(stream))
         return array
 
     def empty(self, n: int, dtype: np.dtype) -> Any:
@@ -485,7 +289,7 @@ class CudaEngine:
             with self._lock:
                 pool = self._pools.get(index)
                 if pool is None:
-                    from gemv._pool import Pool
+                    from gemv.engines.pool import Pool
 
                     pool = Pool(index, self.numba_stream, self.machine)
                     for device, peer in self._reached:
@@ -519,18 +323,18 @@ class CudaEngine:
 
     def workspace(self, geometry: Any, device: Device, stream: int) -> Any:
         """Where the calls on a stream keep what their blocks exchange."""
-        key = (device.index, _name(stream))
+        key = (device.index, stream_name(stream))
         workspace = self._workspaces.get(key)
         if workspace is None:
             with self._lock:
-                workspace = self._workspaces.setdefault(key, _Workspace())
-                if len(self._workspaces) > _MAX_WORKSPACES:
+                workspace = self._workspaces.setdefault(key, Workspace())
+                if len(self._workspaces) > MAX_WORKSPACES:
                     del self._workspaces[next(iter(self._workspaces))]
                 self._release_captured()
         return workspace
 
-    def _captured_workspace(self, device: Device, stream: int, capture: Any) -> _CapturedWorkspace:
-        key = (device.index, capture.identity, _name(stream))
+    def _captured_workspace(self, device: Device, stream: int, capture: Any) -> CapturedWorkspace:
+        key = (device.index, capture.identity, stream_name(stream))
         with self._lock:
             workspace = self._captured.get(key)
             if workspace is None:
@@ -538,7 +342,7 @@ class CudaEngine:
                 with driver_capture.outside_of_captures():
                     self._release_captured()
                 life = driver_capture.GraphLife(capture.graph)
-                workspace = _CapturedWorkspace(partial(self._arena, device, stream), life)
+                workspace = CapturedWorkspace(partial(self._arena, device, stream), life)
                 self._captured[key] = workspace
         return workspace
 
@@ -548,7 +352,7 @@ class CudaEngine:
                 del self._captured[key]
                 workspace.release()
 
-    def _arena(self, device: Device, stream: int | None) -> _Arena:
+    def _arena(self, device: Device, stream: int | None) -> Arena:
         arena = self._arenas.get(device.index)
         if arena is None:
             if stream is not None and driver_capture.capture_of(stream) is not None:
@@ -556,7 +360,7 @@ class CudaEngine:
                     "a kernel whose blocks count each other is captured before any of its kind has"
                     " run: call gemv.precompile with the same arguments before the capture"
                 )
-            arena = self._arenas.setdefault(device.index, _Arena())
+            arena = self._arenas.setdefault(device.index, Arena())
         return arena
 
     def to_host(self, array: Any) -> np.ndarray:
@@ -639,7 +443,7 @@ class CudaEngine:
     def block(
         self,
         choice: Choice,
-        functions: tuple[_Function, ...],
+        functions: tuple[LoadedFunction, ...],
         sizes: dict[str, int],
         x_start: int,
         y_start: int,
@@ -663,7 +467,7 @@ class CudaEngine:
         self,
         choice: Choice,
         device: Device,
-        functions: tuple[_Function, ...],
+        functions: tuple[LoadedFunction, ...],
         values: dict[str, Any],
         stream: int,
         owner: Coefficients | None,
@@ -687,7 +491,7 @@ class CudaEngine:
         self,
         home: str,
         spec: Spec,
-        functions: tuple[_Function, ...],
+        functions: tuple[LoadedFunction, ...],
         values: dict[str, Any],
         problem: Problem,
         stream: int,
@@ -699,12 +503,12 @@ class CudaEngine:
         cols, dtype = problem.cols, problem.dtype
         pointer, packed = values["x"], None
         if problem.incx != 1:
-            packed = _Memory(cols, dtype)
+            packed = DeviceBytes(cols, dtype)
             copy = self._copy_function(dtype, self.device())
-            places = {"rows": cols, "x": pointer, "incx": problem.incx, "y": _address(packed)}
+            places = {"rows": cols, "x": pointer, "incx": problem.incx, "y": address_of(packed)}
             grid = (min(ceil_div(cols, _COPY_THREADS), MAX_GRID_X), 1, 1)
             self._submit(copy, grid, (_COPY_THREADS, 1, 1), stream, places)
-            pointer = _address(packed)
+            pointer = address_of(packed)
         if home == "constant":
             if cols * dtype.itemsize > spec.constant_bytes:
                 raise ValueError(
@@ -724,7 +528,7 @@ class CudaEngine:
             _check(driver.cuStreamSynchronize(stream))  # its memory is freed on return
 
     def _slot_table(
-        self, choice: Choice, device: Device, functions: tuple[_Function, ...]
+        self, choice: Choice, device: Device, functions: tuple[LoadedFunction, ...]
     ) -> SlotTable:
         key = (choice.kernel.name, choice.spec, device.index)
         table = self._slots.get(key)
@@ -747,7 +551,7 @@ class CudaEngine:
 
     def _submit(
         self,
-        function: _Function,
+        function: LoadedFunction,
         grid: tuple[int, int, int],
         block: tuple[int, int, int],
         stream: int,
@@ -763,7 +567,7 @@ class CudaEngine:
         config.hStream = stream
         if function.attributes is not None:
             early = driver.CUlaunchAttribute()
-            early.id = driver.CUlaunchAttributeID(_EARLY[0].id)
+            early.id = driver.CUlaunchAttributeID(EARLY[0].id)
             early.value.programmaticStreamSerializationAllowed = 1
             config.attrs, config.numAttrs = [early], 1
         _check(driver.cuLaunchKernelEx(config, function.handle, packed, 0))
@@ -771,7 +575,7 @@ class CudaEngine:
 
     def load(
         self, choice: Choice, device: Device, stream: int | None = None
-    ) -> tuple[_Function, ...]:
+    ) -> tuple[LoadedFunction, ...]:
         """The functions of a choice on `device`, compiled and loaded at first use.
 
         Raises
@@ -784,8 +588,8 @@ class CudaEngine:
         if loaded is None:
             self._refuse_loading(f"kernel {choice.kernel.name!r}", stream)
             with errors.compiling():
-                compiled = _cache.binaries(choice.kernel, choice.spec, device.compute_capability)
-            loaded = tuple(_load(binary, choice.spec.precision.factors) for binary in compiled)
+                compiled = binaries.binaries(choice.kernel, choice.spec, device.compute_capability)
+            loaded = tuple(load(binary, choice.spec.precision.factors) for binary in compiled)
             # Whoever comes second takes what the first one loaded: its symbols have the slots.
             loaded = self._functions.setdefault(key, loaded)
         if choice.geometry.counters and device.index not in self._arenas:
@@ -809,7 +613,7 @@ class CudaEngine:
 
     def _copy_function(
         self, dtype: np.dtype, device: Device, stream: int | None = None
-    ) -> _Function:
+    ) -> LoadedFunction:
         # Bits are copied: narrow numbers would be converted on the way.
         dtype = np.dtype(np.uint16) if dtype in NARROW else dtype
         key = ("copy", dtype, device.index)
@@ -817,52 +621,9 @@ class CudaEngine:
         if loaded is None:
             self._refuse_loading("the copy of y", stream)
             with errors.compiling():
-                binary = _cache.copy(dtype, device.compute_capability)
-            loaded = self._functions[key] = (_load(binary, dtype),)
+                binary = binaries.copy(dtype, device.compute_capability)
+            loaded = self._functions[key] = (load(binary, dtype),)
         return loaded[0]
 
 
-def _load(binary: Binary, dtype: np.dtype) -> _Function:
-    module = _check(driver.cuModuleLoadData(binary.cubin))
-    handle = _check(driver.cuModuleGetFunction(module, binary.name.encode()))
-    return _Function(handle, binary, dtype, module)
-
-
 _COPY_THREADS = 256
-
-
-_POINTERS = {"a", "x", "y", "scratch", "counters", "alpha_pointer", "beta_pointer"}
-
-
-def pack(names: tuple[str, ...], values: dict[str, Any], dtype: np.dtype) -> tuple:
-    """Values and ctypes of a kernel's parameters; a complex number is two reals."""
-    packed: list[Any] = []
-    kinds: list[Any] = []
-    for name in names:
-        value = values[name]
-        if name in ("alpha", "beta"):
-            real = _REAL[dtype.itemsize // (2 if dtype.kind == "c" else 1)]
-            if dtype.kind == "c":
-                packed += [float(value.real), float(value.imag)]
-                kinds += [real, real]
-            else:
-                packed.append(float(value))
-                kinds.append(real)
-        elif name in _POINTERS:
-            packed.append(value)
-            kinds.append(ctypes.c_void_p)
-        else:
-            packed.append(value)
-            kinds.append(ctypes.c_int64)
-    return tuple(packed), tuple(kinds)
-
-
-def pack_by_address(packed: tuple) -> tuple[int, Any]:
-    """The same as addresses of the parameters, one of which is an array; and what holds them."""
-    held: list[Any] = [
-        value.ctypes if isinstance(value, np.ndarray) else kind(value)
-        for value, kind in zip(*packed, strict=True)
-    ]
-    addresses = [each.data if hasattr(each, "data") else ctypes.addressof(each) for each in held]
-    table = (ctypes.c_void_p * len(held))(*addresses)
-    return ctypes.addressof(table), (table, held)

@@ -180,13 +180,13 @@ def engine() -> Any:
         if name not in _engines:
             if name == "cuda":
                 with errors.loading_driver():
-                    from gemv._launch import CudaEngine
+                    from gemv.engines.cuda import CudaEngine
 
                 _engines[name] = CudaEngine()
                 if hasattr(os, "register_at_fork"):
                     os.register_at_fork(after_in_child=_after_fork)
             elif name == "simulator":
-                from gemv._simulated import SimulatorEngine
+                from gemv.engines.simulator import SimulatorEngine
 
                 _engines[name] = SimulatorEngine()
             else:

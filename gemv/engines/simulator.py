@@ -9,12 +9,13 @@ from typing import Any
 
 import numpy as np
 
-from gemv._coefficients import Coefficients, HostMemory, Lease, SlotTable
 from gemv.arrays.adopt import on_device
 from gemv.arrays.host import host_copy
 from gemv.core import trace
 from gemv.core.geometry import Device, Geometry
 from gemv.core.problem import Problem
+from gemv.engines.coefficients import Coefficients, Lease
+from gemv.engines.slots import HostMemory, SlotTable
 from gemv.kernels.spec import SLOTS
 from gemv.language.simulator import memory, scheduler, thread
 from gemv.selection.select import Choice

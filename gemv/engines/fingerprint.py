@@ -1,0 +1,177 @@
+"""What machine code follows from: source, compilers, settings."""
+
+from __future__ import annotations
+
+import hashlib
+import importlib.util
+import os
+import re
+import struct
+import sys
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from gemv.core import source
+from gemv.engines.cache import FORMAT
+
+#: What takes part in making machine code, and the module that tells which version of it runs.
+_COMPILERS = {
+    "numba": "numba",
+    "numba-cuda": "numba_cuda",
+    "llvmlite": "llvmlite",
+    "cuda-bindings": "cuda.bindings",
+    "numpy": "numpy",
+}
+#: The libraries of CUDA, which go by several names.
+_TOOLKIT = (
+    "nvidia-nvjitlink", "nvidia-nvjitlink-cu13", "nvidia-nvjitlink-cu12", "nvidia-nvvm",
+    "nvidia-cuda-nvcc", "nvidia-cuda-nvcc-cu12", "cuda-toolkit",
+)  # fmt: skip
+
+#: Of Numba's some hundred variables those that change what it compiles for a GPU, and what it calls
+#: them: no optimization, debug information, code for another architecture, counts of references,
+#: and a line printed for each instruction. No other one changes the PTX of a kernel: those for the
+#: CPU, bounds checks (which kernels never have), dumps, warnings, threads, directories, logs.
+_SETTINGS = {
+    "NUMBA_OPT": "OPT",
+    "NUMBA_CUDA_DEBUGINFO": "CUDA_DEBUGINFO_DEFAULT",
+    "NUMBA_FORCE_CUDA_CC": "FORCE_CUDA_CC",
+    "NUMBA_CUDA_ENABLE_NRT": "CUDA_ENABLE_NRT",
+    "NUMBA_DEBUG_JIT": "DEBUG_JIT",
+}
+#: Their values where nobody set them, in this order.
+_UNSET = (True, None, None, None, None)
+
+
+class Unknown(Exception):
+    """What machine code follows from is not known, so that it cannot be named; says why."""
+
+
+# What a file's name follows from -----------------------------------------------------------------
+
+
+def source_hash(folder: str | Path) -> str:
+    """Hash of all source below a folder: any of it may reach a kernel."""
+    digest = hashlib.sha256()
+    for name in sorted(source.source_files(str(folder))):
+        text = Path(folder, name).read_bytes()
+        digest.update(f"{name} {len(text)}\n".encode())
+        digest.update(text)
+    return digest.hexdigest()
+
+
+@cache
+def imported_source() -> str:
+    """Hash of the source of this package that this process runs; Unknown where that has changed."""
+    try:
+        found = source_hash(source.PACKAGE)
+    except OSError as error:
+        raise Unknown(f"{error.filename} cannot be read ({error.strerror})") from error
+    source_is_as_imported()  # now, so nobody wrote to it while it was read
+    _bytecode_is_as_source()
+    return found
+
+
+def source_is_as_imported() -> None:
+    """Raise Unknown if a source file is not as it was when the package was imported.
+
+    Modules are imported later than the package, and read then. What a process runs is known only
+    where all files have stayed as they were.
+    """
+    before = source.AT_IMPORT
+    if not before:
+        raise Unknown("the source files that this process imported are not known")
+    try:
+        now = source.source_files(source.PACKAGE)
+    except OSError as error:
+        raise Unknown(f"{error.filename} cannot be read ({error.strerror})") from error
+    changed = sorted(name for name in {*before, *now} if before.get(name) != now.get(name))
+    if changed:
+        others = f" and {len(changed) - 1} more" if changed[1:] else ""
+        raise Unknown(
+            f"gemv/{changed[0]}{others} changed after gemv was imported: start Python again"
+        )
+
+
+def _bytecode_is_as_source() -> None:
+    """Raise Unknown if Python runs bytecode of an older source than the one on disk.
+
+    Python compares the seconds of the time of change, and the size. An edit in the second in which
+    the file was written before, and that keeps its size, goes unnoticed.
+    """
+    for name, (changed, _, size, _) in source.AT_IMPORT.items():
+        try:
+            path = importlib.util.cache_from_source(os.path.join(source.PACKAGE, name))
+            made = os.stat(path).st_mtime_ns
+            if not changed // 10**9 * 10**9 <= made < changed:
+                continue
+            with open(path, "rb") as file:
+                header = file.read(16)
+        except (OSError, NotImplementedError):  # no bytecode is kept
+            continue
+        second = changed // 10**9 & 0xFFFFFFFF
+        if header == importlib.util.MAGIC_NUMBER + struct.pack("<3I", 0, second, size & 0xFFFFFFFF):
+            raise Unknown(f"Python runs older code than is in gemv/{name}: remove {path}")
+
+
+def versions() -> list[str]:
+    """What is installed of all that makes machine code; Unknown where another version runs."""
+    from importlib.metadata import PackageNotFoundError, version
+
+    found = []
+    for name in (*_COMPILERS, *_TOOLKIT):
+        try:
+            installed = version(name)
+        except PackageNotFoundError:
+            continue
+        module = sys.modules.get(_COMPILERS.get(name, ""))
+        runs = getattr(module, "__version__", installed)
+        # Beyond the numbers a package may spell its version otherwise than its installer.
+        if _numbers(runs) != _numbers(installed):
+            raise Unknown(f"{name} {installed} is installed, and {runs} runs: start Python again")
+        found.append(f"{name} {installed}")
+    if not any("nvjitlink" in each for each in found):  # of the system, or of another packager
+        from cuda.bindings import nvjitlink
+
+        found.append(f"nvjitlink {nvjitlink.version()}")
+        found += [f"{name}={os.environ.get(name)}" for name in ("CUDA_HOME", "CUDA_PATH")]
+    return found
+
+
+def _numbers(version: str) -> str:
+    found = re.match(r"[\d.]*\d", version)
+    return found[0] if found else version
+
+
+def settings() -> tuple[object, ...]:
+    """Numba's settings that shape machine code, as its compiler would take them now.
+
+    What Numba reads is asked of Numba, if it is imported already, or if there is something to
+    read; a process that sets nothing does not import it.
+    """
+    config: Any = sys.modules.get("numba.core.config")
+    if any(name in os.environ for name in _SETTINGS) or os.path.exists(".numba_config.yaml"):
+        importlib.import_module("numba.cuda")  # which reads some of them
+        config = importlib.import_module("numba.core.config")
+    elif not hasattr(config, "reload_config"):  # not imported, or not to its end
+        return _UNSET
+    try:
+        config.reload_config()  # as each compilation does
+    except RuntimeError as error:  # another number of threads than those that run, for one
+        raise Unknown(f"Numba refuses its settings ({error})") from error
+    values = {name: getattr(config, name, None) for name in _SETTINGS.values()}
+    values["OPT"] = values["OPT"] != 0  # that is all of it that compilation for a GPU looks at
+    return tuple(value or None for value in values.values())
+
+
+@cache
+def fingerprint() -> str:
+    """What all machine code of this process has in common."""
+    facts = [
+        f"format {FORMAT}",
+        f"python {sys.version}",
+        imported_source(),
+        *versions(),
+    ]
+    return "\n".join(facts)
