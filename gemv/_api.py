@@ -497,7 +497,7 @@ def _memory_limit(call: _Call, limit: Any) -> int | None:
 
 
 def _execute_host_arrays(call: _Call, kernel: str | None, limit: int | None) -> Any:
-    from gemv import _panels
+    from gemv.streaming import compute
 
     problem, y = call.problem, call.y
     dtype, y_dtype = problem.dtype, problem.y_dtype
@@ -551,8 +551,8 @@ def _execute_host_arrays(call: _Call, kernel: str | None, limit: int | None) -> 
     problem = problem.at(0, 0)  # as the copies will be: aligned for any load
     choice, engine = _select(call, problem, kernel)
     routine = call.routine
-    way = _panels.planned(engine, routine, problem, choice, len(flat_y), limit)
-    values = _panels.compute(
+    way = compute.planned(engine, routine, problem, choice, len(flat_y), limit)
+    values = compute.compute(
         engine, routine, way, choice, problem, call.a, call.alpha, x, call.beta,
         None if y is None else flat_y, call.owner,
     )  # fmt: skip
@@ -1563,10 +1563,10 @@ def explain(
     common["accumulate"] = choice.spec.accumulate
     transfer = ""
     if call.on_host and engine.name == "cuda" or limit is not None:
-        from gemv import _panels
+        from gemv.streaming import compute
 
         reach = 1 + (problem.rows - 1) * abs(problem.incy)
-        way = _panels.planned(engine, call.routine, problem, choice, reach, limit)
+        way = compute.planned(engine, call.routine, problem, choice, reach, limit)
         transfer = way.describe(problem.rows * problem.cols * problem.dtype.itemsize)
     return Explanation(
         backend=backend,

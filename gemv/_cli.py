@@ -601,7 +601,7 @@ def run(options: argparse.Namespace) -> int:
             if options.backend is not None:
                 gemv.use_backend(options.backend)
             try:
-                from gemv._panels import watch
+                from gemv.streaming.compute import watch
 
                 with gemv.trace() as calls, watch(streamed):
                     result = call(options.alpha, a, x, **keywords)

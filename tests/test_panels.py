@@ -11,7 +11,6 @@ import pytest
 from helpers import random_array
 
 import gemv
-from gemv import _panels
 from gemv.arrays import adopt
 from gemv.core.dtypes import DTYPES
 from gemv.core.geometry import LOAD_BYTES, Device
@@ -20,6 +19,7 @@ from gemv.engines import backend
 from gemv.engines.backend import HOME
 from gemv.kernels import REGISTRY
 from gemv.selection.select import select
+from gemv.streaming import compute, cut
 
 KERNELS = [name for name, kernel in REGISTRY.items() if kernel.same_bits]
 
@@ -46,7 +46,7 @@ def covered(problem, made):
 
 def streamed(made, choice, operand, problem, x, y, alpha, beta):
     engine = backend.engine()
-    return _panels.compute(
+    return compute.compute(
         engine, "gemv", made, choice, problem, operand, alpha, x, beta, y, None
     )  # fmt: skip
 
@@ -67,13 +67,13 @@ def test_every_kernel_gives_the_bits_of_the_whole(name, order, trans):
         pytest.skip(kernel.accepts(problem))
     device = backend.engine().device()
     choice = select(problem, device, kernel=name, knobs=dict(kernel.small_knobs))
-    whole = _panels.cut(problem, choice)
+    whole = cut.cut(problem, choice)
     assert whole.way == "whole" and len(whole.panels) == 1
     expected = streamed(whole, choice, operand, problem, x, y, 0.5, 2.0)
     nbytes = problem.rows * problem.cols * problem.dtype.itemsize
     ways = set()
     for room in (None, nbytes - 1, nbytes * 2 // 3):
-        made = _panels.cut(problem, choice, room, target=nbytes // 4)
+        made = cut.cut(problem, choice, room, target=nbytes // 4)
         if isinstance(made, int):
             continue
         ways.add(made.way)
@@ -94,14 +94,14 @@ def test_splits_in_launches_of_their_own(name):
     choice = select(problem, backend.engine().device(), kernel=name, knobs=knobs)
     splits = choice.geometry.sizes["splits"]
     assert splits > 2
-    expected = streamed(_panels.cut(problem, choice), choice, operand, problem, x, y, 1.0, 1.0)
+    expected = streamed(cut.cut(problem, choice), choice, operand, problem, x, y, 1.0, 1.0)
     # Panels of one split each, of two, and all but one in the first.
     step = choice.geometry.sizes["cols_per_split"]
-    step += 0 if problem.access == "axpy" else _panels._between(choice)
+    step += 0 if problem.access == "axpy" else cut._between(choice)
     step *= problem.rows * problem.dtype.itemsize
     for units in (1, 2, splits - 1):
-        whole = _panels.Panel(0, problem.rows, 0, problem.cols, 0, splits, problem.cols)
-        made = _panels._by_columns(problem, choice, whole, None, units * step)
+        whole = cut.Panel(0, problem.rows, 0, problem.cols, 0, splits, problem.cols)
+        made = cut._by_columns(problem, choice, whole, None, units * step)
         assert len(made.panels) == -(-splits // units)
         assert made.panels[-1].split == 0, "the panel that adds up comes last"
         assert (covered(problem, made) == 1).all()
@@ -115,11 +115,11 @@ def test_panels_of_short_columns_add_what_fills_no_vector_once(m, n):
     knobs = {**REGISTRY["short_columns"].small_knobs, "VECTORS": 1}
     choice = select(problem, backend.engine().device(), kernel="short_columns", knobs=knobs)
     splits = choice.geometry.sizes["splits"]
-    whole = _panels.Panel(0, m, 0, n, 0, splits, n)
-    expected = streamed(_panels.cut(problem, choice), choice, operand, problem, x, y, 1.0, 1.0)
+    whole = cut.Panel(0, m, 0, n, 0, splits, n)
+    expected = streamed(cut.cut(problem, choice), choice, operand, problem, x, y, 1.0, 1.0)
     for units in range(1, splits):
         step = units * choice.geometry.sizes["cols_per_split"] * m * 4
-        made = _panels._by_columns(problem, choice, whole, None, step)
+        made = cut._by_columns(problem, choice, whole, None, step)
         got = streamed(made, choice, operand, problem, x, y, 1.0, 1.0)
         assert got.tobytes() == expected.tobytes(), units
 
@@ -152,19 +152,19 @@ def test_cuts_of_large_matrices(shape, order, trans, dtype):
     problem = check("gemv", element, (m, n), strides, cols, 1, rows, 1, trans=trans).at(0, 0)
     choice = select(problem, H200)
     nbytes = m * n * element.itemsize
-    made = _panels.cut(problem, choice, room=100 * 2**30)
+    made = cut.cut(problem, choice, room=100 * 2**30)
     if nbytes > 100 * 2**30:
         assert len(made.panels) > 1
     assert made.buffers * made.panel_bytes <= 100 * 2**30
     assert sum(panel.rows * panel.cols for panel in made.panels) == m * n
     if made.way == "rows":
-        step = _panels.tile_rows(choice, problem)
+        step = cut.tile_rows(choice, problem)
         assert all(panel.row % step == 0 for panel in made.panels)
         (launch, *_) = choice.geometry.launches
         blocks = 0
         for panel in made.panels:
-            part = _panels.part_of(problem, panel)
-            one = _panels.choice_for(choice, problem, panel, part, H200, made.way)
+            part = cut.part_of(problem, panel)
+            one = cut.choice_for(choice, problem, panel, part, H200, made.way)
             blocks += one.geometry.launches[0].grid[0]
         most = choice.knobs.get("MAX_BLOCKS", 0)
         assert launch.grid[0] in (blocks, most), "no block is cut"
@@ -172,10 +172,10 @@ def test_cuts_of_large_matrices(shape, order, trans, dtype):
     starts = {panel.row for panel in made.panels} if made.way == "rows" else None
     assert starts is None or len(starts) == len(made.panels)
     for panel in (made.panels[0], made.panels[-1]):
-        part = _panels.part_of(problem, panel)
+        part = cut.part_of(problem, panel)
         one = choice
         if made.way != "whole":
-            one = _panels.choice_for(choice, problem, panel, part, H200, made.way)
+            one = cut.choice_for(choice, problem, panel, part, H200, made.way)
             for mine, whole in zip(one.geometry.launches, choice.geometry.launches, strict=True):
                 assert mine.block == whole.block
         assert one.spec == choice.spec, "machine code of the whole"
@@ -197,7 +197,7 @@ def test_the_call_is_streamed_under_a_limit():
     expected = gemv.gemv(1.5, a, x, beta=0.5, y=y, kernel=kernel)
     limit = 50 * 8 + 160 * 8 + 30_000
     seen = []
-    with gemv.trace() as calls, _panels.watch(lambda done, total: seen.append((done, total))):
+    with gemv.trace() as calls, compute.watch(lambda done, total: seen.append((done, total))):
         got = gemv.gemv(1.5, a, x, beta=0.5, y=y, kernel=kernel, device_memory_limit=limit)
     assert got.tobytes() == expected.tobytes()
     assert len(calls) == 1, "one call, one record"
@@ -264,7 +264,7 @@ def test_a_call_that_was_interrupted_between_two_panels_harms_no_other(error):
         raise error("between two panels")
 
     for arguments, options in ways:
-        with pytest.raises(error, match="between two panels"), _panels.watch(interrupt):
+        with pytest.raises(error, match="between two panels"), compute.watch(interrupt):
             gemv.gemv(*arguments, **options)
         for others, their_options in ways:
             assert gemv.gemv(*others, **their_options).tolist() == expected
@@ -304,7 +304,7 @@ def test_threads_that_stream_share_nothing():
 def test_alpha_zero_reads_no_matrix():
     a = np.full((96, 50), np.nan)
     seen = []
-    with _panels.watch(lambda *report: seen.append(report)):
+    with compute.watch(lambda *report: seen.append(report)):
         got = gemv.gemv(
             0, a, np.ones(50), beta=2, y=np.ones(96),
             kernel="block_per_row", device_memory_limit=30_000,
@@ -357,10 +357,10 @@ def test_a_cut_that_cannot_be_says_what_is_missing():
     _, problem, _, _ = case(64, 64, "d", "C", 0)
     choice = select(problem, backend.engine().device(), kernel="block_per_row")
     row = 64 * 8
-    assert _panels.cut(problem, choice, room=2 * row).panel_bytes == row
-    assert _panels.cut(problem, choice, room=2 * row - 1) == 1
+    assert cut.cut(problem, choice, room=2 * row).panel_bytes == row
+    assert cut.cut(problem, choice, room=2 * row - 1) == 1
     wide = problem._replace(rows=1)
-    assert _panels.cut(wide, choice, room=row).way == "whole"
+    assert cut.cut(wide, choice, room=row).way == "whole"
 
 
 # --------------------------------------------------------------------------------------------------
@@ -371,7 +371,7 @@ def test_a_cut_that_cannot_be_says_what_is_missing():
 def small_panels():
     """Panels of 4 MiB, so that a few hundred MB are many of them."""
     patch = pytest.MonkeyPatch()
-    patch.setattr(_panels, "PANEL_BYTES", 4 * 2**20)
+    patch.setattr(cut, "PANEL_BYTES", 4 * 2**20)
     yield
     patch.undo()
     backend.engine().release()

@@ -13,9 +13,9 @@ import numpy as np
 import pytest
 
 import gemv
-from gemv import _panels
 from gemv.core.dtypes import BFLOAT16
 from gemv.engines import backend
+from gemv.streaming import cut
 
 if gemv.backend() == "cuda":
     pytest.skip("with a GPU the real driver is tested", allow_module_level=True)
@@ -225,8 +225,8 @@ def test_vectors_go_and_come_back(staging, n):
 def test_panels_are_fed_in_order(staging, count):
     rng = np.random.default_rng(1)
     a = rng.standard_normal((count * 10, 50))
-    panels = tuple(_panels.Panel(10 * k, 10, 0, 50, 0, 1, 50) for k in range(count))
-    made = _panels.Cut("rows", panels, 10 * 50 * 8)
+    panels = tuple(cut.Panel(10 * k, 10, 0, 50, 0, 1, 50) for k in range(count))
+    made = cut.Cut("rows", panels, 10 * 50 * 8)
     source = SimpleNamespace(
         dtype=a.dtype, block=lambda panel: a[panel.row : panel.row + panel.rows]
     )
