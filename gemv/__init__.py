@@ -11,24 +11,16 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from gemv._api import (
-        Explanation,
-        cgemv,
-        dgemv,
-        explain,
-        gemv,
-        plan,
-        precompile,
-        sgemv,
-        zgemv,
-    )
-    from gemv._matrix import Matrix, get_blas_funcs
-    from gemv._plan import Plan
+    from gemv.blas import cgemv, dgemv, explain, gemv, plan, precompile, sgemv, zgemv
+    from gemv.calls.explain import Explanation
+    from gemv.calls.plan import Plan
     from gemv.core.errors import BackendError
     from gemv.core.trace import trace
     from gemv.engines.backend import backend, use_backend
     from gemv.engines.coefficients import Coefficients
     from gemv.engines.host import HostFallbackWarning
+    from gemv.matrix import Matrix
+    from gemv.scipy_blas import get_blas_funcs
     from gemv.selection.select import use_alignment
 
 # First of all: it notes the source that this process imports.
@@ -61,23 +53,23 @@ __all__ = [
 _HOME = {
     "BackendError": "gemv.core.errors",
     "Coefficients": "gemv.engines.coefficients",
-    "Explanation": "gemv._api",
+    "Explanation": "gemv.blas",
     "HostFallbackWarning": "gemv.engines.host",
-    "Matrix": "gemv._matrix",
-    "Plan": "gemv._plan",
+    "Matrix": "gemv.matrix",
+    "Plan": "gemv.calls.plan",
     "backend": "gemv.engines.backend",
-    "cgemv": "gemv._api",
-    "dgemv": "gemv._api",
-    "explain": "gemv._api",
-    "gemv": "gemv._api",
-    "get_blas_funcs": "gemv._matrix",
-    "plan": "gemv._api",
-    "precompile": "gemv._api",
-    "sgemv": "gemv._api",
+    "cgemv": "gemv.blas",
+    "dgemv": "gemv.blas",
+    "explain": "gemv.blas",
+    "gemv": "gemv.blas",
+    "get_blas_funcs": "gemv.matrix",
+    "plan": "gemv.blas",
+    "precompile": "gemv.blas",
+    "sgemv": "gemv.blas",
     "trace": "gemv.core.trace",
     "use_alignment": "gemv.selection.select",
     "use_backend": "gemv.engines.backend",
-    "zgemv": "gemv._api",
+    "zgemv": "gemv.blas",
 }
 
 

@@ -225,12 +225,12 @@ def _packed(a: Any, x: Any, y: Any) -> Callable[[], Any]:
     from cuda.bindings import driver
 
     import gemv
-    from gemv import _fast
+    from gemv.calls.known import Known
     from gemv.engines import loading
 
     plan = gemv.plan(a, x, y)
     plan(1.0, 0.0)
-    known: _fast.Known = plan._known
+    known: Known = plan._known
     if known.needs or len(known.functions) != 1:
         raise RuntimeError(f"{known.choice.kernel.name} is more than one plain launch")
     (function,), (launch,) = known.functions, known.choice.geometry.launches

@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from scipy.linalg import blas
 
 import gemv
-import gemv._api
+import gemv.blas
 import gemv.engines.backend
 import gemv.engines.host
 
@@ -686,7 +686,7 @@ def test_explain_nothing_to_do_and_errors():
 
 
 def test_examples():
-    result = doctest.testmod(gemv._api)
+    result = doctest.testmod(gemv.blas)
     assert result.attempted >= 12 and result.failed == 0
 
 

@@ -436,7 +436,7 @@ def test_remembered_calls_raise_as_first_ones_do(mutable):
                 gemv.gemv(*arguments, **keywords)
             yield type(caught.value), str(caught.value)
 
-    from gemv import _fast
+    from gemv.calls import known
     from gemv.core import memo
 
     memo.forget()
@@ -444,7 +444,7 @@ def test_remembered_calls_raise_as_first_ones_do(mutable):
     for _ in range(2):
         gemv.gemv(1.0, a, x, 0.0, y, overwrite_y=1)
         gemv.gemv(1.0, a, x)
-    assert _fast._known
+    assert known.REMEMBERED
     assert list(outcomes()) == first
 
 
@@ -736,7 +736,7 @@ class TwoGpus:
 @pytest.mark.parametrize("kind", ["numba", "torch"])
 def test_streams_of_two_gpus_are_joined_by_gpu(kind, monkeypatch):
     """Default streams of two GPUs have one handle and are two streams."""
-    from gemv._api import _Order
+    from gemv.calls.order import Order
     from gemv.core.operand import Operand
 
     exporter = libraries.BY_NAME[kind]
@@ -750,7 +750,7 @@ def test_streams_of_two_gpus_are_joined_by_gpu(kind, monkeypatch):
     for x, y, peers in ((here, here, set()), (there, here, {1}), (here, there, {1})):
         engine = TwoGpus()
         call = SimpleNamespace(routine="gemv", a=a, x=x, y=y, alpha=1, beta=0, device=0)
-        order = _Order(call, engine, None)
+        order = Order(call, engine, None)
         assert order.peers() == peers
         order.before()
         order.after()

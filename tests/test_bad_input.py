@@ -21,7 +21,7 @@ from test_adopt import Exporter
 from test_arrays import Export, Interface
 
 import gemv
-from gemv import _pointers
+from gemv.calls import memory_check
 from gemv.core.geometry import MemoryRange
 from gemv.engines import backend
 from gemv.engines.backend import HOME
@@ -657,10 +657,10 @@ def test_those_that_only_look_say_the_same(call, kind):
 
 
 def test_the_variable_is_read_as_it_is_written():
-    assert _pointers.asked_for(" FULL ") and not _pointers.asked_for("")
-    assert not _pointers.asked_for(None)
+    assert memory_check.asked_for(" FULL ") and not memory_check.asked_for("")
+    assert not memory_check.asked_for(None)
     with pytest.raises(ValueError, match="GEMV_CHECK must be 'full' or not set, got 'yes'"):
-        _pointers.asked_for("yes")
+        memory_check.asked_for("yes")
 
 
 PIECES = [
@@ -689,7 +689,7 @@ def listed(address):
     ],
 )
 def test_what_the_driver_lists(first, end, device, text):
-    assert _pointers.unreachable(first, end, device, listed) == text
+    assert memory_check.unreachable(first, end, device, listed) == text
 
 
 @pytest.mark.skipif(gemv.backend() != "simulator", reason="with a stand-in for the driver")
@@ -705,7 +705,7 @@ def test_full_check_asks_for_every_operand(monkeypatch):
         return None
 
     engine = backend.engine()
-    monkeypatch.setattr(_pointers, "FULL", True)
+    monkeypatch.setattr(memory_check, "FULL", True)
     monkeypatch.setattr(engine, "memory_at", memory_at, raising=False)
     monkeypatch.setattr(type(engine), "name", "cuda")
     monkeypatch.setattr(type(engine), "run", lambda *arguments, **keywords: ran.append(1))
@@ -713,13 +713,13 @@ def test_full_check_asks_for_every_operand(monkeypatch):
         (name, gemv.arrays.adopt.adopt("gemv", name, arrays[name], None, HOME)) for name in arrays
     ]
     ran = []
-    _pointers.check("gemv", operands, backend.engine().memory_at)
+    memory_check.check("gemv", operands, backend.engine().memory_at)
     for name in arrays:
         known = lists[name]
         for wrong in ((0, 0), (known[0], known[1] - 8)):
             lists[name] = wrong
             with pytest.raises(ValueError, match=f"gemv: {name} reaches from 0x.*no memory at 0x"):
-                _pointers.check("gemv", operands, backend.engine().memory_at)
+                memory_check.check("gemv", operands, backend.engine().memory_at)
         lists[name] = known
     assert not ran
 
@@ -728,12 +728,12 @@ def test_full_check_asks_for_every_operand(monkeypatch):
 @pytest.mark.parametrize("library", ["numba", "cupy", "torch"])
 def test_full_check_on_the_gpu(library, monkeypatch):
     """Memory that was freed, and an array that claims more than there is."""
-    from gemv import _fast
+    from gemv.calls import short
 
     library = LIBRARIES[library]()
-    monkeypatch.setattr(_pointers, "FULL", True)
-    monkeypatch.setattr(_fast, "CALLS", {})
-    monkeypatch.setattr(gemv._api, "CALLS", {})
+    monkeypatch.setattr(memory_check, "FULL", True)
+    monkeypatch.setattr(short, "CALLS", {})
+    monkeypatch.setattr(gemv.blas, "CALLS", {})
     a, x, y = (library.array(np.ones(shape, "f")) for shape in ((5, 4), 4, 5))
     for _ in range(3):
         with gemv.trace() as calls:
@@ -741,7 +741,7 @@ def test_full_check_on_the_gpu(library, monkeypatch):
             gemv.gemv(1.0, a, x)
         assert len(calls) == 2
     assert library.host(y).tolist() == [13.0] * 5
-    assert not _fast.CALLS, "the short way asks nobody"
+    assert not short.CALLS, "the short way asks nobody"
 
     start = backend.engine().memory_at(gemv.arrays.adopt.adopt("gemv", "x", x, None, HOME).pointer)
     beyond = Exporter(shape=(4,), typestr="<f4", data=(start.end - 8, False))

@@ -56,7 +56,7 @@ def test_every_public_name_exists():
     for name in gemv.__all__:
         assert getattr(gemv, name) is not None
         assert name in dir(gemv)
-    assert gemv.gemv.__module__ == "gemv._api"
+    assert gemv.gemv.__module__ == "gemv.blas"
     with pytest.raises(AttributeError, match="module 'gemv' has no attribute 'hgemv'"):
         gemv.hgemv  # noqa: B018
     assert not hasattr(gemv, "sgemm")

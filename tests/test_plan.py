@@ -178,18 +178,18 @@ def test_plan_on_the_current_stream():
 
 def test_a_bound_plan_asks_again_after_a_change_of_backend():
     """It launches without asking anybody, so somebody has to tell it."""
-    from gemv import _fast
-    from gemv._plan import Plan
+    from gemv.calls import known as calls_known
+    from gemv.calls.plan import Plan
 
     asked, launched = [], []
     plan = Plan(lambda *arguments: asked.append(arguments), "a", "x", "y", (0, 1, 0, 1, 0))
     machine = SimpleNamespace(enqueue=lambda *arguments: launched.append(arguments) or 0)
     known = SimpleNamespace(
-        numbers=_fast._REAL, engine=SimpleNamespace(several=False), plain=True, machine=machine,
+        numbers=calls_known._REAL, engine=SimpleNamespace(several=False), plain=True, machine=machine,
         address=7, launch=None, record=lambda: None,
     )  # fmt: skip
     plan._bind(known, lambda: 5, (1, 2, 3), None)
-    _fast.bound.add(plan)
+    calls_known.bound.add(plan)
     assert plan(2.0, 1.0) == "y"
     assert launched == [(7, 5, 1, 2, 3, 2.0, 1.0)] and not asked
     chosen = gemv.engines.backend._chosen
@@ -251,24 +251,24 @@ def test_a_plan_without_x_takes_what_each_call_can(shape):
 
 def test_what_was_found_out_before_calls_were_forgotten_is_not_remembered(monkeypatch):
     """Another thread may change the backend in the middle of a call."""
-    from gemv import _fast
+    from gemv.calls import known as calls_known
     from gemv.core import memo
 
-    monkeypatch.setattr(_fast, "packable", lambda *arguments: True)
-    monkeypatch.setattr(_fast, "Known", lambda *arguments: "found")
+    monkeypatch.setattr(calls_known, "packable", lambda *arguments: True)
+    monkeypatch.setattr(calls_known, "Known", lambda *arguments: "found")
     call = SimpleNamespace(y=0, problem=SimpleNamespace(rows=1))
     plan, since = gemv.plan(LIBRARIES["numba"]().array(np.ones((2, 2)))), memo.generation()
     known = SimpleNamespace(
-        numbers=_fast._REAL, engine=SimpleNamespace(several=False), plain=False, launch=print
+        numbers=calls_known._REAL, engine=SimpleNamespace(several=False), plain=False, launch=print
     )
     try:
-        _fast.remember(("key",), since, None, None, call)
-        _fast.bind(plan, since, known, int, (0, 0, 0), None)
-        assert _fast._known[("key",)] == "found" and plan in _fast.bound
+        calls_known.remember(("key",), since, None, None, call)
+        calls_known.bind_plan(plan, since, known, int, (0, 0, 0), None)
+        assert calls_known.REMEMBERED[("key",)] == "found" and plan in calls_known.bound
         memo.forget()
-        _fast.remember(("key",), since, None, None, call)
-        _fast.bind(plan, since, known, int, (0, 0, 0), None)
-        assert ("key",) not in _fast._known and plan not in _fast.bound
+        calls_known.remember(("key",), since, None, None, call)
+        calls_known.bind_plan(plan, since, known, int, (0, 0, 0), None)
+        assert ("key",) not in calls_known.REMEMBERED and plan not in calls_known.bound
         assert plan._launch is None
     finally:
         memo.forget()

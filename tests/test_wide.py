@@ -12,7 +12,7 @@ from arrays import LIBRARIES, MUTABLE
 from helpers import ALL_ROWS, Case, filled, knobs_for_tests, tile_of
 
 import gemv
-from gemv import _fast
+from gemv.calls import known, short
 from gemv.core.dtypes import (
     BFLOAT16,
     COMPLEX_PAIR,
@@ -298,11 +298,11 @@ ROUTINES = ("gemv", "sgemv", "dgemv", "cgemv", "zgemv")
 def test_remembered_calls_are_told_apart(routine, monkeypatch):
     """The short way is asked for the one or the other, and never with options it does not know."""
     asked = []
-    monkeypatch.setitem(_fast.CALLS, np.ndarray, lambda *call: asked.append(call[0]))
+    monkeypatch.setitem(short.CALLS, np.ndarray, lambda *call: asked.append(call[0]))
     call, a, x = getattr(gemv, routine), np.eye(2), np.ones(2)
     for accumulate in ("plain", "wide", "".join(["wi", "de"])):
         call(1, a, x, accumulate=accumulate)
-    assert asked == [routine, _fast.WIDE[routine], _fast.WIDE[routine]]
+    assert asked == [routine, known.WIDE[routine], known.WIDE[routine]]
     options = [{"accumulate": "narrow"}, {"accumulate": ["wide"]}, {"device_memory_limit": 1 << 20}]
     options += [{"peer": flag, "accumulate": way} for flag in (0, 1) for way in ("plain", "wide")]
     if routine == "gemv":
@@ -335,7 +335,7 @@ def test_wide_calls_are_remembered(library, dtype, monkeypatch):
     def checked(*arguments, **keywords):
         raise AssertionError("a call that was made before went the long way")
 
-    monkeypatch.setattr(gemv._api, "_bind", checked)
+    monkeypatch.setattr(gemv.blas, "_bind", checked)
     for way, wanted in 3 * list(zip(ways, first, strict=True)):
         assert bits(way) == wanted
 

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
-from gemv._fast import Miss
+from gemv.calls.known import Miss
 from gemv.core.trace import open_traces
 
 

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import library as operators
 
-from gemv._fast import ROUTINES, UNUSUAL, WIDE
+from gemv.calls.known import ROUTINES, UNUSUAL, WIDE
 from gemv.core.rules import transposition, type_error, y_length
 
 _OPTIONS = "int offx, int incx, int offy, int incy, int trans, str? kernel"

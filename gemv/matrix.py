@@ -5,15 +5,13 @@ from __future__ import annotations
 import math
 import sys
 import threading
-from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 from scipy.sparse.linalg import LinearOperator
 
-from gemv import _api
+from gemv import blas as gemv_blas
 from gemv.arrays import adopt, host, libraries
-from gemv.arrays.library import Refusal
 from gemv.core.dtypes import DTYPES, NARROW, PREFIXES, dtype_name
 from gemv.core.narrow import cast
 from gemv.core.operand import where
@@ -324,7 +322,7 @@ class Matrix(_Operator):
         if rows == 0 or cols == 0:  # as gemv.gemv does: y is as it was
             return np.zeros(rows, self.dtype) if y is None else y.copy()
         if self._backend == "host":
-            routine = getattr(_api, PREFIXES[self.dtype] + "gemv")
+            routine = getattr(gemv_blas, PREFIXES[self.dtype] + "gemv")
             return routine(alpha, array, np.asarray(x, self.dtype), beta, y, trans=trans)
         engine = backend.engine()
         with self._lock, engine.on(self._device):
@@ -332,7 +330,7 @@ class Matrix(_Operator):
             side = self._sides.get(trans)
             if side is None:
                 vectors = engine.vectors(cols, rows, self.dtype)
-                plan = _api.plan(array, vectors.x, vectors.y, trans=trans, kernel=self._kernel)
+                plan = gemv_blas.plan(array, vectors.x, vectors.y, trans=trans, kernel=self._kernel)
                 # In the order of the copies, wherever another library would have it.
                 foreign = libraries.exporter_of(array) is not libraries.exporter_of(vectors.x)
                 stream = engine.default_stream() if foreign else None
@@ -356,7 +354,7 @@ class Matrix(_Operator):
         rows, cols = self.shape if op == _AS_IT_IS else self.shape[::-1]
         if x.shape[0] != cols:
             raise ValueError(f"Matrix: x must have {cols} elements, got {x.shape[0]}")
-        return _api.gemv(1, self._as(library, array), x, trans=op, kernel=self._kernel)
+        return gemv_blas.gemv(1, self._as(library, array), x, trans=op, kernel=self._kernel)
 
     def _as(self, library: Any, array: Any) -> Any:
         """The matrix as an array of a library, sharing its memory."""
@@ -465,67 +463,3 @@ def _dtype(operand: Any, asked: Any) -> np.dtype:
             f"Matrix: a has dtype {dtype_name(operand.dtype)}; products are computed in {known}"
         )
     return dtype
-
-
-def get_blas_funcs(
-    names: str | Sequence[str], arrays: Sequence[Any] = (), dtype: Any = None, **options: Any
-) -> Any:
-    """:func:`scipy.linalg.blas.get_blas_funcs` with our gemv in it.
-
-    Parameters
-    ----------
-    names : str or sequence of str
-        Names of routines without the letter for their dtype.
-    arrays : sequence of array, optional
-        Whose dtypes decide the letter; device arrays count as well.
-    dtype : data type, optional
-        The same, if there are no arrays.
-    **options
-        Passed on to SciPy.
-
-    Returns
-    -------
-    function, or list of functions
-        :func:`gemv.sgemv`, :func:`gemv.dgemv`, :func:`gemv.cgemv` or :func:`gemv.zgemv` for
-        ``"gemv"``, SciPy's function for all others.
-
-    Examples
-    --------
-    >>> import gemv, numpy as np
-    >>> product, norm = gemv.get_blas_funcs(("gemv", "nrm2"), (np.eye(2, dtype=np.float32),))
-    >>> product is gemv.sgemv, norm.typecode
-    (True, 's')
-    """
-    from scipy.linalg import blas
-
-    stand_ins = [_stand_in(array) for array in arrays]
-    wanted = (names,) if isinstance(names, str) else tuple(names)
-    functions = []
-    for name in wanted:
-        function = blas.get_blas_funcs(name, stand_ins, np.dtype(dtype), **options)
-        if name == "gemv":
-            ours = getattr(_api, function.typecode + "gemv")
-            # What SciPy's own code reads from a function that it got this way.
-            for attribute in ("typecode", "prefix", "dtype", "int_dtype"):
-                setattr(ours, attribute, getattr(function, attribute))
-            ours.module_name = "gemv"
-            function = ours
-        functions.append(function)
-    return functions[0] if isinstance(names, str) else functions
-
-
-def _stand_in(array: Any) -> np.ndarray:
-    """An empty array of the same dtype and order: all that SciPy asks for."""
-    if isinstance(array, np.ndarray):
-        return array
-    operand_dtype = getattr(array, "dtype", None)
-    try:
-        library = libraries.exporter_of(array)
-        view = None if library is None else library.read(array)
-    except Refusal as refusal:
-        raise TypeError(f"get_blas_funcs: an array {refusal}") from None
-    if view is not None:
-        operand_dtype = view.dtype
-    elif not isinstance(operand_dtype, np.dtype):
-        operand_dtype = np.asarray(libraries.host_array(array)).dtype
-    return np.empty((0, 0), operand_dtype)

@@ -1,0 +1,225 @@
+"""A checked call, computed: select a kernel, run it, hand y back."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from gemv.arrays import adopt as arrays_adopt
+from gemv.arrays import host, libraries
+from gemv.calls import memory_check, short
+from gemv.calls.bind import Call
+from gemv.calls.known import remember
+from gemv.calls.order import Order
+from gemv.calls.result import make_y, note_written
+from gemv.core import memo
+from gemv.core.dtypes import PREFIXES, dtype_name
+from gemv.core.narrow import cast
+from gemv.core.operand import where
+from gemv.core.problem import Problem
+from gemv.core.rules import describe, y_length
+from gemv.engines import backend as engines_backend
+from gemv.engines.host import announce, refuse_kernel, run
+
+
+def execute(
+    call: Call, kernel: str | None, stream: Any, limit: Any, key: tuple | None = None
+) -> Any:
+    """Compute a bound call and give y back in the kind that came in."""
+    limit = memory_limit(call, limit)
+    check_stream(call, stream)
+    if call.on_host:
+        return _execute_host_arrays(call, kernel, limit)
+    return _execute_device_arrays(call, kernel, stream, key)
+
+
+def check_stream(call: Call, stream: Any) -> None:
+    if call.on_host and stream is not None:
+        raise ValueError(
+            f"{call.routine}: stream only applies to device arrays: with host arrays the call"
+            " waits for its result"
+        )
+
+
+def memory_limit(call: Call, limit: Any) -> int | None:
+    if limit is None:
+        return None
+    if not call.on_host:
+        raise ValueError(
+            f"{call.routine}: device_memory_limit only applies to host arrays: a is"
+            f" {where(call.a)} already"
+        )
+    if isinstance(limit, bool) or not isinstance(limit, (int, np.integer)):
+        raise TypeError(
+            f"{call.routine}: device_memory_limit must be an integer, a number of bytes, got"
+            f" {describe(limit)}"
+        )
+    if limit <= 0:
+        raise ValueError(f"{call.routine}: device_memory_limit must be positive, got {int(limit)}")
+    return int(limit)
+
+
+def _execute_host_arrays(call: Call, kernel: str | None, limit: int | None) -> Any:
+    from gemv.streaming import compute
+
+    problem, y = call.problem, call.y
+    dtype, y_dtype = problem.dtype, problem.y_dtype
+    on_engine = False
+    if call.nothing is None:
+        # Fails before anything is allocated, if it does.
+        on_engine = engines_backend.backend() != "host"
+        if not on_engine:
+            refuse_on_host(call, kernel)
+            _announce_fallback(stacklevel=4)
+    if y is None:
+        result = np.zeros(y_length(problem.rows, call.offy, call.incy), y_dtype)
+    elif call.in_place:
+        result = y.owner
+    else:
+        result = host.result_like(y, y_dtype)
+    if call.in_place and libraries.is_host_array(call.y_object):
+        given = call.y_object  # it shares its memory with result
+    else:
+        given = libraries.host_result(call.a.origin, result)
+    if call.nothing is not None:
+        return given
+    if call.in_place:
+        libraries.note_written(call.y_object)
+
+    # Only the stretch of x and y that the increments reach is moved.
+    reach_x = call.offx + (problem.cols - 1) * abs(problem.incx) + 1
+    reach_y = call.offy + (problem.rows - 1) * abs(call.incy if problem.rows > 1 else 1) + 1
+    flat_y = np.asarray(result).reshape(-1)[call.offy : reach_y]
+    x = host.host_copy(call.x, dtype)[call.offx : reach_x]
+    if call.owner is not None:
+        call.owner.note(call.alpha, call.beta)
+    if not on_engine:
+        a = host.host_copy(call.a, dtype)
+        used_x, used_y = x[:: abs(problem.incx)], flat_y[:: abs(problem.incy)]
+        used_x = used_x if problem.incx > 0 else used_x[::-1]
+        used_y = used_y if problem.incy > 0 else used_y[::-1]
+        number = problem.precision.sums  # what SciPy's BLAS computes in
+        a, used_x, start = cast(a, number), cast(used_x, number), cast(used_y, number)
+        routine = PREFIXES[number] + "gemv"
+        total = run(routine, problem.trans, call.alpha, a, used_x, call.beta, start)
+        used_y[:] = cast(total, y_dtype)
+        return given
+
+    problem = problem._replace(
+        x_offset=problem.x_offset - call.offx, y_offset=problem.y_offset - call.offy
+    )
+    if y is None:
+        # All zeros: nothing to upload, and no gaps between the elements either.
+        problem = problem._replace(incy=1, y_offset=0)
+    problem = problem.at(0, 0)  # as the copies will be: aligned for any load
+    choice, engine = selected(call, problem, kernel)
+    routine = call.routine
+    way = compute.planned(engine, routine, problem, choice, len(flat_y), limit)
+    values = compute.compute(
+        engine, routine, way, choice, problem, call.a, call.alpha, x, call.beta,
+        None if y is None else flat_y, call.owner,
+    )  # fmt: skip
+    if y is None:
+        used_y = flat_y[:: abs(call.incy)] if problem.rows > 1 else flat_y
+        used_y = used_y if call.incy > 0 else used_y[::-1]
+        used_y[:] = values
+    else:
+        flat_y[:] = values
+    return given
+
+
+def _execute_device_arrays(
+    call: Call, kernel: str | None, stream: Any, key: tuple | None = None
+) -> Any:
+    problem = call.problem
+    if call.nothing is not None and call.in_place:
+        return call.y_object
+    era = memo.generation()
+    if engines_backend.backend() == "host":
+        raise _device_arrays_on_host(call)
+    engine = engines_backend.engine()
+    with engine.on(call.device):
+        # Before anything is enqueued, so that an error leaves nothing behind.
+        problem = placed(call)
+        choice = None if call.nothing is not None else selected(call, problem, kernel)[0]
+        order = Order(call, engine, stream)
+        for other in order.peers():
+            engine.reach(call.routine, call.device, other)
+        if memory_check.FULL and call.nothing is None and engine.name == "cuda":
+            memory_check.check(call.routine, order.operands, engine.memory_at)
+        if engine.name == "cuda":
+            short.meet(call.a.kind)
+            if key is not None and choice is not None and order.plain:
+                engine.load(choice, engine.device(), order.stream)
+                remember(key, era, engine, choice, call)
+        x, made = call.x, None
+        if x.resolve:
+            x = arrays_adopt.on_device(x.exporter.resolved(x.origin, x.conj), engines_backend.HOME)
+            order.uses(x)
+        if call.y is not None and call.in_place:
+            target = call.y
+        else:
+            made = make_y(call, engine, order)
+            target = made.operand
+        order.before()
+        if made is not None:
+            made.fill(engine, order.stream)
+        if choice is not None:
+            engine.run(
+                choice,
+                problem,
+                call.alpha,
+                call.a,
+                x,
+                call.beta,
+                target,
+                stream=order.stream,
+                owner=call.owner,
+            )
+        order.after()
+        if made is not None:
+            return made.finish(engine, order.stream)
+        note_written(target)
+    return call.y_object
+
+
+def placed(call: Call) -> Problem:
+    """The problem of a call with device arrays, with what their addresses allow."""
+    return call.problem.at(call.a.pointer, 0 if call.x.resolve else call.x.pointer)
+
+
+def selected(call: Call, problem: Problem, kernel: str | None) -> tuple[Any, Any]:
+    from gemv.selection.select import select
+
+    engine = engines_backend.engine()
+    try:
+        choice = select(problem, engine.device(), kernel=kernel, homes=call.homes)
+    except ValueError as error:
+        raise ValueError(f"{call.routine}: {error}") from None
+    return choice, engine
+
+
+def refuse_on_host(call: Call, kernel: str | None) -> None:
+    """Refuse what SciPy's BLAS, which computes under this backend, has not."""
+    if not call.on_host:
+        raise _device_arrays_on_host(call)
+    refuse_kernel(call.routine, kernel)
+    if call.problem.precision.sums not in PREFIXES:
+        raise ValueError(
+            f"{call.routine}: accumulate={call.problem.accumulate!r} in"
+            f" {dtype_name(call.problem.dtype)} needs a GPU or the simulator, but the backend is"
+            " host, where SciPy's BLAS has nothing like it"
+        )
+
+
+def _device_arrays_on_host(call: Call) -> TypeError:
+    return TypeError(
+        f"{call.routine}: a is {where(call.a)}, but the backend is host, which takes"
+        ' host arrays only; call gemv.use_backend("cuda") or copy the arrays to the host'
+    )
+
+
+def _announce_fallback(stacklevel: int) -> None:
+    if engines_backend.chosen() is None:
+        announce(engines_backend.probe()[1], stacklevel + 1)

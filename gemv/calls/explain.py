@@ -1,0 +1,96 @@
+"""What a call would do, in words."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from gemv.core.geometry import Launch
+
+
+@dataclass(frozen=True, slots=True)
+class Explanation:
+    """What a call would do; ``str()`` of it is a sentence.
+
+    Attributes
+    ----------
+    routine : str
+        The BLAS routine that the operands ask for, ``"sgemv"`` for instance.
+    backend : str or None
+        ``"cuda"``, ``"simulator"`` or ``"host"``; None when nothing is computed.
+    kernel : str or None
+        The kernel, SciPy's routine on the host, or None when nothing is computed.
+    rung : int or None
+        The kernel's place on the ladder.
+    knobs : dict
+        Compile-time constants of the kernel.
+    launches : tuple of Launch
+        Grid and block of each launch.
+    sizes : dict
+        Further sizes that the kernel is given, ``splits`` for instance.
+    coefficients : str
+        Where the kernel reads alpha and beta.
+    accumulate : {"plain", "wide", "pairs"}
+        How products are added up; "pairs" as well where a GPU does for "wide" what is faster there.
+    depth : int or None
+        Additions on the longest way from a product to its row's sum, from which the error bound
+        follows; None where SciPy's BLAS decides, or nothing is computed.
+    access : str
+        ``"dot"`` where memory runs along the sum, ``"axpy"`` along y, else ``"strided"``.
+    bytes_moved : int
+        What a perfect gemv reads and writes for this call.
+    reason : str
+        Why this kernel, or why nothing is computed.
+    transfer : str
+        How a matrix in host memory gets to the device in each call; empty if it does not.
+    """
+
+    routine: str
+    backend: str | None
+    kernel: str | None
+    rung: int | None
+    knobs: dict[str, int]
+    launches: tuple[Launch, ...]
+    sizes: dict[str, int]
+    coefficients: str
+    accumulate: str
+    depth: int | None
+    access: str
+    bytes_moved: int
+    reason: str
+    transfer: str = ""
+
+    def __str__(self) -> str:
+        if self.kernel is None:
+            return f"{self.routine} computes nothing and returns y as it was: {self.reason}."
+        if self.backend == "host":
+            return (
+                f"{self.routine} is computed by SciPy's BLAS on the host: {self.reason}."
+                f" It moves {self.bytes_moved} bytes."
+            )
+        launches = ", then ".join(
+            f"{' x '.join(map(str, _trim(launch.grid)))} blocks of"
+            f" {' x '.join(map(str, _trim(launch.block)))} threads"
+            for launch in self.launches
+        )
+        settings = {**self.knobs, **self.sizes}
+        named = f" ({', '.join(f'{k}={v}' for k, v in settings.items())})" if settings else ""
+        wide = {
+            "plain": "",
+            "wide": ", adding up in twice the precision",
+            "pairs": ", adding up in sums of two numbers",
+        }[self.accumulate]
+        return (
+            f"{self.routine} runs kernel {self.kernel!r}, rung {self.rung}, on the {self.backend}"
+            f" backend as {launches}{named}, reading A in {self.access} order and alpha and beta"
+            f" from {self.coefficients}{wide}: {self.reason}. It moves at least"
+            f" {self.bytes_moved} bytes."
+            + (f" {self.transfer}; gemv.Matrix would keep it there." if self.transfer else "")
+        )
+
+
+def _trim(extent: tuple[int, int, int]) -> tuple[int, ...]:
+    """``(x, y, z)`` without the ones at its end."""
+    trimmed = list(extent)
+    while len(trimmed) > 1 and trimmed[-1] == 1:
+        trimmed.pop()
+    return tuple(trimmed)

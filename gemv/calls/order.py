@@ -1,0 +1,158 @@
+"""On which stream a call runs, and what comes before and after it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from gemv.arrays import dlpack
+from gemv.calls.bind import Call
+from gemv.core.operand import Operand
+from gemv.engines import backend as engines_backend
+
+
+class Order:
+    """On which stream a call runs, and what it has to wait for and to keep alive.
+
+    It runs on the stream that the caller names, or on the one that the library of `a` works on.
+    Streams on which other operands are worked on are joined by events: ahead of the call, and if
+    the caller named no stream, so that nobody but us knows of it, after it as well.
+    """
+
+    def __init__(self, call: Call, engine: Any, stream: Any) -> None:
+        self._engine = engine
+        self._routine = call.routine
+        self._named = stream is not None
+        self.operands = [
+            (name, operand)
+            for name, operand in (
+                ("a", call.a), ("x", call.x), ("y", call.y),
+                ("alpha", call.alpha), ("beta", call.beta),
+            )
+            if isinstance(operand, Operand)
+        ]  # fmt: skip
+        own = self._producer(call.a)
+        if stream is not None:
+            self.stream = handle_of(call.routine, stream)
+        else:
+            self.stream = engine.default_stream() if own is None else own
+        #: Ordinal of the GPU of the call's stream, and those of other operands that differ.
+        self._device = call.device
+        self._others: dict[tuple[int | None, int], str] = {}
+        for name, operand in self.operands:
+            self._join(name, operand)
+        self._exports = [o for _, o in self.operands if o.exporter.ordered_by_export]
+        self.capture = None
+        if self._others or self._exports:
+            self._check_captures()
+        # Vectors that calls made for Numba are given back in the order of its default stream. A
+        # stream that is captured must not be asked, and a graph holds nothing.
+        self._numba = [o for _, o in self.operands if o.kind == "numba"]
+        self._unordered = bool(
+            self._numba
+            and engine.name == "cuda"
+            and self.capture_here() is None
+            and engine.runs_by_itself(self.stream)
+        )
+        self.plain = not self._others and not self._exports and not self._unordered
+
+    def _producer(self, operand: Operand) -> int | None:
+        if operand.stream is not None:
+            return 0 if operand.stream == 1 else operand.stream
+        return None if operand.device is None else operand.exporter.current_stream(operand.device)
+
+    def _join(self, name: str, operand: Operand) -> None:
+        place = self._place(operand)
+        if place is not None:
+            self._others.setdefault(place, name)
+
+    def _place(self, operand: Operand) -> tuple[int | None, int] | None:
+        """The GPU and the stream that an operand is worked on, if not those of the call."""
+        producer = self._producer(operand)
+        away = operand.device is not None and operand.device != self._device
+        if away and producer is None:
+            producer = self._engine.default_stream()
+        if producer is None or (producer == self.stream and not away):
+            return None
+        return operand.device if away else self._device, producer
+
+    def peers(self) -> set[int]:
+        """Other GPUs that operands are on."""
+        devices = {operand.device for _, operand in self.operands}
+        return {device for device in devices if device not in (None, self._device)}
+
+    def _check_captures(self) -> None:
+        capture = self.capture_here()
+        for (device, other), name in self._others.items():
+            with self._engine.on(device):
+                theirs = self._engine.capture_of(other)
+            if getattr(theirs, "identity", None) == getattr(capture, "identity", None):
+                continue
+            inside, outside = (f"{other:#x} of {name}", f"{self.stream:#x} of this call")
+            if theirs is None:
+                inside, outside = outside, inside
+            raise ValueError(
+                f"{self._routine}: stream {inside} is being captured into a graph, but stream"
+                f" {outside} is neither captured nor joined to that capture, so the graph could"
+                " not wait for it"
+            )
+        if capture is not None and self._exports:
+            raise TypeError(
+                f"{self._routine}: arrays of kind {self._exports[0].kind} cannot be used while a"
+                " stream is captured: only their library can order work on them"
+            )
+
+    def capture_here(self) -> Any:
+        """The capture that the call's stream is part of, or None."""
+        return self._engine.capture_of(self.stream)
+
+    def uses(self, operand: Operand) -> None:
+        """The call also uses an array that was made for it."""
+        self.operands.append(("y", operand))
+        self._join("y", operand)
+        if operand.kind == "numba":
+            self._numba.append(operand)
+
+    def before(self) -> None:
+        """Let the call come after pending work on its operands."""
+        for device, other in self._others:
+            self._engine.wait(self.stream, other, self._device, device)
+        self._capsules = [
+            dlpack.export(operand.origin, self.stream or 1) for operand in self._exports
+        ]
+
+    def after(self) -> None:
+        """Let memory live, and later work wait, until the call is done."""
+        if self._named:
+            if self._others and self.capture_here() is None:
+                self._keep([o for _, o in self.operands if self._place(o) is not None])
+        else:
+            for device, other in self._others:
+                self._engine.wait(other, self.stream, device, self._device)
+        loose = [o.origin for _, o in self.operands if o.kind == "cuda_array_interface"]
+        if (self._capsules or loose) and self._engine.name == "cuda":
+            if self.capture_here() is None:
+                self._engine.held.hold((self._capsules, loose), self.stream)
+        if self._unordered:
+            self._engine.held.hold([operand.origin for operand in self._numba], self.stream)
+
+    def _keep(self, operands: list[Operand]) -> None:
+        if self._engine.name != "cuda":
+            return
+        untold = [
+            operand.origin
+            for operand in operands
+            if not operand.exporter.record(operand.origin, self.stream, self._device or 0)
+        ]
+        if untold:
+            self._engine.held.hold(untold, self.stream)
+
+
+def handle_of(routine: str, stream: Any) -> int:
+    if engines_backend.backend() != "cuda":
+        return 0
+    from gemv.driver.streams import stream_handle
+
+    try:
+        return stream_handle(stream)
+    except TypeError as error:
+        raise TypeError(f"{routine}: {error}") from None

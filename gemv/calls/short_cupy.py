@@ -1,0 +1,108 @@
+"""A call on CuPy's arrays that has been made before."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from gemv.calls.known import (
+    ONE,
+    REMEMBERED,
+    UNUSUAL,
+    ZERO,
+    Miss,
+    ask_current_device,
+    is_same_stream,
+    machine_in_use,
+    options_of,
+)
+from gemv.core import trace
+
+
+def cupy_call(cupy: Any) -> Callable[..., Any]:
+    ndarray, empty = cupy.ndarray, cupy.empty
+    current_stream = cupy.cuda.get_current_stream
+    enqueue = machine_in_use().enqueue
+    get = REMEMBERED.get
+    tracing = trace.open_traces
+    several = cupy.cuda.runtime.getDeviceCount() > 1
+    current_device = ask_current_device
+
+    def call(
+        routine: str, alpha: Any, a: Any, x: Any, beta: Any, y: Any,
+        offx: Any, incx: Any, offy: Any, incy: Any, trans: Any, overwrite_y: Any,
+        kernel: Any, stream: Any, coefficients: Any,
+    ) -> Any:  # fmt: skip
+        key: tuple
+        if kernel is not None or coefficients is not None:
+            return UNUSUAL
+        if (
+            offx is ZERO and incx is ONE and offy is ZERO and incy is ONE and trans is ZERO
+        ):  # fmt: skip
+            options = None
+        else:
+            options = options_of(offx, incx, offy, incy, trans)
+            if options is None:
+                return UNUSUAL
+        if type(x) is not ndarray:
+            return UNUSUAL
+        memory, x_memory = a.data, x.data
+        device = 0
+        if several:
+            device = memory.device_id
+            if x_memory.device_id != device:
+                return UNUSUAL
+        a_at, x_at = memory.ptr, x_memory.ptr
+        if y is None:
+            key = (
+                routine, device, options, a.dtype, a.shape, a.strides,
+                x.dtype, x.shape, x.strides, ((a_at | x_at) & 15) and (a_at & 15, x_at & 15),
+            )  # fmt: skip
+            known = get(key)
+            if known is None:
+                return Miss(key)
+            if type(beta) not in known.numbers or beta != 0:
+                return UNUSUAL
+        else:
+            if (overwrite_y is not ONE and overwrite_y is not True) or type(y) is not ndarray:
+                return UNUSUAL
+            y_memory = y.data
+            if several and y_memory.device_id != device:
+                return UNUSUAL
+            y_at = y_memory.ptr
+            key = (
+                routine, device, options, a.dtype, a.shape, a.strides,
+                x.dtype, x.shape, x.strides, y.dtype, y.shape, y.strides,
+                ((a_at | x_at | y_at) & 15) and (a_at & 15, x_at & 15, y_at & 15),
+            )  # fmt: skip
+            known = get(key)
+            if known is None:
+                return Miss(key)
+            y_low, y_high, x_low, x_high, a_low, a_high = known.spans
+            low, high = y_at + y_low, y_at + y_high
+            if (low < x_at + x_high and x_at + x_low < high) or (
+                low < a_at + a_high and a_at + a_low < high
+            ):
+                return UNUSUAL  # or windows that interleave
+        numbers = known.numbers
+        if type(alpha) not in numbers or type(beta) not in numbers or (alpha == 0 and beta == 1):
+            return UNUSUAL
+        if several and current_device() != device:
+            return UNUSUAL
+        if y is None:
+            y = empty(known.y_length, a.dtype)
+            y_at = y.data.ptr
+        handle = current_stream().ptr
+        if stream is not None and not is_same_stream(stream, handle):
+            return UNUSUAL
+        if known.plain:
+            status = enqueue(known.address, handle, a_at, x_at, y_at, alpha, beta)
+        else:
+            status = known.launch(handle, a_at, x_at, y_at, alpha, beta)
+        if status:
+            return UNUSUAL
+        if tracing():
+            known.record()
+        return y
+
+    return call

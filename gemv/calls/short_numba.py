@@ -1,0 +1,124 @@
+"""A call on Numba's arrays that has been made before."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from gemv.calls.known import (
+    ONE,
+    REMEMBERED,
+    UNUSUAL,
+    ZERO,
+    Miss,
+    ask_current_device,
+    machine_in_use,
+    options_of,
+)
+from gemv.core import trace
+
+
+def numba_call(device_array: Any) -> Callable[..., Any]:
+    from numba import cuda
+
+    from gemv.driver.streams import stream_handle
+
+    enqueue = machine_in_use().enqueue
+    get = REMEMBERED.get
+    tracing = trace.open_traces
+    several = len(cuda.gpus) > 1
+    current_device = ask_current_device
+
+    def call(
+        routine: str, alpha: Any, a: Any, x: Any, beta: Any, y: Any,
+        offx: Any, incx: Any, offy: Any, incy: Any, trans: Any, overwrite_y: Any,
+        kernel: Any, stream: Any, coefficients: Any,
+    ) -> Any:  # fmt: skip
+        key: tuple
+        if kernel is not None or coefficients is not None:
+            return UNUSUAL
+        if (
+            offx is ZERO and incx is ONE and offy is ZERO and incy is ONE and trans is ZERO
+        ):  # fmt: skip
+            options = None
+        else:
+            options = options_of(offx, incx, offy, incy, trans)
+            if options is None:
+                return UNUSUAL
+        # A bound stream is a promise that the long way keeps.
+        if type(x) is not device_array or a.stream or x.stream:
+            return UNUSUAL
+        device = 0
+        if several:
+            device = a.gpu_data.context.device.id
+            if x.gpu_data.context.device.id != device:
+                return UNUSUAL
+        a_at = a.gpu_data.device_ctypes_pointer.value or 0  # an empty array has none
+        x_at = x.gpu_data.device_ctypes_pointer.value or 0
+        if y is None:
+            key = (
+                routine, device, options, a.dtype, a.shape, a.strides,
+                x.dtype, x.shape, x.strides, ((a_at | x_at) & 15) and (a_at & 15, x_at & 15),
+            )  # fmt: skip
+            known = get(key)
+            if known is None:
+                return Miss(key)
+            if type(beta) not in known.numbers or beta != 0:
+                return UNUSUAL
+        else:
+            if (
+                (overwrite_y is not ONE and overwrite_y is not True)
+                or type(y) is not device_array
+                or y.stream
+            ):
+                return UNUSUAL
+            if several and y.gpu_data.context.device.id != device:
+                return UNUSUAL
+            y_at = y.gpu_data.device_ctypes_pointer.value or 0
+            key = (
+                routine, device, options, a.dtype, a.shape, a.strides,
+                x.dtype, x.shape, x.strides, y.dtype, y.shape, y.strides,
+                ((a_at | x_at | y_at) & 15) and (a_at & 15, x_at & 15, y_at & 15),
+            )  # fmt: skip
+            known = get(key)
+            if known is None:
+                return Miss(key)
+            y_low, y_high, x_low, x_high, a_low, a_high = known.spans
+            low, high = y_at + y_low, y_at + y_high
+            if (low < x_at + x_high and x_at + x_low < high) or (
+                low < a_at + a_high and a_at + a_low < high
+            ):
+                return UNUSUAL  # or windows that interleave
+        numbers = known.numbers
+        if type(alpha) not in numbers or type(beta) not in numbers or (alpha == 0 and beta == 1):
+            return UNUSUAL
+        engine = known.engine
+        if several and current_device() != device:
+            return UNUSUAL
+        if y is None:
+            if stream is not None:
+                return UNUSUAL  # a capture, perhaps, where nothing can be allocated
+            if known.y_length == 0:
+                return UNUSUAL
+            y, y_at = engine.pool().empty(known.y_length, a.dtype)
+        if stream is None:
+            handle = engine.numba_stream
+        else:
+            try:
+                handle = stream_handle(stream)
+            except TypeError:
+                return UNUSUAL
+            # Vectors of the pool are given back in the order of the default stream.
+            if engine.capture_of(handle) is None and engine.runs_by_itself(handle):
+                return UNUSUAL
+        if known.plain:
+            status = enqueue(known.address, handle, a_at, x_at, y_at, alpha, beta)
+        else:
+            status = known.launch(handle, a_at, x_at, y_at, alpha, beta)
+        if status:
+            return UNUSUAL
+        if tracing():
+            known.record()
+        return y
+
+    return call

@@ -1,0 +1,216 @@
+"""A call on PyTorch's tensors that has been made before."""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable
+from typing import Any
+
+from gemv.calls.known import (
+    EXPECTATIONS,
+    ONE,
+    REMEMBERED,
+    UNUSUAL,
+    ZERO,
+    Known,
+    Miss,
+    ask_current_device,
+    expect_again,
+    is_same_stream,
+    machine_in_use,
+    options_of,
+)
+from gemv.core import trace
+
+#: Tensors of which a remembered call knows that they are no lazy negatives.
+MAX_SEEN = 256
+
+
+def torch_call(torch: Any) -> Callable[..., Any]:
+    from gemv.arrays.libraries import BY_NAME
+    from gemv.calls import torch_graph
+
+    tensor, parameter = torch.Tensor, torch.nn.Parameter
+    expectations = EXPECTATIONS
+    exchange: Any
+    enqueue: Any
+    try:
+        from gemv.driver.exchange import Exchange
+
+        exchange = Exchange(tensor, machine_in_use())
+    except Exception:  # an older PyTorch: a little slower
+        exchange = enqueue = None
+    else:
+        enqueue = exchange.enqueue
+
+    def expect(hint: tuple, key: tuple, known: Known, a: Any, x: Any, y: Any) -> None:
+        made = exchange.expect(known, a, x, y)
+        if made is None:
+            return
+        expect_again(hint, made, key, known)
+
+    raw_stream = getattr(torch._C, "_cuda_getCurrentRawStream", None)
+    if raw_stream is None:
+
+        def raw_stream(device: int) -> int:
+            return torch.cuda.current_stream(device).cuda_stream
+
+    def see(expected: Any, a: Any, x: Any, y: Any) -> bool:
+        """Whether memory has the values of these tensors; remembered for as long as they live."""
+        if a.is_neg() or x.is_neg() or y.is_neg():
+            return False
+        if len(expected.seen) >= MAX_SEEN:
+            expected.seen.clear()
+        expected.seen[id(y)] = weakref.ref(a), weakref.ref(x), weakref.ref(y)
+        return True
+
+    grad_enabled = torch.is_grad_enabled
+    compiling = torch.compiler.is_compiling
+    in_graph = torch_graph.in_graph
+    written = BY_NAME["torch"].notes_writes or (lambda tensor: None)
+    get = REMEMBERED.get
+    tracing = trace.open_traces
+    several = torch.cuda.device_count() > 1
+    current_device = ask_current_device
+
+    def call(
+        routine: str, alpha: Any, a: Any, x: Any, beta: Any, y: Any,
+        offx: Any, incx: Any, offy: Any, incy: Any, trans: Any, overwrite_y: Any,
+        kernel: Any, stream: Any, coefficients: Any,
+    ) -> Any:  # fmt: skip
+        key: tuple
+        known: Any
+        if compiling():
+            return in_graph(
+                routine, alpha, a, x, beta, y, offx, incx, offy, incy, trans, overwrite_y,
+                kernel, stream, coefficients,
+            )  # fmt: skip
+        if kernel is not None or coefficients is not None:
+            return UNUSUAL
+        if (
+            offx is ZERO and incx is ONE and offy is ZERO and incy is ONE and trans is ZERO
+        ):  # fmt: skip
+            options = None
+        else:
+            options = options_of(offx, incx, offy, incy, trans)
+            if options is None:
+                return UNUSUAL
+        kind = type(x)
+        if kind is not tensor and kind is not parameter:
+            return UNUSUAL
+        if (a.requires_grad or x.requires_grad) and grad_enabled():
+            return UNUSUAL
+        if y is not None and (
+            (overwrite_y is not ONE and overwrite_y is not True)
+            or type(y) is not tensor
+            or y.requires_grad
+        ):
+            return UNUSUAL
+        target = y
+        try:
+            hint = (routine, options, id(a), y is None)
+            expected = expectations.get(hint)
+            if expected is not None:
+                known = expected.known
+                numbers = known.numbers
+                if (
+                    type(alpha) not in numbers
+                    or type(beta) not in numbers
+                    or (beta == 1 and alpha == 0)
+                    or (y is None and beta != 0)
+                ):
+                    return UNUSUAL
+                device = known.device.index
+                if several and current_device() != device:
+                    return UNUSUAL
+                if stream is not None:
+                    handle = raw_stream(device)
+                    if not is_same_stream(stream, handle):
+                        return UNUSUAL
+                    stream = handle
+                # is_neg() lets go of the interpreter's lock, which other threads then hand to and
+                # fro, so a tensor is not asked again; nor does its answer change.
+                last = x if y is None else y
+                refs = expected.seen.get(id(last))
+                if (
+                    refs is None
+                    or refs[0]() is not a
+                    or refs[1]() is not x
+                    or refs[2]() is not last
+                ) and not see(expected, a, x, last):
+                    return UNUSUAL
+                if y is None:
+                    target = a.new_empty(known.y_length)
+                if not enqueue(expected.address, a, x, target, stream, alpha, beta):
+                    if y is not None:
+                        written(y)
+                    if tracing():
+                        known.record()
+                    return target
+                # Another tensor at the old one's address, or other vectors.
+                expected.misses += 1
+                if expected.misses > 100:
+                    expectations.pop(hint, None)
+            if a.is_neg() or x.is_neg() or (y is not None and y.is_neg()):
+                return UNUSUAL
+            device = a.get_device()
+            if device < 0 or x.get_device() != device:
+                return UNUSUAL
+            a_at, x_at = a.data_ptr(), x.data_ptr()
+            if not (a_at and x_at):  # memory that was freed
+                return UNUSUAL
+            if y is None:
+                key = (
+                    routine, device, options, a.dtype, a.shape, a.stride(),
+                    x.dtype, x.shape, x.stride(), ((a_at | x_at) & 15) and (a_at & 15, x_at & 15),
+                )  # fmt: skip
+                known = get(key)
+                if known is None:
+                    return Miss(key)
+                if type(beta) not in known.numbers or beta != 0:
+                    return UNUSUAL
+                target = a.new_empty(known.y_length)
+                y_at = target.data_ptr()
+            else:
+                if y.get_device() != device:
+                    return UNUSUAL
+                y_at = y.data_ptr()
+                if not y_at:
+                    return UNUSUAL
+                key = (
+                    routine, device, options, a.dtype, a.shape, a.stride(),
+                    x.dtype, x.shape, x.stride(), y.dtype, y.shape, y.stride(),
+                    ((a_at | x_at | y_at) & 15) and (a_at & 15, x_at & 15, y_at & 15),
+                )  # fmt: skip
+                known = get(key)
+                if known is None:
+                    return Miss(key)
+                y_low, y_high, x_low, x_high, a_low, a_high = known.spans
+                low, high = y_at + y_low, y_at + y_high
+                if (low < x_at + x_high and x_at + x_low < high) or (
+                    low < a_at + a_high and a_at + a_low < high
+                ):
+                    return UNUSUAL  # or windows that interleave
+        except RuntimeError:  # a tensor without memory: sparse, or inside a transformation
+            return UNUSUAL
+        if known.complex and (a.is_conj() or x.is_conj() or target.is_conj()):
+            return UNUSUAL
+        numbers = known.numbers
+        if type(alpha) not in numbers or type(beta) not in numbers or (alpha == 0 and beta == 1):
+            return UNUSUAL
+        if several and current_device() != device:
+            return UNUSUAL
+        handle = raw_stream(device)
+        if stream is not None and stream != handle and not is_same_stream(stream, handle):
+            return UNUSUAL
+        if known.launch(handle, a_at, x_at, y_at, alpha, beta):
+            return UNUSUAL
+        if y is not None:
+            written(y)
+        if exchange is not None and known.plain and hint not in expectations:
+            expect(hint, key, known, a, x, target)
+        if tracing():
+            known.record()
+        return target
+
+    return call
