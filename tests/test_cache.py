@@ -173,7 +173,7 @@ def test_an_edit_does_not_keep_a_process_from_what_its_own_source_made(copied):
     folder = copied / "cache"
     ask(folder, root=copied)
     (kept,) = folder.iterdir()
-    path = copied / "gemv/language/update.py"
+    path = copied / "gemv/language/epilogue.py"
     edit = f"open({str(path)!r}, 'a').write('# edited')"
     answer = ask(folder, root=copied, before=MOMENTS["after the key was made"].format(edit=edit))
     assert not answer["compiled"] and answer["warnings"] == []

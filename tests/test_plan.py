@@ -185,8 +185,8 @@ def test_a_bound_plan_asks_again_after_a_change_of_backend():
     plan = Plan(lambda *arguments: asked.append(arguments), "a", "x", "y", (0, 1, 0, 1, 0))
     machine = SimpleNamespace(enqueue=lambda *arguments: launched.append(arguments) or 0)
     known = SimpleNamespace(
-        numbers=calls_known._REAL, engine=SimpleNamespace(several=False), plain=True, machine=machine,
-        address=7, launch=None, record=lambda: None,
+        numbers=calls_known._REAL, engine=SimpleNamespace(several=False), plain=True,
+        machine=machine, address=7, launch=None, record=lambda: None,
     )  # fmt: skip
     plan._bind(known, lambda: 5, (1, 2, 3), None)
     calls_known.bound.add(plan)

@@ -28,22 +28,28 @@ class Life:
         return self.graph in self.ended_graphs
 
 
-streams = ModuleType("gemv.driver.streams")
-streams.check = lambda answer: answer
-streams.GraphLife = Life
-streams.outside_of_captures = nullcontext
-streams.PER_THREAD = 2
-streams.LaunchAttribute = type(
-    "LaunchAttribute",
-    (ctypes.Structure,),
-    {"_fields_": [("id", ctypes.c_int), ("pad", ctypes.c_int), ("value", ctypes.c_int * 16)]},
-)
-sys.modules["gemv.driver.streams"] = streams
+def stand_in(module, **names):
+    """A module of the driver's, which cannot be imported where there is no driver."""
+    made = ModuleType(module)
+    vars(made).update(names)
+    sys.modules[module] = made
 
-from gemv.engines import (
-    cuda,  # noqa: E402
-    workspaces,
+
+stand_in(
+    "gemv.driver.library",
+    check=lambda answer: answer,
+    addresses=dict,
+    LaunchAttribute=type(
+        "LaunchAttribute",
+        (ctypes.Structure,),
+        {"_fields_": [("id", ctypes.c_int), ("pad", ctypes.c_int), ("value", ctypes.c_int * 16)]},
+    ),
 )
+stand_in("gemv.driver.devices")
+stand_in("gemv.driver.capture", GraphLife=Life, outside_of_captures=nullcontext, capture_of=None)
+stand_in("gemv.driver.streams", PER_THREAD=2, stream_handle=int)
+
+from gemv.engines import cuda, workspaces  # noqa: E402
 
 
 class Array:
@@ -61,7 +67,7 @@ class Array:
 fills = []
 
 workspaces.DeviceBytes = Array
-cuda.driver = SimpleNamespace(
+cuda.driver = workspaces.driver = SimpleNamespace(
     cuMemsetD8=lambda *_: None,
     cuMemsetD8Async=lambda *fill: fills.append(fill),
     cuStreamCreate=lambda flags: f"own {flags}",

@@ -11,7 +11,7 @@ from numba import cuda
 from gemv.core.geometry import Geometry, Launch, ceil_div
 from gemv.kernels.grids import tile_shape
 from gemv.kernels.kernel import Kernel
-from gemv.language.update import update
+from gemv.language import update
 
 BLOCK_X, BLOCK_Y = 32, 8
 

@@ -10,8 +10,7 @@ from numba import cuda
 
 from gemv.core.geometry import Geometry, Launch, ceil_div
 from gemv.kernels.kernel import Kernel
-from gemv.language import axpy_add, gather, row_starts, stream_tile, zeros
-from gemv.language.update import unrolled, update
+from gemv.language import axpy_add, gather, row_starts, stream_tile, unrolled, update, zeros
 
 THREADS = 32
 

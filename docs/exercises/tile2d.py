@@ -10,7 +10,7 @@ from numba import cuda
 
 from gemv.core.geometry import Geometry, Launch, ceil_div
 from gemv.kernels.kernel import Kernel
-from gemv.language.update import update
+from gemv.language import update
 
 TILE = 16
 

@@ -11,8 +11,7 @@ from numba import cuda
 
 from gemv.core.geometry import Geometry, Launch, ceil_div
 from gemv.kernels.kernel import Kernel
-from gemv.language import axpy_add, gather, put_pieces, row_starts, stream_tile, zeros
-from gemv.language.update import update
+from gemv.language import axpy_add, gather, put_pieces, row_starts, stream_tile, update, zeros
 
 LANES = 32
 

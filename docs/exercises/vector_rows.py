@@ -10,8 +10,16 @@ from numba import cuda
 
 from gemv.core.geometry import Geometry, Launch, ceil_div
 from gemv.kernels.kernel import Kernel
-from gemv.language import butterfly, fold, gather, multiply_add, row_starts, stream_tile, zeros
-from gemv.language.update import update
+from gemv.language import (
+    butterfly,
+    fold,
+    gather,
+    multiply_add,
+    row_starts,
+    stream_tile,
+    update,
+    zeros,
+)
 
 ROWS = 1
 

@@ -28,7 +28,7 @@ from gemv.core.problem import Problem
 from gemv.engines.simulator import SimulatorEngine
 from gemv.kernels import REGISTRY
 from gemv.kernels.kernel import Kernel
-from gemv.language.simulator import atomics as simulator_atomics
+from gemv.language.simulator import atomics as fences
 from gemv.language.simulator import memory, scheduler
 from gemv.selection.select import select
 
@@ -296,7 +296,7 @@ def _registered(kernel: Kernel) -> Iterator[None]:
 def _watching(note, record: Record) -> Iterator[None]:
     """Have the simulator's shared arrays, barriers and atomics noted as well."""
     arrays, blocks = memory.CheckedArray, scheduler.BlockRun
-    old = (arrays.__getitem__, arrays.__setitem__, blocks.release_barrier, simulator_atomics._atomic)
+    old = (arrays.__getitem__, arrays.__setitem__, blocks.release_barrier, fences._atomic)
     get, put, release, atomic = old
 
     def place(array, i) -> int | None:
@@ -334,7 +334,7 @@ def _watching(note, record: Record) -> Iterator[None]:
 
     try:
         arrays.__getitem__, arrays.__setitem__ = noted_get, noted_put
-        blocks.release_barrier, simulator_atomics._atomic = noted_release, noted_atomic
+        blocks.release_barrier, fences._atomic = noted_release, noted_atomic
         yield
     finally:
-        arrays.__getitem__, arrays.__setitem__, blocks.release_barrier, simulator_atomics._atomic = old
+        arrays.__getitem__, arrays.__setitem__, blocks.release_barrier, fences._atomic = old

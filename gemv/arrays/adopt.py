@@ -1,6 +1,7 @@
 """Arrays of any library as Operands: metadata only, nothing is copied, moved or launched.
 
-What is known of each library's device arrays is in :mod:`gemv.arrays.library`; none of them is imported.
+What is known of each library's device arrays is in :mod:`gemv.arrays.library` and in a file a
+library; none of the libraries is imported.
 """
 
 from __future__ import annotations

@@ -22,7 +22,8 @@ class Binary:
     log : str
         What the assembler reports: registers, stack frame, spills, constant banks.
     waits : bool
-        Whether it waits itself for the kernel before it: see :func:`gemv.language.numba_cuda.ptx.waiting`.
+        Whether it waits itself for the kernel before it: see ``waiting`` in the folder of the
+        compiler.
     """
 
     name: str

@@ -3,8 +3,8 @@
 Exporters of DLPack 1.3 have ``__dlpack_c_exchange_api__``, a table of C functions. One of them
 describes a tensor without a capsule, a copy or a wait, in some 20 ns, and another one names the
 stream that the exporter works on; the attributes of a tensor cost Python 2 us for a call's three.
-The comparison with what a remembered call expects is in :mod:`gemv.driver.machine`, since nothing but
-machine code can use such functions at their price.
+The comparison with what a remembered call expects is in :mod:`gemv.driver.machine`, since nothing
+but machine code can use such functions at their price.
 """
 
 from __future__ import annotations

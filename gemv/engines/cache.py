@@ -36,8 +36,6 @@ from gemv.engines.cache_folder import (
 )
 from gemv.engines.fingerprint import Unknown, fingerprint, settings, source_is_as_imported, versions
 
-#: Counts the forms that a file has had.
-FORMAT = 3
 _MAGIC = b"gemv machine code\n"
 #: What the files may take together; a kernel takes some 20 to 50 KB.
 MAX_BYTES = 128 * 2**20

@@ -13,8 +13,9 @@ from pathlib import Path
 from typing import Any
 
 from gemv.core import source
-from gemv.engines.cache import FORMAT
 
+#: Counts the forms that a file has had.
+FORMAT = 3
 #: What takes part in making machine code, and the module that tells which version of it runs.
 _COMPILERS = {
     "numba": "numba",

@@ -37,7 +37,7 @@ from gemv.kernels.kernel import Kernel
 
 
 def build(spec):
-    from gemv.language.update import update
+    from gemv.language import update
 
     zero, op = spec.zero, spec.op
 

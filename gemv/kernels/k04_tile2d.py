@@ -54,7 +54,7 @@ from gemv.kernels.kernel import Kernel
 def build(spec):
     from numba import cuda
 
-    from gemv.language.update import update
+    from gemv.language import update
 
     number, zero, op = spec.number, spec.zero, spec.op
     TILE = spec["TILE"]

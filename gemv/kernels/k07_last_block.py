@@ -52,8 +52,7 @@ from gemv.kernels.kernel import Kernel
 def build(spec):
     from numba import cuda
 
-    from gemv.language import atomic_inc
-    from gemv.language.update import update
+    from gemv.language import atomic_inc, update
 
     number, zero, op = spec.number, spec.zero, spec.op
     BLOCK_X = spec["BLOCK_X"]

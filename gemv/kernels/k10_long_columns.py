@@ -67,9 +67,10 @@ def build(spec):
         store_vectors,
         stream_some,
         stream_tile,
+        unrolled,
+        update_streaming,
         zeros,
     )
-    from gemv.language.update import unrolled, update_streaming
 
     zero, op = spec.zero, spec.op
     CONJUGATE = int(spec.conj)

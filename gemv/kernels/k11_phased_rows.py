@@ -84,9 +84,9 @@ def build(spec):
         stream_some,
         stream_tile,
         take,
+        update_streaming,
         zeros,
     )
-    from gemv.language.update import update_streaming
 
     number, zero = spec.number, spec.zero
     CONJUGATE = int(spec.conj)

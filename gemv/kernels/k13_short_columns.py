@@ -107,9 +107,9 @@ def build(spec):
         stream_some,
         stream_tile,
         take,
+        update_streaming,
         zeros,
     )
-    from gemv.language.update import update_streaming
 
     number, zero, op = spec.number, spec.zero, spec.op
     CONJUGATE = int(spec.conj)

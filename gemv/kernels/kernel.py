@@ -44,8 +44,7 @@ def fetching(function: Callable, spec: Spec) -> Callable:
     part of it, so that a kernel file is one source for all homes and the machine code holds
     nothing but another load.
     """
-    from gemv.language import constant_array, inlined, read_only_load
-    from gemv.language.update import global_load
+    from gemv.language import constant_array, global_load, inlined, read_only_load
 
     homes = dict(zip(("alpha", "beta"), spec.homes, strict=True))
     names = list(inspect.signature(function).parameters)
@@ -155,8 +154,8 @@ class Kernel:
     phased : bool
         True for a kernel whose loads are the widest there are wherever lines of A begin. The order
         of its sums follows the addresses of lines modulo 16 bytes, or the distance between lines as
-        well. Where its grid takes :attr:`~gemv.core.problem.Problem.phases` into account, their number
-        is in ``sizes``.
+        well. Where its grid takes :attr:`~gemv.core.problem.Problem.phases` into account, their
+        number is in ``sizes``.
     splits_apart : bool
         True for a kernel of one function where one block adds the splits up: ``blockIdx.y`` is
         the split, its sums go to ``scratch[split*rows + row]``, and one of ``splits`` numbers is

@@ -67,7 +67,7 @@ class Spec:
         sums = self.precision.sums
         if sums.fields is None:
             return sums.type
-        from gemv.language.twofold import element_of_arrays
+        from gemv.language import element_of_arrays
 
         return element_of_arrays(sums)
 
@@ -102,16 +102,16 @@ class Spec:
     @property
     def op(self) -> Callable:
         """Applied to each element of A: the identity or the complex conjugate."""
-        from gemv.language import update
+        from gemv.language import common
 
-        return update.conjugate if self.conj else update.same
+        return common.conjugate if self.conj else common.same
 
     @property
     def shfl_xor(self) -> Callable:
         """``shfl_xor(value, lane_mask)``: the value of lane ``lane ^ lane_mask`` of a full warp."""
-        from gemv.language import update
+        from gemv.language import common
 
-        return update.shfl_xor_complex if self.dtype.kind == "c" else update.shfl_xor_real
+        return common.shfl_xor_complex if self.dtype.kind == "c" else common.shfl_xor_real
 
 
 #: Where a kernel can find alpha or beta. The first three are for every call; a plain global load

@@ -42,7 +42,7 @@ MAX_THREADS = 1024
 def build(spec):
     from numba import cuda
 
-    from gemv.language.update import update
+    from gemv.language import update
 
     number, zero, op = spec.number, spec.zero, spec.op
 

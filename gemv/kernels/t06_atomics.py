@@ -51,8 +51,7 @@ from gemv.kernels.kernel import Kernel
 def build(spec):
     from numba import cuda
 
-    from gemv.language import atomic_add
-    from gemv.language.update import update
+    from gemv.language import atomic_add, update
 
     zero, op = spec.zero, spec.op
     real = spec.zero.real.dtype.type

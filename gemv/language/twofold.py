@@ -158,7 +158,7 @@ class Exact:
         return (ComplexPair if single else ComplexTwofold)(p + q, r + s)
 
 
-_SUMS: dict[np.dtype, Any] = {
+NUMBERS: dict[np.dtype, Any] = {
     TWOFOLD: Twofold,
     COMPLEX_TWOFOLD: ComplexTwofold,
     PAIR: Pair,
@@ -168,12 +168,12 @@ _SUMS: dict[np.dtype, Any] = {
 
 def zero(sums: np.dtype) -> Any:
     """Where sums of that dtype start."""
-    return _SUMS[sums]()
+    return NUMBERS[sums]()
 
 
 def number_of(sums: np.dtype, value: Any, exact: bool) -> Any:
     """The simulator's number for an element of an array: a factor if `exact`, else a sum."""
-    kind = _SUMS[sums]
+    kind = NUMBERS[sums]
     if issubclass(kind, ComplexTwofold):
         single = kind is ComplexPair
         value = np.complex64(value) if single else complex(value)

@@ -4,7 +4,7 @@ from numba import cuda
 
 from gemv.core.geometry import Geometry, Launch
 from gemv.kernels.kernel import Kernel
-from gemv.language.update import update
+from gemv.language import update
 
 THREADS = 8
 

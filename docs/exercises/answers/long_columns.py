@@ -12,9 +12,10 @@ from gemv.language import (
     row_starts,
     store_vectors,
     stream_tile,
+    unrolled,
+    update,
     zeros,
 )
-from gemv.language.update import unrolled, update
 
 THREADS = 32
 

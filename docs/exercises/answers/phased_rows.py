@@ -12,9 +12,9 @@ from gemv.language import (
     multiply_add,
     row_starts,
     stream_tile,
+    update,
     zeros,
 )
-from gemv.language.update import update
 
 
 def build(spec):

@@ -25,6 +25,7 @@ from gemv.core.dtypes import Precision
 from gemv.kernels.kernel import Kernel
 from gemv.kernels.spec import Spec
 from gemv.language.numba_cuda.ptx import (
+    COEFFICIENTS,
     ROUNDS_TO_BFLOAT16,
     WAIT,
     check_constant_memory,
@@ -34,7 +35,6 @@ from gemv.language.numba_cuda.ptx import (
 )
 
 _FACTOR_POINTERS = {"alpha_pointer", "beta_pointer"}
-COEFFICIENTS = {"alpha", "beta"}
 _lock = threading.RLock()
 
 

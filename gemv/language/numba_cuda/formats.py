@@ -17,7 +17,14 @@ from numba.core import types
 from numba.cuda.extending import lower_builtin, models, register_model
 
 from gemv.core.dtypes import BFLOAT16
-from gemv.language.twofold import EXACTS, SUMS, ExactType, TwofoldType, from_loaded, to_stored
+from gemv.language.numba_cuda.twofold import (
+    EXACTS,
+    SUMS,
+    ExactType,
+    TwofoldType,
+    from_loaded,
+    to_stored,
+)
 
 _HALF, _WORD, _DOUBLE_WORD = ir.IntType(16), ir.IntType(32), ir.IntType(64)
 _FLOAT, _DOUBLE = ir.FloatType(), ir.DoubleType()
@@ -65,8 +72,8 @@ class _Model(models.PrimitiveModel):
 def pointer_type(dtype: np.dtype, number: np.dtype, exact: bool = False) -> types.CPointer:
     """The type of a pointer to numbers of `dtype` that are computed with as `number`.
 
-    Where sums are twofold, elements of A and x are `exact` instead: see :mod:`gemv.language.twofold`. Where
-    float16 is summed in float64, they are float32: that holds a product of two exactly, 22 digits
+    Where sums are twofold, elements of A and x are `exact` instead: see
+    :mod:`gemv.language.twofold`. Where float16 is summed in float64, they are float32: that holds a product of two exactly, 22 digits
     between 2**-48 and 2**32, and one number is made wider, which is slow, where it were two.
     """
     if exact and dtype == np.float16 and number == np.float64:
@@ -132,8 +139,8 @@ def encoded(builder, pointer, value):
     return builder.trunc(word, _HALF)
 
 
-#: Rounds two numbers to bfloat16, the second one to the lower half. :mod:`gemv.language.numba_cuda.compile` writes it
-#: out for compute capabilities that lack it.
+#: Rounds two numbers to bfloat16, the second one to the lower half. The file ``ptx.py`` writes it out
+#: for compute capabilities that lack it.
 TO_BFLOAT16 = "cvt.rn.bf16x2.f32"
 
 

@@ -7,12 +7,12 @@ from numba.core import types
 from numba.cuda.extending import intrinsic
 
 from gemv.language.numba_cuda.formats import load_number
+from gemv.language.numba_cuda.loads import single_of
 from gemv.language.numba_cuda.registers import (
     integer_of,
     items_of,
     literal_of,
     present_at,
-    single_of,
 )
 
 

@@ -149,6 +149,20 @@ def _loading(pointer, count, width, instruction, *limit):
     return result(pointer, types.int64, types.int64, count, width, *limit), codegen
 
 
+def single_of(context, builder, pointer, address, present):
+    """One element that may be aligned to its real part only; zero where `present` is 0."""
+    element = loaded_type(pointer)
+    if is_narrow(pointer) or not isinstance(element, types.Complex):
+        return load(context, builder, pointer, address, 1, KEEP, present)[0]
+    real = real_of(element)
+    start = builder.bitcast(address, KINDS[real][2].as_pointer())
+    parts = [
+        registers_of(builder, real, builder.gep(start, [integer_of(k)]), 1, KEEP, present)[0]
+        for k in range(2)
+    ]
+    return widened(context, builder, pointer, complex_of(context, builder, element, *parts))
+
+
 @intrinsic
 def load_vectors(typingctx, pointer, index, step, count, width):
     """Load `count` vectors of `width` neighbours, `step` elements apart: a flat tuple.

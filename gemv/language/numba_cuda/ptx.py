@@ -9,8 +9,9 @@ from collections.abc import Callable
 import numpy as np
 
 from gemv.core.geometry import CONSTANT_BYTES
-from gemv.language.numba_cuda.compile import COEFFICIENTS
 
+#: Factors that are passed by value.
+COEFFICIENTS = {"alpha", "beta"}
 #: The first compute capability with an instruction that rounds to bfloat16.
 ROUNDS_TO_BFLOAT16 = (8, 0)
 
@@ -56,7 +57,7 @@ def check_constant_memory(ptx: str) -> None:
 
 def x_by_value(ptx: str, function: Callable, dtype: np.dtype, value_bytes: int) -> str:
     """Declare the parameter x as an array; see :func:`gemv.language.parameter_load`."""
-    from gemv.language import PARAMETER
+    from gemv.language.numba_cuda.intrinsics import PARAMETER
 
     before = list(inspect.signature(function).parameters).index("x")
     if dtype.kind == "c":  # a complex number is two parameters

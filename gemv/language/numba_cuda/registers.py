@@ -7,9 +7,6 @@ from numba.core import types
 from numba.cuda import cgutils
 from numba.cuda.extending import intrinsic
 
-from gemv.language.numba_cuda.formats import is_narrow, loaded_type, widened
-from gemv.language.numba_cuda.loads import KEEP, load
-
 KINDS = {
     types.float32: ("f", "f32", ir.FloatType()),
     types.float64: ("d", "f64", ir.DoubleType()),
@@ -50,20 +47,6 @@ def registers_of(builder, kind, address, count, instruction, present=None):
     asm = ir.InlineAsm(function, text, ",".join([f"{output}{letter}"] * count + [kinds]))
     loaded = builder.call(asm, inputs)
     return [loaded] if count == 1 else [builder.extract_value(loaded, k) for k in range(count)]
-
-
-def single_of(context, builder, pointer, address, present):
-    """One element that may be aligned to its real part only; zero where `present` is 0."""
-    element = loaded_type(pointer)
-    if is_narrow(pointer) or not isinstance(element, types.Complex):
-        return load(context, builder, pointer, address, 1, KEEP, present)[0]
-    real = real_of(element)
-    start = builder.bitcast(address, KINDS[real][2].as_pointer())
-    parts = [
-        registers_of(builder, real, builder.gep(start, [integer_of(k)]), 1, KEEP, present)[0]
-        for k in range(2)
-    ]
-    return widened(context, builder, pointer, complex_of(context, builder, element, *parts))
 
 
 def complex_of(context, builder, element, real, imag):

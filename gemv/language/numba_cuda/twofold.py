@@ -20,7 +20,7 @@ from numba.cuda.extending import (
 
 from gemv.core.dtypes import COMPLEX_PAIR, COMPLEX_TWOFOLD, PAIR, TWOFOLD
 from gemv.language.twofold import (
-    _SUMS,
+    NUMBERS,
     ComplexTwofold,
     Twofold,
 )
@@ -74,7 +74,7 @@ class _TwofoldModel(models.StructModel):
 @typeof_impl.register(Twofold)
 @typeof_impl.register(ComplexTwofold)
 def _typeof(value, c):
-    return next(SUMS[sums] for sums, kind in _SUMS.items() if type(value) is kind)
+    return next(SUMS[sums] for sums, kind in NUMBERS.items() if type(value) is kind)
 
 
 @_registry.lower_constant(TwofoldType)

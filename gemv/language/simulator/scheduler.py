@@ -1,37 +1,4 @@
-"""Runs a kernel on the CPU, one CUDA thread at a time, so that races show up without a GPU.
-
-Every CUDA thread is a greenlet: a function that can be left and resumed. A thread runs alone until
-it reaches a switch point (a barrier, a warp operation, an atomic, a fence, a post, or its end);
-then the scheduler resumes another one, in the order that the :class:`Schedule` asks for. A kernel
-whose result depends on that order has a race, so tests run each kernel under several schedules.
-
-The memory model is weak on purpose:
-
-* A plain store to global memory (through a :class:`Pointer`) is at first seen by its own thread
-  only. ``syncwarp`` shows it to the warp; a block barrier or ``threadfence_block`` to the block;
-  ``threadfence`` to every block, together with what the thread had been shown by a barrier
-  before. What was never fenced reaches memory at the end of the grid, so a protocol between
-  blocks that lacks a fence reads old values every time and not once in a blue moon.
-* Atomics on global memory work on memory itself, and carry along what their own thread, warp or
-  block still held back for that one element.
-* What is posted (``gemv.language``) is in memory at once; whoever takes it lets others run until
-  it is there.
-* Stores to shared memory are seen at once: a missing barrier shows under one order or another.
-  Shared and local arrays start as NaN or as a bit pattern that is no sensible integer, and they
-  refuse indices out of range, negative ones too.
-
-Barriers and warp operations that can't complete end the launch with a :class:`SimulatorError`.
-
-Importing this module adds the names that kernels use (``cuda.threadIdx``, ``cuda.shfl_xor_sync``
-and so on) to Numba's simulator module, which lacks them; each looks up the thread that is running
-right now. Kernels launched through Numba's own simulator don't see them and work as before.
-
-What is not simulated: time, true concurrency (two threads never run between two switch points of
-each other), caches, a post of which only some words have arrived, fused multiply-add (see
-``fma``), a thread that spins on plain loads (it never reaches a switch point, so it can't be
-stopped), dynamic shared memory, and mixed views: a plain store to memory that another argument
-sees with another data type is refused.
-"""
+"""Which thread of which block runs next, and launches as a whole."""
 
 from __future__ import annotations
 
@@ -52,35 +19,11 @@ from typing import Any, NoReturn
 
 import numpy as np
 from greenlet import GreenletExit, getcurrent
-from numba.cuda.core import config
 
 from gemv.language.simulator.memory import CheckedArray, Pointer, write_back
 from gemv.language.simulator.thread import WARP, SimulatorError, Stores, Thread, Warp
 from gemv.language.simulator.warp import BLOCK_VOTES
 
-if not config.ENABLE_CUDASIM:
-    raise RuntimeError(
-        "gemv.language.simulator.scheduler needs Numba's CUDA simulator: "
-        "set NUMBA_ENABLE_CUDASIM=1 before numba is imported"
-    )
-
-__all__ = [
-    "Pointer",
-    "Schedule",
-    "SimulatorError",
-    "atomic_add",
-    "atomic_inc",
-    "is_empty",
-    "launch",
-    "make_empty",
-    "pointer_to",
-    "post",
-    "scheduled",
-    "take_one",
-    "threadfence",
-    "vector_load",
-    "vector_store",
-]
 _MAX_BLOCK = (1024, 1024, 64)
 _MAX_GRID = (2**31 - 1, 65535, 65535)
 _MAX_THREADS = 1024

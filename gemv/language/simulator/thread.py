@@ -8,8 +8,6 @@ from typing import Any
 import numpy as np
 from greenlet import getcurrent, greenlet
 
-from gemv.language.simulator.scheduler import BlockRun
-
 WARP = 32
 
 # Global stores held back: byte address -> (flat array, position in it, value).
@@ -18,9 +16,6 @@ Stores = dict[int, tuple[np.ndarray, int, Any]]
 
 class SimulatorError(RuntimeError):
     """A kernel did something that is wrong or undefined on a GPU; names the block and thread."""
-
-
-# --- Scheduler ------------------------------------------------------------------------------------
 
 
 class Warp:
@@ -41,9 +36,7 @@ class Thread(greenlet):
 
     warp: Warp
 
-    def __init__(
-        self, block: BlockRun, tid: int, where: tuple[int, int, int], hub: greenlet
-    ) -> None:
+    def __init__(self, block: Any, tid: int, where: tuple[int, int, int], hub: greenlet) -> None:
         super().__init__(None, hub)
         self.block = block
         self.hub = hub

@@ -123,7 +123,7 @@ def _selp(condition: Any, a: Any, b: Any) -> Any:
     return a if condition else b
 
 
-def _install() -> None:
+def install() -> None:
     """Add the kernel vocabulary to Numba's module, once and for all threads and kernels."""
     names: dict[str, Any] = {
         "threadIdx": triple(lambda thread: thread.where, "threadIdx"),
@@ -136,12 +136,19 @@ def _install() -> None:
         "atomic": AtomicNamespace(),
         "threadfence": threadfence,
         "threadfence_system": threadfence,
+        "threadfence_block": threadfence_block,
+        "syncwarp": syncwarp,
+        "match_any_sync": match_any_sync,
+        "activemask": activemask,
+        "lanemask_lt": lanemask_lt,
+        "grid": grid_index,
+        "gridsize": _gridsize,
+        "popc": _popc,
+        "clz": _clz,
+        "ffs": _ffs,
+        "fma": _fma,
+        "selp": _selp,
     }
-    for function in (
-        threadfence_block, syncwarp, match_any_sync, activemask, lanemask_lt, grid_index,
-        _gridsize, _popc, _clz, _ffs, _fma, _selp,
-    ):  # fmt: skip
-        names[function.__name__[1:]] = function
     names |= {name: block_barrier(name) for name in BLOCK_VOTES}
     names |= {name: shuffle(name, source) for name, source in SHUFFLES.items()}
     names |= {name: vote(name, count) for name, count in VOTES.items()}
@@ -159,6 +166,3 @@ def _install() -> None:
         raise AttributeError(f"module {cuda.__name__!r} has no attribute {name!r}")
 
     vars(cuda)["__getattr__"] = lookup
-
-
-_install()

@@ -1,7 +1,6 @@
-"""Device functions that several rungs share; :mod:`gemv.kernels.kernel` hands them on.
+"""The end of every kernel: y := alpha*op(A)*x + beta*y, by the rules of reference BLAS.
 
-They are apart from the records there because they need Numba, and a process whose machine code
-comes from the disk does not.
+This file is the only one that writes y.
 """
 
 from __future__ import annotations
@@ -10,11 +9,7 @@ import functools
 from collections.abc import Callable
 from typing import Any
 
-from numba import cuda
-
-from gemv.language import device, store
-
-FULL_WARP = 0xFFFFFFFF
+from gemv.language.vocabulary import device, store
 
 
 @device
@@ -91,31 +86,3 @@ def unrolled(pieces: int, width: int) -> tuple[Callable, Callable, Callable]:
     scope: dict[str, Any] = {"scaled": scaled, "blended": blended, "update": update_streaming}
     exec(source, scope)
     return tuple(device(scope[name]) for name in ("scaled_all", "blended_all", "update_all"))
-
-
-@device
-def same(value):
-    return value
-
-
-@device
-def conjugate(value):
-    return value.conjugate()
-
-
-@device
-def shfl_xor_real(value, lane_mask):
-    return cuda.shfl_xor_sync(FULL_WARP, value, lane_mask)
-
-
-@device
-def shfl_xor_complex(value, lane_mask):
-    # Shuffles move 32 or 64 bits, so a complex number travels as its two halves.
-    real = cuda.shfl_xor_sync(FULL_WARP, value.real, lane_mask)
-    imag = cuda.shfl_xor_sync(FULL_WARP, value.imag, lane_mask)
-    return complex(real, imag)
-
-
-@device
-def global_load(pointer, index):
-    return pointer[index]

@@ -1,0 +1,37 @@
+"""Device functions that every kernel may need: conjugates, shuffles of a full warp, plain loads."""
+
+from __future__ import annotations
+
+from numba import cuda
+
+from gemv.language.vocabulary import device
+
+FULL_WARP = 0xFFFFFFFF
+
+
+@device
+def same(value):
+    return value
+
+
+@device
+def conjugate(value):
+    return value.conjugate()
+
+
+@device
+def shfl_xor_real(value, lane_mask):
+    return cuda.shfl_xor_sync(FULL_WARP, value, lane_mask)
+
+
+@device
+def shfl_xor_complex(value, lane_mask):
+    # Shuffles move 32 or 64 bits, so a complex number travels as its two halves.
+    real = cuda.shfl_xor_sync(FULL_WARP, value.real, lane_mask)
+    imag = cuda.shfl_xor_sync(FULL_WARP, value.imag, lane_mask)
+    return complex(real, imag)
+
+
+@device
+def global_load(pointer, index):
+    return pointer[index]
