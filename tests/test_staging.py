@@ -296,8 +296,8 @@ def test_ctrl_c_while_a_call_waits_for_its_copies(staging, monkeypatch):
     def settle(futures):
         raise KeyboardInterrupt
 
+    monkeypatch.setattr(driver, "quick", slow)
     with monkeypatch.context() as patch:
-        patch.setattr(driver, "quick", slow)
         patch.setattr(link, "_settle", settle)
         patch.setattr(Future, "result", settle)
         with pytest.raises(KeyboardInterrupt):

@@ -86,7 +86,8 @@ def build(spec):
                 half //= 2
             if ty == 0 and i < rows:
                 scratch[split * rows + i] = sums[tx, 0]
-            cuda.syncthreads()  # the results are read before the next tile overwrites them
+            # The next tile needs no barrier here: a thread with ty == 0 alone overwrites the sum
+            # that it has read, and all others were read before the last barrier of the tree.
 
     def combine(rows, splits, alpha, scratch, beta, y, incy):
         first = cuda.blockIdx.x * THREADS_COMBINE + cuda.threadIdx.x

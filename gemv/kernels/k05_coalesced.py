@@ -99,7 +99,7 @@ def build(spec):
                 for k in range(LANES):
                     total += sums[tid, k]
                 scratch[split * rows + row0 + tid] = total
-            cuda.syncthreads()  # the sums are read before the next tile overwrites them
+            cuda.syncthreads()  # sums of others have been read before these overwrite them
 
     def combine(rows, splits, alpha, scratch, beta, y, incy):
         first = cuda.blockIdx.x * THREADS_COMBINE + cuda.threadIdx.x

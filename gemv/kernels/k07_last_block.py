@@ -126,7 +126,7 @@ def build(spec):
                         for k in range(LANES):
                             total += sums[tid, k]
                         update(alpha, total, beta, y, (tile * TILE_ROWS + tid) * incy)
-            cuda.syncthreads()  # the sums are read before the next tile overwrites them
+            cuda.syncthreads()  # sums of others have been read before these overwrite them
 
     return (last_block,)
 

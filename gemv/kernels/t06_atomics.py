@@ -85,7 +85,7 @@ def build(spec):
                     atomic_add(y, i * incy, alpha * complex(parts[0], parts[1]))
                 else:
                     atomic_add(y, i * incy, alpha * parts[0])
-            cuda.syncthreads()  # the sum is read before the next row clears it
+            cuda.syncthreads()  # thread 0 has read the imaginary part, which thread 1 clears
 
     return (scale, add)
 
