@@ -375,7 +375,8 @@ BARRIERS = [(name, k) for name in TILES_IN_TURN for k in range(len(barriers(name
 
 def wrong_in_some_order(name):
     """Where a kernel goes wrong in some order of threads and blocks; None for nowhere."""
-    from gemv._simulator import Schedule, SimulatorError, scheduled
+    from gemv.language.simulator.scheduler import Schedule, scheduled
+    from gemv.language.simulator.thread import SimulatorError
 
     kernel = REGISTRY[name]
     tile_rows, tile_cols = tile_of(kernel)

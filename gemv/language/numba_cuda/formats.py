@@ -73,8 +73,9 @@ def pointer_type(dtype: np.dtype, number: np.dtype, exact: bool = False) -> type
     """The type of a pointer to numbers of `dtype` that are computed with as `number`.
 
     Where sums are twofold, elements of A and x are `exact` instead: see
-    :mod:`gemv.language.twofold`. Where float16 is summed in float64, they are float32: that holds a product of two exactly, 22 digits
-    between 2**-48 and 2**32, and one number is made wider, which is slow, where it were two.
+    :mod:`gemv.language.twofold`. Where float16 is summed in float64, they are float32: that holds a
+    product of two exactly, 22 digits between 2**-48 and 2**32, and one number is made wider, which
+    is slow, where it were two.
     """
     if exact and dtype == np.float16 and number == np.float64:
         number = np.dtype(np.float32)
@@ -139,8 +140,8 @@ def encoded(builder, pointer, value):
     return builder.trunc(word, _HALF)
 
 
-#: Rounds two numbers to bfloat16, the second one to the lower half. The file ``ptx.py`` writes it out
-#: for compute capabilities that lack it.
+#: Rounds two numbers to bfloat16, the second one to the lower half. The file ``ptx.py`` writes it
+#: out for compute capabilities that lack it.
 TO_BFLOAT16 = "cvt.rn.bf16x2.f32"
 
 
