@@ -125,8 +125,8 @@ table: $(DRAW)
 # on where it stopped
 soak: $(TEST)
 	@mkdir -p build
-	$(BIN)/python -m pytest tests/test_load.py
-	$(BIN)/python tests/soak.py --state build/soak.json $(ARGS)
+	$(BIN)/python -m pytest tests/load/test_load.py
+	$(BIN)/python tests/load/soak.py --state build/soak.json $(ARGS)
 
 clean:
 	rm -rf $(VENV) .asv asv.local.conf.json build dist .hypothesis .mypy_cache .pytest_cache .ruff_cache

@@ -53,7 +53,7 @@ def complaints(dist: Path) -> list[str]:
         packed = {name.partition("/")[2] for name in archive.getnames()}
 
     package = inside("gemv", ".py", ".toml", ".typed")
-    for needed in ("gemv/py.typed", "gemv/tables/default.toml"):
+    for needed in ("gemv/py.typed", "gemv/selection/tables/default.toml"):
         if needed not in package & names:
             wrong.append(f"{wheel.name} lacks {needed}")
     wrong += [f"{wheel.name} lacks {name}" for name in sorted(package - names)]

@@ -12,7 +12,7 @@ bit, that of another kernel. Under the simulator shapes shrink and nothing is ti
 the script alive.
 
 The table is made of all records in the file by the rule in gemv/_tune.py; "auto" is the table of
-the very GPU, gemv/tables/<its name>.toml, which selection prefers from then on.
+the very GPU, gemv/selection/tables/<its name>.toml, which selection prefers from then on.
 """
 
 from __future__ import annotations
@@ -307,7 +307,7 @@ def write_table(place, records, engine, clock):
     text = _tune.to_toml(rows, about)
     assert len(parse(text, last=False)) == len(rows)
     if place == "auto":
-        place = resources.files("gemv").joinpath(f"tables/{file_names(device)[0]}.toml")
+        place = resources.files("gemv.selection").joinpath(f"tables/{file_names(device)[0]}.toml")
     write_text(place, text)
     print(f"{len(rows)} rows in {Path(place).name}")
 

@@ -38,7 +38,7 @@ BANKS = 32
 BANK_BYTES = 4
 
 #: Files between a kernel and the memory it asks for.
-_INSIDE = ("_simulator.py", "_intrinsics.py", "watch.py")
+_INSIDE = ("warp.py", "atomics.py", "scheduler.py", "thread.py", "intrinsics.py", "watch.py")
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,8 +1,8 @@
 """Which kernel a problem gets: the first row of a table that matches and whose kernel accepts.
 
-The tables are data, ``gemv/tables/*.toml``: plain fields with the reason beside them. Those of the
-very GPU come first, then those of its compute capability, then the default one, whose last row has
-no condition, so every problem finds a kernel.
+The tables are data, ``gemv/selection/tables/*.toml``: plain fields with the reason beside them.
+Those of the very GPU come first, then those of its compute capability, then the default one, whose
+last row has no condition, so every problem finds a kernel.
 """
 
 from __future__ import annotations

@@ -288,7 +288,7 @@ def _read(name: str) -> tuple[str, str] | None:
     """A table's file and text: from the folder that ``GEMV_TABLES`` names, or from the package."""
     own = os.environ.get("GEMV_TABLES")
     folders = [_own_folder(own)] if own else []
-    for folder in (*folders, resources.files("gemv").joinpath("tables")):
+    for folder in (*folders, resources.files("gemv.selection").joinpath("tables")):
         file = folder.joinpath(f"{name}.toml")
         try:
             return str(file), file.read_bytes().decode("utf-8")

@@ -1,0 +1,415 @@
+"""The documentation: examples run, tables are true, links lead somewhere.
+
+Pages run in a process of their own on the simulator, where what they print is the same on every
+machine: ``python tests/house/test_docs.py PAGE``.
+"""
+
+from __future__ import annotations
+
+import ast
+import doctest
+import inspect
+import json
+import os
+import re
+import runpy
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from helpers import processes
+
+import gemv
+
+TOP = Path(__file__).resolve().parents[2]
+DOCS = TOP / "docs"
+MADE = {DOCS / "course" / "rungs", DOCS / "generated", DOCS / "_build"}
+PAGES = sorted(page for page in DOCS.rglob("*.md") if not MADE & set(page.parents))
+EXERCISES = sorted((DOCS / "exercises").glob("[a-z]*.py"))
+BLOCK = re.compile(r"^( *)```(python|pycon)\n(.*?)^\1```", re.M | re.S)
+#: Needs CuPy and PyTorch and a GPU for them.
+GPU_BLOCK = re.compile(r"^```python gpu\n(.*?)^```", re.M | re.S)
+
+
+def written_by(page: Path) -> str | None:
+    """The script that wrote a committed page from results, as the page says itself."""
+    found = re.search(r"<!-- Written by (\S+) from (\S+?)\.? -->", page.read_text(encoding="utf-8"))
+    return found.group(1) if found else None
+
+
+def page_id(page: Path) -> str:
+    return page.relative_to(DOCS).with_suffix("").as_posix()
+
+
+def blocks(page: Path) -> list[tuple[str, str]]:
+    """Kind and text of each piece of Python on a page."""
+    found = BLOCK.findall(page.read_text(encoding="utf-8"))
+    return [(kind, re.sub(rf"^{indent}", "", text, flags=re.M)) for indent, kind, text in found]
+
+
+def on_simulator(*command: str) -> subprocess.CompletedProcess:
+    # What this process may import, wherever it was told of it.
+    path = os.pathsep.join([str(TOP), *(each for each in sys.path if each)])
+    environment = {**os.environ, "NUMBA_ENABLE_CUDASIM": "1", "PYTHONPATH": path}
+    environment.pop("GEMV_BACKEND", None)
+    return processes.run(
+        [sys.executable, *command], cwd=TOP, env=environment, capture_output=True, text=True
+    )
+
+
+# --------------------------------------------------------------------------------------------------
+# examples
+
+
+@pytest.mark.parametrize("page", [page for page in PAGES if blocks(page)], ids=page_id)
+def test_examples_run(page):
+    if written_by(page):  # what it shows are fragments for its figures
+        for _, text in blocks(page):
+            ast.parse(text)
+        return
+    done = on_simulator(__file__, str(page))
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def gpu_blocks(page: Path) -> list[str]:
+    return GPU_BLOCK.findall(page.read_text(encoding="utf-8"))
+
+
+@pytest.mark.parametrize("page", [page for page in PAGES if gpu_blocks(page)], ids=page_id)
+def test_examples_for_the_gpu_are_python(page):
+    for text in gpu_blocks(page):
+        ast.parse(text)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("page", [page for page in PAGES if gpu_blocks(page)], ids=page_id)
+def test_examples_run_on_the_gpu(page):
+    code = "\n".join(gpu_blocks(page))
+    for library in ("cupy", "torch", "jax"):
+        if f"import {library}" in code:
+            pytest.importorskip(library)
+    names: dict = {"__name__": "page"}
+    for text in gpu_blocks(page):
+        exec(compile(text, str(page), "exec"), names)
+    from numba import cuda
+
+    cuda.synchronize()  # faults show here
+
+
+def run_page(page: Path) -> int:
+    """Run the blocks of a page in order, in one namespace; the number of failures."""
+    names: dict = {"__name__": "page"}
+    runner = doctest.DocTestRunner(optionflags=doctest.ELLIPSIS)
+    for kind, text in blocks(page):
+        if kind == "python":
+            exec(compile(text, str(page), "exec"), names)
+            continue
+        test = doctest.DocTestParser().get_doctest(text, names, page.name, str(page), 0)
+        test.globs = names  # what a block defines, later ones use
+        runner.run(test, clear_globs=False)
+    return runner.failures
+
+
+@pytest.mark.parametrize("path", EXERCISES, ids=lambda path: path.stem)
+def test_exercise_is_open_and_has_an_answer(path):
+    from gemv.kernels import REGISTRY
+
+    assert path.stem in REGISTRY, "an exercise is named for the kernel whose page shows it"
+    start = on_simulator("docs/exercises", str(path))
+    assert start.returncode == 1, start.stdout + start.stderr
+    assert start.stdout.startswith("not yet: ")
+    answer = on_simulator("docs/exercises", str(path.parent / "answers" / path.name))
+    assert answer.returncode == 0, answer.stdout + answer.stderr
+    goal = next(
+        (n for n in ast.parse(path.read_text("utf-8")).body if getattr(n, "name", "") == "goal"),
+        None,
+    )
+    assert goal is not None and ast.get_docstring(goal)
+
+
+def test_every_rung_before_the_vectors_has_an_exercise():
+    from gemv.kernels import REGISTRY
+
+    with_exercise = {path.stem for path in EXERCISES}
+    rungs = [k.name for k in REGISTRY.values() if not k.beside and k.rung <= 7]
+    assert set(rungs) <= with_exercise
+
+
+# --------------------------------------------------------------------------------------------------
+# the tables of special values
+
+
+def rules() -> list[tuple[str, str, str]]:
+    return rows_of((DOCS / "guide" / "rules.md").read_text(encoding="utf-8"))
+
+
+def rows_of(text: str) -> list[tuple[str, str, str]]:
+    return re.findall(r"^\| `([^`]+)` \| `([^`]+)` \| (.+?) \|$", text, re.M)
+
+
+def numeric_rules() -> list[tuple[str, str, str]]:
+    """Those of numbers, shapes and places, which hold for device arrays as well."""
+    text = (DOCS / "guide" / "rules.md").read_text(encoding="utf-8")
+    return rows_of(text.split("## What is taken for an array")[0])
+
+
+def rule_names(module) -> dict:
+    names: dict = {}
+    ((_, setup),) = [each for each in blocks(DOCS / "guide" / "rules.md") if each[0] == "python"]
+    exec(setup, names)
+    names.update({name: getattr(module, name, None) for name in ("dgemv", "zgemv", "gemv")})
+    return names
+
+
+def agree(got, expected) -> bool:
+    if isinstance(expected, np.dtype):
+        return got == expected
+    got, expected = np.asarray(got), np.asarray(expected)
+    same = np.array_equal(got, expected, equal_nan=True)
+    if not same or got.dtype.kind == "c":
+        return same
+    number = ~np.isnan(expected)
+    return bool((np.signbit(got) == np.signbit(expected))[number].all())
+
+
+def test_rules_cover_what_the_issue_of_a_blas_is_about():
+    assert len(rules()) > 30
+
+
+@pytest.mark.parametrize("call, gives, scipy", rules(), ids=[call for call, _, _ in rules()])
+def test_rule(call, gives, scipy):
+    import gemv
+    from gemv.engines import backend
+
+    if backend.backend() == "host":
+        pytest.skip("there are no kernels on the host backend")
+    names = rule_names(gemv)
+    expected = eval(gives, names)
+    if isinstance(expected, type) and issubclass(expected, Exception):
+        with pytest.raises(expected):
+            eval(call, names)
+    else:
+        assert agree(eval(call, names), expected)
+
+    blas = pytest.importorskip("scipy.linalg.blas")
+    if scipy == "same":
+        assert agree(eval(call, rule_names(blas)), expected)
+    elif scipy == "raises":
+        with pytest.raises(Exception, match="."):
+            eval(call, rule_names(blas))
+    elif scipy.startswith("`"):
+        names = rule_names(blas)
+        assert agree(eval(call, names), eval(scipy.strip("`"), names))
+    else:
+        assert scipy in ("has none", "raises or is wrong")
+
+
+def on_device(way: str):
+    """dgemv on copies of its arrays in device memory, and of alpha and beta, if asked."""
+    import gemv
+
+    def dgemv(alpha, a, x, beta=0, y=None, **options):
+        from numba import cuda
+
+        def moved(value):
+            return None if value is None else cuda.to_device(np.array(value, np.float64))
+
+        if way == "device scalars":
+            alpha, beta = moved(alpha), moved(beta)
+        if way == "wide sums":
+            options["accumulate"] = "wide"
+        return gemv.dgemv(alpha, moved(a), moved(x), beta, moved(y), **options).copy_to_host()
+
+    return dgemv
+
+
+@pytest.mark.parametrize("way", ["numbers", "device scalars", "wide sums"])
+@pytest.mark.parametrize(
+    "call, gives", [row[:2] for row in numeric_rules()], ids=[row[0] for row in numeric_rules()]
+)
+def test_rule_on_the_device(call, gives, way):
+    import gemv
+    from gemv.engines import backend
+
+    if backend.backend() == "host":
+        pytest.skip("there are no kernels on the host backend")
+    names = {**rule_names(gemv), "dgemv": on_device(way)}
+    expected = eval(gives, names)
+    if isinstance(expected, type) and issubclass(expected, Exception):
+        with pytest.raises(expected):
+            eval(call, names)
+    else:
+        assert agree(eval(call, names), expected)
+
+
+# --------------------------------------------------------------------------------------------------
+# links
+
+
+def drawings() -> set[str]:
+    """Names of the figures, read from the drawing code: Matplotlib need not be there."""
+    from gemv.kernels import REGISTRY
+
+    text = "".join(path.read_text("utf-8") for path in (DOCS / "figures").glob("*.py"))
+    named = set(re.findall(r'^@drawing\("([^"]+)"', text, re.M))
+    kinds = ("matrix", "lines", "banks")
+    return named | {f"{kind}-{name}" for kind in kinds for name in REGISTRY}
+
+
+def idea_rows() -> list[list[str]]:
+    text = (DOCS / "course" / "ideas.md").read_text(encoding="utf-8")
+    rows = [line.strip("| ").split(" | ") for line in text.splitlines() if line.startswith("| ")]
+    return [row for row in rows if row[0] not in ("idea", "---")]
+
+
+def test_ideas_name_all_sources():
+    text = (DOCS / "course" / "ideas.md").read_text(encoding="utf-8")
+    for source in ("Collange", "Sanders and", "Acceleware", "EPCC"):
+        assert f"## {source}" in text
+    assert len(idea_rows()) > 50
+
+
+@pytest.mark.parametrize("row", idea_rows(), ids=lambda row: row[0])
+def test_idea_leads_to_a_place_or_says_why_not(row):
+    idea, here, figure = row
+    assert re.search(r"\{ref\}|\{doc\}|`[a-z_]+/|below", here) or re.match(r"no use\b.*: \S", here)
+    check_links(DOCS / "course" / "ideas.md", " ".join(row))
+    if figure != "–":
+        assert re.fullmatch(r"\{ref\}`[^<`]+ <([^>]+)>`", figure)
+        assert re.search(r"<([^>]+)>", figure).group(1) in drawings()
+
+
+@pytest.mark.parametrize("page", PAGES, ids=page_id)
+def test_links_of_page(page):
+    check_links(page, page.read_text(encoding="utf-8"))
+
+
+def check_links(page: Path, text: str) -> None:
+    from gemv.kernels import REGISTRY
+
+    text = re.sub(r"^ *```(?!\{drawing).*?^ *```", "", text, flags=re.M | re.S)
+    labels = set(REGISTRY) | drawings()
+    for target in re.findall(r"\{ref\}`(?:[^`<]*<)?([^`>]+)>?`", text):
+        assert target in labels, target
+    for name in re.findall(r"\{drawing\} (\S+)", text):
+        assert name in labels, name
+    for target in re.findall(r"\{doc\}`(?:[^`<]*<)?([^`>]+)>?`", text):
+        folder = DOCS if target.startswith("/") else page.parent
+        assert (folder / f"{target.strip('/')}.md").is_file(), target
+    for path in re.findall(r"`((?:gemv|tests|docs|benchmarks)/[\w./]+)`", text):
+        if "kNN" in path or "name" in path or page.name == "changelog.md":
+            continue
+        assert (TOP / path).exists(), path
+
+
+def test_commands_of_pages_are_targets_of_the_makefile():
+    targets = set(re.findall(r"^([a-z-]+):", (TOP / "Makefile").read_text("utf-8"), re.M))
+    for page in PAGES:
+        named = re.findall(r"(?:^|`)make ([a-z-]+)", page.read_text(encoding="utf-8"), re.M)
+        assert set(named) <= targets, page
+
+
+@pytest.mark.parametrize("page", PAGES, ids=page_id)
+def test_no_measured_figure_is_typed_by_hand(page):
+    script = written_by(page)
+    if script:
+        assert (TOP / script).is_file()
+        return
+    typed = re.findall(r"\d[\d.]*\s*(?:[GT]B/s|µs|us|ms)\b", page.read_text(encoding="utf-8"))
+    assert typed == [], "figures come from benchmarks/results"
+
+
+# --------------------------------------------------------------------------------------------------
+# the command that shows a regression
+
+
+@pytest.mark.parametrize("name", gemv.__all__)
+def test_public_classes_say_what_their_methods_take(name):
+    """What has no such section is not for callers, and has a name that says so."""
+    value = getattr(gemv, name)
+    if not isinstance(value, type):
+        return
+    ours = [base for base in value.__mro__ if base.__module__.startswith("gemv.")]
+    for method, function in (item for base in ours for item in vars(base).items()):
+        if inspect.isfunction(function) and (method == "__call__" or not method.startswith("_")):
+            if len(inspect.signature(function).parameters) > 1:
+                assert "Parameters\n" in (inspect.getdoc(function) or ""), f"{name}.{method}"
+
+
+def point(
+    folder: Path, name: str, date: int, rate: float, seconds: float, more: dict | None = None
+) -> Path:
+    results = {
+        "kernels.Bandwidth.track_bandwidth": [
+            [rate, None, float("nan")], [["'serial'", "'tile2d'", "'last_block'"]]
+        ],
+        "api.Start.timeraw_import": [[seconds], []],
+        **(more or {}),
+    }  # fmt: skip
+    data = {"date": date, "result_columns": ["result", "params"], "results": results}
+    path = folder / name
+    path.write_text(json.dumps(data), encoding="utf-8")
+    return path
+
+
+def test_two_runs_of_one_commit_agree_within_the_spread():
+    script = runpy.run_path(str(TOP / "benchmarks" / "compare.py"))
+    folder = TOP / "benchmarks" / "results" / "spread"
+    machines = {path.name.rsplit("-", 1)[0] for path in folder.glob("*.json")}
+    assert machines
+    for machine in machines:
+        first, second = (folder / f"{machine}-{which}.json" for which in ("first", "second"))
+        both = [json.loads(path.read_text(encoding="utf-8")) for path in (first, second)]
+        assert both[0]["commit_hash"] == both[1]["commit_hash"]
+        rows = script["compare"](first, second)
+        rates = [(old, new) for _, old, new, unit, _, _ in rows if unit == "GB/s"]
+        assert len(rates) > 90 and all(old != new for old, new in rates)
+        assert {verdict for *_, verdict in rows} == {"same"}
+
+
+def test_compare_shows_a_regression_beyond_the_spread(tmp_path, capsys):
+    script = runpy.run_path(str(TOP / "benchmarks" / "compare.py"))
+    units = {"kernels.Bandwidth.track_bandwidth": {"unit": "GB/s"}, "version": 2}
+    units["api.Start.timeraw_import"] = {"unit": "seconds"}
+    (tmp_path / "benchmarks.json").write_text(json.dumps(units))
+    old = str(point(tmp_path, "old.json", 1, 1000.0, 1.0))
+
+    within = str(point(tmp_path, "within.json", 2, 980.0, 1.1))
+    assert script["main"]([old, within]) == 0
+    assert "0 worse, 2 same" in capsys.readouterr().out
+
+    slower = str(point(tmp_path, "slower.json", 2, 900.0, 0.5))
+    assert script["main"]([old, slower]) == 1
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0].split()[:2] == ["worse", "-10.0%"] and "track_bandwidth(serial)" in lines[0]
+    assert lines[1].split()[:2] == ["better", "+100.0%"]
+    assert lines[2] == "1 better, 1 worse, 0 same"
+
+    # Three times as slow as NumPy's import is: the host. As slow where that halves: not the host.
+    control = "api.Start.timeraw_import_with_numpy"
+    units[control] = {"unit": "seconds"}
+    (tmp_path / "benchmarks.json").write_text(json.dumps(units))
+    before = str(point(tmp_path, "before.json", 1, 1000.0, 1.0, {control: [[0.1], []]}))
+    host = str(point(tmp_path, "host.json", 2, 1000.0, 3.0, {control: [[0.3], []]}))
+    faster = str(point(tmp_path, "faster.json", 2, 1000.0, 1.0, {control: [[0.05], []]}))
+    assert script["main"]([before, host]) == 0
+    told = capsys.readouterr().out
+    assert "0.1 -> 0.3 seconds" in told and "0 better, 0 worse, 3 same" in told
+    assert script["main"]([before, faster]) == 1
+    assert "worse   -50.0%  1 -> 1 seconds  api.Start.timeraw_import\n" in capsys.readouterr().out
+
+    # A figure that only one point has: a rung that is gone is no good news.
+    assert script["main"]([before, old]) == 1
+    told = capsys.readouterr().out.splitlines()
+    assert told[0].split()[0] == "gone" and told[0].endswith(f"0.1 -> nan seconds  {control}")
+    assert told[-1] == "0 better, 0 worse, 2 same, 1 gone"
+    assert script["main"]([old, before]) == 0
+    assert capsys.readouterr().out.splitlines()[-1] == "0 better, 0 worse, 2 same, 1 new"
+
+    assert script["main"](["--machine", "nowhere"]) == 2
+
+
+if __name__ == "__main__":
+    sys.exit(1 if run_page(Path(sys.argv[1])) else 0)

@@ -1,0 +1,649 @@
+"""Machine code of every kernel, made without a GPU: no spills, no .ftz, the constant bank."""
+
+import hashlib
+import json
+import math
+import os
+import re
+import shutil
+import subprocess
+import sys
+import sysconfig
+from itertools import product
+from pathlib import Path
+
+import pytest
+from helpers import processes
+from helpers.problems import ALL_ROWS
+from test_select import problem_with
+
+from gemv.core.dtypes import DTYPES, dtype_name
+from gemv.core.geometry import Device
+from gemv.kernels import REGISTRY
+from gemv.selection.select import select
+from gemv.selection.table import table
+
+KERNELS = list(REGISTRY.values())
+BY_NAME = pytest.mark.parametrize("kernel", KERNELS, ids=lambda kernel: kernel.name)
+
+#: Size of a parameter in the constant bank, by argument; pointers and 64-bit integers otherwise.
+COEFFICIENT_BYTES = {"float32": 4, "float64": 8, "complex64": 8, "complex128": 16}
+COEFFICIENT_BYTES |= {"float16": 4, "bfloat16": 4}
+REAL_BYTES = {"float32": 4, "float64": 8, "complex64": 4, "complex128": 8}
+REAL_BYTES |= {"float16": 4, "bfloat16": 4}
+NARROW = ("float16", "bfloat16")
+
+
+def access_of(kernel):
+    """The only access of a kernel with wide loads; others take either, and get the first."""
+    from gemv._measure import make_problem
+
+    objection = kernel.accepts(make_problem(3, 3, DTYPES["s"], "C", "N"))
+    return "dot" if objection is None else "axpy"
+
+
+def widest(dtype):
+    """Elements of A and x in a load of 16 bytes."""
+    return (8 if dtype in NARROW else 16 // COEFFICIENT_BYTES[dtype],) * 2
+
+
+def accepted(kernel, dtype):
+    """Whether the kernel is for this dtype at all."""
+    from gemv._measure import make_problem
+
+    (element,) = (each for each in DTYPES.values() if dtype_name(each) == dtype)
+    return any(kernel.accepts(make_problem(3, 3, element, order, "N")) is None for order in "CF")
+
+
+#: Every kernel with each dtype that it is for, or with those that take different instructions.
+BY_NAME_AND_DTYPE = pytest.mark.parametrize(
+    ("kernel", "dtype"),
+    [
+        pytest.param(kernel, dtype, id=f"{kernel.name}-{dtype}")
+        for kernel in KERNELS
+        for dtype in COEFFICIENT_BYTES
+        if accepted(kernel, dtype)
+        and (ALL_ROWS or dtype in ("float32", "float64", "complex128", "bfloat16"))
+    ],
+)
+
+
+@pytest.fixture(scope="module")
+def worker():
+    """The process that :func:`compiler` asks."""
+    with processes.started(
+        [sys.executable, str(Path(__file__).parents[1] / "helpers" / "codegen_worker.py")],
+        stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
+        env={**os.environ, "NUMBA_ENABLE_CUDASIM": "0"},
+    ) as worker:  # fmt: skip
+        yield worker
+        worker.stdin.close()
+        worker.wait(timeout=60)
+
+
+@pytest.fixture(scope="module")
+def compiler(tmp_path_factory, worker):
+    """Ask a process without the simulator for machine code.
+
+    Answers are kept in a folder that the processes of a parallel run share.
+    """
+    folder = tmp_path_factory.getbasetemp()
+    if "PYTEST_XDIST_WORKER" in os.environ:
+        folder = folder.parent  # of this run; in a single process it would be of every run
+    kept = folder / "codegen"
+    kept.mkdir(exist_ok=True)
+
+    def ask(
+        kernel, dtype, access=None, compute_capability=(9, 0), knobs=None,
+        homes=("arguments", "arguments"), literals=(), widths=None, y_dtype=None,
+        accumulate="plain", whole=False,
+    ):  # fmt: skip
+        if widths is None:
+            widths = widest(dtype) if kernel.wide else (1, 0)
+        request = {
+            "kernel": kernel.name, "dtype": dtype, "conj": dtype.startswith("c"),
+            "access": access or access_of(kernel), "compute_capability": compute_capability,
+            "knobs": dict(knobs or {}),
+            "homes": homes, "literals": literals, "widths": widths, "y_dtype": y_dtype,
+            "accumulate": accumulate, "whole": whole,
+        }  # fmt: skip
+        question = json.dumps(request)
+        file = kept / hashlib.sha256(question.encode()).hexdigest()
+        if not file.exists():
+            worker.stdin.write(question + "\n")
+            worker.stdin.flush()
+            line = worker.stdout.readline()
+            assert line, f"the compiling process ended: {worker.wait()}"
+            fresh = file.with_suffix(f".{os.getpid()}")
+            fresh.write_text(line)
+            fresh.replace(file)  # whole or not at all, for whoever looks meanwhile
+        answer = json.loads(file.read_text())
+        assert "error" not in answer, answer["error"]
+        return answer
+
+    return ask
+
+
+def nvdisasm():
+    """The disassembler: on the path, or where its package puts it."""
+    found = shutil.which("nvdisasm")
+    if found:
+        return found
+    for path in Path(sysconfig.get_path("purelib")).glob("nvidia/*/bin/nvdisasm"):
+        return str(path)
+    pytest.fail("nvdisasm is missing; the extra 'test' installs it")
+
+
+def disassemble(function, tmp_path):
+    cubin = tmp_path / f"{function['name']}.cubin"
+    cubin.write_bytes(bytes.fromhex(function["cubin"]))
+    run = processes.run([nvdisasm(), "-c", str(cubin)], capture_output=True, text=True, check=True)
+    return run.stdout
+
+
+@BY_NAME_AND_DTYPE
+@pytest.mark.parametrize("access", ["dot", "axpy"])
+def test_no_stack_no_spills_no_flushed_denormals(kernel, dtype, access, compiler):
+    if kernel.wide and access != access_of(kernel):
+        pytest.skip(f"{kernel.name} is for the other access")
+    for function in compiler(kernel, dtype, access):
+        assert function["stack"] == 0
+        assert function["spills"] == 0
+        assert ".ftz" not in function["ptx"]
+        assert "ld.local" not in function["ptx"]
+        assert function["registers"] <= 128, "fewer than two blocks of 256 threads would fit"
+
+
+@pytest.mark.parametrize("dtype", COEFFICIENT_BYTES)
+@pytest.mark.parametrize("name", [kernel.name for kernel in KERNELS if kernel.wide])
+def test_wide_loads_are_as_wide_as_the_hardware_has_them(name, dtype, compiler):
+    (function,) = compiler(REGISTRY[name], dtype)
+    wide = {"float32": "v4.f32", "complex64": "v4.f32", "float64": "v2.f64", "complex128": "v2.f64"}
+    wide |= dict.fromkeys(NARROW, "v4.u32")
+    assert f"ld.global.nc.L1::no_allocate.L2::128B.{wide[dtype]}" in function["ptx"]
+    if REGISTRY[name].phased:
+        return  # there is no problem that it has narrower loads for
+    (narrow,) = compiler(REGISTRY[name], dtype, widths=(1, 0))
+    assert ".v4." not in narrow["ptx"]
+    assert narrow["stack"] == 0 and narrow["spills"] == 0
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64", "complex64", "bfloat16"])
+def test_loads_of_one_element_leave_nothing_behind_them(dtype, compiler):
+    """Each load of A is there twice, for passes and under a predicate; no loop for a rest."""
+    (function,) = compiler(REGISTRY["vector_rows"], dtype, widths=(1, 1))
+    loads = re.findall(r"(@p )?ld\.global\.nc\.L2::128B", function["ptx"])
+    assert len(loads) == 2 * loads.count("@p ") > 0
+
+
+def loops(function):
+    """Branches to a label that stands before them."""
+    found, labels = 0, set()
+    for line in function["ptx"].splitlines():
+        if label := re.match(r"(\$L\w+):", line):
+            labels.add(label[1])
+        elif branch := re.search(r"\bbra(?:\.uni)?\s+(\$L\w+);", line):
+            found += branch[1] in labels
+    return found
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@pytest.mark.parametrize("name", ["vector_rows", "vector_columns", "long_columns"])
+def test_lines_of_whole_vectors_leave_nothing_behind_them(name, dtype, compiler):
+    """Fewer loads than where elements may fill no vector, and no loop if there was one for them."""
+    access = "dot" if name == "vector_rows" else "axpy"
+    for knobs in ({}, {"BLOCKS_PER_SM": 0}) if name != "long_columns" else ({},):
+        usual, whole = (
+            compiler(REGISTRY[name], dtype, access, knobs=knobs, whole=each)[0]
+            for each in (False, True)
+        )
+        few, more = (len(re.findall(r"\bld\.global", each["ptx"])) for each in (whole, usual))
+        assert few < more
+        assert loops(whole) < loops(usual) or name == "vector_rows" and dtype != "bfloat16"
+        assert len(whole["cubin"]) <= len(usual["cubin"])  # in steps of some hundred bytes
+        assert whole["stack"] == 0 and whole["spills"] == 0
+
+
+def test_a_loop_over_the_rows_of_a_tile_is_none_where_each_has_a_thread(compiler):
+    """In whole lines and without splits: one loop over columns, and none over rows."""
+    knobs = {"BLOCKS_PER_SM": 0, "LANES": 2, "COLUMNS": 4, "THREADS_PER_BLOCK": 128}
+    (one,) = compiler(REGISTRY["vector_columns"], "float32", "axpy", knobs=knobs, whole=True)
+    more = {**knobs, "LANES": 64}
+    (two,) = compiler(REGISTRY["vector_columns"], "float32", "axpy", knobs=more, whole=True)
+
+    assert loops(one) == 1
+    assert loops(two) == 2
+
+
+def dtypes_of(row):
+    """Letters of the dtypes that a row is compiled for here."""
+    wanted = row.conditions.get
+    # Elements as long as a load are never out of step with it.
+    most = min(wanted("load_bytes_max", 16), 8 if wanted("lda_alignment_max", 128) < 128 else 16)
+    sizes = range(wanted("element_bytes_min", 1), min(wanted("element_bytes_max", 16), most) + 1)
+    letters = [each for each in wanted("dtype", "sdbz") if DTYPES[each].itemsize in sizes]
+    if ALL_ROWS:
+        return letters
+    # Numbers twice as long are half as many in the same registers; only sums of two take more.
+    plain = wanted("accumulate", "plain") == "plain"
+    for one, like in (("z", "sd"), ("d", "s" if plain else "")):
+        if one in letters and set(letters) & set(like):
+            letters.remove(one)
+    assert letters
+    return letters
+
+
+def compiled_apart(rows):
+    """Rows and dtypes whose machine code differs: not by how often columns are split, or by sizes.
+
+    Those that no other of the kind surpasses in blocks to fit a multiprocessor, rows and vectors a
+    thread: where these do not spill, neither do the others, most likely. Where there is a GPU, or
+    with ``GEMV_ALL_ROWS=1``, all of them.
+    """
+    kinds = {}
+    for row in rows:
+        kernel = REGISTRY[row.kernel]
+        knobs = {**kernel.knobs, **row.knobs}
+        lanes = knobs.pop("LANES", 1)
+        threads = max(lanes, knobs.pop("THREADS_PER_BLOCK", 1))
+        need = (
+            threads * knobs.pop("MIN_BLOCKS", 1),
+            knobs.pop("ROWS", 1) * knobs.pop("PIECES", 1),
+            knobs.pop("VECTORS", 1) * knobs.pop("COLUMNS", 1),
+        )
+        of = row.conditions.get
+        split = knobs.pop("BLOCKS_PER_SM", 0) > 0  # else two of the kernels have no code for them
+        same = (
+            split and ALL_ROWS,
+            of("access"),
+            of("accumulate", "plain"),
+            of("load_bytes_max", 16),
+            lanes > 32,
+        )
+        for letter in dtypes_of(row):
+            kind = (row.kernel, letter, *same, *sorted(knobs.items()))
+            needs = (*need, lanes, threads) if ALL_ROWS else need
+            kinds.setdefault(kind, {}).setdefault(needs, (row, letter))
+    return [
+        each
+        for kind in kinds.values()
+        for need, each in kind.items()
+        if ALL_ROWS or not any(surpasses(other, need) for other in kind)
+    ]
+
+
+def surpasses(other, need):
+    return other != need and all(a >= b for a, b in zip(other, need, strict=True))
+
+
+def summed_otherwise(rows):
+    """Rows without a word on sums that are selected for sums which take more registers."""
+    device = Device("no such GPU", (9, 0), 132)
+    for row in rows:
+        told = row.conditions.get
+        if told("accumulate") or not told("access") or not REGISTRY[row.kernel].wide:
+            continue
+        ends = told("line_bytes_min", 16), told("line_bytes_max", 1 << 20)
+        counts = told("lines_min", 1), told("lines_max", 1 << 20)
+        places = [
+            *product(
+                {*ends, math.isqrt(ends[0] * ends[1])}, {*counts, math.isqrt(counts[0] * counts[1])}
+            )
+        ]
+        for letter, sums in (("z", "wide"), ("z", "pairs"), ("b", "wide"), ("s", "pairs")):
+            kind = letter, told("load_bytes_max", 16), None, sums
+            if any(
+                select(problem_with(told("access"), *place, *kind), device).reason == row.reason
+                for place in places
+            ):
+                yield row, letter, sums
+
+
+def machine_code_of_the_table():
+    """Rows, dtypes and precisions of sums that are compiled."""
+    for row, letter in compiled_apart(table()):
+        yield row, letter, row.conditions.get("accumulate", "plain")
+    if ALL_ROWS:
+        yield from summed_otherwise(table())
+
+
+@pytest.mark.parametrize(
+    "row, letter, sums",
+    list(machine_code_of_the_table()),
+    ids=lambda value: getattr(value, "reason", value).replace(" ", "-"),
+)
+def test_what_the_table_selects_does_not_spill(row, letter, sums, compiler):
+    kernel = REGISTRY[row.kernel]
+    asked = row.conditions.get
+    dtype, size = dtype_name(DTYPES[letter]), DTYPES[letter].itemsize
+    width = max((16 if kernel.phased else asked("load_bytes_max", 16)) // size, 1)
+    wide = {"widths": (width, width)} if kernel.wide else {}
+    lines = (True, False) if ALL_ROWS else (True,)  # as those of most matrices are
+    for whole in lines if kernel.wide and not kernel.phased and width > 1 else (False,):
+        for function in compiler(
+            kernel, dtype, asked("access", "dot"), knobs=row.knobs, accumulate=sums, whole=whole,
+            **wide,
+        ):  # fmt: skip
+            assert function["stack"] == 0
+            assert function["spills"] == 0
+
+
+@pytest.mark.parametrize("dtype", ["float32", "complex128", "bfloat16"])
+@BY_NAME
+def test_y_is_first_to_leave_the_cache_where_that_was_measured(kernel, dtype, compiler):
+    """At the roofline, but not numbers of two bytes, which lost by it; nor the first rungs.
+
+    A complex number is aligned like its real part, so one alone takes two stores.
+    """
+    if not accepted(kernel, dtype):
+        pytest.skip(f"{kernel.name} is for other dtypes")
+    access = access_of(kernel) if kernel.wide else "axpy"
+
+    def stores(**more):
+        functions = compiler(kernel, dtype, access, **more)
+        text = "".join(function["ptx"] for function in functions)
+        return set(re.findall(r"\bst\.global\.cs\.([\w.]+)", text))
+
+    alone = {"float32": {"f32"}, "complex128": {"f64"}, "bfloat16": set()}[dtype]
+    together = {"float32": {"v4.f32"}, "complex128": {"v2.f64"}, "bfloat16": {"v4.u32"}}[dtype]
+    together = together if kernel.name == "long_columns" else set()
+    assert stores() == (alone | together if kernel.wide else set())
+    if kernel.name == "long_columns" and dtype != "complex128":  # whose one number is a vector
+        assert stores(widths=(1, 1)) == alone
+
+
+@pytest.mark.parametrize("dtype", NARROW)
+@pytest.mark.parametrize("name", [kernel.name for kernel in KERNELS if kernel.wide])
+@pytest.mark.parametrize("y_dtype", [None, "float32"])
+def test_narrow_numbers_are_unpacked_in_registers_and_added_in_float32(
+    name, dtype, y_dtype, compiler, tmp_path
+):
+    access = "axpy" if name == "vector_columns" else "dot"
+    (function,) = compiler(REGISTRY[name], dtype, access, y_dtype=y_dtype)
+    listing = disassemble(function, tmp_path)
+    # With two zero registers it is the assembler's way to move a constant.
+    products = re.findall(r"\b(?:HFMA2|HMUL2|FFMA)\b(?!.*-RZ, RZ)", listing)
+    assert products and set(products) == {"FFMA"}, set(products)
+    assert re.search(r"\bLDG\.E\S*\.128\b", listing)
+    assert not re.search(r"\b(LDL|STL)\b", listing)
+    stores = set(re.findall(r"\bSTG\.E\S*", listing))
+    assert any(".U16" in store for store in stores) == (y_dtype is None), stores
+
+
+@pytest.mark.parametrize(
+    "dtype", COEFFICIENT_BYTES if ALL_ROWS else ("float32", "bfloat16", "complex128")
+)
+@pytest.mark.parametrize("name", [k.name for k in KERNELS if k.wide or k.name == "last_block"])
+def test_wide_sums_stay_in_registers_and_are_float64(name, dtype, compiler, tmp_path):
+    access = "dot" if name in ("vector_rows", "last_block") else "axpy"
+    (function,) = compiler(REGISTRY[name], dtype, access, accumulate="wide")
+    assert function["stack"] == 0 and function["spills"] == 0
+    assert ".ftz" not in function["ptx"]
+    listing = disassemble(function, tmp_path)
+    # The assembler moves constants with an HFMA2 of two zero registers.
+    operations = set(re.findall(r"\b(FFMA|FADD|FMUL|HADD2|HMUL2)\b(?!\.F32)(?!.*-RZ)", listing))
+    assert operations <= {"FMUL"}, operations
+    if dtype in ("float64", "complex128"):
+        # An operation without a named rounding is one that the assembler may fuse.
+        assert not re.search(r"\b(add|sub|mul)\.f64", function["ptx"])
+        assert len(re.findall(r"\bDMUL\b", listing)) > 0
+    else:
+        assert len(re.findall(r"\bDFMA\b", listing)) > 0
+
+
+@pytest.mark.parametrize(
+    "dtype, compute_capability",
+    # The oldest has the fewest instructions; for the others a dtype of each kind will do.
+    [
+        (dtype, version)
+        for version in ((7, 5), (8, 9), (9, 0), (12, 0))
+        for dtype in ("float32", "complex64", *NARROW)
+        if ALL_ROWS
+        or (version == (7, 5) and dtype != "float16")
+        or (version[0], dtype) == (12, "float32")
+    ],
+)
+@pytest.mark.parametrize("name", [k.name for k in KERNELS if k.wide or k.name == "last_block"])
+def test_pairs_stay_in_registers_and_need_no_float64(name, dtype, compute_capability, compiler):
+    access = "dot" if name in ("vector_rows", "last_block") else "axpy"
+    (function,) = compiler(REGISTRY[name], dtype, access, compute_capability, accumulate="pairs")
+    assert function["stack"] == 0 and function["spills"] == 0
+    assert not re.search(r"\.(ftz|f64)\b", function["ptx"])
+
+
+def test_error_free_steps_reach_the_machine_as_they_are(tmp_path):
+    """A fused product and sum would make every error that is added up a zero."""
+    script = """
+import re, sys
+import numpy as np
+from gemv.language.numba_cuda.compile import compile_function
+from gemv.core.problem import BFLOAT16, Precision
+
+def one(a, x, y):
+    y[0] = y[0] + a[0] * x[0]
+
+for letter in "dDfFeb":
+    dtype = np.dtype(letter) if letter != "b" else BFLOAT16
+    precision = Precision.of(dtype, None, "pairs")
+    binary = compile_function(one, precision, (9, 0))
+    open(sys.argv[1] + letter, "wb").write(binary.cubin)
+    size = 64 if letter in "dD" else 32
+    steps = re.findall(rf"(add|sub|mul|fma)\\.rn\\.f{size}", binary.ptx)
+    print(letter, *(steps.count(name) for name in ("add", "sub", "mul", "fma")))
+"""
+    run = processes.run(
+        [sys.executable, "-c", script, str(tmp_path / "one.")], capture_output=True, text=True,
+        check=True, env={**os.environ, "NUMBA_ENABLE_CUDASIM": "0"},
+    )  # fmt: skip
+    for line in run.stdout.splitlines():
+        letter, *counts = line.split()
+        add, sub, mul, fma = map(int, counts)
+        # A product is one of each; the sum after it is 2 additions and 4 subtractions, 2 more
+        # additions take up the errors, and the rounding of each part is one of each. Where 16 bits
+        # are stored, that is a sum and its error, and a subtraction to see whether it is finite.
+        parts, products = (2, 4) if letter in "DF" else (1, 1)
+        assert (mul, fma) == (products, products)
+        last = (2, 5) if letter in "eb" else (parts, parts)
+        assert (add, sub) == (4 * products + last[0], 4 * products + last[1])
+        listing = processes.run(
+            [nvdisasm(), "-c", str(tmp_path / f"one.{letter}")],
+            capture_output=True, text=True, check=True,
+        ).stdout  # fmt: skip
+        names = ("DADD", "DMUL", "DFMA") if letter in "dD" else ("FADD", "FMUL", "FFMA")
+        found = [len(re.findall(rf"\b{name}\b(?!.*-RZ)", listing)) for name in names]
+        assert found == [add + sub, mul, fma], letter
+        assert letter in "dD" or not re.search(r"\bD[A-Z]+\b|F64", listing)
+
+
+@pytest.mark.parametrize("dtype", NARROW if ALL_ROWS else ("bfloat16",))
+@pytest.mark.parametrize("name", [kernel.name for kernel in KERNELS if kernel.wide])
+@pytest.mark.parametrize("compute_capability", [(7, 5), (8, 0), (12, 0)], ids=str)
+def test_narrow_numbers_on_other_gpus(name, dtype, compute_capability, compiler):
+    (function,) = compiler(REGISTRY[name], dtype, "dot", compute_capability)
+    assert function["spills"] == 0
+
+
+@BY_NAME
+@pytest.mark.parametrize(
+    "compute_capability",
+    [(7, 5), (8, 0), (10, 0), (12, 0)] if ALL_ROWS else [(7, 5), (12, 0)],
+    ids=str,
+)
+def test_assembles_for_other_gpus(kernel, compute_capability, compiler):
+    for function in compiler(kernel, "float32", "dot", compute_capability):
+        assert function["spills"] == 0
+        assert len(function["cubin"]) > 0
+
+
+@BY_NAME
+def test_only_the_teaching_kernel_adds_floats_atomically(kernel, compiler):
+    text = "".join(function["ptx"] for function in compiler(kernel, "complex64"))
+    adds = re.findall(r"\b(?:atom|red)\.\S*add\S*\.f\d\d", text)
+    assert bool(adds) == (not kernel.same_bits), adds
+
+
+@pytest.mark.parametrize("dtype", ["float32", "complex128", "bfloat16"])
+@pytest.mark.parametrize("name", [k.name for k in KERNELS if k.splits_apart and k.wide])
+def test_sums_of_splits_wait_for_no_fence(name, dtype, compiler):
+    """One number is drawn, by an integer; sums move by instructions that are as long as they."""
+    access = "axpy" if name.endswith("columns") else "dot"
+    (function,) = compiler(REGISTRY[name], dtype, access)
+    ptx = function["ptx"]
+    assert not re.search(r"\b(membar|fence)\b", ptx)
+    assert re.findall(r"\b(?:atom|red)\.\S+", ptx) == ["atom.global.inc.u32"]
+    size = "v2.b64" if dtype == "complex128" else "b32"
+    assert f"st.relaxed.gpu.global.{size}" in ptx
+    assert f"ld.relaxed.gpu.global.{size}" in ptx
+
+
+@BY_NAME
+def test_nothing_is_touched_before_the_kernel_ahead_is_done(kernel, compiler, tmp_path):
+    """The wait of an early start comes before every load and store of memory."""
+    for function in compiler(kernel, "float32"):
+        assert function["waits"]
+        listing = disassemble(function, tmp_path)
+        assert listing.count("ACQBULK") == listing.count("PREEXIT") == 1
+        before = listing[: listing.index("ACQBULK")]
+        instructions = re.findall(r"/\*[0-9a-f]{4,}\*/ +(.*?) ;", before)
+        assert instructions
+        memory = re.compile(r"(?:@!?U?P\w+ )?(?:LDG?|STG?|ATOMG?|RED|U?LDC)\b")
+        # Constant bank 0 holds the parameters, which are the launch's own.
+        early = [each for each in instructions if memory.match(each) and "c[0x0]" not in each]
+        assert not early, listing
+
+
+def test_older_gpus_have_no_early_start(compiler):
+    kernel = REGISTRY["warp_per_row"]
+    for function in compiler(kernel, "float32", compute_capability=(8, 0)):
+        assert not function["waits"]
+        assert "griddepcontrol" not in function["ptx"]
+
+
+def parameter_offsets(ptx, arguments, dtype):
+    """Byte offset of each argument in the parameter list, as PTX declares it."""
+    declared = re.search(r"\.entry \w+\((.*?)\)", ptx, re.S).group(1)
+    sizes = [int(bits) // 8 for bits in re.findall(r"\.param \.\w(\d\d)", declared)]
+    offsets, at, sizes = {}, 0, iter(sizes)
+    for name in arguments:
+        parts = 2 if name in ("alpha", "beta") and dtype.startswith("c") else 1
+        for part in range(parts):
+            size = next(sizes)
+            at = -(-at // size) * size
+            offsets.setdefault(name, []).append(at)
+            at += size
+            assert part == 0 or size == REAL_BYTES[dtype]
+    assert next(sizes, None) is None, "PTX declares more parameters than the function has"
+    return offsets
+
+
+@BY_NAME_AND_DTYPE
+def test_coefficients_are_read_from_the_constant_bank(kernel, dtype, compiler, tmp_path):
+    """Kernel arguments live in constant bank 0, from 0x210 on compute capability 9.0."""
+    first = 0x210
+    seen = set()
+    for function in compiler(kernel, dtype):
+        offsets = parameter_offsets(function["ptx"], function["arguments"], dtype)
+        listing = disassemble(function, tmp_path)
+        # A wide load of the bank covers the words behind the address that it names.
+        covered = set()
+        for line in listing.splitlines():
+            width = 8 if ".64" in line else 16 if ".128" in line else 4
+            for address in re.findall(r"c\[0x0\]\[(?:\w+\+)?0x([0-9a-f]+)\]", line):
+                covered.update(range(int(address, 16), int(address, 16) + width))
+        for name in ("alpha", "beta"):
+            for offset in offsets.get(name, ()):
+                assert first + offset in covered, f"{name} is not read from c[0x0]\n{listing}"
+                seen.add(name)
+        # x alone may be there, in the kernel that shows it.
+        assert "c[0x3]" not in listing or kernel.x_home(kernel.knobs) == "constant"
+    assert seen == {"alpha", "beta"}
+
+
+HOMES = ("constant", "pointer", "global", "literal")
+LITERALS = (1.25, -0.75)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "complex128"])
+@pytest.mark.parametrize("home", HOMES)
+@pytest.mark.parametrize("name", ["thread_per_row", "last_block"])
+def test_each_home_has_its_own_load(name, home, dtype, compiler, tmp_path):
+    kernel = REGISTRY[name]
+    (function,) = compiler(kernel, dtype, homes=(home, home), literals=LITERALS)
+    listing = disassemble(function, tmp_path)
+    places = {"alpha", "beta", "slot", "alpha_pointer", "beta_pointer"}
+    assert (
+        places & set(function["arguments"])
+        == {
+            "constant": {"slot"},
+            "pointer": {"alpha_pointer", "beta_pointer"},
+            "global": {"alpha_pointer", "beta_pointer"},
+            "literal": set(),
+        }[home]
+    )
+    assert ("c[0x3]" in listing) == (home == "constant")
+    assert (re.search(r"LDG\.E\S*\.CONSTANT", listing) is not None) == (home == "pointer")
+    assert ("ld.global.nc" in function["ptx"]) == (home == "pointer")
+    if home == "literal" and dtype == "float32":
+        assert re.search(r"\bF(MUL|FMA)\b.*, 1\.25\b", listing)
+
+
+@BY_NAME
+def test_a_home_costs_no_call_and_no_spill(kernel, compiler):
+    for function in compiler(kernel, "complex64", homes=("constant", "pointer")):
+        assert function["stack"] == 0
+        assert function["spills"] == 0
+        assert "call.uni" not in function["ptx"].replace("__nv_", "")
+
+
+@pytest.mark.parametrize("lanes", [1, 32])
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_x_is_read_where_it_lives(dtype, lanes, compiler, tmp_path):
+    from gemv.kernels.t06_where_x_lives import HOMES as X_HOMES
+    from gemv.kernels.t06_where_x_lives import KERNEL
+
+    marks = {
+        "constant": r"c\[0x3\]\[U?R",
+        "value": r"c\[0x0\]\[U?R\d+\+0x",
+        "read_only": r"LDG\.E\S*\.CONSTANT",
+        "shared": r"\bLDS",
+    }
+    for number, home in enumerate(X_HOMES):
+        knobs = {"X_HOME": number, "LANES_PER_ROW": lanes, "VALUE_BYTES": 32640}
+        (function,) = compiler(KERNEL, dtype, "axpy", knobs=knobs)
+        listing = disassemble(function, tmp_path)
+        found = {mark for mark, pattern in marks.items() if re.search(pattern, listing)}
+        assert found == ({home} & set(marks)), listing
+        assert function["stack"] == 0, "an array of parameters must not be copied to the stack"
+
+
+def test_the_64_kb_of_constant_memory_are_a_limit():
+    """Ours names it; the assembler refuses as well, and puts nothing elsewhere."""
+    script = """
+import numpy as np
+from gemv.language.numba_cuda import compile, ptx as text_of
+from gemv.kernels.t06_where_x_lives import KERNEL
+from gemv.kernels.spec import Spec
+
+spec = Spec(np.dtype("f"), False, "axpy", tuple(sorted(KERNEL.knobs.items())))
+(function,) = KERNEL.functions(spec)
+ptx = compile.compile_ptx(function, spec.dtype, (9, 0))
+compile.assemble(ptx, (9, 0))
+assert "[65536]" in ptx
+longer = ptx.replace("[65536]", "[65540]")
+for action in (text_of.check_constant_memory, lambda text: compile.assemble(text, (9, 0))):
+    try:
+        action(longer)
+    except (ValueError, RuntimeError) as error:
+        print(type(error).__name__, " ".join(str(error).split()))
+"""
+    run = processes.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, check=True,
+        env={**os.environ, "NUMBA_ENABLE_CUDASIM": "0"},
+    )  # fmt: skip
+    ours, assembler = run.stdout.strip().splitlines()
+    assert ours == (
+        "ValueError constant memory: 65540 (gemv_x) = 65540 bytes, but a module has 65536 bytes"
+        " (64 KB) of it"
+    )
+    assert assembler.startswith("RuntimeError nvJitLink")
+    assert "too much global constant data" in assembler and "0x10000 max" in assembler
