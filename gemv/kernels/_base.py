@@ -302,8 +302,54 @@ def wide_loads_object(problem: Problem, access: str, most_rows: int = MAX_GRID_X
     return None
 
 
-def _any_order(problem: Problem, geometry: Geometry, knobs: Mapping[str, int]) -> int:
-    """What no order of summation exceeds, and what one from left to right has."""
+# How deep sums are ------------------------------------------------------------------------------
+#
+# The depth of a sum is the number of additions on the longest way from one of its products to the
+# sum. A sum of n products one after the other has n - 1; one of no products has -1. Kernels find
+# theirs by adding up depths instead of numbers, in the order in which they add up numbers.
+
+
+def shared_out(count: int, parties: int) -> np.ndarray:
+    """How many of `count` things each of `parties` gets that takes every `parties`-th."""
+    return np.maximum(count - np.arange(parties) + parties - 1, 0) // parties
+
+
+def joined(left: np.ndarray, right: np.ndarray) -> np.ndarray:
+    """Depths of sums of two: to add to a sum of no products rounds nothing."""
+    return np.maximum(left, right) + ((left >= 0) & (right >= 0))
+
+
+def in_order(depths: np.ndarray) -> np.ndarray:
+    """Depth of what is added up from first to last, along the first axis."""
+    return functools.reduce(joined, depths)
+
+
+def in_halves(depths: np.ndarray) -> np.ndarray:
+    """The same for a tree that adds the second half to the first, of a power of two."""
+    while len(depths) > 1:
+        half = len(depths) // 2
+        depths = joined(depths[:half], depths[half:])
+    return depths[0]
+
+
+def of_splits(problem: Problem, geometry: Geometry, depth_of: Callable[[int], Any]) -> np.ndarray:
+    """Depth of each split of a row, by a function of how many columns it has."""
+    splits, most = (geometry.sizes[name] for name in ("splits", "cols_per_split"))
+    last = depth_of(problem.cols - (splits - 1) * most)
+    return np.array([depth_of(most)] * (splits - 1) + [last])  # all but the last are alike
+
+
+def of_finishers(depths: np.ndarray, finishers: int, batch: int) -> np.ndarray:
+    """Depths of splits once `finishers` threads have shared them, `batch` of a thread at a time."""
+    turns = ceil_div(len(depths), finishers * batch)
+    padded = np.full((turns * batch * finishers, *depths.shape[1:]), -1)
+    padded[: len(depths)] = depths
+    several = padded.reshape(turns, batch, finishers, *depths.shape[1:])
+    return in_order(in_halves(several.swapaxes(0, 1)))
+
+
+def _left_to_right(problem: Problem, geometry: Geometry, knobs: Mapping[str, int]) -> int:
+    """For one thread that takes all columns of a row in their order; no order is deeper."""
     return max(problem.cols - 1, 0)
 
 
@@ -354,7 +400,10 @@ class Kernel:
         ``accepts(problem)`` gives None, or the reason why this kernel refuses the problem.
     depth : callable
         ``depth(problem, geometry, knobs)``: additions on the longest way from a product to its
-        row's sum. The error bound follows from it.
+        row's sum, in the row where it is longest; adding a zero in place of a product that is not
+        there does not count. The error bound follows from it. Where the order follows what a
+        :class:`~gemv._problem.Problem` does not tell, it is the depth of the deepest of these
+        orders: of all addresses of A with the alignment that is known, or of all orders of arrival.
     x_home : callable
         ``x_home(knobs)`` says how x reaches the kernel: ``"pointer"``, or ``"constant"`` and
         ``"value"`` for a contiguous copy in the constant symbol ``gemv_x`` or in the parameters.
@@ -377,7 +426,7 @@ class Kernel:
     phased: bool = False
     splits_apart: bool = False
     accepts: Callable[[Problem], str | None] = accepts_all
-    depth: Callable[[Problem, Geometry, Mapping[str, int]], int] = _any_order
+    depth: Callable[[Problem, Geometry, Mapping[str, int]], int] = _left_to_right
     x_home: Callable[[Mapping[str, int]], str] = _pointer
 
     @property

@@ -37,8 +37,8 @@ Source
     outside of divergent branches: S. Collange, "GPU programming: code optimization part 3".
 """
 
-from gemv._problem import Geometry, Launch, ceil_div
-from gemv.kernels._base import Kernel
+from gemv._problem import Geometry, Launch
+from gemv.kernels._base import Kernel, in_halves, shared_out
 
 
 def build(spec):
@@ -79,8 +79,7 @@ def geometry(problem, device, knobs):
 
 
 def depth(problem, geometry, knobs):
-    threads = knobs["THREADS_PER_BLOCK"]
-    return ceil_div(problem.cols, threads) - 1 + threads.bit_length() - 1
+    return int(in_halves(shared_out(problem.cols, knobs["THREADS_PER_BLOCK"]) - 1))
 
 
 KERNEL = Kernel(

@@ -47,7 +47,15 @@ Source
 """
 
 from gemv._problem import Geometry, Launch, ceil_div
-from gemv.kernels._base import Kernel, attach, split_columns, tile_shape
+from gemv.kernels._base import (
+    Kernel,
+    attach,
+    in_order,
+    of_splits,
+    shared_out,
+    split_columns,
+    tile_shape,
+)
 
 
 def build(spec):
@@ -134,8 +142,11 @@ def geometry(problem, device, knobs):
 
 def depth(problem, geometry, knobs):
     _, lanes = tile_shape(problem.access, knobs["BLOCK_X"], knobs["BLOCK_Y"])
-    sizes = geometry.sizes
-    return ceil_div(sizes["cols_per_split"], lanes) - 1 + lanes - 1 + sizes["splits"] - 1
+
+    def in_block(columns):
+        return in_order(shared_out(columns, lanes) - 1)
+
+    return int(in_order(of_splits(problem, geometry, in_block)))
 
 
 KERNEL = Kernel(

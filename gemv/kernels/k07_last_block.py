@@ -45,7 +45,15 @@ Source
 import numpy as np
 
 from gemv._problem import Geometry, Launch, ceil_div
-from gemv.kernels._base import Kernel, split_columns, tile_shape
+from gemv.kernels._base import (
+    Kernel,
+    in_order,
+    of_finishers,
+    of_splits,
+    shared_out,
+    split_columns,
+    tile_shape,
+)
 
 
 def build(spec):
@@ -148,9 +156,11 @@ def geometry(problem, device, knobs):
 
 def depth(problem, geometry, knobs):
     _, lanes = tile_shape(problem.access, knobs["BLOCK_X"], knobs["BLOCK_Y"])
-    splits = geometry.sizes["splits"]
-    in_block = ceil_div(geometry.sizes["cols_per_split"], lanes) - 1 + lanes - 1
-    return in_block + (ceil_div(splits, lanes) - 1 + lanes - 1 if splits > 1 else 0)
+
+    def in_block(columns):
+        return in_order(shared_out(columns, lanes) - 1)
+
+    return int(in_order(of_finishers(of_splits(problem, geometry, in_block), lanes, 1)))
 
 
 KERNEL = Kernel(

@@ -46,7 +46,7 @@ Source
 """
 
 from gemv._problem import CONSTANT_BYTES, Geometry, Launch, ceil_div, dtype_name
-from gemv.kernels._base import X_SYMBOL, Kernel, attach
+from gemv.kernels._base import X_SYMBOL, Kernel, attach, in_halves, shared_out
 
 #: What X_HOME counts.
 HOMES = ("global", "read_only", "shared", "constant", "value")
@@ -204,8 +204,7 @@ def x_home(knobs):
 
 
 def depth(problem, geometry, knobs):
-    lanes = knobs["LANES_PER_ROW"]
-    return ceil_div(problem.cols, lanes) - 1 + lanes.bit_length() - 1
+    return int(in_halves(shared_out(problem.cols, knobs["LANES_PER_ROW"]) - 1))
 
 
 KERNEL = Kernel(
