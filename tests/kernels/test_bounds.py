@@ -181,7 +181,7 @@ def test_float64_has_room_for_sums_of_float32(kernel, dtype):
                 assert wider(case.y_of(case.run(kernel.name, knobs_for_tests(kernel))))[0] == 2**127
 
 
-def test_the_example_of_the_issue():
+def test_the_square_of_a_small_number():
     """1e-30 squared is lost in float32, and 1e30 times nothing is nothing."""
     if backend.backend() == "host":
         pytest.skip("SciPy's kernels scale x first")
