@@ -16,6 +16,17 @@ PLACES = {
 #: More parameters than any kernel has.
 MAX_PARAMETERS = 40
 
+#: Functions of the driver and of Python that the machine code calls, in the order of its table.
+DRIVER_ENTRIES = ("launch", "allocate", "free", "is_capturing", "current_device")
+PYTHON_ENTRIES = (
+    "PyFloat_AsDouble", "PyErr_Occurred", "PyErr_Clear", "PyEval_SaveThread",
+    "PyEval_RestoreThread", "PyLong_FromLongLong", "PyLong_AsUnsignedLongLongMask",
+)  # fmt: skip
+ENTRIES = (*DRIVER_ENTRIES, *PYTHON_ENTRIES, "None")
+#: The symbol of that table, and the function that answers where it is.
+TABLE = "addresses"
+TABLE_AT = "table_at"
+
 #: A launch was not made, for a reason that the long way puts into words.
 UNUSUAL = -1
 

@@ -20,30 +20,19 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import numpy as np
-from llvmlite import binding, ir
 
+from gemv.driver import image as images
 from gemv.driver.block import (
     ALIGNMENTS,
-    BLOCK,
-    CURRENT_STREAM,
     DESCRIBE,
+    ENTRIES,
     EXPECTATION_WORDS,
     OPERAND_WORDS,
     OPERANDS,
-    PLACES,
+    PYTHON_ENTRIES,
     SPANS,
-)
-from gemv.driver.machine_ir import (
-    INT,
-    WORD,
-    Writer,
-    addresses,
-    python,
-    words,
-    write_describe,
-    write_matches,
-    write_real,
-    write_submit,
+    TABLE,
+    TABLE_AT,
 )
 
 
@@ -78,10 +67,65 @@ class Driver(NamedTuple):
     current_device: int
 
 
+def _compiled_now(compiled: Callable[[], bytes]) -> bytes:
+    return compiled()
+
+
 @functools.cache
-def machine(driver: Driver) -> Machine:
-    """The compiled functions, which call the driver at these addresses."""
-    return _compile(driver)
+def machine(
+    driver: Driver, kept: Callable[[Callable[[], bytes]], bytes] = _compiled_now
+) -> Machine:
+    """The functions, which call the driver at these addresses.
+
+    Parameters
+    ----------
+    driver : Driver
+    kept : callable
+        ``kept(compiled)`` gives the bytes of the image: those that another process has left, or
+        those that ``compiled()`` makes. Only the second needs LLVM.
+    """
+    address_of = _from_image(driver, kept) if images.is_possible() else None
+    if address_of is None:
+        from gemv.driver import machine_ir
+
+        engine, address_of = machine_ir.in_place()
+        _keep(engine)
+        _fill(ctypes.CFUNCTYPE(ctypes.c_size_t)(address_of(TABLE_AT))(), driver)
+    return Machine(*(_builtin(name, address_of(name)) for name in Machine._fields))
+
+
+def _from_image(
+    driver: Driver, kept: Callable[[Callable[[], bytes]], bytes]
+) -> Callable[[str], int] | None:
+    """The address of each function of the image; None where memory may not be executable."""
+
+    def compiled() -> bytes:
+        from gemv.driver import machine_ir
+
+        return images.link(machine_ir.object_file()).pack()
+
+    image = images.Image.unpack(kept(compiled))
+    memory, start = images.mapped(image)
+    _fill(start + image.symbols[TABLE], driver)
+    try:
+        images.make_executable(memory, start)
+    except OSError:
+        return None
+    _keep(memory)
+    return lambda name: start + image.symbols[name]
+
+
+def _fill(table: int, driver: Driver) -> None:
+    """Write to the table what the machine code calls."""
+    addresses = driver._asdict() | {name: _python(name) for name in PYTHON_ENTRIES}
+    addresses["None"] = id(None)
+    words = (ctypes.c_size_t * len(ENTRIES)).from_address(table)
+    words[:] = [addresses[name] for name in ENTRIES]
+
+
+def _python(name: str) -> int:
+    """The address of a function of Python's C interface."""
+    return ctypes.cast(getattr(ctypes.pythonapi, name), ctypes.c_void_p).value or 0
 
 
 class Expectation:
@@ -134,125 +178,3 @@ def _builtin(name: str, address: int) -> Callable[..., Any]:
         ctypes.py_object, ctypes.POINTER(_MethodDef), ctypes.c_void_p, ctypes.c_void_p
     )(("PyCFunction_NewEx", ctypes.pythonapi))
     return make(ctypes.byref(definition), None, None)
-
-
-def _write_enqueue(module: ir.Module, name: str, real: Writer, submit: Writer) -> Writer:
-    """The launch of a block at addresses, with two numbers or the four parts of complex ones."""
-    parts = 2 if name.endswith("complex") else 1
-    f = Writer(module, f"{name}words", 2)
-    arguments, count = f.arguments
-    b = f.builder
-    values = f.frame()
-    block, stream, a, x, y = (words(f, arguments, place) for place in range(5))
-    addresses(f, block, values, a, x, y)
-    for number, first in enumerate((PLACES["alpha"], PLACES["beta"])):
-        for part in range(parts):
-            obj = f.load(arguments, 5 + parts * number + part)
-            f.require(f.same(f.own(real, block, f.at(values, first + part), obj), 0))
-    extra = 5 + 2 * parts
-    with b.if_then(f.less(f.word(extra), count)):
-        f.store(values, PLACES["scratch"], words(f, arguments, extra))
-        f.store(values, PLACES["counters"], words(f, arguments, extra + 1))
-    f.give(f.own(submit, block, values, stream))
-    return _wrap(module, name, f)
-
-
-def _write_enqueue_tensors(
-    module: ir.Module, real: Writer, submit: Writer, matches: Writer
-) -> Writer:
-    """The launch of an expectation's block on three tensors, if they are as expected."""
-    f = Writer(module, "enqueue_tensors_words", 2)
-    arguments, _ = f.arguments
-    b = f.builder
-    values = f.frame()
-    scratch = f.at(values, 9)
-    expected = words(f, arguments, 0)
-    found = []
-    for place in range(3):
-        a_tensor = f.own(
-            matches, f.load(expected, DESCRIBE), f.load(arguments, 1 + place),
-            f.at(expected, OPERANDS + OPERAND_WORDS * place),
-            f.load(expected, ALIGNMENTS + place), scratch,
-        )  # fmt: skip
-        f.require(f.less(f.word(-1), a_tensor))
-        found.append(a_tensor)
-    a, x, y = found
-    spans = [f.load(expected, SPANS + k) for k in range(6)]
-    low, high = b.add(y, spans[0]), b.add(y, spans[1])
-    for other, first, last in ((x, *spans[2:4]), (a, *spans[4:6])):
-        overlap = b.and_(f.less(low, b.add(other, last)), f.less(b.add(other, first), high))
-        f.require(b.not_(overlap))
-    block = f.load(expected, BLOCK)
-    addresses(f, block, values, a, x, y)
-    for place, number in ((5, "alpha"), (6, "beta")):
-        at = f.at(values, PLACES[number])
-        f.require(f.same(f.own(real, block, at, f.load(arguments, place)), 0))
-    handle = b.alloca(WORD)
-    stream = f.load(arguments, 4)
-    with b.if_else(f.same(stream, id(None))) as (current, named):
-        with current:
-            device = f.load(expected, OPERANDS)
-            kind, index = b.and_(device, f.word(0xFFFFFFFF)), b.lshr(device, f.word(32))
-            ask = f.load(expected, CURRENT_STREAM)
-            f.require(f.same(f.call(ask, kind, index, scratch, result=INT), 0), clear=True)
-            b.store(f.load(scratch), handle)
-        with named:
-            b.store(words(f, arguments, 4), handle)
-    f.give(f.own(submit, block, values, b.load(handle)))
-    return _wrap(module, "enqueue_tensors", f)
-
-
-def _wrap(module: ir.Module, name: str, words: Writer) -> Writer:
-    """The function that the interpreter calls: arguments in an array, an int object back."""
-    f = Writer(module, name, 3)
-    _, arguments, count = f.arguments
-    f.give(f.call(python("PyLong_FromLongLong"), f.own(words, arguments, count)))
-    return f
-
-
-def _write_allocate(module: ir.Module, allocate: int) -> None:
-    f = Writer(module, "allocate_words", 2)
-    arguments, _ = f.arguments
-    pool, stream, nbytes = (words(f, arguments, place) for place in range(3))
-    address = f.frame()
-    f.store(address, 0, 0)
-    f.call(allocate, address, nbytes, pool, stream, result=INT)
-    f.give(f.load(address))
-    _wrap(module, "allocate", f)
-
-
-def _write_give_back(module: ir.Module, driver: Driver) -> None:
-    f = Writer(module, "give_back_words", 2)
-    arguments, _ = f.arguments
-    b = f.builder
-    address, stream, device = (words(f, arguments, place) for place in range(3))
-    answer = f.frame()
-    # Only to ask does no harm, whatever is being captured.
-    f.require(f.same(f.call(driver.is_capturing, stream, answer, result=INT), 0))
-    f.require(f.same(f.call(driver.current_device, answer, result=INT), 0))
-    current = b.and_(f.load(answer), f.word(0xFFFFFFFF))
-    f.require(f.same(current, device))
-    f.give(f.call(driver.free, address, stream, result=INT))
-    _wrap(module, "give_back", f)
-
-
-def _compile(driver: Driver) -> Machine:
-    module = ir.Module("gemv")
-    real, submit = write_real(module), write_submit(module, driver.launch)
-    matches = write_matches(module)
-    _write_enqueue(module, "enqueue", real, submit)
-    _write_enqueue(module, "enqueue_complex", real, submit)
-    _write_enqueue_tensors(module, real, submit, matches)
-    write_describe(module)
-    _write_allocate(module, driver.allocate)
-    _write_give_back(module, driver)
-
-    binding.initialize_native_target()
-    binding.initialize_native_asmprinter()
-    target = binding.Target.from_default_triple()
-    parsed = binding.parse_assembly(str(module))
-    parsed.verify()
-    engine = binding.create_mcjit_compiler(parsed, target.create_target_machine(opt=2))
-    engine.finalize_object()
-    _keep(engine)
-    return Machine(*(_builtin(name, engine.get_function_address(name)) for name in Machine._fields))

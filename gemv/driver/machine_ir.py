@@ -1,35 +1,44 @@
-"""What the machine code of the last step is written with: words, loops, conversions."""
+"""The machine code of the last step, written as LLVM's intermediate representation.
+
+Nothing in it depends on the process: it finds the driver's and Python's functions through a table
+of addresses that lies beside it and is filled in when it is loaded, so that it can be kept on disk.
+"""
 
 from __future__ import annotations
 
-import ctypes
+import functools
+from collections.abc import Callable
 from typing import Any
 
-from llvmlite import ir
+from llvmlite import binding, ir
 
 from gemv.driver.block import (
+    ALIGNMENTS,
     ATTRIBUTES,
+    BLOCK,
     CODES,
     CONFIG,
     COUNT,
+    CURRENT_STREAM,
+    DESCRIBE,
+    ENTRIES,
     FRAME,
     FUNCTION,
     HEAD,
     MAX_PARAMETERS,
+    OPERAND_WORDS,
+    OPERANDS,
     PARAMETERS,
     PLACES,
     REAL,
+    SPANS,
     STEP,
+    TABLE,
+    TABLE_AT,
     UNUSUAL,
     X_START,
     Y_START,
 )
-
-
-def python(name: str) -> int:
-    """The address of a function of Python's C interface."""
-    return ctypes.cast(getattr(ctypes.pythonapi, name), ctypes.c_void_p).value or 0
-
 
 WORD, _DOUBLE, _FLOAT, INT = ir.IntType(64), ir.DoubleType(), ir.FloatType(), ir.IntType(32)
 
@@ -41,6 +50,13 @@ class Writer:
         self.function = ir.Function(module, ir.FunctionType(WORD, [WORD] * arguments), name)
         self.builder = ir.IRBuilder(self.function.append_basic_block())
         self.arguments = self.function.args
+        self.module = module
+
+    def entry(self, name: str) -> Any:
+        """A word of the table of addresses: that of a C function, or of an object of Python's."""
+        table = self.module.globals[TABLE]
+        place = self.builder.gep(table, [self.word(0), self.word(ENTRIES.index(name))])
+        return self.builder.load(place)
 
     def word(self, value: Any) -> Any:
         return ir.Constant(WORD, value) if isinstance(value, int) else value
@@ -61,9 +77,10 @@ class Writer:
         self.builder.store(value, where)
 
     def call(self, function: Any, *arguments: Any, result: Any = WORD) -> Any:
-        """Call a C function by its address; an int comes back as a word."""
+        """Call a C function by its name in the table or by its address; an int comes as a word."""
         kind = ir.FunctionType(result, [WORD] * len(arguments)).as_pointer()
-        pointer = self.builder.inttoptr(self.word(function), kind)
+        address = self.entry(function) if isinstance(function, str) else function
+        pointer = self.builder.inttoptr(address, kind)
         answer = self.builder.call(pointer, [self.word(each) for each in arguments])
         return self.builder.sext(answer, WORD) if result is INT else answer
 
@@ -93,7 +110,7 @@ class Writer:
         """Return :data:`UNUSUAL` unless this holds, and forget Python's exception if there is."""
         with self.builder.if_then(self.builder.not_(condition), likely=False):
             if clear:
-                self.call(python("PyErr_Clear"), result=ir.VoidType())
+                self.call("PyErr_Clear", result=ir.VoidType())
             self.builder.ret(self.word(UNUSUAL))
 
     def give(self, value: Any) -> None:
@@ -128,9 +145,9 @@ def write_real(module: ir.Module) -> Writer:
     f = Writer(module, "real", 3)
     block, place, obj = f.arguments
     b = f.builder
-    value = f.call(python("PyFloat_AsDouble"), obj, result=_DOUBLE)
+    value = f.call("PyFloat_AsDouble", obj, result=_DOUBLE)
     with b.if_then(b.fcmp_ordered("==", value, ir.Constant(_DOUBLE, -1.0)), likely=False):
-        f.require(f.same(f.call(python("PyErr_Occurred")), 0), clear=True)
+        f.require(f.same(f.call("PyErr_Occurred"), 0), clear=True)
     with b.if_else(f.same(f.load(block, REAL), 8)) as (double, single):
         with double:
             f.store(place, 0, value)
@@ -147,7 +164,7 @@ def write_real(module: ir.Module) -> Writer:
     return f
 
 
-def write_submit(module: ir.Module, launch: int) -> Writer:
+def write_submit(module: ir.Module) -> Writer:
     """``submit(block, values, stream)``: launch with the values on the stack; the status."""
     f = Writer(module, "submit", 3)
     block, values, stream = f.arguments
@@ -155,7 +172,7 @@ def write_submit(module: ir.Module, launch: int) -> Writer:
     pointers, config = f.at(values, 9), f.at(values, 9 + MAX_PARAMETERS)
     status = b.alloca(WORD)
     b.store(f.word(0), status)
-    thread = f.call(python("PyEval_SaveThread"))
+    thread = f.call("PyEval_SaveThread")
     with f.repeat(f.load(block, COUNT)) as number:
         here = f.at(block, b.add(b.mul(number, f.word(STEP)), f.word(HEAD)))
         with f.repeat(f.load(here, PARAMETERS)) as k:
@@ -170,8 +187,8 @@ def write_submit(module: ir.Module, launch: int) -> Writer:
         # The second of two is not worth a try where the first one failed.
         with b.if_then(f.same(b.load(status), 0)):
             function = f.load(here, FUNCTION)
-            b.store(f.call(launch, config, function, pointers, 0, result=INT), status)
-    f.call(python("PyEval_RestoreThread"), thread, result=ir.VoidType())
+            b.store(f.call("launch", config, function, pointers, 0, result=INT), status)
+    f.call("PyEval_RestoreThread", thread, result=ir.VoidType())
     f.give(b.load(status))
     return f
 
@@ -226,17 +243,162 @@ def write_describe(module: ir.Module) -> Writer:
                     f.store(place, 3, f.load(f.at(strides, axis)))
                 b.store(b.add(f.load(scratch), f.load(scratch, 5)), result)
         with not_described:
-            f.call(python("PyErr_Clear"), result=ir.VoidType())
-    f.give(f.call(python("PyLong_FromLongLong"), b.load(result)))
+            f.call("PyErr_Clear", result=ir.VoidType())
+    f.give(f.call("PyLong_FromLongLong", b.load(result)))
     return f
 
 
 def words(f: Writer, arguments: Any, place: int) -> Any:
     """An argument that is an int of Python's."""
-    return f.call(python("PyLong_AsUnsignedLongLongMask"), f.load(arguments, place))
+    return f.call("PyLong_AsUnsignedLongLongMask", f.load(arguments, place))
 
 
 def addresses(f: Writer, block: Any, values: Any, a: Any, x: Any, y: Any) -> None:
     f.store(values, PLACES["a"], a)
     f.store(values, PLACES["x"], f.builder.add(x, f.load(block, X_START)))
     f.store(values, PLACES["y"], f.builder.add(y, f.load(block, Y_START)))
+
+
+def _write_enqueue(module: ir.Module, name: str, real: Writer, submit: Writer) -> Writer:
+    """The launch of a block at addresses, with two numbers or the four parts of complex ones."""
+    parts = 2 if name.endswith("complex") else 1
+    f = Writer(module, f"{name}words", 2)
+    arguments, count = f.arguments
+    b = f.builder
+    values = f.frame()
+    block, stream, a, x, y = (words(f, arguments, place) for place in range(5))
+    addresses(f, block, values, a, x, y)
+    for number, first in enumerate((PLACES["alpha"], PLACES["beta"])):
+        for part in range(parts):
+            obj = f.load(arguments, 5 + parts * number + part)
+            f.require(f.same(f.own(real, block, f.at(values, first + part), obj), 0))
+    extra = 5 + 2 * parts
+    with b.if_then(f.less(f.word(extra), count)):
+        f.store(values, PLACES["scratch"], words(f, arguments, extra))
+        f.store(values, PLACES["counters"], words(f, arguments, extra + 1))
+    f.give(f.own(submit, block, values, stream))
+    return _wrap(module, name, f)
+
+
+def _write_enqueue_tensors(
+    module: ir.Module, real: Writer, submit: Writer, matches: Writer
+) -> Writer:
+    """The launch of an expectation's block on three tensors, if they are as expected."""
+    f = Writer(module, "enqueue_tensors_words", 2)
+    arguments, _ = f.arguments
+    b = f.builder
+    values = f.frame()
+    scratch = f.at(values, 9)
+    expected = words(f, arguments, 0)
+    found = []
+    for place in range(3):
+        a_tensor = f.own(
+            matches, f.load(expected, DESCRIBE), f.load(arguments, 1 + place),
+            f.at(expected, OPERANDS + OPERAND_WORDS * place),
+            f.load(expected, ALIGNMENTS + place), scratch,
+        )  # fmt: skip
+        f.require(f.less(f.word(-1), a_tensor))
+        found.append(a_tensor)
+    a, x, y = found
+    spans = [f.load(expected, SPANS + k) for k in range(6)]
+    low, high = b.add(y, spans[0]), b.add(y, spans[1])
+    for other, first, last in ((x, *spans[2:4]), (a, *spans[4:6])):
+        overlap = b.and_(f.less(low, b.add(other, last)), f.less(b.add(other, first), high))
+        f.require(b.not_(overlap))
+    block = f.load(expected, BLOCK)
+    addresses(f, block, values, a, x, y)
+    for place, number in ((5, "alpha"), (6, "beta")):
+        at = f.at(values, PLACES[number])
+        f.require(f.same(f.own(real, block, at, f.load(arguments, place)), 0))
+    handle = b.alloca(WORD)
+    stream = f.load(arguments, 4)
+    with b.if_else(f.same(stream, f.entry("None"))) as (current, named):
+        with current:
+            device = f.load(expected, OPERANDS)
+            kind, index = b.and_(device, f.word(0xFFFFFFFF)), b.lshr(device, f.word(32))
+            ask = f.load(expected, CURRENT_STREAM)
+            f.require(f.same(f.call(ask, kind, index, scratch, result=INT), 0), clear=True)
+            b.store(f.load(scratch), handle)
+        with named:
+            b.store(words(f, arguments, 4), handle)
+    f.give(f.own(submit, block, values, b.load(handle)))
+    return _wrap(module, "enqueue_tensors", f)
+
+
+def _wrap(module: ir.Module, name: str, words: Writer) -> Writer:
+    """The function that the interpreter calls: arguments in an array, an int object back."""
+    f = Writer(module, name, 3)
+    _, arguments, count = f.arguments
+    f.give(f.call("PyLong_FromLongLong", f.own(words, arguments, count)))
+    return f
+
+
+def _write_allocate(module: ir.Module) -> None:
+    f = Writer(module, "allocate_words", 2)
+    arguments, _ = f.arguments
+    pool, stream, nbytes = (words(f, arguments, place) for place in range(3))
+    address = f.frame()
+    f.store(address, 0, 0)
+    f.call("allocate", address, nbytes, pool, stream, result=INT)
+    f.give(f.load(address))
+    _wrap(module, "allocate", f)
+
+
+def _write_give_back(module: ir.Module) -> None:
+    f = Writer(module, "give_back_words", 2)
+    arguments, _ = f.arguments
+    b = f.builder
+    address, stream, device = (words(f, arguments, place) for place in range(3))
+    answer = f.frame()
+    # Only to ask does no harm, whatever is being captured.
+    f.require(f.same(f.call("is_capturing", stream, answer, result=INT), 0))
+    f.require(f.same(f.call("current_device", answer, result=INT), 0))
+    current = b.and_(f.load(answer), f.word(0xFFFFFFFF))
+    f.require(f.same(current, device))
+    f.give(f.call("free", address, stream, result=INT))
+    _wrap(module, "give_back", f)
+
+
+def _module() -> ir.Module:
+    module = ir.Module("gemv")
+    module.triple = _target().triple
+    table = ir.GlobalVariable(module, ir.ArrayType(WORD, len(ENTRIES)), TABLE)
+    table.initializer = ir.Constant(table.value_type, [0] * len(ENTRIES))
+    table.linkage = "internal"  # so that code finds it by its distance
+    where = Writer(module, TABLE_AT, 0)
+    where.give(where.builder.ptrtoint(table, WORD))
+    real, submit = write_real(module), write_submit(module)
+    matches = write_matches(module)
+    _write_enqueue(module, "enqueue", real, submit)
+    _write_enqueue(module, "enqueue_complex", real, submit)
+    _write_enqueue_tensors(module, real, submit, matches)
+    write_describe(module)
+    _write_allocate(module)
+    _write_give_back(module)
+    return module
+
+
+@functools.cache
+def _target() -> binding.Target:
+    binding.initialize_native_target()
+    binding.initialize_native_asmprinter()
+    return binding.Target.from_default_triple()
+
+
+def _parsed() -> binding.ModuleRef:
+    parsed = binding.parse_assembly(str(_module()))
+    parsed.verify()
+    return parsed
+
+
+def object_file() -> bytes:
+    """The functions as an object file, for any processor of this kind and at any address."""
+    machine = _target().create_target_machine(opt=2, reloc="pic", codemodel="small")
+    return bytes(machine.emit_object(_parsed()))
+
+
+def in_place() -> tuple[Any, Callable[[str], int]]:
+    """The functions in the memory of this process: what holds them, and the address of a name."""
+    engine = binding.create_mcjit_compiler(_parsed(), _target().create_target_machine(opt=2))
+    engine.finalize_object()
+    return engine, engine.get_function_address

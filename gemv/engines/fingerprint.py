@@ -49,13 +49,17 @@ class Unknown(Exception):
     """What machine code follows from is not known, so that it cannot be named; says why."""
 
 
-# What a file's name follows from -----------------------------------------------------------------
+#: The rooms whose source shapes machine code. They import no other room but these, which the
+#: contract of imports keeps, so nothing else can reach a kernel.
+ROOMS = ("core", "driver", "kernels", "language")
 
 
 def source_hash(folder: str | Path) -> str:
-    """Hash of all source below a folder: any of it may reach a kernel."""
+    """Hash of all source below the package's folder that may reach a kernel."""
     digest = hashlib.sha256()
     for name in sorted(source.source_files(str(folder))):
+        if name.partition("/")[0] not in ROOMS:
+            continue
         text = Path(folder, name).read_bytes()
         digest.update(f"{name} {len(text)}\n".encode())
         digest.update(text)
@@ -118,13 +122,10 @@ def _bytecode_is_as_source() -> None:
 
 def versions() -> list[str]:
     """What is installed of all that makes machine code; Unknown where another version runs."""
-    from importlib.metadata import PackageNotFoundError, version
-
-    found = []
+    found, versions = [], installed_versions()
     for name in (*_COMPILERS, *_TOOLKIT):
-        try:
-            installed = version(name)
-        except PackageNotFoundError:
+        installed = versions.get(name.replace("-", "_"))
+        if installed is None:
             continue
         module = sys.modules.get(_COMPILERS.get(name, ""))
         runs = getattr(module, "__version__", installed)
@@ -137,6 +138,25 @@ def versions() -> list[str]:
 
         found.append(f"nvjitlink {nvjitlink.version()}")
         found += [f"{name}={os.environ.get(name)}" for name in ("CUDA_HOME", "CUDA_PATH")]
+    return found
+
+
+def installed_versions() -> dict[str, str]:
+    """The version of each distribution that Python can import, by its name in lower case.
+
+    The name of a directory ``NAME-VERSION.dist-info`` tells both. To read the metadata in it, as
+    ``importlib.metadata`` does, takes ten times as long.
+    """
+    found: dict[str, str] = {}
+    for folder in sys.path:
+        try:
+            names = os.listdir(folder or ".")
+        except OSError:  # a zip file, or nothing at all
+            continue
+        for entry in names:
+            if entry.endswith(".dist-info"):
+                name, _, version = entry.removesuffix(".dist-info").partition("-")
+                found.setdefault(name.lower().replace(".", "_"), version)
     return found
 
 

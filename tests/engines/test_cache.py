@@ -347,8 +347,8 @@ def test_every_variable_that_numba_cuda_reads_is_known_to_shape_code_or_not():
     assert not unknown
 
 
-def test_editing_any_file_of_the_package_makes_another_key(copied):
-    """All folders of the package, wherever the module is that makes the key."""
+def test_editing_any_file_that_shapes_machine_code_makes_another_key(copied):
+    """Every file of the rooms that kernels come from, and no file of another room."""
     code = (
         "import pathlib, sys\n"
         "keys = {}\n"
@@ -370,9 +370,36 @@ def test_editing_any_file_of_the_package_makes_another_key(copied):
     done = processes.run(command, env=env, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     count, *edited = done.stdout.split()
-    files = list(PACKAGE.rglob("*.py"))
-    assert int(count) == len(files) + 1 and len(edited) == len(files) + 1
-    assert {Path(each).name for each in edited} >= {"_device.py", "_intrinsics.py", "_compile.py"}
+    shaping = {
+        str(copied / "gemv" / path.relative_to(PACKAGE))
+        for room in fingerprint.ROOMS
+        for path in (PACKAGE / room).rglob("*.py")
+    }
+    # The key of no edit is that of every file elsewhere, the last of which is named for it.
+    (elsewhere,) = set(edited) - shaping
+    assert set(edited) == shaping | {elsewhere} and int(count) == len(shaping) + 1
+    assert {Path(each).name for each in shaping} >= {"compile.py", "loads.py", "epilogue.py"}
+
+
+def test_device_code_comes_from_the_rooms_whose_source_is_hashed():
+    """What a kernel's compilation imports of the package, and nothing of it lies elsewhere."""
+    code = (
+        "import sys\n"
+        "from gemv.kernels import REGISTRY\n"
+        "from gemv.kernels.spec import Spec\n"
+        "import numpy as np\n"
+        "from gemv.language.numba_cuda import compile\n"
+        "from gemv.driver import machine_ir\n"
+        "for kernel in REGISTRY.values():\n"
+        "    constants = tuple(sorted(kernel.knobs.items()))\n"
+        "    kernel.functions(Spec(np.dtype('f'), False, 'dot', constants, widths=(4, 4)))\n"
+        "print(*(n for n in sys.modules if n.startswith('gemv.')))"
+    )
+    env = {**os.environ, "NUMBA_ENABLE_CUDASIM": "0", "PYTHONPATH": str(PACKAGE.parent)}
+    done = processes.run([sys.executable, "-c", code], env=env, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    rooms = {name.split(".")[1] for name in done.stdout.split()}
+    assert rooms <= set(fingerprint.ROOMS) and "language" in rooms
 
 
 def test_the_hash_of_source_is_that_of_its_files(tmp_path):
