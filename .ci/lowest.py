@@ -29,6 +29,9 @@ def lowest(pyproject: Path, extras: list[str]) -> dict[str, Version]:
         lines += project["optional-dependencies"][extra]
     found: dict[str, Version] = {}
     for requirement in map(Requirement, lines):
+        if requirement.name == project["name"]:  # further extras of our own
+            found |= lowest(pyproject, sorted(requirement.extras))
+            continue
         if requirement.marker is not None and not requirement.marker.evaluate():
             continue
         bounds = [Version(each.version) for each in requirement.specifier if each.operator == ">="]
