@@ -17,8 +17,7 @@ import numpy as np
 import pytest
 import scipy.sparse
 from helpers.arrays import LIBRARIES
-from test_adopt import Exporter
-from test_arrays import Export, Interface
+from helpers.exporters import Export, Exporter, Interface
 
 import gemv
 from gemv.calls import memory_check

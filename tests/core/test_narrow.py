@@ -7,7 +7,7 @@ import math
 import numpy as np
 import pytest
 from helpers.arrays import LIBRARIES
-from test_arrays import Export
+from helpers.exporters import Export
 
 import gemv
 from gemv._reference import error_in_bounds, reference
