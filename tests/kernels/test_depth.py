@@ -67,10 +67,10 @@ def depths(monkeypatch, case, kernel, knobs):
     """The depth of each row's tree, and what the kernel says of it."""
     from gemv.kernels import kernel as kernels_kernel
     from gemv.language import twofold
-    from gemv.language.simulator import scheduler
+    from gemv.language.simulator import memory
 
     monkeypatch.setattr(
-        scheduler, "number_of", lambda sums, value, exact: Leaf(value) if exact else Tree()
+        memory, "number_of", lambda sums, value, exact: Leaf(value) if exact else Tree()
     )
     monkeypatch.setattr(twofold, "zero", lambda sums: Tree())
     kernels_kernel._functions.cache_clear()
