@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 from helpers.problems import Case, knobs_for_tests, tile_of
 
-from gemv._reference import reference
 from gemv.engines import backend
 from gemv.kernels import REGISTRY
+from gemv.measure.reference import reference
 from gemv.selection.select import select
 from gemv.selection.table import table
 

@@ -36,7 +36,7 @@ NARROW = ("float16", "bfloat16")
 
 def access_of(kernel):
     """The only access of a kernel with wide loads; others take either, and get the first."""
-    from gemv._measure import make_problem
+    from gemv.measure.inputs import make_problem
 
     objection = kernel.accepts(make_problem(3, 3, DTYPES["s"], "C", "N"))
     return "dot" if objection is None else "axpy"
@@ -49,7 +49,7 @@ def widest(dtype):
 
 def accepted(kernel, dtype):
     """Whether the kernel is for this dtype at all."""
-    from gemv._measure import make_problem
+    from gemv.measure.inputs import make_problem
 
     (element,) = (each for each in DTYPES.values() if dtype_name(each) == dtype)
     return any(kernel.accepts(make_problem(3, 3, element, order, "N")) is None for order in "CF")

@@ -12,7 +12,6 @@ import pytest
 from helpers import processes
 
 import gemv
-from gemv._measure import make_problem
 from gemv.core.dtypes import DTYPES
 from gemv.core.geometry import MAX_GRID_Y, Device
 from gemv.kernels import (
@@ -22,6 +21,7 @@ from gemv.kernels import (
     k12_phased_columns,
     k13_short_columns,
 )
+from gemv.measure.inputs import make_problem
 from gemv.selection import select as selection_select
 from gemv.selection import table as selection_table
 from gemv.selection.select import select

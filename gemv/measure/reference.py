@@ -1,4 +1,4 @@
-"""gemv in wider precision, and the quantity that error bounds are stated in.
+"""y := alpha*op(A)*x + beta*y in wider precision, and the error of a result in units of its bound.
 
 Tests, benchmarks and the command line all judge a result by ``|error| / (c * n * eps * T)`` with
 ``T = |alpha||op(A)||x| + |beta||y|``, element by element: the bound that any order of summation
