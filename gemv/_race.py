@@ -379,7 +379,7 @@ def coefficients(
                 run = partial(_run, engine, choice, problem, factors, device_x)
                 run(on_device[0], device_y)
                 got = engine.to_host(device_y.owner)[:few]
-                row.error = error_in_bounds(got, exact, magnitude, size)
+                row.error = error_in_bounds(got, exact, magnitude, size, alpha)
                 if clock is not None:
                     calls = [partial(run, each, device_y, owner=owner) for each in on_device]
                     row.time_s = clock.time([_on_stream(call) for call in calls])
@@ -499,7 +499,8 @@ def vector(
                 continue
             y = as_buffer(engine.zeros(m, SINGLE))
             engine.run(choice, problem, alpha, buffer, device_x, beta, y)
-            row.error = error_in_bounds(engine.to_host(y.owner)[:few], exact, magnitude, n)
+            got = engine.to_host(y.owner)[:few]
+            row.error = error_in_bounds(got, exact, magnitude, n, alpha)
             if clock is not None:
                 launch = _launcher(engine, choice, problem, alpha, buffer, x, device_x, beta, y)
                 row.time_s = clock.time([launch])

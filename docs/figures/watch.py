@@ -265,7 +265,7 @@ def watch(
             engine.run(choice, problem, alpha, operands[0], operands[1], beta, operands[2])
         finally:
             memory.pointer_to, scheduler.launch = pointer_to, simulate
-    record.error = error_in_bounds(y, exact, magnitude, problem.cols)
+    record.error = error_in_bounds(y, exact, magnitude, problem.cols, alpha)
     return record
 
 

@@ -32,8 +32,10 @@ class Explanation:
     accumulate : {"plain", "wide", "pairs"}
         How products are added up; "pairs" as well where a GPU does for "wide" what is faster there.
     depth : int or None
-        Additions on the longest way from a product to its row's sum, from which the error bound
-        follows; None where SciPy's BLAS decides, or nothing is computed.
+        Additions on the longest way from a product to its row's sum, in the row where it is
+        longest; the error bound follows from it. Where the order of sums follows the address of A
+        modulo 16 bytes, or the order of arrival, it is an upper bound: the largest of the possible
+        depths. None where SciPy's BLAS decides, or nothing is computed.
     access : str
         ``"dot"`` where memory runs along the sum, ``"axpy"`` along y, else ``"strided"``.
     bytes_moved : int

@@ -152,10 +152,6 @@ KERNEL = Kernel(
     build=build,
     geometry=geometry,
     tile=tile,
-    # Whole passes: the last one may add zeros.
-    depth=lambda problem, geometry, knobs: (
-        ceil_div(problem.cols, knobs["COLUMNS"]) * knobs["COLUMNS"] - 1
-    ),
     wide=True,
     accepts=accepts,
     # At least 8 threads, for the rows that fill no vector.

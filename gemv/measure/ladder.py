@@ -152,7 +152,8 @@ def ladder(
         choice = select(problem, device, kernel.name)
         device_y = as_buffer(engine.to_device(y))
         engine.run(choice, problem, alpha, all_a[0], device_x, beta, device_y)
-        row.error = error_in_bounds(engine.to_host(device_y.owner), exact, magnitude, problem.cols)
+        got = engine.to_host(device_y.owner)
+        row.error = error_in_bounds(got, exact, magnitude, problem.cols, alpha)
         if clock is not None:
 
             def call(stream, each, choice=choice, device_y=device_y):

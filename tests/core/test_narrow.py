@@ -81,9 +81,9 @@ def test_the_bound_counts_one_rounding_to_the_narrow_dtype(dtype):
     exact = np.array([1.0 + 2.0**-digits])  # half way to the next number
     magnitude = exact.copy()
     for narrow in (1.0, 1.0 + 2.0 ** (1 - digits)):
-        assert error_in_bounds(cast([narrow], dtype), exact, magnitude, 5) <= 1
-    assert error_in_bounds(cast([1.0 + 2.0 ** (2 - digits)], dtype), exact, magnitude, 5) > 2
-    assert error_in_bounds(cast([np.nan], dtype), exact, magnitude, 5) == math.inf
+        assert error_in_bounds(cast([narrow], dtype), exact, magnitude, 5, 1) <= 1
+    assert error_in_bounds(cast([1.0 + 2.0 ** (2 - digits)], dtype), exact, magnitude, 5, 1) > 2
+    assert error_in_bounds(cast([np.nan], dtype), exact, magnitude, 5, 1) == math.inf
 
 
 # Calls with host arrays ------------------------------------------------------------------------
@@ -97,7 +97,7 @@ def operands(dtype, m=9, n=37):
 
 def judge(result, alpha, a, x, beta, y):
     exact, magnitude = reference(alpha, a, x, beta, y)
-    assert error_in_bounds(result, exact, magnitude, x.size) <= 1
+    assert error_in_bounds(result, exact, magnitude, x.size, alpha) <= 1
 
 
 @BY_DTYPE

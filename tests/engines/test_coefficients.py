@@ -68,7 +68,7 @@ def run_with(case, kernel, homes, knobs=None, owner=None):
 def errors(case, got):
     y = case.y_of(case.y_buffer).copy()
     exact, magnitude = reference(case.alpha, case.op_a, case.x, case.beta, y)
-    return error_in_bounds(got, exact, magnitude, case.cols)
+    return error_in_bounds(got, exact, magnitude, case.cols, case.alpha)
 
 
 # Homes ---------------------------------------------------------------------------------------

@@ -172,7 +172,8 @@ class Case:
         after = self.run(kernel, knobs, stream)
         y = self.y_of(self.y_buffer).copy()
         exact, magnitude = reference(self.alpha, self.op_a, self.x, self.beta, y)
-        error = error_in_bounds(self.y_of(after).copy(), exact, magnitude, self.cols)
+        got = self.y_of(after).copy()
+        error = error_in_bounds(got, exact, magnitude, self.cols, self.alpha)
         assert error <= 1, f"{kernel}: error is {error} bounds: {self}"
         untouched = after.copy()
         self.y_of(untouched)[...] = y

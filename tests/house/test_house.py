@@ -19,9 +19,9 @@ PACKAGE = TOP / "gemv"
 MODULES = sorted(PACKAGE.rglob("*.py"))
 KERNEL_FILES = sorted((PACKAGE / "kernels").glob("[kt][0-9][0-9]_*.py"))
 BASE = {
-    "gemv.core.dtypes", "gemv.core.geometry", "gemv.core.problem", "gemv.core.shares",
-    "gemv.kernels.grids", "gemv.kernels.kernel", "gemv.kernels.spec", "gemv.language",
-    "gemv.core", "gemv.kernels",
+    "gemv.core", "gemv.core.dtypes", "gemv.core.geometry", "gemv.core.problem", "gemv.core.shares",
+    "gemv.kernels", "gemv.kernels.depths", "gemv.kernels.grids", "gemv.kernels.kernel",
+    "gemv.kernels.spec", "gemv.language",
 }  # fmt: skip
 
 

@@ -444,4 +444,4 @@ def test_limits_on_the_gpu(kernel, m, n, order):
     alpha, beta = np.float32(2), np.float32(0.5)
     engine.run(choice, problem, alpha, operands[0], operands[1], beta, operands[2])
     exact, magnitude = reference(alpha, a, x, beta, y)
-    assert error_in_bounds(engine.to_host(device[2]), exact, magnitude, n) <= 1
+    assert error_in_bounds(engine.to_host(device[2]), exact, magnitude, n, alpha) <= 1

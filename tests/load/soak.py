@@ -235,7 +235,7 @@ class Case:
             arrays.synchronize()
             got = arrays.host(y)
             exact, magnitude = reference(alpha, op_a, x, beta, self.y0_host)
-            error = error_in_bounds(got, exact, magnitude, cols)
+            error = error_in_bounds(got, exact, magnitude, cols, alpha)
             if not error <= 1:
                 raise ArithmeticError(f"{self.name}: error is {error} bounds, without any load")
             self.expected.append(got)
