@@ -7,12 +7,12 @@ import math
 import numpy as np
 import pytest
 from helpers.arrays import LIBRARIES
-from test_arrays import Export
+from helpers.exporters import Export
 
 import gemv
-from gemv._reference import error_in_bounds, reference
 from gemv.core.dtypes import BFLOAT16, DTYPES, NARROW, Precision
 from gemv.core.narrow import cast
+from gemv.measure.reference import error_in_bounds, reference
 
 F16, F32, F64 = (np.dtype(f"f{size}") for size in (2, 4, 8))
 BY_DTYPE = pytest.mark.parametrize("dtype", NARROW, ids=["float16", "bfloat16"])
@@ -207,14 +207,15 @@ def rounding(request, monkeypatch):
     if not request.param:
         yield False
         return
-    from gemv.language.numba_cuda import compile, ptx
+    from gemv.engines.binaries import binaries
+    from gemv.language.numba_cuda import ptx
 
     monkeypatch.setattr(ptx, "ROUNDS_TO_BFLOAT16", (99, 0))
     monkeypatch.setenv("GEMV_CACHE", "0")
     monkeypatch.setattr(gemv.engines.backend.engine(), "_functions", {})
-    compile.binaries.cache_clear()
+    binaries.cache_clear()
     yield True
-    compile.binaries.cache_clear()  # for nobody else
+    binaries.cache_clear()  # for nobody else
 
 
 @pytest.mark.parametrize("dtype", [BFLOAT16, np.dtype(np.float16)], ids=["bfloat16", "float16"])
