@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import platform
+from collections.abc import Callable
 from functools import lru_cache
 from typing import TYPE_CHECKING
 
@@ -44,3 +46,17 @@ def copy(dtype: np.dtype, compute_capability: tuple[int, int]) -> Binary:
 
     (binary,) = kept("copy", repr(dtype), compute_capability, compiled)
     return binary
+
+
+#: In place of a compute capability, for code that runs on the host.
+_HOST = (0, 0)
+
+
+def last_step(compiled: Callable[[], bytes]) -> bytes:
+    """The machine code of :mod:`gemv.driver.machine`: from the disk, or compiled now."""
+
+    def functions() -> tuple[Binary, ...]:
+        return (Binary("last_step", (), "", compiled(), ""),)
+
+    (binary,) = kept("last_step", platform.machine(), _HOST, functions)
+    return binary.cubin

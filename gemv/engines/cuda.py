@@ -75,7 +75,9 @@ class CudaEngine:
         self._lock = threading.Lock()
         self.held = streams.Held()
         #: Compiled code that launches.
-        self.machine = machine.machine(machine.Driver(**driver_library.addresses()))
+        self.machine = machine.machine(
+            machine.Driver(**driver_library.addresses()), binaries.last_step
+        )
         #: Whether there is more than one GPU, so that it matters which is the current one.
         _check(driver.cuInit(0))
         self.several = _check(driver.cuDeviceGetCount()) > 1
