@@ -126,12 +126,13 @@ pathfinder.load_nvidia_dynamic_lib = load_nvidia_dynamic_lib
 """
     code = """
 import numpy as np
-from gemv import BackendError, _failures
+from gemv import BackendError
+from gemv.core import errors
 from gemv.language.numba_cuda.compile import compile_function
 def serial(rows, alpha, a):
     a[0] = alpha
 try:
-    with _failures.compiling():
+    with errors.compiling():
         compile_function(serial, np.dtype("f"), (9, 0))
 except BackendError as error:
     print(error)
