@@ -43,9 +43,7 @@ from gemv.kernels.kernel import Kernel, no_twofold
 
 
 def build(spec):
-    from numba import cuda
-
-    from gemv.language import update
+    from gemv.language import cuda, update
 
     zero, op, shfl_xor = spec.zero, spec.op, spec.shfl_xor
     WARPS_PER_BLOCK = spec["WARPS_PER_BLOCK"]

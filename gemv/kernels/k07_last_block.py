@@ -51,9 +51,7 @@ from gemv.kernels.kernel import Kernel
 
 
 def build(spec):
-    from numba import cuda
-
-    from gemv.language import atomic_inc, update
+    from gemv.language import atomic_inc, cuda, update
 
     number, zero, op = spec.number, spec.zero, spec.op
     BLOCK_X = spec["BLOCK_X"]

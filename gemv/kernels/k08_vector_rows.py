@@ -98,11 +98,10 @@ def tail_of(width):
 
 
 def build(spec):
-    from numba import cuda
-
     from gemv.language import (
         atomic_inc,
         butterfly,
+        cuda,
         fold,
         gather,
         gather_some,

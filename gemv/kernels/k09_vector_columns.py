@@ -88,12 +88,11 @@ def lanes_and_pieces(knobs, width, itemsize):
 
 
 def build(spec):
-    from numba import cuda
-
     from gemv.language import (
         atomic_inc,
         axpy_add,
         butterfly,
+        cuda,
         fold,
         gather,
         gather_some,

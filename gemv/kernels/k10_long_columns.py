@@ -53,10 +53,9 @@ def pieces_of_a_thread(knobs, width, itemsize):
 
 
 def build(spec):
-    from numba import cuda
-
     from gemv.language import (
         axpy_add,
+        cuda,
         gather,
         gather_some,
         is_aligned,

@@ -65,11 +65,10 @@ BATCH = 4
 
 
 def build(spec):
-    from numba import cuda
-
     from gemv.language import (
         atomic_inc,
         butterfly,
+        cuda,
         elements_past,
         fold,
         gather,

@@ -89,11 +89,10 @@ def own_rows(lanes, pieces, width):
 
 
 def build(spec):
-    from numba import cuda
-
     from gemv.language import (
         atomic_inc,
         axpy_add,
+        cuda,
         elements_past,
         fold,
         gather,

@@ -90,10 +90,9 @@ def columns_touched(period, width):
 
 
 def build(spec):
-    from numba import cuda
-
     from gemv.language import (
         atomic_inc,
+        cuda,
         device,
         elements_past,
         fold,

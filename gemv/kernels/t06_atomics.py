@@ -50,9 +50,7 @@ from gemv.kernels.kernel import Kernel
 
 
 def build(spec):
-    from numba import cuda
-
-    from gemv.language import atomic_add, update
+    from gemv.language import atomic_add, cuda, update
 
     zero, op = spec.zero, spec.op
     real = spec.zero.real.dtype.type

@@ -91,9 +91,7 @@ def fetch_from(home, spec):
 
 
 def build(spec):
-    from numba import cuda
-
-    from gemv.language import update
+    from gemv.language import cuda, update
 
     number, zero, op, shfl_xor = spec.number, spec.zero, spec.op, spec.shfl_xor
     home = HOMES[spec["X_HOME"]]

@@ -207,14 +207,15 @@ def rounding(request, monkeypatch):
     if not request.param:
         yield False
         return
-    from gemv.language.numba_cuda import compile, ptx
+    from gemv.engines.binaries import binaries
+    from gemv.language.numba_cuda import ptx
 
     monkeypatch.setattr(ptx, "ROUNDS_TO_BFLOAT16", (99, 0))
     monkeypatch.setenv("GEMV_CACHE", "0")
     monkeypatch.setattr(gemv.engines.backend.engine(), "_functions", {})
-    compile.binaries.cache_clear()
+    binaries.cache_clear()
     yield True
-    compile.binaries.cache_clear()  # for nobody else
+    binaries.cache_clear()  # for nobody else
 
 
 @pytest.mark.parametrize("dtype", [BFLOAT16, np.dtype(np.float16)], ids=["bfloat16", "float16"])

@@ -326,7 +326,7 @@ def test_error_free_steps_reach_the_machine_as_they_are(tmp_path):
 import re, sys
 import numpy as np
 from gemv.language.numba_cuda.compile import compile_function
-from gemv.core.problem import BFLOAT16, Precision
+from gemv.core.dtypes import BFLOAT16, Precision
 
 def one(a, x, y):
     y[0] = y[0] + a[0] * x[0]
