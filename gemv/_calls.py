@@ -277,8 +277,8 @@ def _selection(bench: _Bench) -> None:
     from numba import cuda
 
     import gemv
-    from gemv._measure import make_problem
     from gemv.core import memo
+    from gemv.measure.inputs import make_problem
     from gemv.selection.select import select
 
     device = backend.engine().device()

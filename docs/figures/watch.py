@@ -20,8 +20,6 @@ os.environ.setdefault("NUMBA_ENABLE_CUDASIM", "1")  # before Numba is imported
 import numpy as np
 from greenlet import getcurrent
 
-from gemv._measure import ALPHA, BETA, make_problem, random_array
-from gemv._reference import error_in_bounds, reference
 from gemv.core.dtypes import DTYPES
 from gemv.core.geometry import Device, Geometry
 from gemv.core.problem import Problem
@@ -29,6 +27,8 @@ from gemv.engines.simulator import SimulatorEngine
 from gemv.kernels import REGISTRY
 from gemv.kernels.kernel import Kernel
 from gemv.language.simulator import atomics, intrinsics, memory, scheduler
+from gemv.measure.inputs import ALPHA, BETA, make_problem, random_array
+from gemv.measure.reference import error_in_bounds, reference
 from gemv.selection.select import select
 
 #: Bytes that memory hands out together, and the banks of shared memory, 4 bytes wide each.

@@ -10,9 +10,9 @@ from helpers.arrays import LIBRARIES
 from helpers.exporters import Export
 
 import gemv
-from gemv._reference import error_in_bounds, reference
 from gemv.core.dtypes import BFLOAT16, DTYPES, NARROW, Precision
 from gemv.core.narrow import cast
+from gemv.measure.reference import error_in_bounds, reference
 
 F16, F32, F64 = (np.dtype(f"f{size}") for size in (2, 4, 8))
 BY_DTYPE = pytest.mark.parametrize("dtype", NARROW, ids=["float16", "bfloat16"])

@@ -33,7 +33,7 @@ import json, sys, warnings
 with warnings.catch_warnings(record=True) as caught:
     warnings.simplefilter("always")
     exec({before!r})
-    from gemv._measure import make_problem
+    from gemv.measure.inputs import make_problem
     from gemv.core.dtypes import DTYPES
     from gemv.core.geometry import Device
     from gemv.engines.binaries import binaries
@@ -786,7 +786,7 @@ def test_the_command_line_shows_and_clears(folder, capsys):
 HALVES = """
 import json, sys
 from gemv.kernels import REGISTRY
-from gemv._measure import make_problem
+from gemv.measure.inputs import make_problem
 from gemv.core.problem import DTYPES, Device
 from gemv.selection.select import select
 

@@ -26,8 +26,8 @@ NARROW = ("float16", "bfloat16")
 def access_of(kernel):
     """The only access of a kernel with wide loads; others take either, and get the first."""
     # here: Numba reads its variables when it is imported, and conftest.py sets them
-    from gemv._measure import make_problem
     from gemv.core.dtypes import DTYPES
+    from gemv.measure.inputs import make_problem
 
     objection = kernel.accepts(make_problem(3, 3, DTYPES["s"], "C", "N"))
     return "dot" if objection is None else "axpy"

@@ -10,11 +10,11 @@ from types import SimpleNamespace
 import numpy as np
 
 from gemv import trace
-from gemv._reference import error_in_bounds, reference
 from gemv.core.dtypes import DTYPES, Precision
 from gemv.core.narrow import cast
 from gemv.core.problem import Problem
 from gemv.engines import backend
+from gemv.measure.reference import error_in_bounds, reference
 from gemv.selection.select import select
 
 #: Whether what most likely shows nothing that other tests do not show is run all the same: on a

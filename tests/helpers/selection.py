@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from gemv._measure import make_problem
 from gemv.core.dtypes import DTYPES
+from gemv.measure.inputs import make_problem
 
 
 def problem_of(access, rows, cols, dtype="s"):

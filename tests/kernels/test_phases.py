@@ -11,11 +11,11 @@ from helpers.codegen import disassemble
 from helpers.problems import ALL_ROWS, Case, knobs_for_tests
 
 import gemv
-from gemv._measure import make_problem
 from gemv.core.dtypes import DTYPES, dtype_name
 from gemv.core.geometry import LOAD_BYTES, Device
 from gemv.engines import backend
 from gemv.kernels import REGISTRY
+from gemv.measure.inputs import make_problem
 from gemv.selection.select import select
 
 PHASED = [kernel for kernel in REGISTRY.values() if kernel.phased]

@@ -31,7 +31,7 @@ BY_NAME = pytest.mark.parametrize("kernel", KERNELS, ids=lambda kernel: kernel.n
 
 def accepted(kernel, dtype):
     """Whether the kernel is for this dtype at all."""
-    from gemv._measure import make_problem
+    from gemv.measure.inputs import make_problem
 
     (element,) = (each for each in DTYPES.values() if dtype_name(each) == dtype)
     return any(kernel.accepts(make_problem(3, 3, element, order, "N")) is None for order in "CF")

@@ -36,9 +36,9 @@ from pathlib import Path
 import numpy as np
 
 import gemv
-from gemv._reference import error_in_bounds, reference
 from gemv.core.dtypes import DTYPES as _DTYPES
 from gemv.core.files import write_text
+from gemv.measure.reference import error_in_bounds, reference
 
 #: m, n, trans, order, kernel and, if not plain, accumulate: every access of the table, columns
 #: split over blocks, two launches, sums of float64 and of two float64.

@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 
-from gemv._reference import error_in_bounds, reference, wider
+from gemv.measure.reference import error_in_bounds, reference, wider
 
 
 @pytest.mark.parametrize(
@@ -39,7 +39,7 @@ def test_chunks_agree_with_one_pass(monkeypatch):
     rng = np.random.default_rng(0)
     a, x = rng.standard_normal((11, 5)), rng.standard_normal(5)
     whole = reference(1.5, a, x, 0, None)
-    monkeypatch.setattr("gemv._reference._CHUNK", 12)
+    monkeypatch.setattr("gemv.measure.reference._CHUNK", 12)
     for part, expected in zip(reference(1.5, a, x, 0, None), whole, strict=True):
         np.testing.assert_allclose(part, expected, rtol=1e-17)
 

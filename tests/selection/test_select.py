@@ -13,7 +13,6 @@ from helpers import processes
 from helpers.selection import problem_of, problem_with
 
 import gemv
-from gemv._measure import make_problem
 from gemv.core.dtypes import DTYPES
 from gemv.core.geometry import MAX_GRID_Y, Device
 from gemv.kernels import (
@@ -23,6 +22,7 @@ from gemv.kernels import (
     k12_phased_columns,
     k13_short_columns,
 )
+from gemv.measure.inputs import make_problem
 from gemv.selection import select as selection_select
 from gemv.selection import table as selection_table
 from gemv.selection.select import select

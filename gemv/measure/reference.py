@@ -1,4 +1,4 @@
-"""gemv in wider precision, and the quantity that error bounds are stated in.
+"""y := alpha*op(A)*x + beta*y in wider precision, and the error of a result in units of its bound.
 
 Tests, benchmarks and the command line all judge a result, element by element, by the bound that
 every order of summation satisfies: ``c * ((cols + 3)*eps*T + (|alpha|*cols + 3)*s)`` with ``T =
