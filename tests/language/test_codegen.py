@@ -16,7 +16,8 @@ from helpers.codegen import (
     disassemble,
     nvdisasm,
 )
-from helpers.problems import ALL_ROWS, problem_with
+from helpers.problems import ALL_ROWS
+from helpers.selection import problem_with
 
 from gemv.core.dtypes import DTYPES, dtype_name
 from gemv.core.geometry import Device

@@ -10,7 +10,7 @@ from importlib import resources
 import numpy as np
 import pytest
 from helpers import processes
-from helpers.problems import problem_of, problem_with
+from helpers.selection import problem_of, problem_with
 
 import gemv
 from gemv.core.dtypes import DTYPES
