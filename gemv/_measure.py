@@ -233,7 +233,7 @@ class Clock:
     def __init__(self, engine: Any) -> None:
         from cuda.bindings import driver
 
-        from gemv.engines.cuda import _check
+        from gemv.driver.library import check as _check
 
         self._engine = engine
         self._driver = driver
