@@ -1,10 +1,12 @@
-"""GPUs: which is current, what each one can do, and where memory lies."""
+"""GPUs: which one is current, what each one can do, and whose memory an address is in."""
 
 from __future__ import annotations
 
 import ctypes
+import functools
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Any
 
 from cuda.bindings import driver
 
@@ -13,17 +15,12 @@ from gemv.driver.library import check, libcuda
 
 _get_context = libcuda.cuCtxGetCurrent
 _get_device = libcuda.cuCtxGetDevice
-
 _pointer_attribute = libcuda.cuPointerGetAttribute
 
-_MEMORY_TYPE = 2
-_DEVICE_ORDINAL = 9
-_RANGE_START = 11
-_RANGE_SIZE = 12
-_DEVICE_MEMORY = 2
-
-
-# Devices -------------------------------------------------------------------------------------
+# CUpointer_attribute
+_MEMORY_TYPE, _DEVICE_ORDINAL, _RANGE_START, _RANGE_SIZE = 2, 9, 11, 12
+# CUmemorytype; 0 stands for memory that the driver does not know.
+_UNKNOWN, _HOST, _DEVICE = 0, 1, 2
 
 
 def current_device() -> int:
@@ -35,8 +32,8 @@ def current_device() -> int:
     return index.value if _get_device(ctypes.byref(index)) == 0 else -1
 
 
-def describe(index: int) -> Device:
-    """What selection and geometry may know of a device."""
+def properties(index: int) -> Device:
+    """What kernel selection and launch geometry may know of a GPU."""
     attribute = driver.CUdevice_attribute
     device = check(driver.cuDeviceGet(index))
 
@@ -50,52 +47,73 @@ def describe(index: int) -> Device:
     return Device(name, capability, ask("MULTIPROCESSOR_COUNT"), index, ratio)
 
 
+@functools.cache
+def _primary_context(index: int) -> Any:
+    """The context of a GPU that all libraries of the process share; it is never released."""
+    return check(driver.cuDevicePrimaryCtxRetain(check(driver.cuDeviceGet(index))))
+
+
+def make_current(index: int) -> None:
+    """Make a GPU the current one of this thread, which has none, as CUDA's runtime would."""
+    check(driver.cuCtxSetCurrent(_primary_context(index)))
+
+
 @contextmanager
 def on_device(index: int) -> Iterator[None]:
-    """Make a device current, and the one that was current afterwards."""
+    """Make a GPU current inside the block, and afterwards the one that was current before."""
     current = current_device()
     if current == index:
         yield
-        return
-    from numba import cuda
-
-    if current < 0:
-        # A thread's first call: every runtime library leaves a device current then.
-        cuda.gpus[index].get_primary_context().push()
+    elif current < 0:
+        # A thread's first call: every runtime library leaves a GPU current then.
+        make_current(index)
         yield
     else:
         before = check(driver.cuCtxGetCurrent())
+        check(driver.cuCtxPushCurrent(_primary_context(index)))
         try:
-            with cuda.gpus[index]:
-                yield
+            yield
         finally:
+            check(driver.cuCtxPopCurrent())
             # A library that was called in between may have switched as well.
             if current_device() != current:
                 check(driver.cuCtxSetCurrent(before))
 
 
 def device_of(pointer: int) -> int | None:
-    """Ordinal of the GPU that memory belongs to; None for memory that the driver does not know."""
+    """Ordinal of the GPU that the memory at an address belongs to; None where there is none."""
     index = ctypes.c_int(-1)
     status = _pointer_attribute(ctypes.byref(index), _DEVICE_ORDINAL, ctypes.c_uint64(pointer))
     return index.value if status == 0 and index.value >= 0 else None
 
 
+def _memory_type(pointer: int) -> int:
+    """The driver's CUmemorytype of the memory at an address, or 0 where it knows none."""
+    kind = ctypes.c_uint(_UNKNOWN)
+    status = _pointer_attribute(ctypes.byref(kind), _MEMORY_TYPE, ctypes.c_uint64(pointer))
+    return kind.value if status == 0 else _UNKNOWN
+
+
+def is_pinned(pointer: int) -> bool:
+    """Whether the driver knows the address as host memory: pinned or registered."""
+    return _memory_type(pointer) == _HOST
+
+
 def memory_at(pointer: int) -> MemoryRange | None:
-    """What the driver lists at an address that a GPU can follow; None for nothing."""
-    kind = ctypes.c_uint(0)
-    if _pointer_attribute(ctypes.byref(kind), _MEMORY_TYPE, ctypes.c_uint64(pointer)) != 0:
+    """The allocation that a GPU can reach and that holds an address; None if there is none."""
+    kind = _memory_type(pointer)
+    if kind == _UNKNOWN:
         return None
     first, size = ctypes.c_uint64(0), ctypes.c_size_t(0)
     for value, attribute in ((first, _RANGE_START), (size, _RANGE_SIZE)):
         if _pointer_attribute(ctypes.byref(value), attribute, ctypes.c_uint64(pointer)) != 0:
             return None
-    device = device_of(pointer) if kind.value == _DEVICE_MEMORY else None
+    device = device_of(pointer) if kind == _DEVICE else None
     return MemoryRange(first.value, first.value + size.value, device)
 
 
 def enable_peer(device: int, peer: int) -> None:
-    """Map the memory of a GPU for kernels on another one, as long as the process lives."""
+    """Map the memory of GPU `peer` for kernels on `device`, as long as the process lives."""
     with on_device(peer):
         context = check(driver.cuCtxGetCurrent())
     with on_device(device):

@@ -1,29 +1,29 @@
-"""From host memory to the GPU at the rate of the link: pinned stages filled by several threads.
+"""From host memory to the GPU as fast as the link between them is: Link.
 
 The GPU's copy engine reads only memory that the system cannot move. Out of pinned or registered
 memory it copies by itself. Anything else the driver first copies into a pinned buffer of its own,
-with one thread; here several threads do that, each a piece at a time into its own part of a ring,
-converting and gathering on the way, and a copy of the piece is enqueued behind each. The kernel of
-one panel runs while the next one is on its way.
+with one thread. Here several threads do that: each fills one stage (:mod:`gemv.driver.stages`) at a
+time, converting and gathering on the way, and enqueues the copy of the stage to the GPU. The kernel
+of one panel runs while the next panel is on its way.
 """
 
 from __future__ import annotations
 
 import queue
 import threading
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
 from cuda.bindings import driver
-from numba import cuda
 
 from gemv.core.dtypes import BFLOAT16
 from gemv.core.operand import Operand
 from gemv.driver import library
 from gemv.driver.library import check
+from gemv.driver.memory import DeviceBytes, address_of, pinned_array
 from gemv.driver.stages import (
     LEAST_BYTES,
     LEAST_GATHERED_BYTES,
@@ -40,14 +40,17 @@ from gemv.driver.stages import (
     record,
 )
 
-#: Up to here a matrix or a vector goes through a stage of its own, without threads.
+#: A vector or a matrix of up to so many bytes goes through a stage of its own, without threads.
 SMALL_BYTES = 2**20
-#: Up to here device memory of vectors stays for the next call.
+#: Device memory of a vector is kept for the next call up to so many bytes.
 _KEPT_BYTES = 64 * 2**20
 
 
 class Link:
-    """The way into one GPU's memory. One transfer has it at a time: there is one wire."""
+    """The way from host memory into one GPU's memory and back; one call has it at a time.
+
+    `reader`, an argument of most methods, is the stream on which kernels read what is sent.
+    """
 
     def __init__(self) -> None:
         self.lock = threading.RLock()
@@ -55,24 +58,28 @@ class Link:
             driver.cuStreamCreate(driver.CUstream_flags.CU_STREAM_NON_BLOCKING.value)
         )
         self._context = check(driver.cuCtxGetCurrent())
+        #: Stages that no thread is filling.
         self._free: queue.SimpleQueue[Stage] = queue.SimpleQueue()
+        #: The stage of the thread that has the lock.
         self._own: Stage | None = None
         #: Whether a session has begun and not come to its end.
         self._unfinished = False
         self._pool: ThreadPoolExecutor | None = None
-        self._panels: list[Any] = []
-        self._vectors: dict[str, Any] = {}
+        # Memory that is kept for the next call: of panels, of vectors by name, and pinned.
+        self._panels: list[DeviceBytes] = []
+        self._vectors: dict[str, DeviceBytes] = {}
         self._small: dict[str, np.ndarray] = {}
+        # For each of two panels: it has been copied to the GPU; the kernel has read it.
         self._copied = [event(), event()]
         self._read = [event(), event()]
 
     @contextmanager
     def session(self, reader: int) -> Iterator[None]:
-        """Have the link alone, while nothing of an earlier session is on its way any more.
+        """Have the link alone inside the block, with nothing of an earlier session on its way.
 
-        Ctrl-C may end a session anywhere, even while it waits for its own copies. So the next
-        session first waits for what such a one has left behind, which writes to the same memory:
-        copies, and launches on the stream `reader`.
+        Ctrl-C may end a session anywhere, even while it waits for its own copies. What it leaves
+        behind, copies and launches on `reader`, uses the same memory, so the next session first
+        waits for that.
         """
         with self.lock:
             if self._unfinished:
@@ -89,12 +96,12 @@ class Link:
         check(driver.cuStreamSynchronize(reader))
 
     def _start(self) -> tuple[ThreadPoolExecutor, Stage]:
-        """The threads, and a stage that none of them has."""
+        """The threads, and a stage that none of them uses; both made at first use."""
         if self._own is None:
             for _ in range(THREADS * PIECES_PER_THREAD - self._free.qsize()):
                 self._free.put(Stage())
-            # That of whoever has the lock: Ctrl-C, which only the main thread gets, could come
-            # between taking one of the others and being able to give it back.
+            # It belongs to the thread that has the lock and is never taken from the others: Ctrl-C,
+            # which only the main thread gets, could come before that stage is given back.
             self._own = Stage()
         if self._pool is None:
             self._pool = ThreadPoolExecutor(THREADS, "gemv-stage", self._enter)
@@ -104,9 +111,9 @@ class Link:
         check(driver.cuCtxSetCurrent(self._context))
 
     def copy(self, block: np.ndarray, dtype: np.dtype, pointer: int, pitch: int) -> list[Future]:
-        """Enqueue a copy of lines to the device, `pitch` elements apart there; what to wait for.
+        """Copy the lines of `block` to the GPU, where they begin `pitch` elements apart.
 
-        The copies are enqueued, all of them on the link's stream, when the futures are done.
+        When the futures that it returns are done, all copies are enqueued on the link's stream.
         """
         lines, length = block.shape
         if lines == 0 or length == 0:
@@ -124,15 +131,15 @@ class Link:
         if copied and in_strips and is_pinned(block):
             self._enqueue_lines(block, size, pointer, pitch)
             return []
-        pool, own = self._start()
+        threads, own = self._start()
         least = LEAST_BYTES if copied else LEAST_GATHERED_BYTES
         pieces = list(in_pieces(block, size, pointer, pitch, least))
-        if len(pieces) == 1:  # there is nothing to wait for meanwhile
+        if len(pieces) == 1:  # this thread has nothing else to do meanwhile
             self._stage_piece(own, *pieces[0], dtype)
             return []
-        shared = iter(pieces)  # each thread takes the next one that nobody has
+        shared = iter(pieces)  # each thread takes the next piece from it
         count = min(THREADS, len(pieces))
-        return [pool.submit(self._work, shared, dtype) for _ in range(count)]
+        return [threads.submit(self._work, shared, dtype) for _ in range(count)]
 
     def _enqueue_lines(self, block: np.ndarray, size: int, pointer: int, pitch: int) -> None:
         lines, length = block.shape
@@ -142,7 +149,7 @@ class Link:
             check(driver.cuMemcpyHtoDAsync(pointer, source, nbytes, self.stream))
             return
         if not length * size <= step <= MAX_PITCH or pitch * size > MAX_PITCH:
-            # Repeated or backward lines as well, which the copy engine does not know.
+            # The copy engine cannot repeat lines or go backwards, so each line is a copy.
             for line in range(lines):
                 target, start = pointer + line * pitch * size, source + line * step
                 check(driver.cuMemcpyHtoDAsync(target, start, length * size, self.stream))
@@ -182,7 +189,7 @@ class Link:
             raise library.failed(status)
 
     def fill(self, block: np.ndarray, dtype: np.dtype, pointer: int) -> None:
-        """Copy lines to the device, one behind the other, and wait for the end."""
+        """Copy the lines of `block` to the GPU, one behind the other, and wait until it is done."""
         with self.session(0):
             futures: list[Future] = []
             try:
@@ -193,25 +200,25 @@ class Link:
                 self._settle(futures)
 
     def feed(
-        self, source: Any, made: Any, panels: list[Any], reader: int
-    ) -> Iterator[tuple[Any, int]]:
-        """Each panel with its place in `panels`, filled; it is read by work on stream `reader`.
+        self, source: Any, cut: Any, buffers: list[DeviceBytes], reader: int
+    ) -> Generator[tuple[Any, int]]:
+        """Copy the panels of a cut to the GPU in turn; yield each with the place of its buffer.
 
-        Whoever takes a panel enqueues its work on it before taking the next one.
+        The caller enqueues what reads a panel on `reader` before it takes the next panel.
         """
-        pointers = [int(each.__cuda_array_interface__["data"][0]) for each in panels]
+        pointers = [address_of(buffer) for buffer in buffers]
         pending: dict[int, list[Future]] = {}
 
         def send(number: int) -> None:
-            panel = made.panels[number]
+            panel = cut.panels[number]
             target = pointers[number % len(pointers)]
             pending[number] = self.copy(source.block(panel), source.dtype, target, panel.pitch)
 
         with self.lock:
             try:
-                for number in range(min(len(pointers), len(made.panels))):
+                for number in range(min(len(pointers), len(cut.panels))):
                     send(number)
-                for number, panel in enumerate(made.panels):
+                for number, panel in enumerate(cut.panels):
                     for future in pending.pop(number):
                         future.result()
                     place = number % len(pointers)
@@ -219,13 +226,13 @@ class Link:
                     check(driver.cuStreamWaitEvent(reader, self._copied[place], 0))
                     yield panel, place
                     following = number + len(pointers)
-                    if following < len(made.panels):
+                    if following < len(cut.panels):
                         check(driver.cuEventRecord(self._read[place], reader))
                         check(driver.cuStreamWaitEvent(self.stream, self._read[place], 0))
                         send(following)
             finally:
                 self._settle([future for each in pending.values() for future in each])
-                # Nobody may write to the panels before they have been read.
+                # The next session writes to the buffers, so the kernels must have read them.
                 check(driver.cuStreamSynchronize(reader))
 
     def _settle(self, futures: list[Future]) -> None:
@@ -236,16 +243,16 @@ class Link:
                 future.exception()
         check(driver.cuStreamSynchronize(self.stream))
 
-    def panels(self, count: int, nbytes: int, kept: int) -> list[Any]:
-        """Device memory for so many panels; up to `kept` bytes each it stays for the next call."""
+    def panels(self, count: int, nbytes: int, kept: int) -> list[DeviceBytes]:
+        """Buffers for `count` panels; those of up to `kept` bytes stay for the next call."""
         if nbytes > kept:
-            return [cuda.device_array(nbytes, np.uint8) for _ in range(count)]
+            return [DeviceBytes(nbytes, np.uint8) for _ in range(count)]
         while len(self._panels) < count:
-            self._panels.append(cuda.device_array(kept, np.uint8))
+            self._panels.append(DeviceBytes(kept, np.uint8))
         return self._panels[:count]
 
     def send(self, name: str, host: np.ndarray, dtype: np.dtype, reader: int) -> Operand:
-        """A contiguous vector or small matrix on the device, for work on the stream `reader`."""
+        """Copy a contiguous vector or small matrix to the GPU, for kernels on `reader`."""
         operand = self.reserve(name, host.size, dtype)
         nbytes = operand.shape[0] * dtype.itemsize
         if nbytes <= SMALL_BYTES:
@@ -263,17 +270,20 @@ class Link:
         return operand
 
     def reserve(self, name: str, length: int, dtype: np.dtype) -> Operand:
-        """Device memory for a vector; until the next one of that name, unless it is a large one."""
+        """Device memory for a vector, which the next vector of that name gets as well.
+
+        More than 64 MiB of it are not kept for that.
+        """
         nbytes = max(1, length * dtype.itemsize)
         array = self._vectors.get(name)
         if array is None or array.size < nbytes:
-            array = cuda.device_array(max(nbytes, SMALL_BYTES), np.uint8)
+            array = DeviceBytes(max(nbytes, SMALL_BYTES), np.uint8)
             if nbytes <= _KEPT_BYTES:
                 self._vectors[name] = array
-        return _operand(array, length, dtype)
+        return operand_in(array, length, dtype)
 
     def receive(self, operand: Operand, stream: int) -> np.ndarray:
-        """The values of a vector, once the work on a stream is done."""
+        """The values of a vector, once the work on `stream` is done."""
         nbytes = operand.shape[0] * operand.dtype.itemsize
         if nbytes > SMALL_BYTES:
             result = np.empty(operand.shape[0], operand.dtype)
@@ -286,36 +296,34 @@ class Link:
         return stage.copy()
 
     def _stage(self, name: str) -> np.ndarray:
-        """A pinned buffer that is free again when the call is over."""
+        """A pinned buffer for the values of one vector; it is free again when the call is over."""
         stage = self._small.get(name)
         if stage is None:
-            stage = self._small[name] = cuda.pinned_array(SMALL_BYTES, np.uint8)
+            stage = self._small[name] = pinned_array(SMALL_BYTES, np.uint8)
         return stage
 
     def release(self) -> None:
-        """Give back what was kept for the next call."""
+        """Free the device memory that was kept for the next call."""
         with self.session(0):
             self._panels.clear()
             self._vectors.clear()
 
 
-def _operand(array: Any, length: int, dtype: np.dtype) -> Operand:
-    pointer = int(array.__cuda_array_interface__["data"][0])
-    return Operand("numba", dtype, (length,), (1,), pointer, False, array, origin=array)
+def operand_in(array: DeviceBytes, length: int, dtype: np.dtype) -> Operand:
+    """A vector at the start of device memory that this package has allocated."""
+    return Operand("numba", dtype, (length,), (1,), address_of(array), False, array, origin=array)
 
 
 class Vectors:
-    """x and y on the GPU, and pinned memory beside them, for a matrix that stays there."""
+    """Pinned memory beside two vectors `x` and `y` on the GPU, for a matrix that stays there."""
 
-    def __init__(self, cols: int, rows: int, dtype: np.dtype, stream: int) -> None:
-        self.x, self.y = cuda.device_array(cols, dtype), cuda.device_array(rows, dtype)
-        self._stream = stream
-        self._sent, self._received = cuda.pinned_array(cols, dtype), cuda.pinned_array(rows, dtype)
-        self._x = int(self.x.__cuda_array_interface__["data"][0])
-        self._y = int(self.y.__cuda_array_interface__["data"][0])
+    def __init__(self, x: Any, y: Any, stream: int) -> None:
+        self.x, self.y, self._stream = x, y, stream
+        self._sent, self._received = (pinned_array(each.size, each.dtype) for each in (x, y))
+        self._x, self._y = address_of(x), address_of(y)
 
     def put(self, x: np.ndarray, y: Any) -> None:
-        """Enqueue the values of the next product; None for a y that is not read."""
+        """Enqueue the copies to the GPU for the next product; None for a y that is not read."""
         sent, received, stream = self._sent, self._received, self._stream
         sent[...] = x
         check(driver.cuMemcpyHtoDAsync(self._x, sent.ctypes.data, sent.nbytes, stream))
@@ -324,7 +332,7 @@ class Vectors:
             check(driver.cuMemcpyHtoDAsync(self._y, received.ctypes.data, received.nbytes, stream))
 
     def get(self) -> np.ndarray:
-        """The y that came out."""
+        """Wait for the product; its y as a new array."""
         received, stream = self._received, self._stream
         check(driver.cuMemcpyDtoHAsync(received.ctypes.data, self._y, received.nbytes, stream))
         check(driver.cuStreamSynchronize(stream))

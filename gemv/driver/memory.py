@@ -1,20 +1,101 @@
-"""Device memory: how much is free, and what several launches of one call share."""
+"""Memory of the CUDA driver: on the GPU, and pinned on the host."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import sys
+import weakref
 from typing import Any
 
 import numpy as np
 from cuda.bindings import driver
-from numba import cuda
+
+from gemv.core.geometry import Geometry
+from gemv.driver.capture import outside_of_captures
+from gemv.driver.library import OutOfMemory, check
 
 
-def room_left() -> int:
-    """Bytes of the current GPU's memory that are free, or will be when Numba is asked for them."""
-    context = cuda.current_context()
-    context.deallocations.clear()
-    return int(context.get_memory_info().free)
+def address_of(array: Any) -> int:
+    """The address of a device array's first element."""
+    return int(array.__cuda_array_interface__["data"][0])
+
+
+def fill(pointer: int, nbytes: int, value: int, stream: int) -> None:
+    """Enqueue on `stream`: set each of `nbytes` bytes of device memory to `value`."""
+    if nbytes:
+        check(driver.cuMemsetD8Async(pointer, value, nbytes, stream))
+
+
+class DeviceBytes:
+    """A vector on the current GPU, which any library can read; freed with this object."""
+
+    def __init__(self, size: int, dtype: Any) -> None:
+        dtype = np.dtype(dtype)
+        self.size, self.nbytes = size, size * dtype.itemsize
+        pointer = _allocate(self.nbytes) if size else 0
+        self.__cuda_array_interface__ = {
+            "shape": (size,),
+            "typestr": dtype.str,
+            "data": (pointer, False),
+            "strides": None,
+            "version": 2,
+        }
+        if size:
+            # Not a __del__: when Python ends, the driver may be gone, and it frees everything.
+            weakref.finalize(self, _free, pointer).atexit = False
+
+
+def _allocate(nbytes: int) -> int:
+    try:
+        return int(check(driver.cuMemAlloc(nbytes)))
+    except OutOfMemory:
+        if not free_what_numba_keeps():
+            raise
+        return int(check(driver.cuMemAlloc(nbytes)))
+
+
+def _free(pointer: int) -> None:
+    with outside_of_captures():
+        driver.cuMemFree(pointer)  # waits for the work that uses it
+
+
+class _PinnedBytes:
+    """Pinned memory as NumPy reads it; freed with this object."""
+
+    def __init__(self, nbytes: int) -> None:
+        pointer = int(check(driver.cuMemHostAlloc(max(1, nbytes), 0)))
+        self.__array_interface__ = {
+            "shape": (nbytes,), "typestr": "|u1", "data": (pointer, False), "version": 3,
+        }  # fmt: skip
+        weakref.finalize(self, _free_pinned, pointer).atexit = False
+
+
+def _free_pinned(pointer: int) -> None:
+    with outside_of_captures():
+        driver.cuMemFreeHost(pointer)
+
+
+def pinned_array(size: int, dtype: Any) -> np.ndarray:
+    """A vector in host memory that the GPU's copy engine reads and writes by itself."""
+    dtype = np.dtype(dtype)
+    return np.asarray(_PinnedBytes(size * dtype.itemsize)).view(dtype)
+
+
+def free_what_numba_keeps() -> bool:
+    """Free the device memory that Numba holds back until it is enough; False without Numba.
+
+    Numba frees arrays in batches, since each call of ``cuMemFree`` waits for the GPU.
+    """
+    current_context = getattr(sys.modules.get("numba.cuda"), "current_context", None)
+    if current_context is None:
+        return False
+    current_context().deallocations.clear()
+    return True
+
+
+def free_memory() -> int:
+    """Bytes of the current GPU's memory that are free, once Numba has freed what it holds back."""
+    free_what_numba_keeps()
+    return int(check(driver.cuMemGetInfo()))
 
 
 def is_exhausted(error: BaseException) -> bool:
@@ -24,32 +105,23 @@ def is_exhausted(error: BaseException) -> bool:
 
 
 class Shared:
-    """Scratch memory and counters that several launches of one product share.
+    """Scratch memory and counters that the launches of one product share.
 
-    They are new in each call, so one that is interrupted between two launches leaves counters
-    behind that are not zero, but no other call ever sees them.
+    Each product has its own, so a product that is interrupted between two launches leaves counters
+    that are not zero to nobody else.
     """
 
-    def __init__(
-        self,
-        fill: Callable[[int, int, int, int], None],
-        geometry: Any,
-        dtype: np.dtype,
-        stream: int,
-    ) -> None:
+    def __init__(self, geometry: Geometry, dtype: np.dtype, stream: int) -> None:
         self._itemsize = dtype.itemsize
-        # Both live as long as this object.
-        self._scratch = cuda.device_array(max(1, geometry.scratch), dtype)
-        self._counters = cuda.device_array(max(1, geometry.counters), np.uint32)
-        self._first = int(self._scratch.__cuda_array_interface__["data"][0])
-        self._counted = int(self._counters.__cuda_array_interface__["data"][0])
-        fill(self._counted, self._counters.nbytes, 0, stream)
+        self._scratch = DeviceBytes(max(1, geometry.scratch), dtype)
+        self._counters = DeviceBytes(max(1, geometry.counters), np.uint32)
+        fill(address_of(self._counters), self._counters.nbytes, 0, stream)
         if geometry.posts:
-            fill(self._first, self._scratch.nbytes, 0xFF, stream)
+            fill(address_of(self._scratch), self._scratch.nbytes, 0xFF, stream)
 
     def at(self, shift: int) -> dict[str, int]:
-        """Addresses of both, that of the scratch memory shifted by so many elements."""
+        """Addresses of both, that of the scratch memory `shift` elements further on."""
         return {
-            "scratch": self._first + shift * self._itemsize,
-            "counters": self._counted,
+            "scratch": address_of(self._scratch) + shift * self._itemsize,
+            "counters": address_of(self._counters),
         }

@@ -1,4 +1,4 @@
-"""Pinned buffers that host memory is copied through, a piece at a time."""
+"""Stages: pinned buffers through which host memory is copied to the GPU, a piece at a time."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from typing import Any
 
 import numpy as np
 from cuda.bindings import driver
-from numba import cuda
 
-from gemv.driver import devices, library
-from gemv.driver.library import check
+from gemv.driver import devices
+from gemv.driver.library import check, libcuda
+from gemv.driver.memory import pinned_array
 
 #: Bytes of one stage, large beside the microseconds of Python that a piece costs, and how many of
 #: them a thread has: one is filled while the other is on its way.
@@ -28,28 +28,23 @@ MAX_PITCH = 2**31 - 1
 #: Threads that fill stages. More only wait for the interpreter's lock and for memory.
 THREADS = max(1, min(8, (os.cpu_count() or 4) - 2))
 
-_MEMORY_TYPE = 2
-_HOST_MEMORY = 1
-
 
 def is_pinned(array: np.ndarray) -> bool:
     """Whether the copy engine can read the array's memory: it is pinned or registered."""
     if not array.size:
         return False
     low, high = np.lib.array_utils.byte_bounds(array)
-    return all(_memory_type(address) == _HOST_MEMORY for address in (low, high - 1))
-
-
-def _memory_type(address: int) -> int:
-    kind = ctypes.c_uint(0)
-    status = devices._pointer_attribute(ctypes.byref(kind), _MEMORY_TYPE, ctypes.c_uint64(address))
-    return kind.value if status == 0 else 0
+    return devices.is_pinned(low) and devices.is_pinned(high - 1)
 
 
 def in_pieces(
     block: np.ndarray, size: int, pointer: int, pitch: int, least: int
 ) -> Iterator[tuple[np.ndarray, int, int]]:
-    """Parts of some lines that fit a stage, where each goes, and its pitch."""
+    """Cut `block` into pieces that fit a stage: each with its address on the GPU and its pitch.
+
+    The pitch counts elements from one line of `block` on the GPU to the next. A piece has at least
+    `least` bytes, where there are so many.
+    """
     lines, length = block.shape
     per_line = pitch * size
     # A piece for each thread, if that leaves enough in it.
@@ -68,7 +63,7 @@ def in_pieces(
 
 #: The driver called with the interpreter's lock kept: these return at once, and whoever gives the
 #: lock away has to wait for all other threads to get it back.
-_quick = ctypes.PyDLL(library.libcuda._name)
+_quick = ctypes.PyDLL(libcuda._name)
 copy_async = _quick.cuMemcpyHtoDAsync_v2
 copy_async.argtypes = (ctypes.c_uint64, ctypes.c_void_p, ctypes.c_size_t, ctypes.c_void_p)
 record = _quick.cuEventRecord
@@ -78,6 +73,7 @@ query.argtypes = (ctypes.c_void_p,)
 
 
 def event() -> Any:
+    """A new event without times, for which a thread waits without spinning."""
     flags = driver.CUevent_flags
     return check(
         driver.cuEventCreate(
@@ -87,10 +83,10 @@ def event() -> Any:
 
 
 class Stage:
-    """A pinned buffer, and the event behind the last copy out of it."""
+    """A pinned buffer, and an event recorded behind the last copy out of it."""
 
     def __init__(self) -> None:
-        self.memory = cuda.pinned_array(PIECE_BYTES, np.uint8)
+        self.memory = pinned_array(PIECE_BYTES, np.uint8)
         self.address = self.memory.ctypes.data
         self.event = event()
         self.event_at = int(self.event)

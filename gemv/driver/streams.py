@@ -1,14 +1,10 @@
-"""Streams, events, capture and current devices of the CUDA driver, in the few forms needed here.
-
-The driver is asked through ctypes where a call is on the way of every gemv, and where the bindings
-change a function's form between major versions.
-"""
+"""Streams of the CUDA driver: their handles, their order, and what lives as long as their work."""
 
 from __future__ import annotations
 
 import threading
 from collections import deque
-from contextlib import nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 from cuda.bindings import driver
@@ -34,11 +30,8 @@ def device_of_stream(stream: int) -> int:
         check(driver.cuCtxPopCurrent())
 
 
-# Streams and events --------------------------------------------------------------------------
-
-
 def normal(handle: int) -> int:
-    """A stream's handle with one name for the legacy default stream."""
+    """The handle, with 0 for the legacy default stream, which is also called 1."""
     return 0 if handle == 1 else handle
 
 
@@ -68,39 +61,39 @@ def stream_handle(stream: Any) -> int:
     raise TypeError(f"stream must be an int or a stream object, not {type(stream).__name__}")
 
 
-def wait(waiting: int, other: int) -> None:
-    """What is enqueued on one stream from now on comes after what is on the other by now."""
-    flags = driver.CUevent_flags.CU_EVENT_DISABLE_TIMING.value
-    event = check(driver.cuEventCreate(flags))
-    try:
-        check(driver.cuEventRecord(event, other))
-        check(driver.cuStreamWaitEvent(waiting, event, 0))
-    finally:
-        check(driver.cuEventDestroy(event))  # when it is no longer needed
-
-
-def wait_across(
-    waiting: int, waiting_device: int | None, other: int, other_device: int | None
+def wait(
+    waiting: int,
+    other: int,
+    waiting_device: int | None = None,
+    other_device: int | None = None,
 ) -> None:
-    """The same for streams of two GPUs: an event is recorded where its stream is."""
-    flags = driver.CUevent_flags.CU_EVENT_DISABLE_TIMING.value
-    with nullcontext() if other_device is None else on_device(other_device):
-        event = check(driver.cuEventCreate(flags))
+    """Let all later work on stream `waiting` come after the work that is on stream `other` now.
+
+    The ordinals of their GPUs matter only where they differ: an event belongs to a GPU.
+    """
+    if waiting_device == other_device:
+        waiting_device = other_device = None
+    with _on(other_device):
+        event = check(driver.cuEventCreate(driver.CUevent_flags.CU_EVENT_DISABLE_TIMING.value))
         try:
             check(driver.cuEventRecord(event, other))
-            with nullcontext() if waiting_device is None else on_device(waiting_device):
+            with _on(waiting_device):
                 check(driver.cuStreamWaitEvent(waiting, event, 0))
         finally:
-            check(driver.cuEventDestroy(event))
+            check(driver.cuEventDestroy(event))  # the driver does so when it is no longer needed
+
+
+def _on(device: int | None) -> AbstractContextManager[None]:
+    return nullcontext() if device is None else on_device(device)
 
 
 def runs_by_itself(stream: int) -> bool:
-    """Whether a stream is not ordered with the default streams."""
+    """Whether a stream is not ordered with the default streams: a non-blocking one."""
     return stream > PER_THREAD and bool(check(driver.cuStreamGetFlags(stream)) & _NON_BLOCKING)
 
 
-class Held:
-    """References that live until a stream has come past the point where they were held."""
+class KeepAlive:
+    """References to what enqueued work uses, each until its stream has come past that work."""
 
     def __init__(self) -> None:
         self._waiting: deque[tuple[Any, Any]] = deque()
@@ -115,12 +108,12 @@ class Held:
         self._waiting.append((event, things))
 
     def sweep(self) -> None:
-        """Drop what is done. One thread at a time; another one has nothing to wait for."""
+        """Drop what is done, unless another thread is just doing that."""
         if not self._waiting or not self._lock.acquire(blocking=False):
             return
         done = []
         try:
-            # To ask for an event is forbidden while any thread captures, unless said to be safe.
+            # While any thread captures, an event may only be queried by who says that it is safe.
             with outside_of_captures():
                 for _ in range(len(self._waiting)):
                     event, things = self._waiting.popleft()
@@ -131,7 +124,7 @@ class Held:
                         self._waiting.append((event, things))
         finally:
             self._lock.release()
-        # Dropped last: freeing an array may call back into this module.
+        # Dropped last, without the lock: freeing an array may call back into this module.
         done.clear()
 
     def __len__(self) -> int:

@@ -1,36 +1,36 @@
-"""Machine code of a kernel: from the disk, or compiled now."""
+"""Compiled kernels: from memory, from the disk, or compiled now.
+
+The two functions below are the only place where a process remembers compiled code. On the disk
+:mod:`gemv.engines.cache` keeps it.
+"""
 
 from __future__ import annotations
 
 import platform
 from collections.abc import Callable
 from functools import lru_cache
-from typing import TYPE_CHECKING
 
 import numpy as np
 
+from gemv.core import errors
 from gemv.core.binary import Binary
 from gemv.engines.cache import kept
-
-if TYPE_CHECKING:
-    from gemv.kernels.kernel import Kernel
-    from gemv.kernels.spec import Spec
-
-
-# What the launch path asks for -------------------------------------------------------------------
+from gemv.kernels.kernel import Kernel
+from gemv.kernels.spec import Spec
 
 
 @lru_cache(maxsize=1024)
 def binaries(kernel: Kernel, spec: Spec, compute_capability: tuple[int, int]) -> tuple[Binary, ...]:
-    """All functions of `kernel` for `spec`, from the disk or compiled."""
+    """All functions of `kernel`, compiled for `spec`."""
 
     def compiled() -> tuple[Binary, ...]:
+        errors.numba_cuda()
         from gemv.language.numba_cuda import compile
 
         return compile.binaries(kernel, spec, compute_capability)
 
     if not kernel.build.__module__.startswith("gemv."):
-        return compiled()  # its source is not ours, so no hash covers it
+        return compiled()  # the key in the cache covers no source but the package's own
     return kept(kernel.name, repr(spec), compute_capability, compiled)
 
 
@@ -39,6 +39,7 @@ def copy(dtype: np.dtype, compute_capability: tuple[int, int]) -> Binary:
     """The function that copies a vector of any stride to a contiguous one."""
 
     def compiled() -> tuple[Binary, ...]:
+        errors.numba_cuda()
         from gemv.language.copy import copy
         from gemv.language.numba_cuda.compile import compile_function
 

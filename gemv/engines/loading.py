@@ -1,27 +1,42 @@
-"""Kernel functions loaded into the GPU, and their arguments packed for a launch."""
+"""Kernel functions loaded into GPUs: from compiled code to what a launch needs."""
 
 from __future__ import annotations
 
-import ctypes
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from cuda.bindings import driver
 
+from gemv.core import errors
 from gemv.core.binary import Binary
-from gemv.driver import library as driver_library
-from gemv.driver.library import check as _check
+from gemv.core.dtypes import NARROW
+from gemv.core.geometry import Device
+from gemv.driver import library
+from gemv.driver.capture import capture_of
+from gemv.driver.library import check
+from gemv.engines import binaries
+from gemv.selection.select import Choice
 
-#: ``CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION``, as the driver lays attributes out.
-EARLY = (driver_library.LaunchAttribute * 1)(driver_library.LaunchAttribute(6, 0, (1,)))
-
-_REAL = {4: ctypes.c_float, 8: ctypes.c_double}
+#: The launch attribute that lets a kernel start before the one ahead of it on the stream has ended:
+#: CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION, in the layout of the driver's structure.
+_EARLY_START = (library.LaunchAttribute * 1)(library.LaunchAttribute(6, 0, (1,)))
 
 
 @dataclass(frozen=True)
 class LoadedFunction:
-    """A loaded kernel function, whose alpha and beta are of `dtype`; `module` keeps it loaded."""
+    """A kernel function on a GPU.
+
+    Attributes
+    ----------
+    handle : CUfunction
+    binary : Binary
+        The compiled code, with the names of its parameters.
+    dtype : numpy.dtype
+        Of its parameters alpha and beta.
+    module : CUmodule
+        Keeps the function loaded.
+    """
 
     handle: Any
     binary: Binary
@@ -30,48 +45,66 @@ class LoadedFunction:
 
     @property
     def attributes(self) -> Any:
-        """Of its launches: it may start early if it waits itself for the kernel before it."""
-        return EARLY if self.binary.waits else None
+        """Attributes of its launches, or None.
+
+        A function that waits itself for the kernel ahead of it may start before that one has ended.
+        """
+        return _EARLY_START if self.binary.waits else None
 
 
 def load(binary: Binary, dtype: np.dtype) -> LoadedFunction:
-    module = _check(driver.cuModuleLoadData(binary.cubin))
-    handle = _check(driver.cuModuleGetFunction(module, binary.name.encode()))
+    """Load a compiled function into the current GPU; its alpha and beta are of `dtype`."""
+    module = check(driver.cuModuleLoadData(binary.cubin))
+    handle = check(driver.cuModuleGetFunction(module, binary.name.encode()))
     return LoadedFunction(handle, binary, dtype, module)
 
 
-_POINTERS = {"a", "x", "y", "scratch", "counters", "alpha_pointer", "beta_pointer"}
+class LoadedFunctions:
+    """All functions that this process has loaded; each is compiled and loaded at first use."""
+
+    def __init__(self) -> None:
+        #: By name of the kernel, what it is compiled for, and ordinal of the GPU.
+        self.loaded: dict[tuple, tuple[LoadedFunction, ...]] = {}
+
+    def of(
+        self, choice: Choice, device: Device, stream: int | None = None
+    ) -> tuple[LoadedFunction, ...]:
+        """The functions of the chosen kernel on `device`.
+
+        Raises
+        ------
+        RuntimeError
+            If they have to be loaded now and `stream` is being captured: loading would break it.
+        """
+        key = (choice.kernel.name, choice.spec, device.index)
+        loaded = self.loaded.get(key)
+        if loaded is None:
+            _refuse_in_capture(f"kernel {choice.kernel.name!r}", stream)
+            with errors.compiling():
+                compiled = binaries.binaries(choice.kernel, choice.spec, device.compute_capability)
+            loaded = tuple(load(binary, choice.spec.precision.factors) for binary in compiled)
+            # Of two threads, both take the functions of the first: those have the slots.
+            loaded = self.loaded.setdefault(key, loaded)
+        return loaded
+
+    def copy(self, dtype: np.dtype, device: Device, stream: int | None = None) -> LoadedFunction:
+        """The function that copies a vector of any stride to a contiguous one; raises as `of`."""
+        # Bits are copied: the kernel would convert narrow numbers on the way.
+        dtype = np.dtype(np.uint16) if dtype in NARROW else dtype
+        key = ("copy", dtype, device.index)
+        loaded = self.loaded.get(key)
+        if loaded is None:
+            _refuse_in_capture("the copy of y", stream)
+            with errors.compiling():
+                binary = binaries.copy(dtype, device.compute_capability)
+            loaded = self.loaded[key] = (load(binary, dtype),)
+        return loaded[0]
 
 
-def pack(names: tuple[str, ...], values: dict[str, Any], dtype: np.dtype) -> tuple:
-    """Values and ctypes of a kernel's parameters; a complex number is two reals."""
-    packed: list[Any] = []
-    kinds: list[Any] = []
-    for name in names:
-        value = values[name]
-        if name in ("alpha", "beta"):
-            real = _REAL[dtype.itemsize // (2 if dtype.kind == "c" else 1)]
-            if dtype.kind == "c":
-                packed += [float(value.real), float(value.imag)]
-                kinds += [real, real]
-            else:
-                packed.append(float(value))
-                kinds.append(real)
-        elif name in _POINTERS:
-            packed.append(value)
-            kinds.append(ctypes.c_void_p)
-        else:
-            packed.append(value)
-            kinds.append(ctypes.c_int64)
-    return tuple(packed), tuple(kinds)
-
-
-def pack_by_address(packed: tuple) -> tuple[int, Any]:
-    """The same as addresses of the parameters, one of which is an array; and what holds them."""
-    held: list[Any] = [
-        value.ctypes if isinstance(value, np.ndarray) else kind(value)
-        for value, kind in zip(*packed, strict=True)
-    ]
-    addresses = [each.data if hasattr(each, "data") else ctypes.addressof(each) for each in held]
-    table = (ctypes.c_void_p * len(held))(*addresses)
-    return ctypes.addressof(table), (table, held)
+def _refuse_in_capture(what: str, stream: int | None) -> None:
+    """Raise if `stream` is being captured: loading a module waits for the whole GPU."""
+    if stream is not None and capture_of(stream) is not None:
+        raise RuntimeError(
+            f"{what} is not compiled yet, and a stream is being captured: call gemv.precompile"
+            " with the same arguments before the capture"
+        )

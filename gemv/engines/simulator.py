@@ -1,9 +1,13 @@
-"""The engine of the simulator backend: device arrays are NumPy arrays, launches are greenlets."""
+"""The engine of the simulator backend; see :class:`gemv.engines.protocol.Engine`.
+
+Device arrays are NumPy arrays, and the threads of a launch are greenlets: see
+:mod:`gemv.language.simulator.scheduler`. Everything is done in the order of the calls.
+"""
 
 from __future__ import annotations
 
 import inspect
-from collections.abc import Iterator
+from collections.abc import Generator, Iterable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
@@ -13,9 +17,10 @@ from gemv.arrays.adopt import on_device
 from gemv.arrays.host import host_copy
 from gemv.core import trace
 from gemv.core.geometry import Device, Geometry
+from gemv.core.operand import Operand
 from gemv.core.problem import Problem
 from gemv.engines.coefficients import Coefficients, Lease
-from gemv.engines.slots import HostMemory, SlotTable
+from gemv.engines.slots import SlotTable
 from gemv.kernels.spec import SLOTS
 from gemv.language.simulator import memory, scheduler, thread
 from gemv.selection.select import Choice
@@ -34,27 +39,7 @@ def _scratch(geometry: Geometry, number: np.dtype) -> np.ndarray:
     return made
 
 
-class Shared:
-    """Scratch memory and counters of the launches of one product; see the other engine."""
-
-    def __init__(self, geometry: Geometry, dtype: np.dtype) -> None:
-        self._geometry = geometry
-        self._scratch = _scratch(geometry, dtype)
-        self._counters = np.zeros(geometry.counters, np.uint32)
-
-    def at(self, shift: int) -> dict[str, Any]:
-        """Pointers to both, the one to the scratch memory shifted by so many elements."""
-        return {
-            "scratch": memory.pointer_to(self._scratch, shift, name="scratch"),
-            "counters": memory.pointer_to(self._counters, name="counters"),
-        }
-
-    def check(self) -> None:
-        """Raise unless the last launch has left it as the first one found it."""
-        _look_at_what_is_left("panels", self._geometry, self._scratch, self._counters)
-
-
-def _look_at_what_is_left(
+def _require_clean(
     name: str, geometry: Geometry, scratch: np.ndarray, counters: np.ndarray
 ) -> None:
     """Raise unless counters are zero again, and memory for posts is empty."""
@@ -66,104 +51,127 @@ def _look_at_what_is_left(
         raise thread.SimulatorError(f"{name}: sums that nobody took are left after the last launch")
 
 
-class Vectors:
-    """x and y on the device, for products of vectors that are in host memory."""
+class SimulatedConstants:
+    """The constant symbols of functions, for a :class:`~gemv.engines.slots.SlotTable`."""
 
-    def __init__(self, engine: SimulatorEngine, cols: int, rows: int, dtype: np.dtype) -> None:
-        self.x, self.y = engine.wrap(np.zeros(cols, dtype)), engine.wrap(np.zeros(rows, dtype))
-        self._x, self._y = self.x._ary, self.y._ary  # the memory of Numba's stand-ins
+    device: int | None = None
+
+    def __init__(self, arrays: Iterable[np.ndarray]) -> None:
+        self.arrays = list(arrays)
+
+    def current(self) -> AbstractContextManager:
+        return nullcontext()
+
+    def write(self, slot: int, values: np.ndarray, stream: int) -> None:
+        for array in self.arrays:
+            array[2 * slot : 2 * slot + 2] = values
+
+    def write_now(self, slot: int, values: np.ndarray, events: Sequence[Any]) -> None:
+        self.write(slot, values, 0)
+
+    def mark(self, stream: int, event: Any) -> Any:
+        return None
+
+    def wait(self, stream: int, event: Any) -> None:
+        pass
+
+    def capturing(self, stream: int) -> bool:
+        return False
+
+    def handle(self, stream: Any) -> int:
+        return 0
+
+    def device_of(self, stream: int) -> int | None:
+        return None
+
+
+class SimulatedShared:
+    """Scratch memory and counters of the launches of one product."""
+
+    def __init__(self, geometry: Geometry, dtype: np.dtype) -> None:
+        self._geometry = geometry
+        self._scratch = _scratch(geometry, dtype)
+        self._counters = np.zeros(geometry.counters, np.uint32)
+
+    def at(self, shift: int) -> dict[str, Any]:
+        return {
+            "scratch": memory.pointer_to(self._scratch, shift, name="scratch"),
+            "counters": memory.pointer_to(self._counters, name="counters"),
+        }
+
+    def require_clean(self) -> None:
+        """Raise unless the last launch has left both as the first one found them."""
+        _require_clean("panels", self._geometry, self._scratch, self._counters)
+
+
+class SimulatedVectors:
+    """x and y of a matrix that stays."""
+
+    def __init__(self, x: Any, y: Any) -> None:
+        self.x, self.y = x, y
+        self._x, self._y = x._ary, y._ary  # the memory of Numba's stand-ins
 
     def put(self, x: np.ndarray, y: Any) -> None:
-        """Take the values of the next product; None for a y that is not read."""
         self._x[:] = x
         self._y[:] = np.nan if y is None else y
 
     def get(self) -> np.ndarray:
-        """The y that came out."""
         return self._y.copy()
 
 
+class SimulatedSession:
+    """One call on host arrays."""
+
+    def __init__(self, engine: SimulatorEngine) -> None:
+        self._engine = engine
+
+    def send(self, name: str, host: np.ndarray, dtype: np.dtype) -> Operand:
+        return on_device(self._engine.to_device(host), self._engine)
+
+    def blank(self, name: str, n: int, dtype: np.dtype) -> Operand:
+        return on_device(self._engine.zeros(n, dtype), self._engine)
+
+    def shared(self, geometry: Geometry, dtype: np.dtype) -> SimulatedShared:
+        return SimulatedShared(geometry, dtype)
+
+    def feed(self, source: Any, cut: Any) -> Generator[tuple[Any, Operand]]:
+        for panel in cut.panels:
+            block = source.block(panel)
+            # What lies between the lines must reach no sum, so NaN is there.
+            copy = np.empty((len(block), panel.pitch), source.dtype)
+            copy.view(np.uint8)[:] = 0xFF
+            copy[:, : block.shape[1]] = block
+            yield panel, on_device(copy, self._engine)
+
+    def receive(self, operand: Operand, shared: SimulatedShared | None) -> np.ndarray:
+        if shared is not None:
+            shared.require_clean()
+        return self._engine.to_host(operand.owner)
+
+
 class SimulatorEngine:
-    """Runs kernels as plain Python functions; see :mod:`gemv.language.simulator.scheduler`."""
+    """Runs kernels as plain Python functions."""
 
     name = "simulator"
 
     def __init__(self) -> None:
         self._slots: dict[tuple, tuple[tuple[Any, ...], SlotTable]] = {}
 
+    # Devices ---------------------------------------------------------------------------------
+
     def device(self) -> Device:
         return DEVICE
 
-    def in_host_memory(self) -> bool:
-        """Device arrays are NumPy arrays here."""
-        return True
-
-    def device_of(self, pointer: int) -> int | None:
-        """There is no GPU that memory could belong to."""
-        return None
-
-    def to_device(self, host: np.ndarray) -> np.ndarray:
-        return host.copy(order="K")
-
-    def matrix(self, operand: Any, dtype: np.dtype) -> Any:
-        """A matrix in host memory as a device array."""
-        host = host_copy(operand, dtype)
-        return self.wrap(host)
-
-    def vectors(self, cols: int, rows: int, dtype: np.dtype) -> Vectors:
-        """A vector of each length for products of vectors in host memory."""
-        return Vectors(self, cols, rows, dtype)
-
-    def release(self) -> None:
-        """Nothing is kept for later."""
-
-    def free_memory(self) -> None:
-        """Nobody counts it."""
-
-    def exhausted(self, error: BaseException) -> bool:
-        """Whether an error says that the device has no memory left."""
-        return False
-
-    def shared(self, geometry: Geometry, dtype: np.dtype) -> Shared:
-        """What several launches of one product share; the call that asks for it owns it."""
-        return Shared(geometry, dtype)
-
-    def session(self) -> AbstractContextManager:
-        """There is no way to the device that calls would share."""
-        return nullcontext()
-
-    def send(self, name: str, host: np.ndarray, dtype: np.dtype) -> Any:
-        """A contiguous array as the operand of a launch."""
-        return on_device(self.to_device(host), self)
-
-    def blank(self, name: str, n: int, dtype: np.dtype) -> Any:
-        """A vector of zeros as the operand of a launch."""
-        return on_device(self.zeros(n, dtype), self)
-
-    def receive(self, operand: Any, shared: Shared | None) -> np.ndarray:
-        """The values of a vector, after the last launch; `shared` is what the launches shared."""
-        if shared is not None:
-            shared.check()
-        return self.to_host(operand.owner)
-
-    def feed(self, source: Any, made: Any) -> Iterator[tuple[Any, Any]]:
-        """Each panel of a cut with its copy; see the other engine."""
-        for panel in made.panels:
-            block = source.block(panel)
-            # What lies between the lines reaches no sum.
-            copy = np.empty((len(block), panel.pitch), source.dtype)
-            copy.view(np.uint8)[:] = 0xFF  # a NaN
-            copy[:, : block.shape[1]] = block
-            yield panel, on_device(copy, self)
-
-    def zeros(self, n: int, dtype: np.dtype, stream: Any = None) -> np.ndarray:
-        return np.zeros(n, dtype)
-
-    def copy(self, source: Any, target: Any, stream: int) -> None:
-        target.owner[...] = source.owner
-
     def on(self, index: int | None) -> AbstractContextManager:
         return nullcontext()
+
+    def device_of(self, pointer: int) -> int | None:
+        return None
+
+    def in_host_memory(self) -> bool:
+        return True
+
+    # Streams ---------------------------------------------------------------------------------
 
     def default_stream(self) -> int:
         return 0
@@ -171,16 +179,57 @@ class SimulatorEngine:
     def capture_of(self, stream: int) -> None:
         return None
 
-    def wait(self, waiting: int, other: int, *devices: int | None) -> None:
-        """Everything is done in the order of the calls."""
+    def wait(
+        self,
+        waiting: int,
+        other: int,
+        waiting_device: int | None = None,
+        other_device: int | None = None,
+    ) -> None:
+        pass
+
+    # Arrays ----------------------------------------------------------------------------------
+
+    def to_device(self, host: np.ndarray) -> np.ndarray:
+        return host.copy(order="K")
 
     def to_host(self, array: np.ndarray) -> np.ndarray:
         return array.copy()
+
+    def zeros(self, n: int, dtype: np.dtype, stream: Any = None) -> np.ndarray:
+        return np.zeros(n, dtype)
+
+    def copy(self, source: Operand, target: Operand, stream: int) -> None:
+        target.owner[...] = source.owner
 
     def wrap(self, array: np.ndarray) -> Any:
         from numba import cuda
 
         return cuda.to_device(array, copy=False)
+
+    # Memory ----------------------------------------------------------------------------------
+
+    def free_memory(self) -> None:
+        return None
+
+    def exhausted(self, error: BaseException) -> bool:
+        return False
+
+    def release(self) -> None:
+        pass
+
+    # Operands in host memory -----------------------------------------------------------------
+
+    def session(self) -> AbstractContextManager[SimulatedSession]:
+        return nullcontext(SimulatedSession(self))
+
+    def matrix(self, operand: Operand, dtype: np.dtype) -> Any:
+        return self.wrap(host_copy(operand, dtype))
+
+    def vectors(self, cols: int, rows: int, dtype: np.dtype) -> SimulatedVectors:
+        return SimulatedVectors(*(self.wrap(np.zeros(length, dtype)) for length in (cols, rows)))
+
+    # Launches --------------------------------------------------------------------------------
 
     def run(
         self,
@@ -194,7 +243,6 @@ class SimulatorEngine:
         stream: Any = None,
         owner: Coefficients | None = None,
     ) -> None:
-        """Launch the functions of ``choice.kernel`` one after the other."""
         geometry, number = choice.geometry, choice.spec.precision.sums
         pointer_to = memory.pointer_to
         scratch = _scratch(geometry, number)
@@ -229,13 +277,13 @@ class SimulatorEngine:
         finally:
             if lease is not None:
                 lease.done()
-        _look_at_what_is_left(choice.kernel.name, geometry, scratch, counters)
+        _require_clean(choice.kernel.name, geometry, scratch, counters)
 
     def _built(self, choice: Choice) -> tuple[tuple[Any, ...], SlotTable | None]:
         """The functions of a kernel, and the slots of their constant symbols if they have any.
 
-        Slots keep values from call to call, so they keep their functions, too: built again, these
-        would have other memory.
+        A slot keeps its values from call to call, so the functions with slots are kept as well:
+        built again, they would have other memory.
         """
         spec = choice.spec
         functions: tuple[Any, ...] = choice.kernel.functions(spec)
@@ -248,7 +296,7 @@ class SimulatorEngine:
                 for function in functions
                 if getattr(function, "coefficients", None) is not None
             ]
-            table = SlotTable(HostMemory(symbols), spec.precision.factors, SLOTS)
+            table = SlotTable(SimulatedConstants(symbols), spec.precision.factors, SLOTS)
             kept = self._slots.setdefault((choice.kernel, spec), (functions, table))
         return kept
 
@@ -261,7 +309,7 @@ class SimulatorEngine:
         beta: Any,
         owner: Coefficients | None,
     ) -> Lease | None:
-        """Bring alpha and beta to the homes that the kernel reads; a lease ends after it."""
+        """Put alpha and beta where the kernel reads them; the lease of their slot, if any."""
         spec = choice.spec
         shared = {}
         for name, home, value in zip(("alpha", "beta"), spec.homes, (alpha, beta), strict=True):

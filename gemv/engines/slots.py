@@ -1,10 +1,13 @@
-"""Slots of constant memory: who has one, and when it may be written again."""
+"""Slots of constant memory: who owns one, and when it may be written again.
+
+The rules are at the top of :mod:`gemv.engines.coefficients`.
+"""
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Sequence
+from contextlib import AbstractContextManager
 from typing import Any, Protocol
 
 import numpy as np
@@ -12,26 +15,26 @@ import numpy as np
 from gemv.core.geometry import CONSTANT_BYTES
 
 
-class Memory(Protocol):
-    """What a table needs of a device: writes, and marks that other streams can wait for."""
+class ConstantMemory(Protocol):
+    """Constant symbols that are written together, and events that order the writes."""
 
-    #: Ordinal of the GPU, if there may be several.
+    #: Ordinal of the GPU that they are on; None where there is only one.
     device: int | None
 
     def current(self) -> AbstractContextManager:
-        """Have that GPU current for a while."""
+        """Make that GPU current for a block."""
 
     def write(self, slot: int, values: np.ndarray, stream: int) -> None:
         """Enqueue ``alpha, beta`` for `slot`; `values` may change as soon as this returns."""
 
     def write_now(self, slot: int, values: np.ndarray, events: Sequence[Any]) -> None:
-        """Write behind `events` outside of any capture, and return when it is done."""
+        """Write as soon as `events` have come, outside of any capture; wait until it is done."""
 
     def mark(self, stream: int, event: Any) -> Any:
-        """An event behind all that is enqueued on `stream`: `event` itself again, if not None."""
+        """Record an event behind all that is on `stream`: `event`, or a new one if it is None."""
 
     def wait(self, stream: int, event: Any) -> None:
-        """Let what is enqueued on `stream` from now on come after `event`."""
+        """Let all later work on `stream` come after `event`."""
 
     def capturing(self, stream: int) -> bool:
         """Whether `stream` is being captured into a graph."""
@@ -44,7 +47,10 @@ class Memory(Protocol):
 
 
 class Slot:
-    """A place for one alpha and one beta; `events` are the last work on it, by stream."""
+    """A place for one alpha and one beta.
+
+    `events` come after the last work on it, one for each stream; `spare` may be recorded again.
+    """
 
     __slots__ = ("events", "index", "spare")
 
@@ -59,22 +65,22 @@ class SlotTable:
 
     Parameters
     ----------
-    memory : Memory
+    memory : ConstantMemory
     dtype : numpy.dtype
         Of alpha and beta.
     count : int
         Slots of the symbol.
     """
 
-    def __init__(self, memory: Memory, dtype: np.dtype, count: int) -> None:
+    def __init__(self, memory: ConstantMemory, dtype: np.dtype, count: int) -> None:
         self.memory = memory
         self.dtype = dtype
         self.count = count
-        # Appended at one end and taken from the other: both are atomic, and oldest comes first.
+        # Both ends are atomic. What was given back first is taken first: its work is mostly over.
         self._free = deque(Slot(index) for index in range(count))
 
     def take(self) -> Slot:
-        """A slot for the caller alone, until it is given back."""
+        """A slot that is the caller's alone until it is given back."""
         try:
             return self._free.popleft()
         except IndexError:
@@ -85,10 +91,11 @@ class SlotTable:
             ) from None
 
     def give(self, slot: Slot) -> None:
-        """End an ownership. What was enqueued on the slot may still be running."""
+        """Take a slot back. What was enqueued on it may still be running."""
         self._free.append(slot)
 
     def values(self, alpha: Any, beta: Any) -> np.ndarray:
+        """The two numbers as they are in a slot."""
         return np.array([alpha, beta], self.dtype)
 
     def write(self, slot: Slot, alpha: Any, beta: Any, stream: int) -> None:
@@ -109,101 +116,3 @@ class SlotTable:
         if old is None and slot.spare:
             old = slot.spare.pop()
         slot.events[stream] = self.memory.mark(stream, old)
-
-
-class HostMemory:
-    """The simulator's constant memory: arrays of the host, written at once, without streams."""
-
-    device: int | None = None
-
-    def current(self) -> AbstractContextManager:
-        return nullcontext()
-
-    def __init__(self, arrays: Iterable[np.ndarray]) -> None:
-        self.arrays = list(arrays)
-
-    def write(self, slot: int, values: np.ndarray, stream: int) -> None:
-        for array in self.arrays:
-            array[2 * slot : 2 * slot + 2] = values
-
-    def write_now(self, slot: int, values: np.ndarray, events: Sequence[Any]) -> None:
-        self.write(slot, values, 0)
-
-    def mark(self, stream: int, event: Any) -> Any:
-        return None
-
-    def wait(self, stream: int, event: Any) -> None:
-        pass
-
-    def capturing(self, stream: int) -> bool:
-        return False
-
-    def handle(self, stream: Any) -> int:
-        return 0
-
-    def device_of(self, stream: int) -> int | None:
-        return None
-
-
-class DeviceMemory:
-    """Constant symbols of loaded modules, by their addresses."""
-
-    def __init__(self, addresses: Iterable[int], device: int | None = None) -> None:
-        from cuda.bindings import driver
-
-        from gemv.driver.library import check
-
-        self._driver, self._check = driver, check
-        self.addresses = list(addresses)
-        self.device = device
-        self._aside: Any = None
-
-    def current(self) -> AbstractContextManager:
-        from gemv.driver.devices import on_device
-
-        return nullcontext() if self.device is None else on_device(self.device)
-
-    def write(self, slot: int, values: np.ndarray, stream: int) -> None:
-        # So few bytes of pageable memory are copied by the driver before the call returns.
-        copy, nbytes = self._driver.cuMemcpyHtoDAsync, values.nbytes
-        for address in self.addresses:
-            self._check(copy(address + slot * nbytes, values.ctypes.data, nbytes, stream))
-
-    def write_now(self, slot: int, values: np.ndarray, events: Sequence[Any]) -> None:
-        driver, check = self._driver, self._check
-        # A thread that captures must not wait for a stream, unless it says that it knows better.
-        relaxed = driver.CUstreamCaptureMode.CU_STREAM_CAPTURE_MODE_RELAXED
-        before = check(driver.cuThreadExchangeStreamCaptureMode(relaxed))
-        try:
-            if self._aside is None:
-                self._aside = check(driver.cuStreamCreate(1))  # 1: apart from stream 0
-            for event in events:
-                self.wait(self._aside, event)
-            self.write(slot, values, self._aside)
-            check(driver.cuStreamSynchronize(self._aside))
-        finally:
-            check(driver.cuThreadExchangeStreamCaptureMode(before))
-
-    def mark(self, stream: int, event: Any) -> Any:
-        driver = self._driver
-        if event is None:
-            event = self._check(driver.cuEventCreate(2))  # 2: no times, which makes it cheap
-        self._check(driver.cuEventRecord(event, stream))
-        return event
-
-    def wait(self, stream: int, event: Any) -> None:
-        self._check(self._driver.cuStreamWaitEvent(stream, event, 0))
-
-    def capturing(self, stream: int) -> bool:
-        status = self._check(self._driver.cuStreamIsCapturing(stream))
-        return bool(status != self._driver.CUstreamCaptureStatus.CU_STREAM_CAPTURE_STATUS_NONE)
-
-    def handle(self, stream: Any) -> int:
-        from gemv.driver.streams import stream_handle
-
-        return stream_handle(stream)
-
-    def device_of(self, stream: int) -> int | None:
-        from gemv.driver.streams import device_of_stream
-
-        return None if self.device is None else device_of_stream(stream)

@@ -1,40 +1,29 @@
-"""Scratch memory and counters, of streams and of captured graphs."""
+"""Workspaces: scratch memory and counters, of streams and of captured graphs."""
 
 from __future__ import annotations
 
 import itertools
 import threading
-import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import partial
 from typing import Any
 
 import numpy as np
 from cuda.bindings import driver
 
+from gemv.core.geometry import Device, Geometry
 from gemv.driver import capture as driver_capture
 from gemv.driver import streams
-from gemv.driver.library import check as _check
+from gemv.driver.library import check
+from gemv.driver.memory import DeviceBytes, address_of
 
-
-class DeviceBytes:
-    """An array of device memory of the engine's own, freed with this object."""
-
-    def __init__(self, size: int, dtype: Any) -> None:
-        self.size, self.nbytes = size, size * np.dtype(dtype).itemsize
-        pointer = int(_check(driver.cuMemAlloc(self.nbytes)))
-        self.__cuda_array_interface__ = {"data": (pointer, False)}
-        # Not a __del__: when Python ends, the driver may be gone, and frees everything by itself.
-        weakref.finalize(self, _free, pointer).atexit = False
-
-
-def _free(pointer: int) -> None:
-    with driver_capture.outside_of_captures():
-        driver.cuMemFree(pointer)  # waits for what uses it
+#: How many streams keep a workspace; beyond, the one that got its own first loses it.
+MAX_WORKSPACES = 256
 
 
 class Workspace:
-    """Scratch memory and counters of one (device, stream): launches on a stream never overlap.
+    """Scratch memory and counters of one stream of one GPU: launches on a stream never overlap.
 
     `lock` is held while the launches of one call are enqueued: those of two threads on one stream
     must not come between each other.
@@ -49,19 +38,22 @@ class Workspace:
     def reserve(
         self, scratch_bytes: int, counters: int, stream: int, posts: bool = False
     ) -> tuple[int, int]:
-        """Addresses of at least so many bytes, all ones for `posts`, and zeroed counters."""
+        """Addresses of at least `scratch_bytes` and of as many counters, which are zero.
+
+        For `posts` all bits of the scratch memory are ones; kernels leave both as they found them.
+        """
         scratch = self.posts if posts else self.scratch
         if scratch_bytes and (scratch is None or scratch.nbytes < scratch_bytes):
             scratch = DeviceBytes(max(scratch_bytes, 1 << 20), np.uint8)
-            if posts:  # once, as for counters below
-                _check(driver.cuMemsetD8Async(address_of(scratch), 0xFF, scratch.nbytes, stream))
+            if posts:  # filled once, as the counters below
+                check(driver.cuMemsetD8Async(address_of(scratch), 0xFF, scratch.nbytes, stream))
                 self.posts = scratch
             else:
                 self.scratch = scratch
         if counters and (self.counters is None or self.counters.size < counters):
             made = DeviceBytes(max(counters, 4096), np.uint32)
-            # Kernels leave them zero again, so this happens once, ahead of the launch.
-            _check(driver.cuMemsetD8Async(address_of(made), 0, made.nbytes, stream))
+            # Once, ahead of the launch: kernels leave them zero again.
+            check(driver.cuMemsetD8Async(address_of(made), 0, made.nbytes, stream))
             self.counters = made
         return (
             address_of(scratch) if scratch_bytes else 0,
@@ -70,17 +62,17 @@ class Workspace:
 
 
 class CapturedWorkspace:
-    """Scratch memory and counters of one (device, stream) within one captured graph.
+    """Scratch memory and counters of one stream within one captured graph.
 
     The calls captured on a stream follow each other in the graph, and one executable of it never
     overlaps itself; two graphs may run at once, so each has its own. Scratch memory comes from the
     allocator of the library that owns A where that may be asked inside a capture, else from the
     driver. Memory for posts, which must keep its ones between two replays, always comes from the
     driver. Counters have to be zero before the graph is first replayed, and nothing can clear them
-    in a capture, so they are a part of an array that was cleared long before.
+    in a capture, so they are a part of an arena, which was cleared before.
     """
 
-    def __init__(self, arena: Callable[[], Arena], life: Any) -> None:
+    def __init__(self, arena: Callable[[], Arena], life: driver_capture.GraphLife) -> None:
         self.lock = threading.Lock()
         self.life = life
         self._arena = arena
@@ -91,7 +83,7 @@ class CapturedWorkspace:
     def reserve(
         self, scratch_bytes: int, counters: int, a: Any, posts: bool = False
     ) -> tuple[int, int]:
-        """Addresses of at least so many bytes, all ones for `posts`, and zeroed counters."""
+        """As of a :class:`Workspace`, with the operand A in place of the stream."""
         scratch = counter = 0
         if scratch_bytes:
             # Earlier calls of the graph keep theirs: their addresses are part of it.
@@ -107,7 +99,7 @@ class CapturedWorkspace:
         return scratch, counter
 
     def release(self) -> None:
-        """The graph is gone: what it used may be used again."""
+        """Give everything back, once the graph is gone."""
         for first, count in self._parts:
             self._arena().give(first, count)
         self._parts.clear()
@@ -116,19 +108,21 @@ class CapturedWorkspace:
 
 
 def _posts_in_capture(nbytes: int) -> Any:
+    """Memory of ones, filled while another stream is being captured."""
     with driver_capture.outside_of_captures():
         memory = DeviceBytes(nbytes, np.uint8)
-        # Of no interest to any other stream, not even to the one that all others wait for.
-        stream = _check(driver.cuStreamCreate(driver.CUstream_flags.CU_STREAM_NON_BLOCKING))
+        # A stream that no other waits for, not even the legacy default stream.
+        stream = check(driver.cuStreamCreate(driver.CUstream_flags.CU_STREAM_NON_BLOCKING))
         try:
-            _check(driver.cuMemsetD8Async(address_of(memory), 0xFF, nbytes, stream))
-            _check(driver.cuStreamSynchronize(stream))
+            check(driver.cuMemsetD8Async(address_of(memory), 0xFF, nbytes, stream))
+            check(driver.cuStreamSynchronize(stream))
         finally:
             driver.cuStreamDestroy(stream)
     return memory
 
 
 def _scratch_in_capture(a: Any, nbytes: int) -> Any:
+    """Memory for a graph, from the library of the operand A if that allows it."""
     library = getattr(a, "exporter", None)
     if library is not None and library.allocates_in_capture:
         return library.empty(a.origin, nbytes, np.dtype(np.uint8), a.device)
@@ -137,18 +131,18 @@ def _scratch_in_capture(a: Any, nbytes: int) -> Any:
 
 
 class Arena:
-    """Counters for captured graphs, all zero whenever no kernel runs that uses them."""
+    """The counters of one GPU for captured graphs; zero whenever no kernel runs that uses them."""
 
     SIZE = 1 << 18
 
     def __init__(self) -> None:
         self._array = DeviceBytes(self.SIZE, np.uint32)
-        _check(driver.cuMemsetD8(address_of(self._array), 0, self._array.nbytes))
+        check(driver.cuMemsetD8(address_of(self._array), 0, self._array.nbytes))
         self._free: list[tuple[int, int]] = [(0, self.SIZE)]
         self._lock = threading.Lock()
 
     def take(self, count: int) -> int:
-        """Where `count` counters begin that nobody else has."""
+        """Reserve `count` counters; the number of the first one."""
         with self._lock:
             for place, (first, length) in enumerate(self._free):
                 if length >= count:
@@ -162,7 +156,7 @@ class Arena:
             )
 
     def give(self, first: int, count: int) -> None:
-        """Take counters back, and join them to the free ones beside them."""
+        """Free counters again, and join them to the free ones beside them."""
         with self._lock:
             joined: list[tuple[int, int]] = []
             for part in sorted([*self._free, (first, count)]):
@@ -173,11 +167,96 @@ class Arena:
             self._free = joined
 
     def address(self, first: int) -> int:
+        """The address of a counter."""
         return address_of(self._array) + 4 * first
 
 
-#: How many streams keep scratch memory; beyond, the one that got its own first loses it.
-MAX_WORKSPACES = 256
+class Workspaces:
+    """The workspaces of all streams and of all captured graphs of the process."""
+
+    def __init__(self) -> None:
+        #: By ordinal of the GPU and name of the stream.
+        self._of_streams: dict[tuple[int, int], Workspace] = {}
+        #: By ordinal of the GPU, the capture's identity and name of the stream.
+        self.captured: dict[tuple[int, int, int], CapturedWorkspace] = {}
+        #: By ordinal of the GPU.
+        self._arenas: dict[int, Arena] = {}
+        self._lock = threading.Lock()
+
+    @contextmanager
+    def reserved(
+        self, geometry: Geometry, scratch_bytes: int, device: Device, stream: int, a: Any
+    ) -> Iterator[tuple[int, int]]:
+        """Addresses of scratch memory and counters for the launches enqueued inside the block.
+
+        `a` is the operand A, whose library may have to allocate: see :class:`CapturedWorkspace`.
+        """
+        counters, posts = geometry.counters, geometry.posts
+        if not scratch_bytes and not counters:
+            yield 0, 0
+            return
+        capture = driver_capture.capture_of(stream)
+        if capture is None:
+            workspace = self.of_stream(device, stream)
+            with workspace.lock:
+                yield workspace.reserve(scratch_bytes, counters, stream, posts)
+        else:
+            captured = self.of_capture(device, stream, capture)
+            with captured.lock:
+                yield captured.reserve(scratch_bytes, counters, a, posts)
+
+    def of_stream(self, device: Device, stream: int) -> Workspace:
+        """The workspace of the calls on a stream that is not being captured."""
+        key = (device.index, stream_name(stream))
+        workspace = self._of_streams.get(key)
+        if workspace is None:
+            with self._lock:
+                workspace = self._of_streams.setdefault(key, Workspace())
+                if len(self._of_streams) > MAX_WORKSPACES:
+                    del self._of_streams[next(iter(self._of_streams))]
+                self.release_captured()
+        return workspace
+
+    def of_capture(
+        self, device: Device, stream: int, capture: driver_capture.Capture
+    ) -> CapturedWorkspace:
+        """The workspace of the calls on a stream within the graph that is being captured."""
+        key = (device.index, capture.identity, stream_name(stream))
+        with self._lock:
+            workspace = self.captured.get(key)
+            if workspace is None:
+                # A program that captures again and again needs what its old graphs have left.
+                with driver_capture.outside_of_captures():
+                    self.release_captured()
+                life = driver_capture.GraphLife(capture.graph)
+                workspace = CapturedWorkspace(partial(self.arena, device, stream), life)
+                self.captured[key] = workspace
+        return workspace
+
+    def release_captured(self) -> None:
+        """Free the workspaces of the graphs that are gone."""
+        for key, workspace in list(self.captured.items()):
+            if workspace.life.ended():
+                del self.captured[key]
+                workspace.release()
+
+    def arena(self, device: Device, stream: int | None = None) -> Arena:
+        """The counters of a GPU for captured graphs, made at first use.
+
+        Raises
+        ------
+        RuntimeError
+            If they have to be made now and `stream` is being captured.
+        """
+        arena = self._arenas.get(device.index)
+        if arena is None:
+            if stream is not None and driver_capture.capture_of(stream) is not None:
+                raise RuntimeError(
+                    "a kernel whose blocks count each other is captured before any of its kind has"
+                    " run: call gemv.precompile with the same arguments before the capture"
+                )
+            arena = self._arenas.setdefault(device.index, Arena())
+        return arena
 
 
 _thread = threading.local()
@@ -185,7 +264,7 @@ _names = itertools.count(1)
 
 
 def stream_name(stream: int) -> int:
-    """What tells a stream from all others: a default stream per thread needs the thread too."""
+    """A number for each stream: the per-thread default streams of all threads have one handle."""
     if stream != streams.PER_THREAD:
         return stream
     try:
@@ -193,7 +272,3 @@ def stream_name(stream: int) -> int:
     except AttributeError:
         _thread.name = -next(_names)
         return _thread.name
-
-
-def address_of(array: Any) -> int:
-    return int(array.__cuda_array_interface__["data"][0])

@@ -1,4 +1,4 @@
-"""A product whose matrix is in host memory, panel by panel."""
+"""A product whose operands are in host memory: each panel of A is copied, then read by a launch."""
 
 from __future__ import annotations
 
@@ -14,6 +14,8 @@ from gemv.core.dtypes import dtype_name
 from gemv.core.geometry import PANEL_BYTES
 from gemv.core.operand import Operand
 from gemv.core.problem import Problem
+from gemv.engines.coefficients import Coefficients
+from gemv.engines.protocol import Engine
 from gemv.selection.select import Choice
 from gemv.streaming.cut import Cut, Source, choice_for, cut, part_of
 
@@ -22,7 +24,7 @@ _watchers: ContextVar[tuple[Callable[[int, int], None], ...]] = ContextVar("watc
 
 @contextmanager
 def watch(report: Callable[[int, int], None]) -> Iterator[None]:
-    """Call ``report(bytes done, bytes in all)`` as calls inside the block work their way on."""
+    """Call ``report(bytes done, bytes in all)`` after each panel of the calls inside the block."""
     token = _watchers.set((*_watchers.get(), report))
     try:
         yield
@@ -31,9 +33,12 @@ def watch(report: Callable[[int, int], None]) -> Iterator[None]:
 
 
 def room_for(
-    engine: Any, problem: Problem, choice: Choice, y_elements: int, limit: int | None
+    engine: Engine, problem: Problem, choice: Choice, y_elements: int, limit: int | None
 ) -> int | None:
-    """Bytes of device memory that A may take, or None if nobody counts them."""
+    """Bytes of device memory that A may take; None if the engine does not count them.
+
+    `limit` bounds all memory of the call, that of x, y and scratch memory included.
+    """
     free = engine.free_memory() if limit is None else limit
     if free is None:
         return None
@@ -44,9 +49,16 @@ def room_for(
 
 
 def planned(
-    engine: Any, routine: str, problem: Problem, choice: Choice, y_elements: int, limit: int | None
+    engine: Engine,
+    routine: str,
+    problem: Problem,
+    choice: Choice,
+    y_elements: int,
+    limit: int | None,
 ) -> Cut:
-    """How a call will bring A to the device.
+    """The cut by which a call will bring A to the device.
+
+    `y_elements` is the length of y in memory, and `limit` what the user allows, or None.
 
     Raises
     ------
@@ -64,7 +76,7 @@ def planned(
     return made
 
 
-def _too_large(engine: Any, routine: str, problem: Problem, limit: int | None, more: int) -> str:
+def _too_large(engine: Engine, routine: str, problem: Problem, limit: int | None, more: int) -> str:
     nbytes = problem.rows * problem.cols * problem.dtype.itemsize
     allowed = (
         f"{engine.free_memory()} bytes of device memory are free"
@@ -79,7 +91,7 @@ def _too_large(engine: Any, routine: str, problem: Problem, limit: int | None, m
 
 
 def compute(
-    engine: Any,
+    engine: Engine,
     routine: str,
     made: Cut,
     choice: Choice,
@@ -89,9 +101,11 @@ def compute(
     x: np.ndarray,
     beta: Any,
     y: np.ndarray | None,
-    owner: Any,
+    owner: Coefficients | None,
 ) -> np.ndarray:
-    """The y of a product whose operands are all in host memory; None stands for a y of zeros.
+    """The y of a product whose operands are all in host memory, A cut into the panels of `made`.
+
+    y is None for zeros; `owner` has the slot of alpha and beta, if there is one.
 
     Raises
     ------
@@ -101,16 +115,16 @@ def compute(
     source = Source(a, problem)
     nbytes = problem.rows * problem.cols * problem.dtype.itemsize
     try:
-        with engine.session():
+        with engine.session() as session:
             dtype, y_dtype, _, sums = choice.spec.precision
-            device_x = engine.send("x", x, dtype)
+            device_x = session.send("x", x, dtype)
             if y is None:
-                device_y = engine.blank("y", problem.rows, y_dtype)
+                device_y = session.blank("y", problem.rows, y_dtype)
             else:
-                device_y = engine.send("y", y, y_dtype)
+                device_y = session.send("y", y, y_dtype)
             shared = None
             if made.way == "columns":
-                shared = engine.shared(choice.geometry, sums)
+                shared = session.shared(choice.geometry, sums)
             trace.record(
                 backend=engine.name,
                 kernel=choice.kernel.name,
@@ -119,12 +133,12 @@ def compute(
                 coefficients=choice.coefficients,
             )
             if alpha == 0:  # the kernel does not read A
-                nothing = engine.blank("a", 1, dtype)
+                nothing = session.blank("a", 1, dtype)
                 _run(engine, choice, problem, alpha, nothing, device_x, beta, device_y, owner)
-                return engine.receive(device_y, shared)
+                return session.receive(device_y, shared)
             done = 0
-            # Closed in any case: what is on its way must arrive before memory is given back.
-            with closing(engine.feed(source, made)) as panels:
+            # Closed in any case: the panels on their way must arrive before memory is freed.
+            with closing(session.feed(source, made)) as panels:
                 for panel, device_a in panels:
                     part, one = part_of(problem, panel), choice
                     if made.way != "whole":
@@ -137,7 +151,7 @@ def compute(
                     done += panel.rows * panel.cols * dtype.itemsize
                     for report in _watchers.get():
                         report(done, nbytes)
-            return engine.receive(device_y, shared)
+            return session.receive(device_y, shared)
     except Exception as error:
         if not engine.exhausted(error):
             raise
@@ -152,7 +166,7 @@ def compute(
 
 
 def _run(
-    engine: Any,
+    engine: Engine,
     choice: Choice,
     problem: Problem,
     alpha: Any,
@@ -160,8 +174,8 @@ def _run(
     x: Operand,
     beta: Any,
     y: Operand,
-    owner: Any,
+    owner: Coefficients | None,
 ) -> None:
-    """Launch without leaving a trace: that is one for the whole call."""
+    """Launch without a trace: the whole call has left one."""
     with trace.silent():
         engine.run(choice, problem, alpha, a, x, beta, y, owner=owner)

@@ -152,7 +152,8 @@ def test_a_kernel_that_is_not_compiled_is_refused(torch):
     a, x, y = (each.double() for each in operands(torch, 64, 64))
     kernel = "tile2d"
     engine = gemv.engines.backend.engine()
-    engine._functions = {k: v for k, v in engine._functions.items() if k[0] != kernel}
+    loaded = engine.functions.loaded
+    engine.functions.loaded = {k: v for k, v in loaded.items() if k[0] != kernel}
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):
         y.add_(1)
@@ -240,7 +241,7 @@ def test_counters_come_back_when_graphs_go(torch):
     import time
 
     a, x, y = operands(torch)
-    engine = gemv.engines.backend.engine()
+    workspaces = gemv.engines.backend.engine().workspaces
     gemv.gemv(1.0, a, x, 0.0, y, overwrite_y=1, kernel="last_block")
 
     def capture():
@@ -252,16 +253,16 @@ def test_counters_come_back_when_graphs_go(torch):
         return graph
 
     kept = capture()
-    before = len(engine._captured)
+    before = len(workspaces.captured)
     for _ in range(5):
         capture()
     gc.collect()
     torch.cuda.synchronize()
     deadline = time.monotonic() + 10
-    while len(engine._captured) > before and time.monotonic() < deadline:
+    while len(workspaces.captured) > before and time.monotonic() < deadline:
         time.sleep(0.05)
-        engine._release_captured()
-    assert len(engine._captured) <= before
+        workspaces.release_captured()
+    assert len(workspaces.captured) <= before
     y.zero_()
     kept.replay()
     torch.testing.assert_close(y, a @ x, rtol=1e-4, atol=1e-3)

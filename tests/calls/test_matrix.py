@@ -356,8 +356,8 @@ def test_no_memory_is_one_clear_error(monkeypatch):
     if gemv.backend() != "cuda":
         pytest.skip("the simulator counts no memory")
     engine = backend.engine()
-    monkeypatch.setattr(type(engine), "exhausted", lambda self, error: True)
-    monkeypatch.setattr(type(engine), "_link", lambda self: 1 / 0)
+    monkeypatch.setattr("gemv.driver.memory.is_exhausted", lambda error: True)
+    monkeypatch.setattr(engine.transfers, "link", lambda device: 1 / 0)
     with pytest.raises(MemoryError, match=r"Matrix: 4 x 4 float64 take 128 bytes"):
         gemv.Matrix(np.eye(4))
 

@@ -7,12 +7,13 @@ import importlib
 import sys
 import threading
 from concurrent.futures import Future
-from types import SimpleNamespace
+from contextlib import nullcontext
+from types import ModuleType, SimpleNamespace
 
 import numpy as np
 import pytest
 
-import gemv
+import gemv.driver
 from gemv.core.dtypes import BFLOAT16
 from gemv.engines import backend
 from gemv.streaming import cut
@@ -29,6 +30,8 @@ class Driver:
     def __init__(self):
         self.pinned: list[tuple[int, int]] = []
         self.copies: list[int] = []
+        #: Address, bytes, value and stream.
+        self.fills: list[tuple[int, int, int, int]] = []
         self.waits = 0
         self.fail = False
         self.lock = threading.Lock()
@@ -78,26 +81,36 @@ class Driver:
             self.copies.append(nbytes)
         return 0
 
-    def attribute(self, kind, which, address):
-        known = any(low <= address.value < high for low, high in self.pinned)
-        kind._obj.value = 1 if known else 0
-        return 0 if known else 1
+    def cuMemsetD8Async(self, pointer, value, nbytes, stream):
+        self.fills.append((pointer, nbytes, value, stream))
+        ctypes.memset(pointer, value, nbytes)
+        return (0,)
+
+    def is_pinned(self, address):
+        return any(low <= address < high for low, high in self.pinned)
 
 
 class Array:
     """Device memory of the stand-in, poisoned."""
 
-    def __init__(self, n, dtype):
-        self.memory = np.empty(n, dtype)
+    def __init__(self, size, dtype):
+        self.memory = np.empty(size, dtype)
         self.memory.view(np.uint8)[:] = POISON
-        self.size, self.nbytes = self.memory.size, self.memory.nbytes
-        address = self.memory.ctypes.data
-        self.__cuda_array_interface__ = {"data": (address, False)}
+        self.size, self.nbytes, self.dtype = size, self.memory.nbytes, self.memory.dtype
+        self.__cuda_array_interface__ = {"data": (self.memory.ctypes.data, False)}
+
+
+#: What is imported anew for each test, since there is no driver to import it with.
+MODULES = ("library", "capture", "devices", "memory", "stages", "link")
 
 
 @pytest.fixture
 def staging(monkeypatch):
     driver = Driver()
+    for name in MODULES:  # restored afterwards, so that no other test imports the stand-in
+        monkeypatch.setitem(sys.modules, f"gemv.driver.{name}", None)
+        del sys.modules[f"gemv.driver.{name}"]
+        monkeypatch.setattr(gemv.driver, name, None, raising=False)
 
     def check(answer):
         if answer[0]:
@@ -107,33 +120,39 @@ def staging(monkeypatch):
     def failed(status):
         return RuntimeError(f"status {status}")
 
-    streams = SimpleNamespace(
-        _library=SimpleNamespace(_name=None), _pointer_attribute=driver.attribute,
-        check=check, failed=failed,
-    )  # fmt: skip
-    monkeypatch.setitem(sys.modules, "gemv.driver.streams", streams)
-    monkeypatch.setattr(gemv, "_streams", streams, raising=False)
-    # restored afterwards, so that nobody else meets the stand-in
-    monkeypatch.setitem(sys.modules, "gemv.driver.link", None)
-    del sys.modules["gemv.driver.link"]
-    monkeypatch.setattr(gemv, "_staging", None, raising=False)
-    library = SimpleNamespace(
-        cuMemcpyHtoDAsync_v2=driver.quick, cuEventRecord=lambda *_: 0, cuEventQuery=lambda *_: 600
+    library = ModuleType("gemv.driver.library")
+    library.libcuda = SimpleNamespace(_name=None)
+    library.check, library.failed, library.OutOfMemory = check, failed, MemoryError
+    devices = ModuleType("gemv.driver.devices")
+    devices.is_pinned = driver.is_pinned
+    capture = ModuleType("gemv.driver.capture")
+    capture.outside_of_captures = nullcontext
+    for module in (library, devices, capture):
+        monkeypatch.setitem(sys.modules, module.__name__, module)
+        monkeypatch.setattr(gemv.driver, module.__name__.rpartition(".")[2], module)
+    quick = SimpleNamespace(
+        cuMemcpyHtoDAsync_v2=lambda *arguments: driver.quick(*arguments),
+        cuEventRecord=lambda *_: 0,
+        cuEventQuery=lambda event: 600,
     )
-    library.cuMemcpyHtoDAsync_v2 = lambda *arguments: driver.quick(*arguments)
-    library.cuEventQuery = lambda event: 600
-    monkeypatch.setattr(ctypes, "PyDLL", lambda name: library)
-    module = importlib.import_module("gemv.driver.link")
-    monkeypatch.setattr(module, "driver", driver)
-    pinned = lambda n, dtype: np.zeros(n, dtype)  # noqa: E731
-    fake = SimpleNamespace(device_array=Array, pinned_array=pinned)
-    monkeypatch.setattr(module, "cuda", fake)
-    monkeypatch.setattr(module, "PIECE_BYTES", 4096)
-    monkeypatch.setattr(module, "_LEAST_BYTES", 512)
-    monkeypatch.setattr(module, "_LEAST_GATHERED_BYTES", 256)
-    monkeypatch.setattr(module, "SMALL_BYTES", 256)
-    monkeypatch.setattr(module, "_STRIP_BYTES", 64)
-    return SimpleNamespace(module=module, driver=driver, link=module.Link())
+    monkeypatch.setattr(ctypes, "PyDLL", lambda name: quick)
+    memory, stages, link = (
+        importlib.import_module(f"gemv.driver.{name}") for name in ("memory", "stages", "link")
+    )
+    for module in (memory, stages, link):
+        monkeypatch.setattr(module, "driver", driver)
+    for module in (memory, link):
+        monkeypatch.setattr(module, "DeviceBytes", Array)
+    for module in (stages, link):
+        monkeypatch.setattr(module, "pinned_array", lambda size, dtype: np.zeros(size, dtype))
+        monkeypatch.setattr(module, "LEAST_BYTES", 512, raising=False)
+        monkeypatch.setattr(module, "LEAST_GATHERED_BYTES", 256, raising=False)
+        monkeypatch.setattr(module, "STRIP_BYTES", 64, raising=False)
+    monkeypatch.setattr(stages, "PIECE_BYTES", 4096)
+    monkeypatch.setattr(link, "SMALL_BYTES", 256)
+    return SimpleNamespace(
+        module=link, stages=stages, memory=memory, driver=driver, link=link.Link()
+    )
 
 
 def wait(futures):
@@ -255,7 +274,7 @@ def test_a_single_piece_has_no_thread_and_no_stage_of_theirs(staging, monkeypatc
     module, link = staging.module, staging.link
     block = np.arange(40.0).reshape(4, 10)
     target = Array(block.size, np.float64)
-    monkeypatch.setattr(module, "_LEAST_BYTES", block.nbytes)
+    monkeypatch.setattr(module, "LEAST_BYTES", block.nbytes)
     settled = []
     monkeypatch.setattr(link, "_settle", lambda futures: settled.append(list(futures)))
     link._start()
@@ -270,7 +289,7 @@ def test_a_single_piece_has_no_thread_and_no_stage_of_theirs(staging, monkeypatc
             raise fails
 
         with monkeypatch.context() as patch:
-            patch.setattr(module, "_query", query)
+            patch.setattr(module, "query", query)
             for _ in range(2 * module.THREADS * module.PIECES_PER_THREAD):
                 with pytest.raises(fails):
                     link.fill(block, block.dtype, target.memory.ctypes.data)
@@ -319,15 +338,10 @@ def test_ctrl_c_while_a_call_waits_for_its_copies(staging, monkeypatch):
 
 def test_launches_of_one_product_share_memory_that_no_other_has(staging):
     """An interrupted call leaves counters that are not zero: the next call has its own."""
-    filled = []
-
-    def fill(pointer, nbytes, value, stream):
-        filled.append((pointer, nbytes, value, stream))
-        ctypes.memset(pointer, value, nbytes)
-
     geometry, dtype = SimpleNamespace(scratch=6, counters=3, posts=True), np.dtype(np.float64)
-    first = staging.module.Shared(fill, geometry, dtype, 9)
-    second = staging.module.Shared(fill, geometry, dtype, 9)
+    first = staging.memory.Shared(geometry, dtype, 9)
+    second = staging.memory.Shared(geometry, dtype, 9)
+    filled = staging.driver.fills
     for shared in (first, second):
         at = shared.at(2)
         assert at["scratch"] == shared.at(0)["scratch"] + 16 and at["counters"]
@@ -340,8 +354,9 @@ def test_what_is_gathered_is_cut_into_smaller_pieces(staging, monkeypatch):
     """It takes a thread longer, so more of them share it."""
     a = np.arange(480.0).reshape(8, 60)
     target = Array(a.size, np.float64)
-    monkeypatch.setattr(staging.module, "_LEAST_BYTES", a.nbytes)
-    monkeypatch.setattr(staging.module, "THREADS", 4)
+    monkeypatch.setattr(staging.module, "LEAST_BYTES", a.nbytes)
+    for module in (staging.module, staging.stages):
+        monkeypatch.setattr(module, "THREADS", 4)
     for block, pieces in ((a, 1), (a.astype(np.float32), 4), (a[:, ::-1], 4)):
         staging.driver.copies.clear()
         staging.link.fill(block, np.dtype(np.float64), target.memory.ctypes.data)
@@ -359,7 +374,7 @@ def test_the_memory_of_panels_is_kept_if_small(staging):
 
 
 def test_a_matrix_that_stays(staging):
-    vectors = staging.module.Vectors(5, 3, np.dtype(np.float64), 0)
+    vectors = staging.module.Vectors(Array(5, np.float64), Array(3, np.float64), 0)
     vectors.put(np.arange(5), 7)
     assert vectors.x.memory.tolist() == [0.0, 1.0, 2.0, 3.0, 4.0]
     assert vectors.get().tolist() == [7.0] * 3

@@ -15,6 +15,7 @@ import pytest
 from helpers.problems import Case, knobs_for_tests, tile_of
 
 import gemv
+from gemv.core.geometry import CONSTANT_BYTES
 from gemv.engines import backend as engines_backend
 from gemv.engines import coefficients as engines_coefficients
 from gemv.engines import slots as engines_slots
@@ -285,7 +286,7 @@ def test_a_failing_write_gives_the_slot_back():
 
 def test_slots_leave_room_in_constant_memory():
     for dtype in ("f", "d", "F", "D"):
-        assert SLOTS * 2 * np.dtype(dtype).itemsize <= engines_coefficients.CONSTANT_BYTES // 2
+        assert SLOTS * 2 * np.dtype(dtype).itemsize <= CONSTANT_BYTES // 2
 
 
 def call_repeatedly(number, stream, wrong, calls=12, size=9):
@@ -503,18 +504,18 @@ class Graph:
     def __init__(self, work):
         from cuda.bindings import driver
 
-        from gemv.engines.cuda import _check
+        from gemv.driver.library import check
 
-        self.driver, self.check = driver, _check
+        self.driver, self.check = driver, check
         engines_backend.engine().device()
-        self.stream = _check(driver.cuStreamCreate(1))
+        self.stream = check(driver.cuStreamCreate(1))
         mode = driver.CUstreamCaptureMode.CU_STREAM_CAPTURE_MODE_GLOBAL
-        _check(driver.cuStreamBeginCapture(self.stream, mode))
+        check(driver.cuStreamBeginCapture(self.stream, mode))
         try:
             work(int(self.stream))
         finally:
-            self.graph = _check(driver.cuStreamEndCapture(self.stream))
-        self.executable = _check(driver.cuGraphInstantiate(self.graph, 0))
+            self.graph = check(driver.cuStreamEndCapture(self.stream))
+        self.executable = check(driver.cuGraphInstantiate(self.graph, 0))
 
     def nodes(self):
         status, _, count = self.driver.cuGraphGetNodes(self.graph)

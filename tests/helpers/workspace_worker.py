@@ -1,12 +1,11 @@
-"""Who gets which scratch memory and counters: asked without a GPU, of an engine without a driver.
+"""Which call gets which scratch memory and counters: found out without a GPU and its driver.
 
-Run by test_workspaces.py in a process of its own, since the module that asks the driver is not
-there. What is to be shown is printed as JSON.
+test_workspaces.py runs this in a process of its own, where stand-ins replace the modules that
+load the driver's library. It prints what the tests compare, as JSON.
 """
 
 from __future__ import annotations
 
-import ctypes
 import json
 import sys
 import threading
@@ -35,21 +34,19 @@ def stand_in(module, **names):
     sys.modules[module] = made
 
 
-stand_in(
-    "gemv.driver.library",
-    check=lambda answer: answer,
-    addresses=dict,
-    LaunchAttribute=type(
-        "LaunchAttribute",
-        (ctypes.Structure,),
-        {"_fields_": [("id", ctypes.c_int), ("pad", ctypes.c_int), ("value", ctypes.c_int * 16)]},
-    ),
-)
+stand_in("gemv.driver.library", check=lambda answer: answer, OutOfMemory=MemoryError)
 stand_in("gemv.driver.devices")
-stand_in("gemv.driver.capture", GraphLife=Life, outside_of_captures=nullcontext, capture_of=None)
-stand_in("gemv.driver.streams", PER_THREAD=2, stream_handle=int)
+stand_in(
+    "gemv.driver.capture",
+    Capture=None,
+    GraphLife=Life,
+    outside_of_captures=nullcontext,
+    capture_of=lambda stream: None,
+)
+stand_in("gemv.driver.streams", PER_THREAD=2)
 
-from gemv.engines import cuda, workspaces  # noqa: E402
+from gemv.driver import memory  # noqa: E402
+from gemv.engines import workspaces  # noqa: E402
 
 
 class Array:
@@ -67,7 +64,7 @@ class Array:
 fills = []
 
 workspaces.DeviceBytes = Array
-cuda.driver = workspaces.driver = SimpleNamespace(
+memory.driver = workspaces.driver = SimpleNamespace(
     cuMemsetD8=lambda *_: None,
     cuMemsetD8Async=lambda *fill: fills.append(fill),
     cuStreamCreate=lambda flags: f"own {flags}",
@@ -77,22 +74,15 @@ cuda.driver = workspaces.driver = SimpleNamespace(
 )
 
 
-def engine():
-    made = cuda.CudaEngine.__new__(cuda.CudaEngine)
-    made._workspaces, made._captured, made._arenas = {}, {}, {}
-    made._lock = threading.Lock()
-    return made
-
-
 def per_thread():
     """Workspaces of three streams, as seen by two threads: which of them are the same."""
-    mine, device = engine(), SimpleNamespace(index=0)
+    mine, device = workspaces.Workspaces(), SimpleNamespace(index=0)
     streams = (0, 2, 0x5000)
-    here = [mine.workspace(None, device, stream) for stream in streams]
-    again = [mine.workspace(None, device, stream) for stream in streams]
+    here = [mine.of_stream(device, stream) for stream in streams]
+    again = [mine.of_stream(device, stream) for stream in streams]
     there = []
     thread = threading.Thread(
-        target=lambda: there.extend(mine.workspace(None, device, stream) for stream in streams)
+        target=lambda: there.extend(mine.of_stream(device, stream) for stream in streams)
     )
     thread.start()
     thread.join()
@@ -101,15 +91,15 @@ def per_thread():
 
 def captures():
     """How many captured workspaces there are after many captures, each graph soon destroyed."""
-    mine, device = engine(), SimpleNamespace(index=0)
-    arena = mine._arena(device, None)
+    mine, device = workspaces.Workspaces(), SimpleNamespace(index=0)
+    arena = mine.arena(device)
     for identity in range(1, 1000):
         capture = SimpleNamespace(identity=identity, graph=identity)
-        workspace = mine._captured_workspace(device, 0x5000, capture)
+        workspace = mine.of_capture(device, 0x5000, capture)
         workspace.reserve(0, 1000 + identity, None)
         Life.ended_graphs.add(identity)
-    mine._release_captured()
-    return [len(mine._captured), arena._free == [(0, arena.SIZE)]]
+    mine.release_captured()
+    return [len(mine.captured), arena._free == [(0, arena.SIZE)]]
 
 
 def arena():
@@ -130,8 +120,8 @@ def arena():
 
 def posts():
     """Memory for posts beside other scratch memory, on a stream and in a capture; all fills."""
-    mine, device = engine(), SimpleNamespace(index=0)
-    here = mine.workspace(None, device, 7)
+    mine, device = workspaces.Workspaces(), SimpleNamespace(index=0)
+    here = mine.of_stream(device, 7)
     fills.clear()
     plain, first, again, larger = (
         here.reserve(size, 0, 7, posts)[0]

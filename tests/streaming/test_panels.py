@@ -340,12 +340,12 @@ def test_a_full_device_is_one_clear_error(monkeypatch):
     class Full(Exception):
         pass
 
-    def feed(source, made):
+    def feed(self, source, made):
         raise Full("no memory")
         yield
 
-    monkeypatch.setattr(engine, "feed", feed, raising=False)
-    monkeypatch.setattr(type(engine), "feed", lambda self, *args: feed(*args))
+    with engine.session() as session:
+        monkeypatch.setattr(type(session), "feed", feed)
     monkeypatch.setattr(type(engine), "exhausted", lambda self, error: isinstance(error, Full))
     y = np.ones(4)
     with pytest.raises(MemoryError, match=r"dgemv: out of device memory with A of 4 x 3 float64"):

@@ -1,0 +1,136 @@
+"""Launches: parameters packed into a block, and the block launched by machine code."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from gemv.core.geometry import MAX_GRID_X, Device, Launch, ceil_div
+from gemv.driver import library
+from gemv.driver.block import Block, Function
+from gemv.driver.machine import Machine
+from gemv.engines.loading import LoadedFunction, LoadedFunctions
+
+_COPY_THREADS = 256
+
+#: The driver reads as many bytes of an array passed by value as the kernel declares: at most so
+#: many, which is what all parameters of a kernel may take together.
+_MOST_VALUE_BYTES = 4096
+
+
+def pack(
+    functions: Sequence[LoadedFunction],
+    launches: Sequence[Launch],
+    factors: np.dtype,
+    fixed: Mapping[str, Any],
+    x_start: int = 0,
+    y_start: int = 0,
+) -> Block:
+    """The functions of one call with the parameters that are the same in each of its launches.
+
+    Parameters
+    ----------
+    functions, launches
+        What is launched, one after the other.
+    factors : numpy.dtype
+        Of alpha and beta.
+    fixed : dict
+        Parameters by name: integers, addresses, or an array that is passed by value. All others,
+        such as alpha and beta, come with each launch: see :func:`enqueue`.
+    x_start, y_start : int
+        Bytes from the addresses that come with a launch to the first elements that are used.
+    """
+    parts = 2 if factors.kind == "c" else 1
+    packed = [
+        Function(
+            int(function.handle),
+            launch.grid,
+            launch.block,
+            function.binary.arguments,
+            function.attributes,
+        )
+        for function, launch in zip(functions, launches, strict=True)
+    ]
+    return Block(packed, factors.itemsize // parts, parts, _words(fixed), x_start, y_start)
+
+
+def _words(fixed: Mapping[str, Any]) -> dict[str, int]:
+    """The same parameters as words of 8 bytes.
+
+    An array becomes many words: the driver finds the parameter at the first one, which has its
+    name, and the rest behind it. So their names only have to differ.
+    """
+    words: dict[str, int] = {}
+    for name, value in fixed.items():
+        if isinstance(value, np.ndarray):
+            data = np.zeros(_MOST_VALUE_BYTES, np.uint8)
+            data[: value.nbytes] = value.view(np.uint8)
+            names = [name, *(f"{name}, word {k}" for k in range(1, len(data) // 8))]
+            words.update(zip(names, data.view(np.int64).tolist(), strict=True))
+        else:
+            words[name] = value
+    return words
+
+
+def enqueue(
+    machine: Machine,
+    block: Block,
+    factors: np.dtype,
+    stream: int,
+    a: int = 0,
+    x: int = 0,
+    y: int = 0,
+    alpha: Any = 0,
+    beta: Any = 0,
+    scratch: int = 0,
+    counters: int = 0,
+) -> None:
+    """Launch a block on `stream` with these addresses and numbers.
+
+    Raises
+    ------
+    CudaError
+        If the driver refuses.
+    """
+    numbers: tuple = (factors.type(alpha), factors.type(beta))
+    submit = machine.enqueue
+    if factors.kind == "c":
+        numbers = tuple(part for number in numbers for part in (number.real, number.imag))
+        submit = machine.enqueue_complex
+    status = submit(block.address, stream, a, x, y, *numbers, scratch, counters)
+    if status:
+        raise library.failed(status)
+
+
+class Launcher:
+    """Launches functions that are no part of a product."""
+
+    def __init__(self, machine: Machine, functions: LoadedFunctions) -> None:
+        self._machine, self._functions = machine, functions
+
+    def launch(
+        self, function: LoadedFunction, launch: Launch, stream: int, values: Mapping[str, Any]
+    ) -> None:
+        """Launch a function with all its parameters by name."""
+        fixed = {name: value for name, value in values.items() if name not in ("alpha", "beta")}
+        numbers = {name: value for name, value in values.items() if name in ("alpha", "beta")}
+        block = pack([function], [launch], function.dtype, fixed)
+        enqueue(self._machine, block, function.dtype, stream, **numbers)
+
+    def copy_vector(
+        self,
+        device: Device,
+        dtype: np.dtype,
+        count: int,
+        source: int,
+        stride: int,
+        target: int,
+        stream: int,
+    ) -> None:
+        """Enqueue a copy of `count` elements, `stride` apart, to contiguous memory."""
+        function = self._functions.copy(dtype, device, stream)
+        grid = (min(ceil_div(count, _COPY_THREADS), MAX_GRID_X), 1, 1)
+        values = {"rows": count, "x": source, "incx": stride, "y": target}
+        self.launch(function, Launch(grid, (_COPY_THREADS, 1, 1)), stream, values)

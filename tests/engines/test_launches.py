@@ -1,0 +1,65 @@
+"""Parameters of a launch as the driver gets them: a stand-in for it reads what is there."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from helpers import processes
+
+WORKER = Path(__file__).parents[1] / "helpers" / "launch_worker.py"
+
+
+@pytest.fixture(scope="module")
+def launches():
+    environment = {**os.environ, "NUMBA_ENABLE_CUDASIM": "0"}
+    done = processes.run(
+        [sys.executable, str(WORKER)], capture_output=True, text=True, env=environment
+    )
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout)
+
+
+def test_a_real_product(launches):
+    first, second = launches["real"]
+    assert first == {
+        "function": 1, "grid": [2, 3, 1], "block": [128, 1, 1], "stream": 0x55, "early": False,
+        "values": {"rows": 5, "a": 1 << 46, "incx": -7, "alpha": 1.5, "beta": -2.0, "slot": 9},
+    }  # fmt: skip
+    assert second["values"] == {"scratch": 1 << 40, "y": 1 << 44, "counters": 1 << 41}
+    assert second["early"], "it waits itself for the one before"
+
+
+def test_a_complex_product(launches):
+    (only,) = launches["complex"]
+    assert only["values"]["alpha"] == [1.5, 2.0] and only["values"]["beta"] == [0.0, -1.0]
+
+
+def test_factors_in_device_memory_and_fixed_scratch_memory(launches):
+    (only,) = launches["pointers"]
+    assert only["values"] == {"alpha_pointer": 1 << 42, "beta_pointer": 1 << 43, "scratch": 77}
+
+
+@pytest.mark.parametrize("count", [1, 3, 1000, 1024])
+def test_x_by_value(launches, count):
+    """The driver reads as many bytes as the kernel declares, whatever the length of x."""
+    (only,) = launches[f"value {count}"]
+    values = np.frombuffer(bytes.fromhex(only["values"]["x"]), np.float32)
+    assert values[:count].tolist() == list(range(1, count + 1))
+    assert not values[count:].any()
+    assert only["values"]["rows"] == 6
+
+
+def test_a_copy_of_any_length_fits_the_grid(launches):
+    small, large = launches["copies"]
+    assert small["grid"] == [2, 1, 1] and small["block"] == [256, 1, 1]
+    assert small["values"] == {"rows": 300, "x": 64, "incx": -3, "y": 128}
+    assert large["grid"] == [2**31 - 1, 1, 1]
+
+
+def test_a_refused_launch_is_an_error(launches):
+    assert launches["refused"] == "status 700"
