@@ -48,6 +48,7 @@ dev: $(DEV)
 
 lint: $(DEV)
 	$(BIN)/ruff check .
+	$(BIN)/lint-imports --no-logo --no-cache
 
 types: $(DEV)
 	$(BIN)/mypy

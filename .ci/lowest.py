@@ -21,12 +21,24 @@ CUDA = {
 }
 
 
+def lines_of(project: dict, extra: str) -> list[str]:
+    """The requirements of an extra, with those of the extras of ours that it names."""
+    lines = []
+    for line in project["optional-dependencies"][extra]:
+        requirement = Requirement(line)
+        if requirement.name == project["name"]:
+            lines += [each for name in requirement.extras for each in lines_of(project, name)]
+        else:
+            lines.append(line)
+    return lines
+
+
 def lowest(pyproject: Path, extras: list[str]) -> dict[str, Version]:
     """The lowest version of each distribution, by name."""
     project = tomllib.loads(pyproject.read_text(encoding="utf-8"))["project"]
     lines = list(project["dependencies"])
     for extra in extras:
-        lines += project["optional-dependencies"][extra]
+        lines += lines_of(project, extra)
     found: dict[str, Version] = {}
     for requirement in map(Requirement, lines):
         if requirement.marker is not None and not requirement.marker.evaluate():

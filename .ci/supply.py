@@ -13,6 +13,7 @@ import tomllib
 import zipfile
 from pathlib import Path
 
+from lowest import lines_of
 from packaging.requirements import Requirement
 
 TOP = Path(__file__).parents[1]
@@ -90,8 +91,8 @@ def complaints(dist: Path) -> list[str]:
         wrong.append("METADATA: the description is not README.md")
     extras = project["optional-dependencies"]
     needs = requirements(project["dependencies"])
-    for extra, lines in extras.items():
-        needs |= requirements(lines, f"extra == '{extra}'")
+    for extra in extras:
+        needs |= requirements(lines_of(project, extra), f"extra == '{extra}'")
     said = {Requirement(line) for line in metadata.get_all("Requires-Dist", [])}
     wrong += [f"METADATA lacks Requires-Dist: {each}" for each in sorted(map(str, needs - said))]
     wrong += [f"METADATA should not require {each}" for each in sorted(map(str, said - needs))]

@@ -40,16 +40,16 @@ def cases() -> list[dict]:
 def launch() -> None:
     """Launch every case once; this is what ncu watches."""
     from gemv import _race
-    from gemv._measure import _operand, make_problem
     from gemv.engines import backend
     from gemv.engines.loading import load
     from gemv.kernels.spec import Spec
     from gemv.language.numba_cuda.compile import compile_function
+    from gemv.measure.inputs import as_buffer, make_problem
     from gemv.selection.select import select
 
     engine, single = backend.engine(), _race.SINGLE
     device = engine.device()
-    a, x, y = (_operand(engine.zeros(size, single)) for size in (M * N, N, M))
+    a, x, y = (as_buffer(engine.zeros(size, single)) for size in (M * N, N, M))
     for case in cases():
         if case["what"] == "gemv":
             problem = make_problem(M, N, single, dict(ORDERS)[case["lanes"]], "N")
@@ -62,7 +62,7 @@ def launch() -> None:
         values = {"rounds": _race._ROUNDS, "mask": 1, "step": 1, "x": x.pointer, "y": y.pointer}
         values |= {"share": 32 // case["lanes"], "distinct": case["lanes"]}
         grid = (2 * device.multiprocessors, 1, 1)
-        engine._submit(loaded, grid, (1024, 1, 1), 0, values)
+        engine.launch(loaded, grid, (1024, 1, 1), 0, values)
     engine.to_host(y.owner)  # waits
 
 

@@ -10,7 +10,9 @@ the same functions when ``make docs`` builds it.
 
 from __future__ import annotations
 
+import dataclasses
 import hashlib
+import json
 import sys
 from pathlib import Path
 from typing import Any
@@ -27,9 +29,9 @@ END = "<!-- grid:end -->"
 
 def load(folder: Path = RESULTS) -> dict[str, Any]:
     """Every stored grid by the name of its file."""
-    from gemv._grid import Grid
+    from gemv.measure.records import GridResults
 
-    grids = {path.stem: Grid.load(path) for path in sorted(folder.glob("*.json"))}
+    grids = {path.stem: GridResults.load(path) for path in sorted(folder.glob("*.json"))}
     for name, grid in grids.items():
         if grid.backend != "cuda":
             raise ValueError(f"{name}: a grid without a GPU carries no figures")
@@ -47,8 +49,8 @@ def whole(text: str) -> str:
 
 def headline(rows: list[Any]) -> str:
     """Geometric means of each group of cells."""
-    from gemv._grid import groups
-    from gemv._plots import title
+    from gemv.measure.picture import title
+    from gemv.measure.records import groups
 
     timed = groups(row for row in rows if row.time_s is not None)
     return means({whole(title(group[0])): group for group in timed.values()})
@@ -56,7 +58,7 @@ def headline(rows: list[Any]) -> str:
 
 def means(parts: dict[str, list[Any]]) -> str:
     """Geometric means of cells, by what they are called."""
-    from gemv._grid import summary
+    from gemv.measure.records import summary
 
     lines = [
         "| | cells | floor / ours | least | floor / cuBLAS | cuBLAS / ours | least | under 0.98"
@@ -76,7 +78,7 @@ def means(parts: dict[str, list[Any]]) -> str:
 
 def listed(rows: list[Any]) -> str:
     """Cells one below the other, with all that is known of them."""
-    from gemv._plots import title
+    from gemv.measure.picture import title
 
     lines = [
         "| | shape | op | times as fast | of the floor | µs | peer µs | TB/s | peer | kernel |",
@@ -127,7 +129,7 @@ def places(name: str, grid: Any, folder: Path = RESULTS) -> str:
 
 def drawn(grid: Any) -> list[tuple[str, list[Any]]]:
     """The groups of a grid that have figures, by a name for their pictures."""
-    from gemv._grid import groups
+    from gemv.measure.records import groups
 
     timed = groups(row for row in grid.rows if row.time_s is not None)
     return [(f"{number}", group) for number, group in enumerate(timed.values())]
@@ -135,8 +137,8 @@ def drawn(grid: Any) -> list[tuple[str, list[Any]]]:
 
 def page(grids: dict[str, Any]) -> str:
     """The figures of the roofline page, losing cells first."""
-    from gemv._grid import worst
-    from gemv._plots import title
+    from gemv.measure.picture import title
+    from gemv.measure.records import worst
 
     if not grids:
         return "No results are stored yet: `make grid` measures them on a GPU.\n"
@@ -168,8 +170,8 @@ def page(grids: dict[str, Any]) -> str:
 def random_page(grids: dict[str, Any]) -> str:
     """Cells that nobody chose, losing ones first."""
     from gemv._cli import DTYPE_OF_PREFIX
-    from gemv._grid import worst
     from gemv.core.dtypes import DTYPES
+    from gemv.measure.records import worst
 
     parts = []
     for name, grid in grids.items():
@@ -209,7 +211,7 @@ def readme_rows(grid: Any) -> list[Any]:
 
 def readme_random(grids: dict[str, Any]) -> list[str]:
     """A sentence about the cells that nobody chose, if there are any."""
-    from gemv._grid import summary
+    from gemv.measure.records import summary
 
     found = []
     for grid in grids.values():
@@ -227,7 +229,7 @@ def readme(grids: dict[str, Any], drawn_cells: dict[str, Any]) -> str:
     if not grids:
         return "No figures yet: `make grid` measures them on a GPU."
     name, grid = next(iter(grids.items()))
-    from gemv._plots import title
+    from gemv.measure.picture import title
 
     rows = readme_rows(grid)
     picture = PICTURE.relative_to(TOP).as_posix()
@@ -253,11 +255,12 @@ def readme(grids: dict[str, Any], drawn_cells: dict[str, Any]) -> str:
 def fingerprint(grids: dict[str, Any]) -> str:
     """What the picture was drawn from; it carries this with it."""
     rows = readme_rows(next(iter(grids.values()))) if grids else []
-    return "gemv-" + hashlib.sha256(repr(rows).encode()).hexdigest()[:16]
+    text = json.dumps([dataclasses.asdict(row) for row in rows])
+    return "gemv-" + hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
 def draw(grids: dict[str, Any], path: Path = PICTURE) -> None:
-    from gemv._plots import grid_figure, save
+    from gemv.measure.picture import grid_figure, save
 
     figure = grid_figure(readme_rows(next(iter(grids.values()))), width=9.0)
     metadata = {"Source": fingerprint(grids), "Software": None}

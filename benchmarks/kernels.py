@@ -98,11 +98,11 @@ def ladders():
 
 def rungs(dtype: str, size: tuple[int, int], kernels: list[str]) -> dict:
     """Bandwidth and share of the ceiling of the same run, checked, by the kernel's name."""
-    from gemv import _measure
+    from gemv.measure import ladder
 
     figures, wanted = {}, list(kernels)
     for op in "NT":  # a kernel for memory along y has its turn with the transpose
-        run = attempt(_measure.ladder, *size, PREFIXES[dtype], "C", op, wanted)
+        run = attempt(ladder.ladder, *size, PREFIXES[dtype], "C", op, wanted)
         if isinstance(run, Wrong):
             return figures | dict.fromkeys(wanted, run)
         for row in run.rows:
@@ -123,13 +123,14 @@ def cells():
     wanted = problems()
     if isinstance(wanted, Missing):
         return wanted
-    from gemv import _grid, _peers
+    from gemv.measure import grid, peers
+    from gemv.measure.cells import Cell
 
-    places = {(dtype, shape): _grid.Cell(*size, PREFIXES[dtype]) for dtype, shape, size in wanted}
-    libraries = tuple(filter(_peers.installed, _peers.LIBRARIES))
+    places = {(dtype, shape): Cell(*size, PREFIXES[dtype]) for dtype, shape, size in wanted}
+    libraries = tuple(filter(peers.installed, peers.LIBRARIES))
     if wanted[0][2] == SHAPE_SIMULATED:
         libraries = ()
-    bench = attempt(_grid.Bench, list(places.values()), libraries)
+    bench = attempt(grid.Bench, list(places.values()), libraries)
     if isinstance(bench, Wrong):
         return dict.fromkeys(places, bench)
     return {key: attempt(selected, bench, cell) for key, cell in places.items()}
@@ -137,7 +138,7 @@ def cells():
 
 def selected(bench, cell):
     """The two figures of a cell of the grid."""
-    row = bench.row(cell)
+    row = bench.measure(cell)
     if row.wrong is not None:
         return Wrong(row.wrong)
     if "gemv" in row.refused:  # it does not fit

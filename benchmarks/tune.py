@@ -137,16 +137,16 @@ def spacing(elements, itemsize):
 
 def copies_of(size, l2_bytes):
     """Copies of A that together exceed the L2 cache, unless it takes too many of them."""
-    from gemv._measure import _L2_TIMES, _MOST_COPIES
+    from gemv.measure.clock import copies_past_l2
 
-    return min(-(-_L2_TIMES * l2_bytes // size) + 1, _MOST_COPIES)
+    return copies_past_l2(size, l2_bytes)
 
 
 def make_problem(m, n, dtype, op, view):
     """A problem with A stored along its rows, and where A begins in its memory."""
-    from gemv import _measure
+    from gemv.measure import inputs
 
-    problem = _measure.make_problem(m, n, dtype, "C", op)
+    problem = inputs.make_problem(m, n, dtype, "C", op)
     if view == "whole":
         return problem, 0
     lda = {"row_stride" if op == "N" else "col_stride": n + 1}
@@ -176,8 +176,8 @@ def prepare(choices, compute_capability, pool):
 
 def measure(m, n, prefix, op, view, engine, clock, memory, pool=None):
     """Records of one problem, A from memory and perhaps from L2: candidates checked and timed."""
-    from gemv import _measure
     from gemv.core.dtypes import DTYPES
+    from gemv.measure import inputs
     from gemv.selection.select import select
 
     dtype = DTYPES[prefix]
@@ -187,21 +187,21 @@ def measure(m, n, prefix, op, view, engine, clock, memory, pool=None):
     size, step = m * n * dtype.itemsize, spacing(reach, dtype.itemsize)
     copies = 1 if clock is None else copies_of(size, clock.l2_bytes)
     everything = memory.of(dtype, step * copies)
-    base = _measure._operand(everything)
+    base = inputs.as_buffer(everything)
     places = [
-        _measure._Array(
+        inputs.Buffer(
             _part(everything, start + begin, reach - begin),
             base.pointer + (start + begin) * dtype.itemsize,
         )
         for start in range(0, step * copies, step)
     ]
     x_host = np.resize(memory.block, problem.cols).astype(dtype)
-    x = _measure._operand(engine.to_device(x_host))
+    x = inputs.as_buffer(engine.to_device(x_host))
     problem = problem.at(places[0].pointer, x.pointer)
     one, zero = dtype.type(1), dtype.type(0)
 
     def result(choice):
-        y = _measure._operand(engine.to_device(np.full(problem.rows, np.nan, dtype)))
+        y = inputs.as_buffer(engine.to_device(np.full(problem.rows, np.nan, dtype)))
         engine.run(choice, problem, one, places[0], x, zero, y)
         return engine.to_host(y.owner), y
 
@@ -278,9 +278,9 @@ def summary(record):
 
 def make_clock(engine):
     """The clock of this GPU; None under the simulator, where there is nothing to time."""
-    from gemv import _measure
+    from gemv.measure.clock import Clock
 
-    return _measure.Clock(engine) if engine.name == "cuda" else None
+    return Clock(engine) if engine.name == "cuda" else None
 
 
 def write_table(place, records, engine, clock):

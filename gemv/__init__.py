@@ -53,7 +53,7 @@ __all__ = [
 _HOME = {
     "BackendError": "gemv.core.errors",
     "Coefficients": "gemv.engines.coefficients",
-    "Explanation": "gemv.blas",
+    "Explanation": "gemv.calls.explain",
     "HostFallbackWarning": "gemv.engines.host",
     "Matrix": "gemv.matrix",
     "Plan": "gemv.calls.plan",
@@ -62,7 +62,7 @@ _HOME = {
     "dgemv": "gemv.blas",
     "explain": "gemv.blas",
     "gemv": "gemv.blas",
-    "get_blas_funcs": "gemv.matrix",
+    "get_blas_funcs": "gemv.scipy_blas",
     "plan": "gemv.blas",
     "precompile": "gemv.blas",
     "sgemv": "gemv.blas",

@@ -226,12 +226,12 @@ def _packed(a: Any, x: Any, y: Any) -> Callable[[], Any]:
     from cuda.bindings import driver
 
     import gemv
-    from gemv.calls.known import Known
+    from gemv.calls.remembered import RememberedCall
 
     plan = gemv.plan(a, x, y)
     plan(1.0, 0.0)
-    known: Known = plan._known
-    if known.needs or len(known.functions) != 1:
+    known: RememberedCall = plan._known
+    if known.shares_scratch or len(known.functions) != 1:
         raise RuntimeError(f"{known.choice.kernel.name} is more than one plain launch")
     (function,), (launch,) = known.functions, known.choice.geometry.launches
     values = {**known.sizes, **dict(zip("axy", plan._addresses, strict=True))}
@@ -282,8 +282,8 @@ def _selection(bench: _Bench) -> None:
     from numba import cuda
 
     import gemv
-    from gemv._measure import make_problem
     from gemv.core import memo
+    from gemv.measure.inputs import make_problem
     from gemv.selection.select import select
 
     device = backend.engine().device()

@@ -871,8 +871,8 @@ def ladder(options: argparse.Namespace) -> int:
     m = options.m or default[0]
     n = options.n or default[1]
     try:
-        from gemv import _measure
         from gemv.kernels import REGISTRY
+        from gemv.measure import ladder as measure_ladder
 
         kernels = list(REGISTRY) if options.kernels is None else options.kernels
         with _progress("gemv ladder", True) as report:
@@ -883,7 +883,7 @@ def ladder(options: argparse.Namespace) -> int:
                 started.append(kernel)
 
             report(0, len(kernels), "preparing")
-            measured = _measure.ladder(
+            measured = measure_ladder.ladder(
                 m, n, options.dtype, options.order, options.op, kernels=kernels, progress=starts
             )
     except (ValueError, TypeError, MemoryError, RuntimeError, ImportError) as error:
@@ -948,23 +948,23 @@ def _bench_grid(options: argparse.Namespace) -> int:
     if name == "host":
         return _in_simulator("bench", _grid_arguments(options))
     try:
-        from gemv import _grid, _peers
+        from gemv.measure import grid, peers, records
 
         known = None
         if options.resume and output is not None and output.exists():
             try:
-                known = _grid.Grid.load(output)
+                known = records.GridResults.load(output)
             except OSError as error:
                 raise Refused(f"cannot read {output}: {error.strerror}") from error
         wanted = _wanted_cells(options, simulated=name == "simulator")
-        libraries = [library for library in _peers.LIBRARIES if _peers.installed(library)]
+        libraries = [library for library in peers.LIBRARIES if peers.installed(library)]
         if options.against is not None:
             missing = [each for each in options.against if each not in libraries]
             if missing:
                 raise Refused(f"cannot import {', '.join(missing)}; there are: {libraries}")
             libraries = options.against
         with _progress("gemv bench", True) as report:
-            for measured in _grid.measure(
+            for measured in grid.measure(
                 wanted,
                 () if name == "simulator" else libraries,
                 known,
@@ -992,27 +992,27 @@ def _bench_grid(options: argparse.Namespace) -> int:
 
 
 def _wanted_cells(options: argparse.Namespace, simulated: bool) -> list[Any]:
-    from gemv import _grid
     from gemv.core.dtypes import DTYPES
+    from gemv.measure import cells as measure_cells
 
     if options.random is not None:
         given = [f"--{name}" for name in ("shapes", "view", "hot") if getattr(options, name)]
         if given:
             raise Refused(f"--random draws shapes and views itself, without {', '.join(given)}")
-        return _grid.random_cells(
+        return measure_cells.random_cells(
             options.random,
             options.seed or 0,
             options.dtypes or list(DTYPES),
             [op.upper() for op in options.ops or ("N", "T")],
             [order.upper() for order in options.order or ("C", "F")],
             options.beta or 0,
-            (1, 1 << 11) if simulated else _grid.RANDOM_BYTES,
+            (1, 1 << 11) if simulated else measure_cells.RANDOM_BYTES,
         )
     if options.seed is not None:
         raise Refused("--seed is that of --random")
-    usual = _grid.HOT_SHAPES if options.hot else _grid.SHAPES
-    return _grid.cells(
-        options.shapes or (_grid.SIMULATED_SHAPES if simulated else usual),
+    usual = measure_cells.HOT_SHAPES if options.hot else measure_cells.SHAPES
+    return measure_cells.cells(
+        options.shapes or (measure_cells.SIMULATED_SHAPES if simulated else usual),
         options.dtypes or [prefix for prefix in DTYPES if prefix != "z"],
         [op.upper() for op in options.ops or ("N", "T")],
         [order.upper() for order in options.order or ("C",)],
@@ -1044,7 +1044,7 @@ def _print_grid(measured: Any, rows: Sequence[Any]) -> None:
     from rich.console import Console
     from rich.table import Table
 
-    from gemv import _grid
+    from gemv.measure import records
 
     piped = not sys.stdout.isatty()
     console = Console(width=200, no_color=True) if piped else Console()
@@ -1103,10 +1103,10 @@ def _print_grid(measured: Any, rows: Sequence[Any]) -> None:
     )  # fmt: skip
     parts = [
         (f"{where(group[0])}{' conjugate' * (group[0].op == 'C')}", group)
-        for group in _grid.groups(timed).values()
+        for group in records.groups(timed).values()
     ]
     for title, part in [*parts, ("all", timed)] if len(parts) > 1 else parts:
-        s = _grid.summary(part)
+        s = records.summary(part)
         shown.add_row(
             title, str(s.cells), number(s.share), number(s.least_share), number(s.peer_share),
             number(s.ratio), number(s.least_ratio), str(s.behind),
@@ -1114,7 +1114,7 @@ def _print_grid(measured: Any, rows: Sequence[Any]) -> None:
         )  # fmt: skip
     console.print(shown)
     for by, what in (("share", "Furthest from the floor"), ("ratio", "Worst beside the peer")):
-        least = _grid.worst(timed, by)
+        least = records.worst(timed, by)
         said = [f"{where(r)} {name(r)} {r.op} {getattr(r, by):.2f}" for r in least]
         if said:
             console.print(f"{what}: {'; '.join(said)}", highlight=False)
@@ -1131,11 +1131,11 @@ def _picture_path(options: argparse.Namespace) -> Path | None:
 
 
 def _draw(what: str, measured: Any, path: Path) -> None:
-    from gemv import _plots
+    from gemv.measure.picture import plot_grid, plot_ladder
 
     try:
         with _refused_writes(path):
-            (_plots.plot_grid if what == "grid" else _plots.plot_ladder)(measured, path)
+            (plot_grid if what == "grid" else plot_ladder)(measured, path)
     except ValueError as error:  # nothing to draw
         _complain(f"gemv {'bench' if what == 'grid' else what}", f"note: {_reason(error)}")
 

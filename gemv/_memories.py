@@ -124,9 +124,9 @@ class _Run:
     def __init__(self, order: int, rounds: int, progress: Callable[[str], None]) -> None:
         from numba import cuda
 
-        from gemv._measure import Clock
         from gemv.driver import link as driver_link
         from gemv.driver import stages
+        from gemv.measure.clock import Clock
 
         self.cuda, self.staging = cuda, driver_link
         self.engine = backend.engine()

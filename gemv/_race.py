@@ -6,7 +6,7 @@ loads, and compiled in. *Vector*: the kernel ``where_x_lives`` with x in each of
 thread of a warp at the same x[j] or each at its own, over the length of x. *Turns*: loads alone,
 from 1 to 32 different addresses in a warp, which shows how often the hardware has to turn.
 
-Times are device times as in :mod:`gemv._measure`. Beside each stands the line of machine code
+Times are device times as in :mod:`gemv.measure.ladder`. Beside each stands the line of machine code
 that does the load, where a disassembler (``nvdisasm``) is at hand. Under the simulator results
 are checked and no time is claimed.
 """
@@ -28,8 +28,6 @@ from typing import Any
 
 import numpy as np
 
-from gemv._measure import ALPHA, BETA, Clock, _operand, make_problem, random_array
-from gemv._reference import error_in_bounds, reference
 from gemv.core.geometry import CONSTANT_BYTES
 from gemv.core.problem import Problem
 from gemv.engines import backend as engines_backend
@@ -38,6 +36,9 @@ from gemv.kernels.spec import HOMES, Spec
 from gemv.kernels.t06_where_x_lives import HOMES as X_HOMES
 from gemv.kernels.t06_where_x_lives import KERNEL as WHERE_X_LIVES
 from gemv.kernels.t06_where_x_lives import fetch_from
+from gemv.measure.clock import Clock
+from gemv.measure.inputs import ALPHA, BETA, as_buffer, make_problem, random_array
+from gemv.measure.reference import error_in_bounds, reference
 from gemv.selection.select import Choice, select
 
 SINGLE = np.dtype(np.float32)
@@ -356,8 +357,8 @@ def coefficients(
         x, y = random_array(rng, (size,), SINGLE), random_array(rng, (size,), SINGLE)
         # A large A comes from memory each time: the next one has displaced it.
         copies = 2 if clock is not None and a.nbytes > clock.l2_bytes else 1
-        on_device = [_operand(engine.to_device(a)) for _ in range(copies)]
-        device_x = _operand(engine.to_device(x))
+        on_device = [as_buffer(engine.to_device(a)) for _ in range(copies)]
+        device_x = as_buffer(engine.to_device(x))
         for name, order in kernels:
             report(f"{name}, {size} x {size}")
             problem = make_problem(size, size, SINGLE, order, "N")
@@ -372,13 +373,13 @@ def coefficients(
                 )
                 factors: list[Any] = [alpha, beta]
                 if home in ("pointer", "global"):
-                    factors = [_operand(engine.to_device(v.reshape(1))) for v in factors]
-                device_y = _operand(engine.to_device(y))
+                    factors = [as_buffer(engine.to_device(v.reshape(1))) for v in factors]
+                device_y = as_buffer(engine.to_device(y))
                 owner = Coefficients() if home == "constant" else None
                 run = partial(_run, engine, choice, problem, factors, device_x)
                 run(on_device[0], device_y)
                 got = engine.to_host(device_y.owner)[:few]
-                row.error = error_in_bounds(got, exact, magnitude, size)
+                row.error = error_in_bounds(got, exact, magnitude, size, alpha)
                 if clock is not None:
                     calls = [partial(run, each, device_y, owner=owner) for each in on_device]
                     row.time_s = clock.time([_on_stream(call) for call in calls])
@@ -467,12 +468,12 @@ def vector(
             most = max(case[1] for case in cases if case[0] == source)
             hosts[source] = random_array(rng, (most,), SINGLE)
             # One buffer past the L2 is read front to back: its start is gone when it is over.
-            buffers[source] = [_operand(engine.to_device(hosts[source]))]
+            buffers[source] = [as_buffer(engine.to_device(hosts[source]))]
         m = elements // n
         report(f"x of {n}, A of {m} rows from {source}")
         problem = make_problem(m, n, SINGLE, order, "N")
         x = random_array(rng, (n,), SINGLE)
-        device_x = _operand(engine.to_device(x))
+        device_x = as_buffer(engine.to_device(x))
         flat = hosts[source][: m * n]
         a = flat.reshape(m, n) if order == "C" else flat.reshape(n, m).T
         (buffer,) = buffers[source]
@@ -496,9 +497,10 @@ def vector(
                 row.refused = str(refusal)
                 yield row
                 continue
-            y = _operand(engine.zeros(m, SINGLE))
+            y = as_buffer(engine.zeros(m, SINGLE))
             engine.run(choice, problem, alpha, buffer, device_x, beta, y)
-            row.error = error_in_bounds(engine.to_host(y.owner)[:few], exact, magnitude, n)
+            got = engine.to_host(y.owner)[:few]
+            row.error = error_in_bounds(got, exact, magnitude, n, alpha)
             if clock is not None:
                 launch = _launcher(engine, choice, problem, alpha, buffer, x, device_x, beta, y)
                 row.time_s = clock.time([launch])
@@ -533,7 +535,7 @@ def _launcher(
     (launch,) = choice.geometry.launches
 
     def call(stream: int) -> None:
-        engine._submit(functions[0], launch.grid, launch.block, stream, values)
+        engine.launch(functions[0], launch.grid, launch.block, stream, values)
 
     return call
 
@@ -551,7 +553,7 @@ def turns(
     engine = engines_backend.engine()
     device = engine.device()
     spec = Spec(SINGLE, False, "strided", ())
-    memory = _operand(engine.zeros(1 << 14, SINGLE))
+    memory = as_buffer(engine.zeros(1 << 14, SINGLE))
     threads, blocks = 1024, 2 * device.multiprocessors
     if cases is None:
         cases = [
@@ -577,7 +579,7 @@ def turns(
         }  # fmt: skip
 
         def call(stream, function=loaded[home], values=values):
-            engine._submit(function, (blocks, 1, 1), (threads, 1, 1), stream, values)
+            engine.launch(function, (blocks, 1, 1), (threads, 1, 1), stream, values)
 
         seconds = clock.time([call])
         # Two blocks of 32 warps on each multiprocessor.
@@ -794,7 +796,7 @@ def plot(measured: Race, path: str | Path) -> None:
     """Draw turns and x over n; needs matplotlib, which the extra ``plot`` installs."""
     import matplotlib
 
-    from gemv._plots import save
+    from gemv.measure.picture import save
 
     matplotlib.use("Agg")
     from matplotlib import pyplot

@@ -1,31 +1,30 @@
-"""The public calls: bind, adopt, check, return at once or select and run, hand y back."""
+"""The public calls: gemv in the precision of its operands, one routine a dtype, and its helpers.
+
+A call first asks the short way of its arrays' library, which makes a call again that was made
+before; without one, and for everything unusual, it goes the long way (:mod:`gemv.calls.execute`).
+"""
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Protocol
 
-from gemv.arrays import adopt as arrays_adopt
-from gemv.arrays.adopt import adopt
-from gemv.calls import short
-from gemv.calls.bind import bind, check_places, common_dtype, result_dtype
-from gemv.calls.docstrings import documented
-from gemv.calls.execute import check_stream, execute, memory_limit, placed, refuse_on_host, selected
+from gemv.calls import docstrings, short
+from gemv.calls import explain as calls_explain
+from gemv.calls import plan as calls_plan
+from gemv.calls import precompile as calls_precompile
+from gemv.calls.execute import long_way
 from gemv.calls.explain import Explanation
-from gemv.calls.known import ROUTINES, Known, Miss, bind_plan, packable, stream_of
 from gemv.calls.plan import Plan
-from gemv.calls.short import CALLS
-from gemv.core import memo
-from gemv.core.dtypes import DTYPES, PREFIXES
-from gemv.core.operand import Operand
-from gemv.core.rules import accumulation, check, flag, integer, transposition, type_error, y_length
-from gemv.engines import backend as engines_backend
+from gemv.calls.remembered import UNUSUAL, LongWay, public_routines
+from gemv.calls.short import short_ways
+from gemv.core.dtypes import DTYPES
 from gemv.engines.coefficients import Coefficients
-from gemv.engines.host import known_kernel
 
-short.expect_tracing()
+# The bodies of gemv and of the four routines below are the same but for `out_dtype`. A function of
+# Python's with a frame of its own would cost a remembered call a tenth of its time.
 
 
-@documented
+@docstrings.documented
 def gemv(
     alpha: Any,
     a: Any,
@@ -79,267 +78,90 @@ def gemv(
     array([11., 15., 19.])
     """
     if accumulate == "plain" and peer is False and out_dtype is None:
-        product, fast = "gemv", CALLS.get(type(a))
+        name: str | None = "gemv"
+        short_way = short_ways.get(type(a))
     else:
-        product, fast = short.wide("gemv", a, accumulate, peer, out_dtype)
-    key = None
-    if fast is not None and device_memory_limit is None:
-        result = fast(
-            product, alpha, a, x, beta, y, offx, incx, offy, incy, trans, overwrite_y,
+        name, short_way = short.with_options("gemv", a, accumulate, peer, out_dtype)
+    found = UNUSUAL
+    if short_way is not None and device_memory_limit is None:
+        found = short_way(
+            name, alpha, a, x, beta, y, offx, incx, offy, incy, trans, overwrite_y,
             kernel, stream, coefficients,
         )  # fmt: skip
-        if type(result) is not Miss:
-            return result
-        key = result.key
-    call = bind(
-        "gemv", None, alpha, a, x, beta, y, offx, incx, offy, incy, trans, overwrite_y,
-        coefficients, accumulate, out_dtype, peer,
+        if type(found) is not LongWay:
+            return found
+    return long_way(
+        found, name, "gemv", None,
+        (alpha, a, x, beta, y, offx, incx, offy, incy, trans, overwrite_y),
+        (kernel, stream, coefficients), accumulate, out_dtype, peer, device_memory_limit,
     )  # fmt: skip
-    return execute(call, kernel, stream, device_memory_limit, key)
 
 
-@documented
-def sgemv(
-    alpha: Any,
-    a: Any,
-    x: Any,
-    beta: Any = 0,
-    y: Any = None,
-    offx: Any = 0,
-    incx: Any = 1,
-    offy: Any = 0,
-    incy: Any = 1,
-    trans: Any = 0,
-    overwrite_y: Any = 0,
-    *,
-    kernel: str | None = None,
-    stream: Any = None,
-    coefficients: str | Coefficients | None = None,
-    accumulate: str = "plain",
-    peer: bool = False,
-    device_memory_limit: int | None = None,
-) -> Any:
-    """Matrix-vector product ``alpha*op(a)*x + beta*y`` in float32.
+class Routine(Protocol):
+    """What a type checker knows of sgemv, dgemv, cgemv and zgemv."""
 
-    A drop-in for :func:`scipy.linalg.blas.sgemv`: host operands are cast as it casts them.
+    __name__: str
+    __qualname__: str
 
-    <parameters>
+    def __call__(
+        self, alpha: Any, a: Any, x: Any, beta: Any = 0, y: Any = None, offx: Any = 0,
+        incx: Any = 1, offy: Any = 0, incy: Any = 1, trans: Any = 0, overwrite_y: Any = 0, *,
+        kernel: str | None = None, stream: Any = None,
+        coefficients: str | Coefficients | None = None, accumulate: str = "plain",
+        peer: bool = False, device_memory_limit: int | None = None,
+    ) -> Any: ...  # fmt: skip
 
-    See Also
-    --------
-    gemv : The same in the precision of its operands.
 
-    Notes
-    -----
-    <notes>
+def _of_dtype(letter: str) -> Routine:
+    """The routine that computes in the dtype of one of BLAS's letters, s, d, c or z."""
+    routine, dtype = letter + "gemv", DTYPES[letter]
 
-    Examples
-    --------
-    >>> import gemv
-    >>> gemv.sgemv(1, [[1, 2], [3, 4]], [1, 1])
-    array([3., 7.], dtype=float32)
-    """
-    if accumulate == "plain" and peer is False:
-        product, fast = "sgemv", CALLS.get(type(a))
-    else:
-        product, fast = short.wide("sgemv", a, accumulate, peer)
-    key = None
-    if fast is not None and device_memory_limit is None:
-        result = fast(
-            product, alpha, a, x, beta, y, offx, incx, offy, incy, trans, overwrite_y,
-            kernel, stream, coefficients,
+    def product(
+        alpha: Any,
+        a: Any,
+        x: Any,
+        beta: Any = 0,
+        y: Any = None,
+        offx: Any = 0,
+        incx: Any = 1,
+        offy: Any = 0,
+        incy: Any = 1,
+        trans: Any = 0,
+        overwrite_y: Any = 0,
+        *,
+        kernel: str | None = None,
+        stream: Any = None,
+        coefficients: str | Coefficients | None = None,
+        accumulate: str = "plain",
+        peer: bool = False,
+        device_memory_limit: int | None = None,
+    ) -> Any:
+        if accumulate == "plain" and peer is False:
+            name: str | None = routine
+            short_way = short_ways.get(type(a))
+        else:
+            name, short_way = short.with_options(routine, a, accumulate, peer)
+        found = UNUSUAL
+        if short_way is not None and device_memory_limit is None:
+            found = short_way(
+                name, alpha, a, x, beta, y, offx, incx, offy, incy, trans, overwrite_y,
+                kernel, stream, coefficients,
+            )  # fmt: skip
+            if type(found) is not LongWay:
+                return found
+        return long_way(
+            found, name, routine, dtype,
+            (alpha, a, x, beta, y, offx, incx, offy, incy, trans, overwrite_y),
+            (kernel, stream, coefficients), accumulate, None, peer, device_memory_limit,
         )  # fmt: skip
-        if type(result) is not Miss:
-            return result
-        key = result.key
-    call = bind(
-        "sgemv", DTYPES["s"], alpha, a, x, beta, y, offx, incx, offy, incy, trans, overwrite_y,
-        coefficients, accumulate, peer=peer,
-    )  # fmt: skip
-    return execute(call, kernel, stream, device_memory_limit, key)
+
+    product.__name__ = product.__qualname__ = routine
+    product.__doc__ = docstrings.of_dtype(letter)
+    return product
 
 
-@documented
-def dgemv(
-    alpha: Any,
-    a: Any,
-    x: Any,
-    beta: Any = 0,
-    y: Any = None,
-    offx: Any = 0,
-    incx: Any = 1,
-    offy: Any = 0,
-    incy: Any = 1,
-    trans: Any = 0,
-    overwrite_y: Any = 0,
-    *,
-    kernel: str | None = None,
-    stream: Any = None,
-    coefficients: str | Coefficients | None = None,
-    accumulate: str = "plain",
-    peer: bool = False,
-    device_memory_limit: int | None = None,
-) -> Any:
-    """Matrix-vector product ``alpha*op(a)*x + beta*y`` in float64.
-
-    A drop-in for :func:`scipy.linalg.blas.dgemv`: host operands are cast as it casts them.
-
-    <parameters>
-
-    See Also
-    --------
-    gemv : The same in the precision of its operands.
-
-    Notes
-    -----
-    <notes>
-
-    Examples
-    --------
-    >>> import gemv
-    >>> gemv.dgemv(1, [[1, 2], [3, 4]], [1, 9, 1], incx=-2)
-    array([3., 7.])
-    """
-    if accumulate == "plain" and peer is False:
-        product, fast = "dgemv", CALLS.get(type(a))
-    else:
-        product, fast = short.wide("dgemv", a, accumulate, peer)
-    key = None
-    if fast is not None and device_memory_limit is None:
-        result = fast(
-            product, alpha, a, x, beta, y, offx, incx, offy, incy, trans, overwrite_y,
-            kernel, stream, coefficients,
-        )  # fmt: skip
-        if type(result) is not Miss:
-            return result
-        key = result.key
-    call = bind(
-        "dgemv", DTYPES["d"], alpha, a, x, beta, y, offx, incx, offy, incy, trans, overwrite_y,
-        coefficients, accumulate, peer=peer,
-    )  # fmt: skip
-    return execute(call, kernel, stream, device_memory_limit, key)
-
-
-@documented
-def cgemv(
-    alpha: Any,
-    a: Any,
-    x: Any,
-    beta: Any = 0,
-    y: Any = None,
-    offx: Any = 0,
-    incx: Any = 1,
-    offy: Any = 0,
-    incy: Any = 1,
-    trans: Any = 0,
-    overwrite_y: Any = 0,
-    *,
-    kernel: str | None = None,
-    stream: Any = None,
-    coefficients: str | Coefficients | None = None,
-    accumulate: str = "plain",
-    peer: bool = False,
-    device_memory_limit: int | None = None,
-) -> Any:
-    """Matrix-vector product ``alpha*op(a)*x + beta*y`` in complex64.
-
-    A drop-in for :func:`scipy.linalg.blas.cgemv`: host operands are cast as it casts them.
-
-    <parameters>
-
-    See Also
-    --------
-    gemv : The same in the precision of its operands.
-
-    Notes
-    -----
-    <notes>
-
-    Examples
-    --------
-    >>> import gemv
-    >>> gemv.cgemv(1, [[1j, 2], [3, 4]], [1, 1], trans="C")
-    array([3.-1.j, 6.+0.j], dtype=complex64)
-    """
-    if accumulate == "plain" and peer is False:
-        product, fast = "cgemv", CALLS.get(type(a))
-    else:
-        product, fast = short.wide("cgemv", a, accumulate, peer)
-    key = None
-    if fast is not None and device_memory_limit is None:
-        result = fast(
-            product, alpha, a, x, beta, y, offx, incx, offy, incy, trans, overwrite_y,
-            kernel, stream, coefficients,
-        )  # fmt: skip
-        if type(result) is not Miss:
-            return result
-        key = result.key
-    call = bind(
-        "cgemv", DTYPES["c"], alpha, a, x, beta, y, offx, incx, offy, incy, trans, overwrite_y,
-        coefficients, accumulate, peer=peer,
-    )  # fmt: skip
-    return execute(call, kernel, stream, device_memory_limit, key)
-
-
-@documented
-def zgemv(
-    alpha: Any,
-    a: Any,
-    x: Any,
-    beta: Any = 0,
-    y: Any = None,
-    offx: Any = 0,
-    incx: Any = 1,
-    offy: Any = 0,
-    incy: Any = 1,
-    trans: Any = 0,
-    overwrite_y: Any = 0,
-    *,
-    kernel: str | None = None,
-    stream: Any = None,
-    coefficients: str | Coefficients | None = None,
-    accumulate: str = "plain",
-    peer: bool = False,
-    device_memory_limit: int | None = None,
-) -> Any:
-    """Matrix-vector product ``alpha*op(a)*x + beta*y`` in complex128.
-
-    A drop-in for :func:`scipy.linalg.blas.zgemv`: host operands are cast as it casts them.
-
-    <parameters>
-
-    See Also
-    --------
-    gemv : The same in the precision of its operands.
-
-    Notes
-    -----
-    <notes>
-
-    Examples
-    --------
-    >>> import gemv
-    >>> gemv.zgemv(1j, [[1, 2], [3, 4]], [1, 1])
-    array([0.+3.j, 0.+7.j])
-    """
-    if accumulate == "plain" and peer is False:
-        product, fast = "zgemv", CALLS.get(type(a))
-    else:
-        product, fast = short.wide("zgemv", a, accumulate, peer)
-    key = None
-    if fast is not None and device_memory_limit is None:
-        result = fast(
-            product, alpha, a, x, beta, y, offx, incx, offy, incy, trans, overwrite_y,
-            kernel, stream, coefficients,
-        )  # fmt: skip
-        if type(result) is not Miss:
-            return result
-        key = result.key
-    call = bind(
-        "zgemv", DTYPES["z"], alpha, a, x, beta, y, offx, incx, offy, incy, trans, overwrite_y,
-        coefficients, accumulate, peer=peer,
-    )  # fmt: skip
-    return execute(call, kernel, stream, device_memory_limit, key)
+sgemv, dgemv, cgemv, zgemv = map(_of_dtype, "sdcz")
+public_routines.update({f.__name__: f for f in (gemv, sgemv, dgemv, cgemv, zgemv)})
 
 
 def plan(
@@ -393,83 +215,9 @@ def plan(
     >>> twice(1.0, beta=1.0).copy_to_host()
     array([3., 6.])
     """
-    operand = arrays_adopt.adopt("plan", "a", a, None, engines_backend.HOME)
-    if operand.on_host:
-        raise type_error(
-            "plan", "a", "a is in host memory, from where it would be moved in every call"
-        )
-    options = (offx, incx, offy, incy, trans)
-
-    def general(alpha: Any, beta: Any, x: Any, y: Any, stream_now: Any) -> Any:
-        if x is None:
-            raise type_error("plan", "x", "the plan is bound to no x, so each call has to pass one")
-        return gemv(
-            alpha, a, x, beta, y, *options, 0 if y is None else 1,
-            kernel=kernel, stream=stream if stream_now is None else stream_now,
-            accumulate=accumulate, out_dtype=out_dtype, peer=peer,
-        )  # fmt: skip
-
-    made = Plan(general, a, x, y, options)
-    call, era = None, memo.generation()
-    if x is not None:
-        call = bind(
-            "plan", None, 2, a, x, 0, y, *options, 0 if y is None else 1, None, accumulate,
-            out_dtype, peer,
-        )  # fmt: skip
-    else:
-        _check_without_x(operand, y, options, accumulate, out_dtype, peer)
-    if kernel is not None:
-        known_kernel("plan", kernel)
-    if engines_backend.backend() == "host" or (call is not None and call.nothing is not None):
-        return made
-    engine = engines_backend.engine()
-    usual = kernel is stream is out_dtype is None and accumulate == "plain" and peer is False
-    if engine.name == "cuda" and usual:
-        short.meet(operand.kind)
-        made._remember(CALLS.get(type(a)))
-    if call is None:
-        return made
-    with engine.on(call.device):
-        choice = selected(call, placed(call), kernel)[0]
-        if engine.name != "cuda":
-            return made
-        engine.load(choice, engine.device())
-        same = len({o.kind for o in (call.a, call.x, call.y) if o is not None}) == 1
-        current = stream_of(call.a) if same and stream is None else None
-        bound = [o.stream for o in (call.x, call.y) if o is not None]
-        if call.y is None or current is None or peer or any(each is not None for each in bound):
-            return made
-        if packable(engine, choice, call):
-            known = Known(engine, choice, call.problem, call.problem.rows)
-            addresses = (call.a.pointer, call.x.pointer, call.y.pointer)
-            bind_plan(made, era, known, current, addresses, call.a.exporter.notes_writes)
-    return made
-
-
-def _check_without_x(
-    a: Operand, y: Any, options: tuple, accumulate: Any, out_dtype: Any, peer: Any
-) -> None:
-    """What can be said about a plan whose x comes with each call, as of a long enough one."""
-    routine = "plan"
-    trans = transposition(routine, options[-1])
-    names = ("offx", "incx", "offy", "incy")
-    offx, incx, offy, incy = map(integer, [routine] * 4, names, options)
-    accumulation(routine, accumulate)
-    operand_y = None if y is None else adopt(routine, "y", y, None, engines_backend.HOME)
-    check_places(routine, a, a, operand_y, 2, 0, flag(routine, "peer", peer))
-    dtype = common_dtype(routine, 2, a, a, 0, operand_y)
-    y_dtype = result_dtype(routine, dtype, operand_y, out_dtype)
-    rows, cols = a.shape if trans == 0 else a.shape[::-1]
-    x_len, y_len = (
-        max(off + 1, y_length(count, off, inc))
-        for count, off, inc in ((cols, offx, incx), (rows, offy, incy))
+    return calls_plan.make(
+        gemv, a, x, y, (offx, incx, offy, incy, trans), kernel, stream, accumulate, out_dtype, peer
     )
-    if operand_y is not None:
-        y_len = operand_y.shape[0]
-    check(
-        routine, dtype, a.shape, a.strides, x_len, 1, y_len, 1, offx, incx, offy, incy, trans,
-        y_dtype,
-    )  # fmt: skip
 
 
 def precompile(
@@ -506,26 +254,10 @@ def precompile(
     >>> import gemv
     >>> gemv.precompile(1.0, [[1.0, 2.0]], [3.0, 4.0])
     """
-    call = bind(
-        "gemv", None, alpha, a, x, beta, y, offx, incx, offy, incy, trans, overwrite_y,
-        coefficients, accumulate, out_dtype, peer,
+    calls_precompile.precompile(
+        (alpha, a, x, beta, y, offx, incx, offy, incy, trans, overwrite_y),
+        kernel, coefficients, accumulate, out_dtype, peer,
     )  # fmt: skip
-    if call.nothing is not None:
-        return
-    if engines_backend.backend() == "host":
-        return refuse_on_host(call, kernel)
-    problem, engine = call.problem, engines_backend.engine()
-    if call.y is None and call.on_host:
-        problem = problem._replace(incy=1, y_offset=0)
-    problem = problem.at(0, 0) if call.on_host else placed(call)
-    with engine.on(call.device):
-        choice = selected(call, problem, kernel)[0]
-        if engine.name == "cuda":
-            engine.load(choice, engine.device())
-            if call.y is not None and not call.in_place:
-                engine.prepare_copy(call.y)
-            if not call.on_host:
-                short.meet(call.a.kind)
 
 
 def explain(
@@ -570,63 +302,7 @@ def explain(
     >>> print(gemv.explain(0, [[1.0, 2.0]], [1.0, 1.0], beta=1, y=[5.0]))
     dgemv computes nothing and returns y as it was: alpha is 0 and beta is 1.
     """
-    call = bind(
-        "gemv", None, alpha, a, x, beta, y, offx, incx, offy, incy, trans, overwrite_y,
-        coefficients, accumulate, out_dtype, peer,
+    return calls_explain.explain(
+        (alpha, a, x, beta, y, offx, incx, offy, incy, trans, overwrite_y),
+        (kernel, stream, coefficients), accumulate, out_dtype, peer, device_memory_limit,
     )  # fmt: skip
-    limit = memory_limit(call, device_memory_limit)
-    check_stream(call, stream)
-    problem = call.problem
-    common: dict[str, Any] = {
-        "routine": call.blas_name,
-        "accumulate": problem.accumulate,
-        "access": problem.access,
-        "bytes_moved": problem.bytes_moved(bool(call.beta == 0)),
-    }
-    nothing: dict[str, Any] = {
-        "rung": None,
-        "depth": None,
-        "knobs": {},
-        "launches": (),
-        "sizes": {},
-        "coefficients": "nowhere",
-    }
-    if call.nothing is not None:
-        common["bytes_moved"] = 0
-        return Explanation(backend=None, kernel=None, reason=call.nothing, **common, **nothing)
-    backend = engines_backend.backend()
-    if backend == "host":
-        refuse_on_host(call, kernel)
-        chosen = engines_backend.chosen() is not None
-        reason = "this backend was asked for" if chosen else engines_backend.probe()[1]
-        nothing["coefficients"] = "arguments"
-        routine = PREFIXES[problem.precision.sums] + "gemv"
-        return Explanation(backend=backend, kernel=routine, reason=reason, **common, **nothing)
-    if call.y is None and call.on_host:
-        problem = problem._replace(incy=1, y_offset=0)
-    problem = problem.at(0, 0) if call.on_host else placed(call)
-    choice, engine = selected(call, problem, kernel)
-    common["accumulate"] = choice.spec.accumulate
-    transfer = ""
-    if call.on_host and engine.name == "cuda" or limit is not None:
-        from gemv.streaming import compute
-
-        reach = 1 + (problem.rows - 1) * abs(problem.incy)
-        way = compute.planned(engine, call.routine, problem, choice, reach, limit)
-        transfer = way.describe(problem.rows * problem.cols * problem.dtype.itemsize)
-    return Explanation(
-        backend=backend,
-        kernel=choice.kernel.name,
-        rung=choice.kernel.rung,
-        depth=choice.kernel.depth(problem, choice.geometry, choice.knobs),
-        knobs=choice.knobs,
-        launches=choice.geometry.launches,
-        sizes=dict(choice.geometry.sizes),
-        coefficients=choice.coefficients,
-        reason=choice.reason,
-        transfer=transfer,
-        **common,
-    )
-
-
-ROUTINES.update({f.__name__: f for f in (gemv, sgemv, dgemv, cgemv, zgemv)})

@@ -11,6 +11,7 @@ import sys
 import tempfile
 
 import pytest
+from helpers.codegen import compiler, worker  # noqa: F401  fixtures
 
 
 def _gpu_count() -> int:

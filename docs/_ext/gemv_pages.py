@@ -9,313 +9,30 @@ It adds one directive, ``drawing``: a figure by name, for light and dark pages, 
 
 from __future__ import annotations
 
-import ast
 import json
-import re
 import subprocess
 import sys
 from pathlib import Path
 
 from docutils import nodes
 from docutils.parsers.rst import Directive
+from kernel_pages import (
+    DOCS,
+    FIGURES,
+    OUT,
+    TOP,
+    drawing,
+    escaped,
+    rung_list,
+    rung_page,
+    stem,
+    vocabulary_table,
+)
 from sphinx.util import logging
 
-DOCS = Path(__file__).resolve().parent.parent
-TOP = DOCS.parent
-FIGURES = DOCS / "figures"
-OUT = FIGURES / "out"
-EXERCISES = DOCS / "exercises"
 sys.path.insert(0, str(FIGURES))
 
-HEADINGS = ("Idea", "Picture", "Bytes", "Wins", "Loses", "Sums", "Source")
-
 logger = logging.getLogger(__name__)
-
-
-# --- Lessons --------------------------------------------------------------------------------------
-
-
-def sections(doc: str) -> dict[str, str]:
-    """The lesson of a kernel by heading; under ``""`` its first sentence."""
-    found: dict[str, list[str]] = {"": []}
-    heading = ""
-    for line in doc.strip().splitlines():
-        if line.strip() in HEADINGS and not line.startswith(" "):
-            heading = line.strip()
-            found[heading] = []
-        else:
-            found[heading].append(line)
-    return {name: _dedented("\n".join(lines)) for name, lines in found.items()}
-
-
-def _dedented(text: str) -> str:
-    import textwrap
-
-    return textwrap.dedent(text).strip("\n")
-
-
-def markdown(text: str) -> str:
-    """A lesson's prose and pictures as Markdown, with nothing in it left to be markup by chance."""
-    parts = []
-    fence: list[str] = []
-    prose: list[str] = []
-
-    def close() -> None:
-        if fence:
-            parts.append("```text\n" + _dedented("\n".join(fence)).rstrip() + "\n```")
-            fence.clear()
-        if prose:
-            parts.append("\n".join(map(_escaped, prose)))
-            prose.clear()
-
-    literal = False
-    for line in text.splitlines():
-        if literal and (line.startswith("    ") or not line.strip()):
-            fence.append(line)
-            continue
-        if literal and line.strip():
-            literal = False
-            close()
-        if line.rstrip().endswith("::"):
-            before = line.rstrip()[:-2].rstrip()
-            if before:
-                prose.append(before + ":")
-            close()
-            literal = True
-        elif not line.strip():
-            close()
-        else:
-            prose.append(line.strip())
-    close()
-    return "\n\n".join(parts)
-
-
-def _escaped(line: str) -> str:
-    """One line of prose: code stays code, roles and names of arguments become code, and a word
-    between asterisks stays stressed; the rest is plain text."""
-    line = re.sub(r":[a-z:]+:`~?([^`]*)`", r"``\1``", line)
-    line = re.sub(r"(?<!`)`(\w+)`(?!`)", r"``\1``", line)
-    pieces = re.split(r"(``.*?``)", line)
-    plain = [re.sub(r"([\\`*_\[\]<>|#$~])", r"\\\1", piece) for piece in pieces[::2]]
-    plain = [re.sub(r"(?<!\S)\\\*(\w+)\\\*(?=\W|$)", r"*\1*", piece) for piece in plain]
-    plain[0] = re.sub(r"^(\d+)\.", r"\1\\.", re.sub(r"^([-+])", r"\\\1", plain[0]))
-    code = pieces[1::2]
-    return "".join(a + b for a, b in zip(plain, [*code, ""], strict=True))
-
-
-def bytes_as_code(text: str) -> str:
-    """The formula at the start of Bytes, set as code; it may go over two lines."""
-    text = " ".join(text.split()) if not text.count("\n\n") and "::" not in text else text
-    return re.sub(r"^(\([^`]*?\) \* itemsize)", r"``\1``", text)
-
-
-# --- Pages ----------------------------------------------------------------------------------------
-
-
-def stem(kernel) -> str:
-    return f"{kernel.rung:02}{'t' if kernel.beside else ''}-{kernel.name}"
-
-
-def source_of(kernel) -> Path:
-    letter = "t" if kernel.beside else "k"
-    return TOP / "gemv" / "kernels" / f"{letter}{kernel.rung:02}_{kernel.name}.py"
-
-
-def rung_page(kernel, following, cases: dict[str, dict], grids, drawings) -> str:
-    """The page of one kernel; `following` is the next rung, or None."""
-    from rungs import COUNTED, SPECIAL
-
-    lesson = sections(kernel.doc)
-    kind = "Beside rung" if kernel.beside else "Rung"
-    figures = [f"matrix-{kernel.name}", f"lines-{kernel.name}"]
-    figures += SPECIAL.get(kernel.name, [])
-    figures.append(f"banks-{kernel.name}")
-    drawn = [name for name in figures if name in drawings and (OUT / f"{name}.light.svg").exists()]
-    page = [
-        "% Made by docs/_ext/gemv_pages.py from the kernel's own file; edit that instead.",
-        f"({kernel.name})=",
-        f"# {kind} {kernel.rung}: `{kernel.name}`",
-        f"*{_escaped(lesson[''].splitlines()[0])}*",
-    ]
-    if kernel.beside:
-        page.append(
-            "This one stands beside the ladder: it is there to show something, and `gemv` selects"
-            f' it only when asked by name, `kernel="{kernel.name}"`.'
-        )
-    page += ["## Idea", markdown(lesson["Idea"])]
-    page += ["## Picture", _drawing(drawn[0]), markdown(lesson["Picture"])]
-    page += [_drawing(name) for name in drawn[1:]]
-    page += ["## Bytes", markdown(bytes_as_code(lesson["Bytes"]))]
-    page += [
-        f"The simulator counted, on {COUNTED[0]} x {COUNTED[1]} in float32 with the kernel's own"
-        " blocks (a *request* is one load of one warp, a *line* 128 bytes of memory):",
-        counted_table(kernel.name),
-    ]
-    page += ["## Measured", measured_table(kernel, cases)]
-    page += selected_cells(kernel, grids)
-    page += ["## When it wins, when it loses"]
-    page += ["**Wins.** " + markdown(lesson["Wins"]), "**Loses.** " + markdown(lesson["Loses"])]
-    page += ["## Order of the sum", markdown(lesson["Sums"])]
-    page += ["## The code", code(kernel)]
-    page += ["## Exercise", exercise(kernel)]
-    page += ["## What the next rung repairs", next_rung(kernel, following)]
-    page += ["## Source", markdown(lesson["Source"])]
-    return "\n\n".join(page) + "\n"
-
-
-def _drawing(name: str) -> str:
-    return f"```{{drawing}} {name}\n```"
-
-
-def counted_table(name: str) -> str:
-    facts = json.loads((OUT / f"counted-{name}.json").read_text(encoding="utf-8"))
-    heads = {"C": "A along rows", "F": "A along columns"}
-    lines = ["| | " + " | ".join(heads[order] for order in facts) + " |"]
-    lines.append("| --- |" + " ---: |" * len(facts))
-    for key in next(iter(facts.values())):
-        values = [facts[order][key] for order in facts]
-        if any(values) or "lines" in key:
-            shown = [f"{v:g}" if isinstance(v, float) else str(v) for v in values]
-            lines.append(f"| {key} | " + " | ".join(shown) + " |")
-    return "\n".join(lines)
-
-
-def measured_table(kernel, cases: dict[str, dict]) -> str:
-    """This kernel's figures from the committed results, and the step from the rung before."""
-    from results import three_digits, title
-
-    from gemv.kernels import REGISTRY
-
-    rungs = [each.name for each in REGISTRY.values() if not each.beside]
-    before = None
-    if kernel.name in rungs[1:]:
-        before = rungs[rungs.index(kernel.name) - 1]
-    lines = []
-    devices = set()
-    for case in cases.values():
-        rows = {row["name"]: row for row in case["rows"]}
-        mine = rows.get(kernel.name)
-        if mine is None:
-            continue
-        devices.add(case["device"])
-        if mine["refused"]:
-            lines.append(f"| {title(case)} | refuses | | |")
-            continue
-        step = ""
-        if before in rows and rows[before].get("time_s"):
-            step = f"{rows[before]['time_s'] / mine['time_s']:.3g} times as fast"
-        share = f"{mine['share']:.1%}"
-        lines.append(f"| {title(case)} | {three_digits(mine['gb_per_s'])} | {share} | {step} |")
-    if not lines:
-        return (
-            "There is no measured figure of this kernel yet: `make ladder` makes it on a GPU, and"
-            " this page shows it then."
-        )
-    if all(line.endswith("refuses | | |") for line in lines):
-        return (
-            f"It refuses the {len(lines)} problems that all rungs are measured on"
-            " ({doc}`/ladder`); what it is selected for is below."
-        )
-    than = f"than `{before}`" if before else ""
-    head = f"| problem | GB/s | of the ceiling | {than} |\n| --- | ---: | ---: | ---: |"
-    note = (
-        f"On {', '.join(sorted(devices))}; {{doc}}`/ladder` has all kernels side by side and"
-        " {doc}`/measure` says how this is measured."
-    )
-    return "\n".join([head, *lines]) + "\n\n" + note
-
-
-def selected_cells(kernel, grids) -> list[str]:
-    """Cells of the committed grids that the table gives to this kernel, both ends of the list."""
-    from benchmarks.grid_page import listed
-    from gemv._grid import summary
-
-    rows = [row for grid in grids for row in grid.rows if row.ratio is not None]
-    mine = sorted((row for row in rows if row.kernel == kernel.name), key=lambda row: -row.ratio)
-    if not mine:
-        return []
-    all_ = summary(mine)
-    shapes = {(row.m, row.n, row.op, row.view): row for row in reversed(mine)}
-    furthest = sorted(shapes.values(), key=lambda row: -row.ratio)[:4]
-    least = [row for row in mine if row not in furthest][-2:]
-    return [
-        "## Selected",
-        f"In {len(mine)} of {len(rows)} cells of {{doc}}`/roofline`, `gemv` selects this kernel; it"
-        f" is {all_.ratio:.2f} times as fast as the fastest peer there, in the mean, and at"
-        f" {all_.share:.0%} of the floor. The shapes where it is furthest ahead, and the two cells"
-        " where it is least:",
-        listed([*furthest, *least]),
-    ]
-
-
-def code(kernel) -> str:
-    path = source_of(kernel)
-    tree = ast.parse(path.read_text(encoding="utf-8"))
-    first = tree.body[1].lineno
-    where = path.relative_to(TOP).as_posix()
-    return (
-        f"All of `{where}` below its lesson. `build` makes the kernel for a dtype and block size,"
-        " `geometry` lays out the grid; {doc}`/course/reading` explains the rest.\n\n"
-        f"```{{literalinclude}} ../../../{where}\n:language: python\n:lines: {first}-\n```"
-    )
-
-
-def exercise(kernel) -> str:
-    path = EXERCISES / f"{kernel.name}.py"
-    if not path.exists():
-        return (
-            "Take a barrier, a fence or a bound out of a copy of this file and let the simulator"
-            " find the damage: copy"
-            f" `{source_of(kernel).relative_to(TOP).as_posix()}` to `mine.py`, change it, and run"
-            "\n\n"
-            "```sh\npython docs/exercises mine.py\n```\n\n"
-            "The check runs it under several orders of its threads and on sizes around its tile."
-            " Which changes does it notice, and which go unpunished?"
-        )
-    task = ast.get_docstring(ast.parse(path.read_text(encoding="utf-8"))) or ""
-    # an exercise marks code as Markdown does, a lesson as reStructuredText
-    title, _, rest = re.sub(r"(?<!`)`([^`]+)`(?!`)", r"``\1``", task).partition("\n")
-    answer = EXERCISES / "answers" / path.name
-    text = [
-        f"**{_escaped(title)}**",
-        markdown(rest.strip()),
-        f"Start from `docs/exercises/{path.name}`, change it, and check it without a GPU:",
-        f"```sh\npython docs/exercises docs/exercises/{path.name}\n```",
-        f"```{{literalinclude}} ../../exercises/{path.name}\n:language: python\n"
-        ":start-at: def build\n:end-before: KERNEL =\n```",
-    ]
-    if answer.exists():
-        text += [
-            "<details><summary>One answer</summary>",
-            f"```{{literalinclude}} ../../exercises/answers/{path.name}\n:language: python\n"
-            ":start-at: def build\n:end-before: KERNEL =\n```",
-            "</details>",
-        ]
-    return "\n\n".join(text)
-
-
-def next_rung(kernel, following) -> str:
-    if following is None:
-        return (
-            "The ladder ends here for now. {doc}`/add_kernel` shows how to put a rung on top, and"
-            " {doc}`/ladder` how far there is still to go."
-        )
-    idea = _escaped(following.idea.rstrip("."))
-    return f"{{doc}}`Rung {following.rung}, {following.name} <{stem(following)}>`: {idea}."
-
-
-def rung_list(cases: dict[str, dict]) -> str:
-    """The table of the course's front page."""
-    from gemv.kernels import REGISTRY
-
-    lines = ["| rung | kernel | idea |", "| ---: | --- | --- |"]
-    for kernel in REGISTRY.values():
-        mark = " (beside the ladder)" if kernel.beside else ""
-        lines.append(
-            f"| {kernel.rung} | {{doc}}`{kernel.name} <rungs/{stem(kernel)}>`{mark}"
-            f" | {_escaped(kernel.idea)} |"
-        )
-    return "\n".join(lines) + "\n"
 
 
 def ladder_page(cases: dict[str, dict]) -> str:
@@ -340,7 +57,7 @@ def ladder_page(cases: dict[str, dict]) -> str:
             f"| {title(case)} | {_link(best['name'])} | {three_digits(best['gb_per_s'])}"
             f" | {three_digits(case['ceiling_gb_per_s'])} | {share:.0%} |"
         )
-    parts += ["\n".join(lines), "## Under one roof", _drawing("ladder-roofline")]
+    parts += ["\n".join(lines), "## Under one roof", drawing("ladder-roofline")]
     parts.append("## All kernels, problem by problem")
     for name, case in cases.items():
         rows = [
@@ -360,7 +77,7 @@ def ladder_page(cases: dict[str, dict]) -> str:
         versions = ", ".join(f"{key} {value}" for key, value in case["versions"].items())
         parts += [
             f"### {title(case)}",
-            _drawing(f"ladder-{name}"),
+            drawing(f"ladder-{name}"),
             "\n".join(rows),
             f"{case['device']}; {versions}.",
         ]
@@ -390,7 +107,7 @@ def calls_page(tables: dict[str, dict]) -> str:
             for row in table["rows"]:
                 if row["group"] == group:
                     time = "–" if row["time_s"] is None else f"{row['time_s'] * 1e6:.2f}"
-                    lines.append(f"| {row['name']} | {time} | {_escaped(row['note'])} |")
+                    lines.append(f"| {row['name']} | {time} | {escaped(row['note'])} |")
             parts += [f"### {group[0].upper()}{group[1:]}", "\n".join(lines)]
         parts.append(", ".join(f"{key} {value}" for key, value in table["versions"].items()) + ".")
     return "\n\n".join(parts) + "\n"
@@ -504,6 +221,7 @@ def make_pages(app) -> None:
         if path not in wanted:
             path.unlink()
     write(DOCS / "generated" / "rungs.md", rung_list(cases))
+    write(DOCS / "generated" / "vocabulary.md", vocabulary_table())
     write(DOCS / "generated" / "reference.md", reference())
     write(DOCS / "generated" / "ladder.md", ladder_page(cases))
     write(DOCS / "generated" / "calls.md", calls_page(load_calls()))

@@ -19,10 +19,10 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "figures"))
 
 from watch import watch
 
-from gemv._measure import make_problem
 from gemv.core.dtypes import DTYPES
 from gemv.language.simulator.scheduler import Schedule
 from gemv.language.simulator.thread import SimulatorError
+from gemv.measure.inputs import make_problem
 
 SCHEDULES = [Schedule("forward"), Schedule("reversed"), *(Schedule("random", s) for s in range(2))]
 

@@ -5,11 +5,9 @@ since eight threads of one warp happen to stay together. Nothing promises that t
 check: which barrier is missing, and which thread reads too early without it?
 """
 
-from numba import cuda
-
 from gemv.core.geometry import Geometry, Launch
 from gemv.kernels.kernel import Kernel
-from gemv.language import update
+from gemv.language import cuda, update
 
 THREADS = 8
 

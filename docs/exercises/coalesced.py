@@ -6,12 +6,10 @@ along the rows of op(A), so ask it, and exchange the parts that `tx` and `ty` pl
 `sums` has to follow: then a tile has 32 rows and 8 threads on each.
 """
 
-from numba import cuda
-
 from gemv.core.geometry import Geometry, Launch, ceil_div
 from gemv.kernels.grids import tile_shape
 from gemv.kernels.kernel import Kernel
-from gemv.language import update
+from gemv.language import cuda, update
 
 BLOCK_X, BLOCK_Y = 32, 8
 

@@ -6,11 +6,9 @@ every time. Put `cuda.threadfence()` where it belongs. (There are two places. Th
 on one of them. What could go wrong on a GPU without the other?)
 """
 
-from numba import cuda
-
 from gemv.core.geometry import Geometry, Launch
 from gemv.kernels.kernel import Kernel
-from gemv.language import atomic_inc, update
+from gemv.language import atomic_inc, cuda, update
 
 SPLITS = 3
 

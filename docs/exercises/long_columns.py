@@ -6,11 +6,9 @@ whole vectors with ``store_vectors`` where that is allowed: y is dense, its firs
 and all rows of the block exist. Elsewhere the elements must still leave one by one.
 """
 
-from numba import cuda
-
 from gemv.core.geometry import Geometry, Launch, ceil_div
 from gemv.kernels.kernel import Kernel
-from gemv.language import axpy_add, gather, row_starts, stream_tile, unrolled, update, zeros
+from gemv.language import axpy_add, cuda, gather, row_starts, stream_tile, unrolled, update, zeros
 
 THREADS = 32
 

@@ -6,12 +6,11 @@ behind the last one element by element again. (`elements_past` tells how far a r
 a multiple of 16 bytes. What if the row ends before the next one?)
 """
 
-from numba import cuda
-
 from gemv.core.geometry import Geometry, Launch
 from gemv.kernels.kernel import Kernel
 from gemv.language import (
     butterfly,
+    cuda,
     fold,
     gather,
     multiply_add,

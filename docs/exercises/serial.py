@@ -5,11 +5,9 @@ second row: thread 0 the even ones, thread 1 the odd ones. `cuda.threadIdx.x` sa
 you are. Change `geometry` so that there are two, and `build` so that they share the rows.
 """
 
-from numba import cuda  # noqa: F401
-
 from gemv.core.geometry import Geometry, Launch
 from gemv.kernels.kernel import Kernel
-from gemv.language import update
+from gemv.language import cuda, update  # noqa: F401
 
 
 def build(spec):

@@ -5,11 +5,9 @@ a register once and use it twice, and it has two loads of A on the way at once. 
 when their number is odd.
 """
 
-from numba import cuda
-
 from gemv.core.geometry import Geometry, Launch, ceil_div
 from gemv.kernels.kernel import Kernel
-from gemv.language import update
+from gemv.language import cuda, update
 
 THREADS = 32
 

@@ -6,11 +6,9 @@ else, so that the worst request takes two steps instead of eight. Can you say wh
 two come from?
 """
 
-from numba import cuda
-
 from gemv.core.geometry import Geometry, Launch, ceil_div
 from gemv.kernels.kernel import Kernel
-from gemv.language import update
+from gemv.language import cuda, update
 
 TILE = 16
 

@@ -7,11 +7,9 @@ each with its own sums, which meet in shared memory at the end. Then a warp read
 columns at once.
 """
 
-from numba import cuda
-
 from gemv.core.geometry import Geometry, Launch, ceil_div
 from gemv.kernels.kernel import Kernel
-from gemv.language import axpy_add, gather, put_pieces, row_starts, stream_tile, update, zeros
+from gemv.language import axpy_add, cuda, gather, put_pieces, row_starts, stream_tile, update, zeros
 
 LANES = 32
 

@@ -6,12 +6,11 @@ tile of A then has two rows, the sums too, and in the end there are two results.
 second row does not exist?)
 """
 
-from numba import cuda
-
 from gemv.core.geometry import Geometry, Launch, ceil_div
 from gemv.kernels.kernel import Kernel
 from gemv.language import (
     butterfly,
+    cuda,
     fold,
     gather,
     multiply_add,

@@ -5,11 +5,9 @@ to 31 the next: a warp then does two rows at a time, and the butterfly is one st
 lanes still have to come to every shuffle, also when the second row lies past the end.
 """
 
-from numba import cuda
-
 from gemv.core.geometry import Geometry, Launch, ceil_div
 from gemv.kernels.kernel import Kernel
-from gemv.language import update
+from gemv.language import cuda, update
 
 
 def build(spec):

@@ -13,8 +13,8 @@ from style import WIDTH, canvas, drawing
 TOP = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(TOP))
 from benchmarks import grid_page  # noqa: E402
-from gemv import _plots  # noqa: E402
-from gemv._measure import Ladder  # noqa: E402
+from gemv.measure import picture  # noqa: E402
+from gemv.measure.ladder import Ladder  # noqa: E402
 
 LADDER = TOP / "benchmarks" / "results" / "ladder"
 DTYPES = {
@@ -63,9 +63,9 @@ def title(case: dict) -> str:
     return text
 
 
-def colours(palette) -> _plots.Colours:
+def colours(palette) -> picture.Colours:
     """The palette of a page for the pictures that the command line draws as well."""
-    return _plots.Colours(
+    return picture.Colours(
         ours=palette.strong, peer=palette.accent, ceiling=palette.grid,
         teaching=palette.block(3), line=palette.accent,
     )  # fmt: skip
@@ -74,12 +74,13 @@ def colours(palette) -> _plots.Colours:
 def draw_ladder(palette, case: dict):
     ladder = Ladder.from_json(json.dumps(case))
     figure, axes = canvas(0.34 * sum(bool(row.gb_per_s) for row in ladder.rows) + 1.1)
-    _plots.draw_ladder(axes, ladder, dataclasses.replace(colours(palette), ours=palette.block(0)))
+    ours = dataclasses.replace(colours(palette), ours=palette.block(0))
+    picture.draw_ladder(axes, ladder, ours)
     return figure
 
 
 def draw_grid(palette, rows: list):
-    return _plots.grid_figure(rows, colours(palette), WIDTH)
+    return picture.grid_figure(rows, colours(palette), WIDTH)
 
 
 def draw_roofline(palette, cases: dict[str, dict]):
@@ -129,20 +130,20 @@ def register(folder: Path = LADDER) -> None:
 def register_grids(folder: Path = grid_page.RESULTS) -> None:
     """One picture for each group of cells of each measured grid."""
     for name, grid in grid_page.load(folder).items():
-        for picture, rows in grid_page.drawn(grid):
+        for part, rows in grid_page.drawn(grid):
             caption = (
-                f"{_plots.title(rows[0])}, on {grid.device}: bytes over device time, for us and for"
-                " the fastest peer. The bar ends where the fastest moved as many bytes in the same"
-                " run."
+                f"{picture.title(rows[0])}, on {grid.device}: bytes over device time, for us and"
+                " for the fastest peer. The bar ends where the fastest moved as many bytes in the"
+                " same run."
             )
-            drawing(f"grid-{name}-{picture}", caption)(functools.partial(draw_grid, rows=rows))
+            drawing(f"grid-{name}-{part}", caption)(functools.partial(draw_grid, rows=rows))
 
 
 def front() -> tuple[str, list]:
     """Caption and rows of the first grid's picture."""
     for grid in grid_page.load().values():
         rows = grid_page.readme_rows(grid)
-        return f"{_plots.title(rows[0])}, on {grid.device}: bytes over device time.", rows
+        return f"{picture.title(rows[0])}, on {grid.device}: bytes over device time.", rows
     return "", []
 
 

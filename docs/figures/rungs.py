@@ -98,8 +98,8 @@ def facts(name: str) -> dict[str, dict]:
 
 def _orders(name: str) -> tuple[str, ...]:
     """Both storage orders, where the kernel takes both."""
-    from gemv._measure import make_problem
     from gemv.core.dtypes import DTYPES
+    from gemv.measure.inputs import make_problem
 
     cases = COUNTED, small_case(REGISTRY[name])[:2]
     return tuple(

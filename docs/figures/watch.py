@@ -20,16 +20,15 @@ os.environ.setdefault("NUMBA_ENABLE_CUDASIM", "1")  # before Numba is imported
 import numpy as np
 from greenlet import getcurrent
 
-from gemv._measure import ALPHA, BETA, make_problem, random_array
-from gemv._reference import error_in_bounds, reference
 from gemv.core.dtypes import DTYPES
 from gemv.core.geometry import Device, Geometry
 from gemv.core.problem import Problem
 from gemv.engines.simulator import SimulatorEngine
 from gemv.kernels import REGISTRY
 from gemv.kernels.kernel import Kernel
-from gemv.language.simulator import atomics as fences
-from gemv.language.simulator import memory, scheduler
+from gemv.language.simulator import atomics, intrinsics, memory, scheduler
+from gemv.measure.inputs import ALPHA, BETA, make_problem, random_array
+from gemv.measure.reference import error_in_bounds, reference
 from gemv.selection.select import select
 
 #: Bytes that memory hands out together, and the banks of shared memory, 4 bytes wide each.
@@ -37,8 +36,11 @@ LINE_BYTES = 128
 BANKS = 32
 BANK_BYTES = 4
 
-#: Files between a kernel and the memory it asks for.
-_INSIDE = ("warp.py", "atomics.py", "scheduler.py", "thread.py", "intrinsics.py", "watch.py")
+#: Files between the instruction of a kernel and the note of it. The simulator's ``vectors.py`` is
+#: none of them: each load of a tile is an instruction of its own.
+_INSIDE = (
+    __file__, memory.__file__, atomics.__file__, scheduler.__file__, intrinsics.__file__,
+)  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -182,7 +184,7 @@ def _site() -> tuple[tuple, bool]:
     """
     frame = sys._getframe(2)
     starts, below = True, 0
-    while frame is not None and frame.f_code.co_filename.endswith(_INSIDE):
+    while frame is not None and frame.f_code.co_filename in _INSIDE:
         if frame.f_code.co_name in ("vector_load", "vector_store"):
             # the comprehension inside keeps its place in a local of its own frame or of this one
             starts = bool(frame.f_locals.get("k", below) == 0)
@@ -265,7 +267,7 @@ def watch(
             engine.run(choice, problem, alpha, operands[0], operands[1], beta, operands[2])
         finally:
             memory.pointer_to, scheduler.launch = pointer_to, simulate
-    record.error = error_in_bounds(y, exact, magnitude, problem.cols)
+    record.error = error_in_bounds(y, exact, magnitude, problem.cols, alpha)
     return record
 
 
@@ -296,7 +298,7 @@ def _registered(kernel: Kernel) -> Iterator[None]:
 def _watching(note, record: Record) -> Iterator[None]:
     """Have the simulator's shared arrays, barriers and atomics noted as well."""
     arrays, blocks = memory.CheckedArray, scheduler.BlockRun
-    old = (arrays.__getitem__, arrays.__setitem__, blocks.release_barrier, fences._atomic)
+    old = (arrays.__getitem__, arrays.__setitem__, blocks.release_barrier, atomics._atomic)
     get, put, release, atomic = old
 
     def place(array, i) -> int | None:
@@ -334,7 +336,7 @@ def _watching(note, record: Record) -> Iterator[None]:
 
     try:
         arrays.__getitem__, arrays.__setitem__ = noted_get, noted_put
-        blocks.release_barrier, fences._atomic = noted_release, noted_atomic
+        blocks.release_barrier, atomics._atomic = noted_release, noted_atomic
         yield
     finally:
-        arrays.__getitem__, arrays.__setitem__, blocks.release_barrier, fences._atomic = old
+        arrays.__getitem__, arrays.__setitem__, blocks.release_barrier, atomics._atomic = old

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from gemv.arrays.library import Library, View, element_type, imported, is_instance
@@ -18,8 +19,9 @@ class CuPy(Library):
         dtype = element_type(obj.dtype)
         return View(dtype, obj.shape, obj.strides, obj.data.ptr, device=obj.data.device_id)
 
-    def current_stream(self, device: int) -> int | None:
-        return int(imported("cupy").cuda.get_current_stream(device).ptr)
+    def stream_getter(self) -> Callable[[int], int]:
+        current_stream = imported("cupy").cuda.get_current_stream
+        return lambda device: current_stream(device).ptr
 
     def empty(self, like: Any, length: int, dtype: Any, device: int) -> Any:
         cupy = imported("cupy")

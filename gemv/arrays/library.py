@@ -69,6 +69,9 @@ class Library:
     allocates_in_capture = False
     #: Whether work on an array is ordered by asking the array itself, at each call.
     ordered_by_export = False
+    #: Whether its arrays belong to CUDA's default stream where they name no other: work on them is
+    #: enqueued there, and their memory is given back in its order.
+    on_default_stream = False
 
     def owns(self, obj: Any) -> bool:
         """Whether `obj` is a device array of this library."""
@@ -78,9 +81,17 @@ class Library:
         """Its metadata: nothing is copied, moved, launched or waited for."""
         raise NotImplementedError
 
+    def stream_getter(self) -> Callable[[int], int] | None:
+        """A function that names the library's current stream on a GPU; None without such a thing.
+
+        It is called in each launch, so it should cost as little as possible.
+        """
+        return None
+
     def current_stream(self, device: int) -> int | None:
         """The stream on which the library works now; None where it has no such thing."""
-        return None
+        ask = self.stream_getter()
+        return None if ask is None else int(ask(device))
 
     def empty(self, like: Any, length: int, dtype: Any, device: int) -> Any:
         """A new vector on `device`, on the library's current stream, beside the array `like`."""

@@ -12,6 +12,7 @@ from gemv.arrays.protocols import read_interface
 
 class Numba(Library):
     name = "numba"
+    on_default_stream = True
 
     def owns(self, obj: Any) -> bool:
         if getattr(type(obj), "__cuda_ndarray__", False):

@@ -70,12 +70,10 @@ class Torch(Library):
                 return np.dtype(name)
         raise Refusal(f"has dtype {dtype}, in which nothing is computed here")
 
-    def current_stream(self, device: int) -> int | None:
+    def stream_getter(self) -> Callable[[int], int]:
         torch = imported("torch")
         raw = getattr(torch._C, "_cuda_getCurrentRawStream", None)
-        if raw is not None:
-            return int(raw(device))
-        return int(torch.cuda.current_stream(device).cuda_stream)
+        return raw or (lambda device: torch.cuda.current_stream(device).cuda_stream)
 
     def empty(self, like: Any, length: int, dtype: Any, device: int) -> Any:
         torch = imported("torch")

@@ -30,6 +30,9 @@ from gemv.core.rules import (
 from gemv.engines import backend as engines_backend
 from gemv.engines.coefficients import Coefficients, homes_of
 
+#: The arguments of BLAS, from alpha to overwrite_y.
+BlasArguments = tuple[Any, Any, Any, Any, Any, Any, Any, Any, Any, Any, Any]
+
 
 @dataclass(frozen=True, slots=True)
 class Call:

@@ -1,14 +1,15 @@
-"""The sections that the docstrings of all routines share."""
+"""The docstrings of the five routines, and the sections that they share."""
 
 from __future__ import annotations
 
 import inspect
+import sys
 from collections.abc import Callable
 from typing import Any, TypeVar
 
-_Function = TypeVar("_Function", bound=Callable[..., Any])
+from gemv.core.dtypes import DTYPES
 
-# Public --------------------------------------------------------------------------------------
+_Function = TypeVar("_Function", bound=Callable[..., Any])
 
 _PARAMETERS = """
     Parameters
@@ -94,16 +95,68 @@ _NOTES = """
 """
 
 
+_OF_DTYPE = """Matrix-vector product ``alpha*op(a)*x + beta*y`` in <dtype>.
+
+    A drop-in for :func:`scipy.linalg.blas.<routine>`: host operands are cast as it casts them.
+
+    <parameters>
+
+    See Also
+    --------
+    gemv : The same in the precision of its operands.
+
+    Notes
+    -----
+    <notes>
+
+    Examples
+    --------
+    >>> import gemv
+<example>"""
+
+_EXAMPLES = {
+    "s": """
+    >>> gemv.sgemv(1, [[1, 2], [3, 4]], [1, 1])
+    array([3., 7.], dtype=float32)
+""",
+    "d": """
+    >>> gemv.dgemv(1, [[1, 2], [3, 4]], [1, 9, 1], incx=-2)
+    array([3., 7.])
+""",
+    "c": """
+    >>> gemv.cgemv(1, [[1j, 2], [3, 4]], [1, 1], trans="C")
+    array([3.-1.j, 6.+0.j], dtype=complex64)
+""",
+    "z": """
+    >>> gemv.zgemv(1j, [[1, 2], [3, 4]], [1, 1])
+    array([0.+3.j, 0.+7.j])
+""",
+}
+
+
 def documented(function: _Function) -> _Function:
-    """Put the sections that all five routines share into the docstring of one of them."""
+    """Put the sections that all five routines share into the docstring of :func:`gemv.gemv`."""
     if function.__doc__:  # not under python -OO
-        doc = inspect.cleandoc(function.__doc__)
-        more = _PARAMETERS.replace("\n    Returns\n", f"{_OUT_DTYPE[1:]}\n    Returns\n")
-        for mark, text in (
-            ("<parameters with out_dtype>", more),
-            ("<parameters>", _PARAMETERS),
-            ("<notes>", _NOTES),
-        ):
-            doc = doc.replace(mark, inspect.cleandoc(text))
-        function.__doc__ = doc
+        function.__doc__ = _filled(function.__doc__)
     return function
+
+
+def of_dtype(letter: str) -> str | None:
+    """The docstring of sgemv, dgemv, cgemv or zgemv; None under python -OO."""
+    if sys.flags.optimize > 1:
+        return None
+    text = _OF_DTYPE.replace("<dtype>", DTYPES[letter].name).replace("<routine>", f"{letter}gemv")
+    return _filled(text.replace("<example>", _EXAMPLES[letter].strip("\n")))
+
+
+def _filled(doc: str) -> str:
+    """A docstring with the shared sections in place of their marks."""
+    doc = inspect.cleandoc(doc)
+    more = _PARAMETERS.replace("\n    Returns\n", f"{_OUT_DTYPE[1:]}\n    Returns\n")
+    for mark, text in (
+        ("<parameters with out_dtype>", more),
+        ("<parameters>", _PARAMETERS),
+        ("<notes>", _NOTES),
+    ):
+        doc = doc.replace(mark, inspect.cleandoc(text))
+    return doc

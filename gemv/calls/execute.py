@@ -1,7 +1,8 @@
-"""A checked call, computed: select a kernel, run it, hand y back."""
+"""The long way of a call: bind the arguments, select a kernel, run it, hand y back."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -9,9 +10,9 @@ import numpy as np
 from gemv.arrays import adopt as arrays_adopt
 from gemv.arrays import host, libraries
 from gemv.calls import memory_check, short
-from gemv.calls.bind import Call
-from gemv.calls.known import remember
+from gemv.calls.bind import BlasArguments, Call, bind
 from gemv.calls.order import Order
+from gemv.calls.remembered import UNUSUAL, LongWay, remember
 from gemv.calls.result import make_y, note_written
 from gemv.core import memo
 from gemv.core.dtypes import PREFIXES, dtype_name
@@ -23,18 +24,49 @@ from gemv.engines import backend as engines_backend
 from gemv.engines.host import announce, refuse_kernel, run
 
 
-def execute(
-    call: Call, kernel: str | None, stream: Any, limit: Any, key: tuple | None = None
+def long_way(
+    found: LongWay,
+    name: str | None,
+    routine: str,
+    dtype: np.dtype | None,
+    arguments: BlasArguments,
+    options: tuple[Any, Any, Any],
+    accumulate: Any,
+    out_dtype: Any,
+    peer: Any,
+    device_memory_limit: Any,
 ) -> Any:
-    """Compute a bound call and give y back in the kind that came in."""
-    limit = memory_limit(call, limit)
+    """Check a call and compute it.
+
+    Parameters
+    ----------
+    found : LongWay
+        The answer of the short way.
+    name : str or None
+        The routine's name in the key; None for a call that no short way makes.
+    routine, dtype
+        The routine's own name, and the dtype it computes in; None for that of its operands.
+    options : tuple
+        The arguments kernel, stream and coefficients.
+    """
+    kernel, stream, coefficients = options
+    call = bind(
+        routine, dtype, *arguments, coefficients=coefficients, accumulate=accumulate,
+        out_dtype=out_dtype, peer=peer,
+    )  # fmt: skip
+    limit = memory_limit(call, device_memory_limit)
     check_stream(call, stream)
     if call.on_host:
         return _execute_host_arrays(call, kernel, limit)
-    return _execute_device_arrays(call, kernel, stream, key)
+
+    def ask() -> LongWay:
+        return UNUSUAL if name is None else short.answer(name, arguments, options)
+
+    return _execute_device_arrays(call, kernel, stream, found, ask)
 
 
 def check_stream(call: Call, stream: Any) -> None:
+    """Refuse a stream for arrays in host memory."""
     if call.on_host and stream is not None:
         raise ValueError(
             f"{call.routine}: stream only applies to device arrays: with host arrays the call"
@@ -43,6 +75,7 @@ def check_stream(call: Call, stream: Any) -> None:
 
 
 def memory_limit(call: Call, limit: Any) -> int | None:
+    """``device_memory_limit`` as an int, in bytes; only calls on host arrays take one."""
     if limit is None:
         return None
     if not call.on_host:
@@ -130,12 +163,13 @@ def _execute_host_arrays(call: Call, kernel: str | None, limit: int | None) -> A
 
 
 def _execute_device_arrays(
-    call: Call, kernel: str | None, stream: Any, key: tuple | None = None
+    call: Call, kernel: str | None, stream: Any, found: LongWay, ask: Callable[[], LongWay]
 ) -> Any:
+    """Enqueue a call; ``ask()`` asks the short way, for one that is made in the meantime."""
     problem = call.problem
     if call.nothing is not None and call.in_place:
         return call.y_object
-    era = memo.generation()
+    generation, remembered = memo.generation(), None
     if engines_backend.backend() == "host":
         raise _device_arrays_on_host(call)
     engine = engines_backend.engine()
@@ -149,10 +183,11 @@ def _execute_device_arrays(
         if memory_check.FULL and call.nothing is None and engine.name == "cuda":
             memory_check.check(call.routine, order.operands, engine.memory_at)
         if engine.name == "cuda":
-            short.meet(call.a.kind)
-            if key is not None and choice is not None and order.plain:
+            if short.prepare(engine, call.a.kind):
+                found = ask()
+            if found.key is not None and choice is not None and order.plain:
                 engine.load(choice, engine.device(), order.stream)
-                remember(key, era, engine, choice, call)
+                remembered = remember(found.key, generation, engine, choice, call)
         x, made = call.x, None
         if x.resolve:
             x = arrays_adopt.on_device(x.exporter.resolved(x.origin, x.conj), engines_backend.HOME)
@@ -179,9 +214,13 @@ def _execute_device_arrays(
             )
         order.after()
         if made is not None:
-            return made.finish(engine, order.stream)
-        note_written(target)
-    return call.y_object
+            y = made.finish(engine, order.stream)
+        else:
+            note_written(target)
+            y = call.y_object
+        if remembered is not None and found.expect is not None:
+            found.expect(remembered, y)
+    return y
 
 
 def placed(call: Call) -> Problem:
@@ -189,7 +228,18 @@ def placed(call: Call) -> Problem:
     return call.problem.at(call.a.pointer, 0 if call.x.resolve else call.x.pointer)
 
 
+def to_be_selected(call: Call) -> Problem:
+    """The problem that a kernel is selected for, as the launch will have it, ahead of the call."""
+    if not call.on_host:
+        return placed(call)
+    problem = call.problem
+    if call.y is None:
+        problem = problem._replace(incy=1, y_offset=0)
+    return problem.at(0, 0)
+
+
 def selected(call: Call, problem: Problem, kernel: str | None) -> tuple[Any, Any]:
+    """The kernel with its knobs and geometry that a call gets, and the engine that runs it."""
     from gemv.selection.select import select
 
     engine = engines_backend.engine()

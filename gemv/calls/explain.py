@@ -3,8 +3,19 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
+from gemv.calls.bind import BlasArguments, bind
+from gemv.calls.execute import (
+    check_stream,
+    memory_limit,
+    refuse_on_host,
+    selected,
+    to_be_selected,
+)
+from gemv.core.dtypes import PREFIXES
 from gemv.core.geometry import Launch
+from gemv.engines import backend as engines_backend
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,8 +43,10 @@ class Explanation:
     accumulate : {"plain", "wide", "pairs"}
         How products are added up; "pairs" as well where a GPU does for "wide" what is faster there.
     depth : int or None
-        Additions on the longest way from a product to its row's sum, from which the error bound
-        follows; None where SciPy's BLAS decides, or nothing is computed.
+        Additions on the longest way from a product to its row's sum, in the row where it is
+        longest; the error bound follows from it. Where the order of sums follows the address of A
+        modulo 16 bytes, or the order of arrival, it is an upper bound: the largest of the possible
+        depths. None where SciPy's BLAS decides, or nothing is computed.
     access : str
         ``"dot"`` where memory runs along the sum, ``"axpy"`` along y, else ``"strided"``.
     bytes_moved : int
@@ -86,6 +99,73 @@ class Explanation:
             f" {self.bytes_moved} bytes."
             + (f" {self.transfer}; gemv.Matrix would keep it there." if self.transfer else "")
         )
+
+
+def explain(
+    arguments: BlasArguments,
+    options: tuple[Any, Any, Any],
+    accumulate: Any,
+    out_dtype: Any,
+    peer: Any,
+    device_memory_limit: Any,
+) -> Explanation:
+    """What :func:`gemv.explain` answers; the parameters are those of :func:`long_way`."""
+    kernel, stream, coefficients = options
+    call = bind(
+        "gemv", None, *arguments, coefficients=coefficients, accumulate=accumulate,
+        out_dtype=out_dtype, peer=peer,
+    )  # fmt: skip
+    limit = memory_limit(call, device_memory_limit)
+    check_stream(call, stream)
+    problem = call.problem
+    common: dict[str, Any] = {
+        "routine": call.blas_name,
+        "accumulate": problem.accumulate,
+        "access": problem.access,
+        "bytes_moved": problem.bytes_moved(bool(call.beta == 0)),
+    }
+    nothing: dict[str, Any] = {
+        "rung": None,
+        "depth": None,
+        "knobs": {},
+        "launches": (),
+        "sizes": {},
+        "coefficients": "nowhere",
+    }
+    if call.nothing is not None:
+        common["bytes_moved"] = 0
+        return Explanation(backend=None, kernel=None, reason=call.nothing, **common, **nothing)
+    backend = engines_backend.backend()
+    if backend == "host":
+        refuse_on_host(call, kernel)
+        chosen = engines_backend.chosen() is not None
+        reason = "this backend was asked for" if chosen else engines_backend.probe()[1]
+        nothing["coefficients"] = "arguments"
+        routine = PREFIXES[problem.precision.sums] + "gemv"
+        return Explanation(backend=backend, kernel=routine, reason=reason, **common, **nothing)
+    problem = to_be_selected(call)
+    choice, engine = selected(call, problem, kernel)
+    common["accumulate"] = choice.spec.accumulate
+    transfer = ""
+    if call.on_host and engine.name == "cuda" or limit is not None:
+        from gemv.streaming import compute
+
+        reach = 1 + (problem.rows - 1) * abs(problem.incy)
+        way = compute.planned(engine, call.routine, problem, choice, reach, limit)
+        transfer = way.describe(problem.rows * problem.cols * problem.dtype.itemsize)
+    return Explanation(
+        backend=backend,
+        kernel=choice.kernel.name,
+        rung=choice.kernel.rung,
+        depth=choice.kernel.depth(problem, choice.geometry, choice.knobs),
+        knobs=choice.knobs,
+        launches=choice.geometry.launches,
+        sizes=dict(choice.geometry.sizes),
+        coefficients=choice.coefficients,
+        reason=choice.reason,
+        transfer=transfer,
+        **common,
+    )
 
 
 def _trim(extent: tuple[int, int, int]) -> tuple[int, ...]:

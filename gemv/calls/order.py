@@ -46,7 +46,7 @@ class Order:
             self._check_captures()
         # Vectors that calls made for Numba are given back in the order of its default stream. A
         # stream that is captured must not be asked, and a graph holds nothing.
-        self._numba = [o for _, o in self.operands if o.kind == "numba"]
+        self._numba = [o for _, o in self.operands if o.exporter.on_default_stream]
         self._unordered = bool(
             self._numba
             and engine.name == "cuda"
@@ -109,7 +109,7 @@ class Order:
         """The call also uses an array that was made for it."""
         self.operands.append(("y", operand))
         self._join("y", operand)
-        if operand.kind == "numba":
+        if operand.exporter.on_default_stream:
             self._numba.append(operand)
 
     def before(self) -> None:

@@ -1,4 +1,4 @@
-"""A call kept for reuse: bound to its arrays, checked and packed once, launched many times."""
+"""Plans: calls that are bound to their arrays, checked and packed once, and launched many times."""
 
 from __future__ import annotations
 
@@ -6,12 +6,22 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
-from gemv.calls.known import Miss
+from gemv.arrays.adopt import adopt
+from gemv.calls import short
+from gemv.calls.bind import Call, bind, check_places, common_dtype, result_dtype
+from gemv.calls.execute import placed, selected
+from gemv.calls.remembered import LongWay, RememberedCall, ShortWay, bind_plan, packable
+from gemv.calls.short import short_ways
+from gemv.core import memo
+from gemv.core.operand import Operand
+from gemv.core.rules import accumulation, check, flag, integer, transposition, type_error, y_length
 from gemv.core.trace import open_traces
+from gemv.engines import backend as engines_backend
+from gemv.engines.host import known_kernel
 
 
 def _bound(name: str) -> property:
-    """An array that a plan is bound to: its address may be part of a packed launch by now."""
+    """A read-only property: the array's address may be part of a packed launch."""
 
     def read(plan: Any) -> Any:
         return getattr(plan, f"_{name}")
@@ -44,9 +54,9 @@ class Plan:
         "_general",
         "_known",
         "_launch",
-        "_loose",
         "_numbers",
         "_options",
+        "_short_way",
         "_stream",
         "_written",
         "_x",
@@ -60,7 +70,7 @@ class Plan:
     def __init__(self, general: Callable[..., Any], a: Any, x: Any, y: Any, options: tuple) -> None:
         self._general = general
         self._options = options
-        self._loose: Callable[..., Any] | None = None
+        self._short_way: ShortWay | None = None
         self._launch: Callable[..., int] | None = None
         self._addresses = (0, 0, 0)
         self._known: Any = None
@@ -72,18 +82,21 @@ class Plan:
         self._x = x
         self._y = y
 
-    def _remember(self, loose: Callable[..., Any] | None) -> None:
-        """Try this way first where vectors are passed: that of calls that were made before."""
-        self._loose = loose
+    def _try_first(self, short_way: ShortWay | None) -> None:
+        """Use this short way where vectors are passed."""
+        self._short_way = short_way
 
     def _bind(
         self,
-        known: Any,
+        known: RememberedCall,
         stream: Callable[[], int],
         addresses: tuple[int, int, int],
         written: Callable[[Any], None] | None,
     ) -> None:
-        """Take the short way from now on: `known` is launched on what `stream` answers."""
+        """Launch `known` from now on, on the stream that ``stream()`` names, and look at no array.
+
+        ``written(y)`` tells the library that y was overwritten.
+        """
         self._known, self._stream, self._addresses = known, stream, addresses
         self._numbers, self._written = known.numbers, written
         if known.engine.several:
@@ -94,7 +107,7 @@ class Plan:
             self._launch = partial(known.machine.enqueue, known.address)
 
     def _unbind(self) -> None:
-        """Ask for everything again from now on."""
+        """Check everything again in each call from now on: a setting has changed."""
         self._launch = None
 
     def __call__(
@@ -136,15 +149,124 @@ class Plan:
             x = self._x
         if y is None:
             y = self._y
-        if self._loose is not None and stream is None and x is not None:
+        if self._short_way is not None and stream is None and x is not None:
             overwrite = 0 if y is None else 1
-            result = self._loose(
+            result = self._short_way(
                 "gemv", alpha, self._a, x, beta, y, *self._options, overwrite, None, None, None
             )
-            if type(result) is not Miss:
+            if type(result) is not LongWay:
                 return result
         return self._general(alpha, beta, x, y, stream)
 
     def __repr__(self) -> str:
         bound = [name for name in ("x", "y") if getattr(self, name) is not None]
         return f"<gemv.Plan, bound to {', '.join(['a', *bound])}>"
+
+
+def make(
+    gemv: Callable[..., Any],
+    a: Any,
+    x: Any,
+    y: Any,
+    options: tuple[Any, Any, Any, Any, Any],
+    kernel: str | None,
+    stream: Any,
+    accumulate: Any,
+    out_dtype: Any,
+    peer: Any,
+) -> Plan:
+    """What :func:`gemv.plan` makes.
+
+    Parameters
+    ----------
+    gemv : callable
+        The public routine, for calls that the plan does not launch itself.
+    options : tuple
+        The arguments offx, incx, offy, incy and trans.
+    """
+    operand = adopt("plan", "a", a, None, engines_backend.HOME)
+    if operand.on_host:
+        raise type_error(
+            "plan", "a", "a is in host memory, from where it would be moved in every call"
+        )
+
+    def general(alpha: Any, beta: Any, x: Any, y: Any, stream_now: Any) -> Any:
+        if x is None:
+            raise type_error("plan", "x", "the plan is bound to no x, so each call has to pass one")
+        return gemv(
+            alpha, a, x, beta, y, *options, 0 if y is None else 1,
+            kernel=kernel, stream=stream if stream_now is None else stream_now,
+            accumulate=accumulate, out_dtype=out_dtype, peer=peer,
+        )  # fmt: skip
+
+    plan = Plan(general, a, x, y, options)
+    call, generation = None, memo.generation()
+    if x is not None:
+        call = bind(
+            "plan", None, 2, a, x, 0, y, *options, 0 if y is None else 1, coefficients=None,
+            accumulate=accumulate, out_dtype=out_dtype, peer=peer,
+        )  # fmt: skip
+    else:
+        _check_without_x(operand, y, options, accumulate, out_dtype, peer)
+    if kernel is not None:
+        known_kernel("plan", kernel)
+    if engines_backend.backend() == "host" or (call is not None and call.nothing is not None):
+        return plan
+    engine = engines_backend.engine()
+    usual = kernel is stream is out_dtype is None and accumulate == "plain" and peer is False
+    if engine.name == "cuda" and usual:
+        short.prepare(engine, operand.kind)
+        plan._try_first(short_ways.get(type(a)))
+    if call is None:
+        return plan
+    with engine.on(call.device):
+        choice = selected(call, placed(call), kernel)[0]
+        if engine.name != "cuda":
+            return plan
+        engine.load(choice, engine.device())
+        current = None if stream is not None or peer else _current_stream(call, engine)
+        if call.y is not None and current is not None and packable(engine, choice, call):
+            known = RememberedCall(engine, choice, call.problem, call.problem.rows)
+            addresses = (call.a.pointer, call.x.pointer, call.y.pointer)
+            written = call.a.exporter.notes_writes
+            bind_plan(plan, generation, known, current, addresses, written)
+    return plan
+
+
+def _current_stream(call: Call, engine: Any) -> Callable[[], int] | None:
+    """A function that names the one stream of all operands; None where nothing does."""
+    operands = [o for o in (call.a, call.x, call.y) if o is not None]
+    if len({o.kind for o in operands}) > 1 or any(o.stream is not None for o in operands):
+        return None
+    library = call.a.exporter
+    if library.on_default_stream:
+        handle = engine.default_stream()
+        return lambda: handle
+    ask = library.stream_getter()
+    return None if ask is None else partial(ask, call.a.device)
+
+
+def _check_without_x(
+    a: Operand, y: Any, options: tuple, accumulate: Any, out_dtype: Any, peer: Any
+) -> None:
+    """Check the arguments of a plan that is bound to no x, as if x were long enough."""
+    routine = "plan"
+    trans = transposition(routine, options[-1])
+    names = ("offx", "incx", "offy", "incy")
+    offx, incx, offy, incy = map(integer, [routine] * 4, names, options)
+    accumulation(routine, accumulate)
+    operand_y = None if y is None else adopt(routine, "y", y, None, engines_backend.HOME)
+    check_places(routine, a, a, operand_y, 2, 0, flag(routine, "peer", peer))
+    dtype = common_dtype(routine, 2, a, a, 0, operand_y)
+    y_dtype = result_dtype(routine, dtype, operand_y, out_dtype)
+    rows, cols = a.shape if trans == 0 else a.shape[::-1]
+    x_len, y_len = (
+        max(off + 1, y_length(count, off, inc))
+        for count, off, inc in ((cols, offx, incx), (rows, offy, incy))
+    )
+    if operand_y is not None:
+        y_len = operand_y.shape[0]
+    check(
+        routine, dtype, a.shape, a.strides, x_len, 1, y_len, 1, offx, incx, offy, incy, trans,
+        y_dtype,
+    )  # fmt: skip

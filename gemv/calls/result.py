@@ -65,7 +65,7 @@ def make_y(call: Call, engine: Any, order: Order) -> NewY:
         operand = arrays_adopt.on_device(array, engines_backend.HOME)
         order.uses(operand)
         return CopiedY(array, operand, None)
-    if library.name == "numba" and order.stream == engine.default_stream():
+    if library.on_default_stream and order.stream == engine.default_stream():
         array = engine.empty(length, problem.y_dtype)
     else:
         array = library.empty(a.origin, length, problem.y_dtype, call.device or 0)

@@ -1,65 +1,59 @@
-"""Calls made before, by library: what a public routine tries first."""
+"""The short way of each library's arrays, by the type of A: what a public routine tries first."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from typing import Any
 
-from gemv.calls import memory_check
-from gemv.calls.known import UNUSUAL, WIDE
-from gemv.calls.short_cupy import cupy_call
-from gemv.calls.short_numba import numba_call
-from gemv.calls.short_torch import torch_call
+from gemv.calls import memory_check, short_cupy, short_numba, short_torch
+from gemv.calls.bind import BlasArguments
+from gemv.calls.remembered import UNUSUAL, WIDE, LongWay, ShortWay
+
+#: One entry for each library with a short way: a function that makes it, once a device array of
+#: the library was passed and the engine is there.
+_MAKERS: dict[str, Callable[[Any], dict[type, ShortWay]]] = {
+    "torch": short_torch.short_ways,
+    "cupy": short_cupy.short_ways,
+    "numba": short_numba.short_ways,
+}
+
+#: By the type of A. Empty until :func:`prepare` is called, but for calls in a graph of PyTorch's.
+short_ways: dict[type, ShortWay] = short_torch.in_graphs_only()
+_prepared: set[str] = set()
 
 
-def wide(
+def prepare(engine: Any, library: str) -> bool:
+    """Make the short way of a library whose array was passed; False if it was made before."""
+    if library in _prepared or memory_check.FULL:
+        return False  # FULL: only the long way asks the driver for memory
+    if library in _MAKERS:
+        short_ways.update(_MAKERS[library](engine))
+    _prepared.add(library)
+    return True
+
+
+def with_options(
     routine: str, a: Any, accumulate: Any, peer: Any, out_dtype: Any = None
-) -> tuple[str, Callable[..., Any] | None]:
-    """What a key has in place of the routine where sums are wide, and what such a call tries first.
+) -> tuple[str | None, ShortWay | None]:
+    """Name in the key and short way of a call that sets `accumulate`, `peer` or `out_dtype`.
 
-    Nothing is tried first with any other option.
+    Only ``accumulate="wide"`` alone has a short way; its name is ``"dgemv, wide"``, so that it
+    never finds what a plain call left. Anything else gives None twice: take the long way.
     """
-    known = type(accumulate) is str and accumulate == "wide" and peer is False and out_dtype is None
-    return WIDE[routine], CALLS.get(type(a)) if known else None
+    if type(accumulate) is str and accumulate == "wide" and peer is False and out_dtype is None:
+        return WIDE[routine], short_ways.get(type(a))
+    return None, None
 
 
-#: What calls with an A of these types try first; filled when a library's array is first met.
-CALLS: dict[type, Callable[..., Any]] = {}
-_met: set[str] = set()
+def answer(name: str, arguments: BlasArguments, options: tuple[Any, Any, Any]) -> LongWay:
+    """What the short way would answer to a call if it were asked now; nothing is launched.
 
-
-def meet(kind: str) -> None:
-    """Get ready for the device arrays of a library, which has been imported by now."""
-    import sys
-
-    if kind in _met or memory_check.FULL:
-        return  # FULL: only the long way asks the driver
-    if kind == "torch":
-        torch = sys.modules["torch"]
-        CALLS[torch.Tensor] = CALLS[torch.nn.Parameter] = torch_call(torch)
-    elif kind == "cupy":
-        cupy = sys.modules["cupy"]
-        CALLS[cupy.ndarray] = cupy_call(cupy)
-    elif kind == "numba":
-        from numba.cuda.cudadrv.devicearray import DeviceNDArray
-
-        CALLS[DeviceNDArray] = numba_call(DeviceNDArray)
-    _met.add(kind)
-
-
-def expect_tracing() -> None:
-    """Let ``torch.compile`` keep the first call already, if PyTorch has been imported by now."""
-    import sys
-
-    torch: Any = sys.modules.get("torch")
-    if not hasattr(torch, "compiler") or not hasattr(torch, "library"):
-        return  # not there, too old, or in the middle of its own import
-    from gemv.calls import torch_graph
-
-    compiling, in_graph = torch.compiler.is_compiling, torch_graph.in_graph
-
-    def call(*arguments: Any) -> Any:
-        return in_graph(*arguments) if compiling() else UNUSUAL
-
-    CALLS.setdefault(torch.Tensor, call)
-    CALLS.setdefault(torch.nn.Parameter, call)
+    The first call with a library's arrays asks when the short way was made, to be remembered
+    itself. None is no number, so a short way never launches a call with it for alpha and beta.
+    """
+    _, a, x, _, *rest = arguments
+    short_way = short_ways.get(type(a))
+    if short_way is None:
+        return UNUSUAL
+    found = short_way(name, None, a, x, None, *rest, *options)
+    return found if type(found) is LongWay else UNUSUAL

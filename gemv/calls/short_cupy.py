@@ -1,32 +1,34 @@
-"""A call on CuPy's arrays that has been made before."""
+"""The short way of CuPy's arrays: a call that was made before, made again."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import sys
 from typing import Any
 
-from gemv.calls.known import (
+from gemv.calls.remembered import (
     ONE,
-    REMEMBERED,
     UNUSUAL,
     ZERO,
-    Miss,
-    ask_current_device,
+    LongWay,
+    ShortWay,
     is_same_stream,
-    machine_in_use,
     options_of,
+    remembered_calls,
 )
 from gemv.core import trace
 
 
-def cupy_call(cupy: Any) -> Callable[..., Any]:
+def short_ways(engine: Any) -> dict[type, ShortWay]:
+    """The function by the type of A; CuPy has been imported."""
+    from gemv.driver.devices import current_device
+
+    cupy: Any = sys.modules["cupy"]
     ndarray, empty = cupy.ndarray, cupy.empty
     current_stream = cupy.cuda.get_current_stream
-    enqueue = machine_in_use().enqueue
-    get = REMEMBERED.get
+    enqueue = engine.machine.enqueue
+    get = remembered_calls.get
     tracing = trace.open_traces
     several = cupy.cuda.runtime.getDeviceCount() > 1
-    current_device = ask_current_device
 
     def call(
         routine: str, alpha: Any, a: Any, x: Any, beta: Any, y: Any,
@@ -60,7 +62,7 @@ def cupy_call(cupy: Any) -> Callable[..., Any]:
             )  # fmt: skip
             known = get(key)
             if known is None:
-                return Miss(key)
+                return LongWay(key)
             if type(beta) not in known.numbers or beta != 0:
                 return UNUSUAL
         else:
@@ -77,7 +79,7 @@ def cupy_call(cupy: Any) -> Callable[..., Any]:
             )  # fmt: skip
             known = get(key)
             if known is None:
-                return Miss(key)
+                return LongWay(key)
             y_low, y_high, x_low, x_high, a_low, a_high = known.spans
             low, high = y_at + y_low, y_at + y_high
             if (low < x_at + x_high and x_at + x_low < high) or (
@@ -105,4 +107,4 @@ def cupy_call(cupy: Any) -> Callable[..., Any]:
             known.record()
         return y
 
-    return call
+    return {ndarray: call}

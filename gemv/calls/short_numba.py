@@ -1,33 +1,33 @@
-"""A call on Numba's arrays that has been made before."""
+"""The short way of Numba's arrays: a call that was made before, made again."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
-from gemv.calls.known import (
+from gemv.calls.remembered import (
     ONE,
-    REMEMBERED,
     UNUSUAL,
     ZERO,
-    Miss,
-    ask_current_device,
-    machine_in_use,
+    LongWay,
+    ShortWay,
     options_of,
+    remembered_calls,
 )
 from gemv.core import trace
 
 
-def numba_call(device_array: Any) -> Callable[..., Any]:
+def short_ways(engine: Any) -> dict[type, ShortWay]:
+    """The function by the type of A."""
     from numba import cuda
+    from numba.cuda.cudadrv.devicearray import DeviceNDArray
 
+    from gemv.driver.devices import current_device
     from gemv.driver.streams import stream_handle
 
-    enqueue = machine_in_use().enqueue
-    get = REMEMBERED.get
+    enqueue = engine.machine.enqueue
+    get = remembered_calls.get
     tracing = trace.open_traces
     several = len(cuda.gpus) > 1
-    current_device = ask_current_device
 
     def call(
         routine: str, alpha: Any, a: Any, x: Any, beta: Any, y: Any,
@@ -45,8 +45,8 @@ def numba_call(device_array: Any) -> Callable[..., Any]:
             options = options_of(offx, incx, offy, incy, trans)
             if options is None:
                 return UNUSUAL
-        # A bound stream is a promise that the long way keeps.
-        if type(x) is not device_array or a.stream or x.stream:
+        # An array that is bound to a stream has to be waited for on it: the long way does.
+        if type(x) is not DeviceNDArray or a.stream or x.stream:
             return UNUSUAL
         device = 0
         if several:
@@ -62,13 +62,13 @@ def numba_call(device_array: Any) -> Callable[..., Any]:
             )  # fmt: skip
             known = get(key)
             if known is None:
-                return Miss(key)
+                return LongWay(key)
             if type(beta) not in known.numbers or beta != 0:
                 return UNUSUAL
         else:
             if (
                 (overwrite_y is not ONE and overwrite_y is not True)
-                or type(y) is not device_array
+                or type(y) is not DeviceNDArray
                 or y.stream
             ):
                 return UNUSUAL
@@ -82,7 +82,7 @@ def numba_call(device_array: Any) -> Callable[..., Any]:
             )  # fmt: skip
             known = get(key)
             if known is None:
-                return Miss(key)
+                return LongWay(key)
             y_low, y_high, x_low, x_high, a_low, a_high = known.spans
             low, high = y_at + y_low, y_at + y_high
             if (low < x_at + x_high and x_at + x_low < high) or (
@@ -92,7 +92,6 @@ def numba_call(device_array: Any) -> Callable[..., Any]:
         numbers = known.numbers
         if type(alpha) not in numbers or type(beta) not in numbers or (alpha == 0 and beta == 1):
             return UNUSUAL
-        engine = known.engine
         if several and current_device() != device:
             return UNUSUAL
         if y is None:
@@ -121,4 +120,4 @@ def numba_call(device_array: Any) -> Callable[..., Any]:
             known.record()
         return y
 
-    return call
+    return {DeviceNDArray: call}

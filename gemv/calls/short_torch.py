@@ -1,61 +1,93 @@
-"""A call on PyTorch's tensors that has been made before."""
+"""The short way of PyTorch's tensors: a call that was made before, made again.
+
+A tensor's attributes cost Python 2 us for the three of a call. So machine code compares the tensors
+with an *expectation*, what those of an earlier call looked like (:mod:`gemv.driver.exchange`), and
+launches if nothing differs; only where something does are the attributes read for the key.
+"""
 
 from __future__ import annotations
 
+import sys
 import weakref
 from collections.abc import Callable
 from typing import Any
 
-from gemv.calls.known import (
-    EXPECTATIONS,
+from gemv.arrays.libraries import BY_NAME
+from gemv.calls.remembered import (
     ONE,
-    REMEMBERED,
     UNUSUAL,
     ZERO,
-    Known,
-    Miss,
-    ask_current_device,
-    expect_again,
+    LongWay,
+    RememberedCall,
+    ShortWay,
+    expectations,
     is_same_stream,
-    machine_in_use,
+    keep_expectation,
     options_of,
+    remembered_calls,
 )
 from gemv.core import trace
 
-#: Tensors of which a remembered call knows that they are no lazy negatives.
+#: How many sets of tensors an expectation knows to be no lazy negatives.
 MAX_SEEN = 256
 
+#: How often an expectation may be wrong before it is dropped.
+MAX_MISSES = 100
 
-def torch_call(torch: Any) -> Callable[..., Any]:
-    from gemv.arrays.libraries import BY_NAME
+
+def in_graphs_only() -> dict[type, ShortWay]:
+    """Functions that only keep calls in graphs of ``torch.compile``; none without PyTorch.
+
+    They stand in for the short way until the first call on a GPU has made it, so that a graph can
+    keep the very first call.
+    """
+    torch: Any = sys.modules.get("torch")
+    if not hasattr(torch, "compiler") or not hasattr(torch, "library"):
+        return {}  # not imported, too old, or in the middle of its own import
     from gemv.calls import torch_graph
 
+    compiling, in_graph = torch.compiler.is_compiling, torch_graph.in_graph
+
+    def call(*arguments: Any) -> Any:
+        return in_graph(*arguments) if compiling() else UNUSUAL
+
+    return {torch.Tensor: call, torch.nn.Parameter: call}
+
+
+def short_ways(engine: Any) -> dict[type, ShortWay]:
+    """The function by the type of A; PyTorch has been imported."""
+    from gemv.calls import torch_graph
+    from gemv.driver.devices import current_device
+
+    torch: Any = sys.modules["torch"]
     tensor, parameter = torch.Tensor, torch.nn.Parameter
-    expectations = EXPECTATIONS
     exchange: Any
     enqueue: Any
     try:
         from gemv.driver.exchange import Exchange
 
-        exchange = Exchange(tensor, machine_in_use())
+        exchange = Exchange(tensor, engine.machine)
     except Exception:  # an older PyTorch: a little slower
         exchange = enqueue = None
     else:
         enqueue = exchange.enqueue
 
-    def expect(hint: tuple, key: tuple, known: Known, a: Any, x: Any, y: Any) -> None:
+    def expect(hint: tuple, key: tuple, known: RememberedCall, a: Any, x: Any, y: Any) -> None:
+        """Make the expectation that the next call with this A is compared with."""
         made = exchange.expect(known, a, x, y)
-        if made is None:
-            return
-        expect_again(hint, made, key, known)
+        if made is not None:
+            keep_expectation(hint, made, key, known)
 
-    raw_stream = getattr(torch._C, "_cuda_getCurrentRawStream", None)
-    if raw_stream is None:
+    def long_way(hint: tuple, key: tuple, a: Any, x: Any) -> LongWay:
+        """Go the long way, and make the expectation as soon as the call is remembered."""
 
-        def raw_stream(device: int) -> int:
-            return torch.cuda.current_stream(device).cuda_stream
+        def expect_again(known: RememberedCall, y: Any) -> None:
+            if exchange is not None and known.plain and hint not in expectations:
+                expect(hint, key, known, a, x, y)
 
-    def see(expected: Any, a: Any, x: Any, y: Any) -> bool:
+        return LongWay(key, expect_again)
+
+    def no_negatives(expected: Any, a: Any, x: Any, y: Any) -> bool:
         """Whether memory has the values of these tensors; remembered for as long as they live."""
         if a.is_neg() or x.is_neg() or y.is_neg():
             return False
@@ -67,11 +99,12 @@ def torch_call(torch: Any) -> Callable[..., Any]:
     grad_enabled = torch.is_grad_enabled
     compiling = torch.compiler.is_compiling
     in_graph = torch_graph.in_graph
-    written = BY_NAME["torch"].notes_writes or (lambda tensor: None)
-    get = REMEMBERED.get
+    raw_stream = BY_NAME["torch"].stream_getter()
+    assert raw_stream is not None  # for the type checker
+    written: Callable[[Any], None] = BY_NAME["torch"].notes_writes or (lambda tensor: None)
+    get = remembered_calls.get
     tracing = trace.open_traces
     several = torch.cuda.device_count() > 1
-    current_device = ask_current_device
 
     def call(
         routine: str, alpha: Any, a: Any, x: Any, beta: Any, y: Any,
@@ -128,8 +161,8 @@ def torch_call(torch: Any) -> Callable[..., Any]:
                     if not is_same_stream(stream, handle):
                         return UNUSUAL
                     stream = handle
-                # is_neg() lets go of the interpreter's lock, which other threads then hand to and
-                # fro, so a tensor is not asked again; nor does its answer change.
+                # is_neg() releases the interpreter's lock, for which threads would then compete. A
+                # tensor's answer never changes, so each is asked once.
                 last = x if y is None else y
                 refs = expected.seen.get(id(last))
                 if (
@@ -137,7 +170,7 @@ def torch_call(torch: Any) -> Callable[..., Any]:
                     or refs[0]() is not a
                     or refs[1]() is not x
                     or refs[2]() is not last
-                ) and not see(expected, a, x, last):
+                ) and not no_negatives(expected, a, x, last):
                     return UNUSUAL
                 if y is None:
                     target = a.new_empty(known.y_length)
@@ -149,7 +182,7 @@ def torch_call(torch: Any) -> Callable[..., Any]:
                     return target
                 # Another tensor at the old one's address, or other vectors.
                 expected.misses += 1
-                if expected.misses > 100:
+                if expected.misses > MAX_MISSES:
                     expectations.pop(hint, None)
             if a.is_neg() or x.is_neg() or (y is not None and y.is_neg()):
                 return UNUSUAL
@@ -166,7 +199,7 @@ def torch_call(torch: Any) -> Callable[..., Any]:
                 )  # fmt: skip
                 known = get(key)
                 if known is None:
-                    return Miss(key)
+                    return long_way(hint, key, a, x)
                 if type(beta) not in known.numbers or beta != 0:
                     return UNUSUAL
                 target = a.new_empty(known.y_length)
@@ -184,7 +217,7 @@ def torch_call(torch: Any) -> Callable[..., Any]:
                 )  # fmt: skip
                 known = get(key)
                 if known is None:
-                    return Miss(key)
+                    return long_way(hint, key, a, x)
                 y_low, y_high, x_low, x_high, a_low, a_high = known.spans
                 low, high = y_at + y_low, y_at + y_high
                 if (low < x_at + x_high and x_at + x_low < high) or (
@@ -213,4 +246,4 @@ def torch_call(torch: Any) -> Callable[..., Any]:
             known.record()
         return target
 
-    return call
+    return {tensor: call, parameter: call}

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import library as operators
 
-from gemv.calls.known import ROUTINES, UNUSUAL, WIDE
+from gemv.calls.remembered import UNUSUAL, WIDE, public_routines
 from gemv.core.rules import transposition, type_error, y_length
 
 _OPTIONS = "int offx, int incx, int offy, int incy, int trans, str? kernel"
@@ -33,7 +33,7 @@ def in_graph(
     kernel: Any, stream: Any, coefficients: Any,
 ) -> Any:  # fmt: skip
     """A call that ``torch.compile`` is tracing, as an operator of its graph."""
-    if routine in WIDE.values():  # which no operator does
+    if routine in WIDE.values():  # no operator has accumulate="wide"
         return UNUSUAL
     for name, value in (("stream", stream), ("coefficients", coefficients)):
         if value is not None:
@@ -63,7 +63,7 @@ def _product(
     routine: str, alpha: Any, a: Any, x: Any, beta: Any, y: Any, offx: int, incx: int, offy: int,
     incy: int, trans: int, kernel: str | None,
 ) -> Any:  # fmt: skip
-    result = ROUTINES[routine](
+    result = public_routines[routine](
         alpha, a, x, beta, y, offx, incx, offy, incy, trans, 0, kernel=kernel
     )
     # y as it came in would be an alias, of which the graph knows nothing.
@@ -74,7 +74,7 @@ def _product_in_place(
     routine: str, alpha: Any, a: Any, x: Any, beta: Any, y: Any, offx: int, incx: int, offy: int,
     incy: int, trans: int, kernel: str | None,
 ) -> None:  # fmt: skip
-    result = ROUTINES[routine](
+    result = public_routines[routine](
         alpha, a, x, beta, y, offx, incx, offy, incy, trans, 1, kernel=kernel
     )
     if result is not y:  # host memory that BLAS cannot write to as it lies

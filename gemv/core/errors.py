@@ -147,6 +147,20 @@ def numba_cuda() -> Any:
 
 
 @contextmanager
+def importing_simulator() -> Iterator[None]:
+    """Say which extra brings greenlet, which the simulator alone needs."""
+    try:
+        yield
+    except ImportError as error:
+        if (error.name or "").partition(".")[0] != "greenlet":
+            raise
+        raise BackendError(
+            "the simulator (NUMBA_ENABLE_CUDASIM=1) runs each CUDA thread as a greenlet, and"
+            f" greenlet cannot be imported ({error}): python -m pip install 'gemv[simulator]'"
+        ) from error
+
+
+@contextmanager
 def compiling() -> Iterator[None]:
     """Say what to do where a library is missing that kernels are compiled with."""
     try:

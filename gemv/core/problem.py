@@ -164,6 +164,21 @@ class Problem(NamedTuple):
             **geometry.sizes,
         }
 
+    @property
+    def heads(self) -> range:
+        """Elements that lines of A may have before the first multiple of the bytes of a load.
+
+        Those that are possible for what is known of addresses: the alignment and the distance
+        between lines.
+        """
+        size, width = self.dtype.itemsize, LOAD_BYTES // self.dtype.itemsize
+        apart = (self.col_stride if self.access == "axpy" else self.row_stride) * size
+        distance = math.gcd(LOAD_BYTES, apart if self.lines > 1 else 0)
+        aligned = max(self.a_alignment // size, 1)
+        if size <= self.a_alignment < distance:
+            return range(aligned, width, 2 * aligned)  # the addresses are odd multiples of it
+        return range(0, width, aligned)
+
     def bytes_moved(self, beta_is_zero: bool) -> int:
         """Bytes a perfect gemv moves: A and x once, y written once and, if beta, read once."""
         y_bytes = self.rows * self.y_dtype.itemsize * (1 if beta_is_zero else 2)

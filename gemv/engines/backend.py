@@ -186,7 +186,8 @@ def engine() -> Any:
                 if hasattr(os, "register_at_fork"):
                     os.register_at_fork(after_in_child=_after_fork)
             elif name == "simulator":
-                from gemv.engines.simulator import SimulatorEngine
+                with errors.importing_simulator():
+                    from gemv.engines.simulator import SimulatorEngine
 
                 _engines[name] = SimulatorEngine()
             else:

@@ -43,9 +43,7 @@ from gemv.kernels.kernel import Kernel
 
 
 def build(spec):
-    from numba import cuda
-
-    from gemv.language import update
+    from gemv.language import cuda, update
 
     zero, op = spec.zero, spec.op
 

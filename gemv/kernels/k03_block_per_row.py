@@ -37,14 +37,13 @@ Source
     outside of divergent branches: S. Collange, "GPU programming: code optimization part 3".
 """
 
-from gemv.core.geometry import Geometry, Launch, ceil_div
+from gemv.core.geometry import Geometry, Launch
+from gemv.kernels.depths import in_halves, shared_out
 from gemv.kernels.kernel import Kernel
 
 
 def build(spec):
-    from numba import cuda
-
-    from gemv.language import update
+    from gemv.language import cuda, update
 
     number, zero, op = spec.number, spec.zero, spec.op
     THREADS_PER_BLOCK = spec["THREADS_PER_BLOCK"]
@@ -80,8 +79,7 @@ def geometry(problem, device, knobs):
 
 
 def depth(problem, geometry, knobs):
-    threads = knobs["THREADS_PER_BLOCK"]
-    return ceil_div(problem.cols, threads) - 1 + threads.bit_length() - 1
+    return int(in_halves(shared_out(problem.cols, knobs["THREADS_PER_BLOCK"]) - 1))
 
 
 KERNEL = Kernel(

@@ -47,14 +47,13 @@ Source
 """
 
 from gemv.core.geometry import Geometry, Launch, ceil_div
+from gemv.kernels.depths import in_halves, in_order, of_splits, shared_out
 from gemv.kernels.grids import split_columns
 from gemv.kernels.kernel import Kernel
 
 
 def build(spec):
-    from numba import cuda
-
-    from gemv.language import update
+    from gemv.language import cuda, update
 
     number, zero, op = spec.number, spec.zero, spec.op
     TILE = spec["TILE"]
@@ -116,9 +115,10 @@ def geometry(problem, device, knobs):
 
 
 def depth(problem, geometry, knobs):
-    tile, sizes = knobs["TILE"], geometry.sizes
-    in_block = ceil_div(sizes["cols_per_split"], tile) - 1 + tile.bit_length() - 1
-    return in_block + sizes["splits"] - 1
+    def in_block(columns):
+        return in_halves(shared_out(columns, knobs["TILE"]) - 1)
+
+    return int(in_order(of_splits(problem, geometry, in_block)))
 
 
 KERNEL = Kernel(

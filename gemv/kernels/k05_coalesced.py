@@ -47,14 +47,13 @@ Source
 """
 
 from gemv.core.geometry import Geometry, Launch, ceil_div
+from gemv.kernels.depths import in_order, of_splits, shared_out
 from gemv.kernels.grids import split_columns, tile_shape
 from gemv.kernels.kernel import Kernel, attach
 
 
 def build(spec):
-    from numba import cuda
-
-    from gemv.language import update
+    from gemv.language import cuda, update
 
     number, zero, op = spec.number, spec.zero, spec.op
     BLOCK_X = spec["BLOCK_X"]
@@ -135,8 +134,11 @@ def geometry(problem, device, knobs):
 
 def depth(problem, geometry, knobs):
     _, lanes = tile_shape(problem.access, knobs["BLOCK_X"], knobs["BLOCK_Y"])
-    sizes = geometry.sizes
-    return ceil_div(sizes["cols_per_split"], lanes) - 1 + lanes - 1 + sizes["splits"] - 1
+
+    def in_block(columns):
+        return in_order(shared_out(columns, lanes) - 1)
+
+    return int(in_order(of_splits(problem, geometry, in_block)))
 
 
 KERNEL = Kernel(

@@ -38,13 +38,12 @@ Source
 """
 
 from gemv.core.geometry import Geometry, Launch, ceil_div
+from gemv.kernels.depths import in_halves, shared_out
 from gemv.kernels.kernel import Kernel, no_twofold
 
 
 def build(spec):
-    from numba import cuda
-
-    from gemv.language import update
+    from gemv.language import cuda, update
 
     zero, op, shfl_xor = spec.zero, spec.op, spec.shfl_xor
     WARPS_PER_BLOCK = spec["WARPS_PER_BLOCK"]
@@ -76,6 +75,10 @@ def geometry(problem, device, knobs):
     return Geometry((Launch((blocks, 1, 1), (32, warps, 1)),))
 
 
+def depth(problem, geometry, knobs):
+    return int(in_halves(shared_out(problem.cols, 32) - 1))
+
+
 KERNEL = Kernel(
     name="warp_per_row",
     rung=6,
@@ -83,7 +86,7 @@ KERNEL = Kernel(
     build=build,
     geometry=geometry,
     tile=lambda knobs: (knobs["WARPS_PER_BLOCK"], 32),
-    depth=lambda problem, geometry, knobs: ceil_div(problem.cols, 32) - 1 + 5,
+    depth=depth,
     teaching=True,
     knobs={"WARPS_PER_BLOCK": 8, "MAX_BLOCKS": 1 << 20},
     small_knobs={"WARPS_PER_BLOCK": 2, "MAX_BLOCKS": 2},

@@ -45,14 +45,13 @@ Source
 import numpy as np
 
 from gemv.core.geometry import Geometry, Launch, ceil_div
+from gemv.kernels.depths import in_order, of_finishers, of_splits, shared_out
 from gemv.kernels.grids import split_columns, tile_shape
 from gemv.kernels.kernel import Kernel
 
 
 def build(spec):
-    from numba import cuda
-
-    from gemv.language import atomic_inc, update
+    from gemv.language import atomic_inc, cuda, update
 
     number, zero, op = spec.number, spec.zero, spec.op
     BLOCK_X = spec["BLOCK_X"]
@@ -148,9 +147,11 @@ def geometry(problem, device, knobs):
 
 def depth(problem, geometry, knobs):
     _, lanes = tile_shape(problem.access, knobs["BLOCK_X"], knobs["BLOCK_Y"])
-    splits = geometry.sizes["splits"]
-    in_block = ceil_div(geometry.sizes["cols_per_split"], lanes) - 1 + lanes - 1
-    return in_block + (ceil_div(splits, lanes) - 1 + lanes - 1 if splits > 1 else 0)
+
+    def in_block(columns):
+        return in_order(shared_out(columns, lanes) - 1)
+
+    return int(in_order(of_finishers(of_splits(problem, geometry, in_block), lanes, 1)))
 
 
 KERNEL = Kernel(

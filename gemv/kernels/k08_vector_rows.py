@@ -74,6 +74,7 @@ Source
 import numpy as np
 
 from gemv.core.geometry import ceil_div
+from gemv.kernels.depths import in_halves, in_order, of_finishers, of_splits, shared_out
 from gemv.kernels.grids import loads_for_one, split_evenly
 from gemv.kernels.kernel import Kernel, attach, wide_loads_object
 
@@ -97,11 +98,10 @@ def tail_of(width):
 
 
 def build(spec):
-    from numba import cuda
-
     from gemv.language import (
         atomic_inc,
         butterfly,
+        cuda,
         fold,
         gather,
         gather_some,
@@ -289,22 +289,24 @@ def tile(knobs):
 
 def depth(problem, geometry, knobs):
     lanes, width = knobs["LANES"], problem.widths[0]
-    threads, splits = max(lanes, knobs["THREADS_PER_BLOCK"]), geometry.sizes["splits"]
-    columns = min(geometry.sizes["cols_per_split"], problem.cols)
-    vectors = loads_of(knobs["VECTORS"], width, problem.dtype.itemsize)
-    # Whole passes; what fills no vector, TAIL at a time; then the partial sums of a lane.
-    parts = partial_sums(width, problem.precision)
-    in_lane = ceil_div(columns, lanes * width * vectors) * vectors * width // parts - 1
-    if not problem.whole:
-        in_lane += ceil_div(width - 1, tail_of(width)) * ceil_div(tail_of(width), parts)
-    in_lane += parts.bit_length() - 1
-    warps = ceil_div(lanes, 32)
-    in_block = in_lane + min(lanes, 32).bit_length() - 1 + warps - 1
-    if splits == 1:
-        return in_block
+    threads, parts = max(lanes, knobs["THREADS_PER_BLOCK"]), partial_sums(width, problem.precision)
     finish_warps = max(threads // 32 // (threads // lanes * knobs["ROWS"]), 1)
-    batches = ceil_div(splits, 32 * finish_warps * BATCH)
-    return in_block + batches - 1 + BATCH.bit_length() - 1 + 5 + finish_warps - 1
+
+    def of_lanes(depths):
+        return in_order(in_halves(depths.reshape(-1, min(len(depths), 32)).T))
+
+    def in_block(columns):
+        vectors, tail = divmod(columns, width)
+        products = np.repeat([shared_out(vectors, lanes) * (width // parts)], parts, axis=0)
+        # Of the columns that fill no vector, those read at once are neighbours in a vector, too.
+        own = 1 if tail_of(width) == 1 else parts
+        products[:own, vectors % lanes] += shared_out(tail, own)
+        return of_lanes(in_halves(products - 1))
+
+    depths = of_splits(problem, geometry, in_block)
+    if len(depths) == 1:
+        return int(depths[0])
+    return int(of_lanes(of_finishers(depths, 32 * finish_warps, BATCH)))
 
 
 KERNEL = Kernel(

@@ -65,6 +65,7 @@ import numpy as np
 
 from gemv.core.geometry import ceil_div
 from gemv.core.shares import share_of_lane
+from gemv.kernels.depths import in_halves, in_order, of_finishers, of_splits, shared_out
 from gemv.kernels.grids import loads_for_one, split_evenly
 from gemv.kernels.kernel import Kernel, attach, wide_loads_object
 
@@ -87,12 +88,11 @@ def lanes_and_pieces(knobs, width, itemsize):
 
 
 def build(spec):
-    from numba import cuda
-
     from gemv.language import (
         atomic_inc,
         axpy_add,
         butterfly,
+        cuda,
         fold,
         gather,
         gather_some,
@@ -269,19 +269,26 @@ def tile(knobs):
 def depth(problem, geometry, knobs):
     width = problem.widths[0]
     lanes, pieces = lanes_and_pieces(knobs, width, problem.dtype.itemsize)
-    threads, splits = max(lanes, knobs["THREADS_PER_BLOCK"]), geometry.sizes["splits"]
-    columns = min(geometry.sizes["cols_per_split"], problem.cols)
-    groups, warps = threads // lanes, threads // 32
-    passes = ceil_div(columns, groups * knobs["COLUMNS"])
-    in_block = passes * knobs["COLUMNS"] - 1 + min(groups, warps) - 1
-    in_block += (32 // min(lanes, 32)).bit_length() - 1
-    edges = ceil_div(columns, threads) - 1 + 5 + warps - 1
-    in_block = max(in_block, edges if width > 1 and not problem.whole else 0)
-    if splits == 1:
-        return in_block
+    threads = max(lanes, knobs["THREADS_PER_BLOCK"])
     finishers = min(max(threads // (lanes * width * pieces), 1), 16)
-    batches = ceil_div(splits, finishers * BATCH)
-    return in_block + batches - 1 + BATCH.bit_length() - 1 + finishers - 1
+
+    def in_warps(parties, in_warp):
+        """Of rows whose columns `parties` share, `in_warp` in each warp, or one in several."""
+
+        def in_block(columns):
+            return in_order(in_halves((shared_out(columns, parties) - 1).reshape(-1, in_warp).T))
+
+        depths = of_splits(problem, geometry, in_block)
+        if len(depths) == 1:
+            return int(depths[0])
+        return int(in_order(of_finishers(depths, finishers, BATCH)))
+
+    found = []
+    if problem.rows >= width:
+        found.append(in_warps(threads // lanes, 32 // min(lanes, 32)))
+    if problem.rows % width:  # rows that fill no vector: the whole block for each of them
+        found.append(in_warps(threads, 32))
+    return max(found)
 
 
 KERNEL = Kernel(

@@ -53,10 +53,9 @@ def pieces_of_a_thread(knobs, width, itemsize):
 
 
 def build(spec):
-    from numba import cuda
-
     from gemv.language import (
         axpy_add,
+        cuda,
         gather,
         gather_some,
         is_aligned,
@@ -152,10 +151,6 @@ KERNEL = Kernel(
     build=build,
     geometry=geometry,
     tile=tile,
-    # Whole passes: the last one may add zeros.
-    depth=lambda problem, geometry, knobs: (
-        ceil_div(problem.cols, knobs["COLUMNS"]) * knobs["COLUMNS"] - 1
-    ),
     wide=True,
     accepts=accepts,
     # At least 8 threads, for the rows that fill no vector.

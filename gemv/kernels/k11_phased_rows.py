@@ -56,6 +56,7 @@ Source
 import numpy as np
 
 from gemv.core.geometry import LOAD_BYTES, MAX_GRID_X, ceil_div
+from gemv.kernels.depths import in_halves, in_order, of_finishers, of_splits, shared_out
 from gemv.kernels.grids import split_evenly
 from gemv.kernels.kernel import Kernel, attach, wide_loads_object
 
@@ -64,11 +65,10 @@ BATCH = 4
 
 
 def build(spec):
-    from numba import cuda
-
     from gemv.language import (
         atomic_inc,
         butterfly,
+        cuda,
         elements_past,
         fold,
         gather,
@@ -275,18 +275,29 @@ def tile(knobs):
 
 def depth(problem, geometry, knobs):
     lanes, width = knobs["LANES"], LOAD_BYTES // problem.dtype.itemsize
-    threads, splits = max(lanes, knobs["THREADS_PER_BLOCK"]), geometry.sizes["splits"]
-    columns = min(geometry.sizes["cols_per_split"], problem.cols)
-    # Whole passes and what is left; an element of either end; then the sums of a lane.
-    in_lane = (columns // (lanes * width * knobs["VECTORS"]) + 1) * knobs["VECTORS"] - 1
-    in_lane += 2 + width.bit_length() - 1 if width > 1 else 0
-    warps = ceil_div(lanes, 32)
-    in_block = in_lane + min(lanes, 32).bit_length() - 1 + warps - 1
-    if splits == 1:
-        return in_block
-    finish_warps = max(threads // 32 // (threads // lanes * knobs["ROWS"]), 1)
-    batches = ceil_div(splits, 32 * finish_warps * BATCH)
-    return in_block + batches - 1 + BATCH.bit_length() - 1 + 5 + finish_warps - 1
+    threads, rows = max(lanes, knobs["THREADS_PER_BLOCK"]), knobs["ROWS"]
+    finish_warps = max(threads // 32 // (threads // lanes * rows), 1)
+
+    def of_lanes(depths):
+        return in_order(in_halves(depths.reshape(-1, min(len(depths), 32)).T))
+
+    def in_block(columns, head):
+        head = min(head, columns)
+        vectors, behind = divmod(columns - head, width)
+        products = np.repeat([shared_out(vectors, lanes)], width, axis=0)
+        for end in (head, behind):  # element k of an end is number k // LANES of its lane
+            turns, last = divmod(end, lanes)
+            products[:turns] += 1
+            products[turns, :last] += 1
+        return of_lanes(in_halves(products - 1))
+
+    def in_row(head):
+        depths = of_splits(problem, geometry, lambda columns: in_block(columns, head))
+        if len(depths) == 1:
+            return int(depths[0])
+        return int(of_lanes(of_finishers(depths, 32 * finish_warps, BATCH)))
+
+    return max(map(in_row, problem.heads))
 
 
 KERNEL = Kernel(

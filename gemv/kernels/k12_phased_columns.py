@@ -57,6 +57,7 @@ import numpy as np
 
 from gemv.core.geometry import LOAD_BYTES, SHARED_SUM_BYTES, ceil_div
 from gemv.core.shares import share_of_lane
+from gemv.kernels.depths import in_halves, in_order, of_finishers, of_splits, shared_out
 from gemv.kernels.grids import split_evenly
 from gemv.kernels.kernel import Kernel, attach, wide_loads_object
 
@@ -88,11 +89,10 @@ def own_rows(lanes, pieces, width):
 
 
 def build(spec):
-    from numba import cuda
-
     from gemv.language import (
         atomic_inc,
         axpy_add,
+        cuda,
         elements_past,
         fold,
         gather,
@@ -285,17 +285,18 @@ def tile(knobs):
 def depth(problem, geometry, knobs):
     lanes, width = knobs["LANES"], LOAD_BYTES // problem.dtype.itemsize
     pieces, unit, threads = block_of(knobs, width, problem.precision.sums.itemsize)
-    splits, groups = geometry.sizes["splits"], threads // lanes
-    columns = min(geometry.sizes["cols_per_split"], problem.cols)
-    ends = ceil_div(min(geometry.sizes["end_columns"], columns), groups)
-    # Whole passes, the last one may add zeros; the columns at both ends one by one.
-    in_thread = (ceil_div(columns, groups * knobs["COLUMNS"]) + 1) * knobs["COLUMNS"] + 2 * ends - 1
-    in_block = in_thread + (unit // lanes).bit_length() - 1 + threads // unit - 1
-    if splits == 1:
-        return in_block
     finishers = min(max(threads // (lanes * width * pieces), 1), 16)
-    batches = ceil_div(splits, finishers * BATCH)
-    return in_block + batches - 1 + BATCH.bit_length() - 1 + finishers - 1
+    phases, in_unit = geometry.sizes["phases"], unit // lanes
+
+    def in_block(columns):
+        # Groups count through the units of all phases before the next unit of the first.
+        groups = shared_out(columns, threads // lanes).reshape(-1, in_unit, phases)
+        return in_order(in_halves(groups.swapaxes(0, 1) - 1).reshape(-1))
+
+    depths = of_splits(problem, geometry, in_block)
+    if len(depths) == 1:
+        return int(depths[0])
+    return int(in_order(of_finishers(depths, finishers, BATCH)))
 
 
 KERNEL = Kernel(

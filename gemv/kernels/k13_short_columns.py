@@ -60,6 +60,7 @@ Source
     CUDA". The rest is arithmetic modulo lda.
 """
 
+from functools import cache
 from math import gcd
 
 import numpy as np
@@ -72,6 +73,7 @@ from gemv.core.geometry import (
     ceil_div,
     one_launch,
 )
+from gemv.kernels.depths import in_order, joined, of_finishers, shared_out
 from gemv.kernels.kernel import Kernel, attach, wide_loads_object
 
 #: Elements from one column to the next, at most: each row has a thread.
@@ -88,10 +90,9 @@ def columns_touched(period, width):
 
 
 def build(spec):
-    from numba import cuda
-
     from gemv.language import (
         atomic_inc,
+        cuda,
         device,
         elements_past,
         fold,
@@ -320,29 +321,49 @@ def tile(knobs):
 
 
 def depth(problem, geometry, knobs):
-    threads, vectors, sizes = knobs["THREADS_PER_BLOCK"], knobs["VECTORS"], geometry.sizes
+    return max(_with_head(problem, geometry, knobs, head) for head in problem.heads)
+
+
+def _with_head(problem, geometry, knobs, head):
+    """Depth where `head` elements of A are before the first vector."""
+    rows, cols, sizes = problem.rows, problem.cols, geometry.sizes
     width = LOAD_BYTES // problem.dtype.itemsize
-    passes = min(sizes["passes"], ceil_div(problem.cols, sizes["pass_columns"]) + 1)
-    # Whole passes, the last one may add zeros; threads with the same rows; the places of a row, and
-    # what is before and behind the vectors.
-    in_thread = ceil_div(passes, vectors) * vectors - 1
-    in_block = in_thread + _in_tree(sizes["active"] * width // sizes["cycle"])
-    in_block += ceil_div(sizes["cycle"], sizes["period"]) + 2 * ceil_div(width, sizes["period"])
-    splits = sizes["splits"]
-    if splits == 1:
-        return in_block
-    shares = threads >> sizes["row_bits"]
-    batches = ceil_div(splits, shares * BATCH)
-    return in_block + batches + BATCH.bit_length() - 1 + _in_tree(shares)
+    period, active, cycle = sizes["period"], sizes["active"], sizes["cycle"]
+    size = (cols - 1) * period + rows
+    head = min(head, size)
+    vectors, in_split = (size - head) // width, sizes["passes"] * active
+    row = np.arange(rows)
+    before = shared_out(head, period)[:rows]
+    behind = np.maximum(size - rows + row - head - vectors * width + period, 0) // period
+
+    @cache
+    def in_vectors(count):
+        """Of each row, in a split of so many vectors."""
+        places = np.repeat(shared_out(count, active) - 1, width)
+        of_place = _in_tree(places.reshape(-1, cycle))
+        return in_order(of_place.reshape(-1, period))[(row - head) % period]
+
+    depths = []
+    for split in range(sizes["splits"]):
+        left = vectors - split * in_split
+        found = in_vectors(min(max(left, 0), in_split))
+        # One product after the other adds one each.
+        depths.append(found + before * (split == 0) + behind * (0 <= left < in_split))
+    if len(depths) == 1:
+        return int(depths[0].max())
+    shares = knobs["THREADS_PER_BLOCK"] >> sizes["row_bits"]
+    return int(_in_tree(of_finishers(np.array(depths), shares, BATCH)).max())
 
 
-def _in_tree(count):
-    """Additions on the longest way to the one sum that is left of `count`."""
-    found = 0
-    while count > 1:
-        found += RADIX // 2 + 1
-        count = ceil_div(count, RADIX)
-    return found
+def _in_tree(depths):
+    """Depths of what ``add_up`` adds up, along the first axis."""
+    while len(depths) > 1:
+        kept = ceil_div(len(depths), RADIX)
+        padded = np.full((RADIX * kept, *depths.shape[1:]), -1)
+        padded[: len(depths)] = depths
+        several = padded.reshape(RADIX, kept, *depths.shape[1:])
+        depths = joined(in_order(several[::2]), in_order(several[1::2]))
+    return depths[0]
 
 
 KERNEL = Kernel(

@@ -112,8 +112,8 @@ def wide_loads_object(problem: Problem, access: str, most_rows: int = MAX_GRID_X
     return None
 
 
-def _any_order(problem: Problem, geometry: Geometry, knobs: Mapping[str, int]) -> int:
-    """What no order of summation exceeds, and what one from left to right has."""
+def _left_to_right(problem: Problem, geometry: Geometry, knobs: Mapping[str, int]) -> int:
+    """For one thread that takes all columns of a row in their order; no order is deeper."""
     return max(problem.cols - 1, 0)
 
 
@@ -164,7 +164,10 @@ class Kernel:
         ``accepts(problem)`` gives None, or the reason why this kernel refuses the problem.
     depth : callable
         ``depth(problem, geometry, knobs)``: additions on the longest way from a product to its
-        row's sum. The error bound follows from it.
+        row's sum, in the row where it is longest; adding a zero in place of a product that is not
+        there does not count. The error bound follows from it. Where the order follows what a
+        :class:`~gemv.core.problem.Problem` does not tell, it is the depth of the deepest of these
+        orders: of all addresses of A with the alignment that is known, or of all orders of arrival.
     x_home : callable
         ``x_home(knobs)`` says how x reaches the kernel: ``"pointer"``, or ``"constant"`` and
         ``"value"`` for a contiguous copy in the constant symbol ``gemv_x`` or in the parameters.
@@ -187,7 +190,7 @@ class Kernel:
     phased: bool = False
     splits_apart: bool = False
     accepts: Callable[[Problem], str | None] = accepts_all
-    depth: Callable[[Problem, Geometry, Mapping[str, int]], int] = _any_order
+    depth: Callable[[Problem, Geometry, Mapping[str, int]], int] = _left_to_right
     x_home: Callable[[Mapping[str, int]], str] = _pointer
 
     @property

@@ -40,9 +40,7 @@ MAX_THREADS = 1024
 
 
 def build(spec):
-    from numba import cuda
-
-    from gemv.language import update
+    from gemv.language import cuda, update
 
     number, zero, op = spec.number, spec.zero, spec.op
 

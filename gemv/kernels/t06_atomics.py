@@ -44,14 +44,13 @@ Source
 
 from gemv.core.dtypes import dtype_name
 from gemv.core.geometry import Geometry, Launch, ceil_div
+from gemv.kernels.depths import in_order, shared_out
 from gemv.kernels.grids import split_columns
 from gemv.kernels.kernel import Kernel
 
 
 def build(spec):
-    from numba import cuda
-
-    from gemv.language import atomic_add, update
+    from gemv.language import atomic_add, cuda, update
 
     zero, op = spec.zero, spec.op
     real = spec.zero.real.dtype.type
@@ -109,10 +108,10 @@ def geometry(problem, device, knobs):
 
 
 def depth(problem, geometry, knobs):
-    # In the worst order all threads queue up, and all blocks of a row after them.
-    threads = knobs["THREADS_PER_BLOCK"]
-    splits = geometry.launches[1].grid[1]
-    return ceil_div(geometry.sizes["cols_per_split"], threads) + threads + splits
+    # In the worst order the thread with most products is first, and so is the block with most.
+    threads, splits = knobs["THREADS_PER_BLOCK"], geometry.launches[1].grid[1]
+    products = shared_out(min(geometry.sizes["cols_per_split"], problem.cols), threads)
+    return int(in_order(products - 1)) + splits - 1
 
 
 KERNEL = Kernel(

@@ -47,6 +47,7 @@ Source
 
 from gemv.core.dtypes import dtype_name
 from gemv.core.geometry import CONSTANT_BYTES, Geometry, Launch, ceil_div
+from gemv.kernels.depths import in_halves, shared_out
 from gemv.kernels.kernel import Kernel, attach
 from gemv.kernels.spec import X_SYMBOL
 
@@ -90,9 +91,7 @@ def fetch_from(home, spec):
 
 
 def build(spec):
-    from numba import cuda
-
-    from gemv.language import update
+    from gemv.language import cuda, update
 
     number, zero, op, shfl_xor = spec.number, spec.zero, spec.op, spec.shfl_xor
     home = HOMES[spec["X_HOME"]]
@@ -206,8 +205,7 @@ def x_home(knobs):
 
 
 def depth(problem, geometry, knobs):
-    lanes = knobs["LANES_PER_ROW"]
-    return ceil_div(problem.cols, lanes) - 1 + lanes.bit_length() - 1
+    return int(in_halves(shared_out(problem.cols, knobs["LANES_PER_ROW"]) - 1))
 
 
 KERNEL = Kernel(

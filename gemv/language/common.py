@@ -1,11 +1,13 @@
-"""Device functions that every kernel may need: conjugates, shuffles of a full warp, plain loads."""
+"""Device functions on single numbers: conjugates, shuffles of a full warp, plain loads.
+
+A :class:`~gemv.kernels.spec.Spec` hands kernels the ones for their dtype.
+"""
 
 from __future__ import annotations
 
-from numba import cuda
+from gemv.language.vocabulary import cuda, device
 
-from gemv.language.vocabulary import device
-
+#: The mask of all 32 lanes.
 FULL_WARP = 0xFFFFFFFF
 
 

@@ -1,6 +1,6 @@
-"""A vector of any stride, copied to a contiguous one: no kernel of the ladder, but device code."""
+"""The kernel that copies a vector of any stride to a contiguous one; no rung of the ladder."""
 
-from numba import cuda
+from gemv.language.vocabulary import cuda
 
 
 def copy(rows, x, incx, y):

@@ -1,10 +1,25 @@
-"""The device functions that kernels call, for the GPU or for the simulator.
+"""Every device function that kernels call, declared once: name, parameters, and what it does.
 
-Numba decides as it is imported which of the two a process has. Both halves define the same names,
-so a kernel is one source and never asks where it runs.
+Two packages implement the declarations: :mod:`gemv.language.numba_cuda` as instructions of a GPU,
+and :mod:`gemv.language.simulator` in plain Python. Numba decides which of the two a process has
+when it is imported: the simulator if ``NUMBA_ENABLE_CUDASIM=1`` is set. Each name below is bound to
+the function of that package, so a kernel is one source and never asks where it runs.
+
+Words that the declarations share:
+
+* A *vector* is `width` neighbouring elements of an array. One load or store of a thread moves it,
+  so it has 16 bytes at most.
+* Tiles of A, numbers of x and partial sums are flat tuples, because the compiler keeps each item of
+  a tuple in a register of its own.
+* `count`, `width`, `rows`, `lanes`, `apart`, `bytes_`, `multiple`, `divisor` and `conjugate` are
+  constants when the kernel is compiled.
+* An index, a step and a distance count elements, not bytes.
 """
 
 from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
 
 from numba import cuda as cuda
 from numba.cuda.core import config
@@ -13,232 +28,320 @@ from numba.cuda.core import config
 SIMULATOR = bool(config.ENABLE_CUDASIM)
 
 if SIMULATOR:
-    from gemv.language.simulator.arrivals import (
-        take as take,
-    )
-    from gemv.language.simulator.atomics import (
-        atomic_add as atomic_add,
-    )
-    from gemv.language.simulator.atomics import (
-        atomic_inc as atomic_inc,
-    )
-    from gemv.language.simulator.atomics import (
-        post as post,
-    )
-    from gemv.language.simulator.intrinsics import (
-        constant_array as constant_array,
-    )
-    from gemv.language.simulator.intrinsics import (
-        device as device,
-    )
-    from gemv.language.simulator.intrinsics import (
-        inlined as inlined,
-    )
-    from gemv.language.simulator.intrinsics import (
-        natural as natural,
-    )
-    from gemv.language.simulator.intrinsics import (
-        parameter_load as parameter_load,
-    )
-    from gemv.language.simulator.intrinsics import (
-        quotient as quotient,
-    )
-    from gemv.language.simulator.intrinsics import (
-        read_only_load as read_only_load,
-    )
-    from gemv.language.simulator.intrinsics import (
-        rolled as rolled,
-    )
-    from gemv.language.simulator.intrinsics import (
-        rounded_down as rounded_down,
-    )
-    from gemv.language.simulator.memory import (
-        vector_load as vector_load,
-    )
-    from gemv.language.simulator.twofold import (
-        element_of_arrays as element_of_arrays,
-    )
-    from gemv.language.simulator.vectors import (
-        axpy_add as axpy_add,
-    )
-    from gemv.language.simulator.vectors import (
-        butterfly as butterfly,
-    )
-    from gemv.language.simulator.vectors import (
-        elements_past as elements_past,
-    )
-    from gemv.language.simulator.vectors import (
-        fold as fold,
-    )
-    from gemv.language.simulator.vectors import (
-        gather as gather,
-    )
-    from gemv.language.simulator.vectors import (
-        gather_inside as gather_inside,
-    )
-    from gemv.language.simulator.vectors import (
-        gather_some as gather_some,
-    )
-    from gemv.language.simulator.vectors import (
-        is_aligned as is_aligned,
-    )
-    from gemv.language.simulator.vectors import (
-        load_back as load_back,
-    )
-    from gemv.language.simulator.vectors import (
-        load_shifted as load_shifted,
-    )
-    from gemv.language.simulator.vectors import (
-        load_some as load_some,
-    )
-    from gemv.language.simulator.vectors import (
-        load_vectors as load_vectors,
-    )
-    from gemv.language.simulator.vectors import (
-        multiply_add as multiply_add,
-    )
-    from gemv.language.simulator.vectors import (
-        put_pieces as put_pieces,
-    )
-    from gemv.language.simulator.vectors import (
-        row_starts as row_starts,
-    )
-    from gemv.language.simulator.vectors import (
-        scatter_sums as scatter_sums,
-    )
-    from gemv.language.simulator.vectors import (
-        spread as spread,
-    )
-    from gemv.language.simulator.vectors import (
-        store as store,
-    )
-    from gemv.language.simulator.vectors import (
-        store_vectors as store_vectors,
-    )
-    from gemv.language.simulator.vectors import (
-        stream_inside as stream_inside,
-    )
-    from gemv.language.simulator.vectors import (
-        stream_some as stream_some,
-    )
-    from gemv.language.simulator.vectors import (
-        stream_tile as stream_tile,
-    )
-    from gemv.language.simulator.vectors import (
-        zeros as zeros,
-    )
+    from gemv.language.simulator import functions as _half
 else:
-    from gemv.language.numba_cuda.arrivals import (
-        post as post,
-    )
-    from gemv.language.numba_cuda.arrivals import (
-        take as take,
-    )
-    from gemv.language.numba_cuda.gathers import (
-        gather as gather,
-    )
-    from gemv.language.numba_cuda.gathers import (
-        gather_inside as gather_inside,
-    )
-    from gemv.language.numba_cuda.gathers import (
-        gather_some as gather_some,
-    )
-    from gemv.language.numba_cuda.gathers import (
-        spread as spread,
-    )
-    from gemv.language.numba_cuda.intrinsics import (
-        atomic_add as atomic_add,
-    )
-    from gemv.language.numba_cuda.intrinsics import (
-        atomic_inc as atomic_inc,
-    )
-    from gemv.language.numba_cuda.intrinsics import (
-        constant_array as constant_array,
-    )
-    from gemv.language.numba_cuda.intrinsics import (
-        device as device,
-    )
-    from gemv.language.numba_cuda.intrinsics import (
-        inlined as inlined,
-    )
-    from gemv.language.numba_cuda.intrinsics import (
-        natural as natural,
-    )
-    from gemv.language.numba_cuda.intrinsics import (
-        parameter_load as parameter_load,
-    )
-    from gemv.language.numba_cuda.intrinsics import (
-        quotient as quotient,
-    )
-    from gemv.language.numba_cuda.intrinsics import (
-        read_only_load as read_only_load,
-    )
-    from gemv.language.numba_cuda.intrinsics import (
-        rolled as rolled,
-    )
-    from gemv.language.numba_cuda.intrinsics import (
-        rounded_down as rounded_down,
-    )
-    from gemv.language.numba_cuda.intrinsics import (
-        vector_load as vector_load,
-    )
-    from gemv.language.numba_cuda.loads import (
-        elements_past as elements_past,
-    )
-    from gemv.language.numba_cuda.loads import (
-        is_aligned as is_aligned,
-    )
-    from gemv.language.numba_cuda.loads import (
-        load_back as load_back,
-    )
-    from gemv.language.numba_cuda.loads import (
-        load_shifted as load_shifted,
-    )
-    from gemv.language.numba_cuda.loads import (
-        load_some as load_some,
-    )
-    from gemv.language.numba_cuda.loads import (
-        load_vectors as load_vectors,
-    )
-    from gemv.language.numba_cuda.loads import (
-        row_starts as row_starts,
-    )
-    from gemv.language.numba_cuda.loads import (
-        store as store,
-    )
-    from gemv.language.numba_cuda.loads import (
-        store_vectors as store_vectors,
-    )
-    from gemv.language.numba_cuda.loads import (
-        stream_inside as stream_inside,
-    )
-    from gemv.language.numba_cuda.loads import (
-        stream_some as stream_some,
-    )
-    from gemv.language.numba_cuda.loads import (
-        stream_tile as stream_tile,
-    )
-    from gemv.language.numba_cuda.registers import (
-        put_pieces as put_pieces,
-    )
-    from gemv.language.numba_cuda.registers import (
-        zeros as zeros,
-    )
-    from gemv.language.numba_cuda.sums import (
-        axpy_add as axpy_add,
-    )
-    from gemv.language.numba_cuda.sums import (
-        butterfly as butterfly,
-    )
-    from gemv.language.numba_cuda.sums import (
-        fold as fold,
-    )
-    from gemv.language.numba_cuda.sums import (
-        multiply_add as multiply_add,
-    )
-    from gemv.language.numba_cuda.sums import (
-        scatter_sums as scatter_sums,
-    )
-    from gemv.language.numba_cuda.twofold import (
-        element_of_arrays as element_of_arrays,
-    )
+    from gemv.language.numba_cuda import functions as _half  # type: ignore[no-redef]
+
+#: The declarations by name, in the order of this file; the documentation is made from them.
+VOCABULARY: dict[str, Callable] = {}
+
+
+def _declared(declaration: Callable) -> Any:
+    """The function of that name for this process; the declaration itself is kept for its words."""
+    VOCABULARY[declaration.__name__] = declaration
+    return getattr(_half, declaration.__name__)
+
+
+# Called while a kernel is built -----------------------------------------------------------------
+
+
+@_declared
+def device(function):
+    """Mark `function` as a device function: the kernels that call it are compiled with it."""
+
+
+@_declared
+def inlined(function):
+    """Mark `function` as a device function that is inlined into its caller, however long it is."""
+
+
+@_declared
+def constant_array(name, dtype, size):
+    """Make ``load(index)``, which reads an array of `size` elements in constant memory.
+
+    The array is a symbol called `name` in the module of the kernel that calls ``load``. The host
+    writes the symbol before a launch, so the values are not fixed when the kernel is compiled, as
+    those of ``cuda.const.array_like`` are.
+    """
+
+
+@_declared
+def element_of_arrays(sums):
+    """The type of shared and local arrays that hold sums of two numbers; `sums` is their dtype."""
+
+
+# Integers ---------------------------------------------------------------------------------------
+
+
+@_declared
+def natural(number):
+    """`number`, which must not be negative, as an integer that the compiler knows not to be.
+
+    Python rounds a quotient down, a processor towards zero. For a number that may be negative, as
+    ``threadIdx.x`` may for the compiler, ``//`` and ``%`` by a power of two therefore take a dozen
+    64-bit instructions; for a natural number they are a 32-bit shift and a mask.
+    """
+
+
+@_declared
+def quotient(number, divisor):
+    """``number // divisor`` for a constant divisor; a shift if that is a power of two."""
+
+
+@_declared
+def rounded_down(number, multiple):
+    """``number // multiple * multiple`` for a constant; a mask if that is a power of two."""
+
+
+@_declared
+def row_starts(first, step, last, stride, rows):
+    """Where the rows of a tile begin: ``min(first + r*step, last) * stride`` for r below `rows`.
+
+    A tile that hangs over the edge of A reads row `last` again, and no memory behind A. The
+    difference ``(rows - 1) * step`` must fit 31 bits.
+    """
+
+
+@_declared
+def rolled():
+    """Keep the compiler from unrolling the loop that the call stands in; nothing is executed."""
+
+
+# One element ------------------------------------------------------------------------------------
+
+
+@_declared
+def read_only_load(pointer, index):
+    """``pointer[index]`` through the read-only cache, for memory that no thread writes."""
+
+
+@_declared
+def parameter_load(pointer, index):
+    """``x[index]`` where x is an array that was passed by value, as a parameter of the kernel."""
+
+
+@_declared
+def store(pointer, index, value):
+    """``pointer[index] = value`` for y, which the kernel does not read again.
+
+    The line leaves the L2 cache before lines that somebody may want again.
+    """
+
+
+@_declared
+def atomic_add(pointer, index, value):
+    """Add `value` to ``pointer[index]`` atomically; a complex value as two real numbers."""
+
+
+@_declared
+def atomic_inc(pointer, index, limit):
+    """Increment ``pointer[index]`` atomically, from `limit` to 0, and return the old value."""
+
+
+# Addresses --------------------------------------------------------------------------------------
+
+
+@_declared
+def is_aligned(pointer, bytes_):
+    """Whether the address `pointer` is a multiple of `bytes_`, a power of two."""
+
+
+@_declared
+def elements_past(pointer, index, bytes_):
+    """How many elements ``pointer[index]`` lies behind the last multiple of `bytes_` in memory.
+
+    `bytes_` is a power of two, and elements are aligned to their own size.
+    """
+
+
+# Tiles of A -------------------------------------------------------------------------------------
+
+
+@_declared
+def stream_tile(pointer, starts, index, step, count, width):
+    """Load a tile of A: from each of `starts`, the `count` vectors that begin `step` apart.
+
+    Vector k of a row is ``pointer[start + index + k*step : ... + width]``, its address a multiple
+    of its size. All loads are independent, so they are in flight together. They do not settle in
+    the L1 cache, because A is read once. The tuple has the rows outermost.
+    """
+
+
+@_declared
+def stream_some(pointer, starts, index, step, count, width, valid):
+    """:func:`stream_tile` with zeros in place of vector `valid` of each row and those behind it.
+
+    Nothing is loaded for these.
+    """
+
+
+@_declared
+def stream_inside(pointer, starts, index, width, limit):
+    """Load a vector of A for each of `starts` element by element, where the line may end within it.
+
+    Element l is ``pointer[index + start + l]`` if ``0 <= start + l < limit``; otherwise it is zero,
+    and nothing is loaded.
+    """
+
+
+# Numbers of x, and old ones of y ----------------------------------------------------------------
+
+
+@_declared
+def load_vectors(pointer, index, step, count, width):
+    """Load `count` vectors that begin `step` apart, the first one at ``pointer[index]``.
+
+    All loads are independent, so they are in flight together. The address of each vector must be a
+    multiple of its size. They may stay in the L1 cache: the next row wants x again.
+    """
+
+
+@_declared
+def load_some(pointer, index, step, count, width, valid):
+    """:func:`load_vectors` with zeros in place of vector `valid` and those behind it.
+
+    Nothing is loaded for these.
+    """
+
+
+@_declared
+def load_back(pointer, index, step, count, width):
+    """:func:`load_vectors` for memory that the kernel also writes: y."""
+
+
+@_declared
+def load_shifted(pointer, index, step, count, width, shift):
+    """:func:`load_vectors` for vectors that begin `shift` elements behind a multiple of their size.
+
+    A vector is put together from the two aligned vectors that it lies in; both are read whole.
+    `shift` is below `width` and the same in all lanes of the warp.
+    """
+
+
+@_declared
+def gather(pointer, index, step, count, increment, width):
+    """Load what :func:`load_vectors` does, element by element, from memory with any increment.
+
+    Element l of group k is ``pointer[(index + k*step + l) * increment]``.
+    """
+
+
+@_declared
+def gather_some(pointer, index, step, count, increment, width, valid):
+    """:func:`gather` with zeros in place of group `valid` and those behind it.
+
+    Nothing is loaded for these.
+    """
+
+
+@_declared
+def gather_inside(pointer, index, step, count, increment, width, valid, limit):
+    """:func:`gather_some` with zeros also for elements whose ``index + k*step + l >= limit``."""
+
+
+@_declared
+def spread(factors, count, width, first, period):
+    """Repeat numbers of x for a vector of A that goes over several short columns.
+
+    `factors` are groups of `count` numbers, one a column; each group becomes `width` numbers. Item
+    l of a group is number ``(first + l) // period`` of the group, or its last one: an element whose
+    vector begins in row `first` is that many columns of `period` rows further on.
+    """
+
+
+@_declared
+def vector_load(pointer, index, count):
+    """``pointer[index : index + count]`` by one load of 8 or 16 bytes, aligned to its size.
+
+    It goes through the read-only path and does not settle in the L1 cache.
+    """
+
+
+# Sums in a thread -------------------------------------------------------------------------------
+
+
+@_declared
+def zeros(zero, count):
+    """`count` times `zero`: partial sums to begin with."""
+
+
+@_declared
+def multiply_add(sums, tile, x, conjugate):
+    """Add the products of a tile with `x` to `sums`, for memory that runs along the rows (*dot*).
+
+    The tile has rows of ``len(x)`` numbers, and each row has ``len(sums) / rows`` partial sums.
+    Product k of a row goes to partial sum ``k % that number``, so the additions of neighbours in a
+    vector do not wait for each other.
+    """
+
+
+@_declared
+def axpy_add(sums, tile, x, width, conjugate):
+    """Add the products of a tile with `x` to `sums`, for memory down the columns (*axpy*).
+
+    `sums` belong to pieces of y of `width` neighbours. The tile has, for each piece, ``len(x)``
+    columns of `width` numbers, and column k is multiplied by ``x[k]``.
+    """
+
+
+@_declared
+def fold(sums, rows):
+    """One sum for each of `rows` from its partial sums, which are added in pairs."""
+
+
+# Sums between threads ---------------------------------------------------------------------------
+
+
+@_declared
+def butterfly(values, lanes, apart):
+    """Add up each of `values` over the lanes of a group whose distance is a multiple of `apart`.
+
+    A group is `lanes` neighbouring lanes; both numbers are powers of two, 32 at most. Every lane
+    ends with its sum. All 32 lanes of the warp must come here together.
+    """
+
+
+@_declared
+def scatter_sums(values, tid, width, lanes, apart):
+    """:func:`butterfly`, bit for bit, but each lane ends with its share of the sums only.
+
+    In each step two lanes halve the sums that both of them have a part of: each lane sends the half
+    that the other one keeps. :func:`gemv.core.shares.shares` says how many shares there are for
+    pieces of `width` sums, and :func:`gemv.core.shares.share_of_lane` which lane has which.
+    """
+
+
+@_declared
+def put_pieces(shared, row, column, values, distance, width):
+    """Store pieces of `width` neighbours, `distance` apart, into a row of a shared array.
+
+    The first one begins at ``shared[row, column]``.
+    """
+
+
+@_declared
+def post(pointer, index, value):
+    """Store a sum for another block, at a place that is empty; no fence is needed.
+
+    Empty memory is all ones. Whoever takes the sum sees all of it or nothing.
+    """
+
+
+@_declared
+def take(zero, pointer, index, step, count, valid):
+    """Wait for the first `valid` of `count` posted sums, `step` apart, and empty their places.
+
+    The others are `zero`, and nothing is loaded for them. Nobody may take before all blocks that
+    post are sure to be running: a block that waits could keep another one from beginning.
+    """
+
+
+# Vectors of y -----------------------------------------------------------------------------------
+
+
+@_declared
+def store_vectors(pointer, index, step, values, width):
+    """Store vectors of `width` neighbours that begin `step` apart, the first at ``pointer[index]``.
+
+    They leave the L2 cache first, as with :func:`store`.
+    """

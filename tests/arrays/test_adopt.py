@@ -11,6 +11,7 @@ import types
 
 import numpy as np
 import pytest
+from helpers.exporters import Exporter
 from helpers.problems import transposed
 
 import gemv
@@ -273,20 +274,6 @@ def test_device_wrong_rank():
         adopt("sgemv", "x", device, F32, HOME)
     with pytest.raises(ValueError, match=r"a must have two dimensions, got shape \(3,\)"):
         adopt("sgemv", "a", device[:, 0], F32, HOME)
-
-
-class Exporter:
-    """A device array of an unknown library, or, renamed, one that looks like Numba's."""
-
-    def __init__(self, **changes):
-        self.__cuda_array_interface__ = {
-            "shape": (2, 3),
-            "strides": None,
-            "typestr": "<f4",
-            "data": (4096, False),
-            "version": 3,
-            **changes,
-        }
 
 
 Pretender = type("DeviceNDArray", (Exporter,), {"__module__": "numba.cuda.cudadrv.devicearray"})

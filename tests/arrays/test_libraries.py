@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import sys
 import threading
 from types import SimpleNamespace
@@ -12,6 +11,7 @@ import numpy as np
 import pytest
 from helpers import processes
 from helpers.arrays import LIBRARIES, MUTABLE
+from helpers.exporters import Export, Interface
 
 import gemv
 from gemv.arrays import dlpack, libraries
@@ -37,57 +37,6 @@ def mutable(request):
 
 
 # Stand-ins, which need no GPU ------------------------------------------------------------------
-
-
-class Interface:
-    """Host memory, exported as if it were a device's by ``__cuda_array_interface__``."""
-
-    def __init__(self, array, **changes):
-        self.array = array
-        self.__cuda_array_interface__ = {
-            "shape": array.shape,
-            "strides": array.strides,
-            "typestr": array.dtype.str,
-            "data": (array.ctypes.data, False),
-            "version": 3,
-            **changes,
-        }
-
-
-class Export:
-    """The same by DLPack, with a capsule of each form."""
-
-    def __init__(self, array, device_type=2, versioned=False, readonly=False, code=None, device=0):
-        self.array, self.device_type = array, device_type
-        self.versioned, self.readonly, self.code = versioned, readonly, code
-        self.device = device
-        self.streams = []
-
-    def __dlpack_device__(self):
-        return (self.device_type, self.device)
-
-    def __dlpack__(self, *, stream=None, **options):
-        if options and not self.versioned:
-            raise TypeError("unexpected keyword argument 'max_version'")
-        self.streams.append(stream)
-        array = self.array
-        managed = dlpack._ManagedVersioned() if self.versioned else dlpack._Managed()
-        shape = (ctypes.c_int64 * array.ndim)(*array.shape)
-        steps = (ctypes.c_int64 * array.ndim)(*(s // array.itemsize for s in array.strides))
-        tensor = managed.tensor
-        # The offset must be added, as some exporters leave the pointer at their allocation.
-        tensor.data, tensor.byte_offset = array.ctypes.data - 64, 64
-        tensor.device_type, tensor.ndim, tensor.lanes = self.device_type, array.ndim, 1
-        tensor.device_id = self.device
-        tensor.bits = array.itemsize * 8
-        tensor.code = dlpack._KINDS[array.dtype.kind] if self.code is None else self.code
-        tensor.shape = ctypes.cast(shape, ctypes.POINTER(ctypes.c_int64))
-        tensor.strides = ctypes.cast(steps, ctypes.POINTER(ctypes.c_int64))
-        if self.versioned:
-            managed.major, managed.flags = 1, int(self.readonly)
-        name = b"dltensor_versioned" if self.versioned else b"dltensor"
-        self.keep = (managed, shape, steps)
-        return dlpack._capsule_new(ctypes.addressof(managed), name, None)
 
 
 STAND_INS = {
@@ -744,6 +693,7 @@ def test_streams_of_two_gpus_are_joined_by_gpu(kind, monkeypatch):
     if kind == "torch":
         monkeypatch.setattr(type(exporter), "current_stream", lambda self, device: 0)
     plain = {"dtype": np.dtype("f"), "pointer": 0, "readonly": False, "owner": None}
+    plain["exporter"] = exporter
     a = Operand(kind, shape=(2, 2), strides=(2, 1), device=0, **plain)
     here = Operand(kind, shape=(2,), strides=(1,), device=0, **plain)
     there = Operand(kind, shape=(2,), strides=(1,), device=1, **plain)

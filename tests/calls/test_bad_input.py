@@ -17,8 +17,7 @@ import numpy as np
 import pytest
 import scipy.sparse
 from helpers.arrays import LIBRARIES
-from test_adopt import Exporter
-from test_arrays import Export, Interface
+from helpers.exporters import Export, Exporter, Interface
 
 import gemv
 from gemv.calls import memory_check
@@ -732,8 +731,8 @@ def test_full_check_on_the_gpu(library, monkeypatch):
 
     library = LIBRARIES[library]()
     monkeypatch.setattr(memory_check, "FULL", True)
-    monkeypatch.setattr(short, "CALLS", {})
-    monkeypatch.setattr(gemv.blas, "CALLS", {})
+    monkeypatch.setattr(short, "short_ways", {})
+    monkeypatch.setattr(gemv.blas, "short_ways", {})
     a, x, y = (library.array(np.ones(shape, "f")) for shape in ((5, 4), 4, 5))
     for _ in range(3):
         with gemv.trace() as calls:
@@ -741,7 +740,7 @@ def test_full_check_on_the_gpu(library, monkeypatch):
             gemv.gemv(1.0, a, x)
         assert len(calls) == 2
     assert library.host(y).tolist() == [13.0] * 5
-    assert not short.CALLS, "the short way asks nobody"
+    assert not short.short_ways, "the short way asks nobody"
 
     start = backend.engine().memory_at(gemv.arrays.adopt.adopt("gemv", "x", x, None, HOME).pointer)
     beyond = Exporter(shape=(4,), typestr="<f4", data=(start.end - 8, False))

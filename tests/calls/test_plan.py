@@ -178,18 +178,18 @@ def test_plan_on_the_current_stream():
 
 def test_a_bound_plan_asks_again_after_a_change_of_backend():
     """It launches without asking anybody, so somebody has to tell it."""
-    from gemv.calls import known as calls_known
+    from gemv.calls import remembered
     from gemv.calls.plan import Plan
 
     asked, launched = [], []
     plan = Plan(lambda *arguments: asked.append(arguments), "a", "x", "y", (0, 1, 0, 1, 0))
     machine = SimpleNamespace(enqueue=lambda *arguments: launched.append(arguments) or 0)
     known = SimpleNamespace(
-        numbers=calls_known._REAL, engine=SimpleNamespace(several=False), plain=True,
+        numbers=remembered.REAL_NUMBERS, engine=SimpleNamespace(several=False), plain=True,
         machine=machine, address=7, launch=None, record=lambda: None,
     )  # fmt: skip
     plan._bind(known, lambda: 5, (1, 2, 3), None)
-    calls_known.bound.add(plan)
+    remembered.bound_plans.add(plan)
     assert plan(2.0, 1.0) == "y"
     assert launched == [(7, 5, 1, 2, 3, 2.0, 1.0)] and not asked
     chosen = gemv.engines.backend._chosen
@@ -251,24 +251,27 @@ def test_a_plan_without_x_takes_what_each_call_can(shape):
 
 def test_what_was_found_out_before_calls_were_forgotten_is_not_remembered(monkeypatch):
     """Another thread may change the backend in the middle of a call."""
-    from gemv.calls import known as calls_known
+    from gemv.calls import remembered
     from gemv.core import memo
 
-    monkeypatch.setattr(calls_known, "packable", lambda *arguments: True)
-    monkeypatch.setattr(calls_known, "Known", lambda *arguments: "found")
+    monkeypatch.setattr(remembered, "packable", lambda *arguments: True)
+    monkeypatch.setattr(remembered, "RememberedCall", lambda *arguments: "found")
     call = SimpleNamespace(y=0, problem=SimpleNamespace(rows=1))
     plan, since = gemv.plan(LIBRARIES["numba"]().array(np.ones((2, 2)))), memo.generation()
     known = SimpleNamespace(
-        numbers=calls_known._REAL, engine=SimpleNamespace(several=False), plain=False, launch=print
+        numbers=remembered.REAL_NUMBERS,
+        engine=SimpleNamespace(several=False),
+        plain=False,
+        launch=print,
     )
     try:
-        calls_known.remember(("key",), since, None, None, call)
-        calls_known.bind_plan(plan, since, known, int, (0, 0, 0), None)
-        assert calls_known.REMEMBERED[("key",)] == "found" and plan in calls_known.bound
+        remembered.remember(("key",), since, None, None, call)
+        remembered.bind_plan(plan, since, known, int, (0, 0, 0), None)
+        assert remembered.remembered_calls[("key",)] == "found" and plan in remembered.bound_plans
         memo.forget()
-        calls_known.remember(("key",), since, None, None, call)
-        calls_known.bind_plan(plan, since, known, int, (0, 0, 0), None)
-        assert ("key",) not in calls_known.REMEMBERED and plan not in calls_known.bound
+        remembered.remember(("key",), since, None, None, call)
+        remembered.bind_plan(plan, since, known, int, (0, 0, 0), None)
+        assert ("key",) not in remembered.remembered_calls and plan not in remembered.bound_plans
         assert plan._launch is None
     finally:
         memo.forget()

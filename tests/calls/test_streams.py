@@ -308,13 +308,13 @@ def test_memory_is_steady(torch):
 
 
 def test_known_calls_are_bounded(torch, monkeypatch):
-    from gemv.calls import known
+    from gemv.calls import remembered
 
-    monkeypatch.setattr(known, "MAX_KNOWN", 5)
+    monkeypatch.setattr(remembered, "MAX_REMEMBERED", 5)
     a, x, y = operands(torch, 40)
     for m in range(1, 20):
         gemv.gemv(1.0, a[:m], x, 0.0, y[:m], overwrite_y=1)
-    assert len(known.REMEMBERED) <= 5
+    assert len(remembered.remembered_calls) <= 5
 
 
 # Several GPUs ----------------------------------------------------------------------------------

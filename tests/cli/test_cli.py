@@ -616,16 +616,16 @@ def test_ladder_in_the_simulator(tmp_path, dtype):
 def test_ladder_reports_a_wrong_kernel(capsys, monkeypatch):
     if gemv.backend() == "host":
         pytest.skip("the host backend has no kernels")
-    from gemv import _measure
+    from gemv.measure import ladder
 
-    measure = _measure.ladder
+    measure = ladder.ladder
 
     def wrong(*arguments, **keywords):
         measured = measure(*arguments, **keywords)
         object.__setattr__(measured.rows[0], "error", float("nan"))
         return measured
 
-    monkeypatch.setattr(_measure, "ladder", wrong)
+    monkeypatch.setattr(ladder, "ladder", wrong)
     assert main(SMALL) == 1
     assert capsys.readouterr().err == "gemv ladder: error above the bound: serial\n"
 

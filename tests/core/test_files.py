@@ -91,9 +91,9 @@ def test_what_may_not_be_written_is_told_before_the_work(tmp_path, monkeypatch):
 
 
 def grid(path):
-    from gemv._grid import Grid
+    from gemv.measure.records import GridResults
 
-    Grid("A GPU", "cuda", {"torch": "9" * 9999}).store(path)
+    GridResults("A GPU", "cuda", {"torch": "9" * 9999}).store(path)
 
 
 def calls(path):
@@ -111,7 +111,7 @@ def picture(path):
     pytest.importorskip("matplotlib")
     from matplotlib.figure import Figure
 
-    from gemv._plots import save
+    from gemv.measure.picture import save
 
     save(Figure(), path, dpi=200)
 

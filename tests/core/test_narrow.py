@@ -7,12 +7,12 @@ import math
 import numpy as np
 import pytest
 from helpers.arrays import LIBRARIES
-from test_arrays import Export
+from helpers.exporters import Export
 
 import gemv
-from gemv._reference import error_in_bounds, reference
 from gemv.core.dtypes import BFLOAT16, DTYPES, NARROW, Precision
 from gemv.core.narrow import cast
+from gemv.measure.reference import error_in_bounds, reference
 
 F16, F32, F64 = (np.dtype(f"f{size}") for size in (2, 4, 8))
 BY_DTYPE = pytest.mark.parametrize("dtype", NARROW, ids=["float16", "bfloat16"])
@@ -81,9 +81,9 @@ def test_the_bound_counts_one_rounding_to_the_narrow_dtype(dtype):
     exact = np.array([1.0 + 2.0**-digits])  # half way to the next number
     magnitude = exact.copy()
     for narrow in (1.0, 1.0 + 2.0 ** (1 - digits)):
-        assert error_in_bounds(cast([narrow], dtype), exact, magnitude, 5) <= 1
-    assert error_in_bounds(cast([1.0 + 2.0 ** (2 - digits)], dtype), exact, magnitude, 5) > 2
-    assert error_in_bounds(cast([np.nan], dtype), exact, magnitude, 5) == math.inf
+        assert error_in_bounds(cast([narrow], dtype), exact, magnitude, 5, 1) <= 1
+    assert error_in_bounds(cast([1.0 + 2.0 ** (2 - digits)], dtype), exact, magnitude, 5, 1) > 2
+    assert error_in_bounds(cast([np.nan], dtype), exact, magnitude, 5, 1) == math.inf
 
 
 # Calls with host arrays ------------------------------------------------------------------------
@@ -97,7 +97,7 @@ def operands(dtype, m=9, n=37):
 
 def judge(result, alpha, a, x, beta, y):
     exact, magnitude = reference(alpha, a, x, beta, y)
-    assert error_in_bounds(result, exact, magnitude, x.size) <= 1
+    assert error_in_bounds(result, exact, magnitude, x.size, alpha) <= 1
 
 
 @BY_DTYPE
@@ -207,14 +207,15 @@ def rounding(request, monkeypatch):
     if not request.param:
         yield False
         return
-    from gemv.language.numba_cuda import compile, ptx
+    from gemv.engines.binaries import binaries
+    from gemv.language.numba_cuda import ptx
 
     monkeypatch.setattr(ptx, "ROUNDS_TO_BFLOAT16", (99, 0))
     monkeypatch.setenv("GEMV_CACHE", "0")
     monkeypatch.setattr(gemv.engines.backend.engine(), "_functions", {})
-    compile.binaries.cache_clear()
+    binaries.cache_clear()
     yield True
-    compile.binaries.cache_clear()  # for nobody else
+    binaries.cache_clear()  # for nobody else
 
 
 @pytest.mark.parametrize("dtype", [BFLOAT16, np.dtype(np.float16)], ids=["bfloat16", "float16"])

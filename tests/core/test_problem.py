@@ -1,10 +1,10 @@
 import numpy as np
 import pytest
 
-from gemv._measure import make_problem
 from gemv.core.dtypes import DTYPES
 from gemv.core.geometry import Launch, ceil_div
 from gemv.core.problem import Problem
+from gemv.measure.inputs import make_problem
 
 
 @pytest.mark.parametrize(

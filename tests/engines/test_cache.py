@@ -33,7 +33,7 @@ import json, sys, warnings
 with warnings.catch_warnings(record=True) as caught:
     warnings.simplefilter("always")
     exec({before!r})
-    from gemv._measure import make_problem
+    from gemv.measure.inputs import make_problem
     from gemv.core.dtypes import DTYPES
     from gemv.core.geometry import Device
     from gemv.engines.binaries import binaries
@@ -150,24 +150,37 @@ def copied(tmp_path):
     return tmp_path
 
 
-@pytest.mark.parametrize("moment", MOMENTS)
-def test_what_is_edited_after_import_leaves_no_machine_code(copied, moment):
-    """Neither source, the old one and the new one, gets the machine code of the other."""
-    kernel, folder = copied / "gemv/kernels/k08_vector_rows.py", copied / "cache"
+def edited_by_itself(copied, moment):
+    """A process that edits a kernel at a moment; its answer, and the source before the edit."""
+    kernel = copied / "gemv/kernels/k08_vector_rows.py"
     old = kernel.read_text("utf-8")
     rename(kernel, "vector_rows", "edited_rows")
     new = kernel.read_text("utf-8")
     kernel.write_text(old, "utf-8")
     edit = f"import pathlib\npathlib.Path({str(kernel)!r}).write_text({new!r}, 'utf-8')"
-    first = ask(folder, root=copied, before=MOMENTS[moment].format(edit=edit))
-    second = ask(folder, root=copied)
+    answer = ask(copied / "cache", root=copied, before=MOMENTS[moment].format(edit=edit))
+    assert kernel.read_text("utf-8") == new
+    return answer, kernel, old
+
+
+@pytest.mark.parametrize("moment", MOMENTS)
+def test_what_is_edited_after_import_leaves_no_machine_code(copied, moment):
+    answer, _, _ = edited_by_itself(copied, moment)
+    (warning,) = answer["warnings"]
+    assert answer["compiled"] and "not kept" in warning
+    assert not [*copied.glob("cache/*")]
+
+
+def test_each_process_runs_the_source_that_is_there(copied):
+    """Neither source, the old one and the new one, gets the machine code of the other."""
+    _, kernel, old = edited_by_itself(copied, "after the package's import")
+    second = ask(copied / "cache", root=copied)
     kernel.write_text(old, "utf-8")
-    third = ask(folder, root=copied)
+    third = ask(copied / "cache", root=copied)
     assert second["functions"][0][0] == "edited_rows", "the next process runs what is there"
     assert third["functions"][0][0] == "vector_rows", "and so does one after the edit is undone"
-    assert first["compiled"] and second["compiled"] and third["compiled"]
-    (warning,) = first["warnings"]
-    assert "not kept" in warning and [third["warnings"], second["warnings"]] == [[], []]
+    assert second["compiled"] and third["compiled"]
+    assert [third["warnings"], second["warnings"]] == [[], []]
 
 
 def test_an_edit_does_not_keep_a_process_from_what_its_own_source_made(copied):
@@ -773,7 +786,7 @@ def test_the_command_line_shows_and_clears(folder, capsys):
 HALVES = """
 import json, sys
 from gemv.kernels import REGISTRY
-from gemv._measure import make_problem
+from gemv.measure.inputs import make_problem
 from gemv.core.problem import DTYPES, Device
 from gemv.selection.select import select
 

@@ -15,8 +15,6 @@ import pytest
 from helpers.problems import Case, knobs_for_tests, tile_of
 
 import gemv
-from gemv._measure import _operand, make_problem
-from gemv._reference import error_in_bounds, reference
 from gemv.core.geometry import CONSTANT_BYTES
 from gemv.engines import backend as engines_backend
 from gemv.engines import coefficients as engines_coefficients
@@ -27,6 +25,8 @@ from gemv.kernels import REGISTRY
 from gemv.kernels import kernel as kernels_kernel
 from gemv.kernels.spec import HOMES, SLOTS
 from gemv.kernels.t06_where_x_lives import HOMES as X_HOMES
+from gemv.measure.inputs import as_buffer, make_problem
+from gemv.measure.reference import error_in_bounds, reference
 from gemv.selection.select import select
 
 KERNELS = list(REGISTRY.values())
@@ -35,7 +35,7 @@ DOUBLE = np.dtype(np.float64)
 
 
 def device_scalar(value, dtype):
-    return _operand(engines_backend.engine().to_device(np.array([value], dtype)))
+    return as_buffer(engines_backend.engine().to_device(np.array([value], dtype)))
 
 
 def run_with(case, kernel, homes, knobs=None, owner=None):
@@ -69,7 +69,7 @@ def run_with(case, kernel, homes, knobs=None, owner=None):
 def errors(case, got):
     y = case.y_of(case.y_buffer).copy()
     exact, magnitude = reference(case.alpha, case.op_a, case.x, case.beta, y)
-    return error_in_bounds(got, exact, magnitude, case.cols)
+    return error_in_bounds(got, exact, magnitude, case.cols, case.alpha)
 
 
 # Homes ---------------------------------------------------------------------------------------
@@ -298,11 +298,11 @@ def call_repeatedly(number, stream, wrong, calls=12, size=9):
     a = np.ones((size, size))
     x = np.arange(size, dtype=float)
     choice = select(problem, engine.device(), kernel.name, knobs, ("constant", "constant"))
-    device_a, device_x = _operand(engine.to_device(a)), _operand(engine.to_device(x))
+    device_a, device_x = as_buffer(engine.to_device(a)), as_buffer(engine.to_device(x))
     results = []
     for call in range(calls):
         alpha, beta = DOUBLE.type(1 + 100 * number + call), DOUBLE.type(number)
-        y = _operand(engine.to_device(np.ones(size)))
+        y = as_buffer(engine.to_device(np.ones(size)))
         engine.run(choice, problem, alpha, device_a, device_x, beta, y, stream)
         results.append((alpha * x.sum() + beta, y))
     if engine.name == "cuda":

@@ -10,11 +10,11 @@ from types import SimpleNamespace
 import numpy as np
 
 from gemv import trace
-from gemv._reference import error_in_bounds, reference
 from gemv.core.dtypes import DTYPES, Precision
 from gemv.core.narrow import cast
 from gemv.core.problem import Problem
 from gemv.engines import backend
+from gemv.measure.reference import error_in_bounds, reference
 from gemv.selection.select import select
 
 #: Whether what most likely shows nothing that other tests do not show is run all the same: on a
@@ -172,7 +172,8 @@ class Case:
         after = self.run(kernel, knobs, stream)
         y = self.y_of(self.y_buffer).copy()
         exact, magnitude = reference(self.alpha, self.op_a, self.x, self.beta, y)
-        error = error_in_bounds(self.y_of(after).copy(), exact, magnitude, self.cols)
+        got = self.y_of(after).copy()
+        error = error_in_bounds(got, exact, magnitude, self.cols, self.alpha)
         assert error <= 1, f"{kernel}: error is {error} bounds: {self}"
         untouched = after.copy()
         self.y_of(untouched)[...] = y

@@ -7,9 +7,10 @@ machine: ``python tests/house/test_docs.py PAGE``.
 from __future__ import annotations
 
 import ast
+import contextlib
 import doctest
 import inspect
-import json
+import io
 import os
 import re
 import runpy
@@ -117,11 +118,10 @@ def test_exercise_is_open_and_has_an_answer(path):
     from gemv.kernels import REGISTRY
 
     assert path.stem in REGISTRY, "an exercise is named for the kernel whose page shows it"
-    start = on_simulator("docs/exercises", str(path))
-    assert start.returncode == 1, start.stdout + start.stderr
-    assert start.stdout.startswith("not yet: ")
-    answer = on_simulator("docs/exercises", str(path.parent / "answers" / path.name))
-    assert answer.returncode == 0, answer.stdout + answer.stderr
+    done = on_simulator(__file__, str(path), str(path.parent / "answers" / path.name))
+    assert done.returncode == 0, done.stdout + done.stderr
+    start, answer = done.stdout.splitlines()
+    assert start.startswith("1 not yet: ") and answer.startswith("0 done: ")
     goal = next(
         (n for n in ast.parse(path.read_text("utf-8")).body if getattr(n, "name", "") == "goal"),
         None,
@@ -322,7 +322,7 @@ def test_no_measured_figure_is_typed_by_hand(page):
 
 
 # --------------------------------------------------------------------------------------------------
-# the command that shows a regression
+# the reference
 
 
 @pytest.mark.parametrize("name", gemv.__all__)
@@ -338,78 +338,17 @@ def test_public_classes_say_what_their_methods_take(name):
                 assert "Parameters\n" in (inspect.getdoc(function) or ""), f"{name}.{method}"
 
 
-def point(
-    folder: Path, name: str, date: int, rate: float, seconds: float, more: dict | None = None
-) -> Path:
-    results = {
-        "kernels.Bandwidth.track_bandwidth": [
-            [rate, None, float("nan")], [["'serial'", "'tile2d'", "'last_block'"]]
-        ],
-        "api.Start.timeraw_import": [[seconds], []],
-        **(more or {}),
-    }  # fmt: skip
-    data = {"date": date, "result_columns": ["result", "params"], "results": results}
-    path = folder / name
-    path.write_text(json.dumps(data), encoding="utf-8")
-    return path
-
-
-def test_two_runs_of_one_commit_agree_within_the_spread():
-    script = runpy.run_path(str(TOP / "benchmarks" / "compare.py"))
-    folder = TOP / "benchmarks" / "results" / "spread"
-    machines = {path.name.rsplit("-", 1)[0] for path in folder.glob("*.json")}
-    assert machines
-    for machine in machines:
-        first, second = (folder / f"{machine}-{which}.json" for which in ("first", "second"))
-        both = [json.loads(path.read_text(encoding="utf-8")) for path in (first, second)]
-        assert both[0]["commit_hash"] == both[1]["commit_hash"]
-        rows = script["compare"](first, second)
-        rates = [(old, new) for _, old, new, unit, _, _ in rows if unit == "GB/s"]
-        assert len(rates) > 90 and all(old != new for old, new in rates)
-        assert {verdict for *_, verdict in rows} == {"same"}
-
-
-def test_compare_shows_a_regression_beyond_the_spread(tmp_path, capsys):
-    script = runpy.run_path(str(TOP / "benchmarks" / "compare.py"))
-    units = {"kernels.Bandwidth.track_bandwidth": {"unit": "GB/s"}, "version": 2}
-    units["api.Start.timeraw_import"] = {"unit": "seconds"}
-    (tmp_path / "benchmarks.json").write_text(json.dumps(units))
-    old = str(point(tmp_path, "old.json", 1, 1000.0, 1.0))
-
-    within = str(point(tmp_path, "within.json", 2, 980.0, 1.1))
-    assert script["main"]([old, within]) == 0
-    assert "0 worse, 2 same" in capsys.readouterr().out
-
-    slower = str(point(tmp_path, "slower.json", 2, 900.0, 0.5))
-    assert script["main"]([old, slower]) == 1
-    lines = capsys.readouterr().out.splitlines()
-    assert lines[0].split()[:2] == ["worse", "-10.0%"] and "track_bandwidth(serial)" in lines[0]
-    assert lines[1].split()[:2] == ["better", "+100.0%"]
-    assert lines[2] == "1 better, 1 worse, 0 same"
-
-    # Three times as slow as NumPy's import is: the host. As slow where that halves: not the host.
-    control = "api.Start.timeraw_import_with_numpy"
-    units[control] = {"unit": "seconds"}
-    (tmp_path / "benchmarks.json").write_text(json.dumps(units))
-    before = str(point(tmp_path, "before.json", 1, 1000.0, 1.0, {control: [[0.1], []]}))
-    host = str(point(tmp_path, "host.json", 2, 1000.0, 3.0, {control: [[0.3], []]}))
-    faster = str(point(tmp_path, "faster.json", 2, 1000.0, 1.0, {control: [[0.05], []]}))
-    assert script["main"]([before, host]) == 0
-    told = capsys.readouterr().out
-    assert "0.1 -> 0.3 seconds" in told and "0 better, 0 worse, 3 same" in told
-    assert script["main"]([before, faster]) == 1
-    assert "worse   -50.0%  1 -> 1 seconds  api.Start.timeraw_import\n" in capsys.readouterr().out
-
-    # A figure that only one point has: a rung that is gone is no good news.
-    assert script["main"]([before, old]) == 1
-    told = capsys.readouterr().out.splitlines()
-    assert told[0].split()[0] == "gone" and told[0].endswith(f"0.1 -> nan seconds  {control}")
-    assert told[-1] == "0 better, 0 worse, 2 same, 1 gone"
-    assert script["main"]([old, before]) == 0
-    assert capsys.readouterr().out.splitlines()[-1] == "0 better, 0 worse, 2 same, 1 new"
-
-    assert script["main"](["--machine", "nowhere"]) == 2
+def check_exercises(paths: list[str]) -> int:
+    """What ``python docs/exercises`` says of each file, behind its status; in one process."""
+    main = runpy.run_path(str(DOCS / "exercises"))["main"]
+    for path in paths:
+        said = io.StringIO()
+        with contextlib.redirect_stdout(said):
+            status = main([path])
+        print(status, said.getvalue().strip())
+    return 0
 
 
 if __name__ == "__main__":
-    sys.exit(1 if run_page(Path(sys.argv[1])) else 0)
+    first, *others = sys.argv[1:]
+    sys.exit(check_exercises(sys.argv[1:]) if others else run_page(Path(first)) > 0)

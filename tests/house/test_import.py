@@ -110,6 +110,34 @@ def broken_numba(tmp_path):
     return tmp_path
 
 
+#: Runs before anything is imported: greenlet is as good as not installed.
+WITHOUT_GREENLET = "import sys; sys.modules['greenlet'] = None\n"
+
+
+def test_without_greenlet_the_simulator_names_its_extra():
+    printed = run(
+        WITHOUT_GREENLET + "import gemv\n"
+        "for call in ('gemv.dgemv(1, [[2]], [3])', 'gemv.explain(1, [[2.0]], [3.0])') * 2:\n"
+        "    try:\n"
+        "        eval(call)\n"
+        "    except gemv.BackendError as error:\n"
+        "        print(error)\n",
+        NUMBA_ENABLE_CUDASIM="1",
+    ).splitlines()
+    assert len(printed) == 4 and len(set(printed)) == 1
+    assert "NUMBA_ENABLE_CUDASIM=1" in printed[0] and "greenlet" in printed[0]
+    assert "pip install 'gemv[simulator]'" in printed[0]
+
+
+@pytest.mark.parametrize("backend", ["host", pytest.param("cuda", marks=pytest.mark.gpu)])
+def test_without_greenlet_other_backends_work(backend):
+    printed = run(
+        WITHOUT_GREENLET + "import gemv\nprint(gemv.dgemv(1, [[2]], [3]), gemv.backend())",
+        GEMV_BACKEND=backend,
+    )
+    assert printed == f"[6.] {backend}\n"
+
+
 @pytest.mark.gpu
 def test_broken_numba_is_named_where_there_is_a_gpu(broken_numba):
     printed = run(

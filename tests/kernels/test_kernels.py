@@ -421,8 +421,8 @@ def test_every_barrier_protects_something(name, number, monkeypatch):
     ids=lambda size: str(size),
 )
 def test_limits_on_the_gpu(kernel, m, n, order):
-    from gemv._measure import _operand, make_problem
-    from gemv._reference import error_in_bounds, reference
+    from gemv.measure.inputs import as_buffer, make_problem
+    from gemv.measure.reference import error_in_bounds, reference
     from gemv.selection.select import select
 
     element = np.dtype(np.float32)
@@ -438,10 +438,10 @@ def test_limits_on_the_gpu(kernel, m, n, order):
     y = rng.random(m, dtype=np.float32)
     engine = backend.engine()
     device = [engine.to_device(each) for each in (a, x, y)]
-    operands = [_operand(each) for each in device]
+    operands = [as_buffer(each) for each in device]
     problem = problem.at(operands[0].pointer, operands[1].pointer)
     choice = select(problem, engine.device(), kernel.name)
     alpha, beta = np.float32(2), np.float32(0.5)
     engine.run(choice, problem, alpha, operands[0], operands[1], beta, operands[2])
     exact, magnitude = reference(alpha, a, x, beta, y)
-    assert error_in_bounds(engine.to_host(device[2]), exact, magnitude, n) <= 1
+    assert error_in_bounds(engine.to_host(device[2]), exact, magnitude, n, alpha) <= 1

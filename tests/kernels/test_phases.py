@@ -7,15 +7,15 @@ import re
 
 import numpy as np
 import pytest
+from helpers.codegen import disassemble
 from helpers.problems import ALL_ROWS, Case, knobs_for_tests
-from test_codegen import compiler, disassemble  # noqa: F401  a fixture
 
 import gemv
-from gemv._measure import make_problem
 from gemv.core.dtypes import DTYPES, dtype_name
 from gemv.core.geometry import LOAD_BYTES, Device
 from gemv.engines import backend
 from gemv.kernels import REGISTRY
+from gemv.measure.inputs import make_problem
 from gemv.selection.select import select
 
 PHASED = [kernel for kernel in REGISTRY.values() if kernel.phased]
@@ -233,7 +233,7 @@ def widths_of(kernel, dtype):
     [(kernel, values) for kernel in PHASED for values in SENSIBLE[kernel.name]],
     ids=lambda each: getattr(each, "name", None) or "-".join(map(str, each)),
 )
-def test_sensible_constants_do_not_spill(kernel, values, dtype, compiler):  # noqa: F811
+def test_sensible_constants_do_not_spill(kernel, values, dtype, compiler):
     knobs = dict(zip(KNOBS[kernel.name], values, strict=True))
     access = "dot" if order_of(kernel) == "C" else "axpy"
     (function,) = compiler(kernel, dtype, access, knobs=knobs, widths=widths_of(kernel, dtype))
@@ -243,7 +243,7 @@ def test_sensible_constants_do_not_spill(kernel, values, dtype, compiler):  # no
 
 @BY_NAME
 @pytest.mark.parametrize("dtype", ["float16", "float32"])
-def test_passes_load_16_bytes_only(kernel, dtype, compiler, tmp_path):  # noqa: F811
+def test_passes_load_16_bytes_only(kernel, dtype, compiler, tmp_path):
     """Elements of A one by one are before and behind the passes, under predicates."""
     access = "dot" if order_of(kernel) == "C" else "axpy"
     (function,) = compiler(kernel, dtype, access, widths=widths_of(kernel, dtype))

@@ -1,21 +1,23 @@
 """Machine code of every kernel, made without a GPU: no spills, no .ftz, the constant bank."""
 
-import hashlib
-import json
 import math
 import os
 import re
-import shutil
-import subprocess
 import sys
-import sysconfig
 from itertools import product
-from pathlib import Path
 
 import pytest
 from helpers import processes
+from helpers.codegen import (
+    COEFFICIENT_BYTES,
+    NARROW,
+    REAL_BYTES,
+    access_of,
+    disassemble,
+    nvdisasm,
+)
 from helpers.problems import ALL_ROWS
-from test_select import problem_with
+from helpers.selection import problem_with
 
 from gemv.core.dtypes import DTYPES, dtype_name
 from gemv.core.geometry import Device
@@ -26,30 +28,10 @@ from gemv.selection.table import table
 KERNELS = list(REGISTRY.values())
 BY_NAME = pytest.mark.parametrize("kernel", KERNELS, ids=lambda kernel: kernel.name)
 
-#: Size of a parameter in the constant bank, by argument; pointers and 64-bit integers otherwise.
-COEFFICIENT_BYTES = {"float32": 4, "float64": 8, "complex64": 8, "complex128": 16}
-COEFFICIENT_BYTES |= {"float16": 4, "bfloat16": 4}
-REAL_BYTES = {"float32": 4, "float64": 8, "complex64": 4, "complex128": 8}
-REAL_BYTES |= {"float16": 4, "bfloat16": 4}
-NARROW = ("float16", "bfloat16")
-
-
-def access_of(kernel):
-    """The only access of a kernel with wide loads; others take either, and get the first."""
-    from gemv._measure import make_problem
-
-    objection = kernel.accepts(make_problem(3, 3, DTYPES["s"], "C", "N"))
-    return "dot" if objection is None else "axpy"
-
-
-def widest(dtype):
-    """Elements of A and x in a load of 16 bytes."""
-    return (8 if dtype in NARROW else 16 // COEFFICIENT_BYTES[dtype],) * 2
-
 
 def accepted(kernel, dtype):
     """Whether the kernel is for this dtype at all."""
-    from gemv._measure import make_problem
+    from gemv.measure.inputs import make_problem
 
     (element,) = (each for each in DTYPES.values() if dtype_name(each) == dtype)
     return any(kernel.accepts(make_problem(3, 3, element, order, "N")) is None for order in "CF")
@@ -66,79 +48,6 @@ BY_NAME_AND_DTYPE = pytest.mark.parametrize(
         and (ALL_ROWS or dtype in ("float32", "float64", "complex128", "bfloat16"))
     ],
 )
-
-
-@pytest.fixture(scope="module")
-def worker():
-    """The process that :func:`compiler` asks."""
-    with processes.started(
-        [sys.executable, str(Path(__file__).parents[1] / "helpers" / "codegen_worker.py")],
-        stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
-        env={**os.environ, "NUMBA_ENABLE_CUDASIM": "0"},
-    ) as worker:  # fmt: skip
-        yield worker
-        worker.stdin.close()
-        worker.wait(timeout=60)
-
-
-@pytest.fixture(scope="module")
-def compiler(tmp_path_factory, worker):
-    """Ask a process without the simulator for machine code.
-
-    Answers are kept in a folder that the processes of a parallel run share.
-    """
-    folder = tmp_path_factory.getbasetemp()
-    if "PYTEST_XDIST_WORKER" in os.environ:
-        folder = folder.parent  # of this run; in a single process it would be of every run
-    kept = folder / "codegen"
-    kept.mkdir(exist_ok=True)
-
-    def ask(
-        kernel, dtype, access=None, compute_capability=(9, 0), knobs=None,
-        homes=("arguments", "arguments"), literals=(), widths=None, y_dtype=None,
-        accumulate="plain", whole=False,
-    ):  # fmt: skip
-        if widths is None:
-            widths = widest(dtype) if kernel.wide else (1, 0)
-        request = {
-            "kernel": kernel.name, "dtype": dtype, "conj": dtype.startswith("c"),
-            "access": access or access_of(kernel), "compute_capability": compute_capability,
-            "knobs": dict(knobs or {}),
-            "homes": homes, "literals": literals, "widths": widths, "y_dtype": y_dtype,
-            "accumulate": accumulate, "whole": whole,
-        }  # fmt: skip
-        question = json.dumps(request)
-        file = kept / hashlib.sha256(question.encode()).hexdigest()
-        if not file.exists():
-            worker.stdin.write(question + "\n")
-            worker.stdin.flush()
-            line = worker.stdout.readline()
-            assert line, f"the compiling process ended: {worker.wait()}"
-            fresh = file.with_suffix(f".{os.getpid()}")
-            fresh.write_text(line)
-            fresh.replace(file)  # whole or not at all, for whoever looks meanwhile
-        answer = json.loads(file.read_text())
-        assert "error" not in answer, answer["error"]
-        return answer
-
-    return ask
-
-
-def nvdisasm():
-    """The disassembler: on the path, or where its package puts it."""
-    found = shutil.which("nvdisasm")
-    if found:
-        return found
-    for path in Path(sysconfig.get_path("purelib")).glob("nvidia/*/bin/nvdisasm"):
-        return str(path)
-    pytest.fail("nvdisasm is missing; the extra 'test' installs it")
-
-
-def disassemble(function, tmp_path):
-    cubin = tmp_path / f"{function['name']}.cubin"
-    cubin.write_bytes(bytes.fromhex(function["cubin"]))
-    run = processes.run([nvdisasm(), "-c", str(cubin)], capture_output=True, text=True, check=True)
-    return run.stdout
 
 
 @BY_NAME_AND_DTYPE
@@ -417,7 +326,7 @@ def test_error_free_steps_reach_the_machine_as_they_are(tmp_path):
 import re, sys
 import numpy as np
 from gemv.language.numba_cuda.compile import compile_function
-from gemv.core.problem import BFLOAT16, Precision
+from gemv.core.dtypes import BFLOAT16, Precision
 
 def one(a, x, y):
     y[0] = y[0] + a[0] * x[0]

@@ -792,7 +792,7 @@ def test_needs_the_simulator():
     result = processes.run(
         [sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=False
     )
-    assert "RuntimeError: gemv.language.simulator.scheduler needs" in result.stderr
+    assert "RuntimeError: gemv.language.simulator needs" in result.stderr
 
 
 def test_speed():

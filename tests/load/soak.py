@@ -36,9 +36,9 @@ from pathlib import Path
 import numpy as np
 
 import gemv
-from gemv._reference import error_in_bounds, reference
 from gemv.core.dtypes import DTYPES as _DTYPES
 from gemv.core.files import write_text
+from gemv.measure.reference import error_in_bounds, reference
 
 #: m, n, trans, order, kernel and, if not plain, accumulate: every access of the table, columns
 #: split over blocks, two launches, sums of float64 and of two float64.
@@ -235,7 +235,7 @@ class Case:
             arrays.synchronize()
             got = arrays.host(y)
             exact, magnitude = reference(alpha, op_a, x, beta, self.y0_host)
-            error = error_in_bounds(got, exact, magnitude, cols)
+            error = error_in_bounds(got, exact, magnitude, cols, alpha)
             if not error <= 1:
                 raise ArithmeticError(f"{self.name}: error is {error} bounds, without any load")
             self.expected.append(got)

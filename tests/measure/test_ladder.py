@@ -1,9 +1,10 @@
 import numpy as np
 import pytest
 
-from gemv._measure import Ladder, ladder, random_array
 from gemv.engines import backend
 from gemv.kernels import REGISTRY
+from gemv.measure.inputs import random_array
+from gemv.measure.ladder import Ladder, ladder
 
 
 @pytest.mark.parametrize("dtype, order, op", [("s", "C", "N"), ("z", "F", "C"), ("d", "C", "T")])
@@ -62,7 +63,7 @@ def test_random_array_is_full_and_of_the_dtype(dtype):
 
 
 def test_the_read_ceiling_needs_buffers_that_its_loads_can_read():
-    from gemv._measure import Clock
+    from gemv.measure.clock import Clock
 
     with pytest.raises(ValueError, match="aligned to 16 bytes"):
         Clock.read_ceiling(None, [256, 264], 64)
@@ -70,7 +71,8 @@ def test_the_read_ceiling_needs_buffers_that_its_loads_can_read():
 
 @pytest.mark.gpu
 def test_a_clock_agrees_with_itself_and_sees_more_work():
-    from gemv._measure import Clock, _operand, make_problem
+    from gemv.measure.clock import Clock
+    from gemv.measure.inputs import as_buffer, make_problem
     from gemv.selection.select import select
 
     engine = backend.engine()
@@ -78,9 +80,9 @@ def test_a_clock_agrees_with_itself_and_sees_more_work():
     times = []
     for n in (2048, 2048, 8192):
         problem = make_problem(2048, n, np.dtype("f"), "C", "N")
-        a = _operand(engine.to_device(np.ones((2048, n), "f")))
-        x = _operand(engine.to_device(np.ones(n, "f")))
-        y = _operand(engine.to_device(np.ones(2048, "f")))
+        a = as_buffer(engine.to_device(np.ones((2048, n), "f")))
+        x = as_buffer(engine.to_device(np.ones(n, "f")))
+        y = as_buffer(engine.to_device(np.ones(2048, "f")))
         choice = select(problem, engine.device(), "warp_per_row")
         one, zero = np.float32(1), np.float32(0)
 

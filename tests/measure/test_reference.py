@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 
-from gemv._reference import error_in_bounds, reference, wider
+from gemv.measure.reference import error_in_bounds, reference, wider
 
 
 @pytest.mark.parametrize(
@@ -39,7 +39,7 @@ def test_chunks_agree_with_one_pass(monkeypatch):
     rng = np.random.default_rng(0)
     a, x = rng.standard_normal((11, 5)), rng.standard_normal(5)
     whole = reference(1.5, a, x, 0, None)
-    monkeypatch.setattr("gemv._reference._CHUNK", 12)
+    monkeypatch.setattr("gemv.measure.reference._CHUNK", 12)
     for part, expected in zip(reference(1.5, a, x, 0, None), whole, strict=True):
         np.testing.assert_allclose(part, expected, rtol=1e-17)
 
@@ -51,15 +51,30 @@ def test_the_bound_accepts_rounding_and_rejects_more(dtype):
     x = rng.standard_normal(50).astype(dtype)
     exact, magnitude = reference(dtype(1), a, x, dtype(0), None)
     good = (a @ x).astype(dtype)
-    assert 0 <= error_in_bounds(good, exact, magnitude, 50) < 1
+    assert 0 <= error_in_bounds(good, exact, magnitude, 50, 1) < 1
     bad = good.copy()
     bad[2] += dtype(300 * np.finfo(dtype).eps * magnitude[2])
-    assert error_in_bounds(bad, exact, magnitude, 50) > 1
+    assert error_in_bounds(bad, exact, magnitude, 50, 1) > 1
 
 
 def test_nan_never_passes_and_zero_must_be_exact():
     one = np.ones(1)
-    assert error_in_bounds(np.array([np.nan]), one, one, 3) == np.inf
-    assert error_in_bounds(np.zeros(1), np.zeros(1), np.zeros(1), 3) == 0
-    assert error_in_bounds(np.array([1e-300]), np.zeros(1), np.zeros(1), 3) > 1
-    assert error_in_bounds(np.zeros(0), np.zeros(0), np.zeros(0), 3) == 0
+    assert error_in_bounds(np.array([np.nan]), one, one, 3, 1) == np.inf
+    assert error_in_bounds(np.zeros(1), np.zeros(1), np.zeros(1), 3, 1) == 0
+    assert error_in_bounds(np.array([1e-300]), np.zeros(1), np.zeros(1), 3, 1) > 1
+    assert error_in_bounds(np.zeros(0), np.zeros(0), np.zeros(0), 3, 1) == 0
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64, np.complex64, np.complex128])
+@pytest.mark.parametrize("power", [0, 60, -60])
+def test_products_that_underflow_are_lost_as_often_as_alpha_is_large(dtype, power):
+    alpha, n = dtype(2.0**power), 40
+    half = {4: 2.0**-75, 8: 2.0**-537}[dtype(0).real.dtype.itemsize] * 0.99
+    a, x = np.full((1, n), half, dtype), np.full(n, half, dtype)
+    exact, magnitude = reference(alpha, a, x, dtype(0), None)
+    assert exact[0] > 0
+    lost = error_in_bounds(np.zeros(1, dtype), exact, magnitude, n, alpha)
+    assert lost <= 1
+    if power > 0:
+        assert lost > 0.1
+        assert error_in_bounds(np.zeros(1, dtype), exact, magnitude, n, dtype(1)) > 1

@@ -10,9 +10,9 @@ from importlib import resources
 import numpy as np
 import pytest
 from helpers import processes
+from helpers.selection import problem_of, problem_with
 
 import gemv
-from gemv._measure import make_problem
 from gemv.core.dtypes import DTYPES
 from gemv.core.geometry import MAX_GRID_Y, Device
 from gemv.kernels import (
@@ -22,6 +22,7 @@ from gemv.kernels import (
     k12_phased_columns,
     k13_short_columns,
 )
+from gemv.measure.inputs import make_problem
 from gemv.selection import select as selection_select
 from gemv.selection import table as selection_table
 from gemv.selection.select import select
@@ -46,29 +47,6 @@ def devices():
 
 
 BY_DEVICE = pytest.mark.parametrize("device", devices(), ids=lambda d: "-".join(file_names(d)))
-
-
-def problem_of(access, rows, cols, dtype="s"):
-    order = "F" if access == "axpy" else "C"
-    return make_problem(rows, cols, DTYPES[dtype], order, "N")
-
-
-def problem_with(
-    access, line_bytes, lines, dtype="s", load_bytes=16, lda_alignment=None, accumulate="plain"
-):
-    """A problem of so many lines of at most so many bytes along the unit stride."""
-    size = DTYPES[dtype].itemsize
-    length = max(line_bytes // size, 1)
-    rows, cols = (length, lines) if access == "axpy" else (lines, length)
-    problem = problem_of(access, rows, cols, dtype)
-    if access == "strided":
-        problem = problem._replace(row_stride=3 * cols, col_stride=2)
-    if access == "axpy" and length == 1:  # without a gap memory would run along the sum
-        problem = problem._replace(col_stride=2)
-    if lda_alignment is not None:
-        lda = (-(-length * size // 128) * 128 + lda_alignment) // size
-        problem = problem._replace(**{"col_stride" if access == "axpy" else "row_stride": lda})
-    return problem.aligned(load_bytes, load_bytes)._replace(accumulate=accumulate)
 
 
 def around(condition, access, rows=None):

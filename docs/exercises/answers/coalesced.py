@@ -1,11 +1,9 @@
 """One answer to the exercise of `coalesced`."""
 
-from numba import cuda
-
 from gemv.core.geometry import Geometry, Launch, ceil_div
 from gemv.kernels.grids import tile_shape
 from gemv.kernels.kernel import Kernel
-from gemv.language import update
+from gemv.language import cuda, update
 
 BLOCK_X, BLOCK_Y = 32, 8
 

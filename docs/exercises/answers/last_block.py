@@ -1,10 +1,8 @@
 """One answer to the exercise of `last_block`."""
 
-from numba import cuda
-
 from gemv.core.geometry import Geometry, Launch
 from gemv.kernels.kernel import Kernel
-from gemv.language import atomic_inc, update
+from gemv.language import atomic_inc, cuda, update
 
 SPLITS = 3
 

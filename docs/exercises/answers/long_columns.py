@@ -1,11 +1,10 @@
 """One answer to the exercise of `long_columns`."""
 
-from numba import cuda
-
 from gemv.core.geometry import Geometry, Launch, ceil_div
 from gemv.kernels.kernel import Kernel
 from gemv.language import (
     axpy_add,
+    cuda,
     gather,
     is_aligned,
     load_back,

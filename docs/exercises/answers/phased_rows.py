@@ -1,11 +1,10 @@
 """One answer to the exercise of `phased_rows`."""
 
-from numba import cuda
-
 from gemv.core.geometry import LOAD_BYTES, Geometry, Launch
 from gemv.kernels.kernel import Kernel
 from gemv.language import (
     butterfly,
+    cuda,
     elements_past,
     fold,
     gather,

@@ -1,10 +1,8 @@
 """One answer to the exercise of `serial`."""
 
-from numba import cuda
-
 from gemv.core.geometry import Geometry, Launch
 from gemv.kernels.kernel import Kernel
-from gemv.language import update
+from gemv.language import cuda, update
 
 
 def build(spec):

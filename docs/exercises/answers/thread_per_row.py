@@ -1,10 +1,8 @@
 """One answer to the exercise of `thread_per_row`."""
 
-from numba import cuda
-
 from gemv.core.geometry import Geometry, Launch, ceil_div
 from gemv.kernels.kernel import Kernel
-from gemv.language import update
+from gemv.language import cuda, update
 
 THREADS = 32
 

@@ -1,10 +1,8 @@
 """One answer to the exercise of `vector_columns`."""
 
-from numba import cuda
-
 from gemv.core.geometry import Geometry, Launch, ceil_div
 from gemv.kernels.kernel import Kernel
-from gemv.language import axpy_add, gather, put_pieces, row_starts, stream_tile, update, zeros
+from gemv.language import axpy_add, cuda, gather, put_pieces, row_starts, stream_tile, update, zeros
 
 LANES = 4
 

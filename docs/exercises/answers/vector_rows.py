@@ -1,11 +1,10 @@
 """One answer to the exercise of `vector_rows`."""
 
-from numba import cuda
-
 from gemv.core.geometry import Geometry, Launch, ceil_div
 from gemv.kernels.kernel import Kernel
 from gemv.language import (
     butterfly,
+    cuda,
     fold,
     gather,
     multiply_add,

@@ -1,15 +1,15 @@
-"""Sums that one block leaves for another in words that say by themselves whether they are there.
+"""Sums that one block leaves for another in words that are their own flags.
 
-A sum and a flag beside it need a fence between them, and whoever reads them needs another: with the
-counter that is the flag, three ways to the L2 cache and back, one after the other. A word of 32 or
-64 bits that is its own flag needs neither. Memory for such words is all ones when nobody uses it.
-Read as a number that is a NaN, and :func:`post` never stores that one, but another in its place.
-:func:`take` reads until no word is all ones, and puts the ones back, so the next launch finds the
-memory as this one did.
+With a flag beside the sum, the writer needs a fence between the two and the reader another one:
+three trips to the L2 cache in a row, with the counter that serves as the flag. Here a word of 32 or
+64 bits says by itself whether it has arrived. Memory for such words is all ones while it is empty.
+Read as a number, all ones are a NaN, which :func:`post` never stores: it stores another NaN
+instead. :func:`take` loads until no word is all ones, then stores ones, so the next launch finds
+empty memory again.
 
-Nobody may take before it is sure that the blocks that post are running: a block that waits for one
-that is not would keep it from beginning. Kernels draw a number at their beginning, and the block
-that draws the last one takes.
+A block must not take before it is sure that the blocks that post are running: if it waited for one
+that had not begun, it could keep that one from beginning. So kernels draw a number when they begin,
+and the block that draws the last number takes.
 """
 
 from __future__ import annotations
@@ -18,19 +18,20 @@ from llvmlite import ir
 from numba.core import types
 from numba.cuda.extending import intrinsic
 
-#: Each word goes by itself, by way of the L2 cache, which all blocks share. Two words of one
-#: instruction may arrive apart, so whoever takes a number looks at all of its words.
+#: Accesses that go to the L2 cache, which all blocks share. The words of one instruction may arrive
+#: at different times, so :func:`take` looks at each of them.
 _STORE, _LOAD = "st.relaxed.gpu.global", "ld.relaxed.gpu.global"
 
 
 def _kinds(kind):
-    """The real numbers that a number of this LLVM type is made of."""
+    """The LLVM types of the real numbers that a number of type `kind` is made of."""
     if isinstance(kind, (ir.FloatType, ir.DoubleType)):
         return [kind]
     return [each for part in kind.elements for each in _kinds(part)]
 
 
 def _reals(builder, value):
+    """The real numbers that `value` is made of, in the order of :func:`_kinds`."""
     if isinstance(value.type, (ir.FloatType, ir.DoubleType)):
         return [value]
     parts = (builder.extract_value(value, k) for k in range(len(value.type.elements)))
@@ -38,7 +39,7 @@ def _reals(builder, value):
 
 
 def _number(builder, kind, reals):
-    """The way back: a number of `kind` from an iterator over its real numbers."""
+    """A number of type `kind`, put together from an iterator over its real numbers."""
     if isinstance(kind, (ir.FloatType, ir.DoubleType)):
         return next(reals)
     value = ir.Constant(kind, ir.Undefined)
@@ -48,26 +49,29 @@ def _number(builder, kind, reals):
 
 
 def _word(real):
-    """Type, register class and suffix of the integer with the bits of a real number."""
+    """The integer type with the bits of `real`, and its PTX register class and suffix."""
     bits = 32 if isinstance(real, ir.FloatType) else 64
     return ir.IntType(bits), "r" if bits == 32 else "l", f"b{bits}"
 
 
 def _pairs(words):
-    """Two neighbours are one access: numbers are aligned to that."""
+    """`words` in pairs, because one instruction moves two neighbours."""
     return [words[k : k + 2] for k in range(0, len(words), 2)]
 
 
 def _access(instruction, suffix, words):
+    """`instruction` for a vector of `words` words; no vector if it is one."""
     return f"{instruction}{f'.v{words}' if words > 1 else ''}.{suffix}"
 
 
 def _names(first, count):
+    """`count` operands of inline PTX from number `first` on, in braces if there are several."""
     names = ", ".join(f"${first + k}" for k in range(count))
     return f"{{{names}}}" if count > 1 else names
 
 
 def _store(builder, address, words, real):
+    """Store the bits of one number, `words`, at `address`, two in an instruction."""
     word, letter, suffix = _word(real)
     for place, some in enumerate(_pairs(words)):
         offset = place * 2 * word.width // 8
@@ -81,7 +85,10 @@ def _store(builder, address, words, real):
 
 
 def _load(builder, address, kinds, present):
-    """The words of a number, or zeros where the bit `present` is 0."""
+    """The bits of the number at `address`, as words; zeros, and no load, where `present` is 0.
+
+    `kinds` are the types of the real numbers that it is made of.
+    """
     word, letter, suffix = _word(kinds[0])
     words = []
     for place, some in enumerate(_pairs(kinds)):
@@ -107,7 +114,7 @@ def _load(builder, address, kinds, present):
 
 @intrinsic
 def post(typingctx, pointer, index, value):
-    """Store a sum where nothing is; whoever takes it needs no fence."""
+    """A number whose bits are all ones is a NaN; another NaN is stored in its place."""
 
     def codegen(context, builder, signature, arguments):
         base, at, number = arguments
@@ -116,7 +123,9 @@ def post(typingctx, pointer, index, value):
             word, _, _ = _word(real.type)
             bits = builder.bitcast(real, word)
             nothing = builder.icmp_unsigned("==", bits, ir.Constant(word, -1))
-            other = ir.Constant(word, 2 ** (word.width - 1) - 1)  # a NaN as well
+            other = ir.Constant(
+                word, 2 ** (word.width - 1) - 1
+            )  # all ones but the sign: also a NaN
             words.append(builder.select(nothing, other, bits))
         _store(builder, builder.gep(base, [at]), words, real.type)
         return context.get_dummy_value()
@@ -126,11 +135,7 @@ def post(typingctx, pointer, index, value):
 
 @intrinsic
 def take(typingctx, zero, pointer, index, step, count, valid):
-    """Wait for the first `valid` of `count` sums, `step` elements apart, and take them away.
-
-    A flat tuple: those behind are `zero`, and nothing is loaded. All are asked for together,
-    until all are there.
-    """
+    """All words are loaded again until none is all ones; then ones are stored in their places."""
     if not isinstance(count, types.IntegerLiteral):
         return None
     many = count.literal_value

@@ -1,8 +1,8 @@
 """From a kernel function to machine code: everything that touches Numba's compiler.
 
 The steps need neither a GPU nor a driver: Numba types the function and lowers it to PTX, and
-nvJitLink assembles PTX to a cubin for one compute capability. numba-cuda is in maintenance mode;
-what takes its place will have to be met here and in :mod:`gemv.language` only.
+nvJitLink assembles PTX to a cubin for one compute capability. numba-cuda is in maintenance mode; a
+compiler that takes its place becomes a folder beside this one.
 """
 
 from __future__ import annotations
@@ -12,8 +12,8 @@ import re
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from functools import lru_cache
 from types import SimpleNamespace
+from typing import Any, Protocol
 
 import numba
 import numpy as np
@@ -22,26 +22,23 @@ from numba.cuda import dispatcher as _dispatcher
 
 from gemv.core.binary import Binary
 from gemv.core.dtypes import Precision
-from gemv.kernels.kernel import Kernel
-from gemv.kernels.spec import Spec
+from gemv.language.numba_cuda.formats import pointer_type
 from gemv.language.numba_cuda.ptx import (
     COEFFICIENTS,
-    ROUNDS_TO_BFLOAT16,
     WAIT,
     check_constant_memory,
-    rounding_by_integers,
     waiting,
+    with_rounding,
     x_by_value,
 )
 
+#: Parameters that point to alpha or beta in device memory.
 _FACTOR_POINTERS = {"alpha_pointer", "beta_pointer"}
 _lock = threading.RLock()
 
 
 def argument_types(function: Callable, precision: Precision) -> tuple[types.Type, ...]:
-    """Numba types of a kernel function's parameters, which are known by their names."""
-    from gemv.language.numba_cuda.formats import pointer_type
-
+    """The Numba types of a kernel function's parameters, which follow from their names."""
     factor = numba.from_dtype(precision.factors)
     data = {
         "a": pointer_type(precision.data, precision.sums, exact=True),
@@ -84,14 +81,14 @@ def _compiling_for(compute_capability: tuple[int, int]) -> Iterator[None]:
 def compile_ptx(
     function: Callable, precision: Precision | np.dtype, compute_capability: tuple[int, int]
 ) -> str:
-    """PTX of one kernel function, its entry point named like the function.
+    """The PTX of one kernel function; the entry point has the function's name.
 
-    A dtype in place of the precision stands for all numbers alike.
+    A dtype in place of the precision means that all numbers have it.
     """
     if isinstance(precision, np.dtype):
         precision = Precision.of(precision)
     signature = types.void(*argument_types(function, precision))
-    # (threads per block, blocks to fit on a multiprocessor): how many registers a thread may use.
+    # (threads of a block, blocks that must fit on a multiprocessor) limits a thread's registers.
     bounds = getattr(function, "launch_bounds", None)
     with _compiling_for(compute_capability):
         ptx, _ = numba.cuda.compile_ptx(
@@ -101,14 +98,13 @@ def compile_ptx(
     (entry,) = re.findall(r"\.visible \.entry (\w+)\(", ptx)
     ptx = ptx.replace(entry, function.__name__)
     check_constant_memory(ptx)
-    if compute_capability < ROUNDS_TO_BFLOAT16:
-        ptx = rounding_by_integers(ptx)
+    ptx = with_rounding(ptx, compute_capability)
     value_bytes = getattr(function, "value_bytes", 0)
     return x_by_value(ptx, function, precision.data, value_bytes) if value_bytes else ptx
 
 
 def assemble(ptx: str, compute_capability: tuple[int, int]) -> tuple[bytes, str]:
-    """Cubin and assembler's report, by nvJitLink, which needs no driver."""
+    """The cubin and the assembler's report. nvJitLink makes them, which needs no driver."""
     from cuda.bindings import nvjitlink
 
     major, minor = compute_capability
@@ -137,7 +133,10 @@ def compile_function(
     compute_capability: tuple[int, int],
     early_start: bool = False,
 ) -> Binary:
-    """One kernel function as machine code; with `early_start` as :func:`waiting` has it."""
+    """One kernel function as machine code.
+
+    With `early_start` it begins with a wait for the kernel before it: see :func:`waiting`.
+    """
     ptx = compile_ptx(function, precision, compute_capability)
     if early_start:
         ptx = waiting(ptx, compute_capability)
@@ -146,9 +145,14 @@ def compile_function(
     return Binary(function.__name__, arguments, ptx, cubin, log, waits=WAIT in ptx)
 
 
-@lru_cache(maxsize=1024)
-def binaries(kernel: Kernel, spec: Spec, compute_capability: tuple[int, int]) -> tuple[Binary, ...]:
-    """All functions of `kernel` for `spec`, compiled once in this process."""
+class Source(Protocol):
+    """A kernel: it makes the functions that are compiled for a spec."""
+
+    def functions(self, spec: Any) -> tuple[Callable, ...]: ...
+
+
+def binaries(kernel: Source, spec: Any, compute_capability: tuple[int, int]) -> tuple[Binary, ...]:
+    """All functions of `kernel` for `spec` as machine code."""
     return tuple(
         compile_function(function, spec.precision, compute_capability, early_start=True)
         for function in kernel.functions(spec)

@@ -1,9 +1,8 @@
-"""Pointers to numbers that lie in memory in another format than they are computed in.
+"""Pointers to elements whose format in memory is not the one that kernels compute with.
 
-``pointer[index]`` of such a pointer is a load and a conversion, and an assignment to it a rounding
-to nearest even and a store, so a kernel is one source for every format. Conversions happen in
-registers. :mod:`gemv.language` takes the loads of many neighbours from here. Only the compiler
-imports this; the simulator's pointers convert by themselves.
+``pointer[index]`` of such a pointer is a load and a conversion, an assignment to it a rounding to
+nearest even and a store, so a kernel is one source for all formats. Conversions happen in
+registers. The loads of whole vectors, in ``loads.py``, use the conversions of this file.
 """
 
 from __future__ import annotations
@@ -29,9 +28,9 @@ from gemv.language.numba_cuda.twofold import (
 _HALF, _WORD, _DOUBLE_WORD = ir.IntType(16), ir.IntType(32), ir.IntType(64)
 _FLOAT, _DOUBLE = ir.FloatType(), ir.DoubleType()
 
-#: Names of the formats that two numbers share a 32-bit word in.
+#: Formats with two numbers in a 32-bit word.
 _NARROW = ("float16", "bfloat16")
-#: What is in a register once a number of each format is loaded, before it is made wider.
+#: The type of an element in a register once it is loaded, by its format in memory.
 _LOADED = {
     "float16": types.float32,
     "bfloat16": types.float32,
@@ -40,6 +39,7 @@ _LOADED = {
     "float64": types.float64,
     "complex128": types.complex128,
 }
+#: LLVM's type of an element in memory.
 _STORAGE = {
     "float16": _HALF,
     "bfloat16": _HALF,
@@ -51,7 +51,7 @@ _STORAGE = {
 
 
 class ConvertingPointer(types.CPointer):
-    """A pointer to numbers of a `storage` format that are `number` once they are loaded."""
+    """A pointer to numbers in the format `storage`, which a kernel computes with as `number`."""
 
     def __init__(self, storage: str, number: types.Type) -> None:
         super().__init__(number)
@@ -70,12 +70,12 @@ class _Model(models.PrimitiveModel):
 
 
 def pointer_type(dtype: np.dtype, number: np.dtype, exact: bool = False) -> types.CPointer:
-    """The type of a pointer to numbers of `dtype` that are computed with as `number`.
+    """The Numba type of a pointer to elements of `dtype` that a kernel computes with as `number`.
 
-    Where sums are twofold, elements of A and x are `exact` instead: see
-    :mod:`gemv.language.twofold`. Where float16 is summed in float64, they are float32: that holds a
-    product of two exactly, 22 digits between 2**-48 and 2**32, and one number is made wider, which
-    is slow, where it were two.
+    Where a sum is two numbers, elements of A and x are `exact`: see :mod:`gemv.language.twofold`.
+    Only where float16 is summed in float64, elements are float32 instead. A product of two float16
+    has 22 digits and lies between 2**-48 and 2**32, so float32 holds it exactly; one product is
+    then converted to float64, which is slow, and not two factors.
     """
     if exact and dtype == np.float16 and number == np.float64:
         number = np.dtype(np.float32)
@@ -91,27 +91,28 @@ def _plain(dtype: np.dtype) -> types.Type:
 
 
 def is_narrow(pointer: types.CPointer) -> bool:
-    """Whether elements have 16 bits."""
+    """Whether the elements that `pointer` points to have 16 bits."""
     return getattr(pointer, "storage", "") in _NARROW
 
 
 def stored_bytes(pointer: types.CPointer) -> int:
-    """Bytes from one element in memory to the next."""
+    """Bytes of an element in memory."""
     return 2 if is_narrow(pointer) else loaded_type(pointer).bitwidth // 8
 
 
 def loaded_type(pointer: types.CPointer) -> types.Type:
-    """The type of an element in a register, before it is made wider."""
+    """The type of an element in a register: as it is loaded, before :func:`widened`."""
     return _LOADED[pointer.storage] if isinstance(pointer, ConvertingPointer) else pointer.dtype
 
 
 def _asm(builder, result, text, constraints, *arguments):
+    """Call inline PTX that has one result and no side effect."""
     function = ir.FunctionType(result, [argument.type for argument in arguments])
     return builder.call(ir.InlineAsm(function, text, constraints), list(arguments))
 
 
 def decoded(builder, pointer, bits):
-    """The number that 16 bits stand for."""
+    """The float32 of a float16 or bfloat16, which is given by its 16 bits."""
     if pointer.storage == "float16":
         return _asm(builder, _FLOAT, "cvt.f32.f16 $0, $1;", "=f,h", bits)
     word = builder.shl(builder.zext(bits, _WORD), ir.Constant(_WORD, 16))
@@ -119,7 +120,7 @@ def decoded(builder, pointer, bits):
 
 
 def decoded_pair(builder, pointer, word):
-    """The two numbers in 32 bits, the one at the lower address first."""
+    """The two float32 of 32 bits in memory; the one at the lower address comes first."""
     if pointer.storage == "float16":
         text = "{ .reg .b16 %l, %h; mov.b32 {%l, %h}, $2; cvt.f32.f16 $0, %l; cvt.f32.f16 $1, %h; }"
         pair = ir.LiteralStructType([_FLOAT, _FLOAT])
@@ -131,7 +132,7 @@ def decoded_pair(builder, pointer, word):
 
 
 def encoded(builder, pointer, value):
-    """16 bits for a number, rounded to nearest even; what is too large becomes infinite."""
+    """The 16 bits of `value`, rounded to nearest even; what is too large becomes infinite."""
     double = value.type == _DOUBLE
     if pointer.storage == "float16":
         suffix, letter = ("f64", "d") if double else ("f32", "f")
@@ -140,15 +141,15 @@ def encoded(builder, pointer, value):
     return builder.trunc(word, _HALF)
 
 
-#: Rounds two numbers to bfloat16, the second one to the lower half. The file ``ptx.py`` writes it
-#: out for compute capabilities that lack it.
+#: The instruction that rounds two float32 to bfloat16; the second one goes to the lower half. Where
+#: a compute capability lacks it, ``ptx.py`` replaces it.
 TO_BFLOAT16 = "cvt.rn.bf16x2.f32"
 
 
 def encoded_pair(builder, low, high):
-    """Two numbers in the 32 bits of two bfloat16, the one for the lower address first.
+    """The 32 bits of two bfloat16; `low` goes to the lower address.
 
-    None for `high` leaves zeros there.
+    If `high` is None the upper half is zero.
     """
 
     def single(value):
@@ -162,9 +163,10 @@ def encoded_pair(builder, low, high):
 
 
 def _rounded_to_odd(builder, value):
-    """Bits of a float32 that remember, in the last one, whether anything was cut off.
+    """`value` as a float32 whose last bit is set if the conversion lost anything.
 
-    Rounding to nearest twice could go wrong at a tie; after this, the second time is right.
+    Rounding to nearest a second time, to bfloat16, is then right; after a first rounding to nearest
+    it could be wrong at a tie.
     """
     single = _asm(builder, _FLOAT, "cvt.rz.f32.f64 $0, $1;", "=f,d", value)
     inexact = builder.fcmp_unordered("une", builder.fpext(single, _DOUBLE), value)
@@ -172,7 +174,7 @@ def _rounded_to_odd(builder, value):
 
 
 def widened(context, builder, pointer, value):
-    """A number as it is computed with, from one as it was loaded."""
+    """The number that the kernel computes with, from `value` as it was loaded."""
     number = pointer.dtype
     if number == loaded_type(pointer):
         return value
@@ -184,7 +186,7 @@ def widened(context, builder, pointer, value):
 
 
 def narrowed(context, builder, pointer, value):
-    """The way back: rounded to nearest, to what a store takes."""
+    """`value`, which the kernel computed, rounded to the type that :func:`loaded_type` gives."""
     number = pointer.dtype
     if isinstance(number, TwofoldType):
         return to_stored(context, builder, number, value, is_narrow(pointer))
@@ -196,7 +198,7 @@ def narrowed(context, builder, pointer, value):
 
 
 def load_number(context, builder, pointer, address):
-    """The number at an address, by an ordinary load."""
+    """The element at `address` as the kernel computes with it, by an ordinary load."""
     if not isinstance(pointer, ConvertingPointer):
         return context.unpack_value(builder, pointer.dtype, address)
     if is_narrow(pointer):
@@ -207,7 +209,7 @@ def load_number(context, builder, pointer, address):
 
 
 def store_number(context, builder, pointer, address, value):
-    """The way back: a number that the kernel computed, by an ordinary store."""
+    """Store `value`, which the kernel computed, at `address` by an ordinary store."""
     value = narrowed(context, builder, pointer, value)
     if is_narrow(pointer):
         builder.store(encoded(builder, pointer, value), address)

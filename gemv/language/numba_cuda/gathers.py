@@ -1,4 +1,4 @@
-"""x into registers: the numbers that the columns of a tile meet."""
+"""Numbers of x in registers, for the columns of a tile."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from gemv.language.numba_cuda.registers import (
 
 
 def _gathering(pointer, count, width, *bounds):
-    """`bounds` are the types of ``valid`` and of ``limit``, as far as there are such."""
+    """Signature and code of a gather; `bounds` are the types of ``valid`` and ``limit``, if any."""
     known = literal_of(count, width)
     if known is None:
         return None
@@ -53,35 +53,21 @@ def _gathering(pointer, count, width, *bounds):
 
 @intrinsic
 def gather(typingctx, pointer, index, step, count, increment, width):
-    """`count` groups of `width` elements, `increment` apart, one load each: a flat tuple.
-
-    Element l of group k is ``pointer[(index + k*step + l) * increment]``: what
-    :func:`load_vectors` gives, for memory without unit stride or alignment.
-    """
     return _gathering(pointer, count, width)
 
 
 @intrinsic
 def gather_some(typingctx, pointer, index, step, count, increment, width, valid):
-    """The same for the first `valid` groups; the others are zeros, and nothing is loaded."""
     return _gathering(pointer, count, width, types.int64)
 
 
 @intrinsic
 def gather_inside(typingctx, pointer, index, step, count, increment, width, valid, limit):
-    """The same, and of those only elements whose number, without `increment`, is below `limit`.
-
-    The others are zeros, and nothing is loaded.
-    """
     return _gathering(pointer, count, width, types.int64, types.int64)
 
 
 @intrinsic
 def spread(typingctx, factors, count, width, first, period):
-    """Groups of `count` neighbours, each spread over `width` places, some next to each other.
-
-    Place l of a group has number ``(first + l) // period`` of its neighbours, or the last.
-    """
     known = literal_of(count, width)
     if known is None:
         return None

@@ -1,4 +1,4 @@
-"""Device functions that Numba does not offer on a bare pointer, as instructions of the GPU."""
+"""Device functions for integers, constant memory, single loads and atomics, as instructions."""
 
 from __future__ import annotations
 
@@ -18,22 +18,15 @@ _PTX = {
 
 
 def device(function):
-    """Mark a device function, compiled into each kernel that calls it."""
     return cuda.jit(device=True)(function)
 
 
 def inlined(function):
-    """Mark a device function that becomes part of its caller, whatever its size."""
     return cuda.jit(device=True, forceinline=True)(function)
 
 
 def constant_array(name, dtype, size):
-    """``load(index)`` from an array of `size` elements in constant memory (bank 3).
-
-    The array is a symbol called `name` of the module that the kernel is compiled to; the host
-    writes it at run time. Numba's own ``cuda.const.array_like`` is another thing: its values
-    are fixed when the kernel is compiled.
-    """
+    """The symbol is in constant bank 3."""
     element = numba.from_dtype(np.dtype(dtype))
 
     @intrinsic
@@ -57,7 +50,10 @@ def constant_array(name, dtype, size):
 
 
 def _parts(context, builder, element, load, step):
-    """An element from one load, or from two when it is complex; `step` finds the second."""
+    """An element, from ``load(kind, offset)``: one load, or two if it is complex.
+
+    `step` is the offset of the imaginary part.
+    """
     if not isinstance(element, types.Complex):
         return load(_PTX[element], 0)
     number = context.make_complex(builder, element)
@@ -68,7 +64,7 @@ def _parts(context, builder, element, load, step):
 
 @intrinsic
 def read_only_load(typingctx, pointer, index):
-    """``pointer[index]`` through the read-only cache, ``ld.global.nc``."""
+    """``ld.global.nc``."""
     element = pointer.dtype
 
     def codegen(context, builder, signature, arguments):
@@ -94,11 +90,11 @@ PARAMETER = "GEMV_ARRAY_PARAMETER"
 
 @intrinsic
 def parameter_load(typingctx, pointer, index):
-    """``x[index]`` of an array passed by value, as a kernel parameter, in constant bank 0.
+    """``ld.param`` from constant bank 0; `pointer` only tells the type.
 
-    `pointer` only tells the type. Numba can pass an array by value as a tuple, whose elements
-    a variable index reaches through a switch of as many branches; PTX can index it, so the
-    parameter is declared in the PTX (see :func:`gemv.language.numba_cuda.compile.compile_ptx`).
+    Numba passes an array by value only as a tuple, and reaches an item with a variable index
+    through a switch of as many branches. PTX can index a parameter, so
+    :func:`gemv.language.numba_cuda.ptx.x_by_value` declares it in the PTX.
     """
     element = pointer.dtype
 
@@ -122,6 +118,7 @@ def parameter_load(typingctx, pointer, index):
 
 
 def _real_bytes(element):
+    """Bytes of an element, or of its real part if it is complex."""
     return element.bitwidth // (16 if isinstance(element, types.Complex) else 8)
 
 
@@ -130,7 +127,7 @@ def _element(builder, pointer, index):
 
 
 def _atomic(builder, operation, element_type, address, value):
-    """One ``atom.global`` instruction; relaxed order, so fences stay the caller's business."""
+    """One ``atom.global`` instruction. Its order is relaxed: fences are up to the caller."""
     letter, suffix, llvm = _PTX[element_type]
     function = ir.FunctionType(llvm, [address.type, llvm])
     # "memory" keeps the compiler from moving other loads and stores across it.
@@ -141,7 +138,7 @@ def _atomic(builder, operation, element_type, address, value):
 
 @intrinsic
 def atomic_add(typingctx, pointer, index, value):
-    """Add to ``pointer[index]`` atomically; a complex value moves as two reals."""
+    """`pointer` points to global memory; nothing is returned."""
     element = pointer.dtype
     signature = types.void(pointer, types.int64, element)
 
@@ -163,7 +160,7 @@ def atomic_add(typingctx, pointer, index, value):
 
 @intrinsic
 def atomic_inc(typingctx, pointer, index, limit):
-    """Old value of ``pointer[index]``, which becomes old + 1, or 0 once old reached `limit`."""
+    """`pointer` points to global memory."""
     signature = types.uint32(pointer, types.int64, types.uint32)
 
     def codegen(context, builder, signature, arguments):
@@ -175,12 +172,6 @@ def atomic_inc(typingctx, pointer, index, limit):
 
 @intrinsic
 def natural(typingctx, number):
-    """An integer that is not negative, and of which the compiler knows that.
-
-    Python divides downwards, processors towards zero. So for a number that may be negative, and
-    to the compiler ``threadIdx.x`` is one, ``//`` and ``%`` by a power of two are a dozen
-    instructions of 64 bits; for one that is not they are a shift and a mask of 32.
-    """
     if not isinstance(number, types.Integer):
         return None
 
@@ -195,11 +186,11 @@ def natural(typingctx, number):
 
 @intrinsic
 def rolled(typingctx):
-    """Keeps the compiler from making copies of the loop that this stands in.
+    """An empty piece of inline assembly that claims to change memory.
 
-    The compiler copies the body of a loop if it can work out before how often that will run;
-    where the step is no constant it divides for that. This is an empty piece of assembly, of
-    which the compiler has to believe that it changes memory. Nothing is executed.
+    The compiler copies the body of a loop if it can compute the number of turns beforehand, and
+    divides for that if the step is no constant. It does not copy a body that has such a side
+    effect.
     """
 
     def codegen(context, builder, signature, arguments):
@@ -211,7 +202,7 @@ def rolled(typingctx):
 
 
 def _known(name, number):
-    """The value of a divisor, or None while Numba has not yet offered it as a literal."""
+    """The value of a constant divisor; None as long as Numba has not offered it as a literal."""
     if not isinstance(number, types.IntegerLiteral):
         return None
     if number.literal_value < 1:
@@ -220,7 +211,7 @@ def _known(name, number):
 
 
 def _remainder(builder, value, size):
-    """What Python's ``%`` gives: not negative."""
+    """``value % size`` as Python defines it: never negative."""
     if size & (size - 1) == 0:
         return builder.and_(value, ir.Constant(value.type, size - 1))
     rest = builder.srem(value, ir.Constant(value.type, size))
@@ -230,7 +221,6 @@ def _remainder(builder, value, size):
 
 @intrinsic
 def rounded_down(typingctx, number, multiple):
-    """``number // multiple * multiple``, `multiple` a constant; a mask for a power of two."""
     size = _known("rounded_down", multiple)
     if size is None:
         return None
@@ -244,7 +234,6 @@ def rounded_down(typingctx, number, multiple):
 
 @intrinsic
 def quotient(typingctx, number, divisor):
-    """``number // divisor``, `divisor` a constant; a shift for a power of two."""
     size = _known("quotient", divisor)
     if size is None:
         return None
@@ -261,11 +250,7 @@ def quotient(typingctx, number, divisor):
 
 @intrinsic
 def vector_load(typingctx, pointer, index, count):
-    """Load `count` neighbouring elements, ``pointer[index:index + count]``, in one instruction.
-
-    The address must be a multiple of the load's width (8 or 16 bytes). The load goes through
-    the read-only path and does not settle in L1, as suits data that is read once.
-    """
+    """``ld.global.nc.L1::no_allocate``."""
     if not isinstance(count, types.IntegerLiteral):
         return None  # Numba asks again with the literal
     element = pointer.dtype

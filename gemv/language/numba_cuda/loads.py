@@ -1,4 +1,4 @@
-"""Tiles of A in registers: loads and stores of whole vectors, many in flight."""
+"""Loads of tiles of A and vectors of x, many in flight at a time, and stores of vectors of y."""
 
 from __future__ import annotations
 
@@ -30,25 +30,26 @@ from gemv.language.numba_cuda.registers import (
     registers_of,
 )
 
-#: Data read once passes by L1; x is wanted again by the next row, so it may stay there. What
-#: the kernel itself writes must not come through the read-only path.
+#: Loads of A by 16 bytes: they do not settle in the L1 cache, because A is read once.
 _STREAM = "ld.global.nc.L1::no_allocate.L2::128B"
-#: Narrow loads touch a sector several times: the first one brings it to L1 for the others.
+#: Shorter loads of A: several of them read the same sector, so the first one brings it to L1.
 _AGAIN = "ld.global.nc.L2::128B"
+#: Loads of x: the next row wants it again, so it may stay in L1.
 KEEP = "ld.global.nc"
+#: Loads of memory that the kernel writes, which must not come through the read-only path.
 _PLAIN = "ld.global"
-#: y is written once: its lines leave the L2 cache before those that somebody may want again.
-#: Not single numbers of two bytes: with that and this way to store them, they took longer.
+#: Stores of y, which is written once: its lines leave the L2 cache first. Single elements of two
+#: bytes are stored in the plain way; they took longer with the other.
 _PASS, _STAY = "st.global.cs", "st.global"
 
 
 def load(context, builder, pointer, address, width, instruction, present=None):
-    """`width` neighbouring elements at `address` as values, by as few loads as there are.
+    """Load `width` neighbouring elements at `address`, by as few loads as possible.
 
     Where the bit `present` is 0 they are zeros, and nothing is loaded.
     """
     most = LOAD_BYTES // stored_bytes(pointer)
-    if width > most:  # where y has longer elements than A
+    if width > most:  # the width is that of A, and elements of y may be longer
         rest = builder.gep(address, [integer_of(most)])
         return load(context, builder, pointer, address, most, instruction, present) + load(
             context, builder, pointer, rest, width - most, instruction, present
@@ -58,7 +59,7 @@ def load(context, builder, pointer, address, width, instruction, present=None):
 
 
 def _loaded(context, builder, pointer, address, width, instruction, present):
-    """What one load gives, before it is made wider."""
+    """The elements of one load, before :func:`~gemv.language.numba_cuda.formats.widened`."""
     if is_narrow(pointer):
         if width == 1:
             (bits,) = registers_of(builder, types.uint16, address, 1, instruction, present)
@@ -75,7 +76,7 @@ def _loaded(context, builder, pointer, address, width, instruction, present):
 
 
 def _store(context, builder, pointer, address, values):
-    """Store neighbours at `address`, the way back of a load."""
+    """Store neighbouring elements `values` at `address`, by as few stores as possible."""
     most = LOAD_BYTES // stored_bytes(pointer)
     for first in range(0, len(values), most):
         place = builder.gep(address, [integer_of(first)]) if first else address
@@ -84,7 +85,7 @@ def _store(context, builder, pointer, address, values):
 
 
 def _pass_on(builder, address, kind, parts, offset=0):
-    """One store of registers, `offset` bytes behind an address."""
+    """Store registers of type `kind` by one instruction, `offset` bytes behind `address`."""
     letter, suffix, llvm = KINDS[kind]
     names = ", ".join(f"${n + 1}" for n in range(len(parts)))
     many = len(parts) > 1
@@ -99,7 +100,7 @@ def _pass_on(builder, address, kind, parts, offset=0):
 
 
 def _stored(context, builder, pointer, values):
-    """What a store instruction takes for `values`: the kind of its registers, and these."""
+    """The type of the registers that a store takes for `values`, and these registers."""
     values = [narrowed(context, builder, pointer, value) for value in values]
     if is_narrow(pointer):
         if pointer.storage == "bfloat16" and len(values) > 1:
@@ -121,11 +122,14 @@ def _stored(context, builder, pointer, values):
 
 
 def vectors_of(context, builder, pointer, base, start, step, shape, instruction, valid=None):
-    """Vectors `step` elements apart, (count, width) in `shape`, or only the first `valid`."""
+    """Load ``shape = (count, width)``: `count` vectors, `step` elements apart, as a flat list.
+
+    If `valid` is given, vectors from that number on are zeros, and nothing is loaded for them.
+    """
     count, width = shape
     values, at = [], start
     for k in range(count):
-        # One step at a time: multiples of a step would be kept in registers, two for each.
+        # One step at a time: multiples of the step would take two registers each.
         at = builder.add(at, step) if k else at
         address, present = builder.gep(base, [at]), present_at(builder, k, valid)
         values += load(context, builder, pointer, address, width, instruction, present)
@@ -133,7 +137,7 @@ def vectors_of(context, builder, pointer, base, start, step, shape, instruction,
 
 
 def _loading(pointer, count, width, instruction, *limit):
-    """Signature and code of a function that loads vectors; `limit` is the type of ``valid``."""
+    """Signature and code of a load of vectors; `limit` is the type of ``valid``, if any."""
     known = literal_of(count, width)
     if known is None:
         return None
@@ -150,7 +154,10 @@ def _loading(pointer, count, width, instruction, *limit):
 
 
 def single_of(context, builder, pointer, address, present):
-    """One element that may be aligned to its real part only; zero where `present` is 0."""
+    """One element at `address`; zero where the bit `present` is 0.
+
+    A complex element may be aligned to its real part only, so it takes two loads.
+    """
     element = loaded_type(pointer)
     if is_narrow(pointer) or not isinstance(element, types.Complex):
         return load(context, builder, pointer, address, 1, KEEP, present)[0]
@@ -165,22 +172,19 @@ def single_of(context, builder, pointer, address, present):
 
 @intrinsic
 def load_vectors(typingctx, pointer, index, step, count, width):
-    """Load `count` vectors of `width` neighbours, `step` elements apart: a flat tuple.
-
-    All loads are independent, so they are in flight together. `count` and `width` are
-    compile-time constants; a vector's address must be a multiple of its size.
-    """
     return _loading(pointer, count, width, KEEP)
 
 
 @intrinsic
 def load_some(typingctx, pointer, index, step, count, width, valid):
-    """The same for the first `valid` vectors; the others are zeros, and nothing is loaded."""
     return _loading(pointer, count, width, KEEP, types.int64)
 
 
 def _moved(builder, words, shift, apart):
-    """The words of two vectors from number ``shift * apart`` on, in one step for each bit."""
+    """The words of two vectors from number ``shift * apart`` on.
+
+    Each bit of `shift` takes one step, in which a select per word moves all words or none.
+    """
     bit = len(words) // 2 // apart // 2
     while bit:
         far = builder.icmp_unsigned("!=", builder.and_(shift, integer_of(bit)), integer_of(0))
@@ -193,7 +197,7 @@ def _moved(builder, words, shift, apart):
 
 
 def _halves_moved(builder, words, odd):
-    """Words that begin half a word later if `odd`; one less."""
+    """`words` from half a word later on if the bit `odd` is set; the result has one word less."""
     word = ir.IntType(32)
     usual, later = (ir.Constant(word, which) for which in (0x3210, 0x5432))
     which = builder.select(odd, later, usual)
@@ -205,11 +209,6 @@ def _halves_moved(builder, words, odd):
 
 @intrinsic
 def load_shifted(typingctx, pointer, index, step, count, width, shift):
-    """What ``gather`` gives for a unit stride, by vectors whose boundary is `shift` before.
-
-    The vector at a boundary and the next one hold all of a vector that begins `shift` elements
-    behind it; `shift` is below `width` and the same for the whole warp. Both are read whole.
-    """
     known = literal_of(count, width)
     if known is None:
         return None
@@ -256,13 +255,12 @@ def load_shifted(typingctx, pointer, index, step, count, width, shift):
 
 @intrinsic
 def load_back(typingctx, pointer, index, step, count, width):
-    """What :func:`load_vectors` gives, for memory that the kernel also writes: y."""
+    """``ld.global``: the read-only path must not be used for memory that is written."""
     return _loading(pointer, count, width, _PLAIN)
 
 
 @intrinsic
 def store_vectors(typingctx, pointer, index, step, values, width):
-    """Store vectors of `width` neighbours, `step` elements apart: the way back of a load."""
     known = literal_of(width)
     if known is None:
         return None
@@ -282,13 +280,11 @@ def store_vectors(typingctx, pointer, index, step, values, width):
 
 @intrinsic
 def store(typingctx, pointer, index, value):
-    """``pointer[index] = value`` for memory that the kernel does not read again: y."""
-
     def codegen(context, builder, signature, arguments):
         base, at, number = arguments
         number = context.cast(builder, number, signature.args[2], pointer.dtype)
         address = builder.gep(base, [at])
-        if is_narrow(pointer):  # what _STAY is for, and the compiler knows this store
+        if is_narrow(pointer):  # as _STAY says; the compiler knows an ordinary store
             store_number(context, builder, pointer, address, number)
         else:  # a complex number is aligned like its real part, so it takes two stores
             kind, parts = _stored(context, builder, pointer, [number])
@@ -301,7 +297,6 @@ def store(typingctx, pointer, index, value):
 
 @intrinsic
 def is_aligned(typingctx, pointer, bytes_):
-    """Whether a pointer is a multiple of `bytes_`, a power of two known at compile time."""
     known = literal_of(bytes_)
     if known is None:
         return None
@@ -316,10 +311,6 @@ def is_aligned(typingctx, pointer, bytes_):
 
 @intrinsic
 def elements_past(typingctx, pointer, index, bytes_):
-    """Elements from the last multiple of `bytes_` in memory to ``pointer[index]``.
-
-    `bytes_` is a power of two known at compile time, and an element is aligned to its own size.
-    """
     known = literal_of(bytes_)
     if known is None:
         return None
@@ -335,6 +326,7 @@ def elements_past(typingctx, pointer, index, bytes_):
 
 
 def _streaming(pointer, starts, count, width, *limit):
+    """Signature and code of the loads of a tile; `limit` is the type of ``valid``, if any."""
     known = literal_of(count, width)
     if known is None:
         return None
@@ -356,26 +348,16 @@ def _streaming(pointer, starts, count, width, *limit):
 
 @intrinsic
 def stream_tile(typingctx, pointer, starts, index, step, count, width):
-    """Load a tile of A: for each of `starts`, the vectors of ``load_vectors`` from there on.
-
-    The tuple is flat, rows outermost. The loads do not settle in L1: A is read once.
-    """
     return _streaming(pointer, starts, count, width)
 
 
 @intrinsic
 def stream_some(typingctx, pointer, starts, index, step, count, width, valid):
-    """The same for the first `valid` vectors of each row; the others are zeros."""
     return _streaming(pointer, starts, count, width, types.int64)
 
 
 @intrinsic
 def stream_inside(typingctx, pointer, starts, index, width, limit):
-    """For each of `starts` a vector, element by element: those from 0 on, below `limit`.
-
-    Element l of a vector is ``pointer[index + start + l]`` where ``start + l`` is within these
-    bounds, and zero, with nothing loaded, elsewhere: the ends of a line.
-    """
     known = literal_of(width)
     if known is None:
         return None
@@ -387,7 +369,7 @@ def stream_inside(typingctx, pointer, starts, index, width, limit):
         for start in items_of(builder, starts_, starts.count):
             for lane in range(known[0]):
                 at = builder.add(start, integer_of(lane))
-                # A negative number is a large one without its sign.
+                # One comparison for both bounds: a negative number is large as an unsigned one.
                 present = builder.icmp_unsigned("<", at, limit)
                 address = builder.gep(base, [builder.add(index, at)])
                 values += load(context, builder, pointer, address, 1, _AGAIN, present)
@@ -398,11 +380,9 @@ def stream_inside(typingctx, pointer, starts, index, width, limit):
 
 @intrinsic
 def row_starts(typingctx, first, step, last, stride, rows):
-    """``min(first + r*step, last) * stride`` for r below `rows`, a compile-time constant.
+    """Only the first start is computed in 64 bits.
 
-    A tile that hangs over the edge reads its last row again instead of memory behind it. Only
-    the first row is found in 64 bits. How far the others are from it, ``(rows - 1) * step`` at
-    most, fits 32, which take a third of the instructions.
+    The distance of a row from the first fits 32 bits, which takes a third of the instructions.
     """
     known = literal_of(rows)
     if known is None:

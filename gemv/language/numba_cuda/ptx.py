@@ -1,4 +1,4 @@
-"""What is changed in PTX before it is assembled, and what is checked in it."""
+"""Changes and checks of PTX before it is assembled."""
 
 from __future__ import annotations
 
@@ -9,16 +9,19 @@ from collections.abc import Callable
 import numpy as np
 
 from gemv.core.geometry import CONSTANT_BYTES
+from gemv.language.numba_cuda.formats import TO_BFLOAT16
+from gemv.language.numba_cuda.intrinsics import PARAMETER
 
-#: Factors that are passed by value.
+#: Parameters that pass alpha and beta by value.
 COEFFICIENTS = {"alpha", "beta"}
 #: The first compute capability with an instruction that rounds to bfloat16.
 ROUNDS_TO_BFLOAT16 = (8, 0)
 
 
-def rounding_by_integers(ptx: str) -> str:
-    """The same where that instruction is missing."""
-    from gemv.language.numba_cuda.formats import TO_BFLOAT16
+def with_rounding(ptx: str, compute_capability: tuple[int, int]) -> str:
+    """Replace the rounding to bfloat16 by integer instructions, where a GPU lacks it."""
+    if compute_capability >= ROUNDS_TO_BFLOAT16:
+        return ptx
 
     def written_out(found: re.Match) -> str:
         lines = [".reg .b32 %upper, %lower, %carry;", ".reg .pred %nan;"]
@@ -42,7 +45,7 @@ def rounding_by_integers(ptx: str) -> str:
 
 
 def check_constant_memory(ptx: str) -> None:
-    """Refuse constant symbols that cannot be placed; the assembler would not name the limit."""
+    """Refuse constant symbols that do not fit; the text says what the assembler does not."""
     sizes = {
         name: int(size)
         for name, size in re.findall(r"^\S*\s*\.const \.align \d+ \.b8 (\w+)\[(\d+)\]", ptx, re.M)
@@ -56,9 +59,7 @@ def check_constant_memory(ptx: str) -> None:
 
 
 def x_by_value(ptx: str, function: Callable, dtype: np.dtype, value_bytes: int) -> str:
-    """Declare the parameter x as an array; see :func:`gemv.language.parameter_load`."""
-    from gemv.language.numba_cuda.intrinsics import PARAMETER
-
+    """Declare the parameter x as an array of `value_bytes`, for ``parameter_load`` to read."""
     before = list(inspect.signature(function).parameters).index("x")
     if dtype.kind == "c":  # a complex number is two parameters
         names = list(inspect.signature(function).parameters)[:before]
@@ -74,8 +75,9 @@ def x_by_value(ptx: str, function: Callable, dtype: np.dtype, value_bytes: int) 
 #: The first compute capability whose kernels can start before the one ahead of them has ended.
 _EARLY_START = (9, 0)
 WAIT = "griddepcontrol.wait;"
-#: Blocks of a grid that is so small that who follows may come at once.
+#: A grid of at most so many blocks lets the next kernel start at once.
 _FEW_BLOCKS = 64
+#: Instructions that a kernel begins with.
 _BEGINNING = "".join(
     f"\t{line}\n"
     for line in (
@@ -94,17 +96,15 @@ _BEGINNING = "".join(
 
 
 def waiting(ptx: str, compute_capability: tuple[int, int]) -> str:
-    """Let a kernel start while the one before it ends, where the GPU can (*programmatic dependent
-    launch*).
+    """Let a kernel start while the one before it ends: *programmatic dependent launch*.
 
-    Its blocks come to the multiprocessors when those of the kernel before have left, and wait
-    until its results are in memory. Only then is anything read: A and x may be what that kernel
-    writes, y what it reads. As everything waits, so does everybody who waits for this kernel, and
-    no two products of a chain ever overlap.
+    Its blocks take the places of blocks that have ended, and wait until the results of the kernel
+    before are in memory. They read nothing before that, because that kernel may write A and x, and
+    may read y. Every kernel waits so, hence no two products of a chain overlap.
 
-    A kernel of a few blocks says that whoever follows may come while it runs. In a larger one that
-    costs more than the start it hides: blocks that only wait take places, then the others are
-    spread unevenly, and some multiprocessors have work long after the rest.
+    A kernel of at most 64 blocks lets the next one come while it runs. In a larger one that costs
+    more than it hides: waiting blocks take places on the multiprocessors, so the other blocks are
+    spread unevenly, and some multiprocessors work long after the rest.
     """
     if compute_capability < _EARLY_START:
         return ptx

@@ -1,4 +1,4 @@
-"""Tiles of A in registers: tuples of numbers as the compiler sees them."""
+"""Tuples of numbers as the compiler sees them: one register an item; loads of several registers."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from numba.core import types
 from numba.cuda import cgutils
 from numba.cuda.extending import intrinsic
 
+#: PTX register class, PTX suffix and LLVM type of the numbers that one register holds.
 KINDS = {
     types.float32: ("f", "f32", ir.FloatType()),
     types.float64: ("d", "f64", ir.DoubleType()),
@@ -14,23 +15,28 @@ KINDS = {
     types.uint32: ("r", "u32", ir.IntType(32)),
 }
 
-#: Zero, as PTX writes it for each class of registers.
+#: Zero as PTX writes it, by register class.
 _NOTHING = {"f": "0f00000000", "d": "0d0000000000000000", "h": "0", "r": "0"}
 
 
 def literal_of(*numbers):
-    """Their values, or None while Numba has not yet offered them as literals."""
+    """The values of `numbers`; None as long as Numba has not offered all of them as literals."""
     if all(isinstance(number, types.IntegerLiteral) for number in numbers):
         return tuple(number.literal_value for number in numbers)
     return None
 
 
 def real_of(element):
+    """The real type of a number: its own, or that of its parts if it is complex."""
     return element.underlying_float if isinstance(element, types.Complex) else element
 
 
 def registers_of(builder, kind, address, count, instruction, present=None):
-    """`count` registers by one load instruction, or zeros and none where `present` is 0."""
+    """`count` registers of type `kind` by one load instruction.
+
+    If `present` is given, the load is predicated: where that bit is 0 the registers are zeros, and
+    nothing is loaded.
+    """
     letter, suffix, llvm = KINDS[kind]
     registers = [f"${k}" for k in range(count)]
     many = f".v{count}" if count > 1 else ""
@@ -50,23 +56,24 @@ def registers_of(builder, kind, address, count, instruction, present=None):
 
 
 def complex_of(context, builder, element, real, imag):
+    """A complex number of type `element` from its two parts."""
     number = context.make_complex(builder, element)
     number.real, number.imag = real, imag
     return number._getvalue()
 
 
 def integer_of(value):
+    """A constant of 64 bits."""
     return ir.Constant(ir.IntType(64), value)
 
 
 def present_at(builder, k, valid=None):
-    """Whether number `k` is one of the first `valid`; None, for yes, without such a limit."""
+    """The bit ``k < valid``; None, for a load without a predicate, if there is no `valid`."""
     return None if valid is None else builder.icmp_signed("<", integer_of(k), valid)
 
 
 @intrinsic
 def zeros(typingctx, zero, count):
-    """A tuple of `count` zeros, to sum in."""
     known = literal_of(count)
     if known is None:
         return None
@@ -79,12 +86,12 @@ def zeros(typingctx, zero, count):
 
 
 def items_of(builder, value, count):
+    """The `count` items of a tuple, as values of LLVM."""
     return [builder.extract_value(value, k) for k in range(count)]
 
 
 @intrinsic
 def put_pieces(typingctx, shared, row, column, values, distance, width):
-    """Store pieces of `width` neighbours, `distance` apart, into a row of a shared array."""
     known = literal_of(width)
     if known is None:
         return None

@@ -1,4 +1,4 @@
-"""Products with x added up, in a thread and between the lanes of a warp."""
+"""Products with x, added up in a thread and between the lanes of a warp."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ from gemv.language.numba_cuda.twofold import TwofoldType, added, exchanged, prod
 
 
 def _negative(builder, value):
-    # NVVM's dialect has no negation; this is how it spells one, exact for zeros too.
+    # NVVM's IR has no negation of floats; it writes -0.0 - value, which is right for zeros as well.
     return builder.fsub(ir.Constant(value.type, -0.0), value)
 
 
 def _product_added(context, builder, element, total, value, factor, conjugate):
-    """``total + op(value)*factor`` by explicit fused operations, four for a complex pair."""
+    """``total + op(value)*factor`` by explicit fused multiply-adds, four for complex numbers."""
     if isinstance(element, TwofoldType):
         return product_added(context, builder, element, total, value, factor, conjugate)
     if not isinstance(element, types.Complex):
-        if value.type != total.type:  # no bit of the product is lost
+        if value.type != total.type:  # float16 in float64: float32 holds the product exactly
             return builder.fadd(builder.fpext(builder.fmul(value, factor), total.type), total)
         return builder.fma(value, factor, total)
     number = context.make_complex(builder, element, value)
@@ -39,12 +39,6 @@ def _product_added(context, builder, element, total, value, factor, conjugate):
 
 @intrinsic
 def multiply_add(typingctx, sums, tile, x, conjugate):
-    """Add a tile's products with `x` to `sums`: the *dot* side, memory along the sum.
-
-    `tile` is rows of ``len(x)`` numbers, `sums` is rows of ``len(sums) / rows`` partial sums;
-    product k of a row goes to partial sum ``k modulo`` that many, so that neighbours in a
-    vector never wait for each other.
-    """
     if literal_of(conjugate) is None:
         return None
     element = sums.dtype
@@ -69,11 +63,6 @@ def multiply_add(typingctx, sums, tile, x, conjugate):
 
 @intrinsic
 def axpy_add(typingctx, sums, tile, x, width, conjugate):
-    """Add a tile's products with `x` to `sums`: the *axpy* side, memory along y.
-
-    `sums` is pieces of y of `width` neighbours each; `tile` has for each piece ``len(x)``
-    columns of as many neighbours, and column k is multiplied by ``x[k]``.
-    """
     known = literal_of(width, conjugate)
     if known is None:
         return None
@@ -97,6 +86,7 @@ def axpy_add(typingctx, sums, tile, x, width, conjugate):
 
 
 def _add(context, builder, element, left, right):
+    """``left + right`` for numbers of type `element`."""
     if isinstance(element, TwofoldType):
         return added(context, builder, element, left, right)
     if not isinstance(element, types.Complex):
@@ -108,7 +98,7 @@ def _add(context, builder, element, left, right):
 
 
 def _exchanged(context, builder, element, value, step):
-    """The value of lane ``lane ^ step``; 32 bits travel at a time."""
+    """The `value` of lane ``lane ^ step``; a shuffle moves 32 bits at a time."""
     if isinstance(element, TwofoldType):
         return exchanged(
             context, builder, element, value,
@@ -133,9 +123,10 @@ def _exchanged(context, builder, element, value, step):
 
 
 def _shuffled(builder, word, step):
+    """The 32-bit `word` of lane ``lane ^ step``."""
     i32 = ir.IntType(32)
     kind = ir.FunctionType(ir.LiteralStructType([i32, ir.IntType(1)]), [i32] * 5)
-    # NVVM's own function, which no optimisation moves into a branch.
+    # NVVM's own function: no optimisation moves it into a branch.
     shuffle = cgutils.get_or_insert_function(builder.module, kind, "llvm.nvvm.shfl.sync.i32")
     full_warp, butterfly_mode, last_lane = -1, 3, 31
     numbers = [ir.Constant(i32, n) for n in (full_warp, butterfly_mode, step, last_lane)]
@@ -145,11 +136,6 @@ def _shuffled(builder, word, step):
 
 @intrinsic
 def butterfly(typingctx, values, lanes, apart):
-    """Each of `values` summed over the lanes of a group that are a multiple of `apart` apart.
-
-    Groups are `lanes` neighbouring lanes; both numbers are powers of two up to 32, and every
-    lane ends with its sum. All 32 lanes of the warp must come here together.
-    """
     known = literal_of(lanes, apart)
     if known is None:
         return None
@@ -172,13 +158,6 @@ def butterfly(typingctx, values, lanes, apart):
 
 @intrinsic
 def scatter_sums(typingctx, values, tid, width, lanes, apart):
-    """What `butterfly` gives, bit for bit, but each lane ends with its share of the sums only.
-
-    At each step two lanes divide the sums that they both have a part of: each sends the half
-    that the other one keeps, until there are as many shares as :func:`shares` says of pieces of
-    `width` sums. A lane of the warp whose number begins with the bits b, one for each time, has
-    the b-th share.
-    """
     known = literal_of(width, lanes, apart)
     if known is None:
         return None
@@ -211,7 +190,6 @@ def scatter_sums(typingctx, values, tid, width, lanes, apart):
 
 @intrinsic
 def fold(typingctx, sums, rows):
-    """One number for each of `rows` from its partial sums, halving their number pairwise."""
     known = literal_of(rows)
     if known is None:
         return None

@@ -1,4 +1,7 @@
-"""Sums of two numbers as types of Numba, and the instructions that they are added with."""
+"""Sums of two numbers for a GPU: Numba types, operators, and the instructions behind them.
+
+:mod:`gemv.language.twofold` explains the arithmetic.
+"""
 
 from __future__ import annotations
 
@@ -29,7 +32,17 @@ _FLOAT, _DOUBLE, _WORD = ir.FloatType(), ir.DoubleType(), ir.IntType(32)
 
 
 class _Type(types.Type):
-    """Made of `parts` numbers or sums of `real`: one, or two if it is complex."""
+    """A number that is a struct of real ones.
+
+    Attributes
+    ----------
+    real : numba type
+        Of the real numbers.
+    parts : int
+        1 for a real number, 2 for a complex one.
+    plain : numba type
+        The type that it is loaded from and rounded to.
+    """
 
     def __init__(self, real: types.Float, parts: int) -> None:
         self.real, self.parts = real, parts
@@ -39,11 +52,11 @@ class _Type(types.Type):
 
 
 class ExactType(_Type):
-    """An element of A or x."""
+    """An element of A or x: `parts` real numbers."""
 
 
 class TwofoldType(_Type):
-    """A sum of two numbers, or two such sums."""
+    """A sum of two numbers: ``2 * parts`` real numbers, high and low in turns."""
 
 
 _KINDS = {
@@ -52,7 +65,7 @@ _KINDS = {
     PAIR: (types.float32, 1),
     COMPLEX_PAIR: (types.float32, 2),
 }
-#: Types of elements of A and x, and of sums, by the dtype of sums.
+#: Types of elements of A and x, and types of sums, by the dtype of sums.
 EXACTS = {sums: ExactType(*kind) for sums, kind in _KINDS.items()}
 SUMS = {sums: TwofoldType(*kind) for sums, kind in _KINDS.items()}
 
@@ -83,12 +96,11 @@ def _constant(context, builder, kind, value):
 
 
 def element_of_arrays(sums: np.dtype) -> Any:
-    """What shared and local arrays hold."""
     return SUMS[sums]
 
 
 def _instruction(builder, text, *arguments):
-    """One instruction of PTX whose rounding is named: nothing fuses or reorders it."""
+    """One PTX instruction that names its rounding, so that nothing fuses or reorders it."""
     kind = arguments[0].type
     suffix, letter = ("f64", "d") if kind == _DOUBLE else ("f32", "f")
     names = ", ".join(f"${k}" for k in range(len(arguments) + 1))
@@ -115,6 +127,7 @@ def _fma(builder, a, b, c):
 
 
 def _two_sum(builder, a, b):
+    """``a + b`` rounded, and the error of that."""
     total = _plus(builder, a, b)
     other = _minus(builder, total, a)
     left = _minus(builder, a, _minus(builder, total, other))
@@ -122,37 +135,43 @@ def _two_sum(builder, a, b):
 
 
 def _two_product(builder, a, b):
+    """``a * b`` rounded, and the error of that."""
     high = _instruction(builder, "mul.rn", a, b)
     return high, _fma(builder, a, b, _negative(builder, high))
 
 
 def _added(builder, left, right):
-    """Two sums of two, as pairs of values."""
+    """The sum of two sums of two, each given as (high, low)."""
     high, error = _two_sum(builder, left[0], right[0])
     low = _plus(builder, left[1], right[1])
     return high, _plus(builder, low, error)
 
 
 def _product_added(builder, total, a, b):
+    """``total + a*b`` for a sum of two, given as (high, low), and two numbers."""
     high, error = _two_product(builder, a, b)
     return _added(builder, total, (high, error))
 
 
 def _scaled(builder, factor, pair):
+    """``factor * pair`` for a number and a sum of two, given as (high, low)."""
     high, error = _two_product(builder, factor, pair[0])
     return high, _fma(builder, factor, pair[1], error)
 
 
 def _parts(builder, value, count):
+    """The first `count` members of a struct."""
     return [builder.extract_value(value, k) for k in range(count)]
 
 
 def _pairs(builder, kind, value):
+    """The sums of two in `value`, as (high, low): one, or two if it is complex."""
     parts = _parts(builder, value, 2 * kind.parts)
     return list(zip(parts[::2], parts[1::2], strict=True))
 
 
 def _made(context, builder, kind, parts):
+    """A struct of type `kind` from its members."""
     value = ir.Constant(context.get_value_type(kind), ir.Undefined)
     for k, part in enumerate(parts):
         value = builder.insert_value(value, part, k)
@@ -160,6 +179,7 @@ def _made(context, builder, kind, parts):
 
 
 def _of_pairs(context, builder, kind, pairs):
+    """A sum of type `kind` from its sums of two, given as (high, low)."""
     return _made(context, builder, kind, [part for pair in pairs for part in pair])
 
 
@@ -180,13 +200,13 @@ def product_added(context, builder, kind, total, value, factor, conjugate):
 
 
 def added(context, builder, kind, left, right):
-    """The sum of two sums of two."""
+    """``left + right`` for sums of two."""
     pairs = zip(_pairs(builder, kind, left), _pairs(builder, kind, right), strict=True)
     return _of_pairs(context, builder, kind, [_added(builder, *each) for each in pairs])
 
 
 def exchanged(context, builder, kind, value, exchange):
-    """A sum of two whose numbers went through `exchange` one by one."""
+    """A sum of two whose real numbers went through ``exchange(number)`` one by one."""
     parts = [exchange(part) for part in _parts(builder, value, 2 * kind.parts)]
     return _made(context, builder, kind, parts)
 
@@ -201,22 +221,23 @@ def _finite(builder, number):
 
 
 def _rounded(builder, pair):
+    """The number that a sum of two, (high, low), is rounded to; `high` if that is not finite."""
     total = _plus(builder, *pair)
-    # Nothing lost is nothing to add: the sign of a zero would go.
+    # Where low is zero, high is the result: the sum would lose the sign of a zero.
     lost = builder.fcmp_unordered("!=", pair[1], _nothing(pair[1]))
     return builder.select(builder.and_(_finite(builder, total), lost), total, pair[0])
 
 
 def _rounded_to_odd(builder, pair):
-    """A float32 whose last bit remembers whether anything was cut off.
+    """A sum of two float32 as one whose last bit is set if anything was cut off.
 
-    Rounding to nearest twice could go wrong at a tie; after this, the second time, to a number
-    of 16 bits, is right.
+    Rounding to nearest a second time, to a number of 16 bits, is then right; after a first rounding
+    to nearest it could be wrong at a tie.
     """
     total, error = _two_sum(builder, *pair)
     bits = builder.bitcast(total, _WORD)
     even = builder.icmp_unsigned("==", builder.and_(bits, _word(1)), _word(0))
-    cut = builder.fcmp_ordered("!=", error, _nothing(error))  # and a number
+    cut = builder.fcmp_ordered("!=", error, _nothing(error))  # false for a NaN
     away = builder.xor(
         builder.fcmp_ordered("<", total, _nothing(total)),
         builder.fcmp_ordered(">", error, _nothing(error)),
@@ -232,7 +253,7 @@ def _word(value):
 
 
 def from_loaded(context, builder, kind, value):
-    """An exact number, or a sum of two, from a plain one."""
+    """An exact number or a sum of two, whichever `kind` is, from a plain number."""
     reals = [value]
     if kind.parts == 2:
         number = context.make_complex(builder, kind.plain, value)
@@ -245,7 +266,8 @@ def from_loaded(context, builder, kind, value):
 def to_stored(context, builder, kind, value, narrow):
     """The plain number that a sum of two is rounded to.
 
-    If it is to become a `narrow` one, it is prepared to be rounded again.
+    If it is to be rounded again, to a `narrow` number of 16 bits, its last bit is prepared for
+    that.
     """
     pairs = _pairs(builder, kind, value)
     if narrow:
@@ -260,6 +282,7 @@ def to_stored(context, builder, kind, value, narrow):
 
 @intrinsic
 def _multiplied(typingctx, a, b):
+    """``a * b`` for two exact numbers: a sum of two, without any error."""
     kind = next(each for each in SUMS.values() if each.plain == a.plain)
 
     def codegen(context, builder, signature, arguments):
@@ -276,6 +299,7 @@ def _multiplied(typingctx, a, b):
 
 @intrinsic
 def _times(typingctx, factor, total):
+    """``factor * total`` for a plain number and a sum of two."""
     complex_ = total.parts == 2
 
     def codegen(context, builder, signature, arguments):
@@ -301,6 +325,8 @@ def _times(typingctx, factor, total):
 
 @intrinsic
 def _product(typingctx, left, right):
+    """``left * right`` for two sums of two."""
+
     def product(builder, a, b):
         high, error = _two_product(builder, a[0], b[0])
         error = _fma(builder, a[1], b[0], error)
@@ -320,10 +346,12 @@ def _product(typingctx, left, right):
 
 @intrinsic
 def _is_number(typingctx, value, number):
+    """``value == number`` for a sum of two and a plain number."""
+
     def codegen(context, builder, signature, arguments):
         wanted = arguments[1]
         if value.real != types.float64:
-            wanted = builder.fptrunc(wanted, _FLOAT)  # a constant
+            wanted = builder.fptrunc(wanted, _FLOAT)  # the compiler folds it: it is a constant
         result = ir.Constant(ir.IntType(1), 1)
         nothing = _nothing(wanted)
         for high, low in _pairs(builder, value, arguments[0]):

@@ -14,17 +14,24 @@ The memory model is weak on purpose:
   blocks that lacks a fence reads old values every time and not once in a blue moon.
 * Atomics on global memory work on memory itself, and carry along what their own thread, warp or
   block still held back for that one element.
-* What is posted (``gemv.language``) is in memory at once; whoever takes it lets others run until
-  it is there.
+* A sum that ``post`` stores is in memory at once; a thread in ``take`` lets others run until the
+  sum is there.
 * Stores to shared memory are seen at once: a missing barrier shows under one order or another.
   Shared and local arrays start as NaN or as a bit pattern that is no sensible integer, and they
   refuse indices out of range, negative ones too.
 
 Barriers and warp operations that can't complete end the launch with a :class:`SimulatorError`.
 
-Importing this package adds the names that kernels use (``cuda.threadIdx``, ``cuda.shfl_xor_sync``
-and so on) to Numba's simulator module, which lacks them; each looks up the thread that is running
-right now. Kernels launched through Numba's own simulator don't see them and work as before.
+The files, from the bottom up:
+
+* ``thread``: a CUDA thread as a greenlet, and its warp.
+* ``memory``: pointers, shared and local arrays.
+* ``warp`` and ``atomics``: barriers, shuffles and votes; atomics, fences and posted sums.
+* ``scheduler``: blocks, grids and ``launch``.
+* ``cuda_names``: ``cuda.threadIdx``, ``cuda.shfl_xor_sync`` and the like. Importing this package
+  adds them to Numba's simulator module, which lacks them; each looks up the thread that is running
+  right now. Kernels that Numba's own simulator launches don't see them and work as before.
+* ``intrinsics``, ``vectors`` and ``functions``: the device functions of ``gemv.language``.
 
 What is not simulated: time, true concurrency (two threads never run between two switch points of
 each other), caches, a post of which only some words have arrived, fused multiply-add (see
@@ -43,6 +50,6 @@ if not config.ENABLE_CUDASIM:
         "set NUMBA_ENABLE_CUDASIM=1 before numba is imported"
     )
 
-from gemv.language.simulator.vocabulary import install
+from gemv.language.simulator.cuda_names import install
 
 install()

@@ -1,4 +1,4 @@
-"""Atomics, fences and posts."""
+"""Atomics, fences, and sums that one block posts for another."""
 
 from __future__ import annotations
 
@@ -21,6 +21,7 @@ def threadfence() -> None:
 
 
 def threadfence_block() -> None:
+    """Make what the thread and its warp stored visible to the block."""
     thread = current()
     for stores in (thread.warp.stores, thread.stores):
         thread.block.stores.update(stores)
@@ -48,25 +49,23 @@ def _atomic(target: Any, i: Any, update: Callable[[Any, Any], Any], value: Any) 
     return old
 
 
-def atomic_add(pointer_or_array: Any, index: Any, value: Any) -> Any:
-    """Add to an element of a pointer or shared array and return the old value.
+def atomic_add(pointer: Any, index: Any, value: Any) -> Any:
+    """Takes a shared array as well, and returns the old value.
 
-    A complex value is added whole, though a GPU moves its two parts one after the other.
+    It adds a complex value in one step, where a GPU adds its two parts one after the other.
     """
-    return _atomic(pointer_or_array, index, lambda old, value: old + value, value)
+    return _atomic(pointer, index, lambda old, value: old + value, value)
 
 
-def atomic_inc(pointer_or_array: Any, index: Any, limit: Any) -> Any:
-    """Return the old value of an element, which becomes old + 1, or 0 if it has reached `limit`."""
-
+def atomic_inc(pointer: Any, index: Any, limit: Any) -> Any:
     def update(old: Any, limit: Any) -> Any:
         return old + 1 if old < limit else 0
 
-    return _atomic(pointer_or_array, index, update, limit)
+    return _atomic(pointer, index, update, limit)
 
 
 def post(pointer: Pointer, index: Any, value: Any) -> None:
-    """The twin of a store to a place where nothing is, seen whole and by all blocks at once."""
+    """All blocks see the sum at once; a place that is not empty is an error."""
     current().pause()
     position = pointer._storable(index)
     place = pointer.flat[position : position + 1]
@@ -77,8 +76,13 @@ def post(pointer: Pointer, index: Any, value: Any) -> None:
         pointer.flat[position] = np.nan
 
 
+def take(zero, pointer, index, step, count, valid):
+    """Takes one sum after the other, and lets other threads run while one is missing."""
+    return tuple(take_one(pointer, index + k * step) if k < valid else zero for k in range(count))
+
+
 def take_one(pointer: Pointer, index: Any) -> Any:
-    """The twin of a wait for what somebody posts; nothing is there again afterwards."""
+    """Wait for the sum that somebody posts at `index`, and leave the place empty."""
     position = pointer._storable(index)
     thread = current()
     thread.pause()
@@ -101,6 +105,8 @@ def _real_atomic(update: Callable[[Any, Any], Any]) -> staticmethod:
 
 
 class AtomicNamespace:
+    """What kernels call as ``cuda.atomic``."""
+
     add = _real_atomic(lambda old, value: old + value)
     sub = _real_atomic(lambda old, value: old - value)
     max = _real_atomic(lambda old, value: value if value > old else old)

@@ -1,6 +1,8 @@
-"""Device functions on a bare pointer, in plain Python: the twins of those for the GPU."""
+"""Device functions for integers, constant memory and single loads, in plain Python."""
 
 from __future__ import annotations
+
+from typing import Any
 
 import numpy as np
 
@@ -9,7 +11,6 @@ from gemv.language.simulator.thread import SimulatorError
 
 
 def device(function):
-    """Mark a device function; the simulator calls plain Python."""
     return function
 
 
@@ -17,7 +18,7 @@ inlined = device
 
 
 def constant_array(name, dtype, size):
-    """The twin: memory of this one function, bounds-checked, that only the host writes."""
+    """The memory is ``load.memory``: each kernel has its own, checks bounds and cannot write it."""
     # The kernel's memory starts as NaN: a slot that nobody wrote must show.
     memory = Pointer(np.full(size, np.nan, dtype), writable=False, name=name)
 
@@ -28,32 +29,34 @@ def constant_array(name, dtype, size):
     return load
 
 
+def element_of_arrays(sums: np.dtype) -> Any:
+    """Python objects: an element is None, which nothing can be added to, until a sum is stored."""
+    return object
+
+
 def read_only_load(pointer, index):
-    """The twin of a load through the read-only cache: a load."""
     return pointer[index]
 
 
 def parameter_load(pointer, index):
-    """The twin of a load from a by-value parameter, which is passed as a pointer here."""
+    """The simulator passes a pointer to x also where a GPU gets the array by value."""
     return pointer[index]
 
 
 def natural(number):
-    """The twin of a promise: it is looked at whether that is kept."""
+    """Refuses a negative number; on a GPU that is undefined."""
     if number < 0:
         raise SimulatorError(f"natural({number}): it is negative")
     return number
 
 
 def rolled():
-    """The twin of a hint to the compiler: nothing."""
+    pass
 
 
 def rounded_down(number, multiple):
-    """The twin of a mask, where `multiple` is a power of two."""
     return number // multiple * multiple
 
 
 def quotient(number, divisor):
-    """The twin of a shift, where `divisor` is a power of two."""
     return number // divisor

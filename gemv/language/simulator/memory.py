@@ -1,4 +1,8 @@
-"""Memory that is looked at: bounds, alignment, and stores that others do not see yet."""
+"""Memory as a kernel sees it: pointers and arrays that check each access.
+
+A :class:`Pointer` checks bounds, and holds a store back until a fence or a barrier shows it to
+other threads. A :class:`CheckedArray` is a shared or local array.
+"""
 
 from __future__ import annotations
 
@@ -15,8 +19,6 @@ from gemv.core.dtypes import BFLOAT16, NARROW
 from gemv.core.narrow import cast
 from gemv.language.simulator.thread import SimulatorError, Stores, Thread
 from gemv.language.twofold import number_of
-
-# --- Memory ---------------------------------------------------------------------------------------
 
 
 class Pointer:
@@ -101,12 +103,12 @@ class Pointer:
 
 @functools.cache
 def _all_numbers(storage: np.dtype, number: np.dtype) -> np.ndarray:
-    """What each pattern of 16 bits is: casts, one number at a time, were most of a simulation."""
+    """The number of each pattern of 16 bits, because a cast for each load takes far longer."""
     return cast(np.arange(1 << 16, dtype=np.uint16).view(storage), number)
 
 
 class _Converting(Pointer):
-    """A pointer to numbers of one format that are computed with in another."""
+    """A pointer to numbers that have one format in memory and another one in the kernel."""
 
     __slots__ = ("format", "is_half", "number", "numbers")
 
@@ -131,7 +133,7 @@ class _Converting(Pointer):
 
 
 class _Twofold(Pointer):
-    """A pointer to numbers that are added up in sums of two."""
+    """A pointer to numbers whose products the kernel adds up in sums of two numbers."""
 
     __slots__ = ("exact", "format", "sums")
 
@@ -178,9 +180,9 @@ def pointer_to(
     writable : bool, optional
         Whether the kernel may store; as the array's own flag if not given.
     number : numpy.dtype, optional
-        What the kernel computes with, if the array is of another dtype.
+        The dtype that the kernel computes in, if it is not that of the array.
     exact : bool
-        Whether elements are factors of products, where sums are twofold.
+        Whether the array is A or x: where sums are of two numbers, its elements are single ones.
 
     Returns
     -------
@@ -214,7 +216,7 @@ def pointer_to(
     return Pointer(flat, below + offset, writable, name)
 
 
-def _aligned(pointer: Pointer, i: int, count: int, action: str) -> None:
+def _check_vector(pointer: Pointer, i: int, count: int, action: str) -> None:
     position = pointer._position(i, action)
     pointer._position(i + count - 1, action)
     address, width = pointer.address + position * pointer.itemsize, count * pointer.itemsize
@@ -233,19 +235,19 @@ def vector_load(pointer: Pointer, index: int, count: int) -> tuple:
     SimulatorError
         If the address is misaligned or an element is out of range.
     """
-    _aligned(pointer, index, count, "read")
+    _check_vector(pointer, index, count, "read")
     return tuple([pointer[index + k] for k in range(count)])
 
 
 def vector_store(pointer: Pointer, index: int, values: Sequence[Any]) -> None:
     """Store consecutive elements; alignment and range are checked as in :func:`vector_load`."""
-    _aligned(pointer, index, len(values), "write")
+    _check_vector(pointer, index, len(values), "write")
     for k, value in enumerate(values):
         pointer[index + k] = value
 
 
 class CheckedArray:
-    """A shared or local array: poisoned at first, and no index wraps around or is clipped."""
+    """A shared or local array: filled with NaN at first, and it refuses indices out of range."""
 
     __slots__ = ("data", "dtype", "ndim", "shape", "size")
 
@@ -289,20 +291,21 @@ class CheckedArray:
 
 
 def write_back(stores: Stores) -> None:
+    """Write stores that were held back to memory, in their order."""
     for flat, position, value in stores.values():
         flat[position] = value
     stores.clear()
 
 
 def is_empty(memory: np.ndarray) -> bool:
-    """Whether nothing is posted there: all bits are ones, or there are no objects."""
+    """Whether no sum is posted in `memory`: all its bits are ones, or all its objects are None."""
     if memory.dtype.hasobject:
         return all(each is None for each in memory)
     return bool((memory.view(np.uint8) == 0xFF).all())
 
 
 def make_empty(memory: np.ndarray) -> None:
-    """The way memory for posts is before and after a launch."""
+    """Make `memory` empty, as memory for posted sums is before and after a launch."""
     if memory.dtype.hasobject:
         memory[...] = None
     else:

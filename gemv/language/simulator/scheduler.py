@@ -1,4 +1,9 @@
-"""Which thread of which block runs next, and launches as a whole."""
+"""Which thread of which block runs next, and a launch as a whole.
+
+:func:`launch` makes a :class:`GridRun`, which makes a :class:`BlockRun` for each block in turn.
+:meth:`BlockRun.step` resumes the threads of a block that can run; where none can, all of them must
+wait at the same barrier, and it releases that.
+"""
 
 from __future__ import annotations
 
@@ -24,11 +29,6 @@ from gemv.language.simulator.memory import CheckedArray, Pointer, write_back
 from gemv.language.simulator.thread import WARP, SimulatorError, Stores, Thread, Warp
 from gemv.language.simulator.warp import BLOCK_VOTES
 
-_MAX_BLOCK = (1024, 1024, 64)
-_MAX_GRID = (2**31 - 1, 65535, 65535)
-_MAX_THREADS = 1024
-_MAX_RESIDENT_BLOCKS = 4
-
 
 @dataclass(frozen=True)
 class Schedule:
@@ -37,13 +37,13 @@ class Schedule:
     Parameters
     ----------
     order : {"forward", "reversed", "random"}
-        Ascending, descending or shuffled ids. Under "random" up to four blocks are interleaved;
+        Ascending, descending or shuffled ids. Under "random" up to four blocks run in turns;
         otherwise each block ends before the next one starts.
     seed : int
         Seed of the "random" order.
     max_switches : int
-        The launch is stopped after this many resumptions during which no thread ended: the kernel
-        spins.
+        The launch ends with an error after this many resumptions during which no thread ended: then
+        the kernel spins.
     """
 
     order: str = "forward"
@@ -69,7 +69,7 @@ def scheduled(schedule: Schedule) -> Iterator[None]:
 
 
 class BlockRun:
-    """The threads of one block, and the memory that they share."""
+    """One block while it runs: the threads of one block, and the memory that they share."""
 
     def __init__(self, grid: GridRun, where: tuple[int, int, int]) -> None:
         self.grid = grid
@@ -138,7 +138,7 @@ class BlockRun:
                 stores.clear()
 
     def release_barrier(self) -> None:
-        """Let all threads pass the barrier at which, with nobody runnable, they should all be."""
+        """Let all threads pass their barrier; an error if they do not all wait at the same one."""
         for thread in self.threads:
             if thread.mask is not None and thread.operation:
                 self.report_warp(thread)
@@ -169,6 +169,7 @@ class BlockRun:
         )
 
     def kill(self) -> None:
+        """End all threads, so that no greenlet outlives the launch."""
         for thread in self.threads:
             if thread and not thread.dead:
                 thread.throw(GreenletExit)
@@ -186,8 +187,12 @@ def _states(threads: Iterable[Thread], label: str) -> str:
     return "; ".join(parts)
 
 
+#: Blocks that run in turns under a random schedule.
+_MAX_RESIDENT_BLOCKS = 4
+
+
 class GridRun:
-    """One launch."""
+    """One launch while it runs."""
 
     def __init__(
         self,
@@ -237,9 +242,9 @@ class GridRun:
 
 
 def _mixed(pointers: list[Pointer]) -> set[Pointer]:
-    """Pointers to memory that another one sees with other element type or boundaries.
+    """Pointers to memory that another pointer covers with another dtype or other boundaries.
 
-    Stores are held back per element, so they would be invisible through the other pointer.
+    The simulator holds stores back by element, so the other pointer would not see them.
     """
     return {
         a
@@ -249,6 +254,12 @@ def _mixed(pointers: list[Pointer]) -> set[Pointer]:
         and b.address < a.address + a.size * a.itemsize
         and (a.flat.dtype != b.flat.dtype or (a.address - b.address) % a.itemsize)
     }
+
+
+#: Threads of a block and blocks of a grid in each dimension, and threads of a block altogether.
+_MAX_BLOCK = (1024, 1024, 64)
+_MAX_GRID = (2**31 - 1, 65535, 65535)
+_MAX_THREADS = 1024
 
 
 def _shape(name: str, shape: Any, limits: tuple[int, int, int]) -> tuple[int, int, int]:

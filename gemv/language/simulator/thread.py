@@ -1,4 +1,8 @@
-"""One CUDA thread as a greenlet, and the warp it belongs to."""
+"""One CUDA thread as a greenlet, and the warp that it belongs to.
+
+A thread gives control to its *hub*, the scheduler, when it waits (:meth:`Thread.block_on`) or lets
+others run first (:meth:`Thread.pause`).
+"""
 
 from __future__ import annotations
 
@@ -10,7 +14,7 @@ from greenlet import getcurrent, greenlet
 
 WARP = 32
 
-# Global stores held back: byte address -> (flat array, position in it, value).
+#: Stores to global memory that are held back: byte address -> (flat array, position in it, value).
 Stores = dict[int, tuple[np.ndarray, int, Any]]
 
 
@@ -56,11 +60,13 @@ class Thread(greenlet):
         grid.function(*grid.args)
 
     def block_on(self, operation: str, mask: int | None, site: tuple[CodeType, int]) -> Any:
+        """Wait at a barrier or warp operation until somebody releases this thread."""
         self.operation, self.mask, self.site = operation, mask, site
         self.hub.switch()
         return self.result
 
     def release(self, result: Any) -> None:
+        """End the wait: the operation returns `result` when the thread is next resumed."""
         self.operation, self.result = "", result
         self.block.ready.append(self)
 
@@ -70,7 +76,7 @@ class Thread(greenlet):
         self.hub.switch()
 
     def line(self) -> str:
-        """Where it waits, as file:line; worked out late because it is slow and seldom needed."""
+        """Where it waits, as file:line; found only for an error text, because it is slow."""
         assert self.site is not None
         code, instruction = self.site
         lines = [position[0] for position in code.co_positions()]
@@ -83,6 +89,7 @@ class Thread(greenlet):
 
 
 def current() -> Thread:
+    """The CUDA thread that is running right now."""
     thread = getcurrent()
     if type(thread) is not Thread:
         raise SimulatorError("this function works in a simulated kernel only")

@@ -1,4 +1,8 @@
-"""Barriers, shuffles and votes."""
+"""Barriers of a block, and shuffles and votes of a warp.
+
+The tables at the end of each part say which functions of ``cuda`` there are: :mod:`cuda_names`
+installs them.
+"""
 
 from __future__ import annotations
 
@@ -13,9 +17,9 @@ from gemv.language.simulator.thread import WARP, SimulatorError, current
 
 _FULL_MASK = 0xFFFFFFFF
 
+# Blocks -----------------------------------------------------------------------------------------
 
-# --- What kernels call: barriers, fences and atomics ----------------------------------------------
-
+#: Barriers of a block: what each returns, from the values that its threads brought.
 BLOCK_VOTES: dict[str, Callable[[list], Any]] = {
     "syncthreads": lambda values: None,
     "syncthreads_count": lambda values: sum(map(bool, values)),
@@ -25,6 +29,8 @@ BLOCK_VOTES: dict[str, Callable[[list], Any]] = {
 
 
 def block_barrier(operation: str) -> Callable[..., Any]:
+    """The barrier called `operation`, one of :data:`BLOCK_VOTES`."""
+
     def barrier(value: Any = None) -> Any:
         thread = current()
         frame = sys._getframe(1)
@@ -34,7 +40,7 @@ def block_barrier(operation: str) -> Callable[..., Any]:
     return barrier
 
 
-# --- What kernels call: warp operations -----------------------------------------------------------
+# Warps ------------------------------------------------------------------------------------------
 
 
 def _gather(operation: str, mask: int, value: Any) -> dict[int, Any]:
@@ -78,6 +84,8 @@ def _movable(value: Any) -> Any:
 
 
 def shuffle(operation: str, source: Callable[[int, int], int]) -> Callable[..., Any]:
+    """The shuffle called `operation`; ``source(lane, other)`` is the lane that a lane reads."""
+
     def shuffle(mask: int, value: Any, other: int) -> Any:
         group = _gather(operation, mask, _movable(value))
         lane = current().lane
@@ -92,6 +100,7 @@ def shuffle(operation: str, source: Callable[[int, int], int]) -> Callable[..., 
     return shuffle
 
 
+#: Shuffles of a warp: the lane that each reads.
 SHUFFLES = {
     "shfl_sync": lambda lane, source: source,
     "shfl_up_sync": lambda lane, delta: lane - delta,
@@ -107,9 +116,11 @@ def _lanes(group: dict[int, Any], wanted: Any) -> int:
 
 
 def vote(operation: str, count: Callable[[dict[int, bool]], Any]) -> Callable[..., Any]:
+    """The vote called `operation`; ``count`` gives its result from the lanes' predicates."""
     return lambda mask, predicate: count(_gather(operation, mask, bool(predicate)))
 
 
+#: Votes of a warp: what each returns, from the predicates of its lanes.
 VOTES: dict[str, Callable[[dict[int, bool]], Any]] = {
     "all_sync": lambda group: all(group.values()),
     "any_sync": lambda group: any(group.values()),

@@ -1,4 +1,8 @@
-"""The names that kernels use, added to Numba's simulator module."""
+"""The names of ``cuda`` that Numba's simulator lacks, added to its module.
+
+Each looks up the thread that is running right now, so kernels that Numba's own simulator launches
+do not see them and work as before.
+"""
 
 from __future__ import annotations
 
@@ -28,10 +32,7 @@ from gemv.language.simulator.warp import (
     vote,
 )
 
-_MAX_SHARED_BYTES = 48 * 1024
-
-
-# --- What kernels call: indices, arrays and arithmetic --------------------------------------------
+# Indices ----------------------------------------------------------------------------------------
 
 
 def triple(get: Callable[[Thread], tuple[int, int, int]], name: str) -> Any:
@@ -61,8 +62,15 @@ def _gridsize(dimensions: int) -> Any:
     return _per_dimension(dimensions, [blocks * size for blocks, size in shapes])
 
 
+# Arrays -----------------------------------------------------------------------------------------
+
+
 def _numpy_dtype(dtype: Any) -> np.dtype:
     return as_dtype(dtype) if isinstance(dtype, types.Type) else np.dtype(dtype)
+
+
+#: Static shared memory that a block can have.
+_MAX_SHARED_BYTES = 48 * 1024
 
 
 def _shared_array(shape: Any, dtype: Any, alignment: int | None = None) -> CheckedArray:
@@ -87,6 +95,9 @@ def _shared_array(shape: Any, dtype: Any, alignment: int | None = None) -> Check
 def _local_array(shape: Any, dtype: Any, alignment: int | None = None) -> CheckedArray:
     current()
     return CheckedArray.poisoned(shape, _numpy_dtype(dtype))
+
+
+# Arithmetic -------------------------------------------------------------------------------------
 
 
 def _bits(value: Any) -> tuple[int, int]:
@@ -123,8 +134,11 @@ def _selp(condition: Any, a: Any, b: Any) -> Any:
     return a if condition else b
 
 
+# Installation -----------------------------------------------------------------------------------
+
+
 def install() -> None:
-    """Add the kernel vocabulary to Numba's module, once and for all threads and kernels."""
+    """Add the names to Numba's module, once for all threads and kernels."""
     names: dict[str, Any] = {
         "threadIdx": triple(lambda thread: thread.where, "threadIdx"),
         "blockIdx": triple(lambda thread: thread.block.where, "blockIdx"),

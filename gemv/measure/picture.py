@@ -10,10 +10,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from gemv._grid import Grid, Row, groups
-from gemv._measure import Ladder
 from gemv.core import files
 from gemv.core.dtypes import DTYPES, dtype_name
+from gemv.measure.ladder import Ladder
+from gemv.measure.records import CellResult, GridResults, groups
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,7 +31,7 @@ class Colours:
 LIGHT = Colours()
 
 
-def title(row: Row) -> str:
+def title(row: CellResult) -> str:
     """What the rows of a group have in common: ``float32, cold, order F``."""
     words = [dtype_name(DTYPES[row.dtype]), "L2-resident" if row.hot else "cold"]
     if row.order != "C":
@@ -45,7 +45,7 @@ def title(row: Row) -> str:
     return ", ".join(words)
 
 
-def draw_op(axes: Any, rows: Sequence[Row], colours: Colours = LIGHT) -> None:
+def draw_op(axes: Any, rows: Sequence[CellResult], colours: Colours = LIGHT) -> None:
     """The rows of one dtype and op: a bar up to the ceiling, a dot each for us and the peer."""
     places = range(len(rows))
     ceiling = [row.rate(row.floor_s) / 1e3 if row.floor_s else 0.0 for row in rows]
@@ -74,7 +74,7 @@ def draw_op(axes: Any, rows: Sequence[Row], colours: Colours = LIGHT) -> None:
     axes.spines[["top", "right", "left"]].set_visible(False)
 
 
-def grid_figure(rows: Iterable[Row], colours: Colours = LIGHT, width: float = 8.0) -> Any:
+def grid_figure(rows: Iterable[CellResult], colours: Colours = LIGHT, width: float = 8.0) -> Any:
     """A figure with a row of panels for each group of rows, a panel for each op."""
     from matplotlib.figure import Figure
 
@@ -130,7 +130,7 @@ def save(figure: Any, path: str | Path, **options: Any) -> None:
         figure.savefig(file, format=Path(path).suffix[1:].lower(), **options)
 
 
-def plot_grid(grid: Grid, path: str | Path) -> None:
+def plot_grid(grid: GridResults, path: str | Path) -> None:
     """Draw all rows of a grid into a file."""
     figure = grid_figure(grid.rows)
     figure.supxlabel(grid.device, fontsize="small")

@@ -1,8 +1,10 @@
-"""gemv in wider precision, and the quantity that error bounds are stated in.
+"""y := alpha*op(A)*x + beta*y in wider precision, and the error of a result in units of its bound.
 
-Tests, benchmarks and the command line all judge a result by ``|error| / (c * n * eps * T)`` with
-``T = |alpha||op(A)||x| + |beta||y|``, element by element: the bound that any order of summation
-satisfies, whatever the data.
+Tests, benchmarks and the command line all judge a result, element by element, by the bound that
+every order of summation satisfies: ``c * ((cols + 3)*eps*T + (|alpha|*cols + 3)*s)`` with ``T =
+|alpha||op(A)||x| + |beta||y|`` and s the smallest positive number of the dtype added up in. The
+first part is what roundings lose, the second what products lose that underflow. Numbers that
+overflow on the way are beyond it.
 """
 
 from __future__ import annotations
@@ -71,22 +73,23 @@ def reference(
 
 
 def error_in_bounds(
-    result: np.ndarray, exact: np.ndarray, magnitude: np.ndarray, cols: int
+    result: np.ndarray, exact: np.ndarray, magnitude: np.ndarray, cols: int, alpha: Any
 ) -> float:
-    """Largest ``|result - exact| / (c * (cols + 3) * eps * T)``; NaN in `result` gives inf.
+    """Largest ``|result - exact|`` in units of the bound; NaN in `result` gives inf.
 
-    A value up to 1 satisfies the bound. Where T is 0 the result must be 0, but for denormals. A
-    narrow result comes from sums in float32, whose eps it is, and is rounded once more: half a
-    unit in its last place is added to the bound.
+    A value up to 1 satisfies the bound. A narrow result comes from sums in float32, whose eps and
+    smallest number it is, and is rounded once more: half a unit in its last place is added.
     """
     if result.size == 0:
         return 0.0
     narrow = result.dtype in NARROW
     finite = np.finfo(np.float32 if narrow else result.dtype)
     error = abs(cast(result, exact.dtype) - exact)
-    # Half the smallest denormal is lost where a result underflows.
-    unit = finite.eps * magnitude + finite.smallest_subnormal
-    bound = _C["c" if result.dtype.kind == "c" else "f"] * (cols + 3) * unit
+    # Each product loses up to half the smallest number where it underflows, and alpha multiplies
+    # what they lose together; then so do the products with alpha and beta.
+    underflow = (abs(exact.dtype.type(alpha)) * cols + 3) * finite.smallest_subnormal
+    bound = (cols + 3) * finite.eps * magnitude + underflow
+    bound = _C["c" if result.dtype.kind == "c" else "f"] * bound
     if narrow:
         bound += _half_ulp(abs(exact) + bound, result.dtype)
     with np.errstate(divide="ignore", invalid="ignore"):

@@ -1,7 +1,7 @@
-"""The neighbours of a race: cuBLAS through PyTorch and through CuPy, on memory that is ours.
+"""The peers that calls are compared with: cuBLAS through PyTorch and through CuPy.
 
-A peer works on the operands as they lie, without a copy; what it cannot take that way it refuses
-with a reason. Both libraries are optional, and imported when asked for.
+A peer works on the same memory as our call, without a copy. What it cannot take as it lies it
+refuses, with a reason. Both libraries are optional, and are imported when they are asked for.
 """
 
 from __future__ import annotations
@@ -19,18 +19,11 @@ import numpy as np
 
 from gemv.core.dtypes import dtype_name
 from gemv.core.problem import Problem
+from gemv.measure.frames import Place
+from gemv.measure.plain import Enqueue
 
 #: Libraries that :func:`peers` knows.
 LIBRARIES = ("torch", "cupy")
-
-
-@dataclass(frozen=True, slots=True)
-class Place:
-    """Where the operands of one call lie: addresses in bytes of their first elements."""
-
-    a: int
-    x: int
-    y: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,12 +36,12 @@ class Peer:
     at : callable
         ``at(place)`` gives a function that enqueues the product on a stream.
     checked : callable
-        The same, and y has the result where `at` leaves it elsewhere.
+        The same for checking: y gets the result, which a dot of `at` leaves elsewhere.
     """
 
     name: str
-    at: Callable[[Place], Callable[[int], None]]
-    checked: Callable[[Place], Callable[[int], None]]
+    at: Callable[[Place], Enqueue]
+    checked: Callable[[Place], Enqueue]
 
 
 def installed(library: str) -> bool:
@@ -119,7 +112,7 @@ def _torch(problem: Problem, beta: int, memory: Any) -> tuple[list[Peer], dict[s
             streams[stream] = torch.cuda.ExternalStream(stream)
         return torch.cuda.stream(streams[stream])
 
-    def product(place: Place) -> Callable[[int], None]:
+    def product(place: Place) -> Enqueue:
         a, x, y = operands(place)
 
         def call(stream: int) -> None:
@@ -131,7 +124,7 @@ def _torch(problem: Problem, beta: int, memory: Any) -> tuple[list[Peer], dict[s
 
         return call
 
-    def dot(place: Place, keep: bool) -> Callable[[int], None]:
+    def dot(place: Place, keep: bool) -> Enqueue:
         a, x, y = operands(place)
         row = a[0].conj() if problem.conj else a[0]
         routine = torch.vdot if problem.conj else torch.dot
@@ -182,7 +175,7 @@ def _cupy(problem: Problem, beta: int, memory: Any) -> tuple[list[Peer], dict[st
         ctypes.c_void_p(scalars.ctypes.data + k * problem.dtype.itemsize) for k in range(2)
     )
 
-    def product(place: Place) -> Callable[[int], None]:
+    def product(place: Place) -> Enqueue:
         a, x, y = (ctypes.c_void_p(address) for address in (place.a, place.x, place.y))
 
         def call(stream: int, keep: Any = scalars) -> None:
@@ -197,7 +190,7 @@ def _cupy(problem: Problem, beta: int, memory: Any) -> tuple[list[Peer], dict[st
     if problem.rows == 1 and not beta:
         kind = "" if problem.dtype.kind == "f" else "c" if problem.conj else "u"
 
-        def dot(place: Place) -> Callable[[int], None]:
+        def dot(place: Place) -> Enqueue:
             a, x, y = (ctypes.c_void_p(address) for address in (place.a, place.x, place.y))
 
             def call(stream: int) -> None:

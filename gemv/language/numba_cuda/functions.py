@@ -1,0 +1,45 @@
+"""The functions of :mod:`gemv.language.vocabulary` for a GPU, from the files that define them."""
+
+# ruff: noqa: F401
+
+from __future__ import annotations
+
+from gemv.language.numba_cuda.arrivals import post, take
+from gemv.language.numba_cuda.gathers import gather, gather_inside, gather_some, spread
+from gemv.language.numba_cuda.intrinsics import (
+    atomic_add,
+    atomic_inc,
+    constant_array,
+    device,
+    inlined,
+    natural,
+    parameter_load,
+    quotient,
+    read_only_load,
+    rolled,
+    rounded_down,
+    vector_load,
+)
+from gemv.language.numba_cuda.loads import (
+    elements_past,
+    is_aligned,
+    load_back,
+    load_shifted,
+    load_some,
+    load_vectors,
+    row_starts,
+    store,
+    store_vectors,
+    stream_inside,
+    stream_some,
+    stream_tile,
+)
+from gemv.language.numba_cuda.registers import put_pieces, zeros
+from gemv.language.numba_cuda.sums import (
+    axpy_add,
+    butterfly,
+    fold,
+    multiply_add,
+    scatter_sums,
+)
+from gemv.language.numba_cuda.twofold import element_of_arrays

@@ -1,0 +1,45 @@
+"""The functions of :mod:`gemv.language.vocabulary` in plain Python, from their files."""
+
+# ruff: noqa: F401
+
+from __future__ import annotations
+
+from gemv.language.simulator.atomics import atomic_add, atomic_inc, post, take
+from gemv.language.simulator.intrinsics import (
+    constant_array,
+    device,
+    element_of_arrays,
+    inlined,
+    natural,
+    parameter_load,
+    quotient,
+    read_only_load,
+    rolled,
+    rounded_down,
+)
+from gemv.language.simulator.memory import vector_load
+from gemv.language.simulator.vectors import (
+    axpy_add,
+    butterfly,
+    elements_past,
+    fold,
+    gather,
+    gather_inside,
+    gather_some,
+    is_aligned,
+    load_back,
+    load_shifted,
+    load_some,
+    load_vectors,
+    multiply_add,
+    put_pieces,
+    row_starts,
+    scatter_sums,
+    spread,
+    store,
+    store_vectors,
+    stream_inside,
+    stream_some,
+    stream_tile,
+    zeros,
+)

@@ -1,0 +1,6 @@
+"""Device times of calls and kernels, beside the fastest that the same GPU moved as many bytes.
+
+``python -m gemv ladder`` runs :mod:`gemv.measure.ladder`, and ``python -m gemv bench`` runs
+:mod:`gemv.measure.grid`. Every result is checked before it is timed. Under the simulator results
+are checked and nothing is timed.
+"""

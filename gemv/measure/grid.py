@@ -1,0 +1,229 @@
+"""Our calls, the floor and the peers over a grid of cells, in one run.
+
+A *cell* is one problem: shape, dtype, op, storage order and view. Its operands lie in *frames*
+(:mod:`gemv.measure.frames`). Results are checked on small whole numbers and timed on random numbers
+with full mantissas.
+
+The *floor* of a cell is the time of the fastest that moved its bytes in the same run: a plain
+kernel that reads and writes as many (:mod:`gemv.measure.plain`), our call, or a peer. Bytes are
+counted in 32-byte sectors, the unit in which memory answers.
+"""
+
+from __future__ import annotations
+
+import math
+import statistics
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict
+from typing import Any
+
+from gemv.engines import backend as engines_backend
+from gemv.measure import peers
+from gemv.measure.cells import Cell
+from gemv.measure.checks import (
+    NUMPY_ELEMENTS,
+    SECOND_KERNEL,
+    WholeNumbers,
+    equal,
+    nearly_equal,
+)
+from gemv.measure.clock import Clock, copies_past_l2
+from gemv.measure.frames import ALIGNED, DeviceFrames, FramedCell, Frames, Layout, Place, lay_out
+from gemv.measure.peers import Peer
+from gemv.measure.plain import Enqueue, Mover
+from gemv.measure.records import ROUNDS, CellResult, GridResults
+from gemv.measure.traffic import traffic
+from gemv.selection.select import Choice, select
+from gemv.selection.table import tables
+
+_MOST_FRAMES = 2048
+
+
+class Bench:
+    """Checks and times cells. Memory is allocated once, for the largest of those that fit."""
+
+    def __init__(
+        self,
+        wanted: Sequence[Cell],
+        libraries: Sequence[str] = (),
+        engine: Any = None,
+        clock: Any = None,
+    ) -> None:
+        self.engine = engines_backend.engine() if engine is None else engine
+        self.device = self.engine.device()
+        self.libraries = tuple(libraries)
+        self.clock = clock
+        if clock is None and self.engine.name == "cuda":
+            self.clock = Clock(self.engine)
+        self._mover = Mover(self.engine, self.clock)
+        self._free = self._free_bytes()
+        layouts = [(cell, lay_out(cell)) for cell in wanted]
+        needs = [self._frame_count(cell, layout) * layout.nbytes for cell, layout in layouts]
+        nbytes = max((need for need in needs if need <= self._free), default=ALIGNED)
+        kind = DeviceFrames if self.engine.name == "cuda" else Frames
+        self.frames = kind(self.engine, nbytes)
+
+    def _free_bytes(self) -> int:
+        """Bytes that frames may take: some are left for modules, workspaces and other libraries."""
+        if self.engine.name != "cuda":
+            return 1 << 30
+        from numba import cuda
+
+        return int(0.85 * cuda.current_context().get_memory_info().free)
+
+    def versions(self) -> dict[str, str]:
+        """Of this package with its table, the driver and all libraries."""
+        import gemv
+        from gemv.engines.fingerprint import Unknown, imported_source
+
+        try:
+            source = imported_source()[:12]
+        except Unknown as why:
+            source = f"unknown: {why}"
+        ours = f"{gemv.__version__} (source {source}, table {tables(self.device).hash[:12]})"
+        timed = {} if self.clock is None else self.clock.versions()
+        return {"gemv": ours, **timed, **peers.versions(self.libraries)}
+
+    def _frame_count(self, cell: Cell, layout: Layout) -> int:
+        if cell.hot or self.clock is None:
+            return 1
+        wanted = copies_past_l2(layout.nbytes, self.clock.l2_bytes, _MOST_FRAMES)
+        return max(1, min(wanted, self._free // layout.nbytes))
+
+    def measure(self, cell: Cell) -> CellResult:
+        """The result of one cell: checked, then timed where there is a GPU."""
+        layout = lay_out(cell)
+        moved = traffic(layout, cell.beta)
+        row = CellResult(**asdict(cell), nbytes=sum(moved), frames=0, kernel="", knobs={})
+        if layout.nbytes > self._free:
+            row.refused["gemv"] = f"{layout.nbytes} bytes do not fit into the {self._free} free"
+            return row
+        row.frames = self._frame_count(cell, layout)
+        framed = FramedCell.at(cell, self.frames.base, row.frames)
+        choice = select(framed.problem, self.device)
+        row.kernel, row.knobs = choice.kernel.name, choice.knobs
+        contenders: list[Peer] = []
+        for library in self.libraries:
+            found, refused = peers.peers(library, framed.problem, cell.beta, self.frames.array)
+            contenders += found
+            row.refused |= refused
+        self._check(row, framed, choice, contenders)
+        if row.wrong is None and self.clock is not None:
+            self._time(row, framed, choice, contenders, moved)
+        return row
+
+    def _our_call(self, framed: FramedCell, choice: Choice, place: Place) -> Enqueue:
+        problem, layout = framed.problem, framed.layout
+        dtype, buffer = problem.dtype, self.frames.buffer
+        a = buffer(place.a, dtype, layout.elements - layout.first)
+        x, y = buffer(place.x, dtype, problem.cols), buffer(place.y, dtype, problem.rows)
+        factor = problem.precision.factors.type
+        alpha, beta = factor(1), factor(framed.cell.beta)
+
+        def call(stream: int) -> None:
+            self.engine.run(choice, problem, alpha, a, x, beta, y, stream)
+
+        return call
+
+    def _check(
+        self, row: CellResult, framed: FramedCell, choice: Choice, contenders: list[Peer]
+    ) -> None:
+        """Compare all results; a peer that is wrong leaves `contenders`."""
+        problem, place = framed.problem, framed.places[0]
+        stream = 0 if self.clock is None else self.clock.stream
+        numbers = WholeNumbers(self.frames, framed, stream)
+        if problem.rows * problem.cols > NUMPY_ELEMENTS:
+            second = select(problem, self.device, SECOND_KERNEL)
+            expected = numbers.result(self._our_call(framed, second, place))
+        else:
+            expected = numbers.by_numpy()
+        if not equal(numbers.result(self._our_call(framed, choice, place)), expected):
+            row.wrong = f"{choice.kernel.name} differs from what it should be"
+            return
+        for peer in list(contenders):
+            try:
+                if not nearly_equal(numbers.result(peer.checked(place)), expected):
+                    raise ArithmeticError("its result is wrong")
+            except Exception as error:  # whatever another library raises
+                row.refused[peer.name] = f"{type(error).__name__}: {error}"[:200]
+                contenders.remove(peer)
+
+    def _time(
+        self,
+        row: CellResult,
+        framed: FramedCell,
+        choice: Choice,
+        contenders: list[Peer],
+        moved: tuple[int, int],
+    ) -> None:
+        dtype, places = framed.problem.dtype, framed.places
+        count = len(places) * framed.layout.nbytes // dtype.itemsize
+        self.frames.fill("random", dtype, self.frames.base, count)
+        calls = {"ours": [self._our_call(framed, choice, place) for place in places]}
+        for number, each in enumerate(self._mover.calls(framed, *moved)):
+            calls[f"plain {number}"] = each
+        calls |= {peer.name: [peer.at(place) for place in places] for peer in contenders}
+        times = self.clock.race(calls, ROUNDS)
+        medians = {name: statistics.median(each) for name, each in times.items()}
+        row.time_s = medians.pop("ours")
+        row.spread = (max(times["ours"]) - min(times["ours"])) / row.time_s
+        plain = [name for name in medians if name.startswith("plain ")]
+        row.plain_s = min(medians.pop(name) for name in plain)
+        row.peers = medians
+
+
+def measure(
+    wanted: Sequence[Cell],
+    libraries: Sequence[str] = (),
+    grid: GridResults | None = None,
+    seconds: float = math.inf,
+    progress: Callable[[int, int, Cell], None] | None = None,
+    bench: Bench | None = None,
+) -> Iterator[GridResults]:
+    """Measure cell by cell, and give the grid after each of them.
+
+    Parameters
+    ----------
+    wanted : sequence of Cell
+    libraries : sequence of {"torch", "cupy"}
+        The peers.
+    grid : GridResults, optional
+        What was measured before: its cells are skipped, and new ones are added.
+    seconds : float
+        After so long no further cell is begun.
+
+    Raises
+    ------
+    ValueError
+        If `grid` is of another device.
+    BackendError
+        On the host backend, which has no kernels.
+    """
+    done = set() if grid is None else {row.cell for row in grid.rows}
+    open_cells = [cell for cell in dict.fromkeys(wanted) if cell not in done]
+    end = time.monotonic() + seconds
+    bench = Bench(open_cells, libraries) if bench is None else bench
+    fresh = GridResults(bench.device.name, bench.engine.name, bench.versions())
+    if grid is None:
+        grid = fresh
+    elif (grid.device, grid.backend) != (fresh.device, fresh.backend):
+        raise ValueError(f"the file was measured on {grid.device}, and this is {fresh.device}")
+    yield grid
+    for number, cell in enumerate(open_cells):
+        if time.monotonic() > end:
+            return
+        if progress is not None:
+            progress(number, len(open_cells), cell)
+        grid.rows.append(bench.measure(cell))
+        if number == 0:
+            _add_versions(grid, fresh.versions)
+        yield grid
+
+
+def _add_versions(grid: GridResults, fresh: dict[str, str]) -> None:
+    """Add the versions that a grid is continued with to those that it began with."""
+    for name, version in fresh.items():
+        had = grid.versions.get(name, "none")
+        if version not in had.split(", later "):
+            grid.versions[name] = f"{had}, later {version}"

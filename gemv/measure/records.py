@@ -1,0 +1,186 @@
+"""What was measured of a cell and of a whole grid, and its summary."""
+
+from __future__ import annotations
+
+import json
+import statistics
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict, dataclass, field, fields
+from pathlib import Path
+
+from gemv.core import files
+from gemv.measure.cells import Cell
+
+#: Rounds of a measurement, in each of which all contenders have their turn.
+ROUNDS = 5
+
+
+@dataclass(slots=True)
+class CellResult:
+    """What was measured of a cell.
+
+    Attributes
+    ----------
+    nbytes : int
+        32 for each sector that the call touches in A, x and y; twice for y when beta is not 0.
+    frames : int
+        How many frames were used in turn; 0 where not even one fits into memory.
+    kernel, knobs : str and dict
+        What selection chose.
+    time_s, plain_s : float or None
+        Medians of our calls and of the plain kernel; None where nothing is timed.
+    spread : float or None
+        Largest less smallest of our rounds, over the median.
+    peers : dict of str to float
+        Median time of each peer.
+    refused : dict of str to str
+        Why a peer has no time; under "gemv" why our call has none.
+    wrong : str or None
+        What is wrong with our result; then nothing was timed.
+    """
+
+    m: int
+    n: int
+    dtype: str
+    op: str
+    order: str
+    view: str
+    hot: bool
+    beta: int
+    nbytes: int
+    frames: int
+    kernel: str
+    knobs: dict[str, int]
+    time_s: float | None = None
+    plain_s: float | None = None
+    spread: float | None = None
+    peers: dict[str, float] = field(default_factory=dict)
+    refused: dict[str, str] = field(default_factory=dict)
+    wrong: str | None = None
+
+    @property
+    def cell(self) -> Cell:
+        return Cell(**{each.name: getattr(self, each.name) for each in fields(Cell)})
+
+    @property
+    def floor_s(self) -> float | None:
+        """The time of the fastest that moved these bytes in this run: us, the mover or a peer."""
+        times = [self.time_s, self.plain_s, *self.peers.values()]
+        return min((each for each in times if each is not None), default=None)
+
+    @property
+    def share(self) -> float | None:
+        """Floor over our time: at most 1."""
+        return None if self.time_s is None else (self.floor_s or 0.0) / self.time_s
+
+    @property
+    def peer(self) -> str | None:
+        """The fastest peer."""
+        return min(self.peers, key=self.peers.__getitem__, default=None)
+
+    @property
+    def ratio(self) -> float | None:
+        """Time of the fastest peer over ours: how many times as fast we are."""
+        if self.time_s is None or self.peer is None:
+            return None
+        return self.peers[self.peer] / self.time_s
+
+    def rate(self, seconds: float) -> float:
+        """GB/s, if the bytes of the call take so long."""
+        return self.nbytes / seconds / 1e9
+
+
+@dataclass(slots=True)
+class GridResults:
+    """The results of a file, cell by cell, and where they were measured."""
+
+    device: str
+    backend: str
+    versions: dict[str, str] = field(default_factory=dict)
+    rounds: int = ROUNDS
+    rows: list[CellResult] = field(default_factory=list)
+
+    def to_json(self) -> str:
+        """One line a row, so that two files compare line by line."""
+        data = asdict(self)
+        rows = data.pop("rows")
+        head = json.dumps(data, indent=1)[:-2]
+        lines = ",\n  ".join(json.dumps(row) for row in rows)
+        return f'{head},\n "rows": [\n  {lines}\n ]\n}}\n'
+
+    @classmethod
+    def from_json(cls, text: str) -> GridResults:
+        data = json.loads(text)
+        return cls(rows=[CellResult(**row) for row in data.pop("rows")], **data)
+
+    @classmethod
+    def load(cls, path: str | Path) -> GridResults:
+        return cls.from_json(Path(path).read_text(encoding="utf-8"))
+
+    def store(self, path: Path) -> None:
+        """Write the file as a whole or not at all."""
+        files.write_text(path, self.to_json())
+
+
+@dataclass(frozen=True, slots=True)
+class Summary:
+    """Geometric means over some rows.
+
+    Attributes
+    ----------
+    cells, against : int
+        How many were timed, and how many of them beside a peer.
+    share, ratio : float or None
+        Geometric means of floor over our time, and of the peer's time over ours.
+    peer_share : float or None
+        Geometric mean of floor over the peer's time.
+    least_share, least_ratio : float or None
+    behind, ahead : int
+        Cells under 0.98 of the peer, and cells at 1 or more.
+    """
+
+    cells: int
+    against: int
+    share: float | None
+    ratio: float | None
+    peer_share: float | None
+    least_share: float | None
+    least_ratio: float | None
+    behind: int
+    ahead: int
+
+
+def summary(rows: Iterable[CellResult]) -> Summary:
+    rows = list(rows)
+    shares = [row.share for row in rows if row.share is not None]
+    ratios = [row.ratio for row in rows if row.ratio is not None]
+    theirs = [
+        row.share / row.ratio for row in rows if row.share is not None and row.ratio is not None
+    ]
+    return Summary(
+        len(shares), len(ratios), _mean(shares), _mean(ratios), _mean(theirs),
+        min(shares, default=None), min(ratios, default=None),
+        sum(ratio < 0.98 for ratio in ratios), sum(ratio >= 1 for ratio in ratios),
+    )  # fmt: skip
+
+
+def _mean(values: Sequence[float]) -> float | None:
+    return statistics.geometric_mean(values) if values else None
+
+
+def groups(rows: Iterable[CellResult]) -> dict[tuple, list[CellResult]]:
+    """Rows that belong together, by temperature, dtype, order, view and beta, in their order.
+
+    Conjugates are apart: a library may have no kernel for them, and a mean would hide which it is.
+    """
+    found: dict[tuple, list[CellResult]] = {}
+    for row in rows:
+        key = (row.hot, row.dtype, row.order, row.view, row.beta, row.op == "C")
+        found.setdefault(key, []).append(row)
+    return found
+
+
+def worst(rows: Iterable[CellResult], by: str, count: int = 5) -> list[CellResult]:
+    """The rows with the lowest "share" or "ratio"."""
+    timed = [row for row in rows if getattr(row, by) is not None]
+    return sorted(timed, key=lambda row: getattr(row, by))[:count]

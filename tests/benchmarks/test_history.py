@@ -1,0 +1,189 @@
+"""Points of the history: what one measures, how it is stored, and how two are compared."""
+
+from __future__ import annotations
+
+import json
+import math
+import runpy
+from pathlib import Path
+
+import pytest
+
+TOP = Path(__file__).resolve().parents[2]
+
+
+def test_a_point_of_the_history_takes_minutes():
+    """Few processes have a context and a compiler; those of a suite that measures once look up."""
+    measuring, looking = 0, 0
+    for name in ("kernels", "api"):
+        suite = runpy.run_path(str(TOP / "benchmarks" / f"{name}.py"))
+        for each in filter(lambda value: isinstance(value, type), suite.values()):
+            kinds = ("track", "time", "timeraw", "peakmem")
+            methods = [m for m in dir(each) if m.split("_")[0] in kinds]
+            sets = len(methods) * math.prod(map(len, getattr(each, "params", ())))
+            if hasattr(each, "setup_cache"):
+                measuring, looking = measuring + 1, looking + sets
+            else:
+                measuring += sets
+    assert 5 < measuring <= 60
+    assert 200 < looking <= 300
+
+
+def test_benchmarks_list_every_rung():
+    from gemv.kernels import REGISTRY
+
+    listed = runpy.run_path(str(TOP / "benchmarks" / "kernels.py"))["KERNELS"]
+    assert listed == [kernel.name for kernel in REGISTRY.values() if not kernel.beside]
+    # What the pages of the history show is what this file has.
+    path = TOP / "benchmarks" / "results" / "benchmarks.json"
+    shown = json.loads(path.read_text("utf-8"))["kernels.Bandwidth.track_bandwidth"]["params"][0]
+    assert shown == [repr(name) for name in listed]
+
+
+def test_a_point_is_measured_below_asv_and_then_stored(tmp_path, monkeypatch, capsys):
+    script = runpy.run_path(str(TOP / "benchmarks" / "point.py"))
+    main = script["main"]
+    with pytest.raises(SystemExit):
+        main(["--machine", "h200", "--commit", "abc"])
+    assert "all 40 digits" in capsys.readouterr().err
+
+    seen = []
+    monkeypatch.setattr(
+        script["subprocess"], "run", lambda command, **options: seen.append((command, options))
+    )
+    for name, value in (("WORK", tmp_path / ".asv"), ("CONFIG", tmp_path / "local.json")):
+        monkeypatch.setitem(main.__globals__, name, value)
+    assert main(["--machine", "h200", "--commit", "ab" * 20, "--date", "5"]) == 0
+    config = json.loads((tmp_path / "local.json").read_text())
+    assert config["results_dir"] == ".asv/results" and config["benchmark_dir"] == "benchmarks"
+    git, commit, machine, *rest = (command for command, _ in seen)
+    assert git[:2] == ["git", "init"] and commit[0] == "git" and "machine" in machine
+    # Part by part, so that a run that is cut off keeps what it has.
+    runs, stores = rest[::2], rest[1::2]
+    assert tuple(run[run.index("--bench") + 1] for run in runs) == script["PARTS"]
+    assert not any("--dry-run" in run for run in runs)
+    assert [store[-4:] for store in stores] == [["--commit", "ab" * 20, "--date", "5"]] * len(runs)
+    assert seen[3][1]["env"]["ASV_PYTHONPATH"].startswith(str(TOP))
+
+    seen.clear()
+    some = ["--bench", "Floor", "--bench", "^api"]
+    assert main(["--machine", "h200", "--commit", "ab" * 20, *some]) == 0
+    asked = [command for command, _ in seen if "--bench" in command]
+    assert [run[run.index("--bench") + 1] for run in asked] == ["Floor", "^api"]
+
+    seen.clear()
+    assert main(["--smoke"]) == 0
+    assert all(options["env"]["NUMBA_ENABLE_CUDASIM"] == "1" for _, options in seen[2:])
+    assert "--dry-run" in seen[-1][0]
+
+
+def test_stored_benchmark_results_name_no_path(tmp_path):
+    store = runpy.run_path(str(TOP / "benchmarks" / "store.py"))["store"]
+    raw = tmp_path / "raw"
+    (raw / "h200").mkdir(parents=True)
+    (raw / "benchmarks.json").write_text("{}")
+    (raw / "h200" / "machine.json").write_text("{}")
+    python = str(tmp_path / "venv" / "bin" / "python")
+    result = {"env_name": f"existing-{python}", "python": python, "params": {"python": python}}
+    result |= {"commit_hash": "0" * 40, "date": 1, "results": {"x": 1}}
+    (raw / "h200" / "00000000-existing.json").write_text(json.dumps(result))
+
+    facts = {"machine": "h200", "gpu": "A GPU", "python": "3.12", "version": 1}
+    (written,) = store(raw, tmp_path / "results", facts, "ab" * 20, 5000)
+    assert written.relative_to(tmp_path).as_posix() == (
+        "results/h200/abababababab-existing-py3.12.json"
+    )
+    text = written.read_text(encoding="utf-8")
+    assert str(tmp_path) not in text
+    stored = json.loads(text)
+    assert (stored["commit_hash"], stored["date"]) == ("ab" * 20, 5000)
+    assert stored["results"] == {"x": 1}
+    assert stored["params"] == facts
+
+    # What was missing is added, what was measured again is replaced; another GPU's is refused.
+    result["results"] = {"x": 2, "y": 3}
+    (raw / "h200" / "00000000-existing.json").write_text(json.dumps(result))
+    store(raw, tmp_path / "results", {**facts, "torch": "2"}, "ab" * 20, 5000)
+    stored = json.loads(written.read_text(encoding="utf-8"))
+    assert stored["results"] == {"x": 2, "y": 3} and stored["params"]["torch"] == "2"
+    result["results"] = {"z": 4}
+    (raw / "h200" / "00000000-existing.json").write_text(json.dumps(result))
+    store(raw, tmp_path / "results", facts, "ab" * 20, 5000)
+    assert json.loads(written.read_text("utf-8"))["results"] == {"x": 2, "y": 3, "z": 4}
+    before = written.read_bytes()
+    with pytest.raises(SystemExit, match="was measured with gpu A GPU: remove it"):
+        store(raw, tmp_path / "results", {**facts, "gpu": "Another"}, "ab" * 20, 5000)
+    assert written.read_bytes() == before
+
+
+def point(
+    folder: Path, name: str, date: int, rate: float, seconds: float, more: dict | None = None
+) -> Path:
+    results = {
+        "kernels.Bandwidth.track_bandwidth": [
+            [rate, None, float("nan")], [["'serial'", "'tile2d'", "'last_block'"]]
+        ],
+        "api.Start.timeraw_import": [[seconds], []],
+        **(more or {}),
+    }  # fmt: skip
+    data = {"date": date, "result_columns": ["result", "params"], "results": results}
+    path = folder / name
+    path.write_text(json.dumps(data), encoding="utf-8")
+    return path
+
+
+def test_two_runs_of_one_commit_agree_within_the_spread():
+    script = runpy.run_path(str(TOP / "benchmarks" / "compare.py"))
+    folder = TOP / "benchmarks" / "results" / "spread"
+    machines = {path.name.rsplit("-", 1)[0] for path in folder.glob("*.json")}
+    assert machines
+    for machine in machines:
+        first, second = (folder / f"{machine}-{which}.json" for which in ("first", "second"))
+        both = [json.loads(path.read_text(encoding="utf-8")) for path in (first, second)]
+        assert both[0]["commit_hash"] == both[1]["commit_hash"]
+        rows = script["compare"](first, second)
+        rates = [(old, new) for _, old, new, unit, _, _ in rows if unit == "GB/s"]
+        assert len(rates) > 90 and all(old != new for old, new in rates)
+        assert {verdict for *_, verdict in rows} == {"same"}
+
+
+def test_compare_shows_a_regression_beyond_the_spread(tmp_path, capsys):
+    script = runpy.run_path(str(TOP / "benchmarks" / "compare.py"))
+    units = {"kernels.Bandwidth.track_bandwidth": {"unit": "GB/s"}, "version": 2}
+    units["api.Start.timeraw_import"] = {"unit": "seconds"}
+    (tmp_path / "benchmarks.json").write_text(json.dumps(units))
+    old = str(point(tmp_path, "old.json", 1, 1000.0, 1.0))
+
+    within = str(point(tmp_path, "within.json", 2, 980.0, 1.1))
+    assert script["main"]([old, within]) == 0
+    assert "0 worse, 2 same" in capsys.readouterr().out
+
+    slower = str(point(tmp_path, "slower.json", 2, 900.0, 0.5))
+    assert script["main"]([old, slower]) == 1
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0].split()[:2] == ["worse", "-10.0%"] and "track_bandwidth(serial)" in lines[0]
+    assert lines[1].split()[:2] == ["better", "+100.0%"]
+    assert lines[2] == "1 better, 1 worse, 0 same"
+
+    # Three times as slow as NumPy's import is: the host. As slow where that halves: not the host.
+    control = "api.Start.timeraw_import_with_numpy"
+    units[control] = {"unit": "seconds"}
+    (tmp_path / "benchmarks.json").write_text(json.dumps(units))
+    before = str(point(tmp_path, "before.json", 1, 1000.0, 1.0, {control: [[0.1], []]}))
+    host = str(point(tmp_path, "host.json", 2, 1000.0, 3.0, {control: [[0.3], []]}))
+    faster = str(point(tmp_path, "faster.json", 2, 1000.0, 1.0, {control: [[0.05], []]}))
+    assert script["main"]([before, host]) == 0
+    told = capsys.readouterr().out
+    assert "0.1 -> 0.3 seconds" in told and "0 better, 0 worse, 3 same" in told
+    assert script["main"]([before, faster]) == 1
+    assert "worse   -50.0%  1 -> 1 seconds  api.Start.timeraw_import\n" in capsys.readouterr().out
+
+    # A figure that only one point has: a rung that is gone is no good news.
+    assert script["main"]([before, old]) == 1
+    told = capsys.readouterr().out.splitlines()
+    assert told[0].split()[0] == "gone" and told[0].endswith(f"0.1 -> nan seconds  {control}")
+    assert told[-1] == "0 better, 0 worse, 2 same, 1 gone"
+    assert script["main"]([old, before]) == 0
+    assert capsys.readouterr().out.splitlines()[-1] == "0 better, 0 worse, 2 same, 1 new"
+
+    assert script["main"](["--machine", "nowhere"]) == 2

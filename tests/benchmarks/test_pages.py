@@ -1,0 +1,85 @@
+"""What is made from the stored grids: the README, its picture and the page of the roofline."""
+
+from __future__ import annotations
+
+import runpy
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+from helpers.results import row, timed_grid
+
+from gemv import _cli
+from gemv.engines import backend
+from gemv.measure.records import GridResults
+
+TOP = Path(__file__).resolve().parents[2]
+
+simulated_only = pytest.mark.skipif(
+    backend.backend() == "cuda", reason="figures of a GPU belong to no test"
+)
+
+
+@pytest.fixture(scope="module")
+def pages():
+    return SimpleNamespace(**runpy.run_path(str(TOP / "benchmarks" / "grid_page.py")))
+
+
+def test_readme_and_its_picture_are_made_from_the_results(pages):
+    grids = pages.load()
+    text = (TOP / "README.md").read_text(encoding="utf-8")
+    assert pages.replaced(text, pages.readme(grids, pages.load(pages.RANDOM))) == text, "make table"
+    if grids:
+        assert pages.fingerprint(grids).encode() in pages.PICTURE.read_bytes(), "make table"
+
+
+def test_page_has_losing_cells_first_and_every_figure(pages):
+    text = pages.page({"h": timed_grid()})
+    losing = text.split("### Where cuBLAS is faster")[1].split("###")[0]
+    assert "4 of 8 cells are under 0.98" in losing
+    text = text.replace("\N{NO-BREAK SPACE}", " ")
+    losing = losing.replace("\N{NO-BREAK SPACE}", " ")
+    first = "| float32, cold | 16 x 4 | N | 0.50 | 0.50 | 1000.0 | 500.0 | 3.00 | torch.mv | `"
+    assert losing.split("| --- |")[-1].splitlines()[1].startswith(first)
+    assert "| float64, cold | 4 | " in text.split("### Means")[1]
+    assert "| 8 x 9 | 1000.0 | 3.00 | 0.90 | 2.00 | 1000.0 | 3.00 | 0.90 | 2.00 |" in text
+    assert "```{drawing} grid-h-1\n```" in text
+    assert "make grid" in pages.page({}) and "make grid" in pages.readme({}, {})
+
+
+def test_random_cells_have_a_section_and_a_sentence(pages):
+    text = pages.random_page({"h": timed_grid()}).replace("\N{NO-BREAK SPACE}", " ")
+    assert "4 of 8 are under 0.98 of the fastest peer:" in text
+    losing = text.split("fastest peer:")[1].split("Furthest")[0]
+    first = losing.split("| --- |")[-1].splitlines()[1]
+    assert first.startswith("| float32, cold | 16 x 4 | N | 0.50 |")
+    table = text.split("at 1 or more |")[1].split("4 of 8")[0]
+    assert [line.split(" | ")[1] for line in table.splitlines()[2:5]] == ["4", "4", "8"]
+    (sentence,) = pages.readme_random({"h": timed_grid()})
+    assert "On 8 shapes" in sentence and "4 of them are under 0.98" in sentence
+    assert pages.random_page({}) == "" and pages.readme_random({}) == []
+
+
+def test_a_grid_without_a_gpu_makes_no_page(pages, tmp_path):
+    GridResults("simulator", "simulator", rows=[row()]).store(tmp_path / "x.json")
+    with pytest.raises(ValueError, match="without a GPU"):
+        pages.load(tmp_path)
+
+
+@simulated_only
+def test_all_parts_of_the_grid_run(tmp_path, capsys):
+    script = runpy.run_path(str(TOP / "benchmarks" / "grid.py"))
+    file = tmp_path / "grid" / "here.json"
+    assert script["main"]([str(file), "--parts", "cold,conjugate"]) == 0
+    stored = GridResults.load(file)
+    assert [(each.op, each.wrong) for each in stored.rows] == [
+        ("N", None),
+        ("T", None),
+        ("C", None),
+    ]
+    with pytest.raises(SystemExit):
+        script["main"]([str(file), "--parts", "warm"])
+    assert "there are: cold, hot" in capsys.readouterr().err
+    for part in script["PARTS"].values():
+        options = _cli._parser().parse_args(["bench", *part])
+        assert _cli._wanted_cells(options, simulated=False)

@@ -1,0 +1,111 @@
+"""Machine code of kernels, compiled without a GPU, and what it is disassembled with."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import shutil
+import subprocess
+import sys
+import sysconfig
+from pathlib import Path
+
+import pytest
+
+from helpers import processes
+
+#: Size of a parameter in the constant bank, by argument; pointers and 64-bit integers otherwise.
+COEFFICIENT_BYTES = {"float32": 4, "float64": 8, "complex64": 8, "complex128": 16}
+COEFFICIENT_BYTES |= {"float16": 4, "bfloat16": 4}
+REAL_BYTES = {"float32": 4, "float64": 8, "complex64": 4, "complex128": 8}
+REAL_BYTES |= {"float16": 4, "bfloat16": 4}
+NARROW = ("float16", "bfloat16")
+
+
+def access_of(kernel):
+    """The only access of a kernel with wide loads; others take either, and get the first."""
+    # here: Numba reads its variables when it is imported, and conftest.py sets them
+    from gemv.core.dtypes import DTYPES
+    from gemv.measure.inputs import make_problem
+
+    objection = kernel.accepts(make_problem(3, 3, DTYPES["s"], "C", "N"))
+    return "dot" if objection is None else "axpy"
+
+
+def widest(dtype):
+    """Elements of A and x in a load of 16 bytes."""
+    return (8 if dtype in NARROW else 16 // COEFFICIENT_BYTES[dtype],) * 2
+
+
+@pytest.fixture(scope="session")
+def worker():
+    """A process without the simulator, which compiles what :func:`compiler` asks for."""
+    with processes.started(
+        [sys.executable, str(Path(__file__).with_name("codegen_worker.py"))],
+        stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
+        env={**os.environ, "NUMBA_ENABLE_CUDASIM": "0"},
+    ) as worker:  # fmt: skip
+        yield worker
+        worker.stdin.close()
+        worker.wait(timeout=60)
+
+
+@pytest.fixture(scope="session")
+def compiler(tmp_path_factory, worker):
+    """Ask a process without the simulator for machine code.
+
+    Answers are kept in a folder that the processes of a parallel run share.
+    """
+    folder = tmp_path_factory.getbasetemp()
+    if "PYTEST_XDIST_WORKER" in os.environ:
+        folder = folder.parent  # of this run; in a single process it would be of every run
+    kept = folder / "codegen"
+    kept.mkdir(exist_ok=True)
+
+    def ask(
+        kernel, dtype, access=None, compute_capability=(9, 0), knobs=None,
+        homes=("arguments", "arguments"), literals=(), widths=None, y_dtype=None,
+        accumulate="plain", whole=False,
+    ):  # fmt: skip
+        if widths is None:
+            widths = widest(dtype) if kernel.wide else (1, 0)
+        request = {
+            "kernel": kernel.name, "dtype": dtype, "conj": dtype.startswith("c"),
+            "access": access or access_of(kernel), "compute_capability": compute_capability,
+            "knobs": dict(knobs or {}),
+            "homes": homes, "literals": literals, "widths": widths, "y_dtype": y_dtype,
+            "accumulate": accumulate, "whole": whole,
+        }  # fmt: skip
+        question = json.dumps(request)
+        file = kept / hashlib.sha256(question.encode()).hexdigest()
+        if not file.exists():
+            worker.stdin.write(question + "\n")
+            worker.stdin.flush()
+            line = worker.stdout.readline()
+            assert line, f"the compiling process ended: {worker.wait()}"
+            fresh = file.with_suffix(f".{os.getpid()}")
+            fresh.write_text(line)
+            fresh.replace(file)  # whole or not at all, for whoever looks meanwhile
+        answer = json.loads(file.read_text())
+        assert "error" not in answer, answer["error"]
+        return answer
+
+    return ask
+
+
+def nvdisasm():
+    """The disassembler: on the path, or where its package puts it."""
+    found = shutil.which("nvdisasm")
+    if found:
+        return found
+    for path in Path(sysconfig.get_path("purelib")).glob("nvidia/*/bin/nvdisasm"):
+        return str(path)
+    pytest.fail("nvdisasm is missing; the extra 'test' installs it")
+
+
+def disassemble(function, tmp_path):
+    cubin = tmp_path / f"{function['name']}.cubin"
+    cubin.write_bytes(bytes.fromhex(function["cubin"]))
+    run = processes.run([nvdisasm(), "-c", str(cubin)], capture_output=True, text=True, check=True)
+    return run.stdout

@@ -1,0 +1,96 @@
+"""README, CONTRIBUTING, CHANGELOG: commands exist, examples run, tables show what was measured."""
+
+from __future__ import annotations
+
+import json
+import re
+import runpy
+from pathlib import Path
+
+import pytest
+
+import gemv
+from gemv.kernels import REGISTRY
+
+TOP = Path(__file__).resolve().parents[2]
+README = TOP / "README.md"
+
+
+def test_readme_commands_are_targets_of_the_makefile():
+    targets = set(re.findall(r"^([a-z-]+):", (TOP / "Makefile").read_text("utf-8"), re.M))
+    for name in ("README.md", "CONTRIBUTING.md"):
+        text = (TOP / name).read_text(encoding="utf-8")
+        # in a block of code or between backticks; in prose "make" is a verb
+        named = re.findall(r"(?:^|`)make ([a-z][a-z -]*[a-z])", text, re.M)
+        words = {word for group in named for word in group.split()}
+        assert words >= {"demo", "test"} or name != "README.md"
+        assert words <= targets, name
+
+
+def test_readme_examples_run():
+    if gemv.backend() == "host":
+        pytest.skip("the examples use device arrays")
+    names: dict = {}
+    blocks = re.findall(r"^```python\n(.*?)^```", README.read_text(encoding="utf-8"), re.M | re.S)
+    assert len(blocks) >= 2
+    for block in blocks:
+        exec(compile(block, "README.md", "exec"), names)
+    assert names["y_device"].copy_to_host().tolist() == (names["a"] @ names["x"]).tolist()
+
+
+def test_readme_table_has_every_kernel():
+    text = README.read_text(encoding="utf-8")
+    table = text.split("<!-- ladder:begin -->")[1].split("<!-- ladder:end -->")[0]
+    for name in REGISTRY:
+        assert f"`{name}`" in table
+
+
+def test_readme_table_is_built_from_the_results():
+    script = runpy.run_path(str(TOP / "benchmarks" / "ladder_table.py"))
+    text = README.read_text(encoding="utf-8")
+    assert script["replaced"](text, script["table"](script["load"]())) == text, "make table"
+
+
+def test_ladder_table_shows_measured_refused_and_missing(tmp_path):
+    script = runpy.run_path(str(TOP / "benchmarks" / "ladder_table.py"))
+    case = {
+        "m": 4,
+        "n": 8,
+        "dtype": "s",
+        "order": "C",
+        "op": "T",
+        "device": "A GPU",
+        "backend": "cuda",
+        "ceiling_gb_per_s": 2000.0,
+        "rows": [
+            {"name": "serial", "gb_per_s": 0.01234, "share": 0.001, "refused": None},
+            {"name": "tile2d", "gb_per_s": 1234.5, "share": 0.617, "refused": None},
+            {"name": "threads_are_columns", "gb_per_s": None, "refused": "too wide"},
+        ],
+    }
+    (tmp_path / "case.json").write_text(json.dumps(case), encoding="utf-8")
+    lines = script["table"](script["load"](tmp_path)).splitlines()
+    assert "4 x 8<br>C, T" in lines[0]
+    cells = {line.split("|")[2].split()[0]: line.split("|")[-2].strip() for line in lines[2:-2]}
+    assert cells["`serial`"] == "0.0123 (0%)"
+    assert cells["`tile2d`"] == "1230 (62%)"
+    assert cells["`threads_are_columns`"] == "refuses"
+    assert cells["`coalesced`"] == "–"
+    assert "A GPU" in lines[-1]
+
+    (tmp_path / "case.json").write_text(json.dumps({**case, "backend": "simulator"}))
+    with pytest.raises(ValueError, match="without a GPU"):
+        script["load"](tmp_path)
+
+
+def test_changelog_and_version_agree():
+    text = (TOP / "CHANGELOG.md").read_text(encoding="utf-8")
+    versions = re.findall(r"^## \[([^\]]+)\]", text, re.M)
+    assert versions[0] == "Unreleased"
+    assert len(versions) == 1 or gemv.__version__.startswith(versions[1].rsplit(".", 1)[0])
+
+
+def test_contributing_names_every_room():
+    rooms = {path.parent.name for path in (TOP / "gemv").glob("*/__init__.py")}
+    named = re.findall(r"^\| `gemv/(\w+)/` \|", (TOP / "CONTRIBUTING.md").read_text("utf-8"), re.M)
+    assert set(named) >= rooms and len(rooms) >= 9
