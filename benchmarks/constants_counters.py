@@ -62,7 +62,7 @@ def launch() -> None:
         values = {"rounds": _race._ROUNDS, "mask": 1, "step": 1, "x": x.pointer, "y": y.pointer}
         values |= {"share": 32 // case["lanes"], "distinct": case["lanes"]}
         grid = (2 * device.multiprocessors, 1, 1)
-        engine._submit(loaded, grid, (1024, 1, 1), 0, values)
+        engine.launch(loaded, grid, (1024, 1, 1), 0, values)
     engine.to_host(y.owner)  # waits
 
 

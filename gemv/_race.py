@@ -535,7 +535,7 @@ def _launcher(
     (launch,) = choice.geometry.launches
 
     def call(stream: int) -> None:
-        engine._submit(functions[0], launch.grid, launch.block, stream, values)
+        engine.launch(functions[0], launch.grid, launch.block, stream, values)
 
     return call
 
@@ -579,7 +579,7 @@ def turns(
         }  # fmt: skip
 
         def call(stream, function=loaded[home], values=values):
-            engine._submit(function, (blocks, 1, 1), (threads, 1, 1), stream, values)
+            engine.launch(function, (blocks, 1, 1), (threads, 1, 1), stream, values)
 
         seconds = clock.time([call])
         # Two blocks of 32 warps on each multiprocessor.

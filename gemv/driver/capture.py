@@ -1,4 +1,4 @@
-"""Streams that are being captured into a graph, and how long a graph lives."""
+"""Captures of streams into graphs, and how long a graph lives."""
 
 from __future__ import annotations
 
@@ -71,14 +71,15 @@ def outside_of_captures() -> Iterator[None]:
 class GraphLife:
     """Tells whether a graph that was captured still exists.
 
-    The driver posts a semaphore when the graph and all that was instantiated from it is destroyed.
-    It does so on a thread of its own, where no Python may run, hence a function of the C library.
+    When the graph and all that was instantiated from it is destroyed, the driver calls a function
+    on a thread of its own, where no Python may run. So this is a function of the C library, which
+    posts a semaphore.
     """
 
     def __init__(self, graph: int) -> None:
         self._semaphore: Any = None
         if sys.platform == "win32" or not graph:
-            return  # taken for alive for ever
+            return  # the graph counts as alive for ever
         libc = ctypes.CDLL(None)
         semaphore = ctypes.create_string_buffer(64)
         if libc.sem_init(semaphore, 0, 0) != 0:
@@ -96,7 +97,7 @@ class GraphLife:
         # 1: the graph takes our reference over.
         if created == 0 and libcuda.cuGraphRetainUserObject(graph, user_object, 1, 1) == 0:
             self._semaphore = semaphore
-            # The driver writes to it whenever it likes, so its memory stays.
+            # The driver may post it at any time, so its memory must stay.
             _semaphores.append(semaphore)
             self._libc = libc
 

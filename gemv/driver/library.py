@@ -1,4 +1,4 @@
-"""The CUDA driver's library, and its errors as exceptions."""
+"""The CUDA driver's library, its status codes as exceptions, and addresses of its functions."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ libcuda = ctypes.CDLL("nvcuda.dll" if sys.platform == "win32" else "libcuda.so.1
 
 
 def addresses() -> dict[str, int]:
-    """Where the functions of the driver lie that machine code calls."""
+    """Addresses of the driver's functions that machine code calls, by the names it has for them."""
     functions = {
         "launch": libcuda.cuLaunchKernelEx,
         "allocate": libcuda.cuMemAllocFromPoolAsync,
@@ -39,11 +39,14 @@ class CudaError(RuntimeError):
 
 
 class OutOfMemory(CudaError, MemoryError):
-    """The memory of the GPU does not suffice."""
+    """There is not enough memory on the GPU."""
 
 
 def check(answer: tuple) -> Any:
-    """The results of a driver call, or a :class:`CudaError` that names the driver's error."""
+    """The first result of a call of the driver; raises a CudaError that names the driver's error.
+
+    `answer` is what the bindings return: a status, and then the results.
+    """
     status, *results = answer
     if status != driver.CUresult.CUDA_SUCCESS:
         raise failed(int(status))
@@ -51,7 +54,7 @@ def check(answer: tuple) -> Any:
 
 
 def failed(status: int) -> CudaError:
-    """The error for a status of the driver."""
+    """The exception for a status of the driver."""
     result = driver.CUresult(status)
     text = driver.cuGetErrorString(result)[1]
     said = text.decode() if text else "unknown error"

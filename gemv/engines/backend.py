@@ -1,4 +1,4 @@
-"""Where a call is computed: on the GPU, on the simulated GPU, or by SciPy's BLAS on the host."""
+"""Backends: a call is computed on a GPU, on a simulated GPU, or by SciPy's BLAS on the host."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ _probed: tuple[str, str] | None = None
 
 
 def _devices() -> int:
-    """CUDA devices, as the driver counts them; 0 without one, and where Numba has to be asked.
+    """How many GPUs the driver counts; 0 for none, and where Numba has to be asked instead.
 
-    Importing Numba takes most of a second, which a call with the tensors of another library does
-    not need where its machine code is on the disk.
+    Importing Numba takes most of a second. A call on host arrays or on another library's tensors
+    does without Numba where its machine code is on disk.
     """
     numba_decides = "numba" in sys.modules or os.path.exists(".numba_config.yaml")
     if numba_decides or "NUMBA_ENABLE_CUDASIM" in os.environ:
@@ -47,7 +47,7 @@ def _simulator_enabled() -> bool:
 
 
 def probe() -> tuple[str, str]:
-    """What an automatic choice gives, and the reason in words.
+    """The backend that is chosen automatically, and the reason in words.
 
     Returns
     -------
@@ -91,14 +91,14 @@ def _probe() -> tuple[str, str]:
 
 
 def _too_old() -> str | None:
-    """What is wrong if the driver is of an older major version than CUDA's libraries."""
+    """What to do about a driver whose major version is older than that of CUDA's libraries."""
     import cuda.bindings
     from cuda.bindings import driver
 
     status, supported = driver.cuDriverGetVersion()
     if int(status) != 0 or supported // 1000 >= int(cuda.bindings.__version__.partition(".")[0]):
         return None
-    # Asked only now, because it loads one of the libraries, which the bindings may be newer than.
+    # The bindings may be newer than the libraries, so one of these is loaded and asked.
     from cuda.bindings import nvjitlink
 
     with errors.compiling():
@@ -150,12 +150,12 @@ def use_backend(name: str | None) -> None:
     """
     global _chosen
     _chosen = None if name is None else _require(_validate(name, "use_backend"))
-    # Calls that were made before are made again without asking for the backend.
+    # Remembered calls are launched without asking for the backend.
     memo.forget()
 
 
 def chosen() -> str | None:
-    """The backend somebody asked for, by function or environment; None if nobody did."""
+    """The backend that was asked for by function or environment; None if none was."""
     if _chosen is not None:
         return _chosen
     name = os.environ.get("GEMV_BACKEND", "").strip().lower()
@@ -170,7 +170,10 @@ def backend() -> str:
 
 
 def engine() -> Any:
-    """The engine of the cuda or simulator backend."""
+    """The :class:`~gemv.engines.protocol.Engine` of the cuda or simulator backend, made once.
+
+    It is typed Any because callers use what only the GPU's engine has where its name is "cuda".
+    """
     name = backend()
     try:
         return _engines[name]
@@ -196,7 +199,7 @@ def engine() -> Any:
 
 
 def _after_fork() -> None:
-    """Let every call of a forked process say why it cannot use the GPU, instead of the driver."""
+    """Make every call in a forked process say that CUDA does not survive a fork."""
     global _lock
     _lock = threading.Lock()  # another thread may have held it
     _engines["cuda"] = errors.Forked()
@@ -204,9 +207,9 @@ def _after_fork() -> None:
 
 
 class Home:
-    """Where the memory of device arrays is, as the backend of the moment sees it.
+    """Where the memory of device arrays is, for the backend that is in use at the moment.
 
-    Adopting an array asks this object and knows no engine itself.
+    The room `arrays` lies below the engines, so it is given this object in place of one of them.
     """
 
     def in_host_memory(self) -> bool:
@@ -214,7 +217,7 @@ class Home:
         return backend() == "simulator"
 
     def device_of(self, pointer: int) -> int | None:
-        """Ordinal of the GPU that memory belongs to; None where nobody knows."""
+        """Ordinal of the GPU that the memory at an address belongs to; None where there is none."""
         return engine().device_of(pointer) if backend() == "cuda" else None
 
 

@@ -2,15 +2,16 @@
 
 A file holds all functions of one kernel for one Spec and one compute capability: a line of JSON
 and the cubins behind it, with a checksum over both. Its name is a hash of everything that the
-machine code follows from: all source of this package, the versions of what compiles it, those of
-Numba's settings that shape it, the Spec and the compute capability. So a file is never out of date,
-only of no more use, and the oldest go when there are too many bytes of them.
+machine code follows from: all source of this package, the versions of the compilers, those of
+Numba's settings that shape machine code, the Spec and the compute capability. So a file never goes
+out of date; it only falls out of use, and the files used longest ago are removed when all of them
+together have more than 128 MiB.
 
-The source is that which this process imported. Where that cannot be told, because a file was edited
-since, nothing is taken from the disk and nothing left there. And only what nobody else could have
-written is loaded into a GPU.
+The source that counts is the one that this process imported. If a file was edited since then,
+nothing is read from the disk and nothing written to it. Only files that no other user could have
+written are loaded into a GPU: :mod:`gemv.engines.cache_folder` looks at that.
 
-Nothing here needs Numba: where the file is there, the compiler is not even imported.
+Nothing here needs Numba: with a kernel's file on disk, the compiler is not even imported.
 """
 
 from __future__ import annotations
@@ -37,9 +38,9 @@ from gemv.engines.cache_folder import (
 from gemv.engines.fingerprint import Unknown, fingerprint, settings, source_is_as_imported, versions
 
 _MAGIC = b"gemv machine code\n"
-#: What the files may take together; a kernel takes some 20 to 50 KB.
+#: Bytes of all files together; a kernel takes some 20 to 50 KB.
 MAX_BYTES = 128 * 2**20
-#: Temporary files of processes that died are swept after so many seconds.
+#: Temporary files of processes that died are removed after so many seconds.
 _STALE_S = 3600
 
 
@@ -63,7 +64,7 @@ def entries() -> list[tuple[Path, int, float]]:
 
 
 def clear() -> int:
-    """Remove all files; how many they were. Raises as :func:`entries`."""
+    """Remove all files and return how many there were; raises as :func:`entries`."""
     path = directory()
     if path is None:
         return 0
@@ -76,7 +77,9 @@ def clear() -> int:
 
 
 def key(name: str, what: str, compute_capability: tuple[int, int]) -> str:
-    """The name of a file: readable in front, a hash of everything behind.
+    """The name of a kernel's file: kernel and compute capability, and a hash of all that counts.
+
+    `what` is the Spec in words.
 
     Raises
     ------
@@ -89,10 +92,10 @@ def key(name: str, what: str, compute_capability: tuple[int, int]) -> str:
     return f"{name}-sm_{major}{minor}-{digest.hexdigest()[:40]}"
 
 
-def _look_again() -> None:
-    """Raise Unknown if what was compiled just now may be of other source than the key says.
+def _require_same_source() -> None:
+    """Raise Unknown if a kernel may have been compiled from other source than its key says.
 
-    The key follows from files that were hashed before the compilation, which imports modules.
+    Files are hashed for the key before the compilation, which imports further modules.
     """
     source_is_as_imported()
     if any(version not in fingerprint().split("\n") for version in versions()):
@@ -121,7 +124,7 @@ def _pack(name: str, functions: tuple[Binary, ...]) -> bytes:
 
 
 def _unpack(name: str, data: bytes) -> tuple[Binary, ...]:
-    """The functions of a file; a ValueError that says what is wrong with it."""
+    """The functions in a file's bytes; raises a ValueError that says what is wrong with them."""
     start = len(_MAGIC) + 32
     body = data[start:]
     if data[: len(_MAGIC)] != _MAGIC or hashlib.sha256(body).digest() != data[start - 32 : start]:
@@ -151,7 +154,7 @@ def _unpack(name: str, data: bytes) -> tuple[Binary, ...]:
 
 
 def holds(name: str, what: str, compute_capability: tuple[int, int]) -> bool:
-    """Whether there is a file that :func:`kept` would take."""
+    """Whether :func:`kept` would find the kernel on disk."""
     try:
         return load(key(name, what, compute_capability)) is not None
     except Unknown:
@@ -159,7 +162,7 @@ def holds(name: str, what: str, compute_capability: tuple[int, int]) -> bool:
 
 
 def load(name: str) -> tuple[Binary, ...] | None:
-    """The functions of a file; None if it is not there, or, with a warning, is not trusted."""
+    """The functions in a file; None if it is not there or, with a warning, not trusted."""
     path = chosen()
     if path is None:
         return None
@@ -185,7 +188,7 @@ def load(name: str) -> tuple[Binary, ...] | None:
 
 
 def store(name: str, functions: tuple[Binary, ...]) -> None:
-    """Write a file, whole or not at all, and let old ones go; one warning where that fails."""
+    """Write a file, whole or not at all, and remove old ones; warn where that fails."""
     path = chosen()
     if path is None:
         return
@@ -195,20 +198,20 @@ def store(name: str, functions: tuple[Binary, ...]) -> None:
             raise OSError(errno.EFBIG, f"{name} would have {len(data)} bytes")
         with Folder(path, create=True) as folder:
             folder.write(name + SUFFIX, data)
-            _bound(folder)
+            _remove_oldest(folder)
     except OSError as error:
         complain(path, error)
 
 
-def _bound(folder: Folder) -> None:
-    """Remove what was used longest ago beyond the bound, and what dead processes left."""
+def _remove_oldest(folder: Folder) -> None:
+    """Remove the files used longest ago until the rest fits, and those of dead processes."""
     files = folder.files()
     kept = [(name, size) for name, size, _ in files if name.endswith(SUFFIX)]
     total = sum(size for _, size in kept)
     for name, size in kept[:-1]:
         if total <= MAX_BYTES:
             break
-        with suppress(OSError):  # Windows keeps what another process has opened
+        with suppress(OSError):  # Windows does not remove a file that another process has opened
             folder.remove(name)
             total -= size
     for name, _, written in files:
@@ -223,9 +226,9 @@ def kept(
     compute_capability: tuple[int, int],
     compiled: Callable[[], tuple[Binary, ...]],
 ) -> tuple[Binary, ...]:
-    """Machine code from the disk, or compiled now and left there for the next process.
+    """Machine code from the disk, or from `compiled` and then written to the disk.
 
-    Code that may be of other source than the file's name says is not left there.
+    It is not written if it may follow from other source than the file's name says.
     """
     if chosen() is None:
         return compiled()
@@ -235,7 +238,7 @@ def kept(
         found = load(file)
         if found is None:
             found = compiled()
-            _look_again()
+            _require_same_source()
             if key(name, what, compute_capability) != file:
                 raise Unknown("Numba's settings changed during the compilation")
             store(file, found)

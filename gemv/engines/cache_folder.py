@@ -1,4 +1,4 @@
-"""The directory of the cache: where it is, and whether what lies in it can be trusted."""
+"""The directory of the cache: where it is, and whether its files can be trusted."""
 
 from __future__ import annotations
 
@@ -18,15 +18,17 @@ MAX_FILE_BYTES = 16 * 2**20
 
 
 class CacheWarning(RuntimeWarning):
-    """Machine code cannot be kept on disk, or is not trusted; everything works, but compiles."""
+    """Machine code cannot be kept on disk, or is not trusted, so every process compiles it."""
 
 
 @cache
 def warn(text: str) -> None:
+    """Issue a CacheWarning, each text once in a process."""
     warnings.warn(text, CacheWarning, stacklevel=2)
 
 
 def complain(folder: Path | str, error: OSError) -> None:
+    """Warn that the cache's directory cannot be used, and say how to choose another one."""
     warn(
         f"compiled kernels cannot be kept in {folder} ({type(error).__name__}: {error.strerror}),"
         " so each process compiles them: name a directory that only you can write to with"
@@ -70,9 +72,9 @@ def chosen() -> Path | None:
 
 
 def _distrust(status: os.stat_result) -> str | None:
-    """Why machine code is not taken from what has this status: others could have written it.
+    """Why a file or directory of this status is not trusted: other users could have written it.
 
-    The superuser could write anywhere, so what is the superuser's is trusted.
+    The superuser could write anywhere, so the superuser's files are trusted.
     """
     if sys.platform == "win32":  # owner and access are in lists there, which stat does not show
         return None
@@ -84,11 +86,11 @@ def _distrust(status: os.stat_result) -> str | None:
 
 
 class Folder:
-    """The directory, opened and trusted.
+    """The cache's directory, opened and found to be trusted.
 
-    All that is done in it goes through its descriptor: it stays the directory that was looked at,
-    whatever is put in its place. Windows has no descriptors of directories, so there its path is
-    used again.
+    Its files are opened through its descriptor, which stands for the directory that was examined,
+    whatever is put in its place later. Windows has no descriptors of directories, so its path is
+    used there.
 
     Raises
     ------
@@ -136,7 +138,7 @@ class Folder:
         return os.open(self._at(name), flags, 0o600, dir_fd=self._handle)
 
     def read(self, name: str) -> bytes:
-        """All bytes of a file, which counts as used now; an OSError if it is not trusted."""
+        """All bytes of a file, which counts as used now; raises OSError if it is not trusted."""
         # Of a pipe O_NONBLOCK opens the end without waiting for a writer.
         handle = self._open(name, os.O_RDONLY)
         try:
@@ -159,7 +161,7 @@ class Folder:
             os.close(handle)
 
     def write(self, name: str, data: bytes) -> None:
-        """Put a file there, whole or not at all."""
+        """Write a file, whole or not at all."""
         temporary = f"{TEMPORARY}{os.getpid()}-{os.urandom(8).hex()}"
         handle = self._open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL)
         try:
@@ -174,7 +176,7 @@ class Folder:
             raise
 
     def remove(self, name: str) -> bool:
-        """Whether the file was there, and is no more."""
+        """Remove a file; False if it was not there."""
         try:
             os.unlink(self._at(name), dir_fd=self._handle)
         except FileNotFoundError:  # another process was faster
@@ -182,7 +184,7 @@ class Folder:
         return True
 
     def files(self) -> list[tuple[str, int, float]]:
-        """Name, bytes and time of last use of all regular files, the one used longest ago first."""
+        """Name, bytes and time of last use of each regular file, the one used longest ago first."""
         found = []
         with os.scandir(self.path if self._handle is None else self._handle) as entries:
             for entry in entries:

@@ -1,18 +1,18 @@
 """alpha and beta in constant memory: slots, who owns them, and when they may be written again.
 
 A constant symbol belongs to a loaded module, and every kernel function is a module of its own
-here, so each of them has a row of slots (:data:`gemv.kernels.spec.SLOTS` of one alpha and one
-beta); the functions of one kernel share a :class:`SlotTable`, which writes all their symbols at
-the same slot. One table for the whole device would need all kernels in one module, recompiled
-whenever one of them is asked for in another precision.
+here. So each function has a symbol of :data:`gemv.kernels.spec.SLOTS` slots, each for one alpha and
+one beta. The functions of one kernel share a :class:`SlotTable`, which writes the same slot of all
+their symbols. One table for the whole GPU would need all kernels in one module, recompiled whenever
+one of them is asked for in another precision.
 
-The rules that keep two calls apart, whatever their streams and threads:
+These rules keep two calls apart, whatever their streams and threads:
 
 * A slot has one owner at a time: a call, for as long as it enqueues, or a :class:`Coefficients`.
-* What was last enqueued that reads or writes a slot leaves an event there, and the next write
-  waits for it on its own stream. Slots are reused oldest first, so the wait is mostly over.
+* The last work on a slot leaves an event there, and the next write waits for it on its own stream.
+  Slots are reused oldest first, so the event has mostly come by then.
 * A write is never captured into a graph: replayed, it would bring old values back. A captured
-  launch needs a slot that stays its own, which is what :class:`Coefficients` is.
+  launch needs a slot that stays its own, and a :class:`Coefficients` owns one.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from gemv.engines.slots import Slot, SlotTable
 
 
 def homes_of(routine: str, coefficients: Any, on_device: tuple[bool, bool]) -> tuple[str, str]:
-    """The homes that a call asks for; device arrays stay where they are.
+    """Where a call wants alpha and beta; the home of device arrays is ``"pointer"``.
 
     Parameters
     ----------
@@ -35,7 +35,7 @@ def homes_of(routine: str, coefficients: Any, on_device: tuple[bool, bool]) -> t
         For error texts.
     coefficients : {None, "arguments", "constant", "pointer"} or Coefficients
     on_device : (bool, bool)
-        Whether alpha and beta are device arrays.
+        Whether alpha, and whether beta, is a device array.
     """
     known = ("arguments", "constant", "pointer")
     if coefficients is None:
@@ -68,7 +68,10 @@ def homes_of(routine: str, coefficients: Any, on_device: tuple[bool, bool]) -> t
 
 
 class Lease:
-    """A slot for one call: written now, read by the launches until :meth:`done`."""
+    """A slot for one call: written now, and read by what is enqueued until :meth:`done`.
+
+    The slot is that of `owner`; without an owner, one that is given back by :meth:`done`.
+    """
 
     __slots__ = ("_owner", "_slot", "_stream", "_table", "slot")
 
@@ -96,7 +99,7 @@ class Lease:
         try:
             if capturing:
                 table.write_now(slot, alpha, beta)
-                self._stream = -1  # an event would be captured as well
+                self._stream = -1  # no event, which would become part of the graph
             else:
                 table.write(slot, alpha, beta, stream)
         except BaseException:
@@ -106,7 +109,7 @@ class Lease:
             owner._values = (alpha, beta)
 
     def done(self) -> None:
-        """Everything that reads the slot is enqueued."""
+        """End the lease: all launches that read the slot are enqueued."""
         try:
             if self._stream != -1:
                 self._table.mark(self._slot, self._stream)
@@ -159,12 +162,12 @@ class Coefficients:
 
     @property
     def alpha(self) -> Any:
-        """The factor that was last written."""
+        """The alpha that was last written."""
         return _plain(self._values[0])
 
     @property
     def beta(self) -> Any:
-        """The other one."""
+        """The beta that was last written."""
         return _plain(self._values[1])
 
     def set(self, alpha: Any, beta: Any = 0, stream: Any = None) -> None:
@@ -221,7 +224,7 @@ class Coefficients:
             self._values = (alpha, beta)
 
     def note(self, alpha: Any, beta: Any) -> None:
-        """Remember the values of a call that needs no slot, on the host."""
+        """Remember the values of a call on the host, which needs no slot."""
         with self._lock:
             self._check_open()
             self._values = (alpha, beta)

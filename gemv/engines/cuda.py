@@ -285,8 +285,6 @@ class CudaEngine:
         """Launch a loaded function that is no kernel of the ladder, with parameters by name."""
         self._launcher.launch(function, Launch(grid, block), stream, values)
 
-    _submit = launch  # until the programs that measure say launch
-
 
 def _per_thread_default_stream() -> bool:
     """Whether Numba's default stream is the per-thread one, or would be if it were imported."""

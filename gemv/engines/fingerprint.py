@@ -1,4 +1,4 @@
-"""What machine code follows from: source, compilers, settings."""
+"""What machine code follows from, in words that the cache hashes: source, compilers, settings."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from typing import Any
 
 from gemv.core import source
 
-#: Counts the forms that a file has had.
+#: Number of the format of the cache's files; it grows with each change of it.
 FORMAT = 3
-#: What takes part in making machine code, and the module that tells which version of it runs.
+#: Packages that take part in compiling, and for each the module that says which version runs.
 _COMPILERS = {
     "numba": "numba",
     "numba-cuda": "numba_cuda",
@@ -24,16 +24,17 @@ _COMPILERS = {
     "cuda-bindings": "cuda.bindings",
     "numpy": "numpy",
 }
-#: The libraries of CUDA, which go by several names.
+#: Packages of CUDA's libraries; an installation has some of them.
 _TOOLKIT = (
     "nvidia-nvjitlink", "nvidia-nvjitlink-cu13", "nvidia-nvjitlink-cu12", "nvidia-nvvm",
     "nvidia-cuda-nvcc", "nvidia-cuda-nvcc-cu12", "cuda-toolkit",
 )  # fmt: skip
 
-#: Of Numba's some hundred variables those that change what it compiles for a GPU, and what it calls
-#: them: no optimization, debug information, code for another architecture, counts of references,
-#: and a line printed for each instruction. No other one changes the PTX of a kernel: those for the
-#: CPU, bounds checks (which kernels never have), dumps, warnings, threads, directories, logs.
+#: Numba's environment variables that change what it compiles for a GPU, with the names of these
+#: settings in Numba: optimization, debug information, code for another architecture, counts of
+#: references, and a line printed for each instruction. No other one of its about 100 variables
+#: changes the PTX of a kernel: those for the CPU, bounds checks (which kernels never have), dumps,
+#: warnings, threads, directories and logs.
 _SETTINGS = {
     "NUMBA_OPT": "OPT",
     "NUMBA_CUDA_DEBUGINFO": "CUDA_DEBUGINFO_DEFAULT",
@@ -41,12 +42,12 @@ _SETTINGS = {
     "NUMBA_CUDA_ENABLE_NRT": "CUDA_ENABLE_NRT",
     "NUMBA_DEBUG_JIT": "DEBUG_JIT",
 }
-#: Their values where nobody set them, in this order.
+#: Their values, in the same order, where nobody set them.
 _UNSET = (True, None, None, None, None)
 
 
 class Unknown(Exception):
-    """What machine code follows from is not known, so that it cannot be named; says why."""
+    """It is not known what machine code follows from, so it has no name; the text says why."""
 
 
 #: The rooms whose source shapes machine code. They import no other room but these, which the
@@ -68,12 +69,12 @@ def source_hash(folder: str | Path) -> str:
 
 @cache
 def imported_source() -> str:
-    """Hash of the source of this package that this process runs; Unknown where that has changed."""
+    """Hash of the package's source that this process runs; raises Unknown if it has changed."""
     try:
         found = source_hash(source.PACKAGE)
     except OSError as error:
         raise Unknown(f"{error.filename} cannot be read ({error.strerror})") from error
-    source_is_as_imported()  # now, so nobody wrote to it while it was read
+    source_is_as_imported()  # asked now, so that nobody wrote to it while it was read
     _bytecode_is_as_source()
     return found
 
@@ -81,8 +82,8 @@ def imported_source() -> str:
 def source_is_as_imported() -> None:
     """Raise Unknown if a source file is not as it was when the package was imported.
 
-    Modules are imported later than the package, and read then. What a process runs is known only
-    where all files have stayed as they were.
+    Python reads a module's file when the module is imported, which may be later. So it is known
+    what a process runs only while all files stay as they were.
     """
     before = source.AT_IMPORT
     if not before:
@@ -129,11 +130,11 @@ def versions() -> list[str]:
             continue
         module = sys.modules.get(_COMPILERS.get(name, ""))
         runs = getattr(module, "__version__", installed)
-        # Beyond the numbers a package may spell its version otherwise than its installer.
+        # A package may spell what follows the numbers otherwise than its installer.
         if _numbers(runs) != _numbers(installed):
             raise Unknown(f"{name} {installed} is installed, and {runs} runs: start Python again")
         found.append(f"{name} {installed}")
-    if not any("nvjitlink" in each for each in found):  # of the system, or of another packager
+    if not any("nvjitlink" in each for each in found):  # installed otherwise than by pip
         from cuda.bindings import nvjitlink
 
         found.append(f"nvjitlink {nvjitlink.version()}")
@@ -168,8 +169,8 @@ def _numbers(version: str) -> str:
 def settings() -> tuple[object, ...]:
     """Numba's settings that shape machine code, as its compiler would take them now.
 
-    What Numba reads is asked of Numba, if it is imported already, or if there is something to
-    read; a process that sets nothing does not import it.
+    Numba itself is asked if it is imported already, or if there is anything that it would read.
+    Otherwise its defaults hold, and it is not imported for that.
     """
     config: Any = sys.modules.get("numba.core.config")
     if any(name in os.environ for name in _SETTINGS) or os.path.exists(".numba_config.yaml"):
@@ -188,7 +189,7 @@ def settings() -> tuple[object, ...]:
 
 @cache
 def fingerprint() -> str:
-    """What all machine code of this process has in common."""
+    """What all machine code of this process follows from, a line for each fact."""
     facts = [
         f"format {FORMAT}",
         f"python {sys.version}",

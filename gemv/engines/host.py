@@ -18,7 +18,7 @@ class HostFallbackWarning(RuntimeWarning):
 
 
 def announce(why: str | None, stacklevel: int) -> None:
-    """Warn, the first time, that the host computes although nobody chose it."""
+    """Warn once in a process that the host computes although nobody chose that backend."""
     global _announced
     if _announced:
         return

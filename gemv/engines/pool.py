@@ -1,10 +1,10 @@
 """New vectors for calls on Numba's arrays, from the driver's stream-ordered allocator.
 
-``cuda.device_array`` asks the driver for memory and waits for the whole GPU when it gives some
-back, which costs several times as much as a launch. What is made here is taken and given back in
-the order of Numba's default stream, and nobody waits. Every stream that Numba makes is ordered
-with it. A stream of another library may not be: who uses a result there holds on to it until that
-work is done, as with any allocator of this kind. A call of this package does.
+``cuda.device_array`` asks the driver for memory, and freeing it waits for the whole GPU, which
+costs several times as much as a launch. A pool allocates and frees in the order of Numba's default
+stream, so nothing waits. Every stream that Numba makes is ordered with that one. A stream of
+another library may not be: whoever uses a result there must keep a reference until that work is
+done, as with any stream-ordered allocator. A call of this package does.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ from gemv.driver import streams
 from gemv.driver.library import check
 from gemv.driver.machine import Machine
 
-#: Bytes that the driver keeps for the next vectors when it could give them back to the system.
+#: Freed bytes that the driver keeps for the next vectors instead of giving them to the system.
 KEPT_BYTES = 32 << 20
-#: Bytes that lie ready without asking the driver.
+#: Freed bytes that the pool itself keeps, so that the next vectors need no call of the driver.
 SPARE_BYTES = 4 << 20
-#: Forms of vectors that are remembered.
+#: How many pairs of length and dtype are remembered with the attributes of their vectors.
 _MAX_FORMS = 1024
 
 
@@ -47,11 +47,11 @@ class Pool:
         threshold = driver.CUmemPool_attribute.CU_MEMPOOL_ATTR_RELEASE_THRESHOLD
         check(driver.cuMemPoolSetAttribute(self._pool, threshold, driver.cuuint64_t(KEPT_BYTES)))
         self._forms: dict[tuple[int, np.dtype], tuple[int, dict, dict]] = {}
-        #: What could not be given back when its time came.
+        #: Memory whose freeing was put off because it would have broken a capture.
         self._late: deque[Any] = deque()
         self._lock = threading.Lock()
-        #: Memory that was given back, by its size. What is on the stream by now comes before
-        #: whatever uses it next, which is on the same stream: not so where each thread has its own.
+        #: Memory that was given back, by its size. Its next user works on the same stream, behind
+        #: everything that is there now; but not where each thread has a default stream of its own.
         self._spare: dict[int, list[int]] = {}
         self._spare_left = 0 if stream == streams.PER_THREAD else SPARE_BYTES
 
@@ -69,7 +69,7 @@ class Pool:
         else:
             address = self._allocate(self.handle, self.stream, nbytes)
         if not address:
-            # The driver's error, or memory after all: what was freed by now may be in use so far.
+            # Again, once all work that still uses freed memory is done; this may raise.
             check(driver.cuCtxSynchronize())
             address = int(check(driver.cuMemAllocFromPoolAsync(nbytes, self._pool, self.stream)))
         pointer = driver.CUdeviceptr(address)
@@ -83,7 +83,7 @@ class Pool:
         return array, address
 
     def _new_form(self, length: int, dtype: np.dtype) -> tuple[int, dict, dict]:
-        """The attributes of a vector and of its memory: Numba takes its time to find them."""
+        """The attributes of a vector and of its memory, which Numba takes long to work out."""
         nbytes = length * dtype.itemsize
         memory = cuda.MemoryPointer(self.context, driver.CUdeviceptr(0), nbytes)
         array = DeviceNDArray((length,), (dtype.itemsize,), dtype, gpu_data=memory)
@@ -93,7 +93,7 @@ class Pool:
         return form
 
     def _take_spare(self, spare: list[int], nbytes: int) -> int:
-        """One of them, for who holds the lock, which is released."""
+        """Memory from `spare`; the caller holds the lock, and this releases it."""
         try:
             if not spare:  # another thread came first
                 return self._allocate(self.handle, self.stream, nbytes)
@@ -103,8 +103,9 @@ class Pool:
             self._lock.release()
 
     def give_back(self, address: int, nbytes: int) -> None:
-        """Free behind what is on the stream by now."""
-        # Not waiting for the lock: the thread that has it may be the one that drops this memory.
+        """Free memory once the work that is on the stream now is done."""
+        # Without waiting for the lock: this very thread may have it, interrupted by garbage
+        # collection.
         if nbytes <= self._spare_left and self._lock.acquire(blocking=False):
             try:
                 self._spare_left -= nbytes
@@ -115,7 +116,7 @@ class Pool:
             self._free(address)
 
     def _free(self, address: int) -> None:
-        """Tell the driver; later, if that would break a capture."""
+        """Free memory by the driver, or put it off if that would break a capture."""
         if self._give_back(address, self.stream, self.device):
             self._late.append(address)
 

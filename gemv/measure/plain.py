@@ -42,7 +42,7 @@ def launcher(
     """A launch of a loaded kernel with these values of its parameters."""
 
     def enqueue(stream: int) -> None:
-        engine._submit(function, grid, block, stream, values)
+        engine.launch(function, grid, block, stream, values)
 
     return enqueue
 

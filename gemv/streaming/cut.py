@@ -1,4 +1,4 @@
-"""A product whose matrix is in host memory, cut into panels that reach the device one by one.
+"""Cut a matrix in host memory into panels, which are copied to the device one by one.
 
 The result has the bits of the call on a device array of the same shape and order. Every panel runs
 the kernel, the compile-time constants and the split of the columns that were chosen for the whole
@@ -6,14 +6,14 @@ matrix, on a part of the blocks of its launch: only pointers and the number of r
 differ, so every block adds the same numbers in the same order. There are two ways to cut.
 
 Panels of rows of op(A)
-    hold whole tiles of the grid's x. They do not depend on each other. Where memory runs along the
-    rows, such a panel is one stretch of it; else it is a strip of each column.
+    hold whole tiles of the grid's x. They do not depend on each other. If memory runs along the
+    rows, such a panel is one stretch of memory; otherwise it is a strip of each column.
 
 Panels of columns
     hold whole splits of the grid's y, where the kernel splits the sum. Their blocks leave partial
-    sums in scratch memory, which is moved along with them, and count themselves. The panel of
-    split 0 comes last: there the scratch memory begins at its own beginning, so the block that
-    draws the last number finds the sums of all splits and adds them up as ever.
+    sums in scratch memory, whose address is shifted for each panel, and count themselves. The panel
+    of split 0 comes last: its address is not shifted, so the block that counts last finds the sums
+    of all splits and adds them up as in a single launch.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from gemv.core.operand import Operand
 from gemv.core.problem import Problem
 from gemv.selection.select import Choice
 
-#: Rows of a strip are a multiple of this, so that vectors of any width stay whole and aligned.
+#: Rows of a strip are a multiple of this, so that wide loads of any width stay aligned.
 _STRIP = 16
 
 
@@ -43,11 +43,11 @@ class Panel:
     Attributes
     ----------
     row, rows, col, cols : int
-        Where it begins and what it covers.
+        Its first row and how many it has; the same for columns.
     split, splits : int
-        The same, in splits of the columns.
+        Its first split of the columns, and how many it has.
     pitch : int
-        Elements from one line of it on the device to the next.
+        Elements from the start of one of its lines on the device to that of the next.
     """
 
     row: int
@@ -69,7 +69,7 @@ class Cut:
         ``"whole"``, ``"rows"`` or ``"columns"``.
     panels : tuple of Panel
     panel_bytes : int
-        Of the largest on the device.
+        Bytes of the largest panel on the device.
     """
 
     way: str
@@ -78,11 +78,11 @@ class Cut:
 
     @property
     def buffers(self) -> int:
-        """Panels that are on the device at a time: one is filled while one is read."""
+        """Panels that are on the device at a time: one is copied while the other is read."""
         return min(2, len(self.panels))
 
     def describe(self, nbytes: int) -> str:
-        """How A comes to the device, in words."""
+        """How A is copied to the device, in words."""
         if self.way == "whole":
             return f"A is copied from host memory in this call, {nbytes} bytes"
         return (
@@ -94,12 +94,12 @@ class Cut:
 def cut(
     problem: Problem, choice: Choice, room: int | None = None, target: int = PANEL_BYTES
 ) -> Cut | int:
-    """How to cut a matrix in host memory, or how many bytes more than `room` it takes at least.
+    """The cut of a matrix in host memory; if none fits, how many bytes `room` lacks, as an int.
 
     Parameters
     ----------
     problem, choice
-        Of the whole.
+        Those of the whole product.
     room : int, optional
         Bytes of device memory for A, or for the two panels that are on the device.
     target : int
@@ -116,7 +116,7 @@ def cut(
     ways = [_by_rows(problem, choice, whole, room, target)]
     if _splits_apart(choice):
         ways.append(_by_columns(problem, choice, whole, room, target))
-    # A stretch of memory before strips of it, and whole columns of A before cut ones.
+    # Panels that are one stretch of memory are copied fastest, so that way is tried first.
     in_stretches = "rows" if problem.access == "dot" else "columns"
     ways.sort(key=lambda each: 2 if isinstance(each, int) else each.way != in_stretches)
     best = ways[0]
@@ -128,23 +128,23 @@ def cut(
 
 
 def tile_rows(choice: Choice, problem: Problem) -> int:
-    """Rows that one block in the grid's x covers: a panel begins where a block does.
+    """Rows that one block in the grid's x covers; a panel begins where a block does.
 
-    Where blocks take rows of one phase, those of as many blocks as there are phases.
+    If a block takes the rows of one phase, these are the rows of one block for each phase.
     """
     knobs = dict(choice.spec.knobs)
     phases = choice.geometry.sizes.get("phases", 1) if problem.access == "dot" else 1
 
     def blocks(rows: int) -> int:
-        # What the split of the columns needs of a device does not matter here, and a second launch
-        # has a thread for each row.
+        # Neither the device, which decides the split of the columns, nor a second launch, which has
+        # a thread for each row, matters for this.
         geometry = choice.kernel.geometry(problem._replace(rows=rows * phases), _ANY, knobs)
         return geometry.launches[0].grid[0] // phases
 
     low, high = 1, ceil_div(problem.rows, phases)
     if blocks(high) == 1:
         return phases * (1 if blocks(_MANY) == 1 else high)
-    while high - low > 1:  # the kernel only says how many blocks so many rows take
+    while high - low > 1:  # the kernel only tells the number of blocks for a number of rows
         middle = (low + high) // 2
         low, high = (middle, high) if blocks(middle) == 1 else (low, middle)
     return phases * low
@@ -172,19 +172,19 @@ def _by_rows(
 
 
 def _pitch(length: int, line: int, choice: Choice) -> int:
-    """From one line of a panel to the next, where it holds `length` elements of a whole `line`."""
+    """The pitch of a panel whose lines hold `length` elements of a whole `line`."""
     if not choice.kernel.phased:
         return ceil_div(length, _STRIP) * _STRIP
-    return length + (line - length) % _STRIP  # as far from a multiple of 16 bytes as in the whole
+    return length + (line - length) % _STRIP  # lines begin at the same phases as in the whole
 
 
 def _between(choice: Choice) -> int:
-    """Elements that may lie between two lines of the largest panel."""
+    """The most elements that may lie between two lines of a panel."""
     return _STRIP if choice.kernel.phased else 0
 
 
 def _largest(problem: Problem, panels: list[Panel]) -> int:
-    """Bytes of the largest panel on the device."""
+    """Bytes of the largest of these panels on the device."""
     along = problem.access == "dot"
     return problem.dtype.itemsize * max(
         (panel.rows if along else panel.cols) * panel.pitch for panel in panels
@@ -224,7 +224,7 @@ def _splits_apart(choice: Choice) -> bool:
 
 
 def part_of(problem: Problem, panel: Panel) -> Problem:
-    """The problem of one panel, as it lies on the device."""
+    """The problem of one panel, with the strides that it has on the device."""
     along = problem.access == "dot"
     return problem._replace(
         rows=panel.rows,
@@ -239,7 +239,7 @@ def part_of(problem: Problem, panel: Panel) -> Problem:
 def choice_for(
     choice: Choice, whole: Problem, panel: Panel, part: Problem, device: Any, way: str
 ) -> Choice:
-    """The blocks of the whole launch that a panel is made of."""
+    """The whole choice, but with only those blocks of its launch that read the panel."""
     geometry = choice.geometry
     if way == "columns":
         (launch,) = geometry.launches
@@ -263,17 +263,17 @@ def choice_for(
 
 
 _ANY = Device("any", (0, 0), 1)
-#: Rows that no block covers, unless the kernel has just one.
+#: More rows than a block covers, unless the kernel always launches just one block.
 _MANY = 2**40
 
-#: What says how the sum of a row is split: the same for all panels.
+#: Sizes that say how the sum of a row is split; they are the same for all panels.
 _SPLIT = ("splits", "cols_per_split")
 
 
 class Source:
-    """A matrix in host memory, as the lines of its contiguous copy.
+    """A matrix in host memory, as the lines that its contiguous copy on the device has.
 
-    Its memory may have any strides, alignment, byte order and dtype: copying brings that in order.
+    Its memory may have any strides, alignment, byte order and dtype: copying converts all of that.
     """
 
     def __init__(self, operand: Operand, problem: Problem) -> None:

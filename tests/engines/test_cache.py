@@ -107,7 +107,7 @@ def test_a_broken_file_is_compiled_anew(filled, tmp_path, monkeypatch):
     assert cache.load(file.stem) is not None and len(copy.read_bytes()) > 2000
 
 
-@pytest.mark.parametrize("edited", ["_intrinsics.py", "kernels/_device.py"])
+@pytest.mark.parametrize("edited", ["language/numba_cuda/intrinsics.py", "language/epilogue.py"])
 def test_editing_device_source_compiles_anew(filled, tmp_path, edited):
     folder, first = filled
     mine = tmp_path / "cache"
@@ -218,10 +218,10 @@ def test_what_python_runs_from_old_bytecode_leaves_no_machine_code(copied):
 def test_source_in_no_directory_is_compiled_in_each_process(tmp_path):
     archive = shutil.make_archive(str(tmp_path / "zipped"), "zip", PACKAGE.parent, "gemv")
     code = (
-        "import warnings, gemv\nfrom gemv.engines import cache\n"
+        "import warnings, gemv\nfrom gemv.engines import cache, cache_folder\n"
         "warnings.simplefilter('error')\n"
-        "try:\n    _cache.kept('copy', 'any', (9, 0), list)\n"
-        "except cache.CacheWarning as warning:\n    print(gemv.__file__, warning)"
+        "try:\n    cache.kept('copy', 'any', (9, 0), list)\n"
+        "except cache_folder.CacheWarning as warning:\n    print(gemv.__file__, warning)"
     )
     env = {**os.environ, "PYTHONPATH": archive, "GEMV_CACHE_DIR": str(tmp_path / "cache")}
     command = [sys.executable, "-P", "-c", code]
@@ -247,7 +247,7 @@ def test_a_compiler_installed_since_its_import_leaves_no_machine_code(monkeypatc
     later = [*installed[:-1], "nvidia-nvvm 99.0"]
 
     def compiled():
-        monkeypatch.setattr(fingerprint, "versions", lambda: later)
+        monkeypatch.setattr(cache, "versions", lambda: later)
         return (made,)
 
     with pytest.warns(cache_folder.CacheWarning, match="a compiler was installed"):
@@ -631,7 +631,8 @@ def test_only_regular_files_are_opened(folder, once, tmp_path_factory):
 
 def test_a_file_too_large_is_neither_written_nor_read(folder, once, monkeypatch):
     cache.store("one", (binary(4096),))
-    monkeypatch.setattr(cache_folder, "MAX_FILE_BYTES", 4000)
+    for module in (cache, cache_folder):
+        monkeypatch.setattr(module, "MAX_FILE_BYTES", 4000)
     refused("bytes")
     with pytest.warns(cache_folder.CacheWarning, match="two would have"):
         cache.store("two", (binary(4096),))
@@ -814,7 +815,8 @@ HALVES = """
 import json, sys
 from gemv.kernels import REGISTRY
 from gemv.measure.inputs import make_problem
-from gemv.core.problem import DTYPES, Device
+from gemv.core.dtypes import DTYPES
+from gemv.core.geometry import Device
 from gemv.selection.select import select
 
 def shown():
@@ -843,8 +845,8 @@ print(json.dumps([without, len(functions) >= len(REGISTRY), whole, said == shown
 """
 
 
-def test_the_hosts_half_of_a_kernel_file_is_the_whole_file_without_numba():
-    """Before Numba is imported a kernel file gives the same knobs, geometry and refusals."""
+def test_selection_needs_no_numba_and_gives_the_same_with_it():
+    """A kernel file gives its knobs, geometry and refusals before Numba is imported."""
     env = {k: v for k, v in os.environ.items() if not k.startswith("NUMBA_")}
     env["PYTHONPATH"] = os.pathsep.join(sys.path)
     command = [sys.executable, "-P", "-c", HALVES]
