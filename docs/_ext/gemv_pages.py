@@ -227,7 +227,7 @@ def measured_table(kernel, cases: dict[str, dict]) -> str:
 
 def selected_cells(kernel, grids) -> list[str]:
     """Cells of the committed grids that the table gives to this kernel, both ends of the list."""
-    from benchmarks.grid_page import listed
+    from benchmarks.pages.grid_page import listed
     from gemv.measure.records import summary
 
     rows = [row for grid in grids for row in grid.rows if row.ratio is not None]
@@ -487,7 +487,7 @@ def make_pages(app) -> None:
     import gallery
     import results
 
-    from benchmarks import grid_page
+    from benchmarks.pages import grid_page
     from gemv.kernels import REGISTRY
 
     cases, grids = results.load(), grid_page.load()

@@ -12,7 +12,7 @@ from style import WIDTH, canvas, drawing
 
 TOP = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(TOP))
-from benchmarks import grid_page  # noqa: E402
+from benchmarks.pages import grid_page  # noqa: E402
 from gemv.measure import picture  # noqa: E402
 from gemv.measure.ladder import Ladder  # noqa: E402
 

@@ -12,7 +12,6 @@ import inspect
 import json
 import os
 import re
-import runpy
 import subprocess
 import sys
 from pathlib import Path
@@ -20,6 +19,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from helpers import processes
+from helpers.programs import program
 
 import gemv
 
@@ -355,7 +355,7 @@ def point(
 
 
 def test_two_runs_of_one_commit_agree_within_the_spread():
-    script = runpy.run_path(str(TOP / "benchmarks" / "compare.py"))
+    script = vars(program("history.compare"))
     folder = TOP / "benchmarks" / "results" / "spread"
     machines = {path.name.rsplit("-", 1)[0] for path in folder.glob("*.json")}
     assert machines
@@ -370,7 +370,7 @@ def test_two_runs_of_one_commit_agree_within_the_spread():
 
 
 def test_compare_shows_a_regression_beyond_the_spread(tmp_path, capsys):
-    script = runpy.run_path(str(TOP / "benchmarks" / "compare.py"))
+    script = vars(program("history.compare"))
     units = {"kernels.Bandwidth.track_bandwidth": {"unit": "GB/s"}, "version": 2}
     units["api.Start.timeraw_import"] = {"unit": "seconds"}
     (tmp_path / "benchmarks.json").write_text(json.dumps(units))

@@ -1,10 +1,10 @@
 """The pages ``docs/memories.md`` and ``docs/solvers.md`` from ``benchmarks/results/``.
 
-    python benchmarks/memories_page.py           prints the pages
-    python benchmarks/memories_page.py --write   writes them
-    python benchmarks/memories_page.py --check   exit status 1 if one is not up to date
+    python -m benchmarks.pages.memories_page           prints the pages
+    python -m benchmarks.pages.memories_page --write   writes them
+    python -m benchmarks.pages.memories_page --check   exit status 1 if one is not up to date
 
-``python -m gemv memories --json FILE`` measures the first, ``python benchmarks/solvers.py --json
+``python -m benchmarks memories --json FILE`` measures the first, ``python -m benchmarks.measure.solvers --json
 FILE`` the second.
 """
 
@@ -14,7 +14,7 @@ import json
 import sys
 from pathlib import Path
 
-TOP = Path(__file__).resolve().parent.parent
+TOP = Path(__file__).resolve().parents[2]
 RESULTS = TOP / "benchmarks" / "results"
 MEMORIES = TOP / "docs" / "memories.md"
 SOLVERS = TOP / "docs" / "solvers.md"
@@ -46,10 +46,10 @@ def versions(results) -> str:
 
 
 def memories() -> str:
-    from gemv._memories import Memories
+    from benchmarks.measure.memories import MemoryResults
 
     text = (RESULTS / "memories" / "h200.json").read_text(encoding="utf-8")
-    found = Memories.from_json(text)
+    found = MemoryResults.from_json(text)
     pinned = found.row("pinned", "driver's copy")
     pageable = found.row("pageable", "driver's copy")
     ours_pinned = found.row("pinned", "gemv.gemv")
@@ -99,12 +99,12 @@ def memories() -> str:
     bits = all(row.same_bits for row in found.rows if row.same_bits is not None)
     return f"""# Memories
 
-<!-- Written by benchmarks/memories_page.py from benchmarks/results/memories/. -->
+<!-- Written by benchmarks/pages/memories_page.py from benchmarks/results/memories/. -->
 
 A product reads A once, so it is as fast as the memory that A is in, or as the way from there.
 This page makes one product, {found.order} x {found.order} float32, with its matrix in every
 kind of memory there is. Measured on one {found.device} with {found.cpus} CPU cores by `python
--m gemv memories` ({versions(found.versions)}); wall times, medians, everything in one run.
+-m benchmarks memories` ({versions(found.versions)}); wall times, medians, everything in one run.
 {"Every result has the same bits." if bits else "Not every result has the same bits."}
 
 {chr(10).join(part + chr(10) for part in parts)}
@@ -194,7 +194,7 @@ def solvers() -> str:
     gains = [by[p, "SciPy"] / by[p, "gemv, SciPy"] for p in TITLES]
     return f"""# Solvers
 
-<!-- Written by benchmarks/memories_page.py from benchmarks/results/solvers/. -->
+<!-- Written by benchmarks/pages/memories_page.py from benchmarks/results/solvers/. -->
 
 An iterative solver multiplies the same matrix again and again: that is what `gemv.Matrix` is for
 ({{doc}}`guide/host`). Four of them, each by the same algorithm from the same start to the same
@@ -205,7 +205,7 @@ tolerance, {found["tolerance"]:g} where nothing else is said:
 - *CuPy*: CuPy's solver with CuPy's array
 - *SciPy*: SciPy's solver with NumPy's array, on the CPU of that host
 
-Measured on one {found["device"]} and its host's CPU by `benchmarks/solvers.py`
+Measured on one {found["device"]} and its host's CPU by `benchmarks/measure/solvers.py`
 ({versions(found["versions"])}).
 
 {(chr(10) * 2).join(parts)}
@@ -240,5 +240,4 @@ def main(arguments: list[str]) -> int:
 
 
 if __name__ == "__main__":
-    sys.path.insert(0, str(TOP))
     sys.exit(main(sys.argv[1:]))

@@ -1,8 +1,8 @@
 """What is made from ``benchmarks/results/grid/*.json``: a part of the README, its picture, a page.
 
-    python benchmarks/grid_page.py           prints the README's part
-    python benchmarks/grid_page.py --write   puts it there, and draws docs/_static/roofline.png
-    python benchmarks/grid_page.py --check   exit status 1 if either is not up to date
+    python -m benchmarks.pages.grid_page           prints the README's part
+    python -m benchmarks.pages.grid_page --write   puts it there, and draws docs/_static/roofline.png
+    python -m benchmarks.pages.grid_page --check   exit status 1 if either is not up to date
 
 ``make grid`` measures those files on a GPU and does this. The page of the documentation is made by
 the same functions when ``make docs`` builds it.
@@ -17,7 +17,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-TOP = Path(__file__).resolve().parent.parent
+TOP = Path(__file__).resolve().parents[2]
 README = TOP / "README.md"
 RESULTS = TOP / "benchmarks" / "results" / "grid"
 #: Cells that nobody chose.
@@ -169,7 +169,7 @@ def page(grids: dict[str, Any]) -> str:
 
 def random_page(grids: dict[str, Any]) -> str:
     """Cells that nobody chose, losing ones first."""
-    from gemv._cli import DTYPE_OF_PREFIX
+    from gemv.cli.options import DTYPE_OF_PREFIX
     from gemv.core.dtypes import DTYPES
     from gemv.measure.records import worst
 

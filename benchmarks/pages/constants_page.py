@@ -1,10 +1,10 @@
 """The page ``docs/constants.md`` from ``benchmarks/results/constants/``.
 
-    python benchmarks/constants_page.py           prints the page
-    python benchmarks/constants_page.py --write   writes it
-    python benchmarks/constants_page.py --check   exit status 1 if it is not up to date
+    python -m benchmarks.pages.constants_page           prints the page
+    python -m benchmarks.pages.constants_page --write   writes it
+    python -m benchmarks.pages.constants_page --check   exit status 1 if it is not up to date
 
-``python -m gemv constants --json FILE`` measures, ``benchmarks/constants_counters.py`` counts.
+``python -m benchmarks constants --json FILE`` measures, ``benchmarks/measure/constants_counters.py`` counts.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import os
 import sys
 from pathlib import Path
 
-TOP = Path(__file__).resolve().parent.parent
+TOP = Path(__file__).resolve().parents[2]
 PAGE = TOP / "docs" / "constants.md"
 RESULTS = TOP / "benchmarks" / "results" / "constants"
 
@@ -97,7 +97,7 @@ def counter_table(counters: dict) -> str:
 
 def page(race, counters: dict) -> str:
     """The whole page; every figure in it comes from the results."""
-    from gemv._race import tables
+    from benchmarks.pages.constants_tables import tables
 
     f = Figures(race, counters)
     made = tables(race)
@@ -147,11 +147,11 @@ def page(race, counters: dict) -> str:
     return f"""\
 # Constant memory and its rivals
 
-<!-- Written by benchmarks/constants_page.py from benchmarks/results/constants/. -->
+<!-- Written by benchmarks/pages/constants_page.py from benchmarks/results/constants/. -->
 
 alpha and beta are the same for every thread, and so is x[j] where a thread takes a row: what
 constant memory was made for. This page races it against the other places to keep them, on our own
-kernels. Everything below was measured on one {race.device} by `python -m gemv constants`
+kernels. Everything below was measured on one {race.device} by `python -m benchmarks constants`
 ({versions}); the counters are those of Nsight Compute. Times are device times.
 
 ## Three homes for alpha and beta
@@ -285,9 +285,9 @@ a broadcast from L1 |
 
 
 def load() -> str:
-    from gemv._race import Race
+    from benchmarks.measure.constants_records import ConstantsResults
 
-    race = Race.from_json((RESULTS / "h200.json").read_text(encoding="utf-8"))
+    race = ConstantsResults.from_json((RESULTS / "h200.json").read_text(encoding="utf-8"))
     if race.backend != "cuda":
         raise ValueError("a race without a GPU carries no figures and belongs on no page")
     counters = json.loads((RESULTS / "h200-counters.json").read_text(encoding="utf-8"))
@@ -308,7 +308,7 @@ def main(arguments: list[str]) -> int:
         if PAGE.read_text(encoding="utf-8") == text:
             return 0
         print(
-            "docs/constants.md is not up to date: python benchmarks/constants_page.py --write",
+            "docs/constants.md is not up to date: python -m benchmarks.pages.constants_page --write",
             file=sys.stderr,
         )
         return 1

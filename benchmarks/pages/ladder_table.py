@@ -1,8 +1,8 @@
 """The README's ladder table from ``benchmarks/results/ladder/*.json``.
 
-    python benchmarks/ladder_table.py           prints the table
-    python benchmarks/ladder_table.py --write   puts it between the markers of README.md
-    python benchmarks/ladder_table.py --check   exit status 1 if README.md is not up to date
+    python -m benchmarks.pages.ladder_table           prints the table
+    python -m benchmarks.pages.ladder_table --write   puts it between the markers of README.md
+    python -m benchmarks.pages.ladder_table --check   exit status 1 if README.md is not up to date
 
 ``make ladder`` measures those files on a GPU and writes the table.
 """
@@ -13,7 +13,7 @@ import json
 import sys
 from pathlib import Path
 
-TOP = Path(__file__).resolve().parent.parent
+TOP = Path(__file__).resolve().parents[2]
 README = TOP / "README.md"
 RESULTS = TOP / "benchmarks" / "results" / "ladder"
 BEGIN = "<!-- ladder:begin -->"

@@ -1,7 +1,7 @@
 """Try kernels and their constants over shapes, and write the selection table that follows.
 
-Usage: python benchmarks/tune.py results.jsonl [--shapes 4096x4096,...] [--dtypes s,d,c] [--ops N,T]
-       [--views whole,odd] [--seconds 300] [--jobs 16] [--table FILE|auto]
+    python -m benchmarks.tune.try_constants FILE.jsonl [--shapes 4096x4096,...] [--dtypes s,d,c]
+        [--ops N,T] [--views whole,odd] [--seconds 300] [--jobs 16] [--table FILE|auto]
 
 Each line of the file is one problem with the time of every candidate; problems that the file has
 already are skipped, so a run that was cut short goes on where it stopped. A is whole, or a view
@@ -11,8 +11,8 @@ and x are small integers, so that sums are exact in any order, and the answer mu
 bit, that of another kernel. Under the simulator shapes shrink and nothing is timed, which proves
 the script alive.
 
-The table is made of all records in the file by the rule in gemv/_tune.py; "auto" is the table of
-the very GPU, gemv/selection/tables/<its name>.toml, which selection prefers from then on.
+The table is made of all records in the file by the rule in ``rows.py``; "auto" is the table of the
+very GPU, gemv/selection/tables/<its name>.toml, which selection prefers from then on.
 """
 
 from __future__ import annotations
@@ -287,12 +287,12 @@ def write_table(place, records, engine, clock):
     """The table that follows from the records, checked: it reads back and selects what it says."""
     from importlib import resources
 
-    from gemv import _tune
+    from benchmarks.tune import rows as tune_rows
     from gemv.core.files import write_text
     from gemv.selection.table import file_names, parse
 
     device = engine.device()
-    rows = _tune.rows(records)
+    rows = tune_rows.rows(records)
     if not rows:
         print("no times, so no table")
         return
@@ -300,11 +300,11 @@ def write_table(place, records, engine, clock):
         "gpu": device.name,
         "compute_capability": list(device.compute_capability),
         "date": datetime.now(UTC).date().isoformat(),
-        "command": "benchmarks/tune.py",
+        "command": "benchmarks/tune/try_constants.py",
         "problems": len(records),
         "versions": clock.versions(),
     }
-    text = _tune.to_toml(rows, about)
+    text = tune_rows.to_toml(rows, about)
     assert len(parse(text, last=False)) == len(rows)
     if place == "auto":
         place = resources.files("gemv.selection").joinpath(f"tables/{file_names(device)[0]}.toml")
