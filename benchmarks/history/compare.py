@@ -1,8 +1,8 @@
 """What became faster or slower between two points of the history.
 
-    python -m benchmarks.history.compare --machine NAME          the two newest points of a machine
-    python -m benchmarks.history.compare OLD.json NEW.json       two files of benchmarks/results/NAME/
-    ... --all                                            small differences as well
+    python -m benchmarks.history.compare --machine NAME      the two newest points of a machine
+    python -m benchmarks.history.compare OLD.json NEW.json   two files of benchmarks/results/NAME/
+    ... --all                                                small differences as well
 
 Imports and first calls are compared in units of what NumPy's import took in the same run, where
 both points have that: a slower host is no slower gemv.

@@ -1,11 +1,11 @@
 """The pages ``docs/memories.md`` and ``docs/solvers.md`` from ``benchmarks/results/``.
 
-    python -m benchmarks.pages.memories_page           prints the pages
-    python -m benchmarks.pages.memories_page --write   writes them
-    python -m benchmarks.pages.memories_page --check   exit status 1 if one is not up to date
+    python -m benchmarks.pages.memories_page            prints the pages
+    python -m benchmarks.pages.memories_page --write    writes them
+    python -m benchmarks.pages.memories_page --check    exit status 1 if one is not up to date
 
-``python -m benchmarks memories --json FILE`` measures the first, ``python -m benchmarks.measure.solvers --json
-FILE`` the second.
+``python -m benchmarks memories`` measures the first, ``python -m benchmarks.measure.solvers`` the
+second.
 """
 
 from __future__ import annotations
@@ -14,40 +14,27 @@ import json
 import sys
 from pathlib import Path
 
-TOP = Path(__file__).resolve().parents[2]
-RESULTS = TOP / "benchmarks" / "results"
+from benchmarks.measure.memories import MemoryResults
+from benchmarks.pages.page import (
+    RESULTS,
+    TOP,
+    command,
+    duration,
+    markdown,
+    versions,
+)
+from benchmarks.pages.page import (
+    three_digits as rate,
+)
+
 MEMORIES = TOP / "docs" / "memories.md"
 SOLVERS = TOP / "docs" / "solvers.md"
-
-
-def table(headings: list[str], rows: list[list[str]], left: int) -> str:
-    rules = ["---" if n < left else "---:" for n in range(len(headings))]
-    return "\n".join("| " + " | ".join(row) + " |" for row in (headings, rules, *rows))
-
-
-def duration(seconds: float | None) -> str:
-    if seconds is None:
-        return "–"
-    for unit, scale in (("s", 1), ("ms", 1e3), ("us", 1e6)):
-        if seconds * scale >= 1 or unit == "us":
-            return f"{float(f'{seconds * scale:.3g}'):g} {unit}"
-    raise AssertionError
-
-
-def rate(value: float | None) -> str:
-    return "–" if value is None else f"{float(f'{value:.3g}'):g}"
-
-
-def versions(results) -> str:
-    return ", ".join(f"{name} {version}" for name, version in results.items())
 
 
 # --- memories -------------------------------------------------------------------------------------
 
 
 def memories() -> str:
-    from benchmarks.measure.memories import MemoryResults
-
     text = (RESULTS / "memories" / "h200.json").read_text(encoding="utf-8")
     found = MemoryResults.from_json(text)
     pinned = found.row("pinned", "driver's copy")
@@ -71,7 +58,7 @@ def memories() -> str:
             if row.group == group
         ]
         headings = ["A is in", "read by", "time", "GB/s of A", ""]
-        parts.append(f"**{title}**\n\n" + table(headings, rows, 2))
+        parts.append(f"**{title}**\n\n" + markdown(headings, "wwffw", rows))
     sizes = [
         [
             f"{s.n} x {s.n}",
@@ -130,7 +117,7 @@ array.
 
 ## Where the CPU wins
 
-{table(headings, sizes, 1)}
+{markdown(headings, "wfffff", sizes)}
 
 {once} {kept} One product of a matrix in host memory is limited by the link, which is slower
 than the CPU's own memory: SciPy reads A at {rate(host.gb_per_s)} GB/s, the link carries
@@ -182,7 +169,8 @@ def solvers() -> str:
         headings = ["by", "iterations", "time to solution", "an iteration", "residual"]
         parts.append(
             f"## {title}\n\n{m} x {n} {rows[0]['dtype']}: {about}. Moving A to the GPU once took"
-            f" {duration(moved)}, which is not in the times.\n\n" + table(headings, cells, 1)
+            f" {duration(moved)}, which is not in the times.\n\n"
+            + markdown(headings, "wffff", cells)
         )
     by = {(row["problem"], row["by"]): row["time_s"] for row in found["rows"]}
     behind = [
@@ -219,25 +207,10 @@ GPU's memory.
 PAGES = {MEMORIES: memories, SOLVERS: solvers}
 
 
-def main(arguments: list[str]) -> int:
-    if arguments not in ([], ["--write"], ["--check"]):
-        print(__doc__, file=sys.stderr)
-        return 2
-    from gemv.core.files import write_text
-
-    stale = []
-    for path, make in PAGES.items():
-        text = make()
-        if arguments == ["--write"]:
-            write_text(path, text)
-        elif not arguments:
-            print(text)
-        elif path.read_text(encoding="utf-8") != text:
-            stale.append(str(path.relative_to(TOP)))
-    if stale:
-        print(f"not up to date: {', '.join(stale)}: make table", file=sys.stderr)
-    return 1 if stale else 0
+def pages() -> dict[Path, str]:
+    """Both pages as they should be."""
+    return {path: make() for path, make in PAGES.items()}
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    sys.exit(command(__doc__ or "", sys.argv[1:], pages))

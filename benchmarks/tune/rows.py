@@ -1,7 +1,7 @@
 """From measured times to a selection table: the rule, and nothing that measures.
 
-``try_constants.py`` beside it measures; each of its records is one problem with the seconds of every
-candidate. The rule, for each access:
+``try_constants.py`` beside it measures; each of its records is one problem with the seconds of
+every candidate. The rule, for each access:
 
 1. Problems with the same length and number of lines are one cell, whatever their dtype, from memory
    or from the L2 cache. A candidate's ratio in a cell is the geometric mean, over its problems, of

@@ -30,13 +30,6 @@ from pathlib import Path
 
 import numpy as np
 
-SHAPES = (
-    "16384x16384 8192x8192 4096x4096 2048x2048 1024x1024 512x512 256x256 16x4194304 4194304x16"
-    " 128x1048576 1048576x128 1x67108864 67108864x1 4x16777216 16777216x4 1000x100000 100000x1000"
-    " 10000x10000 9999x9973 333x77777 77777x333 14336x4096 4096x14336 128256x4096"
-)
-SIMULATED = "5x70 70x5 33x17"
-
 #: LANES, ROWS, VECTORS, MIN_BLOCKS, THREADS_PER_BLOCK
 ROWS = (
     (1, 4, 1, 3, 256), (2, 4, 1, 3, 256), (4, 4, 1, 3, 256), (8, 4, 1, 3, 256), (8, 2, 2, 3, 256),
@@ -112,7 +105,7 @@ def candidates(problem):
                 yield name, knobs
 
 
-class Memory:
+class Integers:
     """Small integers on the device, enough for one A in several places, and x."""
 
     def __init__(self, engine, nbytes):
@@ -133,13 +126,6 @@ def spacing(elements, itemsize):
     """Elements from one copy of A to the next: kernels rely on all being aligned as the first."""
     unit = ALIGNED // itemsize
     return -(-elements // unit) * unit
-
-
-def copies_of(size, l2_bytes):
-    """Copies of A that together exceed the L2 cache, unless it takes too many of them."""
-    from gemv.measure.clock import copies_past_l2
-
-    return copies_past_l2(size, l2_bytes)
 
 
 def make_problem(m, n, dtype, op, view):
@@ -178,6 +164,7 @@ def measure(m, n, prefix, op, view, engine, clock, memory, pool=None):
     """Records of one problem, A from memory and perhaps from L2: candidates checked and timed."""
     from gemv.core.dtypes import DTYPES
     from gemv.measure import inputs
+    from gemv.measure.clock import copies_past_l2
     from gemv.selection.select import select
 
     dtype = DTYPES[prefix]
@@ -185,7 +172,7 @@ def measure(m, n, prefix, op, view, engine, clock, memory, pool=None):
     problem, begin = make_problem(m, n, dtype, op, view)
     reach = begin + (m - 1) * max(problem.row_stride, problem.col_stride) + n
     size, step = m * n * dtype.itemsize, spacing(reach, dtype.itemsize)
-    copies = 1 if clock is None else copies_of(size, clock.l2_bytes)
+    copies = 1 if clock is None else copies_past_l2(size, clock.l2_bytes)
     everything = memory.of(dtype, step * copies)
     base = inputs.as_buffer(everything)
     places = [
@@ -300,7 +287,7 @@ def write_table(place, records, engine, clock):
         "gpu": device.name,
         "compute_capability": list(device.compute_capability),
         "date": datetime.now(UTC).date().isoformat(),
-        "command": "benchmarks/tune/try_constants.py",
+        "command": "benchmarks.tune.try_constants",
         "problems": len(records),
         "versions": clock.versions(),
     }
@@ -326,17 +313,20 @@ def main(arguments=None):
 
     from gemv.core.files import write_text
     from gemv.engines import backend
+    from gemv.measure.cells import SHAPES, SIMULATED_SHAPES
 
     engine = backend.engine()
     clock = make_clock(engine)
-    names = options.shapes or (SHAPES.replace(" ", ",") if clock else SIMULATED.replace(" ", ","))
-    shapes = [tuple(map(int, shape.split("x"))) for shape in names.split(",")]
+    if options.shapes:
+        shapes = [tuple(map(int, shape.split("x"))) for shape in options.shapes.split(",")]
+    else:
+        shapes = SHAPES if clock else SIMULATED_SHAPES
     records = []
     if options.file.exists():
         records = [json.loads(line) for line in options.file.read_text("utf-8").splitlines()]
     fields = ("dtype", "m", "n", "view", "op")
     done = {tuple(record[key] for key in fields) for record in records}
-    memory = Memory(engine, 1 << 24)
+    memory = Integers(engine, 1 << 24)
     end = time.monotonic() + options.seconds
     wanted = itertools.product(
         options.dtypes.split(","), shapes, options.views.split(","), options.ops.split(",")

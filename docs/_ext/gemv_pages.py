@@ -182,8 +182,9 @@ def counted_table(name: str) -> str:
 
 def measured_table(kernel, cases: dict[str, dict]) -> str:
     """This kernel's figures from the committed results, and the step from the rung before."""
-    from results import three_digits, title
+    from results import title
 
+    from benchmarks.pages.page import three_digits
     from gemv.kernels import REGISTRY
 
     rungs = [each.name for each in REGISTRY.values() if not each.beside]
@@ -320,8 +321,9 @@ def rung_list(cases: dict[str, dict]) -> str:
 
 def ladder_page(cases: dict[str, dict]) -> str:
     """Tables and plots of the ladder page: what each kernel loses comes first."""
-    from results import duration, three_digits, title
+    from results import title
 
+    from benchmarks.pages.page import duration, three_digits
     from gemv.kernels import REGISTRY
 
     if not cases:

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from helpers.programs import program
 
+from gemv.measure.clock import copies_past_l2
 from gemv.selection.select import select
 from gemv.selection.table import parse, tables
 
@@ -83,8 +84,8 @@ def test_copies_are_aligned_alike(script, itemsize):
 
 
 @pytest.mark.parametrize("size, copies", [(1400, 512), (1 << 20, 151), (1 << 30, 2)])
-def test_as_many_copies_as_the_cache_asks_for(script, size, copies):
-    assert script["copies_of"](size, 50 << 20) == copies
+def test_as_many_copies_as_the_cache_asks_for(size, copies):
+    assert copies_past_l2(size, 50 << 20) == copies
 
 
 def test_a_wrong_candidate_is_an_error(script, tmp_path, monkeypatch):
