@@ -65,7 +65,7 @@ SUITE ?=
 # a point of the history on a GPU: kept in benchmarks/results under COMMIT (all 40 digits; where
 # git does not know it, DATE=seconds of the commit as well) and MACHINE, a fixed name
 bench: $(DEV)
-	$(BIN)/python benchmarks/point.py --machine $(MACHINE) --commit '$(COMMIT)' \
+	$(BIN)/python -m benchmarks.history.point --machine $(MACHINE) --commit '$(COMMIT)' \
 	    $(if $(DATE),--date $(DATE)) $(if $(SUITE),--bench '$(SUITE)') $(ARGS)
 
 # the pages of the history, in .asv/html
@@ -74,11 +74,11 @@ bench-publish: $(DEV)
 
 # the two newest points of MACHINE, or OLD= and NEW= files; fails if a figure is worse than its spread
 bench-compare: $(DEV)
-	$(BIN)/python benchmarks/compare.py $(if $(OLD),$(OLD) $(NEW),--machine $(MACHINE)) $(ARGS)
+	$(BIN)/python -m benchmarks.history.compare $(if $(OLD),$(OLD) $(NEW),--machine $(MACHINE)) $(ARGS)
 
 # the same suite, small and never stored: proves it alive without a GPU
 bench-smoke: $(DEV)
-	$(BIN)/python benchmarks/point.py --smoke $(ARGS)
+	$(BIN)/python -m benchmarks.history.point --smoke $(ARGS)
 
 # the README's figures, on a GPU: two dtypes, one square, one tall and one wide shape
 LADDER := 8192x8192 1048576x64 64x1048576
@@ -88,19 +88,19 @@ ladder: $(TEST)
 	    $(BIN)/python -m gemv ladder --m $${shape%x*} --n $${shape#*x} --dtype $$dtype \
 	        --json benchmarks/results/ladder/$$dtype-$$shape.json || exit 1; \
 	done; done
-	$(BIN)/python benchmarks/ladder_table.py --write
+	$(BIN)/python -m benchmarks.pages.ladder_table --write
 
 # kernels and their constants over many shapes, on a GPU, and the table that follows for this very
 # GPU; goes on where it stopped
 tune: $(TEST)
 	@mkdir -p benchmarks/results/tune
-	$(BIN)/python benchmarks/tune.py benchmarks/results/tune/$(MACHINE).jsonl --table auto $(ARGS)
+	$(BIN)/python -m benchmarks.tune.try_constants benchmarks/results/tune/$(MACHINE).jsonl --table auto $(ARGS)
 
 # our calls, the floor and cuBLAS over a grid of shapes, on a GPU, and what is made from that; goes on
 # where it stopped, so remove the file to measure again. ARGS="--parts cold,hot" for a part
 grid: $(DRAW)
-	$(BIN)/python benchmarks/grid.py benchmarks/results/grid/$(MACHINE).json $(ARGS)
-	$(BIN)/python benchmarks/grid_page.py --write
+	$(BIN)/python -m benchmarks.measure.all_parts benchmarks/results/grid/$(MACHINE).json $(ARGS)
+	$(BIN)/python -m benchmarks.pages.grid_page --write
 
 # shapes that nobody chose, on a GPU; goes on where it stopped. After a change of constants remove the
 # file and take another SEED, which none of them was chosen with
@@ -113,14 +113,14 @@ random: $(DRAW)
 # what a call costs the host, beside the libraries installed, on a GPU
 calls: $(TEST)
 	@mkdir -p benchmarks/results/calls
-	$(BIN)/python -m gemv bench --calls --json benchmarks/results/calls/$(MACHINE).json
+	$(BIN)/python -m benchmarks calls --json benchmarks/results/calls/$(MACHINE).json
 
 # the README's tables and picture, and the page of constants, from benchmarks/results
 table: $(DRAW)
-	$(BIN)/python benchmarks/ladder_table.py --write
-	$(BIN)/python benchmarks/grid_page.py --write
-	$(BIN)/python benchmarks/constants_page.py --write
-	$(BIN)/python benchmarks/memories_page.py --write
+	$(BIN)/python -m benchmarks.pages.ladder_table --write
+	$(BIN)/python -m benchmarks.pages.grid_page --write
+	$(BIN)/python -m benchmarks.pages.constants_page --write
+	$(BIN)/python -m benchmarks.pages.memories_page --write
 
 # what a process survives, then a million calls of many kinds under load, compared bit for bit; goes
 # on where it stopped

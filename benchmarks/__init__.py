@@ -1,1 +1,1 @@
-"""asv suites: device bandwidth of every kernel, and what a call costs on the host."""
+"""Programs that measure, tune, and make pages of what was measured; the package imports none."""

@@ -2,7 +2,7 @@
 
 import sys
 
-from gemv._cli import main
+from gemv.cli.main import main
 
 if __name__ == "__main__":
     sys.exit(main())

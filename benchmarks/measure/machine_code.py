@@ -1,8 +1,8 @@
 """What selection can reach, compiled: a hash of the instructions of each kernel function.
 
-    python benchmarks/measure/machine_code.py before.json           # in one tree
-    python benchmarks/measure/machine_code.py after.json            # in another
-    python benchmarks/measure/machine_code.py --compare before.json after.json
+    python -m benchmarks.measure.machine_code before.json           # in one tree
+    python -m benchmarks.measure.machine_code after.json            # in another
+    python -m benchmarks.measure.machine_code --compare before.json after.json
 
 Every row of the selection table is compiled for each dtype that it is for, with whole lines and
 without, for plain and for wide sums, and every kernel with its own constants as well. A hash covers

@@ -204,7 +204,7 @@ def make_pages(app) -> None:
     import gallery
     import results
 
-    from benchmarks import grid_page
+    from benchmarks.pages import grid_page
     from gemv.kernels import REGISTRY
 
     cases, grids = results.load(), grid_page.load()

@@ -217,7 +217,7 @@ def measured_table(kernel, cases: dict[str, dict]) -> str:
 
 def selected_cells(kernel, grids) -> list[str]:
     """Cells of the committed grids that the table gives to this kernel, both ends of the list."""
-    from benchmarks.grid_page import listed
+    from benchmarks.pages.grid_page import listed
     from gemv.measure.records import summary
 
     rows = [row for grid in grids for row in grid.rows if row.ratio is not None]

@@ -12,52 +12,16 @@ from style import WIDTH, canvas, drawing
 
 TOP = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(TOP))
-from benchmarks import grid_page  # noqa: E402
+from benchmarks.pages import grid_page  # noqa: E402
+from benchmarks.pages.ladder_table import LADDERS, load  # noqa: E402
+from gemv.cli.options import DTYPE_OF_PREFIX  # noqa: E402
 from gemv.measure import picture  # noqa: E402
 from gemv.measure.ladder import Ladder  # noqa: E402
-
-LADDER = TOP / "benchmarks" / "results" / "ladder"
-DTYPES = {
-    "s": "float32", "d": "float64", "c": "complex64", "z": "complex128", "h": "float16",
-    "b": "bfloat16",
-}  # fmt: skip
-
-
-def load(folder: Path = LADDER) -> dict[str, dict]:
-    """Every measured ladder by the name of its file, as the README orders them."""
-    cases = {}
-    for path in sorted(folder.glob("*.json")):
-        case = json.loads(path.read_text(encoding="utf-8"))
-        if case["backend"] != "cuda":
-            raise ValueError(f"{path.name}: a ladder without a GPU carries no figures")
-        cases[path.stem] = case
-    order = list(DTYPES).index
-    return dict(
-        sorted(
-            cases.items(),
-            key=lambda item: (
-                order(item[1]["dtype"]), item[1]["m"] != item[1]["n"], -item[1]["m"],
-                item[1]["order"], item[1]["op"],
-            ),
-        )
-    )  # fmt: skip
-
-
-def three_digits(value: float) -> str:
-    """Neither a slow kernel rounds to nothing nor a fast one shows noise."""
-    return f"{float(f'{value:.3g}'):g}"
-
-
-def duration(seconds: float) -> str:
-    for unit, size in (("s", 1.0), ("ms", 1e-3), ("µs", 1e-6)):
-        if seconds >= size or unit == "µs":
-            return f"{three_digits(seconds / size)} {unit}"
-    raise AssertionError
 
 
 def title(case: dict) -> str:
     """``float32, 8192 x 8192``, and storage and op where they are not the usual ones."""
-    text = f"{DTYPES[case['dtype']]}, {case['m']} x {case['n']}"
+    text = f"{DTYPE_OF_PREFIX[case['dtype']]}, {case['m']} x {case['n']}"
     if (case["order"], case["op"]) != ("C", "N"):
         text += f", order {case['order']}, op {case['op']}"
     return text
@@ -108,7 +72,7 @@ def draw_roofline(palette, cases: dict[str, dict]):
     return figure
 
 
-def register(folder: Path = LADDER) -> None:
+def register(folder: Path = LADDERS) -> None:
     """One bar chart for each measured problem and a roofline of all; none without results."""
     cases = load(folder)
     for name, case in cases.items():
@@ -127,7 +91,7 @@ def register(folder: Path = LADDER) -> None:
         drawing("ladder-roofline", caption)(functools.partial(draw_roofline, cases=cases))
 
 
-def register_grids(folder: Path = grid_page.RESULTS) -> None:
+def register_grids(folder: Path = grid_page.GRIDS) -> None:
     """One picture for each group of cells of each measured grid."""
     for name, grid in grid_page.load(folder).items():
         for part, rows in grid_page.drawn(grid):

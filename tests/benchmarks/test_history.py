@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import json
 import math
-import runpy
 from pathlib import Path
 
 import pytest
+from helpers.programs import program
 
 TOP = Path(__file__).resolve().parents[2]
 
@@ -16,7 +16,7 @@ def test_a_point_of_the_history_takes_minutes():
     """Few processes have a context and a compiler; those of a suite that measures once look up."""
     measuring, looking = 0, 0
     for name in ("kernels", "api"):
-        suite = runpy.run_path(str(TOP / "benchmarks" / f"{name}.py"))
+        suite = vars(program(f"suites.{name}"))
         for each in filter(lambda value: isinstance(value, type), suite.values()):
             kinds = ("track", "time", "timeraw", "peakmem")
             methods = [m for m in dir(each) if m.split("_")[0] in kinds]
@@ -32,7 +32,7 @@ def test_a_point_of_the_history_takes_minutes():
 def test_benchmarks_list_every_rung():
     from gemv.kernels import REGISTRY
 
-    listed = runpy.run_path(str(TOP / "benchmarks" / "kernels.py"))["KERNELS"]
+    listed = program("suites.kernels").KERNELS
     assert listed == [kernel.name for kernel in REGISTRY.values() if not kernel.beside]
     # What the pages of the history show is what this file has.
     path = TOP / "benchmarks" / "results" / "benchmarks.json"
@@ -41,7 +41,7 @@ def test_benchmarks_list_every_rung():
 
 
 def test_a_point_is_measured_below_asv_and_then_stored(tmp_path, monkeypatch, capsys):
-    script = runpy.run_path(str(TOP / "benchmarks" / "point.py"))
+    script = vars(program("history.point"))
     main = script["main"]
     with pytest.raises(SystemExit):
         main(["--machine", "h200", "--commit", "abc"])
@@ -55,7 +55,8 @@ def test_a_point_is_measured_below_asv_and_then_stored(tmp_path, monkeypatch, ca
         monkeypatch.setitem(main.__globals__, name, value)
     assert main(["--machine", "h200", "--commit", "ab" * 20, "--date", "5"]) == 0
     config = json.loads((tmp_path / "local.json").read_text())
-    assert config["results_dir"] == ".asv/results" and config["benchmark_dir"] == "benchmarks"
+    assert config["results_dir"] == ".asv/results"
+    assert config["benchmark_dir"] == "benchmarks/suites"
     git, commit, machine, *rest = (command for command, _ in seen)
     assert git[:2] == ["git", "init"] and commit[0] == "git" and "machine" in machine
     # Part by part, so that a run that is cut off keeps what it has.
@@ -78,7 +79,7 @@ def test_a_point_is_measured_below_asv_and_then_stored(tmp_path, monkeypatch, ca
 
 
 def test_stored_benchmark_results_name_no_path(tmp_path):
-    store = runpy.run_path(str(TOP / "benchmarks" / "store.py"))["store"]
+    store = program("history.store").store
     raw = tmp_path / "raw"
     (raw / "h200").mkdir(parents=True)
     (raw / "benchmarks.json").write_text("{}")
@@ -133,7 +134,7 @@ def point(
 
 
 def test_two_runs_of_one_commit_agree_within_the_spread():
-    script = runpy.run_path(str(TOP / "benchmarks" / "compare.py"))
+    script = vars(program("history.compare"))
     folder = TOP / "benchmarks" / "results" / "spread"
     machines = {path.name.rsplit("-", 1)[0] for path in folder.glob("*.json")}
     assert machines
@@ -148,7 +149,7 @@ def test_two_runs_of_one_commit_agree_within_the_spread():
 
 
 def test_compare_shows_a_regression_beyond_the_spread(tmp_path, capsys):
-    script = runpy.run_path(str(TOP / "benchmarks" / "compare.py"))
+    script = vars(program("history.compare"))
     units = {"kernels.Bandwidth.track_bandwidth": {"unit": "GB/s"}, "version": 2}
     units["api.Start.timeraw_import"] = {"unit": "seconds"}
     (tmp_path / "benchmarks.json").write_text(json.dumps(units))

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import runpy
+import argparse
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
+from helpers.programs import program
 from helpers.results import row, timed_grid
 
-from gemv import _cli
+from gemv.cli.bench import add_commands, cells_of
 from gemv.engines import backend
 from gemv.measure.records import GridResults
 
@@ -22,7 +22,7 @@ simulated_only = pytest.mark.skipif(
 
 @pytest.fixture(scope="module")
 def pages():
-    return SimpleNamespace(**runpy.run_path(str(TOP / "benchmarks" / "grid_page.py")))
+    return program("pages.grid_page")
 
 
 def test_readme_and_its_picture_are_made_from_the_results(pages):
@@ -68,7 +68,7 @@ def test_a_grid_without_a_gpu_makes_no_page(pages, tmp_path):
 
 @simulated_only
 def test_all_parts_of_the_grid_run(tmp_path, capsys):
-    script = runpy.run_path(str(TOP / "benchmarks" / "grid.py"))
+    script = vars(program("measure.all_parts"))
     file = tmp_path / "grid" / "here.json"
     assert script["main"]([str(file), "--parts", "cold,conjugate"]) == 0
     stored = GridResults.load(file)
@@ -80,6 +80,7 @@ def test_all_parts_of_the_grid_run(tmp_path, capsys):
     with pytest.raises(SystemExit):
         script["main"]([str(file), "--parts", "warm"])
     assert "there are: cold, hot" in capsys.readouterr().err
+    parser = argparse.ArgumentParser()
+    add_commands(parser.add_subparsers())
     for part in script["PARTS"].values():
-        options = _cli._parser().parse_args(["bench", *part])
-        assert _cli._wanted_cells(options, simulated=False)
+        assert cells_of(parser.parse_args(["bench", *part]), simulated=False)

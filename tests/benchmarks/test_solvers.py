@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import runpy
 from pathlib import Path
 
 import numpy as np
 import pytest
+from helpers.programs import program
 
 TOP = Path(__file__).resolve().parents[2]
 BENCHMARKS = TOP / "benchmarks"
@@ -14,7 +14,7 @@ BENCHMARKS = TOP / "benchmarks"
 
 @pytest.fixture(scope="module")
 def script():
-    return runpy.run_path(str(BENCHMARKS / "solvers.py"))
+    return vars(program("measure.solvers"))
 
 
 def test_every_contender_solves_every_problem(script):
@@ -44,19 +44,16 @@ def test_pagerank_reads_a_file(script, tmp_path):
 
 
 def test_pages_are_built_from_the_results():
-    pages = runpy.run_path(str(BENCHMARKS / "memories_page.py"))["PAGES"]
+    pages = program("pages.memories_page").PAGES
     for path, make in pages.items():
-        assert path.read_text(encoding="utf-8") == make(), (
-            "python benchmarks/memories_page.py --write"
-        )
+        assert path.read_text(encoding="utf-8") == make(), "make table"
 
 
 def test_the_results_are_those_of_a_gpu_and_all_right():
-    from gemv._memories import Memories
-
+    results = program("measure.memories").MemoryResults
     text = (BENCHMARKS / "results" / "memories" / "h200.json").read_text(encoding="utf-8")
-    found = Memories.from_json(text)
-    assert Memories.from_json(found.to_json()) == found
+    found = results.from_json(text)
+    assert results.from_json(found.to_json()) == found
     assert all(row.same_bits for row in found.rows if row.same_bits is not None)
     # What the package promises of a call on host arrays.
     pinned = found.row("pinned", "driver's copy").gb_per_s
@@ -68,9 +65,8 @@ def test_the_results_are_those_of_a_gpu_and_all_right():
 
 def test_memories_are_measured_on_a_gpu_only():
     import gemv
-    from gemv import _memories
 
     if gemv.backend() == "cuda":
         pytest.skip("there is one")
     with pytest.raises(ValueError, match="there is none here"):
-        _memories.measure(8)
+        program("measure.memories").measure(8)

@@ -1,29 +1,24 @@
 """Tuning: candidates are found and checked, a run goes on where it stopped, a table comes out."""
 
-import importlib
 import itertools
 import json
-import sys
 import tomllib
-from pathlib import Path
 
 import numpy as np
 import pytest
+from helpers.programs import program
 
-from gemv import _tune
+from gemv.measure.clock import copies_past_l2
 from gemv.selection.select import select
 from gemv.selection.table import parse, tables
 
-TOP = Path(__file__).resolve().parents[2]
+table_rows = program("tune.rows")
 
 
 @pytest.fixture(scope="module")
 def script():
-    # By its name: processes that compile for it import it too.
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(sys, "path", [str(TOP), *sys.path])
-        found = vars(importlib.import_module("benchmarks.tune"))
-        yield from _with_few_candidates(found, patch)
+        yield from _with_few_candidates(vars(program("tune.try_constants")), patch)
 
 
 def _with_few_candidates(found, patch):
@@ -89,8 +84,8 @@ def test_copies_are_aligned_alike(script, itemsize):
 
 
 @pytest.mark.parametrize("size, copies", [(1400, 512), (1 << 20, 151), (1 << 30, 2)])
-def test_as_many_copies_as_the_cache_asks_for(script, size, copies):
-    assert script["copies_of"](size, 50 << 20) == copies
+def test_as_many_copies_as_the_cache_asks_for(size, copies):
+    assert copies_past_l2(size, 50 << 20) == copies
 
 
 def test_a_wrong_candidate_is_an_error(script, tmp_path, monkeypatch):
@@ -206,12 +201,12 @@ def lanes_by_place(rows, places):
 def test_neighbours_with_one_answer_within_two_percent_are_one_row():
     times = [{8: 1.0, 16: 1.015}, {8: 1.03, 16: 1.015}, {8: 1.5, 16: 1.0}]
     records = [record_of(1024, 10**k, each) for k, each in enumerate(times)]
-    rows = _tune.rows(records)
+    rows = table_rows.rows(records)
     assert len(rows) == 1 and rows[0]["knobs"] == {"LANES": 16}
     assert set(rows[0]) == {"access", "kernel", "knobs", "reason", "figure"}
     times[0] = {8: 1.0, 16: 1.03}
     records = [record_of(1024, 10**k, each) for k, each in enumerate(times)]
-    rows = _tune.rows(records)
+    rows = table_rows.rows(records)
     assert lanes_by_place(rows, [(1024, 1), (1024, 31), (1024, 32), (1 << 30, 1)]) == [8, 8, 16, 8]
     assert (rows[0]["lines_max"], rows[1]["lines_min"]) == (31, 32), "half-way, as a ratio"
 
@@ -223,7 +218,7 @@ def test_bands_join_where_that_takes_no_more_rows():
         record_of(256, 10, fast8), record_of(256, 1000, fast16),
         record_of(1 << 20, 10, fast16), record_of(1 << 20, 1000, fast8),
     ]  # fmt: skip
-    rows = _tune.rows(records)
+    rows = table_rows.rows(records)
     assert len(rows) == 4
     places = [(64, 10), (200, 1000), (16000, 99), (16384, 99), (1 << 20, 1000)]
     assert lanes_by_place(rows, places) == [8, 16, 8, 16, 8]
@@ -236,7 +231,7 @@ def test_elements_that_lose_get_a_row_before_the_others():
         record_of(1024, 100, {8: 1.0, 16: 1.5}, hot=True),
         record_of(1024, 100, {8: 1.2, 16: 1.0}, element=8),
     ]
-    first, second = _tune.rows(records)
+    first, second = table_rows.rows(records)
     assert first["element_bytes_min"] == first["element_bytes_max"] == 8
     assert (first["knobs"], second["knobs"]) == ({"LANES": 16}, {"LANES": 8})
     assert "element_bytes_min" not in second and first["reason"] != second["reason"]
@@ -244,7 +239,7 @@ def test_elements_that_lose_get_a_row_before_the_others():
 
 def test_memory_and_cache_are_weighed_alike():
     cold, hot = {8: 1.0, 16: 1.1}, {8: 1.3, 16: 1.0}
-    (row,) = _tune.rows([record_of(64, 64, cold), record_of(64, 64, hot, hot=True)])
+    (row,) = table_rows.rows([record_of(64, 64, cold), record_of(64, 64, hot, hot=True)])
     assert row["knobs"] == {"LANES": 16}
 
 
@@ -253,9 +248,9 @@ def test_narrow_loads_come_first_and_untimed_records_do_not_count():
         record_of(1024, 100, {8: 1.0}), record_of(1024, 100, {4: 1.0}, load=4),
         record_of(1024, 100, {2: None}),
     ]  # fmt: skip
-    narrow, wide = _tune.rows(records)
+    narrow, wide = table_rows.rows(records)
     assert narrow["load_bytes_max"] == 8 and "load_bytes_max" not in wide
-    text = _tune.to_toml([narrow, wide], {"gpu": 'A "GPU"', "compute_capability": [9, 0]})
+    text = table_rows.to_toml([narrow, wide], {"gpu": 'A "GPU"', "compute_capability": [9, 0]})
     assert tomllib.loads(text)["about"]["gpu"] == 'A "GPU"'
     assert [row.knobs for row in parse(text, last=False)] == [{"LANES": 4}, {"LANES": 8}]
-    assert _tune.rows([]) == []
+    assert table_rows.rows([]) == []

@@ -16,7 +16,7 @@ from helpers import processes
 from helpers.problems import largest_file
 
 import gemv
-from gemv._cli import main
+from gemv.cli.main import main
 
 TOP = Path(__file__).resolve().parents[2]
 RNG = np.random.default_rng(7)
@@ -93,14 +93,14 @@ def test_run_refuses_a_limit_that_is_none(folder, capsys, text):
 
 def test_progress_of_a_stream_is_shown(folder, monkeypatch):
     seen = []
-    monkeypatch.setattr("gemv._cli.LARGE_BYTES", 0)
+    monkeypatch.setattr("gemv.cli.array_files.LARGE_BYTES", 0)
 
     @contextlib.contextmanager
     def progress(description, show):
         assert show
         yield lambda done, total, what: seen.append((done, total))
 
-    monkeypatch.setattr("gemv._cli._progress", progress)
+    monkeypatch.setattr("gemv.cli.run.progress", progress)
     a, x = whole(64, 24), whole(24)
     np.save("large.npy", a)
     np.save("v.npy", x)
@@ -108,24 +108,6 @@ def test_progress_of_a_stream_is_shown(folder, monkeypatch):
     assert main(["run", *files, "--device-memory-limit", "7K"]) == 0
     assert (a.nbytes, a.nbytes) in seen
     assert len([done for done, total in seen if total == a.nbytes]) > 2
-
-
-def test_memories_needs_a_gpu(capsys):
-    if gemv.backend() == "cuda":
-        pytest.skip("there is one")
-    assert "there is none here" in refused(capsys, command="memories")
-
-
-@pytest.mark.gpu
-def test_memories_measures_and_checks(folder, capsys):
-    assert main(["memories", "--n", "1024", "--json", "m.json"]) == 0
-    out, _ = capsys.readouterr()
-    assert "mapped" in out and "managed" in out
-    measured = json.loads(Path("m.json").read_text())
-    assert all(row["same_bits"] is not False for row in measured["rows"])
-    # Only another GPU's memory may be missing, on a machine with one, and the row then says so.
-    missing = [row for row in measured["rows"] if not row["time_s"]]
-    assert all(row["memory"] == "peer" and row["note"] for row in missing), missing
 
 
 # --------------------------------------------------------------------------------------------------
@@ -197,7 +179,7 @@ def test_run_dtype(folder, stored, asked, computed):
 
 def test_run_fortran_order_and_mapped_file(folder, monkeypatch):
     # every file is mapped instead of read when the limit is 0
-    monkeypatch.setattr("gemv._cli.LARGE_BYTES", 0)
+    monkeypatch.setattr("gemv.cli.array_files.LARGE_BYTES", 0)
     a = np.asfortranarray(np.load("A.npy"))
     np.save("A.npy", a)
     assert main("run --a A.npy --x x.npy -o out.npy".split()) == 0
@@ -415,7 +397,7 @@ def write_broken(name):
 @pytest.mark.parametrize("mapped", [False, True], ids=["read", "mapped"])
 def test_run_refuses_matrix(folder, capsys, monkeypatch, name, says, mapped):
     if mapped:
-        monkeypatch.setattr("gemv._cli.LARGE_BYTES", -1)
+        monkeypatch.setattr("gemv.cli.array_files.LARGE_BYTES", -1)
     if name.startswith(("zero.", "fifo.")) and not Path("/dev/zero").exists():
         pytest.skip("no such files here")
     write_broken(name)
@@ -526,7 +508,7 @@ class Blocker:
         if name.split(".")[0] in {blocked!r}:
             raise {error}
 sys.meta_path.insert(0, Blocker())
-from gemv._cli import main
+from gemv.cli.main import main
 sys.exit(main({arguments!r}))
 """
 
@@ -616,6 +598,7 @@ def test_ladder_in_the_simulator(tmp_path, dtype):
 def test_ladder_reports_a_wrong_kernel(capsys, monkeypatch):
     if gemv.backend() == "host":
         pytest.skip("the host backend has no kernels")
+
     from gemv.measure import ladder
 
     measure = ladder.ladder
@@ -663,52 +646,3 @@ def test_ladder_refuses_the_host_backend():
     assert done.returncode == 2
     (line,) = done.stderr.splitlines()
     assert line.startswith("gemv ladder: the host backend was chosen")
-
-
-# --------------------------------------------------------------------------------------------------
-# bench
-
-
-def test_bench_without_a_gpu_says_so(folder, capsys):
-    if gemv.backend() == "cuda":
-        pytest.skip("there is a GPU")
-    text = refused(capsys, "--calls", "--json", "calls.json", command="bench")
-    assert "the cost of calls can only be measured on a GPU" in text
-    assert not (folder / "calls.json").exists()
-    assert "must end in .json" in refused(capsys, "--calls", "--json", "x", command="bench")
-
-
-def test_bench_prints_every_row(capsys, monkeypatch, folder):
-    from gemv import _calls
-
-    table = _calls.CallTable("A GPU", {"torch": "9.9"})
-    table.rows = [
-        _calls.CallRow("64 x 64", "gemv, torch, in place", 3e-6),
-        _calls.CallRow("64 x 64", "torch.mv(out=)", 6e-6),
-        _calls.CallRow("64 x 64", "cupy [broken]", None, "ImportError: gone"),
-        _calls.CallRow("selection", "a new shape", 1e-6),
-    ]
-    monkeypatch.setattr(_calls, "measure", lambda progress: table)
-    assert main(["bench", "--calls", "--json", "calls.json"]) == 0
-    printed = capsys.readouterr().out
-    assert "A GPU; torch 9.9" in printed
-    lines = printed.splitlines()
-    ours = next(line for line in lines if "gemv, torch, in place" in line)
-    assert "3.00" in ours and "0.50" in ours
-    assert any("cupy [broken]" in line and "ImportError: gone" in line for line in lines)
-    stored = json.loads((folder / "calls.json").read_text())
-    assert [row["name"] for row in stored["rows"]] == [row.name for row in table.rows]
-    assert table.time_s("64 x 64", "torch.mv(out=)") == 6e-6
-    with pytest.raises(KeyError):
-        table.time_s("64 x 64", "cupy [broken]")
-
-
-@pytest.mark.gpu
-def test_bench_times_every_kind():
-    from gemv import _calls
-
-    table = _calls.measure(rounds=1, calls=20)
-    names = {row.name for row in table.rows if row.time_s is not None}
-    assert {"gemv, numba, in place", "plan, numba, bound", "packed cuLaunchKernel"} <= names
-    assert {"a new shape", "a known shape"} <= names
-    assert all(row.time_s is not None or row.note for row in table.rows)

@@ -5,17 +5,14 @@ from __future__ import annotations
 import errno
 import importlib.util
 import os
-import runpy
 import sys
-from pathlib import Path
 
 import pytest
 from helpers.problems import largest_file
+from helpers.programs import program
 
-from gemv import _cli
 from gemv.core.files import replaced_file, whole, write_text
 
-BENCHMARKS = Path(__file__).resolve().parents[2] / "benchmarks"
 ON_A_FULL_DISK = pytest.mark.skipif(sys.platform == "win32", reason="limits are set another way")
 
 
@@ -97,13 +94,13 @@ def grid(path):
 
 
 def calls(path):
-    """``bench --calls --json``; the other commands write by the same function."""
-    from gemv import _calls
+    """``calls --json``; the other commands write by the same function."""
+    measure_calls = program("measure.calls")
 
     with pytest.MonkeyPatch.context() as patch:
-        table = _calls.CallTable("A GPU", {"torch": "9" * 9999})
-        patch.setattr(_calls, "measure", lambda progress: table)
-        assert _cli.main(["bench", "--calls", "--json", str(path)]) == 2
+        table = measure_calls.CallTable("A GPU", {"torch": "9" * 9999})
+        patch.setattr(measure_calls, "measure", lambda progress: table)
+        assert program("command").main(["calls", "--json", str(path)]) == 2
     raise OSError(errno.EFBIG, "refused with status 2")
 
 
@@ -117,7 +114,7 @@ def picture(path):
 
 
 def point(path):
-    script = runpy.run_path(str(BENCHMARKS / "store.py"))
+    script = vars(program("history.store"))
     raw = path.parent.parent / "raw"
     (raw / "results").mkdir(parents=True)
     (raw / "results" / "0-existing.json").write_text('{"results": {}}')
@@ -126,7 +123,7 @@ def point(path):
 
 
 def candidates(path):
-    script = runpy.run_path(str(BENCHMARKS / "tune.py"))
+    script = vars(program("tune.try_constants"))
     main = script["main"]
     record = dict(dtype="s", m=1, n=1, view="whole", op="N", tried="9" * 9999)
     with pytest.MonkeyPatch.context() as patch:

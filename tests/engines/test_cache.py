@@ -704,7 +704,7 @@ def test_a_directory_that_is_a_file_warns_once(folder, once, monkeypatch):
 
 @posix
 def test_no_such_home_directory(once, monkeypatch, capsys):
-    from gemv._cli import main
+    from gemv.cli.main import main
 
     monkeypatch.setenv("GEMV_CACHE_DIR", "~nosuchuser/x")
     made = binary(256)
@@ -718,7 +718,7 @@ def test_no_such_home_directory(once, monkeypatch, capsys):
 
 
 def test_an_unreadable_directory_is_no_error(folder, once, monkeypatch, capsys):
-    from gemv._cli import main
+    from gemv.cli.main import main
 
     def refuse(*arguments, **named):
         raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(folder))
@@ -800,7 +800,7 @@ def test_processes_that_write_while_another_clears(folder):
 
 
 def test_the_command_line_shows_and_clears(folder, capsys):
-    from gemv._cli import main
+    from gemv.cli.main import main
 
     cache.store("one", (binary(1 << 20),))
     assert main(["cache"]) == 0

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import doctest
 import gc
-import json
 import random
 import sys
 import threading
@@ -642,48 +641,3 @@ def test_x_that_does_not_fit_is_refused_with_the_limit():
         select(fits, device, "where_x_lives", value)
     with pytest.raises(ValueError, match=r"at most 32640: .* end at 32764 bytes"):
         select(fits, device, "where_x_lives", {**value, "VALUE_BYTES": 65536})
-
-
-# The race ------------------------------------------------------------------------------------
-
-
-def test_race_is_right_and_survives_json(tmp_path):
-    from gemv import _race
-
-    gpu = engines_backend.backend() == "cuda"
-    measured = _race.race([] if gpu else ["coefficients", "vector"])
-    if gpu:
-        clock = _race.Clock(engines_backend.engine())
-        cases = [(home, "blocked", count) for home in ("constant", "shared") for count in (1, 32)]
-        # The least of some: other processes may be using this GPU.
-        several = [list(_race.turns(clock, cases=cases)) for _ in range(3)]
-        measured.turns = several[0]
-        times = {
-            (row.home, row.distinct): min(rows[k].load_s for rows in several)
-            for k, row in enumerate(measured.turns)
-        }
-        assert times["constant", 32] > 16 * times["constant", 1]
-        assert times["shared", 32] < 2 * times["shared", 1]
-        one = _race.vector(clock, cases=[("L2", 1 << 16, 16, "F", 1, False)])
-        measured.vector = list(one)
-        assert all(row.time_s for row in measured.vector)
-        few = _race.coefficients(clock, kernels=[("last_block", "C")], sizes=[64])
-        measured.coefficients = list(few)
-    rows = [*measured.coefficients, *measured.vector]
-    assert all(row.error <= 1 for row in rows)
-    assert {row.home for row in measured.coefficients} == set(HOMES)
-    assert {row.home for row in measured.vector} == set(X_HOMES)
-    assert gpu or not any(row.time_s for row in rows)
-    assert "65536 bytes (64 KB)" in measured.limits["x"]
-    again = _race.Race.from_json(measured.to_json())
-    assert again == measured
-    assert json.loads(measured.to_json())["backend"] == engines_backend.backend()
-    for table in _race.tables(again):
-        assert all(len(row) == len(table.headings) for row in table.rows)
-
-
-def test_race_without_such_a_part():
-    from gemv import _race
-
-    with pytest.raises(ValueError, match="no part 'speed'; known: coefficients, vector, turns"):
-        _race.race(["speed"])

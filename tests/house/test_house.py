@@ -20,23 +20,7 @@ PROGRAMS = [path for folder in ("gemv", "benchmarks") for path in (TOP / folder)
 #: Private names of these are theirs to offer: named tuples, PyTorch, ctypes, Numba, Python itself.
 FOREIGN = {"_replace", "_fields", "_make", "_C", "_name", "_ary", "_getvalue", "_getframe"}
 #: Files that break a rule until what is written here has happened; then the line goes.
-PENDING = {
-    "gemv/_calls.py": "moves to benchmarks/measure",
-    "gemv/_cli.py": "is split into gemv/cli",
-    "gemv/_race.py": "is split into benchmarks/measure",
-    "gemv/matrix.py": "465 lines: is split",
-    "gemv/engines/cuda.py": "629 lines: is split",
-    "gemv/language/numba_cuda/loads.py": "408 lines: is cut",
-    "gemv/language/numba_cuda/twofold.py": "412 lines: is cut",
-    "gemv/calls/remembered.py": "binds and unbinds a plan through its private methods",
-    "gemv/driver/stages.py": "asks devices through a private function",
-    "gemv/language/simulator/atomics.py": "shares a private method with memory.py",
-    "gemv/measure/plain.py": "submits a launch through a private method of the engine",
-    "benchmarks/constants.py": "imports gemv._race",
-    "benchmarks/constants_counters.py": "reads gemv._race",
-    "benchmarks/grid.py": "imports gemv._cli",
-    "benchmarks/tune.py": "imports gemv._tune",
-}
+PENDING: dict[str, str] = {}
 
 
 def name_of(path: Path) -> str:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import json
 import re
-import runpy
 from pathlib import Path
 
 import pytest
+from helpers.programs import program
 
 import gemv
 from gemv.kernels import REGISTRY
@@ -46,13 +46,13 @@ def test_readme_table_has_every_kernel():
 
 
 def test_readme_table_is_built_from_the_results():
-    script = runpy.run_path(str(TOP / "benchmarks" / "ladder_table.py"))
+    script = vars(program("pages.ladder_table"))
     text = README.read_text(encoding="utf-8")
     assert script["replaced"](text, script["table"](script["load"]())) == text, "make table"
 
 
 def test_ladder_table_shows_measured_refused_and_missing(tmp_path):
-    script = runpy.run_path(str(TOP / "benchmarks" / "ladder_table.py"))
+    script = vars(program("pages.ladder_table"))
     case = {
         "m": 4,
         "n": 8,

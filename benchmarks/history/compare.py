@@ -1,8 +1,8 @@
 """What became faster or slower between two points of the history.
 
-    python benchmarks/compare.py --machine NAME          the two newest points of a machine
-    python benchmarks/compare.py OLD.json NEW.json       two files of benchmarks/results/NAME/
-    ... --all                                            small differences as well
+    python -m benchmarks.history.compare --machine NAME      the two newest points of a machine
+    python -m benchmarks.history.compare OLD.json NEW.json   two files of benchmarks/results/NAME/
+    ... --all                                                small differences as well
 
 Imports and first calls are compared in units of what NumPy's import took in the same run, where
 both points have that: a slower host is no slower gemv.
@@ -21,7 +21,7 @@ import sys
 from itertools import product
 from pathlib import Path
 
-TOP = Path(__file__).resolve().parent.parent
+TOP = Path(__file__).resolve().parents[2]
 RESULTS = TOP / "benchmarks" / "results"
 
 #: By how much two runs of one commit may differ, for each unit, and whether more is better.

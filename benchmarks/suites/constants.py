@@ -1,4 +1,4 @@
-"""Constant memory against its rivals, for alpha and beta and for x: device times in microseconds.
+"""Constant memory beside other homes of alpha, beta and x: device times in microseconds.
 
 Nothing is imported from gemv at the top: asv imports this file to list the benchmarks. Under the
 simulator (NUMBA_ENABLE_CUDASIM=1) each set runs on a tiny shape, is checked, and returns NaN.
@@ -7,27 +7,35 @@ simulator (NUMBA_ENABLE_CUDASIM=1) each set runs on a tiny shape, is checked, an
 from __future__ import annotations
 
 import math
+import sys
+from pathlib import Path
 
 #: Fixed, so that a result keeps its key; a test compares them with the package.
 HOMES = ["arguments", "constant", "pointer", "global", "literal"]
 X_HOMES = ["global", "read_only", "shared", "constant", "value"]
-KERNELS = ["thread_per_row", "warp_per_row", "last_block", "vector_rows"]
+#: Kernels and the storage order of A.
+KERNELS = {"thread_per_row": "F", "warp_per_row": "C", "last_block": "C", "vector_rows": "C"}
 
 
-def _race():
+def _parts():
+    """The clock, or None under the simulator, and the functions that measure the three parts."""
     import gemv
 
     backend = gemv.backend()
     if backend == "host":
         raise NotImplementedError("no GPU, and the simulator is off (NUMBA_ENABLE_CUDASIM=1)")
-    from gemv import _race
+    sys.path.append(str(Path(__file__).resolve().parents[2]))
+    from benchmarks.measure.constants_coefficients import coefficients
+    from benchmarks.measure.constants_turns import turns
+    from benchmarks.measure.constants_vector import vector
 
     clock = None
     if backend == "cuda":
         from gemv.engines.backend import engine
+        from gemv.measure.clock import Clock
 
-        clock = _race.Clock(engine())
-    return _race, clock
+        clock = Clock(engine())
+    return clock, coefficients, vector, turns
 
 
 def _checked(rows):
@@ -42,14 +50,14 @@ def _checked(rows):
 class CoefficientHome:
     """What does a launch take with alpha and beta in this home?"""
 
-    params = (KERNELS, HOMES, [64, 8192])
+    params = (list(KERNELS), HOMES, [64, 8192])
     param_names = ("kernel", "home", "size")
 
     def setup(self, kernel, home, size):
-        race, clock = _race()
-        order = dict(race.COEFFICIENT_KERNELS)[kernel]
+        clock, coefficients, _, _ = _parts()
         sizes = [size if clock is not None else 9]
-        rows = race.coefficients(clock, kernels=[(kernel, order)], sizes=sizes, homes=[home])
+        kernels = [(kernel, KERNELS[kernel])]
+        rows = coefficients(clock, kernels=kernels, sizes=sizes, homes=[home])
         self.time_us = _checked(rows)
 
     def track_time(self, kernel, home, size):
@@ -65,13 +73,13 @@ class VectorHome:
     param_names = ("home", "index", "length")
 
     def setup(self, home, index, length):
-        race, clock = _race()
+        clock, _, vector, _ = _parts()
         order, lanes = ("F", 1) if index == "one a warp" else ("C", 32)
-        elements = race.ELEMENTS["L2"]
+        elements = 1 << 23  # in the L2 cache
         if clock is None:
             length, elements = 33, 7 * 33
         cases = [("L2", elements, length, order, lanes, False)]
-        self.time_us = _checked(race.vector(clock, cases=cases, homes=[home]))
+        self.time_us = _checked(vector(clock, cases=cases, homes=[home]))
 
     def track_time(self, home, index, length):
         return self.time_us
@@ -86,10 +94,10 @@ class Turns:
     param_names = ("home", "addresses")
 
     def setup(self, home, addresses):
-        race, clock = _race()
+        clock, _, _, turns = _parts()
         self.load_ns = math.nan
         if clock is not None:
-            (row,) = race.turns(clock, cases=[(home, "blocked", addresses)])
+            (row,) = turns(clock, cases=[(home, "blocked", addresses)])
             self.load_ns = row.load_s * 1e9
 
     def track_load(self, home, addresses):

@@ -31,7 +31,7 @@ THRESHOLDS = (64, 256, 1024, 4096, 8192, 16384)
 
 
 @dataclass(slots=True)
-class Row:
+class MemoryRow:
     """One place of A and one way to it.
 
     Attributes
@@ -72,7 +72,7 @@ class Size:
 
 
 @dataclass(slots=True)
-class Memories:
+class MemoryResults:
     """All rows of a run, and where it was made."""
 
     device: str
@@ -81,10 +81,10 @@ class Memories:
     stage_threads: int
     stage_bytes: int
     versions: dict[str, str] = field(default_factory=dict)
-    rows: list[Row] = field(default_factory=list)
+    rows: list[MemoryRow] = field(default_factory=list)
     sizes: list[Size] = field(default_factory=list)
 
-    def row(self, memory: str, way: str) -> Row:
+    def row(self, memory: str, way: str) -> MemoryRow:
         """The row of a memory and a way; a KeyError where there is none."""
         for row in self.rows:
             if (row.memory, row.way) == (memory, way):
@@ -95,9 +95,9 @@ class Memories:
         return json.dumps(asdict(self), indent=1) + "\n"
 
     @classmethod
-    def from_json(cls, text: str) -> Memories:
+    def from_json(cls, text: str) -> MemoryResults:
         data = json.loads(text)
-        data["rows"] = [Row(**row) for row in data["rows"]]
+        data["rows"] = [MemoryRow(**row) for row in data["rows"]]
         data["sizes"] = [Size(**size) for size in data["sizes"]]
         return cls(**data)
 
@@ -107,7 +107,7 @@ def measure(
     rounds: int = ROUNDS,
     sizes: tuple[int, ...] = THRESHOLDS,
     progress: Callable[[str], None] = lambda what: None,
-) -> Memories:
+) -> MemoryResults:
     """Measure everything on the current GPU.
 
     Raises
@@ -132,7 +132,7 @@ class _Run:
         self.engine = backend.engine()
         clock = Clock(self.engine)
         self.n, self.rounds, self.progress = order, rounds, progress
-        self.table = Memories(
+        self.table = MemoryResults(
             device=self.engine.device().name,
             order=order,
             cpus=os.cpu_count() or 0,
@@ -171,7 +171,7 @@ class _Run:
     ) -> None:
         """Measure one row; what cannot be had here says why."""
         self.progress(f"{memory}, {way}")
-        row = Row(group, memory, way, note=note)
+        row = MemoryRow(group, memory, way, note=note)
         self.table.rows.append(row)
         try:
             result = work()
@@ -185,7 +185,7 @@ class _Run:
             got = result.copy_to_host() if hasattr(result, "copy_to_host") else result
             row.same_bits = np.asarray(got).tobytes() == self.expected
 
-    def all(self, sizes: tuple[int, ...]) -> Memories:
+    def all(self, sizes: tuple[int, ...]) -> MemoryResults:
         cuda, a, x = self.cuda, self.a, self.x
         with gemv.Matrix(a) as kept:
             self.expected = gemv.gemv(1, kept.array, self.x_device).copy_to_host().tobytes()
@@ -276,7 +276,7 @@ class _Run:
             self.managed()
             return
         note = "not measured: managed memory is never asked for beyond what is free"
-        self.table.rows.append(Row("in place", "managed", "kernel", note=note))
+        self.table.rows.append(MemoryRow("in place", "managed", "kernel", note=note))
 
     def mapped(self) -> None:
         array = self.cuda.mapped_array(self.a.shape, np.float32)
@@ -311,7 +311,9 @@ class _Run:
         others = [index for index in range(len(cuda.gpus)) if index != here]
         if not others:
             note = "not measured: there is one GPU"
-            self.table.rows.append(Row("in place", "peer", "kernel, x and y there", note=note))
+            self.table.rows.append(
+                MemoryRow("in place", "peer", "kernel, x and y there", note=note)
+            )
             return
         with cuda.gpus[others[0]]:
             a, x = cuda.to_device(self.a), cuda.to_device(self.x)

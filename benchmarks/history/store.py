@@ -1,6 +1,6 @@
 """Put measured asv results into the history: ``benchmarks/results/``.
 
-    python benchmarks/store.py RAW_FOLDER --machine NAME --commit HASH [--date SECONDS]
+    python -m benchmarks.history.store RAW_FOLDER --machine NAME --commit HASH [--date SECONDS]
 
 asv names the interpreter by its path and takes commit and date from the checkout it ran in. Both
 are of one machine: here the environment is called by its Python version, and commit and date (of
@@ -19,7 +19,7 @@ import sys
 from contextlib import suppress
 from pathlib import Path
 
-TOP = Path(__file__).resolve().parent.parent
+TOP = Path(__file__).resolve().parents[2]
 RESULTS = TOP / "benchmarks" / "results"
 #: What compiles, launches, or is measured beside us, where it is installed.
 LIBRARIES = (
@@ -111,5 +111,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    sys.path.insert(0, str(TOP))
     main()

@@ -1,6 +1,6 @@
 """The whole grid, part by part, into one file: what the roofline page is made of.
 
-    python benchmarks/grid.py benchmarks/results/grid/NAME.json [--parts cold,hot,...] [--seconds S]
+    python -m benchmarks.measure.all_parts FILE.json [--parts cold,hot,...] [--seconds S]
 
 Each part is a call of ``python -m gemv bench``, in the order of what matters most. Cells that the
 file has are skipped, so a run that was cut short goes on where it stopped; after a change of the
@@ -38,7 +38,7 @@ def main(arguments: list[str]) -> int:
     if unknown:
         parser.error(f"no part {', '.join(unknown)}; there are: {', '.join(PARTS)}")
 
-    from gemv import _cli
+    from gemv.cli.main import main as run
     from gemv.engines import backend
 
     # a grid without a GPU carries no figures, and belongs in no folder of results
@@ -50,7 +50,7 @@ def main(arguments: list[str]) -> int:
         left = max(0.0, end - time.monotonic())
         started = time.monotonic()
         command = ["bench", "--json", str(options.file), "--resume", f"--seconds={left}"]
-        status |= _cli.main([*command, *PARTS[part], *small])
+        status |= run([*command, *PARTS[part], *small])
         print(f"{part}: {time.monotonic() - started:.0f} s", flush=True)
     return status
 

@@ -1,10 +1,11 @@
 """The page ``docs/constants.md`` from ``benchmarks/results/constants/``.
 
-    python benchmarks/constants_page.py           prints the page
-    python benchmarks/constants_page.py --write   writes it
-    python benchmarks/constants_page.py --check   exit status 1 if it is not up to date
+    python -m benchmarks.pages.constants_page            prints the page
+    python -m benchmarks.pages.constants_page --write    writes it
+    python -m benchmarks.pages.constants_page --check    exit status 1 if it is not up to date
 
-``python -m gemv constants --json FILE`` measures, ``benchmarks/constants_counters.py`` counts.
+``python -m benchmarks constants`` measures, ``python -m benchmarks.measure.constants_counters``
+counts.
 """
 
 from __future__ import annotations
@@ -14,24 +15,25 @@ import os
 import sys
 from pathlib import Path
 
-TOP = Path(__file__).resolve().parent.parent
+from benchmarks.measure.constants_records import ConstantsResults
+from benchmarks.pages.constants_tables import tables
+from benchmarks.pages.page import RESULTS, TOP, command, markdown, versions
+
 PAGE = TOP / "docs" / "constants.md"
-RESULTS = TOP / "benchmarks" / "results" / "constants"
 
 
-def markdown(table) -> str:
-    """A table of the race; what comes from the machine code is set as code."""
+def titled(table) -> str:
+    """A table of the homes under its title; what comes from the machine code is set as code."""
     code = [heading.startswith("machine code") for heading in table.headings]
-    lines = ["| " + " | ".join(table.headings) + " |"]
-    rules = ["---" if n == 0 or is_code else "---:" for n, is_code in enumerate(code)]
-    lines.append("| " + " | ".join(rules) + " |")
-    for row in table.rows:
-        cells = [
+    rows = [
+        [
             f"`{cell}`" if is_code and cell != "–" else cell
             for cell, is_code in zip(row, code, strict=True)
         ]
-        lines.append("| " + " | ".join(cells) + " |")
-    return f"**{table.title}**\n\n" + "\n".join(lines)
+        for row in table.rows
+    ]
+    kinds = "".join("w" if n == 0 or is_code else "f" for n, is_code in enumerate(code))
+    return f"**{table.title}**\n\n" + markdown(table.headings, kinds, rows)
 
 
 class Figures:
@@ -80,25 +82,22 @@ def times(value: float) -> str:
 
 
 def counter_table(counters: dict) -> str:
-    lines = [
-        "| launch | home | addresses in a warp | requests to the constant cache | hits |"
-        " divergent loads | replays | requests to L1 |",
-        "| --- | --- | ---: | ---: | ---: | ---: | ---: | ---: |",
-    ]
+    """What the counters say of each launch."""
+    headings = [
+        "launch", "home", "addresses in a warp", "requests to the constant cache", "hits",
+        "divergent loads", "replays", "requests to L1",
+    ]  # fmt: skip
+    rows = []
     for row in counters["rows"]:
         hits = row["constant_hits"] / row["constant_requests"]
-        lines.append(
-            f"| {row['what']} | {row['home']} | {row['lanes']} | {row['constant_requests']}"
-            f" | {hits:.1%} | {row['divergent_loads']} | {row['replays']}"
-            f" | {row['global_requests']} |"
-        )
-    return "\n".join(lines)
+        figures = [row["lanes"], row["constant_requests"], f"{hits:.1%}", row["divergent_loads"],
+                   row["replays"], row["global_requests"]]  # fmt: skip
+        rows.append([row["what"], row["home"], *map(str, figures)])
+    return markdown(headings, "wwffffff", rows)
 
 
 def page(race, counters: dict) -> str:
     """The whole page; every figure in it comes from the results."""
-    from gemv._race import tables
-
     f = Figures(race, counters)
     made = tables(race)
     of = {
@@ -109,7 +108,7 @@ def page(race, counters: dict) -> str:
         "lanes": [t for t in made if "threads that share a row" in t.title],
         "turns": [t for t in made if t.title.startswith("one load")],
     }
-    tabled = {name: "\n\n".join(map(markdown, part)) for name, part in of.items()}
+    tabled = {name: "\n\n".join(map(titled, part)) for name, part in of.items()}
     fair, large, small = "vector_rows", 8192, 64
     base = f.coefficient(fair, large, "arguments").time_s
     spread = max(
@@ -142,17 +141,16 @@ def page(race, counters: dict) -> str:
         / f.vector("constant", 16, 1, "F", unrolled=True)
         - 1
     )
-    versions = ", ".join(f"{name} {version}" for name, version in race.versions.items())
     uniform_n, short = 1024, 16
     return f"""\
 # Constant memory and its rivals
 
-<!-- Written by benchmarks/constants_page.py from benchmarks/results/constants/. -->
+<!-- Written by benchmarks/pages/constants_page.py from benchmarks/results/constants/. -->
 
 alpha and beta are the same for every thread, and so is x[j] where a thread takes a row: what
 constant memory was made for. This page races it against the other places to keep them, on our own
-kernels. Everything below was measured on one {race.device} by `python -m gemv constants`
-({versions}); the counters are those of Nsight Compute. Times are device times.
+kernels. Everything below was measured on one {race.device} by `python -m benchmarks constants`
+({versions(race.versions)}); the counters are those of Nsight Compute. Times are device times.
 
 ## Three homes for alpha and beta
 
@@ -285,39 +283,22 @@ a broadcast from L1 |
 
 
 def load() -> str:
-    from gemv._race import Race
-
-    race = Race.from_json((RESULTS / "h200.json").read_text(encoding="utf-8"))
+    """The page from the stored results."""
+    folder = RESULTS / "constants"
+    race = ConstantsResults.from_json((folder / "h200.json").read_text(encoding="utf-8"))
     if race.backend != "cuda":
-        raise ValueError("a race without a GPU carries no figures and belongs on no page")
-    counters = json.loads((RESULTS / "h200-counters.json").read_text(encoding="utf-8"))
+        raise ValueError("figures without a GPU belong on no page")
+    counters = json.loads((folder / "h200-counters.json").read_text(encoding="utf-8"))
     return page(race, counters)
 
 
-def main(arguments: list[str]) -> int:
-    text = load()
-    if not arguments:
-        print(text, end="")
-        return 0
-    if arguments == ["--write"]:
-        from gemv.core.files import write_text
-
-        write_text(PAGE, text)
-        return 0
-    if arguments == ["--check"]:
-        if PAGE.read_text(encoding="utf-8") == text:
-            return 0
-        print(
-            "docs/constants.md is not up to date: python benchmarks/constants_page.py --write",
-            file=sys.stderr,
-        )
-        return 1
-    print(__doc__, file=sys.stderr)
-    return 2
+def pages() -> dict[Path, str]:
+    """The page as it should be."""
+    return {PAGE: load()}
 
 
 if __name__ == "__main__":
     # The tables need no GPU; Numba looks for one unless it simulates. Not in load(): a process that
     # has Numba already would take up the variable half-way, as it compiles the next kernel.
     os.environ.setdefault("NUMBA_ENABLE_CUDASIM", "1")
-    sys.exit(main(sys.argv[1:]))
+    sys.exit(command(__doc__ or "", sys.argv[1:], pages))

@@ -1,7 +1,9 @@
 """A point of the history, by the Python at hand: ``make bench`` without make or an environment.
 
-    python benchmarks/point.py --machine NAME --commit HASH [--date SECONDS] [--bench REGEX]...
-    python benchmarks/point.py --smoke [--bench REGEX]...  small, on the simulator; nothing is kept
+    python -m benchmarks.history.point --machine NAME --commit HASH [--date SECONDS] [--bench R]...
+    python -m benchmarks.history.point --smoke [--bench R]...
+
+The second is small, runs on the simulator and keeps nothing.
 
 Measures in place, below ``.asv``, on a stand-in for the repository, since the tree may be no
 checkout; then ``store.py`` puts the result into ``benchmarks/results``. It does so part by part, so
@@ -19,7 +21,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-TOP = Path(__file__).resolve().parent.parent
+TOP = Path(__file__).resolve().parents[2]
 WORK = TOP / ".asv"
 CONFIG = TOP / "asv.local.conf.json"
 #: Fewer than 60 processes that measure; "constants" is a suite apart.
@@ -88,18 +90,18 @@ def main(arguments: list[str]) -> int:
             return 0
         asv("machine", "--yes", *machine, simulated=False)
         date = ["--date", options.date] if options.date else []
-        store = [sys.executable, str(TOP / "benchmarks" / "store.py"), str(WORK / "results")]
+        store = [sys.executable, "-m", "benchmarks.history.store", str(WORK / "results")]
         for part in parts:
             for old in (WORK / "results" / options.machine).glob("*.json"):
                 if old.name != "machine.json":
                     old.unlink()
             asv(*run, "--bench", part, "--set-commit-hash=main", simulated=False)
-            subprocess.run([*store, *machine, "--commit", options.commit, *date], check=True)
+            point = [*store, *machine, "--commit", options.commit, *date]
+            subprocess.run(point, cwd=TOP, check=True)
     except subprocess.CalledProcessError as error:
         return error.returncode
     return 0
 
 
 if __name__ == "__main__":
-    sys.path.insert(0, str(TOP))
     sys.exit(main(sys.argv[1:]))

@@ -1,7 +1,7 @@
 """Solvers on a matrix that stays on the GPU, against CuPy and SciPy: time and iterations.
 
-    python benchmarks/solvers.py --json FILE     measures, on a GPU with CuPy
-    python benchmarks/solvers.py --small         the same on a few rows, anywhere, for a look
+    python -m benchmarks.measure.solvers --json FILE    measures, on a GPU with CuPy
+    python -m benchmarks.measure.solvers --small        the same on a few rows, anywhere
 
 Every problem is solved by the same solver from the same start to the same tolerance:
 

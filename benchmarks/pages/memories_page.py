@@ -1,11 +1,11 @@
 """The pages ``docs/memories.md`` and ``docs/solvers.md`` from ``benchmarks/results/``.
 
-    python benchmarks/memories_page.py           prints the pages
-    python benchmarks/memories_page.py --write   writes them
-    python benchmarks/memories_page.py --check   exit status 1 if one is not up to date
+    python -m benchmarks.pages.memories_page            prints the pages
+    python -m benchmarks.pages.memories_page --write    writes them
+    python -m benchmarks.pages.memories_page --check    exit status 1 if one is not up to date
 
-``python -m gemv memories --json FILE`` measures the first, ``python benchmarks/solvers.py --json
-FILE`` the second.
+``python -m benchmarks memories`` measures the first, ``python -m benchmarks.measure.solvers`` the
+second.
 """
 
 from __future__ import annotations
@@ -14,42 +14,29 @@ import json
 import sys
 from pathlib import Path
 
-TOP = Path(__file__).resolve().parent.parent
-RESULTS = TOP / "benchmarks" / "results"
+from benchmarks.measure.memories import MemoryResults
+from benchmarks.pages.page import (
+    RESULTS,
+    TOP,
+    command,
+    duration,
+    markdown,
+    versions,
+)
+from benchmarks.pages.page import (
+    three_digits as rate,
+)
+
 MEMORIES = TOP / "docs" / "memories.md"
 SOLVERS = TOP / "docs" / "solvers.md"
-
-
-def table(headings: list[str], rows: list[list[str]], left: int) -> str:
-    rules = ["---" if n < left else "---:" for n in range(len(headings))]
-    return "\n".join("| " + " | ".join(row) + " |" for row in (headings, rules, *rows))
-
-
-def duration(seconds: float | None) -> str:
-    if seconds is None:
-        return "–"
-    for unit, scale in (("s", 1), ("ms", 1e3), ("us", 1e6)):
-        if seconds * scale >= 1 or unit == "us":
-            return f"{float(f'{seconds * scale:.3g}'):g} {unit}"
-    raise AssertionError
-
-
-def rate(value: float | None) -> str:
-    return "–" if value is None else f"{float(f'{value:.3g}'):g}"
-
-
-def versions(results) -> str:
-    return ", ".join(f"{name} {version}" for name, version in results.items())
 
 
 # --- memories -------------------------------------------------------------------------------------
 
 
 def memories() -> str:
-    from gemv._memories import Memories
-
     text = (RESULTS / "memories" / "h200.json").read_text(encoding="utf-8")
-    found = Memories.from_json(text)
+    found = MemoryResults.from_json(text)
     pinned = found.row("pinned", "driver's copy")
     pageable = found.row("pageable", "driver's copy")
     ours_pinned = found.row("pinned", "gemv.gemv")
@@ -71,7 +58,7 @@ def memories() -> str:
             if row.group == group
         ]
         headings = ["A is in", "read by", "time", "GB/s of A", ""]
-        parts.append(f"**{title}**\n\n" + table(headings, rows, 2))
+        parts.append(f"**{title}**\n\n" + markdown(headings, "wwffw", rows))
     sizes = [
         [
             f"{s.n} x {s.n}",
@@ -99,12 +86,12 @@ def memories() -> str:
     bits = all(row.same_bits for row in found.rows if row.same_bits is not None)
     return f"""# Memories
 
-<!-- Written by benchmarks/memories_page.py from benchmarks/results/memories/. -->
+<!-- Written by benchmarks/pages/memories_page.py from benchmarks/results/memories/. -->
 
 A product reads A once, so it is as fast as the memory that A is in, or as the way from there.
 This page makes one product, {found.order} x {found.order} float32, with its matrix in every
 kind of memory there is. Measured on one {found.device} with {found.cpus} CPU cores by `python
--m gemv memories` ({versions(found.versions)}); wall times, medians, everything in one run.
+-m benchmarks memories` ({versions(found.versions)}); wall times, medians, everything in one run.
 {"Every result has the same bits." if bits else "Not every result has the same bits."}
 
 {chr(10).join(part + chr(10) for part in parts)}
@@ -130,7 +117,7 @@ array.
 
 ## Where the CPU wins
 
-{table(headings, sizes, 1)}
+{markdown(headings, "wfffff", sizes)}
 
 {once} {kept} One product of a matrix in host memory is limited by the link, which is slower
 than the CPU's own memory: SciPy reads A at {rate(host.gb_per_s)} GB/s, the link carries
@@ -182,7 +169,8 @@ def solvers() -> str:
         headings = ["by", "iterations", "time to solution", "an iteration", "residual"]
         parts.append(
             f"## {title}\n\n{m} x {n} {rows[0]['dtype']}: {about}. Moving A to the GPU once took"
-            f" {duration(moved)}, which is not in the times.\n\n" + table(headings, cells, 1)
+            f" {duration(moved)}, which is not in the times.\n\n"
+            + markdown(headings, "wffff", cells)
         )
     by = {(row["problem"], row["by"]): row["time_s"] for row in found["rows"]}
     behind = [
@@ -194,7 +182,7 @@ def solvers() -> str:
     gains = [by[p, "SciPy"] / by[p, "gemv, SciPy"] for p in TITLES]
     return f"""# Solvers
 
-<!-- Written by benchmarks/memories_page.py from benchmarks/results/solvers/. -->
+<!-- Written by benchmarks/pages/memories_page.py from benchmarks/results/solvers/. -->
 
 An iterative solver multiplies the same matrix again and again: that is what `gemv.Matrix` is for
 ({{doc}}`guide/host`). Four of them, each by the same algorithm from the same start to the same
@@ -205,7 +193,7 @@ tolerance, {found["tolerance"]:g} where nothing else is said:
 - *CuPy*: CuPy's solver with CuPy's array
 - *SciPy*: SciPy's solver with NumPy's array, on the CPU of that host
 
-Measured on one {found["device"]} and its host's CPU by `benchmarks/solvers.py`
+Measured on one {found["device"]} and its host's CPU by `benchmarks/measure/solvers.py`
 ({versions(found["versions"])}).
 
 {(chr(10) * 2).join(parts)}
@@ -219,26 +207,10 @@ GPU's memory.
 PAGES = {MEMORIES: memories, SOLVERS: solvers}
 
 
-def main(arguments: list[str]) -> int:
-    if arguments not in ([], ["--write"], ["--check"]):
-        print(__doc__, file=sys.stderr)
-        return 2
-    from gemv.core.files import write_text
-
-    stale = []
-    for path, make in PAGES.items():
-        text = make()
-        if arguments == ["--write"]:
-            write_text(path, text)
-        elif not arguments:
-            print(text)
-        elif path.read_text(encoding="utf-8") != text:
-            stale.append(str(path.relative_to(TOP)))
-    if stale:
-        print(f"not up to date: {', '.join(stale)}: make table", file=sys.stderr)
-    return 1 if stale else 0
+def pages() -> dict[Path, str]:
+    """Both pages as they should be."""
+    return {path: make() for path, make in PAGES.items()}
 
 
 if __name__ == "__main__":
-    sys.path.insert(0, str(TOP))
-    sys.exit(main(sys.argv[1:]))
+    sys.exit(command(__doc__ or "", sys.argv[1:], pages))

@@ -1,8 +1,8 @@
 """What is made from ``benchmarks/results/grid/*.json``: a part of the README, its picture, a page.
 
-    python benchmarks/grid_page.py           prints the README's part
-    python benchmarks/grid_page.py --write   puts it there, and draws docs/_static/roofline.png
-    python benchmarks/grid_page.py --check   exit status 1 if either is not up to date
+    python -m benchmarks.pages.grid_page            prints the README
+    python -m benchmarks.pages.grid_page --write    writes it, and draws docs/_static/roofline.png
+    python -m benchmarks.pages.grid_page --check    exit status 1 if either is not up to date
 
 ``make grid`` measures those files on a GPU and does this. The page of the documentation is made by
 the same functions when ``make docs`` builds it.
@@ -15,22 +15,21 @@ import hashlib
 import json
 import sys
 from pathlib import Path
-from typing import Any
 
-TOP = Path(__file__).resolve().parent.parent
+from benchmarks.pages.page import RESULTS, TOP, between_markers, command, markdown, number, versions
+from gemv.cli.options import DTYPE_OF_PREFIX
+from gemv.measure.picture import grid_figure, save, title
+from gemv.measure.records import CellResult, GridResults, groups, summary, worst
+
 README = TOP / "README.md"
-RESULTS = TOP / "benchmarks" / "results" / "grid"
+GRIDS = RESULTS / "grid"
 #: Cells that nobody chose.
-RANDOM = TOP / "benchmarks" / "results" / "random"
+RANDOM = RESULTS / "random"
 PICTURE = TOP / "docs" / "_static" / "roofline.png"
-BEGIN = "<!-- grid:begin -->"
-END = "<!-- grid:end -->"
 
 
-def load(folder: Path = RESULTS) -> dict[str, Any]:
+def load(folder: Path = GRIDS) -> dict[str, GridResults]:
     """Every stored grid by the name of its file."""
-    from gemv.measure.records import GridResults
-
     grids = {path.stem: GridResults.load(path) for path in sorted(folder.glob("*.json"))}
     for name, grid in grids.items():
         if grid.backend != "cuda":
@@ -38,71 +37,58 @@ def load(folder: Path = RESULTS) -> dict[str, Any]:
     return grids
 
 
-def number(value: float | None, form: str = ".2f") -> str:
-    return "–" if value is None else format(value, form)
-
-
-def whole(text: str) -> str:
+def unbroken(text: str) -> str:
     """Text that stays on one line of a table."""
     return text.replace(" ", "\N{NO-BREAK SPACE}").replace("-", "\N{NON-BREAKING HYPHEN}")
 
 
-def headline(rows: list[Any]) -> str:
+def headline(rows: list[CellResult]) -> str:
     """Geometric means of each group of cells."""
-    from gemv.measure.picture import title
-    from gemv.measure.records import groups
-
     timed = groups(row for row in rows if row.time_s is not None)
-    return means({whole(title(group[0])): group for group in timed.values()})
+    return means({unbroken(title(group[0])): group for group in timed.values()})
 
 
-def means(parts: dict[str, list[Any]]) -> str:
+def means(parts: dict[str, list[CellResult]]) -> str:
     """Geometric means of cells, by what they are called."""
-    from gemv.measure.records import summary
-
-    lines = [
-        "| | cells | floor / ours | least | floor / cuBLAS | cuBLAS / ours | least | under 0.98"
-        " | at 1 or more |",
-        "| --- |" + " ---: |" * 8,
-    ]
+    rows = []
     for name, group in parts.items():
         s = summary(group)
         ahead = s.ahead / s.against if s.against else None
-        figures = [
-            str(s.cells), number(s.share), number(s.least_share), number(s.peer_share),
+        rows.append([
+            name, str(s.cells), number(s.share), number(s.least_share), number(s.peer_share),
             number(s.ratio), number(s.least_ratio), str(s.behind), number(ahead, ".0%"),
-        ]  # fmt: skip
-        lines.append(f"| {name} | {' | '.join(figures)} |")
-    return "\n".join(lines)
+        ])  # fmt: skip
+    headings = [
+        "", "cells", "floor / ours", "least", "floor / cuBLAS", "cuBLAS / ours", "least",
+        "under 0.98", "at 1 or more",
+    ]  # fmt: skip
+    return markdown(headings, "wffffffff", rows)
 
 
-def listed(rows: list[Any]) -> str:
+def listed(rows: list[CellResult]) -> str:
     """Cells one below the other, with all that is known of them."""
-    from gemv.measure.picture import title
-
-    lines = [
-        "| | shape | op | times as fast | of the floor | µs | peer µs | TB/s | peer | kernel |",
-        "| --- | --- | --- |" + " ---: |" * 5 + " --- | --- |",
-    ]
+    lines = []
     for row in rows:
         theirs = None if row.peer is None else row.peers[row.peer] * 1e6
-        figures = [
-            whole(title(row)), whole(f"{row.m} x {row.n}"), row.op, number(row.ratio),
+        lines.append([
+            unbroken(title(row)), unbroken(f"{row.m} x {row.n}"), row.op, number(row.ratio),
             number(row.share), number(row.time_s * 1e6, ".1f"), number(theirs, ".1f"),
-            number(row.rate(row.time_s) / 1e3), whole(row.peer or "–"), f"`{row.kernel}`",
-        ]  # fmt: skip
-        lines.append(f"| {' | '.join(figures)} |")
-    return "\n".join(lines)
+            number(row.rate(row.time_s) / 1e3), unbroken(row.peer or "–"), f"`{row.kernel}`",
+        ])  # fmt: skip
+    headings = [
+        "", "shape", "op", "times as fast", "of the floor", "µs", "peer µs", "TB/s", "peer",
+        "kernel",
+    ]  # fmt: skip
+    return markdown(headings, "wwwfffffww", lines)
 
 
-def side_by_side(rows: list[Any]) -> str:
+def side_by_side(rows: list[CellResult]) -> str:
     """A row for each shape of one group, and all ops in it."""
     ops = [op for op in "NTC" if any(row.op == op for row in rows)]
     cells = {(row.m, row.n, row.op): row for row in rows}
-    head = [f"{op}: µs | TB/s | of the floor | times as fast" for op in ops]
-    lines = [f"| shape | {' | '.join(head)} |", "| --- |" + " ---: |" * (4 * len(ops))]
+    lines = []
     for m, n in dict.fromkeys((row.m, row.n) for row in rows):
-        figures = []
+        figures = [unbroken(f"{m} x {n}")]
         for op in ops:
             row = cells.get((m, n, op))
             if row is None:
@@ -112,34 +98,31 @@ def side_by_side(rows: list[Any]) -> str:
                 number(row.time_s * 1e6, ".1f"), number(row.rate(row.time_s) / 1e3),
                 number(row.share), number(row.ratio),
             ]  # fmt: skip
-        lines.append(f"| {whole(f'{m} x {n}')} | {' | '.join(figures)} |")
-    return "\n".join(lines)
+        lines.append(figures)
+    headings = [
+        word for op in ops for word in (f"{op}: µs", "TB/s", "of the floor", "times as fast")
+    ]
+    return markdown(["shape", *headings], "w" + "f" * len(headings), lines)
 
 
-def places(name: str, grid: Any, folder: Path = RESULTS) -> str:
-    versions = ", ".join(f"{key} {value}" for key, value in grid.versions.items())
+def places(name: str, grid: GridResults, folder: Path = GRIDS) -> str:
     spreads = sorted(row.spread for row in grid.rows if row.spread is not None)
     middle = spreads[len(spreads) // 2]
     return (
-        f"{grid.device}; {versions}. Medians of {grid.rounds} interleaved rounds; the rounds of a"
-        f" cell lie {middle:.1%} apart in the middle case"
+        f"{grid.device}; {versions(grid.versions)}. Medians of {grid.rounds} interleaved rounds;"
+        f" the rounds of a cell lie {middle:.1%} apart in the middle case"
         f" (`benchmarks/results/{folder.name}/{name}.json`)."
     )
 
 
-def drawn(grid: Any) -> list[tuple[str, list[Any]]]:
+def drawn(grid: GridResults) -> list[tuple[str, list[CellResult]]]:
     """The groups of a grid that have figures, by a name for their pictures."""
-    from gemv.measure.records import groups
-
     timed = groups(row for row in grid.rows if row.time_s is not None)
     return [(f"{number}", group) for number, group in enumerate(timed.values())]
 
 
-def page(grids: dict[str, Any]) -> str:
+def page(grids: dict[str, GridResults]) -> str:
     """The figures of the roofline page, losing cells first."""
-    from gemv.measure.picture import title
-    from gemv.measure.records import worst
-
     if not grids:
         return "No results are stored yet: `make grid` measures them on a GPU.\n"
     parts = []
@@ -167,11 +150,9 @@ def page(grids: dict[str, Any]) -> str:
     return "\n\n".join(parts) + "\n"
 
 
-def random_page(grids: dict[str, Any]) -> str:
+def random_page(grids: dict[str, GridResults]) -> str:
     """Cells that nobody chose, losing ones first."""
-    from gemv._cli import DTYPE_OF_PREFIX
     from gemv.core.dtypes import DTYPES
-    from gemv.measure.records import worst
 
     parts = []
     for name, grid in grids.items():
@@ -198,7 +179,7 @@ def random_page(grids: dict[str, Any]) -> str:
     return "\n\n".join(parts) + "\n" if parts else ""
 
 
-def readme_rows(grid: Any) -> list[Any]:
+def readme_rows(grid: GridResults) -> list[CellResult]:
     """What the README's picture shows: one dtype, from memory."""
     first = next((row.dtype for row in grid.rows), "")
     return [
@@ -209,10 +190,8 @@ def readme_rows(grid: Any) -> list[Any]:
     ]
 
 
-def readme_random(grids: dict[str, Any]) -> list[str]:
+def readme_random(grids: dict[str, GridResults]) -> list[str]:
     """A sentence about the cells that nobody chose, if there are any."""
-    from gemv.measure.records import summary
-
     found = []
     for grid in grids.values():
         s = summary(row for row in grid.rows if row.time_s is not None)
@@ -225,12 +204,10 @@ def readme_random(grids: dict[str, Any]) -> list[str]:
     return found
 
 
-def readme(grids: dict[str, Any], drawn_cells: dict[str, Any]) -> str:
+def readme(grids: dict[str, GridResults], drawn_cells: dict[str, GridResults]) -> str:
     if not grids:
         return "No figures yet: `make grid` measures them on a GPU."
     name, grid = next(iter(grids.items()))
-    from gemv.measure.picture import title
-
     rows = readme_rows(grid)
     picture = PICTURE.relative_to(TOP).as_posix()
     plain = [row for row in grid.rows if row.order == "C" and not row.view and not row.beta]
@@ -252,51 +229,40 @@ def readme(grids: dict[str, Any], drawn_cells: dict[str, Any]) -> str:
     )
 
 
-def fingerprint(grids: dict[str, Any]) -> str:
+def fingerprint(grids: dict[str, GridResults]) -> str:
     """What the picture was drawn from; it carries this with it."""
     rows = readme_rows(next(iter(grids.values()))) if grids else []
     text = json.dumps([dataclasses.asdict(row) for row in rows])
     return "gemv-" + hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
-def draw(grids: dict[str, Any], path: Path = PICTURE) -> None:
-    from gemv.measure.picture import grid_figure, save
-
+def draw(grids: dict[str, GridResults], path: Path = PICTURE) -> None:
     figure = grid_figure(readme_rows(next(iter(grids.values()))), width=9.0)
     metadata = {"Source": fingerprint(grids), "Software": None}
     save(figure, path, dpi=100, metadata=metadata)
 
 
 def replaced(text: str, part: str) -> str:
-    head, rest = text.split(BEGIN)
-    _, tail = rest.split(END)
-    return f"{head}{BEGIN}\n{part}\n{END}{tail}"
+    """The README with that part."""
+    return between_markers(text, "grid", part)
 
 
-def main(arguments: list[str]) -> int:
+def pages() -> dict[Path, str]:
+    """The README as it should be."""
+    return {README: replaced(README.read_text(encoding="utf-8"), readme(load(), load(RANDOM)))}
+
+
+def drawn_now(grids: dict[str, GridResults]) -> bool:
+    """Whether the picture was drawn from these grids."""
+    return not grids or fingerprint(grids).encode() in PICTURE.read_bytes()
+
+
+def draw_if_any() -> None:
+    """Draw the picture, unless nothing is stored."""
     grids = load()
-    part = readme(grids, load(RANDOM))
-    if not arguments:
-        print(part)
-        return 0
-    if arguments not in (["--write"], ["--check"]):
-        print(__doc__, file=sys.stderr)
-        return 2
-    old = README.read_text(encoding="utf-8")
-    new = replaced(old, part)
-    if arguments == ["--write"]:
-        from gemv.core.files import write_text
-
-        write_text(README, new)
-        if grids:
-            draw(grids)
-        return 0
-    current = not grids or fingerprint(grids).encode() in PICTURE.read_bytes()
-    if new != old or not current:
-        print("README.md or its picture is not up to date: make table", file=sys.stderr)
-        return 1
-    return 0
+    if grids:
+        draw(grids)
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    sys.exit(command(__doc__ or "", sys.argv[1:], pages, draw_if_any, lambda: drawn_now(load())))

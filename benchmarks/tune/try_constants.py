@@ -1,7 +1,7 @@
 """Try kernels and their constants over shapes, and write the selection table that follows.
 
-Usage: python benchmarks/tune.py results.jsonl [--shapes 4096x4096,...] [--dtypes s,d,c] [--ops N,T]
-       [--views whole,odd] [--seconds 300] [--jobs 16] [--table FILE|auto]
+    python -m benchmarks.tune.try_constants FILE.jsonl [--shapes 4096x4096,...] [--dtypes s,d,c]
+        [--ops N,T] [--views whole,odd] [--seconds 300] [--jobs 16] [--table FILE|auto]
 
 Each line of the file is one problem with the time of every candidate; problems that the file has
 already are skipped, so a run that was cut short goes on where it stopped. A is whole, or a view
@@ -11,8 +11,8 @@ and x are small integers, so that sums are exact in any order, and the answer mu
 bit, that of another kernel. Under the simulator shapes shrink and nothing is timed, which proves
 the script alive.
 
-The table is made of all records in the file by the rule in gemv/_tune.py; "auto" is the table of
-the very GPU, gemv/selection/tables/<its name>.toml, which selection prefers from then on.
+The table is made of all records in the file by the rule in ``rows.py``; "auto" is the table of the
+very GPU, gemv/selection/tables/<its name>.toml, which selection prefers from then on.
 """
 
 from __future__ import annotations
@@ -29,13 +29,6 @@ from multiprocessing import get_context
 from pathlib import Path
 
 import numpy as np
-
-SHAPES = (
-    "16384x16384 8192x8192 4096x4096 2048x2048 1024x1024 512x512 256x256 16x4194304 4194304x16"
-    " 128x1048576 1048576x128 1x67108864 67108864x1 4x16777216 16777216x4 1000x100000 100000x1000"
-    " 10000x10000 9999x9973 333x77777 77777x333 14336x4096 4096x14336 128256x4096"
-)
-SIMULATED = "5x70 70x5 33x17"
 
 #: LANES, ROWS, VECTORS, MIN_BLOCKS, THREADS_PER_BLOCK
 ROWS = (
@@ -112,7 +105,7 @@ def candidates(problem):
                 yield name, knobs
 
 
-class Memory:
+class Integers:
     """Small integers on the device, enough for one A in several places, and x."""
 
     def __init__(self, engine, nbytes):
@@ -133,13 +126,6 @@ def spacing(elements, itemsize):
     """Elements from one copy of A to the next: kernels rely on all being aligned as the first."""
     unit = ALIGNED // itemsize
     return -(-elements // unit) * unit
-
-
-def copies_of(size, l2_bytes):
-    """Copies of A that together exceed the L2 cache, unless it takes too many of them."""
-    from gemv.measure.clock import copies_past_l2
-
-    return copies_past_l2(size, l2_bytes)
 
 
 def make_problem(m, n, dtype, op, view):
@@ -178,6 +164,7 @@ def measure(m, n, prefix, op, view, engine, clock, memory, pool=None):
     """Records of one problem, A from memory and perhaps from L2: candidates checked and timed."""
     from gemv.core.dtypes import DTYPES
     from gemv.measure import inputs
+    from gemv.measure.clock import copies_past_l2
     from gemv.selection.select import select
 
     dtype = DTYPES[prefix]
@@ -185,7 +172,7 @@ def measure(m, n, prefix, op, view, engine, clock, memory, pool=None):
     problem, begin = make_problem(m, n, dtype, op, view)
     reach = begin + (m - 1) * max(problem.row_stride, problem.col_stride) + n
     size, step = m * n * dtype.itemsize, spacing(reach, dtype.itemsize)
-    copies = 1 if clock is None else copies_of(size, clock.l2_bytes)
+    copies = 1 if clock is None else copies_past_l2(size, clock.l2_bytes)
     everything = memory.of(dtype, step * copies)
     base = inputs.as_buffer(everything)
     places = [
@@ -287,12 +274,12 @@ def write_table(place, records, engine, clock):
     """The table that follows from the records, checked: it reads back and selects what it says."""
     from importlib import resources
 
-    from gemv import _tune
+    from benchmarks.tune import rows as tune_rows
     from gemv.core.files import write_text
     from gemv.selection.table import file_names, parse
 
     device = engine.device()
-    rows = _tune.rows(records)
+    rows = tune_rows.rows(records)
     if not rows:
         print("no times, so no table")
         return
@@ -300,11 +287,11 @@ def write_table(place, records, engine, clock):
         "gpu": device.name,
         "compute_capability": list(device.compute_capability),
         "date": datetime.now(UTC).date().isoformat(),
-        "command": "benchmarks/tune.py",
+        "command": "benchmarks.tune.try_constants",
         "problems": len(records),
         "versions": clock.versions(),
     }
-    text = _tune.to_toml(rows, about)
+    text = tune_rows.to_toml(rows, about)
     assert len(parse(text, last=False)) == len(rows)
     if place == "auto":
         place = resources.files("gemv.selection").joinpath(f"tables/{file_names(device)[0]}.toml")
@@ -326,17 +313,20 @@ def main(arguments=None):
 
     from gemv.core.files import write_text
     from gemv.engines import backend
+    from gemv.measure.cells import SHAPES, SIMULATED_SHAPES
 
     engine = backend.engine()
     clock = make_clock(engine)
-    names = options.shapes or (SHAPES.replace(" ", ",") if clock else SIMULATED.replace(" ", ","))
-    shapes = [tuple(map(int, shape.split("x"))) for shape in names.split(",")]
+    if options.shapes:
+        shapes = [tuple(map(int, shape.split("x"))) for shape in options.shapes.split(",")]
+    else:
+        shapes = SHAPES if clock else SIMULATED_SHAPES
     records = []
     if options.file.exists():
         records = [json.loads(line) for line in options.file.read_text("utf-8").splitlines()]
     fields = ("dtype", "m", "n", "view", "op")
     done = {tuple(record[key] for key in fields) for record in records}
-    memory = Memory(engine, 1 << 24)
+    memory = Integers(engine, 1 << 24)
     end = time.monotonic() + options.seconds
     wanted = itertools.product(
         options.dtypes.split(","), shapes, options.views.split(","), options.ops.split(",")

@@ -1,7 +1,7 @@
 """From measured times to a selection table: the rule, and nothing that measures.
 
-``benchmarks/tune.py`` measures; each of its records is one problem with the seconds of every
-candidate. The rule, for each access:
+``try_constants.py`` beside it measures; each of its records is one problem with the seconds of
+every candidate. The rule, for each access:
 
 1. Problems with the same length and number of lines are one cell, whatever their dtype, from memory
    or from the L2 cache. A candidate's ratio in a cell is the geometric mean, over its problems, of
@@ -225,7 +225,7 @@ def _value(value: Any) -> str:
 
 def to_toml(found: Iterable[Mapping[str, Any]], about: Mapping[str, Any]) -> str:
     """A table's text: where it comes from, then its rows."""
-    lines = ["# Made by benchmarks/tune.py from what it measured, by the rule in gemv/_tune.py."]
+    lines = ["# Made by benchmarks/tune/try_constants.py, by the rule in benchmarks/tune/rows.py."]
     lines += ["", "[about]", *(_line(*each) for each in about.items())]
     for row in found:
         lines += ["", "[[row]]", *(_line(*each) for each in row.items())]

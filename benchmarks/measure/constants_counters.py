@@ -1,6 +1,6 @@
-"""Hardware counters for the race of constant memory, by Nsight Compute (``ncu``).
+"""Hardware counters of constant memory and the other homes of x, by Nsight Compute (``ncu``).
 
-    python benchmarks/constants_counters.py FILE.json     runs ncu, which needs the right to count
+    python -m benchmarks.measure.constants_counters FILE.json     needs the right to count
 
 Counted are single launches: ``where_x_lives`` on a matrix in L2, with all threads of a warp at
 the same x[j] and each at its own, and loads alone with 1, 2 and 32 addresses in a warp.
@@ -39,30 +39,31 @@ def cases() -> list[dict]:
 
 def launch() -> None:
     """Launch every case once; this is what ncu watches."""
-    from gemv import _race
+    from benchmarks.measure.constants_records import SINGLE as single
+    from benchmarks.measure.constants_turns import ROUNDS, loading_kernel
     from gemv.engines import backend
-    from gemv.engines.loading import load
     from gemv.kernels.spec import Spec
-    from gemv.language.numba_cuda.compile import compile_function
+    from gemv.kernels.t06_where_x_lives import HOMES
     from gemv.measure.inputs import as_buffer, make_problem
+    from gemv.measure.plain import launcher, loaded
     from gemv.selection.select import select
 
-    engine, single = backend.engine(), _race.SINGLE
+    engine = backend.engine()
     device = engine.device()
     a, x, y = (as_buffer(engine.zeros(size, single)) for size in (M * N, N, M))
     for case in cases():
         if case["what"] == "gemv":
             problem = make_problem(M, N, single, dict(ORDERS)[case["lanes"]], "N")
-            knobs = {"X_HOME": _race.X_HOMES.index(case["home"]), "LANES_PER_ROW": case["lanes"]}
+            knobs = {"X_HOME": HOMES.index(case["home"]), "LANES_PER_ROW": case["lanes"]}
             choice = select(problem, device, "where_x_lives", knobs | {"VALUE_BYTES": 4 * N})
             engine.run(choice, problem, single.type(1), a, x, single.type(0), y)
             continue
-        function = _race._loads(case["home"], Spec(single, False, "strided", ()))
-        loaded = load(compile_function(function, single, device.compute_capability), single)
-        values = {"rounds": _race._ROUNDS, "mask": 1, "step": 1, "x": x.pointer, "y": y.pointer}
+        kernel = loading_kernel(case["home"], Spec(single, False, "strided", ()))
+        function = loaded(engine, kernel, single, early_start=False)
+        values = {"rounds": ROUNDS, "mask": 1, "step": 1, "x": x.pointer, "y": y.pointer}
         values |= {"share": 32 // case["lanes"], "distinct": case["lanes"]}
         grid = (2 * device.multiprocessors, 1, 1)
-        engine.launch(loaded, grid, (1024, 1, 1), 0, values)
+        launcher(engine, function, grid, (1024, 1, 1), values)(0)
     engine.to_host(y.owner)  # waits
 
 
@@ -87,9 +88,8 @@ def main() -> None:
         sys.exit(__doc__)
     command = ["ncu", "--clock-control", "none", "--csv", "--page", "raw"]
     command += ["--metrics", ",".join(METRICS), "-k", "regex:where_x_lives|through_shared|loads"]
-    run = subprocess.run(
-        [*command, sys.executable, __file__, "--launch"], capture_output=True, text=True
-    )
+    again = [sys.executable, "-m", "benchmarks.measure.constants_counters", "--launch"]
+    run = subprocess.run([*command, *again], capture_output=True, text=True)
     if run.returncode:
         sys.exit(f"ncu failed: {run.stdout[-500:]} {run.stderr[-500:]}")
     from gemv.core.files import write_text

@@ -1,0 +1,89 @@
+"""The README's ladder table from ``benchmarks/results/ladder/*.json``.
+
+    python -m benchmarks.pages.ladder_table             prints the README
+    python -m benchmarks.pages.ladder_table --write     puts the table between its markers there
+    python -m benchmarks.pages.ladder_table --check     exit status 1 if it is not up to date
+
+``make ladder`` measures those files on a GPU and writes the table.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+
+from benchmarks.pages.page import RESULTS, TOP, between_markers, command, markdown, three_digits
+from gemv.cli.options import DTYPE_OF_PREFIX
+
+README = TOP / "README.md"
+LADDERS = RESULTS / "ladder"
+
+
+def load(folder: Path = LADDERS) -> dict[str, dict]:
+    """Every ladder by the name of its file, float32 before float64, square before tall and wide."""
+    order = list(DTYPE_OF_PREFIX).index
+
+    def place(case: dict) -> tuple:
+        return order(case["dtype"]), case["m"] != case["n"], -case["m"], case["order"], case["op"]
+
+    cases = {}
+    for path in sorted(folder.glob("*.json")):
+        case = json.loads(path.read_text(encoding="utf-8"))
+        if case["backend"] != "cuda":
+            raise ValueError(f"{path.name}: a ladder without a GPU carries no figures")
+        cases[path.stem] = case
+    return dict(sorted(cases.items(), key=lambda item: place(item[1])))
+
+
+def heading(case: dict) -> str:
+    """Of a column."""
+    text = f"{DTYPE_OF_PREFIX[case['dtype']]}<br>{case['m']} x {case['n']}"
+    if (case["order"], case["op"]) != ("C", "N"):
+        text += f"<br>{case['order']}, {case['op']}"
+    return text
+
+
+def cell(case: dict, name: str) -> str:
+    """What one kernel reaches."""
+    for row in case["rows"]:
+        if row["name"] == name:
+            if row.get("refused"):
+                return "refuses"
+            if row.get("gb_per_s") is None:
+                break
+            share = "" if row.get("share") is None else f" ({row['share']:.0%})"
+            return three_digits(row["gb_per_s"]) + share
+    return "–"
+
+
+def table(cases: dict[str, dict]) -> str:
+    """Markdown, a row for each kernel of the registry."""
+    from gemv.kernels import REGISTRY
+
+    rows = []
+    for kernel in sorted(REGISTRY.values(), key=lambda k: (k.rung, k.beside, k.name)):
+        name = f"`{kernel.name}`" + (" (teaching)" if kernel.beside else "")
+        idea = kernel.idea.replace("|", "\\|").rstrip(".")
+        figures = [cell(case, kernel.name) for case in cases.values()]
+        rows.append([str(kernel.rung), name, idea, *figures])
+    headings = ["rung", "kernel", "idea", *map(heading, cases.values())]
+    text = markdown(headings, "fww" + "f" * len(cases), rows)
+    if not cases:
+        return f"{text}\n\nNo figures yet: `make ladder` measures them on a GPU."
+    devices = ", ".join(sorted({case["device"] for case in cases.values()}))
+    return f"{text}\n\nGB/s and the share of the read ceiling of the same run, on {devices}."
+
+
+def replaced(readme: str, text: str) -> str:
+    """The README with that table."""
+    return between_markers(readme, "ladder", text)
+
+
+def pages() -> dict[Path, str]:
+    """The README as it should be."""
+    return {README: replaced(README.read_text(encoding="utf-8"), table(load()))}
+
+
+if __name__ == "__main__":
+    sys.exit(command(__doc__ or "", sys.argv[1:], pages))
