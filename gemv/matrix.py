@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import sys
 import threading
 from typing import Any
 
@@ -160,7 +159,7 @@ class _Operator(LinearOperator):
 
 def _read(x: Any) -> np.ndarray:
     """The numbers of one or more vectors in host memory."""
-    array = host.host_numbers("Matrix", "x", x)
+    array = host.host_numbers("Matrix", "x", x, libraries.library_of(x)[0])
     return cast(array, DTYPES["s"]) if array.dtype in NARROW else array
 
 
@@ -332,7 +331,7 @@ class Matrix(_Operator):
                 vectors = engine.vectors(cols, rows, self.dtype)
                 plan = gemv_blas.plan(array, vectors.x, vectors.y, trans=trans, kernel=self._kernel)
                 # In the order of the copies, wherever another library would have it.
-                foreign = libraries.exporter_of(array) is not libraries.exporter_of(vectors.x)
+                foreign = libraries.device_library(array) is not libraries.device_library(vectors.x)
                 stream = engine.default_stream() if foreign else None
                 side = self._sides[trans] = (vectors, plan, stream)
             vectors, plan, stream = side
@@ -342,7 +341,7 @@ class Matrix(_Operator):
 
     def _on_device(self, op: int, x: Any) -> Any:
         array = self._kept()
-        library = libraries.exporter_of(x)
+        library = libraries.device_library(x)
         if op != _AS_IT_IS and self.dtype.kind != "c":
             op = _AS_IT_IS if op == _CONJUGATE else _TRANSPOSED
         if op == _CONJUGATE:
@@ -361,11 +360,8 @@ class Matrix(_Operator):
         view = self._views.get(library.name)
         if view is None:
             view = array
-            if libraries.exporter_of(array) is not library:
-                if library.name == "cupy":
-                    view = sys.modules["cupy"].asarray(array)
-                elif library.name == "torch":
-                    view = sys.modules["torch"].as_tensor(array, device=f"cuda:{self._device or 0}")
+            if libraries.device_library(array) is not library:
+                view = library.shared(array, self._device or 0)
             self._views[library.name] = view
         return view
 
