@@ -85,7 +85,9 @@ class Matrix(Operator):
             known_kernel("Matrix", kernel)
         self._kernel = kernel
         self._lock = threading.Lock()
-        self._sides: dict[int, Any] = {}
+        #: Vectors on the GPU, the plan bound to them and its stream, by ``trans``.
+        self._bound: dict[int, Any] = {}
+        #: The same matrix as an array of another library, by the library's name.
         self._views: dict[str, Any] = {}
         self.array: Any
         if not operand.on_host:
@@ -151,7 +153,7 @@ class Matrix(Operator):
     def _product(
         self, trans: int, alpha: Any, x: Any, beta: Any = _NO_BETA, y: Any = None
     ) -> np.ndarray:
-        """One product of vectors in host memory, on the way that moves nothing else."""
+        """One product of vectors in host memory; on a GPU, only they are copied."""
         array = self._kept()
         if trans == 2 and self.dtype.kind != "c":
             trans = 1
@@ -163,16 +165,16 @@ class Matrix(Operator):
             return routine(alpha, array, np.asarray(x, self.dtype), beta, y, trans=trans)
         engine = backend.engine()
         with self._lock, engine.on(self._device):
-            self._kept()  # as long as the lock is
-            side = self._sides.get(trans)
-            if side is None:
+            self._kept()  # another thread may have freed it in the meantime
+            bound = self._bound.get(trans)
+            if bound is None:
                 vectors = engine.vectors(cols, rows, self.dtype)
                 plan = gemv_blas.plan(array, vectors.x, vectors.y, trans=trans, kernel=self._kernel)
-                # In the order of the copies, wherever another library would have it.
+                # The plan runs on the stream of the copies, even if A's library works on another.
                 foreign = libraries.device_library(array) is not libraries.device_library(vectors.x)
                 stream = engine.default_stream() if foreign else None
-                side = self._sides[trans] = (vectors, plan, stream)
-            vectors, plan, stream = side
+                bound = self._bound[trans] = (vectors, plan, stream)
+            vectors, plan, stream = bound
             vectors.put(x, 0 if y is None and beta is not _NO_BETA else y)
             plan(alpha, beta, stream=stream)
             return vectors.get()
@@ -191,10 +193,10 @@ class Matrix(Operator):
         rows, cols = self.shape if op == AS_IT_IS else self.shape[::-1]
         if x.shape[0] != cols:
             raise ValueError(f"Matrix: x must have {cols} elements, got {x.shape[0]}")
-        return gemv_blas.gemv(1, self._as(library, array), x, trans=op, kernel=self._kernel)
+        return gemv_blas.gemv(1, self._array_of(library, array), x, trans=op, kernel=self._kernel)
 
-    def _as(self, library: Any, array: Any) -> Any:
-        """The matrix as an array of a library, sharing its memory."""
+    def _array_of(self, library: Any, array: Any) -> Any:
+        """The matrix as an array of `library`, sharing its memory."""
         view = self._views.get(library.name)
         if view is None:
             view = array
@@ -204,6 +206,7 @@ class Matrix(Operator):
         return view
 
     def _vector(self, name: str, vector: Any, length: int) -> np.ndarray:
+        """A checked vector in host memory, contiguous and in the matrix's dtype."""
         operand = adopt.adopt("Matrix.gemv", name, vector, self.dtype, backend.HOME)
         if not operand.on_host:
             raise TypeError(
@@ -243,7 +246,7 @@ class Matrix(Operator):
         """
         with self._lock:
             self.array = None
-            self._sides.clear()
+            self._bound.clear()
             self._views.clear()
             if self._backend != "host":
                 engine = backend.engine()
@@ -258,6 +261,7 @@ class Matrix(Operator):
         self.free()
 
     def _kept(self) -> Any:
+        """The matrix as it is kept; an error once it was freed."""
         if self.array is None:
             raise ValueError("Matrix: the matrix was freed and cannot be used any more")
         return self.array
