@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import sys
 import threading
 from typing import Any
 
@@ -12,8 +11,8 @@ from scipy.sparse.linalg import LinearOperator
 
 from gemv import blas as gemv_blas
 from gemv.arrays import adopt, host, libraries
+from gemv.calls.operators import ADJOINT, AS_IT_IS, CONJUGATE, TRANSPOSED, Operator, Turned
 from gemv.core.dtypes import DTYPES, NARROW, PREFIXES, dtype_name
-from gemv.core.narrow import cast
 from gemv.core.operand import where
 from gemv.core.rules import transposition
 from gemv.engines import backend
@@ -22,173 +21,11 @@ from gemv.engines.host import known_kernel, refuse_kernel
 #: Linear operators compute in BLAS's own precisions.
 _KNOWN = tuple(DTYPES[letter] for letter in "sdcz")
 
-#: The default of beta, with which y is not read.
-_ZERO = 0
+#: The default of beta, compared by identity: only with it does a product without y read no y.
+_NO_BETA = 0
 
 
-#: What is multiplied by: the matrix, its transpose, its conjugate transpose (BLAS's codes for
-#: ``trans``), its conjugate. To transpose one of them flips the last bit, the adjoint the other.
-_AS_IT_IS, _TRANSPOSED, _ADJOINT, _CONJUGATE = range(4)
-
-
-class _Operator(LinearOperator):
-    """SciPy's operator, whose vectors are read by the rules of :func:`gemv.gemv`.
-
-    SciPy would read them with :func:`numpy.asarray`, which drops the mask of a masked array.
-    """
-
-    #: One of the codes above.
-    _op = _AS_IT_IS
-
-    def matvec(self, x: Any) -> Any:
-        """``A @ x`` for a vector in host memory or on the GPU.
-
-        Parameters
-        ----------
-        x : array of shape (n,)
-
-        Returns
-        -------
-        array of shape (m,)
-            A NumPy array, or one of the library of `x`.
-        """
-        if adopt.is_device_array(x):
-            return self._on_device(self._op, x)
-        return super().matvec(_read(x))
-
-    def rmatvec(self, x: Any) -> Any:
-        """``A.H @ x`` for a vector in host memory or on the GPU.
-
-        Parameters
-        ----------
-        x : array of shape (m,)
-
-        Returns
-        -------
-        array of shape (n,)
-            A NumPy array, or one of the library of `x`.
-        """
-        if adopt.is_device_array(x):
-            return self._on_device(self._op ^ _ADJOINT, x)
-        return super().rmatvec(_read(x))
-
-    def matmat(self, X: Any) -> Any:
-        """``A @ X``, one column after the other.
-
-        Parameters
-        ----------
-        X : array of shape (n, k)
-            In host memory.
-
-        Returns
-        -------
-        numpy.ndarray of shape (m, k)
-        """
-        return super().matmat(_read(X))
-
-    def rmatmat(self, X: Any) -> Any:
-        """``A.H @ X``, one column after the other.
-
-        Parameters
-        ----------
-        X : array of shape (m, k)
-            In host memory.
-
-        Returns
-        -------
-        numpy.ndarray of shape (n, k)
-        """
-        return super().rmatmat(_read(X))
-
-    def dot(self, x: Any) -> Any:
-        """``A @ x`` for a vector, for the columns of an array, or for another operator.
-
-        Parameters
-        ----------
-        x : array of shape (n,) or (n, k), or LinearOperator
-
-        Returns
-        -------
-        array of shape (m,) or (m, k), or LinearOperator
-            An array in the place that `x` is in; on the GPU `x` is a vector.
-        """
-        if isinstance(x, LinearOperator) or np.isscalar(x):
-            return super().dot(x)
-        if adopt.is_device_array(x):
-            return self._on_device(self._op, x)
-        return super().dot(_read(x))
-
-    def __rmul__(self, x: Any) -> Any:
-        # ``x @ A`` comes here as well.
-        plain = isinstance(x, LinearOperator) or np.isscalar(x) or adopt.is_device_array(x)
-        return super().__rmul__(x if plain else _read(x))
-
-    def _matvec(self, x: np.ndarray) -> np.ndarray:
-        return self._vectors(self._op, x)
-
-    def _rmatvec(self, x: np.ndarray) -> np.ndarray:
-        return self._vectors(self._op ^ _ADJOINT, x)
-
-    def _matmat(self, x: np.ndarray) -> np.ndarray:
-        return self._columns(self._op, x)
-
-    def _rmatmat(self, x: np.ndarray) -> np.ndarray:
-        return self._columns(self._op ^ _ADJOINT, x)
-
-    def _columns(self, op: int, x: np.ndarray) -> np.ndarray:
-        result = np.swapaxes(self._vectors(op, np.swapaxes(x, -1, -2), True), -1, -2)
-        return np.asmatrix(result) if isinstance(x, np.matrix) else result
-
-    def _adjoint(self) -> LinearOperator:
-        return self._turned(self._op ^ _ADJOINT)
-
-    def _transpose(self) -> LinearOperator:
-        return self._turned(self._op ^ _TRANSPOSED)
-
-    def _turned(self, op: int) -> LinearOperator:
-        """The operator of the same matrix with another code."""
-        raise NotImplementedError
-
-    def _vectors(self, op: int, x: Any, several: bool = False) -> np.ndarray:
-        """The products of all vectors along the last axis of `x`, each on its own."""
-        raise NotImplementedError
-
-    def _on_device(self, op: int, x: Any) -> Any:
-        """One product of a vector on the GPU, in the kind of that vector."""
-        raise NotImplementedError
-
-
-def _read(x: Any) -> np.ndarray:
-    """The numbers of one or more vectors in host memory."""
-    array = host.host_numbers("Matrix", "x", x)
-    return cast(array, DTYPES["s"]) if array.dtype in NARROW else array
-
-
-class _Turned(_Operator):
-    """``A.H`` or ``A.T`` of a :class:`Matrix`, or what these give by being turned once more."""
-
-    def __init__(self, matrix: Matrix, op: int) -> None:
-        self._matrix = matrix
-        self._op = op
-        shape = matrix.shape if op == _CONJUGATE else matrix.shape[::-1]
-        super().__init__(matrix.dtype, shape)
-
-    def __repr__(self) -> str:
-        m, n = self.shape
-        how = ("matrix", "transpose", "conjugate transpose", "conjugate")[self._op]
-        return f"<{m}x{n} {how} of {self._matrix!r}>"
-
-    def _turned(self, op: int) -> LinearOperator:
-        return self._matrix._turned(op)
-
-    def _vectors(self, op: int, x: Any, several: bool = False) -> np.ndarray:
-        return self._matrix._vectors(op, x, several)
-
-    def _on_device(self, op: int, x: Any) -> Any:
-        return self._matrix._on_device(op, x)
-
-
-class Matrix(_Operator):
+class Matrix(Operator):
     """A matrix that is moved to the GPU once, so that only vectors move in a product.
 
     It is a :class:`scipy.sparse.linalg.LinearOperator`: SciPy's iterative solvers take it in place
@@ -248,7 +85,9 @@ class Matrix(_Operator):
             known_kernel("Matrix", kernel)
         self._kernel = kernel
         self._lock = threading.Lock()
-        self._sides: dict[int, Any] = {}
+        #: Vectors on the GPU, the plan bound to them and its stream, by ``trans``.
+        self._bound: dict[int, Any] = {}
+        #: The same matrix as an array of another library, by the library's name.
         self._views: dict[str, Any] = {}
         self.array: Any
         if not operand.on_host:
@@ -268,7 +107,7 @@ class Matrix(_Operator):
 
     # Products ------------------------------------------------------------------------------------
 
-    def gemv(self, alpha: Any, x: Any, beta: Any = _ZERO, y: Any = None, trans: Any = 0) -> Any:
+    def gemv(self, alpha: Any, x: Any, beta: Any = _NO_BETA, y: Any = None, trans: Any = 0) -> Any:
         """``alpha*op(A)*x + beta*y`` for vectors in host memory.
 
         Parameters
@@ -290,12 +129,12 @@ class Matrix(_Operator):
         return self._product(trans, alpha, x, beta, y)
 
     def _turned(self, op: int) -> LinearOperator:
-        return self if op == _AS_IT_IS else _Turned(self, op)
+        return self if op == AS_IT_IS else Turned(self, op)
 
     def _vectors(self, op: int, x: Any, several: bool = False) -> np.ndarray:
-        if op == _CONJUGATE:
-            return np.conj(self._vectors(_AS_IT_IS, np.conj(x), several))
-        rows, cols = self.shape if op == _AS_IT_IS else self.shape[::-1]
+        if op == CONJUGATE:
+            return np.conj(self._vectors(AS_IT_IS, np.conj(x), several))
+        rows, cols = self.shape if op == AS_IT_IS else self.shape[::-1]
         x = np.asarray(x)
         single = not several and x.size == cols and x.ndim <= 2
         shape = (rows,) if single else (*x.shape[:-1], rows)
@@ -312,9 +151,9 @@ class Matrix(_Operator):
         return result.reshape(shape)
 
     def _product(
-        self, trans: int, alpha: Any, x: Any, beta: Any = _ZERO, y: Any = None
+        self, trans: int, alpha: Any, x: Any, beta: Any = _NO_BETA, y: Any = None
     ) -> np.ndarray:
-        """One product of vectors in host memory, on the way that moves nothing else."""
+        """One product of vectors in host memory; on a GPU, only they are copied."""
         array = self._kept()
         if trans == 2 and self.dtype.kind != "c":
             trans = 1
@@ -326,50 +165,48 @@ class Matrix(_Operator):
             return routine(alpha, array, np.asarray(x, self.dtype), beta, y, trans=trans)
         engine = backend.engine()
         with self._lock, engine.on(self._device):
-            self._kept()  # as long as the lock is
-            side = self._sides.get(trans)
-            if side is None:
+            self._kept()  # another thread may have freed it in the meantime
+            bound = self._bound.get(trans)
+            if bound is None:
                 vectors = engine.vectors(cols, rows, self.dtype)
                 plan = gemv_blas.plan(array, vectors.x, vectors.y, trans=trans, kernel=self._kernel)
-                # In the order of the copies, wherever another library would have it.
-                foreign = libraries.exporter_of(array) is not libraries.exporter_of(vectors.x)
+                # The plan runs on the stream of the copies, even if A's library works on another.
+                foreign = libraries.device_library(array) is not libraries.device_library(vectors.x)
                 stream = engine.default_stream() if foreign else None
-                side = self._sides[trans] = (vectors, plan, stream)
-            vectors, plan, stream = side
-            vectors.put(x, 0 if y is None and beta is not _ZERO else y)
+                bound = self._bound[trans] = (vectors, plan, stream)
+            vectors, plan, stream = bound
+            vectors.put(x, 0 if y is None and beta is not _NO_BETA else y)
             plan(alpha, beta, stream=stream)
             return vectors.get()
 
     def _on_device(self, op: int, x: Any) -> Any:
         array = self._kept()
-        library = libraries.exporter_of(x)
-        if op != _AS_IT_IS and self.dtype.kind != "c":
-            op = _AS_IT_IS if op == _CONJUGATE else _TRANSPOSED
-        if op == _CONJUGATE:
+        library = libraries.device_library(x)
+        if op != AS_IT_IS and self.dtype.kind != "c":
+            op = AS_IT_IS if op == CONJUGATE else TRANSPOSED
+        if op == CONJUGATE:
             raise TypeError(
                 "Matrix: the conjugate of a complex matrix takes vectors in host memory only"
             )
         if library is None or getattr(x, "ndim", 1) != 1:
             raise ValueError(f"Matrix: x must have one dimension, got shape {x.shape}")
-        rows, cols = self.shape if op == _AS_IT_IS else self.shape[::-1]
+        rows, cols = self.shape if op == AS_IT_IS else self.shape[::-1]
         if x.shape[0] != cols:
             raise ValueError(f"Matrix: x must have {cols} elements, got {x.shape[0]}")
-        return gemv_blas.gemv(1, self._as(library, array), x, trans=op, kernel=self._kernel)
+        return gemv_blas.gemv(1, self._array_of(library, array), x, trans=op, kernel=self._kernel)
 
-    def _as(self, library: Any, array: Any) -> Any:
-        """The matrix as an array of a library, sharing its memory."""
+    def _array_of(self, library: Any, array: Any) -> Any:
+        """The matrix as an array of `library`, sharing its memory."""
         view = self._views.get(library.name)
         if view is None:
             view = array
-            if libraries.exporter_of(array) is not library:
-                if library.name == "cupy":
-                    view = sys.modules["cupy"].asarray(array)
-                elif library.name == "torch":
-                    view = sys.modules["torch"].as_tensor(array, device=f"cuda:{self._device or 0}")
+            if libraries.device_library(array) is not library:
+                view = library.shared(array, self._device or 0)
             self._views[library.name] = view
         return view
 
     def _vector(self, name: str, vector: Any, length: int) -> np.ndarray:
+        """A checked vector in host memory, contiguous and in the matrix's dtype."""
         operand = adopt.adopt("Matrix.gemv", name, vector, self.dtype, backend.HOME)
         if not operand.on_host:
             raise TypeError(
@@ -397,8 +234,8 @@ class Matrix(_Operator):
         self._kept()
         return linalg.LinearOperator(
             self.shape,
-            matvec=lambda x: self._on_device(0, x.reshape(-1)),
-            rmatvec=lambda x: self._on_device(2, x.reshape(-1)),
+            matvec=lambda x: self._on_device(AS_IT_IS, x.reshape(-1)),
+            rmatvec=lambda x: self._on_device(ADJOINT, x.reshape(-1)),
             dtype=self.dtype,
         )
 
@@ -409,7 +246,7 @@ class Matrix(_Operator):
         """
         with self._lock:
             self.array = None
-            self._sides.clear()
+            self._bound.clear()
             self._views.clear()
             if self._backend != "host":
                 engine = backend.engine()
@@ -424,6 +261,7 @@ class Matrix(_Operator):
         self.free()
 
     def _kept(self) -> Any:
+        """The matrix as it is kept; an error once it was freed."""
         if self.array is None:
             raise ValueError("Matrix: the matrix was freed and cannot be used any more")
         return self.array

@@ -65,12 +65,12 @@ def _stand_in(array: Any) -> np.ndarray:
         return array
     operand_dtype = getattr(array, "dtype", None)
     try:
-        library = libraries.exporter_of(array)
-        view = None if library is None else library.read(array)
+        library, place = libraries.library_of(array)
+        view = library.read(array) if place == "device" else None
     except Refusal as refusal:
         raise TypeError(f"get_blas_funcs: an array {refusal}") from None
     if view is not None:
         operand_dtype = view.dtype
     elif not isinstance(operand_dtype, np.dtype):
-        operand_dtype = np.asarray(libraries.host_array(array)).dtype
+        operand_dtype = np.asarray(library.as_numpy(array)).dtype
     return np.empty((0, 0), operand_dtype)

@@ -50,14 +50,14 @@ def adopt(routine: str, name: str, obj: Any, dtype: np.dtype | None, home: Home)
         For a wrong number of dimensions.
     """
     try:
-        library = libraries.exporter_of(obj)
+        library, place = libraries.library_of(obj)
     except Refusal as refusal:
         raise type_error(routine, name, f"{name} {refusal}") from None
     except Exception as error:  # of an object that fails as soon as it is looked at
         raise type_error(routine, name, f"{name} cannot be read as an array: {error}") from error
-    if library is not None:
+    if place == "device":
         return _adopt_device(routine, name, obj, library, dtype, home)
-    return adopt_host(routine, name, obj, dtype)
+    return adopt_host(routine, name, obj, dtype, library)
 
 
 # Device memory -------------------------------------------------------------------------------
@@ -66,7 +66,7 @@ def adopt(routine: str, name: str, obj: Any, dtype: np.dtype | None, home: Home)
 def is_device_array(obj: Any) -> bool:
     """Whether `obj` exports device memory."""
     try:
-        return libraries.exporter_of(obj) is not None
+        return libraries.device_library(obj) is not None
     except Exception:  # what adopt() has something to say about
         return True
 
@@ -217,7 +217,7 @@ def on_device(array: Any, home: Home) -> Operand:
         )
     if isinstance(array, dlpack.Export):
         array = array.array
-    library = libraries.exporter_of(array)
+    library = libraries.device_library(array)
     if library is None:
         raise TypeError(f"gemv: {type(array).__name__} is no device array")
     return _device_operand("gemv", "y", array, library, home)

@@ -5,15 +5,15 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from gemv.arrays.library import Library, View, element_type, imported, is_instance
+from gemv.arrays.library import Library, Place, View, element_type, imported, is_instance
 
 
 class CuPy(Library):
     name = "cupy"
     allocates_in_capture = True
 
-    def owns(self, obj: Any) -> bool:
-        return is_instance(obj, "cupy", "ndarray")
+    def place(self, obj: Any) -> Place | None:
+        return "device" if is_instance(obj, "cupy", "ndarray") else None
 
     def read(self, obj: Any) -> View:
         dtype = element_type(obj.dtype)
@@ -22,6 +22,9 @@ class CuPy(Library):
     def stream_getter(self) -> Callable[[int], int]:
         current_stream = imported("cupy").cuda.get_current_stream
         return lambda device: current_stream(device).ptr
+
+    def shared(self, array: Any, device: int) -> Any:
+        return imported("cupy").asarray(array)
 
     def empty(self, like: Any, length: int, dtype: Any, device: int) -> Any:
         cupy = imported("cupy")

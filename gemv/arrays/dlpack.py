@@ -11,13 +11,15 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from gemv.core.dtypes import BFLOAT16
+
 _READ_ONLY = 1
 _KINDS = {"i": 0, "u": 1, "f": 2, "c": 5, "b": 6}
 _CODES = {code: kind for kind, code in _KINDS.items()}
 #: More than any array library has. A wrong number would be followed as far as it says.
 _MAX_DIMENSIONS = 64
-#: DLPack's code of bfloat16.
-BFLOAT = 4
+#: DLPack's code of bfloat16, which is no dtype of NumPy's.
+_BFLOAT = 4
 
 
 class _DLTensor(ctypes.Structure):
@@ -74,7 +76,7 @@ class Tensor(NamedTuple):
     """An exported tensor; it lives as long as its capsule."""
 
     dtype: Any
-    """A numpy.dtype, or a name where NumPy has none."""
+    """A numpy.dtype, or words for a type that is none of ours."""
     itemsize: int
     shape: tuple[int, ...]
     strides: tuple[int, ...] | None
@@ -121,8 +123,8 @@ def read(capsule: Any) -> Tensor:
     itemsize = tensor.bits * tensor.lanes // 8
     name = f"{tensor.code}:{tensor.bits}x{tensor.lanes}"
     dtype: Any = f"of DLPack's type {name}"
-    if tensor.lanes == 1 and tensor.code == BFLOAT and tensor.bits == 16:
-        dtype = "bfloat16"
+    if tensor.lanes == 1 and tensor.code == _BFLOAT and tensor.bits == 16:
+        dtype = BFLOAT16
     elif tensor.lanes == 1 and tensor.code in _CODES and tensor.bits % 8 == 0:
         try:
             dtype = np.dtype(f"{_CODES[tensor.code]}{itemsize}")
@@ -175,11 +177,11 @@ class Export:
         Called with the consumer's stream, which has to wait for the work that fills the memory.
     """
 
-    def __init__(self, array: Any, device: int, code: int | None = None) -> None:
+    def __init__(self, array: Any, device: int, dtype: np.dtype | None = None) -> None:
         self.array = array
         self.before_export: Any = None
         self._device = device
-        self._code = code
+        self._dtype = dtype
 
     def __dlpack_device__(self) -> tuple[int, int]:
         return (2, self._device)
@@ -188,7 +190,7 @@ class Export:
         if self.before_export is not None and stream != -1:
             self.before_export(0 if stream is None else int(stream))
         interface = self.array.__cuda_array_interface__
-        dtype = np.dtype(interface["typestr"])
+        dtype = np.dtype(interface["typestr"]) if self._dtype is None else self._dtype
         shape = (ctypes.c_int64 * 1)(interface["shape"][0])
         strides = (ctypes.c_int64 * 1)(1)
         managed = _Managed()
@@ -196,7 +198,7 @@ class Export:
         tensor.data = interface["data"][0] or None
         tensor.device_type, tensor.device_id = self.__dlpack_device__()
         tensor.ndim, tensor.lanes = 1, 1
-        tensor.code = _KINDS[dtype.kind] if self._code is None else self._code
+        tensor.code = _BFLOAT if dtype == BFLOAT16 else _KINDS[dtype.kind]
         tensor.bits = dtype.itemsize * 8
         tensor.shape = ctypes.cast(shape, ctypes.POINTER(ctypes.c_int64))
         tensor.strides = ctypes.cast(strides, ctypes.POINTER(ctypes.c_int64))

@@ -6,17 +6,18 @@ from typing import Any
 
 import numpy as np
 
-from gemv.arrays import libraries, library
+from gemv.arrays.library import Library, plain_bfloat16
 from gemv.core.dtypes import BFLOAT16
 from gemv.core.narrow import cast
 from gemv.core.operand import RANK, Operand
 from gemv.core.rules import describe, numbers, type_error, value_error
 
-# Host memory ---------------------------------------------------------------------------------
 
-
-def adopt_host(routine: str, name: str, obj: Any, dtype: np.dtype | None) -> Operand:
-    array = host_numbers(routine, name, obj)
+def adopt_host(
+    routine: str, name: str, obj: Any, dtype: np.dtype | None, library: Library
+) -> Operand:
+    """The operand of an array of `library` in host memory; see :func:`gemv.arrays.adopt.adopt`."""
+    array = host_numbers(routine, name, obj, library)
     if dtype is not None and dtype.kind != "c" and array.dtype.kind == "c":
         raise type_error(
             routine,
@@ -34,15 +35,16 @@ def adopt_host(routine: str, name: str, obj: Any, dtype: np.dtype | None) -> Ope
         readonly=not array.flags.writeable,
         owner=array,
         origin=obj,
+        exporter=library,
     )
 
 
-def host_numbers(routine: str, name: str, obj: Any) -> np.ndarray:
+def host_numbers(routine: str, name: str, obj: Any, library: Library) -> np.ndarray:
     """`obj`, or what it says as an array, of any rank: numbers alone, and none of them masked.
 
     An array of objects is converted, any other array is given back.
     """
-    array = _as_ndarray(routine, name, obj)
+    array = _as_ndarray(routine, name, obj, library)
     if _leaves_its_memory(array):
         raise value_error(
             routine,
@@ -59,20 +61,20 @@ def host_numbers(routine: str, name: str, obj: Any) -> np.ndarray:
     return array
 
 
-def _as_ndarray(routine: str, name: str, obj: Any) -> np.ndarray:
+def _as_ndarray(routine: str, name: str, obj: Any, library: Library) -> np.ndarray:
     _refuse_masked(routine, name, obj)
     if isinstance(obj, np.ndarray):
-        return library.plain_bfloat16(obj)
+        return plain_bfloat16(obj)
     if obj is None or isinstance(obj, (str, bytes, bytearray, set, frozenset, dict)):
         raise type_error(routine, name, f"{name} must be an array, got {describe(obj)}")
     try:
-        array = np.asanyarray(libraries.host_array(obj))
+        array = np.asanyarray(library.as_numpy(obj))
     except Exception as error:
         raise type_error(
             routine, name, f"{name} cannot be read as an array of numbers: {error}"
         ) from error
     _refuse_masked(routine, name, array)
-    return library.plain_bfloat16(np.asarray(array))
+    return plain_bfloat16(np.asarray(array))
 
 
 def _refuse_masked(routine: str, name: str, obj: Any, rank: int = RANK["a"]) -> None:
@@ -170,7 +172,7 @@ def writable_in_place(operand: Operand, dtype: np.dtype) -> bool:
         array.dtype == dtype
         and array.flags.aligned
         and array.flags.c_contiguous
-        and libraries.written_through(operand.origin)
+        and operand.exporter.written_through(operand.origin)
         # Of an array of objects the owner is a copy.
         and not (isinstance(operand.origin, np.ndarray) and operand.origin.dtype == object)
     )

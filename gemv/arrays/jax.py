@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 
 from gemv.arrays import dlpack
-from gemv.arrays.library import Library, Refusal, View, element_type, imported, is_instance
-from gemv.core.dtypes import BFLOAT16
+from gemv.arrays.library import Library, Place, Refusal, View, element_type, imported, is_instance
 
 
 class Jax(Library):
@@ -16,7 +16,7 @@ class Jax(Library):
     immutable = True
     ordered_by_export = True
 
-    def owns(self, obj: Any) -> bool:
+    def place(self, obj: Any) -> Place | None:
         core = getattr(imported("jax"), "core", None)
         tracer = getattr(core, "Tracer", None)
         if isinstance(tracer, type) and isinstance(obj, tracer):
@@ -25,14 +25,23 @@ class Jax(Library):
                 " this product outside of the transformation"
             )
         if not is_instance(obj, "jax", "Array"):
-            return False
+            return None
         devices = obj.devices()
         if len(devices) != 1:
             raise Refusal(f"lies on {len(devices)} devices; all of it must be on one")
         (device,) = devices
         if device.platform not in ("gpu", "cuda", "cpu"):
             raise Refusal(f"is an array on {device}, which is no CUDA GPU")
-        return device.platform != "cpu"
+        return "host" if device.platform == "cpu" else "device"
+
+    def is_array(self, obj: Any) -> bool:
+        return True
+
+    def written_through(self, obj: Any) -> bool:
+        return False
+
+    def from_numpy(self, like: Any, result: np.ndarray) -> Any:
+        return imported("jax").numpy.asarray(super().from_numpy(like, result))
 
     def read(self, obj: Any) -> View:
         dtype = element_type(np.dtype(obj.dtype))
@@ -46,10 +55,9 @@ class Jax(Library):
         return View(dtype, obj.shape, strides, obj.unsafe_buffer_pointer(), True, ordinal or 0)
 
     def empty(self, like: Any, length: int, dtype: Any, device: int) -> Any:
-        code = dlpack.BFLOAT if dtype == BFLOAT16 else None
-        return dlpack.Export(super().empty(like, length, dtype, device), device, code)
+        return dlpack.Export(super().empty(like, length, dtype, device), device, dtype)
 
-    @staticmethod
-    def finish(export: Any) -> Any:
-        """The array that JAX makes of our memory, which it frees in the end."""
-        return imported("jax").dlpack.from_dlpack(export)
+    def finished(self, made: Any, wait: Callable[[int], None]) -> Any:
+        # JAX cannot be told to write: it takes our memory over, and frees it in the end.
+        made.before_export = wait
+        return imported("jax").dlpack.from_dlpack(made)

@@ -1,23 +1,27 @@
-"""Device arrays of other libraries: how each is recognised, read, made, ordered and kept alive.
+"""What the package knows of one array library: the interface :class:`Library`.
 
-No library is imported here. One of its arrays was passed, so the library is in ``sys.modules``.
-A :class:`Library` is what the rest of the package knows about one of them; adding one is adding a
-subclass to :data:`LIBRARIES`.
+It says how an array is recognised, read, made, ordered and kept alive, in host memory as on a GPU.
+Adopting a library is one file with a subclass of it, and an entry in
+:data:`gemv.arrays.libraries.LIBRARIES`. None of the libraries is imported: where one of its arrays
+was passed, the library is in ``sys.modules``.
 """
 
 from __future__ import annotations
 
 import sys
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
 from gemv.core.dtypes import BFLOAT16, DTYPES
 
+#: Where an array lies: in the memory of a CUDA GPU, or in the host's.
+Place = Literal["device", "host"]
+
 
 class View(NamedTuple):
-    """What a library says about one of its arrays."""
+    """What a library says about one of its device arrays."""
 
     dtype: Any
     shape: tuple[int, ...]
@@ -60,9 +64,9 @@ def plain_bfloat16(array: np.ndarray) -> np.ndarray:
 
 
 class Library:
-    """One source of device arrays."""
+    """One source of arrays. What is not overridden is as with NumPy, in host memory."""
 
-    name = ""
+    name = "numpy"
     #: Its arrays never change, so y is always a new one.
     immutable = False
     #: Whether its allocator may be called while a stream is captured.
@@ -72,14 +76,56 @@ class Library:
     #: Whether its arrays belong to CUDA's default stream where they name no other: work on them is
     #: enqueued there, and their memory is given back in its order.
     on_default_stream = False
+    #: Whether a device array is held until the work on it is done, since neither its stream nor its
+    #: allocator is known.
+    held_until_done = False
 
-    def owns(self, obj: Any) -> bool:
-        """Whether `obj` is a device array of this library."""
-        raise NotImplementedError
+    def place(self, obj: Any) -> Place | None:
+        """Where `obj` lies, if it is an array of this library; None if it is none.
+
+        Raises
+        ------
+        Refusal
+            For an array that cannot be computed with.
+        """
+        return None
+
+    # Host memory ---------------------------------------------------------------------------
+
+    def as_numpy(self, obj: Any) -> Any:
+        """A host array as NumPy's, sharing its memory where that can be; or what NumPy can read."""
+        plain = ("__array__", "__array_interface__", "__array_struct__", "__len__")
+        if hasattr(obj, "__dlpack__") and not any(hasattr(obj, name) for name in plain):
+            return np.from_dlpack(obj)
+        return obj
+
+    def is_array(self, obj: Any) -> bool:
+        """Whether a host operand is an array itself, and not a list or the like that was read."""
+        return isinstance(obj, np.ndarray)
+
+    def written_through(self, obj: Any) -> bool:
+        """Whether writing to :meth:`as_numpy` of a host array changes that array."""
+        return True
+
+    def from_numpy(self, like: Any, result: np.ndarray) -> Any:
+        """`result` as an array of this library, beside the host array `like`."""
+        dtype = getattr(like, "dtype", None)
+        return result.view(dtype) if result.dtype == BFLOAT16 and dtype is not None else result
+
+    @property
+    def notes_writes(self) -> Callable[[Any], None] | None:
+        """What to call with an array that was overwritten, if the library counts that."""
+        return None
+
+    # Device memory -------------------------------------------------------------------------
 
     def read(self, obj: Any) -> View:
-        """Its metadata: nothing is copied, moved, launched or waited for."""
+        """The metadata of a device array: nothing is copied, moved, launched or waited for."""
         raise NotImplementedError
+
+    def shared(self, array: Any, device: int) -> Any:
+        """A device array of another library as one of this one, sharing its memory."""
+        return array
 
     def stream_getter(self) -> Callable[[int], int] | None:
         """A function that names the library's current stream on a GPU; None without such a thing.
@@ -94,19 +140,24 @@ class Library:
         return None if ask is None else int(ask(device))
 
     def empty(self, like: Any, length: int, dtype: Any, device: int) -> Any:
-        """A new vector on `device`, on the library's current stream, beside the array `like`."""
+        """A new vector on `device`, made on the library's current stream, like the array `like`.
+
+        What it gives back is handed to :meth:`finished` once the work on it is enqueued.
+        """
         from numba import cuda
 
         return cuda.device_array(length, dtype)
 
-    def resolved(self, obj: Any, conj: bool) -> Any:
-        """A contiguous copy of an array with lazy values, which most libraries do not have."""
-        raise NotImplementedError
+    def finished(self, made: Any, wait: Callable[[int], None]) -> Any:
+        """The array that a caller gets for one from :meth:`empty`.
 
-    @property
-    def notes_writes(self) -> Callable[[Any], None] | None:
-        """What to call with an array that was overwritten, if the library counts that."""
-        return None
+        ``wait(stream)`` lets a stream come after the work that writes to it.
+        """
+        return made
+
+    def resolved(self, obj: Any, conj: bool) -> Any:
+        """A contiguous copy with the values of a lazy view, their conjugates if `conj` is set."""
+        raise NotImplementedError
 
     def record(self, obj: Any, stream: int, device: int) -> bool:
         """Tell the allocator that `obj` is used on `stream`; False where it cannot be told."""

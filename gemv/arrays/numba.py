@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from gemv.arrays.library import Library, View
+from gemv.arrays.library import Library, Place, View
 from gemv.arrays.protocols import read_interface
 
 
@@ -14,11 +14,10 @@ class Numba(Library):
     name = "numba"
     on_default_stream = True
 
-    def owns(self, obj: Any) -> bool:
-        if getattr(type(obj), "__cuda_ndarray__", False):
-            return True
+    def place(self, obj: Any) -> Place | None:
         packages = {base.__module__.partition(".")[0] for base in type(obj).__mro__}
-        return bool(packages & {"numba", "numba_cuda"}) and hasattr(obj, "__cuda_array_interface__")
+        named = packages & {"numba", "numba_cuda"} and hasattr(obj, "__cuda_array_interface__")
+        return "device" if named or getattr(type(obj), "__cuda_ndarray__", False) else None
 
     def read(self, obj: Any) -> View:
         fake = getattr(obj, "_ary", None)

@@ -8,8 +8,7 @@ from typing import Any
 import numpy as np
 
 from gemv.arrays import dlpack
-from gemv.arrays.library import Library, Refusal, View
-from gemv.core.dtypes import BFLOAT16
+from gemv.arrays.library import Library, Place, Refusal, View
 from gemv.core.rules import describe, shown
 
 #: DLPack's device types for CUDA memory, and for host memory (plain and pinned).
@@ -22,8 +21,10 @@ class Interface(Library):
 
     name = "cuda_array_interface"
 
-    def owns(self, obj: Any) -> bool:
-        return hasattr(obj, "__cuda_array_interface__")
+    held_until_done = True
+
+    def place(self, obj: Any) -> Place | None:
+        return "device" if hasattr(obj, "__cuda_array_interface__") else None
 
     def read(self, obj: Any) -> View:
         return read_interface(obj)
@@ -35,22 +36,21 @@ class DLPack(Library):
     name = "dlpack"
     ordered_by_export = True
 
-    def owns(self, obj: Any) -> bool:
+    def place(self, obj: Any) -> Place | None:
         if not (hasattr(type(obj), "__dlpack__") and hasattr(type(obj), "__dlpack_device__")):
-            return False
+            return None
         kind = int(obj.__dlpack_device__()[0])
         if kind not in CUDA_TYPES + HOST_TYPES:
             raise Refusal(f"lies on a device of DLPack's type {kind}, which is no CUDA GPU")
-        return kind in CUDA_TYPES
+        return "device" if kind in CUDA_TYPES else "host"
 
     def read(self, obj: Any) -> View:
         # -1: only look, wait for nothing; the call asks again with its stream.
         tensor = dlpack.read(dlpack.export(obj, -1))
-        dtype = BFLOAT16 if tensor.dtype == "bfloat16" else tensor.dtype
-        if not isinstance(dtype, np.dtype) and isinstance(dtype, str):
-            raise Refusal(f"has dtype {dtype}, in which nothing is computed here")
+        if not isinstance(tensor.dtype, np.dtype):
+            raise Refusal(f"has dtype {tensor.dtype}, in which nothing is computed here")
         return View(
-            dtype,
+            tensor.dtype,
             tensor.shape,
             None if tensor.strides is None else tuple(s * tensor.itemsize for s in tensor.strides),
             tensor.pointer,

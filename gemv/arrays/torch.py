@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from gemv.arrays.library import Library, Refusal, View, imported, is_instance
+from gemv.arrays.library import Library, Place, Refusal, View, imported, is_instance
 from gemv.core.dtypes import BFLOAT16
 
 #: numpy.dtype by the name of torch's; bfloat16 is the one that NumPy lacks.
@@ -21,9 +21,9 @@ class Torch(Library):
     name = "torch"
     allocates_in_capture = True
 
-    def owns(self, obj: Any) -> bool:
+    def place(self, obj: Any) -> Place | None:
         if not is_instance(obj, "torch", "Tensor"):
-            return False
+            return None
         compiler = getattr(imported("torch"), "compiler", None)
         if compiler is not None and compiler.is_compiling():
             # torch.compile ends its graph here and makes the call itself, on real tensors.
@@ -35,7 +35,27 @@ class Torch(Library):
         place = obj.device.type
         if place not in ("cuda", "cpu"):
             raise Refusal(f"is a tensor on device {obj.device}, which is no CUDA GPU")
-        return place == "cuda"
+        return "device" if place == "cuda" else "host"
+
+    def as_numpy(self, obj: Any) -> Any:
+        # Lazy conjugates and negatives have no NumPy form; others are not copied by this.
+        values = obj.resolve_conj().resolve_neg()
+        torch = imported("torch")
+        if values.dtype is torch.bfloat16:
+            return values.view(torch.int16).numpy().view(BFLOAT16)
+        return values.numpy()
+
+    def is_array(self, obj: Any) -> bool:
+        return True
+
+    def written_through(self, obj: Any) -> bool:
+        return not (obj.is_conj() or obj.is_neg())  # then as_numpy has made a copy
+
+    def from_numpy(self, like: Any, result: np.ndarray) -> Any:
+        torch = imported("torch")
+        if result.dtype == BFLOAT16:
+            return torch.from_numpy(result.view(np.int16)).view(torch.bfloat16)
+        return torch.from_numpy(result)
 
     def read(self, obj: Any) -> View:
         torch = imported("torch")
@@ -83,8 +103,10 @@ class Torch(Library):
             named = getattr(torch, str(dtype))
         return torch.empty(length, dtype=named, device=like.device)
 
+    def shared(self, array: Any, device: int) -> Any:
+        return imported("torch").as_tensor(array, device=f"cuda:{device}")
+
     def resolved(self, obj: Any, conj: bool) -> Any:
-        """A tensor of the values of `obj`, or of their conjugates, written out in new memory."""
         value = obj.conj() if conj else obj
         written = value.resolve_conj().resolve_neg().contiguous()
         return written.clone() if written.data_ptr() == obj.data_ptr() else written

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from gemv.arrays import adopt as arrays_adopt
-from gemv.arrays import host, libraries
+from gemv.arrays import host
 from gemv.calls import memory_check, short
 from gemv.calls.bind import BlasArguments, Call, bind
 from gemv.calls.order import Order
@@ -111,14 +111,14 @@ def _execute_host_arrays(call: Call, kernel: str | None, limit: int | None) -> A
         result = y.owner
     else:
         result = host.result_like(y, y_dtype)
-    if call.in_place and libraries.is_host_array(call.y_object):
-        given = call.y_object  # it shares its memory with result
+    if y is not None and call.in_place and y.exporter.is_array(y.origin):
+        given = y.origin  # it shares its memory with result
     else:
-        given = libraries.host_result(call.a.origin, result)
+        given = call.a.exporter.from_numpy(call.a.origin, result)
     if call.nothing is not None:
         return given
-    if call.in_place:
-        libraries.note_written(call.y_object)
+    if y is not None and call.in_place:
+        note_written(y)
 
     # Only the stretch of x and y that the increments reach is moved.
     reach_x = call.offx + (problem.cols - 1) * abs(problem.incx) + 1

@@ -128,7 +128,7 @@ class Order:
         else:
             for device, other in self._others:
                 self._engine.wait(other, self.stream, device, self._device)
-        loose = [o.origin for _, o in self.operands if o.kind == "cuda_array_interface"]
+        loose = [o.origin for _, o in self.operands if o.exporter.held_until_done]
         if (self._capsules or loose) and self._engine.name == "cuda":
             if self.capture_here() is None:
                 self._engine.held.hold((self._capsules, loose), self.stream)

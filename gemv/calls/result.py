@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from gemv.arrays import adopt as arrays_adopt
-from gemv.arrays import dlpack, jax
+from gemv.arrays.adopt import on_device
+from gemv.arrays.library import Library
 from gemv.calls.bind import Call
 from gemv.calls.order import Order
 from gemv.core.operand import Operand
@@ -15,6 +15,7 @@ from gemv.engines import backend as engines_backend
 
 
 def note_written(target: Operand) -> None:
+    """Tell the library of an array that was overwritten, if it counts that."""
     note = target.exporter.notes_writes
     if note is not None:
         note(target.origin)
@@ -24,24 +25,27 @@ def note_written(target: Operand) -> None:
 class NewY:
     """A y that is made for the call: of zeros, or a copy of the y that was passed."""
 
+    #: As its library made it, and as an operand of the launch.
     array: Any
     operand: Operand
+    library: Library
+    #: The y whose values it starts with; None for zeros, or where it has its values already.
     source: Operand | None
+    zeroed: bool = True
 
     def fill(self, engine: Any, stream: int) -> None:
         """Enqueue its first values."""
         if self.source is not None:
             engine.copy(self.source, self.operand, stream)
-        elif engine.name == "cuda":
+        elif self.zeroed and engine.name == "cuda":
             nbytes = self.operand.shape[0] * self.operand.dtype.itemsize
             engine.clear(self.operand.pointer, nbytes, stream)
 
     def finish(self, engine: Any, stream: int) -> Any:
         """The array as the caller gets it."""
-        if not isinstance(self.array, dlpack.Export):
-            return self.array if engine.name == "cuda" else engine.wrap(self.array)
-        self.array.before_export = lambda consumer: engine.wait(consumer, stream)
-        return jax.Jax.finish(self.array)
+        if engine.name != "cuda":
+            return engine.wrap(self.array)
+        return self.library.finished(self.array, lambda consumer: engine.wait(consumer, stream))
 
 
 def make_y(call: Call, engine: Any, order: Order) -> NewY:
@@ -53,7 +57,7 @@ def make_y(call: Call, engine: Any, order: Order) -> NewY:
         length = y.shape[0]
     if engine.name == "simulator":
         zeros = engine.zeros(length, problem.y_dtype)
-        return NewY(zeros, arrays_adopt.on_device(zeros, engines_backend.HOME), y)
+        return NewY(zeros, on_device(zeros, engines_backend.HOME), a.exporter, y)
     library = a.exporter
     if not library.allocates_in_capture and order.capture_here() is not None:
         raise RuntimeError(
@@ -62,20 +66,13 @@ def make_y(call: Call, engine: Any, order: Order) -> NewY:
         )
     if y is not None and (y.conj or y.neg):
         array = y.exporter.resolved(y.origin, False)
-        operand = arrays_adopt.on_device(array, engines_backend.HOME)
+        operand = on_device(array, engines_backend.HOME)
         order.uses(operand)
-        return CopiedY(array, operand, None)
+        return NewY(array, operand, y.exporter, None, zeroed=False)
     if library.on_default_stream and order.stream == engine.default_stream():
         array = engine.empty(length, problem.y_dtype)
     else:
         array = library.empty(a.origin, length, problem.y_dtype, call.device or 0)
-    operand = arrays_adopt.on_device(array, engines_backend.HOME)
+    operand = on_device(array, engines_backend.HOME)
     order.uses(operand)
-    return NewY(array, operand, y)
-
-
-class CopiedY(NewY):
-    """A y whose first values its library has written already."""
-
-    def fill(self, engine: Any, stream: int) -> None:
-        """Nothing is left to do."""
+    return NewY(array, operand, library, y)

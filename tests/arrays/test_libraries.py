@@ -765,4 +765,4 @@ def test_unknown_exporters_on_the_device():
 
     tensors = [OnlyDLPack(torch.array(np.ones(shape))) for shape in ((2, 3), 3)]
     assert numba.host(gemv.gemv(1, *tensors)).tolist() == [3, 3]
-    assert libraries.exporter_of(tensors[0]).name == "dlpack"
+    assert libraries.device_library(tensors[0]).name == "dlpack"

@@ -330,7 +330,7 @@ def test_freed_while_a_product_waits(rng, monkeypatch):
     monkeypatch.setattr(type(engine), "on", freed_first)
     with pytest.raises(ValueError, match="the matrix was freed"):
         kept.matvec(np.ones(3))
-    assert not kept._sides
+    assert not kept._bound
 
 
 def test_products_run_where_the_matrix_is(rng, monkeypatch):

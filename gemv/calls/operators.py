@@ -1,0 +1,179 @@
+"""What SciPy sees of a :class:`gemv.Matrix`: a linear operator, its transpose and its adjoint.
+
+SciPy's class asks for products of vectors in host memory. These classes read such vectors by the
+rules of :func:`gemv.gemv`, take vectors on the GPU as well, and leave the products to three methods
+that :class:`gemv.Matrix` has: ``_vectors``, ``_on_device`` and ``_turned``.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from scipy.sparse.linalg import LinearOperator
+
+from gemv.arrays import adopt, host, libraries
+from gemv.core.dtypes import DTYPES, NARROW
+from gemv.core.narrow import cast
+
+#: Which form of the matrix a product uses: itself, its transpose, its conjugate transpose (BLAS's
+#: codes for ``trans``) or its conjugate. Transposing a form flips bit 0 of its code, taking the
+#: adjoint flips bit 1.
+AS_IT_IS, TRANSPOSED, ADJOINT, CONJUGATE = range(4)
+
+
+class Operator(LinearOperator):
+    """SciPy's operator, with vectors read by the rules of :func:`gemv.gemv`.
+
+    SciPy itself reads them with :func:`numpy.asarray`, which drops the mask of a masked array.
+    """
+
+    #: The form of the matrix that this operator is.
+    _op = AS_IT_IS
+
+    def matvec(self, x: Any) -> Any:
+        """``A @ x`` for a vector in host memory or on the GPU.
+
+        Parameters
+        ----------
+        x : array of shape (n,)
+
+        Returns
+        -------
+        array of shape (m,)
+            A NumPy array, or one of the library of `x`.
+        """
+        if adopt.is_device_array(x):
+            return self._on_device(self._op, x)
+        return super().matvec(_read(x))
+
+    def rmatvec(self, x: Any) -> Any:
+        """``A.H @ x`` for a vector in host memory or on the GPU.
+
+        Parameters
+        ----------
+        x : array of shape (m,)
+
+        Returns
+        -------
+        array of shape (n,)
+            A NumPy array, or one of the library of `x`.
+        """
+        if adopt.is_device_array(x):
+            return self._on_device(self._op ^ ADJOINT, x)
+        return super().rmatvec(_read(x))
+
+    def matmat(self, X: Any) -> Any:
+        """``A @ X``, one column after the other.
+
+        Parameters
+        ----------
+        X : array of shape (n, k)
+            In host memory.
+
+        Returns
+        -------
+        numpy.ndarray of shape (m, k)
+        """
+        return super().matmat(_read(X))
+
+    def rmatmat(self, X: Any) -> Any:
+        """``A.H @ X``, one column after the other.
+
+        Parameters
+        ----------
+        X : array of shape (m, k)
+            In host memory.
+
+        Returns
+        -------
+        numpy.ndarray of shape (n, k)
+        """
+        return super().rmatmat(_read(X))
+
+    def dot(self, x: Any) -> Any:
+        """``A @ x`` for a vector, for the columns of an array, or for another operator.
+
+        Parameters
+        ----------
+        x : array of shape (n,) or (n, k), or LinearOperator
+
+        Returns
+        -------
+        array of shape (m,) or (m, k), or LinearOperator
+            An array in the place that `x` is in; on the GPU `x` is a vector.
+        """
+        if isinstance(x, LinearOperator) or np.isscalar(x):
+            return super().dot(x)
+        if adopt.is_device_array(x):
+            return self._on_device(self._op, x)
+        return super().dot(_read(x))
+
+    def __rmul__(self, x: Any) -> Any:
+        # ``x @ A`` comes here as well.
+        plain = isinstance(x, LinearOperator) or np.isscalar(x) or adopt.is_device_array(x)
+        return super().__rmul__(x if plain else _read(x))
+
+    def _matvec(self, x: np.ndarray) -> np.ndarray:
+        return self._vectors(self._op, x)
+
+    def _rmatvec(self, x: np.ndarray) -> np.ndarray:
+        return self._vectors(self._op ^ ADJOINT, x)
+
+    def _matmat(self, x: np.ndarray) -> np.ndarray:
+        return self._columns(self._op, x)
+
+    def _rmatmat(self, x: np.ndarray) -> np.ndarray:
+        return self._columns(self._op ^ ADJOINT, x)
+
+    def _columns(self, op: int, x: np.ndarray) -> np.ndarray:
+        result = np.swapaxes(self._vectors(op, np.swapaxes(x, -1, -2), True), -1, -2)
+        return np.asmatrix(result) if isinstance(x, np.matrix) else result
+
+    def _adjoint(self) -> LinearOperator:
+        return self._turned(self._op ^ ADJOINT)
+
+    def _transpose(self) -> LinearOperator:
+        return self._turned(self._op ^ TRANSPOSED)
+
+    def _turned(self, op: int) -> LinearOperator:
+        """The operator of another form of the same matrix."""
+        raise NotImplementedError
+
+    def _vectors(self, op: int, x: Any, several: bool = False) -> np.ndarray:
+        """A product for each vector along the last axis of `x`; `several` even for one vector."""
+        raise NotImplementedError
+
+    def _on_device(self, op: int, x: Any) -> Any:
+        """One product of a vector on the GPU, as an array of that vector's library."""
+        raise NotImplementedError
+
+
+def _read(x: Any) -> np.ndarray:
+    """One or more vectors in host memory as a NumPy array; narrow dtypes as float32."""
+    array = host.host_numbers("Matrix", "x", x, libraries.library_of(x)[0])
+    return cast(array, DTYPES["s"]) if array.dtype in NARROW else array
+
+
+class Turned(Operator):
+    """``A.H``, ``A.T`` or ``A.H.T`` of a :class:`gemv.Matrix`: a form without memory of its own."""
+
+    def __init__(self, matrix: Operator, op: int) -> None:
+        self._matrix = matrix
+        self._op = op
+        shape = matrix.shape if op == CONJUGATE else matrix.shape[::-1]
+        super().__init__(matrix.dtype, shape)
+
+    def __repr__(self) -> str:
+        m, n = self.shape
+        how = ("matrix", "transpose", "conjugate transpose", "conjugate")[self._op]
+        return f"<{m}x{n} {how} of {self._matrix!r}>"
+
+    def _turned(self, op: int) -> LinearOperator:
+        return self._matrix._turned(op)
+
+    def _vectors(self, op: int, x: Any, several: bool = False) -> np.ndarray:
+        return self._matrix._vectors(op, x, several)
+
+    def _on_device(self, op: int, x: Any) -> Any:
+        return self._matrix._on_device(op, x)
