@@ -289,7 +289,8 @@ def write_table(place, records, engine, clock):
 
     from gemv import _tune
     from gemv.core.files import write_text
-    from gemv.selection.table import file_names, parse
+    from gemv.selection.parse import parse
+    from gemv.selection.table import file_names
 
     device = engine.device()
     rows = _tune.rows(records)
