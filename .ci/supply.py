@@ -53,8 +53,9 @@ def complaints(dist: Path) -> list[str]:
         # each path begins with name-version/
         packed = {name.partition("/")[2] for name in archive.getnames()}
 
-    package = inside("gemv", ".py", ".toml", ".typed")
-    for needed in ("gemv/py.typed", "gemv/selection/tables/default.toml"):
+    package = inside("gemv", ".py", ".toml", ".json", ".typed")
+    tables = [f"gemv/selection/tables/default.{kind}" for kind in ("toml", "json")]
+    for needed in ("gemv/py.typed", *tables):
         if needed not in package & names:
             wrong.append(f"{wheel.name} lacks {needed}")
     wrong += [f"{wheel.name} lacks {name}" for name in sorted(package - names)]

@@ -276,7 +276,8 @@ def write_table(place, records, engine, clock):
 
     from benchmarks.tune import rows as tune_rows
     from gemv.core.files import write_text
-    from gemv.selection.table import file_names, parse
+    from gemv.selection.parse import parse
+    from gemv.selection.table import file_names
 
     device = engine.device()
     rows = tune_rows.rows(records)

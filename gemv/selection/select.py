@@ -1,8 +1,8 @@
 """Which kernel a problem gets: the first row of a table that matches and whose kernel accepts.
 
-The tables are data, ``gemv/selection/tables/*.toml``: plain fields with the reason beside them.
-Those of the very GPU come first, then those of its compute capability, then the default one, whose
-last row has no condition, so every problem finds a kernel.
+The tables are data, ``gemv/selection/tables/*.toml``: plain fields with the reason beside them. The
+table of exactly this GPU comes first, then that of its compute capability, then the default one.
+The last row of that has no condition, so every problem finds a kernel.
 """
 
 from __future__ import annotations
@@ -24,15 +24,15 @@ from gemv.selection.table import Row, tables
 #: Threads that a block may have, on every GPU.
 _MOST_THREADS = 1024
 
-#: Makes a named tuple in half the time that its own constructor takes.
+#: Makes a named tuple, in half the time that its own constructor takes.
 _new = tuple.__new__
 
-#: Choices that are remembered; beyond, the oldest is forgotten.
-MAX_KNOWN = 4096
+#: Choices that are kept. One more, and the oldest is forgotten.
+MAX_CHOICES = 4096
 
 
 class Choice(NamedTuple):
-    """A kernel, what it is compiled for, and how it is launched."""
+    """A kernel, what it is compiled for, how it is launched, and the reason of its row."""
 
     kernel: Kernel
     spec: Spec
@@ -46,13 +46,14 @@ class Choice(NamedTuple):
 
     @property
     def knobs(self) -> dict[str, int]:
+        """The kernel's compile-time constants by name."""
         return dict(self.spec.knobs)
 
 
 # Selection -------------------------------------------------------------------------------------
 
 #: Ordered, because an ordinary dict takes ever longer to find its oldest key.
-_known: OrderedDict[tuple, Choice] = OrderedDict()
+_choices: OrderedDict[tuple, Choice] = OrderedDict()
 _by_alignment = os.environ.get("GEMV_ALIGNMENT", "1").strip() != "0"
 
 
@@ -82,12 +83,12 @@ def use_alignment(yes: bool = True) -> None:
     if not isinstance(yes, bool):
         raise TypeError(f"use_alignment: yes must be True or False, got {yes!r}")
     _by_alignment = yes
-    _known.clear()
+    _choices.clear()
     memo.forget()
 
 
-def _like_any_other(problem: Problem) -> Problem:
-    """A problem aligned to its elements, as every array is."""
+def _aligned_to_elements(problem: Problem) -> Problem:
+    """`problem` as if its addresses had no other alignment than that of its elements."""
     size = problem.dtype.itemsize
     return problem.aligned(min(problem.a_alignment, size), min(problem.x_alignment, size))
 
@@ -111,9 +112,9 @@ def select(
     kernel : str, optional
         A name from the registry, forced.
     knobs : mapping of str to int, optional
-        Over the table's, if it chooses; over the kernel's own, if one is asked for. Left out, a
-        kernel that is asked for has those of its first row in the table that matches, if any: the
-        constants that it was tuned to for such a shape.
+        Compile-time constants. If the table chooses the kernel, they replace those of the row; if
+        `kernel` is given, the kernel's defaults. With `kernel` alone the constants are those of its
+        first row that matches, which it was tuned to for such a shape, or else its defaults.
     homes : (str, str)
         Where it finds alpha and beta: see :data:`gemv.kernels.spec.HOMES`.
     literals : (number, number)
@@ -128,23 +129,23 @@ def select(
     by_alignment = _by_alignment
     if usual:
         key = (problem, device, homes, by_alignment)
-        choice = _known.get(key)
+        choice = _choices.get(key)
         if choice is not None:
             return choice
     if not by_alignment:
-        problem = _like_any_other(problem)
+        problem = _aligned_to_elements(problem)
     if (
         device.has_few_doubles
         and problem.accumulate == "wide"
-        and problem.precision.sums.fields is None  # float64, or two for a complex number
+        and problem.precision.sums.fields is None  # sums in float64 or complex128
     ):
         problem = problem._replace(accumulate="pairs")
     if usual:
         choice = _first(problem, device, homes, by_alignment)
-        _known[key] = choice
-        if len(_known) > MAX_KNOWN:
+        _choices[key] = choice
+        if len(_choices) > MAX_CHOICES:
             try:
-                _known.popitem(last=False)
+                _choices.popitem(last=False)
             except KeyError:  # emptied by another thread
                 pass
         return choice
@@ -179,9 +180,10 @@ def _usable(kernel: Kernel, problem: Problem, by_alignment: bool) -> bool:
 def _geometry(
     row: Row | None, kernel: Kernel, problem: Problem, device: Device, knobs: Mapping[str, int]
 ) -> Geometry:
-    """The launches of a kernel, which knows best what its constants may be together.
+    """The launches of a kernel with these constants.
 
-    What it says against them names the `row` that they are from, if they are not a caller's own.
+    The kernel raises a ValueError if the constants do not go together; its text then names the
+    `row` that they are from, or no row if they are the caller's own.
     """
     place = "" if row is None else f"{row.place}: "
     try:
@@ -199,7 +201,7 @@ def _geometry(
 
 
 def _first(problem: Problem, device: Device, homes: tuple[str, str], by_alignment: bool) -> Choice:
-    """The first row that matches and whose kernel accepts, with nothing of a caller's own."""
+    """The choice by the table alone: the first row that matches and whose kernel accepts."""
     for row, kernel, _, _, specs in tables(device).matching(problem):
         if _usable(kernel, problem, by_alignment):
             found = specs.get(homes)

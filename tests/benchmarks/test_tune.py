@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 from helpers.programs import program
 
-from gemv.measure.clock import copies_past_l2
+from gemv.selection.parse import parse
 from gemv.selection.select import select
-from gemv.selection.table import parse, tables
+from gemv.selection.table import tables
 
 table_rows = program("tune.rows")
 
@@ -162,7 +162,7 @@ def test_a_table_is_written_and_selects_what_was_fastest(script, tmp_path, monke
     assert tomllib.loads(place.read_text())["about"]["versions"] == StandIn().versions()
     assert 2 <= len(rows) <= 4 and all(row.figure for row in rows)
     monkeypatch.setenv("GEMV_TABLES", str(tmp_path))
-    for forget in (tables.cache_clear, selection_select._known.clear):
+    for forget in (tables.cache_clear, selection_select._choices.clear):
         forget()
     try:
         for op, view in itertools.product("NT", ("whole", "odd")):
@@ -172,7 +172,7 @@ def test_a_table_is_written_and_selects_what_was_fastest(script, tmp_path, monke
             assert choice.knobs["LANES"] == lanes and "measured" in choice.reason
     finally:
         monkeypatch.undo()
-        for forget in (tables.cache_clear, selection_select._known.clear):
+        for forget in (tables.cache_clear, selection_select._choices.clear):
             forget()
 
 

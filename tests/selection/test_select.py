@@ -24,9 +24,10 @@ from gemv.kernels import (
 )
 from gemv.measure.inputs import make_problem
 from gemv.selection import select as selection_select
-from gemv.selection import table as selection_table
+from gemv.selection.parse import parse
+from gemv.selection.row import RANGES, numbers
 from gemv.selection.select import select
-from gemv.selection.table import RANGES, Tables, file_names, parse, table, tables
+from gemv.selection.table import Tables, file_names, table, tables
 
 DEVICE = Device("some GPU", (9, 0), 100)
 FOLDER = resources.files("gemv.selection").joinpath("tables")
@@ -35,8 +36,8 @@ FOLDER = resources.files("gemv.selection").joinpath("tables")
 def devices():
     """One for the tables of every device, and one for each special table."""
     found = [Device("no such GPU", (0, 0), 100)]
-    for file in sorted(FOLDER.iterdir(), key=lambda file: file.name):
-        name = file.name.removesuffix(".toml")
+    for file in sorted(FOLDER.glob("*.toml")):
+        name = file.stem
         if name.startswith("cc") and name[2:].isdigit():
             found.append(Device("no such GPU", (int(name[2:-1]), int(name[-1])), 100))
         elif name != "default":
@@ -213,7 +214,7 @@ def own_tables(tmp_path, monkeypatch):
 
     def forget():
         tables.cache_clear()
-        selection_select._known.clear()
+        selection_select._choices.clear()
 
     monkeypatch.setenv("GEMV_TABLES", str(tmp_path))
     forget()
@@ -250,14 +251,14 @@ def test_the_hash_is_of_what_is_selected_not_of_its_reasons():
 
 
 def test_a_choice_is_remembered_and_the_oldest_forgotten(monkeypatch):
-    selection_select._known.clear()
-    monkeypatch.setattr(selection_select, "MAX_KNOWN", 3)
+    selection_select._choices.clear()
+    monkeypatch.setattr(selection_select, "MAX_CHOICES", 3)
     problems = [problem_of("dot", 10, 10 + k) for k in range(5)]
     first = select(problems[0], DEVICE)
     assert select(problem_of("dot", 10, 10), DEVICE) is first
     for problem in problems:
         select(problem, DEVICE)
-    assert len(selection_select._known) == 3
+    assert len(selection_select._choices) == 3
     assert select(problems[0], DEVICE) is not first and select(problems[0], DEVICE) == first
 
 
@@ -320,15 +321,19 @@ def test_a_choice_is_the_first_row_that_matches_whatever_was_chosen_before(devic
     assert len(kinds) > 500
 
 
+def numbers_of(problem):
+    return numbers(problem, problem.access, problem.widths[0])
+
+
 def test_ranges_are_in_the_order_of_their_numbers():
     problem = problem_with("axpy", 4096, 77, "c", 8)
-    assert dict(zip(RANGES, selection_table._numbers(problem), strict=True)) == {
+    assert dict(zip(RANGES, numbers_of(problem), strict=True)) == {
         "line_bytes": 4096, "lines": 77, "element_bytes": 8, "load_bytes": 8, "lda_alignment": 128,
     }  # fmt: skip
     wide = problem_with("axpy", 4096 + 16, 77, "s", 16)
-    assert selection_table._numbers(wide)[-1] == 16
-    assert selection_table._numbers(wide._replace(col_stride=4096))[-1] == 128
-    assert selection_table._numbers(wide._replace(cols=1))[-1] == 128
+    assert numbers_of(wide)[-1] == 16
+    assert numbers_of(wide._replace(col_stride=4096))[-1] == 128
+    assert numbers_of(wide._replace(cols=1))[-1] == 128
 
 
 @pytest.fixture
@@ -779,10 +784,10 @@ def test_a_choice_made_before_alignment_was_forbidden_is_not_kept(monkeypatch, a
         gemv.use_alignment(False)
         return first(*arguments)
 
-    selection_select._known.clear()
+    selection_select._choices.clear()
     monkeypatch.setattr(selection_select, "_first", forbidden_meanwhile)
     aligned = problem_of("dot", 64, 64).at(0, 0)
     chosen = select(aligned, DEVICE)
     later = select(aligned, DEVICE)
     assert later != chosen
-    assert later == select(selection_select._like_any_other(aligned), DEVICE)
+    assert later == select(selection_select._aligned_to_elements(aligned), DEVICE)
