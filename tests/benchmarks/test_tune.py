@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from helpers.programs import program
 
+from gemv.measure.clock import copies_past_l2
 from gemv.selection.parse import parse
 from gemv.selection.select import select
 from gemv.selection.table import tables
