@@ -6,19 +6,19 @@ before; without one, and for everything unusual, it goes the long way (:mod:`gem
 
 from __future__ import annotations
 
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from gemv.calls import docstrings, short
-from gemv.calls import explain as calls_explain
-from gemv.calls import plan as calls_plan
-from gemv.calls import precompile as calls_precompile
 from gemv.calls.execute import long_way
-from gemv.calls.explain import Explanation
-from gemv.calls.plan import Plan
 from gemv.calls.remembered import UNUSUAL, LongWay, public_routines
 from gemv.calls.short import short_ways
 from gemv.core.dtypes import DTYPES
 from gemv.engines.coefficients import Coefficients
+
+# A process whose first call is a product does not wait for what the others need.
+if TYPE_CHECKING:
+    from gemv.calls.explain import Explanation
+    from gemv.calls.plan import Plan
 
 # gemv and the four routines below have the same body, but for `out_dtype`. It is written twice: a
 # function that both called would add a frame, and so some 5 % of its time, to a remembered call.
@@ -217,6 +217,8 @@ def plan(
     >>> twice(1.0, beta=1.0).copy_to_host()
     array([3., 6.])
     """
+    from gemv.calls import plan as calls_plan
+
     return calls_plan.make(
         gemv, a, x, y, (offx, incx, offy, incy, trans), kernel, stream, accumulate, out_dtype, peer
     )
@@ -256,6 +258,8 @@ def precompile(
     >>> import gemv
     >>> gemv.precompile(1.0, [[1.0, 2.0]], [3.0, 4.0])
     """
+    from gemv.calls import precompile as calls_precompile
+
     calls_precompile.precompile(
         (alpha, a, x, beta, y, offx, incx, offy, incy, trans, overwrite_y),
         kernel, coefficients, accumulate, out_dtype, peer,
@@ -304,6 +308,8 @@ def explain(
     >>> print(gemv.explain(0, [[1.0, 2.0]], [1.0, 1.0], beta=1, y=[5.0]))
     dgemv computes nothing and returns y as it was: alpha is 0 and beta is 1.
     """
+    from gemv.calls import explain as calls_explain
+
     return calls_explain.explain(
         (alpha, a, x, beta, y, offx, incx, offy, incy, trans, overwrite_y),
         (kernel, stream, coefficients), accumulate, out_dtype, peer, device_memory_limit,

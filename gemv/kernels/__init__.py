@@ -3,33 +3,60 @@
 ``k<rung>_<name>.py`` is a rung, ``t<rung>_<name>.py`` a teaching kernel beside it. Adding a rung
 is adding one file: tests, benchmarks and the documentation loop over :data:`REGISTRY`.
 
-Importing a kernel file needs no Numba: ``build`` imports what its device code is written in. So a
-process whose machine code comes from the disk never loads the compiler.
+A kernel file is imported when somebody asks for its kernel, and that needs no Numba: ``build``
+imports what its device code is written in. So a process whose machine code comes from the disk
+loads neither the compiler nor the kernels that it does not use.
 """
 
 from __future__ import annotations
 
 import importlib
 import pkgutil
+from collections.abc import Iterator, MutableMapping
 
 from gemv.kernels.kernel import Kernel
 
 
-def _registry() -> dict[str, Kernel]:
-    kernels = [
-        importlib.import_module(f"{__name__}.{module.name}").KERNEL
-        for module in pkgutil.iter_modules(__path__)
-        if module.name[0] in "kt" and module.name[1:3].isdigit()
-    ]
-    kernels.sort(key=lambda kernel: (kernel.rung, kernel.beside, kernel.name))
-    registry = {kernel.name: kernel for kernel in kernels}
-    if len(registry) != len(kernels):
-        raise RuntimeError("two kernel files share a name")
-    return registry
+class _Ladder(MutableMapping[str, Kernel]):
+    """Every kernel by name, in reading order; a file is imported when its kernel is looked up."""
+
+    def __init__(self) -> None:
+        files = [
+            (int(module.name[1:3]), module.name[0] == "t", module.name[4:], module.name)
+            for module in pkgutil.iter_modules(__path__)
+            if module.name[0] in "kt" and module.name[1:3].isdigit()
+        ]
+        #: Kernels by name, or the modules that they will come from.
+        self._kernels: dict[str, Kernel | str] = {
+            name: module for _, _, name, module in sorted(files)
+        }
+        if len(self._kernels) != len(files):
+            raise RuntimeError("two kernel files share a name")
+
+    def __getitem__(self, name: str) -> Kernel:
+        kernel = self._kernels[name]
+        if isinstance(kernel, str):
+            file = f"{kernel}.py"
+            kernel = importlib.import_module(f"{__name__}.{kernel}").KERNEL
+            if kernel.name != name:
+                raise RuntimeError(f"{file}: its KERNEL is called {kernel.name!r}, not {name!r}")
+            self._kernels[name] = kernel
+        return kernel
+
+    def __setitem__(self, name: str, kernel: Kernel) -> None:
+        self._kernels[name] = kernel
+
+    def __delitem__(self, name: str) -> None:
+        del self._kernels[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._kernels)
+
+    def __len__(self) -> int:
+        return len(self._kernels)
 
 
-#: Every kernel by name, in reading order.
-REGISTRY: dict[str, Kernel] = _registry()
+REGISTRY = _Ladder()
 
 
 def get(name: str) -> Kernel:
