@@ -153,14 +153,6 @@ def _unpack(name: str, data: bytes) -> tuple[Binary, ...]:
     return tuple(functions)
 
 
-def holds(name: str, what: str, compute_capability: tuple[int, int]) -> bool:
-    """Whether :func:`kept` would find the kernel on disk."""
-    try:
-        return load(key(name, what, compute_capability)) is not None
-    except Unknown:
-        return False
-
-
 def load(name: str) -> tuple[Binary, ...] | None:
     """The functions in a file; None if it is not there or, with a warning, not trusted."""
     path = chosen()

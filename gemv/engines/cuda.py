@@ -139,11 +139,7 @@ class CudaEngine:
 
     def empty(self, n: int, dtype: np.dtype) -> Any:
         """A Numba vector on the current GPU."""
-        if n == 0:
-            from numba import cuda
-
-            return cuda.device_array(n, dtype)
-        return self.pool().empty(n, dtype)[0]
+        return self.pool().vector(n, dtype)
 
     def pool(self) -> Any:
         """The :class:`gemv.engines.pool.Pool` of new vectors on the current GPU."""

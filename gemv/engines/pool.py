@@ -55,8 +55,12 @@ class Pool:
         self._spare: dict[int, list[int]] = {}
         self._spare_left = 0 if stream == streams.PER_THREAD else SPARE_BYTES
 
+    def vector(self, length: int, dtype: np.dtype) -> Any:
+        """A contiguous vector, which may have no elements; the pool's GPU is current."""
+        return self.empty(length, dtype)[0] if length else cuda.device_array(0, dtype)
+
     def empty(self, length: int, dtype: np.dtype) -> tuple[Any, int]:
-        """A contiguous vector and its address; the pool's device is current."""
+        """A contiguous vector of at least one element, and its address."""
         if self._late:
             self._give_back_late()
         form = self._forms.get((length, dtype))

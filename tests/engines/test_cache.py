@@ -710,7 +710,7 @@ def test_no_such_home_directory(once, monkeypatch, capsys):
     made = binary(256)
     with pytest.warns(cache_folder.CacheWarning, match="no such home directory") as caught:
         assert cache.kept("serial", "any", (9, 0), lambda: (made,)) == (made,)
-        assert cache.load("one") is None and not cache.holds("serial", "any", (9, 0))
+        assert cache.load("one") is None
         cache.store("one", (made,))
     assert len(caught) == 1
     assert main(["cache"]) == 0
