@@ -1,7 +1,8 @@
 """The ladder: one file a kernel, registered by being in this folder.
 
-``k<rung>_<name>.py`` is a rung, ``t<rung>_<name>.py`` a teaching kernel beside it. Adding a rung
-is adding one file: tests, benchmarks and the documentation loop over :data:`REGISTRY`.
+``k<rung>_<name>.py`` is a rung, ``t<rung>_<name>.py`` a teaching kernel beside it. Tests and the
+documentation loop over :data:`REGISTRY`, so a new rung is one new file; ``docs/add_kernel.md`` says
+what has to be in it.
 
 A kernel file is imported when somebody asks for its kernel, and that needs no Numba: ``build``
 imports what its device code is written in. So a process whose machine code comes from the disk
@@ -30,16 +31,20 @@ class _Ladder(MutableMapping[str, Kernel]):
         self._kernels: dict[str, Kernel | str] = {
             name: module for _, _, name, module in sorted(files)
         }
-        if len(self._kernels) != len(files):
-            raise RuntimeError("two kernel files share a name")
+        for _, _, name, module in files:
+            if self._kernels[name] != module:
+                raise RuntimeError(f"{module}.py: another file has a kernel {name!r}")
 
     def __getitem__(self, name: str) -> Kernel:
         kernel = self._kernels[name]
         if isinstance(kernel, str):
             file = f"{kernel}.py"
-            kernel = importlib.import_module(f"{__name__}.{kernel}").KERNEL
-            if kernel.name != name:
-                raise RuntimeError(f"{file}: its KERNEL is called {kernel.name!r}, not {name!r}")
+            found = getattr(importlib.import_module(f"{__name__}.{kernel}"), "KERNEL", None)
+            if not isinstance(found, Kernel):
+                raise RuntimeError(f"{file}: end the file with KERNEL = Kernel(...)")
+            if found.name != name:
+                raise RuntimeError(f"{file}: its KERNEL is called {found.name!r}, not {name!r}")
+            kernel = found
             self._kernels[name] = kernel
         return kernel
 
