@@ -1,4 +1,4 @@
-"""What one call costs the host: ours on each kind of array, plans, graphs, and the neighbours.
+"""What one call costs the host: ours on each kind of array, plans, graphs, and other libraries.
 
 Times are those of enqueuing: the clock stops without waiting for the GPU, whose work is kept small.
 Each figure is the best of several rounds, and everything that is compared was timed in one run.
@@ -21,7 +21,7 @@ import numpy as np
 
 from gemv.engines import backend
 
-#: The shape that the peers are compared on, and a tall one.
+#: A square of 16 KiB, and a tall matrix.
 SMALL, TALL = (64, 64), (16384, 64)
 _THREADS = 8
 
@@ -48,7 +48,7 @@ class CallRow:
 
 
 @dataclass(slots=True)
-class CallTable:
+class CallResults:
     """All rows of a run and where it was made."""
 
     device: str
@@ -66,8 +66,8 @@ class CallTable:
         return json.dumps(asdict(self), indent=1) + "\n"
 
 
-class _Bench:
-    """Times calls and collects the rows."""
+class _Timer:
+    """Times calls, all of them in each round, and collects the rows."""
 
     def __init__(self, rounds: int, calls: int, progress: Callable[[str], None] | None) -> None:
         from numba import cuda
@@ -124,7 +124,7 @@ def installed(name: str) -> Any:
 
 def measure(
     rounds: int = 20, calls: int = 250, progress: Callable[[str], None] | None = None
-) -> CallTable:
+) -> CallResults:
     """Time everything.
 
     Raises
@@ -140,22 +140,23 @@ def measure(
     from importlib.metadata import PackageNotFoundError, version
 
     engine = backend.engine()
-    table = CallTable(engine.device().name)
+    table = CallResults(engine.device().name)
     for name in ("numba-cuda", "cuda-bindings", "torch", "cupy-cuda13x", "cupy-cuda12x", "jax"):
         try:
             table.versions[name] = version(name)
         except PackageNotFoundError:
             continue
-    bench = _Bench(rounds, calls, progress)
+    timer = _Timer(rounds, calls, progress)
     for shape in (SMALL, TALL):
-        _shape(bench, shape)
-        bench.run()
-    _selection(bench)
-    table.rows = bench.rows
+        _shape(timer, shape)
+        timer.run()
+    _selection(timer)
+    table.rows = timer.rows
     return table
 
 
-def _shape(bench: _Bench, shape: tuple[int, int]) -> None:
+def _shape(timer: _Timer, shape: tuple[int, int]) -> None:
+    """All calls on matrices of one shape."""
     from numba import cuda
 
     import gemv
@@ -164,7 +165,7 @@ def _shape(bench: _Bench, shape: tuple[int, int]) -> None:
     rng = np.random.default_rng(0)
     host = [rng.random(size, dtype=np.float32) for size in (shape, shape[1], shape[0])]
     a, x, y = (cuda.to_device(array) for array in host)
-    bench.add(group, "packed cuLaunchKernel", _packed(a, x, y), "cuda.bindings, nothing checked")
+    timer.add(group, "packed cuLaunchKernel", _packed(a, x, y), "cuda.bindings, nothing checked")
     kinds = {"numba": (a, x, y)}
     cupy, torch, jax = installed("cupy"), installed("torch"), installed("jax")
     if cupy is not None:
@@ -172,35 +173,37 @@ def _shape(bench: _Bench, shape: tuple[int, int]) -> None:
     if torch is not None:
         kinds["torch"] = tuple(torch.from_numpy(array).cuda() for array in host)
     for kind, arrays in kinds.items():
-        _ours(bench, group, kind, *arrays)
+        _ours(timer, group, kind, *arrays)
     if jax is not None:
         arrays = tuple(jax.numpy.asarray(array) for array in host)
-        bench.add(group, "gemv, jax, new y", partial(gemv.gemv, 1.0, *arrays[:2]))
+        timer.add(group, "gemv, jax, new y", partial(gemv.gemv, 1.0, *arrays[:2]))
     if torch is not None:
-        _torch(bench, group, torch, *kinds["torch"])
+        _torch(timer, group, torch, *kinds["torch"])
     if cupy is not None:
         a, x, y = kinds["cupy"]
         cublas = installed("cupy.cublas")
-        bench.add(group, "cupy.cublas.gemv", lambda: cublas.gemv("N", 1.0, a, x, 0.0, y))
-        bench.add(group, "cupy a @ x", lambda: a @ x)
+        timer.add(group, "cupy.cublas.gemv", lambda: cublas.gemv("N", 1.0, a, x, 0.0, y))
+        timer.add(group, "cupy a @ x", lambda: a @ x)
 
 
-def _ours(bench: _Bench, group: str, kind: str, a: Any, x: Any, y: Any) -> None:
+def _ours(timer: _Timer, group: str, kind: str, a: Any, x: Any, y: Any) -> None:
+    """Our calls and plans on one kind of array."""
     import gemv
 
     f, bound, loose = gemv.gemv, gemv.plan(a, x, y), gemv.plan(a)
-    bench.add(group, f"gemv, {kind}, in place", lambda: f(1.0, a, x, 0.0, y, overwrite_y=1))
-    bench.add(group, f"gemv, {kind}, new y", lambda: f(1.0, a, x))
-    bench.add(group, f"plan, {kind}, bound", lambda: bound(1.0, 0.0))
-    bench.add(group, f"plan, {kind}, new x and y", lambda: loose(1.0, 0.0, x, y))
+    timer.add(group, f"gemv, {kind}, in place", lambda: f(1.0, a, x, 0.0, y, overwrite_y=1))
+    timer.add(group, f"gemv, {kind}, new y", lambda: f(1.0, a, x))
+    timer.add(group, f"plan, {kind}, bound", lambda: bound(1.0, 0.0))
+    timer.add(group, f"plan, {kind}, new x and y", lambda: loose(1.0, 0.0, x, y))
 
 
-def _torch(bench: _Bench, group: str, torch: Any, a: Any, x: Any, y: Any) -> None:
+def _torch(timer: _Timer, group: str, torch: Any, a: Any, x: Any, y: Any) -> None:
+    """What there is for PyTorch alone: a side stream, threads, a graph, and its own calls."""
     import gemv
 
     f = gemv.gemv
     stream = torch.cuda.Stream()
-    bench.add(
+    timer.add(
         group, "gemv, torch, in place, side stream",
         lambda: f(1.0, a, x, 0.0, y, overwrite_y=1),
         within=partial(torch.cuda.stream, stream),
@@ -211,14 +214,14 @@ def _torch(bench: _Bench, group: str, torch: Any, a: Any, x: Any, y: Any) -> Non
     ):
         seconds = _threads(torch, call, y)
         note = "time between two calls of all threads together"
-        bench.rows.append(CallRow(group, f"{name}, {_THREADS} threads", seconds, note))
+        timer.rows.append(CallRow(group, f"{name}, {_THREADS} threads", seconds, note))
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):
         f(1.0, a, x, 0.0, y, overwrite_y=1)
-    bench.add(group, "graph replay, torch", graph.replay)
-    bench.add(group, "torch.mv(out=)", lambda: torch.mv(a, x, out=y))
-    bench.add(group, "torch.mv", lambda: torch.mv(a, x))
-    bench.add(group, "torch.addmv(out=)", lambda: torch.addmv(y, a, x, out=y))
+    timer.add(group, "graph replay, torch", graph.replay)
+    timer.add(group, "torch.mv(out=)", lambda: torch.mv(a, x, out=y))
+    timer.add(group, "torch.mv", lambda: torch.mv(a, x))
+    timer.add(group, "torch.addmv(out=)", lambda: torch.addmv(y, a, x, out=y))
 
 
 def _packed(a: Any, x: Any, y: Any) -> Callable[[], Any]:
@@ -277,7 +280,7 @@ def _threads(torch: Any, call: Callable[[Any], Any], y: Any, calls: int = 2000) 
     return seconds / (_THREADS * calls)
 
 
-def _selection(bench: _Bench) -> None:
+def _selection(timer: _Timer) -> None:
     """What a shape costs that was not seen before, and the selection in it."""
     from numba import cuda
 
@@ -294,11 +297,11 @@ def _selection(bench: _Bench) -> None:
     for problem in problems:
         select(problem, device)
     new = (time.perf_counter() - start) / len(problems)
-    bench.rows.append(CallRow("selection", "a new shape", new))
+    timer.rows.append(CallRow("selection", "a new shape", new))
     key = ("gemv", 0, None, single, (64, 64), (256, 4), single, (64,), (4,), single, (64,), (4,), 0)
     filled = dict.fromkeys([key])
-    bench.add("selection", "a known shape", lambda: filled.get(key), "a look-up in the memo")
-    bench.run()
+    timer.add("selection", "a known shape", lambda: filled.get(key), "a look-up in the memo")
+    timer.run()
 
     a = cuda.to_device(np.ones((600, 64), np.float32))
     x, y = cuda.to_device(np.ones(64, np.float32)), cuda.to_device(np.ones(600, np.float32))
@@ -309,5 +312,5 @@ def _selection(bench: _Bench) -> None:
     for each, target in views:
         gemv.gemv(1.0, each, x, 0.0, target, overwrite_y=1)
     first = (time.perf_counter() - start) / len(views)
-    bench.rows.append(CallRow("selection", "first call of a new shape, compiled", first))
-    bench.synchronize()
+    timer.rows.append(CallRow("selection", "first call of a new shape, compiled", first))
+    timer.synchronize()

@@ -26,7 +26,7 @@ from gemv.engines import backend
 #: Order of the square float32 matrix: 1 GiB.
 ORDER = 16384
 ROUNDS = 5
-#: A large matrix takes the GPU and the host at about the same time up to here.
+#: Orders for which the host's BLAS is compared with a call, and with a matrix that stays.
 THRESHOLDS = (64, 256, 1024, 4096, 8192, 16384)
 
 
@@ -121,14 +121,16 @@ def measure(
 
 
 class _Run:
+    """A matrix, and the rows that are measured with it."""
+
     def __init__(self, order: int, rounds: int, progress: Callable[[str], None]) -> None:
         from numba import cuda
 
-        from gemv.driver import link as driver_link
         from gemv.driver import stages
+        from gemv.driver.library import check
         from gemv.measure.clock import Clock
 
-        self.cuda, self.staging = cuda, driver_link
+        self.cuda, self.check = cuda, check
         self.engine = backend.engine()
         clock = Clock(self.engine)
         self.n, self.rounds, self.progress = order, rounds, progress
@@ -186,6 +188,7 @@ class _Run:
             row.same_bits = np.asarray(got).tobytes() == self.expected
 
     def all(self, sizes: tuple[int, ...]) -> MemoryResults:
+        """Measure every kind of memory, then every size."""
         cuda, a, x = self.cuda, self.a, self.x
         with gemv.Matrix(a) as kept:
             self.expected = gemv.gemv(1, kept.array, self.x_device).copy_to_host().tobytes()
@@ -232,7 +235,7 @@ class _Run:
         """What the driver's own copies reach."""
         from cuda.bindings import driver
 
-        check = self.staging.check
+        check = self.check
         cuda, a = self.cuda, self.a
         target = cuda.device_array(a.size, np.float32)
         pointer = int(target.__cuda_array_interface__["data"][0])
@@ -261,13 +264,14 @@ class _Run:
 
     @contextmanager
     def registered(self, array: np.ndarray) -> Iterator[np.ndarray]:
+        """Memory that is pinned after it was allocated."""
         from cuda.bindings import driver
 
-        self.staging.check(driver.cuMemHostRegister(array.ctypes.data, array.nbytes, 0))
+        self.check(driver.cuMemHostRegister(array.ctypes.data, array.nbytes, 0))
         try:
             yield array
         finally:
-            self.staging.check(driver.cuMemHostUnregister(array.ctypes.data))
+            self.check(driver.cuMemHostUnregister(array.ctypes.data))
 
     def places(self) -> None:
         """A that a kernel reads where it is, whoever's memory that is."""
@@ -279,11 +283,13 @@ class _Run:
         self.table.rows.append(MemoryRow("in place", "managed", "kernel", note=note))
 
     def mapped(self) -> None:
+        """Pinned memory that has an address on the GPU."""
         array = self.cuda.mapped_array(self.a.shape, np.float32)
         array[...] = self.a
         self.add("in place", "mapped", "kernel", lambda: self.product(array))
 
     def managed(self) -> None:
+        """Memory whose pages move to whoever touches them."""
         array = self.cuda.managed_array(self.a.shape, np.float32)
         times: list[float] = []
 
@@ -322,7 +328,7 @@ class _Run:
         target, source = (int(each.__cuda_array_interface__["data"][0]) for each in (mine, a))
 
         def copy() -> None:
-            self.staging.check(driver.cuMemcpy(target, source, self.a.nbytes))
+            self.check(driver.cuMemcpy(target, source, self.a.nbytes))
 
         self.add("link", "peer", "driver's copy", copy)
         self.add(

@@ -160,7 +160,7 @@ def prepare(choices, compute_capability, pool):
         list(pool.map(compiled, missing))
 
 
-def measure(m, n, prefix, op, view, engine, clock, memory, pool=None):
+def measure(m, n, prefix, op, view, engine, clock, integers, pool=None):
     """Records of one problem, A from memory and perhaps from L2: candidates checked and timed."""
     from gemv.core.dtypes import DTYPES
     from gemv.measure import inputs
@@ -173,7 +173,7 @@ def measure(m, n, prefix, op, view, engine, clock, memory, pool=None):
     reach = begin + (m - 1) * max(problem.row_stride, problem.col_stride) + n
     size, step = m * n * dtype.itemsize, spacing(reach, dtype.itemsize)
     copies = 1 if clock is None else copies_past_l2(size, clock.l2_bytes)
-    everything = memory.of(dtype, step * copies)
+    everything = integers.of(dtype, step * copies)
     base = inputs.as_buffer(everything)
     places = [
         inputs.Buffer(
@@ -182,7 +182,7 @@ def measure(m, n, prefix, op, view, engine, clock, memory, pool=None):
         )
         for start in range(0, step * copies, step)
     ]
-    x_host = np.resize(memory.block, problem.cols).astype(dtype)
+    x_host = np.resize(integers.block, problem.cols).astype(dtype)
     x = inputs.as_buffer(engine.to_device(x_host))
     problem = problem.at(places[0].pointer, x.pointer)
     one, zero = dtype.type(1), dtype.type(0)
@@ -327,7 +327,7 @@ def main(arguments=None):
         records = [json.loads(line) for line in options.file.read_text("utf-8").splitlines()]
     fields = ("dtype", "m", "n", "view", "op")
     done = {tuple(record[key] for key in fields) for record in records}
-    memory = Integers(engine, 1 << 24)
+    integers = Integers(engine, 1 << 24)
     end = time.monotonic() + options.seconds
     wanted = itertools.product(
         options.dtypes.split(","), shapes, options.views.split(","), options.ops.split(",")
@@ -343,7 +343,7 @@ def main(arguments=None):
             if time.monotonic() > end:
                 print("time is up; the same command goes on from here")
                 break
-            for record in measure(m, n, prefix, op, view, engine, clock, memory, pool):
+            for record in measure(m, n, prefix, op, view, engine, clock, integers, pool):
                 records.append(record)
                 # Not appended: half a line, where the disk is full, could not be read back.
                 write_text(options.file, "".join(json.dumps(each) + "\n" for each in records))

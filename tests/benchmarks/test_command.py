@@ -57,7 +57,7 @@ def test_calls_without_a_gpu_says_so(folder, capsys):
 
 def test_calls_prints_every_row(capsys, monkeypatch, folder):
     calls = program("measure.calls")
-    table = calls.CallTable("A GPU", {"torch": "9.9"})
+    table = calls.CallResults("A GPU", {"torch": "9.9"})
     table.rows = [
         calls.CallRow("64 x 64", "gemv, torch, in place", 3e-6),
         calls.CallRow("64 x 64", "torch.mv(out=)", 6e-6),
