@@ -243,7 +243,7 @@ def test_sensible_constants_do_not_spill(kernel, values, dtype, compiler):
 
 @BY_NAME
 @pytest.mark.parametrize("dtype", ["float16", "float32"])
-def test_passes_load_16_bytes_only(kernel, dtype, compiler, tmp_path):
+def test_passes_load_16_bytes_only(kernel, dtype, compiler):
     """Elements of A one by one are before and behind the passes, under predicates."""
     access = "dot" if order_of(kernel) == "C" else "axpy"
     (function,) = compiler(kernel, dtype, access, widths=widths_of(kernel, dtype))
@@ -251,4 +251,4 @@ def test_passes_load_16_bytes_only(kernel, dtype, compiler, tmp_path):
     assert {width for _, width in streams} == {"v4"} and ("", "v4") in streams
     single = re.findall(r"(@p )?ld\.global\.nc\.L2::128B\.\w", function["ptx"])
     assert set(single) == (set() if kernel.name == "short_columns" else {"@p "})
-    assert ".128" in disassemble(function, tmp_path)
+    assert ".128" in disassemble(function)

@@ -14,7 +14,7 @@ from helpers.codegen import (
     REAL_BYTES,
     access_of,
     disassemble,
-    nvdisasm,
+    listing_of,
 )
 from helpers.problems import ALL_ROWS
 from helpers.selection import problem_with
@@ -72,6 +72,8 @@ def test_wide_loads_are_as_wide_as_the_hardware_has_them(name, dtype, compiler):
     assert f"ld.global.nc.L1::no_allocate.L2::128B.{wide[dtype]}" in function["ptx"]
     if REGISTRY[name].phased:
         return  # there is no problem that it has narrower loads for
+    if dtype in ("float64", "float16") and not ALL_ROWS:
+        return  # as float32 and bfloat16
     (narrow,) = compiler(REGISTRY[name], dtype, widths=(1, 0))
     assert ".v4." not in narrow["ptx"]
     assert narrow["stack"] == 0 and narrow["spills"] == 0
@@ -261,15 +263,19 @@ def test_y_is_first_to_leave_the_cache_where_that_was_measured(kernel, dtype, co
         assert stores(widths=(1, 1)) == alone
 
 
-@pytest.mark.parametrize("dtype", NARROW)
+@pytest.mark.parametrize(
+    "dtype, y_dtype",
+    # the loads of float16 are in the first of them, the stores of float32 in the last one
+    [("float16", None), ("bfloat16", None), ("bfloat16", "float32")]
+    + [("float16", "float32")] * ALL_ROWS,
+)
 @pytest.mark.parametrize("name", [kernel.name for kernel in KERNELS if kernel.wide])
-@pytest.mark.parametrize("y_dtype", [None, "float32"])
 def test_narrow_numbers_are_unpacked_in_registers_and_added_in_float32(
-    name, dtype, y_dtype, compiler, tmp_path
+    name, dtype, y_dtype, compiler
 ):
     access = "axpy" if name == "vector_columns" else "dot"
     (function,) = compiler(REGISTRY[name], dtype, access, y_dtype=y_dtype)
-    listing = disassemble(function, tmp_path)
+    listing = disassemble(function)
     # With two zero registers it is the assembler's way to move a constant.
     products = re.findall(r"\b(?:HFMA2|HMUL2|FFMA)\b(?!.*-RZ, RZ)", listing)
     assert products and set(products) == {"FFMA"}, set(products)
@@ -283,12 +289,12 @@ def test_narrow_numbers_are_unpacked_in_registers_and_added_in_float32(
     "dtype", COEFFICIENT_BYTES if ALL_ROWS else ("float32", "bfloat16", "complex128")
 )
 @pytest.mark.parametrize("name", [k.name for k in KERNELS if k.wide or k.name == "last_block"])
-def test_wide_sums_stay_in_registers_and_are_float64(name, dtype, compiler, tmp_path):
+def test_wide_sums_stay_in_registers_and_are_float64(name, dtype, compiler):
     access = "dot" if name in ("vector_rows", "last_block") else "axpy"
     (function,) = compiler(REGISTRY[name], dtype, access, accumulate="wide")
     assert function["stack"] == 0 and function["spills"] == 0
     assert ".ftz" not in function["ptx"]
-    listing = disassemble(function, tmp_path)
+    listing = disassemble(function)
     # The assembler moves constants with an HFMA2 of two zero registers.
     operations = set(re.findall(r"\b(FFMA|FADD|FMUL|HADD2|HMUL2)\b(?!\.F32)(?!.*-RZ)", listing))
     assert operations <= {"FMUL"}, operations
@@ -354,10 +360,7 @@ for letter in "dDfFeb":
         assert (mul, fma) == (products, products)
         last = (2, 5) if letter in "eb" else (parts, parts)
         assert (add, sub) == (4 * products + last[0], 4 * products + last[1])
-        listing = processes.run(
-            [nvdisasm(), "-c", str(tmp_path / f"one.{letter}")],
-            capture_output=True, text=True, check=True,
-        ).stdout  # fmt: skip
+        listing = listing_of((tmp_path / f"one.{letter}").read_bytes().hex())
         names = ("DADD", "DMUL", "DFMA") if letter in "dD" else ("FADD", "FMUL", "FFMA")
         found = [len(re.findall(rf"\b{name}\b(?!.*-RZ)", listing)) for name in names]
         assert found == [add + sub, mul, fma], letter
@@ -406,11 +409,11 @@ def test_sums_of_splits_wait_for_no_fence(name, dtype, compiler):
 
 
 @BY_NAME
-def test_nothing_is_touched_before_the_kernel_ahead_is_done(kernel, compiler, tmp_path):
+def test_nothing_is_touched_before_the_kernel_ahead_is_done(kernel, compiler):
     """The wait of an early start comes before every load and store of memory."""
     for function in compiler(kernel, "float32"):
         assert function["waits"]
-        listing = disassemble(function, tmp_path)
+        listing = disassemble(function)
         assert listing.count("ACQBULK") == listing.count("PREEXIT") == 1
         before = listing[: listing.index("ACQBULK")]
         instructions = re.findall(r"/\*[0-9a-f]{4,}\*/ +(.*?) ;", before)
@@ -446,13 +449,13 @@ def parameter_offsets(ptx, arguments, dtype):
 
 
 @BY_NAME_AND_DTYPE
-def test_coefficients_are_read_from_the_constant_bank(kernel, dtype, compiler, tmp_path):
+def test_coefficients_are_read_from_the_constant_bank(kernel, dtype, compiler):
     """Kernel arguments live in constant bank 0, from 0x210 on compute capability 9.0."""
     first = 0x210
     seen = set()
     for function in compiler(kernel, dtype):
         offsets = parameter_offsets(function["ptx"], function["arguments"], dtype)
-        listing = disassemble(function, tmp_path)
+        listing = disassemble(function)
         # A wide load of the bank covers the words behind the address that it names.
         covered = set()
         for line in listing.splitlines():
@@ -475,10 +478,10 @@ LITERALS = (1.25, -0.75)
 @pytest.mark.parametrize("dtype", ["float32", "complex128"])
 @pytest.mark.parametrize("home", HOMES)
 @pytest.mark.parametrize("name", ["thread_per_row", "last_block"])
-def test_each_home_has_its_own_load(name, home, dtype, compiler, tmp_path):
+def test_each_home_has_its_own_load(name, home, dtype, compiler):
     kernel = REGISTRY[name]
     (function,) = compiler(kernel, dtype, homes=(home, home), literals=LITERALS)
-    listing = disassemble(function, tmp_path)
+    listing = disassemble(function)
     places = {"alpha", "beta", "slot", "alpha_pointer", "beta_pointer"}
     assert (
         places & set(function["arguments"])
@@ -506,7 +509,7 @@ def test_a_home_costs_no_call_and_no_spill(kernel, compiler):
 
 @pytest.mark.parametrize("lanes", [1, 32])
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
-def test_x_is_read_where_it_lives(dtype, lanes, compiler, tmp_path):
+def test_x_is_read_where_it_lives(dtype, lanes, compiler):
     from gemv.kernels.t06_where_x_lives import HOMES as X_HOMES
     from gemv.kernels.t06_where_x_lives import KERNEL
 
@@ -519,7 +522,7 @@ def test_x_is_read_where_it_lives(dtype, lanes, compiler, tmp_path):
     for number, home in enumerate(X_HOMES):
         knobs = {"X_HOME": number, "LANES_PER_ROW": lanes, "VALUE_BYTES": 32640}
         (function,) = compiler(KERNEL, dtype, "axpy", knobs=knobs)
-        listing = disassemble(function, tmp_path)
+        listing = disassemble(function)
         found = {mark for mark, pattern in marks.items() if re.search(pattern, listing)}
         assert found == ({home} & set(marks)), listing
         assert function["stack"] == 0, "an array of parameters must not be copied to the stack"
