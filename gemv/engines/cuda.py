@@ -225,14 +225,19 @@ class CudaEngine:
         x_at = x.pointer + problem.x_offset * precision.data.itemsize
         y_at = y.pointer + problem.y_offset * precision.y.itemsize
         fixed: dict[str, Any] = problem.arguments(geometry)
-        fixed |= self._homes.x(choice, device, functions, problem, x_at, handle)
+        x_value = self._homes.x(choice, device, functions, problem, x_at, handle)
         alpha_home, beta_home = choice.spec.homes
         passed_alpha = alpha if alpha_home == "arguments" else 0
         passed_beta = beta if beta_home == "arguments" else 0
         factors, scratch_bytes = precision.factors, geometry.scratch * precision.sums.itemsize
         homes = self._homes.coefficients(choice, device, functions, alpha, beta, handle, owner)
         with homes as places:
-            block = launches.pack(functions, geometry.launches, factors, {**fixed, **places})
+            if places or x_value is not None:
+                fixed |= places if x_value is None else {**places, "x": x_value}
+                block = launches.pack(functions, geometry.launches, factors, fixed)
+            else:
+                sizes = tuple(fixed.items())
+                block = launches.pack_sizes(functions, geometry.launches, factors, sizes)
             with self.workspaces.reserved(geometry, scratch_bytes, device, handle, a) as shared:
                 launches.enqueue(
                     self.machine, block, factors, handle,

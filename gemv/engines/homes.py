@@ -150,15 +150,15 @@ class Homes:
         problem: Problem,
         pointer: int,
         stream: int,
-    ) -> dict[str, Any]:
-        """Bring x to constant memory or into the parameters, for the kernel that shows it.
+    ) -> np.ndarray | None:
+        """Bring x to constant memory, or return it to be passed by value, if the kernel wants so.
 
-        Returns x as a parameter if it is passed by value. The symbol is one for all launches of
-        the kernel, so calls with x in constant memory must not overlap.
+        All launches of the kernel read the same symbol, so calls with x in constant memory must not
+        overlap.
         """
         home = choice.kernel.x_home(choice.knobs)
         if home == "pointer":
-            return {}
+            return None
         strided = problem.incx != 1
         if (home == "value" or strided) and capture_of(stream):
             raise RuntimeError(
@@ -173,7 +173,7 @@ class Homes:
             target = address_of(packed)
             self._launcher.copy_vector(device, dtype, cols, pointer, problem.incx, target, stream)
             pointer = target
-        found: dict[str, Any] = {}
+        host = None
         if home == "constant":
             room = choice.spec.constant_bytes
             if nbytes > room:
@@ -188,10 +188,9 @@ class Homes:
             host = np.empty(cols, dtype)
             check(driver.cuMemcpyDtoHAsync(host.ctypes.data, pointer, nbytes, stream))
             check(driver.cuStreamSynchronize(stream))
-            found["x"] = host
         if packed is not None:
             check(driver.cuStreamSynchronize(stream))  # its memory is freed on return
-        return found
+        return host
 
 
 def _symbol(function: LoadedFunction, name: str) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -54,6 +55,17 @@ def pack(
         for function, launch in zip(functions, launches, strict=True)
     ]
     return Block(packed, factors.itemsize // parts, parts, _words(fixed), x_start, y_start)
+
+
+@functools.lru_cache(maxsize=256)
+def pack_sizes(
+    functions: tuple[LoadedFunction, ...],
+    launches: tuple[Launch, ...],
+    factors: np.dtype,
+    sizes: tuple[tuple[str, int], ...],
+) -> Block:
+    """As :func:`pack`, for sizes alone: a call of the same sizes gets the same block again."""
+    return pack(functions, launches, factors, dict(sizes))
 
 
 def _words(fixed: Mapping[str, Any]) -> dict[str, int]:

@@ -23,7 +23,7 @@ from gemv.selection.select import Choice
 _EARLY_START = (library.LaunchAttribute * 1)(library.LaunchAttribute(6, 0, (1,)))
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class LoadedFunction:
     """A kernel function on a GPU.
 

@@ -370,8 +370,11 @@ def test_a_cut_that_cannot_be_says_what_is_missing():
 @pytest.fixture(scope="module")
 def small_panels():
     """Panels of 4 MiB, so that a few hundred MB are many of them."""
+    from gemv.engines import transfers
+
     patch = pytest.MonkeyPatch()
-    patch.setattr(cut, "PANEL_BYTES", 4 * 2**20)
+    for module in (compute, transfers):
+        patch.setattr(module, "PANEL_BYTES", 4 * 2**20)
     yield
     patch.undo()
     backend.engine().release()
