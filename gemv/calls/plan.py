@@ -14,7 +14,15 @@ from gemv.calls.remembered import LongWay, RememberedCall, ShortWay, bind_plan, 
 from gemv.calls.short import short_ways
 from gemv.core import memo
 from gemv.core.operand import Operand
-from gemv.core.rules import accumulation, check, flag, integer, transposition, type_error, y_length
+from gemv.core.rules import (
+    accumulation,
+    check_arguments,
+    flag,
+    integer,
+    transposition,
+    type_error,
+    y_length,
+)
 from gemv.core.trace import open_traces
 from gemv.engines import backend as engines_backend
 from gemv.engines.host import known_kernel
@@ -266,7 +274,7 @@ def _check_without_x(
     )
     if operand_y is not None:
         y_len = operand_y.shape[0]
-    check(
+    check_arguments(
         routine, dtype, a.shape, a.strides, x_len, 1, y_len, 1, offx, incx, offy, incy, trans,
         y_dtype,
     )  # fmt: skip
