@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import threading
+import weakref
 from collections.abc import Callable
 from functools import partial
 from typing import Any
@@ -10,7 +12,7 @@ from gemv.arrays.adopt import adopt
 from gemv.calls import short
 from gemv.calls.bind import Call, bind, check_places, common_dtype, result_dtype
 from gemv.calls.execute import placed, selected
-from gemv.calls.remembered import LongWay, RememberedCall, ShortWay, bind_plan, packable
+from gemv.calls.remembered import LongWay, RememberedCall, ShortWay, packable
 from gemv.calls.short import short_ways
 from gemv.core import memo
 from gemv.core.operand import Operand
@@ -26,6 +28,11 @@ from gemv.core.rules import (
 from gemv.core.trace import open_traces
 from gemv.engines import backend as engines_backend
 from gemv.engines.host import known_kernel
+
+#: Plans that launch without a look at their arrays.
+bound_plans: weakref.WeakSet[Plan] = weakref.WeakSet()
+#: Reentrant: garbage that is collected while it is held may make calls of its own.
+_lock = threading.RLock()
 
 
 def _bound(name: str) -> property:
@@ -169,6 +176,31 @@ class Plan:
     def __repr__(self) -> str:
         bound = [name for name in ("x", "y") if getattr(self, name) is not None]
         return f"<gemv.Plan, bound to {', '.join(['a', *bound])}>"
+
+
+def bind_plan(plan: Plan, generation: int, *arguments: Any) -> None:
+    """``plan._bind(*arguments)``, unless a setting has changed since `generation`."""
+    with _lock:
+        if generation == memo.generation():
+            plan._bind(*arguments)
+            bound_plans.add(plan)
+
+
+def _unbind_all() -> None:
+    """Let every plan check its next call again."""
+    with _lock:
+        for plan in list(bound_plans):
+            plan._unbind()
+        bound_plans.clear()
+
+
+def _renew_lock() -> None:
+    """Make a new lock in a forked process, where another thread may have held the old one."""
+    global _lock
+    _lock = threading.RLock()
+
+
+memo.on_forget(_unbind_all, _renew_lock)
 
 
 def make(
