@@ -1,7 +1,7 @@
-"""Arrays of any library as Operands: metadata only, nothing is copied, moved or launched.
+"""An array of any library becomes an Operand; nothing is copied, moved or launched.
 
-What is known of each library's device arrays is in :mod:`gemv.arrays.library` and in a file a
-library; none of the libraries is imported.
+Each library has a file with a subclass of :class:`gemv.arrays.library.Library`. None of the
+libraries is imported.
 """
 
 from __future__ import annotations
@@ -15,17 +15,17 @@ from gemv.arrays.host import adopt_host
 from gemv.arrays.library import Library, Refusal, View
 from gemv.core.dtypes import dtype_name
 from gemv.core.operand import RANK, Operand, array_at
-from gemv.core.rules import MAX_BYTES, shown, type_error, value_error
+from gemv.core.rules import MAX_BYTES, digits, type_error, value_error
 
 
 class Home(Protocol):
-    """Where the memory of device arrays is; adopting an array asks nobody else."""
+    """What adopting an array asks about device memory; the backend's engine answers."""
 
     def in_host_memory(self) -> bool:
         """Whether device memory is host memory, as it is in the simulator."""
 
     def device_of(self, pointer: int) -> int | None:
-        """Ordinal of the GPU that memory belongs to; None where nobody knows."""
+        """Ordinal of the GPU that memory belongs to; None where the driver does not know it."""
 
 
 def adopt(routine: str, name: str, obj: Any, dtype: np.dtype | None, home: Home) -> Operand:
@@ -53,21 +53,18 @@ def adopt(routine: str, name: str, obj: Any, dtype: np.dtype | None, home: Home)
         library, place = libraries.library_of(obj)
     except Refusal as refusal:
         raise type_error(routine, name, f"{name} {refusal}") from None
-    except Exception as error:  # of an object that fails as soon as it is looked at
+    except Exception as error:  # an object whose attributes raise
         raise type_error(routine, name, f"{name} cannot be read as an array: {error}") from error
     if place == "device":
         return _adopt_device(routine, name, obj, library, dtype, home)
     return adopt_host(routine, name, obj, dtype, library)
 
 
-# Device memory -------------------------------------------------------------------------------
-
-
 def is_device_array(obj: Any) -> bool:
     """Whether `obj` exports device memory."""
     try:
         return libraries.device_library(obj) is not None
-    except Exception:  # what adopt() has something to say about
+    except Exception:  # adopt() raises the error with a text
         return True
 
 
@@ -93,7 +90,7 @@ def _device_operand(routine: str, name: str, obj: Any, library: Library, home: H
         view = library.read(obj)
     except Refusal as refusal:
         raise type_error(routine, name, f"{name} {refusal}") from None
-    except Exception as error:  # of an array that was deleted, or that describes itself wrongly
+    except Exception as error:  # a deleted array, or wrong metadata
         raise type_error(
             routine, name, f"{name} cannot be read as a device array: {error!r}"
         ) from error
@@ -111,7 +108,7 @@ def _device_operand(routine: str, name: str, obj: Any, library: Library, home: H
     if isinstance(view.keep, np.ndarray):
         owner = view.keep
     elif home.in_host_memory():
-        # Its device memory is host memory, whoever exports it.
+        # In the simulator every library's device memory is host memory.
         owner = _addresses_as(view, dtype.str).view(dtype)
     elif device is None and view.pointer:
         device = home.device_of(view.pointer)
@@ -138,7 +135,7 @@ def _device_operand(routine: str, name: str, obj: Any, library: Library, home: H
 
 
 def _check_view(routine: str, name: str, view: View) -> None:
-    """Refuse what no array can be, before a kernel follows its pointer."""
+    """Refuse metadata that no array can have, before a kernel follows its pointer."""
     shape, strides = view.shape, view.strides
     if min(shape, default=0) < 0 or (strides is not None and len(strides) != len(shape)):
         raise value_error(
@@ -146,7 +143,7 @@ def _check_view(routine: str, name: str, view: View) -> None:
             name,
             f"{name} says that it has shape {shape} and byte strides {strides}, which no array has",
         )
-    at = hex(view.pointer) if view.pointer.bit_length() <= 64 else shown(view.pointer)
+    at = hex(view.pointer) if view.pointer.bit_length() <= 64 else digits(view.pointer)
     if not 0 <= view.pointer <= MAX_BYTES:
         raise value_error(
             routine, name, f"{name} says that it starts at address {at}, where no memory can be"
@@ -201,7 +198,7 @@ def _in_elements(
 
 
 def on_device(array: Any, home: Home) -> Operand:
-    """The operand of an array that was made for this call: contiguous, ours alone."""
+    """The operand of a new array, made for this call."""
     if isinstance(array, np.ndarray):
         # The simulator's device memory is host memory.
         return Operand(
@@ -224,7 +221,7 @@ def on_device(array: Any, home: Home) -> Operand:
 
 
 def _addresses_as(view: View, typestr: str) -> np.ndarray:
-    """The array of a view whose pointer the host may follow: in the simulator, any."""
+    """A view as a NumPy array, in the simulator, where the host can follow its pointer."""
     if not view.pointer:
         return np.zeros(view.shape, typestr)
     return array_at(view.pointer, view.shape, view.strides, typestr, view.readonly)

@@ -1,7 +1,7 @@
 """DLPack in plain ctypes: reading what others export, exporting memory of our own.
 
-Only what vectors and matrices need of the protocol is here. It is used for libraries that offer
-nothing better and for handing results to those whose allocator cannot be asked.
+Only what vectors and matrices need of the protocol is here. Reading is for libraries without an
+interface of their own here; exporting is for JAX, whose allocator cannot be called.
 """
 
 from __future__ import annotations

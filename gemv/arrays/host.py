@@ -1,4 +1,4 @@
-"""Arrays in host memory: which are taken, as what, and how a result goes back."""
+"""Arrays in host memory: what is taken for one, its operand, and copies of it."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from gemv.arrays.library import Library, plain_bfloat16
 from gemv.core.dtypes import BFLOAT16
 from gemv.core.narrow import cast
 from gemv.core.operand import RANK, Operand
-from gemv.core.rules import describe, numbers, type_error, value_error
+from gemv.core.rules import numbers, type_error, typed, value_error
 
 
 def adopt_host(
@@ -40,9 +40,9 @@ def adopt_host(
 
 
 def host_numbers(routine: str, name: str, obj: Any, library: Library) -> np.ndarray:
-    """`obj`, or what it says as an array, of any rank: numbers alone, and none of them masked.
+    """An array of any rank in host memory as NumPy's; an error unless it holds unmasked numbers.
 
-    An array of objects is converted, any other array is given back.
+    An array of objects is converted; any other shares its memory with `obj` where that can be.
     """
     array = _as_ndarray(routine, name, obj, library)
     if _leaves_its_memory(array):
@@ -62,11 +62,12 @@ def host_numbers(routine: str, name: str, obj: Any, library: Library) -> np.ndar
 
 
 def _as_ndarray(routine: str, name: str, obj: Any, library: Library) -> np.ndarray:
+    """What NumPy reads `obj` as, without masked elements."""
     _refuse_masked(routine, name, obj)
     if isinstance(obj, np.ndarray):
         return plain_bfloat16(obj)
     if obj is None or isinstance(obj, (str, bytes, bytearray, set, frozenset, dict)):
-        raise type_error(routine, name, f"{name} must be an array, got {describe(obj)}")
+        raise type_error(routine, name, f"{name} must be an array, got {typed(obj)}")
     try:
         array = np.asanyarray(library.as_numpy(obj))
     except Exception as error:
@@ -78,10 +79,10 @@ def _as_ndarray(routine: str, name: str, obj: Any, library: Library) -> np.ndarr
 
 
 def _refuse_masked(routine: str, name: str, obj: Any, rank: int = RANK["a"]) -> None:
-    """Refuse masked elements, also those of the arrays or elements that a list is made of."""
+    """Refuse an array with masked elements, also inside of a list."""
     if isinstance(obj, (list, tuple)):
         parts = (list, tuple, np.ma.MaskedArray)
-        # Each kind is looked at once: a list of numbers may be long.
+        # Types are compared first, each once: a list of numbers may be long.
         if rank > 0 and any(issubclass(kind, parts) for kind in set(map(type, obj))):
             for part in obj:
                 _refuse_masked(routine, name, part, rank - 1)
@@ -97,7 +98,7 @@ def _refuse_masked(routine: str, name: str, obj: Any, rank: int = RANK["a"]) -> 
 def _leaves_its_memory(array: np.ndarray) -> bool:
     """Whether an array reaches beyond the memory that it was made from.
 
-    NumPy keeps its own views within; ``as_strided`` and array interfaces do as they are told.
+    NumPy's own slices never do; ``as_strided`` and array interfaces can be told to.
     """
     owner: Any = array
     numpys_own = True
@@ -111,13 +112,14 @@ def _leaves_its_memory(array: np.ndarray) -> bool:
     try:
         memory = owner if isinstance(owner, np.ndarray) else np.frombuffer(owner, np.uint8)
     except (TypeError, ValueError, BufferError):
-        return False  # an owner that does not say how much memory it has
+        return False  # its size is unknown
     low, high = np.lib.array_utils.byte_bounds(array)
     first, last = np.lib.array_utils.byte_bounds(memory)
     return array.size > 0 and (low < first or high > last)
 
 
 def _host_shape(routine: str, name: str, array: np.ndarray) -> tuple[int, ...]:
+    """The shape of the operand; an error for a wrong number of dimensions."""
     if array.ndim == RANK[name]:
         return array.shape
     if name == "a":
@@ -138,7 +140,7 @@ def _host_shape(routine: str, name: str, array: np.ndarray) -> tuple[int, ...]:
 
 
 def _copy_order(array: np.ndarray) -> str:
-    """The order in which a contiguous copy keeps neighbours in memory neighbours."""
+    """Of a contiguous copy: the order that is closest to the one the array has in memory."""
     if array.ndim != 2 or array.flags.c_contiguous:
         return "C"
     if array.flags.f_contiguous or abs(array.strides[0]) < abs(array.strides[1]):
@@ -154,9 +156,9 @@ def _contiguous_strides(shape: tuple[int, ...], order: str) -> tuple[int, ...]:
 
 
 def host_copy(operand: Operand, dtype: np.dtype) -> np.ndarray:
-    """A or the vector of a host operand, contiguous, aligned and of `dtype`; copied if needed.
+    """The array of a host operand, contiguous, aligned and of `dtype`; copied only if needed.
 
-    Its element strides are the operand's. It may be the caller's own memory: only read it.
+    Its strides are the operand's. It may be the caller's own memory, so it must not be written to.
     """
     array = np.asarray(operand.owner)
     if len(operand.shape) == 1:
@@ -166,20 +168,20 @@ def host_copy(operand: Operand, dtype: np.dtype) -> np.ndarray:
 
 
 def writable_in_place(operand: Operand, dtype: np.dtype) -> bool:
-    """SciPy's rule for ``overwrite_y`` on host memory, apart from the right to write."""
+    """Whether y can be overwritten in place, by SciPy's rule; whether it may is checked apart."""
     array = operand.owner
     return (
         array.dtype == dtype
         and array.flags.aligned
         and array.flags.c_contiguous
         and operand.exporter.written_through(operand.origin)
-        # Of an array of objects the owner is a copy.
+        # For an array of objects, the owner is a converted copy.
         and not (isinstance(operand.origin, np.ndarray) and operand.origin.dtype == object)
     )
 
 
 def result_like(operand: Operand, dtype: np.dtype) -> np.ndarray:
-    """A new y for the result: contiguous, of `dtype`, with the values and the class of y."""
+    """A new array for the result: contiguous, of `dtype`, with the values and the class of y."""
     array = operand.owner
     if array.dtype == BFLOAT16 and dtype != BFLOAT16:
         return cast(array, dtype)

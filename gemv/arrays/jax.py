@@ -1,4 +1,4 @@
-"""JAX's arrays."""
+"""JAX's arrays, on a GPU and in host memory."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class Jax(Library):
         dtype = element_type(np.dtype(obj.dtype))
         (device,) = obj.devices()
         ordinal = device.local_hardware_id
-        # JAX lays arrays out along rows, which is what None says, unless it is told otherwise.
+        # Unless JAX was told otherwise, arrays are C-contiguous, for which None stands.
         layout = getattr(getattr(obj, "format", None), "layout", None)
         strides = None
         if tuple(getattr(layout, "major_to_minor", None) or ()) == (1, 0):
@@ -58,6 +58,6 @@ class Jax(Library):
         return dlpack.Export(super().empty(like, length, dtype, device), device, dtype)
 
     def finished(self, made: Any, wait: Callable[[int], None]) -> Any:
-        # JAX cannot be told to write: it takes our memory over, and frees it in the end.
+        # JAX's arrays cannot be written to: it takes over our memory, and frees it in the end.
         made.before_export = wait
         return imported("jax").dlpack.from_dlpack(made)

@@ -1,4 +1,4 @@
-"""Arrays of any other library that speaks ``__cuda_array_interface__`` or DLPack."""
+"""Arrays of any other library that offers ``__cuda_array_interface__`` or DLPack."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import numpy as np
 
 from gemv.arrays import dlpack
 from gemv.arrays.library import Library, Place, Refusal, View
-from gemv.core.rules import describe, shown
+from gemv.core.rules import digits, typed
 
 #: DLPack's device types for CUDA memory, and for host memory (plain and pinned).
 CUDA_TYPES = (2, 13)
@@ -17,7 +17,7 @@ HOST_TYPES = (1, 3)
 
 
 class Interface(Library):
-    """Anything else with ``__cuda_array_interface__``."""
+    """Any other array with ``__cuda_array_interface__``."""
 
     name = "cuda_array_interface"
 
@@ -31,7 +31,7 @@ class Interface(Library):
 
 
 class DLPack(Library):
-    """Anything else with ``__dlpack__``."""
+    """Any other array with ``__dlpack__``."""
 
     name = "dlpack"
     ordered_by_export = True
@@ -45,7 +45,7 @@ class DLPack(Library):
         return "device" if kind in CUDA_TYPES else "host"
 
     def read(self, obj: Any) -> View:
-        # -1: only look, wait for nothing; the call asks again with its stream.
+        # -1: metadata only, wait for nothing. The call asks again with its stream.
         tensor = dlpack.read(dlpack.export(obj, -1))
         if not isinstance(tensor.dtype, np.dtype):
             raise Refusal(f"has dtype {tensor.dtype}, in which nothing is computed here")
@@ -70,13 +70,13 @@ def read_interface(obj: Any) -> View:
     """
     interface = obj.__cuda_array_interface__
     if not isinstance(interface, dict):
-        raise Refusal(f"has a CUDA array interface that is no dict but {describe(interface)}")
+        raise Refusal(f"has a CUDA array interface that is no dict but {typed(interface)}")
     for name in ("version", "data", "typestr", "shape"):
         if name not in interface:
             raise Refusal(f"has a CUDA array interface without {name!r}")
     version = _entry("version", interface["version"])
     if version < 2:
-        raise Refusal(f"has a CUDA array interface of version {shown(version)}, not 2 or 3")
+        raise Refusal(f"has a CUDA array interface of version {digits(version)}, not 2 or 3")
     if interface.get("mask") is not None:
         raise Refusal("is a masked device array, and a mask cannot be honoured")
     data = interface["data"]
@@ -109,7 +109,7 @@ def read_interface(obj: Any) -> View:
 
 
 def _entry(name: str, value: Any) -> int:
-    """An int of an interface. True is equal to 1, but it is no version and no address."""
+    """An int of an interface; True, which is equal to 1, is refused."""
     if not isinstance(value, (bool, np.bool_)):
         try:
             return operator.index(value)
@@ -131,4 +131,4 @@ def _entries(name: str, values: Any) -> tuple[int, ...]:
 
 
 def _wrong(name: str, value: Any, rule: str) -> Refusal:
-    return Refusal(f"has a CUDA array interface whose {name} is {describe(value)}, not {rule}")
+    return Refusal(f"has a CUDA array interface whose {name} is {typed(value)}, not {rule}")

@@ -1,4 +1,4 @@
-"""PyTorch's tensors."""
+"""PyTorch's tensors, on a GPU and in host memory."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class Torch(Library):
             return None
         compiler = getattr(imported("torch"), "compiler", None)
         if compiler is not None and compiler.is_compiling():
-            # torch.compile ends its graph here and makes the call itself, on real tensors.
+            # torch.compile ends its graph at this error and makes the call on real tensors.
             raise Refusal(
                 "is traced by torch.compile, whose graph keeps products alone, and those without"
                 " accumulate=, out_dtype=, peer= and device_memory_limit="
@@ -38,7 +38,7 @@ class Torch(Library):
         return "device" if place == "cuda" else "host"
 
     def as_numpy(self, obj: Any) -> Any:
-        # Lazy conjugates and negatives have no NumPy form; others are not copied by this.
+        # NumPy has no lazy conjugates and negatives: they are written out. Others are not copied.
         values = obj.resolve_conj().resolve_neg()
         torch = imported("torch")
         if values.dtype is torch.bfloat16:
@@ -131,10 +131,10 @@ class Torch(Library):
                     private((tensor,))
 
         def written(tensor: Any) -> None:
-            """Tell autograd: what it saved of this tensor for a backward is out of date."""
+            """Tell autograd that what it saved of this tensor is out of date."""
             try:
                 count(tensor)
-            except RuntimeError:  # made in inference mode, where nobody counts
+            except RuntimeError:  # made in inference mode, which counts nothing
                 pass
 
         return written
@@ -146,7 +146,7 @@ class Torch(Library):
 
 
 def _refuse_transformed(tensor: Any) -> None:
-    """Refuse tensors that stand for others: they have no memory of their own."""
+    """Refuse tensors without memory of their own, which stand for others."""
     torch = imported("torch")
     functorch = getattr(torch._C, "_functorch", None)
     if functorch is not None and functorch.is_functorch_wrapped_tensor(tensor):

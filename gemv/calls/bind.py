@@ -1,4 +1,4 @@
-"""The arguments of a call, read and checked: nothing is copied, moved or launched."""
+"""A call's arguments become a checked :class:`Call`; nothing is copied, moved or launched."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from gemv.core.operand import Operand, matrix_view, overlap, vector_view, where
 from gemv.core.problem import Problem
 from gemv.core.rules import (
     accumulation,
-    check,
+    check_arguments,
     coefficient,
     flag,
     integer,
@@ -36,7 +36,7 @@ BlasArguments = tuple[Any, Any, Any, Any, Any, Any, Any, Any, Any, Any, Any]
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """A checked call: everything that is known before anything moves."""
+    """A checked call: everything that is known before memory is allocated or moved."""
 
     routine: str
     blas_name: str
@@ -61,7 +61,7 @@ class Call:
 
     @property
     def device(self) -> int | None:
-        """Ordinal of the GPU it runs on: that of A, or where A has no memory, of the next one."""
+        """Ordinal of the GPU that computes: that of A, or of x or y where A is empty."""
         operands = (self.a, self.x, self.y)
         return next((o.device for o in operands if o is not None and o.device is not None), None)
 
@@ -85,7 +85,10 @@ def bind(
     out_dtype: Any = None,
     peer: Any = False,
 ) -> Call:
-    """Read the arguments and check them: no copy, no allocation, no launch."""
+    """Read the arguments and check them.
+
+    `dtype` is that of the routine; None stands for gemv, which computes in that of its operands.
+    """
     trans = transposition(routine, trans)
     incx = integer(routine, "incx", incx)
     incy = integer(routine, "incy", incy)
@@ -125,7 +128,7 @@ def bind(
     factors = _Factors(routine, alpha, beta)
     operand_x = factors.fold(operand_a, operand_x, operand_y if in_place else None)
     alpha, beta = factors.alpha, factors.beta
-    problem = check(
+    problem = check_arguments(
         routine,
         dtype,
         operand_a.shape,
@@ -171,10 +174,10 @@ def bind(
 
 
 class _Factors:
-    """alpha and beta, with the signs and conjugations folded in that operands only promise.
+    """alpha and beta, changed so that a kernel can read lazy negatives and conjugates as they lie.
 
-    A tensor may be the negative or the conjugate of what lies in memory. With Y, A, X for the
-    memory of y, a and x, ``conj(Y) := alpha*A*X + beta*conj(Y)`` is
+    A tensor may stand for the negative or the conjugate of what lies in memory. With Y, A and X for
+    the memory of y, a and x, ``conj(Y) := alpha*A*X + beta*conj(Y)`` is
     ``Y := conj(alpha)*conj(A)*conj(X) + conj(beta)*Y``, and signs go into alpha.
     """
 
@@ -185,13 +188,16 @@ class _Factors:
         self.conjugate_a = False
 
     def fold(self, a: Operand, x: Operand, y: Operand | None) -> Operand:
-        """Take what a, x and a y to be overwritten promise; x as it has to be read."""
+        """Take over what a, x and a y to be overwritten stand for; x as the kernel has to read it.
+
+        y is None where a new one is made.
+        """
         flip = y is not None and y.conj
         self.conjugate_a = a.conj != flip
         conjugate_x = x.conj != flip
         negative = a.neg != (y is not None and y.neg)
         if conjugate_x:
-            # The one promise that a kernel cannot keep: its x is written out first, contiguous.
+            # No kernel conjugates x: its conjugate is written to new memory ahead of the launch.
             x = dataclasses.replace(x, strides=(1,), resolve=True, conj=flip, neg=False)
         else:
             negative ^= x.neg
@@ -211,7 +217,7 @@ class _Factors:
 
 
 def _number_or_operand(routine: str, name: str, value: Any, dtype: np.dtype | None) -> Any:
-    """alpha or beta: a number, or the operand of a 0-d device array."""
+    """alpha or beta as a number, or as the operand of a 0-d device array."""
     if isinstance(value, (int, float, complex)) or not arrays_adopt.is_device_array(value):
         return number(routine, name, value)
     return arrays_adopt.adopt(routine, name, value, dtype, engines_backend.HOME)
@@ -220,7 +226,10 @@ def _number_or_operand(routine: str, name: str, value: Any, dtype: np.dtype | No
 def check_places(
     routine: str, a: Operand, x: Operand, y: Operand | None, alpha: Any, beta: Any, peer: bool
 ) -> None:
-    """Host and device operands do not mix: a copy nobody asked for would be hidden in the call."""
+    """Refuse host operands beside device operands, and those of several GPUs without `peer`.
+
+    A copy between them would be a cost that the call does not show.
+    """
     for name, factor in (("alpha", alpha), ("beta", beta)):
         if isinstance(factor, Operand) and a.on_host:
             raise type_error(
@@ -229,7 +238,7 @@ def check_places(
                 f"a is {where(a)} but {name} is {where(factor)};"
                 " with host arrays alpha and beta must be numbers",
             )
-    # An A without elements is on no GPU in particular.
+    # An A without elements has no memory, and so no GPU.
     nowhere = not a.on_host and a.device is None and x.device is not None
     home, at = ("x", x) if nowhere else ("a", a)
     for name, operand in (("x", x), ("y", y), ("alpha", alpha), ("beta", beta)):
@@ -251,14 +260,14 @@ def check_places(
 
 
 def _on_other_device(a: Operand, operand: Operand) -> bool:
-    # None: empty, or memory that the driver does not know the place of.
+    # None: an empty operand, or memory of which the driver does not know the GPU.
     return None not in (a.device, operand.device) and a.device != operand.device
 
 
 def common_dtype(
     routine: str, alpha: Any, a: Operand, x: Operand, beta: Any, y: Operand | None
 ) -> np.dtype:
-    """The dtype that the generic routine computes in; see the Notes of :func:`gemv`."""
+    """The dtype that gemv computes in; see the Notes of :func:`gemv.gemv`."""
     named = [("a", a), ("x", x)] + ([("y", y)] if y is not None else [])
     if not a.on_host:
         for name, operand in named:
@@ -304,7 +313,7 @@ def common_dtype(
     if data in NARROW and others[0] == data and not complex_factor:
         if others[-1] in (data, single):
             return data
-    # Among others a narrow dtype counts as float32: bfloat16 is none of NumPy's.
+    # Beside others a narrow dtype counts as float32: NumPy has no rule for bfloat16.
     dtype = np.result_type(*(single if o in NARROW else o for o in (data, *others)))
     if dtype.kind in "biu":
         dtype = DTYPES["d"]
@@ -314,11 +323,11 @@ def common_dtype(
 
 
 def result_dtype(routine: str, dtype: np.dtype, y: Operand | None, out_dtype: Any) -> np.dtype:
-    """The dtype of the result, where A and x are of `dtype` once they are computed with."""
+    """The dtype of the result of a call that computes with A and x in `dtype`."""
     narrow = dtype in NARROW
     wanted = None if out_dtype is None else dtype_called(out_dtype)
     possible = (dtype, DTYPES["s"]) if narrow else (dtype,)
-    # None is equal to float64, as NumPy has it.
+    # NumPy says that None == dtype(float64).
     if out_dtype is not None and (wanted is None or wanted not in possible):
         which = "as a and x are, or float32" if narrow else "the dtype computed in"
         raise TypeError(
@@ -338,7 +347,7 @@ def result_dtype(routine: str, dtype: np.dtype, y: Operand | None, out_dtype: An
 def _check_overwrite(
     routine: str, problem: Problem, a: Operand, x: Operand, y: Operand, alpha: Any, beta: Any
 ) -> None:
-    """Refuse to overwrite a y whose elements somebody else reads or owns."""
+    """Refuse to overwrite a y that is read-only or shares elements with an input or itself."""
     if y.readonly:
         raise value_error(routine, "y", "y is read-only, so overwrite_y=1 cannot write to it")
     if problem.rows == 0 or problem.cols == 0:

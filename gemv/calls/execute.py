@@ -19,7 +19,7 @@ from gemv.core.dtypes import PREFIXES, dtype_name
 from gemv.core.narrow import cast
 from gemv.core.operand import where
 from gemv.core.problem import Problem
-from gemv.core.rules import describe, y_length
+from gemv.core.rules import typed, y_length
 from gemv.engines import backend as engines_backend
 from gemv.engines.host import announce, refuse_kernel, run
 
@@ -86,7 +86,7 @@ def memory_limit(call: Call, limit: Any) -> int | None:
     if isinstance(limit, bool) or not isinstance(limit, (int, np.integer)):
         raise TypeError(
             f"{call.routine}: device_memory_limit must be an integer, a number of bytes, got"
-            f" {describe(limit)}"
+            f" {typed(limit)}"
         )
     if limit <= 0:
         raise ValueError(f"{call.routine}: device_memory_limit must be positive, got {int(limit)}")

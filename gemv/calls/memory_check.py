@@ -1,8 +1,8 @@
-"""``GEMV_CHECK=full``: what the driver knows of the memory of device arrays is asked at each call.
+"""``GEMV_CHECK=full``: each call asks the driver whether its arrays lie in memory that exists.
 
-An array says where it lies and how far it reaches, and a call believes it: to ask costs more than
-the call itself. With this variable in the environment every call goes the long way and compares
-what its arrays say with the driver's own list of memory, before anything is launched.
+An array says where it lies and how far it reaches. Calls believe it, as asking the driver costs
+more than a call. With this variable in the environment every call goes the long way, and compares
+what its arrays say with the driver's list of allocations before anything is launched.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ VARIABLE = "GEMV_CHECK"
 
 
 def asked_for(text: str | None) -> bool:
-    """Whether the variable asks for the full check; an error for what it cannot mean."""
+    """Whether the variable's value asks for the full check; an error for an unknown value."""
     value = (text or "").strip().lower()
     if value not in ("", "full"):
         raise ValueError(f"{VARIABLE} must be 'full' or not set, got {text!r}")
     return value == "full"
 
 
-#: Read once: the short way of a call must not have to look.
+#: Read once: looking the variable up would cost each call of the short way.
 FULL = asked_for(os.environ.get(VARIABLE))
 
 
@@ -36,7 +36,7 @@ def check(
     operands: Iterable[tuple[str, Operand]],
     memory_at: Callable[[int], MemoryRange | None],
 ) -> None:
-    """Refuse a call whose arrays reach memory that the driver does not list.
+    """Refuse a call whose arrays reach beyond the memory that the driver lists.
 
     ``memory_at(address)`` asks the driver.
     """

@@ -1,4 +1,4 @@
-"""On which stream a call runs, and what comes before and after it."""
+"""The stream of a call: which it is, what it waits for, and what waits for it."""
 
 from __future__ import annotations
 
@@ -11,11 +11,12 @@ from gemv.engines import backend as engines_backend
 
 
 class Order:
-    """On which stream a call runs, and what it has to wait for and to keep alive.
+    """The stream that a call runs on, the streams it waits for, and the memory it keeps alive.
 
-    It runs on the stream that the caller names, or on the one that the library of `a` works on.
-    Streams on which other operands are worked on are joined by events: ahead of the call, and if
-    the caller named no stream, so that nobody but us knows of it, after it as well.
+    It runs on the stream that the caller passes, or on the current one of A's library. If work on
+    another operand is pending on another stream, an event makes the call wait for it. Where the
+    caller passed no stream, that other stream also waits for the call: the caller cannot know that
+    there is something to wait for.
     """
 
     def __init__(self, call: Call, engine: Any, stream: Any) -> None:
@@ -44,11 +45,12 @@ class Order:
         self.capture = None
         if self._others or self._exports:
             self._check_captures()
-        # Vectors that calls made for Numba are given back in the order of its default stream. A
-        # stream that is captured must not be asked, and a graph holds nothing.
-        self._numba = [o for _, o in self.operands if o.exporter.on_default_stream]
+        # Memory of Numba's arrays is given back in the order of the default stream: a call on a
+        # stream that is not ordered with it has to hold them. A captured stream is not asked, which
+        # would break the capture, and a graph holds nothing.
+        self._on_default = [o for _, o in self.operands if o.exporter.on_default_stream]
         self._unordered = bool(
-            self._numba
+            self._on_default
             and engine.name == "cuda"
             and self.capture_here() is None
             and engine.runs_by_itself(self.stream)
@@ -56,17 +58,19 @@ class Order:
         self.plain = not self._others and not self._exports and not self._unordered
 
     def _producer(self, operand: Operand) -> int | None:
+        """The stream on which work on an operand may be pending; None where nothing tells."""
         if operand.stream is not None:
             return 0 if operand.stream == 1 else operand.stream
         return None if operand.device is None else operand.exporter.current_stream(operand.device)
 
     def _join(self, name: str, operand: Operand) -> None:
+        """Note the operand's stream as one to wait for, if it is not the call's."""
         place = self._place(operand)
         if place is not None:
             self._others.setdefault(place, name)
 
     def _place(self, operand: Operand) -> tuple[int | None, int] | None:
-        """The GPU and the stream that an operand is worked on, if not those of the call."""
+        """GPU and stream of the work on an operand; None if the call's stream is the same."""
         producer = self._producer(operand)
         away = operand.device is not None and operand.device != self._device
         if away and producer is None:
@@ -81,6 +85,7 @@ class Order:
         return {device for device in devices if device not in (None, self._device)}
 
     def _check_captures(self) -> None:
+        """Refuse to join a stream that is being captured with one outside of that capture."""
         capture = self.capture_here()
         for (device, other), name in self._others.items():
             with self._engine.on(device):
@@ -106,14 +111,14 @@ class Order:
         return self._engine.capture_of(self.stream)
 
     def uses(self, operand: Operand) -> None:
-        """The call also uses an array that was made for it."""
+        """Take in an array that was made for this call."""
         self.operands.append(("y", operand))
         self._join("y", operand)
         if operand.exporter.on_default_stream:
-            self._numba.append(operand)
+            self._on_default.append(operand)
 
     def before(self) -> None:
-        """Let the call come after pending work on its operands."""
+        """Make the call's stream wait for pending work on the operands."""
         for device, other in self._others:
             self._engine.wait(self.stream, other, self._device, device)
         self._capsules = [
@@ -121,7 +126,7 @@ class Order:
         ]
 
     def after(self) -> None:
-        """Let memory live, and later work wait, until the call is done."""
+        """Keep memory alive until the call is done, and make the other streams wait for it."""
         if self._named:
             if self._others and self.capture_here() is None:
                 self._keep([o for _, o in self.operands if self._place(o) is not None])
@@ -133,9 +138,10 @@ class Order:
             if self.capture_here() is None:
                 self._engine.held.hold((self._capsules, loose), self.stream)
         if self._unordered:
-            self._engine.held.hold([operand.origin for operand in self._numba], self.stream)
+            self._engine.held.hold([operand.origin for operand in self._on_default], self.stream)
 
     def _keep(self, operands: list[Operand]) -> None:
+        """Keep operands of other streams alive: tell their allocator, or else hold them here."""
         if self._engine.name != "cuda":
             return
         untold = [
@@ -148,6 +154,7 @@ class Order:
 
 
 def handle_of(routine: str, stream: Any) -> int:
+    """The driver's handle of a stream that the caller passed; 0 in the simulator."""
     if engines_backend.backend() != "cuda":
         return 0
     from gemv.driver.streams import stream_handle

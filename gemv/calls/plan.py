@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import threading
+import weakref
 from collections.abc import Callable
 from functools import partial
 from typing import Any
@@ -10,14 +12,27 @@ from gemv.arrays.adopt import adopt
 from gemv.calls import short
 from gemv.calls.bind import Call, bind, check_places, common_dtype, result_dtype
 from gemv.calls.execute import placed, selected
-from gemv.calls.remembered import LongWay, RememberedCall, ShortWay, bind_plan, packable
+from gemv.calls.remembered import LongWay, RememberedCall, ShortWay, packable
 from gemv.calls.short import short_ways
 from gemv.core import memo
 from gemv.core.operand import Operand
-from gemv.core.rules import accumulation, check, flag, integer, transposition, type_error, y_length
+from gemv.core.rules import (
+    accumulation,
+    check_arguments,
+    flag,
+    integer,
+    transposition,
+    type_error,
+    y_length,
+)
 from gemv.core.trace import open_traces
 from gemv.engines import backend as engines_backend
 from gemv.engines.host import known_kernel
+
+#: Plans that launch without a look at their arrays.
+bound_plans: weakref.WeakSet[Plan] = weakref.WeakSet()
+#: Reentrant: garbage that is collected while it is held may make calls of its own.
+_lock = threading.RLock()
 
 
 def _bound(name: str) -> property:
@@ -163,6 +178,31 @@ class Plan:
         return f"<gemv.Plan, bound to {', '.join(['a', *bound])}>"
 
 
+def bind_plan(plan: Plan, generation: int, *arguments: Any) -> None:
+    """``plan._bind(*arguments)``, unless a setting has changed since `generation`."""
+    with _lock:
+        if generation == memo.generation():
+            plan._bind(*arguments)
+            bound_plans.add(plan)
+
+
+def _unbind_all() -> None:
+    """Let every plan check its next call again."""
+    with _lock:
+        for plan in list(bound_plans):
+            plan._unbind()
+        bound_plans.clear()
+
+
+def _renew_lock() -> None:
+    """Make a new lock in a forked process, where another thread may have held the old one."""
+    global _lock
+    _lock = threading.RLock()
+
+
+memo.on_forget(_unbind_all, _renew_lock)
+
+
 def make(
     gemv: Callable[..., Any],
     a: Any,
@@ -266,7 +306,7 @@ def _check_without_x(
     )
     if operand_y is not None:
         y_len = operand_y.shape[0]
-    check(
+    check_arguments(
         routine, dtype, a.shape, a.strides, x_len, 1, y_len, 1, offx, incx, offy, incy, trans,
         y_dtype,
     )  # fmt: skip

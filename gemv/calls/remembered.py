@@ -14,7 +14,6 @@ as reading a tensor's metadata, and the whole short way takes some 2 us.
 from __future__ import annotations
 
 import threading
-import weakref
 from collections.abc import Callable
 from typing import Any
 
@@ -45,8 +44,6 @@ remembered_calls: dict[tuple, RememberedCall] = {}
 expectations: dict[tuple, Any] = {}
 #: The public routines by name, for operators of other libraries that call them again.
 public_routines: dict[str, Callable[..., Any]] = {}
-#: Plans that launch without a look at their arrays.
-bound_plans: Any = weakref.WeakSet()
 #: Reentrant: garbage that is collected while it is held may make calls of its own.
 _lock = threading.RLock()
 
@@ -222,20 +219,9 @@ def packable(engine: Any, choice: Any, call: Any) -> bool:
     )
 
 
-def bind_plan(plan: Any, generation: int, *arguments: Any) -> None:
-    """``plan._bind(*arguments)``, unless calls were forgotten after `generation`."""
-    with _lock:
-        if generation == memo.generation():
-            plan._bind(*arguments)
-            bound_plans.add(plan)
-
-
 def forget() -> None:
     """Forget all calls."""
     with _lock:
-        for plan in list(bound_plans):
-            plan._unbind()
-        bound_plans.clear()
         remembered_calls.clear()
         expectations.clear()
 

@@ -1,4 +1,4 @@
-"""The y that a call makes where none is overwritten."""
+"""The y that a call on device arrays makes where it overwrites none."""
 
 from __future__ import annotations
 
@@ -23,21 +23,22 @@ def note_written(target: Operand) -> None:
 
 @dataclass(slots=True)
 class NewY:
-    """A y that is made for the call: of zeros, or a copy of the y that was passed."""
+    """A y that is made for the call: zeros, or a copy of the y that was passed."""
 
-    #: As its library made it, and as an operand of the launch.
+    #: What its library made, and the same memory as an operand of the launch.
     array: Any
     operand: Operand
     library: Library
-    #: The y whose values it starts with; None for zeros, or where it has its values already.
+    #: The y that is copied into it; None for zeros.
     source: Operand | None
-    zeroed: bool = True
+    #: Whether its library has written its first values already.
+    filled: bool = False
 
     def fill(self, engine: Any, stream: int) -> None:
-        """Enqueue its first values."""
+        """Enqueue the copy of its source, or zeros."""
         if self.source is not None:
             engine.copy(self.source, self.operand, stream)
-        elif self.zeroed and engine.name == "cuda":
+        elif not self.filled and engine.name == "cuda":
             nbytes = self.operand.shape[0] * self.operand.dtype.itemsize
             engine.clear(self.operand.pointer, nbytes, stream)
 
@@ -49,7 +50,7 @@ class NewY:
 
 
 def make_y(call: Call, engine: Any, order: Order) -> NewY:
-    """A new y in the kind and on the device that A is on; nothing is in it yet."""
+    """A new y from A's library, on A's GPU; :meth:`NewY.fill` gives it its first values."""
     problem, y, a = call.problem, call.y, call.a
     if y is None:
         length = y_length(problem.rows, call.offy, call.incy)
@@ -68,7 +69,7 @@ def make_y(call: Call, engine: Any, order: Order) -> NewY:
         array = y.exporter.resolved(y.origin, False)
         operand = on_device(array, engines_backend.HOME)
         order.uses(operand)
-        return NewY(array, operand, y.exporter, None, zeroed=False)
+        return NewY(array, operand, y.exporter, None, filled=True)
     if library.on_default_stream and order.stream == engine.default_stream():
         array = engine.empty(length, problem.y_dtype)
     else:

@@ -1,7 +1,8 @@
-"""This package's calls as operators of PyTorch, so that they can stay in a graph.
+"""The calls as operators of PyTorch, which a graph of ``torch.compile`` can keep.
 
-Imported only where PyTorch has been. ``torch.compile`` follows Python code with tensors that have
-no memory; it keeps the operators registered here as they are, and calls them when the graph runs.
+``torch.compile`` runs Python code with tensors that have no memory, to record a graph. It keeps the
+operators registered here as they are, and calls them when the graph runs. This file is imported
+only where PyTorch has been.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ def in_graph(
     offx: Any, incx: Any, offy: Any, incy: Any, trans: Any, overwrite_y: Any,
     kernel: Any, stream: Any, coefficients: Any,
 ) -> Any:  # fmt: skip
-    """A call that ``torch.compile`` is tracing, as an operator of its graph."""
+    """Record a call that ``torch.compile`` is tracing as an operator of its graph."""
     if routine in WIDE.values():  # no operator has accumulate="wide"
         return UNUSUAL
     for name, value in (("stream", stream), ("coefficients", coefficients)):
@@ -66,7 +67,7 @@ def _product(
     result = public_routines[routine](
         alpha, a, x, beta, y, offx, incx, offy, incy, trans, 0, kernel=kernel
     )
-    # y as it came in would be an alias, of which the graph knows nothing.
+    # The graph has to know which results share memory with an input: this one never does.
     return result.clone() if result is y else result
 
 
@@ -92,7 +93,7 @@ def _shape_of_product(
 
 
 def _nothing(*arguments: Any) -> None:
-    """In place: the shape is known."""
+    """The operator that overwrites y has no result, and so no shape to tell."""
 
 
 for _place in ("CPU", "CUDA"):

@@ -1,8 +1,8 @@
-"""When to forget what earlier calls have found out.
+"""Caches that depend on a setting are emptied when the setting changes.
 
-Several modules remember things that depend on settings: which backend computes, whether selection
-looks at addresses. Each registers a function that forgets; whoever changes a setting calls
-:func:`forget`, and knows none of them.
+The settings are the backend and whether selection looks at addresses. A module with such a cache
+registers a function that empties it; the module that changes a setting calls :func:`forget`, so
+neither imports the other.
 """
 
 from __future__ import annotations
@@ -15,23 +15,26 @@ _in_child: list[Callable[[], None]] = []
 
 
 def generation() -> int:
-    """A number that changes when everything is forgotten.
+    """A number that grows each time the caches are emptied.
 
-    Whoever computes something to be remembered reads it first, and does not keep the result if
-    the number has changed by then: the result may follow from the old settings.
+    A function that computes an entry reads it first, and drops the entry if the number has changed
+    by the time it is ready, since the entry may follow from the old settings.
     """
     return _generation
 
 
 def on_forget(forgetting: Callable[[], None], in_child: Callable[[], None] | None = None) -> None:
-    """Call `forgetting` at each change; `in_child`, ahead of it, in a process that was forked."""
+    """Register functions: `forgetting` is called at each change of a setting.
+
+    In a forked process `in_child` is called first, to replace locks that another thread held.
+    """
     _forgetting.append(forgetting)
     if in_child is not None:
         _in_child.append(in_child)
 
 
 def forget() -> None:
-    """Forget everything: a setting has changed."""
+    """Empty all caches: a setting has changed."""
     global _generation
     _generation += 1
     for forgetting in _forgetting:
@@ -39,7 +42,7 @@ def forget() -> None:
 
 
 def after_fork() -> None:
-    """Forget everything in a forked process, where another thread may have held a lock."""
+    """Replace the locks of a forked process and empty all caches."""
     for renew in _in_child:
         renew()
     forget()

@@ -1,4 +1,4 @@
-"""One array as the package sees it, and whether two of them share memory."""
+"""An array of a call, whichever library it is of, and whether two of them share memory."""
 
 from __future__ import annotations
 
@@ -7,12 +7,13 @@ from typing import Any
 
 import numpy as np
 
+#: Number of dimensions by argument.
 RANK = {"a": 2, "x": 1, "y": 1, "alpha": 0, "beta": 0}
 
 
 @dataclass(frozen=True, slots=True)
 class Operand:
-    """One array as the rest of the package sees it.
+    """An array of a call: its metadata, and what keeps its memory alive.
 
     Attributes
     ----------
@@ -40,11 +41,12 @@ class Operand:
     origin : Any
         The object that was passed.
     keep : Any
-        What has to live, besides the owner, until the memory has been read.
+        What else has to stay alive until the memory has been read.
     resolve : bool
-        Whether a contiguous copy of `origin` is meant, conjugated if `conj`.
+        Whether `origin` is replaced by a contiguous copy of its values before the launch; of their
+        conjugates if `conj`.
     exporter : Library
-        What is known of the library of a device array; None for host memory.
+        The array's library; see :mod:`gemv.arrays.library`.
     """
 
     kind: str
@@ -70,14 +72,14 @@ class Operand:
 
 
 def where(operand: Operand) -> str:
-    """Where an operand lives, in words for error texts."""
+    """Where an operand's memory is, in words for error texts."""
     if operand.on_host:
         return "in host memory"
     gpu = "the device" if operand.device is None else f"cuda:{operand.device}"
     return f"on {gpu} ({operand.kind})"
 
 
-#: How long to search for a shared element of two interleaved arrays before giving up.
+#: Steps that NumPy may take to find an element that two interleaved arrays share.
 _MAX_WORK: Any = 100_000
 
 
@@ -85,17 +87,17 @@ _MAX_WORK: Any = 100_000
 
 
 def vector_view(operand: Operand, count: int, offset: int, inc: int) -> np.ndarray:
-    """The elements ``offset + i*inc`` of a vector, as addresses: the array must not be read."""
+    """An array at the addresses of a vector's elements ``offset + i*inc``; it must not be read."""
     return _addresses(operand, (count,), (inc,), offset)
 
 
 def matrix_view(operand: Operand) -> np.ndarray:
-    """The elements of A, as addresses: the array must not be read."""
+    """An array at the addresses of A's elements; it must not be read."""
     return _addresses(operand, operand.shape, operand.strides, 0)
 
 
 def overlap(left: np.ndarray, right: np.ndarray) -> bool:
-    """Whether two views share an element, or might, where finding out takes too long."""
+    """Whether two views share an element; True as well where finding out takes too long."""
     if not np.may_share_memory(left, right):
         return False
     try:
@@ -105,7 +107,7 @@ def overlap(left: np.ndarray, right: np.ndarray) -> bool:
 
 
 class _Addresses:
-    """Exports an array interface, so that NumPy does arithmetic on addresses of any memory."""
+    """An object with an array interface, from which NumPy makes an array at any address."""
 
     def __init__(self, interface: dict[str, Any]) -> None:
         self.__array_interface__ = interface
@@ -137,6 +139,7 @@ def array_at(
     typestr: str,
     readonly: bool,
 ) -> np.ndarray:
+    """A NumPy array of memory at an address; `strides` are in bytes."""
     interface = {
         "version": 3,
         "shape": shape,

@@ -1,7 +1,7 @@
 """Every rule of BLAS's gemv and every error text, for plain numbers and dtypes.
 
-Nothing here looks into an array or knows about CUDA. Each text names the routine, the argument,
-the rule and the value, and ends with the words by which SciPy's wrapper refers to the argument.
+Nothing here reads an array or knows about CUDA. Each text names the routine, the argument, the rule
+and the value, and ends with the words by which SciPy's wrapper refers to the argument.
 """
 
 from __future__ import annotations
@@ -32,24 +32,24 @@ PLACES = {
     "peer": "keyword peer",
 }
 
-#: What an address can reach.
+#: The largest number that an address, or a number of bytes, can be.
 MAX_BYTES = int(np.iinfo(np.intp).max)
 
 _TRANS_LETTERS = {"N": 0, "T": 1, "C": 2}
 
 
 def value_error(routine: str, name: str, text: str) -> ValueError:
-    """The error for a value or a size that breaks a rule."""
+    """The ValueError for a value or a size that breaks a rule."""
     return ValueError(f"{routine}: {text} (failed for {PLACES[name]})")
 
 
 def type_error(routine: str, name: str, text: str) -> TypeError:
-    """The error for a kind of object or a dtype that is not accepted."""
+    """The TypeError for an object or a dtype of a kind that is not accepted."""
     return TypeError(f"{routine}: {text} (failed for {PLACES[name]})")
 
 
-def describe(value: Any) -> str:
-    """A short ``type value`` for error texts."""
+def typed(value: Any) -> str:
+    """An object as ``type value`` for error texts; its type alone where the value is long."""
     kind = type(value)
     name = kind.__name__ if kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__name__}"
     try:
@@ -59,29 +59,29 @@ def describe(value: Any) -> str:
     return name if value is None or len(text) > 40 or "\n" in text else f"{name} {text}"
 
 
-def shown(value: int) -> str:
-    """An int for error texts: one of thousands of digits is told by its size."""
+def digits(value: int) -> str:
+    """An int for error texts; one of 256 bits or more is told by its size."""
     return str(value) if value.bit_length() < 256 else f"a number of {value.bit_length()} bits"
 
 
 def integer(routine: str, name: str, value: Any) -> int:
-    """`value` as an int, if it is one; floats are not, not even whole ones."""
+    """`value` as an int. A float is refused, even a whole one."""
     if isinstance(value, np.bool_):
         return int(value)
     try:
         return operator.index(value)
     except Exception:  # whatever an object's own method raises
-        got = "None" if value is None else describe(value)
+        got = "None" if value is None else typed(value)
         raise type_error(routine, name, f"{name} must be an integer, got {got}") from None
 
 
 def flag(routine: str, name: str, value: Any) -> bool:
-    """`value` as a switch: any integer, zero is off."""
+    """`value` as a bool: any integer is taken, and zero is False."""
     return integer(routine, name, value) != 0
 
 
 def transposition(routine: str, value: Any) -> int:
-    """0, 1 or 2 for ``trans``, from these or from the letters of BLAS."""
+    """``trans`` as 0, 1 or 2, from one of these or from BLAS's letters N, T and C."""
     if isinstance(value, str):
         code = _TRANS_LETTERS.get(value.upper())
     else:
@@ -91,13 +91,13 @@ def transposition(routine: str, value: Any) -> int:
             routine,
             "trans",
             "trans must be 0 or 'N' (A), 1 or 'T' (transpose), 2 or 'C' (conjugate transpose),"
-            f" got {shown(value) if type(value) is int else repr(value)}",
+            f" got {digits(value) if type(value) is int else repr(value)}",
         )
     return code
 
 
 def accumulation(routine: str, value: Any) -> str:
-    """How products are added up, if it is a way that is known."""
+    """`value`, if it is one of the words for how products are added up."""
     if not isinstance(value, str) or value not in ACCUMULATE:
         raise (ValueError if isinstance(value, str) else TypeError)(
             f"{routine}: accumulate must be one of {', '.join(map(repr, ACCUMULATE))}, got"
@@ -107,11 +107,9 @@ def accumulation(routine: str, value: Any) -> str:
 
 
 def number(routine: str, name: str, value: Any) -> Any:
-    """`value` as a number of Python or NumPy; an array may hold it, alone."""
+    """`value` as a number of Python or NumPy; an array of one element stands for that element."""
     if hasattr(value, "__cuda_array_interface__") or hasattr(value, "__cuda_ndarray__"):
-        raise type_error(
-            routine, name, f"{name} must be a number on the host, got {describe(value)}"
-        )
+        raise type_error(routine, name, f"{name} must be a number on the host, got {typed(value)}")
     if isinstance(value, np.ndarray) and value.dtype == object and value.size == 1:
         value = value.item()
     if isinstance(value, (np.ndarray, np.generic)):
@@ -143,7 +141,7 @@ def number(routine: str, name: str, value: Any) -> Any:
                 # other object that promises what it cannot do.
                 except Exception:
                     continue
-    got = "None" if value is None else describe(value)
+    got = "None" if value is None else typed(value)
     raise type_error(routine, name, f"{name} must be a number, got {got}")
 
 
@@ -154,8 +152,8 @@ def _too_large(routine: str, name: str, dtype: Any = "float64") -> ValueError:
 def numbers(routine: str, name: str, array: np.ndarray) -> np.ndarray:
     """An array of objects as one of float64, or of complex128 if one of them is complex.
 
-    Each of them must be what :func:`number` takes for one. NumPy alone would read text, make a NaN
-    of None, and drop units and imaginary parts. Numbers with more digits than float64 keep them.
+    :func:`number` decides what is a number. NumPy's own conversion would read text, make a NaN of
+    None, and drop units and imaginary parts. Numbers with more digits than float64 keep them.
     """
     found: list[Any] = []
     dtypes: set[np.dtype] = {np.dtype(np.float64)}
@@ -165,7 +163,7 @@ def numbers(routine: str, name: str, array: np.ndarray) -> np.ndarray:
             try:
                 value = number(routine, name, element)
             except TypeError:
-                got = "None" if element is None else describe(element)
+                got = "None" if element is None else typed(element)
                 raise type_error(
                     routine,
                     name,
@@ -185,12 +183,12 @@ def numbers(routine: str, name: str, array: np.ndarray) -> np.ndarray:
 
 
 def is_complex(value: Any) -> bool:
-    """Whether a number from :func:`number` is complex by type, whatever its value."""
+    """Whether a number from :func:`number` is of a complex type, whatever its value."""
     return isinstance(value, (complex, np.complexfloating))
 
 
 def coefficient(routine: str, name: str, value: Any, dtype: np.dtype) -> Any:
-    """alpha or beta as a NumPy scalar of `dtype`; what is too large for it becomes infinite."""
+    """alpha or beta as a NumPy scalar of `dtype`; a number too large for it becomes infinite."""
     value = number(routine, name, value)
     if dtype.kind != "c" and is_complex(value):
         raise type_error(
@@ -211,7 +209,7 @@ def y_length(rows: int, offy: int, incy: int) -> int:
     return 1 + offy + (rows - 1) * abs(incy)
 
 
-def check(
+def check_arguments(
     routine: str,
     dtype: np.dtype,
     a_shape: tuple[int, ...],
@@ -227,7 +225,7 @@ def check(
     trans: int = 0,
     y_dtype: np.dtype | None = None,
 ) -> Problem:
-    """The Problem that these arguments describe, or the error they deserve.
+    """The Problem that these arguments describe, or an error for the first rule they break.
 
     Parameters
     ----------
@@ -258,8 +256,8 @@ def check(
             routine,
             "y",
             f"y must be passed when rows = 0: the y made by default would have"
-            f" 1 + offy + (rows - 1)*|incy| = {shown(y_length(rows, offy, incy))} elements,"
-            f" none of them at offy = {shown(offy)}",
+            f" 1 + offy + (rows - 1)*|incy| = {digits(y_length(rows, offy, incy))} elements,"
+            f" none of them at offy = {digits(offy)}",
         )
     if y_len is None:
         y_len = y_length(rows, offy, incy)
@@ -268,7 +266,7 @@ def check(
                 routine,
                 "y",
                 "the y made by default would be too large: 1 + offy + (rows - 1)*|incy| ="
-                f" {shown(y_len)} elements of {dtype_name(y_dtype)}",
+                f" {digits(y_len)} elements of {dtype_name(y_dtype)}",
             )
     _check_vector(routine, "y", y_len, "rows", rows, "offy", offy, "incy", incy)
 
@@ -304,10 +302,12 @@ def _check_vector(
     inc_name: str,
     inc: int,
 ) -> None:
-    """The rules that x and y share: where the offset lies and how far the increments reach."""
+    """Check a vector's offset, and that its increments stay within its length."""
     if off < 0:
         raise value_error(
-            routine, name, f"{off_name} must not be negative, got {off_name} = {shown(off)}"
+            routine,
+            name,
+            f"{off_name} must not be negative, got {off_name} = {digits(off)}",
         )
     needed = off + 1 + (count - 1) * abs(inc)
     if length < needed:
@@ -315,22 +315,25 @@ def _check_vector(
             routine,
             name,
             f"{name} is too short: {off_name} + 1 + ({count_name} - 1)*|{inc_name}| ="
-            f" {shown(needed)} elements are needed, len({name}) = {length}",
+            f" {digits(needed)} elements are needed, len({name}) = {length}",
         )
     if off >= length:
         # Only reached when count is 0: the offset must point into the vector even then.
         raise value_error(
             routine,
             name,
-            f"{off_name} must be smaller than len({name}), got {off_name} = {shown(off)},"
+            f"{off_name} must be smaller than len({name}), got {off_name} = {digits(off)},"
             f" len({name}) = {length}",
         )
 
 
 def _walk(count: int, off: int, inc: int, stride: int) -> tuple[int, int]:
-    """Step and start in elements of memory; a negative increment starts at the far end."""
+    """A vector's step and its first element, in elements of memory.
+
+    A negative increment starts at the far end.
+    """
     if count <= 1:
-        # No step is ever taken: whatever was passed need not fit a 64-bit argument.
+        # No step is taken. The increment that was passed may be too large for 64 bits: drop it.
         return 1, off * stride
     start = off if inc > 0 else off - (count - 1) * inc
     return inc * stride, start * stride

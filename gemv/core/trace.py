@@ -1,6 +1,6 @@
-"""A record of the calls made: which backend and kernel really ran.
+"""A record of the calls that were computed: which backend and which kernel really ran.
 
-Tests must not take a correct number for a proof that the kernel under test computed it.
+A correct result does not show that the kernel under test computed it; a trace does.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class Call:
 
 
 _calls: ContextVar[tuple[list[Call], ...]] = ContextVar("gemv_trace", default=())
-#: The traces that are open; empty, and so false, while nobody looks.
+#: A function that gives the lists of all open traces; an empty tuple while there is none.
 open_traces = _calls.get
 
 
@@ -63,7 +63,7 @@ def trace() -> Iterator[list[Call]]:
 
 @contextmanager
 def silent() -> Iterator[None]:
-    """Let launches that are parts of one call leave no records of their own."""
+    """Keep the launches inside the ``with`` block out of all traces: they are parts of one call."""
     token = _calls.set(())
     try:
         yield
@@ -72,6 +72,6 @@ def silent() -> Iterator[None]:
 
 
 def record(**call: Any) -> None:
-    """Append a call to every open trace; cheap when there is none."""
+    """Append a call to every open trace."""
     for calls in _calls.get():
         calls.append(Call(**call))

@@ -23,7 +23,7 @@ from typing import Any
 from gemv.core.dtypes import dtype_name
 from gemv.core.geometry import LOAD_BYTES, MAX_GRID_X, Device, Geometry
 from gemv.core.problem import Problem
-from gemv.core.rules import describe
+from gemv.core.rules import typed
 from gemv.kernels.spec import COEFFICIENTS, SLOTS, Spec
 
 #: Constants that may be zero: no split, a single load, no table of factors, and the first home.
@@ -210,7 +210,7 @@ class Kernel:
             if type(value) is not int or not least <= value <= MAX_GRID_X:
                 return (
                     f"{self.name}: {name} must be an integer from {least} to {MAX_GRID_X}, got"
-                    f" {describe(value)}"
+                    f" {typed(value)}"
                 )
         return None
 

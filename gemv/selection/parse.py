@@ -70,7 +70,7 @@ def parse(text: str, last: bool = True, source: str = "of this text") -> tuple[R
     if not entries:
         raise ValueError(f"{place}: it has no [[row]]")
     if not isinstance(content.get("about", {}), dict):
-        raise ValueError(f"{place}: about must be a table, got {rules.describe(content['about'])}")
+        raise ValueError(f"{place}: about must be a table, got {rules.typed(content['about'])}")
     rows = tuple(_row(entry, source, number) for number, entry in enumerate(entries, start=1))
     if last:
         final = rows[-1]
@@ -92,7 +92,7 @@ def _row(entry: Mapping[str, Any], source: str, number: int) -> Row:
     for name, value in entry.items():
         is_right, rule = _FIELDS[name]
         if not is_right(value):
-            raise ValueError(f"{place}: {name} must be {rule}, got {rules.describe(value)}")
+            raise ValueError(f"{place}: {name} must be {rule}, got {rules.typed(value)}")
     for name in RANGES:
         low, high = (entry.get(f"{name}_{end}") for end in ("min", "max"))
         if low is not None and high is not None and low > high:

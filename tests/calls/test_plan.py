@@ -178,6 +178,7 @@ def test_plan_on_the_current_stream():
 
 def test_a_bound_plan_asks_again_after_a_change_of_backend():
     """It launches without asking anybody, so somebody has to tell it."""
+    from gemv.calls import plan as calls_plan
     from gemv.calls import remembered
     from gemv.calls.plan import Plan
 
@@ -189,7 +190,7 @@ def test_a_bound_plan_asks_again_after_a_change_of_backend():
         machine=machine, address=7, launch=None, record=lambda: None,
     )  # fmt: skip
     plan._bind(known, lambda: 5, (1, 2, 3), None)
-    remembered.bound_plans.add(plan)
+    calls_plan.bound_plans.add(plan)
     assert plan(2.0, 1.0) == "y"
     assert launched == [(7, 5, 1, 2, 3, 2.0, 1.0)] and not asked
     chosen = gemv.engines.backend._chosen
@@ -251,6 +252,7 @@ def test_a_plan_without_x_takes_what_each_call_can(shape):
 
 def test_what_was_found_out_before_calls_were_forgotten_is_not_remembered(monkeypatch):
     """Another thread may change the backend in the middle of a call."""
+    from gemv.calls import plan as calls_plan
     from gemv.calls import remembered
     from gemv.core import memo
 
@@ -266,12 +268,12 @@ def test_what_was_found_out_before_calls_were_forgotten_is_not_remembered(monkey
     )
     try:
         remembered.remember(("key",), since, None, None, call)
-        remembered.bind_plan(plan, since, known, int, (0, 0, 0), None)
-        assert remembered.remembered_calls[("key",)] == "found" and plan in remembered.bound_plans
+        calls_plan.bind_plan(plan, since, known, int, (0, 0, 0), None)
+        assert remembered.remembered_calls[("key",)] == "found" and plan in calls_plan.bound_plans
         memo.forget()
         remembered.remember(("key",), since, None, None, call)
-        remembered.bind_plan(plan, since, known, int, (0, 0, 0), None)
-        assert ("key",) not in remembered.remembered_calls and plan not in remembered.bound_plans
+        calls_plan.bind_plan(plan, since, known, int, (0, 0, 0), None)
+        assert ("key",) not in remembered.remembered_calls and plan not in calls_plan.bound_plans
         assert plan._launch is None
     finally:
         memo.forget()

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from gemv.core import rules
-from gemv.core.rules import check
+from gemv.core.rules import check_arguments
 
 F64 = np.dtype(np.float64)
 C64 = np.dtype(np.complex64)
@@ -17,7 +17,7 @@ C64 = np.dtype(np.complex64)
 
 def problem(m=2, n=3, strides=None, dtype=F64, x_len=9, y_len=9, **rest):
     strides = (n, 1) if strides is None else strides
-    return check("sgemv", dtype, (m, n), strides, x_len, 1, y_len, 1, **rest)
+    return check_arguments("sgemv", dtype, (m, n), strides, x_len, 1, y_len, 1, **rest)
 
 
 def test_fold_plain():
@@ -51,7 +51,7 @@ def test_fold_negative_increment_starts_at_far_end():
 
 
 def test_fold_strides_of_the_arrays():
-    p = check("g", F64, (2, 3), (-7, 0), 6, -4, 6, 5, offx=1, incx=2, offy=3, incy=-2)
+    p = check_arguments("g", F64, (2, 3), (-7, 0), 6, -4, 6, 5, offx=1, incx=2, offy=3, incy=-2)
     assert (p.row_stride, p.col_stride) == (-7, 0)
     assert (p.incx, p.x_offset) == (-8, -4)
     assert (p.incy, p.y_offset) == (-10, 25)

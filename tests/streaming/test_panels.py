@@ -14,7 +14,7 @@ import gemv
 from gemv.arrays import adopt
 from gemv.core.dtypes import DTYPES
 from gemv.core.geometry import LOAD_BYTES, Device
-from gemv.core.rules import check
+from gemv.core.rules import check_arguments as check
 from gemv.engines import backend
 from gemv.engines.backend import HOME
 from gemv.kernels import REGISTRY
