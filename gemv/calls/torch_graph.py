@@ -99,5 +99,7 @@ def _nothing(*arguments: Any) -> None:
 for _place in ("CPU", "CUDA"):
     _library.impl("product", _product, _place)
     _library.impl("product_", _product_in_place, _place)
-operators.register_fake("gemv::product", _shape_of_product, lib=_library)
-operators.register_fake("gemv::product_", _nothing, lib=_library)
+# Tensors without memory. ``register_fake`` does the same and takes 8 ms longer, because it looks up
+# the source lines of its caller.
+_library.impl("product", _shape_of_product, "Meta")
+_library.impl("product_", _nothing, "Meta")

@@ -22,7 +22,6 @@ from gemv.driver.block import (
     CURRENT_STREAM,
     DESCRIBE,
     ENTRIES,
-    FRAME,
     FUNCTION,
     HEAD,
     MAX_PARAMETERS,
@@ -36,108 +35,8 @@ from gemv.driver.block import (
     TABLE,
     TABLE_AT,
     UNUSUAL,
-    X_START,
-    Y_START,
 )
-
-WORD, _DOUBLE, _FLOAT, INT = ir.IntType(64), ir.DoubleType(), ir.FloatType(), ir.IntType(32)
-
-
-class Writer:
-    """Writes one function: words in, a word out, and words for addresses too."""
-
-    def __init__(self, module: ir.Module, name: str, arguments: int) -> None:
-        self.function = ir.Function(module, ir.FunctionType(WORD, [WORD] * arguments), name)
-        self.builder = ir.IRBuilder(self.function.append_basic_block())
-        self.arguments = self.function.args
-        self.module = module
-
-    def entry(self, name: str) -> Any:
-        """A word of the table of addresses: that of a C function, or of an object of Python's."""
-        table = self.module.globals[TABLE]
-        place = self.builder.gep(table, [self.word(0), self.word(ENTRIES.index(name))])
-        return self.builder.load(place)
-
-    def word(self, value: Any) -> Any:
-        return ir.Constant(WORD, value) if isinstance(value, int) else value
-
-    def at(self, address: Any, place: Any = 0) -> Any:
-        """The address of a word so many words further on."""
-        if isinstance(place, int):
-            return self.builder.add(address, self.word(8 * place)) if place else address
-        return self.builder.add(address, self.builder.shl(place, self.word(3)))
-
-    def load(self, address: Any, place: Any = 0) -> Any:
-        where = self.builder.inttoptr(self.at(address, place), WORD.as_pointer())
-        return self.builder.load(where)
-
-    def store(self, address: Any, place: Any, value: Any) -> None:
-        value = self.word(value)
-        where = self.builder.inttoptr(self.at(address, place), value.type.as_pointer())
-        self.builder.store(value, where)
-
-    def call(self, function: Any, *arguments: Any, result: Any = WORD) -> Any:
-        """Call a C function by its name in the table or by its address; an int comes as a word."""
-        kind = ir.FunctionType(result, [WORD] * len(arguments)).as_pointer()
-        address = self.entry(function) if isinstance(function, str) else function
-        pointer = self.builder.inttoptr(address, kind)
-        answer = self.builder.call(pointer, [self.word(each) for each in arguments])
-        return self.builder.sext(answer, WORD) if result is INT else answer
-
-    def own(self, function: Writer, *arguments: Any) -> Any:
-        """Call a function that was written before."""
-        return self.builder.call(function.function, [self.word(each) for each in arguments])
-
-    def same(self, left: Any, right: Any) -> Any:
-        return self.builder.icmp_signed("==", left, self.word(right))
-
-    def less(self, left: Any, right: Any) -> Any:
-        return self.builder.icmp_signed("<", left, self.word(right))
-
-    def frame(self) -> Any:
-        """Words on the stack."""
-        words = self.builder.alloca(ir.ArrayType(WORD, FRAME))
-        return self.builder.ptrtoint(words, WORD)
-
-    def repeat(self, count: Any) -> Any:
-        """``with repeat(count) as k``: the body for ``0 <= k < count``; there is one time at least.
-
-        What is required in it leaves the function, as everywhere.
-        """
-        return _Loop(self, count)
-
-    def require(self, condition: Any, clear: bool = False) -> None:
-        """Return :data:`UNUSUAL` unless this holds, and forget Python's exception if there is."""
-        with self.builder.if_then(self.builder.not_(condition), likely=False):
-            if clear:
-                self.call("PyErr_Clear", result=ir.VoidType())
-            self.builder.ret(self.word(UNUSUAL))
-
-    def give(self, value: Any) -> None:
-        self.builder.ret(self.word(value))
-
-
-class _Loop:
-    def __init__(self, writer: Writer, count: Any) -> None:
-        self.writer, self.count = writer, count
-
-    def __enter__(self) -> Any:
-        builder = self.writer.builder
-        before = builder.block
-        self.body = self.writer.function.append_basic_block()
-        builder.branch(self.body)
-        builder.position_at_end(self.body)
-        self.k = builder.phi(WORD)
-        self.k.add_incoming(self.writer.word(0), before)
-        return self.k
-
-    def __exit__(self, *error: object) -> None:
-        builder = self.writer.builder
-        following = builder.add(self.k, self.writer.word(1))
-        self.k.add_incoming(following, builder.block)
-        after = self.writer.function.append_basic_block()
-        builder.cbranch(self.writer.less(following, self.count), self.body, after)
-        builder.position_at_end(after)
+from gemv.driver.machine_writer import DOUBLE, FLOAT, INT, WORD, Writer, addresses, words
 
 
 def write_real(module: ir.Module) -> Writer:
@@ -145,20 +44,20 @@ def write_real(module: ir.Module) -> Writer:
     f = Writer(module, "real", 3)
     block, place, obj = f.arguments
     b = f.builder
-    value = f.call("PyFloat_AsDouble", obj, result=_DOUBLE)
-    with b.if_then(b.fcmp_ordered("==", value, ir.Constant(_DOUBLE, -1.0)), likely=False):
+    value = f.call("PyFloat_AsDouble", obj, result=DOUBLE)
+    with b.if_then(b.fcmp_ordered("==", value, ir.Constant(DOUBLE, -1.0)), likely=False):
         f.require(f.same(f.call("PyErr_Occurred"), 0), clear=True)
     with b.if_else(f.same(f.load(block, REAL), 8)) as (double, single):
         with double:
             f.store(place, 0, value)
         with single:
-            short = b.fptrunc(value, _FLOAT)
+            short = b.fptrunc(value, FLOAT)
             f.store(place, 0, short)
             # The long way has a word to say about a number that becomes infinite.
-            back, infinity = b.fpext(short, _DOUBLE), float("inf")
+            back, infinity = b.fpext(short, DOUBLE), float("inf")
             changed = b.fcmp_unordered("!=", back, value)
             for limit in (infinity, -infinity):
-                b_limit = b.fcmp_ordered("==", back, ir.Constant(_DOUBLE, limit))
+                b_limit = b.fcmp_ordered("==", back, ir.Constant(DOUBLE, limit))
                 f.require(b.not_(b.and_(changed, b_limit)))
     f.give(0)
     return f
@@ -246,17 +145,6 @@ def write_describe(module: ir.Module) -> Writer:
             f.call("PyErr_Clear", result=ir.VoidType())
     f.give(f.call("PyLong_FromLongLong", b.load(result)))
     return f
-
-
-def words(f: Writer, arguments: Any, place: int) -> Any:
-    """An argument that is an int of Python's."""
-    return f.call("PyLong_AsUnsignedLongLongMask", f.load(arguments, place))
-
-
-def addresses(f: Writer, block: Any, values: Any, a: Any, x: Any, y: Any) -> None:
-    f.store(values, PLACES["a"], a)
-    f.store(values, PLACES["x"], f.builder.add(x, f.load(block, X_START)))
-    f.store(values, PLACES["y"], f.builder.add(y, f.load(block, Y_START)))
 
 
 def _write_enqueue(module: ir.Module, name: str, real: Writer, submit: Writer) -> Writer:
