@@ -1,4 +1,4 @@
-"""One kernel function, compiled."""
+"""The record of one compiled kernel function."""
 
 from __future__ import annotations
 
@@ -8,22 +8,23 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Binary:
-    """One kernel function, compiled.
+    """One kernel function as machine code.
 
     Attributes
     ----------
     name : str
         Entry point in the module.
     arguments : tuple of str
-        Names of the parameters, to be filled by the launch path.
+        Names of the parameters, which the launch fills in.
     ptx : str
-        Empty where it comes from the disk, which keeps what a launch needs.
+        Empty if the machine code comes from the disk, which keeps only what a launch needs.
     cubin : bytes
+        Machine code.
     log : str
-        What the assembler reports: registers, stack frame, spills, constant banks.
+        The assembler's report: registers, stack frame, spills, constant banks.
     waits : bool
-        Whether it waits itself for the kernel before it: see ``waiting`` in the folder of the
-        compiler.
+        Whether the function waits for the kernel before it, which may still run: see ``waiting`` in
+        :mod:`gemv.language.numba_cuda.ptx`.
     """
 
     name: str

@@ -1,4 +1,4 @@
-"""The dtypes of operands, sums and factors, and what each letter of a BLAS name stands for."""
+"""The dtypes of operands, sums and factors, and the letters of BLAS for them."""
 
 from __future__ import annotations
 
@@ -6,10 +6,10 @@ from typing import NamedTuple
 
 import numpy as np
 
-#: bfloat16, the upper half of a float32, which NumPy lacks: its bits, under its name.
+#: bfloat16 is the upper half of a float32. NumPy lacks it, so this is a struct of its 16 bits.
 BFLOAT16 = np.dtype([("bfloat16", np.uint16)], align=True)
 
-#: A letter for every dtype computed in: the four prefixes of BLAS and two for the narrow ones.
+#: A letter for every dtype of operands: the four prefixes of BLAS, and two for the narrow ones.
 DTYPES: dict[str, np.dtype] = {
     "s": np.dtype(np.float32),
     "d": np.dtype(np.float64),
@@ -20,17 +20,17 @@ DTYPES: dict[str, np.dtype] = {
 }
 PREFIXES: dict[np.dtype, str] = {dtype: prefix for prefix, dtype in DTYPES.items()}
 
-#: Dtypes that only lie in memory: they are computed with in float32.
+#: Dtypes of 16 bits. They are used in memory only; kernels compute with float32 instead.
 NARROW: tuple[np.dtype, ...] = (DTYPES["h"], DTYPES["b"])
 
-#: How products are added up: in the precision of their factors, in one twice as wide, or in sums of
-#: two numbers of that precision.
+#: How products are added up: in the precision of their factors, in one twice as wide, or as sums of
+#: two numbers in the precision of their factors.
 ACCUMULATE = ("plain", "wide", "pairs")
 
-#: A sum of two float64, the second one what the first has lost; and two such for a complex one.
+#: A sum of two float64: the rounded sum, and what rounding has lost. A complex sum is two of these.
 TWOFOLD = np.dtype([("high", np.float64), ("low", np.float64)])
 COMPLEX_TWOFOLD = np.dtype([("real", TWOFOLD), ("imag", TWOFOLD)])
-#: The same of float32.
+#: The same with two float32.
 PAIR = np.dtype([("high", np.float32), ("low", np.float32)])
 COMPLEX_PAIR = np.dtype([("real", PAIR), ("imag", PAIR)])
 _PAIRS = {
@@ -43,12 +43,12 @@ _WIDER = {**_PAIRS, DTYPES["s"]: DTYPES["d"], DTYPES["c"]: DTYPES["z"]}
 
 
 def dtype_name(dtype: np.dtype) -> str:
-    """The name of a dtype in words for people."""
+    """The name of a dtype for people to read; NumPy has none for bfloat16."""
     return "bfloat16" if dtype == BFLOAT16 else str(dtype)
 
 
 class Precision(NamedTuple):
-    """The dtypes of one product: what lies in memory, and what is computed in.
+    """The dtypes of one product: those in memory, and those that it is computed in.
 
     Attributes
     ----------
@@ -59,7 +59,7 @@ class Precision(NamedTuple):
     factors : numpy.dtype
         Of alpha and beta.
     sums : numpy.dtype
-        Of an element once it is loaded, and of every product and sum.
+        Of elements once they are loaded, and of every product and sum.
     """
 
     data: np.dtype
@@ -71,7 +71,11 @@ class Precision(NamedTuple):
     def of(
         dtype: np.dtype, y_dtype: np.dtype | None = None, accumulate: str = "plain"
     ) -> Precision:
-        """Narrow numbers are multiplied and added in float32, others as what they are."""
+        """The precision for A and x of `dtype`.
+
+        Narrow numbers are computed with in float32, others in their own dtype. `accumulate` "wide"
+        adds up in a dtype twice as wide, "pairs" in sums of two numbers.
+        """
         factors = DTYPES["s"] if dtype in NARROW else dtype
         sums = factors
         if accumulate != "plain":

@@ -1,4 +1,4 @@
-"""Sizes of the hardware, and how one call of a kernel is laid out on it."""
+"""Sizes of the hardware, and the layout of a launch."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from typing import NamedTuple
 #: Bytes that one load instruction of a thread can move.
 LOAD_BYTES = 16
 
-#: Bytes in which memory answers: what a load leaves of them has been fetched in vain.
+#: Bytes of a sector, which the memory always fetches as a whole.
 SECTOR_BYTES = 32
 
-#: Shared memory that the sums of a block may take; every GPU has a kilobyte more, for what else is
-#: there.
+#: Shared memory that the sums of a block may take. Every GPU gives a block 48 KB; the last one is
+#: for the rest.
 SHARED_SUM_BYTES = 47 * 1024
 
 #: Constant memory of a module on a device: all its ``__constant__`` symbols together.
@@ -25,8 +25,8 @@ MAX_GRID_Y = 65535
 MAX_GRID_X = 2**31 - 1
 
 
-#: Bytes of a panel of a matrix in host memory, where neither tiles nor the device's memory want
-#: another size: long enough to hide what a launch costs the host, and two of them fit anywhere.
+#: Bytes of a panel of a matrix in host memory, unless tiles or the device's memory need another
+#: size. A copy of it takes longer than a launch costs the host, and two panels fit into any GPU.
 PANEL_BYTES = 64 * 2**20
 
 
@@ -40,12 +40,12 @@ class Device(NamedTuple):
     compute_capability: tuple[int, int]
     multiprocessors: int
     index: int = 0  # type: ignore[assignment]  # a tuple's search, which nobody needs here
-    #: Operations in float32 in the time of one in float64, as the driver tells.
+    #: How many operations in float32 take the time of one in float64; the driver tells.
     float64_ratio: int = 2
 
     @property
     def has_few_doubles(self) -> bool:
-        """Whether float64 is an order of magnitude slower than float32, and not half as fast."""
+        """Whether float64 takes 16 times as long as float32 or more; else it takes twice."""
         return self.float64_ratio >= 16
 
 
@@ -80,7 +80,7 @@ class Launch(NamedTuple):
 
 
 class Geometry(NamedTuple):
-    """How one call of a kernel is laid out.
+    """The launches of one call of a kernel.
 
     Attributes
     ----------
@@ -89,12 +89,13 @@ class Geometry(NamedTuple):
     sizes : dict of str to int
         Further 64-bit integer arguments by name, ``splits`` for instance.
     scratch : int
-        Elements of the dtype of sums that the launches share as ``scratch``.
+        Length of the array ``scratch``, which the launches share; its elements are sums.
     counters : int
-        Unsigned 32-bit counters, zero before the first launch and after the last, as ``counters``.
+        Length of the array ``counters`` of unsigned 32-bit integers. All are zero before the first
+        launch and after the last.
     posts : bool
-        Whether all bits of ``scratch`` are ones before the first launch and after the last: see
-        :mod:`gemv.language`.
+        Whether blocks pass sums through ``scratch`` by ``post`` and ``take``. All bits of it are
+        then ones before the first launch and after the last.
     """
 
     launches: tuple[Launch, ...]

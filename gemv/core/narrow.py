@@ -1,4 +1,4 @@
-"""float16 and bfloat16 for NumPy on the host: arrays cast to and fro, rounded to nearest even."""
+"""float16 and bfloat16 for NumPy on the host: casts that round to nearest even."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from gemv.core.dtypes import BFLOAT16
 
 
 def bits_of(values: np.ndarray) -> np.ndarray:
-    """float32 or float64 rounded to bfloat16, as the 16 bits of each number."""
+    """The 16 bits of each of `values`, float32 or float64, rounded to bfloat16."""
     with np.errstate(all="ignore"):
         single = np.asarray(values, np.float32)
         bits = single.view(np.uint32)
@@ -23,9 +23,10 @@ def bits_of(values: np.ndarray) -> np.ndarray:
 
 
 def _rounded_to_odd(values: np.ndarray, single: np.ndarray) -> np.ndarray:
-    """Bits of float32 that remember, in the last one, whether anything was cut off.
+    """Bits of float32 whose last bit is set if the conversion from `values` lost anything.
 
-    Rounding to nearest twice could go wrong at a tie; after this, the second time is right.
+    Rounding to nearest a second time, to bfloat16, is then right; after a first rounding to nearest
+    it could be wrong at a tie.
     """
     bits = single.view(np.uint32)
     away = np.abs(single.astype(np.float64)) > np.abs(values)
@@ -35,7 +36,7 @@ def _rounded_to_odd(values: np.ndarray, single: np.ndarray) -> np.ndarray:
 
 
 def cast(values: Any, dtype: np.dtype) -> np.ndarray:
-    """`values` as an array of `dtype`, from or to bfloat16 as well."""
+    """`values` as an array of `dtype`; either may be bfloat16, which NumPy cannot cast."""
     array = np.asarray(values)
     if array.dtype == dtype:
         return array

@@ -1,9 +1,7 @@
-"""Frozen records that every other module agrees on: the problem, the device, the geometry.
+"""The Problem record: one gemv as kernels and selection see it.
 
-They are named tuples because every call makes some and looks some up: a tuple is made, compared
-and hashed several times faster than a frozen dataclass.
-
-Nothing here imports CUDA or another module of the package.
+It is a named tuple, because every call makes one and looks one up: a named tuple is made, compared
+and hashed several times faster than a frozen dataclass. Nothing here imports CUDA.
 """
 
 from __future__ import annotations
@@ -70,7 +68,7 @@ class Problem(NamedTuple):
 
     @property
     def y_dtype(self) -> np.dtype:
-        """Of y."""
+        """Dtype of y."""
         return self.dtype if self.result is None else self.result
 
     @property
@@ -79,7 +77,10 @@ class Problem(NamedTuple):
         return Precision.of(self.dtype, self.result, self.accumulate)
 
     def at(self, a_pointer: int, x_pointer: int) -> Problem:
-        """This problem with the alignment of its operands, from the addresses of their firsts."""
+        """This problem with the alignments that follow from the addresses of A and x.
+
+        `a_pointer` is the address of the first element of A, `x_pointer` that of the array of x.
+        """
         size = self.dtype.itemsize
         dot = self.access == "dot"
         lines = self.row_stride if dot else self.col_stride
@@ -99,8 +100,8 @@ class Problem(NamedTuple):
     def widths(self) -> tuple[int, int]:
         """Elements of A, and of x along the sum, that one load of a thread can move.
 
-        For A 1 at least, and more only along a unit stride and where the alignment is known to
-        allow it. For x the same number, or 0 where x has to be read element by element.
+        For A that is 1, or more along a unit stride whose alignment is known to allow it. For x it
+        is the same number, or 0 if x has to be read element by element.
         """
         size = self.dtype.itemsize
         a_width = self.a_alignment // size or 1
@@ -111,15 +112,16 @@ class Problem(NamedTuple):
 
     @property
     def whole(self) -> bool:
-        """Whether every line of A is a whole number of vectors, of two elements or more, long."""
+        """Whether every line of A is a whole number of vectors of two or more elements."""
         width = self.widths[0]
         return width > 1 and (self.rows if self.access == "axpy" else self.cols) % width == 0
 
     @property
     def splits_elements(self) -> bool:
-        """Whether an element of A may lie across a boundary of its own size.
+        """Whether the address of an element of A may be no multiple of the element's size.
 
-        A complex number is aligned like its real part, which the loads of pairs do not take.
+        That of a complex element is, in general, a multiple of the size of its real part only. Wide
+        loads need elements at multiples of their size.
         """
         return 0 < self.a_alignment < self.dtype.itemsize
 
@@ -134,26 +136,28 @@ class Problem(NamedTuple):
 
     @property
     def lines(self) -> int:
-        """Pieces of A that run along the unit stride: rows for *dot*, columns for *axpy*."""
+        """Number of lines, the pieces of A along its unit stride: its rows or its columns."""
         return self.cols if self.access == "axpy" else self.rows
 
     @property
     def line_bytes(self) -> int:
-        """Length of one of them."""
+        """Length of a line in bytes."""
         return (self.rows if self.access == "axpy" else self.cols) * self.dtype.itemsize
 
     @property
     def phases(self) -> int:
-        """Lines that far apart begin at the same address modulo the bytes of a load: 1, 2, 4 or 8.
+        """How many lines follow each other before one begins at the same address modulo 16 bytes.
 
-        No more than there are lines, rounded up to a power of two.
+        1, 2, 4 or 8, and no more than there are lines, rounded up to a power of two. Example: rows
+        of 5 float32 begin 20 bytes apart, so rows 0, 4, 8, ... have the same phase, and there are 4
+        phases.
         """
         step = self.col_stride if self.access == "axpy" else self.row_stride
         different = LOAD_BYTES // math.gcd(LOAD_BYTES, step * self.dtype.itemsize)
         return min(different, 1 << (self.lines - 1).bit_length())
 
     def arguments(self, geometry: Geometry) -> dict[str, int]:
-        """The integers that a kernel is given, by the names of its parameters."""
+        """The integer arguments of a kernel function, by the names of its parameters."""
         return {
             "rows": self.rows,
             "cols": self.cols,
@@ -180,7 +184,7 @@ class Problem(NamedTuple):
         return range(0, width, aligned)
 
     def bytes_moved(self, beta_is_zero: bool) -> int:
-        """Bytes a perfect gemv moves: A and x once, y written once and, if beta, read once."""
+        """Bytes that a perfect gemv moves: A, x and y once each, and y again unless beta is 0."""
         y_bytes = self.rows * self.y_dtype.itemsize * (1 if beta_is_zero else 2)
         return (self.rows * self.cols + self.cols) * self.dtype.itemsize + y_bytes
 

@@ -9,17 +9,17 @@ from gemv.core.problem import Problem
 
 
 def tile_shape(access: str, block_x: int, block_y: int) -> tuple[int, int]:
-    """Rows of a block's tile and threads on each of them, threadIdx.x along the memory."""
+    """Rows of a block's tile, and threads on each row; ``threadIdx.x`` runs along memory."""
     return (block_x, block_y) if access == "axpy" else (block_y, block_x)
 
 
 def split_columns(
     cols: int, step: int, row_tiles: int, threads_per_block: int, device: Device
 ) -> tuple[int, int]:
-    """How many blocks share a row, and the columns that each of them takes.
+    """The number of blocks that share a row, and the columns that each of them takes.
 
-    Enough blocks for every multiprocessor to hold its 2048 threads, as long as each thread still
-    has several columns to add; `step` columns are what one pass of the block covers.
+    There are enough blocks for every multiprocessor to hold 2048 threads, as long as each thread
+    still has four columns to add. One pass of a block covers `step` columns.
     """
     wanted = ceil_div(device.multiprocessors * (2048 // threads_per_block), row_tiles)
     most = max(1, cols // (4 * step))
@@ -31,10 +31,10 @@ def split_columns(
 def split_evenly(
     problem: Problem, tiles: int, threads_per_block: int, step: int, wanted: int
 ) -> Geometry:
-    """One launch: a block for each tile of rows, or up to `wanted` that share the tile's columns.
+    """One launch: a block for each tile of rows, or up to `wanted` blocks that share its columns.
 
-    Each of these splits has a whole number of `step` columns, so that vectors stay aligned; the
-    last one to begin with a tile adds up what all of them post in the scratch array.
+    Each of these splits has a whole number of `step` columns, so that vectors stay aligned. The
+    last block of a tile to begin adds up the sums that all of them post in the scratch array.
     """
     cols, block = problem.cols, (threads_per_block, 1, 1)
     if wanted <= 1 or cols < 2 * step:
@@ -49,8 +49,8 @@ def split_evenly(
 
 @functools.cache
 def loads_for_one(width: int, itemsize: int) -> int:
-    """Loads of `width` elements that move as many bytes as one of the widest: 1, 2 or 4.
+    """Loads of `width` elements that move as many bytes as one of 16 bytes: 1, 2 or 4.
 
-    Never more: loads of 2 bytes would want more registers than a thread has.
+    There are 4 at most, because eight loads of 2 bytes would need more registers than a thread has.
     """
     return min(4, max(1, LOAD_BYTES // (width * itemsize)))

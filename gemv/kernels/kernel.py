@@ -1,21 +1,21 @@
-"""What every kernel file is made of: the Kernel record and the Spec it is built for.
+"""The Kernel record, which every kernel file ends with, and helpers for its fields.
 
-A kernel file is one lesson and one complete gemv. It holds device code in ``build(spec)``, the
-grid in ``geometry(problem, device, knobs)`` and ends with ``KERNEL = Kernel(...)``.
+A kernel file is one lesson and one complete gemv. ``build(spec)`` makes the kernel functions,
+``geometry(problem, device, knobs)`` lays out the grid, and the file ends with
+``KERNEL = Kernel(...)``.
 
-Arguments are named, and the launch path fills them by name. A kernel function takes any of
+The launch fills in the arguments of a kernel function by their names. A function takes any of
 ``rows, cols`` (lengths of y and x), ``alpha, a, row_stride, col_stride, x, incx, beta, y, incy``
-(strides in elements; pointers to the first element used), ``scratch``, ``counters`` and the
-64-bit integers its geometry puts into ``sizes``.
+(strides in elements; pointers to the first element used), ``scratch``, ``counters``, and the 64-bit
+integers that its geometry puts into ``sizes``.
 
-Where alpha and beta come from is no business of a kernel file: it takes them as numbers, and
-:func:`fetching` puts a function around it that reads them from another home if it is asked to.
+A kernel function takes alpha and beta as numbers, wherever they come from: :func:`fetching` puts a
+function around it that reads them from another home.
 """
 
 from __future__ import annotations
 
 import functools
-import inspect
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -24,69 +24,22 @@ from gemv.core.dtypes import dtype_name
 from gemv.core.geometry import LOAD_BYTES, MAX_GRID_X, Device, Geometry
 from gemv.core.problem import Problem
 from gemv.core.rules import typed
-from gemv.kernels.spec import COEFFICIENTS, SLOTS, Spec
+from gemv.kernels.fetching import fetching
+from gemv.kernels.spec import Spec
 
-#: Constants that may be zero: no split, a single load, no table of factors, and the first home.
-_ZERO_MEANS_NONE = ("BLOCKS_PER_SM", "VECTORS", "FACTORS", "X_HOME", "COLS")
+#: Constants that may be zero: for no splits, a single load, no limit of factors, the first home and
+#: any number of columns.
+_MAY_BE_ZERO = ("BLOCKS_PER_SM", "VECTORS", "FACTORS", "X_HOME", "COLS")
 
 
 def attach(function: Callable, **facts: Any) -> Callable:
-    """`function` with attributes that compiler and engine read: ``launch_bounds`` for one."""
+    """Give `function` attributes for compiler and engine, ``launch_bounds`` for instance."""
     function.__dict__.update(facts)
     return function
 
 
-def fetching(function: Callable, spec: Spec) -> Callable:
-    """`function` with its alpha and beta read from their homes, or itself if they are arguments.
-
-    The function around it has other parameters in their place: ``slot`` for the constant symbol,
-    ``alpha_pointer`` and ``beta_pointer`` for a load, nothing for a literal. The kernel becomes
-    part of it, so that a kernel file is one source for all homes and the machine code holds
-    nothing but another load.
-    """
-    from gemv.language import constant_array, global_load, inlined, read_only_load
-
-    homes = dict(zip(("alpha", "beta"), spec.homes, strict=True))
-    names = list(inspect.signature(function).parameters)
-    if all(homes.get(name, "arguments") == "arguments" for name in names):
-        return function
-    scope: dict[str, Any] = {
-        "body": inlined(function),
-        "pointer_load": read_only_load,
-        "global_load": global_load,
-    }
-    parameters, arguments = [], []
-    for name in names:
-        place = int(name == "beta")
-        match homes.get(name, "arguments"):
-            case "arguments":
-                parameters.append(name)
-                arguments.append(name)
-            case "constant":
-                if "constant" not in scope:
-                    scope["constant"] = constant_array(
-                        COEFFICIENTS, spec.precision.factors, 2 * SLOTS
-                    )
-                    parameters.append("slot")
-                arguments.append(f"constant(2 * slot + {place})")
-            case "literal":
-                scope[f"{name}_literal"] = spec.precision.factors.type(spec.literals[place])
-                arguments.append(f"{name}_literal")
-            case home:
-                parameters.append(f"{name}_pointer")
-                arguments.append(f"{home}_load({name}_pointer, 0)")
-    # Numba reads the parameters from a def, and these are known at run time only.
-    source = f"def {function.__name__}({', '.join(parameters)}):\n"
-    source += f"    body({', '.join(arguments)})\n"
-    exec(source, scope)
-    around = scope[function.__name__]
-    around.__dict__.update(function.__dict__)  # launch bounds
-    around.coefficients = scope.get("constant")
-    return around
-
-
 def no_twofold(problem: Problem) -> str | None:
-    """The answer of kernels that take a number to be one or two words."""
+    """Why a kernel that cannot add sums of two numbers refuses `problem`, or None."""
     if problem.precision.sums.fields is not None:
         return (
             f"accumulate={problem.accumulate!r} in {dtype_name(problem.dtype)} has sums of two"
@@ -96,12 +49,15 @@ def no_twofold(problem: Problem) -> str | None:
 
 
 def accepts_all(problem: Problem) -> str | None:
-    """The usual answer: no objection, whatever the problem."""
+    """None: the kernel refuses no problem."""
     return None
 
 
 def wide_loads_object(problem: Problem, access: str, most_rows: int = MAX_GRID_X) -> str | None:
-    """Why a kernel of wide loads along ``access`` with a block a tile can't have it, or None."""
+    """Why a kernel with wide loads refuses `problem`, or None.
+
+    It needs memory that runs as `access` says, aligned elements, and a block for each tile of rows.
+    """
     if problem.access != access:
         along = {"dot": "along the rows", "axpy": "down the columns"}[access]
         return f"wide loads {along} need memory to run there with a unit stride"
@@ -113,7 +69,7 @@ def wide_loads_object(problem: Problem, access: str, most_rows: int = MAX_GRID_X
 
 
 def _left_to_right(problem: Problem, geometry: Geometry, knobs: Mapping[str, int]) -> int:
-    """For one thread that takes all columns of a row in their order; no order is deeper."""
+    """The depth of a sum by one thread that takes the columns in order; no order is deeper."""
     return max(problem.cols - 1, 0)
 
 
@@ -128,38 +84,38 @@ class Kernel:
     Attributes
     ----------
     name : str
-        What ``kernel=`` takes, and tables, tests and errors use.
+        The name that ``kernel=`` takes, and that tables, tests and errors use.
     rung : int
-        Place on the ladder; only the order of reading.
+        Place on the ladder. It only sets the order of reading.
     build : callable
         ``build(spec)`` gives the kernel functions, plain Python, in launch order.
     geometry : callable
         ``geometry(problem, device, knobs)`` gives the :class:`~gemv.core.geometry.Geometry`.
     tile : callable
-        ``tile(knobs)`` gives the rows and columns that one block handles in one step: the sizes
-        around which tails go wrong, so tests are built from them.
+        ``tile(knobs)`` gives the rows and columns that one block handles in one step. Tests take
+        sizes around these, because tails go wrong there.
     knobs : mapping of str to int
         Defaults of the compile-time constants.
     small_knobs : mapping of str to int
         The smallest sensible constants, for tests on the simulator.
     teaching : bool
-        True for a kernel that is there to show something and is never selected by itself: the
-        rungs that later ones overtake, and all kernels beside the ladder.
+        True for a kernel that no table selects, because it is there to be read: rungs that later
+        ones overtake, and all kernels beside the ladder.
     beside : bool
         True for a kernel beside the ladder, False for a rung.
     same_bits : bool
-        False when the order of the sum changes from run to run.
+        False if the order of its sums may change from run to run.
     wide : bool
         True for a kernel that moves several elements by one load, if their alignment allows it.
     phased : bool
-        True for a kernel whose loads are the widest there are wherever lines of A begin. The order
-        of its sums follows the addresses of lines modulo 16 bytes, or the distance between lines as
-        well. Where its grid takes :attr:`~gemv.core.problem.Problem.phases` into account, their
-        number is in ``sizes``.
+        True for a kernel that loads 16 bytes at a time wherever lines of A begin. The order of its
+        sums depends on the addresses of lines modulo 16 bytes, or on the distance between lines as
+        well. If its grid depends on :attr:`~gemv.core.problem.Problem.phases`, their number is in
+        ``sizes``.
     splits_apart : bool
-        True for a kernel of one function where one block adds the splits up: ``blockIdx.y`` is
-        the split, its sums go to ``scratch[split*rows + row]``, and one of ``splits`` numbers is
-        drawn for each. Some splits can then run in a launch of their own, ahead of the others.
+        True for a kernel of one function in which the last block of a tile adds up the splits:
+        ``blockIdx.y`` is the split, its sums go to ``scratch[split*rows + row]``, and each block
+        increments a counter. Some splits can then run in a launch of their own before the others.
     accepts : callable
         ``accepts(problem)`` gives None, or the reason why this kernel refuses the problem.
     depth : callable
@@ -199,14 +155,17 @@ class Kernel:
         return (self.doc or "").strip().splitlines()[0]
 
     def objection(self, knobs: Mapping[str, Any]) -> str | None:
-        """Why these are no constants of this kernel, or None; `geometry` knows how they combine."""
+        """Why `knobs` are no constants of this kernel, or None.
+
+        Names and ranges are checked here; ``geometry`` checks how constants combine.
+        """
         unknown = set(knobs) - set(self.knobs)
         if unknown:
             known = ", ".join(self.knobs) or "none"
             names = ", ".join(sorted(unknown))
             return f"kernel {self.name!r} has no knob {names}; it has: {known}"
         for name, value in knobs.items():
-            least = 0 if name in _ZERO_MEANS_NONE else 1
+            least = 0 if name in _MAY_BE_ZERO else 1
             if type(value) is not int or not least <= value <= MAX_GRID_X:
                 return (
                     f"{self.name}: {name} must be an integer from {least} to {MAX_GRID_X}, got"
@@ -221,7 +180,7 @@ class Kernel:
         homes: tuple[str, str] = ("arguments", "arguments"),
         literals: tuple[Any, ...] = (),
     ) -> Spec:
-        """The Spec of `problem`, with `knobs` over this kernel's defaults."""
+        """The Spec for `problem`, with `knobs` in place of the kernel's defaults."""
         objection = self.objection(knobs or {})
         if objection:
             raise ValueError(objection)
@@ -240,6 +199,7 @@ class Kernel:
         )
 
     def _widths(self, problem: Problem) -> tuple[int, int]:
+        """Elements of A and of x that one load moves: see :attr:`Spec.widths`."""
         if self.phased:
             return LOAD_BYTES // problem.dtype.itemsize, 0
         return problem.widths if self.wide else (1, 0)

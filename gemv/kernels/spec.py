@@ -1,4 +1,4 @@
-"""What a kernel is compiled for, and where alpha and beta can be."""
+"""What a kernel is compiled for, and the homes of alpha and beta."""
 
 from __future__ import annotations
 
@@ -38,8 +38,8 @@ class Spec:
     accumulate : {"plain", "wide", "pairs"}
         The precision of products and sums: see :meth:`gemv.core.dtypes.Precision.of`.
     whole : bool
-        Whether lines of A are whole vectors, so that no code is needed for what fills none: see
-        :attr:`gemv.core.problem.Problem.whole`.
+        Whether every line of A is a whole number of vectors, so that the kernel needs no code for
+        elements that fill none: see :attr:`gemv.core.problem.Problem.whole`.
     """
 
     dtype: np.dtype
@@ -63,7 +63,7 @@ class Spec:
 
     @property
     def number(self) -> Any:
-        """What is computed with: elements once they are loaded, sums, shared and local arrays."""
+        """The type of elements once they are loaded, of sums, and of shared and local arrays."""
         sums = self.precision.sums
         if sums.fields is None:
             return sums.type
@@ -73,7 +73,7 @@ class Spec:
 
     @property
     def zero(self) -> Any:
-        """Where a sum starts; typed, so that sums stay in their precision."""
+        """The number that a sum starts from; typed, so that sums keep their precision."""
         sums = self.precision.sums
         if sums.fields is None:
             return sums.type(0)
@@ -83,9 +83,11 @@ class Spec:
 
     @property
     def min_blocks(self) -> int:
-        """Blocks to fit on a multiprocessor: fewer where wider sums take more registers.
+        """Blocks that must fit on a multiprocessor, which limits the registers of a thread.
 
-        A vector of eight narrow numbers, unpacked, is too long for 64 registers a thread.
+        The knob ``MIN_BLOCKS`` is for plain sums. Wider sums take more registers, so fewer blocks
+        have to fit. Vectors of eight narrow numbers take more as well: unpacked, they need more
+        than 64 registers a thread.
         """
         blocks = self["MIN_BLOCKS"]
         if self.accumulate == "plain":
@@ -95,27 +97,27 @@ class Spec:
 
     @property
     def constant_bytes(self) -> int:
-        """Constant memory that is left for symbols of the kernel's own."""
+        """Bytes of constant memory that are left for symbols of the kernel's own."""
         taken = 2 * SLOTS * self.precision.factors.itemsize if "constant" in self.homes else 0
         return CONSTANT_BYTES - taken
 
     @property
     def op(self) -> Callable:
-        """Applied to each element of A: the identity or the complex conjugate."""
-        from gemv.language import common
+        """The function applied to each element of A: the identity or the complex conjugate."""
+        from gemv.language import conjugate, same
 
-        return common.conjugate if self.conj else common.same
+        return conjugate if self.conj else same
 
     @property
     def shfl_xor(self) -> Callable:
         """``shfl_xor(value, lane_mask)``: the value of lane ``lane ^ lane_mask`` of a full warp."""
-        from gemv.language import common
+        from gemv.language import shfl_xor_complex, shfl_xor_real
 
-        return common.shfl_xor_complex if self.dtype.kind == "c" else common.shfl_xor_real
+        return shfl_xor_complex if self.dtype.kind == "c" else shfl_xor_real
 
 
-#: Where a kernel can find alpha or beta. The first three are for every call; a plain global load
-#: and a number fixed at compile time exist to be raced against them.
+#: The homes of alpha and beta: where a kernel can find them. Calls use the first three. A plain
+#: global load and a number fixed at compile time exist only to be measured against these.
 HOMES = ("arguments", "constant", "pointer", "global", "literal")
 
 _HOME_TEXTS = {
@@ -128,15 +130,16 @@ _HOME_TEXTS = {
 
 
 def describe_homes(homes: tuple[str, str]) -> str:
-    """Where alpha and beta are, in words that fit behind "alpha and beta from"."""
+    """Where alpha and beta are, in words that follow "alpha and beta from"."""
     alpha, beta = (_HOME_TEXTS[home] for home in homes)
     return alpha if alpha == beta else f"{alpha} (alpha) and {beta} (beta)"
 
 
-#: The symbol in constant memory, a row of slots of one alpha and one beta each.
+#: The symbol in constant memory that holds alpha and beta: an array of slots, each with one of
+#: both.
 COEFFICIENTS = "gemv_coefficients"
-#: The symbol that a kernel reads x from, if it wants x in constant memory.
+#: The symbol in constant memory that holds x, for a kernel that reads x from there.
 X_SYMBOL = "gemv_x"
-#: Slots of the symbol of coefficients: about as many launches as a driver queues can be in flight
-#: with coefficients of their own, and at 32 bytes or less a slot half of the 64 KB is left.
+#: Slots of that symbol. A driver queues about as many launches, and each of them can have alpha and
+#: beta of its own. A slot takes 32 bytes at most, so half of the 64 KB is left.
 SLOTS = 1024

@@ -13,21 +13,25 @@ FULL_WARP = 0xFFFFFFFF
 
 @device
 def same(value):
+    """`value` itself: the operation of gemv without conjugation."""
     return value
 
 
 @device
 def conjugate(value):
+    """The complex conjugate."""
     return value.conjugate()
 
 
 @device
 def shfl_xor_real(value, lane_mask):
+    """`value` of lane ``lane ^ lane_mask``, for a real number."""
     return cuda.shfl_xor_sync(FULL_WARP, value, lane_mask)
 
 
 @device
 def shfl_xor_complex(value, lane_mask):
+    """`value` of lane ``lane ^ lane_mask``, for a complex number."""
     # Shuffles move 32 or 64 bits, so a complex number travels as its two halves.
     real = cuda.shfl_xor_sync(FULL_WARP, value.real, lane_mask)
     imag = cuda.shfl_xor_sync(FULL_WARP, value.imag, lane_mask)
@@ -36,4 +40,5 @@ def shfl_xor_complex(value, lane_mask):
 
 @device
 def global_load(pointer, index):
+    """``pointer[index]`` by an ordinary load."""
     return pointer[index]

@@ -1,6 +1,7 @@
 """The end of every kernel: y := alpha*op(A)*x + beta*y, by the rules of reference BLAS.
 
-This file is the only one that writes y.
+Every kernel computes y by these functions; only the teaching kernel with atomics adds to it as
+well.
 """
 
 from __future__ import annotations
@@ -14,9 +15,10 @@ from gemv.language.vocabulary import device, store
 
 @device
 def scaled(alpha, total):
-    """What y becomes where beta = 0: alpha = 0 keeps the sum, which is the empty one then.
+    """The new y where beta = 0.
 
-    A zero is positive, as that of a BLAS, which adds the product to a y that it has cleared.
+    For alpha = 0 it is `total`, which is the sum of no products then. A zero is positive, as in
+    BLAS, which adds the product to a y that it has set to zero.
     """
     if alpha == 0:
         return total
@@ -28,10 +30,10 @@ def scaled(alpha, total):
 
 @device
 def blended(alpha, total, beta, old):
-    """What y becomes where beta is not 0.
+    """The new y where beta is not 0.
 
-    beta = 1 does not multiply, so an infinity in a complex y survives; alpha = 0 adds nothing, not
-    even the zero that would turn -0 into +0.
+    beta = 1 does not multiply, so an infinity in a complex y stays what it is. alpha = 0 adds
+    nothing, not even a zero, which would turn -0 into +0.
     """
     if beta != 1:
         old = beta * old
@@ -44,8 +46,8 @@ def blended(alpha, total, beta, old):
 def update(alpha, total, beta, y, index):
     """``y[index] := alpha*total + beta*y[index]`` by the rules of reference BLAS.
 
-    beta = 0 does not read y, so a NaN there is overwritten. For alpha = 0 `total` is the empty
-    sum, because no kernel walks over columns then, which is also why neither A nor x is read.
+    beta = 0 does not read y, so a NaN there is overwritten. For alpha = 0 kernels add up no
+    columns, so they read neither A nor x, and `total` is the sum of no products.
     """
     if beta == 0:
         y[index] = scaled(alpha, total)
@@ -55,10 +57,10 @@ def update(alpha, total, beta, y, index):
 
 @device
 def update_streaming(alpha, total, beta, y, index):
-    """:func:`update` for kernels at the memory roofline: y is first to leave the L2 cache.
+    """:func:`update` for kernels at the memory's rate: the line of y leaves the L2 cache first.
 
-    Not for all kernels: around this store the compiler makes no copies of loops, as it does around
-    a plain one. The first rungs were slower without them on more shapes than they were faster.
+    The first rungs do not use it. The compiler makes copies of a loop around a plain store, but not
+    around this one, and without them these rungs were slower on more shapes than they were faster.
     """
     if beta == 0:
         store(y, index, scaled(alpha, total))
@@ -68,10 +70,10 @@ def update_streaming(alpha, total, beta, y, index):
 
 @functools.cache
 def unrolled(pieces: int, width: int) -> tuple[Callable, Callable, Callable]:
-    """:func:`scaled`, :func:`blended` and :func:`update_streaming` for a tuple of sums.
+    """Make :func:`scaled`, :func:`blended` and :func:`update_streaming` for a tuple of sums.
 
-    The sums are those of `pieces` times `width` neighbouring elements of y. A tuple has no index
-    at run time, so the loops are unrolled here, in the source.
+    The sums belong to `pieces` groups of `width` neighbours of y. A tuple has no index at run time,
+    so the loops over it are unrolled in the source, here.
     """
     count = range(pieces * width)
     scales = ", ".join(f"scaled(alpha, totals[{k}])" for k in count)

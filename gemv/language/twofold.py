@@ -1,20 +1,19 @@
-"""Sums in twice the digits: a number and what it has lost, by error-free steps.
+"""Sums in twice the digits: the rounded sum and what rounding has lost, by error-free steps.
 
 ``h = a*b`` and ``fma(a, b, -h)`` are a product and its error, exactly; the six operations of
 :func:`two_sum` are a sum and its error (T. J. Dekker, 1971, and D. E. Knuth's version of the sum).
-Adding the errors up beside the sums gives the result as if computed in twice the precision and
-rounded once (T. Ogita, S. M. Rump, S. Oishi, "Accurate sum and dot product", 2005).
+Adding up the errors beside the sums gives the result as if it was computed in twice the precision
+and rounded once (T. Ogita, S. M. Rump, S. Oishi, "Accurate sum and dot product", 2005).
 
-A compiler that fuses a product and a sum would destroy all of it. So every operation is an
-instruction of its own with its rounding named, which the assembler leaves as it is.
+A compiler that fuses a product and a sum would destroy the errors. So every operation is a PTX
+instruction that names its rounding, which the assembler does not change.
 
-That is done with two float64, and with two float32 where few units for float64 would make that the
-slower way to sum float32.
+The two numbers are float64, or float32 on a GPU with few units for float64, where that is faster.
 
-Kernels do not see any of this: elements of A and x are *exact* numbers, whose product is a sum of
-two, and sums of two are added and multiplied by alpha and beta with the usual signs. What is stored
-to y is the sum of the two, or the first one where that is not finite: an infinity or a NaN is what
-plain sums would give, and its error means nothing.
+Kernels see none of this. Elements of A and x are *exact* numbers, whose product is a sum of two;
+kernels add sums of two, and multiply them by alpha and beta, with the usual operators. A store to y
+rounds the sum of the two. If that is not finite it stores the first number, an infinity or a NaN as
+plain sums would give it, because the error means nothing then.
 """
 
 from __future__ import annotations
@@ -48,7 +47,7 @@ def two_product(a: Any, b: Any) -> tuple[Any, Any]:
 
 
 class Twofold:
-    """The simulator's sum of two; compiled kernels know only the zero that sums start from."""
+    """The simulator's sum of two float64; compiled kernels use only the zero of sums."""
 
     __slots__ = ("high", "low")
     __array_ufunc__ = None  # a NumPy scalar on the left leaves the product to this class
@@ -76,12 +75,13 @@ class Twofold:
         return type(self)(high, factor * self.low + error)
 
     def rounded(self) -> float:
-        """In float64, where two float32 lose nothing that counts; a store rounds once."""
+        """The sum as one float64, even if it is of two float32: a store rounds it once."""
         high, low = float(self.high), float(self.low)
         total = high + low
         return total if low and math.isfinite(self.number(total)) else high
 
     def exchanged(self, exchange: Any) -> Twofold:
+        """This sum with each number passed through `exchange`, a shuffle for instance."""
         return type(self)(exchange(self.high), exchange(self.low))
 
 
@@ -93,7 +93,7 @@ class Pair(Twofold):
 
 
 class ComplexTwofold:
-    """The same for a complex sum."""
+    """The simulator's complex sum: a sum of two in each part."""
 
     __slots__ = ("imag", "real")
     __array_ufunc__ = None
@@ -135,7 +135,7 @@ class ComplexPair(ComplexTwofold):
 
 
 class Exact:
-    """The simulator's element of A or x, whose product loses nothing."""
+    """The simulator's element of A or x; the product of two is a sum of two, without any error."""
 
     __slots__ = ("value",)
 
@@ -167,7 +167,7 @@ NUMBERS: dict[np.dtype, Any] = {
 
 
 def zero(sums: np.dtype) -> Any:
-    """Where sums of that dtype start."""
+    """The number that sums of the dtype `sums` start from."""
     return NUMBERS[sums]()
 
 
