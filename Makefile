@@ -16,7 +16,7 @@ MACHINE ?= gpu
 
 BIN := $(VENV)/bin
 
-.PHONY: help demo test lint types dev docs bench bench-publish bench-compare bench-smoke ladder grid random calls tune table soak clean
+.PHONY: help demo test kernel lint types dev docs bench bench-publish bench-compare bench-smoke ladder grid random calls tune table soak clean
 
 help:
 	@echo "make demo   install, then gemv on sample files and the ladder of kernels"
@@ -43,6 +43,10 @@ demo: $(TEST)
 
 test: $(TEST)
 	$(BIN)/python -m pytest -n $(JOBS) --dist worksteal $(ARGS)
+
+# what the kernel NAME still lacks, and whether it is right
+kernel: $(TEST)
+	$(BIN)/python -m pytest -n $(JOBS) -k '$(NAME)' tests/kernels tests/language tests/selection
 
 dev: $(DEV)
 
