@@ -16,14 +16,8 @@ from numba.core import types
 from numba.cuda.extending import lower_builtin, models, register_model
 
 from gemv.core.dtypes import BFLOAT16
-from gemv.language.numba_cuda.twofold import (
-    EXACTS,
-    SUMS,
-    ExactType,
-    TwofoldType,
-    from_loaded,
-    to_stored,
-)
+from gemv.language.numba_cuda.twofold import from_loaded, to_stored
+from gemv.language.numba_cuda.twofold_types import EXACTS, SUMS, ExactType, TwofoldType
 
 _HALF, _WORD, _DOUBLE_WORD = ir.IntType(16), ir.IntType(32), ir.IntType(64)
 _FLOAT, _DOUBLE = ir.FloatType(), ir.DoubleType()

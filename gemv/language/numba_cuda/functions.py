@@ -28,13 +28,12 @@ from gemv.language.numba_cuda.loads import (
     load_some,
     load_vectors,
     row_starts,
-    store,
-    store_vectors,
     stream_inside,
     stream_some,
     stream_tile,
 )
 from gemv.language.numba_cuda.registers import put_pieces, zeros
+from gemv.language.numba_cuda.stores import store, store_vectors
 from gemv.language.numba_cuda.sums import (
     axpy_add,
     butterfly,
@@ -42,4 +41,4 @@ from gemv.language.numba_cuda.sums import (
     multiply_add,
     scatter_sums,
 )
-from gemv.language.numba_cuda.twofold import element_of_arrays
+from gemv.language.numba_cuda.twofold_types import element_of_arrays

@@ -9,7 +9,8 @@ from numba.cuda.extending import intrinsic
 
 from gemv.core.shares import shares
 from gemv.language.numba_cuda.registers import complex_of, integer_of, items_of, literal_of
-from gemv.language.numba_cuda.twofold import TwofoldType, added, exchanged, product_added
+from gemv.language.numba_cuda.twofold import added, exchanged, product_added
+from gemv.language.numba_cuda.twofold_types import TwofoldType
 
 
 def _negative(builder, value):
