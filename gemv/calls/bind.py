@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import dataclasses
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -34,8 +32,7 @@ from gemv.engines.coefficients import Coefficients, homes_of
 BlasArguments = tuple[Any, Any, Any, Any, Any, Any, Any, Any, Any, Any, Any]
 
 
-@dataclass(frozen=True, slots=True)
-class Call:
+class Call(NamedTuple):
     """A checked call: everything that is known before memory is allocated or moved."""
 
     routine: str
@@ -198,7 +195,7 @@ class _Factors:
         negative = a.neg != (y is not None and y.neg)
         if conjugate_x:
             # No kernel conjugates x: its conjugate is written to new memory ahead of the launch.
-            x = dataclasses.replace(x, strides=(1,), resolve=True, conj=flip, neg=False)
+            x = x._replace(strides=(1,), resolve=True, conj=flip, neg=False)
         else:
             negative ^= x.neg
         if (flip or negative) and isinstance(self.alpha, Operand):

@@ -134,6 +134,20 @@ _EXAMPLES = {
 }
 
 
+#: The shared sections by their marks.
+_SECTIONS = {
+    mark: inspect.cleandoc(text)
+    for mark, text in (
+        (
+            "<parameters with out_dtype>",
+            _PARAMETERS.replace("\n    Returns\n", f"{_OUT_DTYPE[1:]}\n    Returns\n"),
+        ),
+        ("<parameters>", _PARAMETERS),
+        ("<notes>", _NOTES),
+    )
+}
+
+
 def documented(function: _Function) -> _Function:
     """Put the sections that all five routines share into the docstring of :func:`gemv.gemv`."""
     if function.__doc__:  # not under python -OO
@@ -152,11 +166,6 @@ def of_dtype(letter: str) -> str | None:
 def _filled(doc: str) -> str:
     """A docstring with the shared sections in place of their marks."""
     doc = inspect.cleandoc(doc)
-    more = _PARAMETERS.replace("\n    Returns\n", f"{_OUT_DTYPE[1:]}\n    Returns\n")
-    for mark, text in (
-        ("<parameters with out_dtype>", more),
-        ("<parameters>", _PARAMETERS),
-        ("<notes>", _NOTES),
-    ):
-        doc = doc.replace(mark, inspect.cleandoc(text))
+    for mark, text in _SECTIONS.items():
+        doc = doc.replace(mark, text)
     return doc

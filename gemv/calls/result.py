@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from gemv.arrays.adopt import on_device
 from gemv.arrays.library import Library
@@ -21,8 +20,7 @@ def note_written(target: Operand) -> None:
         note(target.origin)
 
 
-@dataclass(slots=True)
-class NewY:
+class NewY(NamedTuple):
     """A y that is made for the call: zeros, or a copy of the y that was passed."""
 
     #: What its library made, and the same memory as an operand of the launch.

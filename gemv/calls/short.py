@@ -2,20 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import importlib
 from typing import Any
 
-from gemv.calls import memory_check, short_cupy, short_numba, short_torch
+from gemv.calls import memory_check, short_torch
 from gemv.calls.bind import BlasArguments
 from gemv.calls.remembered import UNUSUAL, WIDE, LongWay, ShortWay
 
-#: One entry for each library with a short way: a function that makes it, once a device array of
-#: the library was passed and the engine is there.
-_MAKERS: dict[str, Callable[[Any], dict[type, ShortWay]]] = {
-    "torch": short_torch.short_ways,
-    "cupy": short_cupy.short_ways,
-    "numba": short_numba.short_ways,
-}
+#: Libraries with a short way: ``short_ways(engine)`` of the module ``short_<library>`` makes it,
+#: once a device array of the library was passed and the engine is there.
+_WITH_SHORT_WAYS = ("torch", "cupy", "numba")
 
 #: By the type of A. Empty until :func:`prepare` is called, but for calls in a graph of PyTorch's.
 short_ways: dict[type, ShortWay] = short_torch.in_graphs_only()
@@ -26,8 +22,9 @@ def prepare(engine: Any, library: str) -> bool:
     """Make the short way of a library whose array was passed; False if it was made before."""
     if library in _prepared or memory_check.FULL:
         return False  # FULL: only the long way asks the driver for memory
-    if library in _MAKERS:
-        short_ways.update(_MAKERS[library](engine))
+    if library in _WITH_SHORT_WAYS:
+        module = importlib.import_module(f"gemv.calls.short_{library}")
+        short_ways.update(module.short_ways(engine))
     _prepared.add(library)
     return True
 

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from typing import NamedTuple
 
 
-@dataclass(frozen=True)
-class Binary:
+class Binary(NamedTuple):
     """One kernel function as machine code.
 
     Attributes

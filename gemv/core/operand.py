@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -11,8 +10,7 @@ import numpy as np
 RANK = {"a": 2, "x": 1, "y": 1, "alpha": 0, "beta": 0}
 
 
-@dataclass(frozen=True, slots=True)
-class Operand:
+class Operand(NamedTuple):
     """An array of a call: its metadata, and what keeps its memory alive.
 
     Attributes

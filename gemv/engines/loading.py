@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from cuda.bindings import driver
@@ -23,8 +22,7 @@ from gemv.selection.select import Choice
 _EARLY_START = (library.LaunchAttribute * 1)(library.LaunchAttribute(6, 0, (1,)))
 
 
-@dataclass(frozen=True, eq=False)
-class LoadedFunction:
+class LoadedFunction(NamedTuple):
     """A kernel function on a GPU.
 
     Attributes
