@@ -243,7 +243,9 @@ def test_operators_are_those_of_scipy(name, columns, dtype, rng):
         given += [Becomes(values), values.tolist()]
     for x in given:
         got, expected = way(kept, x), way(theirs, x)
-        assert type(got) is type(expected) and got.shape == expected.shape
+        # Newer versions of SciPy keep subclasses, which is no rule that users could count on.
+        same = isinstance(got, np.ndarray) if type(x) is Own else type(got) is type(expected)
+        assert same and got.shape == expected.shape
         assert np.array_equal(got, expected)
     exact = np.array([Fraction(int(value), 2) for value in values.flat]).reshape(values.shape)
     assert np.array_equal(way(kept, exact), way(theirs, values / 2))
@@ -257,7 +259,7 @@ def test_views_of_the_matrix(rng):
     assert kept.T.T is kept and kept.H.H is kept and kept.T.dtype == np.complex64
     x = random_array(rng, 4, np.complex64)
     assert (kept.T @ x).tobytes() == gemv.gemv(1, a, x, trans=1, **SMALL).tobytes()
-    with pytest.raises(ValueError, match="dimension mismatch"):
+    with pytest.raises(ValueError, match="[Dd]imension mismatch"):
         kept.T @ np.ones(3)
     with pytest.raises(ValueError, match="[Ss]calar"):
         kept @ 2

@@ -19,9 +19,9 @@ import gemv.blas
 from gemv.arrays import dlpack
 from gemv.calls import execute, plan, remembered, short
 from gemv.core import memo
+from gemv.core.geometry import Device
 from gemv.driver import block, machine
 from gemv.engines import backend
-from gemv.engines.simulator import DEVICE
 
 pytestmark = pytest.mark.skipif(gemv.backend() != "simulator", reason="a stand-in for the driver")
 
@@ -50,7 +50,7 @@ class Engine:
         self.ran = 0
 
     def device(self):
-        return DEVICE._replace(index=0)
+        return Device("a stand-in", (0, 0), multiprocessors=1)
 
     def device_of(self, pointer):
         return 0

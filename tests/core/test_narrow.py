@@ -212,7 +212,7 @@ def rounding(request, monkeypatch):
 
     monkeypatch.setattr(ptx, "ROUNDS_TO_BFLOAT16", (99, 0))
     monkeypatch.setenv("GEMV_CACHE", "0")
-    monkeypatch.setattr(gemv.engines.backend.engine(), "_functions", {})
+    monkeypatch.setattr(gemv.engines.backend.engine().functions, "loaded", {})
     binaries.cache_clear()
     yield True
     binaries.cache_clear()  # for nobody else

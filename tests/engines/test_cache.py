@@ -408,7 +408,8 @@ def test_device_code_comes_from_the_rooms_whose_source_is_hashed():
         "    kernel.functions(Spec(np.dtype('f'), False, 'dot', constants, widths=(4, 4)))\n"
         "print(*(n for n in sys.modules if n.startswith('gemv.')))"
     )
-    env = {**os.environ, "NUMBA_ENABLE_CUDASIM": "0", "PYTHONPATH": str(PACKAGE.parent)}
+    path = os.pathsep.join([str(PACKAGE.parent), os.environ.get("PYTHONPATH", "")])
+    env = {**os.environ, "NUMBA_ENABLE_CUDASIM": "0", "PYTHONPATH": path}
     done = processes.run([sys.executable, "-c", code], env=env, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     rooms = {name.split(".")[1] for name in done.stdout.split()}
@@ -416,12 +417,15 @@ def test_device_code_comes_from_the_rooms_whose_source_is_hashed():
 
 
 def test_the_hash_of_source_is_that_of_its_files(tmp_path):
-    """Names, contents and which is which; but not copies that cannot be imported."""
+    """Names, contents and which is which, in the rooms that shape machine code.
+
+    Not copies that cannot be imported, nor other rooms.
+    """
 
     def written(**files):
         shutil.rmtree(tmp_path / "of", ignore_errors=True)
         for name, text in files.items():
-            path = tmp_path / "of" / (name.replace("_of_", "/") + ".py")
+            path = tmp_path / "of" / "core" / (name.replace("_of_", "/") + ".py")
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_text(text)
         return fingerprint.source_hash(tmp_path / "of")
@@ -432,9 +436,12 @@ def test_the_hash_of_source_is_that_of_its_files(tmp_path):
     others += [written(a="1", rooms_of_c="2"), written(a="12", rooms_of_b="")]
     assert len({plain, *others}) == 6
     written(a="1", rooms_of_b="2")
-    for place in (".ipynb_checkpoints/a.py", "__pycache__/a.py", ".#a.py", "notes.txt"):
+    for place in (
+        "core/.ipynb_checkpoints/a.py", "core/__pycache__/a.py", "core/.#a.py", "core/notes.txt",
+        "calls/a.py", "a.py",
+    ):  # fmt: skip
         path = tmp_path / "of" / place
-        path.parent.mkdir(exist_ok=True)
+        path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text("copy")
     assert fingerprint.source_hash(tmp_path / "of") == plain
 

@@ -158,9 +158,9 @@ def _about_the_launch(kernel: Kernel) -> Iterator[str]:
 
 def _about_the_lists(kernel: Kernel, top: Path) -> Iterator[str]:
     """Where else a rung has to be named."""
-    listed = runpy.run_path(str(top / "benchmarks" / "kernels.py"))["KERNELS"]
+    listed = runpy.run_path(str(top / "benchmarks" / "suites" / "kernels.py"))["KERNELS"]
     if not kernel.beside and kernel.name not in listed:
-        yield f"add {kernel.name!r} to KERNELS in benchmarks/kernels.py, at its rung"
+        yield f"add {kernel.name!r} to KERNELS in benchmarks/suites/kernels.py, at its rung"
     if f"`{kernel.name}`" not in (top / "README.md").read_text(encoding="utf-8"):
         yield "run make table, which adds the kernel to the table of README.md"
 

@@ -5,6 +5,7 @@ the tools must find: see :func:`planted`.
 """
 
 import sys
+from pathlib import Path
 
 import numpy as np
 from numba import cuda
@@ -15,6 +16,8 @@ from gemv.engines import workspaces
 from gemv.engines.backend import engine
 from gemv.kernels import REGISTRY, get
 from gemv.kernels.kernel import Kernel
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
 from helpers.problems import Case
 
 
