@@ -163,7 +163,7 @@ answer["watched"] = len(watch(kernel, 5, 7).of("a"))
 path = top / "gemv" / "kernels" / "k14_one_more.py"
 answer["unlisted"] = complaints(path, top)
 for name, old, new in (
-    ("benchmarks/kernels.py", '"short_columns",', '"short_columns", "one_more",'),
+    ("benchmarks/suites/kernels.py", '"short_columns",', '"short_columns", "one_more",'),
     ("README.md", "<!-- ladder:end -->", "`one_more`<!-- ladder:end -->"),
 ):
     text = (top / name).read_text("utf-8")
@@ -230,7 +230,7 @@ def test_a_new_rung_is_found(copy, answer):
 def test_the_lists_that_a_new_rung_needs_are_named(answer):
     unlisted = answer["unlisted"]
     assert len(unlisted) == 2
-    assert unlisted[0] == "add 'one_more' to KERNELS in benchmarks/kernels.py, at its rung"
+    assert unlisted[0] == "add 'one_more' to KERNELS in benchmarks/suites/kernels.py, at its rung"
     assert unlisted[1].startswith("run make table")
     assert answer["listed"] == []
 
