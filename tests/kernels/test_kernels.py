@@ -331,6 +331,8 @@ def test_every_schedule(kernel, op, order):
     schedules += [Schedule("random", seed) for seed in range(6)]
     results = set()
     if not accepts(kernel, Case(3, 3, "c", order, op)):
+        if op == "N":
+            pytest.skip(f"{kernel.name} is for the other storage order, which runs as well")
         order = "F" if order == "C" else "C"
     if not accepts(kernel, Case(2 * tile_rows + 1, n, "c", order, op, 1)):
         n = 33

@@ -147,9 +147,9 @@ def dtypes_of(row):
 def compiled_apart(rows):
     """Rows and dtypes whose machine code differs: not by how often columns are split, or by sizes.
 
-    Those that no other of the kind surpasses in blocks to fit a multiprocessor, rows and vectors a
-    thread: where these do not spill, neither do the others, most likely. Where there is a GPU, or
-    with ``GEMV_ALL_ROWS=1``, all of them.
+    Of a kind, those that no other surpasses in blocks to fit a multiprocessor and in rows, vectors
+    and bytes of a load for each thread: where these do not spill, neither do the others, most
+    likely. Where there is a GPU, or with ``GEMV_ALL_ROWS=1``, all of them.
     """
     kinds = {}
     for row in rows:
@@ -161,6 +161,7 @@ def compiled_apart(rows):
             threads * knobs.pop("MIN_BLOCKS", 1),
             knobs.pop("ROWS", 1) * knobs.pop("PIECES", 1),
             knobs.pop("VECTORS", 1) * knobs.pop("COLUMNS", 1),
+            row.conditions.get("load_bytes_max", 16),
         )
         of = row.conditions.get
         split = knobs.pop("BLOCKS_PER_SM", 0) > 0  # else two of the kernels have no code for them
@@ -168,7 +169,6 @@ def compiled_apart(rows):
             split and ALL_ROWS,
             of("access"),
             of("accumulate", "plain"),
-            of("load_bytes_max", 16),
             lanes > 32,
         )
         for letter in dtypes_of(row):
