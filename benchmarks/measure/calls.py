@@ -19,6 +19,7 @@ from typing import Any
 
 import numpy as np
 
+from gemv.core import memo
 from gemv.engines import backend
 
 #: A square of 16 KiB, and a tall matrix.
@@ -229,15 +230,16 @@ def _packed(a: Any, x: Any, y: Any) -> Callable[[], Any]:
     from cuda.bindings import driver
 
     import gemv
-    from gemv.calls.remembered import RememberedCall
+    from gemv.calls.remembered import remembered_calls
+    from gemv.driver.memory import address_of
 
-    plan = gemv.plan(a, x, y)
-    plan(1.0, 0.0)
-    known: RememberedCall = plan._known
+    memo.forget()
+    gemv.gemv(1.0, a, x, 0.0, y, overwrite_y=1)
+    known = list(remembered_calls.values())[-1]
     if known.shares_scratch or len(known.functions) != 1:
         raise RuntimeError(f"{known.choice.kernel.name} is more than one plain launch")
     (function,), (launch,) = known.functions, known.choice.geometry.launches
-    values = {**known.sizes, **dict(zip("axy", plan._addresses, strict=True))}
+    values = {**known.sizes, **dict(zip("axy", map(address_of, (a, x, y)), strict=True))}
     values |= {"alpha": 1.0, "beta": 0.0, "scratch": 0, "counters": 0}
     real = ctypes.c_float if function.dtype.itemsize == 4 else ctypes.c_double
     held = [
@@ -248,7 +250,7 @@ def _packed(a: Any, x: Any, y: Any) -> Callable[[], Any]:
     address = ctypes.addressof(parameters)
     call, handle, grid, block = driver.cuLaunchKernel, function.handle, launch.grid, launch.block
 
-    def run(keep: Any = (plan, held, parameters)) -> None:
+    def run(keep: Any = (a, x, y, known, held, parameters)) -> None:
         call(handle, *grid, *block, 0, 0, address, 0)
 
     return run
@@ -285,7 +287,6 @@ def _selection(timer: _Timer) -> None:
     from numba import cuda
 
     import gemv
-    from gemv.core import memo
     from gemv.measure.inputs import make_problem
     from gemv.selection.select import select
 

@@ -100,7 +100,12 @@ def test_every_step_is_reached_after_the_one_before(way):
         arrays = np.eye(3), np.ones(3)
         # The simulator's engine has the methods of the GPU's.
         steps = [
-            (name.replace("CudaEngine", "SimulatorEngine"), file.replace("cuda", "simulator"))
+            (
+                name.replace("CudaEngine", "SimulatorEngine").replace(
+                    "CudaSession", "SimulatedSession"
+                ),
+                re.sub("engines/(cuda|transfers)", "engines/simulator", file),
+            )
             for name, file in steps
         ]
     else:

@@ -38,7 +38,7 @@ def _atomic(target: Any, i: Any, update: Callable[[Any, Any], Any], value: Any) 
         old = target[i]
         target[i] = update(old, value)
         return old
-    position = target._storable(i)
+    position = target.storable(i)
     if thread.block.has_stores:
         key = target.address + position * target.itemsize
         for stores in (thread.block.stores, thread.warp.stores, thread.stores):
@@ -67,7 +67,7 @@ def atomic_inc(pointer: Any, index: Any, limit: Any) -> Any:
 def post(pointer: Pointer, index: Any, value: Any) -> None:
     """All blocks see the sum at once; a place that is not empty is an error."""
     current().pause()
-    position = pointer._storable(index)
+    position = pointer.storable(index)
     place = pointer.flat[position : position + 1]
     if not is_empty(place):
         raise SimulatorError(f"post: nobody has taken what is in {pointer.name}[{index}]")
@@ -83,7 +83,7 @@ def take(zero, pointer, index, step, count, valid):
 
 def take_one(pointer: Pointer, index: Any) -> Any:
     """Wait for the sum that somebody posts at `index`, and leave the place empty."""
-    position = pointer._storable(index)
+    position = pointer.storable(index)
     thread = current()
     thread.pause()
     place = pointer.flat[position : position + 1]

@@ -69,7 +69,7 @@ class Pointer:
         """The zero that a load gives in place of an element that is not there."""
         return self.scalar(0)
 
-    def _storable(self, i: int) -> int:
+    def storable(self, i: int) -> int:
         position = self._position(i, "write")
         if not self.writable:
             raise SimulatorError(f"write to read-only memory: {self.name}[{i}]")
@@ -89,7 +89,7 @@ class Pointer:
         return self.flat[position]
 
     def __setitem__(self, i: int, value: Any) -> None:
-        position = self._storable(i)
+        position = self.storable(i)
         value = self.scalar(value)
         thread = getcurrent()
         if type(thread) is not Thread:
