@@ -1,4 +1,4 @@
-"""``python -m gemv``."""
+"""What ``python -m gemv`` starts; the commands are in :mod:`gemv.cli.main`."""
 
 import sys
 

@@ -1,7 +1,7 @@
 """The public functions: gemv, a routine for each dtype, plan, precompile and explain.
 
-A call first asks the short way of its arrays' library, which makes a call again that was made
-before; without one, and for everything unusual, it goes the long way (:mod:`gemv.calls.execute`).
+A call first tries the short way of its arrays' library, which repeats a call that was made before.
+If there is none, or anything is unusual, it goes the long way (:mod:`gemv.calls.execute`).
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""A matrix that stays on the GPU: a linear operator of SciPy's, and of CuPy's if asked for."""
+""":class:`gemv.Matrix`, which stays on the GPU: a linear operator for SciPy and CuPy."""
 
 from __future__ import annotations
 

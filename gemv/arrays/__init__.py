@@ -1,0 +1,1 @@
+"""Arrays of NumPy, Numba, CuPy, PyTorch, JAX and DLPack, read as operands and made as results."""

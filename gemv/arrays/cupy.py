@@ -1,4 +1,4 @@
-"""CuPy's arrays."""
+"""CuPy's arrays: how they are recognised, read and made; listed in ``libraries.py``."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Arrays in host memory: what is taken for one, its operand, and copies of it."""
+"""Arrays in host memory: what counts as one, how it becomes an operand, and copies of it."""
 
 from __future__ import annotations
 

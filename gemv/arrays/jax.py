@@ -1,4 +1,4 @@
-"""JAX's arrays, on a GPU and in host memory."""
+"""JAX's arrays, on a GPU and in host memory: how they are recognised, read and made."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which library an array belongs to, and the order in which they are asked."""
+"""Which library an array belongs to, and the order in which the libraries are tried."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Numba's device arrays, real and simulated."""
+"""Numba's device arrays, real and simulated: how they are recognised, read and made."""
 
 from __future__ import annotations
 

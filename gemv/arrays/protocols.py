@@ -1,4 +1,6 @@
-"""Arrays of any other library that offers ``__cuda_array_interface__`` or DLPack."""
+"""Arrays of a library without a file of its own here, if it offers ``__cuda_array_interface__`` or
+DLPack.
+"""
 
 from __future__ import annotations
 

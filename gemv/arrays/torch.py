@@ -1,4 +1,4 @@
-"""PyTorch's tensors, on a GPU and in host memory."""
+"""PyTorch's tensors, on a GPU and in host memory: how they are recognised, read and made."""
 
 from __future__ import annotations
 

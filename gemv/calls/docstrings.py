@@ -1,4 +1,4 @@
-"""The docstrings of the five routines, and the sections that they share."""
+"""The docstrings of gemv, sgemv, dgemv, cgemv and zgemv, and the sections that they share."""
 
 from __future__ import annotations
 

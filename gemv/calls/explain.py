@@ -1,4 +1,4 @@
-"""What a call would do, in words."""
+""":func:`gemv.explain`: what a call would do, found without computing anything."""
 
 from __future__ import annotations
 

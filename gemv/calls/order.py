@@ -1,4 +1,4 @@
-"""The stream of a call: which it is, what it waits for, and what waits for it."""
+"""The stream of a call: which one it is, what it waits for, and what waits for it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A call's kernel, compiled and loaded ahead of it."""
+""":func:`gemv.precompile`: a call's kernel is compiled and loaded ahead of the call."""
 
 from __future__ import annotations
 

@@ -1,14 +1,14 @@
 """Calls that were made before: what is kept of one, so that the next takes the fewest steps.
 
 The first call of a kind goes the long way: its arrays are adopted, its arguments checked, a kernel
-is selected and compiled. What came out is kept as a :class:`RememberedCall`, under a key that has
-everything it follows from: routine, dtypes, shapes, strides, options, alignment and device. The
+is selected and compiled. The outcome is kept as a :class:`RememberedCall`, under a key of
+everything that decides it: routine, dtypes, shapes, strides, options, alignment and device. The
 next call of that kind reads the same metadata, looks the key up, compares addresses and launches:
 the short way, which is one file for each library, ``short_torch.py`` for instance. Whatever is
 unusual, an error above all, goes the long way again, so that each rule and each text has one place.
 
 The short ways repeat each other and the key on purpose. A call of a Python function costs as much
-as reading a tensor's metadata, and the whole short way takes some 2 us.
+as reading a tensor's metadata, and the whole short way takes about 2 us.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The y that a call on device arrays makes where it overwrites none."""
+"""The new y of a call on device arrays that overwrites none: made, computed into, handed out."""
 
 from __future__ import annotations
 

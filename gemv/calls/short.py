@@ -1,4 +1,4 @@
-"""The short way of each library's arrays, by the type of A: what a public routine tries first."""
+"""The short way for each type of A: the repeated call that a public routine tries first."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The short way of CuPy's arrays: a call that was made before, made again."""
+"""The short way of CuPy's arrays: it repeats a call that was made before."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The short way of PyTorch's tensors: a call that was made before, made again.
+"""The short way of PyTorch's tensors: it repeats a call that was made before.
 
 A tensor's attributes cost Python 2 us for the three of a call. So machine code compares the tensors
 with an *expectation*, what those of an earlier call looked like (:mod:`gemv.driver.exchange`), and

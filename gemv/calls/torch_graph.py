@@ -1,4 +1,4 @@
-"""The calls as operators of PyTorch, which a graph of ``torch.compile`` can keep.
+"""Calls as operators of PyTorch, which a graph of ``torch.compile`` can keep.
 
 ``torch.compile`` runs Python code with tensors that have no memory, to record a graph. It keeps the
 operators registered here as they are, and calls them when the graph runs. This file is imported

@@ -1,4 +1,4 @@
-"""``python -m gemv bench``: calls beside the floor and those of other libraries."""
+"""``python -m gemv bench``: times of calls beside the floor and other libraries."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``python -m gemv info`` and ``cache``: the environment, and the compiled kernels on disk."""
+"""``python -m gemv info`` prints the environment; ``cache`` the compiled kernels on disk."""
 
 from __future__ import annotations
 

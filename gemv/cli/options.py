@@ -1,4 +1,4 @@
-"""What the options of the commands accept."""
+"""Values of command-line options read from text: sizes, shapes, dtypes, scalars, names."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The backend of a command that needs kernels: the GPU, or else the simulator."""
+"""For commands that need kernels: the backend, which is the GPU or else the simulator."""
 
 from __future__ import annotations
 

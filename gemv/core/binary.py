@@ -1,4 +1,4 @@
-"""The record of one compiled kernel function."""
+"""The record of one compiled kernel function: the compiler makes it, the cache keeps it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is wrong where the environment fails, and what to do about it: one sentence each.
+"""Errors of the environment: each text says in one sentence what is wrong and what to do.
 
 Importing this imports neither NumPy nor Numba nor CUDA, which may be what is broken.
 """

@@ -1,4 +1,4 @@
-"""Sizes of the hardware, and the layout of a launch."""
+"""What a kernel's ``geometry`` is given and returns: sizes of the device, grids and blocks."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""An array of a call, whichever library it is of, and whether two of them share memory."""
+""":class:`Operand`: an array of a call, of whatever library, and whether two share memory."""
 
 from __future__ import annotations
 

@@ -1,8 +1,9 @@
 """The package's own source files, as they were when it was imported.
 
 Machine code is kept on disk under a hash of the source, and a file that is edited while a process
-runs must not lend its hash to code that was made before. So their states are noted first of all.
-This is the first module that the package imports, and it needs the standard library alone.
+runs must not lend its hash to code that was made before. So the state of each file is noted
+first of all. This is the first module that the package imports, and it needs the standard library
+alone.
 """
 
 from __future__ import annotations

@@ -1,0 +1,1 @@
+"""The CUDA driver from Python: streams, memory, copies, graphs, launches in machine code."""

@@ -1,10 +1,10 @@
 """Metadata of three tensors at once, through the C functions that a DLPack exporter offers.
 
 Exporters of DLPack 1.3 have ``__dlpack_c_exchange_api__``, a table of C functions. One of them
-describes a tensor without a capsule, a copy or a wait, in some 20 ns, and another one names the
+describes a tensor without a capsule, a copy or a wait, in about 20 ns, and another one names the
 stream that the exporter works on; the attributes of a tensor cost Python 2 us for a call's three.
-The comparison with what a remembered call expects is in :mod:`gemv.driver.machine`, since nothing
-but machine code can use such functions at their price.
+The comparison with what a remembered call expects is in :mod:`gemv.driver.machine_ir`, since only
+machine code calls such functions without losing that time again.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 An object file (ELF, x86-64) holds sections and a list of places where the distance to another
 section has to be written. Once that is done, the sections lie one behind the other in an image that
-runs at any address. Loading it takes a mapping of memory and a copy, some 0.1 ms, where compiling
+runs at any address. Loading it takes a mapping of memory and a copy, about 0.1 ms, where compiling
 takes 0.1 s.
 """
 

@@ -1,6 +1,6 @@
-"""What the machine code of the last step is written with: words, addresses, calls and loops.
+"""The tools that :mod:`machine_ir` writes machine code with: words, addresses, calls, loops.
 
-LLVM gives it types; here everything is a word of 64 bits but for the numbers alpha and beta.
+LLVM has many types; here everything is a word of 64 bits, except the numbers alpha and beta.
 """
 
 from __future__ import annotations

@@ -1,0 +1,1 @@
+"""The backends: they launch kernels, and keep compiled code, memory and workspaces for that."""

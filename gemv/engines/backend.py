@@ -1,4 +1,4 @@
-"""Backends: a call is computed on a GPU, on a simulated GPU, or by SciPy's BLAS on the host."""
+"""Which backend computes calls: a GPU, a simulated GPU, or SciPy's BLAS on the host."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What machine code follows from, in words that the cache hashes: source, compilers, settings."""
+"""What determines machine code (source, compilers, settings), as text that the cache hashes."""
 
 from __future__ import annotations
 

@@ -2,8 +2,7 @@
 
 An engine runs kernels on one kind of device, real or simulated, and owns what that takes: device
 memory, constant memory, scratch memory and the way from host memory. :func:`backend.engine
-<gemv.engines.backend.engine>` hands out the one in use. Types of operands, cuts and choices are
-those of the rooms below.
+<gemv.engines.backend.engine>` hands out the one in use.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Calls on host arrays: what a session sends to the GPU and gets back."""
+"""Calls on host arrays: a session sends x, y and A to the GPU and gets y back."""
 
 from __future__ import annotations
 

@@ -4,9 +4,9 @@
 documentation loop over :data:`REGISTRY`, so a new rung is one new file; ``docs/add_kernel.md`` says
 what has to be in it.
 
-A kernel file is imported when somebody asks for its kernel, and that needs no Numba: ``build``
-imports what its device code is written in. So a process whose machine code comes from the disk
-loads neither the compiler nor the kernels that it does not use.
+A kernel file is imported when its kernel is first looked up, and that needs no Numba: only
+``build`` imports what device code is written in. So a process whose machine code comes from the
+disk loads neither the compiler nor the kernels that it does not use.
 """
 
 from __future__ import annotations

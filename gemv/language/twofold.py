@@ -2,8 +2,8 @@
 
 ``h = a*b`` and ``fma(a, b, -h)`` are a product and its error, exactly; the six operations of
 :func:`two_sum` are a sum and its error (T. J. Dekker, 1971, and D. E. Knuth's version of the sum).
-Adding up the errors beside the sums gives the result as if it was computed in twice the precision
-and rounded once (T. Ogita, S. M. Rump, S. Oishi, "Accurate sum and dot product", 2005).
+Adding up the errors beside the sums gives the result as if it had been computed in twice the
+precision and rounded once (T. Ogita, S. M. Rump, S. Oishi, "Accurate sum and dot product", 2005).
 
 A compiler that fuses a product and a sum would destroy the errors. So every operation is a PTX
 instruction that names its rounding, which the assembler does not change.

@@ -4,9 +4,9 @@ A *cell* is one problem: shape, dtype, op, storage order and view. Its operands 
 (:mod:`gemv.measure.frames`). Results are checked on small whole numbers and timed on random numbers
 with full mantissas.
 
-The *floor* of a cell is the time of the fastest that moved its bytes in the same run: a plain
-kernel that reads and writes as many (:mod:`gemv.measure.plain`), our call, or a peer. Bytes are
-counted in 32-byte sectors, the unit in which memory answers.
+The *floor* of a cell is the least time in which its bytes were moved in the same run: by a plain
+kernel that reads and writes as many (:mod:`gemv.measure.plain`), by our call, or by a peer. Bytes
+are counted in 32-byte sectors, the unit in which memory answers.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What is measured with: problems, random numbers, and buffers that an engine takes."""
+"""Inputs of measurements: problems, random numbers, and buffers that an engine takes."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """The peers that calls are compared with: cuBLAS through PyTorch and through CuPy.
 
-A peer works on the same memory as our call, without a copy. What it cannot take as it lies it
-refuses, with a reason. Both libraries are optional, and are imported when they are asked for.
+A peer works on the same memory as our call, without a copy. Operands that it cannot take as
+they lie it refuses, with a reason. Both libraries are optional, and imported when first used.
 """
 
 from __future__ import annotations

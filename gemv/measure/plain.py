@@ -1,8 +1,8 @@
-"""Plain kernels that only move bytes: what every other time is held against.
+"""Plain kernels that only move bytes: every other time is compared with theirs.
 
 The *reader* reads buffers front to back; its best rate is the read ceiling of the ladder. The
 *mover* reads and writes as many bytes as a call of the grid has to; its time is that call's floor,
-unless somebody was faster.
+unless our call or a peer was faster.
 """
 
 from __future__ import annotations

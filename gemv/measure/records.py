@@ -1,4 +1,4 @@
-"""What was measured of a cell and of a whole grid, and its summary."""
+"""Results of a cell and of a whole grid, stored as JSON, and the summary of a grid."""
 
 from __future__ import annotations
 

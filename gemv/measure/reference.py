@@ -3,8 +3,8 @@
 Tests, benchmarks and the command line all judge a result, element by element, by the bound that
 every order of summation satisfies: ``c * ((cols + 3)*eps*T + (|alpha|*cols + 3)*s)`` with ``T =
 |alpha||op(A)||x| + |beta||y|`` and s the smallest positive number of the dtype added up in. The
-first part is what roundings lose, the second what products lose that underflow. Numbers that
-overflow on the way are beyond it.
+first part is what roundings lose, the second what products lose that underflow. The bound does not
+cover sums that overflow on the way.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The tables of constants: which kernel and which constants a GPU's problems get."""
+"""The selection tables of one GPU: found, read, and indexed by the length and number of lines."""
 
 from __future__ import annotations
 

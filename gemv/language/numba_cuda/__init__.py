@@ -1,0 +1,1 @@
+"""Device functions as Numba compiles them for a GPU, and the compiler itself."""

@@ -1,4 +1,4 @@
-"""The functions of :mod:`gemv.language.vocabulary` for a GPU, from the files that define them."""
+"""The functions of :mod:`gemv.language.vocabulary` for a GPU, gathered from this folder."""
 
 # ruff: noqa: F401
 

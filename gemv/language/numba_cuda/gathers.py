@@ -1,4 +1,4 @@
-"""Numbers of x in registers, for the columns of a tile."""
+"""Numbers of x loaded into registers one by one, for the columns of a tile."""
 
 from __future__ import annotations
 

@@ -11,7 +11,7 @@ The memory model is weak on purpose:
   only. ``syncwarp`` shows it to the warp; a block barrier or ``threadfence_block`` to the block;
   ``threadfence`` to every block, together with what the thread had been shown by a barrier
   before. What was never fenced reaches memory at the end of the grid, so a protocol between
-  blocks that lacks a fence reads old values every time and not once in a blue moon.
+  blocks that lacks a fence reads old values every time, not just once in a while.
 * Atomics on global memory work on memory itself, and carry along what their own thread, warp or
   block still held back for that one element.
 * A sum that ``post`` stores is in memory at once; a thread in ``take`` lets others run until the

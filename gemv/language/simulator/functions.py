@@ -1,4 +1,4 @@
-"""The functions of :mod:`gemv.language.vocabulary` in plain Python, from their files."""
+"""The functions of :mod:`gemv.language.vocabulary` in plain Python, gathered from this folder."""
 
 # ruff: noqa: F401
 
