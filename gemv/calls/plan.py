@@ -144,8 +144,9 @@ class Plan:
         y : device array
             The y passed, else the one bound, overwritten; a new one where there is neither.
         """
+        launch = self._launch  # another thread may unbind the plan meanwhile
         if (
-            self._launch is not None
+            launch is not None
             and x is None
             and y is None
             and stream is None
@@ -154,7 +155,7 @@ class Plan:
             numbers = self._numbers
             if type(alpha) in numbers and type(beta) in numbers and not (alpha == 0 and beta == 1):
                 a_at, x_at, y_at = self._addresses
-                if not self._launch(self._stream(), a_at, x_at, y_at, alpha, beta):
+                if not launch(self._stream(), a_at, x_at, y_at, alpha, beta):
                     if self._written is not None:
                         self._written(self._y)
                     if open_traces():

@@ -136,9 +136,13 @@ class RememberedCall:
         if not self.shares_scratch:
             return enqueue(self.address, stream, a, x, y, *values)
         from gemv.driver import capture
+        from gemv.driver.library import CudaError
 
-        if capture.capture_of(stream) is not None:
-            return -1  # the long way takes scratch memory that the graph owns
+        try:
+            if capture.capture_of(stream) is not None:
+                return -1  # the long way takes scratch memory that the graph owns
+        except CudaError:
+            return -1  # no GPU is current in this thread: the long way makes it so
         geometry = self.choice.geometry
         workspace = self.engine.workspace(geometry, self.device, stream)
         with workspace.lock:

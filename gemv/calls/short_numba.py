@@ -14,6 +14,7 @@ from gemv.calls.remembered import (
     remembered_calls,
 )
 from gemv.core import trace
+from gemv.driver.library import CudaError
 
 
 def short_ways(engine: Any) -> dict[type, ShortWay]:
@@ -108,8 +109,11 @@ def short_ways(engine: Any) -> dict[type, ShortWay]:
             except TypeError:
                 return UNUSUAL
             # Vectors of the pool are given back in the order of the default stream.
-            if engine.capture_of(handle) is None and engine.runs_by_itself(handle):
-                return UNUSUAL
+            try:
+                if engine.capture_of(handle) is None and engine.runs_by_itself(handle):
+                    return UNUSUAL
+            except CudaError:
+                return UNUSUAL  # no GPU is current in this thread: the long way makes it so
         if known.plain:
             status = enqueue(known.address, handle, a_at, x_at, y_at, alpha, beta)
         else:

@@ -97,19 +97,23 @@ def machine(
 def _from_image(
     driver: Driver, kept: Callable[[Callable[[], bytes]], bytes]
 ) -> Callable[[str], int] | None:
-    """The address of each function of the image; None where memory may not be executable."""
+    """The address of each function of the image; None where there can be no image.
+
+    Memory may not be allowed to become executable, or LLVM makes an object that
+    :func:`gemv.driver.image.link` cannot link.
+    """
 
     def compiled() -> bytes:
         from gemv.driver import machine_ir
 
         return images.link(machine_ir.object_file()).pack()
 
-    image = images.Image.unpack(kept(compiled))
-    memory, start = images.mapped(image)
-    _fill(start + image.symbols[TABLE], driver)
     try:
+        image = images.Image.unpack(kept(compiled))
+        memory, start = images.mapped(image)
+        _fill(start + image.symbols[TABLE], driver)
         images.make_executable(memory, start)
-    except OSError:
+    except (OSError, ValueError):  # ValueError: an LLVM that relocates otherwise
         return None
     _keep(memory)
     return lambda name: start + image.symbols[name]

@@ -224,7 +224,13 @@ class Coefficients:
             self._values = (alpha, beta)
 
     def note(self, alpha: Any, beta: Any) -> None:
-        """Remember the values of a call on the host, which needs no slot."""
+        """Remember the values of a call on the host, which needs no slot.
+
+        Parameters
+        ----------
+        alpha, beta : number
+            The values.
+        """
         with self._lock:
             self._check_open()
             self._values = (alpha, beta)

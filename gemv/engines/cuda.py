@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 from cuda.bindings import driver
 
-from gemv.core import trace
+from gemv.core import errors, trace
 from gemv.core.geometry import Device, Launch
 from gemv.core.operand import Operand
 from gemv.core.problem import Problem
@@ -45,7 +45,8 @@ class CudaEngine:
 
     def __init__(self) -> None:
         #: Compiled code that launches.
-        self.machine = machine(Driver(**library.addresses()), binaries.last_step)
+        with errors.compiling():
+            self.machine = machine(Driver(**library.addresses()), binaries.last_step)
         check(driver.cuInit(0))
         #: Whether there is more than one GPU, so that it matters which one is current.
         self.several = check(driver.cuDeviceGetCount()) > 1
@@ -101,10 +102,11 @@ class CudaEngine:
                 f" cuda:{device} cannot reach that of cuda:{peer}"
             )
         devices.enable_peer(device, peer)
-        pool = self._pools.get(peer)
-        if pool is not None:
-            pool.share(device)
-        self._reached.add((device, peer))
+        with self._lock:  # a pool that another thread makes meanwhile is shared by that thread
+            pool = self._pools.get(peer)
+            if pool is not None:
+                pool.share(device)
+            self._reached.add((device, peer))
 
     # Streams ---------------------------------------------------------------------------------
 

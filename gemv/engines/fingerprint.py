@@ -53,13 +53,15 @@ class Unknown(Exception):
 #: The rooms whose source shapes machine code. They import no other room but these, which the
 #: contract of imports keeps, so nothing else can reach a kernel.
 ROOMS = ("core", "driver", "kernels", "language")
+#: The file outside of them that calls the compiler.
+_COMPILES = "engines/binaries.py"
 
 
 def source_hash(folder: str | Path) -> str:
     """Hash of all source below the package's folder that may reach a kernel."""
     digest = hashlib.sha256()
     for name in sorted(source.source_files(str(folder))):
-        if name.partition("/")[0] not in ROOMS:
+        if name.partition("/")[0] not in ROOMS and name != _COMPILES:
             continue
         text = Path(folder, name).read_bytes()
         digest.update(f"{name} {len(text)}\n".encode())
@@ -126,6 +128,8 @@ def versions() -> list[str]:
     found, versions = [], installed_versions()
     for name in (*_COMPILERS, *_TOOLKIT):
         installed = versions.get(name.replace("-", "_"))
+        if installed is None and name in _COMPILERS:
+            installed = _version_elsewhere(name)
         if installed is None:
             continue
         module = sys.modules.get(_COMPILERS.get(name, ""))
@@ -146,7 +150,8 @@ def installed_versions() -> dict[str, str]:
     """The version of each distribution that Python can import, by its name in lower case.
 
     The name of a directory ``NAME-VERSION.dist-info`` tells both. To read the metadata in it, as
-    ``importlib.metadata`` does, takes ten times as long.
+    ``importlib.metadata`` does, takes ten times as long. Two of one name in a folder, which an
+    installer leaves when it fails, are both named.
     """
     found: dict[str, str] = {}
     for folder in sys.path:
@@ -154,11 +159,34 @@ def installed_versions() -> dict[str, str]:
             names = os.listdir(folder or ".")
         except OSError:  # a zip file, or nothing at all
             continue
-        for entry in names:
+        here: dict[str, str] = {}
+        for entry in sorted(names):
             if entry.endswith(".dist-info"):
                 name, _, version = entry.removesuffix(".dist-info").partition("-")
-                found.setdefault(name.lower().replace(".", "_"), version)
+                name = name.lower().replace(".", "_")
+                here[name] = f"{here[name]} {version}" if name in here else version
+        found = here | found
     return found
+
+
+def _version_elsewhere(name: str) -> str | None:
+    """The version of a compiler whose metadata is not in a dist-info directory; None without it.
+
+    Some installers keep metadata in ``NAME.egg-info``.
+    """
+    import importlib.metadata  # here, since it is rarely needed and takes long
+
+    try:
+        return importlib.metadata.version(name)
+    except importlib.metadata.PackageNotFoundError:
+        pass
+    try:
+        found = importlib.util.find_spec(_COMPILERS[name])
+    except ModuleNotFoundError:
+        found = None
+    if found is not None:
+        raise Unknown(f"{name} can be imported, and no metadata tells its version")
+    return None
 
 
 def _numbers(version: str) -> str:

@@ -6,7 +6,7 @@ The words for homes are in :data:`gemv.kernels.spec.HOMES`.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 
 import numpy as np
@@ -30,14 +30,17 @@ from gemv.selection.select import Choice
 class ConstantSymbols:
     """The constant symbols of loaded functions, for a :class:`~gemv.engines.slots.SlotTable`."""
 
-    def __init__(self, addresses: Iterable[int], device: int | None = None) -> None:
+    def __init__(self, addresses: Iterable[int], device: int, several: bool) -> None:
         self.addresses = list(addresses)
         self.device = device
+        #: Whether there is more than one GPU, so that a stream may be another one's.
+        self.several = several
         #: A stream for writes outside of captures, made at first use.
         self._aside: Any = None
 
     def current(self) -> AbstractContextManager:
-        return nullcontext() if self.device is None else on_device(self.device)
+        # Even the only GPU is current in no thread that has not used CUDA yet.
+        return on_device(self.device)
 
     def write(self, slot: int, values: np.ndarray, stream: int) -> None:
         # So few bytes of pageable memory are copied by the driver before the call returns.
@@ -74,7 +77,7 @@ class ConstantSymbols:
         return streams.stream_handle(stream)
 
     def device_of(self, stream: int) -> int | None:
-        return None if self.device is None else streams.device_of_stream(stream)
+        return streams.device_of_stream(stream) if self.several else None
 
 
 class Homes:
@@ -135,7 +138,7 @@ class Homes:
             symbols = [
                 _symbol(each, COEFFICIENTS) for each in functions if "slot" in each.binary.arguments
             ]
-            memory = ConstantSymbols(symbols, device.index if self._several else None)
+            memory = ConstantSymbols(symbols, device.index, self._several)
             # Two threads may come here at once, and both must use the same table.
             table = self._slot_tables.setdefault(
                 key, SlotTable(memory, choice.spec.precision.factors, SLOTS)

@@ -18,8 +18,9 @@ from gemv.core.geometry import CONSTANT_BYTES
 class ConstantMemory(Protocol):
     """Constant symbols that are written together, and events that order the writes."""
 
-    #: Ordinal of the GPU that they are on; None where there is only one.
-    device: int | None
+    @property
+    def device(self) -> int | None:
+        """Ordinal of the GPU that they are on; None in the simulator."""
 
     def current(self) -> AbstractContextManager:
         """Make that GPU current for a block."""

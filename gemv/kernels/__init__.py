@@ -66,7 +66,7 @@ REGISTRY = _Ladder()
 
 def get(name: str) -> Kernel:
     """The kernel called `name`; a ValueError that lists the known ones otherwise."""
-    try:
-        return REGISTRY[name]
-    except (KeyError, TypeError):
-        raise ValueError(f"no kernel {name!r}; known kernels: {', '.join(REGISTRY)}") from None
+    # Not "name in REGISTRY", which imports the kernel's file and takes its errors for an answer.
+    if not isinstance(name, str) or name not in list(REGISTRY):
+        raise ValueError(f"no kernel {name!r}; known kernels: {', '.join(REGISTRY)}")
+    return REGISTRY[name]

@@ -263,22 +263,55 @@ def test_many_threads_on_many_streams(torch, kernel):
     assert not errors, errors[0]
 
 
-def test_first_call_of_a_fresh_thread():
-    """A thread has no current device until somebody sets one."""
+@pytest.mark.parametrize("rows, cols", [(3, 3), (3, 100_000)], ids=["plain", "scratch"])
+@pytest.mark.parametrize("stream", [None, 0], ids=["default", "stream 0"])
+def test_first_call_of_a_fresh_thread(rows, cols, stream):
+    """A thread has no current device until somebody sets one; here the call is remembered.
+
+    The second shape sums in scratch memory, for which a call asks whether its stream captures.
+    """
     numba = LIBRARIES["numba"]()
-    a, x, y = (numba.array(np.ones(shape, "f")) for shape in ((3, 3), 3, 3))
-    gemv.gemv(1.0, a, x, 0.0, y, overwrite_y=1)
+    a, x, y = (numba.array(np.ones(shape, "f")) for shape in ((rows, cols), cols, rows))
+    for _ in range(3):
+        gemv.gemv(1.0, a, x, 0.0, y, overwrite_y=1, stream=stream)
     results = []
 
     def work():
         for _ in range(3):
-            results.append(gemv.gemv(2.0, a, x, 0.0, y, overwrite_y=1) is y)
+            done = gemv.gemv(2.0, a, x, 0.0, y, overwrite_y=1, stream=stream)
+            results.append(done is y)
 
     thread = threading.Thread(target=work)
     thread.start()
     thread.join()
     assert results == [True] * 3
-    assert numba.host(y).tolist() == [6, 6, 6]
+    assert numba.host(y).tolist() == [2 * cols] * rows
+
+
+def test_coefficients_are_set_in_a_fresh_thread(torch):
+    """Where no GPU is current, `set` makes that of the graph current."""
+    a, x, y = (torch.ones(shape, device="cuda") for shape in ((3, 3), 3, 3))
+    place = gemv.Coefficients()
+    gemv.gemv(1.0, a, x, 0.0, y, overwrite_y=1, coefficients=place)
+    torch.cuda.synchronize()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        gemv.gemv(1.0, a, x, 0.0, y, overwrite_y=1, coefficients=place)
+    errors = []
+
+    def work():
+        try:
+            place.set(7.0)
+        except Exception as error:
+            errors.append(error)
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    thread.join()
+    assert not errors, errors[0]
+    graph.replay()
+    torch.cuda.synchronize()
+    assert y.tolist() == [21] * 3
 
 
 def test_memory_is_steady(torch):

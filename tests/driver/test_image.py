@@ -77,11 +77,17 @@ def test_the_bytes_of_an_image_are_the_image():
     assert not any(unpacked.code[table : table + 8 * len(block.ENTRIES)]), "no address is kept"
 
 
-def test_where_memory_may_not_be_executable_llvm_compiles_in_place(monkeypatch):
-    def refuse(memory, address):
-        raise OSError(1, "not here")
+@pytest.mark.parametrize(
+    "step, error",
+    [("make_executable", OSError(1, "not here")), ("mapped", ValueError("relocation 41"))],
+)
+def test_where_there_can_be_no_image_llvm_compiles_in_place(monkeypatch, step, error):
+    """Memory may not be executable, or another LLVM relocates in another way."""
 
-    monkeypatch.setattr(image, "make_executable", refuse)
+    def refuse(*arguments):
+        raise error
+
+    monkeypatch.setattr(image, step, refuse)
     machine.machine.cache_clear()
     try:
         assert launches(machine.machine(DRIVER, lambda compiled: compiled()))

@@ -255,6 +255,38 @@ def test_a_compiler_installed_since_its_import_leaves_no_machine_code(monkeypatc
     assert list(folder.iterdir()) == []
 
 
+def test_a_compiler_installed_by_another_tool_is_named(monkeypatch):
+    """Its metadata is not in a dist-info directory, and no metadata at all means no cache."""
+    import importlib.metadata
+
+    found = fingerprint.installed_versions()
+    (named,) = [each for each in fingerprint.versions() if each.startswith("llvmlite ")]
+    without = {name: version for name, version in found.items() if name != "llvmlite"}
+    monkeypatch.setattr(fingerprint, "installed_versions", lambda: without)
+    assert named in fingerprint.versions()
+
+    def missing(name):
+        raise importlib.metadata.PackageNotFoundError(name)
+
+    monkeypatch.setattr(importlib.metadata, "version", missing)
+    with pytest.raises(fingerprint.Unknown, match="llvmlite can be imported"):
+        fingerprint.versions()
+
+
+def test_two_versions_in_a_folder_are_both_named(tmp_path, monkeypatch):
+    """An installer that fails may leave the old one's metadata; a folder later counts for less."""
+    first, second = tmp_path / "first", tmp_path / "second"
+    for folder, name in (
+        (first, "some.tool-1.0"), (first, "Some_Tool-2.0"), (second, "some_tool-3.0"),
+        (second, "other-4.0"),
+    ):  # fmt: skip
+        (folder / f"{name}.dist-info").mkdir(parents=True)
+    monkeypatch.setattr(sys, "path", [str(first), str(second)])
+    found = fingerprint.installed_versions()
+    assert sorted(found.pop("some_tool").split()) == ["1.0", "2.0"]
+    assert found == {"other": "4.0"}
+
+
 def test_settings_of_numba_compile_anew(monkeypatch, folder):
     from numba.core import config
 
@@ -388,6 +420,7 @@ def test_editing_any_file_that_shapes_machine_code_makes_another_key(copied):
         for room in fingerprint.ROOMS
         for path in (PACKAGE / room).rglob("*.py")
     }
+    shaping.add(str(copied / "gemv" / "engines" / "binaries.py"))
     # The key of no edit is that of every file elsewhere, the last of which is named for it.
     (elsewhere,) = set(edited) - shaping
     assert set(edited) == shaping | {elsewhere} and int(count) == len(shaping) + 1
