@@ -37,8 +37,9 @@ logger = logging.getLogger(__name__)
 
 def ladder_page(cases: dict[str, dict]) -> str:
     """Tables and plots of the ladder page: what each kernel loses comes first."""
-    from results import duration, three_digits, title
+    from results import title
 
+    from benchmarks.pages.page import duration, three_digits
     from gemv.kernels import REGISTRY
 
     if not cases:

@@ -172,8 +172,9 @@ def counted_table(name: str) -> str:
 
 def measured_table(kernel, cases: dict[str, dict]) -> str:
     """This kernel's figures from the committed results, and the step from the rung before."""
-    from results import three_digits, title
+    from results import title
 
+    from benchmarks.pages.page import three_digits
     from gemv.kernels import REGISTRY
 
     rungs = [each.name for each in REGISTRY.values() if not each.beside]
