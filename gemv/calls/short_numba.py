@@ -14,7 +14,6 @@ from gemv.calls.remembered import (
     remembered_calls,
 )
 from gemv.core import trace
-from gemv.driver.library import CudaError
 
 
 def short_ways(engine: Any) -> dict[type, ShortWay]:
@@ -112,7 +111,7 @@ def short_ways(engine: Any) -> dict[type, ShortWay]:
             try:
                 if engine.capture_of(handle) is None and engine.runs_by_itself(handle):
                     return UNUSUAL
-            except CudaError:
+            except RuntimeError:  # CudaError, whose module needs the driver's library
                 return UNUSUAL  # no GPU is current in this thread: the long way makes it so
         if known.plain:
             status = enqueue(known.address, handle, a_at, x_at, y_at, alpha, beta)
