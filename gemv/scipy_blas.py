@@ -9,7 +9,7 @@ import numpy as np
 
 from gemv import blas as gemv_blas
 from gemv.arrays import libraries
-from gemv.arrays.library import Refusal
+from gemv.arrays.base import Refusal
 
 
 def get_blas_funcs(
@@ -65,7 +65,7 @@ def _stand_in(array: Any) -> np.ndarray:
         return array
     operand_dtype = getattr(array, "dtype", None)
     try:
-        library, place = libraries.library_of(array)
+        library, place = libraries.exporter_of(array)
         view = library.read(array) if place == "device" else None
     except Refusal as refusal:
         raise TypeError(f"get_blas_funcs: an array {refusal}") from None

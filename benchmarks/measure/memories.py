@@ -127,7 +127,7 @@ class _Run:
         from numba import cuda
 
         from gemv.driver import stages
-        from gemv.driver.library import check
+        from gemv.driver.libcuda import check
         from gemv.measure.clock import Clock
 
         self.cuda, self.check = cuda, check

@@ -1,6 +1,6 @@
 """An array of any library becomes an Operand; nothing is copied, moved or launched.
 
-Each library has a file with a subclass of :class:`gemv.arrays.library.Library`. None of the
+Each library has a file with a subclass of :class:`gemv.arrays.base.Library`. None of the
 libraries is imported.
 """
 
@@ -11,8 +11,8 @@ from typing import Any, Protocol
 import numpy as np
 
 from gemv.arrays import dlpack, libraries
+from gemv.arrays.base import Library, Refusal, View
 from gemv.arrays.host import adopt_host
-from gemv.arrays.library import Library, Refusal, View
 from gemv.core.dtypes import dtype_name
 from gemv.core.operand import RANK, Operand, array_at
 from gemv.core.rules import MAX_BYTES, digits, type_error, value_error
@@ -50,7 +50,7 @@ def adopt(routine: str, name: str, obj: Any, dtype: np.dtype | None, home: Home)
         For a wrong number of dimensions.
     """
     try:
-        library, place = libraries.library_of(obj)
+        library, place = libraries.exporter_of(obj)
     except Refusal as refusal:
         raise type_error(routine, name, f"{name} {refusal}") from None
     except Exception as error:  # an object whose attributes raise

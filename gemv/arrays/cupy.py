@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from gemv.arrays.library import Library, Place, View, element_type, imported, is_instance
+from gemv.arrays.base import Library, Place, View, element_type, imported, is_instance
 
 
 class CuPy(Library):

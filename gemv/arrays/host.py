@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from gemv.arrays.library import Library, plain_bfloat16
+from gemv.arrays.base import Library, plain_bfloat16
 from gemv.core.dtypes import BFLOAT16
 from gemv.core.narrow import cast
 from gemv.core.operand import RANK, Operand

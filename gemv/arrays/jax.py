@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from gemv.arrays import dlpack
-from gemv.arrays.library import Library, Place, Refusal, View, element_type, imported, is_instance
+from gemv.arrays.base import Library, Place, Refusal, View, element_type, imported, is_instance
 
 
 class Jax(Library):

@@ -6,9 +6,9 @@ from typing import Any
 
 import numpy as np
 
+from gemv.arrays.base import Library, Place
 from gemv.arrays.cupy import CuPy
 from gemv.arrays.jax import Jax
-from gemv.arrays.library import Library, Place
 from gemv.arrays.numba import Numba
 from gemv.arrays.protocols import DLPack, Interface
 from gemv.arrays.torch import Torch
@@ -20,7 +20,7 @@ BY_NAME: dict[str, Library] = {library.name: library for library in LIBRARIES}
 NUMPY = Library()
 
 
-def library_of(obj: Any) -> tuple[Library, Place]:
+def exporter_of(obj: Any) -> tuple[Library, Place]:
     """The library that `obj` is an array of, and where it lies."""
     if isinstance(obj, (np.ndarray, np.generic, list, tuple, int, float)):
         # Numba's mapped and managed arrays are NumPy's as well, and a kernel can read them where
@@ -36,5 +36,5 @@ def library_of(obj: Any) -> tuple[Library, Place]:
 
 def device_library(obj: Any) -> Library | None:
     """The library whose device array `obj` is; None for host memory and for no array at all."""
-    library, place = library_of(obj)
+    library, place = exporter_of(obj)
     return library if place == "device" else None

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from gemv.arrays.library import Library, Place, View
+from gemv.arrays.base import Library, Place, View
 from gemv.arrays.protocols import read_interface
 
 

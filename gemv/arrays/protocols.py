@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from gemv.arrays import dlpack
-from gemv.arrays.library import Library, Place, Refusal, View
+from gemv.arrays.base import Library, Place, Refusal, View
 from gemv.core.rules import digits, typed
 
 #: DLPack's device types for CUDA memory, and for host memory (plain and pinned).

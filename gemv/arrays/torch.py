@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from gemv.arrays.library import Library, Place, Refusal, View, imported, is_instance
+from gemv.arrays.base import Library, Place, Refusal, View, imported, is_instance
 from gemv.core.dtypes import BFLOAT16
 
 #: numpy.dtype by the name of torch's; bfloat16 is the one that NumPy lacks.

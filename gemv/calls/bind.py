@@ -9,7 +9,7 @@ import numpy as np
 from gemv.arrays import adopt as arrays_adopt
 from gemv.arrays import host
 from gemv.arrays.adopt import adopt
-from gemv.arrays.library import dtype_called
+from gemv.arrays.base import dtype_called
 from gemv.core.dtypes import DTYPES, NARROW, PREFIXES, Precision, dtype_name
 from gemv.core.operand import Operand, matrix_view, overlap, vector_view, where
 from gemv.core.problem import Problem

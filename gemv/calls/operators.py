@@ -151,7 +151,7 @@ class Operator(LinearOperator):
 
 def _read(x: Any) -> np.ndarray:
     """One or more vectors in host memory as a NumPy array; narrow dtypes as float32."""
-    array = host.host_numbers("Matrix", "x", x, libraries.library_of(x)[0])
+    array = host.host_numbers("Matrix", "x", x, libraries.exporter_of(x)[0])
     return cast(array, DTYPES["s"]) if array.dtype in NARROW else array
 
 

@@ -136,7 +136,7 @@ class RememberedCall:
         if not self.shares_scratch:
             return enqueue(self.address, stream, a, x, y, *values)
         from gemv.driver import capture
-        from gemv.driver.library import CudaError
+        from gemv.driver.libcuda import CudaError
 
         try:
             if capture.capture_of(stream) is not None:

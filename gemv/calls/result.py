@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 from gemv.arrays.adopt import on_device
-from gemv.arrays.library import Library
+from gemv.arrays.base import Library
 from gemv.calls.bind import Call
 from gemv.calls.order import Order
 from gemv.core.operand import Operand
@@ -26,7 +26,7 @@ class NewY(NamedTuple):
     #: What its library made, and the same memory as an operand of the launch.
     array: Any
     operand: Operand
-    library: Library
+    exporter: Library
     #: The y that is copied into it; None for zeros.
     source: Operand | None
     #: Whether its library has written its first values already.
@@ -44,7 +44,7 @@ class NewY(NamedTuple):
         """The array as the caller gets it."""
         if engine.name != "cuda":
             return engine.wrap(self.array)
-        return self.library.finished(self.array, lambda consumer: engine.wait(consumer, stream))
+        return self.exporter.finished(self.array, lambda consumer: engine.wait(consumer, stream))
 
 
 def make_y(call: Call, engine: Any, order: Order) -> NewY:

@@ -44,7 +44,7 @@ class Operand(NamedTuple):
         Whether `origin` is replaced by a contiguous copy of its values before the launch; of their
         conjugates if `conj`.
     exporter : Library
-        The array's library; see :mod:`gemv.arrays.library`.
+        The array's library; see :mod:`gemv.arrays.base`.
     """
 
     kind: str

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from gemv.driver.library import CudaError, failed, libcuda
+from gemv.driver.libcuda import CudaError, failed, libcuda
 
 _exchange_mode = libcuda.cuThreadExchangeStreamCaptureMode
 _capture_info = libcuda.cuStreamGetCaptureInfo_v2

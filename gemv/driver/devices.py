@@ -11,7 +11,7 @@ from typing import Any
 from cuda.bindings import driver
 
 from gemv.core.geometry import Device, MemoryRange
-from gemv.driver.library import check, libcuda
+from gemv.driver.libcuda import check, libcuda
 
 _get_context = libcuda.cuCtxGetCurrent
 _get_device = libcuda.cuCtxGetDevice

@@ -21,8 +21,8 @@ from cuda.bindings import driver
 
 from gemv.core.dtypes import BFLOAT16
 from gemv.core.operand import Operand
-from gemv.driver import library
-from gemv.driver.library import check
+from gemv.driver import libcuda
+from gemv.driver.libcuda import check
 from gemv.driver.memory import DeviceBytes, address_of, pinned_array
 from gemv.driver.stages import (
     LEAST_BYTES,
@@ -186,7 +186,7 @@ class Link:
             stage.event_at, stream
         )
         if status:
-            raise library.failed(status)
+            raise libcuda.failed(status)
 
     def fill(self, block: np.ndarray, dtype: np.dtype, pointer: int) -> None:
         """Copy the lines of `block` to the GPU, one behind the other, and wait until it is done."""

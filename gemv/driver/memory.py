@@ -11,7 +11,7 @@ from cuda.bindings import driver
 
 from gemv.core.geometry import Geometry
 from gemv.driver.capture import outside_of_captures
-from gemv.driver.library import OutOfMemory, check
+from gemv.driver.libcuda import OutOfMemory, check
 
 
 def address_of(array: Any) -> int:

@@ -11,7 +11,7 @@ import numpy as np
 from cuda.bindings import driver
 
 from gemv.driver import devices
-from gemv.driver.library import check, libcuda
+from gemv.driver.libcuda import check, libcuda
 from gemv.driver.memory import pinned_array
 
 #: Bytes of one stage, large beside the microseconds of Python that a piece costs, and how many of

@@ -11,7 +11,7 @@ from cuda.bindings import driver
 
 from gemv.driver.capture import outside_of_captures
 from gemv.driver.devices import current_device, on_device
-from gemv.driver.library import check
+from gemv.driver.libcuda import check
 
 #: The handle that every thread has for a default stream of its own.
 PER_THREAD = 2

@@ -20,9 +20,9 @@ from gemv.core import errors, trace
 from gemv.core.geometry import Device, Launch
 from gemv.core.operand import Operand
 from gemv.core.problem import Problem
-from gemv.driver import capture, devices, library, memory, streams
+from gemv.driver import capture, devices, libcuda, memory, streams
 from gemv.driver.block import Block
-from gemv.driver.library import check
+from gemv.driver.libcuda import check
 from gemv.driver.link import Vectors
 from gemv.driver.machine import Driver, machine
 from gemv.driver.streams import stream_handle
@@ -46,7 +46,7 @@ class CudaEngine:
     def __init__(self) -> None:
         #: Compiled code that launches.
         with errors.compiling():
-            self.machine = machine(Driver(**library.addresses()), binaries.last_step)
+            self.machine = machine(Driver(**libcuda.addresses()), binaries.last_step)
         check(driver.cuInit(0))
         #: Whether there is more than one GPU, so that it matters which one is current.
         self.several = check(driver.cuDeviceGetCount()) > 1

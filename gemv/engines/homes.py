@@ -17,7 +17,7 @@ from gemv.core.problem import Problem
 from gemv.driver import streams
 from gemv.driver.capture import capture_of, outside_of_captures
 from gemv.driver.devices import on_device
-from gemv.driver.library import check
+from gemv.driver.libcuda import check
 from gemv.driver.memory import DeviceBytes, address_of
 from gemv.engines.coefficients import Coefficients, Lease
 from gemv.engines.launches import Launcher

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from gemv.core.geometry import MAX_GRID_X, Device, Launch, ceil_div
-from gemv.driver import library
+from gemv.driver import libcuda
 from gemv.driver.block import Block, Function
 from gemv.driver.machine import Machine
 from gemv.engines.loading import LoadedFunction, LoadedFunctions
@@ -113,7 +113,7 @@ def enqueue(
         submit = machine.enqueue_complex
     status = submit(block.address, stream, a, x, y, *numbers, scratch, counters)
     if status:
-        raise library.failed(status)
+        raise libcuda.failed(status)
 
 
 class Launcher:

@@ -11,15 +11,15 @@ from gemv.core import errors
 from gemv.core.binary import Binary
 from gemv.core.dtypes import NARROW
 from gemv.core.geometry import Device
-from gemv.driver import library
+from gemv.driver import libcuda
 from gemv.driver.capture import capture_of
-from gemv.driver.library import check
+from gemv.driver.libcuda import check
 from gemv.engines import binaries
 from gemv.selection.select import Choice
 
 #: The launch attribute that lets a kernel start before the one ahead of it on the stream has ended:
 #: CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION, in the layout of the driver's structure.
-_EARLY_START = (library.LaunchAttribute * 1)(library.LaunchAttribute(6, 0, (1,)))
+_EARLY_START = (libcuda.LaunchAttribute * 1)(libcuda.LaunchAttribute(6, 0, (1,)))
 
 
 class LoadedFunction(NamedTuple):

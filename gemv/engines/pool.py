@@ -20,7 +20,7 @@ from numba import cuda
 from numba.cuda.cudadrv.devicearray import DeviceNDArray
 
 from gemv.driver import streams
-from gemv.driver.library import check
+from gemv.driver.libcuda import check
 from gemv.driver.machine import Machine
 
 #: Freed bytes that the driver keeps for the next vectors instead of giving them to the system.

@@ -15,7 +15,7 @@ from cuda.bindings import driver
 from gemv.core.geometry import Device, Geometry
 from gemv.driver import capture as driver_capture
 from gemv.driver import streams
-from gemv.driver.library import check
+from gemv.driver.libcuda import check
 from gemv.driver.memory import DeviceBytes, address_of
 
 #: How many streams keep a workspace; beyond, the one that got its own first loses it.

@@ -41,7 +41,7 @@ class Clock:
     def __init__(self, engine: Any) -> None:
         from cuda.bindings import driver
 
-        from gemv.driver.library import check
+        from gemv.driver.libcuda import check
 
         self._engine = engine
         self._driver = driver

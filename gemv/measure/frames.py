@@ -161,7 +161,7 @@ class DeviceFrames(Frames):
     def __init__(self, engine: Any, nbytes: int) -> None:
         from cuda.bindings import driver
 
-        from gemv.driver.library import check
+        from gemv.driver.libcuda import check
 
         self._driver, self._check = driver, check
         self._uploaded: dict[tuple[str, np.dtype], Any] = {}

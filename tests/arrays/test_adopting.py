@@ -9,7 +9,7 @@ import pytest
 
 import gemv
 from gemv.arrays import libraries
-from gemv.arrays.library import Library, Refusal, View
+from gemv.arrays.base import Library, Refusal, View
 from gemv.calls.order import Order
 from gemv.calls.result import make_y
 

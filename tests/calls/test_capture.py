@@ -122,7 +122,7 @@ def test_numba_arrays_are_captured_on_a_named_stream(kernel):
     from cuda.bindings import driver
     from numba import cuda
 
-    from gemv.driver.library import check
+    from gemv.driver.libcuda import check
 
     a = np.random.default_rng(0).random((200, 5000), dtype="f")
     device = [cuda.to_device(each) for each in (a, np.ones(5000, "f"), np.zeros(200, "f"))]

@@ -493,14 +493,14 @@ def test_vectors_of_numba_go_back_to_the_pool(torch):
     from cuda.bindings import driver
     from numba import cuda
 
-    from gemv.driver import library as driver_library
+    from gemv.driver import libcuda
     from gemv.engines import backend
 
     def used():
         """Bytes of this process's pool alone: others may use the GPU at the same time."""
         pool = driver.CUmemoryPool(backend.engine().pool().handle)
         what = driver.CUmemPool_attribute.CU_MEMPOOL_ATTR_USED_MEM_CURRENT
-        return int(driver_library.check(driver.cuMemPoolGetAttribute(pool, what)))
+        return int(libcuda.check(driver.cuMemPoolGetAttribute(pool, what)))
 
     a, x = cuda.to_device(np.eye(64, dtype="f")), cuda.to_device(np.ones(64, "f"))
     gemv.gemv(1.0, a, x)

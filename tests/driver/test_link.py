@@ -101,7 +101,7 @@ class Array:
 
 
 #: What is imported anew for each test, since there is no driver to import it with.
-MODULES = ("library", "capture", "devices", "memory", "stages", "link")
+MODULES = ("libcuda", "capture", "devices", "memory", "stages", "link")
 
 
 @pytest.fixture
@@ -120,7 +120,7 @@ def staging(monkeypatch):
     def failed(status):
         return RuntimeError(f"status {status}")
 
-    library = ModuleType("gemv.driver.library")
+    library = ModuleType("gemv.driver.libcuda")
     library.libcuda = SimpleNamespace(_name=None)
     library.check, library.failed, library.OutOfMemory = check, failed, MemoryError
     devices = ModuleType("gemv.driver.devices")

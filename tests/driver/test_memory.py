@@ -72,7 +72,7 @@ def memory(driver, monkeypatch):
             raise OutOfMemory("CUDA_ERROR_OUT_OF_MEMORY")
         return answer[1]
 
-    library, capture = ModuleType("gemv.driver.library"), ModuleType("gemv.driver.capture")
+    library, capture = ModuleType("gemv.driver.libcuda"), ModuleType("gemv.driver.capture")
     library.check, library.OutOfMemory = check, OutOfMemory
     capture.outside_of_captures = driver.outside_of_captures
     for module in (library, capture):

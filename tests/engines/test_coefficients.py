@@ -503,7 +503,7 @@ class Graph:
     def __init__(self, work):
         from cuda.bindings import driver
 
-        from gemv.driver.library import check
+        from gemv.driver.libcuda import check
 
         self.driver, self.check = driver, check
         engines_backend.engine().device()

@@ -29,7 +29,7 @@ def stand_in(module, **names):
     sys.modules[module] = made
 
 
-stand_in("gemv.driver.library", LaunchAttribute=LaunchAttribute, check=None, failed=failed)
+stand_in("gemv.driver.libcuda", LaunchAttribute=LaunchAttribute, check=None, failed=failed)
 stand_in("gemv.driver.capture", capture_of=lambda stream: None)
 
 from gemv.core.binary import Binary  # noqa: E402

@@ -34,7 +34,7 @@ def stand_in(module, **names):
     sys.modules[module] = made
 
 
-stand_in("gemv.driver.library", check=lambda answer: answer, OutOfMemory=MemoryError)
+stand_in("gemv.driver.libcuda", check=lambda answer: answer, OutOfMemory=MemoryError)
 stand_in("gemv.driver.devices")
 stand_in(
     "gemv.driver.capture",
