@@ -150,14 +150,11 @@ def compiled(task):
 
 def prepare(choices, compute_capability, pool):
     """Compile what is not on disk yet, several at a time."""
-    from gemv.engines import cache, cache_folder
+    from gemv.engines import cache_folder
 
-    wanted = {(c.kernel.name, c.spec, compute_capability) for c in choices}
-    missing = [
-        each for each in wanted if not cache.holds(each[0], repr(each[1]), compute_capability)
-    ]
     if pool is not None and cache_folder.directory() is not None:
-        list(pool.map(compiled, missing))
+        wanted = {(c.kernel.name, c.spec, compute_capability) for c in choices}
+        list(pool.map(compiled, wanted))
 
 
 def measure(m, n, prefix, op, view, engine, clock, integers, pool=None):
