@@ -44,10 +44,11 @@ Source
 
 import numpy as np
 
-from gemv.core.geometry import Geometry, Launch, ceil_div
+from gemv.core.geometry import SECTOR_BYTES, Geometry, Launch, ceil_div
 from gemv.kernels.depths import in_order, of_finishers, of_splits, shared_out
 from gemv.kernels.grids import split_columns, tile_shape
 from gemv.kernels.kernel import Kernel
+from gemv.kernels.work import bytes_of_lines, bytes_of_stretches, columns_of_splits, work_of
 
 
 def build(spec):
@@ -145,6 +146,48 @@ def geometry(problem, device, knobs):
     )
 
 
+def work(problem, geometry, knobs):
+    tile_rows, lanes = tile_shape(problem.access, knobs["BLOCK_X"], knobs["BLOCK_Y"])
+    (grid_x, splits, _), _ = geometry.launches[0]
+    first, last = columns_of_splits(problem, geometry)
+    row_tiles = ceil_div(problem.rows, tile_rows)
+    turns = ceil_div(row_tiles, grid_x)  # tiles of a block
+    passes = turns * ceil_div(first, lanes)
+    # A lane adds up its splits as it added up its columns: a number and a barrier each.
+    end_steps = lanes + 1 + (2 if splits > 1 else 0)
+    return work_of(
+        problem,
+        geometry,
+        bytes=_bytes(problem, row_tiles, tile_rows, splits, first),
+        passes=passes,
+        flight=problem.dtype.itemsize,
+        loads=passes,
+        x_loads=passes,
+        products=passes,
+        busy_threads=min(problem.rows, grid_x * tile_rows)
+        * ((splits - 1) * min(lanes, first) + min(lanes, last)),
+        end_steps=turns * end_steps,
+        collects=turns * ceil_div(splits, lanes),
+        sums_shared=tile_rows * (lanes + 1),
+    )
+
+
+def _bytes(problem, row_tiles, tile_rows, splits, cols_per_split):
+    """Of A, in whole sectors; of lines without a unit stride no more than these are."""
+    size = problem.dtype.itemsize
+    if problem.access == "axpy":
+        return bytes_of_lines(problem, row_tiles - 1, tile_rows * size)
+    if problem.access == "dot":
+        return bytes_of_lines(problem, splits - 1, cols_per_split * size)
+    aligned = min(problem.a_alignment or size, size)
+    elements = problem.rows * problem.cols
+    apart = SECTOR_BYTES if aligned < size else 0  # an element may lie in two sectors
+    each = bytes_of_stretches(elements, size, apart, aligned)
+    reach = ((problem.cols - 1) * abs(problem.col_stride) + 1) * size
+    rows = bytes_of_stretches(problem.rows, reach, aligned, aligned, splits - 1, 1)
+    return min(each, rows)
+
+
 def depth(problem, geometry, knobs):
     _, lanes = tile_shape(problem.access, knobs["BLOCK_X"], knobs["BLOCK_Y"])
 
@@ -162,6 +205,7 @@ KERNEL = Kernel(
     tile=lambda knobs: (knobs["BLOCK_Y"], knobs["BLOCK_X"]),
     splits_apart=True,
     depth=depth,
+    work=work,
     knobs={"BLOCK_X": 32, "BLOCK_Y": 8, "MAX_BLOCKS": 1 << 20},
     small_knobs={"BLOCK_X": 8, "BLOCK_Y": 2, "MAX_BLOCKS": 2},
     doc=__doc__,

@@ -77,6 +77,13 @@ from gemv.core.geometry import ceil_div
 from gemv.kernels.depths import in_halves, in_order, of_finishers, of_splits, shared_out
 from gemv.kernels.grids import loads_for_one, split_evenly
 from gemv.kernels.kernel import Kernel, attach, wide_loads_object
+from gemv.kernels.work import (
+    bytes_of_lines,
+    columns_of_splits,
+    rounds_of_warps,
+    steps_of_tree,
+    work_of,
+)
 
 #: Partial sums that a thread of the last block asks for at a time; a power of two.
 BATCH = 4
@@ -287,6 +294,51 @@ def tile(knobs):
     return threads // knobs["LANES"] * knobs["ROWS"], 4 * knobs["LANES"]
 
 
+def work(problem, geometry, knobs):
+    (width, x_width), size = problem.widths, problem.dtype.itemsize
+    lanes, rows = knobs["LANES"], knobs["ROWS"]
+    vectors = loads_of(knobs["VECTORS"], width, size)
+    (tiles, splits, _), (threads, _, _) = geometry.launches[0]
+    warps, warps_per_row, tile_rows = threads // 32, ceil_div(lanes, 32), threads // lanes * rows
+    x_each = 1 if x_width else width
+
+    def of_split(columns):
+        """Passes and tails; loads of A a row; loads of x; products of a row; lanes with work."""
+        whole, tail = columns // width, columns % width
+        full = columns // (vectors * lanes * width)
+        left = whole - full * vectors * lanes  # vectors behind full passes
+        turns = ceil_div(tail, tail_of(width))
+        # The first lane has as many vectors as any. That with the tail may have one less.
+        first, last = full + min(left, 1), full + min(left // lanes, 1)
+        most, least, in_pass = ceil_div(whole, lanes), whole // lanes, vectors * width
+        return (
+            max(first, last + turns),
+            max(most, least + tail),
+            max(most * x_each, least * x_each + tail),
+            max(first * in_pass, last * in_pass + turns * tail_of(width)),
+            min(lanes, whole + min(tail, 1)),
+        )
+
+    first, last = columns_of_splits(problem, geometry)
+    of_first, of_last = of_split(first), of_split(last)
+    in_shared = warps_per_row > 1 or splits > 1
+    return work_of(
+        problem,
+        geometry,
+        bytes=bytes_of_lines(problem, splits - 1, first * size),
+        passes=max(of_first[0], of_last[0]),
+        flight=rows * vectors * width * size,
+        loads=rows * max(of_first[1], of_last[1]),
+        x_loads=max(of_first[2], of_last[2]),
+        products=rows * max(of_first[3], of_last[3]),
+        busy_threads=tiles * (threads // lanes) * ((splits - 1) * of_first[4] + of_last[4]),
+        end_steps=steps_of_tree(min(lanes, 32))
+        + in_shared * (1 + ceil_div(tile_rows, threads) * warps_per_row),
+        collects=rounds_of_warps(min(tile_rows, problem.rows), tile_rows, warps, splits, BATCH),
+        sums_shared=tile_rows * warps_per_row + warps,
+    )
+
+
 def depth(problem, geometry, knobs):
     lanes, width = knobs["LANES"], problem.widths[0]
     threads, parts = max(lanes, knobs["THREADS_PER_BLOCK"]), partial_sums(width, problem.precision)
@@ -316,6 +368,7 @@ KERNEL = Kernel(
     geometry=geometry,
     tile=tile,
     depth=depth,
+    work=work,
     wide=True,
     splits_apart=True,
     accepts=accepts,

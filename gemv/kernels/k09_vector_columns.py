@@ -68,6 +68,13 @@ from gemv.core.shares import share_of_lane
 from gemv.kernels.depths import in_halves, in_order, of_finishers, of_splits, shared_out
 from gemv.kernels.grids import loads_for_one, split_evenly
 from gemv.kernels.kernel import Kernel, attach, wide_loads_object
+from gemv.kernels.work import (
+    bytes_of_tiles,
+    columns_of_splits,
+    rounds_of_finishers,
+    steps_of_tree,
+    work_of,
+)
 
 #: Partial sums that a thread of the last block asks for at a time; a power of two.
 BATCH = 8
@@ -266,6 +273,40 @@ def tile(knobs):
     return 4 * knobs["LANES"] * knobs["PIECES"], threads // knobs["LANES"] * knobs["COLUMNS"]
 
 
+def work(problem, geometry, knobs):
+    width, size, columns = problem.widths[0], problem.dtype.itemsize, knobs["COLUMNS"]
+    lanes, pieces = lanes_and_pieces(knobs, width, size)
+    (tiles, splits, _), (threads, _, _) = geometry.launches[0]
+    groups, warps, tile_rows = threads // lanes, threads // 32, lanes * width * pieces
+    first, last = columns_of_splits(problem, geometry)
+    some = 1 if problem.rows >= width else 0  # else there is no vector, and the edge is all
+    passes = some * ceil_div(first, groups * columns)
+    own = some * ceil_div(first, groups)  # columns of a thread
+    finishers = min(max(threads // tile_rows, 1), 16)
+    if some:
+        busy = lanes * ((splits - 1) * min(groups, first) + min(groups, last))
+    else:
+        busy = (splits - 1) * min(threads, first) + min(threads, last)
+    return work_of(
+        problem,
+        geometry,
+        bytes=bytes_of_tiles(problem, tiles, tile_rows),
+        passes=passes,
+        edge_passes=problem.rows % width * ceil_div(first, threads),
+        flight=pieces * columns * width * size,
+        loads=pieces * own,
+        x_loads=own,
+        products=passes * pieces * columns * width,
+        busy_threads=tiles * busy,
+        end_steps=steps_of_tree(32 // min(lanes, 32))
+        + 1
+        + ceil_div(tile_rows, threads) * min(groups, warps),
+        collects=ceil_div(min(tile_rows, problem.rows), threads)
+        * rounds_of_finishers(splits, finishers, BATCH),
+        sums_shared=max(min(groups, warps), finishers) * tile_rows + warps * width,
+    )
+
+
 def depth(problem, geometry, knobs):
     width = problem.widths[0]
     lanes, pieces = lanes_and_pieces(knobs, width, problem.dtype.itemsize)
@@ -298,6 +339,7 @@ KERNEL = Kernel(
     geometry=geometry,
     tile=tile,
     depth=depth,
+    work=work,
     wide=True,
     splits_apart=True,
     accepts=accepts,

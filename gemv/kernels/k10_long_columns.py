@@ -45,6 +45,7 @@ Source
 from gemv.core.geometry import LOAD_BYTES, ceil_div, one_launch
 from gemv.kernels.grids import loads_for_one
 from gemv.kernels.kernel import Kernel, attach, wide_loads_object
+from gemv.kernels.work import bytes_of_tiles, work_of
 
 
 def pieces_of_a_thread(knobs, width, itemsize):
@@ -141,6 +142,26 @@ def geometry(problem, device, knobs):
     return one_launch((tiles, 1, 1), (threads, 1, 1))
 
 
+def work(problem, geometry, knobs):
+    width, size, cols = problem.widths[0], problem.dtype.itemsize, problem.cols
+    (tiles, _, _), (threads, _, _) = geometry.launches[0]
+    columns, pieces = knobs["COLUMNS"], pieces_of_a_thread(knobs, width, size)
+    some = 1 if problem.rows >= width else 0  # else there is no vector, and the edge is all
+    passes = some * ceil_div(cols, columns)
+    return work_of(
+        problem,
+        geometry,
+        bytes=bytes_of_tiles(problem, tiles, threads * pieces * width),
+        passes=passes,
+        edge_passes=min(problem.rows % width, 1) * cols,
+        flight=pieces * columns * width * size,
+        loads=some * pieces * cols,
+        x_loads=some * cols,
+        products=passes * pieces * columns * width,
+        busy_threads=tiles * threads if some else problem.rows,
+    )
+
+
 def tile(knobs):
     return 4 * knobs["THREADS_PER_BLOCK"] * knobs["PIECES"], knobs["COLUMNS"]
 
@@ -151,6 +172,7 @@ KERNEL = Kernel(
     build=build,
     geometry=geometry,
     tile=tile,
+    work=work,
     wide=True,
     accepts=accepts,
     # At least 8 threads, for the rows that fill no vector.

@@ -59,6 +59,13 @@ from gemv.core.geometry import LOAD_BYTES, MAX_GRID_X, ceil_div
 from gemv.kernels.depths import in_halves, in_order, of_finishers, of_splits, shared_out
 from gemv.kernels.grids import split_evenly
 from gemv.kernels.kernel import Kernel, attach, wide_loads_object
+from gemv.kernels.work import (
+    bytes_of_lines,
+    columns_of_splits,
+    rounds_of_warps,
+    steps_of_tree,
+    work_of,
+)
 
 #: Partial sums that a thread of the last block asks for at a time; a power of two.
 BATCH = 4
@@ -273,6 +280,60 @@ def tile(knobs):
     return threads // knobs["LANES"] * knobs["ROWS"], 4 * knobs["LANES"]
 
 
+def work(problem, geometry, knobs):
+    size, width = problem.dtype.itemsize, LOAD_BYTES // problem.dtype.itemsize
+    lanes, rows, vectors = knobs["LANES"], knobs["ROWS"], knobs["VECTORS"]
+    (_, splits, _), (threads, _, _) = geometry.launches[0]
+    warps, warps_per_row, groups = threads // 32, ceil_div(lanes, 32), threads // lanes
+    in_pass, tile_rows = vectors * lanes * width, threads // lanes * rows
+    shifted = problem.incx == 1 and not 0 < problem.x_alignment < size
+    first, last = columns_of_splits(problem, geometry)
+    passes = loads = x_loads = full = busy_first = busy_last = 0
+    for head in problem.heads:
+        # Behind the split before the last are the columns of the last one, which may be few.
+        for columns, behind_it in ((first, last), (last, 0)):
+            before = min(head, columns)
+            body = columns - before
+            whole, behind = body // width, body % width
+            # The first lane has as much as any.
+            own = ceil_div(whole, lanes)
+            ends = ceil_div(before, lanes) + ceil_div(behind, lanes)
+            pairs = max(min(body, body + behind_it - width), 0) // in_pass * vectors * shifted
+            full = max(full, body // in_pass)
+            passes = max(passes, body // in_pass + min(before + body % in_pass, 1))
+            loads = max(loads, rows * (own + ends))
+            # A vector of x is aligned, or put together from two.
+            of_pair = 1 if width == 1 or (head == 0 and problem.x_alignment == LOAD_BYTES) else 2
+            x_loads = max(x_loads, of_pair * pairs + (own - pairs) * width + ends)
+            busy = min(lanes, max(whole, before, behind))
+            if behind_it:
+                busy_first = max(busy_first, busy)
+            else:
+                busy_last = max(busy_last, busy)
+    # Some phases have a row less than others, and then perhaps a block less.
+    phases = geometry.sizes["phases"]
+    each, more = problem.rows // phases, problem.rows % phases
+    tiles = more * ceil_div(each + 1, tile_rows) + (phases - more) * ceil_div(each, tile_rows)
+    rows_of_tile = min(tile_rows, ceil_div(problem.rows, phases))
+    in_shared = warps_per_row > 1 or splits > 1
+    return work_of(
+        problem,
+        geometry,
+        bytes=bytes_of_lines(problem, splits - 1, first * size),
+        passes=passes,
+        flight=rows * vectors * LOAD_BYTES,
+        loads=loads,
+        x_loads=x_loads,
+        # What is left and both ends are added in any case, if only zeros.
+        products=rows * ((full + 1) * vectors * width + 2 * ceil_div(width - 1, lanes)),
+        busy_threads=tiles * groups * ((splits - 1) * busy_first + busy_last),
+        end_steps=steps_of_tree(min(lanes, 32))
+        + in_shared * (1 + ceil_div(tile_rows, threads) * warps_per_row),
+        collects=rounds_of_warps(rows_of_tile, tile_rows, warps, splits, BATCH),
+        sums_shared=tile_rows * warps_per_row + warps,
+    )
+
+
 def depth(problem, geometry, knobs):
     lanes, width = knobs["LANES"], LOAD_BYTES // problem.dtype.itemsize
     threads, rows = max(lanes, knobs["THREADS_PER_BLOCK"]), knobs["ROWS"]
@@ -307,6 +368,7 @@ KERNEL = Kernel(
     geometry=geometry,
     tile=tile,
     depth=depth,
+    work=work,
     wide=True,
     phased=True,
     splits_apart=True,

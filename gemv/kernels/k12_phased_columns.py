@@ -55,11 +55,18 @@ Source
 
 import numpy as np
 
-from gemv.core.geometry import LOAD_BYTES, SHARED_SUM_BYTES, ceil_div
+from gemv.core.geometry import LOAD_BYTES, SECTOR_BYTES, SHARED_SUM_BYTES, ceil_div
 from gemv.core.shares import share_of_lane
 from gemv.kernels.depths import in_halves, in_order, of_finishers, of_splits, shared_out
 from gemv.kernels.grids import split_evenly
 from gemv.kernels.kernel import Kernel, attach, wide_loads_object
+from gemv.kernels.work import (
+    bytes_of_lines,
+    columns_of_splits,
+    rounds_of_finishers,
+    steps_of_tree,
+    work_of,
+)
 
 #: Partial sums that a thread of the last block asks for at a time; a power of two.
 BATCH = 8
@@ -282,6 +289,62 @@ def tile(knobs):
     return own_rows(knobs["LANES"], pieces, 4), threads // knobs["LANES"] * knobs["COLUMNS"]
 
 
+def work(problem, geometry, knobs):
+    size, width = problem.dtype.itemsize, LOAD_BYTES // problem.dtype.itemsize
+    lanes, columns = knobs["LANES"], knobs["COLUMNS"]
+    pieces, unit, threads = block_of(knobs, width, problem.precision.sums.itemsize)
+    tiles, splits, _ = geometry.launches[0].grid
+    groups, units, read_rows = threads // lanes, threads // unit, lanes * pieces * width
+    tile_rows = own_rows(lanes, pieces, width)
+    first, last = columns_of_splits(problem, geometry)
+    passes = loads = products = 0
+    for split in (0, max(splits - 2, 0), splits - 1):  # others have no columns at the ends of A
+        begin = split * first
+        own = last if split == splits - 1 else first
+        front = min(max(geometry.sizes["end_columns"] - begin, 0), own)
+        inside = min(max(problem.cols - geometry.sizes["end_columns"] - begin, 0), own)
+        for group in (0, min(front, groups - 1), inside % groups):  # one of them has the most
+            found = passes_of_group(own, front, inside, group, groups, columns)
+            passes = max(passes, found[0])
+            loads = max(loads, pieces * (found[1] + width * found[3]))
+            products = max(products, pieces * width * (found[2] + found[3]))
+    if width > 1:  # two tiles share a vector, and whichever half of a sector that is, the sector
+        nbytes = bytes_of_lines(problem) + (tiles - 1) * problem.cols * SECTOR_BYTES
+    else:
+        nbytes = bytes_of_lines(problem, tiles - 1, tile_rows * size)
+    finishers = min(max(threads // read_rows, 1), 16)
+    return work_of(
+        problem,
+        geometry,
+        bytes=nbytes,
+        passes=passes,
+        flight=pieces * columns * LOAD_BYTES,
+        loads=loads,
+        x_loads=ceil_div(first, groups),
+        products=products,
+        busy_threads=tiles * lanes * ((splits - 1) * min(groups, first) + min(groups, last)),
+        end_steps=steps_of_tree(32 // min(lanes, 32)) + 1 + ceil_div(tile_rows, threads) * units,
+        collects=ceil_div(min(tile_rows, problem.rows), threads)
+        * rounds_of_finishers(splits, finishers, BATCH),
+        sums_shared=max(units, finishers) * (read_rows + width),
+    )
+
+
+def passes_of_group(own, front, inside, group, groups, columns):
+    """Passes, columns by vectors, the same with zeros, and columns by elements of a group.
+
+    Its split has `own` columns: those before `front`, and from `inside` on, are at the ends of A.
+    """
+    before = ceil_div(max(front - group, 0), groups)
+    done = ceil_div(front, groups) * groups
+    full = max(inside - done, 0) // (groups * columns)
+    at = group + (before + full * columns) * groups
+    rest = ceil_div(max(inside - at, 0), groups)
+    behind = ceil_div(max(own - at - rest * groups, 0), groups)
+    turns = full + ceil_div(rest, columns)
+    return before + turns + behind, full * columns + rest, turns * columns, before + behind
+
+
 def depth(problem, geometry, knobs):
     lanes, width = knobs["LANES"], LOAD_BYTES // problem.dtype.itemsize
     pieces, unit, threads = block_of(knobs, width, problem.precision.sums.itemsize)
@@ -306,6 +369,7 @@ KERNEL = Kernel(
     geometry=geometry,
     tile=tile,
     depth=depth,
+    work=work,
     wide=True,
     phased=True,
     splits_apart=True,

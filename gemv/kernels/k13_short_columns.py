@@ -75,6 +75,7 @@ from gemv.core.geometry import (
 )
 from gemv.kernels.depths import in_order, joined, of_finishers, shared_out
 from gemv.kernels.kernel import Kernel, attach, wide_loads_object
+from gemv.kernels.work import bytes_of_stretches, rounds_of_finishers, work_of
 
 #: Elements from one column to the next, at most: each row has a thread.
 MOST_ROWS = 128
@@ -320,6 +321,69 @@ def tile(knobs):
     return 6, 4 * knobs["THREADS_PER_BLOCK"] * knobs["VECTORS"] // 6
 
 
+def work(problem, geometry, knobs):
+    itemsize, width = problem.dtype.itemsize, LOAD_BYTES // problem.dtype.itemsize
+    threads, vectors, sizes = knobs["THREADS_PER_BLOCK"], knobs["VECTORS"], geometry.sizes
+    splits, period, active, cycle = (
+        sizes[name] for name in ("splits", "period", "active", "cycle")
+    )
+    in_split = sizes["passes"] * active
+    size = (problem.cols - 1) * period + problem.rows
+    edge = max(_edge_elements(problem, size, period, in_split, head) for head in problem.heads)
+    whole = (size - min(problem.heads.start, size)) // width  # the most vectors
+    own = min(sizes["passes"], ceil_div(whole, active))
+    passes = ceil_div(own, vectors)
+    busy = whole // in_split * active + min(whole % in_split, active)
+    shares = threads >> sizes["row_bits"]
+    return work_of(
+        problem,
+        geometry,
+        bytes=bytes_of_stretches(
+            count=1,
+            nbytes=size * itemsize,
+            apart=0,
+            aligned=problem.a_alignment or itemsize,
+            cuts=splits - 1,
+            pitch=in_split * LOAD_BYTES,
+        ),
+        passes=passes,
+        edge_passes=edge,
+        flight=vectors * LOAD_BYTES,
+        loads=own,
+        x_loads=own * (knobs["FACTORS"] or columns_touched(2, width)),
+        products=passes * vectors * width,
+        busy_threads=busy if whole else problem.rows,
+        end_steps=1 + _steps_of_tree(cycle, active * width // cycle, threads) + cycle // period,
+        collects=rounds_of_finishers(splits, shares, BATCH),
+        sums_shared=threads * width,
+    )
+
+
+def _edge_elements(problem, size, period, in_split, head):
+    """The most elements that a row has before the first and behind the last vector, in a block."""
+    width = LOAD_BYTES // problem.dtype.itemsize
+    head = min(head, size)
+    whole = (size - head) // width
+    behind = size - head - whole * width
+    most = 0
+    # Elements before are of the first rows, those behind of the last: one of two rows has most.
+    for row in (min((head - 1) % period, problem.rows - 1), problem.rows - 1):
+        before_it = ceil_div(max(head - row, 0), period)
+        behind_it = max(behind - problem.rows + row + period, 0) // period
+        both = before_it + behind_it if whole < in_split else max(before_it, behind_it)
+        most = max(most, both)
+    return most
+
+
+def _steps_of_tree(distance, count, threads):
+    """Steps of ``add_up``: RADIX // 2 numbers one after the other in each turn, and a barrier."""
+    steps = 0
+    while count > 1:
+        count = ceil_div(count, RADIX)
+        steps += ceil_div(count * distance, threads) * (RADIX // 2) + 1
+    return steps
+
+
 def depth(problem, geometry, knobs):
     return max(_with_head(problem, geometry, knobs, head) for head in problem.heads)
 
@@ -373,6 +437,7 @@ KERNEL = Kernel(
     geometry=geometry,
     tile=tile,
     depth=depth,
+    work=work,
     wide=True,
     phased=True,
     splits_apart=True,

@@ -26,6 +26,7 @@ from gemv.core.problem import Problem
 from gemv.core.rules import typed
 from gemv.kernels.fetching import fetching
 from gemv.kernels.spec import Spec
+from gemv.kernels.work import Work
 
 #: Constants that may be zero: for no splits, a single load, no limit of factors, the first home and
 #: any number of columns.
@@ -124,6 +125,9 @@ class Kernel:
         there does not count. The error bound follows from it. Where the order follows what a
         :class:`~gemv.core.problem.Problem` does not tell, it is the depth of the deepest of these
         orders: of all addresses of A with the alignment that is known, or of all orders of arrival.
+    work : callable or None
+        ``work(problem, geometry, knobs)`` counts the :class:`~gemv.kernels.work.Work` of its one
+        launch; None for teaching kernels, which selection never considers.
     x_home : callable
         ``x_home(knobs)`` says how x reaches the kernel: ``"pointer"``, or ``"constant"`` and
         ``"value"`` for a contiguous copy in the constant symbol ``gemv_x`` or in the parameters.
@@ -147,6 +151,7 @@ class Kernel:
     splits_apart: bool = False
     accepts: Callable[[Problem], str | None] = accepts_all
     depth: Callable[[Problem, Geometry, Mapping[str, int]], int] = _left_to_right
+    work: Callable[[Problem, Geometry, Mapping[str, int]], Work] | None = None
     x_home: Callable[[Mapping[str, int]], str] = _pointer
 
     @property
