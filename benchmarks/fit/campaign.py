@@ -1,0 +1,342 @@
+"""Measure candidates on the cells of the draw, and keep every time.
+
+    python -m benchmarks.fit.campaign FILE.json [--cells 560] [--seconds 560] [--jobs 15]
+
+Each cell has some thirty candidates (``candidates.py``), checked on whole numbers before they are
+timed. A twentieth of them is timed twice, which tells the noise. Cells that the file has already
+are skipped, so a run that was cut short goes on where it stopped. Machine code is compiled by other
+processes meanwhile. Under the simulator the cells are small and nothing is timed, which proves the
+program alive.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import time
+from collections.abc import Iterable, Iterator
+from concurrent.futures import Future, ProcessPoolExecutor
+from datetime import UTC, datetime
+from multiprocessing import get_context
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from benchmarks.fit import draw
+from benchmarks.fit.candidates import Candidate, candidates, choice
+from benchmarks.fit.store import Campaign, Measured, Timed, code_key
+from gemv.core.geometry import ceil_div
+from gemv.measure import peers as other_libraries
+from gemv.measure.cells import Cell
+from gemv.measure.checks import NUMPY_ELEMENTS, SECOND_KERNEL, WholeNumbers, equal
+from gemv.measure.clock import copies_past_l2
+from gemv.measure.frames import FramedCell, Place, lay_out
+from gemv.measure.plain import launcher, loaded, mover
+from gemv.measure.traffic import traffic
+from gemv.selection.select import Choice, select
+
+#: One candidate of so many is timed twice.
+AGAIN_EACH = 20
+#: Blocks a multiprocessor and threads a block of the plain kernel that gives the floor.
+FLOOR_GRIDS = ((2, 512), (4, 256), (8, 256), (16, 128))
+#: Frames of a cell: enough for the smallest, and no more than Python lays out in 50 ms.
+_MOST_FRAMES = 12000
+#: Rates and times to expect, for the number of calls in a replay only.
+_EXPECTED_RATE, _EXPECTED_LEAST_S = 3.5e12, 2e-6
+#: Cells that machine code is compiled ahead for.
+_AHEAD = 60
+#: A cell is at most so long in a run under the simulator.
+_SIMULATED_ELEMENTS = 600
+
+
+def compiled(task: tuple) -> None:
+    """Leave the machine code of a choice on disk; in a process of its own."""
+    from gemv.engines import binaries
+    from gemv.kernels import get
+
+    name, spec, capability = task
+    binaries.binaries(get(name), spec, capability)
+
+
+class Field:
+    """The GPU, its memory, and the calls that are timed there."""
+
+    def __init__(self, cells: Iterable[Cell], engine: Any, libraries: tuple[str, ...]) -> None:
+        from gemv.measure.clock import Clock
+        from gemv.measure.frames import DeviceFrames, Frames
+
+        self.engine, self.device, self.libraries = engine, engine.device(), libraries
+        self.is_timed = engine.name == "cuda"
+        self.clock = Clock(engine) if self.is_timed else None
+        nbytes = max(self.frame_count(cell) * lay_out(cell).nbytes for cell in cells)
+        self.frames = (DeviceFrames if self.is_timed else Frames)(engine, nbytes)
+        self._mover: Any = None
+
+    def frame_count(self, cell: Cell) -> int:
+        """Frames to go round, and one more for the check."""
+        if cell.hot or self.clock is None:
+            return 2
+        return copies_past_l2(lay_out(cell).nbytes, self.clock.l2_bytes, _MOST_FRAMES) + 1
+
+    def framed(self, cell: Cell) -> tuple[FramedCell, FramedCell]:
+        """The frames that are timed, and the one that is checked."""
+        count = self.frame_count(cell)
+        timed = FramedCell.at(cell, self.frames.base, count - 1)
+        last = self.frames.base + (count - 1) * timed.layout.nbytes
+        return timed, FramedCell.at(cell, last, 1)
+
+    def call(self, made: Choice, framed: FramedCell) -> Any:
+        """A function that enqueues a choice on a place and a stream."""
+        problem, layout, engine = framed.problem, framed.layout, self.engine
+        dtype, buffer = problem.dtype, self.frames.buffer
+        one, zero = (problem.precision.factors.type(value) for value in (1, 0))
+
+        def at(place: Place, stream: int) -> None:
+            a = buffer(place.a, dtype, layout.elements - layout.first)
+            x, y = buffer(place.x, dtype, problem.cols), buffer(place.y, dtype, problem.rows)
+            engine.run(made, problem, one, a, x, zero, y, stream)
+
+        return at
+
+    def plain(self, grid: tuple[int, int], framed: FramedCell, moved: tuple[int, int]) -> Any:
+        """A function that moves as many bytes on a place and a stream."""
+        if self._mover is None:
+            self._mover = loaded(self.engine, mover(), np.dtype(np.float64))
+        read, written = moved
+        each, threads = grid
+        blocks = min(self.device.multiprocessors * each, ceil_div(read // 16, threads))
+        sizes = {
+            "read": read // 16, "written": written // 8, "segments": 1 if written * 16 < read else 8
+        }  # fmt: skip
+
+        def at(place: Place, stream: int) -> None:
+            values = {**sizes, "a": framed.start(place), "y": place.y}
+            launcher(self.engine, self._mover, (max(blocks, 1), 1, 1), (threads, 1, 1), values)(
+                stream
+            )
+
+        return at
+
+    def measure(self, number: int, cell: Cell, tried: list[Candidate]) -> Measured:
+        """Check all candidates of a cell, then time them."""
+        timed, checked = self.framed(cell)
+        problem, moved = timed.problem, traffic(timed.layout, cell.beta)
+        choices = {each: choice(each, problem, self.device) for each in tried}
+        self._check(checked, choices)
+        found = Measured(number, cell, sum(moved), 0.0, {}, tried[0], [])
+        if not self.is_timed:
+            found.times = [Timed(each, 0.0) for each in tried]
+            return found
+        from benchmarks.fit.ring import Ring
+
+        count = len(timed.places) * timed.layout.nbytes // problem.dtype.itemsize
+        self.frames.fill("random", problem.dtype, self.frames.base, count)
+        ring = Ring(timed.places, sum(moved) / _EXPECTED_RATE + _EXPECTED_LEAST_S)
+        try:
+            again = set(tried[number % AGAIN_EACH :: AGAIN_EACH])
+            for each in tried:
+                at = self.call(choices[each], timed)
+                for _ in range(1 + (each in again)):
+                    found.times.append(Timed(each, ring.time(at)))
+            found.floor_s = min(ring.time(self.plain(g, timed, moved)) for g in FLOOR_GRIDS)
+            for library in self.libraries:
+                for peer in other_libraries.peers(library, problem, 0, self.frames.array)[0]:
+                    at = lambda place, stream, peer=peer: peer.at(place)(stream)  # noqa: E731
+                    found.peers[peer.name] = ring.time(at)
+        finally:
+            ring.close()
+        return found
+
+    def _check(self, checked: FramedCell, choices: dict[Candidate, Choice]) -> None:
+        problem, place = checked.problem, checked.places[0]
+        numbers = WholeNumbers(self.frames, checked, 0)
+        if problem.rows * problem.cols > NUMPY_ELEMENTS:
+            second = self.call(select(problem, self.device, SECOND_KERNEL), checked)
+            expected = numbers.result(lambda stream: second(place, stream))
+        else:
+            expected = numbers.by_numpy()
+        for candidate, made in choices.items():
+            at = self.call(made, checked)
+            result = numbers.result(lambda stream, at=at: at(place, stream))
+            if not equal(result, expected):
+                raise AssertionError(f"{candidate} is wrong on {checked.cell}")
+
+    def facts(self, made: Choice) -> tuple[int, int, int]:
+        """Registers and bytes of local memory of a thread, bytes of shared memory of a block."""
+        from cuda.bindings import driver
+
+        from gemv.driver.libcuda import check
+
+        kind = driver.CUfunction_attribute
+        (function,) = self.engine.load(made, self.device)
+        return tuple(
+            check(driver.cuFuncGetAttribute(attribute, function.handle))
+            for attribute in (
+                kind.CU_FUNC_ATTRIBUTE_NUM_REGS,
+                kind.CU_FUNC_ATTRIBUTE_LOCAL_SIZE_BYTES,
+                kind.CU_FUNC_ATTRIBUTE_SHARED_SIZE_BYTES,
+            )
+        )
+
+
+def _simulated(number: int) -> Cell:
+    cell = draw.cell(number)
+    m, n = min(cell.m, 40), min(cell.n, 40)
+    return Cell(m, n, cell.dtype, cell.op, cell.order, cell.view, cell.hot)
+
+
+def _tried(number: int, cell: Cell, field: Field) -> list[Candidate]:
+    timed, _ = field.framed(cell)
+    found = candidates(timed.problem, field.device, number)
+    if not field.is_timed:  # the simulator is slow
+        found = [each for each in found if dict(each.constants[1]).get("THREADS_PER_BLOCK", 0) < 99]
+    return found
+
+
+class Compilers:
+    """Processes that compile ahead of the measurements."""
+
+    def __init__(self, jobs: int, capability: tuple[int, int]) -> None:
+        # Not forked: the driver does not survive that.
+        self._pool = ProcessPoolExecutor(jobs, mp_context=get_context("spawn"))
+        self._capability = capability
+        self._futures: dict[tuple, Future] = {}
+
+    def order(self, made: Iterable[Choice]) -> None:
+        for each in made:
+            task = each.kernel.name, each.spec, self._capability
+            if task not in self._futures:
+                self._futures[task] = self._pool.submit(compiled, task)
+
+    def wait(self, made: Iterable[Choice], end: float) -> bool:
+        """Wait for the code of some choices; False if time ends first."""
+        for each in made:
+            left = end - time.monotonic()
+            if left <= 0:
+                return False
+            try:
+                self._futures[each.kernel.name, each.spec, self._capability].result(left)
+            except TimeoutError:
+                return False
+        return True
+
+    def close(self) -> None:
+        self._pool.shutdown(cancel_futures=True)
+
+
+def run(campaign: Campaign, file: Path, wanted: list[tuple[int, Cell]], field: Field,
+        end: float, compilers: Compilers | None) -> Iterator[Measured]:  # fmt: skip
+    """Measure cells until time ends; each is in the file before it is given."""
+    plans = {}
+
+    def plan(number: int, cell: Cell) -> list[Candidate]:
+        if number not in plans:
+            tried = _tried(number, cell, field)
+            problem = field.framed(cell)[0].problem
+            plans[number] = tried, [choice(each, problem, field.device) for each in tried]
+            if compilers is not None:
+                compilers.order(plans[number][1])
+        return plans[number][0]
+
+    saved = time.monotonic()
+    try:
+        for at, (number, cell) in enumerate(wanted):
+            for ahead in wanted[at : at + _AHEAD]:
+                plan(*ahead)
+            tried, made = plans.pop(number)
+            if time.monotonic() > end or (compilers and not compilers.wait(made, end)):
+                return
+            measured = field.measure(number, cell, tried)
+            campaign.cells.append(measured)
+            if field.is_timed:
+                for each, one in zip(tried, made, strict=True):
+                    key = code_key(each.constants, one.spec, cell.dtype)
+                    if key not in campaign.codes:
+                        campaign.codes[key] = field.facts(one)
+            if time.monotonic() - saved > 5:
+                campaign.save(file)
+                saved = time.monotonic()
+            yield measured
+    finally:
+        campaign.save(file)
+
+
+def summary(cells: list[Measured]) -> str:
+    """How far the present choice is from the best, and both from the floor."""
+    if not cells or not cells[0].floor_s:
+        return f"{len(cells)} cells: all candidates agree"
+    best = [min(t.seconds for t in each.times) for each in cells]
+    floor = [
+        min(each.floor_s, b, *each.peers.values()) for each, b in zip(cells, best, strict=True)
+    ]
+    chosen = [min(time for one, time in each.times if one == each.present) for each in cells]
+
+    def mean(ratios: Iterable[float]) -> float:
+        return float(np.exp(np.mean(np.log(list(ratios)))))
+
+    pairs = list(zip(best, floor, chosen, strict=True))
+    return (
+        f"{len(cells)} cells, {sum(len(each.times) for each in cells)} times; floor / best"
+        f" {mean(f / b for b, f, _ in pairs):.3f}, floor / present"
+        f" {mean(f / c for _, f, c in pairs):.3f}, present / best"
+        f" {mean(c / b for b, _, c in pairs):.3f}"
+    )
+
+
+def backend_name() -> str:
+    """Of the engine that a campaign would run on."""
+    from gemv.engines import backend
+
+    return backend.backend()
+
+
+def main(arguments: list[str] | None = None) -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("file", type=Path)
+    parser.add_argument("--cells", type=int, default=560)
+    parser.add_argument("--seconds", type=float, default=560.0)
+    parser.add_argument("--jobs", type=int, default=max(1, (os.cpu_count() or 2) - 1))
+    options = parser.parse_args(arguments)
+    end = time.monotonic() + options.seconds
+
+    from gemv.engines import backend
+
+    engine: Any = backend.engine()
+    cell = draw.cell if engine.name == "cuda" else _simulated
+    wanted = [(number, cell(number)) for number in range(options.cells)]
+    libraries = tuple(name for name in ("torch",) if other_libraries.installed(name))
+    field = Field([each for _, each in wanted], engine, libraries if engine.name == "cuda" else ())
+    if options.file.exists():
+        campaign = Campaign.load(options.file)
+    else:
+        versions = {} if field.clock is None else field.clock.versions()
+        versions |= other_libraries.versions(field.libraries)
+        date = datetime.now(UTC).date().isoformat()
+        device = field.device
+        campaign = Campaign(
+            {
+                "gpu": device.name,
+                "device": [list(device.compute_capability), device.multiprocessors],
+                "date": date,
+                "versions": versions,
+            }
+        )
+    done = {each.number for each in campaign.cells}
+    compilers = None
+    if engine.name == "cuda" and options.jobs > 1:
+        compilers = Compilers(options.jobs, field.device.compute_capability)
+    try:
+        left = [each for each in wanted if each[0] not in done]
+        for count, _ in enumerate(run(campaign, options.file, left, field, end, compilers), 1):
+            if count % 25 == 0:
+                spent = options.seconds - (end - time.monotonic())
+                print(f"{spent:.0f} s: {summary(campaign.cells)}", flush=True)
+    finally:
+        if compilers is not None:
+            compilers.close()
+    print(summary(campaign.cells))
+
+
+if __name__ == "__main__":
+    main()

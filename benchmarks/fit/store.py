@@ -1,0 +1,135 @@
+"""Every time of a campaign, losers included, in a compact file of JSON.
+
+Sets of constants and machine codes are listed once; a cell names them by number.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from benchmarks.fit.candidates import Candidate, Set
+from gemv.core.files import write_text
+from gemv.kernels.spec import Spec
+from gemv.measure.cells import Cell
+
+
+class Timed(NamedTuple):
+    """One measurement: constants, blocks a multiprocessor that columns are split for, seconds."""
+
+    candidate: Candidate
+    seconds: float
+
+
+@dataclass
+class Measured:
+    """A cell and all that was measured of it.
+
+    Attributes
+    ----------
+    number : int
+        Of the cell in the draw.
+    nbytes : int
+        Bytes that a call has to move, in whole sectors.
+    floor_s : float
+        Least time in which a plain kernel moved as many.
+    peers : dict of str to float
+        Seconds of each peer.
+    present : Candidate
+        The choice that was in force.
+    times : list of Timed
+        A candidate measured twice is there twice.
+    """
+
+    number: int
+    cell: Cell
+    nbytes: int
+    floor_s: float
+    peers: dict[str, float]
+    present: Candidate
+    times: list[Timed]
+
+
+@dataclass
+class Campaign:
+    """All cells measured on one GPU, and what the compiler made of each set of constants.
+
+    Attributes
+    ----------
+    about : dict
+        The GPU, versions, the date.
+    cells : list of Measured
+    codes : dict
+        ``(set, prefix of the dtype, widths, whole)`` to registers of a thread, its bytes of local
+        memory, and bytes of shared memory of a block.
+    """
+
+    about: dict[str, Any]
+    cells: list[Measured] = field(default_factory=list)
+    codes: dict[tuple, tuple[int, int, int]] = field(default_factory=dict)
+
+    def save(self, file: Path) -> None:
+        """Write the file, a line for each cell; times in nanoseconds."""
+        sets: dict[Set, int] = {}
+
+        def number(constants: Set) -> int:
+            return sets.setdefault(constants, len(sets))
+
+        cells = [
+            [
+                each.number, [*asdict(each.cell).values()], each.nbytes, _ns(each.floor_s),
+                {name: _ns(time) for name, time in each.peers.items()},
+                [number(each.present.constants), each.present.blocks],
+                [[number(t.candidate.constants), t.candidate.blocks, _ns(t.seconds)]
+                 for t in each.times],
+            ]
+            for each in self.cells
+        ]  # fmt: skip
+        codes = [[number(key[0]), *key[1:], *value] for key, value in self.codes.items()]
+        parts = {
+            "about": _line(self.about),
+            "sets": _list([[name, dict(knobs)] for name, knobs in sets]),
+            "codes": _list(codes),
+            "cells": _list(cells),
+        }
+        body = ",\n".join(f'"{name}": {text}' for name, text in parts.items())
+        write_text(file, f"{{\n{body}\n}}\n")
+
+    @classmethod
+    def load(cls, file: Path) -> Campaign:
+        content = json.loads(file.read_text("utf-8"))
+        sets: list[Set] = [(name, tuple(sorted(k.items()))) for name, k in content["sets"]]
+        found = cls(content["about"])
+        for which, letter, widths, whole, *facts in content["codes"]:
+            found.codes[sets[which], letter, tuple(widths), whole] = tuple(facts)
+        for number, cell, nbytes, floor, peers, (present, blocks), times in content["cells"]:
+            found.cells.append(
+                Measured(
+                    number, Cell(*cell), nbytes, floor * 1e-9,
+                    {name: time * 1e-9 for name, time in peers.items()},
+                    Candidate(sets[present], blocks),
+                    [Timed(Candidate(sets[which], blocks), time * 1e-9)
+                     for which, blocks, time in times],
+                )
+            )  # fmt: skip
+        return found
+
+
+def code_key(constants: Set, spec: Spec, letter: str) -> tuple:
+    """The key of a machine code in :attr:`Campaign.codes`."""
+    return constants, letter, spec.widths, spec.whole
+
+
+def _ns(seconds: float) -> int:
+    return round(seconds * 1e9)
+
+
+def _line(value: Any) -> str:
+    return json.dumps(value, separators=(",", ":"))
+
+
+def _list(values: Sequence[Any]) -> str:
+    return "[\n" + ",\n".join(map(_line, values)) + "\n]"

@@ -1,0 +1,231 @@
+"""The campaign and the fit: cells are drawn evenly, times are kept, a machine is found again."""
+
+from collections import Counter
+
+import numpy as np
+import pytest
+from helpers.programs import program
+
+from gemv.core.geometry import Device
+from gemv.kernels import REGISTRY
+from gemv.measure.frames import FramedCell, lay_out
+
+draw = program("fit.draw")
+candidates = program("fit.candidates")
+store = program("fit.store")
+campaign = program("fit.campaign")
+model = program("fit.model")
+fit = program("fit.fit")
+
+H200 = Device("NVIDIA H200", (9, 0), 132)
+
+
+def problem_of(number):
+    return FramedCell.at(draw.cell(number), 1 << 30, 1).problem
+
+
+# The draw ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("count", [60, 300])
+def test_any_first_part_of_the_draw_covers_the_same_ground(count):
+    cells = [draw.cell(number) for number in range(count)]
+    problems = [problem_of(number) for number in range(count)]
+    assert len(set(cells)) == count
+    assert {cell.dtype for cell in cells} == set("sdczhb")
+    access = Counter(problem.access for problem in problems)
+    assert min(access["dot"], access["axpy"]) > 0.4 * count
+    assert 0.3 < np.mean([problem.a_alignment == 16 for problem in problems]) < 0.8
+    size = np.log2([lay_out(cell).nbytes for cell in cells if not cell.hot])
+    # log-uniform from 2**14 to 2**30, and up to half an octave of rounding
+    quarters = np.histogram(size, bins=[13, 18, 22, 26, 31])[0] / len(size)
+    assert np.all(np.abs(quarters - 0.25) < 0.08)
+
+
+def test_cells_are_as_large_as_they_may_be():
+    for number in range(400):
+        cell = draw.cell(number)
+        nbytes = cell.m * cell.n * problem_of(number).dtype.itemsize
+        least, most = draw.HOT_BYTES if cell.hot else draw.BYTES
+        assert 0.6 * least < nbytes < 1.5 * most
+        assert max(cell.m, cell.n) <= 1.2 * draw.SIDE
+
+
+def test_cells_of_either_cache_are_kept_from_the_fit():
+    kept = Counter(draw.cell(number).hot for number in range(550) if draw.is_held_out(number))
+    assert 130 <= kept.total() <= 170 and kept[True] > 12
+
+
+# Candidates -------------------------------------------------------------------------------------
+
+
+def test_candidates_begin_with_the_present_choice_and_never_repeat_a_launch():
+    from gemv.selection.select import select
+
+    for number in range(0, 120, 7):
+        problem = problem_of(number)
+        found = candidates.candidates(problem, H200, number)
+        made = [candidates.choice(each, problem, H200) for each in found]
+        present = select(problem, H200)
+        assert made[0].kernel is present.kernel
+        assert made[0].geometry.launches == present.geometry.launches
+        launches = [(each.constants, one.geometry.launches)
+                    for each, one in zip(found, made, strict=True)]  # fmt: skip
+        assert len(set(launches)) == len(found) >= 5
+        assert candidates.candidates(problem, H200, number) == found  # by its seed alone
+
+
+def test_splits_share_machine_code():
+    one = candidates.normal("vector_rows", {"BLOCKS_PER_SM": 4})
+    other = candidates.normal("vector_rows", {"BLOCKS_PER_SM": 8})
+    none = candidates.normal("vector_rows", {"BLOCKS_PER_SM": 0})
+    assert one.constants == other.constants != none.constants
+    assert (one.blocks, other.blocks, none.blocks) == (4, 8, 0)
+    problem = problem_of(0)._replace(rows=3, cols=1 << 22, row_stride=1 << 22, col_stride=1)
+    few, many = (candidates.choice(each, problem, H200) for each in (one, other))
+    assert few.spec == many.spec and few.geometry.sizes["splits"] < many.geometry.sizes["splits"]
+
+
+def test_the_pool_is_spread_out():
+    for name, sets in candidates.pool().items():
+        assert len(set(sets)) == len(sets) <= candidates.POOL[name]
+        assert {constants[0] for constants in sets} == {name}
+    lanes = {dict(knobs)["LANES"] for _, knobs in candidates.pool()["vector_rows"]}
+    assert {1, 4, 32, 256} <= lanes
+
+
+# The campaign -----------------------------------------------------------------------------------
+
+
+@pytest.mark.skipif(
+    campaign.backend_name() != "simulator", reason="cells are as large as a GPU needs them"
+)
+def test_candidates_agree_and_a_second_run_goes_on(tmp_path, capsys):
+    file = tmp_path / "campaign.json"
+    campaign.main([str(file), "--cells", "2"])
+    first = store.Campaign.load(file)
+    assert [each.number for each in first.cells] == [0, 1]
+    assert "2 cells: all candidates agree" in capsys.readouterr().out
+    campaign.main([str(file), "--cells", "3"])
+    again = store.Campaign.load(file)
+    assert again.cells[:2] == first.cells and again.cells[2].cell.dtype == draw.cell(2).dtype
+
+
+@pytest.mark.skipif(
+    campaign.backend_name() != "simulator", reason="cells are as large as a GPU needs them"
+)
+def test_a_wrong_candidate_is_an_error(tmp_path, monkeypatch):
+    from gemv.engines import backend
+
+    engine = backend.engine()
+    run = type(engine).run
+
+    def off_by_one(self, choice, problem, alpha, *rest, **more):
+        wrong = alpha * 2 if choice.reason == "a candidate" else alpha
+        return run(self, choice, problem, wrong, *rest, **more)
+
+    monkeypatch.setattr(type(engine), "run", off_by_one)
+    with pytest.raises(AssertionError, match="is wrong on Cell"):
+        campaign.main([str(tmp_path / "campaign.json"), "--cells", "1"])
+
+
+def test_a_campaign_is_read_as_it_was_written(tmp_path):
+    rows, columns = (candidates.normal(name, {}) for name in ("vector_rows", "vector_columns"))
+    written = store.Campaign({"gpu": "any", "device": [[9, 0], 132]})
+    written.codes[rows.constants, "s", (4, 4), True] = (96, 0, 1028)
+    times = [store.Timed(rows, 2.5e-6), store.Timed(columns, 7e-6), store.Timed(rows, 2.6e-6)]
+    written.cells.append(
+        store.Measured(7, draw.cell(7), 12345, 2e-6, {"torch.mv": 9e-6}, columns, times)
+    )
+    file = tmp_path / "campaign.json"
+    written.save(file)
+    read = store.Campaign.load(file)
+    assert (read.about, read.codes) == (written.about, written.codes)
+    (cell,) = read.cells
+    assert (cell.number, cell.cell, cell.present) == (7, draw.cell(7), columns)
+    assert [each.candidate for each in cell.times] == [rows, columns, rows]
+    assert cell.times[0].seconds == pytest.approx(2.5e-6)
+    assert cell.peers["torch.mv"] == pytest.approx(9e-6)
+
+
+# The formula and the fit ------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "threads, registers, shared, blocks",
+    [
+        (256, 32, 0, 8),  # threads: 2048 / 256
+        (256, 64, 0, 4),  # registers: 65536 / (64 * 256)
+        (256, 65, 0, 3),  # 65 registers are handed out as 72
+        (32, 16, 0, 32),  # never more than 32
+        (64, 16, 40 * 1024, 5),  # shared memory: 227 / (40 + 1)
+        (1024, 128, 0, 1),  # at least the one that is running
+    ],
+)
+def test_blocks_that_are_resident(threads, registers, shared, blocks):
+    assert model.resident_blocks(threads, registers, shared) == blocks
+
+
+def invented(count=12, seed=3):
+    """Samples whose times follow the formula with a machine that is far from where a fit begins."""
+    about = {"gpu": "NVIDIA H200", "device": [[9, 0], 132]}
+    made = store.Campaign(about)
+    for number in range(count):
+        problem = problem_of(number)
+        tried = candidates.candidates(problem, H200, number)
+        for each in tried:
+            spec = candidates.choice(each, problem, H200).spec
+            made.codes[store.code_key(each.constants, spec, draw.cell(number).dtype)] = (64, 0, 0)
+        times = [store.Timed(each, 1e-6) for each in tried]
+        made.cells.append(store.Measured(number, draw.cell(number), 1, 1e-9, {}, tried[-1], times))
+    found = fit.samples(made, H200)
+    true = model.Machine(start=3e-6, memory_rate=1e12, memory_latency=1e-6, load=1e-8)
+    factors = np.ones((len(fit.KERNELS), 2))
+    times = model.seconds(true, factors, found.counts, 132)
+    return true, found._replace(times=times, floors=times * 0 + times.min())
+
+
+def test_a_machine_is_found_again_by_what_it_does():
+    _, found = invented(count=24)
+    machine, factors = fit.fit(found, 132)
+    predicted = model.seconds(machine, factors, found.counts, 132)
+    assert np.median(np.abs(np.log(predicted / found.times))) < 0.01
+    for judged in fit.report(found, predicted).values():
+        assert judged.model == pytest.approx(1, abs=0.01) and judged.present > 1.05
+
+
+def test_a_slower_machine_is_predicted_to_be_slower():
+    true, found = invented(count=40)
+    factors = np.ones((len(fit.KERNELS), 2))
+    for name in model.Machine._fields:
+        factor = 0.5 if name.endswith("_rate") else 2.0
+        worse = true._replace(**{name: getattr(true, name) * factor})
+        slower = model.seconds(worse, factors, found.counts, 132) / found.times
+        assert np.all(slower >= 1) and (slower.max() > 1.0001), name
+
+
+def test_regret_is_of_the_choice_and_not_of_the_prediction():
+    _, found = invented(count=3)
+    found = found._replace(is_held_out=np.zeros(len(found.times), bool))
+    everything = ~found.is_held_out
+    right = fit.regret(found, found.times * 7, everything)
+    assert right.model == 1 and right.median_error == pytest.approx(np.log(7))
+    wrong = fit.regret(found, 1 / found.times, everything)
+    worst = [found.times[found.cells == cell] for cell in np.unique(found.cells)]
+    expected = np.exp(np.mean([np.log(each.max() / each.min()) for each in worst]))
+    assert wrong.model == pytest.approx(expected)
+
+
+def test_code_that_spills_is_left_out():
+    made = store.Campaign({"gpu": "NVIDIA H200", "device": [[9, 0], 132]})
+    problem, cell = problem_of(0), draw.cell(0)
+    one, other = candidates.candidates(problem, H200, 0)[:2]
+    for each, local in ((one, 0), (other, 8)):
+        spec = candidates.choice(each, problem, H200).spec
+        made.codes[store.code_key(each.constants, spec, cell.dtype)] = (64, local, 0)
+    times = [store.Timed(one, 2e-6), store.Timed(other, 1e-6)]
+    made.cells.append(store.Measured(0, cell, 1, 1e-6, {}, one, times))
+    found = fit.samples(made, H200)
+    assert found.times.tolist() == [2e-6]
+    name = fit.KERNELS[found.counts.kernel[0]]
+    assert REGISTRY[name] is candidates.choice(one, problem, H200).kernel
