@@ -85,7 +85,7 @@ def samples(campaign: Campaign, device: Device) -> Samples:
                 work.blocks, -(-work.threads // 32),
                 resident_blocks(work.threads, registers, shared),
                 work.bytes, work.written, work.scratch, work.passes, work.edge_passes, work.loads,
-                work.x_loads, work.multiply_adds,
+                work.warp_lines, work.x_loads, work.multiply_adds,
                 work.flight // problem.dtype.itemsize * complex_parts,
                 work.end_steps, work.collects, work.splits > 1,
             ))  # fmt: skip

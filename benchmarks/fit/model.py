@@ -10,7 +10,8 @@ A launch takes its start, the largest part of three times that overlap, and the 
              some multiprocessors have more blocks than others
     waits    waves of blocks that are resident together, each with its start, as many latencies as
              its threads wait one after the other, and the steps at its end
-    issue    instructions of the warps of a multiprocessor: loads of A and x, multiply-adds
+    issue    instructions of the warps of a multiprocessor: loads of A and x, multiply-adds, and the
+             lines of the L1 cache that loads look up one after the other
     splits   what blocks that share rows take to meet, and the rounds in which the last one adds up
 
 Everything that a kernel does is in its counts (:class:`gemv.kernels.work.Work`) and in what the
@@ -44,8 +45,9 @@ class Machine(NamedTuple):
         Of the memory, and of the L2 cache.
     memory_latency, cache_latency : float
         Of a pass.
-    load, x_load, multiply_add, narrow : float
-        Of one instruction of a warp; `narrow` is what a multiply-add of 2-byte numbers takes more.
+    load, line, x_load, multiply_add, narrow : float
+        Of one instruction of a warp; `line` for each line of the cache that a load touches, and
+        `narrow` is what a multiply-add of 2-byte numbers takes more.
     block_start, end_step : float
         Of a block, and of a step at its end.
     collect, meet : float
@@ -64,6 +66,7 @@ class Machine(NamedTuple):
     memory_latency: float = 5e-7
     cache_latency: float = 3e-7
     load: float = 2e-9
+    line: float = 2e-10
     x_load: float = 1e-9
     multiply_add: float = 5e-10
     narrow: float = 1e-11
@@ -98,6 +101,7 @@ class Counts(NamedTuple):
     passes: np.ndarray
     edge_passes: np.ndarray
     loads: np.ndarray
+    warp_lines: np.ndarray
     x_loads: np.ndarray
     multiply_adds: np.ndarray
     terms: np.ndarray
@@ -133,11 +137,12 @@ def parts(
     passes = c.passes + m.edge * c.edge_passes
     multiply_add = m.multiply_add + np.where(c.is_narrow, m.narrow, 0)
     instructions = m.load * c.loads + m.x_load * c.x_loads + multiply_add * c.multiply_adds
+    looked_up = m.line * c.loads * c.warp_lines
     return {
         "start": start + m.code * c.terms,
         "bytes": moved / rate * (1 + m.imbalance * excess),
         "waits": waves * (m.block_start + passes * latency + c.end_steps * m.end_step),
-        "issue": issue_factor * most * c.warps * instructions,
+        "issue": most * c.warps * (issue_factor * instructions + looked_up),
         "splits": c.collects * m.collect + np.where(c.has_splits, m.meet, 0),
     }
 

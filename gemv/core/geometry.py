@@ -10,8 +10,9 @@ from typing import NamedTuple
 #: Bytes that one load instruction of a thread can move.
 LOAD_BYTES = 16
 
-#: Bytes of a sector, which the memory always fetches as a whole.
+#: Bytes of a sector, which the memory always fetches as a whole, and of a line of the caches.
 SECTOR_BYTES = 32
+CACHE_LINE_BYTES = 128
 
 #: Shared memory that the sums of a block may take. Every GPU gives a block 48 KB; the last one is
 #: for the rest.

@@ -48,7 +48,13 @@ from gemv.core.geometry import SECTOR_BYTES, Geometry, Launch, ceil_div
 from gemv.kernels.depths import in_order, of_finishers, of_splits, shared_out
 from gemv.kernels.grids import split_columns, tile_shape
 from gemv.kernels.kernel import Kernel
-from gemv.kernels.work import bytes_of_lines, bytes_of_stretches, columns_of_splits, work_of
+from gemv.kernels.work import (
+    bytes_of_lines,
+    bytes_of_stretches,
+    columns_of_splits,
+    lines_of_warp,
+    work_of,
+)
 
 
 def build(spec):
@@ -155,6 +161,7 @@ def work(problem, geometry, knobs):
     passes = turns * ceil_div(first, lanes)
     # A lane adds up its splits as it added up its columns: a number and a barrier each.
     end_steps = lanes + 1 + (2 if splits > 1 else 0)
+    beside = 1 if problem.access == "strided" else knobs["BLOCK_X"]  # threads along memory
     return work_of(
         problem,
         geometry,
@@ -166,6 +173,7 @@ def work(problem, geometry, knobs):
         products=passes,
         busy_threads=min(problem.rows, grid_x * tile_rows)
         * ((splits - 1) * min(lanes, first) + min(lanes, last)),
+        warp_lines=lines_of_warp(problem, 32, beside, problem.dtype.itemsize),
         end_steps=turns * end_steps,
         collects=turns * ceil_div(splits, lanes),
         sums_shared=tile_rows * (lanes + 1),

@@ -80,6 +80,7 @@ from gemv.kernels.kernel import Kernel, attach, wide_loads_object
 from gemv.kernels.work import (
     bytes_of_lines,
     columns_of_splits,
+    lines_of_warp,
     rounds_of_warps,
     steps_of_tree,
     work_of,
@@ -332,6 +333,7 @@ def work(problem, geometry, knobs):
         x_loads=max(of_first[2], of_last[2]),
         products=rows * max(of_first[3], of_last[3]),
         busy_threads=tiles * (threads // lanes) * ((splits - 1) * of_first[4] + of_last[4]),
+        warp_lines=lines_of_warp(problem, threads, lanes, width * size),
         end_steps=steps_of_tree(min(lanes, 32))
         + in_shared * (1 + ceil_div(tile_rows, threads) * warps_per_row),
         collects=rounds_of_warps(min(tile_rows, problem.rows), tile_rows, warps, splits, BATCH),

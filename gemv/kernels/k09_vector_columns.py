@@ -71,6 +71,7 @@ from gemv.kernels.kernel import Kernel, attach, wide_loads_object
 from gemv.kernels.work import (
     bytes_of_tiles,
     columns_of_splits,
+    lines_of_warp,
     rounds_of_finishers,
     steps_of_tree,
     work_of,
@@ -298,6 +299,7 @@ def work(problem, geometry, knobs):
         x_loads=own,
         products=passes * pieces * columns * width,
         busy_threads=tiles * busy,
+        warp_lines=lines_of_warp(problem, threads, lanes, width * size),
         end_steps=steps_of_tree(32 // min(lanes, 32))
         + 1
         + ceil_div(tile_rows, threads) * min(groups, warps),

@@ -45,7 +45,7 @@ Source
 from gemv.core.geometry import LOAD_BYTES, ceil_div, one_launch
 from gemv.kernels.grids import loads_for_one
 from gemv.kernels.kernel import Kernel, attach, wide_loads_object
-from gemv.kernels.work import bytes_of_tiles, work_of
+from gemv.kernels.work import bytes_of_tiles, lines_of_warp, work_of
 
 
 def pieces_of_a_thread(knobs, width, itemsize):
@@ -159,6 +159,7 @@ def work(problem, geometry, knobs):
         x_loads=some * cols,
         products=passes * pieces * columns * width,
         busy_threads=tiles * threads if some else problem.rows,
+        warp_lines=lines_of_warp(problem, threads, threads, width * size),
     )
 
 

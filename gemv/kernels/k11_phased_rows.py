@@ -62,6 +62,7 @@ from gemv.kernels.kernel import Kernel, attach, wide_loads_object
 from gemv.kernels.work import (
     bytes_of_lines,
     columns_of_splits,
+    lines_of_warp,
     rounds_of_warps,
     steps_of_tree,
     work_of,
@@ -327,6 +328,7 @@ def work(problem, geometry, knobs):
         # What is left and both ends are added in any case, if only zeros.
         products=rows * ((full + 1) * vectors * width + 2 * ceil_div(width - 1, lanes)),
         busy_threads=tiles * groups * ((splits - 1) * busy_first + busy_last),
+        warp_lines=lines_of_warp(problem, threads, lanes, LOAD_BYTES, phases),
         end_steps=steps_of_tree(min(lanes, 32))
         + in_shared * (1 + ceil_div(tile_rows, threads) * warps_per_row),
         collects=rounds_of_warps(rows_of_tile, tile_rows, warps, splits, BATCH),

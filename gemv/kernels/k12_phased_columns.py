@@ -63,6 +63,7 @@ from gemv.kernels.kernel import Kernel, attach, wide_loads_object
 from gemv.kernels.work import (
     bytes_of_lines,
     columns_of_splits,
+    lines_of_warp,
     rounds_of_finishers,
     steps_of_tree,
     work_of,
@@ -323,6 +324,7 @@ def work(problem, geometry, knobs):
         x_loads=ceil_div(first, groups),
         products=products,
         busy_threads=tiles * lanes * ((splits - 1) * min(groups, first) + min(groups, last)),
+        warp_lines=lines_of_warp(problem, threads, lanes, LOAD_BYTES, geometry.sizes["phases"]),
         end_steps=steps_of_tree(32 // min(lanes, 32)) + 1 + ceil_div(tile_rows, threads) * units,
         collects=ceil_div(min(tile_rows, problem.rows), threads)
         * rounds_of_finishers(splits, finishers, BATCH),

@@ -75,7 +75,7 @@ from gemv.core.geometry import (
 )
 from gemv.kernels.depths import in_order, joined, of_finishers, shared_out
 from gemv.kernels.kernel import Kernel, attach, wide_loads_object
-from gemv.kernels.work import bytes_of_stretches, rounds_of_finishers, work_of
+from gemv.kernels.work import bytes_of_stretches, lines_of_warp, rounds_of_finishers, work_of
 
 #: Elements from one column to the next, at most: each row has a thread.
 MOST_ROWS = 128
@@ -353,6 +353,7 @@ def work(problem, geometry, knobs):
         x_loads=own * (knobs["FACTORS"] or columns_touched(2, width)),
         products=passes * vectors * width,
         busy_threads=busy if whole else problem.rows,
+        warp_lines=lines_of_warp(problem, threads, threads, LOAD_BYTES),
         end_steps=1 + _steps_of_tree(cycle, active * width // cycle, threads) + cycle // period,
         collects=rounds_of_finishers(splits, shares, BATCH),
         sums_shared=threads * width,

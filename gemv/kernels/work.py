@@ -9,7 +9,13 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from gemv.core.geometry import LOAD_BYTES, SECTOR_BYTES, Geometry, ceil_div
+from gemv.core.geometry import (
+    CACHE_LINE_BYTES,
+    LOAD_BYTES,
+    SECTOR_BYTES,
+    Geometry,
+    ceil_div,
+)
 from gemv.core.problem import Problem
 
 
@@ -67,6 +73,10 @@ class Work(NamedTuple):
         splits.
     shared_bytes : int
         Bytes of shared memory that a block declares.
+    warp_lines : int
+        Lines of 128 bytes of the cache that one load of A by a full warp touches, where each piece
+        of a line of A begins with one of them; fewer where the pieces lie side by side. The L1
+        cache looks up one after the other.
     """
 
     blocks: int
@@ -85,6 +95,7 @@ class Work(NamedTuple):
     end_steps: int
     collects: int
     shared_bytes: int
+    warp_lines: int
 
 
 def work_of(
@@ -98,6 +109,7 @@ def work_of(
     x_loads: int,
     products: int,
     busy_threads: int,
+    warp_lines: int,
     edge_passes: int = 0,
     end_steps: int = 0,
     collects: int = 0,
@@ -127,7 +139,24 @@ def work_of(
         end_steps=end_steps,
         collects=collects if launch.grid[1] > 1 else 0,
         shared_bytes=sums_shared * sum_bytes + 4 if sums_shared else 0,
+        warp_lines=warp_lines,
     )
+
+
+def lines_of_warp(
+    problem: Problem, threads: int, lanes: int, vector_bytes: int, apart: int = 1
+) -> int:
+    """:attr:`Work.warp_lines` where `lanes` threads load neighbouring vectors of a line of A.
+
+    A warp has several such groups, if they are smaller; their lines are `apart` from each other.
+    """
+    of_warp = min(threads, 32)
+    along = min(lanes, of_warp)
+    groups, reach = of_warp // along, along * vector_bytes
+    step = problem.col_stride if problem.access == "axpy" else problem.row_stride
+    pitch = abs(step) * problem.dtype.itemsize * apart
+    close = ceil_div((groups - 1) * pitch + reach, CACHE_LINE_BYTES)
+    return min(groups * ceil_div(reach, CACHE_LINE_BYTES), close)
 
 
 def steps_of_tree(parties: int) -> int:

@@ -8,6 +8,7 @@ from math import gcd
 from typing import Any, NamedTuple
 
 from gemv.core.dtypes import PREFIXES
+from gemv.core.geometry import CACHE_LINE_BYTES
 from gemv.core.problem import Problem
 
 #: The numbers that a row can state a range of, in the order of :func:`numbers`.
@@ -21,8 +22,6 @@ CONDITIONS = (
 )
 #: Every letter of a dtype: a row without a dtype is for all of them.
 LETTERS = "".join(PREFIXES.values())
-#: Bytes that the memory fetches together.
-_MEMORY_LINE = 128
 
 
 class Row(NamedTuple):
@@ -104,5 +103,5 @@ def numbers(problem: Problem, access: str, width: int) -> tuple[int, int, int, i
     # Loads of one element do not depend on where lines begin: narrow ones, those of complex128, and
     # all loads where a choice by alignment is not wanted.
     aligned = width == 1 or lines == 1
-    lda_alignment = _MEMORY_LINE if aligned else gcd(_MEMORY_LINE, step * size)
+    lda_alignment = CACHE_LINE_BYTES if aligned else gcd(CACHE_LINE_BYTES, step * size)
     return line, lines, size, width * size, lda_alignment

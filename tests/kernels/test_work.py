@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 import random
 from collections import Counter, defaultdict
 
+import numpy as np
 import pytest
 from helpers.bounds import choice_of
 from helpers.problems import ALL_ROWS, Case, knobs_for_tests, tile_of
@@ -14,7 +16,7 @@ from gemv.core.dtypes import DTYPES
 from gemv.core.geometry import Device
 from gemv.engines import backend
 from gemv.kernels import REGISTRY
-from gemv.kernels.work import Work, bytes_of_stretches
+from gemv.kernels.work import Work, bytes_of_stretches, lines_of_warp
 from gemv.measure.inputs import make_problem
 
 KERNELS = [kernel for kernel in REGISTRY.values() if not kernel.teaching]
@@ -51,25 +53,28 @@ def test_kernels_that_selection_considers_count_their_work(kernel):
 
 # By hand ----------------------------------------------------------------------------------------
 
+# The last number: 32 lanes load 16 bytes each, which is 4 lines of 128, or 4 and 8 bytes in
+# last_block, 1 and 2. A block of 8 threads has one. 8 rows of 24 bytes, whose lanes reach 8 bytes
+# further, lie in 200 bytes and 2 lines; 8 rows 80 bytes apart, 64 of them read, in 624 and 5.
 BY_HAND = {
     # 8 rows a tile, 32 lanes: two columns a lane. Rows of 256 bytes. A row adds 32 numbers behind
     # a barrier; the lines of shared memory have 33.
     "last_block, one tile": (
         counted("last_block", 8, 64, "s", "C"),
-        Work(1, 256, 1, 8 * 256, 32, 0, 2, 0, 4, 2, 2, 2, 256, 33, 0, 8 * 33 * 4 + 4),
+        Work(1, 256, 1, 8 * 256, 32, 0, 2, 0, 4, 2, 2, 2, 256, 33, 0, 8 * 33 * 4 + 4, 1),
     ),
     # 32 rows and 8 lanes; three splits of 40, 40 and 20 columns, so 5 columns a lane. A column of
     # 80 bytes touches 3 sectors, whether it begins at 0 or at 16. 22 rows of a tile idle.
     "last_block, splits down the columns": (
         counted("last_block", 10, 100, "c", "F"),
-        Work(3, 256, 3, 300 * 32, 80, 240, 5, 0, 8, 5, 5, 20, 240, 11, 1, 32 * 9 * 8 + 4),
+        Work(3, 256, 3, 300 * 32, 80, 240, 5, 0, 8, 5, 5, 20, 240, 11, 1, 32 * 9 * 8 + 4, 2),
     ),
     # 257 vectors of 4, and 2 columns more: lane 0 has two vectors, which go out at once; lane 1 has
     # one, then both columns at once: 2 passes, 3 loads, and 16 + 3 products, most of them of zeros.
     # Rows of 4120 bytes that begin with a sector touch 129. Sums: 5 shuffles, a barrier, 8 warps.
     "vector_rows, a block each row with a tail": (
         counted("vector_rows", 4, 1030, "s", "C", {"BLOCKS_PER_SM": 0}, lda=1032),
-        Work(4, 256, 1, 4 * 129 * 32, 16, 0, 2, 0, 64, 3, 3, 19, 1024, 14, 0, 16 * 4 + 4),
+        Work(4, 256, 1, 4 * 129 * 32, 16, 0, 2, 0, 64, 3, 3, 19, 1024, 14, 0, 16 * 4 + 4, 4),
     ),
     # A tile of 8 rows, of which 2 are there; 8 splits of 1024 columns, 256 in a pass. Two rows and
     # 8 vectors: 16 loads. A warp of the last block has one row, and takes 8 sums in one round.
@@ -79,7 +84,7 @@ BY_HAND = {
             {"LANES": 32, "ROWS": 2, "VECTORS": 2, "THREADS_PER_BLOCK": 128, "BLOCKS_PER_SM": 2},
             multiprocessors=4,
         ),
-        Work(8, 128, 8, 65536, 8, 64, 4, 0, 64, 16, 8, 64, 1024, 7, 1, 12 * 4 + 4),
+        Work(8, 128, 8, 65536, 8, 64, 4, 0, 64, 16, 8, 64, 1024, 7, 1, 12 * 4 + 4, 4),
     ),
     # Rows of 24 bytes, 8-byte loads: 3 of 4 lanes have one. Four rows touch 1 + 2 + 2 + 1 sectors.
     "vector_rows, short rows": (
@@ -87,12 +92,12 @@ BY_HAND = {
             "vector_rows", 100, 6, "s", "C",
             {"LANES": 4, "ROWS": 4, "VECTORS": 0, "THREADS_PER_BLOCK": 128, "BLOCKS_PER_SM": 0},
         ),
-        Work(1, 128, 1, 25 * 6 * 32, 400, 0, 1, 0, 32, 4, 1, 8, 96, 2, 0, 132 * 4 + 4),
+        Work(1, 128, 1, 25 * 6 * 32, 400, 0, 1, 0, 32, 4, 1, 8, 96, 2, 0, 132 * 4 + 4, 2),
     ),
     # 8 tiles of 128 rows, 8 groups of 8 columns: one pass. A barrier, then 8 warps in order.
     "vector_columns, whole columns": (
         counted("vector_columns", 1000, 64, "s", "F", {"BLOCKS_PER_SM": 0}),
-        Work(8, 256, 1, 256000, 4000, 0, 1, 0, 128, 8, 8, 32, 2048, 9, 0, 1056 * 4 + 4),
+        Work(8, 256, 1, 256000, 4000, 0, 1, 0, 128, 8, 8, 32, 2048, 9, 0, 1056 * 4 + 4, 4),
     ),
     # One row fills no vector. Columns of 4004 bytes touch 126 sectors; 7 cuts in each column go
     # through a sector in every other one, which begins at 16.
@@ -100,37 +105,37 @@ BY_HAND = {
         counted("vector_columns", 1001, 64, "s", "F", {"BLOCKS_PER_SM": 0}, lda=1004),
         Work(
             8, 256, 1, (64 * 126 + 32 * 7) * 32, 4004, 0, 1, 1, 128, 8, 8, 32, 2048, 9, 0,
-            1056 * 4 + 4,
+            1056 * 4 + 4, 4,
         ),
     ),
     # Row 128 has a tile to itself, which reads the vector before it, too: a sector of each column.
     "vector_columns, a tile of edge alone": (
         counted("vector_columns", 129, 64, "s", "F", {"BLOCKS_PER_SM": 0}, lda=132),
         Work(
-            2, 256, 1, 64 * (17 + 1) * 32, 516, 0, 1, 1, 128, 8, 8, 32, 512, 9, 0, 1056 * 4 + 4
+            2, 256, 1, 64 * (17 + 1) * 32, 516, 0, 1, 1, 128, 8, 8, 32, 512, 9, 0, 1056 * 4 + 4, 4,
         ),
     ),
     # No vector at all: a block of 256 threads takes 300 columns in two turns, for each of two rows.
     "vector_columns, nothing but the edge": (
         counted("vector_columns", 2, 300, "s", "F", {"BLOCKS_PER_SM": 0}, lda=4),
-        Work(1, 256, 1, 300 * 32, 8, 0, 0, 4, 128, 0, 0, 0, 256, 9, 0, 1056 * 4 + 4),
+        Work(1, 256, 1, 300 * 32, 8, 0, 0, 4, 128, 0, 0, 0, 256, 9, 0, 1056 * 4 + 4, 4),
     ),
     # One tile of 2048 rows, a column a pass, 4 pieces each. The last row has a thread, which takes
     # 3 columns one by one. Columns of 4100 bytes touch 129 sectors, wherever they begin.
     "long_columns, with an edge": (
         counted("long_columns", 1025, 3, "s", "F", lda=1028),
-        Work(1, 128, 1, 3 * 129 * 32, 4100, 0, 3, 3, 64, 12, 3, 48, 128, 0, 0, 0),
+        Work(1, 128, 1, 3 * 129 * 32, 4100, 0, 3, 3, 64, 12, 3, 48, 128, 0, 0, 0, 4),
     ),
     # Two columns a pass, so 2 + 2 + 1; the last pass adds zeros for the column that is not there.
     "long_columns, two columns a pass": (
         counted(
             "long_columns", 64, 5, "h", "F", {"PIECES": 2, "COLUMNS": 2, "THREADS_PER_BLOCK": 8}
         ),
-        Work(1, 8, 1, 640, 128, 0, 3, 0, 64, 10, 5, 96, 8, 0, 0, 0),
+        Work(1, 8, 1, 640, 128, 0, 3, 0, 64, 10, 5, 96, 8, 0, 0, 0, 1),
     ),
     "long_columns, nothing but the edge": (
         counted("long_columns", 3, 7, "s", "F", lda=4),
-        Work(1, 128, 1, 7 * 32, 12, 0, 0, 7, 64, 0, 0, 0, 3, 0, 0, 0),
+        Work(1, 128, 1, 7 * 32, 12, 0, 0, 7, 64, 0, 0, 0, 3, 0, 0, 0, 4),
     ),
     # Phases 0 to 3. The row that begins 2 before a boundary has most loads: one before, 249 vectors
     # (8 in lane 0) and 3 behind, so 10 for each of 4 rows. Of x it takes 6 vectors from two each,
@@ -138,7 +143,7 @@ BY_HAND = {
     # 8 rows touch 8*(4004 + 28) / 32 sectors: each begins at another 4 bytes of one.
     "phased_rows, an odd lda": (
         counted("phased_rows", 8, 1001, "s", "C", {"BLOCKS_PER_SM": 0}),
-        Work(4, 128, 1, 1008 * 32, 32, 0, 4, 0, 128, 40, 22, 136, 512, 5, 0, 20 * 4 + 4),
+        Work(4, 128, 1, 1008 * 32, 32, 0, 4, 0, 128, 40, 22, 136, 512, 5, 0, 20 * 4 + 4, 4),
     ),
     # All rows begin 8 bytes before a boundary, at worst at 24 of a sector, and touch 26. An
     # element, 49 vectors, an element; one pass of 32 vectors, where two loads make a vector of x.
@@ -148,7 +153,7 @@ BY_HAND = {
             {"LANES": 32, "ROWS": 1, "VECTORS": 1, "THREADS_PER_BLOCK": 32, "BLOCKS_PER_SM": 0},
             at=(8, 16),
         ),
-        Work(4, 32, 1, 4 * 26 * 32, 32, 0, 2, 0, 16, 4, 6, 6, 128, 5, 0, 2 * 8 + 4),
+        Work(4, 32, 1, 4 * 26 * 32, 32, 0, 2, 0, 16, 4, 6, 6, 128, 5, 0, 2 * 8 + 4, 4),
     ),
     # Nothing is shifted, but the last pass may not read x a vector further, so it reads elements.
     # One pass; another one adds zeros, 2*4 of vectors and 1 at each end.
@@ -157,7 +162,7 @@ BY_HAND = {
             "phased_rows", 4, 256, "s", "C",
             {"LANES": 32, "ROWS": 1, "VECTORS": 2, "THREADS_PER_BLOCK": 32, "BLOCKS_PER_SM": 0},
         ),
-        Work(4, 32, 1, 4096, 16, 0, 1, 0, 32, 2, 8, 18, 128, 5, 0, 2 * 4 + 4),
+        Work(4, 32, 1, 4096, 16, 0, 1, 0, 32, 2, 8, 18, 128, 5, 0, 2 * 4 + 4, 4),
     ),
     # Five elements, in 4 lanes, of two rows: two loads a row wherever the boundary is. 16 rows of
     # 10 bytes begin at all even places of a sector, and 4 of them go over its end.
@@ -166,7 +171,7 @@ BY_HAND = {
             "phased_rows", 16, 5, "h", "C",
             {"LANES": 4, "ROWS": 2, "VECTORS": 2, "THREADS_PER_BLOCK": 32, "BLOCKS_PER_SM": 0},
         ),
-        Work(8, 32, 1, 20 * 32, 32, 0, 1, 0, 64, 4, 2, 40, 256, 2, 0, 17 * 4 + 4),
+        Work(8, 32, 1, 20 * 32, 32, 0, 1, 0, 64, 4, 2, 40, 256, 2, 0, 17 * 4 + 4, 5),
     ),
     # Group 0 takes column 0 by elements, 8 to 32 by vectors in a pass, 40 to 56 in another. Group 7
     # takes 7 to 31, 39 to 55, then column 63 by elements: 3 passes and 7 + 4 loads in both.
@@ -175,19 +180,21 @@ BY_HAND = {
         counted(
             "phased_columns", 100, 64, "s", "F", {"PIECES": 1, "BLOCKS_PER_SM": 0}, lda=101
         ),
-        Work(1, 256, 1, 8 * 107 * 32, 400, 0, 3, 0, 64, 11, 8, 36, 256, 9, 0, 1056 * 4 + 4),
+        Work(1, 256, 1, 8 * 107 * 32, 400, 0, 3, 0, 64, 11, 8, 36, 256, 9, 0, 1056 * 4 + 4, 4),
     ),
     # Two tiles of 124 rows read a vector, and so a sector, of each column both.
     "phased_columns, two tiles": (
         counted(
             "phased_columns", 200, 64, "s", "F", {"PIECES": 1, "BLOCKS_PER_SM": 0}, lda=201
         ),
-        Work(2, 256, 1, (8 * 207 + 64) * 32, 800, 0, 3, 0, 64, 11, 8, 36, 512, 9, 0, 1056 * 4 + 4),
+        Work(
+            2, 256, 1, (8 * 207 + 64) * 32, 800, 0, 3, 0, 64, 11, 8, 36, 512, 9, 0, 1056 * 4 + 4, 4
+        ),
     ),
     # One element a vector, so no shift: 12 columns for 8 groups, 10 rows for 32 lanes.
     "phased_columns, vectors of one": (
         counted("phased_columns", 10, 12, "z", "F", {"PIECES": 1, "BLOCKS_PER_SM": 0}),
-        Work(1, 256, 1, 1920, 160, 0, 1, 0, 64, 2, 2, 16, 256, 9, 0, 264 * 16 + 4),
+        Work(1, 256, 1, 1920, 160, 0, 1, 0, 64, 2, 2, 16, 256, 9, 0, 264 * 16 + 4, 4),
     ),
     # 3000 elements are 750 vectors for 126 threads: 6 each, 3 passes, with 3 numbers of x each. If
     # one element is before the first vector, 3 are behind the last, so row 0 has one of both.
@@ -197,7 +204,7 @@ BY_HAND = {
             "short_columns", 3, 1000, "s", "F",
             {"THREADS_PER_BLOCK": 128, "VECTORS": 2, "BLOCKS_PER_SM": 1},
         ),
-        Work(1, 128, 1, 376 * 32, 12, 0, 3, 2, 32, 6, 18, 24, 126, 15, 0, 512 * 4 + 4),
+        Work(1, 128, 1, 376 * 32, 12, 0, 3, 2, 32, 6, 18, 24, 126, 15, 0, 512 * 4 + 4, 4),
     ),
     # The same in three blocks of two turns each: 252 vectors, 252 and 246. The 126 that begin the
     # third have a second for 120. The ends are in different blocks. A cut may share a sector.
@@ -206,7 +213,7 @@ BY_HAND = {
             "short_columns", 3, 1000, "s", "F",
             {"THREADS_PER_BLOCK": 128, "VECTORS": 2, "BLOCKS_PER_SM": 3},
         ),
-        Work(3, 128, 3, 378 * 32, 12, 36, 1, 1, 32, 2, 6, 8, 378, 15, 1, 512 * 4 + 4),
+        Work(3, 128, 3, 378 * 32, 12, 36, 1, 1, 32, 2, 6, 8, 378, 15, 1, 512 * 4 + 4, 4),
     ),
     # One column of 3 numbers, 4 or 12 bytes behind a multiple of 16: no vector, and one number for
     # each row, wherever it is; at worst it begins with the last number of a sector.
@@ -215,9 +222,35 @@ BY_HAND = {
             "short_columns", 3, 1, "s", "F", {"THREADS_PER_BLOCK": 128, "BLOCKS_PER_SM": 1},
             at=(4, 16),
         ),
-        Work(1, 128, 1, 2 * 32, 12, 0, 0, 1, 64, 0, 0, 0, 3, 15, 0, 512 * 4 + 4),
+        Work(1, 128, 1, 2 * 32, 12, 0, 0, 1, 64, 0, 0, 0, 3, 15, 0, 512 * 4 + 4, 4),
     ),
 }  # fmt: skip
+
+
+@pytest.mark.parametrize("access", ["dot", "axpy"])
+def test_lines_that_a_warp_touches(access):
+    """Against addresses, where pieces begin with a line or follow each other without a gap."""
+    for lanes, vector, itemsize, gap in itertools.product(
+        (1, 2, 8, 32, 256), (2, 8, 16), (2, 16), (None, 128, 384, 1024)
+    ):
+        along = min(lanes, 32)
+        pitch = along * vector if gap is None else gap
+        if vector < itemsize or pitch < along * vector:
+            continue
+        problem = make_problem(64, 64, np.dtype(f"V{itemsize}"), "C", "N")
+        strides = {"row_stride": pitch // itemsize, "col_stride": 1}
+        if access == "axpy":
+            strides = {"row_stride": 1, "col_stride": pitch // itemsize}
+        found = lines_of_warp(problem._replace(**strides), 256, lanes, vector)
+        touched = {
+            (group * pitch + lane * vector) // 128
+            for group in range(32 // along)
+            for lane in range(along)
+        }
+        assert found == len(touched)
+        if gap is None:  # every other piece: as with the gap between them
+            apart = lines_of_warp(problem._replace(**strides), 256, lanes, vector, apart=2)
+            assert len(touched) <= apart <= 32
 
 
 @pytest.mark.parametrize("name", BY_HAND)
@@ -654,9 +687,7 @@ def test_counts_are_those_of_a_run(kernel, dtype):
                 if kernel.accepts(problem) is not None:
                     continue
                 key = (problem.a_alignment, problem.x_alignment)
-                stated[key] = (
-                    choice, problem, kernel.work(problem, choice.geometry, choice.knobs)
-                )
+                stated[key] = (choice, problem, kernel.work(problem, choice.geometry, choice.knobs))
                 found[problem.a_alignment].append(watched(case, kernel, knobs, problem))
             for (alignment, _), (choice, problem, work) in stated.items():
                 bounds = bound_only(kernel, choice, problem, work)
