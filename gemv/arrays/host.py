@@ -160,11 +160,24 @@ def host_copy(operand: Operand, dtype: np.dtype) -> np.ndarray:
 
     Its strides are the operand's. It may be the caller's own memory, so it must not be written to.
     """
+    array = _in_dtype(operand, dtype)
+    return np.require(array, dtype, ["A", "F" if _copy_order(array) == "F" else "C"])
+
+
+def host_view(operand: Operand, dtype: np.dtype) -> np.ndarray:
+    """The array of a host operand, aligned and of `dtype`, with gaps or without; see `host_copy`.
+
+    It is copied for another dtype alone, or another alignment.
+    """
+    return np.require(_in_dtype(operand, dtype), dtype, ["A"])
+
+
+def _in_dtype(operand: Operand, dtype: np.dtype) -> np.ndarray:
+    """The array of a host operand; bfloat16, which NumPy does not convert, in `dtype`."""
     array = np.asarray(operand.owner)
     if len(operand.shape) == 1:
         array = array.reshape(-1)
-    array = array if dtype == BFLOAT16 or array.dtype != BFLOAT16 else cast(array, dtype)
-    return np.require(array, dtype, ["A", "F" if _copy_order(array) == "F" else "C"])
+    return array if dtype == BFLOAT16 or array.dtype != BFLOAT16 else cast(array, dtype)
 
 
 def writable_in_place(operand: Operand, dtype: np.dtype) -> bool:

@@ -98,7 +98,7 @@ def _execute_host_arrays(call: Call, kernel: str | None, limit: int | None) -> A
 
     problem, y = call.problem, call.y
     dtype, y_dtype = problem.dtype, problem.y_dtype
-    on_engine = False
+    on_engine, generation = False, memo.generation()
     if call.nothing is None:
         # Fails before anything is allocated, if it does.
         on_engine = engines_backend.backend() != "host"
@@ -128,7 +128,7 @@ def _execute_host_arrays(call: Call, kernel: str | None, limit: int | None) -> A
     if call.owner is not None:
         call.owner.note(call.alpha, call.beta)
     if not on_engine:
-        a = host.host_copy(call.a, dtype)
+        a = host.host_view(call.a, dtype)
         used_x, used_y = x[:: abs(problem.incx)], flat_y[:: abs(problem.incy)]
         used_x = used_x if problem.incx > 0 else used_x[::-1]
         used_y = used_y if problem.incy > 0 else used_y[::-1]
@@ -137,6 +137,7 @@ def _execute_host_arrays(call: Call, kernel: str | None, limit: int | None) -> A
         routine = PREFIXES[number] + "gemv"
         total = run(routine, problem.trans, call.alpha, a, used_x, call.beta, start)
         used_y[:] = cast(total, y_dtype)
+        short.prepare_host(generation, engines_backend.is_by_environment())
         return given
 
     problem = problem._replace(

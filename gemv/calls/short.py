@@ -5,9 +5,12 @@ from __future__ import annotations
 import importlib
 from typing import Any
 
+import numpy as np
+
 from gemv.calls import memory_check, short_torch
 from gemv.calls.bind import BlasArguments
 from gemv.calls.remembered import UNUSUAL, WIDE, LongWay, ShortWay
+from gemv.core import memo
 
 #: Libraries with a short way: ``short_ways(engine)`` of the module ``short_<library>`` makes it,
 #: once a device array of the library was passed and the engine is there.
@@ -27,6 +30,28 @@ def prepare(engine: Any, library: str) -> bool:
         short_ways.update(module.short_ways(engine))
     _prepared.add(library)
     return True
+
+
+def prepare_host(generation: int, by_environment: bool) -> None:
+    """Make the short way of NumPy's arrays, where SciPy's BLAS computes until a setting changes.
+
+    It is not made if one has changed after `generation`, when the call was begun.
+    """
+    if np.ndarray not in short_ways:
+        from gemv.calls import short_host
+
+        made = short_host.short_ways(by_environment)
+        if memo.generation() == generation:
+            short_ways.update(made)
+            if memo.generation() != generation:  # by another thread, in the meantime
+                _forget_host()
+
+
+def _forget_host() -> None:
+    short_ways.pop(np.ndarray, None)
+
+
+memo.on_forget(_forget_host)
 
 
 def with_options(

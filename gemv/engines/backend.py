@@ -164,6 +164,11 @@ def chosen() -> str | None:
     return _require(_validate(name, "GEMV_BACKEND"))
 
 
+def is_by_environment() -> bool:
+    """Whether ``GEMV_BACKEND`` alone decides: a program may change it at any time."""
+    return _chosen is None and chosen() is not None
+
+
 def backend() -> str:
     """``"cuda"``, ``"simulator"`` or ``"host"``: where a call made now would be computed."""
     return chosen() or probe()[0]

@@ -1,0 +1,132 @@
+"""The short way of NumPy's arrays where SciPy's BLAS computes: no GPU, or the host was asked for.
+
+SciPy's own call on small arrays takes 1 us, so nothing is remembered here: what is plainly right,
+arrays of the routine's dtype that are vectors and a matrix of fitting lengths with the default
+increments, goes to BLAS at once. Everything else goes the long way, which has the rules.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+import numpy as np
+
+from gemv.calls.remembered import (
+    COMPLEX_NUMBERS,
+    ONE,
+    REAL_NUMBERS,
+    UNUSUAL,
+    ZERO,
+    ShortWay,
+)
+from gemv.core import trace
+from gemv.core.dtypes import DTYPES
+from gemv.engines.host import product, record
+
+#: Values of `trans` by what they mean to BLAS.
+_TRANS = {0: 0, 1: 1, 2: 2, "N": 0, "n": 0, "T": 1, "t": 1, "C": 2, "c": 2}
+#: The longest vector that SciPy's wrapper counts, and the largest integer that fits a coefficient.
+_MOST = 2**31 - 1
+_INTEGERS = 2**53
+
+
+def is_number(factor: Any, numbers: frozenset[type]) -> bool:
+    """Whether alpha or beta needs no check: of such a type, and no integer that is rounded."""
+    return type(factor) in numbers and (type(factor) is not int or -_INTEGERS < factor < _INTEGERS)
+
+
+def short_ways(by_environment: bool) -> dict[type, ShortWay]:
+    """The function by the type of A.
+
+    Parameters
+    ----------
+    by_environment : bool
+        Whether ``GEMV_BACKEND=host`` alone chose the backend, so that each call looks there again.
+    """
+    from scipy.linalg import blas
+
+    of_letter = {}
+    for letter in "sdcz":
+        dtype, name = DTYPES[letter], f"{letter}gemv"
+        numbers = COMPLEX_NUMBERS if dtype.kind == "c" else REAL_NUMBERS
+        of_letter[letter] = dtype, getattr(blas, name), name, numbers, dtype.itemsize
+    #: By name of the routine, then by NumPy's letter for a dtype: the dtype, SciPy's routine, its
+    #: name, types of alpha and beta, bytes of an element.
+    kinds = {f"{letter}gemv": {kind[0].char: kind} for letter, kind in of_letter.items()}
+    kinds["gemv"] = {kind[0].char: kind for kind in of_letter.values()}
+    tracing, ndarray, environment = trace.open_traces, np.ndarray, os.environ
+
+    def call(
+        routine: str, alpha: Any, a: Any, x: Any, beta: Any, y: Any,
+        offx: Any, incx: Any, offy: Any, incy: Any, trans: Any, overwrite_y: Any,
+        kernel: Any, stream: Any, coefficients: Any,
+    ) -> Any:  # fmt: skip
+        if (
+            type(x) is not ndarray
+            or offx is not ZERO or incx is not ONE or offy is not ZERO or incy is not ONE
+            or kernel is not None or stream is not None or coefficients is not None
+        ):  # fmt: skip
+            return UNUSUAL
+        try:
+            rows, cols = a.shape
+            (length,) = x.shape
+            dtype, gemv, name, numbers, size = kinds[routine][a.dtype.char]
+        except (ValueError, KeyError):
+            return UNUSUAL
+        if trans is not ZERO:
+            if type(trans) not in (int, str) or trans not in _TRANS:
+                return UNUSUAL
+            trans = _TRANS[trans]
+            if trans:
+                rows, cols = cols, rows
+        a_base, x_base = a.base, x.base
+        if (
+            length != cols or not rows or not cols or rows > _MOST or cols > _MOST
+            or a.dtype is not dtype or x.dtype is not dtype
+            # Views of memory that is not NumPy's own may reach beyond it.
+            or (a_base is not None and type(a_base) is not ndarray)
+            or (x_base is not None and type(x_base) is not ndarray)
+            or (type(alpha) is not float and not is_number(alpha, numbers))
+            or (beta is not ZERO and type(beta) is not float and not is_number(beta, numbers))
+            or (by_environment and environment.get("GEMV_BACKEND", "").strip().lower() != "host")
+        ):  # fmt: skip
+            return UNUSUAL
+        if y is None:
+            if beta is not ZERO and beta != 0:
+                return UNUSUAL
+            start = None
+        else:
+            if (
+                type(y) is not ndarray or y.dtype is not dtype or y.shape != (rows,)
+                or (alpha == 0 and beta == 1)
+            ):  # fmt: skip
+                return UNUSUAL
+            y_base = y.base
+            if y_base is not None and type(y_base) is not ndarray:
+                return UNUSUAL
+            if overwrite_y is ZERO or overwrite_y is False:
+                start = y.copy()
+            elif overwrite_y is ONE or overwrite_y is True:
+                if y.strides[0] != size or not y.flags.writeable:
+                    return UNUSUAL
+                # Three arrays with memory of their own do not overlap.
+                apart = y_base is None and a_base is None and x_base is None and y is not x
+                if not apart and (np.may_share_memory(y, x) or np.may_share_memory(y, a)):
+                    return UNUSUAL
+                start = y
+            else:
+                return UNUSUAL
+        down, along = a.strides
+        # The two usual cases of `product`, without a call.
+        if down == size and along == size * (cols if trans else rows):
+            result = gemv(alpha, a, x, beta, start, 0, 1, 0, 1, trans, 1)
+        elif along == size and trans != 2 and down == size * (rows if trans else cols):
+            result = gemv(alpha, a.T, x, beta, start, 0, 1, 0, 1, 0 if trans else 1, 1)
+        else:
+            result = product(gemv, trans, alpha, a, x, beta, start)
+        if tracing():
+            record(name)
+        return result
+
+    return {np.ndarray: call}
