@@ -111,24 +111,26 @@ def product(
     if not has_gaps or not a.flags.aligned or alpha == 0 or m == 1 or n == 1:
         return call(gemv, alpha, a, x, beta, y, trans)
     # Rounded where reference BLAS does: alpha goes to x without a transpose, else to the sums.
-    number = a.dtype.type
-    if trans == 0:
-        total = np.matmul(a, x if alpha == 1 else np.multiply(x, number(alpha)))
-    elif trans == 1 or a.dtype.kind != "c":
-        total = np.matmul(a.T, x)
-    else:
-        total = np.matmul(a.T, np.conj(x))
-        np.conj(total, out=total)
-    if trans != 0 and alpha != 1:
-        np.multiply(total, number(alpha), out=total)
-    if y is None:
-        return total
-    if beta == 0:  # y is not read
-        y[:] = total
-        return y
-    if beta != 1:
-        np.multiply(y, number(beta), out=y)
-    return np.add(y, total, out=y)
+    # BLAS gives no warnings of numbers that overflow or are none.
+    with np.errstate(all="ignore"):
+        number = a.dtype.type
+        if trans == 0:
+            total = np.matmul(a, x if alpha == 1 else np.multiply(x, number(alpha)))
+        elif trans == 1 or a.dtype.kind != "c":
+            total = np.matmul(a.T, x)
+        else:
+            total = np.matmul(a.T, np.conj(x))
+            np.conj(total, out=total)
+        if trans != 0 and alpha != 1:
+            np.multiply(total, number(alpha), out=total)
+        if y is None:
+            return total
+        if beta == 0:  # y is not read
+            y[:] = total
+            return y
+        if beta != 1:
+            np.multiply(y, number(beta), out=y)
+        return np.add(y, total, out=y)
 
 
 def call(

@@ -153,6 +153,21 @@ def test_nothing_is_read_that_must_not_be():
         assert np.array_equal(routine(1.0, a, x, 0.0, y, trans=trans), np.full(3, 3, dtype))
 
 
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_numbers_that_overflow_give_no_warning(layout):
+    a, x = layout(np.full((4, 5), 1e38, np.float32)), np.full(5, 1e38, np.float32)
+    y = np.full(4, np.inf, np.float32)
+    for trans, x_here, y_here in ((0, x, y), (1, x[:4], np.full(5, -np.inf, np.float32))):
+        # Warnings are errors in tests; 1e300 is infinite in float32.
+        assert np.all(np.isposinf(gemv.sgemv(1.0, a, x_here, trans=trans)))
+        assert np.all(np.isneginf(gemv.sgemv(-1e300, a, x_here, trans=trans)))
+        assert np.all(
+            np.isnan(
+                gemv.sgemv(1.0, a, x_here, -1.0, y_here if trans == 0 else -y_here, trans=trans)
+            )
+        )
+
+
 class Own(np.ndarray):
     """Somebody's own class."""
 
