@@ -172,6 +172,13 @@ class _Watched(memory.Pointer):
         self.note(self.name, False, int(i), self.itemsize)
         return super().__getitem__(i)
 
+    def elements(self, i, count):
+        """One by one, so that each is noted; by the local k :func:`_site` knows the first."""
+        values = []
+        for k in range(count):
+            values.append(self[i + k])
+        return values
+
     def __setitem__(self, i, value):
         self.note(self.name, True, int(i), self.itemsize)
         super().__setitem__(i, value)
@@ -186,7 +193,7 @@ def _site() -> tuple[tuple, bool]:
     starts, below = True, 0
     while frame is not None and frame.f_code.co_filename in _INSIDE:
         if frame.f_code.co_name in ("vector_load", "vector_store"):
-            # the comprehension inside keeps its place in a local of its own frame or of this one
+            # a store keeps its place in a local of this frame, a load in one of `elements`
             starts = bool(frame.f_locals.get("k", below) == 0)
         below = frame.f_locals.get("k", 0)
         frame = frame.f_back

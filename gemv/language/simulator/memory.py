@@ -88,6 +88,19 @@ class Pointer:
                     return stores[key][2]
         return self.flat[position]
 
+    def elements(self, i: int, count: int) -> Sequence[Any]:
+        """``self[i]`` and those behind it, read together where no store is held back."""
+        i = as_index(i)
+        first, thread = self.origin + i, getcurrent()
+        held_back = type(thread) is Thread and thread.block.has_stores
+        if held_back or first < 0 or first + count > self.size:
+            return [self[k] for k in range(i, i + count)]
+        return self._numbers(self.flat[first : first + count])
+
+    def _numbers(self, stored: np.ndarray) -> Sequence[Any]:
+        """What a kernel reads, element by element, from the memory where it is stored."""
+        return list(stored)
+
     def __setitem__(self, i: int, value: Any) -> None:
         position = self.storable(i)
         value = self.scalar(value)
@@ -110,13 +123,12 @@ def _all_numbers(storage: np.dtype, number: np.dtype) -> np.ndarray:
 class _Converting(Pointer):
     """A pointer to numbers that have one format in memory and another one in the kernel."""
 
-    __slots__ = ("format", "is_half", "number", "numbers")
+    __slots__ = ("format", "number", "numbers")
 
     def __init__(self, pointer: Pointer, storage: np.dtype, number: np.dtype) -> None:
         super().__init__(pointer.flat, pointer.origin, pointer.writable, pointer.name)
         self.format, self.number = storage, number
         self.numbers = _all_numbers(storage, number) if storage in NARROW else None
-        self.is_half = pointer.flat.dtype == np.float16  # else bits already, where it matters
 
     @property
     def nothing(self) -> Any:
@@ -126,7 +138,10 @@ class _Converting(Pointer):
         value = super().__getitem__(i)
         if self.numbers is None:
             return cast(value, self.number)[()]
-        return self.numbers[value.view(np.uint16) if self.is_half else value]
+        return self.numbers[value]
+
+    def _numbers(self, stored: np.ndarray) -> Sequence[Any]:
+        return list(cast(stored, self.number) if self.numbers is None else self.numbers[stored])
 
     def __setitem__(self, i: int, value: Any) -> None:
         super().__setitem__(i, cast(self.number.type(value), self.format).view(self.flat.dtype)[()])
@@ -135,11 +150,13 @@ class _Converting(Pointer):
 class _Twofold(Pointer):
     """A pointer to numbers whose products the kernel adds up in sums of two numbers."""
 
-    __slots__ = ("exact", "format", "sums")
+    __slots__ = ("exact", "format", "singles", "sums")
 
     def __init__(self, pointer: Pointer, storage: np.dtype, sums: np.dtype, exact: bool) -> None:
         super().__init__(pointer.flat, pointer.origin, pointer.writable, pointer.name)
         self.format, self.sums, self.exact = storage, sums, exact
+        single = np.dtype(np.float32)
+        self.singles = _all_numbers(storage, single) if storage in NARROW else None
 
     @property
     def nothing(self) -> Any:
@@ -147,9 +164,14 @@ class _Twofold(Pointer):
 
     def __getitem__(self, i: int) -> Any:
         value = super().__getitem__(i)
-        if self.format in NARROW:
-            value = _all_numbers(self.format, np.dtype(np.float32))[value.view(np.uint16)]
+        if self.singles is not None:
+            value = self.singles[value]
         return number_of(self.sums, value.item(), self.exact)
+
+    def _numbers(self, stored: np.ndarray) -> Sequence[Any]:
+        if self.singles is not None:
+            stored = self.singles[stored]
+        return [number_of(self.sums, value, self.exact) for value in stored.tolist()]
 
     def __setitem__(self, i: int, value: Any) -> None:
         number = value.rounded()
@@ -191,7 +213,7 @@ def pointer_to(
     """
     if number is not None and number != array.dtype:
         storage = BFLOAT16 if array.dtype.kind == "V" else array.dtype
-        bits = array.view(np.uint16) if storage == BFLOAT16 else array
+        bits = array.view(np.uint16) if storage in NARROW else array
         pointer = pointer_to(bits, offset, name, writable)
         if number.fields is not None:
             return _Twofold(pointer, storage, number, exact)
@@ -236,7 +258,7 @@ def vector_load(pointer: Pointer, index: int, count: int) -> tuple:
         If the address is misaligned or an element is out of range.
     """
     _check_vector(pointer, index, count, "read")
-    return tuple([pointer[index + k] for k in range(count)])
+    return tuple(pointer.elements(index, count))
 
 
 def vector_store(pointer: Pointer, index: int, values: Sequence[Any]) -> None:

@@ -9,30 +9,24 @@ from __future__ import annotations
 import operator
 
 import numpy as np
-from numba import cuda
 
 from gemv.core.shares import shares
 from gemv.language.simulator.memory import vector_load, vector_store
 from gemv.language.simulator.thread import SimulatorError
-
-_FULL_WARP = 0xFFFFFFFF
-
+from gemv.language.simulator.warp import exchange
 
 # Loads and stores -------------------------------------------------------------------------------
 
 
 def load_some(pointer, index, step, count, width, valid):
-    return tuple(
-        value
-        for k in range(count)
-        for value in _vector(pointer, index + k * step, width, k < valid)
-    )
-
-
-def _vector(pointer, index, width, present):
-    if not present:
-        return (pointer.nothing,) * width
-    return vector_load(pointer, index, width) if width > 1 else (pointer[index],)
+    present = max(min(count, valid), 0)
+    places = range(index, index + present * step, step) if step else [index] * present
+    values: list = []
+    for at in places:
+        values += vector_load(pointer, at, width) if width > 1 else (pointer[at],)
+    if present < count:
+        values += (pointer.nothing,) * (width * (count - present))
+    return tuple(values)
 
 
 def load_vectors(pointer, index, step, count, width):
@@ -63,11 +57,18 @@ def stream_inside(pointer, starts, index, width, limit):
 
 
 def gather_inside(pointer, index, step, count, increment, width, valid, limit):
-    numbers = ((k, index + k * step + lane) for k in range(count) for lane in range(width))
-    return tuple(
-        pointer[at * increment] if k < valid and (limit is None or at < limit) else pointer.nothing
-        for k, at in numbers
-    )
+    values: list = []
+    for k in range(count):
+        first = index + k * step
+        inside = width if limit is None else max(min(width, limit - first), 0)
+        present = inside if k < valid else 0
+        if increment == 1:
+            values += pointer.elements(first, present)
+        else:
+            values += [pointer[at * increment] for at in range(first, first + present)]
+        if present < width:
+            values += (pointer.nothing,) * (width - present)
+    return tuple(values)
 
 
 def gather_some(pointer, index, step, count, increment, width, valid):
@@ -171,7 +172,7 @@ def fold(sums, rows):
 def butterfly(values, lanes, apart):
     step = lanes // 2
     while step >= apart:
-        values = tuple(value + _exchanged(value, step) for value in values)
+        values = tuple(map(operator.add, values, _exchanged(values, step)))
         step //= 2
     return values
 
@@ -186,17 +187,29 @@ def scatter_sums(values, tid, width, lanes, apart):
             halves = values[:half], values[half:]
             upper = bool(tid & step)
             sent, kept = halves[not upper], halves[upper]
-        values = tuple(map(operator.add, kept, [_exchanged(value, step) for value in sent]))
+        values = tuple(map(operator.add, kept, _exchanged(sent, step)))
         step //= 2
     return values
 
 
-def _exchanged(value, step):
-    """The value of lane ``lane ^ step``; complex numbers and sums of two travel in parts."""
+def _exchanged(values, step):
+    """The values of lane ``lane ^ step``, by one stop of the warp for all of them."""
+    sent = []
+
+    def send(part):
+        sent.append(part)
+        return part
+
+    for value in values:
+        _in_parts(value, send)
+    received = iter(exchange(sent, step))
+    return [_in_parts(value, lambda part: next(received)) for value in values]
+
+
+def _in_parts(value, move):
+    """The number that `move` makes of a number: complex ones and sums of two travel in parts."""
     if hasattr(value, "exchanged"):
-        return value.exchanged(lambda part: cuda.shfl_xor_sync(_FULL_WARP, part, step))
-    if np.iscomplexobj(value):
-        real = cuda.shfl_xor_sync(_FULL_WARP, value.real, step)
-        imag = cuda.shfl_xor_sync(_FULL_WARP, value.imag, step)
-        return type(value)(complex(real, imag))
-    return cuda.shfl_xor_sync(_FULL_WARP, value, step)
+        return value.exchanged(move)
+    if isinstance(value, complex | np.complexfloating):
+        return type(value)(complex(move(value.real), move(value.imag)))
+    return move(value)

@@ -7,7 +7,7 @@ installs them.
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from operator import index as as_index
 from typing import Any
 
@@ -75,8 +75,11 @@ def syncwarp(mask: int = _FULL_MASK) -> None:
     _gather("syncwarp", mask, None)
 
 
+_MOVABLE = frozenset({int, float, np.int32, np.int64, np.float32, np.float64})
+
+
 def _movable(value: Any) -> Any:
-    if type(value) not in (int, float, np.int32, np.int64, np.float32, np.float64):
+    if type(value) not in _MOVABLE:
         raise TypeError(
             f"warps exchange 32- and 64-bit integers and floats only, not {type(value).__name__}"
         )
@@ -98,6 +101,17 @@ def shuffle(operation: str, source: Callable[[int, int], int]) -> Callable[..., 
         return group[wanted]
 
     return shuffle
+
+
+def exchange(values: Sequence[Any], lane_mask: int) -> Sequence[Any]:
+    """A ``shfl_xor_sync`` of each value among all lanes, which stop once and not for each."""
+    for value in values:
+        _movable(value)
+    group = _gather("shfl_xor_sync", _FULL_MASK, values)
+    theirs = group[current().lane ^ lane_mask]
+    if len(theirs) != len(values):
+        raise SimulatorError(f"lanes exchange {len(values)} and {len(theirs)} values")
+    return theirs
 
 
 #: Shuffles of a warp: the lane that each reads.
