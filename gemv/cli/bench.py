@@ -58,6 +58,9 @@ def add_commands(commands: Any) -> None:
         metavar="COUNT",
         help="so many shapes, dtypes, ops, orders and views that nobody chose; --seed for others",
     )
+    sub.add_argument(
+        "--host", action="store_true", help="NumPy's arrays on the host, beside SciPy's own calls"
+    )
     sub.add_argument("--seed", type=int, metavar="SEED", help="of --random; default 0")
     sub.add_argument(
         "--against", type=names, metavar="torch,cupy", help="peers; default: those installed"
@@ -74,6 +77,10 @@ def add_commands(commands: Any) -> None:
 
 def bench(options: argparse.Namespace) -> int:
     """Measure a grid of cells and print every figure and the means."""
+    if options.host:
+        from gemv.cli.bench_host import bench_host
+
+        return bench_host(options)
     output, picture = json_path(options), picture_path(options)
     if options.resume and output is None:
         raise Refused("--resume needs the file of --json")

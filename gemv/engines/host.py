@@ -11,6 +11,8 @@ import numpy as np
 from gemv.core import trace
 
 _INT32_MAX = 2**31 - 1
+#: Elements of a view with gaps that SciPy copies in less time than NumPy's BLAS takes to begin.
+_COPIED = 2**13
 _announced = False
 
 
@@ -93,8 +95,9 @@ def product(
 
     SciPy copies a matrix that is not contiguous by columns. One that is contiguous by rows is the
     transpose of such a matrix, and goes to BLAS as that. A view whose rows or columns have gaps
-    between them goes to NumPy's BLAS, which takes a leading dimension. So A is copied only where
-    neither its rows nor its columns are contiguous.
+    between them goes to NumPy's BLAS, which takes a leading dimension, unless a copy takes less
+    time than that. So A is copied where it is small, or neither its rows nor its columns are
+    contiguous.
     """
     m, n = a.shape
     size, (down, along) = a.itemsize, a.strides
@@ -108,7 +111,9 @@ def product(
         return np.conj(y, out=y)
     apart = (down, n) if along == size else (along, m) if down == size else (0, 0)
     has_gaps = apart[0] > apart[1] * size and apart[0] % size == 0
-    if not has_gaps or not a.flags.aligned or alpha == 0 or m == 1 or n == 1:
+    if not has_gaps or m * n <= _COPIED or not a.flags.aligned or alpha == 0 or m == 1 or n == 1:
+        if along == size and (trans != 2 or a.dtype.kind != "c"):  # whole lines are copied faster
+            return call(gemv, alpha, a.T, x, beta, y, 0 if trans else 1)
         return call(gemv, alpha, a, x, beta, y, trans)
     # Rounded where reference BLAS does: alpha goes to x without a transpose, else to the sums.
     # BLAS gives no warnings of numbers that overflow or are none.
