@@ -23,7 +23,7 @@ PAGE = TOP / "docs" / "constants.md"
 
 
 def titled(table) -> str:
-    """A table of the homes under its title; what comes from the machine code is set as code."""
+    """A table of the homes under its title; columns of machine code are set as code."""
     code = [heading.startswith("machine code") for heading in table.headings]
     rows = [
         [
@@ -37,7 +37,7 @@ def titled(table) -> str:
 
 
 class Figures:
-    """Look-ups in the results, for the sentences."""
+    """Finds the figures that the sentences of the page need."""
 
     def __init__(self, race, counters: dict) -> None:
         self.race = race
@@ -82,10 +82,10 @@ def times(value: float) -> str:
 
 
 def counter_table(counters: dict) -> str:
-    """What the counters say of each launch."""
+    """The hardware counters of each launch."""
     headings = [
-        "launch", "home", "addresses in a warp", "requests to the constant cache", "hits",
-        "divergent loads", "replays", "requests to L1",
+        "kernel", "home", "different addresses in a warp", "requests to the constant cache",
+        "hits", "divergent loads", "replays", "requests to L1",
     ]  # fmt: skip
     rows = []
     for row in counters["rows"]:
@@ -104,7 +104,7 @@ def page(race, counters: dict) -> str:
         "coefficients": [t for t in made if t.title.startswith("alpha and beta")],
         "uniform": [t for t in made if "same x[j]" in t.title and "unrolled" not in t.title],
         "unrolled": [t for t in made if "unrolled" in t.title],
-        "own": [t for t in made if "each at its own" in t.title],
+        "own": [t for t in made if "reads its own" in t.title],
         "lanes": [t for t in made if "threads that share a row" in t.title],
         "turns": [t for t in made if t.title.startswith("one load")],
     }
@@ -143,94 +143,109 @@ def page(race, counters: dict) -> str:
     )
     uniform_n, short = 1024, 16
     return f"""\
-# Constant memory and its rivals
+# Constant memory and the alternatives
 
 <!-- Written by benchmarks/pages/constants_page.py from benchmarks/results/constants/. -->
 
-alpha and beta are the same for every thread, and so is x[j] where a thread takes a row: what
-constant memory was made for. This page races it against the other places to keep them, on our own
-kernels. Everything below was measured on one {race.device} by `python -m benchmarks constants`
-({versions(race.versions)}); the counters are those of Nsight Compute. Times are device times.
+All threads of a kernel read the same alpha and beta. Where each thread computes one row, all
+threads of a warp read the same x[j] at the same time. Constant memory is made for such loads. This
+page compares it with the other places where a kernel can keep alpha, beta and x. Such a place,
+together with the instruction that reads it, is called a *home* below. Everything was measured with
+kernels of this package on one {race.device} by `python -m benchmarks constants`
+({versions(race.versions)}). Times are device times; Nsight Compute read the counters.
 
-## Three homes for alpha and beta
+## Homes of alpha and beta
+
+A call can choose among three homes:
 
 ```python
 import gemv
 
-gemv.gemv(2.0, a, x)  # among the arguments of the kernel: constant bank 0
-gemv.gemv(2.0, a, x, coefficients="constant")  # in a constant symbol: bank 3
-gemv.gemv(alpha, a, x)  # alpha a 0-d device array: through the read-only cache
+gemv.gemv(2.0, a, x)  # "arguments": kernel arguments, in constant bank 0
+gemv.gemv(2.0, a, x, coefficients="constant")  # "constant": a constant symbol, in bank 3
+gemv.gemv(alpha, a, x)  # "pointer": alpha is a 0-d device array, read by the read-only cache
 
-place = gemv.Coefficients()  # a slot of the symbol that stays yours, for CUDA graphs
-gemv.gemv(2.0, a, x, y=y, overwrite_y=1, coefficients=place, stream=capturing)
-place.set(3.0, 0.5, stream=replaying)  # the next replay reads these
+slot = gemv.Coefficients()  # reserves a slot of the constant symbol, for CUDA graphs
+gemv.gemv(2.0, a, x, y=y, overwrite_y=1, coefficients=slot, stream=capturing)
+slot.set(3.0, 0.5, stream=replaying)  # the next replay of the graph reads 3.0 and 0.5
 ```
 
-All three give the same values, alpha = 0 and beta = 0 mean the same in each of them, and
-`gemv.explain` says which one a call uses. A constant symbol belongs to a loaded module and is
-shared by all launches of its kernel, so it is a row of slots: a slot has one owner, and is written
-again only behind an event of its last reader. A write is never captured into a graph.
+The result is the same with all three, also where alpha or beta is 0. `gemv.explain` says which home
+a call uses. A constant symbol belongs to a loaded module, and all launches of the module's kernel
+share it. So the symbol is an array of slots. Each slot has one owner, and it is written again only
+after an event says that the last kernel to read it has ended. A CUDA graph never captures such a
+write.
+
+The tables have two more homes, which no call can choose. *global* is a device array that plain
+loads read, and *literal* is a number in the machine code.
 
 {tabled["coefficients"]}
 
-*launch* is the kernel alone, *call* is one of many calls enqueued by Python one after the other.
-*loads in a row* counts the loads that the machine code issues before it needs the first of them.
+*kernel* is the time of the kernel alone, in a replayed CUDA graph. *call* is the time per call
+where Python enqueues many calls one after the other. *loads in flight* is the number of loads that
+the machine code issues before an instruction waits for the first of them.
 
-- Where the loads come in batches that the source asks for (`{fair}`), the home makes no
-  difference: at {large}² all five are within {spread:.1%}. The slot of the symbol costs
-  {cold_ns:.0f} ns at {small}², where a first read has to fetch it and nothing hides that.
-- The large differences of the other kernels are not the home's. With alpha elsewhere the compiler
-  orders the same loop differently: `last_block` at {large}² takes {plain.time_s * 1e6:.0f} us with
-  {plain.in_flight} loads in a row, and {slot.time_s * 1e6:.0f} us with {slot.in_flight}.
-- Each call with a slot brings a write and an event along:
-  {call["constant"]:.0f} us a call instead of {call["arguments"]:.0f} at {small}².
+- In `{fair}` the source asks for its loads in batches, and there the home makes no difference: at
+  {large}² all times are within {spread:.1%} of the time with arguments. At {small}² the constant
+  symbol costs {cold_ns:.0f} ns, because the first read of a slot misses the constant cache and no
+  other work hides that miss.
+- In the other kernels the home is not what makes the large differences. The compiler orders the
+  same loop differently for another home: `last_block` at {large}² takes
+  {plain.time_s * 1e6:.0f} µs with {plain.in_flight} loads in flight, and
+  {slot.time_s * 1e6:.0f} µs with {slot.in_flight}.
+- Each call with a slot also enqueues a write and an event. A call at {small}² takes
+  {call["constant"]:.0f} µs with a slot and {call["arguments"]:.0f} µs with arguments.
 
-**The default is the arguments**: in `{fair}` at most {behind:.1%} behind the fastest home at any
-size, with nothing to write and nothing to own. A literal wins nothing that would pay for compiling
-anew with each alpha.
+**The default is the arguments.** In `{fair}` they are at most {behind:.1%} slower than the fastest
+home at any size, and they need no write and no slot. A literal would need another compilation for
+each alpha, and it saves too little time to pay for that.
 
-## What a load costs
+## The time of a load
 
-One warp asks for 1, 2, 4 ... 32 different addresses, and does nothing but load. *blocked* gives
-neighbouring threads the same address, *alternating* deals them out in turn; both stay within one
-cache line, *apart* puts 64 bytes between them.
+In this experiment each warp does nothing but load from 1, 2, 4, ... or 32 different addresses.
+With *blocked*, neighbouring threads read the same address. With *alternating*, they read different
+addresses, in turn. In both the addresses lie within one cache line. With *apart*, neighbouring
+threads read the same address again, and the addresses are 64 bytes apart.
 
 {tabled["turns"]}
 
-- **Broadcast and serialisation.** A load from constant memory takes {first * 1e9:.2f} ns when all
-  threads of a warp ask for one address, and {times((last - first) / 31 * 1e9)} ns for every further
-  address: {times(last / first)} times as long for 32. Parameters by value behave the same: it is
-  the same cache.
-- **Whole warps, not half-warps.** Two addresses, one for each half of the warp, cost
-  {times(halves / first)} times as much as one; dealt alternately, {times(mixed / first)} times. If
-  each half were served by itself, the first would cost nothing extra.
-- **The read-only cache does not mind**, as long as the addresses share a line:
-  {f.load("read_only", "blocked", 32) * 1e9:.2f} ns for 1 and for 32 alike. Apart, it takes
-  {times(apart)} times as long for 32.
-- **A load of its own is no gift.** With an index known only at run time, constant memory is read
-  by an instruction (`LDC`), and {times(first / f.load("read_only", "blocked", 1))} times as slow as
-  a broadcast from L1. The loop over shared memory computes an address for each load, and that is
-  its limit until several addresses fall into one bank.
+- **Constant memory serves one address at a time.** A load takes {first * 1e9:.2f} ns where all
+  threads of a warp read one address, and {times((last - first) / 31 * 1e9)} ns more for each
+  further address. A load from 32 addresses takes {times(last / first)} times as long as from one.
+  Kernel arguments (*value* in the table) behave the same, because the same cache serves them.
+- **It serves whole warps, not half-warps.** With two addresses, one for each half of the warp, a
+  load takes {times(halves / first)} times as long as with one address. With two addresses in turn
+  it takes {times(mixed / first)} times as long. If each half-warp were served separately, the first
+  of these loads would take as long as a load from one address.
+- **The read-only cache serves all addresses of one cache line at once.** A load takes
+  {f.load("read_only", "blocked", 32) * 1e9:.2f} ns with 1 and with 32 addresses. With the addresses
+  64 bytes apart, 32 of them take {times(apart)} times as long as one.
+- **A constant load is slower than a load from L1.** If the index is known only at run time, an
+  instruction (`LDC`) reads constant memory. If all threads of a warp read one address, it takes
+  {times(first / f.load("read_only", "blocked", 1))} times as long as a load from L1. The loop over
+  shared memory computes an address for each load, and this computation limits its rate until
+  several addresses fall into one bank.
 
 ## x in constant memory
 
-The kernel `where_x_lives` reads x from five homes. In the first tables A is stored along columns
-and a thread takes a row, so all threads of a warp want the same x[j].
+The kernel `where_x_lives` reads x from five homes: *global* memory by plain loads, the *read_only*
+cache, *shared* memory, a *constant* symbol, and kernel arguments (*value*). In the first tables A
+is stored by columns and each thread computes one row, so all threads of a warp read the same x[j].
 
 {tabled["uniform"]}
 
-Constant memory is ahead of the read-only cache by {looped:.0%} at n = {
-        uniform_n
-    }, with A in L2. Where x is short and its addresses are known when the kernel is
-compiled, a product takes x without any load instruction, from a uniform register that was filled
-for the whole warp:
+With A in the L2 cache, constant memory is {looped:.0%} faster than the read-only cache at
+n = {uniform_n}. Where x is short and its addresses are known when the kernel is compiled, a
+multiply-add needs no load of x at all: it reads x from a uniform register, which the hardware fills
+once for the whole warp.
 
 {tabled["unrolled"]}
 
-That is the case in which the constant cache was shown to win a race by far; here it is
-{direct:.0%} at n = {short}.
+A published comparison found the constant cache far ahead in this case. Here it is {direct:.0%}
+faster than the read-only cache at n = {short}.
 
-Stored along rows, neighbouring threads take neighbouring columns, each its own x[j]:
+In the next tables A is stored by rows, so neighbouring threads take neighbouring columns and each
+reads its own x[j].
 
 {tabled["own"]}
 
@@ -242,43 +257,45 @@ long as a plain load with A in L2, and
             f.vector("constant", uniform_n, 32, "C", "memory")
             / f.vector("global", uniform_n, 32, "C", "memory")
         )
-    } times with A in memory: the loads of x, not
-the matrix, are the limit. Between the two extremes:
+    } times as long with A in memory: the loads of x limit the kernel, not those of A. The last
+table has the cases between one row per thread and one row per warp:
 
 {tabled["lanes"]}
 
-Here, too, the compiler has its say: the read-only load and the plain one use the same cache, and
-differ in how many loads the loop has in flight. The counters tell the rest. Every divergent load
-is replayed for each further address, {replayed["replays"]} replays for
-{replayed["divergent_loads"]} loads of 32 addresses, which is
-{replayed["replays"] / replayed["divergent_loads"]:.0f} each:
+Some of these differences come from the compiler: the read-only load and the plain load use the
+same cache, but their loops have different numbers of loads in flight. The counters explain the
+rest. A load from constant memory with several addresses in a warp is *divergent*, and the hardware
+replays it once for each further address. It made {replayed["replays"]} replays for
+{replayed["divergent_loads"]} loads with 32 addresses, which is
+{replayed["replays"] / replayed["divergent_loads"]:.0f} replays per load. In the table, the kernel
+*gemv* is `where_x_lives`, and *loads* only loads:
 
 {counter_table(counters)}
 
-## What does not fit
+## Limits of size
 
-A module has 64 KB of constant memory on a device. An array beyond that is refused, and put nowhere
-else:
+A module can have 64 KB of constant memory. A longer array is an error, and is not placed in other
+memory instead:
 
-- `where_x_lives`: {race.limits["x"]}.
-- The assembler: `{race.limits["assembler"]}`
+- `where_x_lives` says: {race.limits["x"]}.
+- The assembler says: `{race.limits["assembler"]}`
 
-By value, all parameters of a kernel together end at 32764 bytes; it was 4096 before CUDA 12.1.
+The arguments of a kernel can take 32764 bytes in all; before CUDA 12.1 it was 4096.
 
-## What was said, and what is so
+## Claims of others, and what we measured
 
-| claim | here |
+| claim | measured here |
 | --- | --- |
 | "One value for the whole warp takes one turn, N values take N" (Constant Cache vs. Read-Only \
-Cache, Acceleware) | so: {times(last / first)} times for 32 |
-| "The constant cache wins when all threads read the same coefficient" (the same) | by little: \
-{looped:.0%} in a loop, {
-        direct:.0%} where the compiler knows the address; a load alone is slower than \
-a broadcast from L1 |
-| "Half-warps are served" (J. Sanders and E. Kandrot, CUDA by Example) | whole warps |
-| "Arguments of a kernel live in constant memory" (Constant memory, an exercise of EPCC) | so: \
+Cache, Acceleware) | true: 32 values take {times(last / first)} times as long as one |
+| "The constant cache wins when all threads read the same coefficient" (the same) | true by \
+{looped:.0%} in a loop, and by {direct:.0%} where the compiler knows the address; a single load is \
+slower than one from L1 |
+| "Half-warps are served" (J. Sanders and E. Kandrot, CUDA by Example) | false on this GPU: whole \
+warps are served |
+| "Arguments of a kernel live in constant memory" (Constant memory, an exercise of EPCC) | true: \
 `{f.coefficient(fair, large, "arguments").code}` |
-| "What is too large will probably spill into global memory" (the same) | refused |
+| "What is too large will probably spill into global memory" (the same) | false: it is an error |
 """
 
 

@@ -1,4 +1,7 @@
-"""The figures of the homes of alpha, beta and x as tables."""
+"""Tables of the times with alpha, beta and x in each of their homes.
+
+A *home* is the memory that a value is kept in, with the instruction that reads it from there.
+"""
 
 from __future__ import annotations
 
@@ -49,12 +52,12 @@ def _coefficient_tables(rows: list[CoefficientRow]) -> list[Table]:
     sizes = list(dict.fromkeys(row.size for row in rows))
     for kernel, order in cases:
         table = Table(
-            f"alpha and beta in {kernel}, float32, order {order}: us of the launch in a graph,"
-            " and of a whole call on the stream",
-            ["home", *(f"{size}² {what}" for size in sizes for what in ("launch", "call"))],
+            f"alpha and beta in {kernel}, float32, order {order}: µs for the kernel alone, and for"
+            " a whole call",
+            ["home", *(f"{size}² {what}" for size in sizes for what in ("kernel", "call"))],
             [],
         )
-        table.headings += ["loads in a row", "machine code that brings alpha"]
+        table.headings += ["loads in flight", "machine code that reads alpha"]
         for home in dict.fromkeys(row.home for row in rows):
             found = {
                 row.size: row
@@ -82,15 +85,19 @@ def _vector_tables(rows: list[VectorRow]) -> list[Table]:
     for lanes, order, source in dict.fromkeys((r.lanes, r.order, r.source) for r in over_n):
         part = [r for r in over_n if (r.lanes, r.order, r.source) == (lanes, order, source)]
         lengths = list(dict.fromkeys(row.n for row in part))
-        threads = "all threads of a warp at the same x[j]" if lanes == 1 else "each at its own x[j]"
+        threads = (
+            "all threads of a warp read the same x[j]"
+            if lanes == 1
+            else "each thread reads its own x[j]"
+        )
         table = Table(
             f"x in {WHERE_X_LIVES.name}, A of {order} order from {source}, {threads}:"
-            " us over the length of x",
+            " µs for each length n of x",
             [
                 "home of x",
                 *(f"n = {n}" for n in lengths),
-                "loads in a row",
-                "machine code that brings x",
+                "loads in flight",
+                "machine code that reads x",
             ],
             [],
         )
@@ -107,8 +114,8 @@ def _vector_tables(rows: list[VectorRow]) -> list[Table]:
     if unrolled:
         lengths = list(dict.fromkeys(row.n for row in unrolled))
         table = Table(
-            f"x in {WHERE_X_LIVES.name}, A of F order from L2, all threads of a warp at the same"
-            " x[j], the loop unrolled: us over the length of x",
+            f"x in {WHERE_X_LIVES.name}, A of F order from L2, all threads of a warp read the same"
+            " x[j], the loop unrolled: µs for each length n of x",
             ["home of x", *(f"n = {n}" for n in lengths), "machine code of a product"],
             [],
         )
@@ -122,8 +129,9 @@ def _vector_tables(rows: list[VectorRow]) -> list[Table]:
     lanes_seen = sorted({row.lanes for row in by_lanes})
     if len(lanes_seen) > 1:
         table = Table(
-            f"x in {WHERE_X_LIVES.name}, A of C order from L2, n = {LENGTH_OF_LANES}: us over the"
-            " threads that share a row, and so the different x[j] in a warp",
+            f"x in {WHERE_X_LIVES.name}, A of C order from L2, n = {LENGTH_OF_LANES}: µs for each"
+            " number of threads that share a row, which is the number of different x[j] that a warp"
+            " reads at once",
             ["home of x", *map(str, lanes_seen)],
             [],
         )
@@ -140,8 +148,9 @@ def _turn_tables(rows: list[TurnRow]) -> list[Table]:
         part = [row for row in rows if row.pattern == pattern]
         counts = list(dict.fromkeys(row.distinct for row in part))
         table = Table(
-            f"one load of a warp, {pattern}: ns on a multiprocessor over the addresses in the warp",
-            ["home", *map(str, counts), "32 over 1", "machine code"],
+            f"one load of a warp, {pattern}: ns on a multiprocessor for each number of different"
+            " addresses in the warp",
+            ["home", *map(str, counts), "time for 32 / time for 1", "machine code"],
             [],
         )
         for home in dict.fromkeys(row.home for row in part):

@@ -1,11 +1,11 @@
-"""What is made from ``benchmarks/results/grid/*.json``: a part of the README, its picture, a page.
+"""From ``benchmarks/results/grid/*.json``: a part of the README, its picture, the roofline page.
 
     python -m benchmarks.pages.grid_page            prints the README
     python -m benchmarks.pages.grid_page --write    writes it, and draws docs/_static/roofline.png
     python -m benchmarks.pages.grid_page --check    exit status 1 if either is not up to date
 
-``make grid`` measures those files on a GPU and does this. The page of the documentation is made by
-the same functions when ``make docs`` builds it.
+``make grid`` measures those files on a GPU and then writes the README. ``make docs`` makes the page
+of the roofline with the functions of this file.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from gemv.measure.records import CellResult, GridResults, groups, summary, worst
 
 README = TOP / "README.md"
 GRIDS = RESULTS / "grid"
-#: Cells that nobody chose.
+#: Cells whose shape, dtype and storage were drawn at random.
 RANDOM = RESULTS / "random"
 PICTURE = TOP / "docs" / "_static" / "roofline.png"
 
@@ -49,7 +49,7 @@ def headline(rows: list[CellResult]) -> str:
 
 
 def means(parts: dict[str, list[CellResult]]) -> str:
-    """Geometric means of cells, by what they are called."""
+    """Geometric means of each part, one row for each name."""
     rows = []
     for name, group in parts.items():
         s = summary(group)
@@ -66,7 +66,7 @@ def means(parts: dict[str, list[CellResult]]) -> str:
 
 
 def listed(rows: list[CellResult]) -> str:
-    """Cells one below the other, with all that is known of them."""
+    """A table with one row for each cell."""
     lines = []
     for row in rows:
         theirs = None if row.peer is None else row.peers[row.peer] * 1e6
@@ -83,7 +83,7 @@ def listed(rows: list[CellResult]) -> str:
 
 
 def side_by_side(rows: list[CellResult]) -> str:
-    """A row for each shape of one group, and all ops in it."""
+    """A table with one row for each shape of one group, and columns for each op."""
     ops = [op for op in "NTC" if any(row.op == op for row in rows)]
     cells = {(row.m, row.n, row.op): row for row in rows}
     lines = []
@@ -109,14 +109,14 @@ def places(name: str, grid: GridResults, folder: Path = GRIDS) -> str:
     spreads = sorted(row.spread for row in grid.rows if row.spread is not None)
     middle = spreads[len(spreads) // 2]
     return (
-        f"{grid.device}; {versions(grid.versions)}. Medians of {grid.rounds} interleaved rounds;"
-        f" the rounds of a cell lie {middle:.1%} apart in the middle case"
-        f" (`benchmarks/results/{folder.name}/{name}.json`)."
+        f"{grid.device}; {versions(grid.versions)}. Each time is the median of {grid.rounds}"
+        f" interleaved rounds. In the median cell the rounds differ by {middle:.1%}."
+        f" All times are in `benchmarks/results/{folder.name}/{name}.json`."
     )
 
 
 def drawn(grid: GridResults) -> list[tuple[str, list[CellResult]]]:
-    """The groups of a grid that have figures, by a name for their pictures."""
+    """The groups of a grid that were timed, each with the name of its picture."""
     timed = groups(row for row in grid.rows if row.time_s is not None)
     return [(f"{number}", group) for number, group in enumerate(timed.values())]
 
@@ -133,8 +133,8 @@ def page(grids: dict[str, GridResults]) -> str:
         parts += [f"## {grid.device}{mark}", places(name, grid)]
         parts += [f"### Where cuBLAS is faster{mark}"]
         parts += [
-            f"{len(losing)} of {len(rows)} cells are under 0.98 of the fastest peer, the worst"
-            " first.",
+            f"{len(losing)} of {len(rows)} cells are under 0.98 of the fastest peer's speed. The"
+            " slowest of them comes first.",
             listed(losing) if losing else "None.",
         ]
         parts += [f"### Furthest from the floor{mark}", listed(worst(rows, "share", 10))]
@@ -151,7 +151,7 @@ def page(grids: dict[str, GridResults]) -> str:
 
 
 def random_page(grids: dict[str, GridResults]) -> str:
-    """Cells that nobody chose, losing ones first."""
+    """Cells drawn at random, losing ones first."""
     from gemv.core.dtypes import DTYPES
 
     parts = []
@@ -163,15 +163,16 @@ def random_page(grids: dict[str, GridResults]) -> str:
             for prefix in DTYPES
         }
         parts += [
-            f"## Shapes that nobody chose, on {grid.device}",
-            "The shapes of the grid below are round, or known for being awkward, and the table of"
-            " constants was made with them in mind. These are drawn: m and n log-uniform up to 16"
-            " million, any dtype and storage, N and T, two of five without the first column, or"
-            " the first four, of a larger matrix. When they were measured, no constant had been"
-            " chosen with them. `python -m gemv bench --random 100 --seed 7` draws others.",
+            f"## Shapes drawn at random, on {grid.device}",
+            "The grid further down has round shapes and shapes that are known to be slow, and the"
+            " table of constants was tuned on shapes like these. The cells of this section were"
+            " drawn at random: m and n log-uniform up to 16 million, any dtype and storage, N and"
+            " T. Two of five are views of a larger matrix, without its first column or without"
+            " its first four columns. No constant was tuned on these cells before they were"
+            " measured. `python -m gemv bench --random 100 --seed 7` draws others.",
             places(name, grid, RANDOM),
             means({**{key: part for key, part in by_dtype.items() if part}, "all": rows}),
-            f"{len(losing)} of {len(rows)} are under 0.98 of the fastest peer:",
+            f"{len(losing)} of {len(rows)} cells are under 0.98 of the fastest peer's speed:",
             listed(losing) if losing else "None.",
             "Furthest from the floor:",
             listed(worst(rows, "share", 10)),
@@ -180,7 +181,7 @@ def random_page(grids: dict[str, GridResults]) -> str:
 
 
 def readme_rows(grid: GridResults) -> list[CellResult]:
-    """What the README's picture shows: one dtype, from memory."""
+    """The cells of the README's picture: one dtype, cold."""
     first = next((row.dtype for row in grid.rows), "")
     return [
         row
@@ -191,15 +192,16 @@ def readme_rows(grid: GridResults) -> list[CellResult]:
 
 
 def readme_random(grids: dict[str, GridResults]) -> list[str]:
-    """A sentence about the cells that nobody chose, if there are any."""
+    """A sentence for each stored draw of random cells."""
     found = []
     for grid in grids.values():
         s = summary(row for row in grid.rows if row.time_s is not None)
         found.append(
-            f"On {s.cells} shapes, dtypes and storages that nobody chose, drawn at random, it is"
-            f" {number(s.ratio)} times as fast as the fastest peer in the mean, and at"
-            f" {number(s.share)} of the floor; {s.behind} of them are under 0.98 of the peer, the"
-            f" least at {number(s.least_ratio)}. `python -m gemv bench --random 100` draws others."
+            f"On {s.cells} cells whose shape, dtype and storage were drawn at random, gemv is in"
+            f" the mean {number(s.ratio)} times as fast as the fastest peer, and at"
+            f" {number(s.share)} of the floor. {s.behind} of them are under 0.98 of the peer's"
+            f" speed, the slowest at {number(s.least_ratio)}."
+            " `python -m gemv bench --random 100` draws others."
         )
     return found
 
@@ -216,21 +218,21 @@ def readme(grids: dict[str, GridResults], drawn_cells: dict[str, GridResults]) -
             f"![{title(rows[0])}: gemv, cuBLAS and the ceiling over {len(rows) // 2} shapes]"
             f"({picture})",
             f"{title(rows[0])}, on {grid.device}: bytes over device time. The ceiling is the"
-            " fastest that anyone moved as many bytes in the same run; cuBLAS is the fastest of"
-            " `torch.mv`, cuBLAS's gemv and, for one row, its dot.",
+            " highest rate at which any kernel moved as many bytes in the same run. cuBLAS is the"
+            " fastest peer: `torch.mv`, cuBLAS's gemv or, for one row, its dot.",
             headline(plain),
             *readme_random(drawn_cells),
-            "Geometric means of ratios of device times; the floor is the time at the ceiling."
-            " [docs/roofline.md](docs/roofline.md) has all cells, those that lose first, once"
-            " `make docs` has built its tables; [docs/measure.md](docs/measure.md) says how this is"
-            " measured."
-            " `python -m gemv bench` tries your own shapes.",
+            "The figures are geometric means of ratios of device times; the floor is the time at"
+            " the ceiling. `make docs` builds the tables of [docs/roofline.md](docs/roofline.md),"
+            " which have all cells, those where a peer is faster first."
+            " [docs/measure.md](docs/measure.md) says how we measure."
+            " `python -m gemv bench` measures your own shapes.",
         ]
     )
 
 
 def fingerprint(grids: dict[str, GridResults]) -> str:
-    """What the picture was drawn from; it carries this with it."""
+    """A hash of the cells that the picture shows; the file of the picture holds it."""
     rows = readme_rows(next(iter(grids.values()))) if grids else []
     text = json.dumps([dataclasses.asdict(row) for row in rows])
     return "gemv-" + hashlib.sha256(text.encode()).hexdigest()[:16]

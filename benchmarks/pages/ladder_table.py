@@ -37,7 +37,7 @@ def load(folder: Path = LADDERS) -> dict[str, dict]:
 
 
 def heading(case: dict) -> str:
-    """Of a column."""
+    """The heading of a case's column."""
     text = f"{DTYPE_OF_PREFIX[case['dtype']]}<br>{case['m']} x {case['n']}"
     if (case["order"], case["op"]) != ("C", "N"):
         text += f"<br>{case['order']}, {case['op']}"
@@ -45,7 +45,7 @@ def heading(case: dict) -> str:
 
 
 def cell(case: dict, name: str) -> str:
-    """What one kernel reaches."""
+    """The rate of one kernel, and its share of the ceiling."""
     for row in case["rows"]:
         if row["name"] == name:
             if row.get("refused"):
@@ -58,7 +58,7 @@ def cell(case: dict, name: str) -> str:
 
 
 def table(cases: dict[str, dict]) -> str:
-    """Markdown, a row for each kernel of the registry."""
+    """The table in Markdown: a row for each kernel of the registry."""
     from gemv.kernels import REGISTRY
 
     rows = []
@@ -72,7 +72,10 @@ def table(cases: dict[str, dict]) -> str:
     if not cases:
         return f"{text}\n\nNo figures yet: `make ladder` measures them on a GPU."
     devices = ", ".join(sorted({case["device"] for case in cases.values()}))
-    return f"{text}\n\nGB/s and the share of the read ceiling of the same run, on {devices}."
+    return (
+        f"{text}\n\nEach cell has GB/s and, in brackets, the share of the read ceiling of the same"
+        f" run, on {devices}."
+    )
 
 
 def replaced(readme: str, text: str) -> str:

@@ -43,12 +43,13 @@ def memories() -> str:
     ours = found.row("pageable", "gemv.gemv")
     host = found.row("pageable", "SciPy")
     apart = found.row("peer", "kernel, x and y there")
-    alone = "" if apart.time_s else " It is not measured here, on one GPU."
+    alone = "" if apart.time_s else " It was not measured, because the host had one GPU."
     titles = {
         "link": "The link alone: the driver copies A, nothing is computed",
-        "call": "One call on host arrays: A is copied, streamed through the kernel, y comes back",
-        "in place": "The kernel reads A where it is",
-        "host": "The CPU",
+        "call": "One call on host arrays: A is copied to the GPU while the kernel runs, and y is"
+        " copied back",
+        "in place": "The kernel reads A in place: no copy is made first",
+        "host": "The CPU multiplies: no GPU takes part",
     }
     parts = []
     for group, title in titles.items():
@@ -70,61 +71,71 @@ def memories() -> str:
         ]
         for s in found.sizes
     ]
-    headings = ["float32", "SciPy", "gemv.gemv", "Matrix @ x", "A used once", "A kept"]
+    headings = [
+        "float32", "SciPy", "gemv.gemv", "Matrix @ x", "faster if A is used once",
+        "faster if A is kept on the GPU",
+    ]  # fmt: skip
     wins = [s for s in found.sizes if s.kept_s < s.host_s]
     loses = [s for s in found.sizes if s.call_s < s.host_s]
     once = (
-        "In no size measured is a call on host arrays faster than this host's BLAS."
+        "At no measured size is a call on host arrays faster than SciPy on this host's CPU."
         if not loses
-        else f"A call on host arrays is faster from {loses[0].n} x {loses[0].n} on."
+        else f"A call on host arrays is faster than SciPy from {loses[0].n} x {loses[0].n} on."
     )
     kept = (
-        f"A matrix that stays on the GPU is faster from {wins[0].n} x {wins[0].n} on."
+        f"A product with a matrix that stays on the GPU is faster than SciPy from {wins[0].n} x"
+        f" {wins[0].n} on."
         if wins
-        else "A matrix that stays on the GPU is not faster in any of them."
+        else "Nor is a product with a matrix that stays on the GPU."
     )
     bits = all(row.same_bits for row in found.rows if row.same_bits is not None)
     return f"""# Memories
 
 <!-- Written by benchmarks/pages/memories_page.py from benchmarks/results/memories/. -->
 
-A product reads A once, so it is as fast as the memory that A is in, or as the way from there.
-This page makes one product, {found.order} x {found.order} float32, with its matrix in every
-kind of memory there is. Measured on one {found.device} with {found.cpus} CPU cores by `python
--m benchmarks memories` ({versions(found.versions)}); wall times, medians, everything in one run.
-{"Every result has the same bits." if bits else "Not every result has the same bits."}
+A product reads A once, so its time is the time to read A from the memory that A is in. For a
+matrix in host memory the link between host and GPU sets that time. This page times one product,
+{found.order} x {found.order} float32, with A in each kind of memory that CUDA has. All of it was
+measured in one run of `python -m benchmarks memories` on one {found.device} with {found.cpus} CPU
+cores ({versions(found.versions)}). Times are medians of wall time.
+{"All results agree to the last bit." if bits else "Not all results agree to the last bit."}
 
 {chr(10).join(part + chr(10) for part in parts)}
 - **Pinned** memory (`numba.cuda.pinned_array`, CuPy's and PyTorch's pinned arrays, or
-  `cudaHostRegister`) is host memory that the system cannot move, so the GPU's copy engine reads
-  it by itself. A call reaches {ours_pinned.gb_per_s / pinned.gb_per_s:.0%} of what the driver's
-  copy alone does.
-- **Pageable** memory, all the rest, goes through a pinned ring that {found.stage_threads}
-  threads fill, {found.stage_bytes // 2**20} MiB at a time:
-  {ours.gb_per_s / pageable.gb_per_s:.1f} times the rate of the driver, which has one thread for
-  it. Conversion and gathering happen on the way.
-- **Mapped** memory (`numba.cuda.mapped_array`) is pinned memory that has an address on the GPU. The
-  kernel reads it over the link, every time.
-- **Managed** memory (`numba.cuda.managed_array`, CuPy's `malloc_managed`) moves page by page to
-  whoever touches it; once it is on the GPU it is device memory. The first touch costs more than
-  any copy. Never allocate more of it than the GPU has free.
-- **Peer** memory is that of another GPU. x and y may be there if the call says `peer=True`
-  ({{doc}}`guide/libraries`); A decides which GPU computes.{alone}
+  `cudaHostRegister`) is host memory that the operating system cannot move, so the GPU's copy
+  engine reads it directly. A call of `gemv.gemv` reaches
+  {ours_pinned.gb_per_s / pinned.gb_per_s:.0%} of the rate of the driver's copy. The table lists
+  memory that `cudaHostRegister` pinned as *registered*.
+- **Pageable** memory is all other host memory. {found.stage_threads} threads copy it into pinned
+  buffers of {found.stage_bytes // 2**20} MiB, and the GPU's copy engine reads those. That reaches
+  {ours.gb_per_s / pageable.gb_per_s:.1f} times the rate of the driver's copy, which one thread
+  makes. The threads also convert elements to the dtype of the product, and pack rows that do not
+  follow each other in memory.
+- **Mapped** memory (`numba.cuda.mapped_array`) is pinned memory that also has an address on the
+  GPU. Each kernel that reads it reads it over the link.
+- **Managed** memory (`numba.cuda.managed_array`, CuPy's `malloc_managed`) moves page by page to the
+  processor that touches it. Pages that have moved to the GPU are read like device memory. The first
+  product after the host wrote A takes longer than a call of `gemv.gemv` on pageable memory. Never
+  allocate more managed memory than the GPU has free.
+- **Peer** memory is the memory of another GPU. x and y may be in it if the call says `peer=True`
+  ({{doc}}`guide/libraries`); the product runs on the GPU that holds A.{alone}
 
-Mapped and managed arrays of Numba count as device arrays: x and y have to be on the GPU as well, in
-whichever of these memories, and the call only enqueues its work. A slice of one is a plain host
-array.
+Mapped and managed arrays of Numba count as device arrays: x and y must then be in device, mapped or
+managed memory as well, and the call enqueues its work without waiting for it. A slice of such an
+array counts as a plain host array.
 
 ## Where the CPU wins
 
 {markdown(headings, "wfffff", sizes)}
 
-{once} {kept} One product of a matrix in host memory is limited by the link, which is slower
-than the CPU's own memory: SciPy reads A at {rate(host.gb_per_s)} GB/s, the link carries
-{rate(pinned.gb_per_s)}. No call is ever sent to the CPU behind your back, whatever its size:
-its result would have other bits. Whoever multiplies a host matrix once should call SciPy, or
-`gemv.use_backend("host")`; whoever multiplies it again should keep it in a `gemv.Matrix`
-({{doc}}`guide/host`). `gemv.explain` says for each call whether A is copied and in how many panels.
+{once}
+{kept}
+The link limits one product with a matrix in host memory, because the link is slower than the CPU's
+own memory: SciPy reads A at {rate(host.gb_per_s)} GB/s, and the link carries
+{rate(pinned.gb_per_s)} GB/s. gemv never moves a call to the CPU without being asked, because the
+result could differ in its last bits. If you multiply with a host matrix once, call SciPy, or
+`gemv.use_backend("host")`. If you multiply with it many times, keep it in a `gemv.Matrix`
+({{doc}}`guide/host`). `gemv.explain` says whether a call copies A, and in how many panels.
 """
 
 
@@ -133,16 +144,22 @@ its result would have other bits. Whoever multiplies a host matrix once should c
 TITLES = {
     "cg": (
         "Conjugate gradients",
-        "a kernel matrix as Gaussian process regression has it, symmetric and positive definite",
+        "A is the covariance matrix of a Gaussian process regression, symmetric and positive"
+        " definite.",
     ),
-    "gmres": ("GMRES", "an integral equation of the second kind; restarted after 10 products"),
+    "gmres": (
+        "GMRES",
+        "A comes from an integral equation of the second kind. GMRES restarts after 10 products.",
+    ),
     "pagerank": (
         "PageRank by power iteration",
-        "links read from a Matrix Market file, made dense; until ranks change by less than 1e-6",
+        "A has the links of a Matrix Market file, stored as a dense matrix. The iteration ends when"
+        " the ranks change by less than 1e-6.",
     ),
     "ridge": (
         "Ridge regression by LSMR",
-        "correlated features; each iteration multiplies by A and by its transpose",
+        "The columns of A, the features, are correlated. Each iteration multiplies with A and with"
+        " its transpose.",
     ),
 }
 
@@ -166,10 +183,10 @@ def solvers() -> str:
         ]
         m, n = rows[0]["shape"]
         moved = next(row["move_s"] for row in rows if row["move_s"] is not None)
-        headings = ["by", "iterations", "time to solution", "an iteration", "residual"]
+        headings = ["solver, matrix", "iterations", "time to solution", "per iteration", "residual"]
         parts.append(
-            f"## {title}\n\n{m} x {n} {rows[0]['dtype']}: {about}. Moving A to the GPU once took"
-            f" {duration(moved)}, which is not in the times.\n\n"
+            f"## {title}\n\n{m} x {n} {rows[0]['dtype']}. {about} The one copy of A to the GPU took"
+            f" {duration(moved)}, which the times below leave out.\n\n"
             + markdown(headings, "wffff", cells)
         )
     by = {(row["problem"], row["by"]): row["time_s"] for row in found["rows"]}
@@ -178,29 +195,35 @@ def solvers() -> str:
         for problem in TITLES
         if by[problem, "CuPy"] < min(by[problem, "gemv, CuPy"], by[problem, "gemv, SciPy"])
     ]
-    cupy = f"CuPy is the fastest in: {', '.join(behind)}." if behind else "CuPy is ahead in none."
+    cupy = (
+        f"CuPy alone is the fastest in: {', '.join(behind)}."
+        if behind
+        else "CuPy alone is the fastest in none of the four."
+    )
     gains = [by[p, "SciPy"] / by[p, "gemv, SciPy"] for p in TITLES]
     return f"""# Solvers
 
 <!-- Written by benchmarks/pages/memories_page.py from benchmarks/results/solvers/. -->
 
-An iterative solver multiplies the same matrix again and again: that is what `gemv.Matrix` is for
-({{doc}}`guide/host`). Four of them, each by the same algorithm from the same start to the same
-tolerance, {found["tolerance"]:g} where nothing else is said:
+An iterative solver multiplies with the same matrix again and again, and `gemv.Matrix` keeps that
+matrix on the GPU ({{doc}}`guide/host`). This page solves four problems, each in four ways. All four
+ways use the same algorithm, start vector and tolerance. The tolerance is {found["tolerance"]:g}
+unless a section says otherwise.
 
-- *gemv, SciPy*: SciPy's solver with a `gemv.Matrix`; only vectors move
-- *gemv, CuPy*: CuPy's solver with its `cupy_operator()`; nothing moves
-- *CuPy*: CuPy's solver with CuPy's array
-- *SciPy*: SciPy's solver with NumPy's array, on the CPU of that host
+- *gemv, SciPy*: SciPy's solver with a `gemv.Matrix`. Only vectors move between host and GPU.
+- *gemv, CuPy*: CuPy's solver with the `cupy_operator()` of a `gemv.Matrix`. Matrix and vectors stay
+  on the GPU.
+- *CuPy*: CuPy's solver with a CuPy array, on the GPU without gemv.
+- *SciPy*: SciPy's solver with a NumPy array, on the host's CPU.
 
-Measured on one {found["device"]} and its host's CPU by `benchmarks/measure/solvers.py`
-({versions(found["versions"])}).
+`benchmarks/measure/solvers.py` measured this on one {found["device"]} and its host's CPU
+({versions(found["versions"])}). The fastest way is in bold.
 
 {(chr(10) * 2).join(parts)}
 
-Changing one line, the matrix handed to SciPy's solver, makes it {min(gains):.0f} to
-{max(gains):.0f} times as fast. {cupy} On large matrices all GPU ways end at the same place, the
-GPU's memory.
+With a `gemv.Matrix` in place of a NumPy array, which changes one line, SciPy's solver is
+{min(gains):.0f} to {max(gains):.0f} times as fast. {cupy} On large matrices the GPU's memory
+bandwidth limits all three ways that use the GPU.
 """
 
 

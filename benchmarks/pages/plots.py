@@ -9,7 +9,7 @@ from gemv.kernels.t06_where_x_lives import HOMES as X_HOMES
 
 
 def plot_constants(measured: ConstantsResults, path: str | Path) -> None:
-    """Draw turns and x over n; needs matplotlib, which the extra ``plot_constants`` installs."""
+    """Draw the times of single loads, and of gemv over the length of x; needs matplotlib."""
     import matplotlib
 
     from gemv.measure.picture import save
@@ -39,10 +39,10 @@ def plot_constants(measured: ConstantsResults, path: str | Path) -> None:
             if times:
                 axis.plot(*zip(*times, strict=True), marker=marks[home], label=home)
     axes[0].set(
-        title="a load alone", xlabel="different addresses in a warp", ylabel="ns a load of a warp"
+        title="a load alone", xlabel="different addresses in a warp", ylabel="ns for a warp's load"
     )
-    axes[1].set(title="gemv, all threads at the same x[j]", xlabel="length of x", ylabel="us")
-    axes[2].set(title="gemv, each thread at its own x[j]", xlabel="length of x", ylabel="us")
+    axes[1].set(title="gemv, all threads read the same x[j]", xlabel="length of x", ylabel="µs")
+    axes[2].set(title="gemv, each thread reads its own x[j]", xlabel="length of x", ylabel="µs")
     for axis in axes:
         axis.set_xscale("log", base=2)
         axis.set_yscale("log")

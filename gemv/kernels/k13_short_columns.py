@@ -1,32 +1,34 @@
-"""Many short columns: A as one stretch of memory, and a thread that always meets the same rows.
+"""Many short columns: A is loaded as one stretch of memory, and each thread keeps its rows.
 
 Idea
-    A column of three numbers is no work for a load of four, and lanes that share one mostly idle.
-    But where columns follow each other closely, all of A is one stretch of memory, and nothing
-    keeps a thread from reading 16 bytes of it wherever they begin. Element e of the stretch is in
-    row ``e % lda`` of column ``e // lda``. To divide for each element would be slow, and once for
-    each thread is enough: if a block steps on by a multiple of lda, a thread meets the same rows in
-    every step, so it has WIDTH sums, one for each place in its vectors, and its column grows by a
-    constant. The rows repeat after as many vectors as fill a whole number of columns, so the
-    largest multiple of that many threads reads; those that are left over only help at the end.
+    A 16-byte load has four float32, but a column of A may have only three elements. If each load
+    stayed within one column, it would be narrow, and most lanes would idle. But if the columns
+    follow each other with small gaps, all of A is one stretch of memory, and a thread can load any
+    aligned vector of 16 bytes from it, wherever columns begin. Element e of the stretch is in row
+    ``e % lda`` of column ``e // lda``. One division per element would be slow, but one per thread
+    is enough. A block advances by a multiple of lda elements in each step, so a thread's
+    vectors contain the same rows in every step. The thread has WIDTH sums, one for each element of
+    a vector, and its column number grows by a constant. Vectors repeat their rows after a whole
+    number of columns. So the number of threads that read, ACTIVE, is a multiple of the number of
+    vectors in such a cycle; the other threads only help to add up at the end.
 
-    A vector of four touches up to three columns, one of eight up to five, most of them two. The
-    numbers of x for them, FACTORS of them, are loaded together, and each place takes its own. What
-    lies between two columns is read along: its sums belong to rows that A does not have, and nobody
-    looks at them.
+    A vector of four elements touches up to three columns, a vector of eight up to five, and most
+    vectors two. A thread loads the FACTORS elements of x for these columns together, and multiplies
+    each element of the vector with the one for its column. Gaps between columns are read as well.
+    Their sums belong to rows that A does not have, and no thread uses them.
 
-    In the end threads with the same rows add up in shared memory, eight at a step, as each step
-    costs a barrier; then one thread for each row adds the places of its row. What lies before the
-    first multiple of 16 bytes and behind the last one is less than a vector each, and is read one
-    by one.
+    At the end, threads with the same rows add up their sums in shared memory. One step adds eight
+    sums rather than two, because each step costs a barrier. Then one thread for each row adds up
+    the elements of the cycle that belong to its row. Elements before the first multiple of 16 bytes
+    and behind the last whole vector are fewer than a vector at each end, and are loaded one by one.
 
-    Steps that are known at run time only are a temptation for the compiler: it makes four copies of
-    such a loop, and divides to know how often they run. ``rolled()`` keeps it from that.
+    The step of some loops is known only at run time. The compiler would make four copies of such a
+    loop, and a division to find how often each copy runs. ``rolled()`` keeps it from doing so.
 
 Picture
     ::
 
-        float32, 3 rows, lda 3: vectors 0 to 2 hold 4 columns, then all repeats
+        float32, 3 rows, lda 3: a cycle is 3 vectors, 0 to 2, which contain 4 columns
 
         columns       0     1     2     3     4     5     6     7
         rows          0 1 2 0 1 2 0 1 2 0 1 2 0 1 2 0 1 2 0 1 2 0 1 2
@@ -34,30 +36,32 @@ Picture
 
         sums          of thread 0: rows 0, 1, 2, 0; of thread 1: 1, 2, 0, 1; of thread 2: 2, 0, 1, 2
 
-        a block of 8 threads: 6 read, of which 0 and 3, 1 and 4, 2 and 5 have the same rows
+        a block of 8 threads: 6 read; 0 and 3, 1 and 4, 2 and 5 have the same rows
 
 Bytes
-    (m*n + len(x) + len(y) * (1 + [beta != 0])) * itemsize from memory, and what lies between two
-    columns; x comes from L1 or L2, FACTORS numbers for each vector.
+    (m*n + len(x) + len(y) * (1 + [beta != 0])) * itemsize from memory, and the gaps between
+    columns. Each vector needs FACTORS elements of x, which come from L1 or L2.
 
 Wins
-    Columns of a few numbers, a hundred thousand to millions of them, one behind the other: the
-    transposed product with a tall array of points, colours or features.
+    A of 100 thousand to millions of columns that have a few elements each and follow each other in
+    memory: the transposed product with a tall array of points, colours or features.
 
 Loses
-    To the rungs before where every column is a whole number of vectors, and where there are too few
-    of them to pay for two trees at the end. Refuses columns that are more than 128 elements
-    apart, and those with a gap of 32 bytes or more, which memory would have to read in vain.
+    To the rungs before if every column is a whole number of vectors, or if A has too few columns to
+    pay for the two trees at the end. Refuses columns that are more than 128 elements
+    apart, and columns with gaps of 32 bytes or more, because the loads would fetch whole sectors
+    that no row uses.
 
 Sums
-    Each thread over every ACTIVE-th vector of its split; threads with the same rows eight at a
-    step, those of even and of odd number apart; the places of a row in order; the elements at both
-    ends; then the splits. The order is fixed by shape, leading dimension, address modulo 16 bytes,
-    the selection table and the number of multiprocessors. Same bits on every run.
+    Each thread sums over every ACTIVE-th vector of its split. Then threads with the same rows add
+    up, eight at a step, those of even and of odd number separately. Then the elements of the cycle
+    that belong to a row are added in order, then the elements at both ends, then the splits. The
+    order is fixed by shape, leading dimension, address modulo 16 bytes, the selection table and the
+    number of multiprocessors. Same bits on every run.
 
 Source
-    Trees in shared memory with several sums a step: M. Harris, "Optimizing parallel reduction in
-    CUDA". The rest is arithmetic modulo lda.
+    Trees in shared memory that add several sums in each step: M. Harris, "Optimizing parallel
+    reduction in CUDA". The rest is arithmetic modulo lda.
 """
 
 from functools import cache
@@ -77,16 +81,16 @@ from gemv.kernels.depths import in_order, joined, of_finishers, shared_out
 from gemv.kernels.kernel import Kernel, attach, wide_loads_object
 from gemv.kernels.work import bytes_of_stretches, lines_of_warp, rounds_of_finishers, work_of
 
-#: Elements from one column to the next, at most: each row has a thread.
+#: The largest distance between columns, in elements: at the end each row has a thread.
 MOST_ROWS = 128
 #: Sums that a thread adds up in one step of a tree.
 RADIX = 8
-#: Partial sums that a thread of the last block asks for at a time; a power of two.
+#: Partial sums that a thread of the last block has in flight at a time; a power of two.
 BATCH = 8
 
 
 def columns_touched(period, width):
-    """Columns that a vector may have elements of, wherever it begins."""
+    """The most columns that a vector of `width` elements can touch, wherever it begins."""
     return 1 + (period + width - 2) // period
 
 
@@ -123,7 +127,7 @@ def build(spec):
 
     @device
     def add_up(sums, tid, distance, count):
-        """What is `distance` apart, `count` times, ends in the first; all threads come together."""
+        """Add `count` sums that are `distance` apart into the first; the whole block calls it."""
         while count > 1:
             kept = (count + RADIX - 1) // RADIX
             far, limit = kept * distance, count * distance
@@ -152,7 +156,7 @@ def build(spec):
         split = cuda.blockIdx.y
         size = (cols - 1) * period + rows  # elements from the first of A to the last
         head = min((WIDTH - elements_past(a, 0, LOAD_BYTES)) & (WIDTH - 1), size)
-        behind = head + rounded_down(size - head, WIDTH)  # the last vector
+        behind = head + rounded_down(size - head, WIDTH)  # the end of the last vector
         begin = head + split * passes * active * WIDTH
         end = begin + passes * active * WIDTH
         last = begin <= behind and behind < end  # there may be splits behind all vectors
@@ -163,16 +167,17 @@ def build(spec):
         if splits > 1 and tid == 0:
             drawn = atomic_inc(counters, 0, splits - 1)  # not waited for here
         place = natural(head + tid * WIDTH)
-        # Where this thread's first vector begins; a division of 32 bits takes a fifth of the time.
+        # The column where this thread's first vector begins, by a division in 32 bits, which takes
+        # a fifth of the time of one in 64 bits.
         away = np.int64(np.uint32(place) // np.uint32(period))
-        first = place - away * period  # the row, which is that of all of its vectors
+        first = place - away * period  # the row in which each of its vectors begins
         j = split * cols_per_split + away
         step = active * WIDTH
         e = begin + tid * WIDTH
         if tid >= active:
             e = end
         total = zeros(zero, WIDTH)
-        # All of FACTORS columns from here on are in A: no need to ask for each number of x.
+        # Below `inside` all FACTORS columns of a vector are in A, so x needs no bounds checks.
         inside = min(end, size - FACTORS * period + 1)
         while e + (VECTORS - 1) * step < inside:
             values = stream_tile(a, (e,), 0, step, VECTORS, WIDTH)
@@ -182,7 +187,7 @@ def build(spec):
             e += VECTORS * step
             j += VECTORS * pass_columns
             rolled()
-        while e < end:  # what is left goes out at once, too
+        while e < end:  # the remaining vectors are loaded together, too
             rest = 1
             for k in range(1, VECTORS):
                 rest += 1 if e + k * step < end else 0
@@ -226,8 +231,8 @@ def build(spec):
             else:
                 post(scratch, split * rows + tid, part)
         if splits > 1 and ticket[0] == splits - 1:
-            # The last one to begin: all sums are there, or on their way.
-            cuda.syncthreads()  # whole blocks take this branch; their own sums are read
+            # This block began last: all other blocks have posted their sums, or are running.
+            cuda.syncthreads()  # all threads of a block take this branch, and have read `sums`
             i = tid & ((1 << row_bits) - 1)
             k = tid >> row_bits
             shares = THREADS >> row_bits
@@ -241,7 +246,7 @@ def build(spec):
                 k += BATCH * shares
                 rolled()
             sums[0, tid] = part
-            cuda.syncthreads()  # all shares are in place
+            cuda.syncthreads()  # all partial sums are in place
             add_up(sums, tid, 1 << row_bits, shares)
             if tid < rows:
                 update_streaming(alpha, sums[0, tid], beta, y, tid * incy)
@@ -256,11 +261,14 @@ def accepts(problem):
     period = _period(problem)
     if not problem.rows <= period <= MOST_ROWS:
         return (
-            f"columns of {problem.rows} numbers, {period} elements apart, are none of at most"
-            f" {MOST_ROWS}, one behind the other"
+            f"columns of {problem.rows} elements, {period} elements apart: they must not overlap,"
+            f" and be at most {MOST_ROWS} elements apart"
         )
     if (period - problem.rows) * problem.dtype.itemsize >= SECTOR_BYTES:
-        return f"{period - problem.rows} elements between two columns would be read in vain"
+        return (
+            f"gaps of {period - problem.rows} elements between columns: they must be smaller than"
+            f" {SECTOR_BYTES} bytes"
+        )
     return None
 
 
@@ -287,10 +295,10 @@ def geometry(problem, device, knobs):
     sums = threads * width
     if sums * problem.precision.sums.itemsize > SHARED_SUM_BYTES:
         raise ValueError(
-            f"short_columns: sums of a block must fit into {SHARED_SUM_BYTES} bytes of shared"
-            f" memory, and {sums} of {problem.precision.sums.itemsize} bytes do not"
+            f"short_columns: the sums of a block must fit into {SHARED_SUM_BYTES} bytes of shared"
+            f" memory, got {sums} sums of {problem.precision.sums.itemsize} bytes"
         )
-    # Vectors until one begins with the same row as the first.
+    # Vectors until the next one begins with the same row as the first.
     vectors_of_cycle = min(period // gcd(period, width), threads)
     active = threads // vectors_of_cycle * vectors_of_cycle
     pass_columns = active * width // period
@@ -299,7 +307,7 @@ def geometry(problem, device, knobs):
     wanted = min(max(device.multiprocessors * knobs["BLOCKS_PER_SM"], 1), MAX_GRID_Y)
     passes_per_split = max(ceil_div(passes, wanted), vectors)
     splits = ceil_div(passes, passes_per_split)
-    # One, for all that it accepts; panels of a matrix on the host ask what rows a block can have.
+    # 1 for every accepted problem; streaming from the host asks how many rows a block can have.
     tiles = ceil_div(problem.rows, MOST_ROWS)
     sizes = {
         "splits": splits,
@@ -361,13 +369,14 @@ def work(problem, geometry, knobs):
 
 
 def _edge_elements(problem, size, period, in_split, head):
-    """The most elements that a row has before the first and behind the last vector, in a block."""
+    """The most elements of a row that a block loads before the first and behind the last vector."""
     width = LOAD_BYTES // problem.dtype.itemsize
     head = min(head, size)
     whole = (size - head) // width
     behind = size - head - whole * width
     most = 0
-    # Elements before are of the first rows, those behind of the last: one of two rows has most.
+    # Elements before the first vector are in the first rows, those behind in the last rows. So one
+    # of two rows has the most.
     for row in (min((head - 1) % period, problem.rows - 1), problem.rows - 1):
         before_it = ceil_div(max(head - row, 0), period)
         behind_it = max(behind - problem.rows + row + period, 0) // period
@@ -377,7 +386,7 @@ def _edge_elements(problem, size, period, in_split, head):
 
 
 def _steps_of_tree(distance, count, threads):
-    """Steps of ``add_up``: RADIX // 2 numbers one after the other in each turn, and a barrier."""
+    """Steps of ``add_up``: in each iteration RADIX // 2 additions in sequence, and a barrier."""
     steps = 0
     while count > 1:
         count = ceil_div(count, RADIX)
@@ -403,7 +412,7 @@ def _with_head(problem, geometry, knobs, head):
 
     @cache
     def in_vectors(count):
-        """Of each row, in a split of so many vectors."""
+        """The depth of each row's sum in a split of `count` vectors."""
         places = np.repeat(shared_out(count, active) - 1, width)
         of_place = _in_tree(places.reshape(-1, cycle))
         return in_order(of_place.reshape(-1, period))[(row - head) % period]
@@ -412,7 +421,7 @@ def _with_head(problem, geometry, knobs, head):
     for split in range(sizes["splits"]):
         left = vectors - split * in_split
         found = in_vectors(min(max(left, 0), in_split))
-        # One product after the other adds one each.
+        # Each single element adds 1 to the depth.
         depths.append(found + before * (split == 0) + behind * (0 <= left < in_split))
     if len(depths) == 1:
         return int(depths[0].max())
@@ -421,7 +430,7 @@ def _with_head(problem, geometry, knobs, head):
 
 
 def _in_tree(depths):
-    """Depths of what ``add_up`` adds up, along the first axis."""
+    """Depth of the sums that ``add_up`` makes along the first axis."""
     while len(depths) > 1:
         kept = ceil_div(len(depths), RADIX)
         padded = np.full((RADIX * kept, *depths.shape[1:]), -1)
@@ -443,7 +452,7 @@ KERNEL = Kernel(
     phased=True,
     splits_apart=True,
     accepts=accepts,
-    # FACTORS = 0: as many numbers of x as columns that a vector may touch, with two rows each.
+    # FACTORS = 0: as many elements of x as a vector can touch columns of two rows.
     knobs={
         "VECTORS": 4,
         "FACTORS": 0,

@@ -49,14 +49,14 @@ def test_page_has_losing_cells_first_and_every_figure(pages):
 
 def test_random_cells_have_a_section_and_a_sentence(pages):
     text = pages.random_page({"h": timed_grid()}).replace("\N{NO-BREAK SPACE}", " ")
-    assert "4 of 8 are under 0.98 of the fastest peer:" in text
-    losing = text.split("fastest peer:")[1].split("Furthest")[0]
+    assert "4 of 8 cells are under 0.98 of the fastest peer's speed:" in text
+    losing = text.split("peer's speed:")[1].split("Furthest")[0]
     first = losing.split("| --- |")[-1].splitlines()[1]
     assert first.startswith("| float32, cold | 16 x 4 | N | 0.50 |")
     table = text.split("at 1 or more |")[1].split("4 of 8")[0]
     assert [line.split(" | ")[1] for line in table.splitlines()[2:5]] == ["4", "4", "8"]
     (sentence,) = pages.readme_random({"h": timed_grid()})
-    assert "On 8 shapes" in sentence and "4 of them are under 0.98" in sentence
+    assert "On 8 cells" in sentence and "4 of them are under 0.98" in sentence
     assert pages.random_page({}) == "" and pages.readme_random({}) == []
 
 
