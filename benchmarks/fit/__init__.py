@@ -1,1 +1,1 @@
-"""The campaign that selection is fitted to: cells drawn, candidates timed, every time kept."""
+"""Time many kernels and constants on cells drawn evenly, and fit a model of their times."""

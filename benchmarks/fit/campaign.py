@@ -2,11 +2,12 @@
 
     python -m benchmarks.fit.campaign FILE.json [--cells 560] [--seconds 560] [--jobs 15]
 
-Each cell has some thirty candidates (``candidates.py``), checked on whole numbers before they are
-timed. A twentieth of them is timed twice, which tells the noise. Cells that the file has already
-are skipped, so a run that was cut short goes on where it stopped. Machine code is compiled by other
-processes meanwhile. Under the simulator the cells are small and nothing is timed, which proves the
-program alive.
+A cell is one problem: shape, dtype, storage, and cold or L2-resident. On each cell the campaign
+tries candidates (``candidates.py``): kernels with constants. It first checks their results on whole
+numbers, then times them. One candidate of AGAIN_EACH is timed twice, which shows the noise. Cells
+that the file already has are skipped, so a run that was interrupted continues where it stopped.
+Other processes compile machine code ahead. Under the simulator the cells are small and nothing is
+timed, so a test can run the whole program without a GPU.
 """
 
 from __future__ import annotations
@@ -36,22 +37,22 @@ from gemv.measure.plain import launcher, loaded, mover
 from gemv.measure.traffic import traffic
 from gemv.selection.select import Choice, select
 
-#: One candidate of so many is timed twice.
+#: One candidate of AGAIN_EACH is timed twice.
 AGAIN_EACH = 20
-#: Blocks a multiprocessor and threads a block of the plain kernel that gives the floor.
+#: Grids of the plain kernel that gives the floor: blocks per multiprocessor, threads per block.
 FLOOR_GRIDS = ((2, 512), (4, 256), (8, 256), (16, 128))
-#: Frames of a cell: enough for the smallest, and no more than Python lays out in 50 ms.
+#: The most frames of a cell: enough for the smallest cell, and Python lays them out in 50 ms.
 _MOST_FRAMES = 12000
-#: Rates and times to expect, for the number of calls in a replay only.
+#: Expected rate and shortest time; they only decide how many calls a replay has.
 _EXPECTED_RATE, _EXPECTED_LEAST_S = 3.5e12, 2e-6
-#: Cells that machine code is compiled ahead for.
+#: Number of cells for which machine code is compiled ahead.
 _AHEAD = 60
-#: A cell is at most so long in a run under the simulator.
+#: The most elements of a cell under the simulator.
 _SIMULATED_ELEMENTS = 600
 
 
 def compiled(task: tuple) -> None:
-    """Leave the machine code of a choice on disk; in a process of its own."""
+    """Compile the machine code of a choice and store it on disk; runs in another process."""
     from gemv.engines import binaries
     from gemv.kernels import get
 
@@ -60,7 +61,7 @@ def compiled(task: tuple) -> None:
 
 
 class Field:
-    """The GPU, its memory, and the calls that are timed there."""
+    """The GPU and its memory, and what checks and times candidates there."""
 
     def __init__(self, cells: Iterable[Cell], engine: Any, libraries: tuple[str, ...]) -> None:
         from gemv.measure.clock import Clock
@@ -74,20 +75,20 @@ class Field:
         self._mover: Any = None
 
     def frame_count(self, cell: Cell) -> int:
-        """Frames to go round, and one more for the check."""
+        """The frames that are used in turn, and one more for the check."""
         if cell.hot or self.clock is None:
             return 2
         return copies_past_l2(lay_out(cell).nbytes, self.clock.l2_bytes, _MOST_FRAMES) + 1
 
     def framed(self, cell: Cell) -> tuple[FramedCell, FramedCell]:
-        """The frames that are timed, and the one that is checked."""
+        """The frames for the timed calls, and the frame for the check."""
         count = self.frame_count(cell)
         timed = FramedCell.at(cell, self.frames.base, count - 1)
         last = self.frames.base + (count - 1) * timed.layout.nbytes
         return timed, FramedCell.at(cell, last, 1)
 
     def call(self, made: Choice, framed: FramedCell) -> Any:
-        """A function that enqueues a choice on a place and a stream."""
+        """A function of a place and a stream, which enqueues the choice's launch."""
         problem, layout, engine = framed.problem, framed.layout, self.engine
         dtype, buffer = problem.dtype, self.frames.buffer
         one, zero = (problem.precision.factors.type(value) for value in (1, 0))
@@ -100,7 +101,7 @@ class Field:
         return at
 
     def plain(self, grid: tuple[int, int], framed: FramedCell, moved: tuple[int, int]) -> Any:
-        """A function that moves as many bytes on a place and a stream."""
+        """A function of a place and a stream, which enqueues a plain kernel for as many bytes."""
         if self._mover is None:
             self._mover = loaded(self.engine, mover(), np.dtype(np.float64))
         read, written = moved
@@ -195,10 +196,10 @@ def _tried(number: int, cell: Cell, field: Field) -> list[Candidate]:
 
 
 class Compilers:
-    """Processes that compile ahead of the measurements."""
+    """Processes that compile the code of later cells while earlier cells are measured."""
 
     def __init__(self, jobs: int, capability: tuple[int, int]) -> None:
-        # Not forked: the driver does not survive that.
+        # Spawned, because the CUDA driver does not work in a forked process.
         self._pool = ProcessPoolExecutor(jobs, mp_context=get_context("spawn"))
         self._capability = capability
         self._futures: dict[tuple, Future] = {}
@@ -210,7 +211,7 @@ class Compilers:
                 self._futures[task] = self._pool.submit(compiled, task)
 
     def wait(self, made: Iterable[Choice], end: float) -> bool:
-        """Wait for the code of some choices; False if time ends first."""
+        """Wait for the code of the choices `made`; False if it is not there at the time `end`."""
         for each in made:
             left = end - time.monotonic()
             if left <= 0:
@@ -227,7 +228,7 @@ class Compilers:
 
 def run(campaign: Campaign, file: Path, wanted: list[tuple[int, Cell]], field: Field,
         end: float, compilers: Compilers | None) -> Iterator[Measured]:  # fmt: skip
-    """Measure cells until time ends; each is in the file before it is given."""
+    """Measure cells until the time `end`. The file is saved every 5 s and at the end."""
     plans = {}
 
     def plan(number: int, cell: Cell) -> list[Candidate]:
@@ -263,7 +264,7 @@ def run(campaign: Campaign, file: Path, wanted: list[tuple[int, Cell]], field: F
 
 
 def summary(cells: list[Measured]) -> str:
-    """How far the present choice is from the best, and both from the floor."""
+    """Geometric means of floor / best candidate, floor / present choice, present choice / best."""
     if not cells or not cells[0].floor_s:
         return f"{len(cells)} cells: all candidates agree"
     best = [min(t.seconds for t in each.times) for each in cells]
@@ -285,7 +286,7 @@ def summary(cells: list[Measured]) -> str:
 
 
 def backend_name() -> str:
-    """Of the engine that a campaign would run on."""
+    """The name of the backend that a campaign would run on."""
     from gemv.engines import backend
 
     return backend.backend()

@@ -1,8 +1,9 @@
-"""What a campaign tries on a cell: the present choice, its neighbours', and others at random.
+"""The candidates of a cell: the present choice, choices for similar problems, and random ones.
 
-Winners alone teach nothing: a model that never saw a choice lose trusts it everywhere. So half of
-the candidates are drawn from a pool of constants with no regard to what they are for, as long as
-their lanes find something to do.
+A campaign needs slow candidates as well: a model that has only seen a choice where it is fast
+would predict that it is fast everywhere. So many candidates are drawn at random from a pool of
+constants, whatever problems those constants were tuned for. The draw only leaves out constants with
+which most lanes would have no load, or far too many.
 """
 
 from __future__ import annotations
@@ -20,11 +21,11 @@ from gemv.kernels import REGISTRY
 from gemv.selection.select import Choice, select
 from gemv.selection.table import table
 
-#: Kernel and constants. BLOCKS_PER_SM is 0 or 1 there: whether there is code for splits.
+#: Kernel and constants. BLOCKS_PER_SM is 0 or 1 here, which says if the code for splits is there.
 Set = tuple[str, tuple[tuple[str, int], ...]]
-#: Blocks for each multiprocessor that columns are split for.
+#: Values of BLOCKS_PER_SM that are tried: the columns are split into so many blocks per SM.
 SPLITS = (1, 2, 4, 6, 8, 16)
-#: Sets that random candidates come from, for each kernel: so few that their machine code is shared.
+#: Sets of constants in the pool of each kernel. They are few, so that cells share machine code.
 POOL = {
     "vector_rows": 40, "vector_columns": 34, "long_columns": 10, "short_columns": 6,
     "phased_rows": 16, "phased_columns": 12, "last_block": 1,
@@ -32,14 +33,14 @@ POOL = {
 
 
 class Candidate(NamedTuple):
-    """Constants to try, and the blocks a multiprocessor that columns are split for (0: none)."""
+    """Constants to try, and BLOCKS_PER_SM (0: columns are not split)."""
 
     constants: Set
     blocks: int
 
 
 def normal(kernel: str, knobs: Mapping[str, int]) -> Candidate:
-    """Constants as a candidate."""
+    """The candidate with these knobs, and the kernel's defaults for the others."""
     merged = {**REGISTRY[kernel].knobs, **knobs}
     blocks = merged.get("BLOCKS_PER_SM", 0)
     if blocks:
@@ -69,7 +70,7 @@ def choice(candidate: Candidate, problem: Problem, device: Device) -> Choice:
 
 @functools.cache
 def pool() -> dict[str, list[Set]]:
-    """For each kernel the sets that random candidates come from: far apart from each other."""
+    """The sets of each kernel that random candidates come from, as different as possible."""
     everything: dict[str, dict[Set, int]] = {}
     for row in table():
         constants = normal(row.kernel, row.knobs).constants
@@ -79,7 +80,7 @@ def pool() -> dict[str, list[Set]]:
 
 
 def _spread(counts: Mapping[Set, int], most: int) -> list[Set]:
-    """`most` sets: the one that most rows use, then always the one farthest from those taken."""
+    """`most` sets: first the one that most rows use, then always the farthest from those taken."""
     left = sorted(counts, key=lambda each: (-counts[each], each))
     taken = [left.pop(0)]
     while left and len(taken) < most:
@@ -95,12 +96,12 @@ def _distance(one: Set, other: Set) -> float:
 
 
 def candidates(problem: Problem, device: Device, seed: int, count: int = 24) -> list[Candidate]:
-    """Candidates for a problem, the present choice first; none of them launches what another does.
+    """Candidates for a problem, the present choice first; no two of them have the same launch.
 
     Parameters
     ----------
     count : int
-        Random candidates.
+        The most random candidates.
     """
     chosen = select(problem, device)
     found: dict[tuple, Candidate] = {}
@@ -135,12 +136,15 @@ def candidates(problem: Problem, device: Device, seed: int, count: int = 24) -> 
 
 
 def _is_vain(name: str, problem: Problem) -> bool:
-    """Whether a kernel for lines that begin anywhere meets lines that are all aligned."""
+    """Whether this is a kernel for unaligned lines, and all lines are aligned."""
     return REGISTRY[name].phased and problem.a_alignment == LOAD_BYTES
 
 
 def _has_work(knobs: Mapping[str, int], problem: Problem) -> bool:
-    """Whether half of the lanes have a load of a line, and no lane has a whole long line."""
+    """Whether at least half of the lanes of a line have a load, and none has more than 32.
+
+    The limit of 32 holds for less than 32 lanes and for 4096 lines or more.
+    """
     loads = ceil_div(problem.line_bytes, LOAD_BYTES)
     lanes = knobs.get("LANES", 1)
     busy = lanes >= 32 or 32 * lanes >= loads or problem.lines < 4096
@@ -148,7 +152,7 @@ def _has_work(knobs: Mapping[str, int], problem: Problem) -> bool:
 
 
 def _neighbours(problem: Problem, device: Device) -> Iterator[tuple[str, Mapping[str, int]]]:
-    """What the table has for problems around this one: other sizes, and elements of other sizes."""
+    """The table's choices for similar problems: of other sizes, or with other elements."""
     down, along = ("cols", "rows") if problem.access == "axpy" else ("rows", "cols")
     lines, line = getattr(problem, down), getattr(problem, along)
     sizes = [(lines * f, line) for f in (0.25, 0.5, 2, 4)]

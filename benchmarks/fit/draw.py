@@ -1,7 +1,7 @@
 """The cells of a campaign: drawn evenly over sizes, shapes, dtypes and alignments.
 
-The draw is a low-discrepancy sequence, so that any first part of it covers the same ground, only
-more thinly: a campaign that was cut short is a smaller campaign.
+The draw is a low-discrepancy sequence, so its first cells cover the same ranges as all cells do,
+only less densely. So a campaign that was interrupted is a complete, smaller campaign.
 """
 
 from __future__ import annotations
@@ -12,27 +12,28 @@ from gemv.core.dtypes import DTYPES
 from gemv.core.geometry import ceil_div
 from gemv.measure.cells import Cell
 
-#: Bytes of A: less takes hardly longer than starting a kernel.
+#: Least and most bytes of A; a smaller A takes hardly longer than starting a kernel.
 BYTES = (1 << 14, 1 << 30)
-#: Bytes of A that is read from the L2 cache again and again.
+#: Least and most bytes of A in L2-resident cells.
 HOT_BYTES = (1 << 14, 24 << 20)
-#: The longest line, and the most lines, in elements.
+#: The most elements of a line, and the most lines.
 SIDE = 1 << 24
-#: One cell of so many is read from the L2 cache.
+#: One cell of HOT_EACH is L2-resident.
 HOT_EACH = 8
-#: Of each eleven cells these are kept from the fit; 11 shares no factor with HOT_EACH.
+#: These of each 11 cells are held out of the fit; 11 and HOT_EACH have no common factor.
 _HELD_OUT, _HELD_OUT_OF = (2, 5, 8), 11
-#: Dtypes by their prefix, as often as they are drawn.
+#: Dtypes by their BLAS letter; a dtype is drawn as often as its letter is here.
 _DTYPES = "sshhbbdcz"
 #: Views; most matrices are whole.
 _VIEWS = ("", "", "", "", ":, 1:", ":, 4:", "1:, :", "3:-2, :", ":, 2:-1")
 
 
 def _steps(count: int) -> list[float]:
-    """Steps of an additive sequence in `count` dimensions: powers of the root of an equation.
+    """Steps of an additive sequence in `count` dimensions.
 
-    The root of ``x**(count + 1) == x + 1`` gives the most even sequence known of this kind
-    (M. Roberts, "The unreasonable effectiveness of quasirandom sequences", 2018).
+    They are negative powers of the root of ``x**(count + 1) == x + 1``, which give the most even
+    sequence known of this kind (M. Roberts, "The unreasonable effectiveness of quasirandom
+    sequences", 2018).
     """
     root = 2.0
     for _ in range(64):
@@ -53,7 +54,7 @@ def cell(number: int) -> Cell:
     itemsize = DTYPES[dtype].itemsize
     least, most = HOT_BYTES if hot else BYTES
     elements = int(least * (most / least) ** size) // itemsize
-    # The length of a line is drawn evenly on a logarithmic scale, between what SIDE allows.
+    # The length of a line is log-uniform between the least and the most that SIDE allows.
     shortest = ceil_div(elements, SIDE)
     longest = min(elements, SIDE)
     line = int(shortest * (longest / shortest) ** length)
@@ -70,11 +71,11 @@ def cell(number: int) -> Cell:
 
 
 def _rounded(value: int, most: int) -> int:
-    """`value` as a multiple of a power of two, `most` at most, that is below an eighth of it."""
+    """`value`, rounded to a multiple of a power of two of at most `most` and `value` / 8."""
     unit = min(most, 1 << max(0, int(math.log2(value)) - 3))
     return max(unit, round(value / unit) * unit)
 
 
 def is_held_out(number: int) -> bool:
-    """Whether that cell is kept from the fit, to judge it by."""
+    """Whether that cell is held out of the fit, so that it can judge the fit."""
     return number % _HELD_OUT_OF in _HELD_OUT

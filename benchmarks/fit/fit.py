@@ -1,9 +1,10 @@
-"""Fit the numbers of a machine to a campaign, and judge them by cells that were kept from the fit.
+"""Fit the numbers of a machine to a campaign, and judge them by cells held out of the fit.
 
     python -m benchmarks.fit.fit FILE.json [--json REPORT.json]
 
-The judge is *regret*: the time of what the model would choose of a cell's candidates, over the
-time of the best of them. The same is said of the choice that was in force.
+The measure is *regret*: the time of the candidate that the model chooses for a cell, divided by
+the time of the cell's best candidate. The report also has the regret of the present choice, which
+is what the tables selected at the time of the campaign.
 """
 
 from __future__ import annotations
@@ -25,22 +26,23 @@ from gemv.core.geometry import Device
 from gemv.kernels import REGISTRY
 from gemv.measure.frames import FramedCell
 
-#: Where the frames of a cell begin, for its alignment alone.
+#: An address for the frames of a cell; only its alignment matters.
 _ADDRESS = 1 << 30
-#: A candidate up to so much slower than the best of its cell has full weight in the fit.
+#: A candidate has full weight in the fit up to this multiple of the best time of its cell.
 _NEAR = 1.5
-#: Errors beyond this, as a logarithm, count in proportion instead of squared.
+#: Beyond this error of the logarithm of a time, the loss grows linearly, not quadratically.
 _ROBUST = 0.1
-#: How strongly the factors of kernels are held at 1.
+#: Weight of the penalty that keeps the factors of kernels near 1.
 _STIFFNESS = 0.3
 KERNELS = tuple(name for name, kernel in REGISTRY.items() if not kernel.teaching)
 
 
 class Samples(NamedTuple):
-    """The measurements of a campaign whose code needs no local memory.
+    """The measurements of a campaign, but for those whose code needs local memory.
 
-    `cells` has the number of each one's cell, `is_present` tells the choice that was in force, and
-    `floors` the least time that a plain kernel, a peer or any candidate took on the cell.
+    For each measurement, `cells` has the number of its cell, `is_present` says whether it is of the
+    present choice, and `floors` has the shortest time of the plain kernel, the peers and the
+    candidates on the cell.
     """
 
     counts: Counts
@@ -52,7 +54,13 @@ class Samples(NamedTuple):
 
 
 class Regret(NamedTuple):
-    """Of the cells of one part: means are geometric."""
+    """Regret on one part of the cells. All means are geometric.
+
+    `model` and `present` are mean regrets, of the model's choice and of the present one;
+    `model_worst` is the largest regret of the model's choice. `floor_over_model` and
+    `floor_over_present` are means of floor over time. `median_error` is the median of the absolute
+    logarithm of predicted over measured time.
+    """
 
     cells: int
     model: float
@@ -64,7 +72,7 @@ class Regret(NamedTuple):
 
 
 def samples(campaign: Campaign, device: Device) -> Samples:
-    """What the formula reads of each measurement."""
+    """The counts and the time of each measurement."""
     rows: list[tuple] = []
     facts: list[tuple] = []
     for each in campaign.cells:
@@ -104,7 +112,7 @@ def _unpacked(logs: np.ndarray) -> tuple[Machine, np.ndarray]:
 
 
 def fit(found: Samples, multiprocessors: int) -> tuple[Machine, np.ndarray]:
-    """The numbers that predict the times of the cells to be fitted best, in relative terms."""
+    """The machine and the factors of kernels with the least relative errors on the fitted cells."""
     from scipy.optimize import least_squares
 
     best = {cell: found.times[found.cells == cell].min() for cell in set(found.cells.tolist())}
@@ -123,7 +131,7 @@ def fit(found: Samples, multiprocessors: int) -> tuple[Machine, np.ndarray]:
 
 
 def regret(found: Samples, predicted: np.ndarray, which: np.ndarray) -> Regret:
-    """How far the model's choice, and the one in force, is from the best, over some samples."""
+    """Regret of the model's choice and of the present choice, over the samples `which`."""
     ratios = []
     for cell in np.unique(found.cells[which]):
         at = np.flatnonzero(found.cells == cell)
@@ -142,7 +150,7 @@ def regret(found: Samples, predicted: np.ndarray, which: np.ndarray) -> Regret:
 
 
 def report(found: Samples, predicted: np.ndarray) -> dict[str, Regret]:
-    """Regret of the cells of the fit, and of those kept from it."""
+    """Regret on the fitted cells, and on the cells held out."""
     held_out = found.is_held_out
     return {"fitted": regret(found, predicted, ~held_out),
             "held out": regret(found, predicted, held_out)}  # fmt: skip
@@ -150,8 +158,8 @@ def report(found: Samples, predicted: np.ndarray) -> dict[str, Regret]:
 
 def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("file", type=Path, help="of a campaign")
-    parser.add_argument("--json", type=Path, help="keep the numbers and the report there")
+    parser.add_argument("file", type=Path, help="the file of a campaign")
+    parser.add_argument("--json", type=Path, help="write the numbers and the report to this file")
     options = parser.parse_args(arguments)
     campaign = Campaign.load(options.file)
     device = Device(campaign.about["gpu"], *campaign.about["device"])
@@ -166,10 +174,11 @@ def main(arguments: Sequence[str] | None = None) -> None:
     for name, judged in report(found, predicted).items():
         content[name] = _rounded(judged._asdict())
         print(
-            f"{name}: {judged.cells} cells; over the best candidate: model {judged.model:.3f}"
-            f" (worst {judged.model_worst:.2f}), present choice {judged.present:.3f}; floor over"
-            f" model {judged.floor_over_model:.3f}, over present {judged.floor_over_present:.3f};"
-            f" median error of a time {judged.median_error:.1%}"
+            f"{name}: {judged.cells} cells; time over that of the best candidate: model's choice"
+            f" {judged.model:.3f} (worst {judged.model_worst:.2f}), present choice"
+            f" {judged.present:.3f}; floor over time: model's choice {judged.floor_over_model:.3f},"
+            f" present choice {judged.floor_over_present:.3f}; median error of a predicted time"
+            f" {judged.median_error:.1%}"
         )
     if options.json:
         write_text(options.json, json.dumps(content, indent=1) + "\n")

@@ -1,22 +1,25 @@
-"""From counted work to seconds: one formula for all kernels.
+"""One formula for all kernels, from counts of work to seconds.
 
-A launch takes its start, the largest part of three times that overlap, and the end of its splits::
+The time of a launch is the time to start it, three times that overlap, and the time to add up its
+splits. The root of the squares is a little above the longest of the three::
 
     T = start + sqrt(bytes**2 + waits**2 + issue**2) + splits
 
-    start    until the first load and after the last store: longer for more than 64 blocks, which
-             find no room beside the kernel ahead, and for longer code, which has to be fetched
-    bytes    of A, y and partial sums, over the rate of the memory or of the L2 cache; more where
-             some multiprocessors have more blocks than others
-    waits    waves of blocks that are resident together, each with its start, as many latencies as
-             its threads wait one after the other, and the steps at its end
+    start    before the first load and after the last store. It is longer for more than 64 blocks,
+             which do not fit on the GPU beside the kernel before, and for longer code, which the
+             GPU has to fetch
+    bytes    bytes of A, y and partial sums, divided by the rate of the memory or of the L2 cache.
+             It is longer where some multiprocessors have more blocks than others
+    waits    the sum over the waves of blocks: the start of a block, one latency for each pass, in
+             which a thread waits for its loads, and the steps at the end of a block
     issue    instructions of the warps of a multiprocessor: loads of A and x, multiply-adds, and the
-             lines of the L1 cache that loads look up one after the other
-    splits   what blocks that share rows take to meet, and the rounds in which the last one adds up
+             cache lines that the L1 cache looks up one after the other
+    splits   the time until blocks that share rows have posted their sums, and the rounds in which
+             the last block adds them up
 
-Everything that a kernel does is in its counts (:class:`gemv.kernels.work.Work`) and in what the
-compiler made of it; but for a factor of the start and of the issue for each kernel, which stand for
-instructions that no count has.
+The formula reads the counts of a kernel (:class:`gemv.kernels.work.Work`) and the registers and
+shared memory that the compiler gave it. Only two factors are fitted for each kernel, one for the
+start and one for the issue; they stand for instructions that are in no count.
 """
 
 from __future__ import annotations
@@ -25,38 +28,41 @@ from typing import NamedTuple
 
 import numpy as np
 
-#: Threads, registers, blocks and bytes of shared memory of a multiprocessor, the bytes that a block
-#: takes besides its own, and the unit in which a thread's registers are handed out.
+#: Threads, registers, blocks and bytes of shared memory of a multiprocessor; the bytes of shared
+#: memory that the system takes for each block; the unit in which a thread gets registers.
 THREADS, REGISTERS, BLOCKS, SHARED, SHARED_OF_BLOCK, REGISTER_UNIT = (
     2048, 65536, 32, 227 * 1024, 1024, 8,
 )  # fmt: skip
-#: Blocks of a launch that still find room beside the one ahead of it.
+#: The most blocks of a launch that still fit on the GPU beside the launch before.
 FEW_BLOCKS = 64
 
 
 class Machine(NamedTuple):
-    """Numbers of a GPU: times in seconds, rates in bytes a second, the others are shares.
+    """Numbers of a GPU: times in seconds, rates in bytes per second, and weights without a unit.
 
     Attributes
     ----------
     start, start_of_many : float
-        Of a launch; further time where it has more than 64 blocks.
+        Time to start a launch, and the additional time if it has more than 64 blocks.
     memory_rate, cache_rate : float
-        Of the memory, and of the L2 cache.
+        Rates of the memory and of the L2 cache.
     memory_latency, cache_latency : float
-        Of a pass.
-    load, line, x_load, multiply_add, narrow : float
-        Of one instruction of a warp; `line` for each line of the cache that a load touches, and
-        `narrow` is what a multiply-add of 2-byte numbers takes more.
+        Time that one pass waits for the memory or for the L2 cache.
+    load, x_load, multiply_add : float
+        Time of one instruction of a warp: a load of A, a load of x, a multiply-add.
+    line : float
+        Additional time for each cache line that a load of A touches.
+    narrow : float
+        Additional time of a multiply-add of 2-byte elements.
     block_start, end_step : float
-        Of a block, and of a step at its end.
+        Time to start a block, and time of a step at its end.
     collect, meet : float
-        Of a round of partial sums, and of splits as such.
+        Time of a round of partial sums, and the time that any split costs once per launch.
     code : float
-        For each multiply-add of a pass.
+        Time to fetch the code, for each multiply-add in a pass of a thread.
     stores, imbalance, partial_wave, edge : float
-        How much of a stored byte, of the fullest multiprocessor's excess, of a wave that is not
-        full, and of a pass at the edge, counts.
+        Weights: of a stored byte against a loaded one, of the excess of blocks on the fullest
+        multiprocessor, of the empty part of the last wave, and of a pass at the edge.
     """
 
     start: float = 1e-6
@@ -82,11 +88,13 @@ class Machine(NamedTuple):
 
 
 class Counts(NamedTuple):
-    """Arrays with an element for each measurement: what the formula reads.
+    """What the formula reads: arrays with one element for each measurement.
 
-    The first is the place of the kernel in a list of all; `resident` are the blocks that fit on a
-    multiprocessor together, by threads, registers and shared memory; `terms` are real
-    multiply-adds of one pass of a thread; `is_hot` says that A is in the L2 cache.
+    `kernel` is the index of the kernel in the list of all. `is_hot` says that A is in the L2 cache,
+    and `is_narrow` that elements have 2 bytes. `warps` are the warps of a block. `resident` is the
+    number of blocks that fit on a multiprocessor together. `terms` is the number of real
+    multiply-adds in one pass of a thread. The others are counts of
+    :class:`gemv.kernels.work.Work`.
     """
 
     kernel: np.ndarray
@@ -111,7 +119,7 @@ class Counts(NamedTuple):
 
 
 def resident_blocks(threads: int, registers: int, shared: int) -> int:
-    """Blocks of so many threads that fit on a multiprocessor together."""
+    """The blocks that fit on a multiprocessor together, by threads, registers and shared memory."""
     each = -(-registers // REGISTER_UNIT) * REGISTER_UNIT * (-(-threads // 32) * 32)
     of_shared = SHARED // (shared + SHARED_OF_BLOCK)
     return max(1, min(THREADS // threads, REGISTERS // max(each, 1), of_shared, BLOCKS))
@@ -122,7 +130,7 @@ def parts(
 ) -> dict[str, np.ndarray]:
     """The terms of the formula, in seconds.
 
-    `factors` has two numbers for each kernel: of its start and of its issue.
+    `factors` has two numbers for each kernel: the factor of its start and that of its issue.
     """
     m, c = machine, counts
     start_factor, issue_factor = factors[c.kernel].T

@@ -1,7 +1,7 @@
-"""Device times of one call after another on places in turn, so that each finds A in memory.
+"""Device times of calls that use the frames of a cell in turn, so that A comes from memory.
 
-Candidates of a cell share one ring of frames, and each replay goes on where the last one stopped:
-a frame is met again only after three times the L2 cache was read.
+All candidates of a cell use one ring of frames, and each replay continues with the frame after the
+last one. So between two uses of a frame the GPU reads three times the size of the L2 cache.
 """
 
 from __future__ import annotations
@@ -15,18 +15,19 @@ from cuda.bindings import driver
 from gemv.driver.libcuda import check
 from gemv.measure.frames import Place
 
-#: Enqueues a call on a place and a stream.
+#: A function that enqueues a call on a place and a stream.
 At = Callable[[Place, int], None]
 
-#: Device time of one replay, the fewest calls in it and the most.
+#: The intended device time of a replay, and the fewest and the most calls in it.
 _REPLAY_S, _FEWEST, _MOST = 3e-4, 4, 96
-#: A candidate so many times slower than expected is timed without a graph. What the host takes to
-#: launch is then within its time, so the excess must be beyond doubt: 1 ms as well.
+#: A candidate is timed without a graph if one call takes longer than _HOPELESS times the expected
+#: time plus _HOPELESS_S. Without a graph the time includes the host's time for the launch; it is
+#: small beside such a long call.
 _HOPELESS, _HOPELESS_S = 12, 1e-3
 
 
 class Ring:
-    """The places of a cell, and a clock for calls on them."""
+    """The places of a cell in turn, and a clock for calls on them."""
 
     def __init__(self, places: Sequence[Place], expected_s: float) -> None:
         self._places: Iterator[Place] = itertools.cycle(places)
@@ -45,7 +46,7 @@ class Ring:
         return int(self._stream)
 
     def time(self, at: At, rounds: int = 3) -> float:
-        """Median seconds of a call."""
+        """Seconds of a call: the median over `rounds` replays."""
         at(next(self._places), self.stream)  # loads the code
         once = self._elapsed(lambda: at(next(self._places), self.stream))
         if once > _HOPELESS * self._expected_s + _HOPELESS_S:

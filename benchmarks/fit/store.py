@@ -1,6 +1,6 @@
-"""Every time of a campaign, losers included, in a compact file of JSON.
+"""The file of a campaign: compact JSON with every time, those of slow candidates as well.
 
-Sets of constants and machine codes are listed once; a cell names them by number.
+Sets of constants and machine codes are listed once, and cells refer to them by number.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from gemv.measure.cells import Cell
 
 
 class Timed(NamedTuple):
-    """One measurement: constants, blocks a multiprocessor that columns are split for, seconds."""
+    """One measurement: a candidate and its time."""
 
     candidate: Candidate
     seconds: float
@@ -26,22 +26,22 @@ class Timed(NamedTuple):
 
 @dataclass
 class Measured:
-    """A cell and all that was measured of it.
+    """A cell and everything measured on it.
 
     Attributes
     ----------
     number : int
-        Of the cell in the draw.
+        Number of the cell in the draw.
     nbytes : int
         Bytes that a call has to move, in whole sectors.
     floor_s : float
-        Least time in which a plain kernel moved as many.
+        Shortest time in which the plain kernel moved as many bytes.
     peers : dict of str to float
         Seconds of each peer.
     present : Candidate
-        The choice that was in force.
+        What the tables selected at the time of the campaign.
     times : list of Timed
-        A candidate measured twice is there twice.
+        A candidate that was timed twice is in it twice.
     """
 
     number: int
@@ -55,7 +55,7 @@ class Measured:
 
 @dataclass
 class Campaign:
-    """All cells measured on one GPU, and what the compiler made of each set of constants.
+    """All cells measured on one GPU, and the resources that each set of constants needs.
 
     Attributes
     ----------
@@ -63,8 +63,8 @@ class Campaign:
         The GPU, versions, the date.
     cells : list of Measured
     codes : dict
-        ``(set, prefix of the dtype, widths, whole)`` to registers of a thread, its bytes of local
-        memory, and bytes of shared memory of a block.
+        From ``(set, BLAS letter of the dtype, widths, whole)`` to the registers of a thread, its
+        bytes of local memory, and the bytes of shared memory of a block.
     """
 
     about: dict[str, Any]
@@ -119,7 +119,7 @@ class Campaign:
 
 
 def code_key(constants: Set, spec: Spec, letter: str) -> tuple:
-    """The key of a machine code in :attr:`Campaign.codes`."""
+    """The key of a kernel's machine code in :attr:`Campaign.codes`."""
     return constants, letter, spec.widths, spec.whole
 
 

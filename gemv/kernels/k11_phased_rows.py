@@ -1,20 +1,20 @@
 """Wide loads along rows that begin anywhere: rows of the same phase belong to one block.
 
 Idea
-    A load of 16 bytes wants an address that is a multiple of 16. Rows of a view ``A[:, 1:]``, or
-    of an odd length, do not begin at one, and the rung of wide loads falls back to narrower ones
-    there: down to 2 bytes for float16. But nothing forces a thread to begin where the row does.
-    Somewhere in its first 16 bytes every row has a multiple of 16, and from there on wide loads
-    take it as they take any other. What is before, and behind the last whole vector, are a few
-    elements, which lanes take one by one.
+    A load of 16 bytes needs an address that is a multiple of 16. Rows of a view ``A[:, 1:]``, or
+    rows of an odd length, do not begin at such an address. There the rung of wide loads
+    (``vector_rows``) uses narrower loads, down to 2 bytes for float16. But a thread need not begin
+    where the row begins. Every row has a multiple of 16 within its first 16 bytes, and from there
+    on wide loads work. The few elements before it, and those behind the last whole vector, are
+    loaded one by one by lanes.
 
-    What the shift costs is x: a vector of A that begins `s` columns late wants x from there, and
-    x is aligned for one shift at best. So two vectors of x are loaded, from L1, and their bytes
-    moved to where they are wanted; or element by element, if x is not dense. To pay that once for
-    several rows, these must have the same shift. They have, if they are chosen well: the shift is
-    the address modulo 16, the *phase*, and when lines are lda elements apart, it comes back after
-    16 / gcd(16, lda * itemsize) of them: 1, 2, 4 or 8. So the rows q, q + P, q + 2P, ... are a gemv
-    of their own, and a block takes its rows from one of the P.
+    The shift makes loads of x more expensive. If the first vector of A begins at column `s`, it is
+    multiplied with x from element `s` on, and x can be aligned for one such shift only. So a
+    lane loads two vectors of x, from L1, and shifts their bytes; if incx is not 1, it loads x
+    element by element. To do this once for several rows, these rows must have the same shift. The
+    shift follows from the address of the row modulo 16, its *phase*. Rows are lda elements apart,
+    so the phase repeats after P = 16 / gcd(16, lda * itemsize) rows: 1, 2, 4 or 8. So the rows q,
+    q + P, q + 2P, ... all have one phase, and each block takes its rows from one phase.
 
 Picture
     ::
@@ -27,30 +27,31 @@ Picture
         row 3      0|1 2 3 4|5 6 7 8|             shift 1
         row 4     |0 1 2 3|4 5 6 7|8              shift 0     phase 0 again
 
-        whole vectors: one load each; columns 0 1 2 and 7 8 of row 1: a lane each
+        whole vectors: one load each; columns 0 1 2 and 7 8 of row 1: one lane each
 
 Bytes
     (m*n + len(x) + len(y) * (1 + [beta != 0])) * itemsize from memory; x comes from L1 or L2,
     2*m*n/ROWS elements of it. Nothing outside of a row is read.
 
 Wins
-    Long rows that begin at no multiple of 16 bytes, of the smaller numbers most of all: an odd
-    lda, and views without the first columns.
+    Long rows that do not begin at multiples of 16 bytes: an odd lda, and views without the first
+    columns. The smaller the elements, the more it gains.
 
 Loses
-    To the rung of wide loads where all rows are aligned, as x comes by one load each there. Rows of
-    a few vectors are mostly ends.
+    To the rung of wide loads where all rows are aligned, because that rung needs one load for a
+    vector of x and this one needs two. Also in rows of a few vectors, where most of the time goes
+    to the single elements at both ends.
 
 Sums
-    As in the rung of wide loads, each split of a row by itself: element k of a lane's vectors goes
-    to partial sum k, then the elements before the first and behind the last whole vector, then
-    pairwise in the lane, a butterfly over the lanes, the warps in order, and the splits. The order
-    is fixed by shape, the addresses of rows modulo 16 bytes, the selection table and the number of
-    multiprocessors. Same bits on every run.
+    As in the rung of wide loads, each split of a row separately. Element k of a lane's vectors goes
+    to partial sum k. Then come the elements before the first and behind the last whole vector, a
+    pairwise sum in the lane, a butterfly over the lanes, the warps in order, and the splits. The
+    order is fixed by shape, the addresses of rows modulo 16 bytes, the selection table and the
+    number of multiprocessors. Same bits on every run.
 
 Source
-    To take elements one by one up to a boundary and vectors from there on is what every copying
-    loop does; that lines a fixed distance apart share their phase is arithmetic modulo 16.
+    Copying loops load elements one by one up to a boundary, and vectors from there on, in the same
+    way. That rows at fixed distances share their phase is arithmetic modulo 16.
 """
 
 import numpy as np

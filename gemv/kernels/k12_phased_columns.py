@@ -1,21 +1,23 @@
 """Wide loads down columns that begin anywhere: a warp takes columns of one phase.
 
 Idea
-    On this side the same number of rows comes with every column: a thread keeps a piece of y in
-    registers and adds pieces of columns to it, 16 bytes of each. Where columns begin at no multiple
-    of 16 bytes, the pieces that such a load can take end at other rows in every column. But the
-    address of a column modulo 16, its *phase*, comes back after 16 / gcd(16, lda * itemsize)
-    columns. So a warp takes only columns that far apart. For all of them its lanes have the same
-    rows, which begin up to a vector earlier than the tile does.
+    Where A is stored by columns, a thread keeps a piece of y in registers and adds pieces of
+    columns to it, each piece one 16-byte load. If columns do not begin at multiples of 16 bytes,
+    aligned 16-byte loads begin at different rows in different columns. But the address of a column
+    modulo 16, its *phase*, repeats after 16 / gcd(16, lda * itemsize) columns. So a warp takes only
+    columns of one phase, which are that far apart. In all of them its lanes load the same rows. The
+    first of these rows is up to a vector before the first row of the tile.
 
-    The shift shows once more, when the sums are done: each warp adds its own to the place in shared
-    memory where they belong. From there on all is as in the rung without phases. A tile owns one
-    vector of rows less than it reads, so that the shifted windows of all phases cover it.
+    The shift matters again when the sums are done: each warp adds its sums to the elements of
+    shared memory that belong to its rows. From there on the kernel works like the rung without
+    phases. Each warp reads one vector of rows more than the tile has, so that its loads cover the
+    tile in every phase.
 
-    A vector at the end of a column also holds what lies behind it, and one at the beginning what
-    lies before: neighbours in memory, whose sums nobody looks at. They belong to A, to the gap
-    between two columns at worst; but for the first and the last columns, where they might lie
-    outside. There, elements are loaded one by one.
+    A vector at the end of a column also contains the elements behind the column, and a vector at
+    the beginning those before it. No thread uses the sums of such elements. They belong to a
+    neighbouring column or to the gap between two columns, so it is safe to load them. Only before
+    the first columns and behind the last ones they could lie outside of A, and there elements are
+    loaded one by one.
 
 Picture
     ::
@@ -27,26 +29,28 @@ Picture
         column 2     0 1|2 3 4 5|6 7 8            warp 2: columns 2, 6, 10, ...  reads rows 2-9
         column 3     0|1 2 3 4|5 6 7 8|           warp 3: columns 3, 7, 11, ...  reads rows 1-8
 
-        shared      row 4 of each warp in the same column; one thread a row adds the warps in order
+        shared      each warp puts its sum of row 4 into the column of row 4; one thread for each
+                    row adds the warps in order
 
 Bytes
-    (m*n + len(x) + len(y) * (1 + [beta != 0])) * itemsize from memory, and of each tile of rows the
-    vector that the next one reads again, from the L2 cache; x comes from L1 or L2, once for each
-    tile. Bytes between two columns are read where they share 16 bytes with an end of one.
+    (m*n + len(x) + len(y) * (1 + [beta != 0])) * itemsize from memory. Neighbouring tiles of rows
+    both read one vector of each column, the second time from the L2 cache. x comes from L1 or L2,
+    once for each tile. Bytes between two columns are read where they share 16 aligned bytes with an
+    end of a column.
 
 Wins
-    Columns that begin at no multiple of 16 bytes, of the smaller numbers most of all: an odd lda,
-    and views without the first rows.
+    Columns that do not begin at multiples of 16 bytes: an odd lda, and views without the first
+    rows. The smaller the elements, the more it gains.
 
 Loses
-    To the rungs without phases where all columns are aligned: nothing is read twice there, and a
-    block may have any number of warps. So it does where there are only a few columns.
+    To the rungs without phases where all columns are aligned: they read no vector twice, and their
+    blocks may have any number of warps. Also where A has only a few columns.
 
 Sums
-    Each thread over every GROUPS-th column of its split, a butterfly over the groups of a warp,
-    the warps of the block in order, then the splits. The order is fixed by shape, the addresses of
-    columns modulo 16 bytes, the selection table and the number of multiprocessors. Same bits on
-    every run.
+    Each thread sums over every GROUPS-th column of its split. Then come a butterfly over the groups
+    of a warp, the warps of the block in order, and the splits. The order is fixed by shape, the
+    addresses of columns modulo 16 bytes, the selection table and the number of multiprocessors.
+    Same bits on every run.
 
 Source
     The axpy form of gemv: G. H. Golub and C. F. Van Loan, "Matrix Computations", section 1.1; the

@@ -1,8 +1,8 @@
-"""What one launch of a kernel does, in counts: what a formula needs that turns work into seconds.
+"""Counts of what one launch of a kernel does, for a formula that turns them into seconds.
 
-Each kernel that selection may choose counts its own work, beside its ``geometry``. All count the
-same things in the same units, so that one formula compares any two of them. There is nothing here
-but integer arithmetic of a fixed number of steps, whatever the size of the matrix.
+Each kernel that selection may choose has a function ``work``, which counts its work. All kernels
+count the same things in the same units, so one formula compares any two of them. The counts are
+integer arithmetic, and take as long for a small matrix as for a large one.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ from gemv.core.problem import Problem
 class Work(NamedTuple):
     """The work of one launch on one problem with alpha other than zero.
 
-    "The most" is the largest number of any thread, each count for itself. Where a count depends on
-    addresses that a :class:`~gemv.core.problem.Problem` does not tell, it is the largest that they
-    allow.
+    A count of "the most" is the largest of any thread; two such counts may be of different threads.
+    If a count depends on addresses that a :class:`~gemv.core.problem.Problem` does not have, it is
+    the largest count for any such addresses.
 
     Attributes
     ----------
@@ -33,50 +33,50 @@ class Work(NamedTuple):
     threads : int
         Threads of a block.
     splits : int
-        Blocks that share a tile of rows; 1 for none.
+        Blocks that share a tile of rows; 1 if the columns are not split.
     bytes : int
-        Bytes of A that blocks load, in whole sectors of 32 bytes: each block's part of a line of A
-        counts all sectors that it touches. So a sector counts again where two blocks or two lines
-        share it, and not where lanes past the edge read the last vector again. See
-        :func:`bytes_of_lines` for what is exact.
+        Bytes of A that blocks load, in whole sectors of 32 bytes. Each block counts all sectors of
+        its part of each line of A (a row for dot kernels, a column for axpy kernels). So a sector
+        that two blocks or two lines share counts twice. Lanes past the edge that read the last
+        vector again do not count. :func:`bytes_of_lines` says where the count is exact.
     written : int
         Bytes of y that are stored.
     scratch : int
-        Bytes of partial sums that splits leave for the block that adds them up.
+        Bytes of partial sums that splits store for the block that adds them up.
     passes : int
-        The most times that a thread waits for elements of A one after the other. What is left
-        behind full passes is one more, and elements that fill no vector at the end of each row are
-        as many as the kernel loads one after the other.
+        The most passes of a thread. In a *pass* a thread issues several loads of A together and
+        waits for them. The remainder behind the full passes counts as one pass. Elements behind the
+        last vector of each row count as many passes as the kernel has waits for them.
     edge_passes : int
-        Further waits, each for one element of A, in the few blocks that have the edge of A: rows,
-        or ends of the whole matrix, that fill no vector. The most of any thread.
+        The most waits of a thread, in addition to its passes, for single elements at the edge of A:
+        rows that fill no vector, or elements at both ends of the matrix. Few blocks have any.
     flight : int
         Bytes of A that a thread has in flight in a full pass.
     loads : int
-        The most load instructions for A that a thread executes in its passes. A load that is
-        masked out is none.
+        The most load instructions for A that a thread executes in its passes. Loads that are masked
+        out do not count.
     x_loads : int
-        The same for x. A vector of x is one; two where it is put together from its neighbours; as
-        many as it has elements where these are loaded one by one.
+        The most load instructions for x that a thread executes in its passes. A vector of x counts
+        one. It counts two if the thread makes it from two neighbouring vectors, and the number of
+        its elements if they are loaded one by one.
     multiply_adds : int
-        The most fused multiply-adds of real numbers that a thread executes in its passes, with
-        those of zeros in place of elements that are not there. A complex one is four; wider sums
-        count the same.
+        The most fused multiply-adds of real numbers that a thread executes in its passes, including
+        those with zeros in place of elements past the edge. A complex multiply-add counts four.
+        Sums in a wider dtype count the same.
     busy_threads : int
-        Threads of all blocks that load elements of A in passes; where nobody does, at the edge.
+        Threads of all blocks that load elements of A in passes; if there are none, threads that
+        load elements at the edge.
     end_steps : int
-        Steps one after the other from the last product of a full block to its y or its partial
-        sums: a step of shuffles, a barrier, and a number from shared memory that is added to the
-        one before are one each.
+        Steps in sequence from the last product of a full block to its y or its partial sums. Each
+        step of shuffles, each barrier, and each addition of a number from shared memory counts one.
     collects : int
-        Rounds of partial sums that a thread of the last block takes one after the other; 0 without
-        splits.
+        Rounds in sequence in which a thread of the last block loads partial sums; 0 without splits.
     shared_bytes : int
         Bytes of shared memory that a block declares.
     warp_lines : int
-        Lines of 128 bytes of the cache that one load of A by a full warp touches, where each piece
-        of a line of A begins with one of them; fewer where the pieces lie side by side. The L1
-        cache looks up one after the other.
+        Cache lines of 128 bytes that one load of A by a full warp touches, if each group of threads
+        that shares a line of A begins at the start of a cache line. Groups that lie side by side in
+        memory share cache lines. The L1 cache looks up these cache lines one after the other.
     """
 
     blocks: int
@@ -115,10 +115,11 @@ def work_of(
     collects: int = 0,
     sums_shared: int = 0,
 ) -> Work:
-    """A kernel's counts with those that follow from problem and geometry alike for all kernels.
+    """The Work of a kernel: its own counts, and those that follow from problem and geometry.
 
-    `products` are multiply-adds of elements, `sums_shared` elements of shared arrays. Each block
-    with shared sums also has a ticket of 4 bytes.
+    `products` is the number of multiply-adds of elements, which may be complex. `sums_shared` is
+    the number of elements of the shared arrays. A block with such arrays also has a ticket of 4
+    bytes.
     """
     launch, precision = geometry.launches[0], problem.precision
     sum_bytes = precision.sums.itemsize
@@ -148,7 +149,8 @@ def lines_of_warp(
 ) -> int:
     """:attr:`Work.warp_lines` where `lanes` threads load neighbouring vectors of a line of A.
 
-    A warp has several such groups, if they are smaller; their lines are `apart` from each other.
+    If `lanes` is less than a warp, the warp has several such groups. The line of A of one group is
+    `apart` lines after that of the group before.
     """
     of_warp = min(threads, 32)
     along = min(lanes, of_warp)
@@ -160,7 +162,7 @@ def lines_of_warp(
 
 
 def steps_of_tree(parties: int) -> int:
-    """Steps in which a power of two of parties add up in pairs."""
+    """Steps in which `parties` partial sums, a power of two, become one by adding pairs."""
     steps = 0
     while parties > 1:
         parties //= 2
@@ -169,7 +171,7 @@ def steps_of_tree(parties: int) -> int:
 
 
 def columns_of_splits(problem: Problem, geometry: Geometry) -> tuple[int, int]:
-    """Columns of the first split, which no other exceeds, and of the last."""
+    """The number of columns of the first split, which is the largest, and of the last split."""
     splits, most = geometry.sizes["splits"], geometry.sizes["cols_per_split"]
     if splits == 1:
         return problem.cols, problem.cols
@@ -177,29 +179,29 @@ def columns_of_splits(problem: Problem, geometry: Geometry) -> tuple[int, int]:
 
 
 def rounds_of_warps(rows: int, tile_rows: int, warps: int, splits: int, batch: int) -> int:
-    """Rounds of `batch` sums a thread where whole warps take those of a row, one or several each.
+    """Rounds of `batch` sums per thread, where one warp or several add up the splits of a row.
 
-    `rows` are those that the tile of `tile_rows` really has.
+    `rows` is the number of rows of y in a tile of `tile_rows`.
     """
     of_a_row = max(warps // tile_rows, 1)
     return ceil_div(rows, warps // of_a_row) * rounds_of_finishers(splits, 32 * of_a_row, batch)
 
 
 def rounds_of_finishers(splits: int, finishers: int, batch: int) -> int:
-    """Rounds of `batch` sums a thread in which `finishers` threads take those of a row."""
+    """Rounds of `batch` sums per thread, where `finishers` threads add up the splits of a row."""
     return ceil_div(splits, finishers * batch)
 
 
 def bytes_of_lines(problem: Problem, cuts: int = 0, pitch: int = 0) -> int:
-    """Bytes of the lines of A in whole sectors, each line by itself.
+    """Bytes of the lines of A in whole sectors, counted for each line separately.
 
-    Each line is cut `cuts` times, `pitch` bytes apart, into the parts of different blocks. A cut
-    within a sector counts it twice.
+    Each line is cut `cuts` times, at distances of `pitch` bytes, into the parts of different
+    blocks. A sector with a cut inside counts twice.
 
-    Addresses of lines modulo 32 repeat after at most 16 lines. Whole periods are exact; of the
-    lines that are left each counts as the worst of a period. An address that is known to be a
-    multiple of 16 is taken for one of 32, which arrays of their own have; otherwise lines begin as
-    late in a sector as their known alignment allows.
+    Addresses of lines modulo 32 repeat after at most 16 lines, the period. The count is exact for
+    whole periods. Each remaining line counts as many sectors as the worst line of a period. An
+    address that is known to be a multiple of 16 counts as a multiple of 32, because newly allocated
+    arrays begin at one. Otherwise lines begin as late in a sector as their known alignment allows.
     """
     size = problem.dtype.itemsize
     step = problem.col_stride if problem.access == "axpy" else problem.row_stride
@@ -214,11 +216,11 @@ def bytes_of_lines(problem: Problem, cuts: int = 0, pitch: int = 0) -> int:
 
 
 def bytes_of_tiles(problem: Problem, tiles: int, tile_rows: int) -> int:
-    """:func:`bytes_of_lines` for columns cut into tiles of rows, whose vectors do not overlap."""
+    """:func:`bytes_of_lines` for columns cut into tiles of rows that have no vector in common."""
     width, size = problem.widths[0], problem.dtype.itemsize
     edge = problem.rows // width * width
     if 0 < edge == (tiles - 1) * tile_rows < problem.rows:
-        # The last tile has only rows that fill no vector, and reads the vector before them as well.
+        # All rows of the last tile are behind the last vector, and it also reads that vector.
         again = problem.cols * SECTOR_BYTES
         return bytes_of_lines(problem, tiles - 2, tile_rows * size) + again
     return bytes_of_lines(problem, tiles - 1, tile_rows * size)
@@ -227,20 +229,21 @@ def bytes_of_tiles(problem: Problem, tiles: int, tile_rows: int) -> int:
 def bytes_of_stretches(
     count: int, nbytes: int, apart: int, aligned: int, cuts: int = 0, pitch: int = 0
 ) -> int:
-    """:func:`bytes_of_lines` for `count` stretches of `nbytes`, `apart` bytes from each other.
+    """:func:`bytes_of_lines` for `count` stretches of `nbytes`, which begin `apart` bytes apart.
 
     `aligned`, a power of two up to 16, divides their addresses.
     """
-    cycle = SECTOR_BYTES  # of `period` stretches one begins in each `cycle` bytes of a sector
+    cycle = SECTOR_BYTES  # of `period` stretches, one begins in each `cycle` bytes of a sector
     while apart % cycle:
         cycle //= 2
     period = SECTOR_BYTES // cycle
-    # Where it begins there.
+    # The offset within these `cycle` bytes at which it begins.
     past = 0 if aligned >= min(cycle, LOAD_BYTES) else cycle - aligned
     # Hermite's identity adds up floor((past + k*cycle + nbytes - 1) / 32) for k below the period.
     whole = period + (past + nbytes - 1) // cycle
     worst = 1 + (SECTOR_BYTES - cycle + past + nbytes - 1) // SECTOR_BYTES
     sectors = count // period * whole + count % period * worst
-    # One in a period begins with a sector, if any does, and is cut between sectors.
+    # If any stretch begins at the start of a sector, one in each period does. Cuts at multiples of
+    # a sector do not cut its sectors.
     clean = count // period if past == 0 and pitch % SECTOR_BYTES == 0 else 0
     return SECTOR_BYTES * (sectors + cuts * (count - clean))
