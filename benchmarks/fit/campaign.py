@@ -47,8 +47,6 @@ _MOST_FRAMES = 12000
 _EXPECTED_RATE, _EXPECTED_LEAST_S = 3.5e12, 2e-6
 #: Number of cells for which machine code is compiled ahead.
 _AHEAD = 60
-#: The most elements of a cell under the simulator.
-_SIMULATED_ELEMENTS = 600
 
 
 def compiled(task: tuple) -> None:
