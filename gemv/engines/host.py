@@ -11,8 +11,8 @@ import numpy as np
 from gemv.core import trace
 
 _INT32_MAX = 2**31 - 1
-#: Elements of a view with gaps that SciPy copies in less time than NumPy's BLAS takes to begin.
-_COPIED = 2**13
+#: Bytes of a view with gaps that SciPy copies in less time than NumPy's BLAS takes to begin.
+_COPIED_BYTES = 48 * 1024
 _announced = False
 
 
@@ -111,7 +111,14 @@ def product(
         return np.conj(y, out=y)
     apart = (down, n) if along == size else (along, m) if down == size else (0, 0)
     has_gaps = apart[0] > apart[1] * size and apart[0] % size == 0
-    if not has_gaps or m * n <= _COPIED or not a.flags.aligned or alpha == 0 or m == 1 or n == 1:
+    if (
+        not has_gaps
+        or m * n * size <= _COPIED_BYTES
+        or not a.flags.aligned
+        or alpha == 0
+        or m == 1
+        or n == 1
+    ):
         if along == size and (trans != 2 or a.dtype.kind != "c"):  # whole lines are copied faster
             return call(gemv, alpha, a.T, x, beta, y, 0 if trans else 1)
         return call(gemv, alpha, a, x, beta, y, trans)
