@@ -1,8 +1,6 @@
 """Every kernel of the registry: right values, nothing else touched, whatever the shape."""
 
-import importlib.util
 import itertools
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -342,76 +340,6 @@ def test_every_schedule(kernel, op, order):
             results.add(case.check(kernel.name, knobs_for_tests(kernel)).tobytes())
     if kernel.same_bits:
         assert len(results) == 1, "the bits depend on the order of threads or blocks"
-
-
-#: Kernels whose blocks take several tiles, one after the other, in the same shared memory.
-TILES_IN_TURN = ("block_per_row", "tile2d", "coalesced", "last_block", "atomics")
-
-
-FILES = {
-    name: importlib.util.find_spec(REGISTRY[name].build.__module__).origin for name in TILES_IN_TURN
-}
-
-
-def lines_of(name):
-    return Path(FILES[name]).read_text().splitlines()
-
-
-def barriers(name):
-    """Lines of a kernel's file that are barriers for the block."""
-    lines = enumerate(lines_of(name))
-    return [number for number, line in lines if "cuda.syncthreads()" in line]
-
-
-def without_line(name, number):
-    """The kernel of a file in which one line does nothing."""
-    lines = lines_of(name)
-    lines[number] = lines[number].partition("cuda.syncthreads()")[0] + "pass"
-    names = {"__name__": "without_a_barrier", "__file__": FILES[name]}
-    exec(compile("\n".join(lines), FILES[name], "exec"), names)
-    return names["KERNEL"]
-
-
-BARRIERS = [(name, k) for name in TILES_IN_TURN for k in range(len(barriers(name)))]
-
-
-def wrong_in_some_order(name):
-    """Where a kernel goes wrong in some order of threads and blocks; None for nowhere."""
-    from gemv.language.simulator.scheduler import Schedule, scheduled
-    from gemv.language.simulator.thread import SimulatorError
-
-    kernel = REGISTRY[name]
-    tile_rows, tile_cols = tile_of(kernel)
-    side = max(tile_rows, tile_cols) if name != "block_per_row" else 1
-    # Blocks that take three tiles in turn; then one tile, whose blocks seldom meet at a bad moment.
-    turns = 2 * kernel.small_knobs["MAX_BLOCKS"] * side + 1
-    shapes = [((turns, n), 12) for n in (tile_cols, 9 * tile_cols + 1)]
-    shapes += [((side, 2 * tile_cols + 1), 150)]
-    for ((m, n), seeds), order in itertools.product(shapes, "CF"):
-        schedules = [Schedule("forward"), Schedule("reversed")]
-        schedules += [Schedule("random", seed) for seed in range(seeds)]
-        for schedule in schedules:
-            try:
-                with scheduled(schedule):
-                    Case(m, n, "c", order, alpha=2, beta=1).check(name, knobs_for_tests(kernel))
-            except (AssertionError, SimulatorError) as error:
-                return f"{m} x {n}, {order}, {schedule}: {error}"
-    return None
-
-
-@ON_SIMULATOR
-@pytest.mark.parametrize("name", TILES_IN_TURN)
-def test_blocks_that_take_several_tiles_are_right_in_every_order(name):
-    assert wrong_in_some_order(name) is None
-
-
-@ON_SIMULATOR
-@pytest.mark.parametrize("name, number", BARRIERS)
-def test_every_barrier_protects_something(name, number, monkeypatch):
-    """Without it some order of the threads gives another result, or is an error."""
-    line = barriers(name)[number]
-    monkeypatch.setitem(REGISTRY, name, without_line(name, line))
-    assert wrong_in_some_order(name), f"the barrier in line {line + 1} protects nothing"
 
 
 @pytest.mark.gpu

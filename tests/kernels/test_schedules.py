@@ -1,0 +1,163 @@
+"""Orders of threads and blocks: splits that meet, tiles in turn, and the barriers they need.
+
+The simulator runs the threads of a launch in an order of its own, and another one for each seed. A
+fault in how blocks meet shows in some of them: as another result, as a read of what nobody wrote,
+or as threads that wait for ever.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import itertools
+from pathlib import Path
+
+import pytest
+from helpers.problems import Case, knobs_for_tests, tile_of
+
+from gemv.engines import backend
+from gemv.kernels import REGISTRY
+from gemv.kernels.t06_where_x_lives import HOMES, TILE_BYTES
+from gemv.selection.select import select
+
+if backend.backend() != "simulator":
+    pytest.skip("only the simulator runs threads in a chosen order", allow_module_level=True)
+
+from gemv.language.simulator.scheduler import Schedule, scheduled
+from gemv.language.simulator.thread import SimulatorError
+
+WIDE = [name for name, kernel in REGISTRY.items() if kernel.wide and kernel.splits_apart]
+#: Constants besides the smallest: two warps of a block that finish one row together.
+FURTHER = {
+    name: {"LANES": 64, "ROWS": 1, "VECTORS": 1, "THREADS_PER_BLOCK": 64, "BLOCKS_PER_SM": 4,
+           "MIN_BLOCKS": 1}
+    for name in ("vector_rows", "phased_rows")
+}  # fmt: skip
+SETS = [(name, "smallest") for name in WIDE] + [(name, "two warps a row") for name in FURTHER]
+BY_SET = pytest.mark.parametrize("name, which", SETS)
+
+
+def constants(name, which):
+    kernel = REGISTRY[name]
+    return knobs_for_tests(kernel) if which == "smallest" else {**kernel.knobs, **FURTHER[name]}
+
+
+def cases(name, which, dtype="c", ops="NC", shift=0):
+    """Cases whose sums are split, without gaps in A, one for each operation and storage order.
+
+    There is one tile of rows, a row less than it has, if it has several; and as many columns as
+    some splits of different lengths have.
+    """
+    kernel, knobs = REGISTRY[name], constants(name, which)
+    found = []
+    for op, order in itertools.product(ops, "CF"):
+        for rows, passes in itertools.product(range(tile_of(kernel)[0], 0, -1), (9, 20, 40)):
+            cols = passes * kernel.tile(knobs)[1] + 1
+            m, n = (rows, cols) if op == "N" else (cols, rows)
+            alpha = 1.5 + 1j if dtype in "cz" else 1.5
+            case = Case(m, n, dtype, order, op, alpha=alpha, beta=-1, shift=shift)
+            at = 16 + shift * case.element.itemsize
+            problem = case.problem.at(at, at)
+            if kernel.accepts(problem) is not None:
+                break
+            geometry = select(problem, backend.engine().device(), name, knobs).geometry
+            splits, tiles = geometry.sizes["splits"], geometry.launches[0].grid[0]
+            if splits > 2 and tiles <= geometry.sizes.get("phases", 1):
+                found.append(case)
+                break
+    return found
+
+
+def schedules(seeds):
+    return [Schedule("forward"), Schedule("reversed")] + [
+        Schedule("random", seed) for seed in range(seeds)
+    ]
+
+
+@BY_SET
+def test_splits_have_one_result_in_every_order(name, which):
+    kernel, knobs = REGISTRY[name], constants(name, which)
+    met = cases(name, which)
+    assert {case.op for case in met} == {"N", "C"}
+    for case in met:
+        results = set()
+        for schedule in schedules(4):
+            with scheduled(schedule):
+                results.add(case.check(name, knobs).tobytes())
+        assert len(results) == 1 or not kernel.same_bits, case
+
+
+# Barriers ---------------------------------------------------------------------------------------
+
+#: Kernels whose blocks take several tiles, one after the other, in the same shared memory.
+TILES_IN_TURN = ("block_per_row", "tile2d", "coalesced", "last_block", "atomics")
+#: x in shared memory, and two warps, which no shuffle keeps together.
+SHARED_X = {"X_HOME": HOMES.index("shared"), "LANES_PER_ROW": 8, "THREADS_PER_BLOCK": 64}
+BARRIER = "cuda.syncthreads()"
+
+
+def lines_of(name):
+    file = importlib.util.find_spec(REGISTRY[name].build.__module__).origin
+    return file, Path(file).read_text(encoding="utf-8").splitlines()
+
+
+def barriers(name):
+    """Numbers of the lines of a kernel's file that are barriers for the block."""
+    lines = enumerate(lines_of(name)[1])
+    return [number for number, line in lines if line.strip().startswith(BARRIER)]
+
+
+def without_line(name, number):
+    """The kernel of a file in which one line does nothing."""
+    file, lines = lines_of(name)
+    lines[number] = lines[number].partition(BARRIER)[0] + "pass"
+    names = {"__name__": "without_a_barrier", "__file__": file}
+    exec(compile("\n".join(lines), file, "exec"), names)
+    return names["KERNEL"]
+
+
+def attempts(name):
+    """Cases with constants and a number of seeds, in which the barriers of a kernel matter."""
+    if name in WIDE:
+        sets = [which for each, which in SETS if each == name]
+        # A that begins at a multiple of 16 bytes, and one element behind.
+        for dtype, shift, which in itertools.product("cs", (0, 1), sets):
+            for case in cases(name, which, dtype, "N", shift):
+                yield case, constants(name, which), 20
+        return
+    if name == "where_x_lives":  # more of x than shared memory has
+        yield Case(9, TILE_BYTES // 8 + 9, "c", alpha=2, beta=1), SHARED_X, 20
+        return
+    kernel = REGISTRY[name]
+    tile_rows, tile_cols = tile_of(kernel)
+    side = max(tile_rows, tile_cols) if name != "block_per_row" else 1
+    # Blocks that take three tiles in turn; then one tile, whose blocks seldom meet at a bad moment.
+    turns = 2 * kernel.small_knobs.get("MAX_BLOCKS", 1) * side + 1
+    shapes = [((turns, n), 12) for n in (tile_cols, 9 * tile_cols + 1)]
+    shapes += [((side, 2 * tile_cols + 1), 150)]
+    for ((m, n), seeds), order in itertools.product(shapes, "CF"):
+        yield Case(m, n, "c", order, alpha=2, beta=1), knobs_for_tests(kernel), seeds
+
+
+def wrong_in_some_order(name):
+    """Where a kernel is wrong, in words; None if it is right in every order that is tried."""
+    for case, knobs, seeds in attempts(name):
+        for schedule in schedules(seeds):
+            try:
+                with scheduled(schedule):
+                    case.check(name, knobs)
+            except (AssertionError, SimulatorError) as error:
+                return f"{case}, {knobs}, {schedule}: {error}"
+    return None
+
+
+@pytest.mark.parametrize("name", TILES_IN_TURN)
+def test_blocks_that_take_several_tiles_are_right_in_every_order(name):
+    assert wrong_in_some_order(name) is None
+
+
+@pytest.mark.parametrize("name, which", [(n, k) for n in REGISTRY for k in range(len(barriers(n)))])
+def test_every_barrier_protects_something(name, which, monkeypatch):
+    """Without it some order of the threads gives another result, or is an error."""
+    line = barriers(name)[which]
+    monkeypatch.setitem(REGISTRY, name, without_line(name, line))
+    assert wrong_in_some_order(name), f"the barrier in line {line + 1} protects nothing"
