@@ -83,32 +83,35 @@ def short_ways(by_environment: bool) -> dict[type, ShortWay]:
         a_base, x_base = a.base, x.base
         if (
             length != cols or not rows or not cols or rows > _MOST or cols > _MOST
-            or a.dtype is not dtype or x.dtype is not dtype
-            # Views of memory that is not NumPy's own may reach beyond it.
-            or (a_base is not None and type(a_base) is not ndarray)
-            or (x_base is not None and type(x_base) is not ndarray)
+            or (a.dtype is not dtype and a.dtype != dtype)
+            or (x.dtype is not dtype and x.dtype != dtype)
+            # A view reaches beyond memory only if that is not NumPy's own.
+            or (a_base is not None and (type(a_base) is not ndarray or a_base.base is not None))
+            or (x_base is not None and (type(x_base) is not ndarray or x_base.base is not None))
             or (type(alpha) is not float and not is_number(alpha, numbers))
             or (beta is not ZERO and type(beta) is not float and not is_number(beta, numbers))
             or (by_environment and environment.get("GEMV_BACKEND", "").strip().lower() != "host")
         ):  # fmt: skip
             return UNUSUAL
         if y is None:
-            if beta is not ZERO and beta != 0:
+            if (beta is not ZERO and beta != 0) or (
+                overwrite_y is not ZERO and type(overwrite_y) not in (bool, int)
+            ):
                 return UNUSUAL
             start = None
         else:
             if (
-                type(y) is not ndarray or y.dtype is not dtype or y.shape != (rows,)
+                type(y) is not ndarray or y.dtype != dtype or y.shape != (rows,)
                 or (alpha == 0 and beta == 1)
             ):  # fmt: skip
                 return UNUSUAL
             y_base = y.base
-            if y_base is not None and type(y_base) is not ndarray:
+            if y_base is not None and (type(y_base) is not ndarray or y_base.base is not None):
                 return UNUSUAL
             if overwrite_y is ZERO or overwrite_y is False:
                 start = y.copy()
             elif overwrite_y is ONE or overwrite_y is True:
-                if y.strides[0] != size or not y.flags.writeable:
+                if not y.flags.carray:  # writeable, aligned and contiguous
                     return UNUSUAL
                 # Three arrays with memory of their own do not overlap.
                 apart = y_base is None and a_base is None and x_base is None and y is not x

@@ -66,7 +66,9 @@ def add_commands(commands: Any) -> None:
         "--against", type=names, metavar="torch,cupy", help="peers; default: those installed"
     )
     sub.add_argument("--seconds", type=float, metavar="S", help="begin nothing after so long")
-    sub.add_argument("--json", metavar="FILE", help="write the figures there, after each cell")
+    sub.add_argument(
+        "--json", metavar="FILE", help="write the figures there, those of a grid after each cell"
+    )
     sub.add_argument(
         "--resume", action="store_true", help="skip what the file of --json has already"
     )

@@ -22,7 +22,9 @@ _OTHERS = ("ops", "order", "view", "hot", "beta", "random", "seed", "against", "
 
 def bench_host(options: argparse.Namespace) -> int:
     """Measure and print a table, those that lose most first."""
-    given = [f"--{name}" for name in _OTHERS if getattr(options, name)]
+    values = {name: getattr(options, name) for name in _OTHERS}
+    # Not by truth: a 0 is given, too.
+    given = [f"--{name}" for name, v in values.items() if v is not None and v is not False]
     if given:
         raise Refused(f"--host goes with --shapes, --dtypes and --json, not with {given[0]}")
     output = json_path(options)

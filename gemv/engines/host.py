@@ -95,12 +95,14 @@ def product(
 
     SciPy copies a matrix that is not contiguous by columns. One that is contiguous by rows is the
     transpose of such a matrix, and goes to BLAS as that. A view whose rows or columns have gaps
-    between them goes to NumPy's BLAS, which takes a leading dimension, unless a copy takes less
-    time than that. So A is copied where it is small, or neither its rows nor its columns are
-    contiguous.
+    between them goes to NumPy's BLAS, which takes a leading dimension. So A is copied only where
+    that takes less time, where its lines overlap or follow each other backwards, or where there are
+    gaps between its elements.
     """
     m, n = a.shape
     size, (down, along) = a.itemsize, a.strides
+    if down == size and (along == m * size or n == 1):
+        return call(gemv, alpha, a, x, beta, y, trans)
     if along == size and (down == n * size or m == 1):
         if trans != 2 or a.dtype.kind != "c":
             return call(gemv, alpha, a.T, x, beta, y, 0 if trans else 1)
@@ -108,41 +110,46 @@ def product(
         if y is not None:
             np.conj(y, out=y)
         y = call(gemv, np.conj(alpha), a.T, np.conj(x), np.conj(beta), y, 0)
-        return np.conj(y, out=y)
-    apart = (down, n) if along == size else (along, m) if down == size else (0, 0)
-    has_gaps = apart[0] > apart[1] * size and apart[0] % size == 0
-    if (
-        not has_gaps
-        or m * n * size <= _COPIED_BYTES
-        or not a.flags.aligned
-        or alpha == 0
-        or m == 1
-        or n == 1
-    ):
-        if along == size and (trans != 2 or a.dtype.kind != "c"):  # whole lines are copied faster
-            return call(gemv, alpha, a.T, x, beta, y, 0 if trans else 1)
-        return call(gemv, alpha, a, x, beta, y, trans)
-    # Rounded where reference BLAS does: alpha goes to x without a transpose, else to the sums.
+        np.conj(y, out=y)
+        return np.add(y, 0, out=y)  # a zero of BLAS has no sign
     # BLAS gives no warnings of numbers that overflow or are none.
     with np.errstate(all="ignore"):
-        number = a.dtype.type
-        if trans == 0:
-            total = np.matmul(a, x if alpha == 1 else np.multiply(x, number(alpha)))
-        elif trans == 1 or a.dtype.kind != "c":
-            total = np.matmul(a.T, x)
-        else:
-            total = np.matmul(a.T, np.conj(x))
-            np.conj(total, out=total)
-        if trans != 0 and alpha != 1:
-            np.multiply(total, number(alpha), out=total)
-        if y is None:
-            return total
-        if beta == 0:  # y is not read
-            y[:] = total
-            return y
-        if beta != 1:
-            np.multiply(y, number(beta), out=y)
-        return np.add(y, total, out=y)
+        # Rounded first: what is 0 then must not be multiplied with what is not read.
+        alpha, beta = a.dtype.type(alpha), a.dtype.type(beta)
+        if alpha == 0:  # BLAS reads no A, and any will do
+            column = np.zeros((n if trans else m, 1), a.dtype)
+            return call(gemv, alpha, column, column[0], beta, y, 0)
+        apart = (down, n) if along == size else (along, m) if down == size else (0, 0)
+        has_gaps = apart[0] > apart[1] * size and apart[0] % size == 0
+        if has_gaps and m * n * size > _COPIED_BYTES and a.flags.aligned:
+            return _by_numpy(trans, alpha, a, x, beta, y)
+    if along == size and (trans != 2 or a.dtype.kind != "c"):  # whole lines are copied faster
+        return call(gemv, alpha, a.T, x, beta, y, 0 if trans else 1)
+    return call(gemv, alpha, a, x, beta, y, trans)
+
+
+def _by_numpy(
+    trans: int, alpha: Any, a: np.ndarray, x: np.ndarray, beta: Any, y: np.ndarray | None
+) -> np.ndarray:
+    """The same for a view with gaps, by NumPy's BLAS.
+
+    It is rounded where reference BLAS does: alpha goes to x without a transpose, else to the sums.
+    """
+    x = np.ascontiguousarray(x)  # else NumPy adds up by itself
+    if trans == 0:
+        total = np.matmul(a, x if alpha == 1 else np.multiply(x, alpha))
+    elif trans == 1 or a.dtype.kind != "c":
+        total = np.matmul(a.T, x)
+    else:
+        total = np.matmul(a.T, np.conj(x))
+        np.conj(total, out=total)
+    if trans != 0 and alpha != 1:
+        np.multiply(total, alpha, out=total)
+    if y is None or beta == 0:  # y is not read, and a zero of BLAS has no sign
+        return np.add(total, 0, out=total if y is None else y)
+    if beta != 1:
+        np.multiply(y, beta, out=y)
+    return np.add(y, total, out=y)
 
 
 def call(

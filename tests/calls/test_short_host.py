@@ -2,6 +2,7 @@
 
 import itertools
 import os
+import pickle
 import sys
 import tracemalloc
 import warnings
@@ -153,6 +154,69 @@ def test_nothing_is_read_that_must_not_be():
         assert np.array_equal(routine(1.0, a, x, 0.0, y, trans=trans), np.full(3, 3, dtype))
 
 
+@pytest.mark.parametrize("trans", [0, 1, 2])
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("letter", "sc")
+def test_a_factor_that_rounds_to_zero_is_zero(letter, layout, trans):
+    """Of views with gaps as well, which are large enough for NumPy's BLAS."""
+    dtype, routine = DTYPES[letter], ROUTINES[letter]
+    a, x = layout(np.full((150, 150), np.nan, dtype)), np.full(150, np.nan, dtype)
+    y = np.ones(150, dtype)
+    assert np.array_equal(routine(1e-60, a, x, 2.0, y, trans=trans), 2 * y)
+    assert not np.any(routine(1e-60, a, x, trans=trans))
+    assert not np.any(routine(1e-60, a, x, 1e-60, y * np.nan, trans=trans))
+    a, x = layout(np.ones((150, 150), dtype)), np.ones(150, dtype)
+    assert np.all(routine(1.0, a, x, 1e-60, y * np.nan, trans=trans) == 150)
+
+
+@pytest.mark.parametrize("trans", [0, 1, 2])
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("letter", ROUTINES)
+def test_a_zero_has_no_sign(letter, layout, trans):
+    """A BLAS adds up from 0, so -0 is no result where beta is 0."""
+    dtype, routine = DTYPES[letter], ROUTINES[letter]
+    for side, alpha, value in itertools.product((3, 120), (-1.0, 0.0, 1.0), (0, -1)):
+        a, x = layout(np.full((side, side), value, dtype)), np.ones(side, dtype)
+        for y in (None, np.full(side, -0.0, dtype)):
+            result = routine(alpha, a, x, 0.0, y, trans=trans)
+            parts = result.view(result.real.dtype)
+            assert not np.any(np.signbit(parts[parts == 0])), (side, alpha, value)
+
+
+def test_y_that_is_not_aligned_is_copied_and_left_alone(long_way):
+    for letter, trans, side in itertools.product("dz", (0, 1, 2), (2, 150)):
+        dtype, routine = DTYPES[letter], ROUTINES[letter]
+        for layout in LAYOUTS:
+            memory = np.zeros(1 + side * dtype.itemsize, np.uint8)
+            y = memory[1:].view(dtype)
+            y[:] = 1 + 1j if letter == "z" else 1
+            before = memory.copy()
+            a, x = layout(np.zeros((side, side), dtype)), np.zeros(side, dtype)
+            result = routine(1.0, a, x, 1.0, y, trans=trans, overwrite_y=1)
+            assert result is not y and np.array_equal(result, y)
+            assert np.array_equal(memory, before)
+
+
+def test_arrays_that_were_pickled_take_the_short_way(long_way):
+    a, x, y = pickle.loads(pickle.dumps((np.eye(3), np.ones(3), np.ones(3))))
+    assert gemv.dgemv(2.0, a, x, 1.0, y, overwrite_y=1) is y
+    assert y.tolist() == [3.0] * 3 and not long_way
+
+
+@pytest.mark.parametrize("trans", [0, 1, 2])
+def test_vectors_in_reverse_order_are_right_and_alpha_of_zero_copies_nothing(trans, rng):
+    a = rows_with_gaps(np.round(8 * random_array(rng, (200, 200), DTYPES["z"])))
+    x = np.round(8 * random_array(rng, (200,), DTYPES["z"]))[::-1]
+    op = (a, a.T, a.conj().T)[trans]
+    assert np.array_equal(gemv.zgemv(1.0, a, x, trans=trans), op @ x)
+    tracemalloc.start()
+    try:
+        gemv.zgemv(0.0, a, x, 2.0, np.ones(200, complex), trans=trans)
+        assert tracemalloc.get_traced_memory()[1] < 0.2 * a.nbytes
+    finally:
+        tracemalloc.stop()
+
+
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_numbers_that_overflow_give_no_warning(layout):
     a, x = layout(np.full((4, 5), 1e38, np.float32)), np.full(5, 1e38, np.float32)
@@ -191,6 +255,12 @@ def unusual(rng):
     yield {**fine, "a": a.astype(complex)}
     yield {**fine, "a": a[0]}
     yield {**fine, "a": beyond}
+    yield {**fine, "a": beyond[1:]}
+    far = np.lib.stride_tricks.as_strided(np.zeros(2), (4,), (8,))
+    yield {**fine, "y": far[:], "overwrite_y": 1}
+    yield {**fine, "x": np.lib.stride_tricks.as_strided(np.zeros(2), (3,), (8,))[:]}
+    yield {**fine, "overwrite_y": "yes"}
+    yield {**fine, "overwrite_y": None}
     yield {**fine, "a": np.ones((0, 3))}
     yield {**fine, "a": np.ones((4, 0)), "x": np.ones(0)}
     yield {**fine, "alpha": 1j}

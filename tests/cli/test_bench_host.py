@@ -43,6 +43,17 @@ def test_calls_are_those_of_the_host():
     assert {(call.backend, call.kernel) for call in calls} == {("host", "dgemv")}
 
 
+@pytest.mark.parametrize("by_name", [True, False])
+def test_the_backend_is_chosen_afterwards_as_before(by_name, monkeypatch):
+    """By a program that named it, or by nobody but the environment, which may change again."""
+    monkeypatch.setenv("GEMV_BACKEND", "host")
+    gemv.use_backend("host" if by_name else None)
+    list(host_calls.measure([3], "d"))
+    monkeypatch.delenv("GEMV_BACKEND")
+    assert (backend.chosen() == "host") == by_name
+    gemv.use_backend(None)
+
+
 @pytest.mark.parametrize("layout", host_calls.LAYOUTS)
 def test_a_layout_is_what_its_name_says(layout):
     values = np.arange(12.0).reshape(3, 4)
@@ -59,6 +70,8 @@ def test_a_layout_is_what_its_name_says(layout):
     [
         (["--ops", "N"], "--host goes with --shapes, --dtypes and --json, not with --ops"),
         (["--random", "3"], "not with --random"),
+        (["--beta", "0"], "not with --beta"),
+        (["--seconds", "0"], "not with --seconds"),
         (["--shapes", "3x4"], "--host takes squares of"),
         (["--dtypes", "h"], "--host takes squares of"),
         (["--json", "x"], "must end in .json"),
