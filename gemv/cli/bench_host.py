@@ -28,6 +28,7 @@ def bench_host(options: argparse.Namespace) -> int:
     if given:
         raise Refused(f"--host goes with --shapes, --dtypes and --json, not with {given[0]}")
     output = json_path(options)
+    import gemv
     from gemv.measure import host_calls
 
     shapes = options.shapes or [(n, n) for n in host_calls.SIDES]
@@ -35,9 +36,10 @@ def bench_host(options: argparse.Namespace) -> int:
     if any(m != n for m, n in shapes) or not set(letters) <= set("sdcz"):
         raise Refused("--host takes squares of float32, float64, complex64 and complex128")
     total = len(shapes) * len(letters) * len(host_calls.LAYOUTS) * 2
+    routines = {letter: getattr(gemv, f"{letter}gemv") for letter in letters}
     measured = host_calls.here()
     with one_line_failures(), progress("gemv bench") as report:
-        for row in host_calls.measure([n for n, _ in shapes], letters):
+        for row in host_calls.measure(routines, [n for n, _ in shapes], letters):
             measured.rows.append(row)
             report(len(measured.rows), total, f"{row.n} x {row.n} {row.dtype}")
     shown = [

@@ -10,7 +10,7 @@ import json
 import os
 import platform
 import timeit
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from functools import partial
 from typing import Any
@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 
 from gemv.core.dtypes import DTYPES
+from gemv.engines import backend
 from gemv.measure.inputs import random_array
 
 #: Sides of the squares that are measured.
@@ -98,19 +99,26 @@ def _fastest(calls: Sequence[Callable[[], Any]]) -> list[float]:
     return best
 
 
-def measure(sides: Sequence[int] = SIDES, dtypes: Sequence[str] = "sdcz") -> Iterator[HostRow]:
-    """A row for each square, dtype, op and layout, on the host backend of this process."""
+def measure(
+    routines: Mapping[str, Callable[..., Any]],
+    sides: Sequence[int] = SIDES,
+    dtypes: Sequence[str] = "sdcz",
+) -> Iterator[HostRow]:
+    """A row for each square, dtype, op and layout, on the host backend of this process.
+
+    Parameters
+    ----------
+    routines : mapping of str to callable
+        What is measured: our routine for each dtype, by its letter.
+    """
     from scipy.linalg import blas
 
-    import gemv
-    from gemv.engines import backend
-
     before = None if backend.is_by_environment() else backend.chosen()
-    gemv.use_backend("host")
+    backend.use_backend("host")
     try:
         rng = np.random.default_rng(1)
         for letter in dtypes:
-            ours, theirs = (getattr(module, f"{letter}gemv") for module in (gemv, blas))
+            ours, theirs = routines[letter], getattr(blas, f"{letter}gemv")
             for n in sides:
                 values = random_array(rng, (n, n), DTYPES[letter])
                 x = random_array(rng, (n,), DTYPES[letter])
@@ -126,4 +134,4 @@ def measure(sides: Sequence[int] = SIDES, dtypes: Sequence[str] = "sdcz") -> Ite
                         calls[0]()  # the long way
                         yield HostRow(n, letter, layout, op, *_fastest(calls))
     finally:
-        gemv.use_backend(before)
+        backend.use_backend(before)

@@ -39,7 +39,7 @@ def test_every_layout_is_measured_and_the_worst_is_first(tmp_path, capsys):
 
 def test_calls_are_those_of_the_host():
     with gemv.trace() as calls:
-        list(host_calls.measure([3], "d"))
+        list(host_calls.measure({"d": gemv.dgemv}, [3], "d"))
     assert {(call.backend, call.kernel) for call in calls} == {("host", "dgemv")}
 
 
@@ -48,7 +48,7 @@ def test_the_backend_is_chosen_afterwards_as_before(by_name, monkeypatch):
     """By a program that named it, or by nobody but the environment, which may change again."""
     monkeypatch.setenv("GEMV_BACKEND", "host")
     gemv.use_backend("host" if by_name else None)
-    list(host_calls.measure([3], "d"))
+    list(host_calls.measure({"d": gemv.dgemv}, [3], "d"))
     monkeypatch.delenv("GEMV_BACKEND")
     assert (backend.chosen() == "host") == by_name
     gemv.use_backend(None)
