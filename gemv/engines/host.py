@@ -112,17 +112,17 @@ def product(
         y = call(gemv, np.conj(alpha), a.T, np.conj(x), np.conj(beta), y, 0)
         np.conj(y, out=y)
         return np.add(y, 0, out=y)  # a zero of BLAS has no sign
-    # BLAS gives no warnings of numbers that overflow or are none.
-    with np.errstate(all="ignore"):
-        # Rounded first: what is 0 then must not be multiplied with what is not read.
-        alpha, beta = a.dtype.type(alpha), a.dtype.type(beta)
-        if alpha == 0:  # BLAS reads no A, and any will do
-            column = np.zeros((n if trans else m, 1), a.dtype)
-            return call(gemv, alpha, column, column[0], beta, y, 0)
-        apart = (down, n) if along == size else (along, m) if down == size else (0, 0)
-        has_gaps = apart[0] > apart[1] * size and apart[0] % size == 0
-        if has_gaps and m * n * size > _COPIED_BYTES and a.flags.aligned:
-            return _by_numpy(trans, alpha, a, x, beta, y)
+    if m * n * size > _COPIED_BYTES and a.flags.aligned:
+        # BLAS gives no warnings of numbers that overflow or are none.
+        with np.errstate(all="ignore"):
+            # Rounded first: what is 0 then must not be multiplied with what is not read.
+            alpha, beta = a.dtype.type(alpha), a.dtype.type(beta)
+            if alpha == 0:  # BLAS reads no A, and any will do
+                column = np.zeros((n if trans else m, 1), a.dtype)
+                return call(gemv, alpha, column, column[0], beta, y, 0)
+            apart = (down, n) if along == size else (along, m) if down == size else (0, 0)
+            if apart[0] > apart[1] * size and apart[0] % size == 0:
+                return _by_numpy(trans, alpha, a, x, beta, y)
     if along == size and (trans != 2 or a.dtype.kind != "c"):  # whole lines are copied faster
         return call(gemv, alpha, a.T, x, beta, y, 0 if trans else 1)
     return call(gemv, alpha, a, x, beta, y, trans)
