@@ -436,7 +436,7 @@ def test_constants_that_would_leave_rows_undone_are_refused(access, knobs):
         ({"THREADS_PER_BLOCK": 2048}, "s", "plain", "got 2048 and 4"),
         ({"VECTORS": 0}, "s", "plain", "VECTORS 1 or more, got 256 and 0"),
         ({"FACTORS": 1}, "s", "plain", "up to 2 columns that are 3 elements apart"),
-        ({"THREADS_PER_BLOCK": 1024}, "h", "pairs", "shared memory, and 8192 of 8 bytes"),
+        ({"THREADS_PER_BLOCK": 1024}, "h", "pairs", "shared memory, got 8192 sums of 8 bytes"),
     ],
 )
 def test_constants_of_short_columns_that_cannot_be_are_refused(knobs, dtype, accumulate, complaint):
