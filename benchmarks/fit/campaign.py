@@ -1,6 +1,7 @@
 """Measure candidates on the cells of the draw, and keep every time.
 
     python -m benchmarks.fit.campaign FILE.json [--cells 560] [--seconds 560] [--jobs 15]
+        [--earlier MODEL.json FILE.json]
 
 A cell is one problem: shape, dtype, storage, and cold or L2-resident. On each cell the campaign
 tries candidates (``candidates.py``): kernels with constants. It first checks their results on whole
@@ -26,6 +27,7 @@ import numpy as np
 
 from benchmarks.fit import draw
 from benchmarks.fit.candidates import Candidate, candidates, choice
+from benchmarks.fit.foresight import Foresight
 from benchmarks.fit.store import Campaign, Measured, Timed, code_key
 from gemv.core.geometry import ceil_div
 from gemv.measure import peers as other_libraries
@@ -37,6 +39,8 @@ from gemv.measure.plain import launcher, loaded, mover
 from gemv.measure.traffic import traffic
 from gemv.selection.select import Choice, select
 
+#: Candidates of a cell that an earlier fit expects to be the fastest.
+EXPECTED = 12
 #: One candidate of AGAIN_EACH is timed twice.
 AGAIN_EACH = 20
 #: Grids of the plain kernel that gives the floor: blocks per multiprocessor, threads per block.
@@ -185,9 +189,12 @@ def _simulated(number: int) -> Cell:
     return Cell(m, n, cell.dtype, cell.op, cell.order, cell.view, cell.hot)
 
 
-def _tried(number: int, cell: Cell, field: Field) -> list[Candidate]:
+def _tried(
+    number: int, cell: Cell, field: Field, foresight: Foresight | None = None
+) -> list[Candidate]:
     timed, _ = field.framed(cell)
-    found = candidates(timed.problem, field.device, number)
+    first = foresight.first(timed.problem, field.device, EXPECTED, cell.hot) if foresight else ()
+    found = candidates(timed.problem, field.device, number, first)
     if not field.is_timed:  # the simulator is slow
         found = [each for each in found if dict(each.constants[1]).get("THREADS_PER_BLOCK", 0) < 99]
     return found
@@ -224,14 +231,21 @@ class Compilers:
         self._pool.shutdown(cancel_futures=True)
 
 
-def run(campaign: Campaign, file: Path, wanted: list[tuple[int, Cell]], field: Field,
-        end: float, compilers: Compilers | None) -> Iterator[Measured]:  # fmt: skip
+def run(
+    campaign: Campaign,
+    file: Path,
+    wanted: list[tuple[int, Cell]],
+    field: Field,
+    end: float,
+    compilers: Compilers | None,
+    foresight: Foresight | None = None,
+) -> Iterator[Measured]:
     """Measure cells until the time `end`. The file is saved every 5 s and at the end."""
     plans = {}
 
     def plan(number: int, cell: Cell) -> list[Candidate]:
         if number not in plans:
-            tried = _tried(number, cell, field)
+            tried = _tried(number, cell, field, foresight)
             problem = field.framed(cell)[0].problem
             plans[number] = tried, [choice(each, problem, field.device) for each in tried]
             if compilers is not None:
@@ -296,6 +310,10 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("--cells", type=int, default=560)
     parser.add_argument("--seconds", type=float, default=560.0)
     parser.add_argument("--jobs", type=int, default=max(1, (os.cpu_count() or 2) - 1))
+    parser.add_argument(
+        "--earlier", type=Path, nargs=2, metavar=("MODEL.json", "FILE.json"),
+        help="report of an earlier fit and its campaign: its first choices are candidates",
+    )  # fmt: skip
     options = parser.parse_args(arguments)
     end = time.monotonic() + options.seconds
 
@@ -321,13 +339,15 @@ def main(arguments: list[str] | None = None) -> None:
                 "versions": versions,
             }
         )
+    foresight = Foresight(*options.earlier) if options.earlier else None
     done = {each.number for each in campaign.cells}
     compilers = None
     if engine.name == "cuda" and options.jobs > 1:
         compilers = Compilers(options.jobs, field.device.compute_capability)
     try:
         left = [each for each in wanted if each[0] not in done]
-        for count, _ in enumerate(run(campaign, options.file, left, field, end, compilers), 1):
+        measured = run(campaign, options.file, left, field, end, compilers, foresight)
+        for count, _ in enumerate(measured, 1):
             if count % 25 == 0:
                 spent = options.seconds - (end - time.monotonic())
                 print(f"{spent:.0f} s: {summary(campaign.cells)}", flush=True)

@@ -11,7 +11,7 @@ from __future__ import annotations
 import functools
 import math
 import random
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import NamedTuple
 
 from gemv.core.dtypes import DTYPES
@@ -95,11 +95,15 @@ def _distance(one: Set, other: Set) -> float:
     return sum(abs(math.log2(1 + a) - math.log2(1 + b)) for (_, a), (_, b) in pairs)
 
 
-def candidates(problem: Problem, device: Device, seed: int, count: int = 24) -> list[Candidate]:
+def candidates(
+    problem: Problem, device: Device, seed: int, first: Iterable[Candidate] = (), count: int = 24
+) -> list[Candidate]:
     """Candidates for a problem, the present choice first; no two of them have the same launch.
 
     Parameters
     ----------
+    first : iterable of Candidate
+        Candidates that are tried in any case.
     count : int
         The most random candidates.
     """
@@ -114,13 +118,15 @@ def candidates(problem: Problem, device: Device, seed: int, count: int = 24) -> 
         if made.geometry.launches[0].threads_per_block <= 1024:
             found.setdefault((candidate.constants, made.geometry.launches), candidate)
 
-    first = normal(chosen.kernel.name, chosen.knobs)
-    add(first)
+    present = normal(chosen.kernel.name, chosen.knobs)
+    add(present)
+    for each in first:
+        add(each)
     for name, knobs in _neighbours(problem, device):
         add(normal(name, knobs))
-    if first.blocks:
+    if present.blocks:
         for blocks in SPLITS:
-            add(first._replace(blocks=blocks))
+            add(present._replace(blocks=blocks))
     number = random.Random(seed)
     fitting = [
         constants

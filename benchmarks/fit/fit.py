@@ -23,8 +23,10 @@ from benchmarks.fit.model import Counts, Machine, resident_blocks, seconds
 from benchmarks.fit.store import Campaign, code_key
 from gemv.core.files import write_text
 from gemv.core.geometry import Device
+from gemv.core.problem import Problem
 from gemv.kernels import REGISTRY
 from gemv.measure.frames import FramedCell
+from gemv.selection.select import Choice
 
 #: An address for the frames of a cell; only its alignment matters.
 _ADDRESS = 1 << 30
@@ -71,6 +73,29 @@ class Regret(NamedTuple):
     median_error: float
 
 
+def counted(made: Choice, problem: Problem, code: tuple[int, int, int], is_hot: bool) -> tuple:
+    """The fields of :class:`Counts` for one launch; `code` is an entry of `Campaign.codes`."""
+    assert made.kernel.work is not None
+    work = made.kernel.work(problem, made.geometry, made.knobs)
+    registers, _, shared = code
+    complex_parts = 4 if problem.dtype.kind == "c" else 1
+    return (
+        KERNELS.index(made.kernel.name), is_hot, problem.dtype.itemsize == 2,
+        work.blocks, -(-work.threads // 32), resident_blocks(work.threads, registers, shared),
+        work.bytes, work.written, work.scratch, work.passes, work.edge_passes, work.loads,
+        work.warp_lines, work.x_loads, work.multiply_adds,
+        work.flight // problem.dtype.itemsize * complex_parts,
+        work.end_steps, work.collects, work.splits > 1,
+    )  # fmt: skip
+
+
+def columns(rows: Sequence[tuple]) -> Counts:
+    """One Counts of arrays, from the fields of several launches."""
+    found = [np.array(column) for column in zip(*rows, strict=True)]
+    return Counts(*(c if c.dtype == bool or k == 0 else c.astype(float)
+                    for k, c in enumerate(found)))  # fmt: skip
+
+
 def samples(campaign: Campaign, device: Device) -> Samples:
     """The counts and the time of each measurement."""
     rows: list[tuple] = []
@@ -82,27 +107,13 @@ def samples(campaign: Campaign, device: Device) -> Samples:
         for candidate, time in each.times:
             made = choice(candidate, problem, device)
             key = code_key(candidate.constants, made.spec, each.cell.dtype)
-            registers, local, shared = campaign.codes[key]
-            count = made.kernel.work
-            if local or count is None:
+            code = campaign.codes[key]
+            if code[1] or made.kernel.work is None:
                 continue
-            work = count(problem, made.geometry, made.knobs)
-            complex_parts = 4 if problem.dtype.kind == "c" else 1
-            rows.append((
-                KERNELS.index(made.kernel.name), each.cell.hot, problem.dtype.itemsize == 2,
-                work.blocks, -(-work.threads // 32),
-                resident_blocks(work.threads, registers, shared),
-                work.bytes, work.written, work.scratch, work.passes, work.edge_passes, work.loads,
-                work.warp_lines, work.x_loads, work.multiply_adds,
-                work.flight // problem.dtype.itemsize * complex_parts,
-                work.end_steps, work.collects, work.splits > 1,
-            ))  # fmt: skip
+            rows.append(counted(made, problem, code, each.cell.hot))
             held_out = draw.is_held_out(each.number)
             facts.append((time, each.number, candidate == each.present, held_out, floor))
-    columns = [np.array(column) for column in zip(*rows, strict=True)]
-    counts = Counts(*(c if c.dtype == bool or k == 0 else c.astype(float)
-                      for k, c in enumerate(columns)))  # fmt: skip
-    return Samples(counts, *(np.array(column) for column in zip(*facts, strict=True)))
+    return Samples(columns(rows), *(np.array(column) for column in zip(*facts, strict=True)))
 
 
 def _unpacked(logs: np.ndarray) -> tuple[Machine, np.ndarray]:
