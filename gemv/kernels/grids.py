@@ -4,7 +4,15 @@ from __future__ import annotations
 
 import functools
 
-from gemv.core.geometry import LOAD_BYTES, MAX_GRID_Y, Device, Geometry, ceil_div, one_launch
+from gemv.core.geometry import (
+    CACHE_LINE_BYTES,
+    LOAD_BYTES,
+    MAX_GRID_Y,
+    Device,
+    Geometry,
+    ceil_div,
+    one_launch,
+)
 from gemv.core.problem import Problem
 
 
@@ -45,6 +53,57 @@ def split_evenly(
     splits = ceil_div(cols, cols_per_split)
     sizes = {"splits": splits, "cols_per_split": cols_per_split}
     return one_launch((tiles, splits, 1), block, sizes, splits * problem.rows, tiles, posts=True)
+
+
+#: The first compute capability with clusters of blocks.
+CLUSTERS = (9, 0)
+#: Blocks of the largest cluster: more than 8 need a leave, which loading a kernel asks for.
+MOST_CLUSTERED = 16
+
+
+def split_in_clusters(
+    name: str, problem: Problem, device: Device, tiles: int, threads_per_block: int, cluster: int
+) -> Geometry:
+    """One launch: a cluster of `cluster` blocks for each tile of rows, which share its columns.
+
+    Their shares are whole lines of the caches, so that vectors stay aligned. The last blocks have
+    no columns if there are fewer lines than blocks.
+
+    Raises
+    ------
+    ValueError
+        If the kernel called `name` cannot have such clusters on this device.
+    """
+    if cluster & (cluster - 1) or cluster > MOST_CLUSTERED:
+        raise ValueError(
+            f"{name}: CLUSTER must be a power of two up to {MOST_CLUSTERED}, got {cluster}"
+        )
+    # The simulator, which has no compute capability, runs clusters as well.
+    if (0, 0) < device.compute_capability < CLUSTERS:
+        major, minor = device.compute_capability
+        raise ValueError(
+            f"{name}: clusters of blocks need compute capability {CLUSTERS[0]}.{CLUSTERS[1]} or"
+            f" newer, and {device.name} has {major}.{minor}"
+        )
+    step = CACHE_LINE_BYTES // problem.dtype.itemsize if problem.access == "dot" else 1
+    share = ceil_div(ceil_div(problem.cols, cluster), step) * step
+    sizes = {"splits": cluster, "cols_per_split": share}
+    return one_launch((tiles, cluster, 1), (threads_per_block, 1, 1), sizes)
+
+
+def columns_in_cluster(problem: Problem, geometry: Geometry) -> list[int]:
+    """The number of columns of each block of a cluster."""
+    splits, share = geometry.sizes["splits"], geometry.sizes["cols_per_split"]
+    return [min(max(problem.cols - rank * share, 0), share) for rank in range(splits)]
+
+
+def finishers_of(tile_rows: int, threads: int, warps_of_row: int, cluster: int) -> int:
+    """Lanes that share a row when the threads of a cluster add up the sums of its warps.
+
+    Every warp of `warps_of_row` in each block has one. A lane takes those of one block, so there
+    are at least as many lanes as blocks.
+    """
+    return min(32, cluster * warps_of_row, cluster * threads // tile_rows)
 
 
 @functools.cache

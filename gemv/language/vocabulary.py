@@ -336,6 +336,44 @@ def take(zero, pointer, index, step, count, valid):
     """
 
 
+# Sums between the blocks of a cluster ------------------------------------------------------------
+
+
+@_declared
+def cluster_rank():
+    """Which block of its cluster this is, from 0 on.
+
+    The attribute ``cluster`` of a kernel function says how many blocks a cluster has. They are
+    neighbours along ``blockIdx.y``, and run at the same time.
+    """
+
+
+@_declared
+def cluster_arrive():
+    """Come to the barrier of the cluster, and go on; every thread of all its blocks does so once.
+
+    What this thread has stored is there for all threads that have waited.
+    """
+
+
+@_declared
+def cluster_wait():
+    """Wait until all threads of the cluster have come to the barrier; each has come itself.
+
+    A block must not end while another one may read its shared memory.
+    """
+
+
+@_declared
+def cluster_load(shared, rank, row, column, step, count):
+    """Load `count` elements of the array that block `rank` of the cluster has as `shared`.
+
+    The first one is ``shared[row, column]``, the others follow `step` elements apart. All loads are
+    independent, so they are in flight together. A barrier of the cluster has to be between the
+    stores of that block and these loads, and another one between the loads and its end.
+    """
+
+
 # Vectors of y -----------------------------------------------------------------------------------
 
 

@@ -120,7 +120,8 @@ def _about_the_record(kernel: Kernel, doc: str | None, path: Path) -> Iterator[s
         right, sides = False, f"{type(error).__name__}: {error}"
     if not right:
         yield f"let tile(knobs) give the rows and columns of a block's step, not {sides}"
-    if not kernel.teaching and all(row.kernel != kernel.name for row in table()):
+    counts = kernel.work is not None  # so that selection can compare it with others
+    if not kernel.teaching and not counts and all(row.kernel != kernel.name for row in table()):
         yield (
             "write teaching=True into KERNEL, or give it a row in gemv/selection/tables with the"
             " measurement that says so"
