@@ -46,12 +46,9 @@ def of_splits(problem: Problem, geometry: Geometry, depth_of: Callable[[int], An
     return np.array([depth_of(most)] * (splits - 1) + [last])  # all but the last are alike
 
 
-def in_cluster(depths: np.ndarray, finishers: int) -> np.ndarray:
-    """Depth of a row's sum, from those of the warps in each block of a cluster, block by block.
-
-    Neighbouring lanes of `finishers` take sums of neighbouring blocks.
-    """
-    return in_halves(in_halves(depths.T.reshape(-1, finishers)))
+def in_lanes(depths: np.ndarray, lanes: int) -> np.ndarray:
+    """Depth of sums that `lanes` take in turns, each in order, and a butterfly adds up."""
+    return in_halves(in_order(depths.reshape(-1, lanes)))
 
 
 def of_finishers(depths: np.ndarray, finishers: int, batch: int) -> np.ndarray:

@@ -97,13 +97,14 @@ def columns_in_cluster(problem: Problem, geometry: Geometry) -> list[int]:
     return [min(max(problem.cols - rank * share, 0), share) for rank in range(splits)]
 
 
-def finishers_of(tile_rows: int, threads: int, warps_of_row: int, cluster: int) -> int:
-    """Lanes that share a row when the threads of a cluster add up the sums of its warps.
+def finishing(tile_rows: int, threads: int, slots: int, cluster: int) -> tuple[int, int]:
+    """Rows of a tile that each block of a cluster finishes, and the lanes that share one of them.
 
-    Every warp of `warps_of_row` in each block has one. A lane takes those of one block, so there
-    are at least as many lanes as blocks.
+    A row has `slots` partial sums, one of each warp of the cluster that had a part of it.
     """
-    return min(32, cluster * warps_of_row, cluster * threads // tile_rows)
+    own = ceil_div(tile_rows, cluster)
+    most = min(32, slots, threads // own)
+    return own, 1 << (most.bit_length() - 1)
 
 
 @functools.cache

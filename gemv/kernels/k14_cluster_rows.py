@@ -1,33 +1,40 @@
-"""Few long rows by clusters: blocks read the sums of their row in each other's shared memory.
+"""Few long rows by clusters: blocks send the sums of their row into each other's shared memory.
 
 Idea
     A row of half a megabyte takes a fraction of a microsecond to read if many multiprocessors read
     it, so its columns are split over blocks. Then the sums have to meet. In the rungs before they
-    meet in global memory: a sum goes to the L2 cache and from there to the last block, which
-    waits until all of them have come. That takes a microsecond, longer than the reading.
+    meet in global memory: a sum goes to the L2 cache and from there to the last block, which waits
+    until all of them have come. That takes a microsecond, longer than the reading.
 
-    Blocks of a *cluster* run at the same time on multiprocessors that lie together, and each can
-    load from the shared memory of the others. Here the CLUSTER blocks of a tile are one. Each warp
-    leaves its sums in the shared memory of its own block, all threads of the cluster meet at one
-    barrier, and then a few lanes load the sums of all warps of all blocks, all at once. The barrier
-    is between the threads of a block, too, so these need none of their own. There is no scratch
-    memory, no counter, and nothing to leave clean for the next launch.
+    Blocks of a *cluster* run at the same time on multiprocessors that lie together, and each of
+    them can store into the shared memory of the others. Here the CLUSTER blocks of a tile are one.
+    Each warp sends its sums straight to the block that finishes their row, where each sum has a
+    slot. The rows of a tile are dealt out over the blocks, so they share this work, too.
 
-    Shared memory ends with its block. So nobody leaves before the last sum is read: a thread comes
-    to a second barrier when it has read, then writes y, and waits only before it ends.
+    How does that block know that all sums are there? It could meet with the others at the barrier
+    of the cluster. But a barrier that orders stores waits as long as a fence for the whole GPU.
+    These stores count themselves: with each of them goes the address of a counter beside the slots,
+    and the hardware adds the bytes to it when they have arrived. The block says at its beginning
+    how many bytes it expects, and waits for that number. The barrier only makes sure that all
+    counters are set before the first sum is sent; every thread comes to it before it reads A, and
+    finds it open when it has its sums. A block that expects nothing ends as soon as it has sent.
+
+    There is no scratch memory, and nothing to leave clean for the next launch.
 
 Picture
     ::
 
         one row, CLUSTER = 4, two warps a block
 
-        block 0   columns 0 ...       warp 0, warp 1   sums s00 s01 | barrier | reads 4 * 2 sums, y
-        block 1   the next quarter    warp 0, warp 1   sums s10 s11 |         |
-        block 2   the third           warp 0, warp 1   sums s20 s21 |         |
-        block 3   the last            warp 0, warp 1   sums s30 s31 |         |
+        block 0   columns 0 ...        warp 0 -> slot 0   warp 1 -> slot 1     of block 0
+        block 1   the next quarter     warp 0 -> slot 2   warp 1 -> slot 3     of block 0
+        block 2   the third            warp 0 -> slot 4   warp 1 -> slot 5     of block 0
+        block 3   the last             warp 0 -> slot 6   warp 1 -> slot 7     of block 0
 
-        lane            0    1    2    3    4    5    6    7      of the first warp of block 0
-        reads          s00  s10  s20  s30  s01  s11  s21  s31     then 3 steps of shuffles
+        block 0   counter: 0 ... 8 * 4 bytes = what it expects; lanes 0-7 read a slot each,
+                  3 steps of shuffles, y
+
+        four rows in a tile: those of row 1 go to block 1, and so on
 
 Bytes
     (m*n + len(x) + len(y) * (1 + [beta != 0])) * itemsize from memory; x comes from L1 or L2,
@@ -37,30 +44,32 @@ Wins
     One row to a hundred, stored along the row, of 20 KB to some megabytes altogether.
 
 Loses
-    Where the rows alone fill the GPU, to the rung of vector rows: the barriers are for nothing.
-    Where there are few rows and many megabytes: CLUSTER blocks a tile do not fill the GPU. On a GPU
+    Where the rows alone fill the GPU, to the rung of vector rows: there is nothing to send. Where
+    there are few rows and many megabytes: CLUSTER blocks a tile do not fill the GPU. On a GPU
     before Hopper there are no clusters. Rows that do not begin at a multiple of 16 bytes are read
     by narrower loads.
 
 Sums
-    In a lane and over the lanes of a warp as in the rung of vector rows. Then the warps of the
-    cluster: lane p of those that finish a row adds every so many of block p modulo CLUSTER, in
-    pairs, and a butterfly adds the lanes. The order is fixed by shape, alignment and constants,
-    not by the GPU. Same bits on every run.
+    In a lane and over the lanes of a warp as in the rung of vector rows. Then the slots, ordered by
+    block and warp: each lane of those that finish a row adds every so many of them in order, and a
+    butterfly adds the lanes. The order is fixed by shape, alignment and constants, not by the GPU
+    or by who sends first. Same bits on every run.
 
 Source
     Clusters and distributed shared memory: NVIDIA, "CUDA C++ Programming Guide", the section on
-    thread block clusters; its example, a histogram, adds atomically. Here each sum has a place.
+    thread block clusters; its example, a histogram, adds atomically. Stores that count themselves:
+    ``st.async`` and ``mbarrier`` in NVIDIA, "Parallel Thread Execution ISA". Here each sum has a
+    slot, so that the order is fixed.
 """
 
 import numpy as np
 
 from gemv.core.geometry import ceil_div
-from gemv.kernels.depths import in_cluster, in_halves, shared_out
+from gemv.kernels.depths import in_halves, in_lanes, shared_out
 from gemv.kernels.grids import (
     CLUSTERS,
     columns_in_cluster,
-    finishers_of,
+    finishing,
     loads_for_one,
     split_in_clusters,
 )
@@ -77,8 +86,10 @@ def build(spec):
     from gemv.language import (
         butterfly,
         cluster_arrive,
-        cluster_load,
+        cluster_expect,
+        cluster_post,
         cluster_rank,
+        cluster_take,
         cluster_wait,
         cuda,
         fold,
@@ -111,24 +122,29 @@ def build(spec):
     STEP = LANES * WIDTH
     PASS = VECTORS * STEP
     WHOLE = WIDTH == 1 or spec.whole  # else there are columns that fill no vector
-    # Lanes that share a row in the end, and how many sums each of them loads.
-    FINISHERS = finishers_of(TILE_ROWS, THREADS, WARPS_PER_ROW, CLUSTER)
-    LOADS = CLUSTER * WARPS_PER_ROW // FINISHERS
-    # Constant indices into tuples of ROWS numbers: 0 again where there are fewer.
-    SECOND, THIRD, FOURTH = (min(k, ROWS - 1) for k in (1, 2, 3))
+    SLOTS = CLUSTER * WARPS_PER_ROW  # partial sums of a row: one of each warp that has a part
+    # Rows that a block finishes, lanes that share one of them, and slots of a lane.
+    OWN, FINISHERS = finishing(TILE_ROWS, THREADS, SLOTS, CLUSTER)
+    TURNS = SLOTS // FINISHERS
     SUMS = ROWS * partial_sums(WIDTH, spec.precision)
 
     def cluster_rows(rows, cols, cols_per_split, alpha, a, row_stride, x, incx, beta, y, incy):
-        sums = cuda.shared.array((TILE_ROWS, WARPS_PER_ROW), number)
+        sums = cuda.shared.array((OWN, SLOTS), number)
+        box = cuda.shared.array(1, np.uint64)
         tid = natural(cuda.threadIdx.x)
         rank = natural(cluster_rank())
+        first = cuda.blockIdx.x * TILE_ROWS
+        behind = min(rows, first + TILE_ROWS)
+        mine = first + rank * OWN  # the first of the rows that this block finishes, if below
+        if tid == 0:
+            cluster_expect(box, sums, SLOTS * max(min(behind - mine, OWN), 0))
+        cluster_arrive()
         lane = tid % LANES
         group = tid // LANES
         begin = rank * cols_per_split
         end = min(cols, begin + cols_per_split)
         if alpha == 0:
             end = begin
-        first = cuda.blockIdx.x * TILE_ROWS
         starts = row_starts(first + group, GROUPS, rows - 1, row_stride, ROWS)
         total = zeros(zero, SUMS)
         j = begin + lane * WIDTH
@@ -157,33 +173,22 @@ def build(spec):
             total = multiply_add(total, values, factors, CONJUGATE)
             j += 1
         row_sums = butterfly(fold(total, ROWS), WARP_LANES, 1)
+        cluster_wait()  # all blocks expect their sums
         if lane % WARP_LANES == 0:
-            warp = lane // WARP_LANES
-            sums[group, warp] = row_sums[0]
-            if ROWS > 1:
-                sums[GROUPS + group, warp] = row_sums[SECOND]
-            if ROWS > 2:
-                sums[2 * GROUPS + group, warp] = row_sums[THIRD]
-            if ROWS > 3:
-                sums[3 * GROUPS + group, warp] = row_sums[FOURTH]
-        cluster_arrive()
-        cluster_wait()  # all sums of all blocks are in place
-        place = rank * THREADS + tid  # among the threads of the cluster
-        r = place // FINISHERS
-        i = first + r
-        row_sum = zero
-        if r < TILE_ROWS and i < rows:
-            part = place % FINISHERS
-            several = cluster_load(
-                sums, part % CLUSTER, r, part // CLUSTER, FINISHERS // CLUSTER, LOADS
-            )
-            row_sum = fold(several, 1)[0]
-        cluster_arrive()  # this thread reads no other block any more
-        if place - tid % 32 < TILE_ROWS * FINISHERS:  # whole warps
+            slot = rank * WARPS_PER_ROW + lane // WARP_LANES
+            cluster_post(box, sums, slot, group, row_sums, GROUPS, 1, OWN, rows - first)
+        if mine < behind and tid - tid % 32 < OWN * FINISHERS:  # whole warps; the others end here
+            cluster_take(box)
+            r = tid // FINISHERS
+            there = r < OWN and mine + r < behind
+            row_sum = zero
+            if there:
+                row_sum = sums[r, tid % FINISHERS]
+                for k in range(1, TURNS):
+                    row_sum += sums[r, tid % FINISHERS + k * FINISHERS]
             (row_sum,) = butterfly((row_sum,), FINISHERS, 1)
-            if r < TILE_ROWS and i < rows and place % FINISHERS == 0:
-                update_streaming(alpha, row_sum, beta, y, i * incy)
-        cluster_wait()  # nobody reads this block any more
+            if there and tid % FINISHERS == 0:
+                update_streaming(alpha, row_sum, beta, y, (mine + r) * incy)
 
     return (attach(cluster_rows, launch_bounds=(THREADS, spec.min_blocks), cluster=CLUSTER),)
 
@@ -237,7 +242,8 @@ def work(problem, geometry, knobs):
         )
 
     passes, loads, x_loads, products, _ = map(max, zip(*map(of_block, shares), strict=True))
-    finishers = finishers_of(tile_rows, threads, warps_per_row, cluster)
+    slots = cluster * warps_per_row
+    own_rows, finishers = finishing(tile_rows, threads, slots, cluster)
     return work_of(
         problem,
         geometry,
@@ -249,11 +255,8 @@ def work(problem, geometry, knobs):
         products=rows * products,
         busy_threads=tiles * (threads // lanes) * sum(of_block(each)[4] for each in shares),
         warp_lines=lines_of_warp(problem, threads, lanes, width * size),
-        end_steps=steps_of_tree(min(lanes, 32))
-        + 2
-        + steps_of_tree(cluster * warps_per_row // finishers)
-        + steps_of_tree(finishers),
-        sums_shared=tile_rows * warps_per_row,
+        end_steps=steps_of_tree(min(lanes, 32)) + 1 + slots // finishers + steps_of_tree(finishers),
+        sums_shared=own_rows * slots,
         cluster=cluster,
     )
 
@@ -271,8 +274,8 @@ def depth(problem, geometry, knobs):
 
     shares = columns_in_cluster(problem, geometry)
     found = {columns: of_warps(columns) for columns in set(shares)}
-    finishers = finishers_of(tile_rows, threads, warps_per_row, len(shares))
-    return int(in_cluster(np.array([found[columns] for columns in shares]), finishers))
+    _, finishers = finishing(tile_rows, threads, len(shares) * warps_per_row, len(shares))
+    return int(in_lanes(np.array([found[columns] for columns in shares]), finishers))
 
 
 KERNEL = Kernel(

@@ -1,31 +1,29 @@
-"""Short columns by clusters: blocks take columns in turn, and add up in each other's shared memory.
+"""Short columns by clusters: blocks share out the columns, and send sums to each other's memory.
 
 Idea
     A matrix of few rows stored along its columns has a short y and a long sum for each element of
     it. Columns are shared out over groups of LANES threads, over the warps of a block and over the
-    blocks of a cluster, as in the rung of vector columns; with less than a megabyte of A the sums
-    of blocks must meet as fast as those of warps. The rung before says how: the CLUSTER blocks of a
-    tile run at the same time, meet at one barrier, and load from each other's shared memory.
+    blocks of a cluster, as in the rung of vector columns; but with less than a megabyte of A the
+    sums of blocks must meet as fast as those of warps. The rung before says how: the CLUSTER blocks
+    of a tile run at the same time, and send their sums into each other's shared memory.
 
-    There are more sums to read than for one row: of every row from every warp of every block. So
-    all threads of the cluster read. Neighbouring lanes take the sums of one row from different
-    blocks, each lane those of several warps at once, and a butterfly adds up what they have. As
-    many lanes share a row as the cluster has threads for its rows, up to a warp.
+    There are more sums than for one row: one of every row from every warp of every block. So each
+    block finishes a share of the rows, and sums go to the block of their row at once, without being
+    added up in their own block first: that would be a barrier more, and a store is a store. As many
+    lanes share a row in the end as a block has threads for its rows, up to a warp.
 
 Picture
     ::
 
         float32, LANES = 4, CLUSTER = 2: a warp reads 8 columns of 16 rows, a block of 4 warps 32
 
-        block 0     columns 0-7   warp 0    8-15  warp 1 ...    its half of the columns in turn
-        block 1     the other half likewise
+        block 0    columns 0-7   warp 0    8-15  warp 1 ...   its half of the columns in turn
+        block 1    the other half likewise
 
-                    warp 0  warp 1  warp 2  warp 3
-        block 0     a0      a1      a2      a3        sums of one row in shared memory
-        block 1     b0      b1      b2      b3
+                   sums of rows 0-7   of warp w of block b   ->  slot 4*b + w of block 0
+                   sums of rows 8-15                         ->  slot 4*b + w of block 1
 
-        lane 0      a0, a2      lane 1    b0, b2      FINISHERS = 4 lanes, 2 loads each
-        lane 2      a1, a3      lane 3    b1, b3      then 2 steps of shuffles, then y
+        block 0    8 slots a row: lane k reads slot k of a row, then 3 steps of shuffles, then y
 
 Bytes
     (m*n + len(x) + len(y) * (1 + [beta != 0])) * itemsize from memory; x comes from L1 or L2,
@@ -38,13 +36,13 @@ Wins
 Loses
     To the rung of vector columns where tiles of rows alone fill the GPU, or where A is so large
     that more blocks than a cluster has must share it. Columns that do not begin at multiples of 16
-    bytes are read by narrower loads; short ones without gaps are then a single stretch, see the
-    rung of short columns. On a GPU before Hopper there are no clusters.
+    bytes are read by narrower loads; many short ones without gaps are better read as one stretch,
+    see the rung of short columns. On a GPU before Hopper there are no clusters.
 
 Sums
     Each thread over every GROUPS-th column of its block's share, a butterfly over the groups of a
-    warp, then the warps of the cluster as in the rung before. The order is fixed by shape,
-    alignment and constants, not by the GPU. Same bits on every run.
+    warp, then the slots as in the rung before. The order is fixed by shape, alignment and
+    constants, not by the GPU or by who sends first. Same bits on every run.
 
 Source
     As the rungs of vector columns and of cluster rows.
@@ -52,13 +50,13 @@ Source
 
 import numpy as np
 
-from gemv.core.geometry import ceil_div
+from gemv.core.geometry import SHARED_SUM_BYTES, ceil_div
 from gemv.core.shares import share_of_lane
-from gemv.kernels.depths import in_cluster, in_halves, shared_out
+from gemv.kernels.depths import in_halves, in_lanes, shared_out
 from gemv.kernels.grids import (
     CLUSTERS,
     columns_in_cluster,
-    finishers_of,
+    finishing,
     loads_for_one,
     split_in_clusters,
 )
@@ -82,15 +80,15 @@ def build(spec):
         axpy_add,
         butterfly,
         cluster_arrive,
-        cluster_load,
+        cluster_expect,
+        cluster_post,
         cluster_rank,
+        cluster_take,
         cluster_wait,
         cuda,
-        fold,
         gather,
         gather_some,
         natural,
-        put_pieces,
         quotient,
         rounded_down,
         row_starts,
@@ -115,20 +113,26 @@ def build(spec):
     # What a lane has of the sums of its warp, and which lanes have the same.
     KEPT, HOLDERS, RUN = share_of_lane(SUMS, WIDTH, LANES)
     WHOLE = WIDTH == 1 or spec.whole  # else there are rows that fill no vector
-    LINE = TILE_ROWS if WHOLE else TILE_ROWS + WIDTH  # sums of a warp, the last ones of such rows
-    # Lanes that share a row in the end, and how many sums each of them loads.
-    FINISHERS = finishers_of(TILE_ROWS, THREADS, WARPS, CLUSTER)
-    LOADS = CLUSTER * WARPS // FINISHERS
-    APART = FINISHERS // CLUSTER
+    SLOTS = CLUSTER * WARPS  # partial sums of a row: one of each warp
+    # Rows that a block finishes, lanes that share one of them, and slots of a lane.
+    OWN, FINISHERS = finishing(TILE_ROWS, THREADS, SLOTS, CLUSTER)
+    TURNS = SLOTS // FINISHERS
 
     def cluster_columns(rows, cols, cols_per_split, alpha, a, col_stride, x, incx, beta, y, incy):
-        sums = cuda.shared.array((WARPS, LINE), number)
+        sums = cuda.shared.array((OWN, SLOTS), number)
+        box = cuda.shared.array(1, np.uint64)
         tid = natural(cuda.threadIdx.x)
         rank = natural(cluster_rank())
+        first = cuda.blockIdx.x * TILE_ROWS
+        behind = min(rows, first + TILE_ROWS)
+        mine = first + rank * OWN  # the first of the rows that this block finishes, if below
+        if tid == 0:
+            cluster_expect(box, sums, SLOTS * max(min(behind - mine, OWN), 0))
+        cluster_arrive()
         lane = tid % LANES
         group = tid // LANES
-        warp = tid // 32
-        mine = lane * WIDTH  # the first of this thread's rows in a piece of the tile
+        slot = rank * WARPS + tid // 32
+        begins = lane * WIDTH  # the first of this thread's rows in a piece of the tile
         begin = rank * cols_per_split
         end = min(cols, begin + cols_per_split)
         if alpha == 0:
@@ -136,14 +140,13 @@ def build(spec):
         step = GROUPS * col_stride
         edge = rows if WHOLE else rounded_down(rows, WIDTH)  # rows from here on fill no vector
         last = edge - WIDTH  # where the last whole vector starts, if there is one
-        first = cuda.blockIdx.x * TILE_ROWS
         j = begin + group
         # Passes in which every group has all of its columns.
         limit = j + rounded_down(end - begin, PASS)
         total = zeros(zero, SUMS)
         if WHOLE or last >= 0:
             # Past the edge the last vector is read again; nobody looks at those sums.
-            pieces = row_starts(first + mine, PIECE_ROWS, last, 1, PIECES)
+            pieces = row_starts(first + begins, PIECE_ROWS, last, 1, PIECES)
             while j + PASS <= limit:
                 values = stream_tile(a, pieces, j * col_stride, step, COLUMNS, WIDTH)
                 factors = gather(x, j, GROUPS, COLUMNS, incx, 1)
@@ -154,39 +157,36 @@ def build(spec):
                 values = stream_some(a, pieces, j * col_stride, step, COLUMNS, WIDTH, rest)
                 factors = gather_some(x, j, GROUPS, COLUMNS, incx, 1, rest)
                 total = axpy_add(total, values, factors, WIDTH, CONJUGATE)
+        cluster_wait()  # all blocks expect their sums
+        limit = edge - first  # the other rows follow below
         if LANES < 32:
             some = scatter_sums(total, tid, WIDTH, 32, LANES)
             if tid % HOLDERS < LANES:
                 k = tid % 32 // HOLDERS * KEPT  # of all sums, the first that this lane has
-                at = mine + k // WIDTH * PIECE_ROWS + k % WIDTH
-                put_pieces(sums, warp, at, some, PIECE_ROWS, RUN)
+                at = begins + k // WIDTH * PIECE_ROWS + k % WIDTH
+                cluster_post(box, sums, slot, at, some, PIECE_ROWS, RUN, OWN, limit)
         else:
-            put_pieces(sums, warp, mine, total, PIECE_ROWS, WIDTH)
+            cluster_post(box, sums, slot, begins, total, PIECE_ROWS, WIDTH, OWN, limit)
         if not WHOLE and edge < rows and first + TILE_ROWS >= rows:
             for i in range(edge, rows):  # the whole block for each of these few
                 part = zero
                 for k in range(begin + tid, end, THREADS):
                     part += op(a[i + k * col_stride]) * x[k * incx]
-                (part,) = butterfly((part,), 32, 1)
+                alone = butterfly((part,), 32, 1)
                 if tid % 32 == 0:
-                    sums[warp, TILE_ROWS + i - edge] = part
-        cluster_arrive()
-        cluster_wait()  # all sums of all blocks are in place
-        place = rank * THREADS + tid  # among the threads of the cluster
-        r = place // FINISHERS
-        i = first + r
-        row_sum = zero
-        if r < TILE_ROWS and i < rows:
-            at = r if WHOLE or i < edge else TILE_ROWS + i - edge
-            part = place % FINISHERS
-            several = cluster_load(sums, part % CLUSTER, part // CLUSTER, at, APART * LINE, LOADS)
-            row_sum = fold(several, 1)[0]
-        cluster_arrive()  # this thread reads no other block any more
-        if place - tid % 32 < TILE_ROWS * FINISHERS:  # whole warps
+                    cluster_post(box, sums, slot, i - first, alone, 1, 1, OWN, TILE_ROWS)
+        if mine < behind and tid - tid % 32 < OWN * FINISHERS:  # whole warps; the others end here
+            cluster_take(box)
+            r = tid // FINISHERS
+            there = r < OWN and mine + r < behind
+            row_sum = zero
+            if there:
+                row_sum = sums[r, tid % FINISHERS]
+                for k in range(1, TURNS):
+                    row_sum += sums[r, tid % FINISHERS + k * FINISHERS]
             (row_sum,) = butterfly((row_sum,), FINISHERS, 1)
-            if r < TILE_ROWS and i < rows and place % FINISHERS == 0:
-                update_streaming(alpha, row_sum, beta, y, i * incy)
-        cluster_wait()  # nobody reads this block any more
+            if there and tid % FINISHERS == 0:
+                update_streaming(alpha, row_sum, beta, y, (mine + r) * incy)
 
     return (attach(cluster_columns, launch_bounds=(THREADS, spec.min_blocks), cluster=CLUSTER),)
 
@@ -209,6 +209,12 @@ def geometry(problem, device, knobs):
             "cluster_columns: PIECES and THREADS_PER_BLOCK must be powers of two, and there must be"
             f" a thread for each of {tile_rows} rows of a tile, got {pieces} and {threads}"
         )
+    shared_bytes = tile_rows * (threads // 32) * problem.precision.sums.itemsize
+    if shared_bytes > SHARED_SUM_BYTES:
+        raise ValueError(
+            f"cluster_columns: the sums that arrive at a block must fit into {SHARED_SUM_BYTES}"
+            f" bytes of shared memory, got {shared_bytes}"
+        )
     tiles = ceil_div(problem.rows, tile_rows)
     return split_in_clusters("cluster_columns", problem, device, tiles, threads, knobs["CLUSTER"])
 
@@ -222,7 +228,7 @@ def work(problem, geometry, knobs):
     width, size = problem.widths[0], problem.dtype.itemsize
     lanes, pieces, columns = tile_of_thread(knobs, width, size)
     (tiles, cluster, _), (threads, _, _) = geometry.launches[0]
-    groups, warps, tile_rows = threads // lanes, threads // 32, lanes * width * pieces
+    groups, tile_rows = threads // lanes, lanes * width * pieces
     shares = columns_in_cluster(problem, geometry)
     some = 1 if problem.rows >= width else 0  # else there is no vector, and the edge is all
     passes = some * ceil_div(shares[0], groups * columns)
@@ -231,8 +237,8 @@ def work(problem, geometry, knobs):
         busy = lanes * sum(min(groups, each) for each in shares)
     else:
         busy = sum(min(threads, each) for each in shares)
-    finishers = finishers_of(tile_rows, threads, warps, cluster)
-    line = tile_rows if width == 1 or problem.whole else tile_rows + width
+    slots = cluster * threads // 32
+    own_rows, finishers = finishing(tile_rows, threads, slots, cluster)
     return work_of(
         problem,
         geometry,
@@ -245,11 +251,8 @@ def work(problem, geometry, knobs):
         products=passes * pieces * columns * width,
         busy_threads=tiles * busy,
         warp_lines=lines_of_warp(problem, threads, lanes, width * size),
-        end_steps=steps_of_tree(32 // lanes)
-        + 2
-        + steps_of_tree(cluster * warps // finishers)
-        + steps_of_tree(finishers),
-        sums_shared=warps * line,
+        end_steps=steps_of_tree(32 // lanes) + 1 + slots // finishers + steps_of_tree(finishers),
+        sums_shared=own_rows * slots,
         cluster=cluster,
     )
 
@@ -258,7 +261,8 @@ def depth(problem, geometry, knobs):
     width, threads = problem.widths[0], knobs["THREADS_PER_BLOCK"]
     lanes, pieces, _ = tile_of_thread(knobs, width, problem.dtype.itemsize)
     shares = columns_in_cluster(problem, geometry)
-    finishers = finishers_of(lanes * width * pieces, threads, threads // 32, len(shares))
+    slots = len(shares) * threads // 32
+    _, finishers = finishing(lanes * width * pieces, threads, slots, len(shares))
 
     def in_warps(parties):
         """Of rows whose columns `parties` share in each block."""
@@ -267,7 +271,7 @@ def depth(problem, geometry, knobs):
             columns: in_halves((shared_out(columns, parties) - 1).reshape(-1, of_warp).T)
             for columns in set(shares)
         }
-        return int(in_cluster(np.array([found[columns] for columns in shares]), finishers))
+        return int(in_lanes(np.array([found[columns] for columns in shares]), finishers))
 
     found = []
     if problem.rows >= width:
@@ -301,7 +305,7 @@ KERNEL = Kernel(
         "LANES": 2,
         "PIECES": 2,
         "COLUMNS": 2,
-        "THREADS_PER_BLOCK": 64,
+        "THREADS_PER_BLOCK": 32,
         "CLUSTER": 2,
         "MIN_BLOCKS": 1,
     },

@@ -80,9 +80,8 @@ class Work(NamedTuple):
         that shares a line of A begins at the start of a cache line. Groups that lie side by side in
         memory share cache lines. The L1 cache looks up these cache lines one after the other.
     cluster : int
-        Blocks of a cluster; 1 without clusters. Its `splits` wait for each other at a barrier, once
-        before their sums are loaded from shared memory, and once before they end. The first of the
-        two, and these loads, are one of the `end_steps` each.
+        Blocks of a cluster; 1 without clusters. Its `splits` send their sums to each other's shared
+        memory. To wait for them is one of the `end_steps`, as a barrier is.
     """
 
     blocks: int
@@ -121,15 +120,14 @@ def work_of(
     end_steps: int = 0,
     collects: int = 0,
     sums_shared: int = 0,
-    cluster: int = 1,
+    cluster: int = 0,
 ) -> Work:
     """The Work of a kernel: its own counts, and those that follow from problem and geometry.
 
     `products` is the number of multiply-adds of elements, which may be complex. `sums_shared` is
     the number of elements of the shared arrays. A block with such arrays also has a ticket of 4
-    bytes, unless it is in a cluster.
+    bytes, or a counter of 8 in a cluster. `cluster` is 0 for a kernel without clusters.
     """
-    ticket_bytes = 4 if cluster == 1 else 0
     launch, precision = geometry.launches[0], problem.precision
     sum_bytes = precision.sums.itemsize
     return Work(
@@ -148,9 +146,9 @@ def work_of(
         busy_threads=busy_threads,
         end_steps=end_steps,
         collects=collects if launch.grid[1] > 1 else 0,
-        shared_bytes=sums_shared * sum_bytes + ticket_bytes if sums_shared else 0,
+        shared_bytes=sums_shared * sum_bytes + (8 if cluster else 4) if sums_shared else 0,
         warp_lines=warp_lines,
-        cluster=cluster,
+        cluster=max(cluster, 1),
     )
 
 

@@ -23,28 +23,28 @@ from numba.cuda.extending import intrinsic
 _STORE, _LOAD = "st.relaxed.gpu.global", "ld.relaxed.gpu.global"
 
 
-def real_kinds(kind):
+def _kinds(kind):
     """The LLVM types of the real numbers that a number of type `kind` is made of."""
     if isinstance(kind, (ir.FloatType, ir.DoubleType)):
         return [kind]
-    return [each for part in kind.elements for each in real_kinds(part)]
+    return [each for part in kind.elements for each in _kinds(part)]
 
 
-def _reals(builder, value):
-    """The real numbers that `value` is made of, in the order of :func:`real_kinds`."""
+def reals_of(builder, value):
+    """The real numbers that `value` is made of, in the order of :func:`_kinds`."""
     if isinstance(value.type, (ir.FloatType, ir.DoubleType)):
         return [value]
     parts = (builder.extract_value(value, k) for k in range(len(value.type.elements)))
-    return [each for part in parts for each in _reals(builder, part)]
+    return [each for part in parts for each in reals_of(builder, part)]
 
 
-def made_of(builder, kind, reals):
+def _number(builder, kind, reals):
     """A number of type `kind`, put together from an iterator over its real numbers."""
     if isinstance(kind, (ir.FloatType, ir.DoubleType)):
         return next(reals)
     value = ir.Constant(kind, ir.Undefined)
     for k, part in enumerate(kind.elements):
-        value = builder.insert_value(value, made_of(builder, part, reals), k)
+        value = builder.insert_value(value, _number(builder, part, reals), k)
     return value
 
 
@@ -119,7 +119,7 @@ def post(typingctx, pointer, index, value):
     def codegen(context, builder, signature, arguments):
         base, at, number = arguments
         words = []
-        for real in _reals(builder, number):
+        for real in reals_of(builder, number):
             word, _, _ = _word(real.type)
             bits = builder.bitcast(real, word)
             nothing = builder.icmp_unsigned("==", bits, ir.Constant(word, -1))
@@ -144,7 +144,7 @@ def take(typingctx, zero, pointer, index, step, count, valid):
     def codegen(context, builder, signature, arguments):
         _, base, at, step, _, valid = arguments
         kind = context.get_value_type(pointer.dtype)
-        kinds = real_kinds(kind)
+        kinds = _kinds(kind)
         word, _, _ = _word(kinds[0])
         ones = ir.Constant(word, -1)
         places = []
@@ -170,7 +170,7 @@ def take(typingctx, zero, pointer, index, step, count, valid):
         numbers = []
         for words in sums:
             reals = (builder.bitcast(each, kinds[0]) for each in words)
-            numbers.append(made_of(builder, kind, reals))
+            numbers.append(_number(builder, kind, reals))
         return context.make_tuple(builder, result, numbers)
 
     integer = types.int64

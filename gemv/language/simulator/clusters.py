@@ -1,15 +1,17 @@
-"""Blocks of one cluster: they run side by side, have a barrier, and read each other's memory."""
+"""Blocks of one cluster: they run side by side, have a barrier, and send each other sums."""
 
 from __future__ import annotations
 
 import sys
+from collections.abc import Sequence
 from typing import Any
 
 from gemv.language.simulator.memory import CheckedArray
 from gemv.language.simulator.thread import SimulatorError, Thread, current
 
-#: What a thread waits for at the barrier of its cluster.
-WAIT = "cluster_wait"
+#: What a thread waits for that happens in another block.
+WAIT, TAKE = "cluster_wait", "cluster_take"
+FROM_OTHERS = (WAIT, TAKE)
 
 
 class ClusterRun:
@@ -26,14 +28,39 @@ class ClusterRun:
             raise SimulatorError("cluster_arrive: this thread has not waited since it arrived")
         thread.arrivals += 1
         self.arrived += 1
-        if self.arrived < self.threads:
-            return
-        self.arrived, self.phase = 0, self.phase + 1
-        for block in self.blocks:
-            block.show_to_block()
-            for each in block.threads:
-                if each.operation == WAIT:
-                    each.release(None)
+        if self.arrived == self.threads:
+            self.arrived, self.phase = 0, self.phase + 1
+            for block in self.blocks:
+                _release(block, WAIT)
+
+
+class Box:
+    """Sums that a block expects, and those that have arrived."""
+
+    def __init__(self, expected: int) -> None:
+        self.expected = expected
+        self.arrived = 0
+
+
+def _release(block: Any, operation: str) -> None:
+    for thread in block.threads:
+        if thread.operation == operation:
+            thread.release(None)
+
+
+def _site(block: Any, shared: CheckedArray) -> tuple:
+    """What a block knows its array by, and other blocks theirs."""
+    return next(key for key, (_, array) in block.shared.items() if array is shared)
+
+
+def check_end(block: Any) -> None:
+    """Raise if sums are still to come to a block that ends: its memory ends with it."""
+    for box in block.boxes.values():
+        if box.arrived != box.expected:
+            raise SimulatorError(
+                f"block {block.where} ends with {box.arrived} of {box.expected} sums that it"
+                " expects"
+            )
 
 
 def cluster_rank() -> int:
@@ -56,27 +83,59 @@ def cluster_wait() -> None:
         thread.block_on(WAIT, None, (frame.f_code, frame.f_lasti))
 
 
-def cluster_load(
-    shared: CheckedArray, rank: int, row: int, column: int, step: int, count: int
-) -> tuple:
-    """Refuses a block that has ended, and one that has not come to its array."""
+def cluster_expect(box: CheckedArray, shared: CheckedArray, count: int) -> None:
+    block = current().block
+    site = _site(block, box)
+    if site in block.boxes:
+        raise SimulatorError("cluster_expect: this box expects sums already")
+    block.boxes[site] = Box(count)
+
+
+def cluster_post(
+    box: CheckedArray,
+    shared: CheckedArray,
+    slot: int,
+    row: int,
+    values: Sequence[Any],
+    distance: int,
+    width: int,
+    each: int,
+    limit: int,
+) -> None:
+    """Refuses a block that expects no sums yet, or has ended."""
     block = current().block
     blocks = block.cluster.blocks
-    if not 0 <= rank < len(blocks):
-        raise SimulatorError(f"cluster_load: no block {rank} in a cluster of {len(blocks)}")
-    other = blocks[rank]
-    if other.alive == 0:
-        raise SimulatorError(f"cluster_load: block {other.where} has ended, and so has its memory")
-    site = next(key for key, (_, array) in block.shared.items() if array is shared)
-    if site not in other.shared:
-        raise SimulatorError(f"cluster_load: block {other.where} has not made its array yet")
-    theirs = other.shared[site][1]
-    theirs[row, column]  # within the array, in both directions
-    flat, first = theirs.data.reshape(-1), row * theirs.shape[1] + column
-    places = [first + k * step for k in range(count)]
-    if not all(0 <= place < flat.size for place in places):
-        raise SimulatorError(
-            f"cluster_load: {count} elements {step} apart from [{row}, {column}] on are not in an"
-            f" array of shape {theirs.shape}"
-        )
-    return tuple(flat[place] for place in places)
+    for k, value in enumerate(values):
+        r = row + k // width * distance + k % width
+        if r >= limit:
+            continue
+        rank, place = divmod(r, each)
+        if rank >= len(blocks):
+            raise SimulatorError(f"cluster_post: no block {rank} in a cluster of {len(blocks)}")
+        other = blocks[rank]
+        theirs = other.boxes.get(_site(block, box))
+        if theirs is None:
+            raise SimulatorError(f"cluster_post: block {other.where} expects no sums yet")
+        if theirs.arrived == theirs.expected:
+            raise SimulatorError(f"cluster_post: block {other.where} has all sums that it expects")
+        _array_of(other, _site(block, shared))[place, slot] = value
+        theirs.arrived += 1
+        if theirs.arrived == theirs.expected:
+            _release(other, TAKE)
+
+
+def _array_of(block: Any, site: tuple) -> CheckedArray:
+    if site not in block.shared:
+        raise SimulatorError(f"cluster_post: block {block.where} has not made its array yet")
+    array: CheckedArray = block.shared[site][1]
+    return array
+
+
+def cluster_take(box: CheckedArray) -> None:
+    thread = current()
+    mine = thread.block.boxes.get(_site(thread.block, box))
+    if mine is None:
+        raise SimulatorError("cluster_take: this block expects no sums")
+    if mine.arrived < mine.expected:
+        frame = sys._getframe(1)
+        thread.block_on(TAKE, None, (frame.f_code, frame.f_lasti))

@@ -26,7 +26,7 @@ from typing import Any, NoReturn
 import numpy as np
 from greenlet import GreenletExit, getcurrent
 
-from gemv.language.simulator.clusters import WAIT, ClusterRun
+from gemv.language.simulator.clusters import FROM_OTHERS, Box, ClusterRun, check_end
 from gemv.language.simulator.memory import CheckedArray, Pointer, write_back
 from gemv.language.simulator.thread import WARP, SimulatorError, Stores, Thread, Warp
 from gemv.language.simulator.warp import BLOCK_VOTES
@@ -81,6 +81,7 @@ class BlockRun:
         self.stores: Stores = {}
         self.shared: dict[tuple, tuple[CodeType, CheckedArray]] = {}
         self.shared_bytes = 0
+        self.boxes: dict[tuple, Box] = {}
         hub = getcurrent()
         nx, ny, nz = grid.block_shape
         places = product(range(nz), range(ny), range(nx))
@@ -95,7 +96,7 @@ class BlockRun:
 
     def can_run(self) -> bool:
         """Whether nothing has to happen in another block of the cluster first."""
-        return bool(self.ready) or all(thread.operation != WAIT for thread in self.threads)
+        return bool(self.ready) or all(each.operation not in FROM_OTHERS for each in self.threads)
 
     def step(self) -> bool:
         """Resume every runnable thread once; return whether the block has ended."""
@@ -134,6 +135,7 @@ class BlockRun:
             )
         if self.alive:
             return False
+        check_end(self)
         self.show_to_block()
         return True
 
@@ -267,12 +269,12 @@ class GridRun:
         return cluster.blocks[:: -1 if self.schedule.order == "reversed" else 1]
 
     def report_cluster(self, block: BlockRun) -> NoReturn:
-        """Raise the error for a barrier of a cluster that threads do not come to."""
+        """Raise the error for a cluster in which no thread can go on."""
         states = [
             f"block {each.where}: {_states(each.threads, 'where') or 'ended'}"
             for each in block.cluster.blocks
         ]
-        raise SimulatorError(f"the barrier of a cluster never completes: {'; '.join(states)}")
+        raise SimulatorError(f"no thread of a cluster can go on: {'; '.join(states)}")
 
 
 def _mixed(pointers: list[Pointer]) -> set[Pointer]:
