@@ -56,7 +56,14 @@ def test_candidates_agree_and_a_second_run_goes_on(script, tmp_path, capsys):
     kernels = [{name for _, name, _, _ in record["tried"]} for record in first]
     assert kernels == [
         {"last_block", "vector_rows", "phased_rows"},  # lines of 280 bytes: two phases
-        {"last_block", "vector_columns", "long_columns", "phased_columns", "short_columns"},
+        {
+            "last_block",
+            "vector_columns",
+            "long_columns",
+            "phased_columns",
+            "short_columns",
+            "cluster_columns",
+        },  # fmt: skip
     ]
     assert all(len(record["tried"]) > 3 for record in first)
     assert "candidates agree" in capsys.readouterr().out or first[0]["tried"][0][3]
