@@ -84,12 +84,14 @@ def candidates(problem):
     no constants is tried with its own.
     """
     from gemv.core.geometry import LOAD_BYTES
+    from gemv.engines import backend
     from gemv.kernels import REGISTRY
     from gemv.selection.table import table
 
+    device = backend.engine().device()
     loads = -(-problem.line_bytes // 16)
     for name, kernel in REGISTRY.items():
-        if kernel.teaching or kernel.accepts(problem):
+        if kernel.teaching or kernel.accepts(problem) or device.lacks(kernel.capability):
             continue
         if kernel.phased and problem.a_alignment == LOAD_BYTES:
             continue  # the same loads as without phases, and x has narrower ones

@@ -44,6 +44,16 @@ class Device(NamedTuple):
     #: How many operations in float32 take the time of one in float64; the driver tells.
     float64_ratio: int = 2
 
+    def lacks(self, capability: tuple[int, int]) -> str | None:
+        """Why this GPU cannot run what needs a compute capability, or None.
+
+        The simulator, whose own is 0.0, runs everything.
+        """
+        if self.compute_capability == (0, 0) or self.compute_capability >= capability:
+            return None
+        needed, has = (".".join(map(str, each)) for each in (capability, self.compute_capability))
+        return f"it needs compute capability {needed} or newer, and {self.name} has {has}"
+
     @property
     def has_few_doubles(self) -> bool:
         """Whether float64 takes 16 times as long as float32 or more; else it takes twice."""

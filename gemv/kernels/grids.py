@@ -78,13 +78,9 @@ def split_in_clusters(
         raise ValueError(
             f"{name}: CLUSTER must be a power of two up to {MOST_CLUSTERED}, got {cluster}"
         )
-    # The simulator, which has no compute capability, runs clusters as well.
-    if (0, 0) < device.compute_capability < CLUSTERS:
-        major, minor = device.compute_capability
-        raise ValueError(
-            f"{name}: clusters of blocks need compute capability {CLUSTERS[0]}.{CLUSTERS[1]} or"
-            f" newer, and {device.name} has {major}.{minor}"
-        )
+    lacks = device.lacks(CLUSTERS)
+    if lacks:
+        raise ValueError(f"{name}: blocks in clusters: {lacks}")
     step = CACHE_LINE_BYTES // problem.dtype.itemsize if problem.access == "dot" else 1
     share = ceil_div(ceil_div(problem.cols, cluster), step) * step
     sizes = {"splits": cluster, "cols_per_split": share}

@@ -129,8 +129,8 @@ class Kernel:
         ``work(problem, geometry, knobs)`` counts the :class:`~gemv.kernels.work.Work` of its one
         launch; None for teaching kernels, which selection never considers.
     capability : (int, int)
-        The least compute capability of a GPU that has what the kernel needs; ``geometry`` raises a
-        ValueError for one that lacks it.
+        The least compute capability of a GPU that has what the kernel needs. ``geometry`` raises a
+        ValueError for an older one, with what :meth:`~gemv.core.geometry.Device.lacks` says.
     x_home : callable
         ``x_home(knobs)`` says how x reaches the kernel: ``"pointer"``, or ``"constant"`` and
         ``"value"`` for a contiguous copy in the constant symbol ``gemv_x`` or in the parameters.
