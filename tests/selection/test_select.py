@@ -122,9 +122,14 @@ def test_every_row_is_reached(device, monkeypatch):
     assert len(reached) == len(rows), "two rows give the same reason"
 
 
+#: Kernels that run where they are asked for by name, until somebody has measured where they win.
+NOT_YET_SELECTED = {"cluster_rows", "cluster_columns"}
+
+
 def test_every_kernel_is_selected_somewhere_or_there_to_teach():
     selected = {row.kernel for device in devices() for row in tables(device).rows}
-    assert selected == {kernel.name for kernel in REGISTRY.values() if not kernel.teaching}
+    others = {kernel.name for kernel in REGISTRY.values() if not kernel.teaching}
+    assert selected == others - NOT_YET_SELECTED
     assert all(kernel.teaching for kernel in REGISTRY.values() if kernel.beside)
 
 
