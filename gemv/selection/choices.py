@@ -21,11 +21,11 @@ from gemv.selection.ranking import Candidate, best
 
 #: A cell without a problem.
 EMPTY = 0xFFFF
-#: Bytes of the largest A in the middle of a cell. Larger ones get what fewer lines get: with so many
-#: blocks a few more change nothing.
+#: Bytes of the largest A in the middle of a cell. Larger ones get what fewer lines get, because a
+#: few blocks more change nothing then.
 MOST_BYTES = 1 << 28
-#: From this index on, two neighbouring numbers of lines get the same: 1 and 1.5 times a power of two
-#: stand for all.
+#: From this index on, two neighbouring numbers of lines get the same: 1 and 1.5 times a power of
+#: two stand for all.
 _IN_PAIRS = index_of(16)
 
 
