@@ -16,13 +16,13 @@ MACHINE ?= gpu
 
 BIN := $(VENV)/bin
 
-.PHONY: help demo test kernel lint types dev docs bench bench-publish bench-compare bench-smoke ladder grid random calls tune fit table soak clean
+.PHONY: help demo test kernel lint types dev docs bench bench-publish bench-compare bench-smoke ladder grid random calls fit table soak clean
 
 help:
 	@echo "make demo   install, then gemv on sample files and the ladder of kernels"
 	@echo "make test   install, then the whole test suite"
 	@echo "make docs   the course and the user guide, in docs/_build/html/index.html"
-	@echo "make lint | types | bench | bench-publish | bench-compare | bench-smoke | ladder | grid | random | calls | tune | fit | table | soak | clean"
+	@echo "make lint | types | bench | bench-publish | bench-compare | bench-smoke | ladder | grid | random | calls | fit | table | soak | clean"
 
 $(VENV)/bin/python:
 	@test -n "$(PYTHON)" || { echo "gemv needs Python 3.11 or newer: make PYTHON=/path/to/python" >&2; exit 1; }
@@ -37,6 +37,7 @@ comma := ,
 TEST := $(VENV)/installed-test
 DEV := $(VENV)/installed-test+bench+dev
 DRAW := $(VENV)/installed-test+plot
+FIT := $(VENV)/installed-test+fit
 
 demo: $(TEST)
 	$(BIN)/python docs/examples/demo.py
@@ -94,19 +95,15 @@ ladder: $(TEST)
 	done; done
 	$(BIN)/python -m benchmarks.pages.ladder_table --write
 
-# kernels and their constants over many shapes, on a GPU, and the table that follows for this very
-# GPU; goes on where it stopped
-tune: $(TEST)
-	@mkdir -p benchmarks/results/tune
-	$(BIN)/python -m benchmarks.tune.try_constants benchmarks/results/tune/$(MACHINE).jsonl --table auto $(ARGS)
-
-# candidates over cells drawn evenly, on a GPU, every time kept; then a model's numbers for this GPU and
-# how far its choices are from the best. Goes on where it stopped
-fit: $(TEST)
+# candidates over cells drawn evenly, on a GPU, every time kept, which goes on where it stopped; then the
+# numbers of the formula for this GPU, and how far its choices are from the best. FILE=nvidia-h200, say,
+# also writes the machine's file of that name
+FILE ?=
+fit: $(FIT)
 	@mkdir -p benchmarks/results/fit
 	$(BIN)/python -m benchmarks.fit.campaign benchmarks/results/fit/$(MACHINE).json $(ARGS)
 	$(BIN)/python -m benchmarks.fit.fit benchmarks/results/fit/$(MACHINE).json \
-	    --json benchmarks/results/fit/$(MACHINE)-model.json
+	    --json benchmarks/results/fit/$(MACHINE)-model.json $(if $(FILE),--machine $(FILE) --all)
 
 # our calls, the floor and cuBLAS over a grid of shapes, on a GPU, and what is made from that; goes on
 # where it stopped, so remove the file to measure again. ARGS="--parts cold,hot" for a part

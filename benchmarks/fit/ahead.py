@@ -10,17 +10,19 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.fit.candidates import has_work, is_vain
-from benchmarks.fit.samples import Launches, row_of, stacked
+from benchmarks.fit.candidates import has_work
+from benchmarks.fit.samples import KNOBS, Launches, row_of, stacked
 from gemv.core.geometry import Device
 from gemv.core.problem import Problem
 from gemv.selection.cells import INDICES, Kind, indices_of, kinds
 from gemv.selection.choices import EMPTY, packed, problem_of
 from gemv.selection.machine import Constants
-from gemv.selection.ranking import EQUAL, Candidate, launches
+from gemv.selection.ranking import EQUAL, Candidate, is_vain, launches
 
 #: Only launches that the formula predicts within this factor of the best are looked at closely.
 _CLOSE = 1.4
+#: The column of `Launches.further` that says whether A is in the L2 cache.
+_HOT = -2 - len(KNOBS)
 #: Cells in a row and in a column of a block of cells, whose first cell is looked at in full.
 _BLOCK = 4
 #: An A of at most so many bytes may be in the L2 cache: then both times count alike.
@@ -148,7 +150,7 @@ def _best(
     if small.any():
         hot = launches.only(small)
         hot = hot._replace(counts=hot.counts._replace(is_hot=np.ones(int(small.sum()))))
-        hot.further[:, HOT] = 1
+        hot.further[:, _HOT] = 1
         times[small] = (times[small] + np.log(corrections.seconds(hot))) / 2
     nearly = times <= least(times, cells) + np.log(EQUAL)
     found: dict[tuple[int, int], Candidate] = {}
@@ -156,16 +158,6 @@ def _best(
         cell = at[near[k]]
         found[cell] = min(found.get(cell, who[near[k]]), who[near[k]])
     return found
-
-
-def _hot_column() -> int:
-    """The column of `Launches.further` that says whether A is in the L2 cache."""
-    from benchmarks.fit.samples import _KNOBS
-
-    return -2 - len(_KNOBS)
-
-
-HOT = _hot_column()
 
 
 _shared: list[Any] = []

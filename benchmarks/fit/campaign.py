@@ -14,6 +14,7 @@ timed, so a test can run the whole program without a GPU.
 from __future__ import annotations
 
 import argparse
+import json
 import os
 import time
 from collections.abc import Collection, Iterable, Iterator
@@ -26,7 +27,7 @@ from typing import Any
 import numpy as np
 
 from benchmarks.fit import draw
-from benchmarks.fit.candidates import Candidate, candidates, choice, of_kernels
+from benchmarks.fit.candidates import Candidate, candidates, choice, normal, of_kernels
 from benchmarks.fit.foresight import Foresight
 from benchmarks.fit.store import Campaign, Measured, Timed, code_key
 from gemv.core.geometry import ceil_div
@@ -78,6 +79,8 @@ class Field:
         nbytes = max(self.frame_count(cell) * lay_out(cell).nbytes for cell in cells)
         self.frames = (DeviceFrames if self.is_timed else Frames)(engine, nbytes)
         self._mover: Any = None
+        #: Whether only the present choice is checked, and further candidates of cells.
+        self.is_trusting, self.also = False, {}
 
     def frame_count(self, cell: Cell) -> int:
         """The frames that are used in turn, and one more for the check."""
@@ -129,7 +132,8 @@ class Field:
         timed, checked = self.framed(cell)
         problem, moved = timed.problem, traffic(timed.layout, cell.beta)
         choices = {each: choice(each, problem, self.device) for each in tried}
-        self._check(checked, choices)
+        some = tried[:1] if self.is_trusting else tried
+        self._check(checked, {each: choices[each] for each in some})
         found = Measured(number, cell, sum(moved), 0.0, {}, tried[0], [])
         if not self.is_timed:
             found.times = [Timed(each, 0.0) for each in tried]
@@ -197,7 +201,8 @@ def _tried(
 ) -> list[Candidate]:
     timed, _ = field.framed(cell)
     first = foresight.first(timed.problem, field.device, EXPECTED, cell.hot) if foresight else ()
-    found = candidates(timed.problem, field.device, number, first)
+    also = [normal(kernel, knobs) for kernel, knobs in field.also.get(str(number), ())]
+    found = candidates(timed.problem, field.device, number, [*also, *first])
     if not field.is_timed:  # the simulator is slow
         found = [each for each in found if dict(each.constants[1]).get("THREADS_PER_BLOCK", 0) < 99]
     return found
@@ -336,6 +341,14 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("--cells", type=int, default=560)
     parser.add_argument("--seconds", type=float, default=560.0)
     parser.add_argument("--jobs", type=int, default=max(1, (os.cpu_count() or 2) - 1))
+    parser.add_argument("--first", type=int, default=0, help="number of the first cell")
+    parser.add_argument(
+        "--also", type=Path, metavar="CANDIDATES.json",
+        help="further candidates: for the number of a cell, a list of [kernel, constants]",
+    )  # fmt: skip
+    parser.add_argument(
+        "--trust", action="store_true", help="check the result of the present choice alone"
+    )
     parser.add_argument(
         "--kernels", default="",
         help="time candidates of these kernels alone, on the cells that the file has; with commas",
@@ -351,7 +364,7 @@ def main(arguments: list[str] | None = None) -> None:
 
     engine: Any = backend.engine()
     cell = draw.cell if engine.name == "cuda" else _simulated
-    wanted = [(number, cell(number)) for number in range(options.cells)]
+    wanted = [(number, cell(number)) for number in range(options.first, options.cells)]
     libraries = tuple(name for name in ("torch",) if other_libraries.installed(name))
     field = Field([each for _, each in wanted], engine, libraries if engine.name == "cuda" else ())
     if options.file.exists():
@@ -374,6 +387,9 @@ def main(arguments: list[str] | None = None) -> None:
     if names:
         wanted = [(each.number, each.cell) for each in campaign.cells]
         done = set()
+    field.is_trusting = options.trust
+    if options.also:
+        field.also = json.loads(options.also.read_text("utf-8"))
     foresight = Foresight(field.device, options.earlier) if options.earlier else None
     compilers = None
     if engine.name == "cuda" and options.jobs > 1:

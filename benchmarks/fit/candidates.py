@@ -19,7 +19,7 @@ from gemv.core.dtypes import DTYPES
 from gemv.core.geometry import LOAD_BYTES, Device, ceil_div
 from gemv.core.problem import Problem
 from gemv.kernels import REGISTRY
-from gemv.kernels.kernel import Kernel
+from gemv.selection.ranking import is_vain
 from gemv.selection.select import Choice, select
 
 #: Kernel and constants. BLOCKS_PER_SM is 0 or 1 here, which says if the code for splits is there.
@@ -119,11 +119,6 @@ def candidates(
         split = dict(constants[1]).get("BLOCKS_PER_SM", 0)
         add(Candidate(constants, number.choice(SPLITS) if split else 0))
     return list(found.values())
-
-
-def is_vain(kernel: Kernel, problem: Problem) -> bool:
-    """Whether this is a kernel for unaligned lines, and all lines are aligned."""
-    return kernel.phased and problem.a_alignment == LOAD_BYTES
 
 
 def of_kernels(

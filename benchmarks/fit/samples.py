@@ -24,7 +24,7 @@ KERNELS = tuple(name for name, kernel in REGISTRY.items() if not kernel.teaching
 #: A launch has full weight in a fit up to this multiple of the best time of its cell.
 _NEAR = 1.5
 #: Constants that are features of a launch.
-_KNOBS = ("LANES", "ROWS", "VECTORS", "PIECES", "COLUMNS", "FACTORS", "THREADS_PER_BLOCK",
+KNOBS = ("LANES", "ROWS", "VECTORS", "PIECES", "COLUMNS", "FACTORS", "THREADS_PER_BLOCK",
           "MIN_BLOCKS", "CLUSTER")  # fmt: skip
 
 
@@ -86,7 +86,7 @@ def row_of(
         *work, registers, blocks, problem.rows, problem.cols, problem.line_bytes, problem.lines,
         size, problem.dtype.kind == "c", *problem.widths, problem.whole, problem.a_alignment,
         abs(step) * size % 128, problem.access == "axpy", is_hot,
-        problem.line_bytes * problem.lines, *(knobs.get(knob, 0) for knob in _KNOBS),
+        problem.line_bytes * problem.lines, *(knobs.get(knob, 0) for knob in KNOBS),
     )  # fmt: skip
     return KERNELS.index(name), counts, further
 

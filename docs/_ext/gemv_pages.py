@@ -1,7 +1,7 @@
 """Sphinx extension: the pages and tables that are made from kernels and measured results.
 
 When a build starts it draws the figures that are out of date (``python docs/figures``), writes
-one page for each kernel of the registry to ``course/rungs`` and the tables that pages include to
+one page for each kernel of the registry to ``course/rungs`` and the parts that pages include to
 ``generated``. Nothing there is edited by hand, and nothing there is committed.
 
 It adds one directive, ``drawing``: a figure by name, for light and dark pages, with its caption.
@@ -28,6 +28,7 @@ from kernel_pages import (
     stem,
     vocabulary_table,
 )
+from selection_pages import example, fit_page, fits, numbers
 from sphinx.util import logging
 
 sys.path.insert(0, str(FIGURES))
@@ -184,6 +185,7 @@ def draw_figures() -> None:
     sources = [
         *FIGURES.glob("*.py"),
         *(TOP / "gemv").rglob("*.py"),
+        *(TOP / "gemv").rglob("*.toml"),
         *(TOP / "benchmarks" / "results").rglob("*.json"),
     ]
     newest = max(path.stat().st_mtime for path in sources)
@@ -226,6 +228,9 @@ def make_pages(app) -> None:
     write(DOCS / "generated" / "reference.md", reference())
     write(DOCS / "generated" / "ladder.md", ladder_page(cases))
     write(DOCS / "generated" / "calls.md", calls_page(load_calls()))
+    write(DOCS / "generated" / "example.md", example() + "\n")
+    write(DOCS / "generated" / "numbers.md", numbers() + "\n")
+    write(DOCS / "generated" / "fit.md", fit_page(fits()))
     pages = [grid_page.random_page(drawn), grid_page.page(grids)]
     write(DOCS / "generated" / "roofline.md", "\n".join(pages))
 

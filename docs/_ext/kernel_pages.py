@@ -217,7 +217,7 @@ def measured_table(kernel, cases: dict[str, dict]) -> str:
 
 
 def selected_cells(kernel, grids) -> list[str]:
-    """Cells of the committed grids that the table gives to this kernel, both ends of the list."""
+    """Cells of the committed grids in which this kernel was selected, both ends of the list."""
     from benchmarks.pages.grid_page import listed
     from gemv.measure.records import summary
 

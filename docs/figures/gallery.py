@@ -9,7 +9,8 @@ from collections import defaultdict
 from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 
-import machine  # noqa: F401  registers its drawings
+import fitted  # noqa: F401  registers its drawing
+import machine  # noqa: F401
 import results  # noqa: F401
 import rungs
 from style import DRAWINGS, save

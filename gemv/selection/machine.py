@@ -1,8 +1,7 @@
 """What selection knows of a GPU: the numbers of the formula, and constants that do well there.
 
 ``machines/<gpu>.toml`` describes a GPU that was measured. A GPU without a file gets the numbers of
-the H200, scaled by what the driver tells of it. ``GEMV_MACHINE`` names a file to use instead, as
-``python -m gemv tune`` writes it.
+the H200, scaled by what the driver tells of it. ``GEMV_MACHINE`` names a file to use instead.
 """
 
 from __future__ import annotations

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from math import prod
 from typing import NamedTuple
 
-from gemv.core.geometry import Device, Geometry
+from gemv.core.geometry import LOAD_BYTES, Device, Geometry
 from gemv.core.problem import Problem
 from gemv.kernels.kernel import Kernel
 from gemv.kernels.work import Work
@@ -61,6 +61,11 @@ def launches(
             yield blocks, geometry
 
 
+def is_vain(kernel: Kernel, problem: Problem) -> bool:
+    """Whether this is a kernel for unaligned lines, and all lines are aligned."""
+    return kernel.phased and problem.a_alignment == LOAD_BYTES
+
+
 def predictions(
     machine: MachineFile,
     problem: Problem,
@@ -75,7 +80,7 @@ def predictions(
         if (kernel or own) is not own or own.work is None or own.accepts(problem) is not None:
             continue
         registers = constants.registers_for(problem)
-        if own.phased and not by_alignment or registers is None:
+        if own.phased and not by_alignment or is_vain(own, problem) or registers is None:
             continue
         start, issue = machine.factors_of(own)
         for blocks, geometry in launches(constants, problem, device):
