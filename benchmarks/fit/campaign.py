@@ -18,9 +18,7 @@ import json
 import os
 import time
 from collections.abc import Collection, Iterable, Iterator
-from concurrent.futures import Future, ProcessPoolExecutor
 from datetime import UTC, datetime
-from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +26,7 @@ import numpy as np
 
 from benchmarks.fit import draw
 from benchmarks.fit.candidates import Candidate, candidates, choice, normal, of_kernels
+from benchmarks.fit.compilers import Compilers
 from benchmarks.fit.foresight import Foresight
 from benchmarks.fit.store import Campaign, Measured, Timed, code_key
 from gemv.core.geometry import ceil_div
@@ -55,15 +54,6 @@ _MOST_FRAMES = 12000
 _EXPECTED_RATE, _EXPECTED_LEAST_S = 3.5e12, 2e-6
 #: Number of cells for which machine code is compiled ahead.
 _AHEAD = 60
-
-
-def compiled(task: tuple) -> None:
-    """Compile the machine code of a choice and store it on disk; runs in another process."""
-    from gemv.engines import binaries
-    from gemv.kernels import get
-
-    name, spec, capability = task
-    binaries.binaries(get(name), spec, capability)
 
 
 class Field:
@@ -216,37 +206,6 @@ def _added(
         return []
     found = of_kernels(names, problem, field.device, measured.number, ADDED)
     return found and [min(measured.times, key=lambda each: each.seconds).candidate, *found]
-
-
-class Compilers:
-    """Processes that compile the code of later cells while earlier cells are measured."""
-
-    def __init__(self, jobs: int, capability: tuple[int, int]) -> None:
-        # Spawned, because the CUDA driver does not work in a forked process.
-        self._pool = ProcessPoolExecutor(jobs, mp_context=get_context("spawn"))
-        self._capability = capability
-        self._futures: dict[tuple, Future] = {}
-
-    def order(self, made: Iterable[Choice]) -> None:
-        for each in made:
-            task = each.kernel.name, each.spec, self._capability
-            if task not in self._futures:
-                self._futures[task] = self._pool.submit(compiled, task)
-
-    def wait(self, made: Iterable[Choice], end: float) -> bool:
-        """Wait for the code of the choices `made`; False if it is not there at the time `end`."""
-        for each in made:
-            left = end - time.monotonic()
-            if left <= 0:
-                return False
-            try:
-                self._futures[each.kernel.name, each.spec, self._capability].result(left)
-            except TimeoutError:
-                return False
-        return True
-
-    def close(self) -> None:
-        self._pool.shutdown(cancel_futures=True)
 
 
 def run(

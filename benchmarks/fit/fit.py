@@ -31,7 +31,7 @@ _ROBUST = 0.1
 #: Weight of the penalty that keeps the factors of kernels near 1.
 _STIFFNESS = 0.3
 #: Sets of constants of a machine's file.
-PORTFOLIO = 80
+PORTFOLIO = 160
 
 
 class Regret(NamedTuple):

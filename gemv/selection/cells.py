@@ -121,9 +121,10 @@ def representative(kind: Kind, line_index: int, lines_index: int) -> Problem | N
         line += 1
     bytes_between = width * size  # lines begin at multiples of this, and of no more
     step = -(-line * size // bytes_between) * bytes_between
-    gap = SECTOR_BYTES if kind.access == "axpy" and not kind.close else 0
-    if gap and line * size <= CLOSE_BYTES:
-        step += gap
+    if kind.access == "axpy" and not kind.close and line * size <= CLOSE_BYTES:
+        step += SECTOR_BYTES
+    if step == size:  # else memory would run both ways
+        step += bytes_between
     if bytes_between < LOAD_BYTES and step % (2 * bytes_between) == 0:
         step += bytes_between
     if lines == 1:

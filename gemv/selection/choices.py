@@ -15,6 +15,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from gemv.core.geometry import Device
+from gemv.core.problem import Problem
 from gemv.selection.cells import INDICES, Kind, index_of, representative
 from gemv.selection.machine import MachineFile, machine
 from gemv.selection.ranking import Candidate, best
@@ -100,18 +101,19 @@ class Choices:
         return best(self.machine, problem, self._device, kind.free)
 
 
-def problem_of(kind: Kind, line: int, lines: int) -> Any:
+def problem_of(kind: Kind, line: int, lines: int) -> Problem | None:
     """The problem that stands for a cell: that in its middle, or one with fewer lines."""
     if lines >= _IN_PAIRS:
         lines -= (lines - _IN_PAIRS) % 2
-    while lines > 0:
-        problem = representative(kind, line, lines)
-        if problem is not None:
-            size = problem.dtype.itemsize
-            if problem.rows * problem.cols * size <= MOST_BYTES:
-                return problem
+    problem = representative(kind, line, lines)
+    while problem is not None and _is_large(problem):
         lines -= 1
-    return None
+        problem = representative(kind, line, lines)
+    return problem
+
+
+def _is_large(problem: Problem) -> bool:
+    return problem.rows * problem.cols * problem.dtype.itemsize > MOST_BYTES and problem.lines > 1
 
 
 @functools.lru_cache(maxsize=64)

@@ -16,7 +16,7 @@ from gemv.selection.machine import Constants, MachineFile
 #: Blocks for each multiprocessor that columns may be split into.
 SPLITS = (1, 2, 4, 8)
 #: Predicted times within this factor count as equal: the earlier constants are preferred.
-EQUAL = 1.01
+EQUAL = 1.003
 #: Threads that a block may have, on every GPU.
 MOST_THREADS = 1024
 

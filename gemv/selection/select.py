@@ -260,9 +260,11 @@ class _Problems:
         The number of each cell of the kind.
     entries : dict of int to _Entry
         By the numbers of cells.
+    general : _Entry
+        For problems that have no kind.
     """
 
-    __slots__ = ("choices", "entries", "kind", "numbers", "rows")
+    __slots__ = ("choices", "entries", "general", "kind", "numbers", "rows")
 
     def __init__(self, problem: Problem, device: Device, by_alignment: bool) -> None:
         self.kind = None if problem.splits_elements else kind_of(problem, by_alignment)
@@ -275,23 +277,24 @@ class _Problems:
         self.rows: tuple[tuple[Row, _Entry], ...] = tuple(rows)
         self.numbers = None if self.kind is None else self.choices.numbers(self.kind)
         self.entries: dict[int, _Entry] = {}
+        self.general = _Entry(REGISTRY[GENERAL], REGISTRY[GENERAL].knobs, _ANY_STRIDES, "")
 
-    def entry(self, line: int, lines: int) -> _Entry:
-        """What problems get whose lines are so long and so many."""
-        number = EMPTY
-        if self.numbers is not None and self.kind is not None:
-            line, lines = index_of(line), index_of(lines)
-            number = self.numbers[line * INDICES + lines]
+    def entry(self, line: int, lines: int) -> _Entry | None:
+        """What problems get whose lines are so long and so many; None if no cell says so."""
+        if self.numbers is None or self.kind is None:
+            return self.general
+        line, lines = index_of(line), index_of(lines)
+        number = self.numbers[line * INDICES + lines]
+        if number == EMPTY:
+            number = self.choices.number(self.kind, line, lines)
             if number == EMPTY:
-                number = self.choices.number(self.kind, line, lines)
+                return None
         entry = self.entries.get(number)
         if entry is None:
             entry = self.entries[number] = self._made(number)
         return entry
 
     def _made(self, number: int) -> _Entry:
-        if number == EMPTY:
-            return _Entry(REGISTRY[GENERAL], REGISTRY[GENERAL].knobs, _ANY_STRIDES, "")
         candidate = self.choices.entries[number]
         constants = self.choices.machine.constants[candidate.number]
         knobs = knobs_of(constants, candidate.blocks)
@@ -367,13 +370,13 @@ def _first(problem: Problem, known: Known, homes: tuple[str, str], by_alignment:
     found = known.problems.get(key)
     if found is None:
         found = known.problems.setdefault(key, _Problems(problem, device, by_alignment))
-    for row, entry in found.rows:
-        if row.matches(problem) and entry.accepts(problem) is None:
-            return entry.choice(problem, device, homes)
+    for row, exception in found.rows:
+        if row.matches(problem) and exception.accepts(problem) is None:
+            return exception.choice(problem, device, homes)
     entry = found.entry(line, lines)
-    if entry.accepts(problem) is None:
+    if entry is not None and entry.accepts(problem) is None:
         return entry.choice(problem, device, homes)
-    # The problem in the middle of the cell was accepted, this one is not.
+    # Nothing stands for the cell, or what does was accepted and this problem is not.
     candidate = best(machine(device), problem, device, by_alignment)
     if candidate is None:
         return _made(get(GENERAL), problem, device, {}, homes, (), _ANY_STRIDES)

@@ -122,14 +122,8 @@ def point(path):
     script["store"](raw, path.parent.parent, facts, "ab" * 20, 5000)
 
 
-def candidates(path):
-    script = vars(program("tune.try_constants"))
-    main = script["main"]
-    record = dict(dtype="s", m=1, n=1, view="whole", op="N", tried="9" * 9999)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setitem(main.__globals__, "measure", lambda *arguments: [record])
-        patch.setitem(main.__globals__, "summary", str)
-        main([str(path), "--shapes", "5x7", "--dtypes", "d", "--jobs", "1"])
+def campaign(path):
+    program("fit.store").Campaign({"gpu": "9" * 9999}).save(path)
 
 
 WRITERS = {
@@ -139,7 +133,7 @@ WRITERS = {
     "picture.svg": (picture, "a picture"),
     "picture.pdf": (picture, "a picture"),
     "abababababab-existing-py3.12.json": (point, '{"params": {}, "results": {}}'),
-    "candidates.jsonl": (candidates, '{"dtype": 0, "m": 0, "n": 0, "view": 0, "op": 0}\n'),
+    "campaign.json": (campaign, '{"about": {}}'),
 }
 
 
