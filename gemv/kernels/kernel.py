@@ -10,7 +10,8 @@ The launch fills in the arguments of a kernel function by their names. A functio
 integers that its geometry puts into ``sizes``.
 
 A kernel function takes alpha and beta as numbers, wherever they come from: :func:`fetching` puts a
-function around it that reads them from another home.
+function around it that reads them from another home. In the same way :func:`of_items` makes a
+function for the items of a batch.
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ from gemv.core.geometry import LOAD_BYTES, MAX_GRID_X, Device, Geometry
 from gemv.core.problem import Problem
 from gemv.core.rules import typed
 from gemv.kernels.fetching import fetching
+from gemv.kernels.items import of_items
 from gemv.kernels.spec import Spec
 from gemv.kernels.work import Work
 
@@ -216,4 +218,4 @@ class Kernel:
 
 @functools.lru_cache(maxsize=1024)
 def _functions(build: Callable[[Spec], tuple[Callable, ...]], spec: Spec) -> tuple[Callable, ...]:
-    return tuple(fetching(function, spec) for function in build(spec))
+    return tuple(of_items(fetching(function, spec), spec) for function in build(spec))

@@ -154,6 +154,16 @@ def elements_past(pointer, index, bytes_):
     """
 
 
+@_declared
+def moved(pointer, count):
+    """A pointer to the element that lies `count` elements behind that of `pointer`."""
+
+
+@_declared
+def conjugated(pointer):
+    """A pointer to the same memory, through which complex elements are loaded as conjugates."""
+
+
 # Tiles of A -------------------------------------------------------------------------------------
 
 

@@ -17,7 +17,7 @@ from gemv.language.simulator.intrinsics import (
     rolled,
     rounded_down,
 )
-from gemv.language.simulator.memory import vector_load
+from gemv.language.simulator.memory import conjugated, moved, vector_load
 from gemv.language.simulator.vectors import (
     axpy_add,
     butterfly,
