@@ -277,7 +277,6 @@ def _launch(
     engine: Any, call: Call, batch: Batch, y: Operand, kernel: str | None, stream: Any
 ) -> None:
     """Enqueue the launches of a batch; by far most batches are one."""
-    from gemv.kernels.items import LEVELS
     from gemv.selection import batches
     from gemv.selection.select import select
 
@@ -289,10 +288,12 @@ def _launch(
         if batch.items == 1 and not batch.conjugate_x:
             parts = [(batch, (0,) * len(OPERANDS), single)]
         else:
-            most = batches.most_items(problem, single)
+            limits = batches.limits(problem, single)
+            if len(batch.shape) > limits[0]:
+                batch = batch.with_longest_last()
             parts = [
                 (part, offsets, batches.select_batch(problem, part, device, kernel, call.homes))
-                for part, offsets in batch.parts(LEVELS, most)
+                for part, offsets in batch.parts(*limits)
             ]
     except ValueError as error:
         raise ValueError(f"{call.routine}: {error}") from None

@@ -59,6 +59,12 @@ class Batch(NamedTuple):
             lengths, steps = [1], [(0,) * len(self.strides)]
         return Batch(tuple(lengths), tuple(zip(*steps, strict=True)), self.conjugate_x)
 
+    def with_longest_last(self) -> Batch:
+        """The same items in another order: the longest dimension is the innermost one."""
+        order = sorted(range(len(self.shape)), key=self.shape.__getitem__)
+        strides = tuple(tuple(own[k] for k in order) for own in self.strides)
+        return self._replace(shape=tuple(self.shape[k] for k in order), strides=strides)
+
     def parts(self, dimensions: int, most: int) -> Iterator[tuple[Batch, tuple[int, ...]]]:
         """Batches of so many dimensions and of at most so many items, which together are this one.
 

@@ -21,6 +21,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from gemv.core.batch import Batch
 from gemv.core.dtypes import dtype_name
 from gemv.core.geometry import LOAD_BYTES, MAX_GRID_X, Device, Geometry
 from gemv.core.problem import Problem
@@ -30,9 +31,11 @@ from gemv.kernels.items import of_items
 from gemv.kernels.spec import Spec
 from gemv.kernels.work import Work
 
-#: Constants that may be zero: for no splits, a single load, no limit of factors, the first home and
-#: any number of columns.
-_MAY_BE_ZERO = ("BLOCKS_PER_SM", "VECTORS", "FACTORS", "X_HOME", "COLS")
+#: Constants that may be zero: for no splits, a single load, no limit of factors, the first home,
+#: any number of columns, and no to a question.
+_MAY_BE_ZERO = (
+    "BLOCKS_PER_SM", "VECTORS", "FACTORS", "X_HOME", "COLS", "DOWN", "WHOLE",
+)  # fmt: skip
 
 
 def attach(function: Callable, **facts: Any) -> Callable:
@@ -133,6 +136,14 @@ class Kernel:
     x_home : callable
         ``x_home(knobs)`` says how x reaches the kernel: ``"pointer"``, or ``"constant"`` and
         ``"value"`` for a contiguous copy in the constant symbol ``gemv_x`` or in the parameters.
+    constants_of : callable or None
+        ``constants_of(problem)`` gives the constants that follow from the problem alone.
+    of_batch : callable or None
+        ``of_batch(problem, batch, device, knobs)`` gives the geometry for the items of a batch of
+        one dimension, where the kernel finds them by itself; None for the function around it.
+    in_batches : callable or None
+        ``in_batches(problem, knobs)`` gives other constants for the items of a large batch, which
+        lead to the same order of sums where no columns are split.
     doc : str
         The lesson: the docstring of the kernel's file.
     """
@@ -155,6 +166,9 @@ class Kernel:
     depth: Callable[[Problem, Geometry, Mapping[str, int]], int] = _left_to_right
     work: Callable[[Problem, Geometry, Mapping[str, int]], Work] | None = None
     x_home: Callable[[Mapping[str, int]], str] = _pointer
+    constants_of: Callable[[Problem], dict[str, int]] | None = None
+    in_batches: Callable[[Problem, Mapping[str, int]], dict[str, int]] | None = None
+    of_batch: Callable[[Problem, Batch, Device, Mapping[str, int]], Geometry] | None = None
 
     @property
     def idea(self) -> str:

@@ -330,6 +330,19 @@ def put_pieces(shared, row, column, values, distance, width):
 
 
 @_declared
+def put_unit(shared, index, values, first, count):
+    """Store `count` of `values`, from number `first` on, at ``shared[index]``, by one store.
+
+    They are 16 bytes, and `index` a multiple of `count`; or they are one number at any index.
+    """
+
+
+@_declared
+def load_units(shared, index, count):
+    """Load `count` numbers from ``shared[index]`` on, by one load: see :func:`put_unit`."""
+
+
+@_declared
 def post(pointer, index, value):
     """Store a sum for another block, at a place that is empty; no fence is needed.
 

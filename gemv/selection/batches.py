@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 
 from gemv.core.batch import Batch
 from gemv.core.geometry import MAX_GRID_Y, Device
 from gemv.core.problem import Problem
-from gemv.kernels.items import geometry_of_items
+from gemv.kernels.items import LEVELS, geometry_of_items
 from gemv.selection.select import Choice, select
 
 #: Items that one launch may take: a grid has no more blocks along z.
 MOST_ITEMS = MAX_GRID_Y
+_ANY_NUMBER = 1 << 62
+#: Blocks for each multiprocessor from which on a batch fills the GPU.
+BLOCKS_PER_SM = 16
 #: Scratch memory that one launch may take; a batch that needs more takes several launches.
 MOST_SCRATCH_BYTES = 1 << 28
 #: Counters that one launch may take: a part of those that a captured graph can have.
@@ -32,8 +36,20 @@ def select_batch(
     single = select(problem, device, kernel=kernel, homes=homes)
     if single.kernel.x_home(single.knobs) != "pointer":
         raise ValueError(f"kernel {single.kernel.name!r} moves x, so it computes no batches")
+    own = single.kernel.of_batch
+    if own is not None:
+        spec = dataclasses.replace(single.spec, conjugate_x=batch.conjugate_x)
+        return single._replace(spec=spec, geometry=own(problem, batch, device, single.knobs))
+    single = _for_many(problem, batch, device, single)
     spec = dataclasses.replace(single.spec, levels=len(batch.shape), conjugate_x=batch.conjugate_x)
     return single._replace(spec=spec, geometry=geometry_of_items(single.geometry, batch))
+
+
+def limits(problem: Problem, choice: Choice) -> tuple[int, int]:
+    """How many dimensions and how many items one launch takes, from the choice for one item."""
+    if choice.kernel.of_batch is not None:
+        return 1, _ANY_NUMBER
+    return LEVELS, most_items(problem, choice)
 
 
 def most_items(problem: Problem, choice: Choice) -> int:
@@ -46,3 +62,21 @@ def most_items(problem: Problem, choice: Choice) -> int:
     if geometry.counters:
         most = min(most, MOST_COUNTERS // geometry.counters)
     return max(most, 1)
+
+
+def _for_many(problem: Problem, batch: Batch, device: Device, single: Choice) -> Choice:
+    """The choice for one item, with constants for many: the same sums, and more bytes in flight.
+
+    The constants of a single product spread it over the GPU. A batch that fills the GPU by its
+    number of items wants blocks with more to do.
+    """
+    kernel = single.kernel
+    if kernel.in_batches is None or single.geometry.scratch:
+        return single
+    knobs = kernel.in_batches(problem, single.knobs)
+    geometry = kernel.geometry(problem, device, knobs)
+    blocks = math.prod(geometry.launches[0].grid) * batch.items
+    if blocks < BLOCKS_PER_SM * device.multiprocessors:
+        return single
+    spec = dataclasses.replace(single.spec, knobs=tuple(sorted(knobs.items())))
+    return single._replace(spec=spec, geometry=geometry)

@@ -19,6 +19,7 @@ from gemv.core.problem import Problem
 from gemv.kernels import get
 from gemv.kernels.kernel import Kernel
 from gemv.kernels.spec import Spec, describe_homes
+from gemv.selection.small import kernel_of_small
 from gemv.selection.table import Row, tables
 
 #: Threads that a block may have, on every GPU.
@@ -141,7 +142,7 @@ def select(
     ):
         problem = problem._replace(accumulate="pairs")
     if usual:
-        choice = _first(problem, device, homes, by_alignment)
+        choice = _small(problem, device, homes) or _first(problem, device, homes, by_alignment)
         _choices[key] = choice
         if len(_choices) > MAX_CHOICES:
             try:
@@ -157,6 +158,8 @@ def select(
         if refusal:
             raise ValueError(f"kernel {kernel!r} refuses this problem: {refusal}")
         row = None
+        if knobs is None and forced.constants_of is not None:
+            knobs = forced.constants_of(problem)
         if knobs is None:
             matching = (e.row for e in tables(device).matching(problem) if e.row.kernel == kernel)
             row = next(matching, None)
@@ -171,6 +174,16 @@ def select(
             geometry = _geometry(row, each.kernel, problem, device, dict(spec.knobs))
             return Choice(each.kernel, spec, geometry, each.row.reason)
     raise RuntimeError("no row of the selection table accepts this problem")
+
+
+def _small(problem: Problem, device: Device, homes: tuple[str, str]) -> Choice | None:
+    found = kernel_of_small(problem)
+    if found is None:
+        return None
+    kernel, constants = found
+    spec = kernel.spec(problem, constants, homes)
+    reason = "up to 32 x 32 the order of a sum is the same for every address and in every batch"
+    return Choice(kernel, spec, kernel.geometry(problem, device, dict(spec.knobs)), reason)
 
 
 def _usable(kernel: Kernel, problem: Problem, by_alignment: bool) -> bool:

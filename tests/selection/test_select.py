@@ -33,6 +33,16 @@ DEVICE = Device("some GPU", (9, 0), 100)
 FOLDER = resources.files("gemv.selection").joinpath("tables")
 
 
+@pytest.fixture(autouse=True)
+def tables_alone(monkeypatch):
+    """Here the tables choose for products up to 32 x 32 as well."""
+    monkeypatch.setattr(selection_select, "kernel_of_small", lambda problem: None)
+    gemv.use_alignment(True)  # forgets what was chosen
+    yield
+    monkeypatch.undo()
+    gemv.use_alignment(True)
+
+
 def devices():
     """One for the tables of every device, and one for each special table."""
     found = [Device("no such GPU", (0, 0), 100)]

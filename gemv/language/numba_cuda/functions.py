@@ -33,7 +33,7 @@ from gemv.language.numba_cuda.loads import (
     stream_some,
     stream_tile,
 )
-from gemv.language.numba_cuda.registers import put_pieces, zeros
+from gemv.language.numba_cuda.registers import load_units, put_pieces, put_unit, zeros
 from gemv.language.numba_cuda.stores import store, store_vectors
 from gemv.language.numba_cuda.sums import (
     axpy_add,

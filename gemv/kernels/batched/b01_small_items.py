@@ -1,0 +1,471 @@
+"""Many small matrices, read as one stretch of memory through shared memory.
+
+Idea
+    A matrix of 4 x 4 is 64 bytes. A warp that takes one has nothing to do, and a thread that takes
+    one reads memory in steps of 64 bytes. But packed items lie side by side, and a block that takes
+    many of them reads one stretch: neighbouring threads load neighbouring vectors of 16 bytes,
+    whatever m and n are, and every byte that comes is used. Shared memory then hands the numbers
+    out in the other order: to one thread all that belongs to its row.
+
+    A thread has 4 vectors of A in flight, and a few numbers of x beside them. With 8 KB a block
+    and half a dozen blocks on a multiprocessor that is more than the 40 KB that the memory's
+    latency asks for, and while one block adds up, the others load.
+
+    Shared memory has 32 banks of 4 bytes. Eight threads that read 16 bytes each need eight
+    different groups of 4 banks, but rows of 32 float32 all begin in the same group. So rows lie an
+    odd number of vectors apart where that is needed, by a gap of one vector; columns, of which
+    neighbouring threads read neighbouring vectors anyway, get a gap at the end of an item.
+
+    The order of a sum is given by m, n, the dtype and whether memory runs along the rows. How the
+    numbers came to shared memory, by vectors of the whole stretch, by vectors of a line, or one by
+    one where addresses or strides are odd, does not enter it. A single small product is a batch of
+    one item, and has the same bits.
+
+Picture
+    ::
+
+        items of 2 x 8 float32, 16 bytes are 4 columns          gap after each row: 8/4 is even
+
+        memory   | i0 r0 . | i0 r1 . | i1 r0 . | i1 r1 . |     T0 T1 T2 ... load 16 bytes each
+        shared   | i0 r0 . _ | i0 r1 . _ | i1 r0 . _ | ...     T0 adds up row 0 of item 0,
+                                                               T1 row 1, T2 row 0 of item 1, ...
+
+Bytes
+    items * (m*n + len(x) + len(y) * (1 + [beta != 0])) * itemsize. What items share, a matrix or a
+    vector with a stride of 0, comes from the caches after its first time.
+
+Wins
+    Batches of matrices up to 32 x 32.
+
+Loses
+    To reading the rows of a larger matrix straight into registers: here every number goes through
+    shared memory, twice as many bytes for numbers of 2 bytes, which are float32 there.
+
+Sums
+    Along the rows: partial sum k over the columns j with j % U == k, in order, where U is the
+    number of columns in 16 bytes of sums if they divide n, else 1; then pairwise. Down the columns:
+    one sum over the columns in order. From 16 steps on, 2 or 4 lanes take every second or fourth
+    step, and a butterfly adds them up. Same bits on every run, for each item of each batch.
+
+Source
+    Padding of rows in shared memory against bank conflicts: M. Harris, "An efficient matrix
+    transpose in CUDA". A block of threads for several tiny matrices: A. Haidar et al., "Batched
+    matrix computations on hardware accelerators based on GPUs" (2015), with a thread for each row.
+"""
+
+from __future__ import annotations
+
+import inspect
+from math import gcd
+
+import numpy as np
+
+from gemv.core.geometry import LOAD_BYTES, MAX_GRID_X, ceil_div, one_launch
+from gemv.kernels.depths import in_halves, joined, shared_out
+from gemv.kernels.kernel import Kernel, attach
+
+#: The largest number of rows and of columns.
+MOST = 32
+#: Vectors of A that a thread has in flight; the code below has so many names.
+VECTORS = 4
+#: Numbers of x that a thread has in flight: more where a vector of A has eight numbers.
+USUAL_X_LOADS, NARROW_X_LOADS = 4, 8
+#: Bytes of shared memory for A, x and y.
+TILE_BYTES, X_BYTES, Y_BYTES = 20 * 1024, 8 * 1024, 4 * 1024
+#: Steps of a thread in a sum, beyond which lanes share it.
+STEPS = 8
+#: A quotient by a constant is a product with a number of so many bits behind the point.
+SHIFT = 32
+
+
+def inverse(divisor):
+    """A number by which :data:`SHIFT` bits further a quotient comes: of numbers below 2**20."""
+    return (1 << SHIFT) // max(divisor, 1) + 1
+
+
+def x_loads(width):
+    """Numbers of x that a thread loads, beside vectors of `width` elements."""
+    return NARROW_X_LOADS if width == 8 else USUAL_X_LOADS
+
+
+def unit_of(precision):
+    """Sums in 16 bytes."""
+    return LOAD_BYTES // precision.sums.itemsize
+
+
+def build(spec):
+    from gemv.language import (
+        axpy_add,
+        butterfly,
+        conjugated,
+        cuda,
+        device,
+        fold,
+        inlined,
+        is_aligned,
+        load_units,
+        moved,
+        multiply_add,
+        natural,
+        put_unit,
+        read_only_load,
+        rolled,
+        stream_some,
+        update_streaming,
+        zeros,
+    )
+
+    number, zero = spec.number, spec.zero
+    size = spec.precision.sums.itemsize
+    CONJUGATE = int(spec.conj)
+    CONJUGATE_X = spec.conjugate_x
+    DOWN = spec["DOWN"] > 0
+    THREADS, SHARES = spec["THREADS_PER_BLOCK"], spec["SHARES"]
+    WIDTH = LOAD_BYTES // spec.dtype.itemsize  # elements of a load
+    PART = unit_of(spec.precision)  # of them, as many as fill 16 bytes of shared memory
+    WHOLE = spec["WHOLE"] > 0  # whether a line is a whole number of these
+    X_LOADS = x_loads(WIDTH)
+    UNIT = PART if WHOLE else 1  # numbers that a thread reads from shared memory at a time
+    TILE, XS, YS = (nbytes // size for nbytes in (TILE_BYTES, X_BYTES, Y_BYTES))
+    NOWHERE = TILE - PART  # vectors that do not exist are stored here
+    APART = 32 // SHARES  # lanes of a warp that have sums of their own
+    AT_ONCE = THREADS // SHARES
+    FACTORS = [home == "pointer" for home in spec.homes]
+    ALPHAS, BETAS = FACTORS
+
+    @device
+    def divided(value, by):
+        """``value // divisor``, from the inverse of the divisor."""
+        return (value * by) >> SHIFT
+
+    @device
+    def place(e, over_period, gap):
+        """Where element `e` of the stretch is in shared memory."""
+        if WHOLE:
+            return e + divided(e, over_period) * gap
+        return e
+
+    @device
+    def put(tile, e, values, there, over_period, gap):
+        """Store a vector of A."""
+        put_unit(tile, place(e, over_period, gap) if there else NOWHERE, values, 0, PART)
+        if WIDTH > PART:
+            e += PART
+            put_unit(tile, place(e, over_period, gap) if there else NOWHERE, values, PART, PART)
+
+    @device
+    def factor_of(factor, item, step):
+        return read_only_load(factor, item * step)
+
+    @device
+    def itself(factor, item, step):
+        return factor
+
+    alpha_of = factor_of if ALPHAS else itself
+    beta_of = factor_of if BETAS else itself
+
+    def small_items(
+        rows, cols, items, each, packed, in_vectors, a, a_step, row_stride, col_stride, x, x_step,
+        incx, y, y_step, incy, alpha, alpha_step, beta, beta_step, gap, x_pitch,
+        over_period, over_size, over_line, over_cols, over_rows, over_groups,
+    ):  # fmt: skip
+        tile = cuda.shared.array(TILE, number, alignment=16)
+        xs = cuda.shared.array(XS, number, alignment=16)
+        ys = cuda.shared.array(YS if DOWN and WHOLE else PART, number, alignment=16)
+        tid = natural(cuda.threadIdx.x)
+        lane = tid % 32
+        first = natural(cuda.blockIdx.x) * each
+        here = natural(min(each, items - first))
+        line = rows if DOWN else cols
+        line_step = col_stride if DOWN else row_stride
+        along_step = row_stride if DOWN else col_stride
+        size = natural(rows * cols)
+        count = natural(here * size)  # elements of A in this block
+        needed = True if ALPHAS else alpha != 0
+        shift = 0
+        if needed:
+            # Numbers of x are asked for before A, and stored when A has come.
+            own_x = moved(x, first * x_step)
+            if CONJUGATE_X:
+                own_x = conjugated(own_x)
+            x_count = natural(here * cols)
+            further = x_pitch - cols
+            # Behind the last number that number again, so that all loads go out at once.
+            last = x_count - 1
+            e0, e1 = min(tid, last), min(tid + THREADS, last)
+            e2, e3 = min(tid + 2 * THREADS, last), min(tid + 3 * THREADS, last)
+            i0, i1 = divided(e0, over_cols), divided(e1, over_cols)
+            i2, i3 = divided(e2, over_cols), divided(e3, over_cols)
+            x0 = own_x[i0 * x_step + (e0 - i0 * cols) * incx]
+            x1 = own_x[i1 * x_step + (e1 - i1 * cols) * incx]
+            x2 = own_x[i2 * x_step + (e2 - i2 * cols) * incx]
+            x3 = own_x[i3 * x_step + (e3 - i3 * cols) * incx]
+            e4, e5 = min(tid + 4 * THREADS, last), min(tid + 5 * THREADS, last)
+            e6, e7 = min(tid + 6 * THREADS, last), min(tid + 7 * THREADS, last)
+            i4, i5 = divided(e4, over_cols), divided(e5, over_cols)
+            i6, i7 = divided(e6, over_cols), divided(e7, over_cols)
+            x4, x5, x6, x7 = x0, x1, x2, x3
+            if X_LOADS > 4 and x_count > 4 * THREADS:
+                x4 = own_x[i4 * x_step + (e4 - i4 * cols) * incx]
+                x5 = own_x[i5 * x_step + (e5 - i5 * cols) * incx]
+                x6 = own_x[i6 * x_step + (e6 - i6 * cols) * incx]
+                x7 = own_x[i7 * x_step + (e7 - i7 * cols) * incx]
+            aligned = is_aligned(a, LOAD_BYTES)
+            if aligned and packed != 0:
+                start = natural(first * size)
+                shift = 0 if WHOLE else start % WIDTH
+                own = moved(a, start - shift)
+                whole = (count + shift) // WIDTH  # vectors
+                v = tid
+                while v < whole:
+                    rest = whole - v
+                    at, step = v * WIDTH, THREADS * WIDTH
+                    a0 = stream_some(own, (at,), 0, 0, 1, WIDTH, 1)
+                    a1 = stream_some(own, (at + step,), 0, 0, 1, WIDTH, rest - THREADS)
+                    a2 = stream_some(own, (at + 2 * step,), 0, 0, 1, WIDTH, rest - 2 * THREADS)
+                    a3 = stream_some(own, (at + 3 * step,), 0, 0, 1, WIDTH, rest - 3 * THREADS)
+                    put(tile, at, a0, True, over_period, gap)
+                    put(tile, at + step, a1, rest > THREADS, over_period, gap)
+                    put(tile, at + 2 * step, a2, rest > 2 * THREADS, over_period, gap)
+                    put(tile, at + 3 * step, a3, rest > 3 * THREADS, over_period, gap)
+                    v += 4 * THREADS
+                    rolled()  # most blocks need one turn only
+                e = whole * WIDTH + tid  # fewer elements than a vector, at the end of the batch
+                if e < count + shift:
+                    tile[place(e, over_period, gap)] = own[e]
+            elif aligned and in_vectors != 0:
+                own = moved(a, first * a_step)
+                v = tid
+                while v * WIDTH < count:
+                    e = v * WIDTH
+                    item = divided(e, over_size)
+                    e -= item * size
+                    lines = divided(e, over_line)
+                    at = item * a_step + lines * line_step + e - lines * line
+                    values = stream_some(own, (at,), 0, 0, 1, WIDTH, 1)
+                    put(tile, v * WIDTH, values, True, over_period, gap)
+                    v += THREADS
+                    rolled()
+            else:
+                own = moved(a, first * a_step)
+                e = tid
+                while e < count:
+                    item = divided(e, over_size)
+                    r = e - item * size
+                    lines = divided(r, over_line)
+                    at = item * a_step + lines * line_step + (r - lines * line) * along_step
+                    tile[place(e, over_period, gap)] = own[at]
+                    e += THREADS
+            xs[e0 + i0 * further] = x0
+            xs[e1 + i1 * further] = x1
+            xs[e2 + i2 * further] = x2
+            xs[e3 + i3 * further] = x3
+            if X_LOADS > 4 and x_count > 4 * THREADS:
+                xs[e4 + i4 * further] = x4
+                xs[e5 + i5 * further] = x5
+                xs[e6 + i6 * further] = x6
+                xs[e7 + i7 * further] = x7
+            cuda.syncthreads()  # all of A and x is in place
+        groups = line // UNIT if DOWN else rows  # of an item: threads that have sums of their own
+        units = 1 if DOWN else UNIT
+        steps = cols // units
+        if not needed:
+            steps = 0
+        pitch = natural(size + gap) if DOWN else line + gap  # of an item, or of a row
+        all_groups = here * groups
+        share = lane // APART
+        base = tid // 32 * APART
+        while base < all_groups:  # the same for a whole warp, which adds up together
+            g = base + lane % APART
+            own = min(g, all_groups - 1)
+            item = divided(own, over_groups)
+            total = zeros(zero, UNIT)
+            k = share
+            if DOWN:
+                at = shift + item * pitch + (own - item * groups) * UNIT
+                while k < steps:
+                    values = load_units(tile, at + k * line, UNIT)
+                    factor = load_units(xs, item * x_pitch + k, 1)
+                    total = axpy_add(total, values, factor, UNIT, CONJUGATE)
+                    k += SHARES
+                total = butterfly(total, 32, APART)
+            else:
+                at = shift + own * pitch
+                while k < steps:
+                    values = load_units(tile, at + k * UNIT, UNIT)
+                    factors = load_units(xs, item * x_pitch + k * UNIT, UNIT)
+                    total = multiply_add(total, values, factors, CONJUGATE)
+                    k += SHARES
+                total = butterfly(fold(total, 1), 32, APART)
+            if share == 0 and g < all_groups:
+                if DOWN and WHOLE:
+                    put_unit(ys, g * UNIT, total, 0, UNIT)
+                else:
+                    item += first
+                    row = g - (item - first) * groups
+                    own_alpha = alpha_of(alpha, item, alpha_step)
+                    own_beta = beta_of(beta, item, beta_step)
+                    value = total[0]
+                    if ALPHAS and own_alpha == 0:
+                        value = zero
+                    at = item * y_step + row * incy
+                    update_streaming(own_alpha, value, own_beta, y, at)
+            base += AT_ONCE
+        if DOWN and WHOLE:
+            cuda.syncthreads()  # all sums are in place, and neighbours store neighbours
+            o = tid
+            while o < here * rows:
+                item = divided(o, over_rows)
+                row = o - item * rows
+                item += first
+                own_alpha = alpha_of(alpha, item, alpha_step)
+                own_beta = beta_of(beta, item, beta_step)
+                value = ys[o]
+                if ALPHAS and own_alpha == 0:
+                    value = zero
+                update_streaming(own_alpha, value, own_beta, y, item * y_step + row * incy)
+                o += THREADS
+
+    names = list(inspect.signature(small_items).parameters)
+    passed = [
+        f"{name}_pointer" if name in ("alpha", "beta") and FACTORS[name == "beta"] else name
+        for name in names
+    ]
+    # As for the homes of alpha and beta, Numba takes the parameters from a def.
+    scope = {"body": inlined(small_items)}
+    exec(f"def small_items({', '.join(passed)}):\n    body({', '.join(passed)})\n", scope)
+    return (attach(scope["small_items"], launch_bounds=(THREADS, spec["MIN_BLOCKS"])),)
+
+
+def accepts(problem):
+    if not 0 < problem.rows <= MOST or not 0 < problem.cols <= MOST:
+        return f"{problem.rows} rows and {problem.cols} columns: there must be 1 to {MOST} of each"
+    if problem.accumulate != "plain":
+        return f"accumulate={problem.accumulate!r}: sums are plain ones here"
+    return None
+
+
+def down(problem):
+    """Whether neighbouring threads take neighbouring rows, as memory runs down the columns."""
+    return problem.access == "axpy" and problem.rows > 1
+
+
+def constants_of(problem):
+    """The constants that the shape decides, so that the order of a sum follows it alone."""
+    unit, runs_down = unit_of(problem.precision), down(problem)
+    whole = (problem.rows if runs_down else problem.cols) % unit == 0
+    steps = problem.cols // (unit if whole and not runs_down else 1)
+    shares = 1
+    while shares < 4 and steps >= 2 * shares * STEPS:
+        shares *= 2
+    return {"DOWN": int(runs_down), "WHOLE": int(whole), "SHARES": shares}
+
+
+def geometry(problem, device, knobs):
+    return _geometry(problem, knobs, 1, 0, 0, 0, 0, 0)
+
+
+def of_batch(problem, batch, device, knobs):
+    """The launch for a batch of one dimension."""
+    (items,), steps = batch.shape, (own[0] for own in batch.strides)
+    return _geometry(problem, knobs, items, *steps)
+
+
+def _geometry(problem, knobs, items, a_step, x_step, y_step, alpha_step, beta_step):
+    runs_down, whole, shares = knobs["DOWN"] > 0, knobs["WHOLE"] > 0, knobs["SHARES"]
+    threads, part = knobs["THREADS_PER_BLOCK"], unit_of(problem.precision)
+    rows, cols, size = problem.rows, problem.cols, problem.rows * problem.cols
+    line, lines = (rows, cols) if runs_down else (cols, rows)
+    if whole and line % part:
+        raise ValueError(f"small_items: WHOLE needs lines of whole {part} elements, got {line}")
+    if threads % 32 or shares not in (1, 2, 4):
+        raise ValueError(
+            "small_items: THREADS_PER_BLOCK must be whole warps, and SHARES 1, 2 or 4, got"
+            f" {threads} and {shares}"
+        )
+    line_step, along = problem.row_stride, problem.col_stride
+    if runs_down:
+        line_step, along = along, line_step
+    width = LOAD_BYTES // problem.dtype.itemsize
+    in_line = along == 1 or line == 1
+    packed = in_line and line_step in (line, line_step if lines == 1 else line)
+    packed = packed and (items == 1 or a_step == size)
+    in_vectors = in_line and line % width == 0 and a_step % width == 0
+    in_vectors = in_vectors and (lines == 1 or line_step % width == 0)
+    gap = _gap(line // part, cols, runs_down) * part if whole else 0
+    period = size if runs_down else line
+    padded = size + (gap if runs_down else gap * rows)
+    x_pitch = cols | 1 if runs_down else cols + gap
+    sums = problem.precision.sums.itemsize
+    each = min(
+        threads * VECTORS * width // size,
+        (TILE_BYTES // sums - part - width) // padded,
+        X_BYTES // sums // x_pitch,
+        threads * x_loads(width) // cols,
+        Y_BYTES // sums // rows if runs_down and whole else items,
+        items,
+    )
+    each = max(each, 1)
+    if whole and packed and items > 1:
+        step = width // gcd(width, size)  # items until one begins at a multiple of 16 bytes again
+        if each >= step:
+            each = each // step * step
+        elif items > each:
+            packed = False
+    blocks = ceil_div(items, each)
+    if blocks > MAX_GRID_X:
+        raise ValueError(f"small_items: {blocks} blocks, and a grid has at most {MAX_GRID_X}")
+    groups = line // (part if whole else 1) if runs_down else rows
+    sizes = {
+        "items": items, "each": each, "packed": int(packed), "in_vectors": int(in_vectors),
+        "a_step": a_step, "x_step": x_step, "y_step": y_step,
+        "alpha_step": alpha_step, "beta_step": beta_step,
+        "gap": gap, "x_pitch": x_pitch,
+        "over_period": inverse(period), "over_size": inverse(size), "over_line": inverse(line),
+        "over_cols": inverse(cols), "over_rows": inverse(rows), "over_groups": inverse(groups),
+    }  # fmt: skip
+    return one_launch((blocks, 1, 1), (threads, 1, 1), sizes)
+
+
+def _gap(units, cols, runs_down):
+    """Vectors that are left free, so that eight neighbouring threads read from different banks.
+
+    Rows begin an odd number of vectors apart. Items of columns of `units` vectors begin as far
+    apart, modulo eight, as if neighbouring threads read on where the item before ended.
+    """
+    if not runs_down:
+        return 1 - units % 2
+    modulus = 8 if units & (units - 1) else min(2 * units, 8)
+    return (units - units * cols) % modulus
+
+
+def tile(knobs):
+    return MOST, MOST
+
+
+def depth(problem, geometry, knobs):
+    part = unit_of(problem.precision)
+    unit = part if knobs["WHOLE"] and not knobs["DOWN"] else 1
+    lanes = shared_out(problem.cols // unit, knobs["SHARES"]) - 1
+    inside = lanes
+    for _ in range(unit.bit_length() - 1):
+        inside = joined(inside, inside)
+    return int(in_halves(np.asarray(inside)))
+
+
+KERNEL = Kernel(
+    name="small_items",
+    rung=1,
+    build=build,
+    geometry=geometry,
+    of_batch=of_batch,
+    constants_of=constants_of,
+    tile=tile,
+    depth=depth,
+    beside=True,
+    accepts=accepts,
+    # DOWN, WHOLE and SHARES follow from the shape: see constants_of.
+    knobs={"DOWN": 0, "WHOLE": 0, "SHARES": 1, "THREADS_PER_BLOCK": 128, "MIN_BLOCKS": 6},
+    small_knobs={"DOWN": 0, "WHOLE": 0, "SHARES": 1, "THREADS_PER_BLOCK": 32, "MIN_BLOCKS": 1},
+    doc=__doc__,
+)
