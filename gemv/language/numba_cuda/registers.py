@@ -132,7 +132,8 @@ def put_unit(typingctx, shared, index, values, first, count):
 
     def codegen(context, builder, signature, arguments):
         items = items_of(builder, arguments[2], values.count)[first_ : first_ + count_]
-        address, vector = _unit_at(context, builder, shared, *arguments[:2], count_)
+        array, index = arguments[:2]
+        address, vector = _unit_at(context, builder, shared, array, index, count_)
         reals = items
         if isinstance(shared.dtype, types.Complex):
             numbers = [context.make_complex(builder, shared.dtype, item) for item in items]
@@ -155,7 +156,8 @@ def load_units(typingctx, shared, index, count):
     result = types.UniTuple(shared.dtype, count_)
 
     def codegen(context, builder, signature, arguments):
-        address, vector = _unit_at(context, builder, shared, *arguments[:2], count_)
+        array, index = arguments[:2]
+        address, vector = _unit_at(context, builder, shared, array, index, count_)
         unit = builder.load(address, align=vector.count * real_bytes(shared.dtype))
         values = [
             builder.extract_element(unit, ir.Constant(ir.IntType(32), place))
