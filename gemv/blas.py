@@ -6,6 +6,8 @@ If there is none, or anything is unusual, it goes the long way (:mod:`gemv.calls
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol
 
 from gemv.calls import docstrings, short
@@ -96,7 +98,7 @@ def gemv(
             accumulate, out_dtype,
             {"coefficients": coefficients, "device_memory_limit": device_memory_limit,
              "peer": peer or None},
-        )  # fmt: skip
+        )()  # fmt: skip
     return long_way(
         found, name, "gemv", None,
         (alpha, a, x, beta, y, offx, incx, offy, incy, trans, overwrite_y),
@@ -119,8 +121,8 @@ def _batch(
     alpha: Any, a: Any, x: Any, beta: Any, y: Any, steps: tuple[Any, Any, Any, Any], trans: Any,
     overwrite_y: Any, kernel: str | None, stream: Any, accumulate: str, out_dtype: Any,
     of_one_matrix: dict[str, Any],
-) -> Any:  # fmt: skip
-    """:func:`gemv` of a matrix with leading dimensions."""
+) -> Callable[[], Any]:  # fmt: skip
+    """:func:`gemv` of a matrix with leading dimensions: checked, and to be called."""
     from gemv.calls import batched, items
 
     for option, value in of_one_matrix.items():
@@ -129,7 +131,7 @@ def _batch(
     checked = batched.bind_blas(
         alpha, a, x, beta, y, steps, trans, overwrite_y, accumulate, out_dtype
     )
-    return items.execute(checked, kernel, stream)
+    return partial(items.execute, checked, kernel, stream)
 
 
 class Routine(Protocol):

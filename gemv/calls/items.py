@@ -43,7 +43,7 @@ def _host_arrays(items: Items, kernel: str | None) -> Any:
     if not on_engine and not items.nothing:
         refuse_on_host(call, kernel)
         if engines_backend.chosen() is None:
-            announce(engines_backend.probe()[1], stacklevel=5)
+            announce(engines_backend.probe()[1], stacklevel=4)
     y, y_dtype = call.y, call.problem.y_dtype
     result = _host_result(items)
     if y is not None and call.in_place and y.exporter.is_array(y.origin):

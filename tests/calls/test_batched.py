@@ -337,3 +337,20 @@ def test_one_factor_for_all_is_seen(monkeypatch):
     wanted = alpha[:, None] * matvec(a, x)
     assert np.array_equal(gemv.matvec(a, x, alpha=alpha), wanted)
     assert not np.array_equal(gemv.matvec(a, x, alpha=alpha[::-1].copy()), wanted)
+
+
+@needs_device_arrays
+@pytest.mark.parametrize("dtype", "fF")
+def test_columns_of_a_matrix_have_the_bits_of_single_products(dtype):
+    rng = np.random.default_rng(8)
+    values = rng.standard_normal((2, 35, 40)).view("D")[0] if dtype == "F" else (
+        rng.standard_normal((35, 20))
+    )  # fmt: skip
+    x = rng.standard_normal((20, 18))
+    with gemv.Matrix(values.astype(dtype)) as a, gemv.trace() as calls:
+        y = a @ x
+        z = a.rmatmat(y)
+        assert len(calls) == 2 * 2  # 16 columns, and 2
+        for column in range(18):
+            assert bits(y[:, column]) == bits(a @ x[:, column])
+            assert bits(z[:, column]) == bits(a.rmatvec(y[:, column]))
