@@ -65,7 +65,10 @@ REGISTRY = _Ladder()
 
 
 #: Kernels of batches, by the names of their modules; they are no rungs, and are found by name.
-BATCHED = {"small_items": "batched.b01_small_items"}
+BATCHED = {
+    "small_items": "batched.b01_small_items",
+    "several_rows": "vectors.b01_several_rows",
+}
 
 
 def get(name: str) -> Kernel:

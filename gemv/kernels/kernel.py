@@ -138,6 +138,9 @@ class Kernel:
         ``"value"`` for a contiguous copy in the constant symbol ``gemv_x`` or in the parameters.
     constants_of : callable or None
         ``constants_of(problem)`` gives the constants that follow from the problem alone.
+    for_vectors : callable or None
+        ``for_vectors(problem, knobs, vectors)`` gives the constants for so many vectors, with the
+        order of sums that the kernel for one vector has with `knobs`.
     of_batch : callable or None
         ``of_batch(problem, batch, device, knobs)`` gives the geometry for the items of a batch of
         one dimension, where the kernel finds them by itself; None for the function around it.
@@ -168,6 +171,7 @@ class Kernel:
     x_home: Callable[[Mapping[str, int]], str] = _pointer
     constants_of: Callable[[Problem], dict[str, int]] | None = None
     in_batches: Callable[[Problem, Mapping[str, int]], dict[str, int]] | None = None
+    for_vectors: Callable[[Problem, Mapping[str, int], int], dict[str, int]] | None = None
     of_batch: Callable[[Problem, Batch, Device, Mapping[str, int]], Geometry] | None = None
 
     @property

@@ -8,6 +8,7 @@ import math
 from gemv.core.batch import Batch
 from gemv.core.geometry import MAX_GRID_Y, Device
 from gemv.core.problem import Problem
+from gemv.kernels import get
 from gemv.kernels.items import LEVELS, geometry_of_items
 from gemv.selection.select import Choice, select
 
@@ -36,6 +37,9 @@ def select_batch(
     single = select(problem, device, kernel=kernel, homes=homes)
     if single.kernel.x_home(single.knobs) != "pointer":
         raise ValueError(f"kernel {single.kernel.name!r} moves x, so it computes no batches")
+    several = _for_vectors(problem, batch, device, single)
+    if several is not None:
+        return several
     own = single.kernel.of_batch
     if own is not None:
         spec = dataclasses.replace(single.spec, conjugate_x=batch.conjugate_x)
@@ -80,3 +84,24 @@ def _for_many(problem: Problem, batch: Batch, device: Device, single: Choice) ->
         return single
     spec = dataclasses.replace(single.spec, knobs=tuple(sorted(knobs.items())))
     return single._replace(spec=spec, geometry=geometry)
+
+
+#: Kernels that read a matrix once for several vectors, by the kernel whose sums they have.
+_SEVERAL = {"vector_rows": "several_rows"}
+
+
+def _for_vectors(problem: Problem, batch: Batch, device: Device, single: Choice) -> Choice | None:
+    """A kernel for several vectors and one matrix, with the sums of `single`; None without one."""
+    name = _SEVERAL.get(single.kernel.name)
+    if name is None or batch.of("a") != (0,) or batch.items < 2 or single.geometry.scratch:
+        return None
+    kernel = get(name)
+    assert kernel.for_vectors is not None and kernel.of_batch is not None
+    knobs = kernel.for_vectors(problem, single.knobs, batch.items)
+    if any(home not in ("arguments", "pointer") for home in single.spec.homes):
+        return None
+    spec = kernel.spec(problem, knobs, single.spec.homes)
+    spec = dataclasses.replace(spec, conjugate_x=batch.conjugate_x)
+    geometry = kernel.of_batch(problem, batch, device, knobs)
+    reason = "the sums of one product, and the matrix is read once for several vectors"
+    return Choice(kernel, spec, geometry, reason)
