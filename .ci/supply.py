@@ -54,8 +54,8 @@ def complaints(dist: Path) -> list[str]:
         packed = {name.partition("/")[2] for name in archive.getnames()}
 
     package = inside("gemv", ".py", ".toml", ".json", ".typed")
-    tables = [f"gemv/selection/tables/default.{kind}" for kind in ("toml", "json")]
-    for needed in ("gemv/py.typed", *tables):
+    machines = [f"gemv/selection/machines/nvidia-h200.{kind}" for kind in ("toml", "json")]
+    for needed in ("gemv/py.typed", *machines):
         if needed not in package & names:
             wrong.append(f"{wheel.name} lacks {needed}")
     wrong += [f"{wheel.name} lacks {name}" for name in sorted(package - names)]

@@ -1,7 +1,7 @@
 """Measure candidates on the cells of the draw, and keep every time.
 
     python -m benchmarks.fit.campaign FILE.json [--cells 560] [--seconds 560] [--jobs 15]
-        [--earlier MODEL.json FILE.json]
+        [--earlier FILE.json] [--kernels NAME,NAME]
 
 A cell is one problem: shape, dtype, storage, and cold or L2-resident. On each cell the campaign
 tries candidates (``candidates.py``): kernels with constants. It first checks their results on whole
@@ -16,7 +16,7 @@ from __future__ import annotations
 import argparse
 import os
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from concurrent.futures import Future, ProcessPoolExecutor
 from datetime import UTC, datetime
 from multiprocessing import get_context
@@ -26,10 +26,11 @@ from typing import Any
 import numpy as np
 
 from benchmarks.fit import draw
-from benchmarks.fit.candidates import Candidate, candidates, choice
+from benchmarks.fit.candidates import Candidate, candidates, choice, of_kernels
 from benchmarks.fit.foresight import Foresight
 from benchmarks.fit.store import Campaign, Measured, Timed, code_key
 from gemv.core.geometry import ceil_div
+from gemv.core.problem import Problem
 from gemv.measure import peers as other_libraries
 from gemv.measure.cells import Cell
 from gemv.measure.checks import NUMPY_ELEMENTS, SECOND_KERNEL, WholeNumbers, equal
@@ -41,6 +42,8 @@ from gemv.selection.select import Choice, select
 
 #: Candidates of a cell that an earlier fit expects to be the fastest.
 EXPECTED = 12
+#: Candidates of kernels that are added to a cell, and the bytes of the largest such cell.
+ADDED, ADDED_BYTES = 14, 12 << 20
 #: One candidate of AGAIN_EACH is timed twice.
 AGAIN_EACH = 20
 #: Grids of the plain kernel that gives the floor: blocks per multiprocessor, threads per block.
@@ -200,6 +203,16 @@ def _tried(
     return found
 
 
+def _added(
+    names: Collection[str], measured: Measured, problem: Problem, field: Field
+) -> list[Candidate]:
+    """Candidates of some kernels for a cell, and its best one so far; none for a large cell."""
+    if measured.nbytes > ADDED_BYTES:
+        return []
+    found = of_kernels(names, problem, field.device, measured.number, ADDED)
+    return found and [min(measured.times, key=lambda each: each.seconds).candidate, *found]
+
+
 class Compilers:
     """Processes that compile the code of later cells while earlier cells are measured."""
 
@@ -239,14 +252,22 @@ def run(
     end: float,
     compilers: Compilers | None,
     foresight: Foresight | None = None,
+    names: Collection[str] = (),
 ) -> Iterator[Measured]:
-    """Measure cells until the time `end`. The file is saved every 5 s and at the end."""
+    """Measure cells until the time `end`. The file is saved every 5 s and at the end.
+
+    If there are `names` of kernels, candidates of these are added to cells of the campaign.
+    """
     plans = {}
+    earlier = {each.number: each for each in campaign.cells} if names else {}
 
     def plan(number: int, cell: Cell) -> list[Candidate]:
         if number not in plans:
-            tried = _tried(number, cell, field, foresight)
             problem = field.framed(cell)[0].problem
+            if names:
+                tried = _added(names, earlier[number], problem, field)
+            else:
+                tried = _tried(number, cell, field, foresight)
             plans[number] = tried, [choice(each, problem, field.device) for each in tried]
             if compilers is not None:
                 compilers.order(plans[number][1])
@@ -260,8 +281,13 @@ def run(
             tried, made = plans.pop(number)
             if time.monotonic() > end or (compilers and not compilers.wait(made, end)):
                 return
+            if not tried:
+                continue
             measured = field.measure(number, cell, tried)
-            campaign.cells.append(measured)
+            if names:
+                earlier[number].times += measured.times
+            else:
+                campaign.cells.append(measured)
             if field.is_timed:
                 for each, one in zip(tried, made, strict=True):
                     key = code_key(each.constants, one.spec, cell.dtype)
@@ -311,8 +337,12 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("--seconds", type=float, default=560.0)
     parser.add_argument("--jobs", type=int, default=max(1, (os.cpu_count() or 2) - 1))
     parser.add_argument(
-        "--earlier", type=Path, nargs=2, metavar=("MODEL.json", "FILE.json"),
-        help="report of an earlier fit and its campaign: its first choices are candidates",
+        "--kernels", default="",
+        help="time candidates of these kernels alone, on the cells that the file has; with commas",
+    )  # fmt: skip
+    parser.add_argument(
+        "--earlier", type=Path, metavar="FILE.json",
+        help="an earlier campaign: what the formula expects to be fastest is a candidate",
     )  # fmt: skip
     options = parser.parse_args(arguments)
     end = time.monotonic() + options.seconds
@@ -339,14 +369,18 @@ def main(arguments: list[str] | None = None) -> None:
                 "versions": versions,
             }
         )
-    foresight = Foresight(*options.earlier) if options.earlier else None
     done = {each.number for each in campaign.cells}
+    names = [name for name in options.kernels.split(",") if name]
+    if names:
+        wanted = [(each.number, each.cell) for each in campaign.cells]
+        done = set()
+    foresight = Foresight(field.device, options.earlier) if options.earlier else None
     compilers = None
     if engine.name == "cuda" and options.jobs > 1:
         compilers = Compilers(options.jobs, field.device.compute_capability)
     try:
         left = [each for each in wanted if each[0] not in done]
-        measured = run(campaign, options.file, left, field, end, compilers, foresight)
+        measured = run(campaign, options.file, left, field, end, compilers, foresight, names)
         for count, _ in enumerate(measured, 1):
             if count % 25 == 0:
                 spent = options.seconds - (end - time.monotonic())

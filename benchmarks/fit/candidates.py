@@ -9,27 +9,25 @@ which most lanes would have no load, or far too many.
 from __future__ import annotations
 
 import functools
-import math
+import json
 import random
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from pathlib import Path
 from typing import NamedTuple
 
 from gemv.core.dtypes import DTYPES
 from gemv.core.geometry import LOAD_BYTES, Device, ceil_div
 from gemv.core.problem import Problem
 from gemv.kernels import REGISTRY
+from gemv.kernels.kernel import Kernel
 from gemv.selection.select import Choice, select
-from gemv.selection.table import table
 
 #: Kernel and constants. BLOCKS_PER_SM is 0 or 1 here, which says if the code for splits is there.
 Set = tuple[str, tuple[tuple[str, int], ...]]
 #: Values of BLOCKS_PER_SM that are tried: the columns are split into so many blocks per SM.
 SPLITS = (1, 2, 4, 6, 8, 16)
-#: Sets of constants in the pool of each kernel. They are few, so that cells share machine code.
-POOL = {
-    "vector_rows": 40, "vector_columns": 34, "long_columns": 10, "short_columns": 6,
-    "phased_rows": 16, "phased_columns": 12, "last_block": 1,
-}  # fmt: skip
+#: Kernels and constants; a line each.
+_POOL = Path(__file__).with_name("pool.json")
 
 
 class Candidate(NamedTuple):
@@ -70,29 +68,11 @@ def choice(candidate: Candidate, problem: Problem, device: Device) -> Choice:
 
 @functools.cache
 def pool() -> dict[str, list[Set]]:
-    """The sets of each kernel that random candidates come from, as different as possible."""
-    everything: dict[str, dict[Set, int]] = {}
-    for row in table():
-        constants = normal(row.kernel, row.knobs).constants
-        counts = everything.setdefault(row.kernel, {})
-        counts[constants] = counts.get(constants, 0) + 1
-    return {name: _spread(counts, POOL[name]) for name, counts in sorted(everything.items())}
-
-
-def _spread(counts: Mapping[Set, int], most: int) -> list[Set]:
-    """`most` sets: first the one that most rows use, then always the farthest from those taken."""
-    left = sorted(counts, key=lambda each: (-counts[each], each))
-    taken = [left.pop(0)]
-    while left and len(taken) < most:
-        farthest = max(left, key=lambda each: min(_distance(each, other) for other in taken))
-        left.remove(farthest)
-        taken.append(farthest)
-    return taken
-
-
-def _distance(one: Set, other: Set) -> float:
-    pairs = zip(one[1], other[1], strict=True)
-    return sum(abs(math.log2(1 + a) - math.log2(1 + b)) for (_, a), (_, b) in pairs)
+    """The sets of each kernel that random candidates come from."""
+    found: dict[str, list[Set]] = {}
+    for name, knobs in json.loads(_POOL.read_text("utf-8")):
+        found.setdefault(name, []).append((name, tuple(sorted(knobs.items()))))
+    return found
 
 
 def candidates(
@@ -131,9 +111,9 @@ def candidates(
     fitting = [
         constants
         for name, sets in pool().items()
-        if not REGISTRY[name].accepts(problem) and not _is_vain(name, problem)
+        if not REGISTRY[name].accepts(problem) and not is_vain(REGISTRY[name], problem)
         for constants in sets
-        if _has_work(dict(constants[1]), problem)
+        if has_work(dict(constants[1]), problem) and has_passes(dict(constants[1]), problem)
     ]
     for constants in number.sample(fitting, min(count, len(fitting))):
         split = dict(constants[1]).get("BLOCKS_PER_SM", 0)
@@ -141,12 +121,43 @@ def candidates(
     return list(found.values())
 
 
-def _is_vain(name: str, problem: Problem) -> bool:
+def is_vain(kernel: Kernel, problem: Problem) -> bool:
     """Whether this is a kernel for unaligned lines, and all lines are aligned."""
-    return REGISTRY[name].phased and problem.a_alignment == LOAD_BYTES
+    return kernel.phased and problem.a_alignment == LOAD_BYTES
 
 
-def _has_work(knobs: Mapping[str, int], problem: Problem) -> bool:
+def of_kernels(
+    names: Collection[str], problem: Problem, device: Device, seed: int, count: int
+) -> list[Candidate]:
+    """Random candidates of these kernels, if the formula does not expect them to be hopeless."""
+    number = random.Random(seed)
+    found = []
+    for name in names:
+        kernel = REGISTRY[name]
+        if kernel.accepts(problem) or is_vain(kernel, problem):
+            continue
+        for constants in pool()[name]:
+            knobs = dict(constants[1])
+            if has_work(knobs, problem) and has_passes(knobs, problem):
+                split = knobs.get("BLOCKS_PER_SM", 0)
+                found.append(Candidate(constants, number.choice(SPLITS) if split else 0))
+    return number.sample(found, min(count, len(found)))
+
+
+def has_passes(knobs: Mapping[str, int], problem: Problem) -> bool:
+    """Whether a thread of a cluster has a third of a load to do, and no more than 48."""
+    cluster = knobs.get("CLUSTER")
+    if cluster is None:
+        return True
+    lanes = knobs["LANES"]
+    if problem.access == "dot":
+        each = problem.line_bytes / (LOAD_BYTES * cluster * lanes)
+    else:
+        each = problem.lines / (cluster * knobs["THREADS_PER_BLOCK"] / lanes)
+    return 0.3 <= each <= 48
+
+
+def has_work(knobs: Mapping[str, int], problem: Problem) -> bool:
     """Whether at least half of the lanes of a line have a load, and none has more than 32.
 
     The limit of 32 holds for less than 32 lanes and for 4096 lines or more.

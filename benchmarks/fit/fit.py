@@ -1,202 +1,161 @@
-"""Fit the numbers of a machine to a campaign, and judge them by cells held out of the fit.
+"""Fit a machine to a campaign, judge it by cells held out of the fit, and write its file.
 
-    python -m benchmarks.fit.fit FILE.json [--json REPORT.json]
+    python -m benchmarks.fit.fit FILE.json --machine nvidia-h200 [--json REPORT.json] [--all]
 
-The measure is *regret*: the time of the candidate that the model chooses for a cell, divided by
-the time of the cell's best candidate. The report also has the regret of the present choice, which
-is what the tables selected at the time of the campaign.
+The measure is *regret*: the time of the candidate that is chosen for a cell, divided by the time of
+the cell's best candidate. The report has the regret of the formula alone, of the formula with its
+corrections, and of the present choice, which is what was selected at the time of the campaign.
+Without ``--all`` nothing is written but the report, and cells held out of the fit judge it. With
+``--all`` the held-out cells take part in a second fit, whose machine is written.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from benchmarks.fit import draw
-from benchmarks.fit.candidates import choice
-from benchmarks.fit.model import Counts, Machine, resident_blocks, seconds
-from benchmarks.fit.store import Campaign, code_key
+from benchmarks.fit.samples import KERNELS, Samples, samples, weights
+from benchmarks.fit.store import Campaign
 from gemv.core.files import write_text
 from gemv.core.geometry import Device
-from gemv.core.problem import Problem
-from gemv.kernels import REGISTRY
-from gemv.measure.frames import FramedCell
-from gemv.selection.select import Choice
+from gemv.selection.formula import Machine
 
-#: An address for the frames of a cell; only its alignment matters.
-_ADDRESS = 1 << 30
-#: A candidate has full weight in the fit up to this multiple of the best time of its cell.
-_NEAR = 1.5
 #: Beyond this error of the logarithm of a time, the loss grows linearly, not quadratically.
 _ROBUST = 0.1
 #: Weight of the penalty that keeps the factors of kernels near 1.
 _STIFFNESS = 0.3
-KERNELS = tuple(name for name, kernel in REGISTRY.items() if not kernel.teaching)
-
-
-class Samples(NamedTuple):
-    """The measurements of a campaign, but for those whose code needs local memory.
-
-    For each measurement, `cells` has the number of its cell, `is_present` says whether it is of the
-    present choice, and `floors` has the shortest time of the plain kernel, the peers and the
-    candidates on the cell.
-    """
-
-    counts: Counts
-    times: np.ndarray
-    cells: np.ndarray
-    is_present: np.ndarray
-    is_held_out: np.ndarray
-    floors: np.ndarray
+#: Sets of constants of a machine's file.
+PORTFOLIO = 80
 
 
 class Regret(NamedTuple):
-    """Regret on one part of the cells. All means are geometric.
+    """Regret on one part of the cells.
 
-    `model` and `present` are mean regrets, of the model's choice and of the present one;
-    `model_worst` is the largest regret of the model's choice. `floor_over_model` and
-    `floor_over_present` are means of floor over time. `median_error` is the median of the absolute
-    logarithm of predicted over measured time.
+    `mean` is the geometric mean; `most_of_95` is the 95th percentile. `floor_over_time` is the
+    geometric mean of floor over time.
     """
 
     cells: int
-    model: float
-    model_worst: float
-    present: float
-    floor_over_model: float
-    floor_over_present: float
-    median_error: float
+    mean: float
+    most_of_95: float
+    worst: float
+    floor_over_time: float
 
 
-def counted(made: Choice, problem: Problem, code: tuple[int, int, int], is_hot: bool) -> tuple:
-    """The fields of :class:`Counts` for one launch; `code` is an entry of `Campaign.codes`."""
-    assert made.kernel.work is not None
-    work = made.kernel.work(problem, made.geometry, made.knobs)
-    registers, _, shared = code
-    complex_parts = 4 if problem.dtype.kind == "c" else 1
-    return (
-        KERNELS.index(made.kernel.name), is_hot, problem.dtype.itemsize == 2,
-        work.blocks, -(-work.threads // 32), resident_blocks(work.threads, registers, shared),
-        work.bytes, work.written, work.scratch, work.passes, work.edge_passes, work.loads,
-        work.warp_lines, work.x_loads, work.multiply_adds,
-        work.flight // problem.dtype.itemsize * complex_parts,
-        work.end_steps, work.collects, work.splits > 1,
-    )  # fmt: skip
-
-
-def columns(rows: Sequence[tuple]) -> Counts:
-    """One Counts of arrays, from the fields of several launches."""
-    found = [np.array(column) for column in zip(*rows, strict=True)]
-    return Counts(*(c if c.dtype == bool or k == 0 else c.astype(float)
-                    for k, c in enumerate(found)))  # fmt: skip
-
-
-def samples(campaign: Campaign, device: Device) -> Samples:
-    """The counts and the time of each measurement."""
-    rows: list[tuple] = []
-    facts: list[tuple] = []
-    for each in campaign.cells:
-        problem = FramedCell.at(each.cell, _ADDRESS, 1).problem
-        best = min(time for _, time in each.times)
-        floor = min(each.floor_s, best, *each.peers.values())
-        for candidate, time in each.times:
-            made = choice(candidate, problem, device)
-            key = code_key(candidate.constants, made.spec, each.cell.dtype)
-            code = campaign.codes[key]
-            if code[1] or made.kernel.work is None:
-                continue
-            rows.append(counted(made, problem, code, each.cell.hot))
-            held_out = draw.is_held_out(each.number)
-            facts.append((time, each.number, candidate == each.present, held_out, floor))
-    return Samples(columns(rows), *(np.array(column) for column in zip(*facts, strict=True)))
-
-
-def _unpacked(logs: np.ndarray) -> tuple[Machine, np.ndarray]:
-    numbers = np.exp(np.clip(logs, -60, 60))
-    own = len(Machine._fields)
-    return Machine(*numbers[:own]), numbers[own:].reshape(-1, 2)
-
-
-def fit(found: Samples, multiprocessors: int) -> tuple[Machine, np.ndarray]:
-    """The machine and the factors of kernels with the least relative errors on the fitted cells."""
+def fit(found: Samples, which: np.ndarray) -> tuple[Machine, np.ndarray]:
+    """The machine and the factors of kernels with the least relative errors on samples `which`."""
     from scipy.optimize import least_squares
 
-    best = {cell: found.times[found.cells == cell].min() for cell in set(found.cells.tolist())}
-    of_cell = np.array([best[cell] for cell in found.cells.tolist()])
-    weights = np.where(found.is_held_out, 0, np.minimum(1, _NEAR * of_cell / found.times))
+    launches, times = found.launches.only(which), found.times[which]
+    weight = weights(times, found.cells[which])
     begin = np.concatenate([np.log(Machine()), np.zeros(2 * len(KERNELS))])
     loose = np.arange(len(begin)) < len(Machine._fields)
 
     def errors(logs: np.ndarray) -> np.ndarray:
-        predicted = seconds(*_unpacked(logs), found.counts, multiprocessors)
+        predicted = launches.parts(*_unpacked(logs)).seconds
         held = np.where(loose, 0.0, _STIFFNESS * logs)
-        return np.concatenate([weights * np.log(predicted / found.times), held])
+        return np.concatenate([weight * np.log(predicted / times), held])
 
     solution = least_squares(errors, begin, loss="soft_l1", f_scale=_ROBUST, max_nfev=400)
     return _unpacked(solution.x)
 
 
-def regret(found: Samples, predicted: np.ndarray, which: np.ndarray) -> Regret:
-    """Regret of the model's choice and of the present choice, over the samples `which`."""
-    ratios = []
-    for cell in np.unique(found.cells[which]):
-        at = np.flatnonzero(found.cells == cell)
-        best = found.times[at].min()
-        ours = found.times[at[np.argmin(predicted[at])]]
-        present = found.times[at][found.is_present[at]]
-        if len(present):
-            floor = found.floors[at[0]]
-            ratios.append((ours / best, present.min() / best, floor / ours, floor / present.min()))
-    logs = np.log(np.array(ratios))
-    mean = np.exp(logs.mean(axis=0))
-    error = float(np.median(np.abs(np.log(predicted / found.times)[which])))
-    return Regret(
-        len(ratios), float(mean[0]), float(np.exp(logs[:, 0].max())), *map(float, mean[1:]), error
+def _unpacked(logs: np.ndarray) -> tuple[Machine, np.ndarray]:
+    numbers = np.exp(np.clip(logs, -60, 60))
+    own = len(Machine._fields)
+    return Machine(*numbers[:own].tolist()), numbers[own:].reshape(-1, 2)
+
+
+def rounded(machine: Machine, factors: np.ndarray) -> tuple[Machine, np.ndarray]:
+    """The numbers as a machine's file has them, with four digits."""
+    return (
+        Machine(*(float(f"{number:.4g}") for number in machine)),
+        np.array([[float(f"{factor:.4g}") for factor in pair] for pair in factors.tolist()]),
     )
 
 
-def report(found: Samples, predicted: np.ndarray) -> dict[str, Regret]:
-    """Regret on the fitted cells, and on the cells held out."""
-    held_out = found.is_held_out
-    return {"fitted": regret(found, predicted, ~held_out),
-            "held out": regret(found, predicted, held_out)}  # fmt: skip
+def regret(found: Samples, order: np.ndarray, which: np.ndarray) -> Regret:
+    """Regret on the cells of the samples `which`, if the least of `order` decides."""
+    ratios, floors = [], []
+    for cell in np.unique(found.cells[which]):
+        at = np.flatnonzero(found.cells == cell)
+        ours = found.times[at[np.argmin(order[at])]]
+        ratios.append(ours / found.times[at].min())
+        floors.append(found.floors[at[0]] / ours)
+    return Regret(
+        len(ratios),
+        float(np.exp(np.mean(np.log(ratios)))),
+        float(np.percentile(ratios, 95)),
+        float(np.max(ratios)),
+        float(np.exp(np.mean(np.log(floors)))),
+    )
+
+
+def report(found: Samples, seconds: dict[str, np.ndarray], which: np.ndarray) -> dict[str, Any]:
+    """Regret of several predictions, and of the present choice."""
+    orders = {**seconds, "present choice": np.where(found.is_present, 0.0, 1.0)}
+    judged = {name: regret(found, order, which) for name, order in orders.items()}
+    for name, each in judged.items():
+        print(
+            f"{name:<24}{each.cells} cells: regret {each.mean:.3f}, 95th percentile"
+            f" {each.most_of_95:.3f}, worst {each.worst:.2f}; floor / time"
+            f" {each.floor_over_time:.3f}"
+        )
+    content: dict[str, Any] = {name: _short(each._asdict()) for name, each in judged.items()}
+    formula = seconds["formula"]
+    error = float(np.median(np.abs(np.log(formula / found.times)[which])))
+    print(f"median error of a time by the formula {error:.1%}")
+    content["median_error_of_formula"] = float(f"{error:.4g}")
+    return content
+
+
+def _short(numbers: dict[str, float]) -> dict[str, float]:
+    return {name: float(f"{number:.4g}") for name, number in numbers.items()}
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("file", type=Path, help="the file of a campaign")
-    parser.add_argument("--json", type=Path, help="write the numbers and the report to this file")
+    parser.add_argument("--machine", help="the name of the machine's file")
+    parser.add_argument("--json", type=Path, help="write the report to this file")
+    parser.add_argument("--all", action="store_true", help="fit all cells and write the machine")
+    parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1)
     options = parser.parse_args(arguments)
+    # The trees would use threads, which do not survive that other processes are forked.
+    os.environ["OMP_NUM_THREADS"] = "1"
+    from benchmarks.fit.corrections import Corrections
+
     campaign = Campaign.load(options.file)
-    device = Device(campaign.about["gpu"], *campaign.about["device"])
+    device = Device(campaign.about["gpu"], tuple(campaign.about["device"][0]),
+                    campaign.about["device"][1])  # fmt: skip
     found = samples(campaign, device)
-    machine, factors = fit(found, device.multiprocessors)
-    predicted = seconds(machine, factors, found.counts, device.multiprocessors)
-    content: dict[str, Any] = {"campaign": campaign.about, "machine": _rounded(machine._asdict())}
-    content["factors"] = {
-        name: _rounded({"start": start, "issue": issue})
-        for name, (start, issue) in zip(KERNELS, factors.tolist(), strict=True)
+    kept = ~found.is_held_out
+    machine, factors = rounded(*fit(found, kept))
+    corrections = Corrections(found, kept, machine, factors)
+    seconds = {
+        "formula": found.launches.parts(machine, factors).seconds,
+        "formula, corrected": corrections.seconds(found.launches),
     }
-    for name, judged in report(found, predicted).items():
-        content[name] = _rounded(judged._asdict())
-        print(
-            f"{name}: {judged.cells} cells; time over that of the best candidate: model's choice"
-            f" {judged.model:.3f} (worst {judged.model_worst:.2f}), present choice"
-            f" {judged.present:.3f}; floor over time: model's choice {judged.floor_over_model:.3f},"
-            f" present choice {judged.floor_over_present:.3f}; median error of a predicted time"
-            f" {judged.median_error:.1%}"
-        )
+    content: dict[str, Any] = {"campaign": campaign.about}
+    for name, which in (("fitted", kept), ("held out", ~kept)):
+        print(f"--- {name}")
+        content[name] = report(found, seconds, which)
     if options.json:
         write_text(options.json, json.dumps(content, indent=1) + "\n")
+    if options.all:
+        from benchmarks.fit.publish import publish
 
-
-def _rounded(numbers: dict[str, float]) -> dict[str, float]:
-    return {name: float(f"{number:.4g}") for name, number in numbers.items()}
+        everything = np.ones(len(found.times), bool)
+        machine, factors = rounded(*fit(found, everything))
+        corrections = Corrections(found, everything, machine, factors)
+        publish(options.machine, campaign, device, machine, factors, corrections,
+                content["held out"], options.jobs)  # fmt: skip
 
 
 if __name__ == "__main__":

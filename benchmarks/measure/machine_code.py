@@ -4,10 +4,10 @@
     python -m benchmarks.measure.machine_code after.json            # in another
     python -m benchmarks.measure.machine_code --compare before.json after.json
 
-Every row of the selection table is compiled for each dtype that it is for, with whole lines and
-without, for plain and for wide sums, and every kernel with its own constants as well. A hash covers
-the instructions that the assembler made, without names: a module that moves, or a function that is
-renamed, changes no hash. It needs no GPU.
+Every set of constants of a machine is compiled for each dtype, with whole lines and without, and
+every kernel with its own constants, for wide sums as well. A hash covers the instructions that the
+assembler made, without names: a module that moves, or a function that is renamed, changes no hash.
+It needs no GPU.
 """
 
 from __future__ import annotations
@@ -31,25 +31,26 @@ def requests() -> list[tuple]:
     from gemv.core.dtypes import DTYPES
     from gemv.core.geometry import LOAD_BYTES
     from gemv.kernels import REGISTRY
-    from gemv.selection.table import table
+    from gemv.measure.inputs import make_problem
+    from gemv.selection.machine import machines
 
     wanted: dict[tuple, None] = {}
-    rows = [(row.kernel, row.knobs, row.letters, row.conditions) for row in table()]
-    rows += [(kernel.name, {}, "sdczhb", {}) for kernel in REGISTRY.values()]
-    for name, knobs, letters, conditions in rows:
-        kernel = REGISTRY[name]
-        accesses = [conditions["access"]] if "access" in conditions else ["dot", "axpy"]
-        sums = [conditions["accumulate"]] if "accumulate" in conditions else ["plain"]
-        if not knobs:
-            sums = ["plain", "wide", "pairs"]
-        for letter in letters:
-            widest = LOAD_BYTES // DTYPES[letter].itemsize
+    sets = [(each.kernel, each.knobs) for found in machines() for each in found.constants]
+    sets += [(kernel, {}) for kernel in REGISTRY.values()]
+    for kernel, knobs in sets:
+        for letter in "sdczhb":
+            dtype = DTYPES[letter]
+            widest = LOAD_BYTES // dtype.itemsize
             wide = (widest, 0 if kernel.phased else widest) if kernel.wide else (1, 0)
-            for access in accesses:
-                for accumulate in sums:
+            for access, order in (("dot", "C"), ("axpy", "F")):
+                if kernel.wide and kernel.accepts(make_problem(16, 16, dtype, order, "N")):
+                    continue
+                for accumulate in ("plain",) if knobs else ("plain", "wide", "pairs"):
                     for whole in (False, True) if kernel.wide and not kernel.phased else (False,):
                         constants = tuple(sorted({**kernel.knobs, **knobs}.items()))
-                        wanted[name, constants, letter, access, whole, wide, accumulate] = None
+                        wanted[kernel.name, constants, letter, access, whole, wide, accumulate] = (
+                            None
+                        )
     return list(wanted)
 
 

@@ -32,6 +32,8 @@ KERNELS = [
     "phased_rows",
     "phased_columns",
     "short_columns",
+    "cluster_rows",
+    "cluster_columns",
 ]
 DTYPES = ["float32", "float64", "float16"]
 PREFIXES = {"float32": "s", "float64": "d", "float16": "h"}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from gemv.calls.bind import BlasArguments, bind
 from gemv.calls.execute import (
@@ -16,6 +16,9 @@ from gemv.calls.execute import (
 from gemv.core.dtypes import PREFIXES
 from gemv.core.geometry import Launch
 from gemv.engines import backend as engines_backend
+
+if TYPE_CHECKING:
+    from gemv.selection.forecast import Forecast
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +56,10 @@ class Explanation:
         What a perfect gemv reads and writes for this call.
     reason : str
         Why this kernel, or why nothing is computed.
+    forecast : Forecast or None
+        The time that the formula of selection expects, what takes most of it, and what would be
+        next: see :class:`gemv.selection.forecast.Forecast`. None unless a GPU would compute, and
+        for kernels that are there to be read.
     transfer : str
         How a matrix in host memory gets to the device in each call; empty if it does not.
     """
@@ -70,6 +77,7 @@ class Explanation:
     access: str
     bytes_moved: int
     reason: str
+    forecast: Forecast | None = None
     transfer: str = ""
 
     def __str__(self) -> str:
@@ -97,6 +105,7 @@ class Explanation:
             f" backend as {launches}{named}, reading A in {self.access} order and alpha and beta"
             f" from {self.coefficients}{wide}: {self.reason}. It moves at least"
             f" {self.bytes_moved} bytes."
+            + (f" {self.forecast}" if self.forecast else "")
             + (f" {self.transfer}; gemv.Matrix would keep it there." if self.transfer else "")
         )
 
@@ -153,6 +162,11 @@ def explain(
         reach = 1 + (problem.rows - 1) * abs(problem.incy)
         way = compute.planned(engine, call.routine, problem, choice, reach, limit)
         transfer = way.describe(problem.rows * problem.cols * problem.dtype.itemsize)
+    expected = None
+    if engine.name == "cuda":
+        from gemv.selection.forecast import forecast
+
+        expected = forecast(choice, problem, engine.device())
     return Explanation(
         backend=backend,
         kernel=choice.kernel.name,
@@ -163,6 +177,7 @@ def explain(
         sizes=dict(choice.geometry.sizes),
         coefficients=choice.coefficients,
         reason=choice.reason,
+        forecast=expected,
         transfer=transfer,
         **common,
     )

@@ -52,7 +52,7 @@ def info(options: argparse.Namespace) -> int:
         ("CUDA in Numba", _probe_numba),
         ("backend", _probe_backend),
         ("kernels", _probe_kernels),
-        ("table", _probe_table),
+        ("machine", _probe_machine),
         ("cache", _probe_cache),
         ("self-check", _probe_self_check),
     ):
@@ -166,13 +166,19 @@ def _probe_kernels() -> list[str]:
     ] or ["none"]
 
 
-def _probe_table() -> list[str]:
+def _probe_machine() -> list[str]:
+    from gemv.core.geometry import Device
     from gemv.engines.backend import backend, engine
-    from gemv.selection.table import tables
+    from gemv.selection.machine import REFERENCE, machine
 
-    used = tables(None if backend() == "host" else engine().device())
-    rows = f"{len(used.rows)} rows of {', then '.join(used.names)}"
-    return [f"{rows}, sha256 {used.hash}"]
+    # Without a GPU: what is selected on the one that others are compared with.
+    device = Device(REFERENCE, (9, 0), 132) if backend() == "host" else engine().device()
+    used = machine(device)
+    return [
+        used.name,
+        f"{len(used.constants)} sets of constants, {len(used.exceptions)} exceptions, sha256"
+        f" {used.hash}",
+    ]
 
 
 def _probe_cache() -> list[str]:

@@ -31,6 +31,35 @@ MAX_GRID_X = 2**31 - 1
 PANEL_BYTES = 64 * 2**20
 
 
+class Chip(NamedTuple):
+    """What the driver tells of a GPU's parts; the defaults are an H200's.
+
+    Attributes
+    ----------
+    threads, registers, shared_bytes, blocks : int
+        What a multiprocessor holds at once, for all its blocks.
+    clock_khz, memory_khz : int
+        Clocks of the multiprocessors and of the memory.
+    bus_bits : int
+        Width of the bus to the memory.
+    cache_bytes : int
+        Size of the L2 cache.
+    """
+
+    threads: int = 2048
+    registers: int = 65536
+    shared_bytes: int = 228 * 1024
+    blocks: int = 32
+    clock_khz: int = 1_980_000
+    memory_khz: int = 3_201_000
+    bus_bits: int = 6144
+    cache_bytes: int = 60 * 2**20
+
+
+#: The chip that a device has if nothing is said of it.
+_CHIP = Chip()
+
+
 class Device(NamedTuple):
     """What geometry and selection may know of a device.
 
@@ -43,6 +72,17 @@ class Device(NamedTuple):
     index: int = 0  # type: ignore[assignment]  # a tuple's search, which nobody needs here
     #: How many operations in float32 take the time of one in float64; the driver tells.
     float64_ratio: int = 2
+    chip: Chip = _CHIP
+
+    def lacks(self, capability: tuple[int, int]) -> str | None:
+        """Why this GPU cannot run what needs a compute capability, or None.
+
+        The simulator, whose own is 0.0, runs everything.
+        """
+        if self.compute_capability == (0, 0) or self.compute_capability >= capability:
+            return None
+        needed, has = (".".join(map(str, each)) for each in (capability, self.compute_capability))
+        return f"it needs compute capability {needed} or newer, and {self.name} has {has}"
 
     @property
     def has_few_doubles(self) -> bool:

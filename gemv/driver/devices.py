@@ -10,7 +10,7 @@ from typing import Any
 
 from cuda.bindings import driver
 
-from gemv.core.geometry import Device, MemoryRange
+from gemv.core.geometry import Chip, Device, MemoryRange
 from gemv.driver.libcuda import check, libcuda
 
 _get_context = libcuda.cuCtxGetCurrent
@@ -44,7 +44,17 @@ def properties(index: int) -> Device:
     name = check(driver.cuDeviceGetName(256, device)).split(b"\0")[0].decode()
     capability = ask("COMPUTE_CAPABILITY_MAJOR"), ask("COMPUTE_CAPABILITY_MINOR")
     ratio = ask("SINGLE_TO_DOUBLE_PRECISION_PERF_RATIO")
-    return Device(name, capability, ask("MULTIPROCESSOR_COUNT"), index, ratio)
+    chip = Chip(
+        threads=ask("MAX_THREADS_PER_MULTIPROCESSOR"),
+        registers=ask("MAX_REGISTERS_PER_MULTIPROCESSOR"),
+        shared_bytes=ask("MAX_SHARED_MEMORY_PER_MULTIPROCESSOR"),
+        blocks=ask("MAX_BLOCKS_PER_MULTIPROCESSOR"),
+        clock_khz=ask("CLOCK_RATE"),
+        memory_khz=ask("MEMORY_CLOCK_RATE"),
+        bus_bits=ask("GLOBAL_MEMORY_BUS_WIDTH"),
+        cache_bytes=ask("L2_CACHE_SIZE"),
+    )
+    return Device(name, capability, ask("MULTIPROCESSOR_COUNT"), index, ratio, chip)
 
 
 @functools.cache

@@ -20,6 +20,9 @@ from gemv.selection.select import Choice
 #: The launch attribute that lets a kernel start before the one ahead of it on the stream has ended:
 #: CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION, in the layout of the driver's structure.
 _EARLY_START = (libcuda.LaunchAttribute * 1)(libcuda.LaunchAttribute(6, 0, (1,)))
+#: Blocks that a cluster has on every GPU with clusters; a function is asked for if it has more.
+_PORTABLE_CLUSTER = 8
+_LARGER_CLUSTERS = driver.CUfunction_attribute.CU_FUNC_ATTRIBUTE_NON_PORTABLE_CLUSTER_SIZE_ALLOWED
 
 
 class LoadedFunction(NamedTuple):
@@ -81,6 +84,9 @@ class LoadedFunctions:
             with errors.compiling():
                 compiled = binaries.binaries(choice.kernel, choice.spec, device.compute_capability)
             loaded = tuple(load(binary, choice.spec.precision.factors) for binary in compiled)
+            if choice.knobs.get("CLUSTER", 1) > _PORTABLE_CLUSTER:
+                for function in loaded:
+                    check(driver.cuFuncSetAttribute(function.handle, _LARGER_CLUSTERS, 1))
             # Of two threads, both take the functions of the first: those have the slots.
             loaded = self.loaded.setdefault(key, loaded)
         return loaded

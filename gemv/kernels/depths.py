@@ -46,6 +46,11 @@ def of_splits(problem: Problem, geometry: Geometry, depth_of: Callable[[int], An
     return np.array([depth_of(most)] * (splits - 1) + [last])  # all but the last are alike
 
 
+def in_lanes(depths: np.ndarray, lanes: int) -> np.ndarray:
+    """Depth of sums that `lanes` take in turns, each in order, and a butterfly adds up."""
+    return in_halves(in_order(depths.reshape(-1, lanes)))
+
+
 def of_finishers(depths: np.ndarray, finishers: int, batch: int) -> np.ndarray:
     """Depths of splits once `finishers` threads have shared them, `batch` of a thread at a time."""
     turns = ceil_div(len(depths), finishers * batch)

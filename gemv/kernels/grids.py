@@ -4,7 +4,15 @@ from __future__ import annotations
 
 import functools
 
-from gemv.core.geometry import LOAD_BYTES, MAX_GRID_Y, Device, Geometry, ceil_div, one_launch
+from gemv.core.geometry import (
+    CACHE_LINE_BYTES,
+    LOAD_BYTES,
+    MAX_GRID_Y,
+    Device,
+    Geometry,
+    ceil_div,
+    one_launch,
+)
 from gemv.core.problem import Problem
 
 #: Loads of 16 bytes that a thread should have in flight where a batch has blocks enough.
@@ -53,6 +61,54 @@ def split_evenly(
     splits = ceil_div(cols, cols_per_split)
     sizes = {"splits": splits, "cols_per_split": cols_per_split}
     return one_launch((tiles, splits, 1), block, sizes, splits * problem.rows, tiles, posts=True)
+
+
+#: The first compute capability with clusters of blocks.
+CLUSTERS = (9, 0)
+#: Blocks of the largest cluster: more than 8 need a leave, which loading a kernel asks for.
+MOST_CLUSTERED = 16
+
+
+def split_in_clusters(
+    name: str, problem: Problem, device: Device, tiles: int, threads_per_block: int, cluster: int
+) -> Geometry:
+    """One launch: a cluster of `cluster` blocks for each tile of rows, which share its columns.
+
+    Their shares are whole lines of the caches, so that vectors stay aligned. The last blocks have
+    no columns if there are fewer lines than blocks.
+
+    Raises
+    ------
+    ValueError
+        If the kernel called `name` cannot have such clusters on this device.
+    """
+    if cluster & (cluster - 1) or cluster > MOST_CLUSTERED:
+        raise ValueError(
+            f"{name}: CLUSTER must be a power of two up to {MOST_CLUSTERED}, got {cluster}"
+        )
+    lacks = device.lacks(CLUSTERS)
+    if lacks:
+        raise ValueError(f"{name}: blocks in clusters: {lacks}")
+    step = CACHE_LINE_BYTES // problem.dtype.itemsize if problem.access == "dot" else 1
+    share = ceil_div(ceil_div(problem.cols, cluster), step) * step
+    sizes = {"splits": cluster, "cols_per_split": share}
+    return one_launch((tiles, cluster, 1), (threads_per_block, 1, 1), sizes)
+
+
+def columns_in_cluster(problem: Problem, geometry: Geometry) -> list[int]:
+    """The number of columns of each block of a cluster."""
+    splits, share = geometry.sizes["splits"], geometry.sizes["cols_per_split"]
+    return [min(max(problem.cols - rank * share, 0), share) for rank in range(splits)]
+
+
+def finishing(tile_rows: int, threads: int, slots: int, cluster: int) -> tuple[int, int]:
+    """Rows of a tile that each block of a cluster finishes, and the lanes that share one of them.
+
+    A row has `slots` partial sums, one of each warp of the cluster that had a part of it.
+    """
+    own = ceil_div(tile_rows, cluster)
+    most = min(32, slots, threads // own)
+    return own, 1 << (most.bit_length() - 1)
 
 
 @functools.cache

@@ -133,6 +133,9 @@ class Kernel:
     work : callable or None
         ``work(problem, geometry, knobs)`` counts the :class:`~gemv.kernels.work.Work` of its one
         launch; None for teaching kernels, which selection never considers.
+    capability : (int, int)
+        The least compute capability of a GPU that has what the kernel needs. ``geometry`` raises a
+        ValueError for an older one, with what :meth:`~gemv.core.geometry.Device.lacks` says.
     x_home : callable
         ``x_home(knobs)`` says how x reaches the kernel: ``"pointer"``, or ``"constant"`` and
         ``"value"`` for a contiguous copy in the constant symbol ``gemv_x`` or in the parameters.
@@ -168,6 +171,7 @@ class Kernel:
     accepts: Callable[[Problem], str | None] = accepts_all
     depth: Callable[[Problem, Geometry, Mapping[str, int]], int] = _left_to_right
     work: Callable[[Problem, Geometry, Mapping[str, int]], Work] | None = None
+    capability: tuple[int, int] = (0, 0)
     x_home: Callable[[Mapping[str, int]], str] = _pointer
     constants_of: Callable[[Problem], dict[str, int]] | None = None
     in_batches: Callable[[Problem, Mapping[str, int]], dict[str, int]] | None = None

@@ -33,7 +33,8 @@ class Work(NamedTuple):
     threads : int
         Threads of a block.
     splits : int
-        Blocks that share a tile of rows; 1 if the columns are not split.
+        Blocks that share a tile of rows; 1 if the columns are not split. They pass their sums
+        through global memory, or through shared memory if they are a cluster.
     bytes : int
         Bytes of A that blocks load, in whole sectors of 32 bytes. Each block counts all sectors of
         its part of each line of A (a row for dot kernels, a column for axpy kernels). So a sector
@@ -70,13 +71,17 @@ class Work(NamedTuple):
         Steps in sequence from the last product of a full block to its y or its partial sums. Each
         step of shuffles, each barrier, and each addition of a number from shared memory counts one.
     collects : int
-        Rounds in sequence in which a thread of the last block loads partial sums; 0 without splits.
+        Rounds in sequence in which a thread of the last block loads partial sums from global
+        memory; 0 without splits, and in a cluster.
     shared_bytes : int
         Bytes of shared memory that a block declares.
     warp_lines : int
         Cache lines of 128 bytes that one load of A by a full warp touches, if each group of threads
         that shares a line of A begins at the start of a cache line. Groups that lie side by side in
         memory share cache lines. The L1 cache looks up these cache lines one after the other.
+    cluster : int
+        Blocks of a cluster; 1 without clusters. Its `splits` send their sums to each other's shared
+        memory. To wait for them is one of the `end_steps`, as a barrier is.
     """
 
     blocks: int
@@ -96,6 +101,7 @@ class Work(NamedTuple):
     collects: int
     shared_bytes: int
     warp_lines: int
+    cluster: int = 1
 
 
 def work_of(
@@ -114,12 +120,13 @@ def work_of(
     end_steps: int = 0,
     collects: int = 0,
     sums_shared: int = 0,
+    cluster: int = 0,
 ) -> Work:
     """The Work of a kernel: its own counts, and those that follow from problem and geometry.
 
     `products` is the number of multiply-adds of elements, which may be complex. `sums_shared` is
     the number of elements of the shared arrays. A block with such arrays also has a ticket of 4
-    bytes.
+    bytes, or a counter of 8 in a cluster. `cluster` is 0 for a kernel without clusters.
     """
     launch, precision = geometry.launches[0], problem.precision
     sum_bytes = precision.sums.itemsize
@@ -139,8 +146,9 @@ def work_of(
         busy_threads=busy_threads,
         end_steps=end_steps,
         collects=collects if launch.grid[1] > 1 else 0,
-        shared_bytes=sums_shared * sum_bytes + 4 if sums_shared else 0,
+        shared_bytes=sums_shared * sum_bytes + (8 if cluster else 4) if sums_shared else 0,
         warp_lines=warp_lines,
+        cluster=max(cluster, 1),
     )
 
 

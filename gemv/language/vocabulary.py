@@ -11,8 +11,8 @@ Words that the declarations share:
   so it has 16 bytes at most.
 * Tiles of A, numbers of x and partial sums are flat tuples, because the compiler keeps each item of
   a tuple in a register of its own.
-* `count`, `width`, `rows`, `lanes`, `apart`, `bytes_`, `multiple`, `divisor` and `conjugate` are
-  constants when the kernel is compiled.
+* `count`, `width`, `rows`, `lanes`, `apart`, `bytes_`, `multiple`, `divisor`, `each` and
+  `conjugate` are constants when the kernel is compiled, if the function has no other use for them.
 * An index, a step and a distance count elements, not bytes.
 """
 
@@ -356,6 +356,58 @@ def take(zero, pointer, index, step, count, valid):
 
     The others are `zero`, and nothing is loaded for them. Nobody may take before all blocks that
     post are sure to be running: a block that waits could keep another one from beginning.
+    """
+
+
+# Sums between the blocks of a cluster ------------------------------------------------------------
+
+
+@_declared
+def cluster_rank():
+    """Which block of its cluster this is, from 0 on.
+
+    The attribute ``cluster`` of a kernel function says how many blocks a cluster has. They are
+    neighbours along ``blockIdx.y``, and run at the same time.
+    """
+
+
+@_declared
+def cluster_arrive():
+    """Come to the barrier of the cluster, and go on; every thread of all its blocks does so.
+
+    It orders nothing but :func:`cluster_expect`.
+    """
+
+
+@_declared
+def cluster_wait():
+    """Wait until all threads of the cluster have come to the barrier; each has come itself."""
+
+
+@_declared
+def cluster_expect(box, shared, count):
+    """Make `box` count the sums that arrive in `shared`, until there are `count` of them.
+
+    `box` is a shared array of one 64-bit integer. One thread of a block calls this, and no block of
+    the cluster posts before a barrier of the cluster.
+    """
+
+
+@_declared
+def cluster_post(box, shared, slot, row, values, distance, width, each, limit):
+    """Send sums of rows to the blocks of the cluster that these rows belong to, and go on.
+
+    `values` are pieces of `width` neighbours, `distance` apart, from `row` on. That of row r is
+    stored in block ``r // each``, at ``shared[r % each, slot]``, and counted by its `box`. Rows
+    from `limit` on are not sent.
+    """
+
+
+@_declared
+def cluster_take(box):
+    """Wait until all sums are there that `box` expects.
+
+    A block that expects sums must not end before it has taken them.
     """
 
 

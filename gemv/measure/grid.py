@@ -34,8 +34,8 @@ from gemv.measure.peers import Peer
 from gemv.measure.plain import Enqueue, Mover
 from gemv.measure.records import ROUNDS, CellResult, GridResults
 from gemv.measure.traffic import traffic
+from gemv.selection.machine import machine
 from gemv.selection.select import Choice, select
-from gemv.selection.table import tables
 
 _MOST_FRAMES = 2048
 
@@ -81,7 +81,7 @@ class Bench:
             source = imported_source()[:12]
         except Unknown as why:
             source = f"unknown: {why}"
-        ours = f"{gemv.__version__} (source {source}, table {tables(self.device).hash[:12]})"
+        ours = f"{gemv.__version__} (source {source}, machine {machine(self.device).hash[:12]})"
         timed = {} if self.clock is None else self.clock.versions()
         return {"gemv": ours, **timed, **peers.versions(self.libraries)}
 

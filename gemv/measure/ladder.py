@@ -146,7 +146,7 @@ def ladder(
             progress(kernel.name)
         row = LadderRow(kernel.name, kernel.rung, kernel.beside)
         result.rows.append(row)
-        row.refused = kernel.accepts(problem)
+        row.refused = kernel.accepts(problem) or device.lacks(kernel.capability)
         if row.refused:
             continue
         choice = select(problem, device, kernel.name)

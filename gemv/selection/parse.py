@@ -1,7 +1,8 @@
-"""Selection tables as they are written: TOML, read and checked row by row."""
+"""Machines as they are written: TOML, read and checked field by field."""
 
 from __future__ import annotations
 
+import math
 import sys
 import tomllib
 from collections.abc import Callable, Mapping
@@ -9,9 +10,9 @@ from typing import Any
 
 from gemv.core import rules
 from gemv.core.dtypes import ACCUMULATE
-from gemv.kernels import REGISTRY, get
-from gemv.kernels.kernel import accepts_all
-from gemv.selection.row import CONDITIONS, LETTERS, RANGES, Row
+from gemv.kernels import get
+from gemv.selection.formula import Machine
+from gemv.selection.row import CONDITIONS, LETTERS, RANGES
 
 
 def _one_of(*words: str) -> tuple[Callable[[Any], bool], str]:
@@ -24,12 +25,17 @@ _SIZE = (
     lambda value: type(value) is int and 1 <= value <= sys.maxsize,
     f"an integer from 1 to {sys.maxsize}",
 )
+_TABLE = (lambda value: isinstance(value, dict), "a table")
+_POSITIVE = (
+    lambda value: type(value) in (int, float) and math.isfinite(value) and value >= 0,
+    "a number that is finite and not negative",
+)
 #: All fields of a row, each with the test that its value must pass, and the rule in words.
-_FIELDS: dict[str, tuple[Callable[[Any], bool], str]] = {
+_ROW: dict[str, tuple[Callable[[Any], bool], str]] = {
     "kernel": _TEXT,
     "reason": _TEXT,
     "figure": _TEXT,
-    "knobs": (lambda value: isinstance(value, dict), "a table of constants"),
+    "knobs": (_TABLE[0], "a table of constants"),
     "access": _one_of("dot", "axpy", "strided"),
     "dtype": (
         lambda value: isinstance(value, str) and value != "" and set(value) <= set(LETTERS),
@@ -38,80 +44,148 @@ _FIELDS: dict[str, tuple[Callable[[Any], bool], str]] = {
     "accumulate": _one_of(*ACCUMULATE),
     **{f"{name}_{end}": _SIZE for name in RANGES for end in ("min", "max")},
 }
-_NEEDED = ("kernel", "reason")
+_CONSTANTS = {
+    "kernel": _TEXT,
+    "knobs": _ROW["knobs"],
+    "registers": (
+        lambda value: (
+            isinstance(value, dict)
+            and all(type(each) is int and 0 <= each <= 255 for each in value.values())
+        ),
+        "a table of integers from 0 to 255",
+    ),
+}
 
 
-def parse(text: str, last: bool = True, source: str = "of this text") -> tuple[Row, ...]:
-    """The rows of a table.
+def parse(text: str, source: str = "of this text") -> dict[str, Any]:
+    """The content of a machine's file.
 
     Parameters
     ----------
     text : str
-        The table as TOML.
-    last : bool
-        Whether it is the last of all tables, which must end with a row that every problem fits.
+        The file: TOML.
     source : str
-        Its file, for error texts.
+        Its name, for error texts.
+
+    Returns
+    -------
+    dict
+        ``numbers``, ``factors``, ``constants`` and ``rows``, as JSON can hold them.
 
     Raises
     ------
     ValueError
-        If it cannot be used; the text names file, row and rule.
+        If it cannot be used; the text names the file, the field and the rule.
     """
-    place = f"selection table {source}"
+    place = f"machine {source}"
     try:
         content = tomllib.loads(text)
     except (ValueError, RecursionError) as error:
         raise ValueError(f"{place}: it is not valid TOML: {error}") from error
-    _refuse_unknown(place, set(content) - {"row", "about"})
-    entries = content.get("row", [])
+    _refuse_unknown(place, set(content) - {"about", "numbers", "factors", "portfolio", "row"})
+    for name in ("about", "numbers", "factors", "portfolio"):
+        if not isinstance(content.get(name, {}), dict):
+            raise ValueError(f"{place}: {name} must be a table, got {rules.typed(content[name])}")
+    portfolio = content.get("portfolio", {})
+    _refuse_unknown(f"{place}: portfolio", set(portfolio) - {"constants"})
+    sets = _entries(f"{place}: portfolio", portfolio, "constants")
+    if not sets:
+        raise ValueError(f"{place}: portfolio: constants are missing")
+    return {
+        "numbers": _numbers(place, content.get("numbers", {})),
+        "factors": _factors(place, content.get("factors", {})),
+        "constants": [
+            _constants(f"{place}, constants {number}", entry)
+            for number, entry in enumerate(sets, 1)
+        ],
+        "rows": [
+            _row(f"{place}, row {number}", entry)
+            for number, entry in enumerate(_entries(place, content, "row"), 1)
+        ],
+    }
+
+
+def _entries(place: str, content: Mapping[str, Any], name: str) -> list[Mapping[str, Any]]:
+    entries = content.get(name, [])
     if not isinstance(entries, list) or not all(isinstance(entry, dict) for entry in entries):
-        raise ValueError(f"{place}: row must be an array of tables: write [[row]] above each")
-    if not entries:
-        raise ValueError(f"{place}: it has no [[row]]")
-    if not isinstance(content.get("about", {}), dict):
-        raise ValueError(f"{place}: about must be a table, got {rules.typed(content['about'])}")
-    rows = tuple(_row(entry, source, number) for number, entry in enumerate(entries, start=1))
-    if last:
-        final = rows[-1]
-        if final.conditions or REGISTRY[final.kernel].accepts is not accepts_all:
-            raise ValueError(
-                f"{final.place}: the last row must accept every problem, so it has no condition,"
-                " and a kernel that refuses none"
-            )
-    return rows
+        raise ValueError(f"{place}: {name} must be an array of tables: write [[{name}]] above each")
+    return entries
 
 
-def _row(entry: Mapping[str, Any], source: str, number: int) -> Row:
-    """A row, from its entry in the TOML."""
-    place = f"selection table {source}, row {number}"
-    _refuse_unknown(place, set(entry) - set(_FIELDS))
-    for name in _NEEDED:
+def _numbers(place: str, table: Mapping[str, Any]) -> dict[str, float]:
+    _refuse_unknown(f"{place}: numbers", set(table) - set(Machine._fields))
+    for name in Machine._fields:
+        if name not in table:
+            raise ValueError(f"{place}: numbers: {name} is missing")
+        _check(f"{place}: numbers", name, table[name], _POSITIVE)
+    for name in ("memory_rate", "cache_rate"):
+        if table[name] <= 0:
+            raise ValueError(f"{place}: numbers: {name} must be more than 0, got {table[name]!r}")
+    return {name: float(table[name]) for name in Machine._fields}
+
+
+def _factors(place: str, table: Mapping[str, Any]) -> dict[str, list[float]]:
+    found = {}
+    for name, pair in table.items():
+        _kernel(f"{place}: factors", name)
+        within = f"{place}: factors.{name}"
+        _check(f"{place}: factors", name, pair, _TABLE)
+        _refuse_unknown(within, set(pair) - {"start", "issue"})
+        for key in ("start", "issue"):
+            _check(within, key, pair.get(key), _POSITIVE)
+        found[name] = [float(pair["start"]), float(pair["issue"])]
+    return found
+
+
+def _constants(place: str, entry: Mapping[str, Any]) -> list[Any]:
+    _refuse_unknown(place, set(entry) - set(_CONSTANTS))
+    for name in ("kernel", "registers"):
         if name not in entry:
             raise ValueError(f"{place}: {name} is missing")
     for name, value in entry.items():
-        is_right, rule = _FIELDS[name]
-        if not is_right(value):
-            raise ValueError(f"{place}: {name} must be {rule}, got {rules.typed(value)}")
+        _check(place, name, value, _CONSTANTS[name])
+    knobs = _kernel(place, entry["kernel"], entry.get("knobs", {}))
+    return [entry["kernel"], knobs, entry["registers"]]
+
+
+def _row(place: str, entry: Mapping[str, Any]) -> list[Any]:
+    """The fields of a :class:`~gemv.selection.row.Row`, from its entry in the TOML."""
+    _refuse_unknown(place, set(entry) - set(_ROW))
+    for name in ("kernel", "reason"):
+        if name not in entry:
+            raise ValueError(f"{place}: {name} is missing")
+    for name, value in entry.items():
+        _check(place, name, value, _ROW[name])
     for name in RANGES:
         low, high = (entry.get(f"{name}_{end}") for end in ("min", "max"))
         if low is not None and high is not None and low > high:
             raise ValueError(f"{place}: {name}_min = {low} is larger than {name}_max = {high}")
     knobs = entry.get("knobs", {})
+    _kernel(place, entry["kernel"], knobs)
+    values = [entry.get(name) for name in CONDITIONS]
+    return [entry["kernel"], entry["reason"], values, knobs, entry.get("figure")]
+
+
+def _kernel(place: str, name: str, knobs: Mapping[str, Any] | None = None) -> dict[str, int]:
+    """All constants of a kernel that can be selected, with `knobs` in place of its defaults."""
     try:
-        kernel = get(entry["kernel"])
+        kernel = get(name)
     except ValueError as error:
         raise ValueError(f"{place}: {error}") from None
     if kernel.teaching:
         raise ValueError(
             f"{place}: kernel {kernel.name!r} is there to be read and cannot be selected"
         )
-    objection = kernel.objection(knobs)
+    objection = kernel.objection(knobs or {})
     if objection:
         raise ValueError(f"{place}: {objection}")
-    values = tuple(entry.get(name) for name in CONDITIONS)
-    figure = entry.get("figure")
-    return Row(kernel.name, entry["reason"], values, knobs, figure, source, number)
+    return {**kernel.knobs, **(knobs or {})}
+
+
+def _check(place: str, name: str, value: Any, rule: tuple[Callable[[Any], bool], str]) -> None:
+    is_right, words = rule
+    if not is_right(value):
+        raise ValueError(f"{place}: {name} must be {words}, got {rules.typed(value)}")
 
 
 def _refuse_unknown(place: str, names: set[str]) -> None:

@@ -1,4 +1,4 @@
-"""One row of a selection table: conditions on a problem, the kernel that it gets, and why."""
+"""One exception of a machine: conditions on a problem, the kernel that it gets, and why."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ LETTERS = "".join(PREFIXES.values())
 
 
 class Row(NamedTuple):
-    """One row of a selection table.
+    """One exception of a machine.
 
     Attributes
     ----------
@@ -40,7 +40,7 @@ class Row(NamedTuple):
     figure : str or None
         How the measurement went.
     source : str
-        File of the table.
+        File of the machine.
     number : int
         Place of the row in it, from 1 on.
     """
@@ -56,11 +56,11 @@ class Row(NamedTuple):
     @property
     def place(self) -> str:
         """Its file and number, for error texts."""
-        return f"selection table {self.source}, row {self.number}"
+        return f"machine {self.source}, row {self.number}"
 
     @property
     def conditions(self) -> dict[str, Any]:
-        """The conditions by name, as the table has them."""
+        """The conditions by name, as the file has them."""
         stated = zip(CONDITIONS, self.values, strict=True)
         return {name: value for name, value in stated if value is not None}
 
@@ -79,6 +79,18 @@ class Row(NamedTuple):
         """Whether its conditions allow problems with that access and way of adding up."""
         own_access, _, own_accumulate = self.values[:3]
         return own_access in (None, access) and own_accumulate in (None, accumulate)
+
+    def can_match(self, problem: Problem) -> bool:
+        """Whether its conditions allow problems like `problem`, whatever their sizes."""
+        _, _, *found = numbers(problem, problem.access, problem.widths[0])
+        return (
+            self.is_for(problem.access, problem.accumulate)
+            and PREFIXES[problem.dtype] in self.letters
+            and all(
+                low <= number <= high
+                for number, (low, high) in zip(found, self.ranges[2:], strict=True)
+            )
+        )
 
     def matches(self, problem: Problem) -> bool:
         """Whether `problem` fulfils all conditions."""

@@ -1,8 +1,9 @@
-"""Which kernel a problem gets: the first row of a table that matches and whose kernel accepts.
+"""Which kernel a problem gets, and with which constants.
 
-The tables are data, ``gemv/selection/tables/*.toml``: plain fields with the reason beside them. The
-table of exactly this GPU comes first, then that of its compute capability, then the default one.
-The last row of that has no condition, so every problem finds a kernel.
+A machine's file lists a few exceptions, and constants that do well on that GPU. The first exception
+that matches a problem decides. Otherwise the formula of :mod:`gemv.selection.formula` does: each
+kernel counts its work with each set of constants, and the least predicted time wins. That is done
+once for all problems of a cell: see :mod:`gemv.selection.cells`.
 """
 
 from __future__ import annotations
@@ -16,14 +17,22 @@ from typing import Any, NamedTuple
 from gemv.core import memo
 from gemv.core.geometry import Device, Geometry
 from gemv.core.problem import Problem
-from gemv.kernels import get
+from gemv.kernels import REGISTRY, get
 from gemv.kernels.kernel import Kernel
 from gemv.kernels.spec import Spec, describe_homes
+from gemv.selection.cells import INDICES, index_of, kind_of
+from gemv.selection.choices import EMPTY, choices
+from gemv.selection.machine import machine
+from gemv.selection.ranking import MOST_THREADS, best, knobs_of
+from gemv.selection.row import Row
 from gemv.selection.small import kernel_of_small
-from gemv.selection.table import Row, tables
 
-#: Threads that a block may have, on every GPU.
-_MOST_THREADS = 1024
+#: The kernel for problems that all constants of the machine are wrong for.
+GENERAL = "last_block"
+#: Why a kernel was chosen.
+_FASTEST = "the fastest by the formula for lines of such a length and number"
+_ANY_STRIDES = "no unit stride: a tile with its threads along the sum, combined in one launch"
+_BY_NAME = "asked for by name"
 
 #: Makes a named tuple, in half the time that its own constructor takes.
 _new = tuple.__new__
@@ -33,7 +42,7 @@ MAX_CHOICES = 4096
 
 
 class Choice(NamedTuple):
-    """A kernel, what it is compiled for, how it is launched, and the reason of its row."""
+    """A kernel, what it is compiled for, how it is launched, and why."""
 
     kernel: Kernel
     spec: Spec
@@ -53,8 +62,6 @@ class Choice(NamedTuple):
 
 # Selection -------------------------------------------------------------------------------------
 
-#: Ordered, because an ordinary dict takes ever longer to find its oldest key.
-_choices: OrderedDict[tuple, Choice] = OrderedDict()
 _by_alignment = os.environ.get("GEMV_ALIGNMENT", "1").strip() != "0"
 
 
@@ -84,7 +91,8 @@ def use_alignment(yes: bool = True) -> None:
     if not isinstance(yes, bool):
         raise TypeError(f"use_alignment: yes must be True or False, got {yes!r}")
     _by_alignment = yes
-    _choices.clear()
+    for known in _known.values():
+        known.choices.clear()
     memo.forget()
 
 
@@ -113,9 +121,9 @@ def select(
     kernel : str, optional
         A name from the registry, forced.
     knobs : mapping of str to int, optional
-        Compile-time constants. If the table chooses the kernel, they replace those of the row; if
-        `kernel` is given, the kernel's defaults. With `kernel` alone the constants are those of its
-        first row that matches, which it was tuned to for such a shape, or else its defaults.
+        Compile-time constants. If the kernel is chosen here, they replace its constants; if
+        `kernel` is given, its defaults. With `kernel` alone the constants are those that the
+        formula expects to be its fastest, or else its defaults.
     homes : (str, str)
         Where it finds alpha and beta: see :data:`gemv.kernels.spec.HOMES`.
     literals : (number, number)
@@ -129,8 +137,9 @@ def select(
     usual = kernel is None and knobs is None and not literals
     by_alignment = _by_alignment
     if usual:
-        key = (problem, device, homes, by_alignment)
-        choice = _choices.get(key)
+        known = _latest if _latest.device is device else known_of(device)
+        key = (problem, homes, by_alignment)
+        choice = known.choices.get(key)
         if choice is not None:
             return choice
     if not by_alignment:
@@ -142,11 +151,11 @@ def select(
     ):
         problem = problem._replace(accumulate="pairs")
     if usual:
-        choice = _small(problem, device, homes) or _first(problem, device, homes, by_alignment)
-        _choices[key] = choice
-        if len(_choices) > MAX_CHOICES:
+        choice = _small(problem, device, homes) or _first(problem, known, homes, by_alignment)
+        known.choices[key] = choice
+        if len(known.choices) > MAX_CHOICES:
             try:
-                _choices.popitem(last=False)
+                known.choices.popitem(last=False)
             except KeyError:  # emptied by another thread
                 pass
         return choice
@@ -157,23 +166,15 @@ def select(
             refusal = "its sums follow addresses, which use_alignment(False) forbids"
         if refusal:
             raise ValueError(f"kernel {kernel!r} refuses this problem: {refusal}")
-        row = None
-        if knobs is None and forced.constants_of is not None:
-            knobs = forced.constants_of(problem)
-        if knobs is None:
-            matching = (e.row for e in tables(device).matching(problem) if e.row.kernel == kernel)
-            row = next(matching, None)
-        spec = forced.spec(problem, knobs if row is None else row.knobs, homes, literals)
-        geometry = _geometry(row, forced, problem, device, dict(spec.knobs))
-        return Choice(forced, spec, geometry, "asked for by name")
-    for each in tables(device).matching(problem):
-        if _usable(each.kernel, problem, by_alignment):
-            merged = {**each.row.knobs, **(knobs or {})}
-            spec = each.kernel.spec(problem, merged, homes, literals)
-            row = None if knobs else each.row
-            geometry = _geometry(row, each.kernel, problem, device, dict(spec.knobs))
-            return Choice(each.kernel, spec, geometry, each.row.reason)
-    raise RuntimeError("no row of the selection table accepts this problem")
+        used = knobs
+        if used is None and forced.constants_of is not None:
+            used = forced.constants_of(problem)
+        if used is None:
+            used = _usual_knobs(forced, problem, device, by_alignment)
+        return _made(forced, problem, device, used, homes, literals, _BY_NAME)
+    chosen = _first(problem, known_of(device), homes, by_alignment)
+    merged = {**chosen.knobs, **(knobs or {})}
+    return _made(chosen.kernel, problem, device, merged, homes, literals, chosen.reason)
 
 
 def _small(problem: Problem, device: Device, homes: tuple[str, str]) -> Choice | None:
@@ -186,42 +187,209 @@ def _small(problem: Problem, device: Device, homes: tuple[str, str]) -> Choice |
     return Choice(kernel, spec, kernel.geometry(problem, device, dict(spec.knobs)), reason)
 
 
-def _usable(kernel: Kernel, problem: Problem, by_alignment: bool) -> bool:
-    return (by_alignment or not kernel.phased) and kernel.accepts(problem) is None
+def _made(
+    kernel: Kernel,
+    problem: Problem,
+    device: Device,
+    knobs: Mapping[str, int],
+    homes: tuple[str, str],
+    literals: tuple[Any, ...],
+    reason: str,
+) -> Choice:
+    spec = kernel.spec(problem, knobs, homes, literals)
+    return Choice(kernel, spec, _geometry(kernel, problem, device, dict(spec.knobs)), reason)
+
+
+def _usual_knobs(
+    kernel: Kernel, problem: Problem, device: Device, by_alignment: bool
+) -> Mapping[str, int]:
+    """The constants of a kernel that suit a problem best, or else its defaults."""
+    found = machine(device)
+    for row in found.exceptions:
+        if row.kernel == kernel.name and row.matches(problem):
+            return row.knobs
+    candidate = best(found, problem, device, by_alignment, kernel)
+    if candidate is None:
+        return kernel.knobs
+    return knobs_of(found.constants[candidate.number], candidate.blocks)
 
 
 def _geometry(
-    row: Row | None, kernel: Kernel, problem: Problem, device: Device, knobs: Mapping[str, int]
+    kernel: Kernel, problem: Problem, device: Device, knobs: Mapping[str, int], place: str = ""
 ) -> Geometry:
     """The launches of a kernel with these constants.
 
-    The kernel raises a ValueError if the constants do not go together; its text then names the
-    `row` that they are from, or no row if they are the caller's own.
+    The kernel raises a ValueError if the constants do not go together; its text then begins with
+    `place`, which says where they are from.
     """
-    place = "" if row is None else f"{row.place}: "
     try:
         geometry = kernel.geometry(problem, device, knobs)
     except ValueError as error:
         raise ValueError(f"{place}{error}") from error
     for launch in geometry.launches:
         threads = prod(launch.block)
-        if threads > _MOST_THREADS:
+        if threads > MOST_THREADS:
             raise ValueError(
-                f"{place}a block has at most {_MOST_THREADS} threads, and the constants of"
+                f"{place}a block has at most {MOST_THREADS} threads, and the constants of"
                 f" {kernel.name} make it {threads}"
             )
     return geometry
 
 
-def _first(problem: Problem, device: Device, homes: tuple[str, str], by_alignment: bool) -> Choice:
-    """The choice by the table alone: the first row that matches and whose kernel accepts."""
-    for row, kernel, _, _, specs in tables(device).matching(problem):
-        if _usable(kernel, problem, by_alignment):
-            found = specs.get(homes)
-            if found is None:
-                spec = kernel.spec(problem, row.knobs, homes)
-                found = specs[homes] = spec, dict(spec.knobs)
-            spec, knobs = found
-            geometry = _geometry(row, kernel, problem, device, knobs)
-            return _new(Choice, (kernel, spec, geometry, row.reason))
-    raise RuntimeError("no row of the selection table accepts this problem")
+class _Entry:
+    """A kernel with constants, and what it is compiled for, by the homes of alpha and beta."""
+
+    __slots__ = ("accepts", "is_checked", "kernel", "knobs", "place", "reason", "specs")
+
+    def __init__(self, kernel: Kernel, knobs: Mapping[str, int], reason: str, place: str) -> None:
+        self.kernel, self.knobs, self.reason, self.place = kernel, knobs, reason, place
+        self.accepts, self.is_checked = kernel.accepts, False
+        self.specs: dict[tuple[str, str], tuple[Spec, dict[str, int]]] = {}
+
+    def choice(self, problem: Problem, device: Device, homes: tuple[str, str]) -> Choice:
+        found = self.specs.get(homes)
+        if found is None:
+            spec = self.kernel.spec(problem, self.knobs, homes)
+            found = self.specs[homes] = spec, dict(spec.knobs)
+        spec, knobs = found
+        if self.is_checked:
+            geometry = self.kernel.geometry(problem, device, knobs)
+        else:
+            geometry = _geometry(self.kernel, problem, device, knobs, self.place)
+            self.is_checked = True  # the block and what goes together follow from the constants
+        return _new(Choice, (self.kernel, spec, geometry, self.reason))
+
+
+class _Problems:
+    """All problems that differ in their sizes alone, on one device.
+
+    Attributes
+    ----------
+    kind : Kind or None
+        Of their cells; None if memory runs neither along the sum nor along y.
+    rows : tuple of (Row, _Entry)
+        The exceptions that such problems can match.
+    numbers : sequence of int
+        The number of each cell of the kind.
+    entries : dict of int to _Entry
+        By the numbers of cells.
+    """
+
+    __slots__ = ("choices", "entries", "kind", "numbers", "rows")
+
+    def __init__(self, problem: Problem, device: Device, by_alignment: bool) -> None:
+        self.kind = None if problem.splits_elements else kind_of(problem, by_alignment)
+        self.choices = choices(device)
+        rows = [
+            (row, _Entry(REGISTRY[row.kernel], row.knobs, row.reason, f"{row.place}: "))
+            for row in machine(device).exceptions
+            if row.can_match(problem) and (by_alignment or not REGISTRY[row.kernel].phased)
+        ]
+        self.rows: tuple[tuple[Row, _Entry], ...] = tuple(rows)
+        self.numbers = None if self.kind is None else self.choices.numbers(self.kind)
+        self.entries: dict[int, _Entry] = {}
+
+    def entry(self, line: int, lines: int) -> _Entry:
+        """What problems get whose lines are so long and so many."""
+        number = EMPTY
+        if self.numbers is not None and self.kind is not None:
+            line, lines = index_of(line), index_of(lines)
+            number = self.numbers[line * INDICES + lines]
+            if number == EMPTY:
+                number = self.choices.number(self.kind, line, lines)
+        entry = self.entries.get(number)
+        if entry is None:
+            entry = self.entries[number] = self._made(number)
+        return entry
+
+    def _made(self, number: int) -> _Entry:
+        if number == EMPTY:
+            return _Entry(REGISTRY[GENERAL], REGISTRY[GENERAL].knobs, _ANY_STRIDES, "")
+        candidate = self.choices.entries[number]
+        constants = self.choices.machine.constants[candidate.number]
+        knobs = knobs_of(constants, candidate.blocks)
+        place = f"machine {self.choices.machine.name}, constants {candidate.number + 1}: "
+        return _Entry(constants.kernel, knobs, _FASTEST, place)
+
+
+class Known:
+    """What is known of one device: choices that were made, and what cells of problems get.
+
+    Attributes
+    ----------
+    device : Device
+    choices : OrderedDict
+        By problem, homes of alpha and beta, and whether alignment counts. It is ordered, because an
+        ordinary dict takes ever longer to find its oldest key.
+    problems : dict
+        By all of a problem but its sizes, and whether alignment counts.
+    """
+
+    __slots__ = ("choices", "device", "problems")
+
+    def __init__(self, device: Device | None) -> None:
+        self.device = device
+        self.choices: OrderedDict[tuple, Choice] = OrderedDict()
+        self.problems: dict[tuple, _Problems] = {}
+
+
+_known: dict[Device, Known] = {}
+#: That of the device that was asked for last: a comparison of identities is faster than a hash.
+_latest = Known(None)
+
+
+def known_of(device: Device) -> Known:
+    """What is known of a device."""
+    global _latest
+    found = _known.get(device)
+    if found is None:
+        found = _known.setdefault(device, Known(device))
+    _latest = found
+    return found
+
+
+def forget() -> None:
+    """Forget everything that is known, as after a change of machines."""
+    global _latest
+    _known.clear()
+    _latest = Known(None)
+
+
+def _first(problem: Problem, known: Known, homes: tuple[str, str], by_alignment: bool) -> Choice:
+    """The choice for `problem`: by the first exception that matches, or by its cell."""
+    device = known.device
+    assert device is not None
+    (
+        dtype, _, _, _, rows, cols, conj, row_stride, col_stride, incx, _, _, _,
+        a_alignment, x_alignment, result, accumulate,
+    ) = problem  # fmt: skip
+    size = dtype.itemsize
+    # As Problem's own properties have it, but each only once.
+    if col_stride == 1 and not (cols == 1 and row_stride == 1):
+        access, line, lines, step = 0, cols, rows, row_stride
+    elif row_stride == 1:
+        access, line, lines, step = 1, rows, cols, col_stride
+    else:
+        access, line, lines, step = 2, cols, rows, row_stride
+    width = a_alignment // size or 1
+    key = (
+        dtype, access, width, incx == 1 and x_alignment >= width * size, not line % width,
+        step * size & 127, lines == 1, 0 <= (step - line) * size < 32, line * size <= 2048,
+        a_alignment < size, conj, result, accumulate, by_alignment,
+    )  # fmt: skip
+    found = known.problems.get(key)
+    if found is None:
+        found = known.problems.setdefault(key, _Problems(problem, device, by_alignment))
+    for row, entry in found.rows:
+        if row.matches(problem) and entry.accepts(problem) is None:
+            return entry.choice(problem, device, homes)
+    entry = found.entry(line, lines)
+    if entry.accepts(problem) is None:
+        return entry.choice(problem, device, homes)
+    # The problem in the middle of the cell was accepted, this one is not.
+    candidate = best(machine(device), problem, device, by_alignment)
+    if candidate is None:
+        return _made(get(GENERAL), problem, device, {}, homes, (), _ANY_STRIDES)
+    constants = machine(device).constants[candidate.number]
+    knobs = knobs_of(constants, candidate.blocks)
+    return _made(constants.kernel, problem, device, knobs, homes, (), _FASTEST)

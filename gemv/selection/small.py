@@ -11,7 +11,7 @@ def kernel_of_small(problem: Problem) -> tuple[Kernel, dict[str, int]] | None:
     """The kernel of products up to 32 x 32 with its constants; None for all others.
 
     A batch of such products reads its items as one stretch of memory, and an item is to have the
-    bits of the single product. So the single one gets the same kernel, whatever the tables say.
+    bits of the single product. So the single one gets the same kernel, whatever the formula says.
     """
     if problem.rows > 32 or problem.cols > 32:  # first of all: most problems end here
         return None

@@ -17,7 +17,6 @@ from gemv.core.geometry import Device, Geometry
 from gemv.engines import backend
 from gemv.kernels import REGISTRY
 from gemv.kernels.kernel import Kernel
-from gemv.selection.table import table
 
 HEADINGS = ("Idea", "Picture", "Bytes", "Wins", "Loses", "Sums", "Source")
 #: Parameters that a launch fills in; a geometry can add 64-bit integers in ``sizes``.
@@ -120,11 +119,9 @@ def _about_the_record(kernel: Kernel, doc: str | None, path: Path) -> Iterator[s
         right, sides = False, f"{type(error).__name__}: {error}"
     if not right:
         yield f"let tile(knobs) give the rows and columns of a block's step, not {sides}"
-    if not kernel.teaching and all(row.kernel != kernel.name for row in table()):
-        yield (
-            "write teaching=True into KERNEL, or give it a row in gemv/selection/tables with the"
-            " measurement that says so"
-        )
+    counts = kernel.work is not None  # so that selection can compare it with others
+    if not kernel.teaching and not counts:
+        yield "write teaching=True into KERNEL, or count its work: work(problem, geometry, knobs)"
 
 
 def _about_the_launch(kernel: Kernel) -> Iterator[str]:

@@ -8,12 +8,14 @@ from dataclasses import dataclass
 from types import SimpleNamespace
 
 import numpy as np
+import pytest
 
 from gemv import trace
 from gemv.core.dtypes import DTYPES, Precision
 from gemv.core.narrow import cast
 from gemv.core.problem import Problem
 from gemv.engines import backend
+from gemv.kernels import get
 from gemv.measure.reference import error_in_bounds, reference
 from gemv.selection.select import select
 
@@ -145,6 +147,9 @@ class Case:
     def run(self, kernel, knobs=None, stream=None):
         """Run `kernel` by name; returns the whole y buffer afterwards."""
         engine = backend.engine()
+        lacks = engine.device().lacks(get(kernel).capability)
+        if lacks:
+            pytest.skip(f"{kernel}: {lacks}")
         operands, buffers = [], []
         for buffer, view in (
             (self.a_buffer, self.a),

@@ -1,9 +1,62 @@
-"""Problems of a given size in the words of a selection table."""
+"""Problems of a given size, and the constants that selection chooses among."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import NamedTuple
+
 from gemv.core.dtypes import DTYPES
+from gemv.kernels import REGISTRY
 from gemv.measure.inputs import make_problem
+from gemv.selection.machine import code_of, machines
+
+
+class Tuned(NamedTuple):
+    """A kernel with constants that a machine's file has, and what they are for.
+
+    `letters` are the dtypes for which the code needs no local memory, as far as is known.
+    """
+
+    kernel: str
+    knobs: Mapping[str, int]
+    access: str
+    accumulate: str
+    letters: str
+
+    @property
+    def name(self):
+        values = "-".join(f"{name}={value}" for name, value in self.knobs.items())
+        return f"{self.kernel}-{self.accumulate}-{values}"
+
+
+def tuned():
+    """All constants of all machines: those of portfolios, and those of exceptions."""
+    found = []
+    for machine in machines():
+        for each in machine.constants:
+            access = access_of_kernel(each.kernel)
+            letters = "".join(
+                letter
+                for letter in "sdczhb"
+                if each.registers.get(code_of(whole_vectors(access, letter), each.kernel)) != 0
+            )
+            found.append(Tuned(each.kernel.name, each.knobs, access, "plain", letters))
+        for row in machine.exceptions:
+            access = row.conditions.get("access") or access_of_kernel(REGISTRY[row.kernel])
+            accumulate = row.conditions.get("accumulate", "plain")
+            found.append(Tuned(row.kernel, row.knobs, access, accumulate, row.letters))
+    return found
+
+
+def access_of_kernel(kernel):
+    """The access that a kernel is for; "dot" for one that is for both."""
+    refuses = kernel.accepts(whole_vectors("dot", "s"))
+    return "axpy" if refuses else "dot"
+
+
+def whole_vectors(access, letter):
+    """A problem whose lines are aligned and whole vectors."""
+    return problem_of(access, 16, 16, letter).at(256, 256)
 
 
 def problem_of(access, rows, cols, dtype="s"):

@@ -10,11 +10,11 @@ import numpy as np
 import pytest
 from helpers.bounds import choice_of, worst
 from helpers.problems import ALL_ROWS, Case, knobs_for_tests, tile_of
+from helpers.selection import tuned
 
 from gemv.core.dtypes import DTYPES, TWOFOLD
 from gemv.engines import backend
 from gemv.kernels import REGISTRY
-from gemv.selection.table import table
 
 KERNELS = list(REGISTRY.values())
 ON_SIMULATOR = pytest.mark.skipif(
@@ -198,17 +198,19 @@ def test_the_tree_is_as_deep_as_the_kernel_says(kernel, dtype, sums, shift):
     assert checked
 
 
-#: Rows of the table whose constants differ in more than the registers that a thread may have.
-ROWS = {f"{row.kernel}-{sorted({**row.knobs, 'MIN_BLOCKS': 0}.items())}": row for row in table()}
+#: Constants of machines that differ in more than the registers that a thread may have.
+TUNED = {
+    f"{each.kernel}-{sorted({**each.knobs, 'MIN_BLOCKS': 0}.items())}": each for each in tuned()
+}
 
 
 @ON_SIMULATOR
-@pytest.mark.parametrize("row", ROWS.values(), ids=lambda row: row.reason.replace(" ", "-"))
-def test_the_constants_of_the_table(row):
-    kernel = REGISTRY[row.kernel]
-    order = "F" if row.conditions.get("access") == "axpy" else "C"
-    cols = kernel.tile({**kernel.knobs, **row.knobs})[1]
-    assert check(kernel, dict(row.knobs), 3, min(9 * cols + 1, 700), dtype="d", order=order)
+@pytest.mark.parametrize("each", TUNED.values(), ids=lambda each: each.name)
+def test_the_constants_of_machines(each):
+    kernel = REGISTRY[each.kernel]
+    order = "F" if each.access == "axpy" else "C"
+    cols = kernel.tile({**kernel.knobs, **each.knobs})[1]
+    assert check(kernel, dict(each.knobs), 3, min(9 * cols + 1, 700), dtype="d", order=order)
 
 
 def adversarial(name, rng, shape):

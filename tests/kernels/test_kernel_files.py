@@ -87,7 +87,7 @@ def geometry(problem, device, knobs):
 
 KERNEL = Kernel(
     name="one_more",
-    rung=14,
+    rung=16,
     build=build,
     geometry=geometry,
     tile=lambda knobs: (knobs["THREADS_PER_BLOCK"], 1),
@@ -109,7 +109,7 @@ MISSING = [
     ("KERNEL = ", "kernel = ", "end the file with KERNEL = Kernel("),
     ('    name="one_more",\n', "", "'name'; the docstring of Kernel describes each field"),
     ('    name="one_more",\n', '    name="other",\n', "write name='one_more' into KERNEL"),
-    ("rung=14", "rung=13", "write rung=14 into KERNEL"),
+    ("rung=16", "rung=13", "write rung=16 into KERNEL"),
     ("teaching=True,", "teaching=True, beside=True,", "write beside=False into KERNEL"),
     ("    doc=__doc__,\n", "", "'doc'; the docstring of Kernel describes each field"),
     ('    small_knobs={"THREADS_PER_BLOCK": 4},\n', "", "write small_knobs into KERNEL"),
@@ -160,10 +160,10 @@ answer["page"] = [pages[name](kernel) for name in ("stem", "code", "exercise")]
 sys.path.insert(0, str(top / "docs" / "figures"))
 from watch import watch
 answer["watched"] = len(watch(kernel, 5, 7).of("a"))
-path = top / "gemv" / "kernels" / "k14_one_more.py"
+path = top / "gemv" / "kernels" / "k16_one_more.py"
 answer["unlisted"] = complaints(path, top)
 for name, old, new in (
-    ("benchmarks/suites/kernels.py", '"short_columns",', '"short_columns", "one_more",'),
+    ("benchmarks/suites/kernels.py", '"cluster_columns",', '"cluster_columns", "one_more",'),
     ("README.md", "<!-- ladder:end -->", "`one_more`<!-- ladder:end -->"),
 ):
     text = (top / name).read_text("utf-8")
@@ -187,7 +187,7 @@ def copy(tmp_path_factory):
         shutil.copytree(TOP / folder, top / folder, ignore=ignored)
     for name in ("README.md", "pyproject.toml"):
         shutil.copy(TOP / name, top)
-    (top / "gemv" / "kernels" / "k14_one_more.py").write_text(RUNG, encoding="utf-8")
+    (top / "gemv" / "kernels" / "k16_one_more.py").write_text(RUNG, encoding="utf-8")
     return top
 
 
@@ -220,10 +220,10 @@ def test_a_new_rung_is_found(copy, answer):
     assert answer["ran"] == ["one_more"] and answer["right"]
     assert answer["idea"].startswith("Each thread takes one row")
     assert answer["headings"][1:] == ["Idea", "Picture", "Bytes", "Wins", "Loses", "Sums", "Source"]
-    assert "| 14 | {doc}`one_more <rungs/14-one_more>` |" in answer["list"]
+    assert "| 16 | {doc}`one_more <rungs/16-one_more>` |" in answer["list"]
     stem, code, exercise = answer["page"]
-    assert stem == "14-one_more" and "gemv/kernels/k14_one_more.py" in code
-    assert "gemv/kernels/k14_one_more.py" in exercise
+    assert stem == "16-one_more" and "gemv/kernels/k16_one_more.py" in code
+    assert "gemv/kernels/k16_one_more.py" in exercise
     assert answer["watched"] == 5 * 7
 
 
@@ -242,7 +242,7 @@ def test_what_is_missing_is_said(number, answer):
 
 
 def test_tests_of_a_new_rung_are_selected_by_its_name(copy):
-    (copy / "gemv" / "kernels" / "k14_one_more.py").write_text(RUNG, encoding="utf-8")
+    (copy / "gemv" / "kernels" / "k16_one_more.py").write_text(RUNG, encoding="utf-8")
     files = [f"tests/kernels/test_{name}.py" for name in ("kernels", "kernel_files", "depth")]
     done = run(
         copy, "-m", "pytest", "-p", "no:cacheprovider", "--collect-only", "-q", "-k", "one_more",

@@ -6,13 +6,13 @@ import numpy as np
 import pytest
 from helpers.problems import ALL_ROWS, Case, filled, tile_of
 from helpers.problems import knobs_for_tests as smaller_knobs
+from helpers.selection import tuned
 
 from gemv.core.dtypes import DTYPES
 from gemv.core.narrow import cast
 from gemv.engines import backend
 from gemv.kernels import REGISTRY
 from gemv.kernels.k13_short_columns import columns_touched
-from gemv.selection.table import table
 
 KERNELS = list(REGISTRY.values())
 BY_NAME = pytest.mark.parametrize("kernel", KERNELS, ids=lambda kernel: kernel.name)
@@ -213,50 +213,47 @@ def test_negative_strides_of_a(kernel, order):
     case.check(kernel.name, knobs_for_tests(kernel))
 
 
-def tuned():
-    """Rows of the table, each with a dtype that it is for, if their constants differ.
+def constants_of_machines():
+    """Constants that selection chooses among, each with a dtype, if they differ.
 
-    The simulator has no limit on registers, which is all that MIN_BLOCKS sets. If not all rows are
-    asked for, each set of constants has one dtype, of 2 and of 4 bytes in turn if it is for both,
-    and complex numbers where there are no others: the constants act on vectors, and a complex128
-    is one.
+    The simulator has no limit on registers, which is all that MIN_BLOCKS sets. Each set has one
+    dtype, of 2 and of 4 bytes in turn, or all of "szb" if all are asked for: the constants act on
+    vectors, and a complex128 is one.
     """
     without = {"MIN_BLOCKS": 0} if backend.backend() != "cuda" else {}
     apart = {}
-    for row in table():
-        if not row.knobs:
-            continue  # those of the kernel, which all other tests here have
-        knobs = {**row.knobs, **without}
-        wanted = row.conditions.get
-        sizes = range(wanted("element_bytes_min", 1), wanted("element_bytes_max", 16) + 1)
+    for each in tuned():
+        if each.knobs == REGISTRY[each.kernel].knobs:
+            continue  # all other tests here have these
+        knobs = {**each.knobs, **without}
         like = {"h": "b", "d": "s", "c": "z"}  # as long, or twice as long
-        letters = {like.get(letter, letter) for letter in wanted("dtype", "szb")}
-        letters = [each for each in "szb" if each in letters and DTYPES[each].itemsize in sizes]
-        if not ALL_ROWS:
-            others = [each for each in letters if each != "z"] or letters
-            constants = row.kernel, *sorted(knobs.items())
-            apart.setdefault(constants, (row, others[len(apart) % len(others)]))
+        letters = {like.get(letter, letter) for letter in each.letters}
+        if ALL_ROWS:
+            for letter in sorted(letters):
+                apart.setdefault((each.kernel, letter, *sorted(knobs.items())), (each, letter))
             continue
-        for letter in letters:
-            apart.setdefault((row.kernel, letter, *sorted(knobs.items())), (row, letter))
+        wanted = [letter for letter in "sb" if letter in letters] or sorted(letters)
+        if wanted:
+            constants = each.kernel, *sorted(knobs.items())
+            apart.setdefault(constants, (each, wanted[len(apart) % len(wanted)]))
     return apart.values()
 
 
 @pytest.mark.parametrize(
-    "row, dtype", tuned(), ids=lambda value: getattr(value, "reason", value).replace(" ", "-")
+    "each, dtype", constants_of_machines(), ids=lambda value: getattr(value, "name", value)
 )
-def test_the_constants_of_the_table(row, dtype):
+def test_the_constants_of_machines(each, dtype):
     """Whole blocks of the size that runs on a GPU, over the edge of the tile and of the pass.
 
     Lines begin at multiples of 16 bytes and are not whole vectors, or are, or begin anywhere.
     """
-    kernel = REGISTRY[row.kernel]
-    knobs = {**kernel.knobs, **row.knobs}
+    kernel = REGISTRY[each.kernel]
+    knobs = {**kernel.knobs, **each.knobs}
     tile_rows, tile_cols = kernel.tile(knobs)
-    order = "F" if row.conditions.get("access") == "axpy" else "C"
+    axpy = each.access == "axpy"
+    order = "F" if axpy else "C"
     op = "C" if dtype == "z" else "N"
     order = order if op == "N" else {"C": "F", "F": "C"}[order]
-    axpy = row.conditions.get("access") == "axpy"
     sizes = [
         (tile_rows + 3, min(tile_cols + 5, 9), None, 0),
         (8, min(3 * tile_cols + 7, 600), 0, 0) if axpy else (3, min(3 * tile_cols, 1096), 8, 0),
@@ -264,13 +261,14 @@ def test_the_constants_of_the_table(row, dtype):
     ]
     if kernel.name == "short_columns":  # the shortest that so many FACTORS are enough for
         width = 16 // DTYPES[dtype].itemsize
-        touched = ((each, columns_touched(each, width)) for each in range(2, 9))
-        least = next(each for each, factors in touched if factors <= knobs["FACTORS"])
+        most = knobs["FACTORS"] or width  # 0 is any number
+        touched = ((rows, columns_touched(rows, width)) for rows in range(2, 9))
+        least = next(rows for rows, factors in touched if factors <= most)
         sizes = [(least, 3 * tile_cols + 7, 0, 0), (least, 5, 1, 1), (19, tile_cols // 3, 1, 0)]
     for rows, cols, pad, shift in sizes:
         m, n = (rows, cols) if op == "N" else (cols, rows)
         pad = -(rows if axpy else cols) % 8 if pad is None else pad
-        Case(m, n, dtype, order, op, pad, alpha=2, beta=-1, shift=shift).check(row.kernel, knobs)
+        Case(m, n, dtype, order, op, pad, alpha=2, beta=-1, shift=shift).check(each.kernel, knobs)
 
 
 def test_each_row_that_fills_no_vector_needs_a_thread():

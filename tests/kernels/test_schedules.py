@@ -25,12 +25,20 @@ if backend.backend() != "simulator":
 from gemv.language.simulator.scheduler import Schedule, scheduled
 from gemv.language.simulator.thread import SimulatorError
 
+CLUSTERED = [name for name, kernel in REGISTRY.items() if "CLUSTER" in kernel.knobs]
 WIDE = [name for name, kernel in REGISTRY.items() if kernel.wide and kernel.splits_apart]
-#: Constants besides the smallest: two warps of a block that finish one row together.
+WIDE += CLUSTERED
+#: Constants besides the smallest: two warps of a block that finish one row together, or that send
+#: its sums to one block.
 FURTHER = {
     name: {"LANES": 64, "ROWS": 1, "VECTORS": 1, "THREADS_PER_BLOCK": 64, "BLOCKS_PER_SM": 4,
            "MIN_BLOCKS": 1}
     for name in ("vector_rows", "phased_rows")
+}  # fmt: skip
+FURTHER |= {
+    "cluster_rows": {"LANES": 64, "ROWS": 1, "VECTORS": 1, "THREADS_PER_BLOCK": 64, "CLUSTER": 4},
+    "cluster_columns": {"LANES": 2, "PIECES": 1, "COLUMNS": 1, "THREADS_PER_BLOCK": 64,
+                        "CLUSTER": 4},
 }  # fmt: skip
 SETS = [(name, "smallest") for name in WIDE] + [(name, "two warps a row") for name in FURTHER]
 BY_SET = pytest.mark.parametrize("name, which", SETS)
@@ -61,7 +69,7 @@ def cases(name, which, dtype="c", ops="NC", shift=0):
                 break
             geometry = select(problem, backend.engine().device(), name, knobs).geometry
             splits, tiles = geometry.sizes["splits"], geometry.launches[0].grid[0]
-            if splits > 2 and tiles <= geometry.sizes.get("phases", 1):
+            if splits > (name not in CLUSTERED) + 1 and tiles <= geometry.sizes.get("phases", 1):
                 found.append(case)
                 break
     return found
@@ -92,7 +100,8 @@ def test_splits_have_one_result_in_every_order(name, which):
 TILES_IN_TURN = ("block_per_row", "tile2d", "coalesced", "last_block", "atomics")
 #: x in shared memory, and two warps, which no shuffle keeps together.
 SHARED_X = {"X_HOME": HOMES.index("shared"), "LANES_PER_ROW": 8, "THREADS_PER_BLOCK": 64}
-BARRIER = "cuda.syncthreads()"
+#: What stands at the beginning of a line that keeps threads of one block or of a cluster in order.
+BARRIERS = ("cuda.syncthreads()", "cluster_arrive()", "cluster_wait()", "cluster_take(box)")
 
 
 def lines_of(name):
@@ -101,15 +110,16 @@ def lines_of(name):
 
 
 def barriers(name):
-    """Numbers of the lines of a kernel's file that are barriers for the block."""
+    """Numbers of the lines of a kernel's file that are barriers for the block or the cluster."""
     lines = enumerate(lines_of(name)[1])
-    return [number for number, line in lines if line.strip().startswith(BARRIER)]
+    return [number for number, line in lines if line.strip().startswith(BARRIERS)]
 
 
 def without_line(name, number):
     """The kernel of a file in which one line does nothing."""
     file, lines = lines_of(name)
-    lines[number] = lines[number].partition(BARRIER)[0] + "pass"
+    indent = len(lines[number]) - len(lines[number].lstrip())
+    lines[number] = " " * indent + "pass"
     names = {"__name__": "without_a_barrier", "__file__": file}
     exec(compile("\n".join(lines), file, "exec"), names)
     return names["KERNEL"]

@@ -31,7 +31,7 @@ def device_of(multiprocessors):
 
 
 def order_of(kernel):
-    return "C" if kernel.name in ("last_block", "vector_rows", "phased_rows") else "F"
+    return "C" if kernel.name == "last_block" or kernel.name.endswith("_rows") else "F"
 
 
 def counted(kernel, m, n, dtype, order, knobs=(), lda=None, at=(16, 16), multiprocessors=1):
@@ -215,6 +215,34 @@ BY_HAND = {
         ),
         Work(3, 128, 3, 378 * 32, 12, 36, 1, 1, 32, 2, 6, 8, 378, 15, 1, 512 * 4 + 4, 4),
     ),
+    # 8 shares of 1024 columns, so 2 vectors for each of 128 lanes; one pass. 5 shuffles, the wait,
+    # then 32 lanes with one sum each, of 4 warps in 8 blocks, and 5 shuffles more.
+    "cluster_rows, a row": (
+        counted("cluster_rows", 1, 8192, "s", "C", {"LANES": 128, "THREADS_PER_BLOCK": 128}),
+        Work(8, 128, 8, 32768, 4, 0, 1, 0, 64, 2, 2, 16, 1024, 12, 0, 32 * 4 + 8, 4, 8),
+    ),
+    # Shares are whole lines of 32 columns, so the fourth has 4, and 4 blocks have none. Tiles of
+    # 4 rows: each of the first 4 blocks finishes one. Rows of 400 bytes touch 13 sectors.
+    "cluster_rows, a share for 4 of 8 blocks": (
+        counted(
+            "cluster_rows", 6, 100, "s", "C", {"LANES": 32, "THREADS_PER_BLOCK": 128}, lda=128
+        ),
+        Work(
+            16, 128, 8, 6 * 416, 24, 0, 1, 0, 64, 1, 1, 16, 2 * 4 * (3 * 8 + 1), 10, 0, 8 * 4 + 8,
+            4, 8,
+        ),
+    ),
+    # 250 columns a block for 64 groups of 4 lanes: 4 a group, in one pass. 3 shuffles, the wait, 2
+    # of 64 sums in each of 32 lanes, 5 shuffles. A block finishes 2 of 16 rows.
+    "cluster_columns, one tile": (
+        counted("cluster_columns", 16, 2000, "s", "F"),
+        Work(8, 256, 8, 128000, 64, 0, 1, 0, 128, 4, 4, 32, 2048, 11, 0, 2 * 64 * 4 + 8, 4, 8),
+    ),
+    # One row fills no vector: the block takes it in one turn. Columns of 20 bytes, 32 apart.
+    "cluster_columns, with an edge": (
+        counted("cluster_columns", 5, 2000, "s", "F", lda=8),
+        Work(8, 256, 8, 64000, 20, 0, 1, 1, 128, 4, 4, 32, 2048, 11, 0, 2 * 64 * 4 + 8, 3, 8),
+    ),
     # One column of 3 numbers, 4 or 12 bytes behind a multiple of 16: no vector, and one number for
     # each row, wherever it is; at worst it begins with the last number of a sector.
     "short_columns, nothing but ends": (
@@ -394,7 +422,10 @@ def test_what_holds_for_all_problems(kernel):
         assert work.splits == geometry.sizes.get("splits", 1)
         assert work.scratch == geometry.scratch * problem.precision.sums.itemsize
         assert work.written == problem.rows * problem.y_dtype.itemsize
-        assert (work.collects > 0) == (work.splits > 1) == (work.scratch > 0)
+        clustered = "CLUSTER" in kernel.knobs
+        assert work.cluster == (work.splits if clustered else 1)
+        through_memory = work.splits > 1 and not clustered
+        assert (work.collects > 0) == through_memory == (work.scratch > 0)
         assert 0 < work.busy_threads <= work.blocks * work.threads
         assert work.passes + work.edge_passes > 0
         assert (work.passes == 0) == (work.loads == 0) == (work.multiply_adds == 0)
@@ -424,6 +455,8 @@ def test_one_more_pass_of_columns_is_one_pass_more(kernel):
     knobs = dict(kernel.knobs)
     if "BLOCKS_PER_SM" in knobs:
         knobs["BLOCKS_PER_SM"] = 0
+    if "CLUSTER" in knobs:
+        knobs["CLUSTER"] = 1
     order = order_of(kernel)
     rows = 40 if kernel.name == "short_columns" else 4001  # last_block splits fewer
     checked = 0
@@ -453,12 +486,17 @@ def columns_of_a_pass(kernel, problem, geometry, knobs, flight):
     threads = math.prod(geometry.launches[0].block)
     if kernel.name == "last_block":
         return 32
-    if kernel.name in ("vector_rows", "phased_rows"):
+    if kernel.name.endswith("_rows"):
         return knobs["LANES"] * flight // knobs["ROWS"]
     if kernel.name == "short_columns":
         return geometry.sizes["pass_columns"] * knobs["VECTORS"]
     if kernel.name == "long_columns":
         return knobs["COLUMNS"]
+    if kernel.name == "cluster_columns":
+        from gemv.kernels.k15_cluster_columns import tile_of_thread
+
+        lanes, _, columns = tile_of_thread(knobs, problem.widths[0], problem.dtype.itemsize)
+        return threads // lanes * columns
     from gemv.kernels.k09_vector_columns import lanes_and_pieces
 
     lanes = knobs["LANES"]

@@ -1,10 +1,8 @@
 """Machine code of every kernel, made without a GPU: no spills, no .ftz, the constant bank."""
 
-import math
 import os
 import re
 import sys
-from itertools import product
 
 import pytest
 from helpers import processes
@@ -17,13 +15,10 @@ from helpers.codegen import (
     listing_of,
 )
 from helpers.problems import ALL_ROWS
-from helpers.selection import problem_with
+from helpers.selection import tuned
 
 from gemv.core.dtypes import DTYPES, dtype_name
-from gemv.core.geometry import Device
 from gemv.kernels import REGISTRY
-from gemv.selection.select import select
-from gemv.selection.table import table
 
 KERNELS = list(REGISTRY.values())
 BY_NAME = pytest.mark.parametrize("kernel", KERNELS, ids=lambda kernel: kernel.name)
@@ -126,117 +121,33 @@ def test_a_loop_over_the_rows_of_a_tile_is_none_where_each_has_a_thread(compiler
     assert loops(two) == 2
 
 
-def dtypes_of(row):
-    """Letters of the dtypes that a row is compiled for here."""
-    wanted = row.conditions.get
-    # Elements as long as a load are never out of step with it.
-    most = min(wanted("load_bytes_max", 16), 8 if wanted("lda_alignment_max", 128) < 128 else 16)
-    sizes = range(wanted("element_bytes_min", 1), min(wanted("element_bytes_max", 16), most) + 1)
-    letters = [each for each in wanted("dtype", "sdbz") if DTYPES[each].itemsize in sizes]
-    if ALL_ROWS:
-        return letters
-    # Numbers twice as long are half as many in the same registers; only sums of two take more.
-    plain = wanted("accumulate", "plain") == "plain"
-    for one, like in (("z", "sd"), ("d", "s" if plain else "")):
-        if one in letters and set(letters) & set(like):
-            letters.remove(one)
-    assert letters
-    return letters
+def compiled_sets():
+    """Constants that selection chooses among, each with a dtype that they are for, in turn.
 
-
-def compiled_apart(rows):
-    """Rows and dtypes whose machine code differs: not by how often columns are split, or by sizes.
-
-    Of a kind, those that no other surpasses in blocks to fit a multiprocessor and in rows, vectors
-    and bytes of a load for each thread: where these do not spill, neither do the others, most
-    likely. Where there is a GPU, or with ``GEMV_ALL_ROWS=1``, all of them.
+    With ``GEMV_ALL_ROWS=1`` or on a GPU, with all of these.
     """
-    kinds = {}
-    for row in rows:
-        kernel = REGISTRY[row.kernel]
-        knobs = {**kernel.knobs, **row.knobs}
-        lanes = knobs.pop("LANES", 1)
-        threads = max(lanes, knobs.pop("THREADS_PER_BLOCK", 1))
-        need = (
-            threads * knobs.pop("MIN_BLOCKS", 1),
-            knobs.pop("ROWS", 1) * knobs.pop("PIECES", 1),
-            knobs.pop("VECTORS", 1) * knobs.pop("COLUMNS", 1),
-            row.conditions.get("load_bytes_max", 16),
+    for number, each in enumerate(tuned()):
+        letters = (
+            each.letters if ALL_ROWS else each.letters[number % len(each.letters or "-") :][:1]
         )
-        of = row.conditions.get
-        split = knobs.pop("BLOCKS_PER_SM", 0) > 0  # else two of the kernels have no code for them
-        same = (
-            split and ALL_ROWS,
-            of("access"),
-            of("accumulate", "plain"),
-            lanes > 32,
-        )
-        for letter in dtypes_of(row):
-            kind = (row.kernel, letter, *same, *sorted(knobs.items()))
-            needs = (*need, lanes, threads) if ALL_ROWS else need
-            kinds.setdefault(kind, {}).setdefault(needs, (row, letter))
-    return [
-        each
-        for kind in kinds.values()
-        for need, each in kind.items()
-        if ALL_ROWS or not any(surpasses(other, need) for other in kind)
-    ]
-
-
-def surpasses(other, need):
-    return other != need and all(a >= b for a, b in zip(other, need, strict=True))
-
-
-def summed_otherwise(rows):
-    """Rows without a word on sums that are selected for sums which take more registers."""
-    device = Device("no such GPU", (9, 0), 132)
-    for row in rows:
-        told = row.conditions.get
-        if told("accumulate") or not told("access") or not REGISTRY[row.kernel].wide:
-            continue
-        ends = told("line_bytes_min", 16), told("line_bytes_max", 1 << 20)
-        counts = told("lines_min", 1), told("lines_max", 1 << 20)
-        places = [
-            *product(
-                {*ends, math.isqrt(ends[0] * ends[1])}, {*counts, math.isqrt(counts[0] * counts[1])}
-            )
-        ]
-        for letter, sums in (("z", "wide"), ("z", "pairs"), ("b", "wide"), ("s", "pairs")):
-            kind = letter, told("load_bytes_max", 16), None, sums
-            if any(
-                select(problem_with(told("access"), *place, *kind), device).reason == row.reason
-                for place in places
-            ):
-                yield row, letter, sums
-
-
-def machine_code_of_the_table():
-    """Rows, dtypes and precisions of sums that are compiled."""
-    for row, letter in compiled_apart(table()):
-        yield row, letter, row.conditions.get("accumulate", "plain")
-    if ALL_ROWS:
-        yield from summed_otherwise(table())
+        for letter in letters:
+            yield each, letter
 
 
 @pytest.mark.parametrize(
-    "row, letter, sums",
-    list(machine_code_of_the_table()),
-    ids=lambda value: getattr(value, "reason", value).replace(" ", "-"),
+    "each, letter", list(compiled_sets()), ids=lambda value: getattr(value, "name", value)
 )
-def test_what_the_table_selects_does_not_spill(row, letter, sums, compiler):
-    kernel = REGISTRY[row.kernel]
-    asked = row.conditions.get
-    dtype, size = dtype_name(DTYPES[letter]), DTYPES[letter].itemsize
-    width = max((16 if kernel.phased else asked("load_bytes_max", 16)) // size, 1)
+def test_what_selection_chooses_does_not_spill(each, letter, compiler):
+    kernel = REGISTRY[each.kernel]
+    width = max(16 // DTYPES[letter].itemsize, 1)
     wide = {"widths": (width, width)} if kernel.wide else {}
-    lines = (True, False) if ALL_ROWS else (True,)  # as those of most matrices are
-    for whole in lines if kernel.wide and not kernel.phased and width > 1 else (False,):
-        for function in compiler(
-            kernel, dtype, asked("access", "dot"), knobs=row.knobs, accumulate=sums, whole=whole,
-            **wide,
-        ):  # fmt: skip
-            assert function["stack"] == 0
-            assert function["spills"] == 0
+    functions = compiler(
+        kernel, dtype_name(DTYPES[letter]), each.access, knobs=each.knobs,
+        accumulate=each.accumulate, whole=kernel.wide and not kernel.phased and width > 1, **wide,
+    )  # fmt: skip
+    for function in functions:
+        assert function["stack"] == 0
+        assert function["spills"] == 0
 
 
 @pytest.mark.parametrize("dtype", ["float32", "complex128", "bfloat16"])
@@ -320,6 +231,8 @@ def test_wide_sums_stay_in_registers_and_are_float64(name, dtype, compiler):
 )
 @pytest.mark.parametrize("name", [k.name for k in KERNELS if k.wide or k.name == "last_block"])
 def test_pairs_stay_in_registers_and_need_no_float64(name, dtype, compute_capability, compiler):
+    if compute_capability < REGISTRY[name].capability:
+        pytest.skip(f"{name} is for newer GPUs")
     access = "dot" if name in ("vector_rows", "last_block") else "axpy"
     (function,) = compiler(REGISTRY[name], dtype, access, compute_capability, accumulate="pairs")
     assert function["stack"] == 0 and function["spills"] == 0
@@ -371,6 +284,8 @@ for letter in "dDfFeb":
 @pytest.mark.parametrize("name", [kernel.name for kernel in KERNELS if kernel.wide])
 @pytest.mark.parametrize("compute_capability", [(7, 5), (8, 0), (12, 0)], ids=str)
 def test_narrow_numbers_on_other_gpus(name, dtype, compute_capability, compiler):
+    if compute_capability < REGISTRY[name].capability:
+        pytest.skip(f"{name} is for newer GPUs")
     (function,) = compiler(REGISTRY[name], dtype, "dot", compute_capability)
     assert function["spills"] == 0
 
@@ -382,6 +297,8 @@ def test_narrow_numbers_on_other_gpus(name, dtype, compute_capability, compiler)
     ids=str,
 )
 def test_assembles_for_other_gpus(kernel, compute_capability, compiler):
+    if compute_capability < kernel.capability:
+        pytest.skip(f"{kernel.name} is for newer GPUs")
     for function in compiler(kernel, "float32", "dot", compute_capability):
         assert function["spills"] == 0
         assert len(function["cubin"]) > 0

@@ -30,12 +30,12 @@ def _kinds(kind):
     return [each for part in kind.elements for each in _kinds(part)]
 
 
-def _reals(builder, value):
+def reals_of(builder, value):
     """The real numbers that `value` is made of, in the order of :func:`_kinds`."""
     if isinstance(value.type, (ir.FloatType, ir.DoubleType)):
         return [value]
     parts = (builder.extract_value(value, k) for k in range(len(value.type.elements)))
-    return [each for part in parts for each in _reals(builder, part)]
+    return [each for part in parts for each in reals_of(builder, part)]
 
 
 def _number(builder, kind, reals):
@@ -119,7 +119,7 @@ def post(typingctx, pointer, index, value):
     def codegen(context, builder, signature, arguments):
         base, at, number = arguments
         words = []
-        for real in _reals(builder, number):
+        for real in reals_of(builder, number):
             word, _, _ = _word(real.type)
             bits = builder.bitcast(real, word)
             nothing = builder.icmp_unsigned("==", bits, ir.Constant(word, -1))

@@ -27,6 +27,7 @@ from gemv.language.numba_cuda.ptx import (
     COEFFICIENTS,
     WAIT,
     check_constant_memory,
+    in_clusters,
     waiting,
     with_rounding,
     x_by_value,
@@ -99,6 +100,7 @@ def compile_ptx(
     ptx = ptx.replace(entry, function.__name__)
     check_constant_memory(ptx)
     ptx = with_rounding(ptx, compute_capability)
+    ptx = in_clusters(ptx, function, compute_capability)
     value_bytes = getattr(function, "value_bytes", 0)
     return x_by_value(ptx, function, precision.data, value_bytes) if value_bytes else ptx
 

@@ -5,6 +5,14 @@
 from __future__ import annotations
 
 from gemv.language.numba_cuda.arrivals import post, take
+from gemv.language.numba_cuda.clusters import (
+    cluster_arrive,
+    cluster_expect,
+    cluster_post,
+    cluster_rank,
+    cluster_take,
+    cluster_wait,
+)
 from gemv.language.numba_cuda.formats import conjugated, moved
 from gemv.language.numba_cuda.gathers import gather, gather_inside, gather_some, spread
 from gemv.language.numba_cuda.intrinsics import (

@@ -72,6 +72,30 @@ def x_by_value(ptx: str, function: Callable, dtype: np.dtype, value_bytes: int) 
     return ptx.replace(PARAMETER, parameter)
 
 
+#: The first compute capability whose blocks can share their memory in clusters.
+_CLUSTERS = (9, 0)
+
+
+def in_clusters(ptx: str, function: Callable, compute_capability: tuple[int, int]) -> str:
+    """Launch the blocks of a kernel in clusters of as many as its attribute ``cluster`` says.
+
+    Blocks of a cluster are neighbours along ``blockIdx.y``. With the size in the machine code an
+    ordinary launch does, without a launch attribute.
+    """
+    blocks = getattr(function, "cluster", 1)
+    if blocks == 1:
+        return ptx
+    if compute_capability < _CLUSTERS:
+        major, minor = compute_capability
+        raise ValueError(
+            f"{function.__name__}: clusters of blocks need compute capability 9.0, not"
+            f" {major}.{minor}"
+        )
+    entry = ptx.index(".entry")
+    body = ptx.index("{", entry)
+    return f"{ptx[:body]}.explicitcluster\n.reqnctapercluster 1, {blocks}, 1\n{ptx[body:]}"
+
+
 #: The first compute capability whose kernels can start before the one ahead of them has ended.
 _EARLY_START = (9, 0)
 WAIT = "griddepcontrol.wait;"

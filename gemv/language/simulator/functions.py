@@ -5,6 +5,14 @@
 from __future__ import annotations
 
 from gemv.language.simulator.atomics import atomic_add, atomic_inc, post, take
+from gemv.language.simulator.clusters import (
+    cluster_arrive,
+    cluster_expect,
+    cluster_post,
+    cluster_rank,
+    cluster_take,
+    cluster_wait,
+)
 from gemv.language.simulator.intrinsics import (
     constant_array,
     device,

@@ -2,7 +2,8 @@
 
 :func:`launch` makes a :class:`GridRun`, which makes a :class:`BlockRun` for each block in turn.
 :meth:`BlockRun.step` resumes the threads of a block that can run; where none can, all of them must
-wait at the same barrier, and it releases that.
+wait at the same barrier, and it releases that. Blocks of a cluster run in turns, because they wait
+for each other.
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ from typing import Any, NoReturn
 import numpy as np
 from greenlet import GreenletExit, getcurrent
 
+from gemv.language.simulator.clusters import FROM_OTHERS, Box, ClusterRun, check_end
 from gemv.language.simulator.memory import CheckedArray, Pointer, write_back
 from gemv.language.simulator.thread import WARP, SimulatorError, Stores, Thread, Warp
 from gemv.language.simulator.warp import BLOCK_VOTES
@@ -37,8 +39,8 @@ class Schedule:
     Parameters
     ----------
     order : {"forward", "reversed", "random"}
-        Ascending, descending or shuffled ids. Under "random" up to four blocks run in turns;
-        otherwise each block ends before the next one starts.
+        Ascending, descending or shuffled ids. Under "random" up to four blocks run in turns, or the
+        blocks of a cluster; otherwise each block, or cluster, ends before the next one starts.
     seed : int
         Seed of the "random" order.
     max_switches : int
@@ -71,13 +73,15 @@ def scheduled(schedule: Schedule) -> Iterator[None]:
 class BlockRun:
     """One block while it runs: the threads of one block, and the memory that they share."""
 
-    def __init__(self, grid: GridRun, where: tuple[int, int, int]) -> None:
+    def __init__(self, grid: GridRun, where: tuple[int, int, int], cluster: ClusterRun) -> None:
         self.grid = grid
+        self.cluster = cluster
         self.where = where
         self.has_stores = False
         self.stores: Stores = {}
         self.shared: dict[tuple, tuple[CodeType, CheckedArray]] = {}
         self.shared_bytes = 0
+        self.boxes: dict[tuple, Box] = {}
         hub = getcurrent()
         nx, ny, nz = grid.block_shape
         places = product(range(nz), range(ny), range(nx))
@@ -89,6 +93,10 @@ class BlockRun:
                 thread.gr_context = grid.context.copy()
         self.ready = list(self.threads)
         self.alive = len(self.threads)
+
+    def can_run(self) -> bool:
+        """Whether nothing has to happen in another block of the cluster first."""
+        return bool(self.ready) or all(each.operation not in FROM_OTHERS for each in self.threads)
 
     def step(self) -> bool:
         """Resume every runnable thread once; return whether the block has ended."""
@@ -113,6 +121,10 @@ class BlockRun:
                 text = f"{self.name(thread)}: {type(error).__name__}: {error}"
                 raise SimulatorError(text) from error
             if thread.dead:
+                if thread.arrivals != thread.waits:
+                    raise SimulatorError(
+                        f"{self.name(thread)}: it ended between cluster_arrive and cluster_wait"
+                    )
                 self.alive -= 1
                 grid.switches = 0
         grid.switches += len(batch)
@@ -123,6 +135,7 @@ class BlockRun:
             )
         if self.alive:
             return False
+        check_end(self)
         self.show_to_block()
         return True
 
@@ -201,7 +214,9 @@ class GridRun:
         block_shape: tuple[int, int, int],
         args: tuple,
         schedule: Schedule,
+        cluster: int = 1,
     ) -> None:
+        self.cluster = cluster
         self.function, self.args, self.schedule = function, args, schedule
         self.grid_shape, self.block_shape = grid_shape, block_shape
         self.rng = random.Random(schedule.seed) if schedule.order == "random" else None
@@ -211,6 +226,7 @@ class GridRun:
 
     def run(self) -> None:
         nx, ny, nz = self.grid_shape
+        ny //= self.cluster  # clusters; below, their places stand for those of blocks
         order: Any = range(nx * ny * nz)
         if self.rng is not None:
             order = self.rng.sample(order, len(order))
@@ -222,23 +238,43 @@ class GridRun:
         try:
             while True:
                 while len(resident) < (_MAX_RESIDENT_BLOCKS if self.rng else 1):
-                    block_id = next(coming, None)
-                    if block_id is None:
+                    cluster_id = next(coming, None)
+                    if cluster_id is None:
                         break
-                    where = (block_id % nx, block_id // nx % ny, block_id // (nx * ny))
-                    resident.append(BlockRun(self, where))
+                    x, y, z = cluster_id % nx, cluster_id // nx % ny, cluster_id // (nx * ny)
+                    resident += self.blocks_of(x, y, z)
                 if not resident:
                     break
-                block = self.rng.choice(resident) if self.rng else resident[0]
+                runnable = [block for block in resident if block.can_run()]
+                if not runnable:
+                    self.report_cluster(resident[0])
+                block = self.rng.choice(runnable) if self.rng else runnable[0]
                 if block.step():
                     resident.remove(block)
                     unfenced.append(block.stores)
                     block.threads.clear()  # threads and block refer to each other
+                    if not any(each.alive for each in block.cluster.blocks):
+                        block.cluster.blocks.clear()
         finally:
             for block in resident:
                 block.kill()
         for stores in unfenced:
             write_back(stores)
+
+    def blocks_of(self, x: int, y: int, z: int) -> list[BlockRun]:
+        """The blocks of a cluster, first those that are to run first."""
+        cluster = ClusterRun(self.cluster * math.prod(self.block_shape))
+        places = [(x, y * self.cluster + rank, z) for rank in range(self.cluster)]
+        cluster.blocks += [BlockRun(self, where, cluster) for where in places]
+        return cluster.blocks[:: -1 if self.schedule.order == "reversed" else 1]
+
+    def report_cluster(self, block: BlockRun) -> NoReturn:
+        """Raise the error for a cluster in which no thread can go on."""
+        states = [
+            f"block {each.where}: {_states(each.threads, 'where') or 'ended'}"
+            for each in block.cluster.blocks
+        ]
+        raise SimulatorError(f"no thread of a cluster can go on: {'; '.join(states)}")
 
 
 def _mixed(pointers: list[Pointer]) -> set[Pointer]:
@@ -299,7 +335,8 @@ def launch(
     Parameters
     ----------
     function : callable
-        The kernel as a plain Python function.
+        The kernel as a plain Python function; its attribute ``cluster`` is the number of blocks of
+        a cluster.
     grid, block : int or tuple of int
         Numbers of blocks and of threads in a block, up to three dimensions each.
     args : sequence
@@ -318,8 +355,11 @@ def launch(
         raise ValueError(f"block {block_shape} has more than {_MAX_THREADS} threads")
     if any(isinstance(arg, np.ndarray) for arg in args):
         raise TypeError("arrays are passed as pointers: use pointer_to")
+    cluster = getattr(function, "cluster", 1)
+    if grid_shape[1] % cluster:
+        raise ValueError(f"grid {grid_shape} has no whole clusters of {cluster} blocks along y")
     schedule = schedule or _default_schedule.get() or Schedule()
     # A GPU raises no floating-point exceptions. The setting is part of the context that the
     # threads copy, since a greenlet doesn't inherit the context of its parent.
     with _turn, np.errstate(all="ignore"):
-        GridRun(function, grid_shape, block_shape, tuple(args), schedule).run()
+        GridRun(function, grid_shape, block_shape, tuple(args), schedule, cluster).run()

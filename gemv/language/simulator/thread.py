@@ -39,6 +39,9 @@ class Thread(greenlet):
     """One CUDA thread."""
 
     warp: Warp
+    #: How often it came to both halves of the barrier of its cluster.
+    arrivals = 0
+    waits = 0
 
     def __init__(self, block: Any, tid: int, where: tuple[int, int, int], hub: greenlet) -> None:
         super().__init__(None, hub)

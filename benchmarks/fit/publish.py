@@ -1,0 +1,118 @@
+"""Write what a fit has found as a machine's file, and the JSON that processes read."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+import gemv.selection
+from benchmarks.fit.ahead import choices_ahead
+from benchmarks.fit.corrections import Corrections
+from benchmarks.fit.fit import PORTFOLIO
+from benchmarks.fit.portfolio import chosen, compiled_sets
+from benchmarks.fit.samples import KERNELS
+from benchmarks.fit.store import Campaign
+from gemv.core.files import write_text
+from gemv.core.geometry import Device
+from gemv.selection import compiled
+from gemv.selection.formula import Machine
+from gemv.selection.machine import Constants
+from gemv.selection.parse import parse
+
+#: The machines of the package.
+FOLDER = Path(gemv.selection.__file__).with_name("machines")
+
+_HEAD = """\
+# What selection knows of the {gpu}: see docs/selection.md. Written by "make fit", but for the rows.
+#
+# numbers    of the formula: seconds, bytes per second, and weights (gemv/selection/formula.py)
+# factors    for each kernel: of its start, and of its issue of instructions
+# portfolio  sets of constants, in the order of preference where predicted times are equal, and the
+#            registers of a thread by what the code is for: the letter of the dtype, elements of a
+#            load of A, x if x is loaded as wide, w if lines are whole vectors; 0 needs local memory
+# row        exceptions that come before the formula
+"""
+
+
+def publish(
+    name: str,
+    campaign: Campaign,
+    device: Device,
+    machine: Machine,
+    factors: np.ndarray,
+    corrections: Corrections,
+    held_out: Mapping[str, Any],
+    jobs: int,
+) -> None:
+    """Write ``machines/NAME.toml`` and ``machines/NAME.json``; rows of an old file are kept."""
+    sets = chosen(compiled_sets(campaign), PORTFOLIO, device, corrections.seconds)
+    file = FOLDER / f"{name}.toml"
+    text = _text(campaign, machine, factors, sets, held_out) + _rows(file)
+    content = parse(text, str(file))
+    choices = choices_ahead(sets, device, corrections, jobs)
+    write_text(file, text)
+    json = compiled.text_of(file.read_bytes(), content, choices)
+    write_text(file.with_suffix(".json"), json)
+    print(f"{file.name}: {len(text.splitlines())} lines; {len(choices['entries'])} launches in"
+          f" {len(choices['kinds'])} kinds, {len(json)} bytes of JSON")  # fmt: skip
+
+
+def _rows(file: Path) -> str:
+    """The exceptions of the present file, as they stand in it."""
+    if not file.exists():
+        return ""
+    text = file.read_text("utf-8")
+    at = text.find("\n[[row]]")
+    return "" if at < 0 else text[at:]
+
+
+def _text(
+    campaign: Campaign,
+    machine: Machine,
+    factors: np.ndarray,
+    sets: Sequence[Constants],
+    held_out: Mapping[str, Any],
+) -> str:
+    about = {
+        "gpu": campaign.about["gpu"],
+        "compute_capability": campaign.about["device"][0],
+        "multiprocessors": campaign.about["device"][1],
+        "date": campaign.about["date"],
+        "versions": campaign.about["versions"],
+        "cells": len(campaign.cells),
+        "times": sum(len(each.times) for each in campaign.cells),
+        "regret_of_cells_held_out": held_out["formula, corrected"],
+    }
+    lines = [_HEAD.format(gpu=campaign.about["gpu"]), "[about]"]
+    lines += [f"{key} = {_toml(value)}" for key, value in about.items()]
+    lines += ["", "[numbers]"]
+    lines += [f"{key} = {value!r}" for key, value in machine._asdict().items()]
+    lines += ["", "[factors]"]
+    for kernel, (start, issue) in zip(KERNELS, factors.tolist(), strict=True):
+        lines.append(f"{kernel} = {{ start = {start!r}, issue = {issue!r} }}")
+    lines += ["", "[portfolio]", "constants = ["]
+    for each in sets:
+        fields = {
+            "kernel": each.kernel.name,
+            "knobs": dict(sorted(each.knobs.items())),
+            "registers": dict(sorted(each.registers.items())),
+        }
+        lines.append(f"    {_toml(fields)},")
+    lines.append("]")
+    return "\n".join(lines) + "\n"
+
+
+def _toml(value: Any) -> str:
+    if isinstance(value, Mapping):
+        inside = ", ".join(f"{_key(key)} = {_toml(each)}" for key, each in value.items())
+        return f"{{ {inside} }}"
+    if isinstance(value, (list, tuple)):
+        return f"[{', '.join(map(_toml, value))}]"
+    return f'"{value}"' if isinstance(value, str) else repr(value)
+
+
+def _key(key: str) -> str:
+    return key if key.replace("_", "").replace("-", "").isalnum() else f'"{key}"'

@@ -1,0 +1,148 @@
+"""Cells: problems that are similar enough to get the same constants.
+
+A choice by the formula takes a millisecond. So it is made once for a cell, with one problem that
+represents all of it. Cells differ in the *kind* of a problem, and in the length and the number of
+its lines: exactly up to 15, and from there on in four steps for each power of two. The middle of a
+cell is 1, 1.25, 1.5 or 1.75 times a power of two, because people choose such sizes most often.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from gemv.core.dtypes import DTYPES, PREFIXES
+from gemv.core.geometry import LOAD_BYTES, SECTOR_BYTES
+from gemv.core.problem import Problem
+
+#: Sizes below this have an index of their own.
+_EXACT = 16
+#: Elements of a line, and lines, of the last cells.
+_LARGEST = 1 << 27
+#: Lines up to this length can be one stretch of memory together: see :attr:`Kind.close`.
+CLOSE_BYTES = 128 * 16
+
+
+def index_of(size: int) -> int:
+    """The index of the cell that `size` is in."""
+    if size < _EXACT:
+        return size
+    if size >= _LARGEST:
+        size = _LARGEST
+    bits = size.bit_length()
+    # In eighths of a power of two, rounded to quarters.
+    return 4 * bits + ((size >> bits - 4) + 1 >> 1) - 8
+
+
+def middle_of(index: int) -> int:
+    """The size in the middle of a cell."""
+    if index < _EXACT:
+        return index
+    bits, quarter = divmod(index + 4, 4)
+    return (4 + quarter) << bits - 3
+
+
+#: The number of indices: index_of gives less than this.
+INDICES = index_of(_LARGEST) + 1
+
+
+class Kind(NamedTuple):
+    """What cells have in common besides the sizes of their problems.
+
+    Attributes
+    ----------
+    letter : str
+        BLAS letter of the dtype. "b" has the kind of "h".
+    access : {"dot", "axpy"}
+    width : int
+        Elements that one load of A moves.
+    whole : bool
+        Whether every line is a whole number of vectors.
+    close : bool
+        Whether less than 32 bytes lie between short lines, so that all are one stretch of memory.
+    free : bool
+        Whether kernels may be chosen by how operands are aligned in memory.
+    """
+
+    letter: str
+    access: str
+    width: int
+    whole: bool
+    close: bool
+    free: bool
+
+    def __str__(self) -> str:
+        flags = ("whole", "close", "free")
+        said = [name for name in flags if getattr(self, name)]
+        return " ".join([self.letter, self.access, str(self.width), *said])
+
+
+def kind_of(problem: Problem, by_alignment: bool = True) -> Kind | None:
+    """The kind of a problem; None if memory runs neither along the sum nor along y."""
+    access = problem.access
+    if access == "strided":
+        return None
+    letter, size = PREFIXES[problem.dtype], problem.dtype.itemsize
+    width = problem.widths[0]
+    if access == "axpy":
+        step, line, lines = problem.col_stride, problem.rows, problem.cols
+    else:
+        step, line, lines = problem.row_stride, problem.cols, problem.rows
+    one = lines == 1
+    gap = 0 if one else (step - line) * size
+    close = access == "axpy" and 0 <= gap < SECTOR_BYTES and line * size <= CLOSE_BYTES
+    return Kind("h" if letter == "b" else letter, access, width, problem.whole, close, by_alignment)
+
+
+def kinds() -> list[Kind]:
+    """All kinds that problems can have."""
+    found = []
+    for letter in "hsdcz":
+        size = DTYPES[letter].itemsize
+        widths = [1 << k for k in range(LOAD_BYTES.bit_length()) if size << k <= LOAD_BYTES]
+        for width in widths:
+            for access in ("dot", "axpy"):
+                for whole in (True, False) if width > 1 else (False,):
+                    for close in (False, True) if access == "axpy" else (False,):
+                        for free in (True, False) if width == 1 else (True,):
+                            found.append(Kind(letter, access, width, whole, close, free))
+    return found
+
+
+def representative(kind: Kind, line_index: int, lines_index: int) -> Problem | None:
+    """The problem in the middle of a cell; None if no problem is there."""
+    dtype = DTYPES[kind.letter]
+    size, width = dtype.itemsize, kind.width
+    line, lines = middle_of(line_index), middle_of(lines_index)
+    if line < 1 or lines < 1:
+        return None
+    if width > 1 and (line % width == 0) != kind.whole:
+        if kind.whole or index_of(line + 1) != line_index:
+            return None
+        line += 1
+    bytes_between = width * size  # lines begin at multiples of this, and of no more
+    step = -(-line * size // bytes_between) * bytes_between
+    gap = SECTOR_BYTES if kind.access == "axpy" and not kind.close else 0
+    if gap and line * size <= CLOSE_BYTES:
+        step += gap
+    if bytes_between < LOAD_BYTES and step % (2 * bytes_between) == 0:
+        step += bytes_between
+    if lines == 1:
+        step = line * size
+    if kind.close != (kind.access == "axpy" and line * size <= CLOSE_BYTES
+                      and step - line * size < SECTOR_BYTES):  # fmt: skip
+        return None
+    step //= size
+    rows, cols, row_stride, col_stride = (
+        (line, lines, 1, step) if kind.access == "axpy" else (lines, line, step, 1)
+    )
+    problem = Problem(dtype, rows, cols, 0, rows, cols, False, row_stride, col_stride)
+    if problem.access != kind.access:
+        return None  # a single row without gaps, or a single column
+    return problem.aligned(width * size, LOAD_BYTES)
+
+
+def indices_of(problem: Problem) -> tuple[int, int]:
+    """The indices of the length and of the number of lines."""
+    if problem.access == "axpy":
+        return index_of(problem.rows), index_of(problem.cols)
+    return index_of(problem.cols), index_of(problem.rows)

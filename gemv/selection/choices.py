@@ -1,0 +1,120 @@
+"""Which candidate each cell gets: computed ahead by a fit, or when a problem first asks.
+
+A fit computes the candidates of all cells, and stores their numbers with the machine. On other GPUs
+the formula is asked for a cell when its first problem comes. Both give one answer for all problems
+of a cell, whatever came before.
+"""
+
+from __future__ import annotations
+
+import base64
+import functools
+import zlib
+from array import array
+from collections.abc import Mapping
+from typing import Any
+
+from gemv.core.geometry import Device
+from gemv.selection.cells import INDICES, Kind, index_of, representative
+from gemv.selection.machine import MachineFile, machine
+from gemv.selection.ranking import Candidate, best
+
+#: A cell without a problem.
+EMPTY = 0xFFFF
+#: Bytes of the largest A in the middle of a cell. Larger ones get what fewer lines get, because a
+#: few blocks more change nothing then.
+MOST_BYTES = 1 << 28
+#: From this index on, two neighbouring numbers of lines get the same: 1 and 1.5 times a power of
+#: two stand for all.
+_IN_PAIRS = index_of(16)
+
+
+def packed(numbers: array[int]) -> str:
+    """The numbers of all cells of a kind as text."""
+    little = numbers if _IS_LITTLE else _swapped(numbers)
+    return base64.b85encode(zlib.compress(little.tobytes(), 9)).decode()
+
+
+def unpacked(text: str) -> array[int]:
+    """The numbers that :func:`packed` made a text of."""
+    numbers = array("H", zlib.decompress(base64.b85decode(text)))
+    return numbers if _IS_LITTLE else _swapped(numbers)
+
+
+_IS_LITTLE = array("H", [1]).tobytes()[0] == 1
+
+
+def _swapped(numbers: array[int]) -> array[int]:
+    other = numbers[:]
+    other.byteswap()
+    return other
+
+
+class Choices:
+    """The candidates of all cells on one device.
+
+    Attributes
+    ----------
+    machine : MachineFile
+    entries : list of Candidate
+        What the numbers of cells stand for.
+    """
+
+    def __init__(self, found: MachineFile, device: Device) -> None:
+        self.machine, self._device = found, device
+        ahead: Mapping[str, Any] = found.choices
+        self.entries = [Candidate(*pair) for pair in ahead.get("entries", ())]
+        self._texts: Mapping[str, str] = ahead.get("kinds", {})
+        self._kinds: dict[Kind, array[int]] = {}
+
+    def numbers(self, kind: Kind) -> array[int]:
+        """The number of each cell of a kind, which may be :data:`EMPTY` until it is asked for."""
+        found = self._kinds.get(kind)
+        if found is None:
+            text = self._texts.get(str(kind))
+            numbers = array("H", [EMPTY]) * INDICES**2 if text is None else unpacked(text)
+            found = self._kinds.setdefault(kind, numbers)
+        return found
+
+    def number(self, kind: Kind, line: int, lines: int) -> int:
+        """The number of a cell; :data:`EMPTY` if no constants are for such problems."""
+        numbers = self.numbers(kind)
+        at = line * INDICES + lines
+        if numbers[at] == EMPTY:
+            candidate = self._computed(kind, line, lines)
+            if candidate is not None:
+                numbers[at] = self._entry(candidate)
+        return numbers[at]
+
+    def _entry(self, candidate: Candidate) -> int:
+        try:
+            return self.entries.index(candidate)
+        except ValueError:
+            self.entries.append(candidate)
+            return self.entries.index(candidate)  # another thread may have appended one as well
+
+    def _computed(self, kind: Kind, line: int, lines: int) -> Candidate | None:
+        problem = problem_of(kind, line, lines)
+        if problem is None:
+            return None
+        return best(self.machine, problem, self._device, kind.free)
+
+
+def problem_of(kind: Kind, line: int, lines: int) -> Any:
+    """The problem that stands for a cell: that in its middle, or one with fewer lines."""
+    if lines >= _IN_PAIRS:
+        lines -= (lines - _IN_PAIRS) % 2
+    while lines > 0:
+        problem = representative(kind, line, lines)
+        if problem is not None:
+            size = problem.dtype.itemsize
+            if problem.rows * problem.cols * size <= MOST_BYTES:
+                return problem
+        lines -= 1
+    return None
+
+
+@functools.lru_cache(maxsize=64)
+def choices(device: Device) -> Choices:
+    """The choices on a device."""
+    return Choices(machine(device), device)

@@ -1,0 +1,229 @@
+"""What selection knows of a GPU: the numbers of the formula, and constants that do well there.
+
+``machines/<gpu>.toml`` describes a GPU that was measured. A GPU without a file gets the numbers of
+the H200, scaled by what the driver tells of it. ``GEMV_MACHINE`` names a file to use instead, as
+``python -m gemv tune`` writes it.
+"""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import json
+import os
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from importlib import resources
+from pathlib import Path
+from typing import Any
+
+from gemv.core.dtypes import PREFIXES
+from gemv.core.geometry import Device
+from gemv.core.problem import Problem
+from gemv.kernels import REGISTRY
+from gemv.kernels.kernel import Kernel
+from gemv.selection.formula import Machine
+from gemv.selection.row import Row
+
+#: The GPU whose file serves every GPU that has none.
+REFERENCE = "nvidia-h200"
+#: The machines of the package.
+FOLDER = resources.files("gemv.selection").joinpath("machines")
+#: Numbers that get smaller as the clock of the multiprocessors gets faster.
+_BY_CLOCK = (
+    "load", "line", "x_load", "multiply_add", "narrow", "block_start", "end_step", "code",
+)  # fmt: skip
+
+
+@dataclass(frozen=True, eq=False)
+class Constants:
+    """A kernel with constants: one line of a machine's file.
+
+    Attributes
+    ----------
+    kernel : Kernel
+    knobs : mapping of str to int
+        Its constants without ``BLOCKS_PER_SM``, and if it has code for splits.
+    registers : mapping of str to int
+        Registers of a thread, by :func:`code_of` what the code is for.
+    """
+
+    kernel: Kernel
+    knobs: Mapping[str, int]
+    registers: Mapping[str, int]
+
+    @functools.cached_property
+    def has_splits(self) -> bool:
+        """Whether it has code for splits, so that a launch can have several of them."""
+        return bool(self.knobs.get("BLOCKS_PER_SM", 0))
+
+    def registers_for(self, problem: Problem) -> int | None:
+        """Registers of a thread; those of the most similar code if this one was never compiled.
+
+        None if all that is known of such code is that it needs local memory.
+        """
+        code = code_of(problem, self.kernel)
+        found = self.registers.get(code)
+        if found is None:
+            similar = [value for key, value in self.registers.items() if key[0] == code[0]]
+            found = max(similar or self.registers.values(), default=64)
+        return found or None
+
+
+def code_of(problem: Problem, kernel: Kernel) -> str:
+    """What code of a kernel is for: the letter of the dtype, widths of loads, ``w`` if whole."""
+    letter = PREFIXES[problem.dtype]
+    if kernel.phased or not kernel.wide:
+        return letter
+    width, of_x = problem.widths
+    return f"{letter}{width}{'x' if of_x else ''}{'w' if problem.whole else ''}"
+
+
+@dataclass(frozen=True, eq=False)
+class MachineFile:
+    """A machine as its file describes it.
+
+    Attributes
+    ----------
+    name : str
+        Of the file, without its ending.
+    numbers : Machine
+        The numbers of the formula.
+    factors : mapping of str to (float, float)
+        For each kernel, the factors of its start and of its issue.
+    constants : tuple of Constants
+        In the order in which they are preferred where predicted times are equal.
+    exceptions : tuple of Row
+        Rows that come before the formula.
+    choices : mapping
+        What a fit has computed ahead: see :mod:`gemv.selection.choices`.
+    hash : str
+        SHA-256 of everything that decides on a choice.
+    """
+
+    name: str
+    numbers: Machine
+    factors: Mapping[str, tuple[float, float]]
+    constants: tuple[Constants, ...]
+    exceptions: tuple[Row, ...]
+    choices: Mapping[str, Any] = field(default_factory=dict)
+    hash: str = ""
+
+    def factors_of(self, kernel: Kernel) -> tuple[float, float]:
+        return self.factors.get(kernel.name, (1.0, 1.0))
+
+
+def slug(name: str) -> str:
+    """The name of the file for a GPU with this name."""
+    return re.sub("[^a-z0-9]+", "-", name.lower()).strip("-")
+
+
+def made(name: str, content: Mapping[str, Any], choices: Mapping[str, Any]) -> MachineFile:
+    """The machine that checked content of a file describes."""
+    constants = tuple(
+        Constants(REGISTRY[kernel], knobs, registers)
+        for kernel, knobs, registers in content["constants"]
+    )
+    exceptions = tuple(
+        Row(kernel, reason, tuple(values), knobs, figure, f"{name}.toml", number)
+        for number, (kernel, reason, values, knobs, figure) in enumerate(content["rows"], 1)
+    )
+    decides = [
+        content["numbers"], content["factors"], content["constants"],
+        [[row[0], row[2], row[3]] for row in content["rows"]], choices,
+    ]  # fmt: skip
+    text = json.dumps(decides, sort_keys=True, separators=(",", ":"))
+    return MachineFile(
+        name,
+        Machine(**content["numbers"]),
+        {kernel: tuple(pair) for kernel, pair in content["factors"].items()},
+        constants,
+        exceptions,
+        choices,
+        hashlib.sha256(text.encode()).hexdigest(),
+    )
+
+
+def scaled(reference: MachineFile, device: Device) -> MachineFile:
+    """A machine for a GPU that was not measured, from one that was.
+
+    The rate of the memory follows its clock and the width of its bus; the rate of the L2 cache
+    follows the number and the clock of multiprocessors, and times of instructions follow that
+    clock. Latencies and weights stay. What a fit computed ahead is not for this GPU.
+    """
+    usual, chip = Device("", (9, 0), 132).chip, device.chip
+    clock = chip.clock_khz / usual.clock_khz
+    numbers = reference.numbers._asdict()
+    for name in _BY_CLOCK:
+        numbers[name] /= clock
+    memory = chip.memory_khz * chip.bus_bits / (usual.memory_khz * usual.bus_bits)
+    numbers["memory_rate"] *= memory
+    numbers["cache_rate"] *= clock * device.multiprocessors / 132
+    values = Machine(**numbers)
+    text = f"{reference.hash} {list(values)}"
+    return MachineFile(
+        f"{reference.name}, scaled",
+        values,
+        reference.factors,
+        reference.constants,
+        reference.exceptions,
+        {},
+        hashlib.sha256(text.encode()).hexdigest(),
+    )
+
+
+@functools.lru_cache(maxsize=64)
+def machine(device: Device) -> MachineFile:
+    """The machine of a GPU.
+
+    Raises
+    ------
+    ValueError
+        For a file that cannot be used; the text names the file, the field and the rule.
+    """
+    own = os.environ.get("GEMV_MACHINE")
+    if own:
+        return _own(own)
+    name = slug(device.name)
+    if name != "simulator" and FOLDER.joinpath(f"{name}.toml").is_file():
+        return _of_package(name)
+    reference = _of_package(REFERENCE)
+    # The simulator has no speed: it takes what the reference does.
+    return reference if name == "simulator" else scaled(reference, device)
+
+
+def machines() -> list[MachineFile]:
+    """Every machine of the package."""
+    names = sorted(each.name for each in FOLDER.iterdir() if each.name.endswith(".toml"))
+    return [_of_package(name.removesuffix(".toml")) for name in names]
+
+
+@functools.cache
+def _of_package(name: str) -> MachineFile:
+    from gemv.selection import compiled
+
+    source = FOLDER.joinpath(f"{name}.toml")
+    toml = source.read_bytes()
+    try:
+        found = compiled.content_of(FOLDER.joinpath(f"{name}.json").read_bytes(), toml)
+    except OSError:
+        found = None
+    if found is None:
+        from gemv.selection.parse import parse  # with tomllib, which a compiled file needs not
+
+        found = {"content": parse(toml.decode("utf-8"), str(source)), "choices": {}}
+    return made(name, found["content"], found["choices"])
+
+
+def _own(name: str) -> MachineFile:
+    """The machine that ``GEMV_MACHINE`` names."""
+    try:
+        file = Path(name).expanduser()
+        text = file.read_text("utf-8")
+    except (OSError, ValueError, RuntimeError) as error:  # no such user, not UTF-8
+        why = getattr(error, "strerror", None) or error
+        raise ValueError(f"GEMV_MACHINE = {name!r} cannot be read: {why}") from error
+    from gemv.selection.parse import parse
+
+    return made(file.stem, parse(text, str(file)), {})
