@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from array import array
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from multiprocessing import get_context
 from typing import Any
@@ -14,13 +14,15 @@ from benchmarks.fit.candidates import has_work, is_vain
 from benchmarks.fit.samples import Launches, row_of, stacked
 from gemv.core.geometry import Device
 from gemv.core.problem import Problem
-from gemv.selection.cells import INDICES, Kind, kinds
+from gemv.selection.cells import INDICES, Kind, indices_of, kinds
 from gemv.selection.choices import EMPTY, packed, problem_of
 from gemv.selection.machine import Constants
 from gemv.selection.ranking import EQUAL, Candidate, launches
 
 #: Only launches that the formula predicts within this factor of the best are looked at closely.
 _CLOSE = 1.4
+#: Cells in a row and in a column of a block of cells, whose first cell is looked at in full.
+_BLOCK = 4
 #: An A of at most so many bytes may be in the L2 cache: then both times count alike.
 _MAY_BE_HOT = 24 << 20
 
@@ -31,9 +33,15 @@ def launches_of(
     device: Device,
     is_hot: bool = False,
     free: bool = True,
+    only: Collection[Candidate] | None = None,
 ) -> Iterator[tuple[Candidate, tuple]]:
-    """The launches that a problem could have, each as a row for :func:`stacked`."""
-    for number, constants in enumerate(sets):
+    """The launches that a problem could have, each as a row for :func:`stacked`.
+
+    If `only` is given, sets of constants that are in none of these candidates are left out.
+    """
+    numbers = range(len(sets)) if only is None else sorted({each.number for each in only})
+    for number in numbers:
+        constants = sets[number]
         kernel = constants.kernel
         if kernel.work is None or kernel.accepts(problem) is not None:
             continue
@@ -43,9 +51,12 @@ def launches_of(
         if registers is None or not has_work(constants.knobs, problem):
             continue
         for blocks, geometry in launches(constants, problem, device):
+            candidate = Candidate(number, blocks)
+            if only is not None and candidate not in only:
+                continue
             work = kernel.work(problem, geometry, constants.knobs)
             yield (
-                Candidate(number, blocks),
+                candidate,
                 row_of(
                     kernel.name, constants.knobs, blocks, problem, work, device, registers, is_hot
                 ),
@@ -55,27 +66,66 @@ def launches_of(
 def choices_of(
     kind: Kind, sets: Sequence[Constants], device: Device, corrections: Any
 ) -> dict[tuple[int, int], Candidate]:
-    """The candidate of each cell of a kind, by its two indices."""
-    rows, at, who = [], [], []
-    same: dict[tuple[int, int], tuple[int, int]] = {}
-    seen: dict[Problem, tuple[int, int]] = {}
+    """The candidate of each cell of a kind, by its two indices.
+
+    The formula looks at all launches of one cell in 16, and at what did well there in the others.
+    """
+    problems = {}
     for line in range(INDICES):
         for lines in range(INDICES):
             problem = problem_of(kind, line, lines)
-            if problem is None:
-                continue
-            cell = line, lines
-            same[cell] = seen.setdefault(problem, cell)
-            if same[cell] != cell:
-                continue
-            for candidate, row in launches_of(sets, problem, device, False, kind.free):
-                rows.append(row)
-                at.append(cell)
-                who.append(candidate)
+            if problem is not None:
+                problems[line, lines] = problem
+    near = _near_of_blocks(problems, kind, sets, device, corrections)
+    rows, at, who = [], [], []
+    same: dict[tuple[int, int], tuple[int, int]] = {}
+    seen: dict[Problem, tuple[int, int]] = {}
+    for cell, problem in problems.items():
+        same[cell] = seen.setdefault(problem, cell)
+        if same[cell] != cell:
+            continue
+        own = indices_of(problem)
+        only = set().union(*(near.get(each, ()) for each in _around(own)))
+        for candidate, row in launches_of(sets, problem, device, False, kind.free, only or None):
+            rows.append(row)
+            at.append(cell)
+            who.append(candidate)
     if not rows:
         return {}
     found = _best(stacked(rows), at, who, corrections)
     return {cell: found[first] for cell, first in same.items() if first in found}
+
+
+def _around(cell: tuple[int, int]) -> Iterator[tuple[int, int]]:
+    """The blocks of cells that a cell is in, or next to."""
+    line, lines = cell
+    for i in {line // _BLOCK, -(-line // _BLOCK)}:
+        for j in {lines // _BLOCK, -(-lines // _BLOCK)}:
+            yield i, j
+
+
+def _near_of_blocks(
+    problems: dict[tuple[int, int], Problem], kind: Kind, sets: Sequence[Constants],
+    device: Device, corrections: Any,
+) -> dict[tuple[int, int], set[Candidate]]:  # fmt: skip
+    """For the first cell of each block, the candidates that the formula expects to be near."""
+    rows, at, who = [], [], []
+    for (line, lines), problem in problems.items():
+        if line % _BLOCK == 0 and lines % _BLOCK == 0:
+            for candidate, row in launches_of(sets, problem, device, False, kind.free):
+                rows.append(row)
+                at.append((line // _BLOCK, lines // _BLOCK))
+                who.append(candidate)
+    found: dict[tuple[int, int], set[Candidate]] = {}
+    if rows:
+        seconds = corrections.parts(stacked(rows)).seconds
+        best: dict[tuple[int, int], float] = {}
+        for cell, time in zip(at, seconds.tolist(), strict=True):
+            best[cell] = min(best.get(cell, time), time)
+        for cell, candidate, time in zip(at, who, seconds.tolist(), strict=True):
+            if time <= _CLOSE * best[cell]:
+                found.setdefault(cell, set()).add(candidate)
+    return found
 
 
 def _best(

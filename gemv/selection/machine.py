@@ -64,11 +64,19 @@ class Constants:
         None if all that is known of such code is that it needs local memory.
         """
         code = code_of(problem, self.kernel)
-        found = self.registers.get(code)
+        found = self._known.get(code)
         if found is None:
-            similar = [value for key, value in self.registers.items() if key[0] == code[0]]
-            found = max(similar or self.registers.values(), default=64)
+            found = self.registers.get(code)
+            if found is None:
+                similar = [value for key, value in self.registers.items() if key[0] == code[0]]
+                found = max(similar or self.registers.values(), default=64)
+            self._known[code] = found
         return found or None
+
+    @functools.cached_property
+    def _known(self) -> dict[str, int]:
+        """What `registers_for` has found, by the code."""
+        return {}
 
 
 def code_of(problem: Problem, kernel: Kernel) -> str:
