@@ -9,6 +9,7 @@ GPU by the kernels of :func:`gemv.gemv`.
 
 from __future__ import annotations
 
+import functools
 from typing import Any
 
 import torch
@@ -16,12 +17,24 @@ import torch
 from gemv.arrays.libraries import BY_NAME
 from gemv.calls import short, torch_operators
 from gemv.calls.execute import long_way
-from gemv.calls.remembered import ONE, UNUSUAL, WIDE, ZERO, LongWay, public_routines
+from gemv.calls.remembered import (
+    COMPLEX_NUMBERS,
+    ONE,
+    REAL_NUMBERS,
+    UNUSUAL,
+    WIDE,
+    ZERO,
+    LongWay,
+    public_routines,
+)  # fmt: skip
 from gemv.calls.short import short_ways
+from gemv.calls.short_host import is_number
+from gemv.calls.short_torch import in_graphs_only
 from gemv.calls.torch_graph import dtype_in_graph, handle_in_graph
 from gemv.calls.torch_rules import check, check_out, check_y, factor, number, wanted
 from gemv.core.dtypes import BFLOAT16, DTYPES
 from gemv.core.rules import accumulation, transposition
+from gemv.core.trace import open_traces
 from gemv.engines import host
 
 __all__ = ["addmv", "mv"]
@@ -34,7 +47,11 @@ WIDE.update({name: f"{name}, wide" for name in (_MV, _ADDMV)})
 _NUMPY = {getattr(torch, str(dtype)): dtype for dtype in DTYPES.values() if dtype != BFLOAT16}
 _NUMPY[torch.bfloat16] = BFLOAT16
 _TENSOR, _PARAMETER = torch.Tensor, torch.nn.Parameter
-_compiling = torch.compiler.is_compiling
+#: Values of `trans` that need no check; True and 1.0 are equal to 1, and welcome.
+_TRANS = {0: 0, 1: 1, 2: 2, "N": 0, "T": 1, "C": 2}
+_MOST = 2**31 - 1
+_compiling, _grad_enabled = torch.compiler.is_compiling, torch.is_grad_enabled
+_from_numpy = torch.from_numpy
 _transforming = torch_operators.transforming
 _modes = vars(torch._C)["_len_torch_dispatch_stack"]
 _forward_ad = vars(torch.autograd.forward_ad)
@@ -86,10 +103,17 @@ def mv(
     Derivatives of any order, forwards and backwards, are products and outer products again. A batch
     of ``torch.func.vmap`` is one product after the other, each with the bits that it has alone.
     """
-    if not _compiling() and a.is_cuda and _on_memory():
-        if accumulate == "plain" and out_dtype is None:
+    kind = type(a)
+    if (kind is _TENSOR or kind is _PARAMETER) and not _compiling() and _on_memory():
+        if not a.is_cuda:
+            if accumulate == "plain" and out_dtype is stream is None:
+                found = _short_on_host(alpha, a, x, ZERO, None, trans, out)
+                if found is not None:
+                    return found
+            short_way = None
+        elif accumulate == "plain" and out_dtype is None:
             name: str | None = _MV
-            short_way = short_ways.get(type(a))
+            short_way = short_ways.get(kind)
         else:
             name, short_way = short.with_options(_MV, a, accumulate, False, out_dtype)
         if short_way is not None:
@@ -144,10 +168,22 @@ def addmv(
     ValueError, TypeError
         As :func:`mv` does.
     """
-    if not _compiling() and a.is_cuda and (out is None or out is y) and _on_memory():
-        if accumulate == "plain":
+    kind = type(a)
+    if (
+        (kind is _TENSOR or kind is _PARAMETER)
+        and (out is None or out is y)
+        and not _compiling()
+        and _on_memory()
+    ):
+        if not a.is_cuda:
+            if accumulate == "plain" and stream is None:
+                found = _short_on_host(alpha, a, x, beta, y, trans, out)
+                if found is not None:
+                    return found
+            short_way = None
+        elif accumulate == "plain":
             name: str | None = _ADDMV
-            short_way = short_ways.get(type(a))
+            short_way = short_ways.get(kind)
         else:
             name, short_way = short.with_options(_ADDMV, a, accumulate, False)
         if short_way is not None:
@@ -169,6 +205,62 @@ def addmv(
         check_out(_ADDMV, out, rows, y.dtype, a)
         out.copy_(y)
     return _into(_ADDMV, out, rows, y.dtype, alpha, a, x, beta, options)
+
+
+def _short_on_host(alpha: Any, a: Any, x: Any, beta: Any, y: Any, trans: Any, out: Any) -> Any:
+    """A product of plain tensors in host memory; None where anything has to be looked at."""
+    known = _blas().get(a.dtype)
+    if (
+        known is None
+        or type(x) is not _TENSOR
+        or x.dtype is not a.dtype
+        or trans not in _TRANS
+        or (_grad_enabled() and (a.requires_grad or x.requires_grad))
+    ):
+        return None
+    gemv, name, numbers = known
+    trans = _TRANS[trans]
+    try:
+        rows, cols = a.shape
+        if trans:
+            rows, cols = cols, rows
+        if (
+            x.shape != (cols,) or not rows or not cols or rows > _MOST or cols > _MOST
+            or not (is_number(alpha, numbers) and is_number(beta, numbers))
+        ):  # fmt: skip
+            return None
+        if out is not None and (
+            type(out) is not _TENSOR or out.dtype is not a.dtype or out.shape != (rows,)
+            or not out.is_cpu or (_grad_enabled() and out.requires_grad)
+        ):  # fmt: skip
+            return None
+        start = None
+        if y is not None and beta != 0:
+            plain = type(y) is _TENSOR or type(y) is _PARAMETER
+            if not plain or y.dtype is not a.dtype or y.shape != (rows,):
+                return None
+            start = y.numpy().copy()
+        matrix, vector = a.numpy(), x.numpy()
+    # a conjugate, a gradient under no_grad(), memory elsewhere
+    except (RuntimeError, TypeError, ValueError):
+        return None
+    result = host.product(gemv, trans, alpha, matrix, vector, beta, start)
+    if open_traces():
+        host.record(name)
+    return _from_numpy(result) if out is None else out.copy_(_from_numpy(result))
+
+
+@functools.cache
+def _blas() -> dict[Any, tuple[Any, str, frozenset[type]]]:
+    """SciPy's routine, its name and the types of its numbers, by dtype."""
+    from scipy.linalg import blas
+
+    found = {}
+    for letter in "sdcz":
+        numbers = COMPLEX_NUMBERS if letter in "cz" else REAL_NUMBERS
+        name = f"{letter}gemv"
+        found[getattr(torch, str(DTYPES[letter]))] = getattr(blas, name), name, numbers
+    return found
 
 
 # Where a call goes ------------------------------------------------------------------------------
@@ -302,4 +394,7 @@ def _as_routine(routine: str) -> Any:
     return product
 
 
+# Where PyTorch was imported after gemv, calls of gemv.gemv are kept in graphs from here on.
+for _kind, _way in in_graphs_only().items():
+    short_ways.setdefault(_kind, _way)
 public_routines.update({name: _as_routine(name) for name in (_MV, _ADDMV)})

@@ -41,7 +41,9 @@ transforming: Any = _own["_are_functorch_transforms_active"]
 _levels = vars(_own["_functorch"])
 _allow_single_level: Any = _levels["set_single_level_autograd_function_allowed"]
 _single_level_allowed: Any = _levels["get_single_level_autograd_function_allowed"]
-_forward_mode: Any = vars(torch.autograd.forward_ad)["_set_fwd_grad_enabled"]
+_living: Any = _levels["unwrap_if_dead"]
+_forward_ad: Any = vars(torch.autograd.forward_ad)
+_forward_mode = _forward_ad["_set_fwd_grad_enabled"]
 
 
 # On memory --------------------------------------------------------------------------------------
@@ -205,15 +207,29 @@ def _single_level() -> Generator[None]:
 
 
 def _differentiable(*inputs: Any) -> Any:
-    offx, incx, offy, incy = inputs[6:10]
-    if (offx, incx, offy, incy) != (0, 1, 0, 1) or inputs[11] is not None:
+    if inputs[6:10] != (0, 1, 0, 1) or inputs[11] is not None:
         _refuse_gradients(inputs)
         with _below_autograd():
             return torch.ops.gemv.product(*inputs)
-    if not transforming():
-        return _Product.apply(*inputs)
-    with _single_level():
-        return super(torch.autograd.Function, _Product).apply(*inputs)
+    # What a transformation has left behind stands for the tensor inside.
+    inputs = tuple(_living(value) if isinstance(value, torch.Tensor) else value for value in inputs)
+    apply = super(torch.autograd.Function, _Product).apply  # without a look at its signature
+    if transforming():
+        with _single_level():
+            return apply(*inputs)
+    if watched(inputs[2], inputs[3], inputs[5]):
+        return apply(*inputs)
+    with _below_autograd():
+        return torch.ops.gemv.product(*inputs)
+
+
+def watched(*tensors: Any) -> bool:
+    """Whether derivatives of a product of these may be asked for."""
+    if _forward_ad["_current_level"] >= 0:
+        return True
+    return torch.is_grad_enabled() and any(
+        tensor is not None and tensor.requires_grad for tensor in tensors
+    )
 
 
 def _not_differentiable(*inputs: Any) -> None:
