@@ -9,18 +9,14 @@ GPU by the kernels of :func:`gemv.gemv`.
 
 from __future__ import annotations
 
-import functools
 from typing import Any
 
 import torch
 
-from gemv.arrays.libraries import BY_NAME
-from gemv.calls import short, torch_operators
+from gemv.calls import short, torch_host, torch_operators
 from gemv.calls.execute import long_way
 from gemv.calls.remembered import (
-    COMPLEX_NUMBERS,
     ONE,
-    REAL_NUMBERS,
     UNUSUAL,
     WIDE,
     ZERO,
@@ -28,14 +24,10 @@ from gemv.calls.remembered import (
     public_routines,
 )  # fmt: skip
 from gemv.calls.short import short_ways
-from gemv.calls.short_host import is_number
 from gemv.calls.short_torch import in_graphs_only
 from gemv.calls.torch_graph import dtype_in_graph, handle_in_graph
 from gemv.calls.torch_rules import check, check_out, check_y, factor, number, wanted
-from gemv.core.dtypes import BFLOAT16, DTYPES
 from gemv.core.rules import accumulation, transposition
-from gemv.core.trace import open_traces
-from gemv.engines import host
 
 __all__ = ["addmv", "mv"]
 
@@ -43,15 +35,8 @@ _MV, _ADDMV = "gemv.torch.mv", "gemv.torch.addmv"
 #: What stands for the routine in the key of a remembered call.
 WIDE.update({name: f"{name}, wide" for name in (_MV, _ADDMV)})
 
-#: The dtypes of host memory, as NumPy has them.
-_NUMPY = {getattr(torch, str(dtype)): dtype for dtype in DTYPES.values() if dtype != BFLOAT16}
-_NUMPY[torch.bfloat16] = BFLOAT16
 _TENSOR, _PARAMETER = torch.Tensor, torch.nn.Parameter
-#: Values of `trans` that need no check; True and 1.0 are equal to 1, and welcome.
-_TRANS = {0: 0, 1: 1, 2: 2, "N": 0, "T": 1, "C": 2}
-_MOST = 2**31 - 1
-_compiling, _grad_enabled = torch.compiler.is_compiling, torch.is_grad_enabled
-_from_numpy = torch.from_numpy
+_compiling = torch.compiler.is_compiling
 _transforming = torch_operators.transforming
 _modes = vars(torch._C)["_len_torch_dispatch_stack"]
 _forward_ad = vars(torch.autograd.forward_ad)
@@ -107,7 +92,7 @@ def mv(
     if (kind is _TENSOR or kind is _PARAMETER) and not _compiling() and _on_memory():
         if not a.is_cuda:
             if accumulate == "plain" and out_dtype is stream is None:
-                found = _short_on_host(alpha, a, x, ZERO, None, trans, out)
+                found = torch_host.short_way(alpha, a, x, ZERO, None, trans, out)
                 if found is not None:
                     return found
             short_way = None
@@ -177,7 +162,7 @@ def addmv(
     ):
         if not a.is_cuda:
             if accumulate == "plain" and stream is None:
-                found = _short_on_host(alpha, a, x, beta, y, trans, out)
+                found = torch_host.short_way(alpha, a, x, beta, y, trans, out)
                 if found is not None:
                     return found
             short_way = None
@@ -205,62 +190,6 @@ def addmv(
         check_out(_ADDMV, out, rows, y.dtype, a)
         out.copy_(y)
     return _into(_ADDMV, out, rows, y.dtype, alpha, a, x, beta, options)
-
-
-def _short_on_host(alpha: Any, a: Any, x: Any, beta: Any, y: Any, trans: Any, out: Any) -> Any:
-    """A product of plain tensors in host memory; None where anything has to be looked at."""
-    known = _blas().get(a.dtype)
-    if (
-        known is None
-        or type(x) is not _TENSOR
-        or x.dtype is not a.dtype
-        or trans not in _TRANS
-        or (_grad_enabled() and (a.requires_grad or x.requires_grad))
-    ):
-        return None
-    gemv, name, numbers = known
-    trans = _TRANS[trans]
-    try:
-        rows, cols = a.shape
-        if trans:
-            rows, cols = cols, rows
-        if (
-            x.shape != (cols,) or not rows or not cols or rows > _MOST or cols > _MOST
-            or not (is_number(alpha, numbers) and is_number(beta, numbers))
-        ):  # fmt: skip
-            return None
-        if out is not None and (
-            type(out) is not _TENSOR or out.dtype is not a.dtype or out.shape != (rows,)
-            or not out.is_cpu or (_grad_enabled() and out.requires_grad)
-        ):  # fmt: skip
-            return None
-        start = None
-        if y is not None and beta != 0:
-            plain = type(y) is _TENSOR or type(y) is _PARAMETER
-            if not plain or y.dtype is not a.dtype or y.shape != (rows,):
-                return None
-            start = y.numpy().copy()
-        matrix, vector = a.numpy(), x.numpy()
-    # a conjugate, a gradient under no_grad(), memory elsewhere
-    except (RuntimeError, TypeError, ValueError):
-        return None
-    result = host.product(gemv, trans, alpha, matrix, vector, beta, start)
-    if open_traces():
-        host.record(name)
-    return _from_numpy(result) if out is None else out.copy_(_from_numpy(result))
-
-
-@functools.cache
-def _blas() -> dict[Any, tuple[Any, str, frozenset[type]]]:
-    """SciPy's routine, its name and the types of its numbers, by dtype."""
-    from scipy.linalg import blas
-
-    found = {}
-    for letter in "sdcz":
-        numbers = COMPLEX_NUMBERS if letter in "cz" else REAL_NUMBERS
-        name = f"{letter}gemv"
-        found[getattr(torch, str(DTYPES[letter]))] = getattr(blas, name), name, numbers
-    return found
 
 
 # Where a call goes ------------------------------------------------------------------------------
@@ -343,7 +272,13 @@ def _compute(
     if not a.is_cuda:
         if stream is not None:
             raise ValueError(f"{routine}: stream only applies to tensors on a GPU, a is on the CPU")
-        return _on_host(routine, alpha, a, x, beta, y, overwrite, trans, accumulate, out_dtype)
+        if accumulate == "plain" and out_dtype is None and not overwrite:
+            found = torch_host.short_way(alpha, a, x, beta, y, trans, None)
+            if found is not None:
+                return found
+        return torch_host.long_way(
+            routine, alpha, a, x, beta, y, overwrite, trans, accumulate, out_dtype
+        )
     arguments = (alpha, a, x, beta, y, 0, 1, 0, 1, trans, overwrite)
     plain = accumulate == "plain" and out_dtype is None
     name = routine if plain else WIDE[routine] if accumulate == "wide" else None
@@ -361,23 +296,6 @@ def _compute(
         found, name, routine, None, arguments, (None, stream, None), accumulate, out_dtype, False,
         None,
     )  # fmt: skip
-
-
-def _on_host(
-    routine: str, alpha: Any, a: Any, x: Any, beta: Any, y: Any, overwrite: int, trans: int,
-    accumulate: str, out_dtype: Any,
-) -> Any:  # fmt: skip
-    """A product of tensors in host memory, by SciPy's BLAS."""
-    library = BY_NAME["torch"]
-    with torch.no_grad():
-        start = None if y is None or beta == 0 else library.as_numpy(y)
-        dtype = (y.dtype if y is not None else out_dtype) or a.dtype
-        result = host.compute(
-            routine, trans, alpha, library.as_numpy(a), library.as_numpy(x), beta, start,
-            accumulate, _NUMPY[dtype],
-        )  # fmt: skip
-        made = library.from_numpy(a, result)
-        return y.copy_(made) if overwrite else made
 
 
 def _as_routine(routine: str) -> Any:

@@ -248,6 +248,27 @@ def test_graphs_keep_transformations(device, name, compiler):
     torch.testing.assert_close(compiled(x, a), make(torch.mv)(x, a))
 
 
+def test_a_function_that_outlives_its_transformation(device):
+    a, x, y = operands(device)
+    _, pull_back = torch.func.vjp(products.mv, a, x)
+    for cotangent in (y, 2 * y):
+        torch.testing.assert_close(
+            pull_back(cotangent), (torch.outer(cotangent, x), a.T @ cotangent)
+        )
+    y.requires_grad_()
+    (of_y,) = torch.autograd.grad(pull_back(y)[1].sum(), y)
+    torch.testing.assert_close(of_y, a.sum(1))
+
+
+def test_forward_derivatives_without_a_transformation(device):
+    import torch.autograd.forward_ad as forward
+
+    a, x, _ = operands(device)
+    with forward.dual_level():
+        dual = products.mv(a, forward.make_dual(x, x.sin()))
+        torch.testing.assert_close(forward.unpack_dual(dual).tangent, a @ x.sin())
+
+
 def test_batches_have_the_bits_of_single_products(device):
     a, x, _ = operands(device, m=50, n=70)
     xs = torch.stack([x, x.sin(), x.cos()])
