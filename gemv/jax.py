@@ -7,6 +7,11 @@ stream that it computes on.
 
 from __future__ import annotations
 
+try:
+    import jax  # noqa: F401
+except ImportError as error:
+    raise ImportError("gemv.jax needs JAX: pip install 'gemv[jax]'") from error
+
 from gemv.calls.jax_calls import matvec
 
 __all__ = ["matvec"]

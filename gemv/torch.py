@@ -11,7 +11,10 @@ from __future__ import annotations
 
 from typing import Any
 
-import torch
+try:
+    import torch
+except ImportError as error:
+    raise ImportError("gemv.torch needs PyTorch: pip install 'gemv[torch]'") from error
 
 from gemv.calls import short, torch_host, torch_operators
 from gemv.calls.execute import long_way
@@ -184,7 +187,7 @@ def addmv(
     check_y(_ADDMV, y, a, rows)
     if out is None:
         if y.shape != (rows,):
-            y = y.expand(rows)
+            y = y.expand(rows).contiguous()
         return _product(_ADDMV, alpha, a, x, beta, y, options)
     if out is not y and not (type(beta) in (int, float, complex) and beta == 0):
         check_out(_ADDMV, out, rows, y.dtype, a)

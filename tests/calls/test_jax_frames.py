@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 from ctypes import addressof, c_void_p, pointer, sizeof
 
@@ -12,6 +13,7 @@ import gemv
 from gemv.calls import jax_frames, jax_handlers
 from gemv.core.dtypes import DTYPES
 from gemv.core.narrow import cast
+from gemv.core.operand import Operand
 
 NUMBERS = {letter: number for number, letter in jax_frames.DTYPE_NUMBERS.items()}
 STREAM = 0x5EED
@@ -185,6 +187,41 @@ def test_products(handle, trans, letter, batch):
     assert np.array_equal(wide, product(a, x, alpha, trans))
     expected = "host" if handle is jax_handlers.on_host else "simulator"
     assert [call.backend for call in calls] == [expected] * (2 if front else 1)
+
+
+@pytest.mark.parametrize("status", [0, -1], ids=["launched", "refused"])
+def test_a_remembered_call_is_launched_on_the_stream_of_xla(monkeypatch, status):
+    """And where it is refused, as while a graph is captured, the engine runs it."""
+    launched, run = [], []
+
+    class Known:
+        def launch(self, *arguments):
+            launched.append(arguments)
+            return status
+
+        def record(self):
+            raise AssertionError("no trace is open")
+
+    class Engine:
+        on = staticmethod(lambda device: contextlib.nullcontext())
+        in_host_memory = staticmethod(lambda: False)
+        device_of = staticmethod(lambda address: 3)
+
+        def run(self, choice, problem, alpha, a, x, beta, y, stream):
+            run.append((alpha, a.pointer, x.pointer, beta, y.pointer, a.device, stream))
+
+    a, x, y = np.ones((2, 2, 3)), np.ones((2, 3)), np.empty((2, 2))
+    operands = tuple(Operand("jax", a.dtype, (1,), (1,), 0, False, None) for _ in range(3))
+    monkeypatch.setattr(jax_handlers.engines_backend, "engine", Engine)
+    monkeypatch.setattr(
+        jax_handlers, "_selected", lambda *rest: ("choice", operands, "problem", Known())
+    )
+    monkeypatch.setattr(jax_handlers, "_remembered", {})
+    made = HandMade([a, x], [y], attributes())
+    assert call(jax_handlers.on_gpu, made.frame) is None, made.errors
+    places = [(a[k].ctypes.data, x[k].ctypes.data, y[k].ctypes.data) for k in range(2)]
+    assert launched == [(STREAM, *at, 2.0, 0.0) for at in places]
+    assert run == ([(2.0, *at[:2], 0, at[2], 3, STREAM) for at in places] if status else [])
 
 
 def test_what_the_host_cannot_compute():
