@@ -34,7 +34,7 @@ from gemv.kernels.work import Work
 #: Constants that may be zero: for no splits, a single load, no limit of factors, the first home,
 #: any number of columns, and no to a question.
 _MAY_BE_ZERO = (
-    "BLOCKS_PER_SM", "VECTORS", "FACTORS", "X_HOME", "COLS", "DOWN", "WHOLE",
+    "BLOCKS_PER_SM", "VECTORS", "FACTORS", "X_HOME", "COLS", "DOWN", "WHOLE", "GAPS",
 )  # fmt: skip
 
 
@@ -141,6 +141,9 @@ class Kernel:
         ``"value"`` for a contiguous copy in the constant symbol ``gemv_x`` or in the parameters.
     constants_of : callable or None
         ``constants_of(problem)`` gives the constants that follow from the problem alone.
+    constants_of_batch : callable or None
+        ``constants_of_batch(problem, batch, knobs)`` gives constants with the same sums, beside
+        ``of_batch``, for the places of the items in memory.
     for_vectors : callable or None
         ``for_vectors(problem, knobs, vectors)`` gives the constants for so many vectors, with the
         order of sums that the kernel for one vector has with `knobs`.
@@ -174,6 +177,9 @@ class Kernel:
     capability: tuple[int, int] = (0, 0)
     x_home: Callable[[Mapping[str, int]], str] = _pointer
     constants_of: Callable[[Problem], dict[str, int]] | None = None
+    constants_of_batch: Callable[[Problem, Batch, Mapping[str, int]], Mapping[str, int]] | None = (
+        None
+    )
     in_batches: Callable[[Problem, Mapping[str, int]], dict[str, int]] | None = None
     for_vectors: Callable[[Problem, Mapping[str, int], int], dict[str, int]] | None = None
     of_batch: Callable[[Problem, Batch, Device, Mapping[str, int]], Geometry] | None = None

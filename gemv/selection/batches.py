@@ -42,8 +42,12 @@ def select_batch(
         return several
     own = single.kernel.of_batch
     if own is not None:
-        spec = dataclasses.replace(single.spec, conjugate_x=batch.conjugate_x)
-        return single._replace(spec=spec, geometry=own(problem, batch, device, single.knobs))
+        knobs = single.knobs
+        if single.kernel.constants_of_batch is not None:
+            knobs = dict(single.kernel.constants_of_batch(problem, batch, knobs))
+        pairs = tuple(sorted(knobs.items()))
+        spec = dataclasses.replace(single.spec, knobs=pairs, conjugate_x=batch.conjugate_x)
+        return single._replace(spec=spec, geometry=own(problem, batch, device, knobs))
     single = _for_many(problem, batch, device, single)
     spec = dataclasses.replace(single.spec, levels=len(batch.shape), conjugate_x=batch.conjugate_x)
     return single._replace(spec=spec, geometry=geometry_of_items(single.geometry, batch))

@@ -2,6 +2,7 @@
 
 import importlib.util
 import itertools
+import math
 from pathlib import Path
 
 import numpy as np
@@ -62,6 +63,11 @@ def places(shape, dtype):
     yield "packed", (whole[:-1].reshape(shape), whole)
     whole = np.zeros(count * m * n + 1, dtype)
     yield "shifted", (whole[1:].reshape(shape), whole)
+    for first, gap in ((0, 1), (1, 2)):
+        whole = np.zeros(first + count * m * (n + gap), dtype)
+        yield f"from {first} on, lines {gap} apart", (
+            whole[first:].reshape(count, m, n + gap)[:, :, :n], whole
+        )  # fmt: skip
     for gap in (3, 32 // dtype.itemsize):
         whole = np.zeros((count, m, n + gap), dtype)
         yield f"lines {gap} further apart", (whole[:, :, :n], whole)
@@ -161,6 +167,45 @@ def test_blocks_of_small_items_fit_their_shared_memory(letter):
             over = (1 << 32) // divisor + 1
             for number in (each * m * n - 1, each * m * n // divisor * divisor):
                 assert number * over >> 32 == number // divisor
+
+
+@pytest.mark.parametrize("letter, count", [("d", 3), ("h", 13)])
+@pytest.mark.parametrize("trans", [0, 1])
+def test_stretches_of_several_blocks_end_where_their_batch_does(letter, count, trans):
+    """The simulator raises an error for reads before the first element or behind the last."""
+    m, n = 20, 19
+    rng = np.random.default_rng(2)
+    a, x = random(rng, (count, m, n), letter), random(rng, (count, (n, m)[trans]), letter)
+    found = set()
+    for gap in (0, 1, 5):
+        place = np.zeros((count, m, n + gap), a.dtype)
+        with gemv.trace() as calls:
+            y = gemv.gemv(1, view_of(a, (place[:, :, :n], place)), to_device(x), trans=trans)
+        assert math.prod(calls[0].geometry.launches[0].grid) > 1
+        found.add(y.copy_to_host().tobytes())
+    assert len(found) == 1
+
+
+def test_small_items_with_narrow_gaps_are_read_as_one_stretch():
+    def constants(m, n, down, line_step, step, letter="s", at=0):
+        strides = (1, line_step) if down else (line_step, 1)
+        problem = Problem(DTYPES[letter], m, n, 0, m, n, False, *strides).at(at, 0)
+        batch = Batch((1000,), ((step,), (n,), (m,), (0,), (0,)))
+        choice = batches.select_batch(problem, batch, H200)
+        assert choice.kernel is SMALL
+        assert choice.geometry.sizes["each"] > 1 or m * n > 256
+        return choice.knobs["GAPS"]
+
+    for down in (0, 1):
+        assert constants(16, 16, down, 16, 256) == 0
+        assert constants(16, 16, down, 17, 272) == 1
+        assert constants(32, 32, down, 32, 1025) == 2 - down  # rows would share a bank
+        assert constants(16, 16, down, 32, 512) == 0  # as many bytes as lines alone have
+        assert constants(16, 16, down, 16, 0) == constants(16, 16, down, 16, 100) == 0
+        assert constants(17, 17, down, 17, 289, at=4) == 0  # read by vectors as it is
+        assert constants(16, 16, down, 16, 256, at=4) > 0
+        assert constants(4, 4, down, 5, 20, "c", at=4) == 0  # elements lie across their size
+        assert constants(32, 32, down, 40, 1280, "z") == 0  # more than shared memory has
 
 
 def test_the_depth_of_small_sums():

@@ -16,6 +16,13 @@ Idea
     odd number of vectors apart where that is needed, by a gap of one vector; columns, of which
     neighbouring threads read neighbouring vectors anyway, get a gap at the end of an item.
 
+    Where lines or items have gaps, up to a third of the memory, the block reads the stretch with
+    its gaps, which costs less than to tell lines apart. Shared memory holds what memory does, and
+    threads pick their numbers one by one. Wider gaps are left out, line by line.
+
+    Vectors are of whole 16 bytes, wherever a block's part begins. Those of two blocks overlap, but
+    nothing is read before the first element of the batch or behind its last.
+
     The order of a sum is given by m, n, the dtype and whether memory runs along the rows. How the
     numbers came to shared memory, by vectors of the whole stretch, by vectors of a line, or one by
     one where addresses or strides are odd, does not enter it. A single small product is a batch of
@@ -72,6 +79,8 @@ VECTORS = 4
 USUAL_X_LOADS, NARROW_X_LOADS = 4, 8
 #: Bytes of shared memory for A, x and y.
 TILE_BYTES, X_BYTES, Y_BYTES = 20 * 1024, 8 * 1024, 4 * 1024
+#: Bytes of all banks of shared memory together.
+BANKS_BYTES = 128
 #: Steps of a thread in a sum, beyond which lanes share it.
 STEPS = 8
 #: A quotient by a constant is a product with a number of so many bits behind the point.
@@ -100,6 +109,7 @@ def build(spec):
         conjugated,
         cuda,
         device,
+        elements_past,
         fold,
         inlined,
         is_aligned,
@@ -120,14 +130,19 @@ def build(spec):
     CONJUGATE = int(spec.conj)
     CONJUGATE_X = spec.conjugate_x
     DOWN = spec["DOWN"] > 0
+    GAPS, PADDED = spec["GAPS"] > 0, spec["GAPS"] > 1
     THREADS, SHARES = spec["THREADS_PER_BLOCK"], spec["SHARES"]
     WIDTH = LOAD_BYTES // spec.dtype.itemsize  # elements of a load
     PART = unit_of(spec.precision)  # of them, as many as fill 16 bytes of shared memory
-    WHOLE = spec["WHOLE"] > 0  # whether a line is a whole number of these
-    X_LOADS = x_loads(WIDTH)
-    UNIT = PART if WHOLE else 1  # numbers that a thread reads from shared memory at a time
+    # Whether a line is a whole number of these, and is one in shared memory as well.
+    WHOLE = spec["WHOLE"] > 0 and not GAPS
+    X_LOADS, ITEMSIZE = x_loads(WIDTH), spec.dtype.itemsize
+    # Numbers that a thread reads from shared memory at a time, or one by one where there are gaps.
+    # A sum down the columns is the same whoever has the rows beside it.
+    UNIT = PART if spec["WHOLE"] > 0 and not (GAPS and DOWN) else 1
+    SEGMENT = segment_of(spec.precision).bit_length() - 1
     TILE, XS, YS = (nbytes // size for nbytes in (TILE_BYTES, X_BYTES, Y_BYTES))
-    NOWHERE = TILE - PART  # vectors that do not exist are stored here
+    NOWHERE = TILE - WIDTH  # vectors that do not exist are stored here
     APART = 32 // SHARES  # lanes of a warp that have sums of their own
     AT_ONCE = THREADS // SHARES
     FACTORS = [home == "pointer" for home in spec.homes]
@@ -141,17 +156,52 @@ def build(spec):
     @device
     def place(e, over_period, gap):
         """Where element `e` of the stretch is in shared memory."""
+        if PADDED:
+            return e + (e >> SEGMENT)
         if WHOLE:
             return e + divided(e, over_period) * gap
         return e
 
     @device
+    def one(tile, at):
+        return load_units(tile, place(at, 0, 0), 1)
+
+    @device
+    def two(tile, at):
+        return one(tile, at) + one(tile, at + 1)
+
+    @device
+    def four(tile, at):
+        return two(tile, at) + two(tile, at + 2)
+
+    @device
+    def together(tile, at):
+        return load_units(tile, at, UNIT)
+
+    # The numbers of a thread, which the stretch has from element `at` on.
+    numbers = {1: one, 2: two, 4: four}[UNIT] if GAPS else together
+
+    @device
     def put(tile, e, values, there, over_period, gap):
         """Store a vector of A."""
-        put_unit(tile, place(e, over_period, gap) if there else NOWHERE, values, 0, PART)
+        at = place(e, over_period, gap) if there else NOWHERE
+        if PADDED:  # neighbours are neighbours, but do not begin at a multiple of 16 bytes
+            put_unit(tile, at, values, 0, 1)
+            if WIDTH > 1:
+                put_unit(tile, at + 1, values, 1, 1)
+            if WIDTH > 2:
+                put_unit(tile, at + 2, values, 2, 1)
+                put_unit(tile, at + 3, values, 3, 1)
+            if WIDTH > 4:
+                put_unit(tile, at + 4, values, 4, 1)
+                put_unit(tile, at + 5, values, 5, 1)
+                put_unit(tile, at + 6, values, 6, 1)
+                put_unit(tile, at + 7, values, 7, 1)
+            return
+        put_unit(tile, at, values, 0, PART)
         if WIDTH > PART:
-            e += PART
-            put_unit(tile, place(e, over_period, gap) if there else NOWHERE, values, PART, PART)
+            at = place(e + PART, over_period, gap) if there else NOWHERE
+            put_unit(tile, at, values, PART, PART)
 
     @device
     def factor_of(factor, item, step):
@@ -165,8 +215,8 @@ def build(spec):
     beta_of = factor_of if BETAS else itself
 
     def small_items(
-        rows, cols, items, each, packed, in_vectors, a, a_step, row_stride, col_stride, x, x_step,
-        incx, y, y_step, incy, alpha, alpha_step, beta, beta_step, gap, x_pitch,
+        rows, cols, items, each, reach, packed, in_vectors, a, a_step, row_stride, col_stride, x,
+        x_step, incx, y, y_step, incy, alpha, alpha_step, beta, beta_step, gap, x_pitch,
         over_period, over_size, over_line, over_cols, over_rows, over_groups,
     ):  # fmt: skip
         tile = cuda.shared.array(TILE, number, alignment=16)
@@ -211,12 +261,17 @@ def build(spec):
                 x6 = own_x[i6 * x_step + (e6 - i6 * cols) * incx]
                 x7 = own_x[i7 * x_step + (e7 - i7 * cols) * incx]
             aligned = is_aligned(a, LOAD_BYTES)
-            if aligned and packed != 0:
-                start = natural(first * size)
-                shift = 0 if WHOLE else start % WIDTH
+            if GAPS or (packed != 0 and (aligned if WHOLE else is_aligned(a, ITEMSIZE))):
+                start = natural(first * a_step)
+                # Elements from the multiple of 16 bytes before the first one of the block to its
+                # last one, and to the last one of all: none behind it may be read.
+                shift = 0 if WHOLE else elements_past(a, start, LOAD_BYTES)
+                span = (here - 1) * a_step + reach + shift
+                behind = (items - first - 1) * a_step + reach + shift
                 own = moved(a, start - shift)
-                whole = (count + shift) // WIDTH  # vectors
-                v = tid
+                whole = natural(min(span + WIDTH - 1, behind)) // WIDTH  # vectors
+                ahead = 1 if not WHOLE and first == 0 and shift > 0 else 0
+                v = ahead + tid
                 while v < whole:
                     rest = whole - v
                     at, step = v * WIDTH, THREADS * WIDTH
@@ -230,9 +285,12 @@ def build(spec):
                     put(tile, at + 3 * step, a3, rest > 3 * THREADS, over_period, gap)
                     v += 4 * THREADS
                     rolled()  # most blocks need one turn only
-                e = whole * WIDTH + tid  # fewer elements than a vector, at the end of the batch
-                if e < count + shift:
-                    tile[place(e, over_period, gap)] = own[e]
+                if tid < WIDTH:  # a part of a vector, where the batch begins and where it ends
+                    if ahead > 0 and tid >= shift and tid < span:
+                        tile[place(tid, over_period, gap)] = own[tid]
+                    e = max(whole, ahead) * WIDTH + tid
+                    if e < span:
+                        tile[place(e, over_period, gap)] = own[e]
             elif aligned and in_vectors != 0:
                 own = moved(a, first * a_step)
                 v = tid
@@ -271,7 +329,11 @@ def build(spec):
         steps = cols // units
         if not needed:
             steps = 0
-        pitch = natural(size + gap) if DOWN else line + gap  # of an item, or of a row
+        # How far apart items, rows of an item, or columns are in shared memory.
+        next_item = (
+            a_step if GAPS else natural(size + gap) if DOWN else natural(rows * (line + gap))
+        )
+        next_line = line_step if GAPS else line if DOWN else line + gap
         all_groups = here * groups
         share = lane // APART
         base = tid // 32 * APART
@@ -282,17 +344,19 @@ def build(spec):
             total = zeros(zero, UNIT)
             k = share
             if DOWN:
-                at = shift + item * pitch + (own - item * groups) * UNIT
+                at = shift + item * next_item + (own - item * groups) * UNIT
                 while k < steps:
-                    values = load_units(tile, at + k * line, UNIT)
+                    values = numbers(tile, at + k * next_line)
                     factor = load_units(xs, item * x_pitch + k, 1)
                     total = axpy_add(total, values, factor, UNIT, CONJUGATE)
                     k += SHARES
                 total = butterfly(total, 32, APART)
             else:
-                at = shift + own * pitch
+                at = shift + own * next_line
+                if GAPS:
+                    at += item * (next_item - rows * next_line)
                 while k < steps:
-                    values = load_units(tile, at + k * UNIT, UNIT)
+                    values = numbers(tile, at + k * UNIT)
                     factors = load_units(xs, item * x_pitch + k * UNIT, UNIT)
                     total = multiply_add(total, values, factors, CONJUGATE)
                     k += SHARES
@@ -361,6 +425,50 @@ def constants_of(problem):
     return {"DOWN": int(runs_down), "WHOLE": int(whole), "SHARES": shares}
 
 
+def constants_of_batch(problem, batch, knobs):
+    """The constants that the places of items decide: the same sums from the same numbers."""
+    (step,) = batch.of("a")
+    line, lines, line_step, along = _lines(problem, knobs)
+    least = gcd(LOAD_BYTES, line * lines * problem.dtype.itemsize)
+    reach = (lines - 1) * line_step + line
+    if along != 1 or line_step < line or not reach <= step or problem.splits_elements:
+        return knobs
+    packed = step == line * lines  # from addresses that the vectors of shared memory agree with
+    if packed and (not knobs["WHOLE"] or problem.a_alignment % least == 0):
+        return knobs
+    if 2 * step > 3 * line * lines or _most_in_gaps(problem, reach) < 1:
+        return knobs
+    # Neighbouring threads read neighbouring rows: from few banks if these lie even vectors apart.
+    segment = segment_of(problem.precision)
+    crowded = not knobs["DOWN"] and lines > 1 and gcd(line_step, segment) > 2
+    return {**knobs, "GAPS": 2 if crowded else 1}
+
+
+def _lines(problem, knobs):
+    """Length and number of the lines of memory, and the steps from one to the next and along."""
+    if knobs["DOWN"]:
+        line, lines, step, along = (
+            problem.rows, problem.cols, problem.col_stride, problem.row_stride,
+        )  # fmt: skip
+    else:
+        line, lines, step, along = (
+            problem.cols, problem.rows, problem.row_stride, problem.col_stride,
+        )  # fmt: skip
+    return line, lines, line if lines == 1 else step, 1 if line == 1 else along
+
+
+def segment_of(precision):
+    """Numbers in all banks of shared memory."""
+    return BANKS_BYTES // precision.sums.itemsize
+
+
+def _most_in_gaps(problem, reach):
+    """Elements of a stretch with gaps that shared memory takes, less those of the last item."""
+    sums = problem.precision.sums.itemsize
+    room = (TILE_BYTES // sums - 4 * LOAD_BYTES // problem.dtype.itemsize) * 32 // 33
+    return room - reach
+
+
 def geometry(problem, device, knobs):
     return _geometry(problem, knobs, 1, 0, 0, 0, 0, 0)
 
@@ -375,7 +483,7 @@ def _geometry(problem, knobs, items, a_step, x_step, y_step, alpha_step, beta_st
     runs_down, whole, shares = knobs["DOWN"] > 0, knobs["WHOLE"] > 0, knobs["SHARES"]
     threads, part = knobs["THREADS_PER_BLOCK"], unit_of(problem.precision)
     rows, cols, size = problem.rows, problem.cols, problem.rows * problem.cols
-    line, lines = (rows, cols) if runs_down else (cols, rows)
+    line, lines, line_step, along = _lines(problem, knobs)
     if whole and line % part:
         raise ValueError(f"small_items: WHOLE needs lines of whole {part} elements, got {line}")
     if threads % 32 or shares not in (1, 2, 4):
@@ -383,30 +491,30 @@ def _geometry(problem, knobs, items, a_step, x_step, y_step, alpha_step, beta_st
             "small_items: THREADS_PER_BLOCK must be whole warps, and SHARES 1, 2 or 4, got"
             f" {threads} and {shares}"
         )
-    line_step, along = problem.row_stride, problem.col_stride
-    if runs_down:
-        line_step, along = along, line_step
+    gaps, reach = knobs["GAPS"] > 0, (lines - 1) * line_step + line
     width = LOAD_BYTES // problem.dtype.itemsize
-    in_line = along == 1 or line == 1
-    packed = in_line and line_step in (line, line_step if lines == 1 else line)
-    packed = packed and (items == 1 or a_step == size)
+    in_line = along == 1
+    packed = in_line and line_step == line and (items == 1 or a_step == size)
     in_vectors = in_line and line % width == 0 and a_step % width == 0
     in_vectors = in_vectors and (lines == 1 or line_step % width == 0)
     gap = _gap(line // part, cols, runs_down) * part if whole else 0
     period = size if runs_down else line
     padded = size + (gap if runs_down else gap * rows)
     x_pitch = cols | 1 if runs_down else cols + gap
+    whole = whole and not (gaps and runs_down)
     sums = problem.precision.sums.itemsize
     each = min(
-        threads * VECTORS * width // size,
-        (TILE_BYTES // sums - part - width) // padded,
+        threads * VECTORS * width // (max(a_step, 1) if gaps else size),
+        (TILE_BYTES // sums - 3 * width) // padded,
         X_BYTES // sums // x_pitch,
         threads * x_loads(width) // cols,
         Y_BYTES // sums // rows if runs_down and whole else items,
         items,
     )
+    if gaps:
+        each = min(each, 1 + _most_in_gaps(problem, reach) // a_step)
     each = max(each, 1)
-    if whole and packed and items > 1:
+    if whole and not gaps and packed and items > 1:
         step = width // gcd(width, size)  # items until one begins at a multiple of 16 bytes again
         if each >= step:
             each = each // step * step
@@ -417,7 +525,8 @@ def _geometry(problem, knobs, items, a_step, x_step, y_step, alpha_step, beta_st
         raise ValueError(f"small_items: {blocks} blocks, and a grid has at most {MAX_GRID_X}")
     groups = line // (part if whole else 1) if runs_down else rows
     sizes = {
-        "items": items, "each": each, "packed": int(packed), "in_vectors": int(in_vectors),
+        "items": items, "each": each, "reach": reach,
+        "packed": int(packed), "in_vectors": int(in_vectors),
         "a_step": a_step, "x_step": x_step, "y_step": y_step,
         "alpha_step": alpha_step, "beta_step": beta_step,
         "gap": gap, "x_pitch": x_pitch,
@@ -460,12 +569,27 @@ KERNEL = Kernel(
     geometry=geometry,
     of_batch=of_batch,
     constants_of=constants_of,
+    constants_of_batch=constants_of_batch,
     tile=tile,
     depth=depth,
     beside=True,
     accepts=accepts,
-    # DOWN, WHOLE and SHARES follow from the shape: see constants_of.
-    knobs={"DOWN": 0, "WHOLE": 0, "SHARES": 1, "THREADS_PER_BLOCK": 128, "MIN_BLOCKS": 6},
-    small_knobs={"DOWN": 0, "WHOLE": 0, "SHARES": 1, "THREADS_PER_BLOCK": 32, "MIN_BLOCKS": 1},
+    # DOWN, WHOLE and SHARES follow from the shape, GAPS from the places of items: see constants_of.
+    knobs={
+        "DOWN": 0,
+        "WHOLE": 0,
+        "SHARES": 1,
+        "GAPS": 0,
+        "THREADS_PER_BLOCK": 128,
+        "MIN_BLOCKS": 6,
+    },
+    small_knobs={
+        "DOWN": 0,
+        "WHOLE": 0,
+        "SHARES": 1,
+        "GAPS": 0,
+        "THREADS_PER_BLOCK": 32,
+        "MIN_BLOCKS": 1,
+    },
     doc=__doc__,
 )
