@@ -74,12 +74,12 @@ def handle_in_graph(routine: str, stream: Any) -> int | None:
     """The driver's handle of a stream, which a graph can keep as a number."""
     if stream is None or type(stream) is int:
         return stream
-    handle = getattr(stream, "cuda_stream", None)
-    if handle is None:
+    try:  # no getattr with a default: the compiler of PyTorch 2.11 does not know it for a stream
+        return stream.cuda_stream
+    except AttributeError:
         raise type_error(
             routine,
             "stream",
             "a graph of torch.compile keeps a stream of PyTorch's, or a stream's handle as an int,"
             f" got {type(stream).__name__}",
-        )
-    return handle
+        ) from None

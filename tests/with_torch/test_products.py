@@ -319,6 +319,17 @@ def test_graphs_keep_all_options(device, compiler):
         torch.testing.assert_close(results, expected, rtol=3e-3, atol=3e-3)
 
 
+def test_graphs_take_streams_whose_class_the_compiler_does_not_know(compiler):
+    """As all of them are in PyTorch 2.11; on the CPU the operator then refuses the handle."""
+    a, x, _ = operands("cpu")
+    stream = torch.Stream.__new__(type("Stream", (torch.Stream,), {"cuda_stream": 7}), device="cpu")
+    compiled = torch.compile(
+        lambda a, x: products.mv(a, x, stream=stream), fullgraph=True, backend=compiler
+    )
+    with pytest.raises(ValueError, match="stream only applies to .* GPU"):
+        compiled(a, x)
+
+
 def test_a_graph_takes_tensors_and_changing_numbers_for_alpha(device, compiler):
     a, x, _ = operands(device)
     compiled = torch.compile(
