@@ -88,6 +88,8 @@ from gemv.kernels.work import (
 
 #: Partial sums that a thread of the last block asks for at a time; a power of two.
 BATCH = 4
+#: Bytes that a block could read in the time in which it starts and ends, where blocks are many.
+BYTES_OF_BLOCK = 2048
 
 
 def partial_sums(width, precision):
@@ -299,11 +301,14 @@ def in_batches(problem, knobs):
     loads = loads_of(vectors, width, problem.dtype.itemsize)
     most = max(1, min(4, LOADS_IN_BATCHES // loads))
 
+    row_bytes = problem.cols * problem.dtype.itemsize
+
     def rank(choice):
-        """Rows that are not there count most, then loads in flight, then threads."""
+        """Bytes of an item, with rows that are not there and what each block costs; then loads."""
         threads, rows = choice
         taken = threads // lanes * rows
-        return 8 * (-problem.rows % taken) // problem.rows, -rows, -threads
+        tiles = ceil_div(problem.rows, taken)
+        return tiles * (BYTES_OF_BLOCK + taken * row_bytes), -rows, -threads
 
     blocks = [max(lanes, threads) for threads in (32, 64, 128)]
     threads, rows = min(((t, r) for t in blocks for r in range(1, most + 1)), key=rank)

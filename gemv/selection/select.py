@@ -183,7 +183,7 @@ def _small(problem: Problem, device: Device, homes: tuple[str, str]) -> Choice |
         return None
     kernel, constants = found
     spec = kernel.spec(problem, constants, homes)
-    reason = "up to 32 x 32 the order of a sum is the same for every address and in every batch"
+    reason = "the order of a small sum is the same for every address and in every batch"
     return Choice(kernel, spec, kernel.geometry(problem, device, dict(spec.knobs)), reason)
 
 

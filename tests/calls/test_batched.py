@@ -168,13 +168,13 @@ def test_more_items_than_a_launch_takes(monkeypatch):
         pytest.skip("no launches")
     monkeypatch.setattr(batches, "MOST_ITEMS", 3)
     rng = np.random.default_rng(4)
-    a, x = whole(rng, (7, 40, 3), "f"), whole(rng, (7, 3), "f")
+    a, x = whole(rng, (7, 70, 3), "f"), whole(rng, (7, 3), "f")
     with gemv.trace() as calls:
         assert np.array_equal(gemv.matvec(a, x), matvec(a, x))
     depths = [call.geometry.launches[0].grid[2] for call in calls]
     assert depths == [3, 3, 1] or len(calls) == 1 < depths[0]
     # Neither dimension can be joined with the next one: a part of the outer one at a time.
-    a, x = whole(rng, (4, 2, 3, 40, 3), "f"), whole(rng, (4, 1, 3, 3), "f")
+    a, x = whole(rng, (4, 2, 3, 70, 3), "f"), whole(rng, (4, 1, 3, 3), "f")
     assert np.array_equal(gemv.matvec(a, x), matvec(a, x))
 
 
@@ -317,7 +317,7 @@ def test_dimensions_are_joined_where_that_leads_to_the_same_places():
 def test_a_mistake_in_a_stride_is_seen(name, monkeypatch):
     """What the tests above compare would differ if an operand's items lay elsewhere."""
     rng = np.random.default_rng(6)
-    a, x = whole(rng, (3, 40, 3), "d"), whole(rng, (3, 3), "d")
+    a, x = whole(rng, (3, 70, 3), "d"), whole(rng, (3, 3), "d")
     right = items.sizes_of_items
 
     def wrong(geometry, batch):
@@ -333,7 +333,7 @@ def test_a_mistake_in_a_stride_is_seen(name, monkeypatch):
 @needs_device_arrays
 def test_one_factor_for_all_is_seen(monkeypatch):
     rng = np.random.default_rng(7)
-    a, x, alpha = whole(rng, (3, 40, 3), "d"), whole(rng, (3, 3), "d"), np.array([1.0, 2.0, 3.0])
+    a, x, alpha = whole(rng, (3, 70, 3), "d"), whole(rng, (3, 3), "d"), np.array([1.0, 2.0, 3.0])
     wanted = alpha[:, None] * matvec(a, x)
     assert np.array_equal(gemv.matvec(a, x, alpha=alpha), wanted)
     assert not np.array_equal(gemv.matvec(a, x, alpha=alpha[::-1].copy()), wanted)

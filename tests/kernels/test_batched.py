@@ -79,7 +79,7 @@ def places(shape, dtype):
     yield "every second element", (whole[:, :, ::2], whole)
 
 
-SHAPES = [(4, 4), (5, 7), (16, 8), (3, 32), (1, 9)]
+SHAPES = [(4, 4), (5, 7), (16, 8), (3, 32), (1, 9), (33, 3)]
 
 
 @pytest.mark.parametrize("letter", "sdczh")
@@ -149,8 +149,13 @@ def test_constants_for_many_items_leave_the_order_of_sums():
 @pytest.mark.parametrize("letter", "sdczhb")
 def test_blocks_of_small_items_fit_their_shared_memory(letter):
     dtype = DTYPES[letter]
-    for m, n, down in itertools.product(range(1, 33), range(1, 33), (0, 1)):
+    larger = itertools.product((1, 5, 33, 45, 62, 63, 64), repeat=2)
+    shapes = (*itertools.product(range(1, 33), repeat=2), *larger)
+    for (m, n), down in itertools.product(shapes, (0, 1)):
         problem = Problem(dtype, m, n, 0, m, n, False, *((1, m) if down else (n, 1)))
+        if SMALL.accepts(problem) is not None:
+            assert max(m, n) > 32
+            continue
         constants = {**SMALL.knobs, **SMALL.constants_of(problem)}
         batch = Batch((1 << 30,), ((m * n,), (n,), (m,), (0,), (0,)))
         sizes = SMALL.of_batch(problem, batch, H200, constants).sizes
@@ -208,6 +213,18 @@ def test_small_items_with_narrow_gaps_are_read_as_one_stretch():
         assert constants(32, 32, down, 40, 1280, "z") == 0  # more than shared memory has
 
 
+def test_odd_lines_belong_to_small_items_up_to_64():
+    def kernel(letter, m, n, *strides):
+        problem = Problem(DTYPES[letter], m, n, 0, m, n, False, *strides).at(0, 0)
+        return select(problem, H200).kernel
+
+    assert kernel("s", 33, 33, 33, 1) is kernel("s", 33, 33, 36, 1) is SMALL
+    assert kernel("b", 64, 63, 63, 1) is SMALL is not kernel("b", 64, 63, 1, 64)
+    assert kernel("d", 45, 45, 45, 1) is SMALL is not kernel("d", 47, 47, 47, 1)
+    for letter, m, n in (("s", 40, 36), ("s", 65, 33), ("z", 33, 33), ("d", 34, 34)):
+        assert kernel(letter, m, n, n, 1) is not SMALL
+
+
 def test_the_depth_of_small_sums():
     for m, n, down, wanted in (
         (4, 4, 0, 2), (4, 32, 0, 9), (4, 5, 0, 4), (4, 17, 0, 9), (32, 32, 1, 9), (8, 8, 1, 7),
@@ -220,7 +237,7 @@ def test_the_depth_of_small_sums():
 
 
 @pytest.mark.parametrize("letter, m, n", [
-    ("s", 37, 33), ("z", 5, 33), ("c", 3, 300), ("h", 3, 300), ("d", 2, 1030), ("s", 2, 1030),
+    ("s", 37, 65), ("z", 5, 33), ("c", 3, 300), ("h", 3, 300), ("d", 2, 1030), ("s", 2, 1030),
 ])  # fmt: skip
 def test_several_vectors_have_the_bits_of_single_products(letter, m, n):
     """Sums of a lane, of a warp and of several warps, with and without columns behind the last."""

@@ -42,7 +42,8 @@ Bytes
     vector with a stride of 0, comes from the caches after its first time.
 
 Wins
-    Batches of matrices up to 32 x 32.
+    Batches of matrices up to 32 x 32, and somewhat larger ones whose lines are no multiples of 16
+    bytes.
 
 Loses
     To reading the rows of a larger matrix straight into registers: here every number goes through
@@ -73,6 +74,12 @@ from gemv.kernels.kernel import Kernel, attach
 
 #: The largest number of rows and of columns.
 MOST = 32
+#: The same, and the most bytes of sums, where lines are no whole vectors of 16 bytes. Other kernels
+#: read such lines by loads of 2 to 8 bytes, straight into registers, from packed items: a warp that
+#: reads 4 rows of 33 float32 has 528 bytes in flight, and 32 such blocks on a multiprocessor 17 KB
+#: of the 40 KB that it takes. Here 16-byte loads read them all, 8 KB a block. From 64 rows and
+#: columns on, warps read long pieces of lines, and the caches make good for the rest.
+MOST_ODD, ODD_BYTES = 64, 16 * 1024
 #: Vectors of A that a thread has in flight; the code below has so many names.
 VECTORS = 4
 #: Numbers of x that a thread has in flight: more where a vector of A has eight numbers.
@@ -402,11 +409,27 @@ def build(spec):
 
 
 def accepts(problem):
-    if not 0 < problem.rows <= MOST or not 0 < problem.cols <= MOST:
-        return f"{problem.rows} rows and {problem.cols} columns: there must be 1 to {MOST} of each"
+    rows, cols = problem.rows, problem.cols
+    if not (0 < rows <= MOST and 0 < cols <= MOST or _are_odd_and_few(problem)):
+        return (
+            f"{rows} rows and {cols} columns: there must be 1 to {MOST} of each, or up to"
+            f" {MOST_ODD} where lines are no whole 16 bytes and sums fit into {ODD_BYTES} bytes"
+        )
     if problem.accumulate != "plain":
         return f"accumulate={problem.accumulate!r}: sums are plain ones here"
     return None
+
+
+def _are_odd_and_few(problem):
+    """Whether lines, of the length that the shape gives them, are no multiples of 16 bytes."""
+    rows, cols = problem.rows, problem.cols
+    line_bytes = (rows if down(problem) else cols) * problem.dtype.itemsize
+    return (
+        0 < rows <= MOST_ODD
+        and 0 < cols <= MOST_ODD
+        and line_bytes % LOAD_BYTES > 0
+        and rows * cols * problem.precision.sums.itemsize <= ODD_BYTES
+    )
 
 
 def down(problem):
@@ -422,7 +445,10 @@ def constants_of(problem):
     shares = 1
     while shares < 4 and steps >= 2 * shares * STEPS:
         shares *= 2
-    return {"DOWN": int(runs_down), "WHOLE": int(whole), "SHARES": shares}
+    found = {"DOWN": int(runs_down), "WHOLE": int(whole), "SHARES": shares}
+    if problem.rows * problem.cols * problem.dtype.itemsize > 128 * VECTORS * LOAD_BYTES:
+        found |= {"THREADS_PER_BLOCK": 256, "MIN_BLOCKS": 3}  # else all loads go out at once
+    return found
 
 
 def constants_of_batch(problem, batch, knobs):
