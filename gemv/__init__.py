@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from gemv.engines.backend import backend, use_backend
     from gemv.engines.coefficients import Coefficients
     from gemv.engines.host import HostFallbackWarning
+    from gemv.families import matvec, vecmat
     from gemv.matrix import Matrix
     from gemv.scipy_blas import get_blas_funcs
     from gemv.selection.select import use_alignment
@@ -41,12 +42,14 @@ __all__ = [
     "explain",
     "gemv",
     "get_blas_funcs",
+    "matvec",
     "plan",
     "precompile",
     "sgemv",
     "trace",
     "use_alignment",
     "use_backend",
+    "vecmat",
     "zgemv",
 ]
 
@@ -63,12 +66,14 @@ _HOME = {
     "explain": "gemv.blas",
     "gemv": "gemv.blas",
     "get_blas_funcs": "gemv.scipy_blas",
+    "matvec": "gemv.families",
     "plan": "gemv.blas",
     "precompile": "gemv.blas",
     "sgemv": "gemv.blas",
     "trace": "gemv.core.trace",
     "use_alignment": "gemv.selection.select",
     "use_backend": "gemv.engines.backend",
+    "vecmat": "gemv.families",
     "zgemv": "gemv.blas",
 }
 

@@ -6,6 +6,8 @@ If there is none, or anything is unusual, it goes the long way (:mod:`gemv.calls
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol
 
 from gemv.calls import docstrings, short
@@ -90,11 +92,46 @@ def gemv(
         )  # fmt: skip
         if type(found) is not LongWay:
             return found
+    if _several(a):
+        return _batch(
+            alpha, a, x, beta, y, (offx, incx, offy, incy), trans, overwrite_y, kernel, stream,
+            accumulate, out_dtype,
+            {"coefficients": coefficients, "device_memory_limit": device_memory_limit,
+             "peer": peer or None},
+        )()  # fmt: skip
     return long_way(
         found, name, "gemv", None,
         (alpha, a, x, beta, y, offx, incx, offy, incy, trans, overwrite_y),
         (kernel, stream, coefficients), accumulate, out_dtype, peer, device_memory_limit,
     )  # fmt: skip
+
+
+def _several(a: Any) -> bool:
+    """Whether `a` is more than one matrix."""
+    rank = getattr(a, "ndim", None)
+    if rank is None and isinstance(a, (list, tuple)):
+        rank = 0
+        while isinstance(a, (list, tuple)) and a:
+            rank, a = rank + 1, a[0]
+        rank += getattr(a, "ndim", 0)
+    return isinstance(rank, int) and rank > 2
+
+
+def _batch(
+    alpha: Any, a: Any, x: Any, beta: Any, y: Any, steps: tuple[Any, Any, Any, Any], trans: Any,
+    overwrite_y: Any, kernel: str | None, stream: Any, accumulate: str, out_dtype: Any,
+    of_one_matrix: dict[str, Any],
+) -> Callable[[], Any]:  # fmt: skip
+    """:func:`gemv` of a matrix with leading dimensions: checked, and to be called."""
+    from gemv.calls import batched, items
+
+    for option, value in of_one_matrix.items():
+        if value is not None:
+            raise ValueError(f"gemv: {option} is for a matrix of two dimensions, not for a batch")
+    checked = batched.bind_blas(
+        alpha, a, x, beta, y, steps, trans, overwrite_y, accumulate, out_dtype
+    )
+    return partial(items.execute, checked, kernel, stream)
 
 
 class Routine(Protocol):

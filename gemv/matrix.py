@@ -11,8 +11,10 @@ from scipy.sparse.linalg import LinearOperator
 
 from gemv import blas as gemv_blas
 from gemv.arrays import adopt, host, libraries
+from gemv.calls import batched, items
 from gemv.calls.operators import ADJOINT, AS_IT_IS, CONJUGATE, TRANSPOSED, Operator, Turned
 from gemv.core.dtypes import DTYPES, NARROW, PREFIXES, dtype_name
+from gemv.core.geometry import LOAD_BYTES, ceil_div
 from gemv.core.operand import where
 from gemv.core.rules import transposition
 from gemv.engines import backend
@@ -20,6 +22,9 @@ from gemv.engines.host import known_kernel, refuse_kernel
 
 #: Linear operators compute in BLAS's own precisions.
 _KNOWN = tuple(DTYPES[letter] for letter in "sdcz")
+
+#: How many vectors of host memory are multiplied by one launch.
+MOST_VECTORS = 16
 
 #: The default of beta, compared by identity: only with it does a product without y read no y.
 _NO_BETA = 0
@@ -31,7 +36,7 @@ class Matrix(Operator):
     It is a :class:`scipy.sparse.linalg.LinearOperator`: SciPy's iterative solvers take it in place
     of a matrix. ``A @ x``, ``A.matvec(x)`` and ``A.rmatvec(x)`` take a vector in host memory and
     give one back; a vector on the GPU gives one of its own library. ``A.H`` and ``A.T`` are views
-    of it. Many columns at a time (``A @ X``, ``A.matmat(X)``) are multiplied one after the other.
+    of it. Of many columns (``A @ X``, ``A.matmat(X)``), up to 16 are multiplied by one launch.
 
     Parameters
     ----------
@@ -85,8 +90,9 @@ class Matrix(Operator):
             known_kernel("Matrix", kernel)
         self._kernel = kernel
         self._lock = threading.Lock()
-        #: Vectors on the GPU, the plan bound to them and its stream, by ``trans``.
-        self._bound: dict[int, Any] = {}
+        #: Vectors on the GPU, the plan bound to them and its stream, by ``trans``; the vectors of
+        #: several products at once, by ``trans`` and their number.
+        self._bound: dict[Any, Any] = {}
         #: The same matrix as an array of another library, by the library's name.
         self._views: dict[str, Any] = {}
         self.array: Any
@@ -141,14 +147,49 @@ class Matrix(Operator):
         parts = x.reshape(1 if single else math.prod(x.shape[:-1]), cols)
         if x.dtype.kind == "c" and self.dtype.kind != "c":
             result = np.empty((len(parts), rows), np.result_type(self.dtype, np.complex64))
-            for place, vector in enumerate(parts):
-                result[place].real = self._product(op, 1, vector.real)
-                result[place].imag = self._product(op, 1, vector.imag)
+            result.real = self._products(op, parts.real)
+            result.imag = self._products(op, parts.imag)
         else:
-            result = np.empty((len(parts), rows), self.dtype)
-            for place, vector in enumerate(parts):
-                result[place] = self._product(op, 1, vector)
+            result = self._products(op, parts)
         return result.reshape(shape)
+
+    def _products(self, trans: int, x: np.ndarray) -> np.ndarray:
+        """A product for each row of `x`, in host memory; some of them by one launch."""
+        rows, cols = self.shape if trans == 0 else self.shape[::-1]
+        result = np.empty((len(x), rows), self.dtype)
+        step = MOST_VECTORS if rows and cols and self._backend != "host" else 1
+        for first in range(0, len(x), step):
+            some = x[first : first + step]
+            if len(some) == 1:
+                result[first] = self._product(trans, 1, some[0])
+            else:
+                result[first : first + step] = self._at_once(trans, some)
+        return result
+
+    def _at_once(self, trans: int, x: np.ndarray) -> np.ndarray:
+        """The products of a few vectors, which are the items of a batch that shares the matrix."""
+        array = self._kept()
+        if trans == 2 and self.dtype.kind != "c":
+            trans = 1
+        count, (rows, cols) = len(x), self.shape if trans == 0 else self.shape[::-1]
+        padded = np.zeros((count, ceil_div(cols, LOAD_BYTES) * LOAD_BYTES), self.dtype)
+        padded[:, :cols] = x  # each vector is aligned as a single one
+        engine = backend.engine()
+        with self._lock, engine.on(self._device):
+            self._kept()
+            vectors = self._bound.get((trans, count))
+            if vectors is None:
+                vectors = engine.vectors(padded.size, count * rows, self.dtype)
+                self._bound[trans, count] = vectors
+            on_device = vectors.x.reshape(padded.shape)[:, :cols]
+            y = vectors.y.reshape(count, rows)
+            foreign = libraries.device_library(array) is not libraries.device_library(vectors.x)
+            vectors.put(padded.reshape(-1), None)
+            checked = batched.bind_blas(
+                1, array, on_device, 0, y, (0, 1, 0, 1), trans, 1, "plain", None
+            )
+            items.execute(checked, self._kernel, engine.default_stream() if foreign else None)
+            return vectors.get().reshape(count, rows)
 
     def _product(
         self, trans: int, alpha: Any, x: Any, beta: Any = _NO_BETA, y: Any = None

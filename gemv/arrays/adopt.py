@@ -12,7 +12,7 @@ import numpy as np
 
 from gemv.arrays import dlpack, libraries
 from gemv.arrays.base import Library, Refusal, View
-from gemv.arrays.host import adopt_host
+from gemv.arrays.host import adopt_host, check_rank_of_batch
 from gemv.core.dtypes import dtype_name
 from gemv.core.operand import RANK, Operand, array_at
 from gemv.core.rules import MAX_BYTES, digits, type_error, value_error
@@ -28,7 +28,9 @@ class Home(Protocol):
         """Ordinal of the GPU that memory belongs to; None where the driver does not know it."""
 
 
-def adopt(routine: str, name: str, obj: Any, dtype: np.dtype | None, home: Home) -> Operand:
+def adopt(
+    routine: str, name: str, obj: Any, dtype: np.dtype | None, home: Home, batch: bool = False
+) -> Operand:
     """`obj` as the operand `name` of a routine that computes in `dtype`.
 
     Parameters
@@ -41,6 +43,8 @@ def adopt(routine: str, name: str, obj: Any, dtype: np.dtype | None, home: Home)
         None for the generic routine, which asks the operands.
     home : Home
         Where device memory is.
+    batch : bool
+        Whether it may have more dimensions, in front of those of a single product.
 
     Raises
     ------
@@ -56,8 +60,8 @@ def adopt(routine: str, name: str, obj: Any, dtype: np.dtype | None, home: Home)
     except Exception as error:  # an object whose attributes raise
         raise type_error(routine, name, f"{name} cannot be read as an array: {error}") from error
     if place == "device":
-        return _adopt_device(routine, name, obj, library, dtype, home)
-    return adopt_host(routine, name, obj, dtype, library)
+        return _adopt_device(routine, name, obj, library, dtype, home, batch)
+    return adopt_host(routine, name, obj, dtype, library, batch)
 
 
 def is_device_array(obj: Any) -> bool:
@@ -69,10 +73,18 @@ def is_device_array(obj: Any) -> bool:
 
 
 def _adopt_device(
-    routine: str, name: str, obj: Any, library: Library, dtype: np.dtype | None, home: Home
+    routine: str,
+    name: str,
+    obj: Any,
+    library: Library,
+    dtype: np.dtype | None,
+    home: Home,
+    batch: bool,
 ) -> Operand:
     operand = _device_operand(routine, name, obj, library, home)
-    if len(operand.shape) != RANK[name]:
+    if batch:
+        check_rank_of_batch(routine, name, operand.shape)
+    elif len(operand.shape) != RANK[name]:
         rank = ("no dimension", "one dimension", "two dimensions")[RANK[name]]
         raise value_error(routine, name, f"{name} must have {rank}, got shape {operand.shape}")
     if dtype is not None and operand.dtype != dtype:

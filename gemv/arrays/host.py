@@ -14,7 +14,12 @@ from gemv.core.rules import numbers, type_error, typed, value_error
 
 
 def adopt_host(
-    routine: str, name: str, obj: Any, dtype: np.dtype | None, library: Library
+    routine: str,
+    name: str,
+    obj: Any,
+    dtype: np.dtype | None,
+    library: Library,
+    batch: bool = False,
 ) -> Operand:
     """The operand of an array of `library` in host memory; see :func:`gemv.arrays.adopt.adopt`."""
     array = host_numbers(routine, name, obj, library)
@@ -25,12 +30,17 @@ def adopt_host(
             f"{name} of dtype {array.dtype} would lose its imaginary part:"
             f" {routine} computes in {dtype}",
         )
-    shape = _host_shape(routine, name, array)
+    if batch:
+        check_rank_of_batch(routine, name, array.shape)
+        shape, strides = array.shape, tuple(s // array.itemsize for s in array.strides)
+    else:
+        shape = _host_shape(routine, name, array)
+        strides = _contiguous_strides(shape, _copy_order(array))
     return Operand(
         kind="numpy",
         dtype=array.dtype,
         shape=shape,
-        strides=_contiguous_strides(shape, _copy_order(array)),
+        strides=strides,
         pointer=array.__array_interface__["data"][0],
         readonly=not array.flags.writeable,
         owner=array,
@@ -116,6 +126,13 @@ def _leaves_its_memory(array: np.ndarray) -> bool:
     low, high = np.lib.array_utils.byte_bounds(array)
     first, last = np.lib.array_utils.byte_bounds(memory)
     return array.size > 0 and (low < first or high > last)
+
+
+def check_rank_of_batch(routine: str, name: str, shape: tuple[int, ...]) -> None:
+    """Refuse an array with fewer dimensions than one item has."""
+    if len(shape) < RANK[name]:
+        least = ("no dimension", "one dimension", "two dimensions")[RANK[name]]
+        raise value_error(routine, name, f"{name} must have at least {least}, got shape {shape}")
 
 
 def _host_shape(routine: str, name: str, array: np.ndarray) -> tuple[int, ...]:

@@ -11,18 +11,23 @@ from gemv.arrays import dlpack
 from gemv.arrays.base import Library, Place, Refusal, View, element_type, imported, is_instance
 
 
+def is_traced(*objects: Any) -> bool:
+    """Whether JAX traces one of these, which then has a shape and a dtype but no values."""
+    core = getattr(imported("jax"), "core", None)
+    tracer = getattr(core, "Tracer", None)
+    return isinstance(tracer, type) and any(isinstance(obj, tracer) for obj in objects)
+
+
 class Jax(Library):
     name = "jax"
     immutable = True
     ordered_by_export = True
 
     def place(self, obj: Any) -> Place | None:
-        core = getattr(imported("jax"), "core", None)
-        tracer = getattr(core, "Tracer", None)
-        if isinstance(tracer, type) and isinstance(obj, tracer):
+        if is_traced(obj):
             raise Refusal(
                 "is traced by JAX (jit, grad, vmap, ...), where arrays have no values yet: call"
-                " this product outside of the transformation"
+                " gemv.gemv or gemv.jax.matvec, which can be traced"
             )
         if not is_instance(obj, "jax", "Array"):
             return None

@@ -29,7 +29,7 @@ class Torch(Library):
             # torch.compile ends its graph at this error and makes the call on real tensors.
             raise Refusal(
                 "is traced by torch.compile, whose graph keeps products alone, and those without"
-                " accumulate=, out_dtype=, peer= and device_memory_limit="
+                " peer= and device_memory_limit="
             )
         _refuse_transformed(obj)
         place = obj.device.type
@@ -66,8 +66,8 @@ class Torch(Library):
             )
         if obj.requires_grad and torch.is_grad_enabled():
             raise Refusal(
-                "requires a gradient, which this product does not record: pass its detach(), or"
-                " call under torch.no_grad()"
+                "requires a gradient, which this product does not record: call gemv.torch.mv or"
+                " addmv, which do, pass its detach(), or call under torch.no_grad()"
             )
         dtype = self._dtype(torch, obj.dtype)
         size = obj.element_size()
@@ -152,7 +152,7 @@ def _refuse_transformed(tensor: Any) -> None:
     if functorch is not None and functorch.is_functorch_wrapped_tensor(tensor):
         raise Refusal(
             "is a tensor inside a torch.func transformation (vmap, grad, ...), which cannot see"
-            " through this product"
+            " through this product; it sees through gemv.torch.mv and addmv"
         )
     plain = torch.Tensor.__torch_dispatch__
     if type(tensor).__torch_dispatch__ is not plain:

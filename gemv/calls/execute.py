@@ -9,6 +9,7 @@ import numpy as np
 
 from gemv.arrays import adopt as arrays_adopt
 from gemv.arrays import host
+from gemv.arrays.jax import is_traced
 from gemv.calls import memory_check, short
 from gemv.calls.bind import BlasArguments, Call, bind
 from gemv.calls.order import Order
@@ -50,6 +51,12 @@ def long_way(
         The arguments kernel, stream and coefficients.
     """
     kernel, stream, coefficients = options
+    if is_traced(*arguments[:5]):
+        from gemv.calls import jax_calls
+
+        return jax_calls.traced(
+            routine, dtype, arguments, options, accumulate, out_dtype, peer, device_memory_limit
+        )
     call = bind(
         routine, dtype, *arguments, coefficients=coefficients, accumulate=accumulate,
         out_dtype=out_dtype, peer=peer,

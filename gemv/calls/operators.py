@@ -64,7 +64,7 @@ class Operator(LinearOperator):
         return super().rmatvec(_read(x))
 
     def matmat(self, X: Any) -> Any:
-        """``A @ X``, one column after the other.
+        """``A @ X``, up to 16 columns by one launch, each with the bits of ``A @ x``.
 
         Parameters
         ----------
@@ -78,7 +78,7 @@ class Operator(LinearOperator):
         return super().matmat(_read(X))
 
     def rmatmat(self, X: Any) -> Any:
-        """``A.H @ X``, one column after the other.
+        """``A.H @ X``, as :meth:`matmat`.
 
         Parameters
         ----------

@@ -60,10 +60,17 @@ def with_options(
     """Name in the key and short way of a call that sets `accumulate`, `peer` or `out_dtype`.
 
     Only ``accumulate="wide"`` alone has a short way; its name is ``"dgemv, wide"``, so that it
-    never finds what a plain call left. Anything else gives None twice: take the long way.
+    never finds what a plain call left. Anything else gives None twice: take the long way. While
+    ``torch.compile`` traces, all options but `peer` go into its graph.
     """
+    short_way = short_ways.get(type(a))
     if type(accumulate) is str and accumulate == "wide" and peer is False and out_dtype is None:
-        return WIDE[routine], short_ways.get(type(a))
+        return WIDE[routine], short_way
+    if short_way is not None and peer is False:
+        # A graph of PyTorch's can keep more than is remembered.
+        kept = short_torch.in_graph_with(a, accumulate, out_dtype)
+        if kept is not None:
+            return routine, kept
     return None, None
 
 

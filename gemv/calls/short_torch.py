@@ -7,6 +7,7 @@ launches if nothing differs; only where something does are the attributes read f
 
 from __future__ import annotations
 
+import functools
 import sys
 import weakref
 from collections.abc import Callable
@@ -52,6 +53,16 @@ def in_graphs_only() -> dict[type, ShortWay]:
         return in_graph(*arguments) if compiling() else UNUSUAL
 
     return {torch.Tensor: call, torch.nn.Parameter: call}
+
+
+def in_graph_with(a: Any, accumulate: Any, out_dtype: Any) -> ShortWay | None:
+    """The function that keeps a call with these options in a graph; None where none is traced."""
+    torch: Any = sys.modules.get("torch")
+    if torch is None or not isinstance(a, torch.Tensor) or not torch.compiler.is_compiling():
+        return None
+    from gemv.calls import torch_graph
+
+    return functools.partial(torch_graph.in_graph, accumulate=accumulate, out_dtype=out_dtype)
 
 
 def short_ways(engine: Any) -> dict[type, ShortWay]:

@@ -1,8 +1,7 @@
-"""Calls as operators of PyTorch, which a graph of ``torch.compile`` can keep.
+"""Calls of :func:`gemv.gemv` and its kin that ``torch.compile`` traces: operators of its graph.
 
 ``torch.compile`` runs Python code with tensors that have no memory, to record a graph. It keeps the
-operators registered here as they are, and calls them when the graph runs. This file is imported
-only where PyTorch has been.
+operators of :mod:`gemv.calls.torch_operators` as they are, and calls them when the graph runs.
 """
 
 from __future__ import annotations
@@ -10,39 +9,35 @@ from __future__ import annotations
 from typing import Any
 
 import torch
-from torch import library as operators
 
-from gemv.calls.remembered import UNUSUAL, WIDE, public_routines
-from gemv.core.rules import transposition, type_error, y_length
+from gemv.arrays.base import dtype_called
+from gemv.calls import torch_operators  # noqa: F401  registers the operators
+from gemv.calls.remembered import WIDE
+from gemv.core.dtypes import dtype_name
+from gemv.core.rules import accumulation, transposition, type_error
 
-_OPTIONS = "int offx, int incx, int offy, int incy, int trans, str? kernel"
-
-_library = operators.Library("gemv", "DEF")
-_library.define(
-    "product(str routine, Scalar alpha, Tensor a, Tensor x, Scalar beta, Tensor? y,"
-    f" {_OPTIONS}) -> Tensor"
-)
-_library.define(
-    "product_(str routine, Scalar alpha, Tensor a, Tensor x, Scalar beta, Tensor(y!) y,"
-    f" {_OPTIONS}) -> ()"
-)
+_PLAIN = {wide: routine for routine, wide in WIDE.items()}
 
 
 def in_graph(
     routine: str, alpha: Any, a: Any, x: Any, beta: Any, y: Any,
     offx: Any, incx: Any, offy: Any, incy: Any, trans: Any, overwrite_y: Any,
-    kernel: Any, stream: Any, coefficients: Any,
+    kernel: Any, stream: Any, coefficients: Any, accumulate: Any = "plain", out_dtype: Any = None,
 ) -> Any:  # fmt: skip
     """Record a call that ``torch.compile`` is tracing as an operator of its graph."""
-    if routine in WIDE.values():  # no operator has accumulate="wide"
-        return UNUSUAL
-    for name, value in (("stream", stream), ("coefficients", coefficients)):
-        if value is not None:
-            raise type_error(routine, name, f"{name} cannot be kept in a graph of torch.compile")
+    if routine in _PLAIN:
+        routine, accumulate = _PLAIN[routine], "wide"
+    if coefficients is not None:
+        raise type_error(
+            routine, "coefficients", "coefficients cannot be kept in a graph of torch.compile"
+        )
     for name, factor in (("alpha", alpha), ("beta", beta)):
         if isinstance(factor, torch.Tensor):
             raise type_error(
-                routine, name, f"{name} is a tensor, and a graph of torch.compile keeps numbers"
+                routine,
+                name,
+                f"{name} is a tensor, and a graph of torch.compile keeps numbers; gemv.torch.mv and"
+                " addmv take tensors",
             )
     if torch.is_grad_enabled():
         for name, tensor in (("a", a), ("x", x), ("y", y)):
@@ -50,56 +45,41 @@ def in_graph(
                 raise type_error(
                     routine,
                     name,
-                    f"{name} requires a gradient, which this product does not record: pass its"
-                    " detach(), or call under torch.no_grad()",
+                    f"{name} requires a gradient, which this product does not record: call"
+                    " gemv.torch.mv or addmv, which do, pass its detach(), or call under"
+                    " torch.no_grad()",
                 )
-    options = (offx, incx, offy, incy, transposition(routine, trans), kernel)
+    options = (
+        offx, incx, offy, incy, transposition(routine, trans), kernel,
+        accumulation(routine, accumulate), dtype_in_graph(routine, out_dtype),
+        handle_in_graph(routine, stream),
+    )  # fmt: skip
     if y is not None and overwrite_y:
         torch.ops.gemv.product_(routine, alpha, a, x, beta, y, *options)
         return y
     return torch.ops.gemv.product(routine, alpha, a, x, beta, y, *options)
 
 
-def _product(
-    routine: str, alpha: Any, a: Any, x: Any, beta: Any, y: Any, offx: int, incx: int, offy: int,
-    incy: int, trans: int, kernel: str | None,
-) -> Any:  # fmt: skip
-    result = public_routines[routine](
-        alpha, a, x, beta, y, offx, incx, offy, incy, trans, 0, kernel=kernel
-    )
-    # The graph has to know which results share memory with an input: this one never does.
-    return result.clone() if result is y else result
+def dtype_in_graph(routine: str, out_dtype: Any) -> Any:
+    """The dtype of PyTorch's with the name of another library's."""
+    if out_dtype is None or isinstance(out_dtype, torch.dtype):
+        return out_dtype
+    dtype = dtype_called(out_dtype)
+    if dtype is None:
+        raise TypeError(f"{routine}: out_dtype must be the dtype computed in, got {out_dtype!r}")
+    return getattr(torch, dtype_name(dtype))
 
 
-def _product_in_place(
-    routine: str, alpha: Any, a: Any, x: Any, beta: Any, y: Any, offx: int, incx: int, offy: int,
-    incy: int, trans: int, kernel: str | None,
-) -> None:  # fmt: skip
-    result = public_routines[routine](
-        alpha, a, x, beta, y, offx, incx, offy, incy, trans, 1, kernel=kernel
-    )
-    if result is not y:  # host memory that BLAS cannot write to as it lies
-        y.copy_(result)
-
-
-def _shape_of_product(
-    routine: str, alpha: Any, a: Any, x: Any, beta: Any, y: Any, offx: int, incx: int, offy: int,
-    incy: int, trans: int, kernel: str | None,
-) -> Any:  # fmt: skip
-    if y is not None:
-        return torch.empty_like(y, memory_format=torch.contiguous_format)
-    rows = a.shape[1] if trans else a.shape[0]
-    return a.new_empty(y_length(rows, offy, incy))
-
-
-def _nothing(*arguments: Any) -> None:
-    """The operator that overwrites y has no result, and so no shape to tell."""
-
-
-for _place in ("CPU", "CUDA"):
-    _library.impl("product", _product, _place)
-    _library.impl("product_", _product_in_place, _place)
-# Tensors without memory. ``register_fake`` does the same and takes 8 ms longer, because it looks up
-# the source lines of its caller.
-_library.impl("product", _shape_of_product, "Meta")
-_library.impl("product_", _nothing, "Meta")
+def handle_in_graph(routine: str, stream: Any) -> int | None:
+    """The driver's handle of a stream, which a graph can keep as a number."""
+    if stream is None or type(stream) is int:
+        return stream
+    try:  # no getattr with a default: the compiler of PyTorch 2.11 does not know it for a stream
+        return stream.cuda_stream
+    except AttributeError:
+        raise type_error(
+            routine,
+            "stream",
+            "a graph of torch.compile keeps a stream of PyTorch's, or a stream's handle as an int,"
+            f" got {type(stream).__name__}",
+        ) from None

@@ -104,6 +104,19 @@ def overlap(left: np.ndarray, right: np.ndarray) -> bool:
         return True
 
 
+def part_of(
+    operand: Operand, offset: int, shape: tuple[int, ...], strides: tuple[int, ...]
+) -> Operand:
+    """The operand that begins `offset` elements behind a device operand, with other strides."""
+    size, owner = operand.dtype.itemsize, operand.owner
+    pointer = operand.pointer + offset * size
+    if isinstance(owner, np.ndarray) and 0 not in shape:  # the simulator's device memory
+        steps = tuple(stride * size for stride in strides)
+        owner = array_at(pointer, shape, steps, operand.dtype.str, operand.readonly)
+        owner = owner.view(operand.dtype)
+    return operand._replace(pointer=pointer, owner=owner, shape=shape, strides=strides)
+
+
 class _Addresses:
     """An object with an array interface, from which NumPy makes an array at any address."""
 

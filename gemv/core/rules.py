@@ -32,6 +32,18 @@ PLACES = {
     "peer": "keyword peer",
 }
 
+#: The same for the routines that are called as NumPy's.
+_PLACES_OF = {
+    routine: {
+        first: f"1st argument {first}",
+        second: f"2nd argument {second}",
+        "y": "3rd argument out",
+        "alpha": "keyword alpha",
+        "beta": "keyword beta",
+    }
+    for routine, first, second in (("matvec", "a", "x"), ("vecmat", "x", "a"))
+}
+
 #: The largest number that an address, or a number of bytes, can be.
 MAX_BYTES = int(np.iinfo(np.intp).max)
 
@@ -40,12 +52,16 @@ _TRANS_LETTERS = {"N": 0, "T": 1, "C": 2}
 
 def value_error(routine: str, name: str, text: str) -> ValueError:
     """The ValueError for a value or a size that breaks a rule."""
-    return ValueError(f"{routine}: {text} (failed for {PLACES[name]})")
+    return ValueError(f"{routine}: {text} (failed for {_place(routine, name)})")
 
 
 def type_error(routine: str, name: str, text: str) -> TypeError:
     """The TypeError for an object or a dtype of a kind that is not accepted."""
-    return TypeError(f"{routine}: {text} (failed for {PLACES[name]})")
+    return TypeError(f"{routine}: {text} (failed for {_place(routine, name)})")
+
+
+def _place(routine: str, name: str) -> str:
+    return _PLACES_OF.get(routine, PLACES)[name]
 
 
 def typed(value: Any) -> str:

@@ -9,6 +9,8 @@ from typing import Any
 import numpy as np
 
 from gemv.core import trace
+from gemv.core.dtypes import PREFIXES, Precision, dtype_name
+from gemv.core.narrow import cast
 
 _INT32_MAX = 2**31 - 1
 #: Bytes of a view with gaps that SciPy copies in less time than NumPy's BLAS takes to begin.
@@ -163,3 +165,38 @@ def call(
 ) -> np.ndarray:
     """SciPy's routine, which writes over y if there is one; arguments by name would take 0.6 us."""
     return gemv(alpha, a, x, beta, y, 0, 1, 0, 1, trans, 1)
+
+
+def compute(
+    routine: str,
+    trans: int,
+    alpha: Any,
+    a: np.ndarray,
+    x: np.ndarray,
+    beta: Any,
+    y: np.ndarray | None,
+    accumulate: str,
+    y_dtype: np.dtype,
+) -> np.ndarray:
+    """``alpha*op(A)*x + beta*y`` as a new vector, for checked arrays of one dtype, wide ones too.
+
+    `routine` is the name in error texts. The backend that was chosen is not asked: this is for
+    libraries in whose host memory the host computes.
+    """
+    from scipy.linalg import blas
+
+    sums = Precision.of(a.dtype, y_dtype, accumulate).sums
+    if sums not in PREFIXES:
+        raise ValueError(
+            f"{routine}: accumulate={accumulate!r} in {dtype_name(a.dtype)} needs a GPU, but a is"
+            " in host memory, where SciPy's BLAS has nothing like it"
+        )
+    if max(a.shape) > _INT32_MAX:
+        raise ValueError(
+            f"{routine}: SciPy's BLAS takes at most {_INT32_MAX} rows and columns, got {a.shape}"
+        )
+    name = PREFIXES[sums] + "gemv"
+    start = None if y is None else np.array(cast(y, sums))
+    total = product(getattr(blas, name), trans, alpha, cast(a, sums), cast(x, sums), beta, start)
+    record(name)
+    return cast(total, y_dtype)

@@ -15,6 +15,14 @@ from gemv.core.geometry import (
 )
 from gemv.core.problem import Problem
 
+#: Loads of 16 bytes that a thread should have in flight where a batch has blocks enough.
+LOADS_IN_BATCHES = 8
+
+
+def power_above(number: int) -> int:
+    """The smallest power of two that is not below `number`, which is 1 or more."""
+    return 1 << (number - 1).bit_length()
+
 
 def tile_shape(access: str, block_x: int, block_y: int) -> tuple[int, int]:
     """Rows of a block's tile, and threads on each row; ``threadIdx.x`` runs along memory."""

@@ -75,7 +75,7 @@ import numpy as np
 
 from gemv.core.geometry import ceil_div
 from gemv.kernels.depths import in_halves, in_order, of_finishers, of_splits, shared_out
-from gemv.kernels.grids import loads_for_one, split_evenly
+from gemv.kernels.grids import LOADS_IN_BATCHES, loads_for_one, power_above, split_evenly
 from gemv.kernels.kernel import Kernel, attach, wide_loads_object
 from gemv.kernels.work import (
     bytes_of_lines,
@@ -88,6 +88,8 @@ from gemv.kernels.work import (
 
 #: Partial sums that a thread of the last block asks for at a time; a power of two.
 BATCH = 4
+#: Bytes that a block could read in the time in which it starts and ends, where blocks are many.
+BYTES_OF_BLOCK = 2048
 
 
 def partial_sums(width, precision):
@@ -290,6 +292,30 @@ def geometry(problem, device, knobs):
     return split_evenly(problem, tiles, threads, step, wanted)
 
 
+def in_batches(problem, knobs):
+    """Other constants with the same sums: no more vectors than a row has, in more rows."""
+    lanes, width = knobs["LANES"], problem.widths[0]
+    own = ceil_div(problem.cols, lanes * width)
+    each = loads_for_one(width, problem.dtype.itemsize)
+    vectors = max(1, min(knobs["VECTORS"], ceil_div(power_above(own), each)))
+    loads = loads_of(vectors, width, problem.dtype.itemsize)
+    most = max(1, min(4, LOADS_IN_BATCHES // loads))
+
+    row_bytes = problem.cols * problem.dtype.itemsize
+
+    def rank(choice):
+        """Bytes of an item, with rows that are not there and what each block costs; then loads."""
+        threads, rows = choice
+        taken = threads // lanes * rows
+        tiles = ceil_div(problem.rows, taken)
+        return tiles * (BYTES_OF_BLOCK + taken * row_bytes), -rows, -threads
+
+    blocks = [max(lanes, threads) for threads in (32, 64, 128)]
+    threads, rows = min(((t, r) for t in blocks for r in range(1, most + 1)), key=rank)
+    found = {"VECTORS": vectors, "ROWS": rows, "THREADS_PER_BLOCK": threads, "BLOCKS_PER_SM": 0}
+    return {**knobs, **found}
+
+
 def tile(knobs):
     threads = max(knobs["LANES"], knobs["THREADS_PER_BLOCK"])
     return threads // knobs["LANES"] * knobs["ROWS"], 4 * knobs["LANES"]
@@ -371,6 +397,7 @@ KERNEL = Kernel(
     tile=tile,
     depth=depth,
     work=work,
+    in_batches=in_batches,
     wide=True,
     splits_apart=True,
     accepts=accepts,

@@ -66,7 +66,7 @@ import numpy as np
 from gemv.core.geometry import ceil_div
 from gemv.core.shares import share_of_lane
 from gemv.kernels.depths import in_halves, in_order, of_finishers, of_splits, shared_out
-from gemv.kernels.grids import loads_for_one, split_evenly
+from gemv.kernels.grids import LOADS_IN_BATCHES, loads_for_one, power_above, split_evenly
 from gemv.kernels.kernel import Kernel, attach, wide_loads_object
 from gemv.kernels.work import (
     bytes_of_tiles,
@@ -269,6 +269,23 @@ def geometry(problem, device, knobs):
     return split_evenly(problem, tiles, threads, step, wanted)
 
 
+def in_batches(problem, knobs):
+    """Other constants with the same sums: no more columns than a thread has, in more rows."""
+    width, itemsize = problem.widths[0], problem.dtype.itemsize
+    lanes, pieces = lanes_and_pieces(knobs, width, itemsize)
+    again = pieces // knobs["PIECES"]
+    groups = max(lanes, knobs["THREADS_PER_BLOCK"]) // lanes
+    columns = max(1, min(knobs["COLUMNS"], power_above(ceil_div(problem.cols, groups))))
+    found = 1
+    # A tile of twice the rows, as long as not more than an eighth of the rows it has are no rows.
+    while 2 * found * again * columns <= LOADS_IN_BATCHES:
+        taken = 2 * found * again * lanes * width
+        if 8 * (-problem.rows % taken) > problem.rows:
+            break
+        found *= 2
+    return {**knobs, "COLUMNS": columns, "PIECES": max(found, knobs["PIECES"]), "BLOCKS_PER_SM": 0}
+
+
 def tile(knobs):
     threads = max(knobs["LANES"], knobs["THREADS_PER_BLOCK"])
     return 4 * knobs["LANES"] * knobs["PIECES"], threads // knobs["LANES"] * knobs["COLUMNS"]
@@ -342,6 +359,7 @@ KERNEL = Kernel(
     tile=tile,
     depth=depth,
     work=work,
+    in_batches=in_batches,
     wide=True,
     splits_apart=True,
     accepts=accepts,

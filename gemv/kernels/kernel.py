@@ -10,7 +10,8 @@ The launch fills in the arguments of a kernel function by their names. A functio
 integers that its geometry puts into ``sizes``.
 
 A kernel function takes alpha and beta as numbers, wherever they come from: :func:`fetching` puts a
-function around it that reads them from another home.
+function around it that reads them from another home. In the same way :func:`of_items` makes a
+function for the items of a batch.
 """
 
 from __future__ import annotations
@@ -20,17 +21,21 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from gemv.core.batch import Batch
 from gemv.core.dtypes import dtype_name
 from gemv.core.geometry import LOAD_BYTES, MAX_GRID_X, Device, Geometry
 from gemv.core.problem import Problem
 from gemv.core.rules import typed
 from gemv.kernels.fetching import fetching
+from gemv.kernels.items import of_items
 from gemv.kernels.spec import Spec
 from gemv.kernels.work import Work
 
-#: Constants that may be zero: for no splits, a single load, no limit of factors, the first home and
-#: any number of columns.
-_MAY_BE_ZERO = ("BLOCKS_PER_SM", "VECTORS", "FACTORS", "X_HOME", "COLS")
+#: Constants that may be zero: for no splits, a single load, no limit of factors, the first home,
+#: any number of columns, and no to a question.
+_MAY_BE_ZERO = (
+    "BLOCKS_PER_SM", "VECTORS", "FACTORS", "X_HOME", "COLS", "DOWN", "WHOLE", "GAPS",
+)  # fmt: skip
 
 
 def attach(function: Callable, **facts: Any) -> Callable:
@@ -134,6 +139,20 @@ class Kernel:
     x_home : callable
         ``x_home(knobs)`` says how x reaches the kernel: ``"pointer"``, or ``"constant"`` and
         ``"value"`` for a contiguous copy in the constant symbol ``gemv_x`` or in the parameters.
+    constants_of : callable or None
+        ``constants_of(problem)`` gives the constants that follow from the problem alone.
+    constants_of_batch : callable or None
+        ``constants_of_batch(problem, batch, knobs)`` gives constants with the same sums, beside
+        ``of_batch``, for the places of the items in memory.
+    for_vectors : callable or None
+        ``for_vectors(problem, knobs, vectors)`` gives the constants for so many vectors, with the
+        order of sums that the kernel for one vector has with `knobs`.
+    of_batch : callable or None
+        ``of_batch(problem, batch, device, knobs)`` gives the geometry for the items of a batch of
+        one dimension, where the kernel finds them by itself; None for the function around it.
+    in_batches : callable or None
+        ``in_batches(problem, knobs)`` gives other constants for the items of a large batch, which
+        lead to the same order of sums where no columns are split.
     doc : str
         The lesson: the docstring of the kernel's file.
     """
@@ -157,6 +176,13 @@ class Kernel:
     work: Callable[[Problem, Geometry, Mapping[str, int]], Work] | None = None
     capability: tuple[int, int] = (0, 0)
     x_home: Callable[[Mapping[str, int]], str] = _pointer
+    constants_of: Callable[[Problem], dict[str, int]] | None = None
+    constants_of_batch: Callable[[Problem, Batch, Mapping[str, int]], Mapping[str, int]] | None = (
+        None
+    )
+    in_batches: Callable[[Problem, Mapping[str, int]], dict[str, int]] | None = None
+    for_vectors: Callable[[Problem, Mapping[str, int], int], dict[str, int]] | None = None
+    of_batch: Callable[[Problem, Batch, Device, Mapping[str, int]], Geometry] | None = None
 
     @property
     def idea(self) -> str:
@@ -220,4 +246,4 @@ class Kernel:
 
 @functools.lru_cache(maxsize=1024)
 def _functions(build: Callable[[Spec], tuple[Callable, ...]], spec: Spec) -> tuple[Callable, ...]:
-    return tuple(fetching(function, spec) for function in build(spec))
+    return tuple(of_items(fetching(function, spec), spec) for function in build(spec))

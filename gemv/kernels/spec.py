@@ -40,6 +40,10 @@ class Spec:
     whole : bool
         Whether every line of A is a whole number of vectors, so that the kernel needs no code for
         elements that fill none: see :attr:`gemv.core.problem.Problem.whole`.
+    levels : int
+        Dimensions of the batch whose items are computed; 0 for a single product.
+    conjugate_x : bool
+        Whether elements of x are conjugated as they are read, in a batch.
     """
 
     dtype: np.dtype
@@ -52,6 +56,8 @@ class Spec:
     y_dtype: np.dtype | None = None
     accumulate: str = "plain"
     whole: bool = False
+    levels: int = 0
+    conjugate_x: bool = False
 
     def __getitem__(self, knob: str) -> int:
         return dict(self.knobs)[knob]

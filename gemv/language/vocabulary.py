@@ -154,6 +154,16 @@ def elements_past(pointer, index, bytes_):
     """
 
 
+@_declared
+def moved(pointer, count):
+    """A pointer to the element that lies `count` elements behind that of `pointer`."""
+
+
+@_declared
+def conjugated(pointer):
+    """A pointer to the same memory, through which complex elements are loaded as conjugates."""
+
+
 # Tiles of A -------------------------------------------------------------------------------------
 
 
@@ -317,6 +327,19 @@ def put_pieces(shared, row, column, values, distance, width):
 
     The first one begins at ``shared[row, column]``.
     """
+
+
+@_declared
+def put_unit(shared, index, values, first, count):
+    """Store `count` of `values`, from number `first` on, at ``shared[index]``, by one store.
+
+    They are 16 bytes, and `index` a multiple of `count`; or they are one number at any index.
+    """
+
+
+@_declared
+def load_units(shared, index, count):
+    """Load `count` numbers from ``shared[index]`` on, by one load: see :func:`put_unit`."""
 
 
 @_declared

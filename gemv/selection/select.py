@@ -25,6 +25,7 @@ from gemv.selection.choices import EMPTY, choices
 from gemv.selection.machine import machine
 from gemv.selection.ranking import MOST_THREADS, best, knobs_of
 from gemv.selection.row import Row
+from gemv.selection.small import kernel_of_small
 
 #: The kernel for problems that all constants of the machine are wrong for.
 GENERAL = "last_block"
@@ -150,7 +151,7 @@ def select(
     ):
         problem = problem._replace(accumulate="pairs")
     if usual:
-        choice = _first(problem, known, homes, by_alignment)
+        choice = _small(problem, device, homes) or _first(problem, known, homes, by_alignment)
         known.choices[key] = choice
         if len(known.choices) > MAX_CHOICES:
             try:
@@ -166,12 +167,24 @@ def select(
         if refusal:
             raise ValueError(f"kernel {kernel!r} refuses this problem: {refusal}")
         used = knobs
+        if used is None and forced.constants_of is not None:
+            used = forced.constants_of(problem)
         if used is None:
             used = _usual_knobs(forced, problem, device, by_alignment)
         return _made(forced, problem, device, used, homes, literals, _BY_NAME)
     chosen = _first(problem, known_of(device), homes, by_alignment)
     merged = {**chosen.knobs, **(knobs or {})}
     return _made(chosen.kernel, problem, device, merged, homes, literals, chosen.reason)
+
+
+def _small(problem: Problem, device: Device, homes: tuple[str, str]) -> Choice | None:
+    found = kernel_of_small(problem)
+    if found is None:
+        return None
+    kernel, constants = found
+    spec = kernel.spec(problem, constants, homes)
+    reason = "the order of a small sum is the same for every address and in every batch"
+    return Choice(kernel, spec, kernel.geometry(problem, device, dict(spec.knobs)), reason)
 
 
 def _made(

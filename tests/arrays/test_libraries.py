@@ -591,7 +591,7 @@ def test_torch_compile_keeps_the_call(torch, backend):
 @pytest.mark.parametrize(
     ("changes", "match"),
     [
-        ({"stream": 0}, "stream cannot be kept in a graph"),
+        ({"stream": "0"}, "keeps a stream of PyTorch's, or a stream's handle as an int, got str"),
         ({"coefficients": "arguments"}, "coefficients cannot be kept in a graph"),
     ],
 )
@@ -735,11 +735,15 @@ def test_jax_results_are_waited_for_by_jax():
 
 
 @pytest.mark.gpu
-def test_jax_tracers_are_refused():
+def test_jax_traces_calls():
     jax = LIBRARIES["jax"]()
-    a, x = jax.array(np.eye(3)), jax.array(np.ones(3))
-    with pytest.raises(TypeError, match="a is traced by JAX .*: call this product outside"):
-        jax.jax.jit(lambda a: gemv.gemv(1.0, a, x))(a)
+    a, x = jax.array(np.arange(6.0).reshape(2, 3)), jax.array(np.ones(3))
+    with gemv.trace() as calls:
+        result = jax.jax.jit(lambda a: gemv.gemv(2.0, a, x) + 1)(a)
+        assert jax.host(result).tolist() == [7, 25]
+    assert [call.backend for call in calls] == ["cuda"]
+    with pytest.raises(TypeError, match="a is traced by JAX .*: call gemv.gemv or gemv.jax.matvec"):
+        jax.jax.jit(lambda a: gemv.explain(1.0, a, x))(a)
 
 
 # Unknown libraries -----------------------------------------------------------------------------

@@ -92,5 +92,5 @@ def test_ci_has_no_step_that_the_stand_ins_do_not_know(ci):
     """Whatever .ci/run starts from an environment is seen to be started."""
     _, calls = ci("nothing")
     text = RUN.read_text(encoding="utf-8")
-    commands = re.findall(r'"\$(?:venv|lowest)/bin/(\w+)"|^ *(make) ', text, re.M)
+    commands = re.findall(r'"\$(?:venv|lowest|libraries)/bin/(\w+)"|^ *(make) ', text, re.M)
     assert len(calls) == len(commands)

@@ -103,6 +103,18 @@ def test_broken_numpy(tmp_path, source, detail):
         assert detail in line and "pip install" in line
 
 
+@pytest.mark.parametrize("library", ["torch", "jax"])
+def test_modules_for_a_library_name_their_extra(library):
+    printed = run(
+        f"import sys; sys.modules['{library}'] = None\n"
+        "try:\n"
+        f"    import gemv.{library}\n"
+        "except ImportError as error:\n"
+        "    print(error)\n"
+    )
+    assert f"pip install 'gemv[{library}]'" in printed
+
+
 @pytest.fixture
 def broken_numba(tmp_path):
     (tmp_path / "numba").mkdir()

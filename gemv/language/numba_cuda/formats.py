@@ -13,7 +13,7 @@ import numba
 import numpy as np
 from llvmlite import ir
 from numba.core import types
-from numba.cuda.extending import lower_builtin, models, register_model
+from numba.cuda.extending import intrinsic, lower_builtin, models, register_model
 
 from gemv.core.dtypes import BFLOAT16
 from gemv.language.numba_cuda.twofold import from_loaded, to_stored
@@ -45,16 +45,20 @@ _STORAGE = {
 
 
 class ConvertingPointer(types.CPointer):
-    """A pointer to numbers in the format `storage`, which a kernel computes with as `number`."""
+    """A pointer to numbers in the format `storage`, which a kernel computes with as `number`.
 
-    def __init__(self, storage: str, number: types.Type) -> None:
+    If `conjugates` is set, complex numbers are loaded as their conjugates.
+    """
+
+    def __init__(self, storage: str, number: types.Type, conjugates: bool = False) -> None:
         super().__init__(number)
         self.storage = storage
-        self.name = f"{storage}:{number}*"
+        self.conjugates = conjugates
+        self.name = f"{storage}{' conjugated' if conjugates else ''}:{number}*"
 
     @property
     def key(self) -> tuple:
-        return self.storage, self.dtype
+        return self.storage, self.dtype, self.conjugates
 
 
 @register_model(ConvertingPointer)
@@ -170,6 +174,11 @@ def _rounded_to_odd(builder, value):
 def widened(context, builder, pointer, value):
     """The number that the kernel computes with, from `value` as it was loaded."""
     number = pointer.dtype
+    if getattr(pointer, "conjugates", False):
+        loaded = context.make_complex(builder, loaded_type(pointer), value)
+        # NVVM's dialect knows no other way to negate.
+        loaded.imag = builder.fsub(ir.Constant(loaded.imag.type, -0.0), loaded.imag)
+        value = loaded._getvalue()
     if number == loaded_type(pointer):
         return value
     if isinstance(number, (ExactType, TwofoldType)):
@@ -222,3 +231,24 @@ def _setitem(context, builder, signature, arguments):
     base, index, value = arguments
     store_number(context, builder, signature.args[0], builder.gep(base, [index]), value)
     return context.get_dummy_value()
+
+
+@intrinsic
+def moved(typingctx, pointer, count):
+    def codegen(context, builder, signature, arguments):
+        return builder.gep(arguments[0], [arguments[1]])
+
+    return pointer(pointer, types.int64), codegen
+
+
+@intrinsic
+def conjugated(typingctx, pointer):
+    result = pointer
+    if isinstance(loaded_type(pointer), types.Complex):
+        storage = getattr(pointer, "storage", str(pointer.dtype))
+        result = ConvertingPointer(storage, pointer.dtype, conjugates=True)
+
+    def codegen(context, builder, signature, arguments):
+        return builder.bitcast(arguments[0], context.get_value_type(result))
+
+    return result(pointer), codegen

@@ -13,6 +13,7 @@ from gemv.language.numba_cuda.clusters import (
     cluster_take,
     cluster_wait,
 )
+from gemv.language.numba_cuda.formats import conjugated, moved
 from gemv.language.numba_cuda.gathers import gather, gather_inside, gather_some, spread
 from gemv.language.numba_cuda.intrinsics import (
     atomic_add,
@@ -40,7 +41,7 @@ from gemv.language.numba_cuda.loads import (
     stream_some,
     stream_tile,
 )
-from gemv.language.numba_cuda.registers import put_pieces, zeros
+from gemv.language.numba_cuda.registers import load_units, put_pieces, put_unit, zeros
 from gemv.language.numba_cuda.stores import store, store_vectors
 from gemv.language.numba_cuda.sums import (
     axpy_add,

@@ -112,3 +112,65 @@ def put_pieces(typingctx, shared, row, column, values, distance, width):
 
     sizes = types.int64, types.int64, values, types.int64
     return types.void(shared, *sizes, width), codegen
+
+
+def _unit_at(context, builder, shared, array, index, count):
+    """A pointer to `count` numbers of a shared array as one vector of real numbers."""
+    view = context.make_array(shared)(context, builder, array)
+    address = cgutils.get_item_pointer(context, builder, shared, view, [index], wraparound=False)
+    parts = 2 if isinstance(shared.dtype, types.Complex) else 1
+    vector = ir.VectorType(KINDS[real_of(shared.dtype)][2], count * parts)
+    return builder.bitcast(address, vector.as_pointer()), vector
+
+
+@intrinsic
+def put_unit(typingctx, shared, index, values, first, count):
+    known = literal_of(first, count)
+    if known is None:
+        return None
+    first_, count_ = known
+
+    def codegen(context, builder, signature, arguments):
+        items = items_of(builder, arguments[2], values.count)[first_ : first_ + count_]
+        array, index = arguments[:2]
+        address, vector = _unit_at(context, builder, shared, array, index, count_)
+        reals = items
+        if isinstance(shared.dtype, types.Complex):
+            numbers = [context.make_complex(builder, shared.dtype, item) for item in items]
+            reals = [part for each in numbers for part in (each.real, each.imag)]
+        unit = ir.Constant(vector, ir.Undefined)
+        for place, real in enumerate(reals):
+            unit = builder.insert_element(unit, real, ir.Constant(ir.IntType(32), place))
+        builder.store(unit, address, align=vector.count * real_bytes(shared.dtype))
+        return context.get_dummy_value()
+
+    return types.void(shared, types.int64, values, first, count), codegen
+
+
+@intrinsic
+def load_units(typingctx, shared, index, count):
+    known = literal_of(count)
+    if known is None:
+        return None
+    count_ = known[0]
+    result = types.UniTuple(shared.dtype, count_)
+
+    def codegen(context, builder, signature, arguments):
+        array, index = arguments[:2]
+        address, vector = _unit_at(context, builder, shared, array, index, count_)
+        unit = builder.load(address, align=vector.count * real_bytes(shared.dtype))
+        values = [
+            builder.extract_element(unit, ir.Constant(ir.IntType(32), place))
+            for place in range(vector.count)
+        ]
+        if isinstance(shared.dtype, types.Complex):
+            pairs = zip(values[::2], values[1::2], strict=True)
+            values = [complex_of(context, builder, shared.dtype, *pair) for pair in pairs]
+        return context.make_tuple(builder, result, values)
+
+    return result(shared, types.int64, count), codegen
+
+
+def real_bytes(element):
+    """Bytes of a number, or of its real part if it is complex."""
+    return real_of(element).bitwidth // 8

@@ -25,7 +25,7 @@ from gemv.language.simulator.intrinsics import (
     rolled,
     rounded_down,
 )
-from gemv.language.simulator.memory import vector_load
+from gemv.language.simulator.memory import conjugated, moved, vector_load
 from gemv.language.simulator.vectors import (
     axpy_add,
     butterfly,
@@ -38,9 +38,11 @@ from gemv.language.simulator.vectors import (
     load_back,
     load_shifted,
     load_some,
+    load_units,
     load_vectors,
     multiply_add,
     put_pieces,
+    put_unit,
     row_starts,
     scatter_sums,
     spread,

@@ -6,6 +6,7 @@ other threads. A :class:`CheckedArray` is a shared or local array.
 
 from __future__ import annotations
 
+import copy
 import functools
 import math
 from collections.abc import Sequence
@@ -68,6 +69,12 @@ class Pointer:
     def nothing(self) -> Any:
         """The zero that a load gives in place of an element that is not there."""
         return self.scalar(0)
+
+    def moved(self, count: int) -> Pointer:
+        """The pointer to the element with index `count`; the bounds stay where they are."""
+        further = copy.copy(self)
+        further.origin += as_index(count)
+        return further
 
     def storable(self, i: int) -> int:
         position = self._position(i, "write")
@@ -178,6 +185,35 @@ class _Twofold(Pointer):
         if self.format in NARROW:
             number = cast(np.float64(number), self.format).view(self.flat.dtype)[()]
         super().__setitem__(i, number)
+
+
+class _Conjugating:
+    """A pointer of any kind, through which complex numbers are loaded as their conjugates."""
+
+    def __init__(self, pointer: Pointer) -> None:
+        self._pointer = pointer
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._pointer, name)
+
+    def __getitem__(self, i: int) -> Any:
+        return self._pointer[i].conjugate()
+
+    def elements(self, i: int, count: int) -> Sequence[Any]:
+        return [value.conjugate() for value in self._pointer.elements(i, count)]
+
+    def moved(self, count: int) -> _Conjugating:
+        return _Conjugating(self._pointer.moved(count))
+
+
+def conjugated(pointer: Any) -> Any:
+    """A pointer that loads the conjugates of complex elements."""
+    return _Conjugating(pointer)
+
+
+def moved(pointer: Any, count: int) -> Any:
+    """A pointer to the same memory, `count` elements further on."""
+    return pointer.moved(count)
 
 
 def pointer_to(

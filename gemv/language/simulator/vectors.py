@@ -103,6 +103,22 @@ def put_pieces(shared, row, column, values, distance, width):
         shared[row, column + piece * distance + lane] = value
 
 
+def put_unit(shared, index, values, first, count):
+    _check_unit(index, count)
+    for lane in range(count):
+        shared[index + lane] = values[first + lane]
+
+
+def load_units(shared, index, count):
+    _check_unit(index, count)
+    return tuple(shared[index + lane] for lane in range(count))
+
+
+def _check_unit(index, count):
+    if index % count:
+        raise SimulatorError(f"{count} numbers of shared memory at {index}, which is no multiple")
+
+
 # Addresses --------------------------------------------------------------------------------------
 
 

@@ -1,0 +1,251 @@
+"""Calls with JAX's arrays: arguments are checked by shape and dtype, values may be traced."""
+
+from __future__ import annotations
+
+import functools
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from gemv.arrays.base import dtype_called, element_type
+from gemv.calls import jax_operators
+from gemv.core.dtypes import DTYPES, NARROW, dtype_name
+from gemv.core.rules import (
+    accumulation,
+    check_arguments,
+    flag,
+    integer,
+    transposition,
+    typed,
+    y_length,
+)
+
+_MATVEC = "gemv.jax.matvec"
+
+
+def matvec(
+    a: Any,
+    x: Any,
+    y: Any = None,
+    *,
+    alpha: Any = 1,
+    beta: Any = 1,
+    trans: Any = 0,
+    accumulate: str = "plain",
+    out_dtype: Any = None,
+    kernel: str | None = None,
+) -> Any:
+    """``alpha*op(a)*x``, or ``alpha*op(a)*x + beta*y`` where `y` is passed.
+
+    Parameters
+    ----------
+    a : jax.Array of shape (m, n)
+        Of dtype float32, float64, complex64, complex128, float16 or bfloat16.
+    x : jax.Array of shape (cols,)
+        Of the dtype of `a`; cols is n, or m with `trans`.
+    y : jax.Array of shape (rows,), optional
+        Of the dtype of the result. It is not read where `beta` is the number 0.
+    alpha, beta : number or array without a dimension, optional
+        May be traced. An array multiplies the product that is there already.
+    trans : {0, 1, 2, "N", "T", "C"}, optional
+    accumulate : {"plain", "wide", "pairs"}, optional
+        As in :func:`gemv.gemv`.
+    out_dtype : dtype, optional
+        Of the result: float32 for narrow `a` and `x`.
+    kernel : str, optional
+        As in :func:`gemv.gemv`; on a GPU only.
+
+    Returns
+    -------
+    jax.Array of shape (rows,)
+
+    Raises
+    ------
+    ValueError, TypeError
+        For shapes that do not fit, and for dtypes that differ.
+
+    Notes
+    -----
+    Works under ``jax.jit``, ``grad``, ``jvp``, ``vmap`` and what is made of these, to any order. A
+    batch is one product after the other, each with the bits that it has alone.
+    """
+    beta = 0 if y is None else beta
+    if any(isinstance(value, jax.core.Tracer) for value in (a, x, y, alpha, beta)):
+        return _call(
+            _MATVEC, None, alpha, a, x, beta, y, 0, 1, 0, 1, trans, accumulate, out_dtype, kernel
+        )
+    # Numbers that change must not compile anew, but 1 and 0 save a step each.
+    fixed = (
+        1 if type(alpha) in (int, float) and alpha == 1 else None,
+        beta if type(beta) in (int, float) and beta in (0, 1) else None,
+        transposition(_MATVEC, trans), accumulation(_MATVEC, accumulate), out_dtype, kernel,
+    )  # fmt: skip
+    a, x = _array(_MATVEC, "a", a, 2), _array(_MATVEC, "x", x, 1)
+    alpha, beta = _factor(_MATVEC, "alpha", alpha, a), _factor(_MATVEC, "beta", beta, a)
+    return _at_once(*fixed)(
+        a, x, y, alpha if fixed[0] is None else None, beta if fixed[1] is None else None
+    )
+
+
+@functools.lru_cache(maxsize=256)
+def _at_once(
+    alpha: Any, beta: Any, trans: int, accumulate: str, out_dtype: Any, kernel: Any
+) -> Any:
+    """A compiled call, for arrays that have values; of alpha and beta, None is passed."""
+
+    def call(a: Any, x: Any, y: Any, passed_alpha: Any, passed_beta: Any) -> Any:
+        return _call(
+            _MATVEC, None, passed_alpha if alpha is None else alpha, a, x,
+            passed_beta if beta is None else beta, y, 0, 1, 0, 1, trans, accumulate, out_dtype,
+            kernel,
+        )  # fmt: skip
+
+    return jax.jit(call)
+
+
+def traced(
+    routine: str, dtype: Any, arguments: tuple, options: tuple, accumulate: Any, out_dtype: Any,
+    peer: Any, limit: Any,
+) -> Any:  # fmt: skip
+    """A call of :func:`gemv.gemv` or its kin with arguments that JAX traces."""
+    kernel, stream, coefficients = options
+    for name, value in (
+        ("stream", stream), ("coefficients", coefficients), ("device_memory_limit", limit),
+        ("peer", peer or None),
+    ):  # fmt: skip
+        if value is not None:
+            raise TypeError(
+                f"{routine}: {name} cannot be kept in what JAX traces: XLA orders the work and"
+                " owns the memory"
+            )
+    alpha, a, x, beta, y, offx, incx, offy, incy, trans, overwrite = arguments
+    flag(routine, "overwrite_y", overwrite)  # y is never overwritten, as with all of JAX's arrays
+    return _call(
+        routine, dtype, alpha, a, x, beta, y, offx, incx, offy, incy, trans, accumulate, out_dtype,
+        kernel,
+    )  # fmt: skip
+
+
+def _call(
+    routine: str, dtype: Any, alpha: Any, a: Any, x: Any, beta: Any, y: Any, offx: Any, incx: Any,
+    offy: Any, incy: Any, trans: Any, accumulate: Any, out_dtype: Any, kernel: Any,
+) -> Any:  # fmt: skip
+    trans = transposition(routine, trans)
+    offx, incx = integer(routine, "offx", offx), integer(routine, "incx", incx)
+    offy, incy = integer(routine, "offy", offy), integer(routine, "incy", incy)
+    accumulate = accumulation(routine, accumulate)
+    a, x = _array(routine, "a", a, 2), _array(routine, "x", x, 1)
+    y = None if y is None else _array(routine, "y", y, 1)
+    computed = _dtype(routine, "a", a)
+    if dtype is not None and computed != dtype:
+        raise TypeError(
+            f"{routine}: a has dtype {a.dtype} but {routine} computes in {dtype} and traced arrays"
+            " are never converted"
+        )
+    if x.dtype != a.dtype:
+        raise TypeError(f"{routine}: x must have the dtype of a, {a.dtype}, got {x.dtype}")
+    result = _result(routine, computed, y, out_dtype)
+    whole = routine == _MATVEC
+    if whole:
+        rows, cols = a.shape[::-1] if trans else a.shape
+        _check_lengths(a, x, y, rows, cols)
+        length = rows
+    else:
+        problem = check_arguments(
+            routine, computed, a.shape, (a.shape[1], 1), x.shape[0], 1,
+            None if y is None else y.shape[0], 1, offx, incx, offy, incy, trans, result,
+        )  # fmt: skip
+        rows, cols = problem.rows, problem.cols
+        length = y_length(rows, offy, incy) if y is None else y.shape[0]
+    name = "bfloat16" if result not in (*DTYPES.values(),) else dtype_name(result)
+    alpha, beta = _factor(routine, "alpha", alpha, a), _factor(routine, "beta", beta, a)
+    old = jnp.zeros(length, name) if y is None else y
+    if not rows or not cols:
+        # BLAS leaves y as it is, an empty sum is 0.
+        return (old * beta).astype(name) if whole and y is not None else old
+    window = x if (offx, incx) == (0, 1) and x.shape[0] == cols else x[_walk(offx, incx, cols)]
+    number = alpha if isinstance(alpha, (int, float, complex)) else 1.0
+    new = jax_operators.product(
+        a, window, alpha=number, trans=trans, accumulate=accumulate, out_dtype=name, kernel=kernel
+    )
+    if number is not alpha:
+        new = (new * alpha).astype(name)
+    whole = whole or ((offy, abs(incy)) == (0, 1) and length == rows)
+    if incy < 0 and whole:
+        new = new[::-1]
+    place = _walk(offy, incy, rows)
+    if y is not None and not (isinstance(beta, (int, float, complex)) and beta == 0):
+        new = (new + beta * (old if whole else old[place])).astype(name)
+    return new if whole else old.at[place].set(new)
+
+
+def _check_lengths(a: Any, x: Any, y: Any, rows: int, cols: int) -> None:
+    """Refuse vectors that BLAS would take a part of."""
+    for name, vector, length in (("x", x, cols), ("y", y, rows)):
+        if vector is not None and vector.shape[0] != length:
+            raise ValueError(
+                f"{_MATVEC}: {name} must have {length} elements for a of shape {a.shape}, got"
+                f" {vector.shape[0]}"
+            )
+
+
+def _walk(start: int, step: int, count: int) -> Any:
+    """The places of a vector's elements, which begin at the far end for a negative step."""
+    places = start + abs(step) * np.arange(count)
+    return places if step > 0 else places[::-1]
+
+
+def _array(routine: str, name: str, value: Any, rank: int) -> Any:
+    if not isinstance(value, (jax.Array, np.ndarray)):
+        raise TypeError(f"{routine}: {name} must be an array of JAX's, got {typed(value)}")
+    if value.ndim != rank:
+        dimensions = "two dimensions" if rank == 2 else "one dimension"
+        raise ValueError(f"{routine}: {name} must have {dimensions}, got shape {value.shape}")
+    return jnp.asarray(value)
+
+
+def _dtype(routine: str, name: str, array: Any) -> np.dtype:
+    dtype = element_type(np.dtype(array.dtype))
+    if dtype not in tuple(DTYPES.values()):
+        raise TypeError(f"{routine}: {name} has dtype {array.dtype}, in which nothing is computed")
+    return dtype
+
+
+def _result(routine: str, dtype: np.dtype, y: Any, out_dtype: Any) -> np.dtype:
+    """The dtype of the result."""
+    possible = (dtype, DTYPES["s"]) if dtype in NARROW else (dtype,)
+    wanted = dtype if y is None else _dtype(routine, "y", y)
+    if out_dtype is not None:
+        named = dtype_called(out_dtype)
+        # NumPy says that None == dtype(float64).
+        if named is None or named not in possible or (y is not None and named != wanted):
+            raise TypeError(
+                f"{routine}: out_dtype must be one of {', '.join(map(dtype_name, possible))}, and"
+                f" that of y, got {out_dtype!r}"
+            )
+        return named
+    if wanted not in possible:
+        raise TypeError(
+            f"{routine}: y must have one of the dtypes {', '.join(map(dtype_name, possible))}, got"
+            f" {dtype_name(wanted)}"
+        )
+    return wanted
+
+
+def _factor(routine: str, name: str, value: Any, a: Any) -> Any:
+    """alpha or beta: a number of Python's, or an array without a dimension, perhaps traced."""
+    if isinstance(value, np.generic) or (isinstance(value, np.ndarray) and not value.ndim):
+        value = value.item()
+    is_complex = isinstance(value, complex)
+    if not isinstance(value, (int, float, complex)):
+        if not isinstance(value, jax.Array) or value.ndim:
+            raise TypeError(
+                f"{routine}: {name} must be a number or an array without a dimension, got"
+                f" {typed(value)}"
+            )
+        is_complex = jnp.iscomplexobj(value)
+    if is_complex and not jnp.iscomplexobj(a):
+        raise TypeError(f"{routine}: {name} must be real for a of dtype {a.dtype}")
+    return value

@@ -1,0 +1,155 @@
+"""What XLA calls for a product: SciPy's BLAS for arrays in host memory, on a GPU a kernel.
+
+A call has two arguments, A and x, and one result. x and the result may have a dimension in front,
+the batch, and then A may have it as well: one product after the other, each with the bits that it
+has alone.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+
+from gemv.calls.jax_frames import Array, Frame
+from gemv.calls.remembered import RememberedCall, packable
+from gemv.core import memo, trace
+from gemv.core.dtypes import DTYPES
+from gemv.core.operand import Operand, array_at
+from gemv.core.problem import Problem
+from gemv.core.rules import check_arguments
+from gemv.engines import backend as engines_backend
+from gemv.engines import host
+
+ROUTINE = "gemv.jax.matvec"
+#: The most calls that are remembered.
+MAX_REMEMBERED = 1024
+
+_remembered: dict[tuple, tuple[Any, Any, Problem, RememberedCall | None]] = {}
+memo.on_forget(_remembered.clear)
+
+
+def on_host(frame: Frame) -> None:
+    """Compute a call in host memory."""
+    a, x, y = (_in_memory(array) for array in (*frame.arguments, *frame.results))
+    alpha, trans, accumulate, kernel = _attributes(frame, y.dtype)
+    if kernel is not None:
+        host.known_kernel(ROUTINE, kernel)
+        raise ValueError(
+            f"{ROUTINE}: kernel={kernel!r} needs a GPU, but a is in host memory, where SciPy's BLAS"
+            " computes"
+        )
+    batched = y.ndim == 2
+    for item in range(len(y) if batched else 1):
+        matrix = a[item] if a.ndim == 3 else a
+        target = y[item] if batched else y
+        source = x[item] if batched else x
+        target[:] = host.compute(
+            ROUTINE, trans, alpha, matrix, source, 0, None, accumulate, y.dtype
+        )
+
+
+def on_gpu(frame: Frame) -> None:
+    """Enqueue a call on XLA's stream."""
+    (a, x), (y,) = frame.arguments, frame.results
+    y_dtype = DTYPES[y.letter]
+    alpha, trans, accumulate, kernel = _attributes(frame, y_dtype)
+    stream, engine = frame.stream(), engines_backend.engine()
+    batch = y.shape[0] if len(y.shape) == 2 else 1
+    a_step = _bytes(a.letter, a.shape[1:]) if len(a.shape) == 3 else 0
+    x_step, y_step = _bytes(x.letter, x.shape[-1:]), _bytes(y.letter, y.shape[-1:])
+    device = engine.device_of(a.address)
+    with engine.on(device):
+        for item in range(batch):
+            places = (a.address + item * a_step, x.address + item * x_step,
+                      y.address + item * y_step)  # fmt: skip
+            _launch(engine, device, stream, a, x, y, places, alpha, trans, accumulate, kernel)
+
+
+def _launch(
+    engine: Any, device: int | None, stream: int, a: Array, x: Array, y: Array,
+    places: tuple[int, int, int], alpha: Any, trans: int, accumulate: str, kernel: str | None,
+) -> None:  # fmt: skip
+    a_at, x_at, y_at = places
+    shape = a.shape[-2:]
+    key = (device, a.letter, y.letter, shape, trans, accumulate, kernel, a_at & 15, x_at & 15,
+           y_at & 15)  # fmt: skip
+    found = _remembered.get(key)
+    if found is None:
+        generation = memo.generation()
+        found = _selected(engine, a, y, shape, places, trans, accumulate, kernel)
+        if generation == memo.generation():
+            if len(_remembered) >= MAX_REMEMBERED:
+                _remembered.clear()
+            _remembered[key] = found
+    choice, operands, problem, known = found
+    if known is not None and not known.launch(stream, a_at, x_at, y_at, alpha, type(alpha)(0)):
+        if trace.open_traces():
+            known.record()
+        return
+    simulated = engine.in_host_memory()
+    a_operand, x_operand, y_operand = (
+        operand._replace(
+            pointer=at,
+            device=device,
+            owner=_in_memory(Array(letter, at, operand.shape)) if simulated else None,
+        )
+        for operand, at, letter in zip(operands, places, 2 * a.letter + y.letter, strict=True)
+    )
+    engine.run(choice, problem, alpha, a_operand, x_operand, 0, y_operand, stream=stream)
+
+
+def _selected(
+    engine: Any, a: Array, y: Array, shape: tuple[int, ...], places: tuple[int, int, int],
+    trans: int, accumulate: str, kernel: str | None,
+) -> tuple[Any, Any, Problem, RememberedCall | None]:  # fmt: skip
+    """The kernel of a call, its operands without addresses, and the call as one that is known."""
+    from gemv.selection.select import select
+
+    dtype, y_dtype = DTYPES[a.letter], DTYPES[y.letter]
+    rows, cols = shape[::-1] if trans else shape
+    problem = check_arguments(
+        ROUTINE, dtype, shape, (shape[1], 1), cols, 1, rows, 1, trans=trans, y_dtype=y_dtype
+    )
+    problem = problem._replace(accumulate=accumulate).at(*places[:2])
+    homes = ("arguments", "arguments")
+    choice = select(problem, engine.device(), kernel=kernel, homes=homes)
+    operands = tuple(
+        Operand("jax", kind, lengths, strides, 0, False, None)
+        for kind, lengths, strides in (
+            (dtype, shape, (shape[1], 1)), (dtype, (cols,), (1,)), (y_dtype, (rows,), (1,)),
+        )
+    )  # fmt: skip
+    known = None
+    if packable(engine, choice, _Plain(operands, homes)):
+        known = RememberedCall(engine, choice, problem, rows)
+    return choice, operands, problem, known
+
+
+class _Plain:
+    """What :func:`packable` asks of a call."""
+
+    def __init__(self, operands: tuple, homes: tuple[str, str]) -> None:
+        self.a, self.x, self.y = operands
+        self.homes = homes
+
+
+def _attributes(frame: Frame, y_dtype: np.dtype) -> tuple[Any, int, str, str | None]:
+    given = frame.attributes
+    alpha: Any = given["alpha"]
+    if y_dtype.kind == "c":
+        alpha = complex(alpha, given["alpha_imag"])
+    return alpha, given["trans"], given["accumulate"], given["kernel"] or None
+
+
+def _bytes(letter: str, shape: tuple[int, ...]) -> int:
+    return math.prod(shape) * DTYPES[letter].itemsize
+
+
+def _in_memory(array: Array) -> np.ndarray:
+    """XLA's memory as an array of NumPy's."""
+    dtype = DTYPES[array.letter]
+    if not math.prod(array.shape):
+        return np.empty(array.shape, dtype)
+    return array_at(array.address, array.shape, None, dtype.str, False).view(dtype)

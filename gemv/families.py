@@ -1,0 +1,127 @@
+"""The public functions of the families around one product: matvec and vecmat, for batches."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from gemv.calls import batched, items
+
+
+def matvec(
+    a: Any,
+    x: Any,
+    /,
+    out: Any = None,
+    *,
+    alpha: Any = 1,
+    beta: Any = 0,
+    accumulate: str = "plain",
+    out_dtype: Any = None,
+    stream: Any = None,
+) -> Any:
+    """Matrix-vector products ``alpha*a@x + beta*out`` over leading dimensions.
+
+    As :func:`numpy.matvec`, for arrays of every library, with factors. One launch computes all
+    products, and each has the bits of the single product of its operands.
+
+    Parameters
+    ----------
+    a : array of shape (..., m, n)
+        The matrices, of any strides.
+    x : array of shape (..., n)
+        The vectors. Leading dimensions of a, x, alpha and beta are broadcast, and nothing is
+        copied for that: a matrix may be shared by several vectors, and a vector by matrices.
+    out : array of shape (..., m), optional
+        Is overwritten by the result. Its leading dimensions are those of the batch, its dtype that
+        of the result, and it shares no memory with the other operands. JAX's arrays cannot be
+        written to.
+    alpha, beta : number or array of shape (...), optional
+        Factors of the products and of `out`, for all items or one for each. A beta other than 0
+        needs `out`. Where beta is 0 `out` is not read, so a NaN there is overwritten.
+    accumulate, out_dtype, stream
+        As in :func:`gemv.gemv`.
+
+    Returns
+    -------
+    array of shape (..., m)
+        `out`, or a new contiguous array of the library of `a`.
+
+    Raises
+    ------
+    ValueError
+        If lengths do not go together, or if `out` overlaps an operand or itself.
+    TypeError
+        If an operand is no array of numbers, or if operands differ in where they are or, on a
+        device, in their dtype.
+
+    See Also
+    --------
+    vecmat : With vectors on the left.
+    gemv : With the arguments of BLAS.
+
+    Notes
+    -----
+    A sum of no products, where n is 0, is zero. The order of a sum is that of :func:`gemv.gemv`
+    for one item, at the width of loads that all items allow.
+
+    Examples
+    --------
+    >>> import gemv, numpy as np
+    >>> a = np.arange(12.0).reshape(2, 2, 3)
+    >>> gemv.matvec(a, [1.0, 0.0, 1.0])
+    array([[ 2.,  8.],
+           [14., 20.]])
+    >>> gemv.matvec(a[0], np.eye(3), alpha=[1.0, 10.0, 100.0])
+    array([[  0.,   3.],
+           [ 10.,  40.],
+           [200., 500.]])
+    """
+    checked = batched.bind_gufunc("matvec", a, x, out, alpha, beta, accumulate, out_dtype)
+    return items.execute(checked, None, stream)
+
+
+def vecmat(
+    x: Any,
+    a: Any,
+    /,
+    out: Any = None,
+    *,
+    alpha: Any = 1,
+    beta: Any = 0,
+    accumulate: str = "plain",
+    out_dtype: Any = None,
+    stream: Any = None,
+) -> Any:
+    """Vector-matrix products ``alpha*conj(x)@a + beta*out`` over leading dimensions.
+
+    As :func:`numpy.vecmat`: the vectors are conjugated, without a copy of them.
+
+    Parameters
+    ----------
+    x : array of shape (..., m)
+        The vectors.
+    a : array of shape (..., m, n)
+        The matrices.
+    out : array of shape (..., n), optional
+        Is overwritten by the result.
+    alpha, beta, accumulate, out_dtype, stream
+        As in :func:`matvec`, which describes all arguments.
+
+    Returns
+    -------
+    array of shape (..., n)
+        `out`, or a new contiguous array of the library of `a`.
+
+    Raises
+    ------
+    ValueError, TypeError
+        As :func:`matvec` does.
+
+    Examples
+    --------
+    >>> import gemv, numpy as np
+    >>> gemv.vecmat([1j, 1.0], np.array([[1.0, 2.0], [3.0, 4.0]]))
+    array([3.-1.j, 4.-2.j])
+    """
+    checked = batched.bind_gufunc("vecmat", a, x, out, alpha, beta, accumulate, out_dtype)
+    return items.execute(checked, None, stream)

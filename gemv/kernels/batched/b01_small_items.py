@@ -1,0 +1,621 @@
+"""Many small matrices, read as one stretch of memory through shared memory.
+
+Idea
+    A matrix of 4 x 4 is 64 bytes. A warp that takes one has nothing to do, and a thread that takes
+    one reads memory in steps of 64 bytes. But packed items lie side by side, and a block that takes
+    many of them reads one stretch: neighbouring threads load neighbouring vectors of 16 bytes,
+    whatever m and n are, and every byte that comes is used. Shared memory then hands the numbers
+    out in the other order: to one thread all that belongs to its row.
+
+    A thread has 4 vectors of A in flight, and a few numbers of x beside them. With 8 KB a block
+    and half a dozen blocks on a multiprocessor that is more than the 40 KB that the memory's
+    latency asks for, and while one block adds up, the others load.
+
+    Shared memory has 32 banks of 4 bytes. Eight threads that read 16 bytes each need eight
+    different groups of 4 banks, but rows of 32 float32 all begin in the same group. So rows lie an
+    odd number of vectors apart where that is needed, by a gap of one vector; columns, of which
+    neighbouring threads read neighbouring vectors anyway, get a gap at the end of an item.
+
+    Where lines or items have gaps, up to a third of the memory, the block reads the stretch with
+    its gaps, which costs less than to tell lines apart. Shared memory holds what memory does, and
+    threads pick their numbers one by one. Wider gaps are left out, line by line.
+
+    Vectors are of whole 16 bytes, wherever a block's part begins. Those of two blocks overlap, but
+    nothing is read before the first element of the batch or behind its last.
+
+    The order of a sum is given by m, n, the dtype and whether memory runs along the rows. How the
+    numbers came to shared memory, by vectors of the whole stretch, by vectors of a line, or one by
+    one where addresses or strides are odd, does not enter it. A single small product is a batch of
+    one item, and has the same bits.
+
+Picture
+    ::
+
+        items of 2 x 8 float32, 16 bytes are 4 columns          gap after each row: 8/4 is even
+
+        memory   | i0 r0 . | i0 r1 . | i1 r0 . | i1 r1 . |     T0 T1 T2 ... load 16 bytes each
+        shared   | i0 r0 . _ | i0 r1 . _ | i1 r0 . _ | ...     T0 adds up row 0 of item 0,
+                                                               T1 row 1, T2 row 0 of item 1, ...
+
+Bytes
+    items * (m*n + len(x) + len(y) * (1 + [beta != 0])) * itemsize. What items share, a matrix or a
+    vector with a stride of 0, comes from the caches after its first time.
+
+Wins
+    Batches of matrices up to 32 x 32, and somewhat larger ones whose lines are no multiples of 16
+    bytes.
+
+Loses
+    To reading the rows of a larger matrix straight into registers: here every number goes through
+    shared memory, twice as many bytes for numbers of 2 bytes, which are float32 there.
+
+Sums
+    Along the rows: partial sum k over the columns j with j % U == k, in order, where U is the
+    number of columns in 16 bytes of sums if they divide n, else 1; then pairwise. Down the columns:
+    one sum over the columns in order. From 16 steps on, 2 or 4 lanes take every second or fourth
+    step, and a butterfly adds them up. Same bits on every run, for each item of each batch.
+
+Source
+    Padding of rows in shared memory against bank conflicts: M. Harris, "An efficient matrix
+    transpose in CUDA". A block of threads for several tiny matrices: A. Haidar et al., "Batched
+    matrix computations on hardware accelerators based on GPUs" (2015), with a thread for each row.
+"""
+
+from __future__ import annotations
+
+import inspect
+from math import gcd
+
+import numpy as np
+
+from gemv.core.geometry import LOAD_BYTES, MAX_GRID_X, ceil_div, one_launch
+from gemv.kernels.depths import in_halves, joined, shared_out
+from gemv.kernels.kernel import Kernel, attach
+
+#: The largest number of rows and of columns.
+MOST = 32
+#: The same, and the most bytes of sums, where lines are no whole vectors of 16 bytes. Other kernels
+#: read such lines by loads of 2 to 8 bytes, straight into registers, from packed items: a warp that
+#: reads 4 rows of 33 float32 has 528 bytes in flight, and 32 such blocks on a multiprocessor 17 KB
+#: of the 40 KB that it takes. Here 16-byte loads read them all, 8 KB a block. From 64 rows and
+#: columns on, warps read long pieces of lines, and the caches make good for the rest.
+MOST_ODD, ODD_BYTES = 64, 16 * 1024
+#: Vectors of A that a thread has in flight; the code below has so many names.
+VECTORS = 4
+#: Numbers of x that a thread has in flight: more where a vector of A has eight numbers.
+USUAL_X_LOADS, NARROW_X_LOADS = 4, 8
+#: Bytes of shared memory for A, x and y.
+TILE_BYTES, X_BYTES, Y_BYTES = 20 * 1024, 8 * 1024, 4 * 1024
+#: Bytes of all banks of shared memory together.
+BANKS_BYTES = 128
+#: Steps of a thread in a sum, beyond which lanes share it.
+STEPS = 8
+#: A quotient by a constant is a product with a number of so many bits behind the point.
+SHIFT = 32
+
+
+def inverse(divisor):
+    """A number by which :data:`SHIFT` bits further a quotient comes: of numbers below 2**20."""
+    return (1 << SHIFT) // max(divisor, 1) + 1
+
+
+def x_loads(width):
+    """Numbers of x that a thread loads, beside vectors of `width` elements."""
+    return NARROW_X_LOADS if width == 8 else USUAL_X_LOADS
+
+
+def unit_of(precision):
+    """Sums in 16 bytes."""
+    return LOAD_BYTES // precision.sums.itemsize
+
+
+def build(spec):
+    from gemv.language import (
+        axpy_add,
+        butterfly,
+        conjugated,
+        cuda,
+        device,
+        elements_past,
+        fold,
+        inlined,
+        is_aligned,
+        load_units,
+        moved,
+        multiply_add,
+        natural,
+        put_unit,
+        read_only_load,
+        rolled,
+        stream_some,
+        update_streaming,
+        zeros,
+    )
+
+    number, zero = spec.number, spec.zero
+    size = spec.precision.sums.itemsize
+    CONJUGATE = int(spec.conj)
+    CONJUGATE_X = spec.conjugate_x
+    DOWN = spec["DOWN"] > 0
+    GAPS, PADDED = spec["GAPS"] > 0, spec["GAPS"] > 1
+    THREADS, SHARES = spec["THREADS_PER_BLOCK"], spec["SHARES"]
+    WIDTH = LOAD_BYTES // spec.dtype.itemsize  # elements of a load
+    PART = unit_of(spec.precision)  # of them, as many as fill 16 bytes of shared memory
+    # Whether a line is a whole number of these, and is one in shared memory as well.
+    WHOLE = spec["WHOLE"] > 0 and not GAPS
+    X_LOADS, ITEMSIZE = x_loads(WIDTH), spec.dtype.itemsize
+    # Numbers that a thread reads from shared memory at a time, or one by one where there are gaps.
+    # A sum down the columns is the same whoever has the rows beside it.
+    UNIT = PART if spec["WHOLE"] > 0 and not (GAPS and DOWN) else 1
+    SEGMENT = segment_of(spec.precision).bit_length() - 1
+    TILE, XS, YS = (nbytes // size for nbytes in (TILE_BYTES, X_BYTES, Y_BYTES))
+    NOWHERE = TILE - WIDTH  # vectors that do not exist are stored here
+    APART = 32 // SHARES  # lanes of a warp that have sums of their own
+    AT_ONCE = THREADS // SHARES
+    FACTORS = [home == "pointer" for home in spec.homes]
+    ALPHAS, BETAS = FACTORS
+
+    @device
+    def divided(value, by):
+        """``value // divisor``, from the inverse of the divisor."""
+        return (value * by) >> SHIFT
+
+    @device
+    def place(e, over_period, gap):
+        """Where element `e` of the stretch is in shared memory."""
+        if PADDED:
+            return e + (e >> SEGMENT)
+        if WHOLE:
+            return e + divided(e, over_period) * gap
+        return e
+
+    @device
+    def one(tile, at):
+        return load_units(tile, place(at, 0, 0), 1)
+
+    @device
+    def two(tile, at):
+        return one(tile, at) + one(tile, at + 1)
+
+    @device
+    def four(tile, at):
+        return two(tile, at) + two(tile, at + 2)
+
+    @device
+    def together(tile, at):
+        return load_units(tile, at, UNIT)
+
+    # The numbers of a thread, which the stretch has from element `at` on.
+    numbers = {1: one, 2: two, 4: four}[UNIT] if GAPS else together
+
+    @device
+    def put(tile, e, values, there, over_period, gap):
+        """Store a vector of A."""
+        at = place(e, over_period, gap) if there else NOWHERE
+        if PADDED:  # neighbours are neighbours, but do not begin at a multiple of 16 bytes
+            put_unit(tile, at, values, 0, 1)
+            if WIDTH > 1:
+                put_unit(tile, at + 1, values, 1, 1)
+            if WIDTH > 2:
+                put_unit(tile, at + 2, values, 2, 1)
+                put_unit(tile, at + 3, values, 3, 1)
+            if WIDTH > 4:
+                put_unit(tile, at + 4, values, 4, 1)
+                put_unit(tile, at + 5, values, 5, 1)
+                put_unit(tile, at + 6, values, 6, 1)
+                put_unit(tile, at + 7, values, 7, 1)
+            return
+        put_unit(tile, at, values, 0, PART)
+        if WIDTH > PART:
+            at = place(e + PART, over_period, gap) if there else NOWHERE
+            put_unit(tile, at, values, PART, PART)
+
+    @device
+    def factor_of(factor, item, step):
+        return read_only_load(factor, item * step)
+
+    @device
+    def itself(factor, item, step):
+        return factor
+
+    alpha_of = factor_of if ALPHAS else itself
+    beta_of = factor_of if BETAS else itself
+
+    def small_items(
+        rows, cols, items, each, reach, packed, in_vectors, a, a_step, row_stride, col_stride, x,
+        x_step, incx, y, y_step, incy, alpha, alpha_step, beta, beta_step, gap, x_pitch,
+        over_period, over_size, over_line, over_cols, over_rows, over_groups,
+    ):  # fmt: skip
+        tile = cuda.shared.array(TILE, number, alignment=16)
+        xs = cuda.shared.array(XS, number, alignment=16)
+        ys = cuda.shared.array(YS if DOWN and WHOLE else PART, number, alignment=16)
+        tid = natural(cuda.threadIdx.x)
+        lane = tid % 32
+        first = natural(cuda.blockIdx.x) * each
+        here = natural(min(each, items - first))
+        line = rows if DOWN else cols
+        line_step = col_stride if DOWN else row_stride
+        along_step = row_stride if DOWN else col_stride
+        size = natural(rows * cols)
+        count = natural(here * size)  # elements of A in this block
+        needed = True if ALPHAS else alpha != 0
+        shift = 0
+        if needed:
+            # Numbers of x are asked for before A, and stored when A has come.
+            own_x = moved(x, first * x_step)
+            if CONJUGATE_X:
+                own_x = conjugated(own_x)
+            x_count = natural(here * cols)
+            further = x_pitch - cols
+            # Behind the last number that number again, so that all loads go out at once.
+            last = x_count - 1
+            e0, e1 = min(tid, last), min(tid + THREADS, last)
+            e2, e3 = min(tid + 2 * THREADS, last), min(tid + 3 * THREADS, last)
+            i0, i1 = divided(e0, over_cols), divided(e1, over_cols)
+            i2, i3 = divided(e2, over_cols), divided(e3, over_cols)
+            x0 = own_x[i0 * x_step + (e0 - i0 * cols) * incx]
+            x1 = own_x[i1 * x_step + (e1 - i1 * cols) * incx]
+            x2 = own_x[i2 * x_step + (e2 - i2 * cols) * incx]
+            x3 = own_x[i3 * x_step + (e3 - i3 * cols) * incx]
+            e4, e5 = min(tid + 4 * THREADS, last), min(tid + 5 * THREADS, last)
+            e6, e7 = min(tid + 6 * THREADS, last), min(tid + 7 * THREADS, last)
+            i4, i5 = divided(e4, over_cols), divided(e5, over_cols)
+            i6, i7 = divided(e6, over_cols), divided(e7, over_cols)
+            x4, x5, x6, x7 = x0, x1, x2, x3
+            if X_LOADS > 4 and x_count > 4 * THREADS:
+                x4 = own_x[i4 * x_step + (e4 - i4 * cols) * incx]
+                x5 = own_x[i5 * x_step + (e5 - i5 * cols) * incx]
+                x6 = own_x[i6 * x_step + (e6 - i6 * cols) * incx]
+                x7 = own_x[i7 * x_step + (e7 - i7 * cols) * incx]
+            aligned = is_aligned(a, LOAD_BYTES)
+            if GAPS or (packed != 0 and (aligned if WHOLE else is_aligned(a, ITEMSIZE))):
+                start = natural(first * a_step)
+                # Elements from the multiple of 16 bytes before the first one of the block to its
+                # last one, and to the last one of all: none behind it may be read.
+                shift = 0 if WHOLE else elements_past(a, start, LOAD_BYTES)
+                span = (here - 1) * a_step + reach + shift
+                behind = (items - first - 1) * a_step + reach + shift
+                own = moved(a, start - shift)
+                whole = natural(min(span + WIDTH - 1, behind)) // WIDTH  # vectors
+                ahead = 1 if not WHOLE and first == 0 and shift > 0 else 0
+                v = ahead + tid
+                while v < whole:
+                    rest = whole - v
+                    at, step = v * WIDTH, THREADS * WIDTH
+                    a0 = stream_some(own, (at,), 0, 0, 1, WIDTH, 1)
+                    a1 = stream_some(own, (at + step,), 0, 0, 1, WIDTH, rest - THREADS)
+                    a2 = stream_some(own, (at + 2 * step,), 0, 0, 1, WIDTH, rest - 2 * THREADS)
+                    a3 = stream_some(own, (at + 3 * step,), 0, 0, 1, WIDTH, rest - 3 * THREADS)
+                    put(tile, at, a0, True, over_period, gap)
+                    put(tile, at + step, a1, rest > THREADS, over_period, gap)
+                    put(tile, at + 2 * step, a2, rest > 2 * THREADS, over_period, gap)
+                    put(tile, at + 3 * step, a3, rest > 3 * THREADS, over_period, gap)
+                    v += 4 * THREADS
+                    rolled()  # most blocks need one turn only
+                if tid < WIDTH:  # a part of a vector, where the batch begins and where it ends
+                    if ahead > 0 and tid >= shift and tid < span:
+                        tile[place(tid, over_period, gap)] = own[tid]
+                    e = max(whole, ahead) * WIDTH + tid
+                    if e < span:
+                        tile[place(e, over_period, gap)] = own[e]
+            elif aligned and in_vectors != 0:
+                own = moved(a, first * a_step)
+                v = tid
+                while v * WIDTH < count:
+                    e = v * WIDTH
+                    item = divided(e, over_size)
+                    e -= item * size
+                    lines = divided(e, over_line)
+                    at = item * a_step + lines * line_step + e - lines * line
+                    values = stream_some(own, (at,), 0, 0, 1, WIDTH, 1)
+                    put(tile, v * WIDTH, values, True, over_period, gap)
+                    v += THREADS
+                    rolled()
+            else:
+                own = moved(a, first * a_step)
+                e = tid
+                while e < count:
+                    item = divided(e, over_size)
+                    r = e - item * size
+                    lines = divided(r, over_line)
+                    at = item * a_step + lines * line_step + (r - lines * line) * along_step
+                    tile[place(e, over_period, gap)] = own[at]
+                    e += THREADS
+            xs[e0 + i0 * further] = x0
+            xs[e1 + i1 * further] = x1
+            xs[e2 + i2 * further] = x2
+            xs[e3 + i3 * further] = x3
+            if X_LOADS > 4 and x_count > 4 * THREADS:
+                xs[e4 + i4 * further] = x4
+                xs[e5 + i5 * further] = x5
+                xs[e6 + i6 * further] = x6
+                xs[e7 + i7 * further] = x7
+            cuda.syncthreads()  # all of A and x is in place
+        groups = line // UNIT if DOWN else rows  # of an item: threads that have sums of their own
+        units = 1 if DOWN else UNIT
+        steps = cols // units
+        if not needed:
+            steps = 0
+        # How far apart items, rows of an item, or columns are in shared memory.
+        next_item = (
+            a_step if GAPS else natural(size + gap) if DOWN else natural(rows * (line + gap))
+        )
+        next_line = line_step if GAPS else line if DOWN else line + gap
+        all_groups = here * groups
+        share = lane // APART
+        base = tid // 32 * APART
+        while base < all_groups:  # the same for a whole warp, which adds up together
+            g = base + lane % APART
+            own = min(g, all_groups - 1)
+            item = divided(own, over_groups)
+            total = zeros(zero, UNIT)
+            k = share
+            if DOWN:
+                at = shift + item * next_item + (own - item * groups) * UNIT
+                while k < steps:
+                    values = numbers(tile, at + k * next_line)
+                    factor = load_units(xs, item * x_pitch + k, 1)
+                    total = axpy_add(total, values, factor, UNIT, CONJUGATE)
+                    k += SHARES
+                total = butterfly(total, 32, APART)
+            else:
+                at = shift + own * next_line
+                if GAPS:
+                    at += item * (next_item - rows * next_line)
+                while k < steps:
+                    values = numbers(tile, at + k * UNIT)
+                    factors = load_units(xs, item * x_pitch + k * UNIT, UNIT)
+                    total = multiply_add(total, values, factors, CONJUGATE)
+                    k += SHARES
+                total = butterfly(fold(total, 1), 32, APART)
+            if share == 0 and g < all_groups:
+                if DOWN and WHOLE:
+                    put_unit(ys, g * UNIT, total, 0, UNIT)
+                else:
+                    item += first
+                    row = g - (item - first) * groups
+                    own_alpha = alpha_of(alpha, item, alpha_step)
+                    own_beta = beta_of(beta, item, beta_step)
+                    value = total[0]
+                    if ALPHAS and own_alpha == 0:
+                        value = zero
+                    at = item * y_step + row * incy
+                    update_streaming(own_alpha, value, own_beta, y, at)
+            base += AT_ONCE
+        if DOWN and WHOLE:
+            cuda.syncthreads()  # all sums are in place, and neighbours store neighbours
+            o = tid
+            while o < here * rows:
+                item = divided(o, over_rows)
+                row = o - item * rows
+                item += first
+                own_alpha = alpha_of(alpha, item, alpha_step)
+                own_beta = beta_of(beta, item, beta_step)
+                value = ys[o]
+                if ALPHAS and own_alpha == 0:
+                    value = zero
+                update_streaming(own_alpha, value, own_beta, y, item * y_step + row * incy)
+                o += THREADS
+
+    names = list(inspect.signature(small_items).parameters)
+    passed = [
+        f"{name}_pointer" if name in ("alpha", "beta") and FACTORS[name == "beta"] else name
+        for name in names
+    ]
+    # As for the homes of alpha and beta, Numba takes the parameters from a def.
+    scope = {"body": inlined(small_items)}
+    exec(f"def small_items({', '.join(passed)}):\n    body({', '.join(passed)})\n", scope)
+    return (attach(scope["small_items"], launch_bounds=(THREADS, spec["MIN_BLOCKS"])),)
+
+
+def accepts(problem):
+    rows, cols = problem.rows, problem.cols
+    if not (0 < rows <= MOST and 0 < cols <= MOST or _are_odd_and_few(problem)):
+        return (
+            f"{rows} rows and {cols} columns: there must be 1 to {MOST} of each, or up to"
+            f" {MOST_ODD} where lines are no whole 16 bytes and sums fit into {ODD_BYTES} bytes"
+        )
+    if problem.accumulate != "plain":
+        return f"accumulate={problem.accumulate!r}: sums are plain ones here"
+    return None
+
+
+def _are_odd_and_few(problem):
+    """Whether lines, of the length that the shape gives them, are no multiples of 16 bytes."""
+    rows, cols = problem.rows, problem.cols
+    line_bytes = (rows if down(problem) else cols) * problem.dtype.itemsize
+    return (
+        0 < rows <= MOST_ODD
+        and 0 < cols <= MOST_ODD
+        and line_bytes % LOAD_BYTES > 0
+        and rows * cols * problem.precision.sums.itemsize <= ODD_BYTES
+    )
+
+
+def down(problem):
+    """Whether neighbouring threads take neighbouring rows, as memory runs down the columns."""
+    return problem.access == "axpy" and problem.rows > 1
+
+
+def constants_of(problem):
+    """The constants that the shape decides, so that the order of a sum follows it alone."""
+    unit, runs_down = unit_of(problem.precision), down(problem)
+    whole = (problem.rows if runs_down else problem.cols) % unit == 0
+    steps = problem.cols // (unit if whole and not runs_down else 1)
+    shares = 1
+    while shares < 4 and steps >= 2 * shares * STEPS:
+        shares *= 2
+    found = {"DOWN": int(runs_down), "WHOLE": int(whole), "SHARES": shares}
+    if problem.rows * problem.cols * problem.dtype.itemsize > 128 * VECTORS * LOAD_BYTES:
+        found |= {"THREADS_PER_BLOCK": 256, "MIN_BLOCKS": 3}  # else all loads go out at once
+    return found
+
+
+def constants_of_batch(problem, batch, knobs):
+    """The constants that the places of items decide: the same sums from the same numbers."""
+    (step,) = batch.of("a")
+    line, lines, line_step, along = _lines(problem, knobs)
+    least = gcd(LOAD_BYTES, line * lines * problem.dtype.itemsize)
+    reach = (lines - 1) * line_step + line
+    if along != 1 or line_step < line or not reach <= step or problem.splits_elements:
+        return knobs
+    packed = step == line * lines  # from addresses that the vectors of shared memory agree with
+    if packed and (not knobs["WHOLE"] or problem.a_alignment % least == 0):
+        return knobs
+    if 2 * step > 3 * line * lines or _most_in_gaps(problem, reach) < 1:
+        return knobs
+    # Neighbouring threads read neighbouring rows: from few banks if these lie even vectors apart.
+    segment = segment_of(problem.precision)
+    crowded = not knobs["DOWN"] and lines > 1 and gcd(line_step, segment) > 2
+    return {**knobs, "GAPS": 2 if crowded else 1}
+
+
+def _lines(problem, knobs):
+    """Length and number of the lines of memory, and the steps from one to the next and along."""
+    if knobs["DOWN"]:
+        line, lines, step, along = (
+            problem.rows, problem.cols, problem.col_stride, problem.row_stride,
+        )  # fmt: skip
+    else:
+        line, lines, step, along = (
+            problem.cols, problem.rows, problem.row_stride, problem.col_stride,
+        )  # fmt: skip
+    return line, lines, line if lines == 1 else step, 1 if line == 1 else along
+
+
+def segment_of(precision):
+    """Numbers in all banks of shared memory."""
+    return BANKS_BYTES // precision.sums.itemsize
+
+
+def _most_in_gaps(problem, reach):
+    """Elements of a stretch with gaps that shared memory takes, less those of the last item."""
+    sums = problem.precision.sums.itemsize
+    room = (TILE_BYTES // sums - 4 * LOAD_BYTES // problem.dtype.itemsize) * 32 // 33
+    return room - reach
+
+
+def geometry(problem, device, knobs):
+    return _geometry(problem, knobs, 1, 0, 0, 0, 0, 0)
+
+
+def of_batch(problem, batch, device, knobs):
+    """The launch for a batch of one dimension."""
+    (items,), steps = batch.shape, (own[0] for own in batch.strides)
+    return _geometry(problem, knobs, items, *steps)
+
+
+def _geometry(problem, knobs, items, a_step, x_step, y_step, alpha_step, beta_step):
+    runs_down, whole, shares = knobs["DOWN"] > 0, knobs["WHOLE"] > 0, knobs["SHARES"]
+    threads, part = knobs["THREADS_PER_BLOCK"], unit_of(problem.precision)
+    rows, cols, size = problem.rows, problem.cols, problem.rows * problem.cols
+    line, lines, line_step, along = _lines(problem, knobs)
+    if whole and line % part:
+        raise ValueError(f"small_items: WHOLE needs lines of whole {part} elements, got {line}")
+    if threads % 32 or shares not in (1, 2, 4):
+        raise ValueError(
+            "small_items: THREADS_PER_BLOCK must be whole warps, and SHARES 1, 2 or 4, got"
+            f" {threads} and {shares}"
+        )
+    gaps, reach = knobs["GAPS"] > 0, (lines - 1) * line_step + line
+    width = LOAD_BYTES // problem.dtype.itemsize
+    in_line = along == 1
+    packed = in_line and line_step == line and (items == 1 or a_step == size)
+    in_vectors = in_line and line % width == 0 and a_step % width == 0
+    in_vectors = in_vectors and (lines == 1 or line_step % width == 0)
+    gap = _gap(line // part, cols, runs_down) * part if whole else 0
+    period = size if runs_down else line
+    padded = size + (gap if runs_down else gap * rows)
+    x_pitch = cols | 1 if runs_down else cols + gap
+    whole = whole and not (gaps and runs_down)
+    sums = problem.precision.sums.itemsize
+    each = min(
+        threads * VECTORS * width // (max(a_step, 1) if gaps else size),
+        (TILE_BYTES // sums - 3 * width) // padded,
+        X_BYTES // sums // x_pitch,
+        threads * x_loads(width) // cols,
+        Y_BYTES // sums // rows if runs_down and whole else items,
+        items,
+    )
+    if gaps:
+        each = min(each, 1 + _most_in_gaps(problem, reach) // a_step)
+    each = max(each, 1)
+    if whole and not gaps and packed and items > 1:
+        step = width // gcd(width, size)  # items until one begins at a multiple of 16 bytes again
+        if each >= step:
+            each = each // step * step
+        elif items > each:
+            packed = False
+    blocks = ceil_div(items, each)
+    if blocks > MAX_GRID_X:
+        raise ValueError(f"small_items: {blocks} blocks, and a grid has at most {MAX_GRID_X}")
+    groups = line // (part if whole else 1) if runs_down else rows
+    sizes = {
+        "items": items, "each": each, "reach": reach,
+        "packed": int(packed), "in_vectors": int(in_vectors),
+        "a_step": a_step, "x_step": x_step, "y_step": y_step,
+        "alpha_step": alpha_step, "beta_step": beta_step,
+        "gap": gap, "x_pitch": x_pitch,
+        "over_period": inverse(period), "over_size": inverse(size), "over_line": inverse(line),
+        "over_cols": inverse(cols), "over_rows": inverse(rows), "over_groups": inverse(groups),
+    }  # fmt: skip
+    return one_launch((blocks, 1, 1), (threads, 1, 1), sizes)
+
+
+def _gap(units, cols, runs_down):
+    """Vectors that are left free, so that eight neighbouring threads read from different banks.
+
+    Rows begin an odd number of vectors apart. Items of columns of `units` vectors begin as far
+    apart, modulo eight, as if neighbouring threads read on where the item before ended.
+    """
+    if not runs_down:
+        return 1 - units % 2
+    modulus = 8 if units & (units - 1) else min(2 * units, 8)
+    return (units - units * cols) % modulus
+
+
+def tile(knobs):
+    return MOST, MOST
+
+
+def depth(problem, geometry, knobs):
+    part = unit_of(problem.precision)
+    unit = part if knobs["WHOLE"] and not knobs["DOWN"] else 1
+    lanes = shared_out(problem.cols // unit, knobs["SHARES"]) - 1
+    inside = lanes
+    for _ in range(unit.bit_length() - 1):
+        inside = joined(inside, inside)
+    return int(in_halves(np.asarray(inside)))
+
+
+KERNEL = Kernel(
+    name="small_items",
+    rung=1,
+    build=build,
+    geometry=geometry,
+    of_batch=of_batch,
+    constants_of=constants_of,
+    constants_of_batch=constants_of_batch,
+    tile=tile,
+    depth=depth,
+    beside=True,
+    accepts=accepts,
+    # DOWN, WHOLE and SHARES follow from the shape, GAPS from the places of items: see constants_of.
+    knobs={
+        "DOWN": 0,
+        "WHOLE": 0,
+        "SHARES": 1,
+        "GAPS": 0,
+        "THREADS_PER_BLOCK": 128,
+        "MIN_BLOCKS": 6,
+    },
+    small_knobs={
+        "DOWN": 0,
+        "WHOLE": 0,
+        "SHARES": 1,
+        "GAPS": 0,
+        "THREADS_PER_BLOCK": 32,
+        "MIN_BLOCKS": 1,
+    },
+    doc=__doc__,
+)

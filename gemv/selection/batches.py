@@ -1,0 +1,111 @@
+"""Which kernel a batch gets: the one of a single item, run for all of them by one launch."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+
+from gemv.core.batch import Batch
+from gemv.core.geometry import MAX_GRID_Y, Device
+from gemv.core.problem import Problem
+from gemv.kernels import get
+from gemv.kernels.items import LEVELS, geometry_of_items
+from gemv.selection.select import Choice, select
+
+#: Items that one launch may take: a grid has no more blocks along z.
+MOST_ITEMS = MAX_GRID_Y
+_ANY_NUMBER = 1 << 62
+#: Blocks for each multiprocessor from which on a batch fills the GPU.
+BLOCKS_PER_SM = 16
+#: Scratch memory that one launch may take; a batch that needs more takes several launches.
+MOST_SCRATCH_BYTES = 1 << 28
+#: Counters that one launch may take: a part of those that a captured graph can have.
+MOST_COUNTERS = 1 << 16
+
+
+def select_batch(
+    problem: Problem,
+    batch: Batch,
+    device: Device,
+    kernel: str | None = None,
+    homes: tuple[str, str] = ("arguments", "arguments"),
+) -> Choice:
+    """The kernel for `batch`, whose items are all `problem`.
+
+    It is the choice for one item, and so the order of its sums. An error as of :func:`select`.
+    """
+    single = select(problem, device, kernel=kernel, homes=homes)
+    if single.kernel.x_home(single.knobs) != "pointer":
+        raise ValueError(f"kernel {single.kernel.name!r} moves x, so it computes no batches")
+    several = _for_vectors(problem, batch, device, single)
+    if several is not None:
+        return several
+    own = single.kernel.of_batch
+    if own is not None:
+        knobs = single.knobs
+        if single.kernel.constants_of_batch is not None:
+            knobs = dict(single.kernel.constants_of_batch(problem, batch, knobs))
+        pairs = tuple(sorted(knobs.items()))
+        spec = dataclasses.replace(single.spec, knobs=pairs, conjugate_x=batch.conjugate_x)
+        return single._replace(spec=spec, geometry=own(problem, batch, device, knobs))
+    single = _for_many(problem, batch, device, single)
+    spec = dataclasses.replace(single.spec, levels=len(batch.shape), conjugate_x=batch.conjugate_x)
+    return single._replace(spec=spec, geometry=geometry_of_items(single.geometry, batch))
+
+
+def limits(problem: Problem, choice: Choice) -> tuple[int, int]:
+    """How many dimensions and how many items one launch takes, from the choice for one item."""
+    if choice.kernel.of_batch is not None:
+        return 1, _ANY_NUMBER
+    return LEVELS, most_items(problem, choice)
+
+
+def most_items(problem: Problem, choice: Choice) -> int:
+    """How many items one launch takes, from the choice for one item."""
+    geometry = choice.geometry
+    most = MOST_ITEMS
+    if geometry.scratch:
+        each = geometry.scratch * problem.precision.sums.itemsize
+        most = min(most, MOST_SCRATCH_BYTES // each)
+    if geometry.counters:
+        most = min(most, MOST_COUNTERS // geometry.counters)
+    return max(most, 1)
+
+
+def _for_many(problem: Problem, batch: Batch, device: Device, single: Choice) -> Choice:
+    """The choice for one item, with constants for many: the same sums, and more bytes in flight.
+
+    The constants of a single product spread it over the GPU. A batch that fills the GPU by its
+    number of items wants blocks with more to do.
+    """
+    kernel = single.kernel
+    if kernel.in_batches is None or single.geometry.scratch:
+        return single
+    knobs = kernel.in_batches(problem, single.knobs)
+    geometry = kernel.geometry(problem, device, knobs)
+    blocks = math.prod(geometry.launches[0].grid) * batch.items
+    if blocks < BLOCKS_PER_SM * device.multiprocessors:
+        return single
+    spec = dataclasses.replace(single.spec, knobs=tuple(sorted(knobs.items())))
+    return single._replace(spec=spec, geometry=geometry)
+
+
+#: Kernels that read a matrix once for several vectors, by the kernel whose sums they have.
+_SEVERAL = {"vector_rows": "several_rows"}
+
+
+def _for_vectors(problem: Problem, batch: Batch, device: Device, single: Choice) -> Choice | None:
+    """A kernel for several vectors and one matrix, with the sums of `single`; None without one."""
+    name = _SEVERAL.get(single.kernel.name)
+    if name is None or batch.of("a") != (0,) or batch.items < 2 or single.geometry.scratch:
+        return None
+    kernel = get(name)
+    assert kernel.for_vectors is not None and kernel.of_batch is not None
+    knobs = kernel.for_vectors(problem, single.knobs, batch.items)
+    if any(home not in ("arguments", "pointer") for home in single.spec.homes):
+        return None
+    spec = kernel.spec(problem, knobs, single.spec.homes)
+    spec = dataclasses.replace(spec, conjugate_x=batch.conjugate_x)
+    geometry = kernel.of_batch(problem, batch, device, knobs)
+    reason = "the sums of one product, and the matrix is read once for several vectors"
+    return Choice(kernel, spec, geometry, reason)

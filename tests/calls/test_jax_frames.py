@@ -1,0 +1,245 @@
+"""Call frames of XLA made by hand: how they are read, answered and computed, without JAX."""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+from ctypes import addressof, c_void_p, pointer, sizeof
+
+import numpy as np
+import pytest
+
+import gemv
+from gemv.calls import jax_frames, jax_handlers
+from gemv.core.dtypes import DTYPES
+from gemv.core.narrow import cast
+from gemv.core.operand import Operand
+
+NUMBERS = {letter: number for number, letter in jax_frames.DTYPE_NUMBERS.items()}
+STREAM = 0x5EED
+
+
+class HandMade:
+    """A frame as XLA would make it, and the texts of the errors that a handler has answered."""
+
+    def __init__(self, arguments, results, attributes, stage=3):
+        self.keep, self.errors = [], []
+        self.api = jax_frames.Api()
+        self.api.error_create = self.kept(ctypes.CFUNCTYPE(c_void_p, c_void_p)(self.error))
+        self.api.stream_get = self.kept(ctypes.CFUNCTYPE(c_void_p, c_void_p)(self.stream))
+        self.frame = jax_frames.CallFrame(
+            sizeof(jax_frames.CallFrame), None, addressof(self.api), 77, stage,
+            self.items(arguments), self.items(results), self.attributes(attributes),
+        )  # fmt: skip
+
+    def kept(self, thing):
+        self.keep.append(thing)
+        return thing
+
+    def error(self, address):
+        made = jax_frames.ErrorCreate.from_address(address)
+        self.errors.append((made.errc, made.message.decode()))
+        return 1
+
+    def stream(self, address):
+        asked = jax_frames.StreamGet.from_address(address)
+        assert asked.ctx == 77
+        asked.stream = STREAM
+        return None
+
+    def items(self, arrays):
+        buffers = []
+        for array in arrays:
+            letter = next(letter for letter, dtype in DTYPES.items() if dtype == array.dtype)
+            dims = self.kept((ctypes.c_int64 * max(array.ndim, 1))(*array.shape))
+            address = self.kept(array).ctypes.data if array.size else None
+            buffers.append(
+                self.kept(
+                    jax_frames.Buffer(
+                        sizeof(jax_frames.Buffer), None, NUMBERS[letter], address, array.ndim, dims
+                    )
+                )
+            )
+        count = len(buffers)
+        types = self.kept((ctypes.c_int * count)(*[1] * count))
+        places = self.kept((c_void_p * count)(*map(addressof, buffers)))
+        return jax_frames.Items(sizeof(jax_frames.Items), None, count, types, places)
+
+    def span(self, text):
+        memory = self.kept(ctypes.create_string_buffer(text.encode()))
+        return self.kept(jax_frames.ByteSpan(addressof(memory), len(text)))
+
+    def attributes(self, values):
+        names, types, places = [], [], []
+        for name, value in values.items():
+            names.append(pointer(self.span(name)))
+            if isinstance(value, str):
+                types.append(4)
+                places.append(addressof(self.span(value)))
+                continue
+            number, kind = (5, ctypes.c_int64) if isinstance(value, int) else (12, ctypes.c_double)
+            at = addressof(self.kept(kind(value)))
+            types.append(3)
+            places.append(addressof(self.kept(jax_frames.Scalar(number, at))))
+        count = len(names)
+        return jax_frames.Attributes(
+            sizeof(jax_frames.Attributes), None, count, self.kept((ctypes.c_int * count)(*types)),
+            self.kept((ctypes.POINTER(jax_frames.ByteSpan) * count)(*names)),
+            self.kept((c_void_p * count)(*places)),
+        )  # fmt: skip
+
+
+def call(handle, frame):
+    return jax_frames.handler(handle, (0, 3))(addressof(frame))
+
+
+def attributes(**changes):
+    plain = {"alpha": 2.0, "alpha_imag": -1.0, "trans": 0, "accumulate": "plain", "kernel": ""}
+    return plain | changes
+
+
+def test_a_frame_is_read():
+    a, x, y = np.ones((2, 3), np.float32), np.ones(3, np.float32), np.empty(2, np.float32)
+    seen = []
+    made = HandMade([a, x], [y], attributes(kernel="vector_rows"))
+    assert call(seen.append, made.frame) is None and not made.errors
+    (frame,) = seen
+    assert frame.arguments == [("s", a.ctypes.data, (2, 3)), ("s", x.ctypes.data, (3,))]
+    assert frame.results == [("s", y.ctypes.data, (2,))]
+    assert frame.attributes == attributes(kernel="vector_rows")
+    assert frame.stream() == STREAM
+
+
+def test_only_the_stage_that_executes_computes():
+    made = HandMade([], [], {}, stage=0)
+    assert call(lambda frame: 1 / 0, made.frame) is None and not made.errors
+
+
+@pytest.mark.parametrize("size", ["whole", "older"])
+def test_the_metadata_is_answered(size):
+    metadata = jax_frames.Metadata(state_type_id=5, traits=9)
+    newest = size == "whole"
+    metadata.struct_size = sizeof(metadata) if newest else jax_frames.Metadata.state_type_id.offset
+    extension = jax_frames.MetadataExtension(
+        jax_frames.Extension(sizeof(jax_frames.MetadataExtension), 1, None), pointer(metadata)
+    )
+    made = HandMade([], [], {})
+    made.frame.api, made.frame.extension_start = None, addressof(extension)
+    handler = jax_frames.handler(lambda frame: 1 / 0, (0, 7))
+    assert handler(addressof(made.frame)) is None
+    answered = metadata.api_version.major_version, metadata.api_version.minor_version
+    assert answered == (0, 7) and metadata.traits == 0
+    assert metadata.state_type_id == (0 if newest else 5), "no field that is not there is written"
+
+
+def test_errors_are_handed_to_xla():
+    def wrong(frame):
+        raise ValueError("the rule")
+
+    def broken(frame):
+        raise KeyError("missing")
+
+    made = HandMade([], [], {})
+    assert call(wrong, made.frame) == call(broken, made.frame) == 1
+    assert made.errors == [(3, "the rule"), (13, "KeyError: 'missing'")]
+
+
+def test_dtypes_that_nobody_computes_in_are_refused():
+    made = HandMade([np.ones(2, np.float32)], [], {})
+    jax_frames.Buffer.from_address(made.frame.args.items[0]).dtype = 17
+    assert call(print, made.frame) == 1
+    assert made.errors == [(3, "argument 0 of XLA's call has dtype number 17")]
+
+
+def product(a, x, alpha, trans):
+    matrix = np.swapaxes(a, -1, -2) if trans else a
+    return alpha * (matrix @ x[..., None])[..., 0]
+
+
+@pytest.mark.parametrize("handle", [jax_handlers.on_host, jax_handlers.on_gpu])
+@pytest.mark.parametrize("trans", [0, 1])
+@pytest.mark.parametrize("letter", [*"sdcz", "h>s", "b"])
+@pytest.mark.parametrize("batch", ["one", "vectors", "both"])
+def test_products(handle, trans, letter, batch):
+    """On the GPU's way the simulator computes, with kernels."""
+    if handle is jax_handlers.on_gpu and gemv.backend() != "simulator":
+        pytest.skip("frames made by hand lie in host memory")
+    dtype, result = DTYPES[letter[0]], DTYPES[letter[-1]]
+    rng = np.random.default_rng(5)
+    front = () if batch == "one" else (2,)
+    rows, cols = (5, 4) if trans else (4, 5)
+    a = rng.integers(-3, 4, (*(front if batch == "both" else ()), 4, 5))
+    x = rng.integers(-3, 4, (*front, cols))
+    alpha = 2 - 1j if dtype.kind == "c" else 2.0
+    if dtype.kind == "c":
+        a, x = a + 1j * a[..., ::-1], x - 2j * x
+    y = np.full((*front, rows), 3).astype(np.float32)
+    y = cast(y, result) if result.itemsize == 2 else y.astype(result)
+    y = y.copy()
+    made = HandMade(
+        [cast(a.astype(np.float32) if dtype.itemsize == 2 else a, dtype).copy(),
+         cast(x.astype(np.float32) if dtype.itemsize == 2 else x, dtype).copy()],
+        [y], attributes(trans=trans),
+    )  # fmt: skip
+    with gemv.trace() as calls:
+        assert call(handle, made.frame) is None, made.errors
+    wide = cast(y, np.dtype(np.float32)) if letter == "b" else y
+    assert np.array_equal(wide, product(a, x, alpha, trans))
+    expected = "host" if handle is jax_handlers.on_host else "simulator"
+    assert [call.backend for call in calls] == [expected] * (2 if front else 1)
+
+
+@pytest.mark.parametrize("status", [0, -1], ids=["launched", "refused"])
+def test_a_remembered_call_is_launched_on_the_stream_of_xla(monkeypatch, status):
+    """And where it is refused, as while a graph is captured, the engine runs it."""
+    launched, run = [], []
+
+    class Known:
+        def launch(self, *arguments):
+            launched.append(arguments)
+            return status
+
+        def record(self):
+            raise AssertionError("no trace is open")
+
+    class Engine:
+        on = staticmethod(lambda device: contextlib.nullcontext())
+        in_host_memory = staticmethod(lambda: False)
+        device_of = staticmethod(lambda address: 3)
+
+        def run(self, choice, problem, alpha, a, x, beta, y, stream):
+            run.append((alpha, a.pointer, x.pointer, beta, y.pointer, a.device, stream))
+
+    a, x, y = np.ones((2, 2, 3)), np.ones((2, 3)), np.empty((2, 2))
+    operands = tuple(Operand("jax", a.dtype, (1,), (1,), 0, False, None) for _ in range(3))
+    monkeypatch.setattr(jax_handlers.engines_backend, "engine", Engine)
+    monkeypatch.setattr(
+        jax_handlers, "_selected", lambda *rest: ("choice", operands, "problem", Known())
+    )
+    monkeypatch.setattr(jax_handlers, "_remembered", {})
+    made = HandMade([a, x], [y], attributes())
+    assert call(jax_handlers.on_gpu, made.frame) is None, made.errors
+    places = [(a[k].ctypes.data, x[k].ctypes.data, y[k].ctypes.data) for k in range(2)]
+    assert launched == [(STREAM, *at, 2.0, 0.0) for at in places]
+    assert run == ([(2.0, *at[:2], 0, at[2], 3, STREAM) for at in places] if status else [])
+
+
+def test_what_the_host_cannot_compute():
+    a, x, y = np.ones((2, 3)), np.ones(3), np.empty(2)
+    made = HandMade([a, x], [y], attributes(accumulate="wide"))
+    assert call(jax_handlers.on_host, made.frame) == 1
+    assert "accumulate='wide' in float64 needs a GPU" in made.errors[0][1]
+    made = HandMade([a, x], [y], attributes(kernel="vector_rows"))
+    assert call(jax_handlers.on_host, made.frame) == 1
+    assert "kernel='vector_rows' needs a GPU" in made.errors[0][1]
+
+
+def test_the_version_is_that_of_the_header(tmp_path):
+    folder = tmp_path / "xla" / "ffi" / "api"
+    folder.mkdir(parents=True)
+    assert jax_frames.version_in(str(tmp_path)) == jax_frames.WRITTEN_FOR
+    header = folder / "c_api.h"
+    header.write_text("#define XLA_FFI_API_MAJOR 1\n\n#define XLA_FFI_API_MINOR 12\n")
+    assert jax_frames.version_in(str(tmp_path)) == (1, 12)
+    header.write_text("nothing")
+    assert jax_frames.version_in(str(tmp_path)) == jax_frames.WRITTEN_FOR

@@ -1,0 +1,338 @@
+"""Kernels for batches: the bits of the single call in every layout and order of threads."""
+
+import importlib.util
+import itertools
+import math
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import gemv
+from gemv.core.batch import Batch
+from gemv.core.dtypes import DTYPES
+from gemv.core.geometry import Device
+from gemv.core.narrow import cast
+from gemv.core.problem import Problem
+from gemv.engines import backend
+from gemv.kernels import get
+from gemv.selection import batches
+from gemv.selection.select import select
+
+if gemv.backend() == "host":
+    pytest.skip("no GPU and no simulator", allow_module_level=True)
+
+H200 = Device("nvidia-h200", (9, 0), 132)
+SMALL = get("small_items")
+
+
+def random(rng, shape, letter):
+    values = rng.standard_normal(shape)
+    if letter in "cz":
+        values = values + 1j * rng.standard_normal(shape)
+    return cast(values, DTYPES[letter])
+
+
+def to_device(array):
+    from numba import cuda
+
+    return cuda.to_device(array)
+
+
+def view_of(array, place):
+    """A device array with the values of `array`, at the places of a view of memory."""
+    view, whole = place
+    view[...] = array
+    if backend.backend() == "simulator":
+        return type(to_device(np.zeros(1)))(view)  # without a copy, which would be contiguous
+    on_device = to_device(whole)
+    addresses = [each.__array_interface__["data"][0] for each in (view, whole)]
+    interface = {
+        **on_device.__cuda_array_interface__,
+        "shape": view.shape,
+        "strides": view.strides,
+        "data": (on_device.device_ctypes_pointer.value + addresses[0] - addresses[1], False),
+    }
+    return type("View", (), {"__cuda_array_interface__": interface, "keep": on_device})()
+
+
+def places(shape, dtype):
+    """Where a batch can lie: packed, one element further, with gaps in lines and between items."""
+    count, m, n = shape
+    whole = np.zeros(count * m * n + 1, dtype)
+    yield "packed", (whole[:-1].reshape(shape), whole)
+    whole = np.zeros(count * m * n + 1, dtype)
+    yield "shifted", (whole[1:].reshape(shape), whole)
+    for first, gap in ((0, 1), (1, 2)):
+        whole = np.zeros(first + count * m * (n + gap), dtype)
+        yield f"from {first} on, lines {gap} apart", (
+            whole[first:].reshape(count, m, n + gap)[:, :, :n], whole
+        )  # fmt: skip
+    for gap in (3, 32 // dtype.itemsize):
+        whole = np.zeros((count, m, n + gap), dtype)
+        yield f"lines {gap} further apart", (whole[:, :, :n], whole)
+    whole = np.zeros((count, m * n + 1), dtype)
+    size = dtype.itemsize
+    view = np.lib.stride_tricks.as_strided(whole, shape, ((m * n + 1) * size, n * size, size))
+    yield "items one element further apart", (view, whole)
+    whole = np.zeros((count, m, 2 * n), dtype)
+    yield "every second element", (whole[:, :, ::2], whole)
+
+
+SHAPES = [(4, 4), (5, 7), (16, 8), (3, 32), (1, 9), (33, 3)]
+
+
+@pytest.mark.parametrize("letter", "sdczh")
+@pytest.mark.parametrize("trans", [0, 1])
+def test_the_bits_of_small_items_do_not_depend_on_where_they_lie(letter, trans):
+    rng = np.random.default_rng(1)
+    dtype = DTYPES[letter]
+    for m, n in SHAPES:
+        shape = (2, m, n)
+        a, x = random(rng, shape, letter), random(rng, (2, (n, m)[trans]), letter)
+        seen = {}
+        on_device = to_device(x)
+        for name, place in places(shape, dtype):
+            if name == "every second element" and not (trans == 0 and m > 1):
+                continue  # memory runs neither way, and sums are those of rows
+            y = gemv.gemv(1, view_of(a, place), on_device, trans=trans).copy_to_host()
+            seen[name] = y.tobytes()
+            # The second item alone, at its place.
+            single = gemv.gemv(1, view_of(a[1:2], (place[0][1:2], place[1])), to_device(x[1:2]),
+                               trans=trans)  # fmt: skip
+            assert single.copy_to_host().tobytes() == y[1:2].tobytes(), (m, n, name)
+            matrix = view_of(a[1], (place[0][1], place[1]))
+            flat = gemv.gemv(1, matrix, to_device(x[1]), trans=trans).copy_to_host()
+            assert flat.tobytes() == y[1].tobytes(), (m, n, name)
+        assert len(set(seen.values())) == 1, (m, n, seen.keys())
+
+
+@pytest.mark.parametrize("m, n", [(40, 24), (24, 40)])
+@pytest.mark.parametrize("order", "CF")
+def test_constants_for_many_items_keep_the_bits(m, n, order, monkeypatch):
+    rng = np.random.default_rng([m, n])
+    a, x = random(rng, (4, m, n), "s"), random(rng, (4, n), "s")
+    if order == "F":
+        a = np.ascontiguousarray(a.swapaxes(1, 2)).swapaxes(1, 2)
+    found = set()
+    for least in (0, 1 << 30):
+        monkeypatch.setattr(batches, "BLOCKS_PER_SM", least)
+        with gemv.trace() as calls:
+            y = gemv.matvec(a, x)
+        found.add(y.tobytes())
+    assert len(found) == 1 and len(calls) == 1
+    single = np.stack([gemv.gemv(1, a[k], x[k]) for k in range(4)])
+    assert {single.tobytes()} == found
+
+
+def test_constants_for_many_items_leave_the_order_of_sums():
+    """LANES of rows, and LANES and threads of columns, are what a sum is added up by."""
+    changed = 0
+    for letter, side, down in itertools.product("sdczh", (33, 64, 65, 128, 256, 500), (0, 1)):
+        dtype = DTYPES[letter]
+        strides = (1, side) if down else (side, 1)
+        problem = Problem(dtype, side, side, 0, side, side, False, *strides)
+        width = dtype.itemsize * side
+        problem = problem.aligned(*[min(width & -width, 16)] * 2)
+        single = select(problem, H200)
+        batch = Batch((4096,), ((side * side,), (side,), (side,), (0,), (0,)))
+        many = batches.select_batch(problem, batch, H200)
+        assert many.kernel is single.kernel
+        kept = {"vector_rows": ("LANES",), "vector_columns": ("LANES", "THREADS_PER_BLOCK")}
+        for name in kept.get(single.kernel.name, single.knobs):
+            assert many.knobs[name] == single.knobs[name]
+        assert many.geometry.sizes.get("splits", 1) == single.geometry.sizes.get("splits", 1)
+        changed += many.knobs != single.knobs
+    assert changed > 20
+
+
+@pytest.mark.parametrize("letter", "sdczhb")
+def test_blocks_of_small_items_fit_their_shared_memory(letter):
+    dtype = DTYPES[letter]
+    larger = itertools.product((1, 5, 33, 45, 62, 63, 64), repeat=2)
+    shapes = (*itertools.product(range(1, 33), repeat=2), *larger)
+    for (m, n), down in itertools.product(shapes, (0, 1)):
+        problem = Problem(dtype, m, n, 0, m, n, False, *((1, m) if down else (n, 1)))
+        if SMALL.accepts(problem) is not None:
+            assert max(m, n) > 32
+            continue
+        constants = {**SMALL.knobs, **SMALL.constants_of(problem)}
+        batch = Batch((1 << 30,), ((m * n,), (n,), (m,), (0,), (0,)))
+        sizes = SMALL.of_batch(problem, batch, H200, constants).sizes
+        sums, each = problem.precision.sums.itemsize, sizes["each"]
+        rows = 1 if constants["DOWN"] else m
+        assert each * (m * n + sizes["gap"] * rows) * sums <= 20 * 1024 - 32 * sums // 4
+        assert each * sizes["x_pitch"] * sums <= 8 * 1024
+        assert each * n <= (1024 if dtype.itemsize == 2 else 512)
+        assert not constants["WHOLE"] or not constants["DOWN"] or each * m * sums <= 4096
+        if constants["WHOLE"] and sizes["packed"]:
+            assert each * m * n * dtype.itemsize % 16 == 0
+        # Quotients by a product: the largest numbers that are divided.
+        for divisor in (m, n, m * n, sizes["gap"] or 1):
+            over = (1 << 32) // divisor + 1
+            for number in (each * m * n - 1, each * m * n // divisor * divisor):
+                assert number * over >> 32 == number // divisor
+
+
+@pytest.mark.parametrize("letter, count", [("d", 3), ("h", 13)])
+@pytest.mark.parametrize("trans", [0, 1])
+def test_stretches_of_several_blocks_end_where_their_batch_does(letter, count, trans):
+    """The simulator raises an error for reads before the first element or behind the last."""
+    m, n = 20, 19
+    rng = np.random.default_rng(2)
+    a, x = random(rng, (count, m, n), letter), random(rng, (count, (n, m)[trans]), letter)
+    found = set()
+    for gap in (0, 1, 5):
+        place = np.zeros((count, m, n + gap), a.dtype)
+        with gemv.trace() as calls:
+            y = gemv.gemv(1, view_of(a, (place[:, :, :n], place)), to_device(x), trans=trans)
+        assert math.prod(calls[0].geometry.launches[0].grid) > 1
+        found.add(y.copy_to_host().tobytes())
+    assert len(found) == 1
+
+
+def test_small_items_with_narrow_gaps_are_read_as_one_stretch():
+    def constants(m, n, down, line_step, step, letter="s", at=0):
+        strides = (1, line_step) if down else (line_step, 1)
+        problem = Problem(DTYPES[letter], m, n, 0, m, n, False, *strides).at(at, 0)
+        batch = Batch((1000,), ((step,), (n,), (m,), (0,), (0,)))
+        choice = batches.select_batch(problem, batch, H200)
+        assert choice.kernel is SMALL
+        assert choice.geometry.sizes["each"] > 1 or m * n > 256
+        return choice.knobs["GAPS"]
+
+    for down in (0, 1):
+        assert constants(16, 16, down, 16, 256) == 0
+        assert constants(16, 16, down, 17, 272) == 1
+        assert constants(32, 32, down, 32, 1025) == 2 - down  # rows would share a bank
+        assert constants(16, 16, down, 32, 512) == 0  # as many bytes as lines alone have
+        assert constants(16, 16, down, 16, 0) == constants(16, 16, down, 16, 100) == 0
+        assert constants(17, 17, down, 17, 289, at=4) == 0  # read by vectors as it is
+        assert constants(16, 16, down, 16, 256, at=4) > 0
+        assert constants(4, 4, down, 5, 20, "c", at=4) == 0  # elements lie across their size
+        assert constants(32, 32, down, 40, 1280, "z") == 0  # more than shared memory has
+
+
+def test_odd_lines_belong_to_small_items_up_to_64():
+    def kernel(letter, m, n, *strides):
+        problem = Problem(DTYPES[letter], m, n, 0, m, n, False, *strides).at(0, 0)
+        return select(problem, H200).kernel
+
+    assert kernel("s", 33, 33, 33, 1) is kernel("s", 33, 33, 36, 1) is SMALL
+    assert kernel("b", 64, 63, 63, 1) is SMALL is not kernel("b", 64, 63, 1, 64)
+    assert kernel("d", 45, 45, 45, 1) is SMALL is not kernel("d", 47, 47, 47, 1)
+    for letter, m, n in (("s", 40, 36), ("s", 65, 33), ("z", 33, 33), ("d", 34, 34)):
+        assert kernel(letter, m, n, n, 1) is not SMALL
+
+
+def test_the_depth_of_small_sums():
+    for m, n, down, wanted in (
+        (4, 4, 0, 2), (4, 32, 0, 9), (4, 5, 0, 4), (4, 17, 0, 9), (32, 32, 1, 9), (8, 8, 1, 7),
+    ):  # fmt: skip
+        strides = (1, m) if down else (n, 1)
+        problem = Problem(DTYPES["s"], m, n, 0, m, n, False, *strides)
+        choice = select(problem, H200)
+        assert choice.kernel is SMALL
+        assert SMALL.depth(problem, choice.geometry, choice.knobs) == wanted, (m, n, down)
+
+
+@pytest.mark.parametrize("letter, m, n", [
+    ("s", 37, 65), ("z", 5, 33), ("c", 3, 300), ("h", 3, 300), ("d", 2, 1030), ("s", 2, 1030),
+])  # fmt: skip
+def test_several_vectors_have_the_bits_of_single_products(letter, m, n):
+    """Sums of a lane, of a warp and of several warps, with and without columns behind the last."""
+    rng = np.random.default_rng([m, n])
+    a, x = random(rng, (m, n), letter), random(rng, (3, n), letter)
+    alpha = np.array([1.0, 0.0, -2.0])
+    y = np.ones((3, m), a.dtype)
+    with gemv.trace() as calls:
+        several = gemv.matvec(a, x)
+        gemv.matvec(a, x, y, alpha=alpha, beta=1 - alpha)
+    assert letter == "h" or {call.kernel for call in calls} == {"several_rows"}
+    for k in range(3):
+        assert several[k].tobytes() == gemv.gemv(1, a, x[k]).tobytes()
+        single = gemv.gemv(alpha[k], a, x[k], 1 - alpha[k], np.ones(m, a.dtype))
+        assert y[k].tobytes() == single.tobytes()
+
+
+def test_several_vectors_are_conjugated():
+    rng = np.random.default_rng(3)
+    a, x = random(rng, (40, 50), "z"), random(rng, (3, 40), "z")
+    with gemv.trace() as calls:
+        y = gemv.vecmat(x, np.asfortranarray(a))
+    assert [call.kernel for call in calls] == ["several_rows"]
+    assert np.allclose(y, x.conj() @ a)
+
+
+if backend.backend() == "simulator":
+    from gemv.language.simulator.scheduler import Schedule, scheduled
+    from gemv.language.simulator.thread import SimulatorError
+
+    SCHEDULES = [
+        Schedule("forward"),
+        Schedule("reversed"),
+        *(Schedule("random", k) for k in (1, 2)),
+    ]
+
+    def same_in_all(run):
+        results = set()
+        for schedule in SCHEDULES:
+            with scheduled(schedule):
+                results.add(run().tobytes())
+        return results
+
+    @pytest.mark.parametrize("m, n, trans", [(5, 7, 0), (8, 8, 1), (2, 130, 0)])
+    def test_an_item_has_the_bits_of_the_single_call_in_every_order(m, n, trans):
+        rng = np.random.default_rng([m, n])
+        a, x = random(rng, (3, m, n), "s"), random(rng, (3, (n, m)[trans]), "s")
+        many = same_in_all(lambda: gemv.gemv(1, a, x, trans=trans))
+        single = same_in_all(
+            lambda: np.stack([gemv.gemv(1, a[k], x[k], trans=trans) for k in range(3)])
+        )
+        if a[0].nbytes % 16 == 0 or (m <= 32 and n <= 32):
+            assert many == single and len(many) == 1
+
+    def test_splits_of_items_have_scratch_memory_of_their_own():
+        rng = np.random.default_rng(5)
+        a, x = random(rng, (2, 2, 600), "s"), random(rng, (2, 600), "s")
+        with gemv.trace() as calls:
+            many = same_in_all(lambda: gemv.gemv(1, a, x, kernel="last_block"))
+        assert calls[0].geometry.scratch and calls[0].geometry.counters
+        single = np.stack([gemv.gemv(1, a[k], x[k], kernel="last_block") for k in range(2)])
+        assert many == {single.tobytes()}
+
+    BARRIER = "cuda.syncthreads()"
+
+    def barriers(name):
+        """The lines of a kernel's file, and the numbers of those that are barriers."""
+        file = importlib.util.find_spec(get(name).build.__module__).origin
+        lines = Path(file).read_text(encoding="utf-8").splitlines()
+        return file, lines, [k for k, line in enumerate(lines) if line.strip().startswith(BARRIER)]
+
+    WITH_BARRIERS = {"small_items": (9, 16, 16), "several_rows": (1, 2, 1030)}
+
+    @pytest.mark.parametrize(
+        "name, line", [(name, line) for name in WITH_BARRIERS for line in barriers(name)[2]]
+    )
+    def test_every_barrier_protects_something(name, line, monkeypatch):
+        file, lines, _ = barriers(name)
+        lines[line] = lines[line].replace(BARRIER, "pass")
+        names = {"__name__": "without_a_barrier", "__file__": file}
+        exec(compile("\n".join(lines), file, "exec"), names)
+        count, m, n = WITH_BARRIERS[name]
+        a = np.ones((count, m, n), "f")
+        if name == "small_items":
+            a = a.swapaxes(1, 2)
+        x = np.ones((max(3, count), n), "f")
+        right = {np.full((len(x), m), n, "f").tobytes()}
+        assert same_in_all(lambda: gemv.matvec(a, x)) == right
+        monkeypatch.setattr(f"{get(name).build.__module__}.KERNEL", names["KERNEL"])
+        gemv.use_alignment(True)  # forgets the choices
+        try:
+            found = same_in_all(lambda: gemv.matvec(a, x))
+        except SimulatorError:
+            found = set()
+        finally:
+            monkeypatch.undo()
+            gemv.use_alignment(True)
+        assert found != right

@@ -1,0 +1,448 @@
+"""``gemv.torch`` against PyTorch's own products: values, derivatives, graphs, transformations.
+
+Nothing here needs a GPU; with one, the same runs there too.
+"""
+
+from __future__ import annotations
+
+import sys
+
+import numpy as np
+import pytest
+from helpers import processes
+
+import gemv
+
+torch = pytest.importorskip("torch", reason="PyTorch is not installed")
+
+import gemv.torch as products  # noqa: E402
+
+pytestmark = [
+    pytest.mark.filterwarnings("ignore::DeprecationWarning"),  # torch's own, of its compiler
+    pytest.mark.filterwarnings("ignore:.*does not have many dimensions"),
+]
+
+DEVICES = ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)]
+OPS = [lambda a: a, lambda a: a.mT, lambda a: a.mH]
+
+
+@pytest.fixture(params=DEVICES)
+def device(request):
+    torch.manual_seed(3)
+    return request.param
+
+
+@pytest.fixture
+def compiler():
+    """A clean compiler, with nothing of the test left in it."""
+    torch._dynamo.reset()
+    yield "aot_eager"
+    torch._dynamo.reset()
+
+
+def operands(device, dtype=torch.float64, trans=0, m=5, n=3):
+    rows, cols = (n, m) if trans else (m, n)
+    make = {"dtype": torch.complex128 if dtype.is_complex else torch.float64}
+    return [torch.randn(shape, **make).to(device, dtype) for shape in ((m, n), (cols,), (rows,))]
+
+
+@pytest.mark.parametrize(
+    "dtype", [torch.float32, torch.float64, torch.complex64, torch.complex128], ids=str
+)
+@pytest.mark.parametrize("trans", ["N", "T", "C"])
+def test_values_are_those_of_torch(device, dtype, trans):
+    number = "NTC".index(trans)
+    a, x, y = operands(device, dtype, number, 40, 33)
+    factors = (0.5 - 2j, 1.5j) if dtype.is_complex else (0.5, -1.5)
+    expected = torch.mv(OPS[number](a), x)
+    single = dtype in (torch.float32, torch.complex64)
+    close = {"rtol": 1e-4, "atol": 1e-5} if single else {}
+    for matrix in (a, a.mT.contiguous().mT, torch.stack([a, a], -1)[..., 0]):
+        torch.testing.assert_close(products.mv(matrix, x, trans=trans), expected, **close)
+        both = products.addmv(y, matrix, x, alpha=factors[0], beta=factors[1], trans=trans)
+        torch.testing.assert_close(both, factors[0] * expected + factors[1] * y, **close)
+    out = torch.empty_like(y)
+    assert products.mv(a, x, out, alpha=2, trans=trans) is out
+    torch.testing.assert_close(out, 2 * expected, **close)
+    assert products.addmv(y, a, x, trans=trans, out=y) is y
+    torch.testing.assert_close(
+        products.addmv(y, a, x, alpha=-1, trans=trans), y - expected, **close
+    )
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=str)
+def test_narrow_numbers_are_added_up_in_float32(device, dtype):
+    a, x, y = operands(device, dtype, 0, 20, 30)
+    wide = a.float() @ x.float()
+    torch.testing.assert_close(products.mv(a, x, out_dtype=torch.float32), wide)
+    torch.testing.assert_close(products.mv(a, x, out_dtype="float32", alpha=2), 2 * wide)
+    assert torch.equal(products.mv(a, x), products.mv(a, x, out_dtype=torch.float32).to(dtype))
+    torch.testing.assert_close(products.addmv(y.float(), a, x), wide + y.float())
+    a.requires_grad_(), x.requires_grad_()
+    products.mv(a, x, out_dtype=torch.float32).sum().backward()
+    assert a.grad.dtype is x.grad.dtype is dtype
+    torch.testing.assert_close(x.grad, a.detach().float().sum(0).to(dtype))
+
+
+def test_wide_sums(device):
+    a, x, y = operands(device, torch.float32, 0, 30, 40)
+    expected = (a.double() @ x.double()).float()
+    assert torch.equal(products.mv(a, x, accumulate="wide"), expected)
+    out = torch.empty_like(y)
+    assert torch.equal(products.mv(a, x, out, accumulate="wide"), expected)
+
+
+def test_lazy_conjugates_are_read_as_they_lie(device):
+    a, x, y = operands(device, torch.complex128)
+    torch.testing.assert_close(products.mv(a.conj(), x.conj()), a.conj() @ x.conj())
+    torch.testing.assert_close(products.addmv(y.conj(), a.mH.mH, x), y.conj() + a @ x)
+    torch.testing.assert_close(products.mv(a.mH.conj(), y), a.mT @ y)
+
+
+def test_empty_operands_are_as_torch_has_them(device):
+    a, x, y = (torch.ones(shape, device=device) for shape in ((4, 0), 0, 4))
+    assert products.mv(a, x).tolist() == [0] * 4
+    assert products.addmv(y, a, x, beta=2).tolist() == [2] * 4
+    assert products.addmv(y, a, x, beta=3, out=y).tolist() == [3] * 4
+    assert products.mv(a, y, trans="T").shape == (0,)
+
+
+def test_y_is_broadcast_and_not_read_where_beta_is_0(device):
+    a, x, _ = operands(device)
+    for y in (torch.tensor(2.0, dtype=a.dtype, device=device), a.new_full((1,), 2.0)):
+        torch.testing.assert_close(products.addmv(y, a, x), a @ x + 2)
+    nan, out = a.new_full((5,), torch.nan), a.new_full((5,), torch.nan)
+    torch.testing.assert_close(products.addmv(nan, a, x, beta=0), a @ x)
+    assert products.addmv(nan, a, x, beta=0, out=out) is out
+    torch.testing.assert_close(out, a @ x)
+
+
+def test_out_is_written_wherever_it_lies(device):
+    a, x, _ = operands(device)
+    gaps = a.new_zeros(10)
+    assert products.mv(a, x, gaps[::2]).data_ptr() == gaps.data_ptr()
+    torch.testing.assert_close(gaps[::2], a @ x)
+    weight = torch.ones(5, device=device, dtype=a.dtype, requires_grad=True)
+    out = a.new_ones(5)
+    saved = (weight * out).sum()
+    products.mv(a, x, out)
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        saved.backward()
+
+
+# Derivatives ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.complex128], ids=str)
+@pytest.mark.parametrize("trans", [0, 1, 2])
+def test_first_and_second_derivatives(device, dtype, trans):
+    a, x, y = (tensor.requires_grad_() for tensor in operands(device, dtype, trans, 3, 2))
+    factor = 2 - 1j if dtype.is_complex else 2.0
+    alpha, beta = (
+        torch.tensor(value, dtype=dtype, device=device, requires_grad=True) for value in (1.5, -0.5)
+    )
+
+    def scaled(a, x):
+        return products.mv(a, x, alpha=factor, trans=trans)
+
+    def update(y, a, x):
+        return products.addmv(y, a, x, alpha=factor, beta=factor, trans=trans)
+
+    def traced(y, a, x, alpha, beta):
+        return products.addmv(y, a, x, alpha=alpha, beta=beta, trans=trans)
+
+    for function, inputs in (
+        (scaled, (a, x)), (update, (y, a, x)), (traced, (y, a, x, alpha, beta)),
+    ):  # fmt: skip
+        assert torch.autograd.gradcheck(
+            function, inputs, check_forward_ad=True, check_batched_grad=True
+        )
+        assert torch.autograd.gradgradcheck(function, inputs, check_fwd_over_rev=True)
+
+
+def test_only_what_is_needed_is_differentiated():
+    a, x, _ = operands("cpu")  # whose gradients are computed in this thread, which is traced
+    x.requires_grad_()
+    with gemv.trace() as calls:
+        products.mv(a, x).sum().backward()
+    assert len(calls) == 2 and a.grad is None
+    torch.testing.assert_close(x.grad, a.sum(0))
+
+
+def test_a_layer_learns(device):
+    class Layer(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.weight = torch.nn.Parameter(torch.randn(4, 3, device=device))
+            self.bias = torch.nn.Parameter(torch.randn(4, device=device))
+
+        def forward(self, x):
+            return products.addmv(self.bias, self.weight, x).relu()
+
+    layer, x = Layer(), torch.randn(3, device=device)
+    wanted = (layer.weight @ x + layer.bias).relu().square().sum()
+    wanted.backward()
+    expected = [p.grad.clone() for p in layer.parameters()]
+    layer.zero_grad()
+    layer(x).square().sum().backward()
+    for parameter, gradient in zip(layer.parameters(), expected, strict=True):
+        torch.testing.assert_close(parameter.grad, gradient)
+    with torch.no_grad():
+        assert not layer(x).requires_grad
+
+
+def test_no_gradient_goes_through_out(device):
+    a, x, y = operands(device)
+    for tensor in (a, x, y):
+        tensor.requires_grad_()
+        with pytest.raises(TypeError, match=r"gemv\.torch\.mv: . requires a gradient"):
+            products.mv(a, x, out=y)
+        with torch.no_grad():
+            products.mv(a, x, out=y)
+        tensor.requires_grad_(False)
+
+
+# Transformations --------------------------------------------------------------------------------
+
+
+def transformed():
+    """Functions of a matrix and a vector made by torch.func, for a product that is passed."""
+    func = torch.func
+    return {
+        "grad": lambda mv: func.grad(lambda x, a: mv(a, x).pow(2).sum()),
+        "jvp": lambda mv: lambda x, a: func.jvp(mv, (a, x), (a.sin(), x.cos()))[1],
+        "vjp": lambda mv: lambda x, a: func.vjp(mv, a, x)[1](mv(a, x)),
+        "jacrev": lambda mv: lambda x, a: func.jacrev(mv, (0, 1))(a, x),
+        "jacfwd": lambda mv: lambda x, a: func.jacfwd(mv, (0, 1))(a, x),
+        "hessian": lambda mv: func.hessian(lambda x, a: mv(a, x).pow(3).sum()),
+        "jacrev_of_jacfwd": lambda mv: func.jacrev(func.jacfwd(lambda x, a: mv(a, x).pow(3).sum())),
+        "vmap_x": lambda mv: lambda x, a: func.vmap(mv, (None, 1))(a, torch.stack([x, 2 * x], 1)),
+        "vmap_a": lambda mv: lambda x, a: func.vmap(mv, (2, None))(torch.stack([a, -a], 2), x),
+        "vmap_of_grad": lambda mv: (
+            lambda x, a: func.vmap(func.grad(lambda x: mv(a, x).sum()))(torch.stack([x, 2 * x]))
+        ),
+        "vmap_of_vmap": lambda mv: (
+            lambda x, a: func.vmap(func.vmap(mv, (None, 0)), (0, None))(
+                torch.stack([a, -a]), torch.stack([x, 2 * x, 3 * x])
+            )
+        ),
+        "grad_of_vmap": lambda mv: func.grad(
+            lambda x, a: func.vmap(mv)(torch.stack([a, a * a]), torch.stack([x, x * x])).sum()
+        ),
+    }
+
+
+@pytest.mark.parametrize("name", transformed())
+def test_transformations_see_through(device, name):
+    a, x, _ = operands(device)
+    make = transformed()[name]
+    expected = make(torch.mv)(x, a)
+    torch.testing.assert_close(make(products.mv)(x, a), expected)
+
+
+@pytest.mark.parametrize("name", ["grad", "jvp", "jacrev", "vmap_x", "vmap_of_grad"])
+def test_graphs_keep_transformations(device, name, compiler):
+    a, x, _ = operands(device)
+    make = transformed()[name]
+    compiled = torch.compile(make(products.mv), fullgraph=True, backend=compiler)
+    torch.testing.assert_close(compiled(x, a), make(torch.mv)(x, a))
+
+
+def test_a_function_that_outlives_its_transformation(device):
+    a, x, y = operands(device)
+    _, pull_back = torch.func.vjp(products.mv, a, x)
+    for cotangent in (y, 2 * y):
+        torch.testing.assert_close(
+            pull_back(cotangent), (torch.outer(cotangent, x), a.T @ cotangent)
+        )
+    y.requires_grad_()
+    (of_y,) = torch.autograd.grad(pull_back(y)[1].sum(), y)
+    torch.testing.assert_close(of_y, a.sum(1))
+
+
+def test_forward_derivatives_without_a_transformation(device):
+    import torch.autograd.forward_ad as forward
+
+    a, x, _ = operands(device)
+    with forward.dual_level():
+        dual = products.mv(a, forward.make_dual(x, x.sin()))
+        torch.testing.assert_close(forward.unpack_dual(dual).tangent, a @ x.sin())
+
+
+def test_batches_have_the_bits_of_single_products(device):
+    a, x, _ = operands(device, m=50, n=70)
+    xs = torch.stack([x, x.sin(), x.cos()])
+    single = torch.stack([products.mv(a, item) for item in xs])
+    assert torch.equal(torch.func.vmap(products.mv, (None, 0))(a, xs), single)
+    nobody = torch.func.vmap(products.mv, (None, 0))(a, xs[:0])
+    assert nobody.shape == (0, 50) and nobody.dtype == a.dtype
+    with pytest.raises(TypeError, match=r"gemv\.torch\.mv: a vector cannot be overwritten"):
+        torch.func.vmap(lambda x, out: products.mv(a, x, out))(xs, torch.zeros_like(single))
+
+
+# Graphs -----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("dynamic", [None, True, False])
+def test_a_compiled_function_with_gradients(device, dynamic, compiler):
+    def step(a, x, y):
+        z = products.addmv(y, a, x * 2, alpha=0.5, beta=2.0)
+        return products.mv(a, z.relu(), trans="T").square().sum()
+
+    compiled = torch.compile(step, fullgraph=True, dynamic=dynamic, backend=compiler)
+    for m, n in ((5, 3), (6, 4), (7, 2)):
+        tensors = operands(device, m=m, n=n)
+        gradients = []
+        for function in (step, compiled):
+            leaves = [tensor.clone().requires_grad_() for tensor in tensors]
+            function(*leaves).backward()
+            gradients.append([leaf.grad for leaf in leaves])
+        torch.testing.assert_close(*gradients)
+
+
+def test_graphs_keep_all_options(device, compiler):
+    a, x, y = operands(device, torch.float32)
+    stream = {"stream": torch.cuda.Stream()} if device == "cuda" else {}
+
+    def step(a, x, y):
+        out = torch.empty_like(y)
+        assert products.mv(a, x, out, alpha=3.0, accumulate="wide") is out
+        narrow = products.mv(a.half(), x.half(), out_dtype=torch.float32, **stream)
+        drop_in = gemv.gemv(2.0, a.half(), x.half(), out_dtype="float32")
+        wide = gemv.gemv(2.0, a, x, accumulate="wide", **stream)
+        return out, narrow, drop_in, wide
+
+    expected = 3 * (a @ x), a @ x, 2 * (a @ x), 2 * (a @ x)
+    compiled = torch.compile(step, fullgraph=True, backend=compiler)
+    for _ in range(2):
+        results = compiled(a, x, y)
+        torch.testing.assert_close(results, expected, rtol=3e-3, atol=3e-3)
+
+
+def test_graphs_take_streams_whose_class_the_compiler_does_not_know(compiler):
+    """As all of them are in PyTorch 2.11; on the CPU the operator then refuses the handle."""
+    a, x, _ = operands("cpu")
+    stream = torch.Stream.__new__(type("Stream", (torch.Stream,), {"cuda_stream": 7}), device="cpu")
+    compiled = torch.compile(
+        lambda a, x: products.mv(a, x, stream=stream), fullgraph=True, backend=compiler
+    )
+    with pytest.raises(ValueError, match="stream only applies to .* GPU"):
+        compiled(a, x)
+
+
+def test_a_graph_takes_tensors_and_changing_numbers_for_alpha(device, compiler):
+    a, x, _ = operands(device)
+    compiled = torch.compile(
+        lambda a, x, alpha: products.mv(a, x, alpha=alpha), fullgraph=True, backend=compiler
+    )
+    for alpha in (1.0, 2.0, 3.5, 2, torch.tensor(3.0, dtype=a.dtype, device=device)):
+        torch.testing.assert_close(compiled(a, x, alpha), alpha * (a @ x))
+
+
+@pytest.mark.gpu
+@pytest.mark.filterwarnings("ignore::UserWarning")
+def test_cuda_graphs_of_the_compiler():
+    a, x, y = operands("cuda", torch.float32, 0, 300, 200)
+    compiled = torch.compile(
+        lambda a, x, y: products.addmv(y, a, x).relu(), fullgraph=True, mode="reduce-overhead"
+    )
+    for _ in range(4):
+        torch.compiler.cudagraph_mark_step_begin()
+        torch.testing.assert_close(
+            compiled(a, x, y).clone(), (y + a @ x).relu(), rtol=1e-4, atol=1e-4
+        )
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.complex128], ids=str)
+def test_opcheck(device, dtype):
+    a, x, y = operands(device, dtype)
+    needing = [t.clone().requires_grad_() for t in (a, x, y)]
+    rest = 0, 1, 0, 1, 0, None
+    product, in_place = torch.ops.gemv.product.default, torch.ops.gemv.product_.default
+    name = "gemv.torch.addmv"
+    torch.library.opcheck(product, (name, 2.0, a, x, 0, None, *rest))
+    torch.library.opcheck(product, (name, 2.0, *needing[:2], 0.5, needing[2], *rest))
+    torch.library.opcheck(product, (name, 1, a, needing[2], 0, None, 0, 1, 0, 1, 2, None))
+    torch.library.opcheck(product, ("gemv", 2.0, a, x, 0.5, y, *rest))
+    torch.library.opcheck(in_place, (name, 2.0, a, x, 0.5, y, *rest))
+
+
+def test_tensors_without_memory():
+    from torch._subclasses import FakeTensorMode
+    from torch.fx.experimental.proxy_tensor import make_fx
+
+    meta = products.mv(torch.empty(4, 3, device="meta"), torch.empty(3, device="meta"))
+    assert meta.shape == (4,) and meta.is_meta
+    with FakeTensorMode():
+        fake = products.addmv(torch.empty(3), torch.empty(4, 3), torch.empty(4), trans="T")
+        assert fake.shape == (3,) and type(fake).__name__ == "FakeTensor"
+        narrow = products.mv(
+            torch.empty(4, 3).half(), torch.empty(3).half(), out_dtype=torch.float32
+        )
+        assert narrow.dtype is torch.float32
+    graph = make_fx(lambda a, x: products.mv(a, x))(torch.ones(4, 3), torch.ones(3))
+    assert "gemv.product" in graph.code
+
+
+def test_exported_programs_keep_the_product():
+    class Module(torch.nn.Module):
+        def forward(self, a, x):
+            return products.mv(a, x) + 1
+
+    a, x = torch.ones(4, 3), torch.ones(3)
+    program = torch.export.export(Module(), (a, x))
+    assert "gemv.product" in program.graph_module.code
+    assert program.module()(a, x).tolist() == [4] * 4
+
+
+# What is refused --------------------------------------------------------------------------------
+
+
+def refused():
+    a, x, y = torch.ones(4, 3), torch.ones(3), torch.ones(4)
+    mv, addmv = products.mv, products.addmv
+    return {
+        "rank_of_a": (lambda: mv(x, x), ValueError, r"mv: a must have two dimensions.*\(3,\)"),
+        "rank_of_x": (lambda: mv(a, a), ValueError, r"mv: x must have one dimension.*\(4, 3\)"),
+        "length": (lambda: mv(a, y), ValueError, "mv: x must have as many.*columns, 3, got 4"),
+        "transposed": (lambda: mv(a, x, trans=1), ValueError, "as a has rows, 4, got 3"),
+        "trans": (lambda: mv(a, x, trans=3), ValueError, "trans must be .*got 3"),
+        "integers": (lambda: mv(a.int(), x.int()), TypeError, r"a has dtype torch\.int32"),
+        "dtypes": (lambda: mv(a, x.double()), TypeError, r"dtype of a, torch\.float32, got"),
+        "devices": (lambda: mv(a, x.to("meta")), TypeError, "x must be on the device of a, cpu"),
+        "numpy": (lambda: mv(a, np.ones(3)), TypeError, r"x must be a tensor, got numpy\.ndarray"),
+        "sparse": (lambda: mv(a.to_sparse(), x), TypeError, r"sparse_coo.*to_dense\(\)"),
+        "complex": (lambda: mv(a, x, alpha=1j), TypeError, "alpha must be real"),
+        "vector": (lambda: mv(a, x, alpha=x), ValueError, "alpha must be a number or a tensor"),
+        "text": (lambda: mv(a, x, alpha="2"), TypeError, "alpha must be a number.*str '2'"),
+        "out": (lambda: mv(a, x, x), ValueError, r"out must have the shape.*\(4,\), got \(3,\)"),
+        "out_dtype": (lambda: mv(a, x, out_dtype="float64"), TypeError, "out_dtype must be"),
+        "no_dtype": (lambda: mv(a, x, out_dtype="int8"), TypeError, "out_dtype must be.*int8"),
+        "accumulate": (lambda: mv(a, x, accumulate="no"), ValueError, "accumulate must be one"),
+        "wide": (
+            lambda: mv(a.double(), x.double(), accumulate="wide"), ValueError, "needs a GPU",
+        ),
+        "stream": (lambda: mv(a, x, stream=0), ValueError, "stream only applies to .* GPU"),
+        "y": (lambda: addmv(x, a, x), ValueError, r"addmv: y must have the shape.*\(4,\)"),
+        "y_dtype": (lambda: addmv(y.double(), a, x), TypeError, "addmv: y must have the dtype"),
+        "no_y": (lambda: addmv(2.0, a, x), TypeError, r"addmv: y must be a tensor, got float"),
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize("name", refused())
+def test_errors_name_argument_rule_and_value(name):
+    call, kind, words = refused()[name]
+    with pytest.raises(kind, match=rf"gemv\.torch\..*{words}"):
+        call()
+
+
+def test_the_host_computes_for_host_memory_whatever_the_backend():
+    a, x, _ = operands("cpu")
+    with gemv.trace() as calls:
+        products.mv(a, x)
+    assert [(call.backend, call.kernel) for call in calls] == [("host", "dgemv")]
+
+
+def test_importing_gemv_does_not_load_torch():
+    code = "import sys, gemv; gemv.gemv; assert 'torch' not in sys.modules; import gemv.torch"
+    assert processes.run([sys.executable, "-c", code], timeout=120).returncode == 0
