@@ -164,7 +164,7 @@ def has_work(knobs: Mapping[str, int], problem: Problem) -> bool:
 
 
 def _neighbours(problem: Problem, device: Device) -> Iterator[tuple[str, Mapping[str, int]]]:
-    """The table's choices for similar problems: of other sizes, or with other elements."""
+    """What is chosen for similar problems: of other sizes, or with other elements."""
     down, along = ("cols", "rows") if problem.access == "axpy" else ("rows", "cols")
     lines, line = getattr(problem, down), getattr(problem, along)
     sizes = [(lines * f, line) for f in (0.25, 0.5, 2, 4)]

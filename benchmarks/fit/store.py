@@ -39,7 +39,7 @@ class Measured:
     peers : dict of str to float
         Seconds of each peer.
     present : Candidate
-        What the tables selected at the time of the campaign.
+        What was selected at the time of the campaign.
     times : list of Timed
         A candidate that was timed twice is in it twice.
     """

@@ -60,7 +60,7 @@ Sums
     Each lane adds element k of its vectors to partial sum k (modulo 2 where numbers of 2 bytes are
     summed wide: eight float64 a row would take the registers that loads need), over every LANES-th
     vector of its split; then pairwise in the lane, a butterfly over the lanes, the warps of the
-    block in order, and the splits. The order is fixed by shape, alignment, the selection table and
+    block in order, and the splits. The order is fixed by shape, alignment, the machine's file and
     the number of multiprocessors. Same bits on every run.
 
 Source

@@ -53,7 +53,7 @@ Loses
 Sums
     Each thread over every GROUPS-th column of its split, a butterfly over the groups of a warp,
     the warps of the block in order, then the splits. The order is fixed by shape, alignment, the
-    selection table and the number of multiprocessors. Same bits on every run.
+    machine's file and the number of multiprocessors. Same bits on every run.
 
 Source
     The axpy form of gemv: G. H. Golub and C. F. Van Loan, "Matrix Computations", section 1.1. To

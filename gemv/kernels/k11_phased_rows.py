@@ -46,7 +46,7 @@ Sums
     As in the rung of wide loads, each split of a row separately. Element k of a lane's vectors goes
     to partial sum k. Then come the elements before the first and behind the last whole vector, a
     pairwise sum in the lane, a butterfly over the lanes, the warps in order, and the splits. The
-    order is fixed by shape, the addresses of rows modulo 16 bytes, the selection table and the
+    order is fixed by shape, the addresses of rows modulo 16 bytes, the machine's file and the
     number of multiprocessors. Same bits on every run.
 
 Source

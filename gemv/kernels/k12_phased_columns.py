@@ -49,7 +49,7 @@ Loses
 Sums
     Each thread sums over every GROUPS-th column of its split. Then come a butterfly over the groups
     of a warp, the warps of the block in order, and the splits. The order is fixed by shape, the
-    addresses of columns modulo 16 bytes, the selection table and the number of multiprocessors.
+    addresses of columns modulo 16 bytes, the machine's file and the number of multiprocessors.
     Same bits on every run.
 
 Source

@@ -56,7 +56,7 @@ Sums
     Each thread sums over every ACTIVE-th vector of its split. Then threads with the same rows add
     up, eight at a step, those of even and of odd number separately. Then the elements of the cycle
     that belong to a row are added in order, then the elements at both ends, then the splits. The
-    order is fixed by shape, leading dimension, address modulo 16 bytes, the selection table and the
+    order is fixed by shape, leading dimension, address modulo 16 bytes, the machine's file and the
     number of multiprocessors. Same bits on every run.
 
 Source

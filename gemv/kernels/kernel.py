@@ -105,8 +105,8 @@ class Kernel:
     small_knobs : mapping of str to int
         The smallest sensible constants, for tests on the simulator.
     teaching : bool
-        True for a kernel that no table selects, because it is there to be read: rungs that later
-        ones overtake, and all kernels beside the ladder.
+        True for a kernel that selection never takes, because it is there to be read: rungs that
+        later ones overtake, and all kernels beside the ladder.
     beside : bool
         True for a kernel beside the ladder, False for a rung.
     same_bits : bool

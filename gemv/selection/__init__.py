@@ -1,1 +1,1 @@
-"""Which kernel a problem gets, and with which constants: the tables and what reads them."""
+"""Which kernel a problem gets, and with which constants: a formula, machines, exceptions."""

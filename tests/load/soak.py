@@ -40,7 +40,7 @@ from gemv.core.dtypes import DTYPES as _DTYPES
 from gemv.core.files import write_text
 from gemv.measure.reference import error_in_bounds, reference
 
-#: m, n, trans, order, kernel and, if not plain, accumulate: every access of the table, columns
+#: m, n, trans, order, kernel and, if not plain, accumulate: every access, columns
 #: split over blocks, two launches, sums of float64 and of two float64.
 SHAPES = [
     (64, 64, 0, "C", None),
