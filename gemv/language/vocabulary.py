@@ -18,44 +18,32 @@ Words that the declarations share:
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
-
-from numba import cuda as cuda
-from numba.cuda.core import config
-
-#: Whether kernels run in the simulator, in plain Python.
-SIMULATOR = bool(config.ENABLE_CUDASIM)
-
-if SIMULATOR:
-    from gemv.language.simulator import functions as _half
-else:
-    from gemv.language.numba_cuda import functions as _half  # type: ignore[no-redef]
-
-#: The declarations by name, in the order of this file; the documentation is made from them.
-VOCABULARY: dict[str, Callable] = {}
-
-
-def _declared(declaration: Callable) -> Any:
-    """The function of that name for this process; the declaration itself is kept for its words."""
-    VOCABULARY[declaration.__name__] = declaration
-    return getattr(_half, declaration.__name__)
-
+# Names that this module hands on.
+# ruff: noqa: F401
+from gemv.language.declared import SIMULATOR, VOCABULARY, cuda, declared
+from gemv.language.vocabulary_clusters import (
+    cluster_arrive,
+    cluster_expect,
+    cluster_post,
+    cluster_rank,
+    cluster_take,
+    cluster_wait,
+)
 
 # Called while a kernel is built -----------------------------------------------------------------
 
 
-@_declared
+@declared
 def device(function):
     """Mark `function` as a device function: the kernels that call it are compiled with it."""
 
 
-@_declared
+@declared
 def inlined(function):
     """Mark `function` as a device function that is inlined into its caller, however long it is."""
 
 
-@_declared
+@declared
 def constant_array(name, dtype, size):
     """Make ``load(index)``, which reads an array of `size` elements in constant memory.
 
@@ -65,7 +53,7 @@ def constant_array(name, dtype, size):
     """
 
 
-@_declared
+@declared
 def element_of_arrays(sums):
     """The type of shared and local arrays that hold sums of two numbers; `sums` is their dtype."""
 
@@ -73,7 +61,7 @@ def element_of_arrays(sums):
 # Integers ---------------------------------------------------------------------------------------
 
 
-@_declared
+@declared
 def natural(number):
     """`number`, which must not be negative, as an integer that the compiler knows not to be.
 
@@ -83,17 +71,17 @@ def natural(number):
     """
 
 
-@_declared
+@declared
 def quotient(number, divisor):
     """``number // divisor`` for a constant divisor; a shift if that is a power of two."""
 
 
-@_declared
+@declared
 def rounded_down(number, multiple):
     """``number // multiple * multiple`` for a constant; a mask if that is a power of two."""
 
 
-@_declared
+@declared
 def row_starts(first, step, last, stride, rows):
     """Where the rows of a tile begin: ``min(first + r*step, last) * stride`` for r below `rows`.
 
@@ -102,7 +90,7 @@ def row_starts(first, step, last, stride, rows):
     """
 
 
-@_declared
+@declared
 def rolled():
     """Keep the compiler from unrolling the loop that the call stands in; nothing is executed."""
 
@@ -110,17 +98,17 @@ def rolled():
 # One element ------------------------------------------------------------------------------------
 
 
-@_declared
+@declared
 def read_only_load(pointer, index):
     """``pointer[index]`` through the read-only cache, for memory that no thread writes."""
 
 
-@_declared
+@declared
 def parameter_load(pointer, index):
     """``x[index]`` where x is an array that was passed by value, as a parameter of the kernel."""
 
 
-@_declared
+@declared
 def store(pointer, index, value):
     """``pointer[index] = value`` for y, which the kernel does not read again.
 
@@ -128,12 +116,12 @@ def store(pointer, index, value):
     """
 
 
-@_declared
+@declared
 def atomic_add(pointer, index, value):
     """Add `value` to ``pointer[index]`` atomically; a complex value as two real numbers."""
 
 
-@_declared
+@declared
 def atomic_inc(pointer, index, limit):
     """Increment ``pointer[index]`` atomically, from `limit` to 0, and return the old value."""
 
@@ -141,12 +129,12 @@ def atomic_inc(pointer, index, limit):
 # Addresses --------------------------------------------------------------------------------------
 
 
-@_declared
+@declared
 def is_aligned(pointer, bytes_):
     """Whether the address `pointer` is a multiple of `bytes_`, a power of two."""
 
 
-@_declared
+@declared
 def elements_past(pointer, index, bytes_):
     """How many elements ``pointer[index]`` lies behind the last multiple of `bytes_` in memory.
 
@@ -154,12 +142,12 @@ def elements_past(pointer, index, bytes_):
     """
 
 
-@_declared
+@declared
 def moved(pointer, count):
     """A pointer to the element that lies `count` elements behind that of `pointer`."""
 
 
-@_declared
+@declared
 def conjugated(pointer):
     """A pointer to the same memory, through which complex elements are loaded as conjugates."""
 
@@ -167,7 +155,7 @@ def conjugated(pointer):
 # Tiles of A -------------------------------------------------------------------------------------
 
 
-@_declared
+@declared
 def stream_tile(pointer, starts, index, step, count, width):
     """Load a tile of A: from each of `starts`, the `count` vectors that begin `step` apart.
 
@@ -177,7 +165,7 @@ def stream_tile(pointer, starts, index, step, count, width):
     """
 
 
-@_declared
+@declared
 def stream_some(pointer, starts, index, step, count, width, valid):
     """:func:`stream_tile` with zeros in place of vector `valid` of each row and those behind it.
 
@@ -185,7 +173,7 @@ def stream_some(pointer, starts, index, step, count, width, valid):
     """
 
 
-@_declared
+@declared
 def stream_inside(pointer, starts, index, width, limit):
     """Load a vector of A for each of `starts` element by element, where the line may end within it.
 
@@ -197,7 +185,7 @@ def stream_inside(pointer, starts, index, width, limit):
 # Numbers of x, and old ones of y ----------------------------------------------------------------
 
 
-@_declared
+@declared
 def load_vectors(pointer, index, step, count, width):
     """Load `count` vectors that begin `step` apart, the first one at ``pointer[index]``.
 
@@ -206,7 +194,7 @@ def load_vectors(pointer, index, step, count, width):
     """
 
 
-@_declared
+@declared
 def load_some(pointer, index, step, count, width, valid):
     """:func:`load_vectors` with zeros in place of vector `valid` and those behind it.
 
@@ -214,12 +202,12 @@ def load_some(pointer, index, step, count, width, valid):
     """
 
 
-@_declared
+@declared
 def load_back(pointer, index, step, count, width):
     """:func:`load_vectors` for memory that the kernel also writes: y."""
 
 
-@_declared
+@declared
 def load_shifted(pointer, index, step, count, width, shift):
     """:func:`load_vectors` for vectors that begin `shift` elements behind a multiple of their size.
 
@@ -228,7 +216,7 @@ def load_shifted(pointer, index, step, count, width, shift):
     """
 
 
-@_declared
+@declared
 def gather(pointer, index, step, count, increment, width):
     """Load what :func:`load_vectors` does, element by element, from memory with any increment.
 
@@ -236,7 +224,7 @@ def gather(pointer, index, step, count, increment, width):
     """
 
 
-@_declared
+@declared
 def gather_some(pointer, index, step, count, increment, width, valid):
     """:func:`gather` with zeros in place of group `valid` and those behind it.
 
@@ -244,12 +232,12 @@ def gather_some(pointer, index, step, count, increment, width, valid):
     """
 
 
-@_declared
+@declared
 def gather_inside(pointer, index, step, count, increment, width, valid, limit):
     """:func:`gather_some` with zeros also for elements whose ``index + k*step + l >= limit``."""
 
 
-@_declared
+@declared
 def spread(factors, count, width, first, period):
     """Repeat numbers of x for a vector of A that goes over several short columns.
 
@@ -259,7 +247,7 @@ def spread(factors, count, width, first, period):
     """
 
 
-@_declared
+@declared
 def vector_load(pointer, index, count):
     """``pointer[index : index + count]`` by one load of 8 or 16 bytes, aligned to its size.
 
@@ -270,12 +258,12 @@ def vector_load(pointer, index, count):
 # Sums in a thread -------------------------------------------------------------------------------
 
 
-@_declared
+@declared
 def zeros(zero, count):
     """`count` times `zero`: partial sums to begin with."""
 
 
-@_declared
+@declared
 def multiply_add(sums, tile, x, conjugate):
     """Add the products of a tile with `x` to `sums`, for memory that runs along the rows (*dot*).
 
@@ -285,7 +273,7 @@ def multiply_add(sums, tile, x, conjugate):
     """
 
 
-@_declared
+@declared
 def axpy_add(sums, tile, x, width, conjugate):
     """Add the products of a tile with `x` to `sums`, for memory down the columns (*axpy*).
 
@@ -294,7 +282,7 @@ def axpy_add(sums, tile, x, width, conjugate):
     """
 
 
-@_declared
+@declared
 def fold(sums, rows):
     """One sum for each of `rows` from its partial sums, which are added in pairs."""
 
@@ -302,7 +290,7 @@ def fold(sums, rows):
 # Sums between threads ---------------------------------------------------------------------------
 
 
-@_declared
+@declared
 def butterfly(values, lanes, apart):
     """Add up each of `values` over the lanes of a group whose distance is a multiple of `apart`.
 
@@ -311,7 +299,7 @@ def butterfly(values, lanes, apart):
     """
 
 
-@_declared
+@declared
 def scatter_sums(values, tid, width, lanes, apart):
     """:func:`butterfly`, bit for bit, but each lane ends with its share of the sums only.
 
@@ -321,7 +309,7 @@ def scatter_sums(values, tid, width, lanes, apart):
     """
 
 
-@_declared
+@declared
 def put_pieces(shared, row, column, values, distance, width):
     """Store pieces of `width` neighbours, `distance` apart, into a row of a shared array.
 
@@ -329,7 +317,7 @@ def put_pieces(shared, row, column, values, distance, width):
     """
 
 
-@_declared
+@declared
 def put_unit(shared, index, values, first, count):
     """Store `count` of `values`, from number `first` on, at ``shared[index]``, by one store.
 
@@ -337,12 +325,12 @@ def put_unit(shared, index, values, first, count):
     """
 
 
-@_declared
+@declared
 def load_units(shared, index, count):
     """Load `count` numbers from ``shared[index]`` on, by one load: see :func:`put_unit`."""
 
 
-@_declared
+@declared
 def post(pointer, index, value):
     """Store a sum for another block, at a place that is empty; no fence is needed.
 
@@ -350,7 +338,7 @@ def post(pointer, index, value):
     """
 
 
-@_declared
+@declared
 def take(zero, pointer, index, step, count, valid):
     """Wait for the first `valid` of `count` posted sums, `step` apart, and empty their places.
 
@@ -359,62 +347,10 @@ def take(zero, pointer, index, step, count, valid):
     """
 
 
-# Sums between the blocks of a cluster ------------------------------------------------------------
-
-
-@_declared
-def cluster_rank():
-    """Which block of its cluster this is, from 0 on.
-
-    The attribute ``cluster`` of a kernel function says how many blocks a cluster has. They are
-    neighbours along ``blockIdx.y``, and run at the same time.
-    """
-
-
-@_declared
-def cluster_arrive():
-    """Come to the barrier of the cluster, and go on; every thread of all its blocks does so.
-
-    It orders nothing but :func:`cluster_expect`.
-    """
-
-
-@_declared
-def cluster_wait():
-    """Wait until all threads of the cluster have come to the barrier; each has come itself."""
-
-
-@_declared
-def cluster_expect(box, shared, count):
-    """Make `box` count the sums that arrive in `shared`, until there are `count` of them.
-
-    `box` is a shared array of one 64-bit integer. One thread of a block calls this, and no block of
-    the cluster posts before a barrier of the cluster.
-    """
-
-
-@_declared
-def cluster_post(box, shared, slot, row, values, distance, width, each, limit):
-    """Send sums of rows to the blocks of the cluster that these rows belong to, and go on.
-
-    `values` are pieces of `width` neighbours, `distance` apart, from `row` on. That of row r is
-    stored in block ``r // each``, at ``shared[r % each, slot]``, and counted by its `box`. Rows
-    from `limit` on are not sent.
-    """
-
-
-@_declared
-def cluster_take(box):
-    """Wait until all sums are there that `box` expects.
-
-    A block that expects sums must not end before it has taken them.
-    """
-
-
 # Vectors of y -----------------------------------------------------------------------------------
 
 
-@_declared
+@declared
 def store_vectors(pointer, index, step, values, width):
     """Store vectors of `width` neighbours that begin `step` apart, the first at ``pointer[index]``.
 
