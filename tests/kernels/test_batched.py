@@ -107,7 +107,7 @@ def test_the_bits_of_small_items_do_not_depend_on_where_they_lie(letter, trans):
         assert len(set(seen.values())) == 1, (m, n, seen.keys())
 
 
-@pytest.mark.parametrize("m, n", [(40, 24), (24, 40)])
+@pytest.mark.parametrize("m, n", [(40, 24), (24, 40), (16, 500), (32, 200)])
 @pytest.mark.parametrize("order", "CF")
 def test_constants_for_many_items_keep_the_bits(m, n, order, monkeypatch):
     rng = np.random.default_rng([m, n])
@@ -116,7 +116,7 @@ def test_constants_for_many_items_keep_the_bits(m, n, order, monkeypatch):
         a = np.ascontiguousarray(a.swapaxes(1, 2)).swapaxes(1, 2)
     found = set()
     for least in (0, 1 << 30):
-        monkeypatch.setattr(batches, "BLOCKS_PER_SM", least)
+        monkeypatch.setattr(batches, "THREADS_PER_SM", least)
         with gemv.trace() as calls:
             y = gemv.matvec(a, x)
         found.add(y.tobytes())
