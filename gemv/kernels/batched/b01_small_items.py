@@ -160,7 +160,7 @@ def build(spec):
     @device
     def divided(value, by):
         """``value // divisor``, from the inverse of the divisor."""
-        return (short(value) * short(by)) >> SHIFT
+        return short((short(value) * short(by)) >> SHIFT)
 
     @device
     def place(e, over_period, gap):
@@ -168,7 +168,7 @@ def build(spec):
         if PADDED:
             return e + (e >> SEGMENT)
         if WHOLE:
-            return e + divided(e, over_period) * gap
+            return short(e + divided(e, over_period) * gap)
         return e
 
     @device
@@ -253,16 +253,16 @@ def build(spec):
             x_skip = x_step - cols * incx  # from the end of an item's numbers to the next item's
             # Behind the last number that number again, so that all loads go out at once.
             last = x_count - 1
-            e0, e1 = min(tid, last), min(tid + THREADS, last)
-            e2, e3 = min(tid + 2 * THREADS, last), min(tid + 3 * THREADS, last)
+            e0, e1 = short(min(tid, last)), short(min(tid + THREADS, last))
+            e2, e3 = short(min(tid + 2 * THREADS, last)), short(min(tid + 3 * THREADS, last))
             i0, i1 = divided(e0, over_cols), divided(e1, over_cols)
             i2, i3 = divided(e2, over_cols), divided(e3, over_cols)
             x0 = own_x[e0 * incx + i0 * x_skip]
             x1 = own_x[e1 * incx + i1 * x_skip]
             x2 = own_x[e2 * incx + i2 * x_skip]
             x3 = own_x[e3 * incx + i3 * x_skip]
-            e4, e5 = min(tid + 4 * THREADS, last), min(tid + 5 * THREADS, last)
-            e6, e7 = min(tid + 6 * THREADS, last), min(tid + 7 * THREADS, last)
+            e4, e5 = short(min(tid + 4 * THREADS, last)), short(min(tid + 5 * THREADS, last))
+            e6, e7 = short(min(tid + 6 * THREADS, last)), short(min(tid + 7 * THREADS, last))
             i4, i5 = divided(e4, over_cols), divided(e5, over_cols)
             i6, i7 = divided(e6, over_cols), divided(e7, over_cols)
             x4, x5, x6, x7 = x0, x1, x2, x3
@@ -325,15 +325,15 @@ def build(spec):
                     at = item * a_step + lines * line_step + (r - lines * line) * along_step
                     tile[place(e, over_period, gap)] = own[at]
                     e += THREADS
-            xs[e0 + i0 * further] = x0
-            xs[e1 + i1 * further] = x1
-            xs[e2 + i2 * further] = x2
-            xs[e3 + i3 * further] = x3
+            xs[short(e0 + i0 * further)] = x0
+            xs[short(e1 + i1 * further)] = x1
+            xs[short(e2 + i2 * further)] = x2
+            xs[short(e3 + i3 * further)] = x3
             if X_LOADS > 4 and x_count > 4 * THREADS:
-                xs[e4 + i4 * further] = x4
-                xs[e5 + i5 * further] = x5
-                xs[e6 + i6 * further] = x6
-                xs[e7 + i7 * further] = x7
+                xs[short(e4 + i4 * further)] = x4
+                xs[short(e5 + i5 * further)] = x5
+                xs[short(e6 + i6 * further)] = x6
+                xs[short(e7 + i7 * further)] = x7
             cuda.syncthreads()  # all of A and x is in place
         line = short(line)
         groups = (
@@ -349,6 +349,7 @@ def build(spec):
         )
         next_line = line_step if GAPS else line if DOWN else line + gap
         all_groups = short(here * groups)
+        own_y = moved(y, first * y_step)
         share = lane // APART
         base = tid // 32 * APART
         while base < all_groups:  # the same for a whole warp, which adds up together
@@ -356,13 +357,15 @@ def build(spec):
             g = short(base + lane % APART)
             own = short(min(g, all_groups - 1))
             item = divided(own, over_groups)
+            row = short(own - item * groups)
+            x_at = short(item * x_pitch)
             total = zeros(zero, UNIT)
             k = short(share)
             if DOWN:
-                at = shift + item * next_item + (own - item * groups) * UNIT
+                at = shift + item * next_item + row * UNIT
                 while k < steps:
-                    values = numbers(tile, at + k * next_line)
-                    factor = load_units(xs, item * x_pitch + k, 1)
+                    values = numbers(tile, short(at + k * next_line))
+                    factor = load_units(xs, short(x_at + k), 1)
                     total = axpy_add(total, values, factor, UNIT, CONJUGATE)
                     k = short(k + SHARES)
                 total = butterfly(total, 32, APART)
@@ -371,8 +374,8 @@ def build(spec):
                 if GAPS:
                     at += item * (next_item - rows * next_line)
                 while k < steps:
-                    values = numbers(tile, at + k * UNIT)
-                    factors = load_units(xs, item * x_pitch + k * UNIT, UNIT)
+                    values = numbers(tile, short(at + k * UNIT))
+                    factors = load_units(xs, short(x_at + k * UNIT), UNIT)
                     total = multiply_add(total, values, factors, CONJUGATE)
                     k = short(k + SHARES)
                 total = butterfly(fold(total, 1), 32, APART)
@@ -380,30 +383,27 @@ def build(spec):
                 if DOWN and WHOLE:
                     put_unit(ys, g * UNIT, total, 0, UNIT)
                 else:
-                    item += first
-                    row = g - (item - first) * groups
-                    own_alpha = alpha_of(alpha, item, alpha_step)
-                    own_beta = beta_of(beta, item, beta_step)
+                    own_alpha = alpha_of(alpha, first + item, alpha_step)
+                    own_beta = beta_of(beta, first + item, beta_step)
                     value = total[0]
                     if ALPHAS and own_alpha == 0:
                         value = zero
                     at = item * y_step + row * incy
-                    update_streaming(own_alpha, value, own_beta, y, at)
+                    update_streaming(own_alpha, value, own_beta, own_y, at)
             base += AT_ONCE
         if DOWN and WHOLE:
             cuda.syncthreads()  # all sums are in place, and neighbours store neighbours
             o = tid
             while o < here * rows:
                 item = divided(o, over_rows)
-                row = o - item * rows
-                item += first
-                own_alpha = alpha_of(alpha, item, alpha_step)
-                own_beta = beta_of(beta, item, beta_step)
+                row = short(o - item * rows)
+                own_alpha = alpha_of(alpha, first + item, alpha_step)
+                own_beta = beta_of(beta, first + item, beta_step)
                 value = ys[o]
                 if ALPHAS and own_alpha == 0:
                     value = zero
-                update_streaming(own_alpha, value, own_beta, y, item * y_step + row * incy)
-                o += THREADS
+                update_streaming(own_alpha, value, own_beta, own_y, item * y_step + row * incy)
+                o = short(o + THREADS)
 
     names = list(inspect.signature(small_items).parameters)
     passed = [
