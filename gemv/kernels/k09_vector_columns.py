@@ -19,6 +19,12 @@ Idea
     partial sum after the other waits 132 times for the L2. Here BATCH of them are on their way at
     any time, in each of several threads a row.
 
+    A single product spreads few rows over a whole GPU: with one or two LANES a warp reads 32
+    columns by 16 bytes each, which is half of what the L2 cache hands out at a time. A batch has
+    blocks enough. There ACROSS times as many threads stand along the rows, with as many warps to a
+    block; groups change warps with them, so that the same sums meet in the same order, what two
+    lanes of a warp added up before in shared memory now.
+
 Picture
     ::
 
@@ -63,7 +69,7 @@ Source
 
 import numpy as np
 
-from gemv.core.geometry import ceil_div
+from gemv.core.geometry import CACHE_LINE_BYTES, ceil_div
 from gemv.core.shares import share_of_lane
 from gemv.kernels.depths import in_halves, in_order, of_finishers, of_splits, shared_out
 from gemv.kernels.grids import LOADS_IN_BATCHES, loads_for_one, power_above, split_evenly
@@ -81,6 +87,8 @@ from gemv.kernels.work import (
 BATCH = 8
 #: Bytes of a column that a warp should read at least: two sectors of the memory.
 RUN_BYTES = 64
+#: The most threads that a block has for the sake of ACROSS.
+MOST_IN_BATCHES = 512
 
 
 def lanes_and_pieces(knobs, width, itemsize):
@@ -101,6 +109,7 @@ def build(spec):
         axpy_add,
         butterfly,
         cuda,
+        device,
         fold,
         gather,
         gather_some,
@@ -123,9 +132,10 @@ def build(spec):
     WIDTH = spec.widths[0]
     COLUMNS = spec["COLUMNS"]
     LANES, PIECES = lanes_and_pieces(dict(spec.knobs), WIDTH, spec.dtype.itemsize)
-    THREADS = max(LANES, spec["THREADS_PER_BLOCK"])
+    THREADS, ACROSS = max(LANES, spec["THREADS_PER_BLOCK"]), spec["ACROSS"]
+    GROUPS, WARP_GROUPS = THREADS // LANES, max(32 // LANES, 1)
+    LANES, THREADS = LANES * ACROSS, THREADS * ACROSS
     WARPS = THREADS // 32
-    GROUPS = THREADS // LANES
     PASS = GROUPS * COLUMNS
     PIECE_ROWS = LANES * WIDTH
     TILE_ROWS = PIECES * PIECE_ROWS
@@ -140,6 +150,15 @@ def build(spec):
     FINISHERS = min(max(THREADS // TILE_ROWS, 1), 16)
     SHARES = max(SLOTS, FINISHERS)
 
+    @device
+    def of_warps(sums, k, r):
+        """The sum of a row over warp `k`, or over the ACROSS warps in its place."""
+        if ACROSS == 1:
+            return sums[k, r]
+        if ACROSS == 2:
+            return sums[2 * k, r] + sums[2 * k + 1, r]
+        return (sums[4 * k, r] + sums[4 * k + 2, r]) + (sums[4 * k + 1, r] + sums[4 * k + 3, r])
+
     def vector_columns(
         rows, cols, cols_per_split, splits, alpha, a, col_stride, x, incx, beta, y, incy, scratch,
         counters,
@@ -149,8 +168,10 @@ def build(spec):
         ticket = cuda.shared.array(1, np.uint32)
         tid = natural(cuda.threadIdx.x)
         lane = tid % LANES
-        group = tid // LANES
         warp = tid // 32
+        group = tid // LANES
+        if ACROSS > 1:
+            group = warp // ACROSS * WARP_GROUPS + tid % 32 // LANES * ACROSS + warp % ACROSS
         mine = lane * WIDTH  # the first of this thread's rows in a piece of the tile
         split = cuda.blockIdx.y
         begin = split * cols_per_split if SPLIT else 0
@@ -206,9 +227,9 @@ def build(spec):
             i = first + r
             if i < rows:
                 if WHOLE or i < edge:
-                    part = sums[0, r]
-                    for k in range(1, SLOTS):
-                        part += sums[k, r]
+                    part = of_warps(sums, 0, r)
+                    for k in range(1, SLOTS // ACROSS):
+                        part += of_warps(sums, k, r)
                 else:
                     part = edges[0, i - edge]
                     for k in range(1, WARPS):
@@ -262,28 +283,64 @@ def geometry(problem, device, knobs):
             "vector_columns: LANES must be a power of two, and THREADS_PER_BLOCK a multiple of it"
             f" in whole warps, got {lanes} and {threads}"
         )
-    tiles = ceil_div(problem.rows, lanes * width * pieces)
+    across = knobs["ACROSS"]
+    if across > 1 and (across not in (2, 4) or lanes * across > 16 or not _can_widen(problem)):
+        raise ValueError(
+            "vector_columns: ACROSS must be 1, 2 or 4, up to 16 LANES together, and 1 for columns"
+            f" that are no whole vectors, got {across} and {lanes}"
+        )
+    tiles = ceil_div(problem.rows, lanes * across * width * pieces)
     # One pass of a block over the columns.
     step = threads // lanes * knobs["COLUMNS"]
     wanted = device.multiprocessors * knobs["BLOCKS_PER_SM"] // tiles
-    return split_evenly(problem, tiles, threads, step, wanted)
+    return split_evenly(problem, tiles, threads * across, step, wanted)
+
+
+def _can_widen(problem):
+    """Whether no rows are left to the whole block, whose number of threads would count."""
+    return problem.whole or problem.widths[0] == 1
 
 
 def in_batches(problem, knobs):
-    """Other constants with the same sums: no more columns than a thread has, in more rows."""
+    """Other constants with the same sums: longer pieces of columns, and no more of them than are.
+
+    LANES and threads are what sums depend on; ACROSS makes good for few LANES.
+    """
     width, itemsize = problem.widths[0], problem.dtype.itemsize
     lanes, pieces = lanes_and_pieces(knobs, width, itemsize)
     again = pieces // knobs["PIECES"]
-    groups = max(lanes, knobs["THREADS_PER_BLOCK"]) // lanes
-    columns = max(1, min(knobs["COLUMNS"], power_above(ceil_div(problem.cols, groups))))
-    found = 1
-    # A tile of twice the rows, as long as not more than an eighth of the rows it has are no rows.
-    while 2 * found * again * columns <= LOADS_IN_BATCHES:
-        taken = 2 * found * again * lanes * width
-        if 8 * (-problem.rows % taken) > problem.rows:
-            break
+    threads = max(lanes, knobs["THREADS_PER_BLOCK"])
+
+    def fits(taken):
+        """Not more than an eighth of the rows that a tile of `taken` has are no rows."""
+        return 8 * (-problem.rows % (taken * again * width)) <= problem.rows
+
+    across = 1
+    while (
+        _can_widen(problem)
+        and lanes * across * width * itemsize < RUN_BYTES
+        and 2 * lanes * across <= 16
+        and across < 4
+        and 2 * across * threads <= MOST_IN_BATCHES
+        and fits(2 * across * lanes)
+    ):
+        across *= 2
+    lanes, found = lanes * across, 1
+    # Two blocks of 512 threads leave 64 registers to a thread, and have 64 KB in flight by 4 loads.
+    most = LOADS_IN_BATCHES if across == 1 else LOADS_IN_BATCHES // 2
+
+    def more(columns):
+        return 2 * found * again * columns <= most and fits(2 * found * lanes)
+
+    while found * again * lanes * width * itemsize < CACHE_LINE_BYTES and more(1):
         found *= 2
-    return {**knobs, "COLUMNS": columns, "PIECES": max(found, knobs["PIECES"]), "BLOCKS_PER_SM": 0}
+    columns = power_above(ceil_div(problem.cols * lanes, threads * across))
+    columns = max(1, min(knobs["COLUMNS"], columns, most // (found * again)))
+    while more(columns):
+        found *= 2
+    few = {"ACROSS": across, "MIN_BLOCKS": 2} if across > 1 else {}
+    own = {"COLUMNS": columns, "PIECES": max(found, knobs["PIECES"]), "BLOCKS_PER_SM": 0}
+    return {**knobs, **own, **few}
 
 
 def tile(knobs):
@@ -371,6 +428,7 @@ KERNEL = Kernel(
         "THREADS_PER_BLOCK": 256,
         "BLOCKS_PER_SM": 4,
         "MIN_BLOCKS": 2,
+        "ACROSS": 1,
     },
     small_knobs={
         "LANES": 2,
@@ -379,6 +437,7 @@ KERNEL = Kernel(
         "THREADS_PER_BLOCK": 64,
         "BLOCKS_PER_SM": 4,
         "MIN_BLOCKS": 1,
+        "ACROSS": 1,
     },
     doc=__doc__,
 )

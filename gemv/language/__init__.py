@@ -61,6 +61,7 @@ from gemv.language.vocabulary import (
     rounded_down,
     row_starts,
     scatter_sums,
+    short,
     spread,
     store,
     store_vectors,

@@ -62,6 +62,15 @@ def element_of_arrays(sums):
 
 
 @declared
+def short(number):
+    """`number`, which must be at least 0 and below 2**32, as an integer known to be that.
+
+    Kernels count in 64 bits. Where the compiler knows that the upper half of a number is zero, it
+    compares, adds and multiplies by instructions of 32 bits.
+    """
+
+
+@declared
 def natural(number):
     """`number`, which must not be negative, as an integer that the compiler knows not to be.
 

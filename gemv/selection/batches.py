@@ -15,8 +15,8 @@ from gemv.selection.select import Choice, select
 #: Items that one launch may take: a grid has no more blocks along z.
 MOST_ITEMS = MAX_GRID_Y
 _ANY_NUMBER = 1 << 62
-#: Blocks for each multiprocessor from which on a batch fills the GPU.
-BLOCKS_PER_SM = 16
+#: Threads for each multiprocessor from which on a batch fills the GPU: 128 KB by 8 loads each.
+THREADS_PER_SM = 1024
 #: Scratch memory that one launch may take; a batch that needs more takes several launches.
 MOST_SCRATCH_BYTES = 1 << 28
 #: Counters that one launch may take: a part of those that a captured graph can have.
@@ -83,8 +83,9 @@ def _for_many(problem: Problem, batch: Batch, device: Device, single: Choice) ->
         return single
     knobs = kernel.in_batches(problem, single.knobs)
     geometry = kernel.geometry(problem, device, knobs)
-    blocks = math.prod(geometry.launches[0].grid) * batch.items
-    if blocks < BLOCKS_PER_SM * device.multiprocessors:
+    (grid, block, *_) = geometry.launches[0]
+    threads = math.prod(grid) * math.prod(block) * batch.items
+    if threads < THREADS_PER_SM * device.multiprocessors:
         return single
     spec = dataclasses.replace(single.spec, knobs=tuple(sorted(knobs.items())))
     return single._replace(spec=spec, geometry=geometry)

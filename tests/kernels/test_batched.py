@@ -107,7 +107,7 @@ def test_the_bits_of_small_items_do_not_depend_on_where_they_lie(letter, trans):
         assert len(set(seen.values())) == 1, (m, n, seen.keys())
 
 
-@pytest.mark.parametrize("m, n", [(40, 24), (24, 40)])
+@pytest.mark.parametrize("m, n", [(40, 24), (24, 40), (16, 500), (32, 200)])
 @pytest.mark.parametrize("order", "CF")
 def test_constants_for_many_items_keep_the_bits(m, n, order, monkeypatch):
     rng = np.random.default_rng([m, n])
@@ -116,7 +116,7 @@ def test_constants_for_many_items_keep_the_bits(m, n, order, monkeypatch):
         a = np.ascontiguousarray(a.swapaxes(1, 2)).swapaxes(1, 2)
     found = set()
     for least in (0, 1 << 30):
-        monkeypatch.setattr(batches, "BLOCKS_PER_SM", least)
+        monkeypatch.setattr(batches, "THREADS_PER_SM", least)
         with gemv.trace() as calls:
             y = gemv.matvec(a, x)
         found.add(y.tobytes())
@@ -169,9 +169,9 @@ def test_blocks_of_small_items_fit_their_shared_memory(letter):
             assert each * m * n * dtype.itemsize % 16 == 0
         # Quotients by a product: the largest numbers that are divided.
         for divisor in (m, n, m * n, sizes["gap"] or 1):
-            over = (1 << 32) // divisor + 1
+            over = (1 << 31) // divisor + 1
             for number in (each * m * n - 1, each * m * n // divisor * divisor):
-                assert number * over >> 32 == number // divisor
+                assert number * over >> 31 == number // divisor
 
 
 @pytest.mark.parametrize("letter, count", [("d", 3), ("h", 13)])
@@ -202,7 +202,7 @@ def test_small_items_with_narrow_gaps_are_read_as_one_stretch():
         return choice.knobs["GAPS"]
 
     for down in (0, 1):
-        assert constants(16, 16, down, 16, 256) == 0
+        assert constants(16, 16, down, 16, 256) == constants(4, 4, down, 4, 16, "b") == 0
         assert constants(16, 16, down, 17, 272) == 1
         assert constants(32, 32, down, 32, 1025) == 2 - down  # rows would share a bank
         assert constants(16, 16, down, 32, 512) == 0  # as many bytes as lines alone have

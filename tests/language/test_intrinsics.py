@@ -132,6 +132,9 @@ def test_the_twins():
 
     assert [language.quotient(n, 8) for n in (-9, -8, 7, 8)] == [-2, -1, 0, 1]
     assert [language.rounded_down(n, 6) for n in (-1, 5, 6, 13)] == [-6, 0, 6, 12]
-    assert language.natural(3) == 3
+    assert language.natural(3) == language.short(3) == 3
+    for number in (-1, 1 << 32):
+        with pytest.raises(SimulatorError, match="is negative or too large"):
+            language.short(number)
     with pytest.raises(SimulatorError, match=r"natural\(-1\): it is negative"):
         language.natural(-1)

@@ -90,8 +90,9 @@ TILE_BYTES, X_BYTES, Y_BYTES = 20 * 1024, 8 * 1024, 4 * 1024
 BANKS_BYTES = 128
 #: Steps of a thread in a sum, beyond which lanes share it.
 STEPS = 8
-#: A quotient by a constant is a product with a number of so many bits behind the point.
-SHIFT = 32
+#: A quotient by a constant is a product with a number of so many bits behind the point: one of 32
+#: bits, also for a quotient by 1.
+SHIFT = 31
 
 
 def inverse(divisor):
@@ -127,6 +128,7 @@ def build(spec):
         put_unit,
         read_only_load,
         rolled,
+        short,
         stream_some,
         update_streaming,
         zeros,
@@ -158,7 +160,7 @@ def build(spec):
     @device
     def divided(value, by):
         """``value // divisor``, from the inverse of the divisor."""
-        return (value * by) >> SHIFT
+        return short((short(value) * short(by)) >> SHIFT)
 
     @device
     def place(e, over_period, gap):
@@ -166,7 +168,7 @@ def build(spec):
         if PADDED:
             return e + (e >> SEGMENT)
         if WHOLE:
-            return e + divided(e, over_period) * gap
+            return short(e + divided(e, over_period) * gap)
         return e
 
     @device
@@ -230,14 +232,15 @@ def build(spec):
         xs = cuda.shared.array(XS, number, alignment=16)
         ys = cuda.shared.array(YS if DOWN and WHOLE else PART, number, alignment=16)
         tid = natural(cuda.threadIdx.x)
+        rows, cols, each = short(rows), short(cols), short(each)
         lane = tid % 32
         first = natural(cuda.blockIdx.x) * each
-        here = natural(min(each, items - first))
+        here = short(min(each, items - first))
         line = rows if DOWN else cols
         line_step = col_stride if DOWN else row_stride
         along_step = row_stride if DOWN else col_stride
-        size = natural(rows * cols)
-        count = natural(here * size)  # elements of A in this block
+        size = short(rows * cols)
+        count = short(here * size)  # elements of A in this block
         needed = True if ALPHAS else alpha != 0
         shift = 0
         if needed:
@@ -245,28 +248,29 @@ def build(spec):
             own_x = moved(x, first * x_step)
             if CONJUGATE_X:
                 own_x = conjugated(own_x)
-            x_count = natural(here * cols)
-            further = x_pitch - cols
+            x_count = short(here * cols)
+            further = short(x_pitch - cols)
+            x_skip = x_step - cols * incx  # from the end of an item's numbers to the next item's
             # Behind the last number that number again, so that all loads go out at once.
             last = x_count - 1
-            e0, e1 = min(tid, last), min(tid + THREADS, last)
-            e2, e3 = min(tid + 2 * THREADS, last), min(tid + 3 * THREADS, last)
+            e0, e1 = short(min(tid, last)), short(min(tid + THREADS, last))
+            e2, e3 = short(min(tid + 2 * THREADS, last)), short(min(tid + 3 * THREADS, last))
             i0, i1 = divided(e0, over_cols), divided(e1, over_cols)
             i2, i3 = divided(e2, over_cols), divided(e3, over_cols)
-            x0 = own_x[i0 * x_step + (e0 - i0 * cols) * incx]
-            x1 = own_x[i1 * x_step + (e1 - i1 * cols) * incx]
-            x2 = own_x[i2 * x_step + (e2 - i2 * cols) * incx]
-            x3 = own_x[i3 * x_step + (e3 - i3 * cols) * incx]
-            e4, e5 = min(tid + 4 * THREADS, last), min(tid + 5 * THREADS, last)
-            e6, e7 = min(tid + 6 * THREADS, last), min(tid + 7 * THREADS, last)
+            x0 = own_x[e0 * incx + i0 * x_skip]
+            x1 = own_x[e1 * incx + i1 * x_skip]
+            x2 = own_x[e2 * incx + i2 * x_skip]
+            x3 = own_x[e3 * incx + i3 * x_skip]
+            e4, e5 = short(min(tid + 4 * THREADS, last)), short(min(tid + 5 * THREADS, last))
+            e6, e7 = short(min(tid + 6 * THREADS, last)), short(min(tid + 7 * THREADS, last))
             i4, i5 = divided(e4, over_cols), divided(e5, over_cols)
             i6, i7 = divided(e6, over_cols), divided(e7, over_cols)
             x4, x5, x6, x7 = x0, x1, x2, x3
             if X_LOADS > 4 and x_count > 4 * THREADS:
-                x4 = own_x[i4 * x_step + (e4 - i4 * cols) * incx]
-                x5 = own_x[i5 * x_step + (e5 - i5 * cols) * incx]
-                x6 = own_x[i6 * x_step + (e6 - i6 * cols) * incx]
-                x7 = own_x[i7 * x_step + (e7 - i7 * cols) * incx]
+                x4 = own_x[e4 * incx + i4 * x_skip]
+                x5 = own_x[e5 * incx + i5 * x_skip]
+                x6 = own_x[e6 * incx + i6 * x_skip]
+                x7 = own_x[e7 * incx + i7 * x_skip]
             aligned = is_aligned(a, LOAD_BYTES)
             if GAPS or (packed != 0 and (aligned if WHOLE else is_aligned(a, ITEMSIZE))):
                 start = natural(first * a_step)
@@ -276,7 +280,7 @@ def build(spec):
                 span = (here - 1) * a_step + reach + shift
                 behind = (items - first - 1) * a_step + reach + shift
                 own = moved(a, start - shift)
-                whole = natural(min(span + WIDTH - 1, behind)) // WIDTH  # vectors
+                whole = short(min(span + WIDTH - 1, behind)) // WIDTH  # vectors
                 ahead = 1 if not WHOLE and first == 0 and shift > 0 else 0
                 v = ahead + tid
                 while v < whole:
@@ -321,19 +325,22 @@ def build(spec):
                     at = item * a_step + lines * line_step + (r - lines * line) * along_step
                     tile[place(e, over_period, gap)] = own[at]
                     e += THREADS
-            xs[e0 + i0 * further] = x0
-            xs[e1 + i1 * further] = x1
-            xs[e2 + i2 * further] = x2
-            xs[e3 + i3 * further] = x3
+            xs[short(e0 + i0 * further)] = x0
+            xs[short(e1 + i1 * further)] = x1
+            xs[short(e2 + i2 * further)] = x2
+            xs[short(e3 + i3 * further)] = x3
             if X_LOADS > 4 and x_count > 4 * THREADS:
-                xs[e4 + i4 * further] = x4
-                xs[e5 + i5 * further] = x5
-                xs[e6 + i6 * further] = x6
-                xs[e7 + i7 * further] = x7
+                xs[short(e4 + i4 * further)] = x4
+                xs[short(e5 + i5 * further)] = x5
+                xs[short(e6 + i6 * further)] = x6
+                xs[short(e7 + i7 * further)] = x7
             cuda.syncthreads()  # all of A and x is in place
-        groups = line // UNIT if DOWN else rows  # of an item: threads that have sums of their own
+        line = short(line)
+        groups = (
+            short(line // UNIT) if DOWN else rows
+        )  # of an item: threads that have sums of their own
         units = 1 if DOWN else UNIT
-        steps = cols // units
+        steps = short(cols // units)
         if not needed:
             steps = 0
         # How far apart items, rows of an item, or columns are in shared memory.
@@ -341,61 +348,62 @@ def build(spec):
             a_step if GAPS else natural(size + gap) if DOWN else natural(rows * (line + gap))
         )
         next_line = line_step if GAPS else line if DOWN else line + gap
-        all_groups = here * groups
+        all_groups = short(here * groups)
+        own_y = moved(y, first * y_step)
         share = lane // APART
         base = tid // 32 * APART
         while base < all_groups:  # the same for a whole warp, which adds up together
-            g = base + lane % APART
-            own = min(g, all_groups - 1)
+            base = short(base)
+            g = short(base + lane % APART)
+            own = short(min(g, all_groups - 1))
             item = divided(own, over_groups)
+            row = short(own - item * groups)
+            x_at = short(item * x_pitch)
             total = zeros(zero, UNIT)
-            k = share
+            k = short(share)
             if DOWN:
-                at = shift + item * next_item + (own - item * groups) * UNIT
+                at = shift + item * next_item + row * UNIT
                 while k < steps:
-                    values = numbers(tile, at + k * next_line)
-                    factor = load_units(xs, item * x_pitch + k, 1)
+                    values = numbers(tile, short(at + k * next_line))
+                    factor = load_units(xs, short(x_at + k), 1)
                     total = axpy_add(total, values, factor, UNIT, CONJUGATE)
-                    k += SHARES
+                    k = short(k + SHARES)
                 total = butterfly(total, 32, APART)
             else:
                 at = shift + own * next_line
                 if GAPS:
                     at += item * (next_item - rows * next_line)
                 while k < steps:
-                    values = numbers(tile, at + k * UNIT)
-                    factors = load_units(xs, item * x_pitch + k * UNIT, UNIT)
+                    values = numbers(tile, short(at + k * UNIT))
+                    factors = load_units(xs, short(x_at + k * UNIT), UNIT)
                     total = multiply_add(total, values, factors, CONJUGATE)
-                    k += SHARES
+                    k = short(k + SHARES)
                 total = butterfly(fold(total, 1), 32, APART)
             if share == 0 and g < all_groups:
                 if DOWN and WHOLE:
                     put_unit(ys, g * UNIT, total, 0, UNIT)
                 else:
-                    item += first
-                    row = g - (item - first) * groups
-                    own_alpha = alpha_of(alpha, item, alpha_step)
-                    own_beta = beta_of(beta, item, beta_step)
+                    own_alpha = alpha_of(alpha, first + item, alpha_step)
+                    own_beta = beta_of(beta, first + item, beta_step)
                     value = total[0]
                     if ALPHAS and own_alpha == 0:
                         value = zero
                     at = item * y_step + row * incy
-                    update_streaming(own_alpha, value, own_beta, y, at)
+                    update_streaming(own_alpha, value, own_beta, own_y, at)
             base += AT_ONCE
         if DOWN and WHOLE:
             cuda.syncthreads()  # all sums are in place, and neighbours store neighbours
             o = tid
             while o < here * rows:
                 item = divided(o, over_rows)
-                row = o - item * rows
-                item += first
-                own_alpha = alpha_of(alpha, item, alpha_step)
-                own_beta = beta_of(beta, item, beta_step)
+                row = short(o - item * rows)
+                own_alpha = alpha_of(alpha, first + item, alpha_step)
+                own_beta = beta_of(beta, first + item, beta_step)
                 value = ys[o]
                 if ALPHAS and own_alpha == 0:
                     value = zero
-                update_streaming(own_alpha, value, own_beta, y, item * y_step + row * incy)
-                o += THREADS
+                update_streaming(own_alpha, value, own_beta, own_y, item * y_step + row * incy)
+                o = short(o + THREADS)
 
     names = list(inspect.signature(small_items).parameters)
     passed = [
@@ -455,7 +463,8 @@ def constants_of_batch(problem, batch, knobs):
     """The constants that the places of items decide: the same sums from the same numbers."""
     (step,) = batch.of("a")
     line, lines, line_step, along = _lines(problem, knobs)
-    least = gcd(LOAD_BYTES, line * lines * problem.dtype.itemsize)
+    apart = line if lines > 1 else step
+    least = gcd(LOAD_BYTES, gcd(apart, step) * problem.dtype.itemsize)  # if the first is aligned
     reach = (lines - 1) * line_step + line
     if along != 1 or line_step < line or not reach <= step or problem.splits_elements:
         return knobs

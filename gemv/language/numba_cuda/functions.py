@@ -27,6 +27,7 @@ from gemv.language.numba_cuda.intrinsics import (
     read_only_load,
     rolled,
     rounded_down,
+    short,
     vector_load,
 )
 from gemv.language.numba_cuda.loads import (

@@ -171,6 +171,20 @@ def atomic_inc(typingctx, pointer, index, limit):
 
 
 @intrinsic
+def short(typingctx, number):
+    if not isinstance(number, types.Integer):
+        return None
+
+    def codegen(context, builder, signature, arguments):
+        (value,) = arguments
+        if number.bitwidth > 32:
+            value = builder.trunc(value, ir.IntType(32))
+        return builder.zext(value, ir.IntType(64))
+
+    return types.int64(number), codegen
+
+
+@intrinsic
 def natural(typingctx, number):
     if not isinstance(number, types.Integer):
         return None

@@ -24,6 +24,7 @@ from gemv.language.simulator.intrinsics import (
     read_only_load,
     rolled,
     rounded_down,
+    short,
 )
 from gemv.language.simulator.memory import conjugated, moved, vector_load
 from gemv.language.simulator.vectors import (

@@ -43,6 +43,13 @@ def parameter_load(pointer, index):
     return pointer[index]
 
 
+def short(number):
+    """Refuses what has no 32 bits; on a GPU its upper half is lost."""
+    if not 0 <= number < 1 << 32:
+        raise SimulatorError(f"short({number}): it is negative or too large")
+    return number
+
+
 def natural(number):
     """Refuses a negative number; on a GPU that is undefined."""
     if number < 0:
