@@ -71,7 +71,8 @@ def pool() -> dict[str, list[Set]]:
     """The sets of each kernel that random candidates come from."""
     found: dict[str, list[Set]] = {}
     for name, knobs in json.loads(_POOL.read_text("utf-8")):
-        found.setdefault(name, []).append((name, tuple(sorted(knobs.items()))))
+        merged = {**REGISTRY[name].knobs, **knobs}
+        found.setdefault(name, []).append((name, tuple(sorted(merged.items()))))
     return found
 
 

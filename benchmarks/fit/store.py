@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 
 from benchmarks.fit.candidates import Candidate, Set
 from gemv.core.files import write_text
+from gemv.kernels import REGISTRY
 from gemv.kernels.spec import Spec
 from gemv.measure.cells import Cell
 
@@ -101,7 +102,11 @@ class Campaign:
     @classmethod
     def load(cls, file: Path) -> Campaign:
         content = json.loads(file.read_text("utf-8"))
-        sets: list[Set] = [(name, tuple(sorted(k.items()))) for name, k in content["sets"]]
+        # Constants that a kernel has got since then have their defaults.
+        sets: list[Set] = [
+            (name, tuple(sorted({**REGISTRY[name].knobs, **knobs}.items())))
+            for name, knobs in content["sets"]
+        ]
         found = cls(content["about"])
         for which, letter, widths, whole, *facts in content["codes"]:
             found.codes[sets[which], letter, tuple(widths), whole] = tuple(facts)

@@ -129,7 +129,7 @@ def slug(name: str) -> str:
 def made(name: str, content: Mapping[str, Any], choices: Mapping[str, Any]) -> MachineFile:
     """The machine that checked content of a file describes."""
     constants = tuple(
-        Constants(REGISTRY[kernel], knobs, registers)
+        Constants(REGISTRY[kernel], {**REGISTRY[kernel].knobs, **knobs}, registers)
         for kernel, knobs, registers in content["constants"]
     )
     exceptions = tuple(

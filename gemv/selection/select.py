@@ -388,7 +388,11 @@ def _first(problem: Problem, known: Known, homes: tuple[str, str], by_alignment:
             return exception.choice(problem, device, homes)
     entry = found.entry(line, lines)
     if entry is not None and entry.accepts(problem) is None:
-        return entry.choice(problem, device, homes)
+        try:
+            return entry.choice(problem, device, homes)
+        except ValueError:
+            if entry is found.general:
+                raise
     # Nothing stands for the cell, or what does was accepted and this problem is not.
     candidate = best(machine(device), problem, device, by_alignment)
     if candidate is None:
