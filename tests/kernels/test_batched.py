@@ -138,7 +138,11 @@ def test_constants_for_many_items_leave_the_order_of_sums():
         batch = Batch((4096,), ((side * side,), (side,), (side,), (0,), (0,)))
         many = batches.select_batch(problem, batch, H200)
         assert many.kernel is single.kernel
-        kept = {"vector_rows": ("LANES",), "vector_columns": ("LANES", "THREADS_PER_BLOCK")}
+        kept = {
+            "vector_rows": ("LANES",),
+            "vector_columns": ("LANES", "THREADS_PER_BLOCK"),
+            "small_items": ("DOWN", "WHOLE", "SHARES"),
+        }
         for name in kept.get(single.kernel.name, single.knobs):
             assert many.knobs[name] == single.knobs[name]
         assert many.geometry.sizes.get("splits", 1) == single.geometry.sizes.get("splits", 1)
@@ -188,6 +192,18 @@ def test_stretches_of_several_blocks_end_where_their_batch_does(letter, count, t
             y = gemv.gemv(1, view_of(a, (place[:, :, :n], place)), to_device(x), trans=trans)
         assert math.prod(calls[0].geometry.launches[0].grid) > 1
         found.add(y.copy_to_host().tobytes())
+    assert len(found) == 1
+
+
+def test_larger_blocks_of_small_items_keep_the_bits(monkeypatch):
+    rng = np.random.default_rng(7)
+    a, x = random(rng, (4, 33, 33), "s"), random(rng, (4, 33), "s")
+    found = set()
+    for many, threads in ((1 << 30, 128), (0, 256)):
+        monkeypatch.setattr(f"{SMALL.build.__module__}.MANY", many)
+        with gemv.trace() as calls:
+            found.add(gemv.matvec(a, x).tobytes())
+        assert calls[0].knobs["THREADS_PER_BLOCK"] == threads
     assert len(found) == 1
 
 

@@ -88,6 +88,8 @@ USUAL_X_LOADS, NARROW_X_LOADS = 4, 8
 TILE_BYTES, X_BYTES, Y_BYTES = 20 * 1024, 8 * 1024, 4 * 1024
 #: Bytes of all banks of shared memory together.
 BANKS_BYTES = 128
+#: Items of a batch from which on there are blocks enough, so that they may be larger ones.
+MANY = 1024
 #: Steps of a thread in a sum, beyond which lanes share it.
 STEPS = 8
 #: A quotient by a constant is a product with a number of so many bits behind the point: one of 32
@@ -461,6 +463,20 @@ def constants_of(problem):
 
 def constants_of_batch(problem, batch, knobs):
     """The constants that the places of items decide: the same sums from the same numbers."""
+    knobs = _of_gaps(problem, batch, knobs)
+    larger = {**knobs, "THREADS_PER_BLOCK": 256, "MIN_BLOCKS": 3}
+    if batch.items < MANY or (knobs["THREADS_PER_BLOCK"], knobs["MIN_BLOCKS"]) != (128, 6):
+        return knobs
+    # Blocks take whole items: one of 128 threads may have loads for 1.9 of them, two for 3.8.
+    few, more = (
+        each["MIN_BLOCKS"] * of_batch(problem, batch, None, each).sizes["each"]
+        for each in (knobs, larger)
+    )
+    return larger if 4 * more > 5 * few else knobs
+
+
+def _of_gaps(problem, batch, knobs):
+    """The same constants, or those for a stretch with gaps."""
     (step,) = batch.of("a")
     line, lines, line_step, along = _lines(problem, knobs)
     apart = line if lines > 1 else step
