@@ -33,6 +33,7 @@ GENERAL = "last_block"
 _FASTEST = "the fastest by the formula for lines of such a length and number"
 _ANY_STRIDES = "no unit stride: a tile with its threads along the sum, combined in one launch"
 _BY_NAME = "asked for by name"
+_SMALL = "the order of a small sum is the same for every address and in every batch"
 
 #: Makes a named tuple, in half the time that its own constructor takes.
 _new = tuple.__new__
@@ -182,9 +183,7 @@ def _small(problem: Problem, device: Device, homes: tuple[str, str]) -> Choice |
     if found is None:
         return None
     kernel, constants = found
-    spec = kernel.spec(problem, constants, homes)
-    reason = "the order of a small sum is the same for every address and in every batch"
-    return Choice(kernel, spec, kernel.geometry(problem, device, dict(spec.knobs)), reason)
+    return _made(kernel, problem, device, constants, homes, (), _SMALL)
 
 
 def _made(

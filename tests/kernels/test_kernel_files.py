@@ -118,7 +118,7 @@ MISSING = [
      "change knobs: one_more: A must be an integer from 1"),
     ('lambda knobs: (knobs["THREADS_PER_BLOCK"], 1)', "lambda knobs: 64",
      "let tile(knobs) give the rows and columns"),
-    ("    teaching=True,\n", "", "write teaching=True into KERNEL, or give it a row"),
+    ("    teaching=True,\n", "", "write teaching=True into KERNEL, or count its work"),
     ("return (one_more,)", "return one_more", "let build(spec) return a tuple of functions"),
     ("x, incx, beta", "x, incx, count, beta", "nobody fills in the parameter count of one_more"),
     ("    return Geometry((Launch((ceil_div(problem.rows, threads), 1, 1), (threads, 1, 1)),))",
