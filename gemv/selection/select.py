@@ -27,9 +27,8 @@ from gemv.selection.ranking import MOST_THREADS, best, knobs_of
 from gemv.selection.row import Row
 from gemv.selection.small import kernel_of_small
 
-#: The kernel for problems that all constants of the machine are wrong for.
+#: The kernel for problems that all constants of the machine are wrong for, and reasons of choices.
 GENERAL = "last_block"
-#: Why a kernel was chosen.
 _FASTEST = "the fastest by the formula for lines of such a length and number"
 _ANY_STRIDES = "no unit stride: a tile with its threads along the sum, combined in one launch"
 _BY_NAME = "asked for by name"
