@@ -22,7 +22,7 @@ def matvec(
     """Matrix-vector products ``alpha*a@x + beta*out`` over leading dimensions.
 
     As :func:`numpy.matvec`, for arrays of every library, with factors. One launch computes all
-    products, and each has the bits of the single product of its operands.
+    products, and an item has the same bits whatever its neighbours, its place and their number.
 
     Parameters
     ----------
@@ -62,7 +62,9 @@ def matvec(
     Notes
     -----
     A sum of no products, where n is 0, is zero. The order of a sum is that of :func:`gemv.gemv`
-    for one item, at the width of loads that all items allow.
+    for one item, at the width of loads that all items allow. Small items, up to 32 x 32 and up to
+    64 x 64 where lines are no whole 16 bytes, have an order of their own, which depends on their
+    shape, dtype and storage order alone.
 
     Examples
     --------

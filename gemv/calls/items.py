@@ -278,14 +278,13 @@ def _launch(
 ) -> None:
     """Enqueue the launches of a batch; by far most batches are one."""
     from gemv.selection import batches
-    from gemv.selection.select import select
 
     batch = batch.collapsed()
     problem = _placed(call, batch)
     device = engine.device()
     try:
-        single = select(problem, device, kernel=kernel, homes=call.homes)
-        if batch.items == 1 and not batch.conjugate_x:
+        single = batches.select_item(problem, batch, device, kernel, call.homes)
+        if batch.items == 1 and not batch.conjugate_x and single.kernel.of_batch is None:
             parts = [(batch, (0,) * len(OPERANDS), single)]
         else:
             limits = batches.limits(problem, single)

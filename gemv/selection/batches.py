@@ -1,4 +1,4 @@
-"""Which kernel a batch gets: the one of a single item, run for all of them by one launch."""
+"""Which kernel a batch gets: one for small items, or that of a single item, run for all of them."""
 
 from __future__ import annotations
 
@@ -15,12 +15,37 @@ from gemv.selection.select import Choice, select
 #: Items that one launch may take: a grid has no more blocks along z.
 MOST_ITEMS = MAX_GRID_Y
 _ANY_NUMBER = 1 << 62
+#: Rows and columns of the largest items that may be small; the kernel refuses some of these.
+_SMALL_SIDE = 64
 #: Threads for each multiprocessor from which on a batch fills the GPU: 128 KB by 8 loads each.
 THREADS_PER_SM = 1024
 #: Scratch memory that one launch may take; a batch that needs more takes several launches.
 MOST_SCRATCH_BYTES = 1 << 28
 #: Counters that one launch may take: a part of those that a captured graph can have.
 MOST_COUNTERS = 1 << 16
+
+
+def select_item(
+    problem: Problem,
+    batch: Batch,
+    device: Device,
+    kernel: str | None = None,
+    homes: tuple[str, str] = ("arguments", "arguments"),
+) -> Choice:
+    """The kernel for one item of `batch`, which fixes the order of sums of all.
+
+    Small items have a kernel of their own, which reads many of them as one stretch of memory. A
+    single product does not get it: it would take twice as long as with the one that the formula
+    chooses. Nor do several vectors of one matrix, whose bits are those of its single products.
+    """
+    is_shared = batch.items > 1 and not any(batch.of("a"))
+    if kernel is None and not is_shared and max(problem.rows, problem.cols) <= _SMALL_SIDE:
+        small = get("small_items")
+        if small.accepts(problem) is None and small.constants_of is not None:
+            spec = small.spec(problem, small.constants_of(problem), homes)
+            geometry = small.geometry(problem, device, dict(spec.knobs))
+            return Choice(small, spec, geometry, "many small matrices: one stretch of memory")
+    return select(problem, device, kernel=kernel, homes=homes)
 
 
 def select_batch(
@@ -32,9 +57,9 @@ def select_batch(
 ) -> Choice:
     """The kernel for `batch`, whose items are all `problem`.
 
-    It is the choice for one item, and so the order of its sums. An error as of :func:`select`.
+    It has the order of sums of :func:`select_item`. An error as of :func:`select`.
     """
-    single = select(problem, device, kernel=kernel, homes=homes)
+    single = select_item(problem, batch, device, kernel, homes)
     if single.kernel.x_home(single.knobs) != "pointer":
         raise ValueError(f"kernel {single.kernel.name!r} moves x, so it computes no batches")
     several = _for_vectors(problem, batch, device, single)

@@ -25,14 +25,12 @@ from gemv.selection.choices import EMPTY, choices
 from gemv.selection.machine import machine
 from gemv.selection.ranking import MOST_THREADS, best, knobs_of
 from gemv.selection.row import Row
-from gemv.selection.small import kernel_of_small
 
 #: The kernel for problems that all constants of the machine are wrong for, and reasons of choices.
 GENERAL = "last_block"
 _FASTEST = "the fastest by the formula for lines of such a length and number"
 _ANY_STRIDES = "no unit stride: a tile with its threads along the sum, combined in one launch"
 _BY_NAME = "asked for by name"
-_SMALL = "the order of a small sum is the same for every address and in every batch"
 
 #: Makes a named tuple, in half the time that its own constructor takes.
 _new = tuple.__new__
@@ -151,7 +149,7 @@ def select(
     ):
         problem = problem._replace(accumulate="pairs")
     if usual:
-        choice = _small(problem, device, homes) or _first(problem, known, homes, by_alignment)
+        choice = _first(problem, known, homes, by_alignment)
         known.choices[key] = choice
         if len(known.choices) > MAX_CHOICES:
             try:
@@ -175,14 +173,6 @@ def select(
     chosen = _first(problem, known_of(device), homes, by_alignment)
     merged = {**chosen.knobs, **(knobs or {})}
     return _made(chosen.kernel, problem, device, merged, homes, literals, chosen.reason)
-
-
-def _small(problem: Problem, device: Device, homes: tuple[str, str]) -> Choice | None:
-    found = kernel_of_small(problem)
-    if found is None:
-        return None
-    kernel, constants = found
-    return _made(kernel, problem, device, constants, homes, (), _SMALL)
 
 
 def _made(

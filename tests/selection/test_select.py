@@ -22,16 +22,6 @@ from gemv.selection.row import RANGES, numbers
 from gemv.selection.select import select
 
 DEVICE = Device("some GPU", (9, 0), 100)
-@pytest.fixture(autouse=True)
-def without_small_items(monkeypatch):
-    """Here the formula chooses for products up to 32 x 32 as well."""
-    monkeypatch.setattr(selection_select, "kernel_of_small", lambda problem: None)
-    gemv.use_alignment(True)  # forgets what was chosen
-    yield
-    monkeypatch.undo()
-    gemv.use_alignment(True)
-
-
 
 
 def test_a_choice_is_remembered_and_the_oldest_forgotten(monkeypatch):

@@ -25,8 +25,7 @@ Idea
 
     The order of a sum is given by m, n, the dtype and whether memory runs along the rows. How the
     numbers came to shared memory, by vectors of the whole stretch, by vectors of a line, or one by
-    one where addresses or strides are odd, does not enter it. A single small product is a batch of
-    one item, and has the same bits.
+    one where addresses or strides are odd, does not enter it, and neither does the number of items.
 
 Picture
     ::
