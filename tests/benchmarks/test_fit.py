@@ -21,7 +21,6 @@ store = program("fit.store")
 campaign = program("fit.campaign")
 samples = program("fit.samples")
 fit = program("fit.fit")
-corrections = program("fit.corrections")
 portfolio = program("fit.portfolio")
 ahead = program("fit.ahead")
 
@@ -219,6 +218,8 @@ def test_regret_is_of_the_choice_and_not_of_the_prediction():
 
 def test_corrections_learn_what_the_formula_lacks():
     """Times with a term that no number of the formula stands for: narrow blocks take longer."""
+    pytest.importorskip("sklearn", reason="scikit-learn, the extra 'fit', is not installed")
+    corrections = program("fit.corrections")
     true, found = invented(count=60)
     factors = np.ones((len(samples.KERNELS), 2))
     lacking = np.where(found.launches.counts.warps <= 4, 1.5, 1.0)

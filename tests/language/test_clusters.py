@@ -35,7 +35,7 @@ def test_a_gpu_without_clusters_is_named(kernel):
     text = f"{kernel.name}: blocks in clusters: it needs compute capability 9.0 or newer, and"
     with pytest.raises(ValueError, match=f"{text} NVIDIA A100 has 8.0"):
         select(problem_for(kernel), old, kernel.name)
-    chosen = select(problem_for(kernel), Device("NVIDIA H200", (9, 0), 132), kernel.name)
+    chosen = select(problem_for(kernel), Device("NVIDIA H200", (9, 0), 132), kernel.name, {})
     assert chosen.geometry.launches[0].grid == (3 if kernel.name == "cluster_rows" else 1, 8, 1)
     assert (chosen.geometry.scratch, chosen.geometry.counters) == (0, 0)
 
