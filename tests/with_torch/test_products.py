@@ -360,11 +360,13 @@ def test_opcheck(device, dtype):
     rest = 0, 1, 0, 1, 0, None
     product, in_place = torch.ops.gemv.product.default, torch.ops.gemv.product_.default
     name = "gemv.torch.addmv"
-    torch.library.opcheck(product, (name, 2.0, a, x, 0, None, *rest))
-    torch.library.opcheck(product, (name, 2.0, *needing[:2], 0.5, needing[2], *rest))
-    torch.library.opcheck(product, (name, 1, a, needing[2], 0, None, 0, 1, 0, 1, 2, None))
-    torch.library.opcheck(product, ("gemv", 2.0, a, x, 0.5, y, *rest))
-    torch.library.opcheck(in_place, (name, 2.0, a, x, 0.5, y, *rest))
+    from torch import library
+
+    library.opcheck(product, (name, 2.0, a, x, 0, None, *rest))
+    library.opcheck(product, (name, 2.0, *needing[:2], 0.5, needing[2], *rest))
+    library.opcheck(product, (name, 1, a, needing[2], 0, None, 0, 1, 0, 1, 2, None))
+    library.opcheck(product, ("gemv", 2.0, a, x, 0.5, y, *rest))
+    library.opcheck(in_place, (name, 2.0, a, x, 0.5, y, *rest))
 
 
 def test_tensors_without_memory():
