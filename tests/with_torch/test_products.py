@@ -362,6 +362,8 @@ def test_opcheck(device, dtype):
     name = "gemv.torch.addmv"
     from torch import library
 
+    import gemv.blas  # noqa: F401  makes the name "gemv" below known
+
     library.opcheck(product, (name, 2.0, a, x, 0, None, *rest))
     library.opcheck(product, (name, 2.0, *needing[:2], 0.5, needing[2], *rest))
     library.opcheck(product, (name, 1, a, needing[2], 0, None, 0, 1, 0, 1, 2, None))
