@@ -41,9 +41,7 @@ class Foresight:
             for each in compiled_sets(Campaign.load(campaign))
         }
         self._keys: list[Set] = [each for sets in pool().values() for each in sets]
-        self._sets = [
-            known.get(key) or Constants(REGISTRY[key[0]], dict(key[1]), {}) for key in self._keys
-        ]
+        self._sets = [known.get(key) or Constants(key[0], dict(key[1]), {}) for key in self._keys]
 
     def first(self, problem: Problem, device: Device, count: int, is_hot: bool) -> list[Candidate]:
         """The `count` sets with the least predicted times, each with its best number of splits."""

@@ -32,7 +32,7 @@ def compiled_sets(campaign: Campaign) -> list[Constants]:
         if kernel.wide and not kernel.phased:
             code = f"{letter}{widths[0]}{'x' if widths[1] else ''}{'w' if whole else ''}"
         found.setdefault(constants, {})[code] = 0 if local else registers
-    return [Constants(REGISTRY[name], dict(knobs), registers)
+    return [Constants(name, dict(knobs), registers)
             for (name, knobs), registers in found.items()]  # fmt: skip
 
 

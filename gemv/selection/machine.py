@@ -41,16 +41,21 @@ class Constants:
 
     Attributes
     ----------
-    kernel : Kernel
+    name : str
+        Of the kernel, whose file is only read when it is asked for.
     knobs : mapping of str to int
-        Its constants without ``BLOCKS_PER_SM``, and if it has code for splits.
+        All constants of the kernel.
     registers : mapping of str to int
         Registers of a thread, by :func:`code_of` what the code is for.
     """
 
-    kernel: Kernel
+    name: str
     knobs: Mapping[str, int]
     registers: Mapping[str, int]
+
+    @functools.cached_property
+    def kernel(self) -> Kernel:
+        return REGISTRY[self.name]
 
     @functools.cached_property
     def has_splits(self) -> bool:
@@ -105,8 +110,8 @@ class MachineFile:
         Rows that come before the formula.
     choices : mapping
         What a fit has computed ahead: see :mod:`gemv.selection.choices`.
-    hash : str
-        SHA-256 of everything that decides on a choice.
+    decides : tuple
+        Everything that decides on a choice, as JSON can hold it.
     """
 
     name: str
@@ -115,7 +120,13 @@ class MachineFile:
     constants: tuple[Constants, ...]
     exceptions: tuple[Row, ...]
     choices: Mapping[str, Any] = field(default_factory=dict)
-    hash: str = ""
+    decides: tuple = ()
+
+    @functools.cached_property
+    def hash(self) -> str:
+        """SHA-256 of everything that decides on a choice."""
+        text = json.dumps(self.decides, sort_keys=True, separators=(",", ":"))
+        return hashlib.sha256(text.encode()).hexdigest()
 
     def factors_of(self, kernel: Kernel) -> tuple[float, float]:
         return self.factors.get(kernel.name, (1.0, 1.0))
@@ -129,18 +140,13 @@ def slug(name: str) -> str:
 def made(name: str, content: Mapping[str, Any], choices: Mapping[str, Any]) -> MachineFile:
     """The machine that checked content of a file describes."""
     constants = tuple(
-        Constants(REGISTRY[kernel], {**REGISTRY[kernel].knobs, **knobs}, registers)
-        for kernel, knobs, registers in content["constants"]
+        Constants(kernel, knobs, registers) for kernel, knobs, registers in content["constants"]
     )
     exceptions = tuple(
         Row(kernel, reason, tuple(values), knobs, figure, f"{name}.toml", number)
         for number, (kernel, reason, values, knobs, figure) in enumerate(content["rows"], 1)
     )
-    decides = [
-        content["numbers"], content["factors"], content["constants"],
-        [[row[0], row[2], row[3]] for row in content["rows"]], choices,
-    ]  # fmt: skip
-    text = json.dumps(decides, sort_keys=True, separators=(",", ":"))
+    rows = [[row[0], row[2], row[3]] for row in content["rows"]]
     return MachineFile(
         name,
         Machine(**content["numbers"]),
@@ -148,7 +154,7 @@ def made(name: str, content: Mapping[str, Any], choices: Mapping[str, Any]) -> M
         constants,
         exceptions,
         choices,
-        hashlib.sha256(text.encode()).hexdigest(),
+        (content["numbers"], content["factors"], content["constants"], rows, choices),
     )
 
 
@@ -167,16 +173,14 @@ def scaled(reference: MachineFile, device: Device) -> MachineFile:
     memory = chip.memory_khz * chip.bus_bits / (usual.memory_khz * usual.bus_bits)
     numbers["memory_rate"] *= memory
     numbers["cache_rate"] *= clock * device.multiprocessors / 132
-    values = Machine(**numbers)
-    text = f"{reference.hash} {list(values)}"
     return MachineFile(
         f"{reference.name}, scaled",
-        values,
+        Machine(**numbers),
         reference.factors,
         reference.constants,
         reference.exceptions,
         {},
-        hashlib.sha256(text.encode()).hexdigest(),
+        (reference.decides, numbers),
     )
 
 

@@ -236,7 +236,7 @@ def test_corrections_learn_what_the_formula_lacks():
 
 def test_a_portfolio_grows_by_what_helps_most():
     made = [
-        Constants(REGISTRY["vector_rows"], dict(knobs), {"s": 64})
+        Constants("vector_rows", dict(knobs), {"s": 64})
         for _, knobs in candidates.pool()["vector_rows"][:12]
     ]
     true = Machine()
