@@ -19,7 +19,7 @@ from gemv.core.dtypes import DTYPES
 from gemv.core.geometry import LOAD_BYTES, Device, ceil_div
 from gemv.core.problem import Problem
 from gemv.kernels import REGISTRY
-from gemv.selection.ranking import is_vain
+from gemv.selection.ranking import MOST_THREADS, is_vain
 from gemv.selection.select import Choice, select
 
 #: Kernel and constants. BLOCKS_PER_SM is 0 or 1 here, which says if the code for splits is there.
@@ -96,7 +96,7 @@ def candidates(
             made = choice(candidate, problem, device)
         except ValueError:
             return
-        if made.geometry.launches[0].threads_per_block <= 1024:
+        if made.geometry.launches[0].threads_per_block <= MOST_THREADS:
             found.setdefault((candidate.constants, made.geometry.launches), candidate)
 
     present = normal(chosen.kernel.name, chosen.knobs)

@@ -167,13 +167,11 @@ def _probe_kernels() -> list[str]:
 
 
 def _probe_machine() -> list[str]:
-    from gemv.core.geometry import Device
     from gemv.engines.backend import backend, engine
     from gemv.selection.machine import REFERENCE, machine
 
     # Without a GPU: what is selected on the one that others are compared with.
-    device = Device(REFERENCE, (9, 0), 132) if backend() == "host" else engine().device()
-    used = machine(device)
+    used = machine(REFERENCE if backend() == "host" else engine().device())
     return [
         used.name,
         f"{len(used.constants)} sets of constants, {len(used.exceptions)} exceptions, sha256"

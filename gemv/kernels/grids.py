@@ -118,3 +118,16 @@ def loads_for_one(width: int, itemsize: int) -> int:
     There are 4 at most, because eight loads of 2 bytes would need more registers than a thread has.
     """
     return min(4, max(1, LOAD_BYTES // (width * itemsize)))
+
+
+def partial_sums(width, precision):
+    """How many sums a lane has for a row: elements of a vector do not wait for each other's sums.
+
+    Eight wide sums for each row would take the registers that loads need.
+    """
+    return min(width, 2) if precision.sums.itemsize > 2 * precision.data.itemsize else width
+
+
+def loads_of(vectors, width, itemsize):
+    """Loads in flight for a row: as many bytes when alignment makes them narrower; 1 for 0."""
+    return max(vectors * loads_for_one(width, itemsize), 1)

@@ -75,7 +75,14 @@ import numpy as np
 
 from gemv.core.geometry import ceil_div
 from gemv.kernels.depths import in_halves, in_order, of_finishers, of_splits, shared_out
-from gemv.kernels.grids import LOADS_IN_BATCHES, loads_for_one, power_above, split_evenly
+from gemv.kernels.grids import (
+    LOADS_IN_BATCHES,
+    loads_for_one,
+    loads_of,
+    partial_sums,
+    power_above,
+    split_evenly,
+)
 from gemv.kernels.kernel import Kernel, attach, wide_loads_object
 from gemv.kernels.work import (
     bytes_of_lines,
@@ -90,16 +97,6 @@ from gemv.kernels.work import (
 BATCH = 4
 #: Bytes that a block could read in the time in which it starts and ends, where blocks are many.
 BYTES_OF_BLOCK = 2048
-
-
-def partial_sums(width, precision):
-    """How many a lane has for a row: elements of a vector do not wait for each other's sums."""
-    return min(width, 2) if precision.sums.itemsize > 2 * precision.data.itemsize else width
-
-
-def loads_of(vectors, width, itemsize):
-    """Loads in flight for a row: as many bytes when alignment makes them narrower; 1 for 0."""
-    return max(vectors * loads_for_one(width, itemsize), 1)
 
 
 def tail_of(width):

@@ -12,7 +12,7 @@ Idea
     slot. The rows of a tile are dealt out over the blocks, so they share this work, too.
 
     How does that block know that all sums are there? It could meet with the others at the barrier
-    of the cluster. But a barrier that orders stores waits as long as a fence for the whole GPU.
+    of the cluster. But a barrier that orders stores has a fence for the whole GPU in its code.
     These stores count themselves: with each of them goes the address of a counter beside the slots,
     and the hardware adds the bytes to it when they have arrived. The block says at its beginning
     how many bytes it expects, and waits for that number. The barrier only makes sure that all
@@ -41,11 +41,12 @@ Bytes
     m*n/ROWS elements of it.
 
 Wins
-    One row to a hundred, stored along the row, of 20 KB to some megabytes altogether.
+    One row to a hundred, stored along the row, of 100 KB to 1 MB altogether. On an H200, 1 x 32768
+    float16 took 1.65 us instead of 2.63, and 16 x 16384 float32 1.84 instead of 2.54.
 
 Loses
     Where the rows alone fill the GPU, to the rung of vector rows: there is nothing to send. Where
-    there are few rows and many megabytes: CLUSTER blocks a tile do not fill the GPU. On a GPU
+    there are few rows and 2 MB or more: CLUSTER blocks a tile do not fill the GPU. On a GPU
     before Hopper there are no clusters. Rows that do not begin at a multiple of 16 bytes are read
     by narrower loads.
 
@@ -71,15 +72,11 @@ from gemv.kernels.grids import (
     columns_in_cluster,
     finishing,
     loads_for_one,
+    partial_sums,
     split_in_clusters,
 )
 from gemv.kernels.kernel import Kernel, attach, wide_loads_object
 from gemv.kernels.work import bytes_of_lines, lines_of_warp, steps_of_tree, work_of
-
-
-def partial_sums(width, precision):
-    """How many a lane has for a row: eight wide sums a row take the registers that loads need."""
-    return min(width, 2) if precision.sums.itemsize > 2 * precision.data.itemsize else width
 
 
 def build(spec):

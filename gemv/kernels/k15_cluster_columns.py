@@ -30,8 +30,8 @@ Bytes
     once for each tile of rows.
 
 Wins
-    Two rows to a hundred or so, stored along columns, in thousands of columns: 50 KB to some
-    megabytes altogether.
+    Two rows to 64, stored along columns, in thousands of columns: 100 KB to 600 KB altogether. On
+    an H200, 3 x 21845 float32 took 2.02 us instead of 3.50, and 16 x 8000 1.97 instead of 4.23.
 
 Loses
     To the rung of vector columns where tiles of rows alone fill the GPU, or where A is so large

@@ -1,9 +1,9 @@
 """Machines as a process reads them: JSON beside the TOML, with the choices that a fit computed.
 
-Every process that selects reads its machine. Parsing and checking the TOML takes 15 ms, reading the
-JSON 1 ms. So ``machines/*.json`` holds the content of ``machines/*.toml``, the hash of that file,
-and the choices of all cells. If the hash is another one, as after an edit of the TOML, the TOML is
-parsed, and choices are computed as problems come.
+Every process that selects reads its machine. On a desk machine the TOML takes 37 ms to parse and to
+check, the JSON 2 ms. So ``machines/*.json`` holds the content of ``machines/*.toml``, the hash of
+that file, and the choices of all cells. If the hash is another one, as after an edit of the TOML,
+the TOML is parsed, and choices are computed as problems come.
 """
 
 from __future__ import annotations

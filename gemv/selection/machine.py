@@ -26,7 +26,7 @@ from gemv.selection.formula import Machine
 from gemv.selection.row import Row
 
 #: The GPU whose file serves every GPU that has none.
-REFERENCE = "nvidia-h200"
+REFERENCE = Device("NVIDIA H200", (9, 0), 132)
 #: The machines of the package.
 FOLDER = resources.files("gemv.selection").joinpath("machines")
 #: Numbers that get smaller as the clock of the multiprocessors gets faster.
@@ -165,14 +165,14 @@ def scaled(reference: MachineFile, device: Device) -> MachineFile:
     follows the number and the clock of multiprocessors, and times of instructions follow that
     clock. Latencies and weights stay. What a fit computed ahead is not for this GPU.
     """
-    usual, chip = Device("", (9, 0), 132).chip, device.chip
+    usual, chip = REFERENCE.chip, device.chip
     clock = chip.clock_khz / usual.clock_khz
     numbers = reference.numbers._asdict()
     for name in _BY_CLOCK:
         numbers[name] /= clock
     memory = chip.memory_khz * chip.bus_bits / (usual.memory_khz * usual.bus_bits)
     numbers["memory_rate"] *= memory
-    numbers["cache_rate"] *= clock * device.multiprocessors / 132
+    numbers["cache_rate"] *= clock * device.multiprocessors / REFERENCE.multiprocessors
     return MachineFile(
         f"{reference.name}, scaled",
         Machine(**numbers),
@@ -199,7 +199,7 @@ def machine(device: Device) -> MachineFile:
     name = slug(device.name)
     if name != "simulator" and FOLDER.joinpath(f"{name}.toml").is_file():
         return _of_package(name)
-    reference = _of_package(REFERENCE)
+    reference = _of_package(slug(REFERENCE.name))
     # The simulator has no speed: it takes what the reference does.
     return reference if name == "simulator" else scaled(reference, device)
 

@@ -15,12 +15,12 @@ from math import prod
 from typing import Any, NamedTuple
 
 from gemv.core import memo
-from gemv.core.geometry import Device, Geometry
+from gemv.core.geometry import CACHE_LINE_BYTES, SECTOR_BYTES, Device, Geometry
 from gemv.core.problem import Problem
 from gemv.kernels import REGISTRY, get
 from gemv.kernels.kernel import Kernel
 from gemv.kernels.spec import Spec, describe_homes
-from gemv.selection.cells import INDICES, index_of, kind_of
+from gemv.selection.cells import CLOSE_BYTES, INDICES, index_of, kind_of
 from gemv.selection.choices import EMPTY, choices
 from gemv.selection.machine import machine
 from gemv.selection.ranking import MOST_THREADS, best, knobs_of
@@ -365,8 +365,8 @@ def _first(problem: Problem, known: Known, homes: tuple[str, str], by_alignment:
     width = a_alignment // size or 1
     key = (
         dtype, access, width, incx == 1 and x_alignment >= width * size, not line % width,
-        step * size & 127, lines == 1, 0 <= (step - line) * size < 32, line * size <= 2048,
-        a_alignment < size, conj, result, accumulate, by_alignment,
+        step * size % CACHE_LINE_BYTES, lines == 1, 0 <= (step - line) * size < SECTOR_BYTES,
+        line * size <= CLOSE_BYTES, a_alignment < size, conj, result, accumulate, by_alignment,
     )  # fmt: skip
     found = known.problems.get(key)
     if found is None:

@@ -261,8 +261,7 @@ def test_cells_computed_ahead_are_what_the_formula_prefers():
         def seconds(self, launches):
             return self.parts(launches).seconds
 
-    (kind,) = (each for each in cells.kinds() if str(each) == "s dot 4 whole close free"
-               or str(each) == "s dot 4 whole free")  # fmt: skip
+    (kind,) = (each for each in cells.kinds() if str(each) == "s dot 4 whole free")
     with_ahead = ahead.choices_of(kind, found.constants, H200, Uncorrected())
     near = []
     for at in list(with_ahead)[5000::997]:

@@ -85,6 +85,8 @@ def places(shape, dtype):
 
 
 SHAPES = [(4, 4), (5, 7), (16, 8), (3, 32), (1, 9), (33, 3)]
+#: How far sums of two orders may be apart: sums of up to 33 products of ordinary numbers.
+CLOSE = {"s": 1e-5, "d": 1e-13, "c": 1e-5, "z": 1e-13, "h": 2e-3}
 
 
 @pytest.mark.parametrize("letter", "sdczh")
@@ -112,8 +114,12 @@ def test_the_bits_of_small_items_do_not_depend_on_where_they_lie(letter, trans):
             assert single.copy_to_host().tobytes() == y[1:2].tobytes(), (m, n, name)
             matrix = view_of(a[1], (place[0][1], place[1]))
             flat = gemv.gemv(1, matrix, to_device(x[1]), trans=trans).copy_to_host()
-            assert np.allclose(flat, y[1], rtol=1e-2, atol=1e-2), (m, n, name)
-        assert len(set(seen.values())) <= 1, (m, n, seen.keys())
+            assert np.allclose(flat, y[1], rtol=CLOSE[letter], atol=CLOSE[letter]), (m, n, name)
+        assert len(set(seen.values())) == (0 if letter == "z" and m > 32 else 1), (
+            m,
+            n,
+            seen.keys(),
+        )
 
 
 @pytest.mark.parametrize("m, n", [(40, 24), (24, 40), (16, 500), (32, 200)])

@@ -186,9 +186,9 @@ def test_splits_cover_the_columns_and_none_is_empty(order, dtype, a_pointer):
                 if splits > 1:
                     split += 1
                     along = columns * rows if choice.kernel.name == "short_columns" else columns
-                    if choice.kernel.name == "cluster_columns":  # vectors run down the columns
-                        along = 0
-                    assert along % spec.widths[0] == 0, "a split begins between two vectors"
+                    # Vectors of the other kernel of clusters run down the columns.
+                    if choice.kernel.name != "cluster_columns":
+                        assert along % spec.widths[0] == 0, "a split begins between two vectors"
                     in_cluster = "CLUSTER" in choice.knobs  # sums need no memory
                     assert geometry.scratch == (0 if in_cluster else splits * rows)
                     assert in_cluster or geometry.counters >= 1 or len(geometry.launches) == 2

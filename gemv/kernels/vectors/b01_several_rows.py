@@ -9,7 +9,7 @@ Idea
 
     What k costs is x: each load of A needs k loads of x, from the L1 cache. ROWS rows of a thread
     share them, so that L1 moves k/ROWS times the bytes of A. Registers bound both: k * ROWS sets of
-    16 bytes of sums, of which a thread has room for some 16.
+    16 bytes of sums, of which a thread has room for 16.
 
 Picture
     ::
@@ -25,10 +25,12 @@ Bytes
     vectors; with more of them A comes again for each COUNT.
 
 Wins
-    Two to eight vectors at a time and a matrix that is larger than the caches.
+    Over one launch for each vector. On an H200, eight vectors with 4096 x 4096 float32 took 0.62 of
+    the time of torch.mm.
 
 Loses
-    To matrix products on tensor cores for many vectors, which have other sums. Columns that are
+    To matrix products on tensor cores, which have other sums: eight vectors with 4096 x 4096
+    bfloat16 took 1.8 times as long as torch.mm. Columns that are
     split over blocks are left to single products.
 
 Sums
@@ -43,21 +45,11 @@ Source
 from __future__ import annotations
 
 from gemv.core.geometry import MAX_GRID_Y, ceil_div, one_launch
-from gemv.kernels.grids import loads_for_one
+from gemv.kernels.grids import loads_of, partial_sums
 from gemv.kernels.kernel import Kernel, attach, wide_loads_object
 
 #: Sets of partial sums of 16 bytes that a thread has registers for.
 MOST_SETS = 16
-
-
-def partial_sums(width, precision):
-    """As of the rung of rows: sums of a lane for a row."""
-    return min(width, 2) if precision.sums.itemsize > 2 * precision.data.itemsize else width
-
-
-def loads_of(vectors, width, itemsize):
-    """As of the rung of rows: loads in flight for a row."""
-    return max(vectors * loads_for_one(width, itemsize), 1)
 
 
 def tail_of(width):
