@@ -176,7 +176,7 @@ class Program:
             name = self._value(guard.lstrip("@!"), 1)
             predicate = f"not {name}" if "!" in guard else name
         operation, _, rest = text.partition(" ")
-        arguments = [a.strip() for a in re.findall(r"\{[^}]*\}|\[[^\]]*\]|[^,]+", rest)]
+        arguments = [a.strip() for a in re.findall(r"\s*(?:\{[^}]*\}|\[[^\]]*\]|[^,]+)", rest)]
         arguments = [a for a in arguments if a]
         lines = self._blocks[-1]
         parts = operation.split(".")
