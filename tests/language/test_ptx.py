@@ -1,4 +1,4 @@
-"""What the code for a GPU computes, without one: kernels and device functions, run from their PTX."""
+"""What the code for a GPU computes: kernels and device functions, run from their PTX."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ KERNELS = [
 
 
 def integers(case):
-    """Small whole numbers in place of the case's, so that no sum is rounded before the last step."""
+    """Put small whole numbers into the case: no sum is rounded before the last step."""
     rng = np.random.default_rng(7)
     for view in (case.a, case.x, case.y_of(case.y_buffer)):
         values = rng.integers(-2, 3, view.shape).astype(float)
@@ -62,9 +62,7 @@ def run(case, kernel, function, geometry):
     values = [(places | sizes)[name] for name in function["arguments"]]
     values = [complex(v) if isinstance(v, np.complexfloating) else v for v in values]
     (launch,) = geometry.launches
-    after = ptx.launch(
-        ptx.Program(function["ptx"]), launch.grid, launch.block[:2], values, buffers
-    )
+    after = ptx.launch(ptx.Program(function["ptx"]), launch.grid, launch.block[:2], values, buffers)
     assert after[0] == case.a_buffer.tobytes() and after[1] == case.x_buffer.tobytes()
     return after[2:]
 
@@ -273,7 +271,9 @@ def test_sums_of_two_numbers_keep_what_cancels(letter, programs):
         after = one_thread(programs, f"summed {letter} wide 9", buffers, places)
         (got,) = np.frombuffer(after[2], dtype)
         products = [_product(*pair) for pair in zip(a, x, strict=True)]
-        for part, exact in zip((got.real, got.imag), map(sum, zip(*products)), strict=True):
+        for part, exact in zip(
+            (got.real, got.imag), map(sum, zip(*products, strict=True)), strict=True
+        ):
             assert abs(Fraction(float(part)) - exact) <= abs(exact) * Fraction(2) ** -52
 
 

@@ -48,6 +48,14 @@ class Fault(NamedTuple):
         """The text of the file with the fault in it."""
         return (top / self.file).read_text(encoding="utf-8").replace(self.old, self.new)
 
+    def syntax_error(self, top: Path = TOP) -> str | None:
+        """Why the file with the fault in it is no Python, or None."""
+        try:
+            compile(self.applied(top), self.file, "exec", dont_inherit=True)
+        except SyntaxError as error:
+            return f"{self.id}: {self.file} with the fault is no Python: {error}"
+        return None
+
     def objections(self, top: Path = TOP) -> list[str]:
         """What keeps this record from being a fault of the tree at `top`."""
         found = []
@@ -59,11 +67,6 @@ class Fault(NamedTuple):
             found.append(f"{self.id}: the old text occurs {times} times in {self.file}, not once")
         elif self.old == self.new:
             found.append(f"{self.id}: the new text is the old one")
-        else:
-            try:
-                compile(self.applied(top), self.file, "exec", dont_inherit=True)
-            except SyntaxError as error:
-                found.append(f"{self.id}: {self.file} with the fault is no Python: {error}")
         if self.found not in PLACES:
             found.append(f"{self.id}: found must be one of {', '.join(PLACES)}, got {self.found}")
         paths = test_paths(self.tests)

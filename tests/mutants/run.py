@@ -3,7 +3,7 @@
 ``make mutants`` runs all faults of the lists in this folder. A fault counts as found only if its
 tests pass without it, which is tried once for each selection of tests. Outcomes are kept, so the
 next run continues where this one stopped, and repeats what has changed since: the fault, the file
-that it is in, or its tests.
+that it is in and, if it survived, its tests. Without ``build/mutants.json`` all are run again.
 
 The exit status is 1 if a fault survives that can be found here, if one that should change nothing
 is found, or if an entry of the lists is broken.
@@ -145,12 +145,17 @@ def everything(faults: list[Fault], kept: Path, jobs: int) -> dict[str, dict]:
     """Outcomes by id; those that `kept` has, and still hold, are not run again."""
     old = json.loads(kept.read_text(encoding="utf-8")) if kept.exists() else {}
     keys = {
-        fault.id: digest(
-            *fault, (TOP / fault.file).read_text(encoding="utf-8"), text_of_tests(fault.tests)
-        )
-        for fault in faults
+        fault.id: digest(*fault, (TOP / fault.file).read_text(encoding="utf-8")) for fault in faults
     }
-    done = {name: old[name] for name, key in keys.items() if old.get(name, {}).get("key") == key}
+    texts = {fault.id: digest(text_of_tests(fault.tests)) for fault in faults}
+
+    def holds(name: str) -> bool:
+        """Whether the outcome that is kept is that of this tree."""
+        found = old.get(name, {})
+        same_tests = found.get("outcome") == KILLED or found.get("tests") == texts[name]
+        return found.get("key") == keys[name] and same_tests
+
+    done = {name: old[name] for name in keys if holds(name)}
     waiting = [fault for fault in faults if fault.id not in done]
     gpu = on_gpu() if any(fault.found == "gpu" for fault in waiting) else False
     for fault in [each for each in waiting if each.found == "gpu" and not gpu]:
@@ -180,7 +185,7 @@ def everything(faults: list[Fault], kept: Path, jobs: int) -> dict[str, dict]:
             futures.append(pool.submit(whole, fault))
         for number, future in enumerate(concurrent.futures.as_completed(futures), 1):
             fault, outcome = future.result()
-            done[fault.id] = {**outcome, "key": keys[fault.id]}
+            done[fault.id] = {**outcome, "key": keys[fault.id], "tests": texts[fault.id]}
             told = f"{outcome['outcome']:<12} {outcome['seconds']:6.1f} s  {fault.id}"
             print(f"{number:3}/{len(waiting)} {told}  {outcome.get('by', '')}", flush=True)
             kept.parent.mkdir(exist_ok=True)
@@ -199,7 +204,9 @@ def wrong_ones(faults: list[Fault], outcomes: dict[str, dict]) -> list[str]:
             why = outcome.get("why", "pytest could not run its tests")
             found.append(f"BROKEN    {fault.id}: {why}: {fault.tests}\n{outcome['end']}")
         elif got == SURVIVED and fault.found != "equivalent":
-            found.append(f"SURVIVED  {fault.id} ({fault.file}): {fault.wrong}\n{' ' * 10}{fault.tests}")
+            found.append(
+                f"SURVIVED  {fault.id} ({fault.file}): {fault.wrong}\n{' ' * 10}{fault.tests}"
+            )
         elif got == KILLED and fault.found == "equivalent":
             found.append(f"FOUND     {fault.id}, which should change nothing, by {outcome['by']}")
     return found
@@ -216,7 +223,9 @@ def table(faults: list[Fault], outcomes: dict[str, dict]) -> str:
     columns = ["faults", KILLED, SURVIVED, NOT_HERE, "equivalent"]
     lines = ["| room | " + " | ".join(columns) + " |", "| --- |" + " ---: |" * len(columns)]
     for room in [*sorted(set(counts) - {"all"}), "all"]:
-        lines.append(f"| {room} | " + " | ".join(str(counts[room][each]) for each in columns) + " |")
+        lines.append(
+            f"| {room} | " + " | ".join(str(counts[room][each]) for each in columns) + " |"
+        )
     return "\n".join(lines)
 
 
@@ -264,6 +273,8 @@ def main() -> int:
         if options.only in (None, fault.room) and (not options.id or fault.id in options.id)
     ]
     objections = [each for fault in faults for each in fault.objections()]
+    if not objections:
+        objections = [each for fault in faults if (each := fault.syntax_error())]
     if objections:
         print("\n".join(objections))
         return 1
