@@ -510,3 +510,21 @@ def test_get_blas_funcs_refuses_what_is_no_array_in_words():
 
     with pytest.raises(TypeError, match="get_blas_funcs: an array has a CUDA .* whose typestr is"):
         gemv.get_blas_funcs("gemv", (Wrong(),))
+
+
+@pytest.mark.parametrize("x", [np.ones(3), np.eye(3)], ids=["one vector", "several"])
+def test_a_matrix_that_is_freed_while_a_product_waits_for_it_is_not_used(x):
+    matrix = gemv.Matrix(np.eye(3))
+    lock = matrix._lock
+
+    class FreedMeanwhile:
+        def __enter__(self):
+            matrix.array = None
+            return lock.__enter__()
+
+        def __exit__(self, *error):
+            return lock.__exit__(*error)
+
+    matrix._lock = FreedMeanwhile()
+    with pytest.raises(ValueError, match="was freed"):
+        matrix @ x

@@ -127,6 +127,8 @@ def outcome_of(fault: Fault, copies: Copies, baseline: dict) -> dict:
         outcome = SURVIVED if tried["status"] == 0 else BROKEN
     elif tried["status"] is None:
         outcome, tried["by"] = KILLED, "time: the tests did not end"
+    elif tried["status"] < 0:
+        outcome, tried["by"] = KILLED, f"the end of the process, by signal {-tried['status']}"
     else:
         # 2: the tests could not even be collected
         outcome = KILLED if tried["status"] in (1, 2) else BROKEN
@@ -153,7 +155,7 @@ def everything(faults: list[Fault], kept: Path, jobs: int) -> dict[str, dict]:
         """Whether the outcome that is kept is that of this tree."""
         found = old.get(name, {})
         same_tests = found.get("outcome") == KILLED or found.get("tests") == texts[name]
-        return found.get("key") == keys[name] and same_tests
+        return found.get("key") == keys[name] and same_tests and found["outcome"] != BROKEN
 
     done = {name: old[name] for name in keys if holds(name)}
     waiting = [fault for fault in faults if fault.id not in done]
