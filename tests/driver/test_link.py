@@ -231,6 +231,12 @@ def test_stages_are_waited_for(staging):
     assert staging.driver.waits == len(staging.driver.copies) > 10
 
 
+def test_a_longer_vector_gets_longer_memory(staging):
+    short, long = (staging.link.reserve("x", n, np.dtype("f")) for n in (10, 1000))
+    assert short.pointer != long.pointer and long.owner.nbytes >= 4000
+    assert staging.link.reserve("x", 999, np.dtype("f")).pointer == long.pointer
+
+
 def test_bfloat16_travels_as_it_is(staging):
     block = np.arange(3000, dtype=np.uint16).view(BFLOAT16).reshape(30, 100)
     target = Array(block.size, np.uint16)

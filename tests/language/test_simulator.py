@@ -355,6 +355,23 @@ def test_vector_load_and_store():
         launch(kernel, 1, 1, (Pointer(flat, 0, writable=False), 0, 2))
 
 
+def test_vectors_are_aligned_by_their_addresses_and_not_by_their_indices():
+    flat = np.zeros(40, np.float32)
+    start = -(flat.ctypes.data // 4) % 4
+    behind = flat[start + 1 : start + 17]
+    launch(lambda p: vector_load(p, 3, 4), 1, 1, (Pointer(behind),))
+    with pytest.raises(SimulatorError, match="misaligned vector read"):
+        launch(lambda p: vector_load(p, 4, 4), 1, 1, (Pointer(behind),))
+
+
+def test_elements_that_are_read_together_lie_inside():
+    pointer = Pointer(np.arange(5.0), 1, name="a")
+    assert list(pointer.elements(-1, 5)) == [0, 1, 2, 3, 4]
+    for first, count in ((-2, 2), (0, 5), (4, 1)):
+        with pytest.raises(SimulatorError, match="read out of range"):
+            pointer.elements(first, count)
+
+
 # --- schedules ------------------------------------------------------------------------------------
 
 
