@@ -370,8 +370,6 @@ class Program:
     def _on_bar(self, parts, arguments):
         return ["yield 'block'"]
 
-    _on_barrier_cta = _on_bar
-
     def _on_barrier(self, parts, arguments):
         return [f"yield '{'.'.join(parts[1:3])}'"]
 

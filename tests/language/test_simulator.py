@@ -21,7 +21,7 @@ if not config.ENABLE_CUDASIM:
 from numba import cuda
 
 from gemv.language.simulator.atomics import atomic_add, atomic_inc, threadfence
-from gemv.language.simulator.memory import Pointer, pointer_to, vector_load, vector_store
+from gemv.language.simulator.memory import Pointer, moved, pointer_to, vector_load, vector_store
 from gemv.language.simulator.scheduler import Schedule, launch, scheduled
 from gemv.language.simulator.thread import SimulatorError
 
@@ -362,6 +362,14 @@ def test_vectors_are_aligned_by_their_addresses_and_not_by_their_indices():
     launch(lambda p: vector_load(p, 3, 4), 1, 1, (Pointer(behind),))
     with pytest.raises(SimulatorError, match="misaligned vector read"):
         launch(lambda p: vector_load(p, 4, 4), 1, 1, (Pointer(behind),))
+
+
+def test_a_pointer_is_moved_both_ways_within_its_bounds():
+    pointer = moved(moved(Pointer(np.arange(5.0), 1, name="a"), 3), -2)
+    assert [pointer[k] for k in (-2, 0, 2)] == [0, 2, 4]
+    for index in (-3, 3):
+        with pytest.raises(SimulatorError, match=r"valid -2 \.\. 2"):
+            pointer[index]
 
 
 def test_elements_that_are_read_together_lie_inside():
