@@ -552,6 +552,20 @@ def test_last_block_reduction_without_a_fence_is_found(schedule):
 
 
 @EVERY
+def test_a_fence_writes_the_newest_store_last():
+    def kernel(p):
+        p[0] = 1.0
+        cuda.syncwarp()
+        p[0] = 2.0
+        cuda.syncthreads()  # what it has shown to others is older than what follows
+        p[0] = 3.0
+        cuda.threadfence()
+
+    flat = np.zeros(1)
+    launch(kernel, 1, 1, (Pointer(flat),))
+    assert flat[0] == 3
+
+
 def test_a_fence_does_not_stand_in_for_a_barrier(schedule):
     # Thread 0 fences its own store; that of thread 1 it has not seen yet.
     args = last_block_args()
