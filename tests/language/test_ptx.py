@@ -116,7 +116,7 @@ import numpy as np
 from numba import types
 from gemv.core.dtypes import DTYPES, Precision
 from gemv.language import (
-    conjugated, cuda, fold, is_aligned, load_shifted, load_units, load_vectors, moved, post,
+    conjugated, cuda, fold, is_aligned, load_shifted, load_some, load_units, load_vectors, moved, post,
     put_unit, read_only_load, store, store_vectors, take,
 )
 from gemv.language.numba_cuda.compile import compile_ptx
@@ -134,6 +134,9 @@ def folded(x, y):
     sums = fold(load_vectors(x, 0, 4, 4, 4), 2)
     store(y, 0, sums[0])
     store(y, 1, sums[1])
+
+def some(x, y, valid):
+    store_vectors(y, 0, 4, load_some(x, 0, 4, 2, 4, valid), 4)
 
 def units(x, y):
     tile = cuda.shared.array(8, types.float32, alignment=16)
@@ -171,7 +174,8 @@ json.dump(answer, sys.stdout)
 """
 WANTED = [
     ("shifted_2", "c", "plain", 9), ("shifted_4", "s", "plain", 9), ("shifted_8", "b", "plain", 9),
-    ("folded", "s", "plain", 9), ("units", "s", "plain", 9), ("posted", "c", "plain", 9),
+    ("folded", "s", "plain", 9), ("some", "s", "plain", 9),
+    ("units", "s", "plain", 9), ("posted", "c", "plain", 9),
     ("summed", "b", "plain", 7), ("summed", "b", "wide", 9), ("summed", "b", "pairs", 9),
     ("summed", "d", "wide", 9), ("summed", "z", "wide", 9), ("turned", "c", "plain", 9),
     ("constant", "z", "plain", 9), ("alignment", "s", "plain", 9),
@@ -219,6 +223,15 @@ def test_sums_are_folded_in_the_order_of_the_twin(programs):
     places = [("buffer", 0, 0), ("buffer", 1, 0)]
     after = one_thread(programs, "folded s plain 9", [x, np.zeros(2, "f")], places)
     assert np.frombuffer(after[1], "f").tolist() == list(map(float, fold(tuple(x), 2)))
+
+
+@pytest.mark.parametrize("valid", [-(2**40), -1, 0, 1, 2, 3])
+def test_vectors_that_are_not_there_are_zeros_and_not_loaded(valid, programs):
+    count = min(max(valid, 0), 2)
+    x = np.arange(1, 1 + 4 * count, dtype=np.float32)  # an end that no load may cross
+    places = [("buffer", 0, 0), ("buffer", 1, 0), valid]
+    after = one_thread(programs, "some s plain 9", [x, np.ones(8, "f")], places)
+    assert np.frombuffer(after[1], "f").tolist() == x.tolist() + [0] * (8 - 4 * count)
 
 
 def test_units_of_shared_memory(programs):

@@ -551,7 +551,6 @@ def test_last_block_reduction_without_a_fence_is_found(schedule):
     assert out[0] < 55
 
 
-@EVERY
 def test_a_fence_writes_the_newest_store_last():
     def kernel(p):
         p[0] = 1.0
@@ -566,6 +565,7 @@ def test_a_fence_writes_the_newest_store_last():
     assert flat[0] == 3
 
 
+@EVERY
 def test_a_fence_does_not_stand_in_for_a_barrier(schedule):
     # Thread 0 fences its own store; that of thread 1 it has not seen yet.
     args = last_block_args()
