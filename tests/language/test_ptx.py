@@ -116,8 +116,8 @@ import numpy as np
 from numba import types
 from gemv.core.dtypes import DTYPES, Precision
 from gemv.language import (
-    conjugated, cuda, fold, is_aligned, load_shifted, load_some, load_units, load_vectors, moved, post,
-    put_unit, read_only_load, store, store_vectors, take,
+    conjugated, cuda, fold, is_aligned, load_shifted, load_some, load_units, load_vectors, moved,
+    post, put_unit, read_only_load, store, store_vectors, take,
 )
 from gemv.language.numba_cuda.compile import compile_ptx
 

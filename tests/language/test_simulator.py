@@ -554,7 +554,7 @@ def test_last_block_reduction_without_a_fence_is_found(schedule):
 def test_a_fence_writes_the_newest_store_last():
     def kernel(p):
         p[0] = 1.0
-        cuda.syncwarp()
+        cuda.syncwarp(1)
         p[0] = 2.0
         cuda.syncthreads()  # what it has shown to others is older than what follows
         p[0] = 3.0
