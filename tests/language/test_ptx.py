@@ -116,8 +116,8 @@ import numpy as np
 from numba import types
 from gemv.core.dtypes import DTYPES, Precision
 from gemv.language import (
-    conjugated, cuda, fold, is_aligned, load_shifted, load_some, load_units, load_vectors, moved,
-    post, put_unit, read_only_load, store, store_vectors, take,
+    conjugated, cuda, fold, gather_inside, is_aligned, load_shifted, load_some, load_units,
+    load_vectors, moved, post, put_unit, read_only_load, store, store_vectors, take,
 )
 from gemv.language.numba_cuda.compile import compile_ptx
 
@@ -137,6 +137,9 @@ def folded(x, y):
 
 def some(x, y, valid):
     store_vectors(y, 0, 4, load_some(x, 0, 4, 2, 4, valid), 4)
+
+def inside(x, y, index, limit):
+    store_vectors(y, 0, 4, gather_inside(x, index, 3, 2, 2, 2, 2, limit), 4)
 
 def units(x, y):
     tile = cuda.shared.array(8, types.float32, alignment=16)
@@ -174,7 +177,7 @@ json.dump(answer, sys.stdout)
 """
 WANTED = [
     ("shifted_2", "c", "plain", 9), ("shifted_4", "s", "plain", 9), ("shifted_8", "b", "plain", 9),
-    ("folded", "s", "plain", 9), ("some", "s", "plain", 9),
+    ("folded", "s", "plain", 9), ("some", "s", "plain", 9), ("inside", "s", "plain", 9),
     ("units", "s", "plain", 9), ("posted", "c", "plain", 9),
     ("summed", "b", "plain", 7), ("summed", "b", "wide", 9), ("summed", "b", "pairs", 9),
     ("summed", "d", "wide", 9), ("summed", "z", "wide", 9), ("turned", "c", "plain", 9),
@@ -232,6 +235,16 @@ def test_vectors_that_are_not_there_are_zeros_and_not_loaded(valid, programs):
     places = [("buffer", 0, 0), ("buffer", 1, 0), valid]
     after = one_thread(programs, "some s plain 9", [x, np.ones(8, "f")], places)
     assert np.frombuffer(after[1], "f").tolist() == x.tolist() + [0] * (8 - 4 * count)
+
+
+@pytest.mark.parametrize("limit", range(4, 11))
+def test_numbers_of_x_end_where_x_does(limit, programs):
+    """Columns 5 and 6, then 8 and 9, of an x with gaps; zeros from `limit` on."""
+    x = np.arange(2.0 * limit - 1, dtype=np.float32)  # an end that no load may cross
+    places = [("buffer", 0, 0), ("buffer", 1, 0), 5, limit]
+    after = one_thread(programs, "inside s plain 9", [x, np.ones(4, "f")], places)
+    wanted = [2 * k if k < limit else 0 for k in (5, 6, 8, 9)]
+    assert np.frombuffer(after[1], "f").tolist() == wanted
 
 
 def test_units_of_shared_memory(programs):
