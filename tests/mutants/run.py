@@ -43,6 +43,7 @@ LEFT_OUT = shutil.ignore_patterns(
 PATIENCE = 40
 #: Outcomes of a fault.
 KILLED, SURVIVED, BROKEN, NOT_HERE = "found", "survived", "broken entry", "needs a GPU"
+NOT_RUN = "not run"
 #: Files are told apart by the second of their last change, as Python's compiled modules are.
 seconds_apart = itertools.count(int(time.time()) + 1000)
 
@@ -144,7 +145,10 @@ def on_gpu() -> bool:
 
 
 def everything(faults: list[Fault], kept: Path, jobs: int) -> dict[str, dict]:
-    """Outcomes by id; those that `kept` has, and still hold, are not run again."""
+    """Outcomes by id; those that `kept` has, and still hold, are not run again.
+
+    With no `jobs` nothing is run, and the others have no outcome.
+    """
     old = json.loads(kept.read_text(encoding="utf-8")) if kept.exists() else {}
     keys = {
         fault.id: digest(*fault, (TOP / fault.file).read_text(encoding="utf-8")) for fault in faults
@@ -163,7 +167,9 @@ def everything(faults: list[Fault], kept: Path, jobs: int) -> dict[str, dict]:
     for fault in [each for each in waiting if each.found == "gpu" and not gpu]:
         done[fault.id] = {"outcome": NOT_HERE}
         waiting.remove(fault)
-    if not waiting:
+    if not jobs:
+        done |= {fault.id: {"outcome": NOT_RUN} for fault in waiting}
+    if not waiting or not jobs:
         return done
     with Copies(jobs) as copies, concurrent.futures.ThreadPoolExecutor(jobs) as pool:
         package = [path.read_text(encoding="utf-8") for path in sorted(TOP.glob("gemv/**/*.py"))]
@@ -223,6 +229,8 @@ def table(faults: list[Fault], outcomes: dict[str, dict]) -> str:
         for room in (fault.room, "all"):
             counts[room].update([kind, "faults"])
     columns = ["faults", KILLED, SURVIVED, NOT_HERE, "equivalent"]
+    if any(outcome["outcome"] == NOT_RUN for outcome in outcomes.values()):
+        columns.append(NOT_RUN)
     lines = ["| room | " + " | ".join(columns) + " |", "| --- |" + " ---: |" * len(columns)]
     for room in [*sorted(set(counts) - {"all"}), "all"]:
         lines.append(
@@ -265,7 +273,9 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--only", metavar="ROOM", choices=rooms(), help="faults of one list")
     parser.add_argument("--id", action="append", help="this fault alone; may be given again")
-    parser.add_argument("--jobs", type=int, default=1, help="faults at a time, each in a copy")
+    parser.add_argument(
+        "--jobs", type=int, default=1, help="faults at a time, each in a copy; 0: none"
+    )
     parser.add_argument("--results", type=Path, default=TOP / "build" / "mutants.json")
     parser.add_argument("--write", action="store_true", help="the table of README.md anew")
     options = parser.parse_args()
