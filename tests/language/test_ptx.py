@@ -116,8 +116,8 @@ import numpy as np
 from numba import types
 from gemv.core.dtypes import DTYPES, Precision
 from gemv.language import (
-    conjugated, cuda, fold, gather_inside, is_aligned, load_shifted, load_some, load_units,
-    load_vectors, moved, post, put_unit, read_only_load, store, store_vectors, take,
+    atomic_inc, conjugated, cuda, fold, gather_inside, is_aligned, load_shifted, load_some,
+    load_units, load_vectors, moved, post, put_unit, read_only_load, store, store_vectors, take,
 )
 from gemv.language.numba_cuda.compile import compile_ptx
 
@@ -154,6 +154,16 @@ def posted(x, y, scratch):
     store(y, 0, found[0])
     store(y, 1, found[1])
 
+def late(x, y, scratch, counters):
+    if cuda.threadIdx.x == 0:
+        found = take(x[0], scratch, 0, 1, 2, 2)
+        store(y, 0, found[0])
+        store(y, 1, found[1])
+    else:
+        post(scratch, 1, x[1])
+        atomic_inc(counters, 0, 9)  # which takes its time
+        post(scratch, 0, x[0])
+
 def summed(a, x, y):
     y[0] = a[0] * x[0] + a[1] * x[1] + a[2] * x[2]
 
@@ -178,7 +188,7 @@ json.dump(answer, sys.stdout)
 WANTED = [
     ("shifted_2", "c", "plain", 9), ("shifted_4", "s", "plain", 9), ("shifted_8", "b", "plain", 9),
     ("folded", "s", "plain", 9), ("some", "s", "plain", 9), ("inside", "s", "plain", 9),
-    ("units", "s", "plain", 9), ("posted", "c", "plain", 9),
+    ("units", "s", "plain", 9), ("posted", "c", "plain", 9), ("late", "c", "plain", 9),
     ("summed", "b", "plain", 7), ("summed", "b", "wide", 9), ("summed", "b", "pairs", 9),
     ("summed", "d", "wide", 9), ("summed", "z", "wide", 9), ("turned", "c", "plain", 9),
     ("constant", "z", "plain", 9), ("alignment", "s", "plain", 9),
@@ -221,11 +231,10 @@ def test_vectors_that_begin_between_two_multiples_of_16_bytes(width, letter, pro
 def test_sums_are_folded_in_the_order_of_the_twin(programs):
     from gemv.language import fold
 
-    x = np.random.default_rng(1).standard_normal(16).astype(np.float32)
-    x *= np.float32(10.0) ** np.arange(-8, 8, dtype=np.float32)
-    places = [("buffer", 0, 0), ("buffer", 1, 0)]
-    after = one_thread(programs, "folded s plain 9", [x, np.zeros(2, "f")], places)
-    assert np.frombuffer(after[1], "f").tolist() == list(map(float, fold(tuple(x), 2)))
+    for x in np.random.default_rng(1).standard_normal((10, 16)).astype(np.float32):
+        places = [("buffer", 0, 0), ("buffer", 1, 0)]
+        after = one_thread(programs, "folded s plain 9", [x, np.zeros(2, "f")], places)
+        assert np.frombuffer(after[1], "f").tolist() == list(map(float, fold(tuple(x), 2)))
 
 
 @pytest.mark.parametrize("valid", [-(2**40), -1, 0, 1, 2, 3])
@@ -264,6 +273,16 @@ def test_a_posted_nan_of_ones_is_taken_and_leaves_ones(programs):
     y = np.frombuffer(y, np.complex64)
     assert np.isnan(y[0].real) and np.isnan(y[0].imag) and y[1] == 0
     assert scratch == empty.tobytes()
+
+
+def test_all_words_are_waited_for(programs):
+    """The first of two sums comes last."""
+    x = np.array([1 + 2j, 3 + 4j], np.complex64)
+    buffers = [x, np.zeros(2, "F"), np.full(2, -1, np.int64), np.zeros(1, np.uint32)]
+    places = [("buffer", k, 0) for k in range(4)]
+    program = ptx.Program(programs["late c plain 9"])
+    after = ptx.launch(program, (1, 1, 1), (2, 1), places, buffers)
+    assert after[1] == x.tobytes() and after[2] == buffers[2].tobytes()
 
 
 @pytest.mark.parametrize("which", ["summed b plain 7", "summed b wide 9", "summed b pairs 9"])
