@@ -528,3 +528,14 @@ def test_a_matrix_that_is_freed_while_a_product_waits_for_it_is_not_used(x):
     matrix._lock = FreedMeanwhile()
     with pytest.raises(ValueError, match="was freed"):
         matrix @ x
+
+
+def test_fewer_columns_after_many_have_memory_of_their_own():
+    """Vectors on the GPU are kept for each number of them; their pitch follows their number."""
+    rng = np.random.default_rng(5)
+    matrix = gemv.Matrix(rng.integers(-4, 5, (6, 9)).astype(float))
+    many = rng.integers(-4, 5, (9, 16)).astype(float)
+    dense = matrix @ np.eye(9)
+    for count in (16, 3, 16, 5, 2):
+        product = matrix @ many[:, :count]
+        np.testing.assert_array_equal(product, dense @ many[:, :count])
