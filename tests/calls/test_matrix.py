@@ -539,3 +539,12 @@ def test_fewer_columns_after_many_have_memory_of_their_own():
     for count in (16, 3, 16, 5, 2):
         product = matrix @ many[:, :count]
         np.testing.assert_array_equal(product, dense @ many[:, :count])
+
+
+def test_a_square_matrix_its_transpose_and_a_beta_without_y():
+    a, x = np.array([[1.0, 2.0], [3.0, 5.0]]), np.array([1.0, 10.0])
+    matrix = gemv.Matrix(a)
+    for _ in range(2):
+        assert (matrix @ x).tolist() == [21, 53]
+        assert (matrix.T @ x).tolist() == [31, 52]
+        assert matrix.gemv(1, x, 7.0).tolist() == [21, 53], "a y that is not passed is zero"
