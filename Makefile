@@ -109,7 +109,7 @@ fit: $(FIT)
 # where it stopped, so remove the file to measure again. ARGS="--parts cold,hot" for a part
 grid: $(DRAW)
 	$(BIN)/python -m benchmarks.measure.all_parts benchmarks/results/grid/$(MACHINE).json $(ARGS)
-	$(BIN)/python -m benchmarks.pages.grid_page --write
+	$(BIN)/python -m benchmarks.pages.readme_page --write
 
 # shapes that nobody chose, on a GPU; goes on where it stopped. After a change of constants remove the
 # file and take another SEED, which none of them was chosen with
@@ -127,7 +127,7 @@ calls: $(TEST)
 # the README's tables and picture, and the page of constants, from benchmarks/results
 table: $(DRAW)
 	$(BIN)/python -m benchmarks.pages.ladder_table --write
-	$(BIN)/python -m benchmarks.pages.grid_page --write
+	$(BIN)/python -m benchmarks.pages.readme_page --write
 	$(BIN)/python -m benchmarks.pages.constants_page --write
 	$(BIN)/python -m benchmarks.pages.memories_page --write
 
