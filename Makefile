@@ -80,10 +80,12 @@ bench-publish: $(DEV)
 # the two newest points of MACHINE, or OLD= and NEW= files; fails if a figure is worse than its spread
 bench-compare: $(DEV)
 	$(BIN)/python -m benchmarks.history.compare $(if $(OLD),$(OLD) $(NEW),--machine $(MACHINE)) $(ARGS)
+	$(BIN)/python -m benchmarks.history.since
 
-# the same suite, small and never stored: proves it alive without a GPU
+# the same suite, small and never stored: proves it alive without a GPU; then, whether a point is due
 bench-smoke: $(DEV)
 	$(BIN)/python -m benchmarks.history.point --smoke $(ARGS)
+	$(BIN)/python -m benchmarks.history.since
 
 # the README's figures, on a GPU: two dtypes, one square, one tall and one wide shape
 LADDER := 8192x8192 1048576x64 64x1048576

@@ -49,7 +49,7 @@ def means(parts: dict[str, list[CellResult]]) -> str:
             number(s.ratio), number(s.least_ratio), str(s.behind), number(ahead, ".0%"),
         ])  # fmt: skip
     headings = [
-        "", "cells", "floor / ours", "least", "floor / cuBLAS", "cuBLAS / ours", "least",
+        "", "cells", "floor / ours", "least", "floor / peer", "peer / ours", "least",
         "under 0.98", "at 1 or more",
     ]  # fmt: skip
     return markdown(headings, "wffffffff", rows)
@@ -61,15 +61,14 @@ def listed(rows: list[CellResult]) -> str:
     for row in rows:
         theirs = None if row.peer is None else row.peers[row.peer] * 1e6
         lines.append([
-            unbroken(title(row)), unbroken(f"{row.m} x {row.n}"), row.op, number(row.ratio),
+            f"{title(row)}: {unbroken(f'{row.m} x {row.n}')}, {row.op}", number(row.ratio),
             number(row.share), number(row.time_s * 1e6, ".1f"), number(theirs, ".1f"),
-            number(row.rate(row.time_s) / 1e3), unbroken(row.peer or "–"), f"`{row.kernel}`",
+            number(row.rate(row.time_s) / 1e3), row.peer or "–", f"`{row.kernel}`",
         ])  # fmt: skip
     headings = [
-        "", "shape", "op", "times as fast", "of the floor", "µs", "peer µs", "TB/s", "peer",
-        "kernel",
+        "cell", "times as fast", "of the floor", "µs", "peer µs", "TB/s", "peer", "kernel",
     ]  # fmt: skip
-    return markdown(headings, "wwwfffffww", lines)
+    return markdown(headings, "wfffffww", lines)
 
 
 def side_by_side(rows: list[CellResult]) -> str:
@@ -95,11 +94,21 @@ def side_by_side(rows: list[CellResult]) -> str:
     return markdown(["shape", *headings], "w" + "f" * len(headings), lines)
 
 
+def older(grid: GridResults) -> bool:
+    """Whether a table of rows selected the kernels of a grid, as before the formula."""
+    return " table " in grid.versions.get("gemv", "")
+
+
 def places(name: str, grid: GridResults, folder: Path = GRIDS) -> str:
     spreads = sorted(row.spread for row in grid.rows if row.spread is not None)
     middle = spreads[len(spreads) // 2]
+    old = (
+        " It was measured before a formula selected the kernels ({doc}`selection`)."
+        if older(grid)
+        else ""
+    )
     return (
-        f"{grid.device}; {versions(grid.versions)}. Each time is the median of {grid.rounds}"
+        f"{grid.device}; {versions(grid.versions)}.{old} Each time is the median of {grid.rounds}"
         f" interleaved rounds. In the median cell the rounds differ by {middle:.1%}."
         f" All times are in `benchmarks/results/{folder.name}/{name}.json`."
     )
@@ -121,14 +130,25 @@ def page(grids: dict[str, GridResults]) -> str:
         losing = [row for row in worst(rows, "ratio", len(rows)) if row.ratio < 1]
         mark = f" ({name})" if len(grids) > 1 else ""
         parts += [f"## {grid.device}{mark}", places(name, grid)]
-        parts += [f"### Where cuBLAS is faster{mark}"]
+        parts += [f"### Where a peer is faster{mark}"]
         parts += [
             f"In {len(losing)} of {len(rows)} cells the fastest peer is faster. The slowest of them"
             " comes first.",
             listed(losing) if losing else "None.",
         ]
         parts += [f"### Furthest from the floor{mark}", listed(worst(rows, "share", 10))]
-        parts += [f"### Means{mark}", headline(rows)]
+        parts += [f"### Means{mark}", headline(rows), "{doc}`cells` has every cell."]
+    return "\n\n".join(parts) + "\n"
+
+
+def cells_page(grids: dict[str, GridResults]) -> str:
+    """Every cell of every grid: a picture for each group, and its figures."""
+    if not grids:
+        return "No results are stored yet: `make grid` measures them on a GPU.\n"
+    parts = []
+    for name, grid in grids.items():
+        mark = f" ({name})" if len(grids) > 1 else ""
+        parts += [f"## {grid.device}{mark}"]
         for picture, group in drawn(grid):
             parts += [
                 f"### {title(group[0])}{mark}",

@@ -17,7 +17,7 @@ import math
 import sys
 from pathlib import Path
 
-from benchmarks.pages.grid_page import RANDOM, load, unbroken
+from benchmarks.pages.grid_page import RANDOM, load, older, unbroken
 from benchmarks.pages.page import RESULTS, TOP, between_markers, command, duration, markdown, number
 from gemv.cli.options import DTYPE_OF_PREFIX
 from gemv.measure.picture import grid_figure, save, title
@@ -198,7 +198,7 @@ def selection_of(grid: GridResults) -> str:
     return (
         " The grid is older than the formula that selects kernels now"
         " ([docs/selection.md](docs/selection.md)); the random cells were measured with it."
-        if " table " in f" {grid.versions.get('gemv', '')} "
+        if older(grid)
         else ""
     )
 

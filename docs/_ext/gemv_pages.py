@@ -80,8 +80,10 @@ def ladder_page(cases: dict[str, dict]) -> str:
         parts += [
             f"### {title(case)}",
             drawing(f"ladder-{name}"),
+            "<details><summary>In numbers</summary>",
             "\n".join(rows),
             f"{case['device']}; {versions}.",
+            "</details>",
         ]
     return "\n\n".join(parts) + "\n"
 
@@ -207,7 +209,7 @@ def make_pages(app) -> None:
     import gallery
     import results
 
-    from benchmarks.pages import grid_page
+    from benchmarks.pages import grid_page, history_page
     from gemv.kernels import REGISTRY
 
     cases, grids = results.load(), grid_page.load()
@@ -233,6 +235,9 @@ def make_pages(app) -> None:
     write(DOCS / "generated" / "fit.md", fit_page(fits()))
     pages = [grid_page.random_page(drawn), grid_page.page(grids)]
     write(DOCS / "generated" / "roofline.md", "\n".join(pages))
+    history = history_page.history_page(history_page.histories())
+    write(DOCS / "generated" / "history.md", history)
+    write(DOCS / "generated" / "cells.md", grid_page.cells_page(grids))
 
 
 class DrawingDirective(Directive):

@@ -20,6 +20,9 @@ FIGURES = DOCS / "figures"
 OUT = FIGURES / "out"
 EXERCISES = DOCS / "exercises"
 
+#: A page shows this many lines of code at once; more of them are folded.
+SHORT = 100
+
 #: Headings of a kernel's docstring, in their order.
 HEADINGS = ("Idea", "Picture", "Bytes", "Wins", "Loses", "Sums", "Source")
 
@@ -231,10 +234,10 @@ def selected_cells(kernel, grids) -> list[str]:
     least = [row for row in mine if row not in furthest][-2:]
     return [
         "## Selected",
-        f"In {len(mine)} of {len(rows)} cells of {{doc}}`/roofline`, `gemv` selects this kernel; it"
-        f" is {all_.ratio:.2f} times as fast as the fastest peer there, in the mean, and at"
-        f" {all_.share:.0%} of the floor. The shapes where it is furthest ahead, and the two cells"
-        " where it is least:",
+        f"In {len(mine)} of {len(rows)} cells of {{doc}}`/roofline`, `gemv` selected this kernel."
+        f" There it is {all_.ratio:.2f} times as fast as the fastest peer, in the mean, and at"
+        f" {all_.share:.0%} of the floor. The table has the shapes where it is furthest ahead, and"
+        " the two cells where it is least ahead.",
         listed([*furthest, *least]),
     ]
 
@@ -244,11 +247,19 @@ def code(kernel) -> str:
     tree = ast.parse(path.read_text(encoding="utf-8"))
     first = tree.body[1].lineno
     where = path.relative_to(TOP).as_posix()
+    listing = f"```{{literalinclude}} ../../../{where}\n:language: python\n:lines: {first}-\n```"
+    lines = len(path.read_text(encoding="utf-8").splitlines()) - first
+    if lines > SHORT:
+        listing = folded(f"The {lines} lines", listing)
     return (
         f"All of `{where}` below its lesson. `build` makes the kernel for a dtype and block size,"
-        " `geometry` lays out the grid; {doc}`/course/reading` explains the rest.\n\n"
-        f"```{{literalinclude}} ../../../{where}\n:language: python\n:lines: {first}-\n```"
+        " `geometry` lays out the grid; {doc}`/course/reading` explains the rest.\n\n" + listing
     )
+
+
+def folded(summary: str, text: str) -> str:
+    """Text that shows when a reader asks for it."""
+    return f"<details><summary>{summary}</summary>\n\n{text}\n\n</details>"
 
 
 def exercise(kernel) -> str:
@@ -272,17 +283,19 @@ def exercise(kernel) -> str:
         markdown(rest.strip()),
         f"Start from `docs/exercises/{path.name}`, change it, and check it without a GPU:",
         f"```sh\npython docs/exercises docs/exercises/{path.name}\n```",
-        f"```{{literalinclude}} ../../exercises/{path.name}\n:language: python\n"
-        ":start-at: def build\n:end-before: KERNEL =\n```",
+        folded("Its code", listed_code(f"exercises/{path.name}")),
     ]
     if answer.exists():
-        text += [
-            "<details><summary>One answer</summary>",
-            f"```{{literalinclude}} ../../exercises/answers/{path.name}\n:language: python\n"
-            ":start-at: def build\n:end-before: KERNEL =\n```",
-            "</details>",
-        ]
+        text.append(folded("One answer", listed_code(f"exercises/answers/{path.name}")))
     return "\n\n".join(text)
+
+
+def listed_code(where: str) -> str:
+    """The functions of a file of exercises."""
+    return (
+        f"```{{literalinclude}} ../../{where}\n:language: python\n"
+        ":start-at: def build\n:end-before: KERNEL =\n```"
+    )
 
 
 def next_rung(kernel, following) -> str:

@@ -50,23 +50,24 @@ def test_readme_counts_and_lists_every_cell_in_which_a_peer_is_faster(front):
 
 def test_page_has_losing_cells_first_and_every_figure(pages):
     text = pages.page({"h": timed_grid()})
-    losing = text.split("### Where cuBLAS is faster")[1].split("###")[0]
+    losing = text.split("### Where a peer is faster")[1].split("###")[0]
     assert "In 4 of 8 cells the fastest peer is faster." in losing
     text = text.replace("\N{NO-BREAK SPACE}", " ")
     losing = losing.replace("\N{NO-BREAK SPACE}", " ")
-    first = "| float32, cold | 16 x 4 | N | 0.50 | 0.50 | 1000.0 | 500.0 | 3.00 | torch.mv | `"
+    first = "| float32, cold: 16 x 4, N | 0.50 | 0.50 | 1000.0 | 500.0 | 3.00 | torch.mv | `"
     assert losing.split("| --- |")[-1].splitlines()[1].startswith(first)
     assert "| float64, cold | 4 | " in text.split("### Means")[1]
+    text = pages.cells_page({"h": timed_grid()}).replace("\N{NO-BREAK SPACE}", " ")
     assert "| 8 x 9 | 1000.0 | 3.00 | 0.90 | 2.00 | 1000.0 | 3.00 | 0.90 | 2.00 |" in text
     assert "```{drawing} grid-h-1\n```" in text
-    assert "make grid" in pages.page({})
+    assert "make grid" in pages.page({}) and "make grid" in pages.cells_page({})
 
 
 def test_random_cells_have_a_section(pages):
     text = pages.random_page({"h": timed_grid()}).replace("\N{NO-BREAK SPACE}", " ")
     losing = text.split("In 4 of 8 cells the fastest peer is faster:")[1].split("Furthest")[0]
     first = losing.split("| --- |")[-1].splitlines()[1]
-    assert first.startswith("| float32, cold | 16 x 4 | N | 0.50 |")
+    assert first.startswith("| float32, cold: 16 x 4, N | 0.50 |")
     table = text.split("at 1 or more |")[1].split("In 4 of 8")[0]
     assert [line.split(" | ")[1] for line in table.splitlines()[2:5]] == ["4", "4", "8"]
     assert pages.random_page({}) == ""
