@@ -141,7 +141,8 @@ def rung_page(kernel, following, cases: dict[str, dict], grids, drawings) -> str
     page += ["## Bytes", markdown(bytes_as_code(lesson["Bytes"]))]
     page += [
         f"The simulator counted, on {COUNTED[0]} x {COUNTED[1]} in float32 with the kernel's own"
-        " blocks (a *request* is one load of one warp, a *line* 128 bytes of memory):",
+        " blocks (a *request* is one load of one warp, a *sector* 32 bytes, a *line* four sectors:"
+        " {doc}`/course/gpu`):",
         counted_table(kernel.name),
     ]
     page += ["## Measured", measured_table(kernel, cases)]
