@@ -254,7 +254,9 @@ def code(kernel) -> str:
         listing = folded(f"The {lines} lines", listing)
     return (
         f"All of `{where}` below its lesson. `build` makes the kernel for a dtype and block size,"
-        " `geometry` lays out the grid; {doc}`/course/reading` explains the rest.\n\n" + listing
+        " `geometry` lays out the grid; {doc}`/course/reading` explains the rest."
+        f" `python docs/course/rung.py {kernel.name if kernel.beside else kernel.rung}` runs it by"
+        " itself and prints what changed since the rung before.\n\n" + listing
     )
 
 

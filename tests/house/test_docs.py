@@ -151,6 +151,18 @@ def test_exercise_says_what_is_wrong_where(tmp_path):
         assert line.startswith("1 not yet: ") and first in line and second in line, line
 
 
+def test_a_rung_runs_by_itself():
+    done = on_simulator(str(DOCS / "course" / "rung.py"), "5", "--all")
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert done.stdout.startswith("Rung 5, coalesced: The tile turned")
+    assert "--- tile2d" in done.stdout and "+    DOWN_THE_COLUMNS = " in done.stdout
+    assert "coalesced on the backend simulator" in done.stdout and " right: " in done.stdout
+    done = on_simulator(str(DOCS / "course" / "rung.py"), "long_columns")
+    assert "stored by rows, op T" in done.stdout and "more lines: --all" in done.stdout
+    done = on_simulator(str(DOCS / "course" / "rung.py"), "99")
+    assert done.returncode == 1 and "there is no rung '99'; there are: 1 serial" in done.stderr
+
+
 def test_exercises_explain_themselves():
     done = on_simulator(str(DOCS / "exercises"), "--help")
     assert done.returncode == 0 and done.stdout.startswith("Check a kernel without a GPU")
