@@ -19,7 +19,8 @@ import sys
 from pathlib import Path
 
 TOP = Path(__file__).resolve().parents[2]
-sys.path[:0] = [str(TOP), str(TOP / "docs" / "_ext")]
+sys.path.insert(0, str(TOP))
+sys.path.insert(0, str(TOP / "docs" / "_ext"))
 
 import numpy as np
 from kernel_pages import sections, source_of
