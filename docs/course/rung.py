@@ -18,16 +18,17 @@ import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
+
 TOP = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(TOP))
 sys.path.insert(0, str(TOP / "docs" / "_ext"))
 
-import numpy as np
-from kernel_pages import sections, source_of
+from kernel_pages import sections, source_of  # noqa: E402
 
-import gemv
-from gemv.kernels import REGISTRY
-from gemv.measure.reference import error_in_bounds, reference
+import gemv  # noqa: E402
+from gemv.kernels import REGISTRY  # noqa: E402
+from gemv.measure.reference import error_in_bounds, reference  # noqa: E402
 
 #: Rows and columns; the first problem that the kernel accepts is run.
 SHAPES = [(33, 70), (64, 96), (4, 300), (300, 4)]
