@@ -64,7 +64,7 @@ def picture(grids: dict[str, GridResults]) -> str:
         f"({PICTURE.relative_to(TOP).as_posix()})\n\n"
         f"{dtype} on an {grid.device}, A in memory. Further right is better. The blue dot is the"
         " rate of `gemv`. The orange dot is the faster one of `torch.mv` and cuBLAS's own gemv. The"
-        " grey bar ends at the highest rate at which any kernel moved as many bytes in the same run."
+        " grey bar ends at the highest rate at which any kernel of the same run moved as many bytes."
     )
 
 
