@@ -63,8 +63,9 @@ def picture(grids: dict[str, GridResults]) -> str:
         f"![{title(rows[0])}: gemv, cuBLAS and the ceiling over {len(rows) // 2} shapes]"
         f"({PICTURE.relative_to(TOP).as_posix()})\n\n"
         f"{dtype} on an {grid.device}, A in memory. Further right is better. The blue dot is the"
-        " rate of `gemv`. The orange dot is the faster one of `torch.mv` and cuBLAS's own gemv. The"
-        " grey bar ends at the highest rate at which any kernel of the same run moved as many bytes."
+        " rate of `gemv`. The orange dot is the faster one of `torch.mv` and cuBLAS's own gemv."
+        " The grey bar ends at the highest rate at which any kernel of the same run moved as many"
+        " bytes."
     )
 
 
