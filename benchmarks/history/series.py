@@ -100,6 +100,7 @@ def lines(found: list[Point], panel: Panel) -> dict[str, list[tuple[int, float]]
 
 
 def middle(point: Point, panel: Panel) -> float | None:
-    """The middle one of a panel's figures; None where the point has none."""
-    figures = point.of(panel).values()
+    """The middle figure of a panel's last benchmark; None where the point has none."""
+    last = panel.names[-1]
+    figures = [value for (name, _), value in point.of(panel).items() if name == last]
     return statistics.median(figures) if figures else None

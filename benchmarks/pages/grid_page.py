@@ -61,7 +61,7 @@ def listed(rows: list[CellResult]) -> str:
     for row in rows:
         theirs = None if row.peer is None else row.peers[row.peer] * 1e6
         lines.append([
-            f"{title(row)}: {unbroken(f'{row.m} x {row.n}')}, {row.op}", number(row.ratio),
+            f"{title(row)}: {unbroken(f'{row.m} x {row.n}')}, {row.op}", exact(row.ratio),
             number(row.share), number(row.time_s * 1e6, ".1f"), number(theirs, ".1f"),
             number(row.rate(row.time_s) / 1e3), row.peer or "–", f"`{row.kernel}`",
         ])  # fmt: skip
@@ -69,6 +69,11 @@ def listed(rows: list[CellResult]) -> str:
         "cell", "times as fast", "of the floor", "µs", "peer µs", "TB/s", "peer", "kernel",
     ]  # fmt: skip
     return markdown(headings, "wfffffww", lines)
+
+
+def exact(ratio: float) -> str:
+    """A ratio; below 1 with three digits, so that none looks like 1.00."""
+    return number(ratio, ".3f" if ratio < 1 else ".2f")
 
 
 def side_by_side(rows: list[CellResult]) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from benchmarks.history.series import PANELS, Point, machines, middle, points
+from benchmarks.pages.grid_page import unbroken
 from benchmarks.pages.page import markdown, number
 
 
@@ -28,7 +29,11 @@ def history_page(found: dict[str, list[Point]]) -> str:
             if any(point.of(panel) for point in history):
                 parts += [f"### {panel.title}: {panel.better}",
                           f"```{{drawing}} history-{machine}-{panel.key}\n```"]  # fmt: skip
-        parts += ["### The points", table(history)]
+        words = (
+            "A column has the middle one of the figures of its picture; the last column is the"
+            " first call."
+        )
+        parts += ["### The points", words, table(history)]
     return "\n\n".join(parts) + "\n"
 
 
@@ -36,13 +41,14 @@ def table(history: list[Point]) -> str:
     """One row for each point, the newest first, with the middle figure of each picture."""
     rows = [
         [
-            f"`{point.commit[:7]}`", f"{point.date:%Y-%m-%d %H:%M}", str(len(point.figures)),
+            f"`{point.commit[:7]}`", unbroken(f"{point.date:%Y-%m-%d %H:%M}"),
+            str(len(point.figures)),
             *(number(middle(point, panel), ".3g") for panel in PANELS),
         ]
         for point in reversed(history)
     ]  # fmt: skip
     headings = [
         "commit", "date (UTC)", "figures",
-        *(f"{panel.title}, {panel.unit}, {panel.better}" for panel in PANELS),
+        *(f"{panel.unit} ({panel.better})" for panel in PANELS),
     ]  # fmt: skip
     return markdown(headings, "ww" + "f" * (1 + len(PANELS)), rows)

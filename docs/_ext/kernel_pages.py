@@ -21,7 +21,7 @@ OUT = FIGURES / "out"
 EXERCISES = DOCS / "exercises"
 
 #: A page shows this many lines of code at once; more of them are folded.
-SHORT = 100
+SHORT = 80
 
 #: Headings of a kernel's docstring, in their order.
 HEADINGS = ("Idea", "Picture", "Bytes", "Wins", "Loses", "Sums", "Source")

@@ -21,11 +21,12 @@ def draw_panel(palette, history: list[Point], panel: Panel):
     drawn = lines(history, panel)
     figure, axes = canvas(2.5 + 0.17 * ((len(drawn) + 2) // 3))
     for place, (name, figures) in enumerate(drawn.items()):
-        colour = palette.block(place) if place < len(palette.blocks) else palette.quiet
+        colour = palette.block(place)
+        style = "--" if place >= len(palette.blocks) else "-"
         numbers, values = zip(*figures, strict=True)
         axes.plot(
             numbers, values, marker=MARKS[place % len(MARKS)], markersize=5, linewidth=1.3,
-            color=colour, markeredgecolor=palette.quiet, markeredgewidth=0.5, label=name,
+            linestyle=style, color=colour, markeredgecolor=palette.quiet, markeredgewidth=0.5, label=name,
         )  # fmt: skip
     every = max(1, len(history) // 8)
     shown = range(0, len(history), every)
@@ -36,7 +37,6 @@ def draw_panel(palette, history: list[Point], panel: Panel):
     if panel.key == "ratio":
         axes.axhline(1, color=palette.accent, linewidth=1)
     axes.set(xlim=(-0.3, len(history) - 0.7), ylabel=panel.unit)
-    axes.set_title(panel.better, fontsize=10.5, loc="left", color=palette.ink)
     axes.grid(color=palette.grid, linewidth=0.5)
     axes.spines[["top", "right"]].set_visible(False)
     figure.legend(fontsize=8.5, frameon=False, loc="outside lower center", ncols=3)
@@ -49,8 +49,8 @@ def register() -> None:
         for panel in PANELS:
             if any(point.of(panel) for point in history):
                 caption = (
-                    f"{panel.title}, in {panel.unit}: {panel.better}. The commits stand in the"
-                    " order of their dates; a figure has no mark where a point lacks it."
+                    f"{panel.title} ({panel.unit}) over commits: {panel.better}. A figure has no"
+                    " mark where a point lacks it."
                 )
                 drawing(f"history-{machine}-{panel.key}", caption)(
                     functools.partial(draw_panel, history=history, panel=panel)

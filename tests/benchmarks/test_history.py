@@ -211,12 +211,13 @@ def test_page_of_the_history_has_every_point_and_says_what_is_better(tmp_path, m
     folder.mkdir()
     (folder / "machine.json").write_text("{}")
     control = {"api__Start__timeraw_import_with_numpy": 0.5}
-    point_file(folder, "b" * 40, 2000, api__Start__timeraw_import=0.1, **control)
+    first = {"api__FirstCall__timeraw_first_call": 1.5}
+    point_file(folder, "b" * 40, 2000, **first, **control)
     point_file(folder, "a" * 40, 1000, kernels__Floor__track_share=90.0)
     text = page.history_page(page.histories())
     rows = [line for line in text.splitlines() if line.startswith("| `")]
     assert [row.split("`")[1] for row in rows] == ["bbbbbbb", "aaaaaaa"]  # the newest first
-    assert rows[0].endswith("| – | – | – | 0.2 |") and rows[1].endswith("| 90 | – | – | – |")
+    assert rows[0].endswith("| – | – | – | 3 |") and rows[1].endswith("| 90 | – | – | – |")
     assert "### Share of the floor: higher is better" in text
     assert "### Import and first call: lower is better" in text
     assert "### Beside the fastest peer" not in text  # no point has it
