@@ -26,7 +26,8 @@ def draw_panel(palette, history: list[Point], panel: Panel):
         numbers, values = zip(*figures, strict=True)
         axes.plot(
             numbers, values, marker=MARKS[place % len(MARKS)], markersize=5, linewidth=1.3,
-            linestyle=style, color=colour, markeredgecolor=palette.quiet, markeredgewidth=0.5, label=name,
+            linestyle=style, color=colour, markeredgecolor=palette.quiet, markeredgewidth=0.5,
+            label=name,
         )  # fmt: skip
     every = max(1, len(history) // 8)
     shown = range(0, len(history), every)
