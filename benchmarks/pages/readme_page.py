@@ -58,13 +58,19 @@ def picture(grids: dict[str, GridResults]) -> str:
         return "No figures yet: `make grid` measures them on a GPU."
     grid = next(iter(grids.values()))
     rows = picture_rows(grid)
-    dtype = DTYPE_OF_PREFIX[rows[0].dtype]
     return (
         f"![{title(rows[0])}: gemv, cuBLAS and the ceiling over {len(rows) // 2} shapes]"
-        f"({PICTURE.relative_to(TOP).as_posix()})\n\n"
-        f"{dtype} on an {grid.device}, A in memory. Further right is better. The blue dot is the"
-        " rate of `gemv`. The orange dot is the faster one of `torch.mv` and cuBLAS's own gemv."
-        " The grey bar ends at the highest rate at which any kernel of the same run moved as many"
+        f"({PICTURE.relative_to(TOP).as_posix()})\n\n{caption(grid)}"
+    )
+
+
+def caption(grid: GridResults) -> str:
+    """What the picture shows."""
+    dtype = DTYPE_OF_PREFIX[picture_rows(grid)[0].dtype]
+    return (
+        f"{dtype} on an {grid.device}, A in memory. Further right is better. The round dot is the"
+        " rate of gemv. The square one is the faster one of torch.mv and cuBLAS's own gemv. The"
+        " grey bar ends at the highest rate at which any kernel of the same run moved as many"
         " bytes."
     )
 

@@ -106,8 +106,7 @@ def register_grids(folder: Path = grid_page.GRIDS) -> None:
 def front() -> tuple[str, list]:
     """Caption and rows of the first grid's picture."""
     for grid in grid_page.load().values():
-        rows = readme_page.picture_rows(grid)
-        return f"{picture.title(rows[0])}, on {grid.device}: bytes over device time.", rows
+        return readme_page.caption(grid), readme_page.picture_rows(grid)
     return "", []
 
 
