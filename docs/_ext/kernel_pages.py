@@ -214,7 +214,7 @@ def measured_table(kernel, cases: dict[str, dict]) -> str:
     than = f"than `{before}`" if before else ""
     head = f"| problem | GB/s | of the ceiling | {than} |\n| --- | ---: | ---: | ---: |"
     note = (
-        f"On {', '.join(sorted(devices))}; {{doc}}`/ladder` has all kernels side by side and"
+        f"On {', '.join(sorted(devices))}; {{doc}}`/problems` has all kernels side by side and"
         " {doc}`/measure` says how this is measured."
     )
     return "\n".join([head, *lines]) + "\n\n" + note
