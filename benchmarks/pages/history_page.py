@@ -41,7 +41,7 @@ def table(history: list[Point]) -> str:
     """One row for each point, the newest first, with the middle figure of each picture."""
     rows = [
         [
-            f"`{point.commit[:7]}`", unbroken(f"{point.date:%Y-%m-%d %H:%M}"),
+            f"`{point.commit[:7]}`", unbroken(f"{point.date:%Y-%m-%d}") + f" {point.date:%H:%M}",
             str(len(point.figures)),
             *(number(middle(point, panel), ".3g") for panel in PANELS),
         ]
