@@ -189,6 +189,7 @@ def plan(
     accumulate: str = "plain",
     out_dtype: Any = None,
     peer: bool = False,
+    routine: str = "gemv",
 ) -> Plan:
     """A product with the same device matrix, and perhaps the same vectors, to be made many times.
 
@@ -197,11 +198,17 @@ def plan(
 
     Parameters
     ----------
-    a : device array of shape (m, n)
+    a : device array of shape (m, n) or (..., m, n)
     x, y : device array, optional
         Vectors that the plan is bound to. It overwrites y; without one, each call makes a new one.
+        A batch needs x.
     offx, incx, offy, incy, trans, kernel, stream, accumulate, out_dtype, peer
         As in :func:`gemv`.
+    routine : {"gemv", "matvec", "vecmat"}, optional
+        The function whose call is planned; the y of matvec and vecmat is their `out`. A matrix of
+        more than two dimensions is a batch for each of them. Calls of a plan with x and y bound,
+        and with numbers for alpha and beta, launch the parts of the batch in order and check
+        nothing else; all other calls are checked as those of the function are.
 
     Returns
     -------
@@ -225,6 +232,13 @@ def plan(
     >>> twice(1.0, beta=1.0).copy_to_host()
     array([3., 6.])
     """
+    if routines.is_batch(routine, a):
+        from gemv.calls import plan_batch
+
+        return plan_batch.make(
+            routine, a, x, y, (offx, incx, offy, incy, trans), kernel, stream, accumulate,
+            out_dtype, peer,
+        )  # fmt: skip
     from gemv.calls import plan as calls_plan
 
     return calls_plan.make(
