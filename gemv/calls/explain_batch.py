@@ -15,6 +15,7 @@ from gemv.core.dtypes import PREFIXES
 from gemv.core.operand import Operand, part_of
 from gemv.engines import backend as engines_backend
 from gemv.engines.host import known_kernel
+from gemv.selection.parts import Part
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,7 +160,7 @@ def _why_nothing(checked: Items) -> str:
     return "alpha is 0 and beta is 1"
 
 
-def _reads_of_a(parts: list[item_launches.Part]) -> int:
+def _reads_of_a(parts: list[Part]) -> int:
     """The most often that a matrix is read: it may be shared within a part, and by parts."""
     reads: Counter[int] = Counter()
     for part in parts:

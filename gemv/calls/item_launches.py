@@ -1,8 +1,7 @@
-"""Batches: the launches that compute the items of a checked batch; by far most batches are one."""
+"""Batches: the launches that compute the items of a checked batch, and their operands."""
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
@@ -10,27 +9,8 @@ from gemv.calls.bind import Call
 from gemv.core.batch import OPERANDS, Batch
 from gemv.core.operand import RANK, Operand, part_of
 from gemv.core.problem import Problem
-from gemv.selection import batches
+from gemv.selection.parts import Part, aligned, parts
 from gemv.selection.select import Choice
-
-
-class Part(NamedTuple):
-    """The items of one launch of a kernel.
-
-    Attributes
-    ----------
-    batch : Batch
-        These items, as they lie behind the first of them.
-    offsets : tuple of int
-        The distances in elements from the first item of all to the first of these, for each of
-        :data:`~gemv.core.batch.OPERANDS`.
-    choice : Choice
-        The kernel. All parts of a batch have the same order of sums.
-    """
-
-    batch: Batch
-    offsets: tuple[int, ...]
-    choice: Choice
 
 
 class Launches(NamedTuple):
@@ -51,22 +31,11 @@ class Launches(NamedTuple):
 def planned(engine: Any, call: Call, batch: Batch, kernel: str | None) -> Launches:
     """Select the kernels for a batch whose operands are on the device."""
     batch = batch.collapsed()
-    problem = _placed(call, batch)
-    device = engine.device()
+    problem = aligned(call.problem.at(call.a.pointer, call.x.pointer), batch)
     try:
-        single = batches.select_item(problem, batch, device, kernel, call.homes)
-        if batch.items == 1 and not batch.conjugate_x and single.kernel.of_batch is None:
-            return Launches(problem, [Part(batch, (0,) * len(OPERANDS), single)])
-        limits = batches.limits(problem, single)
-        if len(batch.shape) > limits[0]:
-            batch = batch.with_longest_last()
-        parts = [
-            Part(part, offsets, batches.select_batch(problem, part, device, kernel, call.homes))
-            for part, offsets in batch.parts(*limits)
-        ]
+        return Launches(problem, parts(problem, batch, engine.device(), kernel, call.homes))
     except ValueError as error:
         raise ValueError(f"{call.routine}: {error}") from None
-    return Launches(problem, parts)
 
 
 def load(engine: Any, launches: Launches, stream: int | None = None) -> None:
@@ -106,13 +75,3 @@ def _part(operand: Any, offset: int, part: Batch, name: str) -> Any:
     first = len(operand.shape) - RANK[name]
     shape, strides = operand.shape[first:], operand.strides[first:]
     return part_of(operand, offset, (*part.shape, *shape), (*part.of(name), *strides))
-
-
-def _placed(call: Call, batch: Batch) -> Problem:
-    """The problem of an item, with the alignment that all items share."""
-    size = call.problem.dtype.itemsize
-    problem = call.problem.at(call.a.pointer, call.x.pointer)
-    return problem.aligned(
-        math.gcd(problem.a_alignment, *(step * size for step in batch.of("a"))),
-        math.gcd(problem.x_alignment, *(step * size for step in batch.of("x"))),
-    )
