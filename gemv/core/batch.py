@@ -143,13 +143,16 @@ def broadcast_strides(
     return (0,) * missing + tuple(own)
 
 
-def items_overlap(shape: tuple[int, ...], strides: tuple[int, ...], length: int, step: int) -> bool:
-    """Whether vectors of `length` elements, `step` apart, may share an element between two items.
+def items_overlap(
+    shape: tuple[int, ...], strides: tuple[int, ...], length: int, step: int, width: int = 1
+) -> bool:
+    """Whether vectors of `length` elements, `step` apart, may share memory between two items.
 
+    An element takes `width` of the units that strides are counted in: 1 element, or some bytes.
     True as well for interleaved items of which that is not plain to see.
     """
     dimensions = [(abs(s), n) for n, s in zip((*shape, length), (*strides, step), strict=True)]
-    reach = 0
+    reach = width - 1
     for stride, count in sorted((s, n) for s, n in dimensions if n > 1):
         if stride <= reach:
             return True
