@@ -15,6 +15,7 @@ from gemv.core.dtypes import PREFIXES
 from gemv.core.operand import Operand, part_of
 from gemv.engines import backend as engines_backend
 from gemv.engines.host import known_kernel
+from gemv.selection.batches import select_item
 from gemv.selection.parts import Part
 
 
@@ -109,15 +110,18 @@ def explain(checked: Items, kernel: str | None, stream: Any) -> BatchExplanation
     engine = engines_backend.engine()
     with engine.on(call.device):
         launches = item_launches.planned(engine, checked.call, checked.batch, kernel)
-    problem, first = launches.problem, launches.parts[0]
-    choice = first.choice
+        problem, choice = launches.problem, launches.parts[0].choice
+        # Its order of sums is that of all parts, whatever kernel they have.
+        item = select_item(
+            problem, checked.batch.collapsed(), engine.device(), kernel, checked.call.homes
+        )
     common["accumulate"] = choice.spec.accumulate
     common["access"] = problem.access
     common["rung"] = None if choice.kernel.beside else choice.kernel.rung
     return BatchExplanation(
         backend=backend,
         kernel=choice.kernel.name,
-        depth=choice.kernel.depth(problem, choice.geometry, choice.knobs),
+        depth=item.kernel.depth(problem, item.geometry, item.knobs),
         knobs=choice.knobs,
         launches=tuple(
             launch for part in launches.parts for launch in part.choice.geometry.launches

@@ -92,6 +92,17 @@ def test_explain_counts_reads_of_a_matrix_that_is_shared():
 
 
 @needs_kernels
+def test_the_depth_is_that_of_the_order_of_sums_of_an_item():
+    """Several vectors have a kernel of their own, with the sums of the one for a single vector."""
+    for n in (36, 300):
+        several = gemv.explain(1, ones(40, n), ones(3, n), routine="matvec")
+        single = gemv.explain(1, ones(40, n), ones(n))
+        assert (several.kernel, single.kernel) == ("several_rows", "vector_rows")
+        assert several.depth == single.depth < n - 1
+    assert gemv.explain(1, ones(3, 4, 32), ones(3, 32)).depth == 9  # 4 sums of 8, then pairwise
+
+
+@needs_kernels
 def test_explain_counts_bytes_once_that_items_share():
     def moved(*arguments, **keywords):
         return gemv.explain(*arguments, **keywords).bytes_moved
