@@ -6,6 +6,7 @@ import contextlib
 import time
 import uuid
 from collections.abc import Mapping
+from concurrent.futures import CancelledError
 from typing import Any
 
 import distributed
@@ -89,7 +90,7 @@ def _outcome(
     interrupted: list[Interrupted] = []
     result, last = None, None
     while pending and (last is None or time.monotonic() < last):
-        with contextlib.suppress(TimeoutError):
+        with contextlib.suppress(TimeoutError, CancelledError):
             distributed.wait(list(pending), timeout=_LOOK, return_when="FIRST_COMPLETED")
         alive = client.nthreads()
         for task in [task for task in pending if task.done() or tasks[task] not in alive]:
@@ -97,7 +98,8 @@ def _outcome(
             if not task.done():
                 found: Any = Interrupted(f"worker {tasks[task]} is gone", (tasks[task],), True)
             elif task.status == "cancelled" or task.status == "lost":
-                found = Interrupted(f"worker {tasks[task]} lost its task", (tasks[task],), True)
+                reason = f"the task of worker {tasks[task]} was cancelled"
+                found = Interrupted(reason, (tasks[task],), True)
             else:
                 found = _result(client, task, tasks[task], patience)
             if isinstance(found, Interrupted):

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
+from concurrent.futures import CancelledError
 from typing import Any
 
 import dask
@@ -189,14 +191,15 @@ class Matrix:
 
     def _holders(self, futures: dict[Place, distributed.Future]) -> dict[Place, Any]:
         """The workers that hold each chunk, once all chunks are there."""
-        distributed.wait(list(futures.values()))
+        with contextlib.suppress(CancelledError):  # the words below say which
+            distributed.wait(list(futures.values()))
         for place, future in futures.items():
+            if future.status == "error":
+                future.result()  # raises
             if future.status != "finished":
-                if future.status == "error":
-                    future.result()  # raises
                 raise WorkerLost(
                     f"gemv.dask.Matrix: chunk {place} was lost with its worker, and Dask cannot"
-                    " compute it again"
+                    " compute it again: it came from data that was scattered, or was cancelled"
                 )
         held = self._client.who_has(list(futures.values()))
         return {place: held[future.key] for place, future in sorted(futures.items())}

@@ -111,6 +111,7 @@ def test_results_have_the_bits_of_one_process(client, rng, method):
     assert found[0].tobytes() == matrix.solve(method, b, **options)[0].tobytes()
 
 
+@pytest.mark.filterwarnings("ignore:Running on a single-machine scheduler")
 def test_lazy_products_have_the_bits_of_other_schedulers(client, rng):
     a, x = rng.standard_normal((60, 90)), rng.standard_normal(90)
     lazy = gemv.dask.matvec(da.from_array(a, chunks=(30, 10)), x)
@@ -361,6 +362,13 @@ def test_what_was_kept_is_where_the_next_attempt_begins(client, monkeypatch):
     with pytest.raises(gemv.dask.WorkerLost, match="gone"):
         matrix.solve("cg", np.ones(60), maxiter=9, checkpoint=2)
     assert len(begun) == 4
+
+
+def test_chunks_that_nobody_can_compute_again_are_named(client):
+    matrix = gemv.dask.Matrix(da.ones((4, 4), chunks=(2, 4)))
+    client.cancel(list(matrix._shards.values()))
+    with pytest.raises(gemv.dask.WorkerLost, match=r"chunk \(0, 0\) .* cannot compute it again"):
+        matrix.solve("lsmr", np.ones(4))
 
 
 def test_mailboxes_say_who_is_missing():
