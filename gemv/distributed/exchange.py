@@ -7,8 +7,9 @@ they have. The scheduler takes no part in it, so a product costs one message eac
 from __future__ import annotations
 
 import asyncio
+import time
 import zlib
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import distributed
@@ -21,6 +22,9 @@ from gemv.distributed.outcome import Stopped
 
 #: The name of the plugin, and of the operation that a worker asks another one for.
 PLUGIN = "gemv_exchange"
+
+#: The topic of the events that tell how far a solver is.
+TOPIC = "gemv"
 
 #: Bytes from which on a copy costs more than the frames in which Dask sends an array without one.
 _LONG = 65536
@@ -120,13 +124,13 @@ class Exchange:
         A name that no other solve has.
     here : str
         The address of this worker.
-    addresses : iterable of str
+    addresses : sequence of str
         Those of all workers that take part.
     patience : float
         Seconds to wait for a worker that is silent.
     """
 
-    def __init__(self, solve: str, here: str, addresses: Iterable[str], patience: float) -> None:
+    def __init__(self, solve: str, here: str, addresses: Sequence[str], patience: float) -> None:
         self._worker = distributed.get_worker()
         plugin = self._worker.plugins[PLUGIN]
         assert isinstance(plugin, Exchanges)
@@ -140,6 +144,9 @@ class Exchange:
         self._locks: dict[str, asyncio.Lock] = {}
         self._beats: list[asyncio.Task] = []
         self._count = 0
+        # One worker speaks for all.
+        self._reports = here == addresses[0]
+        self._begun = self._reported = time.monotonic()
 
     def start(self) -> None:
         """Connect to the others, and return when all are there.
@@ -177,6 +184,7 @@ class Exchange:
             If a worker is gone, or has multiplied another vector.
         """
         self._count += 1
+        self._report()
         message = {
             "kind": "product",
             "count": self._count,
@@ -222,6 +230,14 @@ class Exchange:
         """End the connections."""
         self._call(self._close(), self._patience)
         self._plugin.remove(self._solve)
+
+    def _report(self) -> None:
+        """Log how far the solver is, as an event of Dask's, about once a second."""
+        now = time.monotonic()
+        if self._reports and now - self._reported >= 1:
+            self._reported = now
+            event = {"solve": self._solve, "products": self._count, "seconds": now - self._begun}
+            self._worker.log_event(TOPIC, event)
 
     # On the event loop ----------------------------------------------------------------------------
 

@@ -140,6 +140,9 @@ class Matrix:
 
         Notes
         -----
+        About once a second an event of the topic "gemv" tells the products so far; the client's
+        ``subscribe_topic`` and ``get_events`` read it, and Dask's dashboard shows the tasks.
+
         The product of a chunk has the bits of :class:`gemv.Matrix`. Sums over chunks are in the
         order of the chunks, so x has the same bits for any number of workers, if their processors
         are alike. If vectors of two workers differ by a single bit the solve ends with an error.

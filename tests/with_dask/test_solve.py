@@ -236,6 +236,23 @@ def left_behind(client):
         time.sleep(0.05)
 
 
+def test_events_tell_how_far_a_solve_is(client):
+    matrix, told = gemv.dask.Matrix(diagonal()), len(client.get_events("gemv"))
+
+    def wait(x):
+        time.sleep(1.1)
+        return x
+
+    slow = preconditioner(60, wait, min(client.nthreads()))
+    matrix.solve("cg", np.ones(60), rtol=0, maxiter=15, M=slow)
+    deadline = time.monotonic() + LIMIT
+    while len(client.get_events("gemv")) == told:
+        assert time.monotonic() < deadline
+    _, event = client.get_events("gemv")[-1]
+    assert event["solve"].startswith("gemv-cg-")
+    assert 10 <= event["products"] <= 15 and event["seconds"] > 1
+
+
 def test_results_that_differ_are_an_error(client):
     matrix, (victim, _) = gemv.dask.Matrix(diagonal()), sorted(client.nthreads())
     other = preconditioner(60, lambda x: np.nextafter(x, 1), victim)
