@@ -161,7 +161,6 @@ class Exchange:
         Stopped
             If some are not there in time.
         """
-        deadline = time.monotonic() + self._patience
         connecting = asyncio.run_coroutine_threadsafe(self._connect(), self._loop)
         try:
             self._mailbox.wait_for_all(self._peers)
@@ -169,9 +168,8 @@ class Exchange:
             ports = self._mailbox.ports
             places = {peer: (get_address_host(peer), ports[peer]) for peer in self._peers}
             try:
-                self._links.connect(places, max(1.0, deadline - time.monotonic()))
+                self._links.connect(places, self._patience)
             except OSError as error:
-                self._mailbox.check(self._peers, 0)  # says it better, if it knows why
                 text = f"worker {self._here} has no connection for vectors to all others: {error}"
                 raise Stopped(text, (self._here,), started=False) from error
         finally:

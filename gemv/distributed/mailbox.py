@@ -58,7 +58,6 @@ class Mailbox:
         """Note that the solver of `sender` has returned after `count` products."""
         with self._changed:
             self._finished[sender] = count
-            self._heard[sender] = time.monotonic()
             self._changed.notify_all()
 
     def stop(self, reason: str, workers: Iterable[str]) -> None:
@@ -112,8 +111,7 @@ class Mailbox:
         with self._changed:
             if self._stopped is not None:
                 raise self._stopped
-            # The last vectors of whoever has finished may still be on their way.
-            early = sorted(each for each in missing if self._finished.get(each, count) < count)
+            early = sorted(sender for sender in missing if sender in self._finished)
             if early:
                 raise Stopped(_diverged(early, count), tuple(early))
             late = time.monotonic() - self.patience
