@@ -92,13 +92,13 @@ class Links:
             link, _ = self._listener.accept()
             # whoever connects and says nothing must not keep the others waiting
             link.settimeout(limit / 4)
-            sender = None
+            peer = None
             with contextlib.suppress(OSError):
                 if self._tls[1] is not None:
                     link = self._tls[1].wrap_socket(link, server_side=True)
-                sender = self._greeting(link)
-            if sender is not None and sender in peers:
-                self._keep(sender, link)
+                peer = self._greeting(link)
+            if peer is not None and peer in peers:
+                self._keep(peer, link)
             else:
                 link.close()
 

@@ -104,8 +104,7 @@ class Matrix:
         """Solve for x, or for the least squares, by one of SciPy's solvers.
 
         Each worker runs the solver in one long task, multiplies its own chunks, and sends what it
-        has computed to the other workers itself, over sockets that use TLS where the cluster does.
-        The scheduler only starts the tasks.
+        has computed to the other workers itself. The scheduler only starts the tasks.
 
         Parameters
         ----------
