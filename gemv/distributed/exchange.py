@@ -1,8 +1,7 @@
-"""How the workers of a solve find each other, stay in touch and exchange vectors.
+"""Vectors from worker to worker, over the connections that Dask's workers have among themselves.
 
-Over the connections that Dask's workers have among themselves, they say that they are there, that
-they are alive, and why they leave. Vectors go over :mod:`gemv.distributed.links`. The scheduler
-takes no part in it.
+Each worker opens one connection to each of the others, sends what it has computed and hears what
+they have. The scheduler takes no part in it, so a product costs one message each way.
 """
 
 from __future__ import annotations
@@ -15,9 +14,9 @@ from typing import Any
 
 import distributed
 import numpy as np
-from distributed.comm import connect, get_address_host
+from distributed.comm import connect
+from distributed.protocol import to_serialize
 
-from gemv.distributed.links import Links, Part
 from gemv.distributed.mailbox import Mailbox
 from gemv.distributed.outcome import Stopped
 
@@ -26,6 +25,9 @@ PLUGIN = "gemv_exchange"
 
 #: The topic of the events that tell how far a solver is.
 TOPIC = "gemv"
+
+#: Bytes from which on a copy costs more than the frames in which Dask sends an array without one.
+_LONG = 65536
 
 #: Signs of life that a worker gives while another one waits for `patience`.
 _BEATS = 8
@@ -84,23 +86,24 @@ class Exchanges(distributed.WorkerPlugin):
         """
         self._mailboxes.pop(solve, None)
 
-    async def listen(self, comm: Any, solve: str, sender: str, port: int, patience: float) -> None:
+    async def listen(self, comm: Any, solve: str, sender: str, patience: float) -> None:
         """Fill a mailbox from a connection until it ends: Dask calls this for each.
 
         Parameters
         ----------
         comm : distributed.comm.Comm
         solve, sender : str
-        port : int
         patience : float
         """
         mailbox = self.mailbox(solve, patience)
-        mailbox.opened(sender, port)
+        mailbox.opened(sender)
         try:
             while True:
                 message = await comm.read()
                 kind = message["kind"]
-                if kind == "beat":
+                if kind == "product":
+                    mailbox.put(sender, message["count"], message)
+                elif kind == "beat":
                     mailbox.heard(sender)
                 elif kind == "finished":
                     mailbox.finished(sender, message["count"])
@@ -137,14 +140,6 @@ class Exchange:
         self._loop = self._worker.loop.asyncio_loop
         self._solve, self._here, self._patience = solve, here, patience
         self._peers = [each for each in addresses if each != here]
-        security = self._worker.security
-        self._links = Links(
-            get_address_host(here),
-            here,
-            solve.encode(),
-            security.get_connection_args("worker").get("ssl_context"),
-            security.get_listen_args("worker").get("ssl_context"),
-        )
         self._comms: dict[str, Any] = {}
         self._locks: dict[str, asyncio.Lock] = {}
         self._beats: list[asyncio.Task] = []
@@ -165,17 +160,10 @@ class Exchange:
         try:
             self._mailbox.wait_for_all(self._peers)
             connecting.result(self._patience)  # at once: all of them are there
-            ports = self._mailbox.ports
-            places = {peer: (get_address_host(peer), ports[peer]) for peer in self._peers}
-            try:
-                self._links.connect(places, self._patience)
-            except OSError as error:
-                text = f"worker {self._here} has no connection for vectors to all others: {error}"
-                raise Stopped(text, (self._here,), started=False) from error
         finally:
             connecting.cancel()
 
-    def all_gather(self, parts: list[Part], digest: int) -> list[list[Part]]:
+    def all_gather(self, parts: Any, digest: int) -> list[Any]:
         """What all workers have passed to this call, the own `parts` among them.
 
         Parameters
@@ -197,10 +185,17 @@ class Exchange:
         """
         self._count += 1
         self._report()
-        heard = self._links.swap(
-            self._count, digest, parts, lambda missing: self._mailbox.check(missing, self._count)
-        )
-        others = sorted(sender for sender, (theirs, _) in heard.items() if theirs != digest)
+        message = {
+            "kind": "product",
+            "count": self._count,
+            "digest": digest,
+            "where": [place for place, _ in parts],
+            "vectors": [_packed(vector) for _, vector in parts],
+            "dtype": parts[0][1].dtype.str,
+        }
+        asyncio.run_coroutine_threadsafe(self._tell(message), self._loop)
+        heard = self._mailbox.collect(self._peers, self._count)
+        others = sorted(sender for sender, told in heard.items() if told["digest"] != digest)
         if others:
             raise Stopped(
                 f"worker {', '.join(others)} and worker {self._here} multiply different vectors in"
@@ -208,7 +203,12 @@ class Exchange:
                 " versions of BLAS do",
                 (*others, self._here),
             )
-        return [parts, *(theirs for _, theirs in heard.values())]
+        gathered = [parts]
+        for told in heard.values():
+            places = [tuple(place) for place in told["where"]]
+            vectors = [_unpacked(vector, told["dtype"]) for vector in told["vectors"]]
+            gathered.append(list(zip(places, vectors, strict=True)))
+        return gathered
 
     def finish(self) -> None:
         """Tell the others that the solver has returned here."""
@@ -228,7 +228,6 @@ class Exchange:
 
     def close(self) -> None:
         """End the connections."""
-        self._links.close()
         self._call(self._close(), self._patience)
         self._plugin.remove(self._solve)
 
@@ -261,7 +260,6 @@ class Exchange:
             "reply": False,
             "solve": self._solve,
             "sender": self._here,
-            "port": self._links.port,
             "patience": self._patience,
         }
         try:
@@ -295,3 +293,11 @@ class Exchange:
 def digest_of(vector: np.ndarray) -> int:
     """A checksum of the bits of a vector."""
     return zlib.crc32(np.ascontiguousarray(vector).view(np.uint8).data)
+
+
+def _packed(vector: np.ndarray) -> Any:
+    return vector.tobytes() if vector.nbytes < _LONG else to_serialize(vector)
+
+
+def _unpacked(vector: Any, dtype: str) -> np.ndarray:
+    return np.frombuffer(vector, dtype) if isinstance(vector, bytes) else vector

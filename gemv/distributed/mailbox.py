@@ -1,7 +1,7 @@
-"""What a worker knows of the others that take part in a solve.
+"""What a worker has heard from the others that take part in a solve.
 
-The event loop of the worker fills a mailbox, and the thread that computes looks into it. A worker
-that is silent for too long counts as lost.
+The event loop of the worker fills a mailbox, and the thread that computes waits at it. Every wait
+has a limit: a worker of which nothing is heard for so long counts as lost.
 """
 
 from __future__ import annotations
@@ -9,12 +9,13 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Iterable
+from typing import Any
 
 from gemv.distributed.outcome import Stopped
 
 
 class Mailbox:
-    """The signs of life of the other workers of one solve.
+    """The messages of the other workers for one solve.
 
     Parameters
     ----------
@@ -26,11 +27,11 @@ class Mailbox:
         self.patience = patience
         #: Whether the solve has begun here.
         self.used = False
-        #: Where the others take vectors.
-        self.ports: dict[str, int] = {}
         self._connected: set[str] = set()
         self._changed = threading.Condition()
         self._heard: dict[str, float] = {}
+        #: Messages by the number of the product, and by the sender's address.
+        self._messages: dict[int, dict[str, Any]] = {}
         self._stopped: Stopped | None = None
         #: Senders that have said that their solver has returned.
         self._finished: dict[str, int] = {}
@@ -42,16 +43,22 @@ class Mailbox:
         """Whether nobody fills it and nobody has waited at it."""
         return not self.used and not self._connected
 
-    def opened(self, sender: str, port: int) -> None:
-        """Note that `sender` is there, and takes vectors at a port."""
+    def opened(self, sender: str) -> None:
+        """Note that the connection of `sender` has begun."""
         self._connected.add(sender)
-        self.ports[sender] = port
         self.heard(sender)
 
     def heard(self, sender: str) -> None:
         """Note that `sender` is there."""
         with self._changed:
             self._heard[sender] = time.monotonic()
+            self._changed.notify_all()
+
+    def put(self, sender: str, count: int, message: Any) -> None:
+        """Keep the message of `sender` for the product `count`."""
+        with self._changed:
+            self._heard[sender] = time.monotonic()
+            self._messages.setdefault(count, {})[sender] = message
             self._changed.notify_all()
 
     def finished(self, sender: str, count: int) -> None:
@@ -100,27 +107,35 @@ class Mailbox:
                 started=False,
             )
 
-    def check(self, missing: Iterable[str], count: int) -> None:
-        """Raise if one of `missing` will not send its part of the product `count`.
+    def collect(self, senders: Iterable[str], count: int) -> dict[str, Any]:
+        """The messages of all `senders` for the product `count`, by the sender.
 
         Raises
         ------
         Stopped
             If one of them has died, has been silent for too long or has finished before.
         """
+        wanted = set(senders)
         with self._changed:
-            if self._stopped is not None:
-                raise self._stopped
-            early = sorted(sender for sender in missing if sender in self._finished)
-            if early:
-                raise Stopped(_diverged(early, count), tuple(early))
-            late = time.monotonic() - self.patience
-            silent = sorted(sender for sender in missing if self._heard[sender] < late)
-            if silent:
-                raise Stopped(
-                    f"nothing was heard of worker {', '.join(silent)} for {self.patience:g} s",
-                    tuple(silent),
-                )
+            while True:
+                if self._stopped is not None:
+                    raise self._stopped
+                found = self._messages.get(count, {})
+                missing = wanted - found.keys()
+                if not missing:
+                    return self._messages.pop(count, {})
+                early = sorted(sender for sender in missing if sender in self._finished)
+                if early:
+                    raise Stopped(_diverged(early, count), tuple(early))
+                now = time.monotonic()
+                left = min(self._heard[sender] for sender in missing) + self.patience - now
+                if left <= 0:
+                    silent = sorted(s for s in missing if self._heard[s] + self.patience <= now)
+                    raise Stopped(
+                        f"nothing was heard of worker {', '.join(silent)} for {self.patience:g} s",
+                        tuple(silent),
+                    )
+                self._changed.wait(left)
 
 
 def _diverged(workers: list[str], count: int) -> str:

@@ -5,9 +5,7 @@ from __future__ import annotations
 import os
 import re
 import signal
-import socket
 import time
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
@@ -22,7 +20,6 @@ import dask.array as da  # noqa: E402
 
 import gemv.dask  # noqa: E402
 from gemv.distributed import client as clients  # noqa: E402
-from gemv.distributed.links import Links  # noqa: E402
 from gemv.distributed.mailbox import Mailbox  # noqa: E402
 from gemv.distributed.methods import METHODS, Kept  # noqa: E402
 from gemv.distributed.outcome import Interrupted, Stopped  # noqa: E402
@@ -393,71 +390,21 @@ def test_chunks_that_nobody_can_compute_again_are_named(client):
 
 def test_mailboxes_say_who_is_missing():
     box = Mailbox(0.05)
-    box.opened("a", 1)
+    box.opened("a")
     with pytest.raises(Stopped, match="did not start within 0.05 s on b, c"):
         box.wait_for_all("cab")
-    box.heard("a")
-    box.check("a", 1)
-    time.sleep(0.1)
+    box.put("a", 1, {"vectors": []})
+    assert box.collect("a", 1) == {"a": {"vectors": []}}
     with pytest.raises(Stopped, match="nothing was heard of worker a for 0.05 s"):
-        box.check("a", 2)
+        box.collect("a", 2)
     box.finished("a", 1)
     with pytest.raises(Stopped, match="worker a ended its solver before product 2"):
-        box.check("a", 2)
+        box.collect("a", 2)
     box.closed("a")  # as whoever has finished does
-    assert box.deserted
     box.stop("the first reason", ["d"])
     box.stop("another one", ["e"])
     with pytest.raises(Stopped, match="the first reason"):
-        box.check("a", 1)
-
-
-def linked(names):
-    """Links of some workers with each other, all on this machine."""
-    links = {name: Links("127.0.0.1", name, b"token", None, None) for name in names}
-    stray = socket.create_connection(("127.0.0.1", links[names[-1]].port))
-    stray.sendall(b"no token, and a long name that nobody knows")
-    with ThreadPoolExecutor(len(names)) as pool:
-        for name, each in links.items():
-            peers = {n: ("127.0.0.1", other.port) for n, other in links.items() if n != name}
-            pool.submit(each.connect, peers, 10)
-    stray.close()
-    return links
-
-
-@pytest.mark.parametrize("size", [0, 3, 500_000])
-def test_workers_hear_from_all_others_at_once(size):
-    """Long messages do not fit into the buffers of the sockets, and all send at the same time."""
-    links = linked("abc")
-
-    def swapped(name):
-        vectors = [np.full(size, float(ord(name) + k)) for k in range(2)]
-        parts = [((ord(name), k), vector) for k, vector in enumerate(vectors)]
-        return [links[name].swap(count, ord(name), parts, lambda missing: None) for count in (1, 2)]
-
-    with ThreadPoolExecutor(3) as pool:
-        heard = dict(zip("abc", pool.map(swapped, "abc"), strict=True))
-    for name in "abc":
-        for each in heard[name]:
-            assert sorted(each) == sorted(set("abc") - {name})
-            for other, (digest, parts) in each.items():
-                assert digest == ord(other)
-                for k, (place, vector) in enumerate(parts):
-                    assert place == (ord(other), k) and vector.dtype == "f8"
-                    assert vector.size == size and (vector == ord(other) + k).all()
-        links[name].close()
-
-
-def test_a_link_that_ends_is_a_worker_that_is_gone():
-    links = linked("ab")
-    links["b"].close()
-
-    def check(missing):
-        assert missing == {"b"}
-
-    with pytest.raises(Stopped, match="worker b is gone"):
-        links["a"].swap(1, 0, [((0, 0), np.ones(3))], check)
-    links["a"].close()
+        box.collect("a", 1)
 
 
 def test_chunks_stay_where_they_are_unless_a_worker_has_too_many():
