@@ -80,10 +80,12 @@ bench-publish: $(DEV)
 # the two newest points of MACHINE, or OLD= and NEW= files; fails if a figure is worse than its spread
 bench-compare: $(DEV)
 	$(BIN)/python -m benchmarks.history.compare $(if $(OLD),$(OLD) $(NEW),--machine $(MACHINE)) $(ARGS)
+	$(BIN)/python -m benchmarks.history.since
 
-# the same suite, small and never stored: proves it alive without a GPU
+# the same suite, small and never stored: proves it alive without a GPU; then, whether a point is due
 bench-smoke: $(DEV)
 	$(BIN)/python -m benchmarks.history.point --smoke $(ARGS)
+	$(BIN)/python -m benchmarks.history.since
 
 # the README's figures, on a GPU: two dtypes, one square, one tall and one wide shape
 LADDER := 8192x8192 1048576x64 64x1048576
@@ -109,7 +111,7 @@ fit: $(FIT)
 # where it stopped, so remove the file to measure again. ARGS="--parts cold,hot" for a part
 grid: $(DRAW)
 	$(BIN)/python -m benchmarks.measure.all_parts benchmarks/results/grid/$(MACHINE).json $(ARGS)
-	$(BIN)/python -m benchmarks.pages.grid_page --write
+	$(BIN)/python -m benchmarks.pages.readme_page --write
 
 # shapes that nobody chose, on a GPU; goes on where it stopped. After a change of constants remove the
 # file and take another SEED, which none of them was chosen with
@@ -127,7 +129,7 @@ calls: $(TEST)
 # the README's tables and picture, and the page of constants, from benchmarks/results
 table: $(DRAW)
 	$(BIN)/python -m benchmarks.pages.ladder_table --write
-	$(BIN)/python -m benchmarks.pages.grid_page --write
+	$(BIN)/python -m benchmarks.pages.readme_page --write
 	$(BIN)/python -m benchmarks.pages.constants_page --write
 	$(BIN)/python -m benchmarks.pages.memories_page --write
 

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from gemv.blas import cgemv, dgemv, explain, gemv, plan, precompile, sgemv, zgemv
     from gemv.calls.explain import Explanation
+    from gemv.calls.explain_batch import BatchExplanation
     from gemv.calls.plan import Plan
     from gemv.core.errors import BackendError
     from gemv.core.trace import trace
@@ -31,6 +32,7 @@ __version__ = "0.1.0"
 
 __all__ = [
     "BackendError",
+    "BatchExplanation",
     "Coefficients",
     "Explanation",
     "HostFallbackWarning",
@@ -55,6 +57,7 @@ __all__ = [
 
 _HOME = {
     "BackendError": "gemv.core.errors",
+    "BatchExplanation": "gemv.calls.explain_batch",
     "Coefficients": "gemv.engines.coefficients",
     "Explanation": "gemv.calls.explain",
     "HostFallbackWarning": "gemv.engines.host",

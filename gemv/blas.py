@@ -6,11 +6,9 @@ If there is none, or anything is unusual, it goes the long way (:mod:`gemv.calls
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol
 
-from gemv.calls import docstrings, short
+from gemv.calls import docstrings, routines, short
 from gemv.calls.execute import long_way
 from gemv.calls.remembered import UNUSUAL, LongWay, public_routines
 from gemv.calls.short import short_ways
@@ -92,46 +90,19 @@ def gemv(
         )  # fmt: skip
         if type(found) is not LongWay:
             return found
-    if _several(a):
-        return _batch(
-            alpha, a, x, beta, y, (offx, incx, offy, incy), trans, overwrite_y, kernel, stream,
-            accumulate, out_dtype,
-            {"coefficients": coefficients, "device_memory_limit": device_memory_limit,
-             "peer": peer or None},
-        )()  # fmt: skip
+    if routines.several(a):
+        from gemv.calls import items
+
+        checked = routines.bind(
+            "gemv", (alpha, a, x, beta, y, offx, incx, offy, incy, trans, overwrite_y), accumulate,
+            out_dtype, coefficients, peer, device_memory_limit,
+        )  # fmt: skip
+        return items.execute(checked, kernel, stream)
     return long_way(
         found, name, "gemv", None,
         (alpha, a, x, beta, y, offx, incx, offy, incy, trans, overwrite_y),
         (kernel, stream, coefficients), accumulate, out_dtype, peer, device_memory_limit,
     )  # fmt: skip
-
-
-def _several(a: Any) -> bool:
-    """Whether `a` is more than one matrix."""
-    rank = getattr(a, "ndim", None)
-    if rank is None and isinstance(a, (list, tuple)):
-        rank = 0
-        while isinstance(a, (list, tuple)) and a:
-            rank, a = rank + 1, a[0]
-        rank += getattr(a, "ndim", 0)
-    return isinstance(rank, int) and rank > 2
-
-
-def _batch(
-    alpha: Any, a: Any, x: Any, beta: Any, y: Any, steps: tuple[Any, Any, Any, Any], trans: Any,
-    overwrite_y: Any, kernel: str | None, stream: Any, accumulate: str, out_dtype: Any,
-    of_one_matrix: dict[str, Any],
-) -> Callable[[], Any]:  # fmt: skip
-    """:func:`gemv` of a matrix with leading dimensions: checked, and to be called."""
-    from gemv.calls import batched, items
-
-    for option, value in of_one_matrix.items():
-        if value is not None:
-            raise ValueError(f"gemv: {option} is for a matrix of two dimensions, not for a batch")
-    checked = batched.bind_blas(
-        alpha, a, x, beta, y, steps, trans, overwrite_y, accumulate, out_dtype
-    )
-    return partial(items.execute, checked, kernel, stream)
 
 
 class Routine(Protocol):
@@ -218,6 +189,7 @@ def plan(
     accumulate: str = "plain",
     out_dtype: Any = None,
     peer: bool = False,
+    routine: str = "gemv",
 ) -> Plan:
     """A product with the same device matrix, and perhaps the same vectors, to be made many times.
 
@@ -226,11 +198,17 @@ def plan(
 
     Parameters
     ----------
-    a : device array of shape (m, n)
+    a : device array of shape (m, n) or (..., m, n)
     x, y : device array, optional
         Vectors that the plan is bound to. It overwrites y; without one, each call makes a new one.
+        A batch needs x.
     offx, incx, offy, incy, trans, kernel, stream, accumulate, out_dtype, peer
         As in :func:`gemv`.
+    routine : {"gemv", "matvec", "vecmat"}, optional
+        The function whose call is planned; the y of matvec and vecmat is their `out`. A matrix of
+        more than two dimensions is a batch for each of them. Calls of a plan with x and y bound,
+        and with numbers for alpha and beta, launch the parts of the batch in order and check
+        nothing else; all other calls are checked as those of the function are.
 
     Returns
     -------
@@ -254,6 +232,13 @@ def plan(
     >>> twice(1.0, beta=1.0).copy_to_host()
     array([3., 6.])
     """
+    if routines.is_batch(routine, a):
+        from gemv.calls import plan_batch
+
+        return plan_batch.make(
+            routine, a, x, y, (offx, incx, offy, incy, trans), kernel, stream, accumulate,
+            out_dtype, peer,
+        )  # fmt: skip
     from gemv.calls import plan as calls_plan
 
     return calls_plan.make(
@@ -279,11 +264,22 @@ def precompile(
     accumulate: str = "plain",
     out_dtype: Any = None,
     peer: bool = False,
+    routine: str = "gemv",
 ) -> None:
     """Compile and load what :func:`gemv` would run for these arguments, without running it.
 
     A kernel that was not loaded before cannot be used in a CUDA graph capture: call this with the
     arguments of the call, or of one of the same dtype and shape, ahead of the capture.
+
+    Parameters
+    ----------
+    alpha, a, x, beta, y, offx, incx, offy, incy, trans, overwrite_y
+        As in :func:`gemv`, or in the function that `routine` names, whose `out` is y here.
+    kernel, coefficients, accumulate, out_dtype, peer
+        As in :func:`gemv`.
+    routine : {"gemv", "matvec", "vecmat"}, optional
+        The function that will be called. A matrix of more than two dimensions is a batch for each
+        of them.
 
     Raises
     ------
@@ -295,6 +291,14 @@ def precompile(
     >>> import gemv
     >>> gemv.precompile(1.0, [[1.0, 2.0]], [3.0, 4.0])
     """
+    if routines.is_batch(routine, a):
+        from gemv.calls import explain_batch
+
+        checked = routines.bind(
+            routine, (alpha, a, x, beta, y, offx, incx, offy, incy, trans, overwrite_y),
+            accumulate, out_dtype, coefficients, peer,
+        )  # fmt: skip
+        return explain_batch.precompile(checked, kernel)
     from gemv.calls import precompile as calls_precompile
 
     calls_precompile.precompile(
@@ -323,16 +327,28 @@ def explain(
     out_dtype: Any = None,
     peer: bool = False,
     device_memory_limit: int | None = None,
+    routine: str = "gemv",
 ) -> Explanation:
     """Which kernel :func:`gemv` would use for these arguments, and how it would be launched.
 
     Nothing is computed, moved or launched, but arguments are checked as by :func:`gemv`, which
     also describes them.
 
+    Parameters
+    ----------
+    alpha, a, x, beta, y, offx, incx, offy, incy, trans, overwrite_y
+        As in :func:`gemv`, or in the function that `routine` names, whose `out` is y here.
+    kernel, stream, coefficients, accumulate, out_dtype, peer, device_memory_limit
+        As in :func:`gemv`.
+    routine : {"gemv", "matvec", "vecmat"}, optional
+        The function that would be called. A matrix of more than two dimensions is a batch for each
+        of them.
+
     Returns
     -------
     Explanation
-        As data; ``str()`` of it is a sentence.
+        As data; ``str()`` of it is a sentence. For a batch, and for matvec and vecmat in general,
+        it is a :class:`BatchExplanation`.
 
     Raises
     ------
@@ -345,6 +361,14 @@ def explain(
     >>> print(gemv.explain(0, [[1.0, 2.0]], [1.0, 1.0], beta=1, y=[5.0]))
     dgemv computes nothing and returns y as it was: alpha is 0 and beta is 1.
     """
+    if routines.is_batch(routine, a):
+        from gemv.calls import explain_batch
+
+        checked = routines.bind(
+            routine, (alpha, a, x, beta, y, offx, incx, offy, incy, trans, overwrite_y),
+            accumulate, out_dtype, coefficients, peer, device_memory_limit,
+        )  # fmt: skip
+        return explain_batch.explain(checked, kernel, stream)
     from gemv.calls import explain as calls_explain
 
     return calls_explain.explain(

@@ -307,6 +307,13 @@ class Matrix(Operator):
             raise ValueError("Matrix: the matrix was freed and cannot be used any more")
         return self.array
 
+    def __reduce__(self) -> Any:
+        raise TypeError(
+            "a gemv.Matrix can be neither pickled nor copied: its memory belongs to this process."
+            " Send the array, and make another gemv.Matrix where it is needed;"
+            " gemv.dask.Matrix does so"
+        )
+
     def __repr__(self) -> str:
         m, n = self.shape
         state = " (freed)" if self.array is None else ""

@@ -33,7 +33,8 @@ def titled(table) -> str:
         for row in table.rows
     ]
     kinds = "".join("w" if n == 0 or is_code else "f" for n, is_code in enumerate(code))
-    return f"**{table.title}**\n\n" + markdown(table.headings, kinds, rows)
+    figures = markdown(table.headings, kinds, rows)
+    return f"<details><summary>{table.title}</summary>\n\n{figures}\n\n</details>"
 
 
 class Figures:

@@ -1,31 +1,21 @@
-"""From ``benchmarks/results/grid/*.json``: a part of the README, its picture, the roofline page.
+"""The page of the roofline, from ``benchmarks/results/grid/*.json`` and ``random/*.json``.
 
-    python -m benchmarks.pages.grid_page            prints the README
-    python -m benchmarks.pages.grid_page --write    writes it, and draws docs/_static/roofline.png
-    python -m benchmarks.pages.grid_page --check    exit status 1 if either is not up to date
-
-``make grid`` measures those files on a GPU and then writes the README. ``make docs`` makes the page
-of the roofline with the functions of this file.
+``make docs`` makes the page with the functions of this file; :mod:`benchmarks.pages.readme_page`
+makes the README from the same results.
 """
 
 from __future__ import annotations
 
-import dataclasses
-import hashlib
-import json
-import sys
 from pathlib import Path
 
-from benchmarks.pages.page import RESULTS, TOP, between_markers, command, markdown, number, versions
+from benchmarks.pages.page import RESULTS, markdown, number, versions
 from gemv.cli.options import DTYPE_OF_PREFIX
-from gemv.measure.picture import grid_figure, save, title
+from gemv.measure.picture import title
 from gemv.measure.records import CellResult, GridResults, groups, summary, worst
 
-README = TOP / "README.md"
 GRIDS = RESULTS / "grid"
 #: Cells whose shape, dtype and storage were drawn at random.
 RANDOM = RESULTS / "random"
-PICTURE = TOP / "docs" / "_static" / "roofline.png"
 
 
 def load(folder: Path = GRIDS) -> dict[str, GridResults]:
@@ -59,7 +49,7 @@ def means(parts: dict[str, list[CellResult]]) -> str:
             number(s.ratio), number(s.least_ratio), str(s.behind), number(ahead, ".0%"),
         ])  # fmt: skip
     headings = [
-        "", "cells", "floor / ours", "least", "floor / cuBLAS", "cuBLAS / ours", "least",
+        "", "cells", "floor / ours", "least", "floor / peer", "peer / ours", "least",
         "under 0.98", "at 1 or more",
     ]  # fmt: skip
     return markdown(headings, "wffffffff", rows)
@@ -71,15 +61,19 @@ def listed(rows: list[CellResult]) -> str:
     for row in rows:
         theirs = None if row.peer is None else row.peers[row.peer] * 1e6
         lines.append([
-            unbroken(title(row)), unbroken(f"{row.m} x {row.n}"), row.op, number(row.ratio),
+            f"{title(row)}: {unbroken(f'{row.m} x {row.n}')}, {row.op}", exact(row.ratio),
             number(row.share), number(row.time_s * 1e6, ".1f"), number(theirs, ".1f"),
-            number(row.rate(row.time_s) / 1e3), unbroken(row.peer or "–"), f"`{row.kernel}`",
+            number(row.rate(row.time_s) / 1e3), row.peer or "–", f"`{row.kernel}`",
         ])  # fmt: skip
     headings = [
-        "", "shape", "op", "times as fast", "of the floor", "µs", "peer µs", "TB/s", "peer",
-        "kernel",
+        "cell", "times as fast", "of the floor", "µs", "peer µs", "TB/s", "peer", "kernel",
     ]  # fmt: skip
-    return markdown(headings, "wwwfffffww", lines)
+    return markdown(headings, "wfffffww", lines)
+
+
+def exact(ratio: float) -> str:
+    """A ratio; below 1 with three digits, so that none looks like 1.00."""
+    return number(ratio, ".3f" if ratio < 1 else ".2f")
 
 
 def side_by_side(rows: list[CellResult]) -> str:
@@ -105,11 +99,21 @@ def side_by_side(rows: list[CellResult]) -> str:
     return markdown(["shape", *headings], "w" + "f" * len(headings), lines)
 
 
+def older(grid: GridResults) -> bool:
+    """Whether a table of rows selected the kernels of a grid, as before the formula."""
+    return " table " in grid.versions.get("gemv", "")
+
+
 def places(name: str, grid: GridResults, folder: Path = GRIDS) -> str:
     spreads = sorted(row.spread for row in grid.rows if row.spread is not None)
     middle = spreads[len(spreads) // 2]
+    old = (
+        " It was measured before a formula selected the kernels ({doc}`selection`)."
+        if older(grid)
+        else ""
+    )
     return (
-        f"{grid.device}; {versions(grid.versions)}. Each time is the median of {grid.rounds}"
+        f"{grid.device}; {versions(grid.versions)}.{old} Each time is the median of {grid.rounds}"
         f" interleaved rounds. In the median cell the rounds differ by {middle:.1%}."
         f" All times are in `benchmarks/results/{folder.name}/{name}.json`."
     )
@@ -128,17 +132,28 @@ def page(grids: dict[str, GridResults]) -> str:
     parts = []
     for name, grid in grids.items():
         rows = [row for row in grid.rows if row.time_s is not None]
-        losing = [row for row in worst(rows, "ratio", len(rows)) if row.ratio < 0.98]
+        losing = [row for row in worst(rows, "ratio", len(rows)) if row.ratio < 1]
         mark = f" ({name})" if len(grids) > 1 else ""
         parts += [f"## {grid.device}{mark}", places(name, grid)]
-        parts += [f"### Where cuBLAS is faster{mark}"]
+        parts += [f"### Where a peer is faster{mark}"]
         parts += [
-            f"{len(losing)} of {len(rows)} cells are under 0.98 of the fastest peer's speed. The"
-            " slowest of them comes first.",
+            f"In {len(losing)} of {len(rows)} cells the fastest peer is faster. The slowest of them"
+            " comes first.",
             listed(losing) if losing else "None.",
         ]
         parts += [f"### Furthest from the floor{mark}", listed(worst(rows, "share", 10))]
-        parts += [f"### Means{mark}", headline(rows)]
+        parts += [f"### Means{mark}", headline(rows), "{doc}`cells` has every cell."]
+    return "\n\n".join(parts) + "\n"
+
+
+def cells_page(grids: dict[str, GridResults]) -> str:
+    """Every cell of every grid: a picture for each group, and its figures."""
+    if not grids:
+        return "No results are stored yet: `make grid` measures them on a GPU.\n"
+    parts = []
+    for name, grid in grids.items():
+        mark = f" ({name})" if len(grids) > 1 else ""
+        parts += [f"## {grid.device}{mark}"]
         for picture, group in drawn(grid):
             parts += [
                 f"### {title(group[0])}{mark}",
@@ -157,114 +172,23 @@ def random_page(grids: dict[str, GridResults]) -> str:
     parts = []
     for name, grid in grids.items():
         rows = [row for row in grid.rows if row.time_s is not None]
-        losing = [row for row in worst(rows, "ratio", len(rows)) if row.ratio < 0.98]
+        losing = [row for row in worst(rows, "ratio", len(rows)) if row.ratio < 1]
         by_dtype = {
             DTYPE_OF_PREFIX[prefix]: [row for row in rows if row.dtype == prefix]
             for prefix in DTYPES
         }
         parts += [
             f"## Shapes drawn at random, on {grid.device}",
-            "The grid further down has round shapes and shapes that are known to be slow, and the"
-            " table of constants was tuned on shapes like these. The cells of this section were"
-            " drawn at random: m and n log-uniform up to 16 million, any dtype and storage, N and"
-            " T. Two of five are views of a larger matrix, without its first column or without"
-            " its first four columns. No constant was tuned on these cells before they were"
-            " measured. `python -m gemv bench --random 100 --seed 7` draws others.",
+            "The shapes of the grid further down were chosen. The cells of this section were drawn"
+            " at random: m and n log-uniform up to 16 million, any dtype and storage, N and T. Two"
+            " of five are views of a larger matrix, without its first column or without its first"
+            " four columns. Nothing was fitted to these cells before they were measured."
+            " `python -m gemv bench --random 100 --seed 7` draws others.",
             places(name, grid, RANDOM),
             means({**{key: part for key, part in by_dtype.items() if part}, "all": rows}),
-            f"{len(losing)} of {len(rows)} cells are under 0.98 of the fastest peer's speed:",
+            f"In {len(losing)} of {len(rows)} cells the fastest peer is faster:",
             listed(losing) if losing else "None.",
             "Furthest from the floor:",
             listed(worst(rows, "share", 10)),
         ]
     return "\n\n".join(parts) + "\n" if parts else ""
-
-
-def readme_rows(grid: GridResults) -> list[CellResult]:
-    """The cells of the README's picture: one dtype, cold."""
-    first = next((row.dtype for row in grid.rows), "")
-    return [
-        row
-        for row in grid.rows
-        if (row.dtype, row.hot, row.order, row.view, row.beta) == (first, False, "C", "", 0)
-        and row.time_s is not None
-    ]
-
-
-def readme_random(grids: dict[str, GridResults]) -> list[str]:
-    """A sentence for each stored draw of random cells."""
-    found = []
-    for grid in grids.values():
-        s = summary(row for row in grid.rows if row.time_s is not None)
-        found.append(
-            f"On {s.cells} cells whose shape, dtype and storage were drawn at random, gemv is in"
-            f" the mean {number(s.ratio)} times as fast as the fastest peer, and at"
-            f" {number(s.share)} of the floor. {s.behind} of them are under 0.98 of the peer's"
-            f" speed, the slowest at {number(s.least_ratio)}."
-            " `python -m gemv bench --random 100` draws others."
-        )
-    return found
-
-
-def readme(grids: dict[str, GridResults], drawn_cells: dict[str, GridResults]) -> str:
-    if not grids:
-        return "No figures yet: `make grid` measures them on a GPU."
-    name, grid = next(iter(grids.items()))
-    rows = readme_rows(grid)
-    picture = PICTURE.relative_to(TOP).as_posix()
-    plain = [row for row in grid.rows if row.order == "C" and not row.view and not row.beta]
-    return "\n\n".join(
-        [
-            f"![{title(rows[0])}: gemv, cuBLAS and the ceiling over {len(rows) // 2} shapes]"
-            f"({picture})",
-            f"{title(rows[0])}, on {grid.device}: bytes over device time. The ceiling is the"
-            " highest rate at which any kernel moved as many bytes in the same run. cuBLAS is the"
-            " fastest peer: `torch.mv`, cuBLAS's gemv or, for one row, its dot.",
-            headline(plain),
-            *readme_random(drawn_cells),
-            "The figures are geometric means of ratios of device times; the floor is the time at"
-            " the ceiling. `make docs` builds the tables of [docs/roofline.md](docs/roofline.md),"
-            " which have all cells, those where a peer is faster first."
-            " [docs/measure.md](docs/measure.md) says how we measure."
-            " `python -m gemv bench` measures your own shapes.",
-        ]
-    )
-
-
-def fingerprint(grids: dict[str, GridResults]) -> str:
-    """A hash of the cells that the picture shows; the file of the picture holds it."""
-    rows = readme_rows(next(iter(grids.values()))) if grids else []
-    text = json.dumps([dataclasses.asdict(row) for row in rows])
-    return "gemv-" + hashlib.sha256(text.encode()).hexdigest()[:16]
-
-
-def draw(grids: dict[str, GridResults], path: Path = PICTURE) -> None:
-    figure = grid_figure(readme_rows(next(iter(grids.values()))), width=9.0)
-    metadata = {"Source": fingerprint(grids), "Software": None}
-    save(figure, path, dpi=100, metadata=metadata)
-
-
-def replaced(text: str, part: str) -> str:
-    """The README with that part."""
-    return between_markers(text, "grid", part)
-
-
-def pages() -> dict[Path, str]:
-    """The README as it should be."""
-    return {README: replaced(README.read_text(encoding="utf-8"), readme(load(), load(RANDOM)))}
-
-
-def drawn_now(grids: dict[str, GridResults]) -> bool:
-    """Whether the picture was drawn from these grids."""
-    return not grids or fingerprint(grids).encode() in PICTURE.read_bytes()
-
-
-def draw_if_any() -> None:
-    """Draw the picture, unless nothing is stored."""
-    grids = load()
-    if grids:
-        draw(grids)
-
-
-if __name__ == "__main__":
-    sys.exit(command(__doc__ or "", sys.argv[1:], pages, draw_if_any, lambda: drawn_now(load())))

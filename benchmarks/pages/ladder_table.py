@@ -18,6 +18,8 @@ from gemv.cli.options import DTYPE_OF_PREFIX
 
 README = TOP / "README.md"
 LADDERS = RESULTS / "ladder"
+#: Those that the README shows; the page of the ladder has all of them.
+SHORT = ("f32-8192x8192", "f32F-8192x8192", "f32-1048576x64", "f32-64x1048576")
 
 
 def load(folder: Path = LADDERS) -> dict[str, dict]:
@@ -34,6 +36,11 @@ def load(folder: Path = LADDERS) -> dict[str, dict]:
             raise ValueError(f"{path.name}: a ladder without a GPU carries no figures")
         cases[path.stem] = case
     return dict(sorted(cases.items(), key=lambda item: place(item[1])))
+
+
+def short(cases: dict[str, dict]) -> dict[str, dict]:
+    """The cases of the README."""
+    return {name: case for name, case in cases.items() if name in SHORT}
 
 
 def heading(case: dict) -> str:
@@ -63,7 +70,7 @@ def table(cases: dict[str, dict]) -> str:
 
     rows = []
     for kernel in sorted(REGISTRY.values(), key=lambda k: (k.rung, k.beside, k.name)):
-        name = f"`{kernel.name}`" + (" (teaching)" if kernel.beside else "")
+        name = f"`{kernel.name}`" + (" (beside)" if kernel.beside else "")
         idea = kernel.idea.replace("|", "\\|").rstrip(".")
         figures = [cell(case, kernel.name) for case in cases.values()]
         rows.append([str(kernel.rung), name, idea, *figures])
@@ -74,7 +81,7 @@ def table(cases: dict[str, dict]) -> str:
     devices = ", ".join(sorted({case["device"] for case in cases.values()}))
     return (
         f"{text}\n\nEach cell has GB/s and, in brackets, the share of the read ceiling of the same"
-        f" run, on {devices}."
+        f" run, on {devices}. *F* is A stored by columns, *N* is op(A) = A."
     )
 
 
@@ -85,7 +92,7 @@ def replaced(readme: str, text: str) -> str:
 
 def pages() -> dict[Path, str]:
     """The README as it should be."""
-    return {README: replaced(README.read_text(encoding="utf-8"), table(load()))}
+    return {README: replaced(README.read_text(encoding="utf-8"), table(short(load())))}
 
 
 if __name__ == "__main__":

@@ -37,11 +37,10 @@ logger = logging.getLogger(__name__)
 
 
 def ladder_page(cases: dict[str, dict]) -> str:
-    """Tables and plots of the ladder page: what each kernel loses comes first."""
+    """The best kernel of each problem, the furthest from the ceiling first, and all in one plot."""
     from results import title
 
-    from benchmarks.pages.page import duration, three_digits
-    from gemv.kernels import REGISTRY
+    from benchmarks.pages.page import three_digits
 
     if not cases:
         return "No results are stored yet: `make ladder` measures them on a GPU.\n"
@@ -60,7 +59,19 @@ def ladder_page(cases: dict[str, dict]) -> str:
             f" | {three_digits(case['ceiling_gb_per_s'])} | {share:.0%} |"
         )
     parts += ["\n".join(lines), "## Under one roof", drawing("ladder-roofline")]
-    parts.append("## All kernels, problem by problem")
+    return "\n\n".join(parts) + "\n"
+
+
+def problems_page(cases: dict[str, dict]) -> str:
+    """A plot and a table of all kernels for each problem of the ladder."""
+    from results import title
+
+    from benchmarks.pages.page import duration, three_digits
+    from gemv.kernels import REGISTRY
+
+    if not cases:
+        return "No results are stored yet: `make ladder` measures them on a GPU.\n"
+    parts = []
     for name, case in cases.items():
         rows = [
             "| rung | kernel | time | GB/s | of the ceiling | error, in bounds |",
@@ -78,10 +89,12 @@ def ladder_page(cases: dict[str, dict]) -> str:
             )
         versions = ", ".join(f"{key} {value}" for key, value in case["versions"].items())
         parts += [
-            f"### {title(case)}",
+            f"## {title(case)}",
             drawing(f"ladder-{name}"),
+            "<details><summary>In numbers</summary>",
             "\n".join(rows),
             f"{case['device']}; {versions}.",
+            "</details>",
         ]
     return "\n\n".join(parts) + "\n"
 
@@ -207,7 +220,7 @@ def make_pages(app) -> None:
     import gallery
     import results
 
-    from benchmarks.pages import grid_page
+    from benchmarks.pages import grid_page, history_page
     from gemv.kernels import REGISTRY
 
     cases, grids = results.load(), grid_page.load()
@@ -227,12 +240,16 @@ def make_pages(app) -> None:
     write(DOCS / "generated" / "vocabulary.md", vocabulary_table())
     write(DOCS / "generated" / "reference.md", reference())
     write(DOCS / "generated" / "ladder.md", ladder_page(cases))
+    write(DOCS / "generated" / "problems.md", problems_page(cases))
     write(DOCS / "generated" / "calls.md", calls_page(load_calls()))
     write(DOCS / "generated" / "example.md", example() + "\n")
     write(DOCS / "generated" / "numbers.md", numbers() + "\n")
     write(DOCS / "generated" / "fit.md", fit_page(fits()))
     pages = [grid_page.random_page(drawn), grid_page.page(grids)]
     write(DOCS / "generated" / "roofline.md", "\n".join(pages))
+    history = history_page.history_page(history_page.histories())
+    write(DOCS / "generated" / "history.md", history)
+    write(DOCS / "generated" / "cells.md", grid_page.cells_page(grids))
 
 
 class DrawingDirective(Directive):

@@ -20,6 +20,9 @@ FIGURES = DOCS / "figures"
 OUT = FIGURES / "out"
 EXERCISES = DOCS / "exercises"
 
+#: A page shows this many lines of code at once; more of them are folded.
+SHORT = 80
+
 #: Headings of a kernel's docstring, in their order.
 HEADINGS = ("Idea", "Picture", "Bytes", "Wins", "Loses", "Sums", "Source")
 
@@ -138,7 +141,8 @@ def rung_page(kernel, following, cases: dict[str, dict], grids, drawings) -> str
     page += ["## Bytes", markdown(bytes_as_code(lesson["Bytes"]))]
     page += [
         f"The simulator counted, on {COUNTED[0]} x {COUNTED[1]} in float32 with the kernel's own"
-        " blocks (a *request* is one load of one warp, a *line* 128 bytes of memory):",
+        " blocks (a *request* is one load of one warp, a *sector* 32 bytes, a *line* four sectors:"
+        " {doc}`/course/gpu`):",
         counted_table(kernel.name),
     ]
     page += ["## Measured", measured_table(kernel, cases)]
@@ -210,7 +214,7 @@ def measured_table(kernel, cases: dict[str, dict]) -> str:
     than = f"than `{before}`" if before else ""
     head = f"| problem | GB/s | of the ceiling | {than} |\n| --- | ---: | ---: | ---: |"
     note = (
-        f"On {', '.join(sorted(devices))}; {{doc}}`/ladder` has all kernels side by side and"
+        f"On {', '.join(sorted(devices))}; {{doc}}`/problems` has all kernels side by side and"
         " {doc}`/measure` says how this is measured."
     )
     return "\n".join([head, *lines]) + "\n\n" + note
@@ -231,10 +235,10 @@ def selected_cells(kernel, grids) -> list[str]:
     least = [row for row in mine if row not in furthest][-2:]
     return [
         "## Selected",
-        f"In {len(mine)} of {len(rows)} cells of {{doc}}`/roofline`, `gemv` selects this kernel; it"
-        f" is {all_.ratio:.2f} times as fast as the fastest peer there, in the mean, and at"
-        f" {all_.share:.0%} of the floor. The shapes where it is furthest ahead, and the two cells"
-        " where it is least:",
+        f"In {len(mine)} of {len(rows)} cells of {{doc}}`/roofline`, `gemv` selected this kernel."
+        f" There it is {all_.ratio:.2f} times as fast as the fastest peer, in the mean, and at"
+        f" {all_.share:.0%} of the floor. The table has the shapes where it is furthest ahead, and"
+        " the two cells where it is least ahead.",
         listed([*furthest, *least]),
     ]
 
@@ -244,11 +248,21 @@ def code(kernel) -> str:
     tree = ast.parse(path.read_text(encoding="utf-8"))
     first = tree.body[1].lineno
     where = path.relative_to(TOP).as_posix()
+    listing = f"```{{literalinclude}} ../../../{where}\n:language: python\n:lines: {first}-\n```"
+    lines = len(path.read_text(encoding="utf-8").splitlines()) - first
+    if lines > SHORT:
+        listing = folded(f"The {lines} lines", listing)
     return (
         f"All of `{where}` below its lesson. `build` makes the kernel for a dtype and block size,"
-        " `geometry` lays out the grid; {doc}`/course/reading` explains the rest.\n\n"
-        f"```{{literalinclude}} ../../../{where}\n:language: python\n:lines: {first}-\n```"
+        " `geometry` lays out the grid; {doc}`/course/reading` explains the rest."
+        f" `python docs/course/rung.py {kernel.name if kernel.beside else kernel.rung}` runs it by"
+        " itself and prints what changed since the rung before.\n\n" + listing
     )
+
+
+def folded(summary: str, text: str) -> str:
+    """Text that shows when a reader asks for it."""
+    return f"<details><summary>{summary}</summary>\n\n{text}\n\n</details>"
 
 
 def exercise(kernel) -> str:
@@ -272,17 +286,19 @@ def exercise(kernel) -> str:
         markdown(rest.strip()),
         f"Start from `docs/exercises/{path.name}`, change it, and check it without a GPU:",
         f"```sh\npython docs/exercises docs/exercises/{path.name}\n```",
-        f"```{{literalinclude}} ../../exercises/{path.name}\n:language: python\n"
-        ":start-at: def build\n:end-before: KERNEL =\n```",
+        folded("Its code", listed_code(f"exercises/{path.name}")),
     ]
     if answer.exists():
-        text += [
-            "<details><summary>One answer</summary>",
-            f"```{{literalinclude}} ../../exercises/answers/{path.name}\n:language: python\n"
-            ":start-at: def build\n:end-before: KERNEL =\n```",
-            "</details>",
-        ]
+        text.append(folded("One answer", listed_code(f"exercises/answers/{path.name}")))
     return "\n\n".join(text)
+
+
+def listed_code(where: str) -> str:
+    """The functions of a file of exercises."""
+    return (
+        f"```{{literalinclude}} ../../{where}\n:language: python\n"
+        ":start-at: def build\n:end-before: KERNEL =\n```"
+    )
 
 
 def next_rung(kernel, following) -> str:

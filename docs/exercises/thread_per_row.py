@@ -2,7 +2,8 @@
 
 All rows are multiplied with the same x. A thread that takes two rows at a time can read `x[j]` into
 a register once and use it twice, and it has two loads of A on the way at once. Mind the last row
-when their number is odd.
+when their number is odd. Which two rows? With A stored along columns, neighbouring threads should
+still read neighbouring elements, so that a request of a warp touches one line.
 """
 
 from gemv.core.geometry import Geometry, Launch, ceil_div
@@ -35,8 +36,14 @@ KERNEL = Kernel("two_rows", 2, build, geometry, tile=lambda knobs: (THREADS, 1),
 
 
 def goal(look):
-    """Half as many reads of x."""
+    """Half as many reads of x, and one line for each request where A is stored along columns."""
     rows, cols = 40, 6
     reads = len(look(rows, cols).of("x"))
     if reads > rows * cols // 2:
         return f"x is read {reads} times for {rows} rows of {cols}; {rows * cols // 2} would do"
+    lines = look(2 * THREADS, 4, order="F").lines()
+    if lines > 1:
+        return (
+            f"with A stored along columns, a request of a warp touches {lines:g} lines instead of"
+            " one: neighbouring threads have to take neighbouring rows"
+        )

@@ -10,6 +10,7 @@ from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 
 import fitted  # noqa: F401  registers its drawing
+import history  # noqa: F401
 import machine  # noqa: F401
 import results  # noqa: F401
 import rungs

@@ -102,6 +102,35 @@ def roofline(palette):
     return figure
 
 
+@drawing("machine-sectors")
+def sectors(palette):
+    """Lines and sectors. A row of cells is a line of 128 bytes, cut into four sectors of 32; a cell
+    is a float32. Coloured cells are what the lanes of one warp ask for, dark grey ones come with
+    them in the same sector, and pale sectors are not moved."""
+    figure, axes = canvas(2.6)
+    bare(axes, (-0.3, 67.5), (9.4, -2.1))
+    cases = [
+        (0, "neighbours: 1 line, 4 sectors", [range(32)]),
+        (35, "one of each row: 32 lines, 32 sectors", [[9], [9], [9], [9], [9], [9]]),
+    ]
+    for left, title, lines in cases:
+        axes.text(left, -1.3, title, fontsize=10, color=palette.ink)
+        for row, asked in enumerate(lines):
+            moved = {element // 8 for element in asked}
+            for element in range(32):
+                colour = palette.fade(palette.grid, 0.2 if element // 8 in moved else 0.85)
+                if element in asked:
+                    colour = palette.block(0)
+                x = left + element + 0.12 * (element // 8)
+                cell(axes, palette, x, 1.3 * row, 1, 1, colour)
+        if len(lines) > 1:
+            axes.text(left + 16, 8.7, "... and 26 more lines", ha="center", fontsize=9.5,
+                      color=palette.quiet)  # fmt: skip
+    for place in range(4):
+        axes.text(4 + 8.12 * place, 2.0, "sector", ha="center", fontsize=8.5, color=palette.quiet)
+    return figure
+
+
 @drawing("machine-divergence")
 def divergence(palette):
     """Divergence. Where the lanes of a warp disagree about a condition, the warp goes through both

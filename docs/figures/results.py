@@ -12,7 +12,7 @@ from style import WIDTH, canvas, drawing
 
 TOP = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(TOP))
-from benchmarks.pages import grid_page  # noqa: E402
+from benchmarks.pages import grid_page, readme_page  # noqa: E402
 from benchmarks.pages.ladder_table import LADDERS, load  # noqa: E402
 from gemv.cli.options import DTYPE_OF_PREFIX  # noqa: E402
 from gemv.measure import picture  # noqa: E402
@@ -106,8 +106,7 @@ def register_grids(folder: Path = grid_page.GRIDS) -> None:
 def front() -> tuple[str, list]:
     """Caption and rows of the first grid's picture."""
     for grid in grid_page.load().values():
-        rows = grid_page.readme_rows(grid)
-        return f"{picture.title(rows[0])}, on {grid.device}: bytes over device time.", rows
+        return readme_page.caption(grid), readme_page.picture_rows(grid)
     return "", []
 
 

@@ -15,9 +15,9 @@ from collections.abc import Callable
 import numpy as np
 from matplotlib.collections import LineCollection
 from style import arrow, bare, box, canvas, cell, cells, drawing
-from watch import BANKS, LINE_BYTES, Access, Record, banks_of, lines_of, watch
+from watch import BANKS, Access, Record, banks_of, lines_of, sectors_of, watch
 
-from gemv.core.geometry import ceil_div
+from gemv.core.geometry import CACHE_LINE_BYTES, SECTOR_BYTES, ceil_div
 from gemv.kernels import REGISTRY
 from gemv.kernels.kernel import Kernel
 
@@ -36,6 +36,7 @@ SMALL = {
     "phased_columns": (11, 16, {"LANES": 2}),
     "short_columns": (3, 44, {}),
 }
+SECTORS = CACHE_LINE_BYTES // SECTOR_BYTES
 #: Every kernel accepts this; a warp's 32 rows and some lines of each.
 COUNTED = (32, 128)
 
@@ -82,7 +83,8 @@ def facts(name: str) -> dict[str, dict]:
             "blocks": record.blocks,
             "threads of a block": threads,
             "lines that a request for A touches": round(record.lines(), 2),
-            "share of their bytes that it asked for": f"{record.useful():.0%}",
+            "sectors that it moves": round(record.sectors(), 2),
+            "share of the moved bytes that it asked for": f"{record.useful():.0%}",
             "different elements of x in a request": round(
                 sum(len({one.element for one in each}) for each in x_requests)
                 / max(1, len(x_requests)), 2
@@ -220,19 +222,25 @@ def draw_lines(palette, name: str):
     figure, axes = canvas(height, ncols=len(orders), squeeze=False)
     for order, record, request, surface in zip(orders, records, requests, axes[0], strict=True):
         lines = sorted(lines_of(request))
-        each = LINE_BYTES // request[0].itemsize
+        each = CACHE_LINE_BYTES // request[0].itemsize
+        moved = sectors_of(request)
         bare(surface, (-0.5, each + 0.5), (max(most, 2) + 0.3, -0.3))
         read = {one.element for one in request}
-        unused = palette.fade(palette.grid, 0.5)
+        unused, left = palette.fade(palette.grid, 0.2), palette.fade(palette.grid, 0.85)
         places = [(k, row) for row in range(len(lines)) for k in range(each)]
-        wanted = [lines[row] * each + k in read for k, row in places]
-        colours = [palette.block(0) if one else unused for one in wanted]
+        elements = [lines[row] * each + k for k, row in places]
+        colours = [
+            palette.block(0) if one in read
+            else unused if one * request[0].itemsize // SECTOR_BYTES in moved
+            else left
+            for one in elements
+        ]  # fmt: skip
         cells(surface, palette, places, colours, 1, 0.86)
         share = 100 * record.useful()
         along = {"C": "rows", "F": "columns"}[order]
         surface.set_title(
-            f"A along {along}: {len(lines)} line{'s' * (len(lines) > 1)},\n"
-            f"{share:.0f} % of the bytes are used",
+            f"A along {along}: {len(lines)} line{'s' * (len(lines) > 1)}, {len(moved)} sectors,\n"
+            f"{share:.0f} % of the moved bytes are used",
             fontsize=9.5, loc="left", color=palette.ink,
         )  # fmt: skip
     return figure
@@ -241,9 +249,10 @@ def draw_lines(palette, name: str):
 def caption_lines(name: str) -> str:
     return (
         f"The first request of the first warp in float32, with the kernel's own block size, as"
-        f" recorded. Each row of cells is a line of {LINE_BYTES} bytes of memory; the coloured"
-        " cells are what the warp asked for, and the grey ones travel along unused. (They may"
-        " still be in a cache when another request wants them.)"
+        f" recorded. Each row of cells is a line of {CACHE_LINE_BYTES} bytes, {SECTORS} sectors of"
+        f" {SECTOR_BYTES}. The warp asked for the coloured cells. The dark grey ones lie in the"
+        " same sectors and are moved as well; another request may find them in a cache. The pale"
+        " sectors stay where they are."
     )
 
 

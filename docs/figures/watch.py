@@ -21,7 +21,7 @@ import numpy as np
 from greenlet import getcurrent
 
 from gemv.core.dtypes import DTYPES
-from gemv.core.geometry import Device, Geometry
+from gemv.core.geometry import CACHE_LINE_BYTES, SECTOR_BYTES, Device, Geometry
 from gemv.core.problem import Problem
 from gemv.engines.simulator import SimulatorEngine
 from gemv.kernels import REGISTRY
@@ -31,8 +31,7 @@ from gemv.measure.inputs import ALPHA, BETA, make_problem, random_array
 from gemv.measure.reference import error_in_bounds, reference
 from gemv.selection.select import select
 
-#: Bytes that memory hands out together, and the banks of shared memory, 4 bytes wide each.
-LINE_BYTES = 128
+#: The banks of shared memory, 4 bytes wide each.
 BANKS = 32
 BANK_BYTES = 4
 
@@ -91,10 +90,31 @@ class Record:
     kernel: Kernel
     problem: Problem
     geometry: Geometry
-    error: float = 0.0
+    #: Of each element of y: what the kernel wrote, what is right, and the error in units of its
+    #: bound, which is above 1 where the element is wrong.
+    got: np.ndarray = field(default_factory=lambda: np.empty(0))
+    expected: np.ndarray = field(default_factory=lambda: np.empty(0))
+    errors: list[float] = field(default_factory=list)
     accesses: list[Access] = field(default_factory=list)
     barriers: int = 0
     atomics: int = 0
+
+    @property
+    def error(self) -> float:
+        """The largest error, in units of its bound."""
+        return max(self.errors, default=0.0)
+
+    def first_wrong(self) -> str | None:
+        """The first element of y that is wrong, with what it should be; None if all are right."""
+        wrong = [i for i, error in enumerate(self.errors) if error > 1]
+        if not wrong:
+            return None
+        i = wrong[0]
+        got, expected = complex(self.got[i]), complex(self.expected[i])
+        if self.got.dtype.kind != "c":
+            got, expected = got.real, expected.real
+        many = f"{len(wrong)} of {len(self.errors)} are wrong"
+        return f"y[{i}]: expected {expected:.7g}, got {got:.7g}; {many}"
 
     def of(self, array: str, write: bool = False) -> list[Access]:
         return [one for one in self.accesses if one.array == array and one.write == write]
@@ -107,16 +127,21 @@ class Record:
         return list(groups.values())
 
     def lines(self, array: str = "a") -> float:
-        """Lines of memory that a request for `array` touches, on average."""
+        """Lines of the caches that a request for `array` touches, on average."""
         requests = self.requests(array)
         return sum(len(lines_of(request)) for request in requests) / max(1, len(requests))
 
+    def sectors(self, array: str = "a") -> float:
+        """Sectors that a request for `array` moves, on average."""
+        requests = self.requests(array)
+        return sum(len(sectors_of(request)) for request in requests) / max(1, len(requests))
+
     def useful(self, array: str = "a") -> float:
-        """Share of the bytes in those lines that the same request asked for."""
+        """Share of the bytes in those sectors that the same request asked for."""
         asked = moved = 0
         for request in self.requests(array):
             asked += len({one.element for one in request}) * request[0].itemsize
-            moved += len(lines_of(request)) * LINE_BYTES
+            moved += len(sectors_of(request)) * SECTOR_BYTES
         return asked / moved if moved else 0.0
 
     def worst_bank_request(self) -> list[Access]:
@@ -138,7 +163,12 @@ class Record:
 
 def lines_of(request: list[Access]) -> set[int]:
     """Numbers of the lines that a request touches; arrays start at the beginning of a line."""
-    return {one.element * one.itemsize // LINE_BYTES for one in request}
+    return {one.element * one.itemsize // CACHE_LINE_BYTES for one in request}
+
+
+def sectors_of(request: list[Access]) -> set[int]:
+    """Numbers of the sectors that a request moves."""
+    return {one.element * one.itemsize // SECTOR_BYTES for one in request}
 
 
 def banks_of(request: list[Access]) -> dict[int, set[int]]:
@@ -274,14 +304,18 @@ def watch(
             engine.run(choice, problem, alpha, operands[0], operands[1], beta, operands[2])
         finally:
             memory.pointer_to, scheduler.launch = pointer_to, simulate
-    record.error = error_in_bounds(y, exact, magnitude, problem.cols, alpha)
+    record.got, record.expected = y, exact
+    for i in range(len(y)):
+        one = slice(i, i + 1)
+        error = error_in_bounds(y[one], exact[one], magnitude[one], problem.cols, alpha)
+        record.errors.append(error)
     return record
 
 
 def _at_line(array: np.ndarray) -> np.ndarray:
     """A copy that begins at the beginning of a line, as memory from a GPU's driver does."""
-    room = np.empty(array.nbytes + LINE_BYTES, np.uint8)
-    skip = -room.__array_interface__["data"][0] % LINE_BYTES
+    room = np.empty(array.nbytes + CACHE_LINE_BYTES, np.uint8)
+    skip = -room.__array_interface__["data"][0] % CACHE_LINE_BYTES
     copy = room[skip : skip + array.nbytes].view(array.dtype)
     copy[:] = array
     return copy

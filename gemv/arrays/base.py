@@ -45,6 +45,8 @@ class Refusal(TypeError):
 
 def element_type(dtype: Any) -> Any:
     """A NumPy dtype as this package names it: ml_dtypes' bfloat16 is ours."""
+    if getattr(dtype, "isbuiltin", 0) == 1:  # one of NumPy's own, whose names take long to make
+        return dtype
     return BFLOAT16 if getattr(dtype, "name", None) == "bfloat16" else dtype
 
 

@@ -76,6 +76,14 @@ def _as_ndarray(routine: str, name: str, obj: Any, library: Library) -> np.ndarr
     _refuse_masked(routine, name, obj)
     if isinstance(obj, np.ndarray):
         return plain_bfloat16(obj)
+    # Before NumPy is asked: it makes an array of one object of a sparse matrix.
+    if callable(getattr(type(obj), "toarray", None)):
+        raise type_error(
+            routine,
+            name,
+            f"{name} is a sparse {typed(obj)}, and {routine} reads every element: pass"
+            f" {name}.toarray(), or multiply by the sparse matrix itself",
+        )
     if obj is None or isinstance(obj, (str, bytes, bytearray, set, frozenset, dict)):
         raise type_error(routine, name, f"{name} must be an array, got {typed(obj)}")
     try:

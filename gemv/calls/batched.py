@@ -221,6 +221,10 @@ def _bind(
 def _check_out_dtype(routine: str, dtype: np.dtype, out: Operand) -> None:
     """Refuse an out on the host that is not of the dtype of the result."""
     possible = Precision.of(dtype)
+    if getattr(getattr(out.origin, "dtype", None), "kind", "") == "O":  # its numbers were copied
+        raise type_error(
+            routine, "y", f"out has dtype object, but the result has {dtype_name(dtype)}"
+        )
     if out.dtype not in (possible.data, possible.factors):
         raise type_error(
             routine,
@@ -345,10 +349,10 @@ def _check_overwrite(call: Call, batch: Batch) -> None:
         return
     if y.on_host:
         strides = np.asarray(y.owner).strides
-        apart, step = strides[:-1], strides[-1] * abs(call.incy)
+        apart, step, width = strides[:-1], strides[-1] * abs(call.incy), y.dtype.itemsize
     else:
-        apart, step = y.strides[:-1], abs(problem.incy)
-    if items_overlap(batch.shape, apart, problem.rows, step):
+        apart, step, width = y.strides[:-1], abs(problem.incy), 1
+    if items_overlap(batch.shape, apart, problem.rows, step, width):
         raise value_error(
             call.routine,
             "y",

@@ -20,6 +20,9 @@ from gemv.engines import backend as engines_backend
 if TYPE_CHECKING:
     from gemv.selection.forecast import Forecast
 
+#: Launches that a sentence names one by one.
+_MOST_SHOWN = 4
+
 
 @dataclass(frozen=True, slots=True)
 class Explanation:
@@ -88,26 +91,35 @@ class Explanation:
                 f"{self.routine} is computed by SciPy's BLAS on the host: {self.reason}."
                 f" It moves {self.bytes_moved} bytes."
             )
-        launches = ", then ".join(
-            f"{' x '.join(map(str, _trim(launch.grid)))} blocks of"
-            f" {' x '.join(map(str, _trim(launch.block)))} threads"
-            for launch in self.launches
-        )
-        settings = {**self.knobs, **self.sizes}
-        named = f" ({', '.join(f'{k}={v}' for k, v in settings.items())})" if settings else ""
-        wide = {
-            "plain": "",
-            "wide": ", adding up in twice the precision",
-            "pairs": ", adding up in sums of two numbers",
-        }[self.accumulate]
         return (
             f"{self.routine} runs kernel {self.kernel!r}, rung {self.rung}, on the {self.backend}"
-            f" backend as {launches}{named}, reading A in {self.access} order and alpha and beta"
-            f" from {self.coefficients}{wide}: {self.reason}. It moves at least"
+            f" backend as {described(self)}: {self.reason}. It moves at least"
             f" {self.bytes_moved} bytes."
             + (f" {self.forecast}" if self.forecast else "")
             + (f" {self.transfer}; gemv.Matrix would keep it there." if self.transfer else "")
         )
+
+
+def described(told: Explanation) -> str:
+    """Grids, constants and the order of reading, for a sentence."""
+    shown = [
+        f"{' x '.join(map(str, _trim(launch.grid)))} blocks of"
+        f" {' x '.join(map(str, _trim(launch.block)))} threads"
+        for launch in told.launches[:_MOST_SHOWN]
+    ]
+    if len(told.launches) > _MOST_SHOWN:
+        shown.append(f"{len(told.launches) - _MOST_SHOWN} more")
+    settings = {**told.knobs, **told.sizes}
+    named = f" ({', '.join(f'{k}={v}' for k, v in settings.items())})" if settings else ""
+    wide = {
+        "plain": "",
+        "wide": ", adding up in twice the precision",
+        "pairs": ", adding up in sums of two numbers",
+    }[told.accumulate]
+    return (
+        f"{', then '.join(shown)}{named}, reading A in {told.access} order and alpha and beta from"
+        f" {told.coefficients}{wide}"
+    )
 
 
 def explain(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -14,11 +14,10 @@ from gemv.calls.bind import Call
 from gemv.calls.execute import check_stream, refuse_on_host
 from gemv.calls.order import Order
 from gemv.calls.result import make_y, note_written
-from gemv.core.batch import OPERANDS, Batch, broadcast_strides
+from gemv.core.batch import Batch, broadcast_strides
 from gemv.core.dtypes import PREFIXES
 from gemv.core.narrow import cast
-from gemv.core.operand import RANK, Operand, part_of
-from gemv.core.problem import Problem
+from gemv.core.operand import Operand, part_of
 from gemv.engines import backend as engines_backend
 from gemv.engines.host import announce, known_kernel, product, record
 
@@ -91,12 +90,12 @@ def _host_values(operand: Operand, dtype: np.dtype) -> np.ndarray:
     return cast(np.asarray(operand.owner), dtype)
 
 
-def _host_x(call: Call, batch: Batch, dtype: np.dtype) -> np.ndarray:
-    """x as a kernel reads it: its elements one behind the other."""
+def _host_x(call: Call) -> np.ndarray:
+    """x as a kernel reads it: a view of the elements that belong to a product, in its order."""
     problem = call.problem
-    x = _host_values(call.x, dtype)
+    x = np.asarray(call.x.owner)
     if x.shape[-1] == 0:  # a sum of no products reads no x
-        return np.zeros((*x.shape[:-1], problem.cols), dtype)
+        return np.zeros((*x.shape[:-1], problem.cols), x.dtype)
     stride = call.x.strides[-1] or 1
     inc = problem.incx // stride if problem.cols > 1 else 1
     return _stepped(x, call.offx, inc, problem.cols)
@@ -114,7 +113,7 @@ def _by_blas(items: Items, number: np.dtype, used: np.ndarray, y_dtype: np.dtype
     if a.shape[-1] * a.shape[-2] == 0:
         side = (problem.rows, problem.cols) if problem.trans == 0 else (problem.cols, problem.rows)
         a = np.zeros((*a.shape[:-2], *side), number)
-    x = _host_x(call, batch, number)
+    x = cast(_host_x(call), number)
     a = np.broadcast_to(a, (*batch.shape, *a.shape[-2:]))
     x = np.broadcast_to(x, (*batch.shape, x.shape[-1]))
     alpha, beta = (
@@ -136,30 +135,20 @@ def _by_blas(items: Items, number: np.dtype, used: np.ndarray, y_dtype: np.dtype
 
 def _on_engine(items: Items, kernel: str | None, used: np.ndarray) -> np.ndarray:
     """The elements of y after a batch whose operands are copied to the device."""
-    call, batch = items.call, items.batch
+    sources = _sources(items.call)
+    there = laid_out(items)
+    call, batch = there.call, there.batch
     problem, engine = call.problem, engines_backend.engine()
-    dtype, factors = problem.dtype, problem.precision.factors
-    numbers = [not isinstance(each, Operand) for each in (call.alpha, call.beta)]
-    reads_y = not numbers[1] or call.beta != 0
+    reads_y = isinstance(call.beta, Operand) or call.beta != 0
     with engine.session() as session:
-
-        def send(name: str, values: np.ndarray, rank: int, own: np.dtype) -> Operand:
-            values = _compact(values, rank, own)
-            flat = values.ravel(order="K")
-            strides = tuple(step // values.itemsize for step in values.strides)
-            return part_of(session.send(name, flat, own), 0, values.shape, strides)
-
-        if call.a.shape[-1] * call.a.shape[-2] == 0:
-            a = send("a", np.zeros((1,) * len(call.a.shape), dtype), 2, dtype)
-        else:
-            a = send("a", _host_values(call.a, dtype), 2, dtype)
-        x = send("x", _host_x(call, batch, dtype), 1, dtype)
-        alpha, beta = (
-            send(name, _host_values(each, factors), 0, factors)
-            if isinstance(each, Operand)
-            else each
-            for name, each in (("alpha", call.alpha), ("beta", call.beta))
-        )
+        sent: dict[str, Any] = {}
+        for name, source in sources.items():
+            place = getattr(call, name)
+            flat = source.copy(place.dtype).ravel(order="K")
+            sent[name] = part_of(
+                session.send(name, flat, place.dtype), 0, place.shape, place.strides
+            )
+        call = call._replace(**sent)
         count = batch.items * problem.rows
         if reads_y:
             flat_y = session.send("y", np.ascontiguousarray(used).ravel(), problem.y_dtype)
@@ -167,38 +156,96 @@ def _on_engine(items: Items, kernel: str | None, used: np.ndarray) -> np.ndarray
             flat_y = session.blank("y", count, problem.y_dtype)
         y_strides = contiguous(batch.shape, problem.rows)
         y = part_of(flat_y, 0, (*batch.shape, problem.rows), (*y_strides, 1))
-        strides = (
-            *(
-                _leading(operand, rank, batch.shape)
-                for operand, rank in ((a, 2), (x, 1), (y, 1), (alpha, 0), (beta, 0))
-            ),
-        )
-        row_stride, col_stride = a.strides[-2:] if problem.trans == 0 else a.strides[:-3:-1]
-        if problem.row_stride == problem.col_stride == 0:  # no columns: nothing of it is read
-            row_stride = col_stride = 0
-        problem = problem._replace(
-            row_stride=row_stride, col_stride=col_stride, incx=1, incy=1, x_offset=0, y_offset=0
-        )
-        call = call._replace(problem=problem, a=a, x=x, alpha=alpha, beta=beta)
-        batch = Batch(batch.shape, strides, batch.conjugate_x)
         _launch(engine, call, batch, y, kernel, None)
         values = session.receive(flat_y, None)
     return values[:count].reshape(used.shape)
 
 
-def _compact(values: np.ndarray, rank: int, dtype: np.dtype) -> np.ndarray:
-    """A contiguous array of an operand, with what all items share once, in the order of a line."""
+class _Source(NamedTuple):
+    """What is copied of an operand in host memory: what all items share once, line by line.
+
+    Attributes
+    ----------
+    values : numpy.ndarray
+        A view of the operand.
+    down : bool
+        Whether the lines of the copy are the columns.
+    """
+
+    values: np.ndarray
+    down: bool
+
+    def copy(self, dtype: np.dtype) -> np.ndarray:
+        values = cast(self.values, dtype)
+        if self.down:
+            return np.ascontiguousarray(values.swapaxes(-1, -2)).swapaxes(-1, -2)
+        return np.ascontiguousarray(values).reshape(values.shape)
+
+    @property
+    def strides(self) -> tuple[int, ...]:
+        """Those of the copy, in elements."""
+        shape = self.values.shape
+        if not self.down:
+            return contiguous(shape, 1)
+        *outer, down, along = contiguous((*shape[:-2], shape[-1], shape[-2]), 1)
+        return (*outer, along, down)
+
+
+def _source(values: np.ndarray, rank: int) -> _Source:
     leading = values.ndim - rank
     shared = tuple(
         slice(0, 1) if k < leading and values.strides[k] == 0 and values.shape[k] else slice(None)
         for k in range(values.ndim)
     )
-    values = cast(values[shared], dtype)
-    if rank == 2 and values.shape[-1] > 1 and values.shape[-2] > 1:
-        down, along = map(abs, values.strides[-2:])
-        if down < along:
-            return np.ascontiguousarray(values.swapaxes(-1, -2)).swapaxes(-1, -2)
-    return np.ascontiguousarray(values).reshape(values.shape)
+    values = values[shared]
+    several = rank == 2 and values.shape[-1] > 1 and values.shape[-2] > 1
+    return _Source(values, several and abs(values.strides[-2]) < abs(values.strides[-1]))
+
+
+def _sources(call: Call) -> dict[str, _Source]:
+    """What is copied to the device, by the name of the operand."""
+    a = np.asarray(call.a.owner)
+    if a.shape[-1] * a.shape[-2] == 0:
+        a = np.zeros((1,) * a.ndim, a.dtype)
+    found = {"a": _source(a, 2), "x": _source(_host_x(call), 1)}
+    for name, factor in (("alpha", call.alpha), ("beta", call.beta)):
+        if isinstance(factor, Operand):
+            found[name] = _source(np.asarray(factor.owner), 0)
+    return found
+
+
+def laid_out(items: Items) -> Items:
+    """A batch of host arrays as it will lie on the device, where every operand is aligned.
+
+    Nothing is copied for that.
+    """
+    call, batch = items.call, items.batch
+    dtypes = {"a": call.problem.dtype, "x": call.problem.dtype}
+    places = {
+        name: getattr(call, name)._replace(
+            dtype=dtypes.get(name, call.problem.precision.factors),
+            shape=source.values.shape,
+            strides=source.strides,
+            pointer=0,
+        )
+        for name, source in _sources(call).items()
+    }
+    problem, a = call.problem, places["a"]
+    row_stride, col_stride = a.strides[-2:] if problem.trans == 0 else a.strides[:-3:-1]
+    if problem.row_stride == problem.col_stride == 0:  # no columns: nothing of it is read
+        row_stride = col_stride = 0
+    problem = problem._replace(
+        row_stride=row_stride, col_stride=col_stride, incx=1, incy=1, x_offset=0, y_offset=0
+    )
+    strides = (
+        _leading(a, 2, batch.shape),
+        _leading(places["x"], 1, batch.shape),
+        contiguous(batch.shape, problem.rows),
+        _leading(places.get("alpha"), 0, batch.shape),
+        _leading(places.get("beta"), 0, batch.shape),
+    )
+    batch = Batch(batch.shape, strides, batch.conjugate_x)
+    return items._replace(call=call._replace(problem=problem, **places), batch=batch)
 
 
 def _leading(operand: Any, rank: int, wanted: tuple[int, ...]) -> tuple[int, ...]:
@@ -270,58 +317,12 @@ def _copy_y(engine: Any, y: Operand, target: Operand, shape: tuple[int, ...], st
         engine.copy(source, part_of(target, number * length, (length,), (1,)), stream)
 
 
-# Launches ---------------------------------------------------------------------------------------
-
-
 def _launch(
     engine: Any, call: Call, batch: Batch, y: Operand, kernel: str | None, stream: Any
 ) -> None:
-    """Enqueue the launches of a batch; by far most batches are one."""
-    from gemv.selection import batches
+    from gemv.calls import item_launches
 
-    batch = batch.collapsed()
-    problem = _placed(call, batch)
-    device = engine.device()
-    try:
-        single = batches.select_item(problem, batch, device, kernel, call.homes)
-        if batch.items == 1 and not batch.conjugate_x and single.kernel.of_batch is None:
-            parts = [(batch, (0,) * len(OPERANDS), single)]
-        else:
-            limits = batches.limits(problem, single)
-            if len(batch.shape) > limits[0]:
-                batch = batch.with_longest_last()
-            parts = [
-                (part, offsets, batches.select_batch(problem, part, device, kernel, call.homes))
-                for part, offsets in batch.parts(*limits)
-            ]
-    except ValueError as error:
-        raise ValueError(f"{call.routine}: {error}") from None
-    if engine.name == "cuda":
-        for choice in {choice.spec: choice for _, _, choice in parts}.values():
-            engine.load(choice, device, stream or 0)  # before anything runs, if it fails
-    operands = {"a": call.a, "x": call.x, "y": y, "alpha": call.alpha, "beta": call.beta}
-    for part, offsets, choice in parts:
-        a, x, own_y, alpha, beta = (
-            _part(operand, offset, part, name)
-            for (name, operand), offset in zip(operands.items(), offsets, strict=True)
-        )
-        engine.run(choice, problem, alpha, a, x, beta, own_y, stream=stream)
-
-
-def _part(operand: Any, offset: int, part: Batch, name: str) -> Any:
-    """What the items of a part have of an operand; a number as it is."""
-    if not isinstance(operand, Operand):
-        return operand
-    first = len(operand.shape) - RANK[name]
-    shape, strides = operand.shape[first:], operand.strides[first:]
-    return part_of(operand, offset, (*part.shape, *shape), (*part.of(name), *strides))
-
-
-def _placed(call: Call, batch: Batch) -> Problem:
-    """The problem of an item, with the alignment that all items share."""
-    size = call.problem.dtype.itemsize
-    problem = call.problem.at(call.a.pointer, call.x.pointer)
-    return problem.aligned(
-        math.gcd(problem.a_alignment, *(step * size for step in batch.of("a"))),
-        math.gcd(problem.x_alignment, *(step * size for step in batch.of("x"))),
-    )
+    launches = item_launches.planned(engine, call, batch, kernel)
+    item_launches.load(engine, launches, stream or 0)  # before anything runs, if it fails
+    for choice, operands in item_launches.operands(launches, call, y):
+        item_launches.run(engine, launches.problem, choice, operands, stream)

@@ -174,6 +174,13 @@ class Plan:
                 return result
         return self._general(alpha, beta, x, y, stream)
 
+    def __reduce__(self) -> Any:
+        # A copy would keep addresses, and nobody would tell it that a setting has changed.
+        raise TypeError(
+            "a gemv.Plan can be neither pickled nor copied: it holds addresses of this process's"
+            " GPU memory. Make another one with gemv.plan where it is needed"
+        )
+
     def __repr__(self) -> str:
         bound = [name for name in ("x", "y") if getattr(self, name) is not None]
         return f"<gemv.Plan, bound to {', '.join(['a', *bound])}>"

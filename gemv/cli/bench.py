@@ -53,6 +53,12 @@ def add_commands(commands: Any) -> None:
         "--beta", type=int, choices=(0, -1), help="of y := A*x + beta*y; default 0", metavar="0|-1"
     )
     sub.add_argument(
+        "--batch", type=size, metavar="COUNT", help="so many matrices in one call, with gemv.matvec"
+    )
+    sub.add_argument(
+        "--vectors", type=size, metavar="COUNT", help="one matrix and so many vectors in one call"
+    )
+    sub.add_argument(
         "--random",
         type=size,
         metavar="COUNT",
@@ -151,9 +157,13 @@ def cells_of(options: argparse.Namespace, simulated: bool) -> list[Cell]:
     ops = [op.upper() for op in options.ops or ("N", "T")]
     beta = options.beta or 0
     if options.random is not None:
-        given = [f"--{name}" for name in ("shapes", "view", "hot") if getattr(options, name)]
+        others = ("shapes", "view", "hot", "batch", "vectors")
+        given = [f"--{name}" for name in others if getattr(options, name)]
         if given:
-            raise Refused(f"--random draws shapes and views itself, without {', '.join(given)}")
+            raise Refused(
+                "--random draws shapes and views of single products by itself, without"
+                f" {', '.join(given)}"
+            )
         return cells.random_cells(
             options.random,
             options.seed or 0,
@@ -165,7 +175,11 @@ def cells_of(options: argparse.Namespace, simulated: bool) -> list[Cell]:
         )
     if options.seed is not None:
         raise Refused("--seed is that of --random")
+    batch, vectors = options.batch or 1, options.vectors or 1
+    if batch > 1 and vectors > 1:
+        raise Refused("--batch has one vector for each matrix, and --vectors one matrix for all")
     usual = cells.HOT_SHAPES if options.hot else cells.SHAPES
+    usual = cells.BATCH_SHAPES if batch > 1 else usual
     return cells.cells(
         options.shapes or (cells.SIMULATED_SHAPES if simulated else usual),
         options.dtypes or [prefix for prefix in DTYPES if prefix != "z"],
@@ -174,6 +188,8 @@ def cells_of(options: argparse.Namespace, simulated: bool) -> list[Cell]:
         options.view or [""],
         options.hot,
         beta,
+        batch,
+        vectors,
     )
 
 
@@ -182,6 +198,9 @@ def _print(measured: GridResults, rows: Sequence[CellResult], asked: int) -> Non
     report.say(f"gemv bench on {measured.device}")
     report.say(", ".join(f"{name} {version}" for name, version in measured.versions.items()))
     timed = [row for row in rows if row.time_s is not None]
+    if any(row.cell.items > 1 for row in rows):
+        rows = sorted(rows, key=_loses)
+        report.say("Those that lose most come first.")
     if timed:
         _print_times(report, rows)
         _print_means(report, timed)
@@ -194,12 +213,21 @@ def _print(measured: GridResults, rows: Sequence[CellResult], asked: int) -> Non
         report.say(f"Time is up: {len(rows)} of {asked} cells; --json FILE --resume goes on.")
 
 
+def _loses(row: CellResult) -> tuple[float, float]:
+    """A key that puts results first that are furthest behind a peer, then behind the floor."""
+    if row.time_s is None:
+        return -1.0, -1.0
+    return math.inf if row.ratio is None else row.ratio, row.share or 0.0
+
+
 def _kind(row: CellResult) -> str:
     """What a cell is besides its shape and op: ``float32 cold order F``."""
     words = [DTYPE_OF_PREFIX[row.dtype], "hot" if row.hot else "cold"]
     words += [f"order {row.order}"] if row.order != "C" else []
     words += [f"A[{row.view}]"] if row.view else []
     words += [f"beta {row.beta}"] if row.beta else []
+    words += [f"batch of {row.batch}"] if row.batch > 1 else []
+    words += [f"{row.vectors} vectors"] if row.vectors > 1 else []
     return " ".join(words)
 
 

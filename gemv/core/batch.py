@@ -6,6 +6,8 @@ import math
 from collections.abc import Iterator
 from typing import NamedTuple
 
+from gemv.core.problem import Problem
+
 #: The operands that may differ from item to item, in the order of :attr:`Batch.strides`.
 OPERANDS = ("a", "x", "y", "alpha", "beta")
 
@@ -36,6 +38,11 @@ class Batch(NamedTuple):
     def of(self, name: str) -> tuple[int, ...]:
         """The strides of one of :data:`OPERANDS`."""
         return self.strides[OPERANDS.index(name)]
+
+    def different(self, name: str) -> int:
+        """How many different elements, vectors or matrices an operand has for all items."""
+        pairs = zip(self.shape, self.of(name), strict=True)
+        return math.prod(length if step or not length else 1 for length, step in pairs)
 
     def collapsed(self) -> Batch:
         """The same items in the same order, with as few dimensions as describe them, at least one.
@@ -86,6 +93,21 @@ class Batch(NamedTuple):
                 yield part, tuple(map(sum, zip(start, further, strict=True)))
 
 
+def bytes_moved(problem: Problem, batch: Batch, beta_is_zero: bool) -> int:
+    """Bytes that perfect products move: what items share once, y twice unless beta is 0.
+
+    Arrays of factors count as well.
+    """
+    size, factor = problem.dtype.itemsize, problem.precision.factors.itemsize
+    y_bytes = problem.rows * problem.y_dtype.itemsize * (1 if beta_is_zero else 2)
+    return (
+        batch.different("a") * problem.rows * problem.cols * size
+        + batch.different("x") * problem.cols * size
+        + batch.items * y_bytes
+        + sum(batch.different(name) * factor for name in ("alpha", "beta") if any(batch.of(name)))
+    )
+
+
 def broadcast_shapes(named: dict[str, tuple[int, ...]]) -> tuple[int, ...]:
     """The common shape of leading dimensions, by the rules of broadcasting.
 
@@ -121,13 +143,16 @@ def broadcast_strides(
     return (0,) * missing + tuple(own)
 
 
-def items_overlap(shape: tuple[int, ...], strides: tuple[int, ...], length: int, step: int) -> bool:
-    """Whether vectors of `length` elements, `step` apart, may share an element between two items.
+def items_overlap(
+    shape: tuple[int, ...], strides: tuple[int, ...], length: int, step: int, width: int = 1
+) -> bool:
+    """Whether vectors of `length` elements, `step` apart, may share memory between two items.
 
+    An element takes `width` of the units that strides are counted in: 1 element, or some bytes.
     True as well for interleaved items of which that is not plain to see.
     """
     dimensions = [(abs(s), n) for n, s in zip((*shape, length), (*strides, step), strict=True)]
-    reach = 0
+    reach = width - 1
     for stride, count in sorted((s, n) for s, n in dimensions if n > 1):
         if stride <= reach:
             return True

@@ -43,6 +43,7 @@ _PLACES_OF = {
     }
     for routine, first, second in (("matvec", "a", "x"), ("vecmat", "x", "a"))
 }
+_PLACES_OF["Matrix"] = {**PLACES, "a": "1st argument a"}
 
 #: The largest number that an address, or a number of bytes, can be.
 MAX_BYTES = int(np.iinfo(np.intp).max)

@@ -10,10 +10,10 @@ Picture
 
         column     0   1   2  ...                A stored along columns (Fortran):
         row 0      T0> T0> T0> ...   y0          at every step the warp reads a[0..31, j],
-        row 1      T1> T1> T1> ...   y1          32 neighbours: one 128-byte line in float32
+        row 1      T1> T1> T1> ...   y1          32 neighbours: 1 line, 4 sectors in float32
         row 2      T2> T2> T2> ...   y2
-        ...                                      A stored along rows (C): 32 addresses, each
-        row 31     T31>T31>T31> ...  y31         in a line of its own
+        ...                                      A stored along rows (C): 32 addresses in
+        row 31     T31>T31>T31> ...  y31         32 lines, so 32 sectors of 32 bytes
 
 Bytes
     (m*n + len(x) + len(y) * (1 + [beta != 0])) * itemsize when neighbouring threads read
@@ -22,13 +22,14 @@ Bytes
 
 Wins
     Very many short rows, a million of 64 elements say: no communication between threads at all,
-    and even for A stored along rows a line that a thread opened is still in L1 when it wants the
+    and even for A stored along rows a sector that a thread fetched is still in L1 when it wants the
     next element.
 
 Loses
     Fewer rows than the GPU has room for threads: 8192 rows are 8192 threads where 270,000 would
-    fit on 132 multiprocessors. A stored along rows that are long: each load touches 32 lines and
-    uses one element of each, and the line is gone before its next element is wanted.
+    fit on 132 multiprocessors. A stored along rows that are long: each load touches 32 lines,
+    moves a sector of each and uses one element of it. The sector has left L1 before its next
+    element is wanted.
 
 Sums
     Left to right over the columns, as in the serial kernel. Same bits on every run.

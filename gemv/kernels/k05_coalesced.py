@@ -1,9 +1,10 @@
 """The tile turned towards memory: neighbouring threads on neighbouring addresses, either order.
 
 Idea
-    A warp's 32 loads go out as one request when they fall into one 128-byte line. So threadIdx.x
-    must walk the way A is stored: along the columns for A in rows (C), along the rows for A in
-    columns (Fortran). Everything else follows from one index each: which row of the tile a
+    A warp's 32 loads go out as one request. If they fall into one line of 128 bytes, it moves 4
+    sectors of 32 bytes, and every byte is used; if they fall into 32 lines, it moves 32 sectors. So
+    threadIdx.x must walk the way A is stored: along the columns for A in rows (C), along the rows
+    for A in columns (Fortran). Everything else follows from one index each: which row of the tile a
     thread adds to, and its place among the threads of that row.
 
     The block may be rectangular, 32 x 8 here: 32 threads fill the line, and the other side is

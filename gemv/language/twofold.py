@@ -80,10 +80,6 @@ class Twofold:
         total = high + low
         return total if low and math.isfinite(self.number(total)) else high
 
-    def exchanged(self, exchange: Any) -> Twofold:
-        """This sum with each number passed through `exchange`, a shuffle for instance."""
-        return type(self)(exchange(self.high), exchange(self.low))
-
 
 class Pair(Twofold):
     """A sum of two float32."""
@@ -122,9 +118,6 @@ class ComplexTwofold:
 
     def rounded(self) -> complex:
         return complex(self.real.rounded(), self.imag.rounded())
-
-    def exchanged(self, exchange: Any) -> ComplexTwofold:
-        return type(self)(self.real.exchanged(exchange), self.imag.exchanged(exchange))
 
 
 class ComplexPair(ComplexTwofold):

@@ -24,6 +24,8 @@ SHAPES = tuple(
 )
 #: Matrices that fit into the L2 cache of a large GPU, as in a solver.
 HOT_SHAPES = ((256, 256), (512, 512), (1024, 1024), (1536, 1536), (2048, 2048), (3072, 3072))
+#: Of the items of a batch. Lines of 5, 17 and 33 numbers begin at odd places.
+BATCH_SHAPES = tuple((n, n) for n in (4, 5, 8, 16, 17, 32, 33, 64, 128, 256))
 #: For the simulator: tails in both directions, and few threads.
 SIMULATED_SHAPES = ((5, 70), (70, 5), (33, 17))
 
@@ -46,6 +48,10 @@ class Cell:
         Whether the same frame is used each time, so that the L2 cache may hold it.
     beta : int
         0, or -1, with which y stays bounded over many calls; alpha is 1.
+    batch : int
+        How many such matrices there are, one behind the other, each with an x and a y of its own.
+    vectors : int
+        How many x and y there are for one matrix. Either this or `batch` is 1.
     """
 
     m: int
@@ -56,6 +62,13 @@ class Cell:
     view: str = ""
     hot: bool = False
     beta: int = 0
+    batch: int = 1
+    vectors: int = 1
+
+    @property
+    def items(self) -> int:
+        """The number of products."""
+        return self.batch * self.vectors
 
 
 def cells(
@@ -66,14 +79,22 @@ def cells(
     views: Iterable[str] = ("",),
     hot: bool = False,
     beta: int = 0,
+    batch: int = 1,
+    vectors: int = 1,
 ) -> list[Cell]:
     """All combinations, dtype by dtype.
 
     Raises
     ------
     ValueError
-        For an unknown dtype, op or order, a view that is none, or a shape without elements.
+        For an unknown dtype, op or order, a view that is none, a shape without elements, or for
+        several vectors of each of several matrices.
     """
+    if min(batch, vectors) != 1:
+        raise ValueError(
+            f"bench: a batch has one vector for each matrix, got {batch} matrices and {vectors}"
+            " vectors"
+        )
     shapes, ops, orders = list(shapes), list(ops), list(orders)
     views = [normal_view(view) for view in views]
     found = []
@@ -84,7 +105,10 @@ def cells(
             for op in ops:
                 for order in orders:
                     _check_names(dtype, op, order)
-                    found += [Cell(m, n, dtype, op, order, view, hot, beta) for view in views]
+                    found += [
+                        Cell(m, n, dtype, op, order, view, hot, beta, batch, vectors)
+                        for view in views
+                    ]
     return found
 
 

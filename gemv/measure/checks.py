@@ -31,27 +31,35 @@ class WholeNumbers:
 
     def result(self, call: Enqueue) -> np.ndarray:
         """y after a call, which finds NaN there unless it has to read y."""
-        frames, problem, y = self._frames, self._framed.problem, self._framed.places[0].y
+        frames, dtype, y = self._frames, self._framed.problem.dtype, self._framed.places[0].y
         if self._framed.cell.beta:
-            frames.fill("whole", problem.dtype, y, problem.rows)
+            frames.fill("whole", dtype, y, self._length)
         else:
-            frames.spoil(y, problem.rows * problem.dtype.itemsize)
+            frames.spoil(y, self._length * dtype.itemsize)
         call(self._stream)
-        return frames.read(y, problem.dtype, problem.rows)
+        return frames.read(y, dtype, self._length)
+
+    @property
+    def _length(self) -> int:
+        """Elements of y, of all items."""
+        return self._framed.layout.items * self._framed.problem.rows
 
     def by_numpy(self) -> np.ndarray:
         """What a call has to give."""
         problem, layout, beta = self._framed.problem, self._framed.layout, self._framed.cell.beta
         dtype, pattern = problem.dtype, self._frames.pattern("whole", problem.dtype)
         frame = wide(np.resize(pattern, layout.nbytes // dtype.itemsize))
-        steps = (problem.row_stride * frame.itemsize, problem.col_stride * frame.itemsize)
+        steps = (layout.a_step, problem.row_stride, problem.col_stride)
         op_a = np.lib.stride_tricks.as_strided(
-            frame[layout.first :], (problem.rows, problem.cols), steps
+            frame[layout.first :],
+            (layout.items, problem.rows, problem.cols),
+            tuple(step * frame.itemsize for step in steps),
         )
         op_a = op_a.conj() if problem.conj else op_a
-        y = op_a @ frame[layout.x_at // dtype.itemsize :][: problem.cols]
+        x = frame[layout.x_at // dtype.itemsize :][: layout.items * problem.cols]
+        y = np.matmul(op_a, x.reshape(layout.items, problem.cols, 1)).reshape(-1)
         if beta:
-            y = y + beta * wide(np.resize(pattern, problem.rows))
+            y = y + beta * wide(np.resize(pattern, self._length))
         return cast(y, dtype)
 
 

@@ -12,12 +12,14 @@ from typing import Any
 
 import numpy as np
 
+from gemv.core.batch import Batch
 from gemv.core.dtypes import DTYPES
 from gemv.core.geometry import ceil_div
 from gemv.core.narrow import cast
 from gemv.core.problem import Problem
 from gemv.measure.cells import Cell, cut
 from gemv.measure.inputs import Buffer, make_problem, random_array
+from gemv.selection import parts
 
 #: A, x and y of a frame start at multiples of this many bytes, as allocated memory does.
 ALIGNED = 256
@@ -34,11 +36,16 @@ class Layout:
     problem : Problem
         Without the alignment of A and x, which :meth:`FramedCell.at` adds.
     elements : int
-        Of the matrix that A is a view of; it begins where the frame does.
+        Of the matrices that A is a view of, one behind the other; the first begins where the frame
+        does.
     first : int
         The element where the view begins.
     x_at, y_at, nbytes : int
         Bytes from the start of the frame to x, to y and to the end.
+    items : int
+        The number of products; their vectors lie one behind the other.
+    a_step : int
+        Elements from one item's A to the next one's; 0 for several vectors and one matrix.
     """
 
     problem: Problem
@@ -47,6 +54,15 @@ class Layout:
     x_at: int
     y_at: int
     nbytes: int
+    items: int = 1
+    a_step: int = 0
+
+    @property
+    def batch(self) -> Batch:
+        """The items, as selection sees them."""
+        problem, one = self.problem, self.items == 1
+        steps = (0, 0, 0) if one else (self.a_step, problem.cols, problem.rows)
+        return Batch((self.items,), tuple((step,) for step in (*steps, 0, 0)))
 
 
 def lay_out(cell: Cell) -> Layout:
@@ -57,11 +73,15 @@ def lay_out(cell: Cell) -> Layout:
     down, along = (base_cols, 1) if cell.order == "C" else (1, base_rows)
     strides = (down * r_step, along * c_step)
     problem = make_problem(cell.m, cell.n, dtype, cell.order, cell.op, strides)
-    elements = base_rows * base_cols
+    each = base_rows * base_cols
+    elements = each * cell.batch
     x_at = aligned(elements * dtype.itemsize)
-    y_at = aligned(x_at + problem.cols * dtype.itemsize)
-    end = aligned(y_at + problem.rows * dtype.itemsize)
-    return Layout(problem, elements, r0 * down + c0 * along, x_at, y_at, end)
+    y_at = aligned(x_at + cell.items * problem.cols * dtype.itemsize)
+    end = aligned(y_at + cell.items * problem.rows * dtype.itemsize)
+    return Layout(
+        problem, elements, r0 * down + c0 * along, x_at, y_at, end, cell.items,
+        each if cell.batch > 1 else 0,
+    )  # fmt: skip
 
 
 def aligned(nbytes: int) -> int:
@@ -80,7 +100,10 @@ class Place:
 
 @dataclass(frozen=True, slots=True)
 class FramedCell:
-    """A cell in memory: one place for each of its frames, all of them aligned alike."""
+    """A cell in memory: one place for each of its frames, all of them aligned alike.
+
+    `problem` is that of an item, with the alignment that all items share.
+    """
 
     cell: Cell
     layout: Layout
@@ -94,7 +117,8 @@ class FramedCell:
         starts = range(base, base + frames * layout.nbytes, layout.nbytes)
         first = layout.first * layout.problem.dtype.itemsize
         places = [Place(at + first, at + layout.x_at, at + layout.y_at) for at in starts]
-        return cls(cell, layout, layout.problem.at(places[0].a, places[0].x), places)
+        problem = layout.problem.at(places[0].a, places[0].x)
+        return cls(cell, layout, parts.aligned(problem, layout.batch), places)
 
     def start(self, place: Place) -> int:
         """The address where the frame of a place begins."""

@@ -1,6 +1,7 @@
 """Our calls, the floor and the peers over a grid of cells, in one run.
 
-A *cell* is one problem: shape, dtype, op, storage order and view. Its operands lie in *frames*
+A *cell* is one problem: shape, dtype, op, storage order and view, and how many of these one call
+computes. Its operands lie in *frames*
 (:mod:`gemv.measure.frames`). Results are checked on small whole numbers and timed on random numbers
 with full mantissas.
 
@@ -19,7 +20,7 @@ from dataclasses import asdict
 from typing import Any
 
 from gemv.engines import backend as engines_backend
-from gemv.measure import peers
+from gemv.measure import peers, peers_of_batches
 from gemv.measure.cells import Cell
 from gemv.measure.checks import (
     NUMPY_ELEMENTS,
@@ -35,7 +36,8 @@ from gemv.measure.plain import Enqueue, Mover
 from gemv.measure.records import ROUNDS, CellResult, GridResults
 from gemv.measure.traffic import traffic
 from gemv.selection.machine import machine
-from gemv.selection.select import Choice, select
+from gemv.selection.parts import Part, parts
+from gemv.selection.select import select
 
 _MOST_FRAMES = 2048
 
@@ -101,45 +103,69 @@ class Bench:
             return row
         row.frames = self._frame_count(cell, layout)
         framed = FramedCell.at(cell, self.frames.base, row.frames)
-        choice = select(framed.problem, self.device)
-        row.kernel, row.knobs = choice.kernel.name, choice.knobs
+        chosen = self._chosen(framed)
+        row.kernel, row.knobs = chosen[0].choice.kernel.name, chosen[0].choice.knobs
         contenders: list[Peer] = []
         for library in self.libraries:
-            found, refused = peers.peers(library, framed.problem, cell.beta, self.frames.array)
+            if cell.items > 1:
+                found, refused = peers_of_batches.peers(library, framed, self.frames.array)
+            else:
+                found, refused = peers.peers(library, framed.problem, cell.beta, self.frames.array)
             contenders += found
             row.refused |= refused
-        self._check(row, framed, choice, contenders)
+        self._check(row, framed, chosen, contenders)
         if row.wrong is None and self.clock is not None:
-            self._time(row, framed, choice, contenders, moved)
+            self._time(row, framed, chosen, contenders, moved)
         return row
 
-    def _our_call(self, framed: FramedCell, choice: Choice, place: Place) -> Enqueue:
+    def _chosen(self, framed: FramedCell, kernel: str | None = None) -> list[Part]:
+        """Our launches: one, but for a batch that takes several."""
+        batch = framed.layout.batch
+        if framed.cell.items > 1:
+            return parts(framed.problem, batch, self.device, kernel)
+        choice = select(framed.problem, self.device, kernel)
+        return [Part(batch, (0,) * len(batch.strides), choice)]
+
+    def _our_call(self, framed: FramedCell, chosen: list[Part], place: Place) -> Enqueue:
         problem, layout = framed.problem, framed.layout
-        dtype, buffer = problem.dtype, self.frames.buffer
-        a = buffer(place.a, dtype, layout.elements - layout.first)
-        x, y = buffer(place.x, dtype, problem.cols), buffer(place.y, dtype, problem.rows)
+        dtype, buffer, run = problem.dtype, self.frames.buffer, self.engine.run
         factor = problem.precision.factors.type
         alpha, beta = factor(1), factor(framed.cell.beta)
+        launches = []
+        for part in chosen:
+            starts = zip(
+                (place.a, place.x, place.y),
+                part.offsets,
+                (layout.elements - layout.first, layout.items * problem.cols,
+                 layout.items * problem.rows),
+                strict=False,
+            )  # fmt: skip
+            operands = (
+                buffer(at + offset * dtype.itemsize, dtype, count - offset)
+                for at, offset, count in starts
+            )
+            launches.append((part.choice, *operands))
 
         def call(stream: int) -> None:
-            self.engine.run(choice, problem, alpha, a, x, beta, y, stream)
+            for choice, a, x, y in launches:
+                run(choice, problem, alpha, a, x, beta, y, stream)
 
         return call
 
     def _check(
-        self, row: CellResult, framed: FramedCell, choice: Choice, contenders: list[Peer]
+        self, row: CellResult, framed: FramedCell, chosen: list[Part], contenders: list[Peer]
     ) -> None:
         """Compare all results; a peer that is wrong leaves `contenders`."""
         problem, place = framed.problem, framed.places[0]
         stream = 0 if self.clock is None else self.clock.stream
         numbers = WholeNumbers(self.frames, framed, stream)
-        if problem.rows * problem.cols > NUMPY_ELEMENTS:
-            second = select(problem, self.device, SECOND_KERNEL)
+        if framed.cell.items * problem.rows * problem.cols > NUMPY_ELEMENTS:
+            second = self._chosen(framed, SECOND_KERNEL)
             expected = numbers.result(self._our_call(framed, second, place))
         else:
             expected = numbers.by_numpy()
-        if not equal(numbers.result(self._our_call(framed, choice, place)), expected):
-            row.wrong = f"{choice.kernel.name} differs from what it should be"
+        if not equal(numbers.result(self._our_call(framed, chosen, place)), expected):
+            row.wrong = f"{row.kernel} differs from what it should be"
             return
         for peer in list(contenders):
             try:
@@ -153,14 +179,14 @@ class Bench:
         self,
         row: CellResult,
         framed: FramedCell,
-        choice: Choice,
+        chosen: list[Part],
         contenders: list[Peer],
         moved: tuple[int, int],
     ) -> None:
         dtype, places = framed.problem.dtype, framed.places
         count = len(places) * framed.layout.nbytes // dtype.itemsize
         self.frames.fill("random", dtype, self.frames.base, count)
-        calls = {"ours": [self._our_call(framed, choice, place) for place in places]}
+        calls = {"ours": [self._our_call(framed, chosen, place) for place in places]}
         for number, each in enumerate(self._mover.calls(framed, *moved)):
             calls[f"plain {number}"] = each
         calls |= {peer.name: [peer.at(place) for place in places] for peer in contenders}

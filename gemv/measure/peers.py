@@ -60,7 +60,7 @@ def versions(libraries: tuple[str, ...]) -> dict[str, str]:
         module = importlib.import_module(library)
         found[library] = str(module.__version__)
     if "cupy" in libraries:
-        found["cuBLAS"] = _cublas().version()
+        found["cuBLAS"] = cublas().version()
     return found
 
 
@@ -83,34 +83,44 @@ def peers(
     return list(found), refused
 
 
+class TorchMemory:
+    """Tensors anywhere in memory that is not PyTorch's, and streams that are not."""
+
+    def __init__(self, torch: Any, memory: Any, dtype: Any, itemsize: int) -> None:
+        self._torch, self._dtype, self._itemsize = torch, dtype, itemsize
+        self._everything = torch.as_tensor(memory, device="cuda")
+        self._base = self._everything.data_ptr()
+        self._streams: dict[int, Any] = {}
+
+    def at(self, address: int, shape: tuple[int, ...], strides: tuple[int, ...]) -> Any:
+        """A tensor at an address; strides are in elements."""
+        reach = sum((n - 1) * s for n, s in zip(shape, strides, strict=True)) + 1
+        start = address - self._base
+        # PyTorch views bytes as another dtype only where they start at a multiple of its size
+        part = self._everything[start : start + reach * self._itemsize].view(self._dtype)
+        return part.as_strided(shape, strides)
+
+    def on(self, stream: int) -> Any:
+        """A context in which PyTorch works on a stream."""
+        if stream not in self._streams:
+            self._streams[stream] = self._torch.cuda.ExternalStream(stream)
+        return self._torch.cuda.stream(self._streams[stream])
+
+
 def _torch(problem: Problem, beta: int, memory: Any) -> tuple[list[Peer], dict[str, str]]:
     torch = importlib.import_module("torch")
     dtype = getattr(torch, dtype_name(problem.dtype), None)
     routine = "torch.addmv" if beta else "torch.mv"
     if dtype is None:
         return [], {routine: f"PyTorch has no {dtype_name(problem.dtype)}"}
-    everything = torch.as_tensor(memory, device="cuda")
-    base = everything.data_ptr()
-
-    def tensor(address: int, shape: tuple[int, ...], strides: tuple[int, ...]) -> Any:
-        reach = sum((n - 1) * s for n, s in zip(shape, strides, strict=True)) + 1
-        start = address - base
-        # PyTorch views bytes as another dtype only where they start at a multiple of its size
-        part = everything[start : start + reach * problem.dtype.itemsize].view(dtype)
-        return part.as_strided(shape, strides)
+    tensors = TorchMemory(torch, memory, dtype, problem.dtype.itemsize)
+    tensor, on = tensors.at, tensors.on
 
     def operands(place: Place) -> tuple[Any, Any, Any]:
         shape, strides = (problem.rows, problem.cols), (problem.row_stride, problem.col_stride)
         a = tensor(place.a, shape, strides)
         a = a.conj() if problem.conj else a
         return a, tensor(place.x, (problem.cols,), (1,)), tensor(place.y, (problem.rows,), (1,))
-
-    streams: dict[int, Any] = {}
-
-    def on(stream: int) -> Any:
-        if stream not in streams:
-            streams[stream] = torch.cuda.ExternalStream(stream)
-        return torch.cuda.stream(streams[stream])
 
     def product(place: Place) -> Enqueue:
         a, x, y = operands(place)
@@ -161,13 +171,13 @@ def cublas_form(problem: Problem) -> tuple[str, int, int, int] | str:
 
 def _cupy(problem: Problem, beta: int, memory: Any) -> tuple[list[Peer], dict[str, str]]:
     gemv_name, dot_name = "cuBLAS gemv", "cuBLAS dot"
-    letter = _LETTERS.get(dtype_name(problem.dtype))
+    letter = LETTERS.get(dtype_name(problem.dtype))
     if letter is None:
         return [], {gemv_name: f"cuBLAS has no gemv for {dtype_name(problem.dtype)}"}
     form = cublas_form(problem)
     if isinstance(form, str):
         return [], {gemv_name: form}
-    cublas = _cublas()
+    library = cublas()
     trans, m, n, lda = form
     operation = "NTC".index(trans)
     scalars = np.array([1, beta], problem.dtype)
@@ -179,8 +189,8 @@ def _cupy(problem: Problem, beta: int, memory: Any) -> tuple[list[Peer], dict[st
         a, x, y = (ctypes.c_void_p(address) for address in (place.a, place.x, place.y))
 
         def call(stream: int, keep: Any = scalars) -> None:
-            cublas.on(stream, results_on_host=True)
-            cublas.call(
+            library.on(stream, results_on_host=True)
+            library.call(
                 f"cublas{letter}gemv_v2", operation, m, n, alpha_at, a, lda, x, 1, beta_at, y, 1
             )
 
@@ -194,8 +204,8 @@ def _cupy(problem: Problem, beta: int, memory: Any) -> tuple[list[Peer], dict[st
             a, x, y = (ctypes.c_void_p(address) for address in (place.a, place.x, place.y))
 
             def call(stream: int) -> None:
-                cublas.on(stream, results_on_host=False)
-                cublas.call(
+                library.on(stream, results_on_host=False)
+                library.call(
                     f"cublas{letter}dot{kind}_v2", problem.cols, a, problem.col_stride, x, 1, y
                 )
 
@@ -205,7 +215,8 @@ def _cupy(problem: Problem, beta: int, memory: Any) -> tuple[list[Peer], dict[st
     return found, {}
 
 
-_LETTERS = {"float32": "S", "float64": "D", "complex64": "C", "complex128": "Z"}
+#: The letter of each dtype in the names of cuBLAS.
+LETTERS = {"float32": "S", "float64": "D", "complex64": "C", "complex128": "Z"}
 
 
 class Cublas:
@@ -246,7 +257,8 @@ class Cublas:
 
 
 @functools.cache
-def _cublas() -> Cublas:
+def cublas() -> Cublas:
+    """The library, loaded by CuPy."""
     from numba import cuda
 
     cupy = importlib.import_module("cupy")

@@ -40,6 +40,8 @@ def title(row: CellResult) -> str:
         words.append(f"A[{row.view}]")
     if row.beta:
         words.append(f"beta {row.beta}")
+    if row.cell.items > 1:
+        words.append(f"batch of {row.batch}" if row.batch > 1 else f"{row.vectors} vectors")
     if row.op == "C":
         words.append("conjugate")
     return ", ".join(words)

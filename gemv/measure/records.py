@@ -37,6 +37,8 @@ class CellResult:
         Why a peer has no time; under "gemv" why our call has none.
     wrong : str or None
         What is wrong with our result; then nothing was timed.
+    batch, vectors : int
+        As of :class:`~gemv.measure.cells.Cell`.
     """
 
     m: int
@@ -57,6 +59,8 @@ class CellResult:
     peers: dict[str, float] = field(default_factory=dict)
     refused: dict[str, str] = field(default_factory=dict)
     wrong: str | None = None
+    batch: int = 1
+    vectors: int = 1
 
     @property
     def cell(self) -> Cell:
@@ -169,13 +173,16 @@ def _mean(values: Sequence[float]) -> float | None:
 
 
 def groups(rows: Iterable[CellResult]) -> dict[tuple, list[CellResult]]:
-    """Rows that belong together, by temperature, dtype, order, view and beta, in their order.
+    """Rows that belong together, in their order: alike but for their shape and op.
 
     Conjugates are apart: a library may have no kernel for them, and a mean would hide which it is.
     """
     found: dict[tuple, list[CellResult]] = {}
     for row in rows:
-        key = (row.hot, row.dtype, row.order, row.view, row.beta, row.op == "C")
+        key = (
+            row.hot, row.dtype, row.order, row.view, row.beta, row.batch, row.vectors,
+            row.op == "C",
+        )  # fmt: skip
         found.setdefault(key, []).append(row)
     return found
 

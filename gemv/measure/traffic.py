@@ -52,14 +52,20 @@ def _seamless(first: int, nbytes: int, piece: tuple[int, int]) -> bool:
 
 
 def traffic(layout: Layout, beta: int) -> tuple[int, int]:
-    """Bytes that a call has to read and to write, in whole sectors."""
+    """Bytes that a call has to read and to write, in whole sectors.
+
+    Of a batch, that is ``items * (m*n + len(x) + len(y))`` numbers where nothing lies between
+    them. A matrix that several vectors share is read once.
+    """
     problem = layout.problem
     size = problem.dtype.itemsize
     steps = sorted(
         [(problem.rows, problem.row_stride * size), (problem.cols, problem.col_stride * size)],
         key=lambda piece: piece[1],
     )
+    if layout.a_step:
+        steps.append((layout.items, layout.a_step * size))
     a = sectors(layout.first * size, size, steps)
-    x = sectors(layout.x_at, problem.cols * size)
-    y = sectors(layout.y_at, problem.rows * size)
+    x = sectors(layout.x_at, layout.items * problem.cols * size)
+    y = sectors(layout.y_at, layout.items * problem.rows * size)
     return SECTOR * (a + x + (y if beta else 0)), SECTOR * y

@@ -188,3 +188,74 @@ def test_compare_shows_a_regression_beyond_the_spread(tmp_path, capsys):
     assert capsys.readouterr().out.splitlines()[-1] == "0 better, 0 worse, 2 same, 1 new"
 
     assert script["main"](["--machine", "nowhere"]) == 2
+
+
+# --------------------------------------------------------------------------------------------------
+# the page of the history, and what changed since the newest point
+
+
+def point_file(folder, commit, date, **figures):
+    """A file as asv leaves one, with one figure for each benchmark."""
+    results = {name.replace("__", "."): [[value], []] for name, value in figures.items()}
+    data = {"commit_hash": commit, "date": date, "params": {"gpu": "A GPU"}, "results": results,
+            "result_columns": ["result", "params"]}  # fmt: skip
+    (folder / f"{commit[:12]}-py.json").write_text(json.dumps(data), encoding="utf-8")
+
+
+def test_page_of_the_history_has_every_point_and_says_what_is_better(tmp_path, monkeypatch):
+    series, page = program("history.series"), program("pages.history_page")
+    for module in (series, program("history.compare")):
+        monkeypatch.setattr(module, "RESULTS", tmp_path)
+    assert "make bench" in page.history_page(page.histories())
+    folder = tmp_path / "box"
+    folder.mkdir()
+    (folder / "machine.json").write_text("{}")
+    control = {"api__Start__timeraw_import_with_numpy": 0.5}
+    first = {"api__FirstCall__timeraw_first_call": 1.5}
+    point_file(folder, "b" * 40, 2000, **first, **control)
+    point_file(folder, "a" * 40, 1000, kernels__Floor__track_share=90.0)
+    text = page.history_page(page.histories())
+    rows = [line for line in text.splitlines() if line.startswith("| `")]
+    assert [row.split("`")[1] for row in rows] == ["bbbbbbb", "aaaaaaa"]  # the newest first
+    assert rows[0].endswith("| – | – | – | 3 |") and rows[1].endswith("| 90 | – | – | – |")
+    assert "### Share of the floor: higher is better" in text
+    assert "### Import and first call: lower is better" in text
+    assert "### Beside the fastest peer" not in text  # no point has it
+    share = series.PANELS[0]
+    assert series.lines(series.points("box"), share) == {"share": [(0, 90.0)]}
+
+
+def test_a_point_is_due_when_code_of_the_gpu_changed(tmp_path, monkeypatch, capsys):
+    import shutil
+
+    if shutil.which("git") is None:
+        pytest.skip("needs git")
+    script = program("history.since")
+    tree = tmp_path / "tree"
+    kernels = tree / "gemv" / "kernels"
+    kernels.mkdir(parents=True)
+
+    def commit(title, text, name="gemv/kernels/k.py"):
+        (tree / name).write_text(text)
+        who = ("-c", "user.name=n", "-c", "user.email=e@localhost")
+        script.git("add", ".", top=tree)
+        script.git(*who, "commit", "--quiet", "-m", title, top=tree)
+        return script.git("rev-parse", "HEAD", top=tree).strip()
+
+    script.git("init", "--quiet", top=tree)
+    first = commit("first", '"""A kernel."""\nx = 1\n')
+    commit("words", '"""A kernel, said better."""\nx = 1  # one\n')
+    commit("elsewhere", "x = 3\n", "other.py")
+    assert script.changed_since(first, tree) == []
+    commit("faster", '"""A kernel, said better."""\nx = 2\n')
+    (line,) = script.changed_since(first, tree)
+    assert line.endswith(" faster")
+
+    point = script.Point(first, script.points("h200")[-1].date, {}, {})
+    monkeypatch.setattr(script, "newest_point", lambda wanted: point)
+    assert script.main([], tree) == 0 and "a point is due" in capsys.readouterr().out
+    assert script.main(["--most", "0"], tree) == 1
+    assert "faster" in capsys.readouterr().out
+    # where there is no git, as in a source distribution, nothing fails
+    assert script.main(["--most", "0"], tmp_path / "nowhere") == 0
+    assert "unknown what changed" in capsys.readouterr().out

@@ -25,39 +25,52 @@ def pages():
     return program("pages.grid_page")
 
 
-def test_readme_and_its_picture_are_made_from_the_results(pages):
+@pytest.fixture(scope="module")
+def front():
+    return program("pages.readme_page")
+
+
+def test_readme_and_its_picture_are_made_from_the_results(pages, front):
     grids = pages.load()
     text = (TOP / "README.md").read_text(encoding="utf-8")
-    assert pages.replaced(text, pages.readme(grids, pages.load(pages.RANDOM))) == text, "make table"
+    assert front.replaced(text, grids, pages.load(pages.RANDOM)) == text, "make table"
     if grids:
-        assert pages.fingerprint(grids).encode() in pages.PICTURE.read_bytes(), "make table"
+        assert front.fingerprint(grids).encode() in front.PICTURE.read_bytes(), "make table"
+
+
+def test_readme_counts_and_lists_every_cell_in_which_a_peer_is_faster(front):
+    found = front.kinds([each for each in timed_grid().rows if each.time_s], [])
+    (line,) = front.by_kind(found, "a GPU").splitlines()[2:]
+    assert line.startswith(f"| skinny: a side below {front.SKINNY} | ") and " | 4 of 8 | " in line
+    listed = front.behind(timed_grid().rows).splitlines()[2:]
+    assert len(listed) == 4 and all(" | 0.500 | " in each for each in listed)
+    assert front.behind([]) == "None."
+    assert "make grid" in front.picture({}) and "make grid" in front.pays({}, {})
 
 
 def test_page_has_losing_cells_first_and_every_figure(pages):
     text = pages.page({"h": timed_grid()})
-    losing = text.split("### Where cuBLAS is faster")[1].split("###")[0]
-    assert "4 of 8 cells are under 0.98" in losing
+    losing = text.split("### Where a peer is faster")[1].split("###")[0]
+    assert "In 4 of 8 cells the fastest peer is faster." in losing
     text = text.replace("\N{NO-BREAK SPACE}", " ")
     losing = losing.replace("\N{NO-BREAK SPACE}", " ")
-    first = "| float32, cold | 16 x 4 | N | 0.50 | 0.50 | 1000.0 | 500.0 | 3.00 | torch.mv | `"
+    first = "| float32, cold: 16 x 4, N | 0.500 | 0.50 | 1000.0 | 500.0 | 3.00 | torch.mv | `"
     assert losing.split("| --- |")[-1].splitlines()[1].startswith(first)
     assert "| float64, cold | 4 | " in text.split("### Means")[1]
+    text = pages.cells_page({"h": timed_grid()}).replace("\N{NO-BREAK SPACE}", " ")
     assert "| 8 x 9 | 1000.0 | 3.00 | 0.90 | 2.00 | 1000.0 | 3.00 | 0.90 | 2.00 |" in text
     assert "```{drawing} grid-h-1\n```" in text
-    assert "make grid" in pages.page({}) and "make grid" in pages.readme({}, {})
+    assert "make grid" in pages.page({}) and "make grid" in pages.cells_page({})
 
 
-def test_random_cells_have_a_section_and_a_sentence(pages):
+def test_random_cells_have_a_section(pages):
     text = pages.random_page({"h": timed_grid()}).replace("\N{NO-BREAK SPACE}", " ")
-    assert "4 of 8 cells are under 0.98 of the fastest peer's speed:" in text
-    losing = text.split("peer's speed:")[1].split("Furthest")[0]
+    losing = text.split("In 4 of 8 cells the fastest peer is faster:")[1].split("Furthest")[0]
     first = losing.split("| --- |")[-1].splitlines()[1]
-    assert first.startswith("| float32, cold | 16 x 4 | N | 0.50 |")
-    table = text.split("at 1 or more |")[1].split("4 of 8")[0]
+    assert first.startswith("| float32, cold: 16 x 4, N | 0.500 |")
+    table = text.split("at 1 or more |")[1].split("In 4 of 8")[0]
     assert [line.split(" | ")[1] for line in table.splitlines()[2:5]] == ["4", "4", "8"]
-    (sentence,) = pages.readme_random({"h": timed_grid()})
-    assert "On 8 cells" in sentence and "4 of them are under 0.98" in sentence
-    assert pages.random_page({}) == "" and pages.readme_random({}) == []
+    assert pages.random_page({}) == ""
 
 
 def test_a_grid_without_a_gpu_makes_no_page(pages, tmp_path):

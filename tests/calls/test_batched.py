@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import gemv
-from gemv.core.batch import Batch
+from gemv.core.batch import Batch, items_overlap
 from gemv.core.dtypes import BFLOAT16
 from gemv.core.narrow import cast
 from gemv.kernels import items
@@ -259,6 +259,11 @@ REFUSED = {
                 np.zeros(5), (2, 3), (8, 8))),
         "share elements",
     ),
+    "an out whose items share bytes": (
+        lambda: gemv.matvec(np.ones((2, 3, 4)), np.ones(4), np.lib.stride_tricks.as_strided(
+            np.zeros(16), (2, 3), (4, 16))),
+        "share elements",
+    ),
     "a read-only out": (
         lambda: gemv.matvec(np.ones((2, 3, 4)), np.ones(4), np.broadcast_to(np.zeros(3), (2, 3))),
         "read-only",
@@ -290,6 +295,10 @@ def test_an_out_that_overlaps_is_refused():
 def test_an_out_of_another_dtype_is_refused():
     with pytest.raises(TypeError, match="out has dtype float32"):
         gemv.matvec(np.ones((2, 3, 4)), np.ones(4), np.ones((2, 3), "f"))
+    out = np.array([3.0, 4.0], object)
+    with pytest.raises(TypeError, match="out has dtype object, but the result has float64"):
+        gemv.matvec(np.eye(2), np.ones(2), out)
+    assert out.tolist() == [3.0, 4.0]
 
 
 @needs_device_arrays
@@ -306,6 +315,14 @@ def test_the_count_of_items_is_not_limited_by_32_bits():
     part, offsets = list(batch._replace(shape=(3, 1 << 16)).parts(2, 1 << 16))[-1]
     assert part.shape == (1, 1 << 16) and offsets == (1 << 41, 0, 1 << 37, 0, 0)
     assert batch.items == 1 << 36 == math.prod(batch.shape)
+
+
+def test_items_that_share_memory():
+    assert not items_overlap((3,), (4,), 4, 1) and items_overlap((3,), (3,), 4, 1)
+    assert not items_overlap((3,), (1,), 4, 3) and items_overlap((4,), (1,), 4, 3)
+    assert not items_overlap((2,), (8,), 3, 16, 8)
+    for step in (1, 4, 7):  # bytes
+        assert items_overlap((2,), (step,), 3, 16, 8)
 
 
 def test_dimensions_are_joined_where_that_leads_to_the_same_places():

@@ -333,3 +333,50 @@ def test_a_copy_of_x_that_waits_is_refused(torch):
             gemv.gemv(*call, **options)
     graph.replay()
     assert torch.equal(y, exact + 1)
+
+
+@pytest.mark.parametrize("planned", [False, True], ids=["call", "plan"])
+@pytest.mark.parametrize(
+    "shapes",
+    [((5000, 8, 8), (5000, 8)), ((300, 200), (11, 200)), ((7, 100, 300), (300,))],
+    ids=["small", "vectors", "larger"],
+)
+def test_batches_are_captured_and_replayed(torch, shapes, planned):
+    a, x = (torch.rand(shape, device="cuda") for shape in shapes)
+    y = torch.zeros((*torch.broadcast_shapes(a.shape[:-2], x.shape[:-1]), a.shape[-2]),
+                    device="cuda")  # fmt: skip
+    if planned:
+        plan = gemv.plan(a, x, y, routine="matvec")
+    else:
+        gemv.precompile(2.0, a, x, 0.0, y, routine="matvec")
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        if planned:
+            plan(2.0, 0.0)
+        else:
+            gemv.matvec(a, x, y, alpha=2.0)
+        z = y * 2
+    for k in range(3):
+        a.copy_(torch.rand_like(a))
+        x.fill_(k + 1)
+        graph.replay()
+        exact = 4 * (a @ x[..., None])[..., 0]
+        torch.testing.assert_close(z, exact, rtol=1e-4, atol=1e-3)
+
+
+def test_parts_of_a_captured_batch(torch, monkeypatch):
+    from gemv.selection import batches
+
+    monkeypatch.setattr(batches, "MOST_ITEMS", 3)
+    a, x = torch.rand(7, 100, 300, device="cuda"), torch.rand(7, 300, device="cuda")
+    y = torch.zeros(7, 100, device="cuda")
+    plan = gemv.plan(a, x, y)
+    with gemv.trace() as calls:
+        plan()
+    assert len(calls) == 3
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        plan(2.0)
+    x.fill_(1)
+    graph.replay()
+    torch.testing.assert_close(y, 2 * a.sum(-1), rtol=1e-4, atol=1e-3)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+import pickle
 import weakref
 from fractions import Fraction
 
@@ -455,6 +457,15 @@ def test_free_lets_go_of_the_matrix(rng):
     alive = weakref.ref(kept.array)
     kept.free()
     assert alive() is None
+
+
+@pytest.mark.parametrize("copied", [pickle.dumps, copy.copy, copy.deepcopy])
+def test_a_matrix_stays_in_its_process(copied):
+    kept = gemv.Matrix(np.eye(2))
+    for operator in (kept, kept.T):
+        if operator is kept or copied is not copy.copy:
+            with pytest.raises(TypeError, match=r"gemv.Matrix can be neither pickled nor copied"):
+                copied(operator)
 
 
 @pytest.mark.gpu

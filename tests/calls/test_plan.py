@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+import pickle
 from types import SimpleNamespace
 
 import numpy as np
@@ -277,3 +279,10 @@ def test_what_was_found_out_before_calls_were_forgotten_is_not_remembered(monkey
         assert plan._launch is None
     finally:
         memo.forget()
+
+
+@pytest.mark.parametrize("copied", [pickle.dumps, copy.copy, copy.deepcopy])
+def test_a_plan_stays_in_its_process(library, copied):
+    _, arrays = case(library)
+    with pytest.raises(TypeError, match="gemv.Plan can be neither pickled nor copied"):
+        copied(gemv.plan(*arrays))

@@ -41,6 +41,20 @@ def test_command_checks_and_claims_no_time(tmp_path, capsys):
 
 
 @simulated_only
+@pytest.mark.parametrize("option, count", [("batch", 3), ("vectors", 2)])
+def test_command_checks_several_products(option, count, tmp_path, capsys):
+    file = tmp_path / "grid.json"
+    command = ["bench", f"--{option}", str(count), "--shapes", "5x7", "--dtypes", "s", "--json"]
+    assert main([*command, str(file)]) == 0
+    text = capsys.readouterr().out
+    assert "2 results checked. No time is given" in text
+    assert {"batch": "batch of 3", "vectors": "2 vectors"}[option] in text
+    rows = GridResults.load(file).rows
+    assert [getattr(row, option) for row in rows] == [count] * 2
+    assert all(row.wrong is None and row.frames == 1 for row in rows)
+
+
+@simulated_only
 def test_command_stops_in_time(capsys):
     assert main(["bench", "--shapes", "5x7", "--dtypes", "s", "--seconds=-1"]) == 0
     assert "Time is up: 0 of 2 cells" in capsys.readouterr().out
@@ -70,6 +84,10 @@ def test_command_draws_shapes(tmp_path, capsys):
         (["--json", "x.txt"], "must end in .json"),
         (["--plot", "x.gif"], "must end in .png"),
         (["--random", "3", "--hot", "--shapes", "5x5"], "itself, without --shapes, --hot"),
+        (["--random", "3", "--vectors", "5"], "itself, without --vectors"),
+        (["--batch", "3", "--vectors", "5"], "--batch has one vector for each matrix"),
+        (["--batch", "0"], "no whole number of at least 1"),
+        (["--host", "--batch", "3"], "not with --batch"),
         (["--seed", "3"], "--seed is that of --random"),
     ],
 )
@@ -100,5 +118,20 @@ def test_command_prints_figures_and_means(monkeypatch, capsys, tmp_path):
     assert everything[:2] == ["all", "8"] and everything[-2:] == ["4", "50%"]
     assert lines[-2].startswith("Worst beside the peer: float32 cold 16 x 4 N 0.50")
     assert lines[-1].startswith("Time is up: 9 of 12")
+    assert not any("lose most" in line for line in lines)
     if "--plot" in command:
         assert (tmp_path / "grid.png").stat().st_size > 10_000
+
+
+def test_command_prints_batches_that_lose_first(monkeypatch, capsys):
+    found = timed_grid()
+    for each in found.rows:
+        each.batch = 5
+    monkeypatch.setattr("gemv.cli.bench.backend_with_kernels", lambda: "cuda")
+    monkeypatch.setattr("gemv.measure.grid.measure", lambda *arguments: iter([found]))
+    command = ["bench", "--batch", "5", "--shapes", "8x9,16x4,8x77", "--dtypes", "s,d"]
+    assert main([*command, "--against", ""]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    shown = [line for line in lines if "batch of 5" in line and " x " in line][:9]
+    ratios = [float(line.split()[-2]) for line in shown if "torch.mv" in line]
+    assert ratios == sorted(ratios) and len(set(ratios)) == 2 and "too big" in shown[0]

@@ -1,4 +1,4 @@
-"""The error bounds that the guide states, computed exactly; see docs/guide/backends.md.
+"""The error bounds that the guide states, computed exactly; see docs/guide/accuracy.md.
 
 With d the depth of the sums, k = c (d + 3), c = 1 for real and 3 for complex numbers, n the length
 of x, T = |alpha| |op(A)| |x| + |beta| |y|, and u and s half of eps and the smallest positive number

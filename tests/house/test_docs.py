@@ -130,6 +130,45 @@ def test_exercise_is_open_and_has_an_answer(path):
     assert goal is not None and ast.get_docstring(goal)
 
 
+def test_exercise_says_what_is_wrong_where(tmp_path):
+    answer = (DOCS / "exercises" / "answers" / "thread_per_row.py").read_text(encoding="utf-8")
+    faults = {
+        "colon": ("range(cols):", "range(cols)", "syntax error in ", "expected ':'"),
+        "name": ("xj = x[j * incx]", "xj = z[j * incx]", "NameError: name 'z'", ""),
+        "sums": ("update(alpha, total_k", "update(alpha, total_i", "y[16]: expected ", ", got "),
+        "pairs": ("", "", "a request of a warp touches 2 lines", "neighbouring rows"),
+        "bare": (answer, "x = 1", "has no kernel", "KERNEL = Kernel(...)"),
+    }
+    for name, (old, new, *_) in faults.items():
+        text = answer.replace(old, new) if old else answer
+        if name == "pairs":  # rows 2i and 2i + 1 in place of i and i + half
+            text = re.sub("k = i [+] half.*", "k = 2 * i + 1", text)
+            text = text.replace("a[i * row_stride", "a[2 * i * row_stride")
+            text = text.replace("y, i * incy", "y, 2 * i * incy")
+        (tmp_path / f"{name}.py").write_text(text, encoding="utf-8")
+    done = on_simulator(__file__, *(str(tmp_path / f"{name}.py") for name in faults))
+    assert done.returncode == 0, done.stdout + done.stderr
+    for line, (*_, first, second) in zip(done.stdout.splitlines(), faults.values(), strict=True):
+        assert line.startswith("1 not yet: ") and first in line and second in line, line
+
+
+def test_a_rung_runs_by_itself():
+    done = on_simulator(str(DOCS / "course" / "rung.py"), "5", "--all")
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert done.stdout.startswith("Rung 5, coalesced: The tile turned")
+    assert "--- tile2d" in done.stdout and "+    DOWN_THE_COLUMNS = " in done.stdout
+    assert "coalesced on the backend simulator" in done.stdout and " right: " in done.stdout
+    done = on_simulator(str(DOCS / "course" / "rung.py"), "long_columns")
+    assert "stored by rows, op T" in done.stdout and "more lines: --all" in done.stdout
+    done = on_simulator(str(DOCS / "course" / "rung.py"), "99")
+    assert done.returncode == 1 and "there is no rung '99'; there are: 1 serial" in done.stderr
+
+
+def test_exercises_explain_themselves():
+    done = on_simulator(str(DOCS / "exercises"), "--help")
+    assert done.returncode == 0 and done.stdout.startswith("Check a kernel without a GPU")
+
+
 def test_every_rung_before_the_vectors_has_an_exercise():
     from gemv.kernels import REGISTRY
 

@@ -103,7 +103,7 @@ def test_broken_numpy(tmp_path, source, detail):
         assert detail in line and "pip install" in line
 
 
-@pytest.mark.parametrize("library", ["torch", "jax"])
+@pytest.mark.parametrize("library", ["torch", "jax", "dask"])
 def test_modules_for_a_library_name_their_extra(library):
     printed = run(
         f"import sys; sys.modules['{library}'] = None\n"

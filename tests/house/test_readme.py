@@ -6,6 +6,7 @@ import json
 import re
 from pathlib import Path
 
+import numpy as np
 import pytest
 from helpers.programs import program
 
@@ -35,7 +36,8 @@ def test_readme_examples_run():
     assert len(blocks) >= 2
     for block in blocks:
         exec(compile(block, "README.md", "exec"), names)
-    assert names["y_device"].copy_to_host().tolist() == (names["a"] @ names["x"]).tolist()
+    host = {name: names[name].copy_to_host() for name in ("a", "x", "y")}
+    assert np.array_equal(host["y"], host["a"] @ host["x"])
 
 
 def test_readme_table_has_every_kernel():
@@ -48,7 +50,9 @@ def test_readme_table_has_every_kernel():
 def test_readme_table_is_built_from_the_results():
     script = vars(program("pages.ladder_table"))
     text = README.read_text(encoding="utf-8")
-    assert script["replaced"](text, script["table"](script["load"]())) == text, "make table"
+    assert script["replaced"](text, script["table"](script["short"](script["load"]()))) == text, (
+        "make table"
+    )
 
 
 def test_ladder_table_shows_measured_refused_and_missing(tmp_path):

@@ -58,9 +58,6 @@ class Tree:
     def rounded(self):
         return float(self.depth)
 
-    def exchanged(self, exchange):
-        return Tree(round(exchange(float(self.depth))))
-
 
 class Leaf:
     """An element of A or x, or the zero in place of one that is not there."""
@@ -98,7 +95,7 @@ def depths(case, kernel, knobs):
         return plain_pointer_to(array, *arguments, number=number, **keywords)
 
     def shfl_xor(tree, step):
-        return tree.exchanged(lambda depth: cuda.shfl_xor_sync(0xFFFFFFFF, depth, step))
+        return Tree(round(cuda.shfl_xor_sync(0xFFFFFFFF, float(tree.depth), step)))
 
     def number_of(sums, value, exact):
         return Leaf(value) if exact else Tree(round(abs(value)) if value > 0 else -1)

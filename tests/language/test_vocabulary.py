@@ -63,7 +63,7 @@ def test_the_course_lists_every_function():
     for name, function in vocabulary.VOCABULARY.items():
         call = f"`{name}({', '.join(inspect.signature(function).parameters)})`"
         assert table.count(f"| {call} | ") == 1
-    page = (TOP / "docs" / "course" / "reading.md").read_text(encoding="utf-8")
+    page = (TOP / "docs" / "course" / "functions.md").read_text(encoding="utf-8")
     assert "../generated/vocabulary.md" in page
 
 

@@ -75,7 +75,7 @@ class FakeCublas:
 def fake_cublas(monkeypatch):
     workspace = SimpleNamespace(__cuda_array_interface__={"data": (4096, False)})
     cublas = peers.Cublas(FakeCublas(), workspace)
-    monkeypatch.setattr(peers, "_cublas", lambda: cublas)
+    monkeypatch.setattr(peers, "cublas", lambda: cublas)
     return cublas
 
 

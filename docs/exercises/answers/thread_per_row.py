@@ -39,8 +39,14 @@ KERNEL = Kernel("two_rows", 2, build, geometry, tile=lambda knobs: (THREADS, 1),
 
 
 def goal(look):
-    """Half as many reads of x."""
+    """Half as many reads of x, and one line for each request where A is stored along columns."""
     rows, cols = 40, 6
     reads = len(look(rows, cols).of("x"))
     if reads > rows * cols // 2:
         return f"x is read {reads} times for {rows} rows of {cols}; {rows * cols // 2} would do"
+    lines = look(2 * THREADS, 4, order="F").lines()
+    if lines > 1:
+        return (
+            f"with A stored along columns, a request of a warp touches {lines:g} lines instead of"
+            " one: neighbouring threads have to take neighbouring rows"
+        )

@@ -293,7 +293,10 @@ def vector_load(pointer: Pointer, index: int, count: int) -> tuple:
     SimulatorError
         If the address is misaligned or an element is out of range.
     """
-    _check_vector(pointer, index, count, "read")
+    first, itemsize = pointer.origin + as_index(index), pointer.itemsize
+    inside = 0 <= first and first + count <= pointer.size
+    if not inside or (pointer.address + first * itemsize) % (count * itemsize):
+        _check_vector(pointer, index, count, "read")
     return tuple(pointer.elements(index, count))
 
 
@@ -332,8 +335,16 @@ class CheckedArray:
         return self.shape[0]
 
     def _checked(self, i: Any) -> Any:
-        if type(i) is int and 0 <= i < self.shape[0]:
-            return i
+        # Most indices are one or two Python integers in range.
+        shape = self.shape
+        if type(i) is int:
+            if 0 <= i < shape[0]:
+                return i
+        elif type(i) is tuple and len(i) == len(shape) == 2:
+            row, column = i
+            plain = type(row) is int and type(column) is int
+            if plain and 0 <= row < shape[0] and 0 <= column < shape[1]:
+                return i
         indices = tuple(map(as_index, i if isinstance(i, tuple) else (i,)))
         inside = all(0 <= k < n for k, n in zip(indices, self.shape, strict=False))
         if len(indices) > self.ndim or not inside:

@@ -8,25 +8,30 @@ from __future__ import annotations
 
 import operator
 
-import numpy as np
-
 from gemv.core.shares import shares
 from gemv.language.simulator.memory import vector_load, vector_store
 from gemv.language.simulator.thread import SimulatorError
-from gemv.language.simulator.warp import exchange
+from gemv.language.simulator.warp import together
 
 # Loads and stores -------------------------------------------------------------------------------
 
 
 def load_some(pointer, index, step, count, width, valid):
+    return tuple(_loaded(pointer, index, step, count, width, valid))
+
+
+def _loaded(pointer, index, step, count, width, valid):
     present = max(min(count, valid), 0)
-    places = range(index, index + present * step, step) if step else [index] * present
     values: list = []
-    for at in places:
-        values += vector_load(pointer, at, width) if width > 1 else (pointer[at],)
+    for k in range(present):
+        at = index + k * step
+        if width > 1:
+            values += vector_load(pointer, at, width)
+        else:
+            values.append(pointer[at])
     if present < count:
         values += (pointer.nothing,) * (width * (count - present))
-    return tuple(values)
+    return values
 
 
 def load_vectors(pointer, index, step, count, width):
@@ -37,11 +42,10 @@ load_back = load_vectors
 
 
 def stream_some(pointer, starts, index, step, count, width, valid):
-    return tuple(
-        value
-        for start in starts
-        for value in load_some(pointer, start + index, step, count, width, valid)
-    )
+    values: list = []
+    for start in starts:
+        values += _loaded(pointer, start + index, step, count, width, valid)
+    return tuple(values)
 
 
 def stream_tile(pointer, starts, index, step, count, width):
@@ -151,25 +155,30 @@ def zeros(zero, count):
 
 
 def multiply_add(sums, tile, x, conjugate):
-    parts = list(sums)
-    rows = len(tile) // len(x)
+    if conjugate:
+        tile = [value.conjugate() for value in tile]
+    parts, count = list(sums), len(x)
+    rows = len(tile) // count
     width = len(sums) // rows
     for row in range(rows):
-        for k, factor in enumerate(x):
-            value = tile[row * len(x) + k]
-            at = row * width + k % width
-            parts[at] = parts[at] + (value.conjugate() if conjugate else value) * factor
+        first = row * width
+        for k, value in enumerate(tile[row * count : (row + 1) * count]):
+            at = first + k % width
+            parts[at] = parts[at] + value * x[k]
     return tuple(parts)
 
 
 def axpy_add(sums, tile, x, width, conjugate):
-    parts = list(sums)
-    for piece in range(len(sums) // width):
-        for k, factor in enumerate(x):
-            for lane in range(width):
-                value = tile[(piece * len(x) + k) * width + lane]
-                product = (value.conjugate() if conjugate else value) * factor
-                parts[piece * width + lane] = parts[piece * width + lane] + product
+    if conjugate:
+        tile = [value.conjugate() for value in tile]
+    parts, at = [], 0
+    for first in range(0, len(sums), width):
+        own = sums[first : first + width]
+        for factor in x:
+            pairs = zip(own, tile[at : at + width], strict=True)
+            own = [total + value * factor for total, value in pairs]
+            at += width
+        parts += own
     return tuple(parts)
 
 
@@ -186,46 +195,46 @@ def fold(sums, rows):
 
 
 def butterfly(values, lanes, apart):
-    step = lanes // 2
-    while step >= apart:
-        values = tuple(map(operator.add, values, _exchanged(values, step)))
-        step //= 2
-    return values
+    def added_up(brought):
+        _check_counts(brought)
+        step = lanes // 2
+        while step >= apart:
+            brought = [
+                tuple(map(operator.add, own, brought[lane ^ step]))
+                for lane, own in enumerate(brought)
+            ]
+            step //= 2
+        return brought
+
+    return together("butterfly", values, added_up)
 
 
 def scatter_sums(values, tid, width, lanes, apart):
-    step = lanes // 2
     least = len(values) // shares(len(values), width, lanes, apart)
-    while step >= apart:
-        sent, kept = values, values
-        if len(values) > least:
-            half = len(values) // 2
-            halves = values[:half], values[half:]
-            upper = bool(tid & step)
-            sent, kept = halves[not upper], halves[upper]
-        values = tuple(map(operator.add, kept, _exchanged(sent, step)))
-        step //= 2
-    return values
+
+    def added_up(brought):
+        kept, tids = [own for own, _ in brought], [own for _, own in brought]
+        _check_counts(kept)
+        step = lanes // 2
+        while step >= apart:
+            sent = kept
+            if len(kept[0]) > least:
+                half = len(kept[0]) // 2
+                halves = [(own[:half], own[half:]) for own in kept]
+                uppers = [bool(tid & step) for tid in tids]
+                sent = [own[not upper] for own, upper in zip(halves, uppers, strict=True)]
+                kept = [own[upper] for own, upper in zip(halves, uppers, strict=True)]
+            kept = [
+                tuple(map(operator.add, own, sent[lane ^ step])) for lane, own in enumerate(kept)
+            ]
+            step //= 2
+        return kept
+
+    return together("scatter_sums", (values, tid), added_up)
 
 
-def _exchanged(values, step):
-    """The values of lane ``lane ^ step``, by one stop of the warp for all of them."""
-    sent = []
-
-    def send(part):
-        sent.append(part)
-        return part
-
-    for value in values:
-        _in_parts(value, send)
-    received = iter(exchange(sent, step))
-    return [_in_parts(value, lambda part: next(received)) for value in values]
-
-
-def _in_parts(value, move):
-    """The number that `move` makes of a number: complex ones and sums of two travel in parts."""
-    if hasattr(value, "exchanged"):
-        return value.exchanged(move)
-    if isinstance(value, complex | np.complexfloating):
-        return type(value)(complex(move(value.real), move(value.imag)))
-    return move(value)
+def _check_counts(brought):
+    """An error if lanes of a warp bring more or fewer values than each other."""
+    counts = set(map(len, brought))
+    if len(counts) > 1:
+        raise SimulatorError(f"lanes exchange {min(counts)} and {max(counts)} values")

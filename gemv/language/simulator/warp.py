@@ -43,8 +43,17 @@ def block_barrier(operation: str) -> Callable[..., Any]:
 # Warps ------------------------------------------------------------------------------------------
 
 
-def _gather(operation: str, mask: int, value: Any) -> dict[int, Any]:
-    """Wait for all lanes of `mask`; return what each of them brought."""
+def _gather(
+    operation: str,
+    mask: int,
+    value: Any,
+    combine: Callable[[Any], Any] | None = None,
+    caller: int = 2,
+) -> Any:
+    """Wait for all lanes of `mask`; return what each brought, or what `combine` makes of that.
+
+    The lane that comes last combines for all. The kernel is so many frames up as `caller` says.
+    """
     thread = current()
     warp, mask = thread.warp, as_index(mask) & _FULL_MASK
     if not mask >> thread.lane & 1:
@@ -53,7 +62,7 @@ def _gather(operation: str, mask: int, value: Any) -> dict[int, Any]:
         raise SimulatorError(
             f"wrong mask 0x{mask:08x} for {operation}: the warp has {len(warp.threads)} lanes"
         )
-    frame = sys._getframe(2)
+    frame = sys._getframe(caller)
     site = (frame.f_code, frame.f_lasti)
     # By id, because the hash of a code object is slow; the threads keep it alive.
     key = (operation, mask, id(site[0]), site[1])
@@ -62,13 +71,14 @@ def _gather(operation: str, mask: int, value: Any) -> dict[int, Any]:
     if len(group) < mask.bit_count():
         return thread.block_on(operation, mask, site)
     del warp.groups[key]
+    result = group if combine is None else combine(group)
     for member in [warp.threads[lane] for lane in group]:
         if operation == "syncwarp":
             warp.stores.update(member.stores)
             member.stores.clear()
-        member.release(group)
+        member.release(result)
     thread.hub.switch()
-    return group
+    return result
 
 
 def syncwarp(mask: int = _FULL_MASK) -> None:
@@ -103,15 +113,19 @@ def shuffle(operation: str, source: Callable[[int, int], int]) -> Callable[..., 
     return shuffle
 
 
-def exchange(values: Sequence[Any], lane_mask: int) -> Sequence[Any]:
-    """A ``shfl_xor_sync`` of each value among all lanes, which stop once and not for each."""
-    for value in values:
-        _movable(value)
-    group = _gather("shfl_xor_sync", _FULL_MASK, values)
-    theirs = group[current().lane ^ lane_mask]
-    if len(theirs) != len(values):
-        raise SimulatorError(f"lanes exchange {len(values)} and {len(theirs)} values")
-    return theirs
+def together(
+    operation: str, brought: Any, combine: Callable[[Sequence[Any]], Sequence[Any]]
+) -> Any:
+    """What `combine` makes of what all lanes of a full warp bring, for the lane that calls.
+
+    A function of several shuffles so takes one stop of the lanes, and not one for each shuffle.
+    `combine` gets what the lanes bring in their order, and returns a result for each of them.
+    """
+    results = _gather(
+        operation, _FULL_MASK, brought,
+        lambda group: combine([group[lane] for lane in range(WARP)]), caller=3,
+    )  # fmt: skip
+    return results[current().lane]
 
 
 #: Shuffles of a warp: the lane that each reads.

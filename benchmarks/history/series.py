@@ -1,0 +1,106 @@
+"""The points of the history as series of figures, which the page of the history shows.
+
+A figure is a benchmark with its parameters. Times of imports and of first calls are given as
+multiples of the time that NumPy's import took in the same run, because hosts differ in speed.
+"""
+
+from __future__ import annotations
+
+import json
+import statistics
+from dataclasses import dataclass
+from datetime import UTC, datetime
+
+from benchmarks.history.compare import CONTROL, RESULTS, load, newest
+
+Figures = dict[tuple[str, tuple[str, ...]], float]
+
+
+@dataclass(frozen=True)
+class Point:
+    """One commit as a machine measured it."""
+
+    commit: str
+    date: datetime
+    figures: Figures
+    params: dict[str, str]
+
+    def of(self, panel: Panel) -> Figures:
+        """The figures of a panel, in its unit."""
+        unit = self.figures.get(CONTROL) if panel.of_control else 1.0
+        if not unit:
+            return {}
+        return {key: value / unit for key, value in self.figures.items() if key[0] in panel.names}
+
+
+@dataclass(frozen=True)
+class Panel:
+    """A picture of the history: which figures it has, and how to read them."""
+
+    key: str
+    title: str
+    names: tuple[str, ...]
+    unit: str
+    higher_is_better: bool
+    of_control: bool = False
+
+    @property
+    def better(self) -> str:
+        return "higher is better" if self.higher_is_better else "lower is better"
+
+
+PANELS = (
+    Panel("share", "Share of the floor", ("kernels.Floor.track_share",), "% of the floor", True),
+    Panel(
+        "ratio", "Beside the fastest peer", ("kernels.Neighbour.track_ratio",),
+        "times as fast as the peer", True,
+    ),
+    Panel("call", "The host's time for a call", ("api.Call.track_call",), "µs", False),
+    Panel(
+        "start", "Import and first call",
+        ("api.Start.timeraw_import", "api.FirstCall.timeraw_first_call"),
+        "times NumPy's import", False, of_control=True,
+    ),
+)  # fmt: skip
+
+
+def machines() -> list[str]:
+    """Machines that have points."""
+    return sorted(path.parent.name for path in RESULTS.glob("*/machine.json"))
+
+
+def points(machine: str) -> list[Point]:
+    """The points of a machine, the oldest first; files of one commit are one point."""
+    found: dict[str, Point] = {}
+    for path in newest(machine):
+        data = json.loads(path.read_text(encoding="utf-8"))
+        had = found.get(data["commit_hash"])
+        found[data["commit_hash"]] = Point(
+            data["commit_hash"], datetime.fromtimestamp(data["date"] / 1000, UTC),
+            {**(had.figures if had else {}), **load(path)}, data["params"],
+        )  # fmt: skip
+    return list(found.values())
+
+
+def line_name(key: tuple[str, tuple[str, ...]]) -> str:
+    """What a line of a picture is called: the parameters, or the benchmark if it has none."""
+    name, params = key
+    return ", ".join(params) or name.rsplit("track_", 1)[-1].rsplit("timeraw_", 1)[-1].replace(
+        "_", " "
+    )
+
+
+def lines(found: list[Point], panel: Panel) -> dict[str, list[tuple[int, float]]]:
+    """Number of the point and figure, for each line of a panel that any point has."""
+    drawn: dict[str, list[tuple[int, float]]] = {}
+    for number, point in enumerate(found):
+        for key, value in sorted(point.of(panel).items()):
+            drawn.setdefault(line_name(key), []).append((number, value))
+    return drawn
+
+
+def middle(point: Point, panel: Panel) -> float | None:
+    """The middle figure of a panel's last benchmark; None where the point has none."""
+    last = panel.names[-1]
+    figures = [value for (name, _), value in point.of(panel).items() if name == last]
+    return statistics.median(figures) if figures else None

@@ -1,0 +1,66 @@
+"""Which calls are batches, and their arguments by the name of the function that they are for."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from gemv.calls.batched import Items
+    from gemv.calls.bind import BlasArguments
+
+#: The functions that ``routine=`` may name.
+ROUTINES = ("gemv", "matvec", "vecmat")
+
+
+def is_batch(routine: str, a: Any) -> bool:
+    """Whether the function of this name computes the items of a batch for this `a`."""
+    if routine not in ROUTINES:
+        known = ", ".join(map(repr, ROUTINES))
+        raise ValueError(f"gemv: routine must be one of {known}, got {routine!r}")
+    return routine != "gemv" or several(a)
+
+
+def several(a: Any) -> bool:
+    """Whether `a` is more than one matrix."""
+    rank = getattr(a, "ndim", None)
+    if rank is None and isinstance(a, (list, tuple)):
+        rank = 0
+        while isinstance(a, (list, tuple)) and a:
+            rank, a = rank + 1, a[0]
+        rank += getattr(a, "ndim", 0)
+    return isinstance(rank, int) and rank > 2
+
+
+def bind(
+    routine: str,
+    arguments: BlasArguments,
+    accumulate: Any,
+    out_dtype: Any,
+    coefficients: Any = None,
+    peer: Any = False,
+    device_memory_limit: Any = None,
+) -> Items:
+    """The arguments of a batch, checked. They come in the order of gemv for every routine."""
+    from gemv.calls import batched
+
+    alpha, a, x, beta, y, offx, incx, offy, incy, trans, overwrite_y = arguments
+    of_one_matrix = {
+        "coefficients": coefficients is not None,
+        "peer": peer is not False and peer != 0,
+        "device_memory_limit": device_memory_limit is not None,
+    }
+    for option, given in of_one_matrix.items():
+        if given:
+            raise ValueError(
+                f"{routine}: {option} is for a matrix of two dimensions, not for a batch"
+            )
+    if routine == "gemv":
+        steps = (offx, incx, offy, incy)
+        return batched.bind_blas(
+            alpha, a, x, beta, y, steps, trans, overwrite_y, accumulate, out_dtype
+        )
+    of_gemv = {"offx": offx, "incx": incx, "offy": offy, "incy": incy, "trans": trans}
+    for name, value in of_gemv.items():
+        if value != (1 if name.startswith("inc") else 0):
+            raise ValueError(f"{routine}: {name} is an argument of gemv, and {routine} has none")
+    return batched.bind_gufunc(routine, a, x, y, alpha, beta, accumulate, out_dtype)

@@ -1,0 +1,1 @@
+"""Products and solvers of a matrix in chunks, which Dask's workers hold."""

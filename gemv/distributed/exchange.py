@@ -1,0 +1,303 @@
+"""Vectors from worker to worker, over the connections that Dask's workers have among themselves.
+
+Each worker opens one connection to each of the others, sends what it has computed and hears what
+they have. The scheduler takes no part in it, so a product costs one message each way.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+import zlib
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import distributed
+import numpy as np
+from distributed.comm import connect
+from distributed.protocol import to_serialize
+
+from gemv.distributed.mailbox import Mailbox
+from gemv.distributed.outcome import Stopped
+
+#: The name of the plugin, and of the operation that a worker asks another one for.
+PLUGIN = "gemv_exchange"
+
+#: The topic of the events that tell how far a solver is.
+TOPIC = "gemv"
+
+#: Bytes from which on a copy costs more than the frames in which Dask sends an array without one.
+_LONG = 65536
+
+#: Signs of life that a worker gives while another one waits for `patience`.
+_BEATS = 8
+
+
+class Exchanges(distributed.WorkerPlugin):
+    """Lets a worker take part in solves: it keeps a mailbox for each."""
+
+    name = PLUGIN
+    idempotent = True
+
+    def setup(self, worker: distributed.Worker) -> None:
+        """Called by Dask on every worker, also on those that join later.
+
+        Parameters
+        ----------
+        worker : distributed.Worker
+        """
+        self._mailboxes: dict[str, Mailbox] = {}
+        worker.handlers[PLUGIN] = self.listen
+
+    def mailbox(self, solve: str, patience: float) -> Mailbox:
+        """The mailbox of a solve; the first that asks, from here or from elsewhere, makes it.
+
+        Parameters
+        ----------
+        solve : str
+        patience : float
+            As of :class:`Mailbox`.
+
+        Returns
+        -------
+        Mailbox
+        """
+        # One operation of a dict: the loop and the thread that computes both come here.
+        return self._mailboxes.setdefault(solve, Mailbox(patience))
+
+    def stop(self, solve: str, reason: str) -> None:
+        """Let the task of a solve end.
+
+        Parameters
+        ----------
+        solve : str
+        reason : str
+        """
+        mailbox = self._mailboxes.get(solve)
+        if mailbox is not None:
+            mailbox.stop(reason, ())
+
+    def remove(self, solve: str) -> None:
+        """Forget a solve.
+
+        Parameters
+        ----------
+        solve : str
+        """
+        self._mailboxes.pop(solve, None)
+
+    async def listen(self, comm: Any, solve: str, sender: str, patience: float) -> None:
+        """Fill a mailbox from a connection until it ends: Dask calls this for each.
+
+        Parameters
+        ----------
+        comm : distributed.comm.Comm
+        solve, sender : str
+        patience : float
+        """
+        mailbox = self.mailbox(solve, patience)
+        mailbox.opened(sender)
+        try:
+            while True:
+                message = await comm.read()
+                kind = message["kind"]
+                if kind == "product":
+                    mailbox.put(sender, message["count"], message)
+                elif kind == "beat":
+                    mailbox.heard(sender)
+                elif kind == "finished":
+                    mailbox.finished(sender, message["count"])
+                else:
+                    mailbox.stop(message["reason"], message["workers"])
+        except OSError:  # as Dask's CommClosedError is
+            mailbox.closed(sender)
+            if mailbox.deserted:
+                self.remove(solve)
+
+
+class Exchange:
+    """The connections of one worker to the others, for one solve.
+
+    Parameters
+    ----------
+    solve : str
+        A name that no other solve has.
+    here : str
+        The address of this worker.
+    addresses : sequence of str
+        Those of all workers that take part.
+    patience : float
+        Seconds to wait for a worker that is silent.
+    """
+
+    def __init__(self, solve: str, here: str, addresses: Sequence[str], patience: float) -> None:
+        self._worker = distributed.get_worker()
+        plugin = self._worker.plugins[PLUGIN]
+        assert isinstance(plugin, Exchanges)
+        self._plugin = plugin
+        self._mailbox = plugin.mailbox(solve, patience)
+        self._mailbox.used = True
+        self._loop = self._worker.loop.asyncio_loop
+        self._solve, self._here, self._patience = solve, here, patience
+        self._peers = [each for each in addresses if each != here]
+        self._comms: dict[str, Any] = {}
+        self._locks: dict[str, asyncio.Lock] = {}
+        self._beats: list[asyncio.Task] = []
+        self._count = 0
+        # One worker speaks for all.
+        self._reports = here == addresses[0]
+        self._begun = self._reported = time.monotonic()
+
+    def start(self) -> None:
+        """Connect to the others, and return when all are there.
+
+        Raises
+        ------
+        Stopped
+            If some are not there in time.
+        """
+        connecting = asyncio.run_coroutine_threadsafe(self._connect(), self._loop)
+        try:
+            self._mailbox.wait_for_all(self._peers)
+            connecting.result(self._patience)  # at once: all of them are there
+        finally:
+            connecting.cancel()
+
+    def all_gather(self, parts: Any, digest: int) -> list[Any]:
+        """What all workers have passed to this call, the own `parts` among them.
+
+        Parameters
+        ----------
+        parts : list of ((int, int), numpy.ndarray)
+            At least one, all of one dtype.
+        digest : int
+            Of the vector that was multiplied, which is the same everywhere if all goes well.
+
+        Returns
+        -------
+        list of lists
+            In no order that means anything.
+
+        Raises
+        ------
+        Stopped
+            If a worker is gone, or has multiplied another vector.
+        """
+        self._count += 1
+        self._report()
+        message = {
+            "kind": "product",
+            "count": self._count,
+            "digest": digest,
+            "where": [place for place, _ in parts],
+            "vectors": [_packed(vector) for _, vector in parts],
+            "dtype": parts[0][1].dtype.str,
+        }
+        asyncio.run_coroutine_threadsafe(self._tell(message), self._loop)
+        heard = self._mailbox.collect(self._peers, self._count)
+        others = sorted(sender for sender, told in heard.items() if told["digest"] != digest)
+        if others:
+            raise Stopped(
+                f"worker {', '.join(others)} and worker {self._here} multiply different vectors in"
+                f" product {self._count}: their results differ, as those of unlike processors or"
+                " versions of BLAS do",
+                (*others, self._here),
+            )
+        gathered = [parts]
+        for told in heard.values():
+            places = [tuple(place) for place in told["where"]]
+            vectors = [_unpacked(vector, told["dtype"]) for vector in told["vectors"]]
+            gathered.append(list(zip(places, vectors, strict=True)))
+        return gathered
+
+    def finish(self) -> None:
+        """Tell the others that the solver has returned here."""
+        self._call(self._tell({"kind": "finished", "count": self._count}), self._patience)
+
+    def give_up(self, reason: str, workers: Iterable[str]) -> None:
+        """Tell the others why the solve ends here, so that it ends everywhere.
+
+        Parameters
+        ----------
+        reason : str
+        workers : iterable of str
+            Those that are to blame.
+        """
+        message = {"kind": "stop", "reason": reason, "workers": list(workers)}
+        self._call(self._tell(message), self._patience)
+
+    def close(self) -> None:
+        """End the connections."""
+        self._call(self._close(), self._patience)
+        self._plugin.remove(self._solve)
+
+    def _report(self) -> None:
+        """Log how far the solver is, as an event of Dask's, about once a second."""
+        now = time.monotonic()
+        if self._reports and now - self._reported >= 1:
+            self._reported = now
+            event = {"solve": self._solve, "products": self._count, "seconds": now - self._begun}
+            self._worker.log_event(TOPIC, event)
+
+    # On the event loop ----------------------------------------------------------------------------
+
+    def _call(self, coroutine: Any, limit: float) -> None:
+        """Run on the worker's event loop, from the thread that computes."""
+        done = asyncio.run_coroutine_threadsafe(coroutine, self._loop)
+        try:
+            done.result(limit)
+        except TimeoutError:
+            done.cancel()  # whoever does not listen will be missed by the others as well
+
+    async def _connect(self) -> None:
+        await asyncio.gather(*map(self._connect_to, self._peers))
+        self._beats = [asyncio.create_task(self._beat(peer)) for peer in self._comms]
+
+    async def _connect_to(self, peer: str) -> None:
+        options = self._worker.security.get_connection_args("worker")
+        hello = {
+            "op": PLUGIN,
+            "reply": False,
+            "solve": self._solve,
+            "sender": self._here,
+            "patience": self._patience,
+        }
+        try:
+            comm = await connect(peer, timeout=self._patience, **options)
+            await comm.write(hello)
+        except OSError:
+            return  # who is not there does not say hello either
+        self._comms[peer], self._locks[peer] = comm, asyncio.Lock()
+
+    async def _tell(self, message: dict[str, Any]) -> None:
+        await asyncio.gather(*(self._send(peer, message) for peer in self._comms))
+
+    async def _send(self, peer: str, message: dict[str, Any]) -> None:
+        try:
+            async with self._locks[peer]:
+                await self._comms[peer].write(message)
+        except OSError:
+            self._mailbox.closed(peer)
+
+    async def _beat(self, peer: str) -> None:
+        while True:
+            await asyncio.sleep(self._patience / _BEATS)
+            await self._send(peer, {"kind": "beat"})
+
+    async def _close(self) -> None:
+        for beat in self._beats:
+            beat.cancel()
+        await asyncio.gather(*(comm.close() for comm in self._comms.values()))
+
+
+def digest_of(vector: np.ndarray) -> int:
+    """A checksum of the bits of a vector."""
+    return zlib.crc32(np.ascontiguousarray(vector).view(np.uint8).data)
+
+
+def _packed(vector: np.ndarray) -> Any:
+    return vector.tobytes() if vector.nbytes < _LONG else to_serialize(vector)
+
+
+def _unpacked(vector: Any, dtype: str) -> np.ndarray:
+    return np.frombuffer(vector, dtype) if isinstance(vector, bytes) else vector
