@@ -16,13 +16,13 @@ MACHINE ?= gpu
 
 BIN := $(VENV)/bin
 
-.PHONY: help demo test kernel lint types dev docs bench bench-publish bench-compare bench-smoke ladder grid random calls fit table soak clean
+.PHONY: help demo test kernel lint types dev docs bench bench-publish bench-compare bench-smoke ladder grid random calls fit table soak mutants clean
 
 help:
 	@echo "make demo   install, then gemv on sample files and the ladder of kernels"
 	@echo "make test   install, then the whole test suite"
 	@echo "make docs   the course and the user guide, in docs/_build/html/index.html"
-	@echo "make lint | types | bench | bench-publish | bench-compare | bench-smoke | ladder | grid | random | calls | fit | table | soak | clean"
+	@echo "make lint | types | bench | bench-publish | bench-compare | bench-smoke | ladder | grid | random | calls | fit | table | soak | mutants | clean"
 
 $(VENV)/bin/python:
 	@test -n "$(PYTHON)" || { echo "gemv needs Python 3.11 or newer: make PYTHON=/path/to/python" >&2; exit 1; }
@@ -139,6 +139,11 @@ soak: $(TEST)
 	@mkdir -p build
 	$(BIN)/python -m pytest tests/load/test_load.py
 	$(BIN)/python tests/load/soak.py --state build/soak.json $(ARGS)
+
+# planted faults, one after the other, each against the tests that should notice it; goes on where it
+# stopped. ARGS="--only kernels" for one list
+mutants: $(TEST)
+	$(BIN)/python tests/mutants/run.py $(ARGS)
 
 clean:
 	rm -rf $(VENV) .asv asv.local.conf.json build dist .hypothesis .mypy_cache .pytest_cache .ruff_cache

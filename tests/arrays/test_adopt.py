@@ -292,6 +292,13 @@ def test_interface_strides_readonly_stream():
     assert (operand.strides, operand.readonly, operand.stream) == ((-1, 10), True, 7)
 
 
+def test_interface_of_complex_numbers_that_are_aligned_like_their_real_part():
+    complex64 = np.dtype(np.complex64)
+    pretender = Pretender(typestr="<c8", strides=(48, 16), data=(4100, False))
+    operand = adopt("cgemv", "a", pretender, complex64, HOME)
+    assert (operand.strides, operand.pointer) == ((6, 2), 4100)
+
+
 def test_interface_of_numba_hides_zero_strides():
     broadcast = Pretender()
     broadcast.strides = (0, 4)

@@ -521,3 +521,41 @@ def test_get_blas_funcs_refuses_what_is_no_array_in_words():
 
     with pytest.raises(TypeError, match="get_blas_funcs: an array has a CUDA .* whose typestr is"):
         gemv.get_blas_funcs("gemv", (Wrong(),))
+
+
+@pytest.mark.parametrize("x", [np.ones(3), np.eye(3)], ids=["one vector", "several"])
+def test_a_matrix_that_is_freed_while_a_product_waits_for_it_is_not_used(x):
+    matrix = gemv.Matrix(np.eye(3))
+    lock = matrix._lock
+
+    class FreedMeanwhile:
+        def __enter__(self):
+            matrix.array = None
+            return lock.__enter__()
+
+        def __exit__(self, *error):
+            return lock.__exit__(*error)
+
+    matrix._lock = FreedMeanwhile()
+    with pytest.raises(ValueError, match="was freed"):
+        matrix @ x
+
+
+def test_fewer_columns_after_many_have_memory_of_their_own():
+    """Vectors on the GPU are kept for each number of them; their pitch follows their number."""
+    rng = np.random.default_rng(5)
+    matrix = gemv.Matrix(rng.integers(-4, 5, (6, 9)).astype(float))
+    many = rng.integers(-4, 5, (9, 16)).astype(float)
+    dense = matrix @ np.eye(9)
+    for count in (16, 3, 16, 5, 2):
+        product = matrix @ many[:, :count]
+        np.testing.assert_array_equal(product, dense @ many[:, :count])
+
+
+def test_a_square_matrix_its_transpose_and_a_beta_without_y():
+    a, x = np.array([[1.0, 2.0], [3.0, 5.0]]), np.array([1.0, 10.0])
+    matrix = gemv.Matrix(a)
+    for _ in range(2):
+        assert (matrix @ x).tolist() == [21, 53]
+        assert (matrix.T @ x).tolist() == [31, 52]
+        assert matrix.gemv(1, x, 7.0).tolist() == [21, 53], "a y that is not passed is zero"

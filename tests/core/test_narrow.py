@@ -60,6 +60,16 @@ def test_bfloat16_is_rounded_to_nearest_even(wide):
         np.testing.assert_array_equal(cast(cast(sign * above, BFLOAT16), F64), sign * values[1:])
 
 
+@pytest.mark.parametrize("bits", [0x7F800001, 0x7FFFFFFF, 0xFF800001, 0xFFFFFFFF])
+def test_a_nan_stays_one_whatever_its_bits(bits):
+    """Rounded like a number, the first becomes an infinity and the second a zero."""
+    nan = np.array([bits], np.uint32).view(np.float32)
+    with np.errstate(invalid="ignore"):  # of the conversion that makes it a quiet one
+        wide = nan.astype(np.float64)
+    for values in (nan, wide):
+        assert np.isnan(cast(cast(values, BFLOAT16), np.dtype("f")))[0]
+
+
 def test_bfloat16_overflows_to_infinity_past_half_a_unit():
     largest = 3.3895313892515355e38
     half = 2.0**119

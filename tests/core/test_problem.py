@@ -48,3 +48,28 @@ def test_launch_and_ceil_div():
     assert Launch((4, 2, 1), (32, 8, 1)).threads_per_block == 256
     assert [ceil_div(k, 4) for k in (0, 1, 4, 5)] == [0, 1, 1, 2]
     assert ceil_div(np.int64(9), 4) == 3
+
+
+def test_alignment_is_that_of_every_line_and_of_the_first_element_of_x():
+    """A line counts from the one before, x from its offset; a single line has no next one."""
+    f = np.dtype("f")
+
+    def aligned(rows, row_stride, a=256, x=256, offset=0):
+        problem = Problem(f, rows, 8, 0, rows, 8, False, row_stride, 1, x_offset=offset).at(a, x)
+        return problem.a_alignment, problem.x_alignment
+
+    assert aligned(3, 8) == (16, 16)
+    assert aligned(3, 9) == (4, 16) and aligned(3, 10) == (8, 16)
+    assert aligned(1, 9) == (16, 16)
+    assert aligned(3, 8, a=264) == (8, 16)
+    assert aligned(3, 8, x=264) == (16, 8)
+    assert aligned(3, 8, offset=1) == (16, 4) and aligned(3, 8, x=252, offset=1) == (16, 16)
+
+
+def test_x_is_loaded_as_widely_as_a_where_it_may_be():
+    problem = Problem(np.dtype("f"), 3, 8, 0, 3, 8, False, 8, 1)
+    assert problem.aligned(16, 16).widths == (4, 4)
+    assert problem.aligned(16, 8).widths == (4, 0), "one by one"
+    assert problem.aligned(8, 16).widths == (2, 2)
+    assert problem.aligned(4, 4).widths == (1, 1)
+    assert problem._replace(incx=2).aligned(16, 16).widths == (4, 0)

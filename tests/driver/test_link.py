@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import ctypes
 import importlib
+import itertools
 import sys
 import threading
+from collections import defaultdict
 from concurrent.futures import Future
 from contextlib import nullcontext
 from types import ModuleType, SimpleNamespace
@@ -35,15 +37,15 @@ class Driver:
         self.waits = 0
         self.fail = False
         self.lock = threading.Lock()
-        for name in (
-            "cuEventRecord",
-            "cuStreamWaitEvent",
-            "cuStreamSynchronize",
-            "cuCtxSetCurrent",
-        ):
+        #: What surely comes before the next work on a stream, and what came before an event.
+        self.before: dict[int, set] = defaultdict(set)
+        self.events: dict[int, set] = {}
+        handles = itertools.count(100)
+        for name in ("cuStreamSynchronize", "cuCtxSetCurrent"):
             setattr(self, name, lambda *_: (0,))
-        for name in ("cuEventCreate", "cuStreamCreate", "cuCtxGetCurrent"):
+        for name in ("cuStreamCreate", "cuCtxGetCurrent"):
             setattr(self, name, lambda *_: (0, 7))
+        self.cuEventCreate = lambda *_: (0, next(handles))
         flag = SimpleNamespace(value=0)
         self.CUevent_flags = SimpleNamespace(
             CU_EVENT_DISABLE_TIMING=flag, CU_EVENT_BLOCKING_SYNC=flag
@@ -51,6 +53,14 @@ class Driver:
         self.CUstream_flags = SimpleNamespace(CU_STREAM_NON_BLOCKING=flag)
         self.CUmemorytype = SimpleNamespace(CU_MEMORYTYPE_HOST=1, CU_MEMORYTYPE_DEVICE=2)
         self.CUDA_MEMCPY2D = SimpleNamespace
+
+    def cuEventRecord(self, event, stream):
+        self.events[event] = set(self.before[stream])
+        return (0,)
+
+    def cuStreamWaitEvent(self, stream, event, flags):
+        self.before[stream] |= self.events[event]
+        return (0,)
 
     def cuEventSynchronize(self, event):
         self.waits += 1
@@ -79,6 +89,7 @@ class Driver:
         ctypes.memmove(target, source, nbytes)
         with self.lock:
             self.copies.append(nbytes)
+            self.before[stream].add(("copy", target))
         return 0
 
     def cuMemsetD8Async(self, pointer, value, nbytes, stream):
@@ -220,6 +231,12 @@ def test_stages_are_waited_for(staging):
     assert staging.driver.waits == len(staging.driver.copies) > 10
 
 
+def test_a_longer_vector_gets_longer_memory(staging):
+    short, long = (staging.link.reserve("x", n, np.dtype("f")) for n in (10, 1000))
+    assert short.pointer != long.pointer and long.owner.nbytes >= 4000
+    assert staging.link.reserve("x", 999, np.dtype("f")).pointer == long.pointer
+
+
 def test_bfloat16_travels_as_it_is(staging):
     block = np.arange(3000, dtype=np.uint16).view(BFLOAT16).reshape(30, 100)
     target = Array(block.size, np.uint16)
@@ -256,6 +273,33 @@ def test_panels_are_fed_in_order(staging, count):
         assert np.array_equal(values, source.block(panel))
         seen.append(panel)
     assert tuple(seen) == panels
+
+
+def test_kernels_and_copies_of_panels_wait_for_each_other(staging):
+    """A kernel comes after the copy of its panel, and the copy that follows after the kernel."""
+    driver, reader = staging.driver, 3
+    a = np.arange(7 * 50.0).reshape(7, 50)
+    panels = tuple(cut.Panel(k, 1, 0, 50, 0, 1, 50) for k in range(7))
+    made = cut.Cut("rows", panels, 50 * 8)
+    source = SimpleNamespace(dtype=a.dtype, block=lambda panel: a[panel.row : panel.row + 1])
+    arrays = staging.link.panels(made.buffers, made.panel_bytes, 512)
+    addresses = [each.memory.ctypes.data for each in arrays]
+    copied, plain = [], driver.quick
+
+    def quick(target, nbytes_from, nbytes, stream):
+        place, number = addresses.index(target), len(copied)
+        if number >= 2:
+            assert ("kernel", number - 2) in driver.before[stream], "it still reads the panel"
+        copied.append(place)
+        driver.before[stream].add(("panel", number))
+        return plain(target, nbytes_from, nbytes, stream)
+
+    driver.quick = quick
+    for number, (_, place) in enumerate(staging.link.feed(source, made, arrays, reader)):
+        assert place == number % 2
+        assert ("panel", number) in driver.before[reader], "it may read before the panel is there"
+        driver.before[reader].add(("kernel", number))
+    assert copied == [0, 1, 0, 1, 0, 1, 0]
 
 
 def test_a_copy_that_fails_is_told_and_leaves_all_stages(staging):

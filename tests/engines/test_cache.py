@@ -733,6 +733,20 @@ def test_a_file_under_the_name_of_another_is_refused(folder, once):
     refused("kept under another name", "two")
 
 
+def test_a_file_of_the_same_kernel_for_other_source_is_refused(folder, once):
+    cache.store("serial-sm_90-1111", (binary(256),))
+    shutil.copy(folder / "serial-sm_90-1111.gemv", folder / "serial-sm_90-2222.gemv")
+    refused("kept under another name", "serial-sm_90-2222")
+
+
+def test_a_bit_that_changed_in_the_machine_code_is_seen(folder, once):
+    cache.store("one", (binary(256),))
+    data = bytearray((folder / "one.gemv").read_bytes())
+    data[-1] ^= 1
+    (folder / "one.gemv").write_bytes(data)
+    refused("not whole", "one")
+
+
 def test_a_directory_that_is_a_file_warns_once(folder, once, monkeypatch):
     (folder / "file").write_text("in the way")
     monkeypatch.setenv("GEMV_CACHE_DIR", str(folder / "file"))

@@ -641,3 +641,12 @@ def test_x_that_does_not_fit_is_refused_with_the_limit():
         select(fits, device, "where_x_lives", value)
     with pytest.raises(ValueError, match=r"at most 32640: .* end at 32764 bytes"):
         select(fits, device, "where_x_lives", {**value, "VALUE_BYTES": 65536})
+
+
+def test_the_slot_that_was_given_back_first_is_taken_first():
+    """Its work is mostly over, so nobody waits for it."""
+    table = SlotTable(None, np.dtype("f"), 3)
+    taken = [table.take() for _ in range(3)]
+    for slot in (taken[1], taken[0], taken[2]):
+        table.give(slot)
+    assert [table.take().index for _ in range(3)] == [1, 0, 2]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import SimpleNamespace
 
 import numpy as np
@@ -138,6 +138,10 @@ class Case:
             result=None if self.y_element == self.element else self.y_element,
             accumulate=self.accumulate,
         )  # fmt: skip
+
+    def with_rows(self, rows):
+        """The same case with another number of rows of op(A)."""
+        return replace(self, **{"m" if self.op == "N" else "n": rows})
 
     @property
     def op_a(self):

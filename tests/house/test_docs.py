@@ -68,7 +68,7 @@ def on_simulator(*command: str) -> subprocess.CompletedProcess:
 def test_examples_run(page):
     if written_by(page):  # what it shows are fragments for its figures
         for _, text in blocks(page):
-            ast.parse(text)
+            assert ast.parse(text).body
         return
     done = on_simulator(__file__, str(page))
     assert done.returncode == 0, done.stdout + done.stderr
@@ -81,7 +81,7 @@ def gpu_blocks(page: Path) -> list[str]:
 @pytest.mark.parametrize("page", [page for page in PAGES if gpu_blocks(page)], ids=page_id)
 def test_examples_for_the_gpu_are_python(page):
     for text in gpu_blocks(page):
-        ast.parse(text)
+        assert ast.parse(text).body
 
 
 @pytest.mark.gpu
@@ -97,6 +97,7 @@ def test_examples_run_on_the_gpu(page):
     from numba import cuda
 
     cuda.synchronize()  # faults show here
+    assert len(names) > 1, "the page defines nothing"
 
 
 def run_page(page: Path) -> int:

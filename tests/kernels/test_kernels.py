@@ -197,6 +197,26 @@ class HalfAway(Case):
         return buffer[1:].view(self.y_element)[self.y_offset :: self.incy][: self.rows]
 
 
+class OnlyYAway(Case):
+    """A and x begin at a multiple of 16 bytes, and y an element behind one."""
+
+    def _vector(self, rng, length, inc, fill, dtype):
+        buffer, offset = super()._vector(rng, length, inc, fill, dtype)
+        if np.isnan(fill):
+            return buffer, offset
+        return np.concatenate([filled(1, fill, dtype), buffer]), offset + 1
+
+
+@pytest.mark.parametrize("beta", [0, -1])
+def test_a_y_that_begins_between_two_vectors(beta):
+    """The only kernel that stores vectors does so where y allows it, whatever A does."""
+    kernel = REGISTRY["long_columns"]
+    rows = 2 * tile_of(kernel)[0]
+    case = OnlyYAway(rows, 3, "s", "F", alpha=2, beta=beta)
+    assert case.problem.at(16, 16).widths[0] == 4
+    case.check(kernel.name, knobs_for_tests(kernel))
+
+
 @BY_NAME
 @pytest.mark.parametrize("dtype", "cz")
 @pytest.mark.parametrize("beta", [0, 2])

@@ -70,9 +70,32 @@ def cases(name, which, dtype="c", ops="NC", shift=0):
             geometry = select(problem, backend.engine().device(), name, knobs).geometry
             splits, tiles = geometry.sizes["splits"], geometry.launches[0].grid[0]
             if splits > (name not in CLUSTERED) + 1 and tiles <= geometry.sizes.get("phases", 1):
-                found.append(case)
+                found.append(case.with_rows(rows - 1) if rows > 1 else case)
                 break
     return found
+
+
+#: Four rows of a lane, and four groups.
+FOUR_ROWS = {"LANES": 8, "ROWS": 4, "VECTORS": 1, "THREADS_PER_BLOCK": 32, "BLOCKS_PER_SM": 0,
+             "MIN_BLOCKS": 1}  # fmt: skip
+
+
+@pytest.mark.parametrize("groups", range(1, 5))
+@pytest.mark.parametrize("name, phases", [("vector_rows", 1), ("phased_rows", 4)])
+def test_rows_that_are_a_multiple_of_the_groups(name, phases, groups):
+    """No lane stores the row behind the last one, for any of its rows."""
+    Case(4 * groups * phases, 16 + (phases > 1), "s").check(name, FOUR_ROWS)
+
+
+def test_several_warps_finish_more_splits_than_they_have_lanes():
+    """Two warps for each of two rows; all of their lanes take a sum, and some a second one."""
+    knobs = {"LANES": 64, "ROWS": 1, "VECTORS": 0, "THREADS_PER_BLOCK": 128, "MIN_BLOCKS": 1,
+             "BLOCKS_PER_SM": 1000}  # fmt: skip
+    case = Case(2, 67 * 64, "d", pad=1, alpha=2, beta=-1)
+    problem = case.problem.at(16, 16)
+    choice = select(problem, backend.engine().device(), "vector_rows", knobs)
+    assert choice.geometry.sizes["splits"] == 67
+    case.check("vector_rows", knobs)
 
 
 def schedules(seeds):

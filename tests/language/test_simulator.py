@@ -21,7 +21,7 @@ if not config.ENABLE_CUDASIM:
 from numba import cuda
 
 from gemv.language.simulator.atomics import atomic_add, atomic_inc, threadfence
-from gemv.language.simulator.memory import Pointer, pointer_to, vector_load, vector_store
+from gemv.language.simulator.memory import Pointer, moved, pointer_to, vector_load, vector_store
 from gemv.language.simulator.scheduler import Schedule, launch, scheduled
 from gemv.language.simulator.thread import SimulatorError
 
@@ -397,6 +397,31 @@ def test_vector_load_and_store():
         launch(kernel, 1, 1, (Pointer(flat, 0, writable=False), 0, 2))
 
 
+def test_vectors_are_aligned_by_their_addresses_and_not_by_their_indices():
+    flat = np.zeros(40, np.float32)
+    start = -(flat.ctypes.data // 4) % 4
+    behind = flat[start + 1 : start + 17]
+    launch(lambda p: vector_load(p, 3, 4), 1, 1, (Pointer(behind),))
+    with pytest.raises(SimulatorError, match="misaligned vector read"):
+        launch(lambda p: vector_load(p, 4, 4), 1, 1, (Pointer(behind),))
+
+
+def test_a_pointer_is_moved_both_ways_within_its_bounds():
+    pointer = moved(moved(Pointer(np.arange(5.0), 1, name="a"), 3), -2)
+    assert [pointer[k] for k in (-2, 0, 2)] == [0, 2, 4]
+    for index in (-3, 3):
+        with pytest.raises(SimulatorError, match=r"valid -2 \.\. 2"):
+            pointer[index]
+
+
+def test_elements_that_are_read_together_lie_inside():
+    pointer = Pointer(np.arange(5.0), 1, name="a")
+    assert list(pointer.elements(-1, 5)) == [0, 1, 2, 3, 4]
+    for first, count in ((-2, 2), (0, 5), (4, 1)):
+        with pytest.raises(SimulatorError, match="read out of range"):
+            pointer.elements(first, count)
+
+
 # --- schedules ------------------------------------------------------------------------------------
 
 
@@ -566,6 +591,20 @@ def test_last_block_reduction(schedule):
 def test_last_block_reduction_without_a_fence_is_found(schedule):
     out = run(make_last_block(False), 1, *last_block_args(), grid=5, block=2, schedule=schedule)
     assert out[0] < 55
+
+
+def test_a_fence_writes_the_newest_store_last():
+    def kernel(p):
+        p[0] = 1.0
+        cuda.syncwarp(1)
+        p[0] = 2.0
+        cuda.syncthreads()  # what it has shown to others is older than what follows
+        p[0] = 3.0
+        cuda.threadfence()
+
+    flat = np.zeros(1)
+    launch(kernel, 1, 1, (Pointer(flat),))
+    assert flat[0] == 3
 
 
 @EVERY

@@ -9,6 +9,7 @@ from helpers.selection import problem_of, problem_with
 import gemv
 from gemv.core.dtypes import DTYPES
 from gemv.core.geometry import MAX_GRID_Y, Device
+from gemv.core.problem import Problem
 from gemv.kernels import (
     REGISTRY,
     k09_vector_columns,
@@ -292,3 +293,37 @@ def test_a_choice_made_before_alignment_was_forbidden_is_not_kept(monkeypatch, a
     later = select(aligned, DEVICE)
     assert later != chosen
     assert later == select(selection_select._aligned_to_elements(aligned), DEVICE)
+
+
+GPU = Device("any", (9, 0), 132)
+#: A problem, and others that differ from it in one thing that a kernel is chosen or compiled by.
+BASE = Problem(
+    np.dtype("F"), 96, 4096, 0, 96, 4096, False, 4096, 1, a_alignment=16, x_alignment=16
+)  # fmt: skip
+OTHERS = {
+    "conj": {"conj": True}, "x aligned less": {"x_alignment": 8}, "x with gaps": {"incx": 2},
+    "a aligned less": {"a_alignment": 8}, "a aligned like its real part": {"a_alignment": 4},
+    "lines that fill no vector": {"n": 4095, "cols": 4095}, "wide": {"accumulate": "wide"},
+    "one line": {"m": 1, "rows": 1}, "columns": {"row_stride": 1, "col_stride": 96},
+    "strides": {"col_stride": 2, "row_stride": 8192}, "gaps": {"row_stride": 4224},
+    "short": {"n": 16, "cols": 16, "row_stride": 16},
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("other", OTHERS.values(), ids=OTHERS)
+def test_a_choice_follows_its_problem_and_not_the_one_before(other):
+    """What is remembered of one problem must not be taken for another."""
+    changed = BASE._replace(**other)
+    for first, second in ((BASE, changed), (changed, BASE)):
+        selection_select.forget()
+        alone = select(second, GPU)
+        selection_select.forget()
+        select(first, GPU)
+        assert select(second, GPU) == alone
+
+
+@pytest.mark.parametrize("homes", [("constant", "constant"), ("pointer", "arguments")])
+def test_a_choice_has_the_homes_that_were_asked_for(homes):
+    assert select(BASE, GPU).spec.homes == ("arguments", "arguments")
+    assert select(BASE, GPU, homes=homes).spec.homes == homes
+    assert select(BASE, GPU).spec.homes == ("arguments", "arguments")
