@@ -132,6 +132,14 @@ def test_a_beta_of_zero_reads_no_y_and_an_alpha_of_zero_no_product(everywhere):
     assert np.array_equal(out, [[2, 2], [14, 14], [9, 9]])
 
 
+def test_an_alpha_of_zero_still_scales_y(everywhere):
+    a, x = np.full((2, 3, 4), np.nan), np.ones((2, 4))
+    out = np.arange(6.0).reshape(2, 3)
+    assert np.array_equal(gemv.matvec(a, x, out, alpha=0, beta=2), 2 * np.arange(6).reshape(2, 3))
+    assert np.array_equal(gemv.matvec(a, x, out, alpha=0, beta=1), 2 * np.arange(6).reshape(2, 3))
+    assert np.array_equal(gemv.matvec(a, x, out, alpha=0), np.zeros((2, 3)))
+
+
 def test_nan_stays_in_its_item(everywhere):
     rng = np.random.default_rng(3)
     a, x = whole(rng, (5, 6, 7), "f"), whole(rng, (5, 7), "f")

@@ -52,7 +52,14 @@ def test_memory_for_posts_is_filled_once_and_used_by_nothing_else(answers):
 
 
 def test_counters_that_are_given_back_join(answers):
-    places, all_free, text = answers["arena"]
+    places, all_free, text, behind = answers["arena"]
     assert places == [0, 10, 30, 10, 60]
     assert all_free
     assert "counters for captured graphs are all in use" in text
+    assert behind == 11, "a counter in use is no part of a free one"
+
+
+def test_a_call_with_more_tiles_gets_more_counters(answers):
+    (few, as_many, more, fewer), fills = answers["counters"]
+    assert few == as_many != more == fewer
+    assert fills == [[few, 0, 4 * 4096, 7], [more, 0, 4 * 5000, 7]]

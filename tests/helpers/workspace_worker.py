@@ -115,7 +115,20 @@ def arena():
         mine.take(mine.SIZE + 1)
     except RuntimeError as error:
         text = str(error)
-    return [places, mine._free == [(0, mine.SIZE)], text]
+    # One counter that somebody has lies between two that are free.
+    apart = workspaces.Arena()
+    first, _, last = (apart.take(count) for count in (10, 1, 10))
+    apart.give(first, 10)
+    apart.give(last, 10)
+    return [places, mine._free == [(0, mine.SIZE)], text, apart.take(12)]
+
+
+def counters():
+    """Places of the counters of one stream, for calls that need more and fewer; what was filled."""
+    mine = workspaces.Workspace()
+    fills.clear()
+    places = [mine.reserve(0, count, 7)[1] for count in (10, 4096, 5000, 100)]
+    return [places, list(fills)]
 
 
 def posts():
@@ -146,4 +159,4 @@ def posts():
 
 if __name__ == "__main__":
     answers = {"per_thread": per_thread(), "captures": captures(), "arena": arena()}
-    print(json.dumps({**answers, "posts": posts()}))
+    print(json.dumps({**answers, "posts": posts(), "counters": counters()}))
