@@ -261,7 +261,7 @@ def constants_of_machines():
         if wanted:
             constants = each.kernel, *sorted(knobs.items())
             apart.setdefault(constants, (each, wanted[len(apart) % len(wanted)]))
-    return apart.values()
+    return list(apart.values())[:: 1 if ALL_ROWS else 2]
 
 
 @pytest.mark.parametrize(
