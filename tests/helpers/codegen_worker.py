@@ -68,7 +68,7 @@ def compiled(request):
         tuple(sorted(knobs.items())), tuple(request["homes"]), tuple(request["literals"]),
         tuple(request["widths"]),
         None if request["y_dtype"] is None else dtype_of(request["y_dtype"]),
-        request["accumulate"], request["whole"],
+        request["accumulate"], request["whole"], request["levels"], request["conjugate_x"],
     )  # fmt: skip
     return [
         {

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import sys
 from fractions import Fraction
@@ -12,11 +13,16 @@ import pytest
 from helpers import processes, ptx
 from helpers.problems import Case
 
+from gemv.calls.batched import contiguous
+from gemv.core.batch import Batch
 from gemv.core.dtypes import DTYPES, dtype_name
 from gemv.core.geometry import Device
 from gemv.core.narrow import cast
 from gemv.kernels import REGISTRY
+from gemv.measure.inputs import make_problem
 from gemv.measure.reference import reference
+from gemv.selection.batches import select_batch
+from gemv.selection.parts import aligned
 
 #: Few multiprocessors, so that few blocks share a row.
 DEVICE = Device("any", (9, 0), 1)
@@ -105,6 +111,78 @@ def test_a_kernel_computes(name, letter, of_y, rows, cols, incx, compiler):
     )
     case.y_of(buffer)[...] = y
     assert buffer.tobytes() == case.y_buffer.tobytes()
+
+
+#: Batches: kernel, the dtype, rows and columns of an item, lengths of the batch, storage order, and
+#: what all items share.
+BATCHES = [
+    ("small_items", "s", 5, 7, (9,), "C", ""),
+    ("small_items", "c", 8, 6, (5,), "F", "x"),
+    ("several_rows", "c", 21, 50, (5,), "C", "a"),
+    ("vector_rows", "s", 9, 133, (2, 2), "C", ""),
+    ("vector_columns", "z", 12, 70, (3,), "F", ""),
+]
+
+
+@pytest.mark.parametrize("name, letter, rows, cols, shape, order, shared", BATCHES)
+def test_a_batch_computes(name, letter, rows, cols, shape, order, shared, compiler):
+    """Each item its own product, with an alpha of its own; complex A and x are conjugated."""
+    dtype, items = DTYPES[letter], math.prod(shape)
+    rng = np.random.default_rng(8)
+
+    def numbers(*lengths):
+        values = rng.integers(-2, 3, lengths).astype(float)
+        imaginary = 1j * rng.integers(-2, 3, lengths) if dtype.kind == "c" else 0
+        return cast(values + imaginary, dtype)
+
+    a, x, y = numbers(items, rows, cols), numbers(items, cols), numbers(items, rows)
+    alpha = numbers(items)
+    for operand, values in (("a", a), ("x", x)):
+        if operand == shared:
+            values[1:] = values[:1]
+    inner = contiguous(shape, 1)
+    still = (0,) * len(shape)
+    steps = {"a": rows * cols, "x": cols, "y": rows, "alpha": 1, "beta": 0}
+    strides = tuple(
+        still if operand == shared else tuple(step * each for each in inner)
+        for operand, step in steps.items()
+    )
+    if len(shape) > 1:  # a vector for each index of the first dimension, so none can be joined
+        x[:] = x[np.arange(items) // shape[1] * shape[1]]
+        strides = (strides[0], (cols * shape[1], 0), *strides[2:])
+    batch = Batch(shape, strides, conjugate_x=dtype.kind == "c")
+    problem = make_problem(rows, cols, dtype, order, "N")._replace(conj=batch.conjugate_x)
+    problem = aligned(problem.at(256, 256), batch)
+    asked = name if name.startswith("vector_") else None  # others come by themselves
+    chosen = select_batch(problem, batch, DEVICE, asked, ("pointer", "arguments"))
+    spec = chosen.spec
+    assert chosen.kernel.name == name and spec.levels in (0, len(shape))
+    (function,) = compiler(
+        chosen.kernel, dtype_name(dtype), spec.access, knobs=chosen.knobs, homes=spec.homes,
+        widths=spec.widths, whole=spec.whole, levels=spec.levels, conjugate_x=spec.conjugate_x,
+    )  # fmt: skip
+    sums = problem.precision.sums.itemsize
+    matrices = a if order == "C" else a.swapaxes(1, 2)
+    if shared == "a":
+        matrices = matrices[:1]
+    vectors = x[:1] if shared == "x" else x
+    geometry = chosen.geometry
+    buffers = [
+        np.ascontiguousarray(matrices), vectors, y, alpha,
+        np.full(geometry.scratch * sums, 0xFF, np.uint8), np.zeros(geometry.counters, np.uint32),
+    ]  # fmt: skip
+    names = ("a", "x", "y", "alpha_pointer", "scratch", "counters")
+    places = {each: ("buffer", number, 0) for number, each in enumerate(names)}
+    places["beta"] = -1 + 0j if dtype.kind == "c" else -1
+    values = [(places | problem.arguments(geometry))[each] for each in function["arguments"]]
+    (launch,) = geometry.launches
+    after = ptx.launch(ptx.Program(function["ptx"]), launch.grid, launch.block[:2], values, buffers)
+
+    wide = np.result_type(dtype, np.float64)
+    products = np.conj(np.matmul(a.astype(wide), x.astype(wide)[..., None])[..., 0])
+    wanted = alpha.astype(wide)[:, None] * products - y.astype(wide)
+    np.testing.assert_array_equal(np.frombuffer(after[2], dtype).reshape(y.shape), wanted)
+    assert set(after[4]) <= {0xFF} and set(after[5]) <= {0}, "the next launch would find them"
 
 
 # Functions of the vocabulary, one thread at a time -----------------------------------------------
