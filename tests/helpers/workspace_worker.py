@@ -153,7 +153,7 @@ def posts():
     captured.release()
     return {
         "stream": [plain, first, again, larger, kept], "fills": on_stream,
-        "capture": places, "captured fills": fills, "left": len(captured._posts),
+        "capture": places, "captured fills": list(fills), "left": len(captured._posts),
     }  # fmt: skip
 
 
