@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from gemv.calls.bind import BlasArguments, bind
+from gemv.calls.bind import BlasArguments, Call, bind
 from gemv.calls.execute import (
     check_stream,
     memory_limit,
@@ -122,6 +122,30 @@ def described(told: Explanation) -> str:
     )
 
 
+#: What there is to say of launches where there are none.
+NO_LAUNCH: dict[str, Any] = {
+    "rung": None,
+    "depth": None,
+    "knobs": {},
+    "launches": (),
+    "sizes": {},
+    "coefficients": "nowhere",
+}
+
+
+def by_host(call: Call, kernel: str | None) -> dict[str, Any]:
+    """What there is to say of a call that SciPy's BLAS computes; an error if it may not."""
+    refuse_on_host(call, kernel)
+    chosen = engines_backend.chosen() is not None
+    return {
+        **NO_LAUNCH,
+        "backend": "host",
+        "kernel": PREFIXES[call.problem.precision.sums] + "gemv",
+        "reason": "this backend was asked for" if chosen else engines_backend.probe()[1],
+        "coefficients": "arguments",
+    }
+
+
 def explain(
     arguments: BlasArguments,
     options: tuple[Any, Any, Any],
@@ -145,25 +169,12 @@ def explain(
         "access": problem.access,
         "bytes_moved": problem.bytes_moved(bool(call.beta == 0)),
     }
-    nothing: dict[str, Any] = {
-        "rung": None,
-        "depth": None,
-        "knobs": {},
-        "launches": (),
-        "sizes": {},
-        "coefficients": "nowhere",
-    }
     if call.nothing is not None:
         common["bytes_moved"] = 0
-        return Explanation(backend=None, kernel=None, reason=call.nothing, **common, **nothing)
+        return Explanation(backend=None, kernel=None, reason=call.nothing, **common, **NO_LAUNCH)
     backend = engines_backend.backend()
     if backend == "host":
-        refuse_on_host(call, kernel)
-        chosen = engines_backend.chosen() is not None
-        reason = "this backend was asked for" if chosen else engines_backend.probe()[1]
-        nothing["coefficients"] = "arguments"
-        routine = PREFIXES[problem.precision.sums] + "gemv"
-        return Explanation(backend=backend, kernel=routine, reason=reason, **common, **nothing)
+        return Explanation(**common, **by_host(call, kernel))
     problem = to_be_selected(call)
     choice, engine = selected(call, problem, kernel)
     common["accumulate"] = choice.spec.accumulate

@@ -9,9 +9,8 @@ from typing import Any
 from gemv.calls import item_launches, items
 from gemv.calls.batched import Items
 from gemv.calls.execute import check_stream, refuse_on_host
-from gemv.calls.explain import Explanation, described
+from gemv.calls.explain import NO_LAUNCH, Explanation, by_host, described
 from gemv.core.batch import bytes_moved
-from gemv.core.dtypes import PREFIXES
 from gemv.core.operand import Operand, part_of
 from gemv.engines import backend as engines_backend
 from gemv.engines.host import known_kernel
@@ -81,30 +80,17 @@ def explain(checked: Items, kernel: str | None, stream: Any) -> BatchExplanation
         "accumulate": problem.accumulate,
         "access": problem.access,
         "items": batch.items,
-        "rung": None,
-    }
-    nothing: dict[str, Any] = {
-        "depth": None,
-        "knobs": {},
-        "launches": (),
-        "sizes": {},
-        "coefficients": "nowhere",
     }
     if checked.nothing:
         reason = _why_nothing(checked)
         return BatchExplanation(
-            backend=None, kernel=None, reason=reason, bytes_moved=0, **common, **nothing
+            backend=None, kernel=None, reason=reason, bytes_moved=0, **common, **NO_LAUNCH
         )
     number = not isinstance(call.beta, Operand)
     common["bytes_moved"] = bytes_moved(problem, batch, number and bool(call.beta == 0))
     backend = engines_backend.backend()
     if backend == "host":
-        refuse_on_host(call, kernel)
-        chosen = engines_backend.chosen() is not None
-        reason = "this backend was asked for" if chosen else engines_backend.probe()[1]
-        nothing["coefficients"] = "arguments"
-        routine = PREFIXES[problem.precision.sums] + "gemv"
-        return BatchExplanation(backend=backend, kernel=routine, reason=reason, **common, **nothing)
+        return BatchExplanation(**common, **by_host(call, kernel))
     if call.on_host:
         checked = items.laid_out(checked)
     engine = engines_backend.engine()

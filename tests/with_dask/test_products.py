@@ -17,14 +17,6 @@ import dask.array as da  # noqa: E402
 from gemv.dask import Matrix, matvec, vecmat  # noqa: E402
 
 
-@pytest.fixture(autouse=True)
-def on_the_host():
-    """Chunks are small and many; the simulator would take minutes."""
-    gemv.use_backend("host")
-    yield
-    gemv.use_backend(None)
-
-
 @pytest.fixture
 def rng():
     return np.random.default_rng(5)

@@ -46,13 +46,6 @@ def client():
         yield client
 
 
-@pytest.fixture(autouse=True)
-def on_the_host():
-    gemv.use_backend("host")
-    yield
-    gemv.use_backend(None)
-
-
 @pytest.fixture
 def rng():
     return np.random.default_rng(8)
