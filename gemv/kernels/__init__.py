@@ -68,6 +68,8 @@ REGISTRY = _Ladder()
 BATCHED = {
     "small_items": "batched.b01_small_items",
     "several_rows": "vectors.b01_several_rows",
+    "several_columns": "vectors.b02_several_columns",
+    "several_long_columns": "vectors.b03_several_long_columns",
 }
 
 

@@ -117,17 +117,24 @@ def _for_many(problem: Problem, batch: Batch, device: Device, single: Choice) ->
 
 
 #: Kernels that read a matrix once for several vectors, by the kernel whose sums they have.
-_SEVERAL = {"vector_rows": "several_rows"}
+_SEVERAL = {
+    "vector_rows": "several_rows",
+    "vector_columns": "several_columns",
+    "long_columns": "several_long_columns",
+}
 
 
 def _for_vectors(problem: Problem, batch: Batch, device: Device, single: Choice) -> Choice | None:
     """A kernel for several vectors and one matrix, with the sums of `single`; None without one."""
     name = _SEVERAL.get(single.kernel.name)
-    if name is None or batch.of("a") != (0,) or batch.items < 2 or single.geometry.scratch:
+    if name is None or batch.of("a") != (0,) or batch.items < 2:
         return None
     kernel = get(name)
     assert kernel.for_vectors is not None and kernel.of_batch is not None
-    knobs = kernel.for_vectors(problem, single.knobs, batch.items)
+    usual = single.knobs
+    if not single.geometry.scratch and "BLOCKS_PER_SM" in usual:
+        usual = {**usual, "BLOCKS_PER_SM": 0}  # no code for splits that there are not
+    knobs = kernel.for_vectors(problem, usual, batch.items)
     if any(home not in ("arguments", "pointer") for home in single.spec.homes):
         return None
     spec = kernel.spec(problem, knobs, single.spec.homes)

@@ -8,8 +8,14 @@ Idea
     add the same products in the same order.
 
     What k costs is x: each load of A needs k loads of x, from the L1 cache. ROWS rows of a thread
-    share them, so that L1 moves k/ROWS times the bytes of A. Registers bound both: k * ROWS sets of
-    16 bytes of sums, of which a thread has room for 16.
+    share them, so that L1 moves k/ROWS times the bytes of A. Registers bound both: a thread has
+    k * ROWS sets of partial sums, one sum for each element of a load.
+
+    A lane of a row need not be one thread. With PARTS = 2 two threads share it: each of them loads
+    half of a vector and has half of its partial sums, so there is room for twice as many rows.
+    Which products are added in which order stays the same: the parts meet as the elements of a
+    vector do in one thread, then the lanes as in a butterfly. Lanes that are in different warps now
+    meet in shared memory, in the order in which the butterfly would add them.
 
 Picture
     ::
@@ -25,13 +31,12 @@ Bytes
     vectors; with more of them A comes again for each COUNT.
 
 Wins
-    Over one launch for each vector. On an H200, eight vectors with 4096 x 4096 float32 took 0.62 of
-    the time of torch.mm.
+    Over one launch for each vector. On an H200, 8192 x 8192 float32 took 60 us with one vector, 62
+    with two, 64 with four and 87 with eight, where torch.mm took 134.
 
 Loses
-    To matrix products on tensor cores, which have other sums: eight vectors with 4096 x 4096
-    bfloat16 took 1.8 times as long as torch.mm. Columns that are
-    split over blocks are left to single products.
+    To matrix products on tensor cores, which have other sums: eight vectors with 8192 x 8192
+    bfloat16 took 77 us, torch.mm 34.
 
 Sums
     Those of the rung of rows with the same LANES and loads, for each vector.
@@ -45,154 +50,239 @@ Source
 from __future__ import annotations
 
 from gemv.core.geometry import MAX_GRID_Y, ceil_div, one_launch
-from gemv.kernels.grids import loads_of, partial_sums
+from gemv.kernels import k08_vector_rows as single
+from gemv.kernels.grids import partial_sums, power_above
 from gemv.kernels.kernel import Kernel, attach, wide_loads_object
 
-#: Sets of partial sums of 16 bytes that a thread has registers for.
-MOST_SETS = 16
+#: Threads of a grid below which a row gets more of them, by PARTS.
+ENOUGH_THREADS = 1 << 17
+#: The most threads that a row gets for the sake of PARTS.
+MOST_THREADS_OF_ROW = 512
+#: ROWS and VECTORS by COUNT, found by trying: for numbers of 4 bytes and more, and of 2 bytes.
+TILES = {2: (4, 2), 4: (2, 4), 8: (2, 2)}
+NARROW_TILES = {2: (2, 4), 4: (2, 2), 8: (2, 4)}
 
 
-def tail_of(width):
-    """As of the rung of rows: columns behind the last vector that are read at once."""
-    return width - 1 if 1 < width <= 4 else 1
+def parts_of(parts, width, precision):
+    """Threads that share a lane: one where wide sums of different columns are one sum."""
+    return min(parts, width) if partial_sums(width, precision) == width else 1
 
 
 #: What the kernel calls.
 _WORDS = (
-    "butterfly", "cuda", "fold", "moved", "multiply_add", "natural", "quotient", "rounded_down",
-    "row_starts", "stream_some", "stream_tile", "update_streaming", "zeros",
+    "atomic_inc", "butterfly", "cuda", "fold", "moved", "multiply_add", "natural", "post",
+    "quotient", "rounded_down", "row_starts", "stream_some", "stream_tile", "take", "zeros",
 )  # fmt: skip
 #: The kernel. A line with ``{v}`` stands there once for each vector: a tuple of tuples has no index
 #: at run time, so the loop over the vectors is unrolled in the source.
 _SOURCE = """
 def several_rows(
-    rows, cols, vectors, a, row_stride, x, x_step, incx, y, y_step, incy, {alpha}, alpha_step,
-    {beta}, beta_step,
+    rows, cols, cols_per_split, splits, vectors, a, row_stride, x, x_step, incx, y, y_step, incy,
+    {alpha}, alpha_step, {beta}, beta_step, scratch, counters,
 ):
-    sums = cuda.shared.array((ALL_ROWS, WARPS_PER_ROW), number)
+    sums = cuda.shared.array((ALL_ROWS, SLOTS), number)
+    ticket = cuda.shared.array(1, uint32)
     tid = natural(cuda.threadIdx.x)
-    lane = tid % LANES
-    group = tid // LANES
-    end = last_column({alpha}, cols)
-    vector = natural(cuda.blockIdx.y) * COUNT
+    place = tid % ROW_THREADS
+    group = tid // ROW_THREADS
+    part = place % PARTS
+    split = natural(cuda.blockIdx.y)
+    begin = split * cols_per_split if SPLIT else 0
+    end = last_column({alpha}, begin, min(cols, begin + cols_per_split) if SPLIT else cols)
+    vector = natural(cuda.blockIdx.z) * COUNT
     first = natural(cuda.blockIdx.x) * TILE_ROWS
+    if SPLIT and tid == 0:
+        tile_of_turn = cuda.blockIdx.z * cuda.gridDim.x + cuda.blockIdx.x
+        ticket[0] = atomic_inc(counters, tile_of_turn, splits - 1)
     starts = row_starts(first + group, GROUPS, rows - 1, row_stride, ROWS)
     x_{v} = of_x(moved(x, min(vector + {v}, vectors - 1) * x_step))
     total_{v} = zeros(zero, SUMS)
-    j = lane * WIDTH
+    j = begin + place * UNIT
     # Passes in which every lane has all of its vectors.
-    limit = j + rounded_down(end, PASS)
-    while j + PASS <= limit:
-        values = stream_tile(a, starts, j, STEP, VECTORS, WIDTH)
+    limit = j + rounded_down(end - begin, PASS)
+    if AHEAD and j + PASS <= limit:  # the next pass is on its way while this one is added
+        values = stream_tile(a, starts, j, STEP, VECTORS, UNIT)
+        while j + 2 * PASS <= limit:
+            following = stream_tile(a, starts, j + PASS, STEP, VECTORS, UNIT)
+            total_{v} = multiply_add(total_{v}, values, full(x_{v}, j, incx), CONJUGATE)
+            values = following
+            j += PASS
         total_{v} = multiply_add(total_{v}, values, full(x_{v}, j, incx), CONJUGATE)
         j += PASS
-    if j + WIDTH <= end:  # what is left goes out at once, too
-        rest = quotient(end - WIDTH - j, STEP) + 1
-        values = stream_some(a, starts, j, STEP, VECTORS, WIDTH, rest)
+    while not AHEAD and j + PASS <= limit:
+        values = stream_tile(a, starts, j, STEP, VECTORS, UNIT)
+        total_{v} = multiply_add(total_{v}, values, full(x_{v}, j, incx), CONJUGATE)
+        j += PASS
+    behind = j - part * UNIT + WIDTH  # of the lane's next vector
+    if behind <= end:  # what is left goes out at once, too
+        rest = quotient(end - behind, STEP) + 1
+        values = stream_some(a, starts, j, STEP, VECTORS, UNIT, rest)
         total_{v} = multiply_add(total_{v}, values, some(x_{v}, j, incx, rest), CONJUGATE)
         j += rest * STEP
-    while not WHOLE and j < end:  # one lane has the columns behind the last whole vector
-        values = stream_some(a, starts, j, 1, TAIL, 1, end - j)
+    # One lane has the columns behind the last whole vector.
+    if not WHOLE and TAIL > 1 and j < end:
+        values = stream_some(a, starts, j, 1, AT_ONCE, 1, end - j)
         total_{v} = multiply_add(total_{v}, values, tail(x_{v}, j, incx, end - j), CONJUGATE)
-        j = end if TAIL == WIDTH - 1 else j + TAIL
-    row_{v} = butterfly(fold(total_{v}, ROWS), WARP_LANES, 1)
-    if lane % WARP_LANES == 0:
-        warp = lane // WARP_LANES
-        put(sums, {v} * TILE_ROWS + group, warp, row_{v})
+    while not WHOLE and TAIL == 1 and part == 0 and j < end:
+        values = stream_some(a, starts, j, 1, 1, 1, end - j)
+        total_{v} = multiply_add(total_{v}, values, tail(x_{v}, j, incx, end - j), CONJUGATE)
+        j += 1
+    lane_{v} = fold(butterfly(total_{v}, PARTS, 1), ROWS)  # as in the one thread of a lane
+    if SPREAD == 1:
+        lane_{v} = butterfly(lane_{v}, EACH_SLOT, PARTS)
+    if place % EACH_SLOT == 0:
+        put(sums, {v} * TILE_ROWS + group, place // EACH_SLOT, lane_{v})
     cuda.syncthreads()  # all sums are in place, and neighbours store neighbours
-    r = tid
-    while r < ALL_ROWS:
+    r = tid // FINISHERS
+    c = tid % FINISHERS
+    while r - tid // FINISHERS < ALL_ROWS:  # whole warps, which shuffle
+        row = min(r, ALL_ROWS - 1)
+        (row_sum,) = butterfly((of_warp(sums, row, c),), FINISHERS, 1)
+        for warp in range(1, WARPS_PER_ROW):
+            (more,) = butterfly((of_warp(sums, row, warp * OF_WARP + c),), FINISHERS, 1)
+            row_sum += more
         i = first + r % TILE_ROWS
         item = vector + r // TILE_ROWS
-        if i < rows and item < vectors:
-            row_sum = sums[r, 0]
-            for warp in range(1, WARPS_PER_ROW):
-                row_sum += sums[r, warp]
-            own_alpha = alpha_of({alpha}, item, alpha_step)
-            own_beta = beta_of({beta}, item, beta_step)
-            if own_alpha == 0:
-                row_sum = zero
-            update_streaming(own_alpha, row_sum, own_beta, y, item * y_step + i * incy)
-        r += THREADS
+        if c == 0 and r < ALL_ROWS and i < rows and item < vectors:
+            if SPLIT:
+                post(scratch, (split * vectors + item) * rows + i, row_sum)
+            else:
+                at = item * y_step + i * incy
+                finish({alpha}, alpha_step, {beta}, beta_step, row_sum, item, y, at)
+        r += THREADS // FINISHERS
+    if SPLIT and ticket[0] == splits - 1:
+        # The last one to begin: all sums are there, or on their way. Each warp takes a row.
+        r = tid // 32
+        while r < ALL_ROWS:
+            i = first + r % TILE_ROWS
+            item = vector + r // TILE_ROWS
+            row_sum = zero
+            for warp in range(SPLIT_WARPS):
+                k = warp * 32 + tid % 32
+                share = zero
+                while k < splits and i < rows and item < vectors:
+                    rest = quotient(splits - 1 - k, SPLIT_LANES) + 1
+                    at = (k * vectors + item) * rows + i
+                    step = SPLIT_LANES * vectors * rows
+                    share += fold(take(zero, scratch, at, step, BATCH, rest), 1)[0]
+                    k += BATCH * SPLIT_LANES
+                (share,) = butterfly((share,), 32, 1)
+                row_sum = share if warp == 0 else row_sum + share
+            if tid % 32 == 0 and i < rows and item < vectors:
+                at = item * y_step + i * incy
+                finish({alpha}, alpha_step, {beta}, beta_step, row_sum, item, y, at)
+            r += THREADS // 32
 """
 
 
 def build(spec):
-    from gemv import language
-    from gemv.language import device, gather, gather_some, load_some, load_vectors, read_only_load
+    import numpy as np
 
-    WIDTH, X_WIDTH = spec.widths
+    from gemv import language
+    from gemv.language import (
+        device,
+        gather,
+        gather_some,
+        load_some,
+        load_vectors,
+        read_only_load,
+        update_streaming,
+    )
+
+    zero, (WIDTH, X_WIDTH) = spec.zero, spec.widths
     WIDE_X = X_WIDTH > 0
-    LANES, ROWS, COUNT = spec["LANES"], spec["ROWS"], spec["COUNT"]
-    VECTORS = loads_of(spec["VECTORS"], WIDTH, spec.dtype.itemsize)
-    THREADS = max(LANES, spec["THREADS_PER_BLOCK"])
-    GROUPS = THREADS // LANES
+    LANES, ROWS, COUNT, VECTORS = (spec[k] for k in ("LANES", "ROWS", "COUNT", "VECTORS"))
+    PARTS = parts_of(spec["PARTS"], WIDTH, spec.precision)
+    UNIT = WIDTH // PARTS  # elements of a load
+    ROW_THREADS = LANES * PARTS
+    THREADS = max(ROW_THREADS, spec["THREADS_PER_BLOCK"])
+    GROUPS = THREADS // ROW_THREADS
     TILE_ROWS = GROUPS * ROWS
-    WARP_LANES = min(LANES, 32)
+    WARP_LANES = min(LANES, 32)  # of the rung of rows, whose butterfly they have
+    SPREAD = max(WARP_LANES * PARTS // 32, 1)  # warps that these lanes take here
+    # Sums of a row in shared memory: one of each such butterfly, or one of each lane.
+    EACH_SLOT = PARTS if SPREAD > 1 else WARP_LANES * PARTS
+    SLOTS = ROW_THREADS // EACH_SLOT
+    FINISHERS = WARP_LANES // SPREAD if SPREAD > 1 else 1
     STEP = LANES * WIDTH
-    TAIL = tail_of(WIDTH)
-    SECOND, THIRD, FOURTH = (min(k, ROWS - 1) for k in (1, 2, 3))
+    TAIL = single.tail_of(WIDTH)
+    AT_ONCE = min(UNIT, TAIL) if PARTS > 1 else TAIL
+    # Warps that share a row when splits are added: as in the rung of rows, with its constants.
+    of_single = max(LANES, spec["OF_THREADS"])
+    finish_warps = max(of_single // 32 // (of_single // LANES * spec["OF_ROWS"]), 1)
     ALPHAS, BETAS = (home == "pointer" for home in spec.homes)
 
     @device
     def full(x, j, incx):
         """The numbers of x for a full pass."""
         if WIDE_X:
-            return load_vectors(x, j, STEP, VECTORS, WIDTH)
-        return gather(x, j, STEP, VECTORS, incx, WIDTH)
+            return load_vectors(x, j, STEP, VECTORS, UNIT)
+        return gather(x, j, STEP, VECTORS, incx, UNIT)
 
     @device
     def some(x, j, incx, rest):
         if WIDE_X:
-            return load_some(x, j, STEP, VECTORS, WIDTH, rest)
-        return gather_some(x, j, STEP, VECTORS, incx, WIDTH, rest)
+            return load_some(x, j, STEP, VECTORS, UNIT, rest)
+        return gather_some(x, j, STEP, VECTORS, incx, UNIT, rest)
 
     @device
     def tail(x, j, incx, rest):
-        return gather_some(x, j, 1, TAIL, incx, 1, rest)
+        return gather_some(x, j, 1, AT_ONCE, incx, 1, rest)
 
     @device
-    def put(sums, row, warp, values):
-        """Store the sums of a lane's rows."""
-        sums[row, warp] = values[0]
-        if ROWS > 1:
-            sums[row + GROUPS, warp] = values[SECOND]
-        if ROWS > 2:
-            sums[row + 2 * GROUPS, warp] = values[THIRD]
-        if ROWS > 3:
-            sums[row + 3 * GROUPS, warp] = values[FOURTH]
+    def of_warp(sums, row, slot):
+        """The sum of the lanes in one place of SPREAD warps, in the order of a butterfly."""
+        if SPREAD == 1:
+            return sums[row, slot]
+        if SPREAD == 2:
+            return sums[row, slot] + sums[row, slot + FINISHERS]
+        even, odd = sums[row, slot], sums[row, slot + FINISHERS]
+        if SPREAD == 4:
+            even += sums[row, slot + 2 * FINISHERS]
+            odd += sums[row, slot + 3 * FINISHERS]
+        else:
+            even += sums[row, slot + 4 * FINISHERS]
+            odd += sums[row, slot + 5 * FINISHERS]
+            even += sums[row, slot + 2 * FINISHERS] + sums[row, slot + 6 * FINISHERS]
+            odd += sums[row, slot + 3 * FINISHERS] + sums[row, slot + 7 * FINISHERS]
+        return even + odd
 
     @device
-    def factor_of(factor, item, step):
-        return read_only_load(factor, item * step)
+    def finish(alpha, alpha_step, beta, beta_step, total, item, y, at):
+        """Write an element of the y of one vector."""
+        own_alpha = read_only_load(alpha, item * alpha_step) if ALPHAS else alpha
+        own_beta = read_only_load(beta, item * beta_step) if BETAS else beta
+        update_streaming(own_alpha, zero if own_alpha == 0 else total, own_beta, y, at)
 
     @device
-    def itself(factor, item, step):
-        return factor
+    def all_columns(alpha, begin, end):
+        return end
 
     @device
-    def all_columns(alpha, cols):
-        return cols
-
-    @device
-    def none_if_zero(alpha, cols):
-        return cols if alpha != 0 else 0
+    def none_if_zero(alpha, begin, end):
+        return end if alpha != 0 else begin
 
     scope = {name: getattr(language, name) for name in _WORDS}
     scope |= {
-        "full": full, "some": some, "tail": tail, "put": put,
+        "full": full, "some": some, "tail": tail, "of_warp": of_warp, "finish": finish,
+        "uint32": np.uint32,
         "last_column": all_columns if ALPHAS else none_if_zero,
-        "alpha_of": factor_of if ALPHAS else itself,
-        "beta_of": factor_of if BETAS else itself,
         "of_x": language.conjugated if spec.conjugate_x else language.same,
-        "number": spec.number, "zero": spec.zero, "CONJUGATE": int(spec.conj),
-        "WIDTH": WIDTH, "LANES": LANES, "ROWS": ROWS, "COUNT": COUNT, "VECTORS": VECTORS,
-        "THREADS": THREADS, "GROUPS": GROUPS, "TILE_ROWS": TILE_ROWS,
-        "ALL_ROWS": COUNT * TILE_ROWS, "WARP_LANES": WARP_LANES,
+        "number": spec.number, "zero": zero, "CONJUGATE": int(spec.conj),
+        "AHEAD": spec["AHEAD"] > 0,
+        "WIDTH": WIDTH, "UNIT": UNIT, "PARTS": PARTS, "ROW_THREADS": ROW_THREADS, "ROWS": ROWS,
+        "COUNT": COUNT, "VECTORS": VECTORS, "THREADS": THREADS, "GROUPS": GROUPS,
+        "TILE_ROWS": TILE_ROWS, "ALL_ROWS": COUNT * TILE_ROWS, "WARP_LANES": WARP_LANES,
+        "SPREAD": SPREAD, "EACH_SLOT": EACH_SLOT, "SLOTS": SLOTS, "FINISHERS": FINISHERS,
+        "OF_WARP": FINISHERS * SPREAD if SPREAD > 1 else 1,
         "WARPS_PER_ROW": LANES // WARP_LANES, "STEP": STEP, "PASS": VECTORS * STEP, "TAIL": TAIL,
-        "WHOLE": WIDTH == 1 or spec.whole,
-        "SUMS": ROWS * partial_sums(WIDTH, spec.precision),
+        "AT_ONCE": AT_ONCE, "WHOLE": WIDTH == 1 or spec.whole, "SPLIT": spec["BLOCKS_PER_SM"] > 0,
+        "SPLIT_WARPS": finish_warps, "SPLIT_LANES": 32 * finish_warps, "BATCH": single.BATCH,
+        "SUMS": ROWS * (partial_sums(WIDTH, spec.precision) // PARTS),
     }  # fmt: skip
+    stores = (f"    sums[row + {r * GROUPS}, slot] = values[{r}]" for r in range(ROWS))
+    exec("\n".join(["def put(sums, row, slot, values):", *stores]), scope)
+    scope["put"] = device(scope["put"])
     names = {"alpha": "alpha_pointer" if ALPHAS else "alpha"}
     names["beta"] = "beta_pointer" if BETAS else "beta"
     lines = [
@@ -210,53 +300,76 @@ def accepts(problem):
 
 def constants_for(problem, knobs, vectors):
     """The constants for so many vectors, from those of the rung of rows; its LANES stay."""
-    words = 2 if problem.dtype.itemsize == 2 else 1  # of 16 bytes, that sums of a row take
+    width, size, lanes = problem.widths[0], problem.dtype.itemsize, knobs["LANES"]
     count = 2
     while count < 8 and count < vectors:
         count *= 2
-    rows = max(1, min(4, MOST_SETS // (count * words), 2 if count < 8 else 4))
-    many = count * words >= 8
-    # Eight vectors take registers that leave room for 3 blocks of 128 threads; with fewer, larger
-    # blocks share more of x in the L1 cache.
-    threads = max(knobs["LANES"], 128 if many else 256)
-    loads = 4 if many else 8
-    own = ceil_div(problem.cols, knobs["LANES"] * problem.widths[0])
-    return {
-        "LANES": knobs["LANES"],
+    rows, loads = (NARROW_TILES if size == 2 else TILES)[count]
+    # Sums of 8 rows' width and 8 vectors take the registers of a thread, unless two share a lane.
+    parts = 2 if count == 8 and size in (2, 8) and not problem.dtype.kind == "c" else 1
+    while (
+        2 * parts <= max(1, width * size // max(4, size))
+        and 2 * lanes * parts <= MOST_THREADS_OF_ROW
+        and problem.rows * lanes * parts < ENOUGH_THREADS * rows
+    ):
+        parts, loads = 2 * parts, 2 * loads
+    parts = parts_of(parts, width, problem.precision)
+    threads = max(lanes * parts, 256)
+    own = power_above(ceil_div(problem.cols, lanes * width))
+    found = {
+        "LANES": lanes,
+        "PARTS": parts,
         "ROWS": rows,
         "COUNT": count,
-        "VECTORS": max(1, min(knobs["VECTORS"], loads // rows, own)),
+        "VECTORS": max(1, min(loads, own)),
         "THREADS_PER_BLOCK": threads,
         "MIN_BLOCKS": 2 if threads <= 256 else 1,
+        "AHEAD": 0,
+        "BLOCKS_PER_SM": knobs["BLOCKS_PER_SM"],
     }
+    if knobs["BLOCKS_PER_SM"]:
+        of = {"ROWS": "OF_ROWS", "VECTORS": "OF_VECTORS", "THREADS_PER_BLOCK": "OF_THREADS"}
+        found |= {own_name: knobs[name] for name, own_name in of.items()}
+    return found
 
 
 def geometry(problem, device, knobs):
-    return _geometry(problem, knobs, 1, 0, 0, 0, 0)
+    return _geometry(problem, device, knobs, 1, 0, 0, 0, 0)
 
 
 def of_batch(problem, batch, device, knobs):
     """The launch for vectors that share the matrix."""
     (vectors,), steps = batch.shape, (own[0] for own in batch.strides[1:])
-    return _geometry(problem, knobs, vectors, *steps)
+    return _geometry(problem, device, knobs, vectors, *steps)
 
 
-def _geometry(problem, knobs, vectors, x_step, y_step, alpha_step, beta_step):
-    threads = max(knobs["LANES"], knobs["THREADS_PER_BLOCK"])
-    tiles = ceil_div(problem.rows, threads // knobs["LANES"] * knobs["ROWS"])
+def _geometry(problem, device, knobs, vectors, x_step, y_step, alpha_step, beta_step):
+    parts = parts_of(knobs["PARTS"], problem.widths[0], problem.precision)
+    threads = max(knobs["LANES"] * parts, knobs["THREADS_PER_BLOCK"])
+    tiles = ceil_div(problem.rows, threads // (knobs["LANES"] * parts) * knobs["ROWS"])
     turns = ceil_div(vectors, knobs["COUNT"])
     if turns > MAX_GRID_Y:
         raise ValueError(f"several_rows: {vectors} vectors are more than a grid has blocks for")
     sizes = {
-        "vectors": vectors, "x_step": x_step, "y_step": y_step,
-        "alpha_step": alpha_step, "beta_step": beta_step,
+        "splits": 1, "cols_per_split": problem.cols, "vectors": vectors, "x_step": x_step,
+        "y_step": y_step, "alpha_step": alpha_step, "beta_step": beta_step,
     }  # fmt: skip
-    return one_launch((tiles, turns, 1), (threads, 1, 1), sizes)
+    if not knobs["BLOCKS_PER_SM"]:
+        return one_launch((tiles, 1, turns), (threads, 1, 1), sizes)
+    of = {"OF_ROWS": "ROWS", "OF_VECTORS": "VECTORS", "OF_THREADS": "THREADS_PER_BLOCK"}
+    own = {name: knobs[of_name] for of_name, name in of.items()}
+    alone = single.geometry(problem, device, {**knobs, **own})
+    sizes |= alone.sizes
+    splits = sizes["splits"]
+    return one_launch(
+        (tiles, splits, turns), (threads, 1, 1), sizes, splits * vectors * problem.rows,
+        tiles * turns, posts=True,
+    )  # fmt: skip
 
 
 def tile(knobs):
-    threads = max(knobs["LANES"], knobs["THREADS_PER_BLOCK"])
-    return threads // knobs["LANES"] * knobs["ROWS"], 4 * knobs["LANES"]
+    threads = max(knobs["LANES"] * knobs["PARTS"], knobs["THREADS_PER_BLOCK"])
+    return threads // (knobs["LANES"] * knobs["PARTS"]) * knobs["ROWS"], 4 * knobs["LANES"]
 
 
 KERNEL = Kernel(
@@ -271,10 +384,14 @@ KERNEL = Kernel(
     wide=True,
     accepts=accepts,
     knobs={
-        "LANES": 32, "ROWS": 1, "VECTORS": 4, "COUNT": 4, "THREADS_PER_BLOCK": 128, "MIN_BLOCKS": 2,
+        "LANES": 32, "PARTS": 1, "ROWS": 1, "VECTORS": 4, "COUNT": 4, "THREADS_PER_BLOCK": 128,
+        "MIN_BLOCKS": 2, "AHEAD": 0, "BLOCKS_PER_SM": 0, "OF_ROWS": 1, "OF_VECTORS": 1,
+        "OF_THREADS": 32,
     },
     small_knobs={
-        "LANES": 8, "ROWS": 1, "VECTORS": 1, "COUNT": 2, "THREADS_PER_BLOCK": 32, "MIN_BLOCKS": 1,
+        "LANES": 8, "PARTS": 1, "ROWS": 1, "VECTORS": 1, "COUNT": 2, "THREADS_PER_BLOCK": 32,
+        "MIN_BLOCKS": 1, "AHEAD": 1, "BLOCKS_PER_SM": 0, "OF_ROWS": 1, "OF_VECTORS": 1,
+        "OF_THREADS": 32,
     },
     doc=__doc__,
 )  # fmt: skip

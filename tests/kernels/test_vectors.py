@@ -1,0 +1,102 @@
+"""One matrix and several vectors: the bits of single products, for constants of all kinds."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import numpy as np
+import pytest
+from helpers.problems import random_array
+
+import gemv
+from gemv.core.dtypes import DTYPES
+from gemv.kernels import get
+from gemv.selection import batches, parts
+from gemv.selection.select import select
+
+#: Constants of the kernel for one vector and for several, the sizes of A, and the letter.
+ROWS = {"ROWS": 1, "VECTORS": 1, "MIN_BLOCKS": 1, "BLOCKS_PER_SM": 0}
+COLUMNS = {"COLUMNS": 2, "THREADS_PER_BLOCK": 64, "MIN_BLOCKS": 1, "ACROSS": 1}
+LONG = {"PIECES": 2, "COLUMNS": 2, "THREADS_PER_BLOCK": 8, "MIN_BLOCKS": 1}
+CASES = [
+    # a lane alone, lanes of a warp that two and four warps share here, and several warps
+    ("s", 3, 37, {**ROWS, "LANES": 1, "THREADS_PER_BLOCK": 32}, {"PARTS": 4, "ROWS": 2}),
+    ("s", 5, 300, {**ROWS, "LANES": 16, "THREADS_PER_BLOCK": 32}, {"PARTS": 4, "AHEAD": 1}),
+    ("s", 3, 391, {**ROWS, "LANES": 32, "THREADS_PER_BLOCK": 32}, {"PARTS": 4, "VECTORS": 2}),
+    ("s", 2, 517, {**ROWS, "LANES": 64, "THREADS_PER_BLOCK": 64}, {"PARTS": 2}),
+    ("h", 2, 531, {**ROWS, "LANES": 16, "THREADS_PER_BLOCK": 32}, {"PARTS": 4}),
+    ("d", 3, 203, {**ROWS, "LANES": 32, "THREADS_PER_BLOCK": 32}, {"PARTS": 2, "ROWS": 4}),
+    ("c", 3, 203, {**ROWS, "LANES": 32, "THREADS_PER_BLOCK": 32}, {"PARTS": 1, "ROWS": 2}),
+    ("h", 2, 1301, {**ROWS, "LANES": 32, "THREADS_PER_BLOCK": 32}, {"PARTS": 8}),
+    # columns that are split over blocks
+    ("s", 3, 421, {**ROWS, "LANES": 8, "THREADS_PER_BLOCK": 64, "BLOCKS_PER_SM": 4},
+     {"PARTS": 4, "ROWS": 2}),
+    ("d", 2, 900, {**ROWS, "LANES": 32, "THREADS_PER_BLOCK": 64, "BLOCKS_PER_SM": 4},
+     {"PARTS": 1}),
+    # down the columns: rows that fill no vector, several pieces, groups of a warp and of several
+    ("s", 37, 70, {**COLUMNS, "LANES": 2, "PIECES": 2, "BLOCKS_PER_SM": 0}, {"LOADS": 3}),
+    ("s", 37, 70, {**COLUMNS, "LANES": 2, "PIECES": 1, "BLOCKS_PER_SM": 4},
+     {"LOADS": 2, "AHEAD": 1}),
+    ("z", 40, 33, {**COLUMNS, "LANES": 32, "PIECES": 1, "BLOCKS_PER_SM": 4}, {"LOADS": 1}),
+    ("h", 65, 30, {**COLUMNS, "LANES": 8, "PIECES": 1, "BLOCKS_PER_SM": 4}, {"LOADS": 4}),
+    ("d", 130, 20, {**COLUMNS, "LANES": 32, "PIECES": 1, "BLOCKS_PER_SM": 0}, {"LOADS": 2}),
+    ("s", 150, 7, LONG, {"PIECES": 1, "COLUMNS": 4, "THREADS_PER_BLOCK": 16}),
+    ("c", 64, 9, LONG, {"PIECES": 2, "COLUMNS": 2, "THREADS_PER_BLOCK": 8}),
+    ("h", 129, 5, LONG, {"PIECES": 1, "COLUMNS": 8, "THREADS_PER_BLOCK": 8}),
+]  # fmt: skip
+
+
+def kernel_of(constants):
+    if "LANES" not in constants:
+        return "long_columns"
+    return "vector_columns" if "COLUMNS" in constants else "vector_rows"
+
+
+@pytest.mark.parametrize("letter, m, n, alone, together", CASES)
+def test_several_vectors_have_the_bits_of_each_alone(letter, m, n, alone, together, monkeypatch):
+    """All items in one launch of the kernel for several, and in one of that for one vector."""
+    name = kernel_of(alone)
+    rng = np.random.default_rng([m, n])
+    a = random_array(rng, (m, n), DTYPES[letter])
+    a = a if name == "vector_rows" else np.asfortranarray(a)
+    x, y = random_array(rng, (3, n), DTYPES[letter]), random_array(rng, (3, m), DTYPES[letter])
+    precision = DTYPES[letter] if letter != "h" else np.dtype("float32")
+    alpha = np.array([1.5, 0.0, -2.0], precision)
+    beta = np.array([0.0, 0.5, 1.0], precision)
+    y[0] = np.nan  # beta is 0: never read
+
+    def forced(problem, batch, device, kernel=None, homes=("arguments", "arguments")):
+        return select(problem, device, kernel=name, knobs=alone, homes=homes)
+
+    def kernel(called):
+        found = get(called)
+
+        def constants(problem, knobs, vectors):
+            return {**found.for_vectors(problem, knobs, vectors), **together}
+
+        return dataclasses.replace(found, for_vectors=constants)
+
+    for room in (batches, parts):
+        monkeypatch.setattr(room, "select_item", forced)
+    monkeypatch.setattr(batches, "get", kernel)
+
+    def computed():
+        with gemv.trace() as calls:
+            plain = gemv.matvec(a, x)
+            scaled = gemv.matvec(a, x, alpha=2)
+            factored = gemv.matvec(a, x, y.copy(), alpha=alpha, beta=beta)
+        return {call.kernel for call in calls}, [
+            each.tobytes() for each in (plain, scaled, factored)
+        ]
+
+    kernels, several = computed()
+    monkeypatch.setattr(batches, "_SEVERAL", {})
+    (single,), expected = computed()
+    assert single == name and kernels == {
+        {"vector_rows": "several_rows", "vector_columns": "several_columns",
+         "long_columns": "several_long_columns"}[name]
+    }  # fmt: skip
+    assert several == expected
+    if letter == "s":
+        reference = x.astype("f8") @ a.astype("f8").T
+        assert np.allclose(np.frombuffer(several[0], "f4").reshape(3, m), reference, atol=1e-4)
