@@ -48,6 +48,7 @@ _compiling = torch.compiler.is_compiling
 _modes: Any = _own["_len_torch_dispatch_stack"]
 _tracing: Any = _own["_is_tracing"]
 _is_batch: Any = _levels["is_legacy_batchedtensor"]
+_is_zeros: Any = vars(torch._C.TensorBase)["_is_zerotensor"]
 _PLAIN = (torch.Tensor, torch.nn.Parameter)
 
 
@@ -158,7 +159,7 @@ def are_memory(*tensors: Any) -> bool:
             type(tensor) not in _PLAIN
             or not (tensor.is_cuda or tensor.is_cpu)
             or _is_batch(tensor)
-            or tensor._is_zerotensor()
+            or _is_zeros(tensor)
         ):
             return False
     return True
