@@ -54,6 +54,19 @@ def test_what_no_job_ran_needs_a_known_reason(skips, jobs, found):
     assert skips.not_run(jobs, KNOWN) == found
 
 
+def test_the_status_is_that_of_a_machine_without_a_gpu(skips, tmp_path, capsys):
+    def status(*jobs):
+        for number, each in enumerate(jobs):
+            (tmp_path / f"{number}.json").write_text(json.dumps(each))
+        return skips.main(str(tmp_path))
+
+    assert status() == 1, "nothing ran"
+    assert status(job("t/a.py::g", whole=skips.GPU)) == 0
+    assert status(job("t/a.py::g", whole=skips.GPU), job(first="no reason")) == 1
+    assert "t/a.py::f[1]: no reason" in capsys.readouterr().out
+    assert status(job("t/a.py::one"), job(first="no reason")) == 0, "there is a GPU"
+
+
 def test_every_listed_reason_says_what_is_good_about_it(skips):
     known = tomllib.loads(skips.LIST.read_text("utf-8"))
     assert set(known) == {"tests", "cases"}
