@@ -39,10 +39,7 @@ _MV, _ADDMV = "gemv.torch.mv", "gemv.torch.addmv"
 WIDE.update({name: f"{name}, wide" for name in (_MV, _ADDMV)})
 
 _TENSOR, _PARAMETER = torch.Tensor, torch.nn.Parameter
-_compiling = torch.compiler.is_compiling
-_transforming = torch_operators.transforming
-_modes = vars(torch._C)["_len_torch_dispatch_stack"]
-_forward_ad = vars(torch.autograd.forward_ad)
+_on_memory = torch_operators.on_memory
 
 
 def mv(
@@ -92,7 +89,7 @@ def mv(
     of ``torch.func.vmap`` is one product after the other, each with the bits that it has alone.
     """
     kind = type(a)
-    if (kind is _TENSOR or kind is _PARAMETER) and not _compiling() and _on_memory():
+    if (kind is _TENSOR or kind is _PARAMETER) and _on_memory():
         if not a.is_cuda:
             if accumulate == "plain" and out_dtype is stream is None:
                 found = torch_host.short_way(alpha, a, x, ZERO, None, trans, out)
@@ -157,12 +154,7 @@ def addmv(
         As :func:`mv` does.
     """
     kind = type(a)
-    if (
-        (kind is _TENSOR or kind is _PARAMETER)
-        and (out is None or out is y)
-        and not _compiling()
-        and _on_memory()
-    ):
+    if (kind is _TENSOR or kind is _PARAMETER) and (out is None or out is y) and _on_memory():
         if not a.is_cuda:
             if accumulate == "plain" and stream is None:
                 found = torch_host.short_way(alpha, a, x, beta, y, trans, out)
@@ -198,24 +190,13 @@ def addmv(
 # Where a call goes ------------------------------------------------------------------------------
 
 
-def _on_memory() -> bool:
-    """Whether nothing watches: no transformation, no forward derivatives, no mode of tracing."""
-    return not _transforming() and _forward_ad["_current_level"] < 0 and not _modes()
-
-
 def _is_plain(*tensors: Any) -> bool:
     """Whether a product of these is all that is wanted: memory, and nobody who watches it."""
-    if _compiling() or not _on_memory():
-        return False
-    grad = torch.is_grad_enabled()
-    for tensor in tensors:
-        if tensor is not None and (
-            type(tensor) not in (_TENSOR, _PARAMETER)
-            or (grad and tensor.requires_grad)
-            or tensor.device.type not in ("cpu", "cuda")
-        ):
-            return False
-    return True
+    return (
+        _on_memory()
+        and torch_operators.are_memory(*tensors)
+        and not torch_operators.watched(*tensors)
+    )
 
 
 def _product(routine: str, alpha: Any, a: Any, x: Any, beta: Any, y: Any, options: tuple) -> Any:

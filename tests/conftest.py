@@ -11,6 +11,7 @@ import sys
 import tempfile
 
 import pytest
+from helpers import outcomes
 from helpers.codegen import compiler, worker  # noqa: F401  fixtures
 
 
@@ -35,6 +36,8 @@ if "PYTEST_XDIST_WORKER" not in os.environ:
     _cache = tempfile.TemporaryDirectory(prefix="gemv-cache-", ignore_cleanup_errors=True)
     os.environ["GEMV_CACHE_DIR"] = _cache.name
     os.environ.pop("GEMV_CACHE", None)
+# Where CI collects outcomes; tests that start pytest themselves add none.
+_outcomes = os.environ.pop("GEMV_TEST_OUTCOMES", None)
 # JAX would take three quarters of the GPU's memory for itself, in each process of a parallel run.
 os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")
 
@@ -68,6 +71,11 @@ def numba_is_left_as_it_is():
 def pytest_report_header(config):
     simulated = os.environ.get("NUMBA_ENABLE_CUDASIM") == "1"
     return f"gemv kernels run on: {'the simulator' if simulated else 'the GPU'}"
+
+
+def pytest_terminal_summary(terminalreporter):
+    if _outcomes is not None:
+        outcomes.write(_outcomes, terminalreporter.stats)
 
 
 def pytest_collection_modifyitems(config, items):

@@ -72,6 +72,27 @@ def is_device_array(obj: Any) -> bool:
         return True
 
 
+def rank_of(obj: Any) -> int:
+    """The number of dimensions that an array says it has.
+
+    It is 0 for an object that does not say it, or whose attributes raise: :func:`adopt` reads such
+    an object with care, and names what is wrong with it.
+    """
+    try:
+        rank = getattr(obj, "ndim", None)
+        if isinstance(rank, int):
+            return rank
+        if isinstance(obj, (list, tuple)):
+            return 1 + (rank_of(obj[0]) if obj else 0)
+        library, place = libraries.exporter_of(obj)
+        if place == "device":
+            return len(library.read(obj).shape)
+        interface = getattr(obj, "__array_interface__", None)
+        return len(obj.shape if interface is None else interface["shape"])
+    except Exception:  # whatever an object's own attributes raise
+        return 0
+
+
 def _adopt_device(
     routine: str,
     name: str,

@@ -203,7 +203,7 @@ def _array(routine: str, name: str, value: Any, rank: int) -> Any:
     if value.ndim != rank:
         dimensions = "two dimensions" if rank == 2 else "one dimension"
         raise ValueError(f"{routine}: {name} must have {dimensions}, got shape {value.shape}")
-    return jnp.asarray(value)
+    return value if isinstance(value, jax.Array) else jnp.asarray(value)
 
 
 def _dtype(routine: str, name: str, array: Any) -> np.dtype:

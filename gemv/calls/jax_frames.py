@@ -10,7 +10,7 @@ from __future__ import annotations
 import ctypes
 import re
 from collections.abc import Callable
-from ctypes import POINTER, Structure, c_char_p, c_int, c_int32, c_int64, c_size_t, c_uint32
+from ctypes import POINTER, Structure, c_char_p, c_int, c_int64, c_size_t, c_uint32
 from ctypes import c_void_p as pointer
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -20,13 +20,14 @@ WRITTEN_FOR = 0, 3
 _EXECUTE = 3
 _METADATA = 1
 _BUFFER = 1
-_SCALAR, _STRING = 3, 4
+_STRING = 4
 _INTERNAL, _INVALID_ARGUMENT = 13, 3
-#: XLA's numbers of the dtypes that products have, and how scalars of attributes are read.
+#: XLA's numbers of the dtypes that products have.
 DTYPE_NUMBERS = {11: "s", 12: "d", 15: "c", 18: "z", 10: "h", 16: "b"}
-_SCALARS: dict[int, Any] = {
-    1: ctypes.c_bool, 4: c_int32, 5: c_int64, 11: ctypes.c_float, 12: ctypes.c_double,
-}  # fmt: skip
+#: Memory as a list of words, by their number: one slice is read in the time of one field. XLA's
+#: platforms have words of 64 bits and put the lower half first.
+_WORDS = [ctypes.c_uint64 * count for count in range(16)]
+_HALF = 0xFFFFFFFF
 
 
 class Extension(Structure):
@@ -49,10 +50,6 @@ class Buffer(Structure):
 
 class ByteSpan(Structure):
     _fields_ = [("ptr", pointer), ("len", c_size_t)]
-
-
-class Scalar(Structure):
-    _fields_ = [("dtype", c_int), ("value", pointer)]
 
 
 class Items(Structure):
@@ -129,7 +126,7 @@ class Frame(NamedTuple):
 
     arguments: list[Array]
     results: list[Array]
-    attributes: dict[str, Any]
+    attributes: dict[str, str]
     #: Asks XLA for the handle of the stream that the call belongs to.
     stream: Callable[[], int]
 
@@ -152,34 +149,35 @@ def read(frame: CallFrame) -> Frame:
 
 def _arrays(items: Items) -> list[Array]:
     found = []
-    for place in range(items.size):
-        if items.types[place] != _BUFFER:
+    size = items.size
+    kinds, places = items.types[:size], items.items[:size]
+    for place, (kind, at) in enumerate(zip(kinds, places, strict=True)):
+        if kind != _BUFFER:
             raise TypeError(f"argument {place} of XLA's call is no buffer")
-        buffer = Buffer.from_address(items.items[place])
-        letter = DTYPE_NUMBERS.get(buffer.dtype)
+        # The fields of a Buffer.
+        _, _, number, address, rank, dims = _WORDS[6].from_address(at)[:]
+        letter = DTYPE_NUMBERS.get(number & _HALF)
         if letter is None:
-            raise TypeError(f"argument {place} of XLA's call has dtype number {buffer.dtype}")
-        shape = tuple(buffer.dims[: buffer.rank]) if buffer.rank else ()
-        found.append(Array(letter, buffer.data or 0, shape))
+            raise TypeError(f"argument {place} of XLA's call has dtype number {number & _HALF}")
+        shape = tuple(_WORDS[rank].from_address(dims)[:]) if rank else ()
+        found.append(Array(letter, address, shape))
     return found
 
 
-def _attributes(attributes: Attributes) -> dict[str, Any]:
-    found: dict[str, Any] = {}
+def _attributes(attributes: Attributes) -> dict[str, str]:
+    found = {}
     for place in range(attributes.size):
-        name = _text(attributes.names[place].contents)
-        at, kind = attributes.attrs[place], attributes.types[place]
-        if kind == _STRING:
-            found[name] = _text(ByteSpan.from_address(at))
-        elif kind == _SCALAR and (scalar := Scalar.from_address(at)).dtype in _SCALARS:
-            found[name] = _SCALARS[scalar.dtype].from_address(scalar.value).value
-        else:
-            raise TypeError(f"attribute {name} of XLA's call is neither a number nor a text")
+        name = _text(ctypes.addressof(attributes.names[place].contents))
+        if attributes.types[place] != _STRING:
+            raise TypeError(f"attribute {name} of XLA's call is no text")
+        found[name] = _text(attributes.attrs[place])
     return found
 
 
-def _text(span: ByteSpan) -> str:
-    return ctypes.string_at(span.ptr, span.len).decode() if span.len else ""
+def _text(address: int) -> str:
+    """The text of a ByteSpan."""
+    at, length = _WORDS[2].from_address(address)[:]
+    return ctypes.string_at(at, length).decode() if length else ""
 
 
 def handler(handle: Handle, version: tuple[int, int]) -> Any:

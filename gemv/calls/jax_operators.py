@@ -11,7 +11,6 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 from jax.extend.core import Primitive
 from jax.interpreters import ad, batching, mlir
 
@@ -75,12 +74,8 @@ def _eager(a: Any, x: Any, **options: Any) -> Any:
 
 
 def _lowered(context: Any, a: Any, x: Any, *, out_dtype: str, **options: Any) -> Any:
-    typed = {
-        "alpha": np.float64(options.pop("alpha")),
-        "alpha_imag": np.float64(options.pop("alpha_imag")),
-        "trans": np.int64(options.pop("trans")),
-    }
-    return jax.ffi.ffi_lowering(TARGET)(context, a, x, **typed, **options)
+    call = jax_handlers.written(**options)
+    return jax.ffi.ffi_lowering(TARGET)(context, a, x, call=call)
 
 
 mlir.register_lowering(_product, _lowered)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from gemv.arrays.adopt import rank_of
+
 if TYPE_CHECKING:
     from gemv.calls.batched import Items
     from gemv.calls.bind import BlasArguments
@@ -22,13 +24,7 @@ def is_batch(routine: str, a: Any) -> bool:
 
 def several(a: Any) -> bool:
     """Whether `a` is more than one matrix."""
-    rank = getattr(a, "ndim", None)
-    if rank is None and isinstance(a, (list, tuple)):
-        rank = 0
-        while isinstance(a, (list, tuple)) and a:
-            rank, a = rank + 1, a[0]
-        rank += getattr(a, "ndim", 0)
-    return isinstance(rank, int) and rank > 2
+    return rank_of(a) > 2
 
 
 def bind(

@@ -66,15 +66,20 @@ def short_ways(engine: Any) -> dict[type, ShortWay]:
             if type(beta) not in known.numbers or beta != 0:
                 return UNUSUAL
         else:
-            if (overwrite_y is not ONE and overwrite_y is not True) or type(y) is not ndarray:
+            in_place = overwrite_y is ONE or overwrite_y is True
+            if not in_place and overwrite_y is not ZERO and overwrite_y is not False:
+                return UNUSUAL
+            if type(y) is not ndarray:
                 return UNUSUAL
             y_memory = y.data
             if several and y_memory.device_id != device:
                 return UNUSUAL
-            y_at = y_memory.ptr
+            y_at, y_strides = y_memory.ptr, y.strides
+            if not in_place:  # those of a copy, which CuPy's allocator aligns
+                y_at, y_strides = 0, (y.itemsize,)
             key = (
                 routine, device, options, a.dtype, a.shape, a.strides,
-                x.dtype, x.shape, x.strides, y.dtype, y.shape, y.strides,
+                x.dtype, x.shape, x.strides, y.dtype, y.shape, y_strides,
                 ((a_at | x_at | y_at) & 15) and (a_at & 15, x_at & 15, y_at & 15),
             )  # fmt: skip
             known = get(key)
@@ -82,8 +87,9 @@ def short_ways(engine: Any) -> dict[type, ShortWay]:
                 return LongWay(key)
             y_low, y_high, x_low, x_high, a_low, a_high = known.spans
             low, high = y_at + y_low, y_at + y_high
-            if (low < x_at + x_high and x_at + x_low < high) or (
-                low < a_at + a_high and a_at + a_low < high
+            if in_place and (
+                (low < x_at + x_high and x_at + x_low < high)
+                or (low < a_at + a_high and a_at + a_low < high)
             ):
                 return UNUSUAL  # or windows that interleave
         numbers = known.numbers
@@ -91,12 +97,23 @@ def short_ways(engine: Any) -> dict[type, ShortWay]:
             return UNUSUAL
         if several and current_device() != device:
             return UNUSUAL
-        if y is None:
-            y = empty(known.y_length, a.dtype)
-            y_at = y.data.ptr
         handle = current_stream().ptr
         if stream is not None and not is_same_stream(stream, handle):
             return UNUSUAL
+        if y is None:
+            y = empty(known.y_length, a.dtype)
+            y_at = y.data.ptr
+        elif not in_place:
+            try:
+                if engine.capture_of(handle) is not None:
+                    return UNUSUAL  # where CuPy can make no array: the long way says so
+            except RuntimeError:  # no GPU is current in this thread: the long way makes it so
+                return UNUSUAL
+            if beta == 0 and y.shape == (known.y_length,):
+                y = empty(known.y_length, y.dtype)
+            else:
+                y = y.copy()
+            y_at = y.data.ptr
         if known.plain:
             status = enqueue(known.address, handle, a_at, x_at, y_at, alpha, beta)
         else:

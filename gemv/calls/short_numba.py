@@ -66,15 +66,18 @@ def short_ways(engine: Any) -> dict[type, ShortWay]:
             if type(beta) not in known.numbers or beta != 0:
                 return UNUSUAL
         else:
-            if (
-                (overwrite_y is not ONE and overwrite_y is not True)
-                or type(y) is not DeviceNDArray
-                or y.stream
-            ):
+            in_place = overwrite_y is ONE or overwrite_y is True
+            if type(y) is not DeviceNDArray or y.stream:
                 return UNUSUAL
             if several and y.gpu_data.context.device.id != device:
                 return UNUSUAL
             y_at = y.gpu_data.device_ctypes_pointer.value or 0
+            if not in_place:
+                if (overwrite_y is not ZERO and overwrite_y is not False) or (
+                    y.strides != (y.dtype.itemsize,)
+                ):
+                    return UNUSUAL
+                given_at, y_at = y_at, 0  # the memory of the pool, which is aligned
             key = (
                 routine, device, options, a.dtype, a.shape, a.strides,
                 x.dtype, x.shape, x.strides, y.dtype, y.shape, y.strides,
@@ -85,8 +88,9 @@ def short_ways(engine: Any) -> dict[type, ShortWay]:
                 return LongWay(key)
             y_low, y_high, x_low, x_high, a_low, a_high = known.spans
             low, high = y_at + y_low, y_at + y_high
-            if (low < x_at + x_high and x_at + x_low < high) or (
-                low < a_at + a_high and a_at + a_low < high
+            if in_place and (
+                (low < x_at + x_high and x_at + x_low < high)
+                or (low < a_at + a_high and a_at + a_low < high)
             ):
                 return UNUSUAL  # or windows that interleave
         numbers = known.numbers
@@ -94,12 +98,22 @@ def short_ways(engine: Any) -> dict[type, ShortWay]:
             return UNUSUAL
         if several and current_device() != device:
             return UNUSUAL
-        if y is None:
+        if y is None or not in_place:
             if stream is not None:
                 return UNUSUAL  # a capture, perhaps, where nothing can be allocated
             if known.y_length == 0:
                 return UNUSUAL
+        if y is None:
             y, y_at = engine.pool().empty(known.y_length, a.dtype)
+        elif not in_place:
+            (length,), dtype = y.shape, y.dtype
+            y, y_at = engine.pool().empty(length, dtype)
+            if beta != 0 or length != known.y_length:
+                try:
+                    nbytes = length * dtype.itemsize
+                    engine.copy_bytes(given_at, y_at, nbytes, engine.numba_stream)
+                except RuntimeError:  # no GPU is current in this thread: the long way makes it so
+                    return UNUSUAL
         if stream is None:
             handle = engine.numba_stream
         else:

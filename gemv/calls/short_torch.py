@@ -32,6 +32,11 @@ from gemv.core import trace
 #: How many sets of tensors an expectation knows to be no lazy negatives.
 MAX_SEEN = 256
 
+#: What becomes of y: a new one is made, or a copy of it is overwritten, or y itself is.
+NEW, COPY, IN_PLACE = 0, 1, 2
+#: The strides of a copy.
+ONE_BY_ONE = (1,)
+
 #: How often an expectation may be wrong before it is dropped.
 MAX_MISSES = 100
 
@@ -107,6 +112,14 @@ def short_ways(engine: Any) -> dict[type, ShortWay]:
         expected.seen[id(y)] = weakref.ref(a), weakref.ref(x), weakref.ref(y)
         return True
 
+    contiguous = torch.contiguous_format
+
+    def copied(y: Any, beta: Any, length: int) -> Any:
+        """A new tensor to be overwritten in the place of y; without its values if none is used."""
+        if beta == 0 and y.shape == (length,):
+            return y.new_empty(length)
+        return y.clone(memory_format=contiguous)
+
     grad_enabled = torch.is_grad_enabled
     compiling = torch.compiler.is_compiling
     in_graph = torch_graph.in_graph
@@ -144,15 +157,25 @@ def short_ways(engine: Any) -> dict[type, ShortWay]:
             return UNUSUAL
         if (a.requires_grad or x.requires_grad) and grad_enabled():
             return UNUSUAL
-        if y is not None and (
-            (overwrite_y is not ONE and overwrite_y is not True)
-            or type(y) is not tensor
-            or y.requires_grad
-        ):
-            return UNUSUAL
+        way = NEW
+        if y is not None:
+            if overwrite_y is ONE or overwrite_y is True:
+                way = IN_PLACE
+                if type(y) is not tensor or y.requires_grad:
+                    return UNUSUAL
+            elif overwrite_y is ZERO or overwrite_y is False:
+                way = COPY
+                kind = type(y)
+                if (kind is not tensor and kind is not parameter) or (
+                    y.requires_grad and grad_enabled()
+                ):
+                    return UNUSUAL
+            else:
+                return UNUSUAL
         target = y
         try:
-            hint = (routine, options, id(a), y is None)
+            # With the shape of y, which is compared before y is copied.
+            hint = (routine, options, id(a), y.shape if way is COPY else way)
             expected = expectations.get(hint)
             if expected is not None:
                 known = expected.known
@@ -183,10 +206,14 @@ def short_ways(engine: Any) -> dict[type, ShortWay]:
                     or refs[2]() is not last
                 ) and not no_negatives(expected, a, x, last):
                     return UNUSUAL
-                if y is None:
+                if way is NEW:
                     target = a.new_empty(known.y_length)
+                elif way is COPY:
+                    if not y.data_ptr():  # memory that was freed
+                        return UNUSUAL
+                    target = copied(y, beta, known.y_length)
                 if not enqueue(expected.address, a, x, target, stream, alpha, beta):
-                    if y is not None:
+                    if way is IN_PLACE:
                         written(y)
                     if tracing():
                         known.record()
@@ -221,9 +248,13 @@ def short_ways(engine: Any) -> dict[type, ShortWay]:
                 y_at = y.data_ptr()
                 if not y_at:
                     return UNUSUAL
+                if way is COPY:  # PyTorch's allocator aligns it
+                    y_at, y_strides = 0, ONE_BY_ONE
+                else:
+                    y_strides = y.stride()
                 key = (
                     routine, device, options, a.dtype, a.shape, a.stride(),
-                    x.dtype, x.shape, x.stride(), y.dtype, y.shape, y.stride(),
+                    x.dtype, x.shape, x.stride(), y.dtype, y.shape, y_strides,
                     ((a_at | x_at | y_at) & 15) and (a_at & 15, x_at & 15, y_at & 15),
                 )  # fmt: skip
                 known = get(key)
@@ -231,8 +262,9 @@ def short_ways(engine: Any) -> dict[type, ShortWay]:
                     return long_way(hint, key, a, x)
                 y_low, y_high, x_low, x_high, a_low, a_high = known.spans
                 low, high = y_at + y_low, y_at + y_high
-                if (low < x_at + x_high and x_at + x_low < high) or (
-                    low < a_at + a_high and a_at + a_low < high
+                if way is IN_PLACE and (
+                    (low < x_at + x_high and x_at + x_low < high)
+                    or (low < a_at + a_high and a_at + a_low < high)
                 ):
                     return UNUSUAL  # or windows that interleave
         except RuntimeError:  # a tensor without memory: sparse, or inside a transformation
@@ -247,9 +279,13 @@ def short_ways(engine: Any) -> dict[type, ShortWay]:
         handle = raw_stream(device)
         if stream is not None and stream != handle and not is_same_stream(stream, handle):
             return UNUSUAL
+        if way is COPY:
+            if target is y or beta == 0:  # else it was copied before the expectation was wrong
+                target = copied(y, beta, known.y_length)
+            y_at = target.data_ptr()
         if known.launch(handle, a_at, x_at, y_at, alpha, beta):
             return UNUSUAL
-        if y is not None:
+        if way is IN_PLACE:
             written(y)
         if exchange is not None and known.plain and hint not in expectations:
             expect(hint, key, known, a, x, target)

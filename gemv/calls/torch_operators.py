@@ -44,6 +44,12 @@ _single_level_allowed: Any = _levels["get_single_level_autograd_function_allowed
 _living: Any = _levels["unwrap_if_dead"]
 _forward_ad: Any = vars(torch.autograd.forward_ad)
 _forward_mode = _forward_ad["_set_fwd_grad_enabled"]
+_compiling = torch.compiler.is_compiling
+_modes: Any = _own["_len_torch_dispatch_stack"]
+_tracing: Any = _own["_is_tracing"]
+_is_batch: Any = _levels["is_legacy_batchedtensor"]
+_is_zeros: Any = vars(torch._C.TensorBase)["_is_zerotensor"]
+_PLAIN = (torch.Tensor, torch.nn.Parameter)
 
 
 # On memory --------------------------------------------------------------------------------------
@@ -57,7 +63,10 @@ def _compute(
     options: dict[str, Any] = {"kernel": kernel, "accumulate": accumulate, "stream": stream}
     if out_dtype is not None:
         options["out_dtype"] = out_dtype
-    with torch.no_grad():
+    if torch.is_grad_enabled():
+        with torch.no_grad():
+            result = public_routines[routine](*arguments, trans, overwrite, **options)
+    else:
         result = public_routines[routine](*arguments, trans, overwrite, **options)
     if stream is not None and result.is_cuda:
         # A graph reuses memory in the order of its own stream.
@@ -113,10 +122,47 @@ def product(
     routine: str, alpha: Any, a: Any, x: Any, beta: Any = 0, y: Any = None, trans: int = 0,
     accumulate: str = "plain", out_dtype: Any = None, stream: int | None = None,
 ) -> Any:  # fmt: skip
-    """The operator for vectors that are used whole, which has derivatives."""
-    return torch.ops.gemv.product(
-        routine, alpha, a, x, beta, y, 0, 1, 0, 1, trans, None, accumulate, out_dtype, stream
+    """The product for vectors that are used whole, which has derivatives.
+
+    It is the operator of PyTorch, unless nobody but autograd would see that: two passes through the
+    dispatcher take longer than most products.
+    """
+    inputs = (
+        routine, alpha, a, x, beta, y, 0, 1, 0, 1, trans, None, accumulate, out_dtype, stream,
+    )  # fmt: skip
+    if not on_memory() or not are_memory(a, x, y):
+        return torch.ops.gemv.product(*inputs)
+    if not watched(a, x, y):
+        return _product(*inputs)
+    return super(torch.autograd.Function, _ProductOfMemory).apply(*inputs)
+
+
+def on_memory() -> bool:
+    """Whether nothing watches: no tracing, transformation, forward derivatives or mode."""
+    return (
+        not _compiling()
+        and not transforming()
+        and _forward_ad["_current_level"] < 0
+        and not _modes()
+        and not _tracing()
     )
+
+
+def are_memory(*tensors: Any) -> bool:
+    """Whether these, or None, are plain tensors in the memory of the host or of a GPU.
+
+    Two kinds of gradients have the type of a plain tensor and no such memory: the batches that
+    ``torch.autograd.grad`` makes with ``is_grads_batched``, and zeros that are never written out.
+    """
+    for tensor in tensors:
+        if tensor is not None and (
+            type(tensor) not in _PLAIN
+            or not (tensor.is_cuda or tensor.is_cpu)
+            or _is_batch(tensor)
+            or _is_zeros(tensor)
+        ):
+            return False
+    return True
 
 
 class _Product(torch.autograd.Function):
@@ -153,19 +199,16 @@ class _Product(torch.autograd.Function):
         of_a = of_x = of_y = None
         if ctx.needs_input_grad[2]:
             left, right = (x, grad) if trans else (grad, x)
-            if trans == 2:
-                of_a = _scaled(torch.outer(left, right.conj()), ctx.alpha)
-            elif trans == 1:
-                of_a = _scaled(torch.outer(left.conj(), right), alpha)
-            else:
-                of_a = _scaled(torch.outer(left, right.conj()), alpha)
-            of_a = of_a.to(a.dtype)
+            if a.dtype.is_complex:
+                left, right = (left.conj(), right) if trans == 1 else (left, right.conj())
+            of_a = _scaled(torch.outer(left, right), ctx.alpha if trans == 2 else alpha)
+            of_a = _in_dtype(of_a, a.dtype)
         if ctx.needs_input_grad[3]:
             matrix, back = (a, 0 if trans == 2 else 2) if trans != 1 else (a.conj(), 0)
-            narrow = grad.to(a.dtype)
+            narrow = _in_dtype(grad, a.dtype)
             of_x = product(routine, alpha, matrix, narrow, trans=back, accumulate=accumulate)
         if ctx.needs_input_grad[5]:
-            of_y = _scaled(grad, beta).to(ctx.y_dtype)
+            of_y = _in_dtype(_scaled(grad, beta), ctx.y_dtype)
         return (None, None, of_a, of_x, None, of_y, *[None] * (ctx.count - 6))
 
     @staticmethod
@@ -185,6 +228,16 @@ class _Product(torch.autograd.Function):
             part = _scaled(of_y, ctx.beta)
             total = part.clone() if total is None else total + part
         return total
+
+
+class _ProductOfMemory(_Product):
+    """The same, without the dispatcher."""
+
+    forward = staticmethod(_product)
+
+
+def _in_dtype(tensor: Any, dtype: Any) -> Any:
+    return tensor if tensor.dtype is dtype else tensor.to(dtype)
 
 
 def _conjugate(number: Any) -> Any:

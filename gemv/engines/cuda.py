@@ -167,13 +167,16 @@ class CudaEngine:
     def copy(self, source: Operand, target: Operand, stream: int) -> None:
         (n,), (stride,) = source.shape, source.strides
         if n and stride == 1:
-            nbytes = n * source.dtype.itemsize
-            check(driver.cuMemcpyDtoDAsync(target.pointer, source.pointer, nbytes, stream))
+            self.copy_bytes(source.pointer, target.pointer, n * source.dtype.itemsize, stream)
         elif n:
             device, dtype = self.device(), source.dtype
             self._launcher.copy_vector(
                 device, dtype, n, source.pointer, stride, target.pointer, stream
             )
+
+    def copy_bytes(self, source: int, target: int, nbytes: int, stream: int) -> None:
+        """Enqueue a copy from one address of device memory to another."""
+        check(driver.cuMemcpyDtoDAsync(target, source, nbytes, stream))
 
     def prepare_copy(self, source: Operand) -> None:
         """Compile and load what :meth:`copy` of this operand needs."""

@@ -82,9 +82,10 @@ def split_in_clusters(
     ValueError
         If the kernel called `name` cannot have such clusters on this device.
     """
-    if cluster & (cluster - 1) or cluster > MOST_CLUSTERED:
+    # Where a launch has no clusters, ``st.async`` is an illegal instruction, so one block is none.
+    if not 2 <= cluster <= MOST_CLUSTERED or cluster & (cluster - 1):
         raise ValueError(
-            f"{name}: CLUSTER must be a power of two up to {MOST_CLUSTERED}, got {cluster}"
+            f"{name}: CLUSTER must be a power of two from 2 to {MOST_CLUSTERED}, got {cluster}"
         )
     lacks = device.lacks(CLUSTERS)
     if lacks:

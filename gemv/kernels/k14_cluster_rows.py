@@ -286,8 +286,8 @@ KERNEL = Kernel(
     wide=True,
     accepts=accepts,
     capability=CLUSTERS,
-    # LANES, THREADS_PER_BLOCK and CLUSTER are powers of two; more than 32 LANES are a whole block
-    # or a part of it. VECTORS are of 16 bytes.
+    # LANES, THREADS_PER_BLOCK and CLUSTER are powers of two, CLUSTER from 2 to 16; more than 32
+    # LANES are a whole block or a part of it. VECTORS are of 16 bytes.
     knobs={
         "LANES": 512,
         "ROWS": 1,

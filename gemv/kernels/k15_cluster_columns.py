@@ -292,7 +292,7 @@ KERNEL = Kernel(
     wide=True,
     accepts=accepts,
     capability=CLUSTERS,
-    # All but COLUMNS and MIN_BLOCKS are powers of two, LANES 32 at most.
+    # All but COLUMNS and MIN_BLOCKS are powers of two, LANES 32 at most and CLUSTER from 2 to 16.
     knobs={
         "LANES": 4,
         "PIECES": 1,

@@ -17,7 +17,7 @@ from helpers.problems import transposed
 import gemv
 from gemv.arrays import adopt as arrays_adopt
 from gemv.arrays import host as arrays_host
-from gemv.arrays.adopt import adopt
+from gemv.arrays.adopt import adopt, rank_of
 from gemv.core import operand as core_operand
 from gemv.engines.backend import HOME
 
@@ -310,6 +310,29 @@ def test_device_broadcast():
     device = cuda().to_device(np.broadcast_to(np.arange(3, dtype="f"), (2, 3)))
     result = gemv.sgemv(1, device, cuda().to_device(np.ones(3, "f")))
     assert result.copy_to_host().tolist() == [3, 3]
+
+
+class Raising:
+    """An object each of whose attributes raises an error."""
+
+    def __getattr__(self, name):
+        raise RuntimeError(name)
+
+
+WITHOUT_RANK = [None, 1.5, "text", Raising(), Exporter(shape=None), types.SimpleNamespace(shape=5)]
+
+
+@pytest.mark.parametrize("given", WITHOUT_RANK, ids=lambda given: type(given).__name__)
+def test_what_does_not_tell_its_rank_has_none(given):
+    assert rank_of(given) == 0
+
+
+def test_the_rank_of_arrays_without_ndim():
+    assert rank_of(Exporter(shape=(2, 3, 4, 5))) == 4
+    assert rank_of([[np.ones((2, 3))]]) == 4
+    endless = []
+    endless.append(endless)
+    assert rank_of(endless) > 2
 
 
 def test_interface_with_numbers_of_numpy():

@@ -4,6 +4,7 @@ import math
 
 import numpy as np
 import pytest
+from helpers.exporters import Export, Interface
 
 import gemv
 from gemv.core.batch import Batch, items_overlap
@@ -206,6 +207,38 @@ def test_device_arrays(dtype):
     y = gemv.gemv(1, on_device, to_device(x), 2, old)
     assert np.array_equal(plain(y.copy_to_host()), matvec(a, x) + 2)
     assert (plain(old.copy_to_host()) == 1).all()
+
+
+class Silent:
+    """An array in host memory that says nothing of itself but what is given."""
+
+    def __init__(self, **attributes):
+        self.__dict__.update(attributes)
+
+
+#: Arrays of which no attribute `ndim` tells how many dimensions they have.
+WITHOUT_NDIM = {
+    "cuda_array_interface": Interface,
+    "dlpack": Export,
+    "array_interface": lambda a: Silent(__array_interface__=a.__array_interface__, keep=a),
+    "shape": lambda a: type("Shaped", (Silent,), {"__array__": lambda self, *_, **__: self.keep})(
+        shape=a.shape, keep=a
+    ),
+    "list": lambda a: [tuple(item) for item in a],
+}
+
+
+@pytest.mark.parametrize("name", WITHOUT_NDIM)
+def test_an_array_without_ndim_is_a_batch(name):
+    on_device = name in ("cuda_array_interface", "dlpack")
+    if on_device and gemv.backend() != "simulator":
+        pytest.skip("a stand-in for a device array has its memory on the host")
+    rng = np.random.default_rng(8)
+    a, x = whole(rng, (3, 4, 5), "f"), whole(rng, (3, 5), "f")
+    given = WITHOUT_NDIM[name](a)
+    assert not hasattr(given, "ndim")
+    y = gemv.gemv(1, given, Interface(x) if on_device else x)
+    assert np.array_equal(y.copy_to_host() if on_device else y, matvec(a, x))
 
 
 @needs_device_arrays

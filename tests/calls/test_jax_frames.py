@@ -73,14 +73,8 @@ class HandMade:
         names, types, places = [], [], []
         for name, value in values.items():
             names.append(pointer(self.span(name)))
-            if isinstance(value, str):
-                types.append(4)
-                places.append(addressof(self.span(value)))
-                continue
-            number, kind = (5, ctypes.c_int64) if isinstance(value, int) else (12, ctypes.c_double)
-            at = addressof(self.kept(kind(value)))
-            types.append(3)
-            places.append(addressof(self.kept(jax_frames.Scalar(number, at))))
+            types.append(4)
+            places.append(addressof(self.span(value)))
         count = len(names)
         return jax_frames.Attributes(
             sizeof(jax_frames.Attributes), None, count, self.kept((ctypes.c_int * count)(*types)),
@@ -95,7 +89,7 @@ def call(handle, frame):
 
 def attributes(**changes):
     plain = {"alpha": 2.0, "alpha_imag": -1.0, "trans": 0, "accumulate": "plain", "kernel": ""}
-    return plain | changes
+    return {"call": jax_handlers.written(**plain | changes)}
 
 
 def test_a_frame_is_read():

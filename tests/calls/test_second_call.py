@@ -27,6 +27,8 @@ pytestmark = pytest.mark.skipif(gemv.backend() != "simulator", reason="a stand-i
 
 STREAM = 0x700
 LAUNCHED: list[int] = []
+#: Address and bytes of each y that a short way copied.
+COPIED: list[tuple[int, int]] = []
 
 
 @ctypes.CFUNCTYPE(ctypes.c_int, *[ctypes.c_void_p] * 4)
@@ -81,6 +83,13 @@ class Engine:
     def clear(self, pointer, nbytes, stream):
         pass
 
+    def copy(self, source, target, stream):
+        pass
+
+    def copy_bytes(self, source, target, nbytes, stream):
+        assert stream == STREAM
+        COPIED.append((source, nbytes))
+
     def empty(self, length, dtype):
         return Array((length,), dtype)
 
@@ -104,6 +113,10 @@ class Array:
         Array.next_at += 0x1000
         self.gpu_data = SimpleNamespace(device_ctypes_pointer=SimpleNamespace(value=self.at))
         self.data = SimpleNamespace(ptr=self.at, device_id=0)
+
+    def copy(self):
+        COPIED.append((self.at, self.shape[0] * self.itemsize))
+        return Array(self.shape, self.dtype)
 
     @property
     def __cuda_array_interface__(self):
@@ -149,6 +162,10 @@ class Tensor:
     def new_empty(self, length):
         return Tensor((length,), self.dtype)
 
+    def clone(self, memory_format):
+        self.array.copy()
+        return Tensor(self.shape, self.dtype)
+
 
 @ctypes.PYFUNCTYPE(ctypes.c_int, ctypes.py_object, ctypes.c_void_p)
 def describe(tensor, target):
@@ -172,6 +189,7 @@ Tensor.__dlpack_c_exchange_api__ = dlpack._capsule_new(ctypes.addressof(TABLE), 
 def fake_torch():
     return SimpleNamespace(
         Tensor=Tensor, strided="strided", float32=np.dtype("f"), bfloat16=None,
+        contiguous_format="contiguous",
         nn=SimpleNamespace(Parameter=type("Parameter", (Tensor,), {})),
         _C=SimpleNamespace(_cuda_getCurrentRawStream=lambda device: STREAM),
         cuda=SimpleNamespace(device_count=lambda: 1), is_grad_enabled=lambda: False,
@@ -229,6 +247,7 @@ def library(request, monkeypatch):
     monkeypatch.setattr(execute, "bind", counting)
     memo.forget()
     LAUNCHED.clear()
+    COPIED.clear()
     yield SimpleNamespace(
         name=request.param, new=Tensor if request.param == "torch" else Array, engine=engine,
         long_ways=bound,
@@ -237,16 +256,17 @@ def library(request, monkeypatch):
 
 
 def calls(library, m, n, options):
-    """The two forms of a call on new arrays: with a y to be overwritten, and without one."""
+    """The forms of a call on new arrays: y is overwritten, there is none, or it stays as it is."""
     a, x, y = (library.new(shape) for shape in ((m, n), (n,), (m,)))
     return (
         lambda: gemv.gemv(2.0, a, x, 1.0, y, overwrite_y=1, **options),
         lambda: gemv.gemv(2.0, a, x, **options),
+        lambda: gemv.gemv(2.0, a, x, 1.0, y, **options),
     )
 
 
 @pytest.mark.parametrize("options", [{}, {"accumulate": "wide"}], ids=["plain", "wide"])
-@pytest.mark.parametrize("form", [0, 1], ids=["in place", "new y"])
+@pytest.mark.parametrize("form", [0, 1, 2], ids=["in place", "new y", "copy of y"])
 def test_the_very_first_call_is_remembered(library, form, options):
     call = calls(library, 40, 30, options)[form]
     call()
@@ -257,18 +277,50 @@ def test_the_very_first_call_is_remembered(library, form, options):
     assert set(LAUNCHED) == {STREAM} and len(LAUNCHED) >= 2
 
 
+def test_a_y_that_stays_is_copied_unless_nothing_of_it_is_left(library):
+    a, x, y = (library.new(shape) for shape in ((40, 30), (30,), (40,)))
+    longer = library.new((50,))
+    for given in (y, longer, y, longer):
+        gemv.gemv(2.0, a, x, 1.0, given)
+    assert len(library.long_ways) == 2
+    array = (lambda tensor: tensor.array) if library.name == "torch" else (lambda array: array)
+    assert COPIED == [(array(y).at, 160), (array(longer).at, 200)]
+    gemv.gemv(2.0, a, x, 0.0, y)
+    assert len(COPIED) == 2, "no element of y is used"
+    made = gemv.gemv(2.0, a, x, 0.0, longer, overwrite_y=False)
+    assert len(COPIED) == 3, "elements behind the result stay"
+    assert made is not longer and made.shape == (50,)
+    assert len(library.long_ways) == 2
+
+
+def test_a_copy_is_launched_as_a_call_in_place_is(library):
+    a, x, y = (library.new(shape) for shape in ((40, 30), (30,), (40,)))
+    assert gemv.gemv(2.0, a, x, 1.0, y, overwrite_y=1) is y
+    assert not COPIED
+    # They share one key, but PyTorch's expectation is made by the next call.
+    for _ in range(2):
+        assert gemv.gemv(2.0, a, x, 1.0, y) is not y
+    assert library.engine.ran == 1 and len(COPIED) == 2
+    for unusual in ({"overwrite_y": 2.0}, {"stream": STREAM + 1}):
+        before = len(COPIED)
+        with contextlib.suppress(Exception):
+            gemv.gemv(2.0, a, x, 1.0, y, **unusual)
+        assert len(COPIED) == before
+
+
 def test_each_kind_goes_the_long_way_once(library):
+    # The two with y are of one kind, whether y stays or not.
     kinds = [call for m in (40, 41) for call in calls(library, m, 30, {})]
     for _ in range(3):
         for call in kinds:
             call()
-    assert len(library.long_ways) == library.engine.ran == len(kinds)
+    assert len(library.long_ways) == library.engine.ran == 4
 
 
 def test_the_second_call_asks_no_tensor_where_it_lies(library):
     if library.name != "torch":
         pytest.skip("the others have no C functions for it")
-    for call in calls(library, 40, 30, {}):
+    for call in calls(library, 40, 30, {})[:2]:  # the third asks whether y was freed
         call()
         assert remembered.expectations
         before = Tensor.reads

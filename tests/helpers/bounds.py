@@ -17,6 +17,7 @@ and half a unit in the last place of y where sums are not of the dtype of y.
 from __future__ import annotations
 
 import math
+import operator
 from fractions import Fraction
 from typing import NamedTuple
 
@@ -92,18 +93,51 @@ class Row(NamedTuple):
     size: Fraction  # T
 
 
+#: Binary digits that an absolute value has behind those of its complex number.
+MORE = 100
+
+
+class Whole(NamedTuple):
+    """Numbers as whole multiples of one power of two: their sums need no common denominators."""
+
+    real: list[int]
+    imag: list[int]
+    sizes: list[int]  # the absolute values, times 2**MORE
+    over: int  # 1 is this many
+
+
+def whole(values):
+    values = [complex(value) for value in values]
+    parts = [
+        [part.as_integer_ratio() for part in each]
+        for each in ([value.real for value in values], [value.imag for value in values])
+    ]
+    over = max((below for part in parts for _, below in part), default=1)
+    real, imag = ([above * (over // below) for above, below in part] for part in parts)
+    sizes = [
+        math.isqrt((p * p + q * q) << 2 * MORE) if p and q else abs(p + q) << MORE
+        for p, q in zip(real, imag, strict=True)
+    ]
+    return Whole(real, imag, sizes, over)
+
+
+def dot(a, b):
+    return sum(map(operator.mul, a, b))
+
+
 def exact_rows(case, y):
     """All elements of the result, from the y that was there before."""
     alpha, beta = rational(case.alpha), rational(case.beta)
-    x = [rational(value) for value in wider(case.x)]
-    x_sizes = list(map(modulus, x))
+    x = whole(wider(case.x))
     rows = []
-    for line, old in zip(wider(case.op_a), wider(y), strict=True):
-        total, products = (Fraction(0), Fraction(0)), Fraction(0)
-        for value, factor, factor_size in zip(map(rational, line), x, x_sizes, strict=True):
-            p = times(value, factor)
-            total = total[0] + p[0], total[1] + p[1]
-            products += modulus(value) * factor_size
+    for line, old in zip(map(whole, wider(case.op_a)), wider(y), strict=True):
+        assert len(line.real) == len(x.real)
+        over = line.over * x.over
+        total = (
+            Fraction(dot(line.real, x.real) - dot(line.imag, x.imag), over),
+            Fraction(dot(line.real, x.imag) + dot(line.imag, x.real), over),
+        )
+        products = Fraction(dot(line.sizes, x.sizes), over << 2 * MORE)
         total, size = times(alpha, total), modulus(alpha) * products
         if case.beta != 0:
             old = rational(old)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import hashlib
 import inspect
 import json
@@ -95,14 +94,19 @@ def compiler(tmp_path_factory, worker):
             worker.stdin.flush()
             line = worker.stdout.readline()
             assert line, f"the compiling process ended: {worker.wait()}"
-            fresh = file.with_suffix(f".{os.getpid()}")
-            fresh.write_text(line)
-            fresh.replace(file)  # whole or not at all, for whoever looks meanwhile
+            keep(file, line)
         answer = json.loads(file.read_text())
         assert "error" not in answer, answer["error"]
-        return answer
+        return [{**function, "kept": str(kept)} for function in answer]
 
     return ask
+
+
+def keep(file, text):
+    """Write a file whole or not at all, for whoever looks meanwhile."""
+    fresh = file.with_suffix(f".{os.getpid()}")
+    fresh.write_text(text)
+    fresh.replace(file)
 
 
 def nvdisasm():
@@ -116,13 +120,19 @@ def nvdisasm():
 
 
 def disassemble(function):
-    """Instructions of a function, as text."""
-    return listing_of(function["cubin"])
+    """Instructions of a function of :func:`compiler`, as text.
+
+    They are kept beside its answers: the disassembler takes half a second to start.
+    """
+    cubin = function["cubin"]
+    file = Path(function["kept"], hashlib.sha256(cubin.encode()).hexdigest() + "-listing")
+    if not file.exists():
+        keep(file, listing_of(cubin))
+    return file.read_text()
 
 
-@functools.cache
 def listing_of(cubin):
-    """The same for machine code in hexadecimal: several tests look at one function."""
+    """The same for machine code in hexadecimal."""
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder, "function.cubin")
         file.write_bytes(bytes.fromhex(cubin))

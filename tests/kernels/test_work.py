@@ -451,12 +451,13 @@ def test_what_holds_for_all_problems(kernel):
 
 @BY_NAME
 def test_one_more_pass_of_columns_is_one_pass_more(kernel):
-    """With the columns that a block takes in one pass added, where nothing splits them."""
+    """With the columns added that each block of a tile takes in one pass."""
     knobs = dict(kernel.knobs)
     if "BLOCKS_PER_SM" in knobs:
         knobs["BLOCKS_PER_SM"] = 0
     if "CLUSTER" in knobs:
-        knobs["CLUSTER"] = 1
+        knobs["CLUSTER"] = 2
+    splits = knobs.get("CLUSTER", 1)
     order = order_of(kernel)
     rows = 40 if kernel.name == "short_columns" else 4001  # last_block splits fewer
     checked = 0
@@ -469,10 +470,10 @@ def test_one_more_pass_of_columns_is_one_pass_more(kernel):
             geometry = kernel.geometry(problem, device_of(1), knobs)
             before = kernel.work(problem, geometry, knobs)
             flight = before.flight // DTYPES[dtype].itemsize
-            step = columns_of_a_pass(kernel, problem, geometry, knobs, flight)
+            step = splits * columns_of_a_pass(kernel, problem, geometry, knobs, flight)
             longer = problem._replace(n=cols + step, cols=cols + step)
             after = kernel.work(longer, kernel.geometry(longer, device_of(1), knobs), knobs)
-            assert before.splits == after.splits == 1
+            assert before.splits == after.splits == splits
             assert after.passes == before.passes + 1
             assert after.loads > before.loads and after.x_loads > before.x_loads
             assert after.multiply_adds > before.multiply_adds and after.bytes > before.bytes

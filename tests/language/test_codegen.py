@@ -389,9 +389,12 @@ HOMES = ("constant", "pointer", "global", "literal")
 LITERALS = (1.25, -0.75)
 
 
-@pytest.mark.parametrize("dtype", ["float32", "complex128"])
 @pytest.mark.parametrize("home", HOMES)
-@pytest.mark.parametrize("name", ["thread_per_row", "last_block"])
+@pytest.mark.parametrize(
+    "name, dtype",
+    [("thread_per_row", "float32"), ("last_block", "complex128")]
+    + [("thread_per_row", "complex128"), ("last_block", "float32")] * ALL_ROWS,
+)
 def test_each_home_has_its_own_load(name, home, dtype, compiler):
     kernel = REGISTRY[name]
     (function,) = compiler(kernel, dtype, homes=(home, home), literals=LITERALS)
@@ -421,8 +424,10 @@ def test_a_home_costs_no_call_and_no_spill(kernel, compiler):
         assert "call.uni" not in function["ptx"].replace("__nv_", "")
 
 
-@pytest.mark.parametrize("lanes", [1, 32])
-@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize(
+    "dtype, lanes",
+    [("float32", 1), ("float64", 32)] + [("float64", 1), ("float32", 32)] * ALL_ROWS,
+)
 def test_x_is_read_where_it_lives(dtype, lanes, compiler):
     from gemv.kernels.t06_where_x_lives import HOMES as X_HOMES
     from gemv.kernels.t06_where_x_lives import KERNEL

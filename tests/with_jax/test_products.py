@@ -1,6 +1,7 @@
 """``gemv.jax`` against JAX's own products: values, derivatives, batches, and what XLA calls.
 
-XLA calls a handler in host memory as it does on a GPU, so nothing here needs one.
+XLA calls a handler in host memory as it does on a GPU, so nothing here needs one. Where there is a
+GPU, JAX puts arrays there.
 """
 
 from __future__ import annotations
@@ -32,6 +33,13 @@ OPS = [lambda a: a, lambda a: a.T, lambda a: a.conj().T]
 @pytest.fixture
 def rng():
     return np.random.default_rng(11)
+
+
+@pytest.fixture
+def without_gpu():
+    """Skips where JAX puts arrays on a GPU; asked late, since the answer starts JAX's backends."""
+    if jax.default_backend() != "cpu":
+        pytest.skip("JAX has a GPU, and this is about arrays in host memory")
 
 
 def array(rng, *shape, dtype="float64"):
@@ -66,7 +74,7 @@ def test_values_are_those_of_jax(rng, dtype, trans):
     close(compiled(a, x, y, alpha, beta), both, dtype)
 
 
-def test_the_host_computes_and_traces_see_it(rng):
+def test_the_host_computes_and_traces_see_it(rng, without_gpu):
     a, x = array(rng, 4, 3), array(rng, 3)
     step = jax.jit(lambda a, x: matvec(a, x).sum())
     for _ in range(2):
@@ -187,7 +195,9 @@ def test_an_item_of_a_batch_has_the_bits_that_it_has_alone(rng):
 
 
 def test_shards_are_multiplied_where_they_are(rng):
-    mesh = jax.make_mesh((2,), ("rows",))
+    # JAX's CPU is two devices here, and may stand beside a single GPU.
+    devices = jax.devices() if jax.device_count() > 1 else jax.devices("cpu")
+    mesh = jax.make_mesh((2,), ("rows",), devices=devices[:2])
     rows = PartitionSpec("rows", None)
     a = jax.device_put(array(rng, 6, 3), NamedSharding(mesh, rows))
     x = jax.device_put(array(rng, 3), NamedSharding(mesh, PartitionSpec()))
@@ -273,7 +283,7 @@ def test_errors_name_argument_rule_and_value(rng, name):
 
 
 @pytest.mark.parametrize("options", [{"accumulate": "wide"}, {"kernel": "vector_rows"}], ids=str)
-def test_errors_of_a_running_program_reach_the_caller(rng, options):
+def test_errors_of_a_running_program_reach_the_caller(rng, options, without_gpu):
     a, x = array(rng, 4, 3), array(rng, 3)
     with pytest.raises(Exception, match=r"gemv\.jax\.matvec: .* needs a GPU, but a is in host"):
         jax.jit(lambda a, x: matvec(a, x, **options))(a, x).block_until_ready()

@@ -191,6 +191,42 @@ def test_a_layer_learns(device):
         assert not layer(x).requires_grad
 
 
+def test_nobody_but_autograd_sees_no_operator(device, monkeypatch):
+    """The dispatcher takes longer than the products of this test."""
+    a, x, y = (tensor.requires_grad_() for tensor in operands(device))
+
+    def operator(*arguments):
+        raise AssertionError("the operator was called")
+
+    monkeypatch.setattr(torch.ops.gemv, "product", operator)
+    products.addmv(y, a, x, beta=2.0).backward(y.detach())
+    torch.testing.assert_close(a.grad, torch.outer(y, x))
+    torch.testing.assert_close(x.grad, a.mT @ y)
+    torch.testing.assert_close(y.grad, 2 * y)
+
+
+def test_gradients_without_memory(device):
+    a, x, _ = (tensor.requires_grad_() for tensor in operands(device))
+    result, expected = products.mv(a, x), torch.mv(a, x)
+    zeros = torch._efficientzerotensor(result.shape, dtype=a.dtype, device=device)
+    both = torch.eye(len(result), dtype=a.dtype, device=device)
+    for gradients, options in ((zeros, {}), (both, {"is_grads_batched": True})):
+        found, right = (
+            torch.autograd.grad(of, (a, x), gradients, retain_graph=True, **options)
+            for of in (result, expected)
+        )
+        torch.testing.assert_close(found, right)
+
+
+@pytest.mark.parametrize("grad", [False, True])
+@pytest.mark.filterwarnings("ignore::torch.jit.TracerWarning")
+def test_a_recorded_trace_keeps_the_product(device, grad):
+    a, x, _ = operands(device)
+    a.requires_grad_(grad)
+    traced = torch.jit.trace(lambda a, x: products.mv(a, x), (a, x))
+    torch.testing.assert_close(traced(2 * a, x), 2 * a @ x)
+
+
 def test_no_gradient_goes_through_out(device):
     a, x, y = operands(device)
     for tensor in (a, x, y):

@@ -102,9 +102,14 @@ def cluster_post(
     each: int,
     limit: int,
 ) -> None:
-    """Refuses a block that expects no sums yet, or has ended."""
+    """Refuses a launch without clusters, and a block that expects no sums yet, or has ended."""
     block = current().block
     blocks = block.cluster.blocks
+    if len(blocks) == 1:
+        raise SimulatorError(
+            "cluster_post: this launch has no clusters, so a GPU would end it with"
+            " CUDA_ERROR_ILLEGAL_INSTRUCTION"
+        )
     for k, value in enumerate(values):
         r = row + k // width * distance + k % width
         if r >= limit:
