@@ -16,13 +16,13 @@ MACHINE ?= gpu
 
 BIN := $(VENV)/bin
 
-.PHONY: help demo test kernel lint types dev docs bench bench-publish bench-compare bench-smoke ladder grid random calls fit table soak mutants clean
+.PHONY: help demo test kernel lint types dev docs bench bench-publish bench-compare bench-smoke ladder grid random several calls fit table soak mutants clean
 
 help:
 	@echo "make demo   install, then gemv on sample files and the ladder of kernels"
 	@echo "make test   install, then the whole test suite"
 	@echo "make docs   the course and the user guide, in docs/_build/html/index.html"
-	@echo "make lint | types | bench | bench-publish | bench-compare | bench-smoke | ladder | grid | random | calls | fit | table | soak | mutants | clean"
+	@echo "make lint | types | bench | bench-publish | bench-compare | bench-smoke | ladder | grid | random | several | calls | fit | table | soak | mutants | clean"
 
 $(VENV)/bin/python:
 	@test -n "$(PYTHON)" || { echo "gemv needs Python 3.11 or newer: make PYTHON=/path/to/python" >&2; exit 1; }
@@ -132,6 +132,19 @@ table: $(DRAW)
 	$(BIN)/python -m benchmarks.pages.readme_page --write
 	$(BIN)/python -m benchmarks.pages.constants_page --write
 	$(BIN)/python -m benchmarks.pages.memories_page --write
+	$(BIN)/python -m benchmarks.pages.several_page --write
+
+# calls of several products: one matrix and 2, 4 and 8 vectors, then many matrices; on a GPU
+VECTORS := 8192x8192,1048576x64,64x1048576,1000x1000
+several: $(TEST)
+	@mkdir -p benchmarks/results/several
+	for count in 2 4 8; do $(BIN)/python -m gemv bench --vectors $$count --shapes $(VECTORS) \
+	    --dtypes s,d,c,b --ops N --order C,F --json benchmarks/results/several/vectors-$$count.json || exit 1; done
+	$(BIN)/python -m gemv bench --batch 65536 --shapes 5x5,16x16,17x17,32x32 --dtypes s,d,b \
+	    --json benchmarks/results/several/batch-65536.json
+	$(BIN)/python -m gemv bench --batch 1024 --shapes 128x128,129x129,256x256 --dtypes s,d,b \
+	    --json benchmarks/results/several/batch-1024.json
+	$(BIN)/python -m benchmarks.pages.several_page --write
 
 # what a process survives, then a million calls of many kinds under load, compared bit for bit; goes
 # on where it stopped

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from array import array
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
+from itertools import groupby
 from multiprocessing import get_context
 from typing import Any
 
@@ -12,21 +13,37 @@ import numpy as np
 
 from benchmarks.fit.candidates import has_work
 from benchmarks.fit.samples import KNOBS, Launches, row_of, stacked
-from gemv.core.geometry import Device
+from gemv.core.geometry import Device, Geometry
 from gemv.core.problem import Problem
-from gemv.selection.cells import INDICES, Kind, indices_of, kinds
-from gemv.selection.choices import EMPTY, packed, problem_of
+from gemv.selection.cells import (
+    LINE_INDICES,
+    LINES_INDICES,
+    Kind,
+    indices_of,
+    kinds,
+    line_of,
+    lines_of,
+    problem_with,
+)
+from gemv.selection.choices import CELLS, EMPTY, packed, problem_of
 from gemv.selection.machine import Constants
-from gemv.selection.ranking import EQUAL, Candidate, is_vain, launches
+from gemv.selection.ranking import EQUAL, Candidate, is_vain, knobs_of, launches
 
-#: Only launches that the formula predicts within this factor of the best are looked at closely.
-_CLOSE = 1.4
+#: Indices of lines' lengths and numbers in a block of cells, whose best launches are looked for
+#: together.
+_BLOCK = (4, 2)
+#: Launches that the formula predicts within this factor of the best get corrections; those that are
+#: then within the second factor on one problem of a block are compared on all its cells.
+_CLOSE, _CLOSER = 1.4, 1.1
 #: The column of `Launches.further` that says whether A is in the L2 cache.
 _HOT = -2 - len(KNOBS)
-#: Cells in a row and in a column of a block of cells, whose first cell is looked at in full.
-_BLOCK = 4
 #: An A of at most so many bytes may be in the L2 cache: then both times count alike.
 _MAY_BE_HOT = 24 << 20
+#: How much the problem in the middle of a cell counts; the others count 1.
+_MIDDLE = 2.0
+
+#: What a launch is of (a block or a problem of a cell), the launch, and its row.
+_Row = tuple[tuple[int, int], Candidate, tuple]
 
 
 def launches_of(
@@ -35,34 +52,60 @@ def launches_of(
     device: Device,
     is_hot: bool = False,
     free: bool = True,
-    only: Collection[Candidate] | None = None,
 ) -> Iterator[tuple[Candidate, tuple]]:
-    """The launches that a problem could have, each as a row for :func:`stacked`.
-
-    If `only` is given, sets of constants that are in none of these candidates are left out.
-    """
-    numbers = range(len(sets)) if only is None else sorted({each.number for each in only})
-    for number in numbers:
-        constants = sets[number]
+    """The launches that a problem could have, each as a row for :func:`stacked`."""
+    refused: dict[str, bool] = {}
+    for number, constants in enumerate(sets):
         kernel = constants.kernel
-        if kernel.work is None or kernel.accepts(problem) is not None:
-            continue
-        if kernel.phased and not free or is_vain(kernel, problem):
-            continue
-        registers = constants.registers_for(problem)
-        if registers is None or not has_work(constants.knobs, problem):
+        if kernel.name not in refused:
+            refused[kernel.name] = (
+                kernel.work is None
+                or kernel.accepts(problem) is not None
+                or kernel.phased
+                and not free
+                or is_vain(kernel, problem)
+            )
+        if refused[kernel.name] or not has_work(constants.knobs, problem):
             continue
         for blocks, geometry in launches(constants, problem, device):
-            candidate = Candidate(number, blocks)
-            if only is not None and candidate not in only:
-                continue
-            work = kernel.work(problem, geometry, constants.knobs)
-            yield (
-                candidate,
-                row_of(
-                    kernel.name, constants.knobs, blocks, problem, work, device, registers, is_hot
-                ),
-            )
+            row = _row(constants, blocks, geometry, problem, device, is_hot)
+            if row is not None:
+                yield Candidate(number, blocks), row
+
+
+def _row(
+    constants: Constants, blocks: int, geometry: Geometry, problem: Problem, device: Device,
+    is_hot: bool = False,
+) -> tuple | None:  # fmt: skip
+    """A row for :func:`stacked`; None for code that needs local memory."""
+    kernel, registers = constants.kernel, constants.registers_for(problem)
+    if registers is None or kernel.work is None:
+        return None
+    work = kernel.work(problem, geometry, constants.knobs)
+    return row_of(
+        kernel.name, constants.knobs, blocks, problem, work, device, registers, is_hot
+    )  # fmt: skip
+
+
+def problems_of(kind: Kind, line: int, lines: int) -> list[Problem]:
+    """Problems of a cell: that in its middle, and two half way to opposite corners."""
+    middle = problem_of(kind, line, lines)
+    if middle is None or indices_of(middle) != (line, lines):
+        return [] if middle is None else [middle]
+    found = [middle]
+    long, count = line_of(line), lines_of(lines)
+    # The distance to the next middle is 1/8 to 1/16, or 1/4 to 1/8 of a size.
+    apart = (line_of(line + 1) - long) // 4, (lines_of(lines + 1) - count) // 4
+    for sign in (1, -1):
+        length = long + sign * apart[0]
+        if kind.whole:
+            length -= length % kind.width
+        elif kind.width > 1 and length % kind.width == 0:
+            length += 1
+        other = problem_with(kind, length, count - sign * apart[1])
+        if other is not None and other not in found and indices_of(other) == (line, lines):
+            found.append(other)
+    return found
 
 
 def choices_of(
@@ -70,94 +113,115 @@ def choices_of(
 ) -> dict[tuple[int, int], Candidate]:
     """The candidate of each cell of a kind, by its two indices.
 
-    The formula looks at all launches of one cell in 16, and at what did well there in the others.
+    It is the one with the least mean of the logarithms of its times on the problems of the cell: a
+    launch that is best in the middle may be poor at an edge, where it needs one pass or one wave of
+    blocks more.
     """
-    problems = {}
-    for line in range(INDICES):
-        for lines in range(INDICES):
-            problem = problem_of(kind, line, lines)
-            if problem is not None:
-                problems[line, lines] = problem
-    near = _near_of_blocks(problems, kind, sets, device, corrections)
-    rows, at, who = [], [], []
     same: dict[tuple[int, int], tuple[int, int]] = {}
-    seen: dict[Problem, tuple[int, int]] = {}
-    for cell, problem in problems.items():
-        same[cell] = seen.setdefault(problem, cell)
-        if same[cell] != cell:
-            continue
-        own = indices_of(problem)
-        only = set().union(*(near.get(each, ()) for each in _around(own)))
-        for candidate, row in launches_of(sets, problem, device, False, kind.free, only or None):
-            rows.append(row)
-            at.append(cell)
-            who.append(candidate)
-    if not rows:
-        return {}
-    found = _best(stacked(rows), at, who, corrections)
+    for line in range(LINE_INDICES):
+        for lines in range(LINES_INDICES):
+            middle = problem_of(kind, line, lines)
+            if middle is not None:
+                same[line, lines] = indices_of(middle)
+    found: dict[tuple[int, int], Candidate] = {}
+    # A strip of blocks at a time, which bounds the memory.
+    for _, strip in groupby(sorted(set(same.values())), lambda cell: cell[0] // _BLOCK[0]):
+        found |= _of_strip(kind, list(strip), sets, device, corrections)
     return {cell: found[first] for cell, first in same.items() if first in found}
 
 
-def _around(cell: tuple[int, int]) -> Iterator[tuple[int, int]]:
-    """The blocks of cells that a cell is in, or next to."""
-    line, lines = cell
-    for i in {line // _BLOCK, -(-line // _BLOCK)}:
-        for j in {lines // _BLOCK, -(-lines // _BLOCK)}:
-            yield i, j
-
-
-def _near_of_blocks(
-    problems: dict[tuple[int, int], Problem], kind: Kind, sets: Sequence[Constants],
-    device: Device, corrections: Any,
-) -> dict[tuple[int, int], set[Candidate]]:  # fmt: skip
-    """For the first cell of each block, the candidates that the formula expects to be near."""
-    rows, at, who = [], [], []
-    for (line, lines), problem in problems.items():
-        if line % _BLOCK == 0 and lines % _BLOCK == 0:
+def _of_strip(
+    kind: Kind, cells: list[tuple[int, int]], sets: Sequence[Constants], device: Device,
+    corrections: Any,
+) -> dict[tuple[int, int], Candidate]:  # fmt: skip
+    """The candidates of cells whose lines are of similar lengths."""
+    blocks: dict[int, list[tuple[int, int]]] = {}
+    for cell in cells:
+        blocks.setdefault(cell[1] // _BLOCK[1], []).append(cell)
+    rows: list[_Row] = []
+    for number, inside in blocks.items():
+        probes = {inside[0], inside[len(inside) // 2], inside[-1]}
+        for probe, cell in enumerate(sorted(probes)):
+            problem = problem_of(kind, *cell)
             for candidate, row in launches_of(sets, problem, device, False, kind.free):
-                rows.append(row)
-                at.append((line // _BLOCK, lines // _BLOCK))
-                who.append(candidate)
-    found: dict[tuple[int, int], set[Candidate]] = {}
-    if rows:
-        seconds = corrections.parts(stacked(rows)).seconds
-        best: dict[tuple[int, int], float] = {}
-        for cell, time in zip(at, seconds.tolist(), strict=True):
-            best[cell] = min(best.get(cell, time), time)
-        for cell, candidate, time in zip(at, who, seconds.tolist(), strict=True):
-            if time <= _CLOSE * best[cell]:
-                found.setdefault(cell, set()).add(candidate)
+                rows.append(((number, probe), candidate, row))
+    near: dict[int, set[Candidate]] = {}
+    for (number, _), times in _log_times(rows, corrections).items():
+        limit = min(times.values()) + np.log(_CLOSER)
+        near.setdefault(number, set()).update(c for c, time in times.items() if time <= limit)
+    rows = []
+    for number, cell in enumerate(cells):
+        for place, problem in enumerate(problems_of(kind, *cell)):
+            for candidate in near.get(cell[1] // _BLOCK[1], ()):
+                row = _row_of_candidate(sets, candidate, problem, device)
+                if row is not None:
+                    rows.append(((number, place), candidate, row))
+    sums: dict[int, dict[Candidate, list[float]]] = {}
+    for (number, place), times in _log_times(rows, corrections).items():
+        least = min(times.values())
+        of_cell = sums.setdefault(number, {})
+        for candidate, time in times.items():
+            weight = _MIDDLE if place == 0 else 1.0
+            of_cell.setdefault(candidate, []).append(weight * (time - least))
+    found = {}
+    for number, each in sums.items():
+        most = max(map(len, each.values()))  # problems that a candidate must be for
+        regrets = {c: sum(values) for c, values in each.items() if len(values) == most}
+        weights = _MIDDLE + most - 1
+        limit = min(regrets.values()) + weights * np.log(EQUAL)
+        found[cells[number]] = min(c for c, regret in regrets.items() if regret <= limit)
     return found
 
 
-def _best(
-    launches: Launches, at: Sequence[tuple[int, int]], who: Sequence[Candidate], corrections: Any
-) -> dict[tuple[int, int], Candidate]:
-    """For each cell of `at`, the first candidate that is nearly the fastest."""
-    number = {cell: k for k, cell in enumerate(dict.fromkeys(at))}
-    cells = np.array([number[cell] for cell in at])
+def _row_of_candidate(
+    sets: Sequence[Constants], candidate: Candidate, problem: Problem, device: Device
+) -> tuple | None:
+    """Its row, or None if it is not for this problem."""
+    constants = sets[candidate.number]
+    if not has_work(constants.knobs, problem):
+        return None
+    try:
+        knobs = knobs_of(constants, candidate.blocks)
+        geometry = constants.kernel.geometry(problem, device, knobs)
+    except ValueError:
+        return None
+    return _row(constants, candidate.blocks, geometry, problem, device)
 
-    def least(values: np.ndarray, which: np.ndarray) -> np.ndarray:
-        best = np.full(len(number), np.inf)
-        np.minimum.at(best, which, values)
-        return best[which]
 
+def _log_times(
+    rows: Sequence[_Row], corrections: Any
+) -> dict[tuple[int, int], dict[Candidate, float]]:
+    """For each thing that rows are of, the logarithms of the times of its launches near the best.
+
+    Where A may be in the L2 cache, it is the mean over both cases.
+    """
+    if not rows:
+        return {}
+    number = {key: k for k, key in enumerate(dict.fromkeys(key for key, _, _ in rows))}
+    groups = np.array([number[key] for key, _, _ in rows])
+    launches = stacked([row for _, _, row in rows])
     rough = corrections.parts(launches).seconds
-    near = np.flatnonzero(rough <= _CLOSE * least(rough, cells))
-    launches, cells = launches.only(near), cells[near]
+    best = np.full(len(number), np.inf)
+    np.minimum.at(best, groups, rough)
+    near = np.flatnonzero(rough <= _CLOSE * best[groups])
+    launches = launches.only(near)
     times = np.log(corrections.seconds(launches))
     small = launches.counts.moved <= _MAY_BE_HOT
     if small.any():
-        hot = launches.only(small)
-        hot = hot._replace(counts=hot.counts._replace(is_hot=np.ones(int(small.sum()))))
-        hot.further[:, _HOT] = 1
-        times[small] = (times[small] + np.log(corrections.seconds(hot))) / 2
-    nearly = times <= least(times, cells) + np.log(EQUAL)
-    found: dict[tuple[int, int], Candidate] = {}
-    for k in np.flatnonzero(nearly).tolist():
-        cell = at[near[k]]
-        found[cell] = min(found.get(cell, who[near[k]]), who[near[k]])
+        times[small] = (times[small] + np.log(corrections.seconds(_hot(launches.only(small))))) / 2
+    found: dict[tuple[int, int], dict[Candidate, float]] = {}
+    for k, time in zip(near.tolist(), times.tolist(), strict=True):
+        key, candidate, _ = rows[k]
+        found.setdefault(key, {})[candidate] = time
     return found
+
+
+def _hot(launches: Launches) -> Launches:
+    """The same launches with A in the L2 cache."""
+    further = launches.further.copy()
+    further[:, _HOT] = 1
+    counts = launches.counts._replace(is_hot=np.ones(len(further)))
+    return launches._replace(counts=counts, further=further)
 
 
 _shared: list[Any] = []
@@ -183,10 +247,10 @@ def choices_ahead(
     texts: dict[str, str] = {}
     with ProcessPoolExecutor(jobs, mp_context=get_context("fork")) as pool:
         for kind, found in zip(wanted, pool.map(_of_kind, wanted), strict=True):
-            numbers = array("H", [EMPTY]) * INDICES**2
+            numbers = array("H", [EMPTY]) * CELLS
             for (line, lines), candidate in found.items():
                 number = entries.setdefault(candidate, len(entries))
-                numbers[line * INDICES + lines] = number
+                numbers[line * LINES_INDICES + lines] = number
             texts[str(kind)] = packed(numbers)
             say(f"{kind}: {len(found)} cells, {len(texts[str(kind)])} bytes")
     return {"entries": [list(candidate) for candidate in entries], "kinds": texts}

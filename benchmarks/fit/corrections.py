@@ -17,9 +17,9 @@ from benchmarks.fit.samples import Launches, Samples, weights
 from gemv.selection.formula import Machine, Parts
 
 _SETTINGS = {
-    "max_iter": 600,
+    "max_iter": 300,
     "max_leaf_nodes": 16,
-    "learning_rate": 0.05,
+    "learning_rate": 0.1,
     "min_samples_leaf": 20,
     "l2_regularization": 1.0,
     "max_features": 0.3,

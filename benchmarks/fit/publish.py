@@ -47,17 +47,19 @@ def publish(
     held_out: Mapping[str, Any],
     jobs: int,
 ) -> None:
-    """Write ``machines/NAME.toml`` and ``machines/NAME.json``; rows of an old file are kept."""
+    """Write ``machines/NAME.toml``, ``.json`` and ``.cells``; rows of an old file are kept."""
     sets = chosen(compiled_sets(campaign), PORTFOLIO, device, corrections.seconds)
     file = FOLDER / f"{name}.toml"
     text = _text(campaign, machine, factors, sets, held_out) + _rows(file)
     content = parse(text, str(file))
     choices = choices_ahead(sets, device, corrections, jobs)
     write_text(file, text)
-    json = compiled.text_of(file.read_bytes(), content, choices)
-    write_text(file.with_suffix(".json"), json)
+    toml = file.read_bytes()
+    write_text(file.with_suffix(".json"), compiled.text_of(toml, content))
+    cells = compiled.cells_text_of(toml, choices)
+    write_text(file.with_suffix(".cells"), cells)
     print(f"{file.name}: {len(text.splitlines())} lines; {len(choices['entries'])} launches in"
-          f" {len(choices['kinds'])} kinds, {len(json)} bytes of JSON")  # fmt: skip
+          f" {len(choices['kinds'])} kinds, {len(cells)} bytes")  # fmt: skip
 
 
 def _rows(file: Path) -> str:

@@ -1,10 +1,11 @@
 """Cells: problems that are similar enough to get the same constants.
 
-A choice by the formula takes 5 to 8 ms of a desk machine. So it is made once for a cell, with one
-problem that represents all of it. Cells differ in the *kind* of a problem, and in the length and
-the number of its lines: exactly up to 15, and from there on in four steps for each power of two.
-The middle of a cell is 1, 1.25, 1.5 or 1.75 times a power of two, because people choose such sizes
-most often.
+A choice by the formula takes 5 to 8 ms of a desk machine. So it is made once for a cell. Cells
+differ in the *kind* of a problem, and in the length and the number of its lines. Both count exactly
+up to 15. From there on a power of two has eight steps for the length of lines, and four for their
+number: the length decides how full the last pass of a thread is, which is the finer thing. The
+middle of a cell is a power of two, or a multiple of an eighth or a quarter of it, because people
+choose such sizes most often.
 """
 
 from __future__ import annotations
@@ -23,27 +24,46 @@ _LARGEST = 1 << 27
 CLOSE_BYTES = 128 * 16
 
 
-def index_of(size: int) -> int:
-    """The index of the cell that `size` is in."""
+def index_of_line(size: int) -> int:
+    """The index of the cells whose lines are about `size` elements long."""
     if size < _EXACT:
         return size
     if size >= _LARGEST:
         size = _LARGEST
     bits = size.bit_length()
+    # In sixteenths of a power of two, rounded to eighths.
+    return 8 * bits + ((size >> bits - 5) + 1 >> 1) - 32
+
+
+def index_of_lines(count: int) -> int:
+    """The index of the cells that have about `count` lines."""
+    if count < _EXACT:
+        return count
+    if count >= _LARGEST:
+        count = _LARGEST
+    bits = count.bit_length()
     # In eighths of a power of two, rounded to quarters.
-    return 4 * bits + ((size >> bits - 4) + 1 >> 1) - 8
+    return 4 * bits + ((count >> bits - 4) + 1 >> 1) - 8
 
 
-def middle_of(index: int) -> int:
-    """The size in the middle of a cell."""
+def line_of(index: int) -> int:
+    """The length of lines in the middle of the cells with this index."""
+    if index < _EXACT:
+        return index
+    bits, eighth = divmod(index + 24, 8)
+    return (8 + eighth) << bits - 4
+
+
+def lines_of(index: int) -> int:
+    """The number of lines in the middle of the cells with this index."""
     if index < _EXACT:
         return index
     bits, quarter = divmod(index + 4, 4)
     return (4 + quarter) << bits - 3
 
 
-#: The number of indices: index_of gives less than this.
-INDICES = index_of(_LARGEST) + 1
+#: The number of indices of each: a function above gives less than this.
+LINE_INDICES, LINES_INDICES = index_of_line(_LARGEST) + 1, index_of_lines(_LARGEST) + 1
 
 
 class Kind(NamedTuple):
@@ -109,17 +129,14 @@ def kinds() -> list[Kind]:
     return found
 
 
-def representative(kind: Kind, line_index: int, lines_index: int) -> Problem | None:
-    """The problem in the middle of a cell; None if no problem is there."""
-    dtype = DTYPES[kind.letter]
-    size, width = dtype.itemsize, kind.width
-    line, lines = middle_of(line_index), middle_of(lines_index)
+def problem_with(kind: Kind, line: int, lines: int) -> Problem | None:
+    """A problem with lines of this length and number; None if the kind has none."""
     if line < 1 or lines < 1:
         return None
+    dtype = DTYPES[kind.letter]
+    size, width = dtype.itemsize, kind.width
     if width > 1 and (line % width == 0) != kind.whole:
-        if kind.whole or index_of(line + 1) != line_index:
-            return None
-        line += 1
+        return None
     bytes_between = width * size  # lines begin at multiples of this, and of no more
     step = -(-line * size // bytes_between) * bytes_between
     if kind.access == "axpy" and not kind.close and line * size <= CLOSE_BYTES:
@@ -143,8 +160,19 @@ def representative(kind: Kind, line_index: int, lines_index: int) -> Problem | N
     return problem.aligned(width * size, LOAD_BYTES)
 
 
+def representative(kind: Kind, line_index: int, lines_index: int) -> Problem | None:
+    """The problem in the middle of a cell; None if no problem is there."""
+    line = line_of(line_index)
+    if kind.width > 1 and not kind.whole and line % kind.width == 0:
+        line += 1
+        if index_of_line(line) != line_index:
+            return None
+    return problem_with(kind, line, lines_of(lines_index))
+
+
 def indices_of(problem: Problem) -> tuple[int, int]:
     """The indices of the length and of the number of lines."""
-    if problem.access == "axpy":
-        return index_of(problem.rows), index_of(problem.cols)
-    return index_of(problem.cols), index_of(problem.rows)
+    line, lines = (
+        (problem.rows, problem.cols) if problem.access == "axpy" else (problem.cols, problem.rows)
+    )
+    return index_of_line(line), index_of_lines(lines)

@@ -16,7 +16,7 @@ from typing import Any
 
 from gemv.core.geometry import Device
 from gemv.core.problem import Problem
-from gemv.selection.cells import INDICES, Kind, index_of, representative
+from gemv.selection.cells import LINE_INDICES, LINES_INDICES, Kind, representative
 from gemv.selection.machine import MachineFile, machine
 from gemv.selection.ranking import Candidate, best
 
@@ -25,9 +25,8 @@ EMPTY = 0xFFFF
 #: Bytes of the largest A in the middle of a cell. Larger ones get what fewer lines get, because a
 #: few blocks more change nothing then.
 MOST_BYTES = 1 << 28
-#: From this index on, two neighbouring numbers of lines get the same: 1 and 1.5 times a power of
-#: two stand for all.
-_IN_PAIRS = index_of(16)
+#: Cells of a kind.
+CELLS = LINE_INDICES * LINES_INDICES
 
 
 def packed(numbers: array[int]) -> str:
@@ -73,14 +72,14 @@ class Choices:
         found = self._kinds.get(kind)
         if found is None:
             text = self._texts.get(str(kind))
-            numbers = array("H", [EMPTY]) * INDICES**2 if text is None else unpacked(text)
+            numbers = array("H", [EMPTY]) * CELLS if text is None else unpacked(text)
             found = self._kinds.setdefault(kind, numbers)
         return found
 
     def number(self, kind: Kind, line: int, lines: int) -> int:
         """The number of a cell; :data:`EMPTY` if no constants are for such problems."""
         numbers = self.numbers(kind)
-        at = line * INDICES + lines
+        at = line * LINES_INDICES + lines
         if numbers[at] == EMPTY:
             candidate = self._computed(kind, line, lines)
             if candidate is not None:
@@ -103,8 +102,6 @@ class Choices:
 
 def problem_of(kind: Kind, line: int, lines: int) -> Problem | None:
     """The problem that stands for a cell: that in its middle, or one with fewer lines."""
-    if lines >= _IN_PAIRS:
-        lines -= (lines - _IN_PAIRS) % 2
     problem = representative(kind, line, lines)
     while problem is not None and _is_large(problem):
         lines -= 1

@@ -214,17 +214,21 @@ def machines() -> list[MachineFile]:
 def _of_package(name: str) -> MachineFile:
     from gemv.selection import compiled
 
-    source = FOLDER.joinpath(f"{name}.toml")
-    toml = source.read_bytes()
-    try:
-        found = compiled.content_of(FOLDER.joinpath(f"{name}.json").read_bytes(), toml)
-    except OSError:
-        found = None
-    if found is None:
+    toml = FOLDER.joinpath(f"{name}.toml").read_bytes()
+    content = compiled.content_of(_bytes_of(f"{name}.json"), toml)
+    if content is None:
         from gemv.selection.parse import parse  # with tomllib, which a compiled file needs not
 
-        found = {"content": parse(toml.decode("utf-8"), str(source)), "choices": {}}
-    return made(name, found["content"], found["choices"])
+        content = parse(toml.decode("utf-8"), str(FOLDER.joinpath(f"{name}.toml")))
+    return made(name, content, compiled.choices_of(_bytes_of(f"{name}.cells"), toml))
+
+
+def _bytes_of(name: str) -> bytes:
+    """What is in a file of the package; nothing if there is none."""
+    try:
+        return FOLDER.joinpath(name).read_bytes()
+    except OSError:
+        return b""
 
 
 def _own(name: str) -> MachineFile:

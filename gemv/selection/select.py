@@ -20,7 +20,13 @@ from gemv.core.problem import Problem
 from gemv.kernels import REGISTRY, get
 from gemv.kernels.kernel import Kernel
 from gemv.kernels.spec import Spec, describe_homes
-from gemv.selection.cells import CLOSE_BYTES, INDICES, index_of, kind_of
+from gemv.selection.cells import (
+    CLOSE_BYTES,
+    LINES_INDICES,
+    index_of_line,
+    index_of_lines,
+    kind_of,
+)
 from gemv.selection.choices import EMPTY, choices
 from gemv.selection.machine import machine
 from gemv.selection.ranking import MOST_THREADS, best, knobs_of
@@ -284,8 +290,8 @@ class _Problems:
         """What problems get whose lines are so long and so many; None if no cell says so."""
         if self.numbers is None or self.kind is None:
             return self.general
-        line, lines = index_of(line), index_of(lines)
-        number = self.numbers[line * INDICES + lines]
+        line, lines = index_of_line(line), index_of_lines(lines)
+        number = self.numbers[line * LINES_INDICES + lines]
         if number == EMPTY:
             number = self.choices.number(self.kind, line, lines)
             if number == EMPTY:

@@ -97,3 +97,28 @@ def test_all_parts_of_the_grid_run(tmp_path, capsys):
     add_commands(parser.add_subparsers())
     for part in script["PARTS"].values():
         assert cells_of(parser.parse_args(["bench", *part]), simulated=False)
+
+
+def test_the_page_of_several_products_is_made_from_the_results():
+    several = program("pages.several_page")
+    assert several.PAGE.read_text(encoding="utf-8") == several.page(), "make table"
+
+
+def test_the_page_of_several_products_has_losing_cells_first(tmp_path, monkeypatch):
+    several = program("pages.several_page")
+    grid = timed_grid()
+    for each, count in zip(grid.rows, (2, 4, 8, 2, 1, 1, 1, 1, 1), strict=True):
+        each.vectors, each.batch = count, 1 if count > 1 else 64
+    grid.store(tmp_path / "some.json")
+    monkeypatch.setattr(several, "FOLDER", tmp_path)
+    text = several.page()
+    assert f"{len(grid.rows)} cells, 0 wrong" in text
+    one, many = text.split("## Several matrices")
+    for part, count in ((one, 4), (many, 4)):
+        lines = part.split("Each cell, those first")[1].splitlines()
+        ratios = [
+            line.split(" | ")[3]
+            for line in lines
+            if line.startswith(("| 2:", "| 4:", "| 8:", "| 64:"))
+        ]
+        assert len(ratios) == count and ratios == sorted(ratios)

@@ -22,6 +22,7 @@ from gemv.kernels import REGISTRY
 from gemv.selection import compiled
 from gemv.selection import machine as selection_machine
 from gemv.selection import select as selection_select
+from gemv.selection.cells import kinds
 from gemv.selection.choices import choices
 from gemv.selection.formula import Machine
 from gemv.selection.machine import machine, machines
@@ -74,11 +75,14 @@ def own_machine(tmp_path, monkeypatch):
 def test_the_json_is_made_of_the_toml(file):
     toml = file.read_bytes()
     content = parse(toml.decode("utf-8"), str(file))
-    found = compiled.content_of(file.with_suffix(".json").read_bytes(), toml)
+    json_file, cells_file = file.with_suffix(".json"), file.with_suffix(".cells")
+    found = compiled.content_of(json_file.read_bytes(), toml)
     assert found is not None, "the TOML was edited: run make fit"
-    assert found["content"] == json.loads(json.dumps(content))
-    text = file.with_suffix(".json").read_text("utf-8")
-    assert text == compiled.text_of(toml, content, found["choices"])
+    assert found == json.loads(json.dumps(content))
+    assert json_file.read_text("utf-8") == compiled.text_of(toml, content)
+    made = compiled.choices_of(cells_file.read_bytes(), toml)
+    assert cells_file.read_text("ascii") == compiled.cells_text_of(toml, made)
+    assert set(made["kinds"]) <= set(map(str, kinds())) and made["entries"]
 
 
 @BY_FILE
@@ -181,13 +185,14 @@ def test_an_edited_toml_is_read_in_place_of_the_json(package):
 
 
 @pytest.mark.parametrize("content", [None, "", "{", "[]", "{}", '{"toml": 1}'])
-def test_a_json_that_is_none_is_not_used(package, content):
-    file = package / "nvidia-h200.json"
+@pytest.mark.parametrize("ending", [".json", ".cells"])
+def test_a_file_that_was_not_made_of_the_toml_is_not_used(package, ending, content):
+    file = package / f"nvidia-h200{ending}"
     file.unlink()
     if content is not None:
         file.write_text(content)
     found = machine(Device("NVIDIA H200", (9, 0), 132))
-    assert not found.choices and found.constants
+    assert found.constants and bool(found.choices) == (ending == ".json")
 
 
 # Which machine ----------------------------------------------------------------------------------
