@@ -35,8 +35,9 @@ class CudaPlace:
             self.device = engine.device()
             flags = driver.CUstream_flags.CU_STREAM_NON_BLOCKING.value
             self.stream = int(check(driver.cuStreamCreate(flags)))
-            #: Behind the last turn; it has come as long as there was none.
+            #: Behind the last turn, if there was one.
             self.done = _event()
+            self._began = False
         weakref.finalize(self, _destroy, self.stream, [self.done]).atexit = False
 
     def current(self) -> AbstractContextManager[None]:
@@ -49,9 +50,11 @@ class CudaPlace:
                 for event in starts:
                     check(driver.cuStreamWaitEvent(self.stream, event, 0))
                 for other in others:
-                    check(driver.cuStreamWaitEvent(self.stream, other.done, 0))
+                    if other._began:  # a capture cannot wait for an event that was not recorded
+                        check(driver.cuStreamWaitEvent(self.stream, other.done, 0))
                 yield
                 check(driver.cuEventRecord(self.done, self.stream))
+                self._began = True
         except libcuda.CudaError as error:
             said = f"Matrix: shard {self._number} on {self.name}: {error}"
             raise type(error)(said) from error
@@ -111,6 +114,10 @@ class CudaPlace:
             )
         check(copied)
 
+    def settle(self) -> None:
+        with self.current():
+            check(driver.cuStreamSynchronize(self.stream))
+
     def reaches(self, operand: Operand, own: bool) -> bool:
         if operand.device in (None, self.index):
             return True
@@ -125,7 +132,7 @@ class CudaFabric:
     """All places of a matrix on GPUs."""
 
     def __init__(self, engine: Any, devices: list[int]) -> None:
-        self._engine = engine
+        self._engine, self._devices = engine, devices
         self.places = tuple(
             CudaPlace(engine, index, number) for number, index in enumerate(devices)
         )
@@ -162,13 +169,13 @@ class CudaFabric:
                 for event in events:
                     check(driver.cuStreamWaitEvent(stream, event, 0))
 
-    def has(self, operand: Operand) -> bool:
-        return operand.device in {place.index for place in self.places}
+    def another(self) -> CudaFabric:
+        return CudaFabric(self._engine, self._devices)
 
     def free(self) -> None:
         for place in self.places:
+            place.settle()
             with place.current():
-                check(driver.cuStreamSynchronize(place.stream))
                 self._engine.release()
 
 

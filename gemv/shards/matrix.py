@@ -14,6 +14,7 @@ from gemv.core.operand import Operand
 from gemv.engines import backend
 from gemv.shards.cut import Whole
 from gemv.shards.places import Fabric, check_ordinal
+from gemv.shards.plan import ShardedPlan, vectors_of
 from gemv.shards.product import Product, Shard, Target
 
 #: Where y goes: ``"x"`` stands for the device of x.
@@ -146,6 +147,35 @@ class ShardedMatrix(KeptOperator):
                 self._whole, self._fabric, shards, trans, self._reproducible, self._objection
             )
         return product
+
+    def plan(self, x: Any, y: Any, trans: Any = 0) -> ShardedPlan:
+        """Bind a product to its vectors, checked and prepared once, and launched many times.
+
+        Parameters
+        ----------
+        x, y : device array of shape (cols,) and (rows,)
+            Contiguous, on any GPU; y is overwritten by each call, whatever `gather` says.
+        trans : {0, 1, 2, "N", "T", "C"}, optional
+            Which form of the matrix is multiplied.
+
+        Returns
+        -------
+        ShardedPlan
+            Call it without arguments: it computes y and returns it.
+        """
+        shards = self._kept()
+        form, operand_x, operand_y = vectors_of(self, x, y, trans)
+
+        def make() -> Product:
+            # Streams and memory of its own: other products may run at the same time.
+            fabric = self._fabric.another()
+            mine = tuple(
+                shard._replace(place=place)
+                for shard, place in zip(shards, fabric.places, strict=True)
+            )
+            return Product(self._whole, fabric, mine, form, self._reproducible, self._objection)
+
+        return ShardedPlan(make, operand_x, operand_y)
 
     # Vectors -------------------------------------------------------------------------------------
 

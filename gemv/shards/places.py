@@ -77,6 +77,9 @@ class Place(Protocol):
     def copy(self, source: Operand, target: Operand) -> None:
         """Enqueue a copy between contiguous vectors on any devices."""
 
+    def settle(self) -> None:
+        """Wait for the work on its stream."""
+
     def reaches(self, operand: Operand, own: bool) -> bool:
         """Whether its kernels can write to a vector; `own` says that this package allocated it."""
 
@@ -97,8 +100,8 @@ class Fabric(Protocol):
     def join(self, streams: Iterable[tuple[int | None, int]], places: Iterable[Any]) -> None:
         """Let later work on the streams come after the last turns of `places`."""
 
-    def has(self, operand: Operand) -> bool:
-        """Whether a vector lies on the device of one of the places."""
+    def another(self) -> Fabric:
+        """New places on the same devices."""
 
     def free(self) -> None:
         """Give streams and kept memory back."""

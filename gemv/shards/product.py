@@ -266,6 +266,16 @@ class Product:
         home = self._last if self._run == self._run_across else self._steps[0]
         return [(home.place, self.rows)]
 
+    @property
+    def places(self) -> list[Any]:
+        """The places of its launches."""
+        return [shard.place for shard in self._shards]
+
+    def settle(self) -> None:
+        """Wait until the memory of its launches is as these expect it."""
+        for place in self.places:
+            place.settle()
+
     def _record(self) -> None:
         choice = self._choice
         trace.record(

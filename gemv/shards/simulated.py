@@ -61,6 +61,9 @@ class SimulatedPlace:
     def copy(self, source: Operand, target: Operand) -> None:
         target.owner[...] = source.owner
 
+    def settle(self) -> None:
+        pass
+
     def reaches(self, operand: Operand, own: bool) -> bool:
         return True
 
@@ -69,6 +72,7 @@ class SimulatedFabric:
     """All places of a matrix in the simulator, where everything is done at once."""
 
     def __init__(self, engine: Any, devices: list[int]) -> None:
+        self._engine, self._devices = engine, devices
         self.places = tuple(SimulatedPlace(engine, number) for number in range(len(devices)))
 
     def starts(self, streams: Iterable[tuple[int | None, int]]) -> list[Any]:
@@ -77,8 +81,8 @@ class SimulatedFabric:
     def join(self, streams: Iterable[tuple[int | None, int]], places: Iterable[Any]) -> None:
         pass
 
-    def has(self, operand: Operand) -> bool:
-        return True
+    def another(self) -> SimulatedFabric:
+        return SimulatedFabric(self._engine, self._devices)
 
     def free(self) -> None:
         pass

@@ -192,6 +192,33 @@ def test_several_columns_complex_vectors_and_views_of_the_matrix():
     assert np.allclose(conjugated @ np.ones(4), matrix((5, 4), np.complex64).conj() @ np.ones(4))
 
 
+def test_plans_compute_what_their_vectors_hold():
+    a, x = matrix((37, 20), np.float64), vector(20, np.float64)
+    several = gemv.Matrix(a, devices=[0, 0, 0], reproducible=False)
+    on_device, y = cuda.to_device(x), cuda.to_device(np.full(37, np.nan))
+    plan = several.plan(on_device, y)
+    assert np.isnan(y.copy_to_host()).all() and plan.x is on_device and plan.y is y
+    assert plan() is y
+    assert y.copy_to_host().tobytes() == (several @ x).tobytes()
+    on_device[:] = 2 * x
+    assert plan().copy_to_host().tobytes() == (several @ (2 * x)).tobytes()
+    z, w = cuda.to_device(np.ones(37)), cuda.to_device(np.zeros(20))
+    assert several.plan(z, w, "T")().copy_to_host().tobytes() == (several.T @ np.ones(37)).tobytes()
+    for wrong, words in (
+        ((x, y), "x is in host memory"),
+        ((on_device, w), "y must have 37 elements, got 20"),
+        ((cuda.to_device(np.ones(40))[::2], y), "x must be contiguous"),
+        ((cuda.to_device(np.ones(21))[1:], y), "x must begin at a multiple of 16 bytes"),
+    ):
+        with pytest.raises((ValueError, TypeError), match=words):
+            several.plan(*wrong)
+    square = gemv.Matrix(np.eye(4), devices=[0])
+    with pytest.raises(ValueError, match="y overlaps x"):
+        square.plan(w[:4], w[:4])
+    with pytest.raises(TypeError, match="neither pickled nor copied"):
+        copy.copy(plan)
+
+
 def test_solvers_take_it():
     a = matrix((30, 4), np.float64)
     b = vector(30, np.float64)
@@ -428,3 +455,8 @@ def check_on(devices, shape, dtype, order):
                     else:
                         results = y if gather == "all" else [y]
                         assert {each.copy_to_host().tobytes() for each in results} == {expected}
+                on_device, y = cuda.to_device(x), cuda.device_array(sharded.shape[0], dtype)
+                plan = several.plan(on_device, y, trans)
+                for _ in range(3):
+                    y[:] = np.zeros(len(y), dtype)
+                    assert plan().copy_to_host().tobytes() == expected
