@@ -16,7 +16,7 @@ from gemv.core.narrow import cast
 from gemv.core.operand import Operand, where
 from gemv.core.rules import flag, typed
 from gemv.engines import backend
-from gemv.engines.host import known_kernel, refuse_kernel
+from gemv.engines.host import announce, known_kernel, refuse_kernel
 from gemv.shards.cut import Whole
 from gemv.shards.matrix import ShardedMatrix, check_gather
 from gemv.shards.on_host import HostShardedMatrix
@@ -45,6 +45,7 @@ def spread(
         )
     if backend.backend() == "host":
         refuse_kernel("Matrix", kernel)
+        _announce()
         return HostShardedMatrix(
             np.array(host.host_copy(operand, wanted)), split or "rows", len(asked)
         )
@@ -150,6 +151,7 @@ def sharded(
     _check_parts(operands, axis)
     split = ("rows", "columns")[axis]
     if backend.backend() == "host":
+        _announce()
         joined = np.concatenate([np.asarray(each.owner) for each in operands], axis)
         return HostShardedMatrix(joined, split, len(parts))
     for number, each in enumerate(operands):
@@ -179,6 +181,12 @@ def sharded(
     )
     _wait_for(shards)
     return ShardedMatrix(whole, fabric, shards, gather, reproducible, objection)
+
+
+def _announce() -> None:
+    """Say once that the host computes, if nobody chose that."""
+    if backend.chosen() is None:
+        announce(backend.probe()[1], stacklevel=4)
 
 
 def _check_parts(operands: list[Operand], axis: int) -> None:

@@ -136,7 +136,6 @@ class Product:
     ) -> None:  # fmt: skip
         self._whole, self._fabric, self._trans = whole, fabric, trans
         self._shards = shards
-        self._within = whole.within(trans)
         choice = whole.choice(trans)
         objection = objection or whole.objection(trans, choice)
         if objection is not None and reproducible:
@@ -152,7 +151,9 @@ class Product:
         self._y: Operand | None = None
         there = [number for number, shard in enumerate(shards) if shard.a is not None]
         self._run: Callable[[Operand, list[Any], list[Target]], list[Any]]
-        if self._within or len(there) == 1:
+        #: Whether each launch computes elements of y of its own.
+        self._each_has_rows = whole.within(trans) or len(there) == 1
+        if self._each_has_rows:
             self._steps = [self._step(number) for number in there]
             self._run = self._run_within
         elif self.alone:
@@ -246,10 +247,10 @@ class Product:
     def run_in_parts(
         self, x: Operand, parts: list[Target], streams: list[tuple[int | None, int]]
     ) -> None:
-        """Enqueue a product within shards, each of whose elements of y stay at its place.
-
-        `parts` are for the shards with elements, in their order.
-        """
+        """Enqueue a product whose y stays where it is computed, in parts: see :attr:`in_parts`."""
+        if not self._each_has_rows:
+            self.run(x, parts, streams)
+            return
         self._record()
         starts, used = self._fabric.starts(streams), []
         for step, target in zip(self._steps, parts, strict=True):
@@ -261,7 +262,7 @@ class Product:
     @property
     def in_parts(self) -> list[tuple[Any, int]]:
         """The place and the number of rows of each part of y; one where sums go across shards."""
-        if self._within:
+        if self._each_has_rows:
             return [(step.place, step.part.rows) for step in self._steps]
         home = self._last if self._run == self._run_across else self._steps[0]
         return [(home.place, self.rows)]
@@ -343,8 +344,9 @@ class Product:
     def _run_in_order(self, x: Operand, starts: list[Any], targets: list[Target]) -> list[Any]:
         together, partial, pitch = self._together
         home = together.place
-        for step in self._steps:
-            with step.place.turn(starts, home):  # the vectors of the product before are copied
+        for step in reversed(self._steps):  # that of `home` comes last
+            # The vectors of the product before are copied by then.
+            with step.place.turn(starts, home):
                 mine = step.x_of(x, self._is_here(step, x))
                 step.launch(mine, step.own_y(x.dtype))
         others = [step.place for step in self._steps if step.place is not home]

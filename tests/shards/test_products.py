@@ -87,6 +87,9 @@ def test_sums_across_shards_have_the_bits_of_one_device(name, dtype, count):
         assert len(set(several.bounds)) > 2
         assert got.tobytes() == expected.tobytes()
         assert (several @ x).tobytes() == expected.tobytes(), "counters and sums are as before"
+    kept = gemv.Matrix(a, devices=[0] * count, split="columns", kernel=name, gather=None)
+    (part,) = kept @ cuda.to_device(x)
+    assert part.copy_to_host().tobytes() == expected.tobytes()
 
 
 @pytest.mark.usefixtures("small")
