@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import re
 
 import numpy as np
 import pytest
@@ -21,6 +22,7 @@ from gemv.shards.cut import Whole
 KERNELS = [name for name, kernel in REGISTRY.items() if kernel.same_bits]
 #: Devices that every machine with a backend for kernels has: one that plays several parts.
 PLACES = [[0] * count for count in range(1, 9)]
+H200 = Device("NVIDIA H200", (9, 0), 132)
 
 
 def matrix(shape, dtype=np.float32, order="C", seed=0):
@@ -273,11 +275,15 @@ def test_shards_that_begin_elsewhere_need_permission():
 
 
 def test_cuts_inside_of_a_split_are_refused():
-    a = matrix((3, 1504), np.float32)
-    parts = [cuda.to_device(each.copy()) for each in np.split(a, [100], 1)]
-    several = gemv.sharded(parts, 1)
-    with pytest.raises(ValueError, match="the matrix would not have the bits of one device"):
-        several @ np.ones(1504)
+    whole = Whole((100_000, 1000), (1000, 1), np.dtype("f4"), 0, H200, "rows")
+    step = whole.choice(1).geometry.sizes["cols_per_split"]
+    assert 100 < step < 100_000
+    for bounds, words in (
+        ((0, 100, 100_000), f"rows are cut at 100, and the single call could be .* of {step}"),
+        ((0, 0, step, 100_000, 100_000), None),
+    ):
+        objection = whole._replace(bounds=bounds).objection(1, whole.choice(1))
+        assert (objection is None) if words is None else re.search(words, objection)
 
 
 @pytest.mark.parametrize(
@@ -287,6 +293,7 @@ def test_cuts_inside_of_a_split_are_refused():
         ({"devices": "some"}, ValueError, 'must be "all" or a list of ordinals'),
         ({"devices": 1}, TypeError, 'must be "all" or a list of ordinals, got int 1'),
         ({"devices": [0, 99]}, ValueError, "devices names cuda:99"),
+        ({"devices": [-1]}, ValueError, "devices names cuda:-1"),
         ({"devices": [0.5]}, TypeError, "devices must hold integers, got float 0.5"),
         ({"devices": [0], "split": "tiles"}, ValueError, 'split must be "rows", "columns" or None'),
         ({"devices": [0], "gather": "some"}, ValueError, 'gather must be "x", "all", None or'),
@@ -374,9 +381,6 @@ def test_the_host_computes_in_one_call(dtype):
     joined = gemv.sharded(np.split(a, [5, 5, 30]))
     assert joined.matvec(x).tobytes() == gemv.Matrix(a).matvec(x).tobytes()
     assert len(joined.places) == 4 and "4 shards" in repr(joined)
-
-
-H200 = Device("NVIDIA H200", (9, 0), 132)
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.complex128])
