@@ -34,9 +34,13 @@ def vector(n, dtype=np.float32, seed=1):
     return random_array(np.random.default_rng(seed), n, np.dtype(dtype))
 
 
-@pytest.mark.parametrize("order", ["C", "F"])
-@pytest.mark.parametrize("split", ["rows", "columns"])
-@pytest.mark.parametrize("devices", PLACES, ids=len)
+@pytest.mark.parametrize(
+    "devices, split, order",
+    [(places, "rows", "C") for places in PLACES]
+    + [([0] * count, *form) for count in (2, 7) for form in (("rows", "F"), ("columns", "C"))]
+    + [([0] * 3, "columns", "F")],
+    ids=str,
+)
 def test_sums_within_shards_have_the_bits_of_one_device(devices, split, order):
     a = matrix((19, 23), order=order)
     x = vector(23 if split == "rows" else 19)
@@ -77,7 +81,7 @@ def test_every_kernel_gives_the_bits_of_the_whole(name):
 
 @pytest.mark.usefixtures("small")
 @pytest.mark.parametrize("name", [n for n in KERNELS if REGISTRY[n].splits_apart])
-@pytest.mark.parametrize("dtype, count", [(np.float32, 2), (np.complex128, 3), (np.float64, 8)])
+@pytest.mark.parametrize("dtype, count", [(np.float32, 2), (np.complex128, 8)])
 def test_sums_across_shards_have_the_bits_of_one_device(name, dtype, count):
     a, x = matrix((5, 411), dtype, order_of(name)), vector(411, dtype)
     expected = gemv.Matrix(a, devices=[0], kernel=name) @ x
@@ -115,8 +119,7 @@ def test_sums_that_the_single_call_does_not_split_are_refused():
     assert several.matvec(np.ones(30)).shape == (40,)
 
 
-@pytest.mark.parametrize("order", ["C", "F"])
-@pytest.mark.parametrize("dtype", [np.float32, np.complex128])
+@pytest.mark.parametrize("dtype, order", [(np.float32, "F"), (np.complex128, "C")])
 def test_other_sums_go_in_the_order_of_the_shards(dtype, order):
     a, z = matrix((40, 30), dtype, order), vector(40, dtype)
     several = gemv.Matrix(a, devices=[0, 0, 0], split="rows", reproducible=False)
