@@ -120,6 +120,8 @@ def cell(machine: Any, a: Any, x: Any, prepare: Callable[[], Any], bits: bytes |
     found: dict[str, Any] = {"error": error, "right": bool(error <= a.shape[1])}
     if bits is not None:
         found["same_bits"] = machine.bits(y) == bits
+    if hasattr(product, "is_graph"):
+        found["is_graph"] = product.is_graph
     if machine.timed:
         found |= timed(machine, product)
     return found
@@ -201,6 +203,7 @@ def table(results: dict[str, Any]) -> str:
     for row in results["rows"]:
         checks = [] if row.get("right", True) else ["WRONG"]
         checks += ["same bits" if row["same_bits"] else "OTHER BITS"] if "same_bits" in row else []
+        checks += ["no graph"] if row.get("is_graph") is False else []
         checks += [row["failed"].splitlines()[0][:60]] if "failed" in row else []
         figures = [
             f"{row[name] * 1e6:10.1f}" if name in row else f"{'-':>10}"

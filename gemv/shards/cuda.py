@@ -38,6 +38,9 @@ class CudaPlace:
             #: Behind the last turn, if there was one.
             self.done = _event()
             self._began = False
+        #: Whether its copies become nodes of a graph. These name addresses alone, as copies that
+        #: are captured usually do; the others name the contexts of both GPUs as well.
+        self.in_graph = False
         weakref.finalize(self, _destroy, self.stream, [self.done]).atexit = False
 
     def current(self) -> AbstractContextManager[None]:
@@ -107,6 +110,8 @@ class CudaPlace:
             return
         if source.device == target.device:
             copied = driver.cuMemcpyDtoDAsync(target.pointer, source.pointer, nbytes, self.stream)
+        elif self.in_graph:
+            copied = driver.cuMemcpyAsync(target.pointer, source.pointer, nbytes, self.stream)
         else:
             to, from_ = (primary_context(each.device or 0) for each in (target, source))
             copied = driver.cuMemcpyPeerAsync(

@@ -28,6 +28,8 @@ class Graph:
     def __init__(self, product: Product, x: Operand, y: Operand) -> None:
         self._engine = engine = backend.engine()
         self._x, self._y, self._keep = x, y, product
+        for place in product.places:
+            place.in_graph = True
         product.settle()  # what fills scratch memory is no part of the graph
         with engine.on(x.device):
             flags = driver.CUstream_flags.CU_STREAM_NON_BLOCKING.value

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 from gemv.arrays import adopt
@@ -25,6 +26,9 @@ class ShardedPlan:
     ----------
     x, y : device array
         The vectors it is bound to.
+    is_graph : bool
+        Whether a call launches a graph. False in the simulator, and where the driver refuses to
+        capture the product; a call then enqueues each launch and each copy by itself.
     """
 
     def __init__(self, make: Callable[[], Product], x: Operand, y: Operand) -> None:
@@ -44,14 +48,33 @@ class ShardedPlan:
 
     def _prepare(self) -> None:
         generation = memo.generation()
+        self.is_graph = False
         product = self._make()
         if backend.backend() == "cuda":
+            from gemv.driver.libcuda import CudaError
             from gemv.shards.graph import Graph
 
-            self._launch = Graph(product, self._x, self._y).launch
+            try:
+                self._launch = Graph(product, self._x, self._y).launch
+                self.is_graph = True
+            except CudaError:
+                # With new events: those of a capture that failed cannot be waited for.
+                self._launch = partial(self._enqueue, self._make())
         else:
-            self._launch = lambda: product.run(self._x, [Target(self._y)], [])
+            self._launch = partial(self._enqueue, product)
         self._generation = generation
+
+    def _enqueue(self, product: Product) -> None:
+        """Enqueue the launches and copies one by one."""
+        streams = [(each.device, self._stream_of(each)) for each in (self._x, self._y)]
+        product.run(self._x, [Target(self._y)], streams)
+
+    def _stream_of(self, vector: Operand) -> int:
+        """The stream that a vector is used on by its library."""
+        current = None
+        if vector.device is not None:
+            current = vector.exporter.current_stream(vector.device)
+        return int(backend.engine().default_stream() if current is None else current)
 
     def __call__(self) -> Any:
         """Compute y, and return it."""
