@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from gemv.matrix import Matrix
     from gemv.scipy_blas import get_blas_funcs
     from gemv.selection.select import use_alignment
+    from gemv.shards.make import sharded
 
 # First of all: it notes the source that this process imports.
 importlib.import_module("gemv.core.source")
@@ -48,6 +49,7 @@ __all__ = [
     "plan",
     "precompile",
     "sgemv",
+    "sharded",
     "trace",
     "use_alignment",
     "use_backend",
@@ -73,6 +75,7 @@ _HOME = {
     "plan": "gemv.blas",
     "precompile": "gemv.blas",
     "sgemv": "gemv.blas",
+    "sharded": "gemv.shards.make",
     "trace": "gemv.core.trace",
     "use_alignment": "gemv.selection.select",
     "use_backend": "gemv.engines.backend",

@@ -2,26 +2,22 @@
 
 from __future__ import annotations
 
-import math
 import threading
 from typing import Any
 
 import numpy as np
-from scipy.sparse.linalg import LinearOperator
 
 from gemv import blas as gemv_blas
 from gemv.arrays import adopt, host, libraries
 from gemv.calls import batched, items
-from gemv.calls.operators import ADJOINT, AS_IT_IS, CONJUGATE, TRANSPOSED, Operator, Turned
-from gemv.core.dtypes import DTYPES, NARROW, PREFIXES, dtype_name
+from gemv.calls.operators import AS_IT_IS, CONJUGATE, TRANSPOSED, KeptOperator, precision_of
+from gemv.core.dtypes import PREFIXES
 from gemv.core.geometry import LOAD_BYTES, ceil_div
 from gemv.core.operand import where
 from gemv.core.rules import transposition
 from gemv.engines import backend
 from gemv.engines.host import known_kernel, refuse_kernel
-
-#: Linear operators compute in BLAS's own precisions.
-_KNOWN = tuple(DTYPES[letter] for letter in "sdcz")
+from gemv.shards.make import spread
 
 #: How many vectors of host memory are multiplied by one launch.
 MOST_VECTORS = 16
@@ -30,7 +26,7 @@ MOST_VECTORS = 16
 _NO_BETA = 0
 
 
-class Matrix(Operator):
+class Matrix(KeptOperator):
     """A matrix that is moved to the GPU once, so that only vectors move in a product.
 
     It is a :class:`scipy.sparse.linalg.LinearOperator`: SciPy's iterative solvers take it in place
@@ -48,6 +44,19 @@ class Matrix(Operator):
         integers and booleans count as float64 and float16 as float32.
     kernel : str, optional
         Name of the kernel to use; by default one is selected.
+    devices : "all" or list of int, optional
+        Ordinals of GPUs that get a part of `a` each, which is in host memory. One may be named
+        several times. By default the current GPU gets all of it.
+    split : {"rows", "columns", None}
+        What each GPU gets some of. None chooses: rows, unless only columns can be cut evenly.
+    gather : {"x", "all", None} or int
+        Where the result of a vector on a GPU goes if there are `devices`: to the GPU of that
+        vector, to each of them (a list of arrays), to none (a list of the parts where they are
+        computed), or to the GPU with this ordinal.
+    reproducible : bool, optional
+        With `devices`, a product has the bits that it has on one GPU, and raises a ValueError if
+        these cuts do not allow that. False adds sums across the parts in the order of the parts
+        there.
 
     Attributes
     ----------
@@ -80,9 +89,37 @@ class Matrix(Operator):
     (True, 0)
     """
 
-    def __init__(self, a: Any, dtype: Any = None, *, kernel: str | None = None) -> None:
+    def __new__(
+        cls,
+        a: Any,
+        dtype: Any = None,
+        *,
+        kernel: str | None = None,
+        devices: Any = None,
+        split: str | None = None,
+        gather: Any = "x",
+        reproducible: bool = True,
+    ) -> Any:
+        if devices is not None:
+            return spread(a, dtype, kernel, devices, split, gather, reproducible)
+        for name, given in (("split", split is not None), ("gather", gather != "x")):
+            if given:
+                raise ValueError(f"Matrix: {name} only applies with devices")
+        return super().__new__(cls)
+
+    def __init__(
+        self,
+        a: Any,
+        dtype: Any = None,
+        *,
+        kernel: str | None = None,
+        devices: None = None,
+        split: None = None,
+        gather: Any = "x",
+        reproducible: bool = True,
+    ) -> None:
         operand = adopt.adopt("Matrix", "a", a, None, backend.HOME)
-        wanted = _dtype(operand, dtype)
+        wanted = precision_of(operand, dtype)
         self._backend = backend.backend()
         if self._backend == "host":
             refuse_kernel("Matrix", kernel)
@@ -133,25 +170,6 @@ class Matrix(Operator):
         x = self._vector("x", x, cols)
         y = None if y is None else self._vector("y", y, rows)
         return self._product(trans, alpha, x, beta, y)
-
-    def _turned(self, op: int) -> LinearOperator:
-        return self if op == AS_IT_IS else Turned(self, op)
-
-    def _vectors(self, op: int, x: Any, several: bool = False) -> np.ndarray:
-        if op == CONJUGATE:
-            return np.conj(self._vectors(AS_IT_IS, np.conj(x), several))
-        rows, cols = self.shape if op == AS_IT_IS else self.shape[::-1]
-        x = np.asarray(x)
-        single = not several and x.size == cols and x.ndim <= 2
-        shape = (rows,) if single else (*x.shape[:-1], rows)
-        parts = x.reshape(1 if single else math.prod(x.shape[:-1]), cols)
-        if x.dtype.kind == "c" and self.dtype.kind != "c":
-            result = np.empty((len(parts), rows), np.result_type(self.dtype, np.complex64))
-            result.real = self._products(op, parts.real)
-            result.imag = self._products(op, parts.imag)
-        else:
-            result = self._products(op, parts)
-        return result.reshape(shape)
 
     def _products(self, trans: int, x: np.ndarray) -> np.ndarray:
         """A product for each row of `x`, in host memory; some of them by one launch."""
@@ -262,24 +280,6 @@ class Matrix(Operator):
 
     # The matrix itself -----------------------------------------------------------------------
 
-    def cupy_operator(self) -> Any:
-        """The same matrix for ``cupyx.scipy.sparse.linalg``, whose solvers keep all on the GPU.
-
-        Returns
-        -------
-        cupyx.scipy.sparse.linalg.LinearOperator
-            For CuPy's vectors. It keeps the matrix in use.
-        """
-        from cupyx.scipy.sparse import linalg
-
-        self._kept()
-        return linalg.LinearOperator(
-            self.shape,
-            matvec=lambda x: self._on_device(AS_IT_IS, x.reshape(-1)),
-            rmatvec=lambda x: self._on_device(ADJOINT, x.reshape(-1)),
-            dtype=self.dtype,
-        )
-
     def free(self) -> None:
         """Give the memory back now; the matrix cannot be used afterwards.
 
@@ -318,34 +318,3 @@ class Matrix(Operator):
         m, n = self.shape
         state = " (freed)" if self.array is None else ""
         return f"<{m}x{n} gemv.Matrix of {self.dtype} on the {self._backend} backend{state}>"
-
-
-def _dtype(operand: Any, asked: Any) -> np.dtype:
-    """The precision of a matrix, by the rules of :func:`gemv.gemv`."""
-    if asked is not None:
-        dtype = np.dtype(asked)
-        if dtype not in _KNOWN:
-            known = ", ".join(map(str, _KNOWN))
-            raise TypeError(f"Matrix: dtype must be one of {known}, got {dtype}")
-        if operand.dtype.kind == "c" and dtype.kind != "c":
-            raise TypeError(
-                f"Matrix: a of dtype {operand.dtype} would lose its imaginary part in {dtype}"
-            )
-    elif operand.dtype.kind in "biu":
-        dtype = DTYPES["d"]
-    elif operand.dtype in NARROW and operand.on_host:
-        dtype = DTYPES["s"]
-    else:
-        dtype = operand.dtype.newbyteorder("=")
-    if not operand.on_host:
-        dtype = operand.dtype if asked is None else dtype
-        if dtype != operand.dtype:
-            raise TypeError(
-                f"Matrix: a has dtype {operand.dtype}, and device arrays are never converted"
-            )
-    if dtype not in _KNOWN:
-        known = ", ".join(map(str, _KNOWN))
-        raise TypeError(
-            f"Matrix: a has dtype {dtype_name(operand.dtype)}; products are computed in {known}"
-        )
-    return dtype

@@ -101,7 +101,8 @@ class Torch(Library):
             named = like.dtype
         else:
             named = getattr(torch, str(dtype))
-        return torch.empty(length, dtype=named, device=like.device)
+        place = like.device if like.device.index == device else torch.device("cuda", device)
+        return torch.empty(length, dtype=named, device=place)
 
     def shared(self, array: Any, device: int) -> Any:
         return imported("torch").as_tensor(array, device=f"cuda:{device}")

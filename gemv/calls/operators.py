@@ -7,19 +7,25 @@ that :class:`gemv.Matrix` has: ``_vectors``, ``_on_device`` and ``_turned``.
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import numpy as np
 from scipy.sparse.linalg import LinearOperator
 
 from gemv.arrays import adopt, host, libraries
-from gemv.core.dtypes import DTYPES, NARROW
+from gemv.core.dtypes import DTYPES, NARROW, dtype_name
 from gemv.core.narrow import cast
+from gemv.core.operand import Operand
 
 #: Which form of the matrix a product uses: itself, its transpose, its conjugate transpose (BLAS's
 #: codes for ``trans``) or its conjugate. Transposing a form flips bit 0 of its code, taking the
 #: adjoint flips bit 1.
 AS_IT_IS, TRANSPOSED, ADJOINT, CONJUGATE = range(4)
+
+
+#: Linear operators compute in BLAS's own precisions.
+_KNOWN = tuple(DTYPES[letter] for letter in "sdcz")
 
 
 class Operator(LinearOperator):
@@ -149,6 +155,58 @@ class Operator(LinearOperator):
         raise NotImplementedError
 
 
+class KeptOperator(Operator):
+    """A matrix that is kept where it is multiplied: vectors by its rules, products by a subclass.
+
+    A subclass has ``_products``, for vectors in host memory, ``_on_device`` and ``_kept``.
+    """
+
+    def _turned(self, op: int) -> LinearOperator:
+        return self if op == AS_IT_IS else Turned(self, op)
+
+    def _vectors(self, op: int, x: Any, several: bool = False) -> np.ndarray:
+        if op == CONJUGATE:
+            return np.conj(self._vectors(AS_IT_IS, np.conj(x), several))
+        rows, cols = self.shape if op == AS_IT_IS else self.shape[::-1]
+        x = np.asarray(x)
+        single = not several and x.size == cols and x.ndim <= 2
+        shape = (rows,) if single else (*x.shape[:-1], rows)
+        parts = x.reshape(1 if single else math.prod(x.shape[:-1]), cols)
+        if x.dtype.kind == "c" and self.dtype.kind != "c":
+            result = np.empty((len(parts), rows), np.result_type(self.dtype, np.complex64))
+            result.real = self._products(op, parts.real)
+            result.imag = self._products(op, parts.imag)
+        else:
+            result = self._products(op, parts)
+        return result.reshape(shape)
+
+    def _products(self, trans: int, x: np.ndarray) -> np.ndarray:
+        """A product for each row of `x`, in host memory."""
+        raise NotImplementedError
+
+    def _kept(self) -> Any:
+        """What is kept; an error once it was freed."""
+        raise NotImplementedError
+
+    def cupy_operator(self) -> Any:
+        """The same matrix for ``cupyx.scipy.sparse.linalg``, whose solvers keep all on the GPU.
+
+        Returns
+        -------
+        cupyx.scipy.sparse.linalg.LinearOperator
+            For CuPy's vectors. It keeps the matrix in use.
+        """
+        from cupyx.scipy.sparse import linalg
+
+        self._kept()
+        return linalg.LinearOperator(
+            self.shape,
+            matvec=lambda x: self._on_device(AS_IT_IS, x.reshape(-1)),
+            rmatvec=lambda x: self._on_device(ADJOINT, x.reshape(-1)),
+            dtype=self.dtype,
+        )
+
+
 def _read(x: Any) -> np.ndarray:
     """One or more vectors in host memory as a NumPy array; narrow dtypes as float32."""
     array = host.host_numbers("Matrix", "x", x, libraries.exporter_of(x)[0])
@@ -177,3 +235,34 @@ class Turned(Operator):
 
     def _on_device(self, op: int, x: Any) -> Any:
         return self._matrix._on_device(op, x)
+
+
+def precision_of(operand: Operand, asked: Any) -> np.dtype:
+    """The dtype of all products with a matrix, by the rules of :func:`gemv.gemv`."""
+    if asked is not None:
+        dtype = np.dtype(asked)
+        if dtype not in _KNOWN:
+            known = ", ".join(map(str, _KNOWN))
+            raise TypeError(f"Matrix: dtype must be one of {known}, got {dtype}")
+        if operand.dtype.kind == "c" and dtype.kind != "c":
+            raise TypeError(
+                f"Matrix: a of dtype {operand.dtype} would lose its imaginary part in {dtype}"
+            )
+    elif operand.dtype.kind in "biu":
+        dtype = DTYPES["d"]
+    elif operand.dtype in NARROW and operand.on_host:
+        dtype = DTYPES["s"]
+    else:
+        dtype = operand.dtype.newbyteorder("=")
+    if not operand.on_host:
+        dtype = operand.dtype if asked is None else dtype
+        if dtype != operand.dtype:
+            raise TypeError(
+                f"Matrix: a has dtype {operand.dtype}, and device arrays are never converted"
+            )
+    if dtype not in _KNOWN:
+        known = ", ".join(map(str, _KNOWN))
+        raise TypeError(
+            f"Matrix: a has dtype {dtype_name(operand.dtype)}; products are computed in {known}"
+        )
+    return dtype

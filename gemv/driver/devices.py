@@ -19,8 +19,14 @@ _pointer_attribute = libcuda.cuPointerGetAttribute
 
 # CUpointer_attribute
 _MEMORY_TYPE, _DEVICE_ORDINAL, _RANGE_START, _RANGE_SIZE = 2, 9, 11, 12
+_IS_FROM_MEM_ALLOC = 10  # CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE
 # CUmemorytype; 0 stands for memory that the driver does not know.
 _UNKNOWN, _HOST, _DEVICE = 0, 1, 2
+
+
+def count() -> int:
+    """How many GPUs there are."""
+    return int(check(driver.cuDeviceGetCount()))
 
 
 def current_device() -> int:
@@ -58,14 +64,14 @@ def properties(index: int) -> Device:
 
 
 @functools.cache
-def _primary_context(index: int) -> Any:
+def primary_context(index: int) -> Any:
     """The context of a GPU that all libraries of the process share; it is never released."""
     return check(driver.cuDevicePrimaryCtxRetain(check(driver.cuDeviceGet(index))))
 
 
 def make_current(index: int) -> None:
     """Make a GPU the current one of this thread, which has none, as CUDA's runtime would."""
-    check(driver.cuCtxSetCurrent(_primary_context(index)))
+    check(driver.cuCtxSetCurrent(primary_context(index)))
 
 
 @contextmanager
@@ -80,7 +86,7 @@ def on_device(index: int) -> Iterator[None]:
         yield
     else:
         before = check(driver.cuCtxGetCurrent())
-        check(driver.cuCtxPushCurrent(_primary_context(index)))
+        check(driver.cuCtxPushCurrent(primary_context(index)))
         try:
             yield
         finally:
@@ -107,6 +113,16 @@ def _memory_type(pointer: int) -> int:
 def is_pinned(pointer: int) -> bool:
     """Whether the driver knows the address as host memory: pinned or registered."""
     return _memory_type(pointer) == _HOST
+
+
+def is_plain_memory(pointer: int) -> bool:
+    """Whether memory is from ``cuMemAlloc``: every GPU that reaches its GPU then reaches it.
+
+    Memory of pools, and memory that a library has mapped by itself, has rights of its own.
+    """
+    yes = ctypes.c_uint(0)
+    status = _pointer_attribute(ctypes.byref(yes), _IS_FROM_MEM_ALLOC, ctypes.c_uint64(pointer))
+    return status == 0 and bool(yes.value & 0xFF)
 
 
 def memory_at(pointer: int) -> MemoryRange | None:

@@ -188,12 +188,17 @@ class Link:
         if status:
             raise libcuda.failed(status)
 
-    def fill(self, block: np.ndarray, dtype: np.dtype, pointer: int) -> None:
-        """Copy the lines of `block` to the GPU, one behind the other, and wait until it is done."""
+    def fill(
+        self, block: np.ndarray, dtype: np.dtype, pointer: int, pitch: int | None = None
+    ) -> None:
+        """Copy the lines of `block` to the GPU, and wait until it is done.
+
+        They begin `pitch` elements apart there; by default each is right behind the one before.
+        """
         with self.session(0):
             futures: list[Future] = []
             try:
-                futures = self.copy(block, dtype, pointer, block.shape[1])
+                futures = self.copy(block, dtype, pointer, pitch or block.shape[1])
                 for future in futures:
                     future.result()
             finally:

@@ -10,6 +10,7 @@ import numpy as np
 from cuda.bindings import driver
 
 from gemv.core.geometry import Geometry
+from gemv.core.operand import Operand
 from gemv.driver.capture import outside_of_captures
 from gemv.driver.libcuda import OutOfMemory, check
 
@@ -112,7 +113,7 @@ class Shared:
     """
 
     def __init__(self, geometry: Geometry, dtype: np.dtype, stream: int) -> None:
-        self._itemsize = dtype.itemsize
+        self._itemsize, self._posts = dtype.itemsize, geometry.posts
         self._scratch = DeviceBytes(max(1, geometry.scratch), dtype)
         self._counters = DeviceBytes(max(1, geometry.counters), np.uint32)
         fill(address_of(self._counters), self._counters.nbytes, 0, stream)
@@ -125,3 +126,27 @@ class Shared:
             "scratch": address_of(self._scratch) + shift * self._itemsize,
             "counters": address_of(self._counters),
         }
+
+    def begin(self, counted: int, stream: int) -> None:
+        """Enqueue: no sum is there, and every counter has the value `counted`."""
+        if self._posts:
+            fill(address_of(self._scratch), self._scratch.nbytes, 0xFF, stream)
+        self.count(counted, stream)
+
+    def count(self, counted: int, stream: int) -> None:
+        """Enqueue: every counter has the value `counted`."""
+        address, size = address_of(self._counters), self._counters.size
+        check(driver.cuMemsetD32Async(address, counted, size, stream))
+
+    def sums(self, first: int, count: int, device: int | None) -> Operand:
+        """The memory of `count` sums, as a vector of bytes on the GPU that it was made on."""
+        pointer = address_of(self._scratch) + first * self._itemsize
+        return vector_of(self._scratch, pointer, count * self._itemsize, _BYTE, device)
+
+
+_BYTE = np.dtype(np.uint8)
+
+
+def vector_of(owner: Any, pointer: int, n: int, dtype: np.dtype, device: int | None) -> Operand:
+    """A contiguous vector at an address, in memory that `owner` keeps."""
+    return Operand("numba", dtype, (n,), (1,), pointer, False, owner, device=device, origin=owner)

@@ -88,8 +88,8 @@ class SimulatedConstants:
 class SimulatedShared:
     """Scratch memory and counters of the launches of one product."""
 
-    def __init__(self, geometry: Geometry, dtype: np.dtype) -> None:
-        self._geometry = geometry
+    def __init__(self, engine: SimulatorEngine, geometry: Geometry, dtype: np.dtype) -> None:
+        self._engine, self._geometry = engine, geometry
         self._scratch = _scratch(geometry, dtype)
         self._counters = np.zeros(geometry.counters, np.uint32)
 
@@ -98,6 +98,19 @@ class SimulatedShared:
             "scratch": memory.pointer_to(self._scratch, shift, name="scratch"),
             "counters": memory.pointer_to(self._counters, name="counters"),
         }
+
+    def begin(self, counted: int, stream: int) -> None:
+        """No sum is there, and every counter has the value `counted`."""
+        self._scratch[:] = _scratch(self._geometry, self._scratch.dtype)
+        self.count(counted, stream)
+
+    def count(self, counted: int, stream: int) -> None:
+        """Every counter has the value `counted`."""
+        self._counters[:] = counted
+
+    def sums(self, first: int, count: int, device: int | None) -> Operand:
+        """The memory of `count` sums, as a vector."""
+        return on_device(self._scratch[first : first + count], self._engine)
 
     def require_clean(self) -> None:
         """Raise unless the last launch has left both as the first one found them."""
@@ -132,7 +145,7 @@ class SimulatedSession:
         return on_device(self._engine.zeros(n, dtype), self._engine)
 
     def shared(self, geometry: Geometry, dtype: np.dtype) -> SimulatedShared:
-        return SimulatedShared(geometry, dtype)
+        return SimulatedShared(self._engine, geometry, dtype)
 
     def feed(self, source: Any, cut: Any) -> Generator[tuple[Any, Operand]]:
         for panel in cut.panels:

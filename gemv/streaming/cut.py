@@ -33,7 +33,7 @@ from gemv.core.problem import Problem
 from gemv.selection.select import Choice
 
 #: Rows of a strip are a multiple of this, so that wide loads of any width stay aligned.
-_STRIP = 16
+STRIP = 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,7 +114,7 @@ def cut(
     if fits and whole_bytes <= target:
         return Cut("whole", (whole,), whole_bytes)
     ways = [_by_rows(problem, choice, whole, room, target)]
-    if _splits_apart(choice):
+    if splits_apart(choice):
         ways.append(_by_columns(problem, choice, whole, room, target))
     # Panels that are one stretch of memory are copied fastest, so that way is tried first.
     in_stretches = "rows" if problem.access == "dot" else "columns"
@@ -156,7 +156,7 @@ def _by_rows(
     step = tile_rows(choice, problem)
     along = problem.access == "dot"
     if not along:
-        step = math.lcm(step, _STRIP)
+        step = math.lcm(step, STRIP)
     widest = min(step, problem.rows) if along else step + _between(choice)
     unit = widest * problem.cols * problem.dtype.itemsize
     if room is not None and 2 * unit > room:
@@ -174,13 +174,13 @@ def _by_rows(
 def _pitch(length: int, line: int, choice: Choice) -> int:
     """The pitch of a panel whose lines hold `length` elements of a whole `line`."""
     if not choice.kernel.phased:
-        return ceil_div(length, _STRIP) * _STRIP
-    return length + (line - length) % _STRIP  # lines begin at the same phases as in the whole
+        return ceil_div(length, STRIP) * STRIP
+    return length + (line - length) % STRIP  # lines begin at the same phases as in the whole
 
 
 def _between(choice: Choice) -> int:
     """The most elements that may lie between two lines of a panel."""
-    return _STRIP if choice.kernel.phased else 0
+    return STRIP if choice.kernel.phased else 0
 
 
 def _largest(problem: Problem, panels: list[Panel]) -> int:
@@ -212,7 +212,7 @@ def _by_columns(
     return Cut("columns", (*panels[1:], panels[0]), _largest(problem, panels))
 
 
-def _splits_apart(choice: Choice) -> bool:
+def splits_apart(choice: Choice) -> bool:
     """Whether the blocks of a split can run in a launch of their own."""
     geometry = choice.geometry
     return (

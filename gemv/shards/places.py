@@ -1,0 +1,152 @@
+"""What the places of shards can do, and which devices are asked for."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable, Iterable
+from contextlib import AbstractContextManager
+from typing import Any, Protocol
+
+import numpy as np
+
+from gemv.core.geometry import Device, Geometry
+from gemv.core.operand import Operand
+from gemv.core.problem import Problem
+from gemv.core.rules import typed
+from gemv.selection.select import Choice
+
+#: A launch that is packed: called with A, with x and y from their first elements on.
+Launch = Callable[[Operand, Operand, Operand], None]
+
+
+class Sums(Protocol):
+    """Partial sums and counters of the launches of one product at one place."""
+
+    def begin(self, counted: int, stream: int) -> None:
+        """Enqueue: no sum is there, and every counter has the value `counted`."""
+
+    def count(self, counted: int, stream: int) -> None:
+        """Enqueue: every counter has the value `counted`."""
+
+    def sums(self, first: int, count: int, device: int | None) -> Operand:
+        """The memory of some of the sums."""
+
+    def at(self, shift: int) -> dict[str, Any]:
+        """The parameters ``scratch`` and ``counters`` of a launch; see the engine's ``Shared``."""
+
+
+class Place(Protocol):
+    """A device, or one of several parts that a device plays, with a stream of its own.
+
+    Attributes
+    ----------
+    name : str
+        For error texts: ``"cuda:1"``.
+    index : int or None
+        Ordinal of the GPU, as operands have it; None in the simulator.
+    device : Device
+    stream : int
+    """
+
+    name: str
+    index: int | None
+    device: Device
+    stream: int
+
+    def current(self) -> AbstractContextManager[None]:
+        """Make its device current for a block."""
+
+    def turn(self, starts: Iterable[Any], *others: Place) -> AbstractContextManager[None]:
+        """Enqueue work inside the block, behind `starts` and the last turns of `others`."""
+
+    def store(self, lines: np.ndarray, dtype: np.dtype, pitch: int, offset: int) -> Operand:
+        """A copy of lines of host memory, `pitch` elements apart.
+
+        The first begins `offset` bytes behind a multiple of 16.
+        """
+
+    def vector(self, n: int, dtype: np.dtype, offset: int = 0) -> Operand:
+        """New memory, which begins `offset` bytes behind a multiple of 16."""
+
+    def sums(self, geometry: Geometry, dtype: np.dtype) -> Sums:
+        """New memory for the partial sums of a launch."""
+
+    def packed(self, choice: Choice, problem: Problem) -> Launch:
+        """A launch on its stream, compiled, loaded and packed, with alpha 1 and beta 0."""
+
+    def copy(self, source: Operand, target: Operand) -> None:
+        """Enqueue a copy between contiguous vectors on any devices."""
+
+    def settle(self) -> None:
+        """Wait for the work on its stream."""
+
+    def reaches(self, operand: Operand, own: bool) -> bool:
+        """Whether its kernels can write to a vector; `own` says that this package allocated it."""
+
+
+class Fabric(Protocol):
+    """All places of a matrix, and the order between their streams and those of the caller.
+
+    Attributes
+    ----------
+    places : sequence of Place
+    """
+
+    places: tuple[Any, ...]
+
+    def starts(self, streams: Iterable[tuple[int | None, int]]) -> list[Any]:
+        """Marks behind the work that is on these streams, each with the ordinal of its GPU."""
+
+    def join(self, streams: Iterable[tuple[int | None, int]], places: Iterable[Any]) -> None:
+        """Let later work on the streams come after the last turns of `places`."""
+
+    def another(self) -> Fabric:
+        """New places on the same devices."""
+
+    def free(self) -> None:
+        """Give streams and kept memory back."""
+
+
+def ordinals(devices: Any, there: int) -> list[int]:
+    """The argument ``devices`` as a list of ordinals; `there` is how many GPUs there are."""
+    if isinstance(devices, str):
+        if devices != "all":
+            raise ValueError(
+                f'Matrix: devices must be "all" or a list of ordinals, got {devices!r}'
+            )
+        return list(range(there))
+    if isinstance(devices, (int, np.integer)) or not isinstance(devices, Iterable):
+        raise TypeError(
+            f'Matrix: devices must be "all" or a list of ordinals, got {typed(devices)}'
+        )
+    found = []
+    for each in devices:
+        try:
+            found.append(operator.index(each))
+        except TypeError:
+            raise TypeError(f"Matrix: devices must hold integers, got {typed(each)}") from None
+    if not found:
+        raise ValueError("Matrix: devices is empty; name at least one")
+    for each in found:
+        check_ordinal("devices", each, there)
+    return found
+
+
+def check_ordinal(name: str, index: int, there: int) -> None:
+    """Refuse a GPU that is not there."""
+    if not 0 <= index < there:
+        last = "there is only cuda:0" if there == 1 else f"there are cuda:0 to cuda:{there - 1}"
+        raise ValueError(f"Matrix: {name} names cuda:{index}, but {last}")
+
+
+def same_model(places: Iterable[Any]) -> str | None:
+    """Which two places differ in more than their ordinals, in words; None if all are alike."""
+    first, *others = places
+    for other in others:
+        if other.device._replace(index=0) != first.device._replace(index=0):
+            return (
+                f"{first.name} is {first.device.name} with {first.device.multiprocessors}"
+                f" multiprocessors, and {other.name} is {other.device.name} with"
+                f" {other.device.multiprocessors}"
+            )
+    return None

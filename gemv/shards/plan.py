@@ -1,0 +1,133 @@
+"""Products with a sharded matrix that are bound to their vectors: on GPUs, one graph for all."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+from gemv.arrays import adopt
+from gemv.core import memo
+from gemv.core.operand import Operand, overlap, vector_view, where
+from gemv.core.rules import transposition
+from gemv.engines import backend
+from gemv.shards.product import Product, Target
+
+
+class ShardedPlan:
+    """A product that is made again and again; :meth:`ShardedMatrix.plan` makes one.
+
+    Calling it computes ``y := op(A)*x`` with what x holds by then. On GPUs a call launches one
+    graph, which has a node for each launch and for each copy between GPUs, on the current stream of
+    x's library. It keeps the matrix and both vectors in use.
+
+    Attributes
+    ----------
+    x, y : device array
+        The vectors it is bound to.
+    is_graph : bool
+        Whether a call launches a graph. False in the simulator, and where the driver refuses to
+        capture the product; a call then enqueues each launch and each copy by itself.
+    """
+
+    def __init__(self, make: Callable[[], Product], x: Operand, y: Operand) -> None:
+        self._make, self._x, self._y = make, x, y
+        self._lock = threading.Lock()
+        self._generation = -1
+        self._launch: Callable[[], None]
+        self._prepare()
+
+    @property
+    def x(self) -> Any:
+        return self._x.origin
+
+    @property
+    def y(self) -> Any:
+        return self._y.origin
+
+    def _prepare(self) -> None:
+        generation = memo.generation()
+        self.is_graph = False
+        product = self._make()
+        if backend.backend() == "cuda":
+            from gemv.driver.libcuda import CudaError
+            from gemv.shards.graph import Graph
+
+            try:
+                self._launch = Graph(product, self._x, self._y).launch
+                self.is_graph = True
+            except CudaError:
+                # With new events: those of a capture that failed cannot be waited for.
+                self._launch = partial(self._enqueue, self._make())
+        else:
+            self._launch = partial(self._enqueue, product)
+        self._generation = generation
+
+    def _enqueue(self, product: Product) -> None:
+        """Enqueue the launches and copies one by one."""
+        streams = [(each.device, self._stream_of(each)) for each in (self._x, self._y)]
+        product.run(self._x, [Target(self._y)], streams)
+
+    def _stream_of(self, vector: Operand) -> int:
+        """The stream that a vector is used on by its library."""
+        current = None
+        if vector.device is not None:
+            current = vector.exporter.current_stream(vector.device)
+        return int(backend.engine().default_stream() if current is None else current)
+
+    def __call__(self) -> Any:
+        """Compute y, and return it."""
+        with self._lock:
+            if self._generation != memo.generation():  # a setting has changed
+                self._prepare()
+            self._launch()
+        written = self._y.exporter.notes_writes
+        if written is not None:
+            written(self._y.origin)
+        return self._y.origin
+
+    def __reduce__(self) -> Any:
+        raise TypeError(
+            "a plan of a sharded gemv.Matrix can be neither pickled nor copied: it holds addresses"
+            " of this process's GPU memory"
+        )
+
+
+def vectors_of(matrix: Any, x: Any, y: Any, trans: Any) -> tuple[int, Operand, Operand]:
+    """The checked arguments of a plan, trans as BLAS's code."""
+    form = transposition("Matrix.plan", trans)
+    if form == 2 and matrix.dtype.kind != "c":
+        form = 1
+    rows, cols = matrix.shape if form == 0 else matrix.shape[::-1]
+    if not rows or not cols:
+        raise ValueError(f"Matrix.plan: a matrix of shape {matrix.shape} is empty")
+    found = []
+    for name, given, length in (("x", x, cols), ("y", y, rows)):
+        operand = adopt.adopt("Matrix.plan", name, given, matrix.dtype, backend.HOME)
+        if operand.on_host:
+            raise TypeError(f"Matrix.plan: {name} is {where(operand)}; a plan is bound to a GPU")
+        if operand.shape[0] != length:
+            raise ValueError(
+                f"Matrix.plan: {name} must have {length} elements, got {operand.shape[0]}"
+            )
+        if operand.conj or operand.neg:
+            raise TypeError(
+                f"Matrix.plan: {name} is a lazy negative or conjugate; resolve it first"
+            )
+        if length > 1 and operand.strides[0] != 1:
+            raise ValueError(
+                f"Matrix.plan: {name} must be contiguous, got stride {operand.strides}"
+            )
+        found.append(operand)
+    operand_x, operand_y = found
+    if operand_x.pointer % 16:
+        raise ValueError(
+            "Matrix.plan: x must begin at a multiple of 16 bytes, got address"
+            f" {operand_x.pointer:#x}"
+        )
+    if operand_y.readonly or operand_y.exporter.immutable:
+        raise ValueError("Matrix.plan: y is read-only, so a plan cannot write to it")
+    if overlap(vector_view(operand_y, rows, 0, 1), vector_view(operand_x, cols, 0, 1)):
+        raise ValueError("Matrix.plan: y overlaps x in memory")
+    return form, operand_x, operand_y
