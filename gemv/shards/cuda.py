@@ -16,7 +16,7 @@ from gemv.core.problem import Problem
 from gemv.driver import devices as driver_devices
 from gemv.driver import libcuda
 from gemv.driver.capture import outside_of_captures
-from gemv.driver.devices import is_plain_memory, primary_context
+from gemv.driver.devices import is_plain_memory
 from gemv.driver.libcuda import check
 from gemv.driver.memory import DeviceBytes, Shared, address_of, vector_of
 from gemv.selection.select import Choice
@@ -108,15 +108,9 @@ class CudaPlace:
         nbytes = source.shape[0] * source.dtype.itemsize
         if not nbytes:
             return
-        if source.device == target.device:
-            copied = driver.cuMemcpyDtoDAsync(target.pointer, source.pointer, nbytes, self.stream)
-        elif self.in_graph:
-            copied = driver.cuMemcpyAsync(target.pointer, source.pointer, nbytes, self.stream)
-        else:
-            to, from_ = (primary_context(each.device or 0) for each in (target, source))
-            copied = driver.cuMemcpyPeerAsync(
-                target.pointer, to, source.pointer, from_, nbytes, self.stream
-            )
+        # By the addresses alone: the driver knows their devices, and it refuses to capture a copy
+        # that names the contexts.
+        copied = driver.cuMemcpyAsync(target.pointer, source.pointer, nbytes, self.stream)
         check(copied)
 
     def settle(self) -> None:

@@ -77,8 +77,12 @@ class Whole(NamedTuple):
         return problem.at(self.address, 0)
 
     def choice(self, trans: int) -> Choice:
-        """What the single call would launch."""
-        return select(self.problem(trans), self.device, kernel=self.kernel)
+        """What the single call would launch; a ValueError for a kernel that moves x first."""
+        choice = select(self.problem(trans), self.device, kernel=self.kernel)
+        if choice.kernel.x_home(choice.knobs) != "pointer":
+            name = choice.kernel.name
+            raise ValueError(f"Matrix: kernel {name!r} moves x, so it multiplies no shards")
+        return choice
 
     def within(self, trans: int) -> bool:
         """Whether each sum of such a product lies within a shard."""

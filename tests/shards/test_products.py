@@ -19,7 +19,11 @@ from gemv.selection.select import select
 from gemv.shards import cut
 from gemv.shards.cut import Whole
 
-KERNELS = [name for name, kernel in REGISTRY.items() if kernel.same_bits]
+KERNELS = [
+    name
+    for name, kernel in REGISTRY.items()
+    if kernel.same_bits and kernel.x_home(kernel.knobs) == "pointer"
+]
 #: Devices that every machine with a backend for kernels has: one that plays several parts.
 PLACES = [[0] * count for count in range(1, 9)]
 H200 = Device("NVIDIA H200", (9, 0), 132)
@@ -67,6 +71,12 @@ def small(monkeypatch):
 
 def order_of(name):
     return "F" if "columns" in name or name == "t03_threads_are_columns" else "C"
+
+
+def test_a_kernel_that_moves_x_is_refused():
+    with gemv.Matrix(matrix((9, 9)), kernel="where_x_lives", devices=[0, 0]) as several:
+        with pytest.raises(ValueError, match="Matrix: kernel 'where_x_lives' moves x"):
+            several @ vector(9)
 
 
 @pytest.mark.usefixtures("small")
@@ -208,7 +218,7 @@ def test_plans_compute_what_their_vectors_hold():
     assert np.isnan(y.copy_to_host()).all() and plan.x is on_device and plan.y is y
     assert plan() is y
     assert y.copy_to_host().tobytes() == (several @ x).tobytes()
-    on_device[:] = 2 * x
+    on_device.copy_to_device(2 * x)
     assert plan().copy_to_host().tobytes() == (several @ (2 * x)).tobytes()
     z, w = cuda.to_device(np.ones(37)), cuda.to_device(np.zeros(20))
     assert several.plan(z, w, "T")().copy_to_host().tobytes() == (several.T @ np.ones(37)).tobytes()
@@ -248,7 +258,7 @@ def test_arrays_are_shards_where_they_lie(order, axis):
         assert several.matvec(x).tobytes() == gemv.Matrix(a).matvec(x).tobytes()
     else:
         assert several.rmatvec(z).tobytes() == gemv.Matrix(a).rmatvec(z).tobytes()
-    parts[0][:] = np.zeros(parts[0].shape, np.float32)
+    parts[0].copy_to_device(np.zeros(parts[0].shape, np.float32, order=order))
     changed = a.copy(order)
     changed[(slice(cuts[0]),) if axis == 0 else (slice(None), slice(cuts[0]))] = 0
     got = several.matvec(x) if axis == 0 else several.rmatvec(z)
@@ -468,5 +478,5 @@ def check_on(devices, shape, dtype, order):
                 on_device, y = cuda.to_device(x), cuda.device_array(sharded.shape[0], dtype)
                 plan = several.plan(on_device, y, trans)
                 for _ in range(3):
-                    y[:] = np.zeros(len(y), dtype)
+                    y.copy_to_device(np.zeros(len(y), dtype))
                     assert plan().copy_to_host().tobytes() == expected
