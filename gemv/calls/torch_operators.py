@@ -48,6 +48,7 @@ _compiling = torch.compiler.is_compiling
 _modes: Any = _own["_len_torch_dispatch_stack"]
 _tracing: Any = _own["_is_tracing"]
 _is_batch: Any = _levels["is_legacy_batchedtensor"]
+_is_wrapped: Any = _levels["is_functorch_wrapped_tensor"]
 _is_zeros: Any = vars(torch._C.TensorBase)["_is_zerotensor"]
 _PLAIN = (torch.Tensor, torch.nn.Parameter)
 
@@ -151,14 +152,16 @@ def on_memory() -> bool:
 def are_memory(*tensors: Any) -> bool:
     """Whether these, or None, are plain tensors in the memory of the host or of a GPU.
 
-    Two kinds of gradients have the type of a plain tensor and no such memory: the batches that
-    ``torch.autograd.grad`` makes with ``is_grads_batched``, and zeros that are never written out.
+    Three kinds have the type of a plain tensor and no such memory: the batches that
+    ``torch.autograd.grad`` makes with ``is_grads_batched``, zeros that are never written out, and
+    what a transformation of ``torch.func`` has left behind.
     """
     for tensor in tensors:
         if tensor is not None and (
             type(tensor) not in _PLAIN
             or not (tensor.is_cuda or tensor.is_cpu)
             or _is_batch(tensor)
+            or _is_wrapped(tensor)
             or _is_zeros(tensor)
         ):
             return False

@@ -51,6 +51,8 @@ from gemv.kernels.kernel import Kernel, attach, wide_loads_object
 SUM_REGISTERS = 64
 #: Loads of A that a thread has in flight, and those where sums take all registers.
 LOADS, FEW_LOADS = 16, 4
+#: Blocks that are not more than the multiprocessors of most GPUs.
+FEW_BLOCKS = 144
 #: Bytes of shared memory for sums.
 SUMS_BYTES = 32 << 10
 
@@ -318,12 +320,15 @@ def constants_for(problem, knobs, vectors):
     loads = LOADS if count * of_vector < SUM_REGISTERS else FEW_LOADS
     threads = max(lanes, knobs["THREADS_PER_BLOCK"])
     own = power_above(ceil_div(problem.cols * lanes, threads))
+    tiles = ceil_div(problem.rows, pieces * lanes * width)
+    # Then a multiprocessor has one block, which may have all registers.
+    is_alone = knobs["BLOCKS_PER_SM"] == 1 or not knobs["BLOCKS_PER_SM"] and tiles <= FEW_BLOCKS
     kept = ("LANES", "PIECES", "COLUMNS", "THREADS_PER_BLOCK", "BLOCKS_PER_SM")
     return {
         **{name: knobs[name] for name in kept},
         "COUNT": count,
         "LOADS": max(1, min(loads // pieces, own)),
-        "MIN_BLOCKS": 2 if threads <= 256 else 1,
+        "MIN_BLOCKS": 1 if is_alone or threads > 256 else 2,
         "AHEAD": 0,
     }
 
