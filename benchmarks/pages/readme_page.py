@@ -236,7 +236,7 @@ def pays(grids: dict[str, GridResults], drawn: dict[str, GridResults]) -> str:
             + selection_of(grid),
             "**Programs and calls** on the same GPU. [docs/solvers.md](docs/solvers.md),"
             " [docs/calls.md](docs/calls.md) and [docs/memories.md](docs/memories.md) have the"
-            " times.",
+            " times; [docs/several.md](docs/several.md) has several vectors, matrices and GPUs.",
             programs(stored("solvers"), stored("memories"), stored("calls")),
             "**Where a peer is faster**: every such cell, the slowest first. *Cold* means that A"
             " comes from memory in each call. *Order F* means that A is stored by columns.",

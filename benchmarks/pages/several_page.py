@@ -1,14 +1,16 @@
-"""The page ``docs/several.md`` from ``benchmarks/results/several``.
+"""The page ``docs/several.md`` from ``benchmarks/results/several`` and ``shards``.
 
     python -m benchmarks.pages.several_page            prints the page
     python -m benchmarks.pages.several_page --write    writes it
     python -m benchmarks.pages.several_page --check    exit status 1 if it is not up to date
 
-``make several`` measures what is on it.
+``make several`` measures what is on it, ``python -m benchmarks.measure.shards`` the part of
+several GPUs.
 """
 
 from __future__ import annotations
 
+import json
 import math
 import sys
 from collections.abc import Iterable, Sequence
@@ -18,7 +20,7 @@ from benchmarks.pages.page import RESULTS, TOP, command, duration, markdown, num
 from gemv.measure.records import CellResult, GridResults
 
 PAGE = TOP / "docs" / "several.md"
-FOLDER = RESULTS / "several"
+FOLDER, SHARDS = RESULTS / "several", RESULTS / "shards"
 _NAMES = {"s": "float32", "d": "float64", "c": "complex64", "z": "complex128", "h": "float16",
           "b": "bfloat16"}  # fmt: skip
 
@@ -53,31 +55,67 @@ def _summary(rows: Sequence[CellResult], name: str) -> list[list[str]]:
     return lines
 
 
-def _cells(rows: Sequence[CellResult], name: str) -> list[list[str]]:
-    """All cells, those first where a peer is faster by most."""
-    timed = [row for row in rows if row.time_s]
-    timed.sort(key=lambda row: math.inf if row.ratio is None else row.ratio)
-    return [
+def _behind(rows: Sequence[CellResult], name: str) -> str:
+    """The cells in which a peer is faster, the slowest first."""
+    found = [row for row in rows if row.time_s and row.ratio is not None and row.ratio < 1]
+    if not found:
+        return "In no cell is a peer faster."
+    found.sort(key=lambda row: row.ratio or 0.0)
+    lines = [
         [
-            f"{getattr(row, name)}: {row.m} x {row.n} {row.order}, {_NAMES[row.dtype]}",
+            f"{getattr(row, name)}: {row.m} x {row.n} {row.order}{row.op}, {_NAMES[row.dtype]}",
             duration(row.time_s),
             number(row.share),
             number(row.ratio),
-            f"`{row.kernel}`",
         ]
-        for row in timed
+        for row in found
     ]
+    heads = [f"{name}: A", "time", "of the floor", "beside the peer"]
+    table = markdown(heads, "wfff", lines)
+    return f"The cells in which a peer is faster, the slowest first:\n\n{table}"
 
 
 def _part(title: str, rows: Sequence[CellResult], name: str) -> str:
     heads = ["A", name, "of the floor", "beside the peer", "slowest", "a peer is faster"]
-    cells = [f"{name}: A", "time", "of the floor", "beside the peer", "kernel"]
+    summary = markdown(heads, "wfffff", _summary(rows, name))
+    return "\n\n".join([f"## {title}", summary, _behind(rows, name)])
+
+
+#: The ways of a product on several GPUs that are shown, and what they are called.
+_WAYS = {
+    "gemv.plan, one GPU": "`gemv.plan`, one GPU",
+    "plan, shards of rows": "`Matrix.plan`, cut by rows",
+    "plan, shards of columns": "`Matrix.plan`, cut by columns",
+    "shards of rows": "`A @ x`, cut by rows",
+    "torch.mv, one GPU": "`torch.mv`, one GPU",
+    "torch.mv, peer copies": "`torch.mv` on both, vectors copied",
+    "cupyx.distributed.array": "`cupyx.distributed.array`",
+}
+
+
+def _shards(file: Path) -> str:
+    """A matrix over the GPUs of a host, beside one of them."""
+    found = json.loads(file.read_text(encoding="utf-8"))
+    rows = {(row["size"], row["way"]): row for row in found["rows"]}
+    sizes = list(dict.fromkeys(size for size, _ in rows))
+    lines = []
+    for way, said in _WAYS.items():
+        cells = []
+        for size in sizes:
+            row, one = rows.get((size, way), {}), rows[size, "gemv.plan, one GPU"]
+            taken = row.get("time_s")
+            times = f" ({number(one['time_s'] / taken)})" if taken else ""
+            cells.append(duration(taken) + times)
+        lines.append([said, *cells])
+    wrong = sum(not row.get("right", True) for row in rows.values())
     return "\n\n".join(
         [
-            f"## {title}",
-            markdown(heads, "wfffff", _summary(rows, name)),
-            "Each cell, those first where a peer is faster by most:",
-            markdown(cells, "wfffw", _cells(rows, name)),
+            "## One matrix on several GPUs",
+            f"{len(found['names'])} GPUs ({found['names'][0]}) of one host, x and y on the first."
+            " A time is that from the call until all GPUs are idle, and in brackets, how many times"
+            f" as fast that is as one GPU with our plan. {wrong} results were wrong; those of rows"
+            " have the bits of one GPU. {doc}`guide/many` says how to use them.",
+            markdown(["", *sizes], "w" + "f" * len(sizes), lines),
         ]
     )
 
@@ -88,9 +126,8 @@ def page() -> str:
     first = next(iter(found.values()))
     wrong = sum(row.wrong is not None for row in rows)
     parts = [
-        "% Made by benchmarks/pages/several_page.py from benchmarks/results/several; edit that"
-        " instead.",
-        "# Several vectors, several matrices",
+        "# Several vectors, matrices, GPUs",
+        "<!-- Written by benchmarks/pages/several_page.py from benchmarks/results/several/. -->",
         f"One call for several products on an {first.device}, all arrays on the GPU. *Of the floor*"
         " is the time of a plain kernel that moves the bytes of A, x and y once, divided by ours."
         " *Beside the peer* says how many times as fast as the fastest peer we are: the geometric"
@@ -105,6 +142,7 @@ def page() -> str:
     batches = [row for row in rows if row.batch > 1]
     if batches:
         parts.append(_part("Several matrices, each with a vector of its own", batches, "batch"))
+    parts += [_shards(file) for file in sorted(SHARDS.glob("*.json"))]
     parts.append(f"Versions: {versions(first.versions)}.")
     return "\n\n".join(parts) + "\n"
 

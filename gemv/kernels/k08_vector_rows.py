@@ -81,9 +81,10 @@ from gemv.kernels.grids import (
     loads_of,
     partial_sums,
     power_above,
-    split_evenly,
 )
 from gemv.kernels.kernel import Kernel, attach, wide_loads_object
+from gemv.kernels.wide_tiles import TAKEN_FOR_ROWS as BATCH
+from gemv.kernels.wide_tiles import finish_warps, split_rows, tail_of
 from gemv.kernels.work import (
     bytes_of_lines,
     columns_of_splits,
@@ -93,15 +94,8 @@ from gemv.kernels.work import (
     work_of,
 )
 
-#: Partial sums that a thread of the last block asks for at a time; a power of two.
-BATCH = 4
 #: Bytes that a block could read in the time in which it starts and ends, where blocks are many.
 BYTES_OF_BLOCK = 2048
-
-
-def tail_of(width):
-    """Of the columns that fill no vector: three or fewer are read at once, seven one by one."""
-    return width - 1 if 1 < width <= 4 else 1
 
 
 def build(spec):
@@ -146,7 +140,7 @@ def build(spec):
     WHOLE = WIDTH == 1 or spec.whole  # else there are columns that fill no vector
     SPLIT = spec["BLOCKS_PER_SM"] > 0  # else there is no code for splits, and less to fetch
     # Warps, and threads, that share a row when the last block adds the splits.
-    FINISH_WARPS = max(WARPS // TILE_ROWS, 1)
+    FINISH_WARPS = finish_warps(LANES, ROWS, THREADS)
     FINISHERS = 32 * FINISH_WARPS
     # Constant indices into tuples of ROWS numbers: 0 again where there are fewer.
     SECOND, THIRD, FOURTH = (min(k, ROWS - 1) for k in (1, 2, 3))
@@ -281,12 +275,7 @@ def geometry(problem, device, knobs):
         )
     if knobs["VECTORS"] < 0:
         raise ValueError(f"vector_rows: VECTORS must be 0 or more, got {knobs['VECTORS']}")
-    tiles = ceil_div(problem.rows, threads // lanes * rows)
-    # One pass of a group; a split is a whole number of them, so that vectors stay aligned.
-    width = problem.widths[0]
-    step = lanes * width * loads_of(knobs["VECTORS"], width, problem.dtype.itemsize)
-    wanted = ceil_div(device.multiprocessors * knobs["BLOCKS_PER_SM"], tiles)
-    return split_evenly(problem, tiles, threads, step, wanted)
+    return split_rows(problem, device, knobs)
 
 
 def in_batches(problem, knobs):
@@ -367,7 +356,7 @@ def work(problem, geometry, knobs):
 def depth(problem, geometry, knobs):
     lanes, width = knobs["LANES"], problem.widths[0]
     threads, parts = max(lanes, knobs["THREADS_PER_BLOCK"]), partial_sums(width, problem.precision)
-    finish_warps = max(threads // 32 // (threads // lanes * knobs["ROWS"]), 1)
+    sharing = finish_warps(lanes, knobs["ROWS"], threads)
 
     def of_lanes(depths):
         return in_order(in_halves(depths.reshape(-1, min(len(depths), 32)).T))
@@ -383,7 +372,7 @@ def depth(problem, geometry, knobs):
     depths = of_splits(problem, geometry, in_block)
     if len(depths) == 1:
         return int(depths[0])
-    return int(of_lanes(of_finishers(depths, 32 * finish_warps, BATCH)))
+    return int(of_lanes(of_finishers(depths, 32 * sharing, BATCH)))
 
 
 KERNEL = Kernel(

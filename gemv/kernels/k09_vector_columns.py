@@ -72,8 +72,10 @@ import numpy as np
 from gemv.core.geometry import CACHE_LINE_BYTES, ceil_div
 from gemv.core.shares import share_of_lane
 from gemv.kernels.depths import in_halves, in_order, of_finishers, of_splits, shared_out
-from gemv.kernels.grids import LOADS_IN_BATCHES, loads_for_one, power_above, split_evenly
+from gemv.kernels.grids import LOADS_IN_BATCHES, power_above
 from gemv.kernels.kernel import Kernel, attach, wide_loads_object
+from gemv.kernels.wide_tiles import RUN_BYTES, lanes_and_pieces, split_columns_of
+from gemv.kernels.wide_tiles import TAKEN_FOR_COLUMNS as BATCH
 from gemv.kernels.work import (
     bytes_of_tiles,
     columns_of_splits,
@@ -83,24 +85,8 @@ from gemv.kernels.work import (
     work_of,
 )
 
-#: Partial sums that a thread of the last block asks for at a time; a power of two.
-BATCH = 8
-#: Bytes of a column that a warp should read at least: two sectors of the memory.
-RUN_BYTES = 64
 #: The most threads that a block has for the sake of ACROSS.
 MOST_IN_BATCHES = 512
-
-
-def lanes_and_pieces(knobs, width, itemsize):
-    """LANES and PIECES for loads of `width` elements: as many rows to a tile as with the widest.
-
-    Narrower loads need more lanes for a whole run of memory, then more pieces; more columns
-    would do for the bytes in flight, too, but each column costs a load of x.
-    """
-    lanes, loads = knobs["LANES"], loads_for_one(width, itemsize)
-    while loads > 1 and lanes < 32 and lanes * width * itemsize < RUN_BYTES:
-        lanes, loads = 2 * lanes, loads // 2
-    return lanes, knobs["PIECES"] * loads
 
 
 def build(spec):
@@ -275,8 +261,7 @@ def accepts(problem):
 
 
 def geometry(problem, device, knobs):
-    width, itemsize = problem.widths[0], problem.dtype.itemsize
-    lanes, pieces = lanes_and_pieces(knobs, width, itemsize)
+    lanes, _ = lanes_and_pieces(knobs, problem.widths[0], problem.dtype.itemsize)
     threads = max(lanes, knobs["THREADS_PER_BLOCK"])
     if lanes & (lanes - 1) or threads % lanes or threads % 32:
         raise ValueError(
@@ -289,11 +274,7 @@ def geometry(problem, device, knobs):
             "vector_columns: ACROSS must be 1, 2 or 4, up to 16 LANES together, and 1 for columns"
             f" that are no whole vectors, got {across} and {lanes}"
         )
-    tiles = ceil_div(problem.rows, lanes * across * width * pieces)
-    # One pass of a block over the columns.
-    step = threads // lanes * knobs["COLUMNS"]
-    wanted = device.multiprocessors * knobs["BLOCKS_PER_SM"] // tiles
-    return split_evenly(problem, tiles, threads * across, step, wanted)
+    return split_columns_of(problem, device, knobs, across)
 
 
 def _can_widen(problem):

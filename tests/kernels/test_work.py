@@ -498,7 +498,7 @@ def columns_of_a_pass(kernel, problem, geometry, knobs, flight):
 
         lanes, _, columns = tile_of_thread(knobs, problem.widths[0], problem.dtype.itemsize)
         return threads // lanes * columns
-    from gemv.kernels.k09_vector_columns import lanes_and_pieces
+    from gemv.kernels.wide_tiles import lanes_and_pieces
 
     lanes = knobs["LANES"]
     if kernel.name == "vector_columns":

@@ -50,9 +50,9 @@ Source
 from __future__ import annotations
 
 from gemv.core.geometry import MAX_GRID_Y, ceil_div, one_launch
-from gemv.kernels import k08_vector_rows as single
 from gemv.kernels.grids import partial_sums, power_above
 from gemv.kernels.kernel import Kernel, attach, wide_loads_object
+from gemv.kernels.wide_tiles import TAKEN_FOR_ROWS, finish_warps, split_rows, tail_of
 
 #: Threads of a grid below which a row gets more of them, by PARTS.
 ENOUGH_THREADS = 1 << 17
@@ -205,11 +205,10 @@ def build(spec):
     SLOTS = ROW_THREADS // EACH_SLOT
     FINISHERS = WARP_LANES // SPREAD if SPREAD > 1 else 1
     STEP = LANES * WIDTH
-    TAIL = single.tail_of(WIDTH)
+    TAIL = tail_of(WIDTH)
     AT_ONCE = min(UNIT, TAIL) if PARTS > 1 else TAIL
     # Warps that share a row when splits are added: as in the rung of rows, with its constants.
-    of_single = max(LANES, spec["OF_THREADS"])
-    finish_warps = max(of_single // 32 // (of_single // LANES * spec["OF_ROWS"]), 1)
+    sharing = finish_warps(LANES, spec["OF_ROWS"], spec["OF_THREADS"])
     ALPHAS, BETAS = (home == "pointer" for home in spec.homes)
 
     @device
@@ -277,7 +276,7 @@ def build(spec):
         "OF_WARP": FINISHERS * SPREAD if SPREAD > 1 else 1,
         "WARPS_PER_ROW": LANES // WARP_LANES, "STEP": STEP, "PASS": VECTORS * STEP, "TAIL": TAIL,
         "AT_ONCE": AT_ONCE, "WHOLE": WIDTH == 1 or spec.whole, "SPLIT": spec["BLOCKS_PER_SM"] > 0,
-        "SPLIT_WARPS": finish_warps, "SPLIT_LANES": 32 * finish_warps, "BATCH": single.BATCH,
+        "SPLIT_WARPS": sharing, "SPLIT_LANES": 32 * sharing, "BATCH": TAKEN_FOR_ROWS,
         "SUMS": ROWS * (partial_sums(WIDTH, spec.precision) // PARTS),
     }  # fmt: skip
     stores = (f"    sums[row + {r * GROUPS}, slot] = values[{r}]" for r in range(ROWS))
@@ -358,7 +357,7 @@ def _geometry(problem, device, knobs, vectors, x_step, y_step, alpha_step, beta_
         return one_launch((tiles, 1, turns), (threads, 1, 1), sizes)
     of = {"OF_ROWS": "ROWS", "OF_VECTORS": "VECTORS", "OF_THREADS": "THREADS_PER_BLOCK"}
     own = {name: knobs[of_name] for of_name, name in of.items()}
-    alone = single.geometry(problem, device, {**knobs, **own})
+    alone = split_rows(problem, device, {**knobs, **own})
     sizes |= alone.sizes
     splits = sizes["splits"]
     return one_launch(

@@ -43,9 +43,9 @@ from __future__ import annotations
 
 from gemv.core.geometry import MAX_GRID_Y, ceil_div
 from gemv.core.shares import share_of_lane
-from gemv.kernels import k09_vector_columns as single
 from gemv.kernels.grids import power_above
 from gemv.kernels.kernel import Kernel, attach, wide_loads_object
+from gemv.kernels.wide_tiles import TAKEN_FOR_COLUMNS, lanes_and_pieces, split_columns_of
 
 #: Registers of 4 bytes that a thread has for sums.
 SUM_REGISTERS = 64
@@ -231,7 +231,7 @@ def build(spec):
 
     zero, WIDTH = spec.zero, spec.widths[0]
     COUNT, LOADS = spec["COUNT"], spec["LOADS"]
-    LANES, PIECES = single.lanes_and_pieces(dict(spec.knobs), WIDTH, spec.dtype.itemsize)
+    LANES, PIECES = lanes_and_pieces(dict(spec.knobs), WIDTH, spec.dtype.itemsize)
     THREADS = max(LANES, spec["THREADS_PER_BLOCK"])
     GROUPS, WARPS = THREADS // LANES, THREADS // 32
     PIECE_ROWS = LANES * WIDTH
@@ -296,7 +296,7 @@ def build(spec):
         "PASS": GROUPS * LOADS,
         "PIECE_ROWS": PIECE_ROWS, "TILE_ROWS": TILE_ROWS, "SUMS": SUMS, "SLOTS": SLOTS,
         "FINISHERS": FINISHERS, "SHARES": SHARES, "CHUNK": CHUNK, "CHUNK_SHARES": CHUNK * SHARES,
-        "BATCH": single.BATCH,
+        "BATCH": TAKEN_FOR_COLUMNS,
         "WHOLE": WIDTH == 1 or spec.whole, "SPLIT": spec["BLOCKS_PER_SM"] > 0,
     }  # fmt: skip
     names = {"alpha": "alpha_pointer" if ALPHAS else "alpha"}
@@ -312,7 +312,7 @@ def accepts(problem):
 def constants_for(problem, knobs, vectors):
     """The constants for so many vectors, with the sums of the rung of columns."""
     width = problem.widths[0]
-    lanes, pieces = single.lanes_and_pieces(knobs, width, problem.dtype.itemsize)
+    lanes, pieces = lanes_and_pieces(knobs, width, problem.dtype.itemsize)
     of_vector = pieces * width * problem.precision.sums.itemsize // 4
     count = 2
     while count < 8 and count < vectors and 2 * count * of_vector <= SUM_REGISTERS:
@@ -344,7 +344,7 @@ def of_batch(problem, batch, device, knobs):
 
 
 def _geometry(problem, device, knobs, vectors, x_step, y_step, alpha_step, beta_step):
-    found = single.geometry(problem, device, {**knobs, "ACROSS": 1})
+    found = split_columns_of(problem, device, knobs)
     ((tiles, splits, _), block) = found.launches[0]
     turns = ceil_div(vectors, knobs["COUNT"])
     if turns > MAX_GRID_Y:
@@ -363,7 +363,8 @@ def _geometry(problem, device, knobs, vectors, x_step, y_step, alpha_step, beta_
 
 
 def tile(knobs):
-    return single.tile(knobs)
+    threads = max(knobs["LANES"], knobs["THREADS_PER_BLOCK"])
+    return 4 * knobs["LANES"] * knobs["PIECES"], threads // knobs["LANES"] * knobs["COLUMNS"]
 
 
 KERNEL = Kernel(

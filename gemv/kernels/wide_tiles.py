@@ -1,0 +1,67 @@
+"""Tiles and splits of the rungs of rows and of columns, for one vector and for several.
+
+A kernel for several vectors has the sums of the rung for one vector, so it needs the same lanes and
+the same splits, and it takes the sums of splits in the same order.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from gemv.core.geometry import Device, Geometry, ceil_div
+from gemv.core.problem import Problem
+from gemv.kernels.grids import loads_for_one, loads_of, split_evenly
+
+#: Partial sums that a thread of the last block asks for at a time; powers of two.
+TAKEN_FOR_ROWS, TAKEN_FOR_COLUMNS = 4, 8
+#: Bytes of a column that a warp should read at least: two sectors of the memory.
+RUN_BYTES = 64
+
+
+def tail_of(width: int) -> int:
+    """Of the columns that fill no vector: three or fewer are read at once, seven one by one."""
+    return width - 1 if 1 < width <= 4 else 1
+
+
+def split_rows(problem: Problem, device: Device, knobs: Mapping[str, int]) -> Geometry:
+    """The launch of the rung of rows: a split is a whole number of the passes of a group.
+
+    So its vectors stay aligned.
+    """
+    lanes, width = knobs["LANES"], problem.widths[0]
+    threads = max(lanes, knobs["THREADS_PER_BLOCK"])
+    tiles = ceil_div(problem.rows, threads // lanes * knobs["ROWS"])
+    step = lanes * width * loads_of(knobs["VECTORS"], width, problem.dtype.itemsize)
+    wanted = ceil_div(device.multiprocessors * knobs["BLOCKS_PER_SM"], tiles)
+    return split_evenly(problem, tiles, threads, step, wanted)
+
+
+def finish_warps(lanes: int, rows: int, threads_per_block: int) -> int:
+    """Warps of the rung of rows that share a row when the last block adds the splits."""
+    threads = max(lanes, threads_per_block)
+    return max(max(threads // 32, 1) // (threads // lanes * rows), 1)
+
+
+def lanes_and_pieces(knobs: Mapping[str, int], width: int, itemsize: int) -> tuple[int, int]:
+    """LANES and PIECES for loads of `width` elements: as many rows to a tile as with the widest.
+
+    Narrower loads need more lanes for a whole run of memory, then more pieces; more columns
+    would do for the bytes in flight, too, but each column costs a load of x.
+    """
+    lanes, loads = knobs["LANES"], loads_for_one(width, itemsize)
+    while loads > 1 and lanes < 32 and lanes * width * itemsize < RUN_BYTES:
+        lanes, loads = 2 * lanes, loads // 2
+    return lanes, knobs["PIECES"] * loads
+
+
+def split_columns_of(
+    problem: Problem, device: Device, knobs: Mapping[str, int], across: int = 1
+) -> Geometry:
+    """The launch of the rung of columns: a split is a whole number of the passes of a block."""
+    width = problem.widths[0]
+    lanes, pieces = lanes_and_pieces(knobs, width, problem.dtype.itemsize)
+    threads = max(lanes, knobs["THREADS_PER_BLOCK"])
+    tiles = ceil_div(problem.rows, lanes * across * width * pieces)
+    step = threads // lanes * knobs["COLUMNS"]
+    wanted = device.multiprocessors * knobs["BLOCKS_PER_SM"] // tiles
+    return split_evenly(problem, tiles, threads * across, step, wanted)
