@@ -53,8 +53,8 @@ def complaints(dist: Path) -> list[str]:
         # each path begins with name-version/
         packed = {name.partition("/")[2] for name in archive.getnames()}
 
-    package = inside("gemv", ".py", ".toml", ".json", ".typed")
-    machines = [f"gemv/selection/machines/nvidia-h200.{kind}" for kind in ("toml", "json")]
+    package = inside("gemv", ".py", ".toml", ".json", ".cells", ".typed")
+    machines = [f"gemv/selection/machines/nvidia-h200.{kind}" for kind in ("toml", "json", "cells")]
     for needed in ("gemv/py.typed", *machines):
         if needed not in package & names:
             wrong.append(f"{wheel.name} lacks {needed}")

@@ -143,6 +143,28 @@ except BackendError as error:
     assert "pip install 'gemv[cu13]'" in done.stdout
 
 
+def test_code_that_is_refused_is_no_missing_library(tmp_path):
+    """A kernel with more shared memory than there is: the assembler says so itself."""
+    code = """
+from gemv.core import errors
+from gemv.language.numba_cuda.compile import AssemblerError, assemble
+ptx = '''
+.version 8.0
+.target sm_90
+.address_size 64
+.visible .entry large() { .shared .align 4 .b8 room[65536]; ret; }
+'''
+try:
+    with errors.compiling():
+        assemble(ptx, (9, 0))
+except AssemblerError as error:
+    print(error)
+"""
+    done = python(tmp_path, "", "-c", code)
+    assert done.returncode == 0, done.stderr
+    assert "too much shared data" in done.stdout
+
+
 def test_an_error_of_another_kind_passes_through():
     with pytest.raises(ZeroDivisionError), errors.compiling():
         1 / 0  # noqa: B018

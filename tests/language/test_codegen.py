@@ -476,5 +476,5 @@ for action in (text_of.check_constant_memory, lambda text: compile.assemble(text
         "ValueError constant memory: 65540 (gemv_x) = 65540 bytes, but a module has 65536 bytes"
         " (64 KB) of it"
     )
-    assert assembler.startswith("RuntimeError nvJitLink")
+    assert assembler.startswith("AssemblerError nvJitLink")
     assert "too much global constant data" in assembler and "0x10000 max" in assembler

@@ -105,6 +105,10 @@ def compile_ptx(
     return x_by_value(ptx, function, precision.data, value_bytes) if value_bytes else ptx
 
 
+class AssemblerError(RuntimeError):
+    """What nvJitLink says of PTX that it refuses."""
+
+
 def assemble(ptx: str, compute_capability: tuple[int, int]) -> tuple[bytes, str]:
     """The cubin and the assembler's report. nvJitLink makes them, which needs no driver."""
     from cuda.bindings import nvjitlink
@@ -119,7 +123,7 @@ def assemble(ptx: str, compute_capability: tuple[int, int]) -> tuple[bytes, str]
         except nvjitlink.nvJitLinkError as error:
             log = bytearray(nvjitlink.get_error_log_size(handle))
             nvjitlink.get_error_log(handle, log)
-            raise RuntimeError(f"nvJitLink: {error}: {log.decode(errors='replace')}") from error
+            raise AssemblerError(f"nvJitLink: {error}: {log.decode(errors='replace')}") from error
         log = bytearray(nvjitlink.get_info_log_size(handle))
         nvjitlink.get_info_log(handle, log)
         cubin = bytearray(nvjitlink.get_linked_cubin_size(handle))
