@@ -133,8 +133,8 @@ def page() -> str:
         " *Beside the peer* says how many times as fast as the fastest peer we are: the geometric"
         " mean, then the slowest cell. The peers are PyTorch's `mm` and `bmm` and what else"
         f" {{doc}}`measure` names; TF32 is off. {len(rows)} cells, {wrong} wrong. C and F are the"
-        " storage orders of A. A few vectors of 16-bit numbers are what tensor cores are made for,"
-        " and PyTorch uses them; our sums have the bits of single products instead.",
+        " storage orders of A. For float64 and 16-bit numbers PyTorch uses tensor cores; our sums"
+        " have the bits of single products instead.",
     ]
     vectors = [row for row in rows if row.vectors > 1]
     if vectors:
@@ -143,7 +143,9 @@ def page() -> str:
     if batches:
         parts.append(_part("Several matrices, each with a vector of its own", batches, "batch"))
     parts += [_shards(file) for file in sorted(SHARDS.glob("*.json"))]
-    parts.append(f"Versions: {versions(first.versions)}.")
+    sources = ", ".join(dict.fromkeys(each.versions.get("gemv", "") for each in found.values()))
+    others = {name: said for name, said in first.versions.items() if name != "gemv"}
+    parts.append(f"Versions: gemv {sources}; {versions(others)}.")
     return "\n\n".join(parts) + "\n"
 
 

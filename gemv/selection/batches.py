@@ -25,20 +25,29 @@ MOST_SCRATCH_BYTES = 1 << 28
 MOST_COUNTERS = 1 << 16
 
 
+def shares_matrix(batch: Batch) -> bool:
+    """Whether several items have one matrix."""
+    return batch.items > 1 and not any(batch.of("a"))
+
+
 def select_item(
     problem: Problem,
     batch: Batch,
     device: Device,
     kernel: str | None = None,
     homes: tuple[str, str] = ("arguments", "arguments"),
+    is_shared: bool | None = None,
 ) -> Choice:
     """The kernel for one item of `batch`, which fixes the order of sums of all.
+
+    `is_shared` says whether the items of the whole batch share the matrix, where `batch` is a part.
 
     Small items have a kernel of their own, which reads many of them as one stretch of memory. A
     single product does not get it: it would take twice as long as with the one that the formula
     chooses. Nor do several vectors of one matrix, whose bits are those of its single products.
     """
-    is_shared = batch.items > 1 and not any(batch.of("a"))
+    if is_shared is None:
+        is_shared = shares_matrix(batch)
     if kernel is None and not is_shared and max(problem.rows, problem.cols) <= _SMALL_SIDE:
         small = get("small_items")
         if small.accepts(problem) is None and small.constants_of is not None:
@@ -54,12 +63,14 @@ def select_batch(
     device: Device,
     kernel: str | None = None,
     homes: tuple[str, str] = ("arguments", "arguments"),
+    is_shared: bool | None = None,
 ) -> Choice:
     """The kernel for `batch`, whose items are all `problem`.
 
-    It has the order of sums of :func:`select_item`. An error as of :func:`select`.
+    It has the order of sums of :func:`select_item`, as its arguments. An error as of
+    :func:`select`.
     """
-    single = select_item(problem, batch, device, kernel, homes)
+    single = select_item(problem, batch, device, kernel, homes, is_shared)
     if single.kernel.x_home(single.knobs) != "pointer":
         raise ValueError(f"kernel {single.kernel.name!r} moves x, so it computes no batches")
     several = _for_vectors(problem, batch, device, single)

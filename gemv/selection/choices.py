@@ -72,7 +72,9 @@ class Choices:
         found = self._kinds.get(kind)
         if found is None:
             text = self._texts.get(str(kind))
-            numbers = array("H", [EMPTY]) * CELLS if text is None else unpacked(text)
+            numbers = array("H") if text is None else unpacked(text)
+            if len(numbers) != CELLS:  # none were made, or cells were of other sizes then
+                numbers = array("H", [EMPTY]) * CELLS
             found = self._kinds.setdefault(kind, numbers)
         return found
 

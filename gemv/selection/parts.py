@@ -8,7 +8,7 @@ from typing import NamedTuple
 from gemv.core.batch import OPERANDS, Batch
 from gemv.core.geometry import Device
 from gemv.core.problem import Problem
-from gemv.selection.batches import limits, select_batch, select_item
+from gemv.selection.batches import limits, select_batch, select_item, shares_matrix
 from gemv.selection.select import Choice
 
 
@@ -58,7 +58,8 @@ def parts(
     dimensions, most = limits(problem, single)
     if len(batch.shape) > dimensions:
         batch = batch.with_longest_last()
+    is_shared = shares_matrix(batch)  # of a part with a single item, too
     return [
-        Part(part, offsets, select_batch(problem, part, device, kernel, homes))
+        Part(part, offsets, select_batch(problem, part, device, kernel, homes, is_shared))
         for part, offsets in batch.parts(dimensions, most)
     ]

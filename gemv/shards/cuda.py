@@ -38,9 +38,6 @@ class CudaPlace:
             #: Behind the last turn, if there was one.
             self.done = _event()
             self._began = False
-        #: Whether its copies become nodes of a graph. These name addresses alone, as copies that
-        #: are captured usually do; the others name the contexts of both GPUs as well.
-        self.in_graph = False
         weakref.finalize(self, _destroy, self.stream, [self.done]).atexit = False
 
     def current(self) -> AbstractContextManager[None]:

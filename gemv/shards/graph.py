@@ -28,8 +28,6 @@ class Graph:
     def __init__(self, product: Product, x: Operand, y: Operand) -> None:
         self._engine = engine = backend.engine()
         self._x, self._y, self._keep = x, y, product
-        for place in product.places:
-            place.in_graph = True
         product.settle()  # what fills scratch memory is no part of the graph
         with engine.on(x.device):
             flags = driver.CUstream_flags.CU_STREAM_NON_BLOCKING.value
@@ -44,8 +42,10 @@ class Graph:
                     driver.cuStreamEndCapture(stream)
                     raise
                 graph = check(driver.cuStreamEndCapture(stream))
-                self._executable = check(driver.cuGraphInstantiate(graph, 0))
-                driver.cuGraphDestroy(graph)
+                try:
+                    self._executable = check(driver.cuGraphInstantiate(graph, 0))
+                finally:
+                    driver.cuGraphDestroy(graph)
             finally:
                 driver.cuStreamDestroy(stream)
         weakref.finalize(self, _destroy, self._executable).atexit = False

@@ -300,6 +300,7 @@ def _wait_for(shards: tuple[Shard, ...]) -> None:
                 continue
             stream = a.stream if a.stream is not None else a.exporter.current_stream(a.device)
             engine.wait(place.stream, engine.default_stream() if stream is None else stream)
+        place.settle()  # streams that are made later, for plans, need not wait for it
 
 
 def _count() -> int:

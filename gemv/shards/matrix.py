@@ -28,8 +28,6 @@ class ShardedMatrix(KeptOperator):
 
     Attributes
     ----------
-    shape : (int, int)
-    dtype : numpy.dtype
     split : str
         ``"rows"`` or ``"columns"``: what a shard has some of.
     bounds : tuple of int
@@ -63,7 +61,7 @@ class ShardedMatrix(KeptOperator):
 
     def _products(self, trans: int, x: np.ndarray) -> np.ndarray:
         """A product for each row of `x`, in host memory, one after the other."""
-        self._kept()
+        self.kept()
         trans = self._form(trans)
         rows, cols = self.shape if trans == 0 else self.shape[::-1]
         result = np.zeros((len(x), rows), self.dtype)
@@ -84,7 +82,7 @@ class ShardedMatrix(KeptOperator):
         return result
 
     def _on_device(self, op: int, x: Any) -> Any:
-        self._kept()
+        self.kept()
         trans = self._form(op)
         if trans == CONJUGATE:
             raise TypeError(
@@ -137,7 +135,7 @@ class ShardedMatrix(KeptOperator):
 
     def _product(self, trans: int) -> Product:
         """The product for a form, planned at first use and after a setting has changed."""
-        shards = self._kept()
+        shards = self.kept()
         if self._generation != memo.generation():
             self._products_of.clear()
             self._generation = memo.generation()
@@ -163,7 +161,7 @@ class ShardedMatrix(KeptOperator):
         ShardedPlan
             Call it without arguments: it computes y and returns it.
         """
-        shards = self._kept()
+        shards = self.kept()
         form, operand_x, operand_y = vectors_of(self, x, y, trans)
 
         def make() -> Product:
@@ -226,13 +224,14 @@ class ShardedMatrix(KeptOperator):
                 self._fabric.free()
 
     def __enter__(self) -> ShardedMatrix:
-        self._kept()
+        self.kept()
         return self
 
     def __exit__(self, *exception: Any) -> None:
         self.free()
 
-    def _kept(self) -> tuple[Shard, ...]:
+    def kept(self) -> tuple[Shard, ...]:
+        """The shards, unless they were freed."""
         if self._shards is None:
             raise ValueError("Matrix: the matrix was freed and cannot be used any more")
         return self._shards

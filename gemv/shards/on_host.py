@@ -31,7 +31,7 @@ class HostShardedMatrix(KeptOperator):
         super().__init__(array.dtype, array.shape)
 
     def _products(self, trans: int, x: np.ndarray) -> np.ndarray:
-        array = self._kept()
+        array = self.kept()
         rows, cols = self.shape if trans == 0 else self.shape[::-1]
         result = np.zeros((len(x), rows), self.dtype)
         if rows and cols:
@@ -51,13 +51,13 @@ class HostShardedMatrix(KeptOperator):
         self._array = None
 
     def __enter__(self) -> HostShardedMatrix:
-        self._kept()
+        self.kept()
         return self
 
     def __exit__(self, *exception: Any) -> None:
         self.free()
 
-    def _kept(self) -> np.ndarray:
+    def kept(self) -> np.ndarray:
         if self._array is None:
             raise ValueError("Matrix: the matrix was freed and cannot be used any more")
         return self._array

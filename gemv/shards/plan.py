@@ -9,7 +9,7 @@ from typing import Any
 
 from gemv.arrays import adopt
 from gemv.core import memo
-from gemv.core.operand import Operand, overlap, vector_view, where
+from gemv.core.operand import Operand, matrix_view, overlap, vector_view, where
 from gemv.core.rules import transposition
 from gemv.engines import backend
 from gemv.shards.product import Product, Target
@@ -128,6 +128,10 @@ def vectors_of(matrix: Any, x: Any, y: Any, trans: Any) -> tuple[int, Operand, O
         )
     if operand_y.readonly or operand_y.exporter.immutable:
         raise ValueError("Matrix.plan: y is read-only, so a plan cannot write to it")
-    if overlap(vector_view(operand_y, rows, 0, 1), vector_view(operand_x, cols, 0, 1)):
+    y_view = vector_view(operand_y, rows, 0, 1)
+    if overlap(y_view, vector_view(operand_x, cols, 0, 1)):
         raise ValueError("Matrix.plan: y overlaps x in memory")
+    for number, shard in enumerate(matrix.kept()):
+        if shard.a is not None and overlap(y_view, matrix_view(shard.a)):
+            raise ValueError(f"Matrix.plan: y overlaps shard {number} in memory")
     return form, operand_x, operand_y

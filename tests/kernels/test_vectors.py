@@ -9,11 +9,15 @@ import pytest
 from helpers.problems import random_array
 
 import gemv
+from gemv.core.batch import Batch
 from gemv.core.dtypes import DTYPES
+from gemv.core.geometry import Device
 from gemv.kernels import get
+from gemv.measure.inputs import make_problem
 from gemv.selection import batches, parts
 from gemv.selection.select import select
 
+H200 = Device("NVIDIA H200", (9, 0), 132)
 #: Constants of the kernel for one vector and for several, the sizes of A, and the letter.
 ROWS = {"ROWS": 1, "VECTORS": 1, "MIN_BLOCKS": 1, "BLOCKS_PER_SM": 0}
 COLUMNS = {"COLUMNS": 2, "THREADS_PER_BLOCK": 64, "MIN_BLOCKS": 1, "ACROSS": 1}
@@ -65,7 +69,9 @@ def test_several_vectors_have_the_bits_of_each_alone(letter, m, n, alone, togeth
     beta = np.array([0.0, 0.5, 1.0], precision)
     y[0] = np.nan  # beta is 0: never read
 
-    def forced(problem, batch, device, kernel=None, homes=("arguments", "arguments")):
+    def forced(
+        problem, batch, device, kernel=None, homes=("arguments", "arguments"), is_shared=None
+    ):
         return select(problem, device, kernel=name, knobs=alone, homes=homes)
 
     def kernel(called):
@@ -100,3 +106,36 @@ def test_several_vectors_have_the_bits_of_each_alone(letter, m, n, alone, togeth
     if letter == "s":
         reference = x.astype("f8") @ a.astype("f8").T
         assert np.allclose(np.frombuffer(several[0], "f4").reshape(3, m), reference, atol=1e-4)
+
+
+LANES = [1 << k for k in range(11)]
+
+
+@pytest.mark.parametrize("letter", "sdczhb")
+@pytest.mark.parametrize("accumulate", ["plain", "wide"])
+def test_sums_of_several_vectors_fit_into_shared_memory(letter, accumulate):
+    """Whatever lanes the single product has: a block gets 48 KB without a leave."""
+    kernel = get("several_rows")
+    for lanes in LANES:
+        for m, n in ((100000, 2), (40, 40 * lanes), (100000, 16 * lanes)):
+            problem = make_problem(m, n, DTYPES[letter], "C", "N").at(256, 256)
+            problem = problem._replace(accumulate=accumulate)
+            alone = {**get("vector_rows").knobs, "LANES": lanes, "BLOCKS_PER_SM": 0}
+            for vectors in (2, 4, 8):
+                knobs = kernel.for_vectors(problem, alone, vectors)
+                ((_, block),) = kernel.geometry(problem, H200, knobs).launches
+                spread = min(lanes, 32) * knobs["PARTS"] > 32
+                slots = lanes if spread else max(lanes // 32, 1)
+                rows = block[0] // (lanes * knobs["PARTS"]) * knobs["ROWS"]
+                held = rows * vectors * slots * problem.precision.sums.itemsize
+                assert held <= 32 << 10, (lanes, m, n, vectors, knobs)
+                assert knobs["ROWS"] >= 1 and block[0] >= 32
+
+
+def test_the_last_vector_of_many_has_the_order_of_all():
+    """A launch takes 65,535 items of a small matrix; the part behind them has a single one."""
+    problem = make_problem(32, 32, DTYPES["d"], "F", "N").at(256, 256)
+    steps = (0,), (32,), (32,), (0,), (0,)
+    found = parts.parts(problem, Batch((65536,), steps), H200)
+    assert {each.choice.kernel.name for each in found} != {"small_items"}
+    assert len({"small_items"} & {each.choice.kernel.name for each in found}) == 0

@@ -1,8 +1,8 @@
 """One matrix and several vectors, along the rows: A is read once for up to eight of them.
 
 Idea
-    The products of one matrix with k vectors, one after the other, read A k times. But a vector of
-    A that is in registers can be multiplied with the numbers of all k vectors before it is dropped.
+    The products of one matrix with k vectors, one after the other, read A k times. But a load of A
+    that is in registers can be multiplied with the numbers of all k vectors before it is dropped.
     So a thread has k sets of partial sums where the rung of rows has one, and the loop over A stays
     as it is. The sums of each vector are those of the single product, bit for bit: the same lanes
     add the same products in the same order.
@@ -31,20 +31,20 @@ Bytes
     vectors; with more of them A comes again for each COUNT.
 
 Wins
-    Over one launch for each vector. On an H200, 8192 x 8192 float32 took 60 us with one vector, 62
-    with two, 64 with four and 87 with eight, where torch.mm took 134.
+    Over one launch for each vector. On an H200, 8192 x 8192 float32 took 60 us with one vector, 63
+    with two, 65 with four and 90 with eight, where torch.mm took 131.
 
 Loses
-    To matrix products on tensor cores, which have other sums: eight vectors with 8192 x 8192
-    bfloat16 took 77 us, torch.mm 34.
+    To matrix products on tensor cores, which have other sums: eight vectors with 1048576 x 64
+    float64 took 366 us, torch.mm 151.
 
 Sums
-    Those of the rung of rows with the same LANES and loads, for each vector.
+    Those of the rung of rows with the same LANES, width of loads and splits, for each vector.
 
 Source
-    Register tiles of matrix products with one short side: as in the kernels of llama.cpp for a few
-    tokens at a time, which also choose their geometry without a look at the number of vectors, so
-    that results do not change with it.
+    Register tiles of matrix products with one short side, as in the kernels of llama.cpp for a few
+    tokens at a time. Here the number of vectors decides on the rows of a thread, and on nothing
+    that sums depend on.
 """
 
 from __future__ import annotations
@@ -56,6 +56,8 @@ from gemv.kernels.wide_tiles import TAKEN_FOR_ROWS, finish_warps, split_rows, ta
 
 #: Threads of a grid below which a row gets more of them, by PARTS.
 ENOUGH_THREADS = 1 << 17
+#: Bytes of shared memory for sums.
+SUMS_BYTES = 32 << 10
 #: The most threads that a row gets for the sake of PARTS.
 MOST_THREADS_OF_ROW = 512
 #: ROWS and VECTORS by COUNT, found by trying: for numbers of 4 bytes and more, and of 2 bytes.
@@ -297,6 +299,12 @@ def accepts(problem):
     return wide_loads_object(problem, "dot")
 
 
+def sums_of_block(lanes, parts, threads, rows):
+    """Sums in shared memory, of so many rows a thread: each leaves one for 32 lanes or for each."""
+    slots = lanes if min(lanes, 32) * parts > 32 else ceil_div(lanes, 32)
+    return threads // (lanes * parts) * rows * slots
+
+
 def constants_for(problem, knobs, vectors):
     """The constants for so many vectors, from those of the rung of rows; its LANES stay."""
     width, size, lanes = problem.widths[0], problem.dtype.itemsize, knobs["LANES"]
@@ -313,7 +321,14 @@ def constants_for(problem, knobs, vectors):
     ):
         parts, loads = 2 * parts, 2 * loads
     parts = parts_of(parts, width, problem.precision)
-    threads = max(lanes * parts, 256)
+    threads, number = max(lanes * parts, 256), problem.precision.sums.itemsize
+    while sums_of_block(lanes, parts, threads, rows * count) * number > SUMS_BYTES:
+        if threads > max(lanes * parts, 64):
+            threads //= 2
+        elif rows > 1:
+            rows //= 2
+        else:
+            parts, threads = parts // 2, max(lanes * parts // 2, 64)
     own = power_above(ceil_div(problem.cols, lanes * width))
     found = {
         "LANES": lanes,

@@ -1,14 +1,15 @@
 """One matrix and several vectors, down the columns: A is read once for up to eight of them.
 
 Idea
-    As along the rows: a vector of A that is in registers is multiplied with the numbers of all k
+    As along the rows: a load of A that is in registers is multiplied with the numbers of all k
     vectors before it is dropped. Here a thread has WIDTH neighbouring rows, and a column needs one
     number of each x, which all lanes of the group share: one load moves it to all of them. So x
-    costs a load of 4 to 16 bytes for each 16 bytes of A and each vector, and the partial sums
-    cost registers: k times those of the rung of columns.
+    costs one load of a single number for each column and each vector, and the partial sums cost
+    registers: k times those of the rung of columns.
 
-    The sums of each vector meet as those of a single product do, one vector after the other, in the
-    same shared memory. Columns that are split over blocks stay so, with the same splits.
+    The sums of a vector meet as those of a single product do, in shared memory; those of as many
+    vectors at a time as 32 KB hold. Columns that are split over blocks stay so, with the same
+    splits.
 
 Picture
     ::
@@ -25,11 +26,11 @@ Bytes
 
 Wins
     Over one launch for each vector. On an H200, 8192 x 8192 float32 down the columns took 61 us
-    with one vector, 62 with two or four and 71 with eight, where torch.mm took 116.
+    with one vector, 63 with two, 65 with four and 75 with eight, where torch.mm took 119.
 
 Loses
     To matrix products on tensor cores, which have other sums: eight vectors with 8192 x 8192
-    bfloat16 took 54 us, torch.mm 33.
+    float64 took 154 us, torch.mm 133. Where one vector takes few blocks, so do eight.
 
 Sums
     Those of the rung of columns with the same LANES, threads and splits, for each vector.
@@ -51,8 +52,8 @@ from gemv.kernels.wide_tiles import TAKEN_FOR_COLUMNS, lanes_and_pieces, split_c
 SUM_REGISTERS = 64
 #: Loads of A that a thread has in flight, and those where sums take all registers.
 LOADS, FEW_LOADS = 16, 4
-#: Blocks that are not more than the multiprocessors of most GPUs.
-FEW_BLOCKS = 144
+#: Blocks up to which an H200 has a multiprocessor for each.
+FEW_BLOCKS = 132
 #: Bytes of shared memory for sums.
 SUMS_BYTES = 32 << 10
 
@@ -320,9 +321,14 @@ def constants_for(problem, knobs, vectors):
     loads = LOADS if count * of_vector < SUM_REGISTERS else FEW_LOADS
     threads = max(lanes, knobs["THREADS_PER_BLOCK"])
     own = power_above(ceil_div(problem.cols * lanes, threads))
-    tiles = ceil_div(problem.rows, pieces * lanes * width)
+    turns = ceil_div(vectors, count)
+    blocks = ceil_div(problem.rows, pieces * lanes * width) * turns
     # Then a multiprocessor has one block, which may have all registers.
-    is_alone = knobs["BLOCKS_PER_SM"] == 1 or not knobs["BLOCKS_PER_SM"] and tiles <= FEW_BLOCKS
+    is_alone = (
+        blocks <= FEW_BLOCKS
+        if not knobs["BLOCKS_PER_SM"]
+        else (knobs["BLOCKS_PER_SM"] * turns == 1)
+    )
     kept = ("LANES", "PIECES", "COLUMNS", "THREADS_PER_BLOCK", "BLOCKS_PER_SM")
     return {
         **{name: knobs[name] for name in kept},
