@@ -130,7 +130,7 @@ class Tensor:
     __torch_dispatch__ = None
     reads = 0
     requires_grad = False
-    device = SimpleNamespace(type="cuda")
+    device = SimpleNamespace(type="cuda", index=0)
     layout = "strided"
 
     def __init__(self, shape, dtype=np.float32):
