@@ -14,6 +14,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+from climb_pages import climb_page
 from docutils import nodes
 from docutils.parsers.rst import Directive
 from kernel_pages import (
@@ -237,6 +238,7 @@ def make_pages(app) -> None:
         if path not in wanted:
             path.unlink()
     write(DOCS / "generated" / "rungs.md", rung_list(cases))
+    write(DOCS / "generated" / "climb.md", climb_page(cases))
     write(DOCS / "generated" / "vocabulary.md", vocabulary_table())
     write(DOCS / "generated" / "reference.md", reference())
     write(DOCS / "generated" / "ladder.md", ladder_page(cases))

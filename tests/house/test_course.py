@@ -1,0 +1,107 @@
+"""The course: the climb goes up, its words are complete, and its figures are those of the files."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+
+import pytest
+
+TOP = Path(__file__).resolve().parents[2]
+DOCS = TOP / "docs"
+
+
+@pytest.fixture
+def modules(monkeypatch):
+    """The modules that write the climb, which need no Matplotlib."""
+    from gemv.engines import backend
+
+    if backend.backend() != "simulator":
+        pytest.skip("needs the simulator, which Numba chooses when it is imported")
+    monkeypatch.setattr(sys, "path", [str(DOCS / "_ext"), str(DOCS / "figures"), *sys.path])
+    import climb_pages
+    import steps
+
+    return steps, climb_pages
+
+
+@pytest.fixture
+def cases():
+    from benchmarks.pages.ladder_table import load
+
+    return load()
+
+
+def row(name: str, time_s: float | None) -> dict:
+    rate = 1 / time_s if time_s else None
+    return {"name": name, "time_s": time_s, "gb_per_s": rate, "share": rate}
+
+
+def test_a_rung_is_a_step_if_it_is_faster_than_all_before(modules):
+    steps, _ = modules
+    times = {
+        "serial": 8.0, "thread_per_row": 2.0, "block_per_row": 3.0, "atomics": 0.1,
+        "tile2d": 2.0, "coalesced": None, "warp_per_row": 1.0,
+    }  # fmt: skip
+    found = steps.steps({"rows": [row(*item) for item in times.items()]})
+    told = [(s.kernel.name, s.is_aside, s.before and s.before.name, s.ratio) for s in found]
+    assert told == [
+        ("serial", False, None, 1.0),
+        ("thread_per_row", False, "serial", 4.0),
+        ("block_per_row", True, "thread_per_row", 2 / 3),
+        ("tile2d", True, "thread_per_row", 1.0),  # not faster
+        ("warp_per_row", False, "thread_per_row", 2.0),
+    ]
+
+
+def test_every_measured_rung_has_its_words(modules, cases):
+    steps, pages = modules
+    for number, (act, text) in enumerate(steps.words().items()):
+        assert set(text["shown"]) <= set(pages.COUNTS), act
+        for step in steps.steps(cases[text["results"]]):
+            said = text["rungs"][step.kernel.name]
+            if number:
+                assert said.strip()
+            elif step.is_aside:
+                assert said["aside"].strip()
+            else:
+                assert said["hypothesis"].strip() and said["left"].strip()
+                assert pages.excerpt(step.kernel, *said["new"])
+                assert step.before is None or pages.excerpt(step.before, *said["old"])
+
+
+def test_an_excerpt_that_is_gone_is_named(modules):
+    from gemv.kernels import REGISTRY
+
+    _, pages = modules
+    with pytest.raises(ValueError, match="serial has no line 'for k in'"):
+        pages.excerpt(REGISTRY["serial"], "for k in", "update(")
+
+
+def test_counts_are_those_of_the_launch_and_of_what_it_touches(modules, cases):
+    steps, _ = modules
+    from gemv.kernels import REGISTRY
+
+    case = cases["f32-8192x8192"]
+    told = steps.counted(REGISTRY["thread_per_row"], case, (32, 8))
+    assert told["threads"] == 8192 and told["fill"] == 8192 / (132 * 2048)
+    assert told["reading"] == 0.5  # blocks of 64 threads on 32 rows
+    assert (told["lines"], told["sectors"], told["useful"]) == (8, 32, 1 / 8)
+    assert (told["in_a_row"], told["barriers"]) == (4, 0)
+    wide = steps.counted(REGISTRY["vector_rows"], case, (32, 8))
+    assert wide["sectors"] == 16 and wide["useful"] == 1 and wide["in_a_row"] == 256
+
+
+def test_figures_of_a_profiler_are_shown_where_they_are_stored(modules, cases, tmp_path):
+    steps, pages = modules
+    name = "f32-8192x8192"
+    assert pages.profile_of(tmp_path, name) == {}
+    rows = [{"name": "thread_per_row", "metrics": {"occupancy": "3 %"}}]
+    stored = {"device": "a GPU", "tool": "ncu 1.0", "rows": rows}
+    (tmp_path / f"{name}.json").write_text(json.dumps(stored), encoding="utf-8")
+    profile = pages.profile_of(tmp_path, name)
+    step = steps.steps(cases[name])[1]
+    counts = {each: {"threads": 1} for each in ("serial", "thread_per_row")}
+    table = pages.before_and_now(step, ["threads"], counts, profile)
+    assert table.splitlines()[-1] == "| occupancy (ncu 1.0) |  | 3 % |"
