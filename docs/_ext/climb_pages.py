@@ -1,4 +1,4 @@
-"""The page of the climb: the rungs of the ladder as steps on one problem, each with its reason.
+"""The pages of the climb: the rungs of the ladder as steps on one problem, each with its reason.
 
 The words are those of ``docs/course/climb.toml``, the counts those of ``docs/figures/steps.py``,
 the changes are cut out of the kernels' files, and the figures are ``benchmarks/results/ladder``'s.
@@ -20,39 +20,39 @@ from kernel_pages import OUT, TOP, drawing, source_of
 
 PROFILES = TOP / "benchmarks" / "results" / "profiler"
 
-#: What is counted: its heading in tables, and how a number of it is written.
+#: What is counted: its heading in long tables and in wide ones, and how a number is written.
 COUNTS = {
-    "threads": ("threads", "{:,}"),
-    "fill": ("of the GPU's room", "{:.2%}"),
-    "reading": ("threads that read A", "{:.0%}"),
-    "lines": ("lines a request", "{:.3g}"),
-    "sectors": ("sectors a request", "{:.3g}"),
-    "useful": ("of their bytes used", "{:.1%}"),
-    "in_a_row": ("bytes at a time", "{}"),
-    "barriers": ("barriers a row", "{:.3g}"),
+    "threads": ("threads", "threads", "{:,}"),
+    "fill": ("of the GPU's room", "of its room", "{:.2%}"),
+    "reading": ("threads that read A", "read A", "{:.0%}"),
+    "lines": ("lines a request", "lines", "{:.3g}"),
+    "sectors": ("sectors a request", "sectors", "{:.3g}"),
+    "useful": ("of their bytes used", "used", "{:.1%}"),
+    "in_a_row": ("bytes at a time", "bytes", "{}"),
+    "barriers": ("barriers a row", "barriers", "{:.3g}"),
 }
 
 
-def climb_page(cases: dict[str, dict], profiles: Path = PROFILES) -> str:
-    """The first act step by step, the others in a table each."""
+def climb_pages(cases: dict[str, dict], profiles: Path = PROFILES) -> tuple[str, str]:
+    """The first act step by step, and the others with a table each."""
     from steps import words
 
-    parts = []
+    acts = []
     for number, (act, text) in enumerate(words().items()):
         case = cases.get(text["results"])
         if case is None:
-            parts.append(f"## {text['title']}\n\nIt is not measured yet: `make ladder` does that.")
+            acts.append(f"## {text['title']}\n\nIt is not measured yet: `make ladder` does that.\n")
             continue
         counts = json.loads((OUT / f"climb-{act}.json").read_text(encoding="utf-8"))
         tell = _told if number == 0 else _listed
-        profile = profile_of(profiles, text["results"])
-        parts += [
+        parts = [
             f"## {text['title']}",
-            " ".join(text["text"].split()).replace("{{ref}}", "{ref}"),
+            " ".join(text["text"].split()),
             drawing(f"climb-{act}"),
-            *tell(text, case, counts, profile),
+            *tell(text, case, counts, profile_of(profiles, text["results"])),
         ]
-    return "\n\n".join(parts) + "\n"
+        acts.append("\n\n".join(parts) + "\n")
+    return acts[0], "\n".join(acts[1:])
 
 
 def profile_of(folder: Path, name: str) -> dict[str, dict[str, str]]:
@@ -169,7 +169,7 @@ def before_and_now(step, shown: list[str], counts: dict[str, dict], profile: dic
     lines = ["| | " + " | ".join(f"`{kernel.name}`" for kernel in kernels) + " |"]
     lines.append("| --- |" + " ---: |" * len(kernels))
     for key in shown:
-        heading, form = COUNTS[key]
+        heading, _, form = COUNTS[key]
         numbers = [form.format(counts[kernel.name][key]) for kernel in kernels]
         lines.append(f"| {heading} | " + " | ".join(numbers) + " |")
     for key in dict.fromkeys(key for k in kernels for key in profile.get(k.name, {})):
@@ -202,13 +202,13 @@ def _listed(text: dict, case: dict, counts: dict[str, dict], profile: dict) -> l
 def _table(chosen: list, shown: list[str], counts: dict[str, dict]) -> str:
     from benchmarks.pages.page import three_digits
 
-    heads = ["GB/s", "times the best before", *(COUNTS[key][0] for key in shown)]
+    heads = ["GB/s", "times", *(COUNTS[key][1] for key in shown)]
     lines = ["| rung | " + " | ".join(heads) + " |", "| --- |" + " ---: |" * len(heads)]
     for step in chosen:
         cells = [
             three_digits(step.gb_per_s),
             _times(step.ratio) if step.before else "",
-            *(COUNTS[key][1].format(counts[step.kernel.name][key]) for key in shown),
+            *(COUNTS[key][2].format(counts[step.kernel.name][key]) for key in shown),
         ]
         lines.append(f"| {step.kernel.rung} {step.kernel.name} | " + " | ".join(cells) + " |")
     return "\n".join(lines)

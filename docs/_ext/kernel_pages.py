@@ -151,6 +151,11 @@ def rung_page(kernel, following, cases: dict[str, dict], grids, drawings) -> str
     page += ["**Wins.** " + markdown(lesson["Wins"]), "**Loses.** " + markdown(lesson["Loses"])]
     page += ["## Order of the sum", markdown(lesson["Sums"])]
     page += ["## The code", code(kernel)]
+    page += [
+        f"{{download}}`This page as a notebook <../notebooks/{stem(kernel)}.ipynb>`, to change the"
+        " kernel and run it in the simulator, from a clone of the repository;"
+        f" `python docs/course/notebook.py {kernel.name}` writes it, too."
+    ]
     page += ["## Exercise", exercise(kernel)]
     page += ["## What the next rung repairs", next_rung(kernel, following)]
     page += ["## Source", markdown(lesson["Source"])]

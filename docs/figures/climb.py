@@ -16,7 +16,7 @@ def draw_climb(palette, case: dict):
     """The fastest rung so far as a flight of stairs, and the side steps below it."""
     every = steps(case)
     figure, axes = canvas(3.7)
-    rates = [step.gb_per_s for step in every]
+    rates, ceiling = [step.gb_per_s for step in every], case["ceiling_gb_per_s"]
     stairs = list(itertools.accumulate(rates, max))
     places = range(len(every))
     axes.step([*places, len(every) - 0.5], [*stairs, stairs[-1]], where="post",
@@ -27,14 +27,19 @@ def draw_climb(palette, case: dict):
                   markerfacecolor=face, markeredgecolor=palette.strong)  # fmt: skip
     for place, rate in zip(places, rates, strict=True):
         text = f"{rate:.3g}" if rate < 1000 else f"{rate:,.0f}"
-        shift, side = ((0, -14), "center") if every[place].is_aside else ((7, -12), "left")
-        axes.annotate(text, (place, rate), shift, textcoords="offset points", ha=side,
+        if every[place].is_aside:
+            at, shift, side = rate, (0, -14), "center"
+        elif rate > ceiling / 8:  # there the line of the ceiling would go through it
+            at, shift, side = ceiling, (0, 4), "center"
+        else:
+            at, shift, side = rate, (7, -12), "left"
+        axes.annotate(text, (place, at), shift, textcoords="offset points", ha=side,
                       fontsize=8.5)  # fmt: skip
-    axes.axhline(case["ceiling_gb_per_s"], color=palette.accent, linewidth=1.3, label="the ceiling")
+    axes.axhline(ceiling, color=palette.accent, linewidth=1.3, label="the ceiling")
     names = [f"{step.kernel.rung} {step.kernel.name}" for step in every]
     axes.set_xticks(list(places), names, rotation=35, ha="right", fontsize=9)
     axes.set(yscale="log", ylabel="GB/s", xlim=(-0.5, len(every) - 0.5))
-    axes.set_ylim(min(rates) / 4, case["ceiling_gb_per_s"] * 3)
+    axes.set_ylim(min(rates) / 4, ceiling * 4)
     axes.grid(axis="y", color=palette.grid, linewidth=0.5)
     axes.spines[["top", "right"]].set_visible(False)
     figure.legend(fontsize=8.5, frameon=False, loc="outside lower center", ncols=4)

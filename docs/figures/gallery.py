@@ -12,6 +12,7 @@ from pathlib import Path
 import climb  # noqa: F401
 import fitted  # noqa: F401  registers its drawing
 import history  # noqa: F401
+import items
 import machine  # noqa: F401
 import results  # noqa: F401
 import rungs
@@ -27,6 +28,9 @@ def draw(names: list[str]) -> list[str]:
         kind, _, kernel = name.partition("-")
         if kind == "lines":
             facts = json.dumps(rungs.facts(kernel), indent=1)
+            (OUT / f"counted-{kernel}.json").write_text(facts + "\n", encoding="utf-8")
+        if kind == "items":
+            facts = json.dumps(items.facts(kernel), indent=1)
             (OUT / f"counted-{kernel}.json").write_text(facts + "\n", encoding="utf-8")
         if kind == "climb":
             counts = json.dumps(steps.counts(kernel), indent=1)

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import json
+import re
+import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+from helpers import processes
 
 TOP = Path(__file__).resolve().parents[2]
 DOCS = TOP / "docs"
@@ -105,3 +108,63 @@ def test_figures_of_a_profiler_are_shown_where_they_are_stored(modules, cases, t
     counts = {each: {"threads": 1} for each in ("serial", "thread_per_row")}
     table = pages.before_and_now(step, ["threads"], counts, profile)
     assert table.splitlines()[-1] == "| occupancy (ncu 1.0) |  | 3 % |"
+
+
+# --------------------------------------------------------------------------------------------------
+# notebooks
+
+#: What a notebook's code prints, one cell after the other, without Jupyter.
+RUN_CELLS = """
+import json, sys
+names = {"__name__": "__main__"}
+for cell in json.load(open(sys.argv[1], encoding="utf-8"))["cells"]:
+    if cell["cell_type"] == "code":
+        exec(compile("".join(cell["source"]), cell["id"], "exec"), names)
+"""
+
+
+def run(*command: str) -> subprocess.CompletedProcess:
+    return processes.run([sys.executable, *command], cwd=TOP, capture_output=True, text=True)
+
+
+def test_a_notebook_opens_and_its_cells_run(tmp_path):
+    done = run(str(DOCS / "course" / "notebook.py"), "2", "--folder", str(tmp_path))
+    assert done.returncode == 0, done.stderr
+    path = tmp_path / "02-thread_per_row.ipynb"
+    assert done.stdout.strip() == str(path)
+    check_notebook(json.loads(path.read_text(encoding="utf-8")))
+    done = run("-c", RUN_CELLS, str(path))
+    assert done.returncode == 0, done.stderr
+    first, *_, last = done.stdout.splitlines()
+    assert first == "right" and last.startswith("not yet: ")
+    assert "lines that a request for A touches: 32\nsectors that it moves: 32\n" in done.stdout
+
+
+def check_notebook(book: dict) -> None:
+    """What the format 4.5 of Jupyter asks of a notebook with text and code."""
+    assert (book["nbformat"], book["nbformat_minor"]) == (4, 5)
+    assert book["metadata"]["kernelspec"].keys() >= {"name", "display_name"}
+    names = [cell["id"] for cell in book["cells"]]
+    assert len(set(names)) == len(names)
+    assert all(re.fullmatch(r"[a-zA-Z0-9_-]{1,64}", name) for name in names)
+    for cell in book["cells"]:
+        own = {"cell_type", "id", "metadata", "source"}
+        if cell["cell_type"] == "code":
+            own |= {"execution_count", "outputs"}
+        assert cell.keys() == own
+        assert cell["cell_type"] in ("markdown", "code") and "".join(cell["source"]).strip()
+
+
+def test_every_kernel_has_a_notebook(monkeypatch):
+    from gemv.kernels import REGISTRY
+
+    monkeypatch.setattr(sys, "path", [str(DOCS / "course"), *sys.path])
+    import notebook
+
+    for kernel in REGISTRY.values():
+        book = json.loads(notebook.text_of(kernel))
+        check_notebook(book)
+        code = ["".join(cell["source"]) for cell in book["cells"] if cell["cell_type"] == "code"]
+        for text in code:
+            compile(text, kernel.name, "exec")
+        assert "KERNEL = Kernel(" in code[1] and "\nIdea\n" not in code[1]
