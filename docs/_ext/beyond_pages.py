@@ -20,8 +20,8 @@ from kernel_pages import (
 _COUNTED = {
     "small_items": "The simulator ran {2} products of {0} x {1} float32, by this kernel and by that"
     " with a thread for each row:",
-    "several": "The simulator ran the kernel with the constants that the H200 gets; A has {} x {}"
-    " elements in float32, stored along {}:",
+    "several": "The simulator ran this kernel for several vectors, and {{ref}}`{}` for one, with"
+    " the constants that an H200 gets. A is {} x {} in float32, stored along {}:",
 }
 
 
@@ -78,9 +78,10 @@ def _counted(kernel) -> str:
     if kernel.name == "small_items":
         text = _COUNTED[kernel.name].format(*items.SMALL_ITEMS)
     else:
-        _, order, m, n = items.SEVERAL[kernel.name]
-        text = _COUNTED["several"].format(m, n, "rows" if order == "C" else "columns")
-    lines = ["| | " + " | ".join(facts) + " |", "| --- |" + " ---: |" * len(facts)]
+        single, order, m, n = items.SEVERAL[kernel.name]
+        text = _COUNTED["several"].format(single, m, n, "rows" if order == "C" else "columns")
+    head = "" if kernel.name == "small_items" else "vectors"
+    lines = [f"| {head} | " + " | ".join(facts) + " |", "| --- |" + " ---: |" * len(facts)]
     for key in next(iter(facts.values())):
         lines.append(f"| {key} | " + " | ".join(str(fact[key]) for fact in facts.values()) + " |")
     return text + "\n\n" + "\n".join(lines)

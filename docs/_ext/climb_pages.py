@@ -202,15 +202,14 @@ def _listed(text: dict, case: dict, counts: dict[str, dict], profile: dict) -> l
 def _table(chosen: list, shown: list[str], counts: dict[str, dict]) -> str:
     from benchmarks.pages.page import three_digits
 
-    heads = ["GB/s", "times", *(COUNTS[key][1] for key in shown)]
+    heads = ["GB/s", *(COUNTS[key][1] for key in shown)]
     lines = ["| rung | " + " | ".join(heads) + " |", "| --- |" + " ---: |" * len(heads)]
     for step in chosen:
         cells = [
             three_digits(step.gb_per_s),
-            _times(step.ratio) if step.before else "",
             *(COUNTS[key][2].format(counts[step.kernel.name][key]) for key in shown),
         ]
-        lines.append(f"| {step.kernel.rung} {step.kernel.name} | " + " | ".join(cells) + " |")
+        lines.append(f"| {step.kernel.name} | " + " | ".join(cells) + " |")
     return "\n".join(lines)
 
 

@@ -99,7 +99,7 @@ def escaped(line: str) -> str:
 def bytes_as_code(text: str) -> str:
     """The formula at the start of Bytes, set as code; it may go over two lines."""
     text = " ".join(text.split()) if not text.count("\n\n") and "::" not in text else text
-    return re.sub(r"^(\([^`]*?\) \* itemsize)", r"``\1``", text)
+    return re.sub(r"^((?:items \* )?\([^`]*?\) \* itemsize)", r"``\1``", text)
 
 
 # --- Pages ----------------------------------------------------------------------------------------

@@ -29,7 +29,7 @@ def draw_climb(palette, case: dict):
         text = f"{rate:.3g}" if rate < 1000 else f"{rate:,.0f}"
         if every[place].is_aside:
             at, shift, side = rate, (0, -14), "center"
-        elif rate > ceiling / 8:  # there the line of the ceiling would go through it
+        elif rate > ceiling / 2:  # there the line of the ceiling would go through it
             at, shift, side = ceiling, (0, 4), "center"
         else:
             at, shift, side = rate, (7, -12), "left"
