@@ -110,6 +110,33 @@ def test_figures_of_a_profiler_are_shown_where_they_are_stored(modules, cases, t
     assert table.splitlines()[-1] == "| occupancy (ncu 1.0) |  | 3 % |"
 
 
+def run(*command: str) -> subprocess.CompletedProcess:
+    return processes.run([sys.executable, *command], cwd=TOP, capture_output=True, text=True)
+
+
+# --------------------------------------------------------------------------------------------------
+# short kernels
+
+SHORT = sorted((DOCS / "course" / "short").glob("*.py"))
+
+
+def test_short_kernels_are_right(tmp_path):
+    from gemv.kernels import REGISTRY
+
+    assert len(SHORT) == 4 and {path.stem for path in SHORT} <= set(REGISTRY)
+    wrong = tmp_path / "no_barrier.py"
+    text = (DOCS / "course" / "short" / "short_columns.py").read_text(encoding="utf-8")
+    assert text.count("cuda.syncthreads()") == 1
+    wrong.write_text(text.replace("cuda.syncthreads()", "pass"), encoding="utf-8")
+    check = "import runpy, sys; main = runpy.run_path(sys.argv[1])['main']"
+    check += "; print([main([path]) for path in sys.argv[2:]])"
+    done = run("-c", check, str(DOCS / "exercises"), str(wrong), *map(str, SHORT))
+    assert done.returncode == 0, done.stderr
+    *said, statuses = done.stdout.splitlines()
+    assert statuses == "[1, 0, 0, 0, 0]", said
+    assert all(len(path.read_text("utf-8").splitlines()) <= 75 for path in SHORT)
+
+
 # --------------------------------------------------------------------------------------------------
 # notebooks
 
@@ -121,10 +148,6 @@ for cell in json.load(open(sys.argv[1], encoding="utf-8"))["cells"]:
     if cell["cell_type"] == "code":
         exec(compile("".join(cell["source"]), cell["id"], "exec"), names)
 """
-
-
-def run(*command: str) -> subprocess.CompletedProcess:
-    return processes.run([sys.executable, *command], cwd=TOP, capture_output=True, text=True)
 
 
 def test_a_notebook_opens_and_its_cells_run(tmp_path):
