@@ -16,7 +16,7 @@ import json
 import textwrap
 from pathlib import Path
 
-from kernel_pages import OUT, TOP, drawing, source_of
+from kernel_pages import OUT, TOP, drawing, escaped, source_of
 
 PROFILES = TOP / "benchmarks" / "results" / "profiler"
 
@@ -87,16 +87,18 @@ def _told(text: dict, case: dict, counts: dict[str, dict], profile: dict) -> lis
         f" The fastest read of the same run had {three_digits(case['ceiling_gb_per_s'])} GB/s."
     ]
     for number, step in enumerate(climbed, 1):
-        name, rung = step.kernel.name, text["rungs"][step.kernel.name]
+        name = step.kernel.name
+        rung = text["rungs"].get(name, {})
         parts += [
             f"### Step {number}: rung {step.kernel.rung}, `{name}`",
-            f"**Hypothesis.** {_filled(rung['hypothesis'], step, counts)}",
+            f"**Hypothesis.** {_said(rung.get('hypothesis'), step, counts)}",
             f"**{'The change' if step.before else 'The code'}.** {_pages(step)}",
-            _change(step, rung),
+            *([change(step, rung)] if "new" in rung else []),
             before_and_now(step, text["shown"], counts, profile),
             f"**Measured.** {_measured(step)}",
-            f"**What it left.** {_filled(rung['left'], step, counts)}",
         ]
+        if "left" in rung:
+            parts.append(f"**What it left.** {_said(rung['left'], step, counts)}")
     aside = [step for step in every if step.is_aside]
     if aside:
         parts += [
@@ -107,7 +109,7 @@ def _told(text: dict, case: dict, counts: dict[str, dict], profile: dict) -> lis
         parts += [
             f"- {{ref}}`{step.kernel.name}`, {three_digits(step.gb_per_s)} GB/s, {step.ratio:.2f}"
             f" times `{step.before.name}`. "
-            + _filled(text["rungs"][step.kernel.name]["aside"], step, counts)
+            + _said(text["rungs"].get(step.kernel.name, {}).get("aside"), step, counts)
             for step in aside
         ]
     return parts
@@ -117,8 +119,9 @@ def _pages(step) -> str:
     if step.before is None:
         return f"All of it is on the page of {{ref}}`{step.kernel.name}`."
     return (
-        f"The lines that matter, of `{step.before.name}` and of {{ref}}`{step.kernel.name}`;"
-        f" `python docs/course/rung.py {step.kernel.rung} --all` shows the whole files."
+        f"These are the lines that matter, of `{step.before.name}` and of"
+        f" {{ref}}`{step.kernel.name}`, whose page has all of them."
+        f" `python docs/course/rung.py {step.kernel.rung}` runs it."
     )
 
 
@@ -136,12 +139,18 @@ def _times(ratio: float) -> str:
     return f"{ratio:,.0f}" if ratio >= 100 else f"{ratio:.3g}"
 
 
-def _change(step, rung: dict) -> str:
-    """The excerpt of the step's kernel, as a difference from that of the step before."""
+def change(step, rung: dict) -> str:
+    """The excerpt of the step's kernel, as a difference from that of the step before.
+
+    If a new measurement has made another rung the step before, all lines are new.
+    """
     new = excerpt(step.kernel, *rung["new"])
     if step.before is None:
         return "```python\n" + "\n".join(new) + "\n```"
-    old = excerpt(step.before, *rung["old"])
+    try:
+        old = excerpt(step.before, *rung["old"])
+    except (KeyError, ValueError):
+        old = []
     lines = list(difflib.unified_diff(old, new, n=len(old) + len(new), lineterm=""))
     return "```diff\n" + "\n".join(lines[3:]) + "\n```"
 
@@ -193,7 +202,7 @@ def _listed(text: dict, case: dict, counts: dict[str, dict], profile: dict) -> l
         parts += [f"### {title}", _table(chosen, text["shown"], counts)]
         parts += [
             f"- {{ref}}`{step.kernel.name}`: "
-            + _filled(text["rungs"][step.kernel.name], step, counts)
+            + _said(text["rungs"].get(step.kernel.name), step, counts)
             for step in chosen
         ]
     return parts
@@ -213,8 +222,10 @@ def _table(chosen: list, shown: list[str], counts: dict[str, dict]) -> str:
     return "\n".join(lines)
 
 
-def _filled(text: str, step, counts: dict[str, dict]) -> str:
-    """A text of climb.toml with its figures."""
+def _said(text: str | None, step, counts: dict[str, dict]) -> str:
+    """A text of climb.toml with its figures; without one, the first sentence of the lesson."""
+    if text is None:
+        return escaped(step.kernel.idea)
     from steps import GPU, ROOM
 
     own = counts[step.kernel.name]

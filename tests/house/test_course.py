@@ -58,20 +58,34 @@ def test_a_rung_is_a_step_if_it_is_faster_than_all_before(modules):
     ]
 
 
-def test_every_measured_rung_has_its_words(modules, cases):
+def test_words_are_of_rungs_and_excerpts_are_there(modules, cases):
     steps, pages = modules
+    from gemv.kernels import REGISTRY
+
     for number, (act, text) in enumerate(steps.words().items()):
         assert set(text["shown"]) <= set(pages.COUNTS), act
+        assert set(text["rungs"]) <= set(REGISTRY), act
         for step in steps.steps(cases[text["results"]]):
-            said = text["rungs"][step.kernel.name]
-            if number:
-                assert said.strip()
-            elif step.is_aside:
-                assert said["aside"].strip()
-            else:
+            said = text["rungs"].get(step.kernel.name)
+            if number == 0 and said and not step.is_aside:
                 assert said["hypothesis"].strip() and said["left"].strip()
-                assert pages.excerpt(step.kernel, *said["new"])
+                kind = "python" if step.before is None else "diff"
+                assert pages.change(step, said).startswith(f"```{kind}\n")
                 assert step.before is None or pages.excerpt(step.before, *said["old"])
+
+
+def test_a_rung_without_words_is_shown_by_its_lesson(modules, cases, tmp_path, monkeypatch):
+    steps, pages = modules
+    act = {**steps.words()["square"], "rungs": {}}
+    monkeypatch.setattr(steps, "words", lambda: {"square": act})
+    monkeypatch.setattr(pages, "OUT", tmp_path)
+    case = cases[act["results"]]
+    counts = dict.fromkeys(act["shown"], 0)
+    told = {step.kernel.name: counts for step in steps.steps(case)}
+    (tmp_path / "climb-square.json").write_text(json.dumps(told), encoding="utf-8")
+    page, rest = pages.climb_pages(cases, tmp_path)
+    assert "**Hypothesis.** One thread takes one row: the first parallel gemv" in page
+    assert "diff" not in page and "What it left" not in page and not rest
 
 
 def test_an_excerpt_that_is_gone_is_named(modules):
