@@ -138,6 +138,7 @@ def rung_page(kernel, following, cases: dict[str, dict], grids, drawings) -> str
             f' it only when asked by name, `kernel="{kernel.name}"`.'
         )
     page += ["## Idea", markdown(lesson["Idea"])]
+    page += short_kernel(kernel)
     page += ["## Picture", drawing(drawn[0]), markdown(lesson["Picture"])]
     page += [drawing(name) for name in drawn[1:]]
     page += ["## Bytes", markdown(bytes_as_code(lesson["Bytes"]))]
@@ -152,7 +153,6 @@ def rung_page(kernel, following, cases: dict[str, dict], grids, drawings) -> str
     page += ["## When it wins, when it loses"]
     page += ["**Wins.** " + markdown(lesson["Wins"]), "**Loses.** " + markdown(lesson["Loses"])]
     page += ["## Order of the sum", markdown(lesson["Sums"])]
-    page += short_kernel(kernel)
     page += ["## Engineering" if has_short(kernel) else "## The code", code(kernel)]
     page += [
         f"{{download}}`This page as a notebook <../notebooks/{stem(kernel)}.ipynb>`, to change the"

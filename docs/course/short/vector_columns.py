@@ -13,8 +13,8 @@ THREADS, COLUMNS = 32, 4
 
 
 def build(spec):
-    zero, op = spec.zero, spec.op
-    WIDTH, CONJUGATE = spec.widths[0], int(spec.conj)  # WIDTH: numbers in 16 bytes
+    zero, op, CONJUGATE = spec.zero, spec.op, int(spec.conj)
+    WIDTH = spec.widths[0]  # numbers in 16 bytes
     _, _, update_all = unrolled(1, WIDTH)
 
     def wide_columns(rows, cols, alpha, a, col_stride, x, incx, beta, y, incy):

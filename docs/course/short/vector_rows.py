@@ -23,7 +23,8 @@ VECTORS = 2
 
 
 def build(spec):
-    zero, WIDTH, CONJUGATE = spec.zero, spec.widths[0], int(spec.conj)  # WIDTH: numbers in 16 bytes
+    zero, CONJUGATE = spec.zero, int(spec.conj)
+    WIDTH = spec.widths[0]  # numbers in 16 bytes
     STEP = 32 * WIDTH
 
     def wide_loads(rows, cols, alpha, a, row_stride, x, incx, beta, y, incy):
