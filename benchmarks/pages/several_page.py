@@ -70,13 +70,13 @@ def _behind(rows: Sequence[CellResult], name: str) -> str:
         ]
         for row in found
     ]
-    heads = [f"{name}: A", "time", "of the floor", "beside the peer"]
+    heads = [f"{name}: A", "time", "of the floor", "times as fast"]
     table = markdown(heads, "wfff", lines)
     return f"The cells in which a peer is faster, the slowest first:\n\n{table}"
 
 
 def _part(title: str, rows: Sequence[CellResult], name: str) -> str:
-    heads = ["A", name, "of the floor", "beside the peer", "slowest", "a peer is faster"]
+    heads = ["A", name, "of the floor", "times as fast", "slowest", "peer is faster"]
     summary = markdown(heads, "wfffff", _summary(rows, name))
     return "\n\n".join([f"## {title}", summary, _behind(rows, name)])
 
