@@ -40,12 +40,49 @@ def test_readme_and_its_picture_are_made_from_the_results(pages, front):
 
 def test_readme_counts_and_lists_every_cell_in_which_a_peer_is_faster(front):
     found = front.kinds([each for each in timed_grid().rows if each.time_s], [])
-    (line,) = front.by_kind(found, "a GPU").splitlines()[2:]
-    assert line.startswith(f"| skinny: a side below {front.SKINNY} | ") and " | 4 of 8 | " in line
+    lines = front.by_kind(found, "a GPU", "A in memory").splitlines()
+    assert lines[0] == f"| A in memory | a side below {front.SKINNY} |"
+    assert "| a peer is faster in | 4 of 8 |" in lines
     listed = front.behind(timed_grid().rows).splitlines()[2:]
     assert len(listed) == 4 and all(" | 0.500 | " in each for each in listed)
     assert front.behind([]) == "None."
     assert "make grid" in front.picture({}) and "make grid" in front.pays({}, {})
+
+
+def test_readme_has_two_tables_of_kinds_and_those_of_several_products(pages, front):
+    text = front.pays(pages.load(), pages.load(pages.RANDOM))
+    heads = [line for line, rule in zip(text.splitlines(), text.splitlines()[1:], strict=False)
+             if rule.startswith("| ---")]  # fmt: skip
+    assert len(set(heads)) == len(heads) == 5, "no two tables have the same heading"
+    assert all(kind in "".join(heads) for kind in front.PLAIN)
+    one, many = timed_grid().rows[:2], timed_grid().rows[2:4]
+    for each in one:
+        each.vectors = 2
+    for each in many:
+        each.batch = 64
+    grids = {"h": GridResults("a GPU", "cuda", rows=[*one, *many])}
+    lines = front.products(grids).splitlines()[2:]
+    assert [line.split(" | ")[0] for line in lines] == [
+        "| 1 matrix, 2 vectors", f"| 64 matrices, {many[0].m}² to {many[1].m}²"
+    ]  # fmt: skip
+    slower = sum(each.ratio < 1 for each in (*one, *many))
+    assert front.losing_of(grids) == f"{slower} of 4" and slower
+    assert front.shapes_of(grids) == " or ".join(dict.fromkeys(f"{r.m} x {r.n}" for r in one))
+
+
+def test_readme_says_what_several_gpus_gain(front):
+    times = {"gemv.plan, one GPU": 6.0, "plan, shards of rows": 4.0,
+             "plan, shards of columns": 12.0, "shards of rows": 3.0}  # fmt: skip
+    found = {
+        "devices": [0, 1],
+        "rows": [
+            {"size": size, "way": way, "time_s": time_s}
+            for size in ("144 MB", "1 GiB")
+            for way, time_s in times.items()
+        ],
+    }
+    assert [line[-1] for line in front.on_several(found)] == ["1.50, 1.50", "0.50, 0.50",
+                                                              "2.00, 2.00"]  # fmt: skip
 
 
 def test_page_has_losing_cells_first_and_every_figure(pages):
