@@ -1,4 +1,4 @@
-"""Put measured asv results into the history: ``benchmarks/results/``.
+"""Put measured asv results into the history: ``benchmarks/results/history/``.
 
     python -m benchmarks.history.store RAW_FOLDER --machine NAME --commit HASH [--date SECONDS]
 
@@ -20,7 +20,7 @@ from contextlib import suppress
 from pathlib import Path
 
 TOP = Path(__file__).resolve().parents[2]
-RESULTS = TOP / "benchmarks" / "results"
+RESULTS = TOP / "benchmarks" / "results" / "history"
 #: What compiles, launches, or is measured beside us, where it is installed.
 LIBRARIES = (
     "numpy", "scipy", "numba", "numba-cuda", "cuda-bindings", "torch", "cupy-cuda12x",

@@ -115,7 +115,7 @@ def kind(row: CellResult) -> str:
     if row.view:
         return "view of a larger matrix"
     if row.op == "C":
-        return "op C: conjugate transposed"
+        return "op C"
     if min(row.m, row.n) < SKINNY:
         return PLAIN[1]
     return PLAIN[0]
@@ -303,7 +303,8 @@ def pays(grids: dict[str, GridResults], drawn: dict[str, GridResults]) -> str:
             by_kind(plain, grid.device, "A in memory"),
             by_kind(others, grid.device, "the other cells"),
             "*Of the floor* is the mean of floor over time. The *floor* is the shortest time in"
-            " which any kernel of the same run moved as many bytes. *Of the datasheet* is the"
+            " which any kernel of the same run moved as many bytes. *Op C* is the conjugate"
+            " transpose. *Of the datasheet* is the"
             f" middle cell's rate over the {promised:g} TB/s that the maker promises."
             + selection_of(grid),
             "**Where a peer is faster**: every such cell, the slowest first. *Cold* means that A"
