@@ -14,6 +14,8 @@ from benchmarks.history.series import PANELS, Panel, Point, lines  # noqa: E402
 from benchmarks.pages.history_page import histories  # noqa: E402
 
 MARKS = "os^Dv"
+#: Lines of dtypes are drawn in this order, so each has its colour in all pictures.
+DTYPES = "float32 float64 float16"
 #: Lines are thin, so they need stronger colours than areas.
 COLOURS = {
     "light": ("#1971c2", "#e8590c", "#2f9e44", "#7048e8", "#c2255c"),
@@ -25,7 +27,8 @@ def draw_panel(palette, history: list[Point], panel: Panel):
     """A line for each dtype or kind, with a mark at each point that has its figure."""
     drawn = lines(history, panel)
     figure, axes = canvas(3.1)
-    for place, (name, figures) in enumerate(drawn.items()):
+    ordered = sorted(drawn.items(), key=lambda line: DTYPES.find(line[0]))
+    for place, (name, figures) in enumerate(ordered):
         numbers, values = zip(*figures, strict=True)
         axes.plot(
             numbers, values, marker=MARKS[place % len(MARKS)], markersize=6, linewidth=1.8,
