@@ -29,6 +29,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from benchmarks.history.since import NoGit, git
+from benchmarks.history.store import apart, machine_facts
 
 TOP = Path(__file__).resolve().parents[2]
 COMMITS = Path(__file__).with_name("commits.txt")
@@ -145,7 +146,7 @@ def point(each: Wanted, facts: dict, said: list[dict]) -> dict:
     }
     return {
         "commit_hash": each.commit, "date": each.date * 1000, "title": each.title,
-        "params": facts, "figures": results, "missing": missing,
+        **apart(facts), "figures": results, "missing": missing,
     }  # fmt: skip
 
 
@@ -232,8 +233,6 @@ def main(arguments: list[str]) -> int:
             return 0
         if os.environ.get("NUMBA_ENABLE_CUDASIM", "0") != "0":
             parser.error("figures of the simulator are no history")
-        from benchmarks.history.store import machine_facts
-
         facts = machine_facts(options.machine)
         run(commits, RESULTS / options.machine, facts, part, TOP, TREES, options.seconds)
     except (NoGit, OSError, subprocess.CalledProcessError) as error:

@@ -99,14 +99,16 @@ def test_stored_benchmark_results_name_no_path(tmp_path):
     stored = json.loads(text)
     assert (stored["commit_hash"], stored["date"]) == ("ab" * 20, 5000)
     assert stored["results"] == {"x": 1}
-    assert stored["params"] == facts
+    # A newer library begins no graph of its own.
+    assert stored["params"] == {"machine": "h200", "gpu": "A GPU"}
+    assert stored["versions"] == {"python": "3.12", "version": 1}
 
     # What was missing is added, what was measured again is replaced; another GPU's is refused.
     result["results"] = {"x": 2, "y": 3}
     (raw / "h200" / "00000000-existing.json").write_text(json.dumps(result))
     store(raw, tmp_path / "results", {**facts, "torch": "2"}, "ab" * 20, 5000)
     stored = json.loads(written.read_text(encoding="utf-8"))
-    assert stored["results"] == {"x": 2, "y": 3} and stored["params"]["torch"] == "2"
+    assert stored["results"] == {"x": 2, "y": 3} and stored["versions"]["torch"] == "2"
     result["results"] = {"z": 4}
     (raw / "h200" / "00000000-existing.json").write_text(json.dumps(result))
     store(raw, tmp_path / "results", facts, "ab" * 20, 5000)
