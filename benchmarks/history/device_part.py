@@ -115,6 +115,33 @@ def kinds():
 # --- The GPU --------------------------------------------------------------------------------------
 
 
+def kernels() -> tuple:
+    """Two functions to compile: one that only sleeps, and one that only reads."""
+    from numba import cuda
+
+    def sleep(count):
+        for _ in range(count):
+            cuda.nanosleep(SLEEP_NS)
+
+    def read(words, count, out):
+        step = cuda.gridsize(1)
+        k = cuda.grid(1)
+        p = q = r = s = words[0]
+        while k + 3 * step < count:
+            p ^= words[k]
+            q ^= words[k + step]
+            r ^= words[k + 2 * step]
+            s ^= words[k + 3 * step]
+            k += 4 * step
+        while k < count:
+            p ^= words[k]
+            k += step
+        if p ^ q ^ r ^ s == 1234567891011:  # never, but the compiler cannot know that
+            out[0] = 1
+
+    return sleep, read
+
+
 class Clock:
     """Times calls on the GPU, and reads as many bytes as they do by a plain kernel."""
 
@@ -123,30 +150,7 @@ class Clock:
         from numba import cuda
 
         self.cuda = cuda
-
-        @cuda.jit
-        def sleep(count):
-            for _ in range(count):
-                cuda.nanosleep(SLEEP_NS)
-
-        @cuda.jit
-        def read(words, count, out):
-            step = cuda.gridsize(1)
-            k = cuda.grid(1)
-            p = q = r = s = words[0]
-            while k + 3 * step < count:
-                p ^= words[k]
-                q ^= words[k + step]
-                r ^= words[k + 2 * step]
-                s ^= words[k + 3 * step]
-                k += 4 * step
-            while k < count:
-                p ^= words[k]
-                k += step
-            if p ^ q ^ r ^ s == 1234567891011:  # never, but the compiler cannot know that
-                out[0] = 1
-
-        self.sleep, self.read = sleep, read
+        self.sleep, self.read = map(cuda.jit, kernels())
         self.out = cuda.to_device(np.zeros(1, np.uint64))
         self.multiprocessors = cuda.get_current_device().MULTIPROCESSOR_COUNT
 
@@ -221,7 +225,7 @@ def cell(gemv, clock: Clock | None, dtype: str, shape: str) -> dict[str, float |
         raise AssertionError("the result differs from NumPy's")
     if SIMULATED:
         raise NotImplementedError("right under the simulator, where no time is taken")
-    words = [each[0].reshape(-1).view(np.uint64) for each in frames]
+    words = [each[0].ravel().view(np.uint64) for each in frames]
     ways = {"gemv": calls}
     for blocks in (4, 8, 16):
         ways[f"plain {blocks}"] = [clock.plain(each, blocks) for each in words]
@@ -272,7 +276,7 @@ def main(arguments: list[str]) -> int:
             "api.Call.track_call", (kind,),
             lambda library=library: small_call(gemv.gemv, *library()),
         )  # fmt: skip
-    attempt("api.FirstCall.timeraw_first_call", (), lambda: in_new_process(FIRST_CALL, 2))
+    attempt("api.FirstCall.timeraw_first_call", (), lambda: in_new_process(FIRST_CALL, 3))
     cuda.synchronize()
     return 0
 

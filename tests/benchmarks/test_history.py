@@ -404,3 +404,16 @@ def test_a_point_is_due_when_code_of_the_gpu_changed(tmp_path, monkeypatch, caps
     # where there is no git, as in a source distribution, nothing fails
     assert script.main(["--most", "0"], tmp_path / "nowhere") == 0
     assert "unknown what changed" in capsys.readouterr().out
+
+
+def test_the_device_part_computes_this_package_right_on_the_simulator():
+    import sys
+
+    script = program("history.backfill")
+    said = script.measured(TOP, [sys.executable, "-P", str(script.PART)], simulated=True)
+    shares = [each for each in said if each["name"] == "kernels.Floor.track_share"]
+    assert len({tuple(each["params"]) for each in shares}) == 9, said
+    assert all(each["why"].endswith("where no time is taken") for each in shares), said
+    assert all(each["value"] is None for each in shares), "a simulator's time says nothing"
+    (numpy,) = (each for each in said if each["name"].endswith("import_with_numpy"))
+    assert numpy["value"] > 0
