@@ -17,6 +17,11 @@ from gemv.measure.records import CellResult, GridResults, groups, summary, worst
 GRIDS = RESULTS / "grid"
 #: Cells whose shape, dtype and storage were drawn at random.
 RANDOM = RESULTS / "random"
+#: What a table of means says of its figures.
+BRACKETS = (
+    "Each figure is a geometric mean. In brackets is the worst cell. *Of the floor* is floor over"
+    " time; *times as fast* compares with the fastest peer."
+)
 
 
 def load(folder: Path = GRIDS) -> dict[str, GridResults]:
@@ -142,7 +147,7 @@ def page(grids: dict[str, GridResults]) -> str:
             listed(losing) if losing else "None.",
         ]
         parts += [f"### Furthest from the floor{mark}", listed(worst(rows, "share", 10))]
-        parts += [f"### Means{mark}", headline(rows), "{doc}`cells` has every cell."]
+        parts += [f"### Means{mark}", BRACKETS, headline(rows), "{doc}`cells` has every cell."]
     return "\n\n".join(parts) + "\n"
 
 
@@ -185,6 +190,7 @@ def random_page(grids: dict[str, GridResults]) -> str:
             " four columns. Nothing was fitted to these cells before they were measured."
             " `python -m gemv bench --random 100 --seed 7` draws others.",
             places(name, grid, RANDOM),
+            BRACKETS,
             means({**{key: part for key, part in by_dtype.items() if part}, "all": rows}),
             f"In {len(losing)} of {len(rows)} cells the fastest peer is faster:",
             listed(losing) if losing else "None.",
