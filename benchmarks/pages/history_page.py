@@ -46,7 +46,10 @@ def history_page(found: dict[str, list[Point]]) -> str:
             f" the first call. Higher is better in the columns {'; '.join(higher)}. Lower is better"
             " in the others."
         )
-        parts += [f"### The {what} in numbers", words, table(history)]
+        parts += [
+            f"<details><summary>The {what} in numbers</summary>", words, table(history),
+            "</details>",
+        ]  # fmt: skip
     return "\n\n".join(parts) + "\n"
 
 
