@@ -13,6 +13,8 @@ JOBS ?= 2
 COMMIT ?= $(shell git rev-parse HEAD 2>/dev/null)
 # that measured it
 MACHINE ?= gpu
+# empty unless MACHINE was given
+NAMED := $(if $(filter file,$(origin MACHINE)),,--machine $(MACHINE))
 
 BIN := $(VENV)/bin
 
@@ -67,7 +69,7 @@ docs: $(VENV)/installed-docs
 # beta and x
 SUITE ?=
 
-# a point of the history on a GPU: kept in benchmarks/results under COMMIT (all 40 digits; where
+# a point of the history on a GPU: kept in benchmarks/results/history under COMMIT (all 40 digits; where
 # git does not know it, DATE=seconds of the commit as well) and MACHINE, a fixed name
 bench: $(DEV)
 	$(BIN)/python -m benchmarks.history.point --machine $(MACHINE) --commit '$(COMMIT)' \
@@ -77,9 +79,10 @@ bench: $(DEV)
 bench-publish: $(DEV)
 	$(BIN)/asv publish
 
-# the two newest points of MACHINE, or OLD= and NEW= files; fails if a figure is worse than its spread
+# the two newest points of MACHINE, or OLD= and NEW= files; without any of these, of the machine with
+# this GPU or with the newest point. Fails if a figure is worse by more than its spread, or is gone
 bench-compare: $(DEV)
-	$(BIN)/python -m benchmarks.history.compare $(if $(OLD),$(OLD) $(NEW),--machine $(MACHINE)) $(ARGS)
+	$(BIN)/python -m benchmarks.history.compare $(if $(OLD),$(OLD) $(NEW),$(NAMED)) $(ARGS)
 	$(BIN)/python -m benchmarks.history.since
 
 # the same suite, small and never stored: proves it alive without a GPU; then, whether a point is due

@@ -6,10 +6,10 @@
 The second is small, runs on the simulator and keeps nothing.
 
 Measures in place, below ``.asv``, on a stand-in for the repository, since the tree may be no
-checkout; then ``store.py`` puts the result into ``benchmarks/results``. It does so part by part, so
-a run that was cut off keeps what it has, and with ``--bench`` for what is missing the point becomes
-whole. Needs git and asv. Where there is no repository, measure in a copy of the tree and copy
-``benchmarks/results`` home.
+checkout; then ``store.py`` puts the result into ``benchmarks/results/history``. It does so part by
+part, so a run that was cut off keeps what it has, and with ``--bench`` for what is missing the
+point becomes whole. Needs git and asv. Where there is no repository, measure in a copy of the tree
+and copy ``benchmarks/results/history`` home.
 """
 
 from __future__ import annotations

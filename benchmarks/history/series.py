@@ -1,7 +1,8 @@
 """The points of the history as series of figures, which the page of the history shows.
 
-A figure is a benchmark with its parameters. Times of imports and of first calls are given as
-multiples of the time that NumPy's import took in the same run, because hosts differ in speed.
+A figure is a benchmark with its parameters. A picture has a line for each dtype or kind of array.
+Times of imports and of first calls are given as multiples of the time that NumPy's import took in
+the same run, because hosts differ in speed.
 """
 
 from __future__ import annotations
@@ -12,6 +13,9 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 
 from benchmarks.history.compare import CONTROL, RESULTS, load, newest
+
+#: Points of commits of the past, which one program measured; asv knows nothing of them.
+BACKFILLED = RESULTS.parent / "backfill"
 
 Figures = dict[tuple[str, tuple[str, ...]], float]
 
@@ -43,6 +47,8 @@ class Panel:
     unit: str
     higher_is_better: bool
     of_control: bool = False
+    #: Whether the first parameter is a kernel, of which the best one counts.
+    of_best: bool = False
 
     @property
     def better(self) -> str:
@@ -54,6 +60,10 @@ PANELS = (
     Panel(
         "ratio", "Beside the fastest peer", ("kernels.Neighbour.track_ratio",),
         "times as fast as the peer", True,
+    ),
+    Panel(
+        "rung", "The best rung's share of the read ceiling", ("kernels.Bandwidth.track_share",),
+        "% of the read ceiling", True, of_best=True,
     ),
     Panel("call", "The host's time for a call", ("api.Call.track_call",), "µs", False),
     Panel(
@@ -82,25 +92,59 @@ def points(machine: str) -> list[Point]:
     return list(found.values())
 
 
+def backfilled() -> dict[str, list[Point]]:
+    """The commits of the past that ``backfill.py`` measured, the oldest first, by machine."""
+    found: dict[str, list[Point]] = {}
+    for path in sorted(BACKFILLED.glob("*/*.json")):
+        data = json.loads(path.read_text(encoding="utf-8"))
+        figures = {
+            (name, tuple(each)): value
+            for name, (values, params) in data["figures"].items()
+            for value, each in zip(values, params, strict=True)
+        }
+        date = datetime.fromtimestamp(data["date"] / 1000, UTC)
+        point = Point(data["commit_hash"], date, figures, data["params"])
+        found.setdefault(path.parent.name, []).append(point)
+    return {name: sorted(each, key=lambda point: point.date) for name, each in found.items()}
+
+
 def line_name(key: tuple[str, tuple[str, ...]]) -> str:
-    """What a line of a picture is called: the parameters, or the benchmark if it has none."""
+    """What a line of a picture is called: the first parameter, or the benchmark if it has none."""
     name, params = key
-    return ", ".join(params) or name.rsplit("track_", 1)[-1].rsplit("timeraw_", 1)[-1].replace(
-        "_", " "
-    )
+    if params:
+        return params[0]
+    return name.rsplit("track_", 1)[-1].rsplit("timeraw_", 1)[-1].replace("_", " ")
+
+
+def values(point: Point, panel: Panel) -> dict[str, float]:
+    """A value for each line of a panel: a dtype's is the mean over its shapes."""
+    figures = point.of(panel)
+    if panel.of_best:
+        best: Figures = {}
+        for (name, params), value in figures.items():
+            key = name, params[1:]
+            best[key] = max(value, best.get(key, value))
+        figures = best
+    groups: dict[str, list[float]] = {}
+    for key, value in sorted(figures.items()):
+        groups.setdefault(line_name(key), []).append(value)
+    mean = statistics.geometric_mean if panel.key == "ratio" else statistics.fmean
+    return {name: mean(each) for name, each in groups.items()}
 
 
 def lines(found: list[Point], panel: Panel) -> dict[str, list[tuple[int, float]]]:
-    """Number of the point and figure, for each line of a panel that any point has."""
+    """Number of the point and value, for each line of a panel that any point has."""
     drawn: dict[str, list[tuple[int, float]]] = {}
     for number, point in enumerate(found):
-        for key, value in sorted(point.of(panel).items()):
-            drawn.setdefault(line_name(key), []).append((number, value))
+        for name, value in values(point, panel).items():
+            drawn.setdefault(name, []).append((number, value))
     return drawn
 
 
 def middle(point: Point, panel: Panel) -> float | None:
-    """The middle figure of a panel's last benchmark; None where the point has none."""
-    last = panel.names[-1]
-    figures = [value for (name, _), value in point.of(panel).items() if name == last]
-    return statistics.median(figures) if figures else None
+    """The middle value of a panel's lines, or of its last benchmark; None without any."""
+    found = values(point, panel)
+    last = line_name((panel.names[-1], ()))
+    if last in found:
+        return found[last]
+    return statistics.median(found.values()) if found else None

@@ -17,7 +17,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from benchmarks.history.series import Point, machines, points
+from benchmarks.history.series import Point, backfilled, machines, points
 
 TOP = Path(__file__).resolve().parents[2]
 #: What decides how long a product takes on the GPU, and what a call costs.
@@ -45,7 +45,8 @@ def git(*arguments: str, top: Path = TOP) -> str:
 
 def newest_point(wanted: list[str]) -> Point | None:
     """The point with the newest commit."""
-    found = [point for machine in wanted for point in points(machine)]
+    past = backfilled()
+    found = [point for name in wanted for point in (*points(name), *past.get(name, ()))]
     return max(found, key=lambda point: point.date, default=None)
 
 

@@ -1,4 +1,4 @@
-"""Put measured asv results into the history: ``benchmarks/results/``.
+"""Put measured asv results into the history: ``benchmarks/results/history/``.
 
     python -m benchmarks.history.store RAW_FOLDER --machine NAME --commit HASH [--date SECONDS]
 
@@ -20,12 +20,16 @@ from contextlib import suppress
 from pathlib import Path
 
 TOP = Path(__file__).resolve().parents[2]
-RESULTS = TOP / "benchmarks" / "results"
+RESULTS = TOP / "benchmarks" / "results" / "history"
 #: What compiles, launches, or is measured beside us, where it is installed.
 LIBRARIES = (
     "numpy", "scipy", "numba", "numba-cuda", "cuda-bindings", "torch", "cupy-cuda12x",
     "cupy-cuda13x", "jax", "asv",
 )  # fmt: skip
+
+#: What asv draws a graph of its own for. Versions are kept apart, or a newer library would begin a
+#: graph with one point.
+GRAPH = ("machine", "gpu")
 
 
 def commit_date_ms(commit: str) -> int | None:
@@ -61,6 +65,15 @@ def machine_facts(name: str) -> dict:
     return facts
 
 
+def apart(facts: dict) -> dict[str, dict]:
+    """Facts in two parts: those that a graph is of, and the versions."""
+    params = {key: facts[key] for key in GRAPH if key in facts}
+    return {
+        "params": params,
+        "versions": {key: value for key, value in facts.items() if key not in params},
+    }
+
+
 def store(raw: Path, results: Path, facts: dict, commit: str, date_ms: int) -> list[Path]:
     """Copy the results below `raw`, cleaned, to `results`; return the files written."""
     from gemv.core.files import write_text
@@ -74,13 +87,14 @@ def store(raw: Path, results: Path, facts: dict, commit: str, date_ms: int) -> l
         result = json.loads(path.read_text(encoding="utf-8"))
         name = f"existing-py{facts['python']}"
         result |= {"commit_hash": commit, "date": date_ms, "env_name": name}
-        result |= {"python": facts["python"], "params": facts}
+        result |= {"python": facts["python"], **apart(facts)}
         target = folder / f"{commit[:12]}-{name}.json"
         if target.is_file():
             had = json.loads(target.read_text(encoding="utf-8"))
-            apart = [key for key in ("gpu", "driver") if had["params"].get(key) != facts.get(key)]
-            if apart:
-                what = ", ".join(f"{key} {had['params'].get(key)}" for key in apart)
+            then = {**had["params"], **had["versions"]}
+            differ = [key for key in ("gpu", "driver") if then.get(key) != facts.get(key)]
+            if differ:
+                what = ", ".join(f"{key} {then.get(key)}" for key in differ)
                 sys.exit(f"{target.name} was measured with {what}: remove it, or measure there")
             result["results"] = {**had["results"], **result["results"]}
         write_text(target, json.dumps(result, indent=1) + "\n")

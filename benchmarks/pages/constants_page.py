@@ -17,24 +17,33 @@ from pathlib import Path
 
 from benchmarks.measure.constants_records import ConstantsResults
 from benchmarks.pages.constants_tables import tables
-from benchmarks.pages.page import RESULTS, TOP, command, markdown, versions
+from benchmarks.pages.page import RESULTS, TOP, command, markdown, three_digits, versions
 
 PAGE = TOP / "docs" / "constants.md"
 
 
 def titled(table) -> str:
-    """A table of the homes under its title; columns of machine code are set as code."""
-    code = [heading.startswith("machine code") for heading in table.headings]
+    """A table of the homes under its title; machine code has a table of its own, for phones."""
+    coded = [n for n, heading in enumerate(table.headings) if heading.startswith("machine code")]
+    timed = [n for n in range(len(table.headings)) if n not in coded]
+    parts = [chosen(table, timed, "f")]
+    if coded:
+        parts.append(chosen(table, [0, *coded], "w"))
+    inside = "\n\n".join(parts)
+    return f"<details><summary>{table.title}</summary>\n\n{inside}\n\n</details>"
+
+
+def chosen(table, columns: list[int], kind: str) -> str:
+    """Some columns of a table: words (as code) or figures behind the first one."""
     rows = [
         [
-            f"`{cell}`" if is_code and cell != "–" else cell
-            for cell, is_code in zip(row, code, strict=True)
+            f"`{row[n]}`" if kind == "w" and n and row[n] != "–" else row[n]
+            for n in columns
         ]
         for row in table.rows
-    ]
-    kinds = "".join("w" if n == 0 or is_code else "f" for n, is_code in enumerate(code))
-    figures = markdown(table.headings, kinds, rows)
-    return f"<details><summary>{table.title}</summary>\n\n{figures}\n\n</details>"
+    ]  # fmt: skip
+    headings = [table.headings[n] for n in columns]
+    return markdown(headings, "w" + kind * (len(columns) - 1), rows)
 
 
 class Figures:
@@ -85,16 +94,16 @@ def times(value: float) -> str:
 def counter_table(counters: dict) -> str:
     """The hardware counters of each launch."""
     headings = [
-        "kernel", "home", "different addresses in a warp", "requests to the constant cache",
-        "hits", "divergent loads", "replays", "requests to L1",
+        "kernel, home, addresses in a warp", "constant cache", "hits", "divergent", "replays", "L1",
     ]  # fmt: skip
     rows = []
     for row in counters["rows"]:
         hits = row["constant_hits"] / row["constant_requests"]
-        figures = [row["lanes"], row["constant_requests"], f"{hits:.1%}", row["divergent_loads"],
-                   row["replays"], row["global_requests"]]  # fmt: skip
-        rows.append([row["what"], row["home"], *map(str, figures)])
-    return markdown(headings, "wwffffff", rows)
+        counts = [three_digits(row[name] / 1000) for name in (
+            "constant_requests", "divergent_loads", "replays", "global_requests")]  # fmt: skip
+        named = f"{row['what']}, {row['home']}, {row['lanes']}"
+        rows.append([named, counts[0], f"{hits:.1%}", *counts[1:]])
+    return markdown(headings, "wfffff", rows)
 
 
 def page(race, counters: dict) -> str:
@@ -268,8 +277,10 @@ same cache, but their loops have different numbers of loads in flight. The count
 rest. A load from constant memory with several addresses in a warp is *divergent*, and the hardware
 replays it once for each further address. It made {replayed["replays"]} replays for
 {replayed["divergent_loads"]} loads with 32 addresses, which is
-{replayed["replays"] / replayed["divergent_loads"]:.0f} replays per load. In the table, the kernel
-*gemv* is `where_x_lives`, and *loads* only loads:
+{replayed["replays"] / replayed["divergent_loads"]:.0f} replays per load. In the table, *constant
+cache* and *L1* are thousands of requests, *hits* are those of the constant cache, *divergent* are
+thousands of loads, and *replays* are thousands as well. The kernel *gemv* is `where_x_lives`, and
+*loads* only loads:
 
 {counter_table(counters)}
 

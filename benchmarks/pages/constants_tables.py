@@ -150,7 +150,7 @@ def _turn_tables(rows: list[TurnRow]) -> list[Table]:
         table = Table(
             f"one load of a warp, {pattern}: ns on a multiprocessor for each number of different"
             " addresses in the warp",
-            ["home", *map(str, counts), "time for 32 / time for 1", "machine code"],
+            ["home", *map(str, counts), "32 : 1", "machine code"],
             [],
         )
         for home in dict.fromkeys(row.home for row in part):

@@ -6,6 +6,7 @@ makes the README from the same results.
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 
 from benchmarks.pages.page import RESULTS, markdown, number, versions
@@ -16,6 +17,11 @@ from gemv.measure.records import CellResult, GridResults, groups, summary, worst
 GRIDS = RESULTS / "grid"
 #: Cells whose shape, dtype and storage were drawn at random.
 RANDOM = RESULTS / "random"
+#: What a table of means says of its figures.
+BRACKETS = (
+    "Each figure is a geometric mean. In brackets is the worst cell. *Of the floor* is floor over"
+    " time; *times as fast* compares with the fastest peer."
+)
 
 
 def load(folder: Path = GRIDS) -> dict[str, GridResults]:
@@ -35,24 +41,28 @@ def unbroken(text: str) -> str:
 def headline(rows: list[CellResult]) -> str:
     """Geometric means of each group of cells."""
     timed = groups(row for row in rows if row.time_s is not None)
-    return means({unbroken(title(group[0])): group for group in timed.values()})
+    return means({title(group[0]): group for group in timed.values()})
 
 
 def means(parts: dict[str, list[CellResult]]) -> str:
-    """Geometric means of each part, one row for each name."""
+    """Means of each part and, in brackets, its worst cell; one row for each name."""
     rows = []
     for name, group in parts.items():
         s = summary(group)
-        ahead = s.ahead / s.against if s.against else None
+        slower = sum(row.ratio < 1 for row in group if row.ratio is not None)
         rows.append([
-            name, str(s.cells), number(s.share), number(s.least_share), number(s.peer_share),
-            number(s.ratio), number(s.least_ratio), str(s.behind), number(ahead, ".0%"),
+            name, with_least(s.share, s.least_share), number(s.peer_share),
+            with_least(s.ratio, s.least_ratio), f"{slower} of {s.cells}",
         ])  # fmt: skip
-    headings = [
-        "", "cells", "floor / ours", "least", "floor / peer", "peer / ours", "least",
-        "under 0.98", "at 1 or more",
-    ]  # fmt: skip
-    return markdown(headings, "wffffffff", rows)
+    headings = ["", "of the floor", "peer, of the floor", "times as fast", "peer is faster"]
+    return markdown(headings, "wffff", rows)
+
+
+def with_least(mean: float | None, least: float | None) -> str:
+    """A mean and the least figure; that one is rounded down, so that 0.999 is no 1.00."""
+    if mean is None or least is None:
+        return "–"
+    return unbroken(f"{mean:.2f} ({math.floor(100 * least) / 100:.2f})")
 
 
 def listed(rows: list[CellResult]) -> str:
@@ -62,13 +72,11 @@ def listed(rows: list[CellResult]) -> str:
         theirs = None if row.peer is None else row.peers[row.peer] * 1e6
         lines.append([
             f"{title(row)}: {unbroken(f'{row.m} x {row.n}')}, {row.op}", exact(row.ratio),
-            number(row.share), number(row.time_s * 1e6, ".1f"), number(theirs, ".1f"),
-            number(row.rate(row.time_s) / 1e3), row.peer or "–", f"`{row.kernel}`",
+            number(row.share), number(row.time_s * 1e6, ".1f"),
+            number(theirs, ".1f"), row.peer or "–", f"`{row.kernel}`",
         ])  # fmt: skip
-    headings = [
-        "cell", "times as fast", "of the floor", "µs", "peer µs", "TB/s", "peer", "kernel",
-    ]  # fmt: skip
-    return markdown(headings, "wfffffww", lines)
+    headings = ["cell", "times as fast", "of the floor", "µs", "peer, µs", "peer", "kernel"]
+    return markdown(headings, "wffffww", lines)
 
 
 def exact(ratio: float) -> str:
@@ -86,16 +94,13 @@ def side_by_side(rows: list[CellResult]) -> str:
         for op in ops:
             row = cells.get((m, n, op))
             if row is None:
-                figures += [""] * 4
+                figures += [""] * 3
                 continue
             figures += [
-                number(row.time_s * 1e6, ".1f"), number(row.rate(row.time_s) / 1e3),
-                number(row.share), number(row.ratio),
+                number(row.time_s * 1e6, ".1f"), number(row.share), number(row.ratio)
             ]  # fmt: skip
         lines.append(figures)
-    headings = [
-        word for op in ops for word in (f"{op}: µs", "TB/s", "of the floor", "times as fast")
-    ]
+    headings = [word for op in ops for word in (f"{op}: µs", "of the floor", "times as fast")]
     return markdown(["shape", *headings], "w" + "f" * len(headings), lines)
 
 
@@ -142,7 +147,7 @@ def page(grids: dict[str, GridResults]) -> str:
             listed(losing) if losing else "None.",
         ]
         parts += [f"### Furthest from the floor{mark}", listed(worst(rows, "share", 10))]
-        parts += [f"### Means{mark}", headline(rows), "{doc}`cells` has every cell."]
+        parts += [f"### Means{mark}", BRACKETS, headline(rows), "{doc}`cells` has every cell."]
     return "\n\n".join(parts) + "\n"
 
 
@@ -185,6 +190,7 @@ def random_page(grids: dict[str, GridResults]) -> str:
             " four columns. Nothing was fitted to these cells before they were measured."
             " `python -m gemv bench --random 100 --seed 7` draws others.",
             places(name, grid, RANDOM),
+            BRACKETS,
             means({**{key: part for key, part in by_dtype.items() if part}, "all": rows}),
             f"In {len(losing)} of {len(rows)} cells the fastest peer is faster:",
             listed(losing) if losing else "None.",

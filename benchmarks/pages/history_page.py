@@ -1,39 +1,55 @@
-"""The page of the history, from the points in ``benchmarks/results/``; ``make docs`` makes it."""
+"""The page of the history, from the points in ``benchmarks/results``; ``make docs`` makes it."""
 
 from __future__ import annotations
 
-from benchmarks.history.series import PANELS, Point, machines, middle, points
-from benchmarks.pages.grid_page import unbroken
+from benchmarks.history.series import PANELS, Point, backfilled, machines, middle, points
 from benchmarks.pages.page import markdown, number
+
+#: Ends the name of a machine's points of the past.
+PAST = "-past"
 
 
 def histories() -> dict[str, list[Point]]:
-    """The points of each machine that has some."""
-    found = {machine: points(machine) for machine in machines()}
+    """The points of each machine that has some; those of the past under a name of their own."""
+    past = {f"{machine}{PAST}": each for machine, each in backfilled().items()}
+    found = {**past, **{machine: points(machine) for machine in machines()}}
     return {machine: each for machine, each in found.items() if each}
 
 
 def history_page(found: dict[str, list[Point]]) -> str:
     """For each machine its pictures and a table of its points."""
-    if not found:
-        return "No points are stored yet: `make bench` measures one on a GPU.\n"
     parts = []
+    if not any(name.endswith(PAST) for name in found):
+        parts.append(
+            "The commits of the past have not been measured again yet: `python -m"
+            " benchmarks.history.backfill --machine NAME` does it on a GPU."
+        )
+    if not found:
+        parts.append("No points are stored yet: `make bench` measures one on a GPU.")
     for machine, history in found.items():
         gpus = ", ".join(dict.fromkeys(point.params.get("gpu", machine) for point in history))
-        parts.append(f"## {gpus}")
+        past = machine.endswith(PAST)
+        what = "commits of the past" if past else "points"
+        how = " `benchmarks/history/device_part.py` measured all of them." if past else ""
+        parts.append(f"## {gpus}, {what}")
         parts.append(
-            f"{len(history)} points, from {history[0].date:%Y-%m-%d} to"
-            f" {history[-1].date:%Y-%m-%d}."
+            f"{len(history)} {what}, from {history[0].date:%Y-%m-%d} to"
+            f" {history[-1].date:%Y-%m-%d}.{how}"
         )
         for panel in PANELS:
             if any(point.of(panel) for point in history):
                 parts += [f"### {panel.title}: {panel.better}",
                           f"```{{drawing}} history-{machine}-{panel.key}\n```"]  # fmt: skip
+        higher = [panel.unit for panel in PANELS if panel.higher_is_better]
         words = (
-            "A column has the middle one of the figures of its picture; the last column is the"
-            " first call."
+            "The newest comes first. A row has the middle line of each picture; its last column is"
+            f" the first call. Higher is better in the columns {'; '.join(higher)}. Lower is better"
+            " in the others."
         )
-        parts += ["### The points", words, table(history)]
+        parts += [
+            f"<details><summary>The {what} in numbers</summary>", words, table(history),
+            "</details>",
+        ]  # fmt: skip
     return "\n\n".join(parts) + "\n"
 
 
@@ -41,14 +57,10 @@ def table(history: list[Point]) -> str:
     """One row for each point, the newest first, with the middle figure of each picture."""
     rows = [
         [
-            f"`{point.commit[:7]}`", unbroken(f"{point.date:%Y-%m-%d}") + f" {point.date:%H:%M}",
-            str(len(point.figures)),
+            f"`{point.commit[:7]}`", f"{point.date:%m-%d %H:%M}",
             *(number(middle(point, panel), ".3g") for panel in PANELS),
         ]
         for point in reversed(history)
     ]  # fmt: skip
-    headings = [
-        "commit", "date (UTC)", "figures",
-        *(f"{panel.unit} ({panel.better})" for panel in PANELS),
-    ]  # fmt: skip
-    return markdown(headings, "ww" + "f" * (1 + len(PANELS)), rows)
+    headings = ["commit", "UTC", *(panel.unit for panel in PANELS)]
+    return markdown(headings, "ww" + "f" * len(PANELS), rows)

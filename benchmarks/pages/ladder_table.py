@@ -64,25 +64,53 @@ def cell(case: dict, name: str) -> str:
     return "–"
 
 
+def climb(cases: dict[str, dict]) -> dict[str, set[str]]:
+    """The kernels that are faster than all rungs before, and the names of the cases where."""
+    found: dict[str, set[str]] = {}
+    for name, case in cases.items():
+        best = 0.0
+        for row in sorted(case["rows"], key=lambda row: (row["rung"], row["teaching"])):
+            rate = row.get("gb_per_s") or 0.0
+            if rate > best and not row["teaching"]:
+                best = rate
+                found.setdefault(row["name"], set()).add(name)
+    return found
+
+
 def table(cases: dict[str, dict]) -> str:
-    """The table in Markdown: a row for each kernel of the registry."""
+    """The climb in Markdown: each kernel that is the fastest so far on one of the cases."""
     from gemv.kernels import REGISTRY
 
+    faster = climb(cases)
+    ordered = sorted(REGISTRY.values(), key=lambda k: (k.rung, k.beside, k.name))
     rows = []
-    for kernel in sorted(REGISTRY.values(), key=lambda k: (k.rung, k.beside, k.name)):
-        name = f"`{kernel.name}`" + (" (beside)" if kernel.beside else "")
-        idea = kernel.idea.replace("|", "\\|").rstrip(".")
-        figures = [cell(case, kernel.name) for case in cases.values()]
-        rows.append([str(kernel.rung), name, idea, *figures])
-    headings = ["rung", "kernel", "idea", *map(heading, cases.values())]
-    text = markdown(headings, "fww" + "f" * len(cases), rows)
+    for kernel in (each for each in ordered if each.name in faster):
+        figures = [
+            f"**{cell(case, kernel.name)}**" if name in faster[kernel.name]
+            else cell(case, kernel.name)
+            for name, case in cases.items()
+        ]  # fmt: skip
+        idea = kernel.idea.partition(":")[0].replace("|", "\\|").rstrip(".")
+        rows.append([f"{kernel.rung} `{kernel.name}`", idea, *figures])
+    headings = ["rung", "idea", *map(heading, cases.values())]
+    text = markdown(headings, "ww" + "f" * len(cases), rows)
     if not cases:
         return f"{text}\n\nNo figures yet: `make ladder` measures them on a GPU."
     devices = ", ".join(sorted({case["device"] for case in cases.values()}))
+    beside = [k for k in ordered if k.beside]
+    others = [k for k in ordered if not k.beside and k.name not in faster]
     return (
-        f"{text}\n\nEach cell has GB/s and, in brackets, the share of the read ceiling of the same"
-        f" run, on {devices}. *F* is A stored by columns, *N* is op(A) = A."
+        f"{text}\n\nA figure is GB/s on {devices} and, in brackets, the share of the read ceiling"
+        " of the same run. It is bold where no rung before is faster. *F* is A stored by columns,"
+        f" *N* is op(A) = A.\n\nThe other rungs serve other matrices, or are steps between these:"
+        f" {named(others)}. {named(beside)} are side steps: each shows a mistake or an alternative."
     )
+
+
+def named(kernels: list) -> str:
+    """Rungs and names in a sentence."""
+    words = [f"`{kernel.name}` ({kernel.rung})" for kernel in kernels]
+    return " and ".join([", ".join(words[:-1]), words[-1]]) if len(words) > 1 else "".join(words)
 
 
 def replaced(readme: str, text: str) -> str:

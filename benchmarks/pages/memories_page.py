@@ -54,12 +54,15 @@ def memories() -> str:
     parts = []
     for group, title in titles.items():
         rows = [
-            [row.memory, row.way, duration(row.time_s), rate(row.gb_per_s), row.note]
+            [
+                row.memory, f"{row.way} ({row.note})" if row.note else row.way,
+                duration(row.time_s), rate(row.gb_per_s),
+            ]
             for row in found.rows
             if row.group == group
-        ]
-        headings = ["A is in", "read by", "time", "GB/s of A", ""]
-        parts.append(f"**{title}**\n\n" + markdown(headings, "wwffw", rows))
+        ]  # fmt: skip
+        headings = ["A is in", "read by", "time", "GB/s of A"]
+        parts.append(f"**{title}**\n\n" + markdown(headings, "wwff", rows))
     sizes = [
         [
             f"{s.n} x {s.n}",
@@ -72,8 +75,7 @@ def memories() -> str:
         for s in found.sizes
     ]
     headings = [
-        "float32", "SciPy", "gemv.gemv", "Matrix @ x", "faster if A is used once",
-        "faster if A is kept on the GPU",
+        "float32", "SciPy", "gemv.gemv", "Matrix @ x", "faster for one product", "faster for many",
     ]  # fmt: skip
     wins = [s for s in found.sizes if s.kept_s < s.host_s]
     loses = [s for s in found.sizes if s.call_s < s.host_s]

@@ -17,7 +17,7 @@ import sys
 from pathlib import Path
 
 from benchmarks.pages.grid_page import RANDOM, load, older, unbroken
-from benchmarks.pages.page import RESULTS, TOP, between_markers, command, duration, markdown, number
+from benchmarks.pages.page import RESULTS, TOP, between_markers, command, markdown, number
 from gemv.cli.options import DTYPE_OF_PREFIX
 from gemv.measure.picture import grid_figure, save, title
 from gemv.measure.records import CellResult, GridResults, summary, worst
@@ -28,9 +28,13 @@ PICTURE = TOP / "docs" / "_static" / "roofline.png"
 DATASHEET = {"NVIDIA H200": 4.8e12}
 #: What the picture shows of a cell.
 SHOWN = ("m", "n", "op", "nbytes", "time_s", "plain_s", "peers")
-#: A matrix with a shorter side is called skinny.
+#: Cells of matrices with a shorter side are a kind of their own.
 SKINNY = 256
-RANDOM_KIND = "shape, dtype and storage drawn at random"
+RANDOM_KIND = "drawn at random"
+#: Kinds of cells of the first table; the others are in the second.
+PLAIN = (f"both sides {SKINNY} or more", f"a side below {SKINNY}", RANDOM_KIND)
+#: Cells of several products in one call.
+SEVERAL = RESULTS / "several"
 
 
 def stored(folder: str) -> dict:
@@ -109,12 +113,12 @@ def kind(row: CellResult) -> str:
     if row.hot:
         return "A in the L2 cache"
     if row.view:
-        return "views of a larger matrix"
+        return "view of a larger matrix"
     if row.op == "C":
-        return "conjugate transposed"
+        return "op C"
     if min(row.m, row.n) < SKINNY:
-        return f"skinny: a side below {SKINNY}"
-    return f"both sides {SKINNY} or more"
+        return PLAIN[1]
+    return PLAIN[0]
 
 
 def kinds(rows: list[CellResult], random: list[CellResult]) -> dict[str, list[CellResult]]:
@@ -125,27 +129,32 @@ def kinds(rows: list[CellResult], random: list[CellResult]) -> dict[str, list[Ce
     return {**found, **({RANDOM_KIND: random} if random else {})}
 
 
-def by_kind(found: dict[str, list[CellResult]], device: str) -> str:
-    """Ratios to the fastest peer for each kind and dtype, and the shares of floor and datasheet."""
+def by_kind(found: dict[str, list[CellResult]], device: str, corner: str) -> str:
+    """A column for each kind: ratios to the fastest peer by dtype, then what holds of all cells."""
     known = {row.dtype for rows in found.values() for row in rows}
-    dtypes = [dtype for dtype in DTYPE_OF_PREFIX if dtype in known]
-    promised = DATASHEET.get(device)
-    lines = []
-    for name, rows in found.items():
-        cells = [ratio([row for row in rows if row.dtype == dtype]) for dtype in dtypes]
-        slower = sum(row.ratio < 1 for row in rows if row.ratio is not None)
-        in_memory = promised and not any(row.hot for row in rows)
-        rates = sorted(row.rate(row.time_s) * 1e9 for row in rows)
-        of_promised = rates[len(rates) // 2] / promised if in_memory else None
-        lines.append([
-            name, *cells, f"{slower} of {len(rows)}", number(summary(rows).share, ".0%"),
-            number(of_promised, ".0%"),
-        ])  # fmt: skip
-    headings = [
-        "A", *(DTYPE_OF_PREFIX[dtype] for dtype in dtypes), "cells where a peer is faster",
-        "of the floor", "of the datasheet",
+    parts = [
+        [DTYPE_OF_PREFIX[dtype], *(ratio([row for row in rows if row.dtype == dtype])
+                                   for rows in found.values())]
+        for dtype in DTYPE_OF_PREFIX if dtype in known
     ]  # fmt: skip
-    return markdown(headings, "w" + "f" * (len(dtypes) + 3), lines)
+    slower = [
+        f"{sum(row.ratio < 1 for row in rows if row.ratio is not None)} of {len(rows)}"
+        for rows in found.values()
+    ]
+    floor = [number(summary(rows).share, ".0%") for rows in found.values()]
+    promised = [number(of_datasheet(rows, device), ".0%") for rows in found.values()]
+    parts += [["a peer is faster in", *slower], ["of the floor", *floor],
+              ["of the datasheet", *promised]]  # fmt: skip
+    return markdown([corner, *found], "w" + "f" * len(found), parts)
+
+
+def of_datasheet(rows: list[CellResult], device: str) -> float | None:
+    """The middle rate over the promised one; None where A is not in memory, or nothing is known."""
+    promised = DATASHEET.get(device)
+    if promised is None or any(row.hot for row in rows):
+        return None
+    rates = sorted(row.rate(row.time_s) * 1e9 for row in rows)
+    return rates[len(rates) // 2] / promised
 
 
 def ratio(rows: list[CellResult]) -> str:
@@ -153,7 +162,7 @@ def ratio(rows: list[CellResult]) -> str:
     s = summary(rows)
     if s.ratio is None:
         return "–"
-    return unbroken(f"{s.ratio:.2f} ({math.floor(100 * s.least_ratio) / 100:.2f})")
+    return f"{s.ratio:.2f} ({math.floor(100 * s.least_ratio) / 100:.2f})"
 
 
 def behind(rows: list[CellResult]) -> str:
@@ -163,17 +172,74 @@ def behind(rows: list[CellResult]) -> str:
         return "None."
     lines = [
         [
-            unbroken(title(row)), unbroken(f"{row.m} x {row.n}"), row.op, number(row.ratio, ".3f"),
-            number(row.share), duration(row.time_s), unbroken(row.peer),
+            f"{title(row)}: {unbroken(f'{row.m} x {row.n}')}, {row.op}", number(row.ratio, ".3f"),
+            number(row.share), row.peer or "",
         ]
         for row in losing
     ]  # fmt: skip
-    headings = ["", "A", "op", "times as fast", "of the floor", "time", "fastest peer"]
-    return markdown(headings, "wwwfffw", lines)
+    headings = ["the cell: A, op", "times as fast", "of the floor", "fastest peer"]
+    return markdown(headings, "wffw", lines)
 
 
-def programs(solvers: dict, memories: dict, calls: dict) -> str:
-    """What whole programs and single calls gain or lose, from the other results."""
+def products(grids: dict[str, GridResults]) -> str:
+    """Ratios of calls with several vectors, and of batches, by dtype."""
+    rows = [row for grid in grids.values() for row in grid.rows if row.time_s is not None]
+    parts: dict[tuple[int, int], list[CellResult]] = {}
+    for row in sorted(rows, key=lambda row: (row.batch, row.vectors)):
+        parts.setdefault((row.vectors, row.batch), []).append(row)
+    dtypes = [dtype for dtype in DTYPE_OF_PREFIX if any(row.dtype == dtype for row in rows)]
+    lines = [
+        [several_name(part), *(ratio([r for r in part if r.dtype == dtype]) for dtype in dtypes)]
+        for part in parts.values()
+    ]
+    heads = ["one call", *(DTYPE_OF_PREFIX[dtype] for dtype in dtypes)]
+    return markdown(heads, "w" + "f" * len(dtypes), lines)
+
+
+def several_name(rows: list[CellResult]) -> str:
+    """How a call of several products is called: its counts, and the shapes where they matter."""
+    if rows[0].vectors > 1:
+        return f"1 matrix, {rows[0].vectors} vectors"
+    sizes = [row.m for row in rows]
+    return f"{rows[0].batch} matrices, {min(sizes)}² to {max(sizes)}²"
+
+
+def losing_of(grids: dict[str, GridResults]) -> str:
+    """In how many cells of several products a peer is faster."""
+    ratios = [row.ratio for grid in grids.values() for row in grid.rows if row.ratio is not None]
+    return f"{sum(ratio < 1 for ratio in ratios)} of {len(ratios)}"
+
+
+def shapes_of(grids: dict[str, GridResults]) -> str:
+    """The shapes of A in the cells of several vectors, in a sentence."""
+    rows = [row for grid in grids.values() for row in grid.rows if row.vectors > 1]
+    names = list(dict.fromkeys(f"{row.m} x {row.n}" for row in rows if row.time_s is not None))
+    return " or ".join([", ".join(names[:-1]), names[-1]]) if len(names) > 1 else "".join(names)
+
+
+#: The lines of several GPUs: what is called, the way, and the sizes of A in float32.
+SHARDS = (
+    ("`Matrix.plan`, A cut by rows", "plan, shards of rows", ("144 MB", "1 GiB")),
+    ("`Matrix.plan`, A cut by columns", "plan, shards of columns", ("144 MB", "1 GiB")),
+    ("`A @ x`, A cut by rows", "shards of rows", ("144 MB", "1 GiB")),
+)
+
+
+def on_several(found: dict) -> list[list[str]]:
+    """What several GPUs gain over one."""
+    times = {(row["size"], row["way"]): row["time_s"] for row in found["rows"]}
+    count = len(found["devices"])
+    return [
+        [
+            f"{count} GPUs, {said}, {' and '.join(sizes)} float32", "`gemv.plan` on one GPU",
+            ", ".join(number(times[s, "gemv.plan, one GPU"] / times[s, way]) for s in sizes),
+        ]
+        for said, way, sizes in SHARDS
+    ]  # fmt: skip
+
+
+def programs(solvers: dict, memories: dict, calls: dict, shards: dict) -> str:
+    """What whole programs, single calls and several GPUs gain or lose, from the other results."""
     lines = []
     by = {(row["problem"], row["by"]): row["time_s"] for row in solvers["rows"]}
     problems = list(dict.fromkeys(problem for problem, _ in by))
@@ -191,13 +257,15 @@ def programs(solvers: dict, memories: dict, calls: dict) -> str:
     shared = times["torch.mv(out=), 8 threads"] / times["gemv, torch, in place, 8 threads"]
     lines.append(["the same, from 8 threads of Python at once", "`torch.mv(out=)`", number(shared)])
     sizes = {size["n"]: size for size in memories["sizes"]}
-    for n in (max(sizes), 256):
-        for what, key in (
-            ("`gemv.Matrix`, x and y in host memory", "kept_s"),
-            ("A in host memory, copied for one product", "call_s"),
-        ):
-            gain = sizes[n]["host_s"] / sizes[n][key]
-            lines.append([f"{what}, {n} x {n} float32", "SciPy on the CPU", number(gain)])
+    shown = (256, max(sizes))
+    for what, key in (
+        ("`gemv.Matrix`, x and y in host memory", "kept_s"),
+        ("A in host memory, copied for one product", "call_s"),
+    ):
+        gains = ", ".join(number(sizes[n]["host_s"] / sizes[n][key]) for n in shown)
+        said = " and ".join(f"{n}²" for n in shown)
+        lines.append([f"{what}, {said} float32", "SciPy on the CPU", gains])
+    lines += on_several(shards)
     return markdown(["what", "compared with", "times as fast"], "wwf", lines)
 
 
@@ -219,28 +287,38 @@ def pays(grids: dict[str, GridResults], drawn: dict[str, GridResults]) -> str:
     rows = [row for row in grid.rows if row.time_s is not None]
     random = [row for each in drawn.values() for row in each.rows if row.time_s is not None]
     found = kinds(rows, random)
+    plain = {name: found[name] for name in PLAIN if name in found}
+    others = {name: part for name, part in found.items() if name not in plain}
     promised = DATASHEET.get(grid.device, 0.0) / 1e12
     narrow = {f"`{peer}`" for row in rows if row.dtype in "hb" for peer in row.peers}
+    several = load(SEVERAL)
     return "\n\n".join(
         [
-            f"**One product on an {grid.device}**, all arrays on the GPU. Each figure says how many"
-            " times as fast as the fastest peer `gemv` is: the geometric mean and, in brackets,"
-            " the slowest cell. A *cell* is one shape, storage order and op. The peers are"
-            " `torch.mv`, cuBLAS's gemv and, for a single row, the dot products of both. For"
-            f" 16-bit numbers the peers are {' and '.join(sorted(narrow, reverse=True))}, because"
-            " cuBLAS has no gemv for them. `torch.compile` and Triton were not timed.",
-            by_kind(found, grid.device),
-            "*Of the floor* is the mean of floor over time; the floor is the shortest time in"
-            " which any kernel of the same run moved as many bytes. *Of the datasheet* is the"
-            f" middle cell's rate as a part of the {promised:g} TB/s that the maker promises."
+            f"**One product** on an {grid.device}, all arrays on the GPU. A figure says how many"
+            " times as fast as the fastest peer `gemv` is: the geometric mean and, in brackets, the"
+            " slowest cell. A *cell* is one shape, storage order and op. Peers are `torch.mv`,"
+            " cuBLAS's gemv and, for a single row, the dot products of both; for 16-bit numbers"
+            f" only {' and '.join(sorted(narrow, reverse=True))}, because cuBLAS has no such gemv."
+            " `torch.compile` and Triton were not timed.",
+            by_kind(plain, grid.device, "A in memory"),
+            by_kind(others, grid.device, "the other cells"),
+            "*Of the floor* is the mean of floor over time. The *floor* is the shortest time in"
+            " which any kernel of the same run moved as many bytes. *Op C* is the conjugate"
+            " transpose. *Of the datasheet* is the"
+            f" middle cell's rate over the {promised:g} TB/s that the maker promises."
             + selection_of(grid),
-            "**Programs and calls** on the same GPU. [docs/solvers.md](docs/solvers.md),"
-            " [docs/calls.md](docs/calls.md) and [docs/memories.md](docs/memories.md) have the"
-            " times; [docs/several.md](docs/several.md) has several vectors, matrices and GPUs.",
-            programs(stored("solvers"), stored("memories"), stored("calls")),
             "**Where a peer is faster**: every such cell, the slowest first. *Cold* means that A"
             " comes from memory in each call. *Order F* means that A is stored by columns.",
             behind([*rows, *random]),
+            "**Several products in one call.** The peers are PyTorch's `mm` and `bmm`, CuPy and"
+            f" cuBLAS's strided batches. A peer is faster in {losing_of(several)} cells;"
+            " [docs/several.md](docs/several.md) lists them. With several vectors A is"
+            f" {shapes_of(several)}.",
+            products(several),
+            "**Programs, calls, GPUs.** The times are in [docs/solvers.md](docs/solvers.md),"
+            " [docs/calls.md](docs/calls.md), [docs/memories.md](docs/memories.md) and"
+            " [docs/several.md](docs/several.md).",
+            programs(*map(stored, ("solvers", "memories", "calls", "shards"))),
             "`python -m gemv bench` measures your own shapes. [docs/measure.md](docs/measure.md)"
             " says how we measure. `make docs` builds the page of all cells,"
             " [docs/roofline.md](docs/roofline.md).",

@@ -70,13 +70,13 @@ def _behind(rows: Sequence[CellResult], name: str) -> str:
         ]
         for row in found
     ]
-    heads = [f"{name}: A", "time", "of the floor", "beside the peer"]
+    heads = [f"{name}: A", "time", "of the floor", "times as fast"]
     table = markdown(heads, "wfff", lines)
     return f"The cells in which a peer is faster, the slowest first:\n\n{table}"
 
 
 def _part(title: str, rows: Sequence[CellResult], name: str) -> str:
-    heads = ["A", name, "of the floor", "beside the peer", "slowest", "a peer is faster"]
+    heads = ["A", name, "of the floor", "times as fast", "slowest", "peer is faster"]
     summary = markdown(heads, "wfffff", _summary(rows, name))
     return "\n\n".join([f"## {title}", summary, _behind(rows, name)])
 
@@ -130,8 +130,8 @@ def page() -> str:
         "<!-- Written by benchmarks/pages/several_page.py from benchmarks/results/several/. -->",
         f"One call for several products on an {first.device}, all arrays on the GPU. *Of the floor*"
         " is the time of a plain kernel that moves the bytes of A, x and y once, divided by ours."
-        " *Beside the peer* says how many times as fast as the fastest peer we are: the geometric"
-        " mean, then the slowest cell. The peers are PyTorch's `mm` and `bmm` and what else"
+        " *Times as fast* compares with the fastest peer: the geometric mean, and beside it the"
+        " *slowest* cell. The peers are PyTorch's `mm` and `bmm` and what else"
         f" {{doc}}`measure` names; TF32 is off. {len(rows)} cells, {wrong} wrong. C and F are the"
         " storage orders of A. For float64 and 16-bit numbers PyTorch uses tensor cores; our sums"
         " have the bits of single products instead.",

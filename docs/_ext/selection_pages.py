@@ -135,14 +135,15 @@ def fit_page(reports: dict[str, dict]) -> str:
                 if isinstance(judged, dict):
                     lines.append(
                         [
-                            part, choice, str(int(judged["cells"])), number(judged["mean"], ".3f"),
+                            f"{part}: {choice}", str(int(judged["cells"])),
+                            number(judged["mean"], ".3f"),
                             number(judged["most_of_95"], ".3f"), number(judged["worst"], ".2f"),
                             f"{judged['floor_over_time']:.1%}",
                         ]
                     )  # fmt: skip
-        head = ["problems", "chosen by", "number", "regret, mean", "of 95 %", "worst",
+        head = ["problems: chosen by", "number", "regret, mean", "of 95 %", "worst",
                 "of the floor"]  # fmt: skip
-        parts.append(markdown(head, "wwfffff", lines))
+        parts.append(markdown(head, "wfffff", lines))
         errors = ", ".join(
             f"{report[part]['median_error_of_formula']:.1%} on the problems {words}"
             for part, words in (("held out", "held out"), ("fitted", "that were fitted"))

@@ -14,33 +14,41 @@ from benchmarks.history.series import PANELS, Panel, Point, lines  # noqa: E402
 from benchmarks.pages.history_page import histories  # noqa: E402
 
 MARKS = "os^Dv"
+#: Lines of dtypes are drawn in this order, so each has its colour in all pictures.
+DTYPES = "float32 float64 float16"
+#: Lines are thin, so they need stronger colours than areas.
+COLOURS = {
+    "light": ("#1971c2", "#e8590c", "#2f9e44", "#7048e8", "#c2255c"),
+    "dark": ("#74c0fc", "#ffa94d", "#8ce99a", "#b197fc", "#ff7aa8"),
+}
 
 
 def draw_panel(palette, history: list[Point], panel: Panel):
-    """A line for each figure, with a mark at each point that has it."""
+    """A line for each dtype or kind, with a mark at each point that has its figure."""
     drawn = lines(history, panel)
-    figure, axes = canvas(2.5 + 0.17 * ((len(drawn) + 2) // 3))
-    for place, (name, figures) in enumerate(drawn.items()):
-        colour = palette.block(place)
-        style = "--" if place >= len(palette.blocks) else "-"
+    figure, axes = canvas(3.1)
+    ordered = sorted(drawn.items(), key=lambda line: DTYPES.find(line[0]))
+    for place, (name, figures) in enumerate(ordered):
         numbers, values = zip(*figures, strict=True)
         axes.plot(
-            numbers, values, marker=MARKS[place % len(MARKS)], markersize=5, linewidth=1.3,
-            linestyle=style, color=colour, markeredgecolor=palette.quiet, markeredgewidth=0.5,
-            label=name,
+            numbers, values, marker=MARKS[place % len(MARKS)], markersize=6, linewidth=1.8,
+            color=COLOURS[palette.name][place % len(MARKS)], label=name,
         )  # fmt: skip
-    every = max(1, len(history) // 8)
+    every = max(1, -(-len(history) // 8))
     shown = range(0, len(history), every)
-    axes.set_xticks(list(shown), [history[k].commit[:7] for k in shown], fontsize=8.5)
+    axes.set_xticks(list(shown), [history[k].commit[:7] for k in shown], rotation=30, ha="right")
     values = [value for figures in drawn.values() for _, value in figures]
     if max(values) > 20 * min(values) > 0:
         axes.set_yscale("log")
     if panel.key == "ratio":
-        axes.axhline(1, color=palette.accent, linewidth=1)
+        axes.axhline(1, color=palette.ink, linewidth=1, linestyle=":")
+    if panel.key in ("share", "rung"):
+        axes.axhline(100, color=palette.ink, linewidth=1, linestyle=":")
     axes.set(xlim=(-0.3, len(history) - 0.7), ylabel=panel.unit)
+    axes.set_title(panel.better, loc="left", fontsize=10.5, color=palette.quiet)
     axes.grid(color=palette.grid, linewidth=0.5)
     axes.spines[["top", "right"]].set_visible(False)
-    figure.legend(fontsize=8.5, frameon=False, loc="outside lower center", ncols=3)
+    figure.legend(frameon=False, loc="outside lower center", ncols=min(5, len(drawn)))
     return figure
 
 
@@ -49,9 +57,10 @@ def register() -> None:
     for machine, history in histories().items():
         for panel in PANELS:
             if any(point.of(panel) for point in history):
+                mean = ", the mean of its three shapes" if panel.names[0][:3] == "ker" else ""
                 caption = (
-                    f"{panel.title} ({panel.unit}) over commits: {panel.better}. A figure has no"
-                    " mark where a point lacks it."
+                    f"{panel.title} over commits, in {panel.unit}{mean}: {panel.better}. There is"
+                    " no mark where a point lacks the figure."
                 )
                 drawing(f"history-{machine}-{panel.key}", caption)(
                     functools.partial(draw_panel, history=history, panel=panel)

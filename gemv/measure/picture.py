@@ -63,7 +63,7 @@ def draw_op(axes: Any, rows: Sequence[CellResult], colours: Colours = LIGHT) -> 
             axes.plot([theirs, ours], [place, place], color=behind, linewidth=1.4, zorder=2)
             axes.plot(
                 theirs, place, "D", color=colours.peer, markersize=4.2, zorder=3,
-                label=None if named else "cuBLAS",
+                label=None if named else "fastest peer",
             )  # fmt: skip
             named = True
         axes.plot(

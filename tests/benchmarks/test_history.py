@@ -35,7 +35,7 @@ def test_benchmarks_list_every_rung():
     listed = program("suites.kernels").KERNELS
     assert listed == [kernel.name for kernel in REGISTRY.values() if not kernel.beside]
     # What the pages of the history show is what this file has.
-    path = TOP / "benchmarks" / "results" / "benchmarks.json"
+    path = TOP / "benchmarks" / "results" / "history" / "benchmarks.json"
     shown = json.loads(path.read_text("utf-8"))["kernels.Bandwidth.track_bandwidth"]["params"][0]
     assert shown == [repr(name) for name in listed]
 
@@ -99,14 +99,16 @@ def test_stored_benchmark_results_name_no_path(tmp_path):
     stored = json.loads(text)
     assert (stored["commit_hash"], stored["date"]) == ("ab" * 20, 5000)
     assert stored["results"] == {"x": 1}
-    assert stored["params"] == facts
+    # A newer library begins no graph of its own.
+    assert stored["params"] == {"machine": "h200", "gpu": "A GPU"}
+    assert stored["versions"] == {"python": "3.12", "version": 1}
 
     # What was missing is added, what was measured again is replaced; another GPU's is refused.
     result["results"] = {"x": 2, "y": 3}
     (raw / "h200" / "00000000-existing.json").write_text(json.dumps(result))
     store(raw, tmp_path / "results", {**facts, "torch": "2"}, "ab" * 20, 5000)
     stored = json.loads(written.read_text(encoding="utf-8"))
-    assert stored["results"] == {"x": 2, "y": 3} and stored["params"]["torch"] == "2"
+    assert stored["results"] == {"x": 2, "y": 3} and stored["versions"]["torch"] == "2"
     result["results"] = {"z": 4}
     (raw / "h200" / "00000000-existing.json").write_text(json.dumps(result))
     store(raw, tmp_path / "results", facts, "ab" * 20, 5000)
@@ -161,7 +163,7 @@ def test_compare_shows_a_regression_beyond_the_spread(tmp_path, capsys):
 
     slower = str(point(tmp_path, "slower.json", 2, 900.0, 0.5))
     assert script["main"]([old, slower]) == 1
-    lines = capsys.readouterr().out.splitlines()
+    lines = capsys.readouterr().out.splitlines()[1:]
     assert lines[0].split()[:2] == ["worse", "-10.0%"] and "track_bandwidth(serial)" in lines[0]
     assert lines[1].split()[:2] == ["better", "+100.0%"]
     assert lines[2] == "1 better, 1 worse, 0 same"
@@ -182,12 +184,33 @@ def test_compare_shows_a_regression_beyond_the_spread(tmp_path, capsys):
     # A figure that only one point has: a rung that is gone is no good news.
     assert script["main"]([before, old]) == 1
     told = capsys.readouterr().out.splitlines()
-    assert told[0].split()[0] == "gone" and told[0].endswith(f"0.1 -> nan seconds  {control}")
+    assert told[-2] == f"gone   1 figure of {control}"
     assert told[-1] == "0 better, 0 worse, 2 same, 1 gone"
     assert script["main"]([old, before]) == 0
-    assert capsys.readouterr().out.splitlines()[-1] == "0 better, 0 worse, 2 same, 1 new"
+    told = capsys.readouterr().out.splitlines()
+    assert told[-2:] == [f"new    1 figure of {control}", "0 better, 0 worse, 2 same, 1 new"]
+    assert script["main"]([old, before, "--all"]) == 0
+    assert f"new    0.1 seconds  {control}" in capsys.readouterr().out
 
     assert script["main"](["--machine", "nowhere"]) == 2
+
+
+def test_compare_finds_the_machine_with_this_gpu(tmp_path, monkeypatch, capsys):
+    script = program("history.compare")
+    monkeypatch.setattr(script, "RESULTS", tmp_path)
+    assert script.machine_here() is None and script.main([]) == 2
+    assert "has 0" in capsys.readouterr().err
+    for name, gpu, dates in (("old", "A", (1, 2)), ("new", "B", (3, 4))):
+        folder = tmp_path / name
+        folder.mkdir()
+        (folder / "machine.json").write_text(json.dumps({"gpu": gpu}))
+        for date in dates:
+            point(folder, f"{date}.json", date, 1000.0, 1.0)
+    for gpu, machine in (("A", "old"), ("B", "new"), ("C", "new"), (None, "new")):
+        monkeypatch.setattr(script, "this_gpu", lambda gpu=gpu: gpu)
+        assert script.machine_here() == machine
+    assert script.main([]) == 0
+    assert capsys.readouterr().out.splitlines()[0] == "from 3 to 4"
 
 
 # --------------------------------------------------------------------------------------------------
@@ -206,6 +229,7 @@ def test_page_of_the_history_has_every_point_and_says_what_is_better(tmp_path, m
     series, page = program("history.series"), program("pages.history_page")
     for module in (series, program("history.compare")):
         monkeypatch.setattr(module, "RESULTS", tmp_path)
+    monkeypatch.setattr(series, "BACKFILLED", tmp_path / "none")
     assert "make bench" in page.history_page(page.histories())
     folder = tmp_path / "box"
     folder.mkdir()
@@ -217,12 +241,133 @@ def test_page_of_the_history_has_every_point_and_says_what_is_better(tmp_path, m
     text = page.history_page(page.histories())
     rows = [line for line in text.splitlines() if line.startswith("| `")]
     assert [row.split("`")[1] for row in rows] == ["bbbbbbb", "aaaaaaa"]  # the newest first
-    assert rows[0].endswith("| – | – | – | 3 |") and rows[1].endswith("| 90 | – | – | – |")
+    assert rows[0].endswith("| – | – | – | – | 3 |")
+    assert rows[1].endswith("| 90 | – | – | – | – |")
     assert "### Share of the floor: higher is better" in text
     assert "### Import and first call: lower is better" in text
     assert "### Beside the fastest peer" not in text  # no point has it
     share = series.PANELS[0]
     assert series.lines(series.points("box"), share) == {"share": [(0, 90.0)]}
+    assert "have not been measured again" in text
+    assert "Higher is better in the columns % of the floor; times" in text
+
+
+def test_a_line_of_the_history_is_the_mean_over_shapes_of_the_best_rung():
+    series = program("history.series")
+    rung = next(panel for panel in series.PANELS if panel.of_best)
+    (name,) = rung.names
+    shares = {("serial", "a"): 1.0, ("tile2d", "a"): 80.0, ("serial", "b"): 60.0}
+    figures = {(name, (kernel, "float32", shape)): v for (kernel, shape), v in shares.items()}
+    point = series.Point("a" * 40, None, figures, {})
+    assert series.values(point, rung) == {"float32": 70.0}
+    ratio = next(panel for panel in series.PANELS if panel.key == "ratio")
+    figures = {(ratio.names[0], ("float64", shape)): v for shape, v in (("a", 1.0), ("b", 4.0))}
+    point = series.Point("a" * 40, None, figures, {})
+    assert series.values(point, ratio) == {"float64": pytest.approx(2.0)}
+    assert series.middle(point, rung) is None
+
+
+# --------------------------------------------------------------------------------------------------
+# commits of the past
+
+#: Says two figures, one that has no value, and one after it was told to hang.
+STAND_IN = """
+import json, pathlib, sys, time
+tree = pathlib.Path(sys.argv[1])
+kind = (tree / "gemv" / "__init__.py").read_text().strip()
+def say(name, params, value, why=""):
+    print(json.dumps({"name": name, "params": params, "value": value, "why": why}), flush=True)
+if kind == "broken":
+    raise SystemExit("no GPU today")
+say("api.Start.timeraw_import_with_numpy", [], 0.5)
+say("kernels.Floor.track_share", ["float32", "8192x8192"], len(kind))
+say("kernels.Floor.track_share", ["float16", "8192x8192"], None, "no such dtype yet")
+if kind == "slow":
+    time.sleep(60)
+say("api.Call.track_call", ["numba"], 7.0)
+"""
+
+
+@pytest.fixture
+def past(tmp_path, monkeypatch):
+    """A repository with four commits, and the list of them."""
+    import shutil
+
+    if shutil.which("git") is None:
+        pytest.skip("needs git")
+    script, tree = program("history.since"), tmp_path / "tree"
+    (tree / "gemv" / "kernels").mkdir(parents=True)
+    script.git("init", "--quiet", top=tree)
+    hashes = []
+    for number, text in enumerate((None, "first", "broken", "slow")):
+        name = "gemv/kernels/k.py" if text is None else "gemv/__init__.py"
+        (tree / name).write_text(text or "x = 1")
+        monkeypatch.setenv("GIT_COMMITTER_DATE", f"{1800000000 + 60 * number} +0000")
+        who = ("-c", "user.name=n", "-c", "user.email=e@localhost")
+        script.git("add", ".", top=tree)
+        script.git(*who, "commit", "--quiet", "-m", f"commit {number}", top=tree)
+        hashes.append(script.git("rev-parse", "HEAD", top=tree).strip())
+    listed = tmp_path / "commits.txt"
+    listed.write_text("".join(f"{each[:7]} what {k} did\n" for k, each in enumerate(hashes)))
+    (tmp_path / "part.py").write_text(STAND_IN)
+    return tree, listed, hashes
+
+
+def test_commits_of_the_past_are_measured_once_each_and_go_on(past, tmp_path, monkeypatch, capsys):
+    import sys
+
+    script, (tree, listed, hashes) = program("history.backfill"), past
+    trees, results = tmp_path / "trees", tmp_path / "results" / "box"
+    monkeypatch.setattr(script, "LIMIT_S", 2.0)
+    part = [sys.executable, "-P", str(tmp_path / "part.py")]
+    commits = script.wanted(listed, tree, trees)
+    assert [each.commit for each in commits] == hashes
+    by_commit = {each.commit: each for each in commits}
+    monkeypatch.setattr(
+        script, "measured", lambda tree, part, of=script.measured: of(tree, part, 2)
+    )
+    assert script.run(commits, results, {"gpu": "A GPU"}, part, tree, trees, 1.0) == 0
+    assert "seconds are left" in capsys.readouterr().out
+    assert script.run(commits, results, {"gpu": "A GPU"}, part, tree, trees) == 3
+    told = capsys.readouterr().out
+    assert "what 2 did: not stored: 0 figures; exit status 1: no GPU today" in told
+    assert "what 3 did: 2 figures; no such dtype yet" in told
+    assert script.TOO_OLD in told
+
+    first, slow = (json.loads((results / f"{hashes[k][:12]}.json").read_text()) for k in (1, 3))
+    assert first["commit_hash"] == hashes[1] and first["date"] == 1000 * by_commit[hashes[1]].date
+    assert first["figures"]["kernels.Floor.track_share"] == [[5], [["float32", "8192x8192"]]]
+    assert first["figures"]["api.Call.track_call"] == [[7.0], [["numba"]]]
+    why = "no such dtype yet"
+    assert first["missing"] == {"kernels.Floor.track_share, float16, 8192x8192": why}
+    assert "api.Call.track_call" not in slow["figures"]
+    assert "ended after 2 seconds" in slow["missing"]["gemv"]
+
+    # A second run goes on with what is not stored; the trees need no git any more.
+    (tmp_path / "part.py").write_text(STAND_IN.replace("SystemExit", "print or SystemExit"))
+    (trees / hashes[2][:12] / "gemv" / "__init__.py").write_text("mended")
+    assert script.run(commits, results, {"gpu": "A GPU"}, part, tmp_path, trees) == 1
+    assert script.wanted(listed, tmp_path / "nowhere", trees) == commits
+
+    series = program("history.series")
+    monkeypatch.setattr(series, "BACKFILLED", results.parent)
+    found = series.backfilled()["box"]
+    assert [point.commit for point in found] == [each.commit for each in commits]
+    drawn = series.lines(found, series.PANELS[0])
+    assert [value for _, value in drawn["float32"]] and set(drawn) == {"float32"}
+
+
+def test_the_list_of_the_past_names_enough_commits_and_the_part_starts_alone():
+    import ast
+
+    script = program("history.backfill")
+    lines = script.COMMITS.read_text(encoding="utf-8").splitlines()
+    assert len(lines) >= 24 and len({line.split()[0] for line in lines}) == len(lines)
+    assert all(len(line.split()[0]) == 7 and len(line.split()) > 1 for line in lines)
+    # It measures packages of other commits, so it may know nothing of this one.
+    tree = ast.parse(script.PART.read_text(encoding="utf-8"))
+    modules = [node.module for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)]
+    assert not any((name or "").startswith(("gemv", "benchmarks")) for name in modules)
 
 
 def test_a_point_is_due_when_code_of_the_gpu_changed(tmp_path, monkeypatch, capsys):
@@ -259,3 +404,16 @@ def test_a_point_is_due_when_code_of_the_gpu_changed(tmp_path, monkeypatch, caps
     # where there is no git, as in a source distribution, nothing fails
     assert script.main(["--most", "0"], tmp_path / "nowhere") == 0
     assert "unknown what changed" in capsys.readouterr().out
+
+
+def test_the_device_part_computes_this_package_right_on_the_simulator():
+    import sys
+
+    script = program("history.backfill")
+    said = script.measured(TOP, [sys.executable, "-P", str(script.PART)], simulated=True)
+    shares = [each for each in said if each["name"] == "kernels.Floor.track_share"]
+    assert len({tuple(each["params"]) for each in shares}) == 9, said
+    assert all(each["why"].endswith("where no time is taken") for each in shares), said
+    assert all(each["value"] is None for each in shares), "a simulator's time says nothing"
+    (numpy,) = (each for each in said if each["name"].endswith("import_with_numpy"))
+    assert numpy["value"] > 0

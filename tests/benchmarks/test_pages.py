@@ -40,12 +40,49 @@ def test_readme_and_its_picture_are_made_from_the_results(pages, front):
 
 def test_readme_counts_and_lists_every_cell_in_which_a_peer_is_faster(front):
     found = front.kinds([each for each in timed_grid().rows if each.time_s], [])
-    (line,) = front.by_kind(found, "a GPU").splitlines()[2:]
-    assert line.startswith(f"| skinny: a side below {front.SKINNY} | ") and " | 4 of 8 | " in line
+    lines = front.by_kind(found, "a GPU", "A in memory").splitlines()
+    assert lines[0] == f"| A in memory | a side below {front.SKINNY} |"
+    assert "| a peer is faster in | 4 of 8 |" in lines
     listed = front.behind(timed_grid().rows).splitlines()[2:]
     assert len(listed) == 4 and all(" | 0.500 | " in each for each in listed)
     assert front.behind([]) == "None."
     assert "make grid" in front.picture({}) and "make grid" in front.pays({}, {})
+
+
+def test_readme_has_two_tables_of_kinds_and_those_of_several_products(pages, front):
+    text = front.pays(pages.load(), pages.load(pages.RANDOM))
+    heads = [line for line, rule in zip(text.splitlines(), text.splitlines()[1:], strict=False)
+             if rule.startswith("| ---")]  # fmt: skip
+    assert len(set(heads)) == len(heads) == 5, "no two tables have the same heading"
+    assert all(kind in "".join(heads) for kind in front.PLAIN)
+    one, many = timed_grid().rows[:2], timed_grid().rows[2:4]
+    for each in one:
+        each.vectors = 2
+    for each in many:
+        each.batch = 64
+    grids = {"h": GridResults("a GPU", "cuda", rows=[*one, *many])}
+    lines = front.products(grids).splitlines()[2:]
+    assert [line.split(" | ")[0] for line in lines] == [
+        "| 1 matrix, 2 vectors", f"| 64 matrices, {many[0].m}² to {many[1].m}²"
+    ]  # fmt: skip
+    slower = sum(each.ratio < 1 for each in (*one, *many))
+    assert front.losing_of(grids) == f"{slower} of 4" and slower
+    assert front.shapes_of(grids) == " or ".join(dict.fromkeys(f"{r.m} x {r.n}" for r in one))
+
+
+def test_readme_says_what_several_gpus_gain(front):
+    times = {"gemv.plan, one GPU": 6.0, "plan, shards of rows": 4.0,
+             "plan, shards of columns": 12.0, "shards of rows": 3.0}  # fmt: skip
+    found = {
+        "devices": [0, 1],
+        "rows": [
+            {"size": size, "way": way, "time_s": time_s}
+            for size in ("144 MB", "1 GiB")
+            for way, time_s in times.items()
+        ],
+    }
+    assert [line[-1] for line in front.on_several(found)] == ["1.50, 1.50", "0.50, 0.50",
+                                                              "2.00, 2.00"]  # fmt: skip
 
 
 def test_page_has_losing_cells_first_and_every_figure(pages):
@@ -54,11 +91,13 @@ def test_page_has_losing_cells_first_and_every_figure(pages):
     assert "In 4 of 8 cells the fastest peer is faster." in losing
     text = text.replace("\N{NO-BREAK SPACE}", " ")
     losing = losing.replace("\N{NO-BREAK SPACE}", " ")
-    first = "| float32, cold: 16 x 4, N | 0.500 | 0.50 | 1000.0 | 500.0 | 3.00 | torch.mv | `"
+    first = "| float32, cold: 16 x 4, N | 0.500 | 0.50 | 1000.0 | 500.0 | torch.mv | `"
     assert losing.split("| --- |")[-1].splitlines()[1].startswith(first)
-    assert "| float64, cold | 4 | " in text.split("### Means")[1]
+    means = text.split("### Means")[1].splitlines()
+    (line,) = (line for line in means if line.startswith("| float64, cold |"))
+    assert line.endswith("| 2 of 4 |"), line
     text = pages.cells_page({"h": timed_grid()}).replace("\N{NO-BREAK SPACE}", " ")
-    assert "| 8 x 9 | 1000.0 | 3.00 | 0.90 | 2.00 | 1000.0 | 3.00 | 0.90 | 2.00 |" in text
+    assert "| 8 x 9 | 1000.0 | 0.90 | 2.00 | 1000.0 | 0.90 | 2.00 |" in text
     assert "```{drawing} grid-h-1\n```" in text
     assert "make grid" in pages.page({}) and "make grid" in pages.cells_page({})
 
@@ -68,8 +107,9 @@ def test_random_cells_have_a_section(pages):
     losing = text.split("In 4 of 8 cells the fastest peer is faster:")[1].split("Furthest")[0]
     first = losing.split("| --- |")[-1].splitlines()[1]
     assert first.startswith("| float32, cold: 16 x 4, N | 0.500 |")
-    table = text.split("at 1 or more |")[1].split("In 4 of 8")[0]
-    assert [line.split(" | ")[1] for line in table.splitlines()[2:5]] == ["4", "4", "8"]
+    table = text.split("peer is faster |")[1].split("In 4 of 8")[0]
+    slower = [line.strip("| ").split(" | ")[-1] for line in table.splitlines()[2:5]]
+    assert slower == ["2 of 4", "2 of 4", "4 of 8"]
     assert pages.random_page({}) == ""
 
 

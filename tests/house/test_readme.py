@@ -55,8 +55,12 @@ def test_readme_table_is_built_from_the_results():
     )
 
 
-def test_ladder_table_shows_measured_refused_and_missing(tmp_path):
+def test_ladder_table_has_the_climb_and_names_the_other_rungs(tmp_path):
     script = vars(program("pages.ladder_table"))
+    rates = {"serial": 0.01234, "thread_per_row": 50.0, "threads_are_columns": None,
+             "block_per_row": 40.0, "tile2d": 1234.5, "atomics": 2000.0}  # fmt: skip
+    rungs = {"serial": 1, "thread_per_row": 2, "threads_are_columns": 3, "block_per_row": 3,
+             "tile2d": 4, "atomics": 6}  # fmt: skip
     case = {
         "m": 4,
         "n": 8,
@@ -67,20 +71,22 @@ def test_ladder_table_shows_measured_refused_and_missing(tmp_path):
         "backend": "cuda",
         "ceiling_gb_per_s": 2000.0,
         "rows": [
-            {"name": "serial", "gb_per_s": 0.01234, "share": 0.001, "refused": None},
-            {"name": "tile2d", "gb_per_s": 1234.5, "share": 0.617, "refused": None},
-            {"name": "threads_are_columns", "gb_per_s": None, "refused": "too wide"},
+            {"name": name, "rung": rungs[name], "teaching": name == "atomics", "gb_per_s": rate,
+             "share": rate and rate / 2000, "refused": None if rate else "too wide"}
+            for name, rate in rates.items()
         ],
-    }
+    }  # fmt: skip
     (tmp_path / "case.json").write_text(json.dumps(case), encoding="utf-8")
     lines = script["table"](script["load"](tmp_path)).splitlines()
     assert "4 x 8<br>C, T" in lines[0]
-    cells = {line.split("|")[2].split()[0]: line.split("|")[-2].strip() for line in lines[2:-2]}
-    assert cells["`serial`"] == "0.0123 (0%)"
-    assert cells["`tile2d`"] == "1230 (62%)"
-    assert cells["`threads_are_columns`"] == "refuses"
-    assert cells["`coalesced`"] == "–"
-    assert "A GPU" in lines[-1]
+    cells = {line.split("`")[1]: line.split("|")[-2].strip() for line in lines[2:5]}
+    assert cells == {"serial": "**0.0123 (0%)**", "thread_per_row": "**50 (2%)**",
+                     "tile2d": "**1230 (62%)**"}  # fmt: skip
+    assert "A GPU" in lines[6]
+    others, beside = lines[-1].split(". ", 1)
+    assert "`block_per_row` (3), `coalesced` (5)" in others and "`atomics` (6)" in beside
+    assert script["cell"](case, "threads_are_columns") == "refuses"
+    assert script["cell"](case, "coalesced") == "–"
 
     (tmp_path / "case.json").write_text(json.dumps({**case, "backend": "simulator"}))
     with pytest.raises(ValueError, match="without a GPU"):
