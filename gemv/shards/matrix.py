@@ -7,15 +7,17 @@ from typing import Any, Literal
 
 import numpy as np
 
-from gemv.arrays import adopt, dlpack, libraries
+from gemv.arrays import adopt, libraries
 from gemv.calls.operators import AS_IT_IS, CONJUGATE, TRANSPOSED, KeptOperator
 from gemv.core import memo
+from gemv.core.geometry import LOAD_BYTES
 from gemv.core.operand import Operand
 from gemv.engines import backend
 from gemv.shards.cut import Whole
 from gemv.shards.places import Fabric, check_ordinal
 from gemv.shards.plan import ShardedPlan, vectors_of
 from gemv.shards.product import Product, Shard, Target
+from gemv.shards.streams import exported, stream_of
 
 #: Where y goes: ``"x"`` stands for the device of x.
 Gather = Literal["x", "all"] | int | None
@@ -103,24 +105,28 @@ class ShardedMatrix(KeptOperator):
     def _enqueue(self, product: Product, x: Operand) -> Any:
         """The y of a vector on a device, in the places that :attr:`gather` asks for."""
         engine = backend.engine()
-        x_stream = self._stream(x)
-        exported = dlpack.export(x.origin, x_stream or 1) if x.exporter.ordered_by_export else None
-        source = self._readable(x, x_stream)
+        x_stream = stream_of(x)
+        keep = exported(x, x_stream)
+        source, source_stream = self._readable(x, x_stream)
         parts: list[tuple[int | None, int]]
         if self._gather is None:
             parts = [(place.index, rows) for place, rows in product.in_parts]
         else:
             parts = [(index, product.rows) for index in self._targets(x)]
         made = [self._made(x, index, rows) for index, rows in parts]
-        streams = [(x.device, x_stream), *((y.index, y.stream) for y in made)]
+        streams = [
+            (x.device, x_stream), (x.device, source_stream), *((y.index, y.stream) for y in made)
+        ]  # fmt: skip
         targets = [Target(y.operand, y.own) for y in made]
-        if self._gather is None:
-            product.run_in_parts(source, targets, streams)
-        else:
-            product.run(source, targets, streams)
-        if engine.name == "cuda" and (exported is not None or x.exporter.held_until_done):
-            with engine.on(x.device):
-                engine.held.hold((exported, x.origin), x_stream)
+        try:
+            if self._gather is None:
+                product.run_in_parts(source, targets, streams)
+            else:
+                product.run(source, targets, streams)
+        finally:  # a product that an error has ended may still read x
+            if engine.name == "cuda" and (keep is not None or x.exporter.held_until_done):
+                with engine.on(x.device):
+                    engine.held.hold((keep, x.origin), x_stream)
         results = [each.finished(engine) for each in made]
         return results if self._gather in (None, "all") else results[0]
 
@@ -186,24 +192,19 @@ class ShardedMatrix(KeptOperator):
     def _operand(self, array: Any) -> Operand:
         return adopt.adopt("Matrix", "x", array, None, backend.HOME)
 
-    def _stream(self, x: Operand) -> int:
-        """The stream on which work on a vector may be pending."""
-        if x.stream is not None:
-            return 0 if x.stream == 1 else x.stream
-        current = None if x.device is None else x.exporter.current_stream(x.device)
-        return backend.engine().default_stream() if current is None else current
-
-    def _readable(self, x: Operand, stream: int) -> Operand:
-        """x as shards read it: contiguous, and from a multiple of 16 bytes on."""
+    def _readable(self, x: Operand, stream: int) -> tuple[Operand, int]:
+        """x as shards read it, contiguous and from a multiple of 16 bytes on, and its stream."""
         if x.conj or x.neg:
-            return self._operand(x.exporter.resolved(x.origin, x.conj))
-        if x.strides[0] == 1 and x.pointer % 16 == 0:
-            return x
+            return self._operand(x.exporter.resolved(x.origin, x.conj)), stream
+        if x.strides[0] == 1 and x.pointer % LOAD_BYTES == 0:
+            return x, stream
         engine = backend.engine()
         copy = self._made(x, x.device, x.shape[0])
         with engine.on(x.device):
-            engine.copy(x, copy.operand, stream)
-        return copy.operand
+            if copy.stream != stream:  # its memory is of its own stream
+                engine.wait(copy.stream, stream)
+            engine.copy(x, copy.operand, copy.stream)
+        return copy.operand, copy.stream
 
     def _made(self, like: Operand, index: int | None, rows: int) -> NewVector:
         """A new vector on a device, of the library of `like`."""
@@ -276,10 +277,21 @@ class NewVector:
             self.own = library.on_default_stream
             with engine.on(index):
                 if self.own:
-                    self._array = engine.empty(rows, dtype)
+                    self._array = self._empty(engine, rows, dtype)
                 else:
                     self._array = library.empty(like.origin, rows, dtype, index)
         self.operand = adopt.on_device(self._array, backend.HOME)
+
+    def _empty(self, engine: Any, rows: int, dtype: np.dtype) -> Any:
+        try:
+            return engine.empty(rows, dtype)
+        except MemoryError as error:
+            raise MemoryError(
+                f"Matrix: a vector of {rows * dtype.itemsize} bytes does not fit on"
+                f" cuda:{self.index}, of which {engine.free_memory()} bytes are free"
+            ) from error
+        except RuntimeError as error:
+            raise type(error)(f"Matrix: vectors on cuda:{self.index}: {error}") from error
 
     def finished(self, engine: Any) -> Any:
         """The array as the caller gets it."""

@@ -46,18 +46,24 @@ class Place(Protocol):
         Ordinal of the GPU, as operands have it; None in the simulator.
     device : Device
     stream : int
+    turns : int
+        How many turns there were that other streams have to wait for.
     """
 
     name: str
     index: int | None
     device: Device
     stream: int
+    turns: int
 
     def current(self) -> AbstractContextManager[None]:
         """Make its device current for a block."""
 
     def turn(self, starts: Iterable[Any], *others: Place) -> AbstractContextManager[None]:
-        """Enqueue work inside the block, behind `starts` and the last turns of `others`."""
+        """Enqueue work inside the block, behind `starts` and the last turns of `others`.
+
+        If an error ends the block, what was enqueued before is a turn as well.
+        """
 
     def store(self, lines: np.ndarray, dtype: np.dtype, pitch: int, offset: int) -> Operand:
         """A copy of lines of host memory, `pitch` elements apart.
@@ -98,7 +104,10 @@ class Fabric(Protocol):
         """Marks behind the work that is on these streams, each with the ordinal of its GPU."""
 
     def join(self, streams: Iterable[tuple[int | None, int]], places: Iterable[Any]) -> None:
-        """Let later work on the streams come after the last turns of `places`."""
+        """Let later work on the streams come after the last turns of `places`.
+
+        An error is raised after all streams that can wait do.
+        """
 
     def another(self) -> Fabric:
         """New places on the same devices."""

@@ -9,18 +9,20 @@ from typing import Any
 
 from gemv.arrays import adopt
 from gemv.core import memo
+from gemv.core.geometry import LOAD_BYTES
 from gemv.core.operand import Operand, matrix_view, overlap, vector_view, where
 from gemv.core.rules import transposition
 from gemv.engines import backend
 from gemv.shards.product import Product, Target
+from gemv.shards.streams import exported, stream_by_now
 
 
 class ShardedPlan:
     """A product that is made again and again; :meth:`ShardedMatrix.plan` makes one.
 
     Calling it computes ``y := op(A)*x`` with what x holds by then. On GPUs a call launches one
-    graph, which has a node for each launch and for each copy between GPUs, on the current stream of
-    x's library. It keeps the matrix and both vectors in use.
+    graph, which has a node for each launch and for each copy between GPUs, on the stream that x
+    names, or else on the current one of its library. It keeps the matrix and both vectors in use.
 
     Attributes
     ----------
@@ -35,7 +37,10 @@ class ShardedPlan:
         self._make, self._x, self._y = make, x, y
         self._lock = threading.Lock()
         self._generation = -1
-        self._launch: Callable[[], None]
+        #: What the library of x gave for the last call.
+        self._exported: Any = None
+        #: It takes the stream that x is used on.
+        self._launch: Callable[[int], None]
         self._prepare()
 
     @property
@@ -51,37 +56,32 @@ class ShardedPlan:
         self.is_graph = False
         product = self._make()
         if backend.backend() == "cuda":
-            from gemv.driver.libcuda import CudaError
+            from gemv.driver.libcuda import CannotCapture
             from gemv.shards.graph import Graph
 
             try:
                 self._launch = Graph(product, self._x, self._y).launch
                 self.is_graph = True
-            except CudaError:
+            except CannotCapture:
                 # With new events: those of a capture that failed cannot be waited for.
                 self._launch = partial(self._enqueue, self._make())
         else:
             self._launch = partial(self._enqueue, product)
         self._generation = generation
 
-    def _enqueue(self, product: Product) -> None:
+    def _enqueue(self, product: Product, stream: int) -> None:
         """Enqueue the launches and copies one by one."""
-        streams = [(each.device, self._stream_of(each)) for each in (self._x, self._y)]
+        streams = [(self._x.device, stream), (self._y.device, stream_by_now(self._y))]
         product.run(self._x, [Target(self._y)], streams)
-
-    def _stream_of(self, vector: Operand) -> int:
-        """The stream that a vector is used on by its library."""
-        current = None
-        if vector.device is not None:
-            current = vector.exporter.current_stream(vector.device)
-        return int(backend.engine().default_stream() if current is None else current)
 
     def __call__(self) -> Any:
         """Compute y, and return it."""
         with self._lock:
             if self._generation != memo.generation():  # a setting has changed
                 self._prepare()
-            self._launch()
+            stream = stream_by_now(self._x)
+            self._exported = exported(self._x, stream)
+            self._launch(stream)
         written = self._y.exporter.notes_writes
         if written is not None:
             written(self._y.origin)
@@ -121,7 +121,7 @@ def vectors_of(matrix: Any, x: Any, y: Any, trans: Any) -> tuple[int, Operand, O
             )
         found.append(operand)
     operand_x, operand_y = found
-    if operand_x.pointer % 16:
+    if operand_x.pointer % LOAD_BYTES:
         raise ValueError(
             "Matrix.plan: x must begin at a multiple of 16 bytes, got address"
             f" {operand_x.pointer:#x}"

@@ -18,7 +18,8 @@ across, in the order of the shards
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -150,7 +151,8 @@ class Product:
         self.rows = whole.problem(trans).rows
         self._y: Operand | None = None
         there = [number for number, shard in enumerate(shards) if shard.a is not None]
-        self._run: Callable[[Operand, list[Any], list[Target]], list[Any]]
+        self._used = [shards[number].place for number in there]
+        self._run: Callable[[Operand, list[Any], list[Target]], None]
         #: Whether each launch computes elements of y of its own.
         self._each_has_rows = whole.within(trans) or len(there) == 1
         if self._each_has_rows:
@@ -241,8 +243,8 @@ class Product:
         """
         self._record()
         starts = self._fabric.starts(streams)
-        used = self._run(x, starts, targets)
-        self._fabric.join(streams, used)
+        with self._joined(streams):
+            self._run(x, starts, targets)
 
     def run_in_parts(
         self, x: Operand, parts: list[Target], streams: list[tuple[int | None, int]]
@@ -252,12 +254,29 @@ class Product:
             self.run(x, parts, streams)
             return
         self._record()
-        starts, used = self._fabric.starts(streams), []
-        for step, target in zip(self._steps, parts, strict=True):
-            with step.place.turn(starts):
-                step.launch(step.x_of(x, self._is_here(step, x)), target.y)
-            used.append(step.place)
-        self._fabric.join(streams, used)
+        starts = self._fabric.starts(streams)
+        with self._joined(streams):
+            for step, target in zip(self._steps, parts, strict=True):
+                with step.place.turn(starts):
+                    step.launch(step.x_of(x, self._is_here(step, x)), target.y)
+
+    @contextmanager
+    def _joined(self, streams: list[tuple[int | None, int]]) -> Iterator[None]:
+        """Let `streams` come after the turns inside the block.
+
+        If an error ends the block, they come after the turns until then: the launches of other
+        shards still read x and write to y.
+        """
+        turns = [place.turns for place in self._used]
+        try:
+            yield
+        except BaseException:
+            pairs = zip(self._used, turns, strict=True)
+            begun = [place for place, before in pairs if place.turns != before]
+            with suppress(RuntimeError):  # of a lost GPU; the first error says more
+                self._fabric.join(streams, begun)
+            raise
+        self._fabric.join(streams, self._used)
 
     @property
     def in_parts(self) -> list[tuple[Any, int]]:
@@ -293,13 +312,12 @@ class Product:
             return step.place is self._fabric.places[0]
         return step.place.index == x.device
 
-    def _run_within(self, x: Operand, starts: list[Any], targets: list[Target]) -> list[Any]:
+    def _run_within(self, x: Operand, starts: list[Any], targets: list[Target]) -> None:
         for step in reversed(self._steps):  # that beside x needs no copy, and can begin last
             row, rows = step.part.row, step.part.rows
             with step.place.turn(starts):
                 mine = step.x_of(x, self._is_here(step, x))
                 self._finish(step, mine, [(cut_vector(t.y, row, rows), t.own) for t in targets])
-        return [step.place for step in self._steps]
 
     def _finish(self, step: _Step, x: Operand, targets: list[tuple[Operand, bool]]) -> None:
         """Launch what computes elements of y, and bring them to all targets."""
@@ -316,7 +334,7 @@ class Product:
             if y is not made:
                 place.copy(made, y)
 
-    def _run_across(self, x: Operand, starts: list[Any], targets: list[Target]) -> list[Any]:
+    def _run_across(self, x: Operand, starts: list[Any], targets: list[Target]) -> None:
         last, rest = self._last, self._rest
         home = last.place
         for step in self._steps:
@@ -339,9 +357,8 @@ class Product:
             last.sums.count(self._choice.geometry.sizes["splits"] - 1, home.stream)
             mine = last.x_of(x, self._is_here(last, x))
             self._finish(last, mine, [(target.y, target.own) for target in targets])
-        return [home, *others]
 
-    def _run_in_order(self, x: Operand, starts: list[Any], targets: list[Target]) -> list[Any]:
+    def _run_in_order(self, x: Operand, starts: list[Any], targets: list[Target]) -> None:
         together, partial, pitch = self._together
         home = together.place
         for step in reversed(self._steps):  # that of `home` comes last
@@ -355,7 +372,6 @@ class Product:
                 column = cut_vector(partial, number * pitch, self.rows)
                 home.copy(step.own_y(x.dtype), column)
             self._finish(together, self._ones, [(target.y, target.own) for target in targets])
-        return [home, *others]
 
 
 def _flat(owner: Any) -> Any:
