@@ -11,7 +11,8 @@ from gemv.core.operand import Operand
 from gemv.driver.capture import outside_of_captures
 from gemv.driver.libcuda import CudaError, check
 from gemv.engines import backend
-from gemv.shards.product import Product, Target
+from gemv.shards.groups import Groups
+from gemv.shards.steps import Target
 from gemv.shards.streams import stream_by_now
 
 
@@ -20,13 +21,13 @@ class Graph:
 
     Parameters
     ----------
-    product : Product
-        It has not run yet: events that were recorded outside of a capture cannot be waited for
+    product : Groups
+        They have not run yet: events that were recorded outside of a capture cannot be waited for
         inside of it.
     x, y : Operand
     """
 
-    def __init__(self, product: Product, x: Operand, y: Operand) -> None:
+    def __init__(self, product: Groups, x: Operand, y: Operand) -> None:
         self._engine = engine = backend.engine()
         self._x, self._y, self._keep = x, y, product
         product.settle()  # what fills scratch memory is no part of the graph

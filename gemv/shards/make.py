@@ -18,10 +18,10 @@ from gemv.core.rules import flag, typed
 from gemv.engines import backend
 from gemv.engines.host import announce, known_kernel, refuse_kernel
 from gemv.shards.cut import Whole
-from gemv.shards.matrix import ShardedMatrix, check_gather
+from gemv.shards.matrix import ShardedMatrix
 from gemv.shards.on_host import HostShardedMatrix
-from gemv.shards.places import Fabric, ordinals, same_model
-from gemv.shards.product import Shard
+from gemv.shards.places import Fabric, check_gather, ordinals, same_model
+from gemv.shards.steps import Shard
 from gemv.shards.streams import exported, stream_of
 
 

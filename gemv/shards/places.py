@@ -5,7 +5,7 @@ from __future__ import annotations
 import operator
 from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager
-from typing import Any, Protocol
+from typing import Any, Literal, Protocol
 
 import numpy as np
 
@@ -14,6 +14,9 @@ from gemv.core.operand import Operand
 from gemv.core.problem import Problem
 from gemv.core.rules import typed
 from gemv.selection.select import Choice
+
+#: Where y goes: ``"x"`` stands for the device of x.
+Gather = Literal["x", "all"] | int | None
 
 #: A launch that is packed: called with A, with x and y from their first elements on.
 Launch = Callable[[Operand, Operand, Operand], None]
@@ -146,6 +149,18 @@ def check_ordinal(name: str, index: int, there: int) -> None:
     if not 0 <= index < there:
         last = "there is only cuda:0" if there == 1 else f"there are cuda:0 to cuda:{there - 1}"
         raise ValueError(f"Matrix: {name} names cuda:{index}, but {last}")
+
+
+def check_gather(gather: Any, there: int) -> Gather:
+    """The argument ``gather``, of as many GPUs as there are."""
+    if gather in ("x", "all", None):
+        return gather
+    if isinstance(gather, bool) or not isinstance(gather, (int, np.integer)):
+        raise ValueError(
+            f'Matrix: gather must be "x", "all", None or the ordinal of a GPU, got {gather!r}'
+        )
+    check_ordinal("gather", int(gather), there)
+    return int(gather)
 
 
 def same_model(places: Iterable[Any]) -> str | None:

@@ -10,11 +10,13 @@ from typing import Any
 from gemv.arrays import adopt
 from gemv.core import memo
 from gemv.core.geometry import LOAD_BYTES
-from gemv.core.operand import Operand, matrix_view, overlap, vector_view, where
+from gemv.core.operand import Operand, matrix_view, overlap, where
 from gemv.core.rules import transposition
 from gemv.engines import backend
-from gemv.shards.product import Product, Target
+from gemv.shards.groups import Groups
+from gemv.shards.steps import Target
 from gemv.shards.streams import exported, stream_by_now
+from gemv.shards.vectors import rows_of
 
 
 class ShardedPlan:
@@ -33,7 +35,7 @@ class ShardedPlan:
         capture the product; a call then enqueues each launch and each copy by itself.
     """
 
-    def __init__(self, make: Callable[[], Product], x: Operand, y: Operand) -> None:
+    def __init__(self, make: Callable[[], Groups], x: Operand, y: Operand) -> None:
         self._make, self._x, self._y = make, x, y
         self._lock = threading.Lock()
         self._generation = -1
@@ -69,7 +71,7 @@ class ShardedPlan:
             self._launch = partial(self._enqueue, product)
         self._generation = generation
 
-    def _enqueue(self, product: Product, stream: int) -> None:
+    def _enqueue(self, product: Groups, stream: int) -> None:
         """Enqueue the launches and copies one by one."""
         streams = [(self._x.device, stream), (self._y.device, stream_by_now(self._y))]
         product.run(self._x, [Target(self._y)], streams)
@@ -102,36 +104,53 @@ def vectors_of(matrix: Any, x: Any, y: Any, trans: Any) -> tuple[int, Operand, O
     rows, cols = matrix.shape if form == 0 else matrix.shape[::-1]
     if not rows or not cols:
         raise ValueError(f"Matrix.plan: a matrix of shape {matrix.shape} is empty")
-    found = []
-    for name, given, length in (("x", x, cols), ("y", y, rows)):
-        operand = adopt.adopt("Matrix.plan", name, given, matrix.dtype, backend.HOME)
-        if operand.on_host:
-            raise TypeError(f"Matrix.plan: {name} is {where(operand)}; a plan is bound to a GPU")
-        if operand.shape[0] != length:
-            raise ValueError(
-                f"Matrix.plan: {name} must have {length} elements, got {operand.shape[0]}"
-            )
-        if operand.conj or operand.neg:
-            raise TypeError(
-                f"Matrix.plan: {name} is a lazy negative or conjugate; resolve it first"
-            )
-        if length > 1 and operand.strides[0] != 1:
-            raise ValueError(
-                f"Matrix.plan: {name} must be contiguous, got stride {operand.strides}"
-            )
-        found.append(operand)
-    operand_x, operand_y = found
-    if operand_x.pointer % LOAD_BYTES:
+    operand_x, operand_y = (
+        _adopted(matrix, name, given, length)
+        for name, given, length in (("x", x, cols), ("y", y, rows))
+    )
+    if operand_x.shape[:-1] != operand_y.shape[:-1]:
+        raise ValueError(f"Matrix.plan: x has {_count(operand_x)} and y has {_count(operand_y)}")
+    if len(operand_x.shape) == 1 and operand_x.pointer % LOAD_BYTES:
         raise ValueError(
             "Matrix.plan: x must begin at a multiple of 16 bytes, got address"
             f" {operand_x.pointer:#x}"
         )
     if operand_y.readonly or operand_y.exporter.immutable:
         raise ValueError("Matrix.plan: y is read-only, so a plan cannot write to it")
-    y_view = vector_view(operand_y, rows, 0, 1)
-    if overlap(y_view, vector_view(operand_x, cols, 0, 1)):
+    if len(operand_y.shape) == 2 and operand_y.shape[0] > 1 and operand_y.strides[0] < rows:
+        raise ValueError(
+            f"Matrix.plan: columns of y overlap: they are {operand_y.strides[0]} elements apart"
+        )
+    y_view = matrix_view(operand_y)
+    if overlap(y_view, matrix_view(operand_x)):
         raise ValueError("Matrix.plan: y overlaps x in memory")
     for number, shard in enumerate(matrix.kept()):
         if shard.a is not None and overlap(y_view, matrix_view(shard.a)):
             raise ValueError(f"Matrix.plan: y overlaps shard {number} in memory")
     return form, operand_x, operand_y
+
+
+def _adopted(matrix: Any, name: str, given: Any, length: int) -> Operand:
+    """A vector, or several of shape (vectors, length)."""
+    operand = adopt.adopt("Matrix.plan", name, given, matrix.dtype, backend.HOME, batch=True)
+    if operand.on_host:
+        raise TypeError(f"Matrix.plan: {name} is {where(operand)}; a plan is bound to a GPU")
+    what = "elements" if len(operand.shape) == 1 else "rows"
+    if operand.shape[0] != length:
+        raise ValueError(f"Matrix.plan: {name} must have {length} {what}, got {operand.shape[0]}")
+    if len(operand.shape) > 2 or 0 in operand.shape:
+        raise ValueError(
+            f"Matrix.plan: {name} must be a vector or some columns, got shape {operand.shape}"
+        )
+    if operand.conj or operand.neg:
+        raise TypeError(f"Matrix.plan: {name} is a lazy negative or conjugate; resolve it first")
+    if length > 1 and operand.strides[0] != 1:
+        raise ValueError(
+            f"Matrix.plan: {name} must be contiguous, each column if there are several, got"
+            f" strides {operand.strides}"
+        )
+    return operand if len(operand.shape) == 1 else rows_of(operand)
+
+
+def _count(operand: Operand) -> str:
+    return "one dimension" if len(operand.shape) == 1 else f"{operand.shape[0]} columns"

@@ -8,9 +8,6 @@ from helpers.problems import random_array
 from helpers.virtual_gpus import LOST, Array
 
 import gemv
-from gemv.kernels import REGISTRY
-from gemv.selection.select import select
-from gemv.shards import cut
 
 UNSUPPORTED = 900  # while a stream is captured
 
@@ -42,17 +39,6 @@ def bits(virtual, y):
         pointer, _ = part.interface["data"]
         wait_for(virtual, part.interface["stream"] or 0, virtual.block_at(pointer)[1])
     return b"".join(part.values().tobytes() for part in parts)
-
-
-@pytest.fixture
-def small_knobs(monkeypatch):
-    """Kernels that are asked for split sums of few elements."""
-
-    def with_small_knobs(problem, device, kernel=None, **other):
-        knobs = REGISTRY[kernel].small_knobs if kernel and kernel != "thread_per_row" else None
-        return select(problem, device, kernel=kernel, knobs=knobs, **other)
-
-    monkeypatch.setattr(cut, "select", with_small_knobs)
 
 
 @pytest.fixture(params=FORMS)
@@ -143,6 +129,23 @@ def test_a_plan_is_one_graph_with_the_bits_of_the_product(form, small_knobs, vir
         assert bits(virtual_gpus, plan()) == expected
         names = [name for name, _ in virtual_gpus.calls if name != "cuStreamSynchronize"]
         assert names == ["cuGraphLaunch"]
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_several_vectors_are_one_graph_as_well(form, small_knobs, small_blocks, virtual_gpus):
+    options, shape = FORMS[form]
+    a, x = numbers(shape), np.asfortranarray(numbers((shape[1], 3), 1))
+    several = gemv.Matrix(a, devices=[0, 1, 2], **options)
+    expected = b"".join(several.matvec(each).tobytes() for each in x.T)
+    on_device = Array(virtual_gpus, x)
+    y = Array(virtual_gpus, np.full((shape[0], 3), np.nan, "f", order="F"))
+    virtual_gpus.engine.apart = {(1, 0)}  # whose y is copied
+    plan = several.plan(on_device, y)
+    assert plan.is_graph
+    wait_for(virtual_gpus)
+    plan()
+    wait_for(virtual_gpus)
+    assert b"".join(each.tobytes() for each in y.values().T) == expected
 
 
 @pytest.mark.parametrize("can_capture", [True, False])
