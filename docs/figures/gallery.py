@@ -14,6 +14,7 @@ import history  # noqa: F401
 import machine  # noqa: F401
 import results  # noqa: F401
 import rungs
+import shards  # noqa: F401
 from style import DRAWINGS, save
 
 OUT = Path(__file__).resolve().parent / "out"
