@@ -29,9 +29,11 @@ def _naming(who: str) -> Iterator[None]:
     try:
         yield
     except libcuda.CudaError as error:
-        if str(error).startswith(who):
-            raise
-        raise type(error)(f"{who}: {error}") from error
+        raise _named(error, who) from error
+
+
+def _named(error: libcuda.CudaError, who: str) -> libcuda.CudaError:
+    return error if str(error).startswith(who) else type(error)(f"{who}: {error}")
 
 
 class CudaPlace:
@@ -57,18 +59,21 @@ class CudaPlace:
 
     @contextmanager
     def turn(self, starts: Iterable[Any], *others: CudaPlace) -> Iterator[None]:
-        with _naming(self._who), self.current():
-            for event in starts:
-                check(driver.cuStreamWaitEvent(self.stream, event, 0))
-            for other in others:
-                if other.turns:  # a capture cannot wait for an event that was not recorded
-                    check(driver.cuStreamWaitEvent(self.stream, other.done, 0))
-            try:
-                yield
-            except BaseException:
-                self._record()  # of what was enqueued before; this error says more than another
-                raise
-            check(self._record())
+        try:
+            with self.current():
+                for event in starts:
+                    check(driver.cuStreamWaitEvent(self.stream, event, 0))
+                for other in others:
+                    if other.turns:  # a capture cannot wait for an event that was not recorded
+                        check(driver.cuStreamWaitEvent(self.stream, other.done, 0))
+                try:
+                    yield
+                except BaseException:
+                    self._record()  # of what was enqueued before; this error says more than another
+                    raise
+                check(self._record())
+        except libcuda.CudaError as error:
+            raise _named(error, self._who) from error
 
     def _record(self) -> tuple:
         answer = driver.cuEventRecord(self.done, self.stream)
@@ -165,12 +170,15 @@ class CudaFabric:
         marks = []
         for number, (device, stream) in enumerate(dict.fromkeys(streams)):
             index = self.places[0].index if device is None else device
-            with _naming(f"Matrix: vectors on cuda:{index}"), self._engine.on(index):
-                event = self._starts.get((index, number))
-                if event is None:
-                    event = self._starts[index, number] = _event()
-                    weakref.finalize(self, _destroy, 0, [event]).atexit = False
-                check(driver.cuEventRecord(event, stream))
+            try:
+                with self._engine.on(index):
+                    event = self._starts.get((index, number))
+                    if event is None:
+                        event = self._starts[index, number] = _event()
+                        weakref.finalize(self, _destroy, 0, [event]).atexit = False
+                    check(driver.cuEventRecord(event, stream))
+            except libcuda.CudaError as error:
+                raise _named(error, f"Matrix: vectors on cuda:{index}") from error
             marks.append(event)
         return marks
 
@@ -181,10 +189,9 @@ class CudaFabric:
             with self._engine.on(device):
                 for event in events:
                     try:
-                        with _naming(f"Matrix: vectors on cuda:{device}"):
-                            check(driver.cuStreamWaitEvent(stream, event, 0))
+                        check(driver.cuStreamWaitEvent(stream, event, 0))
                     except libcuda.CudaError as error:  # the others have to be waited for as well
-                        refused = refused or error
+                        refused = refused or _named(error, f"Matrix: vectors on cuda:{device}")
         if refused is not None:
             raise refused
 

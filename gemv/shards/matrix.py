@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from gemv.arrays import adopt, libraries
+from gemv.arrays import adopt
 from gemv.calls.operators import AS_IT_IS, CONJUGATE, TRANSPOSED, KeptOperator
 from gemv.core import memo
 from gemv.core.operand import Operand
@@ -18,6 +18,7 @@ from gemv.shards.groups import MOST_VECTORS, Groups
 from gemv.shards.places import Fabric, Gather
 from gemv.shards.plan import ShardedPlan, vectors_of
 from gemv.shards.product import Product
+from gemv.shards.remembered import Layouts
 from gemv.shards.steps import Shard, Target, as_vectors, step_of_x
 from gemv.shards.streams import exported, stream_of
 from gemv.shards.vectors import NewVector, readable, rows_of
@@ -54,6 +55,8 @@ class ShardedMatrix(KeptOperator):
         self._generation = memo.generation()
         #: By ``trans`` and the number of vectors.
         self._products_of: dict[tuple[int, int], Product] = {}
+        self._groups_of: dict[tuple[int, int], Groups] = {}
+        self._layouts = Layouts()
         #: Vectors beside the first place for those of host memory, by the same.
         self._vectors_of: dict[tuple[int, int], Any] = {}
         self.split, self.bounds = whole.split, whole.bounds
@@ -108,7 +111,7 @@ class ShardedMatrix(KeptOperator):
         """The products of one vector or several in host memory, which are sent together."""
         engine, first = backend.engine(), self._fabric.places[0]
         count, cols = x.shape
-        groups = Groups(partial(self._product, trans), count)
+        groups = self._groups(trans, count)
         step, rows = cols if count == 1 else step_of_x(cols), groups.rows
         vectors = self._vectors_of.get((trans, count))
         if vectors is None:
@@ -133,11 +136,12 @@ class ShardedMatrix(KeptOperator):
             raise TypeError(
                 "Matrix: the conjugate of a complex matrix takes vectors in host memory only"
             )
-        library = libraries.device_library(x)
-        if library is None or getattr(x, "ndim", 1) not in (1, 2):
-            raise ValueError(f"Matrix: x must have one or two dimensions, got shape {x.shape}")
         rows, cols = self.shape if trans == 0 else self.shape[::-1]
-        operand = adopt.adopt("Matrix", "x", x, self.dtype, backend.HOME, batch=True)
+        operand = self._layouts.operand(trans, x, self.dtype)
+        if len(operand.shape) > 2:
+            raise ValueError(
+                f"Matrix: x must have one or two dimensions, got shape {operand.shape}"
+            )
         if operand.shape[0] != cols:
             what = "elements" if len(operand.shape) == 1 else "rows"
             raise ValueError(f"Matrix: x must have {cols} {what}, got {operand.shape[0]}")
@@ -154,7 +158,7 @@ class ShardedMatrix(KeptOperator):
         indices = [x.device] if self._gather is None else self._targets(x)
         results = []
         for index in indices:
-            made = NewVector(x, index, rows * count, self.dtype)
+            made = NewVector(x, index, rows * count, self.dtype, self._layouts)
             made.clear()
             y = made.finished()
             results.append(y if len(x.shape) == 1 else y.reshape((rows, count)))
@@ -166,14 +170,16 @@ class ShardedMatrix(KeptOperator):
         x_stream = stream_of(x)
         keep = exported(x, x_stream)
         count = x.shape[0] if len(x.shape) == 2 else 1
-        groups = Groups(partial(self._product, trans), count)
-        source, source_stream = readable(x, x_stream, groups.has_single)
+        groups = self._groups(trans, count)
+        source, source_stream = readable(x, x_stream, groups.has_single, self._layouts)
         parts: list[tuple[int | None, int]]
         if self._gather is None:
             parts = [(place.index, rows) for place, rows in groups.in_parts]
         else:
             parts = [(index, groups.rows) for index in self._targets(x)]
-        made = [NewVector(x, index, rows * count, self.dtype) for index, rows in parts]
+        made = [
+            NewVector(x, index, rows * count, self.dtype, self._layouts) for index, rows in parts
+        ]
         streams = [
             (x.device, x_stream), (x.device, source_stream), *((y.index, y.stream) for y in made)
         ]  # fmt: skip
@@ -204,12 +210,23 @@ class ShardedMatrix(KeptOperator):
             return [x.device]
         return [self._gather]
 
-    def _product(self, trans: int, vectors: int = 1) -> Product:
-        """The product for a form, planned at first use and after a setting has changed."""
-        shards = self.kept()
+    def _groups(self, trans: int, count: int) -> Groups:
+        """The products of so many vectors, planned at first use and after a setting has changed."""
+        self.kept()
         if self._generation != memo.generation():
             self._products_of.clear()
+            self._groups_of.clear()
             self._generation = memo.generation()
+        groups = self._groups_of.get((trans, count))
+        if groups is None:
+            groups = Groups(partial(self._product, trans), count)
+            if count <= MOST_VECTORS:  # there are as many other numbers as there are callers
+                self._groups_of[trans, count] = groups
+        return groups
+
+    def _product(self, trans: int, vectors: int = 1) -> Product:
+        """The product of so many vectors at once, or of one where there is no kernel for that."""
+        shards = self.kept()
         product = self._products_of.get((trans, vectors))
         if product is None:
             product = Product(
@@ -279,6 +296,7 @@ class ShardedMatrix(KeptOperator):
             if self._shards is not None:
                 self._shards = None
                 self._products_of.clear()
+                self._groups_of.clear()
                 self._vectors_of.clear()
                 self._fabric.free()
 

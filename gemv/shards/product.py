@@ -275,6 +275,8 @@ class Product:
             place.settle()
 
     def _record(self) -> None:
+        if not trace.open_traces():
+            return
         choice = self._choice
         trace.record(
             backend="simulator" if self._shards[0].place.index is None else "cuda",

@@ -10,6 +10,7 @@ from gemv.arrays import adopt
 from gemv.core.geometry import LOAD_BYTES
 from gemv.core.operand import Operand, part_of
 from gemv.engines import backend
+from gemv.shards.remembered import Layouts
 from gemv.shards.steps import as_vectors, step_of_x
 
 
@@ -18,7 +19,7 @@ def rows_of(columns: Operand) -> Operand:
     return part_of(columns, 0, columns.shape[::-1], columns.strides[::-1])
 
 
-def readable(x: Operand, stream: int, alone: bool) -> tuple[Operand, int]:
+def readable(x: Operand, stream: int, alone: bool, layouts: Layouts) -> tuple[Operand, int]:
     """x as shards read it, one vector or several of shape (vectors, cols), and its stream.
 
     Every vector is contiguous. One vector begins at a multiple of 16 bytes, and so does each of
@@ -36,7 +37,7 @@ def readable(x: Operand, stream: int, alone: bool) -> tuple[Operand, int]:
         return x, stream
     engine, length = backend.engine(), x.shape[-1]
     pitch, count = (step_of_x(length), x.shape[0]) if apart else (length, 1)
-    made = NewVector(x, x.device, count * pitch, x.dtype)
+    made = NewVector(x, x.device, count * pitch, x.dtype, layouts)
     with engine.on(x.device):
         if made.stream != stream:  # its memory is of its own stream
             engine.wait(made.stream, stream)
@@ -65,7 +66,9 @@ class NewVector:
         Its GPU and the stream that it is made on.
     """
 
-    def __init__(self, like: Operand, index: int | None, rows: int, dtype: np.dtype) -> None:
+    def __init__(
+        self, like: Operand, index: int | None, rows: int, dtype: np.dtype, layouts: Layouts
+    ) -> None:
         engine = backend.engine()
         self.index = index
         self._library = library = like.exporter
@@ -81,7 +84,7 @@ class NewVector:
                     self._array = self._empty(engine, rows, dtype)
                 else:
                     self._array = library.empty(like.origin, rows, dtype, index)
-        self.operand = adopt.on_device(self._array, backend.HOME)
+        self.operand = layouts.operand((index, rows), self._array, dtype)
 
     def _empty(self, engine: Any, rows: int, dtype: np.dtype) -> Any:
         try:

@@ -481,6 +481,7 @@ class Engine:
         if status:
             return status
         assert virtual.current == found.device == block.device, "a launch on another GPU"
+        assert {virtual.block_at(each)[1] for each in (a, x)} == {found.device}, "read from afar"
         if self.computes:
             spec = block.choice.spec
             arrays = [virtual.array(each, spec.dtype) for each in (a, x, y)]

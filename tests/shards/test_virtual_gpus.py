@@ -187,3 +187,48 @@ def test_a_plan_that_fails_for_another_reason_raises(virtual_gpus):
             plan()
         virtual_gpus.broken.clear()
         del plan
+
+
+def test_a_vector_that_differs_from_the_one_before_is_read_in_full(virtual_gpus):
+    several = gemv.Matrix(numbers((37, 20)), devices=[0, 1])
+    x = numbers(44, 1)
+    expected = several.matvec(x[:20]).tobytes()
+    for _ in range(2):
+        assert bits(virtual_gpus, several @ Array(virtual_gpus, x[:20])) == expected
+    pending = virtual_gpus.cuStreamCreate(1)[1]
+
+    def view(**changed):
+        array = Array(virtual_gpus, x)
+        pointer, _ = array.interface["data"]
+        start = changed.pop("start", 0)
+        array.interface |= {"shape": (20,), "strides": None, "data": (pointer + start, False)}
+        array.interface |= changed
+        array.shape, array.strides = array.interface["shape"], array.interface["strides"]
+        return array
+
+    one_further, every_other = several.matvec(x[1:21]), several.matvec(x[:40:2])
+    for array, y in (
+        (view(), expected),
+        (view(start=4), one_further.tobytes()),
+        (view(strides=(8,)), every_other.tobytes()),
+        (view(data=(view().interface["data"][0], True)), expected),
+        (view(), expected),
+    ):
+        assert bits(virtual_gpus, several @ array) == y
+    late = view(stream=pending)
+    late.values()[...] = np.nan
+    virtual_gpus.enqueue(
+        virtual_gpus._stream(pending), lambda: late.values().__setitem__(..., x[:20])
+    )
+    assert bits(virtual_gpus, several @ late) == expected, "the stream it names is waited for"
+    for wrong, error, words in (
+        (view(typestr="<f8"), TypeError, "x has dtype float64"),
+        (view(shape=(19,)), ValueError, "x must have 20 elements, got 19"),
+        (view(mask=1), TypeError, "masked"),
+        (view(shape=(4, 5, 1)), ValueError, "x must have one or two dimensions"),
+        (view(data=(0, False)), ValueError, "no memory"),
+    ):
+        with pytest.raises(error, match=words):
+            several @ wrong
+    virtual_gpus.current = 2
+    assert bits(virtual_gpus, several @ Array(virtual_gpus, x[:20])) == expected, "another GPU"
