@@ -137,7 +137,7 @@ class ShardedMatrix(KeptOperator):
                 "Matrix: the conjugate of a complex matrix takes vectors in host memory only"
             )
         rows, cols = self.shape if trans == 0 else self.shape[::-1]
-        operand = self._layouts.operand(trans, x, self.dtype)
+        operand = self._layouts.operand(x, self.dtype, cols)
         if len(operand.shape) > 2:
             raise ValueError(
                 f"Matrix: x must have one or two dimensions, got shape {operand.shape}"

@@ -68,21 +68,22 @@ class Layout:
 
 
 class Layouts:
-    """The layouts of vectors by what the caller knows of them beforehand."""
+    """The layouts of vectors of one dtype, by their type and length."""
 
     def __init__(self) -> None:
-        self._known: dict[Any, Layout] = {}
+        self._known: dict[tuple[type, int], Layout] = {}
 
-    def operand(self, key: Any, array: Any, dtype: np.dtype) -> Operand:
-        """A vector as an operand: by its layout, or read in full."""
-        key = (type(array), key)
+    def operand(self, array: Any, dtype: np.dtype, length: int) -> Operand:
+        """A vector that should have this length as an operand: by its layout, or read in full."""
+        key = (type(array), length)
         known = self._known.get(key)
         found = None if known is None else known.read(array)
         if found is not None:
             return found
         operand = adopt.adopt("Matrix", "x", array, dtype, backend.HOME, batch=True)
         plain = not (operand.conj or operand.neg or operand.keep is not None)
-        if operand.device is not None and plain and operand.strides == (1,):
+        fits = operand.shape == (length,) and operand.strides == (1,)
+        if operand.device is not None and plain and fits:
             if len(self._known) >= MAX_LAYOUTS:
                 self._known.clear()
             self._known[key] = Layout(operand)

@@ -84,7 +84,7 @@ class NewVector:
                     self._array = self._empty(engine, rows, dtype)
                 else:
                     self._array = library.empty(like.origin, rows, dtype, index)
-        self.operand = layouts.operand((index, rows), self._array, dtype)
+        self.operand = layouts.operand(self._array, dtype, rows)
 
     def _empty(self, engine: Any, rows: int, dtype: np.dtype) -> Any:
         try:
