@@ -55,6 +55,10 @@ PANELS = (
         "ratio", "Beside the fastest peer", ("kernels.Neighbour.track_ratio",),
         "times as fast as the peer", True,
     ),
+    Panel(
+        "scaling", "Several GPUs beside one", ("shards.Scaling.track_ratio",),
+        "times as fast as one GPU", True,
+    ),
     Panel("call", "The host's time for a call", ("api.Call.track_call",), "µs", False),
     Panel(
         "start", "Import and first call",

@@ -39,16 +39,17 @@ def history_page(found: dict[str, list[Point]]) -> str:
 
 def table(history: list[Point]) -> str:
     """One row for each point, the newest first, with the middle figure of each picture."""
+    panels = [panel for panel in PANELS if any(point.of(panel) for point in history)]
     rows = [
         [
             f"`{point.commit[:7]}`", unbroken(f"{point.date:%Y-%m-%d}") + f" {point.date:%H:%M}",
             str(len(point.figures)),
-            *(number(middle(point, panel), ".3g") for panel in PANELS),
+            *(number(middle(point, panel), ".3g") for panel in panels),
         ]
         for point in reversed(history)
     ]  # fmt: skip
     headings = [
         "commit", "date (UTC)", "figures",
-        *(f"{panel.unit} ({panel.better})" for panel in PANELS),
+        *(f"{panel.unit} ({panel.better})" for panel in panels),
     ]  # fmt: skip
-    return markdown(headings, "ww" + "f" * (1 + len(PANELS)), rows)
+    return markdown(headings, "ww" + "f" * (1 + len(panels)), rows)
