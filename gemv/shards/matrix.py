@@ -313,6 +313,9 @@ class ShardedMatrix(KeptOperator):
             raise ValueError("Matrix: the matrix was freed and cannot be used any more")
         return self._shards
 
+    def _kept(self) -> Any:
+        return self.kept()
+
     def __reduce__(self) -> Any:
         raise TypeError(
             "a sharded gemv.Matrix can be neither pickled nor copied: its memory belongs to this"

@@ -53,14 +53,15 @@ class Product:
     Attributes
     ----------
     vectors : int
-        How many it does: 1 as well where the kernel for one vector has none for several.
+        How many it multiplies at once. That is 1 where no kernel for several vectors has the sums
+        of the kernel for one.
     rows : int
         The length of a vector of y.
 
     Raises
     ------
     ValueError
-        If they cannot be, and must.
+        If the bits would be others than those of the single call, and must not be.
     """
 
     def __init__(

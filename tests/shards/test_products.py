@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import copy
 import re
+import sys
+from types import ModuleType, SimpleNamespace
 
 import numpy as np
 import pytest
@@ -220,6 +222,23 @@ def test_plans_compute_what_their_vectors_hold():
         square.plan(w[:4], w[:4])
     with pytest.raises(TypeError, match="neither pickled nor copied"):
         copy.copy(plan)
+
+
+def test_cupys_solvers_get_its_products(monkeypatch):
+    linalg_of_cupy = SimpleNamespace(LinearOperator=lambda shape, **given: (shape, given))
+    for name in ("cupyx", "cupyx.scipy", "cupyx.scipy.sparse"):
+        monkeypatch.setitem(sys.modules, name, ModuleType(name))
+    sys.modules["cupyx.scipy.sparse"].linalg = linalg_of_cupy
+    a = matrix((12, 9), np.float64)
+    several = gemv.Matrix(a, devices=[0, 0], reproducible=False)
+    shape, given = several.cupy_operator()
+    x, z = cuda.to_device(vector(9, np.float64)), cuda.to_device(vector(12, np.float64))
+    assert shape == (12, 9) and given["dtype"] == np.float64
+    assert np.allclose(given["matvec"](x).copy_to_host(), a @ x.copy_to_host())
+    assert np.allclose(given["rmatvec"](z).copy_to_host(), a.T @ z.copy_to_host())
+    several.free()
+    with pytest.raises(ValueError, match="freed"):
+        several.cupy_operator()
 
 
 def test_solvers_take_it():
