@@ -9,6 +9,7 @@ yet, and a stream that does not wait for a product does not see its y.
 from __future__ import annotations
 
 import bisect
+import copy
 import ctypes
 import importlib
 import itertools
@@ -314,11 +315,11 @@ class Driver:
         nodes = self.graphs[executable]
 
         def act():
-            copies = {}
+            again = {}
             for node in nodes:  # as they were enqueued, so each comes behind what it needs
-                copies[id(node)] = Node(node.act, [copies[id(each)] for each in node.after])
-            for copy in reversed(copies.values()):
-                copy.run()
+                again[id(node)] = Node(node.act, [again[id(each)] for each in node.after])
+            for node in reversed(again.values()):
+                node.run()
 
         if not status:
             self.enqueue(found, act)
@@ -376,6 +377,19 @@ class Array:
     @property
     def __cuda_array_interface__(self):
         return self.interface
+
+    def _view(self, shape, strides):
+        view = copy.copy(self)
+        view.shape, view.strides, view.ndim = shape, strides, len(shape)
+        view.interface = {**self.interface, "shape": shape, "strides": strides}
+        return view
+
+    def reshape(self, shape):
+        return self._view(shape, np.empty(shape, self.dtype).strides)
+
+    @property
+    def T(self):
+        return self._view(self.shape[::-1], self.strides[::-1])
 
     def values(self):
         """The memory as it is now, whatever is enqueued."""

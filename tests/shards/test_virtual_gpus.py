@@ -41,6 +41,12 @@ def bits(virtual, y):
     return b"".join(part.values().tobytes() for part in parts)
 
 
+def bits_of_columns(virtual, y):
+    """Those of each column, one after the other."""
+    bits(virtual, y)
+    return b"".join(np.ascontiguousarray(each).tobytes() for each in y.values().T)
+
+
 @pytest.fixture(params=FORMS)
 def product(request, small_knobs, virtual_gpus):
     """A matrix on three GPUs, an x, and the bits of their product."""
@@ -140,12 +146,39 @@ def test_several_vectors_are_one_graph_as_well(form, small_knobs, small_blocks, 
     on_device = Array(virtual_gpus, x)
     y = Array(virtual_gpus, np.full((shape[0], 3), np.nan, "f", order="F"))
     virtual_gpus.engine.apart = {(1, 0)}  # whose y is copied
+    got = several @ on_device
+    if options.get("gather") == "all":
+        got = got[0]
+    if options.get("gather", "x") is not None:
+        assert bits_of_columns(virtual_gpus, got) == expected
+    strided = Array(virtual_gpus, np.zeros((20 + shape[1], 3), "f"))  # packed on the way
+    strided.values()[20:] = x
+    pointer, _ = strided.interface["data"]
+    strided.interface |= {"shape": shape[::-1][:1] + (3,), "data": (pointer + 240, False)}
+    strided.shape = strided.interface["shape"]
+    got = several @ strided
+    if options.get("gather", "x") == "x":
+        assert bits_of_columns(virtual_gpus, got) == expected
     plan = several.plan(on_device, y)
     assert plan.is_graph
     wait_for(virtual_gpus)
     plan()
     wait_for(virtual_gpus)
     assert b"".join(each.tobytes() for each in y.values().T) == expected
+
+
+@pytest.mark.parametrize("form", ["within", "across"])
+def test_a_graph_has_all_groups_of_vectors(form, small_knobs, small_blocks, virtual_gpus):
+    options, shape = FORMS[form]
+    a, x = numbers(shape)[:, :171], np.asfortranarray(numbers((shape[1], 17), 1)[:171])
+    several = gemv.Matrix(a, devices=[0, 1, 2], **options)
+    expected = b"".join(several.matvec(each).tobytes() for each in x.T)
+    y = Array(virtual_gpus, np.full((len(a), 17), np.nan, "f", order="F"))
+    plan = several.plan(Array(virtual_gpus, x), y)
+    for _ in range(2):
+        plan()
+        wait_for(virtual_gpus)
+        assert b"".join(each.tobytes() for each in y.values().T) == expected
 
 
 @pytest.mark.parametrize("can_capture", [True, False])
