@@ -72,7 +72,7 @@ class Measured(NamedTuple):
 
 
 def load(folder: Path | None = None) -> list[Measured]:
-    """The stored runs, by their number of GPUs."""
+    """The stored runs, by model and number of GPUs."""
     runs = []
     for file in sorted((FOLDER if folder is None else folder).glob("*.json")):
         found = json.loads(file.read_text(encoding="utf-8"))
@@ -81,17 +81,10 @@ def load(folder: Path | None = None) -> list[Measured]:
     return sorted(runs, key=lambda run: (run.model, run.gpus))
 
 
-def models(runs: Iterable[Measured]) -> dict[str, list[Measured]]:
-    """Runs by the model of GPU."""
-    by_model: dict[str, list[Measured]] = {}
-    for run in runs:
-        by_model.setdefault(run.model, []).append(run)
-    return by_model
-
-
-def picture_name(model: str) -> str:
-    """The name of a model's picture of scaling."""
-    return f"scaling-{model.replace(' ', '-').lower()}"
+def name(run: Measured, runs: Iterable[Measured]) -> str:
+    """The number of GPUs, and their model where runs have different ones."""
+    alike = len({each.model for each in runs}) == 1
+    return f"{run.gpus} GPUs" if alike else f"{run.gpus} GPUs ({run.model})"
 
 
 def pays(run: Measured, way: str) -> str:
@@ -132,8 +125,8 @@ def part(runs: list[Measured]) -> list[str]:
         "x and y are on the first GPU. A time is that from the call until all GPUs are idle, and in"
         " brackets, how many times as fast that is as one GPU with our plan. {doc}`guide/many` says"
         " how to use them.",
+        "```{drawing} scaling\n```",
     ]
-    parts += [f"```{{drawing}} {picture_name(model)}\n```" for model in models(runs)]
     for run in runs:
         wrong = sum(not row.get("right", True) for row in run.rows.values())
         others = sum(row.get("same_bits") is False for row in run.rows.values())

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import sys
 from pathlib import Path
 
@@ -13,10 +12,8 @@ sys.path.insert(0, str(TOP))
 from benchmarks.pages.shards_part import (  # noqa: E402
     ON_SEVERAL,
     WAYS,
-    Measured,
     load,
-    models,
-    picture_name,
+    name,
 )
 
 MARKS = "os^Dv"
@@ -30,24 +27,32 @@ def words(nbytes: float) -> str:
     return f"{nbytes:.0f} B"
 
 
-def draw_scaling(palette, runs: list[Measured]):
-    """A line for each way and number of GPUs, and one for as many times as there are GPUs."""
-    lines = {
-        (way, run.gpus): run.scaling(way) for run in runs for way in ON_SEVERAL if run.scaling(way)
-    }
+@drawing("scaling")
+def draw_scaling(palette):
+    """A product with one matrix on several GPUs, beside our plan on one of them, over the size of
+    the matrix. The solid line is one GPU; a dotted line is as many times as fast as there are GPUs.
+    """
+    runs = load()
+    lines = [
+        (way, number, run.scaling(way))
+        for number, run in enumerate(runs)
+        for way in ON_SEVERAL
+        if run.scaling(way)
+    ]
+    if not lines:
+        return None
     figure, axes = canvas(2.7 + 0.17 * len(lines))
-    counts = sorted({gpus for _, gpus in lines})
-    for (way, gpus), points in lines.items():
-        place = ON_SEVERAL.index(way)
+    for way, number, points in lines:
         axes.plot(
-            *zip(*points, strict=True), marker=MARKS[counts.index(gpus) % len(MARKS)],
-            markersize=5, linewidth=1.3, color=palette.block(place),
+            *zip(*points, strict=True), marker=MARKS[number % len(MARKS)],
+            markersize=5, linewidth=1.3, color=palette.block(ON_SEVERAL.index(way)),
             markeredgecolor=palette.quiet, markeredgewidth=0.5,
-            label=f"{WAYS[way].replace('`', '')}, {gpus} GPUs",
+            label=f"{WAYS[way].replace('`', '')}, {name(runs[number], runs)}",
         )  # fmt: skip
+    counts = sorted({run.gpus for run in runs})
     for gpus in (1, *counts):
         axes.axhline(gpus, color=palette.accent, linewidth=1, linestyle="-" if gpus == 1 else ":")
-    sizes = [nbytes for points in lines.values() for nbytes, _ in points]
+    sizes = [nbytes for _, _, points in lines for nbytes, _ in points]
     ticks = [2.0**k for k in range(24, 40) if min(sizes) / 2 <= 2**k <= max(sizes) * 2]
     axes.set_xscale("log")
     axes.set_xticks(ticks, [words(each) for each in ticks], fontsize=8.5)
@@ -57,17 +62,3 @@ def draw_scaling(palette, runs: list[Measured]):
     axes.spines[["top", "right"]].set_visible(False)
     figure.legend(fontsize=8.5, frameon=False, loc="outside lower center", ncols=2)
     return figure
-
-
-def register() -> None:
-    """A picture for each model of GPU; none without results."""
-    for model, runs in models(load()).items():
-        caption = (
-            f"A product with one matrix on several GPUs ({model}), beside our plan on one of them,"
-            " over the size of the matrix. The solid line is one GPU; a dotted line is as many"
-            " times as fast as there are GPUs."
-        )
-        drawing(picture_name(model), caption)(functools.partial(draw_scaling, runs=runs))
-
-
-register()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from contextlib import suppress
 from functools import cache, partial
 from typing import Any
 
@@ -20,7 +21,7 @@ from gemv.shards.plan import ShardedPlan, vectors_of
 from gemv.shards.product import Product
 from gemv.shards.remembered import Layouts
 from gemv.shards.steps import Shard, Target, as_vectors, step_of_x
-from gemv.shards.streams import exported, stream_of
+from gemv.shards.streams import exported, hold, stream_of
 from gemv.shards.vectors import NewVector, readable, rows_of
 
 
@@ -166,7 +167,6 @@ class ShardedMatrix(KeptOperator):
 
     def _enqueue(self, trans: int, x: Operand) -> Any:
         """The y of a vector on a device, or of several, in the places that `gather` asks for."""
-        engine = backend.engine()
         x_stream = stream_of(x)
         keep = exported(x, x_stream)
         count = x.shape[0] if len(x.shape) == 2 else 1
@@ -194,10 +194,11 @@ class ShardedMatrix(KeptOperator):
                 groups.run_in_parts(source, targets, streams)
             else:
                 groups.run(source, targets, streams)
-        finally:  # a product that an error has ended may still read x
-            if engine.name == "cuda" and (keep is not None or x.exporter.held_until_done):
-                with engine.on(x.device):
-                    engine.held.hold((keep, x.origin), x_stream)
+        except BaseException:
+            with suppress(RuntimeError):  # of a lost GPU; the first error says more
+                hold(x, keep, x_stream)  # launches before the error may still read x
+            raise
+        hold(x, keep, x_stream)
         results = [each.finished(count if len(x.shape) == 2 else 0) for each in made]
         return results if self._gather in (None, "all") else results[0]
 

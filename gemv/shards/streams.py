@@ -39,3 +39,14 @@ def exported(vector: Operand, stream: int) -> Any:
     if vector.exporter is not None and vector.exporter.ordered_by_export:
         return dlpack.export(vector.origin, stream or 1)
     return None
+
+
+def hold(vector: Operand, capsule: Any, stream: int) -> None:
+    """Keep a vector, and what :func:`exported` gave, until what is on `stream` by now is done.
+
+    That is for libraries of which neither the stream nor the allocator is known.
+    """
+    engine = backend.engine()
+    if engine.name == "cuda" and (capsule is not None or vector.exporter.held_until_done):
+        with engine.on(vector.device):
+            engine.held.hold((capsule, vector.origin), stream)

@@ -147,9 +147,11 @@ def test_the_page_says_from_which_size_on_several_gpus_are_faster(tmp_path):
     assert two.scaling(plan) == [(1 << 22, 0.5), (1 << 32, 2.0)]
     assert four.scaling(plan)[-1] == (1 << 32, 4.0) and two.scaling(call) == [(1 << 32, 0.5)]
     title, _, picture, words, table, *others = part.part([two, four])
-    assert title.startswith("##") and picture == "```{drawing} scaling-some-gpu\n```"
+    assert title.startswith("##") and picture == "```{drawing} scaling\n```"
     assert "`Matrix.plan`, cut by rows is faster from large on, at most 2.00 times (large)" in words
     assert "`A @ x`, cut by rows is not faster than one GPU at the largest size" in words
     assert "`Matrix.plan`, cut by columns was not measured" in words
     assert "| `A @ x`, cut by rows | – | 8 s (0.50) |" in table and len(others) == 2
-    assert part.part([]) == []
+    assert part.part([]) == [] and part.name(two, [two, four]) == "2 GPUs"
+    other = four._replace(model="Another")
+    assert part.name(other, [two, other]) == "4 GPUs (Another)"
