@@ -50,11 +50,6 @@ class Groups:
         self._product = self._groups[0].product
 
     @property
-    def has_single(self) -> bool:
-        """Whether some vector is multiplied alone."""
-        return any(group.vectors == 1 for group in self._groups)
-
-    @property
     def rows(self) -> int:
         return self._product.rows
 

@@ -171,7 +171,7 @@ class ShardedMatrix(KeptOperator):
         keep = exported(x, x_stream)
         count = x.shape[0] if len(x.shape) == 2 else 1
         groups = self._groups(trans, count)
-        source, source_stream = readable(x, x_stream, groups.has_single, self._layouts)
+        source, source_stream = readable(x, x_stream, self._layouts)
         parts: list[tuple[int | None, int]]
         if self._gather is None:
             parts = [(place.index, rows) for place, rows in groups.in_parts]

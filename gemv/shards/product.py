@@ -212,8 +212,8 @@ class Product:
         Parameters
         ----------
         x : Operand
-            On any device. One vector is contiguous and begins at a multiple of 16 bytes; several,
-            of shape (vectors, cols), are contiguous each.
+            On any device; a contiguous vector, or several of shape (vectors, cols), each of which
+            is contiguous.
         targets : list of Target
             Each gets the whole y.
         streams : list of (device, stream)

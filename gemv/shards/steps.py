@@ -137,7 +137,7 @@ class Step:
         """The elements of x that it reads; a copy of them at its place unless x is there."""
         part, several = self.part, self._vectors > 1
         mine = cut_vector(x, part.start, part.length)
-        if is_here and not (several and self._must_be_copied(x)):
+        if is_here and not self._must_be_copied(x):
             return mine
         if self._x is None:
             # As aligned as in the whole x, which begins at a multiple of 16 bytes.
@@ -156,8 +156,9 @@ class Step:
         return int(self._choice.geometry.sizes["x_step"])
 
     def _must_be_copied(self, x: Operand) -> bool:
-        """Whether several vectors are not as far apart as the launch expects them, or unaligned."""
-        return x.strides[0] != self._x_step or x.pointer % LOAD_BYTES != 0
+        """Whether x is not aligned, or several vectors have another distance than it expects."""
+        apart = self._vectors > 1 and x.strides[0] != self._x_step
+        return apart or x.pointer % LOAD_BYTES != 0
 
     def own_y(self, dtype: np.dtype) -> Operand:
         """Memory for its elements of y, at its place."""

@@ -19,11 +19,11 @@ def rows_of(columns: Operand) -> Operand:
     return part_of(columns, 0, columns.shape[::-1], columns.strides[::-1])
 
 
-def readable(x: Operand, stream: int, alone: bool, layouts: Layouts) -> tuple[Operand, int]:
+def readable(x: Operand, stream: int, layouts: Layouts) -> tuple[Operand, int]:
     """x as shards read it, one vector or several of shape (vectors, cols), and its stream.
 
-    Every vector is contiguous. One vector begins at a multiple of 16 bytes, and so does each of
-    several that are multiplied `alone`.
+    Every vector is contiguous. The only one begins at a multiple of 16 bytes; of several, shards
+    copy those that do not.
     """
     if x.conj or x.neg:
         resolved = x.exporter.resolved(x.origin, x.conj)
@@ -31,9 +31,7 @@ def readable(x: Operand, stream: int, alone: bool, layouts: Layouts) -> tuple[Op
     *apart, along = x.strides
     if x.shape[-1] == 1:
         along = 1
-    starts = [x.pointer, *(step * x.dtype.itemsize for step in apart if x.shape[0] > 1)]
-    unaligned = (alone or not apart) and any(start % LOAD_BYTES for start in starts)
-    if along == 1 and not unaligned:
+    if along == 1 and (apart or x.pointer % LOAD_BYTES == 0):
         return x, stream
     engine, length = backend.engine(), x.shape[-1]
     pitch, count = (step_of_x(length), x.shape[0]) if apart else (length, 1)

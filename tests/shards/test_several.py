@@ -118,6 +118,17 @@ def test_a_kernel_without_one_for_several_vectors_takes_them_one_by_one():
     assert columns(several @ cuda.to_device(np.asarray(x, order="F"))) == expected
 
 
+def test_columns_that_are_not_aligned_are_copied_for_a_kernel_of_one_vector():
+    a, x = numbers((24, 16)), numbers((16, 3), seed=1)
+    several = gemv.Matrix(a, devices=[0, 0], kernel="cluster_rows")
+    expected = one_by_one(gemv.Matrix(a, devices=[0], kernel="cluster_rows"), x)
+    given, y = on_device(_padded(x, 3)), cuda.to_device(np.zeros((24, 3), "f", order="F"))
+    assert columns(several @ given) == expected
+    assert columns(several.plan(given, y)()) == expected
+    one = several.plan(given[:, 1:2], y[:, :1])
+    assert columns(one()) == expected[1:2]
+
+
 def test_a_setting_that_narrows_loads_keeps_the_bits():
     a, x = numbers((24, 32)), numbers((32, 3), seed=1)
     several = gemv.Matrix(a, devices=[0, 0])
