@@ -64,7 +64,8 @@ def matvec(
     A sum of no products, where n is 0, is zero. The order of a sum is that of :func:`gemv.gemv`
     for one item, at the width of loads that all items allow. Small items, up to 32 x 32 and up to
     64 x 64 where lines are no whole 16 bytes, have an order of their own, which depends on their
-    shape, dtype and storage order alone.
+    shape, dtype and storage order alone. Vectors of one matrix, an `a` of two dimensions, have the
+    order of :func:`gemv.gemv` at every size.
 
     Examples
     --------

@@ -65,6 +65,10 @@ PANELS = (
         "rung", "The best rung's share of the read ceiling", ("kernels.Bandwidth.track_share",),
         "% of the read ceiling", True, of_best=True,
     ),
+    Panel(
+        "scaling", "Several GPUs beside one", ("shards.Scaling.track_ratio",),
+        "times as fast as one GPU", True,
+    ),
     Panel("call", "The host's time for a call", ("api.Call.track_call",), "µs", False),
     Panel(
         "start", "Import and first call",

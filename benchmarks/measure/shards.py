@@ -32,8 +32,12 @@ from gemv.core.files import write_text
 
 #: By name: rows and columns, of which the first is for each GPU where it is negative, and dtype.
 SIZES = {
+    "64 MiB": (4096, 4096, "float32"),
+    "256 MiB": (8192, 8192, "float32"),
     "1 GiB": (16384, 16384, "float32"),
     "4 GiB a GPU": (-32768, 32768, "float32"),
+    "16 GiB": (65536, 65536, "float32"),
+    "64 GiB": (131072, 131072, "float32"),
     "144 MB": (6000, 6000, "float32"),
     "196 MB": (7000, 7000, "float32"),
     "200 MB, float64": (5000, 5000, "float64"),

@@ -55,12 +55,13 @@ def history_page(found: dict[str, list[Point]]) -> str:
 
 def table(history: list[Point]) -> str:
     """One row for each point, the newest first, with the middle figure of each picture."""
+    panels = [panel for panel in PANELS if any(point.of(panel) for point in history)]
     rows = [
         [
             f"`{point.commit[:7]}`", f"{point.date:%m-%d %H:%M}",
-            *(number(middle(point, panel), ".3g") for panel in PANELS),
+            *(number(middle(point, panel), ".3g") for panel in panels),
         ]
         for point in reversed(history)
     ]  # fmt: skip
-    headings = ["commit", "UTC", *(panel.unit for panel in PANELS)]
-    return markdown(headings, "ww" + "f" * len(PANELS), rows)
+    headings = ["commit", "UTC", *(panel.unit for panel in panels)]
+    return markdown(headings, "ww" + "f" * len(panels), rows)

@@ -10,17 +10,17 @@ several GPUs.
 
 from __future__ import annotations
 
-import json
 import math
 import sys
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
+from benchmarks.pages import shards_part
 from benchmarks.pages.page import RESULTS, TOP, command, duration, markdown, number, versions
 from gemv.measure.records import CellResult, GridResults
 
 PAGE = TOP / "docs" / "several.md"
-FOLDER, SHARDS = RESULTS / "several", RESULTS / "shards"
+FOLDER = RESULTS / "several"
 _NAMES = {"s": "float32", "d": "float64", "c": "complex64", "z": "complex128", "h": "float16",
           "b": "bfloat16"}  # fmt: skip
 
@@ -81,45 +81,6 @@ def _part(title: str, rows: Sequence[CellResult], name: str) -> str:
     return "\n\n".join([f"## {title}", summary, _behind(rows, name)])
 
 
-#: The ways of a product on several GPUs that are shown, and what they are called.
-_WAYS = {
-    "gemv.plan, one GPU": "`gemv.plan`, one GPU",
-    "plan, shards of rows": "`Matrix.plan`, cut by rows",
-    "plan, shards of columns": "`Matrix.plan`, cut by columns",
-    "shards of rows": "`A @ x`, cut by rows",
-    "torch.mv, one GPU": "`torch.mv`, one GPU",
-    "torch.mv, peer copies": "`torch.mv` on both, vectors copied",
-    "cupyx.distributed.array": "`cupyx.distributed.array`",
-}
-
-
-def _shards(file: Path) -> str:
-    """A matrix over the GPUs of a host, beside one of them."""
-    found = json.loads(file.read_text(encoding="utf-8"))
-    rows = {(row["size"], row["way"]): row for row in found["rows"]}
-    sizes = list(dict.fromkeys(size for size, _ in rows))
-    lines = []
-    for way, said in _WAYS.items():
-        cells = []
-        for size in sizes:
-            row, one = rows.get((size, way), {}), rows[size, "gemv.plan, one GPU"]
-            taken = row.get("time_s")
-            times = f" ({number(one['time_s'] / taken)})" if taken else ""
-            cells.append(duration(taken) + times)
-        lines.append([said, *cells])
-    wrong = sum(not row.get("right", True) for row in rows.values())
-    return "\n\n".join(
-        [
-            "## One matrix on several GPUs",
-            f"{len(found['names'])} GPUs ({found['names'][0]}) of one host, x and y on the first."
-            " A time is that from the call until all GPUs are idle, and in brackets, how many times"
-            f" as fast that is as one GPU with our plan. {wrong} results were wrong; those of rows"
-            " have the bits of one GPU. {doc}`guide/many` says how to use them.",
-            markdown(["", *sizes], "w" + "f" * len(sizes), lines),
-        ]
-    )
-
-
 def page() -> str:
     found = results()
     rows = [row for each in found.values() for row in each.rows]
@@ -127,7 +88,7 @@ def page() -> str:
     wrong = sum(row.wrong is not None for row in rows)
     parts = [
         "# Several vectors, matrices, GPUs",
-        "<!-- Written by benchmarks/pages/several_page.py from benchmarks/results/several/. -->",
+        "<!-- Written by benchmarks/pages/several_page.py from benchmarks/results/. -->",
         f"One call for several products on an {first.device}, all arrays on the GPU. *Of the floor*"
         " is the time of a plain kernel that moves the bytes of A, x and y once, divided by ours."
         " *Times as fast* compares with the fastest peer: the geometric mean, and beside it the"
@@ -142,7 +103,7 @@ def page() -> str:
     batches = [row for row in rows if row.batch > 1]
     if batches:
         parts.append(_part("Several matrices, each with a vector of its own", batches, "batch"))
-    parts += [_shards(file) for file in sorted(SHARDS.glob("*.json"))]
+    parts += shards_part.part(shards_part.load())
     sources = ", ".join(dict.fromkeys(each.versions.get("gemv", "") for each in found.values()))
     others = {name: said for name, said in first.versions.items() if name != "gemv"}
     parts.append(f"Versions: gemv {sources}; {versions(others)}.")

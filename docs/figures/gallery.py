@@ -16,6 +16,7 @@ import items
 import machine  # noqa: F401
 import results  # noqa: F401
 import rungs
+import shards  # noqa: F401
 import steps
 from style import DRAWINGS, save
 

@@ -42,6 +42,10 @@ class OutOfMemory(CudaError, MemoryError):
     """There is not enough memory on the GPU."""
 
 
+class CannotCapture(CudaError):
+    """A stream is being captured, and the driver cannot make this work a part of a graph."""
+
+
 def check(answer: tuple) -> Any:
     """The first result of a call of the driver; raises a CudaError that names the driver's error.
 
@@ -53,11 +57,19 @@ def check(answer: tuple) -> Any:
     return results[0] if results else None
 
 
+#: What the driver says of work that it only does outside of graphs, beside its errors of captures.
+_NOT_IN_GRAPHS = ("CUDA_ERROR_NOT_PERMITTED", "CUDA_ERROR_NOT_SUPPORTED")
+
+
 def failed(status: int) -> CudaError:
     """The exception for a status of the driver."""
     result = driver.CUresult(status)
     text = driver.cuGetErrorString(result)[1]
     said = text.decode() if text else "unknown error"
     words = [result.name, said, errors.of_status(result.name)]
-    kind = OutOfMemory if result == driver.CUresult.CUDA_ERROR_OUT_OF_MEMORY else CudaError
+    kind = CudaError
+    if result.name == "CUDA_ERROR_OUT_OF_MEMORY":
+        kind = OutOfMemory
+    elif result.name.startswith("CUDA_ERROR_STREAM_CAPTURE_") or result.name in _NOT_IN_GRAPHS:
+        kind = CannotCapture
     return kind(": ".join(filter(None, words)))

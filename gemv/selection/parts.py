@@ -46,19 +46,21 @@ def parts(
     device: Device,
     kernel: str | None = None,
     homes: tuple[str, str] = ("arguments", "arguments"),
+    one_matrix: bool = False,
 ) -> list[Part]:
     """The launches that compute a batch, in order.
 
-    `problem` is that of :func:`aligned`, and `batch` is collapsed. An error as of
-    :func:`gemv.selection.select.select`.
+    `problem` is that of :func:`aligned`, and `batch` is collapsed. `one_matrix` says that the
+    matrix has no leading dimensions, so that its items are vectors, even if there is only one. An
+    error as of :func:`gemv.selection.select.select`.
     """
-    single = select_item(problem, batch, device, kernel, homes)
+    is_shared = one_matrix or shares_matrix(batch)  # of a part with a single item, too
+    single = select_item(problem, batch, device, kernel, homes, is_shared)
     if batch.items == 1 and not batch.conjugate_x and single.kernel.of_batch is None:
         return [Part(batch, (0,) * len(OPERANDS), single)]
     dimensions, most = limits(problem, single)
     if len(batch.shape) > dimensions:
         batch = batch.with_longest_last()
-    is_shared = shares_matrix(batch)  # of a part with a single item, too
     return [
         Part(part, offsets, select_batch(problem, part, device, kernel, homes, is_shared))
         for part, offsets in batch.parts(dimensions, most)

@@ -23,6 +23,19 @@ from gemv.selection.select import Choice
 from gemv.shards.places import Launch
 
 
+@contextmanager
+def _naming(who: str) -> Iterator[None]:
+    """Put `who` in front of what an error of the driver says, unless it is there."""
+    try:
+        yield
+    except libcuda.CudaError as error:
+        raise _named(error, who) from error
+
+
+def _named(error: libcuda.CudaError, who: str) -> libcuda.CudaError:
+    return error if str(error).startswith(who) else type(error)(f"{who}: {error}")
+
+
 class CudaPlace:
     """One GPU, or one of several parts that a GPU plays, with a stream of its own."""
 
@@ -30,14 +43,15 @@ class CudaPlace:
         self._engine = engine
         self.index = index
         self.name = f"cuda:{index}"
-        self._number = number
-        with self.current():
+        self._who = f"Matrix: shard {number} on {self.name}"
+        #: How many turns have been recorded.
+        self.turns = 0
+        with _naming(self._who), self.current():
             self.device = engine.device()
             flags = driver.CUstream_flags.CU_STREAM_NON_BLOCKING.value
             self.stream = int(check(driver.cuStreamCreate(flags)))
             #: Behind the last turn, if there was one.
             self.done = _event()
-            self._began = False
         weakref.finalize(self, _destroy, self.stream, [self.done]).atexit = False
 
     def current(self) -> AbstractContextManager[None]:
@@ -50,18 +64,26 @@ class CudaPlace:
                 for event in starts:
                     check(driver.cuStreamWaitEvent(self.stream, event, 0))
                 for other in others:
-                    if other._began:  # a capture cannot wait for an event that was not recorded
+                    if other.turns:  # a capture cannot wait for an event that was not recorded
                         check(driver.cuStreamWaitEvent(self.stream, other.done, 0))
-                yield
-                check(driver.cuEventRecord(self.done, self.stream))
-                self._began = True
+                try:
+                    yield
+                except BaseException:
+                    self._record()  # of what was enqueued before; this error says more than another
+                    raise
+                check(self._record())
         except libcuda.CudaError as error:
-            said = f"Matrix: shard {self._number} on {self.name}: {error}"
-            raise type(error)(said) from error
+            raise _named(error, self._who) from error
+
+    def _record(self) -> tuple:
+        answer = driver.cuEventRecord(self.done, self.stream)
+        if answer[0] == driver.CUresult.CUDA_SUCCESS:
+            self.turns += 1
+        return answer
 
     def store(self, lines: np.ndarray, dtype: np.dtype, pitch: int, offset: int) -> Operand:
         count = len(lines)
-        with self.current():
+        with _naming(self._who), self.current():
             made = self.vector(count * pitch, dtype, offset)
             self._engine.transfers.link(self.index).fill(lines, dtype, made.pointer, pitch)
         return made._replace(shape=lines.shape, strides=(pitch, 1))
@@ -73,19 +95,18 @@ class CudaPlace:
             except libcuda.OutOfMemory as error:
                 free = self._engine.free_memory()
                 raise MemoryError(
-                    f"Matrix: shard {self._number} needs {n * dtype.itemsize} bytes on"
-                    f" {self.name}, of which {free} are free"
+                    f"{self._who}: {n * dtype.itemsize} bytes are needed, and {free} are free"
                 ) from error
         # The driver's memory begins at multiples of 256 bytes.
         return vector_of(memory, address_of(memory) + offset, n, dtype, self.index)
 
     def sums(self, geometry: Geometry, dtype: np.dtype) -> Shared:
-        with self.current():
+        with _naming(self._who), self.current():
             return Shared(geometry, dtype, self.stream)
 
     def packed(self, choice: Choice, problem: Problem) -> Launch:
         engine = self._engine
-        with self.current():
+        with _naming(self._who), self.current():
             functions = engine.load(choice, self.device)
             block = engine.block(choice, functions, problem.arguments(choice.geometry), 0, 0)
         stream, address = self.stream, block.address
@@ -111,7 +132,7 @@ class CudaPlace:
         check(copied)
 
     def settle(self) -> None:
-        with self.current():
+        with _naming(self._who), self.current():
             check(driver.cuStreamSynchronize(self.stream))
 
     def reaches(self, operand: Operand, own: bool) -> bool:
@@ -149,21 +170,30 @@ class CudaFabric:
         marks = []
         for number, (device, stream) in enumerate(dict.fromkeys(streams)):
             index = self.places[0].index if device is None else device
-            with self._engine.on(index):
-                event = self._starts.get((index, number))
-                if event is None:
-                    event = self._starts[index, number] = _event()
-                    weakref.finalize(self, _destroy, 0, [event]).atexit = False
-                check(driver.cuEventRecord(event, stream))
+            try:
+                with self._engine.on(index):
+                    event = self._starts.get((index, number))
+                    if event is None:
+                        event = self._starts[index, number] = _event()
+                        weakref.finalize(self, _destroy, 0, [event]).atexit = False
+                    check(driver.cuEventRecord(event, stream))
+            except libcuda.CudaError as error:
+                raise _named(error, f"Matrix: vectors on cuda:{index}") from error
             marks.append(event)
         return marks
 
     def join(self, streams: Iterable[tuple[int | None, int]], places: Iterable[Any]) -> None:
         events = [place.done for place in places]
+        refused = None
         for device, stream in dict.fromkeys(streams):
             with self._engine.on(device):
                 for event in events:
-                    check(driver.cuStreamWaitEvent(stream, event, 0))
+                    try:
+                        check(driver.cuStreamWaitEvent(stream, event, 0))
+                    except libcuda.CudaError as error:  # the others have to be waited for as well
+                        refused = refused or _named(error, f"Matrix: vectors on cuda:{device}")
+        if refused is not None:
+            raise refused
 
     def another(self) -> CudaFabric:
         return CudaFabric(self._engine, self._devices)

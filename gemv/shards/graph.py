@@ -11,7 +11,9 @@ from gemv.core.operand import Operand
 from gemv.driver.capture import outside_of_captures
 from gemv.driver.libcuda import CudaError, check
 from gemv.engines import backend
-from gemv.shards.product import Product, Target
+from gemv.shards.groups import Groups
+from gemv.shards.steps import Target
+from gemv.shards.streams import stream_by_now
 
 
 class Graph:
@@ -19,13 +21,13 @@ class Graph:
 
     Parameters
     ----------
-    product : Product
-        It has not run yet: events that were recorded outside of a capture cannot be waited for
+    product : Groups
+        They have not run yet: events that were recorded outside of a capture cannot be waited for
         inside of it.
     x, y : Operand
     """
 
-    def __init__(self, product: Product, x: Operand, y: Operand) -> None:
+    def __init__(self, product: Groups, x: Operand, y: Operand) -> None:
         self._engine = engine = backend.engine()
         self._x, self._y, self._keep = x, y, product
         product.settle()  # what fills scratch memory is no part of the graph
@@ -39,7 +41,9 @@ class Graph:
                 try:
                     product.run(x, [Target(y)], [(x.device, int(stream))])
                 except BaseException:
-                    driver.cuStreamEndCapture(stream)
+                    _, left = driver.cuStreamEndCapture(stream)
+                    if left:  # the launches before the error
+                        driver.cuGraphDestroy(left)
                     raise
                 graph = check(driver.cuStreamEndCapture(stream))
                 try:
@@ -49,23 +53,20 @@ class Graph:
             finally:
                 driver.cuStreamDestroy(stream)
         weakref.finalize(self, _destroy, self._executable).atexit = False
-        if not x.exporter.on_default_stream:
-            self._stream = x.exporter.stream_getter()
-        else:
-            self._stream = None
-        self._default = engine.default_stream()
-        self._apart = y.device != x.device or y.exporter is not x.exporter
+        named = x.stream is not None or y.stream is not None
+        self._apart = named or y.device != x.device or y.exporter is not x.exporter
 
-    def launch(self) -> None:
-        """Launch on the current stream of x's library, and let that of y come after it."""
-        engine, x = self._engine, self._x
-        stream = self._default if self._stream is None else int(self._stream(x.device))
+    def launch(self, stream: int) -> None:
+        """Launch on the stream that x is used on, and let that of y come after it."""
+        engine, x, y = self._engine, self._x, self._y
         with engine.on(x.device if engine.several else None):
-            if self._apart:
-                engine.wait(stream, self._stream_of_y(), x.device, self._y.device)
+            of_y = stream_by_now(y) if self._apart else stream
+            apart = (y.device, of_y) != (x.device, stream)
+            if apart:
+                engine.wait(stream, of_y, x.device, y.device)
             self._enqueue(stream)
-            if self._apart:
-                engine.wait(self._stream_of_y(), stream, self._y.device, x.device)
+            if apart:
+                engine.wait(of_y, stream, y.device, x.device)
 
     def _enqueue(self, stream: int) -> None:
         (status,) = driver.cuGraphLaunch(self._executable, stream)
@@ -75,10 +76,6 @@ class Graph:
                 check((status,))
             except CudaError as error:
                 raise type(error)(f"Matrix.plan: shards on {places}: {error}") from None
-
-    def _stream_of_y(self) -> int:
-        current = self._y.exporter.current_stream(self._y.device)
-        return self._default if current is None else int(current)
 
 
 def _destroy(executable: Any) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from gemv.arrays import adopt, dlpack, host
+from gemv.arrays import adopt, host
 from gemv.calls.operators import ADJOINT, TRANSPOSED, KeptOperator, precision_of
 from gemv.core.dtypes import DTYPES, NARROW, dtype_name
 from gemv.core.geometry import LOAD_BYTES
@@ -18,10 +18,11 @@ from gemv.core.rules import flag, typed
 from gemv.engines import backend
 from gemv.engines.host import announce, known_kernel, refuse_kernel
 from gemv.shards.cut import Whole
-from gemv.shards.matrix import ShardedMatrix, check_gather
+from gemv.shards.matrix import ShardedMatrix
 from gemv.shards.on_host import HostShardedMatrix
-from gemv.shards.places import Fabric, ordinals, same_model
-from gemv.shards.product import Shard
+from gemv.shards.places import Fabric, check_gather, ordinals, same_model
+from gemv.shards.steps import Shard
+from gemv.shards.streams import exported, stream_of
 
 
 def spread(
@@ -295,11 +296,8 @@ def _wait_for(shards: tuple[Shard, ...]) -> None:
         if a is None or a.device is None:
             continue
         with place.current():
-            if a.exporter.ordered_by_export:
-                dlpack.export(a.origin, place.stream)
-                continue
-            stream = a.stream if a.stream is not None else a.exporter.current_stream(a.device)
-            engine.wait(place.stream, engine.default_stream() if stream is None else stream)
+            if exported(a, place.stream) is None:
+                engine.wait(place.stream, stream_of(a))
         place.settle()  # streams that are made later, for plans, need not wait for it
 
 

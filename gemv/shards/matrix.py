@@ -3,22 +3,26 @@
 from __future__ import annotations
 
 import threading
-from typing import Any, Literal
+from contextlib import suppress
+from functools import cache, partial
+from typing import Any
 
 import numpy as np
 
-from gemv.arrays import adopt, dlpack, libraries
+from gemv.arrays import adopt
 from gemv.calls.operators import AS_IT_IS, CONJUGATE, TRANSPOSED, KeptOperator
 from gemv.core import memo
 from gemv.core.operand import Operand
 from gemv.engines import backend
 from gemv.shards.cut import Whole
-from gemv.shards.places import Fabric, check_ordinal
+from gemv.shards.groups import MOST_VECTORS, Groups
+from gemv.shards.places import Fabric, Gather
 from gemv.shards.plan import ShardedPlan, vectors_of
-from gemv.shards.product import Product, Shard, Target
-
-#: Where y goes: ``"x"`` stands for the device of x.
-Gather = Literal["x", "all"] | int | None
+from gemv.shards.product import Product
+from gemv.shards.remembered import Layouts
+from gemv.shards.steps import Shard, Target, as_vectors, step_of_x
+from gemv.shards.streams import exported, hold, stream_of
+from gemv.shards.vectors import NewVector, readable, rows_of
 
 
 class ShardedMatrix(KeptOperator):
@@ -50,36 +54,81 @@ class ShardedMatrix(KeptOperator):
         self._reproducible, self._objection = reproducible, objection
         self._lock = threading.RLock()
         self._generation = memo.generation()
-        self._products_of: dict[int, Product] = {}
-        #: Vectors beside the first place for those of host memory, by ``trans``.
-        self._vectors_of: dict[int, Any] = {}
+        #: By ``trans`` and the number of vectors.
+        self._products_of: dict[tuple[int, int], Product] = {}
+        self._groups_of: dict[tuple[int, int], Groups] = {}
+        self._layouts = Layouts()
+        #: Vectors beside the first place for those of host memory, by the same.
+        self._vectors_of: dict[tuple[int, int], Any] = {}
         self.split, self.bounds = whole.split, whole.bounds
         self.places = tuple(shard.place.name for shard in shards)
         super().__init__(whole.dtype, whole.shape)
 
     # Products ------------------------------------------------------------------------------------
 
+    def matmat(self, X: Any) -> Any:
+        """``A @ X``, up to 16 columns at once, each with the bits of ``A @ x``.
+
+        Parameters
+        ----------
+        X : array of shape (n, k)
+            In host memory or on a GPU.
+
+        Returns
+        -------
+        array of shape (m, k)
+            A NumPy array, or one of the library of `X`; as :attr:`gather` says.
+        """
+        return self @ X if adopt.is_device_array(X) else super().matmat(X)
+
+    def rmatmat(self, X: Any) -> Any:
+        """``A.H @ X``, as :meth:`matmat`.
+
+        Parameters
+        ----------
+        X : array of shape (m, k)
+
+        Returns
+        -------
+        array of shape (n, k)
+        """
+        return self.H @ X if adopt.is_device_array(X) else super().rmatmat(X)
+
     def _products(self, trans: int, x: np.ndarray) -> np.ndarray:
-        """A product for each row of `x`, in host memory, one after the other."""
+        """A product for each row of `x`, in host memory; some of them at once."""
         self.kept()
         trans = self._form(trans)
         rows, cols = self.shape if trans == 0 else self.shape[::-1]
         result = np.zeros((len(x), rows), self.dtype)
         if not result.size or not cols:
             return result
-        engine, first = backend.engine(), self._fabric.places[0]
-        with self._lock, first.current():
-            product = self._product(trans)
-            vectors = self._vectors_of.get(trans)
-            if vectors is None:
-                vectors = self._vectors_of[trans] = engine.vectors(cols, rows, self.dtype)
-            on_device, y = (self._operand(each) for each in (vectors.x, vectors.y))
-            streams = [(first.index, engine.default_stream())]
-            for number, vector in enumerate(x):
-                vectors.put(vector, None)
-                product.run(on_device, [Target(y)], streams)
-                result[number] = vectors.get()
+        with self._lock, self._fabric.places[0].current():
+            for first in range(0, len(x), MOST_VECTORS):
+                some = x[first : first + MOST_VECTORS]
+                result[first : first + len(some)] = self._from_host(trans, some)
         return result
+
+    def _from_host(self, trans: int, x: np.ndarray) -> np.ndarray:
+        """The products of one vector or several in host memory, which are sent together."""
+        engine, first = backend.engine(), self._fabric.places[0]
+        count, cols = x.shape
+        groups = self._groups(trans, count)
+        step, rows = cols if count == 1 else step_of_x(cols), groups.rows
+        vectors = self._vectors_of.get((trans, count))
+        if vectors is None:
+            vectors = engine.vectors(count * step, count * rows, self.dtype)
+            self._vectors_of[trans, count] = vectors
+        on_device, y = (
+            adopt.adopt("Matrix", "x", each, None, backend.HOME) for each in (vectors.x, vectors.y)
+        )
+        if count > 1:
+            padded = np.zeros((count, step), self.dtype)
+            padded[:, :cols] = x
+            x, on_device = padded, as_vectors(on_device, count, cols, step)
+            y = as_vectors(y, count, rows, rows)
+        vectors.put(x.reshape(-1), None)
+        groups.run(on_device, [Target(y)], [(first.index, engine.default_stream())])
+        return np.asarray(vectors.get()).reshape(count, rows)
 
     def _on_device(self, op: int, x: Any) -> Any:
         self.kept()
@@ -88,40 +137,69 @@ class ShardedMatrix(KeptOperator):
             raise TypeError(
                 "Matrix: the conjugate of a complex matrix takes vectors in host memory only"
             )
-        library = libraries.device_library(x)
-        if library is None or getattr(x, "ndim", 1) != 1:
-            raise ValueError(f"Matrix: x must have one dimension, got shape {x.shape}")
         rows, cols = self.shape if trans == 0 else self.shape[::-1]
-        if x.shape[0] != cols:
-            raise ValueError(f"Matrix: x must have {cols} elements, got {x.shape[0]}")
-        operand = adopt.adopt("Matrix", "x", x, self.dtype, backend.HOME)
-        if not rows or not cols:
-            return self._made(operand, operand.device, rows).finished(backend.engine())
+        operand = self._layouts.operand(x, self.dtype, cols)
+        if len(operand.shape) > 2:
+            raise ValueError(
+                f"Matrix: x must have one or two dimensions, got shape {operand.shape}"
+            )
+        if operand.shape[0] != cols:
+            what = "elements" if len(operand.shape) == 1 else "rows"
+            raise ValueError(f"Matrix: x must have {cols} {what}, got {operand.shape[0]}")
+        if len(operand.shape) == 2:
+            operand = rows_of(operand)
+        if not rows or not cols or not operand.shape[0]:
+            return self._zeros(operand, rows)
         with self._lock:
-            return self._enqueue(self._product(trans), operand)
+            return self._enqueue(trans, operand)
 
-    def _enqueue(self, product: Product, x: Operand) -> Any:
-        """The y of a vector on a device, in the places that :attr:`gather` asks for."""
-        engine = backend.engine()
-        x_stream = self._stream(x)
-        exported = dlpack.export(x.origin, x_stream or 1) if x.exporter.ordered_by_export else None
-        source = self._readable(x, x_stream)
+    def _zeros(self, x: Operand, rows: int) -> Any:
+        """The y of no elements of x, or of no vectors."""
+        count = x.shape[0] if len(x.shape) == 2 else 1
+        indices = [x.device] if self._gather is None else self._targets(x)
+        results = []
+        for index in indices:
+            made = NewVector(x, index, rows * count, self.dtype, self._layouts)
+            made.clear()
+            y = made.finished()
+            results.append(y if len(x.shape) == 1 else y.reshape((rows, count)))
+        return results if self._gather in (None, "all") else results[0]
+
+    def _enqueue(self, trans: int, x: Operand) -> Any:
+        """The y of a vector on a device, or of several, in the places that `gather` asks for."""
+        x_stream = stream_of(x)
+        keep = exported(x, x_stream)
+        count = x.shape[0] if len(x.shape) == 2 else 1
+        groups = self._groups(trans, count)
+        source, source_stream = readable(x, x_stream, self._layouts)
         parts: list[tuple[int | None, int]]
         if self._gather is None:
-            parts = [(place.index, rows) for place, rows in product.in_parts]
+            parts = [(place.index, rows) for place, rows in groups.in_parts]
         else:
-            parts = [(index, product.rows) for index in self._targets(x)]
-        made = [self._made(x, index, rows) for index, rows in parts]
-        streams = [(x.device, x_stream), *((y.index, y.stream) for y in made)]
+            parts = [(index, groups.rows) for index in self._targets(x)]
+        made = [
+            NewVector(x, index, rows * count, self.dtype, self._layouts) for index, rows in parts
+        ]
+        streams = [
+            (x.device, x_stream), (x.device, source_stream), *((y.index, y.stream) for y in made)
+        ]  # fmt: skip
         targets = [Target(y.operand, y.own) for y in made]
-        if self._gather is None:
-            product.run_in_parts(source, targets, streams)
-        else:
-            product.run(source, targets, streams)
-        if engine.name == "cuda" and (exported is not None or x.exporter.held_until_done):
-            with engine.on(x.device):
-                engine.held.hold((exported, x.origin), x_stream)
-        results = [each.finished(engine) for each in made]
+        if len(x.shape) == 2:
+            pairs = zip(made, parts, strict=True)
+            targets = [
+                Target(as_vectors(y.operand, count, rows, rows), y.own) for y, (_, rows) in pairs
+            ]
+        try:
+            if self._gather is None:
+                groups.run_in_parts(source, targets, streams)
+            else:
+                groups.run(source, targets, streams)
+        except BaseException:
+            with suppress(RuntimeError):  # of a lost GPU; the first error says more
+                hold(x, keep, x_stream)  # launches before the error may still read x
+            raise
+        hold(x, keep, x_stream)
+        results = [each.finished(count if len(x.shape) == 2 else 0) for each in made]
         return results if self._gather in (None, "all") else results[0]
 
     def _targets(self, x: Operand) -> list[Any]:
@@ -133,17 +211,32 @@ class ShardedMatrix(KeptOperator):
             return [x.device]
         return [self._gather]
 
-    def _product(self, trans: int) -> Product:
-        """The product for a form, planned at first use and after a setting has changed."""
-        shards = self.kept()
+    def _groups(self, trans: int, count: int) -> Groups:
+        """The products of so many vectors, planned at first use and after a setting has changed."""
+        self.kept()
         if self._generation != memo.generation():
             self._products_of.clear()
+            self._groups_of.clear()
             self._generation = memo.generation()
-        product = self._products_of.get(trans)
+        groups = self._groups_of.get((trans, count))
+        if groups is None:
+            groups = Groups(partial(self._product, trans), count)
+            if count <= MOST_VECTORS:  # there are as many other numbers as there are callers
+                self._groups_of[trans, count] = groups
+        return groups
+
+    def _product(self, trans: int, vectors: int = 1) -> Product:
+        """The product of so many vectors at once, or of one where there is no kernel for that."""
+        shards = self.kept()
+        product = self._products_of.get((trans, vectors))
         if product is None:
-            product = self._products_of[trans] = Product(
-                self._whole, self._fabric, shards, trans, self._reproducible, self._objection
-            )
+            product = Product(
+                self._whole, self._fabric, shards, trans, self._reproducible, self._objection,
+                vectors,
+            )  # fmt: skip
+            if product.vectors < vectors:
+                product = self._product(trans)
+            self._products_of[trans, vectors] = product
         return product
 
     def plan(self, x: Any, y: Any, trans: Any = 0) -> ShardedPlan:
@@ -151,8 +244,10 @@ class ShardedMatrix(KeptOperator):
 
         Parameters
         ----------
-        x, y : device array of shape (cols,) and (rows,)
-            Contiguous, on any GPU; y is overwritten by each call, whatever `gather` says.
+        x, y : device array of shape (cols,) and (rows,), or (cols, k) and (rows, k)
+            On any GPU; y is overwritten by each call, whatever `gather` says. A vector is
+            contiguous, and x begins at a multiple of 16 bytes; of k vectors each column is
+            contiguous, and columns may have any distance.
         trans : {0, 1, 2, "N", "T", "C"}, optional
             Which form of the matrix is multiplied.
 
@@ -164,14 +259,22 @@ class ShardedMatrix(KeptOperator):
         shards = self.kept()
         form, operand_x, operand_y = vectors_of(self, x, y, trans)
 
-        def make() -> Product:
+        def make() -> Groups:
             # Streams and memory of its own: other products may run at the same time.
             fabric = self._fabric.another()
             mine = tuple(
                 shard._replace(place=place)
                 for shard, place in zip(shards, fabric.places, strict=True)
             )
-            return Product(self._whole, fabric, mine, form, self._reproducible, self._objection)
+
+            @cache
+            def product_of(vectors: int) -> Product:
+                made = Product(
+                    self._whole, fabric, mine, form, self._reproducible, self._objection, vectors
+                )
+                return product_of(1) if made.vectors < vectors else made
+
+            return Groups(product_of, 1 if len(operand_x.shape) == 1 else operand_x.shape[0])
 
         return ShardedPlan(make, operand_x, operand_y)
 
@@ -182,32 +285,6 @@ class ShardedMatrix(KeptOperator):
         if op != AS_IT_IS and self.dtype.kind != "c":
             return AS_IT_IS if op == CONJUGATE else TRANSPOSED
         return op
-
-    def _operand(self, array: Any) -> Operand:
-        return adopt.adopt("Matrix", "x", array, None, backend.HOME)
-
-    def _stream(self, x: Operand) -> int:
-        """The stream on which work on a vector may be pending."""
-        if x.stream is not None:
-            return 0 if x.stream == 1 else x.stream
-        current = None if x.device is None else x.exporter.current_stream(x.device)
-        return backend.engine().default_stream() if current is None else current
-
-    def _readable(self, x: Operand, stream: int) -> Operand:
-        """x as shards read it: contiguous, and from a multiple of 16 bytes on."""
-        if x.conj or x.neg:
-            return self._operand(x.exporter.resolved(x.origin, x.conj))
-        if x.strides[0] == 1 and x.pointer % 16 == 0:
-            return x
-        engine = backend.engine()
-        copy = self._made(x, x.device, x.shape[0])
-        with engine.on(x.device):
-            engine.copy(x, copy.operand, stream)
-        return copy.operand
-
-    def _made(self, like: Operand, index: int | None, rows: int) -> NewVector:
-        """A new vector on a device, of the library of `like`."""
-        return NewVector(like, index, rows, self.dtype)
 
     # The matrix itself ---------------------------------------------------------------------------
 
@@ -220,6 +297,7 @@ class ShardedMatrix(KeptOperator):
             if self._shards is not None:
                 self._shards = None
                 self._products_of.clear()
+                self._groups_of.clear()
                 self._vectors_of.clear()
                 self._fabric.free()
 
@@ -236,6 +314,9 @@ class ShardedMatrix(KeptOperator):
             raise ValueError("Matrix: the matrix was freed and cannot be used any more")
         return self._shards
 
+    def _kept(self) -> Any:
+        return self.kept()
+
     def __reduce__(self) -> Any:
         raise TypeError(
             "a sharded gemv.Matrix can be neither pickled nor copied: its memory belongs to this"
@@ -249,57 +330,3 @@ class ShardedMatrix(KeptOperator):
             f"<{m}x{n} gemv.Matrix of {self.dtype} in {len(self.places)} shards of {self.split} on"
             f" {', '.join(self.places)}{state}>"
         )
-
-
-class NewVector:
-    """A vector that is made for a product, in the order of its library's stream on that device.
-
-    Attributes
-    ----------
-    operand : Operand
-    own : bool
-        Whether this package allocated its memory.
-    index, stream
-        Its GPU and the stream that it is made on.
-    """
-
-    def __init__(self, like: Operand, index: int | None, rows: int, dtype: np.dtype) -> None:
-        engine = backend.engine()
-        self.index = index
-        self._library = library = like.exporter
-        if engine.name == "simulator":
-            self.stream, self.own = 0, True
-            self._array = engine.zeros(rows, dtype)
-        else:
-            current = library.current_stream(index)
-            self.stream = engine.default_stream() if current is None else current
-            self.own = library.on_default_stream
-            with engine.on(index):
-                if self.own:
-                    self._array = engine.empty(rows, dtype)
-                else:
-                    self._array = library.empty(like.origin, rows, dtype, index)
-        self.operand = adopt.on_device(self._array, backend.HOME)
-
-    def finished(self, engine: Any) -> Any:
-        """The array as the caller gets it."""
-        if engine.name == "simulator":
-            return engine.wrap(self._array)
-
-        def wait(consumer: int) -> None:
-            with engine.on(self.index):
-                engine.wait(consumer, self.stream)
-
-        return self._library.finished(self._array, wait)
-
-
-def check_gather(gather: Any, there: int) -> Gather:
-    """The argument ``gather``, of as many GPUs as there are."""
-    if gather in ("x", "all", None):
-        return gather
-    if isinstance(gather, bool) or not isinstance(gather, (int, np.integer)):
-        raise ValueError(
-            f'Matrix: gather must be "x", "all", None or the ordinal of a GPU, got {gather!r}'
-        )
-    check_ordinal("gather", int(gather), there)
-    return int(gather)

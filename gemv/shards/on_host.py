@@ -62,6 +62,9 @@ class HostShardedMatrix(KeptOperator):
             raise ValueError("Matrix: the matrix was freed and cannot be used any more")
         return self._array
 
+    def _kept(self) -> Any:
+        return self.kept()
+
     def __repr__(self) -> str:
         m, n = self.shape
         count = len(self.places)

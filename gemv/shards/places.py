@@ -5,7 +5,7 @@ from __future__ import annotations
 import operator
 from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager
-from typing import Any, Protocol
+from typing import Any, Literal, Protocol
 
 import numpy as np
 
@@ -14,6 +14,9 @@ from gemv.core.operand import Operand
 from gemv.core.problem import Problem
 from gemv.core.rules import typed
 from gemv.selection.select import Choice
+
+#: Where y goes: ``"x"`` stands for the device of x.
+Gather = Literal["x", "all"] | int | None
 
 #: A launch that is packed: called with A, with x and y from their first elements on.
 Launch = Callable[[Operand, Operand, Operand], None]
@@ -46,18 +49,24 @@ class Place(Protocol):
         Ordinal of the GPU, as operands have it; None in the simulator.
     device : Device
     stream : int
+    turns : int
+        How many turns there were that other streams have to wait for.
     """
 
     name: str
     index: int | None
     device: Device
     stream: int
+    turns: int
 
     def current(self) -> AbstractContextManager[None]:
         """Make its device current for a block."""
 
     def turn(self, starts: Iterable[Any], *others: Place) -> AbstractContextManager[None]:
-        """Enqueue work inside the block, behind `starts` and the last turns of `others`."""
+        """Enqueue work inside the block, behind `starts` and the last turns of `others`.
+
+        If an error ends the block, what was enqueued before is a turn as well.
+        """
 
     def store(self, lines: np.ndarray, dtype: np.dtype, pitch: int, offset: int) -> Operand:
         """A copy of lines of host memory, `pitch` elements apart.
@@ -98,7 +107,10 @@ class Fabric(Protocol):
         """Marks behind the work that is on these streams, each with the ordinal of its GPU."""
 
     def join(self, streams: Iterable[tuple[int | None, int]], places: Iterable[Any]) -> None:
-        """Let later work on the streams come after the last turns of `places`."""
+        """Let later work on the streams come after the last turns of `places`.
+
+        An error is raised after all streams that can wait do.
+        """
 
     def another(self) -> Fabric:
         """New places on the same devices."""
@@ -137,6 +149,18 @@ def check_ordinal(name: str, index: int, there: int) -> None:
     if not 0 <= index < there:
         last = "there is only cuda:0" if there == 1 else f"there are cuda:0 to cuda:{there - 1}"
         raise ValueError(f"Matrix: {name} names cuda:{index}, but {last}")
+
+
+def check_gather(gather: Any, there: int) -> Gather:
+    """The argument ``gather``, of as many GPUs as there are."""
+    if gather in ("x", "all", None):
+        return gather
+    if isinstance(gather, bool) or not isinstance(gather, (int, np.integer)):
+        raise ValueError(
+            f'Matrix: gather must be "x", "all", None or the ordinal of a GPU, got {gather!r}'
+        )
+    check_ordinal("gather", int(gather), there)
+    return int(gather)
 
 
 def same_model(places: Iterable[Any]) -> str | None:

@@ -9,18 +9,22 @@ from typing import Any
 
 from gemv.arrays import adopt
 from gemv.core import memo
-from gemv.core.operand import Operand, matrix_view, overlap, vector_view, where
+from gemv.core.geometry import LOAD_BYTES
+from gemv.core.operand import Operand, matrix_view, overlap, where
 from gemv.core.rules import transposition
 from gemv.engines import backend
-from gemv.shards.product import Product, Target
+from gemv.shards.groups import Groups
+from gemv.shards.steps import Target
+from gemv.shards.streams import exported, stream_by_now
+from gemv.shards.vectors import rows_of
 
 
 class ShardedPlan:
     """A product that is made again and again; :meth:`ShardedMatrix.plan` makes one.
 
     Calling it computes ``y := op(A)*x`` with what x holds by then. On GPUs a call launches one
-    graph, which has a node for each launch and for each copy between GPUs, on the current stream of
-    x's library. It keeps the matrix and both vectors in use.
+    graph, which has a node for each launch and for each copy between GPUs, on the stream that x
+    names, or else on the current one of its library. It keeps the matrix and both vectors in use.
 
     Attributes
     ----------
@@ -31,11 +35,14 @@ class ShardedPlan:
         capture the product; a call then enqueues each launch and each copy by itself.
     """
 
-    def __init__(self, make: Callable[[], Product], x: Operand, y: Operand) -> None:
+    def __init__(self, make: Callable[[], Groups], x: Operand, y: Operand) -> None:
         self._make, self._x, self._y = make, x, y
         self._lock = threading.Lock()
         self._generation = -1
-        self._launch: Callable[[], None]
+        #: What the library of x gave for the last call.
+        self._exported: Any = None
+        #: It takes the stream that x is used on.
+        self._launch: Callable[[int], None]
         self._prepare()
 
     @property
@@ -51,37 +58,32 @@ class ShardedPlan:
         self.is_graph = False
         product = self._make()
         if backend.backend() == "cuda":
-            from gemv.driver.libcuda import CudaError
+            from gemv.driver.libcuda import CannotCapture
             from gemv.shards.graph import Graph
 
             try:
                 self._launch = Graph(product, self._x, self._y).launch
                 self.is_graph = True
-            except CudaError:
+            except CannotCapture:
                 # With new events: those of a capture that failed cannot be waited for.
                 self._launch = partial(self._enqueue, self._make())
         else:
             self._launch = partial(self._enqueue, product)
         self._generation = generation
 
-    def _enqueue(self, product: Product) -> None:
+    def _enqueue(self, product: Groups, stream: int) -> None:
         """Enqueue the launches and copies one by one."""
-        streams = [(each.device, self._stream_of(each)) for each in (self._x, self._y)]
+        streams = [(self._x.device, stream), (self._y.device, stream_by_now(self._y))]
         product.run(self._x, [Target(self._y)], streams)
-
-    def _stream_of(self, vector: Operand) -> int:
-        """The stream that a vector is used on by its library."""
-        current = None
-        if vector.device is not None:
-            current = vector.exporter.current_stream(vector.device)
-        return int(backend.engine().default_stream() if current is None else current)
 
     def __call__(self) -> Any:
         """Compute y, and return it."""
         with self._lock:
             if self._generation != memo.generation():  # a setting has changed
                 self._prepare()
-            self._launch()
+            stream = stream_by_now(self._x)
+            self._exported = exported(self._x, stream)
+            self._launch(stream)
         written = self._y.exporter.notes_writes
         if written is not None:
             written(self._y.origin)
@@ -102,36 +104,53 @@ def vectors_of(matrix: Any, x: Any, y: Any, trans: Any) -> tuple[int, Operand, O
     rows, cols = matrix.shape if form == 0 else matrix.shape[::-1]
     if not rows or not cols:
         raise ValueError(f"Matrix.plan: a matrix of shape {matrix.shape} is empty")
-    found = []
-    for name, given, length in (("x", x, cols), ("y", y, rows)):
-        operand = adopt.adopt("Matrix.plan", name, given, matrix.dtype, backend.HOME)
-        if operand.on_host:
-            raise TypeError(f"Matrix.plan: {name} is {where(operand)}; a plan is bound to a GPU")
-        if operand.shape[0] != length:
-            raise ValueError(
-                f"Matrix.plan: {name} must have {length} elements, got {operand.shape[0]}"
-            )
-        if operand.conj or operand.neg:
-            raise TypeError(
-                f"Matrix.plan: {name} is a lazy negative or conjugate; resolve it first"
-            )
-        if length > 1 and operand.strides[0] != 1:
-            raise ValueError(
-                f"Matrix.plan: {name} must be contiguous, got stride {operand.strides}"
-            )
-        found.append(operand)
-    operand_x, operand_y = found
-    if operand_x.pointer % 16:
+    operand_x, operand_y = (
+        _adopted(matrix, name, given, length)
+        for name, given, length in (("x", x, cols), ("y", y, rows))
+    )
+    if operand_x.shape[:-1] != operand_y.shape[:-1]:
+        raise ValueError(f"Matrix.plan: x has {_count(operand_x)} and y has {_count(operand_y)}")
+    if len(operand_x.shape) == 1 and operand_x.pointer % LOAD_BYTES:
         raise ValueError(
             "Matrix.plan: x must begin at a multiple of 16 bytes, got address"
             f" {operand_x.pointer:#x}"
         )
     if operand_y.readonly or operand_y.exporter.immutable:
         raise ValueError("Matrix.plan: y is read-only, so a plan cannot write to it")
-    y_view = vector_view(operand_y, rows, 0, 1)
-    if overlap(y_view, vector_view(operand_x, cols, 0, 1)):
+    if len(operand_y.shape) == 2 and operand_y.shape[0] > 1 and operand_y.strides[0] < rows:
+        raise ValueError(
+            f"Matrix.plan: columns of y overlap: they are {operand_y.strides[0]} elements apart"
+        )
+    y_view = matrix_view(operand_y)
+    if overlap(y_view, matrix_view(operand_x)):
         raise ValueError("Matrix.plan: y overlaps x in memory")
     for number, shard in enumerate(matrix.kept()):
         if shard.a is not None and overlap(y_view, matrix_view(shard.a)):
             raise ValueError(f"Matrix.plan: y overlaps shard {number} in memory")
     return form, operand_x, operand_y
+
+
+def _adopted(matrix: Any, name: str, given: Any, length: int) -> Operand:
+    """A vector, or several of shape (vectors, length)."""
+    operand = adopt.adopt("Matrix.plan", name, given, matrix.dtype, backend.HOME, batch=True)
+    if operand.on_host:
+        raise TypeError(f"Matrix.plan: {name} is {where(operand)}; a plan is bound to a GPU")
+    what = "elements" if len(operand.shape) == 1 else "rows"
+    if operand.shape[0] != length:
+        raise ValueError(f"Matrix.plan: {name} must have {length} {what}, got {operand.shape[0]}")
+    if len(operand.shape) > 2 or 0 in operand.shape:
+        raise ValueError(
+            f"Matrix.plan: {name} must be a vector or some columns, got shape {operand.shape}"
+        )
+    if operand.conj or operand.neg:
+        raise TypeError(f"Matrix.plan: {name} is a lazy negative or conjugate; resolve it first")
+    if length > 1 and operand.strides[0] != 1:
+        raise ValueError(
+            f"Matrix.plan: {name} must be contiguous, each column if there are several, got"
+            f" strides {operand.strides}"
+        )
+    return operand if len(operand.shape) == 1 else rows_of(operand)
+
+
+def _count(operand: Operand) -> str:
+    return "one dimension" if len(operand.shape) == 1 else f"{operand.shape[0]} columns"

@@ -18,8 +18,9 @@ across, in the order of the shards
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any, NamedTuple
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from typing import Any
 
 import numpy as np
 
@@ -27,88 +28,11 @@ from gemv.core import trace
 from gemv.core.geometry import LOAD_BYTES, ceil_div
 from gemv.core.operand import Operand, part_of
 from gemv.core.rules import check_arguments
-from gemv.selection.select import select
-from gemv.shards import cut
+from gemv.selection.select import Choice, select
+from gemv.shards import cut, several
 from gemv.shards.cut import Part, Whole
-from gemv.shards.places import Fabric, Launch
-
-
-class Shard(NamedTuple):
-    """Some rows or columns of the matrix, where they lie.
-
-    Attributes
-    ----------
-    place : Place
-    a : Operand or None
-        None for a shard without elements.
-    pitch : int
-        Elements from one of its lines to the next.
-    """
-
-    place: Any
-    a: Operand | None
-    pitch: int
-
-
-def cut_vector(operand: Operand, first: int, count: int) -> Operand:
-    """Some elements of a contiguous vector."""
-    return part_of(operand, first, (count,), (1,))
-
-
-class Target(NamedTuple):
-    """Where a y is wanted, whole or in parts.
-
-    Attributes
-    ----------
-    y : Operand
-    own : bool
-        Whether this package has allocated its memory.
-    """
-
-    y: Operand
-    own: bool = False
-
-
-class _Step:
-    """The launch of one part, with the memory that it needs."""
-
-    def __init__(
-        self, place: Any, part: Part, a: Operand, sums: Any = None, shift: int = 0
-    ) -> None:
-        self.place, self.part, self.a = place, part, a
-        #: Memory for x and for y, made when first needed.
-        self._x: Operand | None = None
-        self._y: Operand | None = None
-        choice = part.choice
-        geometry = choice.geometry
-        if sums is None and (geometry.scratch or geometry.counters):
-            sums = place.sums(geometry, choice.spec.precision.sums)
-        if sums is not None:
-            sizes = {**geometry.sizes, **sums.at(shift)}
-            geometry = geometry._replace(sizes=sizes, scratch=0, counters=0)
-        self.sums = sums
-        self._launch: Launch = place.packed(choice._replace(geometry=geometry), part.problem)
-
-    def x_of(self, x: Operand, is_here: bool) -> Operand:
-        """The elements of x that it reads; a copy of them at its place unless x is there."""
-        mine = cut_vector(x, self.part.start, self.part.length)
-        if is_here:
-            return mine
-        if self._x is None:
-            # As aligned as in the whole x, which begins at a multiple of 16 bytes.
-            offset = self.part.start * x.dtype.itemsize % LOAD_BYTES
-            self._x = self.place.vector(self.part.length, x.dtype, offset)
-        self.place.copy(mine, self._x)
-        return self._x
-
-    def own_y(self, dtype: np.dtype) -> Operand:
-        """Memory for its elements of y, at its place."""
-        if self._y is None:
-            self._y = self.place.vector(self.part.rows, dtype)
-        return self._y
-
-    def launch(self, x: Operand, y: Operand) -> None:
-        self._launch(self.a, x, y)
+from gemv.shards.places import Fabric
+from gemv.shards.steps import Shard, Step, Target, as_one, as_vectors, copy, cut_vector, has_gaps
 
 
 class Product:
@@ -123,16 +47,26 @@ class Product:
         BLAS's code of the form.
     reproducible : bool
         Whether the bits must be those of the single call.
+    vectors : int
+        How many vectors it should multiply at once.
+
+    Attributes
+    ----------
+    vectors : int
+        How many it multiplies at once. That is 1 where no kernel for several vectors has the sums
+        of the kernel for one.
+    rows : int
+        The length of a vector of y.
 
     Raises
     ------
     ValueError
-        If they cannot be, and must.
+        If the bits would be others than those of the single call, and must not be.
     """
 
     def __init__(
         self, whole: Whole, fabric: Fabric, shards: tuple[Shard, ...], trans: int,
-        reproducible: bool, objection: str | None,
+        reproducible: bool, objection: str | None, vectors: int = 1,
     ) -> None:  # fmt: skip
         self._whole, self._fabric, self._trans = whole, fabric, trans
         self._shards = shards
@@ -146,13 +80,14 @@ class Product:
                 " shards"
             )
         self.alone = objection is not None
-        self._choice = choice
         self.rows = whole.problem(trans).rows
-        self._y: Operand | None = None
+        self._single = self._choice = choice
         there = [number for number, shard in enumerate(shards) if shard.a is not None]
-        self._run: Callable[[Operand, list[Any], list[Target]], list[Any]]
+        self._used = [shards[number].place for number in there]
+        self._run: Callable[[Operand, list[Any], list[Target]], None]
         #: Whether each launch computes elements of y of its own.
         self._each_has_rows = whole.within(trans) or len(there) == 1
+        self._plan_vectors(vectors, there)
         if self._each_has_rows:
             self._steps = [self._step(number) for number in there]
             self._run = self._run_within
@@ -167,30 +102,68 @@ class Product:
 
     # Preparation -----------------------------------------------------------------------------
 
+    def _plan_vectors(self, vectors: int, there: list[int]) -> None:
+        """Choose the kernels for several vectors, if there are some for all shards."""
+        whole, self.vectors = self._whole, 1
+        #: By the number of the shard; all the same unless each has a kernel of its own choice.
+        self._choices: dict[int, Choice | None] = {}
+        if vectors == 1:
+            return
+        parts = {number: self._part(number) for number in there} if self.alone else {}
+        problem = whole.problem(self._trans)
+        of_whole = several.choice_for(problem, self._single, vectors, whole.device, whole.kernel)
+        for number in there:
+            self._choices[number] = of_whole
+            if self.alone:
+                part, device = parts[number], self._shards[number].place.device
+                self._choices[number] = several.choice_for(
+                    part.problem, part.choice, vectors, device, whole.kernel
+                )
+        if None not in self._choices.values():
+            self.vectors = vectors
+            if of_whole is not None:
+                self._choice = of_whole
+
     def _part(self, number: int) -> Part:
+        """What a shard computes, for one vector."""
         shard, whole = self._shards[number], self._whole
         if self.alone:
             assert shard.a is not None
             return cut.part_alone(
                 whole, number, shard.pitch, shard.a.pointer, self._trans, shard.place.device
             )
-        return cut.part(whole, number, shard.pitch, self._trans, self._choice, shard.place.device)
+        return cut.part(whole, number, shard.pitch, self._trans, self._single, shard.place.device)
 
-    def _step(self, number: int) -> _Step:
+    def _for_vectors(self, number: int, part: Part, is_apart: bool = False) -> Part:
+        """The same for all vectors."""
+        choice, device = self._choices.get(number), self._shards[number].place.device
+        if self.vectors == 1 or choice is None:
+            return part
+        rows = part.rows if self.alone else self.rows
+        return several.part_for(part, choice, rows, device, is_apart)
+
+    def _step(self, number: int) -> Step:
         shard = self._shards[number]
         assert shard.a is not None
-        return _Step(shard.place, self._part(number), shard.a)
+        part = self._for_vectors(number, self._part(number))
+        return Step(shard.place, part, shard.a, self.vectors)
 
-    def _apart(self, number: int) -> _Step:
+    def _apart(self, number: int) -> Step:
         """A shard across which sums go: its partial sums begin its own scratch memory."""
         shard, part = self._shards[number], self._part(number)
         assert shard.a is not None
-        return _Step(shard.place, part, shard.a, self._sums(shard, part.splits))
+        sums = self._sums(shard, part.splits)
+        part = self._for_vectors(number, part, is_apart=True)
+        return Step(shard.place, part, shard.a, self.vectors, sums)
+
+    @property
+    def _sums_of_split(self) -> int:
+        return self.vectors * self.rows
 
     def _sums(self, shard: Shard, splits: int) -> Any:
         geometry = self._choice.geometry
         sums = self._choice.spec.precision.sums
-        mine = geometry._replace(scratch=splits * self.rows)
+        mine = geometry._replace(scratch=splits * self._sums_of_split)
         return shard.place.sums(mine, sums)
 
     def _hold_back(self, number: int) -> None:
@@ -199,8 +172,11 @@ class Product:
         a, splits = shard.a, self._choice.geometry.sizes["splits"]
         assert a is not None
         sums = self._sums(shard, splits)
-        first, rest = cut.without_first_split(self._whole, part, shard.pitch, self._trans)
-        self._last = _Step(shard.place, first, a, sums)
+        first, rest = (
+            self._for_vectors(number, each, is_apart=True)
+            for each in cut.without_first_split(self._whole, part, shard.pitch, self._trans)
+        )
+        self._last = Step(shard.place, first, a, self.vectors, sums)
         self._rest = None
         if rest.splits:
             along = rest.problem.access == "axpy"
@@ -208,11 +184,15 @@ class Product:
             lines, length = a.shape
             shape = (lines - rest.start, length) if along else (lines, length - rest.start)
             behind = part_of(a, start, shape, a.strides)
-            self._rest = _Step(shard.place, rest, behind, sums, rest.split * self.rows)
+            shift = rest.split * self._sums_of_split
+            self._rest = Step(shard.place, rest, behind, self.vectors, sums, shift)
 
-    def _sum_of(self, count: int) -> tuple[_Step, Operand, int]:
-        """The launch that adds `count` vectors of y's length, their memory and its pitch."""
-        place, dtype, rows = self._steps[0].place, self._whole.dtype, self.rows
+    def _sum_of(self, count: int) -> tuple[Step, Operand, int]:
+        """The launch that adds the y of `count` shards, their memory and its pitch.
+
+        Several vectors of a shard are one long one here.
+        """
+        place, dtype, rows = self._steps[0].place, self._whole.dtype, self._sums_of_split
         pitch = ceil_div(rows, LOAD_BYTES) * LOAD_BYTES
         partial = place.vector(count * pitch, dtype)
         ones = place.store(np.ones((1, count), dtype), dtype, count, 0)
@@ -220,7 +200,7 @@ class Product:
             partial.pointer, ones.pointer
         )
         chosen = select(problem, place.device, kernel="thread_per_row")
-        step = _Step(place, Part(chosen, problem, 0, count, 0, rows, 0, 1), partial)
+        step = Step(place, Part(chosen, problem, 0, count, 0, rows, 0, 1), partial)
         self._ones = ones._replace(shape=(count,), strides=(1,), owner=_flat(ones.owner))
         return step, partial, pitch
 
@@ -232,7 +212,8 @@ class Product:
         Parameters
         ----------
         x : Operand
-            Contiguous, at a multiple of 16 bytes, on any device.
+            On any device; a contiguous vector, or several of shape (vectors, cols), each of which
+            is contiguous.
         targets : list of Target
             Each gets the whole y.
         streams : list of (device, stream)
@@ -241,8 +222,8 @@ class Product:
         """
         self._record()
         starts = self._fabric.starts(streams)
-        used = self._run(x, starts, targets)
-        self._fabric.join(streams, used)
+        with self._joined(streams):
+            self._run(x, starts, targets)
 
     def run_in_parts(
         self, x: Operand, parts: list[Target], streams: list[tuple[int | None, int]]
@@ -252,12 +233,29 @@ class Product:
             self.run(x, parts, streams)
             return
         self._record()
-        starts, used = self._fabric.starts(streams), []
-        for step, target in zip(self._steps, parts, strict=True):
-            with step.place.turn(starts):
-                step.launch(step.x_of(x, self._is_here(step, x)), target.y)
-            used.append(step.place)
-        self._fabric.join(streams, used)
+        starts = self._fabric.starts(streams)
+        with self._joined(streams):
+            for step, target in zip(self._steps, parts, strict=True):
+                with step.place.turn(starts):
+                    step.launch(step.x_of(x, self._is_here(step, x)), target.y)
+
+    @contextmanager
+    def _joined(self, streams: list[tuple[int | None, int]]) -> Iterator[None]:
+        """Let `streams` come after the turns inside the block.
+
+        If an error ends the block, they come after the turns until then: the launches of other
+        shards still read x and write to y.
+        """
+        turns = [place.turns for place in self._used]
+        try:
+            yield
+        except BaseException:
+            pairs = zip(self._used, turns, strict=True)
+            begun = [place for place, before in pairs if place.turns != before]
+            with suppress(RuntimeError):  # of a lost GPU; the first error says more
+                self._fabric.join(streams, begun)
+            raise
+        self._fabric.join(streams, self._used)
 
     @property
     def in_parts(self) -> list[tuple[Any, int]]:
@@ -278,6 +276,8 @@ class Product:
             place.settle()
 
     def _record(self) -> None:
+        if not trace.open_traces():
+            return
         choice = self._choice
         trace.record(
             backend="simulator" if self._shards[0].place.index is None else "cuda",
@@ -287,21 +287,20 @@ class Product:
             coefficients=choice.coefficients,
         )
 
-    def _is_here(self, step: _Step, x: Operand) -> bool:
+    def _is_here(self, step: Step, x: Operand) -> bool:
         """Whether a step reads x where it lies; in the simulator only the first place does."""
         if x.device is None:
             return step.place is self._fabric.places[0]
         return step.place.index == x.device
 
-    def _run_within(self, x: Operand, starts: list[Any], targets: list[Target]) -> list[Any]:
+    def _run_within(self, x: Operand, starts: list[Any], targets: list[Target]) -> None:
         for step in reversed(self._steps):  # that beside x needs no copy, and can begin last
             row, rows = step.part.row, step.part.rows
             with step.place.turn(starts):
                 mine = step.x_of(x, self._is_here(step, x))
                 self._finish(step, mine, [(cut_vector(t.y, row, rows), t.own) for t in targets])
-        return [step.place for step in self._steps]
 
-    def _finish(self, step: _Step, x: Operand, targets: list[tuple[Operand, bool]]) -> None:
+    def _finish(self, step: Step, x: Operand, targets: list[tuple[Operand, bool]]) -> None:
         """Launch what computes elements of y, and bring them to all targets."""
         place = step.place
         local = [y for y, _ in targets if y.device == place.index]
@@ -314,9 +313,9 @@ class Product:
         step.launch(x, made)
         for y, _ in targets:
             if y is not made:
-                place.copy(made, y)
+                copy(place, made, y)
 
-    def _run_across(self, x: Operand, starts: list[Any], targets: list[Target]) -> list[Any]:
+    def _run_across(self, x: Operand, starts: list[Any], targets: list[Target]) -> None:
         last, rest = self._last, self._rest
         home = last.place
         for step in self._steps:
@@ -331,7 +330,9 @@ class Product:
                 rest.launch(rest.x_of(x, self._is_here(rest, x)), last.own_y(x.dtype))
         with home.turn((), *others):
             for step in self._steps:
-                first, count = (each * self.rows for each in (step.part.split, step.part.splits))
+                first, count = (
+                    each * self._sums_of_split for each in (step.part.split, step.part.splits)
+                )
                 home.copy(
                     step.sums.sums(0, count, step.place.index),
                     last.sums.sums(first, count, home.index),
@@ -339,9 +340,8 @@ class Product:
             last.sums.count(self._choice.geometry.sizes["splits"] - 1, home.stream)
             mine = last.x_of(x, self._is_here(last, x))
             self._finish(last, mine, [(target.y, target.own) for target in targets])
-        return [home, *others]
 
-    def _run_in_order(self, x: Operand, starts: list[Any], targets: list[Target]) -> list[Any]:
+    def _run_in_order(self, x: Operand, starts: list[Any], targets: list[Target]) -> None:
         together, partial, pitch = self._together
         home = together.place
         for step in reversed(self._steps):  # that of `home` comes last
@@ -352,10 +352,20 @@ class Product:
         others = [step.place for step in self._steps if step.place is not home]
         with home.turn((), *others):
             for number, step in enumerate(self._steps):
-                column = cut_vector(partial, number * pitch, self.rows)
-                home.copy(step.own_y(x.dtype), column)
-            self._finish(together, self._ones, [(target.y, target.own) for target in targets])
-        return [home, *others]
+                column = cut_vector(partial, number * pitch, self._sums_of_split)
+                made = step.own_y(x.dtype)
+                home.copy(as_one(made) if self.vectors > 1 else made, column)
+            if self.vectors == 1:
+                self._finish(together, self._ones, [(each.y, each.own) for each in targets])
+                return
+            without = [(as_one(y), own) for y, own in targets if not has_gaps(y)]
+            if len(without) == len(targets):
+                self._finish(together, self._ones, without)
+                return
+            summed = together.own_y(x.dtype)
+            together.launch(self._ones, summed)
+            for y, _ in targets:
+                copy(home, as_vectors(summed, self.vectors, self.rows, self.rows), y)
 
 
 def _flat(owner: Any) -> Any:

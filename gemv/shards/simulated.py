@@ -21,7 +21,7 @@ class SimulatedPlace:
     """One place; all are on the one device that the simulator has."""
 
     index = None
-    stream = 0
+    stream = turns = 0  # nothing is pending
 
     def __init__(self, engine: Any, number: int) -> None:
         self._engine = engine

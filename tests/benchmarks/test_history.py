@@ -9,13 +9,15 @@ from pathlib import Path
 import pytest
 from helpers.programs import program
 
+import gemv
+
 TOP = Path(__file__).resolve().parents[2]
 
 
 def test_a_point_of_the_history_takes_minutes():
     """Few processes have a context and a compiler; those of a suite that measures once look up."""
     measuring, looking = 0, 0
-    for name in ("kernels", "api"):
+    for name in ("kernels", "api", "shards"):
         suite = vars(program(f"suites.{name}"))
         for each in filter(lambda value: isinstance(value, type), suite.values()):
             kinds = ("track", "time", "timeraw", "peakmem")
@@ -27,6 +29,33 @@ def test_a_point_of_the_history_takes_minutes():
                 measuring += sets
     assert 5 < measuring <= 60
     assert 200 < looking <= 300
+
+
+def test_figures_of_several_gpus_are_skipped_where_there_is_one():
+    suite = vars(program("suites.shards"))
+    scaling, missing = suite["Scaling"](), suite["Missing"]("4 GPUs are needed")
+    ratios = {("2", "plan", "1 GiB"): 1.7, ("4", "plan", "1 GiB"): missing}
+    scaling.setup(ratios, "2", "plan", "1 GiB")
+    assert scaling.track_ratio(ratios, "2", "plan", "1 GiB") == 1.7
+    with pytest.raises(NotImplementedError, match="4 GPUs are needed"):
+        scaling.setup(ratios, "4", "plan", "1 GiB")
+    with pytest.raises(AssertionError, match="same bits False"):
+        wrong = suite["Wrong"]("shards of rows: same bits False")
+        scaling.setup({("2", "call", "1 GiB"): wrong}, "2", "call", "1 GiB")
+    unit = vars(program("history.compare"))["SPREAD"]
+    assert scaling.track_ratio.unit in unit
+    shapes = vars(program("measure.shards"))["SIZES"]
+    assert set(suite["SIZES"]) < set(shapes)
+
+
+@pytest.mark.skipif(gemv.backend() == "cuda", reason="it measures minutes on a GPU")
+def test_several_gpus_are_played_by_the_simulator(monkeypatch):
+    suite = program("suites.shards")
+    monkeypatch.setattr(suite, "GPUS", ["2"])
+    monkeypatch.setattr(suite, "SIZES", ["1 GiB"])
+    found = suite.scaling()
+    assert set(found) == {("2", way, "1 GiB") for way in suite.WAYS}
+    assert all(math.isnan(each) for each in found.values()), found
 
 
 def test_benchmarks_list_every_rung():
@@ -241,8 +270,7 @@ def test_page_of_the_history_has_every_point_and_says_what_is_better(tmp_path, m
     text = page.history_page(page.histories())
     rows = [line for line in text.splitlines() if line.startswith("| `")]
     assert [row.split("`")[1] for row in rows] == ["bbbbbbb", "aaaaaaa"]  # the newest first
-    assert rows[0].endswith("| – | – | – | – | 3 |")
-    assert rows[1].endswith("| 90 | – | – | – | – |")
+    assert rows[0].endswith("| – | 3 |") and rows[1].endswith("| 90 | – |")
     assert "### Share of the floor: higher is better" in text
     assert "### Import and first call: lower is better" in text
     assert "### Beside the fastest peer" not in text  # no point has it

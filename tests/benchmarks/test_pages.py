@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import json
 from pathlib import Path
 
 import pytest
@@ -161,3 +162,36 @@ def test_the_page_of_several_products_has_losing_cells_first(tmp_path, monkeypat
     grid.rows = [row for row in grid.rows if row.peers and row.peers["torch.mv"] > 1e-3]
     grid.store(tmp_path / "some.json")
     assert several.page().count("In no cell is a peer faster.") == 2
+
+
+def test_the_page_says_from_which_size_on_several_gpus_are_faster(tmp_path):
+    part = program("pages.shards_part")
+
+    def row(size, way, m, time_s, **more):
+        return {"size": size, "way": way, "m": m, "n": 1024, "dtype": "float32", **more} | (
+            {"time_s": time_s} if time_s else {"failed": "RuntimeError: no memory"}
+        )
+
+    plan, call = "plan, shards of rows", "shards of rows"
+    for gpus, fast in ((4, 0.5), (2, 1.0)):
+        rows = [
+            row("large", part.ONE, 1 << 20, 4.0), row("large", plan, 1 << 20, 2 * fast),
+            row("small", part.ONE, 1 << 10, 1.0), row("small", plan, 1 << 10, 2.0),
+            row("large", call, 1 << 20, 8.0, right=True), row("small", call, 1 << 10, None),
+            row("unfinished", plan, 1 << 12, 1.0),
+        ]  # fmt: skip
+        found = {"names": ["Some GPU"] * gpus, "rows": rows}
+        (tmp_path / f"{gpus}.json").write_text(json.dumps(found), encoding="utf-8")
+    two, four = part.load(tmp_path)
+    assert (two.gpus, four.gpus) == (2, 4) and two.sizes == ["small", "large"]
+    assert two.scaling(plan) == [(1 << 22, 0.5), (1 << 32, 2.0)]
+    assert four.scaling(plan)[-1] == (1 << 32, 4.0) and two.scaling(call) == [(1 << 32, 0.5)]
+    title, _, picture, words, table, *others = part.part([two, four])
+    assert title.startswith("##") and picture == "```{drawing} scaling\n```"
+    assert "`Matrix.plan`, cut by rows is faster from large on, at most 2.00 times (large)" in words
+    assert "`A @ x`, cut by rows is not faster than one GPU at the largest size" in words
+    assert "`Matrix.plan`, cut by columns was not measured" in words
+    assert "| `A @ x`, cut by rows | – | 8 s (0.50) |" in table and len(others) == 2
+    assert part.part([]) == [] and part.name(two, [two, four]) == "2 GPUs"
+    other = four._replace(model="Another")
+    assert part.name(other, [two, other]) == "4 GPUs (Another)"

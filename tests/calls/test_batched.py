@@ -282,6 +282,22 @@ def test_an_item_has_the_bits_of_the_single_call(m, n, order, trans):
         assert np.allclose(got[item], single, rtol=1e-4, atol=1e-5)
 
 
+@needs_device_arrays
+@pytest.mark.parametrize("m, n", [(8, 8), (17, 5), (32, 32)])
+@pytest.mark.parametrize("dtype", ["f", "D"])
+def test_a_vector_of_a_small_matrix_has_the_bits_of_the_single_call_however_many_there_are(
+    m, n, dtype
+):
+    rng = np.random.default_rng([m, n])
+    a = rng.standard_normal((m, n)).astype(dtype)
+    x = np.zeros((3, 32), dtype)[:, :n]  # each vector is aligned as a single one
+    x[...] = rng.standard_normal((3, n))
+    single = [bits(gemv.gemv(1, a, vector)) for vector in x]
+    for count in (1, 2, 3):
+        assert [bits(y) for y in gemv.matvec(a, x[:count])] == single[:count], count
+    assert bits(gemv.matvec(a, x[0])) == single[0]
+
+
 REFUSED = {
     "lengths of x": (lambda: gemv.matvec(np.ones((2, 3, 4)), np.ones((2, 3))), "4 columns"),
     "lengths of out": (

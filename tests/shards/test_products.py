@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import copy
 import re
+import sys
+from types import ModuleType, SimpleNamespace
 
 import numpy as np
 import pytest
@@ -15,8 +17,6 @@ import gemv
 from gemv.core.geometry import Device
 from gemv.engines import backend
 from gemv.kernels import REGISTRY
-from gemv.selection.select import select
-from gemv.shards import cut
 from gemv.shards.cut import Whole
 
 KERNELS = [
@@ -56,19 +56,6 @@ def test_sums_within_shards_have_the_bits_of_one_device(devices, split, order):
             assert several.rmatvec(x).tobytes() == one.rmatvec(x).tobytes()
 
 
-@pytest.fixture
-def small(monkeypatch):
-    """Kernels with the smallest constants: they split sums of few elements."""
-
-    def with_small_knobs(problem, device, kernel=None, **other):
-        knobs = dict(REGISTRY[kernel].small_knobs) if kernel else None
-        if kernel and REGISTRY[kernel].phased:  # several blocks for each tile of rows
-            knobs["BLOCKS_PER_SM"] *= problem.phases
-        return select(problem, device, kernel=kernel, knobs=knobs, **other)
-
-    monkeypatch.setattr(cut, "select", with_small_knobs)
-
-
 def order_of(name):
     return "F" if "columns" in name or name == "t03_threads_are_columns" else "C"
 
@@ -79,7 +66,7 @@ def test_a_kernel_that_moves_x_is_refused():
             several @ vector(9)
 
 
-@pytest.mark.usefixtures("small")
+@pytest.mark.usefixtures("small_knobs")
 @pytest.mark.parametrize("name", KERNELS)
 def test_every_kernel_gives_the_bits_of_the_whole(name):
     a, x = matrix((99, 19), np.float32, order_of(name)), vector(19)
@@ -89,7 +76,7 @@ def test_every_kernel_gives_the_bits_of_the_whole(name):
     assert several.matvec(x).tobytes() == expected.tobytes()
 
 
-@pytest.mark.usefixtures("small")
+@pytest.mark.usefixtures("small_knobs")
 @pytest.mark.parametrize("name", [n for n in KERNELS if REGISTRY[n].splits_apart])
 @pytest.mark.parametrize("dtype, count", [(np.float32, 2), (np.complex128, 8)])
 def test_sums_across_shards_have_the_bits_of_one_device(name, dtype, count):
@@ -108,7 +95,7 @@ def test_sums_across_shards_have_the_bits_of_one_device(name, dtype, count):
     assert part.copy_to_host().tobytes() == expected.tobytes()
 
 
-@pytest.mark.usefixtures("small")
+@pytest.mark.usefixtures("small_knobs")
 @pytest.mark.parametrize("order", ["C", "F"])
 def test_the_transposed_product_of_tall_shards_goes_across_them(order):
     name = "vector_columns" if order == "C" else "vector_rows"
@@ -160,7 +147,7 @@ def test_more_shards_than_rows_and_empty_matrices():
         assert single.matvec(np.ones(1)) == matrix((1, 1))[0]
 
 
-@pytest.mark.usefixtures("small")
+@pytest.mark.usefixtures("small_knobs")
 def test_columns_are_cut_where_rows_cannot_be():
     name = "vector_columns"
     a, x = matrix((2, 411), np.float64, "F"), vector(411, np.float64)
@@ -235,6 +222,23 @@ def test_plans_compute_what_their_vectors_hold():
         square.plan(w[:4], w[:4])
     with pytest.raises(TypeError, match="neither pickled nor copied"):
         copy.copy(plan)
+
+
+def test_cupys_solvers_get_its_products(monkeypatch):
+    linalg_of_cupy = SimpleNamespace(LinearOperator=lambda shape, **given: (shape, given))
+    for name in ("cupyx", "cupyx.scipy", "cupyx.scipy.sparse"):
+        monkeypatch.setitem(sys.modules, name, ModuleType(name))
+    sys.modules["cupyx.scipy.sparse"].linalg = linalg_of_cupy
+    a = matrix((12, 9), np.float64)
+    several = gemv.Matrix(a, devices=[0, 0], reproducible=False)
+    shape, given = several.cupy_operator()
+    x, z = cuda.to_device(vector(9, np.float64)), cuda.to_device(vector(12, np.float64))
+    assert shape == (12, 9) and given["dtype"] == np.float64
+    assert np.allclose(given["matvec"](x).copy_to_host(), a @ x.copy_to_host())
+    assert np.allclose(given["rmatvec"](z).copy_to_host(), a.T @ z.copy_to_host())
+    several.free()
+    with pytest.raises(ValueError, match="freed"):
+        several.cupy_operator()
 
 
 def test_solvers_take_it():
@@ -351,7 +355,8 @@ def test_bad_vectors_leave_everything_as_it_is():
     for x, error, words in (
         (cuda.to_device(np.ones(5, np.float32)), ValueError, "x must have 4 elements, got 5"),
         (cuda.to_device(np.ones(4)), TypeError, "x has dtype float64"),
-        (cuda.to_device(np.ones((4, 2), np.float32)), ValueError, "x must have one dimension"),
+        (cuda.to_device(np.ones((5, 2), np.float32)), ValueError, "x must have 4 rows, got 5"),
+        (cuda.to_device(np.ones((4, 2, 1), np.float32)), ValueError, "x must have one or two dim"),
     ):
         with pytest.raises(error, match=words):
             several @ x

@@ -1,0 +1,140 @@
+"""One matrix on several GPUs on ``docs/several.md``, from ``benchmarks/results/shards``."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from benchmarks.pages.page import RESULTS, duration, markdown, number
+
+FOLDER = RESULTS / "shards"
+#: The way that others are compared with.
+ONE = "gemv.plan, one GPU"
+#: The ways that are shown, and what they are called.
+WAYS = {
+    ONE: "`gemv.plan`, one GPU",
+    "plan, shards of rows": "`Matrix.plan`, cut by rows",
+    "plan, shards of columns": "`Matrix.plan`, cut by columns",
+    "shards of rows": "`A @ x`, cut by rows",
+    "torch.mv, one GPU": "`torch.mv`, one GPU",
+    "torch.mv, peer copies": "`torch.mv` on all, vectors copied",
+    "cupyx.distributed.array": "`cupyx.distributed.array`",
+}
+#: Those on several GPUs.
+ON_SEVERAL = tuple(way for way in WAYS if "one GPU" not in way)
+
+
+class Measured(NamedTuple):
+    """A run on the GPUs of a host.
+
+    Attributes
+    ----------
+    gpus : int
+    model : str
+        The name of the first one.
+    rows : dict
+        By size and way.
+    """
+
+    gpus: int
+    model: str
+    rows: dict[tuple[str, str], dict[str, Any]]
+
+    @property
+    def sizes(self) -> list[str]:
+        """Those measured on one GPU as well, from the smallest matrix to the largest."""
+        found = [size for size, way in self.rows if way == ONE and self.time(size, ONE)]
+        return sorted(found, key=self.nbytes)
+
+    def nbytes(self, size: str) -> int:
+        """Bytes of the matrix."""
+        row = self.rows[size, ONE]
+        return int(row["m"] * row["n"] * np.dtype(row["dtype"]).itemsize)
+
+    def time(self, size: str, way: str) -> float | None:
+        """Seconds of a product; None where there is no result, or a wrong one."""
+        row = self.rows.get((size, way), {})
+        return row.get("time_s") if row.get("right", True) else None
+
+    def ratio(self, size: str, way: str) -> float | None:
+        """How many times as fast as our plan on one GPU."""
+        taken, one = self.time(size, way), self.time(size, ONE)
+        return one / taken if taken and one else None
+
+    def scaling(self, way: str) -> list[tuple[int, float]]:
+        """Bytes of the matrix, and how many times as fast as one GPU."""
+        pairs = ((self.nbytes(size), self.ratio(size, way)) for size in self.sizes)
+        return [(nbytes, ratio) for nbytes, ratio in pairs if ratio is not None]
+
+
+def load(folder: Path | None = None) -> list[Measured]:
+    """The stored runs, by model and number of GPUs."""
+    runs = []
+    for file in sorted((FOLDER if folder is None else folder).glob("*.json")):
+        found = json.loads(file.read_text(encoding="utf-8"))
+        rows = {(row["size"], row["way"]): row for row in found["rows"]}
+        runs.append(Measured(len(found["names"]), found["names"][0], rows))
+    return sorted(runs, key=lambda run: (run.model, run.gpus))
+
+
+def name(run: Measured, runs: Iterable[Measured]) -> str:
+    """The number of GPUs, and their model where runs have different ones."""
+    alike = len({each.model for each in runs}) == 1
+    return f"{run.gpus} GPUs" if alike else f"{run.gpus} GPUs ({run.model})"
+
+
+def pays(run: Measured, way: str) -> str:
+    """From which size on a way is faster than one GPU, in words."""
+    ratios = [(size, run.ratio(size, way)) for size in run.sizes]
+    known = [(size, ratio) for size, ratio in ratios if ratio is not None]
+    if not known:
+        return f"{WAYS[way]} was not measured"
+    best_size, best = max(known, key=lambda pair: pair[1])
+    slower = [place for place, (_, ratio) in enumerate(known) if ratio <= 1]
+    peak = f"at most {best:.2f} times ({best_size})"
+    if not slower:
+        return f"{WAYS[way]} is faster than one GPU at every size, {peak}"
+    last = slower[-1]
+    if last == len(known) - 1:
+        return f"{WAYS[way]} is not faster than one GPU at the largest size"
+    return f"{WAYS[way]} is faster from {known[last + 1][0]} on, {peak}"
+
+
+def _table(run: Measured) -> str:
+    lines = []
+    for way, said in WAYS.items():
+        cells = []
+        for size in run.sizes:
+            ratio = run.ratio(size, way)
+            times = "" if ratio is None else f" ({number(ratio)})"
+            cells.append(duration(run.time(size, way)) + times)
+        lines.append([said, *cells])
+    return markdown(["", *run.sizes], "w" + "f" * len(run.sizes), lines)
+
+
+def part(runs: list[Measured]) -> list[str]:
+    """The paragraphs of the page; none without results."""
+    if not runs:
+        return []
+    parts = [
+        "## One matrix on several GPUs",
+        "x and y are on the first GPU. A time is that from the call until all GPUs are idle, and in"
+        " brackets, how many times as fast that is as one GPU with our plan. {doc}`guide/many` says"
+        " how to use them.",
+        "```{drawing} scaling\n```",
+    ]
+    for run in runs:
+        wrong = sum(not row.get("right", True) for row in run.rows.values())
+        others = sum(row.get("same_bits") is False for row in run.rows.values())
+        bits = "all" if not others else f"all but {others}"
+        ours = (way for way in ON_SEVERAL if "shards" in way)
+        parts.append(
+            f"{run.gpus} GPUs ({run.model}) of one host; {wrong} results were wrong, and {bits} of"
+            f" those of rows have the bits of one GPU. {'; '.join(pays(run, w) for w in ours)}."
+        )
+        parts.append(_table(run))
+    return parts

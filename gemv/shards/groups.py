@@ -1,0 +1,83 @@
+"""The products of any number of vectors, in groups that a shard multiplies at once."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+from gemv.core.operand import Operand, part_of
+from gemv.shards.product import Product
+from gemv.shards.steps import Target
+
+#: How many vectors are multiplied at once.
+MOST_VECTORS = 16
+
+
+class _Group(NamedTuple):
+    """A product, and which vectors it multiplies."""
+
+    product: Product
+    first: int
+    vectors: int
+
+    def of(self, operand: Operand) -> Operand:
+        """Its vectors of x or y; one of them has one dimension."""
+        if len(operand.shape) == 1:
+            return operand
+        start, length = self.first * operand.strides[0], operand.shape[1]
+        if self.vectors == 1:
+            return part_of(operand, start, (length,), (1,))
+        return part_of(operand, start, (self.vectors, length), operand.strides)
+
+
+class Groups:
+    """The products of so many vectors, or of one.
+
+    Parameters
+    ----------
+    product_of : callable
+        ``product_of(vectors)`` gives the :class:`Product` for so many at once; it may multiply one.
+    count : int
+    """
+
+    def __init__(self, product_of: Callable[[int], Product], count: int) -> None:
+        self._groups: list[_Group] = []
+        for first in range(0, count, MOST_VECTORS):
+            some = min(MOST_VECTORS, count - first)
+            product = product_of(some)
+            step = product.vectors
+            self._groups += [_Group(product, k, step) for k in range(first, first + some, step)]
+        self._product = self._groups[0].product
+
+    @property
+    def rows(self) -> int:
+        return self._product.rows
+
+    @property
+    def in_parts(self) -> list[tuple[Any, int]]:
+        """As :attr:`Product.in_parts`, for each vector."""
+        return self._product.in_parts
+
+    @property
+    def places(self) -> list[Any]:
+        return self._product.places
+
+    def settle(self) -> None:
+        """Wait until the memory of all launches is as these expect it."""
+        self._product.settle()
+
+    def run(self, x: Operand, targets: list[Target], streams: list[tuple[int | None, int]]) -> None:
+        """As :meth:`Product.run`."""
+        for group in self._groups:
+            group.product.run(group.of(x), _targets(group, targets), streams)
+
+    def run_in_parts(
+        self, x: Operand, parts: list[Target], streams: list[tuple[int | None, int]]
+    ) -> None:
+        """As :meth:`Product.run_in_parts`."""
+        for group in self._groups:
+            group.product.run_in_parts(group.of(x), _targets(group, parts), streams)
+
+
+def _targets(group: _Group, targets: list[Target]) -> list[Target]:
+    return [Target(group.of(y), own) for y, own in targets]

@@ -1,0 +1,267 @@
+"""Shards on GPUs that a stand-in for the driver plays: order of streams, faults, graphs."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from helpers.problems import random_array
+from helpers.virtual_gpus import LOST, Array
+
+import gemv
+
+UNSUPPORTED = 900  # while a stream is captured
+
+#: How a product runs: arguments of the matrix, and its shape.
+FORMS = {
+    "within": ({"split": "rows"}, (37, 20)),
+    "in parts": ({"split": "rows", "gather": None}, (37, 20)),
+    "everywhere": ({"split": "rows", "gather": "all"}, (37, 20)),
+    "in order": ({"split": "columns", "reproducible": False}, (20, 37)),
+    "across": ({"split": "columns", "kernel": "vector_rows"}, (5, 411)),
+}
+
+
+def numbers(shape, seed=0):
+    return np.asarray(random_array(np.random.default_rng(seed), shape, np.dtype("f")))
+
+
+def wait_for(virtual, stream=0, device=0):
+    """Do what the work on a stream needs, and no other work."""
+    virtual.current = device
+    virtual.cuStreamSynchronize(stream)
+    virtual.current = 0
+
+
+def bits(virtual, y):
+    """Those of a y, or of its parts, for who waits for the default stream of their GPUs alone."""
+    parts = y if isinstance(y, list) else [y]
+    for part in parts:
+        pointer, _ = part.interface["data"]
+        wait_for(virtual, part.interface["stream"] or 0, virtual.block_at(pointer)[1])
+    return b"".join(part.values().tobytes() for part in parts)
+
+
+def bits_of_columns(virtual, y):
+    """Those of each column, one after the other."""
+    bits(virtual, y)
+    return b"".join(np.ascontiguousarray(each).tobytes() for each in y.values().T)
+
+
+@pytest.fixture(params=FORMS)
+def product(request, small_knobs, virtual_gpus):
+    """A matrix on three GPUs, an x, and the bits of their product."""
+    options, shape = FORMS[request.param]
+    a, x = numbers(shape), numbers(shape[1], 1)
+    several = gemv.Matrix(a, devices=[0, 1, 2], **options)
+    expected = several.matvec(x)
+    assert np.allclose(expected, a @ x, atol=1e-4)
+    if options.get("reproducible", True):
+        alone = gemv.Matrix(a, devices=[1], kernel=options.get("kernel"))
+        assert alone.matvec(x).tobytes() == expected.tobytes()
+    return several, x, expected.tobytes() * (3 if options.get("gather") == "all" else 1)
+
+
+def test_a_product_is_seen_by_the_streams_of_x_and_y(product, virtual_gpus):
+    several, x, expected = product
+    for _ in range(3):
+        assert bits(virtual_gpus, several @ Array(virtual_gpus, x)) == expected
+
+
+def test_launches_before_an_error_are_waited_for(product, virtual_gpus):
+    several, x, expected = product
+    on_device = Array(virtual_gpus, x)
+    several @ on_device
+    launched, failed = virtual_gpus.engine.launched, 0
+    for device in (0, 1, 2):
+        virtual_gpus.engine.computes = False  # which takes long, and here only the order matters
+        for name in ("launch", "cuMemcpyAsync", "cuStreamWaitEvent", "cuEventRecord"):
+            for after in (0, 1, 2):
+                launched.clear()
+                virtual_gpus.break_(device, name, LOST, after)
+                try:
+                    several @ on_device
+                except RuntimeError as error:
+                    failed += 1
+                    assert f"on cuda:{device}: CUDA_ERROR_UNKNOWN" in str(error)
+                virtual_gpus.broken.clear()
+                wait_for(virtual_gpus)
+                if name in ("launch", "cuMemcpyAsync"):  # else there is nothing to wait for
+                    assert all(each.done for each in launched), "x may be freed now"
+        virtual_gpus.engine.computes = True
+        assert bits(virtual_gpus, several @ on_device) == expected, "nothing is left of it"
+    assert failed > 12
+
+
+def test_a_lost_gpu_is_named(product, virtual_gpus):
+    several, x, _ = product
+    for device in (1, 2):
+        virtual_gpus.break_(device)
+        with pytest.raises(RuntimeError, match=rf"^Matrix: .* on cuda:{device}: CUDA"):
+            several @ Array(virtual_gpus, x)
+        virtual_gpus.broken.clear()
+
+
+@pytest.mark.parametrize("device", [1, 2])
+def test_a_full_gpu_is_named(device, virtual_gpus):
+    a, x = numbers((37, 20)), Array(virtual_gpus, numbers(20))
+    several = gemv.Matrix(a, devices=[0, 1, 2])
+    room, virtual_gpus.room[device] = virtual_gpus.room[device], 0
+    words = rf"^Matrix: shard {device} on cuda:{device}: 80 bytes are needed, and 0 are free"
+    with pytest.raises(MemoryError, match=words):
+        several @ x
+    with pytest.raises(MemoryError, match=words):
+        several.plan(x, Array(virtual_gpus, np.zeros(37, "f")))
+    with pytest.raises(MemoryError, match=f"shard {device} on cuda:{device}: .* bytes are needed"):
+        gemv.Matrix(a, devices=[0, 1, 2])
+    virtual_gpus.room[0] = 0
+    with pytest.raises(MemoryError, match="a vector of 148 bytes does not fit on cuda:0"):
+        several @ x
+    virtual_gpus.room[device] = virtual_gpus.room[0] = room
+    assert bits(virtual_gpus, several @ x) == several.matvec(x.values()).tobytes()
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_a_plan_is_one_graph_with_the_bits_of_the_product(form, small_knobs, virtual_gpus):
+    options, shape = FORMS[form]
+    a, x = numbers(shape), numbers(shape[1], 1)
+    several = gemv.Matrix(a, devices=[0, 1, 2], **options)
+    expected = several.matvec(x).tobytes()
+    on_device, y = Array(virtual_gpus, x), Array(virtual_gpus, np.zeros(shape[0], "f"))
+    plan = several.plan(on_device, y)
+    assert plan.is_graph
+    for _ in range(2):
+        y.values()[...] = np.nan
+        virtual_gpus.calls.clear()
+        assert bits(virtual_gpus, plan()) == expected
+        names = [name for name, _ in virtual_gpus.calls if name != "cuStreamSynchronize"]
+        assert names == ["cuGraphLaunch"]
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_several_vectors_are_one_graph_as_well(form, small_knobs, small_blocks, virtual_gpus):
+    options, shape = FORMS[form]
+    a, x = numbers(shape), np.asfortranarray(numbers((shape[1], 3), 1))
+    several = gemv.Matrix(a, devices=[0, 1, 2], **options)
+    expected = b"".join(several.matvec(each).tobytes() for each in x.T)
+    on_device = Array(virtual_gpus, x)
+    y = Array(virtual_gpus, np.full((shape[0], 3), np.nan, "f", order="F"))
+    virtual_gpus.engine.apart = {(1, 0)}  # whose y is copied
+    got = several @ on_device
+    if options.get("gather") == "all":
+        got = got[0]
+    if options.get("gather", "x") is not None:
+        assert bits_of_columns(virtual_gpus, got) == expected
+    strided = Array(virtual_gpus, np.zeros((20 + shape[1], 3), "f"))  # packed on the way
+    strided.values()[20:] = x
+    pointer, _ = strided.interface["data"]
+    strided.interface |= {"shape": shape[::-1][:1] + (3,), "data": (pointer + 240, False)}
+    strided.shape = strided.interface["shape"]
+    got = several @ strided
+    if options.get("gather", "x") == "x":
+        assert bits_of_columns(virtual_gpus, got) == expected
+    plan = several.plan(on_device, y)
+    assert plan.is_graph
+    wait_for(virtual_gpus)
+    plan()
+    wait_for(virtual_gpus)
+    assert b"".join(each.tobytes() for each in y.values().T) == expected
+
+
+@pytest.mark.parametrize("form", ["within", "across"])
+def test_a_graph_has_all_groups_of_vectors(form, small_knobs, small_blocks, virtual_gpus):
+    options, shape = FORMS[form]
+    a, x = numbers(shape)[:, :171], np.asfortranarray(numbers((shape[1], 17), 1)[:171])
+    several = gemv.Matrix(a, devices=[0, 1, 2], **options)
+    expected = b"".join(several.matvec(each).tobytes() for each in x.T)
+    y = Array(virtual_gpus, np.full((len(a), 17), np.nan, "f", order="F"))
+    plan = several.plan(Array(virtual_gpus, x), y)
+    for _ in range(2):
+        plan()
+        wait_for(virtual_gpus)
+        assert b"".join(each.tobytes() for each in y.values().T) == expected
+
+
+@pytest.mark.parametrize("can_capture", [True, False])
+def test_a_plan_follows_the_streams_that_its_arrays_name(can_capture, virtual_gpus):
+    a, x = numbers((37, 20)), numbers(20, 1)
+    streams = [virtual_gpus.cuStreamCreate(1)[1] for _ in range(4)]
+    several = gemv.Matrix(a, devices=[0, 1, 2])
+    expected = several.matvec(x).tobytes()
+    on_device = Array(virtual_gpus, np.full(20, np.nan, "f"), streams[0])
+    y = Array(virtual_gpus, np.zeros(37, "f"), streams[1])
+    if not can_capture:
+        virtual_gpus.break_(1, "cuMemcpyAsync", UNSUPPORTED)
+    plan = several.plan(on_device, y)
+    virtual_gpus.broken.clear()
+    assert plan.is_graph == can_capture
+    for of_x, of_y in (streams[:2], streams[2:], (streams[0], streams[0])):
+        on_device.interface["stream"], y.interface["stream"] = of_x, of_y
+        on_device.values()[...] = y.values()[...] = np.nan
+        pending = virtual_gpus._stream(of_x)
+        virtual_gpus.enqueue(pending, lambda: on_device.values().__setitem__(..., x))
+        plan()
+        wait_for(virtual_gpus, of_y)
+        assert y.values().tobytes() == expected
+
+
+def test_a_plan_that_fails_for_another_reason_raises(virtual_gpus):
+    several = gemv.Matrix(numbers((37, 20)), devices=[0, 1, 2])
+    vectors = Array(virtual_gpus, numbers(20)), Array(virtual_gpus, np.zeros(37, "f"))
+    for name in ("launch", "cuMemcpyAsync", "cuEventRecord"):
+        virtual_gpus.break_(1, name)
+        with pytest.raises(RuntimeError, match="^Matrix: shard 1 on cuda:1: CUDA_ERROR_UNKNOWN"):
+            several.plan(*vectors)
+        virtual_gpus.broken.clear()
+        assert not virtual_gpus.graphs
+        plan = several.plan(*vectors)
+        assert plan.is_graph and len(virtual_gpus.graphs) == 1
+        virtual_gpus.break_(0, "cuGraphLaunch")
+        with pytest.raises(RuntimeError, match=r"^Matrix.plan: shards on cuda:0, cuda:1, cuda:2: "):
+            plan()
+        virtual_gpus.broken.clear()
+        del plan
+
+
+def test_a_vector_that_differs_from_the_one_before_is_read_in_full(virtual_gpus):
+    several = gemv.Matrix(numbers((37, 20)), devices=[0, 1])
+    x = numbers(44, 1)
+    expected = several.matvec(x[:20]).tobytes()
+    for _ in range(2):
+        assert bits(virtual_gpus, several @ Array(virtual_gpus, x[:20])) == expected
+    pending = virtual_gpus.cuStreamCreate(1)[1]
+
+    def view(**changed):
+        array = Array(virtual_gpus, x)
+        pointer, _ = array.interface["data"]
+        start = changed.pop("start", 0)
+        array.interface |= {"shape": (20,), "strides": None, "data": (pointer + start, False)}
+        array.interface |= changed
+        array.shape, array.strides = array.interface["shape"], array.interface["strides"]
+        return array
+
+    one_further, every_other = several.matvec(x[1:21]), several.matvec(x[:40:2])
+    for array, y in (
+        (view(), expected),
+        (view(start=4), one_further.tobytes()),
+        (view(strides=(8,)), every_other.tobytes()),
+        (view(data=(view().interface["data"][0], True)), expected),
+        (view(), expected),
+    ):
+        assert bits(virtual_gpus, several @ array) == y
+    late = view(stream=pending)
+    late.values()[...] = np.nan
+    virtual_gpus.enqueue(
+        virtual_gpus._stream(pending), lambda: late.values().__setitem__(..., x[:20])
+    )
+    assert bits(virtual_gpus, several @ late) == expected, "the stream it names is waited for"
+    for wrong, error, words in (
+        (view(typestr="<f8"), TypeError, "x has dtype float64"),
+        (view(shape=(19,)), ValueError, "x must have 20 elements, got 19"),
+        (view(mask=1), TypeError, "masked"),
+        (view(shape=(4, 5, 1)), ValueError, "x must have one or two dimensions"),
+        (view(data=(0, False)), ValueError, "no memory"),
+    ):
+        with pytest.raises(error, match=words):
+            several @ wrong
+    virtual_gpus.current = 2
+    assert bits(virtual_gpus, several @ Array(virtual_gpus, x[:20])) == expected, "another GPU"
