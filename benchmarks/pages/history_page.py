@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from benchmarks.history.series import PANELS, Point, backfilled, machines, middle, points
+from benchmarks.history.series import PANELS, Panel, Point, backfilled, machines, middle, points
 from benchmarks.pages.page import markdown, number
 
 #: Ends the name of a machine's points of the past.
@@ -36,11 +36,11 @@ def history_page(found: dict[str, list[Point]]) -> str:
             f"{len(history)} {what}, from {history[0].date:%Y-%m-%d} to"
             f" {history[-1].date:%Y-%m-%d}.{how}"
         )
-        for panel in PANELS:
-            if any(point.of(panel) for point in history):
-                parts += [f"### {panel.title}: {panel.better}",
-                          f"```{{drawing}} history-{machine}-{panel.key}\n```"]  # fmt: skip
-        higher = [panel.unit for panel in PANELS if panel.higher_is_better]
+        panels = panels_of(history)
+        for panel in panels:
+            parts += [f"### {panel.title}: {panel.better}",
+                      f"```{{drawing}} history-{machine}-{panel.key}\n```"]  # fmt: skip
+        higher = [panel.unit for panel in panels if panel.higher_is_better]
         words = (
             "The newest comes first. A row has the middle line of each picture; its last column is"
             f" the first call. Higher is better in the columns {'; '.join(higher)}. Lower is better"
@@ -53,9 +53,14 @@ def history_page(found: dict[str, list[Point]]) -> str:
     return "\n\n".join(parts) + "\n"
 
 
+def panels_of(history: list[Point]) -> list[Panel]:
+    """The panels that some point has a figure for."""
+    return [panel for panel in PANELS if any(point.of(panel) for point in history)]
+
+
 def table(history: list[Point]) -> str:
     """One row for each point, the newest first, with the middle figure of each picture."""
-    panels = [panel for panel in PANELS if any(point.of(panel) for point in history)]
+    panels = panels_of(history)
     rows = [
         [
             f"`{point.commit[:7]}`", f"{point.date:%m-%d %H:%M}",
