@@ -277,7 +277,7 @@ def test_page_of_the_history_has_every_point_and_says_what_is_better(tmp_path, m
     share = series.PANELS[0]
     assert series.lines(series.points("box"), share) == {"share": [(0, 90.0)]}
     assert "have not been measured again" in text
-    assert "Higher is better in the columns % of the floor; times" in text
+    assert "Higher is better in the columns % of the floor. Lower is better" in text
 
 
 def test_a_line_of_the_history_is_the_mean_over_shapes_of_the_best_rung():
