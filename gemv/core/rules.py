@@ -38,6 +38,7 @@ _PLACES_OF = {
         first: f"1st argument {first}",
         second: f"2nd argument {second}",
         "y": "3rd argument out",
+        "out": "3rd argument out",
         "alpha": "keyword alpha",
         "beta": "keyword beta",
     }
@@ -63,6 +64,11 @@ def type_error(routine: str, name: str, text: str) -> TypeError:
 
 def _place(routine: str, name: str) -> str:
     return _PLACES_OF.get(routine, PLACES)[name]
+
+
+def result_name(routine: str) -> str:
+    """What the caller of a routine calls y."""
+    return "out" if "out" in _PLACES_OF.get(routine, PLACES) else "y"
 
 
 def typed(value: Any) -> str:
