@@ -14,7 +14,7 @@ from gemv.calls.operators import AS_IT_IS, CONJUGATE, TRANSPOSED, KeptOperator, 
 from gemv.core.dtypes import PREFIXES
 from gemv.core.geometry import LOAD_BYTES, ceil_div
 from gemv.core.operand import where
-from gemv.core.rules import transposition
+from gemv.core.rules import coefficient, transposition
 from gemv.engines import backend
 from gemv.engines.host import known_kernel, refuse_kernel
 from gemv.shards.make import spread
@@ -169,6 +169,8 @@ class Matrix(KeptOperator):
         rows, cols = self.shape if trans == 0 else self.shape[::-1]
         x = self._vector("x", x, cols)
         y = None if y is None else self._vector("y", y, rows)
+        for name, value in (("alpha", alpha), ("beta", beta)):
+            coefficient("Matrix.gemv", name, value, self.dtype)  # beta itself says if it was given
         return self._product(trans, alpha, x, beta, y)
 
     def _products(self, trans: int, x: np.ndarray) -> np.ndarray:

@@ -44,7 +44,19 @@ _PLACES_OF = {
     }
     for routine, first, second in (("matvec", "a", "x"), ("vecmat", "x", "a"))
 }
-_PLACES_OF["Matrix"] = {**PLACES, "a": "1st argument a"}
+_PLACES_OF |= {
+    "Matrix": {"a": "1st argument a", "x": "1st argument x"},
+    "Matrix.gemv": {
+        name: f"{place} argument {name}"
+        for name, place in (
+            ("alpha", "1st"), ("x", "2nd"), ("beta", "3rd"), ("y", "4th"), ("trans", "5th"),
+        )
+    },
+    "Matrix.plan": {
+        "x": "1st argument x", "y": "2nd argument y", "trans": "3rd argument trans",
+    },
+    "sharded": {"a": "1st argument parts"},
+}  # fmt: skip
 
 #: The largest number that an address, or a number of bytes, can be.
 MAX_BYTES = int(np.iinfo(np.intp).max)
@@ -63,7 +75,8 @@ def type_error(routine: str, name: str, text: str) -> TypeError:
 
 
 def _place(routine: str, name: str) -> str:
-    return _PLACES_OF.get(routine, PLACES)[name]
+    # A routine may be followed by a part of its argument, as in "sharded: shard 1".
+    return _PLACES_OF.get(routine.partition(":")[0], PLACES).get(name, f"keyword {name}")
 
 
 def result_name(routine: str) -> str:
@@ -79,7 +92,9 @@ def typed(value: Any) -> str:
         text = repr(value)
     except Exception:  # an object's own, or an int that Python finds too long to write
         return name
-    return name if value is None or len(text) > 40 or "\n" in text else f"{name} {text}"
+    if value is None:
+        return "None"
+    return name if len(text) > 40 or "\n" in text else f"{name} {text}"
 
 
 def digits(value: int) -> str:
@@ -94,8 +109,7 @@ def integer(routine: str, name: str, value: Any) -> int:
     try:
         return operator.index(value)
     except Exception:  # whatever an object's own method raises
-        got = "None" if value is None else typed(value)
-        raise type_error(routine, name, f"{name} must be an integer, got {got}") from None
+        raise type_error(routine, name, f"{name} must be an integer, got {typed(value)}") from None
 
 
 def flag(routine: str, name: str, value: Any) -> bool:
@@ -164,8 +178,7 @@ def number(routine: str, name: str, value: Any) -> Any:
                 # other object that promises what it cannot do.
                 except Exception:
                     continue
-    got = "None" if value is None else typed(value)
-    raise type_error(routine, name, f"{name} must be a number, got {got}")
+    raise type_error(routine, name, f"{name} must be a number, got {typed(value)}")
 
 
 def _too_large(routine: str, name: str, dtype: Any = "float64") -> ValueError:
@@ -186,11 +199,11 @@ def numbers(routine: str, name: str, array: np.ndarray) -> np.ndarray:
             try:
                 value = number(routine, name, element)
             except TypeError:
-                got = "None" if element is None else typed(element)
                 raise type_error(
                     routine,
                     name,
-                    f"{name} must hold numbers, got an array of dtype object that holds {got}",
+                    f"{name} must hold numbers, got an array of dtype object that holds"
+                    f" {typed(element)}",
                 ) from None
         if isinstance(value, np.generic):
             dtypes.add(value.dtype)
