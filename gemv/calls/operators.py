@@ -18,6 +18,7 @@ from gemv.core.dtypes import DTYPES, NARROW, dtype_name
 from gemv.core.narrow import cast
 from gemv.core.operand import Operand
 from gemv.core.rules import type_error, typed, value_error
+from gemv.engines import backend
 
 #: Which form of the matrix a product uses: itself, its transpose, its conjugate transpose (BLAS's
 #: codes for ``trans``) or its conjugate. Transposing a form flips bit 0 of its code, taking the
@@ -215,6 +216,22 @@ def _read(x: Any) -> np.ndarray:
     """One or more vectors in host memory as a NumPy array; narrow dtypes as float32."""
     array = host.host_numbers("Matrix", "x", x, libraries.exporter_of(x)[0])
     return cast(array, DTYPES["s"]) if array.dtype in NARROW else array
+
+
+def device_vector(x: Any, length: int) -> Any:
+    """The library of a vector on the GPU; an error unless it has so many elements."""
+    try:
+        library, shape = libraries.device_library(x), tuple(x.shape)
+    except Exception:  # it has an interface and nothing else, or its attributes raise
+        library = None
+    if library is None:
+        operand = adopt.adopt("Matrix", "x", x, None, backend.HOME)
+        library, shape = operand.exporter, operand.shape
+    if len(shape) != 1:
+        raise ValueError(f"Matrix: x must have one dimension, got shape {shape}")
+    if shape[0] != length:
+        raise ValueError(f"Matrix: x must have {length} elements, got {shape[0]}")
+    return library
 
 
 def _is_factor(x: Any) -> bool:

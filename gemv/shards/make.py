@@ -151,6 +151,12 @@ def sharded(
     _check_parts(operands, axis)
     split = ("rows", "columns")[axis]
     if backend.backend() == "host":
+        for number, each in enumerate(operands):
+            if not each.on_host:
+                raise TypeError(
+                    f"sharded: shard {number} is {where(each)}, but the backend is host, which"
+                    " takes host arrays only"
+                )
         _announce()
         joined = np.concatenate([np.asarray(each.owner) for each in operands], axis)
         return HostShardedMatrix(joined, split, len(parts))

@@ -7,8 +7,8 @@ from typing import Any, Literal
 
 import numpy as np
 
-from gemv.arrays import adopt, dlpack, libraries
-from gemv.calls.operators import AS_IT_IS, CONJUGATE, TRANSPOSED, KeptOperator
+from gemv.arrays import adopt, dlpack
+from gemv.calls.operators import AS_IT_IS, CONJUGATE, TRANSPOSED, KeptOperator, device_vector
 from gemv.core import memo
 from gemv.core.operand import Operand
 from gemv.engines import backend
@@ -88,12 +88,8 @@ class ShardedMatrix(KeptOperator):
             raise TypeError(
                 "Matrix: the conjugate of a complex matrix takes vectors in host memory only"
             )
-        library = libraries.device_library(x)
-        if library is None or getattr(x, "ndim", 1) != 1:
-            raise ValueError(f"Matrix: x must have one dimension, got shape {x.shape}")
         rows, cols = self.shape if trans == 0 else self.shape[::-1]
-        if x.shape[0] != cols:
-            raise ValueError(f"Matrix: x must have {cols} elements, got {x.shape[0]}")
+        device_vector(x, cols)
         operand = adopt.adopt("Matrix", "x", x, self.dtype, backend.HOME)
         if not rows or not cols:
             return self._made(operand, operand.device, rows).finished(backend.engine())

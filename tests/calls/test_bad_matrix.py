@@ -7,8 +7,8 @@ import datetime
 import numpy as np
 import pytest
 import scipy.sparse
-from helpers.exporters import Exporter
-from helpers.refusals import Fails, check
+from helpers.exporters import Exporter, Interface
+from helpers.refusals import Broken, Fails, check
 
 import gemv
 from gemv.engines import backend
@@ -227,6 +227,21 @@ BAD = {
         lambda a: a @ on_device(3, dtype="f"),
         T,
         "a has dtype float64 but x has dtype float32",
+    ),
+    "x only has an interface, and is short": (
+        lambda a: a @ Interface(ones(5)),
+        V,
+        "Matrix: x must have 3 elements, got 5",
+    ),
+    "x was freed": (
+        lambda a: a @ Exporter(shape=(3,), typestr="<f8", data=(0, False)),
+        V,
+        "x of .* no memory",
+    ),
+    "x raises as it is asked for its kind": (
+        lambda a: a @ Broken(),
+        T,
+        "Matrix: x cannot be read as an array: the connection is gone",
     ),
     "a factor in words": (lambda a: a * "2", T, "Matrix: x must be an array, got str '2'"),
     # gemv

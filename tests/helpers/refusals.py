@@ -70,3 +70,11 @@ class Fails:
 
     def fail(self, *arguments: Any, **keywords: Any) -> Any:
         raise KeyError("no such thing")
+
+
+class Broken:
+    """An array that cannot even be asked where its memory is."""
+
+    @property
+    def __cuda_array_interface__(self) -> Any:
+        raise OSError("the connection is gone")
