@@ -55,6 +55,7 @@ _PLACES_OF |= {
     "Matrix.plan": {
         "x": "1st argument x", "y": "2nd argument y", "trans": "3rd argument trans",
     },
+    "plan": {"a": "1st argument a", "x": "2nd argument x", "y": "3rd argument y"},
     "sharded": {"a": "1st argument parts"},
 }  # fmt: skip
 
@@ -75,8 +76,11 @@ def type_error(routine: str, name: str, text: str) -> TypeError:
 
 
 def _place(routine: str, name: str) -> str:
-    # A routine may be followed by a part of its argument, as in "sharded: shard 1".
-    return _PLACES_OF.get(routine.partition(":")[0], PLACES).get(name, f"keyword {name}")
+    # A routine may be followed by a part of its argument, as in "sharded: shard 1". Those with a
+    # dot are called in other ways than SciPy's.
+    routine = routine.partition(":")[0]
+    places = _PLACES_OF.get(routine, {} if "." in routine else PLACES)
+    return places.get(name, f"keyword {name}")
 
 
 def result_name(routine: str) -> str:

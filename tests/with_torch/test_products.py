@@ -231,7 +231,7 @@ def test_no_gradient_goes_through_out(device):
     a, x, y = operands(device)
     for tensor in (a, x, y):
         tensor.requires_grad_()
-        with pytest.raises(TypeError, match=r"gemv\.torch\.mv: . requires a gradient"):
+        with pytest.raises(TypeError, match=r"gemv\.torch\.mv: (a|x|out) requires a gradient"):
             products.mv(a, x, out=y)
         with torch.no_grad():
             products.mv(a, x, out=y)
