@@ -42,7 +42,8 @@ _PLACES_OF = {
         "alpha": "keyword alpha",
         "beta": "keyword beta",
     }
-    for routine, first, second in (("matvec", "a", "x"), ("vecmat", "x", "a"))
+    for name, first, second in (("matvec", "a", "x"), ("vecmat", "x", "a"))
+    for routine in (name, f"gemv.dask.{name}")
 }
 _PLACES_OF |= {
     "Matrix": {"a": "1st argument a", "x": "1st argument x"},
@@ -57,6 +58,7 @@ _PLACES_OF |= {
     },
     "plan": {"a": "1st argument a", "x": "2nd argument x", "y": "3rd argument y"},
     "sharded": {"a": "1st argument parts"},
+    "gemv.dask.Matrix.solve": {"b": "2nd argument b"},
 }  # fmt: skip
 
 #: The largest number that an address, or a number of bytes, can be.

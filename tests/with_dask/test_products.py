@@ -128,7 +128,7 @@ def test_unknown_chunks(rng):
         (lambda a: matvec(a, np.ones(3)), ValueError, "matvec: x has 3 elements .* 8 columns"),
         (lambda a: vecmat(np.ones(3), a), ValueError, "vecmat: x has 3 elements .* 6 rows"),
         (lambda a: matvec(a[0], np.ones(8)), ValueError, r"a must have .* got shape \(8,\)"),
-        (lambda a: matvec(a, 1.0), ValueError, r"x must have at least 1 dimension, got"),
+        (lambda a: matvec(a, 1.0), ValueError, r"x must have at least one dimension, got"),
         (
             lambda a: matvec(a, np.ones((2, 8)), alpha=[1, 2, 3]),
             ValueError,
