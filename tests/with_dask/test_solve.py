@@ -155,7 +155,11 @@ def test_a_checkpoint_changes_nothing_where_nobody_is_lost(client, rng):
         (lambda a: a.solve("lsmr", ["x"] * 6), TypeError, "b must hold numbers"),
         (lambda a: a.solve("lsmr", np.ones(6), x0=[1]), ValueError, r"x0 must have shape \(4,\)"),
         (lambda a: a.solve("lsmr", np.ones(6), patience=0), ValueError, "patience .* got int 0"),
-        (lambda a: a.solve("lsmr", np.ones(6), checkpoint=0), ValueError, "checkpoint .* got int 0"),
+        (
+            lambda a: a.solve("lsmr", np.ones(6), checkpoint=0),
+            ValueError,
+            "checkpoint .* got int 0",
+        ),
         (
             lambda a: a.solve("lsmr", np.ones(6), checkpoint=5, damp=0.1),
             ValueError,
