@@ -259,7 +259,9 @@ def _compute(
         new = x.new_zeros(a.shape[1] if trans else a.shape[0], dtype=out_dtype or a.dtype)
         if y is None:
             return new
-        return y.mul_(beta) if overwrite else (y * beta if beta != 0 else torch.zeros_like(y))
+        if beta == 0:  # y is not read: it may be NaN
+            return y.zero_() if overwrite else torch.zeros_like(y)
+        return y.mul_(beta) if overwrite else y * beta
     if not a.is_cuda:
         if stream is not None:
             raise ValueError(f"{routine}: stream only applies to tensors on a GPU, a is on the CPU")

@@ -125,7 +125,9 @@ def _product(routine: str, a: Any, x: Any, alpha: Any, accumulate: Any, out_dtyp
         alpha = operand(f"gemv.dask.{routine}", "alpha", alpha)
     if several and alpha.ndim:
         operands.append(("alpha", alpha, 0))
+    operands = [(name, _ones_in_one_chunk(array, rank), rank) for name, array, rank in operands]
     batch = _chunks_of_batch(routine, operands)
+    (_, a, _), (_, x, _), *_ = operands
     factor = operands[2][1] if len(operands) == 3 else alpha
     dtype, sums, asked = _dtypes(routine, a, x, factor, accumulate, out_dtype)
 
@@ -198,6 +200,16 @@ def _rechunked(
         f" {found}, and those that they meet are {chunks}: sizes that are unknown (nan) cannot be"
         " matched. Call compute_chunk_sizes() on the array first"
     )
+
+
+def _ones_in_one_chunk(array: da.Array, rank: int) -> da.Array:
+    """`array` without empty chunks beside those of leading dimensions of length 1."""
+    axes = {
+        axis: 1
+        for axis in range(array.ndim - rank)
+        if array.shape[axis] == 1 and len(array.chunks[axis]) > 1
+    }
+    return array.rechunk(axes) if axes else array
 
 
 def _chunks_of_batch(routine: str, operands: list[tuple[str, da.Array, int]]) -> list[Any]:

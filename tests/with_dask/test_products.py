@@ -110,6 +110,13 @@ def test_empty_arrays(rng):
     close(vecmat(np.ones(0), da.zeros((0, 3))), np.zeros(3))
 
 
+def test_empty_chunks_beside_a_dimension_that_is_broadcast(rng):
+    a, x = numbers(rng, 1, 4, 3), numbers(rng, 2, 3)
+    chunked = da.from_array(a, chunks=((0, 1, 0), 2, 3))
+    close(matvec(chunked, da.from_array(x, chunks=(1, 3))), gemv.matvec(a, x))
+    close(matvec(chunked, x[0]), gemv.matvec(a, x[0]))
+
+
 def test_unknown_chunks(rng):
     a = numbers(rng, 30, 8)
     chunked = da.from_array(a, chunks=(10, 4))

@@ -105,6 +105,8 @@ def test_empty_operands_are_as_torch_has_them(device):
     assert products.addmv(y, a, x, beta=2).tolist() == [2] * 4
     assert products.addmv(y, a, x, beta=3, out=y).tolist() == [3] * 4
     assert products.mv(a, y, trans="T").shape == (0,)
+    out = torch.full((4,), torch.nan, device=device)
+    assert products.mv(a, x, out) is out and out.tolist() == [0] * 4
 
 
 def test_y_is_broadcast_and_not_read_where_beta_is_0(device):
