@@ -49,7 +49,8 @@ def matvec(
     y : jax.Array of shape (rows,), optional
         Of the dtype of the result. It is not read where `beta` is the number 0.
     alpha, beta : number or array without a dimension, optional
-        May be traced. An array multiplies the product that is there already.
+        May be traced. An array multiplies the product that is there already; where `alpha` is the
+        number 0, `a` and `x` are not read.
     trans : {0, 1, 2, "N", "T", "C"}, optional
     accumulate : {"plain", "wide", "pairs"}, optional
         As in :func:`gemv.gemv`.
@@ -78,9 +79,9 @@ def matvec(
             _MATVEC, None, alpha, a, x, beta, y, 0, 1, 0, 1, trans, accumulate, out_dtype, kernel
         )
     _check_options(_MATVEC, kernel, out_dtype)
-    # Numbers that change must not compile anew, but 1 and 0 save a step each.
+    # Numbers that change must not compile anew, but 1 and 0 save a step each, and 0 reads nothing.
     fixed = (
-        1 if type(alpha) in (int, float) and alpha == 1 else None,
+        alpha if type(alpha) in (int, float) and alpha in (0, 1) else None,
         beta if type(beta) in (int, float) and beta in (0, 1) else None,
         transposition(_MATVEC, trans), accumulation(_MATVEC, accumulate), out_dtype, kernel,
     )  # fmt: skip

@@ -181,8 +181,9 @@ def _multiply(a: Any, x: Any, alpha: Any, *, of_rows: bool, accumulate: str, out
 def _add_in_order(parts: list[Any], *, result: np.dtype) -> Any:
     """The sum of the products of some chunks, from the first to the last."""
     total, *others = (part[..., 0] for part in parts)
-    for other in others:
-        total = total + other
+    with np.errstate(invalid="ignore", over="ignore"):  # as a product in one piece
+        for other in others:
+            total = total + other
     return total.astype(result, copy=False)
 
 
@@ -192,7 +193,14 @@ def _rechunked(
     """`array` with the chunks along an axis that another operand has."""
     found = array.chunks[axis]
     if not np.isnan([*found, *chunks]).any():
-        return array if found == chunks else array.rechunk({axis % array.ndim: chunks})
+        if found == chunks:
+            return array
+        made = array.rechunk({axis % array.ndim: chunks})
+        if made.chunks[axis] != chunks:  # Dask leaves arrays without elements as they are
+            wanted = list(made.chunks)
+            wanted[axis] = chunks
+            made = da.empty_like(array, chunks=tuple(wanted))
+        return made
     if len(found) == len(chunks) and np.isnan([*found]).all() and np.isnan([*chunks]).all():
         return array  # as results of one selection; the products themselves compare the lengths
     raise ValueError(

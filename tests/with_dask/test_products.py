@@ -104,6 +104,13 @@ def test_nothing_is_computed_before_it_is_asked_for():
     assert matvec(a, np.ones(4)).shape == vecmat(np.ones(4), a).shape == (4,)
 
 
+def test_infinities_of_two_chunks_give_no_warning():
+    a = da.from_array(np.array([[np.inf, -np.inf], [1.0, 2.0]]), chunks=(2, 1))
+    with np.errstate(all="raise"):
+        found = matvec(a, np.ones(2)).compute(scheduler="sync")
+    np.testing.assert_array_equal(found, [np.nan, 3.0])
+
+
 def test_empty_arrays(rng):
     assert matvec(da.zeros((0, 5)), np.ones(5)).compute(scheduler="sync").shape == (0,)
     close(matvec(da.zeros((3, 0)), np.ones(0)), np.zeros(3))
@@ -115,6 +122,8 @@ def test_empty_chunks_beside_a_dimension_that_is_broadcast(rng):
     chunked = da.from_array(a, chunks=((0, 1, 0), 2, 3))
     close(matvec(chunked, da.from_array(x, chunks=(1, 3))), gemv.matvec(a, x))
     close(matvec(chunked, x[0]), gemv.matvec(a, x[0]))
+    nothing = da.zeros((11, 0), chunks=(11, (0, 0, 0)))
+    close(matvec(nothing, da.zeros(0, chunks=((0, 0),))), np.zeros(11))
 
 
 def test_unknown_chunks(rng):
