@@ -160,5 +160,6 @@ mutants: $(TEST)
 
 clean:
 	rm -rf $(VENV) .asv asv.local.conf.json build dist .hypothesis .mypy_cache .pytest_cache .ruff_cache
-	rm -rf docs/_build docs/generated docs/course/rungs docs/figures/out
+	rm -rf docs/_build docs/generated docs/figures/out
+	rm -rf docs/course/rungs docs/course/beyond docs/course/notebooks
 	find gemv tests benchmarks docs -name __pycache__ -type d -prune -exec rm -rf {} +

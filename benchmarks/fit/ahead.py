@@ -109,16 +109,20 @@ def problems_of(kind: Kind, line: int, lines: int) -> list[Problem]:
 
 
 def choices_of(
-    kind: Kind, sets: Sequence[Constants], device: Device, corrections: Any
+    kind: Kind,
+    sets: Sequence[Constants],
+    device: Device,
+    corrections: Any,
+    wanted: range = range(LINE_INDICES),
 ) -> dict[tuple[int, int], Candidate]:
-    """The candidate of each cell of a kind, by its two indices.
+    """The candidate of each cell of a kind, by its two indices; `wanted` are the first ones.
 
     It is the one with the least mean of the logarithms of its times on the problems of the cell: a
     launch that is best in the middle may be poor at an edge, where it needs one pass or one wave of
     blocks more.
     """
     same: dict[tuple[int, int], tuple[int, int]] = {}
-    for line in range(LINE_INDICES):
+    for line in wanted:
         for lines in range(LINES_INDICES):
             middle = problem_of(kind, line, lines)
             if middle is not None:

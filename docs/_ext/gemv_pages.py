@@ -14,6 +14,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import beyond_pages
+from climb_pages import climb_pages
 from docutils import nodes
 from docutils.parsers.rst import Directive
 from kernel_pages import (
@@ -31,7 +33,7 @@ from kernel_pages import (
 from selection_pages import example, fit_page, fits, numbers
 from sphinx.util import logging
 
-sys.path.insert(0, str(FIGURES))
+sys.path[:0] = [str(FIGURES), str(DOCS / "course")]
 
 logger = logging.getLogger(__name__)
 
@@ -218,6 +220,7 @@ def draw_figures() -> None:
 def make_pages(app) -> None:
     draw_figures()
     import gallery
+    import notebook
     import results
 
     from benchmarks.pages import grid_page, history_page
@@ -233,10 +236,22 @@ def make_pages(app) -> None:
         path = DOCS / "course" / "rungs" / f"{stem(kernel)}.md"
         wanted.add(path)
         write(path, rung_page(kernel, following, cases, everything, gallery.DRAWINGS))
-    for path in (DOCS / "course" / "rungs").glob("*.md"):
-        if path not in wanted:
-            path.unlink()
+        path = DOCS / "course" / "notebooks" / f"{stem(kernel)}.ipynb"
+        wanted.add(path)
+        write(path, notebook.text_of(kernel))
+    for kernel in beyond_pages.kernels():
+        path = DOCS / "course" / "beyond" / f"{beyond_pages.stem(kernel)}.md"
+        wanted.add(path)
+        write(path, beyond_pages.beyond_page(kernel))
+    for folder in ("rungs", "beyond", "notebooks"):
+        for path in (DOCS / "course" / folder).iterdir():
+            if path not in wanted:
+                path.unlink()
+    write(DOCS / "generated" / "beyond.md", beyond_pages.beyond_list())
     write(DOCS / "generated" / "rungs.md", rung_list(cases))
+    first, others = climb_pages(cases)
+    write(DOCS / "generated" / "climb.md", first)
+    write(DOCS / "generated" / "climb_shapes.md", others)
     write(DOCS / "generated" / "vocabulary.md", vocabulary_table())
     write(DOCS / "generated" / "reference.md", reference())
     write(DOCS / "generated" / "ladder.md", ladder_page(cases))

@@ -19,6 +19,8 @@ TOP = DOCS.parent
 FIGURES = DOCS / "figures"
 OUT = FIGURES / "out"
 EXERCISES = DOCS / "exercises"
+#: Kernels of about a page, each with the idea of a rung and nothing else, named for the rung.
+SHORT_KERNELS = DOCS / "course" / "short"
 
 #: A page shows this many lines of code at once; more of them are folded.
 SHORT = 80
@@ -99,7 +101,7 @@ def escaped(line: str) -> str:
 def bytes_as_code(text: str) -> str:
     """The formula at the start of Bytes, set as code; it may go over two lines."""
     text = " ".join(text.split()) if not text.count("\n\n") and "::" not in text else text
-    return re.sub(r"^(\([^`]*?\) \* itemsize)", r"``\1``", text)
+    return re.sub(r"^((?:items \* )?\([^`]*?\) \* itemsize)", r"``\1``", text)
 
 
 # --- Pages ----------------------------------------------------------------------------------------
@@ -136,6 +138,7 @@ def rung_page(kernel, following, cases: dict[str, dict], grids, drawings) -> str
             f' it only when asked by name, `kernel="{kernel.name}"`.'
         )
     page += ["## Idea", markdown(lesson["Idea"])]
+    page += short_kernel(kernel)
     page += ["## Picture", drawing(drawn[0]), markdown(lesson["Picture"])]
     page += [drawing(name) for name in drawn[1:]]
     page += ["## Bytes", markdown(bytes_as_code(lesson["Bytes"]))]
@@ -150,7 +153,12 @@ def rung_page(kernel, following, cases: dict[str, dict], grids, drawings) -> str
     page += ["## When it wins, when it loses"]
     page += ["**Wins.** " + markdown(lesson["Wins"]), "**Loses.** " + markdown(lesson["Loses"])]
     page += ["## Order of the sum", markdown(lesson["Sums"])]
-    page += ["## The code", code(kernel)]
+    page += ["## Engineering" if has_short(kernel) else "## The code", code(kernel)]
+    page += [
+        f"{{download}}`This page as a notebook <../notebooks/{stem(kernel)}.ipynb>`, to change the"
+        " kernel and run it in the simulator, from a clone of the repository;"
+        f" `python docs/course/notebook.py {kernel.name}` writes it, too."
+    ]
     page += ["## Exercise", exercise(kernel)]
     page += ["## What the next rung repairs", next_rung(kernel, following)]
     page += ["## Source", markdown(lesson["Source"])]
@@ -240,6 +248,39 @@ def selected_cells(kernel, grids) -> list[str]:
         f" {all_.share:.0%} of the floor. The table has the shapes where it is furthest ahead, and"
         " the two cells where it is least ahead.",
         listed([*furthest, *least]),
+    ]
+
+
+#: Where the short kernel of a rung is that has no file of its own.
+_ELSEWHERE = {
+    "long_columns": "The answer to the exercise below is the short kernel with this idea.",
+    "phased_rows": "The answer to the exercise below is the short kernel with this idea.",
+    "phased_columns": "The answer to the exercise of {ref}`phased_rows` is a short kernel with this"
+    " idea, along the rows.",
+    "cluster_columns": "{ref}`cluster_rows` has a short kernel with this idea, along the rows.",
+}
+
+
+def has_short(kernel) -> bool:
+    """Whether a shorter kernel shows the idea of this one."""
+    return kernel.name in _ELSEWHERE or (SHORT_KERNELS / f"{kernel.name}.py").exists()
+
+
+def short_kernel(kernel) -> list[str]:
+    """A kernel with the idea of a rung alone, before the rung itself; nothing for simple rungs."""
+    if not has_short(kernel):
+        return []
+    if kernel.name in _ELSEWHERE:
+        return ["## The idea alone", _ELSEWHERE[kernel.name]]
+    path = SHORT_KERNELS / f"{kernel.name}.py"
+    lesson = ast.get_docstring(ast.parse(path.read_text(encoding="utf-8"))) or ""
+    first, _, rest = lesson.partition("\n")
+    return [
+        "## The idea alone",
+        escaped(first) + f" `python docs/exercises docs/course/short/{path.name}` checks it, also"
+        " after you have changed it.",
+        listed_code(f"course/short/{path.name}"),
+        "**What it leaves out.** " + markdown(rest.strip()),
     ]
 
 

@@ -252,9 +252,9 @@ def watch(
     element = DTYPES[dtype]
     problem = make_problem(m, n, element, order, op)
     rng = np.random.default_rng(m * 1000 + n)
-    flat = _at_line(random_array(rng, (m * n,), element))
+    flat = at_line(random_array(rng, (m * n,), element))
     a = flat.reshape(m, n) if order == "C" else flat.reshape(n, m).T
-    x = _at_line(random_array(rng, (problem.cols,), element))
+    x = at_line(random_array(rng, (problem.cols,), element))
     y = random_array(rng, (problem.rows,), element)
     op_a = {"N": a, "T": a.T, "C": a.T.conj()}[op]
     alpha, beta = element.type(ALPHA), element.type(BETA)
@@ -265,6 +265,43 @@ def watch(
         choice = select(problem, Device("simulator", (0, 0), multiprocessors), kernel.name, knobs)
     record = Record(kernel, problem, choice.geometry)
 
+    operands = [SimpleNamespace(owner=array, pointer=0) for array in (flat, x, y)]
+    with noting(record), scheduler.scheduled(schedule or scheduler.Schedule()):
+        SimulatorEngine().run(choice, problem, alpha, operands[0], operands[1], beta, operands[2])
+    record.got, record.expected = y, exact
+    for i in range(len(y)):
+        one = slice(i, i + 1)
+        error = error_in_bounds(y[one], exact[one], magnitude[one], problem.cols, alpha)
+        record.errors.append(error)
+    return record
+
+
+def at_line(array: np.ndarray) -> np.ndarray:
+    """A copy that begins at the beginning of a line, as memory from a GPU's driver does."""
+    room = np.empty(array.nbytes + CACHE_LINE_BYTES, np.uint8)
+    skip = -room.__array_interface__["data"][0] % CACHE_LINE_BYTES
+    copy = room[skip : skip + array.nbytes].view(array.dtype)
+    copy[:] = array
+    return copy
+
+
+@contextmanager
+def _registered(kernel: Kernel) -> Iterator[None]:
+    """`kernel` among the known ones for a moment: an exercise is not in the folder of kernels."""
+    known = REGISTRY.get(kernel.name)
+    try:
+        REGISTRY[kernel.name] = kernel
+        yield
+    finally:
+        if known is None:
+            del REGISTRY[kernel.name]
+        else:
+            REGISTRY[kernel.name] = known
+
+
+@contextmanager
+def noting(record: Record) -> Iterator[None]:
+    """Have the accesses, barriers and atomic operations of all launches written into `record`."""
     visits: Counter = Counter()
     launch = 0
 
@@ -296,43 +333,12 @@ def watch(
         simulate(*arguments, **options)
         launch += 1
 
-    operands = [SimpleNamespace(owner=array, pointer=0) for array in (flat, x, y)]
-    engine = SimulatorEngine()
-    with _watching(note, record), scheduler.scheduled(schedule or scheduler.Schedule()):
+    with _watching(note, record):
         try:
             memory.pointer_to, scheduler.launch = watched_pointer, counted_launch
-            engine.run(choice, problem, alpha, operands[0], operands[1], beta, operands[2])
+            yield
         finally:
             memory.pointer_to, scheduler.launch = pointer_to, simulate
-    record.got, record.expected = y, exact
-    for i in range(len(y)):
-        one = slice(i, i + 1)
-        error = error_in_bounds(y[one], exact[one], magnitude[one], problem.cols, alpha)
-        record.errors.append(error)
-    return record
-
-
-def _at_line(array: np.ndarray) -> np.ndarray:
-    """A copy that begins at the beginning of a line, as memory from a GPU's driver does."""
-    room = np.empty(array.nbytes + CACHE_LINE_BYTES, np.uint8)
-    skip = -room.__array_interface__["data"][0] % CACHE_LINE_BYTES
-    copy = room[skip : skip + array.nbytes].view(array.dtype)
-    copy[:] = array
-    return copy
-
-
-@contextmanager
-def _registered(kernel: Kernel) -> Iterator[None]:
-    """`kernel` among the known ones for a moment: an exercise is not in the folder of kernels."""
-    known = REGISTRY.get(kernel.name)
-    try:
-        REGISTRY[kernel.name] = kernel
-        yield
-    finally:
-        if known is None:
-            del REGISTRY[kernel.name]
-        else:
-            REGISTRY[kernel.name] = known
 
 
 @contextmanager

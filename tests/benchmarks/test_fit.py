@@ -249,7 +249,8 @@ def test_a_portfolio_grows_by_what_helps_most():
     assert many[:3] == few and len(set(map(id, many))) == 6
 
 
-def test_cells_computed_ahead_are_what_the_formula_prefers():
+@pytest.mark.parametrize("line", [60, 108, 160])
+def test_cells_computed_ahead_are_what_the_formula_prefers(line):
     """Without corrections, and with cells as small as they are: the same as one by one."""
     found = machine(H200)
     factors = np.array([found.factors_of(REGISTRY[name]) for name in samples.KERNELS])
@@ -262,9 +263,11 @@ def test_cells_computed_ahead_are_what_the_formula_prefers():
             return self.parts(launches).seconds
 
     (kind,) = (each for each in cells.kinds() if str(each) == "s dot 4 whole free")
-    with_ahead = ahead.choices_of(kind, found.constants, H200, Uncorrected())
+    lines = range(line, line + 2)
+    with_ahead = ahead.choices_of(kind, found.constants, H200, Uncorrected(), lines)
+    assert {at[0] for at in with_ahead} == set(lines)
     near = []
-    for at in list(with_ahead)[5000::997]:
+    for at in list(with_ahead)[::31]:
         problem = problem_of_cell(kind, *at)
         times = {
             each.candidate: each.parts.seconds

@@ -26,7 +26,7 @@ import gemv
 
 TOP = Path(__file__).resolve().parents[2]
 DOCS = TOP / "docs"
-MADE = {DOCS / "course" / "rungs", DOCS / "generated", DOCS / "_build"}
+MADE = {DOCS / "course" / "rungs", DOCS / "course" / "beyond", DOCS / "generated", DOCS / "_build"}
 PAGES = sorted(page for page in DOCS.rglob("*.md") if not MADE & set(page.parents))
 EXERCISES = sorted((DOCS / "exercises").glob("[a-z]*.py"))
 BLOCK = re.compile(r"^( *)```(python|pycon)\n(.*?)^\1```", re.M | re.S)
@@ -327,10 +327,10 @@ def test_links_of_page(page):
 
 
 def check_links(page: Path, text: str) -> None:
-    from gemv.kernels import REGISTRY
+    from gemv.kernels import BATCHED, REGISTRY
 
     text = re.sub(r"^ *```(?!\{drawing).*?^ *```", "", text, flags=re.M | re.S)
-    labels = set(REGISTRY) | drawings()
+    labels = {*REGISTRY, *BATCHED, *drawings()}
     for target in re.findall(r"\{ref\}`(?:[^`<]*<)?([^`>]+)>?`", text):
         assert target in labels, target
     for name in re.findall(r"\{drawing\} (\S+)", text):

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from helpers.problems import ALL_ROWS
 
 import gemv
 from gemv.core.batch import Batch
@@ -89,7 +90,8 @@ SHAPES = [(4, 4), (5, 7), (16, 8), (3, 32), (1, 9), (33, 3)]
 CLOSE = {"s": 1e-5, "d": 1e-13, "c": 1e-5, "z": 1e-13, "h": 2e-3}
 
 
-@pytest.mark.parametrize("letter", "sdczh")
+# A load of 16 bytes has 8, 2 and 1 of the three.
+@pytest.mark.parametrize("letter", "sdczh" if ALL_ROWS else "hcz")
 @pytest.mark.parametrize("trans", [0, 1])
 def test_the_bits_of_small_items_do_not_depend_on_where_they_lie(letter, trans):
     rng = np.random.default_rng(1)

@@ -261,7 +261,7 @@ def constants_of_machines():
         if wanted:
             constants = each.kernel, *sorted(knobs.items())
             apart.setdefault(constants, (each, wanted[len(apart) % len(wanted)]))
-    return list(apart.values())[:: 1 if ALL_ROWS else 2]
+    return list(apart.values())[:: 1 if ALL_ROWS else 4]
 
 
 @pytest.mark.parametrize(
@@ -349,7 +349,9 @@ def test_every_schedule(kernel, op, order):
     tile_rows, tile_cols = tile_of(kernel)
     n = 9 * tile_cols + 1 if accepted(kernel, 9, 9 * tile_cols + 1) else 33
     schedules = [Schedule("forward"), Schedule("reversed")]
-    schedules += [Schedule("random", seed) for seed in range(6)]
+    # The conjugate transpose waits where the plain product of the other storage order does.
+    seeds = 6 if op == "N" or ALL_ROWS else 2
+    schedules += [Schedule("random", seed) for seed in range(seeds)]
     results = set()
     if not accepts(kernel, Case(3, 3, "c", order, op)):
         if op == "N":

@@ -1,0 +1,136 @@
+"""Figures of the second part of the course: batches, and several vectors with one matrix."""
+
+from __future__ import annotations
+
+import functools
+
+from style import bare, canvas, cells, drawing
+from watch import Record, lines_of, sectors_of
+from watch_items import watch_items
+
+from benchmarks.pages.several_page import results
+from gemv.core.geometry import CACHE_LINE_BYTES, SECTOR_BYTES
+from gemv.measure.records import CellResult
+
+#: Of the batch that is watched: rows and columns of an item, and their number.
+SMALL_ITEMS = (4, 4, 64)
+#: The kernel for one vector, storage order, and rows and columns of the matrix that is watched: one
+#: step of the kernel's blocks.
+SEVERAL = {
+    "several_rows": ("vector_rows", "C", 8, 512),
+    "several_columns": ("vector_columns", "F", 64, 32),
+    "several_long_columns": ("long_columns", "F", 1024, 4),
+}
+#: Rows and columns of the matrix whose measured times are drawn.
+DRAWN = {
+    "several_rows": (8192, 8192),
+    "several_columns": (8192, 8192),
+    "several_long_columns": (1 << 20, 64),
+}
+VECTORS = (1, 2, 4, 8)
+
+
+@functools.cache
+def watched(kernel: str) -> Record:
+    """What `kernel` does with :data:`SMALL_ITEMS` along rows."""
+    return watch_items(*SMALL_ITEMS, kernel=None if kernel == "small_items" else kernel)
+
+
+def facts(name: str) -> dict[str, dict]:
+    """What the page of a kernel tells, a column of its table each."""
+    if name == "small_items":
+        return {kernel: _of_items(watched(kernel)) for kernel in (name, "thread_per_row")}
+    single, order, m, n = SEVERAL[name]
+    told = {}
+    for vectors in VECTORS:
+        record = watch_items(m, n, vectors, order=order, shares_matrix=True, kernel=single)
+        reads = {array: len(record.of(array)) for array in "ax"}
+        told[str(vectors)] = {
+            "reads of an element of A": round(reads["a"] / (m * n), 2),
+            "the same for each vector": round(reads["a"] / (m * n) / vectors, 3),
+            "reads of x for a read of A": round(reads["x"] / reads["a"], 2),
+        }
+    return told
+
+
+def _of_items(record: Record) -> dict[str, object]:
+    requests = record.requests("a")
+    readers = {(one.block, one.tid) for one in record.of("a")}
+    launched = record.blocks * record.geometry.launches[0].threads_per_block
+    return {
+        "blocks": record.blocks,
+        "threads that read A": f"{len(readers) / launched:.0%}",
+        "requests for A": len(requests),
+        "sectors that a request moves": round(record.sectors(), 2),
+        "share of the moved bytes that it asked for": f"{record.useful():.0%}",
+    }
+
+
+@drawing("items-small_items")
+def draw_requests(palette):
+    """The first request for A in a batch of matrices of 4 x 4 float32, as recorded. Each row of
+    cells is a line of 128 bytes, which has two matrices. With a thread for each row, the four
+    threads of an item ask for four numbers. With the kernel for small items, the 32 threads of a
+    warp ask for 16 bytes each."""
+    names = ("thread_per_row", "small_items")
+    requests = [watched(name).requests("a")[0] for name in names]
+    figure, axes = canvas(1.5, ncols=2)
+    for name, request, surface in zip(names, requests, axes, strict=True):
+        each, sector = CACHE_LINE_BYTES // 4, SECTOR_BYTES // 4
+        bare(surface, (-0.5, each + 0.5), (4.2, -0.2))
+        read, moved = {one.element for one in request}, sectors_of(request)
+        unused, left = palette.fade(palette.grid, 0.2), palette.fade(palette.grid, 0.85)
+        colours = [
+            palette.block(0) if k in read else unused if k // sector in moved else left
+            for k in range(4 * each)
+        ]
+        cells(surface, palette, [(k % each, k // each) for k in range(4 * each)], colours, 1, 0.86)
+        count = len(lines_of(request))
+        surface.set_title(
+            f"{name}:\n{count} line{'s' * (count > 1)}, {len(moved)} sectors, {len(read)} numbers",
+            fontsize=9.5, loc="left", color=palette.ink,
+        )  # fmt: skip
+    return figure
+
+
+def measured(name: str) -> list[CellResult]:
+    """The stored float32 cells in which a kernel was selected."""
+    return [
+        row
+        for grid in results().values()
+        for row in grid.rows
+        if row.kernel == name and row.dtype == "s" and row.time_s
+    ]
+
+
+def draw_vectors(palette, name: str):
+    """Times over the number of vectors, from the stored cells of one matrix."""
+    m, n = DRAWN[name]
+    rows = {row.vectors: row for row in measured(name) if (row.m, row.n, row.op) == (m, n, "N")}
+    if not rows:
+        return None
+    counts = sorted(rows)
+    figure, axes = canvas(2.8)
+    lines = {
+        "gemv, one call": ([rows[k].time_s for k in counts], palette.strong, "o-"),
+        "torch.mm": ([rows[k].peers.get("torch.mm") for k in counts], palette.accent, "s-"),
+        "the floor: A, x and y once": ([rows[k].plain_s for k in counts], palette.quiet, "^--"),
+    }
+    for label, (times, colour, style) in lines.items():
+        points = [(k, 1e6 * t) for k, t in zip(counts, times, strict=True) if t]
+        if points:
+            axes.plot(*zip(*points, strict=True), style, color=colour, label=label, markersize=6)
+    axes.set(xlabel="vectors", ylabel="µs", ylim=(0, None), xticks=counts)
+    axes.grid(axis="y", color=palette.grid, linewidth=0.5)
+    axes.spines[["top", "right"]].set_visible(False)
+    figure.legend(fontsize=8.5, frameon=False, loc="outside lower center", ncols=3)
+    return figure
+
+
+for _name, (_m, _n) in DRAWN.items():
+    _along = "rows" if SEVERAL[_name][1] == "C" else "columns"
+    drawing(
+        f"items-{_name}",
+        f"One matrix of {_m} x {_n} float32, stored along {_along}, and several vectors: the time"
+        " of all products together, measured.",
+    )(functools.partial(draw_vectors, name=_name))
