@@ -67,10 +67,7 @@ def laid_out(rng, array):
         whole = flat[1:].reshape(whole.shape)
     view = whole.transpose(np.argsort(order))
     view = view[
-        tuple(
-            slice(g, g + n * abs(s)) if s > 0 else slice(g, g + n * abs(s))
-            for g, n, s in zip(guarded, array.shape, steps, strict=True)
-        )
+        tuple(slice(g, g + n * abs(s)) for g, n, s in zip(guarded, array.shape, steps, strict=True))
     ][tuple(slice(None, None, s) for s in steps)]
     assert view.shape == array.shape
     view[...] = array
@@ -134,6 +131,20 @@ def on_device(array):
     return cuda.to_device(np.ascontiguousarray(array))
 
 
+def apart_on_device(rng, array):
+    """A device array with these values, perhaps with gaps along one axis, and all its memory."""
+    axis = int(rng.integers(0, max(array.ndim, 1)))
+    if not array.ndim or rng.random() < 0.5:
+        return (on_device(array),) * 2
+    lengths = list(array.shape)
+    lengths[axis] *= 2
+    whole = np.full(lengths, GUARD, array.dtype)
+    index = (slice(None),) * axis + (slice(None, None, 2),)
+    whole[index] = array
+    there = on_device(whole)
+    return there[index], there
+
+
 def host(array):
     return array.copy_to_host() if hasattr(array, "copy_to_host") else np.asarray(array)
 
@@ -180,8 +191,8 @@ def batches(rng):
     step = -1 if routine == "gemv" and rng.random() < 0.3 else 1
     given_x = x[..., ::step]
     if there:
-        a, given_x = on_device(a), on_device(given_x)
-        out = whole = on_device(old) if has_out else None
+        (a, _), (given_x, _) = apart_on_device(rng, a), apart_on_device(rng, given_x)
+        out, whole = apart_on_device(rng, old) if has_out else (None, None)
         alpha, beta = (on_device(f) if np.ndim(f) else f for f in (alpha, beta))
     else:
         (a, _), (given_x, _) = laid_out(rng, a), laid_out(rng, given_x)
@@ -198,11 +209,13 @@ def batches(rng):
         got = getattr(gemv, routine)(*arguments, out, alpha=alpha, beta=beta)
         assert out is None or got is out, words
     check(host(got), expected, dtype, words)
-    if overwrite and not there:
-        changed = whole.copy()
+    if overwrite and there:
+        gaps = host(whole)
+        gaps = gaps[..., 1::2] if gaps.shape[-1:] != old.shape[-1:] else gaps[:0]
+        assert (gaps == GUARD).all(), ("memory between elements of out was changed", words)
+    elif overwrite:
         out[...] = old
         assert whole.tobytes() == before.tobytes(), ("memory around out was changed", words)
-        del changed
 
 
 def aliases(rng):
