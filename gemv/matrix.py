@@ -10,11 +10,18 @@ import numpy as np
 from gemv import blas as gemv_blas
 from gemv.arrays import adopt, host, libraries
 from gemv.calls import batched, items
-from gemv.calls.operators import AS_IT_IS, CONJUGATE, TRANSPOSED, KeptOperator, precision_of
+from gemv.calls.operators import (
+    AS_IT_IS,
+    CONJUGATE,
+    TRANSPOSED,
+    KeptOperator,
+    device_vector,
+    precision_of,
+)
 from gemv.core.dtypes import PREFIXES
 from gemv.core.geometry import LOAD_BYTES, ceil_div
 from gemv.core.operand import where
-from gemv.core.rules import transposition
+from gemv.core.rules import coefficient, transposition
 from gemv.engines import backend
 from gemv.engines.host import known_kernel, refuse_kernel
 from gemv.shards.make import spread
@@ -169,6 +176,8 @@ class Matrix(KeptOperator):
         rows, cols = self.shape if trans == 0 else self.shape[::-1]
         x = self._vector("x", x, cols)
         y = None if y is None else self._vector("y", y, rows)
+        for name, value in (("alpha", alpha), ("beta", beta)):
+            coefficient("Matrix.gemv", name, value, self.dtype)  # beta itself says if it was given
         return self._product(trans, alpha, x, beta, y)
 
     def _products(self, trans: int, x: np.ndarray) -> np.ndarray:
@@ -240,18 +249,13 @@ class Matrix(KeptOperator):
 
     def _on_device(self, op: int, x: Any) -> Any:
         array = self._kept()
-        library = libraries.device_library(x)
         if op != AS_IT_IS and self.dtype.kind != "c":
             op = AS_IT_IS if op == CONJUGATE else TRANSPOSED
         if op == CONJUGATE:
             raise TypeError(
                 "Matrix: the conjugate of a complex matrix takes vectors in host memory only"
             )
-        if library is None or getattr(x, "ndim", 1) != 1:
-            raise ValueError(f"Matrix: x must have one dimension, got shape {x.shape}")
-        rows, cols = self.shape if op == AS_IT_IS else self.shape[::-1]
-        if x.shape[0] != cols:
-            raise ValueError(f"Matrix: x must have {cols} elements, got {x.shape[0]}")
+        library = device_vector(x, self.shape[1 if op == AS_IT_IS else 0])
         return gemv_blas.gemv(1, self._array_of(library, array), x, trans=op, kernel=self._kernel)
 
     def _array_of(self, library: Any, array: Any) -> Any:

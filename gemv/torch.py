@@ -154,7 +154,8 @@ def addmv(
         As :func:`mv` does.
     """
     kind = type(a)
-    if (kind is _TENSOR or kind is _PARAMETER) and (out is None or out is y) and _on_memory():
+    usual = y is not None and (out is None or out is y)
+    if usual and (kind is _TENSOR or kind is _PARAMETER) and _on_memory():
         if not a.is_cuda:
             if accumulate == "plain" and stream is None:
                 found = torch_host.short_way(alpha, a, x, beta, y, trans, out)
@@ -183,6 +184,12 @@ def addmv(
         return _product(_ADDMV, alpha, a, x, beta, y, options)
     if out is not y and not (type(beta) in (int, float, complex) and beta == 0):
         check_out(_ADDMV, out, rows, y.dtype, a)
+        for name, value in (("alpha", alpha), ("beta", beta)):
+            factor(_ADDMV, name, value, a)
+        torch_operators.refuse_gradients((_ADDMV, alpha, a, x, beta, out))
+        if not a.is_cuda:  # whatever else is refused is refused before `out` is written to
+            new = y.expand(rows).contiguous() if y.shape != (rows,) else y
+            return out.copy_(_product(_ADDMV, alpha, a, x, beta, new, options))
         out.copy_(y)
     return _into(_ADDMV, out, rows, y.dtype, alpha, a, x, beta, options)
 
@@ -252,7 +259,9 @@ def _compute(
         new = x.new_zeros(a.shape[1] if trans else a.shape[0], dtype=out_dtype or a.dtype)
         if y is None:
             return new
-        return y.mul_(beta) if overwrite else (y * beta if beta != 0 else torch.zeros_like(y))
+        if beta == 0:  # y is not read: it may be NaN
+            return y.zero_() if overwrite else torch.zeros_like(y)
+        return y.mul_(beta) if overwrite else y * beta
     if not a.is_cuda:
         if stream is not None:
             raise ValueError(f"{routine}: stream only applies to tensors on a GPU, a is on the CPU")

@@ -60,7 +60,9 @@ def bind_gufunc(
 ) -> Items:
     """The arguments of ``matvec``, or of ``vecmat``, which multiplies the conjugate of x."""
     trans = 1 if routine == "vecmat" else 0
-    operands = [_adopted(routine, name, array) for name, array in (("a", a), ("x", x), ("y", out))]
+    operands = [
+        _adopted(routine, name, array) for name, array in (("a", a), ("x", x), ("out", out))
+    ]
     operand_a, operand_x, operand_y = operands
     assert operand_a is not None and operand_x is not None
     rows, cols = operand_a.shape[-2:] if trans == 0 else operand_a.shape[:-3:-1]
@@ -110,7 +112,7 @@ def bind_blas(
 
 
 def _adopted(routine: str, name: str, array: Any) -> Operand | None:
-    if array is None and name == "y":
+    if array is None and name in ("y", "out"):
         return None
     return arrays_adopt.adopt(routine, name, array, None, engines_backend.HOME, batch=True)
 
@@ -121,7 +123,7 @@ def _factor(routine: str, name: str, value: Any) -> Any:
     if device or (getattr(value, "ndim", None) and not isinstance(value, np.generic)):
         return arrays_adopt.adopt(routine, name, value, None, engines_backend.HOME, batch=True)
     if isinstance(value, (list, tuple)):
-        return _factor(routine, name, np.asarray(value))
+        return arrays_adopt.adopt(routine, name, value, None, engines_backend.HOME, batch=True)
     return number(routine, name, value)
 
 
@@ -147,7 +149,7 @@ def _bind(
     on_host = [isinstance(each, Operand) and each.on_host for each in (a, alpha, beta)]
     check_places(
         routine, a, x, y,
-        0 if on_host[0] and on_host[1] else alpha, 0 if on_host[0] and on_host[2] else beta, False,
+        0 if on_host[0] and on_host[1] else alpha, 0 if on_host[0] and on_host[2] else beta, None,
     )  # fmt: skip
     # On the host a number of the same dtype stands for an array of factors.
     of_dtype = [f.dtype.type(0) if isinstance(f, Operand) and f.on_host else f

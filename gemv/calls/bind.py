@@ -21,6 +21,7 @@ from gemv.core.rules import (
     integer,
     is_complex,
     number,
+    result_name,
     transposition,
     type_error,
     value_error,
@@ -221,11 +222,18 @@ def _number_or_operand(routine: str, name: str, value: Any, dtype: np.dtype | No
 
 
 def check_places(
-    routine: str, a: Operand, x: Operand, y: Operand | None, alpha: Any, beta: Any, peer: bool
+    routine: str,
+    a: Operand,
+    x: Operand,
+    y: Operand | None,
+    alpha: Any,
+    beta: Any,
+    peer: bool | None,
 ) -> None:
     """Refuse host operands beside device operands, and those of several GPUs without `peer`.
 
-    A copy between them would be a cost that the call does not show.
+    A copy between them would be a cost that the call does not show. `peer` is None for a call that
+    has no such argument.
     """
     for name, factor in (("alpha", alpha), ("beta", beta)):
         if isinstance(factor, Operand) and a.on_host:
@@ -238,21 +246,22 @@ def check_places(
     # An A without elements has no memory, and so no GPU.
     nowhere = not a.on_host and a.device is None and x.device is not None
     home, at = ("x", x) if nowhere else ("a", a)
-    for name, operand in (("x", x), ("y", y), ("alpha", alpha), ("beta", beta)):
+    result = result_name(routine)
+    for name, operand in (("x", x), (result, y), ("alpha", alpha), ("beta", beta)):
         if isinstance(operand, Operand) and (
             operand.on_host != at.on_host or _on_other_device(at, operand)
         ):
-            devices = not (operand.on_host or at.on_host) and name in ("x", "y")
+            devices = not (operand.on_host or at.on_host) and name in ("x", result)
             if peer and devices:
                 continue
             hint = ""
-            if devices:
+            if devices and peer is not None:
                 hint = ", or peer=True lets x and y be on another GPU"
             raise type_error(
                 routine,
                 name,
                 f"{home} is {where(at)} but {name} is {where(operand)};"
-                f" a, x and y must be in one place{hint}",
+                f" a, x and {result} must be in one place{hint}",
             )
 
 
@@ -265,7 +274,7 @@ def common_dtype(
     routine: str, alpha: Any, a: Operand, x: Operand, beta: Any, y: Operand | None
 ) -> np.dtype:
     """The dtype that gemv computes in; see the Notes of :func:`gemv.gemv`."""
-    named = [("a", a), ("x", x)] + ([("y", y)] if y is not None else [])
+    named = [("a", a), ("x", x)] + ([(result_name(routine), y)] if y is not None else [])
     if not a.on_host:
         for name, operand in named:
             if operand.dtype not in PREFIXES:
@@ -277,7 +286,7 @@ def common_dtype(
                     f" {known}",
                 )
             if operand.dtype != a.dtype and not (
-                name == "y" and a.dtype in NARROW and operand.dtype == DTYPES["s"]
+                operand is y and a.dtype in NARROW and operand.dtype == DTYPES["s"]
             ):
                 raise type_error(
                     routine,
@@ -336,7 +345,8 @@ def result_dtype(routine: str, dtype: np.dtype, y: Operand | None, out_dtype: An
         raise type_error(
             routine,
             "y",
-            f"y has dtype {dtype_name(y.dtype)}, which decides, but out_dtype is {out_dtype!r}",
+            f"{result_name(routine)} has dtype {dtype_name(y.dtype)}, which decides, but out_dtype"
+            f" is {out_dtype!r}",
         )
     return y.dtype
 

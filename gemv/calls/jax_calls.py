@@ -21,6 +21,7 @@ from gemv.core.rules import (
     typed,
     y_length,
 )
+from gemv.engines.host import known_kernel
 
 _MATVEC = "gemv.jax.matvec"
 
@@ -48,7 +49,8 @@ def matvec(
     y : jax.Array of shape (rows,), optional
         Of the dtype of the result. It is not read where `beta` is the number 0.
     alpha, beta : number or array without a dimension, optional
-        May be traced. An array multiplies the product that is there already.
+        May be traced. An array multiplies the product that is there already; where `alpha` is the
+        number 0, `a` and `x` are not read.
     trans : {0, 1, 2, "N", "T", "C"}, optional
     accumulate : {"plain", "wide", "pairs"}, optional
         As in :func:`gemv.gemv`.
@@ -76,13 +78,15 @@ def matvec(
         return _call(
             _MATVEC, None, alpha, a, x, beta, y, 0, 1, 0, 1, trans, accumulate, out_dtype, kernel
         )
-    # Numbers that change must not compile anew, but 1 and 0 save a step each.
+    _check_options(_MATVEC, kernel, out_dtype)
+    # Numbers that change must not compile anew, but 1 and 0 save a step each, and 0 reads nothing.
     fixed = (
-        1 if type(alpha) in (int, float) and alpha == 1 else None,
+        alpha if type(alpha) in (int, float) and alpha in (0, 1) else None,
         beta if type(beta) in (int, float) and beta in (0, 1) else None,
         transposition(_MATVEC, trans), accumulation(_MATVEC, accumulate), out_dtype, kernel,
     )  # fmt: skip
     a, x = _array(_MATVEC, "a", a, 2), _array(_MATVEC, "x", x, 1)
+    y = None if y is None else _array(_MATVEC, "y", y, 1)
     alpha, beta = _factor(_MATVEC, "alpha", alpha, a), _factor(_MATVEC, "beta", beta, a)
     return _at_once(*fixed)(
         a, x, y, alpha if fixed[0] is None else None, beta if fixed[1] is None else None
@@ -136,6 +140,7 @@ def _call(
     offx, incx = integer(routine, "offx", offx), integer(routine, "incx", incx)
     offy, incy = integer(routine, "offy", offy), integer(routine, "incy", incy)
     accumulate = accumulation(routine, accumulate)
+    _check_options(routine, kernel, out_dtype)
     a, x = _array(routine, "a", a, 2), _array(routine, "x", x, 1)
     y = None if y is None else _array(routine, "y", y, 1)
     computed = _dtype(routine, "a", a)
@@ -200,15 +205,45 @@ def _walk(start: int, step: int, count: int) -> Any:
 def _array(routine: str, name: str, value: Any, rank: int) -> Any:
     if not isinstance(value, (jax.Array, np.ndarray)):
         raise TypeError(f"{routine}: {name} must be an array of JAX's, got {typed(value)}")
+    if isinstance(value, jax.Array):
+        if not isinstance(value, jax.core.Tracer) and value.is_deleted():
+            raise TypeError(f"{routine}: {name} cannot be read: the array has been deleted")
+    else:
+        value = _from_numpy(routine, name, value)
     if value.ndim != rank:
         dimensions = "two dimensions" if rank == 2 else "one dimension"
         raise ValueError(f"{routine}: {name} must have {dimensions}, got shape {value.shape}")
-    return value if isinstance(value, jax.Array) else jnp.asarray(value)
+    return value
+
+
+def _from_numpy(routine: str, name: str, value: np.ndarray) -> Any:
+    """An array of NumPy's as one of JAX's."""
+    try:
+        return jnp.asarray(value)
+    except (TypeError, ValueError):  # objects, text, dates, records, what is masked
+        masked = "a mask and " if isinstance(value, np.ma.MaskedArray) else ""
+        raise TypeError(
+            f"{routine}: {name} must be an array of JAX's, got one of NumPy with {masked}dtype"
+            f" {value.dtype}, which JAX does not take"
+        ) from None
+
+
+def _check_options(routine: str, kernel: Any, out_dtype: Any) -> None:
+    """Refuse what would be the key of a compiled call and cannot be one."""
+    if kernel is not None:
+        known_kernel(routine, kernel)
+    try:
+        hash(out_dtype)
+    except TypeError:
+        raise TypeError(f"{routine}: out_dtype must be a dtype, got {typed(out_dtype)}") from None
 
 
 def _dtype(routine: str, name: str, array: Any) -> np.dtype:
-    dtype = element_type(np.dtype(array.dtype))
-    if dtype not in tuple(DTYPES.values()):
+    try:
+        dtype = element_type(np.dtype(array.dtype))
+    except TypeError:  # a random key of JAX's
+        dtype = None
+    if dtype is None or dtype not in tuple(DTYPES.values()):
         raise TypeError(f"{routine}: {name} has dtype {array.dtype}, in which nothing is computed")
     return dtype
 
@@ -239,6 +274,11 @@ def _factor(routine: str, name: str, value: Any, a: Any) -> Any:
     if isinstance(value, np.generic) or (isinstance(value, np.ndarray) and not value.ndim):
         value = value.item()
     is_complex = isinstance(value, complex)
+    if type(value) is int:
+        try:
+            value = float(value) if abs(value) >= 2**31 else value
+        except OverflowError:
+            raise ValueError(f"{routine}: {name} does not fit {a.dtype}: too large") from None
     if not isinstance(value, (int, float, complex)):
         if not isinstance(value, jax.Array) or value.ndim:
             raise TypeError(
@@ -247,5 +287,7 @@ def _factor(routine: str, name: str, value: Any, a: Any) -> Any:
             )
         is_complex = jnp.iscomplexobj(value)
     if is_complex and not jnp.iscomplexobj(a):
-        raise TypeError(f"{routine}: {name} must be real for a of dtype {a.dtype}")
+        raise TypeError(
+            f"{routine}: {name} must be real for a of dtype {a.dtype}, got {typed(value)}"
+        )
     return value

@@ -17,6 +17,8 @@ from gemv.arrays import adopt, host, libraries
 from gemv.core.dtypes import DTYPES, NARROW, dtype_name
 from gemv.core.narrow import cast
 from gemv.core.operand import Operand
+from gemv.core.rules import type_error, typed, value_error
+from gemv.engines import backend
 
 #: Which form of the matrix a product uses: itself, its transpose, its conjugate transpose (BLAS's
 #: codes for ``trans``) or its conjugate. Transposing a form flips bit 0 of its code, taking the
@@ -51,7 +53,7 @@ class Operator(LinearOperator):
         """
         if adopt.is_device_array(x):
             return self._on_device(self._op, x)
-        return super().matvec(_read(x))
+        return super().matvec(_vector(x, self.shape[1]))
 
     def rmatvec(self, x: Any) -> Any:
         """``A.H @ x`` for a vector in host memory or on the GPU.
@@ -67,7 +69,7 @@ class Operator(LinearOperator):
         """
         if adopt.is_device_array(x):
             return self._on_device(self._op ^ ADJOINT, x)
-        return super().rmatvec(_read(x))
+        return super().rmatvec(_vector(x, self.shape[0]))
 
     def matmat(self, X: Any) -> Any:
         """``A @ X``, up to 16 columns by one launch, each with the bits of ``A @ x``.
@@ -81,7 +83,7 @@ class Operator(LinearOperator):
         -------
         numpy.ndarray of shape (m, k)
         """
-        return super().matmat(_read(X))
+        return super().matmat(_columns(X, self.shape[1]))
 
     def rmatmat(self, X: Any) -> Any:
         """``A.H @ X``, as :meth:`matmat`.
@@ -95,7 +97,7 @@ class Operator(LinearOperator):
         -------
         numpy.ndarray of shape (n, k)
         """
-        return super().rmatmat(_read(X))
+        return super().rmatmat(_columns(X, self.shape[0]))
 
     def dot(self, x: Any) -> Any:
         """``A @ x`` for a vector, for the columns of an array, or for another operator.
@@ -109,16 +111,19 @@ class Operator(LinearOperator):
         array of shape (m,) or (m, k), or LinearOperator
             An array in the place that `x` is in; on the GPU `x` is a vector.
         """
-        if isinstance(x, LinearOperator) or np.isscalar(x):
+        if isinstance(x, LinearOperator) or _is_factor(x):
             return super().dot(x)
         if adopt.is_device_array(x):
             return self._on_device(self._op, x)
-        return super().dot(_read(x))
+        return super().dot(_one_or_more(x))
 
     def __rmul__(self, x: Any) -> Any:
         # ``x @ A`` comes here as well.
-        plain = isinstance(x, LinearOperator) or np.isscalar(x) or adopt.is_device_array(x)
-        return super().__rmul__(x if plain else _read(x))
+        if isinstance(x, LinearOperator) or _is_factor(x):
+            return super().__rmul__(x)
+        if adopt.is_device_array(x):  # SciPy would copy it to the host
+            return self._on_device(self._op ^ TRANSPOSED, x)
+        return super().__rmul__(_one_or_more(x))
 
     def _matvec(self, x: np.ndarray) -> np.ndarray:
         return self._vectors(self._op, x)
@@ -213,6 +218,64 @@ def _read(x: Any) -> np.ndarray:
     return cast(array, DTYPES["s"]) if array.dtype in NARROW else array
 
 
+def device_vector(x: Any, length: int) -> Any:
+    """The library of a vector on the GPU; an error unless it has so many elements."""
+    try:
+        library, shape = libraries.device_library(x), tuple(x.shape)
+    except Exception:  # it has an interface and nothing else, or its attributes raise
+        library = None
+    if library is None:
+        operand = adopt.adopt("Matrix", "x", x, None, backend.HOME)
+        library, shape = operand.exporter, operand.shape
+    if len(shape) != 1:
+        raise ValueError(f"Matrix: x must have one dimension, got shape {shape}")
+    if shape[0] != length:
+        raise ValueError(f"Matrix: x must have {length} elements, got {shape[0]}")
+    return library
+
+
+def _is_factor(x: Any) -> bool:
+    """Whether `x` is what SciPy multiplies an operator by; it takes text for a number."""
+    return np.isscalar(x) and not isinstance(x, (str, bytes))
+
+
+def _one_or_more(x: Any) -> np.ndarray:
+    """A vector, or the columns of an array; SciPy's own error would write all elements."""
+    array = _read(x)
+    if array.ndim not in (1, 2):
+        raise value_error(
+            "Matrix", "x", f"x must have one or two dimensions, got shape {array.shape}"
+        )
+    return array
+
+
+def _vector(x: Any, length: int) -> np.ndarray:
+    """A vector in host memory, or a single column."""
+    array = _read(x)
+    if array.shape[-1:] != (length,) and array.shape != (length, 1):
+        raise value_error("Matrix", "x", f"x must have {length} elements, got shape {array.shape}")
+    return array
+
+
+def _columns(x: Any, length: int) -> np.ndarray:
+    """Several vectors in host memory, the columns of an array."""
+    if adopt.is_device_array(x):
+        raise type_error(
+            "Matrix",
+            "x",
+            f"x is a device array, {type(x).__name__}; several columns are taken from host memory,"
+            " and A @ x takes one vector on the device",
+        )
+    array = _read(x)
+    if array.shape[-2:-1] != (length,):
+        raise value_error(
+            "Matrix",
+            "x",
+            f"x must have two dimensions and {length} rows, got shape {array.shape}",
+        )
+    return array
+
+
 class Turned(Operator):
     """``A.H``, ``A.T`` or ``A.H.T`` of a :class:`gemv.Matrix`: a form without memory of its own."""
 
@@ -240,9 +303,12 @@ class Turned(Operator):
 def precision_of(operand: Operand, asked: Any) -> np.dtype:
     """The dtype of all products with a matrix, by the rules of :func:`gemv.gemv`."""
     if asked is not None:
-        dtype = np.dtype(asked)
+        known = ", ".join(map(str, _KNOWN))
+        try:
+            dtype = np.dtype(asked)
+        except TypeError:
+            raise TypeError(f"Matrix: dtype must be one of {known}, got {typed(asked)}") from None
         if dtype not in _KNOWN:
-            known = ", ".join(map(str, _KNOWN))
             raise TypeError(f"Matrix: dtype must be one of {known}, got {dtype}")
         if operand.dtype.kind == "c" and dtype.kind != "c":
             raise TypeError(

@@ -47,7 +47,7 @@ def short_way(alpha: Any, a: Any, x: Any, beta: Any, y: Any, trans: Any, out: An
             return None
         if out is not None and (
             type(out) is not torch.Tensor or out.dtype is not a.dtype or out.shape != (rows,)
-            or not out.is_cpu or (_grad_enabled() and out.requires_grad)
+            or not out.is_cpu or (_grad_enabled() and out.requires_grad) or not out.stride(0)
         ):  # fmt: skip
             return None
         start = None
@@ -60,7 +60,10 @@ def short_way(alpha: Any, a: Any, x: Any, beta: Any, y: Any, trans: Any, out: An
     # a conjugate, a gradient under no_grad(), memory elsewhere
     except (RuntimeError, TypeError, ValueError):
         return None
-    result = host.product(gemv, trans, alpha, matrix, vector, beta, start)
+    try:
+        result = host.product(gemv, trans, alpha, matrix, vector, beta, start)
+    except OverflowError:  # a factor beyond every float
+        return None
     if open_traces():
         host.record(name)
     return _from_numpy(result) if out is None else out.copy_(_from_numpy(result))

@@ -264,7 +264,7 @@ def _single_level() -> Generator[None]:
 
 def _differentiable(*inputs: Any) -> Any:
     if inputs[6:10] != (0, 1, 0, 1) or inputs[11] is not None:
-        _refuse_gradients(inputs)
+        refuse_gradients(inputs)
         with _below_autograd():
             return torch.ops.gemv.product(*inputs)
     # What a transformation has left behind stands for the tensor inside.
@@ -289,16 +289,18 @@ def watched(*tensors: Any) -> bool:
 
 
 def _not_differentiable(*inputs: Any) -> None:
-    _refuse_gradients(inputs)
+    refuse_gradients(inputs)
     with _below_autograd():
         torch.ops.gemv.product_(*inputs)
 
 
-def _refuse_gradients(inputs: tuple) -> None:
+def refuse_gradients(inputs: tuple) -> None:
+    """Refuse vectors and matrices that need gradients which go through no overwritten vector."""
     routine, _, a, x, _, y = inputs[:6]
     if not torch.is_grad_enabled():
         return
-    for name, tensor in (("a", a), ("x", x), ("y", y)):
+    result = "out" if routine.startswith("gemv.torch.") else "y"
+    for name, tensor in (("a", a), ("x", x), (result, y)):
         if tensor is not None and tensor.requires_grad:
             raise TypeError(
                 f"{routine}: {name} requires a gradient, and this product overwrites a vector or"

@@ -20,15 +20,11 @@ def check(routine: str, a: Any, x: Any, trans: int) -> Any:
     for name, tensor, rank in (("a", a, 2), ("x", x, 1)):
         if not isinstance(tensor, torch.Tensor):
             raise TypeError(f"{routine}: {name} must be a tensor, got {typed(tensor)}")
+        _check_layout(routine, name, tensor)
         if tensor.dim() != rank:
             dimensions = "two dimensions" if rank == 2 else "one dimension"
             raise ValueError(
                 f"{routine}: {name} must have {dimensions}, got shape {tuple(tensor.shape)}"
-            )
-        if tensor.layout is not torch.strided:
-            raise TypeError(
-                f"{routine}: {name} is a tensor of layout {tensor.layout}; only dense ones can be"
-                " multiplied here: call its to_dense() first"
             )
     if a.dtype not in _FLOATING:
         raise TypeError(f"{routine}: a has dtype {a.dtype}, in which nothing is computed here")
@@ -40,6 +36,17 @@ def check(routine: str, a: Any, x: Any, trans: int) -> Any:
             f"{routine}: x must have as many elements as a has {of_a}, {cols}, got {x.shape[0]}"
         )
     return rows
+
+
+def _check_layout(routine: str, name: str, tensor: Any) -> None:
+    """Refuse what has no strides, before anything else is asked of it."""
+    if tensor.is_nested:
+        raise TypeError(f"{routine}: {name} is a nested tensor; only dense ones can be used here")
+    if tensor.layout is not torch.strided:
+        raise TypeError(
+            f"{routine}: {name} is a tensor of layout {tensor.layout}; only dense ones can be used"
+            " here: call its to_dense() first"
+        )
 
 
 def _check_like_a(routine: str, name: str, tensor: Any, a: Any, dtypes: tuple) -> None:
@@ -57,6 +64,7 @@ def _check_like_a(routine: str, name: str, tensor: Any, a: Any, dtypes: tuple) -
 def check_y(routine: str, y: Any, a: Any, rows: Any) -> None:
     if not isinstance(y, torch.Tensor):
         raise TypeError(f"{routine}: y must be a tensor, got {typed(y)}")
+    _check_layout(routine, "y", y)
     _check_like_a(routine, "y", y, a, _y_dtypes(a))
     if y.dim() > 1 or (y.dim() == 1 and y.shape[0] != rows and y.shape[0] != 1):
         raise ValueError(
@@ -68,10 +76,20 @@ def check_y(routine: str, y: Any, a: Any, rows: Any) -> None:
 def check_out(routine: str, out: Any, rows: Any, dtype: Any, a: Any) -> None:
     if not isinstance(out, torch.Tensor):
         raise TypeError(f"{routine}: out must be a tensor, got {typed(out)}")
+    _check_layout(routine, "out", out)
+    if dtype is not None and out.dtype != dtype:
+        raise TypeError(
+            f"{routine}: out must have the dtype of the result, {dtype}, got {out.dtype}"
+        )
     _check_like_a(routine, "out", out, a, (dtype,) if dtype is not None else _y_dtypes(a))
     if out.dim() != 1 or out.shape[0] != rows:
         raise ValueError(
             f"{routine}: out must have the shape of the product, ({rows},), got {tuple(out.shape)}"
+        )
+    if out.shape[0] > 1 and out.stride(0) == 0:
+        raise ValueError(
+            f"{routine}: out must have elements that are apart in memory, got stride 0: call its"
+            " clone() first"
         )
 
 
@@ -97,6 +115,11 @@ def number(routine: str, name: str, value: Any, a: Any) -> Any:
                 f"{routine}: {name} must be a number or a tensor without a dimension, got"
                 f" {typed(value)}"
             )
+    if type(value) is int:
+        try:
+            float(value)
+        except OverflowError:
+            raise ValueError(f"{routine}: {name} does not fit {a.dtype}: too large") from None
     if isinstance(value, complex) and not a.dtype.is_complex:
         raise TypeError(
             f"{routine}: {name} must be real for a of dtype {a.dtype}, got {typed(value)}"
@@ -112,6 +135,11 @@ def factor(routine: str, name: str, value: Any, a: Any) -> Any:
         raise ValueError(
             f"{routine}: {name} must be a number or a tensor without a dimension, got shape"
             f" {tuple(value.shape)}"
+        )
+    if value.device != a.device and value.device.type != "cpu":
+        raise TypeError(
+            f"{routine}: {name} must be on the device of a, {a.device}, or on the CPU, got"
+            f" {value.device}"
         )
     if value.dtype.is_complex and not a.dtype.is_complex:
         raise TypeError(

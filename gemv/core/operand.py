@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 #: Number of dimensions by argument.
-RANK = {"a": 2, "x": 1, "y": 1, "alpha": 0, "beta": 0}
+RANK = {"a": 2, "x": 1, "y": 1, "out": 1, "alpha": 0, "beta": 0}
 
 
 class Operand(NamedTuple):

@@ -38,12 +38,28 @@ _PLACES_OF = {
         first: f"1st argument {first}",
         second: f"2nd argument {second}",
         "y": "3rd argument out",
+        "out": "3rd argument out",
         "alpha": "keyword alpha",
         "beta": "keyword beta",
     }
-    for routine, first, second in (("matvec", "a", "x"), ("vecmat", "x", "a"))
+    for name, first, second in (("matvec", "a", "x"), ("vecmat", "x", "a"))
+    for routine in (name, f"gemv.dask.{name}")
 }
-_PLACES_OF["Matrix"] = {**PLACES, "a": "1st argument a"}
+_PLACES_OF |= {
+    "Matrix": {"a": "1st argument a", "x": "1st argument x"},
+    "Matrix.gemv": {
+        name: f"{place} argument {name}"
+        for name, place in (
+            ("alpha", "1st"), ("x", "2nd"), ("beta", "3rd"), ("y", "4th"), ("trans", "5th"),
+        )
+    },
+    "Matrix.plan": {
+        "x": "1st argument x", "y": "2nd argument y", "trans": "3rd argument trans",
+    },
+    "plan": {"a": "1st argument a", "x": "2nd argument x", "y": "3rd argument y"},
+    "sharded": {"a": "1st argument parts"},
+    "gemv.dask.Matrix.solve": {"b": "2nd argument b"},
+}  # fmt: skip
 
 #: The largest number that an address, or a number of bytes, can be.
 MAX_BYTES = int(np.iinfo(np.intp).max)
@@ -62,7 +78,16 @@ def type_error(routine: str, name: str, text: str) -> TypeError:
 
 
 def _place(routine: str, name: str) -> str:
-    return _PLACES_OF.get(routine, PLACES)[name]
+    # A routine may be followed by a part of its argument, as in "sharded: shard 1". Those with a
+    # dot are called in other ways than SciPy's.
+    routine = routine.partition(":")[0]
+    places = _PLACES_OF.get(routine, {} if "." in routine else PLACES)
+    return places.get(name, f"keyword {name}")
+
+
+def result_name(routine: str) -> str:
+    """What the caller of a routine calls y."""
+    return "out" if "out" in _PLACES_OF.get(routine, PLACES) else "y"
 
 
 def typed(value: Any) -> str:
@@ -73,7 +98,9 @@ def typed(value: Any) -> str:
         text = repr(value)
     except Exception:  # an object's own, or an int that Python finds too long to write
         return name
-    return name if value is None or len(text) > 40 or "\n" in text else f"{name} {text}"
+    if value is None:
+        return "None"
+    return name if len(text) > 40 or "\n" in text else f"{name} {text}"
 
 
 def digits(value: int) -> str:
@@ -88,8 +115,7 @@ def integer(routine: str, name: str, value: Any) -> int:
     try:
         return operator.index(value)
     except Exception:  # whatever an object's own method raises
-        got = "None" if value is None else typed(value)
-        raise type_error(routine, name, f"{name} must be an integer, got {got}") from None
+        raise type_error(routine, name, f"{name} must be an integer, got {typed(value)}") from None
 
 
 def flag(routine: str, name: str, value: Any) -> bool:
@@ -158,8 +184,7 @@ def number(routine: str, name: str, value: Any) -> Any:
                 # other object that promises what it cannot do.
                 except Exception:
                     continue
-    got = "None" if value is None else typed(value)
-    raise type_error(routine, name, f"{name} must be a number, got {got}")
+    raise type_error(routine, name, f"{name} must be a number, got {typed(value)}")
 
 
 def _too_large(routine: str, name: str, dtype: Any = "float64") -> ValueError:
@@ -180,11 +205,11 @@ def numbers(routine: str, name: str, array: np.ndarray) -> np.ndarray:
             try:
                 value = number(routine, name, element)
             except TypeError:
-                got = "None" if element is None else typed(element)
                 raise type_error(
                     routine,
                     name,
-                    f"{name} must hold numbers, got an array of dtype object that holds {got}",
+                    f"{name} must hold numbers, got an array of dtype object that holds"
+                    f" {typed(element)}",
                 ) from None
         if isinstance(value, np.generic):
             dtypes.add(value.dtype)

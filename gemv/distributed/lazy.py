@@ -8,12 +8,14 @@ from __future__ import annotations
 
 from typing import Any
 
+import dask
 import dask.array as da
 import numpy as np
 from dask.array.utils import meta_from_array
 
 from gemv.calls import batched
 from gemv.core.dtypes import DTYPES, NARROW
+from gemv.distributed.arguments import operand
 from gemv.families import matvec as product_of_rows
 from gemv.families import vecmat as product_of_columns
 
@@ -99,7 +101,10 @@ def vecmat(
 
 
 def _product(routine: str, a: Any, x: Any, alpha: Any, accumulate: Any, out_dtype: Any) -> da.Array:
-    a, x = da.asanyarray(a), da.asanyarray(x)
+    # In the order of the arguments, as their errors come.
+    named = [("a", a), ("x", x)] if routine == "matvec" else [("x", x), ("a", a)]
+    found = {name: operand(f"gemv.dask.{routine}", name, array) for name, array in named}
+    a, x = found["a"], found["x"]
     for name, array, least in (("a", a, 2), ("x", x, 1)):
         if array.ndim < least:
             raise ValueError(
@@ -115,9 +120,14 @@ def _product(routine: str, a: Any, x: Any, alpha: Any, accumulate: Any, out_dtyp
         )
     x = _rechunked(routine, "x", x, -1, a.chunks[-1 if of_rows else -2])
     operands = [("a", a, 2), ("x", x, 1)]
-    if np.ndim(alpha):
-        operands.append(("alpha", da.asanyarray(alpha), 0))
+    several = isinstance(alpha, (list, tuple)) or getattr(alpha, "ndim", None)
+    if several or dask.is_dask_collection(alpha):
+        alpha = operand(f"gemv.dask.{routine}", "alpha", alpha)
+    if several and alpha.ndim:
+        operands.append(("alpha", alpha, 0))
+    operands = [(name, _ones_in_one_chunk(array, rank), rank) for name, array, rank in operands]
     batch = _chunks_of_batch(routine, operands)
+    (_, a, _), (_, x, _), *_ = operands
     factor = operands[2][1] if len(operands) == 3 else alpha
     dtype, sums, asked = _dtypes(routine, a, x, factor, accumulate, out_dtype)
 
@@ -171,8 +181,9 @@ def _multiply(a: Any, x: Any, alpha: Any, *, of_rows: bool, accumulate: str, out
 def _add_in_order(parts: list[Any], *, result: np.dtype) -> Any:
     """The sum of the products of some chunks, from the first to the last."""
     total, *others = (part[..., 0] for part in parts)
-    for other in others:
-        total = total + other
+    with np.errstate(invalid="ignore", over="ignore"):  # as a product in one piece
+        for other in others:
+            total = total + other
     return total.astype(result, copy=False)
 
 
@@ -182,7 +193,14 @@ def _rechunked(
     """`array` with the chunks along an axis that another operand has."""
     found = array.chunks[axis]
     if not np.isnan([*found, *chunks]).any():
-        return array if found == chunks else array.rechunk({axis % array.ndim: chunks})
+        if found == chunks:
+            return array
+        made = array.rechunk({axis % array.ndim: chunks})
+        if made.chunks[axis] != chunks:  # Dask leaves arrays without elements as they are
+            wanted = list(made.chunks)
+            wanted[axis] = chunks
+            made = da.empty_like(array, chunks=tuple(wanted))
+        return made
     if len(found) == len(chunks) and np.isnan([*found]).all() and np.isnan([*chunks]).all():
         return array  # as results of one selection; the products themselves compare the lengths
     raise ValueError(
@@ -190,6 +208,16 @@ def _rechunked(
         f" {found}, and those that they meet are {chunks}: sizes that are unknown (nan) cannot be"
         " matched. Call compute_chunk_sizes() on the array first"
     )
+
+
+def _ones_in_one_chunk(array: da.Array, rank: int) -> da.Array:
+    """`array` without empty chunks beside those of leading dimensions of length 1."""
+    axes = {
+        axis: 1
+        for axis in range(array.ndim - rank)
+        if array.shape[axis] == 1 and len(array.chunks[axis]) > 1
+    }
+    return array.rechunk(axes) if axes else array
 
 
 def _chunks_of_batch(routine: str, operands: list[tuple[str, da.Array, int]]) -> list[Any]:
@@ -215,7 +243,10 @@ def _dtypes(
     """The dtypes of the result and of its parts, and the ``out_dtype`` that the parts ask for."""
     one_a, one_x = np.empty((1, 1), a.dtype), np.empty(1, x.dtype)
     factor = np.empty(1, alpha.dtype) if np.ndim(alpha) else alpha
-    checked = batched.bind_gufunc(routine, one_a, one_x, None, factor, 0, accumulate, out_dtype)
+    try:
+        checked = batched.bind_gufunc(routine, one_a, one_x, None, factor, 0, accumulate, out_dtype)
+    except (TypeError, ValueError) as error:
+        raise type(error)(f"gemv.dask.{error}") from None
     problem = checked.call.problem
     if problem.dtype not in NARROW:
         return problem.dtype, problem.dtype, None

@@ -13,6 +13,8 @@ import distributed
 import numpy as np
 
 from gemv.core.dtypes import DTYPES
+from gemv.core.rules import typed
+from gemv.distributed import arguments
 from gemv.distributed import client as clients
 from gemv.distributed.exchange import Exchanges
 from gemv.distributed.methods import METHODS
@@ -75,7 +77,7 @@ class Matrix:
     def __init__(self, a: Any, dtype: Any = None, *, client: Any = None) -> None:
         if not isinstance(a, da.Array):
             raise TypeError(
-                f"gemv.dask.Matrix: a must be a Dask array, got {type(a).__name__};"
+                f"gemv.dask.Matrix: a must be a Dask array, got {typed(a)};"
                 " gemv.Matrix takes other arrays"
             )
         if a.ndim != 2:
@@ -147,15 +149,20 @@ class Matrix:
         order of the chunks, so x has the same bits for any number of workers, if their processors
         are alike. If vectors of two workers differ by a single bit the solve ends with an error.
         """
-        if method not in METHODS:
+        if not isinstance(method, str) or method not in METHODS:
             known = ", ".join(map(repr, sorted(METHODS)))
             raise ValueError(f"{_SOLVE}: method must be one of {known}, got {method!r}")
         self._check(method, checkpoint, patience, options)
-        vector = self._vector("b", b, self.shape[0])
+        vector = arguments.vector(_SOLVE, "b", b, self.shape, 0)
         # SciPy's LSMR adds to b in place, so its dtype must hold what is added
         vector = vector.astype(np.result_type(self.dtype, vector.dtype), copy=False)
         if options.get("x0") is not None:
-            options["x0"] = self._vector("x0", options["x0"], self.shape[1])
+            options["x0"] = arguments.vector(_SOLVE, "x0", options["x0"], self.shape, 1)
+            if options["x0"].dtype.kind == "c" and vector.dtype.kind != "c":
+                raise TypeError(
+                    f"{_SOLVE}: x0 of dtype {options['x0'].dtype} would lose its imaginary part:"
+                    f" the solve is in {vector.dtype}"
+                )
         rows, columns = self.chunks
         job = Job("", method, (), rows, columns, self.dtype, patience, checkpoint)
         losses = dask.config.get("distributed.scheduler.allowed-failures", 3)
@@ -215,38 +222,17 @@ class Matrix:
         }
 
     def _check(self, method: str, checkpoint: Any, patience: Any, options: dict[str, Any]) -> None:
-        known = METHODS[method].options
-        for option in options:
-            if option not in known:
-                raise TypeError(
-                    f"{_SOLVE}: {method} takes no option {option!r}; it takes {', '.join(known)}"
-                )
+        arguments.check_options(
+            _SOLVE, method, METHODS[method].options, checkpoint, patience, options
+        )
         if METHODS[method].square and self.shape[0] != self.shape[1]:
             raise ValueError(f"{_SOLVE}: {method} needs a square matrix, this one is {self.shape}")
-        if not 0 < patience < np.inf:
-            raise ValueError(f"{_SOLVE}: patience must be a number of seconds, got {patience!r}")
-        if checkpoint is None:
-            return
-        if isinstance(checkpoint, bool) or not isinstance(checkpoint, int) or checkpoint < 1:
-            raise ValueError(
-                f"{_SOLVE}: checkpoint must be a number of iterations, got {checkpoint!r}"
-            )
-        if options.get("damp"):
-            raise ValueError(
-                f"{_SOLVE}: checkpoint does not go with damp = {options['damp']!r}: LSMR keeps x"
-                " near the vector that it begins from, so beginning again would change the result"
-            )
 
-    def _vector(self, name: str, value: Any, length: int) -> np.ndarray:
-        vector = np.asarray(value)
-        if vector.shape != (length,):
-            raise ValueError(
-                f"{_SOLVE}: {name} must have shape {(length,)} for a matrix of shape"
-                f" {self.shape}, got {vector.shape}"
-            )
-        if vector.dtype.kind not in "biufc":
-            raise TypeError(f"{_SOLVE}: {name} must hold numbers, got {vector.dtype}")
-        return vector
+    def __reduce__(self) -> Any:
+        raise TypeError(
+            "a gemv.dask.Matrix can be neither pickled nor copied: its client belongs to this"
+            " process. Make another one of the Dask array where it is needed"
+        )
 
 
 def _itself(chunk: Any) -> Any:
@@ -261,6 +247,10 @@ def _client(client: Any) -> distributed.Client:
             raise ValueError(
                 "gemv.dask.Matrix: there is no client; make a distributed.Client first"
             ) from error
+    if not isinstance(client, distributed.Client):
+        raise TypeError(
+            f"gemv.dask.Matrix: client must be a distributed.Client, got {typed(client)}"
+        )
     if client.asynchronous:
         raise ValueError("gemv.dask.Matrix: the client is asynchronous, and a solve waits")
     if not client.nthreads():
@@ -270,11 +260,16 @@ def _client(client: Any) -> distributed.Client:
 
 def _dtype(found: np.dtype, asked: Any) -> np.dtype:
     """The precision of the products, by the rules of :class:`gemv.Matrix`."""
-    dtype = found.newbyteorder("=") if asked is None else np.dtype(asked)
+    known = ", ".join(map(str, _KNOWN))
+    try:
+        dtype = found.newbyteorder("=") if asked is None else np.dtype(asked)
+    except TypeError:
+        raise TypeError(
+            f"gemv.dask.Matrix: products are computed in {known}, got {typed(asked)}"
+        ) from None
     if asked is None:
         dtype = _CONVERTED.get(dtype.kind, _CONVERTED.get(dtype.char, dtype))
     if dtype not in _KNOWN:
-        known = ", ".join(map(str, _KNOWN))
         raise TypeError(f"gemv.dask.Matrix: products are computed in {known}, got {dtype}")
     if found.kind == "c" and dtype.kind != "c":
         raise TypeError(

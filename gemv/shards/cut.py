@@ -96,7 +96,12 @@ class Whole(NamedTuple):
     @property
     def along(self) -> bool:
         """Whether shards are stretches of memory; else each has a piece of every line."""
-        return (self.problem(0).access == "dot") == (self.split == "rows")
+        return self.lines_are_rows == (self.split == "rows")
+
+    @property
+    def lines_are_rows(self) -> bool:
+        """Whether memory runs along the rows."""
+        return self.problem(0).access == "dot"
 
     def stored(self, number: int) -> tuple[int, int, int, int]:
         """How a shard is stored: lines, their length, their pitch, and bytes before the first.
@@ -105,9 +110,8 @@ class Whole(NamedTuple):
         """
         start, end = self.bounds[number : number + 2]
         size = self.dtype.itemsize
-        lines_are_rows = self.problem(0).access == "dot"
-        lines, line = self.shape if lines_are_rows else self.shape[::-1]
-        step = self.strides[0] if lines_are_rows else self.strides[1]
+        lines, line = self.shape if self.lines_are_rows else self.shape[::-1]
+        step = self.strides[0] if self.lines_are_rows else self.strides[1]
         if self.along:
             return end - start, line, line, (self.address + start * step * size) % LOAD_BYTES
         length = end - start

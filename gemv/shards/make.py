@@ -78,8 +78,9 @@ def _cut(whole: Whole, split: str | None, count: int, reproducible: bool) -> Who
 
 def _stored(whole: Whole, fabric: Fabric, array: np.ndarray) -> tuple[Shard, ...]:
     """The shards, copied to their places: to each GPU by a thread of its own."""
-    lines = array if whole.shape[1] == 0 or whole.strides[1] == 1 else array.T
-    lines_are_rows = lines is array
+    # A single column without gaps is one line, though its columns have stride 1 as well.
+    lines_are_rows = 0 in whole.shape or whole.lines_are_rows
+    lines = array if lines_are_rows else array.T
     cut_lines = lines_are_rows == (whole.split == "rows")
 
     def store(number: int) -> Shard:
@@ -152,6 +153,12 @@ def sharded(
     _check_parts(operands, axis)
     split = ("rows", "columns")[axis]
     if backend.backend() == "host":
+        for number, each in enumerate(operands):
+            if not each.on_host:
+                raise TypeError(
+                    f"sharded: shard {number} is {where(each)}, but the backend is host, which"
+                    " takes host arrays only"
+                )
         _announce()
         joined = np.concatenate([np.asarray(each.owner) for each in operands], axis)
         return HostShardedMatrix(joined, split, len(parts))

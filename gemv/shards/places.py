@@ -135,7 +135,7 @@ def ordinals(devices: Any, there: int) -> list[int]:
     for each in devices:
         try:
             found.append(operator.index(each))
-        except TypeError:
+        except Exception:  # whatever an object's own method raises
             raise TypeError(f"Matrix: devices must hold integers, got {typed(each)}") from None
     if not found:
         raise ValueError("Matrix: devices is empty; name at least one")

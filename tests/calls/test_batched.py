@@ -433,3 +433,18 @@ def test_columns_of_a_matrix_have_the_bits_of_single_products(dtype):
         for column in range(18):
             assert bits(y[:, column]) == bits(a @ x[:, column])
             assert bits(z[:, column]) == bits(a.rmatvec(y[:, column]))
+
+
+@needs_device_arrays
+def test_columns_of_a_small_matrix_have_the_bits_of_single_products():
+    """Items of this size would have another kernel if each had a matrix of its own."""
+    rng = np.random.default_rng(9)
+    values, x = rng.standard_normal((9, 7)).astype("f"), rng.standard_normal((7, 3)).astype("f")
+    with gemv.Matrix(values) as a, gemv.trace() as calls:
+        y = a @ x
+        assert [call.kernel for call in calls] != ["small_items"]
+        for column in range(3):
+            assert bits(y[:, column]) == bits(a @ x[:, column])
+    with gemv.trace() as calls:
+        gemv.matvec(np.stack([values] * 3), x.T)
+    assert [call.kernel for call in calls] == ["small_items"]

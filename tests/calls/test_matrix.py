@@ -197,7 +197,7 @@ def test_masked_vectors_are_refused_as_the_call_refuses_them(name, columns, rng)
     masked = np.ma.masked_equal(values, 1)
     with pytest.raises(TypeError) as caught:
         gemv.gemv(1, a, np.ma.masked_equal(np.arange(3.0), 1))
-    said = str(caught.value).replace("gemv: x", "Matrix: x")
+    said = str(caught.value).replace("gemv: x", "Matrix: x").replace("3rd", "1st")
     kept, way = gemv.Matrix(a, **SMALL), (OF_COLUMNS if columns else WAYS)[name]
     given = [masked]
     if not name.startswith("from the left"):  # where lists and others have operators of their own
@@ -269,7 +269,7 @@ def test_views_of_the_matrix(rng):
     assert kept.T.T is kept and kept.H.H is kept and kept.T.dtype == np.complex64
     x = random_array(rng, 4, np.complex64)
     assert (kept.T @ x).tobytes() == gemv.gemv(1, a, x, trans=1, **SMALL).tobytes()
-    with pytest.raises(ValueError, match="[Dd]imension mismatch"):
+    with pytest.raises(ValueError, match=r"Matrix: x must have 4 elements, got shape \(3,\)"):
         kept.T @ np.ones(3)
     with pytest.raises(ValueError, match="[Ss]calar"):
         kept @ 2

@@ -369,3 +369,20 @@ if backend.backend() == "simulator":
             monkeypatch.undo()
             gemv.use_alignment(True)
         assert found != right
+
+
+@pytest.mark.parametrize("letter, kernel", [("s", "last_block"), ("z", "last_block")])
+def test_limits_of_scratch_memory_and_of_counters(letter, kernel):
+    """One launch takes as many items as both allow: bytes of scratch memory, and counters."""
+    problem = Problem(DTYPES[letter], 8, 100_000, 0, 8, 100_000, False, 100_000, 1)
+    choice = batches.select(problem, H200, kernel=kernel)
+    size = problem.precision.sums.itemsize
+    for elements, counters, most in (
+        (1 << 20, 0, batches.MOST_SCRATCH_BYTES // (size << 20)),
+        (1 << 30, 0, 1),
+        (0, 1 << 10, batches.MOST_COUNTERS >> 10),
+        (1 << 20, 1 << 15, 2),
+        (0, 0, batches.MOST_ITEMS),
+    ):
+        geometry = choice.geometry._replace(scratch=elements, counters=counters)
+        assert batches.most_items(problem, choice._replace(geometry=geometry)) == most

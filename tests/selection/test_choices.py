@@ -83,6 +83,16 @@ def test_every_problem_has_one_of_the_kinds():
         assert kind in known if problem.access != "strided" else kind is None
 
 
+def test_kinds_of_one_line_have_no_gap():
+    """A single column ends where memory does, however far away another one would begin."""
+    usual = problem_of("axpy", 10, 1)
+    for step in (10, 11, 1000):
+        assert cells.kind_of(usual._replace(col_stride=step)).close
+    two = problem_of("axpy", 10, 2)
+    assert cells.kind_of(two._replace(col_stride=11)).close
+    assert not cells.kind_of(two._replace(col_stride=1000)).close
+
+
 def test_numbers_of_cells_survive_as_text():
     numbers = array("H", range(60000, 60000 + 500))
     assert unpacked(packed(numbers)) == numbers

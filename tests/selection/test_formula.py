@@ -57,10 +57,27 @@ def test_waves_count_what_the_gpu_holds_together():
 
 @pytest.mark.parametrize(
     "threads, registers, shared, resident",
-    [(1024, 32, 0, 2), (1024, 33, 0, 1), (64, 16, 0, 32), (256, 255, 0, 1), (128, 32, 100_000, 2)],
+    [
+        (1024, 32, 0, 2),
+        (1024, 33, 0, 1),
+        (64, 16, 0, 32),
+        (256, 255, 0, 1),
+        (128, 32, 100_000, 2),
+        (128, 41, 0, 10),  # registers are given in units of 8: 48 for each thread
+    ],
 )
 def test_resident_blocks(threads, registers, shared, resident):
     assert resident_blocks(H200, threads, registers, shared) == resident
+
+
+def test_only_splits_that_meet_in_memory_are_counted():
+    """Those of a cluster meet in the shared memory of its blocks."""
+    work, _ = counts_of()
+    problem = problem_of("dot", 4096, 4096)
+    for splits, cluster, expected in ((1, 1, (0, 0)), (4, 1, (1, 0)), (4, 4, (0, 1))):
+        counts = counted(work._replace(splits=splits, cluster=cluster), problem, H200, 64)
+        assert (counts.has_splits, counts.in_cluster) == expected
+    assert counted(work, problem, H200, 64).has_splits == 0
 
 
 def test_a_chip_with_less_holds_less():

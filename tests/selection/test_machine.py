@@ -334,7 +334,7 @@ def set_text(text):
         (NUMBERS + "[factors]\nvector_rows = 3\n" + GENERAL, "vector_rows must be a table"),
         (
             NUMBERS + "[factors]\nvector_rows = { start = 1 }\n" + GENERAL,
-            "factors.vector_rows: issue must be a number .*, got NoneType",
+            "factors.vector_rows: issue must be a number .*, got None",
         ),
         # Constants
         (NUMBERS, "portfolio: constants are missing"),

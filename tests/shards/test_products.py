@@ -147,6 +147,17 @@ def test_more_shards_than_rows_and_empty_matrices():
         assert single.matvec(np.ones(1)) == matrix((1, 1))[0]
 
 
+@pytest.mark.parametrize("split", ["rows", "columns"])
+@pytest.mark.parametrize("shape", [(19, 1), (1, 19)], ids=str)
+def test_a_single_row_or_column(shape, split):
+    """Both strides of such a matrix without gaps are 1, and its elements are one line."""
+    a = matrix(shape)
+    x, z = vector(shape[1]), vector(shape[0])
+    with gemv.Matrix(a, devices=[0, 0], split=split, reproducible=False) as several:
+        assert np.allclose(several @ x, a @ x, rtol=1e-5)
+        assert np.allclose(several.T @ z, a.T @ z, rtol=1e-5)
+
+
 @pytest.mark.usefixtures("small_knobs")
 def test_columns_are_cut_where_rows_cannot_be():
     name = "vector_columns"

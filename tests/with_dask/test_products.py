@@ -104,10 +104,26 @@ def test_nothing_is_computed_before_it_is_asked_for():
     assert matvec(a, np.ones(4)).shape == vecmat(np.ones(4), a).shape == (4,)
 
 
+def test_infinities_of_two_chunks_give_no_warning():
+    a = da.from_array(np.array([[np.inf, -np.inf], [1.0, 2.0]]), chunks=(2, 1))
+    with np.errstate(all="raise"):
+        found = matvec(a, np.ones(2)).compute(scheduler="sync")
+    np.testing.assert_array_equal(found, [np.nan, 3.0])
+
+
 def test_empty_arrays(rng):
     assert matvec(da.zeros((0, 5)), np.ones(5)).compute(scheduler="sync").shape == (0,)
     close(matvec(da.zeros((3, 0)), np.ones(0)), np.zeros(3))
     close(vecmat(np.ones(0), da.zeros((0, 3))), np.zeros(3))
+
+
+def test_empty_chunks_beside_a_dimension_that_is_broadcast(rng):
+    a, x = numbers(rng, 1, 4, 3), numbers(rng, 2, 3)
+    chunked = da.from_array(a, chunks=((0, 1, 0), 2, 3))
+    close(matvec(chunked, da.from_array(x, chunks=(1, 3))), gemv.matvec(a, x))
+    close(matvec(chunked, x[0]), gemv.matvec(a, x[0]))
+    nothing = da.zeros((11, 0), chunks=(11, (0, 0, 0)))
+    close(matvec(nothing, da.zeros(0, chunks=((0, 0),))), np.zeros(11))
 
 
 def test_unknown_chunks(rng):
@@ -128,7 +144,7 @@ def test_unknown_chunks(rng):
         (lambda a: matvec(a, np.ones(3)), ValueError, "matvec: x has 3 elements .* 8 columns"),
         (lambda a: vecmat(np.ones(3), a), ValueError, "vecmat: x has 3 elements .* 6 rows"),
         (lambda a: matvec(a[0], np.ones(8)), ValueError, r"a must have .* got shape \(8,\)"),
-        (lambda a: matvec(a, 1.0), ValueError, r"x must have at least 1 dimension, got"),
+        (lambda a: matvec(a, 1.0), ValueError, r"x must have at least one dimension, got"),
         (
             lambda a: matvec(a, np.ones((2, 8)), alpha=[1, 2, 3]),
             ValueError,

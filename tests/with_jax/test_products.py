@@ -106,6 +106,13 @@ def test_an_empty_sum_is_0():
     assert blas(jnp.ones((3, 0)), jnp.ones(3)).tolist() == [1] * 3
 
 
+def test_an_alpha_of_0_reads_no_x():
+    a, x, y = jnp.ones((3, 2)), jnp.full(2, jnp.nan), jnp.arange(3.0)
+    for call in (matvec, jax.jit(matvec, static_argnames="alpha")):
+        assert call(a, x, alpha=0.0).tolist() == [0.0] * 3
+        assert call(a, x, y, alpha=0, beta=2.0).tolist() == [0.0, 2.0, 4.0]
+
+
 def test_numbers_that_change_do_not_compile_anew(rng):
     a, x = array(rng, 4, 3), array(rng, 3)
     found = [matvec(a, x, alpha=2.0)]

@@ -1,0 +1,227 @@
+"""Batches, several vectors and shards when the GPU fails: no memory, no device, Ctrl-C.
+
+The simulator stands in for the driver: each of its allocations, or each of its launches, fails in
+turn. Whatever fails, the error comes through, nothing stays locked, and the same call is right
+afterwards. test_load does the same to single products, and to a real GPU.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from numba import cuda
+
+import gemv
+from gemv.engines import backend
+from gemv.kernels import REGISTRY
+from gemv.selection import batches
+from gemv.selection.select import select
+from gemv.shards import cut
+
+pytestmark = pytest.mark.skipif(
+    gemv.backend() != "simulator", reason="the simulator stands in for the driver"
+)
+
+#: More allocations and launches than any of the calls has.
+MANY = 40
+
+
+class NoMemory(MemoryError, RuntimeError):
+    """As :class:`gemv.driver.libcuda.OutOfMemory`, which needs the driver's bindings."""
+
+
+class Lost(RuntimeError):
+    """What the driver says of each call once a context has ended."""
+
+
+def whole(*shape, seed=0):
+    return np.random.default_rng([seed, *shape]).integers(-4, 5, shape).astype(float)
+
+
+def host(array):
+    return array.copy_to_host() if hasattr(array, "copy_to_host") else array
+
+
+def batch():
+    """Host arrays, with an out that is read; three launches, as a launch takes three items."""
+    a, x, y = whole(7, 4, 3), whole(7, 3), whole(7, 4)
+    out = y.copy()
+
+    def call():
+        out[...] = y
+        return gemv.matvec(a, x, out, beta=2)
+
+    return call, np.matmul(a, x[..., None])[..., 0] + 2 * y, (out, y)
+
+
+def batch_on_the_device():
+    a, x = whole(7, 4, 3), whole(7, 3)
+    on_device = [cuda.to_device(each) for each in (a, x)]
+    return lambda: gemv.matvec(*on_device), np.matmul(a, x[..., None])[..., 0], None
+
+
+def plan_of_a_batch():
+    a, x = whole(7, 4, 3), whole(7, 3)
+    vectors = [cuda.to_device(each) for each in (a, x, np.zeros((7, 4)))]
+    planned = []
+
+    def call():
+        planned[:] = planned or [gemv.plan(*vectors)]
+        return planned[0](2.0)
+
+    return call, 2 * np.matmul(a, x[..., None])[..., 0], None
+
+
+def columns():
+    a, x = whole(6, 5), whole(5, 3)
+    matrix = gemv.Matrix(a)
+    return lambda: matrix @ x, a @ x, None
+
+
+def shards_within():
+    a, x = whole(20, 8), whole(8)
+    several = gemv.Matrix(a, devices=[0] * 3, split="rows")
+    return lambda: several @ x, a @ x, None
+
+
+def shards_across():
+    """Sums go from shard to shard through counters that have to be as they were."""
+    a, x = whole(5, 411), whole(411)
+    several = gemv.Matrix(a, devices=[0, 0], split="columns", kernel="last_block")
+    return lambda: several @ x, a @ x, None
+
+
+def shards_on_the_device():
+    a = whole(20, 8)
+    several = gemv.Matrix(a, devices=[0] * 2, reproducible=False)
+    return lambda: several.T @ cuda.to_device(whole(20)), a.T @ whole(20), None
+
+
+def plan_of_shards():
+    a, x = whole(20, 8), whole(8)
+    several = gemv.Matrix(a, devices=[0] * 2)
+    vectors = cuda.to_device(x), cuda.to_device(np.zeros(20))
+    planned = []
+
+    def call():
+        planned[:] = planned or [several.plan(*vectors)]
+        return planned[0]()
+
+    return call, a @ x, None
+
+
+def making_shards():
+    a, x = whole(20, 8), whole(8)
+
+    def call():
+        with gemv.Matrix(a, devices=[0] * 3) as several:
+            return several @ x
+
+    return call, a @ x, None
+
+
+CALLS = {
+    each.__name__: each
+    for each in (
+        batch, batch_on_the_device, plan_of_a_batch, columns, shards_within, shards_across,
+        shards_on_the_device, plan_of_shards, making_shards,
+    )
+}  # fmt: skip
+
+
+@pytest.fixture(params=CALLS)
+def made(request, monkeypatch):
+    """Makes a call, what it gives, and an array that it overwrites with what was in there."""
+    monkeypatch.setattr(batches, "MOST_ITEMS", 3)
+
+    def with_small_knobs(problem, device, kernel=None, **other):
+        knobs = dict(REGISTRY[kernel].small_knobs) if kernel else None
+        return select(problem, device, kernel=kernel, knobs=knobs, **other)
+
+    monkeypatch.setattr(cut, "select", with_small_knobs)
+    return CALLS[request.param]
+
+
+class Counted:
+    """Functions of the engine that fail at one of their calls, or from one on."""
+
+    def __init__(self, monkeypatch, functions, error):
+        self.calls, self.fails, self.lasts = 0, None, False
+        for owner, name in functions:
+            right = getattr(owner, name)
+
+            def counted(*arguments, right=right, **options):
+                self.calls += 1
+                late = self.fails is not None and self.calls > self.fails
+                if self.calls == self.fails or (self.lasts and late):
+                    raise error("it fails here")
+                return right(*arguments, **options)
+
+            monkeypatch.setattr(owner, name, counted)
+
+    def fail(self, at, lasts=False):
+        self.calls, self.fails, self.lasts = 0, at, lasts
+
+    def work(self):
+        self.calls, self.fails = 0, None
+
+
+def allocations():
+    from gemv.engines import simulator
+    from gemv.shards.simulated import SimulatedPlace
+
+    engine = type(backend.engine())
+    yield from ((engine, name) for name in ("zeros", "matrix", "vectors"))
+    yield from ((simulator.SimulatedSession, name) for name in ("send", "blank", "shared"))
+    yield from ((SimulatedPlace, name) for name in ("vector", "sums"))
+
+
+def launches():
+    return [(type(backend.engine()), "run")]
+
+
+def test_no_memory(made, monkeypatch):
+    """Each allocation of a first call fails in turn."""
+    counted = Counted(monkeypatch, allocations(), NoMemory)
+    for at in range(1, MANY):
+        counted.work()
+        call, expected, written = made()
+        counted.fail(at)
+        try:
+            found = call()
+        except MemoryError:
+            if written is not None:
+                assert np.array_equal(*written), "out was written to before memory ran out"
+            counted.work()
+            found = call()  # what failed has left nothing half done
+        assert np.array_equal(host(found), expected)
+        if counted.fails is not None:
+            break
+    assert counted.calls == at - 1, "an allocation that failed was passed over"
+    # A plan of a batch has its memory from the caller.
+    assert at > 1 or made is plan_of_a_batch
+
+
+def test_an_interrupt_between_two_launches(made, monkeypatch):
+    call, expected, _ = made()
+    counted = Counted(monkeypatch, launches(), KeyboardInterrupt)
+    assert np.array_equal(host(call()), expected)
+    count = counted.calls
+    assert count
+    for at in range(1, count + 1):
+        counted.fail(at)
+        with pytest.raises(KeyboardInterrupt):
+            call()
+        counted.work()
+        assert np.array_equal(host(call()), expected)
+
+
+def test_a_device_that_is_lost(made, monkeypatch):
+    call, expected, _ = made()
+    counted = Counted(monkeypatch, launches(), Lost)
+    counted.fail(1, lasts=True)
+    for _ in range(3):  # nobody waits for a lock that the call before has kept
+        with pytest.raises(Lost, match="it fails here"):
+            call()
+    counted.work()
+    assert np.array_equal(host(call()), expected)

@@ -1,0 +1,19 @@
+"""Random calls against NumPy: see tests/load/fuzz.py, which makes as many as one likes."""
+
+from __future__ import annotations
+
+import pytest
+from load import fuzz
+
+import gemv
+
+pytest.importorskip("dask", reason="Dask is not installed")
+
+
+def test_random_calls():
+    gemv.use_backend("host")
+    try:
+        count, failed = fuzz.several(["chunks"], 0, cases=40)
+    finally:
+        gemv.use_backend(None)
+    assert count == 40 and not failed, failed[0]
