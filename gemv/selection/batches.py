@@ -10,7 +10,7 @@ from gemv.core.geometry import MAX_GRID_Y, Device
 from gemv.core.problem import Problem
 from gemv.kernels import get
 from gemv.kernels.items import LEVELS, geometry_of_items
-from gemv.selection.select import Choice, select
+from gemv.selection.select import Choice, as_computed, select
 
 #: Items that one launch may take: a grid has no more blocks along z.
 MOST_ITEMS = MAX_GRID_Y
@@ -70,6 +70,7 @@ def select_batch(
     It has the order of sums of :func:`select_item`, as its arguments. An error as of
     :func:`select`.
     """
+    problem = as_computed(problem, device)  # the kernel for several vectors is made from it
     single = select_item(problem, batch, device, kernel, homes, is_shared)
     if single.kernel.x_home(single.knobs) != "pointer":
         raise ValueError(f"kernel {single.kernel.name!r} moves x, so it computes no batches")

@@ -100,10 +100,23 @@ def use_alignment(yes: bool = True) -> None:
     memo.forget()
 
 
-def _aligned_to_elements(problem: Problem) -> Problem:
-    """`problem` as if its addresses had no other alignment than that of its elements."""
-    size = problem.dtype.itemsize
-    return problem.aligned(min(problem.a_alignment, size), min(problem.x_alignment, size))
+def as_computed(problem: Problem, device: Device, by_alignment: bool | None = None) -> Problem:
+    """`problem` with the alignment and the sums that a kernel is chosen and compiled for.
+
+    Where alignment may not count (`by_alignment`, by default the setting of
+    :func:`use_alignment`), addresses have that of their elements. A GPU with few units for float64
+    adds up wide sums as pairs of float32.
+    """
+    if not (_by_alignment if by_alignment is None else by_alignment):
+        size = problem.dtype.itemsize
+        problem = problem.aligned(min(problem.a_alignment, size), min(problem.x_alignment, size))
+    if (
+        device.has_few_doubles
+        and problem.accumulate == "wide"
+        and problem.precision.sums.fields is None  # sums in float64 or complex128
+    ):
+        problem = problem._replace(accumulate="pairs")
+    return problem
 
 
 def select(
@@ -146,14 +159,7 @@ def select(
         choice = known.choices.get(key)
         if choice is not None:
             return choice
-    if not by_alignment:
-        problem = _aligned_to_elements(problem)
-    if (
-        device.has_few_doubles
-        and problem.accumulate == "wide"
-        and problem.precision.sums.fields is None  # sums in float64 or complex128
-    ):
-        problem = problem._replace(accumulate="pairs")
+    problem = as_computed(problem, device, by_alignment)
     if usual:
         choice = _first(problem, known, homes, by_alignment)
         known.choices[key] = choice

@@ -139,3 +139,25 @@ def test_the_last_vector_of_many_has_the_order_of_all():
     found = parts.parts(problem, Batch((65536,), steps), H200)
     assert {each.choice.kernel.name for each in found} != {"small_items"}
     assert len({"small_items"} & {each.choice.kernel.name for each in found}) == 0
+
+
+@pytest.mark.parametrize("order", "CF")
+def test_loads_and_sums_of_several_vectors_are_those_of_one(order):
+    """Where alignment may not count, and where wide sums are added up as pairs of float32."""
+    problem = make_problem(4096, 4096, DTYPES["s"], order, "N").at(256, 256)
+    batch = Batch((4,), ((0,), (4096,), (4096,), (0,), (0,)))
+
+    def specs(problem, device):
+        (found,) = parts.parts(problem, batch, device)
+        assert found.choice.kernel.name.startswith("several_")
+        return found.choice.spec, select(problem, device).spec
+
+    gemv.use_alignment(False)
+    try:
+        several, one = specs(problem, H200)
+        assert several.widths == one.widths == (1, 1)
+    finally:
+        gemv.use_alignment(True)
+    few_doubles = Device("any", (8, 9), 128, float64_ratio=64)
+    several, one = specs(problem._replace(accumulate="wide"), few_doubles)
+    assert several.accumulate == one.accumulate == "pairs"

@@ -292,7 +292,7 @@ def test_a_choice_made_before_alignment_was_forbidden_is_not_kept(monkeypatch, a
     chosen = select(aligned, DEVICE)
     later = select(aligned, DEVICE)
     assert later != chosen
-    assert later == select(selection_select._aligned_to_elements(aligned), DEVICE)
+    assert later == select(selection_select.as_computed(aligned, DEVICE, False), DEVICE)
 
 
 GPU = Device("any", (9, 0), 132)
