@@ -16,11 +16,6 @@ from benchmarks.pages.history_page import histories  # noqa: E402
 MARKS = "os^Dv"
 #: Lines of dtypes are drawn in this order, so each has its colour in all pictures.
 DTYPES = "float32 float64 float16"
-#: Lines are thin, so they need stronger colours than areas.
-COLOURS = {
-    "light": ("#1971c2", "#e8590c", "#2f9e44", "#7048e8", "#c2255c"),
-    "dark": ("#74c0fc", "#ffa94d", "#8ce99a", "#b197fc", "#ff7aa8"),
-}
 
 
 def draw_panel(palette, history: list[Point], panel: Panel):
@@ -32,7 +27,7 @@ def draw_panel(palette, history: list[Point], panel: Panel):
         numbers, values = zip(*figures, strict=True)
         axes.plot(
             numbers, values, marker=MARKS[place % len(MARKS)], markersize=6, linewidth=1.8,
-            color=COLOURS[palette.name][place % len(MARKS)], label=name,
+            color=palette.line(place), label=name,
         )  # fmt: skip
     every = max(1, -(-len(history) // 8))
     shown = range(0, len(history), every)
