@@ -6,7 +6,7 @@ import sys
 from pathlib import Path
 
 import numpy as np
-from matplotlib.colors import LinearSegmentedColormap
+from matplotlib.colors import ListedColormap
 from style import canvas, drawing
 
 TOP = Path(__file__).resolve().parents[2]
@@ -27,9 +27,7 @@ def predicted(palette):
     found, terms = predicted_of(files[0])
     figure, axes = canvas(3.3)
     x, y = np.log10(found.times), np.log2(terms.seconds / found.times)
-    shades = LinearSegmentedColormap.from_list(
-        "launches", [palette.fade(palette.strong, 0.85), palette.strong]
-    )
+    shades = ListedColormap([palette.fade(palette.strong, 0.85 * (1 - k / 31)) for k in range(32)])
     inside = np.abs(y) <= 2
     axes.hexbin(x[inside], y[inside], gridsize=(60, 26), bins="log", mincnt=1, cmap=shades,
                 linewidths=0.1)  # fmt: skip
