@@ -186,8 +186,11 @@ def addmv(
         check_out(_ADDMV, out, rows, y.dtype, a)
         for name, value in (("alpha", alpha), ("beta", beta)):
             factor(_ADDMV, name, value, a)
-        torch_operators.refuse_gradients((_ADDMV, alpha, a, x, beta, out))
-        if not a.is_cuda:  # whatever else is refused is refused before `out` is written to
+        torch_operators.refuse_gradients(
+            (_ADDMV, alpha, a, x, beta, out), y=y, alpha=alpha, beta=beta
+        )
+        # Whatever else is refused is refused before `out` is written to.
+        if not a.is_cuda or _shares_memory(out, a, x, y):
             new = y.expand(rows).contiguous() if y.shape != (rows,) else y
             return out.copy_(_product(_ADDMV, alpha, a, x, beta, new, options))
         out.copy_(y)
@@ -204,6 +207,14 @@ def _is_plain(*tensors: Any) -> bool:
         and torch_operators.are_memory(*tensors)
         and not torch_operators.watched(*tensors)
     )
+
+
+def _shares_memory(out: Any, *others: Any) -> bool:
+    """Whether `out` may overlap one of these: they are parts of one allocation."""
+    if not (_on_memory() and torch_operators.are_memory(out, *others)):
+        return False
+    start = out.untyped_storage().data_ptr()
+    return any(each.untyped_storage().data_ptr() == start for each in others)
 
 
 def _product(routine: str, alpha: Any, a: Any, x: Any, beta: Any, y: Any, options: tuple) -> Any:

@@ -96,7 +96,9 @@ def _host_x(call: Call) -> np.ndarray:
     x = np.asarray(call.x.owner)
     if x.shape[-1] == 0:  # a sum of no products reads no x
         return np.zeros((*x.shape[:-1], problem.cols), x.dtype)
-    stride = call.x.strides[-1] or 1
+    stride = call.x.strides[-1]
+    if stride == 0:  # one element stands for all
+        return np.broadcast_to(x[..., :1], (*x.shape[:-1], problem.cols))
     inc = problem.incx // stride if problem.cols > 1 else 1
     return _stepped(x, call.offx, inc, problem.cols)
 

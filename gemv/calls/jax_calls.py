@@ -81,8 +81,7 @@ def matvec(
     _check_options(_MATVEC, kernel, out_dtype)
     # Numbers that change must not compile anew, but 1 and 0 save a step each, and 0 reads nothing.
     fixed = (
-        alpha if type(alpha) in (int, float) and alpha in (0, 1) else None,
-        beta if type(beta) in (int, float) and beta in (0, 1) else None,
+        _zero_or_one(alpha), _zero_or_one(beta),
         transposition(_MATVEC, trans), accumulation(_MATVEC, accumulate), out_dtype, kernel,
     )  # fmt: skip
     a, x = _array(_MATVEC, "a", a, 2), _array(_MATVEC, "x", x, 1)
@@ -169,7 +168,9 @@ def _call(
     old = jnp.zeros(length, name) if y is None else y
     if not rows or not cols:
         # BLAS leaves y as it is, an empty sum is 0.
-        return (old * beta).astype(name) if whole and y is not None else old
+        if not whole or y is None:
+            return old
+        return jnp.zeros(length, name) if _is_zero(beta) else (old * beta).astype(name)
     window = x if (offx, incx) == (0, 1) and x.shape[0] == cols else x[_walk(offx, incx, cols)]
     number = alpha if isinstance(alpha, (int, float, complex)) else 1.0
     new = jax_operators.product(
@@ -181,9 +182,19 @@ def _call(
     if incy < 0 and whole:
         new = new[::-1]
     place = _walk(offy, incy, rows)
-    if y is not None and not (isinstance(beta, (int, float, complex)) and beta == 0):
+    if y is not None and not _is_zero(beta):
         new = (new + beta * (old if whole else old[place])).astype(name)
     return new if whole else old.at[place].set(new)
+
+
+def _zero_or_one(factor: Any) -> int | None:
+    """A number of Python or NumPy that is 0 or 1; None for any other, and for arrays."""
+    is_number = isinstance(factor, (int, float, np.floating, np.integer))
+    return int(factor) if is_number and factor in (0, 1) else None  # True is 1, as everywhere
+
+
+def _is_zero(factor: Any) -> bool:
+    return isinstance(factor, (int, float, complex)) and factor == 0
 
 
 def _check_lengths(a: Any, x: Any, y: Any, rows: int, cols: int) -> None:

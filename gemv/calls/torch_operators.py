@@ -294,14 +294,17 @@ def _not_differentiable(*inputs: Any) -> None:
         torch.ops.gemv.product_(*inputs)
 
 
-def refuse_gradients(inputs: tuple) -> None:
-    """Refuse vectors and matrices that need gradients which go through no overwritten vector."""
+def refuse_gradients(inputs: tuple, **others: Any) -> None:
+    """Refuse vectors and matrices that need gradients which go through no overwritten vector.
+
+    `others` are further arguments by name; those that are no tensors need none.
+    """
     routine, _, a, x, _, y = inputs[:6]
     if not torch.is_grad_enabled():
         return
     result = "out" if routine.startswith("gemv.torch.") else "y"
-    for name, tensor in (("a", a), ("x", x), (result, y)):
-        if tensor is not None and tensor.requires_grad:
+    for name, tensor in (("a", a), ("x", x), (result, y), *others.items()):
+        if isinstance(tensor, torch.Tensor) and tensor.requires_grad:
             raise TypeError(
                 f"{routine}: {name} requires a gradient, and this product overwrites a vector or"
                 " uses a part of one, which is not recorded: pass its detach(), or call under"

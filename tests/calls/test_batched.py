@@ -108,6 +108,16 @@ def test_random_broadcasts_and_layouts(everywhere, seed):
             assert np.array_equal(plain(ours), wanted), (a.shape, x.shape, z.shape, a.dtype)
 
 
+def test_one_number_may_stand_for_all_elements_of_x(everywhere):
+    """A vector of stride 0, as `broadcast_to` makes one."""
+    rng = np.random.default_rng(3)
+    a = whole(rng, (3, 4, 5), "d")
+    for shape, x in (((3, 5), np.float64(2)), ((5,), np.float64(3)), ((3, 5), np.ones((3, 1)))):
+        wide = np.broadcast_to(x, shape)
+        assert np.array_equal(gemv.matvec(a, wide), matvec(a, wide))
+    assert np.array_equal(gemv.vecmat(np.broadcast_to(2.0, 4), a), vecmat(np.full(4, 2.0), a))
+
+
 def test_factors_of_items_and_a_y_that_is_read(everywhere):
     rng = np.random.default_rng(2)
     a, x, y = (whole(rng, shape, "d") for shape in ((3, 1, 4, 5), (2, 5), (3, 2, 4)))

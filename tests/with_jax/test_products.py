@@ -102,12 +102,16 @@ def test_wide_sums(rng):
 def test_an_empty_sum_is_0():
     assert matvec(jnp.ones((3, 0)), jnp.ones(0)).tolist() == [0] * 3
     assert matvec(jnp.ones((3, 0)), jnp.ones(0), jnp.ones(3), beta=2.0).tolist() == [2] * 3
+    nan = jnp.full(3, jnp.nan)
+    for call in (matvec, jax.jit(matvec, static_argnames="beta")):
+        assert call(jnp.ones((3, 0)), jnp.ones(0), nan, beta=0).tolist() == [0] * 3
     blas = jax.jit(lambda a, y: gemv.gemv(1.0, a, y[:1], 2.0, y))
     assert blas(jnp.ones((3, 0)), jnp.ones(3)).tolist() == [1] * 3
 
 
 def test_an_alpha_of_0_reads_no_x():
     a, x, y = jnp.ones((3, 2)), jnp.full(2, jnp.nan), jnp.arange(3.0)
+    assert matvec(a, x, alpha=np.float32(0)).tolist() == [0.0] * 3
     for call in (matvec, jax.jit(matvec, static_argnames="alpha")):
         assert call(a, x, alpha=0.0).tolist() == [0.0] * 3
         assert call(a, x, y, alpha=0, beta=2.0).tolist() == [0.0, 2.0, 4.0]

@@ -238,6 +238,30 @@ def test_no_gradient_goes_through_out(device):
         with torch.no_grad():
             products.mv(a, x, out=y)
         tensor.requires_grad_(False)
+    out, factor = torch.full_like(y, 7), torch.tensor(2.0, dtype=y.dtype, device=device)
+    for name, tensor in (("y", y), ("alpha", factor), ("beta", factor)):
+        tensor.requires_grad_()
+        scalars = {name: factor} if tensor is factor else {}
+        with pytest.raises(TypeError, match=rf"gemv\.torch\.addmv: {name} requires a gradient"):
+            products.addmv(y, a, x, out=out, **scalars)
+        tensor.requires_grad_(False)
+    assert torch.all(out == 7) and not out.requires_grad
+
+
+def test_out_may_overlap_what_is_read(device):
+    """PyTorch refuses that; here the result is that of memory apart, and never half of it."""
+    a = torch.arange(12.0, device=device, dtype=torch.float64).reshape(4, 3)
+    for first in range(4):
+        memory = torch.arange(8.0, device=device, dtype=torch.float64)
+        x, y, out = memory[first : first + 3], torch.ones_like(memory[:4]), memory[2:6]
+        expected = y + a @ x
+        products.addmv(y, a, x, out=out)
+        assert torch.equal(out, expected)
+        memory = torch.arange(8.0, device=device, dtype=torch.float64)
+        x, y, out = x.clone(), memory[first : first + 4], memory[2:6]
+        expected = y + a @ x
+        products.addmv(y, a, x, out=out)
+        assert torch.equal(out, expected)
 
 
 # Transformations --------------------------------------------------------------------------------
