@@ -103,19 +103,15 @@ def use_alignment(yes: bool = True) -> None:
 def as_computed(problem: Problem, device: Device, by_alignment: bool | None = None) -> Problem:
     """`problem` with the alignment and the sums that a kernel is chosen and compiled for.
 
-    Where alignment may not count (`by_alignment`, by default the setting of
-    :func:`use_alignment`), addresses have that of their elements. A GPU with few units for float64
-    adds up wide sums as pairs of float32.
+    Without `by_alignment`, by default the setting of :func:`use_alignment`, addresses have that of
+    elements. A GPU with few units for float64 adds up wide sums as pairs of float32.
     """
     if not (_by_alignment if by_alignment is None else by_alignment):
         size = problem.dtype.itemsize
         problem = problem.aligned(min(problem.a_alignment, size), min(problem.x_alignment, size))
-    if (
-        device.has_few_doubles
-        and problem.accumulate == "wide"
-        and problem.precision.sums.fields is None  # sums in float64 or complex128
-    ):
-        problem = problem._replace(accumulate="pairs")
+    if device.has_few_doubles and problem.accumulate == "wide":
+        in_double = problem.precision.sums.fields is None  # else sums are two numbers already
+        problem = problem._replace(accumulate="pairs") if in_double else problem
     return problem
 
 

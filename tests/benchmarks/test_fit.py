@@ -219,13 +219,16 @@ def test_regret_is_of_the_choice_and_not_of_the_prediction():
 def test_corrections_learn_what_the_formula_lacks():
     """Times with a term that no number of the formula stands for: narrow blocks take longer."""
     pytest.importorskip("sklearn", reason="scikit-learn, the extra 'fit', is not installed")
+    from threadpoolctl import threadpool_limits  # which scikit-learn needs
+
     corrections = program("fit.corrections")
     true, found = invented(count=60)
     factors = np.ones((len(samples.KERNELS), 2))
     lacking = np.where(found.launches.counts.warps <= 4, 1.5, 1.0)
     found = found._replace(times=found.times * lacking)
     kept = ~found.is_held_out
-    corrected = corrections.Corrections(found, kept, true, factors).seconds(found.launches)
+    with threadpool_limits(1):  # threads that wait for each other's cores take ten times as long
+        corrected = corrections.Corrections(found, kept, true, factors).seconds(found.launches)
     formula = found.launches.parts(true, factors).seconds
     for which in (kept, ~kept):
         before, after = (

@@ -132,7 +132,7 @@ WRITERS = {
     "picture.png": (picture, "a picture"),
     "picture.svg": (picture, "a picture"),
     "picture.pdf": (picture, "a picture"),
-    "abababababab-existing-py3.12.json": (point, '{"params": {}, "results": {}}'),
+    "abababababab-existing-py3.12.json": (point, '{"params": {}, "versions": {}, "results": {}}'),
     "campaign.json": (campaign, '{"about": {}}'),
 }
 
