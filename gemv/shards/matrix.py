@@ -66,34 +66,6 @@ class ShardedMatrix(KeptOperator):
 
     # Products ------------------------------------------------------------------------------------
 
-    def matmat(self, X: Any) -> Any:
-        """``A @ X``, up to 16 columns at once, each with the bits of ``A @ x``.
-
-        Parameters
-        ----------
-        X : array of shape (n, k)
-            In host memory or on a GPU.
-
-        Returns
-        -------
-        array of shape (m, k)
-            A NumPy array, or one of the library of `X`; as :attr:`gather` says.
-        """
-        return self @ X if adopt.is_device_array(X) else super().matmat(X)
-
-    def rmatmat(self, X: Any) -> Any:
-        """``A.H @ X``, as :meth:`matmat`.
-
-        Parameters
-        ----------
-        X : array of shape (m, k)
-
-        Returns
-        -------
-        array of shape (n, k)
-        """
-        return self.H @ X if adopt.is_device_array(X) else super().rmatmat(X)
-
     def _products(self, trans: int, x: np.ndarray) -> np.ndarray:
         """A product for each row of `x`, in host memory; some of them at once."""
         self.kept()
@@ -152,6 +124,9 @@ class ShardedMatrix(KeptOperator):
             return self._zeros(operand, rows)
         with self._lock:
             return self._enqueue(trans, operand)
+
+    def _several_on_device(self, op: int, x: Any) -> Any:
+        return self._on_device(op, x)
 
     def _zeros(self, x: Operand, rows: int) -> Any:
         """The y of no elements of x, or of no vectors."""
