@@ -146,7 +146,6 @@ class ShardedMatrix(KeptOperator):
         keep = exported(x, x_stream)
         count = x.shape[0] if len(x.shape) == 2 else 1
         groups = self._groups(trans, count)
-        source, source_stream = readable(x, x_stream, self._layouts)
         parts: list[tuple[int | None, int]]
         if self._gather is None:
             parts = [(place.index, rows) for place, rows in groups.in_parts]
@@ -155,23 +154,25 @@ class ShardedMatrix(KeptOperator):
         made = [
             NewVector(x, index, rows * count, self.dtype, self._layouts) for index, rows in parts
         ]
-        streams = [
-            (x.device, x_stream), (x.device, source_stream), *((y.index, y.stream) for y in made)
-        ]  # fmt: skip
         targets = [Target(y.operand, y.own) for y in made]
         if len(x.shape) == 2:
             pairs = zip(made, parts, strict=True)
             targets = [
                 Target(as_vectors(y.operand, count, rows, rows), y.own) for y, (_, rows) in pairs
             ]
-        try:
+        try:  # every y is there by now, so nothing that reads x is enqueued if one does not fit
+            source, source_stream = readable(x, x_stream, self._layouts)
+            streams = [
+                (x.device, x_stream), (x.device, source_stream),
+                *((y.index, y.stream) for y in made),
+            ]  # fmt: skip
             if self._gather is None:
                 groups.run_in_parts(source, targets, streams)
             else:
                 groups.run(source, targets, streams)
         except BaseException:
             with suppress(RuntimeError):  # of a lost GPU; the first error says more
-                hold(x, keep, x_stream)  # launches before the error may still read x
+                hold(x, keep, x_stream)  # work before the error may still read x
             raise
         hold(x, keep, x_stream)
         results = [each.finished(count if len(x.shape) == 2 else 0) for each in made]

@@ -22,8 +22,9 @@ def rows_of(columns: Operand) -> Operand:
 def readable(x: Operand, stream: int, layouts: Layouts) -> tuple[Operand, int]:
     """x as shards read it, one vector or several of shape (vectors, cols), and its stream.
 
-    Every vector is contiguous. The only one begins at a multiple of 16 bytes; of several, shards
-    copy those that do not.
+    Every vector of the result is contiguous. A single one begins at a multiple of 16 bytes. Several
+    may begin anywhere: a shard that needs them aligned copies them. If x itself is not like that,
+    the result is a copy of it, and later work on `stream` comes behind the reads of x.
     """
     if x.conj or x.neg:
         resolved = x.exporter.resolved(x.origin, x.conj)
@@ -39,10 +40,14 @@ def readable(x: Operand, stream: int, layouts: Layouts) -> tuple[Operand, int]:
     with engine.on(x.device):
         if made.stream != stream:  # its memory is of its own stream
             engine.wait(made.stream, stream)
-        for number in range(count):
-            source = part_of(x, number * apart[0] if apart else 0, (length,), (along,))
-            target = part_of(made.operand, number * pitch, (length,), (1,))
-            engine.copy(source, target, made.stream)
+        try:
+            for number in range(count):
+                source = part_of(x, number * apart[0] if apart else 0, (length,), (along,))
+                target = part_of(made.operand, number * pitch, (length,), (1,))
+                engine.copy(source, target, made.stream)
+        finally:  # behind an error as well: copies before it still read x
+            if made.stream != stream:
+                engine.wait(stream, made.stream)
     if apart:
         return as_vectors(made.operand, count, length, pitch), made.stream
     return made.operand, made.stream

@@ -265,3 +265,63 @@ def test_a_vector_that_differs_from_the_one_before_is_read_in_full(virtual_gpus)
             several @ wrong
     virtual_gpus.current = 2
     assert bits(virtual_gpus, several @ Array(virtual_gpus, x[:20])) == expected, "another GPU"
+
+
+def every_other(virtual, count, stream):
+    """So many columns of 20 elements that are no neighbours; one vector if there is no count."""
+    wide = numbers(40 if count is None else (40, count))
+    x = Array(virtual, wide, stream)
+    return x._view((20, *wide.shape[1:]), (2 * x.strides[0], *x.strides[1:]))
+
+
+def test_a_copy_of_x_is_waited_for_or_not_made(virtual_gpus, monkeypatch):
+    several = gemv.Matrix(numbers((37, 20)), devices=[0, 1], gather=2)
+    named, engine = int(virtual_gpus.cuStreamCreate(1)[1]), virtual_gpus.engine
+    one, two = every_other(virtual_gpus, None, named), every_other(virtual_gpus, 2, named)
+    several @ one, several @ two
+    copy, copied = engine.copy, []
+
+    def counting(source, target, stream):
+        if len(copied) == 1:
+            raise RuntimeError("lost")
+        copy(source, target, stream)
+        copied.append(virtual_gpus._stream(stream).last)
+
+    monkeypatch.setattr(engine, "copy", counting)
+    room, virtual_gpus.room[2] = virtual_gpus.room[2], 0
+    for x in (one, two):
+        with pytest.raises(MemoryError, match="does not fit on cuda:2"):
+            several @ x
+    assert not copied, "nothing reads x"
+    virtual_gpus.room[2] = room
+    with pytest.raises(RuntimeError, match="lost"):
+        several @ two
+    wait_for(virtual_gpus, named)
+    assert [each.done for each in copied] == [True], "x may be overwritten now"
+    copied.clear()
+    virtual_gpus.break_(0, "cuEventRecord", after=2)  # behind those that order the copy
+    with pytest.raises(RuntimeError, match="on cuda:0"):
+        several @ one
+    virtual_gpus.broken.clear()
+    wait_for(virtual_gpus, named)
+    assert [each.done for each in copied] == [True]
+
+
+def test_a_vector_that_cannot_be_read_is_named_at_every_call(virtual_gpus):
+    class Deleted(Array):
+        @property
+        def __cuda_array_interface__(self):
+            if self.interface is None:
+                raise RuntimeError("the array has been deleted")
+            return self.interface
+
+    several = gemv.Matrix(numbers((37, 20)), devices=[0, 1])
+    x, said = Deleted(virtual_gpus, numbers(20)), []
+    for _ in range(2):
+        kept, x.interface = x.interface, None
+        with pytest.raises(Exception, match="^Matrix: x .*has been deleted") as caught:
+            several @ x
+        said.append((type(caught.value), str(caught.value)))
+        x.interface = kept
+        several @ x
+    assert said[0] == said[1]
