@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from gemv.core.operand import Operand, part_of
 from gemv.shards.product import Product
+from gemv.shards.products import Products
 from gemv.shards.steps import Target
 
 #: How many vectors are multiplied at once.
@@ -35,16 +35,15 @@ class Groups:
 
     Parameters
     ----------
-    product_of : callable
-        ``product_of(vectors)`` gives the :class:`Product` for so many at once; it may multiply one.
+    products : Products
     count : int
     """
 
-    def __init__(self, product_of: Callable[[int], Product], count: int) -> None:
+    def __init__(self, products: Products, count: int) -> None:
         self._groups: list[_Group] = []
         for first in range(0, count, MOST_VECTORS):
             some = min(MOST_VECTORS, count - first)
-            product = product_of(some)
+            product = products.of(some)
             step = product.vectors
             self._groups += [_Group(product, k, step) for k in range(first, first + some, step)]
         self._product = self._groups[0].product

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import threading
 from contextlib import suppress
-from functools import cache, partial
 from typing import Any
 
 import numpy as np
@@ -18,7 +17,7 @@ from gemv.shards.cut import Whole
 from gemv.shards.groups import MOST_VECTORS, Groups
 from gemv.shards.places import Fabric, Gather
 from gemv.shards.plan import ShardedPlan, vectors_of
-from gemv.shards.product import Product
+from gemv.shards.products import Products
 from gemv.shards.remembered import Layouts
 from gemv.shards.steps import Shard, Target, as_vectors, step_of_x
 from gemv.shards.streams import exported, hold, stream_of
@@ -54,8 +53,9 @@ class ShardedMatrix(KeptOperator):
         self._reproducible, self._objection = reproducible, objection
         self._lock = threading.RLock()
         self._generation = memo.generation()
+        #: By ``trans``.
+        self._products_of: dict[int, Products] = {}
         #: By ``trans`` and the number of vectors.
-        self._products_of: dict[tuple[int, int], Product] = {}
         self._groups_of: dict[tuple[int, int], Groups] = {}
         self._layouts = Layouts()
         #: Vectors beside the first place for those of host memory, by the same.
@@ -88,6 +88,10 @@ class ShardedMatrix(KeptOperator):
         step, rows = cols if count == 1 else step_of_x(cols), groups.rows
         vectors = self._vectors_of.get((trans, count))
         if vectors is None:
+            usual = (1, MOST_VECTORS)
+            if count not in usual:  # of all other numbers, only the last one is kept
+                for each in [key for key in self._vectors_of if key[1] not in usual]:
+                    del self._vectors_of[each]
             vectors = engine.vectors(count * step, count * rows, self.dtype)
             self._vectors_of[trans, count] = vectors
         on_device, y = (
@@ -196,24 +200,16 @@ class ShardedMatrix(KeptOperator):
             self._generation = memo.generation()
         groups = self._groups_of.get((trans, count))
         if groups is None:
-            groups = Groups(partial(self._product, trans), count)
+            products = self._products_of.get(trans)
+            if products is None:
+                products = self._products_of[trans] = Products(
+                    self._whole, self._fabric, self.kept(), trans, self._reproducible,
+                    self._objection,
+                )  # fmt: skip
+            groups = Groups(products, count)
             if count <= MOST_VECTORS:  # there are as many other numbers as there are callers
                 self._groups_of[trans, count] = groups
         return groups
-
-    def _product(self, trans: int, vectors: int = 1) -> Product:
-        """The product of so many vectors at once, or of one where there is no kernel for that."""
-        shards = self.kept()
-        product = self._products_of.get((trans, vectors))
-        if product is None:
-            product = Product(
-                self._whole, self._fabric, shards, trans, self._reproducible, self._objection,
-                vectors,
-            )  # fmt: skip
-            if product.vectors < vectors:
-                product = self._product(trans)
-            self._products_of[trans, vectors] = product
-        return product
 
     def plan(self, x: Any, y: Any, trans: Any = 0) -> ShardedPlan:
         """Bind a product to its vectors, checked and prepared once, and launched many times.
@@ -242,15 +238,10 @@ class ShardedMatrix(KeptOperator):
                 shard._replace(place=place)
                 for shard, place in zip(shards, fabric.places, strict=True)
             )
-
-            @cache
-            def product_of(vectors: int) -> Product:
-                made = Product(
-                    self._whole, fabric, mine, form, self._reproducible, self._objection, vectors
-                )
-                return product_of(1) if made.vectors < vectors else made
-
-            return Groups(product_of, 1 if len(operand_x.shape) == 1 else operand_x.shape[0])
+            products = Products(
+                self._whole, fabric, mine, form, self._reproducible, self._objection
+            )
+            return Groups(products, 1 if len(operand_x.shape) == 1 else operand_x.shape[0])
 
         return ShardedPlan(make, operand_x, operand_y)
 

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import gc
+import weakref
+
 import numpy as np
 import pytest
 from helpers.problems import random_array
@@ -325,3 +328,85 @@ def test_a_vector_that_cannot_be_read_is_named_at_every_call(virtual_gpus):
         x.interface = kept
         several @ x
     assert said[0] == said[1]
+
+
+@pytest.fixture
+def no_garbage_collection():
+    gc.collect()
+    gc.disable()
+    yield
+    gc.enable()
+
+
+@pytest.mark.usefixtures("no_garbage_collection")
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("planned", [False, True])
+def test_memory_is_given_back_without_garbage_collection(planned, form, small_knobs, virtual_gpus):
+    options, shape = FORMS[form]
+    a, x = numbers(shape), Array(virtual_gpus, numbers(shape[1]))
+    y, room = Array(virtual_gpus, np.zeros(shape[0], "f")), virtual_gpus.room
+    before = dict(room)
+    several = gemv.Matrix(a, devices=[0, 1, 2], **options)
+    if planned:
+        plan = several.plan(x, y)
+        assert plan.is_graph
+        virtual_gpus.break_(1, "cuMemcpyAsync", UNSUPPORTED)
+        enqueued = several.plan(x, y)
+        assert not enqueued.is_graph
+        virtual_gpus.broken.clear()
+        plan(), enqueued()
+        del plan, enqueued
+    kept = several @ x
+    made = kept if isinstance(kept, list) else [kept]
+    for each in made:  # which the caller owns: the stand-in does not free arrays
+        room[virtual_gpus.block_at(each.interface["data"][0])[1]] += each.values().nbytes
+    several.free()
+    assert room == before
+
+
+def used_by(virtual, make):
+    """The bytes of each GPU that a product takes, without its y; and that product."""
+    before = dict(virtual.room)
+    y = make()
+    for each in y if isinstance(y, list) else [y]:  # which the stand-in never frees
+        virtual.room[virtual.block_at(each.interface["data"][0])[1]] += each.values().nbytes
+    return {device: before[device] - virtual.room[device] for device in before}, y
+
+
+@pytest.mark.usefixtures("no_garbage_collection")
+@pytest.mark.parametrize("form", ["everywhere", "in order"])
+def test_numbers_of_vectors_share_memory(form, small_blocks, virtual_gpus):
+    options, shape = FORMS[form]
+    several = gemv.Matrix(numbers(shape), devices=[0, 1, 2], **options)
+    x = np.asfortranarray(numbers((shape[1], 7), 1))
+    expected = [several.matvec(each).tobytes() for each in x.T]
+    most = {}
+    for count in (6, 2, 5, 1, 3, 7, 2):
+        given = Array(virtual_gpus, x[:, :count])
+        used, y = used_by(virtual_gpus, lambda given=given: several @ given)
+        first = y[0] if isinstance(y, list) else y
+        assert bits_of_columns(virtual_gpus, first) == b"".join(expected[:count]), count
+        if count in (6, 7):
+            most[count] = used
+        else:
+            assert max(used.values()) < 20 * 4, "not even a vector is new"
+    assert 0 < sum(most[7].values()) < sum(most[6].values()), "that of 6 vectors is freed"
+
+
+def test_memory_for_vectors_of_the_host_is_kept_for_few_numbers(virtual_gpus, monkeypatch):
+    several = gemv.Matrix(numbers((37, 20)), devices=[0, 1])
+    engine, made = virtual_gpus.engine, []
+    vectors = engine.vectors
+
+    def noted(*sizes):
+        found = vectors(*sizes)
+        made.append(weakref.ref(found.x))
+        return found
+
+    monkeypatch.setattr(engine, "vectors", noted)
+    engine.computes = False
+    for count in (1, 2, 3, 16, 4, 20):
+        several @ numbers((20, count))
+    gc.collect()
+    assert len(made) == 5, "20 are 16 and 4"
+    assert sum(each() is not None for each in made) == 3
