@@ -125,19 +125,26 @@ class ShardedMatrix(KeptOperator):
         if len(operand.shape) == 2:
             operand = rows_of(operand)
         if not rows or not cols or not operand.shape[0]:
-            return self._zeros(operand, rows)
+            return self._zeros(trans, operand)
         with self._lock:
             return self._enqueue(trans, operand)
 
     def _several_on_device(self, op: int, x: Any) -> Any:
         return self._on_device(op, x)
 
-    def _zeros(self, x: Operand, rows: int) -> Any:
+    def _zeros(self, trans: int, x: Operand) -> Any:
         """The y of no elements of x, or of no vectors."""
+        rows, cols = self.shape if trans == 0 else self.shape[::-1]
         count = x.shape[0] if len(x.shape) == 2 else 1
-        indices = [x.device] if self._gather is None else self._targets(x)
+        if self._gather is not None:
+            parts = [(index, rows) for index in self._targets(x)]
+        elif rows and cols:
+            with self._lock:
+                parts = [(place.index, some) for place, some in self._groups(trans, 1).in_parts]
+        else:  # an empty matrix has no product that would have parts
+            parts = [(x.device, rows)]
         results = []
-        for index in indices:
+        for index, rows in parts:
             made = NewVector(x, index, rows * count, self.dtype, self._layouts)
             made.clear()
             y = made.finished()
@@ -252,6 +259,21 @@ class ShardedMatrix(KeptOperator):
         if op != AS_IT_IS and self.dtype.kind != "c":
             return AS_IT_IS if op == CONJUGATE else TRANSPOSED
         return op
+
+    def cupy_operator(self) -> Any:
+        """As :meth:`gemv.Matrix.cupy_operator`, if products give one y.
+
+        Raises
+        ------
+        ValueError
+            If `gather` asks for a list of arrays, which CuPy's solvers do not take.
+        """
+        if self._gather in ("all", None):
+            raise ValueError(
+                'Matrix.cupy_operator: gather must be "x" or the ordinal of a GPU, since CuPy takes'
+                f" one y of a product, got {self._gather!r}"
+            )
+        return super().cupy_operator()
 
     # The matrix itself ---------------------------------------------------------------------------
 

@@ -22,8 +22,13 @@ class ShardedPlan:
     """A product that is made again and again; :meth:`ShardedMatrix.plan` makes one.
 
     Calling it computes ``y := op(A)*x`` with what x holds by then. On GPUs a call launches one
-    graph, which has a node for each launch and for each copy between GPUs, on the stream that x
-    names, or else on the current one of its library. It keeps the matrix and both vectors in use.
+    graph, which has a node for each launch and for each copy between GPUs. The plan keeps the
+    matrix and both vectors in use.
+
+    The graph is launched on the stream of x, and later work on the stream of y comes behind it. A
+    vector that names a stream as the plan is made (``__cuda_array_interface__["stream"]``) is asked
+    for it again in each call. One that names none then is never asked: its stream is the current
+    one of its library in each call, or else the default stream.
 
     Attributes
     ----------

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from gemv.arrays import adopt
+from gemv.arrays import adopt, dlpack
 from gemv.core.geometry import LOAD_BYTES
 from gemv.core.operand import Operand, part_of
 from gemv.engines import backend
@@ -87,7 +87,11 @@ class NewVector:
                     self._array = self._empty(engine, rows, dtype)
                 else:
                     self._array = library.empty(like.origin, rows, dtype, index)
-        self.operand = layouts.operand(self._array, dtype, rows)
+        # What JAX takes over in the end is read as the array of ours that it exports, whose layout
+        # is kept; reading the export itself would export it once more.
+        is_export = isinstance(self._array, dlpack.Export)
+        memory = self._array.array if is_export else self._array
+        self.operand = layouts.operand(memory, dtype, rows)
 
     def _empty(self, engine: Any, rows: int, dtype: np.dtype) -> Any:
         try:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import gc
+import threading
 import weakref
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -11,6 +13,10 @@ from helpers.problems import random_array
 from helpers.virtual_gpus import LOST, Array
 
 import gemv
+from gemv.arrays import dlpack
+from gemv.arrays.base import Library
+from gemv.shards.remembered import Layouts
+from gemv.shards.vectors import NewVector
 
 UNSUPPORTED = 900  # while a stream is captured
 
@@ -410,3 +416,59 @@ def test_memory_for_vectors_of_the_host_is_kept_for_few_numbers(virtual_gpus, mo
     gc.collect()
     assert len(made) == 5, "20 are 16 and 4"
     assert sum(each() is not None for each in made) == 3
+
+
+def test_a_vector_that_a_library_takes_over_is_exported_once(virtual_gpus, monkeypatch):
+    dtype, exports, said = np.dtype("f"), [], []
+
+    class TakesOver(Library):
+        def empty(self, like, length, dtype, device):
+            exports.append(dlpack.Export(Array(virtual_gpus, np.zeros(length, dtype)), device))
+            return exports[-1]
+
+        def finished(self, made, wait):
+            return made
+
+    like = SimpleNamespace(exporter=TakesOver(), origin=None)
+    monkeypatch.setattr(dlpack.Export, "__dlpack__", lambda *_, **__: said.append("exported"))
+    layouts = Layouts()
+    for _ in range(2):
+        made = NewVector(like, 0, 37, dtype, layouts)
+        pointer, _ = exports[-1].array.interface["data"]
+        assert (made.operand.pointer, made.operand.shape) == (pointer, (37,))
+        assert made.finished() is exports[-1]
+    full = []
+    monkeypatch.setattr("gemv.arrays.adopt.adopt", lambda *arguments, **_: full.append(arguments))
+    NewVector(like, 0, 37, dtype, layouts)
+    assert not said and not full, "the third is read by its layout"
+
+
+def test_no_vectors_have_the_parts_that_two_have(virtual_gpus):
+    several = gemv.Matrix(numbers((37, 20)), devices=[0, 1, 2], gather=None)
+    none, two = (several @ Array(virtual_gpus, numbers((20, count))) for count in (0, 2))
+    assert [len(y.shape) for y in none] == [2] * 3
+    assert [(y.shape[0], 2) for y in none] == [y.shape for y in two]
+
+
+@pytest.mark.parametrize("gather", ["all", None])
+def test_cupy_gets_no_list(gather, virtual_gpus):
+    several = gemv.Matrix(numbers((20, 20)), devices=[0, 1], gather=gather)
+    with pytest.raises(ValueError, match=f"gather must be .*, got {gather!r}"):
+        several.cupy_operator()
+
+
+def test_the_stand_in_has_a_current_gpu_for_each_thread(virtual_gpus):
+    seen = []
+
+    def elsewhere():
+        seen.append(virtual_gpus.current)
+        virtual_gpus.cuCtxPushCurrent(2)
+        virtual_gpus.cuCtxPopCurrent()
+
+    virtual_gpus.cuCtxPushCurrent(3)
+    thread = threading.Thread(target=elsewhere)
+    thread.start()
+    thread.join()
+    assert seen == [0] and virtual_gpus.current == 2
+    virtual_gpus.cuCtxPopCurrent()
+    assert virtual_gpus.current == 0
