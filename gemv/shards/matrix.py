@@ -11,15 +11,16 @@ import numpy as np
 from gemv.arrays import adopt
 from gemv.calls.operators import AS_IT_IS, CONJUGATE, TRANSPOSED, KeptOperator
 from gemv.core import memo
+from gemv.core.batch import MOST_VECTORS, aligned_step
 from gemv.core.operand import Operand
 from gemv.engines import backend
 from gemv.shards.cut import Whole
-from gemv.shards.groups import MOST_VECTORS, Groups
+from gemv.shards.groups import Groups
 from gemv.shards.places import Fabric, Gather
 from gemv.shards.plan import ShardedPlan, vectors_of
 from gemv.shards.products import Products
 from gemv.shards.remembered import Layouts
-from gemv.shards.steps import Shard, Target, as_vectors, step_of_x
+from gemv.shards.steps import Shard, Target, as_vectors
 from gemv.shards.streams import exported, hold, stream_of
 from gemv.shards.vectors import NewVector, readable, rows_of
 
@@ -85,7 +86,7 @@ class ShardedMatrix(KeptOperator):
         engine, first = backend.engine(), self._fabric.places[0]
         count, cols = x.shape
         groups = self._groups(trans, count)
-        step, rows = cols if count == 1 else step_of_x(cols), groups.rows
+        step, rows = cols if count == 1 else aligned_step(cols), groups.rows
         vectors = self._vectors_of.get((trans, count))
         if vectors is None:
             usual = (1, MOST_VECTORS)

@@ -25,7 +25,7 @@ from typing import Any
 import numpy as np
 
 from gemv.core import trace
-from gemv.core.geometry import LOAD_BYTES, ceil_div
+from gemv.core.batch import aligned_step
 from gemv.core.operand import Operand, part_of
 from gemv.core.rules import check_arguments
 from gemv.selection.select import Choice, select
@@ -204,7 +204,7 @@ class Product:
         Several vectors of a shard are one long one here.
         """
         place, dtype, rows = self._steps[0].place, self._whole.dtype, self._sums_of_split
-        pitch = ceil_div(rows, LOAD_BYTES) * LOAD_BYTES
+        pitch = aligned_step(rows)
         room = self._memory.room(place, 0, "sum")
         partial = _sums_in(room, count, pitch, dtype)
         ones = place.store(np.ones((1, count), dtype), dtype, count, 0)

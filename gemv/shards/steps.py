@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from gemv.core.geometry import LOAD_BYTES, ceil_div
+from gemv.core.geometry import LOAD_BYTES
 from gemv.core.operand import Operand, part_of
 from gemv.shards.cut import Part
 from gemv.shards.memory import Room
@@ -43,11 +43,6 @@ class Target(NamedTuple):
 
     y: Operand
     own: bool = False
-
-
-def step_of_x(cols: int) -> int:
-    """Elements from one of several vectors of x to the next: all begin at multiples of 16 bytes."""
-    return ceil_div(cols, LOAD_BYTES) * LOAD_BYTES
 
 
 def cut_vector(operand: Operand, first: int, count: int) -> Operand:

@@ -7,11 +7,12 @@ from typing import Any
 import numpy as np
 
 from gemv.arrays import adopt, dlpack
+from gemv.core.batch import aligned_step
 from gemv.core.geometry import LOAD_BYTES
 from gemv.core.operand import Operand, part_of
 from gemv.engines import backend
 from gemv.shards.remembered import Layouts
-from gemv.shards.steps import as_vectors, step_of_x
+from gemv.shards.steps import as_vectors
 
 
 def rows_of(columns: Operand) -> Operand:
@@ -35,7 +36,7 @@ def readable(x: Operand, stream: int, layouts: Layouts) -> tuple[Operand, int]:
     if along == 1 and (apart or x.pointer % LOAD_BYTES == 0):
         return x, stream
     engine, length = backend.engine(), x.shape[-1]
-    pitch, count = (step_of_x(length), x.shape[0]) if apart else (length, 1)
+    pitch, count = (aligned_step(length), x.shape[0]) if apart else (length, 1)
     made = NewVector(x, x.device, count * pitch, x.dtype, layouts)
     with engine.on(x.device):
         if made.stream != stream:  # its memory is of its own stream
