@@ -203,8 +203,7 @@ class ShardedMatrix(KeptOperator):
         """The products of so many vectors, planned at first use and after a setting has changed."""
         self.kept()
         if self._generation != memo.generation():
-            self._products_of.clear()
-            self._groups_of.clear()
+            self._forget_products()
             self._generation = memo.generation()
         groups = self._groups_of.get((trans, count))
         if groups is None:
@@ -218,6 +217,15 @@ class ShardedMatrix(KeptOperator):
             if count <= MOST_VECTORS:  # there are as many other numbers as there are callers
                 self._groups_of[trans, count] = groups
         return groups
+
+    def _forget_products(self) -> None:
+        """Give the memory of all products back, behind the work on every GPU that may use it."""
+        try:
+            for place in self._fabric.places:
+                place.settle()
+        finally:
+            self._products_of.clear()
+            self._groups_of.clear()
 
     def plan(self, x: Any, y: Any, trans: Any = 0) -> ShardedPlan:
         """Bind a product to its vectors, checked and prepared once, and launched many times.
@@ -286,10 +294,11 @@ class ShardedMatrix(KeptOperator):
         with self._lock:
             if self._shards is not None:
                 self._shards = None
-                self._products_of.clear()
-                self._groups_of.clear()
-                self._vectors_of.clear()
-                self._fabric.free()
+                try:
+                    self._forget_products()
+                finally:
+                    self._vectors_of.clear()
+                    self._fabric.free()
 
     def __enter__(self) -> ShardedMatrix:
         self.kept()

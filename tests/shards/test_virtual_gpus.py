@@ -472,3 +472,22 @@ def test_the_stand_in_has_a_current_gpu_for_each_thread(virtual_gpus):
     assert seen == [0] and virtual_gpus.current == 2
     virtual_gpus.cuCtxPopCurrent()
     assert virtual_gpus.current == 0
+
+
+@pytest.mark.usefixtures("no_garbage_collection")
+@pytest.mark.parametrize("form", FORMS)
+def test_memory_is_freed_behind_the_work_of_all_gpus(form, small_knobs, virtual_gpus, monkeypatch):
+    options, shape = FORMS[form]
+    several = gemv.Matrix(numbers(shape), devices=[0, 1, 2], **options)
+    several @ Array(virtual_gpus, numbers(shape[1]))
+    launched, pending = virtual_gpus.engine.launched, []
+    free = virtual_gpus.cuMemFree
+
+    def noted(pointer):
+        pending.append(sum(not each.done for each in launched))
+        return free(pointer)
+
+    monkeypatch.setattr(virtual_gpus, "cuMemFree", noted, raising=False)
+    assert not all(each.done for each in launched)
+    several.free()
+    assert pending and not any(pending)
