@@ -395,7 +395,7 @@ def test_numbers_of_vectors_share_memory(form, small_blocks, virtual_gpus):
         if count in (6, 7):
             most[count] = used
         else:
-            assert max(used.values()) < 20 * 4, "not even a vector is new"
+            assert max(used.values()) < 20 * 4, "no vector is new"
     assert 0 < sum(most[7].values()) < sum(most[6].values()), "that of 6 vectors is freed"
 
 
