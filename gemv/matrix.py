@@ -18,16 +18,13 @@ from gemv.calls.operators import (
     device_vector,
     precision_of,
 )
+from gemv.core.batch import MOST_VECTORS, aligned_step
 from gemv.core.dtypes import PREFIXES
-from gemv.core.geometry import LOAD_BYTES, ceil_div
 from gemv.core.operand import where
 from gemv.core.rules import coefficient, transposition
 from gemv.engines import backend
 from gemv.engines.host import known_kernel, refuse_kernel
 from gemv.shards.make import spread
-
-#: How many vectors of host memory are multiplied by one launch.
-MOST_VECTORS = 16
 
 #: The default of beta, compared by identity: only with it does a product without y read no y.
 _NO_BETA = 0
@@ -199,7 +196,7 @@ class Matrix(KeptOperator):
         if trans == 2 and self.dtype.kind != "c":
             trans = 1
         count, (rows, cols) = len(x), self.shape if trans == 0 else self.shape[::-1]
-        padded = np.zeros((count, ceil_div(cols, LOAD_BYTES) * LOAD_BYTES), self.dtype)
+        padded = np.zeros((count, aligned_step(cols)), self.dtype)
         padded[:, :cols] = x  # each vector is aligned as a single one
         engine = backend.engine()
         with self._lock, engine.on(self._device):

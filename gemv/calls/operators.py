@@ -2,7 +2,8 @@
 
 SciPy's class asks for products of vectors in host memory. These classes read such vectors by the
 rules of :func:`gemv.gemv`, take vectors on the GPU as well, and leave the products to three methods
-that :class:`gemv.Matrix` has: ``_vectors``, ``_on_device`` and ``_turned``.
+that :class:`gemv.Matrix` has: ``_vectors``, ``_on_device`` and ``_turned``. A sharded matrix has
+``_several_on_device`` as well.
 """
 
 from __future__ import annotations
@@ -77,12 +78,15 @@ class Operator(LinearOperator):
         Parameters
         ----------
         X : array of shape (n, k)
-            In host memory.
+            In host memory; for a sharded matrix, in host memory or on a GPU.
 
         Returns
         -------
-        numpy.ndarray of shape (m, k)
+        array of shape (m, k)
+            A NumPy array, or one of the library of `X`.
         """
+        if adopt.is_device_array(X):
+            return self._several_on_device(self._op, X)
         return super().matmat(_columns(X, self.shape[1]))
 
     def rmatmat(self, X: Any) -> Any:
@@ -91,12 +95,15 @@ class Operator(LinearOperator):
         Parameters
         ----------
         X : array of shape (m, k)
-            In host memory.
+            As in :meth:`matmat`.
 
         Returns
         -------
-        numpy.ndarray of shape (n, k)
+        array of shape (n, k)
+            As in :meth:`matmat`.
         """
+        if adopt.is_device_array(X):
+            return self._several_on_device(self._op ^ ADJOINT, X)
         return super().rmatmat(_columns(X, self.shape[0]))
 
     def dot(self, x: Any) -> Any:
@@ -109,7 +116,8 @@ class Operator(LinearOperator):
         Returns
         -------
         array of shape (m,) or (m, k), or LinearOperator
-            An array in the place that `x` is in; on the GPU `x` is a vector.
+            An array in the place that `x` is in. On the GPU, a matrix on one device takes a vector
+            only; a sharded matrix takes columns as well.
         """
         if isinstance(x, LinearOperator) or _is_factor(x):
             return super().dot(x)
@@ -122,6 +130,8 @@ class Operator(LinearOperator):
         if isinstance(x, LinearOperator) or _is_factor(x):
             return super().__rmul__(x)
         if adopt.is_device_array(x):  # SciPy would copy it to the host
+            # The rows of a two-dimensional x are its vectors; `_on_device` would take its columns.
+            device_vector(x, self.shape[0])
             return self._on_device(self._op ^ TRANSPOSED, x)
         return super().__rmul__(_one_or_more(x))
 
@@ -158,6 +168,15 @@ class Operator(LinearOperator):
     def _on_device(self, op: int, x: Any) -> Any:
         """One product of a vector on the GPU, as an array of that vector's library."""
         raise NotImplementedError
+
+    def _several_on_device(self, op: int, x: Any) -> Any:
+        """A product for each column of an array on the GPU; an error where that is not offered."""
+        raise type_error(
+            "Matrix",
+            "x",
+            f"x is a device array, {type(x).__name__}; several columns are taken from host memory,"
+            " and A @ x takes one vector on the device",
+        )
 
 
 class KeptOperator(Operator):
@@ -259,13 +278,6 @@ def _vector(x: Any, length: int) -> np.ndarray:
 
 def _columns(x: Any, length: int) -> np.ndarray:
     """Several vectors in host memory, the columns of an array."""
-    if adopt.is_device_array(x):
-        raise type_error(
-            "Matrix",
-            "x",
-            f"x is a device array, {type(x).__name__}; several columns are taken from host memory,"
-            " and A @ x takes one vector on the device",
-        )
     array = _read(x)
     if array.shape[-2:-1] != (length,):
         raise value_error(
@@ -298,6 +310,9 @@ class Turned(Operator):
 
     def _on_device(self, op: int, x: Any) -> Any:
         return self._matrix._on_device(op, x)
+
+    def _several_on_device(self, op: int, x: Any) -> Any:
+        return self._matrix._several_on_device(op, x)
 
 
 def precision_of(operand: Operand, asked: Any) -> np.dtype:

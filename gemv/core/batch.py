@@ -6,10 +6,23 @@ import math
 from collections.abc import Iterator
 from typing import NamedTuple
 
+from gemv.core.geometry import LOAD_BYTES, ceil_div
 from gemv.core.problem import Problem
 
 #: The operands that may differ from item to item, in the order of :attr:`Batch.strides`.
 OPERANDS = ("a", "x", "y", "alpha", "beta")
+
+#: How many vectors are multiplied by a matrix at once, where a caller has more.
+MOST_VECTORS = 16
+
+
+def aligned_step(length: int) -> int:
+    """Elements from one of several vectors to the next; each is then as aligned as the first.
+
+    It is a multiple of :data:`LOAD_BYTES` elements, and so of as many bytes for any dtype. The
+    padding of a wide dtype could be shorter, but this one is the same for all dtypes.
+    """
+    return ceil_div(length, LOAD_BYTES) * LOAD_BYTES
 
 
 class Batch(NamedTuple):

@@ -44,7 +44,7 @@ class CudaPlace:
         self.index = index
         self.name = f"cuda:{index}"
         self._who = f"Matrix: shard {number} on {self.name}"
-        #: How many turns have been recorded.
+        #: How many turns have ended, each with a record of the event `done`.
         self.turns = 0
         with _naming(self._who), self.current():
             self.device = engine.device()
@@ -69,7 +69,7 @@ class CudaPlace:
                 try:
                     yield
                 except BaseException:
-                    self._record()  # of what was enqueued before; this error says more than another
+                    self._record()  # what it says is dropped: the block's error says more
                     raise
                 check(self._record())
         except libcuda.CudaError as error:

@@ -17,20 +17,20 @@ from gemv.shards.streams import stream_by_now
 
 
 class Graph:
-    """The graph of a product whose places, streams and memory nobody else uses.
+    """The graph of all products of a plan, whose places, streams and memory nobody else uses.
 
     Parameters
     ----------
-    product : Groups
-        They have not run yet: events that were recorded outside of a capture cannot be waited for
-        inside of it.
+    groups : Groups
+        No product of theirs has run yet: events that were recorded outside of a capture cannot be
+        waited for inside of it.
     x, y : Operand
     """
 
-    def __init__(self, product: Groups, x: Operand, y: Operand) -> None:
+    def __init__(self, groups: Groups, x: Operand, y: Operand) -> None:
         self._engine = engine = backend.engine()
-        self._x, self._y, self._keep = x, y, product
-        product.settle()  # what fills scratch memory is no part of the graph
+        self._x, self._y, self._groups = x, y, groups
+        groups.settle()  # what fills scratch memory is no part of the graph
         with engine.on(x.device):
             flags = driver.CUstream_flags.CU_STREAM_NON_BLOCKING.value
             stream = check(driver.cuStreamCreate(flags))
@@ -39,7 +39,7 @@ class Graph:
                 mode = driver.CUstreamCaptureMode.CU_STREAM_CAPTURE_MODE_RELAXED
                 check(driver.cuStreamBeginCapture(stream, mode))
                 try:
-                    product.run(x, [Target(y)], [(x.device, int(stream))])
+                    groups.run(x, [Target(y)], [(x.device, int(stream))])
                 except BaseException:
                     _, left = driver.cuStreamEndCapture(stream)
                     if left:  # the launches before the error
@@ -71,7 +71,7 @@ class Graph:
     def _enqueue(self, stream: int) -> None:
         (status,) = driver.cuGraphLaunch(self._executable, stream)
         if status != driver.CUresult.CUDA_SUCCESS:
-            places = ", ".join(dict.fromkeys(place.name for place in self._keep.places))
+            places = ", ".join(dict.fromkeys(place.name for place in self._groups.places))
             try:
                 check((status,))
             except CudaError as error:

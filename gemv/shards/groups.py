@@ -1,16 +1,14 @@
-"""The products of any number of vectors, in groups that a shard multiplies at once."""
+"""Products with any number of vectors, of which each shard multiplies up to 16 at once."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any, NamedTuple
 
+from gemv.core.batch import MOST_VECTORS
 from gemv.core.operand import Operand, part_of
 from gemv.shards.product import Product
+from gemv.shards.products import Products
 from gemv.shards.steps import Target
-
-#: How many vectors are multiplied at once.
-MOST_VECTORS = 16
 
 
 class _Group(NamedTuple):
@@ -21,7 +19,7 @@ class _Group(NamedTuple):
     vectors: int
 
     def of(self, operand: Operand) -> Operand:
-        """Its vectors of x or y; one of them has one dimension."""
+        """The part of x or y with its vectors; a single vector has one dimension."""
         if len(operand.shape) == 1:
             return operand
         start, length = self.first * operand.strides[0], operand.shape[1]
@@ -31,20 +29,23 @@ class _Group(NamedTuple):
 
 
 class Groups:
-    """The products of so many vectors, or of one.
+    """What multiplies a given number of vectors: one product after the other, each for a group.
+
+    A group has at most :data:`MOST_VECTORS` vectors, or one where no kernel takes several.
 
     Parameters
     ----------
-    product_of : callable
-        ``product_of(vectors)`` gives the :class:`Product` for so many at once; it may multiply one.
+    products : Products
+        From where each group gets its product.
     count : int
+        The number of vectors.
     """
 
-    def __init__(self, product_of: Callable[[int], Product], count: int) -> None:
+    def __init__(self, products: Products, count: int) -> None:
         self._groups: list[_Group] = []
         for first in range(0, count, MOST_VECTORS):
             some = min(MOST_VECTORS, count - first)
-            product = product_of(some)
+            product = products.of(some)
             step = product.vectors
             self._groups += [_Group(product, k, step) for k in range(first, first + some, step)]
         self._product = self._groups[0].product

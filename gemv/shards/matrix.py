@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import threading
 from contextlib import suppress
-from functools import cache, partial
 from typing import Any
 
 import numpy as np
@@ -12,15 +11,16 @@ import numpy as np
 from gemv.arrays import adopt
 from gemv.calls.operators import AS_IT_IS, CONJUGATE, TRANSPOSED, KeptOperator
 from gemv.core import memo
+from gemv.core.batch import MOST_VECTORS, aligned_step
 from gemv.core.operand import Operand
 from gemv.engines import backend
 from gemv.shards.cut import Whole
-from gemv.shards.groups import MOST_VECTORS, Groups
+from gemv.shards.groups import Groups
 from gemv.shards.places import Fabric, Gather
 from gemv.shards.plan import ShardedPlan, vectors_of
-from gemv.shards.product import Product
+from gemv.shards.products import Products
 from gemv.shards.remembered import Layouts
-from gemv.shards.steps import Shard, Target, as_vectors, step_of_x
+from gemv.shards.steps import Shard, Target, as_vectors
 from gemv.shards.streams import exported, hold, stream_of
 from gemv.shards.vectors import NewVector, readable, rows_of
 
@@ -54,8 +54,9 @@ class ShardedMatrix(KeptOperator):
         self._reproducible, self._objection = reproducible, objection
         self._lock = threading.RLock()
         self._generation = memo.generation()
+        #: By ``trans``.
+        self._products_of: dict[int, Products] = {}
         #: By ``trans`` and the number of vectors.
-        self._products_of: dict[tuple[int, int], Product] = {}
         self._groups_of: dict[tuple[int, int], Groups] = {}
         self._layouts = Layouts()
         #: Vectors beside the first place for those of host memory, by the same.
@@ -65,34 +66,6 @@ class ShardedMatrix(KeptOperator):
         super().__init__(whole.dtype, whole.shape)
 
     # Products ------------------------------------------------------------------------------------
-
-    def matmat(self, X: Any) -> Any:
-        """``A @ X``, up to 16 columns at once, each with the bits of ``A @ x``.
-
-        Parameters
-        ----------
-        X : array of shape (n, k)
-            In host memory or on a GPU.
-
-        Returns
-        -------
-        array of shape (m, k)
-            A NumPy array, or one of the library of `X`; as :attr:`gather` says.
-        """
-        return self @ X if adopt.is_device_array(X) else super().matmat(X)
-
-    def rmatmat(self, X: Any) -> Any:
-        """``A.H @ X``, as :meth:`matmat`.
-
-        Parameters
-        ----------
-        X : array of shape (m, k)
-
-        Returns
-        -------
-        array of shape (n, k)
-        """
-        return self.H @ X if adopt.is_device_array(X) else super().rmatmat(X)
 
     def _products(self, trans: int, x: np.ndarray) -> np.ndarray:
         """A product for each row of `x`, in host memory; some of them at once."""
@@ -113,9 +86,13 @@ class ShardedMatrix(KeptOperator):
         engine, first = backend.engine(), self._fabric.places[0]
         count, cols = x.shape
         groups = self._groups(trans, count)
-        step, rows = cols if count == 1 else step_of_x(cols), groups.rows
+        step, rows = cols if count == 1 else aligned_step(cols), groups.rows
         vectors = self._vectors_of.get((trans, count))
         if vectors is None:
+            usual = (1, MOST_VECTORS)
+            if count not in usual:  # of all other numbers, only the last one is kept
+                for each in [key for key in self._vectors_of if key[1] not in usual]:
+                    del self._vectors_of[each]
             vectors = engine.vectors(count * step, count * rows, self.dtype)
             self._vectors_of[trans, count] = vectors
         on_device, y = (
@@ -149,16 +126,26 @@ class ShardedMatrix(KeptOperator):
         if len(operand.shape) == 2:
             operand = rows_of(operand)
         if not rows or not cols or not operand.shape[0]:
-            return self._zeros(operand, rows)
+            return self._zeros(trans, operand)
         with self._lock:
             return self._enqueue(trans, operand)
 
-    def _zeros(self, x: Operand, rows: int) -> Any:
+    def _several_on_device(self, op: int, x: Any) -> Any:
+        return self._on_device(op, x)
+
+    def _zeros(self, trans: int, x: Operand) -> Any:
         """The y of no elements of x, or of no vectors."""
+        rows, cols = self.shape if trans == 0 else self.shape[::-1]
         count = x.shape[0] if len(x.shape) == 2 else 1
-        indices = [x.device] if self._gather is None else self._targets(x)
+        if self._gather is not None:
+            parts = [(index, rows) for index in self._targets(x)]
+        elif rows and cols:
+            with self._lock:
+                parts = [(place.index, some) for place, some in self._groups(trans, 1).in_parts]
+        else:  # an empty matrix has no product that would have parts
+            parts = [(x.device, rows)]
         results = []
-        for index in indices:
+        for index, rows in parts:
             made = NewVector(x, index, rows * count, self.dtype, self._layouts)
             made.clear()
             y = made.finished()
@@ -171,7 +158,6 @@ class ShardedMatrix(KeptOperator):
         keep = exported(x, x_stream)
         count = x.shape[0] if len(x.shape) == 2 else 1
         groups = self._groups(trans, count)
-        source, source_stream = readable(x, x_stream, self._layouts)
         parts: list[tuple[int | None, int]]
         if self._gather is None:
             parts = [(place.index, rows) for place, rows in groups.in_parts]
@@ -180,23 +166,25 @@ class ShardedMatrix(KeptOperator):
         made = [
             NewVector(x, index, rows * count, self.dtype, self._layouts) for index, rows in parts
         ]
-        streams = [
-            (x.device, x_stream), (x.device, source_stream), *((y.index, y.stream) for y in made)
-        ]  # fmt: skip
         targets = [Target(y.operand, y.own) for y in made]
         if len(x.shape) == 2:
             pairs = zip(made, parts, strict=True)
             targets = [
                 Target(as_vectors(y.operand, count, rows, rows), y.own) for y, (_, rows) in pairs
             ]
-        try:
+        try:  # every y is there by now, so nothing that reads x is enqueued if one does not fit
+            source, source_stream = readable(x, x_stream, self._layouts)
+            streams = [
+                (x.device, x_stream), (x.device, source_stream),
+                *((y.index, y.stream) for y in made),
+            ]  # fmt: skip
             if self._gather is None:
                 groups.run_in_parts(source, targets, streams)
             else:
                 groups.run(source, targets, streams)
         except BaseException:
             with suppress(RuntimeError):  # of a lost GPU; the first error says more
-                hold(x, keep, x_stream)  # launches before the error may still read x
+                hold(x, keep, x_stream)  # work before the error may still read x
             raise
         hold(x, keep, x_stream)
         results = [each.finished(count if len(x.shape) == 2 else 0) for each in made]
@@ -215,29 +203,29 @@ class ShardedMatrix(KeptOperator):
         """The products of so many vectors, planned at first use and after a setting has changed."""
         self.kept()
         if self._generation != memo.generation():
-            self._products_of.clear()
-            self._groups_of.clear()
+            self._forget_products()
             self._generation = memo.generation()
         groups = self._groups_of.get((trans, count))
         if groups is None:
-            groups = Groups(partial(self._product, trans), count)
+            products = self._products_of.get(trans)
+            if products is None:
+                products = self._products_of[trans] = Products(
+                    self._whole, self._fabric, self.kept(), trans, self._reproducible,
+                    self._objection,
+                )  # fmt: skip
+            groups = Groups(products, count)
             if count <= MOST_VECTORS:  # there are as many other numbers as there are callers
                 self._groups_of[trans, count] = groups
         return groups
 
-    def _product(self, trans: int, vectors: int = 1) -> Product:
-        """The product of so many vectors at once, or of one where there is no kernel for that."""
-        shards = self.kept()
-        product = self._products_of.get((trans, vectors))
-        if product is None:
-            product = Product(
-                self._whole, self._fabric, shards, trans, self._reproducible, self._objection,
-                vectors,
-            )  # fmt: skip
-            if product.vectors < vectors:
-                product = self._product(trans)
-            self._products_of[trans, vectors] = product
-        return product
+    def _forget_products(self) -> None:
+        """Give the memory of all products back, behind the work on every GPU that may use it."""
+        try:
+            for place in self._fabric.places:
+                place.settle()
+        finally:
+            self._products_of.clear()
+            self._groups_of.clear()
 
     def plan(self, x: Any, y: Any, trans: Any = 0) -> ShardedPlan:
         """Bind a product to its vectors, checked and prepared once, and launched many times.
@@ -266,15 +254,10 @@ class ShardedMatrix(KeptOperator):
                 shard._replace(place=place)
                 for shard, place in zip(shards, fabric.places, strict=True)
             )
-
-            @cache
-            def product_of(vectors: int) -> Product:
-                made = Product(
-                    self._whole, fabric, mine, form, self._reproducible, self._objection, vectors
-                )
-                return product_of(1) if made.vectors < vectors else made
-
-            return Groups(product_of, 1 if len(operand_x.shape) == 1 else operand_x.shape[0])
+            products = Products(
+                self._whole, fabric, mine, form, self._reproducible, self._objection
+            )
+            return Groups(products, 1 if len(operand_x.shape) == 1 else operand_x.shape[0])
 
         return ShardedPlan(make, operand_x, operand_y)
 
@@ -286,6 +269,21 @@ class ShardedMatrix(KeptOperator):
             return AS_IT_IS if op == CONJUGATE else TRANSPOSED
         return op
 
+    def cupy_operator(self) -> Any:
+        """As :meth:`gemv.Matrix.cupy_operator`, if products give one y.
+
+        Raises
+        ------
+        ValueError
+            If `gather` asks for a list of arrays, which CuPy's solvers do not take.
+        """
+        if self._gather in ("all", None):
+            raise ValueError(
+                'Matrix.cupy_operator: gather must be "x" or the ordinal of a GPU, since CuPy takes'
+                f" one y of a product, got {self._gather!r}"
+            )
+        return super().cupy_operator()
+
     # The matrix itself ---------------------------------------------------------------------------
 
     def free(self) -> None:
@@ -296,10 +294,11 @@ class ShardedMatrix(KeptOperator):
         with self._lock:
             if self._shards is not None:
                 self._shards = None
-                self._products_of.clear()
-                self._groups_of.clear()
-                self._vectors_of.clear()
-                self._fabric.free()
+                try:
+                    self._forget_products()
+                finally:
+                    self._vectors_of.clear()
+                    self._fabric.free()
 
     def __enter__(self) -> ShardedMatrix:
         self.kept()

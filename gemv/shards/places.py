@@ -41,6 +41,9 @@ class Sums(Protocol):
 class Place(Protocol):
     """A device, or one of several parts that a device plays, with a stream of its own.
 
+    A product enqueues work at a place in turns. A turn is what is enqueued on that stream between
+    the waits at its start and the event that is recorded at its end; others wait for that event.
+
     Attributes
     ----------
     name : str
@@ -50,7 +53,8 @@ class Place(Protocol):
     device : Device
     stream : int
     turns : int
-        How many turns there were that other streams have to wait for.
+        How many turns have ended so far. The simulator counts none, since nothing is pending
+        there.
     """
 
     name: str
@@ -63,9 +67,9 @@ class Place(Protocol):
         """Make its device current for a block."""
 
     def turn(self, starts: Iterable[Any], *others: Place) -> AbstractContextManager[None]:
-        """Enqueue work inside the block, behind `starts` and the last turns of `others`.
+        """One turn: what the block enqueues comes behind `starts` and the last turns of `others`.
 
-        If an error ends the block, what was enqueued before is a turn as well.
+        If an error ends the block, the turn has what was enqueued before it.
         """
 
     def store(self, lines: np.ndarray, dtype: np.dtype, pitch: int, offset: int) -> Operand:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
-from functools import partial
 from typing import Any
 
 from gemv.arrays import adopt
@@ -23,8 +22,13 @@ class ShardedPlan:
     """A product that is made again and again; :meth:`ShardedMatrix.plan` makes one.
 
     Calling it computes ``y := op(A)*x`` with what x holds by then. On GPUs a call launches one
-    graph, which has a node for each launch and for each copy between GPUs, on the stream that x
-    names, or else on the current one of its library. It keeps the matrix and both vectors in use.
+    graph, which has a node for each launch and for each copy between GPUs. The plan keeps the
+    matrix and both vectors in use.
+
+    The graph is launched on the stream of x, and later work on the stream of y comes behind it. A
+    vector that names a stream as the plan is made (``__cuda_array_interface__["stream"]``) is asked
+    for it again in each call. One that names none then is never asked: its stream is the current
+    one of its library in each call, or else the default stream.
 
     Attributes
     ----------
@@ -37,12 +41,15 @@ class ShardedPlan:
 
     def __init__(self, make: Callable[[], Groups], x: Operand, y: Operand) -> None:
         self._make, self._x, self._y = make, x, y
-        self._lock = threading.Lock()
+        #: Reentrant: garbage that is collected while it is held may make calls of its own.
+        self._lock = threading.RLock()
         self._generation = -1
         #: What the library of x gave for the last call.
         self._exported: Any = None
-        #: It takes the stream that x is used on.
-        self._launch: Callable[[int], None]
+        #: Either the graph or what is enqueued in its place. Neither is a bound method of the plan,
+        #: which would keep the plan in use until Python looks for cycles of garbage.
+        self._graph: Any = None
+        self._groups: Groups | None = None
         self._prepare()
 
     @property
@@ -50,31 +57,37 @@ class ShardedPlan:
         return self._x.origin
 
     @property
+    def is_graph(self) -> bool:
+        return self._graph is not None
+
+    @property
     def y(self) -> Any:
         return self._y.origin
 
     def _prepare(self) -> None:
         generation = memo.generation()
-        self.is_graph = False
-        product = self._make()
+        self._graph = None
+        self._groups = groups = self._make()
         if backend.backend() == "cuda":
             from gemv.driver.libcuda import CannotCapture
             from gemv.shards.graph import Graph
 
             try:
-                self._launch = Graph(product, self._x, self._y).launch
-                self.is_graph = True
+                self._graph = Graph(groups, self._x, self._y)
+                self._groups = None  # the graph keeps them
             except CannotCapture:
                 # With new events: those of a capture that failed cannot be waited for.
-                self._launch = partial(self._enqueue, self._make())
-        else:
-            self._launch = partial(self._enqueue, product)
+                self._groups = self._make()
         self._generation = generation
 
-    def _enqueue(self, product: Groups, stream: int) -> None:
-        """Enqueue the launches and copies one by one."""
+    def _launch(self, stream: int) -> None:
+        """Enqueue the product, where x is used on `stream`."""
+        if self._graph is not None:
+            self._graph.launch(stream)
+            return
+        assert self._groups is not None
         streams = [(self._x.device, stream), (self._y.device, stream_by_now(self._y))]
-        product.run(self._x, [Target(self._y)], streams)
+        self._groups.run(self._x, [Target(self._y)], streams)
 
     def __call__(self) -> Any:
         """Compute y, and return it."""

@@ -25,12 +25,13 @@ from typing import Any
 import numpy as np
 
 from gemv.core import trace
-from gemv.core.geometry import LOAD_BYTES, ceil_div
+from gemv.core.batch import aligned_step
 from gemv.core.operand import Operand, part_of
 from gemv.core.rules import check_arguments
 from gemv.selection.select import Choice, select
 from gemv.shards import cut, several
 from gemv.shards.cut import Part, Whole
+from gemv.shards.memory import Memory, Room
 from gemv.shards.places import Fabric
 from gemv.shards.steps import Shard, Step, Target, as_one, as_vectors, copy, cut_vector, has_gaps
 
@@ -47,6 +48,10 @@ class Product:
         BLAS's code of the form.
     reproducible : bool
         Whether the bits must be those of the single call.
+    objection : str or None
+        Why they cannot be, as far as the shards themselves tell.
+    memory : Memory
+        For x and y beside the shards.
     vectors : int
         How many vectors it should multiply at once.
 
@@ -66,10 +71,10 @@ class Product:
 
     def __init__(
         self, whole: Whole, fabric: Fabric, shards: tuple[Shard, ...], trans: int,
-        reproducible: bool, objection: str | None, vectors: int = 1,
+        reproducible: bool, objection: str | None, memory: Memory, vectors: int = 1,
     ) -> None:  # fmt: skip
         self._whole, self._fabric, self._trans = whole, fabric, trans
-        self._shards = shards
+        self._shards, self._memory = shards, memory
         choice = whole.choice(trans)
         objection = objection or whole.objection(trans, choice)
         if objection is not None and reproducible:
@@ -84,20 +89,22 @@ class Product:
         self._single = self._choice = choice
         there = [number for number, shard in enumerate(shards) if shard.a is not None]
         self._used = [shards[number].place for number in there]
-        self._run: Callable[[Operand, list[Any], list[Target]], None]
+        #: How it runs: a function of the class, since a method of the product itself would keep
+        #: the product in use until Python looks for cycles of garbage.
+        self._way: Callable[[Product, Operand, list[Any], list[Target]], None]
         #: Whether each launch computes elements of y of its own.
         self._each_has_rows = whole.within(trans) or len(there) == 1
         self._plan_vectors(vectors, there)
         if self._each_has_rows:
             self._steps = [self._step(number) for number in there]
-            self._run = self._run_within
+            self._way = Product._run_within
         elif self.alone:
             self._steps = [self._step(number) for number in there]
-            self._run = self._run_in_order
+            self._way = Product._run_in_order
             self._together = self._sum_of(len(there))
         else:
             self._steps = [self._apart(number) for number in there[1:]]
-            self._run = self._run_across
+            self._way = Product._run_across
             self._hold_back(there[0])
 
     # Preparation -----------------------------------------------------------------------------
@@ -146,7 +153,7 @@ class Product:
         shard = self._shards[number]
         assert shard.a is not None
         part = self._for_vectors(number, self._part(number))
-        return Step(shard.place, part, shard.a, self.vectors)
+        return Step(shard.place, part, shard.a, self._room(number), self.vectors)
 
     def _apart(self, number: int) -> Step:
         """A shard across which sums go: its partial sums begin its own scratch memory."""
@@ -154,7 +161,10 @@ class Product:
         assert shard.a is not None
         sums = self._sums(shard, part.splits)
         part = self._for_vectors(number, part, is_apart=True)
-        return Step(shard.place, part, shard.a, self.vectors, sums)
+        return Step(shard.place, part, shard.a, self._room(number), self.vectors, sums)
+
+    def _room(self, number: int, role: str = "") -> Room:
+        return self._memory.room(self._shards[number].place, number, role)
 
     @property
     def _sums_of_split(self) -> int:
@@ -176,7 +186,7 @@ class Product:
             self._for_vectors(number, each, is_apart=True)
             for each in cut.without_first_split(self._whole, part, shard.pitch, self._trans)
         )
-        self._last = Step(shard.place, first, a, self.vectors, sums)
+        self._last = Step(shard.place, first, a, self._room(number), self.vectors, sums)
         self._rest = None
         if rest.splits:
             along = rest.problem.access == "axpy"
@@ -185,24 +195,26 @@ class Product:
             shape = (lines - rest.start, length) if along else (lines, length - rest.start)
             behind = part_of(a, start, shape, a.strides)
             shift = rest.split * self._sums_of_split
-            self._rest = Step(shard.place, rest, behind, self.vectors, sums, shift)
+            room = self._room(number, "rest")
+            self._rest = Step(shard.place, rest, behind, room, self.vectors, sums, shift)
 
-    def _sum_of(self, count: int) -> tuple[Step, Operand, int]:
-        """The launch that adds the y of `count` shards, their memory and its pitch.
+    def _sum_of(self, count: int) -> tuple[Step, Room, int]:
+        """The launch that adds the y of `count` shards, where they are copied, and their pitch.
 
         Several vectors of a shard are one long one here.
         """
         place, dtype, rows = self._steps[0].place, self._whole.dtype, self._sums_of_split
-        pitch = ceil_div(rows, LOAD_BYTES) * LOAD_BYTES
-        partial = place.vector(count * pitch, dtype)
+        pitch = aligned_step(rows)
+        room = self._memory.room(place, 0, "sum")
+        partial = _sums_in(room, count, pitch, dtype)
         ones = place.store(np.ones((1, count), dtype), dtype, count, 0)
         problem = check_arguments("Matrix", dtype, (rows, count), (1, pitch), count, 1, rows, 1).at(
             partial.pointer, ones.pointer
         )
         chosen = select(problem, place.device, kernel="thread_per_row")
-        step = Step(place, Part(chosen, problem, 0, count, 0, rows, 0, 1), partial)
+        step = Step(place, Part(chosen, problem, 0, count, 0, rows, 0, 1), None, room)
         self._ones = ones._replace(shape=(count,), strides=(1,), owner=_flat(ones.owner))
-        return step, partial, pitch
+        return step, room, pitch
 
     # Running ---------------------------------------------------------------------------------
 
@@ -223,7 +235,7 @@ class Product:
         self._record()
         starts = self._fabric.starts(streams)
         with self._joined(streams):
-            self._run(x, starts, targets)
+            self._way(self, x, starts, targets)
 
     def run_in_parts(
         self, x: Operand, parts: list[Target], streams: list[tuple[int | None, int]]
@@ -262,7 +274,7 @@ class Product:
         """The place and the number of rows of each part of y; one where sums go across shards."""
         if self._each_has_rows:
             return [(step.place, step.part.rows) for step in self._steps]
-        home = self._last if self._run == self._run_across else self._steps[0]
+        home = self._last if self._way is Product._run_across else self._steps[0]
         return [(home.place, self.rows)]
 
     @property
@@ -300,7 +312,9 @@ class Product:
                 mine = step.x_of(x, self._is_here(step, x))
                 self._finish(step, mine, [(cut_vector(t.y, row, rows), t.own) for t in targets])
 
-    def _finish(self, step: Step, x: Operand, targets: list[tuple[Operand, bool]]) -> None:
+    def _finish(
+        self, step: Step, x: Operand, targets: list[tuple[Operand, bool]], a: Operand | None = None
+    ) -> None:
         """Launch what computes elements of y, and bring them to all targets."""
         place = step.place
         local = [y for y, _ in targets if y.device == place.index]
@@ -310,7 +324,7 @@ class Product:
             made = targets[0][0]
         else:
             made = step.own_y(self._whole.dtype)
-        step.launch(x, made)
+        step.launch(x, made, a)
         for y, _ in targets:
             if y is not made:
                 copy(place, made, y)
@@ -342,8 +356,10 @@ class Product:
             self._finish(last, mine, [(target.y, target.own) for target in targets])
 
     def _run_in_order(self, x: Operand, starts: list[Any], targets: list[Target]) -> None:
-        together, partial, pitch = self._together
+        together, room, pitch = self._together
         home = together.place
+        # Not kept, so that it can be freed for products of more vectors.
+        partial = _sums_in(room, len(self._steps), pitch, x.dtype)
         for step in reversed(self._steps):  # that of `home` comes last
             # The vectors of the product before are copied by then.
             with step.place.turn(starts, home):
@@ -356,16 +372,21 @@ class Product:
                 made = step.own_y(x.dtype)
                 home.copy(as_one(made) if self.vectors > 1 else made, column)
             if self.vectors == 1:
-                self._finish(together, self._ones, [(each.y, each.own) for each in targets])
+                self._finish(together, self._ones, [(y, own) for y, own in targets], partial)
                 return
             without = [(as_one(y), own) for y, own in targets if not has_gaps(y)]
             if len(without) == len(targets):
-                self._finish(together, self._ones, without)
+                self._finish(together, self._ones, without, partial)
                 return
             summed = together.own_y(x.dtype)
-            together.launch(self._ones, summed)
+            together.launch(self._ones, summed, partial)
             for y, _ in targets:
                 copy(home, as_vectors(summed, self.vectors, self.rows, self.rows), y)
+
+
+def _sums_in(room: Room, count: int, pitch: int, dtype: np.dtype) -> Operand:
+    """Memory for the y of `count` shards, `pitch` elements apart."""
+    return room.vectors("partial", 1, count * pitch, count * pitch, dtype)
 
 
 def _flat(owner: Any) -> Any:

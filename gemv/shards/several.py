@@ -7,13 +7,12 @@ vector. A block has its place among the vectors along z or y of the grid, where 
 
 from __future__ import annotations
 
-from gemv.core.batch import Batch
+from gemv.core.batch import Batch, aligned_step
 from gemv.core.geometry import Device, Geometry
 from gemv.core.problem import Problem
 from gemv.selection.batches import select_batch
 from gemv.selection.select import Choice
 from gemv.shards.cut import Part
-from gemv.shards.steps import step_of_x
 
 
 def choice_for(
@@ -23,7 +22,7 @@ def choice_for(
 
     `problem` is that of one vector.
     """
-    x_step = step_of_x(problem.cols)
+    x_step = aligned_step(problem.cols)
     steps = ((0,), (x_step,), (problem.rows,), (0,), (0,))
     found = select_batch(problem, Batch((vectors,), steps), device, kernel)
     return found if found.kernel.for_vectors and _same_sums(found, single) else None

@@ -6,9 +6,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from gemv.core.geometry import LOAD_BYTES, ceil_div
+from gemv.core.geometry import LOAD_BYTES
 from gemv.core.operand import Operand, part_of
 from gemv.shards.cut import Part
+from gemv.shards.memory import Room
 from gemv.shards.places import Launch
 
 
@@ -42,11 +43,6 @@ class Target(NamedTuple):
 
     y: Operand
     own: bool = False
-
-
-def step_of_x(cols: int) -> int:
-    """Elements from one of several vectors of x to the next: all begin at multiples of 16 bytes."""
-    return ceil_div(cols, LOAD_BYTES) * LOAD_BYTES
 
 
 def cut_vector(operand: Operand, first: int, count: int) -> Operand:
@@ -94,8 +90,10 @@ class Step:
     ----------
     place : Place
     part : Part
-    a : Operand
-        The shard, or what the part has of it.
+    a : Operand or None
+        The shard, or what the part has of it; None if each launch names it.
+    room : Room
+        Its memory for x and for y, made when first needed.
     vectors : int
         How many vectors it multiplies at once.
     sums : Sums, optional
@@ -103,13 +101,11 @@ class Step:
     """
 
     def __init__(
-        self, place: Any, part: Part, a: Operand, vectors: int = 1, sums: Any = None, shift: int = 0
-    ) -> None:
+        self, place: Any, part: Part, a: Operand | None, room: Room, vectors: int = 1,
+        sums: Any = None, shift: int = 0,
+    ) -> None:  # fmt: skip
         self.place, self.part, self.a = place, part, a
-        self._vectors = vectors
-        #: Memory for x and for y, made when first needed.
-        self._x: Operand | None = None
-        self._y: Operand | None = None
+        self._room, self._vectors = room, vectors
         choice = part.choice
         geometry = choice.geometry
         if sums is None and (geometry.scratch or geometry.counters):
@@ -135,21 +131,16 @@ class Step:
 
     def x_of(self, x: Operand, is_here: bool) -> Operand:
         """The elements of x that it reads; a copy of them at its place unless x is there."""
-        part, several = self.part, self._vectors > 1
+        part = self.part
         mine = cut_vector(x, part.start, part.length)
         if is_here and not self._must_be_copied(x):
             return mine
-        if self._x is None:
-            # As aligned as in the whole x, which begins at a multiple of 16 bytes.
-            offset = part.start * x.dtype.itemsize % LOAD_BYTES
-            if several:
-                step = self._x_step
-                flat = self.place.vector((self._vectors - 1) * step + part.length, x.dtype, offset)
-                self._x = as_vectors(flat, self._vectors, part.length, step)
-            else:
-                self._x = self.place.vector(part.length, x.dtype, offset)
-        copy(self.place, mine, self._x)
-        return self._x
+        # As aligned as in the whole x, which begins at a multiple of 16 bytes.
+        offset = part.start * x.dtype.itemsize % LOAD_BYTES
+        step = self._x_step if self._vectors > 1 else part.length
+        made = self._room.vectors("x", self._vectors, part.length, step, x.dtype, offset)
+        copy(self.place, mine, made)
+        return made
 
     @property
     def _x_step(self) -> int:
@@ -162,13 +153,11 @@ class Step:
 
     def own_y(self, dtype: np.dtype) -> Operand:
         """Memory for its elements of y, at its place."""
-        if self._y is None:
-            rows = self.part.rows
-            self._y = self.place.vector(self._vectors * rows, dtype)
-            if self._vectors > 1:
-                self._y = as_vectors(self._y, self._vectors, rows, rows)
-        return self._y
+        rows = self.part.rows
+        return self._room.vectors("y", self._vectors, rows, rows, dtype)
 
-    def launch(self, x: Operand, y: Operand) -> None:
+    def launch(self, x: Operand, y: Operand, a: Operand | None = None) -> None:
         launch = self._launch_of(y.strides[0] if self._vectors > 1 else self.part.rows)
-        launch(self.a, x, y)
+        a = self.a if a is None else a
+        assert a is not None
+        launch(a, x, y)

@@ -22,19 +22,25 @@ def stream_of(vector: Operand) -> int:
 
 
 def stream_by_now(vector: Operand) -> int:
-    """As :func:`stream_of`, for a vector that was read earlier: its array may name another one."""
+    """As :func:`stream_of`, for a vector that was read before.
+
+    If its array named a stream then, the array is read again, since it may name another stream by
+    now. An array that named none is not read again.
+    """
     if vector.stream is not None:
         vector = vector._replace(stream=vector.exporter.read(vector.origin).stream)
     return stream_of(vector)
 
 
 def exported(vector: Operand, stream: int) -> Any:
-    """Let `stream` come after the pending work that only the array's library can order.
+    """Let `stream` wait for pending work on a vector whose library names no stream.
+
+    Such a library (JAX) orders that work itself as the array is exported by DLPack.
 
     Returns
     -------
     object or None
-        What has to live until the vector was read.
+        The export, which has to be kept until the vector was read; None for other libraries.
     """
     if vector.exporter is not None and vector.exporter.ordered_by_export:
         return dlpack.export(vector.origin, stream or 1)
@@ -42,9 +48,9 @@ def exported(vector: Operand, stream: int) -> Any:
 
 
 def hold(vector: Operand, capsule: Any, stream: int) -> None:
-    """Keep a vector, and what :func:`exported` gave, until what is on `stream` by now is done.
+    """Keep a vector, and what :func:`exported` gave, until all work so far on `stream` is done.
 
-    That is for libraries of which neither the stream nor the allocator is known.
+    Nothing is kept for a library whose allocator frees memory in the order of its stream.
     """
     engine = backend.engine()
     if engine.name == "cuda" and (capsule is not None or vector.exporter.held_until_done):

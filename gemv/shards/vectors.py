@@ -6,12 +6,13 @@ from typing import Any
 
 import numpy as np
 
-from gemv.arrays import adopt
+from gemv.arrays import adopt, dlpack
+from gemv.core.batch import aligned_step
 from gemv.core.geometry import LOAD_BYTES
 from gemv.core.operand import Operand, part_of
 from gemv.engines import backend
 from gemv.shards.remembered import Layouts
-from gemv.shards.steps import as_vectors, step_of_x
+from gemv.shards.steps import as_vectors
 
 
 def rows_of(columns: Operand) -> Operand:
@@ -22,8 +23,9 @@ def rows_of(columns: Operand) -> Operand:
 def readable(x: Operand, stream: int, layouts: Layouts) -> tuple[Operand, int]:
     """x as shards read it, one vector or several of shape (vectors, cols), and its stream.
 
-    Every vector is contiguous. The only one begins at a multiple of 16 bytes; of several, shards
-    copy those that do not.
+    Every vector of the result is contiguous. A single one begins at a multiple of 16 bytes. Several
+    may begin anywhere: a shard that needs them aligned copies them. If x itself is not like that,
+    the result is a copy of it, and later work on `stream` comes behind the reads of x.
     """
     if x.conj or x.neg:
         resolved = x.exporter.resolved(x.origin, x.conj)
@@ -34,15 +36,19 @@ def readable(x: Operand, stream: int, layouts: Layouts) -> tuple[Operand, int]:
     if along == 1 and (apart or x.pointer % LOAD_BYTES == 0):
         return x, stream
     engine, length = backend.engine(), x.shape[-1]
-    pitch, count = (step_of_x(length), x.shape[0]) if apart else (length, 1)
+    pitch, count = (aligned_step(length), x.shape[0]) if apart else (length, 1)
     made = NewVector(x, x.device, count * pitch, x.dtype, layouts)
     with engine.on(x.device):
         if made.stream != stream:  # its memory is of its own stream
             engine.wait(made.stream, stream)
-        for number in range(count):
-            source = part_of(x, number * apart[0] if apart else 0, (length,), (along,))
-            target = part_of(made.operand, number * pitch, (length,), (1,))
-            engine.copy(source, target, made.stream)
+        try:
+            for number in range(count):
+                source = part_of(x, number * apart[0] if apart else 0, (length,), (along,))
+                target = part_of(made.operand, number * pitch, (length,), (1,))
+                engine.copy(source, target, made.stream)
+        finally:  # behind an error as well: copies before it still read x
+            if made.stream != stream:
+                engine.wait(stream, made.stream)
     if apart:
         return as_vectors(made.operand, count, length, pitch), made.stream
     return made.operand, made.stream
@@ -82,7 +88,11 @@ class NewVector:
                     self._array = self._empty(engine, rows, dtype)
                 else:
                     self._array = library.empty(like.origin, rows, dtype, index)
-        self.operand = layouts.operand(self._array, dtype, rows)
+        # What JAX takes over in the end is read as the array of ours that it exports, whose layout
+        # is kept; reading the export itself would export it once more.
+        is_export = isinstance(self._array, dlpack.Export)
+        memory = self._array.array if is_export else self._array
+        self.operand = layouts.operand(memory, dtype, rows)
 
     def _empty(self, engine: Any, rows: int, dtype: np.dtype) -> Any:
         try:

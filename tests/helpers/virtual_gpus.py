@@ -14,6 +14,7 @@ import ctypes
 import importlib
 import itertools
 import sys
+import threading
 from contextlib import contextmanager
 from types import SimpleNamespace
 
@@ -63,7 +64,9 @@ class Driver:
     """Functions of the driver as the bindings have them; enumerations are the bindings' own."""
 
     def __init__(self, count):
-        self.count, self.current, self.handles = count, 0, itertools.count(100)
+        self.count, self.handles = count, itertools.count(100)
+        #: Each thread has a current GPU, and those that it will go back to.
+        self._mine = threading.local()
         self.streams, self.events, self.graphs = {}, {}, {}
         #: First addresses, and by them: memory, and its GPU.
         self.addresses, self.blocks = [], {}
@@ -75,6 +78,14 @@ class Driver:
 
     def __getattr__(self, name):
         return getattr(bindings, name)
+
+    @property
+    def current(self):
+        return getattr(self._mine, "current", 0)
+
+    @current.setter
+    def current(self, device):
+        self._mine.current = device
 
     def break_(self, device, name=None, status=LOST, after=0):
         """Let calls on a GPU fail from now on: those of one name, after so many that succeed."""
@@ -113,13 +124,12 @@ class Driver:
 
     def cuCtxPushCurrent(self, context):
         self.calls.append(("cuCtxPushCurrent", context - 1))
-        self.pushed = getattr(self, "pushed", [])
-        self.pushed.append(self.current)
+        self._mine.pushed = [*getattr(self._mine, "pushed", ()), self.current]
         self.current = context - 1
         return self._said(0)
 
     def cuCtxPopCurrent(self):
-        self.current = self.pushed.pop()
+        self.current = self._mine.pushed.pop()
         return self._said(0)
 
     def cuCtxSetCurrent(self, context):

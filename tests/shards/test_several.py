@@ -228,3 +228,26 @@ def test_what_a_plan_of_several_vectors_refuses():
     ):
         with pytest.raises(ValueError, match=words):
             several.plan(*wrong)
+
+
+def test_every_form_takes_columns_on_a_device():
+    a, x, z = numbers((6, 9)), numbers((9, 2), seed=1), numbers((6, 2), seed=2)
+    several = gemv.Matrix(a, devices=[0, 0], reproducible=False)
+    of_x, of_z = cuda.to_device(x), cuda.to_device(z)
+    forward, backward = columns(several @ x), columns(several.T @ z)
+    for got in (several.matmat(of_x), several.T.rmatmat(of_x), several.H.rmatmat(of_x)):
+        assert columns(got) == forward
+    for got in (several.rmatmat(of_z), several.T.matmat(of_z), several.H.matmat(of_z)):
+        assert columns(got) == backward
+
+
+@pytest.mark.parametrize("form", ["A", "A.T"])
+def test_rows_on_a_device_are_no_columns(form):
+    several = gemv.Matrix(numbers((6, 6)), devices=[0, 0], reproducible=False)
+    rows = numbers((6, 6), seed=1)
+    matrix = several if form == "A" else several.T
+    assert np.allclose(rows @ matrix, rows @ (matrix @ np.eye(6, dtype="f")), atol=1e-5)
+    with pytest.raises(ValueError, match=r"^Matrix: x must have one dimension, got shape \(6, 6\)"):
+        cuda.to_device(rows) @ matrix
+    got = (cuda.to_device(rows[0]) @ matrix).copy_to_host()
+    assert np.allclose(got, rows[0] @ matrix, atol=1e-5)

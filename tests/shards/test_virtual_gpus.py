@@ -2,12 +2,21 @@
 
 from __future__ import annotations
 
+import gc
+import threading
+import weakref
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 from helpers.problems import random_array
 from helpers.virtual_gpus import LOST, Array
 
 import gemv
+from gemv.arrays import dlpack
+from gemv.arrays.base import Library
+from gemv.shards.remembered import Layouts
+from gemv.shards.vectors import NewVector
 
 UNSUPPORTED = 900  # while a stream is captured
 
@@ -265,3 +274,220 @@ def test_a_vector_that_differs_from_the_one_before_is_read_in_full(virtual_gpus)
             several @ wrong
     virtual_gpus.current = 2
     assert bits(virtual_gpus, several @ Array(virtual_gpus, x[:20])) == expected, "another GPU"
+
+
+def every_other(virtual, count, stream):
+    """So many columns of 20 elements that are no neighbours; one vector if there is no count."""
+    wide = numbers(40 if count is None else (40, count))
+    x = Array(virtual, wide, stream)
+    return x._view((20, *wide.shape[1:]), (2 * x.strides[0], *x.strides[1:]))
+
+
+def test_a_copy_of_x_is_waited_for_or_not_made(virtual_gpus, monkeypatch):
+    several = gemv.Matrix(numbers((37, 20)), devices=[0, 1], gather=2)
+    named, engine = int(virtual_gpus.cuStreamCreate(1)[1]), virtual_gpus.engine
+    one, two = every_other(virtual_gpus, None, named), every_other(virtual_gpus, 2, named)
+    several @ one, several @ two
+    copy, copied = engine.copy, []
+
+    def counting(source, target, stream):
+        if len(copied) == 1:
+            raise RuntimeError("lost")
+        copy(source, target, stream)
+        copied.append(virtual_gpus._stream(stream).last)
+
+    monkeypatch.setattr(engine, "copy", counting)
+    room, virtual_gpus.room[2] = virtual_gpus.room[2], 0
+    for x in (one, two):
+        with pytest.raises(MemoryError, match="does not fit on cuda:2"):
+            several @ x
+    assert not copied, "nothing reads x"
+    virtual_gpus.room[2] = room
+    with pytest.raises(RuntimeError, match="lost"):
+        several @ two
+    wait_for(virtual_gpus, named)
+    assert [each.done for each in copied] == [True], "x may be overwritten now"
+    copied.clear()
+    virtual_gpus.break_(0, "cuEventRecord", after=2)  # behind those that order the copy
+    with pytest.raises(RuntimeError, match="on cuda:0"):
+        several @ one
+    virtual_gpus.broken.clear()
+    wait_for(virtual_gpus, named)
+    assert [each.done for each in copied] == [True]
+
+
+def test_a_vector_that_cannot_be_read_is_named_at_every_call(virtual_gpus):
+    class Deleted(Array):
+        @property
+        def __cuda_array_interface__(self):
+            if self.interface is None:
+                raise RuntimeError("the array has been deleted")
+            return self.interface
+
+    several = gemv.Matrix(numbers((37, 20)), devices=[0, 1])
+    x, said = Deleted(virtual_gpus, numbers(20)), []
+    for _ in range(2):
+        kept, x.interface = x.interface, None
+        with pytest.raises(Exception, match="^Matrix: x .*has been deleted") as caught:
+            several @ x
+        said.append((type(caught.value), str(caught.value)))
+        x.interface = kept
+        several @ x
+    assert said[0] == said[1]
+
+
+@pytest.fixture
+def no_garbage_collection():
+    gc.collect()
+    gc.disable()
+    yield
+    gc.enable()
+
+
+@pytest.mark.usefixtures("no_garbage_collection")
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("planned", [False, True])
+def test_memory_is_given_back_without_garbage_collection(planned, form, small_knobs, virtual_gpus):
+    options, shape = FORMS[form]
+    a, x = numbers(shape), Array(virtual_gpus, numbers(shape[1]))
+    y, room = Array(virtual_gpus, np.zeros(shape[0], "f")), virtual_gpus.room
+    before = dict(room)
+    several = gemv.Matrix(a, devices=[0, 1, 2], **options)
+    if planned:
+        plan = several.plan(x, y)
+        assert plan.is_graph
+        virtual_gpus.break_(1, "cuMemcpyAsync", UNSUPPORTED)
+        enqueued = several.plan(x, y)
+        assert not enqueued.is_graph
+        virtual_gpus.broken.clear()
+        plan(), enqueued()
+        del plan, enqueued
+    kept = several @ x
+    made = kept if isinstance(kept, list) else [kept]
+    for each in made:  # which the caller owns: the stand-in does not free arrays
+        room[virtual_gpus.block_at(each.interface["data"][0])[1]] += each.values().nbytes
+    several.free()
+    assert room == before
+
+
+def used_by(virtual, make):
+    """The bytes of each GPU that a product takes, without its y; and that product."""
+    before = dict(virtual.room)
+    y = make()
+    for each in y if isinstance(y, list) else [y]:  # which the stand-in never frees
+        virtual.room[virtual.block_at(each.interface["data"][0])[1]] += each.values().nbytes
+    return {device: before[device] - virtual.room[device] for device in before}, y
+
+
+@pytest.mark.usefixtures("no_garbage_collection")
+@pytest.mark.parametrize("form", ["everywhere", "in order"])
+def test_numbers_of_vectors_share_memory(form, small_blocks, virtual_gpus):
+    options, shape = FORMS[form]
+    several = gemv.Matrix(numbers(shape), devices=[0, 1, 2], **options)
+    x = np.asfortranarray(numbers((shape[1], 7), 1))
+    expected = [several.matvec(each).tobytes() for each in x.T]
+    most = {}
+    for count in (6, 2, 5, 1, 3, 7, 2):
+        given = Array(virtual_gpus, x[:, :count])
+        used, y = used_by(virtual_gpus, lambda given=given: several @ given)
+        first = y[0] if isinstance(y, list) else y
+        assert bits_of_columns(virtual_gpus, first) == b"".join(expected[:count]), count
+        if count in (6, 7):
+            most[count] = used
+        else:
+            assert max(used.values()) < 20 * 4, "no vector is new"
+    assert 0 < sum(most[7].values()) < sum(most[6].values()), "that of 6 vectors is freed"
+
+
+def test_memory_for_vectors_of_the_host_is_kept_for_few_numbers(virtual_gpus, monkeypatch):
+    several = gemv.Matrix(numbers((37, 20)), devices=[0, 1])
+    engine, made = virtual_gpus.engine, []
+    vectors = engine.vectors
+
+    def noted(*sizes):
+        found = vectors(*sizes)
+        made.append(weakref.ref(found.x))
+        return found
+
+    monkeypatch.setattr(engine, "vectors", noted)
+    engine.computes = False
+    for count in (1, 2, 3, 16, 4, 20):
+        several @ numbers((20, count))
+    gc.collect()
+    assert len(made) == 5, "20 are 16 and 4"
+    assert sum(each() is not None for each in made) == 3
+
+
+def test_a_vector_that_a_library_takes_over_is_exported_once(virtual_gpus, monkeypatch):
+    dtype, exports, said = np.dtype("f"), [], []
+
+    class TakesOver(Library):
+        def empty(self, like, length, dtype, device):
+            exports.append(dlpack.Export(Array(virtual_gpus, np.zeros(length, dtype)), device))
+            return exports[-1]
+
+        def finished(self, made, wait):
+            return made
+
+    like = SimpleNamespace(exporter=TakesOver(), origin=None)
+    monkeypatch.setattr(dlpack.Export, "__dlpack__", lambda *_, **__: said.append("exported"))
+    layouts = Layouts()
+    for _ in range(2):
+        made = NewVector(like, 0, 37, dtype, layouts)
+        pointer, _ = exports[-1].array.interface["data"]
+        assert (made.operand.pointer, made.operand.shape) == (pointer, (37,))
+        assert made.finished() is exports[-1]
+    full = []
+    monkeypatch.setattr("gemv.arrays.adopt.adopt", lambda *arguments, **_: full.append(arguments))
+    NewVector(like, 0, 37, dtype, layouts)
+    assert not said and not full, "the third is read by its layout"
+
+
+def test_no_vectors_have_the_parts_that_two_have(virtual_gpus):
+    several = gemv.Matrix(numbers((37, 20)), devices=[0, 1, 2], gather=None)
+    none, two = (several @ Array(virtual_gpus, numbers((20, count))) for count in (0, 2))
+    assert [len(y.shape) for y in none] == [2] * 3
+    assert [(y.shape[0], 2) for y in none] == [y.shape for y in two]
+
+
+@pytest.mark.parametrize("gather", ["all", None])
+def test_cupy_gets_no_list(gather, virtual_gpus):
+    several = gemv.Matrix(numbers((20, 20)), devices=[0, 1], gather=gather)
+    with pytest.raises(ValueError, match=f"gather must be .*, got {gather!r}"):
+        several.cupy_operator()
+
+
+def test_the_stand_in_has_a_current_gpu_for_each_thread(virtual_gpus):
+    seen = []
+
+    def elsewhere():
+        seen.append(virtual_gpus.current)
+        virtual_gpus.cuCtxPushCurrent(2)
+        virtual_gpus.cuCtxPopCurrent()
+
+    virtual_gpus.cuCtxPushCurrent(3)
+    thread = threading.Thread(target=elsewhere)
+    thread.start()
+    thread.join()
+    assert seen == [0] and virtual_gpus.current == 2
+    virtual_gpus.cuCtxPopCurrent()
+    assert virtual_gpus.current == 0
+
+
+@pytest.mark.usefixtures("no_garbage_collection")
+@pytest.mark.parametrize("form", FORMS)
+def test_memory_is_freed_behind_the_work_of_all_gpus(form, small_knobs, virtual_gpus, monkeypatch):
+    options, shape = FORMS[form]
+    several = gemv.Matrix(numbers(shape), devices=[0, 1, 2], **options)
+    several @ Array(virtual_gpus, numbers(shape[1]))
+    launched, pending = virtual_gpus.engine.launched, []
+    free = virtual_gpus.cuMemFree
+
+    def noted(pointer):
+        pending.append(sum(not each.done for each in launched))
+        return free(pointer)
+
+    monkeypatch.setattr(virtual_gpus, "cuMemFree", noted, raising=False)
+    assert not all(each.done for each in launched)
+    several.free()
+    assert pending and not any(pending)
