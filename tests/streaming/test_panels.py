@@ -24,15 +24,18 @@ from gemv.streaming import compute, cut
 KERNELS = [name for name, kernel in REGISTRY.items() if kernel.same_bits]
 
 
-def case(m, n, dtype, order, trans, seed=0):
+def case(m, n, dtype, order, trans, seed=0, incx=1, incy=1):
     """Host operands, their problem, and x and y."""
     rng = np.random.default_rng(seed)
     element = DTYPES[dtype]
     a = np.asarray(random_array(rng, (m, n), element), order=order)
     rows, cols = (n, m) if trans else (m, n)
     operand = adopt.adopt("gemv", "a", a, None, HOME)
-    problem = check("gemv", element, (m, n), operand.strides, cols, 1, rows, 1, trans=trans)
-    x, y = random_array(rng, cols, element), random_array(rng, rows, element)
+    x_length, y_length = cols * abs(incx), rows * abs(incy)
+    problem = check(
+        "gemv", element, (m, n), operand.strides, x_length, 1, y_length, 1, 0, incx, 0, incy, trans
+    )
+    x, y = random_array(rng, x_length, element), random_array(rng, y_length, element)
     return operand, problem.at(0, 0), x, y
 
 
@@ -107,6 +110,31 @@ def test_splits_in_launches_of_their_own(name):
         assert (covered(problem, made) == 1).all()
         got = streamed(made, choice, operand, problem, x, y, 1.0, 1.0)
         assert got.tobytes() == expected.tobytes(), units
+
+
+@pytest.mark.parametrize("incx, incy", [(2, -3), (-2, 3)])
+@pytest.mark.parametrize("order", ["C", "F"])
+@pytest.mark.parametrize("name", ["thread_per_row", "last_block"])
+def test_panels_step_through_x_and_y(name, order, incx, incy):
+    """Each begins at its own element of both, and nothing between those of y is written."""
+    operand, problem, x, y = case(70, 90, "d", order, 0, incx=incx, incy=incy)
+    knobs = dict(REGISTRY[name].small_knobs)
+    choice = select(problem, backend.engine().device(), kernel=name, knobs=knobs)
+    expected = streamed(cut.cut(problem, choice), choice, operand, problem, x, y, 0.5, 2.0)
+    nbytes = 70 * 90 * 8
+    ways = set()
+    for made in (
+        cut.cut(problem, choice, nbytes - 1, target=nbytes // 4),
+        cut._by_rows(problem, choice, cut.cut(problem, choice).panels[0], None, nbytes // 4),
+    ):
+        assert len(made.panels) > 1
+        ways.add(made.way)
+        got = streamed(made, choice, operand, problem, x, y, 0.5, 2.0)
+        assert got.tobytes() == expected.tobytes()
+    assert ways == ({"rows", "columns"} if (name, order) == ("last_block", "F") else {"rows"})
+    between = np.ones(len(y), bool)
+    between[:: abs(incy)] = False
+    assert np.array_equal(expected[between], y[between])
 
 
 @pytest.mark.parametrize("m, n", [(3, 673), (2, 1025), (2, 513), (5, 1021)])
@@ -361,6 +389,17 @@ def test_a_cut_that_cannot_be_says_what_is_missing():
     assert cut.cut(problem, choice, room=2 * row - 1) == 1
     wide = problem._replace(rows=1)
     assert cut.cut(wide, choice, room=row).way == "whole"
+
+
+def test_what_else_is_on_the_device_counts_against_a_limit():
+    """x with its gaps, all of y, and scratch memory and counters of the splits."""
+    engine = backend.engine()
+    _, problem, _, y = case(70, 90, "d", "F", 0, incx=3, incy=2)
+    knobs = dict(REGISTRY["last_block"].small_knobs)
+    choice = select(problem, engine.device(), kernel="last_block", knobs=knobs)
+    assert choice.geometry.scratch and choice.geometry.counters
+    others = 8 * (1 + 89 * 3 + len(y) + choice.geometry.scratch) + 4 * choice.geometry.counters
+    assert compute.room_for(engine, problem, choice, len(y), 10**6) == 10**6 - others
 
 
 # --------------------------------------------------------------------------------------------------
