@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from gemv.engines.backend import backend, use_backend
     from gemv.engines.coefficients import Coefficients
     from gemv.engines.host import HostFallbackWarning
-    from gemv.families import matvec, vecmat
+    from gemv.families import gemv_batched, matvec, vecmat
     from gemv.matrix import Matrix
     from gemv.scipy_blas import get_blas_funcs
     from gemv.selection.select import use_alignment
@@ -44,6 +44,7 @@ __all__ = [
     "dgemv",
     "explain",
     "gemv",
+    "gemv_batched",
     "get_blas_funcs",
     "matvec",
     "plan",
@@ -70,6 +71,7 @@ _HOME = {
     "dgemv": "gemv.blas",
     "explain": "gemv.blas",
     "gemv": "gemv.blas",
+    "gemv_batched": "gemv.families",
     "get_blas_funcs": "gemv.scipy_blas",
     "matvec": "gemv.families",
     "plan": "gemv.blas",

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Generator
 from contextlib import AbstractContextManager
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 import numpy as np
 
@@ -22,6 +22,23 @@ from gemv.selection.select import Choice
 if TYPE_CHECKING:
     from gemv.engines.cuda import CudaEngine
     from gemv.engines.simulator import SimulatorEngine
+
+
+class Tables(NamedTuple):
+    """What a launch for items of different sizes is given beside the first A, x and y.
+
+    Attributes
+    ----------
+    arrays : dict of str to Operand
+        By the names of :data:`~gemv.core.geometry.TABLES`.
+    a, x, y : list of Operand
+        Of all items, each beginning at the element with index 0, in the order of the table.
+    """
+
+    arrays: dict[str, Operand]
+    a: list[Operand]
+    x: list[Operand]
+    y: list[Operand]
 
 
 class Shared(Protocol):
@@ -180,6 +197,7 @@ class Engine(Protocol):
         y: Any,
         stream: Any = None,
         owner: Coefficients | None = None,
+        tables: Tables | None = None,
     ) -> None:
         """Launch the functions of the chosen kernel on `stream`, one after the other.
 
@@ -195,7 +213,13 @@ class Engine(Protocol):
             A handle or the object of a library; the legacy default stream if left out.
         owner : Coefficients, optional
             Whose slot is used where the home of alpha or beta is constant memory.
+        tables : Tables, optional
+            Where the items are, for a choice whose blocks find their item in tables. `a`, `x` and
+            `y` are those of the first item, and `alpha` and `beta` arrays with a number for each.
         """
+
+    def upload(self, host: np.ndarray, target: Operand, stream: int) -> None:
+        """Enqueue a copy of bytes to device memory; `host` may change when this returns."""
 
 
 if TYPE_CHECKING:

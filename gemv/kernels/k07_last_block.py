@@ -205,12 +205,17 @@ def depth(problem, geometry, knobs):
     return int(in_order(of_finishers(of_splits(problem, geometry, in_block), lanes, 1)))
 
 
+def repeats(problem, knobs):
+    return 1, tile_shape(problem.access, knobs["BLOCK_X"], knobs["BLOCK_Y"])[0]
+
+
 KERNEL = Kernel(
     name="last_block",
     rung=7,
     build=build,
     geometry=geometry,
     tile=lambda knobs: (knobs["BLOCK_Y"], knobs["BLOCK_X"]),
+    repeats=repeats,
     splits_apart=True,
     depth=depth,
     work=work,
