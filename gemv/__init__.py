@@ -11,10 +11,12 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from gemv.batch import Batch
     from gemv.blas import cgemv, dgemv, explain, gemv, plan, precompile, sgemv, zgemv
     from gemv.calls.explain import Explanation
     from gemv.calls.explain_batch import BatchExplanation
     from gemv.calls.plan import Plan
+    from gemv.calls.plan_ragged import BatchPlan
     from gemv.core.errors import BackendError
     from gemv.core.trace import trace
     from gemv.engines.backend import backend, use_backend
@@ -33,7 +35,9 @@ __version__ = "0.1.0"
 
 __all__ = [
     "BackendError",
+    "Batch",
     "BatchExplanation",
+    "BatchPlan",
     "Coefficients",
     "Explanation",
     "HostFallbackWarning",
@@ -60,6 +64,8 @@ __all__ = [
 
 _HOME = {
     "BackendError": "gemv.core.errors",
+    "Batch": "gemv.batch",
+    "BatchPlan": "gemv.calls.plan_ragged",
     "BatchExplanation": "gemv.calls.explain_batch",
     "Coefficients": "gemv.engines.coefficients",
     "Explanation": "gemv.calls.explain",

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from gemv.calls import batched, items, ragged, ragged_run
+from gemv.calls import batched, items, ragged, ragged_host, ragged_run
 from gemv.core.rules import flag
 
 
@@ -207,7 +207,7 @@ def gemv_batched(
     arrays = ragged.sequence(routine, "a", As)
     count = len(arrays)
     x = ragged.adopted(routine, "x", xs, count)
-    y = [None] * count if ys is None else ragged.adopted(routine, "y", ys, count)
+    y: list[Any] = [None] * count if ys is None else ragged.adopted(routine, "y", ys, count)
     overwrite = flag(routine, "overwrite_y", overwrite_y)
     factors = [
         *ragged.number_of(routine, "alpha", alpha, count),
@@ -215,4 +215,6 @@ def gemv_batched(
     ]
     matrices = ragged.bind_matrices(routine, arrays, trans, accumulate, out_dtype, x, y, factors)
     product = ragged.bind_product(matrices, factors[:count], x, factors[count:], y, overwrite)
+    if matrices.on_host:
+        return ragged_host.in_host_memory(product, stream)
     return ragged_run.execute(product, stream)

@@ -3,21 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from heapq import heappop, heappush
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from gemv.arrays import host
-from gemv.arrays.adopt import adopt, is_device_array
+from gemv.arrays.adopt import adopt, is_device_array, on_device, rank_of
 from gemv.calls.bind import common_dtype, result_dtype
+from gemv.calls.ragged_overlap import check_overwrite
 from gemv.core.dtypes import NARROW, Precision, dtype_name
-from gemv.core.operand import Operand, matrix_view, overlap, vector_view, where
+from gemv.core.operand import Operand, part_of, where
 from gemv.core.problem import Problem
 from gemv.core.rules import (
     accumulation,
     coefficient,
     number,
+    of_item,
     transposition,
     type_error,
     value_error,
@@ -89,11 +90,6 @@ class Product(NamedTuple):
         ]
 
 
-def of_item(routine: str, number: int) -> str:
-    """The name of a routine in error texts that are about one item."""
-    return f"{routine}: item {number}"
-
-
 def sequence(routine: str, name: str, values: Any) -> list[Any]:
     """`values` as a list of arrays; an array with a leading dimension holds one for each index."""
     if isinstance(values, (str, bytes, dict, set)) or values is None:
@@ -112,7 +108,7 @@ def for_each(routine: str, name: str, value: Any, count: int) -> list[Any]:
         isinstance(value, np.ndarray) and value.ndim == 1
     )
     if not several:
-        if is_device_array(value) and getattr(value, "ndim", 1):
+        if is_device_array(value) and rank_of(value) > 0:
             raise type_error(
                 routine,
                 name,
@@ -208,8 +204,8 @@ def _check_places(
             )
 
 
-def adopted(routine: str, name: str, arrays: Any, count: int) -> list[Operand | None]:
-    """One vector for each item; None for those that are None."""
+def adopted(routine: str, name: str, arrays: Any, count: int) -> list[Any]:
+    """The operands of one vector for each item; None for a y that is None."""
     listed = sequence(routine, name, arrays)
     if len(listed) != count:
         raise value_error(
@@ -221,6 +217,33 @@ def adopted(routine: str, name: str, arrays: Any, count: int) -> list[Operand | 
         else adopt(of_item(routine, k), name, vector, None, engines_backend.HOME)
         for k, vector in enumerate(listed)
     ]
+
+
+def parts(matrices: Matrices, x: Any) -> list[Operand]:
+    """The vectors of all items from one that has them one behind the other."""
+    routine = matrices.routine
+    whole = adopt(routine, "x", x, None, engines_backend.HOME)
+    lengths = [problem.cols for problem in matrices.problems]
+    if not lengths or whole.shape[0] != sum(lengths):
+        raise value_error(
+            routine,
+            "x",
+            f"x has {whole.shape[0]} elements, but the {len(lengths)} products take {sum(lengths)}",
+        )
+    if whole.conj or whole.neg:
+        whole = on_device(whole.exporter.resolved(whole.origin, False), engines_backend.HOME)
+    found, start = [], 0
+    for length in lengths:
+        end = start + length
+        if whole.on_host:
+            own = adopt(
+                routine, "x", np.asarray(whole.owner)[start:end], None, engines_backend.HOME
+            )
+        else:
+            own = part_of(whole, start * whole.strides[0], (length,), whole.strides)
+        found.append(own)
+        start = end
+    return found
 
 
 def bind_product(
@@ -259,10 +282,8 @@ def bind_product(
                 incy=incy if problem.rows > 1 else 1,
             )
         )
-    made = Product(
-        matrices._replace(problems=problems), x, y, alphas, betas, in_place
-    )
-    _check_overwrite(made)
+    made = Product(matrices._replace(problems=problems), x, y, alphas, betas, in_place)
+    check_overwrite(routine, a, x, y, in_place)
     return made
 
 
@@ -309,63 +330,6 @@ def _overwritten(item: str, y: Operand, dtype: np.dtype) -> bool:
             item, "y", "overwrite_y=1 needs a y whose elements are apart, got one of stride 0"
         )
     return possible
-
-
-def _check_overwrite(product: Product) -> None:
-    """Refuse a y that is written to and shares elements with another array of the call.
-
-    Arrays are taken in the order of their addresses, each beside those that it may overlap.
-    """
-    if not any(product.in_place):
-        return
-    matrices = product.matrices
-    stretches: dict[tuple[int, int, bool], tuple[int, str, Operand]] = {}
-    for k, (a, x, y) in enumerate(zip(matrices.a, product.x, product.y, strict=True)):
-        for name, operand in (("a", a), ("x", x), ("y", y)):
-            if operand is None or 0 in operand.shape:
-                continue
-            written = name == "y" and product.in_place[k]
-            if name == "y" and not written:
-                continue
-            key = (*_bounds(operand), written)
-            if key in stretches and written:
-                _refuse(matrices.routine, k, "y", stretches[key])
-            stretches.setdefault(key, (k, name, operand))
-    open_: list[tuple[int, int, bool]] = []
-    for key in sorted(stretches):
-        while open_ and open_[0][0] <= key[0]:
-            heappop(open_)
-        k, name, operand = stretches[key]
-        for end, first, written in open_:
-            other = stretches[first, end, written]
-            if not (written or key[2]) or not overlap(_view(operand), _view(other[2])):
-                continue
-            if key[2]:
-                _refuse(matrices.routine, k, name, other)
-            _refuse(matrices.routine, other[0], other[1], (k, name, operand))
-        heappush(open_, (key[1], key[0], key[2]))
-
-
-def _refuse(routine: str, k: int, name: str, other: tuple[int, str, Operand]) -> None:
-    raise value_error(
-        of_item(routine, k), "y", f"y overlaps {other[1]} of item {other[0]} in memory, so"
-        " overwrite_y=1 would change it on the way",
-    )  # fmt: skip
-
-
-def _view(operand: Operand) -> np.ndarray:
-    if operand.on_host:
-        return np.asarray(operand.owner)
-    if len(operand.shape) == 2:
-        return matrix_view(operand)
-    return vector_view(operand, operand.shape[0], 0, operand.strides[0])
-
-
-def _bounds(operand: Operand) -> tuple[int, int]:
-    """The addresses of its first byte and of the one behind its last."""
-    view = _view(operand)
-    low, high = np.lib.array_utils.byte_bounds(view)
-    return int(low), int(high)
 
 
 def number_of(routine: str, name: str, values: Any, count: int) -> list[Any]:

@@ -10,7 +10,7 @@ import numpy as np
 from gemv.core.geometry import LOAD_BYTES, ceil_div
 from gemv.core.operand import Operand
 from gemv.core.problem import Problem
-from gemv.engines.protocol import Tables
+from gemv.engines.tables import Tables
 from gemv.selection.ragged import Group, groups
 
 _WORD = np.dtype(np.int64)
@@ -68,13 +68,20 @@ def planned(
     engine: Any, routine: str, problems: Sequence[Problem], a: list[Operand], x: list[Operand],
     y: list[Operand],
 ) -> Launches:  # fmt: skip
-    """Select kernels and fill in tables for `problems`, whose operands begin at element 0."""
+    """Select and load kernels, and fill in tables, for `problems` at these places.
+
+    Operands begin at element 0.
+    """
+    placed = [
+        problem.at(own_a.pointer, own_x.pointer)
+        for problem, own_a, own_x in zip(problems, a, x, strict=True)
+    ]
     places = [
         tuple(operand.pointer % operand.dtype.itemsize for operand in own)
         for own in zip(a, x, y, strict=True)
     ]
     try:
-        found = groups(problems, places, engine.device())
+        found = groups(placed, places, engine.device())
     except ValueError as error:
         raise ValueError(f"{routine}: {error}") from None
     arrays: list[np.ndarray] = []
@@ -82,6 +89,9 @@ def planned(
         table = group.table.copy()
         table[:, group.words.index("a")] = _distances([a[k] for k in group.items])
         arrays += [table.reshape(-1), np.zeros(0, _WORD) if group.blocks is None else group.blocks]
+    if engine.name == "cuda":
+        for choice in {group.choice.spec: group.choice for group in found}.values():
+            engine.load(choice, engine.device())
     return Launches(found, a, packed(arrays))
 
 
@@ -103,13 +113,6 @@ def variables(
         arrays.append(np.stack(own, axis=1).reshape(-1))
         arrays += [np.array([each[k] for k in group.items], factors) for each in (alphas, betas)]
     return packed(arrays)
-
-
-def load(engine: Any, launches: Launches, stream: int | None = None) -> None:
-    """Compile and load the kernels on the current GPU, where there is one."""
-    if engine.name == "cuda":
-        for choice in {group.choice.spec: group.choice for group in launches.groups}.values():
-            engine.load(choice, engine.device(), stream)
 
 
 def run(

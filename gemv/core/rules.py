@@ -98,6 +98,11 @@ def _place(routine: str, name: str) -> str:
     return places.get(name, f"keyword {name}")
 
 
+def of_item(routine: str, number: int) -> str:
+    """The name of a routine in error texts that are about one item."""
+    return f"{routine}: item {number}"
+
+
 def result_name(routine: str) -> str:
     """What the caller of a routine calls y."""
     return "out" if "out" in _PLACES_OF.get(routine, PLACES) else "y"

@@ -30,7 +30,7 @@ from gemv.engines import binaries, launches, transfers
 from gemv.engines.coefficients import Coefficients
 from gemv.engines.homes import Homes
 from gemv.engines.loading import LoadedFunction, LoadedFunctions
-from gemv.engines.protocol import Tables
+from gemv.engines.tables import Tables
 from gemv.engines.workspaces import Workspace, Workspaces
 from gemv.selection.select import Choice
 
@@ -175,9 +175,11 @@ class CudaEngine:
                 device, dtype, n, source.pointer, stride, target.pointer, stream
             )
 
-    def upload(self, host: np.ndarray, target: Operand, stream: int) -> None:
+    def upload(self, host: np.ndarray, target: Operand, stream: int, finish: bool = False) -> None:
         # From memory that is not pinned: the driver returns once it has read it.
         check(driver.cuMemcpyHtoDAsync(target.pointer, host.ctypes.data, host.nbytes, stream))
+        if finish:
+            check(driver.cuStreamSynchronize(stream))
 
     def copy_bytes(self, source: int, target: int, nbytes: int, stream: int) -> None:
         """Enqueue a copy from one address of device memory to another."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Generator
 from contextlib import AbstractContextManager
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
@@ -17,28 +17,12 @@ from gemv.core.geometry import Device, Geometry
 from gemv.core.operand import Operand
 from gemv.core.problem import Problem
 from gemv.engines.coefficients import Coefficients
+from gemv.engines.tables import Tables
 from gemv.selection.select import Choice
 
 if TYPE_CHECKING:
     from gemv.engines.cuda import CudaEngine
     from gemv.engines.simulator import SimulatorEngine
-
-
-class Tables(NamedTuple):
-    """What a launch for items of different sizes is given beside the first A, x and y.
-
-    Attributes
-    ----------
-    arrays : dict of str to Operand
-        By the names of :data:`~gemv.core.geometry.TABLES`.
-    a, x, y : list of Operand
-        Of all items, each beginning at the element with index 0, in the order of the table.
-    """
-
-    arrays: dict[str, Operand]
-    a: list[Operand]
-    x: list[Operand]
-    y: list[Operand]
 
 
 class Shared(Protocol):
@@ -218,8 +202,11 @@ class Engine(Protocol):
             `y` are those of the first item, and `alpha` and `beta` arrays with a number for each.
         """
 
-    def upload(self, host: np.ndarray, target: Operand, stream: int) -> None:
-        """Enqueue a copy of bytes to device memory; `host` may change when this returns."""
+    def upload(self, host: np.ndarray, target: Operand, stream: int, finish: bool = False) -> None:
+        """Enqueue a copy of bytes to device memory; `host` may change when this returns.
+
+        With `finish` it returns when the bytes are there, for work on any stream.
+        """
 
 
 if TYPE_CHECKING:

@@ -21,8 +21,8 @@ from gemv.core.operand import Operand
 from gemv.core.problem import Problem
 from gemv.engines.coefficients import Coefficients, Lease
 from gemv.engines.slots import SlotTable
+from gemv.engines.tables import Tables
 from gemv.kernels.spec import SLOTS
-from gemv.engines.protocol import Tables
 from gemv.language.simulator import memory, scheduler, thread
 from gemv.language.simulator.tables import Items, Words
 from gemv.selection.select import Choice
@@ -228,7 +228,7 @@ class SimulatorEngine:
     def copy(self, source: Operand, target: Operand, stream: int) -> None:
         target.owner[...] = source.owner
 
-    def upload(self, host: np.ndarray, target: Operand, stream: int) -> None:
+    def upload(self, host: np.ndarray, target: Operand, stream: int, finish: bool = False) -> None:
         target.owner[...] = host
 
     def wrap(self, array: np.ndarray) -> Any:

@@ -157,7 +157,7 @@ def _by_block(items: list[_Item]) -> Group:
             ends[-1] = begin
         end = begin + launch.grid[0]
         ends.append(end)
-    counts = np.diff(np.array([0, *ends], np.int64))
+    counts = [end - begin for begin, end in zip([0, *ends], ends, strict=False)]
     listed = np.repeat(np.arange(len(own), dtype=np.int64), counts)
     geometry = geometry_by_block(items[0].choice.geometry, end)
     return _group(items[: len(own)], geometry, words, own, listed)
