@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from heapq import heappop, heappush
+from typing import NoReturn
 
 import numpy as np
 
@@ -24,7 +25,8 @@ def check_overwrite(
     """
     if not any(in_place):
         return
-    stretches: dict[tuple[int, int, bool], tuple[int, str, Operand]] = {}
+    #: By address, end, whether it is written, and where its elements are in between.
+    stretches: dict[tuple, tuple[int, str, Operand]] = {}
     for k, (own_a, own_x, own_y) in enumerate(zip(a, x, y, strict=True)):
         for name, operand in (("a", own_a), ("x", own_x), ("y", own_y)):
             if operand is None or 0 in operand.shape:
@@ -32,26 +34,25 @@ def check_overwrite(
             written = name == "y" and in_place[k]
             if name == "y" and not written:
                 continue
-            key = (*_bounds(operand), written)
+            key = (*_bounds(operand), written, operand.shape, operand.strides)
             if key in stretches and written:
-                _refuse(routine, k, "y", stretches[key])
-            stretches.setdefault(key, (k, name, operand))
-    open_: list[tuple[int, int, bool]] = []
+                _refuse(routine, k, stretches[key])
+            stretches.setdefault(key, (k, name, operand))  # a matrix that several items have, once
+    reaching: list[tuple[int, tuple]] = []  # beyond the address that is looked at, by their ends
     for key in sorted(stretches):
-        while open_ and open_[0][0] <= key[0]:
-            heappop(open_)
-        k, name, operand = stretches[key]
-        for end, first, written in open_:
-            other = stretches[first, end, written]
-            if not (written or key[2]) or not overlap(_view(operand), _view(other[2])):
-                continue
-            if key[2]:
-                _refuse(routine, k, name, other)
-            _refuse(routine, other[0], other[1], (k, name, operand))
-        heappush(open_, (key[1], key[0], key[2]))
+        first, end, written, *_ = key
+        while reaching and reaching[0][0] <= first:
+            heappop(reaching)
+        k, _, operand = stretches[key]
+        for _, other in reaching:
+            if (written or other[2]) and overlap(_view(operand), _view(stretches[other][2])):
+                if written:
+                    _refuse(routine, k, stretches[other])
+                _refuse(routine, stretches[other][0], stretches[key])
+        heappush(reaching, (end, key))
 
 
-def _refuse(routine: str, k: int, name: str, other: tuple[int, str, Operand]) -> None:
+def _refuse(routine: str, k: int, other: tuple[int, str, Operand]) -> NoReturn:
     raise value_error(
         of_item(routine, k), "y", f"y overlaps {other[1]} of item {other[0]} in memory, so"
         " overwrite_y=1 would change it on the way",
