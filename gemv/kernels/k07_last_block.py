@@ -206,7 +206,10 @@ def depth(problem, geometry, knobs):
 
 
 def repeats(problem, knobs):
-    return 1, tile_shape(problem.access, knobs["BLOCK_X"], knobs["BLOCK_Y"])[0]
+    tile_rows, _ = tile_shape(problem.access, knobs["BLOCK_X"], knobs["BLOCK_Y"])
+    if ceil_div(problem.rows, tile_rows) > knobs["MAX_BLOCKS"]:
+        return None  # a block takes several tiles, as many apart as there are blocks
+    return 1, tile_rows
 
 
 KERNEL = Kernel(
