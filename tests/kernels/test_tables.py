@@ -102,7 +102,7 @@ def cases_of(name, dtype, **rest):
     for k, (m, n, (alpha, beta)) in enumerate(zip(rows, cols, scalars, strict=True)):
         order, op = ways[k % len(ways)]
         sides = (max(m, 1), n) if op == "N" else (n, max(m, 1))
-        # short_columns and phased kernels are for lines at some distance; most others have lines of whole vectors.
+        # Most have lines of whole vectors; short_columns takes columns without gaps.
         pad = 0 if name in ("small_items", "short_columns") else (7, 5, 7, 8, 3)[k]
         yield Case(
             *sides, dtype, order, op, pad, incx=(1, -1, 1, 1, 3)[k], incy=(1, -2, 1, 3, 1)[k],
@@ -239,3 +239,19 @@ def test_launches_of_tables():
     assert both.posts and not both.sizes
     listed = geometry_by_block(one, 7)
     assert listed.launches[0].grid == (7, 2, 1) and not listed.sizes
+
+
+@pytest.mark.skipif(
+    backend.backend() == "cuda", reason="only the simulator has schedules that can be chosen"
+)
+@pytest.mark.parametrize("name", ["vector_rows", "vector_columns", "small_items"])
+def test_no_order_of_threads_and_blocks_changes_a_bit(name, monkeypatch):
+    from gemv.language.simulator.scheduler import Schedule, scheduled
+
+    cases = list(cases_of(name, "s"))
+    forced(monkeypatch, name, knobs_for_tests(get(name)))
+    _, expected = run_together(cases)
+    for schedule in (Schedule("reversed"), *(Schedule("random", seed) for seed in range(3))):
+        with scheduled(schedule):
+            _, found = run_together(cases)
+        assert [each.tobytes() for each in found] == [each.tobytes() for each in expected]
