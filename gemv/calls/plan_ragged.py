@@ -56,7 +56,19 @@ class BatchPlan:
         return generation, prepared
 
     def __call__(self, *, stream: Any = None) -> list[Any]:
-        """Launch the product on `stream`, or on the plan's; all of `ys`."""
+        """Launch the product.
+
+        Parameters
+        ----------
+        stream : stream, optional
+            In place of the stream of the plan. Without both it is the current one of the library
+            of the first matrix.
+
+        Returns
+        -------
+        list of arrays
+            All of `ys`.
+        """
         generation, prepared = self._ready
         if generation != memo.generation():
             self._ready = generation, prepared = self._prepared()

@@ -190,7 +190,8 @@ def _check_places(
     routine: str, name: str, operands: Sequence[Operand | None], a: Sequence[Operand]
 ) -> None:
     """Refuse operands that are not where the matrices are."""
-    home = next((own for own in a if own.on_host or own.device is not None), None)
+    # An A without elements has no memory, and so no GPU.
+    home = next((own for own in a if 0 not in own.shape), a[0] if a else None)
     for k, operand in enumerate(operands):
         if operand is None or home is None:
             continue

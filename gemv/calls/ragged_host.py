@@ -58,10 +58,11 @@ def in_host_memory(
             note_written(y)
     if by_host:
         for k in computed:
-            results[k][...] = _by_blas(product, k, results[k])
+            flat = results[k].reshape(-1)  # a y of one column is one as well
+            flat[...] = _by_blas(product, k, flat)
     elif computed:
         for k, values in zip(computed, _sent(product, computed, results, matrices), strict=True):
-            results[k][...] = values
+            results[k].reshape(-1)[...] = values
     return given
 
 

@@ -283,3 +283,9 @@ def test_launches_are_few(everywhere):
     assert len(calls) < len(shapes) / 2
     for one_a, one_x, y in zip(a, x, found, strict=True):
         assert np.allclose(y, one_a @ one_x)
+
+
+def test_a_y_of_one_column_is_a_vector_on_the_host(everywhere):
+    y = np.ones((3, 1))
+    (found,) = gemv.gemv_batched(1, [np.eye(3)], [[1.0, 2.0, 3.0]], 1, [y], overwrite_y=1)
+    assert found is y and y.tolist() == [[2], [3], [4]]
