@@ -212,7 +212,10 @@ def test_items_of_different_sizes_compute(name, letter, order, sizes, compiler, 
         starts[each] = [32 + sum(own[:k]) // 16 * 16 + 48 * k for k in range(count)]
         for start, length in zip(starts[each], own, strict=True):
             memory[each][start : start + length] = numbers(length)
-    problems = [make_problem(m, n, dtype, order, "N").at(256, 256) for m, n in sizes]
+    problems = [
+        make_problem(m, n, dtype, order, "N").at(256, 256)._replace(conj=dtype.kind == "c")
+        for m, n in sizes
+    ]
     if name != "small_items":
         knobs = {**REGISTRY[name].knobs, "BLOCKS_PER_SM": 0}  # no splits on this small device
 
@@ -250,7 +253,7 @@ def test_items_of_different_sizes_compute(name, letter, order, sizes, compiler, 
             each: memory[each][starts[each][k] :][: lengths[each][k]].astype(wide) for each in "axy"
         }
         a = own["a"].reshape((m, n) if order == "C" else (n, m))
-        product = (a if order == "C" else a.T) @ own["x"]
+        product = np.conj(a if order == "C" else a.T) @ own["x"]
         place = slice(starts["y"][k], starts["y"][k] + m)
         wanted[place] = alpha[k] * product + (beta[k] * own["y"] if beta[k] else 0)
     np.testing.assert_array_equal(np.frombuffer(after[2], dtype), wanted)
