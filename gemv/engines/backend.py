@@ -7,6 +7,8 @@ import importlib.util
 import os
 import sys
 import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 from gemv.core import errors, memo
@@ -179,6 +181,17 @@ def use_backend(name: str | None) -> None:
     _chosen = None if name is None else _require(_validate(name, "use_backend"))
     # Remembered calls are launched without asking for the backend.
     memo.forget()
+
+
+@contextmanager
+def using(name: str) -> Iterator[None]:
+    """Compute on this backend inside the ``with`` block, host arrays as well; then as before."""
+    before = None if is_by_environment() else chosen()
+    use_backend(name)
+    try:
+        yield
+    finally:
+        use_backend(before)
 
 
 def chosen() -> str | None:
