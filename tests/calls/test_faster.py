@@ -169,6 +169,22 @@ def test_right_in_both_places(quick_gpu):
         assert np.array_equal(new, 2 * a.sum(1)) and np.array_equal(y, 2 * a.sum(1) - 1)
 
 
+def test_a_place_has_its_own_bits_in_every_call():
+    rng = np.random.default_rng(24)
+    a, x = rng.standard_normal((40, 70)), rng.standard_normal(70)
+    with gemv.trace() as calls:
+        by_itself = [gemv.dgemv(0.3, a, x).tobytes() for _ in range(3)]
+    assert [call.backend for call in calls] == ["host"] * 3
+    with backend.using("host"):
+        assert {*by_itself, gemv.dgemv(0.3, a, x).tobytes()} == {by_itself[0]}
+    with gemv.trace() as calls:
+        limited = gemv.dgemv(0.3, a, x, device_memory_limit=10**6)
+        with backend.using("cuda"):
+            asked = [gemv.dgemv(0.3, a, x).tobytes() for _ in range(2)]
+    assert [call.backend for call in calls] == ["cuda"] * 3
+    assert {*asked, limited.tobytes()} == {asked[0]} != {by_itself[0]}
+
+
 def bad_calls():
     fine = {"alpha": 1.0, "a": A, "x": X}
     yield {**fine, "x": np.ones(2)}
