@@ -39,9 +39,9 @@ memo.on_forget(numbers.cache_clear)
 
 
 def comparison(call: Call, kernel: Any, coefficients: Any, limit: Any) -> Comparison | None:
-    """What is expected of host and GPU for a product of host arrays; None where nothing is decided.
+    """What is expected of host and GPU for a product of host arrays.
 
-    The backend computes such a call, which :func:`on_host` looks up.
+    None where there is nothing to decide: :func:`on_host` then follows the backend.
     """
     given = kernel is not None or coefficients is not None or limit is not None
     if given or not _is_open(call):
@@ -60,6 +60,7 @@ def comparison_of_items(items: Items, kernel: Any) -> Comparison | None:
     matrix = a[(0,) * (a.ndim - 2)] if a.size else a
     one = work(matrix, problem.dtype, sums)
     different = batch.different("a")
+    widened = one.narrow if a.dtype != problem.dtype else 0
     of_all = Work(
         # What items share is converted and sent once, and read for each of them.
         read_bytes=batch.items * one.read_bytes,
@@ -69,7 +70,7 @@ def comparison_of_items(items: Items, kernel: Any) -> Comparison | None:
         narrow=different * one.narrow,
         gathered=batch.items * one.gathered,
         # A batch is converted and gathered by the host before it is sent.
-        prepared=different * max(one.converted, one.gathered),
+        prepared=different * max(one.converted, one.gathered, widened),
     )
     return _compared(call, of_all)
 

@@ -269,12 +269,14 @@ def test_a_batch_counts_its_items(monkeypatch):
     gemv.gemv(1, a.astype("f4"), np.zeros((7, 3)))
     gemv.vecmat(np.zeros((7, 4), "f2"), a.astype("f2"))
     gemv.matvec(np.zeros((7, 4, 6))[..., ::2], x)
+    gemv.matvec(a.astype("f2"), x)
     assert seen == [
         Work(672, 672, items=7),
         Work(672, 96, items=7),
         Work(672, 672, items=7, converted=84, prepared=84),
         Work(336, 168, items=7, narrow=84),
         Work(672, 672, items=7, gathered=84, prepared=84),
+        Work(672, 672, items=7, narrow=84, prepared=84),
     ]
 
 
