@@ -23,8 +23,8 @@ def matvec(
 ) -> Any:
     """Matrix-vector products ``alpha*a@x + beta*out`` over leading dimensions.
 
-    As :func:`numpy.matvec`, for arrays of every library, with factors. One launch computes all
-    products, and an item has the same bits whatever its neighbours, its place and their number.
+    As :func:`numpy.matvec`, for arrays of every library, with factors. On a GPU one launch computes
+    all products, and an item has the same bits whatever its neighbours, its place and their number.
 
     Parameters
     ----------
@@ -67,7 +67,8 @@ def matvec(
     for one item, at the width of loads that all items allow. Small items, up to 32 x 32 and up to
     64 x 64 where lines are no whole 16 bytes, have an order of their own, which depends on their
     shape, dtype and storage order alone. Vectors of one matrix, an `a` of two dimensions, have the
-    order of :func:`gemv.gemv` at every size.
+    order of :func:`gemv.gemv` at every size. All of this is about a GPU: a batch of host arrays
+    whose copy would take longer than its products has the bits of SciPy's BLAS.
 
     Examples
     --------
