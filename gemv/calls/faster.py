@@ -24,6 +24,7 @@ from gemv.selection.host_or_gpu import Comparison, Numbers, Work, compared, most
 
 if TYPE_CHECKING:
     from gemv.calls.batched import Items
+    from gemv.calls.ragged import Product
 
 
 @functools.cache
@@ -47,7 +48,7 @@ def comparison(call: Call, kernel: Any, coefficients: Any, limit: Any) -> Compar
     if given or not _is_open(call):
         return None
     a = np.asarray(call.a.owner)
-    return _compared(call, work(a, call.problem.dtype, call.problem.precision.sums))
+    return _of_machine(call.routine, work(a, call.problem.dtype, call.problem.precision.sums))
 
 
 def comparison_of_items(items: Items, kernel: Any) -> Comparison | None:
@@ -72,7 +73,30 @@ def comparison_of_items(items: Items, kernel: Any) -> Comparison | None:
         # A batch is converted and gathered by the host before it is sent.
         prepared=different * max(one.converted, one.gathered, widened),
     )
-    return _compared(call, of_all)
+    return _of_machine(call.routine, of_all)
+
+
+def comparison_of_list(product: Product) -> Comparison | None:
+    """The same for the products of a list, with matrices of different sizes."""
+    own, computed = product.matrices, product.computed
+    plain = all(own.problems[k].accumulate == "plain" for k in computed)
+    most = max((max(own.a[k].shape) for k in computed), default=0)
+    if not computed or not plain or most > MAX_SIDE or not engines_backend.compares():
+        return None
+    each = [
+        work(np.asarray(own.a[k].owner), own.precision.data, own.precision.sums) for k in computed
+    ]
+    of_all = Work(
+        read_bytes=sum(one.read_bytes for one in each),
+        sent_bytes=sum(one.sent_bytes for one in each),
+        items=len(each),
+        converted=sum(one.converted for one in each),
+        narrow=sum(one.narrow for one in each),
+        gathered=sum(one.gathered for one in each),
+        # All matrices are copied into one stretch of memory before they are sent.
+        prepared=sum(own.a[k].shape[0] * own.a[k].shape[1] for k in computed),
+    )
+    return _of_machine(own.routine, of_all)
 
 
 def on_host(found: Comparison | None) -> bool:
@@ -147,8 +171,8 @@ def _is_open(call: Call) -> bool:
     )
 
 
-def _compared(call: Call, cost: Work) -> Comparison:
+def _of_machine(routine: str, cost: Work) -> Comparison:
     try:
         return compared(numbers(), cost)
     except ValueError as error:  # a file that GEMV_MACHINE names
-        raise ValueError(f"{call.routine}: {error}") from None
+        raise ValueError(f"{routine}: {error}") from None

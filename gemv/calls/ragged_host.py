@@ -8,15 +8,18 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from gemv.arrays import host
-from gemv.calls import ragged_tables
+from gemv.calls import faster, ragged_tables
 from gemv.calls.ragged import Product
 from gemv.calls.result import note_written
+from gemv.core import trace
 from gemv.core.batch import aligned_step
 from gemv.core.dtypes import PREFIXES, dtype_name
 from gemv.core.narrow import cast
 from gemv.core.operand import Operand, part_of
+from gemv.core.rules import of_item, value_error
 from gemv.engines import backend as engines_backend
-from gemv.engines.host import announce, run
+from gemv.engines.host import MAX_SIDE, announce, record
+from gemv.engines.host import product as scipy_product
 
 _BYTE = np.dtype(np.uint8)
 
@@ -39,9 +42,10 @@ def in_host_memory(
             " its result"
         )
     computed = product.computed
-    by_host = engines_backend.backend() == "host"
-    if by_host and computed:
-        _refuse_sums(product)
+    found = faster.comparison_of_list(product) if matrices is None else None
+    by_host = matrices is None and faster.on_host(found)
+    if by_host and computed and found is None:
+        _refuse_on_host(product)
         if engines_backend.chosen() is None:
             announce(engines_backend.probe()[1], stacklevel=4)
     if together:
@@ -56,13 +60,13 @@ def in_host_memory(
         y = product.y[k]
         if product.in_place[k] and y is not None:
             note_written(y)
-    if by_host:
-        for k in computed:
-            flat = results[k].reshape(-1)  # a y of one column is one as well
-            flat[...] = _by_blas(product, k, flat)
-    elif computed:
-        for k, values in zip(computed, _sent(product, computed, results, matrices), strict=True):
-            results[k].reshape(-1)[...] = values
+    with trace.compared(found):
+        if by_host and computed:
+            _by_blas(product, computed, results)
+        elif computed:
+            sent = _sent(product, computed, results, matrices)
+            for k, values in zip(computed, sent, strict=True):
+                results[k].reshape(-1)[...] = values
     return given
 
 
@@ -84,21 +88,35 @@ def _given(product: Product, k: int, result: np.ndarray) -> Any:
     return a.exporter.from_numpy(a.origin, result)
 
 
-def _by_blas(product: Product, k: int, old: np.ndarray) -> np.ndarray:
-    """An item by SciPy's BLAS, the way of a single call."""
-    own, problem = product.matrices, product.matrices.problems[k]
-    number = own.precision.sums
-    a = cast(host.host_view(own.a[k], problem.dtype), number)
-    x = cast(host.host_copy(product.x[k], problem.dtype), number)
+def _by_blas(product: Product, computed: list[int], results: list[np.ndarray]) -> None:
+    """Each item by SciPy's BLAS, the way of a single call."""
+    from scipy.linalg import blas
+
+    own = product.matrices
+    data, number = own.precision.data, own.precision.sums
     routine = PREFIXES[number] + "gemv"
-    start = cast(np.ascontiguousarray(old), number)
-    total = run(routine, problem.trans, product.alphas[k], a, x, product.betas[k], start)
-    return cast(total, own.precision.y)
+    gemv = getattr(blas, routine)
+    for k in computed:
+        a = cast(host.host_view(own.a[k], data), number)
+        x = cast(host.host_copy(product.x[k], data), number)
+        alpha, beta = number.type(product.alphas[k]), number.type(product.betas[k])
+        flat = results[k].reshape(-1)  # a y of one column is one as well
+        old = None if beta == 0 else np.array(cast(flat, number))
+        total = scipy_product(gemv, own.problems[k].trans, alpha, a, x, beta, old)
+        flat[...] = cast(total, own.precision.y)
+    record(routine)
 
 
-def _refuse_sums(product: Product) -> None:
-    """Refuse sums that SciPy's BLAS has not."""
-    precision = product.matrices.precision
+def _refuse_on_host(product: Product) -> None:
+    """Refuse what SciPy's BLAS has not."""
+    own, precision = product.matrices, product.matrices.precision
+    for k in product.computed:
+        if max(own.a[k].shape) > MAX_SIDE:
+            raise value_error(
+                of_item(own.routine, k),
+                "a",
+                f"SciPy's BLAS takes at most {MAX_SIDE} rows and columns, got {own.a[k].shape}",
+            )
     if precision.sums not in PREFIXES:
         accumulate = product.matrices.problems[0].accumulate
         raise ValueError(

@@ -416,3 +416,42 @@ def test_no_warning_in_any_way():
         gemv.matvec(A, X)
         gemv.explain(1.0, A, X)
     assert traced(gemv.dgemv, 1.0, A, X).backend == "host"
+
+
+def test_a_list_counts_its_items(monkeypatch):
+    seen = []
+
+    def compared(numbers, work):
+        seen.append(work)
+        return Comparison("host", 0.0, 1.0)
+
+    monkeypatch.setattr(faster, "compared", compared)
+    a, x = (
+        [np.zeros((4, 3)), np.zeros((2, 8)), np.zeros((0, 5))],
+        [np.zeros(3), np.zeros(8), np.zeros(5)],
+    )
+    gemv.gemv_batched(1, a, x)
+    gemv.gemv_batched(1, [a[0], np.zeros((2, 16))[:, ::2]], x[:2])
+    gemv.gemv_batched(1, [each.astype("f2") for each in a], [each.astype("f2") for each in x])
+    assert seen == [
+        Work(224, 224, items=2, prepared=28),
+        Work(224, 224, items=2, gathered=16, prepared=28),
+        Work(112, 56, items=2, narrow=28, prepared=28),
+    ]
+    gemv.gemv_batched(1, a[2:], x[2:])
+    assert len(seen) == 3, "there is nothing to compare"
+
+
+def test_lists_go_to_the_faster_place_and_a_batch_stays_on_the_gpu():
+    few, many = [np.ones((1, 2))] * 2, [np.ones((1, 2))] * 300
+    vectors = [np.ones(2)] * 300
+    call = traced(gemv.gemv_batched, 1, few, vectors[:2])
+    assert (call.backend, call.comparison.chosen) == ("host", "host")
+    call = traced(gemv.gemv_batched, 1, many, vectors)
+    assert (call.backend, call.comparison.chosen) == ("cuda", "cuda")
+    call = traced(gemv.gemv_batched, 1, few, vectors[:2], accumulate="wide")
+    assert (call.backend, call.comparison) == ("cuda", None)
+    call = traced(gemv.Batch(few).gemv, 1, vectors[:2])
+    assert (call.backend, call.comparison) == ("cuda", None)
+    (first, second) = gemv.gemv_batched(1, few, vectors[:2])
+    assert first.tolist() == second.tolist() == [2.0]

@@ -289,3 +289,13 @@ def test_a_y_of_one_column_is_a_vector_on_the_host(everywhere):
     y = np.ones((3, 1))
     (found,) = gemv.gemv_batched(1, [np.eye(3)], [[1.0, 2.0, 3.0]], 1, [y], overwrite_y=1)
     assert found is y and y.tolist() == [[2], [3], [4]]
+
+
+def test_the_host_refuses_more_rows_than_its_blas_takes():
+    far = np.broadcast_to(np.zeros((1, 1), np.float32), (2**31, 1))
+    gemv.use_backend("host")
+    try:
+        with pytest.raises(ValueError, match="item 1: SciPy's BLAS takes at most 2147483647 rows"):
+            gemv.gemv_batched(1, [far[:1], far], [np.ones(1, "f")] * 2)
+    finally:
+        gemv.use_backend(None)
