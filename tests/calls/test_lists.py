@@ -239,6 +239,8 @@ def test_a_batch_of_device_arrays():
         assert_same(found, products)
     together = batch @ to_device(np.concatenate(lists.x))
     assert np.array_equal(on_host(together), np.concatenate(products))
+    apart = to_device(np.repeat(np.concatenate(lists.x), 3))[::3]  # one vector, of any stride
+    assert np.array_equal(on_host(batch @ apart), np.concatenate(products))
     # Vectors that lie otherwise in memory: other launches.
     wide = [to_device(np.repeat(each, 2))[::2] for each in lists.x]
     assert_same(batch @ wide, products)

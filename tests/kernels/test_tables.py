@@ -156,6 +156,17 @@ def test_items_whose_columns_are_split_share_scratch_memory(name, monkeypatch):
         assert together.tobytes() == single.tobytes()
 
 
+@pytest.mark.parametrize("name", ["vector_columns", "long_columns", "cluster_columns"])
+def test_few_rows_behind_others_are_read_from_their_own_memory(name, monkeypatch):
+    knobs = knobs_for_tests(get(name))
+    forced(monkeypatch, name, knobs)
+    # Lines of 16 bytes, in which the rows of the second item fill no vector.
+    cases = [Case(m, n, "s", "F", pad=pad, seed=n) for m, n, pad in ((9, 8, 3), (2, 7, 2))]
+    _, found = run_together(cases)
+    for case, after in zip(cases, found, strict=True):
+        assert after.tobytes() == case.check(name, knobs).tobytes()
+
+
 def test_items_of_many_grids_take_one_launch_without_idle_blocks(monkeypatch):
     knobs = knobs_for_tests(get("vector_rows"))
     forced(monkeypatch, "vector_rows", knobs)
