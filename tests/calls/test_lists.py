@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 import gemv
+from gemv.calls import ragged_tables
 from gemv.core.dtypes import BFLOAT16, DTYPES
 from gemv.core.narrow import cast
 
@@ -248,9 +249,17 @@ def test_a_batch_of_device_arrays():
 
 
 @needs_engine
-def test_a_plan_launches_without_a_look_at_its_arrays():
+def test_a_plan_launches_without_a_look_at_its_arrays(monkeypatch):
     lists = Lists(7, "f", [shape for shape in SHAPES if 0 not in shape])
     a, x, y = placed(lists)
+    planned = []
+
+    def planning(*arguments):
+        planned.append(arguments)
+        return plan_launches(*arguments)
+
+    plan_launches = ragged_tables.planned
+    monkeypatch.setattr(ragged_tables, "planned", planning)
     plan = gemv.Batch(a, lists.trans).plan(x, y, lists.alpha, 0)
     products = list(lists.expected(beta=[0] * len(a)))
     for settings in (True, False, True):  # what is chosen follows the settings of each call
@@ -261,8 +270,11 @@ def test_a_plan_launches_without_a_look_at_its_arrays():
             gemv.use_alignment(True)
         assert all(one is two for one, two in zip(found, y, strict=True))
         assert_same(y, products)
+    assert len(planned) == 4, "at first, and after each setting"
+    plan()
     x[0][:] = 0
     plan()
+    assert len(planned) == 5
     assert not on_host(y[0]).any() and np.array_equal(on_host(y[1]), plain(products[1]))
     assert repr(plan) == f"<gemv.BatchPlan of {len(a)} products>"
 
