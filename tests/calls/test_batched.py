@@ -308,6 +308,19 @@ def test_a_vector_of_a_small_matrix_has_the_bits_of_the_single_call_however_many
     assert bits(gemv.matvec(a, x[0])) == single[0]
 
 
+@needs_device_arrays
+def test_items_with_one_small_matrix_have_the_bits_of_the_single_call():
+    """The matrix has a leading dimension of stride 0, as broadcasting makes it."""
+    rng = np.random.default_rng(10)
+    a = rng.standard_normal((9, 7)).astype("f")
+    x = np.zeros((3, 32), "f")[:, :7]  # each vector is aligned as a single one
+    x[...] = rng.standard_normal((3, 7))
+    with gemv.trace() as calls:
+        y = gemv.matvec(np.broadcast_to(a, (3, 9, 7)), x)
+    assert [call.kernel for call in calls] != ["small_items"]
+    assert [bits(each) for each in y] == [bits(gemv.gemv(1, a, vector)) for vector in x]
+
+
 REFUSED = {
     "lengths of x": (lambda: gemv.matvec(np.ones((2, 3, 4)), np.ones((2, 3))), "4 columns"),
     "lengths of out": (
