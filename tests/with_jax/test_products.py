@@ -117,6 +117,23 @@ def test_an_alpha_of_0_reads_no_x():
         assert call(a, x, y, alpha=0, beta=2.0).tolist() == [0.0, 2.0, 4.0]
 
 
+def test_a_beta_of_0_reads_no_y(rng):
+    a, x, nan = array(rng, 4, 3), array(rng, 3), jnp.full(4, jnp.nan)
+    for call in (matvec, jax.jit(matvec, static_argnames="beta")):
+        close(call(a, x, nan, beta=0), a @ x)
+    blas = jax.jit(lambda a, x, y: gemv.gemv(1.0, a, x, 0.0, y))
+    close(blas(a, x, nan), a @ x)
+
+
+def test_a_constant_is_multiplied_inside_of_the_product(rng, without_gpu):
+    """As by :func:`gemv.gemv`, bit for bit, where the compiled function has it as a number."""
+    a, x = array(rng, 7, 5, dtype="complex128"), array(rng, 5, dtype="complex128")
+    alpha = 0.3 - 1.7j
+    expected = gemv.gemv(alpha, np.asarray(a), np.asarray(x))
+    inside = jax.jit(lambda a, x: matvec(a, x, alpha=alpha))
+    assert np.array_equal(inside(a, x), expected)
+
+
 def test_numbers_that_change_do_not_compile_anew(rng):
     a, x = array(rng, 4, 3), array(rng, 3)
     found = [matvec(a, x, alpha=2.0)]
@@ -261,9 +278,23 @@ def test_gemv_is_traced(rng):
     close(jax.jit(call)(2.0, a, x, 0.5, y), jnp.asarray(expected))
     new = gemv.gemv(2.0, np.asarray(a), np.asarray(x), **options)
     close(jax.jit(lambda a, x: gemv.gemv(2.0, a, x, **options))(a, x), jnp.asarray(new))
-    close(jax.grad(lambda x: gemv.dgemv(1.0, a, x, trans="N").sum())(x[:3]), a.sum(0))
+    # Of an x that is longer than it has to be, the rest is not used.
+    gradient = jax.grad(lambda x: gemv.dgemv(1.0, a, x, trans="N").sum())(x[:5])
+    close(gradient, jnp.concatenate([a.sum(0), jnp.zeros(2)]))
     constant = np.asarray(a)
     close(jax.jit(lambda x: gemv.gemv(1.0, constant, x))(x[:3]), a @ x[:3])
+
+
+@pytest.mark.parametrize("has_y", [False, True])
+def test_increments_of_minus_1_begin_at_the_far_end(rng, has_y):
+    a, x, y = array(rng, 4, 3), array(rng, 3), array(rng, 4)
+    beta, y = (0.5, y) if has_y else (0.0, None)
+
+    def call(a, x, y):
+        return gemv.gemv(2.0, a, x, beta, y, incx=-1, incy=-1)
+
+    expected = call(np.asarray(a), np.asarray(x), None if y is None else np.asarray(y))
+    close(jax.jit(call)(a, x, y), jnp.asarray(expected))
 
 
 REFUSED = {
