@@ -23,7 +23,7 @@ from gemv.distributed import client as clients  # noqa: E402
 from gemv.distributed.mailbox import Mailbox  # noqa: E402
 from gemv.distributed.methods import METHODS, Kept  # noqa: E402
 from gemv.distributed.outcome import Interrupted, Stopped  # noqa: E402
-from gemv.distributed.placement import spread  # noqa: E402
+from gemv.distributed.placement import spread, where  # noqa: E402
 
 pytestmark = pytest.mark.skipif(not hasattr(signal, "SIGKILL"), reason="kills processes")
 
@@ -393,7 +393,10 @@ def test_mailboxes_say_who_is_missing():
     box.put("a", 1, {"vectors": []})
     assert box.collect("a", 1) == {"a": {"vectors": []}}
     with pytest.raises(Stopped, match="nothing was heard of worker a for 0.05 s"):
-        box.collect("a", 2)
+        box.collect("a", 1)  # a message is given out once, and forgotten
+    box.heard("b")
+    with pytest.raises(Stopped, match="nothing was heard of worker a for 0.05 s"):
+        box.collect("ab", 2)  # though b can be heard
     box.finished("a", 1)
     with pytest.raises(Stopped, match="worker a ended its solver before product 2"):
         box.collect("a", 2)
@@ -409,6 +412,7 @@ def test_chunks_stay_where_they_are_unless_a_worker_has_too_many():
     assert spread(held, ["a", "b", "c"]) == {0: "a", 1: "a", 2: "c", 3: "b", 4: "b"}
     assert spread({0: ("gone",)}, ["a", "b"]) == {0: "a"}
     assert spread({0: ("a",), 1: ("b",)}, ["a", "b"]) == {0: "a", 1: "b"}
+    assert where({0: ("a", "b"), 1: ("a", "b"), 2: ("a",)}) == {"a": [0, 2], "b": [1]}
 
 
 @pytest.mark.filterwarnings("ignore:Port 8787 is already in use")  # of another cluster's page

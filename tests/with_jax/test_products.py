@@ -187,6 +187,7 @@ def test_transformations_see_through(rng, name):
 BATCHES = [
     ((None, 0),), ((0, None),), ((0, 0),), ((1, 1),), ((None, 0), (None, 0)), ((0, 0), (0, 0)),
     ((0, None), (None, 0)), ((None, 0), (0, None)), ((0, 0), (0, None)), ((None, 0), (0, 0)),
+    ((None, 1), (None, 0)),
 ]  # fmt: skip
 
 
