@@ -133,9 +133,17 @@ def test_errors_are_handed_to_xla():
     def broken(frame):
         raise KeyError("missing")
 
+    def interrupted(frame):
+        raise KeyboardInterrupt
+
     made = HandMade([], [], {})
-    assert call(wrong, made.frame) == call(broken, made.frame) == 1
-    assert made.errors == [(3, "the rule"), (13, "KeyError: 'missing'")]
+    for each in (wrong, broken, interrupted):
+        assert call(each, made.frame) == 1
+    assert made.errors == [
+        (3, "the rule"),
+        (13, "KeyError: 'missing'"),
+        (13, "KeyboardInterrupt: "),
+    ]
 
 
 def test_dtypes_that_nobody_computes_in_are_refused():

@@ -42,7 +42,11 @@ def test_items_overlap_where_two_have_an_element_in_one_place(count, length, wid
     """Each item is as long as it spans, or has gaps of one element, which others may not fill."""
     for stride in range(-10 * width, 10 * width + 1):
         taken = [
-            {item * stride + k * step * width + byte for k in range(length) for byte in range(width)}
+            {
+                item * stride + k * step * width + byte
+                for k in range(length)
+                for byte in range(width)
+            }
             for item in range(count)
         ]
         shares = len(set().union(*taken)) < count * length * width

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import re
 import signal
@@ -105,6 +106,14 @@ def test_results_have_the_bits_of_one_process(client, rng, method):
 
 
 @pytest.mark.filterwarnings("ignore:Running on a single-machine scheduler")
+def test_long_vectors_travel_without_a_copy(client, rng):
+    """From 65,536 bytes on, as each worker's part of a product has here."""
+    a = rng.integers(-4, 5, (16_600, 2)).astype(float)
+    b = a @ [1.0, -2.0] + rng.standard_normal(len(a))
+    found = gemv.dask.Matrix(da.from_array(a, chunks=(8300, 2))).solve("lsmr", b, maxiter=3)
+    same_bits(found, linalg.lsmr(in_chunks(a, 8300, 2), b, maxiter=3))
+
+
 def test_lazy_products_have_the_bits_of_other_schedulers(client, rng):
     a, x = rng.standard_normal((60, 90)), rng.standard_normal(90)
     lazy = gemv.dask.matvec(da.from_array(a, chunks=(30, 10)), x)
@@ -258,6 +267,22 @@ def test_results_that_differ_are_an_error(client):
     left_behind(client)
 
 
+def test_ctrl_c_ends_a_solve_on_all_workers(client, monkeypatch):
+    matrix = gemv.dask.Matrix(diagonal())
+    wait, times = distributed.wait, itertools.count()
+
+    def interrupted(*arguments, **options):
+        if next(times) == 1:  # the tasks are under way
+            raise KeyboardInterrupt
+        return wait(*arguments, **options)
+
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr(distributed, "wait", interrupted)
+        matrix.solve("cg", np.ones(60), rtol=0, maxiter=10**6)
+    left_behind(client)
+    assert matrix.solve("cg", np.ones(60), rtol=0, maxiter=3)[1] == 3
+
+
 def test_a_worker_that_is_busy_is_named(client):
     matrix, (victim, other) = gemv.dask.Matrix(diagonal()), sorted(client.nthreads())
     busy = client.submit(time.sleep, 3, workers=[victim], pure=False)
@@ -405,6 +430,19 @@ def test_mailboxes_say_who_is_missing():
     box.stop("another one", ["e"])
     with pytest.raises(Stopped, match="the first reason"):
         box.collect("a", 1)
+
+
+def test_a_mailbox_is_deserted_until_its_solve_begins():
+    """Nobody fills it and nobody has waited at it, so it may go."""
+    box = Mailbox(0.05)
+    assert box.deserted
+    box.opened("a")
+    assert not box.deserted
+    box.finished("a", 0)
+    box.closed("a")
+    assert box.deserted
+    box.used = True
+    assert not box.deserted
 
 
 def test_chunks_stay_where_they_are_unless_a_worker_has_too_many():

@@ -131,7 +131,10 @@ def test_a_constant_is_multiplied_inside_of_the_product(rng):
     for alpha, steps in ((0.3 - 1.7j, []), (jnp.asarray(0.3 - 1.7j), ["mul"])):
         traced = jax.make_jaxpr(lambda a, x, alpha=alpha: matvec(a, x, alpha=alpha))(a, x)
         found = [each.primitive.name for each in traced.eqns]
-        assert [name for name in found if name in ("gemv_product", "mul")] == ["gemv_product", *steps]
+        assert [name for name in found if name in ("gemv_product", "mul")] == [
+            "gemv_product",
+            *steps,
+        ]
 
 
 def test_numbers_that_change_do_not_compile_anew(rng):
@@ -263,6 +266,24 @@ assert not wrong
 def test_threads_call_at_the_same_time():
     done = processes.run([sys.executable, "-c", THREADS], timeout=120)
     assert done.returncode == 0
+
+
+def test_ctrl_c_inside_of_a_product(rng, without_gpu, monkeypatch):
+    """XLA is told, as nothing of Python's passes through it, and the next call is right."""
+    a, x = array(rng, 4, 3), array(rng, 3)
+    compiled = jax.jit(lambda a, x: jnp.sin(matvec(a, x)))
+    close(compiled(a, x), jnp.sin(a @ x))
+
+    def interrupted(*arguments):
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr("gemv.engines.host.compute", interrupted)
+        for call in (compiled, matvec):
+            with pytest.raises(Exception, match="KeyboardInterrupt"):
+                call(a, x).block_until_ready()
+    close(compiled(a, x), jnp.sin(a @ x))
+    close(matvec(a, x), a @ x)
 
 
 # The drop-in --------------------------------------------------------------------------------------

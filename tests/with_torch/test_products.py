@@ -6,10 +6,12 @@ Nothing here needs a GPU; with one, the same runs there too.
 from __future__ import annotations
 
 import sys
+import threading
 
 import numpy as np
 import pytest
 from helpers import processes
+from helpers.interrupts import Interrupting
 
 import gemv
 
@@ -282,6 +284,62 @@ def test_out_may_overlap_what_is_read(device):
         expected = y + a @ x
         products.addmv(y, a, x, out=out)
         assert torch.equal(out, expected)
+
+
+@pytest.mark.parametrize("gradients", [False, True])
+def test_an_interrupt_at_any_moment(gradients):
+    """In autograd's functions, too: the next call is right, and out has all of a result or none."""
+    a, x, y = operands("cpu")
+    expected = y + a @ x
+    if gradients:
+        a, x, y = (tensor.requires_grad_() for tensor in (a, x, y))
+
+    def call(out):
+        result = products.addmv(y, a, x, out=None if gradients else out)
+        of_x = torch.autograd.grad(result.sum(), x)[0] if gradients else None
+        return result, of_x
+
+    interrupting = Interrupting()
+    for _ in range(2):  # the first call imports, and finds out what is remembered
+        interrupting.run(lambda: call(torch.zeros_like(expected)))
+    for at in range(1, interrupting.begun + 1):
+        out = torch.full_like(expected, 7)
+        with pytest.raises(KeyboardInterrupt):
+            interrupting.run(lambda out=out: call(out), at)
+        assert torch.all(out == 7) or torch.equal(out, expected)
+        result, of_x = call(out)
+        torch.testing.assert_close(result, expected)
+        if gradients:
+            torch.testing.assert_close(of_x, a.sum(0))
+
+
+#: As in test_threads of tests/load.
+THREADS = 8
+
+
+def test_threads_share_tensors():
+    """Eight threads multiply one matrix by vectors of their own, and differentiate."""
+    a, x, _ = operands("cpu", m=40, n=30)
+    a.requires_grad_()
+    at_once, wrong = threading.Barrier(THREADS), []
+
+    def work(number):
+        own = number * x
+        at_once.wait()
+        for _ in range(5):
+            with torch.no_grad():
+                plain = products.mv(a, own)
+            result = products.mv(a, own)
+            (of_a,) = torch.autograd.grad(result.sum(), a)
+            if not (torch.equal(plain, result) and torch.equal(of_a, own.expand(40, 30))):
+                wrong.append(number)
+
+    threads = [threading.Thread(target=work, args=(number,)) for number in range(THREADS)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+    assert not wrong and not any(thread.is_alive() for thread in threads)
 
 
 # Transformations --------------------------------------------------------------------------------
