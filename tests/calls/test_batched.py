@@ -141,6 +141,9 @@ def test_a_beta_of_zero_reads_no_y_and_an_alpha_of_zero_no_product(everywhere):
     out[0] = np.nan
     gemv.matvec(a, x, out, alpha=[1.0, 0.0, 1.0], beta=[0.0, 2.0, 1.0])
     assert np.array_equal(out, [[2, 2], [14, 14], [9, 9]])
+    for stored in (a, np.ascontiguousarray(a.swapaxes(1, 2)).swapaxes(1, 2)):
+        made = gemv.matvec(stored, x, alpha=[1.0, 0.0, 1.0])
+        assert np.array_equal(made, [[2, 2], [0, 0], [2, 2]])
 
 
 def test_an_alpha_of_zero_still_scales_y(everywhere):
