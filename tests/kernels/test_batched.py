@@ -229,6 +229,24 @@ def test_larger_blocks_of_small_items_keep_the_bits(monkeypatch):
     assert len(found) == 1
 
 
+@pytest.mark.parametrize("letter, m, n", [("h", 1, 32), ("s", 3, 5), ("d", 5, 4)])
+def test_small_items_with_gaps_in_x_and_a_y_that_is_read(letter, m, n):
+    """A block of the first ones has eight numbers of x for each of its threads."""
+    rng = np.random.default_rng([m, n])
+    a, x, y = (
+        rng.integers(-4, 5, shape).astype(DTYPES[letter]) for shape in ((40, m, n), (40, n), (40, m))
+    )
+    expected = (a.astype("d") @ x.astype("d")[..., None])[..., 0] + 2 * y
+    apart = to_device(np.repeat(x, 2, -1))[:, ::2]
+    for trans in (0, 1):  # A lies along the rows, then along the columns
+        stored = to_device(np.ascontiguousarray(a.swapaxes(1, 2)) if trans else a)
+        for each in (to_device(x), apart):
+            with gemv.trace() as calls:
+                found = gemv.gemv(1.0, stored, each, 2.0, to_device(y), trans=trans)
+            assert [call.kernel for call in calls] == ["small_items"]
+            assert np.array_equal(found.copy_to_host(), expected)
+
+
 def test_small_items_with_narrow_gaps_are_read_as_one_stretch():
     def constants(m, n, down, line_step, step, letter="s", at=0):
         strides = (1, line_step) if down else (line_step, 1)

@@ -129,7 +129,8 @@ def check(letter, m, n, alone, together, monkeypatch, chunked=False):
         with gemv.trace() as calls:
             plain = gemv.matvec(a, x)
             scaled = gemv.matvec(a, x, alpha=2)
-            factored = gemv.matvec(a, x, cuda.to_device(y), alpha=alpha, beta=beta)
+            apart = cuda.to_device(np.repeat(y, 2, axis=1))[:, ::2]
+            factored = gemv.matvec(a, x, apart, alpha=alpha, beta=beta)
         return {call.kernel for call in calls}, [
             each.copy_to_host() for each in (plain, scaled, factored)
         ]
