@@ -24,7 +24,7 @@ extensions = [
     "gemv_pages",
 ]
 source_suffix = {".md": "markdown"}
-exclude_patterns = ["_build", "generated", "examples", "exercises", "figures"]
+exclude_patterns = ["_build", "examples", "exercises", "figures"]
 nitpicky = False
 
 myst_enable_extensions = ["deflist", "fieldlist"]

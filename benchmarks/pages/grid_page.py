@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from pathlib import Path
 
-from benchmarks.pages.page import RESULTS, markdown, number, versions
+from benchmarks.pages.page import RESULTS, drawing, markdown, number, versions
 from gemv.cli.options import DTYPE_OF_PREFIX
 from gemv.measure.picture import title
 from gemv.measure.records import CellResult, GridResults, groups, summary, worst
@@ -162,7 +162,7 @@ def cells_page(grids: dict[str, GridResults]) -> str:
         for picture, group in drawn(grid):
             parts += [
                 f"### {title(group[0])}{mark}",
-                f"```{{drawing}} grid-{name}-{picture}\n```",
+                drawing(f"grid-{name}-{picture}"),
                 "<details><summary>In numbers</summary>",
                 side_by_side(group),
                 "</details>",

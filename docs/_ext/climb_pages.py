@@ -16,7 +16,9 @@ import json
 import textwrap
 from pathlib import Path
 
-from kernel_pages import OUT, TOP, drawing, escaped, source_of
+from kernel_pages import OUT, TOP, escaped, source_of
+
+from benchmarks.pages.page import drawing
 
 PROFILES = TOP / "benchmarks" / "results" / "profiler"
 

@@ -120,6 +120,8 @@ def rung_page(kernel, following, cases: dict[str, dict], grids, drawings) -> str
     """The page of one kernel; `following` is the next rung, or None."""
     from rungs import COUNTED, SPECIAL
 
+    from benchmarks.pages.page import drawing
+
     lesson = sections(kernel.doc)
     kind = "Beside rung" if kernel.beside else "Rung"
     figures = [f"matrix-{kernel.name}", f"lines-{kernel.name}"]
@@ -165,10 +167,6 @@ def rung_page(kernel, following, cases: dict[str, dict], grids, drawings) -> str
     return "\n\n".join(page) + "\n"
 
 
-def drawing(name: str) -> str:
-    return f"```{{drawing}} {name}\n```"
-
-
 def counted_table(name: str) -> str:
     facts = json.loads((OUT / f"counted-{name}.json").read_text(encoding="utf-8"))
     heads = {"C": "A along rows", "F": "A along columns"}
@@ -184,8 +182,7 @@ def counted_table(name: str) -> str:
 
 def measured_table(kernel, cases: dict[str, dict]) -> str:
     """This kernel's figures from the committed results, and the step from the rung before."""
-    from results import title
-
+    from benchmarks.pages.ladder_table import title
     from benchmarks.pages.page import three_digits
     from gemv.kernels import REGISTRY
 
