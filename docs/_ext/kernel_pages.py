@@ -242,9 +242,11 @@ def selected_cells(kernel, grids) -> list[str]:
         "## Selected",
         f"In {len(mine)} of {len(rows)} cells of {{doc}}`/roofline`, `gemv` selected this kernel."
         f" There it is {all_.ratio:.2f} times as fast as the fastest peer, in the mean, and at"
-        f" {all_.share:.0%} of the floor. The table has the shapes where it is furthest ahead, and"
-        " the two cells where it is least ahead.",
-        listed([*furthest, *least]),
+        f" {all_.share:.0%} of the floor.",
+        folded(
+            "The shapes where it is furthest ahead, and the two cells where it is least ahead",
+            listed([*furthest, *least]),
+        ),
     ]
 
 
