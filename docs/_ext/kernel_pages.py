@@ -183,6 +183,7 @@ def counted_table(name: str) -> str:
 def measured_table(kernel, cases: dict[str, dict]) -> str:
     """This kernel's figures from the committed results, and the step from the rung before."""
     from benchmarks.pages.ladder_table import title
+    from benchmarks.pages.page import markdown as table
     from benchmarks.pages.page import three_digits
     from gemv.kernels import REGISTRY
 
@@ -190,7 +191,7 @@ def measured_table(kernel, cases: dict[str, dict]) -> str:
     before = None
     if kernel.name in rungs[1:]:
         before = rungs[rungs.index(kernel.name) - 1]
-    lines = []
+    measured, refused = [], 0
     devices = set()
     for case in cases.values():
         rows = {row["name"]: row for row in case["rows"]}
@@ -199,30 +200,32 @@ def measured_table(kernel, cases: dict[str, dict]) -> str:
             continue
         devices.add(case["device"])
         if mine["refused"]:
-            lines.append(f"| {title(case)} | refuses | | |")
+            refused += 1
             continue
         step = ""
         if before in rows and rows[before].get("time_s"):
             step = f"{rows[before]['time_s'] / mine['time_s']:.3g} times as fast"
         share = f"{mine['share']:.1%}"
-        lines.append(f"| {title(case)} | {three_digits(mine['gb_per_s'])} | {share} | {step} |")
-    if not lines:
+        measured.append([title(case), three_digits(mine["gb_per_s"]), share, step])
+    if not measured and not refused:
         return (
             "There is no measured figure of this kernel yet: `make ladder` makes it on a GPU, and"
             " this page shows it then."
         )
-    if all(line.endswith("refuses | | |") for line in lines):
+    if not measured:
         return (
-            f"It refuses the {len(lines)} problems that all rungs are measured on"
+            f"It refuses the {refused} problems that all rungs are measured on"
             " ({doc}`/ladder`); what it is selected for is below."
         )
-    than = f"than `{before}`" if before else ""
-    head = f"| problem | GB/s | of the ceiling | {than} |\n| --- | ---: | ---: | ---: |"
+    headings = ["problem", "GB/s", "of the ceiling", f"than `{before}`"]
+    if not any(step for *_, step in measured):
+        headings, measured = headings[:3], [row[:3] for row in measured]
+    others = f" It refuses the other {refused} problems of the ladder." if refused else ""
     note = (
-        f"On {', '.join(sorted(devices))}; {{doc}}`/problems` has all kernels side by side and"
-        " {doc}`/measure` says how this is measured."
+        f"On {', '.join(sorted(devices))}.{others} {{doc}}`/problems` has all kernels side by side,"
+        " and {doc}`/measure` says how this is measured."
     )
-    return "\n".join([head, *lines]) + "\n\n" + note
+    return table(headings, "w" + "f" * (len(headings) - 1), measured) + "\n\n" + note
 
 
 def selected_cells(kernel, grids) -> list[str]:
