@@ -9,7 +9,6 @@ import sys
 
 from gemv.cli.console import Refused, reason
 
-
 #: Elements of A for which a command takes about a minute.
 MOST_ELEMENTS = 1 << 17
 
