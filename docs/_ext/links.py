@@ -59,7 +59,7 @@ def _link(page: Path, found: re.Match) -> str:
             raise ValueError(f"{page.name}: {found.group()} names no kernel")
         file, words = files()[target], words or f"`{target}`"
     else:
-        file, words, anchor = file_of(target), words or f"`{target}`", f"#{target}"
+        file, words, anchor = file_of(target), f"`{words or target}`", f"#{target}"
     return f"[{words}]({os.path.relpath(file, page.parent)}{anchor})"
 
 
