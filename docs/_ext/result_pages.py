@@ -139,7 +139,8 @@ def reference() -> str:
         lines = ["| name | what it is |", "| --- | --- |"]
         for name in names:
             said = (inspect.getdoc(getattr(gemv, name)) or "").split("\n\n")[0]
-            lines.append(f"| {{py:obj}}`{name} <gemv.{name}>` | {escaped(' '.join(said.split()))} |")
+            said = escaped(" ".join(said.split()))
+            lines.append(f"| {{py:obj}}`{name} <gemv.{name}>` | {said} |")
         entries = "\n".join(map(_entry, names))
         hidden = f"<!-- sphinx\n```{{eval-rst}}\n{entries}\n```\n-->"
         parts += [f"## {title}", "\n".join(lines), hidden]
