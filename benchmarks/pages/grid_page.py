@@ -1,7 +1,7 @@
 """The page of the roofline, from ``benchmarks/results/grid/*.json`` and ``random/*.json``.
 
-``make docs`` makes the page with the functions of this file; :mod:`benchmarks.pages.readme_page`
-makes the README from the same results.
+``docs/_ext/parts.py`` writes the page with the functions of this file, and
+:mod:`benchmarks.pages.readme_page` the README from the same results.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The page of the history, from the points in ``benchmarks/results``; ``make docs`` makes it."""
+"""The page of the history, from ``benchmarks/results``; ``docs/_ext/parts.py`` writes it."""
 
 from __future__ import annotations
 
