@@ -27,7 +27,6 @@ source_suffix = {".md": "markdown"}
 exclude_patterns = ["_build", "examples", "exercises", "figures"]
 nitpicky = False
 
-myst_enable_extensions = ["deflist", "fieldlist"]
 myst_heading_anchors = 3
 
 autodoc_member_order = "bysource"

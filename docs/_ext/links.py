@@ -60,7 +60,8 @@ def _link(page: Path, found: re.Match) -> str:
         file, words = files()[target], words or f"`{target}`"
     else:
         file, words, anchor = file_of(target), f"`{words or target}`", f"#{target}"
-    return f"[{words}]({os.path.relpath(file, page.parent)}{anchor})"
+    where = Path(os.path.relpath(file, page.parent)).as_posix()
+    return f"[{words}]({where}{anchor})"
 
 
 def title_of(page: Path) -> str:

@@ -356,10 +356,14 @@ def check_links(page: Path, text: str) -> None:
 
 @pytest.mark.parametrize("page", PAGES, ids=page_id)
 def test_page_reads_on_github(page):
-    """GitHub shows no directive but as code, and a figure's directive has words for it."""
+    """GitHub shows a directive as code, so only figures have one, with words for GitHub.
+
+    It knows no lists of definitions either.
+    """
     text = re.sub(r"^<!-- sphinx\n.*?^-->$", "", page.read_text("utf-8"), flags=re.M | re.S)
     figures = r"^```\{drawing\} (\S+)\nmake docs draws this figure: \1\n```$"
     assert not re.findall(r"^ *(?:```+|:::+)\{.*", re.sub(figures, "", text, flags=re.M), re.M)
+    assert not re.findall(r"^: .*", text, re.M)
 
 
 def test_parts_of_pages_are_up_to_date(monkeypatch):
