@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import os
 from pathlib import Path
 
 import pytest
@@ -29,6 +30,17 @@ def test_a_point_of_the_history_takes_minutes():
                 measuring += sets
     assert 5 < measuring <= 60
     assert 200 < looking <= 300
+
+
+def test_calls_on_numpy_arrays_are_measured_on_the_gpu(monkeypatch):
+    """They are copied there, as at every point of the history before."""
+    suite = program("suites.api")
+    monkeypatch.setenv("GEMV_BACKEND", "")  # restored afterwards, whatever the suite does
+    for name, asked in (("cuda", "cuda"), ("simulator", "")):
+        monkeypatch.setattr(gemv, "backend", lambda name=name: name)
+        os.environ["GEMV_BACKEND"] = ""
+        assert suite._backend() == name
+        assert os.environ["GEMV_BACKEND"] == asked
 
 
 def test_figures_of_several_gpus_are_skipped_where_there_is_one():

@@ -358,7 +358,7 @@ def test_the_environment_is_heeded_at_once(monkeypatch):
     gemv.dgemv(1.0, np.eye(2), np.ones(2))
     with gemv.trace() as calls:
         gemv.dgemv(1.0, np.eye(2), np.ones(2))
-        monkeypatch.delenv("GEMV_BACKEND")
+        monkeypatch.undo()
         gemv.dgemv(1.0, np.eye(2), np.ones(2))
     assert [call.backend for call in calls] == ["host", gemv.backend()]
 
