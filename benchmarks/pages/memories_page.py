@@ -136,10 +136,10 @@ array counts as a plain host array.
 The link limits one product with a matrix in host memory, because the link is slower than the CPU's
 own memory: SciPy reads A at {rate(host.gb_per_s)} GB/s, and the link carries
 {rate(pinned.gb_per_s)} GB/s. So a call on host arrays goes to SciPy by itself where
-that is expected to be faster ([Backends and errors](guide/backends.md)); the column *gemv.gemv* has calls that were
-sent to the GPU by `gemv.use_backend("cuda")`. If you multiply with a host matrix many times, keep
-it in a `gemv.Matrix` ([Matrices in host memory](guide/host.md)). `gemv.explain` says whether a call
-copies A, and in how many panels.
+that is expected to be faster ([Backends and errors](guide/backends.md)); the column *gemv.gemv* has
+calls that were sent to the GPU by `gemv.use_backend("cuda")`. If you multiply with a host matrix
+many times, keep it in a `gemv.Matrix` ([Matrices in host memory](guide/host.md)). `gemv.explain`
+says whether a call copies A, and in how many panels.
 """
 
 
