@@ -52,6 +52,7 @@ class BatchPlan:
             order = ragged_run.order_of(product, engine, self._stream, each=False)
             ragged_run.refuse_capture(product.matrices.routine, order)
             prepared = ragged_run.prepare(product, self._y, engine, order, self._known)
+            order.before()
             prepared.upload(engine, order, finish=True)
         return generation, prepared
 

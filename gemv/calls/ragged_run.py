@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -12,7 +13,7 @@ from gemv.calls import ragged_tables
 from gemv.calls.bind import Call
 from gemv.calls.order import Order
 from gemv.calls.ragged import Matrices, Product
-from gemv.calls.ragged_tables import Launches
+from gemv.calls.ragged_tables import Launches, Packed
 from gemv.calls.result import make_y, new_vector, note_written
 from gemv.core import memo
 from gemv.core.geometry import LOAD_BYTES, ceil_div
@@ -22,7 +23,8 @@ from gemv.core.rules import of_item
 from gemv.engines import backend as engines_backend
 from gemv.selection.ragged import groups
 
-_BYTE = np.dtype(np.uint8)
+#: Of the memory that tables lie in: a dtype that arrays of every library can have.
+_WORD = np.dtype(np.float64)
 
 
 def execute(
@@ -44,8 +46,8 @@ def execute(
         order = order_of(product, engine, stream)
         refuse_capture(own.routine, order)
         made, y = _targets(product, engine, order, 1 if together else LOAD_BYTES)
-        order.before()
         prepared = prepare(product, y, engine, order, {} if known is None else known)
+        order.before()
         prepared.upload(engine, order)
         _fill(product, made, y, engine, order)
         prepared.launch(engine, order.stream)
@@ -72,13 +74,15 @@ class Kept(NamedTuple):
 
 
 class Prepared(NamedTuple):
-    """A product of device arrays that is ready: its launches with their tables on the device.
+    """A product of device arrays that is ready: its launches, with memory for their tables.
 
     Attributes
     ----------
     product : Product
     kept : Kept or None
         None where nothing is computed.
+    keep : callable
+        Keeps `kept` for later calls; called once its tables are on the device.
     memory : Operand
         What varies from call to call.
     changing : Packed
@@ -89,15 +93,21 @@ class Prepared(NamedTuple):
 
     product: Product
     kept: Kept | None
+    keep: Callable[[], Any] | None = None
     memory: Any = None
     changing: Any = None
     x: Sequence[Operand] = ()
     y: Sequence[Operand] = ()
 
     def upload(self, engine: Any, order: Order, finish: bool = False) -> None:
-        """Enqueue the copy of what varies."""
-        if self.kept is not None:
-            engine.upload(self.changing.bytes, self.memory, order.stream, finish)
+        """Enqueue the copies of the tables, behind what the memory was used for before."""
+        if self.kept is None:
+            return
+        if self.keep is not None:
+            constants = self.kept.launches.constants.bytes
+            engine.upload(constants, self.kept.constants, order.stream, finish=True)
+            self.keep()
+        engine.upload(self.changing.bytes, self.memory, order.stream, finish)
 
     def launch(self, engine: Any, stream: int) -> None:
         """Enqueue all launches."""
@@ -200,7 +210,7 @@ def _targets(
 def prepare(
     product: Product, y: Sequence[Operand], engine: Any, order: Order, known: dict[Any, Kept]
 ) -> Prepared:
-    """Select kernels, load them, and bring their tables to the device."""
+    """Select kernels, load them, and make memory for their tables; nothing is enqueued."""
     computed = product.computed
     if not computed:
         return Prepared(product, None)
@@ -209,19 +219,23 @@ def prepare(
     problems = [own.problems[k] for k in computed]
     first = _call(product, computed[0])
     signature = _signature(computed, problems, x, y)
-    kept = known.get(signature)
+    kept, keep = known.get(signature), None
     if kept is None:
         launches = ragged_tables.planned(engine, own.routine, problems, a, x, y)
-        nbytes = launches.constants.bytes.size
-        constants = new_vector(first, engine, order, nbytes, _BYTE)[1]
-        engine.upload(launches.constants.bytes, constants, order.stream, finish=True)
-        kept = known.setdefault(signature, Kept(launches, constants))
+        constants = _memory(first, engine, order, launches.constants)
+        kept = Kept(launches, constants)
+        keep = partial(known.setdefault, signature, kept)
     else:
         order.uses(kept.constants)
     alphas, betas = ([each[k] for k in computed] for each in (product.alphas, product.betas))
     changing = ragged_tables.variables(kept.launches, x, y, alphas, betas)
-    memory = new_vector(first, engine, order, changing.bytes.size, _BYTE)[1]
-    return Prepared(product, kept, memory, changing, x, y)
+    memory = _memory(first, engine, order, changing)
+    return Prepared(product, kept, keep, memory, changing, x, y)
+
+
+def _memory(call: Call, engine: Any, order: Order, packed: Packed) -> Operand:
+    """Device memory for packed arrays, from the library of A."""
+    return new_vector(call, engine, order, ceil_div(packed.bytes.size, _WORD.itemsize), _WORD)[1]
 
 
 def _signature(

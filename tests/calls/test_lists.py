@@ -1,5 +1,7 @@
 """Products of different sizes: gemv_batched and Batch against NumPy and single products."""
 
+from concurrent.futures import ThreadPoolExecutor
+
 import numpy as np
 import pytest
 
@@ -7,6 +9,7 @@ import gemv
 from gemv.calls import ragged_tables
 from gemv.core.dtypes import BFLOAT16, DTYPES
 from gemv.core.narrow import cast
+from gemv.engines import backend
 
 needs_engine = pytest.mark.skipif(
     gemv.backend() == "host", reason="no GPU and no simulator to hold device arrays"
@@ -313,3 +316,41 @@ def test_the_host_refuses_more_rows_than_its_blas_takes():
             gemv.gemv_batched(1, [far[:1], far], [np.ones(1, "f")] * 2)
     finally:
         gemv.use_backend(None)
+
+
+def test_threads_share_a_batch(everywhere):
+    rng = np.random.default_rng(11)
+    shapes = [(5, 7), (36, 33), (2, 40)]
+    matrices = [rng.standard_normal(shape) for shape in shapes]
+    batch = gemv.Batch(matrices)
+    vectors = [[rng.standard_normal(n) for _, n in shapes] for _ in range(4)]
+    alone = [batch @ each for each in vectors]
+    fresh = gemv.Batch(matrices)
+
+    def multiply(number):
+        return fresh @ vectors[number % 4]
+
+    with ThreadPoolExecutor(4) as threads:
+        found = list(threads.map(multiply, range(8)))
+    for number, results in enumerate(found):
+        for got, exact in zip(results, alone[number % 4], strict=True):
+            assert got.tobytes() == exact.tobytes()
+
+
+def test_an_interrupt_before_a_launch_leaves_a_batch_usable(everywhere, monkeypatch):
+    if everywhere == "host":
+        return
+    a, x = [to_device(np.eye(3)), to_device(np.eye(40))], [to_device(np.ones(n)) for n in (3, 40)]
+    batch = gemv.Batch(a)
+    run, calls = type(backend.engine()).run, []
+
+    def interrupted(engine, *arguments, **options):
+        calls.append(arguments)
+        if len(calls) == 2:
+            raise KeyboardInterrupt
+        return run(engine, *arguments, **options)
+
+    monkeypatch.setattr(type(backend.engine()), "run", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        batch @ x
+    assert [on_host(y).tolist() for y in batch @ x] == [[1] * 3, [1] * 40]
