@@ -21,7 +21,7 @@ from gemv.cli.console import (
     refused_writes,
 )
 from gemv.cli.options import DTYPE_OF_PREFIX, dtype_letters, names, shapes, size
-from gemv.cli.simulator import backend_with_kernels, in_simulator
+from gemv.cli.simulator import backend_with_kernels, in_simulator, refuse_large
 
 if TYPE_CHECKING:
     from gemv.measure.cells import Cell
@@ -102,6 +102,8 @@ def bench(options: argparse.Namespace) -> int:
 
         before = _load(output) if options.resume else None
         wanted = cells_of(options, simulated)
+        for cell in wanted if simulated else ():
+            refuse_large(cell.m, cell.n, cell.batch)
         libraries = _libraries(options)
         with progress("gemv bench") as report:
             for measured in grid.measure(
