@@ -146,7 +146,7 @@ def test_a_peer_that_is_wrong_is_not_timed(monkeypatch, stand_in):
 
 
 def test_what_does_not_fit_says_so(monkeypatch, stand_in):
-    monkeypatch.setattr(Bench, "_free_bytes", lambda self: 1000)
+    monkeypatch.setattr("gemv.measure.grid.free_bytes", lambda engine: 1000)
     cell = Cell(50, 70, "s")
     measured = Bench([cell], clock=stand_in).measure(cell)
     assert measured.time_s is None and "do not fit" in measured.refused["gemv"]
