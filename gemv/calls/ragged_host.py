@@ -183,7 +183,8 @@ def _sent(
         changing = ragged_tables.variables(launches, x, y, alphas, betas)
         constants = session.send("tables", launches.constants.bytes, _BYTE)
         memory = session.send("factors", changing.bytes, _BYTE)
-        ragged_tables.run(engine, launches, constants, changing, memory, x, y, None)
+        bound = ragged_tables.bound(launches, constants, changing, memory, x, y)
+        ragged_tables.run(engine, bound, None)
         values = session.receive(flat_y, None)
     return [
         values[start : start + problem.rows]

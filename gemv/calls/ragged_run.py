@@ -13,7 +13,7 @@ from gemv.calls import ragged_tables
 from gemv.calls.bind import Call
 from gemv.calls.order import Order
 from gemv.calls.ragged import Matrices, Product
-from gemv.calls.ragged_tables import Launches, Packed
+from gemv.calls.ragged_tables import BoundLaunch, Launches, Packed
 from gemv.calls.result import make_y, new_vector, note_written
 from gemv.core import memo
 from gemv.core.geometry import LOAD_BYTES, ceil_div
@@ -78,7 +78,6 @@ class Prepared(NamedTuple):
 
     Attributes
     ----------
-    product : Product
     kept : Kept or None
         None where nothing is computed.
     keep : callable
@@ -87,17 +86,14 @@ class Prepared(NamedTuple):
         What varies from call to call.
     changing : Packed
         The same on the host.
-    x, y : list of Operand
-        Of the items that are computed.
+    launches : list of BoundLaunch
     """
 
-    product: Product
     kept: Kept | None
     keep: Callable[[], Any] | None = None
     memory: Any = None
     changing: Any = None
-    x: Sequence[Operand] = ()
-    y: Sequence[Operand] = ()
+    launches: Sequence[BoundLaunch] = ()
 
     def upload(self, engine: Any, order: Order, finish: bool = False) -> None:
         """Enqueue the copies of the tables, behind what the memory was used for before."""
@@ -111,11 +107,7 @@ class Prepared(NamedTuple):
 
     def launch(self, engine: Any, stream: int) -> None:
         """Enqueue all launches."""
-        if self.kept is not None:
-            ragged_tables.run(
-                engine, self.kept.launches, self.kept.constants, self.changing, self.memory,
-                self.x, self.y, stream,
-            )  # fmt: skip
+        ragged_tables.run(engine, self.launches, stream)
 
 
 def refuse_capture(routine: str, order: Order) -> None:
@@ -138,25 +130,34 @@ def plain(product: Product) -> Product:
     return product._replace(x=x)
 
 
-def order_of(product: Product, engine: Any, stream: Any, each: bool = True) -> Order:
-    """The stream of the call: that of the first A that has elements, or the one passed.
+def order_of(product: Product, engine: Any, stream: Any) -> Order:
+    """The stream of the call: that of the first A that has elements, or the one passed."""
+    call, further = ordered(product)
+    return Order(call, engine, stream, further)
 
-    Without `each`, of arrays that are ordered alike one stands for all; the caller keeps them.
-    """
+
+def ordered(product: Product) -> tuple[Call, list[tuple[str, Operand]]]:
+    """What the stream of a call follows from: an item, and the operands of all others."""
     own, first = product.matrices, _first(product)
+    x, y = product.x, product.y
     operands = [
         (name, operand)
-        for k in range(len(own.a))
-        for name, operand in (("a", own.a[k]), ("x", product.x[k]), ("y", product.y[k]))
-        if operand is not None and k != first
+        for k, a in enumerate(own.a)
+        if k != first
+        for name, operand in (("a", a), ("x", x[k]), ("y", y[k]))
+        if operand is not None
     ]
-    if not each:
-        alike = {
+    return _call(product, first), operands
+
+
+def alike(operands: Sequence[tuple[str, Operand]]) -> list[tuple[str, Operand]]:
+    """One of all operands that are ordered alike, for a caller that keeps the others alive."""
+    return list(
+        {
             (id(o) if o.exporter.ordered_by_export else o.kind, o.stream, o.device): (name, o)
             for name, o in operands
-        }
-        operands = list(alike.values())
-    return Order(_call(product, first), engine, stream, operands)
+        }.values()
+    )
 
 
 def _first(product: Product) -> int:
@@ -213,7 +214,7 @@ def prepare(
     """Select kernels, load them, and make memory for their tables; nothing is enqueued."""
     computed = product.computed
     if not computed:
-        return Prepared(product, None)
+        return Prepared(None)
     own = product.matrices
     a, x, y = ([each[k] for k in computed] for each in (own.a, product.x, y))
     problems = [own.problems[k] for k in computed]
@@ -230,7 +231,8 @@ def prepare(
     alphas, betas = ([each[k] for k in computed] for each in (product.alphas, product.betas))
     changing = ragged_tables.variables(kept.launches, x, y, alphas, betas)
     memory = _memory(first, engine, order, changing)
-    return Prepared(product, kept, keep, memory, changing, x, y)
+    bound = ragged_tables.bound(kept.launches, kept.constants, changing, memory, x, y)
+    return Prepared(kept, keep, memory, changing, bound)
 
 
 def _memory(call: Call, engine: Any, order: Order, packed: Packed) -> Operand:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 from helpers.programs import program
-from helpers.results import row, timed_grid
+from helpers.results import row, timed_grid, timed_lists
 
 from gemv.cli.bench import add_commands, cells_of
 from gemv.engines import backend
@@ -162,6 +162,24 @@ def test_the_page_of_several_products_has_losing_cells_first(tmp_path, monkeypat
     grid.rows = [row for row in grid.rows if row.peers and row.peers["torch.mv"] > 1e-3]
     grid.store(tmp_path / "some.json")
     assert several.page().count("In no cell is a peer faster.") == 2
+
+
+def test_the_page_has_lists_that_lose_first_once_they_are_measured(tmp_path, monkeypatch):
+    part, several = program("pages.ragged_part"), program("pages.several_page")
+    assert part.part(part.load(tmp_path)) == []
+    found = timed_lists()
+    found.store(tmp_path / "a.json")
+    monkeypatch.setattr(part, "load", lambda load=part.load: load(tmp_path))
+    text = several.page().split("## Matrices of different sizes")[1].split("\n## ")[0]
+    assert "4 lists, 0 wrong; in 2 of 4 another way is faster" in text
+    assert "24.5 times as many elements" in text and "torch 9" in text
+    lines = text.split("| --- |")[1].splitlines()[1:5]
+    assert lines[0] == "| 1474 float64, C | N | 2 | 100 µs | 0.50 | 50.00 | 0.50 |"
+    assert [line.split()[2] for line in lines] == ["float64,"] * 2 + ["float32,"] * 2
+    for each in found.rows:
+        each.time_s = None
+    with pytest.raises(ValueError, match="a file without times, of A GPU"):
+        part.part([found])
 
 
 def test_the_page_says_from_which_size_on_several_gpus_are_faster(tmp_path):

@@ -4,6 +4,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
+from helpers.programs import program
 
 import gemv
 from gemv.calls import ragged_tables
@@ -280,6 +281,23 @@ def test_a_plan_launches_without_a_look_at_its_arrays(monkeypatch):
     assert len(planned) == 5
     assert not on_host(y[0]).any() and np.array_equal(on_host(y[1]), plain(products[1]))
     assert repr(plan) == f"<gemv.BatchPlan of {len(a)} products>"
+
+
+@needs_engine
+def test_a_call_of_a_plan_takes_as_many_steps_for_many_items_as_for_few(monkeypatch):
+    entered = program("measure.list_calls").entered
+    steps = []
+    for count in (2, 40):
+        a, x, y = (
+            [to_device(np.ones(shape)) for _ in range(count)] for shape in ((3, 5), (5,), (3,))
+        )
+        plan = gemv.Batch(a).plan(x, y)
+        plan()
+        assert all(on_host(each).tolist() == [5] * 3 for each in y)
+        with monkeypatch.context() as patch:  # the simulator takes steps for each of its threads
+            patch.setattr(type(backend.engine()), "run", lambda *arguments, **more: None)
+            steps.append(entered(plan))
+    assert steps[0] == steps[1] > 5
 
 
 @needs_engine

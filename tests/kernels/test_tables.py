@@ -72,7 +72,8 @@ def run_together(cases):
     factors = [case.alpha for case in cases], [case.beta for case in cases]
     changing = ragged_tables.variables(launches, x, y, *factors)
     constants, memory = (device_bytes(engine, each) for each in (launches.constants, changing))
-    ragged_tables.run(engine, launches, constants, changing, memory, x, y, None)
+    bound = ragged_tables.bound(launches, constants, changing, memory, x, y)
+    ragged_tables.run(engine, bound, None)
     return launches.groups, [engine.to_host(buffer) for buffer in buffers]
 
 
