@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from gemv.calls import faster
+from gemv.calls import faster, memory_check
 from gemv.calls.batched import Items, contiguous
 from gemv.calls.bind import Call
 from gemv.calls.execute import check_stream, refuse_on_host
@@ -272,6 +272,8 @@ def _device_arrays(items: Items, kernel: str | None, stream: Any) -> Any:
     engine = engines_backend.engine()
     with engine.on(call.device):
         order = Order(call, engine, stream)
+        if memory_check.FULL and not items.nothing and engine.name == "cuda":
+            memory_check.check(call.routine, order.operands, engine.memory_at)
         if call.in_place and call.y is not None:
             order.before()
             with _memory(order):

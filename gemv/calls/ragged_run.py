@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from gemv.arrays.adopt import on_device
-from gemv.calls import ragged_tables
+from gemv.calls import memory_check, ragged_tables
 from gemv.calls.bind import Call
 from gemv.calls.order import Order
 from gemv.calls.ragged import Matrices, Product
@@ -46,7 +46,9 @@ def execute(
         order = order_of(product, engine, stream)
         refuse_capture(own.routine, order)
         made, y = _targets(product, engine, order, 1 if together else LOAD_BYTES)
-        prepared = prepare(product, y, engine, order, {} if known is None else known)
+        if memory_check.FULL and engine.name == "cuda":
+            memory_check.check(own.routine, order.operands, engine.memory_at)
+        prepared = prepare(product, y, engine, order, known)
         order.before()
         prepared.upload(engine, order)
         _fill(product, made, y, engine, order)
@@ -80,7 +82,9 @@ class Prepared(NamedTuple):
     ----------
     kept : Kept or None
         None where nothing is computed.
-    keep : callable
+    is_new : bool
+        Whether its tables have to be copied to the device.
+    keep : callable or None
         Keeps `kept` for later calls; called once its tables are on the device.
     memory : Operand
         What varies from call to call.
@@ -90,6 +94,7 @@ class Prepared(NamedTuple):
     """
 
     kept: Kept | None
+    is_new: bool = False
     keep: Callable[[], Any] | None = None
     memory: Any = None
     changing: Any = None
@@ -99,9 +104,12 @@ class Prepared(NamedTuple):
         """Enqueue the copies of the tables, behind what the memory was used for before."""
         if self.kept is None:
             return
-        if self.keep is not None:
+        if self.is_new:
             constants = self.kept.launches.constants.bytes
-            engine.upload(constants, self.kept.constants, order.stream, finish=True)
+            # What stays is there for later calls on any stream; nobody waits for other tables.
+            finish_all = finish or self.keep is not None
+            engine.upload(constants, self.kept.constants, order.stream, finish_all)
+        if self.keep is not None:
             self.keep()
         engine.upload(self.changing.bytes, self.memory, order.stream, finish)
 
@@ -121,13 +129,17 @@ def refuse_capture(routine: str, order: Order) -> None:
 
 def plain(product: Product) -> Product:
     """The product with vectors that are as they lie in memory: lazy ones are written out."""
-    x = [
-        on_device(own.exporter.resolved(own.origin, False), engines_backend.HOME)
-        if own.conj or own.neg
-        else own
-        for own in product.x
+    y = [
+        own if own is None or in_place else _written_out(own)
+        for own, in_place in zip(product.y, product.in_place, strict=True)
     ]
-    return product._replace(x=x)
+    return product._replace(x=[_written_out(own) for own in product.x], y=y)
+
+
+def _written_out(operand: Operand) -> Operand:
+    if not (operand.conj or operand.neg):
+        return operand
+    return on_device(operand.exporter.resolved(operand.origin, False), engines_backend.HOME)
 
 
 def order_of(product: Product, engine: Any, stream: Any) -> Order:
@@ -209,7 +221,11 @@ def _targets(
 
 
 def prepare(
-    product: Product, y: Sequence[Operand], engine: Any, order: Order, known: dict[Any, Kept]
+    product: Product,
+    y: Sequence[Operand],
+    engine: Any,
+    order: Order,
+    known: dict[Any, Kept] | None,
 ) -> Prepared:
     """Select kernels, load them, and make memory for their tables; nothing is enqueued."""
     computed = product.computed
@@ -220,19 +236,32 @@ def prepare(
     problems = [own.problems[k] for k in computed]
     first = _call(product, computed[0])
     signature = _signature(computed, problems, x, y)
-    kept, keep = known.get(signature), None
+    kept, keep = None if known is None else known.get(signature), None
+    is_new = kept is None
     if kept is None:
         launches = ragged_tables.planned(engine, own.routine, problems, a, x, y)
         constants = _memory(first, engine, order, launches.constants)
         kept = Kept(launches, constants)
-        keep = partial(known.setdefault, signature, kept)
+        keep = None if known is None else partial(_keep, known, signature, kept)
     else:
         order.uses(kept.constants)
     alphas, betas = ([each[k] for k in computed] for each in (product.alphas, product.betas))
     changing = ragged_tables.variables(kept.launches, x, y, alphas, betas)
     memory = _memory(first, engine, order, changing)
     bound = ragged_tables.bound(kept.launches, kept.constants, changing, memory, x, y)
-    return Prepared(kept, keep, memory, changing, bound)
+    return Prepared(kept, is_new, keep, memory, changing, bound)
+
+
+#: Launches that a batch keeps, for vectors that lie otherwise in memory.
+_MOST_KNOWN = 8
+
+
+def _keep(known: dict[Any, Kept], signature: tuple, kept: Kept) -> None:
+    """Keep launches for later calls, the newest few of the settings as they are now."""
+    for other in list(known):
+        if other[0] != signature[0] or len(known) >= _MOST_KNOWN:
+            known.pop(other, None)
+    known.setdefault(signature, kept)
 
 
 def _memory(call: Call, engine: Any, order: Order, packed: Packed) -> Operand:
@@ -271,8 +300,6 @@ def _fill(
     for k in needed:
         own = product.y[k]
         if own is not None and own.shape[0]:
-            if own.conj or own.neg:
-                own = on_device(own.exporter.resolved(own.origin, False), engines_backend.HOME)
             engine.copy(own, y[k], order.stream)
 
 
@@ -310,7 +337,6 @@ def described(matrices: Matrices) -> list[str]:
             if least == most
             else (f"{least[0]} x {least[1]} to {most[0]} x {most[1]}")
         )
-        lines.append(
-            f"{group.choice.kernel.name}: {len(group.items)} items of {sizes}, {grid} blocks"
-        )
+        items = f"{len(group.items)} item{'s' if len(group.items) > 1 else ''}"
+        lines.append(f"{group.choice.kernel.name}: {items} of {sizes}, {grid} blocks")
     return lines

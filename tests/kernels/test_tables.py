@@ -166,6 +166,19 @@ def test_items_whose_columns_are_split_share_scratch_memory(name, monkeypatch):
         assert together.tobytes() == single.tobytes()
 
 
+@pytest.mark.parametrize("dtype", "sz")
+def test_few_rows_of_any_distance_keep_their_phases(dtype, monkeypatch):
+    # Fewer phases than lines of this distance would have, and blocks of one row.
+    knobs = {**get("phased_rows").small_knobs, "LANES": 32, "THREADS_PER_BLOCK": 32, "ROWS": 1}
+    forced(monkeypatch, "phased_rows", knobs)
+    sizes = [(1, 41, 2), (1, 41, 2), (3, 41, 4), (2, 33, 2), (1, 40, 1)]
+    cases = [Case(m, n, dtype, pad=pad, seed=k) for k, (m, n, pad) in enumerate(sizes)]
+    groups, found = run_together(cases)
+    assert len(groups) < len(cases)
+    for case, after in zip(cases, found, strict=True):
+        assert after.tobytes() == case.check("phased_rows", knobs).tobytes()
+
+
 @pytest.mark.parametrize("name", ["vector_columns", "long_columns", "cluster_columns"])
 def test_few_rows_behind_others_are_read_from_their_own_memory(name, monkeypatch):
     knobs = knobs_for_tests(get(name))
