@@ -273,7 +273,7 @@ def test_ctrl_c_ends_a_solve_on_all_workers(client, monkeypatch):
     wait, times = distributed.wait, itertools.count()
 
     def interrupted(*arguments, **options):
-        if next(times) == 1:  # the tasks are under way
+        if next(times) == 3:  # the tasks have been under way for two looks at them
             raise KeyboardInterrupt
         return wait(*arguments, **options)
 
