@@ -11,16 +11,18 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from gemv.batch import Batch
     from gemv.blas import cgemv, dgemv, explain, gemv, plan, precompile, sgemv, zgemv
     from gemv.calls.explain import Explanation
     from gemv.calls.explain_batch import BatchExplanation
     from gemv.calls.plan import Plan
+    from gemv.calls.plan_ragged import BatchPlan
     from gemv.core.errors import BackendError
     from gemv.core.trace import trace
     from gemv.engines.backend import backend, use_backend
     from gemv.engines.coefficients import Coefficients
     from gemv.engines.host import HostFallbackWarning
-    from gemv.families import matvec, vecmat
+    from gemv.families import gemv_batched, matvec, vecmat
     from gemv.matrix import Matrix
     from gemv.scipy_blas import get_blas_funcs
     from gemv.selection.select import use_alignment
@@ -33,7 +35,9 @@ __version__ = "0.1.0"
 
 __all__ = [
     "BackendError",
+    "Batch",
     "BatchExplanation",
+    "BatchPlan",
     "Coefficients",
     "Explanation",
     "HostFallbackWarning",
@@ -44,6 +48,7 @@ __all__ = [
     "dgemv",
     "explain",
     "gemv",
+    "gemv_batched",
     "get_blas_funcs",
     "matvec",
     "plan",
@@ -59,6 +64,8 @@ __all__ = [
 
 _HOME = {
     "BackendError": "gemv.core.errors",
+    "Batch": "gemv.batch",
+    "BatchPlan": "gemv.calls.plan_ragged",
     "BatchExplanation": "gemv.calls.explain_batch",
     "Coefficients": "gemv.engines.coefficients",
     "Explanation": "gemv.calls.explain",
@@ -70,6 +77,7 @@ _HOME = {
     "dgemv": "gemv.blas",
     "explain": "gemv.blas",
     "gemv": "gemv.blas",
+    "gemv_batched": "gemv.families",
     "get_blas_funcs": "gemv.scipy_blas",
     "matvec": "gemv.families",
     "plan": "gemv.blas",

@@ -269,7 +269,8 @@ def precompile(
     """Compile and load what :func:`gemv` would run for these arguments, without running it.
 
     A kernel that was not loaded before cannot be used in a CUDA graph capture: call this with the
-    arguments of the call, or of one of the same dtype and shape, ahead of the capture.
+    arguments of the call, or of one of the same dtype and shape, ahead of the capture. With host
+    arrays it is the kernel of the GPU as well, even if the host would compute the call.
 
     Parameters
     ----------

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
-from gemv.calls import batched, items
+from gemv.calls import batched, items, ragged, ragged_host, ragged_run
+from gemv.core.rules import flag
 
 
 def matvec(
@@ -21,8 +23,8 @@ def matvec(
 ) -> Any:
     """Matrix-vector products ``alpha*a@x + beta*out`` over leading dimensions.
 
-    As :func:`numpy.matvec`, for arrays of every library, with factors. One launch computes all
-    products, and an item has the same bits whatever its neighbours, its place and their number.
+    As :func:`numpy.matvec`, for arrays of every library, with factors. On a GPU one launch computes
+    all products, and an item has the same bits whatever its neighbours, its place and their number.
 
     Parameters
     ----------
@@ -65,7 +67,8 @@ def matvec(
     for one item, at the width of loads that all items allow. Small items, up to 32 x 32 and up to
     64 x 64 where lines are no whole 16 bytes, have an order of their own, which depends on their
     shape, dtype and storage order alone. Vectors of one matrix, an `a` of two dimensions, have the
-    order of :func:`gemv.gemv` at every size.
+    order of :func:`gemv.gemv` at every size. All of this is about a GPU: a batch of host arrays
+    whose copy would take longer than its products has the bits of SciPy's BLAS.
 
     Examples
     --------
@@ -128,3 +131,91 @@ def vecmat(
     """
     checked = batched.bind_gufunc("vecmat", a, x, out, alpha, beta, accumulate, out_dtype)
     return items.execute(checked, None, stream)
+
+
+def gemv_batched(
+    alpha: Any,
+    As: Sequence[Any],
+    xs: Sequence[Any],
+    beta: Any = 0,
+    ys: Sequence[Any] | None = None,
+    trans: Any = 0,
+    *,
+    overwrite_y: Any = 0,
+    accumulate: str = "plain",
+    out_dtype: Any = None,
+    stream: Any = None,
+) -> list[Any]:
+    """Products ``alpha*op(A)*x + beta*y`` of matrices of different sizes, in a few launches.
+
+    Matrices that the same machine code computes share a launch, whose blocks read the sizes and
+    addresses of their item from a table. No item is padded, and nothing waits for the GPU.
+
+    Parameters
+    ----------
+    alpha : number or sequence of numbers
+        Factors of the products, one for all items or one for each.
+    As : sequence of arrays of shape (m, n)
+        The matrices, of any sizes and strides, all of one dtype and in one place.
+    xs : sequence of arrays of shape (n,)
+        The vectors; of shape (m,) where the item is transposed.
+    beta : number or sequence of numbers, optional
+        Factors of `ys`. Where beta is 0, y is not read.
+    ys : sequence of arrays of shape (m,), optional
+        What is added, of shape (n,) where the item is transposed. An element may be None.
+    trans : {0, 1, 2, "N", "T", "C"} or a sequence of these, optional
+        A, its transpose or its conjugate transpose, for all items or for each.
+    overwrite_y : int, optional
+        1 to write results into `ys`. Such a y shares no memory with any other array of the call.
+    accumulate, out_dtype, stream
+        As in :func:`gemv.gemv`, for all items.
+
+    Returns
+    -------
+    list of arrays
+        In the order of `As`: those of `ys` that were overwritten, and new arrays of the library of
+        the first matrix. New device arrays are parts of one stretch of memory.
+
+    Raises
+    ------
+    ValueError
+        If lengths do not go together, or if a y to be overwritten overlaps another array.
+    TypeError
+        If an operand is no array of numbers, or if items differ in where they are or, on a device,
+        in their dtype. Each text names the item.
+    RuntimeError
+        While the stream is being captured: make a plan of a :class:`gemv.Batch` before.
+
+    See Also
+    --------
+    Batch : For matrices that stay.
+    matvec : For matrices of one shape.
+
+    Notes
+    -----
+    An item has the bits that it has in every batch of :func:`gemv.gemv`. On the host all arrays are
+    checked one by one in Python, which takes longer than a launch; a :class:`gemv.Batch` does that
+    once. Arrays of different dtypes in host memory are converted to a common one.
+
+    Examples
+    --------
+    >>> import gemv, numpy as np
+    >>> a, b = np.eye(2), np.array([[1.0, 2.0, 3.0]])
+    >>> gemv.gemv_batched([1, 10], [a, b], [[1.0, 2.0], [1.0, 1.0, 1.0]])
+    [array([1., 2.]), array([60.])]
+    """
+    routine = "gemv_batched"
+    arrays = ragged.sequence(routine, "a", As)
+    count = len(arrays)
+    x = ragged.adopted(routine, "x", xs, count)
+    y: list[Any] = [None] * count if ys is None else ragged.adopted(routine, "y", ys, count)
+    overwrite = flag(routine, "overwrite_y", overwrite_y)
+    factors = [
+        *ragged.number_of(routine, "alpha", alpha, count),
+        *ragged.number_of(routine, "beta", beta, count),
+    ]
+    matrices = ragged.bind_matrices(routine, arrays, trans, accumulate, out_dtype, x, y, factors)
+    product = ragged.bind_product(matrices, factors[:count], x, factors[count:], y, overwrite)
+    if matrices.on_host:
+        return ragged_host.in_host_memory(product, stream)
+    return ragged_run.execute(product, stream)

@@ -30,6 +30,10 @@ def _gpu_count() -> int:
 if "NUMBA_ENABLE_CUDASIM" not in os.environ and _gpu_count() == 0:
     os.environ["NUMBA_ENABLE_CUDASIM"] = "1"
 os.environ.pop("GEMV_BACKEND", None)
+if os.environ.get("NUMBA_ENABLE_CUDASIM", "0") == "0" and _gpu_count():
+    # Of themselves, host arrays would go to the host wherever that is faster, and their tests would
+    # pass without a kernel. The processes that tests start inherit this: see helpers.processes.
+    os.environ["GEMV_BACKEND"] = "cuda"
 # Processes of one run share what they compile; the user's own directory stays out of it. The first
 # process of a parallel run hands its environment on.
 if "PYTEST_XDIST_WORKER" not in os.environ:
@@ -57,6 +61,15 @@ def nothing_waits_for_ever():
     yield
     if watched:
         faulthandler.cancel_dump_traceback_later()
+
+
+@pytest.fixture(autouse=True)
+def kernels_compute():
+    """Where there is a GPU every test finds it asked for, so that host arrays go there as well."""
+    from gemv.engines import backend
+
+    assert not backend.compares(), "a test before this one has left the choice of the place open"
+    yield
 
 
 @pytest.fixture(autouse=True)

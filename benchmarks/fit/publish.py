@@ -26,13 +26,16 @@ from gemv.selection.parse import parse
 FOLDER = Path(gemv.selection.__file__).with_name("machines")
 
 _HEAD = """\
-# What selection knows of the {gpu}: see docs/selection.md. Written by "make fit", but for the rows.
+# What selection knows of the {gpu}: see docs/selection.md. Written by "make fit", but for the
+# tables host and row.
 #
 # numbers    of the formula: seconds, bytes per second, and weights (gemv/selection/formula.py)
 # factors    for each kernel: of its start, and of its issue of instructions
 # portfolio  sets of constants, in the order of preference where predicted times are equal, and the
 #            registers of a thread by what the code is for: the letter of the dtype, elements of a
 #            load of A, x if x is loaded as wide, w if lines are whole vectors; 0 needs local memory
+# host       what decides whether SciPy's BLAS or the GPU computes a call on host arrays: seconds,
+#            and bytes of A per second (gemv/selection/host_or_gpu.py)
 # row        exceptions that come before the formula
 """
 
@@ -47,10 +50,14 @@ def publish(
     held_out: Mapping[str, Any],
     jobs: int,
 ) -> None:
-    """Write ``machines/NAME.toml``, ``.json`` and ``.cells``; rows of an old file are kept."""
+    """Write ``machines/NAME.toml``, ``.json`` and ``.cells``.
+
+    What no fit finds is kept as it stands in the present file: the numbers for host arrays, and the
+    exceptions.
+    """
     sets = chosen(compiled_sets(campaign), PORTFOLIO, device, corrections.seconds)
     file = FOLDER / f"{name}.toml"
-    text = _text(campaign, machine, factors, sets, held_out) + _rows(file)
+    text = _text(campaign, machine, factors, sets, held_out) + _kept(file)
     content = parse(text, str(file))
     choices = choices_ahead(sets, device, corrections, jobs)
     write_text(file, text)
@@ -62,13 +69,13 @@ def publish(
           f" {len(choices['kinds'])} kinds, {len(cells)} bytes")  # fmt: skip
 
 
-def _rows(file: Path) -> str:
-    """The exceptions of the present file, as they stand in it."""
+def _kept(file: Path) -> str:
+    """The tables of the present file that no fit finds, as they stand at its end."""
     if not file.exists():
         return ""
     text = file.read_text("utf-8")
-    at = text.find("\n[[row]]")
-    return "" if at < 0 else text[at:]
+    found = [at for table in ("\n[host]", "\n[[row]]") if (at := text.find(table)) >= 0]
+    return text[min(found) :] if found else ""
 
 
 def _text(

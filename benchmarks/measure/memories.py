@@ -117,7 +117,8 @@ def measure(
     """
     if backend.backend() != "cuda":
         raise ValueError("memories are measured on a GPU, and there is none here")
-    return _Run(order, rounds, progress).all(sizes)
+    with backend.using("cuda"):  # the calls on host arrays are those that are copied
+        return _Run(order, rounds, progress).all(sizes)
 
 
 class _Run:

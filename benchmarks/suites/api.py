@@ -6,6 +6,7 @@ Nothing is imported from gemv at the top: asv imports this file to list the benc
 from __future__ import annotations
 
 import math
+import os
 import statistics
 import time
 
@@ -16,6 +17,10 @@ def _backend():
     backend = gemv.backend()
     if backend == "host":
         raise NotImplementedError("no GPU, and the simulator is off (NUMBA_ENABLE_CUDASIM=1)")
+    if backend == "cuda":
+        # NumPy arrays are copied to the GPU here, in processes that this one starts as well. Of
+        # themselves, arrays so small stay on the host.
+        os.environ["GEMV_BACKEND"] = "cuda"
     return backend
 
 

@@ -90,6 +90,11 @@ _NOTES = """
     is 0, neither a nor x is read. A NaN or an infinity in a or x reaches y otherwise, even
     against a zero. The order of the sum is the kernel's own.
 
+    Where there is a GPU and nobody has asked for a backend, a call on host arrays is computed by
+    SciPy's BLAS on the host or by the GPU, whichever is expected to be faster; the bits of the two
+    differ. `kernel`, `coefficients`, `device_memory_limit` and an `accumulate` other than "plain"
+    take the GPU.
+
     A column or row of shape (ly, 1) or (1, ly) is taken for x or y in host memory, and so is a
     number for one of length 1; y keeps its shape and its subclass, as in SciPy.
 """

@@ -10,12 +10,12 @@ import numpy as np
 from gemv.arrays import adopt as arrays_adopt
 from gemv.arrays import host
 from gemv.arrays.jax import is_traced
-from gemv.calls import memory_check, short
+from gemv.calls import faster, memory_check, short
 from gemv.calls.bind import BlasArguments, Call, bind
 from gemv.calls.order import Order
 from gemv.calls.remembered import UNUSUAL, LongWay, remember
 from gemv.calls.result import make_y, note_written
-from gemv.core import memo
+from gemv.core import memo, trace
 from gemv.core.dtypes import PREFIXES, dtype_name
 from gemv.core.narrow import cast
 from gemv.core.operand import where
@@ -64,7 +64,7 @@ def long_way(
     limit = memory_limit(call, device_memory_limit)
     check_stream(call, stream)
     if call.on_host:
-        return _execute_host_arrays(call, kernel, limit)
+        return _execute_host_arrays(call, kernel, coefficients, limit)
 
     def ask() -> LongWay:
         return UNUSUAL if name is None else short.answer(name, arguments, options)
@@ -100,16 +100,17 @@ def memory_limit(call: Call, limit: Any) -> int | None:
     return int(limit)
 
 
-def _execute_host_arrays(call: Call, kernel: str | None, limit: int | None) -> Any:
-    from gemv.streaming import compute
-
+def _execute_host_arrays(
+    call: Call, kernel: str | None, coefficients: Any, limit: int | None
+) -> Any:
     problem, y = call.problem, call.y
     dtype, y_dtype = problem.dtype, problem.y_dtype
-    on_engine, generation = False, memo.generation()
+    found, on_host, generation = None, False, memo.generation()
     if call.nothing is None:
         # Fails before anything is allocated, if it does.
-        on_engine = engines_backend.backend() != "host"
-        if not on_engine:
+        found = faster.comparison(call, kernel, coefficients, limit)
+        on_host = faster.on_host(found)
+        if on_host and found is None:
             refuse_on_host(call, kernel)
             _announce_fallback(stacklevel=4)
     if y is None:
@@ -134,7 +135,7 @@ def _execute_host_arrays(call: Call, kernel: str | None, limit: int | None) -> A
     x = host.host_copy(call.x, dtype)[call.offx : reach_x]
     if call.owner is not None:
         call.owner.note(call.alpha, call.beta)
-    if not on_engine:
+    if on_host:
         a = host.host_view(call.a, dtype)
         used_x, used_y = x[:: abs(problem.incx)], flat_y[:: abs(problem.incy)]
         used_x = used_x if problem.incx > 0 else used_x[::-1]
@@ -142,10 +143,15 @@ def _execute_host_arrays(call: Call, kernel: str | None, limit: int | None) -> A
         number = problem.precision.sums  # what SciPy's BLAS computes in
         a, used_x, start = cast(a, number), cast(used_x, number), cast(used_y, number)
         routine = PREFIXES[number] + "gemv"
-        total = run(routine, problem.trans, call.alpha, a, used_x, call.beta, start)
+        with trace.compared(found):
+            total = run(routine, problem.trans, call.alpha, a, used_x, call.beta, start)
         used_y[:] = cast(total, y_dtype)
-        short.prepare_host(generation, engines_backend.is_by_environment())
+        short.prepare_host(
+            generation, engines_backend.is_by_environment(), faster.reach(found is not None)
+        )
         return given
+
+    from gemv.streaming import compute
 
     problem = problem._replace(
         x_offset=problem.x_offset - call.offx, y_offset=problem.y_offset - call.offy
@@ -157,10 +163,11 @@ def _execute_host_arrays(call: Call, kernel: str | None, limit: int | None) -> A
     choice, engine = selected(call, problem, kernel)
     routine = call.routine
     way = compute.planned(engine, routine, problem, choice, len(flat_y), limit)
-    values = compute.compute(
-        engine, routine, way, choice, problem, call.a, call.alpha, x, call.beta,
-        None if y is None else flat_y, call.owner,
-    )  # fmt: skip
+    with trace.compared(found):
+        values = compute.compute(
+            engine, routine, way, choice, problem, call.a, call.alpha, x, call.beta,
+            None if y is None else flat_y, call.owner,
+        )  # fmt: skip
     if y is None:
         used_y = flat_y[:: abs(call.incy)] if problem.rows > 1 else flat_y
         used_y = used_y if call.incy > 0 else used_y[::-1]

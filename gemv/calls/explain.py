@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from gemv.calls import faster
 from gemv.calls.bind import BlasArguments, Call, bind
 from gemv.calls.execute import (
     check_stream,
@@ -19,6 +20,7 @@ from gemv.engines import backend as engines_backend
 
 if TYPE_CHECKING:
     from gemv.selection.forecast import Forecast
+    from gemv.selection.host_or_gpu import Comparison
 
 #: Launches that a sentence names one by one.
 _MOST_SHOWN = 4
@@ -65,6 +67,10 @@ class Explanation:
         for kernels that are there to be read.
     transfer : str
         How a matrix in host memory gets to the device in each call; empty if it does not.
+    comparison : Comparison or None
+        For a call on host arrays that goes to the faster of host and GPU, the times that are
+        expected of both: see :class:`gemv.selection.host_or_gpu.Comparison`. None where a backend
+        was asked for, where there is no GPU, and for arguments that only the GPU has.
     """
 
     routine: str
@@ -82,6 +88,7 @@ class Explanation:
     reason: str
     forecast: Forecast | None = None
     transfer: str = ""
+    comparison: Comparison | None = None
 
     def __str__(self) -> str:
         if self.kernel is None:
@@ -89,7 +96,7 @@ class Explanation:
         if self.backend == "host":
             return (
                 f"{self.routine} is computed by SciPy's BLAS on the host: {self.reason}."
-                f" It moves {self.bytes_moved} bytes."
+                f" It moves {self.bytes_moved} bytes.{told(self.comparison)}"
             )
         return (
             f"{self.routine} runs kernel {self.kernel!r}, rung {self.rung}, on the {self.backend}"
@@ -97,7 +104,13 @@ class Explanation:
             f" {self.bytes_moved} bytes."
             + (f" {self.forecast}" if self.forecast else "")
             + (f" {self.transfer}; gemv.Matrix would keep it there." if self.transfer else "")
+            + told(self.comparison)
         )
+
+
+def told(comparison: Comparison | None) -> str:
+    """A further sentence on the times that were compared, if there were any."""
+    return "" if comparison is None else f" {comparison}"
 
 
 def described(told: Explanation) -> str:
@@ -133,16 +146,22 @@ NO_LAUNCH: dict[str, Any] = {
 }
 
 
-def by_host(call: Call, kernel: str | None) -> dict[str, Any]:
+def by_host(call: Call, kernel: str | None, comparison: Comparison | None) -> dict[str, Any]:
     """What there is to say of a call that SciPy's BLAS computes; an error if it may not."""
     refuse_on_host(call, kernel)
-    chosen = engines_backend.chosen() is not None
+    if comparison is not None:
+        reason = "it is expected to be faster than the GPU, which would need a copy of A"
+    elif engines_backend.chosen() is not None:
+        reason = "this backend was asked for"
+    else:
+        reason = engines_backend.probe()[1]
     return {
         **NO_LAUNCH,
         "backend": "host",
         "kernel": PREFIXES[call.problem.precision.sums] + "gemv",
-        "reason": "this backend was asked for" if chosen else engines_backend.probe()[1],
+        "reason": reason,
         "coefficients": "arguments",
+        "comparison": comparison,
     }
 
 
@@ -172,9 +191,10 @@ def explain(
     if call.nothing is not None:
         common["bytes_moved"] = 0
         return Explanation(backend=None, kernel=None, reason=call.nothing, **common, **NO_LAUNCH)
-    backend = engines_backend.backend()
+    found = faster.comparison(call, kernel, coefficients, limit)
+    backend = engines_backend.backend() if found is None else found.chosen
     if backend == "host":
-        return Explanation(**common, **by_host(call, kernel))
+        return Explanation(**common, **by_host(call, kernel, found))
     problem = to_be_selected(call)
     choice, engine = selected(call, problem, kernel)
     common["accumulate"] = choice.spec.accumulate
@@ -202,6 +222,7 @@ def explain(
         reason=choice.reason,
         forecast=expected,
         transfer=transfer,
+        comparison=found,
         **common,
     )
 

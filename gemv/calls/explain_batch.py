@@ -6,10 +6,10 @@ from collections import Counter
 from dataclasses import dataclass
 from typing import Any
 
-from gemv.calls import item_launches, items
+from gemv.calls import faster, item_launches, items
 from gemv.calls.batched import Items
 from gemv.calls.execute import check_stream, refuse_on_host
-from gemv.calls.explain import NO_LAUNCH, Explanation, by_host, described
+from gemv.calls.explain import NO_LAUNCH, Explanation, by_host, described, told
 from gemv.core.batch import bytes_moved
 from gemv.core.operand import Operand, part_of
 from gemv.engines import backend as engines_backend
@@ -58,6 +58,7 @@ class BatchExplanation(Explanation):
             return (
                 f"{self.routine} is computed item by item, {self.items} in all, by SciPy's BLAS on"
                 f" the host: {self.reason}. It moves {self.bytes_moved} bytes."
+                f"{told(self.comparison)}"
             )
         times = {1: "once", 2: "twice"}.get(self.reads_of_a, f"{self.reads_of_a} times")
         return (
@@ -65,6 +66,7 @@ class BatchExplanation(Explanation):
             f" {self.items} items in {_counted(self.parts)}, as {described(self)}: {self.reason}."
             f" Lines of A allow loads of {self.load_bytes} bytes in all items, and each matrix is"
             f" read {times}. The call moves at least {self.bytes_moved} bytes."
+            f"{told(self.comparison)}"
         )
 
 
@@ -88,9 +90,10 @@ def explain(checked: Items, kernel: str | None, stream: Any) -> BatchExplanation
         )
     number = not isinstance(call.beta, Operand)
     common["bytes_moved"] = bytes_moved(problem, batch, number and bool(call.beta == 0))
-    backend = engines_backend.backend()
+    found = faster.comparison_of_items(checked, kernel)
+    backend = engines_backend.backend() if found is None else found.chosen
     if backend == "host":
-        return BatchExplanation(**common, **by_host(call, kernel))
+        return BatchExplanation(**common, **by_host(call, kernel, found))
     if call.on_host:
         checked = items.laid_out(checked)
     engine = engines_backend.engine()
@@ -118,6 +121,7 @@ def explain(checked: Items, kernel: str | None, stream: Any) -> BatchExplanation
         parts=tuple(part.batch.items for part in launches.parts),
         load_bytes=problem.widths[0] * problem.dtype.itemsize,
         reads_of_a=_reads_of_a(launches.parts),
+        comparison=found,
         **common,
     )
 

@@ -9,11 +9,13 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from gemv.calls import faster
 from gemv.calls.batched import Items, contiguous
 from gemv.calls.bind import Call
 from gemv.calls.execute import check_stream, refuse_on_host
 from gemv.calls.order import Order
 from gemv.calls.result import make_y, note_written
+from gemv.core import trace
 from gemv.core.batch import Batch, broadcast_strides
 from gemv.core.dtypes import PREFIXES
 from gemv.core.narrow import cast
@@ -37,12 +39,14 @@ def execute(items: Items, kernel: str | None, stream: Any) -> Any:
 
 
 def _host_arrays(items: Items, kernel: str | None) -> Any:
-    call = items.call
-    on_engine = engines_backend.backend() != "host"
-    if not on_engine and not items.nothing:
-        refuse_on_host(call, kernel)
-        if engines_backend.chosen() is None:
-            announce(engines_backend.probe()[1], stacklevel=4)
+    call, found, on_host = items.call, None, False
+    if not items.nothing:
+        found = faster.comparison_of_items(items, kernel)
+        on_host = faster.on_host(found)
+        if on_host and found is None:
+            refuse_on_host(call, kernel)
+            if engines_backend.chosen() is None:
+                announce(engines_backend.probe()[1], stacklevel=4)
     y, y_dtype = call.y, call.problem.y_dtype
     result = _host_result(items)
     if y is not None and call.in_place and y.exporter.is_array(y.origin):
@@ -54,11 +58,12 @@ def _host_arrays(items: Items, kernel: str | None) -> Any:
     if y is not None and call.in_place:
         note_written(y)
     used = _used(result, call)
-    if on_engine:
-        used[...] = _on_engine(items, kernel, used)
-        return given
-    number = call.problem.precision.sums  # what SciPy's BLAS computes in
-    _by_blas(items, number, used, y_dtype)
+    with trace.compared(found):
+        if on_host:
+            number = call.problem.precision.sums  # what SciPy's BLAS computes in
+            _by_blas(items, number, used, y_dtype)
+        else:
+            used[...] = _on_engine(items, kernel, used)
     return given
 
 

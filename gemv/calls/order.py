@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from gemv.arrays import dlpack
@@ -16,10 +17,16 @@ class Order:
     It runs on the stream that the caller passes, or on the current one of A's library. If work on
     another operand is pending on another stream, an event makes the call wait for it. Where the
     caller passed no stream, that other stream also waits for the call: the caller cannot know that
-    there is something to wait for.
+    there is something to wait for. `further` are operands beside those of `call`.
     """
 
-    def __init__(self, call: Call, engine: Any, stream: Any) -> None:
+    def __init__(
+        self,
+        call: Call,
+        engine: Any,
+        stream: Any,
+        further: Sequence[tuple[str, Operand]] = (),
+    ) -> None:
         self._engine = engine
         self._routine = call.routine
         self._named = stream is not None
@@ -31,6 +38,7 @@ class Order:
             )
             if isinstance(operand, Operand)
         ]  # fmt: skip
+        self.operands += further
         own = self._producer(call.a)
         if stream is not None:
             self.stream = handle_of(call.routine, stream)

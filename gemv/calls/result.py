@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
+import numpy as np
+
 from gemv.arrays.adopt import on_device
 from gemv.arrays.base import Library
 from gemv.calls.bind import Call
@@ -55,8 +57,7 @@ def make_y(call: Call, engine: Any, order: Order) -> NewY:
     else:
         length = y.shape[0]
     if engine.name == "simulator":
-        zeros = engine.zeros(length, problem.y_dtype)
-        return NewY(zeros, on_device(zeros, engines_backend.HOME), a.exporter, y)
+        return NewY(*new_vector(call, engine, order, length, problem.y_dtype), a.exporter, y)
     library = a.exporter
     if not library.allocates_in_capture and order.capture_here() is not None:
         raise RuntimeError(
@@ -68,10 +69,22 @@ def make_y(call: Call, engine: Any, order: Order) -> NewY:
         operand = on_device(array, engines_backend.HOME)
         order.uses(operand)
         return NewY(array, operand, y.exporter, None, filled=True)
+    array, operand = new_vector(call, engine, order, length, problem.y_dtype)
+    return NewY(array, operand, library, y)
+
+
+def new_vector(
+    call: Call, engine: Any, order: Order, length: int, dtype: np.dtype
+) -> tuple[Any, Operand]:
+    """New memory for a call, from A's library on A's GPU, as its array and as an operand."""
+    if engine.name == "simulator":
+        array = engine.zeros(length, dtype)
+        return array, on_device(array, engines_backend.HOME)
+    library = call.a.exporter
     if library.on_default_stream and order.stream == engine.default_stream():
-        array = engine.empty(length, problem.y_dtype)
+        array = engine.empty(length, dtype)
     else:
-        array = library.empty(a.origin, length, problem.y_dtype, call.device or 0)
+        array = library.empty(call.a.origin, length, dtype, call.device or 0)
     operand = on_device(array, engines_backend.HOME)
     order.uses(operand)
-    return NewY(array, operand, library, y)
+    return array, operand

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from gemv.calls import memory_check, short_torch
+from gemv.calls import faster, memory_check, short_torch
 from gemv.calls.bind import BlasArguments
 from gemv.calls.remembered import UNUSUAL, WIDE, LongWay, ShortWay
 from gemv.core import memo
@@ -32,15 +32,16 @@ def prepare(engine: Any, library: str) -> bool:
     return True
 
 
-def prepare_host(generation: int, by_environment: bool) -> None:
+def prepare_host(generation: int, by_environment: bool, reach: faster.Reach) -> None:
     """Make the short way of NumPy's arrays, where SciPy's BLAS computes until a setting changes.
 
-    It is not made if one has changed after `generation`, when the call was begun.
+    It is not made if one has changed after `generation`, when the call was begun. Where there is a
+    GPU as well, `reach` says for which arrays the host computes.
     """
     if np.ndarray not in short_ways:
         from gemv.calls import short_host
 
-        made = short_host.short_ways(by_environment)
+        made = short_host.short_ways(by_environment, reach)
         if memo.generation() == generation:
             short_ways.update(made)
             if memo.generation() != generation:  # by another thread, in the meantime

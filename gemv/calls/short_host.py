@@ -1,5 +1,6 @@
-"""The short way of NumPy's arrays where SciPy's BLAS computes: no GPU, or the host was asked for.
+"""The short way of NumPy's arrays where SciPy's BLAS computes.
 
+That is so without a GPU, if the host was asked for, and where it is faster than copying A to a GPU.
 SciPy's own call on small arrays takes 1 us, so nothing is remembered here: what is plainly right,
 arrays of the routine's dtype that are vectors and a matrix of fitting lengths with the default
 increments, goes to BLAS at once. Everything else goes the long way, which has the rules.
@@ -12,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from gemv.calls.faster import Reach
 from gemv.calls.remembered import (
     COMPLEX_NUMBERS,
     ONE,
@@ -22,7 +24,7 @@ from gemv.calls.remembered import (
 )
 from gemv.core import trace
 from gemv.core.dtypes import DTYPES
-from gemv.engines.host import product, record
+from gemv.engines.host import is_gathered, product, record
 
 #: Values of `trans` by what they mean to BLAS.
 _TRANS = {0: 0, 1: 1, 2: 2, "N": 0, "n": 0, "T": 1, "t": 1, "C": 2, "c": 2}
@@ -36,13 +38,15 @@ def is_number(factor: Any, numbers: frozenset[type]) -> bool:
     return type(factor) in numbers and (type(factor) is not int or -_INTEGERS < factor < _INTEGERS)
 
 
-def short_ways(by_environment: bool) -> dict[type, ShortWay]:
+def short_ways(by_environment: bool, reach: Reach) -> dict[type, ShortWay]:
     """The function by the type of A.
 
     Parameters
     ----------
     by_environment : bool
         Whether ``GEMV_BACKEND=host`` alone chose the backend, so that each call looks there again.
+    reach : Reach
+        Which arrays the host computes with; for larger ones the long way compares host and GPU.
     """
     from scipy.linalg import blas
 
@@ -56,6 +60,7 @@ def short_ways(by_environment: bool) -> dict[type, ShortWay]:
     kinds = {f"{letter}gemv": {kind[0].char: kind} for letter, kind in of_letter.items()}
     kinds["gemv"] = {kind[0].char: kind for kind in of_letter.values()}
     tracing, ndarray, environment = trace.open_traces, np.ndarray, os.environ
+    most, most_gathered = reach.most, reach.most_gathered
 
     def call(
         routine: str, alpha: Any, a: Any, x: Any, beta: Any, y: Any,
@@ -83,6 +88,7 @@ def short_ways(by_environment: bool) -> dict[type, ShortWay]:
         a_base, x_base = a.base, x.base
         if (
             length != cols or not rows or not cols or rows > _MOST or cols > _MOST
+            or a.nbytes > most
             or (a.dtype is not dtype and a.dtype != dtype)
             or (x.dtype is not dtype and x.dtype != dtype)
             # A view reaches beyond memory only if that is not NumPy's own.
@@ -127,9 +133,12 @@ def short_ways(by_environment: bool) -> dict[type, ShortWay]:
         elif along == size and trans != 2 and down == size * (rows if trans else cols):
             result = gemv(alpha, a.T, x, beta, start, 0, 1, 0, 1, 0 if trans else 1, 1)
         else:
+            if a.nbytes > most_gathered and is_gathered(a):
+                return UNUSUAL
             result = product(gemv, trans, alpha, a, x, beta, start)
         if tracing():
-            record(name)
+            with trace.compared(reach.comparison(a)):
+                record(name)
         return result
 
     return {np.ndarray: call}

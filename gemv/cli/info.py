@@ -7,6 +7,7 @@ import platform
 import shutil
 import subprocess
 import warnings
+from contextlib import nullcontext
 from typing import Any
 
 from gemv.cli.console import Refused, reason
@@ -147,11 +148,14 @@ def _probe_numba() -> list[str]:
 
 
 def _probe_backend() -> list[str]:
-    from gemv.engines.backend import backend, chosen, probe
+    from gemv.engines.backend import backend, chosen, compares, probe
 
     name = backend()
     why = "chosen" if chosen() else probe()[1]
-    return [f"{name}: {why}"]
+    lines = [f"{name}: {why}"]
+    if compares():
+        lines.append("a call on host arrays goes to the faster of this GPU and the host's BLAS")
+    return lines
 
 
 def _probe_kernels() -> list[str]:
@@ -199,13 +203,16 @@ def _probe_self_check() -> list[str]:
     import numpy as np
 
     import gemv
+    from gemv.engines.backend import using
 
     # small whole numbers: every sum is exact, so the answers are equal in any order of adding
     rng = np.random.default_rng(0)
     a = rng.integers(-4, 5, (37, 53)).astype(np.float64)
     x = rng.integers(-4, 5, 53).astype(np.float64)
     y = rng.integers(-4, 5, 37).astype(np.float64)
-    with gemv.trace() as calls:
+    # By the kernels of a GPU, where there is one; of themselves, arrays so small stay on the host.
+    name = gemv.backend()
+    with nullcontext() if name == "host" else using(name), gemv.trace() as calls:
         got = gemv.gemv(2.0, a, x, beta=-1.0, y=y)
     if not np.array_equal(got, 2.0 * (a @ x) - y):
         raise ArithmeticError("gemv of 37 x 53 whole numbers differs from NumPy")

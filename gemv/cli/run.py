@@ -6,6 +6,7 @@ import argparse
 import os
 import time
 from collections.abc import Callable
+from contextlib import nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -112,18 +113,16 @@ def _product(
     keywords = {name: value for name, value in keywords.items() if value is not None}
     routine = getattr(gemv, f"{prefix}gemv")
     with one_line_failures(OSError):
-        if options.backend is not None:
-            gemv.use_backend(options.backend)
-        try:
-            from gemv.streaming.compute import watch
+        from gemv.engines.backend import using
+        from gemv.streaming.compute import watch
 
+        # Without the option a GPU computes, where there is one: this command shows it at work.
+        asked = options.backend or ("cuda" if gemv.backend() == "cuda" else None)
+        with nullcontext() if asked is None else using(asked):
             with gemv.trace() as calls, watch(streamed):
                 result = routine(
                     options.alpha, a, x, beta=options.beta, trans=options.trans, **keywords
                 )
-        finally:
-            if options.backend is not None:
-                gemv.use_backend(None)
     return result, calls
 
 

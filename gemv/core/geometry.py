@@ -26,6 +26,9 @@ MAX_GRID_Y = 65535
 MAX_GRID_X = 2**31 - 1
 
 
+#: Parameters of a kernel that point to int64 in device memory: sizes and places of items.
+TABLES = ("table", "places", "blocks")
+
 #: Bytes of a panel of a matrix in host memory, unless tiles or the device's memory need another
 #: size. A copy of it takes longer than a launch costs the host, and two panels fit into any GPU.
 PANEL_BYTES = 64 * 2**20

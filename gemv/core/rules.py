@@ -58,6 +58,19 @@ _PLACES_OF |= {
     },
     "plan": {"a": "1st argument a", "x": "2nd argument x", "y": "3rd argument y"},
     "sharded": {"a": "1st argument parts"},
+    "gemv_batched": {
+        "alpha": "1st argument alpha", "a": "2nd argument As", "x": "3rd argument xs",
+        "beta": "4th argument beta", "y": "5th argument ys", "trans": "6th argument trans",
+    },
+    "Batch": {"a": "1st argument arrays", "trans": "2nd argument trans"},
+    "Batch.gemv": {
+        name: f"{place} argument {word}"
+        for name, word, place in (
+            ("alpha", "alpha", "1st"), ("x", "xs", "2nd"), ("beta", "beta", "3rd"),
+            ("y", "ys", "4th"),
+        )
+    },
+    "Batch.plan": {"x": "1st argument xs", "y": "2nd argument ys"},
     "gemv.dask.Matrix.solve": {"b": "2nd argument b"},
 }  # fmt: skip
 
@@ -83,6 +96,11 @@ def _place(routine: str, name: str) -> str:
     routine = routine.partition(":")[0]
     places = _PLACES_OF.get(routine, {} if "." in routine else PLACES)
     return places.get(name, f"keyword {name}")
+
+
+def of_item(routine: str, number: int) -> str:
+    """The name of a routine in error texts that are about one item."""
+    return f"{routine}: item {number}"
 
 
 def result_name(routine: str) -> str:

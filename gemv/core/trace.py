@@ -26,6 +26,9 @@ class Call(NamedTuple):
         Grid, block and scratch; None for the host backend.
     coefficients : str
         Where the kernel read alpha and beta.
+    comparison : Comparison or None
+        For a call on host arrays that went to the faster of host and GPU, what was expected of
+        both: see :class:`gemv.selection.host_or_gpu.Comparison`. None for all other calls.
     """
 
     backend: str
@@ -33,9 +36,11 @@ class Call(NamedTuple):
     knobs: dict[str, Any]
     geometry: Any
     coefficients: str
+    comparison: Any = None
 
 
 _calls: ContextVar[tuple[list[Call], ...]] = ContextVar("gemv_trace", default=())
+_comparison: ContextVar[Any] = ContextVar("gemv_comparison", default=None)
 #: A function that gives the lists of all open traces; an empty tuple while there is none.
 open_traces = _calls.get
 
@@ -69,7 +74,17 @@ def silent() -> Iterator[None]:
         _calls.reset(token)
 
 
+@contextmanager
+def compared(comparison: Any) -> Iterator[None]:
+    """Let the calls inside the ``with`` block be recorded with this comparison."""
+    token = _comparison.set(comparison)
+    try:
+        yield
+    finally:
+        _comparison.reset(token)
+
+
 def record(**call: Any) -> None:
     """Append a call to every open trace."""
     for calls in _calls.get():
-        calls.append(Call(**call))
+        calls.append(Call(**call, comparison=_comparison.get()))

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import ctypes
-import os
 from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
 from cuda.bindings import driver
 
+from gemv.core.processors import copying_threads
 from gemv.driver import devices
 from gemv.driver.libcuda import check, libcuda
 from gemv.driver.memory import pinned_array
@@ -25,8 +25,8 @@ LEAST_BYTES, LEAST_GATHERED_BYTES = 2 * 2**20, 2**19
 STRIP_BYTES = 4096
 #: The distance between lines that one copy of several can have.
 MAX_PITCH = 2**31 - 1
-#: Threads that fill stages. More only wait for the interpreter's lock and for memory.
-THREADS = max(1, min(8, (os.cpu_count() or 4) - 2))
+#: Threads that fill stages.
+THREADS = copying_threads()
 
 
 def is_pinned(array: np.ndarray) -> bool:

@@ -7,6 +7,8 @@ import importlib.util
 import os
 import sys
 import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 from gemv.core import errors, memo
@@ -18,6 +20,12 @@ _lock = threading.Lock()
 _chosen: str | None = None
 _engines: dict[str, Any] = {}
 _probed: tuple[str, str] | None = None
+#: The name of the first GPU; empty where there is none, or where the driver does not tell.
+_gpu_name = ""
+
+
+def _driver() -> ctypes.CDLL:
+    return ctypes.CDLL("nvcuda.dll" if sys.platform == "win32" else "libcuda.so.1")
 
 
 def _devices() -> int:
@@ -32,12 +40,27 @@ def _devices() -> int:
     try:
         if importlib.util.find_spec("numba_cuda") is None:
             return 0
-        driver = ctypes.CDLL("nvcuda.dll" if sys.platform == "win32" else "libcuda.so.1")
+        driver = _driver()
     except (ImportError, ValueError, OSError):
         return 0
     count = ctypes.c_int(0)
     failed = driver.cuInit(0) or driver.cuDeviceGetCount(ctypes.byref(count))
     return 0 if failed else count.value
+
+
+def _name_of_first() -> str:
+    """The name of the first GPU, which makes no context on it; empty if the driver fails."""
+    try:
+        driver = _driver()
+    except OSError:
+        return ""
+    device, name = ctypes.c_int(0), ctypes.create_string_buffer(256)
+    failed = (
+        driver.cuInit(0)
+        or driver.cuDeviceGet(ctypes.byref(device), 0)
+        or driver.cuDeviceGetName(name, len(name) - 1, device)
+    )
+    return "" if failed else name.value.decode("utf-8", "replace")
 
 
 def _simulator_enabled() -> bool:
@@ -55,10 +78,15 @@ def probe() -> tuple[str, str]:
         ``("cuda", …)`` with a usable GPU, ``("simulator", …)`` under ``NUMBA_ENABLE_CUDASIM=1``,
         else ``("host", why there is no GPU)``.
     """
-    global _probed
+    global _probed, _gpu_name
     with _lock:
         if _probed is None:
             _probed = _probe()
+            if _probed[0] == "cuda":
+                _gpu_name = _name_of_first()
+                # The driver has been initialized, and no forked process can use it from here on.
+                if hasattr(os, "register_at_fork"):
+                    os.register_at_fork(after_in_child=_after_fork)
         return _probed
 
 
@@ -138,8 +166,9 @@ def use_backend(name: str | None) -> None:
     ----------
     name : {"cuda", "host", "simulator", None}
         ``None`` goes back to the automatic choice: ``GEMV_BACKEND`` from the environment if set,
-        then the GPU, then SciPy on the host. The simulator can be named only where it runs
-        already, under ``NUMBA_ENABLE_CUDASIM=1``.
+        then the GPU, then SciPy on the host. With the GPU chosen automatically, a call on host
+        arrays goes to the faster of GPU and host; ``"cuda"`` sends it to the GPU. The simulator can
+        be named only where it runs already, under ``NUMBA_ENABLE_CUDASIM=1``.
 
     Raises
     ------
@@ -152,6 +181,17 @@ def use_backend(name: str | None) -> None:
     _chosen = None if name is None else _require(_validate(name, "use_backend"))
     # Remembered calls are launched without asking for the backend.
     memo.forget()
+
+
+@contextmanager
+def using(name: str) -> Iterator[None]:
+    """Compute on this backend inside the ``with`` block, host arrays as well; then as before."""
+    before = None if is_by_environment() else chosen()
+    use_backend(name)
+    try:
+        yield
+    finally:
+        use_backend(before)
 
 
 def chosen() -> str | None:
@@ -170,8 +210,27 @@ def is_by_environment() -> bool:
 
 
 def backend() -> str:
-    """``"cuda"``, ``"simulator"`` or ``"host"``: where a call made now would be computed."""
+    """The backend that is available to a call made now, or that was asked for.
+
+    Returns
+    -------
+    {"cuda", "simulator", "host"}
+        Calls on device arrays run there. Where nobody has asked for ``"cuda"``, a call on host
+        arrays goes to SciPy's BLAS instead if that is expected to be faster than copying A to the
+        GPU; :func:`gemv.explain` says where a call would run.
+    """
     return chosen() or probe()[0]
+
+
+def compares() -> bool:
+    """Whether a call on host arrays goes to the faster of host and GPU: there is one, by itself."""
+    return chosen() is None and probe()[0] == "cuda"
+
+
+def gpu_name() -> str:
+    """The name of the first GPU; empty where there is none, or where the driver does not tell."""
+    probe()
+    return _gpu_name
 
 
 def engine() -> Any:
@@ -191,8 +250,6 @@ def engine() -> Any:
                     from gemv.engines.cuda import CudaEngine
 
                 _engines[name] = CudaEngine()
-                if hasattr(os, "register_at_fork"):
-                    os.register_at_fork(after_in_child=_after_fork)
             elif name == "simulator":
                 with errors.importing_simulator():
                     from gemv.engines.simulator import SimulatorEngine

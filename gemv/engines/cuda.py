@@ -30,6 +30,7 @@ from gemv.engines import binaries, launches, transfers
 from gemv.engines.coefficients import Coefficients
 from gemv.engines.homes import Homes
 from gemv.engines.loading import LoadedFunction, LoadedFunctions
+from gemv.engines.tables import Tables
 from gemv.engines.workspaces import Workspace, Workspaces
 from gemv.selection.select import Choice
 
@@ -174,6 +175,14 @@ class CudaEngine:
                 device, dtype, n, source.pointer, stride, target.pointer, stream
             )
 
+    def upload(self, host: np.ndarray, target: Operand, stream: int, finish: bool = False) -> None:
+        # From memory that is not pinned: the driver returns once it has read it. Another thread may
+        # be capturing a stream of its own.
+        with capture.outside_of_captures():
+            check(driver.cuMemcpyHtoDAsync(target.pointer, host.ctypes.data, host.nbytes, stream))
+            if finish:
+                check(driver.cuStreamSynchronize(stream))
+
     def copy_bytes(self, source: int, target: int, nbytes: int, stream: int) -> None:
         """Enqueue a copy from one address of device memory to another."""
         check(driver.cuMemcpyDtoDAsync(target, source, nbytes, stream))
@@ -216,6 +225,7 @@ class CudaEngine:
         y: Any,
         stream: Any = None,
         owner: Coefficients | None = None,
+        tables: Tables | None = None,
     ) -> None:
         handle, device = stream_handle(stream), self.device()
         geometry, precision = choice.geometry, choice.spec.precision
@@ -230,6 +240,8 @@ class CudaEngine:
         x_at = x.pointer + problem.x_offset * precision.data.itemsize
         y_at = y.pointer + problem.y_offset * precision.y.itemsize
         fixed: dict[str, Any] = problem.arguments(geometry)
+        if tables is not None:
+            fixed |= {name: words.pointer for name, words in tables.arrays.items()}
         x_value = self._homes.x(choice, device, functions, problem, x_at, handle)
         alpha_home, beta_home = choice.spec.homes
         passed_alpha = alpha if alpha_home == "arguments" else 0

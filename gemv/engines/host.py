@@ -1,4 +1,4 @@
-"""SciPy's BLAS on the host, for machines without a usable GPU; announced once."""
+"""SciPy's BLAS on the host: where there is no usable GPU, and where it is faster than one."""
 
 from __future__ import annotations
 
@@ -12,7 +12,8 @@ from gemv.core import trace
 from gemv.core.dtypes import PREFIXES, Precision, dtype_name
 from gemv.core.narrow import cast
 
-_INT32_MAX = 2**31 - 1
+#: The most rows and columns that SciPy's BLAS takes.
+MAX_SIDE = 2**31 - 1
 #: Bytes of a view with gaps that SciPy copies in less time than NumPy's BLAS takes to begin.
 _COPIED_BYTES = 48 * 1024
 _announced = False
@@ -68,9 +69,9 @@ def run(
     """
     from scipy.linalg import blas
 
-    if max(a.shape) > _INT32_MAX:
+    if max(a.shape) > MAX_SIDE:
         raise ValueError(
-            f"{routine}: SciPy's BLAS takes at most {_INT32_MAX} rows and columns, got {a.shape}"
+            f"{routine}: SciPy's BLAS takes at most {MAX_SIDE} rows and columns, got {a.shape}"
         )
     result = product(getattr(blas, routine), trans, alpha, a, x, beta, np.array(y))
     record(routine)
@@ -125,9 +126,25 @@ def product(
             apart = (down, n) if along == size else (along, m) if down == size else (0, 0)
             if apart[0] > apart[1] * size and apart[0] % size == 0:
                 return _by_numpy(trans, alpha, a, x, beta, y)
+        if along != size and abs(along) < abs(down):
+            # SciPy copies column by column, against the order of memory. This copies by rows.
+            return product(gemv, trans, alpha, np.ascontiguousarray(a), x, beta, y)
     if along == size and (trans != 2 or a.dtype.kind != "c"):  # whole lines are copied faster
         return call(gemv, alpha, a.T, x, beta, y, 0 if trans else 1)
     return call(gemv, alpha, a, x, beta, y, trans)
+
+
+def is_gathered(a: np.ndarray) -> bool:
+    """Whether :func:`product` copies a large A element by element: it has no lines that BLAS takes.
+
+    Lines are columns or rows whose elements follow each other, at distances that are multiples of
+    an element's size, without overlaps.
+    """
+    (m, n), size, (down, along) = a.shape, a.itemsize, a.strides
+    for step, apart, length, lines in ((down, along, m, n), (along, down, n, m)):
+        if step == size and (lines == 1 or (apart >= length * size and apart % size == 0)):
+            return False
+    return True
 
 
 def _by_numpy(
@@ -191,9 +208,9 @@ def compute(
             f"{routine}: accumulate={accumulate!r} in {dtype_name(a.dtype)} needs a GPU, but a is"
             " in host memory, where SciPy's BLAS has nothing like it"
         )
-    if max(a.shape) > _INT32_MAX:
+    if max(a.shape) > MAX_SIDE:
         raise ValueError(
-            f"{routine}: SciPy's BLAS takes at most {_INT32_MAX} rows and columns, got {a.shape}"
+            f"{routine}: SciPy's BLAS takes at most {MAX_SIDE} rows and columns, got {a.shape}"
         )
     name = PREFIXES[sums] + "gemv"
     start = None if y is None else np.array(cast(y, sums))

@@ -17,6 +17,7 @@ from gemv.core.geometry import Device, Geometry
 from gemv.core.operand import Operand
 from gemv.core.problem import Problem
 from gemv.engines.coefficients import Coefficients
+from gemv.engines.tables import Tables
 from gemv.selection.select import Choice
 
 if TYPE_CHECKING:
@@ -180,6 +181,7 @@ class Engine(Protocol):
         y: Any,
         stream: Any = None,
         owner: Coefficients | None = None,
+        tables: Tables | None = None,
     ) -> None:
         """Launch the functions of the chosen kernel on `stream`, one after the other.
 
@@ -195,6 +197,15 @@ class Engine(Protocol):
             A handle or the object of a library; the legacy default stream if left out.
         owner : Coefficients, optional
             Whose slot is used where the home of alpha or beta is constant memory.
+        tables : Tables, optional
+            Where the items are, for a choice whose blocks find their item in tables. `a`, `x` and
+            `y` are those of the first item, and `alpha` and `beta` arrays with a number for each.
+        """
+
+    def upload(self, host: np.ndarray, target: Operand, stream: int, finish: bool = False) -> None:
+        """Enqueue a copy of bytes to device memory; `host` may change when this returns.
+
+        With `finish` it returns when the bytes are there, for work on any stream.
         """
 
 

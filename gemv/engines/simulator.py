@@ -21,8 +21,10 @@ from gemv.core.operand import Operand
 from gemv.core.problem import Problem
 from gemv.engines.coefficients import Coefficients, Lease
 from gemv.engines.slots import SlotTable
+from gemv.engines.tables import Tables
 from gemv.kernels.spec import SLOTS
 from gemv.language.simulator import memory, scheduler, thread
+from gemv.language.simulator.tables import Items, Words
 from gemv.selection.select import Choice
 
 #: Few multiprocessors, so that grids stay small; enough that columns are split over blocks.
@@ -49,6 +51,17 @@ def _require_clean(
         )
     if geometry.posts and not memory.is_empty(scratch):
         raise thread.SimulatorError(f"{name}: sums that nobody took are left after the last launch")
+
+
+def _in_tables(tables: Tables, number: np.dtype) -> dict[str, Any]:
+    """The pointers of a launch whose blocks find their item in tables."""
+    pointer_to = memory.pointer_to
+    return {
+        "a": Items(pointer_to(a.owner, 0, "a", False, number, exact=True) for a in tables.a),
+        "x": Items(pointer_to(x.owner, 0, "x", False, number, exact=True) for x in tables.x),
+        "y": Items(pointer_to(y.owner, 0, "y", number=number) for y in tables.y),
+        **{name: Words(words.owner, name) for name, words in tables.arrays.items()},
+    }
 
 
 class SimulatedConstants:
@@ -215,6 +228,9 @@ class SimulatorEngine:
     def copy(self, source: Operand, target: Operand, stream: int) -> None:
         target.owner[...] = source.owner
 
+    def upload(self, host: np.ndarray, target: Operand, stream: int, finish: bool = False) -> None:
+        target.owner.view(np.uint8)[: host.size] = host
+
     def wrap(self, array: np.ndarray) -> Any:
         from numba import cuda
 
@@ -255,6 +271,7 @@ class SimulatorEngine:
         y: Any,
         stream: Any = None,
         owner: Coefficients | None = None,
+        tables: Tables | None = None,
     ) -> None:
         geometry, number = choice.geometry, choice.spec.precision.sums
         pointer_to = memory.pointer_to
@@ -268,6 +285,8 @@ class SimulatorEngine:
             "counters": pointer_to(counters, name="counters"),
             **problem.arguments(geometry),
         }
+        if tables is not None:
+            values |= _in_tables(tables, number)
         trace.record(
             backend=self.name,
             kernel=choice.kernel.name,

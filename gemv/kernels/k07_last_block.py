@@ -205,12 +205,20 @@ def depth(problem, geometry, knobs):
     return int(in_order(of_finishers(of_splits(problem, geometry, in_block), lanes, 1)))
 
 
+def repeats(problem, knobs):
+    tile_rows, _ = tile_shape(problem.access, knobs["BLOCK_X"], knobs["BLOCK_Y"])
+    if ceil_div(problem.rows, tile_rows) > knobs["MAX_BLOCKS"]:
+        return None  # a block takes several tiles, as many apart as there are blocks
+    return 1, tile_rows
+
+
 KERNEL = Kernel(
     name="last_block",
     rung=7,
     build=build,
     geometry=geometry,
     tile=lambda knobs: (knobs["BLOCK_Y"], knobs["BLOCK_X"]),
+    repeats=repeats,
     splits_apart=True,
     depth=depth,
     work=work,

@@ -302,6 +302,16 @@ def in_batches(problem, knobs):
     return {**knobs, **found}
 
 
+def repeats(problem, knobs):
+    return 1, tile(knobs)[0]
+
+
+def in_tables(problem, knobs):
+    """One set of constants for all items whose sums take so many lanes."""
+    found = {"ROWS": 2, "VECTORS": 4, "THREADS_PER_BLOCK": 128, "BLOCKS_PER_SM": 0, "MIN_BLOCKS": 4}
+    return {**knobs, **found}
+
+
 def tile(knobs):
     threads = max(knobs["LANES"], knobs["THREADS_PER_BLOCK"])
     return threads // knobs["LANES"] * knobs["ROWS"], 4 * knobs["LANES"]
@@ -381,6 +391,8 @@ KERNEL = Kernel(
     build=build,
     geometry=geometry,
     tile=tile,
+    repeats=repeats,
+    in_tables=in_tables,
     depth=depth,
     work=work,
     in_batches=in_batches,

@@ -324,6 +324,20 @@ def in_batches(problem, knobs):
     return {**knobs, **own, **few}
 
 
+def in_tables(problem, knobs):
+    """One set of constants for all items whose sums take so many lanes of so many threads."""
+    found = {"ACROSS": 1, "COLUMNS": 8, "PIECES": 1, "BLOCKS_PER_SM": 0, "MIN_BLOCKS": 3}
+    return {**knobs, **found}
+
+
+def repeats(problem, knobs):
+    width = problem.widths[0]
+    if problem.rows < width:
+        return None  # no vector is whole, which a count of rows from somewhere else does not show
+    lanes, pieces = lanes_and_pieces(knobs, width, problem.dtype.itemsize)
+    return 1, lanes * knobs["ACROSS"] * width * pieces
+
+
 def tile(knobs):
     threads = max(knobs["LANES"], knobs["THREADS_PER_BLOCK"])
     return 4 * knobs["LANES"] * knobs["PIECES"], threads // knobs["LANES"] * knobs["COLUMNS"]
@@ -395,6 +409,8 @@ KERNEL = Kernel(
     build=build,
     geometry=geometry,
     tile=tile,
+    repeats=repeats,
+    in_tables=in_tables,
     depth=depth,
     work=work,
     in_batches=in_batches,

@@ -163,6 +163,14 @@ def work(problem, geometry, knobs):
     )
 
 
+def repeats(problem, knobs):
+    width = problem.widths[0]
+    if problem.rows < width:
+        return None  # no vector is whole, which a count of rows from somewhere else does not show
+    pieces = pieces_of_a_thread(knobs, width, problem.dtype.itemsize)
+    return 1, knobs["THREADS_PER_BLOCK"] * pieces * width
+
+
 def tile(knobs):
     return 4 * knobs["THREADS_PER_BLOCK"] * knobs["PIECES"], knobs["COLUMNS"]
 
@@ -173,6 +181,7 @@ KERNEL = Kernel(
     build=build,
     geometry=geometry,
     tile=tile,
+    repeats=repeats,
     work=work,
     wide=True,
     accepts=accepts,

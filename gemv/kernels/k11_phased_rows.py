@@ -277,6 +277,10 @@ def geometry(problem, device, knobs):
     return made._replace(sizes={**made.sizes, **own})
 
 
+def repeats(problem, knobs):
+    return problem.phases, problem.phases * tile(knobs)[0]
+
+
 def tile(knobs):
     threads = max(knobs["LANES"], knobs["THREADS_PER_BLOCK"])
     return threads // knobs["LANES"] * knobs["ROWS"], 4 * knobs["LANES"]
@@ -370,6 +374,7 @@ KERNEL = Kernel(
     build=build,
     geometry=geometry,
     tile=tile,
+    repeats=repeats,
     depth=depth,
     work=work,
     wide=True,

@@ -208,6 +208,10 @@ def geometry(problem, device, knobs):
     return split_in_clusters("cluster_rows", problem, device, tiles, threads, knobs["CLUSTER"])
 
 
+def repeats(problem, knobs):
+    return 1, tile(knobs)[0]
+
+
 def tile(knobs):
     threads = max(knobs["LANES"], knobs["THREADS_PER_BLOCK"])
     return threads // knobs["LANES"] * knobs["ROWS"], 4 * knobs["LANES"]
@@ -281,6 +285,7 @@ KERNEL = Kernel(
     build=build,
     geometry=geometry,
     tile=tile,
+    repeats=repeats,
     depth=depth,
     work=work,
     wide=True,

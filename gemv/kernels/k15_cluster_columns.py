@@ -219,6 +219,14 @@ def geometry(problem, device, knobs):
     return split_in_clusters("cluster_columns", problem, device, tiles, threads, knobs["CLUSTER"])
 
 
+def repeats(problem, knobs):
+    width = problem.widths[0]
+    if problem.rows < width:
+        return None  # no vector is whole, which a count of rows from somewhere else does not show
+    lanes, pieces, _ = tile_of_thread(knobs, width, problem.dtype.itemsize)
+    return 1, lanes * width * pieces
+
+
 def tile(knobs):
     groups = knobs["THREADS_PER_BLOCK"] // knobs["LANES"]
     return 4 * knobs["LANES"] * knobs["PIECES"], groups * knobs["COLUMNS"]
@@ -287,6 +295,7 @@ KERNEL = Kernel(
     build=build,
     geometry=geometry,
     tile=tile,
+    repeats=repeats,
     depth=depth,
     work=work,
     wide=True,

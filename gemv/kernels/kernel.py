@@ -11,7 +11,7 @@ integers that its geometry puts into ``sizes``.
 
 A kernel function takes alpha and beta as numbers, wherever they come from: :func:`fetching` puts a
 function around it that reads them from another home. In the same way :func:`of_items` makes a
-function for the items of a batch.
+function for the items of a batch, and :func:`of_table` one for items of different sizes.
 """
 
 from __future__ import annotations
@@ -29,6 +29,7 @@ from gemv.core.rules import typed
 from gemv.kernels.fetching import fetching
 from gemv.kernels.items import of_items
 from gemv.kernels.spec import Spec
+from gemv.kernels.tables import of_table
 from gemv.kernels.work import Work
 
 #: Constants that may be zero: for no splits, a single load, no limit of factors, the first home,
@@ -154,6 +155,15 @@ class Kernel:
     in_batches : callable or None
         ``in_batches(problem, knobs)`` gives other constants for the items of a large batch, which
         lead to the same order of sums where no columns are split.
+    repeats : callable or None
+        ``repeats(problem, knobs)`` gives two numbers, blocks and rows, where the grid repeats along
+        x: block ``b + blocks`` does with its rows what block b does with those `rows` before. So
+        blocks may be counted from any multiple of `blocks`, with rows counted as far on. None where
+        the problem does not allow it; the whole field is None if no problem does.
+    in_tables : callable or None
+        ``in_tables(problem, knobs)`` gives other constants for items of different sizes, which lead
+        to the same order of sums where no columns are split, and to fewer launches: they are the
+        same for as many problems as can be.
     doc : str
         The lesson: the docstring of the kernel's file.
     """
@@ -184,6 +194,8 @@ class Kernel:
     in_batches: Callable[[Problem, Mapping[str, int]], dict[str, int]] | None = None
     for_vectors: Callable[[Problem, Mapping[str, int], int], dict[str, int]] | None = None
     of_batch: Callable[[Problem, Batch, Device, Mapping[str, int]], Geometry] | None = None
+    repeats: Callable[[Problem, Mapping[str, int]], tuple[int, int] | None] | None = None
+    in_tables: Callable[[Problem, Mapping[str, int]], dict[str, int]] | None = None
 
     @property
     def idea(self) -> str:
@@ -247,4 +259,5 @@ class Kernel:
 
 @functools.lru_cache(maxsize=1024)
 def _functions(build: Callable[[Spec], tuple[Callable, ...]], spec: Spec) -> tuple[Callable, ...]:
-    return tuple(of_items(fetching(function, spec), spec) for function in build(spec))
+    made = tuple(of_items(fetching(function, spec), spec) for function in build(spec))
+    return of_table(made, spec)

@@ -44,6 +44,9 @@ class Spec:
         Dimensions of the batch whose items are computed; 0 for a single product.
     conjugate_x : bool
         Whether elements of x are conjugated as they are read, in a batch.
+    table : {"", "grid", "block"}
+        How blocks find their item of a list, whose sizes are in a table: see
+        :mod:`gemv.kernels.tables`. Empty for one product, and for a batch.
     """
 
     dtype: np.dtype
@@ -58,6 +61,7 @@ class Spec:
     whole: bool = False
     levels: int = 0
     conjugate_x: bool = False
+    table: str = ""
 
     def __getitem__(self, knob: str) -> int:
         return dict(self.knobs)[knob]

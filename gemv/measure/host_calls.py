@@ -113,9 +113,7 @@ def measure(
     """
     from scipy.linalg import blas
 
-    before = None if backend.is_by_environment() else backend.chosen()
-    backend.use_backend("host")
-    try:
+    with backend.using("host"):
         rng = np.random.default_rng(1)
         for letter in dtypes:
             ours, theirs = routines[letter], getattr(blas, f"{letter}gemv")
@@ -133,5 +131,3 @@ def measure(
                         ]
                         calls[0]()  # the long way
                         yield HostRow(n, letter, layout, op, *_fastest(calls))
-    finally:
-        backend.use_backend(before)

@@ -27,6 +27,7 @@ def text_of(toml: bytes, content: Mapping[str, Any]) -> str:
         "factors": _line(content["factors"]),
         "constants": _list(content["constants"]),
         "rows": _list(content["rows"]),
+        "host": _line(content["host"]),
     }
     said = ",\n".join(f'"{name}":{text}' for name, text in parts.items())
     return f'{{"toml":"{hash_of(toml)}",\n"content":{{\n{said}\n}}}}\n'

@@ -23,6 +23,7 @@ from gemv.core.problem import Problem
 from gemv.kernels import REGISTRY
 from gemv.kernels.kernel import Kernel
 from gemv.selection.formula import Machine
+from gemv.selection.host_or_gpu import Numbers
 from gemv.selection.row import Row
 
 #: The GPU whose file serves every GPU that has none.
@@ -112,6 +113,8 @@ class MachineFile:
         What a fit has computed ahead: see :mod:`gemv.selection.choices`.
     decides : tuple
         Everything that decides on a choice, as JSON can hold it.
+    host : Numbers, optional
+        What decides whether the host computes a call on host arrays; no choice follows from it.
     """
 
     name: str
@@ -121,6 +124,7 @@ class MachineFile:
     exceptions: tuple[Row, ...]
     choices: Mapping[str, Any] = field(default_factory=dict)
     decides: tuple = ()
+    host: Numbers | None = None
 
     @functools.cached_property
     def hash(self) -> str:
@@ -147,6 +151,7 @@ def made(name: str, content: Mapping[str, Any], choices: Mapping[str, Any]) -> M
         for number, (kernel, reason, values, knobs, figure) in enumerate(content["rows"], 1)
     )
     rows = [[row[0], row[2], row[3]] for row in content["rows"]]
+    host = content["host"]
     return MachineFile(
         name,
         Machine(**content["numbers"]),
@@ -155,6 +160,7 @@ def made(name: str, content: Mapping[str, Any], choices: Mapping[str, Any]) -> M
         exceptions,
         choices,
         (content["numbers"], content["factors"], content["constants"], rows, choices),
+        None if host is None else Numbers(**host),
     )
 
 
@@ -202,6 +208,29 @@ def machine(device: Device) -> MachineFile:
     reference = _of_package(slug(REFERENCE.name))
     # The simulator has no speed: it takes what the reference does.
     return reference if name == "simulator" else scaled(reference, device)
+
+
+def host_numbers(gpu: str) -> Numbers:
+    """What decides on calls on host arrays, on a machine with a GPU of this name.
+
+    A GPU without numbers of its own has those of the reference, with caution.
+
+    Raises
+    ------
+    ValueError
+        As :func:`machine` does.
+    """
+    own, name = os.environ.get("GEMV_MACHINE"), slug(gpu)
+    found = None
+    if own:
+        found = _own(own).host
+    elif name and FOLDER.joinpath(f"{name}.toml").is_file():
+        found = _of_package(name).host
+    if found is not None:
+        return found
+    usual = _of_package(slug(REFERENCE.name)).host
+    assert usual is not None  # a test looks whether the file has them
+    return usual.cautious()
 
 
 def machines() -> list[MachineFile]:

@@ -12,6 +12,7 @@ from gemv.core import rules
 from gemv.core.dtypes import ACCUMULATE
 from gemv.kernels import get
 from gemv.selection.formula import Machine
+from gemv.selection.host_or_gpu import Numbers
 from gemv.selection.row import CONDITIONS, LETTERS, RANGES
 
 
@@ -70,7 +71,7 @@ def parse(text: str, source: str = "of this text") -> dict[str, Any]:
     Returns
     -------
     dict
-        ``numbers``, ``factors``, ``constants`` and ``rows``, as JSON can hold them.
+        ``numbers``, ``factors``, ``constants``, ``rows`` and ``host``, as JSON can hold them.
 
     Raises
     ------
@@ -82,8 +83,9 @@ def parse(text: str, source: str = "of this text") -> dict[str, Any]:
         content = tomllib.loads(text)
     except (ValueError, RecursionError) as error:
         raise ValueError(f"{place}: it is not valid TOML: {error}") from error
-    _refuse_unknown(place, set(content) - {"about", "numbers", "factors", "portfolio", "row"})
-    for name in ("about", "numbers", "factors", "portfolio"):
+    tables = ("about", "numbers", "factors", "portfolio", "host")
+    _refuse_unknown(place, set(content) - {*tables, "row"})
+    for name in tables:
         if not isinstance(content.get(name, {}), dict):
             raise ValueError(f"{place}: {name} must be a table, got {rules.typed(content[name])}")
     portfolio = content.get("portfolio", {})
@@ -102,6 +104,7 @@ def parse(text: str, source: str = "of this text") -> dict[str, Any]:
             _row(f"{place}, row {number}", entry)
             for number, entry in enumerate(_entries(place, content, "row"), 1)
         ],
+        "host": _host(place, content["host"]) if "host" in content else None,
     }
 
 
@@ -122,6 +125,19 @@ def _numbers(place: str, table: Mapping[str, Any]) -> dict[str, float]:
         if table[name] <= 0:
             raise ValueError(f"{place}: numbers: {name} must be more than 0, got {table[name]!r}")
     return {name: float(table[name]) for name in Machine._fields}
+
+
+def _host(place: str, table: Mapping[str, Any]) -> dict[str, float]:
+    """The numbers for host arrays; a file has all of them or none."""
+    within = f"{place}: host"
+    _refuse_unknown(within, set(table) - set(Numbers._fields))
+    for name in Numbers._fields:
+        if name not in table:
+            raise ValueError(f"{within}: {name} is missing")
+        _check(within, name, table[name], _POSITIVE)
+        if name.endswith("rate") and table[name] <= 0:
+            raise ValueError(f"{within}: {name} must be more than 0, got {table[name]!r}")
+    return {name: float(table[name]) for name in Numbers._fields}
 
 
 def _factors(place: str, table: Mapping[str, Any]) -> dict[str, list[float]]:

@@ -23,6 +23,7 @@ samples = program("fit.samples")
 fit = program("fit.fit")
 portfolio = program("fit.portfolio")
 ahead = program("fit.ahead")
+publish = program("fit.publish")
 
 H200 = Device("NVIDIA H200", (9, 0), 132)
 
@@ -293,3 +294,17 @@ def test_code_that_spills_is_left_out():
     assert found.times.tolist() == [2e-6]
     name = samples.KERNELS[found.launches.kernels[0]]
     assert REGISTRY[name] is candidates.choice(one, problem, H200).kernel
+
+
+def test_a_fit_keeps_the_tables_that_it_does_not_find(tmp_path):
+    file = tmp_path / "mine.toml"
+    kept = "\n[host]\n# measured\nstart = 1.0\n\n[[row]]\nreason = 'why'\n"
+    for text, wanted in (
+        ("[numbers]\nstart = 2.0\n" + kept, kept),
+        ("[numbers]\n\n[[row]]\nreason = 'why'\n", "\n[[row]]\nreason = 'why'\n"),
+        ("[numbers]\n\n[host]\nstart = 1.0\n", "\n[host]\nstart = 1.0\n"),
+        ("[numbers]\n", ""),
+    ):
+        file.write_text(text, encoding="utf-8")
+        assert publish._kept(file) == wanted
+    assert publish._kept(tmp_path / "none.toml") == ""

@@ -767,6 +767,7 @@ def test_host_fallback_is_announced_once(monkeypatch, request):
 def test_host_fallback_as_an_error_repeats(monkeypatch):
     monkeypatch.setattr(gemv.engines.backend, "backend", lambda: "host")
     monkeypatch.setattr(gemv.engines.backend, "chosen", lambda: None)
+    monkeypatch.setattr(gemv.engines.backend, "probe", lambda: ("host", "no usable GPU"))
     monkeypatch.setattr(gemv.engines.host, "_announced", False)
     for _ in range(2):
         with pytest.raises(gemv.HostFallbackWarning):

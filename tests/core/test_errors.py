@@ -204,13 +204,14 @@ backend._engines["cuda"] = object()
 os.register_at_fork(after_in_child=backend._after_fork)
 backend._lock.acquire()                                # by a thread that does not live on
 if os.fork() == 0:
-    status = 1
+    status = 0 if gemv.gemv(1.0, [[1.0]], [1.0])[0] == 1 else 1  # on the host, of itself
     try:
-        gemv.gemv(1.0, [[1.0]], [1.0])
+        gemv.gemv(1.0, [[1.0]], [1.0], kernel="serial")
+        status |= 2
     except gemv.BackendError as error:
         print(error, flush=True)
         gemv.use_backend("host")
-        status = 0 if gemv.gemv(1.0, [[1.0]], [1.0])[0] == 1 else 2
+        status |= 0 if gemv.gemv(1.0, [[1.0]], [1.0])[0] == 1 else 4
     os._exit(status)
 sys.exit(os.waitstatus_to_exitcode(os.wait()[1]))
 """

@@ -73,7 +73,7 @@ def compiler(tmp_path_factory, worker):
     def ask(
         kernel, dtype, access=None, compute_capability=(9, 0), knobs=None,
         homes=("arguments", "arguments"), literals=(), widths=None, y_dtype=None,
-        accumulate="plain", whole=False, levels=0, conjugate_x=False,
+        accumulate="plain", whole=False, levels=0, conjugate_x=False, table="",
     ):  # fmt: skip
         if access is None or not reads_access(kernel):
             access = access_of(kernel)  # one answer for both
@@ -85,7 +85,7 @@ def compiler(tmp_path_factory, worker):
             "knobs": dict(knobs or {}),
             "homes": homes, "literals": literals, "widths": widths, "y_dtype": y_dtype,
             "accumulate": accumulate, "whole": whole, "levels": levels,
-            "conjugate_x": conjugate_x,
+            "conjugate_x": conjugate_x, "table": table,
         }  # fmt: skip
         question = json.dumps(request)
         file = kept / hashlib.sha256(question.encode()).hexdigest()

@@ -163,7 +163,7 @@ class Case:
             device = engine.to_device(buffer)
             buffers.append(device)
             byte = view.__array_interface__["data"][0] - buffer.__array_interface__["data"][0]
-            operands.append(_operand(engine, device, byte, view))
+            operands.append(operand_at(engine, device, byte, view))
         a, x, y = operands
         problem = self.problem.at(a.pointer, x.pointer)
         choice = select(problem, engine.device(), kernel, knobs)
@@ -190,7 +190,7 @@ class Case:
         return after
 
 
-def _operand(engine, device, byte, view):
+def operand_at(engine, device, byte, view):
     if engine.name == "simulator":
         behind = device.view(np.uint8)[byte:]  # may begin at half of a complex number
         whole = behind[: behind.size // view.itemsize * view.itemsize].view(view.dtype)

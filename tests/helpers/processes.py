@@ -9,16 +9,31 @@ import contextlib
 import os
 import signal
 import subprocess
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 #: Seconds that no program of the tests takes.
 ENDLESS = 600
 
 
+def environment_of(env: Mapping[str, str] | None) -> dict[str, str]:
+    """The environment of a program: the GPU that tests ask for is asked of no program without one.
+
+    See conftest.py, which asks for it.
+    """
+    found = dict(os.environ if env is None else env)
+    simulated = found.get("NUMBA_ENABLE_CUDASIM", "0") not in ("", "0")
+    hidden = found.get("CUDA_VISIBLE_DEVICES") in ("", "-1")
+    inherited = os.environ.get("GEMV_BACKEND") == found.get("GEMV_BACKEND") == "cuda"
+    if inherited and (simulated or hidden):
+        del found["GEMV_BACKEND"]
+    return found
+
+
 @contextlib.contextmanager
 def started(command: Sequence[Any], **options: Any) -> Iterator[subprocess.Popen]:
     """``subprocess.Popen``, until the end of the block."""
+    options["env"] = environment_of(options.get("env"))
     process = subprocess.Popen(command, start_new_session=True, **options)
     try:
         yield process

@@ -550,4 +550,6 @@ def installed(monkeypatch):
     monkeypatch.setattr(backend, "backend", lambda: "cuda")
     monkeypatch.setattr(backend, "engine", lambda: virtual.engine)
     monkeypatch.setattr(backend, "probe", lambda: ("cuda", "virtual"))
+    # Asked for by name: of themselves, host arrays would stay on the host.
+    monkeypatch.setattr(backend, "chosen", lambda: "cuda")
     return virtual

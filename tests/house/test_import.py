@@ -159,6 +159,7 @@ def test_broken_numba_is_named_where_there_is_a_gpu(broken_numba):
         "except gemv.BackendError as error:\n"
         "    print(error)\n",
         path=[broken_numba],
+        GEMV_BACKEND="cuda",  # of themselves, arrays so small stay on the host
         GEMV_CACHE="0",  # with machine code on disk, the call does without Numba
     )
     assert printed.startswith("numba-cuda, which compiles kernels, cannot be imported")

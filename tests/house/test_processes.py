@@ -87,3 +87,18 @@ def test_no_test_starts_a_process_in_another_way():
         if node.attr in others.get(node.value.id, ())
     ]
     assert found == []
+
+
+def test_a_gpu_is_asked_of_no_program_without_one(monkeypatch):
+    monkeypatch.setenv("GEMV_BACKEND", "cuda")  # as conftest.py does where there is a GPU
+    asked = {"GEMV_BACKEND": "cuda"}
+    for kept in ({"NUMBA_ENABLE_CUDASIM": "0"}, {"CUDA_VISIBLE_DEVICES": "1"}, {}):
+        assert processes.environment_of(asked | kept) == asked | kept
+    for without in (
+        {"NUMBA_ENABLE_CUDASIM": "1"}, {"CUDA_VISIBLE_DEVICES": ""}, {"CUDA_VISIBLE_DEVICES": "-1"},
+    ):  # fmt: skip
+        assert processes.environment_of(asked | without) == without
+    monkeypatch.delenv("GEMV_BACKEND")
+    assert (
+        processes.environment_of({**asked, "NUMBA_ENABLE_CUDASIM": "1"})["GEMV_BACKEND"] == "cuda"
+    )

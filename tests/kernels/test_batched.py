@@ -233,10 +233,8 @@ def test_larger_blocks_of_small_items_keep_the_bits(monkeypatch):
 def test_small_items_with_gaps_in_x_and_a_y_that_is_read(letter, m, n):
     """A block of the first ones has eight numbers of x for each of its threads."""
     rng = np.random.default_rng([m, n])
-    a, x, y = (
-        rng.integers(-4, 5, shape).astype(DTYPES[letter])
-        for shape in ((40, m, n), (40, n), (40, m))
-    )
+    shapes = (40, m, n), (40, n), (40, m)
+    a, x, y = (rng.integers(-4, 5, shape).astype(DTYPES[letter]) for shape in shapes)
     expected = (a.astype("d") @ x.astype("d")[..., None])[..., 0] + 2 * y
     apart = to_device(np.repeat(x, 2, -1))[:, ::2]
     for trans in (0, 1):  # A lies along the rows, then along the columns

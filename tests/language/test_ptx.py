@@ -21,8 +21,10 @@ from gemv.core.narrow import cast
 from gemv.kernels import REGISTRY
 from gemv.measure.inputs import make_problem
 from gemv.measure.reference import reference
+from gemv.selection import ragged
 from gemv.selection.batches import select_batch
 from gemv.selection.parts import aligned
+from gemv.selection.select import select
 
 #: Few multiprocessors, so that few blocks share a row.
 DEVICE = Device("any", (9, 0), 1)
@@ -183,6 +185,78 @@ def test_a_batch_computes(name, letter, rows, cols, shape, order, shared, compil
     wanted = alpha.astype(wide)[:, None] * products - y.astype(wide)
     np.testing.assert_array_equal(np.frombuffer(after[2], dtype).reshape(y.shape), wanted)
     assert set(after[4]) <= {0xFF} and set(after[5]) <= {0}, "the next launch would find them"
+
+
+#: Lists: kernel, dtype, storage order, and rows and columns of the items.
+LISTS = [
+    ("vector_rows", "s", "C", [(9, 132), (3, 140), (70, 136)]),
+    ("vector_columns", "z", "F", [(12, 70), (40, 40), (6, 75)]),
+    ("small_items", "s", "C", [(5, 7), (3, 7), (8, 5)]),
+]
+
+
+@pytest.mark.parametrize("name, letter, order, sizes", LISTS)
+def test_items_of_different_sizes_compute(name, letter, order, sizes, compiler, monkeypatch):
+    """Blocks find their item in tables; what lies between items is neither read nor written."""
+    dtype, count = DTYPES[letter], len(sizes)
+    rng = np.random.default_rng(9)
+
+    def numbers(length):
+        values = rng.integers(-2, 3, length).astype(float)
+        return cast(values + (1j * rng.integers(-2, 3, length) if dtype.kind == "c" else 0), dtype)
+
+    memory = {each: np.full(20_000, np.nan, dtype) for each in "axy"}
+    starts, lengths = {}, {"a": [m * n for m, n in sizes]}
+    lengths |= {"x": [n for _, n in sizes], "y": [m for m, _ in sizes]}
+    for each, own in lengths.items():
+        starts[each] = [32 + sum(own[:k]) // 16 * 16 + 48 * k for k in range(count)]
+        for start, length in zip(starts[each], own, strict=True):
+            memory[each][start : start + length] = numbers(length)
+    problems = [
+        make_problem(m, n, dtype, order, "N").at(256, 256)._replace(conj=dtype.kind == "c")
+        for m, n in sizes
+    ]
+    if name != "small_items":
+        knobs = {**REGISTRY[name].knobs, "BLOCKS_PER_SM": 0}  # no splits on this small device
+
+        def chosen(problem, batch, device, kernel, homes):
+            return select(problem, device, name, knobs, homes)
+
+        monkeypatch.setattr(ragged, "select_item", chosen)
+    (group,) = ragged.groups(problems, [(0, 0, 0)] * count, DEVICE)
+    spec, geometry = group.choice.spec, group.choice.geometry
+    assert group.choice.kernel.name == name and group.items == list(range(count))
+    (function,) = compiler(
+        group.choice.kernel, dtype_name(dtype), spec.access, knobs=group.choice.knobs,
+        homes=spec.homes, widths=spec.widths, whole=spec.whole, table=spec.table,
+    )  # fmt: skip
+    table = group.table.copy()
+    away = {each: np.array(own) - own[0] for each, own in starts.items()}
+    table[:, group.words.index("a")] = away["a"]
+    places = np.stack([away["x"], away["y"]], axis=1)
+    blocks = np.zeros(1, np.int64) if group.blocks is None else group.blocks
+    alpha, beta = numbers(count), cast(np.array([2.0, 0.0, -1.0]), dtype)
+    buffers = [*memory.values(), table, places, blocks, alpha, beta,
+               np.zeros(0, np.uint8), np.zeros(0, np.uint32)]  # fmt: skip
+    names = ("a", "x", "y", "table", "places", "blocks", "alpha_pointer", "beta_pointer",
+             "scratch", "counters")  # fmt: skip
+    size = dtype.itemsize
+    first = {each: own[0] * size for each, own in starts.items()}
+    values = [("buffer", names.index(each), first.get(each, 0)) for each in function["arguments"]]
+    (launch,) = geometry.launches
+    after = ptx.launch(ptx.Program(function["ptx"]), launch.grid, launch.block[:2], values, buffers)
+
+    wanted = memory["y"].copy()
+    wide = np.result_type(dtype, np.float64)
+    for k, (m, n) in enumerate(sizes):
+        own = {
+            each: memory[each][starts[each][k] :][: lengths[each][k]].astype(wide) for each in "axy"
+        }
+        a = own["a"].reshape((m, n) if order == "C" else (n, m))
+        product = np.conj(a if order == "C" else a.T) @ own["x"]
+        place = slice(starts["y"][k], starts["y"][k] + m)
+        wanted[place] = alpha[k] * product + (beta[k] * own["y"] if beta[k] else 0)
+    np.testing.assert_array_equal(np.frombuffer(after[2], dtype), wanted)
 
 
 # Functions of the vocabulary, one thread at a time -----------------------------------------------

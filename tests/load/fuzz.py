@@ -437,9 +437,106 @@ def chunks(rng):
     check(got.compute(scheduler="sync"), scaled(alpha, expected, 0.0, None), dtype, words)
 
 
+def lists(rng):
+    """``gemv_batched`` and ``Batch``: items of different sizes, layouts and transpositions."""
+    simulated = gemv.backend() != "host"
+    dtype = np.dtype(rng.choice(list("fdFDe")))
+    count, most = int(rng.integers(0, 5)), 12 if simulated else 40
+    there = simulated and count > 0 and rng.random() < 0.5
+    tiny = dtype != "e" and rng.random() < 0.15
+    given, expected, kept = {"a": [], "x": [], "y": []}, [], []
+    factors = {name: [factor(rng, dtype) for _ in range(count)] for name in ("alpha", "beta")}
+    for name, own in factors.items():
+        if rng.random() < 0.5:  # one for all
+            factors[name] = factor(rng, dtype)
+            own[:] = [factors[name]] * count
+    codes = [int(rng.integers(0, 3)) for _ in range(count)]
+    alphas, betas = (np.broadcast_to(each, (count,)).tolist() for each in factors.values())
+    has_y = rng.random() < 0.7
+    for k in range(count):
+        m, n = side(rng, most), side(rng, most)
+        rows, cols = (m, n) if codes[k] == 0 else (n, m)
+        a, x, y = (values(rng, s, dtype, t) for s, t in (((m, n), 0), (cols, tiny), (rows, tiny)))
+        if rng.random() < 0.1:
+            spoiled(rng, a if rng.random() < 0.5 else x)
+        if betas[k] == 0 and m * n and rng.random() < 0.5:
+            y[...] = np.nan  # is not read
+        op = a if codes[k] == 0 else a.T if codes[k] == 1 else a.conj().T
+        if m * n == 0:
+            expected.append(y if has_y else np.zeros(rows, dtype))
+        else:
+            expected.append(scaled(alphas[k], summed(op, x), betas[k], y if has_y else None))
+        for name, array in (("a", a), ("x", x), ("y", y)):
+            own, whole = (apart_on_device if there else laid_out)(rng, array)
+            given[name].append(own)
+            kept.append((whole, host(whole).copy()) if name == "y" else None)
+    kept = [each for each in kept if each is not None]
+    words = (dtype.char, [a.shape for a in given["a"]], codes, alphas, betas, there, has_y)
+    overwrite = int(has_y and rng.random() < 0.6)
+    ys = given["y"] if has_y else None
+    if rng.random() < 0.5:
+        got = gemv.gemv_batched(
+            factors["alpha"], given["a"], given["x"], factors["beta"], ys, codes,
+            overwrite_y=overwrite,
+        )  # fmt: skip
+    else:
+        batch = gemv.Batch(given["a"], codes)
+        if count == 0 or batch.dtype == dtype:
+            got = batch.gemv(
+                factors["alpha"], given["x"], factors["beta"], ys, overwrite_y=overwrite
+            )
+    for k, (found, exact) in enumerate(zip(got, expected, strict=True)):
+        check(host(found), np.asarray(exact), dtype, (k, words))
+        in_place = overwrite and (there or found is given["y"][k])
+        assert in_place or host(kept[k][0]).tobytes() == kept[k][1].tobytes(), ("y", k, words)
+
+
+def list_aliases(rng):
+    """Views of one piece of memory for the items of a list: wrong results are never returned."""
+    memory = values(rng, 60, "d")
+    kept = memory.copy()
+
+    def view(shape):
+        steps = [int(rng.integers(1, 8)) * int(rng.choice([1, 1, -1])) for _ in shape]
+        reach = [(length - 1) * step for length, step in zip(shape, steps, strict=True)]
+        low, high = (sum(f(r, 0) for r in reach) for f in (min, max))
+        if high - low >= memory.size:
+            return None
+        start = int(rng.integers(-low, memory.size - high))
+        return as_strided(memory[start:], shape, [8 * step for step in steps])
+
+    sizes = [
+        tuple(int(rng.integers(1, 4)) for _ in range(2)) for _ in range(int(rng.integers(1, 4)))
+    ]
+    a, x, y = ([view(s) for s in each] for each in (
+        sizes, [(n,) for _, n in sizes], [(m,) for m, _ in sizes]))  # fmt: skip
+    if any(each is None for each in (*a, *x, *y)):
+        return
+    y = [each[::1] if each.flags.c_contiguous else np.zeros(len(each)) for each in y]
+    expected = [summed(own_a, own_x) for own_a, own_x in zip(a, x, strict=True)]
+    inside = [each for each in y if np.shares_memory(each, memory)]
+    meets = any(np.shares_memory(own, other) for own in inside for other in (*a, *x)) or any(
+        np.shares_memory(own, other) for own, other in itertools.combinations(inside, 2)
+    )
+    words = ([each.strides for each in (*a, *x, *y)], meets)
+    try:
+        gemv.gemv_batched(1, a, x, 0, y, overwrite_y=1)
+    except ValueError as error:
+        assert "overlaps" in str(error), words
+        assert memory.tobytes() == kept.tobytes(), ("memory was changed", words)
+        assert meets, ("an overlap was seen where none is", words)
+        return
+    assert not meets, ("an overlap was not seen", words)
+    for found, exact in zip(y, expected, strict=True):
+        check(found, exact, np.dtype("d"), words)
+
+
 FAMILIES: dict[str, Callable[[Any], None]] = {
-    each.__name__: each for each in (batches, aliases, columns, shards, tensors, arrays, chunks)
-}
+    each.__name__: each
+    for each in (
+        batches, aliases, columns, shards, tensors, arrays, chunks, lists, list_aliases,
+    )
+}  # fmt: skip
 
 
 # Running ----------------------------------------------------------------------------------------
@@ -474,10 +571,17 @@ def main():
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--backend", choices=("cuda", "simulator", "host"))
     options = parser.parse_args()
-    if options.backend:
-        gemv.use_backend(options.backend)
+    # Asked for by name, so that a GPU computes with host arrays of any size.
+    gemv.use_backend(options.backend or gemv.backend())
     warnings.simplefilter("error")
-    families = options.family or ["batches", "aliases", "columns", "shards"]
+    families = options.family or [
+        "batches",
+        "aliases",
+        "columns",
+        "shards",
+        "lists",
+        "list_aliases",
+    ]
     seconds = 60.0 if options.seconds is None and options.cases is None else options.seconds
     count, failed = several(families, options.seed, seconds, options.cases)
     for family, seed, text in failed[:20]:

@@ -11,6 +11,7 @@ import gemv
 #: Cases of each family: where kernels run, which takes the simulator most of a second each, and on
 #: the host.
 CASES = {"batches": (6, 80), "aliases": (6, 80), "columns": (2, 40), "shards": (4, 40)}
+CASES |= {"lists": (3, 60), "list_aliases": (3, 60)}
 
 
 @pytest.fixture(params=["engine", "host"])

@@ -25,6 +25,7 @@ from gemv.selection import select as selection_select
 from gemv.selection.cells import kinds
 from gemv.selection.choices import choices
 from gemv.selection.formula import Machine
+from gemv.selection.host_or_gpu import Numbers
 from gemv.selection.machine import machine, machines
 from gemv.selection.parse import parse
 from gemv.selection.row import RANGES, numbers
@@ -40,6 +41,7 @@ GOLDEN = Path(__file__).with_name("golden.json")
 NUMBERS = "[numbers]\n" + "".join(f"{name} = 1e-7\n" for name in Machine._fields)
 SET = '[portfolio]\nconstants = [{{ kernel = "{}", knobs = {{ {} }}, registers = {{ s = 40 }} }}]\n'
 GENERAL = SET.format("last_block", "")
+HOST = "[host]\n" + "".join(f"{name} = 1e-7\n" for name in Numbers._fields)
 ROW = '[[row]]\nkernel = "last_block"\nreason = "why"\n'
 
 
@@ -92,8 +94,8 @@ def test_a_file_is_short_and_says_where_it_is_from(file):
     content = tomllib.loads(file.read_text("utf-8"))
     about = content["about"]
     assert {"gpu", "compute_capability", "multiprocessors", "date", "versions"} <= set(about)
-    before_rows = file.read_text("utf-8").partition("[[row]]")[0]
-    assert len(before_rows.splitlines()) <= 220
+    fitted = file.read_text("utf-8").partition("\n[host]")[0]
+    assert len(fitted.splitlines()) <= 220
     rows = content.get("row", [])
     assert len(rows) <= 30
     for row in rows:  # measured, or because of registers
@@ -225,6 +227,16 @@ def test_a_machine_of_ones_own(own_machine):
     assert machine(DEVICE).hash != one
 
 
+def test_numbers_for_host_arrays_are_no_part_of_a_choice(own_machine):
+    usual = selection_machine._of_package("nvidia-h200").host
+    own_machine(NUMBERS + GENERAL)
+    without = machine(DEVICE).hash
+    assert selection_machine.host_numbers("NVIDIA H200") == usual.cautious()
+    own_machine(NUMBERS + GENERAL + HOST)
+    assert machine(DEVICE).hash == without
+    assert selection_machine.host_numbers("NVIDIA H200") == Numbers(*[1e-7] * len(usual))
+
+
 def test_an_exception_comes_before_the_formula(own_machine):
     row = '[[row]]\nkernel = "vector_rows"\nreason = "few"\nlines_max = 9\naccess = "dot"\n'
     own_machine(NUMBERS + GENERAL + row + "knobs = { LANES = 32 }\n")
@@ -329,6 +341,20 @@ def set_text(text):
         ),
         ("numbers = 3\n" + GENERAL, "numbers must be a table, got int 3"),
         ("about = 3\n" + NUMBERS + GENERAL, "about must be a table, got int 3"),
+        # Numbers for host arrays
+        (NUMBERS + GENERAL + "[host]\nstart = 1.0\n", "host: item is missing"),
+        (NUMBERS + GENERAL + HOST + "stop = 1.0\n", "host: unknown field 'stop'"),
+        (NUMBERS + GENERAL + HOST.replace("1e-7", "-1", 1), "host: start must be a number .*-1"),
+        (NUMBERS + GENERAL + HOST.replace("1e-7", "inf", 1), "host: start must be a number .*inf"),
+        (
+            NUMBERS + GENERAL + re.sub("\nrate = .*", "\nrate = 0", HOST),
+            "host: rate must be more than 0, got 0",
+        ),
+        (
+            NUMBERS + GENERAL + re.sub("link_thread_rate = .*", "link_thread_rate = 0.0", HOST),
+            "host: link_thread_rate must be more than 0, got 0.0",
+        ),
+        ("host = 3\n" + NUMBERS + GENERAL, "host must be a table, got int 3"),
         # Factors
         (NUMBERS + "[factors]\nwarp = 3\n" + GENERAL, "no kernel 'warp'"),
         (NUMBERS + "[factors]\nvector_rows = 3\n" + GENERAL, "vector_rows must be a table"),

@@ -631,3 +631,32 @@ def test_the_host_computes_for_host_memory_whatever_the_backend():
 def test_importing_gemv_does_not_load_torch():
     code = "import sys, gemv; gemv.gemv; assert 'torch' not in sys.modules; import gemv.torch"
     assert processes.run([sys.executable, "-c", code], timeout=120).returncode == 0
+
+
+def test_lists_of_tensors(device):
+    """``gemv_batched`` and ``Batch`` take tensors of several sizes, lazy conjugates among them."""
+    shapes = [(5, 3), (40, 33), (2, 50)]
+    a = [torch.randn(shape, dtype=torch.complex128, device=device) for shape in shapes]
+    x = [torch.randn(shape[1], dtype=torch.complex128, device=device) for shape in shapes]
+    y = [torch.randn(shape[0], dtype=torch.complex128, device=device) for shape in shapes]
+    a[1], x[2] = a[1].conj(), x[2].conj()
+    expected = [2 * (m @ v) + w for m, v, w in zip(a, x, y, strict=True)]
+    found = gemv.gemv_batched(2, a, x, 1, y)
+    for got, exact in zip(found, expected, strict=True):
+        assert got.device == exact.device
+        torch.testing.assert_close(got, exact)
+    # The imaginary part of a lazy conjugate is a lazy negative.
+    a, x = [m.resolve_conj().real.contiguous() for m in a], [v.imag for v in x]
+    assert x[2].is_neg()
+    batch = gemv.Batch([a[0], a[1].conj(), a[2]])
+    products_of = [m @ v for m, v in zip(a, x, strict=True)]
+    for got, exact in zip(batch @ x, products_of, strict=True):
+        torch.testing.assert_close(got, exact)
+    torch.testing.assert_close(batch @ torch.cat(x), torch.cat(products_of))
+
+
+def test_lists_do_not_hide_a_gradient(device):
+    a = torch.ones(3, 4, dtype=torch.float64, device=device, requires_grad=True)
+    x = torch.ones(4, dtype=torch.float64, device=device)
+    with pytest.raises(TypeError, match="item 0: a .*grad"):
+        gemv.gemv_batched(1, [a], [x])

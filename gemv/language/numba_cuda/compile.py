@@ -22,6 +22,7 @@ from numba.cuda import dispatcher as _dispatcher
 
 from gemv.core.binary import Binary
 from gemv.core.dtypes import Precision
+from gemv.core.geometry import TABLES
 from gemv.language.numba_cuda.formats import pointer_type
 from gemv.language.numba_cuda.ptx import (
     COEFFICIENTS,
@@ -55,6 +56,8 @@ def argument_types(function: Callable, precision: Precision) -> tuple[types.Type
             kinds.append(types.CPointer(factor))
         elif name == "counters":
             kinds.append(types.CPointer(types.uint32))
+        elif name in TABLES:
+            kinds.append(types.CPointer(types.int64))
         elif name in COEFFICIENTS:
             kinds.append(factor)
         else:  # sizes and strides

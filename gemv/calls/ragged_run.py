@@ -1,0 +1,316 @@
+"""Lists of products of different sizes: a call is computed, and its results handed out."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from gemv.arrays.adopt import on_device
+from gemv.calls import ragged_tables
+from gemv.calls.bind import Call
+from gemv.calls.order import Order
+from gemv.calls.ragged import Matrices, Product
+from gemv.calls.ragged_tables import BoundLaunch, Launches, Packed
+from gemv.calls.result import make_y, new_vector, note_written
+from gemv.core import memo
+from gemv.core.geometry import LOAD_BYTES, ceil_div
+from gemv.core.operand import Operand, part_of, where
+from gemv.core.problem import Problem
+from gemv.core.rules import of_item
+from gemv.engines import backend as engines_backend
+from gemv.selection.ragged import groups
+
+#: Of the memory that tables lie in: a dtype that arrays of every library can have.
+_WORD = np.dtype(np.float64)
+
+
+def execute(
+    product: Product, stream: Any, known: dict[Any, Kept] | None = None, together: bool = False
+) -> list[Any]:
+    """Compute a call with arrays on the device; y of each item, or the new ones.
+
+    `known` are launches of earlier calls with the same matrices. `together` means one new y for all
+    items, one behind the other, in a list.
+    """
+    if not product.matrices.a:
+        return []
+    if engines_backend.backend() == "host":
+        raise needs_engine(product)
+    engine = engines_backend.engine()
+    own = product.matrices
+    with engine.on(own.device):
+        product = plain(product)
+        order = order_of(product, engine, stream)
+        refuse_capture(own.routine, order)
+        made, y = _targets(product, engine, order, 1 if together else LOAD_BYTES)
+        prepared = prepare(product, y, engine, order, {} if known is None else known)
+        order.before()
+        prepared.upload(engine, order)
+        _fill(product, made, y, engine, order)
+        prepared.launch(engine, order.stream)
+        order.after()
+        if together and made is not None:
+            end = sum(problem.rows for problem in own.problems)
+            return [made.vector.finish(engine, order.stream)[:end]]
+        return _handed_out(product, made, engine, order)
+
+
+def needs_engine(product: Product) -> TypeError:
+    a = product.matrices.a[0]
+    return TypeError(
+        f"{of_item(product.matrices.routine, 0)}: a is {where(a)}, but the backend is host, which"
+        ' takes host arrays only; call gemv.use_backend("cuda") or copy the arrays to the host'
+    )
+
+
+class Kept(NamedTuple):
+    """The launches of a batch that stays, with their tables on the device."""
+
+    launches: Launches
+    constants: Operand
+
+
+class Prepared(NamedTuple):
+    """A product of device arrays that is ready: its launches, with memory for their tables.
+
+    Attributes
+    ----------
+    kept : Kept or None
+        None where nothing is computed.
+    keep : callable
+        Keeps `kept` for later calls; called once its tables are on the device.
+    memory : Operand
+        What varies from call to call.
+    changing : Packed
+        The same on the host.
+    launches : list of BoundLaunch
+    """
+
+    kept: Kept | None
+    keep: Callable[[], Any] | None = None
+    memory: Any = None
+    changing: Any = None
+    launches: Sequence[BoundLaunch] = ()
+
+    def upload(self, engine: Any, order: Order, finish: bool = False) -> None:
+        """Enqueue the copies of the tables, behind what the memory was used for before."""
+        if self.kept is None:
+            return
+        if self.keep is not None:
+            constants = self.kept.launches.constants.bytes
+            engine.upload(constants, self.kept.constants, order.stream, finish=True)
+            self.keep()
+        engine.upload(self.changing.bytes, self.memory, order.stream, finish)
+
+    def launch(self, engine: Any, stream: int) -> None:
+        """Enqueue all launches."""
+        ragged_tables.run(engine, self.launches, stream)
+
+
+def refuse_capture(routine: str, order: Order) -> None:
+    """Refuse a stream that is being captured: a graph would copy the tables in every replay."""
+    if order.capture_here() is not None:
+        raise RuntimeError(
+            f"{routine}: the stream is being captured, where sizes and addresses of the items"
+            " cannot be copied to the device: make a plan of a gemv.Batch before, and call the plan"
+        )
+
+
+def plain(product: Product) -> Product:
+    """The product with vectors that are as they lie in memory: lazy ones are written out."""
+    x = [
+        on_device(own.exporter.resolved(own.origin, False), engines_backend.HOME)
+        if own.conj or own.neg
+        else own
+        for own in product.x
+    ]
+    return product._replace(x=x)
+
+
+def order_of(product: Product, engine: Any, stream: Any) -> Order:
+    """The stream of the call: that of the first A that has elements, or the one passed."""
+    call, further = ordered(product)
+    return Order(call, engine, stream, further)
+
+
+def ordered(product: Product) -> tuple[Call, list[tuple[str, Operand]]]:
+    """What the stream of a call follows from: an item, and the operands of all others."""
+    own, first = product.matrices, _first(product)
+    x, y = product.x, product.y
+    operands = [
+        (name, operand)
+        for k, a in enumerate(own.a)
+        if k != first
+        for name, operand in (("a", a), ("x", x[k]), ("y", y[k]))
+        if operand is not None
+    ]
+    return _call(product, first), operands
+
+
+def alike(operands: Sequence[tuple[str, Operand]]) -> list[tuple[str, Operand]]:
+    """One of all operands that are ordered alike, for a caller that keeps the others alive."""
+    return list(
+        {
+            (id(o) if o.exporter.ordered_by_export else o.kind, o.stream, o.device): (name, o)
+            for name, o in operands
+        }.values()
+    )
+
+
+def _first(product: Product) -> int:
+    """The number of the first A that has elements, or 0."""
+    return next((k for k, a in enumerate(product.matrices.a) if 0 not in a.shape), 0)
+
+
+def _call(product: Product, k: int) -> Call:
+    """An item as a single call, for what asks for one."""
+    own, y = product.matrices, product.y[k]
+    return Call(
+        routine=own.routine, blas_name="", problem=own.problems[k], alpha=product.alphas[k],
+        beta=product.betas[k], a=own.a[k], x=product.x[k], y=y, y_object=None, offx=0, offy=0,
+        incy=1, in_place=product.in_place[k], nothing=None, homes=("pointer", "pointer"),
+        owner=None,
+    )  # fmt: skip
+
+
+class _Made(NamedTuple):
+    """New memory for the results that are not written in place."""
+
+    vector: Any
+    starts: list[int]
+
+
+def _targets(
+    product: Product, engine: Any, order: Order, step: int
+) -> tuple[_Made | None, list[Operand]]:
+    """Where each result goes: its y, or a part of one new vector, at multiples of `step`."""
+    own = product.matrices
+    starts, end = [], 0
+    for k, problem in enumerate(own.problems):
+        starts.append(end)
+        end += 0 if product.in_place[k] else ceil_div(problem.rows, step) * step
+    made = None
+    if not all(product.in_place):
+        call = _call(product, _first(product))
+        whole = call.problem._replace(rows=max(end, 1))
+        made = _Made(make_y(call._replace(y=None, problem=whole), engine, order), starts)
+    targets = []
+    for k, problem in enumerate(own.problems):
+        y = product.y[k]
+        if product.in_place[k] and y is not None:
+            targets.append(y)
+        else:
+            assert made is not None
+            targets.append(part_of(made.vector.operand, starts[k], (problem.rows,), (1,)))
+    return made, targets
+
+
+def prepare(
+    product: Product, y: Sequence[Operand], engine: Any, order: Order, known: dict[Any, Kept]
+) -> Prepared:
+    """Select kernels, load them, and make memory for their tables; nothing is enqueued."""
+    computed = product.computed
+    if not computed:
+        return Prepared(None)
+    own = product.matrices
+    a, x, y = ([each[k] for k in computed] for each in (own.a, product.x, y))
+    problems = [own.problems[k] for k in computed]
+    first = _call(product, computed[0])
+    signature = _signature(computed, problems, x, y)
+    kept, keep = known.get(signature), None
+    if kept is None:
+        launches = ragged_tables.planned(engine, own.routine, problems, a, x, y)
+        constants = _memory(first, engine, order, launches.constants)
+        kept = Kept(launches, constants)
+        keep = partial(known.setdefault, signature, kept)
+    else:
+        order.uses(kept.constants)
+    alphas, betas = ([each[k] for k in computed] for each in (product.alphas, product.betas))
+    changing = ragged_tables.variables(kept.launches, x, y, alphas, betas)
+    memory = _memory(first, engine, order, changing)
+    bound = ragged_tables.bound(kept.launches, kept.constants, changing, memory, x, y)
+    return Prepared(kept, keep, memory, changing, bound)
+
+
+def _memory(call: Call, engine: Any, order: Order, packed: Packed) -> Operand:
+    """Device memory for packed arrays, from the library of A."""
+    return new_vector(call, engine, order, ceil_div(packed.bytes.size, _WORD.itemsize), _WORD)[1]
+
+
+def _signature(
+    computed: list[int], problems: list[Problem], x: list[Operand], y: list[Operand]
+) -> tuple:
+    """What the choice of kernels and their tables follow from, for the same matrices."""
+    return (
+        memo.generation(),
+        tuple(computed),
+        tuple(
+            (p.incx, p.incy, own_x.pointer % LOAD_BYTES, own_y.pointer % LOAD_BYTES)
+            for p, own_x, own_y in zip(problems, x, y, strict=True)
+        ),
+    )
+
+
+def _fill(
+    product: Product, made: _Made | None, y: Sequence[Operand], engine: Any, order: Order
+) -> None:
+    """Enqueue the first values of new results: copies of the y that were passed, or zeros."""
+    if made is None:
+        return
+    computed = set(product.computed)
+    needed = [
+        k
+        for k, in_place in enumerate(product.in_place)
+        if not in_place and (k not in computed or product.betas[k] != 0)
+    ]
+    if any(product.y[k] is None for k in needed):
+        made.vector.fill(engine, order.stream)
+    for k in needed:
+        own = product.y[k]
+        if own is not None and own.shape[0]:
+            if own.conj or own.neg:
+                own = on_device(own.exporter.resolved(own.origin, False), engines_backend.HOME)
+            engine.copy(own, y[k], order.stream)
+
+
+def _handed_out(product: Product, made: _Made | None, engine: Any, order: Order) -> list[Any]:
+    """The results: each y that was overwritten, and parts of the new vector."""
+    computed = set(product.computed)
+    whole = None if made is None else made.vector.finish(engine, order.stream)
+    results = []
+    for k, problem in enumerate(product.matrices.problems):
+        y = product.y[k]
+        if product.in_place[k] and y is not None:
+            if k in computed:
+                note_written(y)
+            results.append(y.origin)
+        else:
+            assert made is not None and whole is not None
+            start = made.starts[k]
+            results.append(whole[start : start + problem.rows])
+    return results
+
+
+def described(matrices: Matrices) -> list[str]:
+    """A line for each launch of contiguous, aligned vectors, those with most bytes first."""
+    engine = engines_backend.engine()
+    computed = [k for k, problem in enumerate(matrices.problems) if problem.rows and problem.cols]
+    placed = [matrices.problems[k].at(matrices.a[k].pointer, 0) for k in computed]
+    found = groups(placed, [(0, 0, 0)] * len(placed), engine.device())
+    lines = []
+    for group in found:
+        grid = " x ".join(map(str, group.choice.geometry.launches[0].grid))
+        shapes = {(placed[k].rows, placed[k].cols) for k in group.items}
+        least, most = min(shapes), max(shapes)
+        sizes = (
+            f"{least[0]} x {least[1]}"
+            if least == most
+            else (f"{least[0]} x {least[1]} to {most[0]} x {most[1]}")
+        )
+        lines.append(
+            f"{group.choice.kernel.name}: {len(group.items)} items of {sizes}, {grid} blocks"
+        )
+    return lines

@@ -1,0 +1,24 @@
+"""Where a launch finds the items of a list of products."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from gemv.core.operand import Operand
+
+
+class Tables(NamedTuple):
+    """What a launch for items of different sizes is given beside the first A, x and y.
+
+    Attributes
+    ----------
+    arrays : dict of str to Operand
+        By the names of :data:`~gemv.core.geometry.TABLES`.
+    a, x, y : list of Operand
+        Of all items, each beginning at the element with index 0, in the order of the table.
+    """
+
+    arrays: dict[str, Operand]
+    a: list[Operand]
+    x: list[Operand]
+    y: list[Operand]

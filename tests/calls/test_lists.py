@@ -1,0 +1,374 @@
+"""Products of different sizes: gemv_batched and Batch against NumPy and single products."""
+
+from concurrent.futures import ThreadPoolExecutor
+
+import numpy as np
+import pytest
+from helpers.programs import program
+
+import gemv
+from gemv.calls import ragged_tables
+from gemv.core.dtypes import BFLOAT16, DTYPES
+from gemv.core.narrow import cast
+from gemv.engines import backend
+
+needs_engine = pytest.mark.skipif(
+    gemv.backend() == "host", reason="no GPU and no simulator to hold device arrays"
+)
+#: Rows and columns, empty ones among them, on both sides of what is small.
+SHAPES = [(5, 7), (40, 3), (1, 1), (0, 4), (3, 0), (33, 36), (2, 50), (36, 33), (40, 40)]
+
+
+@pytest.fixture(params=["host", "engine"])
+def everywhere(request):
+    """The host backend, and the one that runs kernels."""
+    if request.param == "host":
+        gemv.use_backend("host")
+        yield "host"
+        gemv.use_backend(None)
+    elif gemv.backend() == "host":
+        pytest.skip("no GPU and no simulator")
+    else:
+        gemv.use_backend(gemv.backend())
+        yield gemv.backend()
+        gemv.use_backend(None)
+
+
+def whole(rng, shape, dtype):
+    """Small whole numbers, whose products every order adds up to the same sum."""
+    values = rng.integers(-3, 4, shape).astype(np.float64)
+    if np.dtype(dtype).kind == "c":
+        values = values + 1j * rng.integers(-3, 4, shape)
+    return cast(values, np.dtype(dtype))
+
+
+def plain(array):
+    return cast(np.asarray(array), np.dtype("d")) if array.dtype in ("e", BFLOAT16) else array
+
+
+def to_device(array):
+    from numba import cuda
+
+    return cuda.to_device(np.asarray(array))
+
+
+def on_host(array):
+    return array.copy_to_host() if hasattr(array, "copy_to_host") else np.asarray(array)
+
+
+class Lists:
+    """Matrices in both orders and as parts of larger ones, with vectors and factors for each."""
+
+    def __init__(self, seed, dtype, shapes=SHAPES):
+        rng = np.random.default_rng(seed)
+        dtype = np.dtype(dtype)
+        self.a, self.x, self.y, self.trans = [], [], [], []
+        for k, (m, n) in enumerate(shapes):
+            order = "CF"[k % 2]
+            matrix = np.array(whole(rng, (m + 2, n + 3), dtype), order=order)[1 : m + 1, 2 : n + 2]
+            self.a.append(matrix if k % 3 else np.array(matrix, order=order))
+            self.trans.append((0, 1, 2, "N", "T", "C")[int(rng.integers(6))])
+            rows, cols = (m, n) if self.trans[-1] in (0, "N") else (n, m)
+            self.x.append(whole(rng, cols, dtype))
+            self.y.append(whole(rng, rows, dtype))
+        self.alpha = [float(rng.integers(0, 3)) for _ in shapes]
+        self.beta = [float(rng.integers(0, 3)) for _ in shapes]
+
+    def expected(self, alpha=None, beta=None):
+        alpha = self.alpha if alpha is None else alpha
+        beta = self.beta if beta is None else beta
+        for k, (a, x, y) in enumerate(zip(self.a, self.x, self.y, strict=True)):
+            if 0 in a.shape:  # as in BLAS
+                yield plain(y)
+                continue
+            op = {0: a, "N": a, 1: a.T, "T": a.T}.get(self.trans[k], np.conj(plain(a)).T)
+            yield alpha[k] * (plain(op) @ plain(x)) + beta[k] * plain(y)
+
+
+def assert_same(found, expected):
+    for k, (got, exact) in enumerate(zip(found, expected, strict=True)):
+        got = plain(on_host(got))
+        assert got.shape == exact.shape and np.array_equal(got, exact), (k, got, exact)
+
+
+@pytest.mark.parametrize("letter", "sdczhb")
+def test_items_of_all_sizes_orders_and_transpositions(everywhere, letter):
+    lists = Lists(1, DTYPES[letter])
+    before = [array.copy() for array in (*lists.a, *lists.x, *lists.y)]
+    found = gemv.gemv_batched(lists.alpha, lists.a, lists.x, lists.beta, lists.y, lists.trans)
+    assert_same(found, lists.expected())
+    assert {each.dtype for each in found} == {np.dtype(DTYPES[letter])}
+    after = (*lists.a, *lists.x, *lists.y)
+    assert all(a.tobytes() == b.tobytes() for a, b in zip(after, before, strict=True))
+
+
+def test_new_results_are_zeros_where_nothing_is_computed(everywhere):
+    lists = Lists(2, "d")
+    found = gemv.gemv_batched(1, lists.a, lists.x, trans=lists.trans)
+    for y in lists.y:
+        y[:] = 0
+    assert_same(found, lists.expected([1] * len(SHAPES), [0] * len(SHAPES)))
+
+
+def test_y_is_overwritten_if_asked(everywhere):
+    lists = Lists(3, "f")
+    expected = list(lists.expected())
+    found = gemv.gemv_batched(
+        lists.alpha, lists.a, lists.x, lists.beta, lists.y, lists.trans, overwrite_y=1
+    )
+    assert all(a is b for a, b in zip(found, lists.y, strict=True))
+    assert_same(lists.y, expected)
+
+
+def test_some_items_may_have_no_y(everywhere):
+    a, x = [np.eye(2), 2 * np.eye(3)], [np.ones(2), np.ones(3)]
+    y = np.full(3, 5.0)
+    first, second = gemv.gemv_batched(1, a, x, [0, 1], [None, y], overwrite_y=1)
+    assert first.tolist() == [1, 1] and second is y and y.tolist() == [7, 7, 7]
+
+
+def test_a_nan_stays_in_its_item_and_zeros_read_nothing(everywhere):
+    nan = np.full((4, 4), np.nan)
+    a = [np.eye(4), nan, np.eye(4), nan]
+    x = [np.ones(4), np.full(4, np.nan), np.ones(4), np.ones(4)]
+    y = [np.full(4, np.nan), np.ones(4), np.full(4, np.nan), np.ones(4)]
+    found = gemv.gemv_batched([1, 0, 2, 1], a, x, [0, 3, 0, 1], y)
+    assert [each.tolist() for each in found[:3]] == [[1] * 4, [3] * 4, [2] * 4]
+    assert np.isnan(found[3]).all()
+
+
+def test_host_arrays_of_several_dtypes_are_converted_to_a_common_one(everywhere):
+    a = [np.eye(2, dtype="f"), np.eye(3, dtype="i4")]
+    found = gemv.gemv_batched(1, a, [np.ones(2, "f"), [1, 2, 3]])
+    assert [each.dtype for each in found] == [np.float64] * 2
+    assert found[1].tolist() == [1, 2, 3]
+    found = gemv.gemv_batched([1, 1j], a[:1] * 2, [np.ones(2, "f")] * 2)
+    assert [each.dtype for each in found] == [np.complex64] * 2 and found[1].tolist() == [1j, 1j]
+
+
+def test_empty_lists(everywhere):
+    assert gemv.gemv_batched(1, [], []) == []
+    batch = gemv.Batch([])
+    assert len(batch) == 0 and batch @ [] == [] and batch.shapes == []
+
+
+def test_an_array_with_a_leading_dimension_is_a_list_of_matrices(everywhere):
+    a, x = np.arange(12.0).reshape(2, 2, 3), np.ones((2, 3))
+    assert_same(gemv.gemv_batched(1, a, x), [a[0] @ x[0], a[1] @ x[1]])
+
+
+def test_one_matrix_for_all_items(everywhere):
+    a, x = np.arange(6.0).reshape(2, 3), np.eye(3)
+    assert_same(gemv.gemv_batched(1, [a] * 3, list(x)), [a[:, k] for k in range(3)])
+
+
+@pytest.mark.parametrize("letter", "sz")
+def test_a_batch_multiplies_again_and_again(everywhere, letter):
+    lists = Lists(4, DTYPES[letter])
+    batch = gemv.Batch(lists.a, lists.trans)
+    assert len(batch) == len(SHAPES) and batch.dtype == DTYPES[letter]
+    assert batch.shapes == [(len(y), len(x)) for x, y in zip(lists.x, lists.y, strict=True)]
+    assert_same(batch.gemv(lists.alpha, lists.x, lists.beta, lists.y), lists.expected())
+    for y in lists.y:
+        y[:] = 0
+    products = list(lists.expected([1] * len(SHAPES), [0] * len(SHAPES)))
+    assert_same(batch @ lists.x, products)
+    together = batch @ np.concatenate(lists.x)
+    assert together.dtype == DTYPES[letter]
+    assert np.array_equal(together, np.concatenate(products))
+    assert f"{len(SHAPES)} matrices" in repr(batch) and "launch" not in batch.explain()
+    assert ("small_items" in batch.explain()) == (everywhere != "host")
+
+
+def test_wide_sums_and_results_of_another_dtype(everywhere):
+    if everywhere == "host":
+        with pytest.raises(ValueError, match="accumulate='wide' in float64 needs a GPU"):
+            gemv.gemv_batched(1, [np.eye(2)], [np.ones(2)], accumulate="wide")
+        return
+    big = np.array([[1e20, 1.0, -1e20]])
+    (found,) = gemv.gemv_batched(1, [big], [np.ones(3)], accumulate="wide")
+    assert found.tolist() == [1.0]
+    half = [np.eye(3, dtype="e")]
+    (found,) = gemv.gemv_batched(1, half, [np.ones(3, "e")], out_dtype="float32")
+    assert found.dtype == np.float32
+
+
+def placed(lists):
+    """The same arrays on the device, matrices as views of larger ones where they are that here."""
+
+    def matrix(a):
+        if a.base is None:
+            return to_device(a)
+        m, n = a.shape
+        return to_device(a.base)[1 : m + 1, 2 : n + 2]  # as Lists cut it out
+
+    makers = (matrix, lists.a), (to_device, lists.x), (to_device, lists.y)
+    return [[make(each) for each in arrays] for make, arrays in makers]
+
+
+@needs_engine
+@pytest.mark.parametrize("letter", "sc")
+def test_device_arrays_stay_where_they_are(letter):
+    lists = Lists(5, DTYPES[letter], [shape for shape in SHAPES if 0 not in shape])
+    a, x, y = placed(lists)
+    expected = list(lists.expected())
+    arguments = lists.alpha, a, x, lists.beta, y, lists.trans
+    found = gemv.gemv_batched(*arguments)
+    assert all(type(each) is type(a[0]) for each in found)
+    assert_same(found, expected)
+    assert_same(y, [plain(each) for each in lists.y])
+    again = gemv.gemv_batched(*arguments, overwrite_y=1)
+    assert all(one is two for one, two in zip(again, y, strict=True))
+    assert_same(y, expected)
+
+
+@needs_engine
+def test_items_on_a_device_have_the_bits_of_a_batch_of_one(everywhere):
+    rng = np.random.default_rng(8)
+    shapes = [(3, 40), (70, 33), (20, 20), (36, 100)]
+    a, x = [rng.standard_normal(s) for s in shapes], [rng.standard_normal(s[1]) for s in shapes]
+    for one_a, one_x, found in zip(a, x, gemv.gemv_batched(1, a, x), strict=True):
+        assert found.tobytes() == gemv.matvec(one_a[None], one_x[None])[0].tobytes()
+
+
+@needs_engine
+def test_a_batch_of_device_arrays():
+    lists = Lists(6, "f", [shape for shape in SHAPES if 0 not in shape])
+    a, x, y = placed(lists)
+    batch = gemv.Batch(a, lists.trans)
+    zeros = [0] * len(a)
+    products = list(lists.expected([1] * len(a), zeros))
+    for _ in range(2):  # the second call knows the launches of the first
+        found = batch @ x
+        assert all(type(each) is type(a[0]) for each in found)
+        assert_same(found, products)
+    together = batch @ to_device(np.concatenate(lists.x))
+    assert np.array_equal(on_host(together), np.concatenate(products))
+    apart = to_device(np.repeat(np.concatenate(lists.x), 3))[::3]  # one vector, of any stride
+    assert np.array_equal(on_host(batch @ apart), np.concatenate(products))
+    # Vectors that lie otherwise in memory: other launches.
+    wide = [to_device(np.repeat(each, 2))[::2] for each in lists.x]
+    assert_same(batch @ wide, products)
+    assert_same(batch.gemv(lists.alpha, x, lists.beta, y), lists.expected())
+
+
+@needs_engine
+def test_a_plan_launches_without_a_look_at_its_arrays(monkeypatch):
+    lists = Lists(7, "f", [shape for shape in SHAPES if 0 not in shape])
+    a, x, y = placed(lists)
+    planned = []
+
+    def planning(*arguments):
+        planned.append(arguments)
+        return plan_launches(*arguments)
+
+    plan_launches = ragged_tables.planned
+    monkeypatch.setattr(ragged_tables, "planned", planning)
+    plan = gemv.Batch(a, lists.trans).plan(x, y, lists.alpha, 0)
+    products = list(lists.expected(beta=[0] * len(a)))
+    for settings in (True, False, True):  # what is chosen follows the settings of each call
+        gemv.use_alignment(settings)
+        try:
+            found = plan()
+        finally:
+            gemv.use_alignment(True)
+        assert all(one is two for one, two in zip(found, y, strict=True))
+        assert_same(y, products)
+    assert len(planned) == 4, "at first, and after each setting"
+    plan()
+    x[0][:] = 0
+    plan()
+    assert len(planned) == 5
+    assert not on_host(y[0]).any() and np.array_equal(on_host(y[1]), plain(products[1]))
+    assert repr(plan) == f"<gemv.BatchPlan of {len(a)} products>"
+
+
+@needs_engine
+def test_a_call_of_a_plan_takes_as_many_steps_for_many_items_as_for_few(monkeypatch):
+    entered = program("measure.list_calls").entered
+    steps = []
+    for count in (2, 40):
+        a, x, y = (
+            [to_device(np.ones(shape)) for _ in range(count)] for shape in ((3, 5), (5,), (3,))
+        )
+        plan = gemv.Batch(a).plan(x, y)
+        plan()
+        assert all(on_host(each).tolist() == [5] * 3 for each in y)
+        with monkeypatch.context() as patch:  # the simulator takes steps for each of its threads
+            patch.setattr(type(backend.engine()), "run", lambda *arguments, **more: None)
+            steps.append(entered(plan))
+    assert steps[0] == steps[1] > 5
+
+
+@needs_engine
+def test_a_plan_of_nothing_leaves_y_as_it_is():
+    a, y = [to_device(np.eye(2))], [to_device(np.ones(2))]
+    plan = gemv.Batch(a).plan([to_device(np.ones(2))], y, 0, 1)
+    assert plan() == y and on_host(y[0]).tolist() == [1, 1]
+
+
+def test_launches_are_few(everywhere):
+    if everywhere == "host":
+        return
+    shapes = [(m, n) for m in (40, 48, 64, 100) for n in (36, 64, 80)]
+    rng = np.random.default_rng(9)
+    a, x = [rng.standard_normal(s) for s in shapes], [rng.standard_normal(s[1]) for s in shapes]
+    with gemv.trace() as calls:
+        found = gemv.gemv_batched(1, a, x)
+    assert len(calls) < len(shapes) / 2
+    for one_a, one_x, y in zip(a, x, found, strict=True):
+        assert np.allclose(y, one_a @ one_x)
+
+
+def test_a_y_of_one_column_is_a_vector_on_the_host(everywhere):
+    y = np.ones((3, 1))
+    (found,) = gemv.gemv_batched(1, [np.eye(3)], [[1.0, 2.0, 3.0]], 1, [y], overwrite_y=1)
+    assert found is y and y.tolist() == [[2], [3], [4]]
+
+
+def test_the_host_refuses_more_rows_than_its_blas_takes():
+    far = np.broadcast_to(np.zeros((1, 1), np.float32), (2**31, 1))
+    gemv.use_backend("host")
+    try:
+        with pytest.raises(ValueError, match="item 1: SciPy's BLAS takes at most 2147483647 rows"):
+            gemv.gemv_batched(1, [far[:1], far], [np.ones(1, "f")] * 2)
+    finally:
+        gemv.use_backend(None)
+
+
+def test_threads_share_a_batch(everywhere):
+    rng = np.random.default_rng(11)
+    shapes = [(5, 7), (36, 33), (2, 40)]
+    matrices = [rng.standard_normal(shape) for shape in shapes]
+    batch = gemv.Batch(matrices)
+    vectors = [[rng.standard_normal(n) for _, n in shapes] for _ in range(4)]
+    alone = [batch @ each for each in vectors]
+    fresh = gemv.Batch(matrices)
+
+    def multiply(number):
+        return fresh @ vectors[number % 4]
+
+    with ThreadPoolExecutor(4) as threads:
+        found = list(threads.map(multiply, range(8)))
+    for number, results in enumerate(found):
+        for got, exact in zip(results, alone[number % 4], strict=True):
+            assert got.tobytes() == exact.tobytes()
+
+
+def test_an_interrupt_before_a_launch_leaves_a_batch_usable(everywhere, monkeypatch):
+    if everywhere == "host":
+        return
+    a, x = [to_device(np.eye(3)), to_device(np.eye(40))], [to_device(np.ones(n)) for n in (3, 40)]
+    batch = gemv.Batch(a)
+    run, calls = type(backend.engine()).run, []
+
+    def interrupted(engine, *arguments, **options):
+        calls.append(arguments)
+        if len(calls) == 2:
+            raise KeyboardInterrupt
+        return run(engine, *arguments, **options)
+
+    monkeypatch.setattr(type(backend.engine()), "run", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        batch @ x
+    assert [on_host(y).tolist() for y in batch @ x] == [[1] * 3, [1] * 40]
