@@ -49,22 +49,20 @@ def _host_arrays(items: Items, kernel: str | None) -> Any:
                 announce(engines_backend.probe()[1], stacklevel=4)
     y, y_dtype = call.y, call.problem.y_dtype
     result = _host_result(items)
+    if not items.nothing:
+        if y is not None and call.in_place:
+            note_written(y)
+        used = _used(result, call)
+        with trace.compared(found):
+            if on_host:
+                number = call.problem.precision.sums  # what SciPy's BLAS computes in
+                _by_blas(items, number, used, y_dtype)
+            else:
+                used[...] = _on_engine(items, kernel, used)
     if y is not None and call.in_place and y.exporter.is_array(y.origin):
-        given = y.origin
-    else:
-        given = call.a.exporter.from_numpy(call.a.origin, result)
-    if items.nothing:
-        return given
-    if y is not None and call.in_place:
-        note_written(y)
-    used = _used(result, call)
-    with trace.compared(found):
-        if on_host:
-            number = call.problem.precision.sums  # what SciPy's BLAS computes in
-            _by_blas(items, number, used, y_dtype)
-        else:
-            used[...] = _on_engine(items, kernel, used)
-    return given
+        return y.origin
+    # Only now: JAX may copy the values that are there.
+    return call.a.exporter.from_numpy(call.a.origin, result)
 
 
 def _host_result(items: Items) -> np.ndarray:

@@ -356,3 +356,26 @@ def test_errors_of_a_running_program_reach_the_caller(rng, options, without_gpu)
 def test_importing_gemv_does_not_load_jax():
     code = "import sys, gemv; gemv.gemv; assert 'jax' not in sys.modules; import gemv.jax"
     assert processes.run([sys.executable, "-c", code], timeout=120).returncode == 0
+
+
+def test_eager_calls_on_arrays_in_host_memory():
+    """Results hold what was computed, also where JAX copies memory that it is handed."""
+    a = jnp.arange(30.0, dtype=jnp.float32).reshape(5, 6)
+    x, y = jnp.ones(6, jnp.float32), jnp.full(5, 2.0, jnp.float32)
+    expected = np.asarray(a) @ np.ones(6, np.float32)
+    for call, exact in (
+        (lambda: gemv.gemv(1, a, x), expected),
+        (lambda: gemv.gemv(2, a, x, 1, y, overwrite_y=1), 2 * expected + 2),
+        (lambda: gemv.sgemv(1, a, x), expected),
+        (lambda: gemv.matvec(a[None], x)[0], expected),
+        (lambda: gemv.gemv(1, jnp.stack([a, a]), x, 1, jnp.stack([y, y]))[1], expected + 2),
+        (lambda: gemv.gemv_batched(1, [a, a[:2]], [x, x])[0], expected),
+        (lambda: gemv.gemv_batched(1, [a, a[:2]], [x, x], 3, [y, y[:2]])[1], expected[:2] + 6),
+        (lambda: gemv.Batch([a, a]) @ [x, x], [expected, expected]),
+        (lambda: gemv.Batch([a]) @ x, expected),
+    ):
+        found = call()
+        assert np.array_equal(np.asarray(found), exact)
+        assert all(
+            isinstance(each, jax.Array) for each in (found if type(found) is list else [found])
+        )
