@@ -39,7 +39,7 @@ CASES = [
     # columns that are split over blocks
     ("s", 3, 421, {**ROWS, "LANES": 8, "THREADS_PER_BLOCK": 64, "BLOCKS_PER_SM": 4},
      {"PARTS": 4, "ROWS": 2}),
-    ("d", 2, 900, {**ROWS, "LANES": 32, "THREADS_PER_BLOCK": 64, "BLOCKS_PER_SM": 4},
+    ("d", 2, 451, {**ROWS, "LANES": 32, "THREADS_PER_BLOCK": 64, "BLOCKS_PER_SM": 4},
      {"PARTS": 1, "COUNT": 2}),
     # down the columns: rows that fill no vector, several pieces, groups of a warp and of several
     ("s", 37, 70, {**COLUMNS, "LANES": 2, "PIECES": 2, "BLOCKS_PER_SM": 0}, {"LOADS": 3}),

@@ -111,7 +111,8 @@ def test_long_vectors_travel_without_a_copy(client, rng):
     a = rng.integers(-4, 5, (16_600, 2)).astype(float)
     b = a @ [1.0, -2.0] + rng.standard_normal(len(a))
     found = gemv.dask.Matrix(da.from_array(a, chunks=(8300, 2))).solve("lsmr", b, maxiter=3)
-    same_bits(found, linalg.lsmr(in_chunks(a, 8300, 2), b, maxiter=3))
+    right = linalg.lsmr(a, b, maxiter=3)
+    assert found[1:3] == right[1:3] and np.allclose(found[0], right[0], rtol=1e-9)
 
 
 def test_lazy_products_have_the_bits_of_other_schedulers(client, rng):
@@ -272,13 +273,19 @@ def test_ctrl_c_ends_a_solve_on_all_workers(client, monkeypatch):
     wait, times = distributed.wait, itertools.count()
 
     def interrupted(*arguments, **options):
-        if next(times) == 1:  # the tasks are under way
+        if next(times) == 3:  # the tasks have been under way for two looks at them
             raise KeyboardInterrupt
         return wait(*arguments, **options)
 
+    def slowly(x):  # more iterations than any test waits for
+        time.sleep(0.02)
+        return x
+
+    slow = linalg.LinearOperator((60, 60), slowly, dtype="f8")
     with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
         patch.setattr(distributed, "wait", interrupted)
-        matrix.solve("cg", np.ones(60), rtol=0, maxiter=10**6)
+        # Its patience ends no solve before left_behind() does.
+        matrix.solve("cg", np.ones(60), rtol=0, maxiter=10**6, M=slow, patience=3 * LIMIT)
     left_behind(client)
     assert matrix.solve("cg", np.ones(60), rtol=0, maxiter=3)[1] == 3
 
