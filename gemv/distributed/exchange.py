@@ -29,6 +29,9 @@ TOPIC = "gemv"
 #: Bytes from which on a copy costs more than the frames in which Dask sends an array without one.
 _LONG = 65536
 
+#: Solves that were stopped and are remembered.
+_MOST_REASONS = 64
+
 #: Signs of life that a worker gives while another one waits for `patience`.
 _BEATS = 8
 
@@ -47,6 +50,8 @@ class Exchanges(distributed.WorkerPlugin):
         worker : distributed.Worker
         """
         self._mailboxes: dict[str, Mailbox] = {}
+        #: Why solves were stopped, the newest few: a task may begin after that.
+        self._reasons: dict[str, str] = {}
         worker.handlers[PLUGIN] = self.listen
 
     def mailbox(self, solve: str, patience: float) -> Mailbox:
@@ -63,16 +68,24 @@ class Exchanges(distributed.WorkerPlugin):
         Mailbox
         """
         # One operation of a dict: the loop and the thread that computes both come here.
-        return self._mailboxes.setdefault(solve, Mailbox(patience))
+        mailbox = self._mailboxes.setdefault(solve, Mailbox(patience))
+        reason = self._reasons.get(solve)
+        if reason is not None:
+            mailbox.stop(reason, ())
+        return mailbox
 
     def stop(self, solve: str, reason: str) -> None:
-        """Let the task of a solve end.
+        """Let the task of a solve end, also if it has yet to begin.
 
         Parameters
         ----------
         solve : str
         reason : str
         """
+        # First the reason: a mailbox that is made meanwhile is stopped there, or found here.
+        self._reasons[solve] = reason
+        while len(self._reasons) > _MOST_REASONS:
+            del self._reasons[next(iter(self._reasons))]
         mailbox = self._mailboxes.get(solve)
         if mailbox is not None:
             mailbox.stop(reason, ())

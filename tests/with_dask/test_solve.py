@@ -8,6 +8,7 @@ import re
 import signal
 import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -472,3 +473,19 @@ def test_examples_of_the_page_run():
     names = {"__name__": "page"}
     for text in blocks:
         exec(compile(text, str(page), "exec"), names)
+
+
+def test_a_solve_that_is_stopped_before_it_begins_ends_at_once():
+    from gemv.distributed import exchange
+
+    plugin = exchange.Exchanges()
+    plugin.setup(SimpleNamespace(handlers={}))
+    running = plugin.mailbox("running", 60)
+    for solve in ("running", "late"):
+        plugin.stop(solve, "the client has given up")
+    for box in (running, plugin.mailbox("late", 60)):
+        with pytest.raises(exchange.Stopped, match="the client has given up"):
+            box.wait_for_all(["a worker"])
+    for number in range(100):
+        plugin.stop(f"solve {number}", "the client has given up")
+    assert len(plugin._reasons) == exchange._MOST_REASONS and "solve 99" in plugin._reasons
