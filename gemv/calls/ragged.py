@@ -221,19 +221,27 @@ def adopted(routine: str, name: str, arrays: Any, count: int) -> list[Any]:
     ]
 
 
-def parts(matrices: Matrices, x: Any) -> list[Operand]:
-    """The vectors of all items from one that has them one behind the other."""
+def whole(matrices: Matrices, x: Any) -> Operand:
+    """A vector that has those of all items one behind the other."""
     routine = matrices.routine
-    whole = adopt(routine, "x", x, None, engines_backend.HOME)
-    lengths = [problem.cols for problem in matrices.problems]
-    if not lengths or whole.shape[0] != sum(lengths):
+    found = adopt(routine, "x", x, None, engines_backend.HOME)
+    problems = matrices.problems
+    length = sum(problem.cols for problem in problems)
+    if not problems or found.shape[0] != length:
         raise value_error(
             routine,
             "x",
-            f"x has {whole.shape[0]} elements, but the {len(lengths)} products take {sum(lengths)}",
+            f"x has {found.shape[0]} elements, but the {len(problems)} products take {length}",
         )
-    if whole.conj or whole.neg:
-        whole = on_device(whole.exporter.resolved(whole.origin, False), engines_backend.HOME)
+    if found.conj or found.neg:
+        found = on_device(found.exporter.resolved(found.origin, False), engines_backend.HOME)
+    return found
+
+
+def parts(matrices: Matrices, whole: Operand) -> list[Operand]:
+    """The vectors of all items."""
+    routine = matrices.routine
+    lengths = [problem.cols for problem in matrices.problems]
     found, start = [], 0
     for length in lengths:
         end = start + length

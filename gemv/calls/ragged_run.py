@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -26,12 +26,14 @@ _BYTE = np.dtype(np.uint8)
 
 
 def execute(
-    product: Product, stream: Any, known: dict[Any, Kept] | None = None, together: bool = False
-) -> list[Any]:
+    product: Product, stream: Any, known: dict[Any, Any] | None = None, together: bool = False,
+    remember: Callable[[Prepared], None] | None = None,
+) -> list[Any]:  # fmt: skip
     """Compute a call with arrays on the device; y of each item, or the new ones.
 
     `known` are launches of earlier calls with the same matrices. `together` means one new y for all
-    items, one behind the other, in a list.
+    items, one behind the other, in a list. `remember` is told the launches, whose tables are on the
+    device by then.
     """
     if not product.matrices.a:
         return []
@@ -46,7 +48,9 @@ def execute(
         made, y = _targets(product, engine, order, 1 if together else LOAD_BYTES)
         order.before()
         prepared = prepare(product, y, engine, order, {} if known is None else known)
-        prepared.upload(engine, order)
+        prepared.upload(engine, order, finish=remember is not None)
+        if remember is not None:
+            remember(prepared)
         _fill(product, made, y, engine, order)
         prepared.launch(engine, order.stream)
         order.after()
@@ -199,7 +203,7 @@ def _targets(
 
 
 def prepare(
-    product: Product, y: Sequence[Operand], engine: Any, order: Order, known: dict[Any, Kept]
+    product: Product, y: Sequence[Operand], engine: Any, order: Order, known: dict[Any, Any]
 ) -> Prepared:
     """Select kernels, load them, and bring their tables to the device."""
     computed = product.computed
