@@ -48,7 +48,7 @@ class Matrices(NamedTuple):
 
     @property
     def on_host(self) -> bool:
-        return any(a.on_host for a in self.a)
+        return any([a.kind == "numpy" for a in self.a])  # a list: no call for each item
 
     @property
     def device(self) -> int | None:
@@ -226,7 +226,7 @@ def whole(matrices: Matrices, x: Any) -> Operand:
     routine = matrices.routine
     found = adopt(routine, "x", x, None, engines_backend.HOME)
     problems = matrices.problems
-    length = sum(problem.cols for problem in problems)
+    length = sum([problem.cols for problem in problems])  # a list: no call for each item
     if not problems or found.shape[0] != length:
         raise value_error(
             routine,

@@ -132,8 +132,8 @@ def _again(ready: _Ready, matrices: Matrices, whole: Operand) -> Any:
         launches = _moved(ready, engine, whole, made)
         if launches is None:
             return None
-        order.uses(prepared.memory)
         if prepared.kept is not None:
+            order.uses(prepared.memory)
             order.uses(prepared.kept.constants)
         order.before()
         if ready.zeros:

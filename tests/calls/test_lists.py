@@ -285,6 +285,13 @@ def test_one_vector_after_the_other_is_multiplied_with_the_tables_of_the_first(m
 
 
 @needs_engine
+def test_one_vector_without_elements_gives_zeros_again_and_again():
+    batch = gemv.Batch([to_device(np.ones((3, 0))), to_device(np.ones((2, 0)))])
+    for _ in range(3):
+        assert on_host(batch @ to_device(np.ones(0))).tolist() == [0] * 5
+
+
+@needs_engine
 def test_a_batch_keeps_no_vector_alive():
     a = [to_device(np.eye(2)), to_device(np.eye(3))]
     batch, x = gemv.Batch(a), to_device(np.arange(5.0))
