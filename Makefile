@@ -129,13 +129,14 @@ calls: $(TEST)
 	@mkdir -p benchmarks/results/calls
 	$(BIN)/python -m benchmarks calls --json benchmarks/results/calls/$(MACHINE).json
 
-# the README's tables and picture, and the page of constants, from benchmarks/results
+# the README's tables and picture, and the tables in the pages of docs, from benchmarks/results
 table: $(DRAW)
 	$(BIN)/python -m benchmarks.pages.ladder_table --write
 	$(BIN)/python -m benchmarks.pages.readme_page --write
 	$(BIN)/python -m benchmarks.pages.constants_page --write
 	$(BIN)/python -m benchmarks.pages.memories_page --write
 	$(BIN)/python -m benchmarks.pages.several_page --write
+	$(BIN)/python docs/_ext/parts.py --write
 
 # calls of several products: one matrix and 2, 4 and 8 vectors, then many matrices, then
 # matrices of different sizes; on a GPU
@@ -165,6 +166,6 @@ mutants: $(TEST)
 
 clean:
 	rm -rf $(VENV) .asv asv.local.conf.json build dist .hypothesis .mypy_cache .pytest_cache .ruff_cache
-	rm -rf docs/_build docs/generated docs/figures/out
+	rm -rf docs/_build docs/changelog.md docs/figures/out
 	rm -rf docs/course/rungs docs/course/beyond docs/course/notebooks
 	find gemv tests benchmarks docs -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -93,9 +93,9 @@ def page() -> str:
         " is the time of a plain kernel that moves the bytes of A, x and y once, divided by ours."
         " *Times as fast* compares with the fastest peer: the geometric mean, and beside it the"
         " *slowest* cell. The peers are PyTorch's `mm` and `bmm` and what else"
-        f" {{doc}}`measure` names; TF32 is off. {len(rows)} cells, {wrong} wrong. C and F are the"
-        " storage orders of A. For float64 and 16-bit numbers PyTorch uses tensor cores; our sums"
-        " have the bits of single products instead.",
+        f" [How we measure](measure.md) names; TF32 is off. {len(rows)} cells, {wrong} wrong. C and"
+        " F are the storage orders of A. For float64 and 16-bit numbers PyTorch uses tensor cores;"
+        " our sums have the bits of single products instead.",
     ]
     vectors = [row for row in rows if row.vectors > 1]
     if vectors:

@@ -36,7 +36,8 @@ class BatchPlan:
 
     Calling it computes ``y := alpha*op(A)*x + beta*y`` for each item. Sizes, addresses and factors
     are in tables on the device, so a call copies nothing and may be captured into a graph. The plan
-    keeps references to all arrays, and must live as long as a graph that contains its launches.
+    keeps references to all arrays. It must live as long as a graph that contains its launches, and
+    until its work on a stream that was named is done.
     """
 
     def __init__(
@@ -51,6 +52,7 @@ class BatchPlan:
         self._ordered = _ordered(product)
         self._device = product.matrices.device
         self._written = _written([self._y[k] for k in product.computed])
+        self._before: list[_Ready] = []
         self._ready = self._prepared()
 
     @staticmethod
@@ -75,6 +77,7 @@ class BatchPlan:
             order = self._order(engine, self._stream)
             ragged_run.refuse_capture(product.matrices.routine, order)
             prepared = ragged_run.prepare(product, self._y, engine, order, self._known)
+            order.before()
             prepared.upload(engine, order, finish=True)
         return _Ready(generation, prepared)
 
@@ -98,6 +101,7 @@ class BatchPlan:
         """
         ready = self._ready
         if ready.generation != memo.generation():
+            self._before.append(ready)  # a graph may have captured its launches
             self._ready = ready = self._prepared()
         prepared, engine = ready.prepared, engines_backend.engine()
         with engine.on(self._device):
@@ -111,6 +115,12 @@ class BatchPlan:
         for note in self._written:
             note()
         return list(self._ys)
+
+    def __reduce__(self) -> Any:
+        raise TypeError(
+            "a gemv.BatchPlan can be neither pickled nor copied: it holds addresses of this"
+            " process's GPU memory. Make another one with Batch.plan where it is needed"
+        )
 
     def __repr__(self) -> str:
         return f"<gemv.BatchPlan of {len(self._ys)} products>"

@@ -22,6 +22,7 @@ from gemv.core.rules import (
     of_item,
     transposition,
     type_error,
+    typed,
     value_error,
 )
 from gemv.engines import backend as engines_backend
@@ -93,30 +94,28 @@ class Product(NamedTuple):
 
 def sequence(routine: str, name: str, values: Any) -> list[Any]:
     """`values` as a list of arrays; an array with a leading dimension holds one for each index."""
-    if isinstance(values, (str, bytes, dict, set)) or values is None:
-        raise type_error(routine, name, f"must be a sequence of arrays, got {values!r}")
     try:
+        if isinstance(values, (str, bytes, dict, set)):
+            raise TypeError
         return list(values)
-    except Exception:
+    except Exception:  # what has no elements, or an object's own error
+        word = {"x": "xs", "y": "ys"}.get(name, "As" if routine == "gemv_batched" else "arrays")
         raise type_error(
-            routine, name, f"must be a sequence of arrays, got {type(values).__name__}"
+            routine, name, f"{word} must be a sequence of arrays, got {typed(values)}"
         ) from None
 
 
 def for_each(routine: str, name: str, value: Any, count: int) -> list[Any]:
     """One value for all items, or a sequence with one for each."""
-    several = isinstance(value, (list, tuple)) or (
-        isinstance(value, np.ndarray) and value.ndim == 1
-    )
-    if not several:
-        if is_device_array(value) and rank_of(value) > 0:
-            raise type_error(
-                routine,
-                name,
-                f"{name} is an array on a device; pass a number, or a sequence of {count} numbers"
-                " on the host",
-            )
+    if isinstance(value, str) or not (isinstance(value, range) or rank_of(value) == 1):
         return [value] * count
+    if is_device_array(value):
+        raise type_error(
+            routine,
+            name,
+            f"{name} is an array on a device; pass a number, or a sequence of {count} numbers on"
+            " the host",
+        )
     if len(value) != count:
         raise value_error(
             routine, name, f"{name} has {len(value)} values, but there are {count} matrices"
@@ -226,8 +225,10 @@ def whole(matrices: Matrices, x: Any) -> Operand:
     routine = matrices.routine
     found = adopt(routine, "x", x, None, engines_backend.HOME)
     problems = matrices.problems
+    if not problems:
+        raise value_error(routine, "x", "x is one vector, but the batch has no matrices")
     length = sum([problem.cols for problem in problems])  # a list: no call for each item
-    if not problems or found.shape[0] != length:
+    if found.shape[0] != length:
         raise value_error(
             routine,
             "x",
@@ -332,14 +333,12 @@ def _overwritten(routine: str, k: int, y: Operand, dtype: np.dtype) -> bool:
         )
     possible = host.writable_in_place(y, dtype) if y.on_host else not y.exporter.immutable
     if possible and y.readonly:
-        raise value_error(
-            of_item(routine, k), "y", "y is read-only, so overwrite_y=1 cannot write to it"
-        )
+        raise value_error(of_item(routine, k), "y", "y is read-only, so it cannot be written to")
     if possible and y.shape[0] > 1 and 0 in y.strides:
         raise value_error(
             of_item(routine, k),
             "y",
-            "overwrite_y=1 needs a y whose elements are apart, got one of stride 0",
+            "y has elements of stride 0, so it cannot be written to",
         )
     return possible
 

@@ -54,8 +54,8 @@ def check_overwrite(
 
 def _refuse(routine: str, k: int, other: tuple[int, str, Operand]) -> NoReturn:
     raise value_error(
-        of_item(routine, k), "y", f"y overlaps {other[1]} of item {other[0]} in memory, so"
-        " overwrite_y=1 would change it on the way",
+        of_item(routine, k), "y", f"y overlaps {other[1]} of item {other[0]} in memory,"
+        " and writing to y would change it on the way",
     )  # fmt: skip
 
 

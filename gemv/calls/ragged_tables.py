@@ -29,7 +29,7 @@ class Packed(NamedTuple):
         first, count, dtype = self.places[number]
         owner = memory.owner
         if isinstance(owner, np.ndarray):  # the simulator's device memory
-            owner = owner[first : first + count * dtype.itemsize].view(dtype)
+            owner = owner.view(np.uint8)[first : first + count * dtype.itemsize].view(dtype)
         return memory._replace(
             dtype=dtype, shape=(count,), strides=(1,), pointer=memory.pointer + first, owner=owner
         )

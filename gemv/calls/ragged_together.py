@@ -10,7 +10,7 @@ from __future__ import annotations
 from itertools import accumulate
 from typing import Any, NamedTuple
 
-from gemv.calls import ragged, ragged_run, ragged_tables
+from gemv.calls import memory_check, ragged, ragged_run, ragged_tables
 from gemv.calls.bind import Call
 from gemv.calls.order import Order
 from gemv.calls.ragged import Matrices
@@ -58,7 +58,7 @@ class _Ready(NamedTuple):
 def execute(matrices: Matrices, x: Any, known: dict[Any, Any]) -> Any:
     """The product of device arrays with the vector `x`; `known` is what the batch remembers."""
     whole = ragged.whole(matrices, x)
-    key = ("together", memo.generation(), whole.strides, whole.pointer % LOAD_BYTES)
+    key = (memo.generation(), "together", whole.strides, whole.pointer % LOAD_BYTES)
     ready = known.get(key)
     if ready is not None and _takes(ready, whole):
         found = _again(ready, matrices, whole)
@@ -71,7 +71,7 @@ def execute(matrices: Matrices, x: Any, known: dict[Any, Any]) -> Any:
         return ragged_run.execute(product, None, known, True)[0]
 
     def remember(prepared: Prepared) -> None:
-        known[key] = _ready(product, prepared)
+        ragged_run.keep_newest(known, key, _ready(product, prepared))
 
     return ragged_run.execute(product, None, known, True, remember)[0]
 
@@ -114,6 +114,7 @@ def _takes(ready: _Ready, whole: Operand) -> bool:
     before, a = ready.call.x, ready.call.a
     return (
         engines_backend.backend() != "host"
+        and not memory_check.FULL  # then each array is looked at
         and not whole.on_host
         and whole.dtype == before.dtype
         and (whole.device == a.device or None in (whole.device, a.device))

@@ -21,7 +21,7 @@ from gemv.cli.console import (
 )
 from gemv.cli.options import DTYPE_OF_PREFIX, dtype_letters, names, shapes, size
 from gemv.cli.resumed import libraries_of, stored_before
-from gemv.cli.simulator import backend_with_kernels, in_simulator
+from gemv.cli.simulator import backend_with_kernels, in_simulator, refuse_large
 
 if TYPE_CHECKING:
     from gemv.measure.cells import Cell
@@ -115,6 +115,8 @@ def bench(options: argparse.Namespace) -> int:
 
         before = stored_before(output, GridResults.load) if options.resume else None
         wanted = cells_of(options, simulated)
+        for cell in wanted if simulated else ():
+            refuse_large(cell.m, cell.n, cell.batch)
         libraries = libraries_of(options)
         with progress("gemv bench") as report:
             for measured in grid.measure(

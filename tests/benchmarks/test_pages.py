@@ -99,7 +99,7 @@ def test_page_has_losing_cells_first_and_every_figure(pages):
     assert line.endswith("| 2 of 4 |"), line
     text = pages.cells_page({"h": timed_grid()}).replace("\N{NO-BREAK SPACE}", " ")
     assert "| 8 x 9 | 1000.0 | 0.90 | 2.00 | 1000.0 | 0.90 | 2.00 |" in text
-    assert "```{drawing} grid-h-1\n```" in text
+    assert "```{drawing} grid-h-1\n" in text
     assert "make grid" in pages.page({}) and "make grid" in pages.cells_page({})
 
 
@@ -205,7 +205,7 @@ def test_the_page_says_from_which_size_on_several_gpus_are_faster(tmp_path):
     assert two.scaling(plan) == [(1 << 22, 0.5), (1 << 32, 2.0)]
     assert four.scaling(plan)[-1] == (1 << 32, 4.0) and two.scaling(call) == [(1 << 32, 0.5)]
     title, _, picture, words, table, *others = part.part([two, four])
-    assert title.startswith("##") and picture == "```{drawing} scaling\n```"
+    assert title.startswith("##") and picture.startswith("```{drawing} scaling\n")
     assert "`Matrix.plan`, cut by rows is faster from large on, at most 2.00 times (large)" in words
     assert "`A @ x`, cut by rows is not faster than one GPU at the largest size" in words
     assert "`Matrix.plan`, cut by columns was not measured" in words

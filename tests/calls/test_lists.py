@@ -1,14 +1,18 @@
 """Products of different sizes: gemv_batched and Batch against NumPy and single products."""
 
+import copy
 import gc
+import pickle
 import weakref
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
 from helpers.programs import program
 
 import gemv
-from gemv.calls import ragged
+from gemv.calls import ragged, ragged_run, ragged_tables
+from gemv.core import memo
 from gemv.core.dtypes import BFLOAT16, DTYPES
 from gemv.core.narrow import cast
 from gemv.engines import backend
@@ -245,6 +249,8 @@ def test_a_batch_of_device_arrays():
         assert_same(found, products)
     together = batch @ to_device(np.concatenate(lists.x))
     assert np.array_equal(on_host(together), np.concatenate(products))
+    apart = to_device(np.repeat(np.concatenate(lists.x), 3))[::3]  # one vector, of any stride
+    assert np.array_equal(on_host(batch @ apart), np.concatenate(products))
     # Vectors that lie otherwise in memory: other launches.
     wide = [to_device(np.repeat(each, 2))[::2] for each in lists.x]
     assert_same(batch @ wide, products)
@@ -307,9 +313,17 @@ def test_a_batch_keeps_no_vector_alive():
 
 
 @needs_engine
-def test_a_plan_launches_without_a_look_at_its_arrays():
+def test_a_plan_launches_without_a_look_at_its_arrays(monkeypatch):
     lists = Lists(7, "f", [shape for shape in SHAPES if 0 not in shape])
     a, x, y = placed(lists)
+    planned = []
+
+    def planning(*arguments):
+        planned.append(arguments)
+        return plan_launches(*arguments)
+
+    plan_launches = ragged_tables.planned
+    monkeypatch.setattr(ragged_tables, "planned", planning)
     plan = gemv.Batch(a, lists.trans).plan(x, y, lists.alpha, 0)
     products = list(lists.expected(beta=[0] * len(a)))
     for settings in (True, False, True):  # what is chosen follows the settings of each call
@@ -320,8 +334,11 @@ def test_a_plan_launches_without_a_look_at_its_arrays():
             gemv.use_alignment(True)
         assert all(one is two for one, two in zip(found, y, strict=True))
         assert_same(y, products)
+    assert len(planned) == 4, "at first, and after each setting"
+    plan()
     x[0][:] = 0
     plan()
+    assert len(planned) == 5
     assert not on_host(y[0]).any() and np.array_equal(on_host(y[1]), plain(products[1]))
     assert repr(plan) == f"<gemv.BatchPlan of {len(a)} products>"
 
@@ -377,3 +394,113 @@ def test_the_host_refuses_more_rows_than_its_blas_takes():
             gemv.gemv_batched(1, [far[:1], far], [np.ones(1, "f")] * 2)
     finally:
         gemv.use_backend(None)
+
+
+def test_threads_share_a_batch(everywhere):
+    rng = np.random.default_rng(11)
+    shapes = [(5, 7), (36, 33), (2, 40)]
+    matrices = [rng.standard_normal(shape) for shape in shapes]
+    batch = gemv.Batch(matrices)
+    vectors = [[rng.standard_normal(n) for _, n in shapes] for _ in range(4)]
+    alone = [batch @ each for each in vectors]
+    fresh = gemv.Batch(matrices)
+
+    def multiply(number):
+        return fresh @ vectors[number % 4]
+
+    with ThreadPoolExecutor(4) as threads:
+        found = list(threads.map(multiply, range(8)))
+    for number, results in enumerate(found):
+        for got, exact in zip(results, alone[number % 4], strict=True):
+            assert got.tobytes() == exact.tobytes()
+
+
+def test_an_interrupt_before_a_launch_leaves_a_batch_usable(everywhere, monkeypatch):
+    if everywhere == "host":
+        return
+    a, x = [to_device(np.eye(3)), to_device(np.eye(40))], [to_device(np.ones(n)) for n in (3, 40)]
+    batch = gemv.Batch(a)
+    run, calls = type(backend.engine()).run, []
+
+    def interrupted(engine, *arguments, **options):
+        calls.append(arguments)
+        if len(calls) == 2:
+            raise KeyboardInterrupt
+        return run(engine, *arguments, **options)
+
+    monkeypatch.setattr(type(backend.engine()), "run", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        batch @ x
+    assert [on_host(y).tolist() for y in batch @ x] == [[1] * 3, [1] * 40]
+
+
+@needs_engine
+def test_a_batch_keeps_a_few_launches_and_a_plan_all_of_its_own(monkeypatch):
+    a, y = [to_device(np.eye(40))], [to_device(np.zeros(40))]
+    batch, memory = gemv.Batch(a), to_device(np.ones(400))
+    for first in range(20):
+        assert on_host((batch @ [memory[first :: 1 + first % 9][:40]])[0]).tolist() == [1] * 40
+    assert 0 < len(batch._known) <= ragged_run._MOST_KNOWN
+    plan = batch.plan([memory[:40]], y)
+    tables = plan._ready.prepared.memory
+    gemv.use_alignment(True)  # a setting like before, but it was set anew
+    plan()
+    assert plan._ready.prepared.memory is not tables
+    assert plan._before[0].prepared.memory is tables, "a graph may still read it"
+    batch @ [memory[:40]]
+    assert {signature[0] for signature in batch._known} == {memo.generation()}
+
+
+@needs_engine
+def test_only_tables_that_stay_are_waited_for(monkeypatch):
+    finished = []
+    upload = type(backend.engine()).upload
+
+    def watched(engine, host, target, stream, finish=False):
+        finished.append(finish)
+        return upload(engine, host, target, stream, finish)
+
+    monkeypatch.setattr(type(backend.engine()), "upload", watched)
+    a, x = [to_device(np.eye(3))], [to_device(np.ones(3))]
+    gemv.gemv_batched(1, a, x)
+    assert finished == [False, False]
+    batch = gemv.Batch(a)
+    batch @ x
+    batch @ x
+    assert finished[2:] == [True, False, False]
+    batch.plan(x, [to_device(np.ones(3))])
+    assert finished[5:] == [True]
+
+
+def test_lists_may_be_any_sequence(everywhere):
+    a, x = [np.eye(2), np.eye(3)], [np.ones(2), np.ones(3)]
+    expected = [[3.0, 3.0], [5.0, 5.0, 5.0]]
+    for alpha in ((3, 5), np.array([3.0, 5.0]), range(3, 6, 2)):
+        found = gemv.gemv_batched(alpha, iter(a), tuple(x), trans=np.array([0, 1]))
+        assert [y.tolist() for y in found] == expected
+
+
+@needs_engine
+def test_a_plan_of_iterators_and_what_cannot_be_copied():
+    a, x, y = ([to_device(each)] for each in (np.eye(2), np.ones(2), np.zeros(2)))
+    batch = gemv.Batch(a)
+    plan = batch.plan(iter(x), iter(y))
+    assert plan()[0] is y[0] and on_host(y[0]).tolist() == [1, 1]
+    for each in (batch, plan):
+        with pytest.raises(TypeError, match="can be neither pickled nor copied"):
+            copy.copy(each)
+        with pytest.raises(TypeError, match="can be neither pickled nor copied"):
+            pickle.dumps(each)
+
+
+@needs_engine
+def test_a_batch_of_host_arrays_in_both_places():
+    a, x = [np.arange(4.0).reshape(2, 2)], [np.ones(2)]
+    batch = gemv.Batch(a)
+    here = batch @ x
+    gemv.use_backend("host")
+    try:
+        there = batch @ x
+    finally:
+        gemv.use_backend(None)
+    assert here[0].tolist() == there[0].tolist() == [1, 5]

@@ -141,6 +141,20 @@ def test_command_refuses(options, says, capsys):
     assert out == "" and says in err and len(err.splitlines()) == 1
 
 
+@pytest.mark.skipif(backend.backend() != "simulator", reason="a GPU takes it")
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        ("--shapes 5x7,1000x1000", "1000 x 1000 is too much for the simulator"),
+        ("--batch 300 --shapes 50x50", "300 matrices of 50 x 50 is too much"),
+    ],
+)
+def test_bench_refuses_what_takes_the_simulator_hours(options, says, capsys):
+    assert main(["bench", *options.split()]) == 2
+    out, err = capsys.readouterr()
+    assert out == "" and says in err and len(err.splitlines()) == 1
+
+
 def test_command_prints_figures_and_means(monkeypatch, capsys, tmp_path):
     monkeypatch.setattr("gemv.cli.bench.backend_with_kernels", lambda: "cuda")
     monkeypatch.setattr("gemv.measure.grid.measure", lambda *arguments: iter([timed_grid()]))

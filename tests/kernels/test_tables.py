@@ -144,17 +144,50 @@ def test_items_whose_columns_are_split_share_scratch_memory(name, monkeypatch):
     kernel = get(name)
     knobs = dict(kernel.small_knobs)
     if "BLOCKS_PER_SM" in knobs:
-        knobs["BLOCKS_PER_SM"] = 16
+        knobs["BLOCKS_PER_SM"] = 64
+    else:
+        knobs["MAX_BLOCKS"] = 1 << 10
     order, op = KERNELS[name][0][0]
-    # Two of one grid and different rows, and one of another grid.
-    sizes = [(5, 200), (6, 200), (3, 90)]
-    cases = [Case(m, n, "s", order, op, seed=m) for m, n in sizes]
+    # All are compiled alike. Two have one grid and different rows; others more splits, or tiles.
+    sizes = [(5, 200), (6, 200), (3, 400), (41, 200)]
+    cases = [
+        Case(m, n, "s", order, op, pad=-m % 8 if order == "F" else 0, seed=m) for m, n in sizes
+    ]
     expected = [case.check(name, knobs) for case in cases]
     forced(monkeypatch, name, knobs)
     groups, found = run_together(cases)
-    assert any(group.choice.geometry.scratch for group in groups)
+    assert sorted(group.items for group in groups) == [[0, 1], [2], [3]]
+    (shared,) = (group for group in groups if len(group.items) == 2)
+    geometry = shared.choice.geometry
+    for word, count in (("scratch", geometry.scratch), ("counters", geometry.counters)):
+        first, second = shared.table[:, shared.words.index(word)]
+        assert 0 == first < second < count, "each has a part of its own"
     for single, together in zip(expected, found, strict=True):
         assert together.tobytes() == single.tobytes()
+
+
+@pytest.mark.parametrize("dtype", "sz")
+def test_few_rows_of_any_distance_keep_their_phases(dtype, monkeypatch):
+    # Fewer phases than lines of this distance would have, and blocks of one row.
+    knobs = {**get("phased_rows").small_knobs, "LANES": 32, "THREADS_PER_BLOCK": 32, "ROWS": 1}
+    forced(monkeypatch, "phased_rows", knobs)
+    sizes = [(1, 41, 2), (1, 41, 2), (3, 41, 4), (2, 33, 2), (1, 40, 1)]
+    cases = [Case(m, n, dtype, pad=pad, seed=k) for k, (m, n, pad) in enumerate(sizes)]
+    groups, found = run_together(cases)
+    assert len(groups) < len(cases)
+    for case, after in zip(cases, found, strict=True):
+        assert after.tobytes() == case.check("phased_rows", knobs).tobytes()
+
+
+@pytest.mark.parametrize("name", ["vector_columns", "long_columns", "cluster_columns"])
+def test_few_rows_behind_others_are_read_from_their_own_memory(name, monkeypatch):
+    knobs = knobs_for_tests(get(name))
+    forced(monkeypatch, name, knobs)
+    # Lines of 16 bytes, in which the rows of the second item fill no vector.
+    cases = [Case(m, n, "s", "F", pad=pad, seed=n) for m, n, pad in ((9, 8, 3), (2, 7, 2))]
+    _, found = run_together(cases)
+    for case, after in zip(cases, found, strict=True):
+        assert after.tobytes() == case.check(name, knobs).tobytes()
 
 
 def test_items_of_many_grids_take_one_launch_without_idle_blocks(monkeypatch):
@@ -198,24 +231,11 @@ def test_a_launch_takes_as_many_items_of_one_grid_as_a_grid_has_places(monkeypat
 
 
 def test_addresses_that_are_no_whole_elements_apart_have_launches_of_their_own():
-    # A complex number may begin at the multiples of its real part.
-    def moved(case):
-        buffer = np.zeros(case.a_buffer.size + 1, case.element)
-        place = buffer.view(np.uint8)[8:-8].view(case.element)
-        place[...] = case.a_buffer
-        lines = place.reshape(-1)[: case.m * case.n].reshape(case.m, case.n)
-        case.a_buffer, case.a = place, lines
-        return case
-
-    cases = [Case(40, 36, "z", seed=1), moved(Case(40, 36, "z", seed=2))]
-    engine = backend.engine()
-    operands = [placed(case)[0] for case in cases]
-    a, x, y = (list(each) for each in zip(*operands, strict=True))
-    if a[0].pointer % 16 == a[1].pointer % 16:  # the copy on the device is aligned as it likes
-        a[1] = a[1]._replace(pointer=a[1].pointer + 8)
-    problems = [case.problem for case in cases]
-    launches = ragged_tables.planned(engine, "gemv", problems, a, x, y)
-    assert len(launches.groups) == 2
+    # A complex number may begin at the multiples of its real part; loads of one element may do.
+    case = Case(40, 36, "z").problem._replace(col_stride=2, row_stride=80)
+    places = [(0, 0, 0), (0, 8, 0), (0, 0, 0), (0, 0, 8)]
+    found = ragged.groups([case] * 4, places, backend.engine().device())
+    assert sorted(group.items for group in found) == [[0, 2], [1], [3]]
 
 
 def test_columns_are_the_parameters_that_items_have_of_their_own():
