@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from gemv.arrays.adopt import on_device, rank_of
-from gemv.calls import ragged, ragged_host, ragged_run
+from gemv.calls import ragged, ragged_host, ragged_run, ragged_together
 from gemv.calls.plan_ragged import BatchPlan
 from gemv.calls.ragged import Product
 from gemv.core.rules import flag, type_error
@@ -205,16 +205,20 @@ class Batch:
             return f"{len(self)} items, one after the other, by SciPy's BLAS on the host"
         return "\n".join(ragged_run.described(self._matrices))
 
-    def _execute(self, product: Product, stream: Any, together: bool = False) -> list[Any]:
+    def _execute(self, product: Product, stream: Any) -> list[Any]:
         if product.matrices.on_host:
-            on_engine = engines_backend.backend() != "host"
-            copies = self._copies if on_engine else None
-            return ragged_host.in_host_memory(product, stream, copies, together)
-        return ragged_run.execute(product, stream, self._known, together)
+            return ragged_host.in_host_memory(product, stream, self._copies_in_use())
+        return ragged_run.execute(product, stream, self._known)
+
+    def _copies_in_use(self) -> list[Any] | None:
+        """The copies on the device, unless the backend is host by now."""
+        return self._copies if engines_backend.backend() != "host" else None
 
     def _block_diagonal(self, x: Any) -> Any:
         matrices = self._matrices._replace(routine="Batch.gemv")
-        parts = ragged.parts(matrices, x)
+        if not matrices.on_host:
+            return ragged_together.execute(matrices, x, self._known)
+        parts = ragged.parts(matrices, ragged.whole(matrices, x))
         y: list[Any] = [None] * len(self)
         product = ragged.bind_product(matrices, 1, parts, 0, y, False)
-        return self._execute(product, None, together=True)[0]
+        return ragged_host.in_host_memory(product, None, self._copies_in_use(), together=True)[0]

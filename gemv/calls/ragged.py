@@ -49,7 +49,7 @@ class Matrices(NamedTuple):
 
     @property
     def on_host(self) -> bool:
-        return any(a.on_host for a in self.a)
+        return any([a.kind == "numpy" for a in self.a])  # a list: no call for each item
 
     @property
     def device(self) -> int | None:
@@ -220,21 +220,29 @@ def adopted(routine: str, name: str, arrays: Any, count: int) -> list[Any]:
     ]
 
 
-def parts(matrices: Matrices, x: Any) -> list[Operand]:
-    """The vectors of all items from one that has them one behind the other."""
+def whole(matrices: Matrices, x: Any) -> Operand:
+    """A vector that has those of all items one behind the other."""
     routine = matrices.routine
-    whole = adopt(routine, "x", x, None, engines_backend.HOME)
-    lengths = [problem.cols for problem in matrices.problems]
-    if not lengths:
+    found = adopt(routine, "x", x, None, engines_backend.HOME)
+    problems = matrices.problems
+    if not problems:
         raise value_error(routine, "x", "x is one vector, but the batch has no matrices")
-    if whole.shape[0] != sum(lengths):
+    length = sum([problem.cols for problem in problems])  # a list: no call for each item
+    if found.shape[0] != length:
         raise value_error(
             routine,
             "x",
-            f"x has {whole.shape[0]} elements, but the {len(lengths)} products take {sum(lengths)}",
+            f"x has {found.shape[0]} elements, but the {len(problems)} products take {length}",
         )
-    if whole.conj or whole.neg:
-        whole = on_device(whole.exporter.resolved(whole.origin, False), engines_backend.HOME)
+    if found.conj or found.neg:
+        found = on_device(found.exporter.resolved(found.origin, False), engines_backend.HOME)
+    return found
+
+
+def parts(matrices: Matrices, whole: Operand) -> list[Operand]:
+    """The vectors of all items."""
+    routine = matrices.routine
+    lengths = [problem.cols for problem in matrices.problems]
     found, start = [], 0
     for length in lengths:
         end = start + length

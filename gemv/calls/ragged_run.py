@@ -28,12 +28,14 @@ _WORD = np.dtype(np.float64)
 
 
 def execute(
-    product: Product, stream: Any, known: dict[Any, Kept] | None = None, together: bool = False
-) -> list[Any]:
+    product: Product, stream: Any, known: dict[Any, Any] | None = None, together: bool = False,
+    remember: Callable[[Prepared], None] | None = None,
+) -> list[Any]:  # fmt: skip
     """Compute a call with arrays on the device; y of each item, or the new ones.
 
     `known` are launches of earlier calls with the same matrices. `together` means one new y for all
-    items, one behind the other, in a list.
+    items, one behind the other, in a list. `remember` is told the launches, whose tables are on the
+    device by then.
     """
     if not product.matrices.a:
         return []
@@ -50,7 +52,9 @@ def execute(
             memory_check.check(own.routine, order.operands, engine.memory_at)
         prepared = prepare(product, y, engine, order, known)
         order.before()
-        prepared.upload(engine, order)
+        prepared.upload(engine, order, finish=remember is not None)
+        if remember is not None:
+            remember(prepared)
         _fill(product, made, y, engine, order)
         prepared.launch(engine, order.stream)
         order.after()
@@ -221,12 +225,9 @@ def _targets(
 
 
 def prepare(
-    product: Product,
-    y: Sequence[Operand],
-    engine: Any,
-    order: Order,
-    known: dict[Any, Kept] | None,
-) -> Prepared:
+    product: Product, y: Sequence[Operand], engine: Any, order: Order,
+    known: dict[Any, Any] | None,
+) -> Prepared:  # fmt: skip
     """Select kernels, load them, and make memory for their tables; nothing is enqueued."""
     computed = product.computed
     if not computed:
@@ -242,7 +243,7 @@ def prepare(
         launches = ragged_tables.planned(engine, own.routine, problems, a, x, y)
         constants = _memory(first, engine, order, launches.constants)
         kept = Kept(launches, constants)
-        keep = None if known is None else partial(_keep, known, signature, kept)
+        keep = None if known is None else partial(keep_newest, known, signature, kept)
     else:
         order.uses(kept.constants)
     alphas, betas = ([each[k] for k in computed] for each in (product.alphas, product.betas))
@@ -256,8 +257,11 @@ def prepare(
 _MOST_KNOWN = 8
 
 
-def _keep(known: dict[Any, Kept], signature: tuple, kept: Kept) -> None:
-    """Keep launches for later calls, the newest few of the settings as they are now."""
+def keep_newest(known: dict[Any, Any], signature: tuple, kept: Any) -> None:
+    """Keep launches for later calls, the newest few of the settings as they are now.
+
+    A signature begins with :func:`gemv.core.memo.generation`.
+    """
     for other in list(known):
         if other[0] != signature[0] or len(known) >= _MOST_KNOWN:
             known.pop(other, None)

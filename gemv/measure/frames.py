@@ -234,5 +234,8 @@ class DeviceFrames(Frames):
         return Buffer(self.array, address)
 
     def vector(self, address: int, dtype: np.dtype, count: int) -> Any:
-        start = address - self.base
-        return self.array[start : start + count * dtype.itemsize].view(dtype)
+        from numba.cuda.cudadrv.devicearray import DeviceNDArray
+
+        start, size = address - self.base, dtype.itemsize
+        memory = self.array.gpu_data.view(start, start + count * size)
+        return DeviceNDArray(shape=(count,), strides=(size,), dtype=dtype, gpu_data=memory)

@@ -1,7 +1,9 @@
 """Products of different sizes: gemv_batched and Batch against NumPy and single products."""
 
 import copy
+import gc
 import pickle
+import weakref
 from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
@@ -9,7 +11,7 @@ import pytest
 from helpers.programs import program
 
 import gemv
-from gemv.calls import ragged_run, ragged_tables
+from gemv.calls import ragged, ragged_run, ragged_tables
 from gemv.core import memo
 from gemv.core.dtypes import BFLOAT16, DTYPES
 from gemv.core.narrow import cast
@@ -253,6 +255,61 @@ def test_a_batch_of_device_arrays():
     wide = [to_device(np.repeat(each, 2))[::2] for each in lists.x]
     assert_same(batch @ wide, products)
     assert_same(batch.gemv(lists.alpha, x, lists.beta, y), lists.expected())
+
+
+@needs_engine
+def test_one_vector_after_the_other_is_multiplied_with_the_tables_of_the_first(monkeypatch):
+    rng, bound, bind = np.random.default_rng(10), [], ragged.bind_product
+
+    def noted(*arguments):
+        bound.append(arguments)
+        return bind(*arguments)
+
+    shapes = [(5, 7), (40, 3), (3, 0), (1, 1), (33, 36), (5, 7)]
+    a = [to_device(whole(rng, shape, np.float32)) for shape in shapes]
+    batch = gemv.Batch(a, [0, 1, 0, 2, 1, 0])
+    lengths = [n for _, n in batch.shapes]
+    cols = sum(lengths)
+    for start, step in ((0, 1), (0, 1), (1, 1), (0, 2), (1, 1), (0, 1)):
+        memory = whole(rng, start + step * cols, np.float32)
+        x = to_device(memory)[start::step]
+        values = memory[start::step].copy()
+        with monkeypatch.context() as patch:
+            patch.setattr(ragged, "bind_product", noted)
+            together = on_host(batch @ x)
+        found = np.split(together, np.cumsum([m for m, _ in batch.shapes])[:-1])
+        pieces = [to_device(piece) for piece in np.split(values, np.cumsum(lengths)[:-1])]
+        assert_same(found, [on_host(each) for each in batch @ pieces])
+        assert any(each.any() for each in found)
+    assert len(bound) == 3, "one for each way in which a vector lies in memory"
+    with pytest.raises(ValueError, match=f"x has {cols - 1} elements"):
+        batch @ x[: cols - 1]
+    with pytest.raises(TypeError, match="x has dtype float64, but the products are in float32"):
+        batch @ to_device(np.zeros(cols))
+    with pytest.raises(TypeError, match="item 0: x is in host memory"):
+        batch @ np.zeros(cols, np.float32)
+
+
+@needs_engine
+def test_one_vector_without_elements_gives_zeros_again_and_again():
+    batch = gemv.Batch([to_device(np.ones((3, 0))), to_device(np.ones((2, 0)))])
+    for _ in range(3):
+        assert on_host(batch @ to_device(np.ones(0))).tolist() == [0] * 5
+
+
+@needs_engine
+def test_a_batch_keeps_no_vector_alive():
+    a = [to_device(np.eye(2)), to_device(np.eye(3))]
+    batch, x = gemv.Batch(a), to_device(np.arange(5.0))
+    memory = weakref.ref(x)
+    y = batch @ x
+    result = weakref.ref(y)
+    assert on_host(y).tolist() == [0, 1, 2, 3, 4]
+    del x, y
+    gc.collect()
+    assert memory() is None and result() is None
+    x = to_device(np.arange(5.0) + 1)
+    assert on_host(batch @ x).tolist() == [1, 2, 3, 4, 5]
 
 
 @needs_engine
