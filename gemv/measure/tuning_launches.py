@@ -15,7 +15,14 @@ from gemv.core.problem import Problem
 from gemv.kernels import REGISTRY
 from gemv.measure.cells import Cell
 from gemv.measure.frames import FramedCell
-from gemv.selection.cells import indices_of, kind_of
+from gemv.selection.cells import (
+    index_of_line,
+    index_of_lines,
+    indices_of,
+    kind_of,
+    line_of,
+    lines_of,
+)
 from gemv.selection.choices import EMPTY, Choices
 from gemv.selection.formula import BOUNDS, Counts, Machine, counted, parts
 from gemv.selection.machine import Constants, MachineFile
@@ -30,12 +37,13 @@ _KINDS = (("s", "C"), ("s", "F"), ("d", "C"), ("b", "F"), ("b", "C"))
 #: and the number of kinds have no common factor, so every kind is in every part.
 _HOT_EACH, _HELD_OUT_EACH = 4, 3
 #: Least and most bytes of A; in the L2 cache, at most this share of it.
-BYTES = (1 << 17, 1 << 28)
+BYTES = (1 << 17, 1 << 27)
 _CACHE_SHARE = 4
 #: Lines are multiples of so many elements, so that all problems of a kind share machine code.
 _LINE = 64
-#: Steps of an additive sequence that fills a square evenly (M. Roberts, 2018).
-_STEPS = (0.7548776662466927, 0.5698402909980532)
+#: Steps of an additive sequence that fills a square evenly. 3, 4 or 5 of them are not near a whole
+#: number, so problems in the cache, those held out and each kind fill it evenly, too.
+_STEPS = (0.4494897427831779, 0.8191725133961645)
 #: Launches that are timed on a problem of the fit, and how much slower than the best the formula
 #: may expect them to be.
 _LAUNCHES, _NEAR = 3, 2.5
@@ -82,7 +90,9 @@ def problems(
         elements = int(least * (most / least) ** size) // DTYPES[letter].itemsize
         multiples = max(elements // _LINE, 1)
         line = _LINE * max(1, round(multiples**length))
-        lines = max(1, elements // line)
+        # In the middle of its cell, where the choice is made that all problems of the cell get.
+        line = line_of(index_of_line(line))
+        lines = lines_of(index_of_lines(max(1, elements // line)))
         m, n = (lines, line) if order == "C" else (line, lines)
         held_out = number % _HELD_OUT_EACH == _HELD_OUT_EACH - 1
         found.append((Cell(m, n, letter, "N", order, hot=hot), held_out))
