@@ -7,6 +7,7 @@ because they tell its numbers apart.
 
 from __future__ import annotations
 
+import functools
 from typing import NamedTuple
 
 from gemv.core.dtypes import DTYPES
@@ -99,6 +100,7 @@ def problems(
     return found
 
 
+@functools.lru_cache(maxsize=256)
 def problem_of(cell: Cell) -> Problem:
     """The problem of a cell, its operands aligned as those of a :class:`Stopwatch` are."""
     return FramedCell.at(cell, _ADDRESS, 1).problem
@@ -126,14 +128,19 @@ def telling(found: MachineFile, cell: Cell, device: Device, compiled: set[tuple]
     Those in `compiled`, the codes that are there already, come first where times are similar; the
     codes of the launches are added to it.
     """
-    rows = []
-    for each in predictions(found, problem_of(cell), device, is_hot=cell.hot):
-        launch = launch_of(found, each.constants, each.candidate.blocks, cell, device)
-        rows.append((each.parts.seconds, each.parts.bound, launch))
-    if not rows:
+    every = list(predictions(found, problem_of(cell), device, is_hot=cell.hot))
+    if not every:
         return []
-    limit = _NEAR * min(seconds for seconds, _, _ in rows)
-    rows = [row for row in rows if row[0] <= limit]
+    limit = _NEAR * min(each.parts.seconds for each in every)
+    rows = [
+        (
+            each.parts.seconds,
+            each.parts.bound,
+            launch_of(found, each.constants, each.candidate.blocks, cell, device),
+        )
+        for each in every
+        if each.parts.seconds <= limit
+    ]
     rows.sort(key=lambda row: row[0] * (1 if row[2].code in compiled else _COMPILED))
     taken: list[Launch] = []
     for bound in BOUNDS:
