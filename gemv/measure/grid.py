@@ -59,14 +59,14 @@ class Bench:
         if clock is None and self.engine.name == "cuda":
             self.clock = Clock(self.engine)
         self._mover = Mover(self.engine, self.clock)
-        self.free_bytes = self._free_memory()
+        self.free_bytes = self._free_bytes()
         layouts = [(cell, lay_out(cell)) for cell in wanted]
         needs = [self.frame_count(cell, layout) * layout.nbytes for cell, layout in layouts]
         nbytes = max((need for need in needs if need <= self.free_bytes), default=ALIGNED)
         kind = DeviceFrames if self.engine.name == "cuda" else Frames
         self.frames = kind(self.engine, nbytes)
 
-    def _free_memory(self) -> int:
+    def _free_bytes(self) -> int:
         """Bytes that frames may take: some are left for modules, workspaces and other libraries."""
         if self.engine.name != "cuda":
             return 1 << 30
