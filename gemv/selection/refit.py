@@ -34,8 +34,10 @@ GROUPS: dict[str, tuple[str, ...]] = {
     "instructions": ("load", "line", "x_load", "multiply_add", "narrow"),
     "splits": ("collect", "meet", "cluster"),
 }
-#: Expected error of the logarithm of a predicted time. Beyond it the loss grows linearly.
+#: Expected error of the logarithm of a predicted time.
 ERROR = 0.1
+#: Beyond so many expected errors the loss grows linearly, not quadratically.
+_LINEAR = 1.0
 #: Expected distance of the logarithm of a factor from 0: a factor of 1.65.
 PRIOR = 0.5
 #: Greatest distance of the logarithm of a factor from 0.
@@ -150,7 +152,8 @@ def _least(
 
     def loss(at: np.ndarray) -> float:
         errors = weight * found.errors(_scaled(numbers, groups, at))
-        return float(np.sum(2 * (np.sqrt(1 + errors**2) - 1)) + np.sum((at / PRIOR) ** 2))
+        losses = 2 * _LINEAR**2 * (np.sqrt(1 + (errors / _LINEAR) ** 2) - 1)
+        return float(np.sum(losses) + np.sum((at / PRIOR) ** 2))
 
     def bend(slopes: np.ndarray, weights: np.ndarray | float) -> np.ndarray:
         return slopes.T @ (weights * slopes) + np.eye(len(groups)) / PRIOR**2
@@ -159,7 +162,8 @@ def _least(
     for _ in range(_MOST_STEPS):
         here = _scaled(numbers, groups, logs)
         errors = weight * found.errors(here)
-        falling = 1 / np.sqrt(1 + errors**2)  # the loss is that of squares with these weights
+        # The loss is that of squares with weights that fall with the error.
+        falling = 1 / np.sqrt(1 + (errors / _LINEAR) ** 2)
         slopes = weight[:, None] * _slopes(here, groups, found)
         bent = bend(slopes, falling[:, None])
         pull = slopes.T @ (falling * errors) + logs / PRIOR**2

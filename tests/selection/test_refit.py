@@ -96,6 +96,16 @@ def test_few_times_lead_not_far(launches, factor):
     assert np.all(moved <= np.log(8.001)) and np.all(np.isfinite(found.numbers))
 
 
+def test_one_time_may_tell_nothing(launches):
+    """A launch that is expected to be bound by several things at once."""
+    numbers, timed = launches
+    one = timed({"start": 1.2}, only=lambda number, cell: number == 0)
+    one = launched([(type(one.counts)(*(each[0] for each in one.counts)),
+                     (one.start[0], one.issue[0]), one.seconds[0], 0)])  # fmt: skip
+    found = refit(numbers, one)
+    assert len(found.factors) <= 1 and np.abs(one.errors(found.numbers)).max() < 0.3
+
+
 @pytest.mark.parametrize("disturbed", [20.0, 0.05])
 def test_disturbed_measurements_weigh_no_more_than_their_share(launches, disturbed):
     numbers, timed = launches
