@@ -129,24 +129,27 @@ calls: $(TEST)
 	@mkdir -p benchmarks/results/calls
 	$(BIN)/python -m benchmarks calls --json benchmarks/results/calls/$(MACHINE).json
 
-# the README's tables and picture, and the page of constants, from benchmarks/results
+# the README's tables and picture, and the tables in the pages of docs, from benchmarks/results
 table: $(DRAW)
 	$(BIN)/python -m benchmarks.pages.ladder_table --write
 	$(BIN)/python -m benchmarks.pages.readme_page --write
 	$(BIN)/python -m benchmarks.pages.constants_page --write
 	$(BIN)/python -m benchmarks.pages.memories_page --write
 	$(BIN)/python -m benchmarks.pages.several_page --write
+	$(BIN)/python docs/_ext/parts.py --write
 
-# calls of several products: one matrix and 2, 4 and 8 vectors, then many matrices; on a GPU
+# calls of several products: one matrix and 2, 4 and 8 vectors, then many matrices, then
+# matrices of different sizes; on a GPU
 VECTORS := 8192x8192,1048576x64,64x1048576,1000x1000
 several: $(TEST)
-	@mkdir -p benchmarks/results/several
+	@mkdir -p benchmarks/results/several benchmarks/results/ragged
 	for count in 2 4 8; do $(BIN)/python -m gemv bench --vectors $$count --shapes $(VECTORS) \
 	    --dtypes s,d,c,b --ops N --order C,F --json benchmarks/results/several/vectors-$$count.json || exit 1; done
 	$(BIN)/python -m gemv bench --batch 65536 --shapes 5x5,16x16,17x17,32x32 --dtypes s,d,b \
 	    --json benchmarks/results/several/batch-65536.json
 	$(BIN)/python -m gemv bench --batch 1024 --shapes 128x128,129x129,256x256 --dtypes s,d,b \
 	    --json benchmarks/results/several/batch-1024.json
+	$(BIN)/python -m gemv bench --ragged --json benchmarks/results/ragged/$(MACHINE).json --resume
 	$(BIN)/python -m benchmarks.pages.several_page --write
 
 # what a process survives, then a million calls of many kinds under load, compared bit for bit; goes
@@ -163,6 +166,6 @@ mutants: $(TEST)
 
 clean:
 	rm -rf $(VENV) .asv asv.local.conf.json build dist .hypothesis .mypy_cache .pytest_cache .ruff_cache
-	rm -rf docs/_build docs/generated docs/figures/out
+	rm -rf docs/_build docs/changelog.md docs/figures/out
 	rm -rf docs/course/rungs docs/course/beyond docs/course/notebooks
 	find gemv tests benchmarks docs -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -24,7 +24,10 @@ TOP = Path(__file__).resolve().parents[1]
 WIDTHS = (390, 1280)
 HIGHEST = 6000
 #: Lists in which a reader looks something up.
-LISTS = {"cells.html", "changelog.html", "genindex.html", "problems.html", "reference.html"}
+LISTS = {
+    "cells.html", "changelog.html", "genindex.html", "problems.html", "promises.html",
+    "reference.html",
+}  # fmt: skip
 #: Loads a page after the other in a frame of each width and writes down what it measures.
 SCRIPT = """
 const found = [];

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from gemv.cli.console import (
@@ -45,6 +46,11 @@ def _parser() -> Parser:
 
     sub = commands.add_parser("calls", help="what one call costs the host, beside other libraries")
     sub.set_defaults(command="calls", act=calls)
+    sub.add_argument(
+        "--lists",
+        action="store_true",
+        help="calls for 1, 16 and 1500 matrices of different sizes; without a GPU, no launches",
+    )
     sub.add_argument("--json", metavar="FILE", help=written)
 
     sub = commands.add_parser("memories", help="one product with its matrix in each kind of memory")
@@ -72,12 +78,37 @@ def _parser() -> Parser:
 def calls(options: argparse.Namespace) -> int:
     """Measure what calls cost the host and print a table."""
     output = json_path(options)
+    if options.lists:
+        return _list_calls(options, output)
     with one_line_failures():
         from benchmarks.measure import calls as measure
 
         with progress("benchmarks calls") as report:
             measured = measure.measure(progress=lambda what: report(0, 1, what))
     _print_calls(measured)
+    write_json(output, measured)
+    return 0
+
+
+def _list_calls(options: argparse.Namespace, output: Path | None) -> int:
+    """The same for calls that take lists of matrices."""
+    name = backend_with_kernels()
+    if name == "host":
+        return in_simulator(options)
+    with one_line_failures():
+        from benchmarks.measure import list_calls as measure
+
+        with progress("benchmarks calls") as report_of:
+            measured = measure.measure(progress=lambda what: report_of(0, 1, what))
+    report, group, rows = Report(), None, []
+    for row in measured.rows:
+        title = "" if row.group == group else row.group
+        rows.append([title, row.name, number(row.time_s, ".1f", 1e6), row.note])
+        group = row.group
+    report.say("benchmarks calls: host time of one call for matrices of different sizes, float32")
+    without = "" if name == "cuda" else "; launches are left out"
+    report.say(f"{measured.device}{without}")
+    report.table(["group", "call", "us", ""], "wwfn", rows)
     write_json(output, measured)
     return 0
 

@@ -24,10 +24,9 @@ extensions = [
     "gemv_pages",
 ]
 source_suffix = {".md": "markdown"}
-exclude_patterns = ["_build", "generated", "examples", "exercises", "figures"]
+exclude_patterns = ["_build", "examples", "exercises", "figures"]
 nitpicky = False
 
-myst_enable_extensions = ["deflist", "fieldlist"]
 myst_heading_anchors = 3
 
 autodoc_member_order = "bysource"

@@ -26,7 +26,8 @@ class Batch:
     ----------
     arrays : sequence of arrays of shape (m, n)
         The matrices, of any sizes and strides, all of one dtype and in one place. Their shapes,
-        strides and memory must not change while the batch is used; their values may.
+        strides and memory must not change while the batch is used. Values of device arrays may
+        change, and the next product sees them. Those of host arrays may not.
     trans : {0, 1, 2, "N", "T", "C"} or a sequence of these, optional
         A, its transpose or its conjugate transpose, for all items or for each.
     accumulate, out_dtype
@@ -80,11 +81,17 @@ class Batch:
         """The matrices on the device, as operands."""
         engine, data = engines_backend.engine(), self._matrices.precision.data
         copies = []
-        for a in self._matrices.a:
-            if 0 in a.shape:
-                copies.append(a)
-            else:
-                copies.append(on_device(engine.matrix(a, data), engines_backend.HOME))
+        try:
+            for a in self._matrices.a:
+                empty = 0 in a.shape
+                there = a if empty else on_device(engine.matrix(a, data), engines_backend.HOME)
+                copies.append(there)
+        except MemoryError:
+            nbytes = sum(a.shape[0] * a.shape[1] for a in self._matrices.a) * data.itemsize
+            raise MemoryError(
+                f"Batch: the {len(self)} matrices take {nbytes} bytes, more than the GPU's memory"
+                " has left; gemv.gemv_batched copies those of one call"
+            ) from None
         return copies
 
     @property
@@ -97,6 +104,12 @@ class Batch:
 
     def __len__(self) -> int:
         return len(self._matrices.a)
+
+    def __reduce__(self) -> Any:
+        raise TypeError(
+            "a gemv.Batch can be neither pickled nor copied: its memory belongs to this process."
+            " Send the arrays, and make another gemv.Batch where it is needed"
+        )
 
     def __repr__(self) -> str:
         rows, cols = (sum(each) for each in zip((0, 0), *self.shapes, strict=True))
@@ -180,10 +193,11 @@ class Batch:
             raise type_error(
                 routine, "x", "the matrices were in host memory, and a plan needs device arrays"
             )
+        xs, ys = ragged.sequence(routine, "x", xs), ragged.sequence(routine, "y", ys)
         x = ragged.adopted(routine, "x", xs, count)
         y = ragged.adopted(routine, "y", ys, count)
         product = ragged.bind_product(matrices, alpha, x, beta, y, True)
-        return BatchPlan(product, list(xs), list(ys), self._known, stream)
+        return BatchPlan(product, xs, ys, self._known, stream)
 
     def explain(self) -> str:
         """How the products are launched: a line for each launch of contiguous, aligned vectors."""
@@ -193,7 +207,9 @@ class Batch:
 
     def _execute(self, product: Product, stream: Any, together: bool = False) -> list[Any]:
         if product.matrices.on_host:
-            return ragged_host.in_host_memory(product, stream, self._copies, together)
+            on_engine = engines_backend.backend() != "host"
+            copies = self._copies if on_engine else None
+            return ragged_host.in_host_memory(product, stream, copies, together)
         return ragged_run.execute(product, stream, self._known, together)
 
     def _block_diagonal(self, x: Any) -> Any:

@@ -149,7 +149,7 @@ def gemv_batched(
     """Products ``alpha*op(A)*x + beta*y`` of matrices of different sizes, in a few launches.
 
     Matrices that the same machine code computes share a launch, whose blocks read the sizes and
-    addresses of their item from a table. No item is padded, and nothing waits for the GPU.
+    addresses of their item from a table. No item is padded, and device arrays are not waited for.
 
     Parameters
     ----------
@@ -160,7 +160,7 @@ def gemv_batched(
     xs : sequence of arrays of shape (n,)
         The vectors; of shape (m,) where the item is transposed.
     beta : number or sequence of numbers, optional
-        Factors of `ys`. Where beta is 0, y is not read.
+        Factors of `ys`, without which they are ignored. Where beta is 0, y is not read.
     ys : sequence of arrays of shape (m,), optional
         What is added, of shape (n,) where the item is transposed. An element may be None.
     trans : {0, 1, 2, "N", "T", "C"} or a sequence of these, optional
@@ -195,7 +195,8 @@ def gemv_batched(
     -----
     An item has the bits that it has in every batch of :func:`gemv.gemv`. On the host all arrays are
     checked one by one in Python, which takes longer than a launch; a :class:`gemv.Batch` does that
-    once. Arrays of different dtypes in host memory are converted to a common one.
+    once. Arrays of different dtypes in host memory are converted to a common one, and a y of
+    another dtype than that is never overwritten.
 
     Examples
     --------

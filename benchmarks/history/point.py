@@ -25,7 +25,9 @@ TOP = Path(__file__).resolve().parents[2]
 WORK = TOP / ".asv"
 CONFIG = TOP / "asv.local.conf.json"
 #: Fewer than 60 processes that measure; "constants" is a suite apart.
-PARTS = ("^api[.]", "^kernels[.]Bandwidth", "^kernels[.](Floor|Neighbour)", "^shards[.]")
+PARTS = (
+    "^api[.]", "^kernels[.]Bandwidth", "^kernels[.](Floor|Neighbour)", "^shards[.]", "^lists[.]",
+)  # fmt: skip
 
 
 def prepare() -> None:

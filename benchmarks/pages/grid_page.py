@@ -1,7 +1,7 @@
 """The page of the roofline, from ``benchmarks/results/grid/*.json`` and ``random/*.json``.
 
-``make docs`` makes the page with the functions of this file; :mod:`benchmarks.pages.readme_page`
-makes the README from the same results.
+``docs/_ext/parts.py`` writes the page with the functions of this file, and
+:mod:`benchmarks.pages.readme_page` the README from the same results.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from pathlib import Path
 
-from benchmarks.pages.page import RESULTS, markdown, number, versions
+from benchmarks.pages.page import RESULTS, drawing, markdown, number, versions
 from gemv.cli.options import DTYPE_OF_PREFIX
 from gemv.measure.picture import title
 from gemv.measure.records import CellResult, GridResults, groups, summary, worst
@@ -162,7 +162,7 @@ def cells_page(grids: dict[str, GridResults]) -> str:
         for picture, group in drawn(grid):
             parts += [
                 f"### {title(group[0])}{mark}",
-                f"```{{drawing}} grid-{name}-{picture}\n```",
+                drawing(f"grid-{name}-{picture}"),
                 "<details><summary>In numbers</summary>",
                 side_by_side(group),
                 "</details>",

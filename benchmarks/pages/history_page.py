@@ -1,9 +1,9 @@
-"""The page of the history, from the points in ``benchmarks/results``; ``make docs`` makes it."""
+"""The page of the history, from ``benchmarks/results``; ``docs/_ext/parts.py`` writes it."""
 
 from __future__ import annotations
 
 from benchmarks.history.series import PANELS, Panel, Point, backfilled, machines, middle, points
-from benchmarks.pages.page import markdown, number
+from benchmarks.pages.page import drawing, markdown, number
 
 #: Ends the name of a machine's points of the past.
 PAST = "-past"
@@ -38,8 +38,8 @@ def history_page(found: dict[str, list[Point]]) -> str:
         )
         panels = panels_of(history)
         for panel in panels:
-            parts += [f"### {panel.title}: {panel.better}",
-                      f"```{{drawing}} history-{machine}-{panel.key}\n```"]  # fmt: skip
+            parts.append(f"### {panel.title}: {panel.better}")
+            parts.append(drawing(f"history-{machine}-{panel.key}"))
         higher = [panel.unit for panel in panels if panel.higher_is_better]
         words = (
             "The newest comes first. A row has the middle line of each picture; its last column is"

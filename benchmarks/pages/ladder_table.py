@@ -38,6 +38,14 @@ def load(folder: Path = LADDERS) -> dict[str, dict]:
     return dict(sorted(cases.items(), key=lambda item: place(item[1])))
 
 
+def title(case: dict) -> str:
+    """``float32, 8192 x 8192``, and storage and op where they are not the usual ones."""
+    text = f"{DTYPE_OF_PREFIX[case['dtype']]}, {case['m']} x {case['n']}"
+    if (case["order"], case["op"]) != ("C", "N"):
+        text += f", order {case['order']}, op {case['op']}"
+    return text
+
+
 def short(cases: dict[str, dict]) -> dict[str, dict]:
     """The cases of the README."""
     return {name: case for name, case in cases.items() if name in SHORT}

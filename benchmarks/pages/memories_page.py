@@ -120,7 +120,8 @@ cores ({versions(found.versions)}). Times are medians of wall time.
   product after the host wrote A takes longer than a call of `gemv.gemv` on pageable memory. Never
   allocate more managed memory than the GPU has free.
 - **Peer** memory is the memory of another GPU. x and y may be in it if the call says `peer=True`
-  ({{doc}}`guide/libraries`); the product runs on the GPU that holds A.{alone}
+  ([CuPy, PyTorch, JAX: arrays where they lie](guide/libraries.md)); the product runs on the GPU
+  that holds A.{alone}
 
 Mapped and managed arrays of Numba count as device arrays: x and y must then be in device, mapped or
 managed memory as well, and the call enqueues its work without waiting for it. A slice of such an
@@ -135,10 +136,10 @@ array counts as a plain host array.
 The link limits one product with a matrix in host memory, because the link is slower than the CPU's
 own memory: SciPy reads A at {rate(host.gb_per_s)} GB/s, and the link carries
 {rate(pinned.gb_per_s)} GB/s. So a call on host arrays goes to SciPy by itself where
-that is expected to be faster ({{doc}}`guide/backends`); the column *gemv.gemv* has calls that were
-sent to the GPU by `gemv.use_backend("cuda")`. If you multiply with a host matrix many times, keep
-it in a `gemv.Matrix` ({{doc}}`guide/host`). `gemv.explain` says whether a call copies A, and in how
-many panels.
+that is expected to be faster ([Backends and errors](guide/backends.md)); the column *gemv.gemv* has
+calls that were sent to the GPU by `gemv.use_backend("cuda")`. If you multiply with a host matrix
+many times, keep it in a `gemv.Matrix` ([Matrices in host memory](guide/host.md)). `gemv.explain`
+says whether a call copies A, and in how many panels.
 """
 
 
@@ -209,9 +210,9 @@ def solvers() -> str:
 <!-- Written by benchmarks/pages/memories_page.py from benchmarks/results/solvers/. -->
 
 An iterative solver multiplies with the same matrix again and again, and `gemv.Matrix` keeps that
-matrix on the GPU ({{doc}}`guide/host`). This page solves four problems, each in four ways. All four
-ways use the same algorithm, start vector and tolerance. The tolerance is {found["tolerance"]:g}
-unless a section says otherwise.
+matrix on the GPU ([Matrices in host memory](guide/host.md)). This page solves four problems, each
+in four ways. All four ways use the same algorithm, start vector and tolerance. The tolerance is
+{found["tolerance"]:g} unless a section says otherwise.
 
 - *gemv, SciPy*: SciPy's solver with a `gemv.Matrix`. Only vectors move between host and GPU.
 - *gemv, CuPy*: CuPy's solver with the `cupy_operator()` of a `gemv.Matrix`. Matrix and vectors stay

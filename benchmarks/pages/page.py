@@ -44,6 +44,11 @@ def versions(found: dict[str, str]) -> str:
     return ", ".join(f"{name} {version}" for name, version in found.items())
 
 
+def drawing(name: str) -> str:
+    """A figure that ``make docs`` draws; GitHub shows the words in its place."""
+    return f"```{{drawing}} {name}\nmake docs draws this figure: {name}\n```"
+
+
 def between_markers(text: str, name: str, part: str) -> str:
     """The text with another part between the markers of that name."""
     begin, end = f"<!-- {name}:begin -->", f"<!-- {name}:end -->"

@@ -73,10 +73,9 @@ def caption(grid: GridResults) -> str:
     """What the picture shows."""
     dtype = DTYPE_OF_PREFIX[picture_rows(grid)[0].dtype]
     return (
-        f"{dtype} on an {grid.device}, A in memory. Further right is better. The round dot is the"
-        " rate of gemv. The square one is the faster one of torch.mv and cuBLAS's own gemv. The"
-        " grey bar ends at the highest rate at which any kernel of the same run moved as many"
-        " bytes."
+        f"{dtype} on an {grid.device}, A in memory. Further right is better. The dot is the rate"
+        " of gemv. The diamond is the faster one of torch.mv and cuBLAS's own gemv. The grey bar"
+        " ends at the highest rate at which any kernel of the same run moved as many bytes."
     )
 
 
@@ -320,8 +319,7 @@ def pays(grids: dict[str, GridResults], drawn: dict[str, GridResults]) -> str:
             " [docs/several.md](docs/several.md).",
             programs(*map(stored, ("solvers", "memories", "calls", "shards"))),
             "`python -m gemv bench` measures your own shapes. [docs/measure.md](docs/measure.md)"
-            " says how we measure. `make docs` builds the page of all cells,"
-            " [docs/roofline.md](docs/roofline.md).",
+            " says how we measure, and [docs/cells.md](docs/cells.md) has every cell.",
         ]
     )
 

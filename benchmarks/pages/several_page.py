@@ -1,4 +1,4 @@
-"""The page ``docs/several.md`` from ``benchmarks/results/several`` and ``shards``.
+"""The page ``docs/several.md`` from ``benchmarks/results/several``, ``ragged``, ``shards``.
 
     python -m benchmarks.pages.several_page            prints the page
     python -m benchmarks.pages.several_page --write    writes it
@@ -15,7 +15,7 @@ import sys
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-from benchmarks.pages import shards_part
+from benchmarks.pages import ragged_part, shards_part
 from benchmarks.pages.page import RESULTS, TOP, command, duration, markdown, number, versions
 from gemv.measure.records import CellResult, GridResults
 
@@ -93,9 +93,9 @@ def page() -> str:
         " is the time of a plain kernel that moves the bytes of A, x and y once, divided by ours."
         " *Times as fast* compares with the fastest peer: the geometric mean, and beside it the"
         " *slowest* cell. The peers are PyTorch's `mm` and `bmm` and what else"
-        f" {{doc}}`measure` names; TF32 is off. {len(rows)} cells, {wrong} wrong. C and F are the"
-        " storage orders of A. For float64 and 16-bit numbers PyTorch uses tensor cores; our sums"
-        " have the bits of single products instead.",
+        f" [How we measure](measure.md) names; TF32 is off. {len(rows)} cells, {wrong} wrong. C and"
+        " F are the storage orders of A. For float64 and 16-bit numbers PyTorch uses tensor cores;"
+        " our sums have the bits of single products instead.",
     ]
     vectors = [row for row in rows if row.vectors > 1]
     if vectors:
@@ -103,6 +103,7 @@ def page() -> str:
     batches = [row for row in rows if row.batch > 1]
     if batches:
         parts.append(_part("Several matrices, each with a vector of its own", batches, "batch"))
+    parts += ragged_part.part(ragged_part.load())
     parts += shards_part.part(shards_part.load())
     sources = ", ".join(dict.fromkeys(each.versions.get("gemv", "") for each in found.values()))
     others = {name: said for name, said in first.versions.items() if name != "gemv"}

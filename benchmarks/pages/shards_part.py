@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from benchmarks.pages.page import RESULTS, duration, markdown, number
+from benchmarks.pages.page import RESULTS, drawing, duration, markdown, number
 
 FOLDER = RESULTS / "shards"
 #: The way that others are compared with.
@@ -123,9 +123,9 @@ def part(runs: list[Measured]) -> list[str]:
     parts = [
         "## One matrix on several GPUs",
         "x and y are on the first GPU. A time is that from the call until all GPUs are idle, and in"
-        " brackets, how many times as fast that is as one GPU with our plan. {doc}`guide/many` says"
-        " how to use them.",
-        "```{drawing} scaling\n```",
+        " brackets, how many times as fast that is as one GPU with our plan. [Larger than one"
+        " GPU](guide/many.md) says how to use them.",
+        drawing("scaling"),
     ]
     for run in runs:
         wrong = sum(not row.get("right", True) for row in run.rows.values())

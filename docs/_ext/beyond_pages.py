@@ -9,12 +9,13 @@ from kernel_pages import (
     OUT,
     TOP,
     bytes_as_code,
-    drawing,
     escaped,
     folded,
     markdown,
     sections,
 )
+
+from benchmarks.pages.page import drawing
 
 #: What the table of a page was counted on, in words.
 _COUNTED = {

@@ -16,20 +16,25 @@ import json
 import textwrap
 from pathlib import Path
 
-from kernel_pages import OUT, TOP, drawing, escaped, source_of
+from kernel_pages import OUT, TOP, escaped, folded, source_of
+
+from benchmarks.pages.page import drawing
 
 PROFILES = TOP / "benchmarks" / "results" / "profiler"
+
+#: A page shows a change of so many lines at once; a longer one is folded.
+LONG = 20
 
 #: What is counted: its heading in long tables and in wide ones, and how a number is written.
 COUNTS = {
     "threads": ("threads", "threads", "{:,}"),
     "fill": ("of the GPU's room", "of its room", "{:.2%}"),
     "reading": ("threads that read A", "read A", "{:.0%}"),
-    "lines": ("lines a request", "lines", "{:.3g}"),
-    "sectors": ("sectors a request", "sectors", "{:.3g}"),
-    "useful": ("of their bytes used", "used", "{:.1%}"),
+    "lines": ("lines per request", "lines", "{:.3g}"),
+    "sectors": ("sectors per request", "sectors", "{:.3g}"),
+    "useful": ("share of their bytes used", "used", "{:.1%}"),
     "in_a_row": ("bytes at a time", "bytes", "{}"),
-    "barriers": ("barriers a row", "barriers", "{:.3g}"),
+    "barriers": ("barriers per row", "barriers", "{:.3g}"),
 }
 
 
@@ -90,10 +95,9 @@ def _told(text: dict, case: dict, counts: dict[str, dict], profile: dict) -> lis
         name = step.kernel.name
         rung = text["rungs"].get(name, {})
         parts += [
-            f"### Step {number}: rung {step.kernel.rung}, `{name}`",
+            f"### Step {number}: rung {step.kernel.rung}, {{ref}}`{name}`",
             f"**Hypothesis.** {_said(rung.get('hypothesis'), step, counts)}",
-            f"**{'The change' if step.before else 'The code'}.** {_pages(step)}",
-            *([change(step, rung)] if "new" in rung else []),
+            *([shown_change(step, rung)] if "new" in rung else []),
             before_and_now(step, text["shown"], counts, profile),
             f"**Measured.** {_measured(step)}",
         ]
@@ -101,28 +105,19 @@ def _told(text: dict, case: dict, counts: dict[str, dict], profile: dict) -> lis
             parts.append(f"**What it left.** {_said(rung['left'], step, counts)}")
     aside = [step for step in every if step.is_aside]
     if aside:
-        parts += [
-            "### Side steps on this matrix",
-            "These rungs are slower here than a rung before them. They are on the ladder for what"
-            " they show, or for other matrices.",
-        ]
-        parts += [
+        told = [
             f"- {{ref}}`{step.kernel.name}`, {three_digits(step.gb_per_s)} GB/s, {step.ratio:.2f}"
             f" times `{step.before.name}`. "
             + _said(text["rungs"].get(step.kernel.name, {}).get("aside"), step, counts)
             for step in aside
         ]
+        parts += [
+            "### Side steps",
+            f"{len(aside)} rungs are slower on this matrix than a rung before them. They are on the"
+            " ladder for what they show, or for other matrices.",
+            folded("What each of them shows", "\n\n".join(told)),
+        ]
     return parts
-
-
-def _pages(step) -> str:
-    if step.before is None:
-        return f"All of it is on the page of {{ref}}`{step.kernel.name}`."
-    return (
-        f"These are the lines that matter, of `{step.before.name}` and of"
-        f" {{ref}}`{step.kernel.name}`, whose page has all of them."
-        f" `python docs/course/rung.py {step.kernel.rung}` runs it."
-    )
 
 
 def _measured(step) -> str:
@@ -137,6 +132,13 @@ def _measured(step) -> str:
 
 def _times(ratio: float) -> str:
     return f"{ratio:,.0f}" if ratio >= 100 else f"{ratio:.3g}"
+
+
+def shown_change(step, rung: dict) -> str:
+    """The change, folded if it is long."""
+    text = change(step, rung)
+    lines = text.count("\n") - 1
+    return folded(f"The change: {lines} lines", text) if lines > LONG else text
 
 
 def change(step, rung: dict) -> str:
@@ -173,13 +175,18 @@ def excerpt(kernel, first: str, last: str) -> list[str]:
 
 
 def before_and_now(step, shown: list[str], counts: dict[str, dict], profile: dict) -> str:
-    """A table of what was counted, and what a profiler told, of the step before and of this one."""
+    """A table of what was counted, and what a profiler told, of the step before and of this one.
+
+    It has the rows that differ, and all rows of the first step.
+    """
     kernels = [kernel for kernel in (step.before, step.kernel) if kernel is not None]
     lines = ["| | " + " | ".join(f"`{kernel.name}`" for kernel in kernels) + " |"]
     lines.append("| --- |" + " ---: |" * len(kernels))
     for key in shown:
         heading, _, form = COUNTS[key]
         numbers = [form.format(counts[kernel.name][key]) for kernel in kernels]
+        if len(numbers) == 2 and numbers[0] == numbers[1]:
+            continue
         lines.append(f"| {heading} | " + " | ".join(numbers) + " |")
     for key in dict.fromkeys(key for k in kernels for key in profile.get(k.name, {})):
         numbers = [profile.get(kernel.name, {}).get(key, "") for kernel in kernels]
@@ -199,12 +206,13 @@ def _listed(text: dict, case: dict, counts: dict[str, dict], profile: dict) -> l
         chosen = [step for step in steps(case) if step.is_aside == is_aside]
         if not chosen:
             continue
-        parts += [f"### {title}", _table(chosen, text["shown"], counts)]
-        parts += [
+        told = [
             f"- {{ref}}`{step.kernel.name}`: "
             + _said(text["rungs"].get(step.kernel.name), step, counts)
             for step in chosen
         ]
+        listed = "\n\n".join([_table(chosen, text["shown"], counts), *told])
+        parts.append(folded(f"{len(chosen)} {title.lower()}", listed) if is_aside else listed)
     return parts
 
 

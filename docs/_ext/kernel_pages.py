@@ -120,6 +120,8 @@ def rung_page(kernel, following, cases: dict[str, dict], grids, drawings) -> str
     """The page of one kernel; `following` is the next rung, or None."""
     from rungs import COUNTED, SPECIAL
 
+    from benchmarks.pages.page import drawing
+
     lesson = sections(kernel.doc)
     kind = "Beside rung" if kernel.beside else "Rung"
     figures = [f"matrix-{kernel.name}", f"lines-{kernel.name}"]
@@ -165,10 +167,6 @@ def rung_page(kernel, following, cases: dict[str, dict], grids, drawings) -> str
     return "\n\n".join(page) + "\n"
 
 
-def drawing(name: str) -> str:
-    return f"```{{drawing}} {name}\n```"
-
-
 def counted_table(name: str) -> str:
     facts = json.loads((OUT / f"counted-{name}.json").read_text(encoding="utf-8"))
     heads = {"C": "A along rows", "F": "A along columns"}
@@ -184,8 +182,8 @@ def counted_table(name: str) -> str:
 
 def measured_table(kernel, cases: dict[str, dict]) -> str:
     """This kernel's figures from the committed results, and the step from the rung before."""
-    from results import title
-
+    from benchmarks.pages.ladder_table import title
+    from benchmarks.pages.page import markdown as table
     from benchmarks.pages.page import three_digits
     from gemv.kernels import REGISTRY
 
@@ -193,7 +191,7 @@ def measured_table(kernel, cases: dict[str, dict]) -> str:
     before = None
     if kernel.name in rungs[1:]:
         before = rungs[rungs.index(kernel.name) - 1]
-    lines = []
+    measured, refused = [], 0
     devices = set()
     for case in cases.values():
         rows = {row["name"]: row for row in case["rows"]}
@@ -202,30 +200,32 @@ def measured_table(kernel, cases: dict[str, dict]) -> str:
             continue
         devices.add(case["device"])
         if mine["refused"]:
-            lines.append(f"| {title(case)} | refuses | | |")
+            refused += 1
             continue
         step = ""
         if before in rows and rows[before].get("time_s"):
             step = f"{rows[before]['time_s'] / mine['time_s']:.3g} times as fast"
         share = f"{mine['share']:.1%}"
-        lines.append(f"| {title(case)} | {three_digits(mine['gb_per_s'])} | {share} | {step} |")
-    if not lines:
+        measured.append([title(case), three_digits(mine["gb_per_s"]), share, step])
+    if not measured and not refused:
         return (
             "There is no measured figure of this kernel yet: `make ladder` makes it on a GPU, and"
             " this page shows it then."
         )
-    if all(line.endswith("refuses | | |") for line in lines):
+    if not measured:
         return (
-            f"It refuses the {len(lines)} problems that all rungs are measured on"
+            f"It refuses the {refused} problems that all rungs are measured on"
             " ({doc}`/ladder`); what it is selected for is below."
         )
-    than = f"than `{before}`" if before else ""
-    head = f"| problem | GB/s | of the ceiling | {than} |\n| --- | ---: | ---: | ---: |"
+    headings = ["problem", "GB/s", "of the ceiling", f"than `{before}`"]
+    if not any(step for *_, step in measured):
+        headings, measured = headings[:3], [row[:3] for row in measured]
+    others = f" It refuses the other {refused} problems of the ladder." if refused else ""
     note = (
-        f"On {', '.join(sorted(devices))}; {{doc}}`/problems` has all kernels side by side and"
-        " {doc}`/measure` says how this is measured."
+        f"On {', '.join(sorted(devices))}.{others} {{doc}}`/problems` has all kernels side by side,"
+        " and {doc}`/measure` says how this is measured."
     )
-    return "\n".join([head, *lines]) + "\n\n" + note
+    return table(headings, "w" + "f" * (len(headings) - 1), measured) + "\n\n" + note
 
 
 def selected_cells(kernel, grids) -> list[str]:
@@ -245,9 +245,11 @@ def selected_cells(kernel, grids) -> list[str]:
         "## Selected",
         f"In {len(mine)} of {len(rows)} cells of {{doc}}`/roofline`, `gemv` selected this kernel."
         f" There it is {all_.ratio:.2f} times as fast as the fastest peer, in the mean, and at"
-        f" {all_.share:.0%} of the floor. The table has the shapes where it is furthest ahead, and"
-        " the two cells where it is least ahead.",
-        listed([*furthest, *least]),
+        f" {all_.share:.0%} of the floor.",
+        folded(
+            "The shapes where it is furthest ahead, and the two cells where it is least ahead",
+            listed([*furthest, *least]),
+        ),
     ]
 
 

@@ -5,11 +5,10 @@ from __future__ import annotations
 import functools
 import itertools
 
-from results import title
 from steps import steps, words
 from style import canvas, drawing
 
-from benchmarks.pages.ladder_table import load
+from benchmarks.pages.ladder_table import load, title
 
 
 def draw_climb(palette, case: dict):

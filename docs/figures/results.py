@@ -13,18 +13,9 @@ from style import WIDTH, canvas, drawing
 TOP = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(TOP))
 from benchmarks.pages import grid_page, readme_page  # noqa: E402
-from benchmarks.pages.ladder_table import LADDERS, load  # noqa: E402
-from gemv.cli.options import DTYPE_OF_PREFIX  # noqa: E402
+from benchmarks.pages.ladder_table import LADDERS, load, title  # noqa: E402
 from gemv.measure import picture  # noqa: E402
 from gemv.measure.ladder import Ladder  # noqa: E402
-
-
-def title(case: dict) -> str:
-    """``float32, 8192 x 8192``, and storage and op where they are not the usual ones."""
-    text = f"{DTYPE_OF_PREFIX[case['dtype']]}, {case['m']} x {case['n']}"
-    if (case["order"], case["op"]) != ("C", "N"):
-        text += f", order {case['order']}, op {case['op']}"
-    return text
 
 
 def colours(palette) -> picture.Colours:

@@ -297,7 +297,7 @@ for _name in REGISTRY:
 #: Further figures of a rung, in the order they are shown.
 SPECIAL = {
     "block_per_row": ["tree"],
-    "tile2d": ["beta"],
+    "tile2d": ["beta-once"],
     "warp_per_row": ["butterfly"],
     "atomics": ["arrival"],
     "last_block": ["tickets"],
@@ -331,7 +331,7 @@ def tree(palette):
     return figure
 
 
-@drawing("beta")
+@drawing("beta-once")
 def beta(palette):
     """The trap of beta. When two blocks share y[i], each of them adding alpha*part + beta*y counts
     beta*y twice. Partial sums that meet in a scratch array, and one thread that applies beta once

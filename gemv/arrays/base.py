@@ -9,7 +9,7 @@ was passed, the library is in ``sys.modules``.
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
@@ -118,6 +118,19 @@ class Library:
     def notes_writes(self) -> Callable[[Any], None] | None:
         """What to call with an array that was overwritten, if the library counts that."""
         return None
+
+    def notes_writes_to(self, arrays: Sequence[Any]) -> Callable[[], None] | None:
+        """What to call each time after all of these arrays were overwritten, if that is counted."""
+        note = self.notes_writes
+        if note is None:
+            return None
+        count = note  # not None, as a type checker has to know inside of the function
+
+        def written() -> None:
+            for array in arrays:
+                count(array)
+
+        return written
 
     # Device memory -------------------------------------------------------------------------
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -120,16 +120,12 @@ class Torch(Library):
         if public is None:
             return None
         count: Callable[[Any], Any] = public
-        private = getattr(torch._C, "_increment_version", None)
-        if private is not None:  # half the price of the public one, where it takes a tuple
-            try:
-                private((torch.empty(0),))
-            except TypeError:
-                pass
-            else:
+        many = self._counts_many()
+        if many is not None:  # half the price of the public one
+            private = many
 
-                def count(tensor: Any) -> None:
-                    private((tensor,))
+            def count(tensor: Any) -> None:
+                private((tensor,))
 
         def written(tensor: Any) -> None:
             """Tell autograd that what it saved of this tensor is out of date."""
@@ -139,6 +135,35 @@ class Torch(Library):
                 pass
 
         return written
+
+    def notes_writes_to(self, arrays: Sequence[Any]) -> Callable[[], None] | None:
+        one_by_one = super().notes_writes_to(arrays)
+        many = None if one_by_one is None else self._counts_many()
+        if one_by_one is None or many is None:
+            return one_by_one
+        each, together, tensors = one_by_one, many, tuple(arrays)
+
+        def written() -> None:
+            try:
+                together(tensors)
+            except RuntimeError:  # one of them was made in inference mode
+                each()
+
+        return written
+
+    @staticmethod
+    def _counts_many() -> Callable[[tuple[Any, ...]], Any] | None:
+        """PyTorch's own function that counts writes to a tuple of tensors, where it has one."""
+        torch = imported("torch")
+        private = getattr(torch._C, "_increment_version", None)
+        if private is None:
+            return None
+        try:
+            private((torch.empty(0),))
+        except TypeError:  # it takes a single tensor
+            return None
+        found: Callable[[tuple[Any, ...]], Any] = private
+        return found
 
     def record(self, obj: Any, stream: int, device: int) -> bool:
         torch = imported("torch")

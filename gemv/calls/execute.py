@@ -103,8 +103,7 @@ def memory_limit(call: Call, limit: Any) -> int | None:
 def _execute_host_arrays(
     call: Call, kernel: str | None, coefficients: Any, limit: int | None
 ) -> Any:
-    problem, y = call.problem, call.y
-    dtype, y_dtype = problem.dtype, problem.y_dtype
+    problem, y, y_dtype = call.problem, call.y, call.problem.y_dtype
     found, on_host, generation = None, False, memo.generation()
     if call.nothing is None:
         # Fails before anything is allocated, if it does.
@@ -119,14 +118,26 @@ def _execute_host_arrays(
         result = y.owner
     else:
         result = host.result_like(y, y_dtype)
+    if call.nothing is None:
+        if y is not None and call.in_place:
+            note_written(y)
+        with trace.compared(found):
+            _compute_host_arrays(call, kernel, limit, result, on_host)
+        if on_host:
+            short.prepare_host(
+                generation, engines_backend.is_by_environment(), faster.reach(found is not None)
+            )
     if y is not None and call.in_place and y.exporter.is_array(y.origin):
-        given = y.origin  # it shares its memory with result
-    else:
-        given = call.a.exporter.from_numpy(call.a.origin, result)
-    if call.nothing is not None:
-        return given
-    if y is not None and call.in_place:
-        note_written(y)
+        return y.origin  # it shares its memory with result
+    # Only now: JAX may copy the values that are there.
+    return call.a.exporter.from_numpy(call.a.origin, result)
+
+
+def _compute_host_arrays(
+    call: Call, kernel: str | None, limit: int | None, result: Any, on_host: bool
+) -> None:
+    """Compute a product of host arrays into `result`, which has the values of y, or zeros."""
+    problem, y, dtype = call.problem, call.y, call.problem.dtype
 
     # Only the stretch of x and y that the increments reach is moved.
     reach_x = call.offx + (problem.cols - 1) * abs(problem.incx) + 1
@@ -143,13 +154,9 @@ def _execute_host_arrays(
         number = problem.precision.sums  # what SciPy's BLAS computes in
         a, used_x, start = cast(a, number), cast(used_x, number), cast(used_y, number)
         routine = PREFIXES[number] + "gemv"
-        with trace.compared(found):
-            total = run(routine, problem.trans, call.alpha, a, used_x, call.beta, start)
-        used_y[:] = cast(total, y_dtype)
-        short.prepare_host(
-            generation, engines_backend.is_by_environment(), faster.reach(found is not None)
-        )
-        return given
+        total = run(routine, problem.trans, call.alpha, a, used_x, call.beta, start)
+        used_y[:] = cast(total, problem.y_dtype)
+        return
 
     from gemv.streaming import compute
 
@@ -163,18 +170,16 @@ def _execute_host_arrays(
     choice, engine = selected(call, problem, kernel)
     routine = call.routine
     way = compute.planned(engine, routine, problem, choice, len(flat_y), limit)
-    with trace.compared(found):
-        values = compute.compute(
-            engine, routine, way, choice, problem, call.a, call.alpha, x, call.beta,
-            None if y is None else flat_y, call.owner,
-        )  # fmt: skip
+    values = compute.compute(
+        engine, routine, way, choice, problem, call.a, call.alpha, x, call.beta,
+        None if y is None else flat_y, call.owner,
+    )  # fmt: skip
     if y is None:
         used_y = flat_y[:: abs(call.incy)] if problem.rows > 1 else flat_y
         used_y = used_y if call.incy > 0 else used_y[::-1]
         used_y[:] = values
     else:
         flat_y[:] = values
-    return given
 
 
 def _execute_device_arrays(

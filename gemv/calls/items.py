@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from gemv.calls import faster
+from gemv.calls import faster, memory_check
 from gemv.calls.batched import Items, contiguous
 from gemv.calls.bind import Call
 from gemv.calls.execute import check_stream, refuse_on_host
@@ -49,22 +49,20 @@ def _host_arrays(items: Items, kernel: str | None) -> Any:
                 announce(engines_backend.probe()[1], stacklevel=4)
     y, y_dtype = call.y, call.problem.y_dtype
     result = _host_result(items)
+    if not items.nothing:
+        if y is not None and call.in_place:
+            note_written(y)
+        used = _used(result, call)
+        with trace.compared(found):
+            if on_host:
+                number = call.problem.precision.sums  # what SciPy's BLAS computes in
+                _by_blas(items, number, used, y_dtype)
+            else:
+                used[...] = _on_engine(items, kernel, used)
     if y is not None and call.in_place and y.exporter.is_array(y.origin):
-        given = y.origin
-    else:
-        given = call.a.exporter.from_numpy(call.a.origin, result)
-    if items.nothing:
-        return given
-    if y is not None and call.in_place:
-        note_written(y)
-    used = _used(result, call)
-    with trace.compared(found):
-        if on_host:
-            number = call.problem.precision.sums  # what SciPy's BLAS computes in
-            _by_blas(items, number, used, y_dtype)
-        else:
-            used[...] = _on_engine(items, kernel, used)
-    return given
+        return y.origin
+    # Only now: JAX may copy the values that are there.
+    return call.a.exporter.from_numpy(call.a.origin, result)
 
 
 def _host_result(items: Items) -> np.ndarray:
@@ -274,6 +272,8 @@ def _device_arrays(items: Items, kernel: str | None, stream: Any) -> Any:
     engine = engines_backend.engine()
     with engine.on(call.device):
         order = Order(call, engine, stream)
+        if memory_check.FULL and not items.nothing and engine.name == "cuda":
+            memory_check.check(call.routine, order.operands, engine.memory_at)
         if call.in_place and call.y is not None:
             order.before()
             with _memory(order):

@@ -2,14 +2,33 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Callable
+from typing import Any, NamedTuple
 
 from gemv.calls import ragged_run
+from gemv.calls.bind import Call
+from gemv.calls.order import Order
 from gemv.calls.ragged import Product
-from gemv.calls.result import note_written
+from gemv.calls.ragged_run import Prepared
 from gemv.core import memo
+from gemv.core.operand import Operand
 from gemv.core.rules import of_item
 from gemv.engines import backend as engines_backend
+
+
+class _Ready(NamedTuple):
+    """What a call of the plan needs, found once for all calls.
+
+    Attributes
+    ----------
+    generation : int
+        Of the settings from which the launches follow.
+    prepared : Prepared
+        The launches, with their tables on the device.
+    """
+
+    generation: int
+    prepared: Prepared
 
 
 class BatchPlan:
@@ -17,7 +36,8 @@ class BatchPlan:
 
     Calling it computes ``y := alpha*op(A)*x + beta*y`` for each item. Sizes, addresses and factors
     are in tables on the device, so a call copies nothing and may be captured into a graph. The plan
-    keeps references to all arrays, and must live as long as a graph that contains its launches.
+    keeps references to all arrays. It must live as long as a graph that contains its launches, and
+    until its work on a stream that was named is done.
     """
 
     def __init__(
@@ -28,6 +48,11 @@ class BatchPlan:
         self._product, self._xs, self._ys = product, xs, ys
         self._y = [y for y in product.y if y is not None]
         self._known, self._stream = known, stream
+        # No call looks at all operands: their number would be that of its steps.
+        self._ordered = _ordered(product)
+        self._device = product.matrices.device
+        self._written = _written([self._y[k] for k in product.computed])
+        self._before: list[_Ready] = []
         self._ready = self._prepared()
 
     @staticmethod
@@ -41,19 +66,24 @@ class BatchPlan:
         if y is None or not in_place:
             raise TypeError(f"{item}: a plan writes to y, which cannot be written to")
 
-    def _prepared(self) -> tuple[int, Any]:
-        """The launches, with their tables on the device, and the settings they follow from."""
+    def _prepared(self) -> _Ready:
+        """The launches for the settings as they are now."""
         generation = memo.generation()
         product = self._product
         if engines_backend.backend() == "host":
             raise ragged_run.needs_engine(product)
         engine = engines_backend.engine()
-        with engine.on(product.matrices.device):
-            order = ragged_run.order_of(product, engine, self._stream, each=False)
+        with engine.on(self._device):
+            order = self._order(engine, self._stream)
             ragged_run.refuse_capture(product.matrices.routine, order)
             prepared = ragged_run.prepare(product, self._y, engine, order, self._known)
+            order.before()
             prepared.upload(engine, order, finish=True)
-        return generation, prepared
+        return _Ready(generation, prepared)
+
+    def _order(self, engine: Any, stream: Any) -> Order:
+        call, further = self._ordered
+        return Order(call, engine, stream, further)
 
     def __call__(self, *, stream: Any = None) -> list[Any]:
         """Launch the product.
@@ -69,22 +99,45 @@ class BatchPlan:
         list of arrays
             All of `ys`.
         """
-        generation, prepared = self._ready
-        if generation != memo.generation():
-            self._ready = generation, prepared = self._prepared()
-        product, engine = self._product, engines_backend.engine()
-        with engine.on(product.matrices.device):
-            named = self._stream if stream is None else stream
-            order = ragged_run.order_of(product, engine, named, each=False)
+        ready = self._ready
+        if ready.generation != memo.generation():
+            self._before.append(ready)  # a graph may have captured its launches
+            self._ready = ready = self._prepared()
+        prepared, engine = ready.prepared, engines_backend.engine()
+        with engine.on(self._device):
+            order = self._order(engine, self._stream if stream is None else stream)
             if prepared.kept is not None:
                 order.uses(prepared.memory)
                 order.uses(prepared.kept.constants)
             order.before()
             prepared.launch(engine, order.stream)
             order.after()
-        for k in product.computed:
-            note_written(self._y[k])
+        for note in self._written:
+            note()
         return list(self._ys)
+
+    def __reduce__(self) -> Any:
+        raise TypeError(
+            "a gemv.BatchPlan can be neither pickled nor copied: it holds addresses of this"
+            " process's GPU memory. Make another one with Batch.plan where it is needed"
+        )
 
     def __repr__(self) -> str:
         return f"<gemv.BatchPlan of {len(self._ys)} products>"
+
+
+def _ordered(product: Product) -> tuple[Call, list[tuple[str, Operand]]]:
+    """An item, and one of all operands that are ordered alike: the plan keeps the others."""
+    call, further = ragged_run.ordered(product)
+    return call, ragged_run.alike(further)
+
+
+def _written(operands: list[Operand]) -> list[Callable[[], None]]:
+    """For each library that counts what is overwritten, a function that tells it of all of them."""
+    by_library: dict[int, tuple[Any, list[Any]]] = {}
+    for operand in operands:
+        by_library.setdefault(id(operand.exporter), (operand.exporter, []))[1].append(
+            operand.origin
+        )
+    notes = (library.notes_writes_to(arrays) for library, arrays in by_library.values())
+    return [note for note in notes if note is not None]

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -21,6 +22,7 @@ from gemv.core.rules import (
     of_item,
     transposition,
     type_error,
+    typed,
     value_error,
 )
 from gemv.engines import backend as engines_backend
@@ -92,30 +94,28 @@ class Product(NamedTuple):
 
 def sequence(routine: str, name: str, values: Any) -> list[Any]:
     """`values` as a list of arrays; an array with a leading dimension holds one for each index."""
-    if isinstance(values, (str, bytes, dict, set)) or values is None:
-        raise type_error(routine, name, f"must be a sequence of arrays, got {values!r}")
     try:
+        if isinstance(values, (str, bytes, dict, set)):
+            raise TypeError
         return list(values)
-    except Exception:
+    except Exception:  # what has no elements, or an object's own error
+        word = {"x": "xs", "y": "ys"}.get(name, "As" if routine == "gemv_batched" else "arrays")
         raise type_error(
-            routine, name, f"must be a sequence of arrays, got {type(values).__name__}"
+            routine, name, f"{word} must be a sequence of arrays, got {typed(values)}"
         ) from None
 
 
 def for_each(routine: str, name: str, value: Any, count: int) -> list[Any]:
     """One value for all items, or a sequence with one for each."""
-    several = isinstance(value, (list, tuple)) or (
-        isinstance(value, np.ndarray) and value.ndim == 1
-    )
-    if not several:
-        if is_device_array(value) and rank_of(value) > 0:
-            raise type_error(
-                routine,
-                name,
-                f"{name} is an array on a device; pass a number, or a sequence of {count} numbers"
-                " on the host",
-            )
+    if isinstance(value, str) or not (isinstance(value, range) or rank_of(value) == 1):
         return [value] * count
+    if is_device_array(value):
+        raise type_error(
+            routine,
+            name,
+            f"{name} is an array on a device; pass a number, or a sequence of {count} numbers on"
+            " the host",
+        )
     if len(value) != count:
         raise value_error(
             routine, name, f"{name} has {len(value)} values, but there are {count} matrices"
@@ -225,7 +225,9 @@ def parts(matrices: Matrices, x: Any) -> list[Operand]:
     routine = matrices.routine
     whole = adopt(routine, "x", x, None, engines_backend.HOME)
     lengths = [problem.cols for problem in matrices.problems]
-    if not lengths or whole.shape[0] != sum(lengths):
+    if not lengths:
+        raise value_error(routine, "x", "x is one vector, but the batch has no matrices")
+    if whole.shape[0] != sum(lengths):
         raise value_error(
             routine,
             "x",
@@ -258,42 +260,40 @@ def bind_product(
     _check_places(routine, "y", y, a)
     dtypes = matrices.precision
     alphas, betas = (
-        [
-            coefficient(of_item(routine, k), name, value, dtypes.factors)
-            for k, value in enumerate(for_each(routine, name, values, count))
-        ]
+        _converted(
+            routine, name, for_each(routine, name, values, count),
+            partial(coefficient, dtype=dtypes.factors),
+        )
         for name, values in (("alpha", alpha), ("beta", beta))
-    )
+    )  # fmt: skip
     in_place, problems = [], []
     for k, (own_a, own_x, own_y) in enumerate(zip(a, x, y, strict=True)):
-        item, problem = of_item(routine, k), matrices.problems[k]
-        _check_vector(item, "x", own_x, problem.cols, own_a, dtypes.data)
+        problem = matrices.problems[k]
+        _check_vector(routine, k, "x", own_x, problem.cols, own_a, dtypes.data)
         overwritten = False
         if own_y is not None:
-            _check_vector(item, "y", own_y, problem.rows, own_a, dtypes.y)
-            overwritten = overwrite and _overwritten(item, own_y, dtypes.y)
+            _check_vector(routine, k, "y", own_y, problem.rows, own_a, dtypes.y)
+            overwritten = overwrite and _overwritten(routine, k, own_y, dtypes.y)
         in_place.append(overwritten)
         if own_a.neg:
             alphas[k] = -alphas[k]
         plain = own_x.conj or own_x.neg  # then a contiguous copy of its values is read
-        incy = own_y.strides[0] if overwritten and own_y is not None else 1
-        problems.append(
-            problem._replace(
-                incx=1 if plain or problem.cols < 2 else own_x.strides[0],
-                incy=incy if problem.rows > 1 else 1,
-            )
-        )
+        incx = 1 if plain or problem.cols < 2 else own_x.strides[0]
+        incy = own_y.strides[0] if overwritten and own_y is not None and problem.rows > 1 else 1
+        if (incx, incy) != (problem.incx, problem.incy):
+            problem = problem._replace(incx=incx, incy=incy)
+        problems.append(problem)
     made = Product(matrices._replace(problems=problems), x, y, alphas, betas, in_place)
     check_overwrite(routine, a, x, y, in_place)
     return made
 
 
 def _check_vector(
-    item: str, name: str, vector: Operand, length: int, a: Operand, dtype: np.dtype
+    routine: str, k: int, name: str, vector: Operand, length: int, a: Operand, dtype: np.dtype
 ) -> None:
     if vector.shape[0] != length:
         raise value_error(
-            item,
+            of_item(routine, k),
             name,
             f"{name} has {vector.shape[0]} elements, but the product with a of shape {a.shape}"
             f" needs {length}",
@@ -301,41 +301,49 @@ def _check_vector(
     if vector.on_host:
         if not np.can_cast(vector.dtype, dtype, "same_kind") and vector.dtype.kind not in "biu":
             raise type_error(
-                item,
+                of_item(routine, k),
                 name,
                 f"{name} has dtype {dtype_name(vector.dtype)}, but the products are in"
                 f" {dtype_name(dtype)}",
             )
     elif vector.dtype != dtype:
         raise type_error(
-            item,
+            of_item(routine, k),
             name,
             f"{name} has dtype {dtype_name(vector.dtype)}, but the products are in"
             f" {dtype_name(dtype)}, and device arrays are never converted",
         )
 
 
-def _overwritten(item: str, y: Operand, dtype: np.dtype) -> bool:
+def _overwritten(routine: str, k: int, y: Operand, dtype: np.dtype) -> bool:
     """Whether the result is written into y; an error where it cannot be."""
     if y.conj or y.neg:
         raise type_error(
-            item,
+            of_item(routine, k),
             "y",
             "y is a lazy conjugate or negative: call its resolve_conj() and resolve_neg()",
         )
     possible = host.writable_in_place(y, dtype) if y.on_host else not y.exporter.immutable
     if possible and y.readonly:
-        raise value_error(item, "y", "y is read-only, so overwrite_y=1 cannot write to it")
+        raise value_error(of_item(routine, k), "y", "y is read-only, so it cannot be written to")
     if possible and y.shape[0] > 1 and 0 in y.strides:
         raise value_error(
-            item, "y", "overwrite_y=1 needs a y whose elements are apart, got one of stride 0"
+            of_item(routine, k),
+            "y",
+            "y has elements of stride 0, so it cannot be written to",
         )
     return possible
 
 
+def _converted(
+    routine: str, name: str, values: list[Any], convert: Callable[[str, str, Any], Any]
+) -> list[Any]:
+    """``convert(item, name, value)`` of each value; once where all items have the same object."""
+    if len(set(map(id, values))) == 1:
+        return [convert(of_item(routine, 0), name, values[0])] * len(values)
+    return [convert(of_item(routine, k), name, value) for k, value in enumerate(values)]
+
+
 def number_of(routine: str, name: str, values: Any, count: int) -> list[Any]:
     """Factors as numbers, before the dtype of the products is known."""
-    return [
-        number(of_item(routine, k), name, value)
-        for k, value in enumerate(for_each(routine, name, values, count))
-    ]
+    return _converted(routine, name, for_each(routine, name, values, count), number)

@@ -48,14 +48,13 @@ def in_host_memory(
         _refuse_on_host(product)
         if engines_backend.chosen() is None:
             announce(engines_backend.probe()[1], stacklevel=4)
+    whole = None
     if together:
         starts = np.cumsum([0, *(problem.rows for problem in own.problems)]).tolist()
         whole = np.zeros(starts[-1], own.precision.y)
         results = [whole[first:end] for first, end in zip(starts, starts[1:], strict=False)]
-        given = [own.a[0].exporter.from_numpy(own.a[0].origin, whole)]
     else:
         results = [_host_result(product, k) for k in range(len(own.a))]
-        given = [_given(product, k, results[k]) for k in range(len(own.a))]
     for k in computed:
         y = product.y[k]
         if product.in_place[k] and y is not None:
@@ -67,7 +66,10 @@ def in_host_memory(
             sent = _sent(product, computed, results, matrices)
             for k, values in zip(computed, sent, strict=True):
                 results[k].reshape(-1)[...] = values
-    return given
+    # Handed out only now: JAX may copy the values that are there.
+    if whole is not None:
+        return [own.a[0].exporter.from_numpy(own.a[0].origin, whole)]
+    return [_given(product, k, results[k]) for k in range(len(own.a))]
 
 
 def _host_result(product: Product, k: int) -> np.ndarray:
@@ -183,7 +185,8 @@ def _sent(
         changing = ragged_tables.variables(launches, x, y, alphas, betas)
         constants = session.send("tables", launches.constants.bytes, _BYTE)
         memory = session.send("factors", changing.bytes, _BYTE)
-        ragged_tables.run(engine, launches, constants, changing, memory, x, y, None)
+        bound = ragged_tables.bound(launches, constants, changing, memory, x, y)
+        ragged_tables.run(engine, bound, None)
         values = session.receive(flat_y, None)
     return [
         values[start : start + problem.rows]

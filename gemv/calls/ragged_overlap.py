@@ -54,8 +54,8 @@ def check_overwrite(
 
 def _refuse(routine: str, k: int, other: tuple[int, str, Operand]) -> NoReturn:
     raise value_error(
-        of_item(routine, k), "y", f"y overlaps {other[1]} of item {other[0]} in memory, so"
-        " overwrite_y=1 would change it on the way",
+        of_item(routine, k), "y", f"y overlaps {other[1]} of item {other[0]} in memory,"
+        " and writing to y would change it on the way",
     )  # fmt: skip
 
 
@@ -69,6 +69,15 @@ def _view(operand: Operand) -> np.ndarray:
 
 def _bounds(operand: Operand) -> tuple[int, int]:
     """The addresses of its first byte and of the one behind its last."""
-    view = _view(operand)
-    low, high = np.lib.array_utils.byte_bounds(view)
-    return int(low), int(high)
+    if operand.on_host:
+        low, high = np.lib.array_utils.byte_bounds(_view(operand))
+        return int(low), int(high)
+    size = operand.dtype.itemsize
+    first = last = operand.pointer
+    for length, step in zip(operand.shape, operand.strides, strict=True):
+        reach = (length - 1) * step * size
+        if reach < 0:
+            first += reach
+        else:
+            last += reach
+    return first, last + size

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from gemv.arrays.adopt import on_device
-from gemv.calls import ragged_tables
+from gemv.calls import memory_check, ragged_tables
 from gemv.calls.bind import Call
 from gemv.calls.order import Order
 from gemv.calls.ragged import Matrices, Product
-from gemv.calls.ragged_tables import Launches
+from gemv.calls.ragged_tables import BoundLaunch, Launches, Packed
 from gemv.calls.result import make_y, new_vector, note_written
 from gemv.core import memo
 from gemv.core.geometry import LOAD_BYTES, ceil_div
@@ -22,7 +23,8 @@ from gemv.core.rules import of_item
 from gemv.engines import backend as engines_backend
 from gemv.selection.ragged import groups
 
-_BYTE = np.dtype(np.uint8)
+#: Of the memory that tables lie in: a dtype that arrays of every library can have.
+_WORD = np.dtype(np.float64)
 
 
 def execute(
@@ -44,8 +46,10 @@ def execute(
         order = order_of(product, engine, stream)
         refuse_capture(own.routine, order)
         made, y = _targets(product, engine, order, 1 if together else LOAD_BYTES)
+        if memory_check.FULL and engine.name == "cuda":
+            memory_check.check(own.routine, order.operands, engine.memory_at)
+        prepared = prepare(product, y, engine, order, known)
         order.before()
-        prepared = prepare(product, y, engine, order, {} if known is None else known)
         prepared.upload(engine, order)
         _fill(product, made, y, engine, order)
         prepared.launch(engine, order.stream)
@@ -72,40 +76,46 @@ class Kept(NamedTuple):
 
 
 class Prepared(NamedTuple):
-    """A product of device arrays that is ready: its launches with their tables on the device.
+    """A product of device arrays that is ready: its launches, with memory for their tables.
 
     Attributes
     ----------
-    product : Product
     kept : Kept or None
         None where nothing is computed.
+    is_new : bool
+        Whether its tables have to be copied to the device.
+    keep : callable or None
+        Keeps `kept` for later calls; called once its tables are on the device.
     memory : Operand
         What varies from call to call.
     changing : Packed
         The same on the host.
-    x, y : list of Operand
-        Of the items that are computed.
+    launches : list of BoundLaunch
     """
 
-    product: Product
     kept: Kept | None
+    is_new: bool = False
+    keep: Callable[[], Any] | None = None
     memory: Any = None
     changing: Any = None
-    x: Sequence[Operand] = ()
-    y: Sequence[Operand] = ()
+    launches: Sequence[BoundLaunch] = ()
 
     def upload(self, engine: Any, order: Order, finish: bool = False) -> None:
-        """Enqueue the copy of what varies."""
-        if self.kept is not None:
-            engine.upload(self.changing.bytes, self.memory, order.stream, finish)
+        """Enqueue the copies of the tables, behind what the memory was used for before."""
+        if self.kept is None:
+            return
+        if self.is_new:
+            constants = self.kept.launches.constants.bytes
+            # What stays is there for later calls on any stream; nobody waits for other tables.
+            finish_all = finish or self.keep is not None
+            engine.upload(constants, self.kept.constants, order.stream, finish_all)
+        if self.keep is not None:
+            self.keep()
+        engine.upload(self.changing.bytes, self.memory, order.stream, finish)
 
     def launch(self, engine: Any, stream: int) -> None:
         """Enqueue all launches."""
-        if self.kept is not None:
-            ragged_tables.run(
-                engine, self.kept.launches, self.kept.constants, self.changing, self.memory,
-                self.x, self.y, stream,
-            )  # fmt: skip
+        ragged_tables.run(engine, self.launches, stream)
 
 
 def refuse_capture(routine: str, order: Order) -> None:
@@ -119,34 +129,47 @@ def refuse_capture(routine: str, order: Order) -> None:
 
 def plain(product: Product) -> Product:
     """The product with vectors that are as they lie in memory: lazy ones are written out."""
-    x = [
-        on_device(own.exporter.resolved(own.origin, False), engines_backend.HOME)
-        if own.conj or own.neg
-        else own
-        for own in product.x
+    y = [
+        own if own is None or in_place else _written_out(own)
+        for own, in_place in zip(product.y, product.in_place, strict=True)
     ]
-    return product._replace(x=x)
+    return product._replace(x=[_written_out(own) for own in product.x], y=y)
 
 
-def order_of(product: Product, engine: Any, stream: Any, each: bool = True) -> Order:
-    """The stream of the call: that of the first A that has elements, or the one passed.
+def _written_out(operand: Operand) -> Operand:
+    if not (operand.conj or operand.neg):
+        return operand
+    return on_device(operand.exporter.resolved(operand.origin, False), engines_backend.HOME)
 
-    Without `each`, of arrays that are ordered alike one stands for all; the caller keeps them.
-    """
+
+def order_of(product: Product, engine: Any, stream: Any) -> Order:
+    """The stream of the call: that of the first A that has elements, or the one passed."""
+    call, further = ordered(product)
+    return Order(call, engine, stream, further)
+
+
+def ordered(product: Product) -> tuple[Call, list[tuple[str, Operand]]]:
+    """What the stream of a call follows from: an item, and the operands of all others."""
     own, first = product.matrices, _first(product)
+    x, y = product.x, product.y
     operands = [
         (name, operand)
-        for k in range(len(own.a))
-        for name, operand in (("a", own.a[k]), ("x", product.x[k]), ("y", product.y[k]))
-        if operand is not None and k != first
+        for k, a in enumerate(own.a)
+        if k != first
+        for name, operand in (("a", a), ("x", x[k]), ("y", y[k]))
+        if operand is not None
     ]
-    if not each:
-        alike = {
+    return _call(product, first), operands
+
+
+def alike(operands: Sequence[tuple[str, Operand]]) -> list[tuple[str, Operand]]:
+    """One of all operands that are ordered alike, for a caller that keeps the others alive."""
+    return list(
+        {
             (id(o) if o.exporter.ordered_by_export else o.kind, o.stream, o.device): (name, o)
             for name, o in operands
-        }
-        operands = list(alike.values())
-    return Order(_call(product, first), engine, stream, operands)
+        }.values()
+    )
 
 
 def _first(product: Product) -> int:
@@ -198,30 +221,52 @@ def _targets(
 
 
 def prepare(
-    product: Product, y: Sequence[Operand], engine: Any, order: Order, known: dict[Any, Kept]
+    product: Product,
+    y: Sequence[Operand],
+    engine: Any,
+    order: Order,
+    known: dict[Any, Kept] | None,
 ) -> Prepared:
-    """Select kernels, load them, and bring their tables to the device."""
+    """Select kernels, load them, and make memory for their tables; nothing is enqueued."""
     computed = product.computed
     if not computed:
-        return Prepared(product, None)
+        return Prepared(None)
     own = product.matrices
     a, x, y = ([each[k] for k in computed] for each in (own.a, product.x, y))
     problems = [own.problems[k] for k in computed]
     first = _call(product, computed[0])
     signature = _signature(computed, problems, x, y)
-    kept = known.get(signature)
+    kept, keep = None if known is None else known.get(signature), None
+    is_new = kept is None
     if kept is None:
         launches = ragged_tables.planned(engine, own.routine, problems, a, x, y)
-        nbytes = launches.constants.bytes.size
-        constants = new_vector(first, engine, order, nbytes, _BYTE)[1]
-        engine.upload(launches.constants.bytes, constants, order.stream, finish=True)
-        kept = known.setdefault(signature, Kept(launches, constants))
+        constants = _memory(first, engine, order, launches.constants)
+        kept = Kept(launches, constants)
+        keep = None if known is None else partial(_keep, known, signature, kept)
     else:
         order.uses(kept.constants)
     alphas, betas = ([each[k] for k in computed] for each in (product.alphas, product.betas))
     changing = ragged_tables.variables(kept.launches, x, y, alphas, betas)
-    memory = new_vector(first, engine, order, changing.bytes.size, _BYTE)[1]
-    return Prepared(product, kept, memory, changing, x, y)
+    memory = _memory(first, engine, order, changing)
+    bound = ragged_tables.bound(kept.launches, kept.constants, changing, memory, x, y)
+    return Prepared(kept, is_new, keep, memory, changing, bound)
+
+
+#: Launches that a batch keeps, for vectors that lie otherwise in memory.
+_MOST_KNOWN = 8
+
+
+def _keep(known: dict[Any, Kept], signature: tuple, kept: Kept) -> None:
+    """Keep launches for later calls, the newest few of the settings as they are now."""
+    for other in list(known):
+        if other[0] != signature[0] or len(known) >= _MOST_KNOWN:
+            known.pop(other, None)
+    known.setdefault(signature, kept)
+
+
+def _memory(call: Call, engine: Any, order: Order, packed: Packed) -> Operand:
+    """Device memory for packed arrays, from the library of A."""
+    return new_vector(call, engine, order, ceil_div(packed.bytes.size, _WORD.itemsize), _WORD)[1]
 
 
 def _signature(
@@ -255,8 +300,6 @@ def _fill(
     for k in needed:
         own = product.y[k]
         if own is not None and own.shape[0]:
-            if own.conj or own.neg:
-                own = on_device(own.exporter.resolved(own.origin, False), engines_backend.HOME)
             engine.copy(own, y[k], order.stream)
 
 
@@ -294,7 +337,6 @@ def described(matrices: Matrices) -> list[str]:
             if least == most
             else (f"{least[0]} x {least[1]} to {most[0]} x {most[1]}")
         )
-        lines.append(
-            f"{group.choice.kernel.name}: {len(group.items)} items of {sizes}, {grid} blocks"
-        )
+        items = f"{len(group.items)} item{'s' if len(group.items) > 1 else ''}"
+        lines.append(f"{group.choice.kernel.name}: {items} of {sizes}, {grid} blocks")
     return lines

@@ -12,6 +12,7 @@ from gemv.core.operand import Operand
 from gemv.core.problem import Problem
 from gemv.engines.tables import Tables
 from gemv.selection.ragged import Group, groups
+from gemv.selection.select import Choice
 
 _WORD = np.dtype(np.int64)
 
@@ -28,7 +29,7 @@ class Packed(NamedTuple):
         first, count, dtype = self.places[number]
         owner = memory.owner
         if isinstance(owner, np.ndarray):  # the simulator's device memory
-            owner = owner[first : first + count * dtype.itemsize].view(dtype)
+            owner = owner.view(np.uint8)[first : first + count * dtype.itemsize].view(dtype)
         return memory._replace(
             dtype=dtype, shape=(count,), strides=(1,), pointer=memory.pointer + first, owner=owner
         )
@@ -115,18 +116,47 @@ def variables(
     return packed(arrays)
 
 
-def run(
-    engine: Any, launches: Launches, constants: Operand, changing: Packed, memory: Operand,
-    x: Sequence[Operand], y: Sequence[Operand], stream: Any,
-) -> None:  # fmt: skip
-    """Enqueue the launches; both stretches of bytes are in device memory."""
+class BoundLaunch(NamedTuple):
+    """One launch with everything it is given; both stretches of bytes are in device memory."""
+
+    choice: Choice
+    problem: Problem
+    alpha: Operand
+    a: Operand
+    x: Operand
+    beta: Operand
+    y: Operand
+    tables: Tables
+
+
+def bound(
+    launches: Launches, constants: Operand, changing: Packed, memory: Operand,
+    x: Sequence[Operand], y: Sequence[Operand],
+) -> list[BoundLaunch]:  # fmt: skip
+    """The launches for these operands; `constants` and `memory` have copies of the tables."""
+    made = []
     for number, group in enumerate(launches.groups):
         table, blocks = (launches.constants.part(2 * number + k, constants) for k in range(2))
         places, alpha, beta = (changing.part(3 * number + k, memory) for k in range(3))
         arrays = {"table": table, "places": places, "blocks": blocks}
         own = [[operands[k] for k in group.items] for operands in (launches.a, x, y)]
         first_a, first_x, first_y = (operands[0] for operands in own)
-        engine.run(
-            group.choice, group.problem, alpha, first_a, first_x, beta, first_y, stream=stream,
-            tables=Tables(arrays, *own),
-        )  # fmt: skip
+        made.append(
+            BoundLaunch(
+                group.choice,
+                group.problem,
+                alpha,
+                first_a,
+                first_x,
+                beta,
+                first_y,
+                Tables(arrays, *own),
+            )  # fmt: skip
+        )
+    return made
+
+
+def run(engine: Any, bound_launches: Sequence[BoundLaunch], stream: Any) -> None:
+    """Enqueue the launches, with a number of calls that does not depend on that of the items."""
+    for choice, problem, alpha, a, x, beta, y, tables in bound_launches:
+        engine.run(choice, problem, alpha, a, x, beta, y, stream=stream, tables=tables)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import math
 from collections.abc import Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from gemv.cli.console import (
@@ -21,7 +20,8 @@ from gemv.cli.console import (
     refused_writes,
 )
 from gemv.cli.options import DTYPE_OF_PREFIX, dtype_letters, names, shapes, size
-from gemv.cli.simulator import backend_with_kernels, in_simulator
+from gemv.cli.resumed import libraries_of, stored_before
+from gemv.cli.simulator import backend_with_kernels, in_simulator, refuse_large
 
 if TYPE_CHECKING:
     from gemv.measure.cells import Cell
@@ -59,6 +59,14 @@ def add_commands(commands: Any) -> None:
         "--vectors", type=size, metavar="COUNT", help="one matrix and so many vectors in one call"
     )
     sub.add_argument(
+        "--ragged",
+        type=size,
+        nargs="?",
+        const=0,
+        metavar="COUNT",
+        help="so many matrices of different sizes in one plan of gemv.Batch; default 64 MiB",
+    )
+    sub.add_argument(
         "--random",
         type=size,
         metavar="COUNT",
@@ -67,7 +75,7 @@ def add_commands(commands: Any) -> None:
     sub.add_argument(
         "--host", action="store_true", help="NumPy's arrays on the host, beside SciPy's own calls"
     )
-    sub.add_argument("--seed", type=int, metavar="SEED", help="of --random; default 0")
+    sub.add_argument("--seed", type=int, metavar="SEED", help="of --random and --ragged; default 0")
     sub.add_argument(
         "--against", type=names, metavar="torch,cupy", help="peers; default: those installed"
     )
@@ -89,6 +97,10 @@ def bench(options: argparse.Namespace) -> int:
         from gemv.cli.bench_host import bench_host
 
         return bench_host(options)
+    if options.ragged is not None:
+        from gemv.cli.bench_ragged import bench_ragged
+
+        return bench_ragged(options)
     output, picture = json_path(options), picture_path(options)
     if options.resume and output is None:
         raise Refused("--resume needs the file of --json")
@@ -99,10 +111,13 @@ def bench(options: argparse.Namespace) -> int:
     with one_line_failures(KeyError, OSError):
         from gemv.measure import grid
         from gemv.measure.picture import plot_grid
+        from gemv.measure.records import GridResults
 
-        before = _load(output) if options.resume else None
+        before = stored_before(output, GridResults.load) if options.resume else None
         wanted = cells_of(options, simulated)
-        libraries = _libraries(options)
+        for cell in wanted if simulated else ():
+            refuse_large(cell.m, cell.n, cell.batch)
+        libraries = libraries_of(options)
         with progress("gemv bench") as report:
             for measured in grid.measure(
                 wanted,
@@ -122,31 +137,6 @@ def bench(options: argparse.Namespace) -> int:
     if wrong:
         complain("gemv bench", f"wrong results: {'; '.join(wrong)}")
     return 1 if wrong else 0
-
-
-def _load(path: Path | None) -> GridResults | None:
-    """What a file of ``--json`` has already."""
-    from gemv.measure.records import GridResults
-
-    if path is None or not path.exists():
-        return None
-    try:
-        return GridResults.load(path)
-    except OSError as error:
-        raise Refused(f"cannot read {path}: {error.strerror}") from error
-
-
-def _libraries(options: argparse.Namespace) -> list[str]:
-    """The peers that are asked for, or else those that are installed."""
-    from gemv.measure import peers
-
-    libraries = [library for library in peers.LIBRARIES if peers.installed(library)]
-    if options.against is None:
-        return libraries
-    missing = [each for each in options.against if each not in libraries]
-    if missing:
-        raise Refused(f"cannot import {', '.join(missing)}; there are: {libraries}")
-    return options.against
 
 
 def cells_of(options: argparse.Namespace, simulated: bool) -> list[Cell]:
@@ -174,7 +164,7 @@ def cells_of(options: argparse.Namespace, simulated: bool) -> list[Cell]:
             (1, 1 << 11) if simulated else cells.RANDOM_BYTES,
         )
     if options.seed is not None:
-        raise Refused("--seed is that of --random")
+        raise Refused("--seed is that of --random and --ragged")
     batch, vectors = options.batch or 1, options.vectors or 1
     if batch > 1 and vectors > 1:
         raise Refused("--batch has one vector for each matrix, and --vectors one matrix for all")

@@ -17,7 +17,7 @@ from gemv.cli.options import DTYPE_OF_PREFIX
 
 #: Options of ``bench`` that say something about a GPU, or about shapes that are no squares.
 _OTHERS = ("ops", "order", "view", "hot", "beta", "random", "seed", "against", "seconds", "resume",
-           "plot", "batch", "vectors")  # fmt: skip
+           "plot", "batch", "vectors", "ragged")  # fmt: skip
 
 
 def bench_host(options: argparse.Namespace) -> int:

@@ -17,7 +17,7 @@ from gemv.cli.console import (
     write_json,
 )
 from gemv.cli.options import DTYPE_OF_PREFIX, dtype_letter, names, size
-from gemv.cli.simulator import backend_with_kernels, in_simulator
+from gemv.cli.simulator import backend_with_kernels, in_simulator, refuse_large
 
 if TYPE_CHECKING:
     from gemv.measure.ladder import Ladder
@@ -57,6 +57,8 @@ def ladder(options: argparse.Namespace) -> int:
         return in_simulator(options)
     default = SIZE_SIMULATED if name == "simulator" else SIZE
     m, n = options.m or default[0], options.n or default[1]
+    if name == "simulator":
+        refuse_large(m, n)
     with one_line_failures():
         from gemv.kernels import REGISTRY
         from gemv.measure import ladder as measure

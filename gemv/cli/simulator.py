@@ -9,6 +9,9 @@ import sys
 
 from gemv.cli.console import Refused, reason
 
+#: Elements of A for which a command takes about a minute.
+MOST_ELEMENTS = 1 << 17
+
 
 def is_simulated() -> bool:
     """Whether Numba simulates in this process."""
@@ -26,6 +29,16 @@ def backend_with_kernels() -> str:
     except (ImportError, RuntimeError, ValueError) as error:
         raise Refused(reason(error)) from error
     return name
+
+
+def refuse_large(m: int, n: int, items: int = 1) -> None:
+    """Stop a command that would take the simulator many minutes or hours."""
+    if m * n * items > MOST_ELEMENTS:
+        size = f"{m} x {n}" if items == 1 else f"{items} matrices of {m} x {n}"
+        raise Refused(
+            f"{size} is too much for the simulator, which runs up to {MOST_ELEMENTS} elements of A"
+            " in about a minute: take a smaller size, or a GPU"
+        )
 
 
 def in_simulator(options: argparse.Namespace) -> int:

@@ -255,7 +255,7 @@ def coefficient(routine: str, name: str, value: Any, dtype: np.dtype) -> Any:
             routine,
             name,
             f"{name} = {value!r} is complex and would lose its imaginary part:"
-            f" {routine} computes in {dtype}",
+            f" {routine.partition(':')[0]} computes in {dtype}",
         )
     with np.errstate(all="ignore"):
         try:

@@ -176,10 +176,12 @@ class CudaEngine:
             )
 
     def upload(self, host: np.ndarray, target: Operand, stream: int, finish: bool = False) -> None:
-        # From memory that is not pinned: the driver returns once it has read it.
-        check(driver.cuMemcpyHtoDAsync(target.pointer, host.ctypes.data, host.nbytes, stream))
-        if finish:
-            check(driver.cuStreamSynchronize(stream))
+        # From memory that is not pinned: the driver returns once it has read it. Another thread may
+        # be capturing a stream of its own.
+        with capture.outside_of_captures():
+            check(driver.cuMemcpyHtoDAsync(target.pointer, host.ctypes.data, host.nbytes, stream))
+            if finish:
+                check(driver.cuStreamSynchronize(stream))
 
     def copy_bytes(self, source: int, target: int, nbytes: int, stream: int) -> None:
         """Enqueue a copy from one address of device memory to another."""

@@ -126,6 +126,9 @@ def product(
             apart = (down, n) if along == size else (along, m) if down == size else (0, 0)
             if apart[0] > apart[1] * size and apart[0] % size == 0:
                 return _by_numpy(trans, alpha, a, x, beta, y)
+        if along != size and abs(along) < abs(down):
+            # SciPy copies column by column, against the order of memory. This copies by rows.
+            return product(gemv, trans, alpha, np.ascontiguousarray(a), x, beta, y)
     if along == size and (trans != 2 or a.dtype.kind != "c"):  # whole lines are copied faster
         return call(gemv, alpha, a.T, x, beta, y, 0 if trans else 1)
     return call(gemv, alpha, a, x, beta, y, trans)

@@ -229,7 +229,7 @@ class SimulatorEngine:
         target.owner[...] = source.owner
 
     def upload(self, host: np.ndarray, target: Operand, stream: int, finish: bool = False) -> None:
-        target.owner[...] = host
+        target.owner.view(np.uint8)[: host.size] = host
 
     def wrap(self, array: np.ndarray) -> Any:
         from numba import cuda

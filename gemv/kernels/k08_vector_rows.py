@@ -308,8 +308,9 @@ def repeats(problem, knobs):
 
 def in_tables(problem, knobs):
     """One set of constants for all items whose sums take so many lanes."""
-    found = {"ROWS": 2, "VECTORS": 4, "THREADS_PER_BLOCK": 128, "BLOCKS_PER_SM": 0, "MIN_BLOCKS": 4}
-    return {**knobs, **found}
+    blocks = max(1, 512 // max(knobs["LANES"], 128))  # 128 registers a thread
+    found = {"ROWS": 2, "VECTORS": 4, "THREADS_PER_BLOCK": 128, "BLOCKS_PER_SM": 0}
+    return {**knobs, **found, "MIN_BLOCKS": blocks}
 
 
 def tile(knobs):

@@ -326,8 +326,9 @@ def in_batches(problem, knobs):
 
 def in_tables(problem, knobs):
     """One set of constants for all items whose sums take so many lanes of so many threads."""
-    found = {"ACROSS": 1, "COLUMNS": 8, "PIECES": 1, "BLOCKS_PER_SM": 0, "MIN_BLOCKS": 3}
-    return {**knobs, **found}
+    blocks = max(1, 768 // max(knobs["LANES"], knobs["THREADS_PER_BLOCK"]))  # 85 registers a thread
+    found = {"ACROSS": 1, "COLUMNS": 8, "PIECES": 1, "BLOCKS_PER_SM": 0}
+    return {**knobs, **found, "MIN_BLOCKS": blocks}
 
 
 def repeats(problem, knobs):

@@ -54,6 +54,8 @@ Source
     way. That rows at fixed distances share their phase is arithmetic modulo 16.
 """
 
+from math import gcd
+
 import numpy as np
 
 from gemv.core.geometry import LOAD_BYTES, MAX_GRID_X, ceil_div
@@ -278,7 +280,11 @@ def geometry(problem, device, knobs):
 
 
 def repeats(problem, knobs):
-    return problem.phases, problem.phases * tile(knobs)[0]
+    blocks, rows = problem.phases, problem.phases * tile(knobs)[0]
+    # A few lines have fewer phases than there are. A must stay at its address modulo 16 bytes.
+    apart = rows * problem.row_stride * problem.dtype.itemsize
+    again = LOAD_BYTES // gcd(LOAD_BYTES, apart)
+    return again * blocks, again * rows
 
 
 def tile(knobs):

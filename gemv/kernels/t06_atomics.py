@@ -1,4 +1,4 @@
-"""The counter-example: let every thread add its share atomically, and lose the same bits each run.
+"""The counter-example: every thread adds its share atomically, so two runs differ in last bits.
 
 Idea
     An atomic addition cannot be interrupted, so threads need no tree and blocks need no scratch

@@ -104,7 +104,7 @@ def cells(
                 raise ValueError(f"bench: m and n must be at least 1, got {m} and {n}")
             for op in ops:
                 for order in orders:
-                    _check_names(dtype, op, order)
+                    check_names(dtype, op, order)
                     found += [
                         Cell(m, n, dtype, op, order, view, hot, beta, batch, vectors)
                         for view in views
@@ -112,7 +112,8 @@ def cells(
     return found
 
 
-def _check_names(dtype: str, op: str, order: str) -> None:
+def check_names(dtype: str, op: str, order: str) -> None:
+    """Raise ValueError for a dtype, op or order that cannot be measured."""
     if dtype not in DTYPES:
         raise ValueError(f"bench: dtype must be one of {', '.join(DTYPES)}, got {dtype!r}")
     if op not in ("N", "T", "C") or order not in ("C", "F"):
@@ -153,7 +154,7 @@ def random_cells(
             f" {count} and {seed}"
         )
     for names in itertools.product(dtypes, ops, orders):
-        _check_names(*names)
+        check_names(*names)
     number = random.Random(seed).random  # the one method whose sequence never changes
 
     def one_of(values: Sequence[str]) -> str:

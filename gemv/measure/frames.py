@@ -178,6 +178,12 @@ class Frames:
         """`count` elements at an address, as an engine takes them."""
         return Buffer(self._part(address, count * dtype.itemsize).view(dtype), address)
 
+    def vector(self, address: int, dtype: np.dtype, count: int) -> Any:
+        """The same as a device array of Numba's, for calls that take arrays."""
+        from numba.cuda.simulator.cudadrv.devicearray import FakeCUDAArray
+
+        return FakeCUDAArray(self._part(address, count * dtype.itemsize).view(dtype))
+
 
 class DeviceFrames(Frames):
     """The same on the GPU: the host makes a pattern once, and copies on the device repeat it."""
@@ -226,3 +232,7 @@ class DeviceFrames(Frames):
 
     def buffer(self, address: int, dtype: np.dtype, count: int) -> Buffer:
         return Buffer(self.array, address)
+
+    def vector(self, address: int, dtype: np.dtype, count: int) -> Any:
+        start = address - self.base
+        return self.array[start : start + count * dtype.itemsize].view(dtype)

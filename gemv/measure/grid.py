@@ -13,12 +13,12 @@ are counted in 32-byte sectors, the unit in which memory answers.
 from __future__ import annotations
 
 import math
-import statistics
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict
 from typing import Any
 
+from gemv.core.geometry import Device
 from gemv.engines import backend as engines_backend
 from gemv.measure import peers, peers_of_batches
 from gemv.measure.cells import Cell
@@ -42,6 +42,29 @@ from gemv.selection.select import select
 _MOST_FRAMES = 2048
 
 
+def free_bytes(engine: Any) -> int:
+    """Bytes that frames may take: some are left for modules, workspaces and other libraries."""
+    if engine.name != "cuda":
+        return 1 << 30
+    from numba import cuda
+
+    return int(0.85 * cuda.current_context().get_memory_info().free)
+
+
+def versions(device: Device, clock: Any, libraries: Sequence[str]) -> dict[str, str]:
+    """Of this package with its table, the driver and all libraries."""
+    import gemv
+    from gemv.engines.fingerprint import Unknown, imported_source
+
+    try:
+        source = imported_source()[:12]
+    except Unknown as why:
+        source = f"unknown: {why}"
+    ours = f"{gemv.__version__} (source {source}, machine {machine(device).hash[:12]})"
+    timed = {} if clock is None else clock.versions()
+    return {"gemv": ours, **timed, **peers.versions(tuple(libraries))}
+
+
 class Bench:
     """Checks and times cells. Memory is allocated once, for the largest of those that fit."""
 
@@ -59,33 +82,19 @@ class Bench:
         if clock is None and self.engine.name == "cuda":
             self.clock = Clock(self.engine)
         self._mover = Mover(self.engine, self.clock)
-        self.free_bytes = self._free_bytes()
+        self.free_bytes = free_bytes(self.engine)
         layouts = [(cell, lay_out(cell)) for cell in wanted]
         needs = [self.frame_count(cell, layout) * layout.nbytes for cell, layout in layouts]
         nbytes = max((need for need in needs if need <= self.free_bytes), default=ALIGNED)
         kind = DeviceFrames if self.engine.name == "cuda" else Frames
         self.frames = kind(self.engine, nbytes)
 
-    def _free_bytes(self) -> int:
-        """Bytes that frames may take: some are left for modules, workspaces and other libraries."""
-        if self.engine.name != "cuda":
-            return 1 << 30
-        from numba import cuda
-
-        return int(0.85 * cuda.current_context().get_memory_info().free)
-
     def versions(self) -> dict[str, str]:
-        """Of this package with its table, the driver and all libraries."""
-        import gemv
-        from gemv.engines.fingerprint import Unknown, imported_source
+        return versions(self.device, self.clock, self.libraries)
 
-        try:
-            source = imported_source()[:12]
-        except Unknown as why:
-            source = f"unknown: {why}"
-        ours = f"{gemv.__version__} (source {source}, machine {machine(self.device).hash[:12]})"
-        timed = {} if self.clock is None else self.clock.versions()
-        return {"gemv": ours, **timed, **peers.versions(self.libraries)}
+    def results(self) -> GridResults:
+        """A file without rows yet."""
+        return GridResults(self.device.name, self.engine.name, self.versions())
 
     def frame_count(self, cell: Cell, layout: Layout) -> int:
         """The number of frames that calls use in turn."""
@@ -190,16 +199,11 @@ class Bench:
         count = len(places) * framed.layout.nbytes // dtype.itemsize
         self.frames.fill("random", dtype, self.frames.base, count)
         calls = {"ours": [self.our_call(framed, chosen, place) for place in places]}
-        for number, each in enumerate(self._mover.calls(framed, *moved)):
+        starts = [(framed.start(place), place.y) for place in places]
+        for number, each in enumerate(self._mover.calls(starts, *moved, framed.cell.hot)):
             calls[f"plain {number}"] = each
         calls |= {peer.name: [peer.at(place) for place in places] for peer in contenders}
-        times = self.clock.race(calls, ROUNDS)
-        medians = {name: statistics.median(each) for name, each in times.items()}
-        row.time_s = medians.pop("ours")
-        row.spread = (max(times["ours"]) - min(times["ours"])) / row.time_s
-        plain = [name for name in medians if name.startswith("plain ")]
-        row.plain_s = min(medians.pop(name) for name in plain)
-        row.peers = medians
+        row.take(self.clock.race(calls, ROUNDS))
 
 
 def measure(
@@ -229,30 +233,46 @@ def measure(
     BackendError
         On the host backend, which has no kernels.
     """
-    done = set() if grid is None else {row.cell for row in grid.rows}
-    open_cells = [cell for cell in dict.fromkeys(wanted) if cell not in done]
+    bench = Bench(open_cells(wanted, grid), libraries) if bench is None else bench
+    yield from each_cell(bench, wanted, grid, seconds, progress)
+
+
+def open_cells(wanted: Sequence[Any], stored: Any) -> list[Any]:
+    """The cells that stored results lack."""
+    done = set() if stored is None else {row.cell for row in stored.rows}
+    return [cell for cell in dict.fromkeys(wanted) if cell not in done]
+
+
+def each_cell(
+    bench: Any,
+    wanted: Sequence[Any],
+    stored: Any,
+    seconds: float,
+    progress: Callable[[int, int, Any], None] | None,
+) -> Iterator[Any]:
+    """Measure what is not stored yet by ``bench.measure``, and give all results after each."""
+    left = open_cells(wanted, stored)
     end = time.monotonic() + seconds
-    bench = Bench(open_cells, libraries) if bench is None else bench
-    fresh = GridResults(bench.device.name, bench.engine.name, bench.versions())
-    if grid is None:
-        grid = fresh
-    elif (grid.device, grid.backend) != (fresh.device, fresh.backend):
-        raise ValueError(f"the file was measured on {grid.device}, and this is {fresh.device}")
-    yield grid
-    for number, cell in enumerate(open_cells):
+    fresh = bench.results()
+    if stored is None:
+        stored = fresh
+    elif (stored.device, stored.backend) != (fresh.device, fresh.backend):
+        raise ValueError(f"the file was measured on {stored.device}, and this is {fresh.device}")
+    yield stored
+    for number, cell in enumerate(left):
         if time.monotonic() > end:
             return
         if progress is not None:
-            progress(number, len(open_cells), cell)
-        grid.rows.append(bench.measure(cell))
+            progress(number, len(left), cell)
+        stored.rows.append(bench.measure(cell))
         if number == 0:
-            _add_versions(grid, fresh.versions)
-        yield grid
+            _add_versions(stored, fresh.versions)
+        yield stored
 
 
-def _add_versions(grid: GridResults, fresh: dict[str, str]) -> None:
-    """Add the versions that a grid is continued with to those that it began with."""
+def _add_versions(stored: Any, fresh: dict[str, str]) -> None:
+    """Add the versions that results are continued with to those that they began with."""
     for name, version in fresh.items():
-        had = grid.versions.get(name, "none")
+        had = stored.versions.get(name, "none")
         if version not in had.split(", later "):
-            grid.versions[name] = f"{had}, later {version}"
+            stored.versions[name] = f"{had}, later {version}"

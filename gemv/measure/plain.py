@@ -7,13 +7,12 @@ unless our call or a peer was faster.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
 from gemv.core.geometry import LOAD_BYTES, ceil_div
-from gemv.measure.frames import FramedCell
 
 #: Enqueues a launch or a call on the stream whose handle it gets.
 Enqueue = Callable[[int], None]
@@ -116,6 +115,8 @@ def mover() -> Callable:
 
 #: Blocks, threads a block, and segments of a launch of the mover.
 MoverGrid = tuple[int, int, int]
+#: For each call the address that it reads from, and the one that it writes to.
+Places = Sequence[tuple[int, int]]
 
 
 class Mover:
@@ -127,14 +128,19 @@ class Mover:
         self._function: Any = None
         self._best: dict[tuple[int, int, bool], list[MoverGrid]] = {}
 
-    def calls(self, framed: FramedCell, read: int, written: int) -> list[list[Enqueue]]:
-        """For each of the two grids a call for each frame; `read` and `written` are bytes."""
-        key = (read, written, framed.cell.hot)
-        if key not in self._best:
-            self._best[key] = self._best_grids(framed, read, written)
-        return [self._calls(framed, read, written, grid) for grid in self._best[key]]
+    def calls(
+        self, places: Places, read: int, written: int, hot: bool = False
+    ) -> list[list[Enqueue]]:
+        """For each of the two grids a call for each place; `read` and `written` are bytes.
 
-    def _best_grids(self, framed: FramedCell, read: int, written: int) -> list[MoverGrid]:
+        `hot` says that there is one place, whose bytes the L2 cache may hold.
+        """
+        key = (read, written, hot)
+        if key not in self._best:
+            self._best[key] = self._best_grids(places, read, written)
+        return [self._calls(places, read, written, grid) for grid in self._best[key]]
+
+    def _best_grids(self, places: Places, read: int, written: int) -> list[MoverGrid]:
         grids = set()
         vectors = read // LOAD_BYTES
         multiprocessors = self._engine.device().multiprocessors
@@ -144,15 +150,13 @@ class Mover:
                     most = multiprocessors * blocks_per_multiprocessor
                     grids.add((min(most, ceil_div(vectors, threads)), threads, segments))
         timed = [
-            (self._clock.time(self._calls(framed, read, written, grid), 1), grid)
+            (self._clock.time(self._calls(places, read, written, grid), 1), grid)
             for grid in sorted(grids)
         ]
         return [grid for _, grid in sorted(timed)[:2]]
 
-    def _calls(self, framed: FramedCell, read: int, written: int, grid: MoverGrid) -> list[Enqueue]:
-        return [
-            self._call(framed.start(place), place.y, read, written, grid) for place in framed.places
-        ]
+    def _calls(self, places: Places, read: int, written: int, grid: MoverGrid) -> list[Enqueue]:
+        return [self._call(a, y, read, written, grid) for a, y in places]
 
     def _call(self, a: int, y: int, read: int, written: int, grid: MoverGrid) -> Enqueue:
         if self._function is None:

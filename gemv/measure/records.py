@@ -7,6 +7,7 @@ import statistics
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
+from typing import Any
 
 from gemv.core import files
 from gemv.measure.cells import Cell
@@ -15,8 +16,54 @@ from gemv.measure.cells import Cell
 ROUNDS = 5
 
 
+class Timed:
+    """What follows from the times of a cell, and how they are noted."""
+
+    nbytes: int
+    time_s: float | None
+    plain_s: float | None
+    spread: float | None
+    peers: dict[str, float]
+
+    def take(self, times: dict[str, list[float]]) -> None:
+        """Note the times of all rounds: of "ours", of each "plain ..." and of each peer."""
+        medians = {name: statistics.median(each) for name, each in times.items()}
+        self.time_s = medians.pop("ours")
+        self.spread = (max(times["ours"]) - min(times["ours"])) / self.time_s
+        plain = [name for name in medians if name.startswith("plain ")]
+        self.plain_s = min(medians.pop(name) for name in plain)
+        self.peers = medians
+
+    @property
+    def floor_s(self) -> float | None:
+        """The time of the fastest that moved these bytes in this run: us, the mover or a peer."""
+        times = [self.time_s, self.plain_s, *self.peers.values()]
+        return min((each for each in times if each is not None), default=None)
+
+    @property
+    def share(self) -> float | None:
+        """Floor over our time: at most 1."""
+        return None if self.time_s is None else (self.floor_s or 0.0) / self.time_s
+
+    @property
+    def peer(self) -> str | None:
+        """The fastest peer."""
+        return min(self.peers, key=self.peers.__getitem__, default=None)
+
+    @property
+    def ratio(self) -> float | None:
+        """Time of the fastest peer over ours: how many times as fast we are."""
+        if self.time_s is None or self.peer is None:
+            return None
+        return self.peers[self.peer] / self.time_s
+
+    def rate(self, seconds: float) -> float:
+        """GB/s, if the bytes of the call take so long."""
+        return self.nbytes / seconds / 1e9
+
+
 @dataclass(slots=True)
-class CellResult:
+class CellResult(Timed):
     """What was measured of a cell.
 
     Attributes
@@ -66,32 +113,14 @@ class CellResult:
     def cell(self) -> Cell:
         return Cell(**{each.name: getattr(self, each.name) for each in fields(Cell)})
 
-    @property
-    def floor_s(self) -> float | None:
-        """The time of the fastest that moved these bytes in this run: us, the mover or a peer."""
-        times = [self.time_s, self.plain_s, *self.peers.values()]
-        return min((each for each in times if each is not None), default=None)
 
-    @property
-    def share(self) -> float | None:
-        """Floor over our time: at most 1."""
-        return None if self.time_s is None else (self.floor_s or 0.0) / self.time_s
-
-    @property
-    def peer(self) -> str | None:
-        """The fastest peer."""
-        return min(self.peers, key=self.peers.__getitem__, default=None)
-
-    @property
-    def ratio(self) -> float | None:
-        """Time of the fastest peer over ours: how many times as fast we are."""
-        if self.time_s is None or self.peer is None:
-            return None
-        return self.peers[self.peer] / self.time_s
-
-    def rate(self, seconds: float) -> float:
-        """GB/s, if the bytes of the call take so long."""
-        return self.nbytes / seconds / 1e9
+def lines_of(results: Any) -> str:
+    """Results with their rows as JSON: a line for each row, so that files compare line by line."""
+    data = asdict(results)
+    rows = data.pop("rows")
+    head = json.dumps(data, indent=1)[:-2]
+    lines = ",\n  ".join(json.dumps(row) for row in rows)
+    return f'{head},\n "rows": [\n  {lines}\n ]\n}}\n'
 
 
 @dataclass(slots=True)
@@ -105,12 +134,7 @@ class GridResults:
     rows: list[CellResult] = field(default_factory=list)
 
     def to_json(self) -> str:
-        """One line a row, so that two files compare line by line."""
-        data = asdict(self)
-        rows = data.pop("rows")
-        head = json.dumps(data, indent=1)[:-2]
-        lines = ",\n  ".join(json.dumps(row) for row in rows)
-        return f'{head},\n "rows": [\n  {lines}\n ]\n}}\n'
+        return lines_of(self)
 
     @classmethod
     def from_json(cls, text: str) -> GridResults:

@@ -220,6 +220,32 @@ def test_autograd_is_told_of_overwritten_tensors(fake_torch):
     assert fake_torch == [y]
 
 
+@pytest.mark.parametrize("form", ["tuple", "tensor"])
+def test_autograd_is_told_of_many_tensors_at_once(fake_torch, form):
+    """Where PyTorch takes a tuple; tensors that count nothing do not keep it from the others."""
+    told = []
+
+    def private(tensors):
+        if form == "tensor":
+            raise TypeError("it takes a single tensor")
+        if "inference" in tensors:
+            raise RuntimeError("made in inference mode")
+        told.append(tensors)
+
+    torch = sys.modules["torch"]
+    torch._C, torch.empty = SimpleNamespace(_increment_version=private), lambda length: "empty"
+    written = libraries.BY_NAME["torch"].notes_writes_to(["one", "two"])
+    mixed = libraries.BY_NAME["torch"].notes_writes_to(["three", "inference"])
+    told.clear()
+    written()
+    mixed()
+    if form == "tuple":
+        assert told == [("one", "two"), ("three",)]
+    else:
+        assert told == [] and fake_torch == ["one", "two", "three", "inference"]
+    assert libraries.BY_NAME["numba"].notes_writes_to(["one"]) is None
+
+
 def test_host_tensor_is_overwritten_and_given_back(fake_torch):
     a, memory = FakeTensor(np.eye(2, 3)), np.ones(2)
     for y in (FakeTensor(memory), memory):

@@ -55,6 +55,23 @@ def test_calls_without_a_gpu_says_so(folder, capsys):
     assert "must end in .json" in refused(capsys, "calls", "--json", "x")
 
 
+def test_calls_for_lists_are_timed_without_a_gpu_as_well(capsys, monkeypatch, folder):
+    if gemv.backend() == "host":
+        pytest.skip("no GPU and no simulator")
+    script = program("measure.list_calls")
+    measured = script.measure(counts=(1, 3), rounds=1)
+    monkeypatch.setattr(script, "measure", lambda progress: measured)
+    assert main(["calls", "--lists", "--json", "lists.json"]) == 0
+    printed = capsys.readouterr().out
+    assert printed.count("plan()") == len({row.group for row in measured.rows})
+    assert ("launches are left out" in printed) == (gemv.backend() == "simulator")
+    rows = json.loads((folder / "lists.json").read_text())["rows"]
+    assert all(row["time_s"] > 0 and row["note"].endswith("of Python") for row in rows)
+    # The next call launches again.
+    (found,) = gemv.gemv_batched(1, [[[2.0]]], [[3.0]])
+    assert found.tolist() == [6]
+
+
 def test_calls_prints_every_row(capsys, monkeypatch, folder):
     calls = program("measure.calls")
     table = calls.CallResults("A GPU", {"torch": "9.9"})

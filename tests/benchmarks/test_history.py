@@ -18,7 +18,7 @@ TOP = Path(__file__).resolve().parents[2]
 def test_a_point_of_the_history_takes_minutes():
     """Few processes have a context and a compiler; those of a suite that measures once look up."""
     measuring, looking = 0, 0
-    for name in ("kernels", "api", "shards"):
+    for name in ("kernels", "api", "shards", "lists"):
         suite = vars(program(f"suites.{name}"))
         for each in filter(lambda value: isinstance(value, type), suite.values()):
             kinds = ("track", "time", "timeraw", "peakmem")
@@ -29,7 +29,7 @@ def test_a_point_of_the_history_takes_minutes():
             else:
                 measuring += sets
     assert 5 < measuring <= 60
-    assert 200 < looking <= 300
+    assert 200 < looking <= 310
 
 
 def test_calls_on_numpy_arrays_are_measured_on_the_gpu(monkeypatch):
@@ -68,6 +68,24 @@ def test_several_gpus_are_played_by_the_simulator(monkeypatch):
     found = suite.scaling()
     assert set(found) == {("2", way, "1 GiB") for way in suite.WAYS}
     assert all(math.isnan(each) for each in found.values()), found
+
+
+@pytest.mark.skipif(gemv.backend() == "cuda", reason="it measures minutes on a GPU")
+def test_figures_of_lists_are_checked_or_skipped(monkeypatch):
+    suite = program("suites.lists")
+    floor = suite.Floor()
+    found = suite.shares()
+    if gemv.backend() == "simulator":
+        assert set(found) == set(suite.DTYPES)
+        assert all(math.isnan(each) for each in found.values()), found
+    with pytest.raises(AssertionError, match="item 3 differs"):
+        floor.setup({"float32": suite.Wrong("item 3 differs")}, "float32")
+    floor.setup({"float32": 0.5}, "float32")
+    assert floor.track_share({}, "float32") == 50
+    monkeypatch.setattr(gemv, "backend", lambda: "host")
+    with pytest.raises(NotImplementedError, match="no GPU"):
+        floor.setup(suite.shares(), "float32")
+    assert floor.track_share.unit in vars(program("history.compare"))["SPREAD"]
 
 
 def test_benchmarks_list_every_rung():

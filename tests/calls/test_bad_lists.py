@@ -71,9 +71,9 @@ def frozen(old, make):
 #: What is wrong: the function, where its arrays are, what changes, the error, its words.
 BAD = {
     # a
-    "a is None": ("gemv_batched", BOTH, {"a": None}, T, "must be a sequence of arrays, got None"),
+    "a is None": ("gemv_batched", BOTH, {"a": None}, T, "As must be a sequence of arrays, got N"),
     "a is a number": ("gemv_batched", BOTH, {"a": 3}, T, "must be a sequence of arrays, got int"),
-    "a is a string": ("Batch", BOTH, {"a": "abc"}, T, "must be a sequence of arrays, got 'abc'"),
+    "a is a string": ("Batch", BOTH, {"a": "abc"}, T, "arrays must be a sequence of arrays"),
     "a is a dict": ("Batch", BOTH, {"a": {}}, T, "must be a sequence of arrays"),
     "a cannot be listed": ("Batch", BOTH, {"a": Fails("__iter__")}, T, "must be a sequence of arr"),
     "an item is None": ("gemv_batched", BOTH, {"a": at(1, None)}, T, "item 1: a must be an array"),
@@ -187,7 +187,7 @@ BAD = {
     "a y of stride 0": (
         "gemv_batched", DEVICE,
         {"y": at(0, lambda old, make: Interface(np.ones(3), strides=(0,)))}, V,
-        "item 0: overwrite_y=1 needs a y whose elements are apart",
+        "item 0: y has elements of stride 0",
     ),
     "a y twice": (
         "gemv_batched", BOTH, {"a": at(1, array(3, 2)), "y": lambda y, make: [y[0], y[0], y[2]]},

@@ -141,6 +141,9 @@ def test_a_beta_of_zero_reads_no_y_and_an_alpha_of_zero_no_product(everywhere):
     out[0] = np.nan
     gemv.matvec(a, x, out, alpha=[1.0, 0.0, 1.0], beta=[0.0, 2.0, 1.0])
     assert np.array_equal(out, [[2, 2], [14, 14], [9, 9]])
+    for stored in (a, np.ascontiguousarray(a.swapaxes(1, 2)).swapaxes(1, 2)):
+        made = gemv.matvec(stored, x, alpha=[1.0, 0.0, 1.0])
+        assert np.array_equal(made, [[2, 2], [0, 0], [2, 2]])
 
 
 def test_an_alpha_of_zero_still_scales_y(everywhere):
@@ -306,6 +309,19 @@ def test_a_vector_of_a_small_matrix_has_the_bits_of_the_single_call_however_many
     for count in (1, 2, 3):
         assert [bits(y) for y in gemv.matvec(a, x[:count])] == single[:count], count
     assert bits(gemv.matvec(a, x[0])) == single[0]
+
+
+@needs_device_arrays
+def test_items_with_one_small_matrix_have_the_bits_of_the_single_call():
+    """The matrix has a leading dimension of stride 0, as broadcasting makes it."""
+    rng = np.random.default_rng(10)
+    a = rng.standard_normal((9, 7)).astype("f")
+    x = np.zeros((3, 32), "f")[:, :7]  # each vector is aligned as a single one
+    x[...] = rng.standard_normal((3, 7))
+    with gemv.trace() as calls:
+        y = gemv.matvec(np.broadcast_to(a, (3, 9, 7)), x)
+    assert [call.kernel for call in calls] != ["small_items"]
+    assert [bits(each) for each in y] == [bits(gemv.gemv(1, a, vector)) for vector in x]
 
 
 REFUSED = {

@@ -11,6 +11,7 @@ import pytest
 
 import gemv
 from gemv.calls import jax_frames, jax_handlers
+from gemv.core import memo
 from gemv.core.dtypes import DTYPES
 from gemv.core.narrow import cast
 from gemv.core.operand import Operand
@@ -104,6 +105,17 @@ def test_a_frame_is_read():
     assert frame.stream() == STREAM
 
 
+def test_what_lies_beside_a_dtype_is_not_read():
+    """A word holds the dtype's number and four bytes that XLA may leave as they were."""
+    x, nothing = np.ones(3, np.float32), np.array(2.0, np.float32)
+    made, seen = HandMade([x, nothing], [], {}), []
+    for place in (0, 1):
+        at = made.frame.args.items[place] + jax_frames.Buffer.dtype.offset
+        ctypes.c_uint32.from_address(at + 4).value = 0xFFFFFFFF
+    assert call(seen.append, made.frame) is None, made.errors
+    assert [(each.letter, each.shape) for each in seen[0].arguments] == [("s", (3,)), ("s", ())]
+
+
 def test_only_the_stage_that_executes_computes():
     made = HandMade([], [], {}, stage=0)
     assert call(lambda frame: 1 / 0, made.frame) is None and not made.errors
@@ -133,9 +145,17 @@ def test_errors_are_handed_to_xla():
     def broken(frame):
         raise KeyError("missing")
 
+    def interrupted(frame):
+        raise KeyboardInterrupt
+
     made = HandMade([], [], {})
-    assert call(wrong, made.frame) == call(broken, made.frame) == 1
-    assert made.errors == [(3, "the rule"), (13, "KeyError: 'missing'")]
+    for each in (wrong, broken, interrupted):
+        assert call(each, made.frame) == 1
+    assert made.errors == [
+        (3, "the rule"),
+        (13, "KeyError: 'missing'"),
+        (13, "KeyboardInterrupt: "),
+    ]
 
 
 def test_dtypes_that_nobody_computes_in_are_refused():
@@ -216,6 +236,101 @@ def test_a_remembered_call_is_launched_on_the_stream_of_xla(monkeypatch, status)
     places = [(a[k].ctypes.data, x[k].ctypes.data, y[k].ctypes.data) for k in range(2)]
     assert launched == [(STREAM, *at, 2.0, 0.0) for at in places]
     assert run == ([(2.0, *at[:2], 0, at[2], 3, STREAM) for at in places] if status else [])
+
+
+def part_of(memory, first, *shape):
+    return memory[first : first + np.prod(shape)].reshape(shape)
+
+
+@pytest.fixture
+def selections(monkeypatch):
+    """The problems for which a kernel has been selected."""
+    from gemv.selection import select as room
+
+    if gemv.backend() != "simulator":
+        pytest.skip("frames made by hand lie in host memory")
+    asked, right = [], room.select
+
+    def select(problem, *arguments, **options):
+        asked.append(problem)
+        return right(problem, *arguments, **options)
+
+    monkeypatch.setattr(room, "select", select)
+    memo.forget()
+    yield asked
+    memo.forget()
+
+
+def test_calls_that_differ_are_remembered_apart(selections):
+    """Addresses, dtypes and options of one shape; each call is selected once, and then known."""
+    memory = {
+        letter: np.ones(100, DTYPES[letter] if letter != "h" else np.float16) for letter in "sh"
+    }
+
+    def run(letter, result, first=0, **options):
+        a, x = part_of(memory[letter], first, 8, 8), part_of(memory[letter], 72, 8)
+        y = np.zeros(8, DTYPES[result])
+        made = HandMade([a, x], [y], attributes(**options))
+        with gemv.trace() as calls:
+            assert call(jax_handlers.on_gpu, made.frame) is None, made.errors
+        assert y.tolist() == [16] * 8
+        return calls[0].kernel, calls[0].knobs
+
+    variants = [
+        (("s", "s"), {}), (("s", "s", 1), {}), (("s", "s"), {"trans": 1}),
+        (("s", "s"), {"accumulate": "wide"}), (("s", "s"), {"kernel": "serial"}),
+        (("h", "h"), {}), (("h", "s"), {}),
+    ]  # fmt: skip
+    alone = []
+    for arguments, options in variants:
+        memo.forget()
+        alone.append(run(*arguments, **options))
+    memo.forget()
+    selections.clear()
+    for _ in range(2):
+        assert [run(*arguments, **options) for arguments, options in variants] == alone
+        assert len(selections) == len(variants)
+    keys = [
+        (each.dtype, each.y_dtype, each.a_alignment, each.accumulate, each.trans)
+        for each in selections
+    ]
+    assert len(set(keys)) == len(variants) - 1  # the kernel is no part of a problem
+
+
+def test_remembered_calls_are_few_and_follow_the_settings(selections, monkeypatch):
+    monkeypatch.setattr(jax_handlers, "MAX_REMEMBERED", 2)
+
+    def run(rows):
+        y = np.zeros(rows, np.float32)
+        made = HandMade([np.ones((rows, 4), "f"), np.ones(4, "f")], [y], attributes())
+        assert call(jax_handlers.on_gpu, made.frame) is None and y.tolist() == [8] * rows
+
+    for rows in (1, 2, 3, 4, 5):
+        run(rows)
+        assert len(jax_handlers._remembered) <= 2
+    assert len(selections) == 5
+    run(5)
+    assert len(selections) == 5
+    memo.forget()  # as every change of a setting does
+    run(5)
+    assert len(selections) == 6
+
+
+def test_what_is_selected_while_a_setting_changes_is_not_remembered(selections, monkeypatch):
+    selected = jax_handlers._selected
+
+    def changing(*arguments):
+        found = selected(*arguments)
+        memo.forget()
+        return found
+
+    a, x, y = np.ones((3, 4), "f"), np.ones(4, "f"), np.zeros(3, "f")
+    with monkeypatch.context() as patch:
+        patch.setattr(jax_handlers, "_selected", changing)
+        assert call(jax_handlers.on_gpu, HandMade([a, x], [y], attributes()).frame) is None
+    assert not jax_handlers._remembered
+    assert call(jax_handlers.on_gpu, HandMade([a, x], [y], attributes()).frame) is None
+    assert len(selections) == 2 and jax_handlers._remembered
 
 
 def test_what_the_host_cannot_compute():

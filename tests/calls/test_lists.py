@@ -1,12 +1,19 @@
 """Products of different sizes: gemv_batched and Batch against NumPy and single products."""
 
+import copy
+import pickle
+from concurrent.futures import ThreadPoolExecutor
+
 import numpy as np
 import pytest
+from helpers.programs import program
 
 import gemv
-from gemv.calls import ragged_tables
+from gemv.calls import ragged_run, ragged_tables
+from gemv.core import memo
 from gemv.core.dtypes import BFLOAT16, DTYPES
 from gemv.core.narrow import cast
+from gemv.engines import backend
 
 needs_engine = pytest.mark.skipif(
     gemv.backend() == "host", reason="no GPU and no simulator to hold device arrays"
@@ -280,6 +287,23 @@ def test_a_plan_launches_without_a_look_at_its_arrays(monkeypatch):
 
 
 @needs_engine
+def test_a_call_of_a_plan_takes_as_many_steps_for_many_items_as_for_few(monkeypatch):
+    entered = program("measure.list_calls").entered
+    steps = []
+    for count in (2, 40):
+        a, x, y = (
+            [to_device(np.ones(shape)) for _ in range(count)] for shape in ((3, 5), (5,), (3,))
+        )
+        plan = gemv.Batch(a).plan(x, y)
+        plan()
+        assert all(on_host(each).tolist() == [5] * 3 for each in y)
+        with monkeypatch.context() as patch:  # the simulator takes steps for each of its threads
+            patch.setattr(type(backend.engine()), "run", lambda *arguments, **more: None)
+            steps.append(entered(plan))
+    assert steps[0] == steps[1] > 5
+
+
+@needs_engine
 def test_a_plan_of_nothing_leaves_y_as_it_is():
     a, y = [to_device(np.eye(2))], [to_device(np.ones(2))]
     plan = gemv.Batch(a).plan([to_device(np.ones(2))], y, 0, 1)
@@ -313,3 +337,113 @@ def test_the_host_refuses_more_rows_than_its_blas_takes():
             gemv.gemv_batched(1, [far[:1], far], [np.ones(1, "f")] * 2)
     finally:
         gemv.use_backend(None)
+
+
+def test_threads_share_a_batch(everywhere):
+    rng = np.random.default_rng(11)
+    shapes = [(5, 7), (36, 33), (2, 40)]
+    matrices = [rng.standard_normal(shape) for shape in shapes]
+    batch = gemv.Batch(matrices)
+    vectors = [[rng.standard_normal(n) for _, n in shapes] for _ in range(4)]
+    alone = [batch @ each for each in vectors]
+    fresh = gemv.Batch(matrices)
+
+    def multiply(number):
+        return fresh @ vectors[number % 4]
+
+    with ThreadPoolExecutor(4) as threads:
+        found = list(threads.map(multiply, range(8)))
+    for number, results in enumerate(found):
+        for got, exact in zip(results, alone[number % 4], strict=True):
+            assert got.tobytes() == exact.tobytes()
+
+
+def test_an_interrupt_before_a_launch_leaves_a_batch_usable(everywhere, monkeypatch):
+    if everywhere == "host":
+        return
+    a, x = [to_device(np.eye(3)), to_device(np.eye(40))], [to_device(np.ones(n)) for n in (3, 40)]
+    batch = gemv.Batch(a)
+    run, calls = type(backend.engine()).run, []
+
+    def interrupted(engine, *arguments, **options):
+        calls.append(arguments)
+        if len(calls) == 2:
+            raise KeyboardInterrupt
+        return run(engine, *arguments, **options)
+
+    monkeypatch.setattr(type(backend.engine()), "run", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        batch @ x
+    assert [on_host(y).tolist() for y in batch @ x] == [[1] * 3, [1] * 40]
+
+
+@needs_engine
+def test_a_batch_keeps_a_few_launches_and_a_plan_all_of_its_own(monkeypatch):
+    a, y = [to_device(np.eye(40))], [to_device(np.zeros(40))]
+    batch, memory = gemv.Batch(a), to_device(np.ones(400))
+    for first in range(20):
+        assert on_host((batch @ [memory[first :: 1 + first % 9][:40]])[0]).tolist() == [1] * 40
+    assert 0 < len(batch._known) <= ragged_run._MOST_KNOWN
+    plan = batch.plan([memory[:40]], y)
+    tables = plan._ready.prepared.memory
+    gemv.use_alignment(True)  # a setting like before, but it was set anew
+    plan()
+    assert plan._ready.prepared.memory is not tables
+    assert plan._before[0].prepared.memory is tables, "a graph may still read it"
+    batch @ [memory[:40]]
+    assert {signature[0] for signature in batch._known} == {memo.generation()}
+
+
+@needs_engine
+def test_only_tables_that_stay_are_waited_for(monkeypatch):
+    finished = []
+    upload = type(backend.engine()).upload
+
+    def watched(engine, host, target, stream, finish=False):
+        finished.append(finish)
+        return upload(engine, host, target, stream, finish)
+
+    monkeypatch.setattr(type(backend.engine()), "upload", watched)
+    a, x = [to_device(np.eye(3))], [to_device(np.ones(3))]
+    gemv.gemv_batched(1, a, x)
+    assert finished == [False, False]
+    batch = gemv.Batch(a)
+    batch @ x
+    batch @ x
+    assert finished[2:] == [True, False, False]
+    batch.plan(x, [to_device(np.ones(3))])
+    assert finished[5:] == [True]
+
+
+def test_lists_may_be_any_sequence(everywhere):
+    a, x = [np.eye(2), np.eye(3)], [np.ones(2), np.ones(3)]
+    expected = [[3.0, 3.0], [5.0, 5.0, 5.0]]
+    for alpha in ((3, 5), np.array([3.0, 5.0]), range(3, 6, 2)):
+        found = gemv.gemv_batched(alpha, iter(a), tuple(x), trans=np.array([0, 1]))
+        assert [y.tolist() for y in found] == expected
+
+
+@needs_engine
+def test_a_plan_of_iterators_and_what_cannot_be_copied():
+    a, x, y = ([to_device(each)] for each in (np.eye(2), np.ones(2), np.zeros(2)))
+    batch = gemv.Batch(a)
+    plan = batch.plan(iter(x), iter(y))
+    assert plan()[0] is y[0] and on_host(y[0]).tolist() == [1, 1]
+    for each in (batch, plan):
+        with pytest.raises(TypeError, match="can be neither pickled nor copied"):
+            copy.copy(each)
+        with pytest.raises(TypeError, match="can be neither pickled nor copied"):
+            pickle.dumps(each)
+
+
+@needs_engine
+def test_a_batch_of_host_arrays_in_both_places():
+    a, x = [np.arange(4.0).reshape(2, 2)], [np.ones(2)]
+    batch = gemv.Batch(a)
+    here = batch @ x
+    gemv.use_backend("host")
+    try:
+        there = batch @ x
+    finally:
+        gemv.use_backend(None)
+    assert here[0].tolist() == there[0].tolist() == [1, 5]

@@ -7,7 +7,7 @@ import pytest
 from helpers.arrays import LIBRARIES, MUTABLE
 
 import gemv
-from gemv.calls import batched
+from gemv.calls import batched, plan_batch
 from gemv.selection import batches
 
 pytestmark = pytest.mark.skipif(
@@ -103,6 +103,16 @@ def test_other_vectors_factors_and_a_new_y():
     alpha = np.array([1, 2, 3], "f")
     plan(library.array(alpha), 0)
     np.testing.assert_array_equal(library.host(device[2]), alpha[:, None] * products(a, x))
+    before = library.host(device[2])
+    other = library.array(y)
+    assert plan(2, 1, device[1], other) is other
+    np.testing.assert_array_equal(library.host(other), 2 * products(a, x) + y)
+    plan(1, library.array(alpha), device[1], other)
+    expected = products(a, x) + alpha[:, None] * (2 * products(a, x) + y)
+    np.testing.assert_array_equal(library.host(other), expected)
+    np.testing.assert_array_equal(library.host(device[2]), before)
+    plan(0, library.array(alpha))
+    np.testing.assert_array_equal(library.host(device[2]), alpha[:, None] * before)
     free = gemv.plan(*device[:2], trans="N")
     made = free(2)
     assert made is not device[2]
@@ -111,6 +121,33 @@ def test_other_vectors_factors_and_a_new_y():
     device[2].copy_to_device(y)
     back()
     np.testing.assert_array_equal(library.host(device[1]), products(a.swapaxes(1, 2), y))
+
+
+def test_launches_are_in_the_order_of_the_stream_of_a_call(monkeypatch):
+    """What fills x comes before them, and what reads y after them."""
+    library = LIBRARIES["numba"]()
+    device = [library.array(whole(*shape)) for shape in SHAPES["small"]]
+    plan, told = gemv.plan(*device), []
+
+    class Told:
+        def __init__(self, call, engine, stream):
+            told.append(stream)
+            self.stream = None
+
+        def before(self):
+            told.append("before")
+
+        def after(self):
+            told.append("after")
+
+    run = plan_batch.item_launches.run
+    monkeypatch.setattr(plan_batch, "Order", Told)
+    monkeypatch.setattr(
+        plan_batch.item_launches, "run", lambda *each: told.append("launch") or run(*each)
+    )
+    plan(2.0, stream=0)
+    plan(2.0)
+    assert told == [0, "before", "launch", "after", None, "before", "launch", "after"]
 
 
 def test_conjugates_and_items_without_columns():

@@ -390,3 +390,29 @@ def test_integers_are_numbers_where_they_are_exact():
     assert short_host.is_number(2**53 - 1, short_host.REAL_NUMBERS)
     assert not short_host.is_number(2**53, short_host.REAL_NUMBERS)
     assert not short_host.is_number(True, short_host.REAL_NUMBERS)
+
+
+@pytest.mark.parametrize("dtype", "fdFD")
+@pytest.mark.parametrize("trans", [0, 1, 2])
+def test_a_large_view_without_lines_is_copied_in_the_order_of_memory(dtype, trans, monkeypatch):
+    from scipy.linalg import blas
+
+    from gemv.engines import host
+
+    rng = np.random.default_rng(5)
+    whole = rng.integers(-4, 5, (200, 300)) + (1j * rng.integers(-4, 5, (200, 300)))
+    whole = whole.astype(dtype) if dtype in "FD" else whole.real.astype(dtype)
+    routine = getattr(blas, {"f": "s", "d": "d", "F": "c", "D": "z"}[dtype] + "gemv")
+    given = []
+
+    def watched(alpha, a, *rest, **options):
+        given.append(a)
+        return routine(alpha, a, *rest, **options)
+
+    for view in (whole[:, ::2], whole.T[::2], whole[::2, ::-1], whole[:, 1::2][::-1]):
+        op = (view, view.T, view.conj().T)[trans]
+        x = rng.integers(-4, 5, op.shape[1]).astype(dtype)
+        y = rng.integers(-4, 5, op.shape[0]).astype(dtype)
+        found = host.product(watched, trans, 2.0, view, x, 3.0, y.copy())
+        assert np.array_equal(found, 2 * (op @ x) + 3 * y)
+        assert given.pop().flags.f_contiguous or abs(view.strides[0]) < abs(view.strides[1])

@@ -6,12 +6,13 @@ import importlib.util
 import json
 
 import pytest
-from helpers.results import timed_grid
+from helpers.results import timed_grid, timed_lists
 
 from gemv.cli.main import main
 from gemv.core.dtypes import DTYPES
 from gemv.engines import backend
 from gemv.measure.cells import RANDOM_BYTES, random_cells
+from gemv.measure.ragged_records import RaggedResults
 from gemv.measure.records import GridResults
 
 simulated_only = pytest.mark.skipif(
@@ -55,6 +56,41 @@ def test_command_checks_several_products(option, count, tmp_path, capsys):
 
 
 @simulated_only
+def test_command_checks_lists(tmp_path, capsys):
+    file = tmp_path / "lists.json"
+    command = ["bench", "--ragged", "3", "--dtypes", "s", "--ops", "N", "--json", str(file)]
+    assert main([*command, "--seed", "7"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[-1].startswith("2 results checked. No time is given")
+    assert lines[2].startswith("Sizes are log-uniform from 4 to 40, seed 7: ")
+    assert len(lines[2].split(",")) == 4 and "3 matrices float32 order F" in lines[-2]
+    assert main([*command, "--seed", "7", "--resume", "--ops", "T", "--seconds=-1"]) == 0
+    assert "Time is up: 0 of 2 lists" in capsys.readouterr().out
+    rows = RaggedResults.load(file).rows
+    assert [(row.op, row.order, row.seed, row.wrong) for row in rows] == [
+        ("N", "C", 7, None), ("N", "F", 7, None)
+    ]  # fmt: skip
+
+
+def test_command_prints_lists_that_lose_first(monkeypatch, capsys):
+    found = timed_lists()
+    monkeypatch.setattr("gemv.cli.bench_ragged.backend_with_kernels", lambda: "cuda")
+    monkeypatch.setattr("gemv.measure.ragged_bench.measure", lambda *more: iter([found]))
+    command = ["bench", "--ragged", "1474", "--dtypes", "s,d", "--order", "C", "--against", ""]
+    assert main(command) == 0
+    lines = capsys.readouterr().out.splitlines()
+    shown = [line for line in lines if "1474 matrices" in line]
+    assert [line.split()[2] for line in shown] == ["float64"] * 2 + ["float32"] * 2
+    words = shown[0].split()
+    assert words[3:] == ["N", "100.0", "3.00", "0.50", "2", "50.00", "0.50"]
+    assert "cuBLAS gemv, one by one: not here" in "".join(shown[2:])
+    found.rows[1].wrong, found.rows[1].time_s = "item 3, 5 x 7, differs", None
+    assert main(command) == 1
+    out, err = capsys.readouterr()
+    assert "float32 T: item 3, 5 x 7, differs" in err and "–" in out
+
+
+@simulated_only
 def test_command_stops_in_time(capsys):
     assert main(["bench", "--shapes", "5x7", "--dtypes", "s", "--seconds=-1"]) == 0
     assert "Time is up: 0 of 2 cells" in capsys.readouterr().out
@@ -88,7 +124,12 @@ def test_command_draws_shapes(tmp_path, capsys):
         (["--batch", "3", "--vectors", "5"], "--batch has one vector for each matrix"),
         (["--batch", "0"], "no whole number of at least 1"),
         (["--host", "--batch", "3"], "not with --batch"),
-        (["--seed", "3"], "--seed is that of --random"),
+        (["--seed", "3"], "--seed is that of --random and --ragged"),
+        (["--ragged", "3", "--beta", "0"], "and --resume, not with --beta"),
+        (["--ragged", "--random", "3"], "and --resume, not with --random"),
+        (["--ragged", "--host"], "not with --ragged"),
+        (["--ragged", "--resume"], "--resume needs the file of --json"),
+        (["--ragged", "--ops", "X"], "op must be N, T or C"),
     ],
 )
 def test_command_refuses(options, says, capsys):
@@ -96,6 +137,20 @@ def test_command_refuses(options, says, capsys):
         assert main(["bench", *options]) == 2
     except SystemExit as leaving:
         assert leaving.code == 2
+    out, err = capsys.readouterr()
+    assert out == "" and says in err and len(err.splitlines()) == 1
+
+
+@pytest.mark.skipif(backend.backend() != "simulator", reason="a GPU takes it")
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        ("--shapes 5x7,1000x1000", "1000 x 1000 is too much for the simulator"),
+        ("--batch 300 --shapes 50x50", "300 matrices of 50 x 50 is too much"),
+    ],
+)
+def test_bench_refuses_what_takes_the_simulator_hours(options, says, capsys):
+    assert main(["bench", *options.split()]) == 2
     out, err = capsys.readouterr()
     assert out == "" and says in err and len(err.splitlines()) == 1
 

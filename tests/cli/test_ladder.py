@@ -86,6 +86,13 @@ def test_ladder_refuses(folder, capsys, options, says):
     assert says in refused(capsys, *options.split(), command="ladder")
 
 
+def test_ladder_refuses_what_takes_the_simulator_hours(capsys):
+    if gemv.backend() != "simulator":
+        pytest.skip("a GPU runs it, and the host starts another process")
+    said = refused(capsys, "--m", "8192", "--n", "8192", command="ladder")
+    assert "8192 x 8192 is too much for the simulator" in said and "131072 elements" in said
+
+
 def test_ladder_refuses_the_host_backend():
     done = python("-m", "gemv", *SMALL, env={"GEMV_BACKEND": "host"})
     assert done.returncode == 2

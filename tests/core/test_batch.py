@@ -6,7 +6,7 @@ import itertools
 
 import pytest
 
-from gemv.core.batch import OPERANDS, Batch
+from gemv.core.batch import OPERANDS, Batch, items_overlap
 
 
 def places(batch, offsets):
@@ -34,3 +34,25 @@ def test_parts_have_the_places_of_the_whole(shape, dimensions, most):
     found = [place for part, offsets in parts for place in places(part, offsets)]
     assert len(found) == whole.items
     assert set(found) == places(whole, (0,) * len(OPERANDS))
+
+
+@pytest.mark.parametrize("count, length, width", [(1, 3, 1), (2, 1, 1), (3, 4, 1), (3, 2, 8)])
+@pytest.mark.parametrize("step", [1, 2, -2])
+def test_items_overlap_where_two_have_an_element_in_one_place(count, length, width, step):
+    """Each item is as long as it spans, or has gaps of one element, which others may not fill."""
+    for stride in range(-10 * width, 10 * width + 1):
+        taken = [
+            {
+                item * stride + k * step * width + byte
+                for k in range(length)
+                for byte in range(width)
+            }
+            for item in range(count)
+        ]
+        shares = len(set().union(*taken)) < count * length * width
+        found = items_overlap((count,), (stride,), length, step * width, width)
+        reach = abs(step) * (length - 1) * width + width
+        inside = count > 1 and abs(stride) < reach
+        assert found == shares or (inside and found), (stride, found)
+        if abs(stride) in (0, reach - 1, reach):
+            assert found == (count > 1 and abs(stride) < reach)

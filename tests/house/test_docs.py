@@ -26,8 +26,15 @@ import gemv
 
 TOP = Path(__file__).resolve().parents[2]
 DOCS = TOP / "docs"
-MADE = {DOCS / "course" / "rungs", DOCS / "course" / "beyond", DOCS / "generated", DOCS / "_build"}
-PAGES = sorted(page for page in DOCS.rglob("*.md") if not MADE & set(page.parents))
+#: What a build writes.
+MADE = {DOCS / "course" / "rungs", DOCS / "course" / "beyond", DOCS / "_build"}
+PAGES = sorted(
+    page
+    for page in DOCS.rglob("*.md")
+    if not MADE & set(page.parents) and page != DOCS / "changelog.md"
+)
+#: What `docs/_ext/parts.py` has written into a page.
+PART = re.compile(r"<!-- (\w+):begin -->\n<!-- Written by .*?<!-- \1:end -->", re.S)
 EXERCISES = sorted((DOCS / "exercises").glob("[a-z]*.py"))
 BLOCK = re.compile(r"^( *)```(python|pycon)\n(.*?)^\1```", re.M | re.S)
 #: Needs CuPy and PyTorch and a GPU for them.
@@ -35,8 +42,9 @@ GPU_BLOCK = re.compile(r"^```python gpu\n(.*?)^```", re.M | re.S)
 
 
 def written_by(page: Path) -> str | None:
-    """The script that wrote a committed page from results, as the page says itself."""
-    found = re.search(r"<!-- Written by (\S+) from (\S+?)\.? -->", page.read_text(encoding="utf-8"))
+    """The script that wrote all of a committed page from results, as the page says itself."""
+    text = PART.sub("", page.read_text(encoding="utf-8"))
+    found = re.search(r"<!-- Written by (\S+) from (\S+?)\.? -->", text)
     return found.group(1) if found else None
 
 
@@ -46,7 +54,7 @@ def page_id(page: Path) -> str:
 
 def blocks(page: Path) -> list[tuple[str, str]]:
     """Kind and text of each piece of Python on a page."""
-    found = BLOCK.findall(page.read_text(encoding="utf-8"))
+    found = BLOCK.findall(PART.sub("", page.read_text(encoding="utf-8")))
     return [(kind, re.sub(rf"^{indent}", "", text, flags=re.M)) for indent, kind, text in found]
 
 
@@ -298,6 +306,9 @@ def drawings() -> set[str]:
     return named | {f"{kind}-{name}" for kind in kinds for name in REGISTRY}
 
 
+LINK = re.compile(r"\[[^\]]+\]\(([^)#\s]*)(?:#([^)\s]+))?\)")
+
+
 def idea_rows() -> list[list[str]]:
     text = (DOCS / "course" / "ideas.md").read_text(encoding="utf-8")
     rows = [line.strip("| ").split(" | ") for line in text.splitlines() if line.startswith("| ")]
@@ -314,11 +325,10 @@ def test_ideas_name_all_sources():
 @pytest.mark.parametrize("row", idea_rows(), ids=lambda row: row[0])
 def test_idea_leads_to_a_place_or_says_why_not(row):
     idea, here, figure = row
-    assert re.search(r"\{ref\}|\{doc\}|`[a-z_]+/|below", here) or re.match(r"no use\b.*: \S", here)
+    assert re.search(r"\]\(|`[a-z_]+/|below", here) or re.match(r"no use\b.*: \S", here)
     check_links(DOCS / "course" / "ideas.md", " ".join(row))
     if figure != "–":
-        assert re.fullmatch(r"\{ref\}`[^<`]+ <([^>]+)>`", figure)
-        assert re.search(r"<([^>]+)>", figure).group(1) in drawings()
+        assert LINK.fullmatch(figure).group(2) in drawings()
 
 
 @pytest.mark.parametrize("page", PAGES, ids=page_id)
@@ -327,21 +337,81 @@ def test_links_of_page(page):
 
 
 def check_links(page: Path, text: str) -> None:
-    from gemv.kernels import BATCHED, REGISTRY
-
-    text = re.sub(r"^ *```(?!\{drawing).*?^ *```", "", text, flags=re.M | re.S)
-    labels = {*REGISTRY, *BATCHED, *drawings()}
-    for target in re.findall(r"\{ref\}`(?:[^`<]*<)?([^`>]+)>?`", text):
-        assert target in labels, target
-    for name in re.findall(r"\{drawing\} (\S+)", text):
-        assert name in labels, name
-    for target in re.findall(r"\{doc\}`(?:[^`<]*<)?([^`>]+)>?`", text):
-        folder = DOCS if target.startswith("/") else page.parent
-        assert (folder / f"{target.strip('/')}.md").is_file(), target
+    known = drawings()
+    for name in re.findall(r"^```\{drawing\} (\S+)", PART.sub("", text), re.M):
+        assert name in known, name
+    text = re.sub(r"^ *```.*?^ *```", "", text, flags=re.M | re.S)
+    for path, label in LINK.findall(re.sub(r"`[^`]+`", "`code`", text)):
+        if "://" in path:
+            continue
+        assert (page.parent / path).is_file(), path
+        if label and path.endswith(".md"):
+            assert label in known, label
+    text = PART.sub("", text)
     for path in re.findall(r"`((?:gemv|tests|docs|benchmarks)/[\w./]+)`", text):
         if "kNN" in path or "name" in path or page.name == "changelog.md":
             continue
         assert (TOP / path).exists(), path
+
+
+@pytest.mark.parametrize("page", PAGES, ids=page_id)
+def test_page_reads_on_github(page):
+    """GitHub shows a directive as code, so only figures have one, with words for GitHub.
+
+    It knows no lists of definitions either.
+    """
+    text = re.sub(r"^<!-- sphinx\n.*?^-->$", "", page.read_text("utf-8"), flags=re.M | re.S)
+    figures = r"^```\{drawing\} (\S+)\nmake docs draws this figure: \1\n```$"
+    assert not re.findall(r"^ *(?:```+|:::+)\{.*", re.sub(figures, "", text, flags=re.M), re.M)
+    assert not re.findall(r"^: .*", text, re.M)
+
+
+def test_parts_of_pages_are_up_to_date(monkeypatch):
+    """What the simulator has to count for is checked by a build of the documentation."""
+    monkeypatch.setattr(sys, "path", [str(DOCS / "_ext"), *sys.path])
+    import parts
+
+    marked = [name for page in PAGES for name in parts.MARK.findall(page.read_text("utf-8"))]
+    assert set(parts.PARTS) == set(marked)
+    late = [page_id(page) for page in parts.stale(parts.COUNTED)]
+    assert not late, "python docs/_ext/parts.py --write"
+
+
+def test_a_part_that_is_out_of_date_is_found_and_written(monkeypatch, tmp_path):
+    monkeypatch.setattr(sys, "path", [str(DOCS / "_ext"), *sys.path])
+    import parts
+
+    monkeypatch.setattr(parts, "DOCS", tmp_path)
+    page = tmp_path / "page.md"
+    text = (DOCS / "course" / "rungs.md").read_text(encoding="utf-8")
+    page.write_text(text.replace("One thread takes", "Two threads take"), encoding="utf-8")
+    where = DOCS / "course" / "rungs.md"  # links depend on the place
+    assert parts.stale().keys() == {page}
+    assert parts.written(where, page.read_text(encoding="utf-8")) == text
+
+
+def test_roles_become_links(monkeypatch):
+    monkeypatch.setattr(sys, "path", [str(DOCS / "_ext"), *sys.path])
+    import links
+
+    page = DOCS / "course" / "gpu.md"
+    wide = "../../gemv/kernels/k08_vector_rows.py"
+    told = {
+        "{ref}`vector_rows`": f"[`vector_rows`]({wide})",
+        "{ref}`wide loads <vector_rows>`": f"[wide loads]({wide})",
+        "{doc}`/install`": "[Install](../install.md)",
+        "{doc}`the call <../guide/call>`": "[the call](../guide/call.md)",
+        "{py:func}`gemv.gemv`": "[`gemv.gemv`](../../gemv/blas.py#gemv.gemv)",
+        "```text\n{doc}`/install`\n```": "```text\n{doc}`/install`\n```",
+    }
+    for role, link in told.items():
+        assert links.plain(page, role) == link
+    assert links.plain(page, "{doc}`x <rungs/08-vector_rows>`") == f"[x]({wide})"
+    with pytest.raises(ValueError, match="names no kernel"):
+        links.plain(page, "{ref}`nothing`")
+    read = links.for_sphinx(f"[a]({wide}), [b]({wide}#tree), [c](gpu.md#machine-x), [d](gpu.md)")
+    assert read == "[a](#vector_rows), [b](#tree), [c](#machine-x), [d](gpu.md)"
+    assert links.for_sphinx("<!-- sphinx\n```{toctree}\n```\n-->") == "```{toctree}\n```"
 
 
 def test_commands_of_pages_are_targets_of_the_makefile():
@@ -357,7 +427,7 @@ def test_no_measured_figure_is_typed_by_hand(page):
     if script:
         assert (TOP / script).is_file()
         return
-    text = page.read_text(encoding="utf-8")
+    text = PART.sub("", page.read_text(encoding="utf-8"))
     typed = re.findall(r"\d[\d.]*\s*(?:[GT]B/s|µs|us|ms|times\s+as\s+(?:fast|long))\b", text)
     assert typed == [], "figures come from benchmarks/results"
 

@@ -124,20 +124,25 @@ def test_the_bits_of_small_items_do_not_depend_on_where_they_lie(letter, trans):
         )
 
 
-@pytest.mark.parametrize("m, n", [(40, 24), (24, 40), (16, 500), (32, 200)])
-@pytest.mark.parametrize("order", "CF")
-def test_constants_for_many_items_keep_the_bits(m, n, order, monkeypatch):
+@pytest.mark.parametrize(
+    "m, n, order, across",
+    [(40, 24, "C", 0), (40, 24, "F", 1), (24, 40, "C", 0), (24, 40, "F", 1), (16, 500, "C", 0),
+     (16, 500, "F", 2), (32, 500, "F", 4)],
+)  # fmt: skip
+def test_constants_for_many_items_keep_the_bits(m, n, order, across, monkeypatch):
+    """`across` is ACROSS of the kernel for columns; 0 where it is another kernel."""
     rng = np.random.default_rng([m, n])
     a, x = random(rng, (4, m, n), "s"), random(rng, (4, n), "s")
     if order == "F":
         a = np.ascontiguousarray(a.swapaxes(1, 2)).swapaxes(1, 2)
     found = set()
-    for least in (0, 1 << 30):
+    for least in (1 << 30, 0):
         monkeypatch.setattr(batches, "THREADS_PER_SM", least)
         with gemv.trace() as calls:
             y = gemv.matvec(a, x)
         found.add(y.tobytes())
     assert len(found) == 1 and len(calls) == 1
+    assert calls[0].knobs.get("ACROSS", 0) == across
     single = np.stack([gemv.gemv(1, a[k], x[k]) for k in range(4)])
     assert {single.tobytes()} == found
 
@@ -222,6 +227,23 @@ def test_larger_blocks_of_small_items_keep_the_bits(monkeypatch):
             found.add(gemv.matvec(a, x).tobytes())
         assert calls[0].knobs["THREADS_PER_BLOCK"] == threads
     assert len(found) == 1
+
+
+@pytest.mark.parametrize("letter, m, n", [("h", 1, 32), ("s", 3, 5), ("d", 5, 4)])
+def test_small_items_with_gaps_in_x_and_a_y_that_is_read(letter, m, n):
+    """A block of the first ones has eight numbers of x for each of its threads."""
+    rng = np.random.default_rng([m, n])
+    shapes = (40, m, n), (40, n), (40, m)
+    a, x, y = (rng.integers(-4, 5, shape).astype(DTYPES[letter]) for shape in shapes)
+    expected = (a.astype("d") @ x.astype("d")[..., None])[..., 0] + 2 * y
+    apart = to_device(np.repeat(x, 2, -1))[:, ::2]
+    for trans in (0, 1):  # A lies along the rows, then along the columns
+        stored = to_device(np.ascontiguousarray(a.swapaxes(1, 2)) if trans else a)
+        for each in (to_device(x), apart):
+            with gemv.trace() as calls:
+                found = gemv.gemv(1.0, stored, each, 2.0, to_device(y), trans=trans)
+            assert [call.kernel for call in calls] == ["small_items"]
+            assert np.array_equal(found.copy_to_host(), expected)
 
 
 def test_small_items_with_narrow_gaps_are_read_as_one_stretch():

@@ -182,7 +182,7 @@ json.dump(answer, sys.stdout)
 def copy(tmp_path_factory):
     """A copy of the checkout with one rung more."""
     top = tmp_path_factory.mktemp("copy")
-    ignored = shutil.ignore_patterns("__pycache__", "out", "results", "_build", "generated")
+    ignored = shutil.ignore_patterns("__pycache__", "out", "results", "_build")
     for folder in ("gemv", "docs", "benchmarks", "tests"):
         shutil.copytree(TOP / folder, top / folder, ignore=ignored)
     for name in ("README.md", "pyproject.toml"):

@@ -111,7 +111,8 @@ def test_splits_have_one_result_in_every_order(name, which):
     assert {case.op for case in met} == {"N", "C"}
     for case in met:
         results = set()
-        for schedule in schedules(4):
+        # Where two warps finish a row, only the fifth seed lets one read before the other stores.
+        for schedule in schedules(4 if which == "smallest" else 5):
             with scheduled(schedule):
                 results.add(case.check(name, knobs).tobytes())
         assert len(results) == 1 or not kernel.same_bits, case

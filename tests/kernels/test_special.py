@@ -113,6 +113,17 @@ def test_zeros_have_the_sign_of_a_blas(name, where):
             assert_same(name, got, expected(name, alpha, a, x, beta, y), (alpha, beta, y))
 
 
+@everywhere
+@pytest.mark.parametrize("name", ["cgemv", "zgemv"])
+def test_a_complex_infinity_in_y_is_what_it_was_where_beta_is_1(name, where):
+    """1 times it would have a part that is 0 times an infinity."""
+    dtype = DTYPES[name]
+    y = np.array([complex(INF, 0), complex(0, -INF)], dtype)
+    a, x = np.array([[0, 0], [1, 1]], dtype), np.ones(2, dtype)
+    got = computed(name, where, 1, a, x, 1, y)
+    assert got.tolist() == [complex(INF, 0), complex(2, -INF)]
+
+
 @every_routine
 @everywhere
 def test_a_product_that_underflows(name, where):

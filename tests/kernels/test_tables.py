@@ -72,7 +72,8 @@ def run_together(cases):
     factors = [case.alpha for case in cases], [case.beta for case in cases]
     changing = ragged_tables.variables(launches, x, y, *factors)
     constants, memory = (device_bytes(engine, each) for each in (launches.constants, changing))
-    ragged_tables.run(engine, launches, constants, changing, memory, x, y, None)
+    bound = ragged_tables.bound(launches, constants, changing, memory, x, y)
+    ragged_tables.run(engine, bound, None)
     return launches.groups, [engine.to_host(buffer) for buffer in buffers]
 
 
@@ -163,6 +164,19 @@ def test_items_whose_columns_are_split_share_scratch_memory(name, monkeypatch):
         assert 0 == first < second < count, "each has a part of its own"
     for single, together in zip(expected, found, strict=True):
         assert together.tobytes() == single.tobytes()
+
+
+@pytest.mark.parametrize("dtype", "sz")
+def test_few_rows_of_any_distance_keep_their_phases(dtype, monkeypatch):
+    # Fewer phases than lines of this distance would have, and blocks of one row.
+    knobs = {**get("phased_rows").small_knobs, "LANES": 32, "THREADS_PER_BLOCK": 32, "ROWS": 1}
+    forced(monkeypatch, "phased_rows", knobs)
+    sizes = [(1, 41, 2), (1, 41, 2), (3, 41, 4), (2, 33, 2), (1, 40, 1)]
+    cases = [Case(m, n, dtype, pad=pad, seed=k) for k, (m, n, pad) in enumerate(sizes)]
+    groups, found = run_together(cases)
+    assert len(groups) < len(cases)
+    for case, after in zip(cases, found, strict=True):
+        assert after.tobytes() == case.check("phased_rows", knobs).tobytes()
 
 
 @pytest.mark.parametrize("name", ["vector_columns", "long_columns", "cluster_columns"])

@@ -7,9 +7,10 @@ import dataclasses
 import numpy as np
 import pytest
 from helpers.problems import random_array
+from numba import cuda
 
 import gemv
-from gemv.core.batch import Batch
+from gemv.core.batch import Batch, aligned_step
 from gemv.core.dtypes import DTYPES
 from gemv.core.geometry import Device
 from gemv.kernels import get
@@ -27,6 +28,9 @@ CASES = [
     ("s", 3, 37, {**ROWS, "LANES": 1, "THREADS_PER_BLOCK": 32}, {"PARTS": 4, "ROWS": 2}),
     ("s", 5, 300, {**ROWS, "LANES": 16, "THREADS_PER_BLOCK": 32}, {"PARTS": 4, "AHEAD": 1}),
     ("s", 3, 391, {**ROWS, "LANES": 32, "THREADS_PER_BLOCK": 32}, {"PARTS": 4, "VECTORS": 2}),
+    # sums of two vectors and of one row, which do not fill the warp that adds them up
+    ("s", 3, 391, {**ROWS, "LANES": 32, "THREADS_PER_BLOCK": 32},
+     {"PARTS": 4, "ROWS": 1, "COUNT": 2, "THREADS_PER_BLOCK": 32}),
     ("s", 2, 517, {**ROWS, "LANES": 64, "THREADS_PER_BLOCK": 64}, {"PARTS": 2}),
     ("h", 2, 531, {**ROWS, "LANES": 16, "THREADS_PER_BLOCK": 32}, {"PARTS": 4}),
     ("d", 3, 203, {**ROWS, "LANES": 32, "THREADS_PER_BLOCK": 32}, {"PARTS": 2, "ROWS": 4}),
@@ -35,12 +39,12 @@ CASES = [
     # columns that are split over blocks
     ("s", 3, 421, {**ROWS, "LANES": 8, "THREADS_PER_BLOCK": 64, "BLOCKS_PER_SM": 4},
      {"PARTS": 4, "ROWS": 2}),
-    ("d", 2, 900, {**ROWS, "LANES": 32, "THREADS_PER_BLOCK": 64, "BLOCKS_PER_SM": 4},
-     {"PARTS": 1}),
+    ("d", 2, 451, {**ROWS, "LANES": 32, "THREADS_PER_BLOCK": 64, "BLOCKS_PER_SM": 4},
+     {"PARTS": 1, "COUNT": 2}),
     # down the columns: rows that fill no vector, several pieces, groups of a warp and of several
     ("s", 37, 70, {**COLUMNS, "LANES": 2, "PIECES": 2, "BLOCKS_PER_SM": 0}, {"LOADS": 3}),
-    ("s", 37, 70, {**COLUMNS, "LANES": 2, "PIECES": 1, "BLOCKS_PER_SM": 4},
-     {"LOADS": 2, "AHEAD": 1}),
+    ("s", 9, 150, {**COLUMNS, "LANES": 2, "PIECES": 1, "BLOCKS_PER_SM": 8},
+     {"LOADS": 2, "AHEAD": 1, "COUNT": 2}),
     ("z", 40, 33, {**COLUMNS, "LANES": 32, "PIECES": 1, "BLOCKS_PER_SM": 4}, {"LOADS": 1}),
     ("h", 65, 30, {**COLUMNS, "LANES": 8, "PIECES": 1, "BLOCKS_PER_SM": 4}, {"LOADS": 4}),
     ("d", 130, 20, {**COLUMNS, "LANES": 32, "PIECES": 1, "BLOCKS_PER_SM": 0}, {"LOADS": 2}),
@@ -56,18 +60,53 @@ def kernel_of(constants):
     return "vector_columns" if "COLUMNS" in constants else "vector_rows"
 
 
+def padded(values):
+    """On the device, in lines of whole vectors of 16 bytes with NaN behind what they hold."""
+    count, length = values.shape
+    whole = np.full((count, aligned_step(length)), np.nan, values.dtype)
+    whole[:, :length] = values
+    return cuda.to_device(whole)[:, :length]
+
+
+def orders():
+    """Orders in which blocks and their threads run; on a GPU there is one, which is not chosen."""
+    if gemv.backend() != "simulator":
+        return []
+    from gemv.language.simulator.scheduler import Schedule, scheduled
+
+    return [
+        scheduled(each)
+        for each in (Schedule("reversed"), *(Schedule("random", seed) for seed in range(2)))
+    ]
+
+
+@pytest.mark.parametrize("splits", [0, 4])
+def test_sums_of_few_vectors_at_a_time_meet_in_shared_memory(splits, monkeypatch):
+    """Where it does not have room for those of all: for one vector after the other here."""
+    monkeypatch.setattr("gemv.kernels.vectors.b02_several_columns.SUMS_BYTES", 1)
+    alone = {**COLUMNS, "LANES": 4, "PIECES": 1, "BLOCKS_PER_SM": splits}
+    together = {"LOADS": 2, "COUNT": 4, "MIN_BLOCKS": 3}  # constants of no other test
+    check("s", 9, 130, alone, together, monkeypatch, chunked=True)
+
+
 @pytest.mark.parametrize("letter, m, n, alone, together", CASES)
 def test_several_vectors_have_the_bits_of_each_alone(letter, m, n, alone, together, monkeypatch):
+    check(letter, m, n, alone, together, monkeypatch)
+
+
+def check(letter, m, n, alone, together, monkeypatch, chunked=False):
     """All items in one launch of the kernel for several, and in one of that for one vector."""
     name = kernel_of(alone)
     rng = np.random.default_rng([m, n])
-    a = random_array(rng, (m, n), DTYPES[letter])
-    a = a if name == "vector_rows" else np.asfortranarray(a)
-    x, y = random_array(rng, (3, n), DTYPES[letter]), random_array(rng, (3, m), DTYPES[letter])
+    values = random_array(rng, (m, n), DTYPES[letter])
+    a = padded(values) if name == "vector_rows" else padded(values.T).T
+    vectors, y = (random_array(rng, (3, length), DTYPES[letter]) for length in (n, m))
+    vectors[1] = np.nan  # alpha is 0: never seen
+    x = padded(vectors)
     precision = DTYPES[letter] if letter != "h" else np.dtype("float32")
-    alpha = np.array([1.5, 0.0, -2.0], precision)
-    beta = np.array([0.0, 0.5, 1.0], precision)
-    y[0] = np.nan  # beta is 0: never read
+    alpha = cuda.to_device(np.array([1.5, 0.0, -2.0], precision))
+    beta = cuda.to_device(np.array([0.0, 9.0, 0.0, 9.0, 0.5, 9.0], precision))[::2]
+    y[:2] = np.nan  # beta is 0: never read
 
     def forced(
         problem, batch, device, kernel=None, homes=("arguments", "arguments"), is_shared=None
@@ -90,22 +129,31 @@ def test_several_vectors_have_the_bits_of_each_alone(letter, m, n, alone, togeth
         with gemv.trace() as calls:
             plain = gemv.matvec(a, x)
             scaled = gemv.matvec(a, x, alpha=2)
-            factored = gemv.matvec(a, x, y.copy(), alpha=alpha, beta=beta)
+            apart = cuda.to_device(np.repeat(y, 2, axis=1))[:, ::2]
+            factored = gemv.matvec(a, x, apart, alpha=alpha, beta=beta)
         return {call.kernel for call in calls}, [
-            each.tobytes() for each in (plain, scaled, factored)
+            each.copy_to_host() for each in (plain, scaled, factored)
         ]
 
     kernels, several = computed()
+    several_of = batches._SEVERAL
     monkeypatch.setattr(batches, "_SEVERAL", {})
     (single,), expected = computed()
     assert single == name and kernels == {
         {"vector_rows": "several_rows", "vector_columns": "several_columns",
          "long_columns": "several_long_columns"}[name]
     }  # fmt: skip
-    assert several == expected
+    for found, right in zip(several, expected, strict=True):
+        assert found.tobytes() == right.tobytes()
+    assert not several[2][1].any()
+    if alone.get("BLOCKS_PER_SM") or chunked:
+        monkeypatch.setattr(batches, "_SEVERAL", several_of)
+        for other_order in orders():
+            with other_order:
+                assert gemv.matvec(a, x).copy_to_host().tobytes() == expected[0].tobytes()
     if letter == "s":
-        reference = x.astype("f8") @ a.astype("f8").T
-        assert np.allclose(np.frombuffer(several[0], "f4").reshape(3, m), reference, atol=1e-4)
+        reference = vectors[::2].astype("f8") @ values.astype("f8").T
+        assert np.allclose(several[0][::2], reference, atol=1e-4)
 
 
 LANES = [1 << k for k in range(11)]

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from helpers.clock import StandIn
 
 from gemv.core.dtypes import DTYPES, PREFIXES
 from gemv.engines import backend
@@ -53,30 +54,6 @@ def test_a_wrong_result_is_named_and_not_timed(monkeypatch, large):
     bad, good = grid.rows
     assert bad.wrong == "vector_rows differs from what it should be" and bad.time_s is None
     assert good.wrong is None
-
-
-class StandIn:
-    """A clock that is told what it reads: (name, place of the call in its round) to seconds."""
-
-    stream = 0
-    l2_bytes = 4096
-
-    def __init__(self, times):
-        self.times, self.races, self.prescanned = times, [], 0
-
-    def versions(self):
-        return {}
-
-    def time(self, calls, rounds):
-        self.prescanned += 1
-        return float(self.prescanned)
-
-    def race(self, contenders, rounds):
-        self.races.append({name: len(calls) for name, calls in contenders.items()})
-        for calls in contenders.values():
-            for call in calls:
-                call(0)
-        return {name: [self.times[name] * k for k in (1, 1.1, 0.9, 1, 1)] for name in contenders}
 
 
 @pytest.fixture
@@ -146,7 +123,7 @@ def test_a_peer_that_is_wrong_is_not_timed(monkeypatch, stand_in):
 
 
 def test_what_does_not_fit_says_so(monkeypatch, stand_in):
-    monkeypatch.setattr(Bench, "_free_bytes", lambda self: 1000)
+    monkeypatch.setattr("gemv.measure.grid.free_bytes", lambda engine: 1000)
     cell = Cell(50, 70, "s")
     measured = Bench([cell], clock=stand_in).measure(cell)
     assert measured.time_s is None and "do not fit" in measured.refused["gemv"]

@@ -9,9 +9,12 @@ from typing import NamedTuple
 
 HERE = Path(__file__).resolve().parent
 TOP = HERE.parents[1]
-#: Where a fault can be found: without a GPU, on a GPU alone, or nowhere, because no result,
-#: no error and no memory differs.
-PLACES = ("host", "gpu", "equivalent")
+#: Where a fault can be found: without a GPU, without a GPU where the packages of
+#: :data:`LIBRARIES` are, on a GPU alone, or nowhere, because no result, no error and no memory
+#: differs.
+PLACES = ("host", "libraries", "gpu", "equivalent")
+#: What the tests of faults with the place "libraries" import.
+LIBRARIES = ("torch", "jax", "distributed")
 
 
 class Fault(NamedTuple):

@@ -15,6 +15,7 @@ import argparse
 import collections
 import concurrent.futures
 import hashlib
+import importlib.util
 import itertools
 import json
 import os
@@ -31,7 +32,7 @@ from pathlib import Path
 HERE = Path(__file__).resolve().parent
 sys.path[:0] = [str(HERE), str(HERE.parent)]
 
-from faults import TOP, Fault, all_faults, rooms, test_paths  # noqa: E402
+from faults import LIBRARIES, TOP, Fault, all_faults, rooms, test_paths  # noqa: E402
 from helpers import processes  # noqa: E402
 
 #: What a copy of the tree does without.
@@ -43,7 +44,7 @@ LEFT_OUT = shutil.ignore_patterns(
 PATIENCE = 40
 #: Outcomes of a fault.
 KILLED, SURVIVED, BROKEN, NOT_HERE = "found", "survived", "broken entry", "needs a GPU"
-NOT_RUN = "not run"
+NO_LIBRARIES, NOT_RUN = "needs libraries", "not run"
 #: Files are told apart by the second of their last change, as Python's compiled modules are.
 seconds_apart = itertools.count(int(time.time()) + 1000)
 
@@ -164,9 +165,13 @@ def everything(faults: list[Fault], kept: Path, jobs: int) -> dict[str, dict]:
     done = {name: old[name] for name in keys if holds(name)}
     waiting = [fault for fault in faults if fault.id not in done]
     gpu = on_gpu() if any(fault.found == "gpu" for fault in waiting) else False
-    for fault in [each for each in waiting if each.found == "gpu" and not gpu]:
-        done[fault.id] = {"outcome": NOT_HERE}
-        waiting.remove(fault)
+    libraries = all(importlib.util.find_spec(name) for name in LIBRARIES)
+    for place, is_here, outcome in (
+        ("gpu", gpu, NOT_HERE), ("libraries", libraries, NO_LIBRARIES),
+    ):  # fmt: skip
+        for fault in [each for each in waiting if each.found == place and not is_here]:
+            done[fault.id] = {"outcome": outcome}
+            waiting.remove(fault)
     if not jobs:
         done |= {fault.id: {"outcome": NOT_RUN} for fault in waiting}
     if not waiting or not jobs:
@@ -229,8 +234,8 @@ def table(faults: list[Fault], outcomes: dict[str, dict]) -> str:
         for room in (fault.room, "all"):
             counts[room].update([kind, "faults"])
     columns = ["faults", KILLED, SURVIVED, NOT_HERE, "equivalent"]
-    if any(outcome["outcome"] == NOT_RUN for outcome in outcomes.values()):
-        columns.append(NOT_RUN)
+    outcomes_here = {outcome["outcome"] for outcome in outcomes.values()}
+    columns += [each for each in (NO_LIBRARIES, NOT_RUN) if each in outcomes_here]
     lines = ["| room | " + " | ".join(columns) + " |", "| --- |" + " ---: |" * len(columns)]
     for room in [*sorted(set(counts) - {"all"}), "all"]:
         lines.append(
@@ -250,7 +255,7 @@ def explained(faults: list[Fault], outcomes: dict[str, dict]) -> str:
         if some:
             lines += ["", heading, ""]
             lines += [f"- `{fault.id}` ({fault.file}): {fault.wrong}" for fault in some]
-    left = [each for each in faults if each.found == "host"
+    left = [each for each in faults if each.found in ("host", "libraries")
             and outcomes[each.id]["outcome"] == SURVIVED]  # fmt: skip
     if left:
         lines += ["", "No test finds these yet:", ""]

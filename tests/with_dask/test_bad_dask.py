@@ -324,6 +324,11 @@ KEPT = {
         V,
         "patience must be .*nan",
     ),
+    "patience is infinite": (
+        lambda: kept().solve("cg", B4, patience=np.inf),
+        V,
+        "patience must be .*inf",
+    ),
     "checkpoint is 0": (
         lambda: kept().solve("cg", B4, checkpoint=0),
         V,

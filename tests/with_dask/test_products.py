@@ -7,6 +7,7 @@ import sys
 import numpy as np
 import pytest
 from helpers import processes
+from helpers.interrupts import Interrupting
 
 import gemv
 
@@ -182,3 +183,19 @@ def test_chunks_of_cupy_stay_on_the_gpu(rng):
     found = lazy.compute(scheduler="sync")
     assert isinstance(found, cupy.ndarray)
     cupy.testing.assert_allclose(found, a @ x, rtol=1e-11)
+
+
+def test_an_interrupt_at_any_moment(rng):
+    """While tasks are made and while they run; nothing is left that the next product trips over."""
+    a, x = rng.integers(-4, 5, (6, 4)).astype(float), rng.integers(-4, 5, 4).astype(float)
+    lazy = da.from_array(a, chunks=(3, 2))
+
+    def call():
+        return matvec(lazy, x).compute(scheduler="sync")
+
+    interrupting = Interrupting()
+    interrupting.run(call)
+    for at in np.linspace(1, interrupting.begun, 8, dtype=int):
+        with pytest.raises(KeyboardInterrupt):
+            interrupting.run(call, at)
+        assert call().tolist() == (a @ x).tolist(), at

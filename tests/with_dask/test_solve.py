@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import re
 import signal
@@ -23,7 +24,7 @@ from gemv.distributed import client as clients  # noqa: E402
 from gemv.distributed.mailbox import Mailbox  # noqa: E402
 from gemv.distributed.methods import METHODS, Kept  # noqa: E402
 from gemv.distributed.outcome import Interrupted, Stopped  # noqa: E402
-from gemv.distributed.placement import spread  # noqa: E402
+from gemv.distributed.placement import spread, where  # noqa: E402
 
 pytestmark = pytest.mark.skipif(not hasattr(signal, "SIGKILL"), reason="kills processes")
 
@@ -105,6 +106,15 @@ def test_results_have_the_bits_of_one_process(client, rng, method):
 
 
 @pytest.mark.filterwarnings("ignore:Running on a single-machine scheduler")
+def test_long_vectors_travel_without_a_copy(client, rng):
+    """From 65,536 bytes on, as each worker's part of a product has here."""
+    a = rng.integers(-4, 5, (16_600, 2)).astype(float)
+    b = a @ [1.0, -2.0] + rng.standard_normal(len(a))
+    found = gemv.dask.Matrix(da.from_array(a, chunks=(8300, 2))).solve("lsmr", b, maxiter=3)
+    right = linalg.lsmr(a, b, maxiter=3)
+    assert found[1:3] == right[1:3] and np.allclose(found[0], right[0], rtol=1e-9)
+
+
 def test_lazy_products_have_the_bits_of_other_schedulers(client, rng):
     a, x = rng.standard_normal((60, 90)), rng.standard_normal(90)
     lazy = gemv.dask.matvec(da.from_array(a, chunks=(30, 10)), x)
@@ -258,6 +268,28 @@ def test_results_that_differ_are_an_error(client):
     left_behind(client)
 
 
+def test_ctrl_c_ends_a_solve_on_all_workers(client, monkeypatch):
+    matrix = gemv.dask.Matrix(diagonal())
+    wait, times = distributed.wait, itertools.count()
+
+    def interrupted(*arguments, **options):
+        if next(times) == 3:  # the tasks have been under way for two looks at them
+            raise KeyboardInterrupt
+        return wait(*arguments, **options)
+
+    def slowly(x):  # more iterations than any test waits for
+        time.sleep(0.02)
+        return x
+
+    slow = linalg.LinearOperator((60, 60), slowly, dtype="f8")
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr(distributed, "wait", interrupted)
+        # Its patience ends no solve before left_behind() does.
+        matrix.solve("cg", np.ones(60), rtol=0, maxiter=10**6, M=slow, patience=3 * LIMIT)
+    left_behind(client)
+    assert matrix.solve("cg", np.ones(60), rtol=0, maxiter=3)[1] == 3
+
+
 def test_a_worker_that_is_busy_is_named(client):
     matrix, (victim, other) = gemv.dask.Matrix(diagonal()), sorted(client.nthreads())
     busy = client.submit(time.sleep, 3, workers=[victim], pure=False)
@@ -393,7 +425,10 @@ def test_mailboxes_say_who_is_missing():
     box.put("a", 1, {"vectors": []})
     assert box.collect("a", 1) == {"a": {"vectors": []}}
     with pytest.raises(Stopped, match="nothing was heard of worker a for 0.05 s"):
-        box.collect("a", 2)
+        box.collect("a", 1)  # a message is given out once, and forgotten
+    box.heard("b")
+    with pytest.raises(Stopped, match="nothing was heard of worker a for 0.05 s"):
+        box.collect("ab", 2)  # though b can be heard
     box.finished("a", 1)
     with pytest.raises(Stopped, match="worker a ended its solver before product 2"):
         box.collect("a", 2)
@@ -404,11 +439,25 @@ def test_mailboxes_say_who_is_missing():
         box.collect("a", 1)
 
 
+def test_a_mailbox_is_deserted_until_its_solve_begins():
+    """Nobody fills it and nobody has waited at it, so it may go."""
+    box = Mailbox(0.05)
+    assert box.deserted
+    box.opened("a")
+    assert not box.deserted
+    box.finished("a", 0)
+    box.closed("a")
+    assert box.deserted
+    box.used = True
+    assert not box.deserted
+
+
 def test_chunks_stay_where_they_are_unless_a_worker_has_too_many():
     held = {k: ("a",) for k in range(4)} | {4: ("b", "c")}
     assert spread(held, ["a", "b", "c"]) == {0: "a", 1: "a", 2: "c", 3: "b", 4: "b"}
     assert spread({0: ("gone",)}, ["a", "b"]) == {0: "a"}
     assert spread({0: ("a",), 1: ("b",)}, ["a", "b"]) == {0: "a", 1: "b"}
+    assert where({0: ("a", "b"), 1: ("a", "b"), 2: ("a",)}) == {"a": [0, 2], "b": [1]}
 
 
 @pytest.mark.filterwarnings("ignore:Port 8787 is already in use")  # of another cluster's page

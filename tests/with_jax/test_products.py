@@ -117,6 +117,26 @@ def test_an_alpha_of_0_reads_no_x():
         assert call(a, x, y, alpha=0, beta=2.0).tolist() == [0.0, 2.0, 4.0]
 
 
+def test_a_beta_of_0_reads_no_y(rng):
+    a, x, nan = array(rng, 4, 3), array(rng, 3), jnp.full(4, jnp.nan)
+    for call in (matvec, jax.jit(matvec, static_argnames="beta")):
+        close(call(a, x, nan, beta=0), a @ x)
+    blas = jax.jit(lambda a, x, y: gemv.gemv(1.0, a, x, 0.0, y))
+    close(blas(a, x, nan), a @ x)
+
+
+def test_a_constant_is_multiplied_inside_of_the_product(rng):
+    """A function that has alpha as a number reads and writes y once, not once more for alpha."""
+    a, x = array(rng, 7, 5, dtype="complex128"), array(rng, 5, dtype="complex128")
+    for alpha, steps in ((0.3 - 1.7j, []), (jnp.asarray(0.3 - 1.7j), ["mul"])):
+        traced = jax.make_jaxpr(lambda a, x, alpha=alpha: matvec(a, x, alpha=alpha))(a, x)
+        found = [each.primitive.name for each in traced.eqns]
+        assert [name for name in found if name in ("gemv_product", "mul")] == [
+            "gemv_product",
+            *steps,
+        ]
+
+
 def test_numbers_that_change_do_not_compile_anew(rng):
     a, x = array(rng, 4, 3), array(rng, 3)
     found = [matvec(a, x, alpha=2.0)]
@@ -170,6 +190,7 @@ def test_transformations_see_through(rng, name):
 BATCHES = [
     ((None, 0),), ((0, None),), ((0, 0),), ((1, 1),), ((None, 0), (None, 0)), ((0, 0), (0, 0)),
     ((0, None), (None, 0)), ((None, 0), (0, None)), ((0, 0), (0, None)), ((None, 0), (0, 0)),
+    ((None, 1), (None, 0)),
 ]  # fmt: skip
 
 
@@ -247,6 +268,24 @@ def test_threads_call_at_the_same_time():
     assert done.returncode == 0
 
 
+def test_ctrl_c_inside_of_a_product(rng, without_gpu, monkeypatch):
+    """XLA is told, as nothing of Python's passes through it, and the next call is right."""
+    a, x = array(rng, 4, 3), array(rng, 3)
+    compiled = jax.jit(lambda a, x: jnp.sin(matvec(a, x)))
+    close(compiled(a, x), jnp.sin(a @ x))
+
+    def interrupted(*arguments):
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr("gemv.engines.host.compute", interrupted)
+        for call in (compiled, matvec):
+            with pytest.raises(Exception, match="KeyboardInterrupt"):
+                call(a, x).block_until_ready()
+    close(compiled(a, x), jnp.sin(a @ x))
+    close(matvec(a, x), a @ x)
+
+
 # The drop-in --------------------------------------------------------------------------------------
 
 
@@ -261,9 +300,23 @@ def test_gemv_is_traced(rng):
     close(jax.jit(call)(2.0, a, x, 0.5, y), jnp.asarray(expected))
     new = gemv.gemv(2.0, np.asarray(a), np.asarray(x), **options)
     close(jax.jit(lambda a, x: gemv.gemv(2.0, a, x, **options))(a, x), jnp.asarray(new))
-    close(jax.grad(lambda x: gemv.dgemv(1.0, a, x, trans="N").sum())(x[:3]), a.sum(0))
+    # Of an x that is longer than it has to be, the rest is not used.
+    gradient = jax.grad(lambda x: gemv.dgemv(1.0, a, x, trans="N").sum())(x[:5])
+    close(gradient, jnp.concatenate([a.sum(0), jnp.zeros(2)]))
     constant = np.asarray(a)
     close(jax.jit(lambda x: gemv.gemv(1.0, constant, x))(x[:3]), a @ x[:3])
+
+
+@pytest.mark.parametrize("has_y", [False, True])
+def test_increments_of_minus_1_begin_at_the_far_end(rng, has_y):
+    a, x, y = array(rng, 4, 3), array(rng, 3), array(rng, 4)
+    beta, y = (0.5, y) if has_y else (0.0, None)
+
+    def call(a, x, y):
+        return gemv.gemv(2.0, a, x, beta, y, incx=-1, incy=-1)
+
+    expected = call(np.asarray(a), np.asarray(x), None if y is None else np.asarray(y))
+    close(jax.jit(call)(a, x, y), jnp.asarray(expected))
 
 
 REFUSED = {
@@ -303,3 +356,26 @@ def test_errors_of_a_running_program_reach_the_caller(rng, options, without_gpu)
 def test_importing_gemv_does_not_load_jax():
     code = "import sys, gemv; gemv.gemv; assert 'jax' not in sys.modules; import gemv.jax"
     assert processes.run([sys.executable, "-c", code], timeout=120).returncode == 0
+
+
+def test_eager_calls_on_arrays_in_host_memory():
+    """Results hold what was computed, also where JAX copies memory that it is handed."""
+    a = jnp.arange(30.0, dtype=jnp.float32).reshape(5, 6)
+    x, y = jnp.ones(6, jnp.float32), jnp.full(5, 2.0, jnp.float32)
+    expected = np.asarray(a) @ np.ones(6, np.float32)
+    for call, exact in (
+        (lambda: gemv.gemv(1, a, x), expected),
+        (lambda: gemv.gemv(2, a, x, 1, y, overwrite_y=1), 2 * expected + 2),
+        (lambda: gemv.sgemv(1, a, x), expected),
+        (lambda: gemv.matvec(a[None], x)[0], expected),
+        (lambda: gemv.gemv(1, jnp.stack([a, a]), x, 1, jnp.stack([y, y]))[1], expected + 2),
+        (lambda: gemv.gemv_batched(1, [a, a[:2]], [x, x])[0], expected),
+        (lambda: gemv.gemv_batched(1, [a, a[:2]], [x, x], 3, [y, y[:2]])[1], expected[:2] + 6),
+        (lambda: gemv.Batch([a, a]) @ [x, x], [expected, expected]),
+        (lambda: gemv.Batch([a]) @ x, expected),
+    ):
+        found = call()
+        assert np.array_equal(np.asarray(found), exact)
+        assert all(
+            isinstance(each, jax.Array) for each in (found if type(found) is list else [found])
+        )

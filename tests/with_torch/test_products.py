@@ -6,10 +6,12 @@ Nothing here needs a GPU; with one, the same runs there too.
 from __future__ import annotations
 
 import sys
+import threading
 
 import numpy as np
 import pytest
 from helpers import processes
+from helpers.interrupts import Interrupting
 
 import gemv
 
@@ -207,6 +209,26 @@ def test_nobody_but_autograd_sees_no_operator(device, monkeypatch):
     torch.testing.assert_close(y.grad, 2 * y)
 
 
+def test_the_operator_differentiates_y_alone(device):
+    """Its matrix and its x need no gradient."""
+    a, x, y = operands(device)
+    y.requires_grad_()
+    result = torch.ops.gemv.product("gemv.torch.addmv", 2.0, a, x, 0.5, y, 0, 1, 0, 1, 0, None)
+    (of_y,) = torch.autograd.grad(result.sum(), y)
+    assert of_y.tolist() == [0.5] * len(y)
+
+
+def test_the_operator_that_overwrites_writes_to_any_y(device):
+    """BLAS writes to host memory that is contiguous, and to no lazy conjugate."""
+    routine = gemv.gemv.__name__  # known by that name once it has been imported
+    a, x, _ = operands(device, torch.complex128)
+    memory = torch.zeros(10, dtype=a.dtype, device=device)
+    for y in (memory[::2], memory[:5].conj()):
+        y.fill_(1j)
+        torch.ops.gemv.product_(routine, 1.0, a, x, 2.0, y, 0, 1, 0, 1, 0, None)
+        torch.testing.assert_close(y.clone(), a @ x + 2j)
+
+
 def test_gradients_without_memory(device):
     a, x, _ = (tensor.requires_grad_() for tensor in operands(device))
     result, expected = products.mv(a, x), torch.mv(a, x)
@@ -262,6 +284,62 @@ def test_out_may_overlap_what_is_read(device):
         expected = y + a @ x
         products.addmv(y, a, x, out=out)
         assert torch.equal(out, expected)
+
+
+@pytest.mark.parametrize("gradients", [False, True])
+def test_an_interrupt_at_any_moment(gradients):
+    """In autograd's functions, too: the next call is right, and out has all of a result or none."""
+    a, x, y = operands("cpu")
+    expected = y + a @ x
+    if gradients:
+        a, x, y = (tensor.requires_grad_() for tensor in (a, x, y))
+
+    def call(out):
+        result = products.addmv(y, a, x, out=None if gradients else out)
+        of_x = torch.autograd.grad(result.sum(), x)[0] if gradients else None
+        return result, of_x
+
+    interrupting = Interrupting()
+    for _ in range(2):  # the first call imports, and finds out what is remembered
+        interrupting.run(lambda: call(torch.zeros_like(expected)))
+    for at in range(1, interrupting.begun + 1):
+        out = torch.full_like(expected, 7)
+        with pytest.raises(KeyboardInterrupt):
+            interrupting.run(lambda out=out: call(out), at)
+        assert torch.all(out == 7) or torch.equal(out, expected)
+        result, of_x = call(out)
+        torch.testing.assert_close(result, expected)
+        if gradients:
+            torch.testing.assert_close(of_x, a.sum(0))
+
+
+#: As in test_threads of tests/load.
+THREADS = 8
+
+
+def test_threads_share_tensors():
+    """Eight threads multiply one matrix by vectors of their own, and differentiate."""
+    a, x, _ = operands("cpu", m=40, n=30)
+    a.requires_grad_()
+    at_once, wrong = threading.Barrier(THREADS), []
+
+    def work(number):
+        own = number * x
+        at_once.wait()
+        for _ in range(5):
+            with torch.no_grad():
+                plain = products.mv(a, own)
+            result = products.mv(a, own)
+            (of_a,) = torch.autograd.grad(result.sum(), a)
+            if not (torch.equal(plain, result) and torch.equal(of_a, own.expand(40, 30))):
+                wrong.append(number)
+
+    threads = [threading.Thread(target=work, args=(number,)) for number in range(THREADS)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+    assert not wrong and not any(thread.is_alive() for thread in threads)
 
 
 # Transformations --------------------------------------------------------------------------------
@@ -322,6 +400,13 @@ def test_a_function_that_outlives_its_transformation(device):
     torch.testing.assert_close(of_y, a.sum(1))
 
 
+def test_a_tensor_that_outlives_its_transformation(device):
+    a, x, _ = operands(device)
+    kept = []
+    torch.func.grad(lambda x: kept.append(x) or x.sum())(x)
+    torch.testing.assert_close(products.mv(a, kept[0]), a @ x)
+
+
 def test_forward_derivatives_without_a_transformation(device):
     import torch.autograd.forward_ad as forward
 
@@ -336,8 +421,9 @@ def test_batches_have_the_bits_of_single_products(device):
     xs = torch.stack([x, x.sin(), x.cos()])
     single = torch.stack([products.mv(a, item) for item in xs])
     assert torch.equal(torch.func.vmap(products.mv, (None, 0))(a, xs), single)
-    nobody = torch.func.vmap(products.mv, (None, 0))(a, xs[:0])
-    assert nobody.shape == (0, 50) and nobody.dtype == a.dtype
+    for matrix, vector, axes in ((a, xs[:0], (None, 0)), (a[:, :, None][..., :0], x, (2, None))):
+        nobody = torch.func.vmap(products.mv, axes)(matrix, vector)
+        assert nobody.shape == (0, 50) and nobody.dtype == a.dtype
     with pytest.raises(TypeError, match=r"gemv\.torch\.mv: a vector cannot be overwritten"):
         torch.func.vmap(lambda x, out: products.mv(a, x, out))(xs, torch.zeros_like(single))
 
@@ -379,6 +465,36 @@ def test_graphs_keep_all_options(device, compiler):
     for _ in range(2):
         results = compiled(a, x, y)
         torch.testing.assert_close(results, expected, rtol=3e-3, atol=3e-3)
+
+
+def test_graphs_keep_wide_sums_and_which_y_is_overwritten(device, compiler):
+    # Ones are lost beside the large number, in whichever order plain sums are added up.
+    row = [3e8, *[1.0] * 62, -3e8]
+    a, x = torch.tensor([row], device=device), torch.ones(64, device=device)
+
+    def step(a, x, y, old):
+        wide = products.mv(a, x, accumulate="wide"), gemv.gemv(1.0, a, x, accumulate="wide")
+        new = gemv.gemv(1.0, a, x, 1.0, old, accumulate="wide")
+        kept = gemv.gemv(1.0, a, x, 1.0, y, overwrite_y=1, accumulate="wide")
+        return *wide, new, kept
+
+    y, old = (torch.full((1,), value, device=device) for value in (4.0, 5.0))
+    results = torch.compile(step, fullgraph=True, backend=compiler)(a, x, y, old)
+    assert [each.item() for each in results] == [62, 62, 67, 66]
+    assert (y.item(), old.item()) == (66, 5)
+    assert gemv.gemv(1.0, a, x).item() != 62
+
+
+def test_graphs_refuse_gradients_that_are_not_recorded(device, compiler):
+    a, x, y = operands(device)
+    compiled = torch.compile(
+        lambda a, x, y: gemv.gemv(1.0, a, x, 1.0, y), fullgraph=True, backend=compiler
+    )
+    for tensor in (a, x, y):
+        tensor.requires_grad_()
+        with pytest.raises(Exception, match="requires a gradient, which this product does not"):
+            compiled(a, x, y)
+        tensor.requires_grad_(False)
 
 
 def test_graphs_take_streams_whose_class_the_compiler_does_not_know(compiler):
@@ -482,6 +598,9 @@ def refused():
         "vector": (lambda: mv(a, x, alpha=x), ValueError, "alpha must be a number or a tensor"),
         "text": (lambda: mv(a, x, alpha="2"), TypeError, "alpha must be a number.*str '2'"),
         "out": (lambda: mv(a, x, x), ValueError, r"out must have the shape.*\(4,\), got \(3,\)"),
+        "out_in_one_place": (
+            lambda: mv(a[:2], x, torch.ones(1).expand(2)), ValueError, "apart in memory.*stride 0",
+        ),
         "out_dtype": (lambda: mv(a, x, out_dtype="float64"), TypeError, "out_dtype must be"),
         "no_dtype": (lambda: mv(a, x, out_dtype="int8"), TypeError, "out_dtype must be.*int8"),
         "accumulate": (lambda: mv(a, x, accumulate="no"), ValueError, "accumulate must be one"),
