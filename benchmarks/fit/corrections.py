@@ -13,8 +13,9 @@ from __future__ import annotations
 import numpy as np
 from sklearn.ensemble import HistGradientBoostingRegressor
 
-from benchmarks.fit.samples import Launches, Samples, weights
+from benchmarks.fit.samples import Launches, Samples
 from gemv.selection.formula import Machine, Parts
+from gemv.selection.refit import weights
 
 _SETTINGS = {
     "max_iter": 300,

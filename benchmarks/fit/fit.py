@@ -20,11 +20,12 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from benchmarks.fit.samples import KERNELS, Samples, samples, weights
+from benchmarks.fit.samples import KERNELS, Samples, samples
 from benchmarks.fit.store import Campaign
 from gemv.core.files import write_text
 from gemv.core.geometry import Device
 from gemv.selection.formula import Machine
+from gemv.selection.refit import weights
 
 #: Beyond this error of the logarithm of a time, the loss grows linearly, not quadratically.
 _ROBUST = 0.1

@@ -17,7 +17,7 @@ from benchmarks.fit.samples import KERNELS
 from benchmarks.fit.store import Campaign
 from gemv.core.files import write_text
 from gemv.core.geometry import Device
-from gemv.selection import compiled
+from gemv.selection import compiled, written
 from gemv.selection.formula import Machine
 from gemv.selection.machine import Constants
 from gemv.selection.parse import parse
@@ -25,19 +25,8 @@ from gemv.selection.parse import parse
 #: The machines of the package.
 FOLDER = Path(gemv.selection.__file__).with_name("machines")
 
-_HEAD = """\
-# What selection knows of the {gpu}: see docs/selection.md. Written by "make fit", but for the
-# tables host and row.
-#
-# numbers    of the formula: seconds, bytes per second, and weights (gemv/selection/formula.py)
-# factors    for each kernel: of its start, and of its issue of instructions
-# portfolio  sets of constants, in the order of preference where predicted times are equal, and the
-#            registers of a thread by what the code is for: the letter of the dtype, elements of a
-#            load of A, x if x is loaded as wide, w if lines are whole vectors; 0 needs local memory
-# host       what decides whether SciPy's BLAS or the GPU computes a call on host arrays: seconds,
-#            and bytes of A per second (gemv/selection/host_or_gpu.py)
-# row        exceptions that come before the formula
-"""
+#: How the head of a file says what wrote it.
+_MADE = 'Written by "make fit", but for the\n# tables host and row.'
 
 
 def publish(
@@ -95,33 +84,5 @@ def _text(
         "times": sum(len(each.times) for each in campaign.cells),
         "regret_of_cells_held_out": held_out["formula, corrected"],
     }
-    lines = [_HEAD.format(gpu=campaign.about["gpu"]), "[about]"]
-    lines += [f"{key} = {_toml(value)}" for key, value in about.items()]
-    lines += ["", "[numbers]"]
-    lines += [f"{key} = {value!r}" for key, value in machine._asdict().items()]
-    lines += ["", "[factors]"]
-    for kernel, (start, issue) in zip(KERNELS, factors.tolist(), strict=True):
-        lines.append(f"{kernel} = {{ start = {start!r}, issue = {issue!r} }}")
-    lines += ["", "[portfolio]", "constants = ["]
-    for each in sets:
-        fields = {
-            "kernel": each.kernel.name,
-            "knobs": dict(sorted(each.knobs.items())),
-            "registers": dict(sorted(each.registers.items())),
-        }
-        lines.append(f"    {_toml(fields)},")
-    lines.append("]")
-    return "\n".join(lines) + "\n"
-
-
-def _toml(value: Any) -> str:
-    if isinstance(value, Mapping):
-        inside = ", ".join(f"{_key(key)} = {_toml(each)}" for key, each in value.items())
-        return f"{{ {inside} }}"
-    if isinstance(value, (list, tuple)):
-        return f"[{', '.join(map(_toml, value))}]"
-    return f'"{value}"' if isinstance(value, str) else repr(value)
-
-
-def _key(key: str) -> str:
-    return key if key.replace("_", "").replace("-", "").isalnum() else f'"{key}"'
+    pairs = {kernel: tuple(pair) for kernel, pair in zip(KERNELS, factors.tolist(), strict=True)}
+    return written.fitted(_MADE, about, machine, pairs, sets)

@@ -21,8 +21,6 @@ from gemv.selection.ranking import MOST_THREADS
 #: An address for the frames of a cell; only its alignment matters.
 ADDRESS = 1 << 30
 KERNELS = tuple(name for name, kernel in REGISTRY.items() if not kernel.teaching)
-#: A launch has full weight in a fit up to this multiple of the best time of its cell.
-_NEAR = 1.5
 #: Constants that are features of a launch.
 KNOBS = ("LANES", "ROWS", "VECTORS", "PIECES", "COLUMNS", "FACTORS", "THREADS_PER_BLOCK",
           "MIN_BLOCKS", "CLUSTER")  # fmt: skip
@@ -132,10 +130,3 @@ def _row(
     return row_of(
         made.kernel.name, knobs, candidate.blocks, problem, work, device, registers, is_hot
     )
-
-
-def weights(times: np.ndarray, cells: np.ndarray) -> np.ndarray:
-    """1 for launches near the best of their cell, and less for slower ones."""
-    best = np.full(int(cells.max()) + 1, np.inf)
-    np.minimum.at(best, cells, times)
-    return np.minimum(1, _NEAR * best[cells] / times)

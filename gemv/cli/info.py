@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 import platform
 import shutil
 import subprocess
@@ -176,8 +177,9 @@ def _probe_machine() -> list[str]:
 
     # Without a GPU: what is selected on the one that others are compared with.
     used = machine(REFERENCE if backend() == "host" else engine().device())
+    own = os.environ.get("GEMV_MACHINE")
     return [
-        used.name,
+        f"{used.name}, from the file that GEMV_MACHINE names, {own}" if own else used.name,
         f"{len(used.constants)} sets of constants, {len(used.exceptions)} exceptions, sha256"
         f" {used.hash}",
     ]

@@ -7,7 +7,7 @@ import os
 import sys
 from collections.abc import Sequence
 
-from gemv.cli import bench, info, ladder, run
+from gemv.cli import bench, info, ladder, run, tune
 from gemv.cli.console import Parser, Refused, complain, one_line_warnings
 
 
@@ -23,7 +23,7 @@ def _parser() -> Parser:
     )
     parser.set_defaults(command="info", act=info.info)
     commands = parser.add_subparsers(metavar="COMMAND")
-    for module in (info, run, ladder, bench):
+    for module in (info, run, ladder, bench, tune):
         module.add_commands(commands)
     return parser
 

@@ -83,6 +83,17 @@ def size(text: str) -> int:
     return value
 
 
+def seconds(text: str) -> float:
+    """A time in seconds: a number of more than 0, which may be infinite."""
+    try:
+        value = float(text)
+    except ValueError:
+        value = 0.0
+    if not value > 0:
+        raise argparse.ArgumentTypeError(f"{text!r} is no time in seconds (60 and 2.5 are)")
+    return value
+
+
 def names(text: str) -> list[str]:
     """Words with commas between them."""
     return [name.strip() for name in text.split(",") if name.strip()]

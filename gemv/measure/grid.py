@@ -82,10 +82,10 @@ class Bench:
         if clock is None and self.engine.name == "cuda":
             self.clock = Clock(self.engine)
         self._mover = Mover(self.engine, self.clock)
-        self._free = free_bytes(self.engine)
+        self.free_bytes = free_bytes(self.engine)
         layouts = [(cell, lay_out(cell)) for cell in wanted]
-        needs = [self._frame_count(cell, layout) * layout.nbytes for cell, layout in layouts]
-        nbytes = max((need for need in needs if need <= self._free), default=ALIGNED)
+        needs = [self.frame_count(cell, layout) * layout.nbytes for cell, layout in layouts]
+        nbytes = max((need for need in needs if need <= self.free_bytes), default=ALIGNED)
         kind = DeviceFrames if self.engine.name == "cuda" else Frames
         self.frames = kind(self.engine, nbytes)
 
@@ -96,21 +96,24 @@ class Bench:
         """A file without rows yet."""
         return GridResults(self.device.name, self.engine.name, self.versions())
 
-    def _frame_count(self, cell: Cell, layout: Layout) -> int:
+    def frame_count(self, cell: Cell, layout: Layout) -> int:
+        """The number of frames that calls use in turn."""
         if cell.hot or self.clock is None:
             return 1
         wanted = copies_past_l2(layout.nbytes, self.clock.l2_bytes, _MOST_FRAMES)
-        return max(1, min(wanted, self._free // layout.nbytes))
+        return max(1, min(wanted, self.free_bytes // layout.nbytes))
 
     def measure(self, cell: Cell) -> CellResult:
         """The result of one cell: checked, then timed where there is a GPU."""
         layout = lay_out(cell)
         moved = traffic(layout, cell.beta)
         row = CellResult(**asdict(cell), nbytes=sum(moved), frames=0, kernel="", knobs={})
-        if layout.nbytes > self._free:
-            row.refused["gemv"] = f"{layout.nbytes} bytes do not fit into the {self._free} free"
+        if layout.nbytes > self.free_bytes:
+            row.refused["gemv"] = (
+                f"{layout.nbytes} bytes do not fit into the {self.free_bytes} free"
+            )
             return row
-        row.frames = self._frame_count(cell, layout)
+        row.frames = self.frame_count(cell, layout)
         framed = FramedCell.at(cell, self.frames.base, row.frames)
         chosen = self._chosen(framed)
         row.kernel, row.knobs = chosen[0].choice.kernel.name, chosen[0].choice.knobs
@@ -135,7 +138,7 @@ class Bench:
         choice = select(framed.problem, self.device, kernel)
         return [Part(batch, (0,) * len(batch.strides), choice)]
 
-    def _our_call(self, framed: FramedCell, chosen: list[Part], place: Place) -> Enqueue:
+    def our_call(self, framed: FramedCell, chosen: list[Part], place: Place) -> Enqueue:
         problem, layout = framed.problem, framed.layout
         dtype, buffer, run = problem.dtype, self.frames.buffer, self.engine.run
         factor = problem.precision.factors.type
@@ -170,10 +173,10 @@ class Bench:
         numbers = WholeNumbers(self.frames, framed, stream)
         if framed.cell.items * problem.rows * problem.cols > NUMPY_ELEMENTS:
             second = self._chosen(framed, SECOND_KERNEL)
-            expected = numbers.result(self._our_call(framed, second, place))
+            expected = numbers.result(self.our_call(framed, second, place))
         else:
             expected = numbers.by_numpy()
-        if not equal(numbers.result(self._our_call(framed, chosen, place)), expected):
+        if not equal(numbers.result(self.our_call(framed, chosen, place)), expected):
             row.wrong = f"{row.kernel} differs from what it should be"
             return
         for peer in list(contenders):
@@ -195,7 +198,7 @@ class Bench:
         dtype, places = framed.problem.dtype, framed.places
         count = len(places) * framed.layout.nbytes // dtype.itemsize
         self.frames.fill("random", dtype, self.frames.base, count)
-        calls = {"ours": [self._our_call(framed, chosen, place) for place in places]}
+        calls = {"ours": [self.our_call(framed, chosen, place) for place in places]}
         starts = [(framed.start(place), place.y) for place in places]
         for number, each in enumerate(self._mover.calls(starts, *moved, framed.cell.hot)):
             calls[f"plain {number}"] = each

@@ -210,6 +210,17 @@ def machine(device: Device) -> MachineFile:
     return reference if name == "simulator" else scaled(reference, device)
 
 
+def is_of(found: MachineFile, device: Device) -> bool:
+    """Whether the machine that is in use was made for this model of GPU, as its file says."""
+    own = os.environ.get("GEMV_MACHINE")
+    if not own:
+        return found.name == slug(device.name)
+    import tomllib
+
+    about = tomllib.loads(Path(own).expanduser().read_text("utf-8")).get("about", {})
+    return slug(str(about.get("gpu", ""))) == slug(device.name)
+
+
 def host_numbers(gpu: str) -> Numbers:
     """What decides on calls on host arrays, on a machine with a GPU of this name.
 
