@@ -122,15 +122,15 @@ def test_a_loop_over_the_rows_of_a_tile_is_none_where_each_has_a_thread(compiler
 
 
 def compiled_sets():
-    """Constants that selection chooses among: every sixth, with one of its dtypes in turn.
+    """Constants that selection chooses among: every twelfth, with one of its dtypes in turn.
 
     With ``GEMV_ALL_ROWS=1`` or on a GPU, all of them with all of these.
     """
     for number, each in enumerate(tuned()):
         if ALL_ROWS:
             yield from ((each, letter) for letter in each.letters)
-        elif number % 6 == 0 and each.letters:
-            yield each, each.letters[number // 6 % len(each.letters)]
+        elif number % 12 == 0 and each.letters:
+            yield each, each.letters[number // 12 % len(each.letters)]
 
 
 @pytest.mark.parametrize(
