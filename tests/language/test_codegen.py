@@ -480,3 +480,22 @@ for action in (text_of.check_constant_memory, lambda text: compile.assemble(text
     )
     assert assembler.startswith("AssemblerError nvJitLink")
     assert "too much global constant data" in assembler and "0x10000 max" in assembler
+
+
+@pytest.mark.parametrize(
+    "name, dtype, knobs",
+    [
+        ("vector_rows", "float32", {"LANES": 512}),
+        ("vector_rows", "bfloat16", {"LANES": 512}),
+        ("vector_rows", "float32", {"LANES": 32}),
+        ("vector_columns", "float16", {"LANES": 8, "THREADS_PER_BLOCK": 512}),
+    ],
+)
+def test_items_of_different_sizes_need_no_local_memory(name, dtype, knobs, compiler):
+    """The constants that they share leave registers enough for blocks of any size."""
+    kernel = REGISTRY[name]
+    shared = kernel.in_tables(None, {**kernel.knobs, **knobs})
+    (function,) = compiler(
+        kernel, dtype, knobs=shared, homes=("pointer", "pointer"), table="block",
+    )  # fmt: skip
+    assert function["stack"] == 0 and function["spills"] == 0

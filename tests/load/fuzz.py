@@ -218,22 +218,24 @@ def batches(rng):
         assert whole.tobytes() == before.tobytes(), ("memory around out was changed", words)
 
 
+def view(rng, memory, shape):
+    """A view of a piece of memory, of float64, with any strides; None where it does not fit."""
+    steps = [int(rng.integers(1, 8)) * int(rng.choice([1, 1, -1])) for _ in shape]
+    reach = [(length - 1) * step for length, step in zip(shape, steps, strict=True)]
+    low, high = (sum(f(r, 0) for r in reach) for f in (min, max))
+    if high - low >= memory.size:
+        return None
+    start = int(rng.integers(-low, memory.size - high))
+    return as_strided(memory[start:], shape, [8 * step for step in steps])
+
+
 def aliases(rng):
     """Views of one piece of memory for a, x and out: wrong results are never returned."""
     memory = values(rng, 60, "d")
     kept = memory.copy()
     items, m, n = (int(rng.integers(1, 4)) for _ in range(3))
 
-    def view(shape):
-        steps = [int(rng.integers(1, 8)) * int(rng.choice([1, 1, -1])) for _ in shape]
-        reach = [(length - 1) * step for length, step in zip(shape, steps, strict=True)]
-        low, high = (sum(f(r, 0) for r in reach) for f in (min, max))
-        if high - low >= memory.size:
-            return None
-        start = int(rng.integers(-low, memory.size - high))
-        return as_strided(memory[start:], shape, [8 * step for step in steps])
-
-    a, x, out = view((items, m, n)), view((items, n)), view((items, m))
+    a, x, out = (view(rng, memory, each) for each in ((items, m, n), (items, n), (items, m)))
     if a is None or x is None or out is None:
         return
     expected = summed(a, x)
@@ -496,19 +498,10 @@ def list_aliases(rng):
     memory = values(rng, 60, "d")
     kept = memory.copy()
 
-    def view(shape):
-        steps = [int(rng.integers(1, 8)) * int(rng.choice([1, 1, -1])) for _ in shape]
-        reach = [(length - 1) * step for length, step in zip(shape, steps, strict=True)]
-        low, high = (sum(f(r, 0) for r in reach) for f in (min, max))
-        if high - low >= memory.size:
-            return None
-        start = int(rng.integers(-low, memory.size - high))
-        return as_strided(memory[start:], shape, [8 * step for step in steps])
-
     sizes = [
         tuple(int(rng.integers(1, 4)) for _ in range(2)) for _ in range(int(rng.integers(1, 4)))
     ]
-    a, x, y = ([view(s) for s in each] for each in (
+    a, x, y = ([view(rng, memory, s) for s in each] for each in (
         sizes, [(n,) for _, n in sizes], [(m,) for m, _ in sizes]))  # fmt: skip
     if any(each is None for each in (*a, *x, *y)):
         return
