@@ -5,44 +5,16 @@ import math
 import numpy as np
 import pytest
 from helpers.exporters import Export, Interface
+from helpers.values import plain, whole
 
 import gemv
 from gemv.core.batch import Batch, items_overlap
-from gemv.core.dtypes import BFLOAT16
-from gemv.core.narrow import cast
 from gemv.kernels import items
 from gemv.selection import batches
 
 needs_device_arrays = pytest.mark.skipif(
     gemv.backend() == "host", reason="no GPU and no simulator to hold device arrays"
 )
-
-
-@pytest.fixture(params=["host", "engine"])
-def everywhere(request):
-    """The host backend, and the one that runs kernels."""
-    if request.param == "host":
-        gemv.use_backend("host")
-        yield "host"
-        gemv.use_backend(None)
-    elif gemv.backend() == "host":
-        pytest.skip("no GPU and no simulator")
-    else:
-        yield gemv.backend()
-
-
-def whole(rng, shape, dtype):
-    """Small whole numbers, whose products every order adds up to the same sum."""
-    values = rng.integers(-4, 5, shape).astype(np.float64)
-    if np.dtype(dtype).kind == "c":
-        values = values + 1j * rng.integers(-4, 5, shape)
-    return cast(values, np.dtype(dtype))
-
-
-def plain(array):
-    """The values in a dtype that NumPy computes in."""
-    array = np.asarray(array)
-    return cast(array, np.dtype("d")) if array.dtype in ("e", BFLOAT16) else array
 
 
 def matvec(a, x):

@@ -33,21 +33,6 @@ def quick_gpu(monkeypatch):
     return numbers
 
 
-@pytest.fixture
-def long_way(monkeypatch):
-    """Calls that took the long way."""
-    from gemv import blas
-
-    made, real = [], blas.long_way
-
-    def counted(*arguments):
-        made.append(arguments)
-        return real(*arguments)
-
-    monkeypatch.setattr(blas, "long_way", counted)
-    return made
-
-
 def traced(function, *arguments, **options):
     """The one call that a function leaves in a trace."""
     with gemv.trace() as calls:

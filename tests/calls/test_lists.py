@@ -9,12 +9,12 @@ from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 import pytest
 from helpers.programs import program
+from helpers.values import plain, whole
 
 import gemv
 from gemv.calls import ragged, ragged_run, ragged_tables
 from gemv.core import memo
-from gemv.core.dtypes import BFLOAT16, DTYPES
-from gemv.core.narrow import cast
+from gemv.core.dtypes import DTYPES
 from gemv.engines import backend
 
 needs_engine = pytest.mark.skipif(
@@ -22,33 +22,6 @@ needs_engine = pytest.mark.skipif(
 )
 #: Rows and columns, empty ones among them, on both sides of what is small.
 SHAPES = [(5, 7), (40, 3), (1, 1), (0, 4), (3, 0), (33, 36), (2, 50), (36, 33), (40, 40)]
-
-
-@pytest.fixture(params=["host", "engine"])
-def everywhere(request):
-    """The host backend, and the one that runs kernels."""
-    if request.param == "host":
-        gemv.use_backend("host")
-        yield "host"
-        gemv.use_backend(None)
-    elif gemv.backend() == "host":
-        pytest.skip("no GPU and no simulator")
-    else:
-        gemv.use_backend(gemv.backend())
-        yield gemv.backend()
-        gemv.use_backend(None)
-
-
-def whole(rng, shape, dtype):
-    """Small whole numbers, whose products every order adds up to the same sum."""
-    values = rng.integers(-3, 4, shape).astype(np.float64)
-    if np.dtype(dtype).kind == "c":
-        values = values + 1j * rng.integers(-3, 4, shape)
-    return cast(values, np.dtype(dtype))
-
-
-def plain(array):
-    return cast(np.asarray(array), np.dtype("d")) if array.dtype in ("e", BFLOAT16) else array
 
 
 def to_device(array):
@@ -70,12 +43,13 @@ class Lists:
         self.a, self.x, self.y, self.trans = [], [], [], []
         for k, (m, n) in enumerate(shapes):
             order = "CF"[k % 2]
-            matrix = np.array(whole(rng, (m + 2, n + 3), dtype), order=order)[1 : m + 1, 2 : n + 2]
+            larger = np.array(whole(rng, (m + 2, n + 3), dtype, 3), order=order)
+            matrix = larger[1 : m + 1, 2 : n + 2]
             self.a.append(matrix if k % 3 else np.array(matrix, order=order))
             self.trans.append((0, 1, 2, "N", "T", "C")[int(rng.integers(6))])
             rows, cols = (m, n) if self.trans[-1] in (0, "N") else (n, m)
-            self.x.append(whole(rng, cols, dtype))
-            self.y.append(whole(rng, rows, dtype))
+            self.x.append(whole(rng, cols, dtype, 3))
+            self.y.append(whole(rng, rows, dtype, 3))
         self.alpha = [float(rng.integers(0, 3)) for _ in shapes]
         self.beta = [float(rng.integers(0, 3)) for _ in shapes]
 

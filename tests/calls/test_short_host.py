@@ -33,21 +33,6 @@ def on_host():
     gemv.use_backend(None)
 
 
-@pytest.fixture
-def long_way(monkeypatch):
-    """Calls that took the long way."""
-    from gemv import blas
-
-    made, real = [], blas.long_way
-
-    def counted(*arguments):
-        made.append(arguments)
-        return real(*arguments)
-
-    monkeypatch.setattr(blas, "long_way", counted)
-    return made
-
-
 def by_rows(a):
     return np.ascontiguousarray(a)
 
