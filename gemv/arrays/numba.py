@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
-from gemv.arrays.base import Library, Place, View
+from gemv.arrays.base import Library, Place, View, Views, in_elements
 from gemv.arrays.protocols import read_interface
 
 
@@ -30,3 +31,31 @@ class Numba(Library):
         # Its interface calls broadcast arrays contiguous and leaves their zero strides out.
         strides = getattr(obj, "strides", None)
         return view if strides is None else view._replace(strides=tuple(strides))
+
+    def read_all(self, arrays: Sequence[Any]) -> Views | None:
+        (kind, *others), first = set(map(type, arrays)), arrays[0]
+        plain = kind.__module__.startswith(("numba.", "numba_cuda."))
+        if others or not plain or kind.__name__ not in ("DeviceNDArray", "FakeCUDAArray"):
+            return None
+        no = [False] * len(arrays)
+        keeps: Sequence[Any] = [None] * len(arrays)
+        readonly: Sequence[bool] = no
+        if kind.__name__ == "FakeCUDAArray":
+            arrays = keeps = [array._ary for array in arrays]
+            if set(map(type, arrays)) != {np.ndarray}:
+                return None
+            first = arrays[0]
+            pointers = [array.__array_interface__["data"][0] for array in arrays]
+            readonly = [not array.flags.writeable for array in arrays]
+        elif any([array.stream for array in arrays]):
+            return None
+        else:
+            pointers = [array.gpu_data.device_ctypes_pointer.value or 0 for array in arrays]
+        dtype = first.dtype
+        if dtype.isbuiltin != 1 or any([array.dtype != dtype for array in arrays]):
+            return None
+        strides = in_elements([array.strides for array in arrays], dtype)
+        if strides is None:
+            return None
+        shapes = [array.shape for array in arrays]
+        return Views(dtype, shapes, strides, pointers, readonly, None, no, no, keeps)

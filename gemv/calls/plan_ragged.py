@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from gemv.calls import ragged_run
@@ -10,6 +9,7 @@ from gemv.calls.bind import Call
 from gemv.calls.order import Order
 from gemv.calls.ragged import Product
 from gemv.calls.ragged_run import Prepared
+from gemv.calls.result import notes_written
 from gemv.core import memo
 from gemv.core.operand import Operand
 from gemv.core.rules import of_item
@@ -51,7 +51,7 @@ class BatchPlan:
         # No call looks at all operands: their number would be that of its steps.
         self._ordered = _ordered(product)
         self._device = product.matrices.device
-        self._written = _written([self._y[k] for k in product.computed])
+        self._written = notes_written([self._y[k] for k in product.computed])
         self._before: list[_Ready] = []
         self._ready = self._prepared()
 
@@ -130,14 +130,3 @@ def _ordered(product: Product) -> tuple[Call, list[tuple[str, Operand]]]:
     """An item, and one of all operands that are ordered alike: the plan keeps the others."""
     call, further = ragged_run.ordered(product)
     return call, ragged_run.alike(further)
-
-
-def _written(operands: list[Operand]) -> list[Callable[[], None]]:
-    """For each library that counts what is overwritten, a function that tells it of all of them."""
-    by_library: dict[int, tuple[Any, list[Any]]] = {}
-    for operand in operands:
-        by_library.setdefault(id(operand.exporter), (operand.exporter, []))[1].append(
-            operand.origin
-        )
-    notes = (library.notes_writes_to(arrays) for library, arrays in by_library.values())
-    return [note for note in notes if note is not None]

@@ -10,10 +10,11 @@ import numpy as np
 
 from gemv.arrays import host
 from gemv.arrays.adopt import adopt, is_device_array, on_device, rank_of
+from gemv.arrays.listed import adopt_all
 from gemv.calls.bind import common_dtype, result_dtype
 from gemv.calls.ragged_overlap import check_overwrite
 from gemv.core.dtypes import NARROW, Precision, dtype_name
-from gemv.core.operand import Operand, part_of, where
+from gemv.core.operand import Operand, parts_of, where
 from gemv.core.problem import Problem
 from gemv.core.rules import (
     accumulation,
@@ -66,8 +67,8 @@ class Product(NamedTuple):
         Their problems have the strides of x and y.
     x : list of Operand
     y : list of (Operand or None)
-    alphas, betas : list of number
-        Of the dtype of factors; the sign of a lazy negative A is in alpha.
+    alphas, betas : ndarray
+        A number for each item, of the dtype of factors; the sign of a lazy negative A is in alpha.
     in_place : list of bool
         Whether a y is written to; otherwise a new one is made.
     """
@@ -75,8 +76,8 @@ class Product(NamedTuple):
     matrices: Matrices
     x: list[Operand]
     y: list[Operand | None]
-    alphas: list[Any]
-    betas: list[Any]
+    alphas: np.ndarray
+    betas: np.ndarray
     in_place: list[bool]
 
     @property
@@ -85,10 +86,11 @@ class Product(NamedTuple):
 
         As in BLAS, a y is as it was where A has no columns.
         """
+        stays = ((self.alphas == 0) & (self.betas == 1)).tolist()
         return [
             k
-            for k, problem in enumerate(self.matrices.problems)
-            if problem.rows and problem.cols and not (self.alphas[k] == 0 and self.betas[k] == 1)
+            for k, (problem, as_it_is) in enumerate(zip(self.matrices.problems, stays, strict=True))
+            if problem.rows and problem.cols and not as_it_is
         ]
 
 
@@ -129,33 +131,31 @@ def bind_matrices(
 ) -> Matrices:  # fmt: skip
     """Check matrices. On the host `x`, `y` and `factors` take part in the common dtype."""
     accumulate = accumulation(routine, accumulate)
-    codes = for_each(routine, "trans", trans, len(arrays))
-    a = [
-        adopt(of_item(routine, k), "a", array, None, engines_backend.HOME)
-        for k, array in enumerate(arrays)
-    ]
+    given = for_each(routine, "trans", trans, len(arrays))
+    a = adopt_all(routine, "a", arrays, engines_backend.HOME)
     _check_places(routine, "a", a, a)
     dtype = _common(routine, a, x, y, factors)
     result = result_dtype(routine, dtype, None, out_dtype)
-    problems = [
-        _problem(of_item(routine, k), own, code, dtype, result, accumulate)
-        for k, (own, code) in enumerate(zip(a, codes, strict=True))
-    ]
+    codes = _converted(routine, "trans", given, lambda item, _, code: transposition(item, code))
+    problems = _problems(a, codes, dtype, None if result == dtype else result, accumulate)
     return Matrices(routine, a, problems, Precision.of(dtype, result, accumulate))
 
 
-def _problem(
-    routine: str, a: Operand, trans: Any, dtype: np.dtype, result: np.dtype, accumulate: str
-) -> Problem:
-    trans = transposition(routine, trans)
-    (m, n), strides = a.shape, a.strides
-    rows, cols = (m, n) if trans == 0 else (n, m)
-    row_stride, col_stride = strides if trans == 0 else strides[::-1]
-    conj = dtype.kind == "c" and (trans == 2) != a.conj
-    return Problem(
-        dtype, m, n, trans, rows, cols, conj, row_stride, col_stride,
-        result=None if result == dtype else result, accumulate=accumulate,
-    )  # fmt: skip
+def _problems(
+    a: Sequence[Operand], codes: Sequence[int], dtype: np.dtype, result: np.dtype | None,
+    accumulate: str,
+) -> list[Problem]:  # fmt: skip
+    """The product with each matrix, but for the vectors; no function is called for an item."""
+    is_complex, new, made = dtype.kind == "c", tuple.__new__, []
+    alone = Problem(dtype, 0, 0, 0, 0, 0, False, 0, 0, result=result, accumulate=accumulate)
+    rest = alone[Problem._fields.index("incx") :]
+    for own, trans in zip(a, codes, strict=True):
+        (m, n), (down, across) = own.shape, own.strides
+        sizes = (n, m) if trans else (m, n)
+        conj = is_complex and (trans == 2) != own.conj
+        steps = (across, down) if trans else (down, across)
+        made.append(new(Problem, (dtype, m, n, trans, *sizes, conj, *steps, *rest)))
+    return made
 
 
 def _common(
@@ -166,13 +166,18 @@ def _common(
     if not a:
         return np.dtype(np.float64)
     factor = next((f for f in factors if isinstance(f, (complex, np.complexfloating))), 0)
-    found = []
-    for k, own in enumerate(a):
-        item = of_item(routine, k)
-        own_x = own if x is None else x[k]
-        found.append(common_dtype(item, factor, own, own_x, 0, None if y is None else y[k]))
+    # Of items whose operands have the same dtypes, the first one stands for all.
+    first: dict[tuple, int] = {}
+    x = a if x is None else x
+    y = [None] * len(a) if y is None else y
+    for k, (own, own_x, own_y) in enumerate(zip(a, x, y, strict=True)):
+        first.setdefault((own.dtype, own_x.dtype, None if own_y is None else own_y.dtype), k)
+    of_first = {
+        k: common_dtype(of_item(routine, k), factor, a[k], x[k], 0, y[k]) for k in first.values()
+    }
+    found = list(of_first.values())
     if not a[0].on_host:
-        for k, dtype in enumerate(found):
+        for k, dtype in of_first.items():
             if dtype != found[0]:
                 raise type_error(
                     of_item(routine, k),
@@ -192,8 +197,11 @@ def _check_places(
     """Refuse operands that are not where the matrices are."""
     # An A without elements has no memory, and so no GPU.
     home = next((own for own in a if 0 not in own.shape), a[0] if a else None)
+    places = {(own.kind, own.device) for own in operands if own is not None}
+    if home is None or places <= {(home.kind, home.device), (home.kind, None)}:
+        return
     for k, operand in enumerate(operands):
-        if operand is None or home is None:
+        if operand is None:
             continue
         other = None not in (home.device, operand.device) and home.device != operand.device
         if operand.on_host != home.on_host or other:
@@ -212,9 +220,11 @@ def adopted(routine: str, name: str, arrays: Any, count: int) -> list[Any]:
         raise value_error(
             routine, name, f"there are {len(listed)} vectors {name}, but {count} matrices"
         )
+    if name == "x" or all([vector is not None for vector in listed]):
+        return adopt_all(routine, name, listed, engines_backend.HOME)
     return [
         None
-        if vector is None and name == "y"
+        if vector is None
         else adopt(of_item(routine, k), name, vector, None, engines_backend.HOME)
         for k, vector in enumerate(listed)
     ]
@@ -243,18 +253,12 @@ def parts(matrices: Matrices, whole: Operand) -> list[Operand]:
     """The vectors of all items."""
     routine = matrices.routine
     lengths = [problem.cols for problem in matrices.problems]
-    found, start = [], 0
-    for length in lengths:
-        end = start + length
-        if whole.on_host:
-            own = adopt(
-                routine, "x", np.asarray(whole.owner)[start:end], None, engines_backend.HOME
-            )
-        else:
-            own = part_of(whole, start * whole.strides[0], (length,), whole.strides)
-        found.append(own)
-        start = end
-    return found
+    starts = np.cumsum([0, *lengths]).tolist()[:-1]
+    if not whole.on_host:
+        return parts_of(whole, starts, lengths)
+    values = np.asarray(whole.owner)
+    pieces = [values[start : start + n] for start, n in zip(starts, lengths, strict=True)]
+    return adopt_all(routine, "x", pieces, engines_backend.HOME)
 
 
 def bind_product(
@@ -268,20 +272,25 @@ def bind_product(
     _check_places(routine, "y", y, a)
     dtypes = matrices.precision
     alphas, betas = (
-        _converted(
-            routine, name, for_each(routine, name, values, count),
-            partial(coefficient, dtype=dtypes.factors),
-        )
+        _coefficients(routine, name, for_each(routine, name, values, count), dtypes.factors)
         for name, values in (("alpha", alpha), ("beta", beta))
-    )  # fmt: skip
+    )
     in_place, problems = [], []
     for k, (own_a, own_x, own_y) in enumerate(zip(a, x, y, strict=True)):
         problem = matrices.problems[k]
-        _check_vector(routine, k, "x", own_x, problem.cols, own_a, dtypes.data)
+        # Functions are called for an item only where it is not as most are: a call takes longer
+        # than all that is compared here.
+        if own_x.shape[0] != problem.cols or own_x.dtype != dtypes.data:
+            _check_vector(routine, k, "x", own_x, problem.cols, own_a, dtypes.data)
         overwritten = False
         if own_y is not None:
-            _check_vector(routine, k, "y", own_y, problem.rows, own_a, dtypes.y)
-            overwritten = overwrite and _overwritten(routine, k, own_y, dtypes.y)
+            if own_y.shape[0] != problem.rows or own_y.dtype != dtypes.y:
+                _check_vector(routine, k, "y", own_y, problem.rows, own_a, dtypes.y)
+            if overwrite:
+                usual = own_y.strides == (1,) and own_y.kind != "numpy" and not (
+                    own_y.conj or own_y.neg or own_y.readonly or own_y.exporter.immutable
+                )  # fmt: skip
+                overwritten = usual or _overwritten(routine, k, own_y, dtypes.y)
         in_place.append(overwritten)
         if own_a.neg:
             alphas[k] = -alphas[k]
@@ -346,12 +355,33 @@ def _overwritten(routine: str, k: int, y: Operand, dtype: np.dtype) -> bool:
 def _converted(
     routine: str, name: str, values: list[Any], convert: Callable[[str, str, Any], Any]
 ) -> list[Any]:
-    """``convert(item, name, value)`` of each value; once where all items have the same object."""
-    if len(set(map(id, values))) == 1:
-        return [convert(of_item(routine, 0), name, values[0])] * len(values)
-    return [convert(of_item(routine, k), name, value) for k, value in enumerate(values)]
+    """``convert(item, name, value)`` of each value; once for items that have the same object."""
+    known: dict[int, Any] = {}
+    for k, value in enumerate(values):
+        if id(value) not in known:
+            known[id(value)] = convert(of_item(routine, k), name, value)
+    return [known[id(value)] for value in values]
+
+
+#: Types of numbers that :func:`~gemv.core.rules.number` gives back as they are.
+_NUMBERS = frozenset((int, float, complex, np.float32, np.float64, np.complex64, np.complex128))
+#: Those that NumPy converts to any dtype of factors one by one as it does many; for complex ones.
+_REAL = frozenset((float, np.float32, np.float64))
+_ANY = _REAL | {complex, np.complex64, np.complex128}
 
 
 def number_of(routine: str, name: str, values: Any, count: int) -> list[Any]:
     """Factors as numbers, before the dtype of the products is known."""
-    return _converted(routine, name, for_each(routine, name, values, count), number)
+    listed = for_each(routine, name, values, count)
+    if _NUMBERS.issuperset(map(type, listed)):
+        return listed
+    return _converted(routine, name, listed, number)
+
+
+def _coefficients(routine: str, name: str, values: list[Any], dtype: np.dtype) -> np.ndarray:
+    """Factors of all items in the dtype that they are computed with."""
+    if (_ANY if dtype.kind == "c" else _REAL).issuperset(map(type, values)):
+        with np.errstate(all="ignore"):
+            return np.array(values, dtype)
+    convert = partial(coefficient, dtype=dtype)
+    return np.array(_converted(routine, name, values, convert), dtype)

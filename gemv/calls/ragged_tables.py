@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from gemv.core.geometry import LOAD_BYTES, ceil_div
 from gemv.core.operand import Operand
-from gemv.core.problem import Problem
+from gemv.core.problem import Problem, all_at
 from gemv.engines.tables import Tables
 from gemv.selection.ragged import Group, groups
 from gemv.selection.select import Choice
@@ -67,28 +67,27 @@ class Launches(NamedTuple):
 
 def planned(
     engine: Any, routine: str, problems: Sequence[Problem], a: list[Operand], x: list[Operand],
-    y: list[Operand],
+    y: list[Operand], find: Callable[..., list[Group]] = groups,
 ) -> Launches:  # fmt: skip
     """Select and load kernels, and fill in tables, for `problems` at these places.
 
-    Operands begin at element 0.
+    Operands begin at element 0. `find` is :func:`gemv.selection.ragged.groups`, or a function that
+    remembers what it found.
     """
-    placed = [
-        problem.at(own_a.pointer, own_x.pointer)
-        for problem, own_a, own_x in zip(problems, a, x, strict=True)
-    ]
-    places = [
-        tuple(operand.pointer % operand.dtype.itemsize for operand in own)
-        for own in zip(a, x, y, strict=True)
-    ]
+    starts = [[own.pointer for own in operands] for operands in (a, x, y)]
+    sizes = [operands[0].dtype.itemsize for operands in (a, x, y)]
+    placed = all_at(problems, *starts[:2])
+    rests = [[start % size for start in own] for own, size in zip(starts, sizes, strict=True)]
+    places = list(zip(*rests, strict=True))
     try:
-        found = groups(placed, places, engine.device())
+        found = find(placed, places, engine.device())
     except ValueError as error:
         raise ValueError(f"{routine}: {error}") from None
     arrays: list[np.ndarray] = []
+    a_starts = np.array(starts[0], np.int64)
     for group in found:
         table = group.table.copy()
-        table[:, group.words.index("a")] = _distances([a[k] for k in group.items])
+        table[:, group.words.index("a")] = _distances(a_starts[group.items], sizes[0])
         arrays += [table.reshape(-1), np.zeros(0, _WORD) if group.blocks is None else group.blocks]
     if engine.name == "cuda":
         for choice in {group.choice.spec: group.choice for group in found}.values():
@@ -96,10 +95,9 @@ def planned(
     return Launches(found, a, packed(arrays))
 
 
-def _distances(operands: Sequence[Operand]) -> np.ndarray:
-    """How many elements behind the first of them each begins."""
-    first, size = operands[0].pointer, operands[0].dtype.itemsize
-    return np.array([(operand.pointer - first) // size for operand in operands], _WORD)
+def _distances(starts: np.ndarray, size: int) -> np.ndarray:
+    """How many elements of `size` bytes behind the first of these addresses each of them is."""
+    return (starts - starts[0]) // size
 
 
 def variables(
@@ -108,11 +106,16 @@ def variables(
 ) -> Packed:  # fmt: skip
     """For each group what a call brings: places of x and y, then alpha and beta of each item."""
     arrays: list[np.ndarray] = []
+    starts = [np.array([own.pointer for own in vectors], np.int64) for vectors in (x, y)]
+    sizes = [vectors[0].dtype.itemsize for vectors in (x, y)]
+    factors = launches.groups[0].problem.precision.factors
+    numbers = [np.asarray(each, factors) for each in (alphas, betas)]
     for group in launches.groups:
-        factors = group.problem.precision.factors
-        own = [_distances([vectors[k] for k in group.items]) for vectors in (x, y)]
+        items = np.array(group.items)
+        of_both = zip(starts, sizes, strict=True)
+        own = [_distances(each[items], size) for each, size in of_both]
         arrays.append(np.stack(own, axis=1).reshape(-1))
-        arrays += [np.array([each[k] for k in group.items], factors) for each in (alphas, betas)]
+        arrays += [each[items] for each in numbers]
     return packed(arrays)
 
 

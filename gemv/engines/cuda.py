@@ -84,6 +84,7 @@ class CudaEngine:
         return False
 
     device_of = staticmethod(devices.device_of)
+    devices_of = staticmethod(devices.devices_of)
     memory_at = staticmethod(devices.memory_at)
     current_device = staticmethod(devices.current_device)
 

@@ -7,7 +7,7 @@ memory, constant memory, scratch memory and the way from host memory. :func:`bac
 
 from __future__ import annotations
 
-from collections.abc import Generator
+from collections.abc import Generator, Sequence
 from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -102,6 +102,9 @@ class Engine(Protocol):
 
     def device_of(self, pointer: int) -> int | None:
         """Ordinal of the GPU whose memory is at an address; None where there is none."""
+
+    def devices_of(self, pointers: Sequence[int]) -> Sequence[int | None]:
+        """The same for each of these addresses."""
 
     def in_host_memory(self) -> bool:
         """Whether device memory is host memory."""

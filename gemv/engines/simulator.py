@@ -194,6 +194,9 @@ class SimulatorEngine:
     def device_of(self, pointer: int) -> int | None:
         return None
 
+    def devices_of(self, pointers: Sequence[int]) -> Sequence[int | None]:
+        return [None] * len(pointers)
+
     def in_host_memory(self) -> bool:
         return True
 
