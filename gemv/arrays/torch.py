@@ -84,7 +84,8 @@ class Torch(Library):
     def read_all(self, arrays: Sequence[Any]) -> Views | None:
         torch = imported("torch")
         plain = torch.Tensor.__torch_dispatch__
-        if any([kind.__torch_dispatch__ is not plain for kind in set(map(type, arrays))]):
+        kinds: set[Any] = set(map(type, arrays))
+        if any([getattr(kind, "__torch_dispatch__", None) is not plain for kind in kinds]):
             return None
         functorch = getattr(torch._C, "_functorch", None)
         is_wrapped = getattr(functorch, "is_functorch_wrapped_tensor", bool)

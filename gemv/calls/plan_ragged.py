@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-from gemv.calls import ragged_run
+from gemv.calls import ragged_run, ragged_tables
 from gemv.calls.bind import Call
 from gemv.calls.order import Order
 from gemv.calls.ragged import Product
@@ -14,6 +14,7 @@ from gemv.core import memo
 from gemv.core.operand import Operand
 from gemv.core.rules import of_item
 from gemv.engines import backend as engines_backend
+from gemv.engines.tables import PackedLaunch
 
 
 class _Ready(NamedTuple):
@@ -25,10 +26,13 @@ class _Ready(NamedTuple):
         Of the settings from which the launches follow.
     prepared : Prepared
         The launches, with their tables on the device.
+    packed : list of PackedLaunch
+        The same, with all parameters but A, x and y where the driver reads them.
     """
 
     generation: int
     prepared: Prepared
+    packed: list[PackedLaunch]
 
 
 class BatchPlan:
@@ -79,7 +83,8 @@ class BatchPlan:
             prepared = ragged_run.prepare(product, self._y, engine, order, self._known)
             order.before()
             prepared.upload(engine, order, finish=True)
-        return _Ready(generation, prepared)
+            packed = ragged_tables.packed_launches(engine, prepared.launches)
+        return _Ready(generation, prepared, packed)
 
     def _order(self, engine: Any, stream: Any) -> Order:
         call, further = self._ordered
@@ -110,7 +115,7 @@ class BatchPlan:
                 order.uses(prepared.memory)
                 order.uses(prepared.kept.constants)
             order.before()
-            prepared.launch(engine, order.stream)
+            ragged_tables.run_packed(ready.packed, prepared.launches, order.stream)
             order.after()
         for note in self._written:
             note()

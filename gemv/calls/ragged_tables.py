@@ -10,7 +10,7 @@ import numpy as np
 from gemv.core.geometry import LOAD_BYTES, ceil_div
 from gemv.core.operand import Operand
 from gemv.core.problem import Problem, all_at
-from gemv.engines.tables import Tables
+from gemv.engines.tables import PackedLaunch, Tables
 from gemv.selection.ragged import Group, groups
 from gemv.selection.select import Choice
 
@@ -163,3 +163,19 @@ def run(engine: Any, bound_launches: Sequence[BoundLaunch], stream: Any) -> None
     """Enqueue the launches, with a number of calls that does not depend on that of the items."""
     for choice, problem, alpha, a, x, beta, y, tables in bound_launches:
         engine.run(choice, problem, alpha, a, x, beta, y, stream=stream, tables=tables)
+
+
+def packed_launches(engine: Any, bound_launches: Sequence[BoundLaunch]) -> list[PackedLaunch]:
+    """The launches packed, for calls that are made again: see :func:`run_packed`."""
+    return [
+        engine.packed(each.choice, each.problem, each.alpha, each.beta, each.tables)
+        for each in bound_launches
+    ]
+
+
+def run_packed(
+    packed: Sequence[PackedLaunch], bound_launches: Sequence[BoundLaunch], stream: int
+) -> None:
+    """As :func:`run`; A, x and y may be others than those that the launches were packed with."""
+    for launch, bound in zip(packed, bound_launches, strict=True):
+        launch(stream, bound.a, bound.x, bound.y, bound.tables)

@@ -201,8 +201,9 @@ def all_at(
         lines, apart = (rows, row_stride) if dot else (cols, col_stride)
         if lines == 1:
             apart = 0  # a single line: the distance to the next one does not matter
-        both = gcd(LOAD_BYTES, a_pointer, apart * size), gcd(LOAD_BYTES, x_pointer + x_offset * size)
-        found.append(
-            new(Problem, (*problem[:_ALIGNMENTS], *both, *problem[_ALIGNMENTS + 2 :]))
+        both = (
+            gcd(LOAD_BYTES, a_pointer, apart * size),
+            gcd(LOAD_BYTES, x_pointer + x_offset * size),
         )
+        found.append(new(Problem, (*problem[:_ALIGNMENTS], *both, *problem[_ALIGNMENTS + 2 :])))
     return found

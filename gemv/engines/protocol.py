@@ -17,7 +17,7 @@ from gemv.core.geometry import Device, Geometry
 from gemv.core.operand import Operand
 from gemv.core.problem import Problem
 from gemv.engines.coefficients import Coefficients
-from gemv.engines.tables import Tables
+from gemv.engines.tables import PackedLaunch, Tables
 from gemv.selection.select import Choice
 
 if TYPE_CHECKING:
@@ -203,6 +203,14 @@ class Engine(Protocol):
         tables : Tables, optional
             Where the items are, for a choice whose blocks find their item in tables. `a`, `x` and
             `y` are those of the first item, and `alpha` and `beta` arrays with a number for each.
+        """
+
+    def packed(
+        self, choice: Choice, problem: Problem, alpha: Operand, beta: Operand, tables: Tables
+    ) -> PackedLaunch:
+        """A launch as :meth:`run` makes it, with all that does not change from one to the next.
+
+        It is for choices whose blocks find their item in tables.
         """
 
     def upload(self, host: np.ndarray, target: Operand, stream: int, finish: bool = False) -> None:
