@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from gemv.arrays.base import Library, Place, View, Views, in_elements
+from gemv.arrays.base import Library, Place, View, Views, imported, in_elements
 from gemv.arrays.protocols import read_interface
 
 
@@ -65,8 +65,7 @@ class Numba(Library):
             return super().parts(whole, starts, lengths)
         # Numba's own slices take longer than a launch. What differs between two vectors of one
         # length is their memory alone, which keeps that of `whole` alive.
-        from numba.cuda import MemoryPointer
-
+        new = imported("numba.cuda").MemoryPointer
         kind: Any = type(whole)
         dtype, memory = whole.dtype, whole.gpu_data
         first, address, size = (
@@ -77,9 +76,7 @@ class Numba(Library):
         forms: dict[int, dict[str, Any]] = {}
         found = []
         for start, n in zip(starts, lengths, strict=True):
-            own = MemoryPointer(
-                memory.context, address(first + start * size), n * size, owner=memory
-            )
+            own = new(memory.context, address(first + start * size), n * size, owner=memory)
             if n not in forms:
                 forms[n] = vars(kind((n,), (size,), dtype, gpu_data=own))
             part = kind.__new__(kind)

@@ -2,24 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from functools import partial
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from gemv.arrays import host
-from gemv.arrays.adopt import adopt, is_device_array, on_device, rank_of
+from gemv.arrays.adopt import adopt, on_device
 from gemv.arrays.listed import adopt_all
 from gemv.calls.bind import common_dtype, result_dtype
+from gemv.calls.ragged_factors import coefficients, converted, for_each, number_of
 from gemv.calls.ragged_overlap import check_overwrite
 from gemv.core.dtypes import NARROW, Precision, dtype_name
 from gemv.core.operand import Operand, parts_of, where
 from gemv.core.problem import Problem
 from gemv.core.rules import (
     accumulation,
-    coefficient,
-    number,
+    flag,
     of_item,
     transposition,
     type_error,
@@ -107,24 +106,6 @@ def sequence(routine: str, name: str, values: Any) -> list[Any]:
         ) from None
 
 
-def for_each(routine: str, name: str, value: Any, count: int) -> list[Any]:
-    """One value for all items, or a sequence with one for each."""
-    if isinstance(value, str) or not (isinstance(value, range) or rank_of(value) == 1):
-        return [value] * count
-    if is_device_array(value):
-        raise type_error(
-            routine,
-            name,
-            f"{name} is an array on a device; pass a number, or a sequence of {count} numbers on"
-            " the host",
-        )
-    if len(value) != count:
-        raise value_error(
-            routine, name, f"{name} has {len(value)} values, but there are {count} matrices"
-        )
-    return list(value)
-
-
 def bind_matrices(
     routine: str, arrays: Sequence[Any], trans: Any, accumulate: Any, out_dtype: Any,
     x: Sequence[Any] | None = None, y: Sequence[Any] | None = None, factors: Sequence[Any] = (),
@@ -136,7 +117,7 @@ def bind_matrices(
     _check_places(routine, "a", a, a)
     dtype = _common(routine, a, x, y, factors)
     result = result_dtype(routine, dtype, None, out_dtype)
-    codes = _converted(routine, "trans", given, lambda item, _, code: transposition(item, code))
+    codes = converted(routine, "trans", given, lambda item, _, code: transposition(item, code))
     problems = _problems(a, codes, dtype, None if result == dtype else result, accumulate)
     return Matrices(routine, a, problems, Precision.of(dtype, result, accumulate))
 
@@ -272,7 +253,7 @@ def bind_product(
     _check_places(routine, "y", y, a)
     dtypes = matrices.precision
     alphas, betas = (
-        _coefficients(routine, name, for_each(routine, name, values, count), dtypes.factors)
+        coefficients(routine, name, for_each(routine, name, values, count), dtypes.factors)
         for name, values in (("alpha", alpha), ("beta", beta))
     )
     in_place, problems = [], []
@@ -352,36 +333,18 @@ def _overwritten(routine: str, k: int, y: Operand, dtype: np.dtype) -> bool:
     return possible
 
 
-def _converted(
-    routine: str, name: str, values: list[Any], convert: Callable[[str, str, Any], Any]
-) -> list[Any]:
-    """``convert(item, name, value)`` of each value; once for items that have the same object."""
-    known: dict[int, Any] = {}
-    for k, value in enumerate(values):
-        if id(value) not in known:
-            known[id(value)] = convert(of_item(routine, k), name, value)
-    return [known[id(value)] for value in values]
-
-
-#: Types of numbers that :func:`~gemv.core.rules.number` gives back as they are.
-_NUMBERS = frozenset((int, float, complex, np.float32, np.float64, np.complex64, np.complex128))
-#: Those that NumPy converts to any dtype of factors one by one as it does many; for complex ones.
-_REAL = frozenset((float, np.float32, np.float64))
-_ANY = _REAL | {complex, np.complex64, np.complex128}
-
-
-def number_of(routine: str, name: str, values: Any, count: int) -> list[Any]:
-    """Factors as numbers, before the dtype of the products is known."""
-    listed = for_each(routine, name, values, count)
-    if _NUMBERS.issuperset(map(type, listed)):
-        return listed
-    return _converted(routine, name, listed, number)
-
-
-def _coefficients(routine: str, name: str, values: list[Any], dtype: np.dtype) -> np.ndarray:
-    """Factors of all items in the dtype that they are computed with."""
-    if (_ANY if dtype.kind == "c" else _REAL).issuperset(map(type, values)):
-        with np.errstate(all="ignore"):
-            return np.array(values, dtype)
-    convert = partial(coefficient, dtype=dtype)
-    return np.array(_converted(routine, name, values, convert), dtype)
+def bind_call(
+    alpha: Any, As: Any, xs: Any, beta: Any, ys: Any, trans: Any, overwrite_y: Any,
+    accumulate: Any, out_dtype: Any,
+) -> Product:  # fmt: skip
+    """The arguments of :func:`gemv.gemv_batched`, checked."""
+    routine = "gemv_batched"
+    arrays = sequence(routine, "a", As)
+    count = len(arrays)
+    x = adopted(routine, "x", xs, count)
+    y: list[Any] = [None] * count if ys is None else adopted(routine, "y", ys, count)
+    overwrite = flag(routine, "overwrite_y", overwrite_y)
+    alphas = number_of(routine, "alpha", alpha, count)
+    betas = number_of(routine, "beta", beta, count)
+    matrices = bind_matrices(routine, arrays, trans, accumulate, out_dtype, x, y, [*alphas, *betas])
+    return bind_product(matrices, alphas, x, betas, y, overwrite)

@@ -12,7 +12,7 @@ from gemv.arrays.adopt import on_device
 from gemv.calls import memory_check, ragged_known, ragged_tables
 from gemv.calls.bind import Call
 from gemv.calls.order import Order
-from gemv.calls.ragged import Matrices, Product
+from gemv.calls.ragged import Product
 from gemv.calls.ragged_tables import BoundLaunch, Launches, Packed
 from gemv.calls.result import NewY, make_y, new_vector, notes_written
 from gemv.core import memo
@@ -21,7 +21,6 @@ from gemv.core.operand import Operand, parts_of, where
 from gemv.core.problem import Problem
 from gemv.core.rules import of_item
 from gemv.engines import backend as engines_backend
-from gemv.selection.ragged import groups
 
 #: Of the memory that tables lie in: a dtype that arrays of every library can have.
 _WORD = np.dtype(np.float64)
@@ -329,24 +328,3 @@ def _handed_out(product: Product, made: _Made | None, engine: Any, order: Order)
         own.origin if is_written and own is not None else next(new)
         for own, is_written in zip(y, in_place, strict=True)
     ]
-
-
-def described(matrices: Matrices) -> list[str]:
-    """A line for each launch of contiguous, aligned vectors, those with most bytes first."""
-    engine = engines_backend.engine()
-    computed = [k for k, problem in enumerate(matrices.problems) if problem.rows and problem.cols]
-    placed = [matrices.problems[k].at(matrices.a[k].pointer, 0) for k in computed]
-    found = groups(placed, [(0, 0, 0)] * len(placed), engine.device())
-    lines = []
-    for group in found:
-        grid = " x ".join(map(str, group.choice.geometry.launches[0].grid))
-        shapes = {(placed[k].rows, placed[k].cols) for k in group.items}
-        least, most = min(shapes), max(shapes)
-        sizes = (
-            f"{least[0]} x {least[1]}"
-            if least == most
-            else (f"{least[0]} x {least[1]} to {most[0]} x {most[1]}")
-        )
-        items = f"{len(group.items)} item{'s' if len(group.items) > 1 else ''}"
-        lines.append(f"{group.choice.kernel.name}: {items} of {sizes}, {grid} blocks")
-    return lines
