@@ -230,9 +230,7 @@ def _group(
     words = _words(choice)
     table = _table(words, items, given)
     said = "one item" if len(items) == 1 else f"{len(items)} items"
-    choice = choice._replace(
-        geometry=geometry, reason=f"{choice.reason}; {said} in one launch"
-    )
+    choice = choice._replace(geometry=geometry, reason=f"{choice.reason}; {said} in one launch")
     numbers = [item.number for item in items]
     return Group(choice, items[0].problem, numbers, words, table, blocks)
 
