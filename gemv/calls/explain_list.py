@@ -15,7 +15,8 @@ from gemv.core.geometry import Device, Launch
 from gemv.core.operand import Operand
 from gemv.core.problem import Problem, all_at
 from gemv.engines import backend as engines_backend
-from gemv.selection.ragged import Group, groups, seconds
+from gemv.selection.forecast import seconds_of_list
+from gemv.selection.ragged import Group, groups
 from gemv.selection.select import as_computed
 
 if TYPE_CHECKING:
@@ -53,7 +54,7 @@ class ListLaunch:
         Why this kernel.
     seconds : float or None
         The time that is expected if the matrices come from the memory of the GPU: see
-        :func:`gemv.selection.ragged.seconds`. None unless a GPU would compute.
+        :func:`gemv.selection.forecast.seconds_of_list`. None unless a GPU would compute.
     """
 
     kernel: str
@@ -263,7 +264,7 @@ def _launch(
         bytes_moved=nbytes,
         reads_of_a=_reads([own.a[k] for k in items]),
         reason=choice.reason,
-        seconds=seconds(group, nbytes, device) if on_gpu else None,
+        seconds=seconds_of_list(choice, some, device) if on_gpu else None,
     )
 
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 import sys
 import threading
+from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
@@ -84,7 +85,12 @@ class CudaEngine:
         return False
 
     device_of = staticmethod(devices.device_of)
-    devices_of = staticmethod(devices.devices_of)
+
+    def devices_of(self, pointers: Sequence[int]) -> Sequence[int | None]:
+        if self.several:
+            return devices.devices_of(pointers)
+        return [0 if pointer else None for pointer in pointers]
+
     memory_at = staticmethod(devices.memory_at)
     current_device = staticmethod(devices.current_device)
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping, Sequence
-from math import prod
 from typing import NamedTuple
 
 import numpy as np
@@ -26,8 +25,6 @@ from gemv.kernels.tables import (
     geometry_by_grid,
 )
 from gemv.selection.batches import MOST_COUNTERS, MOST_ITEMS, MOST_SCRATCH_BYTES, select_item
-from gemv.selection.formula import FEW_BLOCKS
-from gemv.selection.machine import machine
 from gemv.selection.select import Choice, as_computed
 
 #: A batch of one item, for which the kernel is chosen.
@@ -237,17 +234,3 @@ def _group(
 
 def _bytes(group: Group, problems: Sequence[Problem]) -> int:
     return sum(problems[k].bytes_moved(True) for k in group.items)
-
-
-def seconds(group: Group, nbytes: int, device: Device) -> float:
-    """The time that is expected of the launch of a group: to start it, and to move its bytes.
-
-    The products of several items hide each other's waits, so the rate of the memory decides. Fewer
-    blocks than a GPU holds together take longer.
-    """
-    found = machine(device)
-    start, _ = found.factors_of(group.choice.kernel)
-    numbers, launches = found.numbers, group.choice.geometry.launches
-    many = sum(prod(launch.grid) > FEW_BLOCKS for launch in launches)
-    starts = len(launches) * numbers.start + many * numbers.start_of_many
-    return start * starts + nbytes / numbers.memory_rate

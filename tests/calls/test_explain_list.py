@@ -6,11 +6,14 @@ import pickle
 
 import numpy as np
 import pytest
-from helpers.one_gpu import gpu  # noqa: F401  a fixture
 
 import gemv
+from gemv.core.geometry import Device
+from gemv.core.problem import Problem
 from gemv.engines import backend
+from gemv.selection.forecast import forecast, seconds_of_list
 from gemv.selection.machine import machine
+from gemv.selection.ragged import groups
 
 needs_kernels = pytest.mark.skipif(
     gemv.backend() == "host", reason="no GPU and no simulator to launch kernels"
@@ -173,24 +176,20 @@ def test_device_arrays_need_a_gpu():
         gemv.use_backend(None)
 
 
-def test_a_gpu_has_an_expected_time(gpu):  # noqa: F811
-    a, x, _ = lists()
-    backend.use_backend("cuda")
-    told = gemv.explain_batched(1, a, x)
-    assert told.backend == "cuda" and told.comparison is None
-    rate = machine(gpu.device()).numbers.memory_rate
-    for each in told.launches:
-        assert each.seconds > each.bytes_moved / rate > 0
-    assert told.seconds == pytest.approx(sum(each.seconds for each in told.launches))
-    assert f"{told.seconds * 1e6:.2f} us" in str(told)
-    nbytes = 4 * sum(m * n for m, n in SHAPES)
-    assert told.transfer == f"7 matrices of {nbytes} bytes are copied to the GPU in each call"
-    assert "gemv.Batch would keep them there." in str(told)
-    assert gemv.Batch(a).explain().transfer == ""
-
-
-def test_host_arrays_go_to_the_faster_one(gpu):  # noqa: F811
-    told = gemv.explain_batched(1, *lists()[:2])
-    assert told.backend == told.comparison.chosen == "host"
-    assert "expected to be faster than the GPU" in told.reason
-    assert str(told.comparison) in str(told)
+def test_the_expected_time_is_that_of_the_formula_with_the_work_of_all_items():
+    h200 = Device("NVIDIA H200", (9, 0), 132)
+    one = Problem(np.dtype("f"), 64, 4096, 0, 64, 4096, False, 4096, 1).at(0, 0)
+    (single,) = groups([one], [(0, 0, 0)], h200)
+    (many,) = groups([one] * 500, [(0, 0, 0)] * 500, h200)
+    alone = seconds_of_list(single.choice, [one], h200)
+    latency = machine(h200).numbers.cache_latency
+    choice = single.choice
+    own = choice._replace(geometry=choice.kernel.geometry(one, h200, choice.knobs))
+    assert alone - 2 * latency == pytest.approx(forecast(own, one, h200).seconds)
+    together = seconds_of_list(many.choice, [one] * 500, h200)
+    moved = 500 * one.bytes_moved(True) / machine(h200).numbers.memory_rate
+    assert moved < together < 2 * moved and together < 50 * alone
+    small = Problem(np.dtype("f"), 8, 8, 0, 8, 8, False, 8, 1).at(0, 0)
+    (group,) = groups([small], [(0, 0, 0)], h200)
+    assert group.choice.kernel.work is None
+    assert 1e-6 < seconds_of_list(group.choice, [small], h200) < 1e-5

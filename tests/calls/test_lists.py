@@ -523,25 +523,26 @@ def test_launches_of_lists_that_come_again_are_found_once(monkeypatch):
 
 @needs_engine
 def test_an_array_that_begins_in_a_result_is_refused():
-    memory = to_device(np.ones(64))
     a, x = [to_device(np.ones((8, 3))), to_device(np.ones((4, 8)))], to_device(np.ones(3))
-    y = [memory[:8], to_device(np.ones(4))]
+    other = to_device(np.ones(4))
     for first in (0, 7, 8, 40):
-        vectors = [x, memory[first : first + 8]]
+        memory = to_device(np.ones(64))
+        vectors, y = [x, memory[first : first + 8]], [memory[:8], other]
         if first < 8:
             with pytest.raises(ValueError, match="item 0: y overlaps x of item 1"):
                 gemv.gemv_batched(1, a, vectors, 0, y, overwrite_y=1)
             assert (on_host(memory) == 1).all()
         else:
-            gemv.gemv_batched(1, a, vectors, 1, y, overwrite_y=1)
-            memory[:8] = 1
+            gemv.gemv_batched(1, a, vectors, 0, y, overwrite_y=1)
+            assert on_host(memory).tolist() == [3] * 8 + [1] * 56 and (on_host(other) == 8).all()
     # Results between the elements of each other do no harm.
+    memory = to_device(np.ones(64))
     pair = [memory[0:16:2], memory[1:8:2]]
     gemv.gemv_batched(1, a, [x, to_device(np.ones(8))], 0, pair, overwrite_y=1)
     assert on_host(memory)[:10].tolist() == [3, 8, 3, 8, 3, 8, 3, 8, 3, 1]
-    backwards = memory[15:7:-1]
     with pytest.raises(ValueError, match="item 0: y overlaps x of item 1"):
-        gemv.gemv_batched(1, a, [x, memory[8:16]], 0, [backwards, y[1]], overwrite_y=1)
+        y = [memory[15:7:-1], other]  # its first element is the last in memory
+        gemv.gemv_batched(1, a, [x, memory[8:16]], 0, y, overwrite_y=1)
     empty = [to_device(np.ones((0, 3)))]
     assert gemv.gemv_batched(1, empty, [x], 0, [memory[:0]], overwrite_y=1)[0].shape == (0,)
 
