@@ -198,8 +198,8 @@ def gemv_batched(
     -----
     An item has the bits that it has in every batch of :func:`gemv.gemv`. All arrays are checked and
     laid out in Python, which takes longer than the launches where there are many; a
-    :class:`gemv.Batch` does that once for the matrices. Arrays of different dtypes in host memory are converted to a common one, and a y of
-    another dtype than that is never overwritten.
+    :class:`gemv.Batch` does that once for the matrices. Arrays of different dtypes in host memory
+    are converted to a common one, and a y of another dtype than that is never overwritten.
 
     Examples
     --------

@@ -81,7 +81,9 @@ def execute(matrices: Matrices, x: Any, known: dict[Any, Any]) -> Any:
 
 def _alike(matrices: Matrices) -> bool:
     """Whether one matrix stands for all in the order of a call, which holds none of them."""
-    kinds = {(id(a.exporter), a.stream, a.device) for a in matrices.a}
+    home = matrices.device
+    # A matrix without elements has no memory, and so no GPU.
+    kinds = {(id(a.exporter), a.stream, home if 0 in a.shape else a.device) for a in matrices.a}
     library = matrices.a[0].exporter
     return len(kinds) == 1 and not (library.ordered_by_export or library.held_until_done)
 
