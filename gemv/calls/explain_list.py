@@ -128,7 +128,7 @@ class ListExplanation:
                 f" {self.reason}. They move {self.bytes_moved} bytes.{told(self.comparison)}"
             )
         number = _counted(sum(len(each.items) for each in self.launches), "item")
-        time = "" if self.seconds is None else f", which take {self.seconds * 1e6:.2f} us"
+        time = "" if self.seconds is None else f", expected to take {self.seconds * 1e6:.2f} us"
         return "\n".join(
             [
                 f"{number} in {_counted(len(self.launches), 'launch', 'launches')} on the"
