@@ -36,6 +36,20 @@ CASES = [
     ("d", 3, 203, {**ROWS, "LANES": 32, "THREADS_PER_BLOCK": 32}, {"PARTS": 2, "ROWS": 4}),
     ("c", 3, 203, {**ROWS, "LANES": 32, "THREADS_PER_BLOCK": 32}, {"PARTS": 1, "ROWS": 2}),
     ("h", 2, 1301, {**ROWS, "LANES": 32, "THREADS_PER_BLOCK": 32}, {"PARTS": 8}),
+    # sums that the threads of a lane and the lanes of a warp divide between them
+    ("s", 37, 131, {**ROWS, "LANES": 4, "THREADS_PER_BLOCK": 32},
+     {"PARTS": 4, "ROWS": 8, "COUNT": 2, "THREADS_PER_BLOCK": 32}),
+    ("h", 19, 131, {**ROWS, "LANES": 2, "THREADS_PER_BLOCK": 32},
+     {"PARTS": 4, "ROWS": 4, "COUNT": 4, "THREADS_PER_BLOCK": 32}),
+    ("d", 9, 67, {**ROWS, "LANES": 32, "THREADS_PER_BLOCK": 32},
+     {"PARTS": 1, "ROWS": 4, "COUNT": 4, "THREADS_PER_BLOCK": 32}),
+    # lanes of a row in several turns of the same threads
+    ("s", 5, 1031, {**ROWS, "LANES": 64, "THREADS_PER_BLOCK": 64},
+     {"PARTS": 1, "TURNS": 2, "ROWS": 2, "THREADS_PER_BLOCK": 32}),
+    ("d", 5, 531, {**ROWS, "LANES": 128, "THREADS_PER_BLOCK": 128},
+     {"PARTS": 2, "TURNS": 4, "ROWS": 2, "COUNT": 2, "THREADS_PER_BLOCK": 128}),
+    ("d", 3, 1003, {**ROWS, "LANES": 128, "THREADS_PER_BLOCK": 128, "BLOCKS_PER_SM": 4},
+     {"PARTS": 2, "TURNS": 2, "ROWS": 4, "COUNT": 2}),
     # columns that are split over blocks
     ("s", 3, 421, {**ROWS, "LANES": 8, "THREADS_PER_BLOCK": 64, "BLOCKS_PER_SM": 4},
      {"PARTS": 4, "ROWS": 2}),

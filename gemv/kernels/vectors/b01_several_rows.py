@@ -50,6 +50,7 @@ Source
 from __future__ import annotations
 
 from gemv.core.geometry import MAX_GRID_Y, ceil_div, one_launch
+from gemv.core.shares import shares
 from gemv.kernels.grids import partial_sums, power_above
 from gemv.kernels.kernel import Kernel, attach, wide_loads_object
 from gemv.kernels.wide_tiles import TAKEN_FOR_ROWS, finish_warps, split_rows, tail_of
@@ -70,6 +71,11 @@ def parts_of(parts, width, precision):
     return min(parts, width) if partial_sums(width, precision) == width else 1
 
 
+def turns_of(turns, lanes):
+    """Turns that threads take for the lanes of a row: a turn has whole butterflies of 32 lanes."""
+    return max(min(turns, lanes // 32), 1)
+
+
 #: What the kernel calls.
 _WORDS = (
     "atomic_inc", "butterfly", "cuda", "fold", "moved", "multiply_add", "natural", "post",
@@ -83,6 +89,7 @@ def several_rows(
     {alpha}, alpha_step, {beta}, beta_step, scratch, counters,
 ):
     sums = cuda.shared.array((ALL_ROWS, SLOTS), number)
+    carried = cuda.shared.array(CARRIED, number)
     ticket = cuda.shared.array(1, uint32)
     tid = natural(cuda.threadIdx.x)
     place = tid % ROW_THREADS
@@ -98,60 +105,65 @@ def several_rows(
         ticket[0] = atomic_inc(counters, tile_of_turn, splits - 1)
     starts = row_starts(first + group, GROUPS, rows - 1, row_stride, ROWS)
     x_{v} = of_x(moved(x, min(vector + {v}, vectors - 1) * x_step))
-    total_{v} = zeros(zero, SUMS)
-    j = begin + place * UNIT
-    # Passes in which every lane has all of its vectors.
-    limit = j + rounded_down(end - begin, PASS)
-    if AHEAD and j + PASS <= limit:  # the next pass is on its way while this one is added
-        values = stream_tile(a, starts, j, STEP, VECTORS, UNIT)
-        while j + 2 * PASS <= limit:
-            following = stream_tile(a, starts, j + PASS, STEP, VECTORS, UNIT)
+    for turn in range(TURNS):
+        total_{v} = zeros(zero, SUMS)
+        j = begin + (turn * ROW_THREADS + place) * UNIT
+        # Passes in which every lane has all of its vectors.
+        limit = j + rounded_down(end - begin, PASS)
+        if AHEAD and j + PASS <= limit:  # the next pass is on its way while this one is added
+            values = stream_tile(a, starts, j, STEP, VECTORS, UNIT)
+            while j + 2 * PASS <= limit:
+                following = stream_tile(a, starts, j + PASS, STEP, VECTORS, UNIT)
+                total_{v} = multiply_add(total_{v}, values, full(x_{v}, j, incx), CONJUGATE)
+                values = following
+                j += PASS
             total_{v} = multiply_add(total_{v}, values, full(x_{v}, j, incx), CONJUGATE)
-            values = following
             j += PASS
-        total_{v} = multiply_add(total_{v}, values, full(x_{v}, j, incx), CONJUGATE)
-        j += PASS
-    while not AHEAD and j + PASS <= limit:
-        values = stream_tile(a, starts, j, STEP, VECTORS, UNIT)
-        total_{v} = multiply_add(total_{v}, values, full(x_{v}, j, incx), CONJUGATE)
-        j += PASS
-    behind = j - part * UNIT + WIDTH  # of the lane's next vector
-    if behind <= end:  # what is left goes out at once, too
-        rest = quotient(end - behind, STEP) + 1
-        values = stream_some(a, starts, j, STEP, VECTORS, UNIT, rest)
-        total_{v} = multiply_add(total_{v}, values, some(x_{v}, j, incx, rest), CONJUGATE)
-        j += rest * STEP
-    # One lane has the columns behind the last whole vector.
-    if not WHOLE and TAIL > 1 and j < end:
-        values = stream_some(a, starts, j, 1, AT_ONCE, 1, end - j)
-        total_{v} = multiply_add(total_{v}, values, tail(x_{v}, j, incx, end - j), CONJUGATE)
-    while not WHOLE and TAIL == 1 and part == 0 and j < end:
-        values = stream_some(a, starts, j, 1, 1, 1, end - j)
-        total_{v} = multiply_add(total_{v}, values, tail(x_{v}, j, incx, end - j), CONJUGATE)
-        j += 1
-    lane_{v} = fold(butterfly(total_{v}, PARTS, 1), ROWS)  # as in the one thread of a lane
-    if SPREAD == 1:
-        lane_{v} = butterfly(lane_{v}, EACH_SLOT, PARTS)
-    if place % EACH_SLOT == 0:
-        put(sums, {v} * TILE_ROWS + group, place // EACH_SLOT, lane_{v})
-    cuda.syncthreads()  # all sums are in place, and neighbours store neighbours
-    r = tid // FINISHERS
-    c = tid % FINISHERS
-    while r - tid // FINISHERS < ALL_ROWS:  # whole warps, which shuffle
-        row = min(r, ALL_ROWS - 1)
-        (row_sum,) = butterfly((of_warp(sums, row, c),), FINISHERS, 1)
-        for warp in range(1, WARPS_PER_ROW):
-            (more,) = butterfly((of_warp(sums, row, warp * OF_WARP + c),), FINISHERS, 1)
-            row_sum += more
-        i = first + r % TILE_ROWS
-        item = vector + r // TILE_ROWS
-        if c == 0 and r < ALL_ROWS and i < rows and item < vectors:
-            if SPLIT:
-                post(scratch, (split * vectors + item) * rows + i, row_sum)
-            else:
-                at = item * y_step + i * incy
-                finish({alpha}, alpha_step, {beta}, beta_step, row_sum, item, y, at)
-        r += THREADS // FINISHERS
+        while not AHEAD and j + PASS <= limit:
+            values = stream_tile(a, starts, j, STEP, VECTORS, UNIT)
+            total_{v} = multiply_add(total_{v}, values, full(x_{v}, j, incx), CONJUGATE)
+            j += PASS
+        behind = j - part * UNIT + WIDTH  # of the lane's next vector
+        if behind <= end:  # what is left goes out at once, too
+            rest = quotient(end - behind, STEP) + 1
+            values = stream_some(a, starts, j, STEP, VECTORS, UNIT, rest)
+            total_{v} = multiply_add(total_{v}, values, some(x_{v}, j, incx, rest), CONJUGATE)
+            j += rest * STEP
+        # One lane has the columns behind the last whole vector.
+        if not WHOLE and TAIL > 1 and j < end:
+            values = stream_some(a, starts, j, 1, AT_ONCE, 1, end - j)
+            total_{v} = multiply_add(total_{v}, values, tail(x_{v}, j, incx, end - j), CONJUGATE)
+        while not WHOLE and TAIL == 1 and part == 0 and j < end:
+            values = stream_some(a, starts, j, 1, 1, 1, end - j)
+            total_{v} = multiply_add(total_{v}, values, tail(x_{v}, j, incx, end - j), CONJUGATE)
+            j += 1
+        own_{v} = of_lane(total_{v}, tid)
+        put(sums, tid, joined({all_own}))
+        cuda.syncthreads()  # all sums of these lanes are in place, and neighbours store neighbours
+        r = tid // FINISHERS
+        c = tid % FINISHERS
+        while r - tid // FINISHERS < ALL_ROWS:  # whole warps, which shuffle
+            row = min(r, ALL_ROWS - 1)
+            (row_sum,) = butterfly((of_warp(sums, row, c),), FINISHERS, 1)
+            if TURNS > 1 and turn > 0 and c == 0:
+                row_sum = carried[row] + row_sum
+            for warp in range(1, WARPS_PER_TURN):
+                (more,) = butterfly((of_warp(sums, row, warp * OF_WARP + c),), FINISHERS, 1)
+                row_sum += more
+            i = first + r % TILE_ROWS
+            item = vector + r // TILE_ROWS
+            if TURNS > 1 and turn < TURNS - 1:
+                if c == 0 and r < ALL_ROWS:
+                    carried[row] = row_sum
+            elif c == 0 and r < ALL_ROWS and i < rows and item < vectors:
+                if SPLIT:
+                    post(scratch, (split * vectors + item) * rows + i, row_sum)
+                else:
+                    at = item * y_step + i * incy
+                    finish({alpha}, alpha_step, {beta}, beta_step, row_sum, item, y, at)
+            r += THREADS // FINISHERS
+        if turn < TURNS - 1:
+            cuda.syncthreads()  # they are read, and those of the next lanes may have their place
     if SPLIT and ticket[0] == splits - 1:
         # The last one to begin: all sums are there, or on their way. Each warp takes a row.
         r = tid // 32
@@ -177,17 +189,34 @@ def several_rows(
 """
 
 
+def _joined(count, length):
+    """The source of a function that makes one tuple of `count` tuples."""
+    tuples = ", ".join(f"own_{v}" for v in range(count))
+    numbers = ", ".join(f"own_{v}[{k}]" for v in range(count) for k in range(length))
+    return f"def joined({tuples}):\n    return ({numbers},)"
+
+
+def _store(held, held_rows, groups, tile_rows):
+    """The source of a function that stores `held` sums: so many rows for each of some vectors."""
+    places = (k // held_rows * tile_rows + k % held_rows * groups for k in range(held))
+    lines = (f"    sums[row + {place}, slot] = values[{k}]" for k, place in enumerate(places))
+    return "\n".join(["def store(sums, row, slot, values):", *lines])
+
+
 def build(spec):
     import numpy as np
 
     from gemv import language
     from gemv.language import (
+        butterfly,
         device,
+        fold,
         gather,
         gather_some,
         load_some,
         load_vectors,
         read_only_load,
+        scatter_sums,
         update_streaming,
     )
 
@@ -196,7 +225,8 @@ def build(spec):
     LANES, ROWS, COUNT, VECTORS = (spec[k] for k in ("LANES", "ROWS", "COUNT", "VECTORS"))
     PARTS = parts_of(spec["PARTS"], WIDTH, spec.precision)
     UNIT = WIDTH // PARTS  # elements of a load
-    ROW_THREADS = LANES * PARTS
+    TURNS = turns_of(spec["TURNS"], LANES)
+    ROW_THREADS = LANES // TURNS * PARTS
     THREADS = max(ROW_THREADS, spec["THREADS_PER_BLOCK"])
     GROUPS = THREADS // ROW_THREADS
     TILE_ROWS = GROUPS * ROWS
@@ -206,12 +236,24 @@ def build(spec):
     EACH_SLOT = PARTS if SPREAD > 1 else WARP_LANES * PARTS
     SLOTS = ROW_THREADS // EACH_SLOT
     FINISHERS = WARP_LANES // SPREAD if SPREAD > 1 else 1
+    OF_ROW = partial_sums(WIDTH, spec.precision) // PARTS  # partial sums of a thread for a row
+    # The threads of a lane divide its rows between them, then the lanes of a warp divide the sums.
+    DIVIDED = ROWS % PARTS == 0
+    HELD_ROWS = ROWS // PARTS if DIVIDED else ROWS
+    HOLDING = PARTS if DIVIDED else 1  # threads of a lane with sums that no other has
+    SHARES = shares(COUNT * HELD_ROWS, 1, EACH_SLOT, PARTS) if SPREAD == 1 else 1
+    HELD, SHARERS = COUNT * HELD_ROWS // SHARES, EACH_SLOT // SHARES
     STEP = LANES * WIDTH
     TAIL = tail_of(WIDTH)
     AT_ONCE = min(UNIT, TAIL) if PARTS > 1 else TAIL
     # Warps that share a row when splits are added: as in the rung of rows, with its constants.
     sharing = finish_warps(LANES, spec["OF_ROWS"], spec["OF_THREADS"])
     ALPHAS, BETAS = (home == "pointer" for home in spec.homes)
+
+    written: dict = {}
+    exec(_joined(COUNT, HELD_ROWS), written)
+    exec(_store(HELD, HELD_ROWS, GROUPS, TILE_ROWS), written)
+    joined, store = device(written["joined"]), device(written["store"])
 
     @device
     def full(x, j, incx):
@@ -229,6 +271,28 @@ def build(spec):
     @device
     def tail(x, j, incx, rest):
         return gather_some(x, j, 1, AT_ONCE, incx, 1, rest)
+
+    @device
+    def of_lane(total, tid):
+        """The sums of the rows of a lane, as in a lane that is one thread."""
+        if DIVIDED:
+            return fold(scatter_sums(total, tid, OF_ROW, PARTS, 1), HELD_ROWS)
+        return fold(butterfly(total, PARTS, 1), ROWS)
+
+    @device
+    def put(sums, tid, own):
+        """Store what a warp has of the sums, each by one of its threads."""
+        place = tid % ROW_THREADS
+        row = tid // ROW_THREADS + place % HOLDING * (HELD_ROWS * GROUPS)
+        if SPREAD > 1:
+            if place % PARTS < HOLDING:
+                store(sums, row, place // PARTS, own)
+        else:
+            share = scatter_sums(own, tid, 1, EACH_SLOT, PARTS)
+            if place % SHARERS < HOLDING:
+                first = place % EACH_SLOT // SHARERS * HELD
+                row += first // HELD_ROWS * TILE_ROWS + first % HELD_ROWS * GROUPS
+                store(sums, row, place // EACH_SLOT, share)
 
     @device
     def of_warp(sums, row, slot):
@@ -266,6 +330,7 @@ def build(spec):
     scope = {name: getattr(language, name) for name in _WORDS}
     scope |= {
         "full": full, "some": some, "tail": tail, "of_warp": of_warp, "finish": finish,
+        "of_lane": of_lane, "put": put, "joined": joined,
         "uint32": np.uint32,
         "last_column": all_columns if ALPHAS else none_if_zero,
         "of_x": language.conjugated if spec.conjugate_x else language.same,
@@ -276,16 +341,15 @@ def build(spec):
         "TILE_ROWS": TILE_ROWS, "ALL_ROWS": COUNT * TILE_ROWS, "WARP_LANES": WARP_LANES,
         "SPREAD": SPREAD, "EACH_SLOT": EACH_SLOT, "SLOTS": SLOTS, "FINISHERS": FINISHERS,
         "OF_WARP": FINISHERS * SPREAD if SPREAD > 1 else 1,
-        "WARPS_PER_ROW": LANES // WARP_LANES, "STEP": STEP, "PASS": VECTORS * STEP, "TAIL": TAIL,
+        "TURNS": TURNS, "CARRIED": COUNT * TILE_ROWS if TURNS > 1 else 1,
+        "WARPS_PER_TURN": LANES // TURNS // WARP_LANES, "STEP": STEP, "PASS": VECTORS * STEP, "TAIL": TAIL,
         "AT_ONCE": AT_ONCE, "WHOLE": WIDTH == 1 or spec.whole, "SPLIT": spec["BLOCKS_PER_SM"] > 0,
         "SPLIT_WARPS": sharing, "SPLIT_LANES": 32 * sharing, "BATCH": TAKEN_FOR_ROWS,
-        "SUMS": ROWS * (partial_sums(WIDTH, spec.precision) // PARTS),
+        "SUMS": ROWS * OF_ROW,
     }  # fmt: skip
-    stores = (f"    sums[row + {r * GROUPS}, slot] = values[{r}]" for r in range(ROWS))
-    exec("\n".join(["def put(sums, row, slot, values):", *stores]), scope)
-    scope["put"] = device(scope["put"])
     names = {"alpha": "alpha_pointer" if ALPHAS else "alpha"}
     names["beta"] = "beta_pointer" if BETAS else "beta"
+    names["all_own"] = ", ".join(f"own_{v}" for v in range(COUNT))
     lines = [
         line.format(v=v, **names)
         for line in _SOURCE.splitlines()
@@ -333,6 +397,7 @@ def constants_for(problem, knobs, vectors):
     found = {
         "LANES": lanes,
         "PARTS": parts,
+        "TURNS": 1,
         "ROWS": rows,
         "COUNT": count,
         "VECTORS": max(1, min(loads, own)),
@@ -359,8 +424,9 @@ def of_batch(problem, batch, device, knobs):
 
 def _geometry(problem, device, knobs, vectors, x_step, y_step, alpha_step, beta_step):
     parts = parts_of(knobs["PARTS"], problem.widths[0], problem.precision)
-    threads = max(knobs["LANES"] * parts, knobs["THREADS_PER_BLOCK"])
-    tiles = ceil_div(problem.rows, threads // (knobs["LANES"] * parts) * knobs["ROWS"])
+    row_threads = knobs["LANES"] // turns_of(knobs["TURNS"], knobs["LANES"]) * parts
+    threads = max(row_threads, knobs["THREADS_PER_BLOCK"])
+    tiles = ceil_div(problem.rows, threads // row_threads * knobs["ROWS"])
     turns = ceil_div(vectors, knobs["COUNT"])
     if turns > MAX_GRID_Y:
         raise ValueError(f"several_rows: {vectors} vectors are more than a grid has blocks for")
@@ -382,8 +448,9 @@ def _geometry(problem, device, knobs, vectors, x_step, y_step, alpha_step, beta_
 
 
 def tile(knobs):
-    threads = max(knobs["LANES"] * knobs["PARTS"], knobs["THREADS_PER_BLOCK"])
-    return threads // (knobs["LANES"] * knobs["PARTS"]) * knobs["ROWS"], 4 * knobs["LANES"]
+    row_threads = knobs["LANES"] // turns_of(knobs["TURNS"], knobs["LANES"]) * knobs["PARTS"]
+    threads = max(row_threads, knobs["THREADS_PER_BLOCK"])
+    return threads // row_threads * knobs["ROWS"], 4 * knobs["LANES"]
 
 
 KERNEL = Kernel(
@@ -398,12 +465,12 @@ KERNEL = Kernel(
     wide=True,
     accepts=accepts,
     knobs={
-        "LANES": 32, "PARTS": 1, "ROWS": 1, "VECTORS": 4, "COUNT": 4, "THREADS_PER_BLOCK": 128,
+        "LANES": 32, "PARTS": 1, "TURNS": 1, "ROWS": 1, "VECTORS": 4, "COUNT": 4, "THREADS_PER_BLOCK": 128,
         "MIN_BLOCKS": 2, "AHEAD": 0, "BLOCKS_PER_SM": 0, "OF_ROWS": 1, "OF_VECTORS": 1,
         "OF_THREADS": 32,
     },
     small_knobs={
-        "LANES": 8, "PARTS": 1, "ROWS": 1, "VECTORS": 1, "COUNT": 2, "THREADS_PER_BLOCK": 32,
+        "LANES": 8, "PARTS": 1, "TURNS": 1, "ROWS": 1, "VECTORS": 1, "COUNT": 2, "THREADS_PER_BLOCK": 32,
         "MIN_BLOCKS": 1, "AHEAD": 1, "BLOCKS_PER_SM": 0, "OF_ROWS": 1, "OF_VECTORS": 1,
         "OF_THREADS": 32,
     },
