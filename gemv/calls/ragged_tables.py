@@ -133,7 +133,11 @@ def bound(
     launches: Launches, constants: Operand, changing: Packed, memory: Operand,
     x: Sequence[Operand], y: Sequence[Operand],
 ) -> list[BoundLaunch]:  # fmt: skip
-    """The launches for these operands; `constants` and `memory` have copies of the tables."""
+    """The launches for these operands; `constants` and `memory` have copies of the tables.
+
+    The first launch comes behind all work before it. So does one whose blocks leave sums in memory
+    that the launches share; the others run beside each other.
+    """
     made = []
     for number, group in enumerate(launches.groups):
         table, blocks = (launches.constants.part(2 * number + k, constants) for k in range(2))
@@ -150,7 +154,7 @@ def bound(
                 first_x,
                 beta,
                 first_y,
-                Tables(arrays, *own),
+                Tables(arrays, *own, number > 0 and not group.choice.geometry.scratch),
             )  # fmt: skip
         )
     return made

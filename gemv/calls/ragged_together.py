@@ -22,7 +22,6 @@ from gemv.core.geometry import LOAD_BYTES
 from gemv.core.operand import Operand, part_of
 from gemv.core.problem import Problem
 from gemv.engines import backend as engines_backend
-from gemv.engines.tables import Tables
 
 
 class _Ready(NamedTuple):
@@ -92,7 +91,7 @@ def _ready(product: ragged.Product, prepared: Prepared) -> _Ready:
     launches = [
         launch._replace(
             x=_bare(launch.x), y=_bare(launch.y),
-            tables=Tables(launch.tables.arrays, launch.tables.a, [], []),
+            tables=launch.tables._replace(x=[], y=[]),
         )
         for launch in prepared.launches
     ]  # fmt: skip
@@ -165,6 +164,6 @@ def _moved(ready: _Ready, engine: Any, whole: Operand, made: NewY) -> list[Bound
         tables = launch.tables
         if engine.in_host_memory():  # the simulator follows no address
             x_of_all, y_of_all = ([of(k) for k in group.items] for of in (x_of, y_of))
-            tables = Tables(tables.arrays, tables.a, x_of_all, y_of_all)
+            tables = tables._replace(x=x_of_all, y=y_of_all)
         moved.append(launch._replace(x=x_of(first), y=y_of(first), tables=tables))
     return moved

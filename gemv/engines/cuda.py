@@ -247,14 +247,15 @@ class CudaEngine:
         passed_alpha = alpha if alpha_home == "arguments" else 0
         passed_beta = beta if beta_home == "arguments" else 0
         factors, scratch_bytes = precision.factors, geometry.scratch * precision.sums.itemsize
+        early = tables is None or tables.is_beside
         homes = self._homes.coefficients(choice, device, functions, alpha, beta, handle, owner)
         with homes as places:
             if places or x_value is not None:
                 fixed |= places if x_value is None else {**places, "x": x_value}
-                block = launches.pack(functions, geometry.launches, factors, fixed)
+                block = launches.pack(functions, geometry.launches, factors, fixed, early=early)
             else:
                 sizes = tuple(fixed.items())
-                block = launches.pack_sizes(functions, geometry.launches, factors, sizes)
+                block = launches.pack_sizes(functions, geometry.launches, factors, sizes, early)
             with self.workspaces.reserved(geometry, scratch_bytes, device, handle, a) as shared:
                 launches.enqueue(
                     self.machine, block, factors, handle,
