@@ -89,9 +89,7 @@ def predictions(
             work = own.work(problem, geometry, constants.knobs)
             counts = counted(work, problem, device, registers, is_hot)
             times = parts(machine.numbers, start, issue, counts)
-            yield Predicted(
-                Candidate(number, blocks), constants, geometry, registers, work, times
-            )
+            yield Predicted(Candidate(number, blocks), constants, geometry, registers, work, times)
 
 
 def first(found: list[tuple[float, Candidate]]) -> Candidate | None:

@@ -17,6 +17,14 @@ Idea
     vector do in one thread, then the lanes as in a butterfly. Lanes that are in different warps now
     meet in shared memory, in the order in which the butterfly would add them.
 
+    Nor does a row need all its lanes at once. With TURNS = 4 the same threads are a quarter of the
+    lanes after the other, each for all of its columns, and a block has room for four times as many
+    rows. They share what it loads of x, which is more than L1 holds if rows are long.
+
+    At the end k * ROWS sums are added up over the lanes. As in the rung of columns, two lanes
+    halve the sums that both of them have a part of: 12 exchanges for 16 sums of 4 lanes, where a
+    butterfly of each has 32.
+
 Picture
     ::
 
@@ -49,6 +57,8 @@ Source
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 from gemv.core.geometry import MAX_GRID_Y, ceil_div, one_launch
 from gemv.core.shares import shares
 from gemv.kernels.grids import partial_sums, power_above
@@ -61,9 +71,31 @@ ENOUGH_THREADS = 1 << 17
 SUMS_BYTES = 32 << 10
 #: The most threads that a row gets for the sake of PARTS.
 MOST_THREADS_OF_ROW = 512
-#: ROWS and VECTORS by COUNT, found by trying: for numbers of 4 bytes and more, and of 2 bytes.
-TILES = {2: (4, 2), 4: (2, 4), 8: (2, 2)}
-NARROW_TILES = {2: (2, 4), 4: (2, 2), 8: (2, 4)}
+
+
+class Tile(NamedTuple):
+    """Constants that sums do not depend on; MIN_BLOCKS are for so many threads."""
+
+    PARTS: int
+    ROWS: int
+    VECTORS: int
+    THREADS_PER_BLOCK: int
+    MIN_BLOCKS: int
+
+
+#: By COUNT, the fastest of those that were tried on an H200: for rows that a warp has several of,
+#: for longer ones, and for those that are split over blocks.
+SHORT = {2: Tile(1, 4, 2, 256, 2), 4: Tile(1, 2, 4, 64, 8), 8: Tile(2, 4, 4, 64, 6)}
+LONG = {2: Tile(1, 4, 2, 128, 4), 4: Tile(1, 4, 4, 128, 2), 8: Tile(1, 2, 2, 256, 2)}
+SPLIT = {2: Tile(1, 4, 2, 128, 4), 4: Tile(1, 4, 4, 128, 2), 8: Tile(2, 4, 4, 256, 1)}
+#: Numbers of 2 bytes have twice as many partial sums for a load of as many bytes.
+NARROW_SHORT = {2: Tile(1, 4, 2, 64, 6), 4: Tile(1, 2, 2, 128, 4), 8: Tile(1, 2, 2, 128, 2)}
+NARROW_LONG = {2: Tile(1, 2, 4, 128, 4), 4: Tile(1, 2, 2, 128, 4), 8: Tile(4, 4, 8, 128, 3)}
+NARROW_SPLIT = {2: Tile(1, 2, 4, 512, 1), 4: Tile(4, 4, 4, 512, 1), 8: Tile(4, 4, 4, 512, 1)}
+#: Eight vectors of complex64, split; and of float64, which gain by TURNS.
+COMPLEX_SPLIT = Tile(2, 2, 4, 256, 2)
+DOUBLE_LONG = Tile(1, 2, 4, 256, 1)
+MOST_TURNS = 4
 
 
 def parts_of(parts, width, precision):
@@ -342,7 +374,8 @@ def build(spec):
         "SPREAD": SPREAD, "EACH_SLOT": EACH_SLOT, "SLOTS": SLOTS, "FINISHERS": FINISHERS,
         "OF_WARP": FINISHERS * SPREAD if SPREAD > 1 else 1,
         "TURNS": TURNS, "CARRIED": COUNT * TILE_ROWS if TURNS > 1 else 1,
-        "WARPS_PER_TURN": LANES // TURNS // WARP_LANES, "STEP": STEP, "PASS": VECTORS * STEP, "TAIL": TAIL,
+        "WARPS_PER_TURN": LANES // TURNS // WARP_LANES,
+        "STEP": STEP, "PASS": VECTORS * STEP, "TAIL": TAIL,
         "AT_ONCE": AT_ONCE, "WHOLE": WIDTH == 1 or spec.whole, "SPLIT": spec["BLOCKS_PER_SM"] > 0,
         "SPLIT_WARPS": sharing, "SPLIT_LANES": 32 * sharing, "BATCH": TAKEN_FOR_ROWS,
         "SUMS": ROWS * OF_ROW,
@@ -364,9 +397,26 @@ def accepts(problem):
 
 
 def sums_of_block(lanes, parts, threads, rows):
-    """Sums in shared memory, of so many rows a thread: each leaves one for 32 lanes or for each."""
+    """Sums in shared memory, of so many rows a thread: each leaves one for 32 lanes or for each.
+
+    `lanes` are those of a turn.
+    """
     slots = lanes if min(lanes, 32) * parts > 32 else ceil_div(lanes, 32)
     return threads // (lanes * parts) * rows * slots
+
+
+def tile_for(problem, lanes, count, split):
+    """The tile for so many vectors, and the turns of a row's lanes."""
+    narrow, complex_numbers = problem.dtype.itemsize == 2, problem.dtype.kind == "c"
+    if count == 8 and complex_numbers:
+        return (COMPLEX_SPLIT if split and problem.dtype.itemsize == 8 else LONG[8]), 1
+    if lanes < 32:
+        return (NARROW_SHORT if narrow else SHORT)[count], 1
+    if narrow:
+        return (NARROW_SPLIT if split else NARROW_LONG)[count], 1
+    if count == 8 and problem.dtype.itemsize == 8:
+        return SPLIT[8] if split else DOUBLE_LONG, turns_of(MOST_TURNS, lanes)
+    return (SPLIT if split else LONG)[count], 1
 
 
 def constants_for(problem, knobs, vectors):
@@ -375,38 +425,45 @@ def constants_for(problem, knobs, vectors):
     count = 2
     while count < 8 and count < vectors:
         count *= 2
-    rows, loads = (NARROW_TILES if size == 2 else TILES)[count]
-    # Sums of 8 rows' width and 8 vectors take the registers of a thread, unless two share a lane.
-    parts = 2 if count == 8 and size in (2, 8) and not problem.dtype.kind == "c" else 1
+    split = knobs["BLOCKS_PER_SM"] > 0
+    tile_, turns = tile_for(problem, lanes, count, split)
+    parts, rows, loads, threads, blocks = tile_
     while (
-        2 * parts <= max(1, width * size // max(4, size))
+        not split
+        and 2 * parts <= max(1, width * size // max(4, size))
         and 2 * lanes * parts <= MOST_THREADS_OF_ROW
-        and problem.rows * lanes * parts < ENOUGH_THREADS * rows
+        and problem.rows * (lanes // turns) * parts < ENOUGH_THREADS * rows
     ):
-        parts, loads = 2 * parts, 2 * loads
-    parts = parts_of(parts, width, problem.precision)
-    threads, number = max(lanes * parts, 256), problem.precision.sums.itemsize
-    while sums_of_block(lanes, parts, threads, rows * count) * number > SUMS_BYTES:
-        if threads > max(lanes * parts, 64):
+        if turns > 1:
+            turns //= 2
+        else:
+            parts, loads = 2 * parts, 2 * loads
+    if parts > parts_of(parts, width, problem.precision):  # one thread has the sums of a lane
+        parts, rows = 1, max(rows // parts, 1)
+    row_threads, number = lanes // turns * parts, problem.precision.sums.itemsize
+    threads = max(row_threads, threads)
+    while sums_of_block(lanes // turns, parts, threads, rows * count) * number > SUMS_BYTES:
+        if threads > max(row_threads, 64):
             threads //= 2
         elif rows > 1:
             rows //= 2
         else:
-            parts, threads = parts // 2, max(lanes * parts // 2, 64)
+            parts, row_threads = parts // 2, row_threads // 2
+            threads = max(row_threads, 64)
     own = power_above(ceil_div(problem.cols, lanes * width))
     found = {
         "LANES": lanes,
         "PARTS": parts,
-        "TURNS": 1,
+        "TURNS": turns,
         "ROWS": rows,
         "COUNT": count,
         "VECTORS": max(1, min(loads, own)),
         "THREADS_PER_BLOCK": threads,
-        "MIN_BLOCKS": 2 if threads <= 256 else 1,
+        "MIN_BLOCKS": max(1, tile_.THREADS_PER_BLOCK * blocks // threads),
         "AHEAD": 0,
         "BLOCKS_PER_SM": knobs["BLOCKS_PER_SM"],
     }
-    if knobs["BLOCKS_PER_SM"]:
+    if split:
         of = {"ROWS": "OF_ROWS", "VECTORS": "OF_VECTORS", "THREADS_PER_BLOCK": "OF_THREADS"}
         found |= {own_name: knobs[name] for name, own_name in of.items()}
     return found
@@ -465,14 +522,14 @@ KERNEL = Kernel(
     wide=True,
     accepts=accepts,
     knobs={
-        "LANES": 32, "PARTS": 1, "TURNS": 1, "ROWS": 1, "VECTORS": 4, "COUNT": 4, "THREADS_PER_BLOCK": 128,
-        "MIN_BLOCKS": 2, "AHEAD": 0, "BLOCKS_PER_SM": 0, "OF_ROWS": 1, "OF_VECTORS": 1,
-        "OF_THREADS": 32,
+        "LANES": 32, "PARTS": 1, "TURNS": 1, "ROWS": 1, "VECTORS": 4, "COUNT": 4,
+        "THREADS_PER_BLOCK": 128, "MIN_BLOCKS": 2, "AHEAD": 0, "BLOCKS_PER_SM": 0, "OF_ROWS": 1,
+        "OF_VECTORS": 1, "OF_THREADS": 32,
     },
     small_knobs={
-        "LANES": 8, "PARTS": 1, "TURNS": 1, "ROWS": 1, "VECTORS": 1, "COUNT": 2, "THREADS_PER_BLOCK": 32,
-        "MIN_BLOCKS": 1, "AHEAD": 1, "BLOCKS_PER_SM": 0, "OF_ROWS": 1, "OF_VECTORS": 1,
-        "OF_THREADS": 32,
+        "LANES": 8, "PARTS": 1, "TURNS": 1, "ROWS": 1, "VECTORS": 1, "COUNT": 2,
+        "THREADS_PER_BLOCK": 32, "MIN_BLOCKS": 1, "AHEAD": 1, "BLOCKS_PER_SM": 0, "OF_ROWS": 1,
+        "OF_VECTORS": 1, "OF_THREADS": 32,
     },
     doc=__doc__,
 )  # fmt: skip
