@@ -92,8 +92,8 @@ SPLIT = {2: Tile(1, 4, 2, 128, 4), 4: Tile(1, 4, 4, 128, 2), 8: Tile(2, 4, 4, 25
 NARROW_SHORT = {2: Tile(1, 4, 2, 64, 6), 4: Tile(1, 2, 2, 128, 4), 8: Tile(1, 2, 2, 128, 2)}
 NARROW_LONG = {2: Tile(1, 2, 4, 128, 4), 4: Tile(1, 2, 2, 128, 4), 8: Tile(4, 4, 8, 128, 3)}
 NARROW_SPLIT = {2: Tile(1, 2, 4, 512, 1), 4: Tile(4, 4, 4, 512, 1), 8: Tile(4, 4, 4, 512, 1)}
-#: Eight vectors of complex64, split; and of float64, which gain by TURNS.
-COMPLEX_SPLIT = Tile(2, 2, 4, 256, 2)
+#: Eight vectors of complex numbers; and of float64, which gain by TURNS.
+COMPLEX_SHORT, COMPLEX_SPLIT = Tile(1, 2, 2, 128, 3), Tile(2, 2, 4, 256, 2)
 DOUBLE_LONG = Tile(1, 2, 4, 256, 1)
 MOST_TURNS = 4
 
@@ -408,13 +408,13 @@ def sums_of_block(lanes, parts, threads, rows):
 def tile_for(problem, lanes, count, split):
     """The tile for so many vectors, and the turns of a row's lanes."""
     narrow, complex_numbers = problem.dtype.itemsize == 2, problem.dtype.kind == "c"
-    if count == 8 and complex_numbers:
-        return (COMPLEX_SPLIT if split and problem.dtype.itemsize == 8 else LONG[8]), 1
+    if count == 8 and complex_numbers and (split or lanes < 32):
+        return (COMPLEX_SPLIT if split else COMPLEX_SHORT), 1
     if lanes < 32:
         return (NARROW_SHORT if narrow else SHORT)[count], 1
     if narrow:
         return (NARROW_SPLIT if split else NARROW_LONG)[count], 1
-    if count == 8 and problem.dtype.itemsize == 8:
+    if count == 8 and problem.dtype.itemsize == 8 and not complex_numbers:
         return SPLIT[8] if split else DOUBLE_LONG, turns_of(MOST_TURNS, lanes)
     return (SPLIT if split else LONG)[count], 1
 
@@ -439,7 +439,7 @@ def constants_for(problem, knobs, vectors):
         else:
             parts, loads = 2 * parts, 2 * loads
     if parts > parts_of(parts, width, problem.precision):  # one thread has the sums of a lane
-        parts, rows = 1, max(rows // parts, 1)
+        parts, rows, loads = 1, max(rows // parts, 1), max(loads // parts, 1)
     row_threads, number = lanes // turns * parts, problem.precision.sums.itemsize
     threads = max(row_threads, threads)
     while sums_of_block(lanes // turns, parts, threads, rows * count) * number > SUMS_BYTES:
