@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-from gemv.calls import ragged_run
+from gemv.calls import ragged_run, ragged_tables
 from gemv.calls.bind import Call
 from gemv.calls.order import Order
 from gemv.calls.ragged import Product
@@ -25,17 +25,21 @@ class _Ready(NamedTuple):
         Of the settings from which the launches follow.
     prepared : Prepared
         The launches, with their tables on the device.
+    branches : Branches or None
+        The same launches as one graph, where they can be.
     """
 
     generation: int
     prepared: Prepared
+    branches: Any
 
 
 class BatchPlan:
     """A product of a :class:`gemv.Batch` with the same vectors each time; ``Batch.plan`` makes one.
 
     Calling it computes ``y := alpha*op(A)*x + beta*y`` for each item. Sizes, addresses and factors
-    are in tables on the device, so a call copies nothing and may be captured into a graph. The plan
+    are in tables on the device, so a call copies nothing and may be captured into a graph. A call
+    launches one CUDA graph, in which the launches run beside each other. The plan
     keeps references to all arrays. It must live as long as a graph that contains its launches, and
     until its work on a stream that was named is done.
     """
@@ -79,7 +83,7 @@ class BatchPlan:
             prepared = ragged_run.prepare(product, self._y, engine, order, self._known)
             order.before()
             prepared.upload(engine, order, finish=True)
-        return _Ready(generation, prepared)
+            return _Ready(generation, prepared, ragged_tables.branches(engine, prepared.launches))
 
     def _order(self, engine: Any, stream: Any) -> Order:
         call, further = self._ordered
@@ -110,7 +114,10 @@ class BatchPlan:
                 order.uses(prepared.memory)
                 order.uses(prepared.kept.constants)
             order.before()
-            prepared.launch(engine, order.stream)
+            if ready.branches is None:
+                prepared.launch(engine, order.stream)
+            else:
+                ragged_tables.run_branches(engine, prepared.launches, ready.branches, order.stream)
             order.after()
         for note in self._written:
             note()

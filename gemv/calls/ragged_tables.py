@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
 
+from gemv.core import trace
 from gemv.core.geometry import LOAD_BYTES, ceil_div
 from gemv.core.operand import Operand
 from gemv.core.problem import Problem
@@ -145,6 +147,7 @@ def bound(
         arrays = {"table": table, "places": places, "blocks": blocks}
         own = [[operands[k] for k in group.items] for operands in (launches.a, x, y)]
         first_a, first_x, first_y = (operands[0] for operands in own)
+        has_sums = group.choice.geometry.scratch > 0
         made.append(
             BoundLaunch(
                 group.choice,
@@ -154,7 +157,7 @@ def bound(
                 first_x,
                 beta,
                 first_y,
-                Tables(arrays, *own, number > 0 and not group.choice.geometry.scratch),
+                Tables(arrays, own[0], own[1], own[2], number > 0 and not has_sums),
             )  # fmt: skip
         )
     return made
@@ -162,5 +165,36 @@ def bound(
 
 def run(engine: Any, bound_launches: Sequence[BoundLaunch], stream: Any) -> None:
     """Enqueue the launches, with a number of calls that does not depend on that of the items."""
-    for choice, problem, alpha, a, x, beta, y, tables in bound_launches:
-        engine.run(choice, problem, alpha, a, x, beta, y, stream=stream, tables=tables)
+    for each in bound_launches:
+        _enqueue(engine, each, stream)
+
+
+def _enqueue(engine: Any, launch: BoundLaunch, stream: Any) -> None:
+    choice, problem, alpha, a, x, beta, y, tables = launch
+    engine.run(choice, problem, alpha, a, x, beta, y, stream=stream, tables=tables)
+
+
+def branches(engine: Any, bound_launches: Sequence[BoundLaunch]) -> Any:
+    """The launches as one graph, for calls that find everything where it is now.
+
+    None where :func:`run` is to be used: for a single launch, for launches whose blocks leave sums
+    in memory that they share, and in the simulator.
+    """
+    shares = any(each.choice.geometry.scratch for each in bound_launches)
+    if len(bound_launches) < 2 or shares:
+        return None
+    with trace.silent():
+        return engine.branches([partial(_enqueue, engine, each) for each in bound_launches])
+
+
+def run_branches(
+    engine: Any, bound_launches: Sequence[BoundLaunch], made: Any, stream: int
+) -> None:
+    """Enqueue the launches by their graph."""
+    made.launch(stream)
+    if trace.open_traces():
+        for choice, *_ in bound_launches:
+            trace.record(
+                backend=engine.name, kernel=choice.kernel.name, knobs=choice.knobs,
+                geometry=choice.geometry, coefficients=choice.coefficients,
+            )  # fmt: skip
