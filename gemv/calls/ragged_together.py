@@ -77,9 +77,11 @@ def execute(matrices: Matrices, x: Any, known: dict[Any, Any]) -> Any:
 
 def _alike(matrices: Matrices) -> bool:
     """Whether one matrix stands for all in the order of a call, which holds none of them."""
-    kinds = {(id(a.exporter), a.stream, a.device) for a in matrices.a}
+    kinds = {(id(a.exporter), a.stream) for a in matrices.a}
+    devices = {a.device for a in matrices.a if 0 not in a.shape}  # what is empty is on none
     library = matrices.a[0].exporter
-    return len(kinds) == 1 and not (library.ordered_by_export or library.held_until_done)
+    held = library.ordered_by_export or library.held_until_done
+    return len(kinds) == 1 and len(devices) <= 1 and not held
 
 
 def _ready(product: ragged.Product, prepared: Prepared) -> _Ready:

@@ -6,7 +6,7 @@ import dataclasses
 
 import numpy as np
 import pytest
-from helpers.problems import random_array
+from helpers.problems import random_array, transposed
 from numba import cuda
 
 import gemv
@@ -113,7 +113,7 @@ def check(letter, m, n, alone, together, monkeypatch, chunked=False):
     name = kernel_of(alone)
     rng = np.random.default_rng([m, n])
     values = random_array(rng, (m, n), DTYPES[letter])
-    a = padded(values) if name == "vector_rows" else padded(values.T).T
+    a = padded(values) if name == "vector_rows" else transposed(padded(values.T))
     vectors, y = (random_array(rng, (3, length), DTYPES[letter]) for length in (n, m))
     vectors[1] = np.nan  # alpha is 0: never seen
     x = padded(vectors)

@@ -380,13 +380,26 @@ def test_vectors_that_begin_between_two_multiples_of_16_bytes(width, letter, pro
         assert after[1] == wanted.tobytes(), shift
 
 
-def test_sums_are_folded_in_the_order_of_the_twin(programs):
-    from gemv.language import fold
+#: What the simulator's function makes of each list of float32.
+TWIN = """
+import json, sys
+import numpy as np
+from gemv.language import fold
+print(json.dumps([list(map(float, fold(tuple(np.float32(x)), 2))) for x in json.load(sys.stdin)]))
+"""
 
-    for x in np.random.default_rng(1).standard_normal((10, 16)).astype(np.float32):
+
+def test_sums_are_folded_in_the_order_of_the_twin(programs):
+    values = np.random.default_rng(1).standard_normal((10, 16)).astype(np.float32)
+    made = processes.run(
+        [sys.executable, "-c", TWIN], input=json.dumps(values.tolist()), capture_output=True,
+        text=True, env={**os.environ, "NUMBA_ENABLE_CUDASIM": "1"},
+    )  # fmt: skip
+    assert made.returncode == 0, made.stderr
+    for x, expected in zip(values, json.loads(made.stdout), strict=True):
         places = [("buffer", 0, 0), ("buffer", 1, 0)]
         after = one_thread(programs, "folded s plain 9", [x, np.zeros(2, "f")], places)
-        assert np.frombuffer(after[1], "f").tolist() == list(map(float, fold(tuple(x), 2)))
+        assert np.frombuffer(after[1], "f").tolist() == expected
 
 
 @pytest.mark.parametrize("valid", [-(2**40), -1, 0, 1, 2, 3])
