@@ -50,6 +50,7 @@ from gemv.language.vocabulary import (
     load_vectors,
     moved,
     multiply_add,
+    outer_add,
     natural,
     parameter_load,
     post,

@@ -62,6 +62,13 @@ CASES = [
     ("z", 40, 33, {**COLUMNS, "LANES": 32, "PIECES": 1, "BLOCKS_PER_SM": 4}, {"LOADS": 1}),
     ("h", 65, 30, {**COLUMNS, "LANES": 8, "PIECES": 1, "BLOCKS_PER_SM": 4}, {"LOADS": 4}),
     ("d", 130, 20, {**COLUMNS, "LANES": 32, "PIECES": 1, "BLOCKS_PER_SM": 0}, {"LOADS": 2}),
+    # numbers of x in shared memory: several stages, a last one that is not full, splits, widths
+    ("s", 37, 70, {**COLUMNS, "LANES": 2, "PIECES": 2, "BLOCKS_PER_SM": 0},
+     {"LOADS": 1, "COUNT": 2, "STAGED": 1}),
+    ("s", 9, 450, {**COLUMNS, "LANES": 4, "PIECES": 1, "BLOCKS_PER_SM": 8},
+     {"LOADS": 2, "COUNT": 4, "STAGED": 2}),
+    ("s", 9, 170, {**COLUMNS, "LANES": 4, "PIECES": 1, "BLOCKS_PER_SM": 0},
+     {"LOADS": 1, "COUNT": 8, "STAGED": 3}),
     ("s", 150, 7, LONG, {"PIECES": 1, "COLUMNS": 4, "THREADS_PER_BLOCK": 16}),
     ("c", 64, 9, LONG, {"PIECES": 2, "COLUMNS": 2, "THREADS_PER_BLOCK": 8}),
     ("h", 129, 5, LONG, {"PIECES": 1, "COLUMNS": 8, "THREADS_PER_BLOCK": 8}),

@@ -42,7 +42,8 @@ Source
 
 from __future__ import annotations
 
-from gemv.core.geometry import MAX_GRID_Y, ceil_div
+from gemv.core.dtypes import DTYPES
+from gemv.core.geometry import LOAD_BYTES, MAX_GRID_Y, ceil_div
 from gemv.core.shares import share_of_lane
 from gemv.kernels.grids import power_above
 from gemv.kernels.kernel import Kernel, attach, wide_loads_object
@@ -54,13 +55,16 @@ SUM_REGISTERS = 64
 LOADS, FEW_LOADS = 16, 4
 #: Blocks up to which an H200 has a multiprocessor for each.
 FEW_BLOCKS = 132
-#: Bytes of shared memory for sums.
-SUMS_BYTES = 32 << 10
+#: Bytes of shared memory for sums, and those that a block gets without asking for more.
+SUMS_BYTES, SHARED_BYTES = 32 << 10, (48 << 10) - 64
+
+#: Passes whose numbers of x are staged together.
+STAGED_PASSES = 1
 
 #: What the kernel calls.
 _WORDS = (
     "atomic_inc", "axpy_add", "butterfly", "cuda", "fold", "gather", "gather_some", "moved",
-    "natural", "post", "quotient", "rounded_down", "row_starts", "stream_some", "stream_tile",
+    "natural", "outer_add", "post", "quotient", "rounded_down", "row_starts", "stream_some", "stream_tile",
     "take", "zeros",
 )  # fmt: skip
 #: The kernel. A line with ``{v}`` stands there once for each vector: a tuple of tuples has no index
@@ -93,29 +97,7 @@ def several_columns(
     last = edge - WIDTH  # where the last whole vector starts, if there is one
     first = natural(cuda.blockIdx.x) * TILE_ROWS
     j = begin + group
-    # Passes in which every group has all of its columns.
-    limit = j + rounded_down(end - begin, PASS)
-    total_{v} = zeros(zero, SUMS)
-    if WHOLE or last >= 0:
-        # Past the edge the last vector is read again; nobody looks at those sums.
-        pieces = row_starts(first + mine, PIECE_ROWS, last, 1, PIECES)
-        if AHEAD and j + PASS <= limit:  # the next pass is on its way while this one is added
-            values = stream_tile(a, pieces, j * col_stride, step, LOADS, WIDTH)
-            while j + 2 * PASS <= limit:
-                following = stream_tile(a, pieces, (j + PASS) * col_stride, step, LOADS, WIDTH)
-                total_{v} = axpy_add(total_{v}, values, full(x_{v}, j, incx), WIDTH, CONJUGATE)
-                values = following
-                j += PASS
-            total_{v} = axpy_add(total_{v}, values, full(x_{v}, j, incx), WIDTH, CONJUGATE)
-            j += PASS
-        while not AHEAD and j + PASS <= limit:
-            values = stream_tile(a, pieces, j * col_stride, step, LOADS, WIDTH)
-            total_{v} = axpy_add(total_{v}, values, full(x_{v}, j, incx), WIDTH, CONJUGATE)
-            j += PASS
-        if j < end:  # what is left goes out at once, too
-            rest = quotient(end - 1 - j, GROUPS) + 1
-            values = stream_some(a, pieces, j * col_stride, step, LOADS, WIDTH, rest)
-            total_{v} = axpy_add(total_{v}, values, some(x_{v}, j, incx, rest), WIDTH, CONJUGATE)
+    the passes
     if not WHOLE and edge < rows and first + TILE_ROWS >= rows:
         for i in range(edge, rows):  # the whole block for each of these few
             part_{v} = zero
@@ -188,13 +170,84 @@ def several_columns(
                 r += THREADS
             cuda.syncthreads()  # they are read
 """
+#: The passes where a thread loads numbers of x for itself.
+_LOADED = """
+# Passes in which every group has all of its columns.
+limit = j + rounded_down(end - begin, PASS)
+total_{v} = zeros(zero, SUMS)
+if WHOLE or last >= 0:
+    # Past the edge the last vector is read again; nobody looks at those sums.
+    pieces = row_starts(first + mine, PIECE_ROWS, last, 1, PIECES)
+    if AHEAD and j + PASS <= limit:  # the next pass is on its way while this one is added
+        values = stream_tile(a, pieces, j * col_stride, step, LOADS, WIDTH)
+        while j + 2 * PASS <= limit:
+            following = stream_tile(a, pieces, (j + PASS) * col_stride, step, LOADS, WIDTH)
+            total_{v} = axpy_add(total_{v}, values, full(x_{v}, j, incx), WIDTH, CONJUGATE)
+            values = following
+            j += PASS
+        total_{v} = axpy_add(total_{v}, values, full(x_{v}, j, incx), WIDTH, CONJUGATE)
+        j += PASS
+    while not AHEAD and j + PASS <= limit:
+        values = stream_tile(a, pieces, j * col_stride, step, LOADS, WIDTH)
+        total_{v} = axpy_add(total_{v}, values, full(x_{v}, j, incx), WIDTH, CONJUGATE)
+        j += PASS
+    if j < end:  # what is left goes out at once, too
+        rest = quotient(end - 1 - j, GROUPS) + 1
+        values = stream_some(a, pieces, j * col_stride, step, LOADS, WIDTH, rest)
+        total_{v} = axpy_add(total_{v}, values, some(x_{v}, j, incx, rest), WIDTH, CONJUGATE)
+"""
+#: The passes where the block copies x to shared memory, STAGED passes at a time. There are two
+#: places for these: what is read in one of them is not overwritten before the next barrier.
+_STAGED = """
+xs = cuda.shared.array(BOTH_STAGES, x_number, alignment=16)
+total = zeros(zero, ALL_SUMS)
+if WHOLE or last >= 0:
+    # Past the edge the last vector is read again; nobody looks at those sums.
+    pieces = row_starts(first + mine, PIECE_ROWS, last, 1, PIECES)
+    start = begin  # the first column of a pass
+    at = 0  # where its numbers of x begin in xs
+    while start + PASS <= end:
+        values = stream_tile(a, pieces, j * col_stride, step, LOADS, WIDTH)
+        if STAGED == 1 or at == 0 or at == STAGE:  # while A is on its way
+            stage
+            cuda.syncthreads()  # x of these passes is in place
+        total = outer_add(
+            total, values, xs, at + group * COUNT, GROUPS * COUNT, COUNT, WIDTH, CONJUGATE
+        )
+        at = at + PASS * COUNT if at + PASS * COUNT < BOTH_STAGES else 0
+        start += PASS
+        j += PASS
+    if start < end:  # what is left goes out at once, too
+        rest = quotient(end - 1 - j, GROUPS) + 1
+        values = stream_some(a, pieces, j * col_stride, step, LOADS, WIDTH, rest)
+        if STAGED == 1 or at == 0 or at == STAGE:
+            stage
+            cuda.syncthreads()  # x of what is left is in place
+        if j < end:
+            total = outer_add(
+                total, values, xs, at + group * COUNT, GROUPS * COUNT, COUNT, WIDTH, CONJUGATE
+            )
+total_{v} = total[{low}:{high}]
+"""
+#: How the block copies x: all numbers of a column together, and zeros behind the last column.
+_STAGE = """
+for k in range(TURNS):
+    c = tid + k * THREADS
+    if STAGE_COLUMNS % THREADS == 0 or c < STAGE_COLUMNS:
+        left = end - start - c
+        number_{v} = gather_some(x_{v}, start + c, 1, 1, incx, 1, left)[0]
+        keep(xs, at + c * COUNT, ({all_numbers},))
+"""
 
 
-def source_of(count, chunk, names):
+def source_of(count, chunk, staged, names):
     """The source of the kernel for `count` vectors, `chunk` of which meet at a time."""
     lines: list[str] = []
     of_chunk: list[str] | None = None
-    for line in _SOURCE.splitlines():
+    numbers = ", ".join(f"number_{v}" for v in range(count))
+    names = {**names, "all_numbers": numbers}
+    source = _inserted(_SOURCE, "the passes", _STAGED if staged else _LOADED)
+    for line in _inserted(source, "stage", _STAGE).splitlines():
         if line.strip() == "each chunk:":
             of_chunk = []
         elif line.strip() == "end" and of_chunk is not None:
@@ -209,11 +262,35 @@ def source_of(count, chunk, names):
     return "\n".join(lines)
 
 
+def _inserted(source, place, part):
+    """The `source` with the lines of `part` wherever `place` is a line of its own."""
+    lines: list[str] = []
+    for line in source.splitlines():
+        own = line.strip() == place
+        indent = " " * (len(line) - len(line.lstrip()))
+        lines += (indent + each for each in part.strip("\n").splitlines()) if own else [line]
+    return "\n".join(lines)
+
+
+def _keep(count, unit):
+    """The source of a function that stores the numbers of a column, `unit` of them at a time."""
+    stores = (f"    put_unit(xs, at + {k}, values, {k}, {unit})" for k in range(0, count, unit))
+    return "\n".join(["def keep(xs, at, values):", *stores])
+
+
 def _for_each(lines, vectors, names):
     """The lines, those with ``{v}`` once for each vector."""
     for line in lines:
         for v in vectors if "{v}" in line else vectors[:1]:
-            yield line.format(v=v, **names)
+            low = v * names["sums"]
+            yield line.format(v=v, low=low, high=low + names["sums"], **names)
+
+
+def x_number_of(precision):
+    """The dtype of a staged number of x: that in which a thread would have it in a register."""
+    if precision.data == DTYPES["h"]:  # whose products float32 holds exactly
+        return DTYPES["s"]
+    return precision.sums
 
 
 def build(spec):
@@ -225,6 +302,7 @@ def build(spec):
         gather,
         gather_some,
         put_pieces,
+        put_unit,
         read_only_load,
         scatter_sums,
         update_streaming,
@@ -242,8 +320,16 @@ def build(spec):
     SLOTS = min(GROUPS, WARPS)  # sums of a row that meet in shared memory
     FINISHERS = min(max(THREADS // TILE_ROWS, 1), 16)
     SHARES = max(SLOTS, FINISHERS)
+    # A number of two is one number for A and two for its sums: nothing moves those of x.
+    STAGED = spec["STAGED"] if spec.precision.sums.fields is None else 0
+    x_number = x_number_of(spec.precision) if STAGED else None
+    STAGE_COLUMNS = STAGED * GROUPS * LOADS
+    room = SHARED_BYTES - COUNT * WARPS * WIDTH * spec.precision.sums.itemsize
+    if STAGED:
+        room -= 2 * STAGE_COLUMNS * COUNT * x_number.itemsize
     CHUNK = COUNT  # vectors whose sums meet at a time
-    while CHUNK > 1 and CHUNK * SHARES * TILE_ROWS * spec.precision.sums.itemsize > SUMS_BYTES:
+    sums_bytes = SHARES * TILE_ROWS * spec.precision.sums.itemsize
+    while CHUNK > 1 and CHUNK * sums_bytes > min(SUMS_BYTES, room):
         CHUNK //= 2
     ALPHAS, BETAS = (home == "pointer" for home in spec.homes)
 
@@ -285,6 +371,15 @@ def build(spec):
         return end if alpha != 0 else begin
 
     scope = {name: getattr(language, name) for name in _WORDS}
+    if STAGED:
+        written = {"put_unit": put_unit}
+        exec(_keep(COUNT, min(COUNT, LOAD_BYTES // x_number.itemsize)), written)
+        scope |= {
+            "keep": device(written["keep"]), "x_number": x_number.type, "STAGED": STAGED,
+            "ALL_SUMS": COUNT * SUMS, "STAGE": STAGE_COLUMNS * COUNT, "BOTH_STAGES": 2 * STAGE_COLUMNS * COUNT,
+            "STAGE_COLUMNS": STAGE_COLUMNS,
+            "TURNS": ceil_div(STAGE_COLUMNS, THREADS),
+        }  # fmt: skip
     scope |= {
         "full": full, "some": some, "put": put, "finish": finish, "op": spec.op,
         "uint32": np.uint32,
@@ -300,9 +395,9 @@ def build(spec):
         "BATCH": TAKEN_FOR_COLUMNS,
         "WHOLE": WIDTH == 1 or spec.whole, "SPLIT": spec["BLOCKS_PER_SM"] > 0,
     }  # fmt: skip
-    names = {"alpha": "alpha_pointer" if ALPHAS else "alpha"}
+    names = {"sums": SUMS, "alpha": "alpha_pointer" if ALPHAS else "alpha"}
     names["beta"] = "beta_pointer" if BETAS else "beta"
-    exec(source_of(COUNT, CHUNK, names), scope)
+    exec(source_of(COUNT, CHUNK, STAGED, names), scope)
     return (attach(scope["several_columns"], launch_bounds=(THREADS, spec.min_blocks)),)
 
 
@@ -336,6 +431,7 @@ def constants_for(problem, knobs, vectors):
         "LOADS": max(1, min(loads // pieces, own)),
         "MIN_BLOCKS": 1 if is_alone or threads > 256 else 2,
         "AHEAD": 0,
+        "STAGED": STAGED_PASSES if count == 8 else 0,
     }
 
 
@@ -386,11 +482,11 @@ KERNEL = Kernel(
     accepts=accepts,
     knobs={
         "LANES": 8, "PIECES": 1, "COLUMNS": 4, "THREADS_PER_BLOCK": 256, "BLOCKS_PER_SM": 0,
-        "COUNT": 4, "LOADS": 4, "MIN_BLOCKS": 1, "AHEAD": 0,
+        "COUNT": 4, "LOADS": 4, "MIN_BLOCKS": 1, "AHEAD": 0, "STAGED": 0,
     },
     small_knobs={
         "LANES": 2, "PIECES": 1, "COLUMNS": 2, "THREADS_PER_BLOCK": 32, "BLOCKS_PER_SM": 1,
-        "COUNT": 2, "LOADS": 1, "MIN_BLOCKS": 1, "AHEAD": 1,
+        "COUNT": 2, "LOADS": 1, "MIN_BLOCKS": 1, "AHEAD": 1, "STAGED": 0,
     },
     doc=__doc__,
 )  # fmt: skip
