@@ -58,8 +58,8 @@ FEW_BLOCKS = 132
 #: Bytes of shared memory for sums, and those that a block gets without asking for more.
 SUMS_BYTES, SHARED_BYTES = 32 << 10, (48 << 10) - 64
 
-#: Passes whose numbers of x are staged together.
-STAGED_PASSES = 1
+#: Bytes of shared memory for numbers of x.
+STAGE_BYTES = 32 << 10
 
 #: What the kernel calls.
 _WORDS = (
@@ -425,13 +425,20 @@ def constants_for(problem, knobs, vectors):
         else (knobs["BLOCKS_PER_SM"] * turns == 1)
     )
     kept = ("LANES", "PIECES", "COLUMNS", "THREADS_PER_BLOCK", "BLOCKS_PER_SM")
+    loads = max(1, min(loads // pieces, own))
+    staged = 0
+    if count == 8 and problem.precision.sums.fields is None:
+        of_column = 2 * count * x_number_of(problem.precision).itemsize
+        room = STAGE_BYTES // (threads // lanes * of_column)  # loads whose numbers of x fit
+        staged = int(room > 0)
+        loads = min(loads, room) if staged else loads
     return {
         **{name: knobs[name] for name in kept},
         "COUNT": count,
-        "LOADS": max(1, min(loads // pieces, own)),
+        "LOADS": loads,
         "MIN_BLOCKS": 1 if is_alone or threads > 256 else 2,
         "AHEAD": 0,
-        "STAGED": STAGED_PASSES if count == 8 else 0,
+        "STAGED": staged,
     }
 
 
