@@ -53,6 +53,8 @@ from gemv.kernels.wide_tiles import TAKEN_FOR_COLUMNS, lanes_and_pieces, split_c
 SUM_REGISTERS = 64
 #: Loads of A that a thread has in flight, and those where sums take all registers.
 LOADS, FEW_LOADS = 16, 4
+#: Those where numbers of x are staged, which take no registers.
+STAGED_LOADS = 8
 #: Blocks up to which an H200 has a multiprocessor for each.
 FEW_BLOCKS = 132
 #: Bytes of shared memory for sums, and those that a block gets without asking for more.
@@ -293,6 +295,26 @@ def x_number_of(precision):
     return precision.sums
 
 
+def stages(precision):
+    """Whether numbers of x can be staged: not where a sum is two numbers."""
+    return precision.sums.fields is None
+
+
+def stage_bytes(count, columns, precision):
+    """Bytes of both places for the numbers of so many columns."""
+    return 2 * columns * count * x_number_of(precision).itemsize
+
+
+def edge_bytes(count, threads, width, precision):
+    """Bytes of the sums of rows that fill no vector."""
+    return count * (threads // 32) * width * precision.sums.itemsize
+
+
+def finishers_of(threads, tile_rows):
+    """Shares in which a block takes the splits of a row."""
+    return min(max(threads // tile_rows, 1), 16)
+
+
 def build(spec):
     import numpy as np
 
@@ -318,18 +340,16 @@ def build(spec):
     SUMS = PIECES * WIDTH
     KEPT, HOLDERS, RUN = share_of_lane(SUMS, WIDTH, LANES)
     SLOTS = min(GROUPS, WARPS)  # sums of a row that meet in shared memory
-    FINISHERS = min(max(THREADS // TILE_ROWS, 1), 16)
+    FINISHERS = finishers_of(THREADS, TILE_ROWS)
     SHARES = max(SLOTS, FINISHERS)
     # A number of two is one number for A and two for its sums: nothing moves those of x.
-    STAGED = spec["STAGED"] if spec.precision.sums.fields is None else 0
-    x_number = x_number_of(spec.precision) if STAGED else None
+    STAGED = spec["STAGED"] if stages(spec.precision) else 0
     STAGE_COLUMNS = STAGED * GROUPS * LOADS
-    room = SHARED_BYTES - COUNT * WARPS * WIDTH * spec.precision.sums.itemsize
-    if STAGED:
-        room -= 2 * STAGE_COLUMNS * COUNT * x_number.itemsize
     CHUNK = COUNT  # vectors whose sums meet at a time
-    sums_bytes = SHARES * TILE_ROWS * spec.precision.sums.itemsize
-    while CHUNK > 1 and CHUNK * sums_bytes > min(SUMS_BYTES, room):
+    room = SHARED_BYTES - edge_bytes(COUNT, THREADS, WIDTH, spec.precision)
+    room -= stage_bytes(COUNT, STAGE_COLUMNS, spec.precision) if STAGED else 0
+    of_vector = SHARES * TILE_ROWS * spec.precision.sums.itemsize
+    while CHUNK > 1 and CHUNK * of_vector > min(SUMS_BYTES, room):
         CHUNK //= 2
     ALPHAS, BETAS = (home == "pointer" for home in spec.homes)
 
@@ -372,6 +392,7 @@ def build(spec):
 
     scope = {name: getattr(language, name) for name in _WORDS}
     if STAGED:
+        x_number = x_number_of(spec.precision)
         written = {"put_unit": put_unit}
         exec(_keep(COUNT, min(COUNT, LOAD_BYTES // x_number.itemsize)), written)
         scope |= {
@@ -427,11 +448,15 @@ def constants_for(problem, knobs, vectors):
     kept = ("LANES", "PIECES", "COLUMNS", "THREADS_PER_BLOCK", "BLOCKS_PER_SM")
     loads = max(1, min(loads // pieces, own))
     staged = 0
-    if count == 8 and problem.precision.sums.fields is None:
-        of_column = 2 * count * x_number_of(problem.precision).itemsize
-        room = STAGE_BYTES // (threads // lanes * of_column)  # loads whose numbers of x fit
-        staged = int(room > 0)
-        loads = min(loads, room) if staged else loads
+    narrow = problem.dtype.itemsize == 2
+    if stages(problem.precision) and (count == 8 or (count == 4 and narrow)):
+        tile_rows, groups = pieces * lanes * width, threads // lanes
+        shares = max(min(groups, threads // 32), finishers_of(threads, tile_rows))
+        room = SHARED_BYTES - edge_bytes(count, threads, width, problem.precision)
+        room -= shares * tile_rows * problem.precision.sums.itemsize  # of one vector at least
+        most = min(STAGE_BYTES, room) // stage_bytes(count, groups, problem.precision)
+        if most > 0:
+            staged, loads = 1, max(1, min(STAGED_LOADS // pieces, own, most))
     return {
         **{name: knobs[name] for name in kept},
         "COUNT": count,
