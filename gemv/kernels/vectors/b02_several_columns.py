@@ -7,6 +7,14 @@ Idea
     costs one load of a single number for each column and each vector, and the partial sums cost
     registers: k times those of the rung of columns.
 
+    For eight vectors, and for four of numbers of 2 bytes, these loads are as many as the rest has
+    time for, and x of all vectors does not stay in the L1 cache. So the block copies x to shared
+    memory, a pass ahead of its products: each thread takes a column, converts and conjugates the
+    numbers of all vectors, and stores them side by side. Then 16 bytes of shared memory are the
+    factors of four vectors at once, for float32 and shorter numbers. A is asked for before x, so
+    that x is staged while A is on its way. There are two places for x in turn, and so one barrier
+    for each stage is enough: what is read behind it lies where the next stage does not write.
+
     The sums of a vector meet as those of a single product do, in shared memory; those of as many
     vectors at a time as 32 KB hold. Columns that are split over blocks stay so, with the same
     splits.
@@ -22,7 +30,8 @@ Picture
 
 Bytes
     (m*n + k * (len(x) + len(y) * (1 + [beta != 0]))) * itemsize from memory for up to COUNT
-    vectors; with more of them A comes again for each COUNT.
+    vectors; with more of them A comes again for each COUNT. Each block reads the numbers of x for
+    its columns again, from the L2 cache: k / (rows of a tile) times the bytes of A.
 
 Wins
     Over one launch for each vector. On an H200, 8192 x 8192 float32 down the columns took 61 us
@@ -30,7 +39,9 @@ Wins
 
 Loses
     To matrix products on tensor cores, which have other sums: eight vectors with 8192 x 8192
-    float64 took 154 us, torch.mm 133. Where one vector takes few blocks, so do eight.
+    float64 took 154 us, torch.mm 133. Where one vector takes few blocks, so do eight. Each load of
+    A waits for k * 16 bytes or more of shared memory: products of k = 8 vectors are bound by loads
+    from shared memory for float64, and by instructions for numbers of 2 bytes.
 
 Sums
     Those of the rung of columns with the same LANES, threads and splits, for each vector.
@@ -66,8 +77,8 @@ STAGE_BYTES = 32 << 10
 #: What the kernel calls.
 _WORDS = (
     "atomic_inc", "axpy_add", "butterfly", "cuda", "fold", "gather", "gather_some", "moved",
-    "natural", "outer_add", "post", "quotient", "rounded_down", "row_starts", "stream_some", "stream_tile",
-    "take", "zeros",
+    "natural", "outer_add", "post", "quotient", "rounded_down", "row_starts", "stream_some",
+    "stream_tile", "take", "zeros",
 )  # fmt: skip
 #: The kernel. A line with ``{v}`` stands there once for each vector: a tuple of tuples has no index
 #: at run time. What is between ``each chunk:`` and ``end`` stands there for each CHUNK of them.
@@ -397,8 +408,8 @@ def build(spec):
         exec(_keep(COUNT, min(COUNT, LOAD_BYTES // x_number.itemsize)), written)
         scope |= {
             "keep": device(written["keep"]), "x_number": x_number.type, "STAGED": STAGED,
-            "ALL_SUMS": COUNT * SUMS, "STAGE": STAGE_COLUMNS * COUNT, "BOTH_STAGES": 2 * STAGE_COLUMNS * COUNT,
-            "STAGE_COLUMNS": STAGE_COLUMNS,
+            "ALL_SUMS": COUNT * SUMS, "STAGE_COLUMNS": STAGE_COLUMNS,
+            "STAGE": STAGE_COLUMNS * COUNT, "BOTH_STAGES": 2 * STAGE_COLUMNS * COUNT,
             "TURNS": ceil_div(STAGE_COLUMNS, THREADS),
         }  # fmt: skip
     scope |= {
