@@ -170,7 +170,8 @@ def load_units(typingctx, shared, index, count):
     result = types.UniTuple(shared.dtype, count_)
 
     def codegen(context, builder, signature, arguments):
-        values = unit_of(context, builder, shared, *arguments[:2], count_)
+        array, index = arguments[:2]
+        values = unit_of(context, builder, shared, array, index, count_)
         return context.make_tuple(builder, result, values)
 
     return result(shared, types.int64, count), codegen
