@@ -136,7 +136,7 @@ def test_staged_numbers_of_x_come_by_16_bytes_and_from_shared_memory(dtype, comp
     single = r"\bLDG\.E(?:\.U16)?\.CONSTANT"
     assert len(re.findall(single, listing)) == 2 * 8
     (loading,) = compiler(kernel, dtype, "axpy", knobs={**knobs, "STAGED": 0}, whole=True)
-    assert len(re.findall(single, disassemble(loading))) == 2 * 4 * 8
+    assert len(re.findall(single, disassemble(loading))) == 4 * 8  # of the rest
 
 
 def compiled_sets():
