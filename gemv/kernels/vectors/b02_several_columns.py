@@ -62,8 +62,8 @@ from gemv.kernels.wide_tiles import TAKEN_FOR_COLUMNS, lanes_and_pieces, split_c
 SUM_REGISTERS = 64
 #: Loads of A that a thread has in flight, and those where sums take all registers.
 LOADS, FEW_LOADS = 16, 4
-#: Those where numbers of x are staged, which take no registers.
-STAGED_LOADS = 8
+#: Those where numbers of x are staged, which take no registers; and those of numbers of 2 bytes.
+STAGED_LOADS, NARROW_LOADS = 16, {DTYPES["b"]: 8, DTYPES["h"]: 4}
 #: Blocks up to which an H200 has a multiprocessor for each.
 FEW_BLOCKS = 132
 #: Bytes of shared memory for sums, and those that a block gets without asking for more.
@@ -458,19 +458,24 @@ def constants_for(problem, knobs, vectors):
     loads = max(1, min(loads // pieces, own))
     staged = 0
     narrow = problem.dtype.itemsize == 2
-    if stages(problem.precision) and (count == 8 or (count == 4 and narrow)):
+    many = count == 8 or count * of_vector >= SUM_REGISTERS
+    if stages(problem.precision) and (many or (count == 4 and problem.dtype.kind == "c")):
         tile_rows, groups = pieces * lanes * width, threads // lanes
         shares = max(min(groups, threads // 32), finishers_of(threads, tile_rows))
         room = SHARED_BYTES - edge_bytes(count, threads, width, problem.precision)
         room -= shares * tile_rows * problem.precision.sums.itemsize  # of one vector at least
         most = min(STAGE_BYTES, room) // stage_bytes(count, groups, problem.precision)
         if most > 0:
-            staged, loads = 1, max(1, min(STAGED_LOADS // pieces, own, most))
+            # Numbers of 2 bytes have no registers for more loads, and gain by two passes at a time.
+            wanted = min(NARROW_LOADS.get(problem.dtype, STAGED_LOADS), most // (1 + narrow))
+            loads = max(1, min(wanted // pieces, own))
+            loads = 1 << loads.bit_length() - 1
+            staged = max(1, min(2, most // loads))
     return {
         **{name: knobs[name] for name in kept},
         "COUNT": count,
         "LOADS": loads,
-        "MIN_BLOCKS": 1 if is_alone or threads > 256 else 2,
+        "MIN_BLOCKS": 1 if (is_alone and not staged) or threads > 256 else 2,
         "AHEAD": 0,
         "STAGED": staged,
     }
