@@ -146,23 +146,21 @@ def rung_page(kernel, following, cases: dict[str, dict], grids, drawings) -> str
     page += ["## Bytes", markdown(bytes_as_code(lesson["Bytes"]))]
     page += [
         f"The simulator counted, on {COUNTED[0]} x {COUNTED[1]} in float32 with the kernel's own"
-        " blocks (a *request* is one load of one warp, a *sector* 32 bytes, a *line* four sectors:"
-        " {doc}`/course/gpu`):",
+        " blocks ({doc}`/course/gpu` explains requests, sectors and lines):",
         counted_table(kernel.name),
     ]
     page += ["## Measured", measured_table(kernel, cases)]
     page += selected_cells(kernel, grids)
-    page += ["## When it wins, when it loses"]
+    page += ["## Wins and losses"]
     page += ["**Wins.** " + markdown(lesson["Wins"]), "**Loses.** " + markdown(lesson["Loses"])]
     page += ["## Order of the sum", markdown(lesson["Sums"])]
     page += ["## Engineering" if has_short(kernel) else "## The code", code(kernel)]
     page += [
-        f"{{download}}`This page as a notebook <../notebooks/{stem(kernel)}.ipynb>`, to change the"
-        " kernel and run it in the simulator, from a clone of the repository;"
-        f" `python docs/course/notebook.py {kernel.name}` writes it, too."
+        f"{{download}}`This page as a notebook <../notebooks/{stem(kernel)}.ipynb>` runs the kernel in"
+        " the simulator, from a clone of the repository."
     ]
     page += ["## Exercise", exercise(kernel)]
-    page += ["## What the next rung repairs", next_rung(kernel, following)]
+    page += ["## The next rung", next_rung(kernel, following)]
     page += ["## Source", markdown(lesson["Source"])]
     return "\n\n".join(page) + "\n"
 
@@ -220,10 +218,10 @@ def measured_table(kernel, cases: dict[str, dict]) -> str:
     headings = ["problem", "GB/s", "of the ceiling", f"than `{before}`"]
     if not any(step for *_, step in measured):
         headings, measured = headings[:3], [row[:3] for row in measured]
-    others = f" It refuses the other {refused} problems of the ladder." if refused else ""
+    others = f" It refuses {refused} of the ladder's problems." if refused else ""
     note = (
-        f"On {', '.join(sorted(devices))}.{others} {{doc}}`/problems` has all kernels side by side,"
-        " and {doc}`/measure` says how this is measured."
+        f"On {', '.join(sorted(devices))}.{others} {{doc}}`/problems` has all kernels,"
+        " {doc}`/measure` says how they are measured."
     )
     return table(headings, "w" + "f" * (len(headings) - 1), measured) + "\n\n" + note
 
@@ -279,8 +277,7 @@ def short_kernel(kernel) -> list[str]:
     first, _, rest = lesson.partition("\n")
     return [
         "## The idea alone",
-        escaped(first) + f" `python docs/exercises docs/course/short/{path.name}` checks it, also"
-        " after you have changed it.",
+        escaped(first) + f" `python docs/exercises docs/course/short/{path.name}` checks it.",
         listed_code(f"course/short/{path.name}"),
         "**What it leaves out.** " + markdown(rest.strip()),
     ]
@@ -296,10 +293,9 @@ def code(kernel) -> str:
     if lines > SHORT:
         listing = folded(f"The {lines} lines", listing)
     return (
-        f"All of `{where}` below its lesson. `build` makes the kernel for a dtype and block size,"
-        " `geometry` lays out the grid; {doc}`/course/reading` explains the rest."
-        f" `python docs/course/rung.py {kernel.name if kernel.beside else kernel.rung}` runs it by"
-        " itself and prints what changed since the rung before.\n\n" + listing
+        f"This is `{where}` below its lesson; {{doc}}`/course/reading` explains its parts."
+        f" `python docs/course/rung.py {kernel.name if kernel.beside else kernel.rung}` runs it and"
+        " prints what changed since the rung before.\n\n" + listing
     )
 
 
@@ -327,7 +323,7 @@ def exercise(kernel) -> str:
     text = [
         f"**{escaped(title)}**",
         markdown(rest.strip()),
-        f"Start from `docs/exercises/{path.name}`, change it, and check it without a GPU:",
+        f"Change `docs/exercises/{path.name}`, and check it without a GPU:",
         f"```sh\npython docs/exercises docs/exercises/{path.name}\n```",
         folded("Its code", listed_code(f"exercises/{path.name}")),
     ]
