@@ -60,7 +60,7 @@ Sums
     sum k. (Elements of 2 bytes with sums of 8 bytes have two partial sums, k modulo 2: eight would
     take the registers that loads need.) The partial sums are added in pairs, the lanes of a warp by
     a butterfly, then the warps of the block in order, then the splits. The order is fixed by shape,
-    alignment, the machine's file (the constants for a GPU, ``docs/tune.md``) and the number of
+    alignment, the machine's file (the constants for a GPU, ``docs/machine.md``) and the number of
     multiprocessors. Same bits on every run.
 
 Source

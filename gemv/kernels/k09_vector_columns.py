@@ -58,8 +58,8 @@ Loses
 Sums
     Each thread sums over every GROUPS-th column of its split. Then the groups of a warp are added
     as by a butterfly, the warps of the block in order, then the splits. The order is fixed by
-    shape, alignment, the machine's file (the constants for a GPU, ``docs/tune.md``) and the number
-    of multiprocessors. Same bits on every run.
+    shape, alignment, the machine's file (the constants for a GPU, ``docs/machine.md``) and the
+    number of multiprocessors. Same bits on every run.
 
 Source
     The axpy form of gemv: G. H. Golub and C. F. Van Loan, "Matrix Computations", section 1.1. To

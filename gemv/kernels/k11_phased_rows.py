@@ -46,7 +46,7 @@ Sums
     partial sum k. Then come the elements before the first and behind the last whole vector, a
     pairwise sum in the lane, a butterfly over the lanes, the warps in order, and the splits. The
     order is fixed by shape, the addresses of rows modulo 16 bytes, the machine's file (the
-    constants for a GPU, ``docs/tune.md``) and the number of multiprocessors. Same bits on every
+    constants for a GPU, ``docs/machine.md``) and the number of multiprocessors. Same bits on every
     run.
 
 Source

@@ -50,7 +50,7 @@ Sums
     Each thread sums over every GROUPS-th column of its split. Then come a butterfly over the groups
     of a warp, the warps of the block in order, and the splits. The order is fixed by shape, the
     addresses of columns modulo 16 bytes, the machine's file (the constants for a GPU,
-    ``docs/tune.md``) and the number of multiprocessors. Same bits on every run.
+    ``docs/machine.md``) and the number of multiprocessors. Same bits on every run.
 
 Source
     The axpy form of gemv: G. H. Golub and C. F. Van Loan, "Matrix Computations", section 1.1; the

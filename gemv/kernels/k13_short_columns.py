@@ -61,7 +61,7 @@ Sums
     up, eight at a step, those of even and of odd number separately. Then the elements of the cycle
     that belong to a row are added in order, then the elements at both ends, then the splits. The
     order is fixed by shape, leading dimension, address modulo 16 bytes, the machine's file (the
-    constants for a GPU, ``docs/tune.md``) and the number of multiprocessors. Same bits on every
+    constants for a GPU, ``docs/machine.md``) and the number of multiprocessors. Same bits on every
     run.
 
 Source
