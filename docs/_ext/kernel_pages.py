@@ -152,7 +152,7 @@ def rung_page(kernel, following, cases: dict[str, dict], grids, drawings) -> str
         page += inside(kernel, lesson, cases, grids, drawings)
     page += [
         f"{{download}}`This page as a notebook <../notebooks/{stem(kernel)}.ipynb>` runs the kernel"
-        " in the simulator, from a clone of the repository."
+        " in the simulator."
     ]
     page += ["## Exercise", exercise(kernel)]
     page += ["## The next rung", next_rung(kernel, following)]
@@ -182,8 +182,8 @@ def inside(kernel, lesson: dict[str, str], cases: dict[str, dict], grids, drawin
     return [
         "## Bytes",
         markdown(bytes_as_code(lesson["Bytes"])),
-        f"The simulator counted, on {COUNTED[0]} x {COUNTED[1]} in float32 with the kernel's own"
-        " blocks ({doc}`/course/memory` explains requests, sectors and lines):",
+        f"The simulator counted, on {COUNTED[0]} x {COUNTED[1]} in float32"
+        " ({doc}`/course/memory` explains requests, sectors and lines):",
         counted_table(kernel.name),
         *map(drawing, drawn),
         "## Measured",
@@ -254,8 +254,7 @@ def measured_table(kernel, cases: dict[str, dict]) -> str:
         headings, measured = headings[:3], [row[:3] for row in measured]
     others = f" It refuses {refused} of the ladder's problems." if refused else ""
     note = (
-        f"On {', '.join(sorted(devices))}.{others} {{doc}}`/problems` has all kernels,"
-        " {doc}`/measure` says how they are measured."
+        f"On {', '.join(sorted(devices))}.{others} {{doc}}`/problems` has all kernels side by side."
     )
     return table(headings, "w" + "f" * (len(headings) - 1), measured) + "\n\n" + note
 
@@ -327,7 +326,7 @@ def code(kernel) -> str:
     if lines > SHORT:
         listing = folded(f"The {lines} lines", listing)
     return (
-        f"This is `{where}` below its lesson; {{doc}}`/course/reading` explains its parts."
+        f"{{doc}}`/course/reading` explains the parts of `{where}`."
         f" `python docs/course/rung.py {kernel.name if kernel.beside else kernel.rung}` runs it and"
         " prints what changed since the rung before.\n\n" + listing
     )

@@ -84,7 +84,7 @@ def facts(name: str) -> dict[str, dict]:
             "threads of a block": threads,
             "lines that a request for A touches": round(record.lines(), 2),
             "sectors that it moves": round(record.sectors(), 2),
-            "share of the moved bytes that it asked for": f"{record.useful():.0%}",
+            "share of moved bytes asked for": f"{record.useful():.0%}",
             "different elements of x in a request": round(
                 sum(len({one.element for one in each}) for each in x_requests)
                 / max(1, len(x_requests)), 2
