@@ -248,7 +248,8 @@ threads read the same address again, and the addresses are 64 bytes apart.
 This page goes on where [Constant memory and the alternatives](constants.md) ends, with the same
 words and conditions. The kernel `where_x_lives` reads x from five homes: *global* memory by plain
 loads, the *read_only* cache, *shared* memory, a *constant* symbol, and kernel arguments (*value*).
-In the first tables A is stored by columns and each thread computes one row, so all threads of a warp read the same x[j].
+In the first tables A is stored by columns and each thread computes one row, so all threads of a
+warp read the same x[j].
 
 {tabled["uniform"]}
 

@@ -1,4 +1,4 @@
-"""Wide loads along the rows, enough of them in flight to reach the rate of the memory.
+"""Wide loads along the rows, enough of them in flight: the full rate of the memory.
 
 Idea
     By Little's law, the number of bytes on their way from memory is rate times latency. A memory

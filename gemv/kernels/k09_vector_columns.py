@@ -1,4 +1,4 @@
-"""Wide loads down the columns, enough of them in flight to reach the rate of the memory.
+"""Wide loads down the columns, enough of them in flight: the full rate of the memory.
 
 Idea
     Where A is stored along columns, a thread owns *pieces* of WIDTH neighbouring rows; one 16-byte
