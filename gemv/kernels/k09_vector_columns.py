@@ -14,8 +14,9 @@ Idea
     to add. If rows alone do not fill the GPU, columns are divided into splits, and the block that
     began last adds up, as in rung 8.
 
-    A thread that reads 132 partial sums one after the other waits 132 times for the L2 cache. So in
-    the last block several threads share a row, and each has BATCH partial sums on their way.
+    With 132 splits, a thread that reads one partial sum after the other waits 132 times for the L2
+    cache. So in the last block several threads share a row, and each of them has BATCH partial sums
+    on their way.
 
     In a single product of few rows, LANES is small so that many threads share the columns. With
     LANES = 1 a warp reads 16 bytes of each of 32 columns, and that is half of a sector. A batch of
@@ -52,8 +53,7 @@ Wins
 Loses
     To ``vector_rows`` where A is stored along rows, to ``long_columns`` (rung 10) if A is a few
     long columns, and to ``phased_columns`` (rung 12) if columns do not begin at multiples of 16
-    bytes: these are read by loads as wide as their alignment allows. If A is in the L2 cache, the
-    full rate of that cache is not reached.
+    bytes: these are read by loads as wide as their alignment allows.
 
 Sums
     Each thread sums over every GROUPS-th column of its split. Then the groups of a warp are added
