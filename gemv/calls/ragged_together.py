@@ -22,6 +22,7 @@ from gemv.core.geometry import LOAD_BYTES
 from gemv.core.operand import Operand, part_of
 from gemv.core.problem import Problem
 from gemv.engines import backend as engines_backend
+from gemv.engines.tables import PackedLaunch
 
 
 class _Ready(NamedTuple):
@@ -30,6 +31,8 @@ class _Ready(NamedTuple):
     Attributes
     ----------
     prepared : Prepared
+    packed : list of PackedLaunch
+        The launches, with all parameters but A, x and y where the driver reads them.
     call : Call
         An item, for what asks for one; its x is replaced.
     further : list of (str, Operand)
@@ -45,6 +48,7 @@ class _Ready(NamedTuple):
     """
 
     prepared: Prepared
+    packed: list[PackedLaunch]
     call: Call
     further: list[tuple[str, Operand]]
     problems: list[Problem]
@@ -98,7 +102,9 @@ def _ready(product: ragged.Product, prepared: Prepared) -> _Ready:
         for launch in prepared.launches
     ]  # fmt: skip
     return _Ready(
-        prepared._replace(launches=launches), call._replace(x=_bare(call.x)),
+        prepared._replace(launches=launches),
+        ragged_tables.packed_launches(engines_backend.engine(), launches),
+        call._replace(x=_bare(call.x)),
         ragged_run.alike(matrices), [problems[k] for k in computed],
         [x_starts[k] for k in computed], [y_starts[k] for k in computed], y_starts[-1],
         any(problem.rows and not problem.cols for problem in problems),
@@ -140,7 +146,7 @@ def _again(ready: _Ready, matrices: Matrices, whole: Operand) -> Any:
         order.before()
         if ready.zeros:
             made.fill(engine, order.stream)
-        ragged_tables.run(engine, launches, order.stream)
+        ragged_tables.run_packed(ready.packed, launches, order.stream)
         order.after()
         return made.finish(engine, order.stream)[: ready.rows]
 

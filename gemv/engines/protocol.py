@@ -17,7 +17,7 @@ from gemv.core.geometry import Device, Geometry
 from gemv.core.operand import Operand
 from gemv.core.problem import Problem
 from gemv.engines.coefficients import Coefficients
-from gemv.engines.tables import Tables
+from gemv.engines.tables import PackedLaunch, Tables
 from gemv.selection.select import Choice
 
 if TYPE_CHECKING:
@@ -103,6 +103,9 @@ class Engine(Protocol):
 
     def device_of(self, pointer: int) -> int | None:
         """Ordinal of the GPU whose memory is at an address; None where there is none."""
+
+    def devices_of(self, pointers: Sequence[int]) -> Sequence[int | None]:
+        """The same for each of these addresses."""
 
     def in_host_memory(self) -> bool:
         """Whether device memory is host memory."""
@@ -201,6 +204,14 @@ class Engine(Protocol):
         tables : Tables, optional
             Where the items are, for a choice whose blocks find their item in tables. `a`, `x` and
             `y` are those of the first item, and `alpha` and `beta` arrays with a number for each.
+        """
+
+    def packed(
+        self, choice: Choice, problem: Problem, alpha: Operand, beta: Operand, tables: Tables
+    ) -> PackedLaunch:
+        """A launch as :meth:`run` makes it, with all that does not change from one to the next.
+
+        It is for choices whose blocks find their item in tables.
         """
 
     def upload(self, host: np.ndarray, target: Operand, stream: int, finish: bool = False) -> None:

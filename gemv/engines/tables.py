@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import NamedTuple
 
 from gemv.core.operand import Operand
@@ -25,3 +26,8 @@ class Tables(NamedTuple):
     x: list[Operand]
     y: list[Operand]
     is_beside: bool
+
+
+#: ``launch(stream, a, x, y, tables)``: a launch that is packed, on the stream with this handle. The
+#: tables are those that it was packed with, or others at the same addresses.
+PackedLaunch = Callable[[int, Operand, Operand, Operand, Tables], None]
