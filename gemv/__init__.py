@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from gemv.blas import cgemv, dgemv, explain, gemv, plan, precompile, sgemv, zgemv
     from gemv.calls.explain import Explanation
     from gemv.calls.explain_batch import BatchExplanation
+    from gemv.calls.explain_list import ListExplanation, ListLaunch
     from gemv.calls.plan import Plan
     from gemv.calls.plan_ragged import BatchPlan
     from gemv.core.errors import BackendError
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
     from gemv.engines.backend import backend, use_backend
     from gemv.engines.coefficients import Coefficients
     from gemv.engines.host import HostFallbackWarning
-    from gemv.families import gemv_batched, matvec, vecmat
+    from gemv.families import explain_batched, gemv_batched, matvec, vecmat
     from gemv.matrix import Matrix
     from gemv.scipy_blas import get_blas_funcs
     from gemv.selection.select import use_alignment
@@ -41,12 +42,15 @@ __all__ = [
     "Coefficients",
     "Explanation",
     "HostFallbackWarning",
+    "ListExplanation",
+    "ListLaunch",
     "Matrix",
     "Plan",
     "backend",
     "cgemv",
     "dgemv",
     "explain",
+    "explain_batched",
     "gemv",
     "gemv_batched",
     "get_blas_funcs",
@@ -70,12 +74,15 @@ _HOME = {
     "Coefficients": "gemv.engines.coefficients",
     "Explanation": "gemv.calls.explain",
     "HostFallbackWarning": "gemv.engines.host",
+    "ListExplanation": "gemv.calls.explain_list",
+    "ListLaunch": "gemv.calls.explain_list",
     "Matrix": "gemv.matrix",
     "Plan": "gemv.calls.plan",
     "backend": "gemv.engines.backend",
     "cgemv": "gemv.blas",
     "dgemv": "gemv.blas",
     "explain": "gemv.blas",
+    "explain_batched": "gemv.families",
     "gemv": "gemv.blas",
     "gemv_batched": "gemv.families",
     "get_blas_funcs": "gemv.scipy_blas",

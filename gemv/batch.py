@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -13,6 +13,9 @@ from gemv.calls.plan_ragged import BatchPlan
 from gemv.calls.ragged import Product
 from gemv.core.rules import flag, type_error
 from gemv.engines import backend as engines_backend
+
+if TYPE_CHECKING:
+    from gemv.calls.explain_list import ListExplanation
 
 
 class Batch:
@@ -199,11 +202,17 @@ class Batch:
         product = ragged.bind_product(matrices, alpha, x, beta, y, True)
         return BatchPlan(product, xs, ys, self._known, stream)
 
-    def explain(self) -> str:
-        """How the products are launched: a line for each launch of contiguous, aligned vectors."""
-        if engines_backend.backend() == "host":
-            return f"{len(self)} items, one after the other, by SciPy's BLAS on the host"
-        return "\n".join(ragged_run.described(self._matrices))
+    def explain(self) -> ListExplanation:
+        """How the products with contiguous, aligned vectors are launched; nothing is computed.
+
+        Returns
+        -------
+        ListExplanation
+            As data; ``str()`` of it has a line for each launch.
+        """
+        from gemv.calls import explain_list
+
+        return explain_list.of_matrices(self._matrices, self._copies_in_use())
 
     def _execute(self, product: Product, stream: Any) -> list[Any]:
         if product.matrices.on_host:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from gemv.calls import batched, items, ragged, ragged_host, ragged_run
-from gemv.core.rules import flag
+
+if TYPE_CHECKING:
+    from gemv.calls.explain_list import ListExplanation
 
 
 def matvec(
@@ -189,14 +191,15 @@ def gemv_batched(
     See Also
     --------
     Batch : For matrices that stay.
+    explain_batched : What would be launched.
     matvec : For matrices of one shape.
 
     Notes
     -----
-    An item has the bits that it has in every batch of :func:`gemv.gemv`. On the host all arrays are
-    checked one by one in Python, which takes longer than a launch; a :class:`gemv.Batch` does that
-    once. Arrays of different dtypes in host memory are converted to a common one, and a y of
-    another dtype than that is never overwritten.
+    An item has the bits that it has in every batch of :func:`gemv.gemv`. All arrays are checked and
+    laid out in Python, which takes longer than the launches where there are many; a
+    :class:`gemv.Batch` does that once for the matrices. Arrays of different dtypes in host memory
+    are converted to a common one, and a y of another dtype than that is never overwritten.
 
     Examples
     --------
@@ -205,18 +208,58 @@ def gemv_batched(
     >>> gemv.gemv_batched([1, 10], [a, b], [[1.0, 2.0], [1.0, 1.0, 1.0]])
     [array([1., 2.]), array([60.])]
     """
-    routine = "gemv_batched"
-    arrays = ragged.sequence(routine, "a", As)
-    count = len(arrays)
-    x = ragged.adopted(routine, "x", xs, count)
-    y: list[Any] = [None] * count if ys is None else ragged.adopted(routine, "y", ys, count)
-    overwrite = flag(routine, "overwrite_y", overwrite_y)
-    factors = [
-        *ragged.number_of(routine, "alpha", alpha, count),
-        *ragged.number_of(routine, "beta", beta, count),
-    ]
-    matrices = ragged.bind_matrices(routine, arrays, trans, accumulate, out_dtype, x, y, factors)
-    product = ragged.bind_product(matrices, factors[:count], x, factors[count:], y, overwrite)
-    if matrices.on_host:
+    product = ragged.bind_call(alpha, As, xs, beta, ys, trans, overwrite_y, accumulate, out_dtype)
+    if product.matrices.on_host:
         return ragged_host.in_host_memory(product, stream)
     return ragged_run.execute(product, stream)
+
+
+def explain_batched(
+    alpha: Any,
+    As: Sequence[Any],
+    xs: Sequence[Any],
+    beta: Any = 0,
+    ys: Sequence[Any] | None = None,
+    trans: Any = 0,
+    *,
+    overwrite_y: Any = 0,
+    accumulate: str = "plain",
+    out_dtype: Any = None,
+    stream: Any = None,
+) -> ListExplanation:
+    """Which launches :func:`gemv_batched` would make for these arguments, and of which items.
+
+    Nothing is computed, moved or launched, but arguments are checked as by :func:`gemv_batched`,
+    which also describes them.
+
+    Parameters
+    ----------
+    alpha, As, xs, beta, ys, trans, overwrite_y, accumulate, out_dtype, stream
+        As in :func:`gemv_batched`.
+
+    Returns
+    -------
+    ListExplanation
+        As data; ``str()`` of it has a line for each launch.
+
+    Raises
+    ------
+    ValueError, TypeError
+        As :func:`gemv_batched` does.
+
+    See Also
+    --------
+    Batch.explain : For matrices that stay.
+    explain : For a single product, and for batches of one shape.
+
+    Examples
+    --------
+    >>> import gemv, numpy as np
+    >>> told = gemv.explain_batched(1, [np.eye(2), np.eye(3)], [[1.0, 2.0], [0.0, 1.0, 2.0]])
+    >>> told.items, told.bytes_moved, told.reads_of_a
+    (2, 184, 1)
+    """
+    from gemv.calls import explain_list
+
+    product = ragged.bind_call(alpha, As, xs, beta, ys, trans, overwrite_y, accumulate, out_dtype)
+    return explain_list.of_product(product, stream)

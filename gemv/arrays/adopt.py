@@ -6,6 +6,7 @@ libraries is imported.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, Protocol
 
 import numpy as np
@@ -26,6 +27,9 @@ class Home(Protocol):
 
     def device_of(self, pointer: int) -> int | None:
         """Ordinal of the GPU that memory belongs to; None where the driver does not know it."""
+
+    def devices_of(self, pointers: Sequence[int]) -> Sequence[int | None]:
+        """The same for the memory at each of these addresses; None for the address 0."""
 
 
 def adopt(

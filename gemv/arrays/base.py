@@ -39,6 +39,34 @@ class View(NamedTuple):
     """What else has to live as long as the view."""
 
 
+class Views(NamedTuple):
+    """What a library says about many of its device arrays, all of one dtype.
+
+    Each field has an element for each array, but for the dtype.
+    """
+
+    dtype: np.dtype
+    shapes: list[tuple[int, ...]]
+    strides: list[tuple[int, ...]]
+    """In elements."""
+    pointers: list[int]
+    readonly: Sequence[bool]
+    devices: Sequence[int | None] | None
+    """Ordinals of their GPUs; None where only the pointers can tell."""
+    conj: Sequence[bool]
+    neg: Sequence[bool]
+    keeps: Sequence[Any]
+    """What else has to live as long as the view of each."""
+
+
+def in_elements(byte_strides: list[tuple[int, ...]], dtype: np.dtype) -> list[tuple] | None:
+    """Strides of arrays in elements; None if they differ in rank or are no whole elements."""
+    if len(set(map(len, byte_strides))) != 1:
+        return None
+    steps, rest = np.divmod(np.array(byte_strides, np.int64), dtype.itemsize)
+    return None if rest.any() else list(map(tuple, steps.tolist()))
+
+
 class Refusal(TypeError):
     """An array of a kind that cannot be computed with; the text follows the argument's name."""
 
@@ -137,6 +165,19 @@ class Library:
     def read(self, obj: Any) -> View:
         """The metadata of a device array: nothing is copied, moved, launched or waited for."""
         raise NotImplementedError
+
+    def read_all(self, arrays: Sequence[Any]) -> Views | None:
+        """The metadata of many device arrays, found without a call of Python for each.
+
+        It is what :meth:`read` gives for each of them. None where an array has to be looked at by
+        itself: one that :meth:`place` or :meth:`read` would refuse, above all. The first one is
+        known to be a device array of this library.
+        """
+        return None
+
+    def parts(self, whole: Any, starts: Sequence[int], lengths: Sequence[int]) -> list[Any]:
+        """The parts of a new vector from its element ``starts[k]`` on, which do not overlap."""
+        return [whole[start : start + n] for start, n in zip(starts, lengths, strict=True)]
 
     def shared(self, array: Any, device: int) -> Any:
         """A device array of another library as one of this one, sharing its memory."""

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from gemv.arrays.base import Library, Place, Refusal, View, imported, is_instance
+from gemv.arrays.base import Library, Place, Refusal, View, Views, imported, is_instance
 from gemv.core.dtypes import BFLOAT16
 
 #: numpy.dtype by the name of torch's; bfloat16 is the one that NumPy lacks.
@@ -80,6 +80,47 @@ class Torch(Library):
             conj=obj.is_conj(),
             neg=obj.is_neg(),
         )
+
+    def read_all(self, arrays: Sequence[Any]) -> Views | None:
+        torch = imported("torch")
+        plain = torch.Tensor.__torch_dispatch__
+        kinds: set[Any] = set(map(type, arrays))
+        if any([getattr(kind, "__torch_dispatch__", None) is not plain for kind in kinds]):
+            return None
+        functorch = getattr(torch._C, "_functorch", None)
+        is_wrapped = getattr(functorch, "is_functorch_wrapped_tensor", bool)
+        dtype, strided, grad = arrays[0].dtype, torch.strided, torch.is_grad_enabled()
+        for array in arrays:
+            if (
+                not array.is_cuda
+                or array.dtype is not dtype
+                or array.layout is not strided
+                or (grad and array.requires_grad)
+                or (functorch is not None and is_wrapped(array))
+            ):
+                return None
+        return Views(
+            self._dtype(torch, dtype),
+            [tuple(array.shape) for array in arrays],
+            [array.stride() for array in arrays],
+            [array.data_ptr() for array in arrays],
+            [False] * len(arrays),
+            [array.get_device() for array in arrays],
+            [array.is_conj() for array in arrays],
+            [array.is_neg() for array in arrays],
+            [None] * len(arrays),
+        )
+
+    def parts(self, whole: Any, starts: Sequence[int], lengths: Sequence[int]) -> list[Any]:
+        # One call for all of them. As slices they would share one count of what is written, so
+        # that autograd took a y for overwritten once another one is; and views of split() cannot
+        # be written to in a graph.
+        sizes, end = [], 0
+        for start, n in zip(starts, lengths, strict=True):
+            sizes += [start - end, n]
+            end = start + n
+        sizes.append(whole.shape[0] - end)
+        return list(imported("torch").unsafe_split_with_sizes(whole, sizes)[1::2])
 
     @staticmethod
     def _dtype(torch: Any, dtype: Any) -> Any:

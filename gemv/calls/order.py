@@ -47,8 +47,12 @@ class Order:
         #: Ordinal of the GPU of the call's stream, and those of other operands that differ.
         self._device = call.device
         self._others: dict[tuple[int | None, int], str] = {}
+        joined = set()
         for name, operand in self.operands:
-            self._join(name, operand)
+            alike = operand.stream, operand.device, operand.exporter
+            if alike not in joined:  # of a list there are many
+                joined.add(alike)
+                self._join(name, operand)
         self._exports = [o for _, o in self.operands if o.exporter.ordered_by_export]
         self.capture = None
         if self._others or self._exports:

@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any, NamedTuple
 
-from gemv.calls import ragged_run
+from gemv.calls import ragged_run, ragged_tables
 from gemv.calls.bind import Call
 from gemv.calls.order import Order
 from gemv.calls.ragged import Product
 from gemv.calls.ragged_run import Prepared
+from gemv.calls.result import notes_written
 from gemv.core import memo
 from gemv.core.operand import Operand
 from gemv.core.rules import of_item
 from gemv.engines import backend as engines_backend
+from gemv.engines.tables import PackedLaunch
 
 
 class _Ready(NamedTuple):
@@ -25,17 +26,24 @@ class _Ready(NamedTuple):
         Of the settings from which the launches follow.
     prepared : Prepared
         The launches, with their tables on the device.
+    packed : list of PackedLaunch
+        The same, with all parameters but A, x and y where the driver reads them.
+    branches : Branches or None
+        The same as one graph, where they can be.
     """
 
     generation: int
     prepared: Prepared
+    packed: list[PackedLaunch]
+    branches: Any
 
 
 class BatchPlan:
     """A product of a :class:`gemv.Batch` with the same vectors each time; ``Batch.plan`` makes one.
 
     Calling it computes ``y := alpha*op(A)*x + beta*y`` for each item. Sizes, addresses and factors
-    are in tables on the device, so a call copies nothing and may be captured into a graph. The plan
+    are in tables on the device, so a call copies nothing and may be captured into a graph. A call
+    launches one CUDA graph, in which the launches run beside each other. The plan
     keeps references to all arrays. It must live as long as a graph that contains its launches, and
     until its work on a stream that was named is done.
     """
@@ -51,7 +59,7 @@ class BatchPlan:
         # No call looks at all operands: their number would be that of its steps.
         self._ordered = _ordered(product)
         self._device = product.matrices.device
-        self._written = _written([self._y[k] for k in product.computed])
+        self._written = notes_written([self._y[k] for k in product.computed])
         self._before: list[_Ready] = []
         self._ready = self._prepared()
 
@@ -79,7 +87,9 @@ class BatchPlan:
             prepared = ragged_run.prepare(product, self._y, engine, order, self._known)
             order.before()
             prepared.upload(engine, order, finish=True)
-        return _Ready(generation, prepared)
+            packed = ragged_tables.packed_launches(engine, prepared.launches)
+            branches = ragged_tables.branches(engine, packed, prepared.launches)
+        return _Ready(generation, prepared, packed, branches)
 
     def _order(self, engine: Any, stream: Any) -> Order:
         call, further = self._ordered
@@ -110,7 +120,10 @@ class BatchPlan:
                 order.uses(prepared.memory)
                 order.uses(prepared.kept.constants)
             order.before()
-            prepared.launch(engine, order.stream)
+            if ready.branches is None:
+                ragged_tables.run_packed(ready.packed, prepared.launches, order.stream)
+            else:
+                ragged_tables.run_branches(engine, prepared.launches, ready.branches, order.stream)
             order.after()
         for note in self._written:
             note()
@@ -130,14 +143,3 @@ def _ordered(product: Product) -> tuple[Call, list[tuple[str, Operand]]]:
     """An item, and one of all operands that are ordered alike: the plan keeps the others."""
     call, further = ragged_run.ordered(product)
     return call, ragged_run.alike(further)
-
-
-def _written(operands: list[Operand]) -> list[Callable[[], None]]:
-    """For each library that counts what is overwritten, a function that tells it of all of them."""
-    by_library: dict[int, tuple[Any, list[Any]]] = {}
-    for operand in operands:
-        by_library.setdefault(id(operand.exporter), (operand.exporter, []))[1].append(
-            operand.origin
-        )
-    notes = (library.notes_writes_to(arrays) for library, arrays in by_library.values())
-    return [note for note in notes if note is not None]

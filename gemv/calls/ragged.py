@@ -2,23 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from functools import partial
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from gemv.arrays import host
-from gemv.arrays.adopt import adopt, is_device_array, on_device, rank_of
+from gemv.arrays.adopt import adopt, on_device
+from gemv.arrays.listed import adopt_all
 from gemv.calls.bind import common_dtype, result_dtype
+from gemv.calls.ragged_factors import coefficients, converted, for_each, number_of
 from gemv.calls.ragged_overlap import check_overwrite
 from gemv.core.dtypes import NARROW, Precision, dtype_name
-from gemv.core.operand import Operand, part_of, where
+from gemv.core.operand import Operand, parts_of, where
 from gemv.core.problem import Problem
 from gemv.core.rules import (
     accumulation,
-    coefficient,
-    number,
+    flag,
     of_item,
     transposition,
     type_error,
@@ -66,8 +66,8 @@ class Product(NamedTuple):
         Their problems have the strides of x and y.
     x : list of Operand
     y : list of (Operand or None)
-    alphas, betas : list of number
-        Of the dtype of factors; the sign of a lazy negative A is in alpha.
+    alphas, betas : ndarray
+        A number for each item, of the dtype of factors; the sign of a lazy negative A is in alpha.
     in_place : list of bool
         Whether a y is written to; otherwise a new one is made.
     """
@@ -75,8 +75,8 @@ class Product(NamedTuple):
     matrices: Matrices
     x: list[Operand]
     y: list[Operand | None]
-    alphas: list[Any]
-    betas: list[Any]
+    alphas: np.ndarray
+    betas: np.ndarray
     in_place: list[bool]
 
     @property
@@ -85,10 +85,11 @@ class Product(NamedTuple):
 
         As in BLAS, a y is as it was where A has no columns.
         """
+        stays = ((self.alphas == 0) & (self.betas == 1)).tolist()
         return [
             k
-            for k, problem in enumerate(self.matrices.problems)
-            if problem.rows and problem.cols and not (self.alphas[k] == 0 and self.betas[k] == 1)
+            for k, (problem, as_it_is) in enumerate(zip(self.matrices.problems, stays, strict=True))
+            if problem.rows and problem.cols and not as_it_is
         ]
 
 
@@ -105,57 +106,37 @@ def sequence(routine: str, name: str, values: Any) -> list[Any]:
         ) from None
 
 
-def for_each(routine: str, name: str, value: Any, count: int) -> list[Any]:
-    """One value for all items, or a sequence with one for each."""
-    if isinstance(value, str) or not (isinstance(value, range) or rank_of(value) == 1):
-        return [value] * count
-    if is_device_array(value):
-        raise type_error(
-            routine,
-            name,
-            f"{name} is an array on a device; pass a number, or a sequence of {count} numbers on"
-            " the host",
-        )
-    if len(value) != count:
-        raise value_error(
-            routine, name, f"{name} has {len(value)} values, but there are {count} matrices"
-        )
-    return list(value)
-
-
 def bind_matrices(
     routine: str, arrays: Sequence[Any], trans: Any, accumulate: Any, out_dtype: Any,
     x: Sequence[Any] | None = None, y: Sequence[Any] | None = None, factors: Sequence[Any] = (),
 ) -> Matrices:  # fmt: skip
     """Check matrices. On the host `x`, `y` and `factors` take part in the common dtype."""
     accumulate = accumulation(routine, accumulate)
-    codes = for_each(routine, "trans", trans, len(arrays))
-    a = [
-        adopt(of_item(routine, k), "a", array, None, engines_backend.HOME)
-        for k, array in enumerate(arrays)
-    ]
+    given = for_each(routine, "trans", trans, len(arrays))
+    a = adopt_all(routine, "a", arrays, engines_backend.HOME)
     _check_places(routine, "a", a, a)
     dtype = _common(routine, a, x, y, factors)
     result = result_dtype(routine, dtype, None, out_dtype)
-    problems = [
-        _problem(of_item(routine, k), own, code, dtype, result, accumulate)
-        for k, (own, code) in enumerate(zip(a, codes, strict=True))
-    ]
+    codes = converted(routine, "trans", given, lambda item, _, code: transposition(item, code))
+    problems = _problems(a, codes, dtype, None if result == dtype else result, accumulate)
     return Matrices(routine, a, problems, Precision.of(dtype, result, accumulate))
 
 
-def _problem(
-    routine: str, a: Operand, trans: Any, dtype: np.dtype, result: np.dtype, accumulate: str
-) -> Problem:
-    trans = transposition(routine, trans)
-    (m, n), strides = a.shape, a.strides
-    rows, cols = (m, n) if trans == 0 else (n, m)
-    row_stride, col_stride = strides if trans == 0 else strides[::-1]
-    conj = dtype.kind == "c" and (trans == 2) != a.conj
-    return Problem(
-        dtype, m, n, trans, rows, cols, conj, row_stride, col_stride,
-        result=None if result == dtype else result, accumulate=accumulate,
-    )  # fmt: skip
+def _problems(
+    a: Sequence[Operand], codes: Sequence[int], dtype: np.dtype, result: np.dtype | None,
+    accumulate: str,
+) -> list[Problem]:  # fmt: skip
+    """The product with each matrix, but for the vectors; no function is called for an item."""
+    is_complex, new, made = dtype.kind == "c", tuple.__new__, []
+    alone = Problem(dtype, 0, 0, 0, 0, 0, False, 0, 0, result=result, accumulate=accumulate)
+    rest = alone[Problem._fields.index("incx") :]
+    for own, trans in zip(a, codes, strict=True):
+        (m, n), (down, across) = own.shape, own.strides
+        sizes = (n, m) if trans else (m, n)
+        conj = is_complex and (trans == 2) != own.conj
+        steps = (across, down) if trans else (down, across)
+        made.append(new(Problem, (dtype, m, n, trans, *sizes, conj, *steps, *rest)))
+    return made
 
 
 def _common(
@@ -166,13 +147,18 @@ def _common(
     if not a:
         return np.dtype(np.float64)
     factor = next((f for f in factors if isinstance(f, (complex, np.complexfloating))), 0)
-    found = []
-    for k, own in enumerate(a):
-        item = of_item(routine, k)
-        own_x = own if x is None else x[k]
-        found.append(common_dtype(item, factor, own, own_x, 0, None if y is None else y[k]))
+    # Of items whose operands have the same dtypes, the first one stands for all.
+    first: dict[tuple, int] = {}
+    x = a if x is None else x
+    y = [None] * len(a) if y is None else y
+    for k, (own, own_x, own_y) in enumerate(zip(a, x, y, strict=True)):
+        first.setdefault((own.dtype, own_x.dtype, None if own_y is None else own_y.dtype), k)
+    of_first = {
+        k: common_dtype(of_item(routine, k), factor, a[k], x[k], 0, y[k]) for k in first.values()
+    }
+    found = list(of_first.values())
     if not a[0].on_host:
-        for k, dtype in enumerate(found):
+        for k, dtype in of_first.items():
             if dtype != found[0]:
                 raise type_error(
                     of_item(routine, k),
@@ -192,8 +178,11 @@ def _check_places(
     """Refuse operands that are not where the matrices are."""
     # An A without elements has no memory, and so no GPU.
     home = next((own for own in a if 0 not in own.shape), a[0] if a else None)
+    places = {(own.kind, own.device) for own in operands if own is not None}
+    if home is None or places <= {(home.kind, home.device), (home.kind, None)}:
+        return
     for k, operand in enumerate(operands):
-        if operand is None or home is None:
+        if operand is None:
             continue
         other = None not in (home.device, operand.device) and home.device != operand.device
         if operand.on_host != home.on_host or other:
@@ -212,9 +201,11 @@ def adopted(routine: str, name: str, arrays: Any, count: int) -> list[Any]:
         raise value_error(
             routine, name, f"there are {len(listed)} vectors {name}, but {count} matrices"
         )
+    if name == "x" or all([vector is not None for vector in listed]):
+        return adopt_all(routine, name, listed, engines_backend.HOME)
     return [
         None
-        if vector is None and name == "y"
+        if vector is None
         else adopt(of_item(routine, k), name, vector, None, engines_backend.HOME)
         for k, vector in enumerate(listed)
     ]
@@ -243,18 +234,12 @@ def parts(matrices: Matrices, whole: Operand) -> list[Operand]:
     """The vectors of all items."""
     routine = matrices.routine
     lengths = [problem.cols for problem in matrices.problems]
-    found, start = [], 0
-    for length in lengths:
-        end = start + length
-        if whole.on_host:
-            own = adopt(
-                routine, "x", np.asarray(whole.owner)[start:end], None, engines_backend.HOME
-            )
-        else:
-            own = part_of(whole, start * whole.strides[0], (length,), whole.strides)
-        found.append(own)
-        start = end
-    return found
+    starts = np.cumsum([0, *lengths]).tolist()[:-1]
+    if not whole.on_host:
+        return parts_of(whole, starts, lengths)
+    values = np.asarray(whole.owner)
+    pieces = [values[start : start + n] for start, n in zip(starts, lengths, strict=True)]
+    return adopt_all(routine, "x", pieces, engines_backend.HOME)
 
 
 def bind_product(
@@ -268,20 +253,25 @@ def bind_product(
     _check_places(routine, "y", y, a)
     dtypes = matrices.precision
     alphas, betas = (
-        _converted(
-            routine, name, for_each(routine, name, values, count),
-            partial(coefficient, dtype=dtypes.factors),
-        )
+        coefficients(routine, name, for_each(routine, name, values, count), dtypes.factors)
         for name, values in (("alpha", alpha), ("beta", beta))
-    )  # fmt: skip
+    )
     in_place, problems = [], []
     for k, (own_a, own_x, own_y) in enumerate(zip(a, x, y, strict=True)):
         problem = matrices.problems[k]
-        _check_vector(routine, k, "x", own_x, problem.cols, own_a, dtypes.data)
+        # Functions are called for an item only where it is not as most are: a call takes longer
+        # than all that is compared here.
+        if own_x.shape[0] != problem.cols or own_x.dtype != dtypes.data:
+            _check_vector(routine, k, "x", own_x, problem.cols, own_a, dtypes.data)
         overwritten = False
         if own_y is not None:
-            _check_vector(routine, k, "y", own_y, problem.rows, own_a, dtypes.y)
-            overwritten = overwrite and _overwritten(routine, k, own_y, dtypes.y)
+            if own_y.shape[0] != problem.rows or own_y.dtype != dtypes.y:
+                _check_vector(routine, k, "y", own_y, problem.rows, own_a, dtypes.y)
+            if overwrite:
+                usual = own_y.strides == (1,) and own_y.kind != "numpy" and not (
+                    own_y.conj or own_y.neg or own_y.readonly or own_y.exporter.immutable
+                )  # fmt: skip
+                overwritten = usual or _overwritten(routine, k, own_y, dtypes.y)
         in_place.append(overwritten)
         if own_a.neg:
             alphas[k] = -alphas[k]
@@ -343,15 +333,18 @@ def _overwritten(routine: str, k: int, y: Operand, dtype: np.dtype) -> bool:
     return possible
 
 
-def _converted(
-    routine: str, name: str, values: list[Any], convert: Callable[[str, str, Any], Any]
-) -> list[Any]:
-    """``convert(item, name, value)`` of each value; once where all items have the same object."""
-    if len(set(map(id, values))) == 1:
-        return [convert(of_item(routine, 0), name, values[0])] * len(values)
-    return [convert(of_item(routine, k), name, value) for k, value in enumerate(values)]
-
-
-def number_of(routine: str, name: str, values: Any, count: int) -> list[Any]:
-    """Factors as numbers, before the dtype of the products is known."""
-    return _converted(routine, name, for_each(routine, name, values, count), number)
+def bind_call(
+    alpha: Any, As: Any, xs: Any, beta: Any, ys: Any, trans: Any, overwrite_y: Any,
+    accumulate: Any, out_dtype: Any,
+) -> Product:  # fmt: skip
+    """The arguments of :func:`gemv.gemv_batched`, checked."""
+    routine = "gemv_batched"
+    arrays = sequence(routine, "a", As)
+    count = len(arrays)
+    x = adopted(routine, "x", xs, count)
+    y: list[Any] = [None] * count if ys is None else adopted(routine, "y", ys, count)
+    overwrite = flag(routine, "overwrite_y", overwrite_y)
+    alphas = number_of(routine, "alpha", alpha, count)
+    betas = number_of(routine, "beta", beta, count)
+    matrices = bind_matrices(routine, arrays, trans, accumulate, out_dtype, x, y, [*alphas, *betas])
+    return bind_product(matrices, alphas, x, betas, y, overwrite)

@@ -9,7 +9,7 @@ import numpy as np
 
 from gemv.arrays import host
 from gemv.calls import faster, ragged_tables
-from gemv.calls.ragged import Product
+from gemv.calls.ragged import Matrices, Product
 from gemv.calls.result import note_written
 from gemv.core import trace
 from gemv.core.batch import aligned_step
@@ -35,17 +35,13 @@ def in_host_memory(
     `matrices` are copies of A that are on the device. `together` means one new y for all items, one
     behind the other, in a list.
     """
-    own, routine = product.matrices, product.matrices.routine
-    if stream is not None:
-        raise ValueError(
-            f"{routine}: stream only applies to device arrays: with host arrays the call waits for"
-            " its result"
-        )
+    own = product.matrices
+    check_stream(own, stream)
     computed = product.computed
     found = faster.comparison_of_list(product) if matrices is None else None
     by_host = matrices is None and faster.on_host(found)
     if by_host and computed and found is None:
-        _refuse_on_host(product)
+        refuse_on_host(product)
         if engines_backend.chosen() is None:
             announce(engines_backend.probe()[1], stacklevel=4)
     whole = None
@@ -70,6 +66,15 @@ def in_host_memory(
     if whole is not None:
         return [own.a[0].exporter.from_numpy(own.a[0].origin, whole)]
     return [_given(product, k, results[k]) for k in range(len(own.a))]
+
+
+def check_stream(matrices: Matrices, stream: Any) -> None:
+    """Refuse a stream for arrays in host memory."""
+    if stream is not None:
+        raise ValueError(
+            f"{matrices.routine}: stream only applies to device arrays: with host arrays the call"
+            " waits for its result"
+        )
 
 
 def _host_result(product: Product, k: int) -> np.ndarray:
@@ -109,7 +114,7 @@ def _by_blas(product: Product, computed: list[int], results: list[np.ndarray]) -
     record(routine)
 
 
-def _refuse_on_host(product: Product) -> None:
+def refuse_on_host(product: Product) -> None:
     """Refuse what SciPy's BLAS has not."""
     own, precision = product.matrices, product.matrices.precision
     for k in product.computed:

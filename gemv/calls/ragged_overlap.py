@@ -23,7 +23,7 @@ def check_overwrite(
 
     Arrays are taken in the order of their addresses, each beside those that it may overlap.
     """
-    if not any(in_place):
+    if True not in in_place or _are_apart(a, x, y, in_place):
         return
     #: By address, end, whether it is written, and where its elements are in between.
     stretches: dict[tuple, tuple[int, str, Operand]] = {}
@@ -50,6 +50,44 @@ def check_overwrite(
                     _refuse(routine, k, stretches[other])
                 _refuse(routine, stretches[other][0], stretches[key])
         heappush(reaching, (end, key))
+
+
+def _are_apart(
+    a: Sequence[Operand], x: Sequence[Operand], y: Sequence[Operand | None],
+    in_place: Sequence[bool],
+) -> bool:  # fmt: skip
+    """Whether no y that is written to lies, from its first byte to its last, beside another array.
+
+    False as well for arrays that have to be looked at one by one: those in host memory.
+    """
+    written = [own for own, kept in zip(y, in_place, strict=True) if kept and own is not None]
+    written, vectors, matrices = (
+        [own for own in operands if 0 not in own.shape] for operands in (written, x, a)
+    )
+    if not written:
+        return True
+    if any([own.kind == "numpy" for own in (*written, *vectors, *matrices)]):
+        return False
+    first, end = np.hstack([_extents(each) for each in (written, vectors, matrices) if each])
+    is_written = np.arange(len(first)) < len(written)
+    order = np.argsort(first, kind="stable")
+    first, end, is_written = first[order], end[order], is_written[order]
+    # How far those before reach, and how far those before do that are written.
+    reached = np.maximum.accumulate(end)[:-1]
+    reached_by_written = np.maximum.accumulate(np.where(is_written, end, 0))[:-1]
+    beside = (first[1:] < reached) & is_written[1:] | (first[1:] < reached_by_written)
+    return not beside.any()
+
+
+def _extents(operands: Sequence[Operand]) -> np.ndarray:
+    """The addresses of :func:`_bounds` of device operands of one rank, in two rows."""
+    first = np.array([own.pointer for own in operands], np.int64)
+    sizes = np.array([own.dtype.itemsize for own in operands], np.int64)
+    lengths = np.array([own.shape for own in operands], np.int64)
+    steps = np.array([own.strides for own in operands], np.int64)
+    reach = (lengths - 1) * steps * sizes[:, None]
+    end = first + np.maximum(reach, 0).sum(axis=1) + sizes
+    return np.stack([first + np.minimum(reach, 0).sum(axis=1), end])
 
 
 def _refuse(routine: str, k: int, other: tuple[int, str, Operand]) -> NoReturn:

@@ -2,26 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from gemv.arrays.adopt import on_device
-from gemv.calls import memory_check, ragged_tables
+from gemv.calls import memory_check, ragged_known, ragged_tables
 from gemv.calls.bind import Call
 from gemv.calls.order import Order
-from gemv.calls.ragged import Matrices, Product
+from gemv.calls.ragged import Product
 from gemv.calls.ragged_tables import BoundLaunch, Launches, Packed
-from gemv.calls.result import make_y, new_vector, note_written
+from gemv.calls.result import NewY, make_y, new_vector, notes_written
 from gemv.core import memo
 from gemv.core.geometry import LOAD_BYTES, ceil_div
-from gemv.core.operand import Operand, part_of, where
+from gemv.core.operand import Operand, parts_of, where
 from gemv.core.problem import Problem
 from gemv.core.rules import of_item
 from gemv.engines import backend as engines_backend
-from gemv.selection.ragged import groups
 
 #: Of the memory that tables lie in: a dtype that arrays of every library can have.
 _WORD = np.dtype(np.float64)
@@ -133,6 +132,8 @@ def refuse_capture(routine: str, order: Order) -> None:
 
 def plain(product: Product) -> Product:
     """The product with vectors that are as they lie in memory: lazy ones are written out."""
+    if not any([own is not None and (own.conj or own.neg) for own in (*product.x, *product.y)]):
+        return product
     y = [
         own if own is None or in_place else _written_out(own)
         for own, in_place in zip(product.y, product.in_place, strict=True)
@@ -193,10 +194,11 @@ def _call(product: Product, k: int) -> Call:
 
 
 class _Made(NamedTuple):
-    """New memory for the results that are not written in place."""
+    """New memory for the results that are not written in place: where each begins, its length."""
 
-    vector: Any
+    vector: NewY
     starts: list[int]
+    lengths: list[int]
 
 
 def _targets(
@@ -204,23 +206,22 @@ def _targets(
 ) -> tuple[_Made | None, list[Operand]]:
     """Where each result goes: its y, or a part of one new vector, at multiples of `step`."""
     own = product.matrices
-    starts, end = [], 0
-    for k, problem in enumerate(own.problems):
-        starts.append(end)
-        end += 0 if product.in_place[k] else ceil_div(problem.rows, step) * step
-    made = None
-    if not all(product.in_place):
-        call = _call(product, _first(product))
-        whole = call.problem._replace(rows=max(end, 1))
-        made = _Made(make_y(call._replace(y=None, problem=whole), engine, order), starts)
-    targets = []
-    for k, problem in enumerate(own.problems):
-        y = product.y[k]
-        if product.in_place[k] and y is not None:
-            targets.append(y)
-        else:
-            assert made is not None
-            targets.append(part_of(made.vector.operand, starts[k], (problem.rows,), (1,)))
+    starts, lengths, end = [], [], 0
+    for problem, in_place in zip(own.problems, product.in_place, strict=True):
+        if not in_place:
+            starts.append(end)
+            lengths.append(problem.rows)
+            end += -(-problem.rows // step) * step
+    if not starts:
+        return None, [y for y in product.y if y is not None]
+    call = _call(product, _first(product))
+    whole = call.problem._replace(rows=max(end, 1))
+    made = _Made(make_y(call._replace(y=None, problem=whole), engine, order), starts, lengths)
+    new = iter(parts_of(made.vector.operand, starts, lengths))
+    targets = [
+        y if in_place and y is not None else next(new)
+        for y, in_place in zip(product.y, product.in_place, strict=True)
+    ]
     return made, targets
 
 
@@ -236,14 +237,18 @@ def prepare(
     a, x, y = ([each[k] for k in computed] for each in (own.a, product.x, y))
     problems = [own.problems[k] for k in computed]
     first = _call(product, computed[0])
-    signature = _signature(computed, problems, x, y)
-    kept, keep = None if known is None else known.get(signature), None
+    kept, keep = None, None
+    if known is not None:
+        signature = _signature(computed, problems, x, y)
+        kept = known.get(signature)
     is_new = kept is None
     if kept is None:
-        launches = ragged_tables.planned(engine, own.routine, problems, a, x, y)
+        find = ragged_known.groups
+        launches = ragged_tables.planned(engine, own.routine, problems, a, x, y, find)
         constants = _memory(first, engine, order, launches.constants)
         kept = Kept(launches, constants)
-        keep = None if known is None else partial(keep_newest, known, signature, kept)
+        if known is not None:
+            keep = partial(keep_newest, known, signature, kept)
     else:
         order.uses(kept.constants)
     alphas, betas = ([each[k] for k in computed] for each in (product.alphas, product.betas))
@@ -281,8 +286,10 @@ def _signature(
         memo.generation(),
         tuple(computed),
         tuple(
-            (p.incx, p.incy, own_x.pointer % LOAD_BYTES, own_y.pointer % LOAD_BYTES)
-            for p, own_x, own_y in zip(problems, x, y, strict=True)
+            [
+                (p.incx, p.incy, own_x.pointer % LOAD_BYTES, own_y.pointer % LOAD_BYTES)
+                for p, own_x, own_y in zip(problems, x, y, strict=True)
+            ]
         ),
     )
 
@@ -309,38 +316,15 @@ def _fill(
 
 def _handed_out(product: Product, made: _Made | None, engine: Any, order: Order) -> list[Any]:
     """The results: each y that was overwritten, and parts of the new vector."""
-    computed = set(product.computed)
-    whole = None if made is None else made.vector.finish(engine, order.stream)
-    results = []
-    for k, problem in enumerate(product.matrices.problems):
-        y = product.y[k]
-        if product.in_place[k] and y is not None:
-            if k in computed:
-                note_written(y)
-            results.append(y.origin)
-        else:
-            assert made is not None and whole is not None
-            start = made.starts[k]
-            results.append(whole[start : start + problem.rows])
-    return results
-
-
-def described(matrices: Matrices) -> list[str]:
-    """A line for each launch of contiguous, aligned vectors, those with most bytes first."""
-    engine = engines_backend.engine()
-    computed = [k for k, problem in enumerate(matrices.problems) if problem.rows and problem.cols]
-    placed = [matrices.problems[k].at(matrices.a[k].pointer, 0) for k in computed]
-    found = groups(placed, [(0, 0, 0)] * len(placed), engine.device())
-    lines = []
-    for group in found:
-        grid = " x ".join(map(str, group.choice.geometry.launches[0].grid))
-        shapes = {(placed[k].rows, placed[k].cols) for k in group.items}
-        least, most = min(shapes), max(shapes)
-        sizes = (
-            f"{least[0]} x {least[1]}"
-            if least == most
-            else (f"{least[0]} x {least[1]} to {most[0]} x {most[1]}")
-        )
-        items = f"{len(group.items)} item{'s' if len(group.items) > 1 else ''}"
-        lines.append(f"{group.choice.kernel.name}: {items} of {sizes}, {grid} blocks")
-    return lines
+    y, in_place = product.y, product.in_place
+    written = [own for k in product.computed if in_place[k] and (own := y[k]) is not None]
+    for note in notes_written(written):
+        note()
+    new: Iterator[Any] = iter(())
+    if made is not None:
+        whole, vector = made.vector.finish(engine, order.stream), made.vector
+        new = iter(vector.exporter.parts(whole, made.starts, made.lengths))
+    return [
+        own.origin if is_written and own is not None else next(new)
+        for own, is_written in zip(y, in_place, strict=True)
+    ]

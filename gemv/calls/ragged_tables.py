@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
 
+from gemv.core import trace
 from gemv.core.geometry import LOAD_BYTES, ceil_div
 from gemv.core.operand import Operand
-from gemv.core.problem import Problem
-from gemv.engines.tables import Tables
+from gemv.core.problem import Problem, all_at
+from gemv.engines.tables import PackedLaunch, Tables
 from gemv.selection.ragged import Group, groups
 from gemv.selection.select import Choice
 
@@ -67,28 +69,27 @@ class Launches(NamedTuple):
 
 def planned(
     engine: Any, routine: str, problems: Sequence[Problem], a: list[Operand], x: list[Operand],
-    y: list[Operand],
+    y: list[Operand], find: Callable[..., list[Group]] = groups,
 ) -> Launches:  # fmt: skip
     """Select and load kernels, and fill in tables, for `problems` at these places.
 
-    Operands begin at element 0.
+    Operands begin at element 0. `find` is :func:`gemv.selection.ragged.groups`, or a function that
+    remembers what it found.
     """
-    placed = [
-        problem.at(own_a.pointer, own_x.pointer)
-        for problem, own_a, own_x in zip(problems, a, x, strict=True)
-    ]
-    places = [
-        tuple(operand.pointer % operand.dtype.itemsize for operand in own)
-        for own in zip(a, x, y, strict=True)
-    ]
+    starts = [[own.pointer for own in operands] for operands in (a, x, y)]
+    sizes = [operands[0].dtype.itemsize for operands in (a, x, y)]
+    placed = all_at(problems, *starts[:2])
+    rests = [[start % size for start in own] for own, size in zip(starts, sizes, strict=True)]
+    places = list(zip(*rests, strict=True))
     try:
-        found = groups(placed, places, engine.device())
+        found = find(placed, places, engine.device())
     except ValueError as error:
         raise ValueError(f"{routine}: {error}") from None
     arrays: list[np.ndarray] = []
+    a_starts = np.array(starts[0], np.int64)
     for group in found:
         table = group.table.copy()
-        table[:, group.words.index("a")] = _distances([a[k] for k in group.items])
+        table[:, group.words.index("a")] = _distances(a_starts[group.items], sizes[0])
         arrays += [table.reshape(-1), np.zeros(0, _WORD) if group.blocks is None else group.blocks]
     if engine.name == "cuda":
         for choice in {group.choice.spec: group.choice for group in found}.values():
@@ -96,10 +97,9 @@ def planned(
     return Launches(found, a, packed(arrays))
 
 
-def _distances(operands: Sequence[Operand]) -> np.ndarray:
-    """How many elements behind the first of them each begins."""
-    first, size = operands[0].pointer, operands[0].dtype.itemsize
-    return np.array([(operand.pointer - first) // size for operand in operands], _WORD)
+def _distances(starts: np.ndarray, size: int) -> np.ndarray:
+    """How many elements of `size` bytes behind the first of these addresses each of them is."""
+    return (starts - starts[0]) // size
 
 
 def variables(
@@ -108,11 +108,16 @@ def variables(
 ) -> Packed:  # fmt: skip
     """For each group what a call brings: places of x and y, then alpha and beta of each item."""
     arrays: list[np.ndarray] = []
+    starts = [np.array([own.pointer for own in vectors], np.int64) for vectors in (x, y)]
+    sizes = [vectors[0].dtype.itemsize for vectors in (x, y)]
+    factors = launches.groups[0].problem.precision.factors
+    numbers = [np.asarray(each, factors) for each in (alphas, betas)]
     for group in launches.groups:
-        factors = group.problem.precision.factors
-        own = [_distances([vectors[k] for k in group.items]) for vectors in (x, y)]
+        items = np.array(group.items)
+        of_both = zip(starts, sizes, strict=True)
+        own = [_distances(each[items], size) for each, size in of_both]
         arrays.append(np.stack(own, axis=1).reshape(-1))
-        arrays += [np.array([each[k] for k in group.items], factors) for each in (alphas, betas)]
+        arrays += [each[items] for each in numbers]
     return packed(arrays)
 
 
@@ -133,7 +138,11 @@ def bound(
     launches: Launches, constants: Operand, changing: Packed, memory: Operand,
     x: Sequence[Operand], y: Sequence[Operand],
 ) -> list[BoundLaunch]:  # fmt: skip
-    """The launches for these operands; `constants` and `memory` have copies of the tables."""
+    """The launches for these operands; `constants` and `memory` have copies of the tables.
+
+    The first launch comes behind all work before it. So does one whose blocks leave sums in memory
+    that the launches share; the others run beside each other.
+    """
     made = []
     for number, group in enumerate(launches.groups):
         table, blocks = (launches.constants.part(2 * number + k, constants) for k in range(2))
@@ -141,6 +150,7 @@ def bound(
         arrays = {"table": table, "places": places, "blocks": blocks}
         own = [[operands[k] for k in group.items] for operands in (launches.a, x, y)]
         first_a, first_x, first_y = (operands[0] for operands in own)
+        has_sums = group.choice.geometry.scratch > 0
         made.append(
             BoundLaunch(
                 group.choice,
@@ -150,7 +160,7 @@ def bound(
                 first_x,
                 beta,
                 first_y,
-                Tables(arrays, *own),
+                Tables(arrays, own[0], own[1], own[2], number > 0 and not has_sums),
             )  # fmt: skip
         )
     return made
@@ -160,3 +170,52 @@ def run(engine: Any, bound_launches: Sequence[BoundLaunch], stream: Any) -> None
     """Enqueue the launches, with a number of calls that does not depend on that of the items."""
     for choice, problem, alpha, a, x, beta, y, tables in bound_launches:
         engine.run(choice, problem, alpha, a, x, beta, y, stream=stream, tables=tables)
+
+
+def packed_launches(engine: Any, bound_launches: Sequence[BoundLaunch]) -> list[PackedLaunch]:
+    """The launches packed, for calls that are made again: see :func:`run_packed`."""
+    return [
+        engine.packed(each.choice, each.problem, each.alpha, each.beta, each.tables)
+        for each in bound_launches
+    ]
+
+
+def run_packed(
+    packed: Sequence[PackedLaunch], bound_launches: Sequence[BoundLaunch], stream: int
+) -> None:
+    """As :func:`run`; A, x and y may be others than those that the launches were packed with."""
+    for launch, bound in zip(packed, bound_launches, strict=True):
+        _enqueue(launch, bound, stream)
+
+
+def _enqueue(launch: PackedLaunch, bound: BoundLaunch, stream: int) -> None:
+    launch(stream, bound.a, bound.x, bound.y, bound.tables)
+
+
+def branches(
+    engine: Any, packed: Sequence[PackedLaunch], bound_launches: Sequence[BoundLaunch]
+) -> Any:
+    """The launches as one graph, for calls that find everything where it is now.
+
+    None where :func:`run_packed` is to be used: for a single launch, for launches whose blocks
+    leave sums in memory that they share, and in the simulator.
+    """
+    shares = any(each.choice.geometry.scratch for each in bound_launches)
+    if len(bound_launches) < 2 or shares:
+        return None
+    pairs = zip(packed, bound_launches, strict=True)
+    with trace.silent():
+        return engine.branches([partial(_enqueue, *pair) for pair in pairs])
+
+
+def run_branches(
+    engine: Any, bound_launches: Sequence[BoundLaunch], made: Any, stream: int
+) -> None:
+    """Enqueue the launches by their graph."""
+    made.launch(stream)
+    if trace.open_traces():
+        for choice, *_ in bound_launches:
+            trace.record(
+                backend=engine.name, kernel=choice.kernel.name, knobs=choice.knobs,
+                geometry=choice.geometry, coefficients=choice.coefficients,
+            )  # fmt: skip

@@ -22,7 +22,7 @@ from gemv.core.geometry import LOAD_BYTES
 from gemv.core.operand import Operand, part_of
 from gemv.core.problem import Problem
 from gemv.engines import backend as engines_backend
-from gemv.engines.tables import Tables
+from gemv.engines.tables import PackedLaunch
 
 
 class _Ready(NamedTuple):
@@ -31,6 +31,8 @@ class _Ready(NamedTuple):
     Attributes
     ----------
     prepared : Prepared
+    packed : list of PackedLaunch
+        The launches, with all parameters but A, x and y where the driver reads them.
     call : Call
         An item, for what asks for one; its x is replaced.
     further : list of (str, Operand)
@@ -46,6 +48,7 @@ class _Ready(NamedTuple):
     """
 
     prepared: Prepared
+    packed: list[PackedLaunch]
     call: Call
     further: list[tuple[str, Operand]]
     problems: list[Problem]
@@ -78,9 +81,11 @@ def execute(matrices: Matrices, x: Any, known: dict[Any, Any]) -> Any:
 
 def _alike(matrices: Matrices) -> bool:
     """Whether one matrix stands for all in the order of a call, which holds none of them."""
-    kinds = {(id(a.exporter), a.stream, a.device) for a in matrices.a}
+    kinds = {(id(a.exporter), a.stream) for a in matrices.a}
+    devices = {a.device for a in matrices.a if 0 not in a.shape}  # what is empty is on none
     library = matrices.a[0].exporter
-    return len(kinds) == 1 and not (library.ordered_by_export or library.held_until_done)
+    held = library.ordered_by_export or library.held_until_done
+    return len(kinds) == 1 and len(devices) <= 1 and not held
 
 
 def _ready(product: ragged.Product, prepared: Prepared) -> _Ready:
@@ -92,12 +97,14 @@ def _ready(product: ragged.Product, prepared: Prepared) -> _Ready:
     launches = [
         launch._replace(
             x=_bare(launch.x), y=_bare(launch.y),
-            tables=Tables(launch.tables.arrays, launch.tables.a, [], []),
+            tables=launch.tables._replace(x=[], y=[]),
         )
         for launch in prepared.launches
     ]  # fmt: skip
     return _Ready(
-        prepared._replace(launches=launches), call._replace(x=_bare(call.x)),
+        prepared._replace(launches=launches),
+        ragged_tables.packed_launches(engines_backend.engine(), launches),
+        call._replace(x=_bare(call.x)),
         ragged_run.alike(matrices), [problems[k] for k in computed],
         [x_starts[k] for k in computed], [y_starts[k] for k in computed], y_starts[-1],
         any(problem.rows and not problem.cols for problem in problems),
@@ -139,7 +146,7 @@ def _again(ready: _Ready, matrices: Matrices, whole: Operand) -> Any:
         order.before()
         if ready.zeros:
             made.fill(engine, order.stream)
-        ragged_tables.run(engine, launches, order.stream)
+        ragged_tables.run_packed(ready.packed, launches, order.stream)
         order.after()
         return made.finish(engine, order.stream)[: ready.rows]
 
@@ -165,6 +172,6 @@ def _moved(ready: _Ready, engine: Any, whole: Operand, made: NewY) -> list[Bound
         tables = launch.tables
         if engine.in_host_memory():  # the simulator follows no address
             x_of_all, y_of_all = ([of(k) for k in group.items] for of in (x_of, y_of))
-            tables = Tables(tables.arrays, tables.a, x_of_all, y_of_all)
+            tables = tables._replace(x=x_of_all, y=y_of_all)
         moved.append(launch._replace(x=x_of(first), y=y_of(first), tables=tables))
     return moved

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -20,6 +21,18 @@ def note_written(target: Operand) -> None:
     note = target.exporter.notes_writes
     if note is not None:
         note(target.origin)
+
+
+def notes_written(targets: Sequence[Operand]) -> list[Callable[[], None]]:
+    """For each library that counts what is overwritten, a function that tells it of all of them."""
+    by_library: dict[int, tuple[Library, list[Any]]] = {}
+    for target in targets:
+        library = target.exporter
+        if id(library) not in by_library:
+            by_library[id(library)] = library, []
+        by_library[id(library)][1].append(target.origin)
+    notes = (library.notes_writes_to(arrays) for library, arrays in by_library.values())
+    return [note for note in notes if note is not None]
 
 
 class NewY(NamedTuple):

@@ -10,17 +10,14 @@ from typing import TYPE_CHECKING, Any
 from gemv.cli.console import (
     Refused,
     Report,
-    complain,
     draw,
-    json_path,
     number,
     one_line_failures,
     picture_path,
     progress,
-    refused_writes,
 )
 from gemv.cli.options import DTYPE_OF_PREFIX, dtype_letters, names, shapes, size
-from gemv.cli.resumed import libraries_of, stored_before
+from gemv.cli.resumed import end, file_of, libraries_of, stored, stored_before
 from gemv.cli.simulator import backend_with_kernels, in_simulator, refuse_large
 
 if TYPE_CHECKING:
@@ -101,9 +98,7 @@ def bench(options: argparse.Namespace) -> int:
         from gemv.cli.bench_ragged import bench_ragged
 
         return bench_ragged(options)
-    output, picture = json_path(options), picture_path(options)
-    if options.resume and output is None:
-        raise Refused("--resume needs the file of --json")
+    output, picture = file_of(options), picture_path(options)
     name = backend_with_kernels()
     if name == "host":
         return in_simulator(options)
@@ -119,24 +114,24 @@ def bench(options: argparse.Namespace) -> int:
             refuse_large(cell.m, cell.n, cell.batch)
         libraries = libraries_of(options)
         with progress("gemv bench") as report:
-            for measured in grid.measure(
-                wanted,
-                [] if simulated else libraries,
-                before,
-                math.inf if options.seconds is None else options.seconds,
-                lambda done, total, cell: report(done, total, f"{cell.m} x {cell.n} {cell.dtype}"),
-            ):
-                if output is not None:
-                    with refused_writes(output):
-                        measured.store(output)
+            measured = stored(
+                grid.measure(
+                    wanted,
+                    [] if simulated else libraries,
+                    before,
+                    math.inf if options.seconds is None else options.seconds,
+                    lambda done, total, cell: report(
+                        done, total, f"{cell.m} x {cell.n} {cell.dtype}"
+                    ),
+                ),
+                output,
+            )
     asked = set(wanted)
     rows = [row for row in measured.rows if row.cell in asked]
     _print(measured, rows, len(asked))
     draw("gemv bench", plot_grid, measured, picture)
     wrong = [f"{row.m} x {row.n} {row.dtype} {row.op}: {row.wrong}" for row in rows if row.wrong]
-    if wrong:
-        complain("gemv bench", f"wrong results: {'; '.join(wrong)}")
-    return 1 if wrong else 0
+    return end(wrong)
 
 
 def cells_of(options: argparse.Namespace, simulated: bool) -> list[Cell]:
@@ -189,7 +184,7 @@ def _print(measured: GridResults, rows: Sequence[CellResult], asked: int) -> Non
     report.say(", ".join(f"{name} {version}" for name, version in measured.versions.items()))
     timed = [row for row in rows if row.time_s is not None]
     if any(row.cell.items > 1 for row in rows):
-        rows = sorted(rows, key=_loses)
+        rows = sorted(rows, key=lambda row: row.loses)
         report.say("Those that lose most come first.")
     if timed:
         _print_times(report, rows)
@@ -201,13 +196,6 @@ def _print(measured: GridResults, rows: Sequence[CellResult], asked: int) -> Non
         report.say(f"{right} results checked. No time is given: a simulator's says nothing.")
     if len(rows) < asked:
         report.say(f"Time is up: {len(rows)} of {asked} cells; --json FILE --resume goes on.")
-
-
-def _loses(row: CellResult) -> tuple[float, float]:
-    """A key that puts results first that are furthest behind a peer, then behind the floor."""
-    if row.time_s is None:
-        return -1.0, -1.0
-    return math.inf if row.ratio is None else row.ratio, row.share or 0.0
 
 
 def _kind(row: CellResult) -> str:

@@ -9,15 +9,12 @@ from typing import TYPE_CHECKING
 from gemv.cli.console import (
     Refused,
     Report,
-    complain,
-    json_path,
     number,
     one_line_failures,
     progress,
-    refused_writes,
 )
 from gemv.cli.options import DTYPE_OF_PREFIX
-from gemv.cli.resumed import libraries_of, stored_before
+from gemv.cli.resumed import end, file_of, libraries_of, stored, stored_before
 from gemv.cli.simulator import backend_with_kernels, in_simulator
 
 if TYPE_CHECKING:
@@ -40,9 +37,7 @@ def bench_ragged(options: argparse.Namespace) -> int:
             "--ragged goes with --dtypes, --ops, --order, --seed, --against, --seconds, --json and"
             f" --resume, not with {given[0]}"
         )
-    output = json_path(options)
-    if options.resume and output is None:
-        raise Refused("--resume needs the file of --json")
+    output = file_of(options)
     name = backend_with_kernels()
     if name == "host":
         return in_simulator(options)
@@ -56,24 +51,22 @@ def bench_ragged(options: argparse.Namespace) -> int:
         wanted = cells_of(options, simulated)
         libraries = libraries_of(options)
         with progress("gemv bench") as report:
-            for measured in ragged_bench.measure(
-                wanted,
-                ragged_bench.Ours(gemv.Batch, gemv.gemv),
-                [] if simulated else libraries,
-                before,
-                math.inf if options.seconds is None else options.seconds,
-                lambda done, total, cell: report(done, total, f"{cell.count} {cell.dtype}"),
-            ):
-                if output is not None:
-                    with refused_writes(output):
-                        measured.store(output)
+            measured = stored(
+                ragged_bench.measure(
+                    wanted,
+                    ragged_bench.Ours(gemv.Batch, gemv.gemv),
+                    [] if simulated else libraries,
+                    before,
+                    math.inf if options.seconds is None else options.seconds,
+                    lambda done, total, cell: report(done, total, f"{cell.count} {cell.dtype}"),
+                ),
+                output,
+            )
     asked = set(wanted)
     rows = [row for row in measured.rows if row.cell in asked]
     _print(measured, rows, wanted)
     wrong = [f"{_kind(row)} {row.op}: {row.wrong}" for row in rows if row.wrong]
-    if wrong:
-        complain("gemv bench", f"wrong results: {'; '.join(wrong)}")
-    return 1 if wrong else 0
+    return end(wrong)
 
 
 def cells_of(options: argparse.Namespace, simulated: bool) -> list[RaggedCell]:
@@ -101,7 +94,7 @@ def _print(measured: RaggedResults, rows: list[RaggedResult], wanted: list[Ragge
         f"Sizes are log-uniform from {first.least} to {first.most}, seed {first.seed}:"
         f" {', '.join(sizes)}{more}"
     )
-    rows = sorted(rows, key=_loses)
+    rows = sorted(rows, key=lambda row: row.loses)
     if any(row.time_s is not None for row in rows):
         report.say("Those that lose most come first.")
         _print_times(report, rows)
@@ -112,13 +105,6 @@ def _print(measured: RaggedResults, rows: list[RaggedResult], wanted: list[Ragge
         report.say(f"{right} results checked. No time is given: a simulator's says nothing.")
     if len(rows) < len(wanted):
         report.say(f"Time is up: {len(rows)} of {len(wanted)} lists; --json FILE --resume goes on.")
-
-
-def _loses(row: RaggedResult) -> tuple[float, float]:
-    """A key that puts results first that are furthest behind another way, then behind the floor."""
-    if row.time_s is None:
-        return -1.0, -1.0
-    return math.inf if row.ratio is None else row.ratio, row.share or 0.0
 
 
 def _kind(row: RaggedResult) -> str:

@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
+from itertools import repeat
 from typing import Any, NamedTuple
 
 import numpy as np
+
+#: Makes a named tuple, in half the time that its own constructor takes.
+_new = tuple.__new__
 
 #: Number of dimensions by argument.
 RANK = {"a": 2, "x": 1, "y": 1, "out": 1, "alpha": 0, "beta": 0}
@@ -115,6 +120,26 @@ def part_of(
         owner = array_at(pointer, shape, steps, operand.dtype.str, operand.readonly)
         owner = owner.view(operand.dtype)
     return operand._replace(pointer=pointer, owner=owner, shape=shape, strides=strides)
+
+
+def parts_of(operand: Operand, starts: Sequence[int], lengths: Sequence[int]) -> list[Operand]:
+    """The parts of a device vector from its element ``starts[k]`` on, ``lengths[k]`` each."""
+    kind, dtype, _, strides, pointer, *rest = operand
+    step = strides[0] * dtype.itemsize
+    owner, pointers = operand.owner, [pointer + start * step for start in starts]
+    owners: Iterable[Any] = repeat(owner)
+    if isinstance(owner, np.ndarray):  # the simulator's device memory
+        owners = [owner[start : start + n] for start, n in zip(starts, lengths, strict=True)]
+    readonly, _, *others = rest
+    return list(
+        map(
+            _new, repeat(Operand),
+            zip(
+                repeat(kind), repeat(dtype), zip(lengths), repeat(strides), pointers,
+                repeat(readonly), owners, *map(repeat, others),
+            ),
+        )
+    )  # fmt: skip
 
 
 class _Addresses:

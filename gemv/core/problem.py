@@ -7,6 +7,7 @@ and hashed several times faster than a frozen dataclass. Nothing here imports CU
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 from typing import NamedTuple
 
 import numpy as np
@@ -81,15 +82,7 @@ class Problem(NamedTuple):
 
         `a_pointer` is the address of the first element of A, `x_pointer` that of the array of x.
         """
-        size = self.dtype.itemsize
-        dot = self.access == "dot"
-        lines = self.row_stride if dot else self.col_stride
-        if (self.rows if dot else self.cols) == 1:
-            lines = 0  # a single line: the distance to the next one does not matter
-        return self.aligned(
-            math.gcd(LOAD_BYTES, a_pointer, lines * size),
-            math.gcd(LOAD_BYTES, x_pointer + self.x_offset * size),
-        )
+        return all_at((self,), (a_pointer,), (x_pointer,))[0]
 
     def aligned(self, a_alignment: int, x_alignment: int) -> Problem:
         """This problem with other alignments."""
@@ -191,3 +184,26 @@ class Problem(NamedTuple):
 
 #: Where the two alignments stand in a Problem.
 _ALIGNMENTS = Problem._fields.index("a_alignment")
+
+
+def all_at(
+    problems: Iterable[Problem], a_pointers: Iterable[int], x_pointers: Iterable[int]
+) -> list[Problem]:
+    """Each problem with its alignments, as :meth:`Problem.at`, without a call for each."""
+    gcd, new, found = math.gcd, tuple.__new__, []
+    for problem, a_pointer, x_pointer in zip(problems, a_pointers, x_pointers, strict=True):
+        (
+            dtype, _, _, _, rows, cols, _, row_stride, col_stride, _, _, x_offset, _, *_
+        ) = problem  # fmt: skip
+        size = dtype.itemsize
+        # As `access` has it: whether memory runs along the sum.
+        dot = col_stride == 1 and not (cols == 1 and row_stride == 1)
+        lines, apart = (rows, row_stride) if dot else (cols, col_stride)
+        if lines == 1:
+            apart = 0  # a single line: the distance to the next one does not matter
+        both = (
+            gcd(LOAD_BYTES, a_pointer, apart * size),
+            gcd(LOAD_BYTES, x_pointer + x_offset * size),
+        )
+        found.append(new(Problem, (*problem[:_ALIGNMENTS], *both, *problem[_ALIGNMENTS + 2 :])))
+    return found

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import functools
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -101,6 +101,16 @@ def device_of(pointer: int) -> int | None:
     index = ctypes.c_int(-1)
     status = _pointer_attribute(ctypes.byref(index), _DEVICE_ORDINAL, ctypes.c_uint64(pointer))
     return index.value if status == 0 and index.value >= 0 else None
+
+
+def devices_of(pointers: Sequence[int]) -> list[int | None]:
+    """:func:`device_of` of each address, without a call of Python for each; None for 0."""
+    index = ctypes.c_int(-1)
+    at, ask, address, found = ctypes.byref(index), _pointer_attribute, ctypes.c_uint64, []
+    for pointer in pointers:
+        failed = not pointer or ask(at, _DEVICE_ORDINAL, address(pointer)) != 0
+        found.append(None if failed or index.value < 0 else index.value)
+    return found
 
 
 def _memory_type(pointer: int) -> int:

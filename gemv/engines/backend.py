@@ -7,7 +7,7 @@ import importlib.util
 import os
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -281,6 +281,13 @@ class Home:
     def device_of(self, pointer: int) -> int | None:
         """Ordinal of the GPU that the memory at an address belongs to; None where there is none."""
         return engine().device_of(pointer) if backend() == "cuda" else None
+
+    def devices_of(self, pointers: Sequence[int]) -> Sequence[int | None]:
+        """The same for the memory at each of these addresses; None for the address 0."""
+        if backend() != "cuda":
+            return [None] * len(pointers)
+        found: list[int | None] = engine().devices_of(pointers)
+        return found
 
 
 HOME = Home()

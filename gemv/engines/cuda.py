@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 import sys
 import threading
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
@@ -22,6 +23,7 @@ from gemv.core.operand import Operand
 from gemv.core.problem import Problem
 from gemv.driver import capture, devices, libcuda, memory, streams
 from gemv.driver.block import Block
+from gemv.driver.branches import Branches
 from gemv.driver.libcuda import check
 from gemv.driver.link import Vectors
 from gemv.driver.machine import Driver, machine
@@ -30,7 +32,7 @@ from gemv.engines import binaries, launches, transfers
 from gemv.engines.coefficients import Coefficients
 from gemv.engines.homes import Homes
 from gemv.engines.loading import LoadedFunction, LoadedFunctions
-from gemv.engines.tables import Tables
+from gemv.engines.tables import PackedLaunch, Tables
 from gemv.engines.workspaces import Workspace, Workspaces
 from gemv.selection.select import Choice
 
@@ -84,6 +86,12 @@ class CudaEngine:
         return False
 
     device_of = staticmethod(devices.device_of)
+
+    def devices_of(self, pointers: Sequence[int]) -> Sequence[int | None]:
+        if self.several:
+            return devices.devices_of(pointers)
+        return [0 if pointer else None for pointer in pointers]
+
     memory_at = staticmethod(devices.memory_at)
     current_device = staticmethod(devices.current_device)
 
@@ -230,13 +238,7 @@ class CudaEngine:
         handle, device = stream_handle(stream), self.device()
         geometry, precision = choice.geometry, choice.spec.precision
         functions = self.load(choice, device, handle)
-        trace.record(
-            backend=self.name,
-            kernel=choice.kernel.name,
-            knobs=choice.knobs,
-            geometry=geometry,
-            coefficients=choice.coefficients,
-        )
+        self._record(choice)
         x_at = x.pointer + problem.x_offset * precision.data.itemsize
         y_at = y.pointer + problem.y_offset * precision.y.itemsize
         fixed: dict[str, Any] = problem.arguments(geometry)
@@ -247,19 +249,59 @@ class CudaEngine:
         passed_alpha = alpha if alpha_home == "arguments" else 0
         passed_beta = beta if beta_home == "arguments" else 0
         factors, scratch_bytes = precision.factors, geometry.scratch * precision.sums.itemsize
+        early = tables is None or tables.is_beside
         homes = self._homes.coefficients(choice, device, functions, alpha, beta, handle, owner)
         with homes as places:
             if places or x_value is not None:
                 fixed |= places if x_value is None else {**places, "x": x_value}
-                block = launches.pack(functions, geometry.launches, factors, fixed)
+                block = launches.pack(functions, geometry.launches, factors, fixed, early=early)
             else:
                 sizes = tuple(fixed.items())
-                block = launches.pack_sizes(functions, geometry.launches, factors, sizes)
+                block = launches.pack_sizes(functions, geometry.launches, factors, sizes, early)
             with self.workspaces.reserved(geometry, scratch_bytes, device, handle, a) as shared:
                 launches.enqueue(
                     self.machine, block, factors, handle,
                     a.pointer, x_at, y_at, passed_alpha, passed_beta, *shared,
                 )  # fmt: skip
+
+    def branches(self, enqueuers: Sequence[Callable[[int], None]]) -> Branches:
+        return Branches(enqueuers)
+
+    def packed(
+        self, choice: Choice, problem: Problem, alpha: Operand, beta: Operand, tables: Tables
+    ) -> PackedLaunch:
+        device, precision, geometry = self.device(), choice.spec.precision, choice.geometry
+        functions = self.load(choice, device)
+        fixed = {
+            **problem.arguments(geometry),
+            **{name: words.pointer for name, words in tables.arrays.items()},
+            "alpha_pointer": alpha.pointer,
+            "beta_pointer": beta.pointer,
+        }
+        block = launches.pack(
+            functions, geometry.launches, precision.factors, fixed, early=tables.is_beside
+        )
+        scratch_bytes = geometry.scratch * precision.sums.itemsize
+
+        def launch(stream: int, a: Operand, x: Operand, y: Operand, tables: Tables) -> None:
+            if trace.open_traces():
+                self._record(choice)
+            with self.workspaces.reserved(geometry, scratch_bytes, device, stream, a) as shared:
+                launches.enqueue(
+                    self.machine, block, precision.factors, stream,
+                    a.pointer, x.pointer, y.pointer, 0, 0, *shared,
+                )  # fmt: skip
+
+        return launch
+
+    def _record(self, choice: Choice) -> None:
+        trace.record(
+            backend=self.name,
+            kernel=choice.kernel.name,
+            knobs=choice.knobs,
+            geometry=choice.geometry,
+            coefficients=choice.coefficients,
+        )
 
     def load(
         self, choice: Choice, device: Device, stream: int | None = None

@@ -7,7 +7,7 @@ memory, constant memory, scratch memory and the way from host memory. :func:`bac
 
 from __future__ import annotations
 
-from collections.abc import Generator
+from collections.abc import Callable, Generator, Sequence
 from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -17,10 +17,11 @@ from gemv.core.geometry import Device, Geometry
 from gemv.core.operand import Operand
 from gemv.core.problem import Problem
 from gemv.engines.coefficients import Coefficients
-from gemv.engines.tables import Tables
+from gemv.engines.tables import PackedLaunch, Tables
 from gemv.selection.select import Choice
 
 if TYPE_CHECKING:
+    from gemv.driver.branches import Branches
     from gemv.engines.cuda import CudaEngine
     from gemv.engines.simulator import SimulatorEngine
 
@@ -102,6 +103,9 @@ class Engine(Protocol):
 
     def device_of(self, pointer: int) -> int | None:
         """Ordinal of the GPU whose memory is at an address; None where there is none."""
+
+    def devices_of(self, pointers: Sequence[int]) -> Sequence[int | None]:
+        """The same for each of these addresses."""
 
     def in_host_memory(self) -> bool:
         """Whether device memory is host memory."""
@@ -202,10 +206,24 @@ class Engine(Protocol):
             `y` are those of the first item, and `alpha` and `beta` arrays with a number for each.
         """
 
+    def packed(
+        self, choice: Choice, problem: Problem, alpha: Operand, beta: Operand, tables: Tables
+    ) -> PackedLaunch:
+        """A launch as :meth:`run` makes it, with all that does not change from one to the next.
+
+        It is for choices whose blocks find their item in tables.
+        """
+
     def upload(self, host: np.ndarray, target: Operand, stream: int, finish: bool = False) -> None:
         """Enqueue a copy of bytes to device memory; `host` may change when this returns.
 
         With `finish` it returns when the bytes are there, for work on any stream.
+        """
+
+    def branches(self, enqueuers: Sequence[Callable[[int], None]]) -> Branches | None:
+        """The graph of launches that need nothing of each other; None where there are no graphs.
+
+        Each enqueues one launch on the stream it gets. All functions are loaded.
         """
 
 

@@ -21,7 +21,7 @@ from gemv.core.operand import Operand
 from gemv.core.problem import Problem
 from gemv.engines.coefficients import Coefficients, Lease
 from gemv.engines.slots import SlotTable
-from gemv.engines.tables import Tables
+from gemv.engines.tables import PackedLaunch, Tables
 from gemv.kernels.spec import SLOTS
 from gemv.language.simulator import memory, scheduler, thread
 from gemv.language.simulator.tables import Items, Words
@@ -194,8 +194,14 @@ class SimulatorEngine:
     def device_of(self, pointer: int) -> int | None:
         return None
 
+    def devices_of(self, pointers: Sequence[int]) -> Sequence[int | None]:
+        return [None] * len(pointers)
+
     def in_host_memory(self) -> bool:
         return True
+
+    def branches(self, enqueuers: Any) -> None:
+        return None
 
     # Streams ---------------------------------------------------------------------------------
 
@@ -310,6 +316,14 @@ class SimulatorEngine:
             if lease is not None:
                 lease.done()
         _require_clean(choice.kernel.name, geometry, scratch, counters)
+
+    def packed(
+        self, choice: Choice, problem: Problem, alpha: Operand, beta: Operand, tables: Tables
+    ) -> PackedLaunch:
+        def launch(stream: int, a: Operand, x: Operand, y: Operand, tables: Tables) -> None:
+            self.run(choice, problem, alpha, a, x, beta, y, stream=stream, tables=tables)
+
+        return launch
 
     def _built(self, choice: Choice) -> tuple[tuple[Any, ...], SlotTable | None]:
         """The functions of a kernel, and the slots of their constant symbols if they have any.

@@ -91,7 +91,7 @@ class RaggedBench:
         self.frames.fill("whole", layout.dtype, starts[0], ends // layout.dtype.itemsize)
         arrays = [self._arrays(layout, start) for start in starts]
         batches = [self.ours.batch(a, cell.op) for a, _, _ in arrays]
-        row.launches = batches[0].explain().splitlines()
+        row.launches = [str(each) for each in batches[0].explain().launches]
         plans = [
             _plan(batch.plan(x, y, stream=self._stream))
             for batch, (_, x, y) in zip(batches, arrays, strict=True)

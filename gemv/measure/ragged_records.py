@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass, field, fields
-from pathlib import Path
 
-from gemv.core import files
 from gemv.measure.ragged import RaggedCell
-from gemv.measure.records import ROUNDS, Timed, lines_of
+from gemv.measure.records import Results, Timed
 
 
 @dataclass(slots=True)
@@ -62,24 +59,8 @@ class RaggedResult(Timed):
         return RaggedCell(**{each.name: getattr(self, each.name) for each in fields(RaggedCell)})
 
 
-@dataclass(slots=True)
-class RaggedResults:
-    """The results of a file, list by list, and where they were measured."""
+class RaggedResults(Results[RaggedResult]):
+    """Results of lists."""
 
-    device: str
-    backend: str
-    versions: dict[str, str] = field(default_factory=dict)
-    rounds: int = ROUNDS
-    rows: list[RaggedResult] = field(default_factory=list)
-
-    def to_json(self) -> str:
-        return lines_of(self)
-
-    @classmethod
-    def load(cls, path: str | Path) -> RaggedResults:
-        data = json.loads(Path(path).read_text(encoding="utf-8"))
-        return cls(rows=[RaggedResult(**row) for row in data.pop("rows")], **data)
-
-    def store(self, path: Path) -> None:
-        """Write the file as a whole or not at all."""
-        files.write_text(path, self.to_json())
+    __slots__ = ()
+    ROW = RaggedResult

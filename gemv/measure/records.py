@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import json
+import math
 import statistics
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar, Generic, Self, TypeVar
 
 from gemv.core import files
 from gemv.measure.cells import Cell
 
 #: Rounds of a measurement, in each of which all contenders have their turn.
 ROUNDS = 5
+
+
+Row = TypeVar("Row")
 
 
 class Timed:
@@ -56,6 +60,16 @@ class Timed:
         if self.time_s is None or self.peer is None:
             return None
         return self.peers[self.peer] / self.time_s
+
+    @property
+    def loses(self) -> tuple[float, float]:
+        """A key that sorts results: first those without a time, then those that lose most.
+
+        These are furthest behind the fastest peer, and then behind the floor.
+        """
+        if self.time_s is None:
+            return -1.0, -1.0
+        return math.inf if self.ratio is None else self.ratio, self.share or 0.0
 
     def rate(self, seconds: float) -> float:
         """GB/s, if the bytes of the call take so long."""
@@ -124,30 +138,40 @@ def lines_of(results: Any) -> str:
 
 
 @dataclass(slots=True)
-class GridResults:
-    """The results of a file, cell by cell, and where they were measured."""
+class Results(Generic[Row]):
+    """The results of a file, row by row, and where they were measured."""
 
     device: str
     backend: str
     versions: dict[str, str] = field(default_factory=dict)
     rounds: int = ROUNDS
-    rows: list[CellResult] = field(default_factory=list)
+    rows: list[Row] = field(default_factory=list)
+
+    #: What a row of the file is read as.
+    ROW: ClassVar[type]
 
     def to_json(self) -> str:
         return lines_of(self)
 
     @classmethod
-    def from_json(cls, text: str) -> GridResults:
+    def from_json(cls, text: str) -> Self:
         data = json.loads(text)
-        return cls(rows=[CellResult(**row) for row in data.pop("rows")], **data)
+        return cls(rows=[cls.ROW(**row) for row in data.pop("rows")], **data)
 
     @classmethod
-    def load(cls, path: str | Path) -> GridResults:
+    def load(cls, path: str | Path) -> Self:
         return cls.from_json(Path(path).read_text(encoding="utf-8"))
 
     def store(self, path: Path) -> None:
         """Write the file as a whole or not at all."""
         files.write_text(path, self.to_json())
+
+
+class GridResults(Results[CellResult]):
+    """Results of cells."""
+
+    __slots__ = ()
+    ROW = CellResult
 
 
 @dataclass(frozen=True, slots=True)

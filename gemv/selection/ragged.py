@@ -8,7 +8,7 @@ but the addresses: see :mod:`gemv.kernels.tables`.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -16,6 +16,7 @@ import numpy as np
 from gemv.core.batch import OPERANDS, Batch
 from gemv.core.geometry import MAX_GRID_X, Device, Geometry
 from gemv.core.problem import Problem
+from gemv.kernels.spec import Spec
 from gemv.kernels.tables import (
     BY_BLOCK,
     BY_GRID,
@@ -31,6 +32,10 @@ _ONE = Batch((1,), ((0,),) * len(OPERANDS))
 _HOMES = ("pointer", "pointer")
 #: Rows of all items of a launch together, which are counted in 31 bits.
 MOST_ROWS = MAX_GRID_X
+
+
+#: Words of a table that are fields of a problem.
+_OF_PROBLEM = ("rows", "cols", "row_stride", "col_stride", "incx", "incy")
 
 
 class Group(NamedTuple):
@@ -78,36 +83,55 @@ def groups(
     distances between A's, x's and y's are counted in elements.
     """
     found: dict[tuple, list[_Item]] = {}
-    known: dict[Problem, tuple[Choice, tuple[int, int] | None]] = {}
-    for number, (problem, place) in enumerate(zip(problems, places, strict=True)):
-        problem = as_computed(problem, device)
-        if problem not in known:
-            known[problem] = _of_one(problem, device)
-        choice, repeats = known[problem]
+    known: dict[Problem, _Item] = {}
+    specs = _Specs()
+    for number, (given, place) in enumerate(zip(problems, places, strict=True)):
+        if given not in known:
+            problem = as_computed(given, device)
+            known[given] = _Item(0, problem, *_of_one(problem, device, specs))
+        _, *rest = item = known[given]
         # Blocks of a grid find their item by blockIdx.z, so that all have the same grid.
-        launches = choice.geometry.launches
-        grid = launches if repeats is None else launches[0].grid[1:]
-        key = (choice.kernel.name, choice.spec, grid, place)
-        found.setdefault(key, []).append(_Item(number, problem, choice, repeats))
+        launches = item.choice.geometry.launches
+        grid = launches if item.repeats is None else launches[0].grid[1:]
+        # Equal specs are one object, which is compared faster than its fields.
+        key = (item.choice.kernel.name, id(item.choice.spec), grid, place)
+        found.setdefault(key, []).append(tuple.__new__(_Item, (number, *rest)))
     made = [group for items in found.values() for group in _of_items(items)]
     return sorted(made, key=lambda group: -_bytes(group, problems))
 
 
-def _of_one(problem: Problem, device: Device) -> tuple[Choice, tuple[int, int] | None]:
+class _Specs:
+    """Specs for tables, made once for all items whose kernels are compiled alike."""
+
+    def __init__(self) -> None:
+        #: By the id of the spec that it is made from, which is kept beside it; and by itself.
+        self._from: dict[tuple, tuple[Spec, Spec]] = {}
+        self._made: dict[Spec, Spec] = {}
+
+    def of(self, spec: Spec, by: str, knobs: tuple[tuple[str, int], ...]) -> Spec:
+        key = (id(spec), by, knobs)
+        if key not in self._from:
+            made = dataclasses.replace(spec, knobs=knobs, table=by)
+            self._from[key] = spec, self._made.setdefault(made, made)
+        return self._from[key][1]
+
+
+def _of_one(
+    problem: Problem, device: Device, specs: _Specs
+) -> tuple[Choice, tuple[int, int] | None]:
     """The choice for one product, with constants that many share; how its grid repeats."""
-    choice = select_item(problem, _ONE, device, None, _HOMES)
-    kernel, repeats = choice.kernel, None
-    if kernel.x_home(choice.knobs) != "pointer":
+    kernel, spec, geometry, reason = select_item(problem, _ONE, device, None, _HOMES)
+    knobs, pairs, repeats = dict(spec.knobs), spec.knobs, None
+    if kernel.x_home(knobs) != "pointer":
         raise ValueError(f"kernel {kernel.name!r} moves x, so it computes no batches")
-    in_one_pass = not choice.geometry.scratch and len(choice.geometry.launches) == 1
+    in_one_pass = not geometry.scratch and len(geometry.launches) == 1
     if in_one_pass and kernel.in_tables is not None:
-        knobs = kernel.in_tables(problem, choice.knobs)
-        spec = dataclasses.replace(choice.spec, knobs=tuple(sorted(knobs.items())))
-        choice = choice._replace(spec=spec, geometry=kernel.geometry(problem, device, knobs))
+        knobs = kernel.in_tables(problem, knobs)
+        pairs, geometry = tuple(sorted(knobs.items())), kernel.geometry(problem, device, knobs)
     if in_one_pass and kernel.repeats is not None:
-        repeats = kernel.repeats(problem, choice.knobs)
+        repeats = kernel.repeats(problem, knobs)
     by = BY_BLOCK if repeats else BY_GRID
-    return choice._replace(spec=dataclasses.replace(choice.spec, table=by)), repeats
+    return Choice(kernel, specs.of(spec, by, pairs), geometry, reason), repeats
 
 
 def _of_items(items: list[_Item]) -> list[Group]:
@@ -122,62 +146,71 @@ def _of_items(items: list[_Item]) -> list[Group]:
 
 def _by_grid(items: list[_Item]) -> Group:
     """A launch for as many of these items, the first ones, as one can take."""
-    words = _words(items[0].choice)
     size = items[0].problem.precision.sums.itemsize
-    own: list[list[int]] = []
+    starts: list[tuple[int, int]] = []
     scratch = counters = 0
     for item in items[:MOST_ITEMS]:
-        geometry = item.choice.geometry
-        own_scratch, own_counters = scratch, counters
+        geometry, before = item.choice.geometry, (scratch, counters)
         scratch, counters = scratch + geometry.scratch, counters + geometry.counters
-        if own and (scratch * size > MOST_SCRATCH_BYTES or counters > MOST_COUNTERS):
+        if starts and (scratch * size > MOST_SCRATCH_BYTES or counters > MOST_COUNTERS):
             break
-        own.append(_row(words, item, scratch=own_scratch, counters=own_counters))
-    taken = items[: len(own)]
+        starts.append(before)
+    taken = items[: len(starts)]
     geometry = geometry_by_grid([item.choice.geometry for item in taken])
-    return _group(taken, geometry, words, own, None)
+    of_scratch, of_counters = np.array(starts, np.int64).T
+    return _group(taken, geometry, None, {"scratch": of_scratch, "counters": of_counters})
 
 
 def _by_block(items: list[_Item]) -> Group:
     """A launch for as many of these items, the first ones, as one can take."""
-    words = _words(items[0].choice)
-    own: list[list[int]] = []
+    rows_before: list[int] = []
     ends: list[int] = []
     end = 0
     for item in items:
         assert item.repeats is not None
         blocks, rows = item.repeats
         begin = -(-end // blocks) * blocks  # those left free see that they have no rows
-        turns = begin // blocks
+        before = begin // blocks * rows
         (launch,) = item.choice.geometry.launches
-        if own and max(begin + launch.grid[0], turns * rows + item.problem.rows) > MOST_ROWS:
+        if ends and max(begin + launch.grid[0], before + item.problem.rows) > MOST_ROWS:
             break
-        own.append(_row(words, item, rows_before=turns * rows))
+        rows_before.append(before)
         if ends:
             ends[-1] = begin
         end = begin + launch.grid[0]
         ends.append(end)
-    counts = [end - begin for begin, end in zip([0, *ends], ends, strict=False)]
-    listed = np.repeat(np.arange(len(own), dtype=np.int64), counts)
+    taken = items[: len(ends)]
+    listed = np.repeat(np.arange(len(ends), dtype=np.int64), np.diff(ends, prepend=0))
     geometry = geometry_by_block(items[0].choice.geometry, end)
-    return _group(items[: len(own)], geometry, words, own, listed)
+    return _group(taken, geometry, listed, {"rows_before": np.array(rows_before, np.int64)})
 
 
-def _row(
-    words: tuple[str, ...], item: _Item, rows_before: int = 0, scratch: int = 0, counters: int = 0
-) -> list[int]:
-    """The words of an item whose first row is number `rows_before` of its blocks."""
-    problem, geometry = item.problem, item.choice.geometry
-    values = {
-        **problem.arguments(geometry),
-        "rows": problem.rows + rows_before,
-        "a": 0,
-        "a_shift": -rows_before * problem.row_stride,
-        "y_shift": -rows_before * problem.incy,
-        "scratch": scratch,
-        "counters": counters,
+def _table(
+    words: tuple[str, ...], items: list[_Item], given: Mapping[str, np.ndarray]
+) -> np.ndarray:
+    """The words of all items.
+
+    `given` has the word ``scratch`` and ``counters``, or ``rows_before``: the number of the first
+    row that the blocks of an item compute.
+    """
+    problems = [item.problem for item in items]
+    none = np.zeros(len(items), np.int64)
+    before = given.get("rows_before", none)
+    columns = {
+        name: np.array([getattr(problem, name) for problem in problems], np.int64)
+        for name in _OF_PROBLEM
     }
-    return [values[word] for word in words]
+    sizes = [item.choice.geometry.sizes for item in items]
+    columns |= {name: np.array([own[name] for own in sizes], np.int64) for name in sizes[0]}
+    columns |= {
+        "a": none,
+        "scratch": given.get("scratch", none),
+        "counters": given.get("counters", none),
+        "a_shift": -before * columns["row_stride"],
+        "y_shift": -before * columns["incy"],
+        "rows": columns["rows"] + before,
+    }
+    return np.stack([columns[word] for word in words], axis=1)
 
 
 def _words(choice: Choice) -> tuple[str, ...]:
@@ -187,15 +220,15 @@ def _words(choice: Choice) -> tuple[str, ...]:
 
 
 def _group(
-    items: list[_Item], geometry: Geometry, words: tuple[str, ...], own: list[list[int]],
-    blocks: np.ndarray | None,
+    items: list[_Item], geometry: Geometry, blocks: np.ndarray | None,
+    given: Mapping[str, np.ndarray],
 ) -> Group:  # fmt: skip
     choice = items[0].choice
-    choice = choice._replace(
-        geometry=geometry, reason=f"{choice.reason}; {len(items)} items in one launch"
-    )
+    words = _words(choice)
+    table = _table(words, items, given)
+    said = "one item" if len(items) == 1 else f"{len(items)} items"
+    choice = choice._replace(geometry=geometry, reason=f"{choice.reason}; {said} in one launch")
     numbers = [item.number for item in items]
-    table = np.array(own, np.int64).reshape(len(own), len(words))
     return Group(choice, items[0].problem, numbers, words, table, blocks)
 
 

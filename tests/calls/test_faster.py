@@ -9,7 +9,6 @@ import warnings
 
 import numpy as np
 import pytest
-from helpers.one_gpu import gpu  # noqa: F401  a fixture
 
 import gemv
 from gemv.calls import faster, short
@@ -20,6 +19,11 @@ from gemv.core.narrow import cast
 from gemv.engines import backend
 from gemv.selection import machine as selection_machine
 from gemv.selection.host_or_gpu import Comparison, Work
+
+if backend.backend() != "simulator":
+    pytest.skip("kernels of the simulator stand for those of the GPU", allow_module_level=True)
+
+from helpers.one_gpu import gpu  # noqa: F401  a fixture
 
 A, X = np.arange(12.0).reshape(4, 3), np.ones(3)
 pytestmark = pytest.mark.usefixtures("gpu")
@@ -440,3 +444,30 @@ def test_lists_go_to_the_faster_place_and_a_batch_stays_on_the_gpu():
     assert (call.backend, call.comparison) == ("cuda", None)
     (first, second) = gemv.gemv_batched(1, few, vectors[:2])
     assert first.tolist() == second.tolist() == [2.0]
+
+
+#: A list, one item of which has no elements.
+LIST = [np.ones(shape, np.float32) for shape in ((40, 36), (20, 20), (0, 5), (100, 36))]
+VECTORS = [np.ones(a.shape[1], np.float32) for a in LIST]
+
+
+def test_a_gpu_has_an_expected_time(gpu):  # noqa: F811
+    backend.use_backend("cuda")
+    told = gemv.explain_batched(1, LIST, VECTORS)
+    assert told.backend == "cuda" and told.comparison is None
+    numbers = selection_machine.machine(gpu.device()).numbers
+    for each in told.launches:
+        assert each.seconds > numbers.start + each.bytes_moved / numbers.memory_rate
+    assert told.seconds == pytest.approx(sum(each.seconds for each in told.launches))
+    assert f"{told.seconds * 1e6:.2f} us" in str(told)
+    nbytes = sum(a.nbytes for a in LIST)
+    assert told.transfer == f"3 matrices of {nbytes} bytes are copied to the GPU in each call"
+    assert "gemv.Batch would keep them there." in str(told)
+    assert gemv.Batch(LIST).explain().transfer == ""
+
+
+def test_a_list_goes_to_the_faster_one():
+    told = gemv.explain_batched(1, LIST, VECTORS)
+    assert told.backend == told.comparison.chosen == "host"
+    assert "expected to be faster than the GPU" in told.reason
+    assert str(told.comparison) in str(told)

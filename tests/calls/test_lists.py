@@ -5,6 +5,7 @@ import gc
 import pickle
 import weakref
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 
 import numpy as np
 import pytest
@@ -12,9 +13,11 @@ from helpers.programs import program
 from helpers.values import plain, whole
 
 import gemv
-from gemv.calls import ragged, ragged_run, ragged_tables
+from gemv.arrays.numba import Numba
+from gemv.calls import ragged, ragged_factors, ragged_known, ragged_run, ragged_tables
 from gemv.core import memo
 from gemv.core.dtypes import DTYPES
+from gemv.core.rules import coefficient
 from gemv.engines import backend
 
 needs_engine = pytest.mark.skipif(
@@ -155,8 +158,8 @@ def test_a_batch_multiplies_again_and_again(everywhere, letter):
     together = batch @ np.concatenate(lists.x)
     assert together.dtype == DTYPES[letter]
     assert np.array_equal(together, np.concatenate(products))
-    assert f"{len(SHAPES)} matrices" in repr(batch) and "launch" not in batch.explain()
-    assert ("small_items" in batch.explain()) == (everywhere != "host")
+    assert f"{len(SHAPES)} matrices" in repr(batch) and "None" not in str(batch.explain())
+    assert ("small_items" in str(batch.explain())) == (everywhere != "host")
 
 
 def test_wide_sums_and_results_of_another_dtype(everywhere):
@@ -231,8 +234,23 @@ def test_a_batch_of_device_arrays():
     assert_same(batch.gemv(lists.alpha, x, lists.beta, y), lists.expected())
 
 
+@pytest.fixture
+def arrays_say_where_they_are(monkeypatch):
+    """Arrays of the simulator as those of a GPU: on number 0, and empty ones on none."""
+    read = Numba.read
+
+    def on_a_gpu(self, array):
+        view = read(self, array)
+        return view._replace(device=None if 0 in view.shape else 0)
+
+    if backend.backend() == "simulator":
+        monkeypatch.setattr(Numba, "read", on_a_gpu)
+
+
 @needs_engine
-def test_one_vector_after_the_other_is_multiplied_with_the_tables_of_the_first(monkeypatch):
+def test_one_vector_after_the_other_is_multiplied_with_the_tables_of_the_first(
+    monkeypatch, arrays_say_where_they_are
+):
     rng, bound, bind = np.random.default_rng(10), [], ragged.bind_product
 
     def noted(*arguments):
@@ -310,7 +328,7 @@ def test_a_plan_launches_without_a_look_at_its_arrays(monkeypatch):
         assert_same(y, products)
     assert len(planned) == 4, "at first, and after each setting"
     plan()
-    x[0][:] = 0
+    x[0].copy_to_device(np.zeros(x[0].shape, x[0].dtype))
     plan()
     assert len(planned) == 5
     assert not on_host(y[0]).any() and np.array_equal(on_host(y[1]), plain(products[1]))
@@ -478,3 +496,128 @@ def test_a_batch_of_host_arrays_in_both_places():
     finally:
         gemv.use_backend(None)
     assert here[0].tolist() == there[0].tolist() == [1, 5]
+
+
+@needs_engine
+def test_small_items_of_several_sizes_share_a_launch():
+    shapes = [(20, 5), (19, 5), (20, 5), (18, 5)]
+    a, x = [to_device(np.ones(s)) for s in shapes], [to_device(np.ones(5)) for _ in shapes]
+    (only,) = gemv.explain_batched(1, a, x).launches
+    assert only.kernel == "small_items" and only.items == (0, 1, 2, 3)
+    assert_same(gemv.gemv_batched(1, a, x), [np.full(m, 5.0) for m, _ in shapes])
+
+
+@needs_engine
+def test_launches_of_lists_that_come_again_are_found_once(monkeypatch):
+    found, groups = [], ragged_known.ragged.groups
+
+    def noted(problems, *rest):
+        found.append([(problem.rows, problem.cols) for problem in problems])
+        return groups(problems, *rest)
+
+    monkeypatch.setattr(ragged_known.ragged, "groups", noted)
+    lists = [[(3, 5), (40, 8)], [(5, 3), (8, 40)]]
+    made = [
+        ([to_device(np.ones(s)) for s in shapes], [to_device(np.ones(s[1])) for s in shapes])
+        for shapes in lists
+    ]
+    for number in (0, 1, 0, 1, 1):
+        y = gemv.gemv_batched(1, *made[number])
+        assert [on_host(each).tolist() for each in y] == [[n] * m for m, n in lists[number]]
+    assert found == lists
+    gemv.use_alignment(True)  # a setting like before, but it was set anew
+    gemv.gemv_batched(1, *made[0])
+    assert found == [*lists, lists[0]]
+    for count in range(2, 3 + ragged_known.MOST_LISTS):
+        gemv.gemv_batched(1, [made[0][0][0]] * count, [made[0][1][0]] * count)
+    assert len(ragged_known._known) == ragged_known.MOST_LISTS
+    monkeypatch.setattr(ragged_known, "MOST_BYTES", 0)
+    before = list(ragged_known._known)
+    gemv.gemv_batched(1, [made[1][0][0]] * 3, [made[1][1][0]] * 3)
+    assert list(ragged_known._known) == before, "large tables are not kept"
+
+
+@needs_engine
+def test_an_array_that_begins_in_a_result_is_refused():
+    a, x = [to_device(np.ones((8, 3))), to_device(np.ones((4, 8)))], to_device(np.ones(3))
+    other = to_device(np.ones(4))
+    for first in (0, 7, 8, 40):
+        memory = to_device(np.ones(64))
+        vectors, y = [x, memory[first : first + 8]], [memory[:8], other]
+        if first < 8:
+            with pytest.raises(ValueError, match="item 0: y overlaps x of item 1"):
+                gemv.gemv_batched(1, a, vectors, 0, y, overwrite_y=1)
+            assert (on_host(memory) == 1).all()
+        else:
+            gemv.gemv_batched(1, a, vectors, 0, y, overwrite_y=1)
+            assert on_host(memory).tolist() == [3] * 8 + [1] * 56 and (on_host(other) == 8).all()
+    # Results between the elements of each other do no harm.
+    memory = to_device(np.ones(64))
+    pair = [memory[0:16:2], memory[1:8:2]]
+    gemv.gemv_batched(1, a, [x, to_device(np.ones(8))], 0, pair, overwrite_y=1)
+    assert on_host(memory)[:10].tolist() == [3, 8, 3, 8, 3, 8, 3, 8, 3, 1]
+    with pytest.raises(ValueError, match="item 0: y overlaps x of item 1"):
+        y = [memory[15:7:-1], other]  # its first element is the last in memory
+        gemv.gemv_batched(1, a, [x, memory[8:16]], 0, y, overwrite_y=1)
+    empty = [to_device(np.ones((0, 3)))]
+    assert gemv.gemv_batched(1, empty, [x], 0, [memory[:0]], overwrite_y=1)[0].shape == (0,)
+
+
+@needs_engine
+@pytest.mark.parametrize("kind", ["new", "in place", "Batch"])
+def test_most_functions_are_called_once_for_all_items(kind, monkeypatch):
+    """Without those of Numba's simulator, which are called for each slice of the result."""
+    entered = program("measure.list_calls").entered
+    engine, steps = backend.engine(), []
+    if engine.name != "simulator":
+        pytest.skip("a GPU's engine calls other functions for each item: Numba's")
+    monkeypatch.setattr(engine, "run", lambda *arguments, **more: None, raising=False)
+    monkeypatch.setattr(engine, "in_host_memory", lambda: False, raising=False)
+    for count in (10, 510):
+        a = [to_device(np.ones((3, 5), "f")) for _ in range(count)]
+        x, y = ([to_device(np.ones(n, "f")) for _ in a] for n in (5, 3))
+        call = {
+            "new": partial(gemv.gemv_batched, 1, a, x),
+            "in place": partial(gemv.gemv_batched, [2.0] * count, a, x, 0, y, overwrite_y=1),
+            "Batch": partial(gemv.Batch(a).gemv, 1, x),
+        }[kind]
+        call()
+        steps.append(entered(call))
+    of_slices = 0 if kind == "in place" else 2 * 500
+    assert steps[1] - steps[0] <= of_slices + 100
+
+
+@pytest.mark.parametrize("dtype", "efFdD")
+def test_factors_of_all_items_are_those_of_each(dtype):
+    factors = np.dtype({"e": "f"}.get(dtype, dtype))
+    values = [0.1, 1e300, -1e-300, np.float32(0.1), np.float64(1 / 3), float("inf"), -0.0]
+    values += [0.1 + 1e300j, np.complex64(1j)] if factors.kind == "c" else []
+    for listed in (values, [*values, 3, 2**53 + 1, True, np.int8(7)]):
+        found = ragged_factors.coefficients("gemv", "alpha", listed, factors)
+        expected = [coefficient("gemv", "alpha", value, factors) for value in listed]
+        assert found.dtype == factors and found.tobytes() == np.array(expected).tobytes()
+
+
+@needs_engine
+def test_a_plan_packs_its_launches_once(monkeypatch):
+    packed, engine = [], type(backend.engine())
+    pack = engine.packed
+
+    def noted(engine, *arguments):
+        packed.append(arguments)
+        return pack(engine, *arguments)
+
+    monkeypatch.setattr(engine, "packed", noted)
+    a, x = ([to_device(np.ones(s)) for s in each] for each in ([(3, 5), (40, 8)], [5, 8]))
+    y = [to_device(np.zeros(3)), to_device(np.zeros(40))]
+    batch = gemv.Batch(a)
+    plan = batch.plan(x, y)
+    many = len(packed)
+    assert many == len(batch.explain().launches)
+    for _ in range(3):
+        assert [on_host(each).tolist() for each in plan()] == [[5] * 3, [8] * 40]
+    whole = to_device(np.ones(13))
+    assert len(packed) == many
+    for _ in range(3):
+        assert on_host(batch @ whole).tolist() == [5] * 3 + [8] * 40
+    assert len(packed) == 2 * many

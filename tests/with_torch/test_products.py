@@ -14,6 +14,7 @@ from helpers import processes
 from helpers.interrupts import Interrupting
 
 import gemv
+from gemv.arrays import libraries
 
 torch = pytest.importorskip("torch", reason="PyTorch is not installed")
 
@@ -660,3 +661,36 @@ def test_lists_do_not_hide_a_gradient(device):
     x = torch.ones(4, dtype=torch.float64, device=device)
     with pytest.raises(TypeError, match="item 0: a .*grad"):
         gemv.gemv_batched(1, [a], [x])
+
+
+def test_results_of_a_list_have_memory_of_their_own_for_autograd():
+    """A result that is written to in a graph leaves the others out of it."""
+    torch_library = libraries.BY_NAME["torch"]
+    whole = torch.zeros(20)
+    first, empty, last = torch_library.parts(whole, [0, 4, 4], [3, 0, 5])
+    assert [each.shape[0] for each in (first, empty, last)] == [3, 0, 5]
+    assert last.data_ptr() == whole.data_ptr() + 4 * whole.element_size()
+    weights = torch.ones(5, requires_grad=True)
+    before = first._version
+    last.add_(weights)
+    assert last.requires_grad and not first.requires_grad and first._version == before
+    assert whole[4:9].tolist() == [1] * 5 and not whole[:4].any() and not whole[9:].any()
+
+
+def test_tensors_of_a_list_are_read_together(device):
+    library = libraries.BY_NAME["torch"]
+    arrays = [torch.ones(3, 4, device=device)[:, 1:], torch.ones(2, 5, device=device).T]
+    if device == "cpu":  # host memory has another way
+        assert library.read_all(arrays) is None
+        return
+    views, each = library.read_all(arrays), [library.read(array) for array in arrays]
+    assert views.shapes == [view.shape for view in each]
+    assert views.pointers == [view.pointer for view in each]
+    assert [tuple(4 * step for step in own) for own in views.strides] == [v.strides for v in each]
+    assert {views.dtype} == {view.dtype for view in each}
+    with_gradient = torch.ones(3, 4, device=device, requires_grad=True)
+    double = torch.ones(3, 4, device=device, dtype=torch.float64)
+    for odd in (with_gradient, double, torch.ones(3, 4), arrays[0].to_sparse()):
+        assert library.read_all([*arrays, odd]) is None
+    with torch.no_grad():
+        assert library.read_all([*arrays, torch.nn.Parameter(arrays[0])]) is not None
