@@ -26,6 +26,7 @@ from gemv.selection.cells import (
     problem_with,
 )
 from gemv.selection.choices import CELLS, EMPTY, packed, problem_of
+from gemv.selection.items import counts_in_batches, work_of_batch
 from gemv.selection.machine import Constants
 from gemv.selection.ranking import EQUAL, Candidate, is_vain, knobs_of, launches
 
@@ -154,19 +155,24 @@ def _of_strip(
         limit = min(times.values()) + np.log(_CLOSER)
         near.setdefault(number, set()).update(c for c, time in times.items() if time <= limit)
     rows = []
+    in_batches: list[_Row] = []
     for number, cell in enumerate(cells):
         for place, problem in enumerate(problems_of(kind, *cell)):
             for candidate in near.get(cell[1] // _BLOCK[1], ()):
-                row = _row_of_candidate(sets, candidate, problem, device)
-                if row is not None:
-                    rows.append(((number, place), candidate, row))
+                of_one = _rows_of_candidate(sets, candidate, problem, device)
+                if of_one is not None:
+                    rows.append(((number, place), candidate, of_one[0]))
+                    if counts_in_batches(problem):
+                        in_batches.append(((number, place), candidate, of_one[1]))
     sums: dict[int, dict[Candidate, list[float]]] = {}
+    together = _log_times_in_batches(in_batches, corrections)
     for (number, place), times in _log_times(rows, corrections).items():
-        least = min(times.values())
+        costs = {c: time + together.get(((number, place), c), 0.0) for c, time in times.items()}
+        least = min(costs.values())
         of_cell = sums.setdefault(number, {})
-        for candidate, time in times.items():
+        for candidate, cost in costs.items():
             weight = _MIDDLE if place == 0 else 1.0
-            of_cell.setdefault(candidate, []).append(weight * (time - least))
+            of_cell.setdefault(candidate, []).append(weight * (cost - least))
     found = {}
     for number, each in sums.items():
         most = max(map(len, each.values()))  # problems that a candidate must be for
@@ -177,19 +183,36 @@ def _of_strip(
     return found
 
 
-def _row_of_candidate(
+def _rows_of_candidate(
     sets: Sequence[Constants], candidate: Candidate, problem: Problem, device: Device
-) -> tuple | None:
-    """Its row, or None if it is not for this problem."""
+) -> tuple[tuple, tuple] | None:
+    """Its rows alone and in a batch, or None if it is not for this problem."""
     constants = sets[candidate.number]
-    if not has_work(constants.knobs, problem):
+    kernel, registers = constants.kernel, constants.registers_for(problem)
+    if registers is None or not has_work(constants.knobs, problem):
         return None
     try:
         knobs = knobs_of(constants, candidate.blocks)
-        geometry = constants.kernel.geometry(problem, device, knobs)
+        geometry = kernel.geometry(problem, device, knobs)
     except ValueError:
         return None
-    return _row(constants, candidate.blocks, geometry, problem, device)
+    alone = _row(constants, candidate.blocks, geometry, problem, device)
+    if alone is None:
+        return None
+    work = work_of_batch(kernel, knobs, geometry, problem, device)
+    return alone, row_of(
+        kernel.name, constants.knobs, candidate.blocks, problem, work, device, registers, False
+    )
+
+
+def _log_times_in_batches(
+    rows: Sequence[_Row], corrections: Any
+) -> dict[tuple[tuple[int, int], Candidate], float]:
+    """A quarter of the logarithm of each launch's time in a batch, which no campaign corrects."""
+    if not rows:
+        return {}
+    times = np.log(corrections.parts(stacked([row for _, _, row in rows])).seconds) / 4
+    return {(key, c): time for (key, c, _), time in zip(rows, times.tolist(), strict=True)}
 
 
 def _log_times(

@@ -99,6 +99,7 @@ def measured(
         environment = {**os.environ, "PYTHONPATH": str(tree), "GEMV_CACHE_DIR": cache}
         if simulated:
             environment["NUMBA_ENABLE_CUDASIM"] = "1"
+            environment.pop("GEMV_BACKEND", None)  # which may ask for the GPU
         said, errors = Path(cache) / "said", Path(cache) / "errors"
         with said.open("w") as out, errors.open("w") as err:
             process = subprocess.Popen(

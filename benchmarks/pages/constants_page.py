@@ -1,8 +1,8 @@
-"""The page ``docs/constants.md`` from ``benchmarks/results/constants/``.
+"""``docs/constants.md`` and ``docs/constants_x.md``, from ``benchmarks/results/constants/``.
 
-    python -m benchmarks.pages.constants_page            prints the page
-    python -m benchmarks.pages.constants_page --write    writes it
-    python -m benchmarks.pages.constants_page --check    exit status 1 if it is not up to date
+    python -m benchmarks.pages.constants_page            prints the pages
+    python -m benchmarks.pages.constants_page --write    writes them
+    python -m benchmarks.pages.constants_page --check    exit status 1 if one is not up to date
 
 ``python -m benchmarks constants`` measures, ``python -m benchmarks.measure.constants_counters``
 counts.
@@ -19,7 +19,7 @@ from benchmarks.measure.constants_records import ConstantsResults
 from benchmarks.pages.constants_tables import tables
 from benchmarks.pages.page import RESULTS, TOP, command, markdown, three_digits, versions
 
-PAGE = TOP / "docs" / "constants.md"
+PAGE, SECOND = (TOP / "docs" / name for name in ("constants.md", "constants_x.md"))
 
 
 def titled(table) -> str:
@@ -106,8 +106,8 @@ def counter_table(counters: dict) -> str:
     return markdown(headings, "wfffff", rows)
 
 
-def page(race, counters: dict) -> str:
-    """The whole page; every figure in it comes from the results."""
+def page(race, counters: dict) -> tuple[str, str]:
+    """Both pages; every figure in them comes from the results."""
     f = Figures(race, counters)
     made = tables(race)
     of = {
@@ -152,7 +152,7 @@ def page(race, counters: dict) -> str:
         - 1
     )
     uniform_n, short = 1024, 16
-    return f"""\
+    homes = f"""\
 # Constant memory and the alternatives
 
 <!-- Written by benchmarks/pages/constants_page.py from benchmarks/results/constants/. -->
@@ -236,11 +236,20 @@ threads read the same address again, and the addresses are 64 bytes apart.
   shared memory computes an address for each load, and this computation limits its rate until
   several addresses fall into one bank.
 
-## x in constant memory
+[x in constant memory](constants_x.md) has the other half of the comparison.
+"""
+    return (
+        homes,
+        f"""\
+# x in constant memory
 
-The kernel `where_x_lives` reads x from five homes: *global* memory by plain loads, the *read_only*
-cache, *shared* memory, a *constant* symbol, and kernel arguments (*value*). In the first tables A
-is stored by columns and each thread computes one row, so all threads of a warp read the same x[j].
+<!-- Written by benchmarks/pages/constants_page.py from benchmarks/results/constants/. -->
+
+This page goes on where [Constant memory and the alternatives](constants.md) ends, with the same
+words and conditions. The kernel `where_x_lives` reads x from five homes: *global* memory by plain
+loads, the *read_only* cache, *shared* memory, a *constant* symbol, and kernel arguments (*value*).
+In the first tables A is stored by columns and each thread computes one row, so all threads of a
+warp read the same x[j].
 
 {tabled["uniform"]}
 
@@ -263,11 +272,11 @@ At n = {uniform_n} constant memory takes
 {times(f.vector("constant", uniform_n, 32, "C") / f.vector("global", uniform_n, 32, "C"))} times as
 long as a plain load with A in L2, and
 {
-        times(
-            f.vector("constant", uniform_n, 32, "C", "memory")
-            / f.vector("global", uniform_n, 32, "C", "memory")
-        )
-    } times as long with A in memory: the loads of x limit the kernel, not those of A. The last
+            times(
+                f.vector("constant", uniform_n, 32, "C", "memory")
+                / f.vector("global", uniform_n, 32, "C", "memory")
+            )
+        } times as long with A in memory: the loads of x limit the kernel, not those of A. The last
 table has the cases between one row per thread and one row per warp:
 
 {tabled["lanes"]}
@@ -308,11 +317,12 @@ warps are served |
 | "Arguments of a kernel live in constant memory" (Constant memory, an exercise of EPCC) | true: \
 `{f.coefficient(fair, large, "arguments").code}` |
 | "What is too large will probably spill into global memory" (the same) | false: it is an error |
-"""
+""",
+    )
 
 
-def load() -> str:
-    """The page from the stored results."""
+def load() -> tuple[str, str]:
+    """Both pages from the stored results."""
     folder = RESULTS / "constants"
     race = ConstantsResults.from_json((folder / "h200.json").read_text(encoding="utf-8"))
     if race.backend != "cuda":
@@ -322,8 +332,8 @@ def load() -> str:
 
 
 def pages() -> dict[Path, str]:
-    """The page as it should be."""
-    return {PAGE: load()}
+    """The pages as they should be."""
+    return dict(zip((PAGE, SECOND), load(), strict=True))
 
 
 if __name__ == "__main__":

@@ -146,7 +146,7 @@ def page(grids: dict[str, GridResults]) -> str:
             " comes first.",
             listed(losing) if losing else "None.",
         ]
-        parts += [f"### Furthest from the floor{mark}", listed(worst(rows, "share", 10))]
+        parts += [f"### Furthest from the floor{mark}", listed(worst(rows, "share", 5))]
         parts += [f"### Means{mark}", BRACKETS, headline(rows), "{doc}`cells` has every cell."]
     return "\n\n".join(parts) + "\n"
 
@@ -195,6 +195,6 @@ def random_page(grids: dict[str, GridResults]) -> str:
             f"In {len(losing)} of {len(rows)} cells the fastest peer is faster:",
             listed(losing) if losing else "None.",
             "Furthest from the floor:",
-            listed(worst(rows, "share", 10)),
+            listed(worst(rows, "share", 5)),
         ]
     return "\n\n".join(parts) + "\n" if parts else ""

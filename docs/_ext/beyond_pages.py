@@ -59,7 +59,7 @@ def beyond_page(kernel) -> str:
         "## Measured",
         *([drawing(f"items-{kernel.name}")] if kernel.name != "small_items" else []),
         measured_table(kernel.name),
-        "## When it wins, when it loses",
+        "## Wins and losses",
         "**Wins.** " + markdown(lesson["Wins"]),
         "**Loses.** " + markdown(lesson["Loses"]),
         "## Order of the sum",

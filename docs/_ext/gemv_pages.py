@@ -18,7 +18,7 @@ import links
 import parts
 from docutils import nodes
 from docutils.parsers.rst import Directive
-from kernel_pages import DOCS, FIGURES, OUT, TOP, rung_page, stem
+from kernel_pages import DOCS, FIGURES, OUT, TOP, has_short, inside_page, rung_page, stem
 from sphinx.util import logging
 
 sys.path[:0] = [str(FIGURES), str(DOCS / "course")]
@@ -77,6 +77,10 @@ def make_pages(app) -> None:
         path = DOCS / "course" / "rungs" / f"{stem(kernel)}.md"
         wanted.add(path)
         write(path, rung_page(kernel, following, cases, everything, gallery.DRAWINGS))
+        if has_short(kernel):
+            path = path.with_name(f"{stem(kernel)}-inside.md")
+            wanted.add(path)
+            write(path, inside_page(kernel, cases, everything, gallery.DRAWINGS))
         path = DOCS / "course" / "notebooks" / f"{stem(kernel)}.ipynb"
         wanted.add(path)
         write(path, notebook.text_of(kernel))

@@ -117,17 +117,17 @@ def source_of(kernel) -> Path:
 
 
 def rung_page(kernel, following, cases: dict[str, dict], grids, drawings) -> str:
-    """The page of one kernel; `following` is the next rung, or None."""
-    from rungs import COUNTED, SPECIAL
+    """The page of one kernel; `following` is the next rung, or None.
+
+    Where a shorter kernel shows the idea, what the kernel itself does is on :func:`inside_page`.
+    """
+    from rungs import SPECIAL
 
     from benchmarks.pages.page import drawing
 
     lesson = sections(kernel.doc)
     kind = "Beside rung" if kernel.beside else "Rung"
-    figures = [f"matrix-{kernel.name}", f"lines-{kernel.name}"]
-    figures += SPECIAL.get(kernel.name, [])
-    figures.append(f"banks-{kernel.name}")
-    drawn = [name for name in figures if name in drawings and (OUT / f"{name}.light.svg").exists()]
+    special = [drawing(name) for name in SPECIAL.get(kernel.name, []) if name in drawings]
     page = [
         "% Made by docs/_ext/gemv_pages.py from the kernel's own file; edit that instead.",
         f"({kernel.name})=",
@@ -141,30 +141,62 @@ def rung_page(kernel, following, cases: dict[str, dict], grids, drawings) -> str
         )
     page += ["## Idea", markdown(lesson["Idea"])]
     page += short_kernel(kernel)
-    page += ["## Picture", drawing(drawn[0]), markdown(lesson["Picture"])]
-    page += [drawing(name) for name in drawn[1:]]
-    page += ["## Bytes", markdown(bytes_as_code(lesson["Bytes"]))]
+    page += ["## Picture", drawing(f"matrix-{kernel.name}"), markdown(lesson["Picture"]), *special]
+    if has_short(kernel):
+        page += [
+            "## The kernel itself",
+            f"{{doc}}`Inside {kernel.name} <{stem(kernel)}-inside>`: what it reads, what was"
+            " measured, when it wins and loses, and all of its code.",
+        ]
+    else:
+        page += inside(kernel, lesson, cases, grids, drawings)
     page += [
-        f"The simulator counted, on {COUNTED[0]} x {COUNTED[1]} in float32 with the kernel's own"
-        " blocks (a *request* is one load of one warp, a *sector* 32 bytes, a *line* four sectors:"
-        " {doc}`/course/gpu`):",
-        counted_table(kernel.name),
-    ]
-    page += ["## Measured", measured_table(kernel, cases)]
-    page += selected_cells(kernel, grids)
-    page += ["## When it wins, when it loses"]
-    page += ["**Wins.** " + markdown(lesson["Wins"]), "**Loses.** " + markdown(lesson["Loses"])]
-    page += ["## Order of the sum", markdown(lesson["Sums"])]
-    page += ["## Engineering" if has_short(kernel) else "## The code", code(kernel)]
-    page += [
-        f"{{download}}`This page as a notebook <../notebooks/{stem(kernel)}.ipynb>`, to change the"
-        " kernel and run it in the simulator, from a clone of the repository;"
-        f" `python docs/course/notebook.py {kernel.name}` writes it, too."
+        f"{{download}}`This page as a notebook <../notebooks/{stem(kernel)}.ipynb>` runs the kernel"
+        " in the simulator."
     ]
     page += ["## Exercise", exercise(kernel)]
-    page += ["## What the next rung repairs", next_rung(kernel, following)]
+    page += ["## The next rung", next_rung(kernel, following)]
     page += ["## Source", markdown(lesson["Source"])]
     return "\n\n".join(page) + "\n"
+
+
+def inside_page(kernel, cases: dict[str, dict], grids, drawings) -> str:
+    """The second page of a kernel whose first one shows its idea by a shorter kernel."""
+    page = [
+        "% Made by docs/_ext/gemv_pages.py from the kernel's own file; edit that instead.",
+        f"# Inside `{kernel.name}`",
+        f"{{ref}}`{kernel.name}` explains the idea of this kernel.",
+    ]
+    page += inside(kernel, sections(kernel.doc), cases, grids, drawings)
+    return "\n\n".join(page) + "\n"
+
+
+def inside(kernel, lesson: dict[str, str], cases: dict[str, dict], grids, drawings) -> list[str]:
+    """What a kernel reads, how fast it is, when it wins and loses, its sums and its code."""
+    from rungs import COUNTED
+
+    from benchmarks.pages.page import drawing
+
+    figures = [f"{subject}-{kernel.name}" for subject in ("lines", "banks")]
+    drawn = [name for name in figures if name in drawings and (OUT / f"{name}.light.svg").exists()]
+    return [
+        "## Bytes",
+        markdown(bytes_as_code(lesson["Bytes"])),
+        f"The simulator counted, on {COUNTED[0]} x {COUNTED[1]} in float32"
+        " ({doc}`/course/memory` explains requests, sectors and lines):",
+        counted_table(kernel.name),
+        *map(drawing, drawn),
+        "## Measured",
+        measured_table(kernel, cases),
+        *selected_cells(kernel, grids),
+        "## Wins and losses",
+        "**Wins.** " + markdown(lesson["Wins"]),
+        "**Loses.** " + markdown(lesson["Loses"]),
+        "## Order of the sum",
+        markdown(lesson["Sums"]),
+        "## The code",
+        code(kernel),
+    ]
 
 
 def counted_table(name: str) -> str:
@@ -220,10 +252,9 @@ def measured_table(kernel, cases: dict[str, dict]) -> str:
     headings = ["problem", "GB/s", "of the ceiling", f"than `{before}`"]
     if not any(step for *_, step in measured):
         headings, measured = headings[:3], [row[:3] for row in measured]
-    others = f" It refuses the other {refused} problems of the ladder." if refused else ""
+    others = f" It refuses {refused} of the ladder's problems." if refused else ""
     note = (
-        f"On {', '.join(sorted(devices))}.{others} {{doc}}`/problems` has all kernels side by side,"
-        " and {doc}`/measure` says how this is measured."
+        f"On {', '.join(sorted(devices))}.{others} {{doc}}`/problems` has all kernels side by side."
     )
     return table(headings, "w" + "f" * (len(headings) - 1), measured) + "\n\n" + note
 
@@ -279,8 +310,7 @@ def short_kernel(kernel) -> list[str]:
     first, _, rest = lesson.partition("\n")
     return [
         "## The idea alone",
-        escaped(first) + f" `python docs/exercises docs/course/short/{path.name}` checks it, also"
-        " after you have changed it.",
+        escaped(first) + f" `python docs/exercises docs/course/short/{path.name}` checks it.",
         listed_code(f"course/short/{path.name}"),
         "**What it leaves out.** " + markdown(rest.strip()),
     ]
@@ -296,10 +326,9 @@ def code(kernel) -> str:
     if lines > SHORT:
         listing = folded(f"The {lines} lines", listing)
     return (
-        f"All of `{where}` below its lesson. `build` makes the kernel for a dtype and block size,"
-        " `geometry` lays out the grid; {doc}`/course/reading` explains the rest."
-        f" `python docs/course/rung.py {kernel.name if kernel.beside else kernel.rung}` runs it by"
-        " itself and prints what changed since the rung before.\n\n" + listing
+        f"{{doc}}`/course/reading` explains the parts of `{where}`."
+        f" `python docs/course/rung.py {kernel.name if kernel.beside else kernel.rung}` runs it and"
+        " prints what changed since the rung before.\n\n" + listing
     )
 
 
@@ -327,7 +356,7 @@ def exercise(kernel) -> str:
     text = [
         f"**{escaped(title)}**",
         markdown(rest.strip()),
-        f"Start from `docs/exercises/{path.name}`, change it, and check it without a GPU:",
+        f"Change `docs/exercises/{path.name}`, and check it without a GPU:",
         f"```sh\npython docs/exercises docs/exercises/{path.name}\n```",
         folded("Its code", listed_code(f"exercises/{path.name}")),
     ]

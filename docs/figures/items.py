@@ -62,7 +62,7 @@ def _of_items(record: Record) -> dict[str, object]:
         "threads that read A": f"{len(readers) / launched:.0%}",
         "requests for A": len(requests),
         "sectors that a request moves": round(record.sectors(), 2),
-        "share of the moved bytes that it asked for": f"{record.useful():.0%}",
+        "share of moved bytes asked for": f"{record.useful():.0%}",
     }
 
 

@@ -84,7 +84,7 @@ def facts(name: str) -> dict[str, dict]:
             "threads of a block": threads,
             "lines that a request for A touches": round(record.lines(), 2),
             "sectors that it moves": round(record.sectors(), 2),
-            "share of the moved bytes that it asked for": f"{record.useful():.0%}",
+            "share of moved bytes asked for": f"{record.useful():.0%}",
             "different elements of x in a request": round(
                 sum(len({one.element for one in each}) for each in x_requests)
                 / max(1, len(x_requests)), 2
@@ -205,10 +205,10 @@ def caption_matrix(name: str) -> str:
     m, n, knobs = small_case(REGISTRY[name])
     made = ", ".join(f"{knob}={value}" for knob, value in knobs.items() if knob != "MAX_BLOCKS")
     return (
-        f"Which thread reads which element of a {m} x {n} matrix, as the simulator recorded it"
-        f"{f' with small blocks ({made})' if made else ''}. A number is a thread's number in its"
+        f"Which thread reads which element of a {m} x {n} matrix, recorded in the simulator"
+        f"{f' with small blocks ({made})' if made else ''}. A number is a thread's place in its"
         " block, a colour is a block, and fainter cells are read in later steps. Outlined:"
-        " the first request of the first warp, the elements that go out together."
+        " the first request of the first warp."
     )
 
 
@@ -248,11 +248,10 @@ def draw_lines(palette, name: str):
 
 def caption_lines(name: str) -> str:
     return (
-        f"The first request of the first warp in float32, with the kernel's own block size, as"
-        f" recorded. Each row of cells is a line of {CACHE_LINE_BYTES} bytes, {SECTORS} sectors of"
-        f" {SECTOR_BYTES}. The warp asked for the coloured cells. The dark grey ones lie in the"
-        " same sectors and are moved as well; another request may find them in a cache. The pale"
-        " sectors stay where they are."
+        "The first request of the first warp, in float32 and with the kernel's own block size."
+        f" Each row of cells is a line of {CACHE_LINE_BYTES} bytes, {SECTORS} sectors of"
+        f" {SECTOR_BYTES}. The warp asked for the coloured cells. The dark grey ones are moved as"
+        " well, because they are in the same sectors; the pale ones are not moved."
     )
 
 
@@ -263,6 +262,8 @@ def draw_banks(palette, name: str):
         return None
     words = banks_of(request)
     most = max(len(each) for each in words.values())
+    if most == 1:
+        return None  # no lane waits for another, as the table of counts says
     figure, axes = canvas(1.5 + 0.16 * most)
     bare(axes, (-0.5, BANKS + 0.5), (-0.9, max(most, 2) + 0.3))
     for bank in range(BANKS):
@@ -271,9 +272,8 @@ def draw_banks(palette, name: str):
         for level in range(len(words.get(bank, ()))):
             colour = palette.block(2) if level == 0 else palette.block(4)
             cell(axes, palette, bank, level, 1, 0.92, colour)
-    ways = "no conflict" if most == 1 else f"{most} words in one bank: {most} steps"
-    axes.set_title(f"the 32 banks of shared memory, worst request: {ways}", fontsize=10.5,
-                   loc="left", color=palette.ink)  # fmt: skip
+    axes.set_title(f"the 32 banks of shared memory, worst request: {most} words in one bank:"
+                   f" {most} steps", fontsize=10.5, loc="left", color=palette.ink)  # fmt: skip
     return figure
 
 

@@ -7,8 +7,17 @@ from typing import Any
 
 import numpy as np
 
-from gemv.arrays.base import Library, Place, View, Views, imported, in_elements
+from gemv.arrays.base import (
+    Library,
+    Place,
+    View,
+    Views,
+    element_type,
+    imported,
+    in_elements,
+)  # fmt: skip
 from gemv.arrays.protocols import read_interface
+from gemv.core.dtypes import BFLOAT16
 
 
 class Numba(Library):
@@ -30,7 +39,11 @@ class Numba(Library):
         view = read_interface(obj)
         # Its interface calls broadcast arrays contiguous and leaves their zero strides out.
         strides = getattr(obj, "strides", None)
-        return view if strides is None else view._replace(strides=tuple(strides))
+        if strides is not None:
+            view = view._replace(strides=tuple(strides))
+        # Of bfloat16 it only says that a number has 2 bytes.
+        is_bfloat16 = element_type(getattr(obj, "dtype", None)) == BFLOAT16
+        return view._replace(dtype=BFLOAT16) if is_bfloat16 else view
 
     def read_all(self, arrays: Sequence[Any]) -> Views | None:
         (kind, *others), first = set(map(type, arrays)), arrays[0]

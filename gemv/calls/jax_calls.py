@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from gemv.arrays.base import dtype_called, element_type
-from gemv.calls import jax_operators
+from gemv.calls import jax_handlers, jax_operators
 from gemv.core.dtypes import DTYPES, NARROW, dtype_name
 from gemv.core.rules import (
     accumulation,
@@ -66,7 +66,8 @@ def matvec(
     Raises
     ------
     ValueError, TypeError
-        For shapes that do not fit, and for dtypes that differ.
+        For shapes that do not fit, for dtypes that differ, and for arrays on a GPU where the host
+        backend was chosen.
 
     Notes
     -----
@@ -87,9 +88,16 @@ def matvec(
     a, x = _array(_MATVEC, "a", a, 2), _array(_MATVEC, "x", x, 1)
     y = None if y is None else _array(_MATVEC, "y", y, 1)
     alpha, beta = _factor(_MATVEC, "alpha", alpha, a), _factor(_MATVEC, "beta", beta, a)
+    if any(platform != "cpu" for platform in _platforms(a)):
+        jax_handlers.refuse_on_host()  # XLA would tell it late, where the result is read
     return _at_once(*fixed)(
         a, x, y, alpha if fixed[0] is None else None, beta if fixed[1] is None else None
     )
+
+
+def _platforms(array: Any) -> set[str]:
+    """Those that an array lies on: ``"cpu"`` is host memory."""
+    return {device.platform for device in array.devices()}
 
 
 @functools.lru_cache(maxsize=256)

@@ -63,8 +63,18 @@ def on_host(frame: Frame) -> None:
         )
 
 
+def refuse_on_host() -> None:
+    """Refuse arrays on a GPU where the backend is host, which does not compute them."""
+    if engines_backend.backend() == "host":
+        raise TypeError(
+            f"{ROUTINE}: a is on a GPU, but the backend is host, which takes host arrays only; call"
+            ' gemv.use_backend("cuda") or copy the arrays to the host'
+        )
+
+
 def on_gpu(frame: Frame) -> None:
     """Enqueue a call on XLA's stream."""
+    refuse_on_host()
     (a, x), (y,) = frame.arguments, frame.results
     y_dtype = DTYPES[y.letter]
     alpha, trans, accumulate, kernel = _read(frame.attributes["call"], y_dtype.kind == "c")

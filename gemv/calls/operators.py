@@ -123,17 +123,42 @@ class Operator(LinearOperator):
             return super().dot(x)
         if adopt.is_device_array(x):
             return self._on_device(self._op, x)
-        return super().dot(_one_or_more(x))
+        array = np.asarray(_one_or_more(x))
+        return self.matvec(array) if array.ndim == 1 else self.matmat(array)
 
-    def __rmul__(self, x: Any) -> Any:
-        # ``x @ A`` comes here as well.
-        if isinstance(x, LinearOperator) or _is_factor(x):
-            return super().__rmul__(x)
+    def rdot(self, x: Any) -> Any:
+        """``x @ A`` for a vector, for the rows of an array, or for another operator.
+
+        Parameters
+        ----------
+        x : array of shape (m,) or (k, m), or LinearOperator
+
+        Returns
+        -------
+        array of shape (n,) or (k, n), or LinearOperator
+            An array in the place that `x` is in. On the GPU, `x` is one vector.
+        """
+        if isinstance(x, LinearOperator):
+            return x.dot(self)
+        if _is_factor(x):
+            return super().dot(x)
         if adopt.is_device_array(x):  # SciPy would copy it to the host
             # The rows of a two-dimensional x are its vectors; `_on_device` would take its columns.
             device_vector(x, self.shape[0])
             return self._on_device(self._op ^ TRANSPOSED, x)
-        return super().__rmul__(_one_or_more(x))
+        array = np.asarray(_one_or_more(x))
+        return self.T.matvec(array) if array.ndim == 1 else self.T.matmat(array.T).T
+
+    # SciPy's own, from version 1.18 on, look at shapes first and have other words for them.
+
+    def __matmul__(self, x: Any) -> Any:
+        return super().__matmul__(x) if _is_factor(x) else self.dot(x)
+
+    def __rmatmul__(self, x: Any) -> Any:
+        return super().__rmatmul__(x) if _is_factor(x) else self.rdot(x)
+
+    def __rmul__(self, x: Any) -> Any:
+        return self.rdot(x)
 
     def _matvec(self, x: np.ndarray) -> np.ndarray:
         return self._vectors(self._op, x)

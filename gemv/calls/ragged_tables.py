@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
 
+from gemv.core import trace
 from gemv.core.geometry import LOAD_BYTES, ceil_div
 from gemv.core.operand import Operand
 from gemv.core.problem import Problem, all_at
@@ -136,7 +138,11 @@ def bound(
     launches: Launches, constants: Operand, changing: Packed, memory: Operand,
     x: Sequence[Operand], y: Sequence[Operand],
 ) -> list[BoundLaunch]:  # fmt: skip
-    """The launches for these operands; `constants` and `memory` have copies of the tables."""
+    """The launches for these operands; `constants` and `memory` have copies of the tables.
+
+    The first launch comes behind all work before it. So does one whose blocks leave sums in memory
+    that the launches share; the others run beside each other.
+    """
     made = []
     for number, group in enumerate(launches.groups):
         table, blocks = (launches.constants.part(2 * number + k, constants) for k in range(2))
@@ -144,6 +150,7 @@ def bound(
         arrays = {"table": table, "places": places, "blocks": blocks}
         own = [[operands[k] for k in group.items] for operands in (launches.a, x, y)]
         first_a, first_x, first_y = (operands[0] for operands in own)
+        has_sums = group.choice.geometry.scratch > 0
         made.append(
             BoundLaunch(
                 group.choice,
@@ -153,7 +160,7 @@ def bound(
                 first_x,
                 beta,
                 first_y,
-                Tables(arrays, *own),
+                Tables(arrays, own[0], own[1], own[2], number > 0 and not has_sums),
             )  # fmt: skip
         )
     return made
@@ -178,4 +185,37 @@ def run_packed(
 ) -> None:
     """As :func:`run`; A, x and y may be others than those that the launches were packed with."""
     for launch, bound in zip(packed, bound_launches, strict=True):
-        launch(stream, bound.a, bound.x, bound.y, bound.tables)
+        _enqueue(launch, bound, stream)
+
+
+def _enqueue(launch: PackedLaunch, bound: BoundLaunch, stream: int) -> None:
+    launch(stream, bound.a, bound.x, bound.y, bound.tables)
+
+
+def branches(
+    engine: Any, packed: Sequence[PackedLaunch], bound_launches: Sequence[BoundLaunch]
+) -> Any:
+    """The launches as one graph, for calls that find everything where it is now.
+
+    None where :func:`run_packed` is to be used: for a single launch, for launches whose blocks
+    leave sums in memory that they share, and in the simulator.
+    """
+    shares = any(each.choice.geometry.scratch for each in bound_launches)
+    if len(bound_launches) < 2 or shares:
+        return None
+    pairs = zip(packed, bound_launches, strict=True)
+    with trace.silent():
+        return engine.branches([partial(_enqueue, *pair) for pair in pairs])
+
+
+def run_branches(
+    engine: Any, bound_launches: Sequence[BoundLaunch], made: Any, stream: int
+) -> None:
+    """Enqueue the launches by their graph."""
+    made.launch(stream)
+    if trace.open_traces():
+        for choice, *_ in bound_launches:
+            trace.record(
+                backend=engine.name, kernel=choice.kernel.name, knobs=choice.knobs,
+                geometry=choice.geometry, coefficients=choice.coefficients,
+            )  # fmt: skip

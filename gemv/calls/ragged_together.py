@@ -22,7 +22,7 @@ from gemv.core.geometry import LOAD_BYTES
 from gemv.core.operand import Operand, part_of
 from gemv.core.problem import Problem
 from gemv.engines import backend as engines_backend
-from gemv.engines.tables import PackedLaunch, Tables
+from gemv.engines.tables import PackedLaunch
 
 
 class _Ready(NamedTuple):
@@ -81,11 +81,11 @@ def execute(matrices: Matrices, x: Any, known: dict[Any, Any]) -> Any:
 
 def _alike(matrices: Matrices) -> bool:
     """Whether one matrix stands for all in the order of a call, which holds none of them."""
-    home = matrices.device
-    # A matrix without elements has no memory, and so no GPU.
-    kinds = {(id(a.exporter), a.stream, home if 0 in a.shape else a.device) for a in matrices.a}
+    kinds = {(id(a.exporter), a.stream) for a in matrices.a}
+    devices = {a.device for a in matrices.a if 0 not in a.shape}  # what is empty is on none
     library = matrices.a[0].exporter
-    return len(kinds) == 1 and not (library.ordered_by_export or library.held_until_done)
+    held = library.ordered_by_export or library.held_until_done
+    return len(kinds) == 1 and len(devices) <= 1 and not held
 
 
 def _ready(product: ragged.Product, prepared: Prepared) -> _Ready:
@@ -97,7 +97,7 @@ def _ready(product: ragged.Product, prepared: Prepared) -> _Ready:
     launches = [
         launch._replace(
             x=_bare(launch.x), y=_bare(launch.y),
-            tables=Tables(launch.tables.arrays, launch.tables.a, [], []),
+            tables=launch.tables._replace(x=[], y=[]),
         )
         for launch in prepared.launches
     ]  # fmt: skip
@@ -172,6 +172,6 @@ def _moved(ready: _Ready, engine: Any, whole: Operand, made: NewY) -> list[Bound
         tables = launch.tables
         if engine.in_host_memory():  # the simulator follows no address
             x_of_all, y_of_all = ([of(k) for k in group.items] for of in (x_of, y_of))
-            tables = Tables(tables.arrays, tables.a, x_of_all, y_of_all)
+            tables = tables._replace(x=x_of_all, y=y_of_all)
         moved.append(launch._replace(x=x_of(first), y=y_of(first), tables=tables))
     return moved

@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 import sys
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
@@ -23,6 +23,7 @@ from gemv.core.operand import Operand
 from gemv.core.problem import Problem
 from gemv.driver import capture, devices, libcuda, memory, streams
 from gemv.driver.block import Block
+from gemv.driver.branches import Branches
 from gemv.driver.libcuda import check
 from gemv.driver.link import Vectors
 from gemv.driver.machine import Driver, machine
@@ -248,19 +249,23 @@ class CudaEngine:
         passed_alpha = alpha if alpha_home == "arguments" else 0
         passed_beta = beta if beta_home == "arguments" else 0
         factors, scratch_bytes = precision.factors, geometry.scratch * precision.sums.itemsize
+        early = tables is None or tables.is_beside
         homes = self._homes.coefficients(choice, device, functions, alpha, beta, handle, owner)
         with homes as places:
             if places or x_value is not None:
                 fixed |= places if x_value is None else {**places, "x": x_value}
-                block = launches.pack(functions, geometry.launches, factors, fixed)
+                block = launches.pack(functions, geometry.launches, factors, fixed, early=early)
             else:
                 sizes = tuple(fixed.items())
-                block = launches.pack_sizes(functions, geometry.launches, factors, sizes)
+                block = launches.pack_sizes(functions, geometry.launches, factors, sizes, early)
             with self.workspaces.reserved(geometry, scratch_bytes, device, handle, a) as shared:
                 launches.enqueue(
                     self.machine, block, factors, handle,
                     a.pointer, x_at, y_at, passed_alpha, passed_beta, *shared,
                 )  # fmt: skip
+
+    def branches(self, enqueuers: Sequence[Callable[[int], None]]) -> Branches:
+        return Branches(enqueuers)
 
     def packed(
         self, choice: Choice, problem: Problem, alpha: Operand, beta: Operand, tables: Tables
@@ -273,7 +278,9 @@ class CudaEngine:
             "alpha_pointer": alpha.pointer,
             "beta_pointer": beta.pointer,
         }
-        block = launches.pack(functions, geometry.launches, precision.factors, fixed)
+        block = launches.pack(
+            functions, geometry.launches, precision.factors, fixed, early=tables.is_beside
+        )
         scratch_bytes = geometry.scratch * precision.sums.itemsize
 
         def launch(stream: int, a: Operand, x: Operand, y: Operand, tables: Tables) -> None:

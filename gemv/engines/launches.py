@@ -28,6 +28,7 @@ def pack(
     fixed: Mapping[str, Any],
     x_start: int = 0,
     y_start: int = 0,
+    early: bool = True,
 ) -> Block:
     """The functions of one call with the parameters that are the same in each of its launches.
 
@@ -42,6 +43,8 @@ def pack(
         such as alpha and beta, come with each launch: see :func:`enqueue`.
     x_start, y_start : int
         Bytes from the addresses that come with a launch to the first elements that are used.
+    early : bool
+        Whether a launch may start before the one ahead of it has ended.
     """
     parts = 2 if factors.kind == "c" else 1
     packed = [
@@ -50,7 +53,7 @@ def pack(
             launch.grid,
             launch.block,
             function.binary.arguments,
-            function.attributes,
+            function.attributes if early else None,
         )
         for function, launch in zip(functions, launches, strict=True)
     ]
@@ -63,9 +66,10 @@ def pack_sizes(
     launches: tuple[Launch, ...],
     factors: np.dtype,
     sizes: tuple[tuple[str, int], ...],
+    early: bool = True,
 ) -> Block:
     """As :func:`pack`, for sizes alone: a call of the same sizes gets the same block again."""
-    return pack(functions, launches, factors, dict(sizes))
+    return pack(functions, launches, factors, dict(sizes), early=early)
 
 
 def _words(fixed: Mapping[str, Any]) -> dict[str, int]:

@@ -17,12 +17,15 @@ class Tables(NamedTuple):
         By the names of :data:`~gemv.core.geometry.TABLES`.
     a, x, y : list of Operand
         Of all items, each beginning at the element with index 0, in the order of the table.
+    is_beside : bool
+        Whether the launch may run beside the one before it, which is of the same list.
     """
 
     arrays: dict[str, Operand]
     a: list[Operand]
     x: list[Operand]
     y: list[Operand]
+    is_beside: bool
 
 
 #: ``launch(stream, a, x, y, tables)``: a launch that is packed, on the stream with this handle. The

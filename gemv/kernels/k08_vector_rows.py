@@ -1,39 +1,38 @@
-"""Wide loads along the rows, enough of them in flight: the dot side at the memory roofline.
+"""Wide loads along the rows, enough of them in flight: the full rate of the memory.
 
 Idea
-    Little's law: what is on its way from memory at any time is rate times latency. A memory that
-    should deliver 4 TB in a second and takes a microsecond to answer has 4 MB on their way, and
-    with a hundred multiprocessors each of them must have asked for 40 KB before the first byte is
-    there. 1024 threads with one float each have asked for 4 KB. So every load is as wide as the
-    hardware has them, 16 bytes, and a thread starts several of them before it uses the first:
-    VECTORS in each of ROWS rows. The rows share the elements of x, loaded once for all of them.
+    By Little's law, the number of bytes on their way from memory is rate times latency. A memory
+    that delivers 4 TB in a second and answers after a microsecond must have requests for 4 MB at
+    any time. On a GPU with a hundred multiprocessors, each of them has to ask for 40 KB; 1024
+    threads with one float each ask for 4 KB. So each load is as wide as the hardware allows, 16
+    bytes (a *vector*), and a thread starts VECTORS of them in each of ROWS rows before it uses the
+    first. The ROWS rows are multiplied with the same elements of x, which are loaded once for all.
 
-    How many threads a row deserves depends on its length. LANES threads share one: 1 to 32 for
-    short rows, so that a warp reads several whole rows and no lane idles, and whole blocks for
-    long ones. If even that leaves multiprocessors without work, the columns are split over blocks.
+    LANES threads share a row. Short rows get 1 to 32 of them, so that a warp reads several rows
+    and no lane idles; long rows get a whole block. If that makes too few blocks for the
+    multiprocessors, the columns are divided into *splits*, and each block takes one.
 
-    The rung before, too, has one launch for that, but when the last byte of A is there it still
-    goes to the L2 cache and back three times: for the fence, for the number, for the sums. Here a
-    block draws its number as it begins, while nobody waits for it, and the block that draws the
-    last one, which knows that all others are running, adds up. Sums need no fence: every word of
-    the scratch array is all ones until a sum, or half of a complex one, is stored there, and that
-    block reads until no word is. What it has read it replaces by ones again, for the next launch.
+    The sums of splits have to meet. In ``last_block`` (rung 7) a block makes three trips to the L2
+    cache after its last byte of A has come: for the fence, for its number, for the sums. Here it
+    draws its number when it begins, and does not wait for the answer. The block with the last
+    number knows that all others are running, and adds up. Fences are not needed: every word of the
+    scratch array is all ones until a sum, or half of a complex one, is stored there. The last block
+    reads each word until it is no longer all ones, and makes it all ones for the next launch.
 
-    Instructions come from memory, too, and in a small product that takes a good part of the time.
-    So what a launch will never run is not compiled: the end of splits where there are none (SPLIT),
-    columns behind the last whole vector where there are none (WHOLE), a loop over the rows of a
-    tile where each of them has a thread (TURNS).
+    Instructions come from memory, too, which takes a good part of the time of a small product. So
+    code that a launch never runs is not compiled: the end of splits (SPLIT), columns behind the
+    last whole vector (WHOLE), the loop over rows of a tile if each has a thread (TURNS).
 
 Picture
     ::
 
-        LANES = 8, ROWS = 2, float32: a warp is 4 groups of 8 lanes, each lane loads 4 columns
+        LANES = 8, ROWS = 2, float32, 256 threads: 32 groups of 8 lanes, a lane loads 4 columns
 
-        columns         0-3  4-7  ...  28-31 | 32-35 ...
+        columns         0-3  4-7  ...  28-31 | 32-35 ...      Lk: lane k of a warp
         row 0           L0   L1   ...  L7    | L0    ...      group 0, first row
         row 1           L8   L9   ...  L15   | L8    ...      group 1, first row
         ...
-        row 32          L0   L1   ...  L7                     group 0, second row
+        row 32          L0   L1   ...  L7    | L0    ...      group 0, second row
 
         sums            4 for each row of a lane: one for each element of a vector
                         4 -> 1 in the lane, 8 -> 1 by shuffles, then y
@@ -44,31 +43,31 @@ Picture
                         block of split 3   draws 2   reads A   sum -> word 3   until all are sums
 
 Bytes
-    (m*n + len(x) + len(y) * (1 + [beta != 0])) * itemsize from memory; x comes from L1 or L2,
-    m*n/ROWS elements of it.
+    (m*n + len(x) + len(y) * (1 + [beta != 0])) * itemsize from memory. Of x, m*n/ROWS elements are
+    loaded, from L1 or L2.
 
 Wins
     A stored along rows (or transposed and stored along columns): large matrices, and skinny ones
     in both directions.
 
 Loses
-    To the columns rung where memory runs along y. Rows that do not begin at a multiple of 16 bytes
-    are read by narrower loads, as wide as their alignment allows, which costs numbers of 2 bytes a
-    part of the rate: see the rung of rows with phases. So do rows of a few of these.
+    To ``vector_columns`` (rung 9) where A is stored along columns. To ``phased_rows`` (rung 11)
+    with elements of 2 bytes in rows that do not begin at multiples of 16 bytes: these are read by
+    loads as wide as their alignment allows. Rows of only a few such elements are slow, too.
 
 Sums
-    Each lane adds element k of its vectors to partial sum k (modulo 2 where numbers of 2 bytes are
-    summed wide: eight float64 a row would take the registers that loads need), over every LANES-th
-    vector of its split; then pairwise in the lane, a butterfly over the lanes, the warps of the
-    block in order, and the splits. The order is fixed by shape, alignment, the machine's file and
-    the number of multiprocessors. Same bits on every run.
+    Each lane takes every LANES-th vector of its split, and adds element k of a vector to partial
+    sum k. (Elements of 2 bytes with sums of 8 bytes have two partial sums, k modulo 2: eight would
+    take the registers that loads need.) The partial sums are added in pairs, the lanes of a warp by
+    a butterfly, then the warps of the block in order, then the splits. The order is fixed by shape,
+    alignment, the machine's file (the constants for a GPU, ``docs/machine.md``) and the number of
+    multiprocessors. Same bits on every run.
 
 Source
-    J. D. C. Little, "A proof for the queuing formula L = lambda W" (1961), on the bytes in
-    flight. Unrolling keeps a tile in registers: S. Collange, "GPU programming: code optimization
-    part 3". A word that holds a value and says whether it is there, and waiting for blocks that
-    surely run: D. Merrill and M. Garland, "Single-pass parallel prefix scan with decoupled
-    look-back" (2016).
+    Bytes in flight: J. D. C. Little, "A proof for the queuing formula L = lambda W" (1961).
+    Unrolling keeps a tile in registers: S. Collange, "GPU programming: code optimization part 3".
+    Words that say whether their value is there, and waiting for blocks that surely run: D. Merrill
+    and M. Garland, "Single-pass parallel prefix scan with decoupled look-back" (2016).
 """
 
 import numpy as np
@@ -94,7 +93,7 @@ from gemv.kernels.work import (
     work_of,
 )
 
-#: Bytes that a block could read in the time in which it starts and ends, where blocks are many.
+#: The time in which a block starts and ends, as the bytes that it could read meanwhile.
 BYTES_OF_BLOCK = 2048
 
 
@@ -137,12 +136,12 @@ def build(spec):
     STEP = LANES * WIDTH
     PASS = VECTORS * STEP
     TAIL = tail_of(WIDTH)
-    WHOLE = WIDTH == 1 or spec.whole  # else there are columns that fill no vector
-    SPLIT = spec["BLOCKS_PER_SM"] > 0  # else there is no code for splits, and less to fetch
+    WHOLE = WIDTH == 1 or spec.whole  # else some columns fill no vector
+    SPLIT = spec["BLOCKS_PER_SM"] > 0  # else no code for splits has to be fetched
     # Warps, and threads, that share a row when the last block adds the splits.
     FINISH_WARPS = finish_warps(LANES, ROWS, THREADS)
     FINISHERS = 32 * FINISH_WARPS
-    # Constant indices into tuples of ROWS numbers: 0 again where there are fewer.
+    # Indices into tuples of ROWS numbers: constants, and inside the tuple even where it is shorter.
     SECOND, THIRD, FOURTH = (min(k, ROWS - 1) for k in (1, 2, 3))
     SUMS = ROWS * partial_sums(WIDTH, spec.precision)
 
@@ -179,7 +178,7 @@ def build(spec):
                 factors = gather(x, j, STEP, VECTORS, incx, WIDTH)
             total = multiply_add(total, values, factors, CONJUGATE)
             j += PASS
-        if j + WIDTH <= end:  # what is left goes out at once, too
+        if j + WIDTH <= end:  # the remaining vectors are loaded together, too
             rest = quotient(end - WIDTH - j, STEP) + 1
             values = stream_some(a, starts, j, STEP, VECTORS, WIDTH, rest)
             if WIDE_X:
@@ -192,9 +191,9 @@ def build(spec):
             values = stream_some(a, starts, j, 1, TAIL, 1, end - j)
             factors = gather_some(x, j, 1, TAIL, incx, 1, end - j)
             total = multiply_add(total, values, factors, CONJUGATE)
-            j = end if TAIL == WIDTH - 1 else j + TAIL  # no loop where one turn is enough
+            j = end if TAIL == WIDTH - 1 else j + TAIL  # one turn, so that there is no loop
         row_sums = butterfly(fold(total, ROWS), WARP_LANES, 1)
-        # No other warp has a share: no barrier.
+        # The whole row is in this warp: no barrier is needed.
         if WARPS_PER_ROW == 1 and (not SPLIT or splits == 1):
             if lane == 0:
                 i = first + group
@@ -233,7 +232,7 @@ def build(spec):
                     post(scratch, split * rows + i, row_sum)
             r = r + THREADS if TURNS > 1 else TILE_ROWS
         if SPLIT and splits > 1 and ticket[0] == splits - 1:
-            # The last one to begin: all sums are there, or on their way.
+            # This block began last: all other blocks have posted their sums, or are running.
             warp = tid // 32
             for r in range(warp // FINISH_WARPS, TILE_ROWS, WARPS // FINISH_WARPS):
                 i = first + r
@@ -251,7 +250,7 @@ def build(spec):
                     elif i < rows:
                         update_streaming(alpha, row_sum, beta, y, i * incy)
             if FINISH_WARPS > 1:
-                cuda.syncthreads()  # whole blocks take this branch: ticket is shared
+                cuda.syncthreads()  # all threads of the block are here: ticket is shared
                 if tid < TILE_ROWS and first + tid < rows:
                     row_sum = parts[tid * FINISH_WARPS]
                     for warp in range(1, FINISH_WARPS):
@@ -279,7 +278,7 @@ def geometry(problem, device, knobs):
 
 
 def in_batches(problem, knobs):
-    """Other constants with the same sums: no more vectors than a row has, in more rows."""
+    """Constants for a batch with the same sums: as many vectors as a row has, and more rows."""
     lanes, width = knobs["LANES"], problem.widths[0]
     own = ceil_div(problem.cols, lanes * width)
     each = loads_for_one(width, problem.dtype.itemsize)
@@ -290,7 +289,7 @@ def in_batches(problem, knobs):
     row_bytes = problem.cols * problem.dtype.itemsize
 
     def rank(choice):
-        """Bytes of an item, with rows that are not there and what each block costs; then loads."""
+        """Bytes that an item costs, with rows behind the last one and the time of its blocks."""
         threads, rows = choice
         taken = threads // lanes * rows
         tiles = ceil_div(problem.rows, taken)
@@ -307,7 +306,7 @@ def repeats(problem, knobs):
 
 
 def in_tables(problem, knobs):
-    """One set of constants for all items whose sums take so many lanes."""
+    """One set of constants for all items of a batch whose rows take the same LANES."""
     blocks = max(1, 512 // max(knobs["LANES"], 128))  # 128 registers a thread
     found = {"ROWS": 2, "VECTORS": 4, "THREADS_PER_BLOCK": 128, "BLOCKS_PER_SM": 0}
     return {**knobs, **found, "MIN_BLOCKS": blocks}
@@ -332,7 +331,7 @@ def work(problem, geometry, knobs):
         full = columns // (vectors * lanes * width)
         left = whole - full * vectors * lanes  # vectors behind full passes
         turns = ceil_div(tail, tail_of(width))
-        # The first lane has as many vectors as any. That with the tail may have one less.
+        # The first lane has the most vectors. The lane with the tail may have one less.
         first, last = full + min(left, 1), full + min(left // lanes, 1)
         most, least, in_pass = ceil_div(whole, lanes), whole // lanes, vectors * width
         return (
@@ -375,7 +374,7 @@ def depth(problem, geometry, knobs):
     def in_block(columns):
         vectors, tail = divmod(columns, width)
         products = np.repeat([shared_out(vectors, lanes) * (width // parts)], parts, axis=0)
-        # Of the columns that fill no vector, those read at once are neighbours in a vector, too.
+        # Columns that fill no vector go to different partial sums if they are read at once.
         own = 1 if tail_of(width) == 1 else parts
         products[:own, vectors % lanes] += shared_out(tail, own)
         return of_lanes(in_halves(products - 1))
@@ -400,8 +399,8 @@ KERNEL = Kernel(
     wide=True,
     splits_apart=True,
     accepts=accepts,
-    # LANES and THREADS_PER_BLOCK are powers of two; more than 32 LANES are a whole block. VECTORS
-    # are of 16 bytes; 0 is one load, however narrow.
+    # LANES and THREADS_PER_BLOCK are powers of two. VECTORS counts 16 bytes; narrower loads are so
+    # many more. 0 is one load of any width.
     knobs={
         "LANES": 256,
         "ROWS": 1,

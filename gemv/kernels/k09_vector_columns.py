@@ -1,46 +1,46 @@
-"""Wide loads down the columns, enough of them in flight: the axpy side at the memory roofline.
+"""Wide loads down the columns, enough of them in flight: the full rate of the memory.
 
 Idea
-    Where memory runs along y, a thread owns pieces of WIDTH neighbouring rows, one 16-byte load of
-    a column each, and walks over the columns with a sum for each of its rows: x[j] times a piece
-    of column j is added to a piece of y, which stays in registers all the time. The loads of
-    COLUMNS columns and PIECES pieces are started before the first is used (the bytes in flight of
-    the rung before).
+    Where A is stored along columns, a thread owns *pieces* of WIDTH neighbouring rows; one 16-byte
+    load reads a piece of a column. The thread goes over the columns and adds x[j] times its piece
+    of column j to WIDTH sums, which stay in registers. As in ``vector_rows`` (rung 8), it starts
+    many loads before it uses the first: those of PIECES pieces in each of COLUMNS columns.
 
-    LANES threads stand along the rows. When there are few rows, 16 say, a handful of lanes covers
-    them, and the rest of the warp takes the next columns, which lie behind in memory: the warp
-    still reads one piece. Threads with the same rows and different columns meet at the end, those
-    of a warp by shuffles, the warps in shared memory. A vector is several sums, and no lane needs
-    all of them: where two lanes meet, each keeps half of the rows and sends the other half, so
-    that the next step has half as many to add. Columns are split over blocks where rows alone do
-    not fill the GPU, and the block that began last adds up, as in the rung before.
+    A *group* is LANES threads side by side, which cover the rows of a tile in one column. For 16
+    rows in float32 a group is four lanes, and the other lanes of the warp are groups that take the
+    next seven columns. In the end the groups add up what they have of the same rows: those of a
+    warp by shuffles, the warps in shared memory. No lane needs all sums. So when two lanes exchange
+    sums, each keeps half of the rows and sends the other half, and the next step has half as many
+    to add. If rows alone do not fill the GPU, columns are divided into splits, and the block that
+    began last adds up, as in rung 8.
 
-    Adding up must not become the longest part: with 132 splits, a thread that waits for one
-    partial sum after the other waits 132 times for the L2. Here BATCH of them are on their way at
-    any time, in each of several threads a row.
+    With 132 splits, a thread that reads one partial sum after the other waits 132 times for the L2
+    cache. So in the last block several threads share a row, and each of them has BATCH partial sums
+    on their way.
 
-    A single product spreads few rows over a whole GPU: with one or two LANES a warp reads 32
-    columns by 16 bytes each, which is half of what the L2 cache hands out at a time. A batch has
-    blocks enough. There ACROSS times as many threads stand along the rows, with as many warps to a
-    block; groups change warps with them, so that the same sums meet in the same order, what two
-    lanes of a warp added up before in shared memory now.
+    In a single product of few rows, LANES is small so that many threads share the columns. With
+    LANES = 1 a warp reads 16 bytes of each of 32 columns, and that is half of a sector. A batch of
+    products fills the GPU by its number. There, ACROSS (2 or 4) times as many lanes stand along the
+    rows, and a block has ACROSS times as many warps. Groups that would share a warp are then in
+    different warps: they add in the same order, but in shared memory rather than by a shuffle.
 
 Picture
     ::
 
-        float32, LANES = 4: a warp reads 8 columns of 16 rows
+        float32, LANES = 4, 256 threads: a warp has 8 groups, the block 64
 
-                 column 0  1  2 ... 7 |  8 ...       lane 0 of a group: rows 0-3
-        rows 0-3        L0 L4 L8   L28 L0            lane 1:            rows 4-7
-        rows 4-7        L1 L5 L9   L29 L1            a group of 4 lanes takes one column
-        rows 8-11       L2 L6 L10  L30 L2            of 8 (of 64 with a block of 256 threads)
-        rows 12-15      L3 L7 L11  L31 L3
+                         warp 0             warp 1    Lk: lane k of a warp
+                 column  0  1  2 ... 7    | 8 ...     group g takes columns g, g + 64, ...
+        rows 0-3         L0 L4 L8    L28  | L0
+        rows 4-7         L1 L5 L9    L29  | L1
+        rows 8-11        L2 L6 L10   L30  | L2
+        rows 12-15       L3 L7 L11   L31  | L3
 
         shuffles        8 groups of a warp become one, in 3 steps; of the 4 sums of lane 0
                           with lane 16:  it keeps rows 0 1      (lane 16: 2 3)
                           with lane 8:   it keeps row 0         (lane 8: 1)
-                          with lane 4:   row 0 of all 8 groups, as lane 4 has it
-        shared memory   [warp, row]: one thread a row adds the warps in order
+                          with lane 4:   both have row 0 of all 8 groups
+        shared memory   sums[warp, row]: one thread for each row adds the warps in order
 
 Bytes
     (m*n + len(x) + len(y) * (1 + [beta != 0])) * itemsize from memory; x comes from L1 or L2,
@@ -51,15 +51,15 @@ Wins
     columns.
 
 Loses
-    A part of the rate of the L2 cache for matrices that are there. To the next rung where a few
-    long columns are all of A, to the rows rung where memory runs along the sum. Columns that do not
-    begin at a multiple of 16 bytes are read by narrower loads, as wide as their alignment allows:
-    see the rung of columns with phases.
+    To ``vector_rows`` where A is stored along rows, to ``long_columns`` (rung 10) if A is a few
+    long columns, and to ``phased_columns`` (rung 12) if columns do not begin at multiples of 16
+    bytes: these are read by loads as wide as their alignment allows.
 
 Sums
-    Each thread over every GROUPS-th column of its split, a butterfly over the groups of a warp,
-    the warps of the block in order, then the splits. The order is fixed by shape, alignment, the
-    machine's file and the number of multiprocessors. Same bits on every run.
+    Each thread sums over every GROUPS-th column of its split. Then the groups of a warp are added
+    as by a butterfly, the warps of the block in order, then the splits. The order is fixed by
+    shape, alignment, the machine's file (the constants for a GPU, ``docs/machine.md``) and the
+    number of multiprocessors. Same bits on every run.
 
 Source
     The axpy form of gemv: G. H. Golub and C. F. Van Loan, "Matrix Computations", section 1.1. To
@@ -85,7 +85,7 @@ from gemv.kernels.work import (
     work_of,
 )
 
-#: The most threads that a block has for the sake of ACROSS.
+#: The most threads of a block that ACROSS may lead to.
 MOST_IN_BATCHES = 512
 
 
@@ -127,11 +127,11 @@ def build(spec):
     TILE_ROWS = PIECES * PIECE_ROWS
     TURNS = ceil_div(TILE_ROWS, THREADS)  # until each row of the tile had a thread
     SUMS = PIECES * WIDTH
-    # What a lane has of the sums of its warp, and which lanes have the same.
+    # How many sums of its warp a lane keeps, how many lanes keep the same, and runs of neighbours.
     KEPT, HOLDERS, RUN = share_of_lane(SUMS, WIDTH, LANES)
-    SLOTS = min(GROUPS, WARPS)  # sums of a row that meet in shared memory
-    WHOLE = WIDTH == 1 or spec.whole  # else there are rows that fill no vector
-    SPLIT = spec["BLOCKS_PER_SM"] > 0  # else there is no code for splits, and less to fetch
+    SLOTS = min(GROUPS, WARPS)  # sums of each row that shared memory holds
+    WHOLE = WIDTH == 1 or spec.whole  # else some rows fill no vector
+    SPLIT = spec["BLOCKS_PER_SM"] > 0  # else no code for splits has to be fetched
     # Threads that share a row when the last block adds the splits.
     FINISHERS = min(max(THREADS // TILE_ROWS, 1), 16)
     SHARES = max(SLOTS, FINISHERS)
@@ -177,14 +177,14 @@ def build(spec):
         limit = j + rounded_down(end - begin, PASS)
         total = zeros(zero, SUMS)
         if WHOLE or last >= 0:
-            # Past the edge the last vector is read again; nobody looks at those sums.
+            # Past the edge the last vector is read again; no thread uses its sums.
             pieces = row_starts(first + mine, PIECE_ROWS, last, 1, PIECES)
             while j + PASS <= limit:
                 values = stream_tile(a, pieces, j * col_stride, step, COLUMNS, WIDTH)
                 factors = gather(x, j, GROUPS, COLUMNS, incx, 1)
                 total = axpy_add(total, values, factors, WIDTH, CONJUGATE)
                 j += PASS
-            if j < end:  # what is left goes out at once, too
+            if j < end:  # the remaining columns are loaded together, too
                 rest = quotient(end - 1 - j, GROUPS) + 1
                 values = stream_some(a, pieces, j * col_stride, step, COLUMNS, WIDTH, rest)
                 factors = gather_some(x, j, GROUPS, COLUMNS, incx, 1, rest)
@@ -192,13 +192,13 @@ def build(spec):
         if LANES < 32:
             some = scatter_sums(total, tid, WIDTH, 32, LANES)
             if tid % HOLDERS < LANES:
-                k = tid % 32 // HOLDERS * KEPT  # of all sums, the first that this lane has
+                k = tid % 32 // HOLDERS * KEPT  # the first of the sums that this lane keeps
                 place = mine + k // WIDTH * PIECE_ROWS + k % WIDTH
                 put_pieces(sums, warp, place, some, PIECE_ROWS, RUN)
         else:
             put_pieces(sums, group, mine, total, PIECE_ROWS, WIDTH)
         if not WHOLE and edge < rows and first + TILE_ROWS >= rows:
-            for i in range(edge, rows):  # the whole block for each of these few
+            for i in range(edge, rows):  # the whole block shares each of these few rows
                 part = zero
                 for k in range(begin + tid, end, THREADS):
                     part += op(a[i + k * col_stride]) * x[k * incx]
@@ -226,8 +226,8 @@ def build(spec):
                     post(scratch, split * rows + i, part)
             r = r + THREADS if TURNS > 1 else TILE_ROWS
         if SPLIT and splits > 1 and ticket[0] == splits - 1:
-            # The last one to begin: all sums are there, or on their way.
-            cuda.syncthreads()  # whole blocks take this branch; their own sums are read
+            # This block began last: all other blocks have posted their sums, or are running.
+            cuda.syncthreads()  # all threads of a block are here, and have read `sums`
             share = tid // TILE_ROWS
             r = tid % TILE_ROWS
             while r < TILE_ROWS:
@@ -242,7 +242,7 @@ def build(spec):
                 if share < FINISHERS:
                     sums[share, r] = part
                 r = r + THREADS if TURNS > 1 else TILE_ROWS
-            cuda.syncthreads()  # all shares are in place
+            cuda.syncthreads()  # all partial sums are in place
             r = tid
             while r < TILE_ROWS:
                 i = first + r
@@ -278,14 +278,14 @@ def geometry(problem, device, knobs):
 
 
 def _can_widen(problem):
-    """Whether no rows are left to the whole block, whose number of threads would count."""
+    """Whether all rows fill vectors; for other rows a sum depends on the threads of the block."""
     return problem.whole or problem.widths[0] == 1
 
 
 def in_batches(problem, knobs):
-    """Other constants with the same sums: longer pieces of columns, and no more of them than are.
+    """Constants for a batch with the same sums: more rows to a tile, and not too many columns.
 
-    LANES and threads are what sums depend on; ACROSS makes good for few LANES.
+    Sums depend on LANES and THREADS_PER_BLOCK, which stay. If LANES is small, ACROSS grows.
     """
     width, itemsize = problem.widths[0], problem.dtype.itemsize
     lanes, pieces = lanes_and_pieces(knobs, width, itemsize)
@@ -293,7 +293,7 @@ def in_batches(problem, knobs):
     threads = max(lanes, knobs["THREADS_PER_BLOCK"])
 
     def fits(taken):
-        """Not more than an eighth of the rows that a tile of `taken` has are no rows."""
+        """Whether tiles of `taken` vectors hang over the last row by `rows` / 8 at most."""
         return 8 * (-problem.rows % (taken * again * width)) <= problem.rows
 
     across = 1
@@ -307,7 +307,7 @@ def in_batches(problem, knobs):
     ):
         across *= 2
     lanes, found = lanes * across, 1
-    # Two blocks of 512 threads leave 64 registers to a thread, and have 64 KB in flight by 4 loads.
+    # Two blocks of 512 threads have 64 registers a thread, and 64 KB in flight with 4 loads each.
     most = LOADS_IN_BATCHES if across == 1 else LOADS_IN_BATCHES // 2
 
     def more(columns):
@@ -325,7 +325,7 @@ def in_batches(problem, knobs):
 
 
 def in_tables(problem, knobs):
-    """One set of constants for all items whose sums take so many lanes of so many threads."""
+    """One set of constants for all items of a batch with the same LANES and threads."""
     blocks = max(1, 768 // max(knobs["LANES"], knobs["THREADS_PER_BLOCK"]))  # 85 registers a thread
     found = {"ACROSS": 1, "COLUMNS": 8, "PIECES": 1, "BLOCKS_PER_SM": 0}
     return {**knobs, **found, "MIN_BLOCKS": blocks}
@@ -334,7 +334,7 @@ def in_tables(problem, knobs):
 def repeats(problem, knobs):
     width = problem.widths[0]
     if problem.rows < width:
-        return None  # no vector is whole, which a count of rows from somewhere else does not show
+        return None  # `rows` in a table is larger, so it would not show that no vector is whole
     lanes, pieces = lanes_and_pieces(knobs, width, problem.dtype.itemsize)
     return 1, lanes * knobs["ACROSS"] * width * pieces
 
@@ -350,7 +350,7 @@ def work(problem, geometry, knobs):
     (tiles, splits, _), (threads, _, _) = geometry.launches[0]
     groups, warps, tile_rows = threads // lanes, threads // 32, lanes * width * pieces
     first, last = columns_of_splits(problem, geometry)
-    some = 1 if problem.rows >= width else 0  # else there is no vector, and the edge is all
+    some = 1 if problem.rows >= width else 0  # 0: no row is in a whole vector
     passes = some * ceil_div(first, groups * columns)
     own = some * ceil_div(first, groups)  # columns of a thread
     finishers = min(max(threads // tile_rows, 1), 16)
@@ -386,7 +386,7 @@ def depth(problem, geometry, knobs):
     finishers = min(max(threads // (lanes * width * pieces), 1), 16)
 
     def in_warps(parties, in_warp):
-        """Of rows whose columns `parties` share, `in_warp` in each warp, or one in several."""
+        """Of rows whose columns `parties` share; `in_warp` of these are in the same warp."""
 
         def in_block(columns):
             return in_order(in_halves((shared_out(columns, parties) - 1).reshape(-1, in_warp).T))
@@ -399,7 +399,7 @@ def depth(problem, geometry, knobs):
     found = []
     if problem.rows >= width:
         found.append(in_warps(threads // lanes, 32 // min(lanes, 32)))
-    if problem.rows % width:  # rows that fill no vector: the whole block for each of them
+    if problem.rows % width:  # the whole block shares each row that fills no vector
         found.append(in_warps(threads, 32))
     return max(found)
 

@@ -1,38 +1,39 @@
 """A few long columns: every thread owns its rows alone, and stores 16 bytes as it loads them.
 
 Idea
-    When A has a handful of columns along which memory runs, y is nearly as large as A: with one
-    column every byte read is a byte written. There are rows in plenty, so no two threads need to
-    share one. A thread loads PIECES vectors of WIDTH neighbouring rows in each of COLUMNS columns,
-    all on their way before the first is used, multiplies and adds in registers, and stores whole
-    vectors, too. Nothing is shared: no shuffle, no barrier, no shared memory, so a block ends as
-    soon as its loads are there, and the many small blocks keep the memory busy by their number.
+    If A is a few long columns, y is nearly as large as A: with one column, every byte that is read
+    is a byte that is written. There are so many rows that no two threads need to share one. A
+    thread loads PIECES vectors of WIDTH neighbouring rows in each of COLUMNS columns, all of them
+    before it uses the first. It multiplies and adds in registers, and stores whole vectors of y.
+    There is no shuffle, no barrier and no shared memory. So a block waits only for its own loads,
+    and many small blocks keep the memory busy.
 
-    So much of y would push out of the L2 cache what somebody may want again. Its lines are marked
-    as the first to go (``st.global.cs``).
+    Such a long y would push other data out of the L2 cache. So its lines are marked as the first
+    to be evicted (``st.global.cs``).
 
-    A vector can be stored where y is aligned to it and dense, which the kernel sees for itself:
-    the pointer is the same for all threads, so the question costs one comparison. Elsewhere, and
-    at the edge, the same numbers leave one by one.
+    A thread can store vectors where incy is 1 and y is aligned to a vector. The kernel checks both
+    when it runs; they are the same for all threads, so no warp diverges. In other cases, and in a
+    tile that reaches behind the last row, a thread stores its elements one by one.
 
 Picture
     ::
 
-        float32, PIECES = 2:        column 0       column 1       y
-        rows 0-3     thread 0       16 bytes       16 bytes       16 bytes
-        rows 4-7     thread 1       16 bytes       16 bytes       16 bytes
+        float32, PIECES = 2, 128 threads:   column 0       column 1       y
+        rows 0-3       thread 0             16 bytes       16 bytes       16 bytes
+        rows 4-7       thread 1             16 bytes       16 bytes       16 bytes
         ...
-        rows 1024-1027  thread 0    16 bytes       16 bytes       16 bytes   its second piece
+        rows 512-515   thread 0             16 bytes       16 bytes       16 bytes   second piece
 
 Bytes
     (m*n + len(x) + len(y) * (1 + [beta != 0])) * itemsize from memory.
 
 Wins
-    One to 16 columns of 64 KB and more, or some hundred of 400 KB and more, stored along columns
-    (or rows of a transposed matrix).
+    Up to about 16 columns of 64 KB and more, stored along columns (or rows of a transposed matrix).
+    From 600 KB a column on, up to some hundred columns take about as long as in ``vector_columns``.
 
 Loses
-    To the rung before, as soon as rows alone do not fill the GPU: nothing here splits the columns.
+    To ``vector_columns`` (rung 9) as soon as rows alone do not fill the GPU: nothing here divides
+    the columns.
 
 Sums
     Each row by its own thread, over the columns in order: the order of the plain loop, whatever
@@ -49,7 +50,7 @@ from gemv.kernels.work import bytes_of_tiles, lines_of_warp, work_of
 
 
 def pieces_of_a_thread(knobs, width, itemsize):
-    """Twice as many when alignment makes the loads narrower; more would not fit the registers."""
+    """PIECES, or twice as many of narrower loads; more would not fit the registers."""
     return knobs["PIECES"] * min(loads_for_one(width, itemsize), 2)
 
 
@@ -80,7 +81,7 @@ def build(spec):
     THREADS = spec["THREADS_PER_BLOCK"]
     PIECE_ROWS = THREADS * WIDTH
     SUMS = PIECES * WIDTH
-    WHOLE = WIDTH == 1 or spec.whole  # else there are rows that fill no vector
+    WHOLE = WIDTH == 1 or spec.whole  # else some rows fill no vector
     VECTOR_BYTES = min(WIDTH * spec.precision.y.itemsize, LOAD_BYTES)
     scaled_all, blended_all, update_all = unrolled(PIECES, WIDTH)
 
@@ -94,7 +95,7 @@ def build(spec):
         last = edge - WIDTH  # where the last whole vector starts, if there is one
         total = zeros(zero, SUMS)
         if WHOLE or last >= 0:
-            # Past the edge the last vector is read again; nobody stores those sums.
+            # Past the edge the last vector is read again; no thread stores its sums.
             pieces = row_starts(mine, PIECE_ROWS, last, 1, PIECES)
             j = 0
             while j + COLUMNS <= cols:
@@ -102,7 +103,7 @@ def build(spec):
                 factors = gather(x, j, 1, COLUMNS, incx, 1)
                 total = axpy_add(total, values, factors, WIDTH, CONJUGATE)
                 j += COLUMNS
-            if COLUMNS > 1 and j < cols:  # what is left goes out at once, too
+            if COLUMNS > 1 and j < cols:  # the remaining columns are loaded together, too
                 values = stream_some(
                     a, pieces, j * col_stride, col_stride, COLUMNS, WIDTH, cols - j
                 )
@@ -146,7 +147,7 @@ def work(problem, geometry, knobs):
     width, size, cols = problem.widths[0], problem.dtype.itemsize, problem.cols
     (tiles, _, _), (threads, _, _) = geometry.launches[0]
     columns, pieces = knobs["COLUMNS"], pieces_of_a_thread(knobs, width, size)
-    some = 1 if problem.rows >= width else 0  # else there is no vector, and the edge is all
+    some = 1 if problem.rows >= width else 0  # 0: no row is in a whole vector
     passes = some * ceil_div(cols, columns)
     return work_of(
         problem,
@@ -166,7 +167,7 @@ def work(problem, geometry, knobs):
 def repeats(problem, knobs):
     width = problem.widths[0]
     if problem.rows < width:
-        return None  # no vector is whole, which a count of rows from somewhere else does not show
+        return None  # `rows` in a table is larger, so it would not show that no vector is whole
     pieces = pieces_of_a_thread(knobs, width, problem.dtype.itemsize)
     return 1, knobs["THREADS_PER_BLOCK"] * pieces * width
 
@@ -185,7 +186,7 @@ KERNEL = Kernel(
     work=work,
     wide=True,
     accepts=accepts,
-    # At least 8 threads, for the rows that fill no vector.
+    # At least 8 threads: each of up to 7 rows that fill no vector has one.
     knobs={"PIECES": 4, "COLUMNS": 1, "THREADS_PER_BLOCK": 128, "MIN_BLOCKS": 4},
     small_knobs={"PIECES": 2, "COLUMNS": 2, "THREADS_PER_BLOCK": 8, "MIN_BLOCKS": 1},
     doc=__doc__,

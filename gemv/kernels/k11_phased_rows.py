@@ -2,19 +2,19 @@
 
 Idea
     A load of 16 bytes needs an address that is a multiple of 16. Rows of a view ``A[:, 1:]``, or
-    rows of an odd length, do not begin at such an address. There the rung of wide loads
-    (``vector_rows``) uses narrower loads, down to 2 bytes for float16. But a thread need not begin
-    where the row begins. Every row has a multiple of 16 within its first 16 bytes, and from there
-    on wide loads work. The few elements before it, and those behind the last whole vector, are
-    loaded one by one by lanes.
+    rows of an odd length, do not begin at such an address. There ``vector_rows`` (rung 8) uses
+    narrower loads, down to 2 bytes for float16. But a thread need not begin where the row begins.
+    Every row has a multiple of 16 within its first 16 bytes, and from there on wide loads work. The
+    few elements before it, and those behind the last whole vector, are loaded one by one by lanes.
 
-    The shift makes loads of x more expensive. If the first vector of A begins at column `s`, it is
-    multiplied with x from element `s` on, and x can be aligned for one such shift only. So a
-    lane loads two vectors of x, from L1, and shifts their bytes; if incx is not 1, it loads x
-    element by element. To do this once for several rows, these rows must have the same shift. The
-    shift follows from the address of the row modulo 16, its *phase*. Rows are lda elements apart,
-    so the phase repeats after P = 16 / gcd(16, lda * itemsize) rows: 1, 2, 4 or 8. So the rows q,
-    q + P, q + 2P, ... all have one phase, and each block takes its rows from one phase.
+    Then loads of x cost more. If the first whole vector of a row begins at column `s`, the *shift*
+    of the row, it is multiplied with x from element `s` on, and x is aligned for one shift only. So
+    a lane loads two vectors of x, from L1, and puts the one that it needs together from their
+    bytes; if incx is not 1, it loads x element by element. To do this once for several rows, these
+    rows must have the same shift. The shift follows from the address of the row modulo 16, its
+    *phase*. Rows are lda elements apart, so the phase repeats after P = 16 / gcd(16, lda *
+    itemsize) rows: 1, 2, 4 or 8. Rows q, q + P, q + 2P, ... have one phase, and each block takes
+    its rows from one phase.
 
 Picture
     ::
@@ -30,24 +30,24 @@ Picture
         whole vectors: one load each; columns 0 1 2 and 7 8 of row 1: one lane each
 
 Bytes
-    (m*n + len(x) + len(y) * (1 + [beta != 0])) * itemsize from memory; x comes from L1 or L2,
-    2*m*n/ROWS elements of it. Nothing outside of a row is read.
+    (m*n + len(x) + len(y) * (1 + [beta != 0])) * itemsize from memory. Of x, up to 2*m*n/ROWS
+    elements are loaded, from L1 or L2. Nothing of A outside of a row is read.
 
 Wins
     Long rows that do not begin at multiples of 16 bytes: an odd lda, and views without the first
     columns. The smaller the elements, the more it gains.
 
 Loses
-    To the rung of wide loads where all rows are aligned, because that rung needs one load for a
-    vector of x and this one needs two. Also in rows of a few vectors, where most of the time goes
-    to the single elements at both ends.
+    To ``vector_rows`` where all rows are aligned: it needs one load for a vector of x, and this
+    rung needs two. In rows of a few vectors most of the time goes to the elements at both ends.
 
 Sums
-    As in the rung of wide loads, each split of a row separately. Element k of a lane's vectors goes
-    to partial sum k. Then come the elements before the first and behind the last whole vector, a
+    As in ``vector_rows``, each split of a row separately. Element k of a lane's vectors goes to
+    partial sum k. Then come the elements before the first and behind the last whole vector, a
     pairwise sum in the lane, a butterfly over the lanes, the warps in order, and the splits. The
-    order is fixed by shape, the addresses of rows modulo 16 bytes, the machine's file and the
-    number of multiprocessors. Same bits on every run.
+    order is fixed by shape, the addresses of rows modulo 16 bytes, the machine's file (the
+    constants for a GPU, ``docs/machine.md``) and the number of multiprocessors. Same bits on every
+    run.
 
 Source
     Copying loops load elements one by one up to a boundary, and vectors from there on, in the same
@@ -114,11 +114,11 @@ def build(spec):
     PASS = VECTORS * STEP
     # Elements at either end of a split that a lane may have to take one by one.
     ENDS = ceil_div(WIDTH - 1, LANES)
-    SPLIT = spec["BLOCKS_PER_SM"] > 0  # else there is no code for splits, and less to fetch
+    SPLIT = spec["BLOCKS_PER_SM"] > 0  # else no code for splits has to be fetched
     # Warps, and threads, that share a row when the last block adds the splits.
     FINISH_WARPS = max(WARPS // TILE_ROWS, 1)
     FINISHERS = 32 * FINISH_WARPS
-    # Constant indices into tuples of ROWS numbers: 0 again where there are fewer.
+    # Indices into tuples of ROWS numbers: constants, and inside the tuple even where it is shorter.
     SECOND, THIRD, FOURTH = (min(k, ROWS - 1) for k in (1, 2, 3))
     SUMS = ROWS * WIDTH
 
@@ -137,7 +137,7 @@ def build(spec):
         first = (cuda.blockIdx.x >> phase_bits) * TILE_ROWS
         count = (rows - phase + phases - 1) >> phase_bits
         if first >= count:
-            return  # all blocks of a tile do, so nobody waits for a number that they would draw
+            return  # as do all splits of this tile, so no block waits for their sums
         split = cuda.blockIdx.y
         begin = split * cols_per_split if SPLIT else 0
         end = min(cols, begin + cols_per_split) if SPLIT else cols
@@ -168,7 +168,7 @@ def build(spec):
             values = stream_tile(a, starts, start + j, STEP, VECTORS, WIDTH)
             total = multiply_add(total, values, gather(x, j, STEP, VECTORS, incx, WIDTH), CONJUGATE)
             j += PASS
-        # What is left goes out at once, too, and with it the elements at both ends.
+        # The remaining vectors and the elements at both ends are loaded together, too.
         rest = quotient(end - WIDTH - j, STEP) + 1
         values = stream_some(a, starts, start + j, STEP, VECTORS, WIDTH, rest)
         factors = gather_some(x, j, STEP, VECTORS, incx, WIDTH, rest)
@@ -186,7 +186,7 @@ def build(spec):
             total = multiply_add(total, before, x_before, CONJUGATE)
             total = multiply_add(total, behind, x_behind, CONJUGATE)
         row_sums = butterfly(fold(total, ROWS), WARP_LANES, 1)
-        # No other warp has a share: no barrier.
+        # The whole row is in this warp: no barrier is needed.
         if WARPS_PER_ROW == 1 and (not SPLIT or splits == 1):
             if lane == 0:
                 k = first + group
@@ -226,7 +226,7 @@ def build(spec):
                     post(scratch, split * rows + i, row_sum)
             r = r + THREADS if TURNS > 1 else TILE_ROWS
         if SPLIT and splits > 1 and ticket[0] == splits - 1:
-            # The last one to begin: all sums are there, or on their way.
+            # This block began last: all other blocks have posted their sums, or are running.
             warp = tid // 32
             for r in range(warp // FINISH_WARPS, TILE_ROWS, WARPS // FINISH_WARPS):
                 i = phase + phases * (first + r)
@@ -244,7 +244,7 @@ def build(spec):
                     elif first + r < count:
                         update_streaming(alpha, row_sum, beta, y, i * incy)
             if FINISH_WARPS > 1:
-                cuda.syncthreads()  # whole blocks take this branch: ticket is shared
+                cuda.syncthreads()  # all threads of the block are here: ticket is shared
                 if tid < TILE_ROWS and first + tid < count:
                     row_sum = parts[tid * FINISH_WARPS]
                     for warp in range(1, FINISH_WARPS):
@@ -281,7 +281,7 @@ def geometry(problem, device, knobs):
 
 def repeats(problem, knobs):
     blocks, rows = problem.phases, problem.phases * tile(knobs)[0]
-    # A few lines have fewer phases than there are. A must stay at its address modulo 16 bytes.
+    # A few rows have fewer phases than P. A may move by multiples of 16 bytes only.
     apart = rows * problem.row_stride * problem.dtype.itemsize
     again = LOAD_BYTES // gcd(LOAD_BYTES, apart)
     return again * blocks, again * rows
@@ -307,7 +307,7 @@ def work(problem, geometry, knobs):
             before = min(head, columns)
             body = columns - before
             whole, behind = body // width, body % width
-            # The first lane has as much as any.
+            # The first lane has the most.
             own = ceil_div(whole, lanes)
             ends = ceil_div(before, lanes) + ceil_div(behind, lanes)
             pairs = max(min(body, body + behind_it - width), 0) // in_pass * vectors * shifted
@@ -387,7 +387,7 @@ KERNEL = Kernel(
     phased=True,
     splits_apart=True,
     accepts=accepts,
-    # LANES and THREADS_PER_BLOCK are powers of two; more than 32 LANES are a whole block.
+    # LANES and THREADS_PER_BLOCK are powers of two.
     knobs={
         "LANES": 32,
         "ROWS": 4,

@@ -9,8 +9,8 @@ Idea
     first of these rows is up to a vector before the first row of the tile.
 
     The shift matters again when the sums are done: each warp adds its sums to the elements of
-    shared memory that belong to its rows. From there on the kernel works like the rung without
-    phases. Each warp reads one vector of rows more than the tile has, so that its loads cover the
+    shared memory that belong to its rows. From there on the kernel works like ``vector_columns``
+    (rung 9). Each warp reads one vector of rows more than the tile has, so that its loads cover the
     tile in every phase.
 
     A vector at the end of a column also contains the elements behind the column, and a vector at
@@ -43,14 +43,14 @@ Wins
     rows. The smaller the elements, the more it gains.
 
 Loses
-    To the rungs without phases where all columns are aligned: they read no vector twice, and their
-    blocks may have any number of warps. Also where A has only a few columns.
+    To ``vector_columns`` and ``long_columns`` (rungs 9 and 10) where all columns are aligned: they
+    read no vector twice, and need no warp for each phase. Also where A has only a few columns.
 
 Sums
     Each thread sums over every GROUPS-th column of its split. Then come a butterfly over the groups
     of a warp, the warps of the block in order, and the splits. The order is fixed by shape, the
-    addresses of columns modulo 16 bytes, the machine's file and the number of multiprocessors.
-    Same bits on every run.
+    addresses of columns modulo 16 bytes, the machine's file (the constants for a GPU,
+    ``docs/machine.md``) and the number of multiprocessors. Same bits on every run.
 
 Source
     The axpy form of gemv: G. H. Golub and C. F. Van Loan, "Matrix Computations", section 1.1; the
@@ -80,12 +80,12 @@ SHARED_BYTES = 40 * 1024
 
 
 def shared_sums(lanes, pieces, threads, width):
-    """Sums of a block in shared memory: a unit has those of its rows and of a vector before."""
+    """Sums that a block has in shared memory: a unit has those of its rows and one more vector."""
     return threads // max(lanes, 32) * (lanes * pieces + 1) * width
 
 
 def block_of(knobs, width, sum_bytes):
-    """PIECES, threads of a unit and of the block: a unit of whole warps for each phase at least."""
+    """PIECES, the threads of a unit and of the block, which has a unit of whole warps per phase."""
     unit = max(knobs["LANES"], 32)
     threads = max(knobs["THREADS_PER_BLOCK"], unit * width)
     pieces = knobs["PIECES"]
@@ -96,7 +96,7 @@ def block_of(knobs, width, sum_bytes):
 
 
 def own_rows(lanes, pieces, width):
-    """Rows of a tile: a vector less than it reads, as a window may begin that much earlier."""
+    """Rows of a tile: a vector less than a unit reads, which begins up to a vector earlier."""
     return (lanes * pieces - (width > 1)) * width
 
 
@@ -137,12 +137,12 @@ def build(spec):
     READ_ROWS = PIECES * PIECE_ROWS
     TILE_ROWS = own_rows(LANES, PIECES, WIDTH)
     TURNS = ceil_div(TILE_ROWS, THREADS)  # until each row of the tile had a thread
-    # Row r of a tile is in place r + WIDTH: what a window has before it is before it there, too.
+    # Row r of a tile is in place r + WIDTH: places before that are for rows before the tile.
     PLACES = READ_ROWS + WIDTH
     SUMS = PIECES * WIDTH
-    # What a lane has of the sums of its warp, and which lanes have the same.
+    # How many sums of its warp a lane keeps, how many lanes keep the same, and runs of neighbours.
     KEPT, HOLDERS, RUN = share_of_lane(SUMS, WIDTH, LANES)
-    SPLIT = spec["BLOCKS_PER_SM"] > 0  # else there is no code for splits, and less to fetch
+    SPLIT = spec["BLOCKS_PER_SM"] > 0  # else no code for splits has to be fetched
     # Threads that share a row when the last block adds the splits.
     FINISHERS = min(max(THREADS // READ_ROWS, 1), 16)
     SHARES = max(UNITS, FINISHERS)
@@ -172,7 +172,7 @@ def build(spec):
         shift = elements_past(a, phase * col_stride, LOAD_BYTES)
         start = first - shift + lane * WIDTH  # the first of this thread's rows
         last = rounded_down(rows - 1 + shift, WIDTH) - shift  # the last vector with one of the rows
-        # Past that it is read again; nobody looks at those sums.
+        # Past that it is read again; no thread uses its sums.
         pieces = row_starts(start, PIECE_ROWS, last, 1, PIECES)
         total = zeros(zero, SUMS)
         j = begin + group
@@ -181,7 +181,7 @@ def build(spec):
             total = axpy_add(total, values, gather(x, j, 0, 1, incx, 1), WIDTH, CONJUGATE)
             j += GROUPS
         inside = min(end, cols - end_columns)
-        # Passes in which every group has all of its columns, behind those that some have done.
+        # Passes in which every group has all of its columns, behind the columns at the front end.
         done = rounded_down(max(end_columns - begin, 0) + GROUPS - 1, GROUPS)
         limit = j + rounded_down(max(inside - begin - done, 0), PASS)
         while j < limit:
@@ -189,7 +189,7 @@ def build(spec):
             factors = gather(x, j, GROUPS, COLUMNS, incx, 1)
             total = axpy_add(total, values, factors, WIDTH, CONJUGATE)
             j += PASS
-        while j < inside:  # what is left goes out at once, too
+        while j < inside:  # the remaining columns are loaded together, too
             rest = quotient(inside - 1 - j, GROUPS) + 1
             values = stream_some(a, pieces, j * col_stride, step, COLUMNS, WIDTH, rest)
             factors = gather_some(x, j, GROUPS, COLUMNS, incx, 1, rest)
@@ -203,7 +203,7 @@ def build(spec):
         if LANES < 32:
             some = scatter_sums(total, tid, WIDTH, 32, LANES)
             if tid % HOLDERS < LANES:
-                k = tid % 32 // HOLDERS * KEPT  # of all sums, the first that this lane has
+                k = tid % 32 // HOLDERS * KEPT  # the first of the sums that this lane keeps
                 place += k // WIDTH * PIECE_ROWS + k % WIDTH
                 put_pieces(sums, unit, place, some, PIECE_ROWS, RUN)
         else:
@@ -224,8 +224,8 @@ def build(spec):
                     post(scratch, split * rows + i, part)
             r = r + THREADS if TURNS > 1 else TILE_ROWS
         if SPLIT and splits > 1 and ticket[0] == splits - 1:
-            # The last one to begin: all sums are there, or on their way.
-            cuda.syncthreads()  # whole blocks take this branch; their own sums are read
+            # This block began last: all other blocks have posted their sums, or are running.
+            cuda.syncthreads()  # all threads of a block are here, and have read `sums`
             share = tid // READ_ROWS
             r = tid % READ_ROWS
             while r < TILE_ROWS:
@@ -240,7 +240,7 @@ def build(spec):
                 if share < FINISHERS:
                     sums[share, r] = part
                 r = r + THREADS if TURNS > 1 else TILE_ROWS
-            cuda.syncthreads()  # all shares are in place
+            cuda.syncthreads()  # all partial sums are in place
             r = tid
             while r < TILE_ROWS:
                 i = first + r
@@ -380,7 +380,7 @@ KERNEL = Kernel(
     phased=True,
     splits_apart=True,
     accepts=accepts,
-    # LANES and THREADS_PER_BLOCK are powers of two; there is a warp for each phase in any case.
+    # LANES and THREADS_PER_BLOCK are powers of two; a block has at least a warp for each phase.
     knobs={
         "LANES": 32,
         "PIECES": 2,

@@ -6,14 +6,14 @@ Idea
     follow each other with small gaps, all of A is one stretch of memory, and a thread can load any
     aligned vector of 16 bytes from it, wherever columns begin. Element e of the stretch is in row
     ``e % lda`` of column ``e // lda``. One division per element would be slow, but one per thread
-    is enough. A block advances by a multiple of lda elements in each step, so a thread's
-    vectors contain the same rows in every step. The thread has WIDTH sums, one for each element of
-    a vector, and its column number grows by a constant. Vectors repeat their rows after a whole
-    number of columns. So the number of threads that read, ACTIVE, is a multiple of the number of
-    vectors in such a cycle; the other threads only help to add up at the end.
+    is enough. A block advances by a multiple of lda elements in each step, so a thread's vectors
+    contain the same rows in every step. The thread has WIDTH sums, one for each element of a
+    vector, and its column number grows by a constant. Vectors repeat their rows after a whole
+    number of columns. So the number of threads that read, `active`, is a multiple of the number of
+    vectors in such a *cycle*; the other threads only help to add up at the end.
 
-    A vector of four elements touches up to three columns, a vector of eight up to five, and most
-    vectors two. A thread loads the FACTORS elements of x for these columns together, and multiplies
+    A vector of four elements touches up to three columns of two rows or more, a vector of eight up
+    to five. A thread loads the FACTORS elements of x for these columns together, and multiplies
     each element of the vector with the one for its column. Gaps between columns are read as well.
     Their sums belong to rows that A does not have, and no thread uses them.
 
@@ -21,6 +21,8 @@ Idea
     sums rather than two, because each step costs a barrier. Then one thread for each row adds up
     the elements of the cycle that belong to its row. Elements before the first multiple of 16 bytes
     and behind the last whole vector are fewer than a vector at each end, and are loaded one by one.
+    The stretch is divided into splits, one for each block, and the block that began last adds up
+    their sums, as in ``vector_rows`` (rung 8), by a second tree.
 
     The step of some loops is known only at run time. The compiler would make four copies of such a
     loop, and a division to find how often each copy runs. ``rolled()`` keeps it from doing so.
@@ -43,21 +45,24 @@ Bytes
     columns. Each vector needs FACTORS elements of x, which come from L1 or L2.
 
 Wins
-    A of 100 thousand to millions of columns that have a few elements each and follow each other in
-    memory: the transposed product with a tall array of points, colours or features.
+    Millions of columns that have a few elements of 2 or 4 bytes each and follow each other in
+    memory: the transposed product with a tall array of points, colours or features. On an H200, 3 x
+    4992357 float16 took 14.8 us and ``vector_columns`` 20.6 (``benchmarks/results/fit/h200.json``,
+    each kernel with its best constants).
 
 Loses
-    To the rungs before if every column is a whole number of vectors, or if A has too few columns to
-    pay for the two trees at the end. Refuses columns that are more than 128 elements
-    apart, and columns with gaps of 32 bytes or more, because the loads would fetch whole sectors
-    that no row uses.
+    To ``vector_columns`` (rung 9) if every column is a whole number of vectors, or if there are
+    too few columns to pay for the two trees at the end: a transposed 709504 x 3 float32 took 5.9 us
+    instead of 4.6. Columns must be at most 128 elements apart, with gaps below 32 bytes between
+    them; otherwise the loads would fetch whole sectors that no row uses.
 
 Sums
-    Each thread sums over every ACTIVE-th vector of its split. Then threads with the same rows add
+    Each thread sums over every `active`-th vector of its split. Then threads with the same rows add
     up, eight at a step, those of even and of odd number separately. Then the elements of the cycle
     that belong to a row are added in order, then the elements at both ends, then the splits. The
-    order is fixed by shape, leading dimension, address modulo 16 bytes, the machine's file and the
-    number of multiprocessors. Same bits on every run.
+    order is fixed by shape, leading dimension, address modulo 16 bytes, the machine's file (the
+    constants for a GPU, ``docs/machine.md``) and the number of multiprocessors. Same bits on every
+    run.
 
 Source
     Trees in shared memory that add several sums in each step: M. Harris, "Optimizing parallel
@@ -452,7 +457,7 @@ KERNEL = Kernel(
     phased=True,
     splits_apart=True,
     accepts=accepts,
-    # FACTORS = 0: as many elements of x as a vector can touch columns of two rows.
+    # FACTORS = 0 is enough for any column of two rows or more: columns_touched(2, width).
     knobs={
         "VECTORS": 4,
         "FACTORS": 0,

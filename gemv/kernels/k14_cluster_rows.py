@@ -1,66 +1,67 @@
 """Few long rows by clusters: blocks send the sums of their row into each other's shared memory.
 
 Idea
-    A row of half a megabyte takes a fraction of a microsecond to read if many multiprocessors read
-    it, so its columns are split over blocks. Then the sums have to meet. In the rungs before they
-    meet in global memory: a sum goes to the L2 cache and from there to the last block, which waits
-    until all of them have come. That takes a microsecond, longer than the reading.
+    Many multiprocessors together read a row of half a megabyte in a fraction of a microsecond, so
+    its columns are divided over blocks. Then their sums have to meet. In the rungs before they
+    meet in global memory: each sum goes to the L2 cache and from there to the last block, which
+    waits for all of them. That takes a microsecond, longer than reading the row.
 
-    Blocks of a *cluster* run at the same time on multiprocessors that lie together, and each of
-    them can store into the shared memory of the others. Here the CLUSTER blocks of a tile are one.
-    Each warp sends its sums straight to the block that finishes their row, where each sum has a
-    slot. The rows of a tile are dealt out over the blocks, so they share this work, too.
+    The blocks of a *cluster* (compute capability 9.0) run at the same time on neighbouring
+    multiprocessors, and each can store into the shared memory of the others. Here CLUSTER blocks
+    share a tile of rows. Each block finishes some of these rows, and has a *slot* in its shared
+    memory for each sum of them. Each warp sends its sums straight to the blocks of their rows.
 
-    How does that block know that all sums are there? It could meet with the others at the barrier
-    of the cluster. But a barrier that orders stores has a fence for the whole GPU in its code.
-    These stores count themselves: with each of them goes the address of a counter beside the slots,
-    and the hardware adds the bytes to it when they have arrived. The block says at its beginning
-    how many bytes it expects, and waits for that number. The barrier only makes sure that all
-    counters are set before the first sum is sent; every thread comes to it before it reads A, and
-    finds it open when it has its sums. A block that expects nothing ends as soon as it has sent.
+    How does a block know that all its sums are there? The blocks could meet at the cluster's
+    barrier. But a barrier that orders stores is compiled to a fence for the whole GPU. So these
+    stores count themselves: each carries the address of a counter in the shared memory that it
+    goes to, and when it arrives, the hardware adds its bytes to that counter. A block sets its
+    counter to the number of bytes that it expects, and waits until they have come. That needs the
+    barrier once, without any ordering of stores: no sum may be sent before all counters are set.
+    Each thread arrives at it before it reads A, and waits for it when it has its sums; by then
+    the others have long arrived. A block that expects no sums ends when it has sent its own.
 
-    There is no scratch memory, and nothing to leave clean for the next launch.
+    There is no scratch memory, and nothing to clean for the next launch.
 
 Picture
     ::
 
         one row, CLUSTER = 4, two warps a block
 
-        block 0   columns 0 ...        warp 0 -> slot 0   warp 1 -> slot 1     of block 0
-        block 1   the next quarter     warp 0 -> slot 2   warp 1 -> slot 3     of block 0
-        block 2   the third            warp 0 -> slot 4   warp 1 -> slot 5     of block 0
-        block 3   the last             warp 0 -> slot 6   warp 1 -> slot 7     of block 0
+        block 0   first quarter        warp 0 -> slot 0   warp 1 -> slot 1     of block 0
+        block 1   second quarter       warp 0 -> slot 2   warp 1 -> slot 3     of block 0
+        block 2   third quarter        warp 0 -> slot 4   warp 1 -> slot 5     of block 0
+        block 3   fourth quarter       warp 0 -> slot 6   warp 1 -> slot 7     of block 0
 
-        block 0   counter: 0 ... 8 * 4 bytes = what it expects; lanes 0-7 read a slot each,
-                  3 steps of shuffles, y
+        block 0   waits for 8 sums of 4 bytes; lanes 0-7 read a slot each, 3 steps of shuffles, y
 
-        four rows in a tile: those of row 1 go to block 1, and so on
+        four rows in a tile: the sums of row 1 go to block 1, and so on
 
 Bytes
-    (m*n + len(x) + len(y) * (1 + [beta != 0])) * itemsize from memory; x comes from L1 or L2,
-    m*n/ROWS elements of it.
+    (m*n + len(x) + len(y) * (1 + [beta != 0])) * itemsize from memory. Of x, m*n/ROWS elements are
+    loaded, from L1 or L2.
 
 Wins
-    One row to a hundred, stored along the row, of 100 KB to 1 MB altogether. On an H200, 1 x 32768
-    float16 took 1.65 us instead of 2.63, and 16 x 16384 float32 1.84 instead of 2.54.
+    One row to about 30, stored along the row, of 120 KB to 1 MB altogether. On an H200, 1 x 17024
+    float32 took 1.63 us and ``vector_rows`` 2.79; 6 x 18038 took 1.76 and 3.04
+    (``benchmarks/results/fit/h200.json``, each kernel with its best constants).
 
 Loses
-    Where the rows alone fill the GPU, to the rung of vector rows: there is nothing to send. Where
-    there are few rows and 2 MB or more: CLUSTER blocks a tile do not fill the GPU. On a GPU
-    before Hopper there are no clusters. Rows that do not begin at a multiple of 16 bytes are read
-    by narrower loads.
+    To ``vector_rows`` (rung 8) where rows alone fill the GPU, and where CLUSTER blocks for each
+    tile are too few for the size of A: 1 x 212224 complex64 took 5.00 us instead of 3.93. Rows that
+    do not begin at multiples of 16 bytes are read by narrower loads. GPUs before Hopper have no
+    clusters.
 
 Sums
-    In a lane and over the lanes of a warp as in the rung of vector rows. Then the slots, ordered by
-    block and warp: each lane of those that finish a row adds every so many of them in order, and a
-    butterfly adds the lanes. The order is fixed by shape, alignment and constants, not by the GPU
-    or by who sends first. Same bits on every run.
+    In a warp as in ``vector_rows``. The slots of a row are ordered by block and warp. Each of the
+    lanes that finish a row adds every so many of its slots in order, and a butterfly adds the
+    lanes. The order is fixed by shape, alignment and constants, not by the number of
+    multiprocessors or by who sends first. Same bits on every run.
 
 Source
     Clusters and distributed shared memory: NVIDIA, "CUDA C++ Programming Guide", the section on
-    thread block clusters; its example, a histogram, adds atomically. Stores that count themselves:
-    ``st.async`` and ``mbarrier`` in NVIDIA, "Parallel Thread Execution ISA". Here each sum has a
-    slot, so that the order is fixed.
+    thread block clusters; its example, a histogram, adds atomically. Here each sum has a slot, so
+    that the order is fixed. Stores that count themselves: ``st.async`` and ``mbarrier`` in NVIDIA,
+    "Parallel Thread Execution ISA".
 """
 
 import numpy as np
@@ -118,7 +119,7 @@ def build(spec):
     WARPS_PER_ROW = LANES // WARP_LANES
     STEP = LANES * WIDTH
     PASS = VECTORS * STEP
-    WHOLE = WIDTH == 1 or spec.whole  # else there are columns that fill no vector
+    WHOLE = WIDTH == 1 or spec.whole  # else some columns fill no vector
     SLOTS = CLUSTER * WARPS_PER_ROW  # partial sums of a row: one of each warp that has a part
     # Rows that a block finishes, lanes that share one of them, and slots of a lane.
     OWN, FINISHERS = finishing(TILE_ROWS, THREADS, SLOTS, CLUSTER)
@@ -132,7 +133,7 @@ def build(spec):
         rank = natural(cluster_rank())
         first = cuda.blockIdx.x * TILE_ROWS
         behind = min(rows, first + TILE_ROWS)
-        mine = first + rank * OWN  # the first of the rows that this block finishes, if below
+        mine = first + rank * OWN  # the first of the rows that this block finishes, if < behind
         if tid == 0:
             cluster_expect(box, sums, SLOTS * max(min(behind - mine, OWN), 0))
         cluster_arrive()
@@ -155,7 +156,7 @@ def build(spec):
                 factors = gather(x, j, STEP, VECTORS, incx, WIDTH)
             total = multiply_add(total, values, factors, CONJUGATE)
             j += PASS
-        if j + WIDTH <= end:  # what is left goes out at once, too
+        if j + WIDTH <= end:  # the remaining vectors are loaded together, too
             rest = quotient(end - WIDTH - j, STEP) + 1
             values = stream_some(a, starts, j, STEP, VECTORS, WIDTH, rest)
             if WIDE_X:
@@ -170,11 +171,11 @@ def build(spec):
             total = multiply_add(total, values, factors, CONJUGATE)
             j += 1
         row_sums = butterfly(fold(total, ROWS), WARP_LANES, 1)
-        cluster_wait()  # all blocks expect their sums
+        cluster_wait()  # all counters are set: sums may be sent
         if lane % WARP_LANES == 0:
             slot = rank * WARPS_PER_ROW + lane // WARP_LANES
             cluster_post(box, sums, slot, group, row_sums, GROUPS, 1, OWN, rows - first)
-        if mine < behind and tid - tid % 32 < OWN * FINISHERS:  # whole warps; the others end here
+        if mine < behind and tid - tid % 32 < OWN * FINISHERS:  # the other warps end here
             cluster_take(box)
             r = tid // FINISHERS
             there = r < OWN and mine + r < behind
@@ -231,7 +232,7 @@ def work(problem, geometry, knobs):
         whole, tail = columns // width, columns % width
         full = columns // (vectors * lanes * width)
         left = whole - full * vectors * lanes  # vectors behind full passes
-        # The first lane has as many vectors as any. That with the tail may have one less.
+        # The first lane has the most vectors. The lane with the tail may have one less.
         first, last = full + min(left, 1), full + min(left // lanes, 1)
         most, least, in_pass = ceil_div(whole, lanes), whole // lanes, vectors * width
         return (
@@ -291,8 +292,8 @@ KERNEL = Kernel(
     wide=True,
     accepts=accepts,
     capability=CLUSTERS,
-    # LANES, THREADS_PER_BLOCK and CLUSTER are powers of two, CLUSTER from 2 to 16; more than 32
-    # LANES are a whole block or a part of it. VECTORS are of 16 bytes.
+    # LANES, THREADS_PER_BLOCK and CLUSTER are powers of two, CLUSTER from 2 to 16. VECTORS counts
+    # 16 bytes; narrower loads are so many more.
     knobs={
         "LANES": 512,
         "ROWS": 1,

@@ -1,16 +1,16 @@
 """Short columns by clusters: blocks share out the columns, and send sums to each other's memory.
 
 Idea
-    A matrix of few rows stored along its columns has a short y and a long sum for each element of
-    it. Columns are shared out over groups of LANES threads, over the warps of a block and over the
-    blocks of a cluster, as in the rung of vector columns; but with less than a megabyte of A the
-    sums of blocks must meet as fast as those of warps. The rung before says how: the CLUSTER blocks
-    of a tile run at the same time, and send their sums into each other's shared memory.
+    A matrix of few rows stored along columns has a short y, and a long sum for each element of it.
+    As in ``vector_columns`` (rung 9), columns are shared out over groups of LANES threads, over the
+    warps of a block, and over blocks. But below a megabyte of A the blocks must add up as fast as
+    warps do. ``cluster_rows`` (rung 14) says how: the CLUSTER blocks of a tile run at the same
+    time, and send sums into each other's shared memory.
 
-    There are more sums than for one row: one of every row from every warp of every block. So each
-    block finishes a share of the rows, and sums go to the block of their row at once, without being
-    added up in their own block first: that would be a barrier more, and a store is a store. As many
-    lanes share a row in the end as a block has threads for its rows, up to a warp.
+    Here every warp of every block has a sum of every row of the tile. So the rows are dealt out:
+    each block finishes some of them. A warp sends each sum straight to the block that finishes its
+    row. To add up the warps of a block first would cost a barrier, and would save nothing but
+    stores. Up to 32 lanes finish a row together, as many as the block has threads for its rows.
 
 Picture
     ::
@@ -30,22 +30,24 @@ Bytes
     once for each tile of rows.
 
 Wins
-    Two rows to 64, stored along columns, in thousands of columns: 100 KB to 600 KB altogether. On
-    an H200, 3 x 21845 float32 took 2.02 us instead of 3.50, and 16 x 8000 1.97 instead of 4.23.
+    Up to about 60 rows, stored along a thousand columns or more: 60 KB to 2 MB altogether. On an
+    H200, 8 x 11923 float32 took 1.84 us and ``vector_columns`` 2.75; 6680 x 7 float16, transposed,
+    took 1.76 and 2.94 (``benchmarks/results/fit/h200.json``, each kernel with its best constants).
 
 Loses
-    To the rung of vector columns where tiles of rows alone fill the GPU, or where A is so large
-    that more blocks than a cluster has must share it. Columns that do not begin at multiples of 16
-    bytes are read by narrower loads; many short ones without gaps are better read as one stretch,
-    see the rung of short columns. On a GPU before Hopper there are no clusters.
+    To ``vector_columns`` where tiles of rows alone fill the GPU, or where A is so large that more
+    blocks than a cluster has must share it: 3 x 106691 complex64 took 5.19 us instead of 3.92.
+    Columns that do not begin at multiples of 16 bytes are read by narrower loads. GPUs before
+    Hopper have no clusters.
 
 Sums
-    Each thread over every GROUPS-th column of its block's share, a butterfly over the groups of a
-    warp, then the slots as in the rung before. The order is fixed by shape, alignment and
-    constants, not by the GPU or by who sends first. Same bits on every run.
+    Each thread sums over every GROUPS-th column of its block's share. The groups of a warp are
+    added as by a butterfly, then the slots as in ``cluster_rows``. The order is fixed by shape,
+    alignment and constants, not by the number of multiprocessors or by who sends first. Same bits
+    on every run.
 
 Source
-    As the rungs of vector columns and of cluster rows.
+    As ``vector_columns`` and ``cluster_rows``.
 """
 
 import numpy as np
@@ -65,10 +67,10 @@ from gemv.kernels.work import bytes_of_tiles, lines_of_warp, steps_of_tree, work
 
 
 def tile_of_thread(knobs, width, itemsize):
-    """LANES, PIECES and COLUMNS for loads of `width` elements: as many rows and bytes in flight.
+    """LANES, PIECES and COLUMNS for loads of `width` elements: the rows and bytes of 16-byte loads.
 
-    Narrower loads need more lanes for the rows of a tile, so groups of fewer threads take more
-    columns each. Only what 32 lanes do not cover becomes more pieces.
+    Narrower loads need more lanes for the rows of a tile. Then a block has fewer groups, so each
+    takes more columns. What would need more than 32 lanes becomes more pieces.
     """
     wanted = knobs["LANES"] * loads_for_one(width, itemsize)
     lanes = min(wanted, 32)
@@ -110,9 +112,9 @@ def build(spec):
     PIECE_ROWS = LANES * WIDTH
     TILE_ROWS = PIECES * PIECE_ROWS
     SUMS = PIECES * WIDTH
-    # What a lane has of the sums of its warp, and which lanes have the same.
+    # How many sums of its warp a lane keeps, how many lanes keep the same, and runs of neighbours.
     KEPT, HOLDERS, RUN = share_of_lane(SUMS, WIDTH, LANES)
-    WHOLE = WIDTH == 1 or spec.whole  # else there are rows that fill no vector
+    WHOLE = WIDTH == 1 or spec.whole  # else some rows fill no vector
     SLOTS = CLUSTER * WARPS  # partial sums of a row: one of each warp
     # Rows that a block finishes, lanes that share one of them, and slots of a lane.
     OWN, FINISHERS = finishing(TILE_ROWS, THREADS, SLOTS, CLUSTER)
@@ -125,7 +127,7 @@ def build(spec):
         rank = natural(cluster_rank())
         first = cuda.blockIdx.x * TILE_ROWS
         behind = min(rows, first + TILE_ROWS)
-        mine = first + rank * OWN  # the first of the rows that this block finishes, if below
+        mine = first + rank * OWN  # the first of the rows that this block finishes, if < behind
         if tid == 0:
             cluster_expect(box, sums, SLOTS * max(min(behind - mine, OWN), 0))
         cluster_arrive()
@@ -145,37 +147,37 @@ def build(spec):
         limit = j + rounded_down(end - begin, PASS)
         total = zeros(zero, SUMS)
         if WHOLE or last >= 0:
-            # Past the edge the last vector is read again; nobody looks at those sums.
+            # Past the edge the last vector is read again; no thread uses its sums.
             pieces = row_starts(first + begins, PIECE_ROWS, last, 1, PIECES)
             while j + PASS <= limit:
                 values = stream_tile(a, pieces, j * col_stride, step, COLUMNS, WIDTH)
                 factors = gather(x, j, GROUPS, COLUMNS, incx, 1)
                 total = axpy_add(total, values, factors, WIDTH, CONJUGATE)
                 j += PASS
-            if j < end:  # what is left goes out at once, too
+            if j < end:  # the remaining columns are loaded together, too
                 rest = quotient(end - 1 - j, GROUPS) + 1
                 values = stream_some(a, pieces, j * col_stride, step, COLUMNS, WIDTH, rest)
                 factors = gather_some(x, j, GROUPS, COLUMNS, incx, 1, rest)
                 total = axpy_add(total, values, factors, WIDTH, CONJUGATE)
-        cluster_wait()  # all blocks expect their sums
-        limit = edge - first  # the other rows follow below
+        cluster_wait()  # all counters are set: sums may be sent
+        limit = edge - first  # sums of the rows from here on are sent below
         if LANES < 32:
             some = scatter_sums(total, tid, WIDTH, 32, LANES)
             if tid % HOLDERS < LANES:
-                k = tid % 32 // HOLDERS * KEPT  # of all sums, the first that this lane has
+                k = tid % 32 // HOLDERS * KEPT  # the first of the sums that this lane keeps
                 at = begins + k // WIDTH * PIECE_ROWS + k % WIDTH
                 cluster_post(box, sums, slot, at, some, PIECE_ROWS, RUN, OWN, limit)
         else:
             cluster_post(box, sums, slot, begins, total, PIECE_ROWS, WIDTH, OWN, limit)
         if not WHOLE and edge < rows and first + TILE_ROWS >= rows:
-            for i in range(edge, rows):  # the whole block for each of these few
+            for i in range(edge, rows):  # the whole block shares each of these few rows
                 part = zero
                 for k in range(begin + tid, end, THREADS):
                     part += op(a[i + k * col_stride]) * x[k * incx]
                 alone = butterfly((part,), 32, 1)
                 if tid % 32 == 0:
                     cluster_post(box, sums, slot, i - first, alone, 1, 1, OWN, TILE_ROWS)
-        if mine < behind and tid - tid % 32 < OWN * FINISHERS:  # whole warps; the others end here
+        if mine < behind and tid - tid % 32 < OWN * FINISHERS:  # the other warps end here
             cluster_take(box)
             r = tid // FINISHERS
             there = r < OWN and mine + r < behind
@@ -222,7 +224,7 @@ def geometry(problem, device, knobs):
 def repeats(problem, knobs):
     width = problem.widths[0]
     if problem.rows < width:
-        return None  # no vector is whole, which a count of rows from somewhere else does not show
+        return None  # `rows` in a table is larger, so it would not show that no vector is whole
     lanes, pieces, _ = tile_of_thread(knobs, width, problem.dtype.itemsize)
     return 1, lanes * width * pieces
 
@@ -238,7 +240,7 @@ def work(problem, geometry, knobs):
     (tiles, cluster, _), (threads, _, _) = geometry.launches[0]
     groups, tile_rows = threads // lanes, lanes * width * pieces
     shares = columns_in_cluster(problem, geometry)
-    some = 1 if problem.rows >= width else 0  # else there is no vector, and the edge is all
+    some = 1 if problem.rows >= width else 0  # 0: no row is in a whole vector
     passes = some * ceil_div(shares[0], groups * columns)
     own = some * ceil_div(shares[0], groups)  # columns of a thread
     if some:
@@ -284,7 +286,7 @@ def depth(problem, geometry, knobs):
     found = []
     if problem.rows >= width:
         found.append(in_warps(threads // lanes))
-    if problem.rows % width:  # rows that fill no vector: the whole block for each of them
+    if problem.rows % width:  # the whole block shares each row that fills no vector
         found.append(in_warps(threads))
     return max(found)
 

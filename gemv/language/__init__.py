@@ -51,6 +51,7 @@ from gemv.language.vocabulary import (
     moved,
     multiply_add,
     natural,
+    outer_add,
     parameter_load,
     post,
     put_pieces,

@@ -292,6 +292,15 @@ def axpy_add(sums, tile, x, width, conjugate):
 
 
 @declared
+def outer_add(sums, tile, shared, index, step, count, width, conjugate):
+    """:func:`axpy_add` for `count` vectors whose numbers of x are in shared memory.
+
+    Those for column k of the tile are side by side from ``shared[index + k*step]`` on, and one load
+    moves 16 bytes of them. `sums` has the sums of one vector after those of the other.
+    """
+
+
+@declared
 def fold(sums, rows):
     """One sum for each of `rows` from its partial sums, which are added in pairs."""
 
@@ -330,7 +339,7 @@ def put_pieces(shared, row, column, values, distance, width):
 def put_unit(shared, index, values, first, count):
     """Store `count` of `values`, from number `first` on, at ``shared[index]``, by one store.
 
-    They are 16 bytes, and `index` a multiple of `count`; or they are one number at any index.
+    They are 8 or 16 bytes, and `index` a multiple of `count`; or they are one number at any index.
     """
 
 

@@ -11,6 +11,7 @@ from gemv.core.problem import Problem
 from gemv.kernels.kernel import Kernel
 from gemv.kernels.work import Work
 from gemv.selection.formula import Parts, counted, parts
+from gemv.selection.items import cost, counts_in_batches, work_of_batch
 from gemv.selection.machine import Constants, MachineFile
 
 #: Blocks for each multiprocessor that columns may be split into.
@@ -34,6 +35,7 @@ class Predicted(NamedTuple):
     candidate: Candidate
     constants: Constants
     geometry: Geometry
+    registers: int
     work: Work
     parts: Parts
 
@@ -87,15 +89,15 @@ def predictions(
             work = own.work(problem, geometry, constants.knobs)
             counts = counted(work, problem, device, registers, is_hot)
             times = parts(machine.numbers, start, issue, counts)
-            yield Predicted(Candidate(number, blocks), constants, geometry, work, times)
+            yield Predicted(Candidate(number, blocks), constants, geometry, registers, work, times)
 
 
 def first(found: list[tuple[float, Candidate]]) -> Candidate | None:
-    """The candidate with the least time; of several within :data:`EQUAL`, the first one."""
+    """The candidate with the least cost; of several within :data:`EQUAL`, the first one."""
     if not found:
         return None
-    limit = min(seconds for seconds, _ in found) * EQUAL
-    return min(candidate for seconds, candidate in found if seconds <= limit)
+    limit = min(of_launch for of_launch, _ in found) * EQUAL
+    return min(candidate for of_launch, candidate in found if of_launch <= limit)
 
 
 def best(
@@ -107,4 +109,15 @@ def best(
 ) -> Candidate | None:
     """The candidate that the formula prefers; None if no constants are for such a problem."""
     found = predictions(machine, problem, device, by_alignment, kernel)
-    return first([(each.parts.seconds, each.candidate) for each in found])
+    return first([(_cost(machine, each, problem, device), each.candidate) for each in found])
+
+
+def _cost(machine: MachineFile, launch: Predicted, problem: Problem, device: Device) -> float:
+    """The predicted time; for a small matrix, with its time in a batch."""
+    if not counts_in_batches(problem):
+        return launch.parts.seconds
+    kernel, knobs = launch.constants.kernel, knobs_of(launch.constants, launch.candidate.blocks)
+    work = work_of_batch(kernel, knobs, launch.geometry, problem, device)
+    start, issue = machine.factors_of(kernel)
+    counts = counted(work, problem, device, launch.registers)
+    return cost(launch.parts.seconds, parts(machine.numbers, start, issue, counts).seconds)

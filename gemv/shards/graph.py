@@ -59,7 +59,7 @@ class Graph:
     def launch(self, stream: int) -> None:
         """Launch on the stream that x is used on, and let that of y come after it."""
         engine, x, y = self._engine, self._x, self._y
-        with engine.on(x.device if engine.several else None):
+        with engine.on(x.device):  # a thread that has not used CUDA has no current GPU
             of_y = stream_by_now(y) if self._apart else stream
             apart = (y.device, of_y) != (x.device, stream)
             if apart:

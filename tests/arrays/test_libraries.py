@@ -17,6 +17,7 @@ import gemv
 from gemv.arrays import dlpack, libraries
 from gemv.arrays import jax as arrays_jax
 from gemv.arrays.adopt import adopt
+from gemv.arrays.numba import Numba
 from gemv.core.dtypes import BFLOAT16
 from gemv.core.narrow import cast
 from gemv.engines.backend import HOME
@@ -275,6 +276,28 @@ def test_host_tensor_of_bfloat16(fake_torch):
     result = gemv.gemv(2, a, x)
     assert isinstance(result, FakeTensor) and result.dtype == BFLOAT16
     assert cast(result.array, np.dtype("d")).tolist() == [6, 6]
+
+
+def test_bfloat16_in_arrays_of_numba():
+    """On a GPU their interface names no dtype for it, and the array itself does."""
+    host = cast([1, 2], BFLOAT16)
+
+    class DeviceNDArray:
+        shape, strides, dtype = (2,), (2,), BFLOAT16
+        __cuda_array_interface__ = {
+            "shape": (2,), "strides": None, "typestr": host.dtype.str, "version": 3,
+            "data": (host.ctypes.data, False), "stream": None,
+        }  # fmt: skip
+
+    assert host.dtype.str == "|V2"
+    array = DeviceNDArray()
+    for dtype, read in (
+        (BFLOAT16, BFLOAT16),
+        (SimpleNamespace(name="bfloat16"), BFLOAT16),  # ml_dtypes'
+        (np.dtype("V2"), np.dtype("V2")),
+    ):
+        DeviceNDArray.dtype = dtype
+        assert Numba().read(array).dtype == read
 
 
 @pytest.mark.parametrize(("order", "strides"), [((0, 1), (3, 1)), ((1, 0), (1, 2))])

@@ -464,9 +464,11 @@ def test_a_point_is_due_when_code_of_the_gpu_changed(tmp_path, monkeypatch, caps
     assert "unknown what changed" in capsys.readouterr().out
 
 
-def test_the_device_part_computes_this_package_right_on_the_simulator():
+def test_the_device_part_computes_this_package_right_on_the_simulator(monkeypatch):
+    """Also where the GPU was asked for, as these tests do where there is one."""
     import sys
 
+    monkeypatch.setenv("GEMV_BACKEND", "cuda")
     script = program("history.backfill")
     said = script.measured(TOP, [sys.executable, "-P", str(script.PART)], simulated=True)
     shares = [each for each in said if each["name"] == "kernels.Floor.track_share"]

@@ -9,6 +9,7 @@ import pytest
 import scipy.sparse
 from helpers.exporters import Exporter, Interface
 from helpers.refusals import Broken, Fails, check
+from scipy.sparse.linalg import LinearOperator
 
 import gemv
 from gemv.engines import backend
@@ -336,3 +337,24 @@ def test_a_device_vector_from_the_left_stays_there():
 
         y = matrix.__rmatmul__(cuda.to_device(x))
         assert hasattr(y, "copy_to_host") and np.array_equal(y.copy_to_host(), x @ a)
+
+
+def test_shapes_are_refused_before_scipy_looks_at_them(monkeypatch):
+    """From version 1.18 on, its operators have words of their own for these."""
+
+    def first(self, x):
+        raise ValueError(f"SciPy was asked about {np.shape(x)}")
+
+    for name in ("dot", "rdot", "__mul__", "__rmul__", "__matmul__", "__rmatmul__"):
+        monkeypatch.setattr(LinearOperator, name, first, raising=False)
+    left = [lambda a, x: a @ x, lambda a, x: a.dot(x)]
+    right = [lambda a, x: x @ a, lambda a, x: a.rdot(x), lambda a, x: a.__rmul__(x)]
+    a = np.arange(9.0).reshape(3, 3) * (1 + 1j)
+    with gemv.Matrix(a) as matrix:
+        for product in (*left, *right):
+            for wrong in (ones(4), ones(2, 5), ones(5, 2), np.array(2.0)):
+                with pytest.raises(ValueError, match=r"^Matrix: x must have"):
+                    product(matrix, wrong)
+        for x in (ones(3), np.eye(3)):
+            assert np.array_equal(matrix @ x, a @ x) and np.array_equal(matrix.dot(x), a @ x)
+            assert np.array_equal(x @ matrix, x @ a) and np.array_equal(matrix.rdot(x), x @ a)

@@ -9,7 +9,6 @@ import warnings
 
 import numpy as np
 import pytest
-from helpers.one_gpu import gpu  # noqa: F401  a fixture
 
 import gemv
 from gemv.calls import faster, short
@@ -20,6 +19,11 @@ from gemv.core.narrow import cast
 from gemv.engines import backend
 from gemv.selection import machine as selection_machine
 from gemv.selection.host_or_gpu import Comparison, Work
+
+if backend.backend() != "simulator":
+    pytest.skip("kernels of the simulator stand for those of the GPU", allow_module_level=True)
+
+from helpers.one_gpu import gpu  # noqa: F401  a fixture
 
 A, X = np.arange(12.0).reshape(4, 3), np.ones(3)
 pytestmark = pytest.mark.usefixtures("gpu")

@@ -15,6 +15,7 @@ from gemv.core import memo
 from gemv.core.dtypes import DTYPES
 from gemv.core.narrow import cast
 from gemv.core.operand import Operand
+from gemv.engines import backend
 
 NUMBERS = {letter: number for number, letter in jax_frames.DTYPE_NUMBERS.items()}
 STREAM = 0x5EED
@@ -226,6 +227,7 @@ def test_a_remembered_call_is_launched_on_the_stream_of_xla(monkeypatch, status)
 
     a, x, y = np.ones((2, 2, 3)), np.ones((2, 3)), np.empty((2, 2))
     operands = tuple(Operand("jax", a.dtype, (1,), (1,), 0, False, None) for _ in range(3))
+    monkeypatch.setattr(jax_handlers.engines_backend, "backend", lambda: "cuda")
     monkeypatch.setattr(jax_handlers.engines_backend, "engine", Engine)
     monkeypatch.setattr(
         jax_handlers, "_selected", lambda *rest: ("choice", operands, "problem", Known())
@@ -341,6 +343,15 @@ def test_what_the_host_cannot_compute():
     made = HandMade([a, x], [y], attributes(kernel="vector_rows"))
     assert call(jax_handlers.on_host, made.frame) == 1
     assert "kernel='vector_rows' needs a GPU" in made.errors[0][1]
+
+
+def test_arrays_on_a_gpu_are_refused_where_the_backend_is_host():
+    a, x, y = np.ones((2, 3)), np.ones(3), np.full(2, 7.0)
+    made = HandMade([a, x], [y], attributes())
+    with backend.using("host"):
+        assert call(jax_handlers.on_gpu, made.frame) == 1
+    assert "gemv.jax.matvec: a is on a GPU, but the backend is host" in made.errors[0][1]
+    assert y.tolist() == [7, 7]
 
 
 def test_the_version_is_that_of_the_header(tmp_path):

@@ -8,13 +8,13 @@ from typing import NamedTuple
 from gemv.core.dtypes import DTYPES
 from gemv.kernels import REGISTRY
 from gemv.measure.inputs import make_problem
-from gemv.selection.machine import code_of, machines
+from gemv.selection.machine import Constants, code_of, machines
 
 
 class Tuned(NamedTuple):
     """A kernel with constants that a machine's file has, and what they are for.
 
-    `letters` are the dtypes for which the code needs no local memory, as far as is known.
+    `letters` are the dtypes for which the code was compiled and needs no local memory.
     """
 
     kernel: str
@@ -38,7 +38,8 @@ def tuned():
             letters = "".join(
                 letter
                 for letter in "sdczhb"
-                if each.registers.get(code_of(whole_vectors(access, letter), each.kernel)) != 0
+                if is_compiled(each, letter)
+                and each.registers.get(code_of(whole_vectors(access, letter), each.kernel)) != 0
             )
             found.append(Tuned(each.kernel.name, each.knobs, access, "plain", letters))
         for row in machine.exceptions:
@@ -46,6 +47,11 @@ def tuned():
             accumulate = row.conditions.get("accumulate", "plain")
             found.append(Tuned(row.kernel, row.knobs, access, accumulate, row.letters))
     return found
+
+
+def is_compiled(constants: Constants, letter: str) -> bool:
+    """Whether the file knows code of these constants for a dtype; no problem gets any other."""
+    return any(code[0] == letter for code in constants.registers)
 
 
 def access_of_kernel(kernel):

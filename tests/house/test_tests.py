@@ -3,9 +3,16 @@
 from __future__ import annotations
 
 import ast
+import os
+import sys
+from collections.abc import Iterator
 from pathlib import Path
 
+import pytest
+from helpers import processes
+
 TESTS = Path(__file__).resolve().parents[1]
+DOCS = TESTS.parent / "docs"
 #: What the names of functions have that check something.
 CHECKS = ("assert", "raises", "warns", "check", "fail", "run")
 
@@ -49,3 +56,72 @@ def test_what_checks_nothing_is_found():
     source = "def helper():\n    {}\n\ndef test_it():\n    helper()\n"
     assert without_a_check(source.format("len([])")) == ["test_it"]
     assert without_a_check(source.format("assert 1")) == []
+
+
+# --------------------------------------------------------------------------------------------------
+# what files of tests import
+
+
+def test_every_file_is_collected_without_the_simulator():
+    """On a GPU the modules of the simulator cannot be imported; nor on the host backend."""
+    done = processes.run(
+        [sys.executable, "-m", "pytest", "-n", "0", "--collect-only", "-qq", "-p",
+         "no:cacheprovider", str(TESTS)],
+        capture_output=True, text=True, cwd=TESTS.parent,
+        env={**os.environ, "NUMBA_ENABLE_CUDASIM": "0", "CUDA_VISIBLE_DEVICES": "-1"},
+    )  # fmt: skip
+    assert done.returncode == 0, done.stdout[-4000:]
+
+
+def documents_of(source: str) -> Iterator[str]:
+    """Modules of docs/ that a file of tests imports, or runs, wherever kernels run."""
+    stems = {path.stem for path in DOCS.rglob("*.py")}
+    tree = ast.parse(source)
+    simulated = set()
+    for function in ast.walk(tree):
+        if isinstance(function, ast.FunctionDef) and "needs the simulator" in ast.unparse(function):
+            simulated |= set(ast.walk(function))
+    for node in ast.walk(tree):
+        names = []
+        if isinstance(node, ast.Import):
+            names = [alias.name for alias in node.names]
+        elif isinstance(node, ast.ImportFrom):
+            names = [node.module or ""]
+        elif isinstance(node, ast.Call) and ast.unparse(node.func) == "runpy.run_path":
+            inside = (each for argument in node.args for each in ast.walk(argument))
+            values = [each.value for each in inside if isinstance(each, ast.Constant)]
+            names = [each.removesuffix(".py") for each in values if str(each).endswith(".py")]
+        if node not in simulated:
+            yield from (name for name in names if name in stems)
+
+
+#: Imports a module of docs/, and says what has become of Numba's variables.
+IMPORT = """
+import os, sys
+from pathlib import Path
+file = next(Path(sys.argv[1]).rglob(sys.argv[2] + ".py"))
+sys.path[:0] = [str(file.parent), *map(str, file.parents[1].glob("*/"))]
+__import__(file.stem)
+print([name for name in os.environ if name.startswith("NUMBA_")])
+"""
+DOCUMENTS = sorted(
+    {name for path in TESTS.rglob("*.py") for name in documents_of(path.read_text("utf-8"))}
+)
+
+
+@pytest.mark.parametrize("name", DOCUMENTS)
+def test_what_tests_import_leaves_numbas_variables_alone(name):
+    """Numba reads them again as it compiles: the tests after it would have half a simulator."""
+    kept = {name: value for name, value in os.environ.items() if not name.startswith("NUMBA_")}
+    done = processes.run(
+        [sys.executable, "-c", IMPORT, str(DOCS), name], capture_output=True, text=True,
+        env={**kept, "PYTHONPATH": str(TESTS.parent)},
+    )  # fmt: skip
+    assert done.stdout.strip() == "[]", done.stderr
+
+
+def test_what_tests_import_of_the_documents_is_found():
+    assert {"notebook", "parts", "links", "kernel_pages"} <= set(DOCUMENTS)
+    source = "def f():\n    {}\n    import watch\n"
+    assert list(documents_of(source.format("pass"))) == ["watch"]
+    assert not list(documents_of(source.format("skip('needs the simulator')")))

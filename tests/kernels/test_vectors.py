@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 
 import numpy as np
 import pytest
-from helpers.problems import random_array
+from helpers.problems import random_array, transposed
 from numba import cuda
 
 import gemv
 from gemv.core.batch import Batch, aligned_step
 from gemv.core.dtypes import DTYPES
 from gemv.core.geometry import Device
+from gemv.core.narrow import cast
 from gemv.kernels import get
 from gemv.measure.inputs import make_problem
 from gemv.selection import batches, parts
@@ -36,6 +38,20 @@ CASES = [
     ("d", 3, 203, {**ROWS, "LANES": 32, "THREADS_PER_BLOCK": 32}, {"PARTS": 2, "ROWS": 4}),
     ("c", 3, 203, {**ROWS, "LANES": 32, "THREADS_PER_BLOCK": 32}, {"PARTS": 1, "ROWS": 2}),
     ("h", 2, 1301, {**ROWS, "LANES": 32, "THREADS_PER_BLOCK": 32}, {"PARTS": 8}),
+    # sums that the threads of a lane and the lanes of a warp divide between them
+    ("s", 37, 131, {**ROWS, "LANES": 4, "THREADS_PER_BLOCK": 32},
+     {"PARTS": 4, "ROWS": 8, "COUNT": 2, "THREADS_PER_BLOCK": 32}),
+    ("h", 19, 131, {**ROWS, "LANES": 2, "THREADS_PER_BLOCK": 32},
+     {"PARTS": 4, "ROWS": 4, "COUNT": 4, "THREADS_PER_BLOCK": 32}),
+    ("d", 9, 67, {**ROWS, "LANES": 32, "THREADS_PER_BLOCK": 32},
+     {"PARTS": 1, "ROWS": 4, "COUNT": 4, "THREADS_PER_BLOCK": 32}),
+    # lanes of a row in several turns of the same threads
+    ("s", 5, 1031, {**ROWS, "LANES": 64, "THREADS_PER_BLOCK": 64},
+     {"PARTS": 1, "TURNS": 2, "ROWS": 2, "THREADS_PER_BLOCK": 32}),
+    ("d", 5, 531, {**ROWS, "LANES": 128, "THREADS_PER_BLOCK": 128},
+     {"PARTS": 2, "TURNS": 4, "ROWS": 2, "COUNT": 2, "THREADS_PER_BLOCK": 128}),
+    ("d", 3, 1003, {**ROWS, "LANES": 128, "THREADS_PER_BLOCK": 128, "BLOCKS_PER_SM": 4},
+     {"PARTS": 2, "TURNS": 2, "ROWS": 4, "COUNT": 2}),
     # columns that are split over blocks
     ("s", 3, 421, {**ROWS, "LANES": 8, "THREADS_PER_BLOCK": 64, "BLOCKS_PER_SM": 4},
      {"PARTS": 4, "ROWS": 2}),
@@ -48,6 +64,19 @@ CASES = [
     ("z", 40, 33, {**COLUMNS, "LANES": 32, "PIECES": 1, "BLOCKS_PER_SM": 4}, {"LOADS": 1}),
     ("h", 65, 30, {**COLUMNS, "LANES": 8, "PIECES": 1, "BLOCKS_PER_SM": 4}, {"LOADS": 4}),
     ("d", 130, 20, {**COLUMNS, "LANES": 32, "PIECES": 1, "BLOCKS_PER_SM": 0}, {"LOADS": 2}),
+    # numbers of x in shared memory: several stages, a last one that is not full, splits, widths
+    ("s", 37, 70, {**COLUMNS, "LANES": 2, "PIECES": 2, "BLOCKS_PER_SM": 0},
+     {"LOADS": 1, "COUNT": 2, "STAGED": 1}),
+    ("s", 9, 450, {**COLUMNS, "LANES": 4, "PIECES": 1, "BLOCKS_PER_SM": 8},
+     {"LOADS": 2, "COUNT": 4, "STAGED": 2}),
+    ("s", 9, 170, {**COLUMNS, "LANES": 4, "PIECES": 1, "BLOCKS_PER_SM": 0},
+     {"LOADS": 1, "COUNT": 8, "STAGED": 3}),
+    ("z", 40, 73, {**COLUMNS, "LANES": 32, "PIECES": 1, "BLOCKS_PER_SM": 4},
+     {"LOADS": 1, "COUNT": 2, "STAGED": 2}),
+    ("h", 65, 130, {**COLUMNS, "LANES": 8, "PIECES": 1, "BLOCKS_PER_SM": 4},
+     {"LOADS": 2, "COUNT": 4, "STAGED": 1}),
+    ("d", 130, 60, {**COLUMNS, "LANES": 64, "PIECES": 1, "BLOCKS_PER_SM": 0},
+     {"LOADS": 2, "COUNT": 8, "STAGED": 4}),
     ("s", 150, 7, LONG, {"PIECES": 1, "COLUMNS": 4, "THREADS_PER_BLOCK": 16}),
     ("c", 64, 9, LONG, {"PIECES": 2, "COLUMNS": 2, "THREADS_PER_BLOCK": 8}),
     ("h", 129, 5, LONG, {"PIECES": 1, "COLUMNS": 8, "THREADS_PER_BLOCK": 8}),
@@ -94,19 +123,8 @@ def test_several_vectors_have_the_bits_of_each_alone(letter, m, n, alone, togeth
     check(letter, m, n, alone, together, monkeypatch)
 
 
-def check(letter, m, n, alone, together, monkeypatch, chunked=False):
-    """All items in one launch of the kernel for several, and in one of that for one vector."""
-    name = kernel_of(alone)
-    rng = np.random.default_rng([m, n])
-    values = random_array(rng, (m, n), DTYPES[letter])
-    a = padded(values) if name == "vector_rows" else padded(values.T).T
-    vectors, y = (random_array(rng, (3, length), DTYPES[letter]) for length in (n, m))
-    vectors[1] = np.nan  # alpha is 0: never seen
-    x = padded(vectors)
-    precision = DTYPES[letter] if letter != "h" else np.dtype("float32")
-    alpha = cuda.to_device(np.array([1.5, 0.0, -2.0], precision))
-    beta = cuda.to_device(np.array([0.0, 9.0, 0.0, 9.0, 0.5, 9.0], precision))[::2]
-    y[:2] = np.nan  # beta is 0: never read
+def force(name, alone, together, monkeypatch):
+    """Single products by one kernel and its constants, several vectors with some of theirs."""
 
     def forced(
         problem, batch, device, kernel=None, homes=("arguments", "arguments"), is_shared=None
@@ -124,6 +142,23 @@ def check(letter, m, n, alone, together, monkeypatch, chunked=False):
     for room in (batches, parts):
         monkeypatch.setattr(room, "select_item", forced)
     monkeypatch.setattr(batches, "get", kernel)
+
+
+def check(letter, m, n, alone, together, monkeypatch, chunked=False):
+    """All items in one launch of the kernel for several, and in one of that for one vector."""
+    name = kernel_of(alone)
+    rng = np.random.default_rng([m, n])
+    values = random_array(rng, (m, n), DTYPES[letter])
+    a = padded(values) if name == "vector_rows" else transposed(padded(values.T))
+    vectors, y = (random_array(rng, (3, length), DTYPES[letter]) for length in (n, m))
+    vectors[1] = np.nan  # alpha is 0: never seen
+    x = padded(vectors)
+    precision = DTYPES[letter] if letter != "h" else np.dtype("float32")
+    alpha = cuda.to_device(np.array([1.5, 0.0, -2.0], precision))
+    beta = cuda.to_device(np.array([0.0, 9.0, 0.0, 9.0, 0.5, 9.0], precision))[::2]
+    y[:2] = np.nan  # beta is 0: never read
+
+    force(name, alone, together, monkeypatch)
 
     def computed():
         with gemv.trace() as calls:
@@ -156,6 +191,60 @@ def check(letter, m, n, alone, together, monkeypatch, chunked=False):
         assert np.allclose(several[0][::2], reference, atol=1e-4)
 
 
+#: Constants of staged numbers of x: two stages of two passes and a rest, in each of some splits.
+STAGED = {"LOADS": 2, "COUNT": 4, "STAGED": 2, "MIN_BLOCKS": 5}
+
+
+@pytest.mark.parametrize("splits", [0, 4])
+@pytest.mark.parametrize(
+    "letter, accumulate, layout",
+    [
+        ("s", "plain", "apart"), ("h", "plain", "apart"), ("s", "plain", "behind"),
+        ("c", "plain", "conjugated"), ("z", "plain", "conjugated"), ("s", "wide", "packed"),
+        ("h", "wide", "packed"), ("b", "wide", "apart"), ("c", "wide", "conjugated"),
+        ("d", "wide", "packed"),
+    ],
+)  # fmt: skip
+def test_staged_numbers_of_x_are_those_of_one_vector(
+    letter, accumulate, layout, splits, monkeypatch
+):
+    """Converted and conjugated once for a block: x apart in memory, A at an odd address."""
+    alone = {**COLUMNS, "LANES": 8, "PIECES": 1, "BLOCKS_PER_SM": splits}
+    force("vector_columns", alone, STAGED, monkeypatch)
+    rng = np.random.default_rng(7)
+    m, n = 33, 150
+    # One element behind a multiple of 16 bytes, so that loads of A are of one element.
+    lines = aligned_step(m + 1) if layout != "behind" else m + 2
+    whole = random_array(rng, (n, lines), DTYPES[letter])
+    first = int(layout == "behind")
+    down = cuda.to_device(whole)[:, first : first + m]  # n lines, which are columns of A
+    x = random_array(rng, (3, n), DTYPES[letter])
+    x[1, 3] = cast(np.array(np.nan), x.dtype)[()] if letter == "b" else np.nan
+    apart = cuda.to_device(np.repeat(x, 2, axis=1))[:, ::2]
+    operand = apart if layout == "apart" else cuda.to_device(x)
+
+    def computed():
+        with gemv.trace() as calls:
+            if layout == "conjugated":
+                y = gemv.vecmat(operand, down, accumulate=accumulate)
+            else:
+                y = gemv.matvec(down.T, operand, accumulate=accumulate)
+        return [call.kernel for call in calls], y.copy_to_host()
+
+    kernels, several = computed()
+    assert kernels == ["several_columns"]
+    found = [several.tobytes()]
+    for other_order in orders() if accumulate == "plain" else []:
+        with other_order:
+            found.append(computed()[1].tobytes())
+    monkeypatch.setattr(batches, "_SEVERAL", {})
+    kernels, expected = computed()
+    assert set(kernels) == {"vector_columns"}
+    assert set(found) == {expected.tobytes()}
+    numbers = cast(expected, np.dtype("f4")) if letter == "b" else expected
+    assert np.isnan(numbers[1]).all() and np.isfinite(numbers[::2]).all()
+
+
 LANES = [1 << k for k in range(11)]
 
 
@@ -172,12 +261,45 @@ def test_sums_of_several_vectors_fit_into_shared_memory(letter, accumulate):
             for vectors in (2, 4, 8):
                 knobs = kernel.for_vectors(problem, alone, vectors)
                 ((_, block),) = kernel.geometry(problem, H200, knobs).launches
+                at_once = lanes // knobs["TURNS"]
                 spread = min(lanes, 32) * knobs["PARTS"] > 32
-                slots = lanes if spread else max(lanes // 32, 1)
-                rows = block[0] // (lanes * knobs["PARTS"]) * knobs["ROWS"]
-                held = rows * vectors * slots * problem.precision.sums.itemsize
-                assert held <= 32 << 10, (lanes, m, n, vectors, knobs)
+                slots = at_once if spread else max(at_once // 32, 1)
+                rows = block[0] // (at_once * knobs["PARTS"]) * knobs["ROWS"]
+                sums = rows * vectors * problem.precision.sums.itemsize
+                assert slots * sums <= 32 << 10, (lanes, m, n, vectors, knobs)
+                carried = sums if knobs["TURNS"] > 1 else 0
+                assert slots * sums + carried <= 47 << 10, (lanes, m, n, vectors, knobs)
                 assert knobs["ROWS"] >= 1 and block[0] >= 32
+
+
+@pytest.mark.parametrize("letter", "sdczhb")
+@pytest.mark.parametrize("accumulate", ["plain", "wide"])
+def test_staged_numbers_and_sums_fit_into_shared_memory(letter, accumulate):
+    """Whatever the single product has: both places for x beside the sums of a vector at least."""
+    kernel = get("several_columns")
+    staged = set()
+    for lanes, threads, pieces in itertools.product(LANES[::2], (32, 256, 1024), (1, 4)):
+        for m, n in ((40, 100000), (100000, 16)):
+            problem = make_problem(m, n, DTYPES[letter], "F", "N").at(256, 256)
+            problem = problem._replace(accumulate=accumulate)
+            alone = {**get("vector_columns").knobs, "LANES": lanes, "PIECES": pieces,
+                     "THREADS_PER_BLOCK": threads, "BLOCKS_PER_SM": 0}  # fmt: skip
+            for vectors in (2, 4, 8):
+                knobs = kernel.for_vectors(problem, alone, vectors)
+                spec = select(problem, H200, "vector_columns", alone).spec
+                spec = dataclasses.replace(spec, knobs=tuple(sorted(knobs.items())))
+                (function,) = kernel.functions(spec)
+                names = function.__globals__
+                element = problem.precision.sums.itemsize
+                sizes = [names["CHUNK_SHARES"] * names["TILE_ROWS"] * element,
+                         names["EDGES"] * names["WIDTH"] * element]  # fmt: skip
+                if knobs["STAGED"]:
+                    x_number = np.dtype(names["x_number"])
+                    sizes.append(names["BOTH_STAGES"] * x_number.itemsize)
+                    assert sum(sizes) + 4 <= 48 << 10, (alone, knobs, sizes)
+                    staged.add(knobs["COUNT"])
+                assert knobs["LOADS"] >= 1
+    assert bool(staged) == (problem.precision.sums.fields is None)
 
 
 def test_the_last_vector_of_many_has_the_order_of_all():

@@ -18,7 +18,7 @@ from helpers.problems import ALL_ROWS
 from helpers.selection import tuned
 
 from gemv.core.dtypes import DTYPES, dtype_name
-from gemv.kernels import REGISTRY
+from gemv.kernels import REGISTRY, get
 
 KERNELS = list(REGISTRY.values())
 BY_NAME = pytest.mark.parametrize("kernel", KERNELS, ids=lambda kernel: kernel.name)
@@ -119,6 +119,24 @@ def test_a_loop_over_the_rows_of_a_tile_is_none_where_each_has_a_thread(compiler
 
     assert loops(one) == 1
     assert loops(two) == 2
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_staged_numbers_of_x_come_by_16_bytes_and_from_shared_memory(dtype, compiler):
+    """For each load of A of a pass, the factors of eight vectors are two loads; none is of x."""
+    knobs = {"COUNT": 8, "LOADS": 4, "STAGED": 1, "LANES": 32, "BLOCKS_PER_SM": 0}
+    kernel = get("several_columns")
+    (function,) = compiler(kernel, dtype, "axpy", knobs=knobs, whole=True)
+    assert function["stack"] == 0 and function["spills"] == 0
+    listing = disassemble(function)
+    full, rest = listing.split("BAR.SYNC")[1:3]  # behind each barrier, up to the next one
+    for part in (full, rest):
+        assert len(re.findall(r"\bLDS\.128\b", part)) == 4 * 2
+    # Numbers of x are loaded for one column of a thread, before each of the barriers.
+    single = r"\bLDG\.E(?:\.U16)?\.CONSTANT"
+    assert len(re.findall(single, listing)) == 2 * 8
+    (loading,) = compiler(kernel, dtype, "axpy", knobs={**knobs, "STAGED": 0}, whole=True)
+    assert len(re.findall(single, disassemble(loading))) == 4 * 8  # of the rest
 
 
 def compiled_sets():

@@ -269,7 +269,8 @@ from numba import types
 from gemv.core.dtypes import DTYPES, Precision
 from gemv.language import (
     atomic_inc, conjugated, cuda, fold, gather_inside, is_aligned, load_shifted, load_some,
-    load_units, load_vectors, moved, post, put_unit, read_only_load, store, store_vectors, take,
+    load_units, load_vectors, moved, outer_add, post, put_unit, read_only_load, store,
+    store_vectors, take, zeros,
 )
 from gemv.language.numba_cuda.compile import compile_ptx
 
@@ -299,6 +300,16 @@ def units(x, y):
     put_unit(tile, 4, values, 0, 4)
     put_unit(tile, 0, values, 4, 4)
     store_vectors(y, 0, 4, load_units(tile, 0, 4), 4)
+
+def outer(a, x, y):
+    tile = cuda.shared.array(16, types.complex64, alignment=16)
+    put_unit(tile, 4, load_vectors(x, 0, 1, 4, 1), 0, 2)
+    put_unit(tile, 6, load_vectors(x, 0, 1, 4, 1), 2, 2)
+    put_unit(tile, 12, load_vectors(x, 4, 1, 4, 1), 0, 2)
+    put_unit(tile, 14, load_vectors(x, 4, 1, 4, 1), 2, 2)
+    sums = zeros(x[8], 8)  # two rows for each of four vectors, and two columns
+    sums = outer_add(sums, load_vectors(a, 0, 2, 2, 2), tile, 4, 8, 4, 2, 1)
+    store_vectors(y, 0, 2, sums, 2)
 
 def posted(x, y, scratch):
     post(scratch, 1, x[0])
@@ -340,7 +351,8 @@ json.dump(answer, sys.stdout)
 WANTED = [
     ("shifted_2", "c", "plain", 9), ("shifted_4", "s", "plain", 9), ("shifted_8", "b", "plain", 9),
     ("folded", "s", "plain", 9), ("some", "s", "plain", 9), ("inside", "s", "plain", 9),
-    ("units", "s", "plain", 9), ("posted", "c", "plain", 9), ("late", "c", "plain", 9),
+    ("units", "s", "plain", 9), ("outer", "c", "plain", 9),
+    ("posted", "c", "plain", 9), ("late", "c", "plain", 9),
     ("summed", "b", "plain", 7), ("summed", "b", "wide", 9), ("summed", "b", "pairs", 9),
     ("summed", "d", "wide", 9), ("summed", "z", "wide", 9), ("turned", "c", "plain", 9),
     ("constant", "z", "plain", 9), ("alignment", "s", "plain", 9),
@@ -380,13 +392,26 @@ def test_vectors_that_begin_between_two_multiples_of_16_bytes(width, letter, pro
         assert after[1] == wanted.tobytes(), shift
 
 
-def test_sums_are_folded_in_the_order_of_the_twin(programs):
-    from gemv.language import fold
+#: What the simulator's function makes of each list of float32.
+TWIN = """
+import json, sys
+import numpy as np
+from gemv.language import fold
+print(json.dumps([list(map(float, fold(tuple(np.float32(x)), 2))) for x in json.load(sys.stdin)]))
+"""
 
-    for x in np.random.default_rng(1).standard_normal((10, 16)).astype(np.float32):
+
+def test_sums_are_folded_in_the_order_of_the_twin(programs):
+    values = np.random.default_rng(1).standard_normal((10, 16)).astype(np.float32)
+    made = processes.run(
+        [sys.executable, "-c", TWIN], input=json.dumps(values.tolist()), capture_output=True,
+        text=True, env={**os.environ, "NUMBA_ENABLE_CUDASIM": "1"},
+    )  # fmt: skip
+    assert made.returncode == 0, made.stderr
+    for x, expected in zip(values, json.loads(made.stdout), strict=True):
         places = [("buffer", 0, 0), ("buffer", 1, 0)]
         after = one_thread(programs, "folded s plain 9", [x, np.zeros(2, "f")], places)
-        assert np.frombuffer(after[1], "f").tolist() == list(map(float, fold(tuple(x), 2)))
+        assert np.frombuffer(after[1], "f").tolist() == expected
 
 
 @pytest.mark.parametrize("valid", [-(2**40), -1, 0, 1, 2, 3])
@@ -413,6 +438,16 @@ def test_units_of_shared_memory(programs):
     places = [("buffer", 0, 0), ("buffer", 1, 0)]
     after = one_thread(programs, "units s plain 9", [x, np.zeros(4, "f")], places)
     assert np.frombuffer(after[1], "f").tolist() == [4, 5, 6, 7]
+
+
+def test_products_with_several_vectors_in_shared_memory(programs):
+    """Two columns of conjugated elements, whose four factors begin at the fourth number."""
+    a = np.array([1 + 2j, 3, 1j, 2 - 1j], np.complex64)
+    x = np.append(np.arange(1, 9) * (1 - 1j), 0).astype(np.complex64)
+    places = [("buffer", 0, 0), ("buffer", 1, 0), ("buffer", 2, 0)]
+    after = one_thread(programs, "outer c plain 9", [a, x, np.zeros(8, a.dtype)], places)
+    wanted = x[:8].reshape(2, 4).T @ a.conj().reshape(2, 2)
+    assert np.frombuffer(after[2], a.dtype).tolist() == wanted.ravel().tolist()
 
 
 def test_a_posted_nan_of_ones_is_taken_and_leaves_ones(programs):

@@ -66,3 +66,22 @@ def test_what_lies_around_a_result_is_looked_at(monkeypatch):
     finally:
         gemv.use_backend(None)
     assert any("memory around out was changed" in text for _, _, text in failed)
+
+
+@pytest.mark.parametrize("family", ["lists", "batches"])
+def test_empty_arrays_are_not_cut(family, monkeypatch):
+    """Numba cuts none on a GPU: neither these cases nor the package ask for it."""
+    if gemv.backend() != "simulator":
+        pytest.skip("needs the simulator, whose arrays can be watched")
+    from numba.cuda.simulator.cudadrv.devicearray import FakeCUDAArray
+
+    cut = FakeCUDAArray.__getitem__
+
+    def strictly(self, index):
+        if not self.size:
+            raise RuntimeError("non-empty slice into empty slice")
+        return cut(self, index)
+
+    monkeypatch.setattr(FakeCUDAArray, "__getitem__", strictly)
+    _, failed = fuzz.several([family], 0, cases=12)
+    assert not failed, failed[0]

@@ -14,11 +14,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 from helpers import processes
-from helpers.selection import problem_of, problem_with
+from helpers.selection import is_compiled, problem_of, problem_with
 
 import gemv
+from gemv.core.dtypes import DTYPES
 from gemv.core.geometry import Chip, Device
 from gemv.kernels import REGISTRY
+from gemv.measure.inputs import make_problem
 from gemv.selection import compiled
 from gemv.selection import machine as selection_machine
 from gemv.selection import select as selection_select
@@ -497,3 +499,20 @@ def test_no_machine_raises_anything_else(own_machine):
             assert re.match("machine .*mine.toml(,|:)|GEMV_MACHINE = ", str(error)), error
             refused += 1
     assert used > 20 and refused > 300
+
+
+@pytest.mark.parametrize("letter", "sdczhb")
+def test_no_problem_gets_code_that_was_compiled_for_other_dtypes_only(letter):
+    """Such code may need local memory; complex128 in short_columns with some constants does."""
+    (h200,) = machines()
+    constants = {(each.name, *sorted(each.knobs.items())): each for each in h200.constants}
+    rng, seen = np.random.default_rng(ord(letter)), 0
+    for _ in range(400):
+        m, n = (int(2 ** rng.uniform(0, most)) for most in rng.permutation([6, 24]))
+        problem = make_problem(m, n, DTYPES[letter], "CF"[rng.integers(2)], "NT"[rng.integers(2)])
+        choice = select(problem.at(256, 256), Device("NVIDIA H200", (9, 0), 132))
+        found = constants.get((choice.kernel.name, *sorted(choice.knobs.items())))
+        if found is not None:  # else an exception's
+            seen += 1
+            assert is_compiled(found, letter), (m, n, choice.knobs)
+    assert seen > 100

@@ -463,9 +463,9 @@ def test_chunks_stay_where_they_are_unless_a_worker_has_too_many():
 
 @pytest.mark.filterwarnings("ignore:Port 8787 is already in use")  # of another cluster's page
 def test_examples_of_the_page_run():
-    page = Path(gemv.__file__).parents[1] / "docs" / "guide" / "many.md"
+    page = Path(gemv.__file__).parents[1] / "docs" / "guide" / "machines.md"
     if not page.exists():  # beside an installed package
-        page = Path(__file__).parents[2] / "docs" / "guide" / "many.md"
+        page = Path(__file__).parents[2] / "docs" / "guide" / "machines.md"
     blocks = re.findall(
         r"^```python dask\n(.*?)^```", page.read_text(encoding="utf-8"), re.M | re.S
     )

@@ -20,8 +20,9 @@ HUGE = 10**5000  # Python itself refuses to write it
 
 
 @pytest.fixture(autouse=True)
-def on_the_host():
-    gemv.use_backend("host")
+def where_jax_puts_arrays():
+    """The host backend takes no arrays on a GPU, and there JAX puts them where there is one."""
+    gemv.use_backend("host" if jax.default_backend() == "cpu" else None)
     yield
     gemv.use_backend(None)
 
@@ -379,3 +380,12 @@ def test_an_integer_beyond_those_of_jax_is_a_factor(alpha):
     operands = Operands()
     found = matvec(operands.a, operands.x, alpha=alpha)
     assert np.array_equal(found, float(alpha) * (operands.a @ operands.x))
+
+
+def test_arrays_on_a_gpu_are_refused_where_the_backend_is_host(monkeypatch):
+    """At once, and not where the result is read."""
+    monkeypatch.setattr("gemv.calls.jax_calls._platforms", lambda array: {"gpu"})
+    gemv.use_backend("host")
+    operands = Operands()
+    words = r"^gemv\.jax\.matvec: a is on a GPU, but the backend is host, which takes host arrays"
+    check(operands.product, vars(operands), T, words, contents)

@@ -1,7 +1,7 @@
 """The blocks of a cluster share a row, and send their sums into the memory of the first of them.
 
-The rung has wide loads, several rows for a cluster, and a block for each of these rows in which its
-sums meet, so that no block adds up all of them.
+The rung has wide loads, and several rows for a cluster. These rows are dealt out over its blocks:
+the sums of a row meet in the block that got the row, so that no block adds up all of them.
 """
 
 import numpy as np

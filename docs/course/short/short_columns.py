@@ -1,8 +1,8 @@
 """All of A is one stretch of memory, and each thread meets the same row again and again.
 
-The rung loads the stretch in vectors of 16 bytes, which contain several rows and parts of several
-columns, from the first multiple of 16 bytes on. It has more than one block, and adds eight sums in
-each step of its tree.
+The rung loads the stretch in vectors of 16 bytes, from the first multiple of 16 bytes on; a vector
+may contain several rows, and parts of several columns. The rung has more than one block. It adds up
+in a tree, eight sums in each step, where this kernel adds one sum after the other.
 """
 
 from gemv.core.geometry import Geometry, Launch

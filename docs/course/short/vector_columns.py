@@ -1,8 +1,8 @@
 """Wide loads down the columns, several of them before the first is used; sums stay in registers.
 
-The rung lets only some lanes stand along the rows, and gives the others the next columns, so that a
-warp is busy where rows are few. Then sums have to meet: by shuffles, in shared memory, and over
-blocks where columns are split.
+Where rows are few, the rung has only some lanes of a warp along the rows, and the others take the
+next columns. Then several threads have sums of the same row. They add them up by shuffles and in
+shared memory, and the last block does so where columns are split over blocks.
 """
 
 from gemv.core.geometry import Geometry, Launch, ceil_div

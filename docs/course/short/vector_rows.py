@@ -1,8 +1,8 @@
 """Wide loads, several of them before the first is used; a warp takes one row.
 
-The rung has more or fewer threads for a row, as it is long, and several rows for a thread, which
-share what is loaded of x. It splits columns over blocks where rows are few; the sums of splits are
-posted, and the last block adds them up. What a launch never runs is not compiled.
+The rung has more threads for longer rows, and several rows for a thread, which share the loaded
+elements of x. Where rows are few it splits the columns over blocks, and the block that began last
+adds up their sums. Code that a launch never runs is not compiled.
 """
 
 from gemv.core.geometry import Geometry, Launch

@@ -17,6 +17,14 @@ Idea
     vector do in one thread, then the lanes as in a butterfly. Lanes that are in different warps now
     meet in shared memory, in the order in which the butterfly would add them.
 
+    Nor does a row need all its lanes at once. With TURNS = 4 the same threads are a quarter of the
+    lanes after the other, each for all of its columns, and a block has room for four times as many
+    rows. They share what it loads of x, which is more than L1 holds if rows are long.
+
+    At the end k * ROWS sums are added up over the lanes. As in the rung of columns, two lanes
+    halve the sums that both of them have a part of: 12 exchanges for 16 sums of 4 lanes, where a
+    butterfly of each has 32.
+
 Picture
     ::
 
@@ -49,7 +57,10 @@ Source
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 from gemv.core.geometry import MAX_GRID_Y, ceil_div, one_launch
+from gemv.core.shares import shares
 from gemv.kernels.grids import partial_sums, power_above
 from gemv.kernels.kernel import Kernel, attach, wide_loads_object
 from gemv.kernels.wide_tiles import TAKEN_FOR_ROWS, finish_warps, split_rows, tail_of
@@ -60,14 +71,41 @@ ENOUGH_THREADS = 1 << 17
 SUMS_BYTES = 32 << 10
 #: The most threads that a row gets for the sake of PARTS.
 MOST_THREADS_OF_ROW = 512
-#: ROWS and VECTORS by COUNT, found by trying: for numbers of 4 bytes and more, and of 2 bytes.
-TILES = {2: (4, 2), 4: (2, 4), 8: (2, 2)}
-NARROW_TILES = {2: (2, 4), 4: (2, 2), 8: (2, 4)}
+
+
+class Tile(NamedTuple):
+    """Constants that sums do not depend on; MIN_BLOCKS are for so many threads."""
+
+    PARTS: int
+    ROWS: int
+    VECTORS: int
+    THREADS_PER_BLOCK: int
+    MIN_BLOCKS: int
+
+
+#: By COUNT, the fastest of those that were tried on an H200: for rows that a warp has several of,
+#: for longer ones, and for those that are split over blocks.
+SHORT = {2: Tile(1, 4, 2, 256, 2), 4: Tile(1, 2, 4, 64, 8), 8: Tile(2, 4, 4, 64, 6)}
+LONG = {2: Tile(1, 4, 2, 128, 4), 4: Tile(1, 4, 4, 128, 2), 8: Tile(1, 2, 2, 256, 2)}
+SPLIT = {2: Tile(1, 4, 2, 128, 4), 4: Tile(1, 4, 4, 128, 2), 8: Tile(2, 4, 4, 256, 1)}
+#: Numbers of 2 bytes have twice as many partial sums for a load of as many bytes.
+NARROW_SHORT = {2: Tile(1, 4, 2, 64, 6), 4: Tile(1, 2, 2, 128, 4), 8: Tile(1, 2, 2, 128, 2)}
+NARROW_LONG = {2: Tile(1, 2, 4, 128, 4), 4: Tile(1, 2, 2, 128, 4), 8: Tile(4, 4, 8, 128, 3)}
+NARROW_SPLIT = {2: Tile(1, 2, 4, 512, 1), 4: Tile(4, 4, 4, 512, 1), 8: Tile(4, 4, 4, 512, 1)}
+#: Eight vectors of complex numbers; and of float64, which gain by TURNS.
+COMPLEX_SHORT, COMPLEX_SPLIT = Tile(1, 2, 2, 128, 3), Tile(2, 2, 4, 256, 2)
+DOUBLE_LONG = Tile(1, 2, 4, 256, 1)
+MOST_TURNS = 4
 
 
 def parts_of(parts, width, precision):
     """Threads that share a lane: one where wide sums of different columns are one sum."""
     return min(parts, width) if partial_sums(width, precision) == width else 1
+
+
+def turns_of(turns, lanes):
+    """Turns that threads take for the lanes of a row: a turn has whole butterflies of 32 lanes."""
+    return max(min(turns, lanes // 32), 1)
 
 
 #: What the kernel calls.
@@ -83,6 +121,7 @@ def several_rows(
     {alpha}, alpha_step, {beta}, beta_step, scratch, counters,
 ):
     sums = cuda.shared.array((ALL_ROWS, SLOTS), number)
+    carried = cuda.shared.array(CARRIED, number)
     ticket = cuda.shared.array(1, uint32)
     tid = natural(cuda.threadIdx.x)
     place = tid % ROW_THREADS
@@ -98,60 +137,65 @@ def several_rows(
         ticket[0] = atomic_inc(counters, tile_of_turn, splits - 1)
     starts = row_starts(first + group, GROUPS, rows - 1, row_stride, ROWS)
     x_{v} = of_x(moved(x, min(vector + {v}, vectors - 1) * x_step))
-    total_{v} = zeros(zero, SUMS)
-    j = begin + place * UNIT
-    # Passes in which every lane has all of its vectors.
-    limit = j + rounded_down(end - begin, PASS)
-    if AHEAD and j + PASS <= limit:  # the next pass is on its way while this one is added
-        values = stream_tile(a, starts, j, STEP, VECTORS, UNIT)
-        while j + 2 * PASS <= limit:
-            following = stream_tile(a, starts, j + PASS, STEP, VECTORS, UNIT)
+    for turn in range(TURNS):
+        total_{v} = zeros(zero, SUMS)
+        j = begin + (turn * ROW_THREADS + place) * UNIT
+        # Passes in which every lane has all of its vectors.
+        limit = j + rounded_down(end - begin, PASS)
+        if AHEAD and j + PASS <= limit:  # the next pass is on its way while this one is added
+            values = stream_tile(a, starts, j, STEP, VECTORS, UNIT)
+            while j + 2 * PASS <= limit:
+                following = stream_tile(a, starts, j + PASS, STEP, VECTORS, UNIT)
+                total_{v} = multiply_add(total_{v}, values, full(x_{v}, j, incx), CONJUGATE)
+                values = following
+                j += PASS
             total_{v} = multiply_add(total_{v}, values, full(x_{v}, j, incx), CONJUGATE)
-            values = following
             j += PASS
-        total_{v} = multiply_add(total_{v}, values, full(x_{v}, j, incx), CONJUGATE)
-        j += PASS
-    while not AHEAD and j + PASS <= limit:
-        values = stream_tile(a, starts, j, STEP, VECTORS, UNIT)
-        total_{v} = multiply_add(total_{v}, values, full(x_{v}, j, incx), CONJUGATE)
-        j += PASS
-    behind = j - part * UNIT + WIDTH  # of the lane's next vector
-    if behind <= end:  # what is left goes out at once, too
-        rest = quotient(end - behind, STEP) + 1
-        values = stream_some(a, starts, j, STEP, VECTORS, UNIT, rest)
-        total_{v} = multiply_add(total_{v}, values, some(x_{v}, j, incx, rest), CONJUGATE)
-        j += rest * STEP
-    # One lane has the columns behind the last whole vector.
-    if not WHOLE and TAIL > 1 and j < end:
-        values = stream_some(a, starts, j, 1, AT_ONCE, 1, end - j)
-        total_{v} = multiply_add(total_{v}, values, tail(x_{v}, j, incx, end - j), CONJUGATE)
-    while not WHOLE and TAIL == 1 and part == 0 and j < end:
-        values = stream_some(a, starts, j, 1, 1, 1, end - j)
-        total_{v} = multiply_add(total_{v}, values, tail(x_{v}, j, incx, end - j), CONJUGATE)
-        j += 1
-    lane_{v} = fold(butterfly(total_{v}, PARTS, 1), ROWS)  # as in the one thread of a lane
-    if SPREAD == 1:
-        lane_{v} = butterfly(lane_{v}, EACH_SLOT, PARTS)
-    if place % EACH_SLOT == 0:
-        put(sums, {v} * TILE_ROWS + group, place // EACH_SLOT, lane_{v})
-    cuda.syncthreads()  # all sums are in place, and neighbours store neighbours
-    r = tid // FINISHERS
-    c = tid % FINISHERS
-    while r - tid // FINISHERS < ALL_ROWS:  # whole warps, which shuffle
-        row = min(r, ALL_ROWS - 1)
-        (row_sum,) = butterfly((of_warp(sums, row, c),), FINISHERS, 1)
-        for warp in range(1, WARPS_PER_ROW):
-            (more,) = butterfly((of_warp(sums, row, warp * OF_WARP + c),), FINISHERS, 1)
-            row_sum += more
-        i = first + r % TILE_ROWS
-        item = vector + r // TILE_ROWS
-        if c == 0 and r < ALL_ROWS and i < rows and item < vectors:
-            if SPLIT:
-                post(scratch, (split * vectors + item) * rows + i, row_sum)
-            else:
-                at = item * y_step + i * incy
-                finish({alpha}, alpha_step, {beta}, beta_step, row_sum, item, y, at)
-        r += THREADS // FINISHERS
+        while not AHEAD and j + PASS <= limit:
+            values = stream_tile(a, starts, j, STEP, VECTORS, UNIT)
+            total_{v} = multiply_add(total_{v}, values, full(x_{v}, j, incx), CONJUGATE)
+            j += PASS
+        behind = j - part * UNIT + WIDTH  # of the lane's next vector
+        if behind <= end:  # what is left goes out at once, too
+            rest = quotient(end - behind, STEP) + 1
+            values = stream_some(a, starts, j, STEP, VECTORS, UNIT, rest)
+            total_{v} = multiply_add(total_{v}, values, some(x_{v}, j, incx, rest), CONJUGATE)
+            j += rest * STEP
+        # One lane has the columns behind the last whole vector.
+        if not WHOLE and TAIL > 1 and j < end:
+            values = stream_some(a, starts, j, 1, AT_ONCE, 1, end - j)
+            total_{v} = multiply_add(total_{v}, values, tail(x_{v}, j, incx, end - j), CONJUGATE)
+        while not WHOLE and TAIL == 1 and part == 0 and j < end:
+            values = stream_some(a, starts, j, 1, 1, 1, end - j)
+            total_{v} = multiply_add(total_{v}, values, tail(x_{v}, j, incx, end - j), CONJUGATE)
+            j += 1
+        own_{v} = of_lane(total_{v}, tid)
+        put(sums, tid, joined({all_own}))
+        cuda.syncthreads()  # all sums of these lanes are in place, and neighbours store neighbours
+        r = tid // FINISHERS
+        c = tid % FINISHERS
+        while r - tid // FINISHERS < ALL_ROWS:  # whole warps, which shuffle
+            row = min(r, ALL_ROWS - 1)
+            (row_sum,) = butterfly((of_warp(sums, row, c),), FINISHERS, 1)
+            if TURNS > 1 and turn > 0 and c == 0:
+                row_sum = carried[row] + row_sum
+            for warp in range(1, WARPS_PER_TURN):
+                (more,) = butterfly((of_warp(sums, row, warp * OF_WARP + c),), FINISHERS, 1)
+                row_sum += more
+            i = first + r % TILE_ROWS
+            item = vector + r // TILE_ROWS
+            if TURNS > 1 and turn < TURNS - 1:
+                if c == 0 and r < ALL_ROWS:
+                    carried[row] = row_sum
+            elif c == 0 and r < ALL_ROWS and i < rows and item < vectors:
+                if SPLIT:
+                    post(scratch, (split * vectors + item) * rows + i, row_sum)
+                else:
+                    at = item * y_step + i * incy
+                    finish({alpha}, alpha_step, {beta}, beta_step, row_sum, item, y, at)
+            r += THREADS // FINISHERS
+        if turn < TURNS - 1:
+            cuda.syncthreads()  # they are read, and those of the next lanes may have their place
     if SPLIT and ticket[0] == splits - 1:
         # The last one to begin: all sums are there, or on their way. Each warp takes a row.
         r = tid // 32
@@ -177,17 +221,34 @@ def several_rows(
 """
 
 
+def _joined(count, length):
+    """The source of a function that makes one tuple of `count` tuples."""
+    tuples = ", ".join(f"own_{v}" for v in range(count))
+    numbers = ", ".join(f"own_{v}[{k}]" for v in range(count) for k in range(length))
+    return f"def joined({tuples}):\n    return ({numbers},)"
+
+
+def _store(held, held_rows, groups, tile_rows):
+    """The source of a function that stores `held` sums: so many rows for each of some vectors."""
+    places = (k // held_rows * tile_rows + k % held_rows * groups for k in range(held))
+    lines = (f"    sums[row + {place}, slot] = values[{k}]" for k, place in enumerate(places))
+    return "\n".join(["def store(sums, row, slot, values):", *lines])
+
+
 def build(spec):
     import numpy as np
 
     from gemv import language
     from gemv.language import (
+        butterfly,
         device,
+        fold,
         gather,
         gather_some,
         load_some,
         load_vectors,
         read_only_load,
+        scatter_sums,
         update_streaming,
     )
 
@@ -196,7 +257,8 @@ def build(spec):
     LANES, ROWS, COUNT, VECTORS = (spec[k] for k in ("LANES", "ROWS", "COUNT", "VECTORS"))
     PARTS = parts_of(spec["PARTS"], WIDTH, spec.precision)
     UNIT = WIDTH // PARTS  # elements of a load
-    ROW_THREADS = LANES * PARTS
+    TURNS = turns_of(spec["TURNS"], LANES)
+    ROW_THREADS = LANES // TURNS * PARTS
     THREADS = max(ROW_THREADS, spec["THREADS_PER_BLOCK"])
     GROUPS = THREADS // ROW_THREADS
     TILE_ROWS = GROUPS * ROWS
@@ -206,12 +268,24 @@ def build(spec):
     EACH_SLOT = PARTS if SPREAD > 1 else WARP_LANES * PARTS
     SLOTS = ROW_THREADS // EACH_SLOT
     FINISHERS = WARP_LANES // SPREAD if SPREAD > 1 else 1
+    OF_ROW = partial_sums(WIDTH, spec.precision) // PARTS  # partial sums of a thread for a row
+    # The threads of a lane divide its rows between them, then the lanes of a warp divide the sums.
+    DIVIDED = ROWS % PARTS == 0
+    HELD_ROWS = ROWS // PARTS if DIVIDED else ROWS
+    HOLDING = PARTS if DIVIDED else 1  # threads of a lane with sums that no other has
+    SHARES = shares(COUNT * HELD_ROWS, 1, EACH_SLOT, PARTS) if SPREAD == 1 else 1
+    HELD, SHARERS = COUNT * HELD_ROWS // SHARES, EACH_SLOT // SHARES
     STEP = LANES * WIDTH
     TAIL = tail_of(WIDTH)
     AT_ONCE = min(UNIT, TAIL) if PARTS > 1 else TAIL
     # Warps that share a row when splits are added: as in the rung of rows, with its constants.
     sharing = finish_warps(LANES, spec["OF_ROWS"], spec["OF_THREADS"])
     ALPHAS, BETAS = (home == "pointer" for home in spec.homes)
+
+    written: dict = {}
+    exec(_joined(COUNT, HELD_ROWS), written)
+    exec(_store(HELD, HELD_ROWS, GROUPS, TILE_ROWS), written)
+    joined, store = device(written["joined"]), device(written["store"])
 
     @device
     def full(x, j, incx):
@@ -229,6 +303,28 @@ def build(spec):
     @device
     def tail(x, j, incx, rest):
         return gather_some(x, j, 1, AT_ONCE, incx, 1, rest)
+
+    @device
+    def of_lane(total, tid):
+        """The sums of the rows of a lane, as in a lane that is one thread."""
+        if DIVIDED:
+            return fold(scatter_sums(total, tid, OF_ROW, PARTS, 1), HELD_ROWS)
+        return fold(butterfly(total, PARTS, 1), ROWS)
+
+    @device
+    def put(sums, tid, own):
+        """Store what a warp has of the sums, each by one of its threads."""
+        place = tid % ROW_THREADS
+        row = tid // ROW_THREADS + place % HOLDING * (HELD_ROWS * GROUPS)
+        if SPREAD > 1:
+            if place % PARTS < HOLDING:
+                store(sums, row, place // PARTS, own)
+        else:
+            share = scatter_sums(own, tid, 1, EACH_SLOT, PARTS)
+            if place % SHARERS < HOLDING:
+                first = place % EACH_SLOT // SHARERS * HELD
+                row += first // HELD_ROWS * TILE_ROWS + first % HELD_ROWS * GROUPS
+                store(sums, row, place // EACH_SLOT, share)
 
     @device
     def of_warp(sums, row, slot):
@@ -266,6 +362,7 @@ def build(spec):
     scope = {name: getattr(language, name) for name in _WORDS}
     scope |= {
         "full": full, "some": some, "tail": tail, "of_warp": of_warp, "finish": finish,
+        "of_lane": of_lane, "put": put, "joined": joined,
         "uint32": np.uint32,
         "last_column": all_columns if ALPHAS else none_if_zero,
         "of_x": language.conjugated if spec.conjugate_x else language.same,
@@ -276,16 +373,16 @@ def build(spec):
         "TILE_ROWS": TILE_ROWS, "ALL_ROWS": COUNT * TILE_ROWS, "WARP_LANES": WARP_LANES,
         "SPREAD": SPREAD, "EACH_SLOT": EACH_SLOT, "SLOTS": SLOTS, "FINISHERS": FINISHERS,
         "OF_WARP": FINISHERS * SPREAD if SPREAD > 1 else 1,
-        "WARPS_PER_ROW": LANES // WARP_LANES, "STEP": STEP, "PASS": VECTORS * STEP, "TAIL": TAIL,
+        "TURNS": TURNS, "CARRIED": COUNT * TILE_ROWS if TURNS > 1 else 1,
+        "WARPS_PER_TURN": LANES // TURNS // WARP_LANES,
+        "STEP": STEP, "PASS": VECTORS * STEP, "TAIL": TAIL,
         "AT_ONCE": AT_ONCE, "WHOLE": WIDTH == 1 or spec.whole, "SPLIT": spec["BLOCKS_PER_SM"] > 0,
         "SPLIT_WARPS": sharing, "SPLIT_LANES": 32 * sharing, "BATCH": TAKEN_FOR_ROWS,
-        "SUMS": ROWS * (partial_sums(WIDTH, spec.precision) // PARTS),
+        "SUMS": ROWS * OF_ROW,
     }  # fmt: skip
-    stores = (f"    sums[row + {r * GROUPS}, slot] = values[{r}]" for r in range(ROWS))
-    exec("\n".join(["def put(sums, row, slot, values):", *stores]), scope)
-    scope["put"] = device(scope["put"])
     names = {"alpha": "alpha_pointer" if ALPHAS else "alpha"}
     names["beta"] = "beta_pointer" if BETAS else "beta"
+    names["all_own"] = ", ".join(f"own_{v}" for v in range(COUNT))
     lines = [
         line.format(v=v, **names)
         for line in _SOURCE.splitlines()
@@ -300,9 +397,26 @@ def accepts(problem):
 
 
 def sums_of_block(lanes, parts, threads, rows):
-    """Sums in shared memory, of so many rows a thread: each leaves one for 32 lanes or for each."""
+    """Sums in shared memory, of so many rows a thread: each leaves one for 32 lanes or for each.
+
+    `lanes` are those of a turn.
+    """
     slots = lanes if min(lanes, 32) * parts > 32 else ceil_div(lanes, 32)
     return threads // (lanes * parts) * rows * slots
+
+
+def tile_for(problem, lanes, count, split):
+    """The tile for so many vectors, and the turns of a row's lanes."""
+    narrow, complex_numbers = problem.dtype.itemsize == 2, problem.dtype.kind == "c"
+    if count == 8 and complex_numbers and (split or lanes < 32):
+        return (COMPLEX_SPLIT if split else COMPLEX_SHORT), 1
+    if lanes < 32:
+        return (NARROW_SHORT if narrow else SHORT)[count], 1
+    if narrow:
+        return (NARROW_SPLIT if split else NARROW_LONG)[count], 1
+    if count == 8 and problem.dtype.itemsize == 8 and not complex_numbers:
+        return SPLIT[8] if split else DOUBLE_LONG, turns_of(MOST_TURNS, lanes)
+    return (SPLIT if split else LONG)[count], 1
 
 
 def constants_for(problem, knobs, vectors):
@@ -311,37 +425,45 @@ def constants_for(problem, knobs, vectors):
     count = 2
     while count < 8 and count < vectors:
         count *= 2
-    rows, loads = (NARROW_TILES if size == 2 else TILES)[count]
-    # Sums of 8 rows' width and 8 vectors take the registers of a thread, unless two share a lane.
-    parts = 2 if count == 8 and size in (2, 8) and not problem.dtype.kind == "c" else 1
+    split = knobs["BLOCKS_PER_SM"] > 0
+    tile_, turns = tile_for(problem, lanes, count, split)
+    parts, rows, loads, threads, blocks = tile_
     while (
-        2 * parts <= max(1, width * size // max(4, size))
+        not split
+        and 2 * parts <= max(1, width * size // max(4, size))
         and 2 * lanes * parts <= MOST_THREADS_OF_ROW
-        and problem.rows * lanes * parts < ENOUGH_THREADS * rows
+        and problem.rows * (lanes // turns) * parts < ENOUGH_THREADS * rows
     ):
-        parts, loads = 2 * parts, 2 * loads
-    parts = parts_of(parts, width, problem.precision)
-    threads, number = max(lanes * parts, 256), problem.precision.sums.itemsize
-    while sums_of_block(lanes, parts, threads, rows * count) * number > SUMS_BYTES:
-        if threads > max(lanes * parts, 64):
+        if turns > 1:
+            turns //= 2
+        else:
+            parts, loads = 2 * parts, 2 * loads
+    if parts > parts_of(parts, width, problem.precision):  # one thread has the sums of a lane
+        parts, rows, loads = 1, max(rows // parts, 1), max(loads // parts, 1)
+    row_threads, number = lanes // turns * parts, problem.precision.sums.itemsize
+    threads = max(row_threads, threads)
+    while sums_of_block(lanes // turns, parts, threads, rows * count) * number > SUMS_BYTES:
+        if threads > max(row_threads, 64):
             threads //= 2
         elif rows > 1:
             rows //= 2
         else:
-            parts, threads = parts // 2, max(lanes * parts // 2, 64)
+            parts, row_threads = parts // 2, row_threads // 2
+            threads = max(row_threads, 64)
     own = power_above(ceil_div(problem.cols, lanes * width))
     found = {
         "LANES": lanes,
         "PARTS": parts,
+        "TURNS": turns,
         "ROWS": rows,
         "COUNT": count,
         "VECTORS": max(1, min(loads, own)),
         "THREADS_PER_BLOCK": threads,
-        "MIN_BLOCKS": 2 if threads <= 256 else 1,
+        "MIN_BLOCKS": max(1, tile_.THREADS_PER_BLOCK * blocks // threads),
         "AHEAD": 0,
         "BLOCKS_PER_SM": knobs["BLOCKS_PER_SM"],
     }
-    if knobs["BLOCKS_PER_SM"]:
+    if split:
         of = {"ROWS": "OF_ROWS", "VECTORS": "OF_VECTORS", "THREADS_PER_BLOCK": "OF_THREADS"}
         found |= {own_name: knobs[name] for name, own_name in of.items()}
     return found
@@ -359,8 +481,9 @@ def of_batch(problem, batch, device, knobs):
 
 def _geometry(problem, device, knobs, vectors, x_step, y_step, alpha_step, beta_step):
     parts = parts_of(knobs["PARTS"], problem.widths[0], problem.precision)
-    threads = max(knobs["LANES"] * parts, knobs["THREADS_PER_BLOCK"])
-    tiles = ceil_div(problem.rows, threads // (knobs["LANES"] * parts) * knobs["ROWS"])
+    row_threads = knobs["LANES"] // turns_of(knobs["TURNS"], knobs["LANES"]) * parts
+    threads = max(row_threads, knobs["THREADS_PER_BLOCK"])
+    tiles = ceil_div(problem.rows, threads // row_threads * knobs["ROWS"])
     turns = ceil_div(vectors, knobs["COUNT"])
     if turns > MAX_GRID_Y:
         raise ValueError(f"several_rows: {vectors} vectors are more than a grid has blocks for")
@@ -382,8 +505,9 @@ def _geometry(problem, device, knobs, vectors, x_step, y_step, alpha_step, beta_
 
 
 def tile(knobs):
-    threads = max(knobs["LANES"] * knobs["PARTS"], knobs["THREADS_PER_BLOCK"])
-    return threads // (knobs["LANES"] * knobs["PARTS"]) * knobs["ROWS"], 4 * knobs["LANES"]
+    row_threads = knobs["LANES"] // turns_of(knobs["TURNS"], knobs["LANES"]) * knobs["PARTS"]
+    threads = max(row_threads, knobs["THREADS_PER_BLOCK"])
+    return threads // row_threads * knobs["ROWS"], 4 * knobs["LANES"]
 
 
 KERNEL = Kernel(
@@ -398,14 +522,14 @@ KERNEL = Kernel(
     wide=True,
     accepts=accepts,
     knobs={
-        "LANES": 32, "PARTS": 1, "ROWS": 1, "VECTORS": 4, "COUNT": 4, "THREADS_PER_BLOCK": 128,
-        "MIN_BLOCKS": 2, "AHEAD": 0, "BLOCKS_PER_SM": 0, "OF_ROWS": 1, "OF_VECTORS": 1,
-        "OF_THREADS": 32,
+        "LANES": 32, "PARTS": 1, "TURNS": 1, "ROWS": 1, "VECTORS": 4, "COUNT": 4,
+        "THREADS_PER_BLOCK": 128, "MIN_BLOCKS": 2, "AHEAD": 0, "BLOCKS_PER_SM": 0, "OF_ROWS": 1,
+        "OF_VECTORS": 1, "OF_THREADS": 32,
     },
     small_knobs={
-        "LANES": 8, "PARTS": 1, "ROWS": 1, "VECTORS": 1, "COUNT": 2, "THREADS_PER_BLOCK": 32,
-        "MIN_BLOCKS": 1, "AHEAD": 1, "BLOCKS_PER_SM": 0, "OF_ROWS": 1, "OF_VECTORS": 1,
-        "OF_THREADS": 32,
+        "LANES": 8, "PARTS": 1, "TURNS": 1, "ROWS": 1, "VECTORS": 1, "COUNT": 2,
+        "THREADS_PER_BLOCK": 32, "MIN_BLOCKS": 1, "AHEAD": 1, "BLOCKS_PER_SM": 0, "OF_ROWS": 1,
+        "OF_VECTORS": 1, "OF_THREADS": 32,
     },
     doc=__doc__,
 )  # fmt: skip

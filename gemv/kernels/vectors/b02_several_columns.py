@@ -7,6 +7,14 @@ Idea
     costs one load of a single number for each column and each vector, and the partial sums cost
     registers: k times those of the rung of columns.
 
+    For eight vectors, and for four of numbers of 2 bytes, these loads are as many as the rest has
+    time for, and x of all vectors does not stay in the L1 cache. So the block copies x to shared
+    memory before the products of a pass: each thread takes a column, converts and conjugates the
+    numbers of all vectors, and stores them side by side. Then 16 bytes of shared memory are the
+    factors of four vectors at once, for float32 and shorter numbers. A is asked for before x, so
+    that x is staged while A is on its way. There are two places for x in turn, and so one barrier
+    for each stage is enough: what is read behind it lies where the next stage does not write.
+
     The sums of a vector meet as those of a single product do, in shared memory; those of as many
     vectors at a time as 32 KB hold. Columns that are split over blocks stay so, with the same
     splits.
@@ -22,7 +30,8 @@ Picture
 
 Bytes
     (m*n + k * (len(x) + len(y) * (1 + [beta != 0]))) * itemsize from memory for up to COUNT
-    vectors; with more of them A comes again for each COUNT.
+    vectors; with more of them A comes again for each COUNT. Each block reads the numbers of x for
+    its columns again, from the L2 cache: k / (rows of a tile) times the bytes of A.
 
 Wins
     Over one launch for each vector. On an H200, 8192 x 8192 float32 down the columns took 61 us
@@ -42,7 +51,8 @@ Source
 
 from __future__ import annotations
 
-from gemv.core.geometry import MAX_GRID_Y, ceil_div
+from gemv.core.dtypes import DTYPES
+from gemv.core.geometry import LOAD_BYTES, MAX_GRID_Y, ceil_div
 from gemv.core.shares import share_of_lane
 from gemv.kernels.grids import power_above
 from gemv.kernels.kernel import Kernel, attach, wide_loads_object
@@ -52,16 +62,21 @@ from gemv.kernels.wide_tiles import TAKEN_FOR_COLUMNS, lanes_and_pieces, split_c
 SUM_REGISTERS = 64
 #: Loads of A that a thread has in flight, and those where sums take all registers.
 LOADS, FEW_LOADS = 16, 4
+#: Those where numbers of x are staged, which take no registers; and those of numbers of 2 bytes.
+STAGED_LOADS, NARROW_LOADS = 16, {DTYPES["b"]: 8, DTYPES["h"]: 4}
 #: Blocks up to which an H200 has a multiprocessor for each.
 FEW_BLOCKS = 132
-#: Bytes of shared memory for sums.
-SUMS_BYTES = 32 << 10
+#: Bytes of shared memory for sums, and those that a block gets without asking for more.
+SUMS_BYTES, SHARED_BYTES = 32 << 10, (48 << 10) - 64
+
+#: Bytes of shared memory for numbers of x.
+STAGE_BYTES = 32 << 10
 
 #: What the kernel calls.
 _WORDS = (
     "atomic_inc", "axpy_add", "butterfly", "cuda", "fold", "gather", "gather_some", "moved",
-    "natural", "post", "quotient", "rounded_down", "row_starts", "stream_some", "stream_tile",
-    "take", "zeros",
+    "natural", "outer_add", "post", "quotient", "rounded_down", "row_starts", "stream_some",
+    "stream_tile", "take", "zeros",
 )  # fmt: skip
 #: The kernel. A line with ``{v}`` stands there once for each vector: a tuple of tuples has no index
 #: at run time. What is between ``each chunk:`` and ``end`` stands there for each CHUNK of them.
@@ -93,29 +108,7 @@ def several_columns(
     last = edge - WIDTH  # where the last whole vector starts, if there is one
     first = natural(cuda.blockIdx.x) * TILE_ROWS
     j = begin + group
-    # Passes in which every group has all of its columns.
-    limit = j + rounded_down(end - begin, PASS)
-    total_{v} = zeros(zero, SUMS)
-    if WHOLE or last >= 0:
-        # Past the edge the last vector is read again; nobody looks at those sums.
-        pieces = row_starts(first + mine, PIECE_ROWS, last, 1, PIECES)
-        if AHEAD and j + PASS <= limit:  # the next pass is on its way while this one is added
-            values = stream_tile(a, pieces, j * col_stride, step, LOADS, WIDTH)
-            while j + 2 * PASS <= limit:
-                following = stream_tile(a, pieces, (j + PASS) * col_stride, step, LOADS, WIDTH)
-                total_{v} = axpy_add(total_{v}, values, full(x_{v}, j, incx), WIDTH, CONJUGATE)
-                values = following
-                j += PASS
-            total_{v} = axpy_add(total_{v}, values, full(x_{v}, j, incx), WIDTH, CONJUGATE)
-            j += PASS
-        while not AHEAD and j + PASS <= limit:
-            values = stream_tile(a, pieces, j * col_stride, step, LOADS, WIDTH)
-            total_{v} = axpy_add(total_{v}, values, full(x_{v}, j, incx), WIDTH, CONJUGATE)
-            j += PASS
-        if j < end:  # what is left goes out at once, too
-            rest = quotient(end - 1 - j, GROUPS) + 1
-            values = stream_some(a, pieces, j * col_stride, step, LOADS, WIDTH, rest)
-            total_{v} = axpy_add(total_{v}, values, some(x_{v}, j, incx, rest), WIDTH, CONJUGATE)
+    the passes
     if not WHOLE and edge < rows and first + TILE_ROWS >= rows:
         for i in range(edge, rows):  # the whole block for each of these few
             part_{v} = zero
@@ -188,13 +181,84 @@ def several_columns(
                 r += THREADS
             cuda.syncthreads()  # they are read
 """
+#: The passes where a thread loads numbers of x for itself.
+_LOADED = """
+# Passes in which every group has all of its columns.
+limit = j + rounded_down(end - begin, PASS)
+total_{v} = zeros(zero, SUMS)
+if WHOLE or last >= 0:
+    # Past the edge the last vector is read again; nobody looks at those sums.
+    pieces = row_starts(first + mine, PIECE_ROWS, last, 1, PIECES)
+    if AHEAD and j + PASS <= limit:  # the next pass is on its way while this one is added
+        values = stream_tile(a, pieces, j * col_stride, step, LOADS, WIDTH)
+        while j + 2 * PASS <= limit:
+            following = stream_tile(a, pieces, (j + PASS) * col_stride, step, LOADS, WIDTH)
+            total_{v} = axpy_add(total_{v}, values, full(x_{v}, j, incx), WIDTH, CONJUGATE)
+            values = following
+            j += PASS
+        total_{v} = axpy_add(total_{v}, values, full(x_{v}, j, incx), WIDTH, CONJUGATE)
+        j += PASS
+    while not AHEAD and j + PASS <= limit:
+        values = stream_tile(a, pieces, j * col_stride, step, LOADS, WIDTH)
+        total_{v} = axpy_add(total_{v}, values, full(x_{v}, j, incx), WIDTH, CONJUGATE)
+        j += PASS
+    if j < end:  # what is left goes out at once, too
+        rest = quotient(end - 1 - j, GROUPS) + 1
+        values = stream_some(a, pieces, j * col_stride, step, LOADS, WIDTH, rest)
+        total_{v} = axpy_add(total_{v}, values, some(x_{v}, j, incx, rest), WIDTH, CONJUGATE)
+"""
+#: The passes where the block copies x to shared memory, STAGED passes at a time. There are two
+#: places for these: what is read in one of them is not overwritten before the next barrier.
+_STAGED = """
+xs = cuda.shared.array(BOTH_STAGES, x_number, alignment=16)
+total = zeros(zero, ALL_SUMS)
+if WHOLE or last >= 0:
+    # Past the edge the last vector is read again; nobody looks at those sums.
+    pieces = row_starts(first + mine, PIECE_ROWS, last, 1, PIECES)
+    start = begin  # the first column of a pass
+    at = 0  # where its numbers of x begin in xs
+    while start + PASS <= end:
+        values = stream_tile(a, pieces, j * col_stride, step, LOADS, WIDTH)
+        if STAGED == 1 or at == 0 or at == STAGE:  # while A is on its way
+            stage
+            cuda.syncthreads()  # x of these passes is in place
+        total = outer_add(
+            total, values, xs, at + group * COUNT, GROUPS * COUNT, COUNT, WIDTH, CONJUGATE
+        )
+        at = at + PASS * COUNT if at + PASS * COUNT < BOTH_STAGES else 0
+        start += PASS
+        j += PASS
+    if start < end:  # what is left goes out at once, too
+        rest = quotient(end - 1 - j, GROUPS) + 1
+        values = stream_some(a, pieces, j * col_stride, step, LOADS, WIDTH, rest)
+        if STAGED == 1 or at == 0 or at == STAGE:
+            stage
+            cuda.syncthreads()  # x of what is left is in place
+        if j < end:
+            total = outer_add(
+                total, values, xs, at + group * COUNT, GROUPS * COUNT, COUNT, WIDTH, CONJUGATE
+            )
+total_{v} = total[{low}:{high}]
+"""
+#: How the block copies x: all numbers of a column together, and zeros behind the last column.
+_STAGE = """
+for k in range(TURNS):
+    c = tid + k * THREADS
+    if STAGE_COLUMNS % THREADS == 0 or c < STAGE_COLUMNS:
+        left = end - start - c
+        number_{v} = gather_some(x_{v}, start + c, 1, 1, incx, 1, left)[0]
+        keep(xs, at + c * COUNT, ({all_numbers},))
+"""
 
 
-def source_of(count, chunk, names):
+def source_of(count, chunk, staged, names):
     """The source of the kernel for `count` vectors, `chunk` of which meet at a time."""
     lines: list[str] = []
     of_chunk: list[str] | None = None
-    for line in _SOURCE.splitlines():
+    numbers = ", ".join(f"number_{v}" for v in range(count))
+    names = {**names, "all_numbers": numbers}
+    source = _inserted(_SOURCE, "the passes", _STAGED if staged else _LOADED)
+    for line in _inserted(source, "stage", _STAGE).splitlines():
         if line.strip() == "each chunk:":
             of_chunk = []
         elif line.strip() == "end" and of_chunk is not None:
@@ -209,11 +273,55 @@ def source_of(count, chunk, names):
     return "\n".join(lines)
 
 
+def _inserted(source, place, part):
+    """The `source` with the lines of `part` wherever `place` is a line of its own."""
+    lines: list[str] = []
+    for line in source.splitlines():
+        own = line.strip() == place
+        indent = " " * (len(line) - len(line.lstrip()))
+        lines += (indent + each for each in part.strip("\n").splitlines()) if own else [line]
+    return "\n".join(lines)
+
+
+def _keep(count, unit):
+    """The source of a function that stores the numbers of a column, `unit` of them at a time."""
+    stores = (f"    put_unit(xs, at + {k}, values, {k}, {unit})" for k in range(0, count, unit))
+    return "\n".join(["def keep(xs, at, values):", *stores])
+
+
 def _for_each(lines, vectors, names):
     """The lines, those with ``{v}`` once for each vector."""
     for line in lines:
         for v in vectors if "{v}" in line else vectors[:1]:
-            yield line.format(v=v, **names)
+            low = v * names["sums"]
+            yield line.format(v=v, low=low, high=low + names["sums"], **names)
+
+
+def x_number_of(precision):
+    """The dtype of a staged number of x: that in which a thread would have it in a register."""
+    if precision.data == DTYPES["h"]:  # whose products float32 holds exactly
+        return DTYPES["s"]
+    return precision.sums
+
+
+def stages(precision):
+    """Whether numbers of x can be staged: not where a sum is two numbers."""
+    return precision.sums.fields is None
+
+
+def stage_bytes(count, columns, precision):
+    """Bytes of both places for the numbers of so many columns."""
+    return 2 * columns * count * x_number_of(precision).itemsize
+
+
+def edge_bytes(count, threads, width, precision):
+    """Bytes of the sums of rows that fill no vector."""
+    return count * (threads // 32) * width * precision.sums.itemsize
+
+
+def finishers_of(threads, tile_rows):
+    """Shares in which a block takes the splits of a row."""
+    return min(max(threads // tile_rows, 1), 16)
 
 
 def build(spec):
@@ -225,6 +333,7 @@ def build(spec):
         gather,
         gather_some,
         put_pieces,
+        put_unit,
         read_only_load,
         scatter_sums,
         update_streaming,
@@ -240,10 +349,16 @@ def build(spec):
     SUMS = PIECES * WIDTH
     KEPT, HOLDERS, RUN = share_of_lane(SUMS, WIDTH, LANES)
     SLOTS = min(GROUPS, WARPS)  # sums of a row that meet in shared memory
-    FINISHERS = min(max(THREADS // TILE_ROWS, 1), 16)
+    FINISHERS = finishers_of(THREADS, TILE_ROWS)
     SHARES = max(SLOTS, FINISHERS)
+    # A number of two is one number for A and two for its sums: nothing moves those of x.
+    STAGED = spec["STAGED"] if stages(spec.precision) else 0
+    STAGE_COLUMNS = STAGED * GROUPS * LOADS
     CHUNK = COUNT  # vectors whose sums meet at a time
-    while CHUNK > 1 and CHUNK * SHARES * TILE_ROWS * spec.precision.sums.itemsize > SUMS_BYTES:
+    room = SHARED_BYTES - edge_bytes(COUNT, THREADS, WIDTH, spec.precision)
+    room -= stage_bytes(COUNT, STAGE_COLUMNS, spec.precision) if STAGED else 0
+    of_vector = SHARES * TILE_ROWS * spec.precision.sums.itemsize
+    while CHUNK > 1 and CHUNK * of_vector > min(SUMS_BYTES, room):
         CHUNK //= 2
     ALPHAS, BETAS = (home == "pointer" for home in spec.homes)
 
@@ -285,6 +400,16 @@ def build(spec):
         return end if alpha != 0 else begin
 
     scope = {name: getattr(language, name) for name in _WORDS}
+    if STAGED:
+        x_number = x_number_of(spec.precision)
+        written = {"put_unit": put_unit}
+        exec(_keep(COUNT, min(COUNT, LOAD_BYTES // x_number.itemsize)), written)
+        scope |= {
+            "keep": device(written["keep"]), "x_number": x_number.type, "STAGED": STAGED,
+            "ALL_SUMS": COUNT * SUMS, "STAGE_COLUMNS": STAGE_COLUMNS,
+            "STAGE": STAGE_COLUMNS * COUNT, "BOTH_STAGES": 2 * STAGE_COLUMNS * COUNT,
+            "TURNS": ceil_div(STAGE_COLUMNS, THREADS),
+        }  # fmt: skip
     scope |= {
         "full": full, "some": some, "put": put, "finish": finish, "op": spec.op,
         "uint32": np.uint32,
@@ -300,9 +425,9 @@ def build(spec):
         "BATCH": TAKEN_FOR_COLUMNS,
         "WHOLE": WIDTH == 1 or spec.whole, "SPLIT": spec["BLOCKS_PER_SM"] > 0,
     }  # fmt: skip
-    names = {"alpha": "alpha_pointer" if ALPHAS else "alpha"}
+    names = {"sums": SUMS, "alpha": "alpha_pointer" if ALPHAS else "alpha"}
     names["beta"] = "beta_pointer" if BETAS else "beta"
-    exec(source_of(COUNT, CHUNK, names), scope)
+    exec(source_of(COUNT, CHUNK, STAGED, names), scope)
     return (attach(scope["several_columns"], launch_bounds=(THREADS, spec.min_blocks)),)
 
 
@@ -330,12 +455,29 @@ def constants_for(problem, knobs, vectors):
         else (knobs["BLOCKS_PER_SM"] * turns == 1)
     )
     kept = ("LANES", "PIECES", "COLUMNS", "THREADS_PER_BLOCK", "BLOCKS_PER_SM")
+    loads = max(1, min(loads // pieces, own))
+    staged = 0
+    narrow = problem.dtype.itemsize == 2
+    many = count == 8 or count * of_vector >= SUM_REGISTERS
+    if stages(problem.precision) and (many or (count == 4 and problem.dtype.kind == "c")):
+        tile_rows, groups = pieces * lanes * width, threads // lanes
+        shares = max(min(groups, threads // 32), finishers_of(threads, tile_rows))
+        room = SHARED_BYTES - edge_bytes(count, threads, width, problem.precision)
+        room -= shares * tile_rows * problem.precision.sums.itemsize  # of one vector at least
+        most = min(STAGE_BYTES, room) // stage_bytes(count, groups, problem.precision)
+        if most > 0:
+            # Numbers of 2 bytes have no registers for more loads, and gain by two passes at a time.
+            wanted = min(NARROW_LOADS.get(problem.dtype, STAGED_LOADS), most // (1 + narrow))
+            loads = max(1, min(wanted // pieces, own))
+            loads = 1 << loads.bit_length() - 1
+            staged = max(1, min(2, most // loads))
     return {
         **{name: knobs[name] for name in kept},
         "COUNT": count,
-        "LOADS": max(1, min(loads // pieces, own)),
-        "MIN_BLOCKS": 1 if is_alone or threads > 256 else 2,
+        "LOADS": loads,
+        "MIN_BLOCKS": 1 if (is_alone and not staged) or threads > 256 else 2,
         "AHEAD": 0,
+        "STAGED": staged,
     }
 
 
@@ -386,11 +528,11 @@ KERNEL = Kernel(
     accepts=accepts,
     knobs={
         "LANES": 8, "PIECES": 1, "COLUMNS": 4, "THREADS_PER_BLOCK": 256, "BLOCKS_PER_SM": 0,
-        "COUNT": 4, "LOADS": 4, "MIN_BLOCKS": 1, "AHEAD": 0,
+        "COUNT": 4, "LOADS": 4, "MIN_BLOCKS": 1, "AHEAD": 0, "STAGED": 0,
     },
     small_knobs={
         "LANES": 2, "PIECES": 1, "COLUMNS": 2, "THREADS_PER_BLOCK": 32, "BLOCKS_PER_SM": 1,
-        "COUNT": 2, "LOADS": 1, "MIN_BLOCKS": 1, "AHEAD": 1,
+        "COUNT": 2, "LOADS": 1, "MIN_BLOCKS": 1, "AHEAD": 1, "STAGED": 0,
     },
     doc=__doc__,
 )  # fmt: skip

@@ -27,6 +27,7 @@ from gemv.language.numba_cuda.formats import pointer_type
 from gemv.language.numba_cuda.ptx import (
     COEFFICIENTS,
     WAIT,
+    beside,
     check_constant_memory,
     in_clusters,
     waiting,
@@ -141,13 +142,17 @@ def compile_function(
     precision: Precision | np.dtype,
     compute_capability: tuple[int, int],
     early_start: bool = False,
+    is_beside: bool = False,
 ) -> Binary:
     """One kernel function as machine code.
 
-    With `early_start` it begins with a wait for the kernel before it: see :func:`waiting`.
+    With `early_start` it may start while the kernel before it runs, and begins with a wait for that
+    one: see :func:`waiting`. With `is_beside` it ends with this wait instead: see :func:`beside`.
     """
     ptx = compile_ptx(function, precision, compute_capability)
-    if early_start:
+    if is_beside:
+        ptx = beside(ptx, compute_capability)
+    elif early_start:
         ptx = waiting(ptx, compute_capability)
     cubin, log = assemble(ptx, compute_capability)
     arguments = tuple(inspect.signature(function).parameters)
@@ -161,8 +166,12 @@ class Source(Protocol):
 
 
 def binaries(kernel: Source, spec: Any, compute_capability: tuple[int, int]) -> tuple[Binary, ...]:
-    """All functions of `kernel` for `spec` as machine code."""
+    """All functions of `kernel` for `spec` as machine code.
+
+    The launches of a list of products need nothing of each other.
+    """
+    is_beside = bool(spec.table)
     return tuple(
-        compile_function(function, spec.precision, compute_capability, early_start=True)
+        compile_function(function, spec.precision, compute_capability, not is_beside, is_beside)
         for function in kernel.functions(spec)
     )

@@ -49,6 +49,7 @@ from gemv.language.numba_cuda.sums import (
     butterfly,
     fold,
     multiply_add,
+    outer_add,
     scatter_sums,
 )
 from gemv.language.numba_cuda.twofold_types import element_of_arrays

@@ -137,3 +137,25 @@ def waiting(ptx: str, compute_capability: tuple[int, int]) -> str:
     assert found is not None
     first = body + found.start()
     return ptx[:first] + _BEGINNING + ptx[first:]
+
+
+def beside(ptx: str, compute_capability: tuple[int, int]) -> str:
+    """Let a kernel run beside the one before it, and end after that one.
+
+    This is for launches that need nothing of each other. All blocks let the next kernel come when
+    they begin, so its blocks take each place that becomes free. At its end each thread waits for
+    the kernel before: what comes behind the last launch then comes behind all of them. The first
+    launch has to come behind what all of them need, so it is launched without the attribute that
+    would start it early.
+    """
+    if compute_capability < _EARLY_START:
+        return ptx
+    body = ptx.index("{", ptx.index(".entry"))
+    end = ptx.index("\n}", body)
+    found = re.search(r"^\t(?=[a-z@])", ptx[body:end], re.M)
+    assert found is not None
+    first = body + found.start()
+    code, exits = re.subn(r"^\tret;", f"\t{WAIT}\n\tret;", ptx[first:end], flags=re.M)
+    if exits == 0 or len(re.findall(r"\b(?:ret|exit)\b", code)) != exits:
+        raise RuntimeError("a kernel has an exit that is no plain return")
+    return f"{ptx[:first]}\tgriddepcontrol.launch_dependents;\n{code}{ptx[end:]}"

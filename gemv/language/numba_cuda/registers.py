@@ -147,6 +147,20 @@ def put_unit(typingctx, shared, index, values, first, count):
     return types.void(shared, types.int64, values, first, count), codegen
 
 
+def unit_of(context, builder, shared, array, index, count):
+    """`count` numbers of a shared array as a list, by one load."""
+    address, vector = _unit_at(context, builder, shared, array, index, count)
+    unit = builder.load(address, align=vector.count * real_bytes(shared.dtype))
+    values = [
+        builder.extract_element(unit, ir.Constant(ir.IntType(32), place))
+        for place in range(vector.count)
+    ]
+    if isinstance(shared.dtype, types.Complex):
+        pairs = zip(values[::2], values[1::2], strict=True)
+        values = [complex_of(context, builder, shared.dtype, *pair) for pair in pairs]
+    return values
+
+
 @intrinsic
 def load_units(typingctx, shared, index, count):
     known = literal_of(count)
@@ -157,15 +171,7 @@ def load_units(typingctx, shared, index, count):
 
     def codegen(context, builder, signature, arguments):
         array, index = arguments[:2]
-        address, vector = _unit_at(context, builder, shared, array, index, count_)
-        unit = builder.load(address, align=vector.count * real_bytes(shared.dtype))
-        values = [
-            builder.extract_element(unit, ir.Constant(ir.IntType(32), place))
-            for place in range(vector.count)
-        ]
-        if isinstance(shared.dtype, types.Complex):
-            pairs = zip(values[::2], values[1::2], strict=True)
-            values = [complex_of(context, builder, shared.dtype, *pair) for pair in pairs]
+        values = unit_of(context, builder, shared, array, index, count_)
         return context.make_tuple(builder, result, values)
 
     return result(shared, types.int64, count), codegen

@@ -7,8 +7,15 @@ from numba.core import types
 from numba.cuda import cgutils
 from numba.cuda.extending import intrinsic
 
+from gemv.core.geometry import LOAD_BYTES
 from gemv.core.shares import shares
-from gemv.language.numba_cuda.registers import complex_of, integer_of, items_of, literal_of
+from gemv.language.numba_cuda.registers import (
+    complex_of,
+    integer_of,
+    items_of,
+    literal_of,
+    unit_of,
+)
 from gemv.language.numba_cuda.twofold import added, exchanged, product_added
 from gemv.language.numba_cuda.twofold_types import TwofoldType
 
@@ -84,6 +91,41 @@ def axpy_add(typingctx, sums, tile, x, width, conjugate):
         return context.make_tuple(builder, sums, parts)
 
     return sums(sums, tile, x, width, conjugate), codegen
+
+
+@intrinsic
+def outer_add(typingctx, sums, tile, shared, index, step, count, width, conjugate):
+    known = literal_of(count, width, conjugate)
+    if known is None:
+        return None
+    count_, width_, conjugate_ = known
+    element = sums.dtype
+    each = sums.count // count_
+    columns = tile.count // each
+    unit = min(count_, LOAD_BYTES * 8 // shared.dtype.bitwidth)
+
+    def codegen(context, builder, signature, arguments):
+        parts = items_of(builder, arguments[0], sums.count)
+        values = items_of(builder, arguments[1], tile.count)
+        array, at, step = arguments[2:5]
+        for k in range(columns):
+            at = builder.add(at, step) if k else at
+            factors = []
+            for first in range(0, count_, unit):
+                place = builder.add(at, integer_of(first)) if first else at
+                factors += unit_of(context, builder, shared, array, place, unit)
+            for own, factor in enumerate(factors):
+                for lane in range(each):
+                    piece, row = divmod(lane, width_)
+                    value = values[(piece * columns + k) * width_ + row]
+                    parts[own * each + lane] = _product_added(
+                        context, builder, element, parts[own * each + lane], value, factor,
+                        conjugate_,
+                    )  # fmt: skip
+        return context.make_tuple(builder, sums, parts)
+
+    sizes = types.int64, types.int64, count, width
+    return sums(sums, tile, shared, *sizes, conjugate), codegen
 
 
 def _add(context, builder, element, left, right):

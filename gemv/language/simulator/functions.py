@@ -42,6 +42,7 @@ from gemv.language.simulator.vectors import (
     load_units,
     load_vectors,
     multiply_add,
+    outer_add,
     put_pieces,
     put_unit,
     row_starts,

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import operator
 
+from gemv.core.geometry import LOAD_BYTES
 from gemv.core.shares import shares
 from gemv.language.simulator.memory import vector_load, vector_store
 from gemv.language.simulator.thread import SimulatorError
@@ -180,6 +181,21 @@ def axpy_add(sums, tile, x, width, conjugate):
             at += width
         parts += own
     return tuple(parts)
+
+
+def outer_add(sums, tile, shared, index, step, count, width, conjugate):
+    each = len(sums) // count
+    columns = len(tile) // each
+    unit = max(min(count, LOAD_BYTES // shared.dtype.itemsize), 1)
+    factors: list[list] = [[] for _ in range(count)]
+    for k in range(columns):
+        for first in range(0, count, unit):
+            for lane, factor in enumerate(load_units(shared, index + k * step + first, unit)):
+                factors[first + lane].append(factor)
+    parts: tuple = ()
+    for v, own in enumerate(factors):
+        parts += axpy_add(sums[v * each : (v + 1) * each], tile, own, width, conjugate)
+    return parts
 
 
 def fold(sums, rows):
