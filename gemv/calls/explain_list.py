@@ -100,7 +100,8 @@ class ListExplanation:
     reason : str
         Why the host computes, or why nothing is computed; empty where kernels are launched.
     seconds : float or None
-        The time that is expected of all launches. None unless a GPU would compute.
+        The time that is expected of all launches, one after the other. Those of a call that run
+        beside each other take less. None unless a GPU would compute.
     transfer : str
         What is copied from host memory to the GPU in each call; empty if nothing is.
     comparison : Comparison or None

@@ -621,3 +621,14 @@ def test_a_plan_packs_its_launches_once(monkeypatch):
     for _ in range(3):
         assert on_host(batch @ whole).tolist() == [5] * 3 + [8] * 40
     assert len(packed) == 2 * many
+
+
+@needs_engine
+def test_results_beside_new_ones_are_adopted_together(monkeypatch):
+    a, x = [to_device(np.ones((3, 5)))] * 4, [to_device(np.ones(5))] * 4
+    y = [None, to_device(np.ones(3)), None, to_device(np.ones(3))]
+    monkeypatch.setattr(ragged, "adopt", None)  # none is looked at by itself
+    for beta, overwrite, expected in ((0, 0, [5] * 4), (2, 0, [5, 7] * 2), (2, 1, [5, 7] * 2)):
+        found = gemv.gemv_batched(1, a, x, beta, y, overwrite_y=overwrite)
+        assert [on_host(each).tolist() for each in found] == [[each] * 3 for each in expected]
+    assert found[1] is y[1] and found[3] is y[3]
