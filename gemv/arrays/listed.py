@@ -25,14 +25,16 @@ def adopt_all(routine: str, name: str, arrays: Sequence[Any], home: Home) -> lis
 
     Its errors name the item.
     """
-    found = _together(name, arrays, home) if arrays else []
+    found = together(name, arrays, home)
     if found is not None:
         return found
     return [adopt(of_item(routine, k), name, each, None, home) for k, each in enumerate(arrays)]
 
 
-def _together(name: str, arrays: Sequence[Any], home: Home) -> list[Operand] | None:
+def together(name: str, arrays: Sequence[Any], home: Home) -> list[Operand] | None:
     """The operands of device arrays of one class and dtype; None for any others."""
+    if not arrays:
+        return []
     try:
         library, place = libraries.exporter_of(arrays[0])
         views = library.read_all(arrays) if place == "device" else None

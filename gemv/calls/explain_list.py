@@ -100,7 +100,8 @@ class ListExplanation:
     reason : str
         Why the host computes, or why nothing is computed; empty where kernels are launched.
     seconds : float or None
-        The time that is expected of all launches. None unless a GPU would compute.
+        The time that is expected of all launches, one after the other. Those of a call that run
+        beside each other take less. None unless a GPU would compute.
     transfer : str
         What is copied from host memory to the GPU in each call; empty if nothing is.
     comparison : Comparison or None
@@ -128,7 +129,7 @@ class ListExplanation:
                 f" {self.reason}. They move {self.bytes_moved} bytes.{told(self.comparison)}"
             )
         number = _counted(sum(len(each.items) for each in self.launches), "item")
-        time = "" if self.seconds is None else f", which take {self.seconds * 1e6:.2f} us"
+        time = "" if self.seconds is None else f", expected to take {self.seconds * 1e6:.2f} us"
         return "\n".join(
             [
                 f"{number} in {_counted(len(self.launches), 'launch', 'launches')} on the"

@@ -28,22 +28,19 @@ class _Ready(NamedTuple):
         The launches, with their tables on the device.
     packed : list of PackedLaunch
         The same, with all parameters but A, x and y where the driver reads them.
-    branches : Branches or None
-        The same as one graph, where they can be.
     """
 
     generation: int
     prepared: Prepared
     packed: list[PackedLaunch]
-    branches: Any
 
 
 class BatchPlan:
     """A product of a :class:`gemv.Batch` with the same vectors each time; ``Batch.plan`` makes one.
 
     Calling it computes ``y := alpha*op(A)*x + beta*y`` for each item. Sizes, addresses and factors
-    are in tables on the device, so a call copies nothing and may be captured into a graph. A call
-    launches one CUDA graph, in which the launches run beside each other. The plan
+    are in tables on the device, so a call copies nothing and may be captured into a graph. Its
+    launches run beside each other. The plan
     keeps references to all arrays. It must live as long as a graph that contains its launches, and
     until its work on a stream that was named is done.
     """
@@ -88,8 +85,7 @@ class BatchPlan:
             order.before()
             prepared.upload(engine, order, finish=True)
             packed = ragged_tables.packed_launches(engine, prepared.launches)
-            branches = ragged_tables.branches(engine, packed, prepared.launches)
-        return _Ready(generation, prepared, packed, branches)
+        return _Ready(generation, prepared, packed)
 
     def _order(self, engine: Any, stream: Any) -> Order:
         call, further = self._ordered
@@ -120,10 +116,7 @@ class BatchPlan:
                 order.uses(prepared.memory)
                 order.uses(prepared.kept.constants)
             order.before()
-            if ready.branches is None:
-                ragged_tables.run_packed(ready.packed, prepared.launches, order.stream)
-            else:
-                ragged_tables.run_branches(engine, prepared.launches, ready.branches, order.stream)
+            ragged_tables.run_packed(ready.packed, prepared.launches, order.stream)
             order.after()
         for note in self._written:
             note()

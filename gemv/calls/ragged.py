@@ -9,7 +9,7 @@ import numpy as np
 
 from gemv.arrays import host
 from gemv.arrays.adopt import adopt, on_device
-from gemv.arrays.listed import adopt_all
+from gemv.arrays.listed import adopt_all, together
 from gemv.calls.bind import common_dtype, result_dtype
 from gemv.calls.ragged_factors import coefficients, converted, for_each, number_of
 from gemv.calls.ragged_overlap import check_overwrite
@@ -201,11 +201,14 @@ def adopted(routine: str, name: str, arrays: Any, count: int) -> list[Any]:
         raise value_error(
             routine, name, f"there are {len(listed)} vectors {name}, but {count} matrices"
         )
-    if name == "x" or all([vector is not None for vector in listed]):
-        return adopt_all(routine, name, listed, engines_backend.HOME)
+    given = [vector for vector in listed if name == "x" or vector is not None]
+    found = together(name, given, engines_backend.HOME)
+    if found is not None:
+        each = iter(found)
+        return [None if vector is None else next(each) for vector in listed]
     return [
         None
-        if vector is None
+        if vector is None and name == "y"
         else adopt(of_item(routine, k), name, vector, None, engines_backend.HOME)
         for k, vector in enumerate(listed)
     ]

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from gemv.arrays import host
-from gemv.calls import faster, ragged_tables
+from gemv.calls import faster, ragged_known, ragged_tables
 from gemv.calls.ragged import Matrices, Product
 from gemv.calls.result import note_written
 from gemv.core import trace
@@ -185,7 +185,8 @@ def _sent(
             for problem, start in zip(problems, flat.starts, strict=True)
         ]
         problems = [problem._replace(incx=1, incy=1) for problem in problems]
-        launches = ragged_tables.planned(engine, own.routine, problems, a, x, y)
+        find = ragged_known.groups
+        launches = ragged_tables.planned(engine, own.routine, problems, a, x, y, find)
         alphas, betas = ([each[k] for k in computed] for each in (product.alphas, product.betas))
         changing = ragged_tables.variables(launches, x, y, alphas, betas)
         constants = session.send("tables", launches.constants.bytes, _BYTE)

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from gemv.core import trace
 from gemv.core.geometry import LOAD_BYTES, ceil_div
 from gemv.core.operand import Operand
 from gemv.core.problem import Problem, all_at
@@ -185,37 +183,4 @@ def run_packed(
 ) -> None:
     """As :func:`run`; A, x and y may be others than those that the launches were packed with."""
     for launch, bound in zip(packed, bound_launches, strict=True):
-        _enqueue(launch, bound, stream)
-
-
-def _enqueue(launch: PackedLaunch, bound: BoundLaunch, stream: int) -> None:
-    launch(stream, bound.a, bound.x, bound.y, bound.tables)
-
-
-def branches(
-    engine: Any, packed: Sequence[PackedLaunch], bound_launches: Sequence[BoundLaunch]
-) -> Any:
-    """The launches as one graph, for calls that find everything where it is now.
-
-    None where :func:`run_packed` is to be used: for a single launch, for launches whose blocks
-    leave sums in memory that they share, and in the simulator.
-    """
-    shares = any(each.choice.geometry.scratch for each in bound_launches)
-    if len(bound_launches) < 2 or shares:
-        return None
-    pairs = zip(packed, bound_launches, strict=True)
-    with trace.silent():
-        return engine.branches([partial(_enqueue, *pair) for pair in pairs])
-
-
-def run_branches(
-    engine: Any, bound_launches: Sequence[BoundLaunch], made: Any, stream: int
-) -> None:
-    """Enqueue the launches by their graph."""
-    made.launch(stream)
-    if trace.open_traces():
-        for choice, *_ in bound_launches:
-            trace.record(
-                backend=engine.name, kernel=choice.kernel.name, knobs=choice.knobs,
-                geometry=choice.geometry, coefficients=choice.coefficients,
-            )  # fmt: skip
+        launch(stream, bound.a, bound.x, bound.y, bound.tables)

@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 import sys
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
@@ -23,7 +23,6 @@ from gemv.core.operand import Operand
 from gemv.core.problem import Problem
 from gemv.driver import capture, devices, libcuda, memory, streams
 from gemv.driver.block import Block
-from gemv.driver.branches import Branches
 from gemv.driver.libcuda import check
 from gemv.driver.link import Vectors
 from gemv.driver.machine import Driver, machine
@@ -263,9 +262,6 @@ class CudaEngine:
                     self.machine, block, factors, handle,
                     a.pointer, x_at, y_at, passed_alpha, passed_beta, *shared,
                 )  # fmt: skip
-
-    def branches(self, enqueuers: Sequence[Callable[[int], None]]) -> Branches:
-        return Branches(enqueuers)
 
     def packed(
         self, choice: Choice, problem: Problem, alpha: Operand, beta: Operand, tables: Tables

@@ -7,7 +7,7 @@ memory, constant memory, scratch memory and the way from host memory. :func:`bac
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Generator, Sequence
 from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -21,7 +21,6 @@ from gemv.engines.tables import PackedLaunch, Tables
 from gemv.selection.select import Choice
 
 if TYPE_CHECKING:
-    from gemv.driver.branches import Branches
     from gemv.engines.cuda import CudaEngine
     from gemv.engines.simulator import SimulatorEngine
 
@@ -218,12 +217,6 @@ class Engine(Protocol):
         """Enqueue a copy of bytes to device memory; `host` may change when this returns.
 
         With `finish` it returns when the bytes are there, for work on any stream.
-        """
-
-    def branches(self, enqueuers: Sequence[Callable[[int], None]]) -> Branches | None:
-        """The graph of launches that need nothing of each other; None where there are no graphs.
-
-        Each enqueues one launch on the stream it gets. All functions are loaded.
         """
 
 

@@ -200,9 +200,6 @@ class SimulatorEngine:
     def in_host_memory(self) -> bool:
         return True
 
-    def branches(self, enqueuers: Any) -> None:
-        return None
-
     # Streams ---------------------------------------------------------------------------------
 
     def default_stream(self) -> int:

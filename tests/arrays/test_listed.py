@@ -135,14 +135,14 @@ NUMBA = """
         return DeviceNDArray(shape, strides, np.dtype(dtype), gpu_data=memory, **rest)
 
     arrays = [array((3, 5), (40, 8), "f8", 1 << 40), array((3, 5), (8, 24), "f8", 4096)]
-    assert listed._together("a", arrays, Home()) == [
+    assert listed.together("a", arrays, Home()) == [
         adopt("gemv", "a", each, None, Home()) for each in arrays
     ]
     for odd in (
         array((3, 5), (40, 8), "f8", 4096, stream=8), array((3, 5), (20, 4), "f4", 4096),
         array((3, 5), (44, 4), "f8", 4096),
     ):
-        assert listed._together("a", [*arrays, odd], Home()) is None
+        assert listed.together("a", [*arrays, odd], Home()) is None
 
     whole = array((1000,), (4,), "f4", 1 << 40)
     parts = libraries.BY_NAME["numba"].parts(whole, [0, 16, 48], [3, 30, 3])

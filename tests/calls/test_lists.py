@@ -353,6 +353,28 @@ def test_a_call_of_a_plan_takes_as_many_steps_for_many_items_as_for_few(monkeypa
 
 
 @needs_engine
+def test_launches_run_beside_each_other_but_for_the_first_and_those_that_share_memory(monkeypatch):
+    """The first one comes behind all work before; sums that are posted have one memory."""
+    seen, bind = [], ragged_tables.bound
+
+    def noted(launches, *arguments):
+        third = launches.groups[2]
+        shared = third.choice._replace(geometry=third.choice.geometry._replace(scratch=8))
+        groups = [*launches.groups[:2], third._replace(choice=shared), *launches.groups[3:]]
+        made = bind(launches._replace(groups=groups), *arguments)
+        seen.append([each.tables.is_beside for each in made])
+        return bind(launches, *arguments)
+
+    monkeypatch.setattr(ragged_tables, "bound", noted)
+    shapes = [(70, 80), (5, 7), (300, 2), (2, 300)]
+    a, x = ([to_device(np.ones(each)) for each in every] for every in
+            (shapes, [n for _, n in shapes]))  # fmt: skip
+    y = gemv.gemv_batched(1, a, x)
+    assert [on_host(each).tolist() for each in y] == [[n] * m for m, n in shapes]
+    assert seen[0][:3] == [False, True, False] and all(seen[0][3:])
+
+
+@needs_engine
 def test_a_plan_of_nothing_leaves_y_as_it_is():
     a, y = [to_device(np.eye(2))], [to_device(np.ones(2))]
     plan = gemv.Batch(a).plan([to_device(np.ones(2))], y, 0, 1)
@@ -621,3 +643,14 @@ def test_a_plan_packs_its_launches_once(monkeypatch):
     for _ in range(3):
         assert on_host(batch @ whole).tolist() == [5] * 3 + [8] * 40
     assert len(packed) == 2 * many
+
+
+@needs_engine
+def test_results_beside_new_ones_are_adopted_together(monkeypatch):
+    a, x = [to_device(np.ones((3, 5)))] * 4, [to_device(np.ones(5))] * 4
+    y = [None, to_device(np.ones(3)), None, to_device(np.ones(3))]
+    monkeypatch.setattr(ragged, "adopt", None)  # none is looked at by itself
+    for beta, overwrite, expected in ((0, 0, [5] * 4), (2, 0, [5, 7] * 2), (2, 1, [5, 7] * 2)):
+        found = gemv.gemv_batched(1, a, x, beta, y, overwrite_y=overwrite)
+        assert [on_host(each).tolist() for each in found] == [[each] * 3 for each in expected]
+    assert found[1] is y[1] and found[3] is y[3]

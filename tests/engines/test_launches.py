@@ -34,6 +34,12 @@ def test_a_real_product(launches):
     assert second["early"], "it waits itself for the one before"
 
 
+def test_a_launch_that_comes_behind_all_work_is_not_early(launches):
+    """Its function waits where it ends, so nothing else would keep it behind what it reads."""
+    later, first = launches["of a list"]
+    assert later["early"] and not first["early"]
+
+
 def test_a_complex_product(launches):
     (only,) = launches["complex"]
     assert only["values"]["alpha"] == [1.5, 2.0] and only["values"]["beta"] == [0.0, -1.0]

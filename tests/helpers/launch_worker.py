@@ -106,6 +106,12 @@ def main():
     launches.enqueue(machine, block, SINGLE, 0x55, alpha=1.5, beta=-2, **addresses)
     answers["real"] = done()
 
+    for early in (True, False):  # as a later launch of a list, and as its first one
+        waiting = [function(SINGLE, "rows", waits=True)]
+        block = launches.pack(waiting, [shape], SINGLE, {"rows": 1}, early=early)
+        launches.enqueue(machine, block, SINGLE, 0)
+    answers["of a list"] = done()
+
     block = launches.pack([function(COMPLEX, "alpha", "beta")], [shape], COMPLEX, {})
     launches.enqueue(machine, block, COMPLEX, 0, alpha=1.5 + 2j, beta=-1j)
     answers["complex"] = done()

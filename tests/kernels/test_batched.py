@@ -362,7 +362,10 @@ if backend.backend() == "simulator":
         """The lines of a kernel's file, and the numbers of those that are barriers."""
         file = importlib.util.find_spec(get(name).build.__module__).origin
         lines = Path(file).read_text(encoding="utf-8").splitlines()
-        return file, lines, [k for k, line in enumerate(lines) if line.strip().startswith(BARRIER)]
+        found = [k for k, line in enumerate(lines) if line.strip().startswith(BARRIER)]
+        # Rows as short as here take one turn. test_vectors has several, and the order that finds a
+        # fault that is planted there.
+        return file, lines, [k for k in found if "those of the next lanes" not in lines[k]]
 
     WITH_BARRIERS = {"small_items": (9, 16, 16), "several_rows": (1, 2, 1030)}
 

@@ -517,3 +517,40 @@ def test_items_of_different_sizes_need_no_local_memory(name, dtype, knobs, compi
         kernel, dtype, knobs=shared, homes=("pointer", "pointer"), table="block",
     )  # fmt: skip
     assert function["stack"] == 0 and function["spills"] == 0
+
+
+@pytest.mark.parametrize("name", ["vector_rows", "vector_columns", "long_columns", "phased_rows"])
+def test_launches_of_a_list_run_beside_each_other_and_end_in_order(name, compiler):
+    """A block lets the next launch come first of all; each thread waits where it ends."""
+    kernel = REGISTRY[name]
+    shared = kernel.in_tables(None, dict(kernel.knobs)) if kernel.in_tables else kernel.knobs
+    (function,) = compiler(
+        kernel, "float32", knobs=shared, homes=("pointer", "pointer"), table="block",
+    )  # fmt: skip
+    assert function["waits"], "else it is not launched early"
+    entry = function["ptx"][function["ptx"].index(".entry") :]
+    body = entry[entry.index("{") : entry.index("\n}")]
+    instructions = re.findall(r"^\t((?:@\S+ )?[a-z][a-z0-9_.]*)", body, re.M)
+    assert instructions[0] == "griddepcontrol.launch_dependents"
+    ends = [k for k, each in enumerate(instructions) if each in ("ret", "exit")]
+    assert ends and all(instructions[k - 1] == "griddepcontrol.wait" for k in ends)
+    assert instructions.count("griddepcontrol.wait") == len(ends)
+
+
+def test_a_kernel_with_another_exit_cannot_run_beside_others():
+    script = """
+from gemv.language.numba_cuda.ptx import beside
+plain = ".visible .entry one()\\n{\\n\\tmov.u32 %r1, 0;\\n\\tret;\\n\\n}\\n"
+print(beside(plain, (8, 0)) == plain)
+try:
+    beside(plain.replace("\\tret", "\\t@%p1 exit;\\n\\tret"), (9, 0))
+except RuntimeError as error:
+    print(error)
+"""
+    run = processes.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, check=True,
+        env={**os.environ, "NUMBA_ENABLE_CUDASIM": "0"},
+    )  # fmt: skip
+    is_left, refusal = run.stdout.strip().splitlines()
+    assert is_left == "True", "an older GPU starts nothing early"
+    assert refusal == "a kernel has an exit that is no plain return"

@@ -38,9 +38,12 @@ class Schedule:
 
     Parameters
     ----------
-    order : {"forward", "reversed", "random"}
-        Ascending, descending or shuffled ids. Under "random" up to four blocks run in turns, or the
-        blocks of a cluster; otherwise each block, or cluster, ends before the next one starts.
+    order : {"forward", "reversed", "warps", "random"}
+        Ascending, descending or shuffled ids. Under "warps" a warp runs as far as it can before
+        another one does, those with higher ids first: a missing barrier shows that keeps a warp
+        from running ahead, but a warp that waits for what another one posts spins. Under "random"
+        up to four blocks run in turns, or the blocks of a cluster; otherwise each block, or
+        cluster, ends before the next one starts.
     seed : int
         Seed of the "random" order.
     max_switches : int
@@ -53,8 +56,10 @@ class Schedule:
     max_switches: int = 1_000_000
 
     def __post_init__(self) -> None:
-        if self.order not in ("forward", "reversed", "random"):
-            raise ValueError(f"order must be forward, reversed or random, not {self.order!r}")
+        if self.order not in ("forward", "reversed", "warps", "random"):
+            raise ValueError(
+                f"order must be forward, reversed, warps or random, not {self.order!r}"
+            )
 
 
 _default_schedule: ContextVar[Schedule | None] = ContextVar("gemv_schedule", default=None)
@@ -110,6 +115,10 @@ class BlockRun:
             cut = grid.rng.randint(1, len(batch))
             self.ready = batch[cut:]
             del batch[cut:]
+        elif grid.schedule.order == "warps":
+            ahead = max(thread.tid // WARP for thread in batch)
+            self.ready = [thread for thread in batch if thread.tid // WARP != ahead]
+            batch = [thread for thread in batch if thread.tid // WARP == ahead]
         else:
             batch.sort(key=attrgetter("tid"), reverse=grid.schedule.order == "reversed")
         for thread in batch:
