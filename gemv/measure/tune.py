@@ -22,10 +22,11 @@ from gemv.measure.cells import Cell
 from gemv.measure.checks import NUMPY_ELEMENTS, SECOND_KERNEL, WholeNumbers, equal
 from gemv.measure.frames import FramedCell, lay_out
 from gemv.measure.grid import Bench
-from gemv.measure.tuning_launches import Launch, chosen, telling
+from gemv.measure.tuning_launches import Launch, chosen, problem_of, telling
 from gemv.selection import written
 from gemv.selection.choices import Choices
 from gemv.selection.formula import Machine
+from gemv.selection.items import counts_in_batches
 from gemv.selection.machine import MachineFile
 from gemv.selection.parts import Part
 from gemv.selection.ranking import EQUAL
@@ -102,9 +103,17 @@ class Tuning:
 
     @property
     def ratio(self) -> float:
-        """Geometric mean of the time of the fitted machine's choice over the present one's."""
-        ratios = [each.after.seconds / each.before.seconds for each in self.judged]
-        return statistics.geometric_mean(ratios)
+        """Geometric mean of the time of the fitted machine's choice over the present one's.
+
+        Of problems that are chosen for by the time alone, if there are any: the choice for a small
+        matrix may take longer alone and less in a batch, which nobody has timed here.
+        """
+        alone = [
+            each for each in self.judged if not counts_in_batches(problem_of(each.before.cell))
+        ]
+        return statistics.geometric_mean(
+            each.after.seconds / each.before.seconds for each in alone or self.judged
+        )
 
     @property
     def errors(self) -> tuple[float, float]:
