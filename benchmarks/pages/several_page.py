@@ -1,4 +1,4 @@
-"""The page ``docs/several.md`` from ``benchmarks/results/several``, ``ragged``, ``shards``.
+"""``docs/several.md`` from ``benchmarks/results/several``, ``tiles``, ``ragged``, ``shards``.
 
     python -m benchmarks.pages.several_page            prints the page
     python -m benchmarks.pages.several_page --write    writes it
@@ -15,7 +15,7 @@ import sys
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-from benchmarks.pages import ragged_part, shards_part
+from benchmarks.pages import ragged_part, shards_part, tiles_part
 from benchmarks.pages.page import RESULTS, TOP, command, duration, markdown, number, versions
 from gemv.measure.records import CellResult, GridResults
 
@@ -100,6 +100,7 @@ def page() -> str:
     vectors = [row for row in rows if row.vectors > 1]
     if vectors:
         parts.append(_part("One matrix and several vectors", vectors, "vectors"))
+    parts += tiles_part.part(vectors)
     batches = [row for row in rows if row.batch > 1]
     if batches:
         parts.append(_part("Several matrices, each with a vector of its own", batches, "batch"))
