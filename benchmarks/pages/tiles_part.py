@@ -36,8 +36,8 @@ def part(earlier: Sequence[CellResult]) -> list[str]:
             lines.append(
                 (
                     row["plain_us"] / min(own),
-                    f"{cell.vectors}: {cell.m} x {cell.n} {cell.order}{cell.op},"
-                    f" {_NAMES[cell.dtype]}",
+                    f"{cell.m} x {cell.n} {cell.order}{cell.op}, {_NAMES[cell.dtype]},"
+                    f" {cell.vectors} vectors",
                     "" if before is None else duration(before),
                     duration(min(own) * 1e-6),
                 )
@@ -50,5 +50,5 @@ def part(earlier: Sequence[CellResult]) -> list[str]:
         "The kernels for several vectors have changed since they were timed beside peers. *Now* is"
         " a time of today's kernels on the same GPU model, beside the plain kernel but without"
         " peers (`python -m benchmarks.fit.tiles`); those furthest from the floor come first.",
-        markdown(["vectors: A", "above", "now", "of the floor"], "wfff", table),
+        markdown(["A", "above", "now", "of the floor"], "wfff", table),
     ]
