@@ -10,13 +10,12 @@ from gemv.core.geometry import MAX_GRID_Y, Device
 from gemv.core.problem import Problem
 from gemv.kernels import get
 from gemv.kernels.items import LEVELS, geometry_of_items
+from gemv.selection.items import is_small
 from gemv.selection.select import Choice, as_computed, select
 
 #: Items that one launch may take: a grid has no more blocks along z.
 MOST_ITEMS = MAX_GRID_Y
 _ANY_NUMBER = 1 << 62
-#: Rows and columns of the largest items that may be small; the kernel refuses some of these.
-_SMALL_SIDE = 64
 #: Threads for each multiprocessor from which on a batch fills the GPU: 128 KB by 8 loads each.
 THREADS_PER_SM = 1024
 #: Scratch memory that one launch may take; a batch that needs more takes several launches.
@@ -48,9 +47,9 @@ def select_item(
     """
     if is_shared is None:
         is_shared = shares_matrix(batch)
-    if kernel is None and not is_shared and max(problem.rows, problem.cols) <= _SMALL_SIDE:
+    if kernel is None and not is_shared and is_small(problem):
         small = get("small_items")
-        if small.accepts(problem) is None and small.constants_of is not None:
+        if small.constants_of is not None:
             spec = small.spec(problem, small.constants_of(problem), homes)
             geometry = small.geometry(problem, device, dict(spec.knobs))
             return Choice(small, spec, geometry, "many small matrices: one stretch of memory")

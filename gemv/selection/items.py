@@ -4,7 +4,7 @@ An item of a batch has the bits of the product alone, so both have one kernel an
 A product alone leaves most of the GPU idle, and many constants take nearly the same time: that of
 a launch. In a batch the same constants differ by factors, because there bandwidth counts. So the
 constants of a small matrix are those with the least *cost*: the time alone, multiplied by the
-fourth root of the time in a batch.
+fourth root of the time in a batch. The smallest items have a kernel of their own.
 """
 
 from __future__ import annotations
@@ -14,18 +14,28 @@ from collections.abc import Mapping
 
 from gemv.core.geometry import Device, Geometry, ceil_div
 from gemv.core.problem import Problem
+from gemv.kernels import get
 from gemv.kernels.kernel import Kernel
 from gemv.kernels.work import Work
 
 #: Bytes of the largest A whose time in a batch counts. Larger ones fill the GPU alone.
 MOST_BYTES = 1 << 20
+#: Rows and columns of the largest items that may be small; the kernel refuses some of these.
+_SMALL_SIDE = 64
 #: Bytes of all A of the batch that stands for any.
 _BATCH_BYTES = 1 << 26
 
 
+def is_small(problem: Problem) -> bool:
+    """Whether items have a kernel of their own, for many small matrices."""
+    sides_fit = max(problem.rows, problem.cols) <= _SMALL_SIDE
+    return sides_fit and get("small_items").accepts(problem) is None
+
+
 def counts_in_batches(problem: Problem) -> bool:
     """Whether the time of one of many such problems counts."""
-    return problem.rows * problem.cols * problem.dtype.itemsize <= MOST_BYTES
+    fits = problem.rows * problem.cols * problem.dtype.itemsize <= MOST_BYTES
+    return fits and not is_small(problem)
 
 
 def work_of_batch(
