@@ -6,14 +6,12 @@ import json
 from collections.abc import Sequence
 
 from benchmarks.pages.page import RESULTS, duration, markdown, number
-from gemv.core.geometry import Device
 from gemv.measure.cells import Cell
 from gemv.measure.frames import FramedCell, lay_out
 from gemv.measure.records import CellResult
+from gemv.selection.machine import REFERENCE
 from gemv.selection.parts import parts
 
-#: The GPU of the stored times.
-_H200 = Device("NVIDIA H200", (9, 0), 132)
 #: An address for A; only its alignment matters.
 _ADDRESS = 1 << 30
 _FILE = RESULTS / "tiles" / "h200.json"
@@ -29,7 +27,7 @@ def part(earlier: Sequence[CellResult]) -> list[str]:
     for row in json.loads(_FILE.read_text("utf-8")):
         cell = Cell(**row["cell"])
         framed = FramedCell.at(cell, _ADDRESS, 1)
-        (found, *_) = parts(framed.problem, lay_out(cell).batch, _H200)
+        (found, *_) = parts(framed.problem, lay_out(cell).batch, REFERENCE)
         own = [each["us"] for each in row["sets"] if each["knobs"] == found.choice.knobs]
         if own:
             before = times.get(cell)

@@ -15,7 +15,7 @@ from gemv.arrays.base import (
     element_type,
     imported,
     in_elements,
-)  # fmt: skip
+)
 from gemv.arrays.protocols import read_interface
 from gemv.core.dtypes import BFLOAT16
 

@@ -27,7 +27,7 @@ class Forecast(NamedTuple):
         The kernel that would be next, with its constants; None if there is none.
     runner_up_seconds : float or None
         Its expected time. It is the smaller one where measurements of this GPU corrected the
-        formula.
+        formula, and where a small matrix was chosen for by its time in a batch as well.
     """
 
     seconds: float

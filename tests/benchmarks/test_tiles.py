@@ -8,13 +8,12 @@ from pathlib import Path
 import pytest
 from helpers.programs import program
 
-from gemv.core.geometry import Device
 from gemv.kernels import get
 from gemv.measure.cells import Cell
 from gemv.measure.frames import FramedCell, lay_out
+from gemv.selection.machine import REFERENCE as H200
 from gemv.selection.parts import parts
 
-H200 = Device("NVIDIA H200", (9, 0), 132)
 STORED = Path(__file__).parents[2] / "benchmarks" / "results" / "tiles" / "h200.json"
 #: Constants that sums depend on.
 OF_SUMS = ("LANES", "PIECES", "COLUMNS", "BLOCKS_PER_SM", "OF_ROWS", "OF_VECTORS", "OF_THREADS")

@@ -140,14 +140,14 @@ def test_staged_numbers_of_x_come_by_16_bytes_and_from_shared_memory(dtype, comp
 
 
 def compiled_sets():
-    """Constants that selection chooses among: every eighteenth, with one of its dtypes in turn.
+    """Constants that selection chooses among: every twelfth, with one of its dtypes in turn.
 
     With ``GEMV_ALL_ROWS=1`` or on a GPU, all of them with all of these.
     """
     for number, each in enumerate(tuned()):
         if ALL_ROWS:
             yield from ((each, letter) for letter in each.letters)
-        elif number % 18 == 0 and each.letters:
+        elif number % 12 == 0 and each.letters:
             yield each, each.letters[number // 12 % len(each.letters)]
 
 

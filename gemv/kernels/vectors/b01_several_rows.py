@@ -39,8 +39,8 @@ Bytes
     vectors; with more of them A comes again for each COUNT.
 
 Wins
-    Over one launch for each vector. On an H200, 8192 x 8192 float32 took 60 us with one vector, 62
-    with two, 65 with four and 84 with eight, where torch.mm took 131.
+    Over one launch for each vector. On an H200, 8192 x 8192 float32 took 60 us with one vector and
+    84 with eight, where torch.mm took 131; with the tiles of before 62 with two and 65 with four.
 
 Loses
     To matrix products on tensor cores, which add in another order: eight vectors with 1048576 x 64
@@ -85,8 +85,9 @@ class Tile(NamedTuple):
     MIN_BLOCKS: int
 
 
-#: By COUNT, the fastest of those that were tried on an H200: for rows that a warp has several of,
-#: for longer ones, and for those that are split over blocks.
+#: By COUNT, for rows that a warp has several of, for longer ones, and for those that are split over
+#: blocks. They are the fastest that were tried on an H200 and spill no registers; for 2 and 4
+#: vectors not all dtypes and shapes were timed (``benchmarks/results/tiles``).
 SHORT = {2: Tile(1, 4, 2, 256, 2), 4: Tile(1, 2, 4, 64, 8), 8: Tile(2, 4, 4, 64, 6)}
 LONG = {2: Tile(1, 4, 2, 128, 4), 4: Tile(1, 4, 4, 128, 2), 8: Tile(1, 2, 2, 256, 2)}
 SPLIT = {2: Tile(1, 4, 2, 128, 4), 4: Tile(1, 4, 4, 128, 2), 8: Tile(2, 4, 4, 256, 1)}
