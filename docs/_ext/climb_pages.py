@@ -5,7 +5,9 @@ the changes are cut out of the kernels' files, and the figures are ``benchmarks/
 If ``benchmarks/results/profiler`` has a file of the same name, the tables show its figures, too::
 
     {"device": "NVIDIA H200", "tool": "ncu 2025.3",
-     "rows": [{"name": "coalesced", "metrics": {"occupancy": "71 %"}}]}
+     "rows": [{"name": "coalesced", "metrics": {"sectors per request": "4"}}]}
+
+``benchmarks/measure/profiler.py`` writes such files.
 """
 
 from __future__ import annotations
@@ -15,6 +17,7 @@ import difflib
 import json
 import textwrap
 from pathlib import Path
+from typing import NamedTuple
 
 from kernel_pages import OUT, TOP, escaped, folded, source_of
 
@@ -60,24 +63,40 @@ def climb_pages(cases: dict[str, dict], profiles: Path = PROFILES) -> tuple[str,
     return acts[0], "\n".join(acts[1:])
 
 
-def profile_of(folder: Path, name: str) -> dict[str, dict[str, str]]:
+class Profile(NamedTuple):
+    """What a profiler told of the kernels on a problem.
+
+    Attributes
+    ----------
+    source : str
+        Profiler and GPU, as a sentence; empty if nothing is stored.
+    rows : dict
+        Figures by their heading, for each kernel.
+    """
+
+    source: str
+    rows: dict[str, dict[str, str]]
+
+
+def profile_of(folder: Path, name: str) -> Profile:
     """What a profiler told of each kernel on a problem; nothing where no file is stored."""
     path = folder / f"{name}.json"
     if not path.exists():
-        return {}
+        return Profile("", {})
     stored = json.loads(path.read_text(encoding="utf-8"))
-    return {
-        row["name"]: {
-            f"{key} ({stored['tool']})": str(value) for key, value in row["metrics"].items()
-        }
-        for row in stored["rows"]
-    }
+    return Profile(
+        f"Rows marked *ncu* are counts of a profiler ({stored['tool']}, {stored['device']}).",
+        {
+            row["name"]: {f"{key} (ncu)": str(value) for key, value in row["metrics"].items()}
+            for row in stored["rows"]
+        },
+    )
 
 
 # --- The first act --------------------------------------------------------------------------------
 
 
-def _told(text: dict, case: dict, counts: dict[str, dict], profile: dict) -> list[str]:
+def _told(text: dict, case: dict, counts: dict[str, dict], profile: Profile) -> list[str]:
     """Steps with hypothesis, change, counts, figure and what is left; then the side steps."""
     from steps import steps
 
@@ -90,6 +109,7 @@ def _told(text: dict, case: dict, counts: dict[str, dict], profile: dict) -> lis
         f"From {three_digits(first.gb_per_s)} to {three_digits(last.gb_per_s)} GB/s in"
         f" {len(climbed) - 1} steps, {last.gb_per_s / first.gb_per_s:,.0f} times as fast."
         f" The fastest read of the same run had {three_digits(case['ceiling_gb_per_s'])} GB/s."
+        + (f" {profile.source}" if profile.source else "")
     ]
     for number, step in enumerate(climbed, 1):
         name = step.kernel.name
@@ -98,7 +118,7 @@ def _told(text: dict, case: dict, counts: dict[str, dict], profile: dict) -> lis
             f"### Step {number}: rung {step.kernel.rung}, {{ref}}`{name}`",
             f"**Hypothesis.** {_said(rung.get('hypothesis'), step, counts)}",
             *([shown_change(step, rung)] if "new" in rung else []),
-            before_and_now(step, text["shown"], counts, profile),
+            before_and_now(step, text["shown"], counts, profile.rows),
             f"**Measured.** {_measured(step)}",
         ]
         if "left" in rung:
@@ -197,7 +217,7 @@ def before_and_now(step, shown: list[str], counts: dict[str, dict], profile: dic
 # --- The other acts -------------------------------------------------------------------------------
 
 
-def _listed(text: dict, case: dict, counts: dict[str, dict], profile: dict) -> list[str]:
+def _listed(text: dict, case: dict, counts: dict[str, dict], profile: Profile) -> list[str]:
     """The steps in a table, then the side steps in another, each rung with a sentence."""
     from steps import steps
 

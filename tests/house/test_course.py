@@ -113,15 +113,16 @@ def test_counts_are_those_of_the_launch_and_of_what_it_touches(modules, cases):
 def test_figures_of_a_profiler_are_shown_where_they_are_stored(modules, cases, tmp_path):
     steps, pages = modules
     name = "f32-8192x8192"
-    assert pages.profile_of(tmp_path, name) == {}
+    assert pages.profile_of(tmp_path, name) == ("", {})
     rows = [{"name": "thread_per_row", "metrics": {"occupancy": "3 %"}}]
     stored = {"device": "a GPU", "tool": "ncu 1.0", "rows": rows}
     (tmp_path / f"{name}.json").write_text(json.dumps(stored), encoding="utf-8")
     profile = pages.profile_of(tmp_path, name)
     step = steps.steps(cases[name])[1]
     counts = {each: {"threads": 1} for each in ("serial", "thread_per_row")}
-    table = pages.before_and_now(step, ["threads"], counts, profile)
-    assert table.splitlines()[-1] == "| occupancy (ncu 1.0) |  | 3 % |"
+    table = pages.before_and_now(step, ["threads"], counts, profile.rows)
+    assert table.splitlines()[-1] == "| occupancy (ncu) |  | 3 % |"
+    assert "(ncu 1.0, a GPU)" in profile.source
 
 
 def run(*command: str) -> subprocess.CompletedProcess:
