@@ -58,7 +58,8 @@ def launch(m: int, n: int) -> None:
         choice = select(problem, device, kernel.name)
         engine.run(choice, problem, dtype.type(ALPHA), a, x, dtype.type(BETA), y)
         engine.to_host(y.owner)  # waits
-        print(f"launched {kernel.name}", flush=True)
+        functions = [function.__name__ for function in kernel.build(choice.spec)]
+        print("launched", kernel.name, *functions, flush=True)
 
 
 def parse(text: str, nbytes: int) -> list[dict]:
@@ -66,7 +67,6 @@ def parse(text: str, nbytes: int) -> list[dict]:
 
     A kernel may take several launches; the longest one counts.
     """
-    names = re.findall(r"^launched (\w+)$", text, re.MULTILINE)
     rows = list(csv.reader(line for line in text.splitlines() if line.startswith('"')))
     if not rows:
         raise ValueError("ncu counted nothing")
@@ -77,12 +77,14 @@ def parse(text: str, nbytes: int) -> list[dict]:
     def number(row: list[str], ours: str) -> float:
         return float(row[place[ours]].replace(",", "") or "nan")
 
-    found = []
-    for name in names:
-        own = [row for row in data if re.search(rf"(?<![a-z]){name}(?![a-z])", row[name_at])]
-        if not own:
-            raise ValueError(f"ncu counted no launch of {name}")
-        row = max(own, key=lambda each: number(each, "duration"))
+    found, left = [], iter(data)
+    for line in re.findall(r"^launched (.+)$", text, re.MULTILINE):
+        name, *functions = line.split()
+        own = [next((row for row in left if each in row[name_at]), None) for each in functions]
+        counted = [row for row in own if row is not None]
+        if len(counted) < len(functions):
+            raise ValueError(f"ncu counted {len(counted)} launches of {name}, not {len(functions)}")
+        row = max(counted, key=lambda each: number(each, "duration"))
         read = number(row, "read") * UNITS[units[place["read"]]]
         latency = number(row, "latency")
         metrics = {
@@ -108,11 +110,8 @@ def main() -> None:
     if given.launch:
         launch(m, n)
         return
-    from gemv.kernels import REGISTRY
-
-    pattern = "|".join(name for name in REGISTRY)
     command = ["ncu", "--clock-control", "none", "--csv", "--page", "raw"]
-    command += ["--metrics", ",".join(METRICS.values()), "-k", f"regex:{pattern}"]
+    command += ["--metrics", ",".join(METRICS.values())]
     again = [
         sys.executable,
         "-m",

@@ -12,6 +12,7 @@ from __future__ import annotations
 import sys
 import threading
 from collections import deque
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -148,7 +149,7 @@ class _Memory(cuda.MemoryPointer):
     address: int
     pool: Pool
 
-    def __del__(self) -> None:
-        # Not at the end of the process, which takes everything back.
-        if not sys.is_finalizing():
+    def __del__(self, is_finalizing: Callable[[], bool] = sys.is_finalizing) -> None:
+        # Not at the end of the process, which takes everything back, and the name `sys` first.
+        if not is_finalizing():
             self.pool.give_back(self.address, self.size)
