@@ -2,11 +2,12 @@
 
     python tests/load/soak.py --calls 1000000 --seconds 600 --state soak.json
 
-Every result must have the bits that the same product had when it was made alone, before the load
-began, and those are held against a reference in wider precision. Calls are made in batches: of one
-product, on one stream, in one of several ways (a call, a call that makes y, a plan, a replayed
-graph), with two copies of A at two addresses and two sets of x, alpha and beta that alternate, so
-that a sum left over from the call before would be seen.
+The products are single ones, batches, several vectors of one matrix, and lists of matrices of
+different sizes (``soak_cases.py``). Every result must have the bits that the same product had when
+it was made alone, before the load began, and those are held against a reference in wider precision.
+Calls are made in batches: of one product, on one stream, in one of several ways (a call, a call
+that makes y, a plan, a replayed graph), with two copies of A at two addresses and two sets of x,
+alpha and beta that alternate, so that a sum left over from the call before would be seen.
 
 Memory is looked at while no thread has a batch on its way: once each has made each of its products
 in each way (until then code is loaded, and plans and graphs get their scratch memory), and then
@@ -38,7 +39,10 @@ import numpy as np
 import gemv
 from gemv.core.dtypes import DTYPES as _DTYPES
 from gemv.core.files import write_text
-from gemv.measure.reference import error_in_bounds, reference
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+from load.soak_cases import List, Product
 
 #: m, n, trans, order, kernel and, if not plain, accumulate: every access, columns
 #: split over blocks, two launches, sums of float64 and of two float64.
@@ -59,6 +63,22 @@ SHAPES = [
     (500, 3_000, 0, "C", None, "wide"),
     (3_000, 900, 1, "C", None, "wide"),
 ]
+#: The same with the number of items, and whether they share the matrix: batches and vectors.
+BATCHES = [
+    (5, 7, 0, "C", None, "plain", 300, False),
+    (32, 32, 1, "C", None, "plain", 40, False),
+    (33, 65, 0, "C", None, "plain", 24, False),
+    (129, 130, 1, "C", None, "plain", 20, False),
+    (256, 64, 2, "C", None, "plain", 16, False),
+    (600, 900, 0, "C", None, "plain", 8, True),
+    (700, 300, 1, "C", None, "plain", 3, True),
+    (9, 9, 0, "C", None, "wide", 30, False),
+]
+#: Shapes of the matrices of lists, and trans.
+LISTS = [
+    ([(5, 9), (70, 33), (4, 300), (129, 64), (31, 31), (1, 1), (250, 3)], 0),
+    ([(40, 40), (7, 500), (90, 12), (5, 5)], 1),
+]
 #: Small enough for a thread of a block to be simulated one after the other.
 SHAPES_SIMULATED = [
     (5, 9, 0, "C", None),
@@ -67,9 +87,13 @@ SHAPES_SIMULATED = [
     (6, 40, 0, "C", "last_block"),
     (4, 33, 1, "C", None, "wide"),
 ]
+BATCHES_SIMULATED = [
+    (3, 5, 0, "C", None, "plain", 4, False),
+    (5, 9, 1, "C", None, "plain", 2, True),
+]
+LISTS_SIMULATED = [([(3, 5), (9, 4), (1, 7)], 0)]
 #: All but bfloat16, which NumPy and so the comparison on the host lacks.
 DTYPES = {prefix: dtype for prefix, dtype in _DTYPES.items() if prefix != "b"}
-FACTORS = ((1.0, 0.0), (-2.5, 0.5))
 MODES = ("call", "new", "plan", "graph")
 #: Arrays from this size on get memory of their own: without that, six threads that made and
 #: dropped copies of such results kept some 100 MB between them, and with it 2.
@@ -117,6 +141,12 @@ class NumbaArrays:
 
     def host(self, array):
         return array.copy_to_host()
+
+    def joined(self, arrays, stream):
+        """One array of them, one behind the other."""
+        if stream is not None:
+            stream.synchronize()
+        return self.cuda.to_device(np.concatenate([each.copy_to_host() for each in arrays]))
 
     def landing(self, batch):
         """Memory of the host for the results of a batch."""
@@ -182,6 +212,9 @@ class TorchArrays:
     def host(self, array):
         return array.cpu().numpy()
 
+    def joined(self, arrays, stream):
+        return self.torch.cat(arrays)
+
     def landing(self, batch):
         # Pinned, so that the driver needs no memory of its own for the copy.
         return self.torch.empty(batch.shape, dtype=batch.dtype, pin_memory=True)
@@ -204,74 +237,37 @@ def array_maker():
     return NumbaArrays()
 
 
-class Case:
-    """One product: operands on the device and the bits of its results."""
-
-    def __init__(self, arrays, prefix, m, n, trans, order, kernel, accumulate="plain"):
-        dtype = DTYPES[prefix]
-        chosen = f"{order} {kernel or 'selected'} {accumulate}"
-        self.name = f"{prefix}gemv {m} x {n} {'NTC'[trans]} {chosen}"
-        self.options = {"trans": trans, "kernel": kernel, "accumulate": accumulate}
-        rng = np.random.default_rng([m, n, trans, ord(prefix)])
-
-        def random(*shape):
-            values = rng.standard_normal(shape)
-            if dtype.kind == "c":
-                values = values + 1j * rng.standard_normal(shape)
-            return values.astype(dtype)
-
-        a = np.asarray(random(m, n), order=order)
-        self.rows, cols = (n, m) if trans else (m, n)
-        xs, self.y0_host = [random(cols) for _ in FACTORS], random(self.rows)
-        # All are kept, so no two are at one address; both copies begin at a multiple of 256 bytes.
-        self.a = [arrays.array(a) for _ in range(2)]
-        self.x = [arrays.array(x) for x in xs]
-        self.y0 = self.y0_host if isinstance(arrays, NumbaArrays) else arrays.array(self.y0_host)
-        self.expected = []
-        op_a = (a, a.T, a.conj().T)[trans]
-        for x, on_device, (alpha, beta) in zip(xs, self.x, FACTORS, strict=True):
-            y = arrays.array(self.y0_host)
-            self.product(self.a[0], on_device, alpha, beta, y)
-            arrays.synchronize()
-            got = arrays.host(y)
-            exact, magnitude = reference(alpha, op_a, x, beta, self.y0_host)
-            error = error_in_bounds(got, exact, magnitude, cols, alpha)
-            if not error <= 1:
-                raise ArithmeticError(f"{self.name}: error is {error} bounds, without any load")
-            self.expected.append(got)
-        self.expected = np.array(self.expected)
-
-    def product(self, a, x, alpha, beta, y, **named):
-        """``y := alpha*op(a)*x + beta*y``."""
-        return gemv.gemv(alpha, a, x, beta, y, overwrite_y=1, **self.options, **named)
-
-
 class Batch:
     """What one thread needs to make many calls of one case: rows of results, plans, a graph."""
 
     def __init__(self, arrays, case, size, rng, streams):
         self.arrays, self.case, self.size = arrays, case, size
-        self.results = arrays.array(np.zeros((size, case.rows), case.y0_host.dtype))
+        self.results = arrays.array(np.zeros((size, *case.y0.shape), case.y0.dtype))
+        # Numba fills from the host, PyTorch on the device.
+        self.y0 = case.y0 if isinstance(arrays, NumbaArrays) else arrays.array(case.y0)
         self.rows, self.landing = arrays.rows(self.results), arrays.landing(self.results)
         # Of plans and graphs these are fixed when they are made.
         self.variants = np.arange(size) % 2
         self.copies = rng.integers(0, 2, size)
         self.plans = [
-            gemv.plan(case.a[c], case.x[v], y, **case.options)
+            case.plan(c, v, y)
             for c, v, y in zip(self.copies, self.variants, self.rows, strict=True)
         ]
         self.graph = None
         if arrays.graphs:
-            case.product(case.a[0], case.x[0], 1.0, 0.0, self.rows[0])
+            case.call(0, 0, self.rows[0])
             arrays.synchronize()
             self.graph = arrays.torch.cuda.CUDAGraph()
             with arrays.torch.cuda.graph(self.graph, stream=streams[0]):
-                self._calls(self.variants, self.copies, {})
+                if case.capturable:
+                    self._calls(self.variants, self.copies, {})
+                else:
+                    for plan in self.plans:
+                        plan()
 
     def _calls(self, variants, copies, named):
-        case = self.case
         for v, c, y in zip(variants, copies, self.rows, strict=True):
-            case.product(case.a[c], case.x[v], *FACTORS[v], y, **named)
+            self.case.call(c, v, y, **named)
 
     def run(self, mode, stream, rng):
         """Make the calls; indices of results with other bits than expected."""
@@ -279,12 +275,10 @@ class Batch:
         variants, copies = self.variants, self.copies
         named = arrays.named(stream)
         with arrays.on(stream):
-            arrays.fill(self.results, case.y0, stream)
+            arrays.fill(self.results, self.y0, stream)
             if mode == "new":
                 variants = np.zeros(self.size, int)
-                made = [
-                    gemv.gemv(1.0, case.a[c], case.x[0], **case.options, **named) for c in copies
-                ]
+                made = [case.new(c, **named) for c in copies]
                 got = arrays.land(made, self.landing, stream)
             else:
                 if mode == "call":
@@ -293,8 +287,8 @@ class Batch:
                     copies = rng.integers(0, 2, self.size)
                     self._calls(variants, copies, named)
                 elif mode == "plan":
-                    for plan, v in zip(self.plans, variants, strict=True):
-                        plan(*FACTORS[v], **named)
+                    for plan in self.plans:
+                        plan(**named)
                 else:
                     self.graph.replay()
                 got = arrays.land(self.results, self.landing, stream)
@@ -361,8 +355,13 @@ class Soak:
         self.looks, self.next_look = [], 0.0
         self.arrays = array_maker()
         simulated = gemv.backend() != "cuda"
-        shapes = SHAPES_SIMULATED if simulated else SHAPES
-        self.cases = [Case(self.arrays, p, *shape) for p in DTYPES for shape in shapes]
+        shapes = [
+            *(SHAPES_SIMULATED if simulated else SHAPES),
+            *(BATCHES_SIMULATED if simulated else BATCHES),
+        ]
+        self.cases = [Product(self.arrays, p, *shape) for p in DTYPES for shape in shapes]
+        lists = LISTS_SIMULATED if simulated else LISTS
+        self.cases += [List(self.arrays, p, *own) for p in DTYPES for own in lists]
         self.threads = [
             threading.Thread(target=self._guarded, args=(number, batch), daemon=True)
             for number in range(threads)

@@ -24,6 +24,8 @@ def small(monkeypatch):
     """A few small products, so that the simulator is soon done."""
     monkeypatch.setattr(soak, "DTYPES", {k: soak.DTYPES[k] for k in "dc"})
     monkeypatch.setattr(soak, "SHAPES_SIMULATED", [(3, 7, 0, "C", None), (4, 6, 1, "C", None)])
+    monkeypatch.setattr(soak, "BATCHES_SIMULATED", [])
+    monkeypatch.setattr(soak, "LISTS_SIMULATED", [])
 
 
 def test_it_goes_on_where_it_stopped(small, tmp_path, capsys):
@@ -65,6 +67,30 @@ def test_one_wrong_bit_is_a_fault(small, tmp_path, capsys, monkeypatch):
     (fault,) = json.loads(state.read_text())["faults"]
     assert "other bits (call, row " in fault
     assert fault in capsys.readouterr().out
+
+
+def test_an_item_of_a_list_that_is_left_out_is_a_fault(small, tmp_path, monkeypatch):
+    monkeypatch.setattr(soak, "SHAPES_SIMULATED", [])
+    monkeypatch.setattr(soak, "SHAPES", [])
+    monkeypatch.setattr(soak, "BATCHES", [])
+    monkeypatch.setattr(soak, "LISTS_SIMULATED", [([(3, 5), (2, 4)], 0)])
+    monkeypatch.setattr(soak, "MODES", ("call",))
+    state = tmp_path / "soak.json"
+    arguments = ["--threads", "1", "--batch", "2", "--state", str(state)]
+    assert soak.main(["--calls", "20", *arguments]) == 0
+    right, count = gemv.gemv_batched, iter(range(10**6))
+
+    def wrong_once(alpha, a, x, beta, ys, trans, **named):
+        # a whole item is left out once
+        y = right(alpha, a, x, beta, ys, trans, **named)
+        if next(count) == 30:
+            right(0.0, a[-1:], x[-1:], 0.0, ys[-1:], trans, **named)
+        return y
+
+    monkeypatch.setattr(gemv, "gemv_batched", wrong_once)
+    assert soak.main(["--calls", "60", *arguments]) == 1
+    (fault,) = json.loads(state.read_text())["faults"]
+    assert "list of" in fault and "other bits (call, row " in fault
 
 
 @pytest.mark.skipif(not soak.RESIDENT.exists(), reason="host memory is read on Linux")
