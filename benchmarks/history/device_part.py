@@ -109,7 +109,9 @@ def in_new_process(code: str) -> float:
     command = [sys.executable, "-P", "-c", program]
     # Arrays so small would stay on the host of themselves.
     environment = os.environ if SIMULATED else {**os.environ, "GEMV_BACKEND": "cuda"}
-    done = subprocess.run(command, capture_output=True, text=True, env=environment)
+    done = subprocess.run(
+        command, stdin=subprocess.DEVNULL, capture_output=True, text=True, env=environment
+    )
     if done.returncode:
         raise RuntimeError((done.stderr.strip() or "failed").splitlines()[-1])
     return float(done.stdout.splitlines()[-1])

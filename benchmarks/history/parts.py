@@ -93,8 +93,9 @@ class Part:
         if self._over:
             return
         self._over = True
-        with suppress(ProcessLookupError, PermissionError):
-            os.killpg(self._process.pid, signal.SIGKILL)
+        if self._process.poll() is None:  # else its number may be another one's by now
+            with suppress(ProcessLookupError, PermissionError):
+                os.killpg(self._process.pid, signal.SIGKILL)
         self._process.wait()
         self._listener.join(10)
         with suppress(BrokenPipeError):
