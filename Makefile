@@ -142,13 +142,13 @@ table: $(DRAW)
 # matrices of different sizes; on a GPU
 VECTORS := 8192x8192,1048576x64,64x1048576,1000x1000
 several: $(TEST)
-	@mkdir -p benchmarks/results/several benchmarks/results/ragged
+	@mkdir -p benchmarks/results/several/$(MACHINE) benchmarks/results/ragged
 	for count in 2 4 8; do $(BIN)/python -m gemv bench --vectors $$count --shapes $(VECTORS) \
-	    --dtypes s,d,c,b --ops N --order C,F --json benchmarks/results/several/vectors-$$count.json || exit 1; done
+	    --dtypes s,d,c,b --ops N --order C,F --json benchmarks/results/several/$(MACHINE)/vectors-$$count.json || exit 1; done
 	$(BIN)/python -m gemv bench --batch 65536 --shapes 5x5,16x16,17x17,32x32 --dtypes s,d,b \
-	    --json benchmarks/results/several/batch-65536.json
+	    --json benchmarks/results/several/$(MACHINE)/batch-65536.json
 	$(BIN)/python -m gemv bench --batch 1024 --shapes 128x128,129x129,256x256 --dtypes s,d,b \
-	    --json benchmarks/results/several/batch-1024.json
+	    --json benchmarks/results/several/$(MACHINE)/batch-1024.json
 	$(BIN)/python -m gemv bench --ragged --json benchmarks/results/ragged/$(MACHINE).json --resume
 	$(BIN)/python -m benchmarks.pages.several_page --write
 

@@ -9,25 +9,30 @@ from __future__ import annotations
 
 import json
 import statistics
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from pathlib import Path
 
 from benchmarks.history.compare import CONTROL, RESULTS, load, newest
 
 #: Points of commits of the past, which one program measured; asv knows nothing of them.
 BACKFILLED = RESULTS.parent / "backfill"
+COMMITS = Path(__file__).with_name("commits.txt")
 
 Figures = dict[tuple[str, tuple[str, ...]], float]
 
 
 @dataclass(frozen=True)
 class Point:
-    """One commit as a machine measured it."""
+    """One commit as a machine measured it; of the past also what it brought, and what it lacks."""
 
     commit: str
     date: datetime
     figures: Figures
     params: dict[str, str]
+    title: str = ""
+    #: Why there is no value, by figure.
+    missing: dict[str, str] = field(default_factory=dict)
 
     def of(self, panel: Panel) -> Figures:
         """The figures of a panel, in its unit."""
@@ -97,7 +102,12 @@ def points(machine: str) -> list[Point]:
 
 
 def backfilled() -> dict[str, list[Point]]:
-    """The commits of the past that ``backfill.py`` measured, the oldest first, by machine."""
+    """The commits of the past that ``backfill.py`` measured, the oldest first, by machine.
+
+    Those of one second are in the order of the list.
+    """
+    listed = [line.split()[0] for line in COMMITS.read_text("utf-8").splitlines() if line.strip()]
+    places = {commit: place for place, commit in enumerate(listed)}
     found: dict[str, list[Point]] = {}
     for path in sorted(BACKFILLED.glob("*/*.json")):
         data = json.loads(path.read_text(encoding="utf-8"))
@@ -107,9 +117,13 @@ def backfilled() -> dict[str, list[Point]]:
             for value, each in zip(values, params, strict=True)
         }
         date = datetime.fromtimestamp(data["date"] / 1000, UTC)
-        point = Point(data["commit_hash"], date, figures, data["params"])
+        point = Point(
+            data["commit_hash"], date, figures, data["params"], data["title"], data["missing"]
+        )  # fmt: skip
         found.setdefault(path.parent.name, []).append(point)
-    return {name: sorted(each, key=lambda point: point.date) for name, each in found.items()}
+    for each in found.values():
+        each.sort(key=lambda point: (point.date, places.get(point.commit[:7], 0)))
+    return found
 
 
 def line_name(key: tuple[str, tuple[str, ...]]) -> str:

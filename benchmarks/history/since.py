@@ -44,10 +44,15 @@ def git(*arguments: str, top: Path = TOP) -> str:
 
 
 def newest_point(wanted: list[str]) -> Point | None:
-    """The point with the newest commit."""
+    """The point with the newest commit, also of the past, if it has a figure."""
     past = backfilled()
     found = [point for name in wanted for point in (*points(name), *past.get(name, ()))]
-    return max(found, key=lambda point: point.date, default=None)
+    return max(filter(lambda point: point.figures, found), key=lambda p: p.date, default=None)
+
+
+def measured() -> list[str]:
+    """Machines that have points, or commits of the past."""
+    return sorted({*machines(), *backfilled()})
 
 
 def changed_since(commit: str, top: Path = TOP) -> list[str]:
@@ -86,10 +91,10 @@ def code_of(text: str) -> str:
 
 def main(arguments: list[str], top: Path = TOP) -> int:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    parser.add_argument("--machine", choices=machines())
+    parser.add_argument("--machine", choices=measured())
     parser.add_argument("--most", type=int, help="more commits than this are an error")
     options = parser.parse_args(arguments)
-    point = newest_point([options.machine] if options.machine else machines())
+    point = newest_point([options.machine] if options.machine else measured())
     if point is None:
         print("history: there is no point yet; make bench measures one")
         return 0

@@ -7,9 +7,10 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 from pathlib import Path
 
-from benchmarks.pages.page import RESULTS, drawing, markdown, number, versions
+from benchmarks.pages.page import RESULTS, by_device, drawing, markdown, number, versions
 from gemv.cli.options import DTYPE_OF_PREFIX
 from gemv.measure.picture import title
 from gemv.measure.records import CellResult, GridResults, groups, summary, worst
@@ -25,12 +26,28 @@ BRACKETS = (
 
 
 def load(folder: Path = GRIDS) -> dict[str, GridResults]:
-    """Every stored grid by the name of its file."""
-    grids = {path.stem: GridResults.load(path) for path in sorted(folder.glob("*.json"))}
+    """Every stored grid by the name of its file below the folder, the reference GPU's first."""
+    grids = {
+        path.relative_to(folder).with_suffix("").as_posix(): GridResults.load(path)
+        for path in sorted(folder.rglob("*.json"))
+    }
     for name, grid in grids.items():
         if grid.backend != "cuda":
             raise ValueError(f"{name}: a grid without a GPU carries no figures")
-    return grids
+    return dict(by_device(grids.items(), lambda item: item[1].device))
+
+
+def of_gpus(grids: dict[str, GridResults]) -> dict[str, list[GridResults]]:
+    """The grids of each GPU, in their order."""
+    found: dict[str, list[GridResults]] = {}
+    for grid in grids.values():
+        found.setdefault(grid.device, []).append(grid)
+    return found
+
+
+def timed(grids: Iterable[GridResults]) -> list[CellResult]:
+    """The cells of some grids that have a time."""
+    return [row for grid in grids for row in grid.rows if row.time_s is not None]
 
 
 def unbroken(text: str) -> str:
@@ -40,8 +57,8 @@ def unbroken(text: str) -> str:
 
 def headline(rows: list[CellResult]) -> str:
     """Geometric means of each group of cells."""
-    timed = groups(row for row in rows if row.time_s is not None)
-    return means({title(group[0]): group for group in timed.values()})
+    found = groups(row for row in rows if row.time_s is not None)
+    return means({title(group[0]): group for group in found.values()})
 
 
 def means(parts: dict[str, list[CellResult]]) -> str:
@@ -126,8 +143,8 @@ def places(name: str, grid: GridResults, folder: Path = GRIDS) -> str:
 
 def drawn(grid: GridResults) -> list[tuple[str, list[CellResult]]]:
     """The groups of a grid that were timed, each with the name of its picture."""
-    timed = groups(row for row in grid.rows if row.time_s is not None)
-    return [(f"{number}", group) for number, group in enumerate(timed.values())]
+    found = groups(timed([grid]))
+    return [(f"{number}", group) for number, group in enumerate(found.values())]
 
 
 def page(grids: dict[str, GridResults]) -> str:
@@ -136,7 +153,7 @@ def page(grids: dict[str, GridResults]) -> str:
         return "No results are stored yet: `make grid` measures them on a GPU.\n"
     parts = []
     for name, grid in grids.items():
-        rows = [row for row in grid.rows if row.time_s is not None]
+        rows = timed([grid])
         losing = [row for row in worst(rows, "ratio", len(rows)) if row.ratio < 1]
         mark = f" ({name})" if len(grids) > 1 else ""
         parts += [f"## {grid.device}{mark}", places(name, grid)]
@@ -176,19 +193,22 @@ def random_page(grids: dict[str, GridResults]) -> str:
 
     parts = []
     for name, grid in grids.items():
-        rows = [row for row in grid.rows if row.time_s is not None]
+        rows = timed([grid])
         losing = [row for row in worst(rows, "ratio", len(rows)) if row.ratio < 1]
         by_dtype = {
             DTYPE_OF_PREFIX[prefix]: [row for row in rows if row.dtype == prefix]
             for prefix in DTYPES
         }
+        parts += [f"## Shapes drawn at random, on {grid.device}"]
+        if grid is next(iter(grids.values())):
+            parts += [
+                "The shapes of the grid further down were chosen. The cells of this section were"
+                " drawn at random: m and n log-uniform up to 16 million, any dtype and storage, N"
+                " and T. Two of five are views of a larger matrix, without its first column or"
+                " without its first four columns. Nothing was fitted to these cells before they"
+                " were measured. `python -m gemv bench --random 100 --seed 7` draws others."
+            ]
         parts += [
-            f"## Shapes drawn at random, on {grid.device}",
-            "The shapes of the grid further down were chosen. The cells of this section were drawn"
-            " at random: m and n log-uniform up to 16 million, any dtype and storage, N and T. Two"
-            " of five are views of a larger matrix, without its first column or without its first"
-            " four columns. Nothing was fitted to these cells before they were measured."
-            " `python -m gemv bench --random 100 --seed 7` draws others.",
             places(name, grid, RANDOM),
             BRACKETS,
             means({**{key: part for key, part in by_dtype.items() if part}, "all": rows}),

@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
+from typing import TypeVar
+
+from gemv.selection.machine import REFERENCE
 
 TOP = Path(__file__).resolve().parents[2]
 RESULTS = TOP / "benchmarks" / "results"
+
+Item = TypeVar("Item")
 
 
 def markdown(headings: Sequence[str], kinds: str, rows: Sequence[Sequence[str]]) -> str:
@@ -42,6 +47,11 @@ def duration(seconds: float | None) -> str:
 def versions(found: dict[str, str]) -> str:
     """Names and versions in a row."""
     return ", ".join(f"{name} {version}" for name, version in found.items())
+
+
+def by_device(items: Iterable[Item], device: Callable[[Item], str]) -> list[Item]:
+    """Items in the order in which a page has their GPUs: the reference first, then by name."""
+    return sorted(items, key=lambda item: (device(item) != REFERENCE.name, device(item)))
 
 
 def drawing(name: str) -> str:

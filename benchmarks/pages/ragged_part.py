@@ -8,7 +8,15 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from benchmarks.pages.page import RESULTS, duration, markdown, number, three_digits, versions
+from benchmarks.pages.page import (
+    RESULTS,
+    by_device,
+    duration,
+    markdown,
+    number,
+    three_digits,
+    versions,
+)
 from gemv.cli.options import DTYPE_OF_PREFIX
 from gemv.measure.ragged_records import RaggedResult, RaggedResults
 
@@ -16,8 +24,9 @@ FOLDER = RESULTS / "ragged"
 
 
 def load(folder: Path = FOLDER) -> list[RaggedResults]:
-    """The stored results, in the order of their files."""
-    return [RaggedResults.load(file) for file in sorted(folder.glob("*.json"))]
+    """The stored results, the reference GPU's first."""
+    found = [RaggedResults.load(file) for file in sorted(folder.glob("*.json"))]
+    return by_device(found, lambda each: each.device)
 
 
 def part(results: list[RaggedResults]) -> list[str]:

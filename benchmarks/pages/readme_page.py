@@ -16,8 +16,16 @@ import math
 import sys
 from pathlib import Path
 
-from benchmarks.pages.grid_page import RANDOM, load, older, unbroken
-from benchmarks.pages.page import RESULTS, TOP, between_markers, command, markdown, number
+from benchmarks.pages.grid_page import RANDOM, load, of_gpus, older, timed, unbroken
+from benchmarks.pages.page import (
+    RESULTS,
+    TOP,
+    between_markers,
+    by_device,
+    command,
+    markdown,
+    number,
+)
 from gemv.cli.options import DTYPE_OF_PREFIX
 from gemv.measure.picture import grid_figure, save, title
 from gemv.measure.records import CellResult, GridResults, summary, worst
@@ -25,7 +33,7 @@ from gemv.measure.records import CellResult, GridResults, summary, worst
 README = TOP / "README.md"
 PICTURE = TOP / "docs" / "_static" / "roofline.png"
 #: What the maker's datasheet promises of the memory, in bytes per second.
-DATASHEET = {"NVIDIA H200": 4.8e12}
+DATASHEET = {"NVIDIA H200": 4.8e12, "NVIDIA H100 80GB HBM3": 3.35e12}
 #: What the picture shows of a cell.
 SHOWN = ("m", "n", "op", "nbytes", "time_s", "plain_s", "peers")
 #: Cells of matrices with a shorter side are a kind of their own.
@@ -38,9 +46,10 @@ SEVERAL = RESULTS / "several"
 
 
 def stored(folder: str) -> dict:
-    """The first file of a folder of results."""
-    path = min((RESULTS / folder).glob("*.json"))
-    return json.loads(path.read_text(encoding="utf-8"))
+    """The first file of a folder of results, one of the reference GPU if there is any."""
+    paths = sorted((RESULTS / folder).glob("*.json"))
+    found = [json.loads(path.read_text(encoding="utf-8")) for path in paths]
+    return by_device(found, lambda each: each.get("device") or each["names"][0])[0]
 
 
 # --- The picture ----------------------------------------------------------------------------------
@@ -180,9 +189,8 @@ def behind(rows: list[CellResult]) -> str:
     return markdown(headings, "wffw", lines)
 
 
-def products(grids: dict[str, GridResults]) -> str:
+def products(rows: list[CellResult], corner: str = "one call") -> str:
     """Ratios of calls with several vectors, and of batches, by dtype."""
-    rows = [row for grid in grids.values() for row in grid.rows if row.time_s is not None]
     parts: dict[tuple[int, int], list[CellResult]] = {}
     for row in sorted(rows, key=lambda row: (row.batch, row.vectors)):
         parts.setdefault((row.vectors, row.batch), []).append(row)
@@ -191,7 +199,7 @@ def products(grids: dict[str, GridResults]) -> str:
         [several_name(part), *(ratio([r for r in part if r.dtype == dtype]) for dtype in dtypes)]
         for part in parts.values()
     ]
-    heads = ["one call", *(DTYPE_OF_PREFIX[dtype] for dtype in dtypes)]
+    heads = [corner, *(DTYPE_OF_PREFIX[dtype] for dtype in dtypes)]
     return markdown(heads, "w" + "f" * len(dtypes), lines)
 
 
@@ -203,16 +211,15 @@ def several_name(rows: list[CellResult]) -> str:
     return f"{rows[0].batch} matrices, {min(sizes)}² to {max(sizes)}²"
 
 
-def losing_of(grids: dict[str, GridResults]) -> str:
-    """In how many cells of several products a peer is faster."""
-    ratios = [row.ratio for grid in grids.values() for row in grid.rows if row.ratio is not None]
+def losing_of(rows: list[CellResult]) -> str:
+    """In how many cells a peer is faster."""
+    ratios = [row.ratio for row in rows if row.ratio is not None]
     return f"{sum(ratio < 1 for ratio in ratios)} of {len(ratios)}"
 
 
-def shapes_of(grids: dict[str, GridResults]) -> str:
+def shapes_of(rows: list[CellResult]) -> str:
     """The shapes of A in the cells of several vectors, in a sentence."""
-    rows = [row for grid in grids.values() for row in grid.rows if row.vectors > 1]
-    names = list(dict.fromkeys(f"{row.m} x {row.n}" for row in rows if row.time_s is not None))
+    names = list(dict.fromkeys(f"{row.m} x {row.n}" for row in rows if row.vectors > 1))
     return " or ".join([", ".join(names[:-1]), names[-1]]) if len(names) > 1 else "".join(names)
 
 
@@ -278,19 +285,57 @@ def selection_of(grid: GridResults) -> str:
     )
 
 
-def pays(grids: dict[str, GridResults], drawn: dict[str, GridResults]) -> str:
-    """The tables, each with the words that it needs."""
+def split(found: dict[str, list[CellResult]]) -> tuple[dict, dict]:
+    """The kinds of the first table, and those of the second."""
+    plain = {name: found[name] for name in PLAIN if name in found}
+    return plain, {name: part for name, part in found.items() if name not in plain}
+
+
+def elsewhere(device: str, rows: list, random: list, several: list) -> list[str]:
+    """The tables of a GPU that is not the first; the cells themselves are on other pages."""
+    short = device.removeprefix("NVIDIA ").partition(" ")[0]
+    plain, others = split(kinds(rows, random))
+    tables = [
+        *([by_kind(plain, device, f"{short}: A in memory")] if plain else []),
+        *([by_kind(others, device, f"{short}: the other cells")] if others else []),
+        *([products(several, f"{short}: one call")] if several else []),
+    ]
+    promised = DATASHEET.get(device)
+    maker = "" if promised is None else f" The maker promises {promised / 1e12:g} TB/s."
+    lists = [
+        *(["[docs/roofline.md](docs/roofline.md)"] if rows or random else []),
+        *(["[docs/several.md](docs/several.md)"] if several else []),
+    ]
+    words = (
+        f"**On an {device}** a peer is faster in {losing_of([*rows, *random, *several])} cells;"
+        f" {' and '.join(lists)} list{'s' * (len(lists) == 1)} them.{maker}"
+    )
+    return [words, *tables]
+
+
+def pays(
+    grids: dict[str, GridResults], drawn: dict[str, GridResults], many: dict[str, GridResults]
+) -> str:
+    """The tables, each with the words that it needs: of the first GPU, then of each other one.
+
+    Parameters
+    ----------
+    grids, drawn, many : dict
+        Results of chosen shapes, of shapes drawn at random, and of several products in one call.
+    """
     if not grids:
         return "No figures yet: `make grid` measures them on a GPU."
     grid = next(iter(grids.values()))
-    rows = [row for row in grid.rows if row.time_s is not None]
-    random = [row for each in drawn.values() for row in each.rows if row.time_s is not None]
-    found = kinds(rows, random)
-    plain = {name: found[name] for name in PLAIN if name in found}
-    others = {name: part for name, part in found.items() if name not in plain}
+    parts = [of_gpus(each) for each in (grids, drawn, many)]
+    rows, random, several = (timed(each.pop(grid.device, [])) for each in parts)
+    plain, others = split(kinds(rows, random))
     promised = DATASHEET.get(grid.device, 0.0) / 1e12
     narrow = {f"`{peer}`" for row in rows if row.dtype in "hb" for peer in row.peers}
-    several = load(SEVERAL)
+    further = [
+        text
+        for device in by_device({device for each in parts for device in each}, str)
+        for text in elsewhere(device, *(timed(each.get(device, [])) for each in parts))
+    ]
     return "\n\n".join(
         [
             f"**One product** on an {grid.device}, all arrays on the GPU. A figure says how many"
@@ -314,6 +359,7 @@ def pays(grids: dict[str, GridResults], drawn: dict[str, GridResults]) -> str:
             " [docs/several.md](docs/several.md) lists them. With several vectors A is"
             f" {shapes_of(several)}.",
             products(several),
+            *further,
             "**Programs, calls, GPUs.** The times are in [docs/solvers.md](docs/solvers.md),"
             " [docs/calls.md](docs/calls.md), [docs/memories.md](docs/memories.md) and"
             " [docs/several.md](docs/several.md).",
@@ -324,16 +370,21 @@ def pays(grids: dict[str, GridResults], drawn: dict[str, GridResults]) -> str:
     )
 
 
-def replaced(text: str, grids: dict[str, GridResults], drawn: dict[str, GridResults]) -> str:
-    """The README with both parts."""
+def replaced(text: str, *results: dict[str, GridResults]) -> str:
+    """The README with both parts, of the results that :func:`pays` takes."""
     return between_markers(
-        between_markers(text, "picture", picture(grids)), "pays", pays(grids, drawn)
+        between_markers(text, "picture", picture(results[0])), "pays", pays(*results)
     )
+
+
+def results() -> tuple[dict[str, GridResults], ...]:
+    """The stored results that the README has tables of."""
+    return load(), load(RANDOM), load(SEVERAL)
 
 
 def pages() -> dict[Path, str]:
     """The README as it should be."""
-    return {README: replaced(README.read_text(encoding="utf-8"), load(), load(RANDOM))}
+    return {README: replaced(README.read_text(encoding="utf-8"), *results())}
 
 
 if __name__ == "__main__":

@@ -15,19 +15,21 @@ import sys
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-from benchmarks.pages import ragged_part, shards_part, tiles_part
+from benchmarks.pages import grid_page, ragged_part, shards_part, tiles_part
 from benchmarks.pages.page import RESULTS, TOP, command, duration, markdown, number, versions
 from gemv.measure.records import CellResult, GridResults
+from gemv.selection.machine import REFERENCE
 
 PAGE = TOP / "docs" / "several.md"
 FOLDER = RESULTS / "several"
+TITLE = "# Several vectors, matrices, GPUs"
 _NAMES = {"s": "float32", "d": "float64", "c": "complex64", "z": "complex128", "h": "float16",
           "b": "bfloat16"}  # fmt: skip
 
 
 def results() -> dict[str, GridResults]:
-    """The stored results by the name of their file."""
-    return {file.stem: GridResults.load(file) for file in sorted(FOLDER.glob("*.json"))}
+    """The stored results by the name of their file, a folder for each machine."""
+    return grid_page.load(FOLDER)
 
 
 def _mean(values: Iterable[float | None]) -> float | None:
@@ -75,40 +77,60 @@ def _behind(rows: Sequence[CellResult], name: str) -> str:
     return f"The cells in which a peer is faster, the slowest first:\n\n{table}"
 
 
-def _part(title: str, rows: Sequence[CellResult], name: str) -> str:
+def _part(title: str, found: dict[str, list[CellResult]], name: str) -> list[str]:
+    """A section of the cells whose number of that name is more than 1; by GPU, if several have any.
+
+    Parameters
+    ----------
+    found : dict
+        Cells by GPU.
+    """
     heads = ["A", name, "of the floor", "times as fast", "slowest", "peer is faster"]
-    summary = markdown(heads, "wfffff", _summary(rows, name))
-    return "\n\n".join([f"## {title}", summary, _behind(rows, name)])
+    chosen = {gpu: [row for row in rows if getattr(row, name) > 1] for gpu, rows in found.items()}
+    tables = [
+        [
+            *([f"### {gpu}"] if sum(map(bool, chosen.values())) > 1 else []),
+            markdown(heads, "wfffff", _summary(rows, name)), _behind(rows, name),
+        ]
+        for gpu, rows in chosen.items()
+        if rows
+    ]  # fmt: skip
+    return [f"## {title}", *(text for each in tables for text in each)] if tables else []
+
+
+def _sources(grids: Sequence[GridResults]) -> str:
+    """What some results of one GPU were measured with."""
+    sources = ", ".join(dict.fromkeys(each.versions.get("gemv", "") for each in grids))
+    others = {name: said for name, said in grids[0].versions.items() if name != "gemv"}
+    return f"gemv {sources}; {versions(others)}."
 
 
 def page() -> str:
-    found = results()
-    rows = [row for each in found.values() for row in each.rows]
-    first = next(iter(found.values()))
+    by_gpu = grid_page.of_gpus(results())
+    if not by_gpu:
+        return f"{TITLE}\n\nNo results are stored yet: `make several` measures them on a GPU.\n"
+    found = {gpu: [row for each in grids for row in each.rows] for gpu, grids in by_gpu.items()}
+    rows = [row for each in found.values() for row in each]
     wrong = sum(row.wrong is not None for row in rows)
     parts = [
-        "# Several vectors, matrices, GPUs",
+        TITLE,
         "<!-- Written by benchmarks/pages/several_page.py from benchmarks/results/. -->",
-        f"One call for several products on an {first.device}, all arrays on the GPU. *Of the floor*"
-        " is the time of a plain kernel that moves the bytes of A, x and y once, divided by ours."
+        f"One call for several products on an {' and on an '.join(found)}, all arrays on the GPU."
+        " *Of the floor* is the time of a plain kernel that moves the bytes of A, x and y once,"
+        " divided by ours."
         " *Times as fast* compares with the fastest peer: the geometric mean, and beside it the"
         " *slowest* cell. The peers are PyTorch's `mm` and `bmm` and what else"
         f" [How we measure](measure.md) names; TF32 is off. {len(rows)} cells, {wrong} wrong. C and"
         " F are the storage orders of A. For float64 and 16-bit numbers PyTorch uses tensor cores;"
         " our sums have the bits of single products instead.",
     ]
-    vectors = [row for row in rows if row.vectors > 1]
-    if vectors:
-        parts.append(_part("One matrix and several vectors", vectors, "vectors"))
-    parts += tiles_part.part(vectors)
-    batches = [row for row in rows if row.batch > 1]
-    if batches:
-        parts.append(_part("Several matrices, each with a vector of its own", batches, "batch"))
+    parts += _part("One matrix and several vectors", found, "vectors")
+    parts += tiles_part.part([row for row in found.get(REFERENCE.name, []) if row.vectors > 1])
+    parts += _part("Several matrices, each with a vector of its own", found, "batch")
     parts += ragged_part.part(ragged_part.load())
     parts += shards_part.part(shards_part.load())
-    sources = ", ".join(dict.fromkeys(each.versions.get("gemv", "") for each in found.values()))
-    others = {name: said for name, said in first.versions.items() if name != "gemv"}
-    parts.append(f"Versions: gemv {sources}; {versions(others)}.")
+    for gpu, grids in by_gpu.items():
+        parts.append(f"Versions{f', {gpu}' if len(by_gpu) > 1 else ''}: {_sources(grids)}")
     return "\n\n".join(parts) + "\n"
 
 

@@ -70,6 +70,8 @@ def make_pages(app) -> None:
     cases, grids = results.load(), grid_page.load()
     drawn = grid_page.load(grid_page.RANDOM)
     everything = [*grids.values(), *drawn.values()]
+    # What a page says of the cells in which a kernel was selected is said of one GPU.
+    everything = [grid for grid in everything if grid.device == everything[0].device]
     kernels = list(REGISTRY.values())
     wanted = set()
     for place, kernel in enumerate(kernels):

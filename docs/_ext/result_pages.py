@@ -10,7 +10,7 @@ import json
 
 from kernel_pages import TOP, escaped
 
-from benchmarks.pages.page import drawing
+from benchmarks.pages.page import by_device, drawing
 
 
 def ladder_page(cases: dict[str, dict]) -> str:
@@ -164,11 +164,12 @@ def _entry(name: str) -> str:
 
 
 def load_calls() -> dict[str, dict]:
-    """Every stored table of calls by the name of its file."""
+    """Every stored table of calls by the name of its file, the reference GPU's first."""
     folder = TOP / "benchmarks" / "results" / "calls"
-    return {
+    found = {
         path.stem: json.loads(path.read_text("utf-8")) for path in sorted(folder.glob("*.json"))
     }
+    return dict(by_device(found.items(), lambda item: item[1]["device"]))
 
 
 def _link(name: str) -> str:

@@ -48,17 +48,17 @@ def draw_panel(palette, history: list[Point], panel: Panel):
 
 
 def register() -> None:
-    """A picture for each panel of each machine."""
-    for machine, history in histories().items():
+    """A picture for each panel of each history; no picture has points of two of them."""
+    for history in histories():
         for panel in PANELS:
-            if any(point.of(panel) for point in history):
+            if any(point.of(panel) for point in history.points):
                 mean = ", the mean of its three shapes" if panel.names[0][:3] == "ker" else ""
                 caption = (
-                    f"{panel.title} over commits, in {panel.unit}{mean}: {panel.better}. There is"
-                    " no mark where a point lacks the figure."
+                    f"{panel.title} over commits on an {history.gpu}, in {panel.unit}{mean}:"
+                    f" {panel.better}. There is no mark where a point lacks the figure."
                 )
-                drawing(f"history-{machine}-{panel.key}", caption)(
-                    functools.partial(draw_panel, history=history, panel=panel)
+                drawing(f"history-{history.name}-{panel.key}", caption)(
+                    functools.partial(draw_panel, history=history.points, panel=panel)
                 )
 
 

@@ -8,6 +8,7 @@ from style import bare, canvas, cells, drawing
 from watch import Record, lines_of, sectors_of
 from watch_items import watch_items
 
+from benchmarks.pages.grid_page import of_gpus, timed
 from benchmarks.pages.several_page import results
 from gemv.core.geometry import CACHE_LINE_BYTES, SECTOR_BYTES
 from gemv.measure.records import CellResult
@@ -94,13 +95,16 @@ def draw_requests(palette):
 
 
 def measured(name: str) -> list[CellResult]:
-    """The stored float32 cells in which a kernel was selected."""
-    return [
-        row
-        for grid in results().values()
-        for row in grid.rows
-        if row.kernel == name and row.dtype == "s" and row.time_s
-    ]
+    """The stored float32 cells of the first GPU in which a kernel was selected."""
+    _, rows = first_gpu()
+    return [row for row in rows if row.kernel == name and row.dtype == "s"]
+
+
+def first_gpu() -> tuple[str, list[CellResult]]:
+    """The first GPU that has results, and its cells."""
+    for device, grids in of_gpus(results()).items():
+        return device, timed(grids)
+    return "GPU", []
 
 
 def draw_vectors(palette, name: str):
@@ -132,5 +136,5 @@ for _name, (_m, _n) in DRAWN.items():
     drawing(
         f"items-{_name}",
         f"One matrix of {_m} x {_n} float32, stored along {_along}, and several vectors: the time"
-        " of all products together, measured.",
+        f" of all products together, measured on an {first_gpu()[0]}.",
     )(functools.partial(draw_vectors, name=_name))

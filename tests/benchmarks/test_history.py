@@ -306,7 +306,7 @@ def test_page_of_the_history_has_every_point_and_says_what_is_better(tmp_path, m
     assert "### Beside the fastest peer" not in text  # no point has it
     share = series.PANELS[0]
     assert series.lines(series.points("box"), share) == {"share": [(0, 90.0)]}
-    assert "have not been measured again" in text
+    assert "have not been measured again" in text and "Why figures are missing" not in text
     assert "Higher is better in the columns % of the floor. Lower is better" in text
 
 
@@ -323,109 +323,6 @@ def test_a_line_of_the_history_is_the_mean_over_shapes_of_the_best_rung():
     point = series.Point("a" * 40, None, figures, {})
     assert series.values(point, ratio) == {"float64": pytest.approx(2.0)}
     assert series.middle(point, rung) is None
-
-
-# --------------------------------------------------------------------------------------------------
-# commits of the past
-
-#: Says two figures, one that has no value, and one after it was told to hang.
-STAND_IN = """
-import json, pathlib, sys, time
-tree = pathlib.Path(sys.argv[1])
-kind = (tree / "gemv" / "__init__.py").read_text().strip()
-def say(name, params, value, why=""):
-    print(json.dumps({"name": name, "params": params, "value": value, "why": why}), flush=True)
-if kind == "broken":
-    raise SystemExit("no GPU today")
-say("api.Start.timeraw_import_with_numpy", [], 0.5)
-say("kernels.Floor.track_share", ["float32", "8192x8192"], len(kind))
-say("kernels.Floor.track_share", ["float16", "8192x8192"], None, "no such dtype yet")
-if kind == "slow":
-    time.sleep(60)
-say("api.Call.track_call", ["numba"], 7.0)
-"""
-
-
-@pytest.fixture
-def past(tmp_path, monkeypatch):
-    """A repository with four commits, and the list of them."""
-    import shutil
-
-    if shutil.which("git") is None:
-        pytest.skip("needs git")
-    script, tree = program("history.since"), tmp_path / "tree"
-    (tree / "gemv" / "kernels").mkdir(parents=True)
-    script.git("init", "--quiet", top=tree)
-    hashes = []
-    for number, text in enumerate((None, "first", "broken", "slow")):
-        name = "gemv/kernels/k.py" if text is None else "gemv/__init__.py"
-        (tree / name).write_text(text or "x = 1")
-        monkeypatch.setenv("GIT_COMMITTER_DATE", f"{1800000000 + 60 * number} +0000")
-        who = ("-c", "user.name=n", "-c", "user.email=e@localhost")
-        script.git("add", ".", top=tree)
-        script.git(*who, "commit", "--quiet", "-m", f"commit {number}", top=tree)
-        hashes.append(script.git("rev-parse", "HEAD", top=tree).strip())
-    listed = tmp_path / "commits.txt"
-    listed.write_text("".join(f"{each[:7]} what {k} did\n" for k, each in enumerate(hashes)))
-    (tmp_path / "part.py").write_text(STAND_IN)
-    return tree, listed, hashes
-
-
-def test_commits_of_the_past_are_measured_once_each_and_go_on(past, tmp_path, monkeypatch, capsys):
-    import sys
-
-    script, (tree, listed, hashes) = program("history.backfill"), past
-    trees, results = tmp_path / "trees", tmp_path / "results" / "box"
-    monkeypatch.setattr(script, "LIMIT_S", 2.0)
-    part = [sys.executable, "-P", str(tmp_path / "part.py")]
-    commits = script.wanted(listed, tree, trees)
-    assert [each.commit for each in commits] == hashes
-    by_commit = {each.commit: each for each in commits}
-    monkeypatch.setattr(
-        script, "measured", lambda tree, part, of=script.measured: of(tree, part, 2)
-    )
-    assert script.run(commits, results, {"gpu": "A GPU"}, part, tree, trees, 1.0) == 0
-    assert "seconds are left" in capsys.readouterr().out
-    assert script.run(commits, results, {"gpu": "A GPU"}, part, tree, trees) == 3
-    told = capsys.readouterr().out
-    assert "what 2 did: not stored: 0 figures; exit status 1: no GPU today" in told
-    assert "what 3 did: 2 figures; no such dtype yet" in told
-    assert script.TOO_OLD in told
-
-    first, slow = (json.loads((results / f"{hashes[k][:12]}.json").read_text()) for k in (1, 3))
-    assert first["commit_hash"] == hashes[1] and first["date"] == 1000 * by_commit[hashes[1]].date
-    assert first["figures"]["kernels.Floor.track_share"] == [[5], [["float32", "8192x8192"]]]
-    assert first["figures"]["api.Call.track_call"] == [[7.0], [["numba"]]]
-    why = "no such dtype yet"
-    assert first["missing"] == {"kernels.Floor.track_share, float16, 8192x8192": why}
-    assert "api.Call.track_call" not in slow["figures"]
-    assert "ended after 2 seconds" in slow["missing"]["gemv"]
-
-    # A second run goes on with what is not stored; the trees need no git any more.
-    (tmp_path / "part.py").write_text(STAND_IN.replace("SystemExit", "print or SystemExit"))
-    (trees / hashes[2][:12] / "gemv" / "__init__.py").write_text("mended")
-    assert script.run(commits, results, {"gpu": "A GPU"}, part, tmp_path, trees) == 1
-    assert script.wanted(listed, tmp_path / "nowhere", trees) == commits
-
-    series = program("history.series")
-    monkeypatch.setattr(series, "BACKFILLED", results.parent)
-    found = series.backfilled()["box"]
-    assert [point.commit for point in found] == [each.commit for each in commits]
-    drawn = series.lines(found, series.PANELS[0])
-    assert [value for _, value in drawn["float32"]] and set(drawn) == {"float32"}
-
-
-def test_the_list_of_the_past_names_enough_commits_and_the_part_starts_alone():
-    import ast
-
-    script = program("history.backfill")
-    lines = script.COMMITS.read_text(encoding="utf-8").splitlines()
-    assert len(lines) >= 24 and len({line.split()[0] for line in lines}) == len(lines)
-    assert all(len(line.split()[0]) == 7 and len(line.split()) > 1 for line in lines)
-    # It measures packages of other commits, so it may know nothing of this one.
-    tree = ast.parse(script.PART.read_text(encoding="utf-8"))
-    modules = [node.module for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)]
-    assert not any((name or "").startswith(("gemv", "benchmarks")) for name in modules)
 
 
 def test_a_point_is_due_when_code_of_the_gpu_changed(tmp_path, monkeypatch, capsys):
@@ -462,18 +359,3 @@ def test_a_point_is_due_when_code_of_the_gpu_changed(tmp_path, monkeypatch, caps
     # where there is no git, as in a source distribution, nothing fails
     assert script.main(["--most", "0"], tmp_path / "nowhere") == 0
     assert "unknown what changed" in capsys.readouterr().out
-
-
-def test_the_device_part_computes_this_package_right_on_the_simulator(monkeypatch):
-    """Also where the GPU was asked for, as these tests do where there is one."""
-    import sys
-
-    monkeypatch.setenv("GEMV_BACKEND", "cuda")
-    script = program("history.backfill")
-    said = script.measured(TOP, [sys.executable, "-P", str(script.PART)], simulated=True)
-    shares = [each for each in said if each["name"] == "kernels.Floor.track_share"]
-    assert len({tuple(each["params"]) for each in shares}) == 9, said
-    assert all(each["why"].endswith("where no time is taken") for each in shares), said
-    assert all(each["value"] is None for each in shares), "a simulator's time says nothing"
-    (numpy,) = (each for each in said if each["name"].endswith("import_with_numpy"))
-    assert numpy["value"] > 0
