@@ -95,6 +95,8 @@ from gemv.kernels.work import (
 
 #: The time in which a block starts and ends, as the bytes that it could read meanwhile.
 BYTES_OF_BLOCK = 2048
+#: Threads of a multiprocessor that a batch asks for: each may have 128 registers.
+THREADS_IN_BATCHES = 512
 
 
 def build(spec):
@@ -298,6 +300,9 @@ def in_batches(problem, knobs):
     blocks = [max(lanes, threads) for threads in (32, 64, 128)]
     threads, rows = min(((t, r) for t in blocks for r in range(1, most + 1)), key=rank)
     found = {"VECTORS": vectors, "ROWS": rows, "THREADS_PER_BLOCK": threads, "BLOCKS_PER_SM": 0}
+    # Those of a single product may be for smaller blocks or fewer rows: a thread would spill.
+    most_blocks = max(1, THREADS_IN_BATCHES // max(lanes, threads))
+    found["MIN_BLOCKS"] = min(knobs["MIN_BLOCKS"], most_blocks)
     return {**knobs, **found}
 
 
@@ -307,7 +312,7 @@ def repeats(problem, knobs):
 
 def in_tables(problem, knobs):
     """One set of constants for all items of a batch whose rows take the same LANES."""
-    blocks = max(1, 512 // max(knobs["LANES"], 128))  # 128 registers a thread
+    blocks = max(1, THREADS_IN_BATCHES // max(knobs["LANES"], 128))
     found = {"ROWS": 2, "VECTORS": 4, "THREADS_PER_BLOCK": 128, "BLOCKS_PER_SM": 0}
     return {**knobs, **found, "MIN_BLOCKS": blocks}
 

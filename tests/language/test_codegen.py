@@ -19,6 +19,7 @@ from helpers.selection import tuned
 
 from gemv.core.dtypes import DTYPES, dtype_name
 from gemv.kernels import REGISTRY, get
+from gemv.measure.inputs import make_problem
 
 KERNELS = list(REGISTRY.values())
 BY_NAME = pytest.mark.parametrize("kernel", KERNELS, ids=lambda kernel: kernel.name)
@@ -165,6 +166,27 @@ def test_what_selection_chooses_does_not_spill(each, letter, compiler):
     for function in functions:
         assert function["stack"] == 0
         assert function["spills"] == 0
+
+
+@pytest.mark.parametrize("letter", "sdb")
+@pytest.mark.parametrize(
+    ("m", "n", "knobs"),
+    [
+        (256, 256, {"LANES": 16, "MIN_BLOCKS": 16, "THREADS_PER_BLOCK": 64, "VECTORS": 4}),
+        (1000, 40, {"LANES": 8, "MIN_BLOCKS": 8, "THREADS_PER_BLOCK": 128, "VECTORS": 2}),
+    ],
+    ids=["small-blocks", "few-columns"],
+)
+def test_constants_of_a_batch_do_not_spill(m, n, knobs, letter, compiler):
+    """They come from those of a single product, whose blocks have fewer threads or rows."""
+    kernel, dtype = REGISTRY["vector_rows"], DTYPES[letter]
+    problem = make_problem(m, n, dtype, "C", "N").at(0, 0)
+    single = {**kernel.knobs, "ROWS": 1, "BLOCKS_PER_SM": 0, **knobs}
+    (function,) = compiler(
+        kernel, dtype_name(dtype), "dot", knobs=kernel.in_batches(problem, single), levels=1,
+        widths=problem.widths, whole=problem.whole,
+    )  # fmt: skip
+    assert function["stack"] == 0 and function["spills"] == 0
 
 
 @pytest.mark.parametrize("dtype", ["float32", "complex128", "bfloat16"])
