@@ -8,6 +8,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.extend.backend import backends
 
 from gemv.arrays.base import dtype_called, element_type
 from gemv.calls import jax_handlers, jax_operators
@@ -23,6 +24,7 @@ from gemv.core.rules import (
     typed,
     y_length,
 )
+from gemv.engines import backend as engines_backend
 from gemv.engines.host import known_kernel
 
 _MATVEC = "gemv.jax.matvec"
@@ -117,12 +119,21 @@ def matvec(
     further += [value for value, known in zip((alpha, beta), fixed[:2], strict=True)
                 if known is None]  # fmt: skip
     result = compiled(a, x, *further)
-    if plain and a is given_a and x is given_x and generation == memo.generation():
+    kept = plain and a is given_a and x is given_x and _has_one_place()
+    if kept and generation == memo.generation():
         _array_class = type(a)
         if len(_compiled) >= _MOST_COMPILED:
             _compiled.clear()
         _compiled[a.aval, x.aval, trans, accumulate] = compiled
     return result
+
+
+def _has_one_place() -> bool:
+    """Whether arrays of one aval need no look at where they lie.
+
+    An aval does not tell, and the host backend refuses those on a GPU.
+    """
+    return engines_backend.backend() != "host" or set(backends()) == {"cpu"}
 
 
 def _platforms(array: Any) -> set[str]:

@@ -28,6 +28,7 @@ from gemv.calls import (  # noqa: E402
 )
 from gemv.core import memo  # noqa: E402
 from gemv.driver import block, known_frames, machine  # noqa: E402
+from gemv.engines import backend  # noqa: E402
 from gemv.jax import matvec  # noqa: E402
 
 jax.config.update("jax_enable_x64", True)
@@ -144,6 +145,17 @@ def test_a_setting_that_changes_is_followed(operands):
     memo.forget()
     assert "_check_options" in entered(lambda: matvec(a, x))
     assert entered(lambda: matvec(a, x)) == ["matvec"]
+
+
+def test_arrays_of_one_aval_on_host_and_gpu(operands, monkeypatch):
+    """Where the host backend has to tell them apart, none is taken for another one."""
+    a, x, _ = operands
+    monkeypatch.setattr(jax_calls, "backends", lambda: {"cpu": None, "cuda": None})
+    with backend.using("host"):
+        matvec(a, x)
+        monkeypatch.setattr(jax_calls, "_platforms", lambda array: {"gpu"})
+        with pytest.raises(TypeError, match="a is on a GPU, but the backend is host"):
+            matvec(a, x)
 
 
 # The drop-in ------------------------------------------------------------------------------------
