@@ -16,7 +16,7 @@ try:
 except ImportError as error:
     raise ImportError("gemv.torch needs PyTorch: pip install 'gemv[torch]'") from error
 
-from gemv.calls import short, torch_host, torch_operators
+from gemv.calls import short, torch_again, torch_host, torch_operators
 from gemv.calls.execute import long_way
 from gemv.calls.remembered import (
     ONE,
@@ -27,7 +27,7 @@ from gemv.calls.remembered import (
     public_routines,
 )  # fmt: skip
 from gemv.calls.short import short_ways
-from gemv.calls.short_torch import in_graphs_only
+from gemv.calls.short_torch import COPY, IN_PLACE, NEW, in_graphs_only
 from gemv.calls.torch_graph import dtype_in_graph, handle_in_graph
 from gemv.calls.torch_rules import check, check_out, check_y, factor, number, wanted
 from gemv.core.rules import accumulation, transposition
@@ -40,6 +40,10 @@ WIDE.update({name: f"{name}, wide" for name in (_MV, _ADDMV)})
 
 _TENSOR, _PARAMETER = torch.Tensor, torch.nn.Parameter
 _on_memory = torch_operators.on_memory
+# What on_memory asks, asked here without a call of a function: a product is made in 4 us.
+_compiling = torch.compiler.is_dynamo_compiling
+_transforming, _modes = torch_operators.transforming, torch_operators.modes
+_recording, _forward_ad = torch_operators.recording, torch_operators.forward_ad
 
 
 def mv(
@@ -89,7 +93,10 @@ def mv(
     of ``torch.func.vmap`` is one product after the other, each with the bits that it has alone.
     """
     kind = type(a)
-    if (kind is _TENSOR or kind is _PARAMETER) and _on_memory():
+    if (kind is _TENSOR or kind is _PARAMETER) and not (
+        _compiling() or _transforming() or _modes() or _recording()
+        or _forward_ad["_current_level"] >= 0
+    ):  # fmt: skip
         if not a.is_cuda:
             if accumulate == "plain" and out_dtype is stream is None:
                 found = torch_host.short_way(alpha, a, x, ZERO, None, trans, out)
@@ -97,6 +104,11 @@ def mv(
                     return found
             short_way = None
         elif accumulate == "plain" and out_dtype is None:
+            found = torch_again.again(
+                _MV, alpha, a, x, ZERO, out, trans, NEW if out is None else IN_PLACE, stream
+            )
+            if found is not None:
+                return found
             name: str | None = _MV
             short_way = short_ways.get(kind)
         else:
@@ -155,7 +167,10 @@ def addmv(
     """
     kind = type(a)
     usual = y is not None and (out is None or out is y)
-    if usual and (kind is _TENSOR or kind is _PARAMETER) and _on_memory():
+    if usual and (kind is _TENSOR or kind is _PARAMETER) and not (
+        _compiling() or _transforming() or _modes() or _recording()
+        or _forward_ad["_current_level"] >= 0
+    ):  # fmt: skip
         if not a.is_cuda:
             if accumulate == "plain" and stream is None:
                 found = torch_host.short_way(alpha, a, x, beta, y, trans, out)
@@ -163,6 +178,11 @@ def addmv(
                     return found
             short_way = None
         elif accumulate == "plain":
+            found = torch_again.again(
+                _ADDMV, alpha, a, x, beta, y, trans, COPY if out is None else IN_PLACE, stream
+            )
+            if found is not None:
+                return found
             name: str | None = _ADDMV
             short_way = short_ways.get(kind)
         else:

@@ -161,17 +161,15 @@ class Torch(Library):
         if public is None:
             return None
         count: Callable[[Any], Any] = public
-        many = self._counts_many()
-        if many is not None:  # half the price of the public one
-            private = many
-
-            def count(tensor: Any) -> None:
-                private((tensor,))
+        many = self._counts_many()  # half the price of the public one
 
         def written(tensor: Any) -> None:
             """Tell autograd that what it saved of this tensor is out of date."""
             try:
-                count(tensor)
+                if many is not None:
+                    many((tensor,))
+                else:
+                    count(tensor)
             except RuntimeError:  # made in inference mode, which counts nothing
                 pass
 

@@ -238,7 +238,7 @@ def _execute_device_arrays(
         else:
             note_written(target)
             y = call.y_object
-        if remembered is not None and found.expect is not None:
+        if found.expect is not None and (remembered is not None or found.key is None):
             found.expect(remembered, y)
     return y
 

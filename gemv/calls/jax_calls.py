@@ -8,9 +8,12 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.extend.backend import backends
 
 from gemv.arrays.base import dtype_called, element_type
 from gemv.calls import jax_handlers, jax_operators
+from gemv.calls.remembered import ONE
+from gemv.core import memo
 from gemv.core.dtypes import DTYPES, NARROW, dtype_name
 from gemv.core.rules import (
     accumulation,
@@ -21,9 +24,18 @@ from gemv.core.rules import (
     typed,
     y_length,
 )
+from gemv.engines import backend as engines_backend
 from gemv.engines.host import known_kernel
 
 _MATVEC = "gemv.jax.matvec"
+#: The class of arrays that have values; known from the first one on.
+_array_class: Any = None
+#: Types of `trans`; True and 1.0 are equal to 1.
+_CODES = (int, str)
+_MOST_COMPILED = 256
+#: Compiled calls that were checked before, by the avals of A and x, and the options.
+_compiled: dict[tuple, Any] = {}
+memo.on_forget(_compiled.clear)
 
 
 def matvec(
@@ -74,7 +86,18 @@ def matvec(
     Works under ``jax.jit``, ``grad``, ``jvp``, ``vmap`` and what is made of these, to any order. A
     batch is one product after the other, each with the bits that it has alone.
     """
-    beta = 0 if y is None else beta
+    global _array_class
+    usual = y is None and alpha is ONE and out_dtype is kernel is None
+    plain = usual and type(trans) in _CODES and type(accumulate) is str
+    if plain and type(a) is type(x) is _array_class:
+        # An aval is shape, dtype and what else compiled code depends on.
+        compiled = _compiled.get((a.aval, x.aval, trans, accumulate))
+        if compiled is not None:
+            try:
+                return compiled(a, x)
+            except RuntimeError:  # an array that has been deleted, above all
+                pass
+    generation, beta = memo.generation(), 0 if y is None else beta
     if any(isinstance(value, jax.core.Tracer) for value in (a, x, y, alpha, beta)):
         return _call(
             _MATVEC, None, alpha, a, x, beta, y, 0, 1, 0, 1, trans, accumulate, out_dtype, kernel
@@ -85,14 +108,32 @@ def matvec(
         _zero_or_one(alpha), _zero_or_one(beta),
         transposition(_MATVEC, trans), accumulation(_MATVEC, accumulate), out_dtype, kernel,
     )  # fmt: skip
+    given_a, given_x = a, x
     a, x = _array(_MATVEC, "a", a, 2), _array(_MATVEC, "x", x, 1)
     y = None if y is None else _array(_MATVEC, "y", y, 1)
     alpha, beta = _factor(_MATVEC, "alpha", alpha, a), _factor(_MATVEC, "beta", beta, a)
     if any(platform != "cpu" for platform in _platforms(a)):
         jax_handlers.refuse_on_host()  # XLA would tell it late, where the result is read
-    return _at_once(*fixed)(
-        a, x, y, alpha if fixed[0] is None else None, beta if fixed[1] is None else None
-    )
+    compiled = at_once(*fixed, y is not None)
+    further = [] if y is None else [y]
+    further += [value for value, known in zip((alpha, beta), fixed[:2], strict=True)
+                if known is None]  # fmt: skip
+    result = compiled(a, x, *further)
+    kept = plain and a is given_a and x is given_x and _has_one_place()
+    if kept and generation == memo.generation():
+        _array_class = type(a)
+        if len(_compiled) >= _MOST_COMPILED:
+            _compiled.clear()
+        _compiled[a.aval, x.aval, trans, accumulate] = compiled
+    return result
+
+
+def _has_one_place() -> bool:
+    """Whether arrays of one aval need no look at where they lie.
+
+    An aval does not tell, and the host backend refuses those on a GPU.
+    """
+    return engines_backend.backend() != "host" or set(backends()) == {"cpu"}
 
 
 def _platforms(array: Any) -> set[str]:
@@ -100,18 +141,20 @@ def _platforms(array: Any) -> set[str]:
     return {device.platform for device in array.devices()}
 
 
-@functools.lru_cache(maxsize=256)
-def _at_once(
-    alpha: Any, beta: Any, trans: int, accumulate: str, out_dtype: Any, kernel: Any
+@functools.lru_cache(maxsize=_MOST_COMPILED)
+def at_once(
+    alpha: Any, beta: Any, trans: int, accumulate: str, out_dtype: Any, kernel: Any, has_y: bool
 ) -> Any:
-    """A compiled call, for arrays that have values; of alpha and beta, None is passed."""
+    """A compiled call, for arrays that have values: a, x, y and those factors that are None."""
 
-    def call(a: Any, x: Any, y: Any, passed_alpha: Any, passed_beta: Any) -> Any:
+    def call(a: Any, x: Any, *further: Any) -> Any:
+        rest = list(further)
+        y = rest.pop(0) if has_y else None
+        first = rest.pop(0) if alpha is None else alpha
+        second = rest.pop(0) if beta is None else beta
         return _call(
-            _MATVEC, None, passed_alpha if alpha is None else alpha, a, x,
-            passed_beta if beta is None else beta, y, 0, 1, 0, 1, trans, accumulate, out_dtype,
-            kernel,
-        )  # fmt: skip
+            _MATVEC, None, first, a, x, second, y, 0, 1, 0, 1, trans, accumulate, out_dtype, kernel
+        )
 
     return jax.jit(call)
 

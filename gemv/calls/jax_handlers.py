@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 
+from gemv.calls import jax_again
 from gemv.calls.jax_frames import Array, Frame
 from gemv.calls.remembered import RememberedCall, packable
 from gemv.core import memo, trace
@@ -74,6 +75,7 @@ def refuse_on_host() -> None:
 
 def on_gpu(frame: Frame) -> None:
     """Enqueue a call on XLA's stream."""
+    generation = memo.generation()
     refuse_on_host()
     (a, x), (y,) = frame.arguments, frame.results
     y_dtype = DTYPES[y.letter]
@@ -87,13 +89,18 @@ def on_gpu(frame: Frame) -> None:
         for item in range(batch):
             places = (a.address + item * a_step, x.address + item * x_step,
                       y.address + item * y_step)  # fmt: skip
-            _launch(engine, device, stream, a, x, y, places, alpha, trans, accumulate, kernel)
+            known = _launch(
+                engine, device, stream, a, x, y, places, alpha, trans, accumulate, kernel
+            )
+            if known is not None and len(x.shape) == 1:  # no batch
+                jax_again.remember(engine, known, generation, device or 0, stream, frame, alpha)
 
 
 def _launch(
     engine: Any, device: int | None, stream: int, a: Array, x: Array, y: Array,
     places: tuple[int, int, int], alpha: Any, trans: int, accumulate: str, kernel: str | None,
-) -> None:  # fmt: skip
+) -> RememberedCall | None:  # fmt: skip
+    """Enqueue one product; what it was launched from, if that needs no engine."""
     a_at, x_at, y_at = places
     shape = a.shape[-2:]
     key = (device, a.letter, y.letter, shape, trans, accumulate, kernel, a_at & 15, x_at & 15,
@@ -110,7 +117,7 @@ def _launch(
     if known is not None and not known.launch(stream, a_at, x_at, y_at, alpha, type(alpha)(0)):
         if trace.open_traces():
             known.record()
-        return
+        return known
     simulated = engine.in_host_memory()
     a_operand, x_operand, y_operand = (
         operand._replace(
@@ -121,6 +128,7 @@ def _launch(
         for operand, at, letter in zip(operands, places, 2 * a.letter + y.letter, strict=True)
     )
     engine.run(choice, problem, alpha, a_operand, x_operand, 0, y_operand, stream=stream)
+    return None
 
 
 def _selected(

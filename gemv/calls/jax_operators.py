@@ -14,7 +14,7 @@ import jax.numpy as jnp
 from jax.extend.core import Primitive
 from jax.interpreters import ad, batching, mlir
 
-from gemv.calls import jax_frames, jax_handlers
+from gemv.calls import jax_again, jax_frames, jax_handlers
 
 TARGET = "gemv_product"
 _product = Primitive(TARGET)
@@ -30,7 +30,6 @@ def product(
 
     Each has its usual dimensions, or x has one more in front, the batch, and A may have it too.
     """
-    _register()
     dtype = jnp.dtype(out_dtype or a.dtype)
     conjugate = trans == 2 and jnp.iscomplexobj(a)
     if conjugate:  # no conjugate of A is written, and none of a vector rounds
@@ -43,13 +42,16 @@ def product(
 
 
 @functools.cache
-def _register() -> None:
-    """Tell XLA the handlers: of this process's CPU, and of GPUs if there come to be any."""
-    version = jax_frames.version_in(jax.ffi.include_dir())
-    for platform, handle in (("cpu", jax_handlers.on_host), ("CUDA", jax_handlers.on_gpu)):
-        handler = jax_frames.handler(handle, version)
-        _kept.append(handler)
-        jax.ffi.register_ffi_target(TARGET, jax.ffi.pycapsule(handler), platform=platform)
+def _register(platform: str) -> None:
+    """Tell XLA the handler of a platform, before it compiles for that one."""
+    known = {"cpu": ("cpu", jax_handlers.on_host), "cuda": ("CUDA", jax_handlers.on_gpu)}
+    if platform not in known:
+        return  # XLA says that there is none
+    name, handle = known[platform]
+    handler = jax_frames.handler(handle, jax_frames.version_in(jax.ffi.include_dir()))
+    _kept.append(handler)
+    target = handler if platform == "cpu" else jax_again.handler(handler)
+    jax.ffi.register_ffi_target(TARGET, jax.ffi.pycapsule(target), platform=name)
 
 
 def _shape(a: Any, x: Any, *, trans: int, out_dtype: str, **_: Any) -> Any:
@@ -74,6 +76,8 @@ def _eager(a: Any, x: Any, **options: Any) -> Any:
 
 
 def _lowered(context: Any, a: Any, x: Any, *, out_dtype: str, **options: Any) -> Any:
+    for platform in context.module_context.platforms:
+        _register(platform)
     call = jax_handlers.written(**options)
     return jax.ffi.ffi_lowering(TARGET)(context, a, x, call=call)
 

@@ -56,14 +56,13 @@ class LongWay:
     key : tuple or None
         What the call is remembered under once it was made; None for one that is not remembered.
     expect : callable or None
-        Called as ``expect(remembered_call, y)`` then, with the y that was computed.
+        Called as ``expect(remembered_call, y)`` then, with the y that was computed. Where the key
+        is None the call is kept by this function alone, and there is no remembered call.
     """
 
     __slots__ = ("expect", "key")
 
-    def __init__(
-        self, key: tuple | None, expect: Callable[[RememberedCall, Any], None] | None = None
-    ) -> None:
+    def __init__(self, key: tuple | None, expect: Callable[[Any, Any], None] | None = None) -> None:
         self.key = key
         self.expect = expect
 

@@ -14,7 +14,7 @@ from gemv.core import memo
 
 #: Libraries with a short way: ``short_ways(engine)`` of the module ``short_<library>`` makes it,
 #: once a device array of the library was passed and the engine is there.
-_WITH_SHORT_WAYS = ("torch", "cupy", "numba")
+_WITH_SHORT_WAYS = ("torch", "cupy", "numba", "jax")
 
 #: By the type of A. Empty until :func:`prepare` is called, but for calls in a graph of PyTorch's.
 short_ways: dict[type, ShortWay] = short_torch.in_graphs_only()

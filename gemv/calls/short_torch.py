@@ -11,7 +11,7 @@ import functools
 import sys
 import weakref
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 from gemv.arrays.libraries import BY_NAME
 from gemv.calls.remembered import (
@@ -39,6 +39,48 @@ ONE_BY_ONE = (1,)
 
 #: How often an expectation may be wrong before it is dropped.
 MAX_MISSES = 100
+
+
+class Tools(NamedTuple):
+    """What a short way of tensors works with, once a tensor on a GPU was passed."""
+
+    #: That of :class:`gemv.driver.exchange.Exchange`; None where tensors cannot be described.
+    enqueue: Callable[..., int] | None
+    #: The handle of PyTorch's current stream on a GPU.
+    raw_stream: Callable[[int], int]
+    #: Called with a tensor that was overwritten.
+    written: Callable[[Any], None]
+    #: Whether there are several GPUs, and the current one.
+    several: bool
+    current_device: Callable[[], int]
+
+
+_tools: Tools | None = None
+_followers: list[Callable[[Tools], None]] = []
+
+
+def follow(prepare: Callable[[Tools], None]) -> None:
+    """Have another short way of tensors prepared whenever this one is; now, if it was before."""
+    _followers.append(prepare)
+    if _tools is not None:
+        prepare(_tools)
+
+
+def _prepare_all(tools: Tools) -> None:
+    global _tools
+    _tools = tools
+    for prepare in _followers:
+        prepare(tools)
+
+
+def no_negatives(expected: Any, a: Any, x: Any, y: Any) -> bool:
+    """Whether memory has the values of these tensors; remembered for as long as they live."""
+    if a.is_neg() or x.is_neg() or y.is_neg():
+        return False
+    if len(expected.seen) >= MAX_SEEN:
+        expected.seen.clear()
+    expected.seen[id(y)] = weakref.ref(a), weakref.ref(x), weakref.ref(y)
+    return True
 
 
 def in_graphs_only() -> dict[type, ShortWay]:
@@ -103,15 +145,6 @@ def short_ways(engine: Any) -> dict[type, ShortWay]:
 
         return LongWay(key, expect_again)
 
-    def no_negatives(expected: Any, a: Any, x: Any, y: Any) -> bool:
-        """Whether memory has the values of these tensors; remembered for as long as they live."""
-        if a.is_neg() or x.is_neg() or y.is_neg():
-            return False
-        if len(expected.seen) >= MAX_SEEN:
-            expected.seen.clear()
-        expected.seen[id(y)] = weakref.ref(a), weakref.ref(x), weakref.ref(y)
-        return True
-
     contiguous = torch.contiguous_format
 
     def copied(y: Any, beta: Any, length: int) -> Any:
@@ -129,6 +162,7 @@ def short_ways(engine: Any) -> dict[type, ShortWay]:
     get = remembered_calls.get
     tracing = trace.open_traces
     several = torch.cuda.device_count() > 1
+    _prepare_all(Tools(enqueue, raw_stream, written, several, current_device))
 
     def call(
         routine: str, alpha: Any, a: Any, x: Any, beta: Any, y: Any,

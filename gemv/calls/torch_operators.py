@@ -42,11 +42,13 @@ _levels = vars(_own["_functorch"])
 _allow_single_level: Any = _levels["set_single_level_autograd_function_allowed"]
 _single_level_allowed: Any = _levels["get_single_level_autograd_function_allowed"]
 _living: Any = _levels["unwrap_if_dead"]
-_forward_ad: Any = vars(torch.autograd.forward_ad)
-_forward_mode = _forward_ad["_set_fwd_grad_enabled"]
+#: ``forward_ad["_current_level"]`` is negative outside of forward derivatives.
+forward_ad: Any = vars(torch.autograd.forward_ad)
+_forward_mode = forward_ad["_set_fwd_grad_enabled"]
 _compiling = torch.compiler.is_compiling
-_modes: Any = _own["_len_torch_dispatch_stack"]
-_tracing: Any = _own["_is_tracing"]
+#: How many modes see each operator, and whether ``torch.jit.trace`` does.
+modes: Any = _own["_len_torch_dispatch_stack"]
+recording: Any = _own["_is_tracing"]
 _is_batch: Any = _levels["is_legacy_batchedtensor"]
 _is_wrapped: Any = _levels["is_functorch_wrapped_tensor"]
 _is_zeros: Any = vars(torch._C.TensorBase)["_is_zerotensor"]
@@ -143,9 +145,9 @@ def on_memory() -> bool:
     return (
         not _compiling()
         and not transforming()
-        and _forward_ad["_current_level"] < 0
-        and not _modes()
-        and not _tracing()
+        and forward_ad["_current_level"] < 0
+        and not modes()
+        and not recording()
     )
 
 
@@ -166,6 +168,33 @@ def are_memory(*tensors: Any) -> bool:
         ):
             return False
     return True
+
+
+def gradients(
+    routine: str, accumulate: str, alpha: Any, beta: Any, trans: int, a: Any, x: Any,
+    y_dtype: Any, needed: tuple[bool, bool, bool], grad: Any,
+) -> tuple[Any, Any, Any]:  # fmt: skip
+    """What `grad` becomes for A, for x and for y; None for those that are not needed.
+
+    They are products and outer products again, so derivatives of any order follow.
+    """
+    for_a, for_x, for_y = needed
+    of_a = of_x = of_y = None
+    if for_a:
+        left, right = (x, grad) if trans else (grad, x)
+        if a.dtype.is_complex:
+            left, right = (left.conj(), right) if trans == 1 else (left, right.conj())
+        of_a = _scaled(torch.outer(left, right), alpha if trans == 2 else _conjugate(alpha))
+        of_a = _in_dtype(of_a, a.dtype)
+    if for_x:
+        matrix, back = (a, 0 if trans == 2 else 2) if trans != 1 else (a.conj(), 0)
+        narrow = _in_dtype(grad, a.dtype)
+        of_x = product(
+            routine, _conjugate(alpha), matrix, narrow, trans=back, accumulate=accumulate
+        )
+    if for_y:
+        of_y = _in_dtype(_scaled(grad, _conjugate(beta)), y_dtype)
+    return of_a, of_x, of_y
 
 
 class _Product(torch.autograd.Function):
@@ -198,20 +227,11 @@ class _Product(torch.autograd.Function):
     def backward(ctx: Any, grad: Any) -> Any:
         a, x = ctx.saved_tensors
         routine, accumulate = ctx.how
-        alpha, beta, trans = _conjugate(ctx.alpha), _conjugate(ctx.beta), ctx.trans
-        of_a = of_x = of_y = None
-        if ctx.needs_input_grad[2]:
-            left, right = (x, grad) if trans else (grad, x)
-            if a.dtype.is_complex:
-                left, right = (left.conj(), right) if trans == 1 else (left, right.conj())
-            of_a = _scaled(torch.outer(left, right), ctx.alpha if trans == 2 else alpha)
-            of_a = _in_dtype(of_a, a.dtype)
-        if ctx.needs_input_grad[3]:
-            matrix, back = (a, 0 if trans == 2 else 2) if trans != 1 else (a.conj(), 0)
-            narrow = _in_dtype(grad, a.dtype)
-            of_x = product(routine, alpha, matrix, narrow, trans=back, accumulate=accumulate)
-        if ctx.needs_input_grad[5]:
-            of_y = _in_dtype(_scaled(grad, beta), ctx.y_dtype)
+        _, _, for_a, for_x, _, for_y = ctx.needs_input_grad[:6]
+        of_a, of_x, of_y = gradients(
+            routine, accumulate, ctx.alpha, ctx.beta, ctx.trans, a, x, ctx.y_dtype,
+            (for_a, for_x, for_y), grad,
+        )  # fmt: skip
         return (None, None, of_a, of_x, None, of_y, *[None] * (ctx.count - 6))
 
     @staticmethod
@@ -281,7 +301,7 @@ def _differentiable(*inputs: Any) -> Any:
 
 def watched(*tensors: Any) -> bool:
     """Whether derivatives of a product of these may be asked for."""
-    if _forward_ad["_current_level"] >= 0:
+    if forward_ad["_current_level"] >= 0:
         return True
     return torch.is_grad_enabled() and any(
         tensor is not None and tensor.requires_grad for tensor in tensors

@@ -5,10 +5,15 @@ A correct result does not show that the kernel under test computed it; a trace d
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Any, NamedTuple
+
+import numpy as np
+
+from gemv.core import memo
 
 
 class Call(NamedTuple):
@@ -41,6 +46,9 @@ class Call(NamedTuple):
 
 _calls: ContextVar[tuple[list[Call], ...]] = ContextVar("gemv_trace", default=())
 _comparison: ContextVar[Any] = ContextVar("gemv_comparison", default=None)
+#: How many traces are open, in any thread, where machine code reads it.
+OPEN = np.zeros(1, np.int64)
+_lock = threading.Lock()
 #: A function that gives the lists of all open traces; an empty tuple while there is none.
 open_traces = _calls.get
 
@@ -57,11 +65,18 @@ def trace() -> Iterator[list[Call]]:
         Grows while the block runs.
     """
     calls: list[Call] = []
+    _count(1)
     token = _calls.set((*_calls.get(), calls))
     try:
         yield calls
     finally:
         _calls.reset(token)
+        _count(-1)
+
+
+def _count(change: int) -> None:
+    with _lock:
+        OPEN[0] += change
 
 
 @contextmanager
@@ -88,3 +103,13 @@ def record(**call: Any) -> None:
     """Append a call to every open trace."""
     for calls in _calls.get():
         calls.append(Call(**call, comparison=_comparison.get()))
+
+
+def _renew_lock() -> None:
+    """Make a new lock in a forked process, where the traces of other threads are no longer open."""
+    global _lock
+    _lock = threading.Lock()
+    OPEN[0] = len(_calls.get())
+
+
+memo.on_forget(lambda: None, _renew_lock)

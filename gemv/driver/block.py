@@ -22,7 +22,8 @@ PYTHON_ENTRIES = (
     "PyFloat_AsDouble", "PyErr_Occurred", "PyErr_Clear", "PyEval_SaveThread",
     "PyEval_RestoreThread", "PyLong_FromLongLong", "PyLong_AsUnsignedLongLongMask",
 )  # fmt: skip
-ENTRIES = (*DRIVER_ENTRIES, *PYTHON_ENTRIES, "None")
+#: And the object None, and the calls of XLA that are known.
+ENTRIES = (*DRIVER_ENTRIES, *PYTHON_ENTRIES, "None", "frames")
 #: The symbol of that table, and the function that answers where it is.
 TABLE = "addresses"
 TABLE_AT = "table_at"

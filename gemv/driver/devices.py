@@ -5,7 +5,7 @@ from __future__ import annotations
 import ctypes
 import functools
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
 
 from cuda.bindings import driver
@@ -74,26 +74,36 @@ def make_current(index: int) -> None:
     check(driver.cuCtxSetCurrent(primary_context(index)))
 
 
-@contextmanager
-def on_device(index: int) -> Iterator[None]:
-    """Make a GPU current inside the block, and afterwards the one that was current before."""
+_HERE = nullcontext()
+
+
+def on_device(index: int) -> AbstractContextManager[None]:
+    """``with on_device(index)``: the GPU is current inside the block, the one before it after that.
+
+    It is asked here which one is current, so the block has to follow at once.
+    """
     current = current_device()
     if current == index:
-        yield
-    elif current < 0:
+        return _HERE
+    if current < 0:
         # A thread's first call: every runtime library leaves a GPU current then.
         make_current(index)
+        return _HERE
+    return _switched(index, current)
+
+
+@contextmanager
+def _switched(index: int, current: int) -> Iterator[None]:
+    """Another GPU than the current one is current inside the block."""
+    before = check(driver.cuCtxGetCurrent())
+    check(driver.cuCtxPushCurrent(primary_context(index)))
+    try:
         yield
-    else:
-        before = check(driver.cuCtxGetCurrent())
-        check(driver.cuCtxPushCurrent(primary_context(index)))
-        try:
-            yield
-        finally:
-            check(driver.cuCtxPopCurrent())
-            # A library that was called in between may have switched as well.
-            if current_device() != current:
-                check(driver.cuCtxSetCurrent(before))
+    finally:
+        check(driver.cuCtxPopCurrent())
+        # A library that was called in between may have switched as well.
+        if current_device() != current:
+            check(driver.cuCtxSetCurrent(before))
 
 
 def device_of(pointer: int) -> int | None:

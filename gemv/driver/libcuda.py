@@ -46,15 +46,19 @@ class CannotCapture(CudaError):
     """A stream is being captured, and the driver cannot make this work a part of a graph."""
 
 
+_SUCCESS = driver.CUresult.CUDA_SUCCESS
+
+
 def check(answer: tuple) -> Any:
     """The first result of a call of the driver; raises a CudaError that names the driver's error.
 
     `answer` is what the bindings return: a status, and then the results.
     """
-    status, *results = answer
-    if status != driver.CUresult.CUDA_SUCCESS:
+    status = answer[0]
+    # The bindings answer with one object for it; the comparison takes longer than the rest here.
+    if status is not _SUCCESS and status != _SUCCESS:
         raise failed(int(status))
-    return results[0] if results else None
+    return answer[1] if len(answer) > 1 else None
 
 
 #: What the driver says of work that it only does outside of graphs, beside its errors of captures.

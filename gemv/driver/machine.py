@@ -22,6 +22,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from gemv.driver import image as images
+from gemv.driver import known_frames
 from gemv.driver.block import (
     ALIGNMENTS,
     DESCRIBE,
@@ -55,6 +56,10 @@ class Machine(NamedTuple):
     #: ``give_back(address, stream, device)``: 0 if the memory is freed in the order of a stream of
     #: the current device; not if that would break a capture.
     give_back: Callable[..., int]
+    #: ``publish(place, address)``: write an address where threads read it without a lock.
+    publish: Callable[..., int]
+    #: The address of what XLA calls with a frame: see :mod:`gemv.driver.handler_ir`.
+    handler: int
 
 
 class Driver(NamedTuple):
@@ -91,7 +96,10 @@ def machine(
         engine, address_of = machine_ir.in_place()
         _keep(engine)
         _fill(ctypes.CFUNCTYPE(ctypes.c_size_t)(address_of(TABLE_AT))(), driver)
-    return Machine(*(_builtin(name, address_of(name)) for name in Machine._fields))
+    functions: dict[str, Any] = {
+        name: _builtin(name, address_of(name)) for name in Machine._fields if name != "handler"
+    }
+    return Machine(**functions, handler=address_of("handler"))
 
 
 def _from_image(
@@ -122,7 +130,7 @@ def _from_image(
 def _fill(table: int, driver: Driver) -> None:
     """Write to the table what the machine code calls."""
     addresses = driver._asdict() | {name: _python(name) for name in PYTHON_ENTRIES}
-    addresses["None"] = id(None)
+    addresses["None"], addresses["frames"] = id(None), known_frames.STATE.ctypes.data
     words = (ctypes.c_size_t * len(ENTRIES)).from_address(table)
     words[:] = [addresses[name] for name in ENTRIES]
 

@@ -12,6 +12,7 @@ from typing import Any
 
 from llvmlite import binding, ir
 
+from gemv.driver import handler_ir
 from gemv.driver.block import (
     ALIGNMENTS,
     ATTRIBUTES,
@@ -63,15 +64,17 @@ def write_real(module: ir.Module) -> Writer:
     return f
 
 
-def write_submit(module: ir.Module) -> Writer:
-    """``submit(block, values, stream)``: launch with the values on the stack; the status."""
-    f = Writer(module, "submit", 3)
+def write_launch(module: ir.Module) -> Writer:
+    """``launch_block(block, values, stream)``: launch with the values on the stack; the status.
+
+    The interpreter's lock is neither needed nor touched.
+    """
+    f = Writer(module, "launch_block", 3)
     block, values, stream = f.arguments
     b = f.builder
     pointers, config = f.at(values, 9), f.at(values, 9 + MAX_PARAMETERS)
     status = b.alloca(WORD)
     b.store(f.word(0), status)
-    thread = f.call("PyEval_SaveThread")
     with f.repeat(f.load(block, COUNT)) as number:
         here = f.at(block, b.add(b.mul(number, f.word(STEP)), f.word(HEAD)))
         with f.repeat(f.load(here, PARAMETERS)) as k:
@@ -87,8 +90,17 @@ def write_submit(module: ir.Module) -> Writer:
         with b.if_then(f.same(b.load(status), 0)):
             function = f.load(here, FUNCTION)
             b.store(f.call("launch", config, function, pointers, 0, result=INT), status)
-    f.call("PyEval_RestoreThread", thread, result=ir.VoidType())
     f.give(b.load(status))
+    return f
+
+
+def write_submit(module: ir.Module, launch: Writer) -> Writer:
+    """``submit(block, values, stream)``: the same with the interpreter's lock free meanwhile."""
+    f = Writer(module, "submit", 3)
+    thread = f.call("PyEval_SaveThread")
+    status = f.own(launch, *f.arguments)
+    f.call("PyEval_RestoreThread", thread, result=ir.VoidType())
+    f.give(status)
     return f
 
 
@@ -255,7 +267,8 @@ def _module() -> ir.Module:
     table.linkage = "internal"  # so that code finds it by its distance
     where = Writer(module, TABLE_AT, 0)
     where.give(where.builder.ptrtoint(table, WORD))
-    real, submit = write_real(module), write_submit(module)
+    real, launch = write_real(module), write_launch(module)
+    submit = write_submit(module, launch)
     matches = write_matches(module)
     _write_enqueue(module, "enqueue", real, submit)
     _write_enqueue(module, "enqueue_complex", real, submit)
@@ -263,6 +276,8 @@ def _module() -> ir.Module:
     write_describe(module)
     _write_allocate(module)
     _write_give_back(module)
+    handler_ir.write_handler(module, launch)
+    _wrap(module, "publish", handler_ir.write_publish(module))
     return module
 
 

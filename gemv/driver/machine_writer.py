@@ -42,6 +42,16 @@ class Writer:
         where = self.builder.inttoptr(self.at(address, place), WORD.as_pointer())
         return self.builder.load(where)
 
+    def load_bytes(self, address: Any) -> Any:
+        """A word from an address that is no multiple of 8."""
+        where = self.builder.inttoptr(address, WORD.as_pointer())
+        return self.builder.load(where, align=1)
+
+    def load_published(self, address: Any) -> Any:
+        """A word that another thread may write meanwhile, with all that it wrote before."""
+        where = self.builder.inttoptr(address, WORD.as_pointer())
+        return self.builder.load_atomic(where, "acquire", 8)
+
     def store(self, address: Any, place: Any, value: Any) -> None:
         value = self.word(value)
         where = self.builder.inttoptr(self.at(address, place), value.type.as_pointer())

@@ -67,6 +67,11 @@ class ShardedMatrix(KeptOperator):
 
     # Products ------------------------------------------------------------------------------------
 
+    def __matmul__(self, x: Any) -> Any:
+        if self._layouts.on_device(x):  # no other operator, number or list, and of a known library
+            return self._on_device(AS_IT_IS, x)
+        return super().__matmul__(x)
+
     def _products(self, trans: int, x: np.ndarray) -> np.ndarray:
         """A product for each row of `x`, in host memory; some of them at once."""
         self.kept()

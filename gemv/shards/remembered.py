@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from gemv.arrays import adopt
-from gemv.arrays.base import View
+from gemv.arrays.base import Library, View
 from gemv.core.geometry import LOAD_BYTES
 from gemv.core.operand import Operand
 from gemv.engines import backend
@@ -72,6 +72,16 @@ class Layouts:
 
     def __init__(self) -> None:
         self._known: dict[tuple[type, int], Layout] = {}
+        #: Of each type of array that was read here, its library.
+        self._libraries: dict[type, Library] = {}
+
+    def on_device(self, array: Any) -> bool:
+        """Whether an array of a type that was read before is on a GPU; False if it is not known."""
+        library = self._libraries.get(type(array))
+        try:
+            return library is not None and library.place(array) == "device"
+        except Exception:  # whatever a library raises; reading in full names x in the error
+            return False
 
     def operand(self, array: Any, dtype: np.dtype, length: int) -> Operand:
         """A vector that should have this length as an operand: by its layout, or read in full."""
@@ -86,5 +96,7 @@ class Layouts:
         if operand.device is not None and plain and fits:
             if len(self._known) >= MAX_LAYOUTS:
                 self._known.clear()
+                self._libraries.clear()
             self._known[key] = Layout(operand)
+            self._libraries[type(array)] = operand.exporter
         return operand

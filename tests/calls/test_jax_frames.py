@@ -4,94 +4,25 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import sys
+import threading
 from ctypes import addressof, c_void_p, pointer, sizeof
+from types import ModuleType, SimpleNamespace
 
 import numpy as np
 import pytest
+from helpers.xla_frames import STREAM, HandMade, attributes, call
 
 import gemv
-from gemv.calls import jax_frames, jax_handlers
+import gemv.driver
+from gemv.calls import jax_again, jax_frames, jax_handlers
 from gemv.core import memo
 from gemv.core.dtypes import DTYPES
+from gemv.core.geometry import Device
 from gemv.core.narrow import cast
 from gemv.core.operand import Operand
+from gemv.driver import block, known_frames, machine
 from gemv.engines import backend
-
-NUMBERS = {letter: number for number, letter in jax_frames.DTYPE_NUMBERS.items()}
-STREAM = 0x5EED
-
-
-class HandMade:
-    """A frame as XLA would make it, and the texts of the errors that a handler has answered."""
-
-    def __init__(self, arguments, results, attributes, stage=3):
-        self.keep, self.errors = [], []
-        self.api = jax_frames.Api()
-        self.api.error_create = self.kept(ctypes.CFUNCTYPE(c_void_p, c_void_p)(self.error))
-        self.api.stream_get = self.kept(ctypes.CFUNCTYPE(c_void_p, c_void_p)(self.stream))
-        self.frame = jax_frames.CallFrame(
-            sizeof(jax_frames.CallFrame), None, addressof(self.api), 77, stage,
-            self.items(arguments), self.items(results), self.attributes(attributes),
-        )  # fmt: skip
-
-    def kept(self, thing):
-        self.keep.append(thing)
-        return thing
-
-    def error(self, address):
-        made = jax_frames.ErrorCreate.from_address(address)
-        self.errors.append((made.errc, made.message.decode()))
-        return 1
-
-    def stream(self, address):
-        asked = jax_frames.StreamGet.from_address(address)
-        assert asked.ctx == 77
-        asked.stream = STREAM
-        return None
-
-    def items(self, arrays):
-        buffers = []
-        for array in arrays:
-            letter = next(letter for letter, dtype in DTYPES.items() if dtype == array.dtype)
-            dims = self.kept((ctypes.c_int64 * max(array.ndim, 1))(*array.shape))
-            address = self.kept(array).ctypes.data if array.size else None
-            buffers.append(
-                self.kept(
-                    jax_frames.Buffer(
-                        sizeof(jax_frames.Buffer), None, NUMBERS[letter], address, array.ndim, dims
-                    )
-                )
-            )
-        count = len(buffers)
-        types = self.kept((ctypes.c_int * count)(*[1] * count))
-        places = self.kept((c_void_p * count)(*map(addressof, buffers)))
-        return jax_frames.Items(sizeof(jax_frames.Items), None, count, types, places)
-
-    def span(self, text):
-        memory = self.kept(ctypes.create_string_buffer(text.encode()))
-        return self.kept(jax_frames.ByteSpan(addressof(memory), len(text)))
-
-    def attributes(self, values):
-        names, types, places = [], [], []
-        for name, value in values.items():
-            names.append(pointer(self.span(name)))
-            types.append(4)
-            places.append(addressof(self.span(value)))
-        count = len(names)
-        return jax_frames.Attributes(
-            sizeof(jax_frames.Attributes), None, count, self.kept((ctypes.c_int * count)(*types)),
-            self.kept((ctypes.POINTER(jax_frames.ByteSpan) * count)(*names)),
-            self.kept((c_void_p * count)(*places)),
-        )  # fmt: skip
-
-
-def call(handle, frame):
-    return jax_frames.handler(handle, (0, 3))(addressof(frame))
-
-
-def attributes(**changes):
-    plain = {"alpha": 2.0, "alpha_imag": -1.0, "trans": 0, "accumulate": "plain", "kernel": ""}
-    return {"call": jax_handlers.written(**plain | changes)}
 
 
 def test_a_frame_is_read():
@@ -363,3 +294,161 @@ def test_the_version_is_that_of_the_header(tmp_path):
     assert jax_frames.version_in(str(tmp_path)) == (1, 12)
     header.write_text("nothing")
     assert jax_frames.version_in(str(tmp_path)) == jax_frames.WRITTEN_FOR
+
+
+# Calls that were made before ----------------------------------------------------------------------
+
+
+class Launches:
+    """An engine of the cuda backend whose driver is a stand-in that notes launches."""
+
+    name = "cuda"
+    several = False
+    on = staticmethod(lambda device: contextlib.nullcontext())
+    in_host_memory = staticmethod(lambda: False)
+    device_of = staticmethod(lambda address: 0)
+    device = staticmethod(lambda: Device("a stand-in", (8, 0), multiprocessors=132))
+
+    def __init__(self):
+        self.launched = []
+
+        @ctypes.CFUNCTYPE(ctypes.c_int, *[ctypes.c_void_p] * 4)
+        def launch(config, function, parameters, extra):
+            stream = ctypes.c_size_t.from_address(config + 32).value
+            places = (ctypes.c_void_p * len(self.sizes)).from_address(parameters)
+            values = map(ctypes.string_at, places, self.sizes)
+            self.launched.append((stream, *values))
+            return 0
+
+        @ctypes.CFUNCTYPE(ctypes.c_int, ctypes.POINTER(ctypes.c_int))
+        def current_device(into):
+            into[0] = 0
+            return 0
+
+        self._kept = launch, current_device
+        at = [ctypes.cast(each, ctypes.c_void_p).value for each in self._kept]
+        self.machine = machine.machine(machine.Driver(at[0], 0, 0, 0, at[1]))
+        self.scratch = Workspace()
+
+    def load(self, choice, device, stream=None):
+        return choice.kernel.functions(choice.spec)
+
+    def block(self, choice, functions, sizes, x_start, y_start):
+        factors = choice.spec.precision.factors
+        parts = 2 if factors.kind == "c" else 1
+        names, real = ("a", "x", "y", "alpha", "beta"), factors.itemsize // parts
+        self.sizes = (8,) * 3 + (real,) * 2 * parts
+        if choice.geometry.scratch:
+            names, self.sizes = (*names, "scratch", "counters"), (*self.sizes, 8, 8)
+        packed = [
+            block.Function(1, each.grid, each.block, names) for each in choice.geometry.launches
+        ]
+        return block.Block(packed, real, parts, {}, x_start, y_start)
+
+    def workspace(self, geometry, device, stream):
+        return self.scratch
+
+
+class Workspace:
+    def __init__(self):
+        self.lock = threading.Lock()
+        self.scratch = self.posts = self.counters = None
+
+    def reserve(self, nbytes, counters, stream, posts):
+        return 0xA000, 0xB000
+
+
+@pytest.fixture
+def launches(monkeypatch):
+    """The engine, and the handler that XLA would have; `pythonic` counts the calls of Python."""
+    engine = Launches()
+    monkeypatch.setattr(backend, "backend", lambda: "cuda")
+    monkeypatch.setattr(backend, "engine", lambda: engine)
+    for name, names in (("capture", {"capture_of": lambda stream: None}), ("libcuda", {})):
+        module = ModuleType(f"gemv.driver.{name}")
+        vars(module).update(names, CudaError=RuntimeError)
+        monkeypatch.setitem(sys.modules, module.__name__, module)
+        monkeypatch.setattr(gemv.driver, name, module, raising=False)
+    memo.forget()
+    pythonic = []
+
+    def counting(frame):
+        pythonic.append(frame)
+        jax_handlers.on_gpu(frame)
+
+    before = int(known_frames.STATE[known_frames.PYTHON])
+    in_python = jax_frames.handler(counting, (0, 3))
+    function = ctypes.CFUNCTYPE(c_void_p, c_void_p)(jax_again.handler(in_python))
+    yield SimpleNamespace(engine=engine, pythonic=pythonic, function=function, keep=in_python)
+    memo.forget()
+    known_frames.STATE[known_frames.PYTHON] = before
+
+
+def run(launches, a, x, y, **options):
+    made = HandMade([a, x], [y], attributes(**options))
+    assert launches.function(addressof(made.frame)) is None, made.errors
+    return launches.engine.launched[-1]
+
+
+@pytest.mark.parametrize("letter", [*"sdcz", "h", "b"])
+@pytest.mark.parametrize("shape", [(40, 30), (2, 1 << 16)], ids=["plain", "with scratch memory"])
+def test_the_second_call_enters_no_python(launches, letter, shape):
+    dtype = DTYPES[letter]
+    arrays = [np.zeros(size, dtype) for size in (shape, shape[1], shape[0])]
+    alpha = {"alpha": 2.5, "alpha_imag": -1.0 if dtype.kind == "c" else 0.0}
+    first = run(launches, *arrays, **alpha)
+    assert len(launches.pythonic) == 1
+    for _ in range(3):
+        assert run(launches, *arrays, **alpha) == first
+    assert len(launches.pythonic) == 1
+    ((_, _, _, known),) = jax_handlers._remembered.values()
+    assert known.shares_scratch == (shape[0] == 2)
+
+
+def test_another_alpha_is_another_call(launches):
+    arrays = [np.zeros(size, np.float32) for size in ((40, 30), 30, 40)]
+    for alpha in (2.0, 3.0, 2.0, 3.0, 3.0):
+        launched = run(launches, *arrays, alpha=alpha, alpha_imag=0.0)
+        assert np.frombuffer(launched[4], np.float32) == alpha
+    assert len(launches.pythonic) == 2
+    assert len(jax_handlers._remembered) == 1, "the kernel does not depend on alpha"
+
+
+def test_an_alpha_that_becomes_infinite_is_left_to_python(launches):
+    arrays = [np.zeros(size, np.float32) for size in ((40, 30), 30, 40)]
+    for expected in (1, 2):
+        made = HandMade(arrays[:2], arrays[2:], attributes(alpha=1e39, alpha_imag=0.0))
+        launches.function(addressof(made.frame))
+        assert len(launches.pythonic) == expected and not launches.engine.launched
+
+
+def test_a_setting_that_changes_is_followed(launches):
+    arrays = [np.zeros(size, np.float32) for size in ((40, 30), 30, 40)]
+    for _ in range(2):
+        run(launches, *arrays)
+    memo.forget()
+    for _ in range(2):
+        run(launches, *arrays)
+    assert len(launches.pythonic) == 2
+
+
+def test_scratch_memory_of_another_stream(launches):
+    """The entry is that of one stream; on another one Python finds the memory."""
+    arrays = [np.zeros(size, np.float32) for size in ((2, 1 << 16), 1 << 16, 2)]
+    for stream, calls in ((STREAM, 1), (STREAM, 1), (STREAM + 1, 2), (STREAM + 1, 2), (STREAM, 2)):
+        made = HandMade(arrays[:2], arrays[2:], attributes(alpha_imag=0.0))
+
+        def other(address, stream=stream):
+            jax_frames.StreamGet.from_address(address).stream = stream
+            return None
+
+        made.api.stream_get = made.kept(ctypes.CFUNCTYPE(c_void_p, c_void_p)(other))
+        assert launches.function(addressof(made.frame)) is None, made.errors
+        assert launches.engine.launched[-1][0] == stream
+        assert len(launches.pythonic) == calls
+
+
+def test_where_there_is_no_gpu_python_is_the_handler():
+    handler = jax_frames.handler(print, (0, 3))
+    with backend.using("host"):
+        assert jax_again.handler(handler) is handler

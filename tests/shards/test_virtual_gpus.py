@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import gc
+import sys
 import threading
 import weakref
+from collections import Counter
+from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
@@ -518,3 +521,49 @@ def test_memory_is_freed_behind_the_work_of_all_gpus(form, small_knobs, virtual_
     assert not all(each.done for each in launched)
     several.free()
     assert pending and not any(pending)
+
+
+def entered(call):
+    """How many functions of the package a call enters, by name."""
+    room, names = str(Path(gemv.__file__).parent), Counter()
+
+    def note(frame, event, argument):
+        if event == "call" and frame.f_code.co_filename.startswith(room):
+            names[frame.f_code.co_name] += 1
+
+    sys.setprofile(note)
+    try:
+        call()
+    finally:
+        sys.setprofile(None)
+    return names
+
+
+def test_a_repeated_product_enters_few_functions(virtual_gpus):
+    """The host's time decides below a GiB; what is known of a vector is not found out again."""
+    several = gemv.Matrix(numbers((37, 20)), devices=[0, 1, 2], split="rows")
+    x = Array(virtual_gpus, numbers(20))
+    first = entered(lambda: several @ x)
+    assert first["adopt"] and first["exporter_of"]
+    names = entered(lambda: several @ x)
+    assert not {"adopt", "exporter_of", "device_library", "select", "packed"} & set(names)
+    assert names["_switched"] == 2 * 2, "two GPUs that are not current"
+    assert sum(names.values()) <= 200, names.most_common()
+
+
+def test_a_vector_of_a_known_type_may_lie_elsewhere(virtual_gpus):
+    """Its library is asked each time where it is, and what it raises is told by the long way."""
+    several = gemv.Matrix(numbers((37, 20)), devices=[0, 1, 2], split="rows")
+    x = numbers(20)
+    expected = several.matvec(x)
+    assert not several._layouts.on_device(x)
+
+    given = Array(virtual_gpus, x)
+    assert bits(virtual_gpus, several @ given) == expected.tobytes()
+    library = several._layouts._libraries[Array]
+    assert several._layouts.on_device(given)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(type(library), "place", lambda self, array: "host")
+        assert not several._layouts.on_device(given)
+        patch.setattr(type(library), "place", lambda self, array: 1 / 0)
+        assert not several._layouts.on_device(given)

@@ -1,0 +1,355 @@
+"""What calls cost in PyTorch and JAX, beside the calls that they replace; two trees in one run.
+
+    python benchmarks/measure/library_calls.py FILE.json [--before DIRECTORY] [--repeats 2]
+
+DIRECTORY holds an older tree's folder ``gemv``. Each tree and each library has a process of its
+own, in turn, and in each the other library's calls are timed in the same rounds. A time is that of
+the fastest round. Results are compared with the peer's before anything is timed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+ROUNDS, CALLS, THREADS = 15, 200, 8
+#: A small product, and one whose time is that of memory.
+SMALL, LARGE, CHAIN = 64, 4096, 40
+#: By row, its peer and how much of the peer's time is wanted at most.
+PEERS = {
+    "gemv.gemv, in place": ("torch.mv(out=)", 0.65),
+    "gemv.torch.mv(out=)": ("torch.mv(out=)", 0.65),
+    "gemv.torch.mv": ("torch.mv", 0.65),
+    "gemv.torch.mv, trans='T'": ("torch.mv of a.T", 0.65),
+    "gemv.torch.addmv": ("torch.addmv", 0.65),
+    "gemv.torch.addmv(out=y)": ("torch.addmv(out=y)", 0.65),
+    "gemv.torch.mv, recorded": ("torch.mv, recorded", None),
+    "gemv.torch.mv, gradient of x": ("torch.mv, gradient of x", 1.0),
+    "gemv.torch.mv, gradients of a and x": ("torch.mv, gradients of a and x", 1.0),
+    "gemv.gemv, in place, 8 threads": ("torch.mv(out=), 8 threads", 1.0),
+    "gemv.torch.mv(out=), 8 threads": ("torch.mv(out=), 8 threads", 1.0),
+    "A @ x, two shards on one GPU": ("torch.mv", None),
+    "jit of matvec": ("jit of jnp.matmul", 1.05),
+    "jit of matvec, waited for": ("jit of jnp.matmul, waited for", 1.05),
+    "matvec": ("jnp.matmul", 1.2),
+    "matvec, waited for": ("jnp.matmul, waited for", 1.2),
+    "gemv.gemv of JAX": ("jnp.matmul", 1.2),
+    "gemv.gemv of JAX, waited for": ("jnp.matmul, waited for", 1.2),
+    "gemv.gemv of JAX, alpha=2": ("jnp.matmul", None),
+    "matvec in a chain, 4096": ("the kernel in a chain, 4096", 1.05),
+    "matmul in a chain, 4096": ("the kernel in a chain, 4096", None),
+}
+
+Rows = dict[str, Callable[[], Any]]
+
+
+# --- PyTorch --------------------------------------------------------------------------------------
+
+
+def torch_rows() -> tuple[Rows, Callable[[], None]]:
+    """The calls, and what waits for them."""
+    import torch
+
+    import gemv
+    import gemv.torch as ours
+
+    torch.manual_seed(0)
+    a, x = torch.randn(SMALL, SMALL, device="cuda"), torch.randn(SMALL, device="cuda")
+    y, f = torch.randn(SMALL, device="cuda"), gemv.gemv
+    needing = [tensor.clone().requires_grad_() for tensor in (a, x)]
+
+    def backward(product: Callable[..., Any], a: Any, x: Any) -> Callable[[], None]:
+        def run() -> None:
+            a.grad = x.grad = None
+            product(a, x).backward(y)
+
+        return run
+
+    for product in (ours.mv, torch.mv):
+        backward(product, *needing)()
+        kept = [tensor.grad.clone() for tensor in needing]
+        if product is ours.mv:
+            mine = kept
+    for got, expected in zip(mine, kept, strict=True):
+        torch.testing.assert_close(got, expected, rtol=1e-4, atol=1e-4)
+    for got, expected in (
+        (ours.mv(a, x), a @ x), (ours.mv(a, x, trans="T"), a.T @ x),
+        (ours.addmv(y, a, x), y + a @ x), (f(1.0, a, x), a @ x),
+    ):  # fmt: skip
+        torch.testing.assert_close(got, expected, rtol=1e-4, atol=1e-4)
+    several = gemv.Matrix(a.cpu().numpy(), devices=[0, 0], split="rows")
+    torch.testing.assert_close(several @ x, a @ x, rtol=1e-4, atol=1e-4)
+    z = y.clone()
+    rows = {
+        "torch.mv(out=)": lambda: torch.mv(a, x, out=z),
+        "gemv.gemv, in place": lambda: f(1.0, a, x, 0.0, z, overwrite_y=1),
+        "gemv.torch.mv(out=)": lambda: ours.mv(a, x, out=z),
+        "torch.mv": lambda: torch.mv(a, x),
+        "gemv.torch.mv": lambda: ours.mv(a, x),
+        "torch.mv of a.T": lambda: torch.mv(a.T, x),
+        "gemv.torch.mv, trans='T'": lambda: ours.mv(a, x, trans="T"),
+        "torch.addmv": lambda: torch.addmv(y, a, x),
+        "gemv.torch.addmv": lambda: ours.addmv(y, a, x),
+        "torch.addmv(out=y)": lambda: torch.addmv(z, a, x, beta=0.5, out=z),
+        "gemv.torch.addmv(out=y)": lambda: ours.addmv(z, a, x, beta=0.5, out=z),
+        "A @ x, two shards on one GPU": lambda: several @ x,
+    }
+    for name, product in (("torch.mv", torch.mv), ("gemv.torch.mv", ours.mv)):
+        rows[f"{name}, recorded"] = lambda product=product: product(a, needing[1])
+        rows[f"{name}, gradient of x"] = backward(product, a, needing[1])
+        rows[f"{name}, gradients of a and x"] = backward(product, *needing)
+    return rows, torch.cuda.synchronize
+
+
+def thread_rows() -> Iterator[tuple[str, float]]:
+    """Microseconds between two calls of eight threads together, each with a stream and a y."""
+    import torch
+
+    import gemv
+    import gemv.torch as ours
+
+    a, x = torch.randn(SMALL, SMALL, device="cuda"), torch.randn(SMALL, device="cuda")
+    calls = {
+        "torch.mv(out=)": lambda mine: torch.mv(a, x, out=mine),
+        "gemv.gemv, in place": lambda mine: gemv.gemv(1.0, a, x, 0.0, mine, overwrite_y=1),
+        "gemv.torch.mv(out=)": lambda mine: ours.mv(a, x, out=mine),
+    }
+
+    def seconds(call: Callable[[Any], Any], count: int = 1000) -> float:
+        barrier = threading.Barrier(THREADS + 1)
+
+        def work() -> None:
+            with torch.cuda.stream(torch.cuda.Stream()):
+                mine = torch.zeros_like(x)
+                for _ in range(3):
+                    call(mine)
+                barrier.wait()
+                for _ in range(count):
+                    call(mine)
+                barrier.wait()
+
+        threads = [threading.Thread(target=work) for _ in range(THREADS)]
+        for thread in threads:
+            thread.start()
+        barrier.wait()
+        start = time.perf_counter()
+        barrier.wait()
+        found = time.perf_counter() - start
+        for thread in threads:
+            thread.join()
+        torch.cuda.synchronize()
+        return found / (THREADS * count)
+
+    best = dict.fromkeys(calls, float("inf"))
+    for _ in range(7):
+        for name, call in calls.items():
+            best[name] = min(best[name], seconds(call))
+    for name, found in best.items():
+        yield f"{name}, {THREADS} threads", 1e6 * found
+
+
+# --- JAX ------------------------------------------------------------------------------------------
+
+
+def jax_rows() -> tuple[Rows, Callable[[], None], dict[str, int]]:
+    """The calls, what waits for them, and how often a hundred jitted calls ask in Python."""
+    import jax
+    import jax.numpy as jnp
+
+    import gemv
+    from gemv.calls import jax_handlers
+    from gemv.jax import matvec
+
+    rng = np.random.default_rng(0)
+    a = jnp.asarray(rng.standard_normal((SMALL, SMALL)).astype("f"))
+    x = jnp.asarray(rng.standard_normal(SMALL).astype("f"))
+    theirs, ours = jax.jit(lambda a, x: jnp.matmul(a, x)), jax.jit(lambda a, x: matvec(a, x))
+    for found in (ours(a, x), matvec(a, x), gemv.gemv(1.0, a, x), gemv.gemv(2.0, a, x) / 2):
+        np.testing.assert_allclose(found, np.asarray(a) @ np.asarray(x), rtol=1e-3, atol=1e-4)
+    calls: Rows = {
+        "jit of jnp.matmul": lambda: theirs(a, x),
+        "jit of matvec": lambda: ours(a, x),
+        "jnp.matmul": lambda: jnp.matmul(a, x),
+        "matvec": lambda: matvec(a, x),
+        "gemv.gemv of JAX": lambda: gemv.gemv(1.0, a, x),
+    }
+    rows: Rows = dict(calls)
+    for name, call in calls.items():
+        rows[f"{name}, waited for"] = lambda call=call: call().block_until_ready()
+    rows["gemv.gemv of JAX, alpha=2"] = lambda: gemv.gemv(2.0, a, x)
+
+    asked, right = [], jax_handlers.engines_backend.backend
+    try:
+        jax_handlers.engines_backend.backend = lambda: asked.append(1) or right()
+        for _ in range(100):
+            ours(a, x).block_until_ready()
+    finally:
+        jax_handlers.engines_backend.backend = right
+
+    def wait() -> None:
+        ours(a, x).block_until_ready()
+
+    return rows, wait, {"questions in Python of 100 jitted calls": len(asked)}
+
+
+def chain_rows() -> Iterator[tuple[str, float]]:
+    """Microseconds of one product of a chain in which each has the last one's y for its x."""
+    import jax
+    import jax.numpy as jnp
+    from numba import cuda
+
+    import gemv
+    from gemv.jax import matvec
+
+    rng = np.random.default_rng(1)
+    host = (rng.standard_normal((LARGE, LARGE)) / LARGE**0.5).astype("f")
+    x_host = rng.standard_normal(LARGE).astype("f")
+    a, x = jnp.asarray(host), jnp.asarray(x_host)
+
+    def chained(product: Callable[[Any, Any], Any]) -> Callable[[], Any]:
+        def run(a: Any, x: Any) -> Any:
+            for _ in range(CHAIN):
+                x = product(a, x)
+            return x
+
+        compiled = jax.jit(run)
+        return lambda: compiled(a, x).block_until_ready()
+
+    a_device, first, second = (cuda.to_device(each) for each in (host, x_host, x_host))
+    there, back = gemv.plan(a_device, first, second), gemv.plan(a_device, second, first)
+
+    def plans() -> None:
+        for _ in range(CHAIN // 2):
+            there(1.0, 0.0)
+            back(1.0, 0.0)
+        cuda.synchronize()
+
+    rows: Rows = {
+        "the kernel in a chain, 4096": plans,
+        "matvec in a chain, 4096": chained(matvec),
+        "matmul in a chain, 4096": chained(jnp.matmul),
+    }
+    best = dict.fromkeys(rows, float("inf"))
+    for _ in range(12):
+        for name, call in rows.items():
+            start = time.perf_counter()
+            call()
+            best[name] = min(best[name], time.perf_counter() - start)
+    for name, seconds in best.items():
+        yield name, 1e6 * seconds / CHAIN
+
+
+# --- one process ----------------------------------------------------------------------------------
+
+
+def fastest(rows: Rows, wait: Callable[[], None]) -> dict[str, float]:
+    """Microseconds of each call in its fastest round, without waiting for the GPU."""
+    best: dict[str, float] = {}
+    for call in rows.values():
+        for _ in range(20):
+            call()
+    for _ in range(ROUNDS):
+        for name, call in rows.items():
+            wait()
+            start = time.perf_counter()
+            for _ in range(CALLS):
+                call()
+            best[name] = min(best.get(name, np.inf), 1e6 * (time.perf_counter() - start) / CALLS)
+    return best
+
+
+def measured(library: str) -> dict[str, Any]:
+    """All rows of one library with the ``gemv`` that this process imports."""
+    import gemv
+
+    if gemv.backend() != "cuda":
+        raise SystemExit("the cost of calls can only be measured on a GPU")
+    found: dict[str, Any] = {"gemv": str(Path(gemv.__file__).parent)}
+    if library == "torch":
+        rows, wait = torch_rows()
+        found["us"] = fastest(rows, wait) | dict(thread_rows())
+    else:
+        rows, wait, found["counts"] = jax_rows()
+        found["us"] = fastest(rows, wait) | dict(chain_rows())
+    return found
+
+
+# --- both trees -----------------------------------------------------------------------------------
+
+
+def in_process(library: str, tree: str) -> dict[str, Any]:
+    """What :func:`measured` gives in a process that imports the ``gemv`` of a tree."""
+    environment = dict(os.environ, PYTHONPATH=tree, XLA_PYTHON_CLIENT_PREALLOCATE="false")
+    done = subprocess.run(
+        [sys.executable, __file__, "--library", library],
+        env=environment, capture_output=True, text=True, timeout=240, check=False,
+    )  # fmt: skip
+    try:
+        found: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+        return found
+    except (IndexError, ValueError):
+        return {"us": {}, "failed": done.stderr[-1500:]}
+
+
+def table(runs: dict[str, dict[str, float]]) -> Iterator[str]:
+    """A line for each row of :data:`PEERS`; `runs` has microseconds by tree and row."""
+    trees = list(runs)
+    yield (
+        f"{'us a call':37}"
+        + "".join(f"{tree:>8} {'peer':>7} {'ratio':>6}" for tree in trees)
+        + (f" {'wanted':>7}")
+    )
+    for name, (peer, wanted) in PEERS.items():
+        line = f"{name:37}"
+        for tree in trees:
+            ours, theirs = runs[tree].get(name), runs[tree].get(peer)
+            if ours is None or theirs is None:
+                line += f"{'–':>8} {'–':>7} {'–':>6}"
+            else:
+                line += f"{ours:8.2f} {theirs:7.2f} {ours / theirs:6.2f}"
+        yield line + (f" {wanted:7.2f}" if wanted is not None else "")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("file", nargs="?")
+    parser.add_argument("--before")
+    parser.add_argument("--repeats", type=int, default=2)
+    parser.add_argument("--library", choices=("torch", "jax"))
+    options = parser.parse_args()
+    if options.library:
+        print(json.dumps(measured(options.library)))
+        return
+    trees = {"after": str(Path(__file__).resolve().parents[2])}
+    if options.before:
+        trees = {"before": str(Path(options.before).resolve())} | trees
+    runs: dict[str, dict[str, float]] = {tree: {} for tree in trees}
+    everything = []
+    for _ in range(options.repeats):
+        for library in ("torch", "jax"):
+            for tree, path in trees.items():
+                found = in_process(library, path)
+                everything.append({"tree": tree, "library": library, **found})
+                for name, us in found["us"].items():
+                    runs[tree][name] = min(us, runs[tree].get(name, np.inf))
+                if options.file:
+                    Path(options.file).write_text(json.dumps(everything, indent=1) + "\n")
+    for line in table(runs):
+        print(line)
+    for each in everything:
+        if each.get("counts") or each.get("failed"):
+            print(each["tree"], each["library"], each.get("counts", ""), each.get("failed", ""))
+
+
+if __name__ == "__main__":
+    main()
