@@ -39,6 +39,12 @@ def shfl_xor_complex(value, lane_mask):
 
 
 @device
+def of_lane(value, lane):
+    """`value` of `lane`, for an integer: each lane keeps one of the numbers that all need."""
+    return cuda.shfl_sync(FULL_WARP, value, lane)
+
+
+@device
 def global_load(pointer, index):
     """``pointer[index]`` by an ordinary load."""
     return pointer[index]

@@ -305,6 +305,24 @@ def fold(sums, rows):
     """One sum for each of `rows` from its partial sums, which are added in pairs."""
 
 
+@declared
+def fold_pieces(sums, width):
+    """One piece of `width` sums from several pieces, which are added in pairs as in :func:`fold`.
+
+    Sum k of a piece is added to sum k of another. There are as many pieces as a power of two.
+    """
+
+
+@declared
+def add_trees(total, sums, groups):
+    """`total` plus trees of `groups` pieces, in order, each added up as by :func:`fold_pieces`."""
+
+
+@declared
+def add_each(left, right):
+    """``left[k] + right[k]`` for each k."""
+
+
 # Sums between threads ---------------------------------------------------------------------------
 
 
@@ -315,6 +333,11 @@ def butterfly(values, lanes, apart):
     A group is `lanes` neighbouring lanes; both numbers are powers of two, 32 at most. Every lane
     ends with its sum. All 32 lanes of the warp must come here together.
     """
+
+
+@declared
+def sums_of_lane(values, lane):
+    """`values` of another lane of the warp. All 32 lanes must come here together."""
 
 
 @declared

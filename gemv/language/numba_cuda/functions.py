@@ -45,11 +45,15 @@ from gemv.language.numba_cuda.loads import (
 from gemv.language.numba_cuda.registers import load_units, put_pieces, put_unit, zeros
 from gemv.language.numba_cuda.stores import store, store_vectors
 from gemv.language.numba_cuda.sums import (
+    add_each,
+    add_trees,
     axpy_add,
     butterfly,
     fold,
+    fold_pieces,
     multiply_add,
     outer_add,
     scatter_sums,
+    sums_of_lane,
 )
 from gemv.language.numba_cuda.twofold_types import element_of_arrays

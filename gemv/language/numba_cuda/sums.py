@@ -140,41 +140,45 @@ def _add(context, builder, element, left, right):
     return complex_of(context, builder, element, real, imag)
 
 
-def _exchanged(context, builder, element, value, step):
-    """The `value` of lane ``lane ^ step``; a shuffle moves 32 bits at a time."""
+#: How a shuffle finds the other lane: by its number, or by the bits in which the two differ.
+_NUMBER, _DIFFERENCE = 0, 3
+
+
+def _exchanged(context, builder, element, value, other, mode=_DIFFERENCE):
+    """The `value` of another lane; a shuffle moves 32 bits at a time."""
     if isinstance(element, TwofoldType):
         return exchanged(
             context, builder, element, value,
-            lambda part: _exchanged(context, builder, element.real, part, step),
+            lambda part: _exchanged(context, builder, element.real, part, other, mode),
         )  # fmt: skip
     if isinstance(element, types.Complex):
         number = context.make_complex(builder, element, value)
         real = element.underlying_float
         return complex_of(
             context, builder, element,
-            _exchanged(context, builder, real, number.real, step),
-            _exchanged(context, builder, real, number.imag, step),
+            _exchanged(context, builder, real, number.real, other, mode),
+            _exchanged(context, builder, real, number.imag, other, mode),
         )  # fmt: skip
     word, whole = ir.IntType(32), ir.IntType(element.bitwidth)
     bits = builder.bitcast(value, whole)
     result = ir.Constant(whole, 0)
     for shift in range(0, element.bitwidth, 32):
         half = builder.trunc(builder.lshr(bits, ir.Constant(whole, shift)), word)
-        half = builder.zext(_shuffled(builder, half, step), whole)
+        half = builder.zext(_shuffled(builder, half, other, mode), whole)
         result = builder.or_(result, builder.shl(half, ir.Constant(whole, shift)))
     return builder.bitcast(result, value.type)
 
 
-def _shuffled(builder, word, step):
-    """The 32-bit `word` of lane ``lane ^ step``."""
+def _shuffled(builder, word, other, mode):
+    """The 32-bit `word` of another lane; `other` is a number, or a value of 32 bits."""
     i32 = ir.IntType(32)
     kind = ir.FunctionType(ir.LiteralStructType([i32, ir.IntType(1)]), [i32] * 5)
     # NVVM's own function: no optimisation moves it into a branch.
     shuffle = cgutils.get_or_insert_function(builder.module, kind, "llvm.nvvm.shfl.sync.i32")
-    full_warp, butterfly_mode, last_lane = -1, 3, 31
-    numbers = [ir.Constant(i32, n) for n in (full_warp, butterfly_mode, step, last_lane)]
-    mask, mode, lanes, clamp = numbers
-    return builder.extract_value(builder.call(shuffle, [mask, mode, word, lanes, clamp]), 0)
+    full_warp, last_lane = -1, 31
+    lane = ir.Constant(i32, other) if isinstance(other, int) else other
+    mask, how, clamp = (ir.Constant(i32, number) for number in (full_warp, mode, last_lane))
+    return builder.extract_value(builder.call(shuffle, [mask, how, word, lane, clamp]), 0)
 
 
 @intrinsic
@@ -197,6 +201,21 @@ def butterfly(typingctx, values, lanes, apart):
         return context.make_tuple(builder, values, parts)
 
     return values(values, lanes, apart), codegen
+
+
+@intrinsic
+def sums_of_lane(typingctx, values, lane):
+    element = values.dtype
+
+    def codegen(context, builder, signature, arguments):
+        lane = builder.trunc(arguments[1], ir.IntType(32))
+        parts = [
+            _exchanged(context, builder, element, part, lane, _NUMBER)
+            for part in items_of(builder, arguments[0], values.count)
+        ]
+        return context.make_tuple(builder, values, parts)
+
+    return values(values, types.int64), codegen
 
 
 @intrinsic
@@ -254,3 +273,64 @@ def fold(typingctx, sums, rows):
         return context.make_tuple(builder, result, folded)
 
     return result(sums, rows), codegen
+
+
+@intrinsic
+def fold_pieces(typingctx, sums, width):
+    known = literal_of(width)
+    if known is None:
+        return None
+    element = sums.dtype
+    result = types.UniTuple(element, known[0])
+
+    def codegen(context, builder, signature, arguments):
+        pieces = items_of(builder, arguments[0], sums.count)
+        parts = _folded(context, builder, element, pieces, known[0])
+        return context.make_tuple(builder, result, parts)
+
+    return result(sums, width), codegen
+
+
+def _folded(context, builder, element, parts, width):
+    """One piece of `width` sums from several, added in pairs."""
+    while len(parts) > width:
+        half = len(parts) // 2
+        parts = [
+            _add(context, builder, element, low, high)
+            for low, high in zip(parts[:half], parts[half:], strict=True)
+        ]
+    return parts
+
+
+@intrinsic
+def add_trees(typingctx, total, sums, groups):
+    known = literal_of(groups)
+    if known is None:
+        return None
+    element, width = total.dtype, total.count
+    each = known[0] * width
+
+    def codegen(context, builder, signature, arguments):
+        parts = items_of(builder, arguments[0], width)
+        pieces = items_of(builder, arguments[1], sums.count)
+        for first in range(0, sums.count, each):
+            tree = _folded(context, builder, element, pieces[first : first + each], width)
+            parts = [
+                _add(context, builder, element, part, other)
+                for part, other in zip(parts, tree, strict=True)
+            ]
+        return context.make_tuple(builder, total, parts)
+
+    return total(total, sums, groups), codegen
+
+
+@intrinsic
+def add_each(typingctx, left, right):
+    def codegen(context, builder, signature, arguments):
+        both = [items_of(builder, values, left.count) for values in arguments]
+        parts = [
+            _add(context, builder, left.dtype, one, other) for one, other in zip(*both, strict=True)
+        ]
+        return context.make_tuple(builder, left, parts)
+
+    return left(left, left), codegen

@@ -28,10 +28,13 @@ from gemv.language.simulator.intrinsics import (
 )
 from gemv.language.simulator.memory import conjugated, moved, vector_load
 from gemv.language.simulator.vectors import (
+    add_each,
+    add_trees,
     axpy_add,
     butterfly,
     elements_past,
     fold,
+    fold_pieces,
     gather,
     gather_inside,
     gather_some,
@@ -53,5 +56,6 @@ from gemv.language.simulator.vectors import (
     stream_inside,
     stream_some,
     stream_tile,
+    sums_of_lane,
     zeros,
 )

@@ -210,6 +210,33 @@ def fold(sums, rows):
     return tuple(folded)
 
 
+def fold_pieces(sums, width):
+    parts = list(sums)
+    while len(parts) > width:
+        half = len(parts) // 2
+        parts = [low + high for low, high in zip(parts[:half], parts[half:], strict=True)]
+    return tuple(parts)
+
+
+def add_trees(total, sums, groups):
+    each = groups * len(total)
+    for first in range(0, len(sums), each):
+        total = add_each(total, fold_pieces(sums[first : first + each], len(total)))
+    return total
+
+
+def add_each(left, right):
+    return tuple(one + other for one, other in zip(left, right, strict=True))
+
+
+def sums_of_lane(values, lane):
+    def handed_out(brought):
+        _check_counts([own for own, _ in brought])
+        return [brought[wanted][0] for _, wanted in brought]
+
+    return together("sums_of_lane", (values, int(lane)), handed_out)
+
+
 def butterfly(values, lanes, apart):
     def added_up(brought):
         _check_counts(brought)
