@@ -17,7 +17,7 @@ from gemv.core.problem import Problem, all_at
 from gemv.engines import backend as engines_backend
 from gemv.selection.forecast import seconds_of_list
 from gemv.selection.ragged import Group, groups
-from gemv.selection.select import as_computed
+from gemv.selection.select import Choice, as_computed
 
 if TYPE_CHECKING:
     from gemv.selection.host_or_gpu import Comparison
@@ -261,12 +261,17 @@ def _launch(
         items=items,
         shapes=tuple((problem.rows, problem.cols) for problem in some),
         accumulate=choice.spec.accumulate,
-        depth=max(kernel.depth(p, kernel.geometry(p, device, knobs), knobs) for p in some),
+        depth=max(map(_depth, some, group.singles, [device] * len(some))),
         bytes_moved=nbytes,
         reads_of_a=_reads([own.a[k] for k in items]),
         reason=choice.reason,
         seconds=seconds_of_list(choice, some, device) if on_gpu else None,
     )
+
+
+def _depth(problem: Problem, single: Choice, device: Device) -> int:
+    kernel, knobs = single.kernel, single.knobs
+    return kernel.depth(problem, kernel.geometry(problem, device, knobs), knobs)
 
 
 def _launched(

@@ -11,6 +11,7 @@ from gemv.core.geometry import LOAD_BYTES, ceil_div
 from gemv.core.operand import Operand
 from gemv.core.problem import Problem, all_at
 from gemv.engines.tables import PackedLaunch, Tables
+from gemv.kernels.tables import BY_WARP
 from gemv.selection.ragged import Group, groups
 from gemv.selection.select import Choice
 
@@ -87,7 +88,8 @@ def planned(
     a_starts = np.array(starts[0], np.int64)
     for group in found:
         table = group.table.copy()
-        table[:, group.words.index("a")] = _distances(a_starts[group.items], sizes[0])
+        starts_of_rows = a_starts[group.items][group.slots]
+        table[:, group.words.index("a")] = (starts_of_rows - a_starts[group.items[0]]) // sizes[0]
         arrays += [table.reshape(-1), np.zeros(0, _WORD) if group.blocks is None else group.blocks]
     if engine.name == "cuda":
         for choice in {group.choice.spec: group.choice for group in found}.values():
@@ -111,9 +113,11 @@ def variables(
     factors = launches.groups[0].problem.precision.factors
     numbers = [np.asarray(each, factors) for each in (alphas, betas)]
     for group in launches.groups:
-        items = np.array(group.items)
+        items = np.array(group.items)[group.slots]
         of_both = zip(starts, sizes, strict=True)
         own = [_distances(each[items], size) for each, size in of_both]
+        if group.choice.spec.table == BY_WARP:
+            own.append((numbers[0][items] != 0).astype(_WORD))
         arrays.append(np.stack(own, axis=1).reshape(-1))
         arrays += [each[items] for each in numbers]
     return packed(arrays)

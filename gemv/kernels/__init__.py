@@ -70,6 +70,8 @@ BATCHED = {
     "several_rows": "vectors.b01_several_rows",
     "several_columns": "vectors.b02_several_columns",
     "several_long_columns": "vectors.b03_several_long_columns",
+    "list_rows": "lists.b01_list_rows",
+    "list_columns": "lists.b02_list_columns",
 }
 
 

@@ -82,6 +82,7 @@ from gemv.kernels.grids import (
     power_above,
 )
 from gemv.kernels.kernel import Kernel, attach, wide_loads_object
+from gemv.kernels.list_words import words_of_rows
 from gemv.kernels.wide_tiles import TAKEN_FOR_ROWS as BATCH
 from gemv.kernels.wide_tiles import finish_warps, split_rows, tail_of
 from gemv.kernels.work import (
@@ -317,6 +318,12 @@ def in_tables(problem, knobs):
     return {**knobs, **found, "MIN_BLOCKS": blocks}
 
 
+def in_lists(problem, knobs):
+    """The kernel that computes rows of many lengths in one launch; its warps share no row."""
+    lanes, (width, x_width) = knobs["LANES"], problem.widths
+    return ("list_rows", words_of_rows(lanes, width, x_width > 0)) if lanes <= 32 else None
+
+
 def tile(knobs):
     threads = max(knobs["LANES"], knobs["THREADS_PER_BLOCK"])
     return threads // knobs["LANES"] * knobs["ROWS"], 4 * knobs["LANES"]
@@ -398,6 +405,7 @@ KERNEL = Kernel(
     tile=tile,
     repeats=repeats,
     in_tables=in_tables,
+    in_lists=in_lists,
     depth=depth,
     work=work,
     in_batches=in_batches,

@@ -74,6 +74,7 @@ from gemv.core.shares import share_of_lane
 from gemv.kernels.depths import in_halves, in_order, of_finishers, of_splits, shared_out
 from gemv.kernels.grids import LOADS_IN_BATCHES, power_above
 from gemv.kernels.kernel import Kernel, attach, wide_loads_object
+from gemv.kernels.list_words import words_of_trees
 from gemv.kernels.wide_tiles import RUN_BYTES, lanes_and_pieces, split_columns_of
 from gemv.kernels.wide_tiles import TAKEN_FOR_COLUMNS as BATCH
 from gemv.kernels.work import (
@@ -331,6 +332,16 @@ def in_tables(problem, knobs):
     return {**knobs, **found, "MIN_BLOCKS": blocks}
 
 
+def in_lists(problem, knobs):
+    """The kernel that computes columns of many lengths in one launch."""
+    width = problem.widths[0]
+    lanes, _ = lanes_and_pieces(knobs, width, problem.dtype.itemsize)
+    threads = max(lanes, knobs["THREADS_PER_BLOCK"])
+    tree = max(32 // lanes, 1)
+    words = words_of_trees(problem, tree, threads // lanes // tree)
+    return None if words is None else ("list_columns", words)
+
+
 def repeats(problem, knobs):
     width = problem.widths[0]
     if problem.rows < width:
@@ -412,6 +423,7 @@ KERNEL = Kernel(
     tile=tile,
     repeats=repeats,
     in_tables=in_tables,
+    in_lists=in_lists,
     depth=depth,
     work=work,
     in_batches=in_batches,

@@ -46,6 +46,7 @@ Source
 from gemv.core.geometry import LOAD_BYTES, ceil_div, one_launch
 from gemv.kernels.grids import loads_for_one
 from gemv.kernels.kernel import Kernel, attach, wide_loads_object
+from gemv.kernels.list_words import has_plain_edges, words_in_order
 from gemv.kernels.work import bytes_of_tiles, lines_of_warp, work_of
 
 
@@ -164,6 +165,11 @@ def work(problem, geometry, knobs):
     )
 
 
+def in_lists(problem, knobs):
+    """The kernel that computes columns of many lengths in one launch."""
+    return ("list_columns", words_in_order(problem, 1)) if has_plain_edges(problem) else None
+
+
 def repeats(problem, knobs):
     width = problem.widths[0]
     if problem.rows < width:
@@ -183,6 +189,7 @@ KERNEL = Kernel(
     geometry=geometry,
     tile=tile,
     repeats=repeats,
+    in_lists=in_lists,
     work=work,
     wide=True,
     accepts=accepts,

@@ -21,6 +21,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+import numpy as np
+
 from gemv.core.batch import Batch
 from gemv.core.dtypes import dtype_name
 from gemv.core.geometry import LOAD_BYTES, MAX_GRID_X, Device, Geometry
@@ -28,6 +30,7 @@ from gemv.core.problem import Problem
 from gemv.core.rules import typed
 from gemv.kernels.fetching import fetching
 from gemv.kernels.items import of_items
+from gemv.kernels.list_shares import Tiles
 from gemv.kernels.spec import Spec
 from gemv.kernels.tables import of_table
 from gemv.kernels.work import Work
@@ -164,6 +167,16 @@ class Kernel:
         ``in_tables(problem, knobs)`` gives other constants for items of different sizes, which lead
         to the same order of sums where no columns are split, and to fewer launches: they are the
         same for as many problems as can be.
+    in_lists : callable or None
+        ``in_lists(problem, knobs)`` gives the name of a kernel that computes items of different
+        sizes in one launch, with the order of sums that this one has with `knobs` where no columns
+        are split, and the words of its table that follow from `knobs`; None for a problem that it
+        does not compute. There may be words of several items, which have parts of the rows.
+    words : tuple of str
+        Of such a kernel, the words that its table has for each item.
+    tiles_of : callable or None
+        ``tiles_of(columns, spec)`` gives the :class:`~gemv.kernels.list_shares.Tiles` of all items
+        from the columns of their table.
     doc : str
         The lesson: the docstring of the kernel's file.
     """
@@ -196,6 +209,11 @@ class Kernel:
     of_batch: Callable[[Problem, Batch, Device, Mapping[str, int]], Geometry] | None = None
     repeats: Callable[[Problem, Mapping[str, int]], tuple[int, int] | None] | None = None
     in_tables: Callable[[Problem, Mapping[str, int]], dict[str, int]] | None = None
+    in_lists: (
+        Callable[[Problem, Mapping[str, int]], tuple[str, list[dict[str, int]]] | None] | None
+    ) = None
+    words: tuple[str, ...] = ()
+    tiles_of: Callable[[Mapping[str, np.ndarray], Spec], Tiles] | None = None
 
     @property
     def idea(self) -> str:

@@ -12,6 +12,8 @@ from gemv.kernels.spec import Spec
 #: How a block of :func:`of_table` finds its item: by ``blockIdx.z``, where all items have one
 #: grid, or from a list of the items of all blocks, where items have as many blocks as they need.
 BY_GRID, BY_BLOCK = "grid", "block"
+#: How the kernels of :mod:`gemv.kernels.lists` do: each warp has a stretch of the list.
+BY_WARP = "warp"
 
 #: Parameters that point to memory of the item, at a distance that the table has.
 _MOVED = ("a", "scratch", "counters")
@@ -42,13 +44,13 @@ def columns(functions: Sequence[Callable], by: str) -> tuple[str, ...]:
 def of_table(functions: tuple[Callable, ...], spec: Spec) -> tuple[Callable, ...]:
     """Functions that call `functions`, unchanged, for the item that a block belongs to.
 
-    They are `functions` themselves if `spec` is for no table. Each is inlined, so an item has the
-    bits of the single product. Its parameters are three tables of int64: ``table`` with the words
-    of :func:`columns`, ``places`` with those of :data:`PLACES`, and ``blocks``, the item of each
-    block; then ``a``, ``x`` and ``y`` of the first item, arrays of factors, and the scratch memory
-    and counters of all items.
+    They are `functions` themselves if `spec` is for no table, or if they read tables by themselves.
+    Others are inlined, so an item has the bits of the single product. Their parameters are three
+    tables of int64: ``table`` with the words of :func:`columns`, ``places`` with those of
+    :data:`PLACES`, and ``blocks``, the item of each block; then ``a``, ``x`` and ``y`` of the first
+    item, arrays of factors, and the scratch memory and counters of all items.
     """
-    if not spec.table:
+    if spec.table in ("", BY_WARP):
         return functions
     words = columns(functions, spec.table)
     return tuple(_around(function, spec, words) for function in functions)

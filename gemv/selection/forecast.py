@@ -97,8 +97,8 @@ def seconds_of_list(choice: Choice, problems: Sequence[Problem], device: Device)
     """The time that is expected of one launch for products of different sizes.
 
     It is that of the formula for the work of all of them, and of two waits for the L2 cache, in
-    which a block finds its item. Kernels whose work is not counted, those for small items, are
-    taken to wait twice for the memory: for A, and for x.
+    which a block finds its item. Kernels whose work is not counted, those for small items and for
+    most items of a list together, are taken to wait twice for the memory: for A, and for x.
     """
     kernel, knobs, numbers = choice.kernel, choice.knobs, machine(device).numbers
     tables = 2 * numbers.cache_latency

@@ -1,8 +1,10 @@
 """Launches for products of different sizes: those of one kernel and one set of constants together.
 
-Each product has the kernel of a batch of one item, and so its bits. Products whose kernels are
-compiled alike share a launch. Its blocks find their item in tables that this module fills in, all
-but the addresses: see :mod:`gemv.kernels.tables`.
+Each product has the kernel of a batch of one item, and so its bits. Most have a kernel of
+:mod:`gemv.kernels.lists` in its place, which has the same order of sums and takes items of all
+sizes in one launch. Of the others, those whose kernels are compiled alike share a launch. Blocks
+find their item in tables that this module fills in, all but the addresses: see
+:mod:`gemv.kernels.tables`.
 """
 
 from __future__ import annotations
@@ -14,12 +16,16 @@ from typing import NamedTuple
 import numpy as np
 
 from gemv.core.batch import OPERANDS, Batch
-from gemv.core.geometry import MAX_GRID_X, Device, Geometry
+from gemv.core.geometry import MAX_GRID_X, Device, Geometry, Launch
 from gemv.core.problem import Problem
+from gemv.kernels import get
+from gemv.kernels.kernel import Kernel
+from gemv.kernels.list_shares import BYTES_OF_PASS, shared_out
 from gemv.kernels.spec import Spec
 from gemv.kernels.tables import (
     BY_BLOCK,
     BY_GRID,
+    BY_WARP,
     columns,
     geometry_by_block,
     geometry_by_grid,
@@ -30,7 +36,10 @@ from gemv.selection.select import Choice, as_computed
 #: A batch of one item, for which the kernel is chosen.
 _ONE = Batch((1,), ((0,),) * len(OPERANDS))
 _HOMES = ("pointer", "pointer")
-#: Rows of all items of a launch together, which are counted in 31 bits.
+#: Why most products have a kernel for lists.
+_TOGETHER = "products of many sizes: each warp has an equal stretch of them"
+#: Rows of all items of a launch together, which are counted in 31 bits. Those of one item, and its
+#: columns, with a kernel for lists.
 MOST_ROWS = MAX_GRID_X
 
 
@@ -51,10 +60,16 @@ class Group(NamedTuple):
         Their numbers, in the order of the table.
     words : tuple of str
         Columns of the table: see :func:`gemv.kernels.tables.columns`.
-    table : ndarray of int64, shape (len(items), len(words))
+    table : ndarray of int64, shape (len(slots), len(words))
         The word ``a`` is 0: the addresses decide it.
     blocks : ndarray of int64 or None
-        The place in `items` of the product of each block, where blocks are listed.
+        The place in `items` of the product of each block, where blocks are listed. Of a kernel for
+        lists, what each warp does in each turn: a row of the table, times 2**32, and a row of y.
+    slots : ndarray of int64
+        For each row of the table, the place in `items` of its product. It has its x and y, its
+        alpha and beta.
+    singles : list of Choice
+        For each item, the kernel of a single product whose sums it has.
     """
 
     choice: Choice
@@ -63,15 +78,22 @@ class Group(NamedTuple):
     words: tuple[str, ...]
     table: np.ndarray
     blocks: np.ndarray | None
+    slots: np.ndarray
+    singles: list[Choice]
 
 
 class _Item(NamedTuple):
-    """A product with its kernel, before it is known who shares the launch."""
+    """A product with its kernel, before it is known who shares the launch.
+
+    `together` are the choice of a kernel for lists with the same sums, and the words of its table
+    that follow from these.
+    """
 
     number: int
     problem: Problem
     choice: Choice
     repeats: tuple[int, int] | None
+    together: tuple[Choice, list[dict[str, int]]] | None
 
 
 def groups(
@@ -90,13 +112,17 @@ def groups(
             problem = as_computed(given, device)
             known[given] = _Item(0, problem, *_of_one(problem, device, specs))
         _, *rest = item = known[given]
-        # Blocks of a grid find their item by blockIdx.z, so that all have the same grid.
-        launches = item.choice.geometry.launches
-        grid = launches if item.repeats is None else launches[0].grid[1:]
+        choice, grid = item.choice, None
+        if item.together is not None:
+            choice, _ = item.together
+        else:
+            # Blocks of a grid find their item by blockIdx.z, so that all have the same grid.
+            launches = choice.geometry.launches
+            grid = launches if item.repeats is None else launches[0].grid[1:]
         # Equal specs are one object, which is compared faster than its fields.
-        key = (item.choice.kernel.name, id(item.choice.spec), grid, place)
+        key = (choice.kernel.name, id(choice.spec), grid, place)
         found.setdefault(key, []).append(tuple.__new__(_Item, (number, *rest)))
-    made = [group for items in found.values() for group in _of_items(items)]
+    made = [group for items in found.values() for group in _of_items(items, device)]
     return sorted(made, key=lambda group: -_bytes(group, problems))
 
 
@@ -115,27 +141,44 @@ class _Specs:
             self._from[key] = spec, self._made.setdefault(made, made)
         return self._from[key][1]
 
+    def of_list(self, kernel: Kernel, problem: Problem) -> Spec:
+        """The spec of a kernel for lists, which depends on nothing but dtypes and conjugation."""
+        made = dataclasses.replace(kernel.spec(problem, None, _HOMES), table=BY_WARP)
+        return self._made.setdefault(made, made)
+
 
 def _of_one(
     problem: Problem, device: Device, specs: _Specs
-) -> tuple[Choice, tuple[int, int] | None]:
-    """The choice for one product, with constants that many share; how its grid repeats."""
+) -> tuple[Choice, tuple[int, int] | None, tuple[Choice, list[dict[str, int]]] | None]:
+    """The choice for one product, with constants that many share; how its grid repeats.
+
+    And the choice for a list of such products, if there is one.
+    """
     kernel, spec, geometry, reason = select_item(problem, _ONE, device, None, _HOMES)
     knobs, pairs, repeats = dict(spec.knobs), spec.knobs, None
     if kernel.x_home(knobs) != "pointer":
         raise ValueError(f"kernel {kernel.name!r} moves x, so it computes no batches")
     in_one_pass = not geometry.scratch and len(geometry.launches) == 1
+    is_counted = max(problem.rows, problem.cols) <= MOST_ROWS
+    if in_one_pass and is_counted and kernel.in_lists is not None:
+        found = kernel.in_lists(problem, knobs)
+        if found is not None:
+            of_list, words = get(found[0]), found[1]
+            together = Choice(of_list, specs.of_list(of_list, problem), geometry, _TOGETHER)
+            return Choice(kernel, spec, geometry, reason), None, (together, words)
     if in_one_pass and kernel.in_tables is not None:
         knobs = kernel.in_tables(problem, knobs)
         pairs, geometry = tuple(sorted(knobs.items())), kernel.geometry(problem, device, knobs)
     if in_one_pass and kernel.repeats is not None:
         repeats = kernel.repeats(problem, knobs)
     by = BY_BLOCK if repeats else BY_GRID
-    return Choice(kernel, specs.of(spec, by, pairs), geometry, reason), repeats
+    return Choice(kernel, specs.of(spec, by, pairs), geometry, reason), repeats, None
 
 
-def _of_items(items: list[_Item]) -> list[Group]:
+def _of_items(items: list[_Item], device: Device) -> list[Group]:
     """The launches for items whose kernels are compiled alike."""
+    if items[0].together is not None:
+        return [_by_warp(items, device)]
     made: list[Group] = []
     while items:
         group = _by_grid(items) if items[0].repeats is None else _by_block(items)
@@ -185,6 +228,49 @@ def _by_block(items: list[_Item]) -> Group:
     return _group(taken, geometry, listed, {"rows_before": np.array(rows_before, np.int64)})
 
 
+def _by_warp(items: list[_Item], device: Device) -> Group:
+    """The launch of a kernel for lists: its tiles are shared out to what fits on the GPU."""
+    assert items[0].together is not None
+    choice = items[0].together[0]
+    kernel, knobs = choice.kernel, choice.knobs
+    # Rows of the table: for each item, one or more with words of their own.
+    own = [words for item in items if item.together is not None for words in item.together[1]]
+    counts = [len(item.together[1]) for item in items if item.together is not None]
+    slots = np.repeat(np.arange(len(items), dtype=np.int64), counts)
+    problems = [item.problem for item in items]
+    columns = {
+        name: np.array([getattr(problem, name) for problem in problems], np.int64)[slots]
+        for name in (*_OF_PROBLEM, "col_stride")
+    }
+    columns |= {name: np.array([each[name] for each in own], np.int64) for name in own[0]}
+    columns["a"] = np.zeros(len(own), np.int64)
+    assert kernel.tiles_of is not None
+    tiles = kernel.tiles_of(columns, choice.spec)
+    begin = columns.get("begin", np.zeros_like(tiles.tiles))
+    row_bytes = columns["cols"] * problems[0].dtype.itemsize
+    costs = tiles.rows * row_bytes + BYTES_OF_PASS * tiles.passes
+    (launch,) = kernel.geometry(problems[0], device, knobs).launches
+    warps_of_block = launch.block[0] // 32
+    most = device.multiprocessors * tiles.blocks * warps_of_block
+    begun, row, each = shared_out(tiles.tiles, tiles.rows, costs, most, tiles.together)
+    entries = np.where(begun < 0, -1, (begun << 32) + row + begin[begun])
+    warps, turns = begun.shape
+    table = np.stack([columns[word] for word in kernel.words], axis=1)
+    # Behind the items come those with which warps begin, so that a warp finds its own at once.
+    starts = np.maximum(begun[:, 0], 0)
+    geometry = Geometry(
+        (Launch((-(-warps // warps_of_block), 1, 1), launch.block),),
+        {"warps": warps, "turns": turns, "items": len(own), "each": each},
+    )
+    said = "one item" if len(items) == 1 else f"{len(items)} items"
+    choice = choice._replace(geometry=geometry, reason=f"{choice.reason}; {said} in one launch")
+    return Group(
+        choice, problems[0], [item.number for item in items], kernel.words,
+        np.concatenate([table, table[starts]]), entries.reshape(-1),
+        np.concatenate([slots, slots[starts]]), [item.choice for item in items],
+    )  # fmt: skip
+
+
 def _table(
     words: tuple[str, ...], items: list[_Item], given: Mapping[str, np.ndarray]
 ) -> np.ndarray:
@@ -228,8 +314,9 @@ def _group(
     table = _table(words, items, given)
     said = "one item" if len(items) == 1 else f"{len(items)} items"
     choice = choice._replace(geometry=geometry, reason=f"{choice.reason}; {said} in one launch")
-    numbers = [item.number for item in items]
-    return Group(choice, items[0].problem, numbers, words, table, blocks)
+    numbers, slots = [item.number for item in items], np.arange(len(items), dtype=np.int64)
+    singles = [item.choice for item in items]
+    return Group(choice, items[0].problem, numbers, words, table, blocks, slots, singles)
 
 
 def _bytes(group: Group, problems: Sequence[Problem]) -> int:

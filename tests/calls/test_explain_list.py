@@ -11,6 +11,7 @@ import gemv
 from gemv.core.geometry import Device
 from gemv.core.problem import Problem
 from gemv.engines import backend
+from gemv.kernels import BATCHED
 from gemv.selection.forecast import forecast, seconds_of_list
 from gemv.selection.machine import machine
 from gemv.selection.ragged import groups
@@ -79,7 +80,9 @@ def test_views_of_vectors_have_launches_of_their_own():
 def test_items_bytes_and_reads_are_counted():
     a, x, y = lists()
     a[8] = a[0]
-    told = gemv.explain_batched(1, a, x, [0] * 8 + [3], y)
+    trans = [0, 0, 1, 0, 0, 0, 0, 0, 0]  # a square one is read along the other side
+    told = gemv.explain_batched(1, a, x, [0] * 8 + [3], y, trans)
+    assert len(told.launches) >= 2
     assert told.items == 9 and told.backend == gemv.backend() and told.reason == ""
     computed = [k for k, shape in enumerate(SHAPES) if 0 not in shape]
     assert sorted(k for each in told.launches for k in each.items) == computed
@@ -92,7 +95,7 @@ def test_items_bytes_and_reads_are_counted():
         assert launch.bytes_moved == sum(moved[k] for k in launch.items)
         assert launch.reads_of_a == (2 if {0, 8} <= set(launch.items) else 1)
         assert launch.accumulate == "plain" and launch.reason and launch.depth >= 1
-        assert (launch.rung is None) == (launch.kernel == "small_items")
+        assert (launch.rung is None) == (launch.kernel in BATCHED)
         assert launch.seconds is None or told.backend == "cuda"
     assert [each.bytes_moved for each in told.launches] == sorted(
         (each.bytes_moved for each in told.launches), reverse=True
@@ -101,7 +104,9 @@ def test_items_bytes_and_reads_are_counted():
     assert lines[0].startswith(f"7 items in {len(told.launches)} launches on the")
     assert lines[1 : 1 + len(told.launches)] == [str(each) for each in told.launches]
     both = next(each for each in told.launches if 0 in each.items)
-    assert str(both).startswith(f"{both.kernel}: {len(both.items)} items of 40 x 36")
+    (m, n), (most_m, most_n) = min(both.shapes), max(both.shapes)
+    said = f"{both.kernel}: {len(both.items)} items of {m} x {n}"
+    assert str(both).startswith(said + f" to {most_m} x {most_n}, " * ((m, n) != (most_m, most_n)))
     assert pickle.loads(pickle.dumps(told)) == told
 
 

@@ -366,11 +366,13 @@ def test_launches_run_beside_each_other_but_for_the_first_and_those_that_share_m
         return bind(launches, *arguments)
 
     monkeypatch.setattr(ragged_tables, "bound", noted)
-    shapes = [(70, 80), (5, 7), (300, 2), (2, 300)]
+    # One launch for rows of all lengths, one for columns, and one for the rows that blocks share.
+    shapes, trans = [(70, 80), (5, 7), (300, 2), (2, 5000)], [0, 1, 0, 0]
+    sides = [(n, m) if t else (m, n) for (m, n), t in zip(shapes, trans, strict=True)]
     a, x = ([to_device(np.ones(each)) for each in every] for every in
-            (shapes, [n for _, n in shapes]))  # fmt: skip
-    y = gemv.gemv_batched(1, a, x)
-    assert [on_host(each).tolist() for each in y] == [[n] * m for m, n in shapes]
+            (shapes, [n for _, n in sides]))  # fmt: skip
+    y = gemv.gemv_batched(1, a, x, trans=trans)
+    assert [on_host(each).tolist() for each in y] == [[n] * m for m, n in sides]
     assert seen[0][:3] == [False, True, False] and all(seen[0][3:])
 
 
@@ -433,7 +435,7 @@ def test_an_interrupt_before_a_launch_leaves_a_batch_usable(everywhere, monkeypa
     if everywhere == "host":
         return
     a, x = [to_device(np.eye(3)), to_device(np.eye(40))], [to_device(np.ones(n)) for n in (3, 40)]
-    batch = gemv.Batch(a)
+    batch = gemv.Batch(a, [0, 1])  # two launches: for memory along rows, and down columns
     run, calls = type(backend.engine()).run, []
 
     def interrupted(engine, *arguments, **options):
@@ -446,6 +448,7 @@ def test_an_interrupt_before_a_launch_leaves_a_batch_usable(everywhere, monkeypa
     with pytest.raises(KeyboardInterrupt):
         batch @ x
     assert [on_host(y).tolist() for y in batch @ x] == [[1] * 3, [1] * 40]
+    assert len(calls) == 4
 
 
 @needs_engine
@@ -521,12 +524,29 @@ def test_a_batch_of_host_arrays_in_both_places():
 
 
 @needs_engine
-def test_small_items_of_several_sizes_share_a_launch():
-    shapes = [(20, 5), (19, 5), (20, 5), (18, 5)]
-    a, x = [to_device(np.ones(s)) for s in shapes], [to_device(np.ones(5)) for _ in shapes]
+@pytest.mark.parametrize("first, kernel", [(0, "list_rows"), (1, "small_items")])
+def test_small_items_of_several_sizes_share_a_launch(first, kernel):
+    """Where A begins at no whole vector, they keep the kernel that stages it."""
+    shapes = [(20, 4), (19, 4), (20, 4), (18, 4)]
+    buffers = [to_device(np.ones(first + m * n, np.float32)) for m, n in shapes]
+    a = [b[first:].reshape(shape) for b, shape in zip(buffers, shapes, strict=True)]
+    x = [to_device(np.ones(4, np.float32)) for _ in shapes]
     (only,) = gemv.explain_batched(1, a, x).launches
-    assert only.kernel == "small_items" and only.items == (0, 1, 2, 3)
-    assert_same(gemv.gemv_batched(1, a, x), [np.full(m, 5.0) for m, _ in shapes])
+    assert only.kernel == kernel and only.items == (0, 1, 2, 3)
+    assert_same(gemv.gemv_batched(1, a, x), [np.full(m, 4.0) for m, _ in shapes])
+
+
+@needs_engine
+@pytest.mark.parametrize("order, kernel", [("C", "list_rows"), ("F", "list_columns")])
+def test_most_items_of_a_list_share_one_launch(order, kernel):
+    """Their rows have different lengths, and begin at different addresses."""
+    rng, shapes = np.random.default_rng(13), [(5, 7), (40, 36), (33, 65), (100, 20), (3, 200)]
+    a = [to_device(np.array(whole(rng, shape, np.float64), order=order)) for shape in shapes]
+    x = [to_device(whole(rng, n, np.float64)) for _, n in shapes]
+    with gemv.trace() as calls:
+        found = gemv.gemv_batched(1, a, x)
+    assert [call.kernel for call in calls] == [kernel]
+    assert_same(found, [on_host(m) @ on_host(v) for m, v in zip(a, x, strict=True)])
 
 
 @needs_engine

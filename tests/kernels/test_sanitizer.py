@@ -1,6 +1,7 @@
 """compute-sanitizer over every kernel, and over planted faults that it has to find."""
 
 import os
+import re
 import shutil
 import sys
 from pathlib import Path
@@ -39,6 +40,14 @@ def test_every_kernel_is_clean(tool, part):
     run = sanitize(tool, *names)
     assert run.returncode == 0, run.stdout[-4000:] + run.stderr[-4000:]
     assert f"cases of {len(names)} kernels" in run.stdout
+
+
+@pytest.mark.parametrize("tool", ["memcheck", "initcheck"])
+def test_lists_are_clean(tool):
+    run = sanitize(tool, "lists")
+    assert run.returncode == 0, run.stdout[-4000:] + run.stderr[-4000:]
+    count = int(re.search(r"checked (\d+) items of lists", run.stdout)[1])
+    assert count > 40, "most items have a kernel for lists"
 
 
 @pytest.mark.parametrize(

@@ -4,17 +4,15 @@ import dataclasses
 
 import numpy as np
 import pytest
-from helpers.problems import ALL_ROWS, Case, knobs_for_tests, operand_at, tile_of
+from helpers.lists import forced, run_together
+from helpers.problems import ALL_ROWS, Case, knobs_for_tests, tile_of
 
 import gemv
-from gemv.calls import ragged_tables
 from gemv.core.geometry import Geometry, Launch
-from gemv.core.operand import Operand
 from gemv.engines import backend
 from gemv.kernels import get
 from gemv.kernels.tables import BY_BLOCK, BY_GRID, columns, geometry_by_block, geometry_by_grid
 from gemv.selection import ragged
-from gemv.selection.select import select
 
 if gemv.backend() == "host":
     pytest.skip("no GPU and no simulator", allow_module_level=True)
@@ -33,63 +31,6 @@ KERNELS = {
     "cluster_columns": (AXPY, BY_BLOCK),
     "small_items": (DOT + AXPY, BY_GRID),
 }
-
-
-def placed(case):
-    """A, x and y of a case on the device as operands that begin at element 0, and y's buffer."""
-    engine = backend.engine()
-    operands, buffers = [], []
-    for buffer, view in (
-        (case.a_buffer, case.a),
-        (case.x_buffer, case.x),
-        (case.y_buffer, case.y_of(case.y_buffer)),
-    ):
-        device = engine.to_device(buffer)
-        buffers.append(device)
-        byte = view.__array_interface__["data"][0] - buffer.__array_interface__["data"][0]
-        there = operand_at(engine, device, byte, view)
-        strides = tuple(stride // view.itemsize for stride in view.strides)
-        operands.append(
-            Operand("numba", view.dtype, view.shape, strides, there.pointer, False, there.owner)
-        )
-    return operands, buffers[2]
-
-
-def device_bytes(engine, packed):
-    array = engine.to_device(packed.bytes)
-    if engine.name == "simulator":
-        pointer = array.__array_interface__["data"][0]
-    else:
-        pointer = array.__cuda_array_interface__["data"][0]
-    return Operand("numba", np.dtype(np.uint8), array.shape, (1,), pointer, False, array)
-
-
-def run_together(cases):
-    """Run the cases by tables; the launches, and the buffer of y of each afterwards."""
-    engine = backend.engine()
-    operands, buffers = zip(*map(placed, cases), strict=True)
-    a, x, y = (list(each) for each in zip(*operands, strict=True))
-    problems = [case.problem for case in cases]
-    launches = ragged_tables.planned(engine, "gemv", problems, a, x, y)
-    factors = [case.alpha for case in cases], [case.beta for case in cases]
-    changing = ragged_tables.variables(launches, x, y, *factors)
-    constants, memory = (device_bytes(engine, each) for each in (launches.constants, changing))
-    bound = ragged_tables.bound(launches, constants, changing, memory, x, y)
-    ragged_tables.run(engine, bound, None)
-    return launches.groups, [engine.to_host(buffer) for buffer in buffers]
-
-
-def forced(monkeypatch, name, knobs):
-    """Let every item get one kernel."""
-    kernel = get(name)
-
-    def chosen(problem, batch, device, _, homes):
-        own = knobs
-        if kernel.constants_of is not None:
-            own = {**(knobs or {}), **kernel.constants_of(problem)}
-        return select(problem, device, name, own, homes)
-
-    monkeypatch.setattr(ragged, "select_item", chosen)
 
 
 def cases_of(name, dtype, **rest):
@@ -225,6 +166,7 @@ def test_a_launch_takes_as_many_rows_as_can_be_counted(monkeypatch):
 
 def test_a_launch_takes_as_many_items_of_one_grid_as_a_grid_has_places(monkeypatch):
     monkeypatch.setattr(ragged, "MOST_ITEMS", 2)
+    forced(monkeypatch, "small_items", None)
     cases = [Case(5, 4, "s", seed=k) for k in range(5)]
     groups, found = run_together(cases)
     assert [len(group.items) for group in groups] == [2, 2, 1]

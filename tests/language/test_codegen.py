@@ -541,13 +541,36 @@ def test_items_of_different_sizes_need_no_local_memory(name, dtype, knobs, compi
     assert function["stack"] == 0 and function["spills"] == 0
 
 
-@pytest.mark.parametrize("name", ["vector_rows", "vector_columns", "long_columns", "phased_rows"])
+@pytest.mark.parametrize("dtype", COEFFICIENT_BYTES)
+@pytest.mark.parametrize("name", ["list_rows", "list_columns"])
+def test_items_of_any_size_in_one_launch_need_no_local_memory(name, dtype, compiler):
+    """As many blocks as the host counts with fit on a multiprocessor, and nothing is spilled."""
+    kernel = get(name)
+    access = "dot" if name == "list_rows" else "axpy"
+    (function,) = compiler(
+        kernel, dtype, access, homes=("pointer", "pointer"), widths=(1, 0), table="warp",
+    )  # fmt: skip
+    assert function["stack"] == 0 and function["spills"] == 0
+    assert ".ftz" not in function["ptx"] and "bar.sync" not in function["ptx"]
+    halved = name == "list_columns" and dtype in NARROW
+    blocks = kernel.knobs["MIN_BLOCKS"] // (2 if halved else 1)
+    registers = -(-function["registers"] // 8) * 8  # as they are given out
+    assert blocks * kernel.knobs["THREADS_PER_BLOCK"] * registers <= 65536
+    wide = {"float32": "v4.f32", "complex64": "v4.f32", "float64": "v2.f64", "complex128": "v2.f64"}
+    wide |= dict.fromkeys(NARROW, "v4.u32")
+    assert f"ld.global.nc.L1::no_allocate.L2::128B.{wide[dtype]}" in function["ptx"]
+
+
+@pytest.mark.parametrize("name", [
+    "vector_rows", "vector_columns", "long_columns", "phased_rows", "list_rows", "list_columns",
+])  # fmt: skip
 def test_launches_of_a_list_run_beside_each_other_and_end_in_order(name, compiler):
     """A block lets the next launch come first of all; each thread waits where it ends."""
-    kernel = REGISTRY[name]
+    kernel = get(name)
     shared = kernel.in_tables(None, dict(kernel.knobs)) if kernel.in_tables else kernel.knobs
     (function,) = compiler(
-        kernel, "float32", knobs=shared, homes=("pointer", "pointer"), table="block",
+        kernel, "float32", knobs=shared, homes=("pointer", "pointer"),
+        table="warp" if name.startswith("list_") else "block",
     )  # fmt: skip
     assert function["waits"], "else it is not launched early"
     entry = function["ptx"][function["ptx"].index(".entry") :]

@@ -70,6 +70,7 @@ import numpy as np
 from gemv.core.geometry import LOAD_BYTES, MAX_GRID_X, ceil_div, one_launch
 from gemv.kernels.depths import in_halves, joined, shared_out
 from gemv.kernels.kernel import Kernel, attach
+from gemv.kernels.list_words import words_in_order, words_of_rows
 
 #: The largest number of rows and of columns.
 MOST = 32
@@ -598,6 +599,20 @@ def _gap(units, cols, runs_down):
     return (units - units * cols) % modulus
 
 
+def in_lists(problem, knobs):
+    """A kernel with the same sums for items of many sizes, where loads are whole vectors."""
+    shares = knobs["SHARES"]
+    if problem.splits_elements:
+        return None
+    if knobs["DOWN"]:
+        return "list_columns", words_in_order(problem, shares)
+    unit = unit_of(problem.precision) if knobs["WHOLE"] else 1
+    if problem.access != "dot" or problem.widths[0] < unit:
+        return None
+    wide = problem.incx == 1 and problem.x_alignment >= unit * problem.dtype.itemsize
+    return "list_rows", words_of_rows(shares, unit, wide)
+
+
 def tile(knobs):
     return MOST, MOST
 
@@ -620,6 +635,7 @@ KERNEL = Kernel(
     of_batch=of_batch,
     constants_of=constants_of,
     constants_of_batch=constants_of_batch,
+    in_lists=in_lists,
     tile=tile,
     depth=depth,
     beside=True,

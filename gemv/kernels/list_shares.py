@@ -1,0 +1,125 @@
+"""How the tiles of a list are shared out, so that all warps end at about the same time.
+
+The longest tiles are given out first, each to the warp that has least to do so far, and short tiles
+fill the gaps. Where neighbouring tiles share lines of memory, they go to the warps of one block.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+
+
+class Tiles(NamedTuple):
+    """The tiles of all items of a table.
+
+    Attributes
+    ----------
+    tiles, rows, passes : ndarray of int64
+        Of each item: its tiles, the rows of one of them, and how often a warp waits for the memory
+        while it computes one.
+    together : int
+        How many warps should take neighbouring tiles at the same time: those of a block, or 1.
+    blocks : int
+        How many blocks a multiprocessor holds.
+    """
+
+    tiles: np.ndarray
+    rows: np.ndarray
+    passes: np.ndarray
+    together: int
+    blocks: int
+
+
+#: The time that a warp waits for the memory, as bytes that it could read meanwhile.
+BYTES_OF_PASS = 1024
+#: Tiles that a warp takes at once are so many that there are about so many turns at most, unless
+#: there are more items than that.
+MOST_TURNS = 256
+
+
+def shared_out(
+    tiles: np.ndarray, rows: np.ndarray, costs: np.ndarray, warps: int, together: int
+) -> tuple[np.ndarray, np.ndarray, int]:
+    """Which tiles each warp takes.
+
+    Parameters
+    ----------
+    tiles, rows, costs : ndarray of int64
+        Of each item: how many tiles it has, the rows of one of them, and what it costs.
+    warps : int
+        How many there are at most.
+    together : int
+        The warps of a block, which take neighbouring tiles at about the same time; or 1.
+
+    Returns
+    -------
+    item, row : ndarray of int64, shape (warps, turns)
+        What each warp does, one after the other: the item, -1 where there is nothing left to do,
+        and the first of its tiles, as a row of the item.
+    each : int
+        The tiles that are one entry, the last one of an item left out: more than 1 in a long list.
+    """
+    each, unit = 1, together
+    counts = -(-tiles // unit)
+    # As many entries as items are always needed.
+    while counts.sum() > MOST_TURNS * (warps // together) and counts.max() > 1:
+        each, unit = 2 * each, 2 * unit
+        counts = -(-tiles // unit)
+    item = np.repeat(np.arange(len(tiles), dtype=np.int64), counts)
+    number = np.arange(len(item), dtype=np.int64) - np.repeat(np.cumsum(counts) - counts, counts)
+    left = tiles[item] - number * unit  # tiles of the item from this one on
+    cost = np.minimum(left, unit) * costs[item]
+    order = np.argsort(-cost, kind="stable")
+    groups = min(warps // together, len(item))
+    owner = _owners(cost[order], groups)
+    by_owner = np.argsort(owner, kind="stable")  # and by cost, as they were
+    own, owner = order[by_owner], owner[by_owner]
+    many = np.bincount(owner, minlength=groups)
+    turn = np.arange(len(own)) - (np.cumsum(many) - many)[owner]
+    # Every second one begins with its short tiles, so that there are always long ones as well.
+    turn = np.where(owner % 2 == 1, many[owner] - 1 - turn, turn)
+    units = np.full((groups, many.max()), -1, np.int64)
+    units[owner, turn] = own
+    return (*_split(units, item, number * unit, left, rows, costs, each, together), each)
+
+
+def _owners(costs: np.ndarray, groups: int) -> np.ndarray:
+    """Who takes what has these costs, the largest of which come first."""
+    limit = -(-int(costs.sum()) // groups)
+    loads, owner = np.zeros(groups, np.int64), np.empty(len(costs), np.int64)
+    done = 0
+    while done < len(costs):
+        cost = costs[done : done + groups]
+        least = np.argsort(loads, kind="stable")[: len(cost)]
+        fits = loads[least] + cost <= limit
+        # Those that have enough to do are left out, unless only a few would be left in.
+        count = len(cost) if fits.all() else max(int(fits.argmin()), -(-groups // 8))
+        loads[least[:count]] += cost[:count]
+        owner[done : done + count] = least[:count]
+        done += count
+    return owner
+
+
+def _split(
+    units: np.ndarray, item: np.ndarray, first: np.ndarray, left: np.ndarray, rows: np.ndarray,
+    costs: np.ndarray, each: int, together: int,
+) -> tuple[np.ndarray, np.ndarray]:  # fmt: skip
+    """Items and rows for each warp, from the units of neighbouring tiles that each block takes."""
+    blocks, turns = units.shape
+    items, starts = (
+        np.full((blocks, together, turns), value, np.int64) for value in (-1, 0)
+    )  # fmt: skip
+    loads = np.zeros((blocks, together), np.int64)
+    block, part = np.arange(blocks)[:, None], np.arange(together) * each
+    for turn in range(turns):
+        unit = units[:, turn, None]
+        tiles = np.where(unit < 0, 0, np.clip(left[unit] - part, 0, each))
+        warp = np.argsort(loads, axis=1, kind="stable")
+        loads[block, warp] += tiles * costs[item[unit]]
+        items[block, warp, turn] = np.where(tiles > 0, item[unit], -1)
+        starts[block, warp, turn] = (first[unit] + part) * rows[item[unit]]
+    by_warp = [array.reshape(blocks * together, turns) for array in (items, starts)]
+    ahead = np.argsort(by_warp[0] < 0, axis=1, kind="stable")  # turns without tiles come last
+    return np.take_along_axis(by_warp[0], ahead, 1), np.take_along_axis(by_warp[1], ahead, 1)

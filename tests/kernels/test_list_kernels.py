@@ -1,0 +1,362 @@
+"""Kernels that compute most items of a list in one launch: bits, tables, and what they touch."""
+
+import functools
+import itertools
+from unittest import mock
+
+import numpy as np
+import pytest
+from helpers.lists import forced, run_together
+from helpers.problems import ALL_ROWS, Case, knobs_for_tests, tile_of
+
+import gemv
+from gemv.core.dtypes import DTYPES
+from gemv.core.geometry import Chip, Device
+from gemv.core.problem import Problem
+from gemv.engines import backend
+from gemv.kernels import get, list_shares
+from gemv.kernels.tables import BY_WARP
+from gemv.selection import ragged
+
+if gemv.backend() == "host":
+    pytest.skip("no GPU and no simulator", allow_module_level=True)
+
+ROWS, COLUMNS = "list_rows", "list_columns"
+#: For what each kernel stands in: order and op of the items, and the kernel for lists.
+ALONE = {
+    "vector_rows": ([("C", "N"), ("F", "T"), ("F", "C")], ROWS),
+    "vector_columns": ([("F", "N"), ("C", "T"), ("C", "C")], COLUMNS),
+    "long_columns": ([("F", "N"), ("C", "T"), ("C", "C")], COLUMNS),
+}
+H100 = Device(
+    "NVIDIA H100 80GB HBM3",
+    (9, 0),
+    132,
+    chip=Chip(clock_khz=1980000, memory_khz=2619000, bus_bits=5120, cache_bytes=50 << 20),
+)
+#: Sizes around what decides: widths of loads, few groups, rows that fill no vector, long sums.
+SIZES = [
+    (1, 1), (4, 4), (5, 7), (8, 3), (3, 40), (33, 36), (36, 33), (17, 64), (64, 17), (2, 90),
+    (90, 2), (16, 16), (12, 130), (70, 9),
+]  # fmt: skip
+SCALARS = [(1.0, 0.0), (0.5, 2.0), (0.0, 0.5), (2.0, 1.0), (0.0, 0.0), (-1.5, -0.25)]
+
+
+def few_warps(problems, places, device):
+    """The launches that the GPU gets, in which eight warps compute all tiles.
+
+    In the simulator it is an H100, so that the constants are those that are used there.
+    """
+    share = ragged.shared_out
+
+    def shared_out(tiles, rows, costs, warps, together):
+        return share(tiles, rows, costs, 8, together)
+
+    with mock.patch.object(ragged, "shared_out", shared_out):
+        return on_all(problems, places, device)
+
+
+def on_all(problems, places, device):
+    """As :func:`few_warps`, with as many warps as fit on the GPU."""
+    return ragged.groups(problems, places, H100 if backend.backend() == "simulator" else device)
+
+
+def assert_bits(cases, find=few_warps):
+    """Each item has the bits of the kernel that it would have alone, within bounds of the exact.
+
+    Returns the launches, and the buffers of y.
+    """
+    groups, found = run_together(cases, find)
+    assert sorted(k for group in groups for k in group.items) == list(range(len(cases)))
+    for group in groups:
+        for k, single in zip(group.items, group.singles, strict=True):
+            alone = cases[k].check(single.kernel.name, single.knobs)
+            assert found[k].tobytes() == alone.tobytes(), (k, cases[k], group.choice.kernel.name)
+    return groups, found
+
+
+def by_warp(groups):
+    return [group for group in groups if group.choice.spec.table == BY_WARP]
+
+
+def random_cases(seed, dtype, order, op, sizes=SIZES, **rest):
+    """Items of many sizes, some at odd addresses, with gaps between lines, with any increments."""
+    rng = np.random.default_rng(seed)
+    for k, place in enumerate(rng.permutation(len(sizes))):
+        m, n = sizes[place]
+        incx, incy = (1, 1) if k % 3 else rng.choice([-2, -1, 2, 3], 2)
+        alpha, beta = SCALARS[k % len(SCALARS)]
+        yield Case(
+            m, n, dtype, order, op, pad=int(rng.choice([0, 0, 1, 3, 4, 8])), incx=int(incx),
+            incy=int(incy), alpha=alpha, beta=beta, seed=k, shift=(0, 0, 1, 0, 2)[k % 5], **rest,
+        )  # fmt: skip
+
+
+@pytest.mark.parametrize("order", "CF")
+@pytest.mark.parametrize(
+    "dtype, op", [*itertools.product("sdhb", "NT"), *itertools.product("cz", "NTC")]
+)
+def test_each_item_has_the_bits_that_it_has_alone(dtype, op, order):
+    seed = "sdczhb".index(dtype) * 10 + "NTC".index(op) * 2 + (order == "F")
+    sizes = SIZES if ALL_ROWS else [each for k, each in enumerate(SIZES) if k % 2 == seed // 2 % 2]
+    cases = list(random_cases(seed, dtype, order, op, sizes))
+    groups, found = assert_bits(cases)
+    _, by_all = run_together(cases, on_all)
+    assert [each.tobytes() for each in by_all] == [each.tobytes() for each in found]
+    kernel = ROWS if (order == "C") == (op == "N") else COLUMNS
+    together = by_warp(groups)
+    assert {group.choice.kernel.name for group in together} == {kernel}
+    # A group for each way in which addresses are whole elements; most items are among them.
+    assert sum(len(group.items) for group in together) > len(cases) / 2
+    assert len(together) == 1
+
+
+@pytest.mark.parametrize("dtype", "sdczhb" if ALL_ROWS else "sz")
+@pytest.mark.parametrize("name", list(ALONE))
+def test_items_have_the_bits_of_the_kernel_that_is_theirs_alone(name, dtype, monkeypatch):
+    ways, kernel = ALONE[name]
+    knobs = knobs_for_tests(get(name))
+    rows, cols = tile_of(get(name))
+    sides = [(1, 1), (rows - 1, 3), (rows, min(cols, 24) + 1), (rows + 1, 8), (2 * rows + 3, 5)]
+    cases = []
+    for k, (m, n) in enumerate(sides):
+        order, op = ways[k % len(ways)]
+        m = max(m, 1)
+        alpha, beta = SCALARS[k]
+        case = Case(
+            *((m, n) if op == "N" else (n, m)), dtype, order, op, pad=(7, 5, 7, 8, 3)[k],
+            incx=(1, -1, 1, 1, 3)[k], incy=(1, -2, 1, 3, 1)[k], alpha=alpha, beta=beta, seed=k,
+        )  # fmt: skip
+        if get(name).accepts(case.problem.at(0, 0)) is None:
+            cases.append(case)
+    assert len(cases) >= 3, "the kernel refuses most of them"
+    forced(monkeypatch, name, knobs, in_lists=True)
+    groups, _ = assert_bits(cases, ragged.groups)
+    assert {each.kernel.name for group in groups for each in group.singles} == {name}
+    assert kernel in {group.choice.kernel.name for group in groups}
+
+
+@pytest.mark.parametrize("order", "CF")
+@pytest.mark.parametrize("dtype", "sb")
+def test_wide_sums_of_rows_are_those_of_single_products(dtype, order):
+    cases = list(random_cases(3, dtype, order, "N", SIZES[:8], accumulate="wide"))
+    assert_bits(cases)
+
+
+def test_narrow_numbers_may_have_wider_results():
+    cases = list(random_cases(4, "b", "C", "N", SIZES[4:12], y_dtype="s"))
+    assert len(by_warp(assert_bits(cases)[0])) == 1
+
+
+@pytest.mark.parametrize("order", "CF")
+def test_one_item_is_a_list(order):
+    (group,), _ = assert_bits([Case(33, 36, "s", order, alpha=0.5, beta=2.0)])
+    assert group.choice.spec.table == BY_WARP and len(group.items) == 1
+
+
+@pytest.mark.parametrize("order", "CF")
+@pytest.mark.parametrize("dtype", "sz")
+def test_a_nan_stays_in_its_item(dtype, order):
+    cases = [Case(17, 24, dtype, order, seed=k, beta=0.5) for k in range(5)]
+    cases[2].a[...] = np.nan
+    cases[3].x[...] = np.inf
+    _, found = run_together(cases, few_warps)
+    for k, (case, after) in enumerate(zip(cases, found, strict=True)):
+        assert np.isfinite(case.y_of(after)).all() == (k not in (2, 3))
+
+
+@pytest.mark.parametrize("order", "CF")
+def test_an_entry_may_be_several_tiles(order, monkeypatch):
+    """In a long list a warp takes neighbouring tiles at once, so that there are not many turns."""
+    monkeypatch.setattr(list_shares, "MOST_TURNS", 1)
+    few = H100._replace(multiprocessors=1)
+    sizes = [(300, 20), (5, 7), (64, 64), (230, 12), (4, 9)]
+    cases = [Case(m, n, "s", order, seed=m, beta=0.5) for m, n in sizes]
+
+    def find(problems, places, device):
+        return ragged.groups(problems, places, few)
+
+    groups, _ = assert_bits(cases, find)
+    (group,) = by_warp(groups)
+    assert group.choice.geometry.sizes["each"] > 1
+
+
+@pytest.mark.parametrize("order", "CF")
+def test_a_warp_takes_more_turns_than_it_has_lanes(order):
+    """A lane has what the warp does in one turn; after 32 turns they load what comes next."""
+    one = H100._replace(multiprocessors=1)
+    kinds = [Case(m, n, "s", order, beta=0.5, seed=m) for m, n in ((5, 8), (7, 4), (33, 5))]
+    cases = [kinds[k % 3] for k in range(600)]
+
+    def find(problems, places, device):
+        return ragged.groups(problems, places, one)
+
+    groups, found = run_together(cases, find)
+    (group,) = by_warp(groups)
+    assert len(group.items) == len(cases) and group.choice.geometry.sizes["turns"] > 33
+    singles = dict(zip((k % 3 for k in group.items), group.singles, strict=True))
+    alone = [kinds[k].check(singles[k].kernel.name, singles[k].knobs) for k in range(3)]
+    for k, after in enumerate(found):
+        assert after.tobytes() == alone[k % 3].tobytes(), k
+
+
+@pytest.mark.skipif(
+    backend.backend() == "cuda", reason="only the simulator has schedules that can be chosen"
+)
+@pytest.mark.parametrize("order", "CF")
+def test_no_order_of_threads_and_blocks_changes_a_bit(order):
+    from gemv.language.simulator.scheduler import Schedule, scheduled
+
+    cases = list(random_cases(9, "s", order, "N", SIZES[4:11]))
+    _, expected = run_together(cases, few_warps)
+    for schedule in (Schedule("reversed"), *(Schedule("random", seed) for seed in range(3))):
+        with scheduled(schedule):
+            _, found = run_together(cases, few_warps)
+        assert [each.tobytes() for each in found] == [each.tobytes() for each in expected]
+
+
+def problems_of(sizes, dtype="s", order="C"):
+    for m, n in sizes:
+        strides = (n, 1) if order == "C" else (1, m)
+        yield Problem(DTYPES[dtype], m, n, 0, m, n, False, *strides).at(0, 0)
+
+
+def planned(sizes, dtype="s", order="C", device=H100):
+    """The launch of a kernel for lists, which most items have, and what each of its warps does."""
+    problems = list(problems_of(sizes, dtype, order))
+    groups = ragged.groups(problems, [(0, 0, 0)] * len(problems), device)
+    (group,) = by_warp(groups)
+    assert len(group.items) > 0.8 * len(problems)
+    sizes = group.choice.geometry.sizes
+    return group, group.blocks.reshape(sizes["warps"], sizes["turns"])
+
+
+@functools.cache
+def many_sizes(count):
+    sides = 4 * 2 ** (7 * np.random.default_rng(6).random((count, 2)))
+    return [(int(m), int(n)) for m, n in sides]
+
+
+def assert_each_row_once(group, entries):
+    """Tables stay within their bounds, and each row of each word of the table has one warp."""
+    geometry = group.choice.geometry
+    warps, turns, items, each = (geometry.sizes[k] for k in ("warps", "turns", "items", "each"))
+    (launch,) = geometry.launches
+    block = launch.block[0] // 32
+    assert warps <= launch.grid[0] * block < warps + block
+    assert len(group.table) == len(group.slots) == items + warps
+    words = {name: group.table[:items, k] for k, name in enumerate(group.words)}
+    tiles = group.choice.kernel.tiles_of(words, group.choice.spec)
+    begins = entries[:, 0].reshape(-1, tiles.together) >= 0
+    assert entries.shape == (warps, turns) and begins.any(axis=1).all(), "all have work"
+    assert ((entries[:, 1:] < 0) | (entries[:, :-1] >= 0)).all(), "no gap before the end"
+    taken = entries[entries >= 0]
+    slot, first = taken >> 32, taken & 0xFFFFFFFF
+    assert slot.max() < items
+    # The words with which a warp begins are those of its first item.
+    begun = np.maximum(entries[:, 0], 0) >> 32
+    assert (group.table[items:] == group.table[begun]).all()
+    assert (group.slots[items:] == group.slots[begun]).all()
+    begin = words.get("begin", np.zeros(items, np.int64))
+    step = tiles.rows[slot] * each
+    assert ((first - begin[slot]) % step == 0).all() or each > 1
+    order = np.lexsort((first, slot))
+    slot, first = slot[order], first[order]
+    step = step[order]
+    is_first = np.r_[True, slot[1:] != slot[:-1]]
+    is_last = np.r_[is_first[1:], True]
+    assert np.unique(slot).size == items, "an item without a warp"
+    assert (first[is_first] == begin[slot[is_first]]).all()
+    assert (first[1:][~is_first[1:]] == (first + step)[:-1][~is_last[:-1]]).all()
+    assert (first[is_last] < words["rows"][slot[is_last]]).all()
+    assert ((first + step)[is_last] >= words["rows"][slot[is_last]]).all()
+
+
+@pytest.mark.parametrize("order", "CF")
+@pytest.mark.parametrize("dtype", "sdczhb")
+def test_each_row_is_computed_once(dtype, order):
+    sizes = many_sizes(200)
+    if dtype in "cz":  # of rows that fill no vector, the sums of complex numbers are others
+        sizes = [(4 * (m // 4), n) for m, n in sizes]
+    assert_each_row_once(*planned(sizes, dtype, order))
+
+
+@pytest.mark.parametrize("order", "CF")
+def test_warps_have_equal_shares(order):
+    """No block has more than the mean and a tile for each warp, which differ by one at most."""
+    group, entries = planned(many_sizes(700), order=order)
+    geometry = group.choice.geometry
+    assert geometry.launches[0].grid[0] == H100.multiprocessors * 4, "all that fit at once"
+    words = {name: group.table[:, k] for k, name in enumerate(group.words)}
+    tiles = group.choice.kernel.tiles_of(words, group.choice.spec)
+    costs = tiles.rows * words["cols"] * 4 + list_shares.BYTES_OF_PASS * tiles.passes
+    slot = np.maximum(entries >> 32, 0)
+    shares = np.where(entries >= 0, costs[slot], 0).sum(axis=1)
+    together = shares.reshape(-1, tiles.together)
+    blocks, most = together.sum(axis=1), costs.max()
+    assert blocks.max() <= blocks.mean() + most * tiles.together
+    assert (together.max(axis=1) - together.min(axis=1)).max() <= most
+
+
+@pytest.mark.parametrize("order", "CF")
+def test_more_items_than_a_grid_has_places(order):
+    group, entries = planned([(5, 4)] * 70_000, order=order)
+    assert len(group.items) == 70_000
+    assert_each_row_once(group, entries)
+
+
+def test_items_of_one_number_are_in_few_launches():
+    """They have the kernel for small items, and a grid has a place for each of them."""
+    problems = list(problems_of([(1, 1)])) * 70_000
+    groups = ragged.groups(problems, [(0, 0, 0)] * len(problems), H100)
+    assert [len(group.items) for group in groups] == [ragged.MOST_ITEMS, 70_000 - ragged.MOST_ITEMS]
+
+
+@pytest.mark.parametrize("order", "CF")
+def test_more_items_than_turns(order):
+    """Each needs an entry of its own, so that warps take more turns than they otherwise would."""
+    one = H100._replace(multiprocessors=1)
+    group, entries = planned([(64, 8)] * 5000, order=order, device=one)
+    assert group.choice.geometry.sizes["turns"] > list_shares.MOST_TURNS
+    assert_each_row_once(group, entries)
+
+
+def test_rows_that_are_counted_in_more_than_31_bits_have_another_kernel():
+    most = ragged.MOST_ROWS
+    for sizes, order in (((most + 1, 64), "C"), ((64, most + 1), "F")):
+        problems = list(problems_of([sizes], "h", order))
+        groups = ragged.groups(problems, [(0, 0, 0)], H100)
+        assert by_warp(groups) == []
+
+
+def test_a_gpu_with_one_multiprocessor_computes_a_list():
+    few = H100._replace(multiprocessors=1)
+    for order in "CF":
+        assert_each_row_once(*planned(many_sizes(200), order=order, device=few))
+
+
+def test_what_each_word_stands_for():
+    group, _ = planned([(40, 36), (5, 7), (40, 36)])
+    words = dict(zip(group.words, group.table.T, strict=True))
+    items = group.choice.geometry.sizes["items"]
+    assert items == 3 and group.slots[:items].tolist() == [0, 1, 2]
+    assert words["rows"][:3].tolist() == [40, 5, 40] and words["cols"][:3].tolist() == [36, 7, 36]
+    assert words["row_stride"][:3].tolist() == [36, 7, 36]
+    single = group.singles[0]
+    assert single.kernel.name == "vector_rows"
+    assert 1 << words["lanes"][0] == single.knobs["LANES"]
+
+
+@pytest.mark.parametrize(
+    "name, knobs, words",
+    [
+        (ROWS, {"ROWS": 3}, "ROWS must be 1 or 2, and THREADS_PER_BLOCK whole warps"),
+        (ROWS, {"THREADS_PER_BLOCK": 48}, "THREADS_PER_BLOCK whole warps, got 2 and 48"),
+        (COLUMNS, {"THREADS_PER_BLOCK": 48}, "THREADS_PER_BLOCK must be whole warps, got 48"),
+    ],
+)
+def test_constants_that_make_no_sense_are_refused(name, knobs, words):
+    kernel = get(name)
+    (problem,) = problems_of([(5, 5)])
+    with pytest.raises(ValueError, match=f"{name}: .*{words}"):
+        kernel.geometry(problem, H100, {**kernel.knobs, **knobs})
