@@ -23,6 +23,8 @@ _COUNTED = {
     " with a thread for each row:",
     "several": "The simulator ran this kernel for several vectors, and {{ref}}`{}` for one, with"
     " the constants that an H200 gets. A is {} x {} in float32, stored along {}:",
+    "list": "64 MiB of matrices in each dtype, stored along {}, whose rows and columns are"
+    " log-uniform from 4 to 512, as an H200 gets them. A tile is what a warp computes at once:",
 }
 
 
@@ -53,11 +55,12 @@ def beyond_page(kernel) -> str:
         "## Picture",
         markdown(lesson["Picture"]),
         *([drawing("items-small_items")] if kernel.name == "small_items" else []),
+        *([drawing(f"lists-{kernel.name}")] if kernel.name.startswith("list_") else []),
         "## Bytes",
         markdown(bytes_as_code(lesson["Bytes"])),
         _counted(kernel),
         "## Measured",
-        *([drawing(f"items-{kernel.name}")] if kernel.name != "small_items" else []),
+        *([drawing(f"items-{kernel.name}")] if kernel.name.startswith("several_") else []),
         measured_table(kernel.name),
         "## Wins and losses",
         "**Wins.** " + markdown(lesson["Wins"]),
@@ -74,14 +77,18 @@ def beyond_page(kernel) -> str:
 
 def _counted(kernel) -> str:
     import items
+    import items_of_lists
 
     facts = json.loads((OUT / f"counted-{kernel.name}.json").read_text(encoding="utf-8"))
     if kernel.name == "small_items":
         text = _COUNTED[kernel.name].format(*items.SMALL_ITEMS)
+    elif kernel.name.startswith("list_"):
+        order = items_of_lists.ORDERS[kernel.name]
+        text = _COUNTED["list"].format("rows" if order == "C" else "columns")
     else:
         single, order, m, n = items.SEVERAL[kernel.name]
         text = _COUNTED["several"].format(single, m, n, "rows" if order == "C" else "columns")
-    head = "" if kernel.name == "small_items" else "vectors"
+    head = "vectors" if kernel.name.startswith("several_") else ""
     lines = [f"| {head} | " + " | ".join(facts) + " |", "| --- |" + " ---: |" * len(facts)]
     for key in next(iter(facts.values())):
         lines.append(f"| {key} | " + " | ".join(str(fact[key]) for fact in facts.values()) + " |")
@@ -94,6 +101,8 @@ def measured_table(name: str) -> str:
 
     from benchmarks.pages.page import duration
 
+    if name.startswith("list_"):
+        return "{doc}`/several` has the times of lists, and of other ways to compute them."
     rows = measured(name)
     if not rows:
         return "There is no measured figure of this kernel yet: `make several` makes it on a GPU."

@@ -13,6 +13,7 @@ import climb  # noqa: F401
 import fitted  # noqa: F401  registers its drawing
 import history  # noqa: F401
 import items
+import items_of_lists
 import machine  # noqa: F401
 import results  # noqa: F401
 import rungs
@@ -32,6 +33,9 @@ def draw(names: list[str]) -> list[str]:
             (OUT / f"counted-{kernel}.json").write_text(facts + "\n", encoding="utf-8")
         if kind == "items":
             facts = json.dumps(items.facts(kernel), indent=1)
+            (OUT / f"counted-{kernel}.json").write_text(facts + "\n", encoding="utf-8")
+        if kind == "lists":
+            facts = json.dumps(items_of_lists.facts(kernel), indent=1)
             (OUT / f"counted-{kernel}.json").write_text(facts + "\n", encoding="utf-8")
         if kind == "climb":
             counts = json.dumps(steps.counts(kernel), indent=1)
