@@ -10,7 +10,7 @@ from gemv.core.geometry import MAX_GRID_Y, Device
 from gemv.core.problem import Problem
 from gemv.kernels import get
 from gemv.kernels.items import LEVELS, geometry_of_items
-from gemv.selection.items import is_small
+from gemv.selection.items import are_small_items
 from gemv.selection.select import Choice, as_computed, select
 
 #: Items that one launch may take: a grid has no more blocks along z.
@@ -22,6 +22,9 @@ THREADS_PER_SM = 1024
 MOST_SCRATCH_BYTES = 1 << 28
 #: Counters that one launch may take: a part of those that a captured graph can have.
 MOST_COUNTERS = 1 << 16
+#: Items up to so many small ones have the kernel of a single product, which has the same sums: a
+#: grid of it takes less time than the passage through shared memory, until there are many.
+FEW_ITEMS = 1
 
 
 def shares_matrix(batch: Batch) -> bool:
@@ -36,18 +39,21 @@ def select_item(
     kernel: str | None = None,
     homes: tuple[str, str] = ("arguments", "arguments"),
     is_shared: bool | None = None,
+    few: int | None = None,
 ) -> Choice:
     """The kernel for one item of `batch`, which fixes the order of sums of all.
 
     `is_shared` says whether the items of the whole batch share the matrix, where `batch` is a part.
+    `few` is a number of items in place of :data:`FEW_ITEMS`.
 
-    Small items have a kernel of their own, which reads many of them as one stretch of memory. A
-    single product does not get it: it would take twice as long as with the one that the formula
-    chooses. Nor do several vectors of one matrix, whose bits are those of its single products.
+    Small items have a kernel of their own, which reads many of them as one stretch of memory. It
+    has the sums of the kernel for a single product, which takes half its time for one of them, and
+    reads a matrix that items share only once.
     """
     if is_shared is None:
         is_shared = shares_matrix(batch)
-    if kernel is None and not is_shared and is_small(problem):
+    are_many = batch.items > (FEW_ITEMS if few is None else few)
+    if kernel is None and are_many and not is_shared and are_small_items(problem):
         small = get("small_items")
         if small.constants_of is not None:
             spec = small.spec(problem, small.constants_of(problem), homes)
@@ -132,6 +138,7 @@ _SEVERAL = {
     "vector_rows": "several_rows",
     "vector_columns": "several_columns",
     "long_columns": "several_long_columns",
+    "small_matrix": "several_small",
 }
 
 
