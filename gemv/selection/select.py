@@ -19,6 +19,7 @@ from gemv.core.geometry import CACHE_LINE_BYTES, SECTOR_BYTES, Device
 from gemv.core.problem import Problem
 from gemv.kernels import REGISTRY, get
 from gemv.kernels.kernel import Kernel
+from gemv.kernels.small_sums import runs_down
 from gemv.selection.cells import (
     CLOSE_BYTES,
     LINES_INDICES,
@@ -280,14 +281,18 @@ def forget() -> None:
 
 def _small(problem: Problem, known: Known, device: Device, homes: tuple[str, str]) -> Choice:
     """The choice for a small matrix, which neither addresses nor the GPU decide."""
-    kernel = get("small_matrix")
-    assert kernel.constants_of is not None
-    knobs = kernel.constants_of(problem)
-    numbers = problem.dtype, problem.conj, problem.access, problem.result, problem.accumulate
-    key = (*numbers, *knobs.values())
+    # All that the constants and the machine code follow from; to find constants takes longer.
+    key = (
+        problem.dtype, problem.access, runs_down(problem), problem.cols, problem.conj,
+        problem.incx == 1, problem.a_alignment, problem.x_alignment, problem.result,
+        problem.accumulate,
+    )  # fmt: skip
     entry = known.small.get(key)
     if entry is None:
-        entry = known.small.setdefault(key, Entry(kernel, knobs, _SMALL, ""))
+        kernel = get("small_matrix")
+        assert kernel.constants_of is not None
+        entry = Entry(kernel, kernel.constants_of(problem), _SMALL, "")
+        entry = known.small.setdefault(key, entry)
     return entry.choice(problem, device, homes)
 
 

@@ -9,8 +9,10 @@ Idea
     between them where they add these up: two lanes halve the sums that both have a part of. In the
     end each lane has the sum of one row, and the warp stores 32 neighbours of y at once.
 
-    A few vectors are a few warps, each with one vector: then the time is that of one product. Only
-    where there are thousands of them, a warp takes COUNT, one after the other.
+    A few vectors leave most of the GPU idle, and what counts is to wait only once. So each of them
+    has warps of its own then, and a lane has one row, as in ``small_matrix``. Only where there are
+    thousands of vectors, a lane has as many rows as registers allow, and a warp takes COUNT
+    vectors, one after the other.
 
 Picture
     ::
@@ -48,10 +50,10 @@ from gemv.kernels.grids import power_above
 from gemv.kernels.kernel import Kernel, attach
 from gemv.kernels.small_sums import MOST, depth_of
 
-#: Registers of 4 bytes that a thread has for A, and rows that it has at most.
-A_REGISTERS, MOST_ROWS = 64, 4
-#: Vectors from which on there are warps enough, so that each takes several.
-MANY = 4096
+#: Bytes of A that a thread has, and the most rows; where sums are of two numbers, it has one row.
+A_BYTES, MOST_ROWS = 256, 4
+#: Vectors from which on there are warps enough, so that each takes COUNT of them and more rows.
+MANY, MANY_COUNT, MANY_THREADS = 8192, 4, 128
 
 
 def build(spec):
@@ -149,6 +151,8 @@ def build(spec):
             if place % SAME == 0 and row < rows:
                 at = vector * y_step + row * incy
                 finish(alpha, alpha_step, beta, beta_step, own, vector, y, at)
+            if COUNT == 1:
+                break
             vector += 1
             rolled()
 
@@ -171,17 +175,14 @@ def accepts(problem):
 
 def constants_for(problem, knobs, vectors):
     """The constants for so many vectors, from those of ``small_matrix``; sums stay the same."""
-    lanes, many = knobs["UNIT"] * knobs["SHARES"], vectors >= MANY
-    registers = knobs["LOADS"] * problem.dtype.itemsize // 4 or 1
-    rows = min(power_above(ceil_div(problem.rows * lanes, 32)), lanes, MOST_ROWS)
-    while rows > 1 and rows * registers > A_REGISTERS:
-        rows //= 2
     found = {name: knobs[name] for name in ("UNIT", "SHARES", "LOADS", "SPLIT_A", "PACKED_X")}
-    return found | {
-        "ROWS": rows,
-        "COUNT": 8 if many else 1,
-        "THREADS_PER_BLOCK": 128 if many else 32,
-    }
+    if vectors < MANY:
+        return found | {"ROWS": 1, "COUNT": 1, "THREADS_PER_BLOCK": 32}
+    lanes, nbytes = knobs["UNIT"] * knobs["SHARES"], knobs["LOADS"] * problem.dtype.itemsize
+    rows = min(power_above(ceil_div(problem.rows * lanes, 32)), lanes, MOST_ROWS)
+    while rows > 1 and (problem.precision.sums.fields or rows * nbytes > A_BYTES):
+        rows //= 2
+    return found | {"ROWS": rows, "COUNT": MANY_COUNT, "THREADS_PER_BLOCK": MANY_THREADS}
 
 
 def geometry(problem, device, knobs):
