@@ -68,14 +68,19 @@ def runs_down(problem: Problem) -> bool:
     return access == "axpy" or abs(problem.row_stride) < abs(problem.col_stride)
 
 
+def limits_of(precision: Precision) -> tuple[int, int]:
+    """STEPS and SHARES for such sums."""
+    of_two = precision.sums.fields is not None
+    return (STEPS_OF_TWO, SHARES_OF_TWO) if of_two else (STEPS, SHARES)
+
+
 def order_of(problem: Problem) -> Order:
     """The order of the sums of a small matrix."""
     precision = problem.precision
     down, unit = runs_down(problem), unit_of(precision)
     if down or problem.cols % unit:
         unit = 1
-    of_two = precision.sums.fields is not None
-    least, most = (STEPS_OF_TWO, SHARES_OF_TWO) if of_two else (STEPS, SHARES)
+    least, most = limits_of(precision)
     steps, shares = problem.cols // unit, 1
     while shares < most and steps >= 2 * shares * least:
         shares *= 2

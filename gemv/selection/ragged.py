@@ -120,7 +120,7 @@ def _of_one(
     problem: Problem, device: Device, specs: _Specs
 ) -> tuple[Choice, tuple[int, int] | None]:
     """The choice for one product, with constants that many share; how its grid repeats."""
-    kernel, spec, geometry, reason = select_item(problem, _ONE, device, None, _HOMES, few=0)
+    kernel, spec, geometry, reason = select_item(problem, _ONE, device, None, _HOMES)
     knobs, pairs, repeats = dict(spec.knobs), spec.knobs, None
     if kernel.x_home(knobs) != "pointer":
         raise ValueError(f"kernel {kernel.name!r} moves x, so it computes no batches")

@@ -53,9 +53,9 @@ Source
 
 from __future__ import annotations
 
-from gemv.core.geometry import LOAD_BYTES, SECTOR_BYTES, ceil_div, one_launch
+from gemv.core.geometry import MAX_GRID_X, SECTOR_BYTES, ceil_div, one_launch
 from gemv.kernels.kernel import Kernel, attach
-from gemv.kernels.small_sums import MOST, depth_of, order_of
+from gemv.kernels.small_sums import MOST, depth_of, limits_of, order_of
 from gemv.kernels.work import bytes_of_lines, lines_of_warp, steps_of_tree, work_of
 
 #: The loads of A that the code of a thread can have.
@@ -94,29 +94,28 @@ def build(spec):
         # Lanes with the highest bit apart are added first: these are of one unit.
         place = lane // APART
         first = short(place % SHARES * UNIT + place // SHARES)
+        inside = row < short(rows)
         count = short(short(cols) + (LANES - 1) - first) // LANES
-        if alpha == 0:
+        if alpha == 0 or not inside:
             count = 0
         count = short(count)
         last = first + (count - 1) * LANES
         step = 1 if ALONG else col_stride
-        # A lane behind the last row does what that of the last row does, and stores nothing.
-        own = short(min(row, short(rows) - 1))
-        start = own * row_stride + last * step
+        start, at = row * row_stride, last * step
         if SPLIT_A:
-            values = gather_some(a, start, -LANES * step, LOADS, 1, 1, count)
+            values = gather_some(a, start + at, -LANES * step, LOADS, 1, 1, count)
         else:
-            values = stream_some(a, (start,), 0, -LANES * step, LOADS, 1, count)
+            values = stream_some(a, (start,), at, -LANES * step, LOADS, 1, count)
         if PACKED_X:
             factors = load_some(x, last, -LANES, LOADS, 1, count)
         else:
             factors = gather_some(x, last, -LANES, LOADS, incx, 1, count)
         old = zero
-        if beta != 0:
-            old = y[own * incy]
+        if beta != 0 and inside:
+            old = y[row * incy]
         total = multiply_add(zeros(zero, 1), values[::-1], factors[::-1], CONJUGATE)
         (total,) = butterfly(total, 32, APART)
-        if place == 0 and row < rows:
+        if place == 0 and inside:
             if beta == 0:
                 store(y, row * incy, scaled(alpha, total))
             else:
@@ -126,8 +125,11 @@ def build(spec):
 
 
 def accepts(problem):
-    if problem.cols > MOST:
-        return f"{problem.cols} columns: a thread has at most {LOADS[-1]}, so that all are in flight"
+    if problem.cols > MOST or problem.rows > MAX_GRID_X:
+        return (
+            f"{problem.rows} rows and {problem.cols} columns: there must be at most {MOST} columns,"
+            f" so that all are in flight, and {MAX_GRID_X} rows"
+        )
     return None
 
 
@@ -137,13 +139,13 @@ def constants_of(problem):
     loads = LOADS[0]
     while loads * unit * shares < problem.cols:
         loads *= 2
-    size = problem.dtype.itemsize
+    packed = problem.incx == 1 and problem.x_alignment >= problem.dtype.itemsize
     return {
         "UNIT": unit,
         "SHARES": shares,
         "LOADS": loads,
         "SPLIT_A": int(problem.splits_elements),
-        "PACKED_X": int(problem.incx == 1 and problem.x_alignment >= min(size, LOAD_BYTES)),
+        "PACKED_X": int(packed),
     }
 
 
@@ -153,6 +155,17 @@ def for_many(problem, knobs):
     while threads < min(problem.rows * lanes, MOST_THREADS):
         threads *= 2
     return {**knobs, "THREADS_PER_BLOCK": threads}
+
+
+def for_tables(problem, knobs):
+    """Constants for any increment and any number of columns that have this order of sums."""
+    steps, _ = limits_of(problem.precision)
+    loads = min(2 * steps, MOST // (knobs["UNIT"] * knobs["SHARES"]))
+    return {**knobs, "LOADS": max(loads, LOADS[0]), "PACKED_X": 0}
+
+
+def repeats(problem, knobs):
+    return 1, tile(knobs)[0]
 
 
 def geometry(problem, device, knobs):
@@ -218,6 +231,8 @@ KERNEL = Kernel(
     accepts=accepts,
     constants_of=constants_of,
     in_batches=for_many,
+    in_tables=for_tables,
+    repeats=repeats,
     # Any 32 columns; what a problem gets follows from it: see constants_of.
     knobs={
         "UNIT": 1,
