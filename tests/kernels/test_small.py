@@ -255,6 +255,8 @@ def test_the_order_of_sums_follows_shape_dtype_op_and_order_alone(device):
             moved = problem._replace(**strides).at(size * rng.randint(0, 9), size * 3)
             choice = select(moved, device)
             assert choice.kernel is usual.kernel is SMALL
+            computed = selection_select.as_computed(moved, device)
+            assert choice.knobs == {**SMALL.knobs, **SMALL.constants_of(computed)}
             for name in ("UNIT", "SHARES"):
                 assert choice.knobs[name] == usual.knobs[name], (problem, moved)
         key = (problem.dtype.char, problem.accumulate, problem.rows == 1, problem.cols)
@@ -328,7 +330,7 @@ def test_lanes_and_loads_are_enough_for_all_columns():
 
 def test_the_order_of_sums_by_hand():
     def order(letter, cols, *, down=False, rows=8, accumulate="plain"):
-        strides = (1, rows) if down else (cols, 1)
+        strides = (1, rows + 5) if down else (cols, 1)
         problem = Problem(DTYPES[letter], rows, cols, 0, rows, cols, False, *strides)
         return tuple(order_of(problem._replace(accumulate=accumulate)))
 
@@ -422,16 +424,14 @@ def test_conjugated_vectors_and_matrices_across_their_size(many, monkeypatch):
         assert bits(y) == bits(aligned)
 
 
-def test_many_thousands_of_vectors_are_cut_into_launches(monkeypatch):
-    problem = make_problem(32, 32, DTYPES["d"], "F", "N").at(256, 256)
-    steps = (0,), (32,), (32,), (0,), (0,)
-    found = parts(problem, Batch((65536,), steps), H200)
-    assert [part.batch.items for part in found] == [65535, 1]
-    assert [part.choice.kernel for part in found] == [SEVERAL, SMALL]
+def test_vectors_of_several_launches_have_the_bits_of_single_products(monkeypatch):
     monkeypatch.setattr(batches, "MOST_ITEMS", 2)
     rng = np.random.default_rng(8)
     a, x = rng.standard_normal((6, 5)).astype("f"), rng.standard_normal((5, 5)).astype("f")
-    assert bits(gemv.matvec(a, x)) == b"".join(bits(gemv.gemv(1, a, each)) for each in x)
+    with gemv.trace() as calls:
+        y = gemv.matvec(a, x)
+    assert [call.kernel for call in calls] == ["several_small"] * 2 + ["small_matrix"]
+    assert bits(y) == b"".join(bits(gemv.gemv(1, a, each)) for each in x)
 
 
 # Cut matrices -----------------------------------------------------------------------------------
