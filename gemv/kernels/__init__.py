@@ -64,7 +64,8 @@ class _Ladder(MutableMapping[str, Kernel]):
 REGISTRY = _Ladder()
 
 
-#: Kernels of batches, by the names of their modules; they are no rungs, and are found by name.
+#: Kernels of batches, of several vectors and of small matrices, by the names of their modules. They
+#: are no rungs, and are found by name.
 BATCHED = {
     "small_matrix": "small.b01_small_matrix",
     "small_items": "batched.b01_small_items",

@@ -217,6 +217,14 @@ def load_back(pointer, index, step, count, width):
 
 
 @declared
+def load_old(pointer, index, present):
+    """``pointer[index]`` for y, where `present` is true; else zero, and nothing is loaded.
+
+    There is no branch that a kernel could wait at, so the load goes out with those of A.
+    """
+
+
+@declared
 def load_shifted(pointer, index, step, count, width, shift):
     """:func:`load_vectors` for vectors that begin `shift` elements behind a multiple of their size.
 

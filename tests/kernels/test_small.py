@@ -375,7 +375,8 @@ def test_what_is_refused():
     knobs = {**SEVERAL.knobs, **SEVERAL.small_knobs}
     with pytest.raises(ValueError, match="several_small: 16777216 vectors are more than a grid"):
         SEVERAL.of_batch(problem, batch, H200, knobs)
-    assert "registers hold at most 32" in SEVERAL.accepts(make_problem(8, 33, DTYPES["s"], "C", "N"))
+    wide = make_problem(8, 33, DTYPES["s"], "C", "N")
+    assert "registers hold at most 32" in SEVERAL.accepts(wide)
 
 
 # Several vectors --------------------------------------------------------------------------------

@@ -261,8 +261,8 @@ BY_HAND = {
         ),
         Work(3, 32, 1, 20 * 128, 80, 0, 1, 0, 32, 8, 8, 8, 80, 2, 0, 0, 8),
     ),
-    # Two partial sums of 16 and 15 columns, 16 rows a warp. Columns of 136 bytes, 144 apart, touch 5
-    # sectors each. They are cut at 128 bytes, which is inside of a sector for those that begin at
+    # Two partial sums of 16 and 15 columns, 16 rows a warp. Columns of 136 bytes, 144 apart, touch
+    # 5 sectors each. They are cut at 128 bytes, which is inside of a sector for those that begin at
     # 16: 16 of 31 at most.
     "small_matrix, down the columns": (
         counted(

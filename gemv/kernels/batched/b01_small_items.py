@@ -585,9 +585,7 @@ def tile(knobs):
 
 def depth(problem, geometry, knobs):
     along_units = knobs["WHOLE"] and not knobs["DOWN"]
-    return depth_of(
-        problem.cols, unit_of(problem.precision) if along_units else 1, knobs["SHARES"]
-    )
+    return depth_of(problem.cols, unit_of(problem.precision) if along_units else 1, knobs["SHARES"])
 
 
 KERNEL = Kernel(

@@ -70,6 +70,7 @@ def build(spec):
         butterfly,
         cuda,
         gather_some,
+        load_old,
         load_some,
         multiply_add,
         scaled,
@@ -95,6 +96,7 @@ def build(spec):
         place = lane // APART
         first = short(place % SHARES * UNIT + place // SHARES)
         inside = row < short(rows)
+        old = load_old(y, row * incy, beta != 0 and inside)
         count = short(short(cols) + (LANES - 1) - first) // LANES
         if alpha == 0 or not inside:
             count = 0
@@ -110,9 +112,6 @@ def build(spec):
             factors = load_some(x, last, -LANES, LOADS, 1, count)
         else:
             factors = gather_some(x, last, -LANES, LOADS, incx, 1, count)
-        old = zero
-        if beta != 0 and inside:
-            old = y[row * incy]
         total = multiply_add(zeros(zero, 1), values[::-1], factors[::-1], CONJUGATE)
         (total,) = butterfly(total, 32, APART)
         if place == 0 and inside:

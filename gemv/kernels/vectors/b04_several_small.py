@@ -58,21 +58,24 @@ MANY, MANY_COUNT, MANY_THREADS = 8192, 4, 128
 
 def build(spec):
     from gemv.language import (
+        blended,
         conjugated,
         cuda,
         device,
         gather_some,
         inlined,
+        load_old,
         load_some,
         moved,
         multiply_add,
         read_only_load,
         rolled,
         row_starts,
+        scaled,
         scatter_sums,
         short,
+        store,
         stream_some,
-        update_streaming,
         zeros,
     )
 
@@ -113,11 +116,15 @@ def build(spec):
         return gather_some(x, last, -LANES, LOADS, incx, 1, count)
 
     @device
-    def finish(alpha, alpha_step, beta, beta_step, total, vector, y, at):
-        """Write an element of the y of one vector."""
-        own_alpha = read_only_load(alpha, vector * alpha_step) if ALPHAS else alpha
-        own_beta = read_only_load(beta, vector * beta_step) if BETAS else beta
-        update_streaming(own_alpha, zero if own_alpha == 0 else total, own_beta, y, at)
+    def loaded(factor, at):
+        return read_only_load(factor, at)
+
+    @device
+    def itself(factor, at):
+        return factor
+
+    alpha_of = loaded if ALPHAS else itself
+    beta_of = loaded if BETAS else itself
 
     def several_small(
         rows, cols, vectors, a, row_stride, col_stride, x, x_step, incx, y, y_step, incy, alpha,
@@ -129,7 +136,8 @@ def build(spec):
         # As in small_matrix: the columns of a lane, counted from the last one.
         first = short(place % SHARES * UNIT + place // SHARES)
         count = short(short(cols) + (LANES - 1) - first) // LANES
-        if not ALPHAS and alpha == 0:
+        vector = (short(cuda.blockIdx.y) * (THREADS // 32) + tid // 32) * COUNT
+        if vector >= vectors or not ALPHAS and alpha == 0:
             count = 0
         count = short(count)
         last = first + (count - 1) * LANES
@@ -142,15 +150,23 @@ def build(spec):
             own_x = conjugated(x)
         # After the exchanges a lane has one of its sums, the last ones in the first lanes.
         row = short(tile + group + (ROWS - 1 - place // SAME) * APART)
-        vector = (short(cuda.blockIdx.y) * (THREADS // 32) + tid // 32) * COUNT
+        stores = place % SAME == 0 and row < rows
         end = min(vector + COUNT, vectors)
         while vector < end:
             factors = numbers(moved(own_x, vector * x_step), last, incx, count)
+            own_alpha = alpha_of(alpha, vector * alpha_step)
+            own_beta = beta_of(beta, vector * beta_step)
+            at = vector * y_step + row * incy
+            old = load_old(y, at, own_beta != 0 and stores)
             total = multiply_add(zeros(zero, ROWS), values[::-1], factors[::-1], CONJUGATE)
             (own,) = scatter_sums(total, tid, 1, 32, APART)
-            if place % SAME == 0 and row < rows:
-                at = vector * y_step + row * incy
-                finish(alpha, alpha_step, beta, beta_step, own, vector, y, at)
+            if stores:
+                if own_alpha == 0:
+                    own = zero
+                if own_beta == 0:
+                    store(y, at, scaled(own_alpha, own))
+                else:
+                    store(y, at, blended(own_alpha, own, own_beta, old))
             if COUNT == 1:
                 break
             vector += 1

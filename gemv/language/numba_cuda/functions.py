@@ -34,6 +34,7 @@ from gemv.language.numba_cuda.loads import (
     elements_past,
     is_aligned,
     load_back,
+    load_old,
     load_shifted,
     load_some,
     load_vectors,

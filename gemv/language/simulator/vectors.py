@@ -42,6 +42,10 @@ def load_vectors(pointer, index, step, count, width):
 load_back = load_vectors
 
 
+def load_old(pointer, index, present):
+    return pointer[index] if present else pointer.nothing
+
+
 def stream_some(pointer, starts, index, step, count, width, valid):
     values: list = []
     for start in starts:
