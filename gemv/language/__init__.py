@@ -71,6 +71,7 @@ from gemv.language.vocabulary import (
     stream_some,
     stream_tile,
     take,
+    times,
     vector_load,
     zeros,
 )

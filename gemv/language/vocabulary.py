@@ -313,6 +313,15 @@ def fold(sums, rows):
     """One sum for each of `rows` from its partial sums, which are added in pairs."""
 
 
+@declared
+def times(factor, number):
+    """``factor * number``, rounded by itself.
+
+    A compiler may fuse a product with the sum that it goes to, and leave it alone in another kernel
+    whose bits should be the same.
+    """
+
+
 # Sums between threads ---------------------------------------------------------------------------
 
 

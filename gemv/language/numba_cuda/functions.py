@@ -52,5 +52,6 @@ from gemv.language.numba_cuda.sums import (
     multiply_add,
     outer_add,
     scatter_sums,
+    times,
 )
 from gemv.language.numba_cuda.twofold_types import element_of_arrays

@@ -54,5 +54,6 @@ from gemv.language.simulator.vectors import (
     stream_inside,
     stream_some,
     stream_tile,
+    times,
     zeros,
 )

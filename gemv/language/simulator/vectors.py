@@ -159,6 +159,10 @@ def zeros(zero, count):
     return (zero,) * count
 
 
+def times(factor, number):
+    return factor * number
+
+
 def multiply_add(sums, tile, x, conjugate):
     if conjugate:
         tile = [value.conjugate() for value in tile]
