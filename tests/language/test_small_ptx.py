@@ -176,3 +176,15 @@ def test_few_items_of_a_batch_are_as_the_single_product(compiler, monkeypatch):
         for k in range(3)
     )
     assert launched(few, problem, (a, x, y, 2.0, 1.0), 0, compiler) == alone
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64", "complex64", "complex128"])
+def test_a_product_of_alpha_or_beta_is_rounded_by_itself(dtype, compiler):
+    """Else a compiler may fuse it with a sum, in one kernel and not in another."""
+    for name in ("small_matrix", "small_items", "several_small"):
+        (function,) = compiler(get(name), dtype, "dot")
+        products = re.findall(r"\bmul(\.rn)?\.f(?:32|64)", function["ptx"])
+        parts = 2 if dtype[0] == "c" else 1
+        assert products.count(".rn") >= 3 * parts, name  # alpha twice, and beta
+        # That of a product with itself, which is zero, is not added to anything.
+        assert len(products) - products.count(".rn") <= 3 * parts, name
