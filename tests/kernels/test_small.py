@@ -41,8 +41,15 @@ def kernels_compute():
     gemv.use_backend(None)
 
 
+def to_device(array):
+    """A device array of its own."""
+    from numba import cuda
+
+    return cuda.to_device(np.ascontiguousarray(array))
+
+
 def on_device(array):
-    """A device array that is the same view of memory."""
+    """The same view of memory on the device."""
     from numba import cuda
 
     if backend.backend() == "simulator":
@@ -108,8 +115,8 @@ def test_every_kind_of_call_has_the_same_bits(accumulate):
         options = {"trans": trans, "accumulate": accumulate, "overwrite_y": 1}
 
         def product(a, x, y, alpha=alpha, beta=beta, options=options):
-            y = on_device(y.copy())
-            return bits(gemv.gemv(alpha, on_device(a), on_device(x), beta, y, **options))
+            y = to_device(y)
+            return bits(gemv.gemv(alpha, on_device(a), to_device(x), beta, y, **options))
 
         where = (m, n, letter, order, trans, accumulate)
         with gemv.trace() as calls:
@@ -122,8 +129,8 @@ def test_every_kind_of_call_has_the_same_bits(accumulate):
             assert product(shared, x, y) == b"".join(vectors), where
             listed = gemv.gemv_batched(
                 alpha, [on_device(placed(a[k], rng, order)) for k in range(3)],
-                [on_device(x[k].copy()) for k in range(3)], beta,
-                [on_device(y[k].copy()) for k in range(3)], trans=trans, accumulate=accumulate,
+                [to_device(x[k]) for k in range(3)], beta,
+                [to_device(y[k]) for k in range(3)], trans=trans, accumulate=accumulate,
                 overwrite_y=1,
             )  # fmt: skip
             assert [bits(each) for each in listed] == alone, where
@@ -140,8 +147,8 @@ def test_a_matrix_that_is_kept_and_a_plan_have_the_bits_of_the_call():
         with gemv.Matrix(a) as kept:
             assert [bits(kept @ x[:, k]) for k in range(5)] == single
             assert [bits(y) for y in (kept @ x).T] == single
-        there, y = on_device(a), on_device(np.zeros(m, dtype))
-        gemv.plan(there, on_device(x[:, 0].copy()), y)()
+        there, y = to_device(a), to_device(np.zeros(m, dtype))
+        gemv.plan(there, to_device(x[:, 0]), y)()
         assert bits(y) == single[0]
 
 
@@ -152,7 +159,7 @@ def test_alignment_decides_nothing():
     gemv.use_alignment(False)
     try:
         for _ in range(5):
-            assert bits(gemv.gemv(1, on_device(placed(a, rng)), on_device(x))) == expected
+            assert bits(gemv.gemv(1, on_device(placed(a, rng)), to_device(x))) == expected
     finally:
         gemv.use_alignment(True)
 
@@ -216,8 +223,8 @@ def test_a_sum_that_underflows_keeps_its_sign():
         x, y = np.full((2, n), -1e-30, "f"), np.full((2, 3), -0.0, "f")
 
         def product(a, x, y):
-            y = on_device(y.copy())
-            return bits(gemv.gemv(1, on_device(a), on_device(x), 1, y, overwrite_y=1))
+            y = to_device(y)
+            return bits(gemv.gemv(1, on_device(a), to_device(x), 1, y, overwrite_y=1))
 
         alone = [product(placed(a[k], rng, order), x[k].copy(), y[k]) for k in range(2)]
         assert product(placed(a, rng, order), x, y) == b"".join(alone)
@@ -352,6 +359,20 @@ def test_the_order_of_sums_by_hand():
     ]  # fmt: skip
 
 
+def test_explain_names_the_kernel_that_is_no_rung():
+    a, x = np.ones((9, 20), "f"), np.ones(20, "f")
+    told = gemv.explain(1, a, x)
+    assert (told.kernel, told.rung, told.depth) == ("small_matrix", None, 6)
+    assert "runs kernel 'small_matrix', beside the ladder, on the" in str(told)
+    assert "one order" in told.reason
+    asked = gemv.explain(1, a, x, kernel="vector_rows")
+    assert asked.rung == 8 and "'vector_rows', rung 8, on the" in str(asked)
+    several = gemv.explain(1, a, np.ones((5, 20), "f"), routine="matvec")
+    assert (several.kernel, several.rung, several.depth) == ("several_small", None, 6)
+    batch = gemv.explain(1, np.ones((5, 9, 20), "f"), x)
+    assert (batch.kernel, batch.rung, batch.depth) == ("small_items", None, 6)
+
+
 # Bad cases --------------------------------------------------------------------------------------
 
 
@@ -417,11 +438,11 @@ def test_conjugated_vectors_and_matrices_across_their_size(many, monkeypatch):
         a[...] = random_array(rng, (m, n), DTYPES["c"])
         x = random_array(rng, (4, m), DTYPES["c"])
         with gemv.trace() as calls:
-            y = as_array(gemv.vecmat(on_device(x), on_device(a)))
+            y = as_array(gemv.vecmat(to_device(x), on_device(a)))
         assert [call.kernel for call in calls] == ["several_small"]
         assert calls[0].knobs["SPLIT_A"] == 1
         assert np.allclose(y, x.conj() @ a, atol=1e-4)
-        aligned = as_array(gemv.vecmat(on_device(x), on_device(a.copy())))
+        aligned = as_array(gemv.vecmat(to_device(x), to_device(a)))
         assert bits(y) == bits(aligned)
 
 
