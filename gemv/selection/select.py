@@ -54,11 +54,11 @@ def use_alignment(yes: bool = True) -> None:
     """Whether kernels may be chosen by how operands are aligned in memory.
 
     Beyond 32 x 32 the order of a sum depends on the width of its loads, and that on the alignment
-    of A and x: of their addresses and of A's leading dimension. So views of the same values may differ in their
-    last bits. Without alignment every load is one element wide, whatever the address, and kernels
-    that look for the next multiple of 16 bytes are not used, so that the bits depend on the values,
-    the shape, the storage order and the GPU alone, where elements are aligned to their own size.
-    That takes time: narrow loads reach a smaller part of the memory's rate.
+    of A and x: of their addresses and of A's leading dimension. So views of the same values may
+    differ in their last bits. Without alignment every load is one element wide, whatever the
+    address, and kernels that look for the next multiple of 16 bytes are not used, so that the bits
+    depend on the values, the shape, the storage order and the GPU alone, where elements are aligned
+    to their own size. That takes time: narrow loads reach a smaller part of the memory's rate.
 
     Parameters
     ----------

@@ -41,8 +41,8 @@ Bytes
     vector with a stride of 0, comes from the caches after its first time.
 
 Wins
-    Batches of matrices up to 32 x 32, and somewhat larger ones whose lines are no multiples of 16
-    bytes.
+    Batches of matrices up to 32 x 32. It takes somewhat larger ones as well, whose lines are no
+    multiples of 16 bytes; these have the kernel of the single call for the sake of its bits.
 
 Loses
     To reading the rows of a larger matrix straight into registers: here every number goes through
@@ -52,7 +52,8 @@ Sums
     Along the rows: partial sum k over the columns j with j % U == k, in order, where U is the
     number of columns in 16 bytes of sums if they divide n, else 1; then pairwise. Down the columns:
     one sum over the columns in order. From 16 steps on, 2 or 4 lanes take every second or fourth
-    step, and a butterfly adds them up. Same bits on every run, for each item of each batch.
+    step, and a butterfly adds them up (:mod:`gemv.kernels.small_sums`). Same bits on every run, for
+    each item of each batch, and for the product alone.
 
 Source
     Padding of rows in shared memory against bank conflicts: M. Harris, "An efficient matrix

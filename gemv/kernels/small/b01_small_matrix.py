@@ -1,11 +1,11 @@
 """One small matrix: a thread for each partial sum, and everything that it reads in flight at once.
 
 Idea
-    A product of 32 x 32 takes the time of a launch, whatever the kernel does: the GPU adds up for
-    a few nanoseconds, and waits for the memory once. What can be lost is a second wait, or
-    hundreds of instructions, which have to be fetched before they run. So this kernel has no loop,
-    no barrier and no shared memory. A thread has a partial sum of a row, with at most 16 columns;
-    it asks for all of them, for their numbers of x and for the old y, and then adds up what comes.
+    A product of 32 x 32 takes little more than its launch: there are few numbers to add, and one
+    wait for the memory. What can be lost is a second wait, or hundreds of instructions, which have
+    to be fetched before they run. So this kernel has no loop, no barrier and no shared memory. A
+    thread has a partial sum of a row, with at most 16 columns; it asks for all of them, for their
+    numbers of x and for the old y, and then adds up what comes.
 
     Blocks are single warps, so that several multiprocessors load the matrix. A, x and y are read
     as they lie, by any strides: one element is a load, whatever its address.
@@ -43,8 +43,9 @@ Loses
 
 Sums
     Those of all small matrices: with memory along the rows U partial sums, where U is the number of
-    columns in 16 bytes of sums if they divide n, else 1. From 16 steps on 2 or 4 times as many.
-    Each has its columns in order; then pairs of them are added (:mod:`gemv.kernels.small_sums`).
+    columns in 16 bytes of sums if they divide n, else 1. From 16 steps on 2 or 4 times as many; if
+    sums are of two numbers, from 4 steps on up to 16 times. Each has its columns in order; then
+    pairs of them are added (:mod:`gemv.kernels.small_sums`).
     Same bits on every run, and for every address, leading dimension and increment.
 
 Source
