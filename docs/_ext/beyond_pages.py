@@ -21,9 +21,24 @@ from benchmarks.pages.page import drawing
 _COUNTED = {
     "small_items": "The simulator ran {2} products of {0} x {1} float32, by this kernel and by that"
     " with a thread for each row:",
+    "small_matrix": "The simulator ran one product of {0} x {1} float32, by this kernel and by that"
+    " for many of them:",
     "several": "The simulator ran this kernel for several vectors, and {{ref}}`{}` for one, with"
     " the constants that an H200 gets. A is {} x {} in float32, stored along {}:",
+    "several_small": "The simulator ran this kernel as it runs for thousands of vectors, and"
+    " {{ref}}`{}` for one. A is {} x {} in float32, stored along {}:",
 }
+
+
+#: Kernels whose figure shows what they do, and not a time.
+_IN_PICTURES = ("small_matrix", "small_items")
+
+
+def _is_drawn(name: str) -> bool:
+    """Whether times of several vectors were stored, so that there is a figure of them."""
+    from items import DRAWN, measured
+
+    return name in DRAWN and any((row.m, row.n) == DRAWN[name] for row in measured(name))
 
 
 def kernels() -> list:
@@ -52,12 +67,12 @@ def beyond_page(kernel) -> str:
         markdown(lesson["Idea"]),
         "## Picture",
         markdown(lesson["Picture"]),
-        *([drawing("items-small_items")] if kernel.name == "small_items" else []),
+        *([drawing(f"items-{kernel.name}")] if kernel.name in _IN_PICTURES else []),
         "## Bytes",
         markdown(bytes_as_code(lesson["Bytes"])),
         _counted(kernel),
         "## Measured",
-        *([drawing(f"items-{kernel.name}")] if kernel.name != "small_items" else []),
+        *([drawing(f"items-{kernel.name}")] if _is_drawn(kernel.name) else []),
         measured_table(kernel.name),
         "## Wins and losses",
         "**Wins.** " + markdown(lesson["Wins"]),
@@ -76,12 +91,14 @@ def _counted(kernel) -> str:
     import items
 
     facts = json.loads((OUT / f"counted-{kernel.name}.json").read_text(encoding="utf-8"))
-    if kernel.name == "small_items":
-        text = _COUNTED[kernel.name].format(*items.SMALL_ITEMS)
+    if kernel.name in _IN_PICTURES:
+        sizes = {"small_items": items.SMALL_ITEMS, "small_matrix": items.SMALL_MATRIX}
+        text = _COUNTED[kernel.name].format(*sizes[kernel.name])
     else:
         single, order, m, n = items.SEVERAL[kernel.name]
-        text = _COUNTED["several"].format(single, m, n, "rows" if order == "C" else "columns")
-    head = "" if kernel.name == "small_items" else "vectors"
+        text = _COUNTED.get(kernel.name, _COUNTED["several"])
+        text = text.format(single, m, n, "rows" if order == "C" else "columns")
+    head = "" if kernel.name in _IN_PICTURES else "vectors"
     lines = [f"| {head} | " + " | ".join(facts) + " |", "| --- |" + " ---: |" * len(facts)]
     for key in next(iter(facts.values())):
         lines.append(f"| {key} | " + " | ".join(str(fact[key]) for fact in facts.values()) + " |")
@@ -97,7 +114,7 @@ def measured_table(name: str) -> str:
     rows = measured(name)
     if not rows:
         return "There is no measured figure of this kernel yet: `make several` makes it on a GPU."
-    what, number = ("items", "batch") if name == "small_items" else ("vectors", "vectors")
+    what, number = ("items", "batch") if name in _IN_PICTURES else ("vectors", "vectors")
     lines = [f"| A, float32 | {what} | time | of the floor | beside the peer |"]
     lines.append("| --- | ---: | ---: | ---: | ---: |")
     for row in rows:

@@ -44,6 +44,7 @@ from gemv.language.vocabulary import (
     inlined,
     is_aligned,
     load_back,
+    load_old,
     load_shifted,
     load_some,
     load_units,
@@ -70,6 +71,7 @@ from gemv.language.vocabulary import (
     stream_some,
     stream_tile,
     take,
+    times,
     vector_load,
     zeros,
 )

@@ -217,6 +217,14 @@ def load_back(pointer, index, step, count, width):
 
 
 @declared
+def load_old(pointer, index, present):
+    """``pointer[index]`` for y, where `present` is true; else zero, and nothing is loaded.
+
+    There is no branch that a kernel could wait at, so the load goes out with those of A.
+    """
+
+
+@declared
 def load_shifted(pointer, index, step, count, width, shift):
     """:func:`load_vectors` for vectors that begin `shift` elements behind a multiple of their size.
 
@@ -303,6 +311,15 @@ def outer_add(sums, tile, shared, index, step, count, width, conjugate):
 @declared
 def fold(sums, rows):
     """One sum for each of `rows` from its partial sums, which are added in pairs."""
+
+
+@declared
+def times(factor, number):
+    """``factor * number``, rounded by itself.
+
+    A compiler may fuse a product with the sum that it goes to, and leave it alone in another kernel
+    whose bits should be the same.
+    """
 
 
 # Sums between threads ---------------------------------------------------------------------------

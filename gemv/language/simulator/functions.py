@@ -37,6 +37,7 @@ from gemv.language.simulator.vectors import (
     gather_some,
     is_aligned,
     load_back,
+    load_old,
     load_shifted,
     load_some,
     load_units,
@@ -53,5 +54,6 @@ from gemv.language.simulator.vectors import (
     stream_inside,
     stream_some,
     stream_tile,
+    times,
     zeros,
 )
