@@ -19,6 +19,7 @@ from gemv.core.dtypes import DTYPES
 from gemv.core.geometry import LOAD_BYTES, Device, ceil_div
 from gemv.core.problem import Problem
 from gemv.kernels import REGISTRY
+from gemv.selection.items import is_small
 from gemv.selection.ranking import MOST_THREADS, is_vain
 from gemv.selection.select import Choice, select
 
@@ -81,6 +82,8 @@ def candidates(
 ) -> list[Candidate]:
     """Candidates for a problem, the present choice first; no two of them have the same launch.
 
+    For a small matrix there is no choice, and what it gets is no candidate.
+
     Parameters
     ----------
     first : iterable of Candidate
@@ -88,7 +91,7 @@ def candidates(
     count : int
         The most random candidates.
     """
-    chosen = select(problem, device)
+    present = _chosen(problem, device)
     found: dict[tuple, Candidate] = {}
 
     def add(candidate: Candidate) -> None:
@@ -99,15 +102,11 @@ def candidates(
         if made.geometry.launches[0].threads_per_block <= MOST_THREADS:
             found.setdefault((candidate.constants, made.geometry.launches), candidate)
 
-    present = normal(chosen.kernel.name, chosen.knobs)
-    add(present)
-    for each in first:
+    for each in (*present, *first, *_neighbours(problem, device)):
         add(each)
-    for name, knobs in _neighbours(problem, device):
-        add(normal(name, knobs))
-    if present.blocks:
-        for blocks in SPLITS:
-            add(present._replace(blocks=blocks))
+    for each in present:
+        for blocks in SPLITS if each.blocks else ():
+            add(each._replace(blocks=blocks))
     number = random.Random(seed)
     fitting = [
         constants
@@ -164,7 +163,15 @@ def has_work(knobs: Mapping[str, int], problem: Problem) -> bool:
     return lanes <= max(2 * loads, 1) and busy
 
 
-def _neighbours(problem: Problem, device: Device) -> Iterator[tuple[str, Mapping[str, int]]]:
+def _chosen(problem: Problem, device: Device) -> list[Candidate]:
+    """What is selected now, unless the problem is a small one."""
+    if is_small(problem):
+        return []
+    chosen = select(problem, device)
+    return [normal(chosen.kernel.name, chosen.knobs)]
+
+
+def _neighbours(problem: Problem, device: Device) -> Iterator[Candidate]:
     """What is chosen for similar problems: of other sizes, or with other elements."""
     down, along = ("cols", "rows") if problem.access == "axpy" else ("rows", "cols")
     lines, line = getattr(problem, down), getattr(problem, along)
@@ -172,13 +179,11 @@ def _neighbours(problem: Problem, device: Device) -> Iterator[tuple[str, Mapping
     sizes += [(lines, line * f) for f in (0.25, 0.5, 2, 4)]
     for count, length in sizes:
         other = problem._replace(**{down: max(1, int(count)), along: max(1, int(length))})
-        chosen = select(other, device)
-        yield chosen.kernel.name, chosen.knobs
+        yield from _chosen(other, device)
     for letter in "sdh":
         dtype = DTYPES[letter]
         factor = problem.dtype.itemsize / dtype.itemsize
         other = problem._replace(
             dtype=dtype, conj=False, **{along: max(1, int(line * factor))}
         ).aligned(max(problem.a_alignment, dtype.itemsize), problem.x_alignment)
-        chosen = select(other, device)
-        yield chosen.kernel.name, chosen.knobs
+        yield from _chosen(other, device)

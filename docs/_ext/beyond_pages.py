@@ -21,11 +21,26 @@ from benchmarks.pages.page import drawing
 _COUNTED = {
     "small_items": "The simulator ran {2} products of {0} x {1} float32, by this kernel and by that"
     " with a thread for each row:",
+    "small_matrix": "The simulator ran one product of {0} x {1} float32, by this kernel and by that"
+    " for many of them:",
     "several": "The simulator ran this kernel for several vectors, and {{ref}}`{}` for one, with"
     " the constants that an H200 gets. A is {} x {} in float32, stored along {}:",
+    "several_small": "The simulator ran this kernel as it runs for thousands of vectors, and"
+    " {{ref}}`{}` for one. A is {} x {} in float32, stored along {}:",
     "list": "64 MiB of matrices in each dtype, stored along {}, whose rows and columns are"
     " log-uniform from 4 to 512, as an H200 gets them. A tile is what a warp computes at once:",
 }
+
+
+#: Kernels whose figure shows what they do, and not a time.
+_IN_PICTURES = ("small_matrix", "small_items")
+
+
+def _is_drawn(name: str) -> bool:
+    """Whether times of several vectors were stored, so that there is a figure of them."""
+    from items import DRAWN, measured
+
+    return name in DRAWN and any((row.m, row.n) == DRAWN[name] for row in measured(name))
 
 
 def kernels() -> list:
@@ -44,6 +59,8 @@ def stem(kernel) -> str:
 
 def beyond_page(kernel) -> str:
     """The page of one kernel for batches."""
+    import items_of_lists
+
     lesson = sections(kernel.doc)
     page = [
         "% Made by docs/_ext/gemv_pages.py from the kernel's own file; edit that instead.",
@@ -54,13 +71,13 @@ def beyond_page(kernel) -> str:
         markdown(lesson["Idea"]),
         "## Picture",
         markdown(lesson["Picture"]),
-        *([drawing("items-small_items")] if kernel.name == "small_items" else []),
-        *([drawing(f"lists-{kernel.name}")] if kernel.name.startswith("list_") else []),
+        *([drawing(f"items-{kernel.name}")] if kernel.name in _IN_PICTURES else []),
+        *([drawing(f"lists-{kernel.name}")] if kernel.name in items_of_lists.ORDERS else []),
         "## Bytes",
         markdown(bytes_as_code(lesson["Bytes"])),
         _counted(kernel),
         "## Measured",
-        *([drawing(f"items-{kernel.name}")] if kernel.name.startswith("several_") else []),
+        *([drawing(f"items-{kernel.name}")] if _is_drawn(kernel.name) else []),
         measured_table(kernel.name),
         "## Wins and losses",
         "**Wins.** " + markdown(lesson["Wins"]),
@@ -80,15 +97,17 @@ def _counted(kernel) -> str:
     import items_of_lists
 
     facts = json.loads((OUT / f"counted-{kernel.name}.json").read_text(encoding="utf-8"))
-    if kernel.name == "small_items":
-        text = _COUNTED[kernel.name].format(*items.SMALL_ITEMS)
-    elif kernel.name.startswith("list_"):
+    if kernel.name in _IN_PICTURES:
+        sizes = {"small_items": items.SMALL_ITEMS, "small_matrix": items.SMALL_MATRIX}
+        text = _COUNTED[kernel.name].format(*sizes[kernel.name])
+    elif kernel.name in items_of_lists.ORDERS:
         order = items_of_lists.ORDERS[kernel.name]
         text = _COUNTED["list"].format("rows" if order == "C" else "columns")
     else:
         single, order, m, n = items.SEVERAL[kernel.name]
-        text = _COUNTED["several"].format(single, m, n, "rows" if order == "C" else "columns")
-    head = "vectors" if kernel.name.startswith("several_") else ""
+        text = _COUNTED.get(kernel.name, _COUNTED["several"])
+        text = text.format(single, m, n, "rows" if order == "C" else "columns")
+    head = "vectors" if kernel.name in items.SEVERAL else ""
     lines = [f"| {head} | " + " | ".join(facts) + " |", "| --- |" + " ---: |" * len(facts)]
     for key in next(iter(facts.values())):
         lines.append(f"| {key} | " + " | ".join(str(fact[key]) for fact in facts.values()) + " |")
@@ -106,7 +125,7 @@ def measured_table(name: str) -> str:
     rows = measured(name)
     if not rows:
         return "There is no measured figure of this kernel yet: `make several` makes it on a GPU."
-    what, number = ("items", "batch") if name == "small_items" else ("vectors", "vectors")
+    what, number = ("items", "batch") if name in _IN_PICTURES else ("vectors", "vectors")
     lines = [f"| A, float32 | {what} | time | of the floor | beside the peer |"]
     lines.append("| --- | ---: | ---: | ---: | ---: |")
     for row in rows:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+from unittest import mock
 
 from style import bare, canvas, cells, drawing
 from watch import Record, lines_of, sectors_of
@@ -15,18 +16,22 @@ from gemv.measure.records import CellResult
 
 #: Of the batch that is watched: rows and columns of an item, and their number.
 SMALL_ITEMS = (4, 4, 64)
+#: Rows and columns of the small matrix that is watched alone.
+SMALL_MATRIX = (32, 32)
 #: The kernel for one vector, storage order, and rows and columns of the matrix that is watched: one
 #: step of the kernel's blocks.
 SEVERAL = {
     "several_rows": ("vector_rows", "C", 8, 512),
     "several_columns": ("vector_columns", "F", 64, 32),
     "several_long_columns": ("long_columns", "F", 1024, 4),
+    "several_small": ("small_matrix", "C", 32, 32),
 }
 #: Rows and columns of the matrix whose measured times are drawn.
 DRAWN = {
     "several_rows": (8192, 8192),
     "several_columns": (8192, 8192),
     "several_long_columns": (1 << 20, 64),
+    "several_small": (32, 32),
 }
 VECTORS = (1, 2, 4, 8)
 
@@ -41,10 +46,14 @@ def facts(name: str) -> dict[str, dict]:
     """What the page of a kernel tells, a column of its table each."""
     if name == "small_items":
         return {kernel: _of_items(watched(kernel)) for kernel in (name, "thread_per_row")}
+    if name == "small_matrix":
+        alone = (watch_items(*SMALL_MATRIX, 1, kernel=each) for each in (name, "small_items"))
+        return {record.kernel.name: _alone(record) for record in alone}
     single, order, m, n = SEVERAL[name]
     told = {}
     for vectors in VECTORS:
-        record = watch_items(m, n, vectors, order=order, shares_matrix=True, kernel=single)
+        with mock.patch("gemv.kernels.vectors.b04_several_small.MANY", 2):  # as for thousands
+            record = watch_items(m, n, vectors, order=order, shares_matrix=True, kernel=single)
         reads = {array: len(record.of(array)) for array in "ax"}
         told[str(vectors)] = {
             "reads of an element of A": round(reads["a"] / (m * n), 2),
@@ -65,6 +74,35 @@ def _of_items(record: Record) -> dict[str, object]:
         "sectors that a request moves": round(record.sectors(), 2),
         "share of moved bytes asked for": f"{record.useful():.0%}",
     }
+
+
+def _alone(record: Record) -> dict[str, object]:
+    return {
+        "blocks": record.blocks,
+        "threads that read A": len({(one.block, one.tid) for one in record.of("a")}),
+        "requests for A": len(record.requests("a")),
+        "barriers of a block": record.barriers // record.blocks,
+        "numbers stored in shared memory": len(record.of("shared", write=True)),
+    }
+
+
+@drawing("items-small_matrix")
+def draw_partial_sums(palette):
+    """Matrices of 8 x 32 and of 8 x 31 float32 along the rows, as recorded: numbers of one colour
+    in a row are added up by one thread. Where 16 bytes divide a row, it has four partial sums of
+    neighbouring columns in turn, and else two from 16 columns on."""
+    figure, axes = canvas(1.6, ncols=2)
+    for n, surface in zip((32, 31), axes, strict=True):
+        record = watch_items(8, n, 1, kernel="small_matrix")
+        readers = {one.element: one.tid for one in record.of("a")}
+        bare(surface, (-0.5, 32.5), (8.2, -0.2))
+        places = [(k % n, k // n) for k in sorted(readers)]
+        colours = [palette.block(readers[k] // 8) for k in sorted(readers)]  # lanes by rows
+        cells(surface, palette, places, colours, 1, 0.86)
+        sums = len(set(colours))
+        surface.set_title(f"8 x {n}: {sums} partial sums a row", fontsize=9.5, loc="left",
+                          color=palette.ink)  # fmt: skip
+    return figure
 
 
 @drawing("items-small_items")

@@ -17,6 +17,7 @@ from gemv.calls.execute import (
 from gemv.core.dtypes import PREFIXES
 from gemv.core.geometry import Launch
 from gemv.engines import backend as engines_backend
+from gemv.kernels import BATCHED
 
 if TYPE_CHECKING:
     from gemv.selection.forecast import Forecast
@@ -39,7 +40,7 @@ class Explanation:
     kernel : str or None
         The kernel, SciPy's routine on the host, or None when nothing is computed.
     rung : int or None
-        The kernel's place on the ladder.
+        The kernel's place on the ladder; None for that of small matrices.
     knobs : dict
         Compile-time constants of the kernel.
     launches : tuple of Launch
@@ -99,8 +100,9 @@ class Explanation:
                 f" It moves {self.bytes_moved} bytes.{told(self.comparison)}"
             )
         return (
-            f"{self.routine} runs kernel {self.kernel!r}, rung {self.rung}, on the {self.backend}"
-            f" backend as {described(self)}: {self.reason}. It moves at least"
+            f"{self.routine} runs kernel {self.kernel!r},"
+            f" {'beside the ladder' if self.rung is None else f'rung {self.rung}'}, on the"
+            f" {self.backend} backend as {described(self)}: {self.reason}. It moves at least"
             f" {self.bytes_moved} bytes."
             + (f" {self.forecast}" if self.forecast else "")
             + (f" {self.transfer}; gemv.Matrix would keep it there." if self.transfer else "")
@@ -213,7 +215,7 @@ def explain(
     return Explanation(
         backend=backend,
         kernel=choice.kernel.name,
-        rung=choice.kernel.rung,
+        rung=None if choice.kernel.name in BATCHED else choice.kernel.rung,
         depth=choice.kernel.depth(problem, choice.geometry, choice.knobs),
         knobs=choice.knobs,
         launches=choice.geometry.launches,

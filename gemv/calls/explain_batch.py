@@ -35,9 +35,9 @@ class BatchExplanation(Explanation):
         parts, with several of them for a part where a kernel is several functions.
     load_bytes : int
         The widest load, up to 16 bytes, that lines of A allow in all items: their addresses are
-        multiples of it. An item has the sums of the single call with loads of this width;
-        ``small_items``, whose sums follow no address, may load 16 bytes all the same. 0 where
-        nothing is launched.
+        multiples of it. An item has the sums of the single call with loads of this width. Those of
+        small matrices follow no address, and their kernels load as they like. 0 where nothing is
+        launched.
     reads_of_a : int
         How often a matrix is read that several items share: once for as many vectors as the kernel
         takes together, else once for each of them. 1 where each item has a matrix of its own.

@@ -64,12 +64,15 @@ class _Ladder(MutableMapping[str, Kernel]):
 REGISTRY = _Ladder()
 
 
-#: Kernels of batches, by the names of their modules; they are no rungs, and are found by name.
+#: Kernels of batches, of several vectors and of small matrices, by the names of their modules. They
+#: are no rungs, and are found by name.
 BATCHED = {
+    "small_matrix": "small.b01_small_matrix",
     "small_items": "batched.b01_small_items",
     "several_rows": "vectors.b01_several_rows",
     "several_columns": "vectors.b02_several_columns",
     "several_long_columns": "vectors.b03_several_long_columns",
+    "several_small": "vectors.b04_several_small",
     "list_rows": "lists.b01_list_rows",
     "list_columns": "lists.b02_list_columns",
 }

@@ -48,6 +48,7 @@ from gemv.language.vocabulary import (
     inlined,
     is_aligned,
     load_back,
+    load_old,
     load_shifted,
     load_some,
     load_units,
@@ -75,6 +76,7 @@ from gemv.language.vocabulary import (
     stream_tile,
     sums_of_lane,
     take,
+    times,
     vector_load,
     zeros,
 )

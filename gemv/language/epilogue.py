@@ -1,7 +1,7 @@
 """The end of every kernel: y := alpha*op(A)*x + beta*y, by the rules of reference BLAS.
 
 Every kernel computes y by these functions; only the teaching kernel with atomics adds to it as
-well.
+well. Their roundings are the same in all of them.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import functools
 from collections.abc import Callable
 from typing import Any
 
-from gemv.language.vocabulary import device, store
+from gemv.language.vocabulary import device, store, times
 
 
 @device
@@ -22,7 +22,7 @@ def scaled(alpha, total):
     """
     if alpha == 0:
         return total
-    product = alpha * total
+    product = times(alpha, total)
     if product == 0:
         product = product * product
     return product
@@ -36,9 +36,9 @@ def blended(alpha, total, beta, old):
     nothing, not even a zero, which would turn -0 into +0.
     """
     if beta != 1:
-        old = beta * old
+        old = times(beta, old)
     if alpha != 0:
-        old = old + alpha * total
+        old = old + times(alpha, total)
     return old
 
 

@@ -29,6 +29,7 @@ from gemv.language.vocabulary_clusters import (
     cluster_take,
     cluster_wait,
 )
+from gemv.language.vocabulary_trees import add_each, add_trees, fold_pieces, sums_of_lane
 
 # Called while a kernel is built -----------------------------------------------------------------
 
@@ -217,6 +218,14 @@ def load_back(pointer, index, step, count, width):
 
 
 @declared
+def load_old(pointer, index, present):
+    """``pointer[index]`` for y, where `present` is true; else zero, and nothing is loaded.
+
+    There is no branch that a kernel could wait at, so the load goes out with those of A.
+    """
+
+
+@declared
 def load_shifted(pointer, index, step, count, width, shift):
     """:func:`load_vectors` for vectors that begin `shift` elements behind a multiple of their size.
 
@@ -306,21 +315,12 @@ def fold(sums, rows):
 
 
 @declared
-def fold_pieces(sums, width):
-    """One piece of `width` sums from several pieces, which are added in pairs as in :func:`fold`.
+def times(factor, number):
+    """``factor * number``, rounded by itself.
 
-    Sum k of a piece is added to sum k of another. There are as many pieces as a power of two.
+    A compiler may fuse a product with the sum that it goes to, and leave it alone in another kernel
+    whose bits should be the same.
     """
-
-
-@declared
-def add_trees(total, sums, groups):
-    """`total` plus trees of `groups` pieces, in order, each added up as by :func:`fold_pieces`."""
-
-
-@declared
-def add_each(left, right):
-    """``left[k] + right[k]`` for each k."""
 
 
 # Sums between threads ---------------------------------------------------------------------------
@@ -333,11 +333,6 @@ def butterfly(values, lanes, apart):
     A group is `lanes` neighbouring lanes; both numbers are powers of two, 32 at most. Every lane
     ends with its sum. All 32 lanes of the warp must come here together.
     """
-
-
-@declared
-def sums_of_lane(values, lane):
-    """`values` of another lane of the warp. All 32 lanes must come here together."""
 
 
 @declared

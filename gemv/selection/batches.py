@@ -10,7 +10,7 @@ from gemv.core.geometry import MAX_GRID_Y, Device
 from gemv.core.problem import Problem
 from gemv.kernels import get
 from gemv.kernels.items import LEVELS, geometry_of_items
-from gemv.selection.items import is_small
+from gemv.selection.items import are_small_items, is_small
 from gemv.selection.select import Choice, as_computed, select
 
 #: Items that one launch may take: a grid has no more blocks along z.
@@ -22,6 +22,8 @@ THREADS_PER_SM = 1024
 MOST_SCRATCH_BYTES = 1 << 28
 #: Counters that one launch may take: a part of those that a captured graph can have.
 MOST_COUNTERS = 1 << 16
+#: So many small items, or fewer, have the kernel of a single product, which has the same sums.
+FEW_ITEMS = 1
 
 
 def shares_matrix(batch: Batch) -> bool:
@@ -42,18 +44,25 @@ def select_item(
     `is_shared` says whether the items of the whole batch share the matrix, where `batch` is a part.
 
     Small items have a kernel of their own, which reads many of them as one stretch of memory. A
-    single product does not get it: it would take twice as long as with the one that the formula
-    chooses. Nor do several vectors of one matrix, whose bits are those of its single products.
+    single product has another one, with the same sums, and so have several vectors of one matrix.
     """
     if is_shared is None:
         is_shared = shares_matrix(batch)
-    if kernel is None and not is_shared and is_small(problem):
+    if kernel is None and not is_shared and are_small_items(problem):
         small = get("small_items")
         if small.constants_of is not None:
             spec = small.spec(problem, small.constants_of(problem), homes)
             geometry = small.geometry(problem, device, dict(spec.knobs))
             return Choice(small, spec, geometry, "many small matrices: one stretch of memory")
     return select(problem, device, kernel=kernel, homes=homes)
+
+
+def for_few(
+    problem: Problem, batch: Batch, device: Device, kernel: str | None, single: Choice
+) -> Choice:
+    """`single`, the choice for one item, or that of a single product where a few items get it."""
+    few = kernel is None and batch.items <= FEW_ITEMS and is_small(problem)
+    return select(problem, device, homes=single.spec.homes) if few else single
 
 
 def select_batch(
@@ -71,6 +80,7 @@ def select_batch(
     """
     problem = as_computed(problem, device)  # the kernel for several vectors is made from it
     single = select_item(problem, batch, device, kernel, homes, is_shared)
+    single = for_few(problem, batch, device, kernel, single)
     if single.kernel.x_home(single.knobs) != "pointer":
         raise ValueError(f"kernel {single.kernel.name!r} moves x, so it computes no batches")
     several = _for_vectors(problem, batch, device, single)
@@ -132,6 +142,7 @@ _SEVERAL = {
     "vector_rows": "several_rows",
     "vector_columns": "several_columns",
     "long_columns": "several_long_columns",
+    "small_matrix": "several_small",
 }
 
 

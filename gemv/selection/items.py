@@ -1,10 +1,13 @@
-"""What one of many items takes: a small matrix is chosen a kernel for that as well.
+"""What one of many items takes: a matrix below 1 MiB is chosen a kernel for that as well.
 
 An item of a batch has the bits of the product alone, so both have one kernel and one order of sums.
 A product alone leaves most of the GPU idle, and many constants take nearly the same time: that of
 a launch. In a batch the same constants differ by factors, because there bandwidth counts. So the
-constants of a small matrix are those with the least *cost*: the time alone, multiplied by the
-fourth root of the time in a batch. The smallest items have a kernel of their own.
+constants of such a matrix are those with the least *cost*: the time alone, multiplied by the
+fourth root of the time in a batch.
+
+The smallest matrices are not chosen for in this way. They have two kernels with one order of sums,
+one for a product alone and one for many of them.
 """
 
 from __future__ import annotations
@@ -16,26 +19,34 @@ from gemv.core.geometry import Device, Geometry, ceil_div
 from gemv.core.problem import Problem
 from gemv.kernels import get
 from gemv.kernels.kernel import Kernel
+from gemv.kernels.small_sums import MOST
 from gemv.kernels.work import Work
 
 #: Bytes of the largest A whose time in a batch counts. Larger ones fill the GPU alone.
 MOST_BYTES = 1 << 20
-#: Rows and columns of the largest items that may be small; the kernel refuses some of these.
-_SMALL_SIDE = 64
+#: Rows and columns of the largest items that ``small_items`` gets. With 64 here it would also get
+#: those that it takes beyond :data:`~gemv.kernels.small_sums.MOST`, whose lines are no whole 16
+#: bytes; these would not have the bits of the single call.
+ITEM_SIDE = MOST
 #: Bytes of all A of the batch that stands for any.
 _BATCH_BYTES = 1 << 26
 
 
 def is_small(problem: Problem) -> bool:
-    """Whether items have a kernel of their own, for many small matrices."""
-    sides_fit = max(problem.rows, problem.cols) <= _SMALL_SIDE
+    """Whether a product has the order of sums of small matrices, alone and in a batch."""
+    return problem.rows <= MOST and problem.cols <= MOST
+
+
+def are_small_items(problem: Problem) -> bool:
+    """Whether many such products have a kernel of their own."""
+    sides_fit = max(problem.rows, problem.cols) <= ITEM_SIDE
     return sides_fit and get("small_items").accepts(problem) is None
 
 
 def counts_in_batches(problem: Problem) -> bool:
     """Whether the time of one of many such problems counts."""
     fits = problem.rows * problem.cols * problem.dtype.itemsize <= MOST_BYTES
-    return fits and not is_small(problem)
+    return fits and not is_small(problem) and not are_small_items(problem)
 
 
 def work_of_batch(

@@ -169,9 +169,14 @@ def scaled(reference: MachineFile, device: Device) -> MachineFile:
 
     The rate of the memory follows its clock and the width of its bus; the rate of the L2 cache
     follows the number and the clock of multiprocessors, and times of instructions follow that
-    clock. Latencies and weights stay. What a fit computed ahead is not for this GPU.
+    clock. Latencies and weights stay.
+
+    What a fit computed ahead is for this GPU as well if it has the multiprocessors of the other
+    one, of the same kind and number, so that the same blocks run at a time: see
+    :func:`has_multiprocessors_of`.
     """
     usual, chip = REFERENCE.chip, device.chip
+    ahead = reference.choices if has_multiprocessors_of(REFERENCE, device) else {}
     clock = chip.clock_khz / usual.clock_khz
     numbers = reference.numbers._asdict()
     for name in _BY_CLOCK:
@@ -185,8 +190,23 @@ def scaled(reference: MachineFile, device: Device) -> MachineFile:
         reference.factors,
         reference.constants,
         reference.exceptions,
-        {},
-        (reference.decides, numbers),
+        ahead,
+        (reference.decides, numbers, bool(ahead)),
+    )
+
+
+def has_multiprocessors_of(other: Device, device: Device) -> bool:
+    """Whether a launch has as many blocks at a time on `device` as on the `other` GPU.
+
+    Then the choices of a campaign on the one hold on the other, even if its memory is slower. On
+    an H100, 32 problems that no fit has seen take 1.022 times as long as the best candidate with
+    the choices of the H200, and 1.056 times with those of the formula.
+    """
+    alike = ("threads", "registers", "shared_bytes", "blocks")
+    return (
+        device.compute_capability == other.compute_capability
+        and device.multiprocessors == other.multiprocessors
+        and all(getattr(device.chip, name) == getattr(other.chip, name) for name in alike)
     )
 
 

@@ -8,7 +8,7 @@ from typing import NamedTuple
 from gemv.core.batch import OPERANDS, Batch
 from gemv.core.geometry import Device
 from gemv.core.problem import Problem
-from gemv.selection.batches import limits, select_batch, select_item, shares_matrix
+from gemv.selection.batches import for_few, limits, select_batch, select_item, shares_matrix
 from gemv.selection.select import Choice
 
 
@@ -56,6 +56,7 @@ def parts(
     """
     is_shared = one_matrix or shares_matrix(batch)  # of a part with a single item, too
     single = select_item(problem, batch, device, kernel, homes, is_shared)
+    single = for_few(problem, batch, device, kernel, single)
     if batch.items == 1 and not batch.conjugate_x and single.kernel.of_batch is None:
         return [Part(batch, (0,) * len(OPERANDS), single)]
     dimensions, most = limits(problem, single)

@@ -1,6 +1,7 @@
 """Which kernel a problem gets, and with which constants.
 
-A machine's file lists a few exceptions, and constants that do well on that GPU. The first exception
+A small matrix has a kernel of its own, because its sums have one order everywhere. For others a
+machine's file lists a few exceptions, and constants that do well on that GPU. The first exception
 that matches a problem decides. Otherwise the formula of :mod:`gemv.selection.formula` does: each
 kernel counts its work with each set of constants, and the least predicted time wins. That is done
 once for all problems of a cell: see :mod:`gemv.selection.cells`.
@@ -11,15 +12,14 @@ from __future__ import annotations
 import os
 from collections import OrderedDict
 from collections.abc import Mapping
-from math import prod
-from typing import Any, NamedTuple
+from typing import Any
 
 from gemv.core import memo
-from gemv.core.geometry import CACHE_LINE_BYTES, SECTOR_BYTES, Device, Geometry
+from gemv.core.geometry import CACHE_LINE_BYTES, SECTOR_BYTES, Device
 from gemv.core.problem import Problem
 from gemv.kernels import REGISTRY, get
 from gemv.kernels.kernel import Kernel
-from gemv.kernels.spec import Spec, describe_homes
+from gemv.kernels.small_sums import runs_down
 from gemv.selection.cells import (
     CLOSE_BYTES,
     LINES_INDICES,
@@ -28,8 +28,10 @@ from gemv.selection.cells import (
     kind_of,
 )
 from gemv.selection.choices import EMPTY, choices
+from gemv.selection.entry import Choice, Entry, made
+from gemv.selection.items import is_small
 from gemv.selection.machine import machine
-from gemv.selection.ranking import MOST_THREADS, best, knobs_of
+from gemv.selection.ranking import best, knobs_of
 from gemv.selection.row import Row
 
 #: The kernel for problems that all constants of the machine are wrong for, and reasons of choices.
@@ -37,31 +39,10 @@ GENERAL = "last_block"
 _FASTEST = "the fastest by the formula for lines of such a length and number"
 _ANY_STRIDES = "no unit stride: a tile with its threads along the sum, combined in one launch"
 _BY_NAME = "asked for by name"
-
-#: Makes a named tuple, in half the time that its own constructor takes.
-_new = tuple.__new__
+_SMALL = "sums of small matrices have one order, wherever these lie and however many there are"
 
 #: Choices that are kept. One more, and the oldest is forgotten.
 MAX_CHOICES = 4096
-
-
-class Choice(NamedTuple):
-    """A kernel, what it is compiled for, how it is launched, and why."""
-
-    kernel: Kernel
-    spec: Spec
-    geometry: Geometry
-    reason: str
-
-    @property
-    def coefficients(self) -> str:
-        """Where the kernel reads alpha and beta, in words."""
-        return describe_homes(self.spec.homes)
-
-    @property
-    def knobs(self) -> dict[str, int]:
-        """The kernel's compile-time constants by name."""
-        return dict(self.spec.knobs)
 
 
 # Selection -------------------------------------------------------------------------------------
@@ -72,12 +53,12 @@ _by_alignment = os.environ.get("GEMV_ALIGNMENT", "1").strip() != "0"
 def use_alignment(yes: bool = True) -> None:
     """Whether kernels may be chosen by how operands are aligned in memory.
 
-    The order of a sum depends on the width of its loads, and that on the alignment of A and x: of
-    their addresses and of A's leading dimension. So views of the same values may differ in their
-    last bits. Without alignment every load is one element wide, whatever the address, and kernels
-    that look for the next multiple of 16 bytes are not used, so that the bits depend on the values,
-    the shape, the storage order and the GPU alone, where elements are aligned to their own size.
-    That takes time: narrow loads reach a smaller part of the memory's rate.
+    Beyond 32 x 32 the order of a sum depends on the width of its loads, and that on the alignment
+    of A and x: of their addresses and of A's leading dimension. So views of the same values may
+    differ in their last bits. Without alignment every load is one element wide, whatever the
+    address, and kernels that look for the next multiple of 16 bytes are not used, so that the bits
+    depend on the values, the shape, the storage order and the GPU alone, where elements are aligned
+    to their own size. That takes time: narrow loads reach a smaller part of the memory's rate.
 
     Parameters
     ----------
@@ -177,23 +158,10 @@ def select(
             used = forced.constants_of(problem)
         if used is None:
             used = _usual_knobs(forced, problem, device, by_alignment)
-        return _made(forced, problem, device, used, homes, literals, _BY_NAME)
+        return made(forced, problem, device, used, homes, literals, _BY_NAME)
     chosen = _first(problem, known_of(device), homes, by_alignment)
     merged = {**chosen.knobs, **(knobs or {})}
-    return _made(chosen.kernel, problem, device, merged, homes, literals, chosen.reason)
-
-
-def _made(
-    kernel: Kernel,
-    problem: Problem,
-    device: Device,
-    knobs: Mapping[str, int],
-    homes: tuple[str, str],
-    literals: tuple[Any, ...],
-    reason: str,
-) -> Choice:
-    spec = kernel.spec(problem, knobs, homes, literals)
-    return Choice(kernel, spec, _geometry(kernel, problem, device, dict(spec.knobs)), reason)
+    return made(chosen.kernel, problem, device, merged, homes, literals, chosen.reason)
 
 
 def _usual_knobs(
@@ -210,52 +178,6 @@ def _usual_knobs(
     return knobs_of(found.constants[candidate.number], candidate.blocks)
 
 
-def _geometry(
-    kernel: Kernel, problem: Problem, device: Device, knobs: Mapping[str, int], place: str = ""
-) -> Geometry:
-    """The launches of a kernel with these constants.
-
-    The kernel raises a ValueError if the constants do not go together; its text then begins with
-    `place`, which says where they are from.
-    """
-    try:
-        geometry = kernel.geometry(problem, device, knobs)
-    except ValueError as error:
-        raise ValueError(f"{place}{error}") from error
-    for launch in geometry.launches:
-        threads = prod(launch.block)
-        if threads > MOST_THREADS:
-            raise ValueError(
-                f"{place}a block has at most {MOST_THREADS} threads, and the constants of"
-                f" {kernel.name} make it {threads}"
-            )
-    return geometry
-
-
-class _Entry:
-    """A kernel with constants, and what it is compiled for, by the homes of alpha and beta."""
-
-    __slots__ = ("accepts", "is_checked", "kernel", "knobs", "place", "reason", "specs")
-
-    def __init__(self, kernel: Kernel, knobs: Mapping[str, int], reason: str, place: str) -> None:
-        self.kernel, self.knobs, self.reason, self.place = kernel, knobs, reason, place
-        self.accepts, self.is_checked = kernel.accepts, False
-        self.specs: dict[tuple[str, str], tuple[Spec, dict[str, int]]] = {}
-
-    def choice(self, problem: Problem, device: Device, homes: tuple[str, str]) -> Choice:
-        found = self.specs.get(homes)
-        if found is None:
-            spec = self.kernel.spec(problem, self.knobs, homes)
-            found = self.specs[homes] = spec, dict(spec.knobs)
-        spec, knobs = found
-        if self.is_checked:
-            geometry = self.kernel.geometry(problem, device, knobs)
-        else:
-            geometry = _geometry(self.kernel, problem, device, knobs, self.place)
-            self.is_checked = True  # the block and what goes together follow from the constants
-        return _new(Choice, (self.kernel, spec, geometry, self.reason))
-
-
 class _Problems:
     """All problems that differ in their sizes alone, on one device.
 
@@ -263,13 +185,13 @@ class _Problems:
     ----------
     kind : Kind or None
         Of their cells; None if memory runs neither along the sum nor along y.
-    rows : tuple of (Row, _Entry)
+    rows : tuple of (Row, Entry)
         The exceptions that such problems can match.
     numbers : sequence of int
         The number of each cell of the kind.
-    entries : dict of int to _Entry
+    entries : dict of int to Entry
         By the numbers of cells.
-    general : _Entry
+    general : Entry
         For problems that have no kind.
     """
 
@@ -279,16 +201,16 @@ class _Problems:
         self.kind = None if problem.splits_elements else kind_of(problem, by_alignment)
         self.choices = choices(device)
         rows = [
-            (row, _Entry(REGISTRY[row.kernel], row.knobs, row.reason, f"{row.place}: "))
+            (row, Entry(REGISTRY[row.kernel], row.knobs, row.reason, f"{row.place}: "))
             for row in machine(device).exceptions
             if row.can_match(problem) and (by_alignment or not REGISTRY[row.kernel].phased)
         ]
-        self.rows: tuple[tuple[Row, _Entry], ...] = tuple(rows)
+        self.rows: tuple[tuple[Row, Entry], ...] = tuple(rows)
         self.numbers = None if self.kind is None else self.choices.numbers(self.kind)
-        self.entries: dict[int, _Entry] = {}
-        self.general = _Entry(REGISTRY[GENERAL], REGISTRY[GENERAL].knobs, _ANY_STRIDES, "")
+        self.entries: dict[int, Entry] = {}
+        self.general = Entry(REGISTRY[GENERAL], REGISTRY[GENERAL].knobs, _ANY_STRIDES, "")
 
-    def entry(self, line: int, lines: int) -> _Entry | None:
+    def entry(self, line: int, lines: int) -> Entry | None:
         """What problems get whose lines are so long and so many; None if no cell says so."""
         if self.numbers is None or self.kind is None:
             return self.general
@@ -300,15 +222,15 @@ class _Problems:
                 return None
         entry = self.entries.get(number)
         if entry is None:
-            entry = self.entries[number] = self._made(number)
+            entry = self.entries[number] = self._of_number(number)
         return entry
 
-    def _made(self, number: int) -> _Entry:
+    def _of_number(self, number: int) -> Entry:
         candidate = self.choices.entries[number]
         constants = self.choices.machine.constants[candidate.number]
         knobs = knobs_of(constants, candidate.blocks)
         place = f"machine {self.choices.machine.name}, constants {candidate.number + 1}: "
-        return _Entry(constants.kernel, knobs, _FASTEST, place)
+        return Entry(constants.kernel, knobs, _FASTEST, place)
 
 
 class Known:
@@ -322,14 +244,17 @@ class Known:
         ordinary dict takes ever longer to find its oldest key.
     problems : dict
         By all of a problem but its sizes, and whether alignment counts.
+    small : dict
+        What small matrices get, by all that their kernel is compiled for.
     """
 
-    __slots__ = ("choices", "device", "problems")
+    __slots__ = ("choices", "device", "problems", "small")
 
     def __init__(self, device: Device | None) -> None:
         self.device = device
         self.choices: OrderedDict[tuple, Choice] = OrderedDict()
         self.problems: dict[tuple, _Problems] = {}
+        self.small: dict[tuple, Entry] = {}
 
 
 _known: dict[Device, Known] = {}
@@ -354,10 +279,29 @@ def forget() -> None:
     _latest = Known(None)
 
 
+def _small(problem: Problem, known: Known, device: Device, homes: tuple[str, str]) -> Choice:
+    """The choice for a small matrix, which neither addresses nor the GPU decide."""
+    # All that the constants and the machine code follow from; to find constants takes longer.
+    key = (
+        problem.dtype, problem.access, runs_down(problem), problem.cols, problem.conj,
+        problem.incx == 1, problem.a_alignment, problem.x_alignment, problem.result,
+        problem.accumulate,
+    )  # fmt: skip
+    entry = known.small.get(key)
+    if entry is None:
+        kernel = get("small_matrix")
+        assert kernel.constants_of is not None
+        entry = Entry(kernel, kernel.constants_of(problem), _SMALL, "")
+        entry = known.small.setdefault(key, entry)
+    return entry.choice(problem, device, homes)
+
+
 def _first(problem: Problem, known: Known, homes: tuple[str, str], by_alignment: bool) -> Choice:
     """The choice for `problem`: by the first exception that matches, or by its cell."""
     device = known.device
     assert device is not None
+    if is_small(problem):
+        return _small(problem, known, device, homes)
     (
         dtype, _, _, _, rows, cols, conj, row_stride, col_stride, incx, _, _, _,
         a_alignment, x_alignment, result, accumulate,
@@ -392,7 +336,7 @@ def _first(problem: Problem, known: Known, homes: tuple[str, str], by_alignment:
     # Nothing stands for the cell, or what does was accepted and this problem is not.
     candidate = best(machine(device), problem, device, by_alignment)
     if candidate is None:
-        return _made(get(GENERAL), problem, device, {}, homes, (), _ANY_STRIDES)
+        return made(get(GENERAL), problem, device, {}, homes, (), _ANY_STRIDES)
     constants = machine(device).constants[candidate.number]
     knobs = knobs_of(constants, candidate.blocks)
-    return _made(constants.kernel, problem, device, knobs, homes, (), _FASTEST)
+    return made(constants.kernel, problem, device, knobs, homes, (), _FASTEST)

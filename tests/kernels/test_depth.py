@@ -14,9 +14,10 @@ from helpers.selection import tuned
 
 from gemv.core.dtypes import DTYPES, TWOFOLD
 from gemv.engines import backend
-from gemv.kernels import REGISTRY
+from gemv.kernels import REGISTRY, get
 
 KERNELS = list(REGISTRY.values())
+SMALL = get("small_matrix")
 ON_SIMULATOR = pytest.mark.skipif(
     backend.backend() != "simulator", reason="only there can a number be a tree"
 )
@@ -143,6 +144,8 @@ def check(kernel, knobs, *shape, **options):
 
 def sizes_for(kernel, knobs, dtype):
     """Tiles with a rest, one column, splits; for short loads also what is left of a vector."""
+    if kernel is SMALL:
+        return [(3, n) for n in (1, 4, 7, 15, 16, 17, 31, 32)] + [(20, 30)]
     rows, cols = kernel.tile({**kernel.knobs, **(knobs or {})})
     if dtype == "d":
         return [
@@ -153,6 +156,8 @@ def sizes_for(kernel, knobs, dtype):
 
 
 def with_knobs(kernel):
+    if kernel is SMALL:
+        return None  # those that follow from the problem
     knobs = knobs_for_tests(kernel)
     if kernel.name == "where_x_lives":
         return {**knobs, "X_HOME": 0}  # others hold numbers only, and all homes have one order
@@ -167,6 +172,11 @@ KINDS += [
     if kernel.wide
     for dtype, sums in (("s", "plain"), ("h", "plain"), ("z", "plain"), ("h", "wide"))
 ]
+KINDS += [
+    (SMALL, dtype, sums)
+    for dtype, sums in (("s", "plain"), ("d", "plain"), ("z", "plain"), ("s", "wide"),
+                        ("s", "pairs"), ("d", "wide"))
+]  # fmt: skip
 
 
 @ON_SIMULATOR
@@ -228,14 +238,14 @@ def adversarial(name, rng, shape):
     return values
 
 
-@pytest.mark.parametrize("kernel", KERNELS, ids=lambda kernel: kernel.name)
+@pytest.mark.parametrize("kernel", [*KERNELS, SMALL], ids=lambda kernel: kernel.name)
 @pytest.mark.parametrize("dtype", "sc")
 @pytest.mark.parametrize("data", ["positive", "alternating", "graded", "mixed", "denormal"])
 def test_errors_stay_within_what_the_depth_allows(kernel, dtype, data):
-    knobs = knobs_for_tests(kernel)
+    knobs = None if kernel is SMALL else knobs_for_tests(kernel)
     tile_rows, tile_cols = tile_of(kernel)
     for order in "CF":
-        n = min(9 * tile_cols + 5, 900)
+        n = 31 if kernel is SMALL else min(9 * tile_cols + 5, 900)
         case = Case(min(tile_rows + 3, 60), n, dtype, order, alpha=1.25, beta=-0.75)
         if kernel.accepts(case.problem) is not None:
             continue

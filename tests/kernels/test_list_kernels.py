@@ -185,7 +185,7 @@ def test_an_entry_may_be_several_tiles(order, monkeypatch):
 def test_a_warp_takes_more_turns_than_it_has_lanes(order):
     """A lane has what the warp does in one turn; after 32 turns they load what comes next."""
     one = H100._replace(multiprocessors=1)
-    kinds = [Case(m, n, "s", order, beta=0.5, seed=m) for m, n in ((5, 8), (7, 4), (33, 5))]
+    kinds = [Case(m, n, "s", order, beta=0.5, seed=m) for m, n in ((5, 8), (7, 4), (32, 9))]
     cases = [kinds[k % 3] for k in range(600)]
 
     def find(problems, places, device):

@@ -30,6 +30,7 @@ KERNELS = {
     "cluster_rows": (DOT, BY_BLOCK),
     "cluster_columns": (AXPY, BY_BLOCK),
     "small_items": (DOT + AXPY, BY_GRID),
+    "small_matrix": (DOT + AXPY, BY_BLOCK),
 }
 
 
@@ -39,7 +40,7 @@ def cases_of(name, dtype, **rest):
     tile_rows, tile_cols = tile_of(kernel)
     ways, _ = KERNELS[name]
     rows = [1, tile_rows - 1, tile_rows, tile_rows + 1, 2 * tile_rows + 3]
-    if name in ("small_items", "short_columns"):
+    if name in ("small_items", "small_matrix", "short_columns"):
         rows = [1, 4, 7, 8, 12]
     cols = [1, 3, min(tile_cols, 24) + 1, 8, 5]
     scalars = [(1.0, 0.0), (0.5, 2.0), (0.0, 0.5), (2.0, 1.0), (1.0, 0.0)]
@@ -47,7 +48,7 @@ def cases_of(name, dtype, **rest):
         order, op = ways[k % len(ways)]
         sides = (max(m, 1), n) if op == "N" else (n, max(m, 1))
         # Most have lines of whole vectors; short_columns takes columns without gaps.
-        pad = 0 if name in ("small_items", "short_columns") else (7, 5, 7, 8, 3)[k]
+        pad = 0 if name in ("small_items", "small_matrix", "short_columns") else (7, 5, 7, 8, 3)[k]
         yield Case(
             *sides, dtype, order, op, pad, incx=(1, -1, 1, 1, 3)[k], incy=(1, -2, 1, 3, 1)[k],
             alpha=alpha, beta=beta, seed=k, **rest,
@@ -212,7 +213,7 @@ def test_launches_of_tables():
 @pytest.mark.skipif(
     backend.backend() == "cuda", reason="only the simulator has schedules that can be chosen"
 )
-@pytest.mark.parametrize("name", ["vector_rows", "vector_columns", "small_items"])
+@pytest.mark.parametrize("name", ["vector_rows", "vector_columns", "small_items", "small_matrix"])
 def test_no_order_of_threads_and_blocks_changes_a_bit(name, monkeypatch):
     from gemv.language.simulator.scheduler import Schedule, scheduled
 

@@ -15,7 +15,7 @@ from helpers.problems import ALL_ROWS, Case, knobs_for_tests, tile_of
 from gemv.core.dtypes import DTYPES
 from gemv.core.geometry import Device
 from gemv.engines import backend
-from gemv.kernels import REGISTRY
+from gemv.kernels import REGISTRY, get
 from gemv.kernels.work import Work, bytes_of_stretches, lines_of_warp
 from gemv.measure.inputs import make_problem
 
@@ -41,9 +41,9 @@ def counted(kernel, m, n, dtype, order, knobs=(), lda=None, at=(16, 16), multipr
         along = {"row_stride": lda} if order == "C" else {"col_stride": lda}
         problem = problem._replace(**along)
     problem = problem.at(*at)
-    all_knobs = {**REGISTRY[kernel].knobs, **dict(knobs)}
-    made = REGISTRY[kernel].geometry(problem, device_of(multiprocessors), all_knobs)
-    return REGISTRY[kernel].work(problem, made, all_knobs)
+    all_knobs = {**get(kernel).knobs, **dict(knobs)}
+    made = get(kernel).geometry(problem, device_of(multiprocessors), all_knobs)
+    return get(kernel).work(problem, made, all_knobs)
 
 
 @pytest.mark.parametrize("kernel", REGISTRY.values(), ids=lambda kernel: kernel.name)
@@ -252,6 +252,33 @@ BY_HAND = {
         ),
         Work(1, 128, 1, 2 * 32, 12, 0, 0, 1, 64, 0, 0, 0, 3, 15, 0, 512 * 4 + 4, 4),
     ),
+    # Four partial sums a row, so a warp has 8 rows, and each thread 8 columns. The warp's loads are
+    # 8 lines of 128 bytes apart. Two shuffles.
+    "small_matrix, along the rows": (
+        counted(
+            "small_matrix", 20, 32, "s", "C",
+            {"UNIT": 4, "SHARES": 1, "LOADS": 8, "SPLIT_A": 0, "PACKED_X": 1},
+        ),
+        Work(3, 32, 1, 20 * 128, 80, 0, 1, 0, 32, 8, 8, 8, 80, 2, 0, 0, 8),
+    ),
+    # Two partial sums of 16 and 15 columns, 16 rows a warp. Columns of 136 bytes, 144 apart, touch
+    # 5 sectors each. They are cut at 128 bytes, which is inside of a sector for those that begin at
+    # 16: 16 of 31 at most.
+    "small_matrix, down the columns": (
+        counted(
+            "small_matrix", 17, 31, "d", "F",
+            {"UNIT": 1, "SHARES": 2, "LOADS": 16, "SPLIT_A": 0, "PACKED_X": 0}, lda=18,
+        ),
+        Work(2, 32, 1, (31 * 5 + 16) * 32, 136, 0, 1, 0, 128, 16, 16, 16, 34, 1, 0, 0, 2),
+    ),
+    # Complex numbers that may lie across their size take two loads each.
+    "small_matrix, numbers in two parts": (
+        counted(
+            "small_matrix", 3, 5, "c", "C",
+            {"UNIT": 1, "SHARES": 1, "LOADS": 8, "SPLIT_A": 1, "PACKED_X": 0}, lda=8, at=(4, 4),
+        ),
+        Work(1, 32, 1, 3 * 3 * 32, 24, 0, 1, 0, 64, 10, 10, 32, 3, 0, 0, 0, 16),
+    ),
 }  # fmt: skip
 
 
@@ -290,9 +317,9 @@ def test_counts_by_hand(name):
 
 def test_elements_without_a_unit_stride_take_a_sector_each():
     problem = make_problem(4, 8, DTYPES["s"], "C", "N")._replace(row_stride=1000, col_stride=16)
-    kernel = REGISTRY["last_block"]
-    made = kernel.geometry(problem, device_of(1), kernel.knobs)
-    assert kernel.work(problem.at(4, 4), made, kernel.knobs).bytes == 32 * 32
+    for kernel in (get("small_matrix"), REGISTRY["last_block"]):
+        made = kernel.geometry(problem, device_of(1), kernel.knobs)
+        assert kernel.work(problem.at(4, 4), made, kernel.knobs).bytes == 32 * 32
     # Every other element: a row of 60 bytes is in three sectors at most.
     near = problem._replace(row_stride=1000, col_stride=2).at(4, 4)
     assert kernel.work(near, made, kernel.knobs).bytes == 4 * 3 * 32
@@ -742,3 +769,28 @@ def test_counts_are_those_of_a_run(kernel, dtype):
     if kernel.name == "short_columns":
         least -= {"bytes", "x_loads"}
     assert least <= set(exact), "a count is never compared exactly"
+
+
+@ON_SIMULATOR
+@pytest.mark.parametrize("dtype", "shcz")
+@pytest.mark.parametrize("order", "CF")
+def test_counts_of_a_small_matrix_are_those_of_a_run(dtype, order):
+    """With the constants that each size gets; rows that fill no warp, columns that fill no load."""
+    kernel, exact = get("small_matrix"), Counter()
+    for at, (m, n) in enumerate([(8, 4), (19, 15), (32, 32), (5, 31), (2, 24), (16, 6)]):
+        for shift in (0, 1):
+            case = Case(m, n, dtype, order, pad=(0, 3)[at % 2], incx=1 + at % 2, shift=shift)
+            choice, problem = choice_of(case, kernel.name, None)
+            work = kernel.work(problem, choice.geometry, choice.knobs)
+            found = watched(case, kernel, None, problem)
+            for name in ("passes", "loads", "multiply_adds", "busy_threads", "bytes"):
+                # Two blocks may cut a sector, or not: that is counted for each cut.
+                cut = order == "F" and work.blocks > 1
+                if name == "bytes" and (cut or name in bound_only(kernel, choice, problem, work)):
+                    assert found[name] <= work.bytes, (m, n, shift)
+                else:
+                    assert found[name] == getattr(work, name), (name, m, n, shift)
+                    exact[name] += 1
+            parts = 1 if choice.knobs["PACKED_X"] or dtype not in "cz" else 2
+            assert parts * found["x_loads"] == work.x_loads, (m, n, shift)
+    assert exact["bytes"] > 1

@@ -73,6 +73,7 @@ WANTED = [
     Cell(66, 3, "d", view=":, 1:", batch=3),
     Cell(9, 12, "s", vectors=3),
     Cell(9, 6, "h", "T", vectors=2, beta=-1),
+    Cell(9, 36, "s", vectors=3),
 ]
 
 
@@ -82,7 +83,8 @@ def test_cells_of_batches_are_right(monkeypatch):
     assert [each.cell for each in grid.rows] == WANTED
     for each in grid.rows:
         assert each.wrong is None and each.kernel, each
-    assert {"small_items", "several_rows"} < {each.kernel for each in grid.rows}
+    kernels = {each.kernel for each in grid.rows}
+    assert {"small_items", "several_small", "several_rows"} < kernels
 
 
 @pytest.mark.parametrize("second", [False, True], ids=["numpy", "second-kernel"])

@@ -205,13 +205,42 @@ def test_a_file_that_was_not_made_of_the_toml_is_not_used(package, ending, conte
 def test_a_gpu_without_a_file_gets_scaled_numbers():
     h200 = machine(Device("NVIDIA H200", (9, 0), 132))
     same = machine(Device("another GPU", (9, 0), 132))
-    assert same.numbers == h200.numbers and not same.choices and same.hash != h200.hash
+    assert same.numbers == h200.numbers and same.hash != h200.hash
     chip = Chip(clock_khz=990_000, memory_khz=3_201_000, bus_bits=3072)
     half = machine(Device("half of it", (9, 0), 66, chip=chip)).numbers
     assert half.memory_rate == pytest.approx(h200.numbers.memory_rate / 2)
     assert half.cache_rate == pytest.approx(h200.numbers.cache_rate / 4)
     assert half.load == pytest.approx(2 * h200.numbers.load)
     assert half.memory_latency == h200.numbers.memory_latency
+
+
+@pytest.mark.parametrize(
+    ("capability", "multiprocessors", "chip"),
+    [
+        ((9, 0), 132, Chip(memory_khz=2_619_000, bus_bits=5120, cache_bytes=50 << 20)),
+        ((9, 0), 132, Chip(shared_bytes=100 << 10)),
+        ((9, 0), 132, Chip(registers=32768)),
+        ((9, 0), 132, Chip(threads=1536)),
+        ((9, 0), 132, Chip(blocks=16)),
+        ((9, 0), 114, Chip()),
+        ((10, 0), 132, Chip()),
+    ],
+)
+def test_choices_made_ahead_are_for_gpus_with_these_multiprocessors(
+    capability, multiprocessors, chip
+):
+    h200 = machine(Device("NVIDIA H200", (9, 0), 132))
+    device = Device("another GPU", capability, multiprocessors, chip=chip)
+    other = machine(device)
+    if chip.memory_khz == 2_619_000:  # slower memory alone: an H100
+        assert other.choices is h200.choices
+        problem = problem_of("dot", 200, 200).at(256, 256)
+        chosen = select(problem, device)
+        reference = select(problem, Device("NVIDIA H200", (9, 0), 132))
+        assert (chosen.kernel, chosen.knobs) == (reference.kernel, reference.knobs)
+    else:
+        assert not other.choices
+    assert other.hash != h200.hash
 
 
 def test_the_simulator_takes_what_the_reference_does():

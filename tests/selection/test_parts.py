@@ -52,17 +52,17 @@ def test_every_kernel_of_a_batch_knows_whether_x_is_conjugated(size, shape, one_
 
 
 def test_a_part_with_one_vector_has_the_kernel_of_its_batch(monkeypatch):
-    """Several vectors of one small matrix do not get the kernel for small items, nor does one."""
+    """Several vectors of one small matrix do not get the kernel for small items; nor does one."""
     monkeypatch.setattr(batches, "MOST_ITEMS", 2)
     problem = problem_of(*SMALL)
     found = parts(problem, batch_of((5,), *SMALL, one_matrix=True), H200)
     assert [part.batch.items for part in found] == [2, 2, 1]
-    assert "small_items" not in {part.choice.kernel.name for part in found}
+    assert [part.choice.kernel.name for part in found] == ["several_small"] * 2 + ["small_matrix"]
     alone = batch_of((1,), *SMALL, one_matrix=True)
     (vector,) = parts(problem, alone, H200, one_matrix=True)
     (matrix,) = parts(problem, alone, H200)
-    assert vector.choice.kernel is batches.select(problem, H200).kernel
-    assert matrix.choice.kernel.name == "small_items"
+    assert vector.choice == matrix.choice == batches.select(problem, H200)
+    assert vector.choice.kernel.name == "small_matrix"
 
 
 def test_a_batch_of_three_dimensions_is_cut_into_the_fewest_launches():

@@ -41,8 +41,8 @@ Bytes
     vector with a stride of 0, comes from the caches after its first time.
 
 Wins
-    Batches of matrices up to 32 x 32, and somewhat larger ones whose lines are no multiples of 16
-    bytes.
+    Batches of matrices up to 32 x 32. It takes somewhat larger ones as well, whose lines are no
+    multiples of 16 bytes; these have the kernel of the single call for the sake of its bits.
 
 Loses
     To reading the rows of a larger matrix straight into registers: here every number goes through
@@ -52,7 +52,8 @@ Sums
     Along the rows: partial sum k over the columns j with j % U == k, in order, where U is the
     number of columns in 16 bytes of sums if they divide n, else 1; then pairwise. Down the columns:
     one sum over the columns in order. From 16 steps on, 2 or 4 lanes take every second or fourth
-    step, and a butterfly adds them up. Same bits on every run, for each item of each batch.
+    step, and a butterfly adds them up (:mod:`gemv.kernels.small_sums`). Same bits on every run, for
+    each item of each batch, and for the product alone.
 
 Source
     Padding of rows in shared memory against bank conflicts: M. Harris, "An efficient matrix
@@ -65,20 +66,17 @@ from __future__ import annotations
 import inspect
 from math import gcd
 
-import numpy as np
-
 from gemv.core.geometry import LOAD_BYTES, MAX_GRID_X, ceil_div, one_launch
-from gemv.kernels.depths import in_halves, joined, shared_out
 from gemv.kernels.kernel import Kernel, attach
 from gemv.kernels.list_words import words_in_order, words_of_rows
+from gemv.kernels.small_sums import MOST, depth_of, order_of, runs_down, unit_of
 
-#: The largest number of rows and of columns.
-MOST = 32
-#: The same, and the most bytes of sums, where lines are no whole vectors of 16 bytes. Other kernels
-#: read such lines by loads of 2 to 8 bytes, straight into registers, from packed items: a warp that
-#: reads 4 rows of 33 float32 has 528 bytes in flight, and 32 such blocks on a multiprocessor 17 KB
-#: of the 40 KB that it takes. Here 16-byte loads read them all, 8 KB a block. From 64 rows and
-#: columns on, warps read long pieces of lines, and the caches make good for the rest.
+#: The largest number of rows and of columns, and the most bytes of sums, where lines are no whole
+#: vectors of 16 bytes. Other kernels read such lines by loads of 2 to 8 bytes, straight into
+#: registers, from packed items: a warp that reads 4 rows of 33 float32 has 528 bytes in flight, and
+#: 32 such blocks on a multiprocessor 17 KB of the 40 KB that it takes. Here 16-byte loads read them
+#: all, 8 KB a block. From 64 rows and columns on, warps read long pieces of lines, and the caches
+#: make good for the rest.
 MOST_ODD, ODD_BYTES = 64, 16 * 1024
 #: Vectors of A that a thread has in flight; the code below has so many names.
 VECTORS = 4
@@ -90,8 +88,6 @@ TILE_BYTES, X_BYTES, Y_BYTES = 20 * 1024, 8 * 1024, 4 * 1024
 BANKS_BYTES = 128
 #: Items of a batch from which on there are blocks enough, so that they may be larger ones.
 MANY = 1024
-#: Steps of a thread in a sum, beyond which lanes share it.
-STEPS = 8
 #: A quotient by a constant is a product with a number of so many bits behind the point: one of 32
 #: bits, also for a quotient by 1.
 SHIFT = 31
@@ -105,11 +101,6 @@ def inverse(divisor):
 def x_loads(width):
     """Numbers of x that a thread loads, beside vectors of `width` elements."""
     return NARROW_X_LOADS if width == 8 else USUAL_X_LOADS
-
-
-def unit_of(precision):
-    """Sums in 16 bytes."""
-    return LOAD_BYTES // precision.sums.itemsize
 
 
 def build(spec):
@@ -433,7 +424,7 @@ def accepts(problem):
 def _are_odd_and_few(problem):
     """Whether lines, of the length that the shape gives them, are no multiples of 16 bytes."""
     rows, cols = problem.rows, problem.cols
-    line_bytes = (rows if down(problem) else cols) * problem.dtype.itemsize
+    line_bytes = (rows if runs_down(problem) else cols) * problem.dtype.itemsize
     return (
         0 < rows <= MOST_ODD
         and 0 < cols <= MOST_ODD
@@ -442,20 +433,11 @@ def _are_odd_and_few(problem):
     )
 
 
-def down(problem):
-    """Whether neighbouring threads take neighbouring rows, as memory runs down the columns."""
-    return problem.access == "axpy" and problem.rows > 1
-
-
 def constants_of(problem):
     """The constants that the shape decides, so that the order of a sum follows it alone."""
-    unit, runs_down = unit_of(problem.precision), down(problem)
-    whole = (problem.rows if runs_down else problem.cols) % unit == 0
-    steps = problem.cols // (unit if whole and not runs_down else 1)
-    shares = 1
-    while shares < 4 and steps >= 2 * shares * STEPS:
-        shares *= 2
-    found = {"DOWN": int(runs_down), "WHOLE": int(whole), "SHARES": shares}
+    down, _, shares = order_of(problem)
+    whole = (problem.rows if down else problem.cols) % unit_of(problem.precision) == 0
+    found = {"DOWN": int(down), "WHOLE": int(whole), "SHARES": shares}
     if problem.rows * problem.cols * problem.dtype.itemsize > 128 * VECTORS * LOAD_BYTES:
         found |= {"THREADS_PER_BLOCK": 256, "MIN_BLOCKS": 3}  # else all loads go out at once
     return found
@@ -618,13 +600,8 @@ def tile(knobs):
 
 
 def depth(problem, geometry, knobs):
-    part = unit_of(problem.precision)
-    unit = part if knobs["WHOLE"] and not knobs["DOWN"] else 1
-    lanes = shared_out(problem.cols // unit, knobs["SHARES"]) - 1
-    inside = lanes
-    for _ in range(unit.bit_length() - 1):
-        inside = joined(inside, inside)
-    return int(in_halves(np.asarray(inside)))
+    along_units = knobs["WHOLE"] and not knobs["DOWN"]
+    return depth_of(problem.cols, unit_of(problem.precision) if along_units else 1, knobs["SHARES"])
 
 
 KERNEL = Kernel(

@@ -34,6 +34,7 @@ from gemv.language.numba_cuda.loads import (
     elements_past,
     is_aligned,
     load_back,
+    load_old,
     load_shifted,
     load_some,
     load_vectors,
@@ -55,5 +56,6 @@ from gemv.language.numba_cuda.sums import (
     outer_add,
     scatter_sums,
     sums_of_lane,
+    times,
 )
 from gemv.language.numba_cuda.twofold_types import element_of_arrays

@@ -100,18 +100,18 @@ def _loading(pointer, count, width, instruction, *limit):
     return result(pointer, types.int64, types.int64, count, width, *limit), codegen
 
 
-def single_of(context, builder, pointer, address, present):
+def single_of(context, builder, pointer, address, present, instruction=KEEP):
     """One element at `address`; zero where the bit `present` is 0.
 
     A complex element may be aligned to its real part only, so it takes two loads.
     """
     element = loaded_type(pointer)
     if is_narrow(pointer) or not isinstance(element, types.Complex):
-        return load(context, builder, pointer, address, 1, KEEP, present)[0]
+        return load(context, builder, pointer, address, 1, instruction, present)[0]
     real = real_of(element)
     start = builder.bitcast(address, KINDS[real][2].as_pointer())
     parts = [
-        registers_of(builder, real, builder.gep(start, [integer_of(k)]), 1, KEEP, present)[0]
+        registers_of(builder, real, builder.gep(start, [integer_of(k)]), 1, instruction, present)[0]
         for k in range(2)
     ]
     return widened(context, builder, pointer, complex_of(context, builder, element, *parts))
@@ -204,6 +204,18 @@ def load_shifted(typingctx, pointer, index, step, count, width, shift):
 def load_back(typingctx, pointer, index, step, count, width):
     """``ld.global``: the read-only path must not be used for memory that is written."""
     return _loading(pointer, count, width, _PLAIN)
+
+
+@intrinsic
+def load_old(typingctx, pointer, index, present):
+    """``ld.global``, as :func:`load_back`."""
+
+    def codegen(context, builder, signature, arguments):
+        base, index, present = arguments
+        address = builder.gep(base, [index])
+        return single_of(context, builder, pointer, address, present, _PLAIN)
+
+    return pointer.dtype(pointer, types.int64, types.boolean), codegen
 
 
 @intrinsic

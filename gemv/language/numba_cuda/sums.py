@@ -16,7 +16,13 @@ from gemv.language.numba_cuda.registers import (
     literal_of,
     unit_of,
 )
-from gemv.language.numba_cuda.twofold import added, exchanged, product_added
+from gemv.language.numba_cuda.twofold import (
+    added,
+    exchanged,
+    multiplied,
+    product_added,
+    rounded_product,
+)
 from gemv.language.numba_cuda.twofold_types import TwofoldType
 
 
@@ -43,6 +49,27 @@ def _product_added(context, builder, element, total, value, factor, conjugate):
     other = builder.fma(number.real, factor.imag, total.imag)
     other = builder.fma(imag, factor.real, other)
     return complex_of(context, builder, element, real, other)
+
+
+@intrinsic
+def times(typingctx, factor, number):
+    of_two = isinstance(number, TwofoldType)
+    if not of_two and not isinstance(number, (types.Float, types.Complex)):
+        return None
+
+    def codegen(context, builder, signature, arguments):
+        if of_two:
+            return multiplied(context, builder, number, *arguments)
+        if not isinstance(number, types.Complex):
+            return rounded_product(builder, *arguments)
+        left, right = (context.make_complex(builder, number, each) for each in arguments)
+        minus = _negative(builder, left.imag)
+        real = builder.fma(minus, right.imag, rounded_product(builder, left.real, right.real))
+        other = rounded_product(builder, left.real, right.imag)
+        other = builder.fma(left.imag, right.real, other)
+        return complex_of(context, builder, number, real, other)
+
+    return number(number.plain if of_two else number, number), codegen
 
 
 @intrinsic

@@ -214,30 +214,29 @@ def _multiplied(typingctx, a, b):
     return kind(a, b), codegen
 
 
-@intrinsic
-def _times(typingctx, factor, total):
+def multiplied(context, builder, kind, factor, total):
     """``factor * total`` for a plain number and a sum of two."""
-    complex_ = total.parts == 2
+    pairs = _pairs(builder, kind, total)
+    if kind.parts == 1:
+        return _of_pairs(context, builder, kind, [_scaled(builder, factor, pairs[0])])
+    number = context.make_complex(builder, kind.plain, factor)
+    minus = _negative(builder, number.imag)
+    real = _added(
+        builder,
+        _scaled(builder, number.real, pairs[0]),
+        _scaled(builder, minus, pairs[1]),
+    )
+    imag = _added(
+        builder,
+        _scaled(builder, number.real, pairs[1]),
+        _scaled(builder, number.imag, pairs[0]),
+    )
+    return _of_pairs(context, builder, kind, [real, imag])
 
-    def codegen(context, builder, signature, arguments):
-        pairs = _pairs(builder, total, arguments[1])
-        if not complex_:
-            return _of_pairs(context, builder, total, [_scaled(builder, arguments[0], pairs[0])])
-        number = context.make_complex(builder, total.plain, arguments[0])
-        minus = _negative(builder, number.imag)
-        real = _added(
-            builder,
-            _scaled(builder, number.real, pairs[0]),
-            _scaled(builder, minus, pairs[1]),
-        )
-        imag = _added(
-            builder,
-            _scaled(builder, number.real, pairs[1]),
-            _scaled(builder, number.imag, pairs[0]),
-        )
-        return _of_pairs(context, builder, total, [real, imag])
 
-    return total(total.plain, total), codegen
+def rounded_product(builder, a, b):
+    """``a * b`` for two real numbers, which nothing fuses with a sum."""
+    return _instruction(builder, "mul.rn", a, b)
 
 
 @intrinsic
@@ -302,8 +301,6 @@ def _conjugated(typingctx, value):
 def _mul(left, right):
     if isinstance(left, ExactType) and isinstance(right, ExactType):
         return lambda left, right: _multiplied(left, right)
-    if isinstance(left, (types.Float, types.Complex)) and isinstance(right, TwofoldType):
-        return lambda left, right: _times(left, right)
     if isinstance(left, TwofoldType) and isinstance(right, TwofoldType):
         return lambda left, right: _product(left, right)
     return None

@@ -40,6 +40,7 @@ from gemv.language.simulator.vectors import (
     gather_some,
     is_aligned,
     load_back,
+    load_old,
     load_shifted,
     load_some,
     load_units,
@@ -57,5 +58,6 @@ from gemv.language.simulator.vectors import (
     stream_some,
     stream_tile,
     sums_of_lane,
+    times,
     zeros,
 )

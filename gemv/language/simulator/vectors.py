@@ -42,6 +42,10 @@ def load_vectors(pointer, index, step, count, width):
 load_back = load_vectors
 
 
+def load_old(pointer, index, present):
+    return pointer[index] if present else pointer.nothing
+
+
 def stream_some(pointer, starts, index, step, count, width, valid):
     values: list = []
     for start in starts:
@@ -153,6 +157,10 @@ def spread(factors, count, width, first, period):
 
 def zeros(zero, count):
     return (zero,) * count
+
+
+def times(factor, number):
+    return factor * number
 
 
 def multiply_add(sums, tile, x, conjugate):

@@ -1,0 +1,95 @@
+"""A kernel with its constants, and the choice that it is for a problem."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from math import prod
+from typing import Any, NamedTuple
+
+from gemv.core.geometry import Device, Geometry
+from gemv.core.problem import Problem
+from gemv.kernels.kernel import Kernel
+from gemv.kernels.spec import Spec, describe_homes
+from gemv.selection.ranking import MOST_THREADS
+
+#: Makes a named tuple, in half the time that its own constructor takes.
+_new = tuple.__new__
+
+
+class Choice(NamedTuple):
+    """A kernel, what it is compiled for, how it is launched, and why."""
+
+    kernel: Kernel
+    spec: Spec
+    geometry: Geometry
+    reason: str
+
+    @property
+    def coefficients(self) -> str:
+        """Where the kernel reads alpha and beta, in words."""
+        return describe_homes(self.spec.homes)
+
+    @property
+    def knobs(self) -> dict[str, int]:
+        """The kernel's compile-time constants by name."""
+        return dict(self.spec.knobs)
+
+
+def made(
+    kernel: Kernel,
+    problem: Problem,
+    device: Device,
+    knobs: Mapping[str, int],
+    homes: tuple[str, str],
+    literals: tuple[Any, ...],
+    reason: str,
+) -> Choice:
+    """The choice of a kernel with these constants; a ValueError if they do not go together."""
+    spec = kernel.spec(problem, knobs, homes, literals)
+    return Choice(kernel, spec, _geometry(kernel, problem, device, dict(spec.knobs)), reason)
+
+
+def _geometry(
+    kernel: Kernel, problem: Problem, device: Device, knobs: Mapping[str, int], place: str = ""
+) -> Geometry:
+    """The launches of a kernel with these constants.
+
+    The kernel raises a ValueError if the constants do not go together; its text then begins with
+    `place`, which says where they are from.
+    """
+    try:
+        geometry = kernel.geometry(problem, device, knobs)
+    except ValueError as error:
+        raise ValueError(f"{place}{error}") from error
+    for launch in geometry.launches:
+        threads = prod(launch.block)
+        if threads > MOST_THREADS:
+            raise ValueError(
+                f"{place}a block has at most {MOST_THREADS} threads, and the constants of"
+                f" {kernel.name} make it {threads}"
+            )
+    return geometry
+
+
+class Entry:
+    """A kernel with constants, and what it is compiled for, by the homes of alpha and beta."""
+
+    __slots__ = ("accepts", "is_checked", "kernel", "knobs", "place", "reason", "specs")
+
+    def __init__(self, kernel: Kernel, knobs: Mapping[str, int], reason: str, place: str) -> None:
+        self.kernel, self.knobs, self.reason, self.place = kernel, knobs, reason, place
+        self.accepts, self.is_checked = kernel.accepts, False
+        self.specs: dict[tuple[str, str], tuple[Spec, dict[str, int]]] = {}
+
+    def choice(self, problem: Problem, device: Device, homes: tuple[str, str]) -> Choice:
+        found = self.specs.get(homes)
+        if found is None:
+            spec = self.kernel.spec(problem, self.knobs, homes)
+            found = self.specs[homes] = spec, dict(spec.knobs)
+        spec, knobs = found
+        if self.is_checked:
+            geometry = self.kernel.geometry(problem, device, knobs)
+        else:
+            geometry = _geometry(self.kernel, problem, device, knobs, self.place)
+            self.is_checked = True  # the block and what goes together follow from the constants
+        return _new(Choice, (self.kernel, spec, geometry, self.reason))
