@@ -21,6 +21,8 @@ from benchmarks.pages.page import drawing
 _COUNTED = {
     "small_items": "The simulator ran {2} products of {0} x {1} float32, by this kernel and by that"
     " with a thread for each row:",
+    "staged": "The simulator ran {} products of {} x {} float32, stored along {}, by this kernel"
+    " and by {{ref}}`{}`, whose sums it has:",
     "several": "The simulator ran this kernel for several vectors, and {{ref}}`{}` for one, with"
     " the constants that an H200 gets. A is {} x {} in float32, stored along {}:",
 }
@@ -42,6 +44,8 @@ def stem(kernel) -> str:
 
 def beyond_page(kernel) -> str:
     """The page of one kernel for batches."""
+    import items
+
     lesson = sections(kernel.doc)
     page = [
         "% Made by docs/_ext/gemv_pages.py from the kernel's own file; edit that instead.",
@@ -52,12 +56,12 @@ def beyond_page(kernel) -> str:
         markdown(lesson["Idea"]),
         "## Picture",
         markdown(lesson["Picture"]),
-        *([drawing("items-small_items")] if kernel.name == "small_items" else []),
+        *([] if kernel.name in items.SEVERAL else [drawing(f"items-{kernel.name}")]),
         "## Bytes",
         markdown(bytes_as_code(lesson["Bytes"])),
         _counted(kernel),
         "## Measured",
-        *([drawing(f"items-{kernel.name}")] if kernel.name != "small_items" else []),
+        *([drawing(f"items-{kernel.name}")] if kernel.name in items.SEVERAL else []),
         measured_table(kernel.name),
         "## Wins and losses",
         "**Wins.** " + markdown(lesson["Wins"]),
@@ -78,10 +82,14 @@ def _counted(kernel) -> str:
     facts = json.loads((OUT / f"counted-{kernel.name}.json").read_text(encoding="utf-8"))
     if kernel.name == "small_items":
         text = _COUNTED[kernel.name].format(*items.SMALL_ITEMS)
+    elif kernel.name in items.STAGED:
+        single, order, m, n = items.STAGED[kernel.name]
+        along = "rows" if order == "C" else "columns"
+        text = _COUNTED["staged"].format(items.STAGED_ITEMS, m, n, along, single)
     else:
         single, order, m, n = items.SEVERAL[kernel.name]
         text = _COUNTED["several"].format(single, m, n, "rows" if order == "C" else "columns")
-    head = "" if kernel.name == "small_items" else "vectors"
+    head = "vectors" if kernel.name in items.SEVERAL else ""
     lines = [f"| {head} | " + " | ".join(facts) + " |", "| --- |" + " ---: |" * len(facts)]
     for key in next(iter(facts.values())):
         lines.append(f"| {key} | " + " | ".join(str(fact[key]) for fact in facts.values()) + " |")
@@ -90,14 +98,14 @@ def _counted(kernel) -> str:
 
 def measured_table(name: str) -> str:
     """The stored float32 cells in which the kernel was selected."""
-    from items import measured
+    from items import SEVERAL, measured
 
     from benchmarks.pages.page import duration
 
     rows = measured(name)
     if not rows:
         return "There is no measured figure of this kernel yet: `make several` makes it on a GPU."
-    what, number = ("items", "batch") if name == "small_items" else ("vectors", "vectors")
+    what, number = ("vectors", "vectors") if name in SEVERAL else ("items", "batch")
     lines = [f"| A, float32 | {what} | time | of the floor | beside the peer |"]
     lines.append("| --- | ---: | ---: | ---: | ---: |")
     for row in rows:
