@@ -29,6 +29,14 @@ from gemv.language.vocabulary_clusters import (
     cluster_take,
     cluster_wait,
 )
+from gemv.language.vocabulary_copies import (
+    copies_commit,
+    copies_wait,
+    copy_async,
+    copy_one,
+    staged_some,
+    staged_tile,
+)
 
 # Called while a kernel is built -----------------------------------------------------------------
 
