@@ -69,6 +69,8 @@ REGISTRY = _Ladder()
 BATCHED = {
     "small_matrix": "small.b01_small_matrix",
     "small_items": "batched.b01_small_items",
+    "staged_rows": "batched.b02_staged_rows",
+    "staged_columns": "batched.b03_staged_columns",
     "several_rows": "vectors.b01_several_rows",
     "several_columns": "vectors.b02_several_columns",
     "several_long_columns": "vectors.b03_several_long_columns",

@@ -149,6 +149,9 @@ class Kernel:
     constants_of_batch : callable or None
         ``constants_of_batch(problem, batch, knobs)`` gives constants with the same sums, beside
         ``of_batch``, for the places of the items in memory.
+    for_items : callable or None
+        ``for_items(problem, knobs)`` gives the constants for the items of a batch, with the order
+        of sums that the kernel for one product has with `knobs`; None where there are none.
     for_vectors : callable or None
         ``for_vectors(problem, knobs, vectors)`` gives the constants for so many vectors, with the
         order of sums that the kernel for one vector has with `knobs`.
@@ -205,6 +208,7 @@ class Kernel:
         None
     )
     in_batches: Callable[[Problem, Mapping[str, int]], dict[str, int]] | None = None
+    for_items: Callable[[Problem, Mapping[str, int]], dict[str, int] | None] | None = None
     for_vectors: Callable[[Problem, Mapping[str, int], int], dict[str, int]] | None = None
     of_batch: Callable[[Problem, Batch, Device, Mapping[str, int]], Geometry] | None = None
     repeats: Callable[[Problem, Mapping[str, int]], tuple[int, int] | None] | None = None

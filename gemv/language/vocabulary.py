@@ -29,7 +29,15 @@ from gemv.language.vocabulary_clusters import (
     cluster_take,
     cluster_wait,
 )
-from gemv.language.vocabulary_trees import add_each, add_trees, fold_pieces, sums_of_lane
+from gemv.language.vocabulary_copies import (
+    copies_commit,
+    copies_wait,
+    copy_async,
+    copy_one,
+    staged_some,
+    staged_tile,
+)
+from gemv.language.vocabulary_trees import add_each, add_trees, fold, fold_pieces, sums_of_lane
 
 # Called while a kernel is built -----------------------------------------------------------------
 
@@ -307,11 +315,6 @@ def outer_add(sums, tile, shared, index, step, count, width, conjugate):
     Those for column k of the tile are side by side from ``shared[index + k*step]`` on, and one load
     moves 16 bytes of them. `sums` has the sums of one vector after those of the other.
     """
-
-
-@declared
-def fold(sums, rows):
-    """One sum for each of `rows` from its partial sums, which are added in pairs."""
 
 
 @declared

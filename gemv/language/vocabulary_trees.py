@@ -1,6 +1,6 @@
-"""The part of :mod:`gemv.language.vocabulary` for lanes that add up what several groups have.
+"""The part of :mod:`gemv.language.vocabulary` for sums that a lane adds up, and takes from others.
 
-The sums of a group, such as the rows that it computes, are a piece of `width` numbers.
+The sums of a group of columns, one for each row of a lane, are a piece of `width` numbers.
 """
 
 from __future__ import annotations
@@ -9,8 +9,13 @@ from gemv.language.declared import declared
 
 
 @declared
+def fold(sums, rows):
+    """One sum for each of `rows` from its partial sums, which are added in pairs."""
+
+
+@declared
 def fold_pieces(sums, width):
-    """One piece of `width` sums from several pieces, which are added in pairs as by ``fold``.
+    """One piece of `width` sums from several pieces, which are added in pairs as by :func:`fold`.
 
     Sum k of a piece is added to sum k of another. There are as many pieces as a power of two.
     """

@@ -1,4 +1,4 @@
-"""Which kernel a batch gets: one for small items, or that of a single item, run for all of them."""
+"""Which kernel a batch gets: one of its own, or that of a single item, run for all of them."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import dataclasses
 import math
 
 from gemv.core.batch import Batch
-from gemv.core.geometry import MAX_GRID_Y, Device
+from gemv.core.geometry import LOAD_BYTES, MAX_GRID_Y, Device, Geometry
 from gemv.core.problem import Problem
 from gemv.kernels import get
 from gemv.kernels.items import LEVELS, geometry_of_items
@@ -94,6 +94,10 @@ def select_batch(
         pairs = tuple(sorted(knobs.items()))
         spec = dataclasses.replace(single.spec, knobs=pairs, conjugate_x=batch.conjugate_x)
         return single._replace(spec=spec, geometry=own(problem, batch, device, knobs))
+    if gains_by_stages(problem):
+        staged = in_stages(problem, batch, device, single)
+        if staged is not None and _fills(device, staged.geometry, 1):
+            return staged
     single = _for_many(problem, batch, device, single)
     spec = dataclasses.replace(single.spec, levels=len(batch.shape), conjugate_x=batch.conjugate_x)
     return single._replace(spec=spec, geometry=geometry_of_items(single.geometry, batch))
@@ -129,12 +133,60 @@ def _for_many(problem: Problem, batch: Batch, device: Device, single: Choice) ->
         return single
     knobs = kernel.in_batches(problem, single.knobs)
     geometry = kernel.geometry(problem, device, knobs)
-    (grid, block, *_) = geometry.launches[0]
-    threads = math.prod(grid) * math.prod(block) * batch.items
-    if threads < THREADS_PER_SM * device.multiprocessors:
+    if not _fills(device, geometry, batch.items):
         return single
     spec = dataclasses.replace(single.spec, knobs=tuple(sorted(knobs.items())))
     return single._replace(spec=spec, geometry=geometry)
+
+
+#: Bytes of the longest lines that are copied to shared memory; columns of numbers of 4 bytes have
+#: half as many.
+MOST_STAGED_BYTES = 2048
+#: Kernels that copy items to shared memory, by the kernel whose sums they have.
+_STAGED = {"vector_rows": "staged_rows", "vector_columns": "staged_columns"}
+
+
+def gains_by_stages(problem: Problem) -> bool:
+    """Whether items are copied to shared memory, where a kernel can do so.
+
+    Wide copies need no alignment, so they are for lines that are read by narrower loads otherwise.
+    They take more instructions than loads, which counts where lines are long or numbers have eight
+    bytes.
+    """
+    size, width = problem.dtype.itemsize, problem.widths[0]
+    if width * size >= LOAD_BYTES:
+        return False
+    if problem.access == "dot":
+        return problem.line_bytes <= MOST_STAGED_BYTES
+    return size == 2 or size == 4 and 2 * problem.line_bytes <= MOST_STAGED_BYTES
+
+
+def in_stages(problem: Problem, batch: Batch, device: Device, single: Choice) -> Choice | None:
+    """A kernel that copies items to shared memory, with the sums of `single`; None without one."""
+    name = _STAGED.get(single.kernel.name)
+    homes = single.spec.homes
+    if name is None or single.geometry.scratch or not set(homes) <= {"arguments", "pointer"}:
+        return None
+    kernel = get(name)
+    (step, *more) = batch.of("a")
+    if more or step <= 0 or kernel.accepts(problem) or device.lacks(kernel.capability):
+        return None
+    assert kernel.for_items is not None and kernel.of_batch is not None
+    knobs = kernel.for_items(problem, single.knobs)
+    if knobs is None:
+        return None
+    spec = kernel.spec(problem, knobs, homes)
+    spec = dataclasses.replace(spec, levels=0, conjugate_x=batch.conjugate_x)
+    geometry = kernel.of_batch(problem, batch, device, knobs)
+    reason = "the sums of one product, and copies of 16 bytes wherever lines begin"
+    return Choice(kernel, spec, geometry, reason)
+
+
+def _fills(device: Device, geometry: Geometry, items: int) -> bool:
+    """Whether a launch for each of some items, all together, has threads enough for the GPU."""
+    launch = geometry.launches[0]
+    threads = math.prod(launch.grid) * launch.threads_per_block * items
+    return threads >= THREADS_PER_SM * device.multiprocessors
 
 
 #: Kernels that read a matrix once for several vectors, by the kernel whose sums they have.

@@ -13,6 +13,14 @@ from gemv.language.numba_cuda.clusters import (
     cluster_take,
     cluster_wait,
 )
+from gemv.language.numba_cuda.copies import (
+    copies_commit,
+    copies_wait,
+    copy_async,
+    copy_one,
+    staged_some,
+    staged_tile,
+)
 from gemv.language.numba_cuda.formats import conjugated, moved
 from gemv.language.numba_cuda.gathers import gather, gather_inside, gather_some, spread
 from gemv.language.numba_cuda.intrinsics import (

@@ -13,6 +13,14 @@ from gemv.language.simulator.clusters import (
     cluster_take,
     cluster_wait,
 )
+from gemv.language.simulator.copies import (
+    copies_commit,
+    copies_wait,
+    copy_async,
+    copy_one,
+    staged_some,
+    staged_tile,
+)
 from gemv.language.simulator.intrinsics import (
     constant_array,
     device,

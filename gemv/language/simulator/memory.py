@@ -102,9 +102,15 @@ class Pointer:
         held_back = type(thread) is Thread and thread.block.has_stores
         if held_back or first < 0 or first + count > self.size:
             return [self[k] for k in range(i, i + count)]
-        return self._numbers(self.flat[first : first + count])
+        return self.numbers_of(self.flat[first : first + count])
 
-    def _numbers(self, stored: np.ndarray) -> Sequence[Any]:
+    def stored(self, i: int, count: int) -> np.ndarray:
+        """``self[i]`` and those behind it as they are stored, for a copy."""
+        first = self._position(i, "read")
+        self._position(i + count - 1, "read")
+        return self.flat[first : first + count]
+
+    def numbers_of(self, stored: np.ndarray) -> Sequence[Any]:
         """What a kernel reads, element by element, from the memory where it is stored."""
         return list(stored)
 
@@ -147,7 +153,7 @@ class _Converting(Pointer):
             return cast(value, self.number)[()]
         return self.numbers[value]
 
-    def _numbers(self, stored: np.ndarray) -> Sequence[Any]:
+    def numbers_of(self, stored: np.ndarray) -> Sequence[Any]:
         return list(cast(stored, self.number) if self.numbers is None else self.numbers[stored])
 
     def __setitem__(self, i: int, value: Any) -> None:
@@ -175,7 +181,7 @@ class _Twofold(Pointer):
             value = self.singles[value]
         return number_of(self.sums, value.item(), self.exact)
 
-    def _numbers(self, stored: np.ndarray) -> Sequence[Any]:
+    def numbers_of(self, stored: np.ndarray) -> Sequence[Any]:
         if self.singles is not None:
             stored = self.singles[stored]
         return [number_of(self.sums, value, self.exact) for value in stored.tolist()]
@@ -201,6 +207,9 @@ class _Conjugating:
 
     def elements(self, i: int, count: int) -> Sequence[Any]:
         return [value.conjugate() for value in self._pointer.elements(i, count)]
+
+    def numbers_of(self, stored: np.ndarray) -> Sequence[Any]:
+        return [value.conjugate() for value in self._pointer.numbers_of(stored)]
 
     def moved(self, count: int) -> _Conjugating:
         return _Conjugating(self._pointer.moved(count))

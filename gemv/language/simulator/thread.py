@@ -57,6 +57,8 @@ class Thread(greenlet):
         self.site: tuple[CodeType, int] | None = None
         self.value: Any = None  # what it brings to a block vote
         self.result: Any = None  # what the barrier or warp operation hands out
+        # Groups of copies on their way: where each goes, and what it brings. The last is open.
+        self.copies: list[list[tuple[np.ndarray, np.ndarray]]] = [[]]
 
     def run(self) -> None:
         grid = self.block.grid
