@@ -59,7 +59,6 @@ def stem(kernel) -> str:
 
 def beyond_page(kernel) -> str:
     """The page of one kernel for batches."""
-    import items
 
     lesson = sections(kernel.doc)
     page = [
