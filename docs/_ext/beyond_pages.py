@@ -23,8 +23,6 @@ _COUNTED = {
     " with a thread for each row:",
     "small_matrix": "The simulator ran one product of {0} x {1} float32, by this kernel and by that"
     " for many of them:",
-    "staged": "The simulator ran {} products of {} x {} float32, stored along {}, by this kernel"
-    " and by {{ref}}`{}`, whose sums it has:",
     "several": "The simulator ran this kernel for several vectors, and {{ref}}`{}` for one, with"
     " the constants that an H200 gets. A is {} x {} in float32, stored along {}:",
     "several_small": "The simulator ran this kernel as it runs for thousands of vectors, and"
@@ -33,7 +31,7 @@ _COUNTED = {
 
 
 #: Kernels whose figure shows what they do, and not a time.
-_IN_PICTURES = ("small_matrix", "small_items", "staged_rows", "staged_columns")
+_IN_PICTURES = ("small_matrix", "small_items")
 
 
 def _is_drawn(name: str) -> bool:
@@ -59,8 +57,6 @@ def stem(kernel) -> str:
 
 def beyond_page(kernel) -> str:
     """The page of one kernel for batches."""
-    import items
-
     lesson = sections(kernel.doc)
     page = [
         "% Made by docs/_ext/gemv_pages.py from the kernel's own file; edit that instead.",
@@ -95,18 +91,14 @@ def _counted(kernel) -> str:
     import items
 
     facts = json.loads((OUT / f"counted-{kernel.name}.json").read_text(encoding="utf-8"))
-    small = {"small_items": items.SMALL_ITEMS, "small_matrix": items.SMALL_MATRIX}
-    if kernel.name in small:
-        text = _COUNTED[kernel.name].format(*small[kernel.name])
-    elif kernel.name in items.STAGED:
-        single, order, m, n = items.STAGED[kernel.name]
-        along = "rows" if order == "C" else "columns"
-        text = _COUNTED["staged"].format(items.STAGED_ITEMS, m, n, along, single)
+    if kernel.name in _IN_PICTURES:
+        sizes = {"small_items": items.SMALL_ITEMS, "small_matrix": items.SMALL_MATRIX}
+        text = _COUNTED[kernel.name].format(*sizes[kernel.name])
     else:
         single, order, m, n = items.SEVERAL[kernel.name]
         text = _COUNTED.get(kernel.name, _COUNTED["several"])
         text = text.format(single, m, n, "rows" if order == "C" else "columns")
-    head = "vectors" if kernel.name in items.SEVERAL else ""
+    head = "" if kernel.name in _IN_PICTURES else "vectors"
     lines = [f"| {head} | " + " | ".join(facts) + " |", "| --- |" + " ---: |" * len(facts)]
     for key in next(iter(facts.values())):
         lines.append(f"| {key} | " + " | ".join(str(fact[key]) for fact in facts.values()) + " |")
@@ -115,14 +107,14 @@ def _counted(kernel) -> str:
 
 def measured_table(name: str) -> str:
     """The stored float32 cells in which the kernel was selected."""
-    from items import SEVERAL, measured
+    from items import measured
 
     from benchmarks.pages.page import duration
 
     rows = measured(name)
     if not rows:
         return "There is no measured figure of this kernel yet: `make several` makes it on a GPU."
-    what, number = ("vectors", "vectors") if name in SEVERAL else ("items", "batch")
+    what, number = ("items", "batch") if name in _IN_PICTURES else ("vectors", "vectors")
     lines = [f"| A, float32 | {what} | time | of the floor | beside the peer |"]
     lines.append("| --- | ---: | ---: | ---: | ---: |")
     for row in rows:

@@ -26,13 +26,6 @@ SEVERAL = {
     "several_long_columns": ("long_columns", "F", 1024, 4),
     "several_small": ("small_matrix", "C", 32, 32),
 }
-#: The kernel of the single product, storage order, and rows and columns of the items that are
-#: watched, whose lines begin anywhere.
-STAGED = {
-    "staged_rows": ("vector_rows", "C", 32, 129),
-    "staged_columns": ("vector_columns", "F", 129, 32),
-}
-STAGED_ITEMS = 2
 #: Rows and columns of the matrix whose measured times are drawn.
 DRAWN = {
     "several_rows": (8192, 8192),
@@ -49,16 +42,6 @@ def watched(kernel: str) -> Record:
     return watch_items(*SMALL_ITEMS, kernel=None if kernel == "small_items" else kernel)
 
 
-@functools.cache
-def watched_in_stages(name: str, staged: bool) -> Record:
-    """What the kernel called `name` does with the items of :data:`STAGED`, or that of one product.
-
-    Without `staged` it is the latter.
-    """
-    single, order, m, n = STAGED[name]
-    return watch_items(m, n, STAGED_ITEMS, order=order, kernel=single, staged=staged)
-
-
 def facts(name: str) -> dict[str, dict]:
     """What the page of a kernel tells, a column of its table each."""
     if name == "small_items":
@@ -66,9 +49,6 @@ def facts(name: str) -> dict[str, dict]:
     if name == "small_matrix":
         alone = (watch_items(*SMALL_MATRIX, 1, kernel=each) for each in (name, "small_items"))
         return {record.kernel.name: _alone(record) for record in alone}
-    if name in STAGED:
-        both = (watched_in_stages(name, staged) for staged in (True, False))
-        return {record.kernel.name: _of_items(record) for record in both}
     single, order, m, n = SEVERAL[name]
     told = {}
     for vectors in VECTORS:
@@ -132,14 +112,9 @@ def draw_requests(palette):
     threads of an item ask for four numbers. With the kernel for small items, the 32 threads of a
     warp ask for 16 bytes each."""
     names = ("thread_per_row", "small_items")
-    return _draw_requests(palette, {name: watched(name) for name in names})
-
-
-def _draw_requests(palette, records: dict[str, Record]):
-    """The first request for A of each record, in lines of the caches."""
+    requests = [watched(name).requests("a")[0] for name in names]
     figure, axes = canvas(1.5, ncols=2)
-    for (name, record), surface in zip(records.items(), axes, strict=True):
-        request = record.requests("a")[0]
+    for name, request, surface in zip(names, requests, axes, strict=True):
         each, sector = CACHE_LINE_BYTES // 4, SECTOR_BYTES // 4
         bare(surface, (-0.5, each + 0.5), (4.2, -0.2))
         read, moved = {one.element for one in request}, sectors_of(request)
@@ -155,22 +130,6 @@ def _draw_requests(palette, records: dict[str, Record]):
             fontsize=9.5, loc="left", color=palette.ink,
         )  # fmt: skip
     return figure
-
-
-def draw_stages(palette, name: str):
-    """The first request for A, of the kernel for one product and of the one that copies."""
-    both = (watched_in_stages(name, staged) for staged in (False, True))
-    return _draw_requests(palette, {record.kernel.name: record for record in both})
-
-
-for _name, (_single, _order, _m, _n) in STAGED.items():
-    drawing(
-        f"items-{_name}",
-        f"The first request for A in a batch of matrices of {_m} x {_n} float32, stored along"
-        f" {'rows' if _order == 'C' else 'columns'}, as recorded. Each row of cells is a line of"
-        f" 128 bytes. In {_single} the threads of a warp ask for a number each; copies move 16"
-        " bytes for each thread.",
-    )(functools.partial(draw_stages, name=_name))
 
 
 def measured(name: str) -> list[CellResult]:

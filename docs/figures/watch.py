@@ -209,11 +209,6 @@ class _Watched(memory.Pointer):
             values.append(self[i + k])
         return values
 
-    def stored(self, i, count):
-        for k in range(count):
-            self.note(self.name, False, int(i) + k, self.itemsize)
-        return super().stored(i, count)
-
     def __setitem__(self, i, value):
         self.note(self.name, True, int(i), self.itemsize)
         super().__setitem__(i, value)
@@ -227,8 +222,8 @@ def _site() -> tuple[tuple, bool]:
     frame = sys._getframe(2)
     starts, below = True, 0
     while frame is not None and frame.f_code.co_filename in _INSIDE:
-        if frame.f_code.co_name in ("vector_load", "vector_store", "stored"):
-            # a store or a copy keeps its place in a local of this frame, a load in `elements`
+        if frame.f_code.co_name in ("vector_load", "vector_store"):
+            # a store keeps its place in a local of this frame, a load in one of `elements`
             starts = bool(frame.f_locals.get("k", below) == 0)
         below = frame.f_locals.get("k", 0)
         frame = frame.f_back

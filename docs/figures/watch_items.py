@@ -13,7 +13,7 @@ from gemv.core.geometry import Device
 from gemv.engines.simulator import SimulatorEngine
 from gemv.measure.inputs import ALPHA, BETA, make_problem, random_array
 from gemv.measure.reference import error_in_bounds, reference
-from gemv.selection.batches import in_stages, select_batch, select_item
+from gemv.selection.batches import select_batch
 from gemv.selection.parts import aligned
 
 #: The GPU whose constants the kernels get.
@@ -28,13 +28,12 @@ def watch_items(
     order: str = "C",
     shares_matrix: bool = False,
     kernel: str | None = None,
-    staged: bool = False,
 ) -> Record:
     """Run the launch that computes `items` float32 products of random matrices of m rows.
 
     With `shares_matrix` there is one matrix, and as many vectors. `kernel` is the name of the
-    kernel for one item; by default that of the batch is selected. With `staged` items are copied to
-    shared memory, as in a batch that fills a GPU. A wrong result is an AssertionError.
+    kernel for one item; by default that of the batch is selected. A wrong result is an
+    AssertionError.
     """
     dtype = DTYPES["s"]
     rng = np.random.default_rng(m * 1000 + n)
@@ -55,8 +54,6 @@ def watch_items(
     at = (array.__array_interface__["data"][0] for array in (flat, x))
     problem = aligned(make_problem(m, n, dtype, order, "N").at(*at), batch)
     choice = select_batch(problem, batch, GPU, kernel)
-    if staged:
-        choice = in_stages(problem, batch, GPU, select_item(problem, batch, GPU, kernel))
     record = Record(choice.kernel, problem, choice.geometry)
     operands = [SimpleNamespace(owner=array, pointer=0) for array in (flat, x, y)]
     with noting(record):

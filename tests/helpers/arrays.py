@@ -83,27 +83,3 @@ class Jax:
 
 LIBRARIES = {library.name: library for library in (Numba, CuPy, Torch, Jax)}
 MUTABLE = ("numba", "cupy", "torch")
-
-
-def view_of(array, place):
-    """A device array of Numba's with the values of `array`, at the places of a view of memory.
-
-    `place` is that view of a host array, and the array.
-    """
-    from numba import cuda
-
-    from gemv.engines import backend
-
-    view, whole = place
-    view[...] = array
-    if backend.backend() == "simulator":
-        return type(cuda.to_device(np.zeros(1)))(view)  # without a copy, which would be contiguous
-    on_device = cuda.to_device(whole)
-    addresses = [each.__array_interface__["data"][0] for each in (view, whole)]
-    interface = {
-        **on_device.__cuda_array_interface__,
-        "shape": view.shape,
-        "strides": view.strides,
-        "data": (on_device.device_ctypes_pointer.value + addresses[0] - addresses[1], False),
-    }
-    return type("View", (), {"__cuda_array_interface__": interface, "keep": on_device})()

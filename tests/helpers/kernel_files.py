@@ -24,10 +24,7 @@ PARAMETERS = (
     "rows cols alpha a row_stride col_stride x incx beta y incy scratch counters".split()
 )  # fmt: skip
 #: Files of the folder that kernels are made of.
-PARTS = (
-    "depths", "fetching", "grids", "items", "kernel", "spec", "staging", "tables", "wide_tiles",
-    "work",
-)  # fmt: skip
+PARTS = ("depths", "fetching", "grids", "items", "kernel", "spec", "tables", "wide_tiles", "work")
 #: Modules that a kernel file may import beside the standard library, and what is in them.
 IMPORTS = ("numpy", "gemv.core", "gemv.language", *(f"gemv.kernels.{name}" for name in PARTS))
 

@@ -355,20 +355,6 @@ class Program:
             lines.append(f"memory.arrived({self._address(arguments[2])}, {nbytes * len(values)})")
         return lines
 
-    def _on_cp(self, parts, arguments):
-        """Copies of 16 bytes: their places hold NaN until the thread has waited for them."""
-        if "commit_group" in parts:
-            return ["copies.append([])"]
-        if "wait_group" in parts:
-            each = "for place, brought in copies.pop(0)"
-            return [f"while len(copies) > {arguments[0]} + 1:",
-                    f" {each}: memory.store(place, 16, brought)"]  # fmt: skip
-        if arguments[2] != "16":
-            raise PtxError(f"unknown copy: {'.'.join(parts)} {', '.join(arguments)}")
-        to, source = self._address(arguments[0]), self._address(arguments[1])
-        return [f"copies[-1].append(({to}, memory.load({source}, 16, 1)))",
-                f"memory.store({to}, 16, (-1,))"]  # fmt: skip
-
     def _on_atom(self, parts, arguments):
         nbytes = _width(parts[-1]) // 8
         address, value = self._address(arguments[1]), self._value(arguments[2], 32)
@@ -412,7 +398,7 @@ class Program:
     def _made(self):
         lines = ["def thread(parameters, memory, own, v__tid_x, v__tid_y, v__ntid_x, v__ntid_y,",
                  "  v__ctaid_x, v__ctaid_y, v__ctaid_z, v__nctaid_x, v__nctaid_y, v__nctaid_z,",
-                 "  v__cluster_ctarank):", " pc, copies = 0, [[]]", " while True:"]  # fmt: skip
+                 "  v__cluster_ctarank):", " pc = 0", " while True:"]  # fmt: skip
         for number, block in enumerate(self._blocks):
             lines.append(f"  {'el' if number else ''}if pc == {number}:")
             lines += [f"   {line}" for line in [*block, f"pc = {number + 1}"]]
