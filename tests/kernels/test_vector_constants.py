@@ -12,6 +12,7 @@ from gemv.measure.inputs import make_problem
 #: dtype, vectors, lanes of a row, rows: those that need most of the registers that they may have.
 FULL = [
     ("s", 8, 32, 100000), ("c", 4, 4, 100000), ("c", 4, 8, 100000), ("c", 4, 256, 300),
+    ("c", 8, 64, 100000), ("c", 8, 256, 100000),
     ("b", 4, 16, 100000), ("b", 4, 32, 100000), ("b", 8, 128, 8192), ("h", 8, 128, 300),
 ]  # fmt: skip
 #: All dtypes and numbers of vectors, with few lanes and with many.

@@ -100,7 +100,7 @@ NARROW_LONG = {2: Tile(1, 2, 4, 128, 4), 4: Tile(1, 2, 2, 128, 4), 8: Tile(4, 4,
 NARROW_SPLIT = {2: Tile(1, 2, 4, 512, 1), 4: Tile(4, 4, 4, 512, 1), 8: Tile(4, 4, 4, 512, 1)}
 #: Four and eight vectors of complex numbers; and eight of float64, which gain by TURNS.
 COMPLEX_SHORT = {4: Tile(1, 2, 4, 64, 6), 8: Tile(1, 2, 2, 128, 3)}
-COMPLEX_SPLIT = Tile(2, 2, 4, 256, 2)
+COMPLEX_LONG, COMPLEX_SPLIT = Tile(1, 2, 2, 128, 4), Tile(2, 2, 4, 256, 2)
 DOUBLE_LONG = Tile(1, 2, 4, 256, 1)
 MOST_TURNS = 4
 #: Eight vectors of numbers of 2 bytes whose rows have more lanes than a warp: so many turns that a
@@ -219,6 +219,8 @@ def tile_for(problem, lanes, count, split):
     narrow, complex_numbers = problem.dtype.itemsize == 2, problem.dtype.kind == "c"
     if count == 8 and complex_numbers and split:
         return COMPLEX_SPLIT, 1
+    if count == 8 and complex_numbers and lanes >= 32:  # and no row has more than 128 threads
+        return COMPLEX_LONG, max(1, lanes // COMPLEX_LONG.THREADS_PER_BLOCK)
     if complex_numbers and lanes < 32 and not split and count in COMPLEX_SHORT:
         return COMPLEX_SHORT[count], 1
     if lanes < 32:
