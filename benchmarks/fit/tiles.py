@@ -1,11 +1,11 @@
 """Times of constants for several vectors, which their sums do not depend on, on a GPU.
 
-    python -m benchmarks.fit.tiles FILE.json [--seconds S] [--most N]
+    python -m benchmarks.fit.tiles FILE.json [--seconds S] [--most N] [--vectors K ...]
 
-For each problem all sets of constants that fit the registers are compiled by other processes and
-timed with A from memory, beside the plain kernel; those that the package has come first. A result
-that differs in a bit from theirs is marked. The best are the tiles of
-``gemv/kernels/vectors/b01_several_rows.py`` and the constants of ``b02_several_columns.py``.
+For each problem the most promising sets of constants (:mod:`benchmarks.fit.tile_sets`) are compiled
+by other processes and timed with A from memory, beside the plain kernel, the product with one
+vector, and PyTorch's. Those that the package has come first; a result that differs in a bit from
+theirs is marked. The best become constants of the kernels in ``gemv/kernels/vectors``.
 """
 
 from __future__ import annotations
@@ -16,123 +16,68 @@ import itertools
 import json
 import os
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from benchmarks.fit.compilers import Compilers
+from benchmarks.fit.tile_sets import candidates
 from gemv.core.files import write_text
-from gemv.core.geometry import ceil_div
-from gemv.core.problem import Problem
-from gemv.kernels.vectors.b01_several_rows import turns_of
-from gemv.kernels.wide_tiles import lanes_and_pieces
+from gemv.engines.binaries import binaries
+from gemv.measure import peers_of_batches
 from gemv.measure.cells import Cell
 from gemv.measure.frames import FramedCell, lay_out
 from gemv.measure.grid import Bench
 from gemv.measure.plain import Mover
 from gemv.measure.traffic import traffic
-from gemv.selection.parts import parts
+from gemv.selection.parts import Part, parts
+from gemv.selection.select import select
 
-#: Along the rows, then down the columns: square, many short lines, few long ones.
-SHAPES = [(8192, 8192), (1048576, 64), (64, 1048576)]
-#: Registers of a multiprocessor, bytes of shared memory that a block gets for sums or for x, and
-#: bytes that a multiprocessor should have in flight.
-_REGISTERS, _SHARED, _FLIGHT = 65536, 40 << 10, 20_000
+#: Square, many short lines, few long ones, and a small one.
+SHAPES = [(8192, 8192), (1048576, 64), (64, 1048576), (1000, 1000)]
 
 
-def cells() -> list[Cell]:
-    """The problems: three shapes, both storage orders, five dtypes, 2, 4 and 8 vectors."""
+def cells(vectors: Sequence[int] = (8, 4, 2)) -> list[Cell]:
+    """The problems: shapes, both storage orders, five dtypes, 2, 4 and 8 vectors."""
     return [
-        Cell(m, n, letter, "N", order, vectors=vectors)
-        for vectors, order, letter, (m, n) in itertools.product((8, 4, 2), "CF", "sdbch", SHAPES)
+        Cell(m, n, letter, "N", order, vectors=count)
+        for count, letter, order, (m, n) in itertools.product(vectors, "bscdh", "CF", SHAPES)
     ]
 
 
-def candidates(
-    name: str, problem: Problem, own: Mapping[str, int], most: int
-) -> list[dict[str, int]]:
-    """Sets of constants with the sums of `own`, which comes first; those with least x first."""
-    makers = {"several_rows": _rows, "several_columns": _columns}
-    if name not in makers:
-        return [dict(own)]
-    rated = sorted(makers[name](problem, own), key=lambda pair: pair[0])
-    found = [dict(own)]
-    for _, knobs in rated:
-        if knobs not in found and len(found) < most:
-            found.append(knobs)
-    return found
-
-
-def _blocks(threads: int, registers: int) -> int:
-    return max(1, min(16, _REGISTERS // (threads * ceil_div(registers, 8) * 8)))
-
-
-def _rows(problem: Problem, own: Mapping[str, int]) -> Iterator[tuple[float, dict[str, int]]]:
-    width, size = problem.widths[0], problem.dtype.itemsize
-    sums, lanes, count = problem.precision.sums.itemsize, own["LANES"], own["COUNT"]
-    for parts_, turns, rows, loads, threads in itertools.product(
-        (1, 2, 4, 8), (1, 2, 4, 8), (1, 2, 4, 8), (1, 2, 4, 8), (64, 128, 256, 512)
-    ):
-        row_threads, unit = lanes // turns * parts_, width // parts_
-        if parts_ > width or turns != turns_of(turns, lanes) or row_threads > threads:
-            continue
-        flight = rows * loads * unit * size
-        registers = rows * count * unit * sums // 4 + (rows + 1) * loads * max(1, unit * size // 4)
-        registers += 3 * rows + 2 * count + 26
-        spread = min(lanes, 32) * parts_ > 32
-        slots = lanes // turns if spread else max(1, lanes // turns // 32)
-        groups = threads // row_threads
-        blocks = _blocks(threads, registers)
-        if (
-            registers > 180
-            or groups * rows * count * (slots + (turns > 1)) * sums > _SHARED
-            or problem.rows < groups * rows
-            or blocks * threads * flight < _FLIGHT
-        ):
-            continue
-        tile = {"PARTS": parts_, "TURNS": turns, "ROWS": rows, "VECTORS": loads}
-        knobs = {**own, **tile, "THREADS_PER_BLOCK": threads, "MIN_BLOCKS": blocks}
-        yield count / rows + 30_000 / (blocks * threads * flight), knobs
-
-
-def _columns(problem: Problem, own: Mapping[str, int]) -> Iterator[tuple[float, dict[str, int]]]:
-    width, threads, count = problem.widths[0], own["THREADS_PER_BLOCK"], own["COUNT"]
-    lanes, pieces = lanes_and_pieces(own, width, problem.dtype.itemsize)
-    sums = problem.precision.sums.itemsize
-    for staged, loads, blocks in itertools.product((0, 1, 2, 4), (2, 4, 8, 16), (1, 2, 3, 4)):
-        stage = 2 * staged * (threads // lanes) * loads * count * sums
-        registers = pieces * width * count * sums // 4 + loads * pieces * 4 + 40
-        registers += 0 if staged else loads
-        if (
-            stage > _SHARED
-            or blocks * threads > 1024
-            or registers > 1.1 * _REGISTERS / (blocks * threads)
-            or loads * pieces * 16 * blocks * threads < _FLIGHT
-        ):
-            continue
-        yield -loads * (1 + (staged > 0)), {
-            **own, "STAGED": staged, "LOADS": loads, "MIN_BLOCKS": blocks,
-        }  # fmt: skip
-
-
-def measure(file: Path, seconds: float, most: int, jobs: int) -> None:
+def measure(
+    file: Path, seconds: float, most: int, jobs: int, vectors: Sequence[int], dtypes: str
+) -> None:
     """Time what `file` does not have yet, and write it after each problem."""
     end = time.monotonic() + seconds
     stored = json.loads(file.read_text("utf-8")) if file.exists() else []
     done = [row["cell"] for row in stored]
-    left = [cell for cell in cells() if dataclasses.asdict(cell) not in done]
-    bench = Bench(left)
-    compilers = Compilers(jobs, bench.device.compute_capability)
+    wanted = [cell for cell in cells(vectors) if cell.dtype in dtypes]
+    left = [cell for cell in wanted if dataclasses.asdict(cell) not in done]
+    singles = [dataclasses.replace(cell, vectors=1) for cell in left]
+    bench = Bench([*left, *singles])
+    capability = bench.device.compute_capability
+    compilers = Compilers(jobs, capability)
     tasks = [_task(bench, cell, most) for cell in left]
     compilers.order(part.choice for _, _, made in tasks for _, part in made)
+    alone: dict[Cell, float] = {}
+    gpu = {
+        "name": bench.device.name, "compute_capability": capability,
+        "multiprocessors": bench.device.multiprocessors, "chip": bench.device.chip._asdict(),
+    }  # fmt: skip
+    mover = Mover(bench.engine, bench.clock)
     for cell, framed, made in tasks:
         if not compilers.wait((part.choice for _, part in made), end):
             break
-        stored.append(_timed(bench, cell, framed, made))
-        best = min(stored[-1]["sets"], key=lambda each: each["us"])
-        print(f"{cell}: {stored[-1]['sets'][0]['us']:.1f} us, best {best['us']:.1f}")
+        fitting = [made[0], *(each for each in made[1:] if not _spills(each[1], capability))]
+        single = dataclasses.replace(cell, vectors=1)
+        if single not in alone:
+            alone[single] = _alone(bench, single)
+        row = {"device": gpu, **_timed(bench, mover, cell, framed, fitting)}
+        stored.append(row | {"one_us": alone[single]})
+        print(_line(stored[-1]), flush=True)
         write_text(file, "[\n" + ",\n".join(map(json.dumps, stored)) + "\n]\n")
     compilers.close()
 
@@ -141,22 +86,42 @@ def _task(bench: Bench, cell: Cell, most: int) -> tuple[Cell, FramedCell, list[A
     layout = lay_out(cell)
     framed = FramedCell.at(cell, bench.frames.base, bench.frame_count(cell, layout))
     (part, *_) = parts(framed.problem, layout.batch, bench.device)
-    kernel, made = part.choice.kernel, []
-    for knobs in candidates(kernel.name, framed.problem, part.choice.knobs, most):
-        spec = dataclasses.replace(part.choice.spec, knobs=tuple(sorted(knobs.items())))
+    own, made = part.choice, []
+    kernel = own.kernel
+    for knobs in candidates(kernel.name, framed.problem, own.knobs, most):
+        spec = dataclasses.replace(own.spec, knobs=tuple(sorted(knobs.items())))
         assert kernel.of_batch is not None
         geometry = kernel.of_batch(framed.problem, layout.batch, bench.device, knobs)
-        choice = part.choice._replace(spec=spec, geometry=geometry)
-        made.append((knobs, part._replace(choice=choice)))
+        made.append((knobs, part._replace(choice=own._replace(spec=spec, geometry=geometry))))
     return cell, framed, made
 
 
-def _timed(bench: Bench, cell: Cell, framed: FramedCell, made: list[Any]) -> dict[str, Any]:
+def _spills(part: Part, capability: tuple[int, int]) -> bool:
+    """Whether the machine code needs local memory."""
+    choice = part.choice
+    return any(
+        binary.resource("stack,") > 0 for binary in binaries(choice.kernel, choice.spec, capability)
+    )
+
+
+def _alone(bench: Bench, cell: Cell) -> float:
+    """Microseconds of one product."""
+    framed = FramedCell.at(cell, bench.frames.base, bench.frame_count(cell, lay_out(cell)))
+    batch = framed.layout.batch
+    part = Part(batch, (0,) * len(batch.strides), select(framed.problem, bench.device))
+    calls = [bench.our_call(framed, [part], each) for each in framed.places]
+    return round(bench.clock.time(calls, 3) * 1e6, 2)
+
+
+def _timed(
+    bench: Bench, mover: Mover, cell: Cell, framed: FramedCell, made: list[Any]
+) -> dict[str, Any]:
     clock, frames, layout = bench.clock, bench.frames, framed.layout
     dtype, place = framed.problem.dtype, framed.places[0]
     elements = layout.items * framed.problem.rows
     starts = [(framed.start(each), each.y) for each in framed.places]
-    moves = Mover(bench.engine, clock).calls(starts, *traffic(layout, cell.beta), cell.hot)
+    frames.fill("random", dtype, frames.base, len(starts) * layout.nbytes // dtype.itemsize)
+    moves = mover.calls(starts, *traffic(layout, cell.beta), cell.hot)
     plain = min(clock.time(each, 3) for each in moves)
     frames.fill("random", dtype, frames.base, len(starts) * layout.nbytes // dtype.itemsize)
     right, sets = None, []
@@ -172,8 +137,36 @@ def _timed(bench: Bench, cell: Cell, framed: FramedCell, made: list[Any]) -> dic
         })  # fmt: skip
     return {
         "cell": dataclasses.asdict(cell), "kernel": made[0][1].choice.kernel.name,
-        "plain_us": round(plain * 1e6, 2), "sets": sets,
+        "plain_us": round(plain * 1e6, 2), "peers": _peers(bench, framed), "sets": sets,
     }  # fmt: skip
+
+
+def _peers(bench: Bench, framed: FramedCell) -> dict[str, float]:
+    """Microseconds of PyTorch's product, where PyTorch is installed."""
+    try:
+        found, _ = peers_of_batches.peers("torch", framed, bench.frames.array)
+    except ImportError:
+        return {}
+    return {
+        peer.name: round(bench.clock.time([peer.at(each) for each in framed.places], 3) * 1e6, 2)
+        for peer in found
+    }
+
+
+def _line(row: dict[str, Any]) -> str:
+    """A problem, its times, and the best constants where these are not what the package has."""
+    cell, sets = row["cell"], [each for each in row["sets"] if each["has_same_bits"]]
+    own, best = sets[0], min(sets, key=lambda each: each["us"])
+    found = [f"{k}={v}" for k, v in best["knobs"].items() if own["knobs"].get(k) != v]
+    name = f"{cell['m']}x{cell['n']} {cell['dtype']}{cell['order']} k={cell['vectors']}"
+    wrong = len(row["sets"]) - len(sets)
+    peer = min(row["peers"].values(), default=None)
+    return (
+        f"{name:21} one {row.get('one_us', 0):6.1f} plain {row['plain_us']:6.1f} own"
+        f" {own['us']:6.1f} best {best['us']:6.1f} share {row['plain_us'] / best['us']:.2f}"
+        f" peer {peer} {row['kernel']} {' '.join(found) if best is not own else ''}"
+        f"{f' WRONG BITS: {wrong}' if wrong else ''}"
+    )
 
 
 def main() -> None:
@@ -181,9 +174,13 @@ def main() -> None:
     parser.add_argument("file", type=Path)
     parser.add_argument("--seconds", type=float, default=300)
     parser.add_argument("--most", type=int, default=24, help="sets of constants for a problem")
+    parser.add_argument("--vectors", type=int, nargs="+", default=[8, 4, 2])
+    parser.add_argument("--dtypes", default="bscdh", help="their letters")
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1)
     options = parser.parse_args()
-    measure(options.file, options.seconds, options.most, options.jobs)
+    measure(
+        options.file, options.seconds, options.most, options.jobs, options.vectors, options.dtypes
+    )
 
 
 if __name__ == "__main__":

@@ -3,50 +3,106 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
 
 from benchmarks.pages.page import RESULTS, duration, markdown, number
+from gemv.core.geometry import Chip, Device
 from gemv.measure.cells import Cell
 from gemv.measure.frames import FramedCell, lay_out
 from gemv.measure.records import CellResult
-from gemv.selection.machine import REFERENCE
 from gemv.selection.parts import parts
 
 #: An address for A; only its alignment matters.
 _ADDRESS = 1 << 30
-_FILE = RESULTS / "tiles" / "h200.json"
+FOLDER = RESULTS / "tiles"
 _NAMES = {"s": "float32", "d": "float64", "c": "complex64", "h": "float16", "b": "bfloat16"}
 
 
-def part(earlier: Sequence[CellResult]) -> list[str]:
-    """A table of the problems whose constants of today were timed; nothing without times."""
-    if not _FILE.exists():
+def device_of(row: Mapping[str, Any]) -> Device:
+    """The GPU that a problem was timed on."""
+    found = row["device"]
+    capability, chip = tuple(found["compute_capability"]), Chip(**found["chip"])
+    return Device(found["name"], capability, found["multiprocessors"], chip=chip)
+
+
+def now_us(row: Mapping[str, Any]) -> float | None:
+    """Microseconds of the constants of today; None if they were not timed."""
+    cell = Cell(**row["cell"])
+    framed = FramedCell.at(cell, _ADDRESS, 1)
+    (found, *_) = parts(framed.problem, lay_out(cell).batch, device_of(row))
+    own = [each["us"] for each in row["sets"] if each["knobs"] == found.choice.knobs]
+    return min(own, default=None)
+
+
+def part(earlier: Sequence[CellResult], folder: Path = FOLDER) -> list[str]:
+    """A table for each GPU of the problems whose constants of today were timed; or nothing.
+
+    Parameters
+    ----------
+    earlier : sequence of CellResult
+        Times of the reference GPU beside peers.
+    """
+    tables: list[str] = []
+    for file in sorted(folder.glob("*.json")):
+        rows = json.loads(file.read_text("utf-8"))
+        timed = [(row, us) for row in rows if (us := now_us(row)) is not None]
+        if timed:
+            make = _beside_peers if "one_us" in timed[0][0] else _beside_earlier
+            tables += [f"**On an {device_of(rows[0]).name}**", *make(timed, earlier)]
+    if not tables:
         return []
-    times = {row.cell: row.time_s for row in earlier if row.time_s}
-    lines = []
-    for row in json.loads(_FILE.read_text("utf-8")):
-        cell = Cell(**row["cell"])
-        framed = FramedCell.at(cell, _ADDRESS, 1)
-        (found, *_) = parts(framed.problem, lay_out(cell).batch, REFERENCE)
-        own = [each["us"] for each in row["sets"] if each["knobs"] == found.choice.knobs]
-        if own:
-            before = times.get(cell)
-            lines.append(
-                (
-                    row["plain_us"] / min(own),
-                    f"{cell.m} x {cell.n} {cell.order}{cell.op}, {_NAMES[cell.dtype]},"
-                    f" {cell.vectors} vectors",
-                    "" if before is None else duration(before),
-                    duration(min(own) * 1e-6),
-                )
-            )
-    if not lines:
-        return []
-    table = [[text, before, now, number(share)] for share, text, before, now in sorted(lines)]
     return [
         "### Newer constants",
-        "The kernels for several vectors have changed since they were timed beside peers. *Now* is"
-        " a time of today's kernels on the same GPU model, beside the plain kernel but without"
-        " peers (`python -m benchmarks.fit.tiles`); those furthest from the floor come first.",
-        markdown(["A", "above", "now", "of the floor"], "wfff", table),
+        "The kernels for several vectors have changed since the times above. *Now* is a time of"
+        " today's kernels, beside the plain kernel (`python -m benchmarks.fit.tiles`); problems"
+        " whose constants have not been timed yet are left out.",
+        *tables,
+    ]
+
+
+def _named(row: Mapping[str, Any]) -> str:
+    cell = Cell(**row["cell"])
+    said = f"{cell.m} x {cell.n} {cell.order}{cell.op}, {_NAMES[cell.dtype]}"
+    return f"{said}, {cell.vectors} vectors"
+
+
+def _beside_peers(
+    timed: Sequence[tuple[Mapping[str, Any], float]], earlier: Sequence[CellResult]
+) -> list[str]:
+    """With the time of a single product, and PyTorch's of all vectors."""
+    lines = []
+    for row, us in timed:
+        peer, share = row["peers"].get("torch.mm"), row["plain_us"] / us
+        texts = [
+            _named(row),
+            duration(row["one_us"] * 1e-6),
+            "" if peer is None else duration(peer * 1e-6),
+            duration(us * 1e-6),
+            number(None if peer is None else peer / us),
+            number(share),
+        ]
+        lines.append((1.0 if peer is None else min(peer / us, 1.0), share, texts))
+    heads = ["A", "one vector", "torch.mm", "now", "times as fast", "of the floor"]
+    return [
+        "Problems in which `torch.mm` is faster come first, then those furthest from the floor."
+        " *One vector* is the time of a single product with the same A.",
+        markdown(heads, "wfffff", [texts for *_, texts in sorted(lines)]),
+    ]
+
+
+def _beside_earlier(
+    timed: Sequence[tuple[Mapping[str, Any], float]], earlier: Sequence[CellResult]
+) -> list[str]:
+    """With the time of the same problem above, without peers."""
+    times = {each.cell: each.time_s for each in earlier if each.time_s}
+    lines = []
+    for row, us in timed:
+        before, share = times.get(Cell(**row["cell"])), row["plain_us"] / us
+        above = "" if before is None else duration(before)
+        lines.append((share, [_named(row), above, duration(us * 1e-6), number(share)]))
+    return [
+        "Problems furthest from the floor come first; peers were not timed again.",
+        markdown(["A", "above", "now", "of the floor"], "wfff", [t for _, t in sorted(lines)]),
     ]

@@ -38,7 +38,7 @@ from gemv.kernels.work import Work
 #: Constants that may be zero: for no splits, a single load, no limit of factors, the first home,
 #: any number of columns, and no to a question.
 _MAY_BE_ZERO = (
-    "AHEAD", "STAGED", "SPLIT_A", "PACKED_X",
+    "STAGED", "SPLIT_A", "PACKED_X",
     "BLOCKS_PER_SM", "VECTORS", "FACTORS", "X_HOME", "COLS", "DOWN", "WHOLE", "GAPS",
 )  # fmt: skip
 

@@ -10,7 +10,8 @@ from gemv.core.geometry import LOAD_BYTES, MAX_GRID_Y, Device, Geometry
 from gemv.core.problem import Problem
 from gemv.kernels import get
 from gemv.kernels.items import LEVELS, geometry_of_items
-from gemv.selection.items import are_small_items, is_small
+from gemv.kernels.small_sums import is_small
+from gemv.selection.items import are_small_items
 from gemv.selection.select import Choice, as_computed, select
 
 #: Items that one launch may take: a grid has no more blocks along z.

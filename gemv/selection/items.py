@@ -24,29 +24,23 @@ from gemv.kernels.work import Work
 
 #: Bytes of the largest A whose time in a batch counts. Larger ones fill the GPU alone.
 MOST_BYTES = 1 << 20
-#: Rows and columns of the largest items that ``small_items`` gets. With 64 here it would also get
-#: those that it takes beyond :data:`~gemv.kernels.small_sums.MOST`, whose lines are no whole 16
-#: bytes; these would not have the bits of the single call.
-ITEM_SIDE = MOST
 #: Bytes of all A of the batch that stands for any.
 _BATCH_BYTES = 1 << 26
 
 
-def is_small(problem: Problem) -> bool:
-    """Whether a product has the order of sums of small matrices, alone and in a batch."""
-    return problem.rows <= MOST and problem.cols <= MOST
-
-
 def are_small_items(problem: Problem) -> bool:
     """Whether many such products have a kernel of their own."""
-    sides_fit = max(problem.rows, problem.cols) <= ITEM_SIDE
-    return sides_fit and get("small_items").accepts(problem) is None
+    return get("small_items").accepts(problem) is None
 
 
 def counts_in_batches(problem: Problem) -> bool:
-    """Whether the time of one of many such problems counts."""
+    """Whether the time of one of many such problems counts, where a cell is chosen for.
+
+    Beyond :data:`~gemv.kernels.small_sums.MOST` rows or columns a problem whose lines are no whole
+    16 bytes stands for its cell, which may have others with whole ones.
+    """
     fits = problem.rows * problem.cols * problem.dtype.itemsize <= MOST_BYTES
-    return fits and not is_small(problem) and not are_small_items(problem)
+    return fits and max(problem.rows, problem.cols) > MOST
 
 
 def work_of_batch(

@@ -14,46 +14,78 @@ from gemv.measure.frames import FramedCell, lay_out
 from gemv.selection.machine import REFERENCE as H200
 from gemv.selection.parts import parts
 
-STORED = Path(__file__).parents[2] / "benchmarks" / "results" / "tiles" / "h200.json"
+STORED = Path(__file__).parents[2] / "benchmarks" / "results" / "tiles"
 #: Constants that sums depend on.
 OF_SUMS = ("LANES", "PIECES", "COLUMNS", "BLOCKS_PER_SM", "OF_ROWS", "OF_VECTORS", "OF_THREADS")
 
 
-def chosen(cell):
+def chosen(cell, device=H200):
     layout = lay_out(cell)
     framed = FramedCell.at(cell, 1 << 30, 1)
-    (part, *_) = parts(framed.problem, layout.batch, H200)
+    (part, *_) = parts(framed.problem, layout.batch, device)
     return framed.problem, layout.batch, part.choice
 
 
 @pytest.mark.parametrize("order", "CF")
 @pytest.mark.parametrize("letter", "sdbch")
 def test_candidates_have_the_sums_of_what_is_chosen(letter, order):
-    tiles = program("fit.tiles")
+    tiles, sets = program("fit.tiles"), program("fit.tile_sets")
     wanted = [cell for cell in tiles.cells() if (cell.dtype, cell.order) == (letter, order)]
-    assert len(wanted) == 9
+    assert len(wanted) == 12
     numbers = []
     for cell in wanted:
         problem, batch, choice = chosen(cell)
-        found = tiles.candidates(choice.kernel.name, problem, choice.knobs, 24)
+        found = sets.candidates(choice.kernel.name, problem, choice.knobs, 24)
         assert found[0] == choice.knobs and len(found) <= 24
         numbers.append(len(found))
         for knobs in found:
+            assert choice.kernel.objection(knobs) is None
             assert all(knobs.get(name) == choice.knobs.get(name) for name in OF_SUMS)
             assert knobs["COUNT"] == choice.knobs["COUNT"]
             choice.kernel.of_batch(problem, batch, H200, knobs)  # the constants go together
     assert max(numbers) > 10
 
 
-def test_stored_times_are_of_the_right_results_and_the_choices_are_among_the_fastest():
-    rows = json.loads(STORED.read_text("utf-8"))
+@pytest.mark.parametrize("gpu", ["h100", "h200"])
+def test_stored_times_are_of_the_right_results_and_the_choices_are_among_the_fastest(gpu):
+    part = program("pages.tiles_part")
+    rows = json.loads((STORED / f"{gpu}.json").read_text("utf-8"))
     ratios = []
     for row in rows:
         assert all(each["has_same_bits"] for each in row["sets"]), row["cell"]
-        _, _, choice = chosen(Cell(**row["cell"]))
-        assert get(row["kernel"]).name == choice.kernel.name
+        _, _, choice = chosen(Cell(**row["cell"]), part.device_of(row))
+        assert get(row["kernel"]).for_vectors is not None
         times = [each["us"] for each in row["sets"] if each["knobs"] == choice.knobs]
+        assert not times or row["kernel"] == choice.kernel.name
+        assert part.now_us(row) == min(times, default=None)
         if times:
             ratios.append(min(times) / min(each["us"] for each in row["sets"]))
-    # Of some problems the choice was not timed: it leaves out what spills registers.
+    # Of some problems the choice was not timed: it has changed since, or spilled registers.
     assert len(ratios) > len(rows) / 2 and max(ratios) < 1.2
+
+
+def test_the_page_has_a_table_for_each_gpu_and_what_loses_first(tmp_path):
+    part = program("pages.tiles_part")
+    assert part.part([], tmp_path) == []
+    rows = json.loads((STORED / "h100.json").read_text("utf-8"))
+    timed = [row for row in rows if part.now_us(row) is not None][:3]
+    for row, peer, plain in zip(timed, (3.0, 0.5, 2.0), (0.9, 0.95, 0.4), strict=True):
+        now = part.now_us(row)
+        row["peers"], row["plain_us"] = {"torch.mm": peer * now}, plain * now
+        row["one_us"] = 7.0
+    # A set that is not today's constants counts for nothing.
+    timed.append(dict(timed[0], sets=[dict(timed[0]["sets"][0], knobs={"LANES": 3})]))
+    (tmp_path / "a.json").write_text(json.dumps(timed))
+    found = part.part([], tmp_path)
+    assert found[0] == "### Newer constants" and found[2] == "**On an NVIDIA H100 80GB HBM3**"
+    lines = [line.split(" | ") for line in found[-1].splitlines()[2:]]
+    assert [line[-2:] for line in lines] == [
+        ["0.50", "0.95 |"], ["2.00", "0.40 |"], ["3.00", "0.90 |"]
+    ]  # fmt: skip
+    assert {line[1] for line in lines} == {"7 µs"}
+    for row in timed:
+        del row["one_us"]
+        row["device"]["name"] = "NVIDIA H200"
+    (tmp_path / "b.json").write_text(json.dumps(timed))
+    both = part.part([], tmp_path)
+    assert both[:5] == found and both[5].startswith("**On an NVIDIA H200") == (len(both) > 5)

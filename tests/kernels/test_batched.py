@@ -252,13 +252,12 @@ def test_small_items_with_narrow_gaps_are_read_as_one_stretch():
         assert constants(32, 32, down, 40, 1280, "z") == 0  # more than shared memory has
 
 
-def test_odd_lines_could_be_small_items_up_to_64():
-    """The kernel takes them; :data:`gemv.selection.items.ITEM_SIDE` says whether it gets them."""
-
+def test_odd_lines_are_small_items_up_to_64():
     def takes(letter, m, n, *strides):
         problem = Problem(DTYPES[letter], m, n, 0, m, n, False, *strides).at(0, 0)
-        assert item_choice(problem).kernel is not SMALL
-        return SMALL.accepts(problem) is None
+        is_taken = SMALL.accepts(problem) is None
+        assert (item_choice(problem).kernel is SMALL) == is_taken
+        return is_taken
 
     assert takes("s", 33, 33, 33, 1) and takes("s", 33, 33, 36, 1)
     assert takes("b", 64, 63, 63, 1) and not takes("b", 64, 63, 1, 64)

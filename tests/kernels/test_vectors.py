@@ -28,7 +28,7 @@ LONG = {"PIECES": 2, "COLUMNS": 2, "THREADS_PER_BLOCK": 8, "MIN_BLOCKS": 1}
 CASES = [
     # a lane alone, lanes of a warp that two and four warps share here, and several warps
     ("s", 3, 37, {**ROWS, "LANES": 1, "THREADS_PER_BLOCK": 32}, {"PARTS": 4, "ROWS": 2}),
-    ("s", 5, 300, {**ROWS, "LANES": 16, "THREADS_PER_BLOCK": 32}, {"PARTS": 4, "AHEAD": 1}),
+    ("s", 5, 300, {**ROWS, "LANES": 16, "THREADS_PER_BLOCK": 32}, {"PARTS": 4}),
     ("s", 3, 391, {**ROWS, "LANES": 32, "THREADS_PER_BLOCK": 32}, {"PARTS": 4, "VECTORS": 2}),
     # sums of two vectors and of one row, which do not fill the warp that adds them up
     ("s", 3, 391, {**ROWS, "LANES": 32, "THREADS_PER_BLOCK": 32},
@@ -50,6 +50,8 @@ CASES = [
      {"PARTS": 1, "TURNS": 2, "ROWS": 2, "THREADS_PER_BLOCK": 32}),
     ("d", 5, 531, {**ROWS, "LANES": 128, "THREADS_PER_BLOCK": 128},
      {"PARTS": 2, "TURNS": 4, "ROWS": 2, "COUNT": 2, "THREADS_PER_BLOCK": 128}),
+    ("h", 5, 2571, {**ROWS, "LANES": 128, "THREADS_PER_BLOCK": 128},
+     {"PARTS": 4, "TURNS": 4, "ROWS": 4, "COUNT": 4, "VECTORS": 2}),
     ("d", 3, 1003, {**ROWS, "LANES": 128, "THREADS_PER_BLOCK": 128, "BLOCKS_PER_SM": 4},
      {"PARTS": 2, "TURNS": 2, "ROWS": 4, "COUNT": 2}),
     # columns that are split over blocks
@@ -60,7 +62,7 @@ CASES = [
     # down the columns: rows that fill no vector, several pieces, groups of a warp and of several
     ("s", 37, 70, {**COLUMNS, "LANES": 2, "PIECES": 2, "BLOCKS_PER_SM": 0}, {"LOADS": 3}),
     ("s", 9, 150, {**COLUMNS, "LANES": 2, "PIECES": 1, "BLOCKS_PER_SM": 8},
-     {"LOADS": 2, "AHEAD": 1, "COUNT": 2}),
+     {"LOADS": 2, "COUNT": 2}),
     ("z", 40, 33, {**COLUMNS, "LANES": 32, "PIECES": 1, "BLOCKS_PER_SM": 4}, {"LOADS": 1}),
     ("h", 65, 30, {**COLUMNS, "LANES": 8, "PIECES": 1, "BLOCKS_PER_SM": 4}, {"LOADS": 4}),
     ("d", 130, 20, {**COLUMNS, "LANES": 32, "PIECES": 1, "BLOCKS_PER_SM": 0}, {"LOADS": 2}),
@@ -117,7 +119,7 @@ def orders(posts):
 @pytest.mark.parametrize("splits", [0, 4])
 def test_sums_of_few_vectors_at_a_time_meet_in_shared_memory(splits, monkeypatch):
     """Where it does not have room for those of all: for one vector after the other here."""
-    monkeypatch.setattr("gemv.kernels.vectors.b02_several_columns.SUMS_BYTES", 1)
+    monkeypatch.setattr("gemv.kernels.ends_of_columns.SUMS_BYTES", 1)
     alone = {**COLUMNS, "LANES": 4, "PIECES": 1, "BLOCKS_PER_SM": splits}
     together = {"LOADS": 2, "COUNT": 4, "MIN_BLOCKS": 3}  # constants of no other test
     check("s", 9, 130, alone, together, monkeypatch, chunked=True)

@@ -41,8 +41,7 @@ Bytes
     vector with a stride of 0, comes from the caches after its first time.
 
 Wins
-    Batches of matrices up to 32 x 32. It takes somewhat larger ones as well, whose lines are no
-    multiples of 16 bytes; these have the kernel of the single call for the sake of its bits.
+    Batches of matrices up to 32 x 32, and up to 64 x 64 where lines are no whole 16 bytes.
 
 Loses
     To reading the rows of a larger matrix straight into registers: here every number goes through
@@ -69,15 +68,16 @@ from math import gcd
 from gemv.core.geometry import LOAD_BYTES, MAX_GRID_X, ceil_div, one_launch
 from gemv.kernels.kernel import Kernel, attach
 from gemv.kernels.list_words import words_in_order, words_of_rows
-from gemv.kernels.small_sums import MOST, depth_of, order_of, runs_down, unit_of
+from gemv.kernels.small_sums import (
+    MOST,
+    MOST_ODD,
+    ODD_BYTES,
+    depth_of,
+    is_small,
+    order_of,
+    unit_of,
+)
 
-#: The largest number of rows and of columns, and the most bytes of sums, where lines are no whole
-#: vectors of 16 bytes. Other kernels read such lines by loads of 2 to 8 bytes, straight into
-#: registers, from packed items: a warp that reads 4 rows of 33 float32 has 528 bytes in flight, and
-#: 32 such blocks on a multiprocessor 17 KB of the 40 KB that it takes. Here 16-byte loads read them
-#: all, 8 KB a block. From 64 rows and columns on, warps read long pieces of lines, and the caches
-#: make good for the rest.
-MOST_ODD, ODD_BYTES = 64, 16 * 1024
 #: Vectors of A that a thread has in flight; the code below has so many names.
 VECTORS = 4
 #: Numbers of x that a thread has in flight: more where a vector of A has eight numbers.
@@ -411,7 +411,7 @@ def build(spec):
 
 def accepts(problem):
     rows, cols = problem.rows, problem.cols
-    if not (0 < rows <= MOST and 0 < cols <= MOST or _are_odd_and_few(problem)):
+    if not (rows > 0 and cols > 0 and is_small(problem)):
         return (
             f"{rows} rows and {cols} columns: there must be 1 to {MOST} of each, or up to"
             f" {MOST_ODD} where lines are no whole 16 bytes and sums fit into {ODD_BYTES} bytes"
@@ -419,18 +419,6 @@ def accepts(problem):
     if problem.accumulate != "plain":
         return f"accumulate={problem.accumulate!r}: sums are plain ones here"
     return None
-
-
-def _are_odd_and_few(problem):
-    """Whether lines, of the length that the shape gives them, are no multiples of 16 bytes."""
-    rows, cols = problem.rows, problem.cols
-    line_bytes = (rows if runs_down(problem) else cols) * problem.dtype.itemsize
-    return (
-        0 < rows <= MOST_ODD
-        and 0 < cols <= MOST_ODD
-        and line_bytes % LOAD_BYTES > 0
-        and rows * cols * problem.precision.sums.itemsize <= ODD_BYTES
-    )
 
 
 def constants_of(problem):

@@ -41,12 +41,14 @@ Bytes
 Wins
     Over one launch for each vector. On an H200, 8192 x 8192 float32 took 60 us with one vector and
     84 with eight, where torch.mm took 131; with the tiles of before 62 with two and 65 with four.
+    On an H100 it took 88 us with one and 99 with eight, where torch.mm took 161.
 
 Loses
     To matrix products on tensor cores, which add in another order: eight vectors with 1048576 x 64
     float64 took 185 us, torch.mm 151. With eight vectors the loads of x and the few threads that
     registers leave room for take longer than A, most of all for numbers of 2 bytes: 8192 x 8192
-    bfloat16 took 58 us, where A alone takes 33.
+    bfloat16 took 58 us, where A alone takes 33. On an H100 1048576 x 64 bfloat16 took 114 us,
+    torch.mm 57.
 
 Sums
     Those of the rung of rows with the same LANES, width of loads and splits, for each vector.
@@ -62,10 +64,11 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from gemv.core.geometry import MAX_GRID_Y, ceil_div, one_launch
-from gemv.core.shares import shares
-from gemv.kernels.grids import partial_sums, power_above
+from gemv.kernels import ends_of_rows
+from gemv.kernels.ends_of_rows import parts_of, sums_of_block, turns_of
+from gemv.kernels.grids import power_above
 from gemv.kernels.kernel import Kernel, attach, wide_loads_object
-from gemv.kernels.wide_tiles import TAKEN_FOR_ROWS, finish_warps, split_rows, tail_of
+from gemv.kernels.wide_tiles import split_rows, tail_of
 
 #: Threads of a grid below which a row gets more of them, by PARTS.
 ENOUGH_THREADS = 1 << 17
@@ -95,35 +98,30 @@ SPLIT = {2: Tile(1, 4, 2, 128, 4), 4: Tile(1, 4, 4, 128, 2), 8: Tile(2, 4, 4, 25
 NARROW_SHORT = {2: Tile(1, 4, 2, 64, 6), 4: Tile(1, 2, 2, 128, 4), 8: Tile(1, 2, 2, 128, 2)}
 NARROW_LONG = {2: Tile(1, 2, 4, 128, 4), 4: Tile(1, 2, 2, 128, 4), 8: Tile(4, 4, 8, 128, 3)}
 NARROW_SPLIT = {2: Tile(1, 2, 4, 512, 1), 4: Tile(4, 4, 4, 512, 1), 8: Tile(4, 4, 4, 512, 1)}
-#: Eight vectors of complex numbers; and of float64, which gain by TURNS.
-COMPLEX_SHORT, COMPLEX_SPLIT = Tile(1, 2, 2, 128, 3), Tile(2, 2, 4, 256, 2)
+#: Four and eight vectors of complex numbers; and eight of float64, which gain by TURNS.
+COMPLEX_SHORT = {4: Tile(1, 2, 4, 64, 6), 8: Tile(1, 2, 2, 128, 3)}
+COMPLEX_LONG, COMPLEX_SPLIT = Tile(1, 2, 2, 128, 4), Tile(2, 2, 4, 256, 2)
 DOUBLE_LONG = Tile(1, 2, 4, 256, 1)
 MOST_TURNS = 4
-
-
-def parts_of(parts, width, precision):
-    """Threads that share a lane: one where wide sums of different columns are one sum."""
-    return min(parts, width) if partial_sums(width, precision) == width else 1
-
-
-def turns_of(turns, lanes):
-    """Turns that threads take for the lanes of a row: a turn has whole butterflies of 32 lanes."""
-    return max(min(turns, lanes // 32), 1)
+#: Eight vectors of numbers of 2 bytes whose rows have more lanes than a warp: so many turns that a
+#: row has 128 threads. All lanes at once would be 512 threads, with 128 registers each: too few.
+NARROW_TURNS = Tile(4, 4, 4, 128, 3)
+#: Threads with so few registers that a lane's loads of complex numbers in flight are fewer.
+FULL_BLOCK, LOADS_OF_FULL_BLOCK = 512, 4
 
 
 #: What the kernel calls.
 _WORDS = (
-    "atomic_inc", "butterfly", "cuda", "fold", "moved", "multiply_add", "natural", "post",
-    "quotient", "rounded_down", "row_starts", "stream_some", "stream_tile", "take", "zeros",
+    "atomic_inc", "cuda", "moved", "multiply_add", "natural", "quotient", "rounded_down",
+    "row_starts", "stream_some", "stream_tile", "zeros",
 )  # fmt: skip
-#: The kernel. A line with ``{v}`` stands there once for each vector: a tuple of tuples has no index
-#: at run time, so the loop over the vectors is unrolled in the source.
+#: The kernel: see :func:`gemv.kernels.ends_of_rows.source_of`.
 _SOURCE = """
 def several_rows(
     rows, cols, cols_per_split, splits, vectors, a, row_stride, x, x_step, incx, y, y_step, incy,
     {alpha}, alpha_step, {beta}, beta_step, scratch, counters,
 ):
-    sums = cuda.shared.array((ALL_ROWS, SLOTS), number)
+    sums = cuda.shared.array(ALL_SUMS, number, alignment=16)
     carried = cuda.shared.array(CARRIED, number)
     ticket = cuda.shared.array(1, uint32)
     tid = natural(cuda.threadIdx.x)
@@ -145,16 +143,7 @@ def several_rows(
         j = begin + (turn * ROW_THREADS + place) * UNIT
         # Passes in which every lane has all of its vectors.
         limit = j + rounded_down(end - begin, PASS)
-        if AHEAD and j + PASS <= limit:  # the next pass is on its way while this one is added
-            values = stream_tile(a, starts, j, STEP, VECTORS, UNIT)
-            while j + 2 * PASS <= limit:
-                following = stream_tile(a, starts, j + PASS, STEP, VECTORS, UNIT)
-                total_{v} = multiply_add(total_{v}, values, full(x_{v}, j, incx), CONJUGATE)
-                values = following
-                j += PASS
-            total_{v} = multiply_add(total_{v}, values, full(x_{v}, j, incx), CONJUGATE)
-            j += PASS
-        while not AHEAD and j + PASS <= limit:
+        while j + PASS <= limit:
             values = stream_tile(a, starts, j, STEP, VECTORS, UNIT)
             total_{v} = multiply_add(total_{v}, values, full(x_{v}, j, incx), CONJUGATE)
             j += PASS
@@ -172,123 +161,25 @@ def several_rows(
             values = stream_some(a, starts, j, 1, 1, 1, end - j)
             total_{v} = multiply_add(total_{v}, values, tail(x_{v}, j, incx, end - j), CONJUGATE)
             j += 1
-        own_{v} = of_lane(total_{v}, tid)
-        put(sums, tid, joined({all_own}))
-        cuda.syncthreads()  # all sums of these lanes are in place, and neighbours store neighbours
-        r = tid // FINISHERS
-        c = tid % FINISHERS
-        while r - tid // FINISHERS < ALL_ROWS:  # whole warps, which shuffle
-            row = min(r, ALL_ROWS - 1)
-            (row_sum,) = butterfly((of_warp(sums, row, c),), FINISHERS, 1)
-            if TURNS > 1 and turn > 0 and c == 0:
-                row_sum = carried[row] + row_sum
-            for warp in range(1, WARPS_PER_TURN):
-                (more,) = butterfly((of_warp(sums, row, warp * OF_WARP + c),), FINISHERS, 1)
-                row_sum += more
-            i = first + r % TILE_ROWS
-            item = vector + r // TILE_ROWS
-            if TURNS > 1 and turn < TURNS - 1:
-                if c == 0 and r < ALL_ROWS:
-                    carried[row] = row_sum
-            elif c == 0 and r < ALL_ROWS and i < rows and item < vectors:
-                if SPLIT:
-                    post(scratch, (split * vectors + item) * rows + i, row_sum)
-                else:
-                    at = item * y_step + i * incy
-                    finish({alpha}, alpha_step, {beta}, beta_step, row_sum, item, y, at)
-            r += THREADS // FINISHERS
-        if turn < TURNS - 1:
-            cuda.syncthreads()  # they are read, and those of the next lanes may have their place
-    if SPLIT and ticket[0] == splits - 1:
-        # The last one to begin: all sums are there, or on their way. Each warp takes a row.
-        r = tid // 32
-        while r < ALL_ROWS:
-            i = first + r % TILE_ROWS
-            item = vector + r // TILE_ROWS
-            row_sum = zero
-            for warp in range(SPLIT_WARPS):
-                k = warp * 32 + tid % 32
-                share = zero
-                while k < splits and i < rows and item < vectors:
-                    rest = quotient(splits - 1 - k, SPLIT_LANES) + 1
-                    at = (k * vectors + item) * rows + i
-                    step = SPLIT_LANES * vectors * rows
-                    share += fold(take(zero, scratch, at, step, BATCH, rest), 1)[0]
-                    k += BATCH * SPLIT_LANES
-                (share,) = butterfly((share,), 32, 1)
-                row_sum = share if warp == 0 else row_sum + share
-            if tid % 32 == 0 and i < rows and item < vectors:
-                at = item * y_step + i * incy
-                finish({alpha}, alpha_step, {beta}, beta_step, row_sum, item, y, at)
-            r += THREADS // 32
+        the ending
+    the splits
 """
-
-
-def _joined(count, length):
-    """The source of a function that makes one tuple of `count` tuples."""
-    tuples = ", ".join(f"own_{v}" for v in range(count))
-    numbers = ", ".join(f"own_{v}[{k}]" for v in range(count) for k in range(length))
-    return f"def joined({tuples}):\n    return ({numbers},)"
-
-
-def _store(held, held_rows, groups, tile_rows):
-    """The source of a function that stores `held` sums: so many rows for each of some vectors."""
-    places = (k // held_rows * tile_rows + k % held_rows * groups for k in range(held))
-    lines = (f"    sums[row + {place}, slot] = values[{k}]" for k, place in enumerate(places))
-    return "\n".join(["def store(sums, row, slot, values):", *lines])
 
 
 def build(spec):
     import numpy as np
 
     from gemv import language
-    from gemv.language import (
-        butterfly,
-        device,
-        fold,
-        gather,
-        gather_some,
-        load_some,
-        load_vectors,
-        read_only_load,
-        scatter_sums,
-        update_streaming,
-    )
+    from gemv.language import device, gather, gather_some, load_some, load_vectors
 
-    zero, (WIDTH, X_WIDTH) = spec.zero, spec.widths
+    WIDTH, X_WIDTH = spec.widths
     WIDE_X = X_WIDTH > 0
-    LANES, ROWS, COUNT, VECTORS = (spec[k] for k in ("LANES", "ROWS", "COUNT", "VECTORS"))
-    PARTS = parts_of(spec["PARTS"], WIDTH, spec.precision)
-    UNIT = WIDTH // PARTS  # elements of a load
-    TURNS = turns_of(spec["TURNS"], LANES)
-    ROW_THREADS = LANES // TURNS * PARTS
-    THREADS = max(ROW_THREADS, spec["THREADS_PER_BLOCK"])
-    GROUPS = THREADS // ROW_THREADS
-    TILE_ROWS = GROUPS * ROWS
-    WARP_LANES = min(LANES, 32)  # of the rung of rows, whose butterfly they have
-    SPREAD = max(WARP_LANES * PARTS // 32, 1)  # warps that these lanes take here
-    # Sums of a row in shared memory: one of each such butterfly, or one of each lane.
-    EACH_SLOT = PARTS if SPREAD > 1 else WARP_LANES * PARTS
-    SLOTS = ROW_THREADS // EACH_SLOT
-    FINISHERS = WARP_LANES // SPREAD if SPREAD > 1 else 1
-    OF_ROW = partial_sums(WIDTH, spec.precision) // PARTS  # partial sums of a thread for a row
-    # The threads of a lane divide its rows between them, then the lanes of a warp divide the sums.
-    DIVIDED = ROWS % PARTS == 0
-    HELD_ROWS = ROWS // PARTS if DIVIDED else ROWS
-    HOLDING = PARTS if DIVIDED else 1  # threads of a lane with sums that no other has
-    SHARES = shares(COUNT * HELD_ROWS, 1, EACH_SLOT, PARTS) if SPREAD == 1 else 1
-    HELD, SHARERS = COUNT * HELD_ROWS // SHARES, EACH_SLOT // SHARES
+    LANES, VECTORS = spec["LANES"], spec["VECTORS"]
+    scope = ends_of_rows.names_of(spec)
+    UNIT = scope["UNIT"]  # elements of a load
     STEP = LANES * WIDTH
     TAIL = tail_of(WIDTH)
-    AT_ONCE = min(UNIT, TAIL) if PARTS > 1 else TAIL
-    # Warps that share a row when splits are added: as in the rung of rows, with its constants.
-    sharing = finish_warps(LANES, spec["OF_ROWS"], spec["OF_THREADS"])
-    ALPHAS, BETAS = (home == "pointer" for home in spec.homes)
-
-    written: dict = {}
-    exec(_joined(COUNT, HELD_ROWS), written)
-    exec(_store(HELD, HELD_ROWS, GROUPS, TILE_ROWS), written)
-    joined, store = device(written["joined"]), device(written["store"])
+    AT_ONCE = min(UNIT, TAIL) if scope["PARTS"] > 1 else TAIL
 
     @device
     def full(x, j, incx):
@@ -307,114 +198,35 @@ def build(spec):
     def tail(x, j, incx, rest):
         return gather_some(x, j, 1, AT_ONCE, incx, 1, rest)
 
-    @device
-    def of_lane(total, tid):
-        """The sums of the rows of a lane, as in a lane that is one thread."""
-        if DIVIDED:
-            return fold(scatter_sums(total, tid, OF_ROW, PARTS, 1), HELD_ROWS)
-        return fold(butterfly(total, PARTS, 1), ROWS)
-
-    @device
-    def put(sums, tid, own):
-        """Store what a warp has of the sums, each by one of its threads."""
-        place = tid % ROW_THREADS
-        row = tid // ROW_THREADS + place % HOLDING * (HELD_ROWS * GROUPS)
-        if SPREAD > 1:
-            if place % PARTS < HOLDING:
-                store(sums, row, place // PARTS, own)
-        else:
-            share = scatter_sums(own, tid, 1, EACH_SLOT, PARTS)
-            if place % SHARERS < HOLDING:
-                first = place % EACH_SLOT // SHARERS * HELD
-                row += first // HELD_ROWS * TILE_ROWS + first % HELD_ROWS * GROUPS
-                store(sums, row, place // EACH_SLOT, share)
-
-    @device
-    def of_warp(sums, row, slot):
-        """The sum of the lanes in one place of SPREAD warps, in the order of a butterfly."""
-        if SPREAD == 1:
-            return sums[row, slot]
-        if SPREAD == 2:
-            return sums[row, slot] + sums[row, slot + FINISHERS]
-        even, odd = sums[row, slot], sums[row, slot + FINISHERS]
-        if SPREAD == 4:
-            even += sums[row, slot + 2 * FINISHERS]
-            odd += sums[row, slot + 3 * FINISHERS]
-        else:
-            even += sums[row, slot + 4 * FINISHERS]
-            odd += sums[row, slot + 5 * FINISHERS]
-            even += sums[row, slot + 2 * FINISHERS] + sums[row, slot + 6 * FINISHERS]
-            odd += sums[row, slot + 3 * FINISHERS] + sums[row, slot + 7 * FINISHERS]
-        return even + odd
-
-    @device
-    def finish(alpha, alpha_step, beta, beta_step, total, item, y, at):
-        """Write an element of the y of one vector."""
-        own_alpha = read_only_load(alpha, item * alpha_step) if ALPHAS else alpha
-        own_beta = read_only_load(beta, item * beta_step) if BETAS else beta
-        update_streaming(own_alpha, zero if own_alpha == 0 else total, own_beta, y, at)
-
-    @device
-    def all_columns(alpha, begin, end):
-        return end
-
-    @device
-    def none_if_zero(alpha, begin, end):
-        return end if alpha != 0 else begin
-
-    scope = {name: getattr(language, name) for name in _WORDS}
+    scope |= {name: getattr(language, name) for name in _WORDS}
     scope |= {
-        "full": full, "some": some, "tail": tail, "of_warp": of_warp, "finish": finish,
-        "of_lane": of_lane, "put": put, "joined": joined,
-        "uint32": np.uint32,
-        "last_column": all_columns if ALPHAS else none_if_zero,
-        "of_x": language.conjugated if spec.conjugate_x else language.same,
-        "number": spec.number, "zero": zero, "CONJUGATE": int(spec.conj),
-        "AHEAD": spec["AHEAD"] > 0,
-        "WIDTH": WIDTH, "UNIT": UNIT, "PARTS": PARTS, "ROW_THREADS": ROW_THREADS, "ROWS": ROWS,
-        "COUNT": COUNT, "VECTORS": VECTORS, "THREADS": THREADS, "GROUPS": GROUPS,
-        "TILE_ROWS": TILE_ROWS, "ALL_ROWS": COUNT * TILE_ROWS, "WARP_LANES": WARP_LANES,
-        "SPREAD": SPREAD, "EACH_SLOT": EACH_SLOT, "SLOTS": SLOTS, "FINISHERS": FINISHERS,
-        "OF_WARP": FINISHERS * SPREAD if SPREAD > 1 else 1,
-        "TURNS": TURNS, "CARRIED": COUNT * TILE_ROWS if TURNS > 1 else 1,
-        "WARPS_PER_TURN": LANES // TURNS // WARP_LANES,
-        "STEP": STEP, "PASS": VECTORS * STEP, "TAIL": TAIL,
-        "AT_ONCE": AT_ONCE, "WHOLE": WIDTH == 1 or spec.whole, "SPLIT": spec["BLOCKS_PER_SM"] > 0,
-        "SPLIT_WARPS": sharing, "SPLIT_LANES": 32 * sharing, "BATCH": TAKEN_FOR_ROWS,
-        "SUMS": ROWS * OF_ROW,
+        "full": full, "some": some, "tail": tail, "uint32": np.uint32, "VECTORS": VECTORS,
+        "STEP": STEP, "PASS": VECTORS * STEP, "TAIL": TAIL, "AT_ONCE": AT_ONCE,
+        "WHOLE": WIDTH == 1 or spec.whole,
     }  # fmt: skip
-    names = {"alpha": "alpha_pointer" if ALPHAS else "alpha"}
-    names["beta"] = "beta_pointer" if BETAS else "beta"
-    names["all_own"] = ", ".join(f"own_{v}" for v in range(COUNT))
-    lines = [
-        line.format(v=v, **names)
-        for line in _SOURCE.splitlines()
-        for v in (range(COUNT) if "{v}" in line else (0,))
-    ]
-    exec("\n".join(lines), scope)
-    return (attach(scope["several_rows"], launch_bounds=(THREADS, spec.min_blocks)),)
+    more = {"ending": ends_of_rows.ending_of(scope), "splits": ends_of_rows.SPLITS}
+    names = ends_of_rows.factor_names(spec)
+    exec(ends_of_rows.source_of(_SOURCE, spec["COUNT"], names, more), scope)
+    return (attach(scope["several_rows"], launch_bounds=(scope["THREADS"], spec.min_blocks)),)
 
 
 def accepts(problem):
     return wide_loads_object(problem, "dot")
 
 
-def sums_of_block(lanes, parts, threads, rows):
-    """Sums in shared memory, of so many rows a thread: each leaves one for 32 lanes or for each.
-
-    `lanes` are those of a turn.
-    """
-    slots = lanes if min(lanes, 32) * parts > 32 else ceil_div(lanes, 32)
-    return threads // (lanes * parts) * rows * slots
-
-
 def tile_for(problem, lanes, count, split):
     """The tile for so many vectors, and the turns of a row's lanes."""
     narrow, complex_numbers = problem.dtype.itemsize == 2, problem.dtype.kind == "c"
-    if count == 8 and complex_numbers and (split or lanes < 32):
-        return (COMPLEX_SPLIT if split else COMPLEX_SHORT), 1
+    if count == 8 and complex_numbers and split:
+        return COMPLEX_SPLIT, 1
+    if count == 8 and complex_numbers and lanes >= 32:  # and no row has more than 128 threads
+        return COMPLEX_LONG, max(1, lanes // COMPLEX_LONG.THREADS_PER_BLOCK)
+    if complex_numbers and lanes < 32 and not split and count in COMPLEX_SHORT:
+        return COMPLEX_SHORT[count], 1
     if lanes < 32:
         return (NARROW_SHORT if narrow else SHORT)[count], 1
+    if narrow and count == 8 and lanes > 32 and not split:
+        return NARROW_TURNS, lanes // 32
     if narrow:
         return (NARROW_SPLIT if split else NARROW_LONG)[count], 1
     if count == 8 and problem.dtype.itemsize == 8 and not complex_numbers:
@@ -431,16 +243,19 @@ def constants_for(problem, knobs, vectors):
     split = knobs["BLOCKS_PER_SM"] > 0
     tile_, turns = tile_for(problem, lanes, count, split)
     parts, rows, loads, threads, blocks = tile_
+    most_parts = max(1, width * size // max(4, size))
     while (
         not split
-        and 2 * parts <= max(1, width * size // max(4, size))
-        and 2 * lanes * parts <= MOST_THREADS_OF_ROW
+        and (turns > 1 or 2 * parts <= most_parts)
+        and 2 * (lanes // turns) * parts <= MOST_THREADS_OF_ROW
         and problem.rows * (lanes // turns) * parts < ENOUGH_THREADS * rows
     ):
         if turns > 1:
             turns //= 2
         else:
             parts, loads = 2 * parts, 2 * loads
+    if parts > tile_.PARTS and problem.dtype.kind == "c" and lanes * parts >= FULL_BLOCK:
+        loads = LOADS_OF_FULL_BLOCK
     if parts > parts_of(parts, width, problem.precision):  # one thread has the sums of a lane
         parts, rows, loads = 1, max(rows // parts, 1), max(loads // parts, 1)
     row_threads, number = lanes // turns * parts, problem.precision.sums.itemsize
@@ -463,7 +278,6 @@ def constants_for(problem, knobs, vectors):
         "VECTORS": max(1, min(loads, own)),
         "THREADS_PER_BLOCK": threads,
         "MIN_BLOCKS": max(1, tile_.THREADS_PER_BLOCK * blocks // threads),
-        "AHEAD": 0,
         "BLOCKS_PER_SM": knobs["BLOCKS_PER_SM"],
     }
     if split:
@@ -526,12 +340,12 @@ KERNEL = Kernel(
     accepts=accepts,
     knobs={
         "LANES": 32, "PARTS": 1, "TURNS": 1, "ROWS": 1, "VECTORS": 4, "COUNT": 4,
-        "THREADS_PER_BLOCK": 128, "MIN_BLOCKS": 2, "AHEAD": 0, "BLOCKS_PER_SM": 0, "OF_ROWS": 1,
+        "THREADS_PER_BLOCK": 128, "MIN_BLOCKS": 2, "BLOCKS_PER_SM": 0, "OF_ROWS": 1,
         "OF_VECTORS": 1, "OF_THREADS": 32,
     },
     small_knobs={
         "LANES": 8, "PARTS": 1, "TURNS": 1, "ROWS": 1, "VECTORS": 1, "COUNT": 2,
-        "THREADS_PER_BLOCK": 32, "MIN_BLOCKS": 1, "AHEAD": 1, "BLOCKS_PER_SM": 0, "OF_ROWS": 1,
+        "THREADS_PER_BLOCK": 32, "MIN_BLOCKS": 1, "BLOCKS_PER_SM": 0, "OF_ROWS": 1,
         "OF_VECTORS": 1, "OF_THREADS": 32,
     },
     doc=__doc__,

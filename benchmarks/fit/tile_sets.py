@@ -1,0 +1,88 @@
+"""Sets of constants of the kernels for several vectors that have the sums of a given one.
+
+Those come first that read x least often; what does not fit the registers or shared memory of a
+multiprocessor is left out, and so is what keeps too few bytes on their way.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator, Mapping
+
+from gemv.core.geometry import ceil_div
+from gemv.core.problem import Problem
+from gemv.kernels.ends_of_rows import turns_of
+from gemv.kernels.wide_tiles import lanes_and_pieces
+
+#: Registers of a multiprocessor, bytes of shared memory that a block gets for sums or for x, and
+#: bytes that a multiprocessor should have in flight.
+REGISTERS, SHARED, FLIGHT = 65536, 40 << 10, 20_000
+#: A set by how soon it is tried: the lower number first.
+_Rated = tuple[float, dict[str, int]]
+
+
+def candidates(
+    name: str, problem: Problem, own: Mapping[str, int], most: int
+) -> list[dict[str, int]]:
+    """Sets of constants with the sums of `own`, which comes first; those with least x first."""
+    found = [dict(own)]
+    makers = {"several_rows": _rows, "several_columns": _columns}
+    if name not in makers:
+        return found
+    for _, knobs in sorted(makers[name](problem, own), key=lambda pair: pair[0]):
+        if knobs not in found and len(found) < most:
+            found.append(knobs)
+    return found
+
+
+def _blocks(threads: int, registers: int) -> int:
+    """Blocks whose registers a multiprocessor has."""
+    return max(1, min(16, REGISTERS // (threads * ceil_div(registers, 8) * 8)))
+
+
+def _rows(problem: Problem, own: Mapping[str, int]) -> Iterator[_Rated]:
+    width, size = problem.widths[0], problem.dtype.itemsize
+    sums, lanes, count = problem.precision.sums.itemsize, own["LANES"], own["COUNT"]
+    for parts_, turns, rows, loads, threads in itertools.product(
+        (1, 2, 4, 8), (1, 2, 4, 8), (1, 2, 4, 8), (1, 2, 4, 8), (64, 128, 256, 512)
+    ):
+        row_threads, unit = lanes // turns * parts_, width // parts_
+        if parts_ > width or turns != turns_of(turns, lanes) or row_threads > threads:
+            continue
+        flight = rows * loads * unit * size
+        registers = rows * count * unit * sums // 4 + (rows + 1) * loads * max(1, unit * size // 4)
+        registers += 3 * rows + 2 * count + 26
+        spread = min(lanes, 32) * parts_ > 32
+        slots = lanes // turns if spread else max(1, lanes // turns // 32)
+        groups = threads // row_threads
+        blocks = _blocks(threads, registers)
+        if (
+            registers > 180
+            or groups * rows * count * (slots + (turns > 1)) * sums > SHARED
+            or problem.rows < groups * rows
+            or blocks * threads * flight < FLIGHT
+        ):
+            continue
+        tile = {"PARTS": parts_, "TURNS": turns, "ROWS": rows, "VECTORS": loads}
+        knobs = {**own, **tile, "THREADS_PER_BLOCK": threads, "MIN_BLOCKS": blocks}
+        yield count / rows + 30_000 / (blocks * threads * flight), knobs
+
+
+def _columns(problem: Problem, own: Mapping[str, int]) -> Iterator[_Rated]:
+    width, threads, count = problem.widths[0], own["THREADS_PER_BLOCK"], own["COUNT"]
+    lanes, pieces = lanes_and_pieces(own, width, problem.dtype.itemsize)
+    sums = problem.precision.sums.itemsize
+    for staged, loads, blocks in itertools.product((0, 1, 2, 4), (2, 4, 8, 16), (1, 2, 3, 4)):
+        stage = 2 * staged * (threads // lanes) * loads * count * sums
+        registers = pieces * width * count * sums // 4 + loads * pieces * 4 + 40
+        registers += 0 if staged else loads
+        if (
+            stage > SHARED
+            or blocks * threads > 1024
+            or registers > 1.1 * REGISTERS / (blocks * threads)
+            or loads * pieces * 16 * blocks * threads < FLIGHT
+        ):
+            continue
+        yield -loads * (1 + (staged > 0)), {
+            **own, "STAGED": staged, "LOADS": loads, "MIN_BLOCKS": blocks,
+        }  # fmt: skip

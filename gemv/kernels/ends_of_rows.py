@@ -1,0 +1,300 @@
+"""How the sums of rows meet in the kernel for several vectors, and go to y or to other splits.
+
+The loop of ``several_rows`` leaves the partial sums of a thread in ``total_0``, ``total_1``, …, one
+tuple for each vector. :data:`ENDING` adds them up in the order of the rung of rows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from gemv.core.geometry import LOAD_BYTES, ceil_div
+from gemv.core.shares import shares
+from gemv.kernels.grids import partial_sums
+from gemv.kernels.wide_tiles import TAKEN_FOR_ROWS, finish_warps
+
+#: What :data:`ENDING` and :data:`SPLITS` call.
+WORDS = ("butterfly", "cuda", "fold", "load_units", "moved", "post", "quotient", "take")
+#: The end where each row has one sum in shared memory: a thread takes RUN neighbours of y.
+ENDING_IN_RUNS = """
+own_{v} = of_lane(total_{v}, tid)
+put(sums, tid, joined({all_own}))
+cuda.syncthreads()  # the sums of all rows are in place
+r = tid * RUN
+while r < ALL_ROWS:
+    i = first + r % TILE_ROWS
+    item = vector + r // TILE_ROWS
+    if i < rows and item < vectors:
+        row_sums = load_units(sums, r, RUN)
+        factors = {alpha}, alpha_step, {beta}, beta_step
+        finish_run(factors, row_sums, item, moved(y, item * y_step), i, rows, incy)
+    r += RUN * THREADS
+"""
+#: The end of a turn: `sums` is shared memory for all sums, which nobody needs for other things.
+ENDING = """
+own_{v} = of_lane(total_{v}, tid)
+put(sums, tid, joined({all_own}))
+cuda.syncthreads()  # all sums of these lanes are in place, and neighbours store neighbours
+r = tid // FINISHERS
+c = tid % FINISHERS
+while r - tid // FINISHERS < ALL_ROWS:  # whole warps, which shuffle
+    row = min(r, ALL_ROWS - 1)
+    (row_sum,) = butterfly((of_warp(sums, row, c),), FINISHERS, 1)
+    if TURNS > 1 and turn > 0 and c == 0:
+        row_sum = carried[row] + row_sum
+    for warp in range(1, WARPS_PER_TURN):
+        (more,) = butterfly((of_warp(sums, row, warp * OF_WARP + c),), FINISHERS, 1)
+        row_sum += more
+    i = first + r % TILE_ROWS
+    item = vector + r // TILE_ROWS
+    if TURNS > 1 and turn < TURNS - 1:
+        if c == 0 and r < ALL_ROWS:
+            carried[row] = row_sum
+    elif c == 0 and r < ALL_ROWS and i < rows and item < vectors:
+        if SPLIT:
+            post(scratch, (split * vectors + item) * rows + i, row_sum)
+        else:
+            factors = {alpha}, alpha_step, {beta}, beta_step
+            finish(factors, row_sum, item, y, item * y_step + i * incy)
+    r += THREADS // FINISHERS
+if turn < TURNS - 1:
+    cuda.syncthreads()  # they are read, and those of the next lanes may have their place
+"""
+#: Behind all turns: the block that began last adds up the sums of all splits.
+SPLITS = """
+if SPLIT and ticket[0] == splits - 1:
+    # The last one to begin: all sums are there, or on their way. Each warp takes a row.
+    r = tid // 32
+    while r < ALL_ROWS:
+        i = first + r % TILE_ROWS
+        item = vector + r // TILE_ROWS
+        row_sum = zero
+        for warp in range(SPLIT_WARPS):
+            k = warp * 32 + tid % 32
+            share = zero
+            while k < splits and i < rows and item < vectors:
+                rest = quotient(splits - 1 - k, SPLIT_LANES) + 1
+                at = (k * vectors + item) * rows + i
+                step = SPLIT_LANES * vectors * rows
+                share += fold(take(zero, scratch, at, step, BATCH, rest), 1)[0]
+                k += BATCH * SPLIT_LANES
+            (share,) = butterfly((share,), 32, 1)
+            row_sum = share if warp == 0 else row_sum + share
+        if tid % 32 == 0 and i < rows and item < vectors:
+            factors = {alpha}, alpha_step, {beta}, beta_step
+            finish(factors, row_sum, item, y, item * y_step + i * incy)
+        r += THREADS // 32
+"""
+
+
+def parts_of(parts: int, width: int, precision: Any) -> int:
+    """Threads that share a lane: one where wide sums of different columns are one sum."""
+    return min(parts, width) if partial_sums(width, precision) == width else 1
+
+
+def turns_of(turns: int, lanes: int) -> int:
+    """Turns that threads take for the lanes of a row: a turn has whole butterflies of 32 lanes."""
+    return max(min(turns, lanes // 32), 1)
+
+
+def sums_of_block(lanes: int, parts: int, threads: int, rows: int) -> int:
+    """Sums in shared memory, of so many rows a thread: each leaves one for 32 lanes or for each.
+
+    `lanes` are those of a turn.
+    """
+    slots = lanes if min(lanes, 32) * parts > 32 else ceil_div(lanes, 32)
+    return threads // (lanes * parts) * rows * slots
+
+
+def source_of(source: str, count: int, names: Mapping[str, str], more: Mapping[str, str]) -> str:
+    """The source of a kernel for `count` vectors.
+
+    A line ``the NAME`` is replaced by the text `more` has for it, and a line with ``{v}`` stands
+    there once for each vector: a tuple of tuples has no index at run time, so the loop over the
+    vectors is unrolled in the source.
+    """
+    own = {**names, "all_own": ", ".join(f"own_{v}" for v in range(count))}
+    lines: list[str] = []
+    for line in source.splitlines():
+        indent, word = line[: len(line) - len(line.lstrip())], line.strip().removeprefix("the ")
+        inserted = more[word].strip("\n").splitlines() if word in more else None
+        for each in [line] if inserted is None else (indent + one for one in inserted):
+            vectors = range(count) if "{v}" in each else (0,)
+            lines += (each.format(v=v, **own) for v in vectors)
+    return "\n".join(lines)
+
+
+def _joined(count: int, length: int) -> str:
+    """The source of a function that makes one tuple of `count` tuples."""
+    tuples = ", ".join(f"own_{v}" for v in range(count))
+    numbers = ", ".join(f"own_{v}[{k}]" for v in range(count) for k in range(length))
+    return f"def joined({tuples}):\n    return ({numbers},)"
+
+
+def _store(held: int, held_rows: int, groups: int, tile_rows: int, slots: int) -> str:
+    """The source of a function that stores `held` sums: so many rows for each of some vectors."""
+    places = (k // held_rows * tile_rows + k % held_rows * groups for k in range(held))
+    lines = (
+        f"    sums[(row + {place}) * {slots} + slot] = values[{k}]"
+        for k, place in enumerate(places)
+    )
+    return "\n".join(["def store(sums, row, slot, values):", *lines])
+
+
+def names_of(spec: Any) -> dict[str, Any]:
+    """What the ends refer to, and the loop before them, for the knobs of a kernel of rows."""
+    from gemv import language
+    from gemv.language import butterfly, device, fold, read_only_load, scatter_sums
+
+    is_aligned, load_back, moved = language.is_aligned, language.load_back, language.moved
+    store_vectors, zeros = language.store_vectors, language.zeros
+    update_streaming = language.update_streaming
+    zero, WIDTH = spec.zero, spec.widths[0]
+    LANES, ROWS, COUNT = (spec[k] for k in ("LANES", "ROWS", "COUNT"))
+    PARTS = parts_of(spec["PARTS"], WIDTH, spec.precision)
+    TURNS = turns_of(spec["TURNS"], LANES)
+    ROW_THREADS = LANES // TURNS * PARTS
+    THREADS = max(ROW_THREADS, spec["THREADS_PER_BLOCK"])
+    GROUPS = THREADS // ROW_THREADS
+    TILE_ROWS = GROUPS * ROWS
+    WARP_LANES = min(LANES, 32)  # of the rung of rows, whose butterfly they have
+    SPREAD = max(WARP_LANES * PARTS // 32, 1)  # warps that these lanes take here
+    # Sums of a row in shared memory: one of each such butterfly, or one of each lane.
+    EACH_SLOT = PARTS if SPREAD > 1 else WARP_LANES * PARTS
+    SLOTS = ROW_THREADS // EACH_SLOT
+    FINISHERS = WARP_LANES // SPREAD if SPREAD > 1 else 1
+    OF_ROW = partial_sums(WIDTH, spec.precision) // PARTS  # partial sums of a thread for a row
+    # The threads of a lane divide its rows between them, then the lanes of a warp divide the sums.
+    DIVIDED = ROWS % PARTS == 0
+    HELD_ROWS = ROWS // PARTS if DIVIDED else ROWS
+    HOLDING = PARTS if DIVIDED else 1  # threads of a lane with sums that no other has
+    SHARES = shares(COUNT * HELD_ROWS, 1, EACH_SLOT, PARTS) if SPREAD == 1 else 1
+    HELD, SHARERS = COUNT * HELD_ROWS // SHARES, EACH_SLOT // SHARES
+    # Warps that share a row when splits are added: as in the rung of rows, with its constants.
+    sharing = finish_warps(LANES, spec["OF_ROWS"], spec["OF_THREADS"])
+    ALPHAS, BETAS = (home == "pointer" for home in spec.homes)
+    RUN = run_of(spec, SLOTS, TILE_ROWS)
+    RUN_BYTES = RUN * spec.precision.y.itemsize
+    scaled_all, blended_all, update_all = language.unrolled(1, RUN)
+
+    written: dict = {}
+    exec(_joined(COUNT, HELD_ROWS), written)
+    exec(_store(HELD, HELD_ROWS, GROUPS, TILE_ROWS, SLOTS), written)
+    joined, store = device(written["joined"]), device(written["store"])
+
+    @device
+    def of_lane(total, tid):
+        """The sums of the rows of a lane, as in a lane that is one thread."""
+        if DIVIDED:
+            return fold(scatter_sums(total, tid, OF_ROW, PARTS, 1), HELD_ROWS)
+        return fold(butterfly(total, PARTS, 1), ROWS)
+
+    @device
+    def put(sums, tid, own):
+        """Store what a warp has of the sums, each by one of its threads."""
+        place = tid % ROW_THREADS
+        row = tid // ROW_THREADS + place % HOLDING * (HELD_ROWS * GROUPS)
+        if SPREAD > 1:
+            if place % PARTS < HOLDING:
+                store(sums, row, place // PARTS, own)
+        else:
+            share = scatter_sums(own, tid, 1, EACH_SLOT, PARTS)
+            if place % SHARERS < HOLDING:
+                first = place % EACH_SLOT // SHARERS * HELD
+                row += first // HELD_ROWS * TILE_ROWS + first % HELD_ROWS * GROUPS
+                store(sums, row, place // EACH_SLOT, share)
+
+    @device
+    def of_warp(sums, row, slot):
+        """The sum of the lanes in one place of SPREAD warps, in the order of a butterfly."""
+        at = row * SLOTS + slot
+        if SPREAD == 1:
+            return sums[at]
+        if SPREAD == 2:
+            return sums[at] + sums[at + FINISHERS]
+        even, odd = sums[at], sums[at + FINISHERS]
+        if SPREAD == 4:
+            even += sums[at + 2 * FINISHERS]
+            odd += sums[at + 3 * FINISHERS]
+        else:
+            even += sums[at + 4 * FINISHERS]
+            odd += sums[at + 5 * FINISHERS]
+            even += sums[at + 2 * FINISHERS] + sums[at + 6 * FINISHERS]
+            odd += sums[at + 3 * FINISHERS] + sums[at + 7 * FINISHERS]
+        return even + odd
+
+    @device
+    def own_factors(factors, item):
+        alpha, alpha_step, beta, beta_step = factors
+        own_alpha = read_only_load(alpha, item * alpha_step) if ALPHAS else alpha
+        own_beta = read_only_load(beta, item * beta_step) if BETAS else beta
+        return own_alpha, own_beta
+
+    @device
+    def finish(factors, total, item, y, at):
+        """Write an element of the y of one vector."""
+        own_alpha, own_beta = own_factors(factors, item)
+        update_streaming(own_alpha, zero if own_alpha == 0 else total, own_beta, y, at)
+
+    @device
+    def all_columns(alpha, begin, end):
+        return end
+
+    @device
+    def none_if_zero(alpha, begin, end):
+        return end if alpha != 0 else begin
+
+    @device
+    def finish_run(factors, totals, item, y, i, rows, incy):
+        """Write neighbouring elements of the y of one vector, by one store if that is possible."""
+        own_alpha, own_beta = own_factors(factors, item)
+        if own_alpha == 0:
+            totals = zeros(zero, RUN)
+        if incy == 1 and i + RUN <= rows and is_aligned(moved(y, i), RUN_BYTES):
+            if own_beta == 0:
+                store_vectors(y, i, 0, scaled_all(own_alpha, totals), RUN)
+            else:
+                old = load_back(y, i, 0, 1, RUN)
+                store_vectors(y, i, 0, blended_all(own_alpha, totals, own_beta, old), RUN)
+        else:
+            update_all(own_alpha, totals, own_beta, y, i, 0, rows, incy)
+
+    return {name: getattr(language, name) for name in WORDS} | {
+        "finish": finish, "last_column": all_columns if ALPHAS else none_if_zero,
+        "of_x": language.conjugated if spec.conjugate_x else language.same,
+        "number": spec.number, "zero": zero, "CONJUGATE": int(spec.conj), "WIDTH": WIDTH,
+        "of_lane": of_lane, "put": put, "joined": joined, "of_warp": of_warp,
+        "finish_run": finish_run, "RUN": RUN, "ALL_SUMS": COUNT * TILE_ROWS * SLOTS,
+        "UNIT": WIDTH // PARTS, "PARTS": PARTS, "ROW_THREADS": ROW_THREADS,
+        "ROWS": ROWS, "COUNT": COUNT, "THREADS": THREADS, "GROUPS": GROUPS,
+        "TILE_ROWS": TILE_ROWS, "ALL_ROWS": COUNT * TILE_ROWS, "SLOTS": SLOTS,
+        "FINISHERS": FINISHERS, "OF_WARP": FINISHERS * SPREAD if SPREAD > 1 else 1,
+        "TURNS": TURNS, "CARRIED": COUNT * TILE_ROWS if TURNS > 1 else 1,
+        "WARPS_PER_TURN": LANES // TURNS // WARP_LANES, "SPLIT": spec["BLOCKS_PER_SM"] > 0,
+        "SPLIT_WARPS": sharing, "SPLIT_LANES": 32 * sharing, "BATCH": TAKEN_FOR_ROWS,
+        "SUMS": ROWS * OF_ROW,
+    }  # fmt: skip
+
+
+def run_of(spec: Any, slots: int, tile_rows: int) -> int:
+    """Neighbours of y that a thread finishes: 1 if a row has several sums left, or more to come."""
+    has_turns = turns_of(spec["TURNS"], spec["LANES"]) > 1
+    if slots > 1 or has_turns or spec["BLOCKS_PER_SM"] or spec.precision.sums.fields is not None:
+        return 1
+    run = max(1, LOAD_BYTES // max(spec.precision.y.itemsize, spec.precision.sums.itemsize))
+    return run if tile_rows % run == 0 else 1
+
+
+def ending_of(names: Mapping[str, Any]) -> str:
+    """The text of the end of a turn."""
+    return ENDING_IN_RUNS if names["RUN"] > 1 else ENDING
+
+
+def factor_names(spec: Any) -> dict[str, str]:
+    """The parameters of alpha and beta, by their homes."""
+    alphas, betas = (home == "pointer" for home in spec.homes)
+    return {
+        "alpha": "alpha_pointer" if alphas else "alpha",
+        "beta": "beta_pointer" if betas else "beta",
+    }

@@ -1,0 +1,91 @@
+"""Constants for several vectors: registers suffice for them, and they are those that were timed."""
+
+from __future__ import annotations
+
+import pytest
+from helpers.problems import ALL_ROWS
+
+from gemv.core.dtypes import DTYPES, dtype_name
+from gemv.kernels import get
+from gemv.measure.inputs import make_problem
+
+#: dtype, vectors, lanes of a row, rows: those that need most of the registers that they may have.
+FULL = [
+    ("s", 8, 32, 100000), ("c", 4, 4, 100000), ("c", 4, 8, 100000), ("c", 4, 256, 300),
+    ("c", 8, 64, 100000), ("c", 8, 256, 100000),
+    ("b", 4, 16, 100000), ("b", 4, 32, 100000), ("b", 8, 128, 8192), ("h", 8, 128, 300),
+]  # fmt: skip
+#: All dtypes and numbers of vectors, with few lanes and with many.
+ALL = [
+    (letter, vectors, lanes, rows)
+    for letter in "sdcbh"
+    for vectors in (2, 4, 8)
+    for lanes in (4, 32, 64, 128, 256)
+    for rows in (300, 100000)
+]
+
+
+def rows_of(letter, vectors, lanes, rows, **single):
+    """A problem along the rows and its constants, where a single product has so many lanes."""
+    problem = make_problem(rows, 32 * lanes, DTYPES[letter], "C", "N").at(256, 256)
+    alone = {**get("vector_rows").knobs, "BLOCKS_PER_SM": 0, "LANES": lanes, **single}
+    return problem, get("several_rows").for_vectors(problem, alone, vectors)
+
+
+@pytest.mark.parametrize("letter, vectors, lanes, rows", ALL if ALL_ROWS else FULL)
+def test_rows_spill_no_registers(letter, vectors, lanes, rows, compiler):
+    problem, knobs = rows_of(letter, vectors, lanes, rows)
+    name = dtype_name(DTYPES[letter])
+    (function,) = compiler(
+        get("several_rows"), name, "dot", knobs=knobs, widths=problem.widths, whole=True
+    )
+    assert (function["stack"], function["spills"]) == (0, 0), knobs
+
+
+@pytest.mark.parametrize("letter", "sdcbh" if ALL_ROWS else "bc")
+def test_long_columns_of_eight_vectors_spill_no_registers(letter, compiler):
+    kernel, dtype = get("several_long_columns"), DTYPES[letter]
+    problem = make_problem(1048576, 64, dtype, "F", "N").at(256, 256)
+    knobs = kernel.for_vectors(problem, get("long_columns").knobs, 8)
+    assert knobs["COUNT"] == 8 and knobs["COLUMNS"] * knobs["PIECES"] >= 4
+    (function,) = compiler(
+        kernel, dtype_name(dtype), "axpy", knobs=knobs, widths=problem.widths, whole=True
+    )
+    assert (function["stack"], function["spills"]) == (0, 0), knobs
+
+
+@pytest.mark.parametrize("letter", "bh")
+@pytest.mark.parametrize("lanes", [64, 128, 256])
+def test_many_lanes_take_turns_unless_rows_are_few(letter, lanes):
+    """Then a row has 128 threads; few rows get more of them, whose loads are no more than 4."""
+    _, many = rows_of(letter, 8, lanes, 100000)
+    assert many["TURNS"] == lanes // 32 and many["THREADS_PER_BLOCK"] == 128
+    _, few = rows_of(letter, 8, lanes, 64)
+    assert few["TURNS"] == max(1, lanes // 128)
+    assert few["THREADS_PER_BLOCK"] == min(4 * lanes, 512)
+    assert {many["VECTORS"], few["VECTORS"]} == {4}
+    _, split = rows_of(letter, 8, lanes, 64, BLOCKS_PER_SM=4)
+    assert split["TURNS"] == 1 and split["VECTORS"] == 4
+
+
+def columns_of(letter, cols, vectors=8, **single):
+    problem = make_problem(1000, cols, DTYPES[letter], "F", "N").at(256, 256)
+    small = {"LANES": 2, "PIECES": 1, "COLUMNS": 8, "THREADS_PER_BLOCK": 256, "BLOCKS_PER_SM": 0}
+    return get("several_columns").for_vectors(problem, {**small, **single}, vectors)
+
+
+@pytest.mark.parametrize("letter", "sdcbh")
+def test_few_columns_of_a_group_go_out_at_once(letter):
+    """128 groups with 8 columns each at most; without barriers for numbers of x."""
+    for cols in (1000, 1024):
+        knobs = columns_of(letter, cols)
+        loads, blocks = (4, 2) if letter == "d" else (8, 1)
+        assert (knobs["STAGED"], knobs["LOADS"], knobs["MIN_BLOCKS"]) == (0, loads, blocks)
+        assert knobs["COUNT"] == 8
+    assert columns_of(letter, 300)["LOADS"] == 4, "no more than a group has"
+    for more in (
+        columns_of(letter, 1025),
+        columns_of(letter, 1000, LANES=4, THREADS_PER_BLOCK=512),
+        columns_of(letter, 1000, BLOCKS_PER_SM=2),
+    ):
+        assert more["STAGED"] > 0
