@@ -16,6 +16,7 @@ from kernel_pages import TOP, escaped
 from benchmarks.pages.page import markdown, number, three_digits
 
 FITS = TOP / "benchmarks" / "results" / "fit"
+GATES = TOP / "benchmarks" / "results" / "gate"
 #: The H200 as the driver tells of it, and the problem of the worked example.
 GPU = ("NVIDIA H200", (9, 0), 132)
 ROWS, COLS = 16, 65536
@@ -157,6 +158,24 @@ def fit_page(reports: dict[str, dict]) -> str:
         if file.exists():
             parts += errors_of(file)
     return "\n\n".join(parts) + "\n"
+
+
+def alike_page(file: Path = GATES / "h100.json") -> str:
+    """How the H200's choices do on another GPU with its multiprocessors, beside the formula's."""
+    from gemv.selection.machine import REFERENCE
+
+    report = json.loads(file.read_text(encoding="utf-8"))
+    lines = []
+    for title, key in ((f"those of the {REFERENCE.name}", "also"), ("of the formula", "present")):
+        own = report[key]
+        lines.append(
+            f"| {title} | {own['cells']:.0f} | {own['mean']:.3f} | {own['most_of_95']:.3f}"
+            f" | {own['worst']:.2f} | {own['floor_over_time']:.1%} |"
+        )
+    head = f"| choices on the {report['campaign']['gpu']} | problems | regret, mean | of 95 %"
+    return "\n".join(
+        [f"{head} | worst | of the floor |", "| --- | ---: | ---: | ---: | ---: | ---: |", *lines]
+    )
 
 
 def errors_of(file: Path) -> list[str]:

@@ -198,9 +198,8 @@ def scaled(reference: MachineFile, device: Device) -> MachineFile:
 def has_multiprocessors_of(other: Device, device: Device) -> bool:
     """Whether a launch has as many blocks at a time on `device` as on the `other` GPU.
 
-    Then the choices of a campaign on the one hold on the other, even if its memory is slower. On
-    an H100, 32 problems that no fit has seen take 1.022 times as long as the best candidate with
-    the choices of the H200, and 1.056 times with those of the formula.
+    Then the choices of a campaign on the one hold on the other, even if its memory is slower:
+    ``docs/selection.md`` has the figures of an H100, where they are better than the formula's.
     """
     alike = ("threads", "registers", "shared_bytes", "blocks")
     return (
