@@ -289,7 +289,8 @@ def measured(library: str) -> dict[str, Any]:
 
 def in_process(library: str, tree: str) -> dict[str, Any]:
     """What :func:`measured` gives in a process that imports the ``gemv`` of a tree."""
-    environment = dict(os.environ, PYTHONPATH=tree, XLA_PYTHON_CLIENT_PREALLOCATE="false")
+    path = os.pathsep.join(filter(None, (tree, os.environ.get("PYTHONPATH"))))
+    environment = dict(os.environ, PYTHONPATH=path, XLA_PYTHON_CLIENT_PREALLOCATE="false")
     done = subprocess.run(
         [sys.executable, __file__, "--library", library],
         env=environment, capture_output=True, text=True, timeout=240, check=False,

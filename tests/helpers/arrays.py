@@ -100,6 +100,11 @@ def view_of(array, place):
         return type(cuda.to_device(np.zeros(1)))(view)  # without a copy, which would be contiguous
     on_device = cuda.to_device(whole)
     addresses = [each.__array_interface__["data"][0] for each in (view, whole)]
+    if whole.dtype.fields is not None:  # bfloat16, which the interface cannot name
+        from numba.cuda.cudadrv.devicearray import DeviceNDArray
+
+        memory = on_device.gpu_data.view(addresses[0] - addresses[1])
+        return DeviceNDArray(view.shape, view.strides, whole.dtype, gpu_data=memory)
     interface = {
         **on_device.__cuda_array_interface__,
         "shape": view.shape,
