@@ -66,11 +66,10 @@ def matvec(
     Notes
     -----
     A sum of no products, where n is 0, is zero. The order of a sum is that of :func:`gemv.gemv`
-    for one item, or for one vector, at the width of loads that all items allow. Up to 32 x 32, and
-    up to 64 x 64 where lines of A are no whole 16 bytes, no address, stride or width of loads
-    enters it, so an item has the bits of the single call on the same numbers wherever it lies. All
-    of this is about a GPU: a batch of host arrays whose copy would take longer than its products
-    has the bits of SciPy's BLAS.
+    for one item, or for one vector, at the width of loads that all items allow. Up to 32 x 32 no
+    address, stride or width of loads enters it, so an item has the bits of the single call on the
+    same numbers wherever it lies. All of this is about a GPU: a batch of host arrays whose copy
+    would take longer than its products has the bits of SciPy's BLAS.
 
     Examples
     --------

@@ -19,7 +19,7 @@ from gemv.core.dtypes import DTYPES
 from gemv.core.geometry import LOAD_BYTES, Device, ceil_div
 from gemv.core.problem import Problem
 from gemv.kernels import REGISTRY
-from gemv.kernels.small_sums import is_small
+from gemv.selection.items import is_small
 from gemv.selection.ranking import MOST_THREADS, is_vain
 from gemv.selection.select import Choice, select
 

@@ -14,9 +14,6 @@ few
 vectors
     One small matrix and 2 to 65535 vectors: the formula's kernel, and ``several_small`` with one
     vector a warp or several, for ``MANY``.
-odd
-    Matrices of 33 to 64 rows or columns with lines that are no whole 16 bytes, alone and as a batch
-    of 32 MB: their own kernels, and what the formula would choose for both.
 wide
     Sums of twice the precision, alone and in a batch.
 """
@@ -40,7 +37,6 @@ from unittest import mock
 import numpy as np
 
 from benchmarks.fit.compilers import Compilers
-from gemv.core.dtypes import DTYPES
 from gemv.core.files import write_text
 from gemv.kernels import small_sums
 from gemv.kernels.vectors import b04_several_small
@@ -48,7 +44,6 @@ from gemv.measure.cells import Cell
 from gemv.measure.checks import WholeNumbers, equal
 from gemv.measure.frames import FramedCell, lay_out
 from gemv.measure.grid import Bench
-from gemv.measure.inputs import make_problem
 from gemv.selection import batches
 from gemv.selection import select as selection
 from gemv.selection.parts import Part, parts
@@ -57,10 +52,7 @@ SIZES = [
     (1, 1), (4, 4), (5, 5), (8, 8), (15, 15), (16, 16), (17, 17), (24, 24), (31, 31), (32, 32),
     (1, 32), (32, 1), (3, 32), (32, 3),
 ]  # fmt: skip
-ODD_SIZES = [(33, 33), (36, 36), (45, 45), (47, 47), (63, 63), (33, 64), (63, 35)]
-#: Bytes of all A of a batch of these.
-ODD_BYTES = 1 << 25
-PARTS = ("single", "few", "vectors", "odd", "wide")
+PARTS = ("single", "few", "vectors", "wide")
 ROUNDS = 5
 #: Frames that calls go round. Small matrices are in the L2 cache, however many there are.
 MOST_FRAMES = 256
@@ -83,11 +75,7 @@ class Way(NamedTuple):
 
 
 #: As before there were kernels for small matrices.
-FORMULA = {
-    (selection, "is_small"): lambda p: False,
-    (batches, "is_small"): lambda p: False,
-    (batches, "are_small_items"): lambda p: False,
-}
+FORMULA = {(selection, "is_small"): lambda p: False, (batches, "is_small"): lambda p: False}
 _FEW = (batches, "FEW_ITEMS")
 _MANY = (b04_several_small, "MANY")
 WAYS = {
@@ -104,7 +92,6 @@ WAYS = {
         Way("several a warp", "small", {_MANY: 0}),
         Way("formula", "formula", FORMULA),
     ],
-    "odd": [Way("small", "small"), Way("formula", "formula", FORMULA)],
     "wide": [Way("small_matrix", "small"), Way("formula", "formula", FORMULA)],
 }
 
@@ -140,12 +127,6 @@ def cells(part: str) -> Iterator[tuple[Cell, str]]:
             "sd", (8, 31, 32), (2, 8, 512, 4096, 16384, 65535)
         ):
             yield Cell(n, n, letter, "N", "C", vectors=count), "plain"
-    if part == "odd":
-        for letter, (m, n), order in itertools.product("sdchb", ODD_SIZES, "CF"):
-            if small_sums.is_small(make_problem(m, n, DTYPES[letter], order, "N")):
-                item_bytes = m * n * DTYPES[letter].itemsize
-                yield Cell(m, n, letter, "N", order), "plain"
-                yield Cell(m, n, letter, "N", order, batch=ODD_BYTES // item_bytes), "plain"
     if part == "wide":
         for letter, n, count in itertools.product("sdz", (5, 17, 32), (1, 4096)):
             yield Cell(n, n, letter, "N", "C", batch=count), "wide"
@@ -300,11 +281,19 @@ def report(rows: list[dict[str, Any]]) -> None:
         if row["wrong"]:
             print("WRONG", named(row), row["wrong"])
     singles = [row for row in rows if row["part"] == "single"]
-    if singles:
-        _report_singles(singles)
-    odd = [row for row in rows if row["part"] == "odd"]
-    if odd:
-        _report_odd(odd)
+    print("\nsmall_matrix over the formula's choice: mean, worst; means of one block and STEPS 4")
+    for letter, order in itertools.product("sdhbcz", "CF"):
+        own = [r for r in singles if (r["cell"]["dtype"], r["cell"]["order"]) == (letter, order)]
+        own = [r for r in own if "formula" in r["us"]]
+        if not own:
+            continue
+        ratios = {named(r): r["us"]["small_matrix"] / r["us"]["formula"] for r in own}
+        worst = max(ratios, key=ratios.__getitem__)
+        others = [_mean(own, name, "small_matrix") for name in ("one block", "STEPS 4")]
+        print(
+            f"  {letter} {order}: {statistics.geometric_mean(ratios.values()):.3f}"
+            f" {ratios[worst]:.3f} at {worst} ({_us(own, worst)}); {' '.join(others)}"
+        )
     for part in ("few", "vectors", "wide"):
         own = [row for row in rows if row["part"] == part]
         if own:
@@ -320,41 +309,6 @@ def report(rows: list[dict[str, Any]]) -> None:
                 for row in several
             )
             print(f"  {m}x{n} {letter}{order}  " + "  ".join(cells_))
-
-
-def _report_singles(singles: list[dict[str, Any]]) -> None:
-    print("\nsmall_matrix over the formula's choice: mean, worst; means of one block and STEPS 4")
-    for letter, order in itertools.product("sdhbcz", "CF"):
-        own = [r for r in singles if (r["cell"]["dtype"], r["cell"]["order"]) == (letter, order)]
-        own = [r for r in own if "formula" in r["us"]]
-        if not own:
-            continue
-        ratios = {named(r): r["us"]["small_matrix"] / r["us"]["formula"] for r in own}
-        worst = max(ratios, key=ratios.__getitem__)
-        others = [_mean(own, name, "small_matrix") for name in ("one block", "STEPS 4")]
-        print(
-            f"  {letter} {order}: {statistics.geometric_mean(ratios.values()):.3f}"
-            f" {ratios[worst]:.3f} at {worst} ({_us(own, worst)}); {' '.join(others)}"
-        )
-
-
-def _report_odd(rows: list[dict[str, Any]]) -> None:
-    """A line for each dtype, alone and in a batch: the mean over all cells, and the worst cell."""
-    print("\nodd: small_matrix, or small_items, over the formula's choice: mean, worst")
-    for letter, is_batch in itertools.product("sdchb", (False, True)):
-        own = [row for row in rows if row["cell"]["dtype"] == letter]
-        own = [row for row in own if (Cell(**row["cell"]).items > 1) == is_batch]
-        if not own:
-            continue
-        ratios = {named(r): r["us"]["small"] / r["us"]["formula"] for r in own}
-        worst = max(ratios, key=ratios.__getitem__)
-        (times,) = (row["us"] for row in own if named(row) == worst)
-        print(
-            f"  {letter} {'batch' if is_batch else 'alone'}:"
-            f" {statistics.geometric_mean(ratios.values()):.3f}"
-            f" {ratios[worst]:.3f} at {worst}"
-            f" ({times['small']:.2f} us, before {times['formula']:.2f})"
-        )
 
 
 def _mean(rows: list[dict[str, Any]], name: str, over: str) -> str:

@@ -1,7 +1,4 @@
-"""Which matrices are small, and the order of their sums, which all kernels for them share.
-
-A matrix is small up to 32 x 32. Up to 64 x 64 it is if its lines are no whole 16 bytes, because
-other kernels read such lines by loads of a few bytes: see :func:`is_small`.
+"""The order of the sums of small matrices, which all kernels for them share.
 
 A row has `unit` * `shares` partial sums. Each takes its columns in order, and then they are added
 in pairs: those of a unit first, then those of the shares. With two of both, column j belongs to
@@ -13,8 +10,8 @@ partial sum ``j % 4``::
                               \\                       /
     the shares                          sum
 
-What is small, and the order of its sums, is given by the numbers of rows and of columns, the dtype,
-that of the sums and the storage order. No address, leading dimension or number of products enters.
+The order is given by the numbers of rows and of columns, the dtype of the sums and the storage
+order. No address, leading dimension or number of products enters it.
 """
 
 from __future__ import annotations
@@ -28,15 +25,8 @@ from gemv.core.geometry import LOAD_BYTES
 from gemv.core.problem import Problem
 from gemv.kernels.depths import in_halves, joined, shared_out
 
-#: The largest number of rows and of columns of a small matrix, whatever its lines are.
+#: The largest number of rows and of columns of a small matrix.
 MOST = 32
-#: The largest number of rows and of columns of a small matrix, and the most bytes of its numbers as
-#: sums have them, where lines are no whole vectors of 16 bytes. Other kernels read such lines by
-#: loads of 2 to 8 bytes, straight into registers, from packed items: a warp that reads 4 rows of 33
-#: float32 has 528 bytes in flight, and 32 such blocks on a multiprocessor 17 KB of the 40 KB that
-#: it takes. ``small_items`` reads them all by loads of 16 bytes, 8 KB a block. Beyond 64 rows and
-#: columns, warps read long pieces of lines, and the caches make good for the rest.
-MOST_ODD, ODD_BYTES = 64, 16 * 1024
 #: Steps of a partial sum from twice as many of which on shares divide them up, and the most shares.
 STEPS, SHARES = 8, 4
 #: The same for sums of two numbers: a step of these takes as long as a dozen others.
@@ -76,19 +66,6 @@ def runs_down(problem: Problem) -> bool:
     if problem.rows == 1 or access == "dot":
         return False
     return access == "axpy" or abs(problem.row_stride) < abs(problem.col_stride)
-
-
-def is_small(problem: Problem) -> bool:
-    """Whether a product has the order of sums of small matrices, in every kind of call."""
-    rows, cols = problem.rows, problem.cols
-    if rows <= MOST and cols <= MOST:
-        return True
-    if rows > MOST_ODD or cols > MOST_ODD:
-        return False
-    # As long as the shape makes them. A single column is one line, whatever lies between its rows.
-    line = rows if cols == 1 or runs_down(problem) else cols
-    is_odd = line * problem.dtype.itemsize % LOAD_BYTES > 0
-    return is_odd and rows * cols * problem.precision.sums.itemsize <= ODD_BYTES
 
 
 def limits_of(precision: Precision) -> tuple[int, int]:

@@ -28,19 +28,20 @@ MOST_BYTES = 1 << 20
 _BATCH_BYTES = 1 << 26
 
 
+def is_small(problem: Problem) -> bool:
+    """Whether a product has the order of sums of small matrices, alone and in a batch."""
+    return problem.rows <= MOST and problem.cols <= MOST
+
+
 def are_small_items(problem: Problem) -> bool:
     """Whether many such products have a kernel of their own."""
-    return get("small_items").accepts(problem) is None
+    return is_small(problem) and get("small_items").accepts(problem) is None
 
 
 def counts_in_batches(problem: Problem) -> bool:
-    """Whether the time of one of many such problems counts, where a cell is chosen for.
-
-    Beyond :data:`~gemv.kernels.small_sums.MOST` rows or columns a problem whose lines are no whole
-    16 bytes stands for its cell, which may have others with whole ones.
-    """
+    """Whether the time of one of many such problems counts."""
     fits = problem.rows * problem.cols * problem.dtype.itemsize <= MOST_BYTES
-    return fits and max(problem.rows, problem.cols) > MOST
+    return fits and not is_small(problem)
 
 
 def work_of_batch(

@@ -19,7 +19,7 @@ from gemv.core.geometry import CACHE_LINE_BYTES, SECTOR_BYTES, Device
 from gemv.core.problem import Problem
 from gemv.kernels import REGISTRY, get
 from gemv.kernels.kernel import Kernel
-from gemv.kernels.small_sums import is_small, runs_down
+from gemv.kernels.small_sums import runs_down
 from gemv.selection.cells import (
     CLOSE_BYTES,
     LINES_INDICES,
@@ -29,6 +29,7 @@ from gemv.selection.cells import (
 )
 from gemv.selection.choices import EMPTY, choices
 from gemv.selection.entry import Choice, Entry, made
+from gemv.selection.items import is_small
 from gemv.selection.machine import machine
 from gemv.selection.ranking import best, knobs_of
 from gemv.selection.row import Row
@@ -52,13 +53,12 @@ _by_alignment = os.environ.get("GEMV_ALIGNMENT", "1").strip() != "0"
 def use_alignment(yes: bool = True) -> None:
     """Whether kernels may be chosen by how operands are aligned in memory.
 
-    Unless a matrix is small, at most 32 x 32, or 64 x 64 where lines are no whole 16 bytes, the
-    order of a sum depends on the width of its loads, and that on the alignment of A and x: of their
-    addresses and of A's leading dimension. So views of the same values may differ in their last
-    bits. Without alignment every load is one element wide, whatever the address, and kernels that
-    look for the next multiple of 16 bytes are not used, so that the bits depend on the values, the
-    shape, the storage order and the GPU alone, where elements are aligned to their own size. That
-    takes time: narrow loads reach a smaller part of the memory's rate.
+    Beyond 32 x 32 the order of a sum depends on the width of its loads, and that on the alignment
+    of A and x: of their addresses and of A's leading dimension. So views of the same values may
+    differ in their last bits. Without alignment every load is one element wide, whatever the
+    address, and kernels that look for the next multiple of 16 bytes are not used, so that the bits
+    depend on the values, the shape, the storage order and the GPU alone, where elements are aligned
+    to their own size. That takes time: narrow loads reach a smaller part of the memory's rate.
 
     Parameters
     ----------

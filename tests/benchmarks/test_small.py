@@ -18,7 +18,6 @@ FEW = {
     "single": [Cell(5, 7, "s"), Cell(17, 16, "z", "C", beta=-1), Cell(3, 31, "h", view=":, 1:")],
     "few": [Cell(4, 5, "s", batch=3)],
     "vectors": [Cell(6, 9, "d", vectors=5)],
-    "odd": [Cell(33, 33, "s", batch=2), Cell(36, 35, "h", order="F")],
     "wide": [Cell(5, 5, "d", batch=2)],
 }
 
@@ -36,11 +35,8 @@ def test_all_parts_are_right_and_a_second_run_goes_on(few_cells, tmp_path, capsy
     rows = small.measure(file, ("single", "few"), 100, 1)
     assert [row["wrong"] for row in rows] == [None] * 4
     rows = small.measure(file, small.PARTS, 100, 1)
-    assert [row["wrong"] for row in rows] == [None] * 8
+    assert [row["wrong"] for row in rows] == [None] * 6
     assert rows == json.loads(file.read_text())
-    many, alone = (row["kernels"] for row in rows if row["part"] == "odd")
-    assert (many["small"], alone["small"]) == ("small_items", "small_matrix")
-    assert not {many["formula"], alone["formula"]} & {"small_items", "small_matrix"}
     kernels = {row["part"]: row["kernels"] for row in rows}
     assert kernels["single"]["small_matrix"] == "small_matrix" != kernels["single"]["formula"]
     assert kernels["few"] == {"small_matrix": "small_matrix", "small_items": "small_items"}
@@ -50,21 +46,6 @@ def test_all_parts_are_right_and_a_second_run_goes_on(few_cells, tmp_path, capsy
     printed = capsys.readouterr().out
     assert "small_matrix over the formula's choice" in printed and "WRONG" not in printed
     assert "4x5 sC  3: 1.00/1.00" in printed
-    assert "s batch: 1.000 1.000 at 33x33 sCN x2 (1.00 us, before 1.00)" in printed
-    assert "h alone: 1.000 1.000 at 36x35 hFN" in printed
-
-
-def test_matrices_with_odd_lines_are_timed_alone_and_in_batches():
-    found = [cell for cell, _ in small.cells("odd")]
-    assert {cell.dtype for cell in found} == set("sdchb") and {cell.order for cell in found} == {
-        "C", "F",
-    }  # fmt: skip
-    alone, many = ([cell for cell in found if (cell.items > 1) == is_many] for is_many in (0, 1))
-    assert len(alone) == len(many) > 30
-    assert Cell(33, 64, "s", "N", "F") in alone and Cell(33, 64, "s", "N", "C") not in alone
-    bytes_of = {"s": 4, "d": 8, "c": 8, "h": 2, "b": 2}
-    for cell in many:
-        assert 31 << 20 < cell.m * cell.n * cell.items * bytes_of[cell.dtype] <= 32 << 20
 
 
 def test_other_bits_and_wrong_sums_are_told(few_cells, tmp_path, monkeypatch, capsys):

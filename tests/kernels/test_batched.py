@@ -252,20 +252,6 @@ def test_small_items_with_narrow_gaps_are_read_as_one_stretch():
         assert constants(32, 32, down, 40, 1280, "z") == 0  # more than shared memory has
 
 
-def test_odd_lines_are_small_items_up_to_64():
-    def takes(letter, m, n, *strides):
-        problem = Problem(DTYPES[letter], m, n, 0, m, n, False, *strides).at(0, 0)
-        is_taken = SMALL.accepts(problem) is None
-        assert (item_choice(problem).kernel is SMALL) == is_taken
-        return is_taken
-
-    assert takes("s", 33, 33, 33, 1) and takes("s", 33, 33, 36, 1)
-    assert takes("b", 64, 63, 63, 1) and not takes("b", 64, 63, 1, 64)
-    assert takes("d", 45, 45, 45, 1) and not takes("d", 47, 47, 47, 1)
-    for letter, m, n in (("s", 40, 36), ("s", 65, 33), ("z", 33, 33), ("d", 34, 34)):
-        assert not takes(letter, m, n, n, 1)
-
-
 def test_the_depth_of_small_sums():
     for m, n, down, wanted in (
         (4, 4, 0, 2), (4, 32, 0, 9), (4, 5, 0, 4), (4, 17, 0, 9), (32, 32, 1, 9), (8, 8, 1, 7),

@@ -22,6 +22,7 @@ from gemv.kernels import get
 from gemv.kernels.batched import b02_staged_rows
 from gemv.measure.inputs import make_problem
 from gemv.selection import batches, parts
+from gemv.selection import ragged as _ragged  # noqa: F401  takes names that tests here replace
 from gemv.selection.select import select
 
 H200 = Device("NVIDIA H200", (9, 0), 132)
@@ -347,10 +348,11 @@ def test_which_items_are_copied_in_stages():
     assert name("s", 129, 129, 1) == "staged_columns"
     assert name("s", 128, 128, 0, at=4) == "staged_rows"
     assert name("s", 128, 128, 0) == "vector_rows"  # its loads are wide
-    assert name("s", 33, 33, 0) == "small_items"
+    assert name("s", 32, 32, 0) == "small_items"
     assert name("s", 129, 129, 0, items=2) == "vector_rows"  # the GPU would be idle
-    assert name("s", 65, 513, 0) == "vector_rows"  # more than two kilobytes
-    assert name("s", 257, 65, 1) == name("d", 129, 129, 1) == "vector_columns"
+    assert name("s", 65, 321, 0) == "vector_rows"  # more than 1280 bytes
+    assert name("s", 321, 65, 1) == name("d", 129, 129, 1) == "vector_columns"
+    assert name("b", 65, 1023, 0) == "staged_rows" and name("b", 65, 1025, 0) == "vector_rows"
     assert name("b", 257, 65, 1) == "staged_columns"
     assert name("s", 129, 129, 0, line=161) == "vector_rows"  # gaps are not read
     assert name("s", 129, 129, 0, accumulate="wide") == "vector_rows"

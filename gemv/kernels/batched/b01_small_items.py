@@ -41,7 +41,7 @@ Bytes
     vector with a stride of 0, comes from the caches after its first time.
 
 Wins
-    Batches of matrices up to 32 x 32, and up to 64 x 64 where lines are no whole 16 bytes.
+    Batches of matrices up to 32 x 32.
 
 Loses
     To reading the rows of a larger matrix straight into registers: here every number goes through
@@ -68,15 +68,7 @@ from math import gcd
 from gemv.core.geometry import LOAD_BYTES, MAX_GRID_X, ceil_div, one_launch
 from gemv.kernels.kernel import Kernel, attach
 from gemv.kernels.list_words import words_in_order, words_of_rows
-from gemv.kernels.small_sums import (
-    MOST,
-    MOST_ODD,
-    ODD_BYTES,
-    depth_of,
-    is_small,
-    order_of,
-    unit_of,
-)
+from gemv.kernels.small_sums import MOST, depth_of, order_of, unit_of
 
 #: Vectors of A that a thread has in flight; the code below has so many names.
 VECTORS = 4
@@ -411,11 +403,8 @@ def build(spec):
 
 def accepts(problem):
     rows, cols = problem.rows, problem.cols
-    if not (rows > 0 and cols > 0 and is_small(problem)):
-        return (
-            f"{rows} rows and {cols} columns: there must be 1 to {MOST} of each, or up to"
-            f" {MOST_ODD} where lines are no whole 16 bytes and sums fit into {ODD_BYTES} bytes"
-        )
+    if not (0 < rows <= MOST and 0 < cols <= MOST):
+        return f"{rows} rows and {cols} columns: there must be 1 to {MOST} of each"
     if problem.accumulate != "plain":
         return f"accumulate={problem.accumulate!r}: sums are plain ones here"
     return None
@@ -572,12 +561,13 @@ def _gap(units, cols, runs_down):
 def in_lists(problem, knobs):
     """A kernel with the same sums for items of many sizes, where loads are whole vectors."""
     shares = knobs["SHARES"]
-    if problem.splits_elements:
+    # Those take a stride of 1 along memory, which small matrices need not have.
+    if problem.splits_elements or problem.access != ("axpy" if knobs["DOWN"] else "dot"):
         return None
     if knobs["DOWN"]:
         return "list_columns", words_in_order(problem, shares)
     unit = unit_of(problem.precision) if knobs["WHOLE"] else 1
-    if problem.access != "dot" or problem.widths[0] < unit:
+    if problem.widths[0] < unit:
         return None
     wide = problem.incx == 1 and problem.x_alignment >= unit * problem.dtype.itemsize
     return "list_rows", words_of_rows(shares, unit, wide)

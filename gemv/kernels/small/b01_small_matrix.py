@@ -35,7 +35,7 @@ Bytes
     cache.
 
 Wins
-    One product up to 32 x 32, and up to 64 x 64 where lines are no whole 16 bytes.
+    One product of at most 32 columns and few rows.
 
 Loses
     To ``small_items`` where there are many matrices: loads of one element fill the memory's
@@ -56,7 +56,7 @@ from __future__ import annotations
 
 from gemv.core.geometry import MAX_GRID_X, SECTOR_BYTES, ceil_div, one_launch
 from gemv.kernels.kernel import Kernel, attach
-from gemv.kernels.small_sums import MOST, MOST_ODD, depth_of, limits_of, order_of
+from gemv.kernels.small_sums import MOST, depth_of, limits_of, order_of
 from gemv.kernels.work import bytes_of_lines, lines_of_warp, steps_of_tree, work_of
 
 #: The loads of A that the code of a thread can have.
@@ -125,10 +125,10 @@ def build(spec):
 
 
 def accepts(problem):
-    if problem.cols > MOST_ODD or problem.rows > MAX_GRID_X:
+    if problem.cols > MOST or problem.rows > MAX_GRID_X:
         return (
-            f"{problem.rows} rows and {problem.cols} columns: there must be at most {MOST_ODD}"
-            f" columns, so that all are in flight, and {MAX_GRID_X} rows"
+            f"{problem.rows} rows and {problem.cols} columns: there must be at most {MOST} columns,"
+            f" so that all are in flight, and {MAX_GRID_X} rows"
         )
     return None
 
@@ -158,13 +158,9 @@ def for_many(problem, knobs):
 
 
 def for_tables(problem, knobs):
-    """Constants for any increment and any number of columns that have this order of sums.
-
-    Up to 32 columns have code of their own: the loads for more would take them longer.
-    """
+    """Constants for any increment and any number of columns that have this order of sums."""
     steps, _ = limits_of(problem.precision)
-    most = MOST if problem.cols <= MOST else MOST_ODD
-    loads = min(2 * steps, most // (knobs["UNIT"] * knobs["SHARES"]))
+    loads = min(2 * steps, MOST // (knobs["UNIT"] * knobs["SHARES"]))
     return {**knobs, "LOADS": max(loads, LOADS[0]), "PACKED_X": 0}
 
 

@@ -3,9 +3,7 @@
 Idea
     A matrix of 32 x 32 has 1024 numbers, and a warp has 32 lanes: 32 numbers for each of them. So
     the warp can keep the matrix in registers while vectors go by. For each of them a lane loads a
-    few numbers of x, which serve all its rows, and multiplies them with what it has. Of a matrix
-    with up to 64 columns, whose lines are no whole 16 bytes, it keeps 16 or 32 rows, and other
-    warps have the rest.
+    few numbers of x, which serve all its rows, and multiplies them with what it has.
 
     The lanes of a row each have a partial sum, as in ``small_matrix``, and they divide its rows
     between them where they add these up: two lanes halve the sums that both have a part of. In the
@@ -50,10 +48,9 @@ import inspect
 from gemv.core.geometry import MAX_GRID_Y, ceil_div, one_launch
 from gemv.kernels.grids import power_above
 from gemv.kernels.kernel import Kernel, attach
-from gemv.kernels.small_sums import MOST_ODD, depth_of
+from gemv.kernels.small_sums import MOST, depth_of
 
-#: Bytes of A that a thread has, as sums have its numbers, and the most rows. Where sums are of two
-#: numbers, it has one row.
+#: Bytes of A that a thread has, and the most rows; where sums are of two numbers, it has one row.
 A_BYTES, MOST_ROWS = 256, 4
 #: Vectors from which on there are warps enough, so that each takes COUNT of them and more rows.
 MANY, MANY_COUNT, MANY_THREADS = 8192, 4, 128
@@ -187,8 +184,8 @@ def build(spec):
 
 
 def accepts(problem):
-    if problem.cols > MOST_ODD:
-        return f"{problem.cols} columns: registers hold at most {MOST_ODD}"
+    if problem.cols > MOST:
+        return f"{problem.cols} columns: registers hold at most {MOST}"
     return None
 
 
@@ -197,10 +194,9 @@ def constants_for(problem, knobs, vectors):
     found = {name: knobs[name] for name in ("UNIT", "SHARES", "LOADS", "SPLIT_A", "PACKED_X")}
     if vectors < MANY:
         return found | {"ROWS": 1, "COUNT": 1, "THREADS_PER_BLOCK": 32}
-    lanes, sums = knobs["UNIT"] * knobs["SHARES"], problem.precision.sums
-    nbytes = knobs["LOADS"] * sums.itemsize
+    lanes, nbytes = knobs["UNIT"] * knobs["SHARES"], knobs["LOADS"] * problem.dtype.itemsize
     rows = min(power_above(ceil_div(problem.rows * lanes, 32)), lanes, MOST_ROWS)
-    while rows > 1 and (sums.fields or rows * nbytes > A_BYTES):
+    while rows > 1 and (problem.precision.sums.fields or rows * nbytes > A_BYTES):
         rows //= 2
     return found | {"ROWS": rows, "COUNT": MANY_COUNT, "THREADS_PER_BLOCK": MANY_THREADS}
 
