@@ -13,6 +13,8 @@ from pathlib import Path
 import pytest
 from helpers.programs import program
 
+from gemv.engines import backend
+
 TOP = Path(__file__).resolve().parents[2]
 
 #: Prepares, waits for its turn, and says two figures, one that has no value, and one more. It notes
@@ -351,6 +353,8 @@ def test_a_commit_of_the_past_is_a_point_of_its_machine_if_it_has_figures(two_gp
 def test_pictures_of_the_page_have_the_points_of_one_history(two_gpus):
     """Each drawing that the page names can be drawn, with a mark for each of its points."""
     pytest.importorskip("matplotlib")
+    if backend.backend() != "simulator":
+        pytest.skip("needs the simulator, which the modules of figures choose for Numba")
     figures = str(TOP / "docs" / "figures")
     sys.path.insert(0, figures)
     try:

@@ -11,6 +11,7 @@ from fractions import Fraction
 import numpy as np
 import pytest
 from helpers import processes, ptx
+from helpers.lists import forced
 from helpers.problems import Case
 
 from gemv.calls.batched import contiguous
@@ -24,7 +25,6 @@ from gemv.measure.reference import reference
 from gemv.selection import batches, ragged
 from gemv.selection.batches import select_batch
 from gemv.selection.parts import aligned
-from gemv.selection.select import select
 
 #: Few multiprocessors, so that few blocks share a row.
 DEVICE = Device("any", (9, 0), 1)
@@ -221,13 +221,9 @@ def test_items_of_different_sizes_compute(name, letter, order, sizes, compiler, 
         make_problem(m, n, dtype, order, "N").at(256, 256)._replace(conj=dtype.kind == "c")
         for m, n in sizes
     ]
-    if name != "small_items":
-        knobs = {**REGISTRY[name].knobs, "BLOCKS_PER_SM": 0}  # no splits on this small device
-
-        def chosen(problem, batch, device, kernel, homes):
-            return select(problem, device, name, knobs, homes)
-
-        monkeypatch.setattr(ragged, "select_item", chosen)
+    # No splits on this small device; and the kernel that has one product, not that for lists.
+    knobs = None if name == "small_items" else {**REGISTRY[name].knobs, "BLOCKS_PER_SM": 0}
+    forced(monkeypatch, name, knobs)
     (group,) = ragged.groups(problems, [(0, 0, 0)] * count, DEVICE)
     spec, geometry = group.choice.spec, group.choice.geometry
     assert group.choice.kernel.name == name and group.items == list(range(count))
