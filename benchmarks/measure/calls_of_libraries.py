@@ -1,6 +1,6 @@
 """What calls cost in PyTorch and JAX, beside the calls that they replace; two trees in one run.
 
-    python benchmarks/measure/library_calls.py FILE.json [--before DIRECTORY] [--repeats 2]
+    python benchmarks/measure/calls_of_libraries.py FILE.json [--before DIRECTORY] [--repeats 2]
 
 DIRECTORY holds an older tree's folder ``gemv``. Each tree and each library has a process of its
 own, in turn, and in each the other library's calls are timed in the same rounds. A time is that of
@@ -292,7 +292,7 @@ def in_process(library: str, tree: str) -> dict[str, Any]:
     path = os.pathsep.join(filter(None, (tree, os.environ.get("PYTHONPATH"))))
     environment = dict(os.environ, PYTHONPATH=path, XLA_PYTHON_CLIENT_PREALLOCATE="false")
     done = subprocess.run(
-        [sys.executable, __file__, "--library", library],
+        [sys.executable, __file__, "--only", library],
         env=environment, capture_output=True, text=True, timeout=240, check=False,
     )  # fmt: skip
     try:
@@ -326,10 +326,10 @@ def main() -> None:
     parser.add_argument("file", nargs="?")
     parser.add_argument("--before")
     parser.add_argument("--repeats", type=int, default=2)
-    parser.add_argument("--library", choices=("torch", "jax"))
+    parser.add_argument("--only", choices=("torch", "jax"))
     options = parser.parse_args()
-    if options.library:
-        print(json.dumps(measured(options.library)))
+    if options.only:
+        print(json.dumps(measured(options.only)))
         return
     trees = {"after": str(Path(__file__).resolve().parents[2])}
     if options.before:

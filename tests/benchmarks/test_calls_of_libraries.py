@@ -1,4 +1,4 @@
-"""``benchmarks/measure/library_calls.py``: its table, and what it does without a GPU."""
+"""``benchmarks/measure/calls_of_libraries.py``: its table, and what it does without a GPU."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from helpers.programs import program
 
 import gemv
 
-script = program("measure.library_calls")
+script = program("measure.calls_of_libraries")
 
 
 def test_each_row_stands_beside_its_peer():
