@@ -40,7 +40,7 @@ WIDE.update({name: f"{name}, wide" for name in (_MV, _ADDMV)})
 
 _TENSOR, _PARAMETER = torch.Tensor, torch.nn.Parameter
 _on_memory = torch_operators.on_memory
-# What on_memory asks, asked here without a call of a function: a product is made in 4 us.
+# What on_memory asks, asked here without a call of a function.
 _compiling = torch.compiler.is_dynamo_compiling
 _transforming, _modes = torch_operators.transforming, torch_operators.modes
 _recording, _forward_ad = torch_operators.recording, torch_operators.forward_ad
