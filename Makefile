@@ -102,13 +102,22 @@ ladder: $(TEST)
 
 # candidates over cells drawn evenly, on a GPU, every time kept, which goes on where it stopped; then the
 # numbers of the formula for this GPU, and how far its choices are from the best. FILE=nvidia-h200, say,
-# also writes the machine's file of that name
+# also writes the machine's file of that name. LIKE=h200 is for a GPU that has the choices of another one:
+# a short campaign changes some of them, and FILE=nvidia-h100-80gb-hbm3, say, writes the changes
 FILE ?=
+LIKE ?=
+FITTED = benchmarks/results/fit/$(MACHINE)
 fit: $(FIT)
 	@mkdir -p benchmarks/results/fit
-	$(BIN)/python -m benchmarks.fit.campaign benchmarks/results/fit/$(MACHINE).json $(ARGS)
-	$(BIN)/python -m benchmarks.fit.fit benchmarks/results/fit/$(MACHINE).json \
-	    --json benchmarks/results/fit/$(MACHINE)-model.json $(if $(FILE),--machine $(FILE) --all)
+	$(BIN)/python -m benchmarks.fit.campaign $(FITTED).json $(ARGS)
+ifeq ($(LIKE),)
+	$(BIN)/python -m benchmarks.fit.fit $(FITTED).json \
+	    --json $(FITTED)-model.json $(if $(FILE),--machine $(FILE) --all)
+else
+	$(BIN)/python -m benchmarks.fit.alike $(FITTED).json --of benchmarks/results/fit/$(LIKE).json \
+	    $(addprefix --gate ,$(wildcard benchmarks/results/gate/$(MACHINE)-times.json)) \
+	    --json $(FITTED)-alike.json $(if $(FILE),--write $(FILE))
+endif
 
 # our calls, the floor and cuBLAS over a grid of shapes, on a GPU, and what is made from that; goes on
 # where it stopped, so remove the file to measure again. ARGS="--parts cold,hot" for a part

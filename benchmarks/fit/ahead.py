@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from array import array
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from itertools import groupby
 from multiprocessing import get_context
@@ -42,6 +42,8 @@ _HOT = -2 - len(KNOBS)
 _MAY_BE_HOT = 24 << 20
 #: How much the problem in the middle of a cell counts; the others count 1.
 _MIDDLE = 2.0
+#: A usual choice is kept unless another one is expected to be faster by more than this factor.
+GAIN = 1.02
 
 #: What a launch is of (a block or a problem of a cell), the launch, and its row.
 _Row = tuple[tuple[int, int], Candidate, tuple]
@@ -115,50 +117,74 @@ def choices_of(
     device: Device,
     corrections: Any,
     wanted: range = range(LINE_INDICES),
+    usual: Mapping[tuple[int, int], Candidate] | None = None,
+    of: Callable[[Problem], bool] = lambda problem: True,
 ) -> dict[tuple[int, int], Candidate]:
     """The candidate of each cell of a kind, by its two indices; `wanted` are the first ones.
 
     It is the one with the least mean of the logarithms of its times on the problems of the cell: a
     launch that is best in the middle may be poor at an edge, where it needs one pass or one wave of
     blocks more.
+
+    A cell whose `usual` candidate is within :data:`GAIN` of that keeps it, and so do all cells of a
+    block where the problem that is looked at first has no better one. Cells are left out if `of`
+    says no of the problem in their middle.
     """
     same: dict[tuple[int, int], tuple[int, int]] = {}
     for line in wanted:
         for lines in range(LINES_INDICES):
             middle = problem_of(kind, line, lines)
-            if middle is not None:
+            if middle is not None and of(middle):
                 same[line, lines] = indices_of(middle)
     found: dict[tuple[int, int], Candidate] = {}
     # A strip of blocks at a time, which bounds the memory.
     for _, strip in groupby(sorted(set(same.values())), lambda cell: cell[0] // _BLOCK[0]):
-        found |= _of_strip(kind, list(strip), sets, device, corrections)
+        found |= _of_strip(kind, list(strip), sets, device, corrections, usual or {})
     return {cell: found[first] for cell, first in same.items() if first in found}
 
 
 def _of_strip(
     kind: Kind, cells: list[tuple[int, int]], sets: Sequence[Constants], device: Device,
-    corrections: Any,
+    corrections: Any, usual: Mapping[tuple[int, int], Candidate],
 ) -> dict[tuple[int, int], Candidate]:  # fmt: skip
     """The candidates of cells whose lines are of similar lengths."""
     blocks: dict[int, list[tuple[int, int]]] = {}
     for cell in cells:
         blocks.setdefault(cell[1] // _BLOCK[1], []).append(cell)
     rows: list[_Row] = []
-    for number, inside in blocks.items():
-        probes = {inside[0], inside[len(inside) // 2], inside[-1]}
-        for probe, cell in enumerate(sorted(probes)):
+    # Where usual choices are known, most blocks keep them: one problem is enough to see that.
+    probes_of = {
+        number: [inside[len(inside) // 2]]
+        if usual
+        else sorted({inside[0], inside[len(inside) // 2], inside[-1]})
+        for number, inside in blocks.items()
+    }
+    for number, probes in probes_of.items():
+        for probe, cell in enumerate(probes):
             problem = problem_of(kind, *cell)
             for candidate, row in launches_of(sets, problem, device, False, kind.free):
                 rows.append(((number, probe), candidate, row))
     near: dict[int, set[Candidate]] = {}
-    for (number, _), times in _log_times(rows, corrections).items():
-        limit = min(times.values()) + np.log(_CLOSER)
+    better: set[int] = set()  # blocks with a problem for which something beats the usual choice
+    for (number, probe), times in _log_times(rows, corrections).items():
+        least = min(times.values())
+        limit = least + np.log(_CLOSER)
         near.setdefault(number, set()).update(c for c, time in times.items() if time <= limit)
+        own = usual.get(probes_of[number][probe])
+        if own is None or times.get(own, np.inf) > least + np.log(GAIN):
+            better.add(number)
     rows = []
     in_batches: list[_Row] = []
+    found = {}
     for number, cell in enumerate(cells):
+        compared = near.get(cell[1] // _BLOCK[1], set())
+        if cell in usual:
+            if cell[1] // _BLOCK[1] not in better:
+                found[cell] = usual[cell]
+                continue
+            compared = compared | {usual[cell]}
         for place, problem in enumerate(problems_of(kind, *cell)):
-            for candidate in near.get(cell[1] // _BLOCK[1], ()):
+            for candidate in compared:
                 of_one = _rows_of_candidate(sets, candidate, problem, device)
                 if of_one is not None:
                     rows.append(((number, place), candidate, of_one[0]))
@@ -173,12 +199,15 @@ def _of_strip(
         for candidate, cost in costs.items():
             weight = _MIDDLE if place == 0 else 1.0
             of_cell.setdefault(candidate, []).append(weight * (cost - least))
-    found = {}
     for number, each in sums.items():
         most = max(map(len, each.values()))  # problems that a candidate must be for
         regrets = {c: sum(values) for c, values in each.items() if len(values) == most}
         weights = _MIDDLE + most - 1
-        limit = min(regrets.values()) + weights * np.log(EQUAL)
+        least, own = min(regrets.values()), usual.get(cells[number])
+        if own in regrets and regrets[own] <= least + weights * np.log(GAIN):
+            found[cells[number]] = own
+            continue
+        limit = least + weights * np.log(EQUAL)
         found[cells[number]] = min(c for c, regret in regrets.items() if regret <= limit)
     return found
 

@@ -346,6 +346,7 @@ def main(arguments: list[str] | None = None) -> None:
             {
                 "gpu": device.name,
                 "device": [list(device.compute_capability), device.multiprocessors],
+                "chip": device.chip._asdict(),
                 "date": date,
                 "versions": versions,
             }

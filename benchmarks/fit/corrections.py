@@ -17,7 +17,7 @@ from benchmarks.fit.samples import Launches, Samples
 from gemv.selection.formula import Machine, Parts
 from gemv.selection.refit import weights
 
-_SETTINGS = {
+SETTINGS = {
     "max_iter": 300,
     "max_leaf_nodes": 16,
     "learning_rate": 0.1,
@@ -37,7 +37,7 @@ class Corrections:
         self._machine, self._factors = machine, factors
         launches, times = found.launches.only(which), found.times[which]
         predicted = launches.parts(machine, factors)
-        self._trees = HistGradientBoostingRegressor(**_SETTINGS)
+        self._trees = HistGradientBoostingRegressor(**SETTINGS)
         self._trees.fit(
             launches.features(predicted),
             np.log(times / predicted.seconds),

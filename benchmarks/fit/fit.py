@@ -23,7 +23,6 @@ import numpy as np
 from benchmarks.fit.samples import KERNELS, Samples, samples
 from benchmarks.fit.store import Campaign
 from gemv.core.files import write_text
-from gemv.core.geometry import Device
 from gemv.selection.formula import Machine
 from gemv.selection.refit import weights
 
@@ -133,8 +132,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     from benchmarks.fit.corrections import Corrections
 
     campaign = Campaign.load(options.file)
-    device = Device(campaign.about["gpu"], tuple(campaign.about["device"][0]),
-                    campaign.about["device"][1])  # fmt: skip
+    device = campaign.device
     found = samples(campaign, device)
     kept = ~found.is_held_out
     machine, factors = rounded(*fit(found, kept))

@@ -13,9 +13,11 @@ from typing import Any, NamedTuple
 
 from benchmarks.fit.candidates import Candidate, Set
 from gemv.core.files import write_text
+from gemv.core.geometry import Chip, Device
 from gemv.kernels import REGISTRY
 from gemv.kernels.spec import Spec
 from gemv.measure.cells import Cell
+from gemv.selection.machine import REFERENCE
 
 
 class Timed(NamedTuple):
@@ -61,7 +63,7 @@ class Campaign:
     Attributes
     ----------
     about : dict
-        The GPU, versions, the date.
+        The GPU and its chip, versions, the date.
     cells : list of Measured
     codes : dict
         From ``(set, BLAS letter of the dtype, widths, whole)`` to the registers of a thread, its
@@ -71,6 +73,13 @@ class Campaign:
     about: dict[str, Any]
     cells: list[Measured] = field(default_factory=list)
     codes: dict[tuple, tuple[int, int, int]] = field(default_factory=dict)
+
+    @property
+    def device(self) -> Device:
+        """The GPU; a file that does not tell its chip is of the reference."""
+        capability, multiprocessors = self.about["device"]
+        chip = Chip(**self.about["chip"]) if "chip" in self.about else REFERENCE.chip
+        return Device(self.about["gpu"], tuple(capability), multiprocessors, chip=chip)
 
     def save(self, file: Path) -> None:
         """Write the file, a line for each cell; times in nanoseconds."""

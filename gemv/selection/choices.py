@@ -18,6 +18,7 @@ from gemv.core.geometry import Device
 from gemv.core.problem import Problem
 from gemv.selection.cells import LINE_INDICES, LINES_INDICES, Kind, representative
 from gemv.selection.machine import MachineFile, machine
+from gemv.selection.overlays import change
 from gemv.selection.ranking import Candidate, best
 
 #: A cell without a problem.
@@ -65,6 +66,7 @@ class Choices:
         ahead: Mapping[str, Any] = found.choices
         self.entries = [Candidate(*pair) for pair in ahead.get("entries", ())]
         self._texts: Mapping[str, str] = ahead.get("kinds", {})
+        self._changes: Mapping[str, Any] = ahead.get("changes", {"kinds": {}})
         self._kinds: dict[Kind, array[int]] = {}
 
     def numbers(self, kind: Kind) -> array[int]:
@@ -75,6 +77,9 @@ class Choices:
             numbers = array("H") if text is None else unpacked(text)
             if len(numbers) != CELLS:  # none were made, or cells were of other sizes then
                 numbers = array("H", [EMPTY]) * CELLS
+            changes = self._changes["kinds"].get(str(kind))
+            if changes is not None:
+                change(numbers, unpacked(changes), self._changes["first"])
             found = self._kinds.setdefault(kind, numbers)
         return found
 

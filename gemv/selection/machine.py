@@ -24,6 +24,7 @@ from gemv.kernels import REGISTRY
 from gemv.kernels.kernel import Kernel
 from gemv.selection.formula import Machine
 from gemv.selection.host_or_gpu import Numbers
+from gemv.selection.overlays import merged
 from gemv.selection.row import Row
 
 #: The GPU whose file serves every GPU that has none.
@@ -164,8 +165,10 @@ def made(name: str, content: Mapping[str, Any], choices: Mapping[str, Any]) -> M
     )
 
 
-def scaled(reference: MachineFile, device: Device) -> MachineFile:
-    """A machine for a GPU that was not measured, from one that was.
+def scaled(
+    reference: MachineFile, device: Device, changes: Mapping[str, Any] | None = None
+) -> MachineFile:
+    """A machine for a GPU without a file of numbers, from one that has one.
 
     The rate of the memory follows its clock and the width of its bus; the rate of the L2 cache
     follows the number and the clock of multiprocessors, and times of instructions follow that
@@ -173,10 +176,13 @@ def scaled(reference: MachineFile, device: Device) -> MachineFile:
 
     What a fit computed ahead is for this GPU as well if it has the multiprocessors of the other
     one, of the same kind and number, so that the same blocks run at a time: see
-    :func:`has_multiprocessors_of`.
+    :func:`has_multiprocessors_of`. A fit to times of this GPU may have found `changes` of that: see
+    :mod:`gemv.selection.overlays`.
     """
     usual, chip = REFERENCE.chip, device.chip
     ahead = reference.choices if has_multiprocessors_of(REFERENCE, device) else {}
+    if ahead and changes:
+        ahead = merged(ahead, changes)
     clock = chip.clock_khz / usual.clock_khz
     numbers = reference.numbers._asdict()
     for name in _BY_CLOCK:
@@ -191,7 +197,7 @@ def scaled(reference: MachineFile, device: Device) -> MachineFile:
         reference.constants,
         reference.exceptions,
         ahead,
-        (reference.decides, numbers, bool(ahead)),
+        (reference.decides, numbers, bool(ahead), changes or {}),
     )
 
 
@@ -226,7 +232,7 @@ def machine(device: Device) -> MachineFile:
         return _of_package(name)
     reference = _of_package(slug(REFERENCE.name))
     # The simulator has no speed: it takes what the reference does.
-    return reference if name == "simulator" else scaled(reference, device)
+    return reference if name == "simulator" else scaled(reference, device, _changes_for(name))
 
 
 def is_of(found: MachineFile, device: Device) -> bool:
@@ -280,6 +286,16 @@ def _of_package(name: str) -> MachineFile:
 
         content = parse(toml.decode("utf-8"), str(FOLDER.joinpath(f"{name}.toml")))
     return made(name, content, compiled.choices_of(_bytes_of(f"{name}.cells"), toml))
+
+
+def _changes_for(name: str) -> dict[str, Any]:
+    """Changes of the reference's choices for a GPU; nothing if there are none for its TOML."""
+    from gemv.selection import compiled
+
+    found = _bytes_of(f"{name}.cells")
+    if not found:
+        return {}
+    return compiled.choices_of(found, FOLDER.joinpath(f"{slug(REFERENCE.name)}.toml").read_bytes())
 
 
 def _bytes_of(name: str) -> bytes:

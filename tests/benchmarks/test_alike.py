@@ -1,0 +1,144 @@
+"""A fit to the times of two GPUs: what differs between them is learned, and few choices change."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from helpers.programs import program
+
+from gemv.core.geometry import Chip, Device
+from gemv.measure.frames import FramedCell
+from gemv.selection import cells
+from gemv.selection.choices import problem_of as problem_of_cell
+from gemv.selection.machine import machine
+from gemv.selection.ranking import predictions
+
+pytest.importorskip("sklearn", reason="scikit-learn, the extra 'fit', is not installed")
+
+draw = program("fit.draw")
+candidates = program("fit.candidates")
+store = program("fit.store")
+samples = program("fit.samples")
+ahead = program("fit.ahead")
+alike = program("fit.alike")
+
+RESULTS = Path(alike.__file__).parents[1] / "results" / "fit"
+H200 = Device("NVIDIA H200", (9, 0), 132)
+SLOW = Chip(memory_khz=2_619_000, bus_bits=5120)
+OTHER = Device("a GPU without changes", (9, 0), 132, chip=SLOW)
+
+
+def invented(device, count, slower):
+    """Samples with the times of the formula, those with few warps longer by the factor `slower`."""
+    made = store.Campaign({
+        "gpu": device.name, "device": [[9, 0], 132], "chip": device.chip._asdict(),
+    })  # fmt: skip
+    for number in range(count):
+        problem = FramedCell.at(draw.cell(number), 1 << 30, 1).problem
+        tried = candidates.candidates(problem, device, number)
+        for each in tried:
+            spec = candidates.choice(each, problem, device).spec
+            made.codes[store.code_key(each.constants, spec, draw.cell(number).dtype)] = (64, 0, 0)
+        times = [store.Timed(each, 1e-6) for each in tried]
+        made.cells.append(store.Measured(number, draw.cell(number), 1, 1e-9, {}, tried[0], times))
+    assert made.device == device
+    found = samples.samples(made, device)
+    used = machine(device)
+    times = found.launches.parts(used.numbers, alike.factors_of(used)).seconds
+    return found._replace(times=times * np.where(found.launches.counts.warps <= 4, slower, 1.0))
+
+
+def test_what_one_gpu_lacks_is_learned_from_few_of_its_cells():
+    from threadpoolctl import threadpool_limits  # which scikit-learn needs
+
+    other, own = invented(H200, 60, 1.0), invented(OTHER, 30, 1.5)
+    used, reference = machine(OTHER), machine(H200)
+    kept = own.cells % 3 != 0
+    with threadpool_limits(1):  # threads that wait for each other's cores take ten times as long
+        trees = alike.Together(own, kept, used, other, reference, groups=1)
+        errors = np.abs(np.log(trees.seconds(own.launches) / own.times))
+    slower = own.launches.counts.warps <= 4
+    assert errors[slower & ~kept].mean() < 0.4 * np.log(1.5)
+    assert errors[~slower & ~kept].mean() < 0.1
+
+
+def test_a_cell_is_in_one_part():
+    own = invented(OTHER, 13, 1.0)
+    folds = alike.folds_of(own)
+    assert set(folds) == set(range(alike.FOLDS))
+    for cell in np.unique(own.cells):
+        assert len(set(folds[own.cells == cell])) == 1
+
+
+def test_a_usual_choice_is_kept_unless_the_gain_is_large():
+    own = invented(OTHER, 4, 1.0)
+    seconds = np.ones(len(own.times))
+    first = np.flatnonzero(own.cells == 0)
+    own = own._replace(is_present=np.zeros(len(own.times), bool))
+    own.is_present[first[0]] = True
+    for faster, chosen in ((1 / (alike.GAIN - 0.005), first[0]), (1 / 1.03, first[1])):
+        seconds[first] = 2.0
+        seconds[first[:2]] = 1.0, faster
+        order = alike.with_usual_kept(own, seconds)
+        assert first[np.argmin(order[first])] == chosen
+
+
+class Uncorrected:
+    """The formula's times, but `slow` candidates take longer by a factor."""
+
+    def __init__(self, used):
+        self.used, self.factors = used, alike.factors_of(used)
+
+    def parts(self, launches):
+        return launches.parts(self.used.numbers, self.factors)
+
+    def seconds(self, launches):
+        return self.parts(launches).seconds
+
+
+def test_only_cells_change_that_gain():
+    """A cell whose usual choice is slower by far gets another one, and one near the best none."""
+    used = machine(H200)
+    (kind,) = (each for each in cells.kinds() if str(each) == "s dot 4 whole free")
+    lines = range(108, 110)
+
+    def choices(usual):
+        return ahead.choices_of(kind, used.constants, H200, Uncorrected(used), lines, usual)
+
+    best = choices({})
+    assert len(best) > 100 and choices(best) == best
+    kept = changed = 0
+    for cell in sorted(best)[::9]:
+        problem = problem_of_cell(kind, *cell)
+        found = predictions(used, problem, H200, kind.free)
+        times = {each.candidate: each.parts.seconds / 1e-6 for each in found}
+        for candidate, time in times.items():
+            over = time / times[best[cell]]
+            if 1.15 < over < 1.35 and changed < 3:
+                assert choices(dict.fromkeys(best, candidate))[cell] != candidate
+                changed += 1
+                break
+            if 1 < over < 1.004 and kept < 3:
+                assert choices({**best, cell: candidate})[cell] == candidate
+                kept += 1
+                break
+    assert kept and changed
+
+
+def test_cells_without_times_keep_their_choices():
+    (kind,) = (each for each in cells.kinds() if str(each) == "s dot 4 whole free")
+    small, large = (
+        cells.problem_with(kind, *sizes) for sizes in ((4096 // 4 - 4, 3), (4096, 4096))
+    )
+    assert not alike._is_of_the_draw(small) and alike._is_of_the_draw(large)
+
+
+def test_the_campaign_on_an_h100_is_whole():
+    """Each cell has its present choice, and the file says what chip the GPU has."""
+    made = store.Campaign.load(RESULTS / "h100.json")
+    assert made.device.chip.memory_khz == 2_619_000 and made.device.multiprocessors == 132
+    numbers = [each.number for each in made.cells]
+    assert len(set(numbers)) == len(numbers) > 150
+    for each in made.cells:
+        assert each.present in [timed.candidate for timed in each.times]
+    assert len(samples.samples(made, made.device).times) > 4500
