@@ -55,6 +55,7 @@ def complaints(dist: Path) -> list[str]:
 
     package = inside("gemv", ".py", ".toml", ".json", ".cells", ".typed")
     machines = [f"gemv/selection/machines/nvidia-h200.{kind}" for kind in ("toml", "json", "cells")]
+    machines.append("gemv/selection/machines/nvidia-h100-80gb-hbm3.cells")
     for needed in ("gemv/py.typed", *machines):
         if needed not in package & names:
             wrong.append(f"{wheel.name} lacks {needed}")

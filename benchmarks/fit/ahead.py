@@ -40,6 +40,8 @@ _CLOSE, _CLOSER = 1.4, 1.1
 _HOT = -2 - len(KNOBS)
 #: An A of at most so many bytes may be in the L2 cache: then both times count alike.
 _MAY_BE_HOT = 24 << 20
+#: Bytes of an A that is large.
+_LARGE = 16 << 20
 #: How much the problem in the middle of a cell counts; the others count 1.
 _MIDDLE = 2.0
 #: A usual choice is kept unless another one is expected to be faster by more than this factor.
@@ -127,7 +129,7 @@ def choices_of(
     blocks more.
 
     A cell whose `usual` candidate is within :data:`GAIN` of that keeps it, and so do all cells of a
-    block where the problem that is looked at first has no better one. Cells are left out if `of`
+    block where no problem that is looked at first has a better one. Cells are left out if `of`
     says no of the problem in their middle.
     """
     same: dict[tuple[int, int], tuple[int, int]] = {}
@@ -143,6 +145,15 @@ def choices_of(
     return {cell: found[first] for cell, first in same.items() if first in found}
 
 
+def choice_of_cell(
+    kind: Kind, cell: tuple[int, int], sets: Sequence[Constants], device: Device,
+    corrections: Any, usual: Candidate,
+) -> Candidate:  # fmt: skip
+    """What one cell gets instead of its `usual` candidate, or that."""
+    found = _of_strip(kind, [cell], sets, device, corrections, {cell: usual})
+    return found.get(cell, usual)
+
+
 def _of_strip(
     kind: Kind, cells: list[tuple[int, int]], sets: Sequence[Constants], device: Device,
     corrections: Any, usual: Mapping[tuple[int, int], Candidate],
@@ -152,13 +163,7 @@ def _of_strip(
     for cell in cells:
         blocks.setdefault(cell[1] // _BLOCK[1], []).append(cell)
     rows: list[_Row] = []
-    # Where usual choices are known, most blocks keep them: one problem is enough to see that.
-    probes_of = {
-        number: [inside[len(inside) // 2]]
-        if usual
-        else sorted({inside[0], inside[len(inside) // 2], inside[-1]})
-        for number, inside in blocks.items()
-    }
+    probes_of = {number: _probes(kind, inside, bool(usual)) for number, inside in blocks.items()}
     for number, probes in probes_of.items():
         for probe, cell in enumerate(probes):
             problem = problem_of(kind, *cell)
@@ -210,6 +215,22 @@ def _of_strip(
         limit = least + weights * np.log(EQUAL)
         found[cells[number]] = min(c for c, regret in regrets.items() if regret <= limit)
     return found
+
+
+def _probes(kind: Kind, inside: Sequence[tuple[int, int]], is_known: bool) -> list[tuple[int, int]]:
+    """The cells of a block on whose problems all launches are compared.
+
+    Where usual choices are known, most blocks keep them, and one problem is enough to see that. But
+    for large columns the best choice changes from cell to cell.
+    """
+    middle = inside[len(inside) // 2]
+    problem = problem_of(kind, *middle)
+    assert problem is not None
+    if is_known and (
+        kind.access == "dot" or problem.rows * problem.cols * problem.dtype.itemsize < _LARGE
+    ):
+        return [middle]
+    return sorted({inside[0], middle, inside[-1]})
 
 
 def _rows_of_candidate(

@@ -8,10 +8,10 @@ this one, which may be much smaller. Trees learn from both together by which fac
 from the formula with the numbers of its own GPU, and they see which GPU that is. So what was
 learned on the one holds on the other, unless times of the other say something else.
 
-The choice for a cell only changes where the trees expect to gain more than :data:`GAIN`. They are
-judged by cells that they have not seen: these are dealt into :data:`FOLDS` parts, and each part is
-predicted by trees fitted to the others. ``--gate`` names a campaign that no trees see at all. With
-``--write``, trees fitted to all of OWN.json decide, and the changes are written to
+The choice for a cell only changes where the trees expect to gain more than ``ahead.GAIN``. They are
+judged by problems that they have not seen: these are dealt into :data:`FOLDS` parts, and for each
+part trees decide that are fitted to the others. ``--gate`` names a campaign that no trees see at
+all. With ``--write``, trees fitted to all of OWN.json decide, and the changes are written to
 ``machines/NAME.cells``.
 """
 
@@ -20,7 +20,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from concurrent.futures import ProcessPoolExecutor
 from multiprocessing import get_context
 from pathlib import Path
@@ -29,9 +29,10 @@ from typing import Any
 import numpy as np
 
 from benchmarks.fit import draw
-from benchmarks.fit.ahead import GAIN, choices_of
+from benchmarks.fit.ahead import choice_of_cell, choices_of
+from benchmarks.fit.candidates import Candidate as Tried
 from benchmarks.fit.candidates import normal
-from benchmarks.fit.fit import Regret, regret
+from benchmarks.fit.gate import regret, time_of
 from benchmarks.fit.samples import ADDRESS, KERNELS, Launches, Samples, samples
 from benchmarks.fit.store import Campaign
 from gemv.core.files import write_text
@@ -40,13 +41,12 @@ from gemv.core.problem import Problem
 from gemv.kernels import REGISTRY
 from gemv.measure.frames import FramedCell
 from gemv.selection import compiled, overlays
-from gemv.selection.cells import LINES_INDICES, Kind, kinds
-from gemv.selection.choices import EMPTY, Choices, packed
+from gemv.selection.cells import LINES_INDICES, Kind, indices_of, kind_of, kinds
+from gemv.selection.choices import EMPTY, Choices, packed, problem_of
 from gemv.selection.formula import Parts
 from gemv.selection.machine import FOLDER, REFERENCE, MachineFile, machine, slug
-from gemv.selection.ranking import Candidate
+from gemv.selection.ranking import Candidate, knobs_of
 from gemv.selection.refit import weights
-from gemv.selection.select import select
 
 #: Parts that cells are dealt into.
 FOLDS = 6
@@ -120,50 +120,47 @@ def _features(launches: Launches, predicted: Parts, is_own: float) -> np.ndarray
 # How good the changes are ------------------------------------------------------------------------
 
 
-def folds_of(found: Samples) -> np.ndarray:
-    """The part of each sample; samples of one cell are in one part."""
-    numbers, at = np.unique(found.cells, return_inverse=True)
-    return (np.random.default_rng(0).permutation(len(numbers)) % FOLDS)[at]
+def parts_of(campaign: Campaign) -> dict[int, int]:
+    """The part that each cell is dealt into, by its number."""
+    numbers = [each.number for each in campaign.cells]
+    dealt = np.random.default_rng(0).permutation(len(numbers)) % FOLDS
+    return dict(zip(numbers, dealt.tolist(), strict=True))
 
 
-def held_out(own: Samples, used: MachineFile, other: Samples, reference: MachineFile) -> np.ndarray:
-    """The time of each launch, predicted by trees that have not seen its cell."""
-    folds, found = folds_of(own), np.zeros(len(own.times))
-    for fold in range(FOLDS):
-        trees = Together(own, folds != fold, used, other, reference)
-        found[folds == fold] = trees.seconds(own.launches.only(folds == fold))
+def judged(
+    campaign: Campaign, used: MachineFile, device: Device, trees_of: Callable[[int], Together]
+) -> dict[str, dict[str, float]]:
+    """Regret of the usual choices, and of those that change as `trees_of` the cell's number say.
+
+    The choice is that of the cell of problems that a problem is in. Problems for which it was not
+    timed are left out.
+    """
+    known = Choices(used, device)
+    usual, changed = [], []
+    for each in campaign.cells:
+        problem = FramedCell.at(each.cell, ADDRESS, 1).problem
+        kind = kind_of(problem)
+        assert kind is not None  # no campaign times matrices without a unit stride
+        middle = problem_of(kind, *indices_of(problem))
+        cell = indices_of(problem if middle is None else middle)
+        before = known.entries[known.number(kind, *cell)]
+        after = choice_of_cell(kind, cell, used.constants, device, trees_of(each.number), before)
+        best = min(timed.seconds for timed in each.times)
+        floor = min(each.floor_s, best, *each.peers.values())
+        times = [time_of(each, _named(used, candidate)) for candidate in (before, after)]
+        if None not in times:
+            usual.append((times[0], best, floor))
+            changed.append((times[1], best, floor))
+    found = {"usual": regret(usual), "changed": regret(changed)}
+    for name, numbers in found.items():
+        print(name, numbers, "changes:", sum(a != b for a, b in zip(usual, changed, strict=True)))
     return found
 
 
-def with_usual_kept(found: Samples, seconds: np.ndarray) -> np.ndarray:
-    """Predicted times; those of usual choices are shorter by the gain that a change must bring."""
-    return np.where(found.is_present, seconds / GAIN, seconds)
-
-
-def judged(found: Samples, seconds: np.ndarray, which: np.ndarray) -> dict[str, Any]:
-    """Regret on some cells of the usual choices, and of those with changes."""
-    orders = {
-        "usual": np.where(found.is_present, 0.0, 1.0),
-        "changed": with_usual_kept(found, seconds),
-    }
-    made: dict[str, Regret] = {name: regret(found, order, which) for name, order in orders.items()}
-    for name, each in made.items():
-        print(
-            f"{name:<10}{each.cells} cells: regret {each.mean:.3f}, 95th percentile"
-            f" {each.most_of_95:.3f}, worst {each.worst:.2f}; floor / time"
-            f" {each.floor_over_time:.3f}"
-        )
-    return {
-        name: {key: float(f"{value:.4g}") for key, value in each._asdict().items()}
-        for name, each in made.items()
-    }
-
-
-def usual_choices(campaign: Campaign, device: Device) -> None:
-    """Let the present choice of each cell be what the other GPU's choices give it now."""
-    for each in campaign.cells:
-        made = select(FramedCell.at(each.cell, ADDRESS, 1).problem, device)
-        each.present = normal(made.kernel.name, made.knobs)
+def _named(used: MachineFile, candidate: Candidate) -> Tried:
+    """A candidate as a campaign's file has it."""
+    constants = used.constants[candidate.number]
+    return normal(constants.name, knobs_of(constants, candidate.blocks))
 
 
 # Changes of cells --------------------------------------------------------------------------------
@@ -233,24 +230,27 @@ def main(arguments: list[str] | None = None) -> None:
     # Under this name it has the other GPU's choices alone.
     device = campaign.device._replace(name="a GPU without changes")
     used, reference = machine(device), machine(REFERENCE)
-    usual_choices(campaign, device)
     own, other = samples(campaign, device), samples(Campaign.load(options.of), REFERENCE)
-    everything = np.ones(len(own.times), bool)
+
+    def fitted(which: np.ndarray) -> Together:
+        return Together(own, which, used, other, reference)
+
+    everything = fitted(np.ones(len(own.times), bool))
     content: dict[str, Any] = {"campaign": campaign.about}
     if options.json:
         print("--- cells held out in turn")
-        content["held out"] = judged(own, held_out(own, used, other, reference), everything)
-    trees = Together(own, everything, used, other, reference)
+        parts = parts_of(campaign)
+        of_samples = np.array([parts[number] for number in own.cells.tolist()])
+        trees = [fitted(of_samples != part) for part in range(FOLDS)]
+        content["held out"] = judged(campaign, used, device, lambda number: trees[parts[number]])
     if options.gate:
-        gate = Campaign.load(options.gate)
-        usual_choices(gate, device)
-        unseen = samples(gate, device)
         print("--- gate")
-        content["gate"] = judged(unseen, trees.seconds(unseen.launches), unseen.times > 0)
+        gate = Campaign.load(options.gate)
+        content["gate"] = judged(gate, used, device, lambda number: everything)
     if options.json:
         write_text(options.json, json.dumps(content, indent=1) + "\n")
     if options.write:
-        write(options.write, changes_ahead(device, used, trees, options.jobs))
+        write(options.write, changes_ahead(device, used, everything, options.jobs))
 
 
 if __name__ == "__main__":

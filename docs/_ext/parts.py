@@ -67,7 +67,7 @@ def _history() -> str:
 
 #: Each part by the name between its marks: what it is made from, and what makes it.
 PARTS: dict[str, tuple[str, Callable[[], str]]] = {
-    "alike": (f"{RESULTS}/gate", selection_pages.alike_page),
+    "alike": (f"{RESULTS}/fit", selection_pages.alike_page),
     "beyond": ("gemv/kernels", beyond_pages.beyond_list),
     "calls": (f"{RESULTS}/calls", lambda: result_pages.calls_page(result_pages.load_calls())),
     "cells": (f"{RESULTS}/grid", _cells),

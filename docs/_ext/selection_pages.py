@@ -160,18 +160,24 @@ def fit_page(reports: dict[str, dict]) -> str:
     return "\n\n".join(parts) + "\n"
 
 
-def alike_page(file: Path = GATES / "h100.json") -> str:
-    """How the H200's choices do on another GPU with its multiprocessors, beside the formula's."""
+def alike_page(file: Path = FITS / "h100-alike.json", formula: Path = GATES / "h100.json") -> str:
+    """How the H200's choices do on a GPU with its multiprocessors, and those that a fit changed."""
     from gemv.selection.machine import REFERENCE
 
     report = json.loads(file.read_text(encoding="utf-8"))
-    lines = []
-    for title, key in ((f"those of the {REFERENCE.name}", "also"), ("of the formula", "present")):
-        own = report[key]
-        lines.append(
-            f"| {title} | {own['cells']:.0f} | {own['mean']:.3f} | {own['most_of_95']:.3f}"
-            f" | {own['worst']:.2f} | {own['floor_over_time']:.1%} |"
-        )
+    parts = (("held out in turn", report["held out"]), ("never seen", report["gate"]))
+    usual = f"those of the {REFERENCE.name}"
+    rows = [
+        (f"{part}: {words}", judged[key])
+        for part, judged in parts
+        for words, key in ((usual, "usual"), ("with changes", "changed"))
+    ]
+    rows.append(("never seen: of the formula", json.loads(formula.read_text("utf-8"))["present"]))
+    lines = [
+        f"| {title} | {own['cells']:.0f} | {own['mean']:.3f} | {own['most_of_95']:.3f}"
+        f" | {own['worst']:.2f} | {own['floor_over_time']:.1%} |"
+        for title, own in rows
+    ]
     head = f"| choices on the {report['campaign']['gpu']} | problems | regret, mean | of 95 %"
     return "\n".join(
         [f"{head} | worst | of the floor |", "| --- | ---: | ---: | ---: | ---: | ---: |", *lines]
@@ -224,13 +230,11 @@ def predicted_of(file: Path):
     """The measurements of a campaign, and the terms that its GPU's machine predicts for them."""
     from benchmarks.fit.samples import KERNELS, samples
     from benchmarks.fit.store import Campaign
-    from gemv.core.geometry import Device
     from gemv.kernels import REGISTRY
     from gemv.selection.machine import machine
 
     campaign = Campaign.load(file)
-    capability, multiprocessors = campaign.about["device"]
-    gpu = Device(campaign.about["gpu"], tuple(capability), multiprocessors)
+    gpu = campaign.device
     found, used = samples(campaign, gpu), machine(gpu)
     factors = np.array([used.factors_of(REGISTRY[name]) for name in KERNELS])
     return found, found.launches.parts(used.numbers, factors)

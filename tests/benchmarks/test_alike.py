@@ -9,6 +9,7 @@ from helpers.programs import program
 from gemv.core.geometry import Chip, Device
 from gemv.measure.frames import FramedCell
 from gemv.selection import cells
+from gemv.selection.choices import Choices
 from gemv.selection.choices import problem_of as problem_of_cell
 from gemv.selection.machine import machine
 from gemv.selection.ranking import predictions
@@ -62,29 +63,8 @@ def test_what_one_gpu_lacks_is_learned_from_few_of_its_cells():
     assert errors[~slower & ~kept].mean() < 0.1
 
 
-def test_a_cell_is_in_one_part():
-    own = invented(OTHER, 13, 1.0)
-    folds = alike.folds_of(own)
-    assert set(folds) == set(range(alike.FOLDS))
-    for cell in np.unique(own.cells):
-        assert len(set(folds[own.cells == cell])) == 1
-
-
-def test_a_usual_choice_is_kept_unless_the_gain_is_large():
-    own = invented(OTHER, 4, 1.0)
-    seconds = np.ones(len(own.times))
-    first = np.flatnonzero(own.cells == 0)
-    own = own._replace(is_present=np.zeros(len(own.times), bool))
-    own.is_present[first[0]] = True
-    for faster, chosen in ((1 / (alike.GAIN - 0.005), first[0]), (1 / 1.03, first[1])):
-        seconds[first] = 2.0
-        seconds[first[:2]] = 1.0, faster
-        order = alike.with_usual_kept(own, seconds)
-        assert first[np.argmin(order[first])] == chosen
-
-
 class Uncorrected:
-    """The formula's times, but `slow` candidates take longer by a factor."""
+    """The formula's times."""
 
     def __init__(self, used):
         self.used, self.factors = used, alike.factors_of(used)
@@ -94,6 +74,35 @@ class Uncorrected:
 
     def seconds(self, launches):
         return self.parts(launches).seconds
+
+
+def test_choices_are_judged_by_what_was_timed():
+    """The usual choices take twice as long as those that change, and what was not timed is out."""
+    used, found = machine(OTHER), Choices(machine(OTHER), OTHER)
+    made = store.Campaign({"gpu": OTHER.name, "device": [[9, 0], 132]})
+    changed = 0
+    for number in range(100, 124):
+        problem = FramedCell.at(draw.cell(number), 1 << 30, 1).problem
+        kind = cells.kind_of(problem)
+        cell = cells.indices_of(problem_of_cell(kind, *cells.indices_of(problem)))
+        usual = found.entries[found.number(kind, *cell)]
+        other = ahead.choice_of_cell(kind, cell, used.constants, OTHER, Uncorrected(used), usual)
+        if other == usual:
+            continue
+        times = [store.Timed(alike._named(used, usual), 2e-6)]
+        if changed % 3:
+            times.append(store.Timed(alike._named(used, other), 1e-6))
+        changed += 1
+        measured = store.Measured(number, draw.cell(number), 1, 5e-7, {}, times[0].candidate, times)
+        made.cells.append(measured)
+    assert changed >= 3
+    judged = alike.judged(made, used, OTHER, lambda number: Uncorrected(used))
+    assert judged["usual"]["cells"] == judged["changed"]["cells"] == changed - -(-changed // 3)
+    assert (judged["usual"]["mean"], judged["changed"]["mean"]) == (2, 1)
+    assert judged["changed"]["floor_over_time"] == 0.5
+    parts = alike.parts_of(made)
+    assert set(parts) == {each.number for each in made.cells}
+    assert set(parts.values()) <= set(range(alike.FOLDS))
 
 
 def test_only_cells_change_that_gain():
