@@ -318,7 +318,8 @@ def _first(problem: Problem, known: Known, homes: tuple[str, str], by_alignment:
     key = (
         dtype, access, width, incx == 1 and x_alignment >= width * size, not line % width,
         step * size % CACHE_LINE_BYTES, lines == 1, 0 <= (step - line) * size < SECTOR_BYTES,
-        line * size <= CLOSE_BYTES, a_alignment < size, conj, result, accumulate, by_alignment,
+        line * size <= CLOSE_BYTES, 0 < a_alignment < size, conj, result, accumulate,
+        by_alignment,
     )  # fmt: skip
     found = known.problems.get(key)
     if found is None:

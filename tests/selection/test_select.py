@@ -322,6 +322,18 @@ def test_a_choice_follows_its_problem_and_not_the_one_before(other):
         assert select(second, GPU) == alone
 
 
+def test_unknown_addresses_are_not_taken_for_those_of_split_elements():
+    """Neither allows wide loads, but elements at unknown addresses are aligned to their size."""
+    unknown, split = (BASE._replace(a_alignment=each) for each in (0, 4))
+    for first, second in ((unknown, split), (split, unknown)):
+        selection_select.forget()
+        alone = select(second, GPU)
+        selection_select.forget()
+        select(first, GPU)
+        assert select(second, GPU) == alone
+    assert select(unknown, GPU).kernel is not select(split, GPU).kernel
+
+
 @pytest.mark.parametrize("homes", [("constant", "constant"), ("pointer", "arguments")])
 def test_a_choice_has_the_homes_that_were_asked_for(homes):
     assert select(BASE, GPU).spec.homes == ("arguments", "arguments")
