@@ -312,7 +312,7 @@ def _geometry(problem, device, knobs, vectors, x_step, y_step, alpha_step, beta_
         return one_launch((tiles, 1, turns), (threads, 1, 1), sizes)
     of = {"OF_ROWS": "ROWS", "OF_VECTORS": "VECTORS", "OF_THREADS": "THREADS_PER_BLOCK"}
     own = {name: knobs[of_name] for of_name, name in of.items()}
-    alone = split_rows(problem, device, {**knobs, **own})
+    alone = split_rows(problem, device, {**knobs, **own})(problem)
     sizes |= alone.sizes
     splits = sizes["splits"]
     return one_launch(
