@@ -25,6 +25,7 @@ SEVERAL = {
     "several_columns": ("vector_columns", "F", 64, 32),
     "several_long_columns": ("long_columns", "F", 1024, 4),
     "several_small": ("small_matrix", "C", 32, 32),
+    "several_short_rows": ("vector_rows", "C", 64, 64),
 }
 #: The kernel of the single product, storage order, and rows and columns of the items that are
 #: watched, whose lines begin anywhere.
@@ -72,7 +73,10 @@ def facts(name: str) -> dict[str, dict]:
     single, order, m, n = SEVERAL[name]
     told = {}
     for vectors in VECTORS:
-        with mock.patch("gemv.kernels.vectors.b04_several_small.MANY", 2):  # as for thousands
+        as_for_thousands = mock.patch("gemv.kernels.vectors.b04_several_small.MANY", 2)
+        most = 4 if name == "several_short_rows" else 2  # as for numbers of 2 bytes
+        short = mock.patch("gemv.kernels.vectors.b05_several_short_rows.MOST_BYTES", most)
+        with as_for_thousands, short:
             record = watch_items(m, n, vectors, order=order, shares_matrix=True, kernel=single)
         reads = {array: len(record.of(array)) for array in "ax"}
         told[str(vectors)] = {

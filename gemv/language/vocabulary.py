@@ -37,6 +37,7 @@ from gemv.language.vocabulary_copies import (
     staged_some,
     staged_tile,
 )
+from gemv.language.vocabulary_places import kept, pass_some, pass_tile
 from gemv.language.vocabulary_trees import add_each, add_trees, fold, fold_pieces, sums_of_lane
 
 # Called while a kernel is built -----------------------------------------------------------------
@@ -192,20 +193,6 @@ def stream_some(pointer, starts, index, step, count, width, valid):
 
 
 @declared
-def pass_tile(pointer, starts, index, step, count, width):
-    """:func:`stream_tile` for short vectors whose neighbours other threads load at the same time.
-
-    Shorter loads of :func:`stream_tile` settle in the L1 cache, where a later load finds the rest
-    of what came with them. These never do: together they take all of it at once, and x stays there.
-    """
-
-
-@declared
-def pass_some(pointer, starts, index, step, count, width, valid):
-    """:func:`pass_tile` with zeros in place of vector `valid` of each row and those behind it."""
-
-
-@declared
 def stream_inside(pointer, starts, index, width, limit):
     """Load a vector of A for each of `starts` element by element, where the line may end within it.
 
@@ -301,15 +288,6 @@ def vector_load(pointer, index, count):
 @declared
 def zeros(zero, count):
     """`count` times `zero`: partial sums to begin with."""
-
-
-@declared
-def kept(values):
-    """`values`, once and for all: a loop that uses them does not compute them again in each turn.
-
-    A compiler that is short of registers may keep numbers as they were loaded, and convert them
-    wherever they are used.
-    """
 
 
 @declared

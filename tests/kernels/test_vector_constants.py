@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import pytest
 from helpers.problems import ALL_ROWS
 
@@ -40,6 +42,46 @@ def test_rows_spill_no_registers(letter, vectors, lanes, rows, compiler):
         get("several_rows"), name, "dot", knobs=knobs, widths=problem.widths, whole=True
     )
     assert (function["stack"], function["spills"]) == (0, 0), knobs
+
+
+#: Columns of short rows, and lanes of a row: loads of 16 bytes and of 4, all of them whole or not.
+SHORT = [(64, 4), (128, 8), (256, 8), (50, 4), (110, 8), (24, 4)]
+
+
+@pytest.mark.parametrize("letter, vectors", [("b", 8), ("h", 8), ("b", 4), ("b", 2)])
+@pytest.mark.parametrize("cols, lanes", SHORT if ALL_ROWS else SHORT[::2])
+def test_short_rows_spill_no_registers(letter, vectors, cols, lanes, compiler):
+    problem = short_rows(letter, 1 << 20, cols)
+    kernel = get("several_short_rows")
+    knobs = kernel.for_vectors(problem, {"LANES": lanes, "BLOCKS_PER_SM": 0}, vectors)
+    name = dtype_name(DTYPES[letter])
+    (function,) = compiler(kernel, name, "dot", knobs=knobs, widths=problem.widths, whole=True)
+    assert (function["stack"], function["spills"]) == (0, 0), knobs
+    assert function["registers"] * knobs["THREADS_PER_BLOCK"] * knobs["MIN_BLOCKS"] <= 65536
+
+
+def short_rows(letter, rows, cols):
+    size = DTYPES[letter].itemsize
+    aligned = math.gcd(256, cols * size)
+    return make_problem(rows, cols, DTYPES[letter], "C", "N").at(aligned, aligned)
+
+
+def test_short_rows_of_narrow_numbers_keep_x_in_registers():
+    """As long as it fits, and rows are whole; few rows are shared out over more threads."""
+    constants = get("several_short_rows").for_vectors
+    alone = {"LANES": 4, "BLOCKS_PER_SM": 0}
+    many = constants(short_rows("b", 1 << 20, 64), alone, 8)
+    assert (many["LOADS"], many["FULL"], many["SHARERS"], many["ROWS"]) == (2, 1, 2, 4)
+    assert constants(short_rows("b", 1 << 20, 64), alone, 3)["SHARERS"] == 1
+    assert constants(short_rows("b", 1000, 64), alone, 8)["ROWS"] == 1
+    assert constants(short_rows("b", 1 << 20, 56), alone, 8)["FULL"] == 0
+    for problem, knobs in (
+        (short_rows("s", 1 << 20, 64), alone),
+        (short_rows("b", 1 << 20, 1024), {**alone, "LANES": 16}),
+        (short_rows("b", 1 << 20, 64), {**alone, "BLOCKS_PER_SM": 4}),
+        (make_problem(1 << 20, 60, DTYPES["b"], "C", "N", (64, 1)).at(256, 256), alone),
+    ):
+        assert constants(problem, knobs, 8) is None
 
 
 @pytest.mark.parametrize("letter", "sdcbh" if ALL_ROWS else "bc")

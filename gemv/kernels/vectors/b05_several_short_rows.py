@@ -53,6 +53,8 @@ from gemv.kernels.ends_of_rows import factor_names, runs_of, source_of
 from gemv.kernels.grids import partial_sums, power_above
 from gemv.kernels.kernel import Kernel, attach, no_twofold, wide_loads_object
 
+#: Bytes of the longest numbers that get this kernel.
+MOST_BYTES = 2
 #: Registers of 4 bytes that a thread has for numbers of x.
 X_REGISTERS = 64
 #: Registers of 4 bytes for a thread's loads of A, and the most rows.
@@ -64,8 +66,8 @@ THREADS_PER_BLOCK, BLOCKS = 128, 4
 
 #: What the kernel calls.
 _WORDS = (
-    "cuda", "fold", "kept", "moved", "multiply_add", "natural", "quotient", "row_starts", "scatter_sums",
-    "zeros",
+    "cuda", "fold", "kept", "moved", "multiply_add", "natural", "quotient", "row_starts",
+    "scatter_sums", "zeros",
 )  # fmt: skip
 #: The kernel: see :func:`gemv.kernels.ends_of_rows.source_of`.
 _SOURCE = """
@@ -190,11 +192,11 @@ def accepts(problem):
 
 
 def constants_for(problem, knobs, vectors):
-    """The constants for so many vectors, from those of the rung of rows; None where it is faster.
+    """The constants for so many vectors, from those of the rung of rows; None where there are none.
 
-    Numbers of 4 and 8 bytes have not been timed.
+    Longer numbers than those of MOST_BYTES have ``several_rows``.
     """
-    if problem.dtype.itemsize > 2 or knobs["BLOCKS_PER_SM"] or accepts(problem):
+    if problem.dtype.itemsize > MOST_BYTES or knobs["BLOCKS_PER_SM"] or accepts(problem):
         return None
     return fitting(problem, knobs["LANES"], vectors)
 
@@ -214,8 +216,7 @@ def fitting(problem, lanes, vectors, x_registers=X_REGISTERS):
         return None
     rows = MOST_ROWS
     while rows > 1 and (
-        rows * of_row > A_REGISTERS
-        or problem.rows * lanes * sharers < ENOUGH_THREADS * rows
+        rows * of_row > A_REGISTERS or problem.rows * lanes * sharers < ENOUGH_THREADS * rows
     ):
         rows //= 2
     return {
