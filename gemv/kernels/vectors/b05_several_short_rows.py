@@ -159,8 +159,8 @@ def build(spec):
     exec(_keep(HELD, ROWS, RUN), scope)
     scope["keep"] = device(scope["keep"])
     totals = ", ".join(f"total_{v}" for v in range(EACH))
-    names = {**factor_names(spec), "all_totals": totals}
-    exec(source_of(_SOURCE, EACH, names, {}), scope)
+    words = {**factor_names(spec), "all_totals": totals}
+    exec(source_of(_SOURCE, EACH, words, {}), scope)
     return (attach(scope["several_short_rows"], launch_bounds=(THREADS, spec["MIN_BLOCKS"])),)
 
 
