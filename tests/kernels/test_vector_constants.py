@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 
 import pytest
 from helpers.problems import ALL_ROWS
@@ -58,6 +59,30 @@ def test_short_rows_spill_no_registers(letter, vectors, cols, lanes, compiler):
     (function,) = compiler(kernel, name, "dot", knobs=knobs, widths=problem.widths, whole=True)
     assert (function["stack"], function["spills"]) == (0, 0), knobs
     assert function["registers"] * knobs["THREADS_PER_BLOCK"] * knobs["MIN_BLOCKS"] <= 65536
+
+
+def test_short_rows_convert_x_outside_the_loop(compiler):
+    """A turn of the loop takes apart what it has loaded of A, and nothing else."""
+    kernel, problem = get("several_short_rows"), short_rows("b", 1 << 20, 64)
+    knobs = kernel.for_vectors(problem, {"LANES": 4, "BLOCKS_PER_SM": 0}, 8)
+    (function,) = compiler(kernel, "bfloat16", knobs=knobs, widths=problem.widths, whole=True)
+    (loop,) = (each for each in re.split(r"\n(?=\$L)", function["ptx"]) if "fma.rn.f32" in each)
+    words = knobs["ROWS"] * knobs["LOADS"] * problem.widths[0] // 2
+    upper_halves = re.findall(r"and\.b32 .*, -65536;", loop)
+    assert len(upper_halves) == words
+
+
+@pytest.mark.parametrize("past", [0, 1])
+def test_short_loads_of_several_rows_pass_the_l1_cache(past, compiler):
+    """Those of full passes and of the rest, where threads share a lane; x settles in any case."""
+    problem = make_problem(1 << 16, 4096, DTYPES["h"], "C", "N").at(256, 256)
+    small = {"LANES": 8, "PARTS": 4, "ROWS": 1, "VECTORS": 1, "COUNT": 2, "PAST_L1": past}
+    (function,) = compiler(
+        get("several_rows"), "float16", knobs=small, widths=problem.widths, whole=True
+    )
+    loads = re.findall(r"ld\.global\.nc[\w.:]*u32", function["ptx"])
+    past_l1 = [each for each in loads if "L1::no_allocate" in each]
+    assert (len(loads), len(past_l1)) == (6, 2 * past)
 
 
 def short_rows(letter, rows, cols):

@@ -21,6 +21,11 @@ Idea
     lanes after the other, each for all of its columns, and a block has room for four times as many
     rows. They share what it loads of x, which is more than L1 holds if rows are long.
 
+    Threads that share a lane load A by less than 16 bytes each. Such loads settle in the L1 cache
+    as a rule, and A, which comes once, drives out x, which comes again for the next rows. With
+    PAST_L1 = 1 they do not settle. With KEPT = 1 the addresses of x and A stay in registers, where
+    the compiler would compute them again in each turn of the loop.
+
     At the end k * ROWS sums are added up over the lanes. As in the rung of columns, two lanes
     halve the sums that both of them have a part of: 12 exchanges for 16 sums of 4 lanes, where a
     butterfly of each has 32.

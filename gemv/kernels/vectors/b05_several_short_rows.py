@@ -5,7 +5,7 @@ Idea
     once, for all vectors, and keeps them in registers as the numbers that it multiplies with. Then
     it takes tile after tile of rows: a load of A, its products, the sums. In ``several_rows`` each
     block loads and converts x anew, and finds out anew where everything is; for rows of 64 numbers
-    of 2 bytes this was three quarters of its instructions.
+    of 2 bytes this is about half of its instructions.
 
     How many numbers of x fit decides the rest. With SHARERS = 2 two threads are the same lane, each
     for half of the vectors. Both load the same numbers of A, which the memory sends once, and both
@@ -30,8 +30,8 @@ Bytes
     vectors; with more of them A comes again for each COUNT.
 
 Wins
-    Over ``several_rows`` where rows are many and short, and a product with one vector takes less
-    time for its instructions than for its bytes: numbers of 2 bytes.
+    Over ``several_rows``, by its count of instructions, where rows are many and short, and numbers
+    have 2 bytes: these take the most instructions for a byte.
 
 Loses
     To ``several_rows`` where rows are few, so that blocks hardly begin before they end; and where
