@@ -37,7 +37,9 @@ def now_us(row: Mapping[str, Any]) -> float | None:
         return None
     # A constant that is younger than a time had the kernel's default then.
     own = [
-        each["us"] for each in row["sets"] if {**kernel.knobs, **each["knobs"]} == found.choice.knobs
+        each["us"]
+        for each in row["sets"]
+        if {**kernel.knobs, **each["knobs"]} == found.choice.knobs
     ]
     return min(own, default=None)
 
