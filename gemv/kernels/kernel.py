@@ -42,7 +42,7 @@ MOST_PREPARED = MAX_GRID_X - LOAD_BYTES
 #: Constants that may be zero: for no splits, a single load, no limit of factors, the first home,
 #: any number of columns, and no to a question.
 _MAY_BE_ZERO = (
-    "STAGED", "SPLIT_A", "PACKED_X",
+    "STAGED", "SPLIT_A", "PACKED_X", "FULL", "PAST_L1", "KEPT",
     "BLOCKS_PER_SM", "VECTORS", "FACTORS", "X_HOME", "COLS", "DOWN", "WHOLE", "GAPS",
 )  # fmt: skip
 
@@ -164,7 +164,7 @@ class Kernel:
         of sums that the kernel for one product has with `knobs`; None where there are none.
     for_vectors : callable or None
         ``for_vectors(problem, knobs, vectors)`` gives the constants for so many vectors, with the
-        order of sums that the kernel for one vector has with `knobs`.
+        order of sums that the kernel for one vector has with `knobs`; None where there are none.
     of_batch : callable or None
         ``of_batch(problem, batch, device, knobs)`` gives the geometry for the items of a batch of
         one dimension, where the kernel finds them by itself; None for the function around it.
@@ -220,7 +220,7 @@ class Kernel:
     )
     in_batches: Callable[[Problem, Mapping[str, int]], dict[str, int]] | None = None
     for_items: Callable[[Problem, Mapping[str, int]], dict[str, int] | None] | None = None
-    for_vectors: Callable[[Problem, Mapping[str, int], int], dict[str, int]] | None = None
+    for_vectors: Callable[[Problem, Mapping[str, int], int], dict[str, int] | None] | None = None
     of_batch: Callable[[Problem, Batch, Device, Mapping[str, int]], Geometry] | None = None
     repeats: Callable[[Problem, Mapping[str, int]], tuple[int, int] | None] | None = None
     in_tables: Callable[[Problem, Mapping[str, int]], dict[str, int]] | None = None

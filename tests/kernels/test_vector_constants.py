@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import math
+import re
+
 import pytest
 from helpers.problems import ALL_ROWS
 
@@ -40,6 +43,70 @@ def test_rows_spill_no_registers(letter, vectors, lanes, rows, compiler):
         get("several_rows"), name, "dot", knobs=knobs, widths=problem.widths, whole=True
     )
     assert (function["stack"], function["spills"]) == (0, 0), knobs
+
+
+#: Columns of short rows, and lanes of a row: loads of 16 bytes and of 4, all of them whole or not.
+SHORT = [(64, 4), (128, 8), (256, 8), (50, 4), (110, 8), (24, 4)]
+
+
+@pytest.mark.parametrize("letter, vectors", [("b", 8), ("h", 8), ("b", 4), ("b", 2)])
+@pytest.mark.parametrize("cols, lanes", SHORT if ALL_ROWS else SHORT[::2])
+def test_short_rows_spill_no_registers(letter, vectors, cols, lanes, compiler):
+    problem = short_rows(letter, 1 << 20, cols)
+    kernel = get("several_short_rows")
+    knobs = kernel.for_vectors(problem, {"LANES": lanes, "BLOCKS_PER_SM": 0}, vectors)
+    name = dtype_name(DTYPES[letter])
+    (function,) = compiler(kernel, name, "dot", knobs=knobs, widths=problem.widths, whole=True)
+    assert (function["stack"], function["spills"]) == (0, 0), knobs
+    assert function["registers"] * knobs["THREADS_PER_BLOCK"] * knobs["MIN_BLOCKS"] <= 65536
+
+
+def test_short_rows_convert_x_outside_the_loop(compiler):
+    """A turn of the loop takes apart what it has loaded of A, and nothing else."""
+    kernel, problem = get("several_short_rows"), short_rows("b", 1 << 20, 64)
+    knobs = kernel.for_vectors(problem, {"LANES": 4, "BLOCKS_PER_SM": 0}, 8)
+    (function,) = compiler(kernel, "bfloat16", knobs=knobs, widths=problem.widths, whole=True)
+    (loop,) = (each for each in re.split(r"\n(?=\$L)", function["ptx"]) if "fma.rn.f32" in each)
+    words = knobs["ROWS"] * knobs["LOADS"] * problem.widths[0] // 2
+    upper_halves = re.findall(r"and\.b32 .*, -65536;", loop)
+    assert len(upper_halves) == words
+
+
+@pytest.mark.parametrize("past", [0, 1])
+def test_short_loads_of_several_rows_pass_the_l1_cache(past, compiler):
+    """Those of full passes and of the rest, where threads share a lane; x settles in any case."""
+    problem = make_problem(1 << 16, 4096, DTYPES["h"], "C", "N").at(256, 256)
+    small = {"LANES": 8, "PARTS": 4, "ROWS": 1, "VECTORS": 1, "COUNT": 2, "PAST_L1": past}
+    (function,) = compiler(
+        get("several_rows"), "float16", knobs=small, widths=problem.widths, whole=True
+    )
+    loads = re.findall(r"ld\.global\.nc[\w.:]*u32", function["ptx"])
+    past_l1 = [each for each in loads if "L1::no_allocate" in each]
+    assert (len(loads), len(past_l1)) == (6, 2 * past)
+
+
+def short_rows(letter, rows, cols):
+    size = DTYPES[letter].itemsize
+    aligned = math.gcd(256, cols * size)
+    return make_problem(rows, cols, DTYPES[letter], "C", "N").at(aligned, aligned)
+
+
+def test_short_rows_of_narrow_numbers_keep_x_in_registers():
+    """As long as it fits, and rows are whole; few rows are shared out over more threads."""
+    constants = get("several_short_rows").for_vectors
+    alone = {"LANES": 4, "BLOCKS_PER_SM": 0}
+    many = constants(short_rows("b", 1 << 20, 64), alone, 8)
+    assert (many["LOADS"], many["FULL"], many["SHARERS"], many["ROWS"]) == (2, 1, 2, 4)
+    assert constants(short_rows("b", 1 << 20, 64), alone, 3)["SHARERS"] == 1
+    assert constants(short_rows("b", 1000, 64), alone, 8)["ROWS"] == 1
+    assert constants(short_rows("b", 1 << 20, 56), alone, 8)["FULL"] == 0
+    for problem, knobs in (
+        (short_rows("s", 1 << 20, 64), alone),
+        (short_rows("b", 1 << 20, 1024), {**alone, "LANES": 16}),
+        (short_rows("b", 1 << 20, 64), {**alone, "BLOCKS_PER_SM": 4}),
+        (make_problem(1 << 20, 60, DTYPES["b"], "C", "N", (64, 1)).at(256, 256), alone),
+    ):
+        assert constants(problem, knobs, 8) is None
 
 
 @pytest.mark.parametrize("letter", "sdcbh" if ALL_ROWS else "bc")

@@ -21,6 +21,11 @@ Idea
     lanes after the other, each for all of its columns, and a block has room for four times as many
     rows. They share what it loads of x, which is more than L1 holds if rows are long.
 
+    Threads that share a lane load A by less than 16 bytes each. Such loads settle in the L1 cache
+    as a rule, and A, which comes once, drives out x, which comes again for the next rows. With
+    PAST_L1 = 1 they do not settle. With KEPT = 1 the addresses of x and A stay in registers, where
+    the compiler would compute them again in each turn of the loop.
+
     At the end k * ROWS sums are added up over the lanes. As in the rung of columns, two lanes
     halve the sums that both of them have a part of: 12 exchanges for 16 sums of 4 lanes, where a
     butterfly of each has 32.
@@ -113,7 +118,7 @@ FULL_BLOCK, LOADS_OF_FULL_BLOCK = 512, 4
 #: What the kernel calls.
 _WORDS = (
     "atomic_inc", "cuda", "moved", "multiply_add", "natural", "quotient", "rounded_down",
-    "row_starts", "stream_some", "stream_tile", "zeros",
+    "row_starts", "stream_some", "zeros",
 )  # fmt: skip
 #: The kernel: see :func:`gemv.kernels.ends_of_rows.source_of`.
 _SOURCE = """
@@ -136,21 +141,21 @@ def several_rows(
     if SPLIT and tid == 0:
         tile_of_turn = cuda.blockIdx.z * cuda.gridDim.x + cuda.blockIdx.x
         ticket[0] = atomic_inc(counters, tile_of_turn, splits - 1)
-    starts = row_starts(first + group, GROUPS, rows - 1, row_stride, ROWS)
-    x_{v} = of_x(moved(x, min(vector + {v}, vectors - 1) * x_step))
+    starts = pinned(row_starts(first + group, GROUPS, rows - 1, row_stride, ROWS))
+    x_{v} = pinned(of_x(moved(x, min(vector + {v}, vectors - 1) * x_step)))
     for turn in range(TURNS):
         total_{v} = zeros(zero, SUMS)
         j = begin + (turn * ROW_THREADS + place) * UNIT
         # Passes in which every lane has all of its vectors.
         limit = j + rounded_down(end - begin, PASS)
         while j + PASS <= limit:
-            values = stream_tile(a, starts, j, STEP, VECTORS, UNIT)
+            values = tile_of(a, starts, j, STEP, VECTORS, UNIT)
             total_{v} = multiply_add(total_{v}, values, full(x_{v}, j, incx), CONJUGATE)
             j += PASS
         behind = j - part * UNIT + WIDTH  # of the lane's next vector
         if behind <= end:  # what is left goes out at once, too
             rest = quotient(end - behind, STEP) + 1
-            values = stream_some(a, starts, j, STEP, VECTORS, UNIT, rest)
+            values = some_of(a, starts, j, STEP, VECTORS, UNIT, rest)
             total_{v} = multiply_add(total_{v}, values, some(x_{v}, j, incx, rest), CONJUGATE)
             j += rest * STEP
         # One lane has the columns behind the last whole vector.
@@ -177,6 +182,7 @@ def build(spec):
     LANES, VECTORS = spec["LANES"], spec["VECTORS"]
     scope = ends_of_rows.names_of(spec)
     UNIT = scope["UNIT"]  # elements of a load
+    PAST_L1 = spec["PAST_L1"] > 0
     STEP = LANES * WIDTH
     TAIL = tail_of(WIDTH)
     AT_ONCE = min(UNIT, TAIL) if scope["PARTS"] > 1 else TAIL
@@ -200,6 +206,9 @@ def build(spec):
 
     scope |= {name: getattr(language, name) for name in _WORDS}
     scope |= {
+        "tile_of": language.pass_tile if PAST_L1 else language.stream_tile,
+        "some_of": language.pass_some if PAST_L1 else language.stream_some,
+        "pinned": language.kept if spec["KEPT"] else language.same,
         "full": full, "some": some, "tail": tail, "uint32": np.uint32, "VECTORS": VECTORS,
         "STEP": STEP, "PASS": VECTORS * STEP, "TAIL": TAIL, "AT_ONCE": AT_ONCE,
         "WHOLE": WIDTH == 1 or spec.whole,
@@ -341,12 +350,12 @@ KERNEL = Kernel(
     knobs={
         "LANES": 32, "PARTS": 1, "TURNS": 1, "ROWS": 1, "VECTORS": 4, "COUNT": 4,
         "THREADS_PER_BLOCK": 128, "MIN_BLOCKS": 2, "BLOCKS_PER_SM": 0, "OF_ROWS": 1,
-        "OF_VECTORS": 1, "OF_THREADS": 32,
+        "OF_VECTORS": 1, "OF_THREADS": 32, "PAST_L1": 0, "KEPT": 0,
     },
     small_knobs={
         "LANES": 8, "PARTS": 1, "TURNS": 1, "ROWS": 1, "VECTORS": 1, "COUNT": 2,
         "THREADS_PER_BLOCK": 32, "MIN_BLOCKS": 1, "BLOCKS_PER_SM": 0, "OF_ROWS": 1,
-        "OF_VECTORS": 1, "OF_THREADS": 32,
+        "OF_VECTORS": 1, "OF_THREADS": 32, "PAST_L1": 1, "KEPT": 1,
     },
     doc=__doc__,
 )  # fmt: skip
