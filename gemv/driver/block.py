@@ -9,9 +9,11 @@ from typing import Any, NamedTuple
 import numpy as np
 
 #: Parameters that change from launch to launch, by their places on the stack, 8 bytes each. A
-#: complex number is two parameters.
+#: complex number is two parameters. A kernel that reads a number from memory gets its address
+#: where others get the number.
 PLACES = {
-    "a": 0, "x": 1, "y": 2, "alpha": 3, "beta": 5, "scratch": 7, "counters": 8,
+    "a": 0, "x": 1, "y": 2, "alpha": 3, "alpha_pointer": 3, "beta": 5, "beta_pointer": 5,
+    "scratch": 7, "counters": 8,
 }  # fmt: skip
 #: More parameters than any kernel has.
 MAX_PARAMETERS = 40
