@@ -14,6 +14,7 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from gemv.arrays.libraries import BY_NAME
+from gemv.arrays.torch import counts_many
 from gemv.calls.remembered import (
     ONE,
     UNUSUAL,
@@ -51,6 +52,9 @@ class Tools(NamedTuple):
     raw_stream: Callable[[int], int]
     #: Called with a tensor that was overwritten.
     written: Callable[[Any], None]
+    #: What that calls, PyTorch's own function for a tuple of tensors; None where it has none. It
+    #: raises a RuntimeError for one that was made in inference mode, which counts nothing.
+    count_many: Callable[[tuple[Any, ...]], Any] | None
     #: ``fresh(lengths, strides, dtype)``: a tensor without values on the current GPU; None for a
     #: PyTorch that has no such function, which takes the half of ``new_empty``.
     fresh: Callable[..., Any] | None
@@ -206,7 +210,9 @@ def short_ways(engine: Any) -> dict[type, ShortWay]:
     def blended(expected: Any, y: Any) -> Any:
         return blending(expected, y, raw_stream(expected.known.device.index))
 
-    _prepare_all(Tools(enqueue, raw_stream, written, fresh, blended, several, current_device))
+    _prepare_all(
+        Tools(enqueue, raw_stream, written, counts_many(), fresh, blended, several, current_device)
+    )
 
     def call(
         routine: str, alpha: Any, a: Any, x: Any, beta: Any, y: Any,

@@ -53,7 +53,7 @@ def _prepare(tools: Tools) -> None:
     if tools.enqueue is None:
         return  # an older PyTorch, of whose tensors nothing is expected
     enqueue = tools.enqueue  # no longer None, as a type checker has to know
-    _, raw_stream, written, fresh, blended, several, current_device = tools
+    _, raw_stream, written, count, fresh, blended, several, current_device = tools
     tensor, parameter = torch.Tensor, torch.nn.Parameter
     grad_enabled, tracing = torch.is_grad_enabled, trace.open_traces
     get, codes = expectations.get, LETTERS
@@ -133,7 +133,13 @@ def _prepare(tools: Tools) -> None:
         except RuntimeError:  # a tensor without memory
             return None
         if way is IN_PLACE:
-            written(y)
+            if count is None:
+                written(y)
+            else:
+                try:  # a call of written would take as long again
+                    count((y,))
+                except RuntimeError:  # made in inference mode, which counts nothing
+                    pass
         if tracing():
             known.record()
         if recorded:

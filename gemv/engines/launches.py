@@ -67,12 +67,17 @@ def pack(
 def copy_of_old_y(function: LoadedFunction, count: int) -> tuple[Function, dict[str, int]]:
     """The copy of an old y, whose address comes with each launch, to y; and its own parameters."""
     names = {"rows": "copied", "x": "old", "incx": "copied_step", "y": "y"}
-    grid = (min(ceil_div(count, _COPY_THREADS), MAX_GRID_X), 1, 1)
     arguments = [names[name] for name in function.binary.arguments]
+    launch = _launch_of_copy(count)
     packed = Function(
-        int(function.handle), grid, (_COPY_THREADS, 1, 1), arguments, function.attributes
+        int(function.handle), launch.grid, launch.block, arguments, function.attributes
     )
     return packed, {"copied": count, "copied_step": 1}
+
+
+def _launch_of_copy(count: int) -> Launch:
+    grid = (min(ceil_div(count, _COPY_THREADS), MAX_GRID_X), 1, 1)
+    return Launch(grid, (_COPY_THREADS, 1, 1))
 
 
 @functools.lru_cache(maxsize=256)
@@ -162,6 +167,5 @@ class Launcher:
     ) -> None:
         """Enqueue a copy of `count` elements, `stride` apart, to contiguous memory."""
         function = self._functions.copy(dtype, device, stream)
-        grid = (min(ceil_div(count, _COPY_THREADS), MAX_GRID_X), 1, 1)
         values = {"rows": count, "x": source, "incx": stride, "y": target}
-        self.launch(function, Launch(grid, (_COPY_THREADS, 1, 1)), stream, values)
+        self.launch(function, _launch_of_copy(count), stream, values)
