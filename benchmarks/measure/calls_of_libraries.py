@@ -10,6 +10,7 @@ the fastest round. Results are compared with the peer's before anything is timed
 from __future__ import annotations
 
 import argparse
+import itertools
 import json
 import os
 import subprocess
@@ -22,7 +23,8 @@ from typing import Any
 
 import numpy as np
 
-ROUNDS, CALLS, THREADS = 15, 200, 8
+ROUNDS, CALLS, ROUND_S = 15, 200, 0.01
+THREADS, CALLS_OF_THREADS = (8, 24), 6000
 #: A small product, and one whose time is that of memory.
 SMALL, LARGE, CHAIN = 64, 4096, 40
 #: By row, its peer and how much of the peer's time is wanted at most.
@@ -33,11 +35,20 @@ PEERS = {
     "gemv.torch.mv, trans='T'": ("torch.mv of a.T", 0.65),
     "gemv.torch.addmv": ("torch.addmv", 0.65),
     "gemv.torch.addmv(out=y)": ("torch.addmv(out=y)", 0.65),
+    "gemv.gemv, new y of y": ("torch.addmv", 0.65),
     "gemv.torch.mv, recorded": ("torch.mv, recorded", None),
     "gemv.torch.mv, gradient of x": ("torch.mv, gradient of x", 1.0),
     "gemv.torch.mv, gradients of a and x": ("torch.mv, gradients of a and x", 1.0),
-    "gemv.gemv, in place, 8 threads": ("torch.mv(out=), 8 threads", 1.0),
-    "gemv.torch.mv(out=), 8 threads": ("torch.mv(out=), 8 threads", 1.0),
+    **{
+        f"{call}, {count} threads": (f"{peer}, {count} threads", 1.0)
+        for count in THREADS
+        for call, peer in (
+            ("gemv.gemv, in place", "torch.mv(out=)"),
+            ("gemv.torch.mv(out=)", "torch.mv(out=)"),
+            ("gemv.torch.mv", "torch.mv"),
+            ("gemv.torch.addmv", "torch.addmv"),
+        )
+    },
     "A @ x, two shards on one GPU": ("torch.mv", None),
     "jit of matvec": ("jit of jnp.matmul", 1.05),
     "jit of matvec, waited for": ("jit of jnp.matmul, waited for", 1.05),
@@ -45,7 +56,14 @@ PEERS = {
     "matvec, waited for": ("jnp.matmul, waited for", 1.2),
     "gemv.gemv of JAX": ("jnp.matmul", 1.2),
     "gemv.gemv of JAX, waited for": ("jnp.matmul, waited for", 1.2),
-    "gemv.gemv of JAX, alpha=2": ("jnp.matmul", None),
+    "gemv.gemv of JAX, alpha=2": ("jnp.matmul", 1.2),
+    "gemv.gemv of JAX, alpha=2, waited for": ("jnp.matmul, waited for", 1.2),
+    "gemv.gemv of JAX, another alpha": ("jnp.matmul", None),
+    "gemv.gemv of JAX, alpha in memory": ("jnp.matmul", 1.2),
+    "gemv.gemv of JAX, alpha, beta, y": ("2 * jnp.matmul + y / 2", 1.2),
+    "matvec, alpha=2": ("2 * jnp.matmul", 1.2),
+    "matvec, alpha, beta, y": ("2 * jnp.matmul + y / 2", 1.2),
+    "jit of a call that does nothing": ("jit of jnp.matmul", None),
     "matvec in a chain, 4096": ("the kernel in a chain, 4096", 1.05),
     "matmul in a chain, 4096": ("the kernel in a chain, 4096", None),
 }
@@ -85,6 +103,8 @@ def torch_rows() -> tuple[Rows, Callable[[], None]]:
     for got, expected in (
         (ours.mv(a, x), a @ x), (ours.mv(a, x, trans="T"), a.T @ x),
         (ours.addmv(y, a, x), y + a @ x), (f(1.0, a, x), a @ x),
+        (ours.addmv(y, a, x), y + a @ x), (f(1.0, a, x, 1.0, y), y + a @ x),
+        (f(1.0, a, x, 1.0, y), y + a @ x), (ours.addmv(y, a, x, beta=0.5), y / 2 + a @ x),
     ):  # fmt: skip
         torch.testing.assert_close(got, expected, rtol=1e-4, atol=1e-4)
     several = gemv.Matrix(a.cpu().numpy(), devices=[0, 0], split="rows")
@@ -102,6 +122,7 @@ def torch_rows() -> tuple[Rows, Callable[[], None]]:
         "gemv.torch.addmv": lambda: ours.addmv(y, a, x),
         "torch.addmv(out=y)": lambda: torch.addmv(z, a, x, beta=0.5, out=z),
         "gemv.torch.addmv(out=y)": lambda: ours.addmv(z, a, x, beta=0.5, out=z),
+        "gemv.gemv, new y of y": lambda: f(1.0, a, x, 1.0, y),
         "A @ x, two shards on one GPU": lambda: several @ x,
     }
     for name, product in (("torch.mv", torch.mv), ("gemv.torch.mv", ours.mv)):
@@ -112,7 +133,7 @@ def torch_rows() -> tuple[Rows, Callable[[], None]]:
 
 
 def thread_rows() -> Iterator[tuple[str, float]]:
-    """Microseconds between two calls of eight threads together, each with a stream and a y."""
+    """Microseconds between two calls of all threads together, each with a stream and a y."""
     import torch
 
     import gemv
@@ -123,10 +144,14 @@ def thread_rows() -> Iterator[tuple[str, float]]:
         "torch.mv(out=)": lambda mine: torch.mv(a, x, out=mine),
         "gemv.gemv, in place": lambda mine: gemv.gemv(1.0, a, x, 0.0, mine, overwrite_y=1),
         "gemv.torch.mv(out=)": lambda mine: ours.mv(a, x, out=mine),
+        "torch.mv": lambda mine: torch.mv(a, x),
+        "gemv.torch.mv": lambda mine: ours.mv(a, x),
+        "torch.addmv": lambda mine: torch.addmv(mine, a, x),
+        "gemv.torch.addmv": lambda mine: ours.addmv(mine, a, x),
     }
 
-    def seconds(call: Callable[[Any], Any], count: int = 1000) -> float:
-        barrier = threading.Barrier(THREADS + 1)
+    def seconds(call: Callable[[Any], Any], threads: int) -> float:
+        barrier, spans, count = threading.Barrier(threads), [], CALLS_OF_THREADS // threads
 
         def work() -> None:
             with torch.cuda.stream(torch.cuda.Stream()):
@@ -134,28 +159,28 @@ def thread_rows() -> Iterator[tuple[str, float]]:
                 for _ in range(3):
                     call(mine)
                 barrier.wait()
+                start = time.perf_counter()
                 for _ in range(count):
                     call(mine)
-                barrier.wait()
+                # Of its own: a thread that waits for the others gets the lock late.
+                spans.append((start, time.perf_counter()))
 
-        threads = [threading.Thread(target=work) for _ in range(THREADS)]
-        for thread in threads:
+        running = [threading.Thread(target=work) for _ in range(threads)]
+        for thread in running:
             thread.start()
-        barrier.wait()
-        start = time.perf_counter()
-        barrier.wait()
-        found = time.perf_counter() - start
-        for thread in threads:
+        for thread in running:
             thread.join()
         torch.cuda.synchronize()
-        return found / (THREADS * count)
+        starts, ends = zip(*spans, strict=True)
+        return (max(ends) - min(starts)) / (threads * count)
 
-    best = dict.fromkeys(calls, float("inf"))
-    for _ in range(7):
-        for name, call in calls.items():
-            best[name] = min(best[name], seconds(call))
-    for name, found in best.items():
-        yield f"{name}, {THREADS} threads", 1e6 * found
+    for threads in THREADS:
+        best = dict.fromkeys(calls, float("inf"))
+        for _ in range(4):
+            for name, call in calls.items():
+                best[name] = min(best[name], seconds(call, threads))
+        for name, found in best.items():
+            yield f"{name}, {threads} threads", 1e6 * found
 
 
 # --- JAX ------------------------------------------------------------------------------------------
@@ -173,21 +198,44 @@ def jax_rows() -> tuple[Rows, Callable[[], None], dict[str, int]]:
     rng = np.random.default_rng(0)
     a = jnp.asarray(rng.standard_normal((SMALL, SMALL)).astype("f"))
     x = jnp.asarray(rng.standard_normal(SMALL).astype("f"))
+    y = jnp.asarray(rng.standard_normal(SMALL).astype("f"))
+    two, scaled = jnp.float32(2), gemv.gemv
     theirs, ours = jax.jit(lambda a, x: jnp.matmul(a, x)), jax.jit(lambda a, x: matvec(a, x))
-    for found in (ours(a, x), matvec(a, x), gemv.gemv(1.0, a, x), gemv.gemv(2.0, a, x) / 2):
-        np.testing.assert_allclose(found, np.asarray(a) @ np.asarray(x), rtol=1e-3, atol=1e-4)
+    nothing = empty_call(a, x)
+    forms = ((2.0, a, x), (0.3, a, x), (two, a, x), (2.0, a, x, 0.3, y), (1.0, a, x, 1.0, y))
+    firsts = [np.asarray(scaled(*form)) for form in forms]
+    for _ in range(3):  # bits of repeated calls, which XLA makes, are those of the first ones
+        for form, first in zip(forms, firsts, strict=True):
+            assert np.array_equal(scaled(*form), first), form[3:]
+    for _ in range(3):
+        for found in (
+            ours(a, x), matvec(a, x), gemv.gemv(1.0, a, x), scaled(2.0, a, x) / 2,
+            scaled(two, a, x) / 2, (scaled(2.0, a, x, 0.5, y) - y / 2) / 2,
+            matvec(a, x, alpha=2.0) / 2, (matvec(a, x, y, alpha=2.0, beta=0.5) - y / 2) / 2,
+        ):  # fmt: skip
+            np.testing.assert_allclose(found, np.asarray(a) @ np.asarray(x), rtol=1e-3, atol=1e-4)
+    values = itertools.count(2)
     calls: Rows = {
         "jit of jnp.matmul": lambda: theirs(a, x),
         "jit of matvec": lambda: ours(a, x),
         "jnp.matmul": lambda: jnp.matmul(a, x),
         "matvec": lambda: matvec(a, x),
         "gemv.gemv of JAX": lambda: gemv.gemv(1.0, a, x),
+        "gemv.gemv of JAX, alpha=2": lambda: scaled(2.0, a, x),
     }
-    rows: Rows = dict(calls)
+    rows: Rows = {
+        **calls,
+        "gemv.gemv of JAX, another alpha": lambda: scaled(float(next(values)), a, x),
+        "gemv.gemv of JAX, alpha in memory": lambda: scaled(two, a, x),
+        "gemv.gemv of JAX, alpha, beta, y": lambda: scaled(2.0, a, x, 0.5, y),
+        "2 * jnp.matmul": lambda: 2.0 * jnp.matmul(a, x),
+        "2 * jnp.matmul + y / 2": lambda: 2.0 * jnp.matmul(a, x) + 0.5 * y,
+        "matvec, alpha=2": lambda: matvec(a, x, alpha=2.0),
+        "matvec, alpha, beta, y": lambda: matvec(a, x, y, alpha=2.0, beta=0.5),
+        "jit of a call that does nothing": nothing,
+    }
     for name, call in calls.items():
         rows[f"{name}, waited for"] = lambda call=call: call().block_until_ready()
-    rows["gemv.gemv of JAX, alpha=2"] = lambda: gemv.gemv(2.0, a, x)
-
     asked, right = [], jax_handlers.engines_backend.backend
     try:
         jax_handlers.engines_backend.backend = lambda: asked.append(1) or right()
@@ -200,6 +248,54 @@ def jax_rows() -> tuple[Rows, Callable[[], None], dict[str, int]]:
         ours(a, x).block_until_ready()
 
     return rows, wait, {"questions in Python of 100 jitted calls": len(asked)}
+
+
+#: A handler of XLA's that does nothing; Python answers where XLA asks what it is.
+EMPTY = """
+define i64 @empty(i64 %frame) {
+  %words = inttoptr i64 %frame to i64*
+  %place = getelementptr i64, i64* %words, i64 1
+  %extension = load i64, i64* %place
+  %executes = icmp eq i64 %extension, 0
+  br i1 %executes, label %done, label %asked
+asked:
+  %python = inttoptr i64 ADDRESS to i64 (i64)*
+  %answer = call i64 %python(i64 %frame)
+  ret i64 %answer
+done:
+  ret i64 0
+}
+"""
+KEPT: list[Any] = []
+
+
+def empty_call(a: Any, x: Any) -> Callable[[], Any]:
+    """A compiled function of which XLA calls an empty handler: what remains is XLA's own time."""
+    import ctypes
+
+    import jax
+    from llvmlite import binding
+
+    from gemv.calls import jax_frames
+
+    answers = jax_frames.handler(lambda frame: None, jax_frames.version_in(jax.ffi.include_dir()))
+    address = ctypes.cast(answers, ctypes.c_void_p).value
+    binding.initialize_native_target()
+    binding.initialize_native_asmprinter()
+    engine = binding.create_mcjit_compiler(
+        binding.parse_assembly(EMPTY.replace("ADDRESS", str(address))),
+        binding.Target.from_default_triple().create_target_machine(),
+    )
+    engine.finalize_object()
+    handler = ctypes.CFUNCTYPE(ctypes.c_void_p, ctypes.c_void_p)(
+        engine.get_function_address("empty")
+    )
+    KEPT.extend((answers, engine, handler))
+    platform = "cpu" if jax.default_backend() == "cpu" else "CUDA"
+    jax.ffi.register_ffi_target("empty", jax.ffi.pycapsule(handler), platform=platform)
+    shape = jax.ShapeDtypeStruct((SMALL,), np.float32)
+    compiled = jax.jit(lambda a, x: jax.ffi.ffi_call("empty", shape)(a, x, call="[1, 0]"))
+    return lambda: compiled(a, x)
 
 
 def chain_rows() -> Iterator[tuple[str, float]]:
@@ -255,16 +351,23 @@ def chain_rows() -> Iterator[tuple[str, float]]:
 def fastest(rows: Rows, wait: Callable[[], None]) -> dict[str, float]:
     """Microseconds of each call in its fastest round, without waiting for the GPU."""
     best: dict[str, float] = {}
-    for call in rows.values():
+    counts = {}
+    for name, call in rows.items():
         for _ in range(20):
             call()
+        wait()
+        start = time.perf_counter()
+        for _ in range(10):
+            call()
+        counts[name] = max(min(CALLS, int(10 * ROUND_S / (time.perf_counter() - start))), 10)
     for _ in range(ROUNDS):
         for name, call in rows.items():
             wait()
             start = time.perf_counter()
-            for _ in range(CALLS):
+            for _ in range(counts[name]):
                 call()
-            best[name] = min(best.get(name, np.inf), 1e6 * (time.perf_counter() - start) / CALLS)
+            each = 1e6 * (time.perf_counter() - start) / counts[name]
+            best[name] = min(best.get(name, np.inf), each)
     return best
 
 
@@ -306,12 +409,12 @@ def table(runs: dict[str, dict[str, float]]) -> Iterator[str]:
     """A line for each row of :data:`PEERS`; `runs` has microseconds by tree and row."""
     trees = list(runs)
     yield (
-        f"{'us a call':37}"
+        f"{'us a call':39}"
         + "".join(f"{tree:>8} {'peer':>7} {'ratio':>6}" for tree in trees)
         + (f" {'wanted':>7}")
     )
     for name, (peer, wanted) in PEERS.items():
-        line = f"{name:37}"
+        line = f"{name:39}"
         for tree in trees:
             ours, theirs = runs[tree].get(name), runs[tree].get(peer)
             if ours is None or theirs is None:

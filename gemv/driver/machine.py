@@ -163,8 +163,8 @@ class Expectation:
 
     def blend(self, block: Any) -> None:
         """Expect calls with an old y as well, which this block copies to y first."""
-        self.blending = block
         self.words[BLENDING] = block.address
+        self.blending = block  # last: other threads go by it
 
     def describe(self, machine: Machine, place: int, tensor: Any) -> bool:
         """Expect a tensor like this one; False if it cannot be described."""

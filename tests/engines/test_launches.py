@@ -75,5 +75,15 @@ def test_an_old_y_is_copied_ahead_of_the_product(launches):
     assert copy["stream"] == product["stream"] == 0x55
 
 
+def test_the_copy_waits_for_the_kernel_ahead():
+    """So it may start early, and is launched as the products are."""
+    code = "import numpy, gemv.engines.binaries as b; print(b.copy(numpy.dtype('f'), (9, 0)).waits)"
+    environment = {**os.environ, "NUMBA_ENABLE_CUDASIM": "0"}
+    done = processes.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, env=environment
+    )
+    assert done.stdout.strip() == "True", done.stderr
+
+
 def test_a_refused_launch_is_an_error(launches):
     assert launches["refused"] == "status 700"

@@ -153,13 +153,18 @@ def test_a_capture_before_the_copy_is_loaded(engine, tensors, monkeypatch):
     def refuse(*arguments):
         raise RuntimeError("a stream is being captured")
 
-    engine.blending_block = refuse
+    engine.blending_block, engine.capture_of = refuse, lambda stream: "a graph"
     for _ in range(3):
         torch.testing.assert_close(products.addmv(y, a, x), y + a @ x)
     assert not engine.copied
-    engine.blending_block = load
+    engine.blending_block, engine.capture_of = load, lambda stream: None
     torch.testing.assert_close(products.addmv(y, a, x), y + a @ x)
     assert engine.copied == 1 and engine.long_ways == 1
+    asked, b = [], a + 0
+    engine.blending_block = lambda *rest: asked.append(rest) or refuse()
+    for _ in range(4):
+        torch.testing.assert_close(products.addmv(y, b, x), y + b @ x)
+    assert len(asked) == 1 and engine.copied == 1, "what cannot be loaded is not tried again"
 
 
 @pytest.mark.parametrize("found", ["none", "another", "broken"])
