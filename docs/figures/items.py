@@ -48,8 +48,9 @@ _SHORT_ROWS = "gemv.kernels.vectors.b05_several_short_rows"
 def _as_for_many(name: str) -> dict[str, object]:
     """What `several_short_rows` has for many rows of 2-byte numbers, where `name` is its name."""
     if name != "several_short_rows":
-        return {"MOST_BYTES": 2}
-    return {"MOST_BYTES": 4, "ENOUGH_THREADS": 1, "most_blocks": lambda device, knobs: 1}
+        return {"LEAST_VECTORS": {}}
+    taken = {"LEAST_VECTORS": {4: 2}, "MOST_SHARERS": {4: 8}}
+    return {**taken, "ENOUGH_THREADS": 1, "most_blocks": lambda device, knobs: 1}
 
 
 @functools.cache

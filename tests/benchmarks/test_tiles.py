@@ -46,11 +46,10 @@ def test_candidates_have_the_sums_of_what_is_chosen(letter, order):
     assert max(numbers) > 10
 
 
-@pytest.mark.parametrize("gpu", ["h100", "h200"])
-def test_stored_times_are_of_the_right_results_and_the_choices_are_among_the_fastest(gpu):
+def test_stored_times_are_of_the_right_results_and_the_choices_are_among_the_fastest():
     part = program("pages.tiles_part")
-    rows = json.loads((STORED / f"{gpu}.json").read_text("utf-8"))
-    ratios, same_kernel = [], 0
+    rows = [row for file in STORED.glob("*.json") for row in json.loads(file.read_text("utf-8"))]
+    ratios = []
     for row in rows:
         assert all(each["has_same_bits"] for each in row["sets"]), row["cell"]
         _, _, choice = chosen(Cell(**row["cell"]), part.device_of(row))
@@ -63,13 +62,10 @@ def test_stored_times_are_of_the_right_results_and_the_choices_are_among_the_fas
             if row["kernel"] == choice.kernel.name and {**known, **each["knobs"]} == choice.knobs
         ]
         assert part.now_us(row) == min(times, default=None)
-        same_kernel += row["kernel"] == choice.kernel.name
         if times:
             ratios.append(min(times) / min(each["us"] for each in row["sets"]))
-    # Some constants were not timed: they have changed since, or spilled registers; and a few
-    # problems have another kernel since.
-    assert len(ratios) >= same_kernel / 2 and max(ratios) < 1.2
-    assert same_kernel > 0.9 * len(rows)
+    # Of some problems the choice was not timed: it has changed since, or spilled registers.
+    assert len(ratios) > len(rows) / 2 and max(ratios) < 1.2
 
 
 def test_the_page_has_a_table_for_each_gpu_and_what_loses_first(tmp_path):

@@ -51,9 +51,9 @@ Wins
 Loses
     To matrix products on tensor cores, which add in another order: eight vectors with 1048576 x 64
     float64 took 185 us, torch.mm 151. With eight vectors the loads of x and the few threads that
-    registers leave room for take longer than A, most of all for numbers of 2 bytes: 8192 x 8192
-    bfloat16 took 58 us, where A alone takes 33. On an H100 1048576 x 64 bfloat16 took 114 us,
-    torch.mm 57.
+    registers leave room for take longer than A, most of all for numbers of 2 bytes: on an H100
+    8192 x 8192 bfloat16 took 59 us, where A alone takes 44, and torch.mm 48. It took 66 us while A
+    drove x out of the L1 cache.
 
 Sums
     Those of the rung of rows with the same LANES, width of loads and splits, for each vector.
@@ -68,7 +68,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from gemv.core.geometry import MAX_GRID_Y, ceil_div, one_launch
+from gemv.core.geometry import LOAD_BYTES, MAX_GRID_Y, ceil_div, one_launch
 from gemv.kernels import ends_of_rows
 from gemv.kernels.ends_of_rows import parts_of, sums_of_block, turns_of
 from gemv.kernels.grids import power_above
@@ -91,28 +91,35 @@ class Tile(NamedTuple):
     VECTORS: int
     THREADS_PER_BLOCK: int
     MIN_BLOCKS: int
+    PAST_L1: int = 0
+    KEPT: int = 0
 
 
 #: By COUNT, for rows that a warp has several of, for longer ones, and for those that are split over
 #: blocks. They are the fastest that were tried on an H200 and spill no registers; for 2 and 4
 #: vectors not all dtypes and shapes were timed (``benchmarks/results/tiles``).
-SHORT = {2: Tile(1, 4, 2, 256, 2), 4: Tile(1, 2, 4, 64, 8), 8: Tile(2, 4, 4, 64, 6)}
-LONG = {2: Tile(1, 4, 2, 128, 4), 4: Tile(1, 4, 4, 128, 2), 8: Tile(1, 2, 2, 256, 2)}
+SHORT = {2: Tile(1, 4, 2, 256, 2), 4: Tile(1, 2, 4, 64, 8), 8: Tile(2, 4, 4, 64, 6, 1)}
+LONG = {2: Tile(1, 4, 2, 128, 4), 4: Tile(1, 4, 4, 128, 2), 8: Tile(1, 2, 2, 256, 2, 1, 1)}
 SPLIT = {2: Tile(1, 4, 2, 128, 4), 4: Tile(1, 4, 4, 128, 2), 8: Tile(2, 4, 4, 256, 1)}
 #: Numbers of 2 bytes have twice as many partial sums for a load of as many bytes.
 NARROW_SHORT = {2: Tile(1, 4, 2, 64, 6), 4: Tile(1, 2, 2, 128, 4), 8: Tile(1, 2, 2, 128, 2)}
-NARROW_LONG = {2: Tile(1, 2, 4, 128, 4), 4: Tile(1, 2, 2, 128, 4), 8: Tile(4, 4, 8, 128, 3)}
-NARROW_SPLIT = {2: Tile(1, 2, 4, 512, 1), 4: Tile(4, 4, 4, 512, 1), 8: Tile(4, 4, 4, 512, 1)}
+NARROW_LONG = {2: Tile(1, 2, 4, 128, 4), 4: Tile(1, 2, 2, 128, 4), 8: Tile(4, 4, 4, 128, 4, 1, 1)}
+NARROW_SPLIT = {
+    2: Tile(1, 2, 4, 512, 1), 4: Tile(4, 4, 4, 512, 1, 1, 1), 8: Tile(2, 4, 2, 256, 1, 1, 1),
+}  # fmt: skip
 #: Four and eight vectors of complex numbers; and eight of float64, which gain by TURNS.
 COMPLEX_SHORT = {4: Tile(1, 2, 4, 64, 6), 8: Tile(1, 2, 2, 128, 3)}
-COMPLEX_LONG, COMPLEX_SPLIT = Tile(1, 2, 2, 128, 4), Tile(2, 2, 4, 256, 2)
+COMPLEX_LONG, COMPLEX_SPLIT = Tile(1, 2, 2, 128, 4, 0, 1), Tile(2, 2, 4, 256, 2)
 DOUBLE_LONG = Tile(1, 2, 4, 256, 1)
 MOST_TURNS = 4
 #: Eight vectors of numbers of 2 bytes whose rows have more lanes than a warp: so many turns that a
 #: row has 128 threads. All lanes at once would be 512 threads, with 128 registers each: too few.
-NARROW_TURNS = Tile(4, 4, 4, 128, 3)
-#: Threads with so few registers that a lane's loads of complex numbers in flight are fewer.
-FULL_BLOCK, LOADS_OF_FULL_BLOCK = 512, 4
+NARROW_TURNS = Tile(4, 4, 4, 128, 3, 1, 1)
+#: Lanes of a row from which on eight vectors of numbers of 2 bytes have the tile of longer rows.
+NARROW_LANES = 16
+#: Threads of a row with so few registers each that fewer loads of a lane are in flight, by the
+#: bytes of a number.
+FULL_BLOCK, LOADS_OF_FULL_BLOCK = 512, {2: 2, 8: 4, 16: 4}
 
 
 #: What the kernel calls.
@@ -232,7 +239,7 @@ def tile_for(problem, lanes, count, split):
         return COMPLEX_LONG, max(1, lanes // COMPLEX_LONG.THREADS_PER_BLOCK)
     if complex_numbers and lanes < 32 and not split and count in COMPLEX_SHORT:
         return COMPLEX_SHORT[count], 1
-    if lanes < 32:
+    if lanes < (NARROW_LANES if narrow and count == 8 and not split else 32):
         return (NARROW_SHORT if narrow else SHORT)[count], 1
     if narrow and count == 8 and lanes > 32 and not split:
         return NARROW_TURNS, lanes // 32
@@ -250,8 +257,9 @@ def constants_for(problem, knobs, vectors):
     while count < 8 and count < vectors:
         count *= 2
     split = knobs["BLOCKS_PER_SM"] > 0
-    tile_, turns = tile_for(problem, lanes, count, split)
-    parts, rows, loads, threads, blocks = tile_
+    tile_, most_turns = tile_for(problem, lanes, count, split)
+    turns = most_turns
+    parts, rows, loads, threads, blocks, past_l1, kept = tile_
     most_parts = max(1, width * size // max(4, size))
     while (
         not split
@@ -263,8 +271,12 @@ def constants_for(problem, knobs, vectors):
             turns //= 2
         else:
             parts, loads = 2 * parts, 2 * loads
-    if parts > tile_.PARTS and problem.dtype.kind == "c" and lanes * parts >= FULL_BLOCK:
-        loads = LOADS_OF_FULL_BLOCK
+    if (
+        not split
+        and (parts, turns) != (tile_.PARTS, most_turns)
+        and lanes // turns * parts >= FULL_BLOCK
+    ):
+        loads = min(loads, LOADS_OF_FULL_BLOCK.get(size, loads))
     if parts > parts_of(parts, width, problem.precision):  # one thread has the sums of a lane
         parts, rows, loads = 1, max(rows // parts, 1), max(loads // parts, 1)
     row_threads, number = lanes // turns * parts, problem.precision.sums.itemsize
@@ -288,6 +300,9 @@ def constants_for(problem, knobs, vectors):
         "THREADS_PER_BLOCK": threads,
         "MIN_BLOCKS": max(1, tile_.THREADS_PER_BLOCK * blocks // threads),
         "BLOCKS_PER_SM": knobs["BLOCKS_PER_SM"],
+        # Loads at any address meet the same sectors again, which L1 keeps for them.
+        "PAST_L1": past_l1 if width * size == LOAD_BYTES else 0,
+        "KEPT": kept,
     }
     if split:
         of = {"ROWS": "OF_ROWS", "VECTORS": "OF_VECTORS", "THREADS_PER_BLOCK": "OF_THREADS"}
