@@ -61,6 +61,7 @@ from gemv.language.vocabulary import (
     moved,
     multiply_add,
     natural,
+    of_warp,
     outer_add,
     parameter_load,
     pass_some,

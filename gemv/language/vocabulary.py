@@ -39,6 +39,7 @@ from gemv.language.vocabulary_copies import (
 )
 from gemv.language.vocabulary_places import kept, pass_some, pass_tile
 from gemv.language.vocabulary_trees import add_each, add_trees, fold, fold_pieces, sums_of_lane
+from gemv.language.vocabulary_warps import of_warp
 
 # Called while a kernel is built -----------------------------------------------------------------
 

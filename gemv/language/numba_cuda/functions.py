@@ -69,3 +69,4 @@ from gemv.language.numba_cuda.sums import (
     times,
 )
 from gemv.language.numba_cuda.twofold_types import element_of_arrays
+from gemv.language.numba_cuda.votes import of_warp

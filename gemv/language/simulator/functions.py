@@ -72,3 +72,4 @@ from gemv.language.simulator.vectors import (
     times,
     zeros,
 )
+from gemv.language.simulator.warp import of_warp
