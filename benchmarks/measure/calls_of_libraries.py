@@ -215,7 +215,11 @@ def measured(library: str) -> dict[str, Any]:
     if gemv.backend() != "cuda":
         raise SystemExit("the cost of calls can only be measured on a GPU")
     sys.path.insert(0, str(TOP))
-    found: dict[str, Any] = {"gemv": str(Path(gemv.__file__).parent)}
+    from gemv.engines import backend
+
+    found: dict[str, Any] = {
+        "device": backend.engine().device().name, "gemv": str(Path(gemv.__file__).parent),
+    }  # fmt: skip
     if library == "torch":
         rows, wait = torch_rows()
         found["us"] = fastest(rows, wait) | dict(thread_rows())

@@ -29,6 +29,22 @@ def test_each_row_stands_beside_its_peer():
     assert by_name["gemv.torch.addmv"] == ["–"] * 6 + ["0.65"]
 
 
+def test_the_page_has_what_loses_first(tmp_path):
+    part = program("pages.libraries_part").part
+    assert part(tmp_path) == "No results are stored yet.\n"
+    us = {"matvec": 9.0, "jnp.matmul": 10.0, "gemv.gemv of JAX": 12.0, "jit of matvec": 1.0}
+    run = {"library": "jax", "device": "a GPU", "gemv": "gemv", "us": us}
+    (tmp_path / "a.json").write_text(
+        json.dumps([{"tree": "before", **run}, {"tree": "after", **run}])
+    )
+    title, _, head, _, *rows = part(tmp_path).splitlines()
+    assert title == "### JAX, a GPU" and head.startswith("| call | us | compared with |")
+    assert rows == [
+        "| `gemv.gemv of JAX` | 12.00 | `jnp.matmul` | 10.00 | 1.20 | 1.20 |",
+        "| `matvec` | 9.00 | `jnp.matmul` | 10.00 | 0.90 | 1.20 |",
+    ]
+
+
 def test_a_tree_is_that_of_its_process(tmp_path, monkeypatch):
     """Without a GPU a process says why, and the table goes on without its rows."""
     if gemv.backend() == "cuda":
