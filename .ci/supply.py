@@ -53,8 +53,9 @@ def complaints(dist: Path) -> list[str]:
         # each path begins with name-version/
         packed = {name.partition("/")[2] for name in archive.getnames()}
 
-    package = inside("gemv", ".py", ".toml", ".json", ".cells", ".typed")
-    machines = [f"gemv/selection/machines/nvidia-h200.{kind}" for kind in ("toml", "json", "cells")]
+    package = inside("gemv", ".py", ".toml", ".jsonl", ".cells", ".typed")
+    kinds = ("toml", "jsonl", "cells")
+    machines = [f"gemv/selection/machines/nvidia-h200.{kind}" for kind in kinds]
     machines.append("gemv/selection/machines/nvidia-h100-80gb-hbm3.cells")
     for needed in ("gemv/py.typed", *machines):
         if needed not in package & names:

@@ -51,6 +51,11 @@ def _parser() -> Parser:
         action="store_true",
         help="calls for 1, 16 and 1500 matrices of different sizes; without a GPU, no launches",
     )
+    sub.add_argument(
+        "--selection",
+        action="store_true",
+        help="the choice of a kernel for a new shape, and the data of it; needs no GPU",
+    )
     sub.add_argument("--json", metavar="FILE", help=written)
 
     sub = commands.add_parser("memories", help="one product with its matrix in each kind of memory")
@@ -78,8 +83,12 @@ def _parser() -> Parser:
 def calls(options: argparse.Namespace) -> int:
     """Measure what calls cost the host and print a table."""
     output = json_path(options)
+    if options.lists and options.selection:
+        raise Refused("--lists and --selection are two measurements: give one of them")
     if options.lists:
         return _list_calls(options, output)
+    if options.selection:
+        return _selection(output)
     with one_line_failures():
         from benchmarks.measure import calls as measure
 
@@ -109,6 +118,26 @@ def _list_calls(options: argparse.Namespace, output: Path | None) -> int:
     without = "" if name == "cuda" else "; launches are left out"
     report.say(f"{measured.device}{without}")
     report.table(["group", "call", "us", ""], "wwfn", rows)
+    write_json(output, measured)
+    return 0
+
+
+def _selection(output: Path | None) -> int:
+    """What selection takes for a new shape."""
+    with one_line_failures():
+        from benchmarks.measure import new_shapes as measure
+
+        with progress("benchmarks calls") as report_of:
+            measured = measure.measure(progress=lambda what: report_of(0, 1, what))
+    report, group, rows = Report(), None, []
+    for row in measured.rows:
+        title = "" if row.group == group else row.group
+        rows.append([title, row.name, number(row.time_s, ".2f", 1e6), row.note])
+        group = row.group
+    report.say(
+        f"benchmarks calls: host time of selection, with the choices of the {measured.device}"
+    )
+    report.table(["group", "shape", "us", ""], "wwfn", rows)
     write_json(output, measured)
     return 0
 

@@ -39,7 +39,7 @@ def publish(
     held_out: Mapping[str, Any],
     jobs: int,
 ) -> None:
-    """Write ``machines/NAME.toml``, ``.json`` and ``.cells``.
+    """Write ``machines/NAME.toml``, ``.jsonl`` and ``.cells``.
 
     What no fit finds is kept as it stands in the present file: the numbers for host arrays, and the
     exceptions.
@@ -51,7 +51,7 @@ def publish(
     choices = choices_ahead(sets, device, corrections, jobs)
     write_text(file, text)
     toml = file.read_bytes()
-    write_text(file.with_suffix(".json"), compiled.text_of(toml, content))
+    write_text(file.with_suffix(".jsonl"), compiled.text_of(toml, content))
     cells = compiled.cells_text_of(toml, choices)
     write_text(file.with_suffix(".cells"), cells)
     print(f"{file.name}: {len(text.splitlines())} lines; {len(choices['entries'])} launches in"

@@ -26,7 +26,9 @@ def candidates(
 ) -> list[dict[str, int]]:
     """Sets of constants with the sums of `own`, which comes first; those with least x first."""
     found = [dict(own)]
-    makers = {"several_rows": _rows, "several_columns": _columns}
+    makers = {
+        "several_rows": _rows, "several_columns": _columns, "several_short_rows": _short_rows,
+    }  # fmt: skip
     if name not in makers:
         return found
     for _, knobs in sorted(makers[name](problem, own), key=lambda pair: pair[0]):
@@ -65,7 +67,26 @@ def _rows(problem: Problem, own: Mapping[str, int]) -> Iterator[_Rated]:
             continue
         tile = {"PARTS": parts_, "TURNS": turns, "ROWS": rows, "VECTORS": loads}
         knobs = {**own, **tile, "THREADS_PER_BLOCK": threads, "MIN_BLOCKS": blocks}
-        yield count / rows + 30_000 / (blocks * threads * flight), knobs
+        rating = count / rows + 30_000 / (blocks * threads * flight)
+        # Where threads share a lane, x may stay in the L1 cache, and addresses in registers.
+        for kept in (0, 1):
+            yield rating + kept, {**knobs, "PAST_L1": int(parts_ > 1), "KEPT": kept}
+
+
+def _short_rows(problem: Problem, own: Mapping[str, int]) -> Iterator[_Rated]:
+    """Those with the fewest threads of a lane first, which convert A least often."""
+    width, count = problem.widths[0], own["COUNT"]
+    of_vector = own["LOADS"] * width * problem.precision.sums.itemsize // 4
+    of_row = own["LOADS"] * max(1, width * problem.dtype.itemsize // 4)
+    for sharers, rows, threads in itertools.product((1, 2, 4, 8), (1, 2, 4, 8), (64, 128, 256)):
+        if sharers > count or own["LANES"] * sharers > 32 or rows * of_row > 64:
+            continue
+        registers = count // sharers * of_vector + rows * of_row // 2 + 48
+        if registers > 240:
+            continue
+        blocks = _blocks(threads, registers)
+        tile = {"SHARERS": sharers, "ROWS": rows, "THREADS_PER_BLOCK": threads}
+        yield sharers - rows / 16, {**own, **tile, "MIN_BLOCKS": blocks}
 
 
 def _columns(problem: Problem, own: Mapping[str, int]) -> Iterator[_Rated]:

@@ -22,9 +22,10 @@ from typing import Any
 
 import numpy as np
 
-ROUNDS, CALLS, THREADS = 15, 200, 8
-#: A small product, and one whose time is that of memory.
-SMALL, LARGE, CHAIN = 64, 4096, 40
+ROUNDS, CALLS, ROUND_S = 15, 200, 0.01
+THREADS, CALLS_OF_THREADS = (8, 24), 6000
+SMALL = 64
+TOP = Path(__file__).resolve().parents[2]
 #: By row, its peer and how much of the peer's time is wanted at most.
 PEERS = {
     "gemv.gemv, in place": ("torch.mv(out=)", 0.65),
@@ -33,11 +34,20 @@ PEERS = {
     "gemv.torch.mv, trans='T'": ("torch.mv of a.T", 0.65),
     "gemv.torch.addmv": ("torch.addmv", 0.65),
     "gemv.torch.addmv(out=y)": ("torch.addmv(out=y)", 0.65),
+    "gemv.gemv, new y of y": ("torch.addmv", 0.65),
     "gemv.torch.mv, recorded": ("torch.mv, recorded", None),
     "gemv.torch.mv, gradient of x": ("torch.mv, gradient of x", 1.0),
     "gemv.torch.mv, gradients of a and x": ("torch.mv, gradients of a and x", 1.0),
-    "gemv.gemv, in place, 8 threads": ("torch.mv(out=), 8 threads", 1.0),
-    "gemv.torch.mv(out=), 8 threads": ("torch.mv(out=), 8 threads", 1.0),
+    **{
+        f"{call}, {count} threads": (f"{peer}, {count} threads", 1.0)
+        for count in THREADS
+        for call, peer in (
+            ("gemv.gemv, in place", "torch.mv(out=)"),
+            ("gemv.torch.mv(out=)", "torch.mv(out=)"),
+            ("gemv.torch.mv", "torch.mv"),
+            ("gemv.torch.addmv", "torch.addmv"),
+        )
+    },
     "A @ x, two shards on one GPU": ("torch.mv", None),
     "jit of matvec": ("jit of jnp.matmul", 1.05),
     "jit of matvec, waited for": ("jit of jnp.matmul, waited for", 1.05),
@@ -45,7 +55,14 @@ PEERS = {
     "matvec, waited for": ("jnp.matmul, waited for", 1.2),
     "gemv.gemv of JAX": ("jnp.matmul", 1.2),
     "gemv.gemv of JAX, waited for": ("jnp.matmul, waited for", 1.2),
-    "gemv.gemv of JAX, alpha=2": ("jnp.matmul", None),
+    "gemv.gemv of JAX, alpha=2": ("jnp.matmul", 1.2),
+    "gemv.gemv of JAX, alpha=2, waited for": ("jnp.matmul, waited for", 1.2),
+    "gemv.gemv of JAX, another alpha": ("jnp.matmul", None),
+    "gemv.gemv of JAX, alpha in memory": ("jnp.matmul", 1.2),
+    "gemv.gemv of JAX, alpha, beta, y": ("2 * jnp.matmul + y / 2", 1.2),
+    "matvec, alpha=2": ("2 * jnp.matmul", 1.2),
+    "matvec, alpha, beta, y": ("2 * jnp.matmul + y / 2", 1.2),
+    "jit of a call that does nothing": ("jit of jnp.matmul", None),
     "matvec in a chain, 4096": ("the kernel in a chain, 4096", 1.05),
     "matmul in a chain, 4096": ("the kernel in a chain, 4096", None),
 }
@@ -85,6 +102,8 @@ def torch_rows() -> tuple[Rows, Callable[[], None]]:
     for got, expected in (
         (ours.mv(a, x), a @ x), (ours.mv(a, x, trans="T"), a.T @ x),
         (ours.addmv(y, a, x), y + a @ x), (f(1.0, a, x), a @ x),
+        (ours.addmv(y, a, x), y + a @ x), (f(1.0, a, x, 1.0, y), y + a @ x),
+        (f(1.0, a, x, 1.0, y), y + a @ x), (ours.addmv(y, a, x, beta=0.5), y / 2 + a @ x),
     ):  # fmt: skip
         torch.testing.assert_close(got, expected, rtol=1e-4, atol=1e-4)
     several = gemv.Matrix(a.cpu().numpy(), devices=[0, 0], split="rows")
@@ -102,6 +121,7 @@ def torch_rows() -> tuple[Rows, Callable[[], None]]:
         "gemv.torch.addmv": lambda: ours.addmv(y, a, x),
         "torch.addmv(out=y)": lambda: torch.addmv(z, a, x, beta=0.5, out=z),
         "gemv.torch.addmv(out=y)": lambda: ours.addmv(z, a, x, beta=0.5, out=z),
+        "gemv.gemv, new y of y": lambda: f(1.0, a, x, 1.0, y),
         "A @ x, two shards on one GPU": lambda: several @ x,
     }
     for name, product in (("torch.mv", torch.mv), ("gemv.torch.mv", ours.mv)):
@@ -112,7 +132,7 @@ def torch_rows() -> tuple[Rows, Callable[[], None]]:
 
 
 def thread_rows() -> Iterator[tuple[str, float]]:
-    """Microseconds between two calls of eight threads together, each with a stream and a y."""
+    """Microseconds between two calls of all threads together, each with a stream and a y."""
     import torch
 
     import gemv
@@ -123,10 +143,14 @@ def thread_rows() -> Iterator[tuple[str, float]]:
         "torch.mv(out=)": lambda mine: torch.mv(a, x, out=mine),
         "gemv.gemv, in place": lambda mine: gemv.gemv(1.0, a, x, 0.0, mine, overwrite_y=1),
         "gemv.torch.mv(out=)": lambda mine: ours.mv(a, x, out=mine),
+        "torch.mv": lambda mine: torch.mv(a, x),
+        "gemv.torch.mv": lambda mine: ours.mv(a, x),
+        "torch.addmv": lambda mine: torch.addmv(mine, a, x),
+        "gemv.torch.addmv": lambda mine: ours.addmv(mine, a, x),
     }
 
-    def seconds(call: Callable[[Any], Any], count: int = 1000) -> float:
-        barrier = threading.Barrier(THREADS + 1)
+    def seconds(call: Callable[[Any], Any], threads: int) -> float:
+        barrier, spans, count = threading.Barrier(threads), [], CALLS_OF_THREADS // threads
 
         def work() -> None:
             with torch.cuda.stream(torch.cuda.Stream()):
@@ -134,119 +158,28 @@ def thread_rows() -> Iterator[tuple[str, float]]:
                 for _ in range(3):
                     call(mine)
                 barrier.wait()
+                start = time.perf_counter()
                 for _ in range(count):
                     call(mine)
-                barrier.wait()
+                # Of its own: a thread that waits for the others gets the lock late.
+                spans.append((start, time.perf_counter()))
 
-        threads = [threading.Thread(target=work) for _ in range(THREADS)]
-        for thread in threads:
+        running = [threading.Thread(target=work) for _ in range(threads)]
+        for thread in running:
             thread.start()
-        barrier.wait()
-        start = time.perf_counter()
-        barrier.wait()
-        found = time.perf_counter() - start
-        for thread in threads:
+        for thread in running:
             thread.join()
         torch.cuda.synchronize()
-        return found / (THREADS * count)
+        starts, ends = zip(*spans, strict=True)
+        return (max(ends) - min(starts)) / (threads * count)
 
-    best = dict.fromkeys(calls, float("inf"))
-    for _ in range(7):
-        for name, call in calls.items():
-            best[name] = min(best[name], seconds(call))
-    for name, found in best.items():
-        yield f"{name}, {THREADS} threads", 1e6 * found
-
-
-# --- JAX ------------------------------------------------------------------------------------------
-
-
-def jax_rows() -> tuple[Rows, Callable[[], None], dict[str, int]]:
-    """The calls, what waits for them, and how often a hundred jitted calls ask in Python."""
-    import jax
-    import jax.numpy as jnp
-
-    import gemv
-    from gemv.calls import jax_handlers
-    from gemv.jax import matvec
-
-    rng = np.random.default_rng(0)
-    a = jnp.asarray(rng.standard_normal((SMALL, SMALL)).astype("f"))
-    x = jnp.asarray(rng.standard_normal(SMALL).astype("f"))
-    theirs, ours = jax.jit(lambda a, x: jnp.matmul(a, x)), jax.jit(lambda a, x: matvec(a, x))
-    for found in (ours(a, x), matvec(a, x), gemv.gemv(1.0, a, x), gemv.gemv(2.0, a, x) / 2):
-        np.testing.assert_allclose(found, np.asarray(a) @ np.asarray(x), rtol=1e-3, atol=1e-4)
-    calls: Rows = {
-        "jit of jnp.matmul": lambda: theirs(a, x),
-        "jit of matvec": lambda: ours(a, x),
-        "jnp.matmul": lambda: jnp.matmul(a, x),
-        "matvec": lambda: matvec(a, x),
-        "gemv.gemv of JAX": lambda: gemv.gemv(1.0, a, x),
-    }
-    rows: Rows = dict(calls)
-    for name, call in calls.items():
-        rows[f"{name}, waited for"] = lambda call=call: call().block_until_ready()
-    rows["gemv.gemv of JAX, alpha=2"] = lambda: gemv.gemv(2.0, a, x)
-
-    asked, right = [], jax_handlers.engines_backend.backend
-    try:
-        jax_handlers.engines_backend.backend = lambda: asked.append(1) or right()
-        for _ in range(100):
-            ours(a, x).block_until_ready()
-    finally:
-        jax_handlers.engines_backend.backend = right
-
-    def wait() -> None:
-        ours(a, x).block_until_ready()
-
-    return rows, wait, {"questions in Python of 100 jitted calls": len(asked)}
-
-
-def chain_rows() -> Iterator[tuple[str, float]]:
-    """Microseconds of one product of a chain in which each has the last one's y for its x."""
-    import jax
-    import jax.numpy as jnp
-    from numba import cuda
-
-    import gemv
-    from gemv.jax import matvec
-
-    rng = np.random.default_rng(1)
-    host = (rng.standard_normal((LARGE, LARGE)) / LARGE**0.5).astype("f")
-    x_host = rng.standard_normal(LARGE).astype("f")
-    a, x = jnp.asarray(host), jnp.asarray(x_host)
-
-    def chained(product: Callable[[Any, Any], Any]) -> Callable[[], Any]:
-        def run(a: Any, x: Any) -> Any:
-            for _ in range(CHAIN):
-                x = product(a, x)
-            return x
-
-        compiled = jax.jit(run)
-        return lambda: compiled(a, x).block_until_ready()
-
-    a_device, first, second = (cuda.to_device(each) for each in (host, x_host, x_host))
-    there, back = gemv.plan(a_device, first, second), gemv.plan(a_device, second, first)
-
-    def plans() -> None:
-        for _ in range(CHAIN // 2):
-            there(1.0, 0.0)
-            back(1.0, 0.0)
-        cuda.synchronize()
-
-    rows: Rows = {
-        "the kernel in a chain, 4096": plans,
-        "matvec in a chain, 4096": chained(matvec),
-        "matmul in a chain, 4096": chained(jnp.matmul),
-    }
-    best = dict.fromkeys(rows, float("inf"))
-    for _ in range(12):
-        for name, call in rows.items():
-            start = time.perf_counter()
-            call()
-            best[name] = min(best[name], time.perf_counter() - start)
-    for name, seconds in best.items():
-        yield name, 1e6 * seconds / CHAIN
+    for threads in THREADS:
+        best = dict.fromkeys(calls, float("inf"))
+        for _ in range(4):
+            for name, call in calls.items():
+                best[name] = min(best[name], seconds(call, threads))
+        for name, found in best.items():
+            yield f"{name}, {threads} threads", 1e6 * found
 
 
 # --- one process ----------------------------------------------------------------------------------
@@ -255,32 +188,46 @@ def chain_rows() -> Iterator[tuple[str, float]]:
 def fastest(rows: Rows, wait: Callable[[], None]) -> dict[str, float]:
     """Microseconds of each call in its fastest round, without waiting for the GPU."""
     best: dict[str, float] = {}
-    for call in rows.values():
+    counts = {}
+    for name, call in rows.items():
         for _ in range(20):
             call()
+        wait()
+        start = time.perf_counter()
+        for _ in range(10):
+            call()
+        counts[name] = max(min(CALLS, int(10 * ROUND_S / (time.perf_counter() - start))), 10)
     for _ in range(ROUNDS):
         for name, call in rows.items():
             wait()
             start = time.perf_counter()
-            for _ in range(CALLS):
+            for _ in range(counts[name]):
                 call()
-            best[name] = min(best.get(name, np.inf), 1e6 * (time.perf_counter() - start) / CALLS)
+            each = 1e6 * (time.perf_counter() - start) / counts[name]
+            best[name] = min(best.get(name, np.inf), each)
     return best
 
 
 def measured(library: str) -> dict[str, Any]:
     """All rows of one library with the ``gemv`` that this process imports."""
-    import gemv
+    import gemv  # of the tree to be measured, before this program's own one is in sight
 
     if gemv.backend() != "cuda":
         raise SystemExit("the cost of calls can only be measured on a GPU")
-    found: dict[str, Any] = {"gemv": str(Path(gemv.__file__).parent)}
+    sys.path.insert(0, str(TOP))
+    from gemv.engines import backend
+
+    found: dict[str, Any] = {
+        "device": backend.engine().device().name, "gemv": str(Path(gemv.__file__).parent),
+    }  # fmt: skip
     if library == "torch":
         rows, wait = torch_rows()
         found["us"] = fastest(rows, wait) | dict(thread_rows())
     else:
-        rows, wait, found["counts"] = jax_rows()
-        found["us"] = fastest(rows, wait) | dict(chain_rows())
+        from benchmarks.measure import calls_of_jax
+
+        rows, wait, found["counts"] = calls_of_jax.rows()
+        found["us"] = fastest(rows, wait) | dict(calls_of_jax.chain_rows())
     return found
 
 
@@ -306,12 +253,12 @@ def table(runs: dict[str, dict[str, float]]) -> Iterator[str]:
     """A line for each row of :data:`PEERS`; `runs` has microseconds by tree and row."""
     trees = list(runs)
     yield (
-        f"{'us a call':37}"
+        f"{'us a call':39}"
         + "".join(f"{tree:>8} {'peer':>7} {'ratio':>6}" for tree in trees)
         + (f" {'wanted':>7}")
     )
     for name, (peer, wanted) in PEERS.items():
-        line = f"{name:37}"
+        line = f"{name:39}"
         for tree in trees:
             ours, theirs = runs[tree].get(name), runs[tree].get(peer)
             if ours is None or theirs is None:
@@ -331,7 +278,7 @@ def main() -> None:
     if options.only:
         print(json.dumps(measured(options.only)))
         return
-    trees = {"after": str(Path(__file__).resolve().parents[2])}
+    trees = {"after": str(TOP)}
     if options.before:
         trees = {"before": str(Path(options.before).resolve())} | trees
     runs: dict[str, dict[str, float]] = {tree: {} for tree in trees}

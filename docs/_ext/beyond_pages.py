@@ -27,6 +27,8 @@ _COUNTED = {
     " and by {{ref}}`{}`, whose sums it has:",
     "several": "The simulator ran this kernel for several vectors, and {{ref}}`{}` for one, with"
     " the constants that an H200 gets. A is {} x {} in float32, stored along {}:",
+    "several_short_rows": "The simulator ran this kernel for several vectors as it runs for many"
+    " rows of 2-byte numbers, and {{ref}}`{}` for one. A is {} x {} in float32, stored along {}:",
     "several_small": "The simulator ran this kernel as it runs for thousands of vectors, and"
     " {{ref}}`{}` for one. A is {} x {} in float32, stored along {}:",
     "list": "64 MiB of matrices in each dtype, stored along {}, whose rows and columns are"

@@ -65,6 +65,12 @@ def _history() -> str:
     return history_page.history_page(history_page.histories())
 
 
+def _libraries() -> str:
+    from benchmarks.pages import libraries_part
+
+    return libraries_part.part()
+
+
 #: Each part by the name between its marks: what it is made from, and what makes it.
 PARTS: dict[str, tuple[str, Callable[[], str]]] = {
     "alike": (f"{RESULTS}/fit", selection_pages.alike_page),
@@ -78,6 +84,7 @@ PARTS: dict[str, tuple[str, Callable[[], str]]] = {
     "functions": ("gemv/language", vocabulary_table),
     "history": (f"{RESULTS}/history", _history),
     "ladder": (f"{RESULTS}/ladder", lambda: result_pages.ladder_page(_ladders())),
+    "libraries": (f"{RESULTS}/calls_of_libraries", _libraries),
     "numbers": ("gemv/selection", selection_pages.numbers),
     "problems": (f"{RESULTS}/ladder", lambda: result_pages.problems_page(_ladders())),
     "reference": ("gemv", result_pages.reference),

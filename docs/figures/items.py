@@ -25,6 +25,7 @@ SEVERAL = {
     "several_columns": ("vector_columns", "F", 64, 32),
     "several_long_columns": ("long_columns", "F", 1024, 4),
     "several_small": ("small_matrix", "C", 32, 32),
+    "several_short_rows": ("vector_rows", "C", 256, 64),
 }
 #: The kernel of the single product, storage order, and rows and columns of the items that are
 #: watched, whose lines begin anywhere.
@@ -41,6 +42,15 @@ DRAWN = {
     "several_small": (32, 32),
 }
 VECTORS = (1, 2, 4, 8)
+_SHORT_ROWS = "gemv.kernels.vectors.b05_several_short_rows"
+
+
+def _as_for_many(name: str) -> dict[str, object]:
+    """What `several_short_rows` has for many rows of 2-byte numbers, where `name` is its name."""
+    if name != "several_short_rows":
+        return {"LEAST_VECTORS": {}}
+    taken = {"LEAST_VECTORS": {4: 2}, "MOST_SHARERS": {4: 8}}
+    return {**taken, "ENOUGH_THREADS": 1, "most_blocks": lambda device, knobs: 1}
 
 
 @functools.cache
@@ -72,7 +82,8 @@ def facts(name: str) -> dict[str, dict]:
     single, order, m, n = SEVERAL[name]
     told = {}
     for vectors in VECTORS:
-        with mock.patch("gemv.kernels.vectors.b04_several_small.MANY", 2):  # as for thousands
+        as_for_thousands = mock.patch("gemv.kernels.vectors.b04_several_small.MANY", 2)
+        with as_for_thousands, mock.patch.multiple(_SHORT_ROWS, **_as_for_many(name)):
             record = watch_items(m, n, vectors, order=order, shares_matrix=True, kernel=single)
         reads = {array: len(record.of(array)) for array in "ax"}
         told[str(vectors)] = {

@@ -161,7 +161,7 @@ class Torch(Library):
         if public is None:
             return None
         count: Callable[[Any], Any] = public
-        many = self._counts_many()  # half the price of the public one
+        many = counts_many()  # half the price of the public one
 
         def written(tensor: Any) -> None:
             """Tell autograd that what it saved of this tensor is out of date."""
@@ -177,7 +177,7 @@ class Torch(Library):
 
     def notes_writes_to(self, arrays: Sequence[Any]) -> Callable[[], None] | None:
         one_by_one = super().notes_writes_to(arrays)
-        many = None if one_by_one is None else self._counts_many()
+        many = None if one_by_one is None else counts_many()
         if one_by_one is None or many is None:
             return one_by_one
         each, together, tensors = one_by_one, many, tuple(arrays)
@@ -190,24 +190,24 @@ class Torch(Library):
 
         return written
 
-    @staticmethod
-    def _counts_many() -> Callable[[tuple[Any, ...]], Any] | None:
-        """PyTorch's own function that counts writes to a tuple of tensors, where it has one."""
-        torch = imported("torch")
-        private = getattr(torch._C, "_increment_version", None)
-        if private is None:
-            return None
-        try:
-            private((torch.empty(0),))
-        except TypeError:  # it takes a single tensor
-            return None
-        found: Callable[[tuple[Any, ...]], Any] = private
-        return found
-
     def record(self, obj: Any, stream: int, device: int) -> bool:
         torch = imported("torch")
         obj.record_stream(torch.cuda.ExternalStream(stream, device=device))
         return True
+
+
+def counts_many() -> Callable[[tuple[Any, ...]], Any] | None:
+    """PyTorch's own function that counts writes to a tuple of tensors, where it has one."""
+    torch = imported("torch")
+    private = getattr(torch._C, "_increment_version", None)
+    if private is None:
+        return None
+    try:
+        private((torch.empty(0),))
+    except TypeError:  # it takes a single tensor
+        return None
+    found: Callable[[tuple[Any, ...]], Any] = private
+    return found
 
 
 def _refuse_transformed(tensor: Any) -> None:

@@ -47,6 +47,8 @@ def remember(
         What was launched for `frame` on `stream`.
     generation : int
         That of the settings, read before the call was looked for.
+    alpha : number or None
+        None where the kernel reads it from memory.
     """
     values = _factors(known, alpha)
     if values is None:
@@ -57,9 +59,13 @@ def remember(
         # by those of another thread.
         if len(known.functions) != 1 or stream == _PER_THREAD:
             return False
+        from gemv.driver import capture
+
+        if capture.capture_of(stream) is not None:
+            return False  # the graph owns the scratch memory of what it captures
         only = stream
         values[-2:], keep = _scratch(engine, known, stream)
-    (a, x), (y,) = frame.arguments, frame.results
+    (a, x, *_), (y,) = frame.arguments, frame.results
     rows, cols = a.shape
     key = known_frames.Key(
         device, rows, cols, _NUMBERS[a.letter], _NUMBERS[y.letter],
@@ -71,9 +77,14 @@ def remember(
 
 
 def _factors(known: RememberedCall, alpha: Any) -> np.ndarray | None:
-    """The words of a launch from alpha on; None for an alpha that becomes infinite."""
+    """The words of a launch from alpha on; None for an alpha that becomes infinite.
+
+    alpha itself is None where it lies in memory.
+    """
     real = np.float32 if known.block.words[block.REAL] == 4 else np.float64
     values = np.zeros(known_frames.ENTRY_WORDS - known_frames.VALUES, np.int64)
+    if alpha is None:  # each call has the addresses of its own
+        return values
     for place, part in enumerate((alpha.real, alpha.imag) if known.complex else (alpha,)):
         with np.errstate(over="ignore"):
             number = real(part)

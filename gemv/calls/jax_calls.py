@@ -87,16 +87,19 @@ def matvec(
     batch is one product after the other, each with the bits that it has alone.
     """
     global _array_class
-    usual = y is None and alpha is ONE and out_dtype is kernel is None
-    plain = usual and type(trans) in _CODES and type(accumulate) is str
+    usual, kinds, rest = y is None and alpha is ONE, None, ()
+    plain = out_dtype is kernel is None and type(trans) in _CODES and type(accumulate) is str
     if plain and type(a) is type(x) is _array_class:
-        # An aval is shape, dtype and what else compiled code depends on.
-        compiled = _compiled.get((a.aval, x.aval, trans, accumulate))
-        if compiled is not None:
-            try:
-                return compiled(a, x)
-            except RuntimeError:  # an array that has been deleted, above all
-                pass
+        if not usual:
+            kinds, rest = _kinds(alpha, beta, y)
+        if usual or kinds is not None:
+            # An aval is shape, dtype and what else compiled code depends on.
+            compiled = _compiled.get((a.aval, x.aval, kinds, trans, accumulate))
+            if compiled is not None:
+                try:
+                    return compiled(a, x, *rest)
+                except RuntimeError:  # an array that has been deleted, above all
+                    pass
     generation, beta = memo.generation(), 0 if y is None else beta
     if any(isinstance(value, jax.core.Tracer) for value in (a, x, y, alpha, beta)):
         return _call(
@@ -108,7 +111,7 @@ def matvec(
         _zero_or_one(alpha), _zero_or_one(beta),
         transposition(_MATVEC, trans), accumulation(_MATVEC, accumulate), out_dtype, kernel,
     )  # fmt: skip
-    given_a, given_x = a, x
+    given_a, given_x, given_y = a, x, y
     a, x = _array(_MATVEC, "a", a, 2), _array(_MATVEC, "x", x, 1)
     y = None if y is None else _array(_MATVEC, "y", y, 1)
     alpha, beta = _factor(_MATVEC, "alpha", alpha, a), _factor(_MATVEC, "beta", beta, a)
@@ -119,13 +122,43 @@ def matvec(
     further += [value for value, known in zip((alpha, beta), fixed[:2], strict=True)
                 if known is None]  # fmt: skip
     result = compiled(a, x, *further)
-    kept = plain and a is given_a and x is given_x and _has_one_place()
+    kept = plain and a is given_a and x is given_x and y is given_y and _has_one_place()
     if kept and generation == memo.generation():
         _array_class = type(a)
-        if len(_compiled) >= _MOST_COMPILED:
-            _compiled.clear()
-        _compiled[a.aval, x.aval, trans, accumulate] = compiled
+        kinds = None if usual else _kinds(alpha, beta, y)[0]
+        if usual or kinds is not None:
+            if len(_compiled) >= _MOST_COMPILED:
+                _compiled.clear()
+            _compiled[a.aval, x.aval, kinds, trans, accumulate] = compiled
     return result
+
+
+def _kinds(alpha: Any, beta: Any, y: Any) -> tuple[tuple | None, tuple]:
+    """What the compiled call for these depends on, and what it is called with beside A and x.
+
+    The first is None where they have to be looked at: other types, and a 0, which is no argument.
+    """
+    kinds, rest = [], []
+    if y is not None:
+        if type(y) is not _array_class:
+            return None, ()
+        kinds.append(y.aval)
+        rest.append(y)
+    for factor in (alpha,) if y is None else (alpha, beta):
+        kind = type(factor)
+        if kind is np.float64 or kind is np.float32:
+            factor, kind = factor.item(), float
+        if kind is float and factor != 0 and factor != 1:
+            kinds.append(float)
+        elif kind is _array_class:
+            kinds.append(factor.aval)
+        elif factor is ONE:
+            kinds.append(1)
+            continue
+        else:
+            return None, ()
+        rest.append(factor)
+    return (*kinds,), (*rest,)
 
 
 def _has_one_place() -> bool:

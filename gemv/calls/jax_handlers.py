@@ -3,6 +3,10 @@
 A call has two arguments, A and x, and one result. x and the result may have a dimension in front,
 the batch, and then A may have it as well: one product after the other, each with the bits that it
 has alone.
+
+A call that is no batch may have numbers in memory as well: alpha, or alpha, beta and the old y, in
+whose memory XLA wants the result. The kernel reads them there, so XLA compiles nothing anew for
+other numbers, and the bits are those of :func:`gemv.gemv`.
 """
 
 from __future__ import annotations
@@ -10,6 +14,7 @@ from __future__ import annotations
 import functools
 import json
 import math
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -29,6 +34,11 @@ ROUTINE = "gemv.jax.matvec"
 #: The most calls that are remembered.
 MAX_REMEMBERED = 1024
 
+#: Where a kernel finds alpha and beta, by how many arguments there are beside A and x.
+_HOMES = {
+    0: ("arguments", "arguments"), 1: ("pointer", "arguments"), 3: ("pointer", "pointer"),
+}  # fmt: skip
+
 _remembered: dict[tuple, tuple[Any, Any, Problem, RememberedCall | None]] = {}
 memo.on_forget(_remembered.clear)
 
@@ -38,16 +48,28 @@ def written(alpha: float, alpha_imag: float, trans: int, accumulate: str, kernel
     return json.dumps([alpha, alpha_imag, trans, accumulate, kernel])
 
 
+def written_without_numbers(count: int, trans: int, accumulate: str) -> str:
+    """The same for a call with `count` arguments beside A and x, the first of which is alpha."""
+    return json.dumps([None, count, trans, accumulate, ""])
+
+
 @functools.lru_cache(maxsize=MAX_REMEMBERED)
 def _read(call: str, is_complex: bool) -> tuple[Any, int, str, str | None]:
     alpha, alpha_imag, trans, accumulate, kernel = json.loads(call)
+    if alpha is None:
+        return None, trans, accumulate, None
     return complex(alpha, alpha_imag) if is_complex else alpha, trans, accumulate, kernel or None
 
 
 def on_host(frame: Frame) -> None:
     """Compute a call in host memory."""
-    a, x, y = (_in_memory(array) for array in (*frame.arguments, *frame.results))
+    a, x, *numbers, y = (_in_memory(array) for array in (*frame.arguments, *frame.results))
     alpha, trans, accumulate, kernel = _read(frame.attributes["call"], y.dtype.kind == "c")
+    if numbers:
+        alpha, beta = (*(each[()] for each in numbers[:2]), 0)[:2]
+        old = numbers[2] if len(numbers) > 1 else None
+        y[:] = host.compute(ROUTINE, trans, alpha, a, x, beta, old, accumulate, y.dtype)
+        return
     if kernel is not None:
         host.known_kernel(ROUTINE, kernel)
         raise ValueError(
@@ -77,7 +99,7 @@ def on_gpu(frame: Frame) -> None:
     """Enqueue a call on XLA's stream."""
     generation = memo.generation()
     refuse_on_host()
-    (a, x), (y,) = frame.arguments, frame.results
+    (a, x, *numbers), (y,) = frame.arguments, frame.results
     y_dtype = DTYPES[y.letter]
     alpha, trans, accumulate, kernel = _read(frame.attributes["call"], y_dtype.kind == "c")
     stream, engine = frame.stream(), engines_backend.engine()
@@ -90,7 +112,7 @@ def on_gpu(frame: Frame) -> None:
             places = (a.address + item * a_step, x.address + item * x_step,
                       y.address + item * y_step)  # fmt: skip
             known = _launch(
-                engine, device, stream, a, x, y, places, alpha, trans, accumulate, kernel
+                engine, device, stream, a, x, y, places, alpha, trans, accumulate, kernel, numbers
             )
             if known is not None and len(x.shape) == 1:  # no batch
                 jax_again.remember(engine, known, generation, device or 0, stream, frame, alpha)
@@ -99,41 +121,55 @@ def on_gpu(frame: Frame) -> None:
 def _launch(
     engine: Any, device: int | None, stream: int, a: Array, x: Array, y: Array,
     places: tuple[int, int, int], alpha: Any, trans: int, accumulate: str, kernel: str | None,
+    numbers: Sequence[Array],
 ) -> RememberedCall | None:  # fmt: skip
-    """Enqueue one product; what it was launched from, if that needs no engine."""
+    """Enqueue one product; what it can be launched from again, if that needs no engine."""
     a_at, x_at, y_at = places
     shape = a.shape[-2:]
+    key: tuple
     key = (device, a.letter, y.letter, shape, trans, accumulate, kernel, a_at & 15, x_at & 15,
            y_at & 15)  # fmt: skip
+    homes = _HOMES[len(numbers)]
+    if numbers:
+        key += homes
     found = _remembered.get(key)
     if found is None:
         generation = memo.generation()
-        found = _selected(engine, a, y, shape, places, trans, accumulate, kernel)
+        found = _selected(engine, a, y, shape, places, trans, accumulate, kernel, homes)
         if generation == memo.generation():
             if len(_remembered) >= MAX_REMEMBERED:
                 _remembered.clear()
             _remembered[key] = found
     choice, operands, problem, known = found
-    if known is not None and not known.launch(stream, a_at, x_at, y_at, alpha, type(alpha)(0)):
-        if trace.open_traces():
-            known.record()
-        return known
+    beta: Any = 0
+    if not numbers:
+        if known is not None and not known.launch(stream, a_at, x_at, y_at, alpha, type(alpha)(0)):
+            if trace.open_traces():
+                known.record()
+            return known
+        known = None
     simulated = engine.in_host_memory()
-    a_operand, x_operand, y_operand = (
-        operand._replace(
-            pointer=at,
-            device=device,
-            owner=_in_memory(Array(letter, at, operand.shape)) if simulated else None,
-        )
-        for operand, at, letter in zip(operands, places, 2 * a.letter + y.letter, strict=True)
-    )
-    engine.run(choice, problem, alpha, a_operand, x_operand, 0, y_operand, stream=stream)
-    return None
+
+    def placed(operand: Operand, at: int, letter: str) -> Operand:
+        owner = _in_memory(Array(letter, at, operand.shape)) if simulated else None
+        return operand._replace(pointer=at, device=device, owner=owner)
+
+    a_operand, x_operand, y_operand = map(placed, operands, places, 2 * a.letter + y.letter)
+    if numbers:
+        if len(numbers) > 1 and numbers[2].address != y_at:
+            raise RuntimeError("XLA has the result in another place than the old y")
+        scalars = [
+            placed(Operand("jax", DTYPES[letter], (), (), 0, False, None), at, letter)
+            for letter, at, _ in numbers[:2]
+        ]
+        alpha, beta = (*scalars, 0)[:2]
+    engine.run(choice, problem, alpha, a_operand, x_operand, beta, y_operand, stream=stream)
+    return known
 
 
 def _selected(
     engine: Any, a: Array, y: Array, shape: tuple[int, ...], places: tuple[int, int, int],
-    trans: int, accumulate: str, kernel: str | None,
+    trans: int, accumulate: str, kernel: str | None, homes: tuple[str, str],
 ) -> tuple[Any, Any, Problem, RememberedCall | None]:  # fmt: skip
     """The kernel of a call, its operands without addresses, and the call as one that is known."""
     from gemv.selection.select import select
@@ -144,7 +180,6 @@ def _selected(
         ROUTINE, dtype, shape, (shape[1], 1), cols, 1, rows, 1, trans=trans, y_dtype=y_dtype
     )
     problem = problem._replace(accumulate=accumulate).at(*places[:2])
-    homes = ("arguments", "arguments")
     choice = select(problem, engine.device(), kernel=kernel, homes=homes)
     operands = tuple(
         Operand("jax", kind, lengths, strides, 0, False, None)
@@ -153,17 +188,18 @@ def _selected(
         )
     )  # fmt: skip
     known = None
-    if packable(engine, choice, _Plain(operands, homes)):
+    if packable(engine, choice, _Plain(operands)):
         known = RememberedCall(engine, choice, problem, rows)
     return choice, operands, problem, known
 
 
 class _Plain:
-    """What :func:`packable` asks of a call."""
+    """What :func:`packable` asks of a call; numbers in memory come with each of its launches."""
 
-    def __init__(self, operands: tuple, homes: tuple[str, str]) -> None:
+    homes = _HOMES[0]
+
+    def __init__(self, operands: tuple) -> None:
         self.a, self.x, self.y = operands
-        self.homes = homes
 
 
 def _bytes(letter: str, shape: tuple[int, ...]) -> int:

@@ -75,9 +75,14 @@ def _eager(a: Any, x: Any, **options: Any) -> Any:
     return _compiled(tuple(options.items()))(a, x)
 
 
-def _lowered(context: Any, a: Any, x: Any, *, out_dtype: str, **options: Any) -> Any:
+def register_for(context: Any) -> None:
+    """Tell XLA the handlers of all platforms that something is lowered for."""
     for platform in context.module_context.platforms:
         _register(platform)
+
+
+def _lowered(context: Any, a: Any, x: Any, *, out_dtype: str, **options: Any) -> Any:
+    register_for(context)
     call = jax_handlers.written(**options)
     return jax.ffi.ffi_lowering(TARGET)(context, a, x, call=call)
 

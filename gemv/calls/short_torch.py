@@ -14,6 +14,7 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from gemv.arrays.libraries import BY_NAME
+from gemv.arrays.torch import counts_many
 from gemv.calls.remembered import (
     ONE,
     UNUSUAL,
@@ -28,6 +29,7 @@ from gemv.calls.remembered import (
     remembered_calls,
 )
 from gemv.core import trace
+from gemv.driver.block import X_START, Y_START
 
 #: How many sets of tensors an expectation knows to be no lazy negatives.
 MAX_SEEN = 256
@@ -50,6 +52,14 @@ class Tools(NamedTuple):
     raw_stream: Callable[[int], int]
     #: Called with a tensor that was overwritten.
     written: Callable[[Any], None]
+    #: What that calls, PyTorch's own function for a tuple of tensors; None where it has none. It
+    #: raises a RuntimeError for one that was made in inference mode, which counts nothing.
+    count_many: Callable[[tuple[Any, ...]], Any] | None
+    #: ``fresh(lengths, strides, dtype)``: a tensor without values on the current GPU; None for a
+    #: PyTorch that has no such function, which takes the half of ``new_empty``.
+    fresh: Callable[..., Any] | None
+    #: The block that ``blending(expectation, y)`` makes, or None: see :func:`blending`.
+    blending: Callable[[Any, Any], Any]
     #: Whether there are several GPUs, and the current one.
     several: bool
     current_device: Callable[[], int]
@@ -81,6 +91,41 @@ def no_negatives(expected: Any, a: Any, x: Any, y: Any) -> bool:
         expected.seen.clear()
     expected.seen[id(y)] = weakref.ref(a), weakref.ref(x), weakref.ref(y)
     return True
+
+
+def _fresh(torch: Any) -> Callable[..., Any] | None:
+    """The allocation that PyTorch's own compiled graphs call, if this one has it."""
+    guards = getattr(getattr(torch._C, "_dynamo", None), "guards", None)
+    found: Callable[..., Any] | None = getattr(guards, "_empty_strided_cuda", None)
+    try:
+        usable = found is not None and found((1,), (1,), torch.float32).shape == (1,)
+    except Exception:  # it is no public function
+        return None
+    return found if usable else None
+
+
+def blending(expected: Any, y: Any, stream: int) -> Any:
+    """Have machine code copy an old y like this one to the new one; the block, or None.
+
+    A clone goes through PyTorch's dispatcher, and is a launch as well.
+    """
+    known = expected.known
+    if expected.blending is None:
+        if known.sizes["incy"] != 1 or known.block.words[Y_START] or y.shape != (known.y_length,):
+            expected.blending = False
+            return None
+        try:
+            block = known.engine.blending_block(
+                known.choice, known.functions, known.sizes, int(known.block.words[X_START]),
+                known.y_length, stream,
+            )  # fmt: skip
+        except RuntimeError:
+            # Not loaded yet while the stream is captured; whatever else it is stays as it is.
+            if known.engine.capture_of(stream) is None:
+                expected.blending = False
+            return None
+        expected.blend(block)
+    return expected.blending or None
 
 
 def in_graphs_only() -> dict[type, ShortWay]:
@@ -134,6 +179,7 @@ def short_ways(engine: Any) -> dict[type, ShortWay]:
         """Make the expectation that the next call with this A is compared with."""
         made = exchange.expect(known, a, x, y)
         if made is not None:
+            made.fresh = (known.y_length,), ONE_BY_ONE, y.dtype
             keep_expectation(hint, made, key, known)
 
     def long_way(hint: tuple, key: tuple, a: Any, x: Any) -> LongWay:
@@ -162,7 +208,14 @@ def short_ways(engine: Any) -> dict[type, ShortWay]:
     get = remembered_calls.get
     tracing = trace.open_traces
     several = torch.cuda.device_count() > 1
-    _prepare_all(Tools(enqueue, raw_stream, written, several, current_device))
+    fresh = _fresh(torch)
+
+    def blended(expected: Any, y: Any) -> Any:
+        return blending(expected, y, raw_stream(expected.known.device.index))
+
+    _prepare_all(
+        Tools(enqueue, raw_stream, written, counts_many(), fresh, blended, several, current_device)
+    )
 
     def call(
         routine: str, alpha: Any, a: Any, x: Any, beta: Any, y: Any,
@@ -171,6 +224,7 @@ def short_ways(engine: Any) -> dict[type, ShortWay]:
     ) -> Any:  # fmt: skip
         key: tuple
         known: Any
+        old: tuple
         if compiling():
             return in_graph(
                 routine, alpha, a, x, beta, y, offx, incx, offy, incy, trans, overwrite_y,
@@ -206,7 +260,7 @@ def short_ways(engine: Any) -> dict[type, ShortWay]:
                     return UNUSUAL
             else:
                 return UNUSUAL
-        target = y
+        target, old = y, ()
         try:
             # With the shape of y, which is compared before y is copied.
             hint = (routine, options, id(a), y.shape if way is COPY else way)
@@ -241,12 +295,18 @@ def short_ways(engine: Any) -> dict[type, ShortWay]:
                 ) and not no_negatives(expected, a, x, last):
                     return UNUSUAL
                 if way is NEW:
-                    target = a.new_empty(known.y_length)
+                    target = (
+                        a.new_empty(known.y_length) if fresh is None else fresh(*expected.fresh)
+                    )
                 elif way is COPY:
                     if not y.data_ptr():  # memory that was freed
                         return UNUSUAL
-                    target = copied(y, beta, known.y_length)
-                if not enqueue(expected.address, a, x, target, stream, alpha, beta):
+                    # A y that is not read is not compared either: the new one has its dtype.
+                    if fresh is None or beta == 0 or not blended(expected, y):
+                        target = copied(y, beta, known.y_length)
+                    else:
+                        target, old = fresh(*expected.fresh), (y,)
+                if not enqueue(expected.address, a, x, target, stream, alpha, beta, *old):
                     if way is IN_PLACE:
                         written(y)
                     if tracing():
@@ -314,7 +374,7 @@ def short_ways(engine: Any) -> dict[type, ShortWay]:
         if stream is not None and stream != handle and not is_same_stream(stream, handle):
             return UNUSUAL
         if way is COPY:
-            if target is y or beta == 0:  # else it was copied before the expectation was wrong
+            if target is y or beta == 0 or old:  # else it was copied before, for an expectation
                 target = copied(y, beta, known.y_length)
             y_at = target.data_ptr()
         if known.launch(handle, a_at, x_at, y_at, alpha, beta):

@@ -16,7 +16,7 @@ import torch
 
 from gemv.calls import short_torch, torch_operators
 from gemv.calls.remembered import ONE, ZERO, expectations, is_same_stream
-from gemv.calls.short_torch import COPY, IN_PLACE, NEW, Tools, no_negatives
+from gemv.calls.short_torch import IN_PLACE, NEW, Tools, no_negatives
 from gemv.core import trace
 
 #: BLAS's codes of op(A), by letter.
@@ -53,7 +53,7 @@ def _prepare(tools: Tools) -> None:
     if tools.enqueue is None:
         return  # an older PyTorch, of whose tensors nothing is expected
     enqueue = tools.enqueue  # no longer None, as a type checker has to know
-    _, raw_stream, written, several, current_device = tools
+    _, raw_stream, written, count, fresh, blended, several, current_device = tools
     tensor, parameter = torch.Tensor, torch.nn.Parameter
     grad_enabled, tracing = torch.is_grad_enabled, trace.open_traces
     get, codes = expectations.get, LETTERS
@@ -111,22 +111,35 @@ def _prepare(tools: Tools) -> None:
                 refs is None or refs[0]() is not a or refs[1]() is not x or refs[2]() is not last
             ) and not no_negatives(expected, a, x, last):
                 return None
-            if way is NEW:
-                target = a.new_empty(known.y_length)
-            elif way is COPY:
+            if way is IN_PLACE:
+                failed = enqueue(expected.address, a, x, target, stream, alpha, beta)
+            elif way is NEW:
+                target = a.new_empty(known.y_length) if fresh is None else fresh(*expected.fresh)
+                failed = enqueue(expected.address, a, x, target, stream, alpha, beta)
+            elif beta == 0:  # y is not read, and so not compared: the new one has its dtype
+                target = y.new_empty(known.y_length)
+                failed = enqueue(expected.address, a, x, target, stream, alpha, beta)
+            elif fresh is not None and (expected.blending or blended(expected, y)):
+                target = fresh(*expected.fresh)
+                failed = enqueue(expected.address, a, x, target, stream, alpha, beta, y)
+            else:
                 if not y.data_ptr():  # memory that was freed
                     return None
                 # Where it comes out with a stride, the tensors are others than expected.
-                if beta == 0:
-                    target = y.new_empty(known.y_length)
-                else:
-                    target = y.detach().clone() if recorded else y.clone()
-            if enqueue(expected.address, a, x, target, stream, alpha, beta):
+                target = y.detach().clone() if recorded else y.clone()
+                failed = enqueue(expected.address, a, x, target, stream, alpha, beta)
+            if failed:
                 return None  # other tensors than expected; the short way counts such misses
         except RuntimeError:  # a tensor without memory
             return None
         if way is IN_PLACE:
-            written(y)
+            if count is None:
+                written(y)
+            else:
+                try:  # a call of written would take as long again
+                    count((y,))
+                except RuntimeError:  # made in inference mode, which counts nothing
+                    pass
         if tracing():
             known.record()
         if recorded:

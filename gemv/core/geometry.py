@@ -149,6 +149,10 @@ class Geometry(NamedTuple):
     posts: bool = False
 
 
+#: Makes a named tuple, in half the time that its own constructor takes.
+_new = tuple.__new__
+
+
 def one_launch(
     grid: tuple[int, int, int],
     block: tuple[int, int, int],
@@ -158,8 +162,7 @@ def one_launch(
     posts: bool = False,
 ) -> Geometry:
     """The Geometry of a single launch, in half the time that the two constructors take."""
-    new = tuple.__new__
-    return new(Geometry, ((new(Launch, (grid, block)),), sizes, scratch, counters, posts))
+    return _new(Geometry, ((_new(Launch, (grid, block)),), sizes, scratch, counters, posts))
 
 
 def ceil_div(a: int, b: int) -> int:

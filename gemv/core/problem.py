@@ -145,9 +145,9 @@ class Problem(NamedTuple):
         of 5 float32 begin 20 bytes apart, so rows 0, 4, 8, ... have the same phase, and there are 4
         phases.
         """
-        step = self.col_stride if self.access == "axpy" else self.row_stride
-        different = LOAD_BYTES // math.gcd(LOAD_BYTES, step * self.dtype.itemsize)
-        return min(different, 1 << (self.lines - 1).bit_length())
+        down = self.access == "axpy"
+        lines, step = (self.cols, self.col_stride) if down else (self.rows, self.row_stride)
+        return phases_of(lines, step * self.dtype.itemsize)
 
     def arguments(self, geometry: Geometry) -> dict[str, int]:
         """The integer arguments of a kernel function, by the names of its parameters."""
@@ -180,6 +180,12 @@ class Problem(NamedTuple):
         """Bytes that a perfect gemv moves: A, x and y once each, and y again unless beta is 0."""
         y_bytes = self.rows * self.y_dtype.itemsize * (1 if beta_is_zero else 2)
         return (self.rows * self.cols + self.cols) * self.dtype.itemsize + y_bytes
+
+
+def phases_of(lines: int, bytes_apart: int) -> int:
+    """:attr:`Problem.phases` of so many lines that begin so many bytes apart."""
+    different = LOAD_BYTES // math.gcd(LOAD_BYTES, bytes_apart)
+    return min(different, 1 << (lines - 1).bit_length())
 
 
 #: Where the two alignments stand in a Problem.

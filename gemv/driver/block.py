@@ -9,10 +9,14 @@ from typing import Any, NamedTuple
 import numpy as np
 
 #: Parameters that change from launch to launch, by their places on the stack, 8 bytes each. A
-#: complex number is two parameters.
+#: complex number is two parameters. A kernel that reads a number from memory gets its address
+#: where others get the number.
 PLACES = {
-    "a": 0, "x": 1, "y": 2, "alpha": 3, "beta": 5, "scratch": 7, "counters": 8,
+    "a": 0, "x": 1, "y": 2, "alpha": 3, "alpha_pointer": 3, "beta": 5, "beta_pointer": 5,
+    "scratch": 7, "counters": 8, "old": 9,
 }  # fmt: skip
+#: Words of these places.
+VALUES = 10
 #: More parameters than any kernel has.
 MAX_PARAMETERS = 40
 
@@ -32,19 +36,21 @@ TABLE_AT = "table_at"
 UNUSUAL = -1
 
 # Words of an expectation: the exporter's functions, the block, device, operands (device, rank and
-# dtype, two lengths and two strides each), alignments, and what y, x and A span.
+# dtype, two lengths and two strides each), alignments, and what y, x and A span; another block, or
+# 0, that copies the old y to the new one first.
 OPERAND_WORDS = 6
 DESCRIBE, CURRENT_STREAM, BLOCK, OPERANDS = 0, 1, 2, 3
 ALIGNMENTS = OPERANDS + 3 * OPERAND_WORDS
 SPANS = ALIGNMENTS + 3
-EXPECTATION_WORDS = SPANS + 6
+BLENDING = SPANS + 6
+EXPECTATION_WORDS = BLENDING + 1
 
 # Words of a block: of all its launches, then of each of them.
 COUNT, REAL, X_START, Y_START, HEAD = 0, 1, 2, 3, 4
 FUNCTION, PARAMETERS, CONFIG, ATTRIBUTES, CODES = 0, 1, 2, 6, 8
 STEP = CODES + MAX_PARAMETERS
 #: Of the stack: values, their addresses, the configuration.
-FRAME = 9 + MAX_PARAMETERS + 7
+FRAME = VALUES + MAX_PARAMETERS + 7
 
 
 class Function(NamedTuple):

@@ -39,6 +39,8 @@ _EXTENSION, _API, _CONTEXT, _STAGE = 1, 2, 3, 4
 _ARGUMENTS, _RESULTS, _ATTRIBUTES = (7, 9), (12, 14), (17, 20)
 #: Words of a buffer.
 _DTYPE, _DATA, _RANK, _DIMS = 2, 3, 4, 5
+#: How many arguments there are: A and x; alpha, where it lies in memory; beta and the old y.
+_PLAIN, _SCALED, _BLENDED = 2, 3, 5
 #: The place of XLA's function that tells the stream, and its argument: size, extension, context,
 #: stream.
 _STREAM_GET, _ASKED_WORDS = 10, 4
@@ -88,8 +90,11 @@ def _write_again(module: ir.Module, fits: Writer, launch: Writer) -> Writer:
     f.require(f.same(f.load(frame, _EXTENSION), 0))
     f.require(f.same(b.and_(f.load(frame, _STAGE), f.word(_HALF)), _EXECUTE))
     f.require(f.same(f.load(f.load(state, TRACES)), 0))  # a trace is written in Python
-    for (count, _), expected in ((_ARGUMENTS, 2), (_RESULTS, 1), (_ATTRIBUTES, 1)):
+    for (count, _), expected in ((_RESULTS, 1), (_ATTRIBUTES, 1)):
         f.require(f.same(f.load(frame, count), expected))
+    given = f.load(frame, _ARGUMENTS[0])
+    scaled, blended = f.same(given, _SCALED), f.same(given, _BLENDED)
+    f.require(b.or_(f.same(given, _PLAIN), b.or_(scaled, blended)))
     arguments, results = f.load(frame, _ARGUMENTS[1]), f.load(frame, _RESULTS[1])
     a, x, y = f.load(arguments), f.load(arguments, 1), f.load(results)
     f.require(f.same(f.load(a, _RANK), 2))
@@ -124,6 +129,12 @@ def _write_again(module: ir.Module, fits: Writer, launch: Writer) -> Writer:
     block = f.load(entry, BLOCK)
     for place in range(FIRST_VALUE, PLACES["counters"] + 1):
         f.store(values, place, f.load(entry, VALUES + place - FIRST_VALUE))
+    # The options tell how many arguments there are, so the entry is one of as many.
+    with b.if_then(b.or_(scaled, blended)):
+        f.store(values, PLACES["alpha_pointer"], f.load(f.load(arguments, 2), _DATA))
+    with b.if_then(blended):
+        f.store(values, PLACES["beta_pointer"], f.load(f.load(arguments, 3), _DATA))
+        f.require(f.same(f.load(f.load(arguments, 4), _DATA), y_at))  # y is blended in place
     addresses(f, block, values, a_at, x_at, y_at)
     f.give(f.own(launch, block, values, stream))
     return f

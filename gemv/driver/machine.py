@@ -25,6 +25,7 @@ from gemv.driver import image as images
 from gemv.driver import known_frames
 from gemv.driver.block import (
     ALIGNMENTS,
+    BLENDING,
     DESCRIBE,
     ENTRIES,
     EXPECTATION_WORDS,
@@ -47,7 +48,8 @@ class Machine(NamedTuple):
     enqueue_complex: Callable[..., int]
     #: ``enqueue_tensors(expectation, a, x, y, stream, alpha, beta)``: the same for tensors of an
     #: exporter, on the stream that it works on if `stream` is None, and :data:`UNUSUAL` if they are
-    #: not as expected; see :mod:`gemv.driver.exchange`.
+    #: not as expected; see :mod:`gemv.driver.exchange`. With an old y behind beta it is copied to y
+    #: first, where the expectation has a block for that.
     enqueue_tensors: Callable[..., int]
     #: ``describe(function, tensor, target)``: an address, or -1.
     describe: Callable[..., int]
@@ -143,7 +145,7 @@ def _python(name: str) -> int:
 class Expectation:
     """What the operands of a remembered call look like, as machine code compares it."""
 
-    __slots__ = ("address", "known", "misses", "seen", "words")
+    __slots__ = ("address", "blending", "fresh", "known", "misses", "seen", "words")
 
     def __init__(self, known: Any, block: int, functions: tuple[int, int]) -> None:
         self.known = known
@@ -153,7 +155,16 @@ class Expectation:
         self.words = np.zeros(EXPECTATION_WORDS, np.int64)
         self.address = self.words.ctypes.data
         self.words[:OPERANDS] = *functions, block
-        self.words[SPANS:] = known.spans
+        self.words[SPANS:BLENDING] = known.spans
+        #: What makes a new y; it is the exporter's.
+        self.fresh: Any = None
+        #: The block that copies an old y to y first, or None.
+        self.blending: Any = None
+
+    def blend(self, block: Any) -> None:
+        """Expect calls with an old y as well, which this block copies to y first."""
+        self.words[BLENDING] = block.address
+        self.blending = block  # last: other threads go by it
 
     def describe(self, machine: Machine, place: int, tensor: Any) -> bool:
         """Expect a tensor like this one; False if it cannot be described."""

@@ -16,6 +16,7 @@ from gemv.driver import handler_ir
 from gemv.driver.block import (
     ALIGNMENTS,
     ATTRIBUTES,
+    BLENDING,
     BLOCK,
     CODES,
     CONFIG,
@@ -36,6 +37,7 @@ from gemv.driver.block import (
     TABLE,
     TABLE_AT,
     UNUSUAL,
+    VALUES,
 )
 from gemv.driver.machine_writer import DOUBLE, FLOAT, INT, WORD, Writer, addresses, words
 
@@ -72,7 +74,7 @@ def write_launch(module: ir.Module) -> Writer:
     f = Writer(module, "launch_block", 3)
     block, values, stream = f.arguments
     b = f.builder
-    pointers, config = f.at(values, 9), f.at(values, 9 + MAX_PARAMETERS)
+    pointers, config = f.at(values, VALUES), f.at(values, VALUES + MAX_PARAMETERS)
     status = b.alloca(WORD)
     b.store(f.word(0), status)
     with f.repeat(f.load(block, COUNT)) as number:
@@ -107,8 +109,8 @@ def write_submit(module: ir.Module, launch: Writer) -> Writer:
 def write_matches(module: ir.Module) -> Writer:
     """``matches(describe, tensor, expected, alignment, scratch)``: its address, or UNUSUAL.
 
-    The places are those of DLPack's tensor: data, device, rank and dtype, lengths, strides and an
-    offset in bytes.
+    An alignment of -1 stands for any. The places are those of DLPack's tensor: data, device, rank
+    and dtype, lengths, strides and an offset in bytes.
     """
     f = Writer(module, "matches", 5)
     describe, tensor, expected, alignment, scratch = f.arguments
@@ -124,7 +126,8 @@ def write_matches(module: ir.Module) -> Writer:
         f.require(f.same(f.load(f.at(strides, axis)), f.load(place, 3)))
     address = b.add(f.load(scratch), f.load(scratch, 5))
     f.require(f.less(f.word(0), address))  # a tensor whose memory was freed has address 0
-    f.require(f.same(b.and_(address, f.word(15)), alignment))
+    aligned = f.same(b.and_(address, f.word(15)), alignment)
+    f.require(b.or_(aligned, f.same(alignment, -1)))
     f.give(address)
     return f
 
@@ -183,13 +186,18 @@ def _write_enqueue(module: ir.Module, name: str, real: Writer, submit: Writer) -
 def _write_enqueue_tensors(
     module: ir.Module, real: Writer, submit: Writer, matches: Writer
 ) -> Writer:
-    """The launch of an expectation's block on three tensors, if they are as expected."""
+    """The launch of an expectation's block on three tensors, if they are as expected.
+
+    With a fourth one, the old y, it is the block that copies it to y first.
+    """
     f = Writer(module, "enqueue_tensors_words", 2)
-    arguments, _ = f.arguments
+    arguments, count = f.arguments
     b = f.builder
     values = f.frame()
-    scratch = f.at(values, 9)
+    scratch = f.at(values, VALUES)
     expected = words(f, arguments, 0)
+    block_at = b.alloca(WORD)
+    b.store(f.load(expected, BLOCK), block_at)
     found = []
     for place in range(3):
         a_tensor = f.own(
@@ -205,7 +213,16 @@ def _write_enqueue_tensors(
     for other, first, last in ((x, *spans[2:4]), (a, *spans[4:6])):
         overlap = b.and_(f.less(low, b.add(other, last)), f.less(b.add(other, first), high))
         f.require(b.not_(overlap))
-    block = f.load(expected, BLOCK)
+    with b.if_then(f.less(f.word(7), count)):
+        old = f.own(
+            matches, f.load(expected, DESCRIBE), f.load(arguments, 7),
+            f.at(expected, OPERANDS + OPERAND_WORDS * 2), f.word(-1), scratch,
+        )  # fmt: skip
+        f.require(f.less(f.word(-1), old))
+        f.store(values, PLACES["old"], old)
+        b.store(f.load(expected, BLENDING), block_at)
+        f.require(b.not_(f.same(b.load(block_at), 0)))
+    block = b.load(block_at)
     addresses(f, block, values, a, x, y)
     for place, number in ((5, "alpha"), (6, "beta")):
         at = f.at(values, PLACES[number])

@@ -43,7 +43,7 @@ def copy(dtype: np.dtype, compute_capability: tuple[int, int]) -> Binary:
         from gemv.language.copy import copy
         from gemv.language.numba_cuda.compile import compile_function
 
-        return (compile_function(copy, dtype, compute_capability),)
+        return (compile_function(copy, dtype, compute_capability, early_start=True),)
 
     (binary,) = kept("copy", repr(dtype), compute_capability, compiled)
     return binary

@@ -326,6 +326,27 @@ class CudaEngine:
         factors = choice.spec.precision.factors
         return launches.pack(functions, choice.geometry.launches, factors, sizes, x_start, y_start)
 
+    def blending_block(
+        self,
+        choice: Choice,
+        functions: tuple[LoadedFunction, ...],
+        sizes: dict[str, int],
+        x_start: int,
+        rows: int,
+        stream: int,
+    ) -> Block:
+        """The same with a copy of an old y, of `rows` neighbours, to y ahead of it.
+
+        The copy is loaded if it was not, so `stream` must not be captured.
+        """
+        precision = choice.spec.precision
+        copy = self.functions.copy(precision.y, self.device(), stream)
+        ahead, own = launches.copy_of_old_y(copy, rows)
+        return launches.pack(
+            functions, choice.geometry.launches, precision.factors, {**sizes, **own}, x_start,
+            ahead=[ahead],
+        )  # fmt: skip
+
     def workspace(self, geometry: Any, device: Device, stream: int) -> Workspace:
         """Scratch memory and counters of the calls on a stream that is not being captured."""
         return self.workspaces.of_stream(device, stream)

@@ -266,7 +266,7 @@ def geometry_of(
     steps: tuple[int, int, int, int],
 ) -> Geometry:  # fmt: skip
     """The launch for vectors that share the matrix; `steps` are those of x, y, alpha and beta."""
-    found = split_columns_of(problem, device, knobs)
+    found = split_columns_of(problem, device, knobs)(problem)
     ((tiles, splits, _), block) = found.launches[0]
     turns = ceil_div(vectors, knobs["COUNT"])
     if turns > MAX_GRID_Y:

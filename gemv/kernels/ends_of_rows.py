@@ -145,11 +145,8 @@ def _store(held: int, held_rows: int, groups: int, tile_rows: int, slots: int) -
 def names_of(spec: Any) -> dict[str, Any]:
     """What the ends refer to, and the loop before them, for the knobs of a kernel of rows."""
     from gemv import language
-    from gemv.language import butterfly, device, fold, read_only_load, scatter_sums
+    from gemv.language import butterfly, device, fold, scatter_sums, update_streaming
 
-    is_aligned, load_back, moved = language.is_aligned, language.load_back, language.moved
-    store_vectors, zeros = language.store_vectors, language.zeros
-    update_streaming = language.update_streaming
     zero, WIDTH = spec.zero, spec.widths[0]
     LANES, ROWS, COUNT = (spec[k] for k in ("LANES", "ROWS", "COUNT"))
     PARTS = parts_of(spec["PARTS"], WIDTH, spec.precision)
@@ -173,10 +170,10 @@ def names_of(spec: Any) -> dict[str, Any]:
     HELD, SHARERS = COUNT * HELD_ROWS // SHARES, EACH_SLOT // SHARES
     # Warps that share a row when splits are added: as in the rung of rows, with its constants.
     sharing = finish_warps(LANES, spec["OF_ROWS"], spec["OF_THREADS"])
-    ALPHAS, BETAS = (home == "pointer" for home in spec.homes)
+    ALPHAS = spec.homes[0] == "pointer"
     RUN = run_of(spec, SLOTS, TILE_ROWS)
-    RUN_BYTES = RUN * spec.precision.y.itemsize
-    scaled_all, blended_all, update_all = language.unrolled(1, RUN)
+    runs = runs_of(spec, RUN)
+    own_factors = runs["own_factors"]
 
     written: dict = {}
     exec(_joined(COUNT, HELD_ROWS), written)
@@ -225,13 +222,6 @@ def names_of(spec: Any) -> dict[str, Any]:
         return even + odd
 
     @device
-    def own_factors(factors, item):
-        alpha, alpha_step, beta, beta_step = factors
-        own_alpha = read_only_load(alpha, item * alpha_step) if ALPHAS else alpha
-        own_beta = read_only_load(beta, item * beta_step) if BETAS else beta
-        return own_alpha, own_beta
-
-    @device
     def finish(factors, total, item, y, at):
         """Write an element of the y of one vector."""
         own_alpha, own_beta = own_factors(factors, item)
@@ -244,6 +234,40 @@ def names_of(spec: Any) -> dict[str, Any]:
     @device
     def none_if_zero(alpha, begin, end):
         return end if alpha != 0 else begin
+
+    return {name: getattr(language, name) for name in WORDS} | {
+        "finish": finish, "last_column": all_columns if ALPHAS else none_if_zero,
+        "of_x": language.conjugated if spec.conjugate_x else language.same,
+        "number": spec.number, "zero": zero, "CONJUGATE": int(spec.conj), "WIDTH": WIDTH,
+        "of_lane": of_lane, "put": put, "joined": joined, "of_warp": of_warp,
+        "finish_run": runs["finish_run"], "RUN": RUN, "ALL_SUMS": COUNT * TILE_ROWS * SLOTS,
+        "UNIT": WIDTH // PARTS, "PARTS": PARTS, "ROW_THREADS": ROW_THREADS,
+        "ROWS": ROWS, "COUNT": COUNT, "THREADS": THREADS, "GROUPS": GROUPS,
+        "TILE_ROWS": TILE_ROWS, "ALL_ROWS": COUNT * TILE_ROWS, "SLOTS": SLOTS,
+        "FINISHERS": FINISHERS, "OF_WARP": FINISHERS * SPREAD if SPREAD > 1 else 1,
+        "TURNS": TURNS, "CARRIED": COUNT * TILE_ROWS if TURNS > 1 else 1,
+        "WARPS_PER_TURN": LANES // TURNS // WARP_LANES, "SPLIT": spec["BLOCKS_PER_SM"] > 0,
+        "SPLIT_WARPS": sharing, "SPLIT_LANES": 32 * sharing, "BATCH": TAKEN_FOR_ROWS,
+        "SUMS": ROWS * OF_ROW,
+    }  # fmt: skip
+
+
+def runs_of(spec: Any, run: int) -> dict[str, Any]:
+    """The functions ``own_factors`` and ``finish_run``, for `run` neighbours of y at a time."""
+    from gemv import language
+    from gemv.language import device, load_back, moved, read_only_load, store_vectors, zeros
+
+    zero, RUN, RUN_BYTES = spec.zero, run, run * spec.precision.y.itemsize
+    ALPHAS, BETAS = (home == "pointer" for home in spec.homes)
+    is_aligned = language.is_aligned
+    scaled_all, blended_all, update_all = language.unrolled(1, RUN)
+
+    @device
+    def own_factors(factors, item):
+        alpha, alpha_step, beta, beta_step = factors
+        own_alpha = read_only_load(alpha, item * alpha_step) if ALPHAS else alpha
+        own_beta = read_only_load(beta, item * beta_step) if BETAS else beta
+        return own_alpha, own_beta
 
     @device
     def finish_run(factors, totals, item, y, i, rows, incy):
@@ -260,21 +284,7 @@ def names_of(spec: Any) -> dict[str, Any]:
         else:
             update_all(own_alpha, totals, own_beta, y, i, 0, rows, incy)
 
-    return {name: getattr(language, name) for name in WORDS} | {
-        "finish": finish, "last_column": all_columns if ALPHAS else none_if_zero,
-        "of_x": language.conjugated if spec.conjugate_x else language.same,
-        "number": spec.number, "zero": zero, "CONJUGATE": int(spec.conj), "WIDTH": WIDTH,
-        "of_lane": of_lane, "put": put, "joined": joined, "of_warp": of_warp,
-        "finish_run": finish_run, "RUN": RUN, "ALL_SUMS": COUNT * TILE_ROWS * SLOTS,
-        "UNIT": WIDTH // PARTS, "PARTS": PARTS, "ROW_THREADS": ROW_THREADS,
-        "ROWS": ROWS, "COUNT": COUNT, "THREADS": THREADS, "GROUPS": GROUPS,
-        "TILE_ROWS": TILE_ROWS, "ALL_ROWS": COUNT * TILE_ROWS, "SLOTS": SLOTS,
-        "FINISHERS": FINISHERS, "OF_WARP": FINISHERS * SPREAD if SPREAD > 1 else 1,
-        "TURNS": TURNS, "CARRIED": COUNT * TILE_ROWS if TURNS > 1 else 1,
-        "WARPS_PER_TURN": LANES // TURNS // WARP_LANES, "SPLIT": spec["BLOCKS_PER_SM"] > 0,
-        "SPLIT_WARPS": sharing, "SPLIT_LANES": 32 * sharing, "BATCH": TAKEN_FOR_ROWS,
-        "SUMS": ROWS * OF_ROW,
-    }  # fmt: skip
+    return {"own_factors": own_factors, "finish_run": finish_run}
 
 
 def run_of(spec: Any, slots: int, tile_rows: int) -> int:

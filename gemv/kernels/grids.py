@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import functools
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
+from typing import TypeAlias
 
 from gemv.core.geometry import (
     CACHE_LINE_BYTES,
@@ -14,6 +17,9 @@ from gemv.core.geometry import (
     one_launch,
 )
 from gemv.core.problem import Problem
+
+#: The geometry of problems that differ in their sizes alone: see :attr:`Kernel.prepared`.
+GeometryOf: TypeAlias = Callable[[Problem], Geometry]
 
 #: Loads of 16 bytes that a thread should have in flight where a batch has blocks enough.
 LOADS_IN_BATCHES = 8
@@ -45,21 +51,31 @@ def split_columns(
 
 
 def split_evenly(
-    problem: Problem, tiles: int, threads_per_block: int, step: int, wanted: int
+    problem: Problem,
+    tiles: int,
+    block: tuple[int, int, int],
+    step: int,
+    wanted: int,
+    own: Mapping[str, int] = MappingProxyType({}),
 ) -> Geometry:
     """One launch: a block for each tile of rows, or up to `wanted` blocks that share its columns.
 
     Each of these splits has a whole number of `step` columns, so that vectors stay aligned. The
-    last block of a tile to begin adds up the sums that all of them post in the scratch array.
+    last block of a tile to begin adds up the sums that all of them post in the scratch array. `own`
+    are the kernel's own sizes.
     """
-    cols, block = problem.cols, (threads_per_block, 1, 1)
+    cols = problem.cols
     if wanted <= 1 or cols < 2 * step:
-        whole = {"splits": 1, "cols_per_split": ceil_div(cols, step) * step}
-        return one_launch((tiles, 1, 1), block, whole)
+        sizes = {"splits": 1, "cols_per_split": ceil_div(cols, step) * step}
+        if own:
+            sizes.update(own)
+        return one_launch((tiles, 1, 1), block, sizes)
     splits = min(wanted, cols // step, MAX_GRID_Y)
     cols_per_split = ceil_div(ceil_div(cols, splits), step) * step
     splits = ceil_div(cols, cols_per_split)
     sizes = {"splits": splits, "cols_per_split": cols_per_split}
+    if own:
+        sizes.update(own)
     return one_launch((tiles, splits, 1), block, sizes, splits * problem.rows, tiles, posts=True)
 
 
@@ -70,8 +86,13 @@ MOST_CLUSTERED = 16
 
 
 def split_in_clusters(
-    name: str, problem: Problem, device: Device, tiles: int, threads_per_block: int, cluster: int
-) -> Geometry:
+    name: str,
+    problem: Problem,
+    device: Device,
+    tile_rows: int,
+    threads_per_block: int,
+    cluster: int,
+) -> GeometryOf:
     """One launch: a cluster of `cluster` blocks for each tile of rows, which share its columns.
 
     Their shares are whole lines of the caches, so that vectors stay aligned. The last blocks have
@@ -91,9 +112,14 @@ def split_in_clusters(
     if lacks:
         raise ValueError(f"{name}: blocks in clusters: {lacks}")
     step = CACHE_LINE_BYTES // problem.dtype.itemsize if problem.access == "dot" else 1
-    share = ceil_div(ceil_div(problem.cols, cluster), step) * step
-    sizes = {"splits": cluster, "cols_per_split": share}
-    return one_launch((tiles, cluster, 1), (threads_per_block, 1, 1), sizes)
+    block = (threads_per_block, 1, 1)
+
+    def geometry_of(problem: Problem) -> Geometry:
+        share = ceil_div(ceil_div(problem.cols, cluster), step) * step
+        sizes = {"splits": cluster, "cols_per_split": share}
+        return one_launch((ceil_div(problem.rows, tile_rows), cluster, 1), block, sizes)
+
+    return geometry_of
 
 
 def columns_in_cluster(problem: Problem, geometry: Geometry) -> list[int]:

@@ -44,7 +44,7 @@ Source
 
 import numpy as np
 
-from gemv.core.geometry import SECTOR_BYTES, Geometry, Launch, ceil_div
+from gemv.core.geometry import SECTOR_BYTES, ceil_div, one_launch
 from gemv.kernels.depths import in_order, of_finishers, of_splits, shared_out
 from gemv.kernels.grids import split_columns, tile_shape
 from gemv.kernels.kernel import Kernel
@@ -144,8 +144,9 @@ def geometry(problem, device, knobs):
     splits, cols_per_split = split_columns(
         problem.cols, lanes, row_tiles, block_x * block_y, device
     )
-    return Geometry(
-        (Launch((min(row_tiles, knobs["MAX_BLOCKS"]), splits, 1), (block_x, block_y, 1)),),
+    return one_launch(
+        (min(row_tiles, knobs["MAX_BLOCKS"]), splits, 1),
+        (block_x, block_y, 1),
         sizes={"splits": splits, "cols_per_split": cols_per_split},
         scratch=splits * problem.rows if splits > 1 else 0,
         counters=row_tiles if splits > 1 else 0,

@@ -267,7 +267,7 @@ def accepts(problem):
     return wide_loads_object(problem, "dot")
 
 
-def geometry(problem, device, knobs):
+def prepared(problem, device, knobs):
     lanes, rows = knobs["LANES"], knobs["ROWS"]
     threads = max(lanes, knobs["THREADS_PER_BLOCK"])
     if not 1 <= rows <= 4 or lanes & (lanes - 1) or threads & (threads - 1) or threads < 32:
@@ -278,6 +278,10 @@ def geometry(problem, device, knobs):
     if knobs["VECTORS"] < 0:
         raise ValueError(f"vector_rows: VECTORS must be 0 or more, got {knobs['VECTORS']}")
     return split_rows(problem, device, knobs)
+
+
+def geometry(problem, device, knobs):
+    return prepared(problem, device, knobs)(problem)
 
 
 def in_batches(problem, knobs):
@@ -402,6 +406,7 @@ KERNEL = Kernel(
     rung=8,
     build=build,
     geometry=geometry,
+    prepared=prepared,
     tile=tile,
     repeats=repeats,
     in_tables=in_tables,

@@ -261,7 +261,7 @@ def accepts(problem):
     return wide_loads_object(problem, "axpy")
 
 
-def geometry(problem, device, knobs):
+def prepared(problem, device, knobs):
     lanes, _ = lanes_and_pieces(knobs, problem.widths[0], problem.dtype.itemsize)
     threads = max(lanes, knobs["THREADS_PER_BLOCK"])
     if lanes & (lanes - 1) or threads % lanes or threads % 32:
@@ -276,6 +276,10 @@ def geometry(problem, device, knobs):
             f" that are no whole vectors, got {across} and {lanes}"
         )
     return split_columns_of(problem, device, knobs, across)
+
+
+def geometry(problem, device, knobs):
+    return prepared(problem, device, knobs)(problem)
 
 
 def _can_widen(problem):
@@ -420,6 +424,7 @@ KERNEL = Kernel(
     rung=9,
     build=build,
     geometry=geometry,
+    prepared=prepared,
     tile=tile,
     repeats=repeats,
     in_tables=in_tables,

@@ -132,16 +132,19 @@ def accepts(problem):
     return wide_loads_object(problem, "axpy")
 
 
-def geometry(problem, device, knobs):
+def prepared(problem, device, knobs):
     threads, width = knobs["THREADS_PER_BLOCK"], problem.widths[0]
     if threads < LOAD_BYTES // 2:  # the most elements of a load
         raise ValueError(
             f"long_columns: THREADS_PER_BLOCK must be {LOAD_BYTES // 2} or more, because each of"
             f" the rows that fill no vector has a thread of its own, got {threads}"
         )
-    pieces = pieces_of_a_thread(knobs, width, problem.dtype.itemsize)
-    tiles = ceil_div(problem.rows, threads * pieces * width)
-    return one_launch((tiles, 1, 1), (threads, 1, 1))
+    tile_rows = threads * pieces_of_a_thread(knobs, width, problem.dtype.itemsize) * width
+    return lambda problem: one_launch((ceil_div(problem.rows, tile_rows), 1, 1), (threads, 1, 1))
+
+
+def geometry(problem, device, knobs):
+    return prepared(problem, device, knobs)(problem)
 
 
 def work(problem, geometry, knobs):
@@ -187,6 +190,7 @@ KERNEL = Kernel(
     rung=10,
     build=build,
     geometry=geometry,
+    prepared=prepared,
     tile=tile,
     repeats=repeats,
     in_lists=in_lists,

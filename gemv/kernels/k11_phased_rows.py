@@ -59,6 +59,7 @@ from math import gcd
 import numpy as np
 
 from gemv.core.geometry import LOAD_BYTES, MAX_GRID_X, ceil_div
+from gemv.core.problem import phases_of
 from gemv.kernels.depths import in_halves, in_order, of_finishers, of_splits, shared_out
 from gemv.kernels.grids import split_evenly
 from gemv.kernels.kernel import Kernel, attach, wide_loads_object
@@ -259,7 +260,7 @@ def accepts(problem):
     return wide_loads_object(problem, "dot", MAX_GRID_X - LOAD_BYTES)
 
 
-def geometry(problem, device, knobs):
+def prepared(problem, device, knobs):
     lanes, rows = knobs["LANES"], knobs["ROWS"]
     threads = max(lanes, knobs["THREADS_PER_BLOCK"])
     if not 1 <= rows <= 4 or lanes & (lanes - 1) or threads & (threads - 1) or threads < 32:
@@ -269,14 +270,23 @@ def geometry(problem, device, knobs):
         )
     if knobs["VECTORS"] < 1:
         raise ValueError(f"phased_rows: VECTORS must be 1 or more, got {knobs['VECTORS']}")
-    phases = problem.phases
-    tiles = phases * ceil_div(ceil_div(problem.rows, phases), threads // lanes * rows)
+    tile_rows, block = threads // lanes * rows, (threads, 1, 1)
     # One pass of a group; a split is a whole number of them, so that all begin at one phase.
-    step = lanes * LOAD_BYTES // problem.dtype.itemsize * knobs["VECTORS"]
-    wanted = ceil_div(device.multiprocessors * knobs["BLOCKS_PER_SM"], tiles)
-    made = split_evenly(problem, tiles, threads, step, wanted)
-    own = {"phases": phases, "phase_bits": phases.bit_length() - 1}
-    return made._replace(sizes={**made.sizes, **own})
+    itemsize = problem.dtype.itemsize
+    step = lanes * LOAD_BYTES // itemsize * knobs["VECTORS"]
+    blocks = device.multiprocessors * knobs["BLOCKS_PER_SM"]
+
+    def geometry_of(problem):
+        phases = phases_of(problem.rows, problem.row_stride * itemsize)
+        tiles = phases * ceil_div(ceil_div(problem.rows, phases), tile_rows)
+        own = {"phases": phases, "phase_bits": phases.bit_length() - 1}
+        return split_evenly(problem, tiles, block, step, ceil_div(blocks, tiles), own)
+
+    return geometry_of
+
+
+def geometry(problem, device, knobs):
+    return prepared(problem, device, knobs)(problem)
 
 
 def repeats(problem, knobs):
@@ -379,6 +389,7 @@ KERNEL = Kernel(
     rung=11,
     build=build,
     geometry=geometry,
+    prepared=prepared,
     tile=tile,
     repeats=repeats,
     depth=depth,

@@ -60,6 +60,7 @@ Source
 import numpy as np
 
 from gemv.core.geometry import LOAD_BYTES, SECTOR_BYTES, SHARED_SUM_BYTES, ceil_div
+from gemv.core.problem import phases_of
 from gemv.core.shares import share_of_lane
 from gemv.kernels.depths import in_halves, in_order, of_finishers, of_splits, shared_out
 from gemv.kernels.grids import split_evenly
@@ -258,8 +259,9 @@ def accepts(problem):
     return wide_loads_object(problem, "axpy")
 
 
-def geometry(problem, device, knobs):
-    lanes, width = knobs["LANES"], LOAD_BYTES // problem.dtype.itemsize
+def prepared(problem, device, knobs):
+    lanes, itemsize = knobs["LANES"], problem.dtype.itemsize
+    width = LOAD_BYTES // itemsize
     pieces, _, threads = block_of(knobs, width, problem.precision.sums.itemsize)
     if lanes & (lanes - 1) or threads & (threads - 1) or lanes * pieces < 2 or threads > 1024:
         raise ValueError(
@@ -274,19 +276,28 @@ def geometry(problem, device, knobs):
             f" memory, and {sums} of {problem.precision.sums.itemsize} bytes do not, from LANES ="
             f" {lanes} and {threads} threads"
         )
-    phases, step = problem.phases, abs(problem.col_stride)
-    tiles = ceil_div(problem.rows, own_rows(lanes, pieces, width))
+    tile_rows, block = own_rows(lanes, pieces, width), (threads, 1, 1)
     # One pass of a block over the columns; all splits begin at one phase.
     columns = threads // lanes * knobs["COLUMNS"]
-    wanted = device.multiprocessors * knobs["BLOCKS_PER_SM"] // tiles
-    made = split_evenly(problem, tiles, threads, columns, wanted)
-    own = {
-        "phases": phases,
-        "phase_bits": phases.bit_length() - 1,
-        # Columns at either end of A where a vector over the end of a column may lie outside.
-        "end_columns": min(problem.cols, ceil_div(width - 1, step) if step else problem.cols),
-    }
-    return made._replace(sizes={**made.sizes, **own})
+    blocks = device.multiprocessors * knobs["BLOCKS_PER_SM"]
+
+    def geometry_of(problem):
+        cols, step = problem.cols, abs(problem.col_stride)
+        phases = phases_of(cols, step * itemsize)
+        tiles = ceil_div(problem.rows, tile_rows)
+        own = {
+            "phases": phases,
+            "phase_bits": phases.bit_length() - 1,
+            # Columns at either end of A where a vector over the end of a column may lie outside.
+            "end_columns": min(cols, ceil_div(width - 1, step) if step else cols),
+        }
+        return split_evenly(problem, tiles, block, columns, blocks // tiles, own)
+
+    return geometry_of
+
+
+def geometry(problem, device, knobs):
+    return prepared(problem, device, knobs)(problem)
 
 
 def tile(knobs):
@@ -373,6 +384,7 @@ KERNEL = Kernel(
     rung=12,
     build=build,
     geometry=geometry,
+    prepared=prepared,
     tile=tile,
     depth=depth,
     work=work,

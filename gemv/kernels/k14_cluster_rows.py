@@ -195,7 +195,7 @@ def accepts(problem):
     return wide_loads_object(problem, "dot")
 
 
-def geometry(problem, device, knobs):
+def prepared(problem, device, knobs):
     lanes, rows = knobs["LANES"], knobs["ROWS"]
     threads = max(lanes, knobs["THREADS_PER_BLOCK"])
     if not 1 <= rows <= min(4, lanes) or lanes & (lanes - 1) or threads & (threads - 1):
@@ -205,8 +205,12 @@ def geometry(problem, device, knobs):
         )
     if threads < 32:
         raise ValueError(f"cluster_rows: THREADS_PER_BLOCK must be 32 or more, got {threads}")
-    tiles = ceil_div(problem.rows, threads // lanes * rows)
-    return split_in_clusters("cluster_rows", problem, device, tiles, threads, knobs["CLUSTER"])
+    tile_rows = threads // lanes * rows
+    return split_in_clusters("cluster_rows", problem, device, tile_rows, threads, knobs["CLUSTER"])
+
+
+def geometry(problem, device, knobs):
+    return prepared(problem, device, knobs)(problem)
 
 
 def repeats(problem, knobs):
@@ -285,6 +289,7 @@ KERNEL = Kernel(
     rung=14,
     build=build,
     geometry=geometry,
+    prepared=prepared,
     tile=tile,
     repeats=repeats,
     depth=depth,

@@ -197,7 +197,7 @@ def accepts(problem):
     return wide_loads_object(problem, "axpy")
 
 
-def geometry(problem, device, knobs):
+def prepared(problem, device, knobs):
     width, itemsize = problem.widths[0], problem.dtype.itemsize
     threads = knobs["THREADS_PER_BLOCK"]
     if knobs["LANES"] > 32 or knobs["LANES"] & (knobs["LANES"] - 1):
@@ -217,8 +217,12 @@ def geometry(problem, device, knobs):
             f"cluster_columns: the sums that arrive at a block must fit into {SHARED_SUM_BYTES}"
             f" bytes of shared memory, got {shared_bytes}"
         )
-    tiles = ceil_div(problem.rows, tile_rows)
-    return split_in_clusters("cluster_columns", problem, device, tiles, threads, knobs["CLUSTER"])
+    cluster = knobs["CLUSTER"]
+    return split_in_clusters("cluster_columns", problem, device, tile_rows, threads, cluster)
+
+
+def geometry(problem, device, knobs):
+    return prepared(problem, device, knobs)(problem)
 
 
 def repeats(problem, knobs):
@@ -296,6 +300,7 @@ KERNEL = Kernel(
     rung=15,
     build=build,
     geometry=geometry,
+    prepared=prepared,
     tile=tile,
     repeats=repeats,
     depth=depth,

@@ -29,16 +29,20 @@ from gemv.core.geometry import LOAD_BYTES, MAX_GRID_X, Device, Geometry
 from gemv.core.problem import Problem
 from gemv.core.rules import typed
 from gemv.kernels.fetching import fetching
+from gemv.kernels.grids import GeometryOf
 from gemv.kernels.items import of_items
 from gemv.kernels.list_shares import Tiles
 from gemv.kernels.spec import Spec
 from gemv.kernels.tables import of_table
 from gemv.kernels.work import Work
 
+#: Rows of the largest problem that a kernel accepts whatever its sizes are: see `Kernel.prepared`.
+MOST_PREPARED = MAX_GRID_X - LOAD_BYTES
+
 #: Constants that may be zero: for no splits, a single load, no limit of factors, the first home,
 #: any number of columns, and no to a question.
 _MAY_BE_ZERO = (
-    "STAGED", "SPLIT_A", "PACKED_X",
+    "STAGED", "SPLIT_A", "PACKED_X", "FULL", "PAST_L1", "KEPT",
     "BLOCKS_PER_SM", "VECTORS", "FACTORS", "X_HOME", "COLS", "DOWN", "WHOLE", "GAPS",
 )  # fmt: skip
 
@@ -102,6 +106,12 @@ class Kernel:
         ``build(spec)`` gives the kernel functions, plain Python, in launch order.
     geometry : callable
         ``geometry(problem, device, knobs)`` gives the :class:`~gemv.core.geometry.Geometry`.
+    prepared : callable or None
+        ``prepared(problem, device, knobs)`` gives a function: the geometry of any other problem
+        with the dtypes, the access and the widths of loads of this accepted one, and with lines
+        that are whole vectors if its own are. What follows from these, and whether the constants
+        go together, is found out once. The kernel accepts each of them that has at most
+        :data:`MOST_PREPARED` rows. None for a kernel that has to look at more.
     tile : callable
         ``tile(knobs)`` gives the rows and columns that one block handles in one step. Tests take
         sizes around these, because tails go wrong there.
@@ -154,7 +164,7 @@ class Kernel:
         of sums that the kernel for one product has with `knobs`; None where there are none.
     for_vectors : callable or None
         ``for_vectors(problem, knobs, vectors)`` gives the constants for so many vectors, with the
-        order of sums that the kernel for one vector has with `knobs`.
+        order of sums that the kernel for one vector has with `knobs`; None where there are none.
     of_batch : callable or None
         ``of_batch(problem, batch, device, knobs)`` gives the geometry for the items of a batch of
         one dimension, where the kernel finds them by itself; None for the function around it.
@@ -190,6 +200,7 @@ class Kernel:
     geometry: Callable[[Problem, Device, Mapping[str, int]], Geometry]
     tile: Callable[[Mapping[str, int]], tuple[int, int]]
     doc: str
+    prepared: Callable[[Problem, Device, Mapping[str, int]], GeometryOf] | None = None
     knobs: Mapping[str, int] = field(default_factory=dict)
     small_knobs: Mapping[str, int] = field(default_factory=dict)
     teaching: bool = False
@@ -209,7 +220,7 @@ class Kernel:
     )
     in_batches: Callable[[Problem, Mapping[str, int]], dict[str, int]] | None = None
     for_items: Callable[[Problem, Mapping[str, int]], dict[str, int] | None] | None = None
-    for_vectors: Callable[[Problem, Mapping[str, int], int], dict[str, int]] | None = None
+    for_vectors: Callable[[Problem, Mapping[str, int], int], dict[str, int] | None] | None = None
     of_batch: Callable[[Problem, Batch, Device, Mapping[str, int]], Geometry] | None = None
     repeats: Callable[[Problem, Mapping[str, int]], tuple[int, int] | None] | None = None
     in_tables: Callable[[Problem, Mapping[str, int]], dict[str, int]] | None = None

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 
 from gemv.core.geometry import Device, Geometry, ceil_div
 from gemv.core.problem import Problem
-from gemv.kernels.grids import loads_for_one, loads_of, split_evenly
+from gemv.kernels.grids import GeometryOf, loads_for_one, loads_of, split_evenly
 
 #: Partial sums that a thread of the last block asks for at a time; powers of two.
 TAKEN_FOR_ROWS, TAKEN_FOR_COLUMNS = 4, 8
@@ -23,17 +23,22 @@ def tail_of(width: int) -> int:
     return width - 1 if 1 < width <= 4 else 1
 
 
-def split_rows(problem: Problem, device: Device, knobs: Mapping[str, int]) -> Geometry:
+def split_rows(problem: Problem, device: Device, knobs: Mapping[str, int]) -> GeometryOf:
     """The launch of the rung of rows: a split is a whole number of the passes of a group.
 
-    So its vectors stay aligned.
+    So its vectors stay aligned. Of the problem only the width of its loads counts.
     """
     lanes, width = knobs["LANES"], problem.widths[0]
     threads = max(lanes, knobs["THREADS_PER_BLOCK"])
-    tiles = ceil_div(problem.rows, threads // lanes * knobs["ROWS"])
+    tile_rows = threads // lanes * knobs["ROWS"]
     step = lanes * width * loads_of(knobs["VECTORS"], width, problem.dtype.itemsize)
-    wanted = ceil_div(device.multiprocessors * knobs["BLOCKS_PER_SM"], tiles)
-    return split_evenly(problem, tiles, threads, step, wanted)
+    blocks, block = device.multiprocessors * knobs["BLOCKS_PER_SM"], (threads, 1, 1)
+
+    def geometry_of(problem: Problem) -> Geometry:
+        tiles = ceil_div(problem.rows, tile_rows)
+        return split_evenly(problem, tiles, block, step, ceil_div(blocks, tiles))
+
+    return geometry_of
 
 
 def finish_warps(lanes: int, rows: int, threads_per_block: int) -> int:
@@ -56,12 +61,20 @@ def lanes_and_pieces(knobs: Mapping[str, int], width: int, itemsize: int) -> tup
 
 def split_columns_of(
     problem: Problem, device: Device, knobs: Mapping[str, int], across: int = 1
-) -> Geometry:
-    """The launch of the rung of columns: a split is a whole number of the passes of a block."""
+) -> GeometryOf:
+    """The launch of the rung of columns: a split is a whole number of the passes of a block.
+
+    Of the problem only the width of its loads counts.
+    """
     width = problem.widths[0]
     lanes, pieces = lanes_and_pieces(knobs, width, problem.dtype.itemsize)
     threads = max(lanes, knobs["THREADS_PER_BLOCK"])
-    tiles = ceil_div(problem.rows, lanes * across * width * pieces)
+    tile_rows = lanes * across * width * pieces
     step = threads // lanes * knobs["COLUMNS"]
-    wanted = device.multiprocessors * knobs["BLOCKS_PER_SM"] // tiles
-    return split_evenly(problem, tiles, threads * across, step, wanted)
+    blocks, block = device.multiprocessors * knobs["BLOCKS_PER_SM"], (threads * across, 1, 1)
+
+    def geometry_of(problem: Problem) -> Geometry:
+        tiles = ceil_div(problem.rows, tile_rows)
+        return split_evenly(problem, tiles, block, step, blocks // tiles)
+
+    return geometry_of

@@ -188,30 +188,35 @@ def _fills(device: Device, geometry: Geometry, items: int) -> bool:
     return threads >= THREADS_PER_SM * device.multiprocessors
 
 
-#: Kernels that read a matrix once for several vectors, by the kernel whose sums they have.
+#: Kernels that read a matrix once for several vectors, by the kernel whose sums they have; the
+#: first one that has constants for the problem is taken.
 _SEVERAL = {
-    "vector_rows": "several_rows",
-    "vector_columns": "several_columns",
-    "long_columns": "several_long_columns",
-    "small_matrix": "several_small",
+    "vector_rows": ("several_short_rows", "several_rows"),
+    "vector_columns": ("several_columns",),
+    "long_columns": ("several_long_columns",),
+    "small_matrix": ("several_small",),
 }
 
 
 def _for_vectors(problem: Problem, batch: Batch, device: Device, single: Choice) -> Choice | None:
     """A kernel for several vectors and one matrix, with the sums of `single`; None without one."""
-    name = _SEVERAL.get(single.kernel.name)
-    if name is None or batch.of("a") != (0,) or batch.items < 2:
+    names = _SEVERAL.get(single.kernel.name, ())
+    if batch.of("a") != (0,) or batch.items < 2:
         return None
-    kernel = get(name)
-    assert kernel.for_vectors is not None and kernel.of_batch is not None
+    if any(home not in ("arguments", "pointer") for home in single.spec.homes):
+        return None
     usual = single.knobs
     if not single.geometry.scratch and "BLOCKS_PER_SM" in usual:
         usual = {**usual, "BLOCKS_PER_SM": 0}  # no code for splits that there are not
-    knobs = kernel.for_vectors(problem, usual, batch.items)
-    if any(home not in ("arguments", "pointer") for home in single.spec.homes):
-        return None
-    spec = kernel.spec(problem, knobs, single.spec.homes)
-    spec = dataclasses.replace(spec, conjugate_x=batch.conjugate_x)
-    geometry = kernel.of_batch(problem, batch, device, knobs)
-    reason = "the sums of one product, and the matrix is read once for several vectors"
-    return Choice(kernel, spec, geometry, reason)
+    for name in names:
+        kernel = get(name)
+        assert kernel.for_vectors is not None and kernel.of_batch is not None
+        knobs = kernel.for_vectors(problem, usual, batch.items)
+        if knobs is None:
+            continue
+        spec = kernel.spec(problem, knobs, single.spec.homes)
+        spec = dataclasses.replace(spec, conjugate_x=batch.conjugate_x)
+        geometry = kernel.of_batch(problem, batch, device, knobs)
+        reason = "the sums of one product, and the matrix is read once for several vectors"
+        return Choice(kernel, spec, geometry, reason)
+    return None

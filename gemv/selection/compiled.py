@@ -1,10 +1,11 @@
-"""Machines as a process reads them: beside each TOML its JSON, and the choices of all cells.
+"""Machines as a process reads them: beside each TOML its content as lines, and all choices.
 
-Every process that selects reads its machine. On a desk machine the TOML takes 37 ms to parse and to
-check, the JSON 1 ms. So ``machines/*.json`` holds the content of ``machines/*.toml``, and
-``machines/*.cells`` the choices that a fit computed: a line for each kind of problem, which is
-decoded when the first such problem comes. Both begin with the hash of the TOML. If that is another
-one, as after an edit, the TOML is parsed, and choices are computed as problems come.
+Every process that selects reads its machine, and uses a few of its constants and kinds of problems.
+On a desk machine the TOML takes 37 ms to parse and to check. So ``machines/*.jsonl`` holds the
+content of ``machines/*.toml``, a line for each set of constants, and ``machines/*.cells`` the
+choices that a fit computed, a line for each kind of problem. A line is decoded when it is first
+needed. Both files begin with the hash of the TOML. If that is another one, as after an edit, the
+TOML is parsed, and choices are computed as problems come.
 """
 
 from __future__ import annotations
@@ -14,6 +15,11 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
+from gemv.selection.lazy import Lazy
+
+#: What a machine's content has beside its constants.
+_REST = ("numbers", "factors", "rows", "host")
+
 
 def hash_of(toml: bytes) -> str:
     """What ties the other files to their TOML."""
@@ -21,16 +27,10 @@ def hash_of(toml: bytes) -> str:
 
 
 def text_of(toml: bytes, content: Mapping[str, Any]) -> str:
-    """The JSON for a machine; a line for each set of constants and each exception."""
-    parts = {
-        "numbers": _line(content["numbers"]),
-        "factors": _line(content["factors"]),
-        "constants": _list(content["constants"]),
-        "rows": _list(content["rows"]),
-        "host": _line(content["host"]),
-    }
-    said = ",\n".join(f'"{name}":{text}' for name, text in parts.items())
-    return f'{{"toml":"{hash_of(toml)}",\n"content":{{\n{said}\n}}}}\n'
+    """The lines of a machine: the hash, all but the constants, then each set of constants."""
+    sets = content["constants"]
+    rest = {**{name: content[name] for name in _REST}, "sets": len(sets)}
+    return "\n".join([hash_of(toml), _line(rest), *map(_line, sets)]) + "\n"
 
 
 def cells_text_of(toml: bytes, choices: Mapping[str, Any]) -> str:
@@ -43,24 +43,25 @@ def _line(value: Any) -> str:
     return json.dumps(value, separators=(",", ":"), ensure_ascii=False)
 
 
-def _list(values: Any) -> str:
-    return "[\n" + ",\n".join(map(_line, values)) + "\n]"
-
-
-def content_of(compiled: bytes, toml: bytes) -> dict[str, Any] | None:
-    """What the JSON holds; None if it was not made from this TOML."""
+def content_of(lines: bytes, about: str) -> dict[str, Any] | None:
+    """What the lines of a machine say; None if they were not made from the TOML with this hash."""
     try:
-        found = json.loads(compiled)
-        return found["content"] if found["toml"] == hash_of(toml) else None
-    except (ValueError, LookupError, TypeError):
+        toml, rest, *sets, end = lines.decode("utf-8").split("\n")
+        if toml != about:
+            return None
+        content = json.loads(rest)
+        if content.pop("sets") != len(sets) or end:  # a part of the file is missing
+            return None
+        return {**content, "constants": Lazy(len(sets), lambda at: json.loads(sets[at]))}
+    except (ValueError, LookupError):
         return None
 
 
-def choices_of(cells: bytes, toml: bytes) -> dict[str, Any]:
+def choices_of(cells: bytes, about: str) -> dict[str, Any]:
     """``entries`` and ``kinds`` of :mod:`gemv.selection.choices`; nothing for another TOML."""
     try:
-        about, entries, *kinds = cells.decode("ascii").splitlines()
-        if about != hash_of(toml):
+        toml, entries, *kinds, end = cells.decode("ascii").split("\n")
+        if toml != about or end:
             return {}
         texts = dict(line.split("\t") for line in kinds)
         return {"entries": json.loads(entries), "kinds": texts}

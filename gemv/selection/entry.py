@@ -8,7 +8,8 @@ from typing import Any, NamedTuple
 
 from gemv.core.geometry import Device, Geometry
 from gemv.core.problem import Problem
-from gemv.kernels.kernel import Kernel
+from gemv.kernels.grids import GeometryOf
+from gemv.kernels.kernel import MOST_PREPARED, Kernel
 from gemv.kernels.spec import Spec, describe_homes
 from gemv.selection.ranking import MOST_THREADS
 
@@ -72,24 +73,37 @@ def _geometry(
 
 
 class Entry:
-    """A kernel with constants, and what it is compiled for, by the homes of alpha and beta."""
+    """A kernel with constants, for problems that differ in their sizes alone.
 
-    __slots__ = ("accepts", "is_checked", "kernel", "knobs", "place", "reason", "specs")
+    What it is compiled for, and what of its geometry does not follow from the sizes, is worked out
+    for the first of these problems.
+    """
+
+    __slots__ = ("kernel", "knobs", "made", "place", "reason")
 
     def __init__(self, kernel: Kernel, knobs: Mapping[str, int], reason: str, place: str) -> None:
         self.kernel, self.knobs, self.reason, self.place = kernel, knobs, reason, place
-        self.accepts, self.is_checked = kernel.accepts, False
-        self.specs: dict[tuple[str, str], tuple[Spec, dict[str, int]]] = {}
+        #: By the homes of alpha and beta: the spec, its knobs, and `prepared` of the kernel.
+        self.made: dict[tuple[str, str], tuple[Spec, dict[str, int], GeometryOf | None]] = {}
 
-    def choice(self, problem: Problem, device: Device, homes: tuple[str, str]) -> Choice:
-        found = self.specs.get(homes)
-        if found is None:
-            spec = self.kernel.spec(problem, self.knobs, homes)
-            found = self.specs[homes] = spec, dict(spec.knobs)
-        spec, knobs = found
-        if self.is_checked:
-            geometry = self.kernel.geometry(problem, device, knobs)
-        else:
-            geometry = _geometry(self.kernel, problem, device, knobs, self.place)
-            self.is_checked = True  # the block and what goes together follow from the constants
-        return _new(Choice, (self.kernel, spec, geometry, self.reason))
+    def choice(self, problem: Problem, device: Device, homes: tuple[str, str]) -> Choice | None:
+        """The choice for a problem on the device of all others; None if the kernel refuses it."""
+        kernel = self.kernel
+        found = self.made.get(homes)
+        if found is not None:
+            spec, knobs, prepared = found
+            if prepared is not None and problem.rows <= MOST_PREPARED:
+                return _new(Choice, (kernel, spec, prepared(problem), self.reason))
+            if kernel.accepts(problem) is not None:
+                return None
+            geometry = kernel.geometry(problem, device, knobs)
+            return _new(Choice, (kernel, spec, geometry, self.reason))
+        if kernel.accepts(problem) is not None:
+            return None
+        spec = kernel.spec(problem, self.knobs, homes)
+        knobs = dict(spec.knobs)
+        # The block and what goes together follow from the constants, so this is checked once.
+        geometry = _geometry(kernel, problem, device, knobs, self.place)
+        prepared = kernel.prepared and kernel.prepared(problem, device, knobs)
+        self.made[homes] = spec, knobs, prepared
+        return Choice(kernel, spec, geometry, self.reason)

@@ -10,10 +10,8 @@ import functools
 import hashlib
 import json
 import os
-import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from importlib import resources
 from pathlib import Path
 from typing import Any
 
@@ -24,13 +22,16 @@ from gemv.kernels import REGISTRY
 from gemv.kernels.kernel import Kernel
 from gemv.selection.formula import Machine
 from gemv.selection.host_or_gpu import Numbers
+from gemv.selection.lazy import Lazy
 from gemv.selection.overlays import merged
 from gemv.selection.row import Row
 
 #: The GPU whose file serves every GPU that has none.
 REFERENCE = Device("NVIDIA H200", (9, 0), 132)
 #: The machines of the package.
-FOLDER = resources.files("gemv.selection").joinpath("machines")
+FOLDER = Path(__file__).with_name("machines")
+#: Characters of the name of a file; others part its words.
+_OF_NAMES = frozenset("abcdefghijklmnopqrstuvwxyz0123456789")
 #: Numbers that get smaller as the clock of the multiprocessors gets faster.
 _BY_CLOCK = (
     "load", "line", "x_load", "multiply_add", "narrow", "block_start", "end_step", "code",
@@ -106,14 +107,14 @@ class MachineFile:
         The numbers of the formula.
     factors : mapping of str to (float, float)
         For each kernel, the factors of its start and of its issue.
-    constants : tuple of Constants
+    constants : sequence of Constants
         In the order in which they are preferred where predicted times are equal.
     exceptions : tuple of Row
         Rows that come before the formula.
     choices : mapping
         What a fit has computed ahead: see :mod:`gemv.selection.choices`.
     decides : tuple
-        Everything that decides on a choice, as JSON can hold it.
+        Everything that decides on a choice, as JSON can hold it; a sequence is a list there.
     host : Numbers, optional
         What decides whether the host computes a call on host arrays; no choice follows from it.
     """
@@ -121,7 +122,7 @@ class MachineFile:
     name: str
     numbers: Machine
     factors: Mapping[str, tuple[float, float]]
-    constants: tuple[Constants, ...]
+    constants: Sequence[Constants]
     exceptions: tuple[Row, ...]
     choices: Mapping[str, Any] = field(default_factory=dict)
     decides: tuple = ()
@@ -130,7 +131,7 @@ class MachineFile:
     @functools.cached_property
     def hash(self) -> str:
         """SHA-256 of everything that decides on a choice."""
-        text = json.dumps(self.decides, sort_keys=True, separators=(",", ":"))
+        text = json.dumps(self.decides, sort_keys=True, separators=(",", ":"), default=list)
         return hashlib.sha256(text.encode()).hexdigest()
 
     def factors_of(self, kernel: Kernel) -> tuple[float, float]:
@@ -139,14 +140,14 @@ class MachineFile:
 
 def slug(name: str) -> str:
     """The name of the file for a GPU with this name."""
-    return re.sub("[^a-z0-9]+", "-", name.lower()).strip("-")
+    kept = [each if each in _OF_NAMES else " " for each in name.lower()]
+    return "-".join("".join(kept).split())
 
 
 def made(name: str, content: Mapping[str, Any], choices: Mapping[str, Any]) -> MachineFile:
     """The machine that checked content of a file describes."""
-    constants = tuple(
-        Constants(kernel, knobs, registers) for kernel, knobs, registers in content["constants"]
-    )
+    sets = content["constants"]
+    constants = Lazy(len(sets), lambda number: Constants(*sets[number]))
     exceptions = tuple(
         Row(kernel, reason, tuple(values), knobs, figure, f"{name}.toml", number)
         for number, (kernel, reason, values, knobs, figure) in enumerate(content["rows"], 1)
@@ -160,7 +161,7 @@ def made(name: str, content: Mapping[str, Any], choices: Mapping[str, Any]) -> M
         constants,
         exceptions,
         choices,
-        (content["numbers"], content["factors"], content["constants"], rows, choices),
+        (content["numbers"], content["factors"], sets, rows, choices),
         None if host is None else Numbers(**host),
     )
 
@@ -280,12 +281,13 @@ def _of_package(name: str) -> MachineFile:
     from gemv.selection import compiled
 
     toml = FOLDER.joinpath(f"{name}.toml").read_bytes()
-    content = compiled.content_of(_bytes_of(f"{name}.json"), toml)
+    about = compiled.hash_of(toml)
+    content = compiled.content_of(_bytes_of(f"{name}.jsonl"), about)
     if content is None:
         from gemv.selection.parse import parse  # with tomllib, which a compiled file needs not
 
         content = parse(toml.decode("utf-8"), str(FOLDER.joinpath(f"{name}.toml")))
-    return made(name, content, compiled.choices_of(_bytes_of(f"{name}.cells"), toml))
+    return made(name, content, compiled.choices_of(_bytes_of(f"{name}.cells"), about))
 
 
 def _changes_for(name: str) -> dict[str, Any]:
@@ -295,7 +297,8 @@ def _changes_for(name: str) -> dict[str, Any]:
     found = _bytes_of(f"{name}.cells")
     if not found:
         return {}
-    return compiled.choices_of(found, FOLDER.joinpath(f"{slug(REFERENCE.name)}.toml").read_bytes())
+    toml = FOLDER.joinpath(f"{slug(REFERENCE.name)}.toml").read_bytes()
+    return compiled.choices_of(found, compiled.hash_of(toml))
 
 
 def _bytes_of(name: str) -> bytes:

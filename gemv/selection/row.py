@@ -81,14 +81,17 @@ class Row(NamedTuple):
         return own_access in (None, access) and own_accumulate in (None, accumulate)
 
     def can_match(self, problem: Problem) -> bool:
-        """Whether its conditions allow problems like `problem`, whatever their sizes."""
-        _, _, *found = numbers(problem, problem.access, problem.widths[0])
+        """Whether its conditions allow problems like `problem`, whatever their sizes and strides.
+
+        What is left to ask is whether line_bytes, lines and lda_alignment are in their ranges.
+        """
+        found = numbers(problem, problem.access, problem.widths[0])
         return (
             self.is_for(problem.access, problem.accumulate)
             and PREFIXES[problem.dtype] in self.letters
             and all(
                 low <= number <= high
-                for number, (low, high) in zip(found, self.ranges[2:], strict=True)
+                for number, (low, high) in list(zip(found, self.ranges, strict=True))[2:4]
             )
         )
 

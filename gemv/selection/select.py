@@ -11,11 +11,11 @@ from __future__ import annotations
 
 import os
 from collections import OrderedDict
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from gemv.core import memo
-from gemv.core.geometry import CACHE_LINE_BYTES, SECTOR_BYTES, Device
+from gemv.core.geometry import SECTOR_BYTES, Device
 from gemv.core.problem import Problem
 from gemv.kernels import REGISTRY, get
 from gemv.kernels.kernel import Kernel
@@ -32,7 +32,7 @@ from gemv.selection.entry import Choice, Entry, made
 from gemv.selection.items import is_small
 from gemv.selection.machine import machine
 from gemv.selection.ranking import best, knobs_of
-from gemv.selection.row import Row
+from gemv.selection.row import numbers
 
 #: The kernel for problems that all constants of the machine are wrong for, and reasons of choices.
 GENERAL = "last_block"
@@ -90,7 +90,7 @@ def as_computed(problem: Problem, device: Device, by_alignment: bool | None = No
     if not (_by_alignment if by_alignment is None else by_alignment):
         size = problem.dtype.itemsize
         problem = problem.aligned(min(problem.a_alignment, size), min(problem.x_alignment, size))
-    if device.has_few_doubles and problem.accumulate == "wide":
+    if problem.accumulate == "wide" and device.has_few_doubles:
         in_double = problem.precision.sums.fields is None  # else sums are two numbers already
         problem = problem._replace(accumulate="pairs") if in_double else problem
     return problem
@@ -185,14 +185,14 @@ class _Problems:
     ----------
     kind : Kind or None
         Of their cells; None if memory runs neither along the sum nor along y.
-    rows : tuple of (Row, Entry)
-        The exceptions that such problems can match.
+    rows : tuple of (tuple, Entry)
+        The exceptions that such problems can match, each behind its ranges.
     numbers : sequence of int
         The number of each cell of the kind.
     entries : dict of int to Entry
         By the numbers of cells.
-    general : Entry
-        For problems that have no kind.
+    general : Entry or None
+        For problems that have no kind; None where they have one.
     """
 
     __slots__ = ("choices", "entries", "general", "kind", "numbers", "rows")
@@ -201,14 +201,28 @@ class _Problems:
         self.kind = None if problem.splits_elements else kind_of(problem, by_alignment)
         self.choices = choices(device)
         rows = [
-            (row, Entry(REGISTRY[row.kernel], row.knobs, row.reason, f"{row.place}: "))
+            (row.ranges, Entry(REGISTRY[row.kernel], row.knobs, row.reason, f"{row.place}: "))
             for row in machine(device).exceptions
             if row.can_match(problem) and (by_alignment or not REGISTRY[row.kernel].phased)
         ]
-        self.rows: tuple[tuple[Row, Entry], ...] = tuple(rows)
+        self.rows: tuple[tuple[tuple, Entry], ...] = tuple(rows)
         self.numbers = None if self.kind is None else self.choices.numbers(self.kind)
         self.entries: dict[int, Entry] = {}
-        self.general = Entry(REGISTRY[GENERAL], REGISTRY[GENERAL].knobs, _ANY_STRIDES, "")
+        self.general = None
+        if self.kind is None:
+            self.general = Entry(REGISTRY[GENERAL], REGISTRY[GENERAL].knobs, _ANY_STRIDES, "")
+
+    def exceptions(self, problem: Problem) -> Iterator[Entry]:
+        """What the exceptions give that match, in order."""
+        line, lines, _, _, lda = numbers(problem, problem.access, problem.widths[0])
+        for ranges, exception in self.rows:
+            (line_min, line_max), (lines_min, lines_max), _, _, (lda_min, lda_max) = ranges
+            if (
+                line_min <= line <= line_max
+                and lines_min <= lines <= lines_max
+                and lda_min <= lda <= lda_max
+            ):
+                yield exception
 
     def entry(self, line: int, lines: int) -> Entry | None:
         """What problems get whose lines are so long and so many; None if no cell says so."""
@@ -293,7 +307,9 @@ def _small(problem: Problem, known: Known, device: Device, homes: tuple[str, str
         assert kernel.constants_of is not None
         entry = Entry(kernel, kernel.constants_of(problem), _SMALL, "")
         entry = known.small.setdefault(key, entry)
-    return entry.choice(problem, device, homes)
+    choice = entry.choice(problem, device, homes)
+    assert choice is not None  # it accepts what is small
+    return choice
 
 
 def _first(problem: Problem, known: Known, homes: tuple[str, str], by_alignment: bool) -> Choice:
@@ -317,19 +333,24 @@ def _first(problem: Problem, known: Known, homes: tuple[str, str], by_alignment:
     width = a_alignment // size or 1
     key = (
         dtype, access, width, incx == 1 and x_alignment >= width * size, not line % width,
-        step * size % CACHE_LINE_BYTES, lines == 1, 0 <= (step - line) * size < SECTOR_BYTES,
-        line * size <= CLOSE_BYTES, a_alignment < size, conj, result, accumulate, by_alignment,
+        lines == 1, 0 <= (step - line) * size < SECTOR_BYTES, line * size <= CLOSE_BYTES,
+        0 < a_alignment < size, conj, result, accumulate, by_alignment,
     )  # fmt: skip
     found = known.problems.get(key)
     if found is None:
         found = known.problems.setdefault(key, _Problems(problem, device, by_alignment))
-    for row, exception in found.rows:
-        if row.matches(problem) and exception.accepts(problem) is None:
-            return exception.choice(problem, device, homes)
+    choice: Choice | None
+    if found.rows:
+        for exception in found.exceptions(problem):
+            choice = exception.choice(problem, device, homes)
+            if choice is not None:
+                return choice
     entry = found.entry(line, lines)
-    if entry is not None and entry.accepts(problem) is None:
+    if entry is not None:
         try:
-            return entry.choice(problem, device, homes)
+            choice = entry.choice(problem, device, homes)
+            if choice is not None:
+                return choice
         except ValueError:
             if entry is found.general:
                 raise

@@ -72,6 +72,19 @@ def test_calls_for_lists_are_timed_without_a_gpu_as_well(capsys, monkeypatch, fo
     assert found.tolist() == [6]
 
 
+def test_the_time_of_selection_needs_no_gpu(capsys, monkeypatch, folder):
+    script = program("measure.new_shapes")
+    measured = script.measure(rounds=1, shapes=300)
+    monkeypatch.setattr(script, "measure", lambda progress: measured)
+    assert main(["calls", "--selection", "--json", "selection.json"]) == 0
+    printed = capsys.readouterr().out
+    groups = {row.group for row in measured.rows} - {"a new shape, no cell"}
+    assert groups == {"data", "a new shape, cell known", "a new shape, cell new"}
+    assert all(row.time_s > 0 and row.name in printed for row in measured.rows)
+    assert (folder / "selection.json").exists()
+    assert "two measurements" in refused(capsys, "calls", "--selection", "--lists")
+
+
 def test_calls_prints_every_row(capsys, monkeypatch, folder):
     calls = program("measure.calls")
     table = calls.CallResults("A GPU", {"torch": "9.9"})

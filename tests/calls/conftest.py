@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from helpers import xla_launches
 
 import gemv
 
@@ -33,3 +34,10 @@ def long_way(monkeypatch):
 
     monkeypatch.setattr(blas, "long_way", counted)
     return made
+
+
+@pytest.fixture
+def launches(monkeypatch):
+    """A driver that only notes what XLA's handler launches; see :mod:`helpers.xla_launches`."""
+    with xla_launches.installed(monkeypatch) as found:
+        yield found

@@ -80,9 +80,10 @@ def test_explain_counts_reads_of_a_matrix_that_is_shared():
     def told(a, x, **keywords):
         return gemv.explain(1, a, x, routine="matvec", **keywords)
 
-    several = told(ones(40, 36), ones(11, 36))
-    assert several.kernel == "several_rows"
-    assert several.reads_of_a == -(-11 // several.knobs["COUNT"]) == 2
+    for n, kernel in ((36, "several_short_rows"), (300, "several_rows")):
+        several = told(ones(40, n), ones(11, n))
+        assert several.kernel == kernel
+        assert several.reads_of_a == -(-11 // several.knobs["COUNT"]) == 2
     assert told(ones(40, 36), ones(8, 36)).reads_of_a == 1
     assert told(ones(3, 40, 36), ones(3, 36)).reads_of_a == 1
     assert told(ones(3, 1, 40, 36), ones(3, 5, 36)).reads_of_a == 5

@@ -179,6 +179,49 @@ def test_neighbours_do_not_overlap(exchange, expected):
     assert enqueue(exchange, expected, beside) == (0, [(STREAM, A, X, A + 128)])
 
 
+@pytest.fixture
+def blending(expected):
+    """The same with a block for an old y: a function gets that and y ahead of the product."""
+    copy = driver_block.Function(2, (1, 1, 1), (32, 1, 1), ("old", "y", "old"))
+    product = driver_block.Function(1, (1, 1, 1), (32, 1, 1), ("a", "x", "y", "alpha", "beta"))
+    expected.blend(driver_block.Block([copy, product], 4, 1, {}, 0, 0))
+    return expected
+
+
+OLD = 0x40000
+
+
+@pytest.mark.parametrize("at", [OLD, OLD + 4, OLD + 12, A, X], ids=hex)
+def test_an_old_y_is_copied_first(exchange, blending, at):
+    old = Tensor(at, (8,), (1,))
+    LAUNCHED.clear()
+    assert exchange.enqueue(blending.address, *operands(), None, 1.0, 0.5, old) == 0
+    assert LAUNCHED == [(STREAM, at, Y, at), (STREAM, A, X, Y)]
+    assert enqueue(exchange, blending, operands()) == (0, [(STREAM, A, X, Y)])
+
+
+@pytest.mark.parametrize(
+    "old",
+    [
+        (0, (8,), (1,)), (OLD, (7,), (1,)), (OLD, (8,), (2,)), (OLD, (8, 1), (1, 1)),
+        (OLD, (8,), (1,), DOUBLE), (OLD, (8,), (1,), FLOAT, 1),
+    ],
+    ids=str,
+)  # fmt: skip
+def test_an_old_y_that_differs_goes_the_long_way(exchange, blending, old):
+    LAUNCHED.clear()
+    for each in (Tensor(*old), None):
+        status = exchange.enqueue(blending.address, *operands(), None, 1.0, 0.5, each)
+        assert status == driver_block.UNUSUAL and not LAUNCHED
+
+
+def test_an_old_y_without_a_block_for_it(exchange, expected):
+    LAUNCHED.clear()
+    old = Tensor(OLD, (8,), (1,))
+    status = exchange.enqueue(expected.address, *operands(), None, 1.0, 0.5, old)
+    assert status == driver_block.UNUSUAL and not LAUNCHED
+
+
 def test_three_dimensions_are_not_expected(exchange):
     cube = Tensor(A, (2, 2, 2), (4, 2, 1))
     assert exchange.expect(Known, cube, *operands()[1:]) is None

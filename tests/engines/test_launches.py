@@ -67,5 +67,23 @@ def test_a_copy_of_any_length_fits_the_grid(launches):
     assert large["grid"] == [2**31 - 1, 1, 1]
 
 
+def test_an_old_y_is_copied_ahead_of_the_product(launches):
+    copy, product = launches["old y"]
+    assert copy["grid"] == [2, 1, 1] and copy["block"] == [256, 1, 1] and copy["early"]
+    assert [copy["values"][name] for name in ("rows", "incx", "y")] == [300, 1, 1 << 44]
+    assert product["values"] == {"rows": 5, "y": 1 << 44, "beta": 0.5}
+    assert copy["stream"] == product["stream"] == 0x55
+
+
+def test_the_copy_waits_for_the_kernel_ahead():
+    """So it may start early, and is launched as the products are."""
+    code = "import numpy, gemv.engines.binaries as b; print(b.copy(numpy.dtype('f'), (9, 0)).waits)"
+    environment = {**os.environ, "NUMBA_ENABLE_CUDASIM": "0"}
+    done = processes.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, env=environment
+    )
+    assert done.stdout.strip() == "True", done.stderr
+
+
 def test_a_refused_launch_is_an_error(launches):
     assert launches["refused"] == "status 700"

@@ -134,6 +134,13 @@ def main():
         launcher.copy_vector(Device("gpu", (9, 0), 1), DOUBLE, count, 64, -3, 128, 0)
     answers["copies"] = done()
 
+    copy = function(SINGLE, "rows", "x", "incx", "y", waits=True)
+    ahead, own = launches.copy_of_old_y(copy, 300)
+    product = function(SINGLE, "rows", "y", "beta")
+    block = launches.pack([product], [shape], SINGLE, {"rows": 5, **own}, ahead=[ahead])
+    launches.enqueue(machine, block, SINGLE, 0x55, y=1 << 44, beta=0.5)
+    answers["old y"] = done()
+
     status = 700
     try:
         launches.enqueue(machine, block, SINGLE, 0)

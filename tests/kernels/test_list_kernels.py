@@ -186,7 +186,7 @@ def test_a_warp_takes_more_turns_than_it_has_lanes(order):
     """A lane has what the warp does in one turn; after 32 turns they load what comes next."""
     one = H100._replace(multiprocessors=1)
     kinds = [Case(m, n, "s", order, beta=0.5, seed=m) for m, n in ((5, 8), (7, 4), (32, 9))]
-    cases = [kinds[k % 3] for k in range(600)]
+    cases = [kinds[k % 3] for k in range(900)]
 
     def find(problems, places, device):
         return ragged.groups(problems, places, one)
@@ -286,9 +286,10 @@ def test_warps_have_equal_shares(order):
     """No block has more than the mean and a tile for each warp, which differ by one at most."""
     group, entries = planned(many_sizes(700), order=order)
     geometry = group.choice.geometry
-    assert geometry.launches[0].grid[0] == H100.multiprocessors * 4, "all that fit at once"
     words = {name: group.table[:, k] for k, name in enumerate(group.words)}
     tiles = group.choice.kernel.tiles_of(words, group.choice.spec)
+    fitting = H100.multiprocessors * tiles.blocks
+    assert geometry.launches[0].grid[0] == fitting, "all that fit at once"
     costs = tiles.rows * words["cols"] * 4 + list_shares.BYTES_OF_PASS * tiles.passes
     slot = np.maximum(entries >> 32, 0)
     shares = np.where(entries >= 0, costs[slot], 0).sum(axis=1)
@@ -316,7 +317,7 @@ def test_items_of_one_number_are_in_few_launches():
 def test_more_items_than_turns(order):
     """Each needs an entry of its own, so that warps take more turns than they otherwise would."""
     one = H100._replace(multiprocessors=1)
-    group, entries = planned([(64, 8)] * 5000, order=order, device=one)
+    group, entries = planned([(64, 8)] * 7000, order=order, device=one)
     assert group.choice.geometry.sizes["turns"] > list_shares.MOST_TURNS
     assert_each_row_once(group, entries)
 
@@ -332,6 +333,17 @@ def test_rows_that_are_counted_in_more_than_31_bits_have_another_kernel(order, m
     assert not together(most + 1, 64) and not together(64, most + 1)
     monkeypatch.setattr(ragged, "MOST_ROWS", 64)  # as if they were counted in fewer bits
     assert together(64, 64) and not together(68, 40) and not together(40, 68)
+
+
+@pytest.mark.parametrize("dtype, blocks", [
+    ("s", (6, 4)), ("d", (6, 5)), ("c", (6, 4)), ("z", (6, 4)), ("h", (6, 3)), ("b", (6, 3)),
+])  # fmt: skip
+def test_blocks_of_a_multiprocessor(dtype, blocks):
+    """As many as were fastest on an H100; those of complex numbers are as many as do not spill."""
+    for order, wanted in zip("CF", blocks, strict=True):
+        group, _ = planned([(64, 64)], dtype, order)
+        words = dict(zip(group.words, group.table.T, strict=True))
+        assert group.choice.kernel.tiles_of(words, group.choice.spec).blocks == wanted
 
 
 def test_a_gpu_with_one_multiprocessor_computes_a_list():

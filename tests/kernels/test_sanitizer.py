@@ -42,12 +42,13 @@ def test_every_kernel_is_clean(tool, part):
     assert f"cases of {len(names)} kernels" in run.stdout
 
 
+@pytest.mark.parametrize("letter", "sdczhb")
 @pytest.mark.parametrize("tool", ["memcheck", "initcheck"])
-def test_lists_are_clean(tool):
-    run = sanitize(tool, "lists")
+def test_lists_are_clean(tool, letter):
+    run = sanitize(tool, "lists", letter)
     assert run.returncode == 0, run.stdout[-4000:] + run.stderr[-4000:]
     count = int(re.search(r"checked (\d+) items of lists", run.stdout)[1])
-    assert count > 40, "most items have a kernel for lists"
+    assert count > 8, "most of the 16 items have a kernel for lists"
 
 
 @pytest.mark.parametrize(

@@ -61,6 +61,7 @@ def on_device(array):
     begin, behind = (each.__array_interface__["data"][0] for each in (whole, array))
     interface = {
         **there.__cuda_array_interface__,
+        "typestr": array.dtype.str,
         "shape": array.shape,
         "strides": array.strides,
         "data": (there.device_ctypes_pointer.value + behind - begin, False),

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import math
+import re
+
 import pytest
 from helpers.problems import ALL_ROWS
 
@@ -42,6 +45,88 @@ def test_rows_spill_no_registers(letter, vectors, lanes, rows, compiler):
     assert (function["stack"], function["spills"]) == (0, 0), knobs
 
 
+#: Columns of short rows, and lanes of a row: loads of 16 bytes and of 4, all of them whole or not.
+SHORT = [(64, 4), (128, 8), (256, 8), (50, 4), (110, 8), (24, 4)]
+
+
+#: With all letters and numbers of vectors, and those of float32.
+ALL_SHORT = [
+    (letter, vectors, *short) for letter in "bh" for vectors in (2, 4, 8) for short in SHORT
+]
+ALL_SHORT += [("s", 8, 64, 8), ("s", 8, 110, 8), ("s", 8, 24, 4)]
+
+
+@pytest.mark.parametrize(
+    "letter, vectors, cols, lanes", ALL_SHORT if ALL_ROWS else [*ALL_SHORT[12::4], ALL_SHORT[-2]]
+)
+def test_short_rows_spill_no_registers(letter, vectors, cols, lanes, compiler):
+    problem = short_rows(letter, 1 << 20, cols)
+    kernel = get("several_short_rows")
+    knobs = kernel.for_vectors(problem, {"LANES": lanes, "BLOCKS_PER_SM": 0}, vectors)
+    name = dtype_name(DTYPES[letter])
+    (function,) = compiler(kernel, name, "dot", knobs=knobs, widths=problem.widths, whole=True)
+    assert (function["stack"], function["spills"]) == (0, 0), knobs
+    assert function["registers"] * knobs["THREADS_PER_BLOCK"] * knobs["MIN_BLOCKS"] <= 65536
+
+
+def test_short_rows_convert_x_outside_the_loop(compiler):
+    """A turn of the loop takes apart what it has loaded of A, and nothing else."""
+    kernel, problem = get("several_short_rows"), short_rows("b", 1 << 20, 64)
+    knobs = kernel.for_vectors(problem, {"LANES": 4, "BLOCKS_PER_SM": 0}, 8)
+    (function,) = compiler(kernel, "bfloat16", knobs=knobs, widths=problem.widths, whole=True)
+    (loop,) = (each for each in re.split(r"\n(?=\$L)", function["ptx"]) if "fma.rn.f32" in each)
+    words = knobs["ROWS"] * knobs["LOADS"] * problem.widths[0] // 2
+    upper_halves = re.findall(r"and\.b32 .*, -65536;", loop)
+    assert len(upper_halves) == words
+
+
+@pytest.mark.parametrize("past", [0, 1])
+def test_short_loads_of_several_rows_pass_the_l1_cache(past, compiler):
+    """Those of full passes and of the rest, where threads share a lane; x settles in any case."""
+    problem = make_problem(1 << 16, 4096, DTYPES["h"], "C", "N").at(256, 256)
+    small = {"LANES": 8, "PARTS": 4, "ROWS": 1, "VECTORS": 1, "COUNT": 2, "PAST_L1": past}
+    (function,) = compiler(
+        get("several_rows"), "float16", knobs=small, widths=problem.widths, whole=True
+    )
+    loads = re.findall(r"ld\.global\.nc[\w.:]*u32", function["ptx"])
+    past_l1 = [each for each in loads if "L1::no_allocate" in each]
+    assert (len(loads), len(past_l1)) == (6, 2 * past)
+
+
+def short_rows(letter, rows, cols):
+    size = DTYPES[letter].itemsize
+    aligned = math.gcd(256, cols * size)
+    return make_problem(rows, cols, DTYPES[letter], "C", "N").at(aligned, aligned)
+
+
+def test_short_rows_keep_x_in_registers():
+    """As long as it fits, and rows are whole; few rows are shared out over more threads."""
+    constants = get("several_short_rows").for_vectors
+    alone = {"LANES": 4, "BLOCKS_PER_SM": 0}
+    many = constants(short_rows("b", 1 << 20, 64), alone, 8)
+    assert (many["LOADS"], many["FULL"], many["SHARERS"], many["ROWS"]) == (2, 1, 2, 4)
+    assert constants(short_rows("b", 1 << 20, 64), alone, 3)["SHARERS"] == 1
+    assert constants(short_rows("b", 1000, 64), alone, 8)["ROWS"] == 1
+    assert constants(short_rows("b", 1 << 20, 56), alone, 8)["FULL"] == 0
+    wider = {**alone, "LANES": 8}
+    for cols, sharers, blocks in ((110, 1, 3), (114, 2, 4), (56, 1, 4)):
+        found = constants(short_rows("b", 1 << 20, cols), wider, 8)
+        assert (found["SHARERS"], found["MIN_BLOCKS"]) == (sharers, blocks)
+    found = constants(short_rows("s", 1 << 20, 110), wider, 8)
+    assert (found["SHARERS"], found["MIN_BLOCKS"]) == (2, 4)
+    assert constants(short_rows("s", 1 << 20, 64), wider, 4) is None, "not timed"
+    wide = short_rows("s", 1 << 20, 64)._replace(accumulate="wide")
+    assert constants(wide, wider, 8) is None, "not timed"
+    for problem, knobs in (
+        (short_rows("s", 1 << 20, 132), wider),
+        (short_rows("d", 1 << 20, 32), wider),
+        (short_rows("b", 1 << 20, 1024), {**alone, "LANES": 16}),
+        (short_rows("b", 1 << 20, 64), {**alone, "BLOCKS_PER_SM": 4}),
+        (make_problem(1 << 20, 60, DTYPES["b"], "C", "N", (64, 1)).at(256, 256), alone),
+    ):
+        assert constants(problem, knobs, 8) is None
+
+
 @pytest.mark.parametrize("letter", "sdcbh" if ALL_ROWS else "bc")
 def test_long_columns_of_eight_vectors_spill_no_registers(letter, compiler):
     kernel, dtype = get("several_long_columns"), DTYPES[letter]
@@ -57,15 +142,24 @@ def test_long_columns_of_eight_vectors_spill_no_registers(letter, compiler):
 @pytest.mark.parametrize("letter", "bh")
 @pytest.mark.parametrize("lanes", [64, 128, 256])
 def test_many_lanes_take_turns_unless_rows_are_few(letter, lanes):
-    """Then a row has 128 threads; few rows get more of them, whose loads are no more than 4."""
+    """Then a row has 128 threads; few rows get more of them, up to 512, whose loads are fewer."""
     _, many = rows_of(letter, 8, lanes, 100000)
     assert many["TURNS"] == lanes // 32 and many["THREADS_PER_BLOCK"] == 128
     _, few = rows_of(letter, 8, lanes, 64)
     assert few["TURNS"] == max(1, lanes // 128)
     assert few["THREADS_PER_BLOCK"] == min(4 * lanes, 512)
-    assert {many["VECTORS"], few["VECTORS"]} == {4}
+    assert many["VECTORS"] == 4
+    assert few["VECTORS"] == (2 if few["THREADS_PER_BLOCK"] == 512 else 4)
     _, split = rows_of(letter, 8, lanes, 64, BLOCKS_PER_SM=4)
-    assert split["TURNS"] == 1 and split["VECTORS"] == 4
+    assert split["TURNS"] == 1 and split["VECTORS"] == 2
+
+
+def test_short_loads_pass_the_l1_cache_where_all_are_aligned():
+    """Else a sector is met by several loads, and L1 keeps it for them."""
+    problem, knobs = rows_of("b", 8, 32, 100000)
+    assert (knobs["PARTS"], knobs["PAST_L1"], knobs["KEPT"]) == (4, 1, 1)
+    knobs = get("several_rows").for_vectors(problem.at(256 + 8, 256), {**knobs, "OF_ROWS": 1}, 8)
+    assert (knobs["PAST_L1"], knobs["KEPT"]) == (0, 1)
 
 
 def columns_of(letter, cols, vectors=8, **single):

@@ -18,6 +18,7 @@ from gemv.core.narrow import cast
 from gemv.kernels import get
 from gemv.measure.inputs import make_problem
 from gemv.selection import batches, parts
+from gemv.selection import ragged as _ragged  # noqa: F401  takes names that tests here replace
 from gemv.selection.select import select
 
 H200 = Device("NVIDIA H200", (9, 0), 132)
@@ -85,6 +86,21 @@ CASES = [
 ]  # fmt: skip
 
 
+#: Short rows: a lane alone and with sharers, loads that not all lanes have, more lanes than sums.
+SHORT = [
+    ("s", 70, 32, 4, {"SHARERS": 1, "ROWS": 4, "COUNT": 4, "LOADS": 2, "FULL": 1}),
+    ("s", 37, 36, 4, {"SHARERS": 2, "ROWS": 4, "COUNT": 4, "LOADS": 3}),
+    ("s", 19, 20, 2, {"SHARERS": 1, "ROWS": 4, "COUNT": 4, "LOADS": 3}),
+    ("s", 7, 4, 1, {"SHARERS": 4, "ROWS": 2, "COUNT": 4, "LOADS": 1, "FULL": 1}),
+    ("s", 9, 132, 32, {"SHARERS": 1, "ROWS": 1, "COUNT": 2, "LOADS": 2}),
+    ("h", 61, 64, 4, {"SHARERS": 2, "ROWS": 4, "COUNT": 8, "LOADS": 2, "FULL": 1}),
+    ("h", 40, 56, 4, {"SHARERS": 4, "ROWS": 8, "COUNT": 4, "LOADS": 2}),
+    ("d", 21, 30, 8, {"SHARERS": 2, "ROWS": 4, "COUNT": 4, "LOADS": 2}),
+    ("c", 21, 30, 8, {"SHARERS": 2, "ROWS": 2, "COUNT": 2, "LOADS": 2}),
+    ("z", 9, 7, 4, {"SHARERS": 1, "ROWS": 4, "COUNT": 2, "LOADS": 2}),
+]  # fmt: skip
+
+
 def kernel_of(constants):
     if "LANES" not in constants:
         return "long_columns"
@@ -130,6 +146,30 @@ def test_several_vectors_have_the_bits_of_each_alone(letter, m, n, alone, togeth
     check(letter, m, n, alone, together, monkeypatch)
 
 
+#: The kernel for several vectors by that for one.
+SEVERAL = {
+    "vector_rows": "several_rows", "vector_columns": "several_columns",
+    "long_columns": "several_long_columns",
+}  # fmt: skip
+
+
+def several_of(name, together):
+    """The name of the kernel that has these constants."""
+    return "several_short_rows" if "SHARERS" in together else SEVERAL[name]
+
+
+@pytest.mark.parametrize("letter, m, n, lanes, together", SHORT)
+def test_vectors_in_registers_have_the_bits_of_each_alone(
+    letter, m, n, lanes, together, monkeypatch
+):
+    """With two blocks, which take tile after tile; in whole rows each column is in a load."""
+    alone = {**ROWS, "LANES": lanes, "THREADS_PER_BLOCK": 32}
+    module = "gemv.kernels.vectors.b05_several_short_rows"
+    monkeypatch.setattr(f"{module}.most_blocks", lambda device, knobs: 2)
+    fixed = {"LANES": lanes, "FULL": 0, "THREADS_PER_BLOCK": 32, "MIN_BLOCKS": 1}
+    check(letter, m, n, alone, {**fixed, **together}, monkeypatch)
+
+
 def force(name, alone, together, monkeypatch):
     """Single products by one kernel and its constants, several vectors with some of theirs."""
 
@@ -142,13 +182,15 @@ def force(name, alone, together, monkeypatch):
         found = get(called)
 
         def constants(problem, knobs, vectors):
-            return {**found.for_vectors(problem, knobs, vectors), **together}
+            own = found.for_vectors(problem, knobs, vectors) if "SHARERS" not in together else {}
+            return {**own, **together}
 
         return dataclasses.replace(found, for_vectors=constants)
 
     for room in (batches, parts):
         monkeypatch.setattr(room, "select_item", forced)
     monkeypatch.setattr(batches, "get", kernel)
+    monkeypatch.setattr(batches, "_SEVERAL", {name: (several_of(name, together),)})
 
 
 def check(letter, m, n, alone, together, monkeypatch, chunked=False):
@@ -178,18 +220,15 @@ def check(letter, m, n, alone, together, monkeypatch, chunked=False):
         ]
 
     kernels, several = computed()
-    several_of = batches._SEVERAL
+    forced = batches._SEVERAL
     monkeypatch.setattr(batches, "_SEVERAL", {})
     (single,), expected = computed()
-    assert single == name and kernels == {
-        {"vector_rows": "several_rows", "vector_columns": "several_columns",
-         "long_columns": "several_long_columns"}[name]
-    }  # fmt: skip
+    assert single == name and kernels == {several_of(name, together)}
     for found, right in zip(several, expected, strict=True):
         assert found.tobytes() == right.tobytes()
     assert not several[2][1].any()
-    if alone.get("BLOCKS_PER_SM") or together.get("TURNS") or chunked:
-        monkeypatch.setattr(batches, "_SEVERAL", several_of)
+    if alone.get("BLOCKS_PER_SM") or together.get("TURNS") or "SHARERS" in together or chunked:
+        monkeypatch.setattr(batches, "_SEVERAL", forced)
         for other_order in orders(bool(alone.get("BLOCKS_PER_SM"))):
             with other_order:
                 assert gemv.matvec(a, x).copy_to_host().tobytes() == expected[0].tobytes()

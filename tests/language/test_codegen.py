@@ -18,8 +18,10 @@ from helpers.problems import ALL_ROWS
 from helpers.selection import tuned
 
 from gemv.core.dtypes import DTYPES, dtype_name
+from gemv.core.geometry import Device
 from gemv.kernels import REGISTRY, get
 from gemv.measure.inputs import make_problem
+from gemv.selection.ragged import groups
 
 KERNELS = list(REGISTRY.values())
 BY_NAME = pytest.mark.parametrize("kernel", KERNELS, ids=lambda kernel: kernel.name)
@@ -541,6 +543,17 @@ def test_items_of_different_sizes_need_no_local_memory(name, dtype, knobs, compi
     assert function["stack"] == 0 and function["spills"] == 0
 
 
+def blocks_of_lists(kernel, dtype):
+    """How many blocks of a multiprocessor the host counts with, for a list of one matrix."""
+    (element,) = (each for each in DTYPES.values() if dtype_name(each) == dtype)
+    problem = make_problem(64, 64, element, "C" if kernel.name == "list_rows" else "F", "N")
+    h100 = Device("NVIDIA H100 80GB HBM3", (9, 0), 132)
+    (group,) = groups([problem.at(0, 0)], [(0, 0, 0)], h100)
+    assert group.choice.kernel.name == kernel.name
+    words = dict(zip(group.words, group.table.T, strict=True))
+    return kernel.tiles_of(words, group.choice.spec).blocks
+
+
 @pytest.mark.parametrize("dtype", COEFFICIENT_BYTES)
 @pytest.mark.parametrize("name", ["list_rows", "list_columns"])
 def test_items_of_any_size_in_one_launch_need_no_local_memory(name, dtype, compiler):
@@ -552,8 +565,8 @@ def test_items_of_any_size_in_one_launch_need_no_local_memory(name, dtype, compi
     )  # fmt: skip
     assert function["stack"] == 0 and function["spills"] == 0
     assert ".ftz" not in function["ptx"] and "bar.sync" not in function["ptx"]
-    halved = name == "list_columns" and dtype in NARROW
-    blocks = kernel.knobs["MIN_BLOCKS"] // (2 if halved else 1)
+    blocks = blocks_of_lists(kernel, dtype)
+    assert f".minnctapersm {blocks}\n" in function["ptx"]
     registers = -(-function["registers"] // 8) * 8  # as they are given out
     assert blocks * kernel.knobs["THREADS_PER_BLOCK"] * registers <= 65536
     wide = {"float32": "v4.f32", "complex64": "v4.f32", "float64": "v2.f64", "complex128": "v2.f64"}

@@ -121,6 +121,8 @@ BATCHES = [
     ("small_items", "s", 5, 7, (9,), "C", ""),
     ("small_items", "c", 8, 6, (5,), "F", "x"),
     ("several_rows", "c", 21, 50, (5,), "C", "a"),
+    ("several_short_rows", "h", 70, 64, (5,), "C", "a"),
+    ("several_short_rows", "h", 37, 50, (3,), "C", "a"),
     ("staged_rows", "c", 21, 67, (3,), "C", "x"),
     ("staged_rows", "h", 5, 129, (2,), "C", ""),
     ("staged_columns", "s", 67, 21, (3,), "F", ""),

@@ -98,6 +98,17 @@ def test_numbers_of_cells_survive_as_text():
     assert unpacked(packed(numbers)) == numbers
 
 
+def test_digits_of_a_text_of_any_length():
+    """Five digits stand for four bytes, and the last ones for fewer."""
+    lengths = set()
+    for length in range(60):
+        numbers = array("H", random.Random(length).choices(range(1 << 16), k=length))
+        text = packed(numbers)
+        assert unpacked(text) == numbers
+        lengths.add(len(text) % 5)
+    assert lengths == {0, 2, 3, 4}
+
+
 # Choices -----------------------------------------------------------------------------------------
 
 

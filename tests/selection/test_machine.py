@@ -21,6 +21,7 @@ from gemv.core.dtypes import DTYPES
 from gemv.core.geometry import Chip, Device
 from gemv.kernels import REGISTRY
 from gemv.measure.inputs import make_problem
+from gemv.selection import choices as selection_choices
 from gemv.selection import compiled
 from gemv.selection import machine as selection_machine
 from gemv.selection import select as selection_select
@@ -76,15 +77,17 @@ def own_machine(tmp_path, monkeypatch):
 
 
 @BY_FILE
-def test_the_json_is_made_of_the_toml(file):
+def test_what_a_process_reads_is_made_of_the_toml(file):
     toml = file.read_bytes()
     content = parse(toml.decode("utf-8"), str(file))
-    json_file, cells_file = file.with_suffix(".json"), file.with_suffix(".cells")
-    found = compiled.content_of(json_file.read_bytes(), toml)
+    about = compiled.hash_of(toml)
+    lines_file, cells_file = file.with_suffix(".jsonl"), file.with_suffix(".cells")
+    found = compiled.content_of(lines_file.read_bytes(), about)
     assert found is not None, "the TOML was edited: run make fit"
+    found["constants"] = list(found["constants"])
     assert found == json.loads(json.dumps(content))
-    assert json_file.read_text("utf-8") == compiled.text_of(toml, content)
-    made = compiled.choices_of(cells_file.read_bytes(), toml)
+    assert lines_file.read_text("utf-8") == compiled.text_of(toml, content)
+    made = compiled.choices_of(cells_file.read_bytes(), about)
     assert cells_file.read_text("ascii") == compiled.cells_text_of(toml, made)
     assert set(made["kinds"]) <= set(map(str, kinds())) and made["entries"]
 
@@ -175,7 +178,7 @@ def package(tmp_path, monkeypatch):
     forget()
 
 
-def test_an_edited_toml_is_read_in_place_of_the_json(package):
+def test_an_edited_toml_is_read_in_place_of_the_lines(package):
     h200 = Device("NVIDIA H200", (9, 0), 132)
     before = machine(h200)
     file = package / "nvidia-h200.toml"
@@ -189,14 +192,42 @@ def test_an_edited_toml_is_read_in_place_of_the_json(package):
 
 
 @pytest.mark.parametrize("content", [None, "", "{", "[]", "{}", '{"toml": 1}'])
-@pytest.mark.parametrize("ending", [".json", ".cells"])
+@pytest.mark.parametrize("ending", [".jsonl", ".cells"])
 def test_a_file_that_was_not_made_of_the_toml_is_not_used(package, ending, content):
     file = package / f"nvidia-h200{ending}"
     file.unlink()
     if content is not None:
         file.write_text(content)
     found = machine(Device("NVIDIA H200", (9, 0), 132))
-    assert found.constants and bool(found.choices) == (ending == ".json")
+    assert found.constants and bool(found.choices) == (ending == ".jsonl")
+
+
+@pytest.mark.parametrize("lines", [3, 40, None])
+def test_a_part_of_the_lines_is_not_used(package, lines):
+    """The file was cut off, between two lines or in one: the TOML is parsed."""
+    file = package / "nvidia-h200.jsonl"
+    whole = file.read_text("utf-8")
+    cut = whole[:-9] if lines is None else "".join(whole.splitlines(keepends=True)[:lines])
+    file.write_text(cut, "utf-8")
+    found = machine(Device("NVIDIA H200", (9, 0), 132))
+    assert len(found.constants) == whole.count("\n") - 2
+    assert all(each.kernel is not None for each in found.constants)
+
+
+def test_a_choice_decodes_what_it_needs_alone(package, monkeypatch):
+    """Of the many constants one set, of the many kinds one."""
+    decoded, unpacked = [], []
+    loads, b85decode = json.loads, selection_choices.unpacked
+    monkeypatch.setattr(
+        json, "loads", lambda text, **more: decoded.append(text) or loads(text, **more)
+    )
+    monkeypatch.setattr(
+        selection_choices, "unpacked", lambda text: unpacked.append(text) or b85decode(text)
+    )
+    chosen = select(problem_of("dot", 300, 640).at(256, 256), Device("NVIDIA H200", (9, 0), 132))
+    assert chosen.kernel.name == "vector_rows"
+    assert len(decoded) == 3  # all but the constants, the launches, and one set of constants
+    assert len(unpacked) == 1
 
 
 # Which machine ----------------------------------------------------------------------------------

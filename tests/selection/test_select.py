@@ -1,3 +1,4 @@
+import itertools
 import os
 import sys
 
@@ -17,6 +18,7 @@ from gemv.kernels import (
     k12_phased_columns,
     k13_short_columns,
 )
+from gemv.kernels.kernel import MOST_PREPARED
 from gemv.measure.inputs import make_problem
 from gemv.selection import select as selection_select
 from gemv.selection.row import RANGES, numbers
@@ -296,6 +298,7 @@ def test_a_choice_made_before_alignment_was_forbidden_is_not_kept(monkeypatch, a
 
 
 GPU = Device("any", (9, 0), 132)
+H200 = Device("NVIDIA H200", (9, 0), 132)
 #: A problem, and others that differ from it in one thing that a kernel is chosen or compiled by.
 BASE = Problem(
     np.dtype("F"), 96, 4096, 0, 96, 4096, False, 4096, 1, a_alignment=16, x_alignment=16
@@ -320,6 +323,96 @@ def test_a_choice_follows_its_problem_and_not_the_one_before(other):
         selection_select.forget()
         select(first, GPU)
         assert select(second, GPU) == alone
+
+
+def test_unknown_addresses_are_not_taken_for_those_of_split_elements():
+    """Neither allows wide loads, but elements at unknown addresses are aligned to their size."""
+    unknown, split = (BASE._replace(a_alignment=each) for each in (0, 4))
+    for first, second in ((unknown, split), (split, unknown)):
+        selection_select.forget()
+        alone = select(second, GPU)
+        selection_select.forget()
+        select(first, GPU)
+        assert select(second, GPU) == alone
+    assert select(unknown, GPU).kernel is not select(split, GPU).kernel
+
+
+# New shapes -------------------------------------------------------------------------------------
+
+
+PREPARED = [kernel for kernel in REGISTRY.values() if kernel.prepared is not None]
+DIMENSIONS = (1, 2, 3, 7, 40, 1000, 4099, 1 << 17)
+
+
+@pytest.mark.parametrize("kernel", PREPARED, ids=lambda kernel: kernel.name)
+def test_what_is_prepared_for_one_shape_is_right_for_others(kernel):
+    """One shape's geometry is prepared, and those of the others are as if each were the first."""
+    compared = 0
+    for access, letter, part in itertools.product(("dot", "axpy"), "shz", ("none", "one", "half")):
+        width = 16 // DTYPES[letter].itemsize
+        more = {"none": 0, "one": 1, "half": width // 2}[part]  # than whole vectors
+        problems = []
+        for lines, units in itertools.product(DIMENSIONS, repeat=2):
+            line = units * width + more
+            sizes = (lines, line) if access == "dot" else (line, lines)
+            problems.append(problem_of(access, *sizes, letter).at(256, 256))
+        by_loads = {}
+        for problem in problems:
+            if kernel.accepts(problem) is None and problem.access == access:
+                by_loads.setdefault((problem.widths, problem.whole), []).append(problem)
+        for alike in by_loads.values():
+            for first in (alike[0], alike[-1]):
+                geometry_of = kernel.prepared(first, GPU, kernel.knobs)
+                for problem in alike:
+                    assert kernel.accepts(problem) is None
+                    assert geometry_of(problem) == kernel.geometry(problem, GPU, kernel.knobs)
+                    compared += 1
+    assert compared > 200
+
+
+@pytest.mark.parametrize("kernel", PREPARED, ids=lambda kernel: kernel.name)
+@pytest.mark.parametrize("access", ["dot", "axpy"])
+def test_what_is_prepared_is_accepted_whatever_the_sizes(kernel, access):
+    if kernel.accepts(problem_of(access, 8, 8)) is not None:
+        return
+    for rows, cols in itertools.product((1, 9, 10**6, MOST_PREPARED), (1, 9, 10**6, 2**40)):
+        problem = problem_of(access, rows, cols)
+        assert problem.access != access or kernel.accepts(problem) is None
+
+
+def test_more_rows_than_a_grid_has_blocks_are_refused_after_fewer():
+    """Both are in the last cell of the same kind."""
+    few, many = (problem_of("dot", rows, 3000).at(256, 256) for rows in (2**28, 2**31))
+    assert select(few, GPU).kernel.prepared is not None
+    assert select(few, GPU).kernel.accepts(many) is not None
+    assert select(many, GPU).kernel.accepts(many) is None
+
+
+def test_a_new_shape_of_a_known_cell_takes_few_functions():
+    """Time on the host is mostly calls of Python's functions, which can be counted anywhere."""
+    for access in ("dot", "axpy"):
+        sizes = (1024, 1008, 1016, 1032, 1040)
+        first, *others = (problem_of(access, rows, 640).at(256, 256) for rows in sizes)
+        selection_select.forget()
+        select(first, H200)
+        for problem in others:
+            assert entered(lambda problem=problem: select(problem, H200)) <= 15
+
+
+def entered(call):
+    """How many functions of Python a call enters, without its own."""
+    count = -1
+
+    def note(frame, event, argument):
+        nonlocal count
+        count += event == "call"
+
+    sys.setprofile(note)
+    try:
+        call()
+    finally:
+        sys.setprofile(None)
+    return count
 
 
 @pytest.mark.parametrize("homes", [("constant", "constant"), ("pointer", "arguments")])

@@ -85,6 +85,42 @@ def entered(call):
     return names
 
 
+@pytest.mark.parametrize("form", ["float", "numpy", "array", "y", "beta", "both"])
+def test_a_repeated_call_with_numbers_enters_two_functions(operands, traced, form):
+    a, x, y = operands
+    further = () if form in ("float", "numpy", "array") else (y,)
+    options = {
+        "float": {"alpha": 2.5}, "numpy": {"alpha": np.float32(2.5)},
+        "array": {"alpha": jnp.float32(2.5)}, "y": {}, "beta": {"beta": 2.5},
+        "both": {"alpha": 0.5, "beta": jnp.float32(2.5)},
+    }[form]  # fmt: skip
+    first, again = matvec(a, x, *further, **options), []
+    entries = entered(lambda: again.append(matvec(a, x + 0, *further, **options)))
+    assert entries == ["matvec", "_kinds"]
+    assert jnp.array_equal(first, again[0]) and len(traced) == 1
+    expected = options.get("alpha", 1) * (a @ x) + (options.get("beta", 1) * y if further else 0)
+    np.testing.assert_allclose(first, expected, rtol=1e-4, atol=1e-5)
+
+
+def test_numbers_of_other_kinds_are_looked_at(operands):
+    a, x, y = operands
+    for alpha in (2.0, jnp.float32(2.0), 1, 0.0, -3, np.float64(4)):
+        for beta in (0.5, 1, 0, jnp.float32(2.0)):
+            for _ in range(2):
+                found = matvec(a, x, y, alpha=alpha, beta=beta)
+                np.testing.assert_allclose(found, alpha * (a @ x) + beta * y, rtol=1e-4, atol=1e-5)
+    for _ in range(2):
+        assert matvec(a, x * jnp.nan, alpha=0.0).tolist() == [0.0] * 40
+        assert jnp.array_equal(
+            matvec(a, x, y * jnp.nan, alpha=2.0, beta=0.0), matvec(a, x, alpha=2.0)
+        )
+    for factor in (1j, jnp.asarray(1j), y, "2"):
+        with pytest.raises(TypeError, match="alpha must be"):
+            matvec(a, x, alpha=factor)
+        with pytest.raises(TypeError, match="beta must be"):
+            matvec(a, x, y, beta=factor)
+
+
 @pytest.mark.parametrize(
     "options", [{}, {"trans": "T"}, {"trans": 2}, {"accumulate": "wide"}], ids=str
 )
@@ -195,7 +231,9 @@ def test_what_the_drop_in_cannot_leave_to_xla(operands, short_way):
     short_way("gemv", 1, a, x).expect(None, y)
     assert not isinstance(short_way("gemv", 1, a, x), remembered.LongWay)
     for arguments, options in (
-        ((2.0, a, x), {}), ((True, a, x), {}), ((1, a, x, 0.5, y), {}), ((1, a, x, 1.0), {}),
+        ((0.0, a, x), {}), ((True, a, x), {}), ((1j, a, x), {}), ((1, a, x, 1.0), {}),
+        ((2.0, a, x, 1.0), {}), ((10**400, a, x), {}), ((y, a, x), {}), ((1, a, x, False), {}),
+        ((1, a, x, 0.5, np.asarray(y)), {}), ((jnp.float64(2), a, x), {}),
         ((1, a, np.asarray(x)), {}), ((1, a, x), {"offx": 1}), ((1, a, x), {"incy": -1}),
         ((1, a, x), {"kernel": "serial"}), ((1, a, x), {"stream": 0}), ((1, a, x), {"trans": True}),
         ((1, a, x), {"coefficients": "constant"}), ((1, a, x), {"overwrite_y": "yes"}),
@@ -221,8 +259,20 @@ def test_the_drop_in_inside_of_what_is_traced(operands, short_way):
     a, x, y = operands
     short_way("gemv", 1, a, x).expect(None, y)
     seen = []
-    jax.jit(lambda z: (seen.append(short_way("gemv", 1, a, x)), z)[1])(y)
-    assert seen == [remembered.UNUSUAL]
+    short_way("gemv", 1, a, x, 1, y).expect(None, y)
+    calls = (1, a, x), (2.0, a, x), (2.0, a, x), (2.0, a, x, 0.5, y)
+    jax.jit(lambda z: (seen.extend(short_way("gemv", *each) for each in calls), z)[1])(y)
+    assert seen == [remembered.UNUSUAL] * 4
+
+    def loss(z):
+        for each in calls:
+            short_way("gemv", *each)
+        return (z * z).sum()
+
+    for differentiated in (jax.grad(jax.jit(loss)), jax.jit(jax.grad(loss))):
+        assert jnp.array_equal(differentiated(y), 2 * y)
+    assert jax.vmap(jax.jit(loss))(jnp.stack([y, y])).shape == (2,)
+    np.testing.assert_allclose(short_way("gemv", 2.0, a, x), 2 * (a @ x), rtol=1e-4, atol=1e-5)
 
 
 # XLA's own frames -------------------------------------------------------------------------------

@@ -18,6 +18,11 @@ Idea
     powers of two up to 32: the sums of a row are exchanged in five steps, and a row with fewer
     lanes leaves steps out. There is code for each width of a load, between which a warp chooses.
 
+    All lanes of a warp get the same word from a shuffle, but the compiler does not know that. It
+    would collect lanes before each shuffle behind a branch, and move addresses from lane registers
+    to those of the warp before each load. So where a word decides, the warp votes (``of_warp``):
+    the result of a vote is that of all lanes.
+
     No warp waits for another: there is no barrier and no shared memory.
 
 Picture
@@ -37,9 +42,15 @@ Bytes
 
 Wins
     Lists of matrices that are stored along the rows (or transposed and stored along the columns),
-    above all small ones of many sizes.
+    above all small ones of many sizes. 68 MB of matrices with 4 to 512 rows and columns (1474 of
+    them in float32, 743 in float64) on an NVIDIA H100, where a kernel that only reads and writes
+    as many bytes takes 24 us: 31.2 us in float32, 29.7 us in float64. Without votes, with four
+    loads of a row on the way in place of two, and with four blocks on a multiprocessor in place of
+    six: 36.0 us and 31.2 us.
 
 Loses
+    To the memory in bfloat16: 44.2 us for such a list, and 52.6 us without votes.
+
     Where rows are so long that a block shares them, or many blocks: these items have launches of
     their own. To a batch of equal matrices, whose kernel needs no tables.
 
@@ -78,6 +89,7 @@ def build(spec):
         multiply_add,
         natural,
         of_lane,
+        of_warp,
         read_only_load,
         row_starts,
         short,
@@ -131,7 +143,7 @@ def build(spec):
         tid = natural(cuda.threadIdx.x)
         lane = tid % 32
         warp = natural(cuda.blockIdx.x) * WARPS + tid // 32
-        if warp >= warps:
+        if of_warp(warp >= warps):
             return
         # The words of the first item of a warp stand behind those of all items, by the warp.
         slot = items + warp
@@ -152,7 +164,7 @@ def build(spec):
             lanes = short(of_lane(own, 6))
             if of_lane(own, OWN + 2) == 0:
                 cols = short(0)
-            while left > 0 and first < rows:
+            while of_warp(left > 0 and first < rows):
                 # What a word is needed for is short, so it stays in the lane that keeps it.
                 loads, incx = short(of_lane(own, 7)), of_lane(own, 4)
                 own_a, own_x = moved(a, of_lane(own, 0)), moved(x, of_lane(own, OWN))
@@ -160,25 +172,25 @@ def build(spec):
                 i = short(first + (lane >> lanes))
                 starts = row_starts(i, groups, rows - 1, of_lane(own, 1), ROWS)
                 wide = loads & 1 > 0
-                if WIDEST >= 4 and loads >= 8:
-                    if WIDEST >= 8 and loads >= 16:
+                if WIDEST >= 4 and of_warp(loads >= 8):
+                    if WIDEST >= 8 and of_warp(loads >= 16):
                         sums = by_8(own_a, starts, own_x, incx, wide, part, lanes, cols)
                     else:
                         sums = by_4(own_a, starts, own_x, incx, wide, part, lanes, cols)
-                elif WIDEST >= 2 and loads >= 4:
+                elif WIDEST >= 2 and of_warp(loads >= 4):
                     sums = by_2(own_a, starts, own_x, incx, wide, part, lanes, cols)
                 else:
                     sums = by_1(own_a, starts, own_x, incx, False, part, lanes, cols)
                 # A row with fewer lanes begins with a later step.
-                if lanes > 4:
+                if of_warp(lanes > 4):
                     sums = butterfly(sums, 32, 16)
-                if lanes > 3:
+                if of_warp(lanes > 3):
                     sums = butterfly(sums, 16, 8)
-                if lanes > 2:
+                if of_warp(lanes > 2):
                     sums = butterfly(sums, 8, 4)
-                if lanes > 1:
+                if of_warp(lanes > 1):
                     sums = butterfly(sums, 4, 2)
-                if lanes > 0:
+                if of_warp(lanes > 0):
                     sums = butterfly(sums, 2, 1)
                 own_y, incy = moved(y, of_lane(own, OWN + 1)), of_lane(own, 5)
                 if part == 0:
@@ -188,7 +200,7 @@ def build(spec):
                         update_streaming(alpha, sums[SECOND], beta, own_y, (i + groups) * incy)
                 first = short(first + groups * ROWS)
                 left = short(left - 1)
-            if after < 0:
+            if of_warp(after < 0):
                 return
             own, entry = ahead, after
 
@@ -239,7 +251,7 @@ KERNEL = Kernel(
     tile=tile,
     beside=True,
     accepts=accepts,
-    knobs={"ROWS": 2, "VECTORS": 4, "THREADS_PER_BLOCK": 128, "MIN_BLOCKS": 4},
+    knobs={"ROWS": 2, "VECTORS": 2, "THREADS_PER_BLOCK": 128, "MIN_BLOCKS": 6},
     small_knobs={"ROWS": 2, "VECTORS": 1, "THREADS_PER_BLOCK": 32, "MIN_BLOCKS": 1},
     doc=__doc__,
 )

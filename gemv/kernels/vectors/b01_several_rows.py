@@ -21,6 +21,11 @@ Idea
     lanes after the other, each for all of its columns, and a block has room for four times as many
     rows. They share what it loads of x, which is more than L1 holds if rows are long.
 
+    Threads that share a lane load A by less than 16 bytes each. Such loads settle in the L1 cache
+    as a rule, and A, which comes once, drives out x, which comes again for the next rows. With
+    PAST_L1 = 1 they do not settle. With KEPT = 1 the addresses of x and A stay in registers, where
+    the compiler would compute them again in each turn of the loop.
+
     At the end k * ROWS sums are added up over the lanes. As in the rung of columns, two lanes
     halve the sums that both of them have a part of: 12 exchanges for 16 sums of 4 lanes, where a
     butterfly of each has 32.
@@ -46,9 +51,9 @@ Wins
 Loses
     To matrix products on tensor cores, which add in another order: eight vectors with 1048576 x 64
     float64 took 185 us, torch.mm 151. With eight vectors the loads of x and the few threads that
-    registers leave room for take longer than A, most of all for numbers of 2 bytes: 8192 x 8192
-    bfloat16 took 58 us, where A alone takes 33. On an H100 1048576 x 64 bfloat16 took 114 us,
-    torch.mm 57.
+    registers leave room for take longer than A, most of all for numbers of 2 bytes: on an H100
+    8192 x 8192 bfloat16 took 59 us, where A alone takes 44, and torch.mm 48. It took 66 us while A
+    drove x out of the L1 cache.
 
 Sums
     Those of the rung of rows with the same LANES, width of loads and splits, for each vector.
@@ -63,7 +68,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from gemv.core.geometry import MAX_GRID_Y, ceil_div, one_launch
+from gemv.core.geometry import LOAD_BYTES, MAX_GRID_Y, ceil_div, one_launch
 from gemv.kernels import ends_of_rows
 from gemv.kernels.ends_of_rows import parts_of, sums_of_block, turns_of
 from gemv.kernels.grids import power_above
@@ -86,34 +91,41 @@ class Tile(NamedTuple):
     VECTORS: int
     THREADS_PER_BLOCK: int
     MIN_BLOCKS: int
+    PAST_L1: int = 0
+    KEPT: int = 0
 
 
 #: By COUNT, for rows that a warp has several of, for longer ones, and for those that are split over
 #: blocks. They are the fastest that were tried on an H200 and spill no registers; for 2 and 4
 #: vectors not all dtypes and shapes were timed (``benchmarks/results/tiles``).
-SHORT = {2: Tile(1, 4, 2, 256, 2), 4: Tile(1, 2, 4, 64, 8), 8: Tile(2, 4, 4, 64, 6)}
-LONG = {2: Tile(1, 4, 2, 128, 4), 4: Tile(1, 4, 4, 128, 2), 8: Tile(1, 2, 2, 256, 2)}
+SHORT = {2: Tile(1, 4, 2, 256, 2), 4: Tile(1, 2, 4, 64, 8), 8: Tile(2, 4, 4, 64, 6, 1)}
+LONG = {2: Tile(1, 4, 2, 128, 4), 4: Tile(1, 4, 4, 128, 2), 8: Tile(1, 2, 2, 256, 2, 1, 1)}
 SPLIT = {2: Tile(1, 4, 2, 128, 4), 4: Tile(1, 4, 4, 128, 2), 8: Tile(2, 4, 4, 256, 1)}
 #: Numbers of 2 bytes have twice as many partial sums for a load of as many bytes.
 NARROW_SHORT = {2: Tile(1, 4, 2, 64, 6), 4: Tile(1, 2, 2, 128, 4), 8: Tile(1, 2, 2, 128, 2)}
-NARROW_LONG = {2: Tile(1, 2, 4, 128, 4), 4: Tile(1, 2, 2, 128, 4), 8: Tile(4, 4, 8, 128, 3)}
-NARROW_SPLIT = {2: Tile(1, 2, 4, 512, 1), 4: Tile(4, 4, 4, 512, 1), 8: Tile(4, 4, 4, 512, 1)}
+NARROW_LONG = {2: Tile(1, 2, 4, 128, 4), 4: Tile(1, 2, 2, 128, 4), 8: Tile(4, 4, 4, 128, 4, 1, 1)}
+NARROW_SPLIT = {
+    2: Tile(1, 2, 4, 512, 1), 4: Tile(4, 4, 4, 512, 1, 1, 1), 8: Tile(2, 4, 2, 256, 1, 1, 1),
+}  # fmt: skip
 #: Four and eight vectors of complex numbers; and eight of float64, which gain by TURNS.
 COMPLEX_SHORT = {4: Tile(1, 2, 4, 64, 6), 8: Tile(1, 2, 2, 128, 3)}
-COMPLEX_LONG, COMPLEX_SPLIT = Tile(1, 2, 2, 128, 4), Tile(2, 2, 4, 256, 2)
+COMPLEX_LONG, COMPLEX_SPLIT = Tile(1, 2, 2, 128, 4, 0, 1), Tile(2, 2, 4, 256, 2)
 DOUBLE_LONG = Tile(1, 2, 4, 256, 1)
 MOST_TURNS = 4
 #: Eight vectors of numbers of 2 bytes whose rows have more lanes than a warp: so many turns that a
 #: row has 128 threads. All lanes at once would be 512 threads, with 128 registers each: too few.
-NARROW_TURNS = Tile(4, 4, 4, 128, 3)
-#: Threads with so few registers that a lane's loads of complex numbers in flight are fewer.
-FULL_BLOCK, LOADS_OF_FULL_BLOCK = 512, 4
+NARROW_TURNS = Tile(4, 4, 4, 128, 3, 1, 1)
+#: Lanes of a row from which on eight vectors of numbers of 2 bytes have the tile of longer rows.
+NARROW_LANES = 16
+#: Threads of a row with so few registers each that fewer loads of a lane are in flight, by the
+#: bytes of a number.
+FULL_BLOCK, LOADS_OF_FULL_BLOCK = 512, {2: 2, 8: 4, 16: 4}
 
 
 #: What the kernel calls.
 _WORDS = (
     "atomic_inc", "cuda", "moved", "multiply_add", "natural", "quotient", "rounded_down",
-    "row_starts", "stream_some", "stream_tile", "zeros",
+    "row_starts", "stream_some", "zeros",
 )  # fmt: skip
 #: The kernel: see :func:`gemv.kernels.ends_of_rows.source_of`.
 _SOURCE = """
@@ -136,21 +148,21 @@ def several_rows(
     if SPLIT and tid == 0:
         tile_of_turn = cuda.blockIdx.z * cuda.gridDim.x + cuda.blockIdx.x
         ticket[0] = atomic_inc(counters, tile_of_turn, splits - 1)
-    starts = row_starts(first + group, GROUPS, rows - 1, row_stride, ROWS)
-    x_{v} = of_x(moved(x, min(vector + {v}, vectors - 1) * x_step))
+    starts = pinned(row_starts(first + group, GROUPS, rows - 1, row_stride, ROWS))
+    x_{v} = pinned(of_x(moved(x, min(vector + {v}, vectors - 1) * x_step)))
     for turn in range(TURNS):
         total_{v} = zeros(zero, SUMS)
         j = begin + (turn * ROW_THREADS + place) * UNIT
         # Passes in which every lane has all of its vectors.
         limit = j + rounded_down(end - begin, PASS)
         while j + PASS <= limit:
-            values = stream_tile(a, starts, j, STEP, VECTORS, UNIT)
+            values = tile_of(a, starts, j, STEP, VECTORS, UNIT)
             total_{v} = multiply_add(total_{v}, values, full(x_{v}, j, incx), CONJUGATE)
             j += PASS
         behind = j - part * UNIT + WIDTH  # of the lane's next vector
         if behind <= end:  # what is left goes out at once, too
             rest = quotient(end - behind, STEP) + 1
-            values = stream_some(a, starts, j, STEP, VECTORS, UNIT, rest)
+            values = some_of(a, starts, j, STEP, VECTORS, UNIT, rest)
             total_{v} = multiply_add(total_{v}, values, some(x_{v}, j, incx, rest), CONJUGATE)
             j += rest * STEP
         # One lane has the columns behind the last whole vector.
@@ -177,6 +189,7 @@ def build(spec):
     LANES, VECTORS = spec["LANES"], spec["VECTORS"]
     scope = ends_of_rows.names_of(spec)
     UNIT = scope["UNIT"]  # elements of a load
+    PAST_L1 = spec["PAST_L1"] > 0
     STEP = LANES * WIDTH
     TAIL = tail_of(WIDTH)
     AT_ONCE = min(UNIT, TAIL) if scope["PARTS"] > 1 else TAIL
@@ -200,6 +213,9 @@ def build(spec):
 
     scope |= {name: getattr(language, name) for name in _WORDS}
     scope |= {
+        "tile_of": language.pass_tile if PAST_L1 else language.stream_tile,
+        "some_of": language.pass_some if PAST_L1 else language.stream_some,
+        "pinned": language.kept if spec["KEPT"] else language.same,
         "full": full, "some": some, "tail": tail, "uint32": np.uint32, "VECTORS": VECTORS,
         "STEP": STEP, "PASS": VECTORS * STEP, "TAIL": TAIL, "AT_ONCE": AT_ONCE,
         "WHOLE": WIDTH == 1 or spec.whole,
@@ -223,7 +239,7 @@ def tile_for(problem, lanes, count, split):
         return COMPLEX_LONG, max(1, lanes // COMPLEX_LONG.THREADS_PER_BLOCK)
     if complex_numbers and lanes < 32 and not split and count in COMPLEX_SHORT:
         return COMPLEX_SHORT[count], 1
-    if lanes < 32:
+    if lanes < (NARROW_LANES if narrow and count == 8 and not split else 32):
         return (NARROW_SHORT if narrow else SHORT)[count], 1
     if narrow and count == 8 and lanes > 32 and not split:
         return NARROW_TURNS, lanes // 32
@@ -241,8 +257,9 @@ def constants_for(problem, knobs, vectors):
     while count < 8 and count < vectors:
         count *= 2
     split = knobs["BLOCKS_PER_SM"] > 0
-    tile_, turns = tile_for(problem, lanes, count, split)
-    parts, rows, loads, threads, blocks = tile_
+    tile_, most_turns = tile_for(problem, lanes, count, split)
+    turns = most_turns
+    parts, rows, loads, threads, blocks, past_l1, kept = tile_
     most_parts = max(1, width * size // max(4, size))
     while (
         not split
@@ -254,8 +271,12 @@ def constants_for(problem, knobs, vectors):
             turns //= 2
         else:
             parts, loads = 2 * parts, 2 * loads
-    if parts > tile_.PARTS and problem.dtype.kind == "c" and lanes * parts >= FULL_BLOCK:
-        loads = LOADS_OF_FULL_BLOCK
+    if (
+        not split
+        and (parts, turns) != (tile_.PARTS, most_turns)
+        and lanes // turns * parts >= FULL_BLOCK
+    ):
+        loads = min(loads, LOADS_OF_FULL_BLOCK.get(size, loads))
     if parts > parts_of(parts, width, problem.precision):  # one thread has the sums of a lane
         parts, rows, loads = 1, max(rows // parts, 1), max(loads // parts, 1)
     row_threads, number = lanes // turns * parts, problem.precision.sums.itemsize
@@ -279,6 +300,9 @@ def constants_for(problem, knobs, vectors):
         "THREADS_PER_BLOCK": threads,
         "MIN_BLOCKS": max(1, tile_.THREADS_PER_BLOCK * blocks // threads),
         "BLOCKS_PER_SM": knobs["BLOCKS_PER_SM"],
+        # Loads at any address meet the same sectors again, which L1 keeps for them.
+        "PAST_L1": past_l1 if width * size == LOAD_BYTES else 0,
+        "KEPT": kept,
     }
     if split:
         of = {"ROWS": "OF_ROWS", "VECTORS": "OF_VECTORS", "THREADS_PER_BLOCK": "OF_THREADS"}
@@ -312,7 +336,7 @@ def _geometry(problem, device, knobs, vectors, x_step, y_step, alpha_step, beta_
         return one_launch((tiles, 1, turns), (threads, 1, 1), sizes)
     of = {"OF_ROWS": "ROWS", "OF_VECTORS": "VECTORS", "OF_THREADS": "THREADS_PER_BLOCK"}
     own = {name: knobs[of_name] for of_name, name in of.items()}
-    alone = split_rows(problem, device, {**knobs, **own})
+    alone = split_rows(problem, device, {**knobs, **own})(problem)
     sizes |= alone.sizes
     splits = sizes["splits"]
     return one_launch(
@@ -341,12 +365,12 @@ KERNEL = Kernel(
     knobs={
         "LANES": 32, "PARTS": 1, "TURNS": 1, "ROWS": 1, "VECTORS": 4, "COUNT": 4,
         "THREADS_PER_BLOCK": 128, "MIN_BLOCKS": 2, "BLOCKS_PER_SM": 0, "OF_ROWS": 1,
-        "OF_VECTORS": 1, "OF_THREADS": 32,
+        "OF_VECTORS": 1, "OF_THREADS": 32, "PAST_L1": 0, "KEPT": 0,
     },
     small_knobs={
         "LANES": 8, "PARTS": 1, "TURNS": 1, "ROWS": 1, "VECTORS": 1, "COUNT": 2,
         "THREADS_PER_BLOCK": 32, "MIN_BLOCKS": 1, "BLOCKS_PER_SM": 0, "OF_ROWS": 1,
-        "OF_VECTORS": 1, "OF_THREADS": 32,
+        "OF_VECTORS": 1, "OF_THREADS": 32, "PAST_L1": 1, "KEPT": 1,
     },
     doc=__doc__,
 )  # fmt: skip

@@ -37,15 +37,14 @@ Source
 
 from __future__ import annotations
 
-from gemv.core.dtypes import DTYPES
 from gemv.core.geometry import LOAD_BYTES, MAX_GRID_Y, ceil_div, one_launch
 from gemv.kernels.grids import power_above
 from gemv.kernels.kernel import Kernel, attach, wide_loads_object
 
 #: Registers of 4 bytes that a thread has for sums, and bytes of A that it has in flight.
 SUM_REGISTERS, FLIGHT_BYTES = 64, 128
-#: Columns of A in flight, and those beside eight sets of sums: with more, up to 520 bytes of a
-#: thread would be spilled. For float64 the registers suffice for all.
+#: Columns of A in flight, and those beside eight sets of sums: with more, up to 640 bytes of a
+#: thread would be spilled.
 MOST_COLUMNS, MOST_OF_EIGHT = 8, 4
 
 #: What the kernel calls.
@@ -202,7 +201,7 @@ def constants_for(problem, knobs, vectors):
         count *= 2
     pieces = 2 if 2 * count * of_vector <= SUM_REGISTERS // 2 else 1
     own = power_above(problem.cols)
-    most = MOST_OF_EIGHT if count == 8 and problem.dtype != DTYPES["d"] else MOST_COLUMNS
+    most = MOST_OF_EIGHT if count == 8 else MOST_COLUMNS
     return {
         "PIECES": pieces,
         "COLUMNS": max(1, min(FLIGHT_BYTES // (pieces * width * size), own, most)),

@@ -46,12 +46,14 @@ from gemv.language.numba_cuda.loads import (
     load_shifted,
     load_some,
     load_vectors,
+    pass_some,
+    pass_tile,
     row_starts,
     stream_inside,
     stream_some,
     stream_tile,
 )
-from gemv.language.numba_cuda.registers import load_units, put_pieces, put_unit, zeros
+from gemv.language.numba_cuda.registers import kept, load_units, put_pieces, put_unit, zeros
 from gemv.language.numba_cuda.stores import store, store_vectors
 from gemv.language.numba_cuda.sums import (
     add_each,
@@ -67,3 +69,4 @@ from gemv.language.numba_cuda.sums import (
     times,
 )
 from gemv.language.numba_cuda.twofold_types import element_of_arrays
+from gemv.language.numba_cuda.votes import of_warp

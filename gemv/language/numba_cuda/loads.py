@@ -248,13 +248,16 @@ def elements_past(typingctx, pointer, index, bytes_):
     return types.int64(pointer, types.int64, bytes_), codegen
 
 
-def _streaming(pointer, starts, count, width, *limit):
-    """Signature and code of the loads of a tile; `limit` is the type of ``valid``, if any."""
+def _streaming(pointer, starts, count, width, *limit, again=_AGAIN):
+    """Signature and code of the loads of a tile; `limit` is the type of ``valid``, if any.
+
+    Loads of less than 16 bytes are of the kind `again`.
+    """
     known = literal_of(count, width)
     if known is None:
         return None
     result = types.UniTuple(pointer.dtype, starts.count * known[0] * known[1])
-    instruction = _STREAM if known[1] * stored_bytes(pointer) >= LOAD_BYTES else _AGAIN
+    instruction = _STREAM if known[1] * stored_bytes(pointer) >= LOAD_BYTES else again
 
     def codegen(context, builder, signature, arguments):
         base, starts_, index, step, _, _, *valid = arguments
@@ -277,6 +280,16 @@ def stream_tile(typingctx, pointer, starts, index, step, count, width):
 @intrinsic
 def stream_some(typingctx, pointer, starts, index, step, count, width, valid):
     return _streaming(pointer, starts, count, width, types.int64)
+
+
+@intrinsic
+def pass_tile(typingctx, pointer, starts, index, step, count, width):
+    return _streaming(pointer, starts, count, width, again=_STREAM)
+
+
+@intrinsic
+def pass_some(typingctx, pointer, starts, index, step, count, width, valid):
+    return _streaming(pointer, starts, count, width, types.int64, again=_STREAM)
 
 
 @intrinsic

@@ -91,6 +91,43 @@ def items_of(builder, value, count):
 
 
 @intrinsic
+def kept(typingctx, values):
+    """A move in inline assembly with a side effect: no compiler moves it into a loop behind it."""
+    if isinstance(values, types.CPointer):
+
+        def moved(context, builder, signature, arguments):
+            (pointer,) = arguments
+            same = ir.FunctionType(ir.IntType(64), [pointer.type])
+            asm = ir.InlineAsm(same, "mov.b64 $0, $1;", "=l,l", side_effect=True)
+            return builder.inttoptr(builder.call(asm, [pointer]), pointer.type)
+
+        return values(values), moved
+    element = values.dtype
+
+    def settled(builder, real):
+        if isinstance(element, types.Integer):
+            letter, suffix = "l", "b64"
+        else:
+            letter, suffix = {32: ("f", "f32"), 64: ("d", "f64")}[real_of(element).bitwidth]
+        same = ir.FunctionType(real.type, [real.type])
+        text, kinds = f"mov.{suffix} $0, $1;", f"={letter},{letter}"
+        return builder.call(ir.InlineAsm(same, text, kinds, side_effect=True), [real])
+
+    def codegen(context, builder, signature, arguments):
+        items = []
+        for item in items_of(builder, arguments[0], values.count):
+            if isinstance(element, types.Complex):
+                number = context.make_complex(builder, element, item)
+                parts = (settled(builder, part) for part in (number.real, number.imag))
+                items.append(complex_of(context, builder, element, *parts))
+            else:
+                items.append(settled(builder, item))
+        return context.make_tuple(builder, values, items)
+
+    return values(values), codegen
+
+
+@intrinsic
 def put_pieces(typingctx, shared, row, column, values, distance, width):
     known = literal_of(width)
     if known is None:

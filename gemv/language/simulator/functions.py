@@ -47,6 +47,7 @@ from gemv.language.simulator.vectors import (
     gather_inside,
     gather_some,
     is_aligned,
+    kept,
     load_back,
     load_old,
     load_shifted,
@@ -55,6 +56,8 @@ from gemv.language.simulator.vectors import (
     load_vectors,
     multiply_add,
     outer_add,
+    pass_some,
+    pass_tile,
     put_pieces,
     put_unit,
     row_starts,
@@ -69,3 +72,4 @@ from gemv.language.simulator.vectors import (
     times,
     zeros,
 )
+from gemv.language.simulator.warp import of_warp

@@ -57,6 +57,14 @@ def stream_tile(pointer, starts, index, step, count, width):
     return stream_some(pointer, starts, index, step, count, width, count)
 
 
+def pass_tile(pointer, starts, index, step, count, width):
+    return stream_some(pointer, starts, index, step, count, width, count)
+
+
+def pass_some(pointer, starts, index, step, count, width, valid):
+    return stream_some(pointer, starts, index, step, count, width, valid)
+
+
 def stream_inside(pointer, starts, index, width, limit):
     return tuple(
         pointer[index + start + lane] if 0 <= start + lane < limit else pointer.nothing
@@ -157,6 +165,10 @@ def spread(factors, count, width, first, period):
 
 def zeros(zero, count):
     return (zero,) * count
+
+
+def kept(values):
+    return values
 
 
 def times(factor, number):

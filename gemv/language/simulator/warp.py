@@ -128,6 +128,18 @@ def together(
     return results[current().lane]
 
 
+def of_warp(condition: Any) -> bool:
+    """The condition, which must be the same in all lanes; on a GPU one that is true decides."""
+
+    def agreed(brought: Sequence[bool]) -> list[bool]:
+        if len(set(brought)) > 1:
+            lanes = ", ".join(str(lane) for lane, own in enumerate(brought) if own)
+            raise SimulatorError(f"of_warp: true in lanes {lanes} only: the warp must agree")
+        return list(brought)
+
+    return together("of_warp", bool(condition), agreed)
+
+
 #: Shuffles of a warp: the lane that each reads.
 SHUFFLES = {
     "shfl_sync": lambda lane, source: source,

@@ -1,0 +1,174 @@
+"""What ``calls_of_libraries.py`` times of JAX."""
+
+from __future__ import annotations
+
+import itertools
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+
+#: A small product, and one whose time is that of memory.
+SMALL, LARGE, CHAIN = 64, 4096, 40
+
+Rows = dict[str, Callable[[], Any]]
+
+
+def rows() -> tuple[Rows, Callable[[], None], dict[str, int]]:
+    """The calls, what waits for them, and how often a hundred jitted calls ask in Python."""
+    import jax
+    import jax.numpy as jnp
+
+    import gemv
+    from gemv.calls import jax_handlers
+    from gemv.jax import matvec
+
+    rng = np.random.default_rng(0)
+    a = jnp.asarray(rng.standard_normal((SMALL, SMALL)).astype("f"))
+    x = jnp.asarray(rng.standard_normal(SMALL).astype("f"))
+    y = jnp.asarray(rng.standard_normal(SMALL).astype("f"))
+    two, scaled = jnp.float32(2), gemv.gemv
+    theirs, ours = jax.jit(lambda a, x: jnp.matmul(a, x)), jax.jit(lambda a, x: matvec(a, x))
+    nothing = empty_call(a, x)
+    forms = ((2.0, a, x), (0.3, a, x), (two, a, x), (2.0, a, x, 0.3, y), (1.0, a, x, 1.0, y))
+    firsts = [np.asarray(scaled(*form)) for form in forms]
+    for _ in range(3):  # bits of repeated calls, which XLA makes, are those of the first ones
+        for form, first in zip(forms, firsts, strict=True):
+            assert np.array_equal(scaled(*form), first), form[3:]
+    for _ in range(3):
+        for found in (
+            ours(a, x), matvec(a, x), gemv.gemv(1.0, a, x), scaled(2.0, a, x) / 2,
+            scaled(two, a, x) / 2, (scaled(2.0, a, x, 0.5, y) - y / 2) / 2,
+            matvec(a, x, alpha=2.0) / 2, (matvec(a, x, y, alpha=2.0, beta=0.5) - y / 2) / 2,
+        ):  # fmt: skip
+            np.testing.assert_allclose(found, np.asarray(a) @ np.asarray(x), rtol=1e-3, atol=1e-4)
+    values = itertools.count(2)
+    calls: Rows = {
+        "jit of jnp.matmul": lambda: theirs(a, x),
+        "jit of matvec": lambda: ours(a, x),
+        "jnp.matmul": lambda: jnp.matmul(a, x),
+        "matvec": lambda: matvec(a, x),
+        "gemv.gemv of JAX": lambda: gemv.gemv(1.0, a, x),
+        "gemv.gemv of JAX, alpha=2": lambda: scaled(2.0, a, x),
+    }
+    made: Rows = {
+        **calls,
+        "gemv.gemv of JAX, another alpha": lambda: scaled(float(next(values)), a, x),
+        "gemv.gemv of JAX, alpha in memory": lambda: scaled(two, a, x),
+        "gemv.gemv of JAX, alpha, beta, y": lambda: scaled(2.0, a, x, 0.5, y),
+        "2 * jnp.matmul": lambda: 2.0 * jnp.matmul(a, x),
+        "2 * jnp.matmul + y / 2": lambda: 2.0 * jnp.matmul(a, x) + 0.5 * y,
+        "matvec, alpha=2": lambda: matvec(a, x, alpha=2.0),
+        "matvec, alpha, beta, y": lambda: matvec(a, x, y, alpha=2.0, beta=0.5),
+        "jit of a call that does nothing": nothing,
+    }
+    for name, call in calls.items():
+        made[f"{name}, waited for"] = lambda call=call: call().block_until_ready()
+    asked, right = [], jax_handlers.engines_backend.backend
+    try:
+        jax_handlers.engines_backend.backend = lambda: asked.append(1) or right()
+        for _ in range(100):
+            ours(a, x).block_until_ready()
+    finally:
+        jax_handlers.engines_backend.backend = right
+
+    def wait() -> None:
+        ours(a, x).block_until_ready()
+
+    return made, wait, {"questions in Python of 100 jitted calls": len(asked)}
+
+
+#: A handler of XLA's that does nothing; Python answers where XLA asks what it is.
+EMPTY = """
+define i64 @empty(i64 %frame) {
+  %words = inttoptr i64 %frame to i64*
+  %place = getelementptr i64, i64* %words, i64 1
+  %extension = load i64, i64* %place
+  %executes = icmp eq i64 %extension, 0
+  br i1 %executes, label %done, label %asked
+asked:
+  %python = inttoptr i64 ADDRESS to i64 (i64)*
+  %answer = call i64 %python(i64 %frame)
+  ret i64 %answer
+done:
+  ret i64 0
+}
+"""
+KEPT: list[Any] = []
+
+
+def empty_call(a: Any, x: Any) -> Callable[[], Any]:
+    """A compiled function of which XLA calls an empty handler: what remains is XLA's own time."""
+    import ctypes
+
+    import jax
+    from llvmlite import binding
+
+    from gemv.calls import jax_frames
+
+    answers = jax_frames.handler(lambda frame: None, jax_frames.version_in(jax.ffi.include_dir()))
+    address = ctypes.cast(answers, ctypes.c_void_p).value
+    binding.initialize_native_target()
+    binding.initialize_native_asmprinter()
+    engine = binding.create_mcjit_compiler(
+        binding.parse_assembly(EMPTY.replace("ADDRESS", str(address))),
+        binding.Target.from_default_triple().create_target_machine(),
+    )
+    engine.finalize_object()
+    handler = ctypes.CFUNCTYPE(ctypes.c_void_p, ctypes.c_void_p)(
+        engine.get_function_address("empty")
+    )
+    KEPT.extend((answers, engine, handler))
+    platform = "cpu" if jax.default_backend() == "cpu" else "CUDA"
+    jax.ffi.register_ffi_target("empty", jax.ffi.pycapsule(handler), platform=platform)
+    shape = jax.ShapeDtypeStruct((SMALL,), np.float32)
+    compiled = jax.jit(lambda a, x: jax.ffi.ffi_call("empty", shape)(a, x, call="[1, 0]"))
+    return lambda: compiled(a, x)
+
+
+def chain_rows() -> Iterator[tuple[str, float]]:
+    """Microseconds of one product of a chain in which each has the last one's y for its x."""
+    import jax
+    import jax.numpy as jnp
+    from numba import cuda
+
+    import gemv
+    from gemv.jax import matvec
+
+    rng = np.random.default_rng(1)
+    host = (rng.standard_normal((LARGE, LARGE)) / LARGE**0.5).astype("f")
+    x_host = rng.standard_normal(LARGE).astype("f")
+    a, x = jnp.asarray(host), jnp.asarray(x_host)
+
+    def chained(product: Callable[[Any, Any], Any]) -> Callable[[], Any]:
+        def run(a: Any, x: Any) -> Any:
+            for _ in range(CHAIN):
+                x = product(a, x)
+            return x
+
+        compiled = jax.jit(run)
+        return lambda: compiled(a, x).block_until_ready()
+
+    a_device, first, second = (cuda.to_device(each) for each in (host, x_host, x_host))
+    there, back = gemv.plan(a_device, first, second), gemv.plan(a_device, second, first)
+
+    def plans() -> None:
+        for _ in range(CHAIN // 2):
+            there(1.0, 0.0)
+            back(1.0, 0.0)
+        cuda.synchronize()
+
+    rows: Rows = {
+        "the kernel in a chain, 4096": plans,
+        "matvec in a chain, 4096": chained(matvec),
+        "matmul in a chain, 4096": chained(jnp.matmul),
+    }
+    best = dict.fromkeys(rows, float("inf"))
+    for _ in range(12):
+        for name, call in rows.items():
+            start = time.perf_counter()
+            call()
+            best[name] = min(best[name], time.perf_counter() - start)
+    for name, seconds in best.items():
+        yield name, 1e6 * seconds / CHAIN

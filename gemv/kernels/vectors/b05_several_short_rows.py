@@ -1,0 +1,314 @@
+"""One matrix with short rows and several vectors: x stays in registers while rows go by.
+
+Idea
+    A lane of a short row has the same few columns in every row. So a thread loads its numbers of x
+    once, for all vectors, and keeps them in registers as the numbers that it multiplies with. Then
+    it takes tile after tile of rows: a load of A, its products, the sums. In ``several_rows`` each
+    block loads and converts x anew, and finds out anew where everything is; for rows of 64 numbers
+    of 2 bytes this is about half of its instructions.
+
+    How many numbers of x fit decides the rest. With SHARERS = 2 two threads are the same lane, each
+    for half of the vectors. Both load the same numbers of A, which the memory sends once, and both
+    convert them; in turn each has half of x, and ends with fewer sums.
+
+    A thread takes ROWS rows that lie side by side. Where the lanes of a row divide its sums between
+    them, each ends with neighbours of one y, and stores them at once.
+
+Picture
+    ::
+
+        LANES = 4, SHARERS = 2, bfloat16, 64 columns, 8 vectors: 8 threads a row, 2 loads a thread
+
+        columns            0-7   8-15  16-23 24-31 | 32-39 40-47 48-55 56-63
+        vectors 0 to 3     T0    T2    T4    T6    | T0    T2    T4    T6      16 numbers of A,
+        vectors 4 to 7     T1    T3    T5    T7    | T1    T3    T5    T7      64 of x, 4 sums
+
+        sums of 4 rows     T0: vector 0   T2: vector 1   T4: vector 2   T6: vector 3, 4 of y each
+
+Bytes
+    (m*n + k * (len(x) + len(y) * (1 + [beta != 0]))) * itemsize from memory for up to COUNT
+    vectors; with more of them A comes again for each COUNT.
+
+Wins
+    Over ``several_rows`` where rows are many and short. On an H100, eight vectors with 1048576 x 64
+    bfloat16 took 69 us, and 114 by ``several_rows``; 1048576 x 110 took 104 and 192, torch.mm 118.
+    Four vectors took 53 us and 61; eight with 1048576 x 64 float32 106 and 130, torch.mm 170.
+
+Loses
+    To ``several_rows`` where a lane has more of x than registers hold: eight vectors with
+    262144 x 256 float32 took 121 us, and 97 by ``several_rows``. To matrix products on tensor
+    cores, which add in another order: eight vectors with 1048576 x 64 bfloat16 took torch.mm 57 us.
+
+Sums
+    Those of the rung of rows with the same LANES and width of loads, for each vector.
+
+Source
+    The outer loop that keeps one operand of a matrix product in registers: K. Goto and R. A. van de
+    Geijn, "Anatomy of high-performance matrix multiplication" (2008), with registers for a cache.
+"""
+
+from __future__ import annotations
+
+from gemv.core.geometry import LOAD_BYTES, MAX_GRID_Y, ceil_div, one_launch
+from gemv.core.shares import shares
+from gemv.kernels.ends_of_rows import factor_names, runs_of, source_of
+from gemv.kernels.grids import partial_sums, power_above
+from gemv.kernels.kernel import Kernel, attach, no_twofold, wide_loads_object
+
+#: The most SHARERS, by the bytes of a number, and the vectors from which on they get this kernel:
+#: longer numbers, and more sharers of float32, were slower than ``several_rows`` or not timed.
+MOST_SHARERS, LEAST_VECTORS = {2: 8, 4: 2}, {2: 2, 4: 5}
+#: Registers of 4 bytes that a thread has for numbers of x; and those of 2-byte numbers where they
+#: suffice for all vectors, which is faster although a block less fits on a multiprocessor.
+X_REGISTERS, X_OF_ONE, BLOCKS_OF_ONE = 64, 112, 3
+#: Registers of 4 bytes for a thread's loads of A, and the most rows.
+A_REGISTERS, MOST_ROWS = 32, 4
+#: Threads of a grid below which a thread gets fewer rows.
+ENOUGH_THREADS = 1 << 16
+#: Threads of a block, and blocks of a multiprocessor.
+THREADS_PER_BLOCK, BLOCKS = 128, 4
+
+#: What the kernel calls.
+_WORDS = (
+    "cuda", "fold", "kept", "moved", "multiply_add", "natural", "quotient", "row_starts",
+    "scatter_sums", "zeros",
+)  # fmt: skip
+#: The kernel: see :func:`gemv.kernels.ends_of_rows.source_of`.
+_SOURCE = """
+def several_short_rows(
+    rows, cols, tiles, vectors, a, row_stride, x, x_step, incx, y, y_step, incy,
+    {alpha}, alpha_step, {beta}, beta_step,
+):
+    tid = natural(cuda.threadIdx.x)
+    place = tid % ROW_THREADS
+    group = tid // ROW_THREADS
+    vector = natural(cuda.blockIdx.y) * COUNT + place % SHARERS * EACH
+    j = place // SHARERS * WIDTH
+    count = quotient(cols - j + (STEP - 1), STEP) if reads({alpha}) else 0  # loads of a row
+    own_x_{v} = of_x(moved(x, min(vector + {v}, vectors - 1) * x_step))
+    x_{v} = kept(numbers(own_x_{v}, j, incx, count))
+    share = place // SHARERS // HOLDERS
+    item = vector + share * HELD // ROWS
+    stores = place // SHARERS % HOLDERS == 0
+    factors = {alpha}, alpha_step, {beta}, beta_step
+    tile = natural(cuda.blockIdx.x)
+    own = share * HELD % ROWS + group * ROWS  # the first row that the thread has a sum of
+    while tile < (tiles if reads({alpha}) else 0):
+        starts = row_starts(tile * TILE_ROWS + group * ROWS, 1, rows - 1, row_stride, ROWS)
+        values = matrix(a, starts, j, count)
+        total_{v} = fold(multiply_add(zeros(zero, SUMS), values, x_{v}, CONJUGATE), ROWS)
+        held = scatter_sums(joined({all_totals}), tid, 1, ROW_THREADS, SHARERS)
+        if stores:
+            keep(held, factors, item, vectors, y, y_step, tile * TILE_ROWS + own, rows, incy)
+        tile += cuda.gridDim.x
+    while tile < tiles:  # alpha is 0
+        if stores:
+            nothing = zeros(zero, HELD)
+            keep(nothing, factors, item, vectors, y, y_step, tile * TILE_ROWS + own, rows, incy)
+        tile += cuda.gridDim.x
+"""
+
+
+def build(spec):
+    from gemv import language
+    from gemv.language import device, gather_some, load_some, moved, stream_some, stream_tile
+
+    WIDTH, X_WIDTH = spec.widths
+    WIDE_X = X_WIDTH > 0
+    names = ("LANES", "LOADS", "ROWS", "COUNT", "SHARERS", "THREADS_PER_BLOCK")
+    LANES, LOADS, ROWS, COUNT, SHARERS, THREADS = (spec[name] for name in names)
+    FULL = spec["FULL"] > 0
+    EACH = COUNT // SHARERS  # vectors of a thread
+    STEP, ROW_THREADS = LANES * WIDTH, LANES * SHARERS
+    SHARES = shares(EACH * ROWS, 1, ROW_THREADS, SHARERS)
+    HELD = EACH * ROWS // SHARES
+    # Neighbours of y that one store takes.
+    RUN = max(1, min(HELD, ROWS, LOAD_BYTES // spec.precision.y.itemsize))
+    ALPHAS = spec.homes[0] == "pointer"
+    finish_run = runs_of(spec, RUN)["finish_run"]
+
+    @device
+    def matrix(a, starts, j, count):
+        if FULL:
+            return stream_tile(a, starts, j, STEP, LOADS, WIDTH)
+        return stream_some(a, starts, j, STEP, LOADS, WIDTH, count)
+
+    @device
+    def numbers(x, j, incx, count):
+        if WIDE_X:
+            return load_some(x, j, STEP, LOADS, WIDTH, count)
+        return gather_some(x, j, STEP, LOADS, incx, WIDTH, count)
+
+    @device
+    def always(alpha):
+        return True
+
+    @device
+    def unless_zero(alpha):
+        return alpha != 0
+
+    written: dict = {}
+    exec(_joined(EACH, ROWS), written)
+    scope = {name: getattr(language, name) for name in _WORDS}
+    scope |= {
+        "matrix": matrix, "numbers": numbers, "reads": always if ALPHAS else unless_zero,
+        "of_x": language.conjugated if spec.conjugate_x else language.same,
+        "joined": device(written["joined"]), "zero": spec.zero, "CONJUGATE": int(spec.conj),
+        "WIDTH": WIDTH, "STEP": STEP, "ROWS": ROWS, "COUNT": COUNT, "EACH": EACH,
+        "SHARERS": SHARERS, "ROW_THREADS": ROW_THREADS, "HELD": HELD, "HOLDERS": LANES // SHARES,
+        "TILE_ROWS": THREADS // ROW_THREADS * ROWS,
+        "SUMS": ROWS * partial_sums(WIDTH, spec.precision),
+        "finish_run": finish_run, "moved": moved,
+    }  # fmt: skip
+    exec(_keep(HELD, ROWS, RUN), scope)
+    scope["keep"] = device(scope["keep"])
+    totals = ", ".join(f"total_{v}" for v in range(EACH))
+    words = {**factor_names(spec), "all_totals": totals}
+    exec(source_of(_SOURCE, EACH, words, {}), scope)
+    return (attach(scope["several_short_rows"], launch_bounds=(THREADS, spec["MIN_BLOCKS"])),)
+
+
+def _joined(each: int, rows: int) -> str:
+    """The source of a function that makes one tuple of `each` tuples."""
+    totals = ", ".join(f"total_{v}" for v in range(each))
+    numbers = ", ".join(f"total_{v}[{r}]" for v in range(each) for r in range(rows))
+    return f"def joined({totals}):\n    return ({numbers},)"
+
+
+def _keep(held: int, rows: int, run: int) -> str:
+    """The source of a function that finishes `held` sums, `run` neighbours of a y at a time."""
+    lines = ["def keep(held, factors, item, vectors, y, y_step, i, rows, incy):"]
+    for first in range(0, held, run):
+        own = ", ".join(f"held[{first + r}]" for r in range(run))
+        v, row = divmod(first, rows)
+        lines += [
+            f"    if item + {v} < vectors:",
+            f"        own = moved(y, (item + {v}) * y_step)",
+            f"        finish_run(factors, ({own},), item + {v}, own, i + {row}, rows, incy)",
+        ]
+    return "\n".join(lines)
+
+
+def accepts(problem):
+    if not problem.whole:
+        return "some columns fill no vector"
+    return no_twofold(problem) or wide_loads_object(problem, "dot")
+
+
+def constants_for(problem, knobs, vectors):
+    """The constants for so many vectors, from those of the rung of rows; None where there are none.
+
+    Then ``several_rows`` takes them.
+    """
+    size, lanes = problem.dtype.itemsize, knobs["LANES"]
+    if (
+        vectors < LEAST_VECTORS.get(size, vectors + 1)
+        or problem.precision.sums.itemsize > 4
+        or knobs["BLOCKS_PER_SM"]
+        or accepts(problem)
+    ):
+        return None
+    if size == 2:
+        alone = fitting(problem, lanes, vectors, X_OF_ONE)
+        if alone is not None and alone["SHARERS"] == 1:
+            fits = fitting(problem, lanes, vectors)["SHARERS"] == 1
+            return alone if fits else {**alone, "MIN_BLOCKS": BLOCKS_OF_ONE}
+    found = fitting(problem, lanes, vectors)
+    return None if found is None or found["SHARERS"] > MOST_SHARERS[size] else found
+
+
+def fitting(problem, lanes, vectors, x_registers=X_REGISTERS):
+    """Constants for so many vectors; None if x does not fit. Sums depend on nothing but `lanes`."""
+    width, size = problem.widths[0], problem.dtype.itemsize
+    loads = ceil_div(problem.cols, lanes * width)
+    count = 2
+    while count < 8 and count < vectors:
+        count *= 2
+    of_vector = loads * width * problem.precision.sums.itemsize // 4  # registers for its x
+    sharers = ceil_div(count * of_vector, x_registers)
+    sharers = power_above(sharers)
+    of_row = loads * ceil_div(width * size, 4)
+    if sharers > count or lanes * sharers > 32 or of_row > A_REGISTERS:
+        return None
+    rows = MOST_ROWS
+    while rows > 1 and (
+        rows * of_row > A_REGISTERS or problem.rows * lanes * sharers < ENOUGH_THREADS * rows
+    ):
+        rows //= 2
+    return {
+        "LANES": lanes, "LOADS": loads, "FULL": int(loads * lanes * width == problem.cols),
+        "SHARERS": sharers, "ROWS": rows, "COUNT": count,
+        "THREADS_PER_BLOCK": THREADS_PER_BLOCK, "MIN_BLOCKS": BLOCKS,
+    }  # fmt: skip
+
+
+def geometry(problem, device, knobs):
+    return _geometry(problem, device, knobs, 1, 0, 0, 0, 0)
+
+
+def of_batch(problem, batch, device, knobs):
+    """The launch for vectors that share the matrix."""
+    (vectors,), steps = batch.shape, (own[0] for own in batch.strides[1:])
+    return _geometry(problem, device, knobs, vectors, *steps)
+
+
+def most_blocks(device, knobs):
+    """Blocks that the GPU holds at a time; with more of them x would be loaded more often."""
+    return device.multiprocessors * knobs["MIN_BLOCKS"]
+
+
+def _geometry(problem, device, knobs, vectors, x_step, y_step, alpha_step, beta_step):
+    lanes, width, loads = knobs["LANES"], problem.widths[0], knobs["LOADS"]
+    threads, row_threads = knobs["THREADS_PER_BLOCK"], lanes * knobs["SHARERS"]
+    if row_threads > 32 or threads % 32 or knobs["COUNT"] % knobs["SHARERS"]:
+        raise ValueError(
+            "several_short_rows: LANES * SHARERS must be at most 32, THREADS_PER_BLOCK whole warps"
+            f" and COUNT a multiple of SHARERS, got {lanes}, {knobs['SHARERS']}, {threads} and"
+            f" {knobs['COUNT']}"
+        )
+    columns = lanes * width * loads
+    if problem.cols > columns or (knobs["FULL"] and problem.cols < columns):
+        raise ValueError(
+            f"several_short_rows: {lanes} lanes with {loads} loads of {width} take {columns}"
+            f" columns, not {problem.cols}"
+        )
+    turns = ceil_div(vectors, knobs["COUNT"])
+    if turns > MAX_GRID_Y:
+        raise ValueError(
+            f"several_short_rows: {vectors} vectors are more than a grid has blocks for"
+        )
+    tiles = ceil_div(problem.rows, threads // row_threads * knobs["ROWS"])
+    blocks = min(tiles, most_blocks(device, knobs))
+    sizes = {
+        "tiles": tiles, "vectors": vectors, "x_step": x_step, "y_step": y_step,
+        "alpha_step": alpha_step, "beta_step": beta_step,
+    }  # fmt: skip
+    return one_launch((blocks, turns, 1), (threads, 1, 1), sizes)
+
+
+def tile(knobs):
+    row_threads = knobs["LANES"] * knobs["SHARERS"]
+    return knobs["THREADS_PER_BLOCK"] // row_threads * knobs["ROWS"], 4 * knobs["LANES"]
+
+
+KERNEL = Kernel(
+    name="several_short_rows",
+    rung=5,
+    build=build,
+    geometry=geometry,
+    of_batch=of_batch,
+    for_vectors=constants_for,
+    tile=tile,
+    beside=True,
+    wide=True,
+    accepts=accepts,
+    knobs={
+        "LANES": 4, "LOADS": 2, "FULL": 0, "SHARERS": 2, "ROWS": 4, "COUNT": 8,
+        "THREADS_PER_BLOCK": 128, "MIN_BLOCKS": 4,
+    },
+    small_knobs={
+        "LANES": 4, "LOADS": 2, "FULL": 0, "SHARERS": 1, "ROWS": 2, "COUNT": 2,
+        "THREADS_PER_BLOCK": 32, "MIN_BLOCKS": 1,
+    },
+    doc=__doc__,
+)  # fmt: skip

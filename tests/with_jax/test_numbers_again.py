@@ -1,0 +1,154 @@
+"""The drop-in on JAX's arrays with an alpha and a y: what XLA computes from the second call on."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+jax = pytest.importorskip("jax", reason="JAX is not installed")
+
+import jax.numpy as jnp  # noqa: E402
+
+from gemv.calls import jax_numbers, remembered, short_jax  # noqa: E402
+from gemv.core import memo  # noqa: E402
+from gemv.core.dtypes import DTYPES  # noqa: E402
+from gemv.engines import host  # noqa: E402
+
+jax.config.update("jax_enable_x64", True)
+jax.config.update("jax_num_cpu_devices", 2)
+jax.config.update("jax_cpu_enable_async_dispatch", False)
+
+pytestmark = pytest.mark.usefixtures("without_gpu")
+
+
+@pytest.fixture
+def without_gpu():
+    """Skips where JAX puts arrays on a GPU; asked late, since the answer starts JAX's backends."""
+    if jax.default_backend() != "cpu":
+        pytest.skip("JAX has a GPU, and this is about arrays in host memory")
+    memo.forget()
+    yield
+    memo.forget()
+
+
+@pytest.fixture
+def operands():
+    rng = np.random.default_rng(3)
+    return [jnp.asarray(rng.standard_normal(shape).astype("f")) for shape in ((40, 30), 30, 40)]
+
+
+@pytest.fixture
+def short_way():
+    """The short way of ``gemv.gemv``, as the first array on a GPU makes it."""
+    (way,) = short_jax.short_ways(None).values()
+
+    def call(routine, alpha, a, x, beta=0, y=None, *options, **changes):
+        rest = {"offx": 0, "incx": 1, "offy": 0, "incy": 1, "trans": 0, "overwrite_y": 0}
+        rest |= {"kernel": None, "stream": None, "coefficients": None} | changes
+        return way(routine, alpha, a, x, beta, y, *rest.values())
+
+    return call
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64", "complex64", "bfloat16", "wide"])
+@pytest.mark.parametrize("trans", [0, "T", 2])
+def test_the_drop_in_with_numbers_and_a_y(short_way, dtype, trans):
+    """As SciPy's BLAS computes it, which rounds as the host's part of ``gemv.gemv`` does."""
+    routine, dtype = ("gemv, wide", "float32") if dtype == "wide" else ("gemv", dtype)
+    rng = np.random.default_rng(8)
+    a, x, y = (rng.standard_normal(size) for size in ((5, 7), 7, 5))
+    if trans:
+        x, y = y, x
+    turn = 1 + 2j if dtype == "complex64" else 1
+    a, x, y = (jnp.asarray(turn * each).astype(dtype) for each in (a, x, y))
+    accumulate = "wide" if "wide" in routine else "plain"
+    code, factors = {0: 0, "T": 1, 2: 2}[trans], "f" if dtype == "bfloat16" else a.dtype
+    for given in (None, y):
+        short_way(routine, None, a, x, None, given, trans=trans).expect(None, y)
+    numbers = [2.5, -3, np.float32(0.1), np.float64(0.7), 1, 2.5]
+    numbers += [0.5 - 2j] if turn != 1 else [jnp.asarray(1.5, factors)]
+    operands = [np.asarray(each) for each in (a, x, y)]
+    if dtype == "bfloat16":
+        operands = [each.view(DTYPES["b"]) for each in operands]
+    for alpha in numbers:
+        for beta, given in ((0, None), (0, y), (0.5, y), (1, y), (numbers[-1], y)):
+            for overwrite in (0, 1):
+                found = short_way(
+                    routine, alpha, a, x, beta, given, trans=trans, overwrite_y=overwrite
+                )
+                first, second = (np.asarray(each).astype(factors)[()] for each in (alpha, beta))
+                expected = host.compute(
+                    "gemv", code, first, *operands[:2], second,
+                    None if given is None else operands[2], accumulate, operands[0].dtype,
+                )  # fmt: skip
+                assert found.dtype == a.dtype
+                assert np.asarray(found).tobytes() == expected.tobytes()
+    assert np.asarray(y).tobytes() == operands[2].tobytes()
+
+
+def test_a_nan_in_a_y_that_is_not_read(operands, short_way):
+    a, x, y = operands
+    short_way("gemv", 1, a, x, 1, y).expect(None, y)
+    found = short_way("gemv", 2.0, a, x, 0, y * jnp.nan)
+    np.testing.assert_allclose(found, 2 * (a @ x), rtol=1e-4, atol=1e-5)
+
+
+def test_other_numbers_are_not_compiled_anew(operands, short_way):
+    a, x, y = operands
+    for given in (None, y):
+        short_way("gemv", 1, a, x, 0, given).expect(None, y)
+    expected = [[alpha * (a @ x) + beta * y for beta in (0, 2)] for alpha in range(2, 99)]
+    short_way("gemv", 1.5, a, x), short_way("gemv", 1.5, a, x, 1.5, y)
+    with jax.log_compiles(True), pytest.MonkeyPatch.context() as patch:
+        said = []
+        patch.setattr("logging.Logger.log", lambda *arguments: said.append(arguments))
+        found = [
+            [short_way("gemv", float(alpha), a, x), short_way("gemv", alpha, a, x, 2.0, y)]
+            for alpha in range(2, 99)
+        ]
+        for known in short_jax._known.values():
+            assert len(known._numbers) <= short_jax.MOST_NUMBERS
+        assert not said
+    np.testing.assert_allclose(found, expected, rtol=1e-3, atol=1e-3)
+
+
+def test_a_number_that_comes_again_lies_on_the_gpu(operands, short_way, monkeypatch):
+    a, x, y = operands
+    short_way("gemv", 1, a, x).expect(None, y)
+    put, right = [], jax.device_put
+    monkeypatch.setattr(jax, "device_put", lambda *rest: put.append(rest) or right(*rest))
+    for _ in range(4):
+        found = short_way("gemv", 2.5, a, x)
+        np.testing.assert_allclose(found, 2.5 * (a @ x), rtol=1e-4, atol=1e-5)
+    assert len(put) == 1
+
+
+def test_a_number_that_becomes_infinite(operands, short_way):
+    a, x, y = operands
+    short_way("gemv", 1, a, x).expect(None, y)
+    for _ in range(3):
+        assert not np.isfinite(short_way("gemv", 1e300, a, x)).any()
+
+
+def test_numbers_of_32_bits_are_not_read_as_64(short_way):
+    a, x = jnp.ones((4, 3)), jnp.ones(3)
+    short_way("gemv", 1, a, x).expect(None, a[:, 0])
+    with jax.enable_x64(False):
+        for _ in range(3):
+            assert short_way("gemv", 2.5, a, x) is remembered.UNUSUAL
+    assert short_way("gemv", 2.5, a, x).tolist() == [7.5] * 4
+
+
+def test_a_part_of_a_longer_y_is_looked_at(operands, short_way):
+    a, x, y = operands
+    longer = jnp.concatenate([y, y])
+    short_way("gemv", 1, a, x, 1, longer).expect(None, y)
+    assert isinstance(short_way("gemv", 1, a, x, 1, longer), remembered.LongWay)
+
+
+def test_xla_has_the_result_where_the_old_y_was(operands):
+    """The kernel blends in place, so XLA copies y to where the result will be."""
+    a, x, y = operands
+    number = jnp.float32(2)
+    text = jax_numbers.compiled(0, "plain").lower(a, x, number, number, y).as_text()
+    assert "output_operand_alias" in text and "operand_index = 4" in text

@@ -1,0 +1,127 @@
+"""Repeated calls of PyTorch's with a y that stays: the launch copies it to the new one."""
+
+from __future__ import annotations
+
+import pytest
+from helpers import tensors_as_on_gpu
+
+torch = pytest.importorskip("torch", reason="PyTorch is not installed")
+
+import gemv  # noqa: E402
+import gemv.torch as products  # noqa: E402
+from gemv.calls import remembered  # noqa: E402
+from gemv.core import memo  # noqa: E402
+
+pytestmark = pytest.mark.skipif(torch.version.cuda is not None, reason="a stand-in for the driver")
+
+
+@pytest.fixture
+def engine(monkeypatch):
+    yield tensors_as_on_gpu.installed(monkeypatch, torch)
+    memo.forget()
+
+
+@pytest.fixture
+def tensors():
+    torch.manual_seed(5)
+    return [torch.randn(shape) for shape in ((5, 3), (3,), (5,))]
+
+
+def test_an_old_y_is_copied_by_the_launch(engine, tensors):
+    """Wherever it lies, and only where it is read."""
+    a, x, y = tensors
+    for _ in range(2):
+        products.addmv(y, a, x)
+    assert engine.copied == 1
+    padded = torch.randn(11)
+    for start in range(4):
+        old = padded[start : start + 5]
+        ways = engine.long_ways
+        found = products.addmv(old, a, x, beta=0.5, alpha=2.0)
+        torch.testing.assert_close(found, 0.5 * old + 2 * (a @ x))
+        assert engine.long_ways == ways and engine.copied == 2 + start
+        assert found.data_ptr() != old.data_ptr()
+    copied = engine.copied
+    assert products.addmv(y * torch.nan, a, x, beta=0).isfinite().all()
+    products.addmv(y, a, x, out=y)
+    assert engine.copied == copied
+    ours = gemv.gemv(2.0, a, x, 0.5, y)
+    torch.testing.assert_close(ours, 2 * (a @ x) + 0.5 * y)
+    again = gemv.gemv(2.0, a, x, 0.5, y)
+    assert torch.equal(ours, again) and engine.copied == copied + 1
+
+
+@pytest.mark.parametrize("beta", [0, 0.5])
+def test_an_old_y_is_compared_as_the_others_are(engine, tensors, beta):
+    a, x, y = tensors
+    for _ in range(3):
+        products.addmv(y, a, x, beta=beta)
+    strided, launched = torch.randn(10)[::2], engine.launched
+    expected = beta * strided + a @ x
+    torch.testing.assert_close(products.addmv(strided, a, x, beta=beta), expected)
+    assert products.addmv(strided, a, x, beta=beta).is_contiguous()
+    for wrong, error, words in (
+        (y.double(), TypeError, "y must have the dtype"), (torch.ones(3), ValueError, "y must"),
+    ):  # fmt: skip
+        with pytest.raises(error, match=words):
+            products.addmv(wrong, a, x, beta=beta)
+    copied = engine.copied
+    torch.testing.assert_close(products.addmv(y, a, x, beta=beta), beta * y + a @ x)
+    assert engine.launched > launched and engine.copied == copied + (beta != 0)
+
+
+def test_an_old_y_that_is_a_part_of_a_longer_one(engine, tensors):
+    a, x, _ = tensors
+    longer = torch.randn(9)
+    gemv.gemv(2.0, a, x, 0.5, longer, offy=2)  # the stand-in's long way knows no offsets
+    for _ in range(3):
+        found = gemv.gemv(2.0, a, x, 0.5, longer)
+        expected = longer.clone()
+        expected[:5] = 0.5 * longer[:5] + 2 * (a @ x)
+        torch.testing.assert_close(found, expected)
+        behind = gemv.gemv(2.0, a, x, 0.5, longer, offy=2)
+        torch.testing.assert_close(behind[2:7], 0.5 * longer[2:7] + 2 * (a @ x))
+        assert torch.equal(behind[:2], longer[:2]) and torch.equal(behind[7:], longer[7:])
+    assert not engine.copied
+    assert not any(each.misses for each in remembered.expectations.values())
+
+
+def test_a_capture_before_the_copy_is_loaded(engine, tensors, monkeypatch):
+    """It cannot be loaded then, so PyTorch makes the copy, and later calls ask again."""
+    a, x, y = tensors
+    products.addmv(y, a, x)
+    load = engine.blending_block
+
+    def refuse(*arguments):
+        raise RuntimeError("a stream is being captured")
+
+    engine.blending_block, engine.capture_of = refuse, lambda stream: "a graph"
+    for _ in range(3):
+        torch.testing.assert_close(products.addmv(y, a, x), y + a @ x)
+    assert not engine.copied
+    engine.blending_block, engine.capture_of = load, lambda stream: None
+    torch.testing.assert_close(products.addmv(y, a, x), y + a @ x)
+    assert engine.copied == 1 and engine.long_ways == 1
+    asked, b = [], a + 0
+    engine.blending_block = lambda *rest: asked.append(rest) or refuse()
+    for _ in range(4):
+        torch.testing.assert_close(products.addmv(y, b, x), y + b @ x)
+    assert len(asked) == 1 and engine.copied == 1, "what cannot be loaded is not tried again"
+
+
+@pytest.mark.parametrize("found", ["none", "another", "broken"])
+def test_a_pytorch_without_the_short_allocation(monkeypatch, tensors, found):
+    engine = tensors_as_on_gpu.installed(monkeypatch, torch)
+    guards = torch._C._dynamo.guards
+    if found == "none":
+        monkeypatch.delattr(guards, "_empty_strided_cuda")
+    else:
+        other = {"another": lambda *rest: torch.empty(7), "broken": lambda: None}[found]
+        monkeypatch.setattr(guards, "_empty_strided_cuda", other)
+    a, x, y = tensors
+    for _ in range(3):
+        torch.testing.assert_close(products.mv(a, x), a @ x)
+        torch.testing.assert_close(products.addmv(y, a, x, beta=0.5), 0.5 * y + a @ x)
+        torch.testing.assert_close(gemv.gemv(1.0, a, x, 0.5, y), 0.5 * y + a @ x)
+    assert engine.long_ways == 3 and not engine.copied
+    memo.forget()
