@@ -9,8 +9,9 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Mapping
-from itertools import accumulate
 from typing import Any
+
+import numpy as np
 
 
 def changes_of(cells: Mapping[int, int]) -> array[int]:
@@ -25,9 +26,8 @@ def changes_of(cells: Mapping[int, int]) -> array[int]:
 
 def change(numbers: array[int], changes: array[int], first: int) -> None:
     """Give cells their new numbers, of which the least is `first`."""
-    count = len(changes) // 2
-    for place, number in zip(accumulate(changes[:count]), changes[count:], strict=True):
-        numbers[place] = first + number
+    apart, new = np.frombuffer(changes, np.uint16).reshape(2, -1)
+    np.frombuffer(numbers, np.uint16)[np.cumsum(apart, dtype=np.int64)] = new + first
 
 
 def merged(choices: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
