@@ -57,7 +57,9 @@ def divided():
         return one_launch((1, 1, 1), (32, 1, 1))
 
     knobs = {"COUNT": 8, "LANES": 2}
-    return Kernel("divided", 99, build, geometry, lambda knobs: (1, 1), "Divided sums.", knobs=knobs)
+    return Kernel(
+        "divided", 99, build, geometry, lambda knobs: (1, 1), "Divided sums.", knobs=knobs
+    )
 
 
 @pytest.mark.parametrize("dtype, accumulate", [
