@@ -160,6 +160,19 @@ def fit_page(reports: dict[str, dict]) -> str:
     return "\n\n".join(parts) + "\n"
 
 
+def changed_rows(file: Path = GATES / "h100-changes.json") -> list[tuple[str, str, dict]]:
+    """Regret of choices on fresh problems, before and after their change: part, key, figures."""
+    from benchmarks.fit.gate import regret
+
+    problems = json.loads(file.read_text(encoding="utf-8"))["problems"]
+    return [
+        (part, key, regret((each[key][2], each["best_us"], each["floor_us"]) for each in problems
+                           if each["part"] == part))
+        for part in dict.fromkeys(each["part"] for each in problems)
+        for key in ("usual", "changed")
+    ]  # fmt: skip
+
+
 def alike_page(file: Path = FITS / "h100-alike.json", formula: Path = GATES / "h100.json") -> str:
     """How the H200's choices do on a GPU with its multiprocessors, and those that a fit changed."""
     from gemv.selection.machine import REFERENCE
@@ -173,6 +186,8 @@ def alike_page(file: Path = FITS / "h100-alike.json", formula: Path = GATES / "h
         for words, key in ((usual, "usual"), ("with changes", "changed"))
     ]
     rows.append(("never seen: of the formula", json.loads(formula.read_text("utf-8"))["present"]))
+    words = {"usual": usual, "changed": "with changes"}
+    rows += [(f"changed, {part}: {words[key]}", judged) for part, key, judged in changed_rows()]
     lines = [
         f"| {title} | {own['cells']:.0f} | {own['mean']:.3f} | {own['most_of_95']:.3f}"
         f" | {own['worst']:.2f} | {own['floor_over_time']:.1%} |"
