@@ -11,7 +11,7 @@ from style import canvas, drawing
 
 TOP = Path(__file__).resolve().parents[2]
 sys.path[:0] = [str(TOP), str(TOP / "docs" / "_ext")]
-from selection_pages import FITS, predicted_of  # noqa: E402
+from selection_pages import FITS, fits, predicted_of  # noqa: E402
 
 from benchmarks.pages.page import duration  # noqa: E402
 
@@ -21,7 +21,7 @@ def predicted(palette):
     """Every launch that a campaign timed: the time that the formula predicts over the time that was
     measured. A darker field has more launches. On the line the two are equal. Launches that are
     wrong by more than a factor of 4 are not shown."""
-    files = [path for path in sorted(FITS.glob("*.json")) if not path.stem.endswith("-model")]
+    files = [file for name in fits() if (file := FITS / f"{name}.json").exists()]
     if not files:
         return None
     found, terms = predicted_of(files[0])

@@ -40,6 +40,7 @@ DRAWN = {
     "several_columns": (8192, 8192),
     "several_long_columns": (1 << 20, 64),
     "several_small": (32, 32),
+    "several_short_rows": (1 << 20, 64),
 }
 VECTORS = (1, 2, 4, 8)
 _SHORT_ROWS = "gemv.kernels.vectors.b05_several_short_rows"
