@@ -237,14 +237,19 @@ def test_a_batch_of_device_arrays():
 @pytest.fixture
 def arrays_say_where_they_are(monkeypatch):
     """Arrays of the simulator as those of a GPU: on number 0, and empty ones on none."""
-    read = Numba.read
+    read, read_all = Numba.read, Numba.read_all
 
     def on_a_gpu(self, array):
         view = read(self, array)
         return view._replace(device=None if 0 in view.shape else 0)
 
+    def all_on_a_gpu(self, arrays):
+        views = read_all(self, arrays)
+        return views._replace(devices=[None if 0 in shape else 0 for shape in views.shapes])
+
     if backend.backend() == "simulator":
         monkeypatch.setattr(Numba, "read", on_a_gpu)
+        monkeypatch.setattr(Numba, "read_all", all_on_a_gpu)
 
 
 @needs_engine
