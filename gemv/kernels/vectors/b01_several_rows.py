@@ -52,7 +52,7 @@ Loses
     To matrix products on tensor cores, which add in another order: eight vectors with 1048576 x 64
     float64 took 185 us, torch.mm 151. With eight vectors the loads of x and the few threads that
     registers leave room for take longer than A, most of all for numbers of 2 bytes: on an H100
-    8192 x 8192 bfloat16 took 59 us, where A alone takes 44, and torch.mm 48. It took 66 us while A
+    8192 x 8192 bfloat16 took 60 us, where A alone takes 44, and torch.mm 48. It took 66 us while A
     drove x out of the L1 cache.
 
 Sums
@@ -96,8 +96,8 @@ class Tile(NamedTuple):
 
 
 #: By COUNT, for rows that a warp has several of, for longer ones, and for those that are split over
-#: blocks. They are the fastest that were tried on an H200 and spill no registers; for 2 and 4
-#: vectors not all dtypes and shapes were timed (``benchmarks/results/tiles``).
+#: blocks. They are among the fastest that were tried on an H200 or an H100, and spill no
+#: registers; not all dtypes and shapes were timed (``benchmarks/results/tiles``).
 SHORT = {2: Tile(1, 4, 2, 256, 2), 4: Tile(1, 2, 4, 64, 8), 8: Tile(2, 4, 4, 64, 6, 1)}
 LONG = {2: Tile(1, 4, 2, 128, 4), 4: Tile(1, 4, 4, 128, 2), 8: Tile(1, 2, 2, 256, 2, 1, 1)}
 SPLIT = {2: Tile(1, 4, 2, 128, 4), 4: Tile(1, 4, 4, 128, 2), 8: Tile(2, 4, 4, 256, 1)}
