@@ -33,18 +33,10 @@ def planned(engine: Any, call: Call, batch: Batch, kernel: str | None) -> Launch
     batch = batch.collapsed()
     problem = aligned(call.problem.at(call.a.pointer, call.x.pointer), batch)
     try:
-        found = parts(problem, batch, engine.device(), kernel, call.homes, _has_one_matrix(call))
+        found = parts(problem, batch, engine.device(), kernel, call.homes)
     except ValueError as error:
         raise ValueError(f"{call.routine}: {error}") from None
     return Launches(problem, found)
-
-
-def _has_one_matrix(call: Call) -> bool:
-    """Whether the matrix has no leading dimensions: then the items are vectors of one matrix.
-
-    They have the sums of the single call, and so has a single vector.
-    """
-    return len(call.a.shape) == RANK["a"]
 
 
 def load(engine: Any, launches: Launches, stream: int | None = None) -> None:

@@ -37,18 +37,13 @@ def select_item(
     device: Device,
     kernel: str | None = None,
     homes: tuple[str, str] = ("arguments", "arguments"),
-    is_shared: bool | None = None,
 ) -> Choice:
     """The kernel for one item of `batch`, which fixes the order of sums of all.
-
-    `is_shared` says whether the items of the whole batch share the matrix, where `batch` is a part.
 
     Small items have a kernel of their own, which reads many of them as one stretch of memory. A
     single product has another one, with the same sums, and so have several vectors of one matrix.
     """
-    if is_shared is None:
-        is_shared = shares_matrix(batch)
-    if kernel is None and not is_shared and are_small_items(problem):
+    if kernel is None and not shares_matrix(batch) and are_small_items(problem):
         small = get("small_items")
         if small.constants_of is not None:
             spec = small.spec(problem, small.constants_of(problem), homes)
@@ -71,7 +66,6 @@ def select_batch(
     device: Device,
     kernel: str | None = None,
     homes: tuple[str, str] = ("arguments", "arguments"),
-    is_shared: bool | None = None,
 ) -> Choice:
     """The kernel for `batch`, whose items are all `problem`.
 
@@ -79,7 +73,7 @@ def select_batch(
     :func:`select`.
     """
     problem = as_computed(problem, device)  # the kernel for several vectors is made from it
-    single = select_item(problem, batch, device, kernel, homes, is_shared)
+    single = select_item(problem, batch, device, kernel, homes)
     single = for_few(problem, batch, device, kernel, single)
     if single.kernel.x_home(single.knobs) != "pointer":
         raise ValueError(f"kernel {single.kernel.name!r} moves x, so it computes no batches")

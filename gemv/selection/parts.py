@@ -8,7 +8,7 @@ from typing import NamedTuple
 from gemv.core.batch import OPERANDS, Batch
 from gemv.core.geometry import Device
 from gemv.core.problem import Problem
-from gemv.selection.batches import for_few, limits, select_batch, select_item, shares_matrix
+from gemv.selection.batches import for_few, limits, select_batch, select_item
 from gemv.selection.select import Choice
 
 
@@ -46,16 +46,13 @@ def parts(
     device: Device,
     kernel: str | None = None,
     homes: tuple[str, str] = ("arguments", "arguments"),
-    one_matrix: bool = False,
 ) -> list[Part]:
     """The launches that compute a batch, in order.
 
-    `problem` is that of :func:`aligned`, and `batch` is collapsed. `one_matrix` says that the
-    matrix has no leading dimensions, so that its items are vectors, even if there is only one. An
-    error as of :func:`gemv.selection.select.select`.
+    `problem` is that of :func:`aligned`, and `batch` is collapsed. An error as of
+    :func:`gemv.selection.select.select`.
     """
-    is_shared = one_matrix or shares_matrix(batch)  # of a part with a single item, too
-    single = select_item(problem, batch, device, kernel, homes, is_shared)
+    single = select_item(problem, batch, device, kernel, homes)
     single = for_few(problem, batch, device, kernel, single)
     if batch.items == 1 and not batch.conjugate_x and single.kernel.of_batch is None:
         return [Part(batch, (0,) * len(OPERANDS), single)]
@@ -63,6 +60,6 @@ def parts(
     if len(batch.shape) > dimensions:
         batch = batch.with_longest_last()
     return [
-        Part(part, offsets, select_batch(problem, part, device, kernel, homes, is_shared))
+        Part(part, offsets, select_batch(problem, part, device, kernel, homes))
         for part, offsets in batch.parts(dimensions, most)
     ]

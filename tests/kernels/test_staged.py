@@ -80,9 +80,7 @@ def name_of(alone):
 def force(alone, staged, monkeypatch):
     """Items by one kernel and its constants, and copied to shared memory with these."""
 
-    def forced(
-        problem, batch, device, kernel=None, homes=("arguments", "arguments"), is_shared=None
-    ):
+    def forced(problem, batch, device, kernel=None, homes=("arguments", "arguments")):
         return select(problem, device, kernel=name_of(alone), knobs=alone, homes=homes)
 
     def kernel(called):

@@ -174,9 +174,7 @@ def test_vectors_in_registers_have_the_bits_of_each_alone(
 def force(name, alone, together, monkeypatch):
     """Single products by one kernel and its constants, several vectors with some of theirs."""
 
-    def forced(
-        problem, batch, device, kernel=None, homes=("arguments", "arguments"), is_shared=None
-    ):
+    def forced(problem, batch, device, kernel=None, homes=("arguments", "arguments")):
         return select(problem, device, kernel=name, knobs=alone, homes=homes)
 
     def kernel(called):

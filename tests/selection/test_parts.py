@@ -47,7 +47,7 @@ def test_every_kernel_of_a_batch_knows_whether_x_is_conjugated(size, shape, one_
     problem = problem_of(*size, letter="c")
     for conjugate_x in (False, True):
         batch = batch_of(shape, *size, one_matrix, conjugate_x)
-        found = parts(problem, batch, H200, one_matrix=one_matrix)
+        found = parts(problem, batch, H200)
         assert [part.choice.spec.conjugate_x for part in found] == [conjugate_x]
 
 
@@ -59,9 +59,8 @@ def test_a_part_with_one_vector_has_the_kernel_of_its_batch(monkeypatch):
     assert [part.batch.items for part in found] == [2, 2, 1]
     assert [part.choice.kernel.name for part in found] == ["several_small"] * 2 + ["small_matrix"]
     alone = batch_of((1,), *SMALL, one_matrix=True)
-    (vector,) = parts(problem, alone, H200, one_matrix=True)
-    (matrix,) = parts(problem, alone, H200)
-    assert vector.choice == matrix.choice == batches.select(problem, H200)
+    (vector,) = parts(problem, alone, H200)
+    assert vector.choice == batches.select(problem, H200)
     assert vector.choice.kernel.name == "small_matrix"
 
 
