@@ -325,9 +325,10 @@ def code(kernel) -> str:
     lines = len(path.read_text(encoding="utf-8").splitlines()) - first
     if lines > SHORT:
         listing = folded(f"The {lines} lines", listing)
+    script = f"rung.py {kernel.name}" if kernel.beside else f"rung_{kernel.rung:02}.py"
     return (
         f"{{doc}}`/course/reading` explains the parts of `{where}`."
-        f" `python docs/course/rung.py {kernel.name if kernel.beside else kernel.rung}` runs it and"
+        f" `python docs/course/{script}` runs it and"
         " prints what changed since the rung before.\n\n" + listing
     )
 

@@ -5,7 +5,7 @@
 
 A reader on GitHub sees a page as it is in the repository. So tables stand in the pages themselves,
 between two marks, and links are those of Markdown (:mod:`links`). ``make docs`` refuses a page that
-is out of date.
+is out of date. The scripts of the rungs (:mod:`rung_scripts`) are kept in the same way.
 """
 
 from __future__ import annotations
@@ -26,6 +26,7 @@ import beyond_pages
 import climb_pages
 import links
 import result_pages
+import rung_scripts
 import selection_pages
 from kernel_pages import DOCS, FIGURES, OUT, TOP, rung_list, vocabulary_table
 
@@ -140,7 +141,12 @@ def main(arguments: list[str]) -> int:
         print(page.relative_to(TOP).as_posix())
         if arguments:
             page.write_text(text, encoding="utf-8")
-    return 1 if found and not arguments else 0
+    scripts = rung_scripts.stale()
+    for path in scripts:
+        print(path.relative_to(TOP).as_posix())
+    if arguments:
+        rung_scripts.write()
+    return 1 if (found or scripts) and not arguments else 0
 
 
 if __name__ == "__main__":

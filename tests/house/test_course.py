@@ -114,15 +114,43 @@ def test_figures_of_a_profiler_are_shown_where_they_are_stored(modules, cases, t
     steps, pages = modules
     name = "f32-8192x8192"
     assert pages.profile_of(tmp_path, name) == ("", {})
-    rows = [{"name": "thread_per_row", "metrics": {"occupancy": "3 %"}}]
+    rows = [
+        {"name": "serial", "metrics": {"sectors per request": "1", "occupancy": "2 %"}},
+        {"name": "thread_per_row", "metrics": {"sectors per request": "1", "occupancy": "3 %"}},
+    ]
     stored = {"device": "a GPU", "tool": "ncu 1.0", "rows": rows}
     (tmp_path / f"{name}.json").write_text(json.dumps(stored), encoding="utf-8")
     profile = pages.profile_of(tmp_path, name)
     step = steps.steps(cases[name])[1]
     counts = {each: {"threads": 1} for each in ("serial", "thread_per_row")}
     table = pages.before_and_now(step, ["threads"], counts, profile.rows)
-    assert table.splitlines()[-1] == "| occupancy (ncu) |  | 3 % |"
+    # neither the threads nor the sectors have changed
+    assert table.splitlines() == [
+        "| | before | now |", "| --- | ---: | ---: |", "| occupancy (ncu) | 2 % | 3 % |"
+    ]  # fmt: skip
     assert "(ncu 1.0, a GPU)" in profile.source
+
+
+def test_a_profiler_is_shown_beside_the_other_climbs(modules, cases, tmp_path, monkeypatch):
+    steps, pages = modules
+    acts = {name: {**act, "rungs": {}} for name, act in steps.words().items()}
+    monkeypatch.setattr(steps, "words", lambda: acts)
+    monkeypatch.setattr(pages, "OUT", tmp_path)
+    for name, act in acts.items():
+        told = dict.fromkeys((each.kernel.name for each in steps.steps(cases[act["results"]])),
+                             dict.fromkeys(act["shown"], 0))  # fmt: skip
+        (tmp_path / f"climb-{name}.json").write_text(json.dumps(told), encoding="utf-8")
+    rows = [
+        {"name": "thread_per_row", "metrics": {"sectors per request": "7", "eligible": "9"}},
+        {"name": "of_another_matrix", "metrics": {"sectors per request": "8"}},
+    ]
+    stored = {"device": "a GPU", "tool": "ncu 1.0", "rows": rows}
+    (tmp_path / f"{acts['tall']['results']}.json").write_text(json.dumps(stored), encoding="utf-8")
+    _, others = pages.climb_pages(cases, tmp_path)
+    lines = others.splitlines()
+    at = lines.index("| rung | sectors | eligible (ncu) |")
+    assert lines[at + 2 : at + 4] == ["| thread_per_row | 7 | 9 |", ""]
+    assert others.count("(ncu 1.0, a GPU)") == 1 and "of_another_matrix" not in others
 
 
 def run(*command: str) -> subprocess.CompletedProcess:
