@@ -10,7 +10,7 @@ import math
 from collections.abc import Iterable
 from pathlib import Path
 
-from benchmarks.pages.page import RESULTS, by_device, drawing, markdown, number, versions
+from benchmarks.pages.page import RESULTS, by_device, drawing, folded, markdown, number, versions
 from gemv.cli.options import DTYPE_OF_PREFIX
 from gemv.measure.picture import title
 from gemv.measure.records import CellResult, GridResults, groups, summary, worst
@@ -180,9 +180,7 @@ def cells_page(grids: dict[str, GridResults]) -> str:
             parts += [
                 f"### {title(group[0])}{mark}",
                 drawing(f"grid-{name}-{picture}"),
-                "<details><summary>In numbers</summary>",
-                side_by_side(group),
-                "</details>",
+                folded("In numbers", side_by_side(group)),
             ]
     return "\n\n".join(parts) + "\n"
 

@@ -362,7 +362,7 @@ def pays(
             *further,
             "**Programs, calls, GPUs.** The times are in [docs/solvers.md](docs/solvers.md),"
             " [docs/calls.md](docs/calls.md), [docs/memories.md](docs/memories.md) and"
-            " [docs/several.md](docs/several.md).",
+            " [docs/shards.md](docs/shards.md).",
             programs(*map(stored, ("solvers", "memories", "calls", "shards"))),
             "`python -m gemv bench` measures your own shapes. [docs/measure.md](docs/measure.md)"
             " says how we measure, and [docs/cells.md](docs/cells.md) has every cell.",

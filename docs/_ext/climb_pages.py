@@ -19,9 +19,9 @@ import textwrap
 from pathlib import Path
 from typing import NamedTuple
 
-from kernel_pages import OUT, TOP, escaped, folded, source_of
+from kernel_pages import OUT, TOP, escaped, source_of
 
-from benchmarks.pages.page import drawing
+from benchmarks.pages.page import drawing, folded
 
 PROFILES = TOP / "benchmarks" / "results" / "profiler"
 

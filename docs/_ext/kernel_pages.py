@@ -14,6 +14,8 @@ import re
 import textwrap
 from pathlib import Path
 
+from benchmarks.pages.page import folded
+
 DOCS = Path(__file__).resolve().parent.parent
 TOP = DOCS.parent
 FIGURES = DOCS / "figures"
@@ -331,11 +333,6 @@ def code(kernel) -> str:
         f" `python docs/course/{script}` runs it and"
         " prints what changed since the rung before.\n\n" + listing
     )
-
-
-def folded(summary: str, text: str) -> str:
-    """Text that shows when a reader asks for it."""
-    return f"<details><summary>{summary}</summary>\n\n{text}\n\n</details>"
 
 
 def exercise(kernel) -> str:

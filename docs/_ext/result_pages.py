@@ -10,7 +10,7 @@ import json
 
 from kernel_pages import TOP, escaped
 
-from benchmarks.pages.page import by_device, drawing
+from benchmarks.pages.page import by_device, drawing, folded
 
 
 def ladder_page(cases: dict[str, dict]) -> str:
@@ -66,10 +66,7 @@ def problems_page(cases: dict[str, dict]) -> str:
         parts += [
             f"## {title(case)}",
             drawing(f"ladder-{name}"),
-            "<details><summary>In numbers</summary>",
-            "\n".join(rows),
-            f"{case['device']}; {versions}.",
-            "</details>",
+            folded("In numbers", "\n".join(rows) + f"\n\n{case['device']}; {versions}."),
         ]
     return "\n\n".join(parts) + "\n"
 
