@@ -16,7 +16,16 @@ import math
 import sys
 from pathlib import Path
 
-from benchmarks.pages.grid_page import RANDOM, load, of_gpus, older, timed, unbroken
+from benchmarks.pages.grid_page import (
+    DATASHEET,
+    RANDOM,
+    load,
+    of_datasheet,
+    of_gpus,
+    older,
+    timed,
+    unbroken,
+)
 from benchmarks.pages.page import (
     RESULTS,
     TOP,
@@ -32,8 +41,6 @@ from gemv.measure.records import CellResult, GridResults, summary, worst
 
 README = TOP / "README.md"
 PICTURE = TOP / "docs" / "_static" / "roofline.png"
-#: What the maker's datasheet promises of the memory, in bytes per second.
-DATASHEET = {"NVIDIA H200": 4.8e12, "NVIDIA H100 80GB HBM3": 3.35e12}
 #: What the picture shows of a cell.
 SHOWN = ("m", "n", "op", "nbytes", "time_s", "plain_s", "peers")
 #: Cells of matrices with a shorter side are a kind of their own.
@@ -154,15 +161,6 @@ def by_kind(found: dict[str, list[CellResult]], device: str, corner: str) -> str
     parts += [["a peer is faster in", *slower], ["of the floor", *floor],
               ["of the datasheet", *promised]]  # fmt: skip
     return markdown([corner, *found], "w" + "f" * len(found), parts)
-
-
-def of_datasheet(rows: list[CellResult], device: str) -> float | None:
-    """The middle rate over the promised one; None where A is not in memory, or nothing is known."""
-    promised = DATASHEET.get(device)
-    if promised is None or any(row.hot for row in rows):
-        return None
-    rates = sorted(row.rate(row.time_s) * 1e9 for row in rows)
-    return rates[len(rates) // 2] / promised
 
 
 def ratio(rows: list[CellResult]) -> str:
@@ -303,7 +301,7 @@ def elsewhere(device: str, rows: list, random: list, several: list) -> list[str]
     promised = DATASHEET.get(device)
     maker = "" if promised is None else f" The maker promises {promised / 1e12:g} TB/s."
     lists = [
-        *(["[docs/roofline.md](docs/roofline.md)"] if rows or random else []),
+        *(["[docs/roofline_others.md](docs/roofline_others.md)"] if rows or random else []),
         *(["[docs/several.md](docs/several.md)"] if several else []),
     ]
     words = (

@@ -48,10 +48,20 @@ def _grids(name: str) -> dict:
     return grid_page.load(grid_page.RESULTS / name)
 
 
-def _roofline() -> str:
+def _roofline(of_reference: bool) -> str:
+    """What is told of the reference GPU, or of all others."""
     from benchmarks.pages import grid_page
+    from gemv.selection.machine import REFERENCE
 
-    return grid_page.random_page(_grids("random")) + "\n" + grid_page.page(_grids("grid"))
+    drawn, chosen = (
+        {
+            name: grid
+            for name, grid in _grids(folder).items()
+            if (grid.device == REFERENCE.name) == of_reference
+        }
+        for folder in ("random", "grid")
+    )
+    return grid_page.random_page(drawn) + "\n" + grid_page.page(chosen)
 
 
 def _cells() -> str:
@@ -89,7 +99,8 @@ PARTS: dict[str, tuple[str, Callable[[], str]]] = {
     "numbers": ("gemv/selection", selection_pages.numbers),
     "problems": (f"{RESULTS}/ladder", lambda: result_pages.problems_page(_ladders())),
     "reference": ("gemv", result_pages.reference),
-    "roofline": (f"{RESULTS}/grid", _roofline),
+    "roofline": (f"{RESULTS}/grid", lambda: _roofline(True)),
+    "roofline_others": (f"{RESULTS}/grid", lambda: _roofline(False)),
     "rungs": ("gemv/kernels", lambda: rung_list(_ladders())),
 }
 #: For these the simulator counts; ``python docs/figures`` does that, and keeps the counts.

@@ -57,7 +57,7 @@ def test_readme_has_tables_of_its_own_for_a_second_gpu(both):
     # What was there stays as it was, to the letter: no figure of the H100 is among its figures.
     before, _, after = text.partition(f"**On an {H100}**")
     assert before + after[after.index("**Programs") :] == one
-    assert "a peer is faster in 0 of 24 cells; [docs/roofline.md]" in after
+    assert "a peer is faster in 0 of 24 cells; [docs/roofline_others.md]" in after
     assert "The maker promises 3.35 TB/s." in after
     assert len(set(headings(text))) == len(headings(text)) == len(headings(one)) + 2
     assert "| H100: A in memory | a side below 256 | drawn at random |" in after
@@ -66,7 +66,7 @@ def test_readme_has_tables_of_its_own_for_a_second_gpu(both):
     assert "| H100: one call | float32 | float64 |" in after
 
     random = front.pays({"h200": both["h200"]}, both, {}).partition(f"**On an {H100}**")[2]
-    assert "[docs/roofline.md](docs/roofline.md) lists them." in random
+    assert "[docs/roofline_others.md](docs/roofline_others.md) lists them." in random
     assert "| H100: A in memory | drawn at random |" in random and "one call |" not in random
 
 
