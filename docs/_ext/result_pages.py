@@ -79,7 +79,7 @@ def calls_page(tables: dict[str, dict]) -> str:
     for table in tables.values():
         parts.append(f"## {table['device']}")
         times = {(row["group"], row["name"]): row["time_s"] for row in table["rows"]}
-        aims = ["| call | us | compared with | us | ratio | aim |"]
+        aims = ["| call | µs | compared with | its µs | ratio | aim |"]
         aims.append("| --- | ---: | --- | ---: | ---: | ---: |")
         for group, mine, other, aim in _AIMS:
             own, peer = times.get((group, mine)), times.get((group, other))
@@ -88,14 +88,19 @@ def calls_page(tables: dict[str, dict]) -> str:
                     f"| {mine} | {own * 1e6:.2f} | {other} | {peer * 1e6:.2f}"
                     f" | {own / peer:.2f} | {aim:.2f} |"
                 )
-        parts += ["### Beside what was aimed at", "\n".join(aims)]
+        parts += [
+            "### Beside what was aimed at",
+            "A 64 x 64 matrix of float32. *Ratio* is our time over the other one, so lower is"
+            " better; *aim* is the ratio that we wanted.",
+            "\n".join(aims),
+        ]
         for group in dict.fromkeys(row["group"] for row in table["rows"]):
-            lines = ["| call | us | |", "| --- | ---: | --- |"]
+            lines = ["| call | µs | |", "| --- | ---: | --- |"]
             for row in table["rows"]:
                 if row["group"] == group:
                     time = "–" if row["time_s"] is None else f"{row['time_s'] * 1e6:.2f}"
                     lines.append(f"| {row['name']} | {time} | {escaped(row['note'])} |")
-            parts += [f"### {group[0].upper()}{group[1:]}", "\n".join(lines)]
+            parts.append(folded(f"{group[0].upper()}{group[1:]}: all times", "\n".join(lines)))
         parts.append(", ".join(f"{key} {value}" for key, value in table["versions"].items()) + ".")
     return "\n\n".join(parts) + "\n"
 
