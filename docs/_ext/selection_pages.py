@@ -129,7 +129,7 @@ def fit_page(reports: dict[str, dict]) -> str:
     parts = []
     for name, report in reports.items():
         about = report["campaign"]
-        parts.append(f"### {about['gpu']}")
+        parts.append(f"## {about['gpu']}")
         lines = []
         for part in ("held out", "fitted"):
             for choice, judged in report[part].items():
