@@ -180,6 +180,24 @@ def test_short_kernels_are_right(tmp_path):
     assert all(len(path.read_text("utf-8").splitlines()) <= 75 for path in SHORT)
 
 
+def test_a_page_with_a_short_kernel_has_no_more_of_the_idea_than_that(modules):
+    from kernel_pages import has_short, idea_alone, rung_page, sections
+
+    from gemv.kernels import REGISTRY
+
+    for kernel in REGISTRY.values():
+        idea = sections(kernel.doc)["Idea"]
+        alone = idea_alone(kernel)
+        assert idea.startswith(alone) and alone
+        if not has_short(kernel):
+            assert alone == idea
+        elif kernel.name != "cluster_rows":
+            assert "\n\n" not in alone
+    page = rung_page(REGISTRY["vector_rows"], None, {}, [], {})
+    assert "By Little's law" in page and "wide_loads" not in page.split("## The idea alone")[0]
+    assert "The sums of splits have to meet" not in page and "TURNS" not in page
+
+
 # --------------------------------------------------------------------------------------------------
 # notebooks
 
