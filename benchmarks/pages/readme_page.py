@@ -16,6 +16,7 @@ import math
 import sys
 from pathlib import Path
 
+from benchmarks.pages import solver_gains
 from benchmarks.pages.grid_page import (
     DATASHEET,
     RANDOM,
@@ -242,17 +243,23 @@ def on_several(found: dict) -> list[list[str]]:
     ]  # fmt: skip
 
 
-def programs(solvers: dict, memories: dict, calls: dict, shards: dict) -> str:
+def programs(
+    solvers: dict, memories: dict, calls: dict, shards: dict, rows: list[CellResult], device: str
+) -> str:
     """What whole programs, single calls and several GPUs gain or lose, from the other results."""
-    lines = []
-    by = {(row["problem"], row["by"]): row["time_s"] for row in solvers["rows"]}
-    problems = list(dict.fromkeys(problem for problem, _ in by))
-    for ours, peer, array in (("gemv, SciPy", "SciPy", "NumPy"), ("gemv, CuPy", "CuPy", "CuPy")):
-        gains = sorted(by[problem, peer] / by[problem, ours] for problem in problems)
-        lines.append([
-            f"{len(gains)} problems, {peer}'s solvers with a `gemv.Matrix`",
-            f"{peer}'s solvers with {array}'s array", f"{gains[0]:.2f} to {gains[-1]:.2f}",
-        ])  # fmt: skip
+    found = solver_gains.gains(solvers, rows if solvers["device"] == device else [])
+    alone = [gain.alone for gain in found if gain.alone is not None]
+    lines = [
+        [what, peer, f"{min(each):.2f} to {max(each):.2f}"]
+        for what, peer, each in (
+            (f"{len(found)} problems, SciPy's solvers with a `gemv.Matrix`",
+             "SciPy's solvers with NumPy's array", [gain.scipy for gain in found]),
+            (f"{len(found)} problems, CuPy's solvers with a `gemv.Matrix`",
+             "CuPy's solvers with CuPy's array", [gain.cupy for gain in found]),
+            ("the products of these solvers alone", "cuBLAS's gemv", alone),
+        )
+        if each
+    ]  # fmt: skip
     times = {row["name"]: row["time_s"] for row in calls["rows"] if row["group"] == "64 x 64"}
     for library, peer in (("cupy", "cupy.cublas.gemv"), ("torch", "torch.mv(out=)")):
         gain = times[peer] / times[f"gemv, {library}, in place"]
@@ -361,7 +368,7 @@ def pays(
             "**Programs, calls, GPUs.** The times are in [docs/solvers.md](docs/solvers.md),"
             " [docs/calls.md](docs/calls.md), [docs/memories.md](docs/memories.md) and"
             " [docs/shards.md](docs/shards.md).",
-            programs(*map(stored, ("solvers", "memories", "calls", "shards"))),
+            programs(*map(stored, ("solvers", "memories", "calls", "shards")), rows, grid.device),
             "`python -m gemv bench` measures your own shapes. [docs/measure.md](docs/measure.md)"
             " says how we measure, and [docs/cells.md](docs/cells.md) has every cell.",
         ]
