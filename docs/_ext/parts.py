@@ -53,15 +53,20 @@ def _roofline(of_reference: bool) -> str:
     from benchmarks.pages import grid_page
     from gemv.selection.machine import REFERENCE
 
-    drawn, chosen = (
+    drawn, compiled, chosen = (
         {
             name: grid
             for name, grid in _grids(folder).items()
             if (grid.device == REFERENCE.name) == of_reference
         }
-        for folder in ("random", "grid")
+        for folder in ("random", "compiled", "grid")
     )
-    return grid_page.random_page(drawn) + "\n" + grid_page.page(chosen)
+    parts = [
+        grid_page.random_page(drawn),
+        grid_page.page(chosen),
+        grid_page.compiled_part(compiled),
+    ]
+    return "\n".join(filter(None, parts))
 
 
 def _cells() -> str:
