@@ -50,7 +50,7 @@ def example() -> str:
         lines.append(
             [f"{{ref}}`{each.constants.kernel.name}`", str(work.blocks), str(work.splits), *terms]
         )
-    head = ["kernel", "blocks", "splits", *Parts._fields, "T"]
+    head = ["kernel", "blocks", "split into", *Parts._fields, "T"]
     best = found[0]
     named = ", ".join(
         f"`{name}` = {value}"

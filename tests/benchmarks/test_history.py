@@ -301,13 +301,22 @@ def test_page_of_the_history_has_every_point_and_says_what_is_better(tmp_path, m
     rows = [line for line in text.splitlines() if line.startswith("| `")]
     assert [row.split("`")[1] for row in rows] == ["bbbbbbb", "aaaaaaa"]  # the newest first
     assert rows[0].endswith("| – | 3 |") and rows[1].endswith("| 90 | – |")
-    assert "### Share of the floor: higher is better" in text
-    assert "### Import and first call: lower is better" in text
+    assert "### Share of the floor (A): higher is better" in text
+    assert "### Import and first call (A): lower is better" in text
     assert "### Beside the fastest peer" not in text  # no point has it
     share = series.PANELS[0]
     assert series.lines(series.points("box"), share) == {"share": [(0, 90.0)]}
     assert "have not been measured again" in text and "Why figures are missing" not in text
     assert "Higher is better in the columns % of the floor. Lower is better" in text
+
+
+def test_no_heading_of_the_history_comes_twice():
+    page = program("pages.history_page")
+    stored = page.histories()
+    assert len({(each.gpu, each.past) for each in stored}) == len(stored) > 1
+    text = page.history_page(stored)
+    heads = [line for line in text.splitlines() if line.startswith("#")]
+    assert len(set(heads)) == len(heads)
 
 
 def test_a_line_of_the_history_is_the_mean_over_shapes_of_the_best_rung():
