@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from benchmarks.pages.grid_page import unbroken
 from benchmarks.pages.page import RESULTS, duration, folded, markdown, number
 from gemv.core.geometry import Chip, Device
 from gemv.measure.cells import Cell
@@ -76,6 +77,11 @@ def _named(row: Mapping[str, Any]) -> str:
     return f"{said}, {cell.vectors} vectors"
 
 
+def _us(us: float) -> str:
+    """A time whose unit stays beside its number."""
+    return unbroken(duration(us * 1e-6))
+
+
 def _beside_peers(
     timed: Sequence[tuple[Mapping[str, Any], float]], earlier: Sequence[CellResult]
 ) -> list[str]:
@@ -85,9 +91,9 @@ def _beside_peers(
         peer, share = row["peers"].get("torch.mm"), row["plain_us"] / us
         texts = [
             _named(row),
-            duration(row["one_us"] * 1e-6),
-            "" if peer is None else duration(peer * 1e-6),
-            duration(us * 1e-6),
+            _us(row["one_us"]),
+            "" if peer is None else _us(peer),
+            _us(us),
             number(None if peer is None else peer / us),
             number(share),
         ]
@@ -113,8 +119,8 @@ def _beside_earlier(
     lines = []
     for row, us in timed:
         before, share = times.get(Cell(**row["cell"])), row["plain_us"] / us
-        above = "" if before is None else duration(before)
-        lines.append((share, [_named(row), above, duration(us * 1e-6), number(share)]))
+        above = "" if before is None else _us(before * 1e6)
+        lines.append((share, [_named(row), above, _us(us), number(share)]))
     table = markdown(["A", "above", "now", "of the floor"], "wfff", [t for _, t in sorted(lines)])
     said = f"{len(lines)} problems, those furthest from the floor first"
     return ["Peers were not timed again.", folded(said, table)]
