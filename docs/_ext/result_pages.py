@@ -20,7 +20,8 @@ def ladder_page(cases: dict[str, dict]) -> str:
 
     if not cases:
         return "No results are stored yet: `make ladder` measures them on a GPU.\n"
-    parts = ["## Where the best kernel is furthest from the ceiling"]
+    gpus = " and on an ".join(dict.fromkeys(case["device"] for case in cases.values()))
+    parts = ["## Where the best kernel is furthest from the ceiling", f"On an {gpus}:"]
     losing = []
     for case in cases.values():
         rungs = [r for r in case["rows"] if r.get("gb_per_s") and not r["teaching"]]
