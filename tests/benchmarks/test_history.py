@@ -177,6 +177,18 @@ def test_stored_benchmark_results_name_no_path(tmp_path):
         store(raw, tmp_path / "results", {**facts, "gpu": "Another"}, "ab" * 20, 5000)
     assert written.read_bytes() == before
 
+    # Of a benchmark without a point asv would make an empty panel.
+    (raw / "benchmarks.json").write_text(json.dumps({"version": 2, "x": {"unit": "s"}, "w": {}}))
+    store(raw, tmp_path / "results", facts, "ab" * 20, 5000)
+    shown = json.loads((tmp_path / "results" / "benchmarks.json").read_text("utf-8"))
+    assert shown == {"version": 2, "x": {"unit": "s"}}
+
+
+def test_asv_s_pages_have_no_empty_panel():
+    results = TOP / "benchmarks" / "results" / "history"
+    described = json.loads((results / "benchmarks.json").read_text("utf-8"))
+    assert program("history.store").with_points(described, results) == described
+
 
 def point(
     folder: Path, name: str, date: int, rate: float, seconds: float, more: dict | None = None
