@@ -1,14 +1,18 @@
 """Measure candidates on the cells of the draw, and keep every time.
 
     python -m benchmarks.fit.campaign FILE.json [--cells 560] [--seconds 560] [--jobs 15]
-        [--earlier FILE.json] [--kernels NAME,NAME]
+        [--earlier FILE.json] [--kernels NAME,NAME] [--random SEED]
 
 A cell is one problem: shape, dtype, storage, and cold or L2-resident. On each cell the campaign
 tries candidates (``candidates.py``): kernels with constants. It first checks their results on whole
-numbers, then times them. One candidate of AGAIN_EACH is timed twice, which shows the noise. Cells
-that the file already has are skipped, so a run that was interrupted continues where it stopped.
-Other processes compile machine code ahead. Under the simulator the cells are small and nothing is
-timed, so a test can run the whole program without a GPU.
+numbers, then times them. One candidate of AGAIN_EACH is timed twice, which shows the noise. With
+``--random``, cells are those of ``bench --random`` with this seed, and the candidates are what the
+GPU's choices could be: the constants of its machine file that the formula expects to be the
+fastest. They share machine code, so that three times as many cells are timed.
+
+Cells that the file already has are skipped, so a run that was interrupted continues where it
+stopped. Other processes compile machine code ahead. Under the simulator the cells are small and
+nothing is timed, so a test can run the whole program without a GPU.
 """
 
 from __future__ import annotations
@@ -26,14 +30,21 @@ from typing import Any
 import numpy as np
 
 from benchmarks.fit import draw
-from benchmarks.fit.candidates import Candidate, candidates, choice, normal, of_kernels
+from benchmarks.fit.candidates import (
+    Candidate,
+    candidates,
+    choice,
+    expected,
+    normal,
+    of_kernels,
+)
 from benchmarks.fit.compilers import Compilers
 from benchmarks.fit.foresight import Foresight
 from benchmarks.fit.store import Campaign, Measured, Timed, code_key
 from gemv.core.geometry import ceil_div
 from gemv.core.problem import Problem
 from gemv.measure import peers as other_libraries
-from gemv.measure.cells import Cell
+from gemv.measure.cells import Cell, random_cells
 from gemv.measure.checks import NUMPY_ELEMENTS, SECOND_KERNEL, WholeNumbers, equal
 from gemv.measure.clock import copies_past_l2
 from gemv.measure.frames import FramedCell, Place, lay_out
@@ -43,6 +54,8 @@ from gemv.selection.select import Choice, select
 
 #: Candidates of a cell that an earlier fit expects to be the fastest.
 EXPECTED = 12
+#: The same of a random cell, and the number of the first one with seed 0.
+EXPECTED_OF_RANDOM, RANDOM = 13, 1 << 20
 #: A time that is so many times the best of its cell is measured again: 4 of 2500 times of launches
 #: in clusters were 15 to 45 times too long, and later could not be repeated.
 DISTURBED = 4
@@ -189,8 +202,7 @@ class Field:
         )
 
 
-def _simulated(number: int) -> Cell:
-    cell = draw.cell(number)
+def _simulated(cell: Cell) -> Cell:
     m, n = min(cell.m, 40), min(cell.n, 40)
     return Cell(m, n, cell.dtype, cell.op, cell.order, cell.view, cell.hot)
 
@@ -199,6 +211,8 @@ def _tried(
     number: int, cell: Cell, field: Field, foresight: Foresight | None = None
 ) -> list[Candidate]:
     timed, _ = field.framed(cell)
+    if number >= RANDOM:
+        return expected(timed.problem, field.device, EXPECTED_OF_RANDOM)
     first = foresight.first(timed.problem, field.device, EXPECTED, cell.hot) if foresight else ()
     also = [normal(kernel, knobs) for kernel, knobs in field.also.get(str(number), ())]
     found = candidates(timed.problem, field.device, number, [*also, *first])
@@ -325,14 +339,22 @@ def main(arguments: list[str] | None = None) -> None:
         "--earlier", type=Path, metavar="FILE.json",
         help="an earlier campaign: what the formula expects to be fastest is a candidate",
     )  # fmt: skip
+    parser.add_argument(
+        "--random", type=int, metavar="SEED", help="as many cells of `bench --random` instead"
+    )
     options = parser.parse_args(arguments)
     end = time.monotonic() + options.seconds
 
     from gemv.engines import backend
 
     engine: Any = backend.engine()
-    cell = draw.cell if engine.name == "cuda" else _simulated
-    wanted = [(number, cell(number)) for number in range(options.first, options.cells)]
+    if options.random is None:
+        wanted = [(number, draw.cell(number)) for number in range(options.first, options.cells)]
+    else:
+        drawn = random_cells(options.cells, options.random)
+        wanted = list(enumerate(drawn, RANDOM * (1 + options.random)))[options.first :]
+    if engine.name != "cuda":
+        wanted = [(number, _simulated(cell)) for number, cell in wanted]
     libraries = tuple(name for name in ("torch",) if other_libraries.installed(name))
     field = Field([each for _, each in wanted], engine, libraries if engine.name == "cuda" else ())
     if options.file.exists():
