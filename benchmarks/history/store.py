@@ -112,9 +112,7 @@ def with_points(described: dict, results: Path) -> dict:
     for path in results.glob("*/*.json"):
         if path.name != "machine.json":
             measured |= json.loads(path.read_text(encoding="utf-8"))["results"].keys()
-    return {
-        name: text for name, text in described.items() if name == "version" or name in measured
-    }
+    return {name: text for name, text in described.items() if name == "version" or name in measured}
 
 
 def main() -> None:

@@ -18,8 +18,6 @@ from gemv.measure.records import CellResult, GridResults, groups, summary, worst
 GRIDS = RESULTS / "grid"
 #: Cells whose shape, dtype and storage were drawn at random.
 RANDOM = RESULTS / "random"
-#: Cells that were timed beside ``torch.compile`` as well.
-COMPILED = RESULTS / "compiled"
 #: What the maker's datasheet promises of the memory, in bytes per second.
 DATASHEET = {"NVIDIA H200": 4.8e12, "NVIDIA H100 80GB HBM3": 3.35e12}
 
@@ -192,39 +190,6 @@ def page(grids: dict[str, GridResults]) -> str:
             "{doc}`cells` has every cell.",
         ]  # fmt: skip
     return "\n\n".join(parts) + "\n"
-
-
-def compiled_part(grids: dict[str, GridResults]) -> str:
-    """Cells beside ``torch.compile``, those that lose most to it first; nothing without results."""
-    name = "torch.compile"
-    parts = []
-    for file, grid in grids.items():
-        rows = [row for row in timed([grid]) if name in row.peers]
-        if not rows:
-            continue
-        rows.sort(key=lambda row: row.peers[name] / row.time_s)
-        lines = [
-            [
-                f"{title(row)}: {unbroken(f'{row.m} x {row.n}')}, {row.op}",
-                exact(row.peers[name] / row.time_s), number(row.share),
-                number(row.time_s * 1e6, ".1f"), number(row.peers[name] * 1e6, ".1f"),
-                exact(row.ratio), row.peer,
-            ]
-            for row in rows
-        ]  # fmt: skip
-        behind = sum(row.peers[name] < row.time_s for row in rows)
-        heads = ["cell", "times as fast", "of the floor", "µs", f"{name}, µs",
-                 "than the fastest", "fastest peer"]  # fmt: skip
-        parts += [
-            f"## Beside torch.compile, on {grid.device}",
-            "`torch.mv`, compiled by PyTorch into a kernel of Triton's, with"
-            ' `mode="max-autotune-no-cudagraphs"`: PyTorch tries kernels for each shape and takes'
-            f" the fastest. It is faster than `gemv` in {behind} of {len(rows)} cells. Triton"
-            " itself has no matrix-vector product.",
-            markdown(heads, "wfffffw", lines),
-            places(file, grid, COMPILED),
-        ]
-    return "\n\n".join(parts) + "\n" if parts else ""
 
 
 def cells_page(grids: dict[str, GridResults]) -> str:

@@ -16,9 +16,8 @@ import math
 import sys
 from pathlib import Path
 
-from benchmarks.pages import solver_gains
+from benchmarks.pages import compiled_part, solver_gains
 from benchmarks.pages.grid_page import (
-    COMPILED,
     DATASHEET,
     RANDOM,
     load,
@@ -27,7 +26,6 @@ from benchmarks.pages.grid_page import (
     older,
     timed,
     unbroken,
-    with_least,
 )
 from benchmarks.pages.page import (
     RESULTS,
@@ -41,7 +39,6 @@ from benchmarks.pages.page import (
 from gemv.cli.options import DTYPE_OF_PREFIX
 from gemv.measure.picture import grid_figure, save, title
 from gemv.measure.records import CellResult, GridResults, summary, worst
-from gemv.selection.machine import REFERENCE
 
 README = TOP / "README.md"
 PICTURE = TOP / "docs" / "_static" / "roofline.png"
@@ -293,22 +290,6 @@ def selection_of(grid: GridResults) -> str:
     )
 
 
-def compiled_of(grids: dict[str, GridResults]) -> str:
-    """What ``torch.compile`` takes beside our calls, in the cells where it was timed."""
-    told = []
-    for device, each in of_gpus(grids).items():
-        rows = [row for row in timed(each) if "torch.compile" in row.peers]
-        gains = [row.peers["torch.compile"] / row.time_s for row in rows]
-        if gains:
-            mean = math.exp(sum(map(math.log, gains)) / len(gains))
-            page = "roofline" if device == REFERENCE.name else "roofline_others"
-            told.append(
-                f" `torch.compile`, whose kernels are Triton's, was timed in {len(gains)} cells on"
-                f" an {device}: {with_least(mean, min(gains))} ([docs/{page}.md](docs/{page}.md))."
-            )
-    return "".join(told) or " `torch.compile` and Triton were not timed."
-
-
 def split(found: dict[str, list[CellResult]]) -> tuple[dict, dict]:
     """The kinds of the first table, and those of the second."""
     plain = {name: found[name] for name in PLAIN if name in found}
@@ -367,7 +348,7 @@ def pays(
             " slowest cell. A *cell* is one shape, storage order and op. Peers are `torch.mv`,"
             " cuBLAS's gemv and, for a single row, the dot products of both; for 16-bit numbers"
             f" only {' and '.join(sorted(narrow, reverse=True))}, because cuBLAS has no such gemv."
-            + compiled_of(load(COMPILED)),
+            + compiled_part.sentence(load(compiled_part.FOLDER)),
             by_kind(plain, grid.device, "A in memory"),
             by_kind(others, grid.device, "the other cells"),
             "*Of the floor* is the mean of floor over time. The *floor* is the shortest time in"

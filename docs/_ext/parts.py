@@ -50,7 +50,7 @@ def _grids(name: str) -> dict:
 
 def _roofline(of_reference: bool) -> str:
     """What is told of the reference GPU, or of all others."""
-    from benchmarks.pages import grid_page
+    from benchmarks.pages import compiled_part, grid_page
     from gemv.selection.machine import REFERENCE
 
     drawn, compiled, chosen = (
@@ -64,7 +64,7 @@ def _roofline(of_reference: bool) -> str:
     parts = [
         grid_page.random_page(drawn),
         grid_page.page(chosen),
-        grid_page.compiled_part(compiled),
+        compiled_part.part(compiled),
     ]
     return "\n".join(filter(None, parts))
 

@@ -104,18 +104,18 @@ def compiled():
 
 
 def test_the_page_has_what_loses_most_first(compiled):
-    pages = program("pages.grid_page")
-    text = pages.compiled_part(compiled)
+    pages = program("pages.compiled_part")
+    text = pages.part(compiled)
     assert "faster than `gemv` in 1 of 2 cells" in text and "results/compiled/h100.json" in text
     lines = [line.split(" | ") for line in text.splitlines() if line.startswith("| float")]
     assert [line[1] for line in lines] == ["0.500", "2.00"]
-    assert pages.compiled_part({"h": timed_grid()}) == pages.compiled_part({}) == ""
+    assert pages.part({"h": timed_grid()}) == pages.part({}) == ""
 
 
 def test_the_readme_says_whether_it_was_timed(compiled):
-    front = program("pages.readme_page")
-    assert front.compiled_of({}) == " `torch.compile` and Triton were not timed."
-    assert front.compiled_of({"h": timed_grid()}) == front.compiled_of({})
-    text = front.compiled_of(compiled).replace("\N{NO-BREAK SPACE}", " ")
+    front = program("pages.compiled_part")
+    assert front.sentence({}) == " `torch.compile` and Triton were not timed."
+    assert front.sentence({"h": timed_grid()}) == front.sentence({})
+    text = front.sentence(compiled).replace("\N{NO-BREAK SPACE}", " ")
     assert "timed in 2 cells on an NVIDIA H100 80GB HBM3: 1.00 (0.50) " in text
     assert "docs/roofline_others.md" in text
