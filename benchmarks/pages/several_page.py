@@ -39,6 +39,11 @@ def _mean(values: Iterable[float | None]) -> float | None:
     return math.exp(sum(found) / len(found)) if found else None
 
 
+def _down(least: float | None) -> float | None:
+    """The least figure with two digits, rounded down as on the other pages."""
+    return None if least is None else math.floor(100 * least) / 100
+
+
 def _summary(rows: Sequence[CellResult], name: str) -> list[list[str]]:
     """A line for each dtype and number: means, the slowest cell, and how many are behind a peer."""
     lines = []
@@ -52,7 +57,7 @@ def _summary(rows: Sequence[CellResult], name: str) -> list[list[str]]:
                 str(count),
                 number(_mean(r.share for r in some)),
                 number(_mean(ratios)),
-                number(min(ratios, default=None)),
+                number(_down(min(ratios, default=None))),
                 f"{sum(ratio < 1 for ratio in ratios)} of {len(ratios)}",
             ]
         )
@@ -70,7 +75,7 @@ def _behind(rows: Sequence[CellResult], name: str) -> str:
             f"{getattr(row, name)}: {row.m} x {row.n} {row.order}{row.op}, {_NAMES[row.dtype]}",
             duration(row.time_s),
             number(row.share),
-            number(row.ratio),
+            grid_page.exact(row.ratio),
         ]
         for row in found
     ]
