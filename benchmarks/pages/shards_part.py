@@ -1,4 +1,4 @@
-"""One matrix on several GPUs on ``docs/several.md``, from ``benchmarks/results/shards``."""
+"""What is on ``docs/shards.md``, one matrix on several GPUs, from ``benchmarks/results/shards``."""
 
 from __future__ import annotations
 
@@ -54,6 +54,11 @@ class Measured(NamedTuple):
         """Bytes of the matrix."""
         row = self.rows[size, ONE]
         return int(row["m"] * row["n"] * np.dtype(row["dtype"]).itemsize)
+
+    def matrix(self, size: str) -> str:
+        """A size, with the shape and the dtype of its matrix."""
+        row = self.rows[size, ONE]
+        return f"{size}: {row['m']} x {row['n']} {row['dtype']}"
 
     def time(self, size: str, way: str) -> float | None:
         """Seconds of a product; None where there is no result, or a wrong one."""
@@ -121,7 +126,6 @@ def part(runs: list[Measured]) -> list[str]:
     if not runs:
         return []
     parts = [
-        "## One matrix on several GPUs",
         "x and y are on the first GPU. A time is that from the call until all GPUs are idle, and in"
         " brackets, how many times as fast that is as one GPU with our plan. [Larger than one"
         " GPU](guide/many.md) says how to use them.",
@@ -135,6 +139,7 @@ def part(runs: list[Measured]) -> list[str]:
         parts.append(
             f"{run.gpus} GPUs ({run.model}) of one host; {wrong} results were wrong, and {bits} of"
             f" those of rows have the bits of one GPU. {'; '.join(pays(run, w) for w in ours)}."
+            f" A is stored by rows. {'; '.join(map(run.matrix, run.sizes))}."
         )
         parts.append(_table(run))
     return parts

@@ -38,7 +38,7 @@ def test_the_page_has_what_loses_first(tmp_path):
         json.dumps([{"tree": "before", **run}, {"tree": "after", **run}])
     )
     title, _, head, _, *rows = part(tmp_path).splitlines()
-    assert title == "### JAX, a GPU" and head.startswith("| call | us | compared with |")
+    assert title == "## JAX, a GPU" and head.startswith("| call | µs | compared with | its µs |")
     assert rows == [
         "| `gemv.gemv of JAX` | 12.00 | `jnp.matmul` | 10.00 | 1.20 | 1.20 |",
         "| `matvec` | 9.00 | `jnp.matmul` | 10.00 | 0.90 | 1.20 |",
