@@ -65,6 +65,11 @@ class Measured(NamedTuple):
         taken, one = self.time(size, way), self.time(size, ONE)
         return one / taken if taken and one else None
 
+    def in_graph(self, size: str, way: str) -> float | None:
+        """Seconds of one of several products in a CUDA graph; None as in :meth:`time`."""
+        row = self.rows.get((size, way), {})
+        return row.get("in_graph_s") if row.get("right", True) else None
+
     def scaling(self, way: str) -> list[tuple[int, float]]:
         """Bytes of the matrix, and how many times as fast as one GPU."""
         pairs = ((self.nbytes(size), self.ratio(size, way)) for size in self.sizes)
@@ -116,6 +121,23 @@ def _table(run: Measured) -> str:
     return markdown(["", *run.sizes], "w" + "f" * len(run.sizes), lines)
 
 
+def _graphs(run: Measured) -> str | None:
+    """The same for products in a graph; None where none was measured."""
+    sizes = [size for size in run.sizes if run.in_graph(size, ONE)]
+    ways = [way for way in WAYS if any(run.in_graph(size, way) for size in sizes)]
+    if not ways:
+        return None
+    lines = []
+    for way in ways:
+        cells = []
+        for size in sizes:
+            taken, one = run.in_graph(size, way), run.in_graph(size, ONE)
+            times = f" ({number(one / taken)})" if taken and one else ""
+            cells.append(duration(taken) + times)
+        lines.append([WAYS[way], *cells])
+    return markdown(["", *sizes], "w" + "f" * len(sizes), lines)
+
+
 def part(runs: list[Measured]) -> list[str]:
     """The paragraphs of the page; none without results."""
     if not runs:
@@ -137,4 +159,11 @@ def part(runs: list[Measured]) -> list[str]:
             f" those of rows have the bits of one GPU. {'; '.join(pays(run, w) for w in ours)}."
         )
         parts.append(_table(run))
+        graphs = _graphs(run)
+        if graphs is not None:
+            parts.append(
+                "The same products in a CUDA graph of 20, which writes to one y: the time of one by"
+                " the GPU's clock, beside our plan in such a graph on one GPU."
+            )
+            parts.append(graphs)
     return parts
