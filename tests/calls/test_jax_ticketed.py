@@ -98,6 +98,27 @@ def test_products_with_a_ticket(handle, letter, case):
         assert not tickets.is_taken(LINES[0])
 
 
+def test_calls_that_differ_are_remembered_apart():
+    """Options and lengths of one kind of memory; each is selected once, and then known."""
+    if gemv.backend() != "simulator":
+        pytest.skip("frames made by hand lie in host memory")
+    memo.forget()
+    cases = [
+        ("gemv", 0, (8, 8), (8,), (8,)), ("gemv", 1, (8, 8), (8,), (8,)),
+        ("matvec", 0, (2, 8, 8), (2, 8), (2, 8)), ("vecmat", 1, (2, 8, 8), (2, 8), (2, 8)),
+        ("matvec", 0, (2, 8, 8), (8,), (2, 8)),
+    ]  # fmt: skip
+    for repeat in range(2):
+        for number, (routine, trans, *shapes) in enumerate(cases, 1):
+            a, x, y = (np.ones(1000, "f")[: np.prod(shape)].reshape(shape) for shape in shapes)
+            a[...] = arrays("s", *shapes)[0]
+            write("s", 2.0, 0.0)
+            made = frame(a, x, y, routine, trans, old=False)
+            assert call(jax_ticketed.on_gpu, made.frame) is None, made.errors
+            assert np.array_equal(y, expected(routine, trans, 2.0, a, x, 0, y).real)
+            assert len(jax_ticketed._remembered) == (len(cases) if repeat else number)
+
+
 def test_a_nan_in_a_y_that_is_not_read():
     a, x, y = arrays("d", (5, 4), (4,), (5,))
     y[:] = np.nan

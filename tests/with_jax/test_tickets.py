@@ -115,6 +115,7 @@ def test_what_has_no_short_way(ways):
         for _ in range(3):
             found = gemv.matvec(numbers(shape), numbers(of_x))
             assert found.shape == (shape[0], shape[1]) and not np.asarray(found).any()
+    assert not any(0 in key[2].shape for key in short_jax._known), "XLA gets none of them"
     with gemv.trace() as calls:
         gemv.matvec(a, x)
     assert calls
@@ -125,7 +126,7 @@ def test_a_longer_x_or_y_of_a_batch_is_looked_at(ways):
     for operands in ((x, y), (x[:, :7], y[0]), (x[:, :7], numbers((3, 6)))):
         ways("gemv", 2.0, a, operands[0], 1.0, operands[1]).expect(None, y)
         again = ways("gemv", 2.0, a, operands[0], 1.0, operands[1])
-        assert isinstance(again, remembered.LongWay)
+        assert again.expect is not None, "nothing was kept"
 
 
 def test_new_numbers_put_nothing_on_the_gpu(ways, monkeypatch):
