@@ -44,8 +44,9 @@ SIZES = {
     "200 MB, float64": (5000, 5000, "float64"),
 }
 SMALL = {"small": (48, 32, "float32"), "small, float64": (-16, 24, "float64")}
-#: Times of one product; calls that are not timed before; products in a row.
-REPEATS, WARM, IN_A_ROW = 30, 3, 20
+#: Times of one product; calls that are not timed before, so that ``A @ x`` is one launch by then;
+#: products in a row.
+REPEATS, WARM, IN_A_ROW = 30, 6, 20
 
 
 # --- ways -----------------------------------------------------------------------------------------
