@@ -6,6 +6,7 @@ import gc
 import sys
 from collections import Counter
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -94,6 +95,39 @@ def test_the_streams_of_x_are_ordered(product, virtual_gpus):
         late.append(x)
     for y, expected in reversed(made):
         assert bits(virtual_gpus, y) == expected
+
+
+def test_a_product_does_not_disturb_the_one_before(product, virtual_gpus):
+    """It comes on another stream when the graph's own x has the values of the one before.
+
+    Each y is made on the stream of its x, as PyTorch's tensors are.
+    """
+    several, cols = product
+    several @ Array(virtual_gpus, numbers(cols))
+    repeated = several._again._known[0, 0]
+    streams = [virtual_gpus.check(virtual_gpus.cuStreamCreate(1)) for _ in range(3)]
+
+    def enqueue(seed, stream):
+        values = numbers(cols, seed)
+        x, y = Array(virtual_gpus, values), Array(virtual_gpus, np.zeros(several.shape[0], "f"))
+        operands = [
+            several._layouts.operand(each, several.dtype, len(each.values())) for each in (x, y)
+        ]
+        repeated.run(operands[0], stream, SimpleNamespace(stream=stream, operand=operands[1]))
+        return y, several.matvec(values).tobytes()
+
+    enqueue(4, streams[2])
+    for first, second in (streams[:2], streams[1::-1]):
+        one, expected = enqueue(5, first)
+        copied = virtual_gpus._stream(first).last
+        for _ in range(3):  # behind the copy of x: the graph, the copy of y, the event
+            copied = copied.after[0]
+        copied.run()
+        other, of_other = enqueue(6, second)
+        for stream in (second, first):
+            virtual_gpus.check(virtual_gpus.cuStreamSynchronize(stream))
+        assert other.values().tobytes() == of_other
+        assert one.values().tobytes() == expected
 
 
 def test_an_x_is_read_before_later_work_on_its_stream(product, virtual_gpus):
