@@ -20,7 +20,7 @@ from jax.interpreters import mlir
 
 from gemv.calls.jax_operators import TARGET, register_for
 from gemv.calls.jax_ticketed import written
-from gemv.driver import tickets
+from gemv.driver.tickets import is_taken, leave, line_of
 
 _product = Primitive(f"{TARGET}_with_a_ticket")
 #: Where y stands among the arguments; XLA copies it to the result before it calls us.
@@ -75,7 +75,7 @@ class Tickets:
         self._free: deque[tuple[Any, int]] = deque()
 
     def call(
-        self, write: Callable[[int, Any, Any], None], alpha: Any, beta: Any, function: Any,
+        self, write: Callable[[int, Any, Any], None], function: Any, alpha: Any, beta: Any,
         a: Any, x: Any, *old: Any,
     ) -> Any:  # fmt: skip
         """Call a function of :func:`compiled` with alpha and beta.
@@ -87,7 +87,14 @@ class Tickets:
         write : callable
             That of :func:`gemv.driver.tickets.writer` for the dtype of alpha and beta.
         """
-        ticket = self._taken()
+        free = self._free
+        try:
+            ticket = free.popleft()
+            if is_taken(ticket[1]):  # XLA has not come to its call yet
+                free.append(ticket)
+                ticket = self._another()
+        except IndexError:
+            ticket = self._another()
         if ticket is None:
             return None
         array, line = ticket
@@ -95,30 +102,20 @@ class Tickets:
             write(line, alpha, beta)
             result = function(a, x, array, *old)
         except (ValueError, RuntimeError):  # no float, or an array that has been deleted
-            tickets.leave(line)
-            self._free.append(ticket)
+            leave(line)
+            free.append(ticket)
             raise
         # After an interrupt XLA may have the ticket, and nobody else gets it.
-        if isinstance(result, jax.core.Tracer):  # it was recorded, and is never computed
-            tickets.leave(line)
-        self._free.append(ticket)
+        if type(result) is not type(array):  # it was recorded, and is never computed
+            leave(line)
+        free.append(ticket)
         return result
 
-    def _taken(self) -> tuple[Any, int] | None:
-        """A ticket whose line is free, made now if need be; None if there are too many."""
-        try:
-            ticket = self._free.popleft()
-        except IndexError:
-            return self._another()
-        if tickets.is_taken(ticket[1]):  # XLA has not come to its call yet
-            self._free.append(ticket)
-            return self._another()
-        return ticket
-
-    def _another(self) -> tuple[Any, int] | None:
+    def _another(self) -> Any:
+        """A new ticket and its line; None if there are too many."""
         with jax.ensure_compile_time_eval():  # the caller may be inside of a trace
             array = jax.device_put(np.int32(0), self._sharding)
-        line = tickets.line_of(array.unsafe_buffer_pointer())
+        line = line_of(array.unsafe_buffer_pointer())
         return None if line is None else (array, line)
 
 

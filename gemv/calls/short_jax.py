@@ -10,6 +10,7 @@ items of a batch come with a ticket, which stands for alpha and beta in host mem
 
 from __future__ import annotations
 
+import functools
 import sys
 from typing import Any
 
@@ -45,8 +46,7 @@ _OF_BATCHES = {"matvec": 0, "vecmat": 1}
 class _Known:
     """Calls of one kind, and the compiled functions that make them again."""
 
-    __slots__ = ("_blended", "_factors", "_jax", "_sharding", "_ticketed", "_tickets", "_write",
-                 "kinds", "plain")  # fmt: skip
+    __slots__ = ("_blended", "_factors", "_jax", "_sharding", "kinds", "plain", "with_ticket")
 
     def __init__(self, jax: Any, routine: str, a: Any, sharding: Any, trans: int) -> None:
         from gemv.calls import jax_calls, jax_numbers, jax_tickets
@@ -65,17 +65,16 @@ class _Known:
         )
         self._blended = None if batch else jax_numbers.compiled(code, accumulate)
         name = routine if routine in _OF_BATCHES else "gemv"
-        self._ticketed = jax_tickets.compiled(name, code, accumulate)
+        ticketed = jax_tickets.compiled(name, code, accumulate)
         #: Types of alpha and beta that need no check.
         self.kinds = COMPLEX_NUMBERS if is_complex else REAL_NUMBERS
         self._jax, self._sharding = jax, sharding
-        self._tickets = jax_tickets.tickets_for(sharding)
         self._factors = Precision.of(dtype).factors
-        self._write = tickets.writer(self._factors)
-
-    def with_ticket(self, alpha: Any, beta: Any, a: Any, x: Any, *old: Any) -> Any:
-        """A product with numbers of :attr:`kinds`; None if it has to be looked at."""
-        return self._tickets.call(self._write, alpha, beta, self._ticketed, a, x, *old)
+        #: ``with_ticket(alpha, beta, a, x, *old)`` with numbers of these types; None if there is
+        #: no ticket.
+        self.with_ticket = functools.partial(
+            jax_tickets.tickets_for(sharding).call, tickets.writer(self._factors), ticketed
+        )
 
     def in_memory(self, alpha: Any, beta: Any, a: Any, x: Any, *old: Any) -> Any:
         """The same where alpha or beta is an array on the GPU.
