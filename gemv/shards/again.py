@@ -123,7 +123,8 @@ class Again:
         if place is None:
             return None
         try:
-            return Repeated(self._make(trans, 1), place, x.dtype, x.shape[0])
+            with outside_of_captures():  # of other threads
+                return Repeated(self._make(trans, 1), place, x.dtype, x.shape[0])
         except (CannotCapture, MemoryError):
             return None
 
