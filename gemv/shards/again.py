@@ -27,6 +27,8 @@ from gemv.shards.vectors import NewVector
 #: Products of a kind that are enqueued one by one before there is a graph, which takes some
 #: milliseconds and the memory of a plan.
 ONE_BY_ONE = 4
+#: Bytes of x and y together up to which they are copied: some microseconds of the GPU's time.
+LONGEST = 8 << 20
 
 
 class Repeated:
@@ -102,11 +104,12 @@ class Again:
         #: By form and GPU: how many there were, or the graph; None if there can be none.
         self._known: dict[tuple[int, int], int | Repeated | None] = {}
 
-    def of(self, trans: int, x: Operand, index: int | None, stream: int) -> Repeated | None:
-        """The graph for an x, and for a y on the GPU of this index; None if it is one by one."""
+    def of(self, trans: int, x: Operand, rows: int, stream: int) -> Repeated | None:
+        """The graph for an x, and for a y of `rows` elements beside it; None for one by one."""
         device = x.device
         plain = x.strides == (1,) and not (x.conj or x.neg)
-        if device is None or index != device or not plain or trace.open_traces():
+        is_long = (rows + x.shape[0]) * x.dtype.itemsize > LONGEST
+        if device is None or is_long or not plain or trace.open_traces():
             return None
         found = self._known.get((trans, device), 0)
         if isinstance(found, int) and found < ONE_BY_ONE:

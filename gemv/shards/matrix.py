@@ -168,7 +168,7 @@ class ShardedMatrix(KeptOperator):
         count = x.shape[0] if len(x.shape) == 2 else 1
         groups = self._groups(trans, count)
         if len(x.shape) == 1 and self._gather in ("x", x.device):
-            repeated = self._graph_of(trans, x, x_stream)
+            repeated = self._graph_of(trans, x, groups.rows, x_stream)
             if repeated is not None:
                 y = NewVector(x, x.device, groups.rows, self.dtype, self._layouts)
                 try:
@@ -211,7 +211,7 @@ class ShardedMatrix(KeptOperator):
         results = [each.finished(count if len(x.shape) == 2 else 0) for each in made]
         return results if self._gather in (None, "all") else results[0]
 
-    def _graph_of(self, trans: int, x: Operand, stream: int) -> Any:
+    def _graph_of(self, trans: int, x: Operand, rows: int, stream: int) -> Any:
         """What computes this product by one graph, if it came often enough."""
         if self._again is None:
             if backend.engine().name != "cuda":
@@ -219,7 +219,7 @@ class ShardedMatrix(KeptOperator):
             from gemv.shards.again import Again
 
             self._again = Again(self._apart(), self._fabric.places)
-        return self._again.of(trans, x, x.device, stream)
+        return self._again.of(trans, x, rows, stream)
 
     def _targets(self, x: Operand) -> list[Any]:
         """The devices that get the whole y."""

@@ -197,6 +197,16 @@ def test_an_error_names_the_gpus_and_leaves_nothing(name, after, product, virtua
         assert bits(virtual_gpus, several @ Array(virtual_gpus, values, on)) == expected
 
 
+def test_long_vectors_are_one_by_one(small_knobs, virtual_gpus, monkeypatch):
+    """Copies of x and y would take the GPU longer than they save the host."""
+    several = gemv.Matrix(numbers((37, 20)), devices=[0, 1], split="rows")
+    for longest, graphs in ((57 * 4 - 1, 0), (57 * 4, 1)):
+        monkeypatch.setattr(again(), "LONGEST", longest)
+        for _ in range(1 + again().ONE_BY_ONE):
+            _, names = calls_of(virtual_gpus, lambda: several @ Array(virtual_gpus, numbers(20)))
+        assert names.count("cuGraphLaunch") == graphs
+
+
 @pytest.mark.parametrize("wrong", ["capture", "memory"])
 def test_what_cannot_be_a_graph_stays_one_by_one(wrong, virtual_gpus, monkeypatch):
     a, values = numbers((37, 20)), numbers(20)
@@ -209,7 +219,7 @@ def test_what_cannot_be_a_graph_stays_one_by_one(wrong, virtual_gpus, monkeypatc
     else:
         room, virtual_gpus.room[1] = virtual_gpus.room[1], 0
     try:
-        several._again.of(0, several._layouts.operand(x, several.dtype, 20), 0, 0)
+        several._again.of(0, several._layouts.operand(x, several.dtype, 20), 37, 0)
     finally:
         virtual_gpus.broken.clear()
         if wrong == "memory":
