@@ -70,6 +70,11 @@ class Measured(NamedTuple):
         taken, one = self.time(size, way), self.time(size, ONE)
         return one / taken if taken and one else None
 
+    def in_graph(self, size: str, way: str) -> float | None:
+        """Seconds of one of several products in a CUDA graph; None as in :meth:`time`."""
+        row = self.rows.get((size, way), {})
+        return row.get("in_graph_s") if row.get("right", True) else None
+
     def scaling(self, way: str) -> list[tuple[int, float]]:
         """Bytes of the matrix, and how many times as fast as one GPU."""
         pairs = ((self.nbytes(size), self.ratio(size, way)) for size in self.sizes)
@@ -121,6 +126,23 @@ def _table(run: Measured) -> str:
     return markdown(["", *run.sizes], "w" + "f" * len(run.sizes), lines)
 
 
+def _graphs(run: Measured) -> str | None:
+    """The same for products in a graph; None where none was measured."""
+    sizes = [size for size in run.sizes if run.in_graph(size, ONE)]
+    ways = [way for way in WAYS if any(run.in_graph(size, way) for size in sizes)]
+    if not ways:
+        return None
+    lines = []
+    for way in ways:
+        cells = []
+        for size in sizes:
+            taken, one = run.in_graph(size, way), run.in_graph(size, ONE)
+            times = f" ({number(one / taken)})" if taken and one else ""
+            cells.append(duration(taken) + times)
+        lines.append([WAYS[way], *cells])
+    return markdown(["", *sizes], "w" + "f" * len(sizes), lines)
+
+
 def part(runs: list[Measured]) -> list[str]:
     """The paragraphs of the page; none without results."""
     if not runs:
@@ -142,4 +164,11 @@ def part(runs: list[Measured]) -> list[str]:
             f" A is stored by rows. {'; '.join(map(run.matrix, run.sizes))}."
         )
         parts.append(_table(run))
+        graphs = _graphs(run)
+        if graphs is not None:
+            parts.append(
+                "The same products in a CUDA graph of 20, which writes to one y: the time of one by"
+                " the GPU's clock, beside our plan in such a graph on one GPU."
+            )
+            parts.append(graphs)
     return parts

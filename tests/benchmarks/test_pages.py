@@ -228,6 +228,14 @@ def test_the_page_says_from_which_size_on_several_gpus_are_faster(tmp_path):
     assert "`Matrix.plan`, cut by columns was not measured" in words
     assert "small: 1024 x 1024 float32; large: 1048576 x 1024 float32." in words
     assert "| `A @ x`, cut by rows | – | 8 s (0.50) |" in table and len(others) == 2
+    assert not any("CUDA graph of 20" in each for each in others), "no file has such times"
     assert part.part([]) == [] and part.name(two, [two, four]) == "2 GPUs"
     other = four._replace(model="Another")
     assert part.name(other, [two, other]) == "4 GPUs (Another)"
+    for (_, way), each in four.rows.items():
+        each["in_graph_s"] = {part.ONE: 3.0, plan: 1.5}.get(way)
+    four.rows["small", plan]["right"] = False
+    *_, words, table = part.part([four])
+    assert words.startswith("The same products in a CUDA graph of 20")
+    assert "| | small | large |" in table and "| 3 s (1.00) | 3 s (1.00) |" in table
+    assert "| `Matrix.plan`, cut by rows | – | 1.5 s (2.00) |" in table and "`A @ x`" not in table
