@@ -221,7 +221,9 @@ class Program:
         method = getattr(self, f"_on_{name}", None)
         if method is not None:
             return method(parts, arguments)
-        if name in ("griddepcontrol", "fence", "membar", "pragma"):
+        if name == "griddepcontrol":
+            return ["memory.early += 1"] if kind == "launch_dependents" else []
+        if name in ("fence", "membar", "pragma"):
             return []
         target, *inputs = arguments
         width = _width(kind)
@@ -458,6 +460,8 @@ class Memory:
         # All ones: a NaN for whoever reads too early.
         self._shared = [bytearray(b"\xff" * shared_bytes) for _ in range(blocks)]
         self.counters: dict[int, list[int]] = {}
+        #: Threads that have let the next kernel start.
+        self.early = 0
 
     @staticmethod
     def address(number: int) -> int:
@@ -504,6 +508,12 @@ def launch(program: Program, grid, block, parameters, buffers):
 
     `parameters` are integers, floats, complex numbers, or ``("buffer", number, offset)``.
     """
+    memory = memory_after(program, grid, block, parameters, buffers)
+    return [bytes(each) for each in memory.buffers]
+
+
+def memory_after(program: Program, grid, block, parameters, buffers) -> Memory:
+    """The same; all that the grid leaves."""
     (across, down, deep), threads = (*grid, *[1] * (3 - len(grid))), block[0] * block[1]
     count = across * down * deep
     memory = Memory(buffers, count, program.shared_bytes)
@@ -581,4 +591,4 @@ def launch(program: Program, grid, block, parameters, buffers):
                 release(key, [brought] * 32)
     if waiting:
         raise PtxError(f"threads wait for others that have ended: {sorted(map(str, waiting))}")
-    return [bytes(each) for each in memory.buffers]
+    return memory

@@ -199,6 +199,18 @@ def test_stretches_of_several_blocks_end_where_their_batch_does(letter, count, t
     assert len(found) == 1
 
 
+@pytest.mark.parametrize("letter, count, first", [("s", 2, 1), ("h", 3, 4), ("h", 2, 1)])
+def test_a_batch_may_end_in_the_16_bytes_that_it_begins_in(letter, count, first):
+    """The simulator raises an error for reads before the first element or behind the last."""
+    rng = np.random.default_rng(8)
+    a, x = random(rng, (count, 1, 1), letter), random(rng, (count, 1), letter)
+    whole = np.zeros(first + count, a.dtype)
+    with gemv.trace() as calls:
+        y = gemv.gemv(1, view_of(a, (whole[first:].reshape(a.shape), whole)), to_device(x))
+    assert [call.kernel for call in calls] == ["small_items"]
+    assert y.copy_to_host().tobytes() == (a[:, 0] * x).tobytes()
+
+
 def test_larger_blocks_of_small_items_keep_the_bits(monkeypatch):
     rng = np.random.default_rng(7)
     a, x = random(rng, (4, 23, 23), "d"), random(rng, (4, 23), "d")
