@@ -1,4 +1,4 @@
-"""Batches and lists of lazy views: arrays whose values are not those in memory, but their negatives.
+"""Batches and lists of lazy views: arrays of values that are not in memory, but their negatives.
 
 Only PyTorch has such arrays, and on a GPU alone are they read as they lie. Here arrays of the
 simulator say the same of themselves.
