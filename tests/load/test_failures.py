@@ -1,4 +1,4 @@
-"""Batches, several vectors and shards when the GPU fails: no memory, no device, Ctrl-C.
+"""Batches, several vectors, lists and shards when the GPU fails: no memory, no device, Ctrl-C.
 
 The simulator stands in for the driver: each of its allocations, or each of its launches, fails in
 turn. Whatever fails, the error comes through, nothing stays locked, and the same call is right
