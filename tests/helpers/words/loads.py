@@ -6,24 +6,25 @@ from helpers.words.registry import OUT, THREADS, small
 
 
 def _tiles(word, width=None):
-    """Two lines of two vectors, of which a thread asks for more, fewer or none."""
+    """Two lines of two or three vectors, of which a thread asks for more, fewer or none."""
 
     def build(spec, W):
         from gemv import language
         from gemv.language import cuda, natural, store_vectors
 
         load, some, WIDTH = getattr(language, word), word.endswith("some"), width or W
+        COUNT = 2 if width is None else 3  # OUT has room for as many
 
         def tile(a, y):
             place = natural(cuda.blockIdx.x) * THREADS + natural(cuda.threadIdx.x)
             starts = (place * 5 % 400 * WIDTH, place * 7 % 300 * WIDTH)
-            values = load(a, starts, WIDTH, 3 * WIDTH, 2, WIDTH)
+            values = load(a, starts, WIDTH, 3 * WIDTH, COUNT, WIDTH)
             store_vectors(y, place * OUT, 1, values, 1)
 
         def tile_of_some(a, y):
             place = natural(cuda.blockIdx.x) * THREADS + natural(cuda.threadIdx.x)
             starts = (place * 5 % 400 * WIDTH, place * 7 % 300 * WIDTH)
-            values = load(a, starts, WIDTH, 3 * WIDTH, 2, WIDTH, place % 5 - 1)
+            values = load(a, starts, WIDTH, 3 * WIDTH, COUNT, WIDTH, place % 5 - 1)
             store_vectors(y, place * OUT, 1, values, 1)
 
         return tile_of_some if some else tile
