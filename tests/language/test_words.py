@@ -33,7 +33,7 @@ def other_half():
     """Ask a process that has the other half: for its results on a GPU, for PTX without one."""
     with processes.started(
         [sys.executable, str(WORKER)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
-        env={**os.environ, "NUMBA_ENABLE_CUDASIM": str(int(ON_GPU)), "GEMV_BACKEND": ""},
+        env={**os.environ, "NUMBA_ENABLE_CUDASIM": str(int(ON_GPU))},
     ) as worker:  # fmt: skip
 
         def ask(*question):

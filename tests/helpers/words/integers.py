@@ -67,7 +67,11 @@ def integers(spec, W):
             y[at + 10] = high(starts[0])
             y[at + 11] = low(starts[1])
             y[at + 12] = low(starts[2])
-            at += 13
+            starts = row_starts(place % 40 - 20, 3 + place % 5, value, 70001, 3)
+            y[at + 13] = low(starts[0])
+            y[at + 14] = low(starts[1])
+            y[at + 15] = low(starts[2])
+            at += 16
             value = place * (1 << 33) - 77
             k += 1
             rolled()

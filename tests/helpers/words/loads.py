@@ -65,19 +65,17 @@ def vectors(spec, W):
     return made
 
 
-@small("load_back load_old store store_vectors")
+@small("load_back load_old store store_vectors", own_y=True)
 def old_ones_of_y(spec, W):
     """From the thread's own part of y, before anything is stored there."""
     from gemv.language import cuda, load_back, load_old, natural, store, store_vectors
 
-    WIDTH = 16 // spec.precision.y.itemsize
-
     def made(y):
         place = natural(cuda.blockIdx.x) * THREADS + natural(cuda.threadIdx.x)
         at = place * OUT
-        several = load_back(y, at, 2 * WIDTH, 2, WIDTH)
+        several = load_back(y, at, 2 * W, 2, W)
         one = load_old(y, at + place % 7, place % 3 > 0)
-        store_vectors(y, at + WIDTH, 2 * WIDTH, several, WIDTH)
+        store_vectors(y, at + W, 2 * W, several, W)
         store(y, at + OUT - 1, one)
 
     return made
