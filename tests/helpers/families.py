@@ -127,6 +127,14 @@ def list_on_the_device():
 
 
 def list_that_stays():
+    """Tables of its launches stay on the device from the first call on."""
+    a, x, products = _items()
+    kept = gemv.Batch(list(map(cuda.to_device, a)))
+    x = list(map(cuda.to_device, x))
+    return lambda: np.concatenate(list(map(host, kept @ x))), products, None
+
+
+def list_in_host_memory_that_stays():
     a, x, products = _items()
     kept = gemv.Batch(a)
     return lambda: np.concatenate(kept @ x), products, None
@@ -151,6 +159,6 @@ CALLS = {
     for each in (
         batch, batch_on_the_device, plan_of_a_batch, columns, shards_within, shards_across,
         shards_on_the_device, plan_of_shards, making_shards, listed, list_on_the_device,
-        list_that_stays, plan_of_a_list,
+        list_that_stays, list_in_host_memory_that_stays, plan_of_a_list,
     )
 }  # fmt: skip
