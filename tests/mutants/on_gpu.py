@@ -53,7 +53,8 @@ def chosen() -> list[Fault]:
     for fault in all_faults():
         kernels = KERNELS.get(fault.file.removeprefix(HALF))
         if fault.file.startswith(HALF) and kernels and fault.id not in UNSEEN:
-            tests = f"tests/language/test_words.py -k '{kernels}'"
+            few = "not (d-plain or h-plain or s-wide or z-wide)"  # others have as many bytes
+            tests = f"tests/language/test_words.py -k '({kernels}) and {few}'"
             found.append(fault._replace(tests=tests, found="host"))
         elif fault.found == "gpu":
             found.append(fault)
@@ -90,6 +91,8 @@ def main() -> int:
     parser.add_argument("--jobs", type=int, default=1, help="faults at a time, each in a copy")
     parser.add_argument("--results", type=Path, default=TOP / "build" / "mutants-gpu.json")
     options = parser.parse_args()
+    # A kernel that waits for ever keeps its place on the GPU from the others.
+    run.PATIENCE = 15
     faults, begun = chosen(), time.monotonic()
     outcomes = run.everything(faults, options.results, options.jobs)
     print("\n" + "\n".join([*run.wrong_ones(faults, outcomes), "", run.table(faults, outcomes)]))
