@@ -42,6 +42,9 @@ UNSEEN = {
     "ptx-kept-may-move": "what is computed again is the same; the compiler's input tells",
     "ptx-times-fused": "only a sum that follows a product shows it; test_small_ptx.py has some",
     "ptx-round-to-odd": "for sums of float64 that are stored as bfloat16; test_ptx.py has some",
+    "ptx-post-ones": "who waits for such a NaN waits for ever; test_ptx.py has one",
+    "ptx-take-any-word": "words of a sum come apart by chance alone; in test_ptx.py they do",
+    "twofold-odd": "for sums of two numbers that are stored in 2 bytes; test_ptx.py has some",
     "lists-end": "what follows a list must not come early; the PTX tells that it waits",
     "ptx-bfloat16-tie": "GPUs from compute capability 9.0 on have an instruction for it",
 }
