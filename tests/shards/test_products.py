@@ -381,12 +381,14 @@ def test_bad_vectors_leave_everything_as_it_is():
 
 
 def test_a_setting_that_changes_is_noticed():
-    a, x = matrix((9, 32)), vector(32)
+    a, x = matrix((9, 64)), vector(64)
     several = gemv.Matrix(a, devices=[0, 0])
-    several @ x
+    before = several @ x
     gemv.use_alignment(False)
     try:
-        assert (several @ x).tobytes() == gemv.Matrix(a).matvec(x).tobytes()
+        expected = gemv.Matrix(a).matvec(x)
+        assert expected.tobytes() != before.tobytes(), "the setting changes no sum"
+        assert (several @ x).tobytes() == expected.tobytes()
     finally:
         gemv.use_alignment(True)
 
