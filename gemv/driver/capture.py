@@ -20,7 +20,15 @@ _capture_info.argtypes = (
     ctypes.c_void_p,
     ctypes.c_void_p,
 )
+_add_child = libcuda.cuGraphAddChildGraphNode
+_add_child.argtypes = (
+    ctypes.c_void_p, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_size_t, ctypes.c_void_p,
+)  # fmt: skip
+_set_dependencies = libcuda.cuStreamUpdateCaptureDependencies
+_set_dependencies.argtypes = (ctypes.c_void_p, ctypes.c_void_p, ctypes.c_size_t, ctypes.c_uint)
 _CAPTURE_IMPLICIT = 906
+#: That nodes take the place of what the next one of a stream would come behind.
+_SET = 1
 _RELAXED = 2
 
 
@@ -55,6 +63,33 @@ def capture_of(stream: int) -> Capture | None:
     if answer != 0:
         raise failed(answer)
     return Capture(identity.value, graph.value or 0) if status.value else None
+
+
+def join(stream: int, graph: int) -> None:
+    """Make a graph a node of the graph that is captured on a stream, behind what is there.
+
+    The driver refuses to launch a graph on such a stream. The node is a copy: `graph` may end.
+
+    Raises
+    ------
+    CudaError
+        If nothing is captured on the stream, or the driver refuses the node.
+    """
+    status, identity, whole = ctypes.c_int(0), ctypes.c_uint64(0), ctypes.c_void_p()
+    before, count = ctypes.c_void_p(), ctypes.c_size_t(0)
+    node = ctypes.c_void_p()
+    answers = (
+        lambda: _capture_info(
+            stream, ctypes.byref(status), ctypes.byref(identity), ctypes.byref(whole),
+            ctypes.byref(before), ctypes.byref(count),
+        ),
+        lambda: _add_child(ctypes.byref(node), whole, before, count, graph),
+        lambda: _set_dependencies(stream, ctypes.byref(node), 1, _SET),
+    )  # fmt: skip
+    for answer in answers:
+        found = answer()
+        if found != 0:
+            raise failed(found)
 
 
 @contextmanager

@@ -8,7 +8,7 @@ from typing import Any
 from cuda.bindings import driver
 
 from gemv.core.operand import Operand
-from gemv.driver.capture import outside_of_captures
+from gemv.driver.capture import capture_of, join, outside_of_captures
 from gemv.driver.libcuda import CudaError, check
 from gemv.engines import backend
 from gemv.shards.groups import Groups
@@ -45,14 +45,15 @@ class Graph:
                     if left:  # the launches before the error
                         driver.cuGraphDestroy(left)
                     raise
-                graph = check(driver.cuStreamEndCapture(stream))
+                self._graph = check(driver.cuStreamEndCapture(stream))
                 try:
-                    self._executable = check(driver.cuGraphInstantiate(graph, 0))
-                finally:
-                    driver.cuGraphDestroy(graph)
+                    self._executable = check(driver.cuGraphInstantiate(self._graph, 0))
+                except BaseException:
+                    driver.cuGraphDestroy(self._graph)
+                    raise
             finally:
                 driver.cuStreamDestroy(stream)
-        weakref.finalize(self, _destroy, self._executable).atexit = False
+        weakref.finalize(self, _destroy, self._executable, self._graph).atexit = False
         named = x.stream is not None or y.stream is not None
         self._apart = named or y.device != x.device or y.exporter is not x.exporter
 
@@ -73,10 +74,17 @@ class Graph:
                 engine.wait(of_y, stream, y.device, x.device)
 
     def enqueue(self, stream: int) -> None:
-        """Launch on a stream of the GPU of x, which is current; nothing else is ordered."""
-        check(driver.cuGraphLaunch(self._executable, stream))
+        """Launch on a stream of the GPU of x, which is current; nothing else is ordered.
+
+        On a stream that is captured, all of it becomes a node of that graph.
+        """
+        if capture_of(stream) is None:
+            check(driver.cuGraphLaunch(self._executable, stream))
+        else:
+            join(stream, int(self._graph))
 
 
-def _destroy(executable: Any) -> None:
+def _destroy(executable: Any, graph: Any) -> None:
     with outside_of_captures():
         driver.cuGraphExecDestroy(executable)
+        driver.cuGraphDestroy(graph)

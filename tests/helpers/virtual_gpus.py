@@ -29,6 +29,7 @@ from gemv.engines.simulator import DEVICE, SimulatorEngine
 from gemv.language.simulator import memory
 
 OUT_OF_MEMORY, NO_CONTEXT, INVALIDATED, UNJOINED, ISOLATION, LOST = 2, 201, 901, 904, 905, 999
+CANNOT_BE_CAPTURED = 900
 #: Those that the package's modules of the driver consist of, and modules that import them.
 DRIVER = ("libcuda", "capture", "devices", "memory", "streams")
 SHARDS = ("cuda", "graph", "again")
@@ -330,7 +331,16 @@ class Driver:
     def cuGraphLaunch(self, executable, stream):
         found = self._stream(stream)
         status = self._refused("cuGraphLaunch", found.device)
-        nodes = self.graphs[executable]
+        if found.capture is not None:
+            found.capture.broken = True
+            return self._said(CANNOT_BE_CAPTURED)
+        if not status:
+            self.enqueue(found, self._played(executable))
+        return self._said(status)
+
+    def _played(self, graph):
+        """What does the work of a graph, which may be destroyed by then."""
+        nodes = self.graphs[graph]
 
         def act():
             again = {}
@@ -339,9 +349,31 @@ class Driver:
             for node in reversed(again.values()):
                 node.run()
 
+        return act
+
+    # Without the bindings: pointers to results come first.
+
+    def captured(self, stream, status, identity, whole, before=None, count=None):
+        found = self._stream(stream or 0).capture
+        status._obj.value = int(found is not None)
+        if found is not None:
+            whole._obj.value = identity._obj.value = id(found)
+            if before is not None:
+                before._obj.value, count._obj.value = id(found.streams), 1
+        return 0
+
+    def child(self, node, whole, before, count, graph):
+        status = self._refused("cuGraphAddChildGraphNode", self.current)
         if not status:
-            self.enqueue(found, act)
-        return self._said(status)
+            node._obj.value = next(self.handles)
+            self.graphs[node._obj.value] = self.graphs[graph]
+        return status
+
+    def behind(self, stream, nodes, count, flags):
+        assert count == 1 and flags == 1, "it takes the place of what came before"
+        self.enqueue(self._stream(stream), self._played(nodes._obj.value))
+        del self.graphs[nodes._obj.value]
+        return 0
 
 
 def library(virtual):
@@ -369,7 +401,9 @@ def library(virtual):
     functions = {
         "cuCtxGetCurrent": context, "cuCtxGetDevice": device, "cuPointerGetAttribute": attribute,
         "cuThreadExchangeStreamCaptureMode": lambda mode: 0,
-        "cuStreamGetCaptureInfo_v2": lambda *_: 0,
+        "cuStreamGetCaptureInfo_v2": lambda stream, *into: virtual.captured(stream, *into[:5]),
+        "cuGraphAddChildGraphNode": virtual.child,
+        "cuStreamUpdateCaptureDependencies": virtual.behind,
     }  # fmt: skip
     return SimpleNamespace(**{name: Function(body) for name, body in functions.items()})
 

@@ -444,6 +444,38 @@ def test_one_gpu_that_plays_several_parts(shape, dtype, order):
     check_on([0, 0, 0], shape, dtype, order)
 
 
+@pytest.mark.gpu
+@pytest.mark.parametrize("split", ["rows", "columns"])
+def test_a_plan_is_captured_into_a_graph(split):
+    """One GPU plays several parts. The graph is launched with numbers that came after it."""
+    from cuda.bindings import driver
+    from numba import cuda
+
+    from gemv.driver.libcuda import check
+    from gemv.driver.streams import stream_handle
+
+    a = matrix((4099, 3001), np.float32, "C")
+    several = gemv.Matrix(a, devices=[0, 0, 0], split=split, reproducible=False)
+    stream = cuda.stream()
+    x, y = (cuda.to_device(np.zeros(n, np.float32), stream) for n in a.shape[::-1])
+    plan = several.plan(x, y)
+    handle = stream_handle(stream)
+    assert plan.is_graph
+    mode = driver.CUstreamCaptureMode.CU_STREAM_CAPTURE_MODE_RELAXED
+    check(driver.cuStreamBeginCapture(handle, mode))
+    for _ in range(3):
+        plan()
+    graph = check(driver.cuStreamEndCapture(handle))
+    executable = check(driver.cuGraphInstantiate(graph, 0))
+    values = np.random.default_rng(4).standard_normal(a.shape[1]).astype(np.float32)
+    x.copy_to_device(values, stream)
+    y.copy_to_device(np.full(a.shape[0], np.nan, np.float32), stream)
+    check(driver.cuGraphLaunch(executable, handle))
+    assert y.copy_to_host(stream=stream).tobytes() == several.matvec(values).tobytes()
+    check(driver.cuGraphExecDestroy(executable))
+    check(driver.cuGraphDestroy(graph))
+
+
 def two_gpus():
     if backend.backend() != "cuda":
         return False

@@ -161,6 +161,48 @@ def test_a_plan_is_one_graph_with_the_bits_of_the_product(form, small_knobs, vir
         assert names == ["cuGraphLaunch"]
 
 
+@pytest.fixture(params=FORMS)
+def plan_on_a_stream(request, small_knobs, virtual_gpus):
+    """A matrix on three GPUs, x, both vectors of a plan, and their stream."""
+    options, shape = FORMS[request.param]
+    several = gemv.Matrix(numbers(shape), devices=[0, 1, 2], **options)
+    stream = virtual_gpus.check(virtual_gpus.cuStreamCreate(1))
+    x = numbers(shape[1], 1)
+    vectors = [Array(virtual_gpus, each, stream) for each in (x, np.zeros(shape[0], "f"))]
+    plan = several.plan(*vectors)
+    assert plan.is_graph
+    return several, x, plan, stream
+
+
+def test_a_plan_on_a_captured_stream_is_a_node_of_that_graph(plan_on_a_stream, virtual_gpus):
+    several, x, plan, stream = plan_on_a_stream
+    virtual_gpus.check(virtual_gpus.cuStreamBeginCapture(stream, 2))
+    virtual_gpus.calls.clear()
+    plan(), plan()
+    names = [name for name, _ in virtual_gpus.calls]
+    assert names.count("cuGraphAddChildGraphNode") == 2 and "cuGraphLaunch" not in names
+    whole = virtual_gpus.check(virtual_gpus.cuStreamEndCapture(stream))
+    executable = virtual_gpus.check(virtual_gpus.cuGraphInstantiate(whole, 0))
+    for factor in (1, 2):
+        plan.x.values()[...] = factor * x
+        plan.y.values()[...] = np.nan
+        virtual_gpus.check(virtual_gpus.cuGraphLaunch(executable, stream))
+        assert bits(virtual_gpus, plan.y) == several.matvec(factor * x).tobytes()
+    # A stream that is captured no more gets launches again.
+    virtual_gpus.calls.clear()
+    plan.y.values()[...] = np.nan
+    assert bits(virtual_gpus, plan()) == several.matvec(2 * x).tobytes()
+    assert ("cuGraphLaunch", 0) in virtual_gpus.calls
+
+
+def test_a_node_that_the_driver_refuses_is_an_error_of_the_plan(plan_on_a_stream, virtual_gpus):
+    *_, plan, stream = plan_on_a_stream
+    virtual_gpus.check(virtual_gpus.cuStreamBeginCapture(stream, 2))
+    virtual_gpus.break_(0, "cuGraphAddChildGraphNode")
+    with pytest.raises(RuntimeError, match=r"Matrix\.plan: shards on cuda:0, cuda:1, cuda:2: "):
+        plan()
+
+
 @pytest.mark.parametrize("form", FORMS)
 def test_several_vectors_are_one_graph_as_well(form, small_knobs, small_blocks, virtual_gpus):
     options, shape = FORMS[form]
@@ -260,7 +302,8 @@ def test_a_plan_that_fails_for_another_reason_raises(virtual_gpus):
         virtual_gpus.broken.clear()
         assert not virtual_gpus.graphs
         plan = several.plan(*vectors)
-        assert plan.is_graph and len(virtual_gpus.graphs) == 1
+        # The graph, and what was made of it to be launched.
+        assert plan.is_graph and len(virtual_gpus.graphs) == 2
         virtual_gpus.break_(0, "cuGraphLaunch")
         with pytest.raises(RuntimeError, match=r"^Matrix.plan: shards on cuda:0, cuda:1, cuda:2: "):
             plan()
