@@ -91,7 +91,7 @@ SHORT = [
     ("s", 70, 32, 4, {"SHARERS": 1, "ROWS": 4, "COUNT": 4, "LOADS": 2, "FULL": 1}),
     ("s", 37, 36, 4, {"SHARERS": 2, "ROWS": 4, "COUNT": 4, "LOADS": 3}),
     ("s", 19, 20, 2, {"SHARERS": 1, "ROWS": 4, "COUNT": 4, "LOADS": 3}),
-    ("s", 7, 4, 1, {"SHARERS": 4, "ROWS": 2, "COUNT": 4, "LOADS": 1, "FULL": 1}),
+    ("s", 7, 4, 1, {"SHARERS": 4, "ROWS": 4, "COUNT": 4, "LOADS": 1, "FULL": 1}),
     ("s", 9, 132, 32, {"SHARERS": 1, "ROWS": 1, "COUNT": 2, "LOADS": 2}),
     ("h", 61, 64, 4, {"SHARERS": 2, "ROWS": 4, "COUNT": 8, "LOADS": 2, "FULL": 1}),
     ("h", 40, 56, 4, {"SHARERS": 4, "ROWS": 8, "COUNT": 4, "LOADS": 2}),
@@ -156,18 +156,57 @@ SEVERAL = {
 
 def several_of(name, together):
     """The name of the kernel that has these constants."""
+    if "AT_ONCE" in together:
+        return "several_copied_rows"
     return "several_short_rows" if "SHARERS" in together else SEVERAL[name]
 
 
+@pytest.mark.parametrize("stages, at_once", [(0, 1), (3, 1), (2, 2)])
 @pytest.mark.parametrize("letter, m, n, lanes, together", SHORT)
 def test_vectors_in_registers_have_the_bits_of_each_alone(
-    letter, m, n, lanes, together, monkeypatch
+    letter, m, n, lanes, together, stages, at_once, monkeypatch
 ):
     """With two blocks, which take tile after tile; in whole rows each column is in a load."""
     alone = {**ROWS, "LANES": lanes, "THREADS_PER_BLOCK": 32}
     module = "gemv.kernels.vectors.b05_several_short_rows"
     monkeypatch.setattr(f"{module}.most_blocks", lambda device, knobs: 2)
-    fixed = {"LANES": lanes, "FULL": 0, "THREADS_PER_BLOCK": 32, "MIN_BLOCKS": 1}
+    fixed = {
+        "LANES": lanes, "FULL": 0, "THREADS_PER_BLOCK": 32, "MIN_BLOCKS": 1, "STAGES": stages,
+        "ROWS_AT_ONCE": min(at_once, together["ROWS"]),
+    }  # fmt: skip
+    check(letter, m, n, alone, {**fixed, **together}, monkeypatch)
+
+
+#: Rows by rings of copies: rows of one warp, of several and of half of one; turns, splits, a last
+#: pass that is whole or not, vectors of a lane that its threads share out by columns and by rows.
+COPIED = [
+    ("s", 37, 132, 8, {"PARTS": 4, "ROWS": 4, "VECTORS": 2, "COUNT": 4, "STAGES": 3}),
+    ("s", 9, 512, 32, {"PARTS": 2, "ROWS": 2, "VECTORS": 4, "AT_ONCE": 2, "COUNT": 2}),
+    ("h", 21, 264, 4, {"PARTS": 4, "ROWS": 4, "VECTORS": 4, "COUNT": 8, "STAGES": 3}),
+    ("h", 21, 1064, 16, {"PARTS": 4, "ROWS": 4, "VECTORS": 4, "AT_ONCE": 2, "COUNT": 8}),
+    ("h", 9, 2072, 32, {"PARTS": 4, "ROWS": 2, "VECTORS": 2, "COUNT": 4, "STAGES": 5}),
+    ("h", 5, 2568, 64, {"PARTS": 4, "TURNS": 2, "ROWS": 2, "VECTORS": 2, "COUNT": 4}),
+    ("h", 5, 4096, 64, {"PARTS": 2, "TURNS": 1, "ROWS": 4, "VECTORS": 1, "COUNT": 4}),
+    ("d", 7, 130, 8, {"PARTS": 2, "ROWS": 2, "VECTORS": 2, "COUNT": 2}),
+    ("d", 7, 64, 32, {"PARTS": 1, "ROWS": 1, "VECTORS": 1, "COUNT": 8}),
+    ("c", 9, 134, 8, {"PARTS": 1, "ROWS": 2, "VECTORS": 2, "COUNT": 2}),
+    ("z", 9, 37, 4, {"PARTS": 1, "ROWS": 2, "VECTORS": 2, "COUNT": 2}),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("splits", [0, 4])
+@pytest.mark.parametrize("letter, m, n, lanes, together", COPIED)
+def test_vectors_with_rings_of_copies_have_the_bits_of_each_alone(
+    letter, m, n, lanes, together, splits, monkeypatch
+):
+    """With two blocks, whose rings go on from tile to tile, or with splits of columns."""
+    alone = {**ROWS, "LANES": lanes, "THREADS_PER_BLOCK": max(lanes, 32), "BLOCKS_PER_SM": splits}
+    module = "gemv.kernels.vectors.b06_several_copied_rows"
+    monkeypatch.setattr(f"{module}.most_blocks", lambda device, knobs: 2)
+    fixed = {
+        **get("several_copied_rows").small_knobs, "LANES": lanes, "BLOCKS_PER_SM": splits,
+        "OF_THREADS": max(lanes, 32),
+    }  # fmt: skip
     check(letter, m, n, alone, {**fixed, **together}, monkeypatch)
 
 
@@ -181,7 +220,8 @@ def force(name, alone, together, monkeypatch):
         found = get(called)
 
         def constants(problem, knobs, vectors):
-            own = found.for_vectors(problem, knobs, vectors) if "SHARERS" not in together else {}
+            given = "SHARERS" in together or "AT_ONCE" in together
+            own = {} if given else found.for_vectors(problem, knobs, vectors)
             return {**own, **together}
 
         return dataclasses.replace(found, for_vectors=constants)

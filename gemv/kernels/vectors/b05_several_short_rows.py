@@ -54,6 +54,8 @@ from gemv.core.shares import shares
 from gemv.kernels.ends_of_rows import factor_names, runs_of, source_of
 from gemv.kernels.grids import partial_sums, power_above
 from gemv.kernels.kernel import Kernel, attach, no_twofold, wide_loads_object
+from gemv.kernels.rings import across, ring_bytes, row_copies, shares_copies, stage_vectors
+from gemv.kernels.staging import BLOCK_BYTES, COPIES
 
 #: The most SHARERS, by the bytes of a number, and the vectors from which on they get this kernel:
 #: longer numbers, and more sharers of float32, were slower than ``several_rows`` or not timed.
@@ -71,7 +73,7 @@ THREADS_PER_BLOCK, BLOCKS = 128, 4
 #: What the kernel calls.
 _WORDS = (
     "cuda", "fold", "kept", "moved", "multiply_add", "natural", "quotient", "row_starts",
-    "scatter_sums", "zeros",
+    "scatter_sums", "zeros", "copies_wait", "staged_tile", "short",
 )  # fmt: skip
 #: The kernel: see :func:`gemv.kernels.ends_of_rows.source_of`.
 _SOURCE = """
@@ -79,6 +81,7 @@ def several_short_rows(
     rows, cols, tiles, vectors, a, row_stride, x, x_step, incx, y, y_step, incy,
     {alpha}, alpha_step, {beta}, beta_step,
 ):
+    ring = cuda.shared.array(RING_BYTES, uint8, alignment=16)
     tid = natural(cuda.threadIdx.x)
     place = tid % ROW_THREADS
     group = tid // ROW_THREADS
@@ -93,10 +96,24 @@ def several_short_rows(
     factors = {alpha}, alpha_step, {beta}, beta_step
     tile = natural(cuda.blockIdx.x)
     own = share * HELD % ROWS + group * ROWS  # the first row that the thread has a sum of
+    mine = short(tid // 32 * RING + tid % 32 // SHARERS * WIDTH)
+    sharer = place % SHARERS
+    theirs = short(mine + (sharer // ACROSS * LOADS + sharer % ACROSS) * COPIED)
+    line = group * ROWS + sharer // ACROSS
+    column = j + sharer % ACROSS * STEP
+    room = cols - WIDTH - column
+    ahead = short(tile), short(0)  # the copies that are next
+    stage = short(0)
+    for _ in range(AHEAD if reads({alpha}) else 0):
+        ahead = copied(ring, a, row_stride, rows, tiles, line, column, room, theirs, ahead)
     while tile < (tiles if reads({alpha}) else 0):
-        starts = row_starts(tile * TILE_ROWS + group * ROWS, 1, rows - 1, row_stride, ROWS)
-        values = matrix(a, starts, j, count)
-        total_{v} = fold(multiply_add(zeros(zero, SUMS), values, x_{v}, CONJUGATE), ROWS)
+        if AHEAD > 0:
+            copies_wait(PENDING)
+            # What this warp has copied is there, and all its lanes have left the stage before.
+            cuda.syncwarp()
+            ahead = copied(ring, a, row_stride, rows, tiles, line, column, room, theirs, ahead)
+        the sums
+        stage = short(stage + STAGE) if stage + STAGE < RING else 0
         held = scatter_sums(joined({all_totals}), tid, 1, ROW_THREADS, SHARERS)
         if stores:
             keep(held, factors, item, vectors, y, y_step, tile * TILE_ROWS + own, rows, incy)
@@ -107,11 +124,33 @@ def several_short_rows(
             keep(nothing, factors, item, vectors, y, y_step, tile * TILE_ROWS + own, rows, incy)
         tile += cuda.gridDim.x
 """
+#: The sums of some rows, from a ring of copies and from A itself.
+_FROM_RING = """
+values = staged_tile(ring, a, PLACES, mine + stage + <s> * SOME, COPIED, LOADS, WIDTH)
+total_{v}_<s> = fold(multiply_add(zeros(zero, SUMS), values, x_{v}, CONJUGATE), AT_ONCE)
+"""
+_FROM_MEMORY = """
+starts = row_starts(tile * TILE_ROWS + group * ROWS, 1, rows - 1, row_stride, ROWS)
+values = matrix(a, starts, j, count)
+total_{v}_0 = fold(multiply_add(zeros(zero, SUMS), values, x_{v}, CONJUGATE), ROWS)
+"""
 
 
 def build(spec):
+    import numpy as np
+
     from gemv import language
-    from gemv.language import device, gather_some, load_some, moved, stream_some, stream_tile
+    from gemv.language import (
+        copies_commit,
+        cuda,
+        device,
+        gather_some,
+        load_some,
+        moved,
+        short,
+        stream_some,
+        stream_tile,
+    )
 
     WIDTH, X_WIDTH = spec.widths
     WIDE_X = X_WIDTH > 0
@@ -147,8 +186,33 @@ def build(spec):
     def unless_zero(alpha):
         return alpha != 0
 
+    AHEAD = max(spec["STAGES"] - 1, 0)
+    AT_ONCE = spec["ROWS_AT_ONCE"] if AHEAD else ROWS
+    PARTS = ROWS // AT_ONCE
+    TILE_ROWS = THREADS // ROW_THREADS * ROWS
+    COPIED = 32 // SHARERS * WIDTH
+    STAGE = stage_vectors(ROWS, LOADS, SHARERS) * WIDTH
+    RING = spec["STAGES"] * STAGE
+    all_copies, some_copies = row_copies(ROWS, LOADS, SHARERS, STEP, 1, COPIED)
+
+    @device
+    def copied(ring, a, stride, rows, tiles, line, column, room, theirs, ahead):
+        """Begin the copies of a tile, if there is one; what is next behind it."""
+        tile, stage = ahead
+        if tile < tiles:
+            i = tile * TILE_ROWS + line
+            at = i * stride + column
+            if FULL and tile * TILE_ROWS + TILE_ROWS <= rows:
+                all_copies(ring, theirs + stage, a, at, stride)
+            else:
+                some_copies(ring, theirs + stage, a, at, stride, room, rows - i)
+            stage = short(stage + STAGE) if stage + STAGE < RING else 0
+            tile = short(tile + cuda.gridDim.x)
+        copies_commit()
+        return tile, stage
+
     written: dict = {}
-    exec(_joined(EACH, ROWS), written)
+    exec(_joined(EACH, PARTS, AT_ONCE), written)
     scope = {name: getattr(language, name) for name in _WORDS}
     scope |= {
         "matrix": matrix, "numbers": numbers, "reads": always if ALPHAS else unless_zero,
@@ -156,23 +220,30 @@ def build(spec):
         "joined": device(written["joined"]), "zero": spec.zero, "CONJUGATE": int(spec.conj),
         "WIDTH": WIDTH, "STEP": STEP, "ROWS": ROWS, "COUNT": COUNT, "EACH": EACH,
         "SHARERS": SHARERS, "ROW_THREADS": ROW_THREADS, "HELD": HELD, "HOLDERS": LANES // SHARES,
-        "TILE_ROWS": THREADS // ROW_THREADS * ROWS,
-        "SUMS": ROWS * partial_sums(WIDTH, spec.precision),
-        "finish_run": finish_run, "moved": moved,
+        "TILE_ROWS": TILE_ROWS,
+        "SUMS": AT_ONCE * partial_sums(WIDTH, spec.precision), "AT_ONCE": AT_ONCE,
+        "SOME": AT_ONCE * LOADS * COPIED,
+        "finish_run": finish_run, "moved": moved, "copied": copied, "AHEAD": AHEAD,
+        "PENDING": max(AHEAD - 1, 0), "STAGE": STAGE, "RING": RING, "COPIED": COPIED,
+        "RING_BYTES": max(THREADS // 32 * RING * spec.dtype.itemsize, 16), "LOADS": LOADS,
+        "ACROSS": across(LOADS, SHARERS), "uint8": np.uint8,
+        "PLACES": tuple(r * LOADS * COPIED for r in range(AT_ONCE)),
     }  # fmt: skip
     exec(_keep(HELD, ROWS, RUN), scope)
     scope["keep"] = device(scope["keep"])
-    totals = ", ".join(f"total_{v}" for v in range(EACH))
+    totals = ", ".join(f"total_{v}_{s}" for v in range(EACH) for s in range(PARTS))
     words = {**factor_names(spec), "all_totals": totals}
-    exec(source_of(_SOURCE, EACH, words, {}), scope)
+    from_ring = "".join(_FROM_RING.strip("\n").replace("<s>", str(s)) + "\n" for s in range(PARTS))
+    more = {"sums": from_ring if AHEAD else _FROM_MEMORY}
+    exec(source_of(_SOURCE, EACH, words, more), scope)
     return (attach(scope["several_short_rows"], launch_bounds=(THREADS, spec["MIN_BLOCKS"])),)
 
 
-def _joined(each: int, rows: int) -> str:
-    """The source of a function that makes one tuple of `each` tuples."""
-    totals = ", ".join(f"total_{v}" for v in range(each))
-    numbers = ", ".join(f"total_{v}[{r}]" for v in range(each) for r in range(rows))
-    return f"def joined({totals}):\n    return ({numbers},)"
+def _joined(each: int, parts: int, rows: int) -> str:
+    """The source of a function that makes one tuple of the sums of `each` vectors, in parts."""
+    names = [f"total_{v}_{s}" for v in range(each) for s in range(parts)]
+    numbers = ", ".join(f"{name}[{r}]" for name in names for r in range(rows))
+    return f"def joined({', '.join(names)}):\n    return ({numbers},)"
 
 
 def _keep(held: int, rows: int, run: int) -> str:
@@ -239,6 +310,7 @@ def fitting(problem, lanes, vectors, x_registers=X_REGISTERS):
         "LANES": lanes, "LOADS": loads, "FULL": int(loads * lanes * width == problem.cols),
         "SHARERS": sharers, "ROWS": rows, "COUNT": count,
         "THREADS_PER_BLOCK": THREADS_PER_BLOCK, "MIN_BLOCKS": BLOCKS,
+        "STAGES": 0, "ROWS_AT_ONCE": 1,
     }  # fmt: skip
 
 
@@ -266,6 +338,25 @@ def _geometry(problem, device, knobs, vectors, x_step, y_step, alpha_step, beta_
             f" and COUNT a multiple of SHARERS, got {lanes}, {knobs['SHARERS']}, {threads} and"
             f" {knobs['COUNT']}"
         )
+    stages, rows, at_once = knobs["STAGES"], knobs["ROWS"], knobs["ROWS_AT_ONCE"]
+    if stages:
+        lacks = device.lacks(COPIES)
+        if lacks:
+            raise ValueError(f"several_short_rows: copies to shared memory: {lacks}")
+        nbytes = ring_bytes(stages, rows, loads, knobs["SHARERS"], threads)
+        if (
+            stages < 2
+            or width * problem.dtype.itemsize != LOAD_BYTES
+            or rows % at_once
+            or not shares_copies(rows, loads, knobs["SHARERS"])
+            or nbytes > BLOCK_BYTES
+        ):
+            raise ValueError(
+                "several_short_rows: STAGES must be 0, or 2 or more for loads of 16 bytes, ROWS a"
+                f" multiple of ROWS_AT_ONCE, SHARERS share the copies of {rows} rows, and the"
+                f" rings take at most {BLOCK_BYTES} bytes, got {stages}, {at_once},"
+                f" {knobs['SHARERS']} and {nbytes}"
+            )
     columns = lanes * width * loads
     if problem.cols > columns or (knobs["FULL"] and problem.cols < columns):
         raise ValueError(
@@ -304,11 +395,11 @@ KERNEL = Kernel(
     accepts=accepts,
     knobs={
         "LANES": 4, "LOADS": 2, "FULL": 0, "SHARERS": 2, "ROWS": 4, "COUNT": 8,
-        "THREADS_PER_BLOCK": 128, "MIN_BLOCKS": 4,
+        "THREADS_PER_BLOCK": 128, "MIN_BLOCKS": 4, "STAGES": 0, "ROWS_AT_ONCE": 2,
     },
     small_knobs={
         "LANES": 4, "LOADS": 2, "FULL": 0, "SHARERS": 1, "ROWS": 2, "COUNT": 2,
-        "THREADS_PER_BLOCK": 32, "MIN_BLOCKS": 1,
+        "THREADS_PER_BLOCK": 32, "MIN_BLOCKS": 1, "STAGES": 3, "ROWS_AT_ONCE": 1,
     },
     doc=__doc__,
 )  # fmt: skip
