@@ -156,8 +156,6 @@ SEVERAL = {
 
 def several_of(name, together):
     """The name of the kernel that has these constants."""
-    if "AT_ONCE" in together:
-        return "several_copied_rows"
     return "several_short_rows" if "SHARERS" in together else SEVERAL[name]
 
 
@@ -167,45 +165,37 @@ def test_vectors_in_registers_have_the_bits_of_each_alone(
     letter, m, n, lanes, together, stages, at_once, monkeypatch
 ):
     """With two blocks, which take tile after tile; in whole rows each column is in a load."""
+    in_registers(letter, m, n, lanes, together, stages, at_once, monkeypatch)
+
+
+#: Short rows whose ring is one for several warps: sharers in warps alone and in both, copies shared
+#: by columns and by rows, loads that not all lanes have, two rings of a block.
+TEAMS = [
+    ("h", 40, 504, 16, {"SHARERS": 1, "WARPS": 4, "ROWS": 4, "COUNT": 4, "LOADS": 4}),
+    ("h", 21, 1000, 16, {"SHARERS": 2, "WARPS": 2, "ROWS": 2, "COUNT": 8, "LOADS": 8}),
+    ("h", 37, 56, 4, {"SHARERS": 2, "WARPS": 2, "ROWS": 4, "COUNT": 4, "LOADS": 2}),
+    ("s", 37, 36, 4, {"SHARERS": 1, "WARPS": 2, "ROWS": 4, "COUNT": 4, "LOADS": 3}),
+    ("s", 50, 32, 4, {"SHARERS": 1, "WARPS": 2, "ROWS": 2, "COUNT": 2, "LOADS": 2, "FULL": 1}),
+    ("z", 9, 70, 32, {"SHARERS": 1, "WARPS": 2, "ROWS": 2, "COUNT": 4, "LOADS": 3}),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("stages, at_once, rings", [(2, 1, 1), (3, 2, 2)])
+@pytest.mark.parametrize("letter, m, n, lanes, together", TEAMS)
+def test_warps_that_share_a_ring_have_the_bits_of_each_vector_alone(
+    letter, m, n, lanes, together, stages, at_once, rings, monkeypatch
+):
+    together = {**together, "THREADS_PER_BLOCK": 32 * rings * together["WARPS"]}
+    in_registers(letter, m, n, lanes, together, stages, at_once, monkeypatch)
+
+
+def in_registers(letter, m, n, lanes, together, stages, at_once, monkeypatch):
     alone = {**ROWS, "LANES": lanes, "THREADS_PER_BLOCK": 32}
     module = "gemv.kernels.vectors.b05_several_short_rows"
     monkeypatch.setattr(f"{module}.most_blocks", lambda device, knobs: 2)
     fixed = {
         "LANES": lanes, "FULL": 0, "THREADS_PER_BLOCK": 32, "MIN_BLOCKS": 1, "STAGES": stages,
-        "ROWS_AT_ONCE": min(at_once, together["ROWS"]),
-    }  # fmt: skip
-    check(letter, m, n, alone, {**fixed, **together}, monkeypatch)
-
-
-#: Rows by rings of copies: rows of one warp, of several and of half of one; turns, splits, a last
-#: pass that is whole or not, vectors of a lane that its threads share out by columns and by rows.
-COPIED = [
-    ("s", 37, 132, 8, {"PARTS": 4, "ROWS": 4, "VECTORS": 2, "COUNT": 4, "STAGES": 3}),
-    ("s", 9, 512, 32, {"PARTS": 2, "ROWS": 2, "VECTORS": 4, "AT_ONCE": 2, "COUNT": 2}),
-    ("h", 21, 264, 4, {"PARTS": 4, "ROWS": 4, "VECTORS": 4, "COUNT": 8, "STAGES": 3}),
-    ("h", 21, 1064, 16, {"PARTS": 4, "ROWS": 4, "VECTORS": 4, "AT_ONCE": 2, "COUNT": 8}),
-    ("h", 9, 2072, 32, {"PARTS": 4, "ROWS": 2, "VECTORS": 2, "COUNT": 4, "STAGES": 5}),
-    ("h", 5, 2568, 64, {"PARTS": 4, "TURNS": 2, "ROWS": 2, "VECTORS": 2, "COUNT": 4}),
-    ("h", 5, 4096, 64, {"PARTS": 2, "TURNS": 1, "ROWS": 4, "VECTORS": 1, "COUNT": 4}),
-    ("d", 7, 130, 8, {"PARTS": 2, "ROWS": 2, "VECTORS": 2, "COUNT": 2}),
-    ("d", 7, 64, 32, {"PARTS": 1, "ROWS": 1, "VECTORS": 1, "COUNT": 8}),
-    ("c", 9, 134, 8, {"PARTS": 1, "ROWS": 2, "VECTORS": 2, "COUNT": 2}),
-    ("z", 9, 37, 4, {"PARTS": 1, "ROWS": 2, "VECTORS": 2, "COUNT": 2}),
-]  # fmt: skip
-
-
-@pytest.mark.parametrize("splits", [0, 4])
-@pytest.mark.parametrize("letter, m, n, lanes, together", COPIED)
-def test_vectors_with_rings_of_copies_have_the_bits_of_each_alone(
-    letter, m, n, lanes, together, splits, monkeypatch
-):
-    """With two blocks, whose rings go on from tile to tile, or with splits of columns."""
-    alone = {**ROWS, "LANES": lanes, "THREADS_PER_BLOCK": max(lanes, 32), "BLOCKS_PER_SM": splits}
-    module = "gemv.kernels.vectors.b06_several_copied_rows"
-    monkeypatch.setattr(f"{module}.most_blocks", lambda device, knobs: 2)
-    fixed = {
-        **get("several_copied_rows").small_knobs, "LANES": lanes, "BLOCKS_PER_SM": splits,
-        "OF_THREADS": max(lanes, 32),
+        "ROWS_AT_ONCE": min(at_once, together["ROWS"]), "WARPS": 1,
     }  # fmt: skip
     check(letter, m, n, alone, {**fixed, **together}, monkeypatch)
 
@@ -220,8 +210,7 @@ def force(name, alone, together, monkeypatch):
         found = get(called)
 
         def constants(problem, knobs, vectors):
-            given = "SHARERS" in together or "AT_ONCE" in together
-            own = {} if given else found.for_vectors(problem, knobs, vectors)
+            own = found.for_vectors(problem, knobs, vectors) if "SHARERS" not in together else {}
             return {**own, **together}
 
         return dataclasses.replace(found, for_vectors=constants)

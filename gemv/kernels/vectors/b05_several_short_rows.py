@@ -57,14 +57,21 @@ from gemv.kernels.kernel import Kernel, attach, no_twofold, wide_loads_object
 from gemv.kernels.rings import across, ring_bytes, row_copies, shares_copies, stage_vectors
 from gemv.kernels.staging import BLOCK_BYTES, COPIES
 
-#: The most SHARERS, by the bytes of a number, and the vectors from which on they get this kernel:
-#: longer numbers, and more sharers of float32, were slower than ``several_rows`` or not timed.
-MOST_SHARERS, LEAST_VECTORS = {2: 8, 4: 2}, {2: 2, 4: 5}
-#: Registers of 4 bytes that a thread has for numbers of x; and those of 2-byte numbers where they
-#: suffice for all vectors, which is faster although a block less fits on a multiprocessor.
+#: The vectors from which on numbers of so many bytes get this kernel, and without a ring the most
+#: SHARERS: longer numbers, and more sharers of float32, were slower than ``several_rows`` or not
+#: timed.
+LEAST_VECTORS, MOST_SHARERS = {2: 2, 4: 5}, {2: 8, 4: 2}
+#: With a ring: registers of 4 bytes that a thread has for numbers of x, blocks that then fit on a
+#: multiprocessor, and the most WARPS. The first that x fits in is taken.
+RING_ROOM = (64, 4, 1), (128, 2, 4)
+#: Of a ring: bytes of a stage for each warp, stages, rows of a thread and those that it reads back
+#: at a time.
+STAGE_BYTES, STAGES, MOST_ROWS, ROWS_AT_ONCE = 4096, 2, 8, 2
+#: Without a ring: registers for numbers of x; and those of 2-byte numbers where they suffice for
+#: all vectors, which is faster although a block less fits on a multiprocessor.
 X_REGISTERS, X_OF_ONE, BLOCKS_OF_ONE = 64, 112, 3
-#: Registers of 4 bytes for a thread's loads of A, and the most rows.
-A_REGISTERS, MOST_ROWS = 32, 4
+#: Registers for a thread's loads of A, and the most rows.
+A_REGISTERS, MOST_DIRECT_ROWS = 32, 4
 #: Threads of a grid below which a thread gets fewer rows.
 ENOUGH_THREADS = 1 << 16
 #: Threads of a block, and blocks of a multiprocessor.
@@ -84,8 +91,11 @@ def several_short_rows(
     ring = cuda.shared.array(RING_BYTES, uint8, alignment=16)
     tid = natural(cuda.threadIdx.x)
     place = tid % ROW_THREADS
-    group = tid // ROW_THREADS
-    vector = natural(cuda.blockIdx.y) * COUNT + place % SHARERS * EACH
+    warp = tid // 32
+    team = warp // WARPS
+    group = team * GROUPS + tid % 32 // ROW_THREADS
+    sharer = warp % WARPS * SHARERS + place % SHARERS
+    vector = natural(cuda.blockIdx.y) * COUNT + sharer * EACH
     j = place // SHARERS * WIDTH
     count = quotient(cols - j + (STEP - 1), STEP) if reads({alpha}) else 0  # loads of a row
     own_x_{v} = of_x(moved(x, min(vector + {v}, vectors - 1) * x_step))
@@ -96,8 +106,7 @@ def several_short_rows(
     factors = {alpha}, alpha_step, {beta}, beta_step
     tile = natural(cuda.blockIdx.x)
     own = share * HELD % ROWS + group * ROWS  # the first row that the thread has a sum of
-    mine = short(tid // 32 * RING + tid % 32 // SHARERS * WIDTH)
-    sharer = place % SHARERS
+    mine = short(team * RING + tid % 32 // SHARERS * WIDTH)
     theirs = short(mine + (sharer // ACROSS * LOADS + sharer % ACROSS) * COPIED)
     line = group * ROWS + sharer // ACROSS
     column = j + sharer % ACROSS * STEP
@@ -109,8 +118,11 @@ def several_short_rows(
     while tile < (tiles if reads({alpha}) else 0):
         if AHEAD > 0:
             copies_wait(PENDING)
-            # What this warp has copied is there, and all its lanes have left the stage before.
-            cuda.syncwarp()
+            # What the warps of a ring have copied is there, and they have left the stage before.
+            if WARPS > 1:
+                cuda.syncthreads()
+            else:
+                cuda.syncwarp()
             ahead = copied(ring, a, row_stride, rows, tiles, line, column, room, theirs, ahead)
         the sums
         stage = short(stage + STAGE) if stage + STAGE < RING else 0
@@ -154,10 +166,11 @@ def build(spec):
 
     WIDTH, X_WIDTH = spec.widths
     WIDE_X = X_WIDTH > 0
-    names = ("LANES", "LOADS", "ROWS", "COUNT", "SHARERS", "THREADS_PER_BLOCK")
-    LANES, LOADS, ROWS, COUNT, SHARERS, THREADS = (spec[name] for name in names)
+    names = ("LANES", "LOADS", "ROWS", "COUNT", "SHARERS", "WARPS", "THREADS_PER_BLOCK")
+    LANES, LOADS, ROWS, COUNT, SHARERS, WARPS, THREADS = (spec[name] for name in names)
     FULL = spec["FULL"] > 0
-    EACH = COUNT // SHARERS  # vectors of a thread
+    ALL_SHARERS = SHARERS * WARPS
+    EACH = COUNT // ALL_SHARERS  # vectors of a thread
     STEP, ROW_THREADS = LANES * WIDTH, LANES * SHARERS
     SHARES = shares(EACH * ROWS, 1, ROW_THREADS, SHARERS)
     HELD = EACH * ROWS // SHARES
@@ -189,11 +202,12 @@ def build(spec):
     AHEAD = max(spec["STAGES"] - 1, 0)
     AT_ONCE = spec["ROWS_AT_ONCE"] if AHEAD else ROWS
     PARTS = ROWS // AT_ONCE
-    TILE_ROWS = THREADS // ROW_THREADS * ROWS
+    TEAMS, GROUPS = THREADS // 32 // WARPS, 32 // ROW_THREADS
+    TILE_ROWS = TEAMS * GROUPS * ROWS
     COPIED = 32 // SHARERS * WIDTH
     STAGE = stage_vectors(ROWS, LOADS, SHARERS) * WIDTH
     RING = spec["STAGES"] * STAGE
-    all_copies, some_copies = row_copies(ROWS, LOADS, SHARERS, STEP, 1, COPIED)
+    inner_copies, edge_copies = row_copies(ROWS, LOADS, ALL_SHARERS, STEP, COPIED, FULL)
 
     @device
     def copied(ring, a, stride, rows, tiles, line, column, room, theirs, ahead):
@@ -202,10 +216,10 @@ def build(spec):
         if tile < tiles:
             i = tile * TILE_ROWS + line
             at = i * stride + column
-            if FULL and tile * TILE_ROWS + TILE_ROWS <= rows:
-                all_copies(ring, theirs + stage, a, at, stride)
+            if tile * TILE_ROWS + TILE_ROWS <= rows:
+                inner_copies(ring, theirs + stage, a, at, stride, room)
             else:
-                some_copies(ring, theirs + stage, a, at, stride, room, rows - i)
+                edge_copies(ring, theirs + stage, a, at, stride, room, rows - i)
             stage = short(stage + STAGE) if stage + STAGE < RING else 0
             tile = short(tile + cuda.gridDim.x)
         copies_commit()
@@ -221,12 +235,13 @@ def build(spec):
         "WIDTH": WIDTH, "STEP": STEP, "ROWS": ROWS, "COUNT": COUNT, "EACH": EACH,
         "SHARERS": SHARERS, "ROW_THREADS": ROW_THREADS, "HELD": HELD, "HOLDERS": LANES // SHARES,
         "TILE_ROWS": TILE_ROWS,
+        "WARPS": WARPS, "GROUPS": GROUPS,
         "SUMS": AT_ONCE * partial_sums(WIDTH, spec.precision), "AT_ONCE": AT_ONCE,
         "SOME": AT_ONCE * LOADS * COPIED,
         "finish_run": finish_run, "moved": moved, "copied": copied, "AHEAD": AHEAD,
         "PENDING": max(AHEAD - 1, 0), "STAGE": STAGE, "RING": RING, "COPIED": COPIED,
-        "RING_BYTES": max(THREADS // 32 * RING * spec.dtype.itemsize, 16), "LOADS": LOADS,
-        "ACROSS": across(LOADS, SHARERS), "uint8": np.uint8,
+        "RING_BYTES": max(TEAMS * RING * spec.dtype.itemsize, 16), "LOADS": LOADS,
+        "ACROSS": across(LOADS, ALL_SHARERS), "uint8": np.uint8,
         "PLACES": tuple(r * LOADS * COPIED for r in range(AT_ONCE)),
     }  # fmt: skip
     exec(_keep(HELD, ROWS, RUN), scope)
@@ -271,7 +286,7 @@ def constants_for(problem, knobs, vectors):
 
     Then ``several_rows`` takes them.
     """
-    size, lanes = problem.dtype.itemsize, knobs["LANES"]
+    size = problem.dtype.itemsize
     if (
         vectors < LEAST_VECTORS.get(size, vectors + 1)
         or problem.precision.sums.itemsize > 4
@@ -279,38 +294,73 @@ def constants_for(problem, knobs, vectors):
         or accepts(problem)
     ):
         return None
-    if size == 2:
-        alone = fitting(problem, lanes, vectors, X_OF_ONE)
-        if alone is not None and alone["SHARERS"] == 1:
-            fits = fitting(problem, lanes, vectors)["SHARERS"] == 1
-            return alone if fits else {**alone, "MIN_BLOCKS": BLOCKS_OF_ONE}
-    found = fitting(problem, lanes, vectors)
-    return None if found is None or found["SHARERS"] > MOST_SHARERS[size] else found
+    of = ringed if problem.widths[0] * size == LOAD_BYTES else direct
+    return of(problem, knobs["LANES"], vectors)
 
 
-def fitting(problem, lanes, vectors, x_registers=X_REGISTERS):
-    """Constants for so many vectors; None if x does not fit. Sums depend on nothing but `lanes`."""
-    width, size = problem.widths[0], problem.dtype.itemsize
-    loads = ceil_div(problem.cols, lanes * width)
-    count = 2
+def _common(problem, lanes, vectors):
+    """The constants that all ways of bringing A have, and the registers of x for a vector."""
+    width, count = problem.widths[0], 2
     while count < 8 and count < vectors:
         count *= 2
-    of_vector = loads * width * problem.precision.sums.itemsize // 4  # registers for its x
-    sharers = ceil_div(count * of_vector, x_registers)
-    sharers = power_above(sharers)
-    of_row = loads * ceil_div(width * size, 4)
-    if sharers > count or lanes * sharers > 32 or of_row > A_REGISTERS:
+    loads = ceil_div(problem.cols, lanes * width)
+    common = {
+        "LANES": lanes, "LOADS": loads, "FULL": int(loads * lanes * width == problem.cols),
+        "COUNT": count, "THREADS_PER_BLOCK": THREADS_PER_BLOCK,
+    }  # fmt: skip
+    return common, loads * width * problem.precision.sums.itemsize // 4
+
+
+def ringed(problem, lanes, vectors, room=RING_ROOM):
+    """Constants with a ring; None if x does not fit. Sums depend on nothing but `lanes`."""
+    common, of_vector = _common(problem, lanes, vectors)
+    for x_registers, blocks, most_warps in room:
+        sharers = power_above(ceil_div(common["COUNT"] * of_vector, x_registers))
+        in_warp = min(sharers, 32 // lanes)
+        warps = sharers // in_warp
+        if sharers <= common["COUNT"] and warps <= most_warps:
+            break
+    else:
         return None
+    loads = common["LOADS"]
     rows = MOST_ROWS
+    while (
+        rows > 1
+        and shares_copies(rows // 2, loads, sharers)
+        and (
+            ring_bytes(1, rows, loads, in_warp, 1) > warps * STAGE_BYTES
+            or problem.rows * lanes * sharers < ENOUGH_THREADS * rows
+        )
+    ):
+        rows //= 2
+    return common | {
+        "SHARERS": in_warp, "WARPS": warps, "ROWS": rows, "MIN_BLOCKS": blocks,
+        "STAGES": STAGES, "ROWS_AT_ONCE": min(rows, ROWS_AT_ONCE),
+    }  # fmt: skip
+
+
+def direct(problem, lanes, vectors):
+    """Constants without a ring; None if x and A do not fit."""
+    common, of_vector = _common(problem, lanes, vectors)
+    of_x = common["COUNT"] * of_vector
+    of_row = common["LOADS"] * ceil_div(problem.widths[0] * problem.dtype.itemsize, 4)
+    sharers, blocks = power_above(ceil_div(of_x, X_REGISTERS)), BLOCKS
+    if problem.dtype.itemsize == 2 and X_REGISTERS < of_x <= X_OF_ONE:
+        sharers, blocks = 1, BLOCKS_OF_ONE
+    if (
+        sharers > min(common["COUNT"], MOST_SHARERS[problem.dtype.itemsize])
+        or lanes * sharers > 32
+        or of_row > A_REGISTERS
+    ):
+        return None
+    rows = MOST_DIRECT_ROWS
     while rows > 1 and (
         rows * of_row > A_REGISTERS or problem.rows * lanes * sharers < ENOUGH_THREADS * rows
     ):
         rows //= 2
-    return {
-        "LANES": lanes, "LOADS": loads, "FULL": int(loads * lanes * width == problem.cols),
-        "SHARERS": sharers, "ROWS": rows, "COUNT": count,
-        "THREADS_PER_BLOCK": THREADS_PER_BLOCK, "MIN_BLOCKS": BLOCKS,
-        "STAGES": 0, "ROWS_AT_ONCE": 1,
+    return common | {
+        "SHARERS": sharers, "WARPS": 1, "ROWS": rows, "MIN_BLOCKS": blocks, "STAGES": 0,
+        "ROWS_AT_ONCE": 1,
     }  # fmt: skip
 
 
@@ -332,30 +382,33 @@ def most_blocks(device, knobs):
 def _geometry(problem, device, knobs, vectors, x_step, y_step, alpha_step, beta_step):
     lanes, width, loads = knobs["LANES"], problem.widths[0], knobs["LOADS"]
     threads, row_threads = knobs["THREADS_PER_BLOCK"], lanes * knobs["SHARERS"]
-    if row_threads > 32 or threads % 32 or knobs["COUNT"] % knobs["SHARERS"]:
+    warps, stages, rows = knobs["WARPS"], knobs["STAGES"], knobs["ROWS"]
+    sharers, at_once = knobs["SHARERS"] * warps, knobs["ROWS_AT_ONCE"]
+    if row_threads > 32 or threads % (32 * warps) or knobs["COUNT"] % sharers:
         raise ValueError(
-            "several_short_rows: LANES * SHARERS must be at most 32, THREADS_PER_BLOCK whole warps"
-            f" and COUNT a multiple of SHARERS, got {lanes}, {knobs['SHARERS']}, {threads} and"
-            f" {knobs['COUNT']}"
+            "several_short_rows: LANES * SHARERS must be at most 32, THREADS_PER_BLOCK a multiple"
+            " of 32 * WARPS and COUNT one of SHARERS * WARPS, got"
+            f" {lanes}, {knobs['SHARERS']}, {threads}, {warps} and {knobs['COUNT']}"
         )
-    stages, rows, at_once = knobs["STAGES"], knobs["ROWS"], knobs["ROWS_AT_ONCE"]
+    if not stages and warps > 1:
+        raise ValueError(f"several_short_rows: without STAGES, WARPS must be 1, got {warps}")
     if stages:
         lacks = device.lacks(COPIES)
         if lacks:
             raise ValueError(f"several_short_rows: copies to shared memory: {lacks}")
-        nbytes = ring_bytes(stages, rows, loads, knobs["SHARERS"], threads)
+        nbytes = ring_bytes(stages, rows, loads, knobs["SHARERS"], threads // 32 // warps)
         if (
             stages < 2
             or width * problem.dtype.itemsize != LOAD_BYTES
             or rows % at_once
-            or not shares_copies(rows, loads, knobs["SHARERS"])
+            or not shares_copies(rows, loads, sharers)
             or nbytes > BLOCK_BYTES
         ):
             raise ValueError(
                 "several_short_rows: STAGES must be 0, or 2 or more for loads of 16 bytes, ROWS a"
-                f" multiple of ROWS_AT_ONCE, SHARERS share the copies of {rows} rows, and the"
-                f" rings take at most {BLOCK_BYTES} bytes, got {stages}, {at_once},"
-                f" {knobs['SHARERS']} and {nbytes}"
+                f" multiple of ROWS_AT_ONCE that {sharers} sharers can share the copies of, and"
+                f" rings take at most {BLOCK_BYTES} bytes, got {stages}, {rows}, {at_once} and"
+                f" {nbytes}"
             )
     columns = lanes * width * loads
     if problem.cols > columns or (knobs["FULL"] and problem.cols < columns):
@@ -368,7 +421,7 @@ def _geometry(problem, device, knobs, vectors, x_step, y_step, alpha_step, beta_
         raise ValueError(
             f"several_short_rows: {vectors} vectors are more than a grid has blocks for"
         )
-    tiles = ceil_div(problem.rows, threads // row_threads * knobs["ROWS"])
+    tiles = ceil_div(problem.rows, threads // (row_threads * warps) * rows)
     blocks = min(tiles, most_blocks(device, knobs))
     sizes = {
         "tiles": tiles, "vectors": vectors, "x_step": x_step, "y_step": y_step,
@@ -378,7 +431,7 @@ def _geometry(problem, device, knobs, vectors, x_step, y_step, alpha_step, beta_
 
 
 def tile(knobs):
-    row_threads = knobs["LANES"] * knobs["SHARERS"]
+    row_threads = knobs["LANES"] * knobs["SHARERS"] * knobs["WARPS"]
     return knobs["THREADS_PER_BLOCK"] // row_threads * knobs["ROWS"], 4 * knobs["LANES"]
 
 
@@ -394,11 +447,11 @@ KERNEL = Kernel(
     wide=True,
     accepts=accepts,
     knobs={
-        "LANES": 4, "LOADS": 2, "FULL": 0, "SHARERS": 2, "ROWS": 4, "COUNT": 8,
-        "THREADS_PER_BLOCK": 128, "MIN_BLOCKS": 4, "STAGES": 0, "ROWS_AT_ONCE": 2,
+        "LANES": 4, "LOADS": 2, "FULL": 0, "SHARERS": 2, "WARPS": 1, "ROWS": 8, "COUNT": 8,
+        "THREADS_PER_BLOCK": 128, "MIN_BLOCKS": 4, "STAGES": 2, "ROWS_AT_ONCE": 2,
     },
     small_knobs={
-        "LANES": 4, "LOADS": 2, "FULL": 0, "SHARERS": 1, "ROWS": 2, "COUNT": 2,
+        "LANES": 4, "LOADS": 2, "FULL": 0, "SHARERS": 1, "WARPS": 1, "ROWS": 2, "COUNT": 2,
         "THREADS_PER_BLOCK": 32, "MIN_BLOCKS": 1, "STAGES": 3, "ROWS_AT_ONCE": 1,
     },
     doc=__doc__,
