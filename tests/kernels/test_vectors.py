@@ -159,13 +159,13 @@ def several_of(name, together):
     return "several_short_rows" if "SHARERS" in together else SEVERAL[name]
 
 
-@pytest.mark.parametrize("stages, at_once", [(0, 1), (3, 1), (2, 2)])
+@pytest.mark.parametrize("stages", [0, 2, 3])
 @pytest.mark.parametrize("letter, m, n, lanes, together", SHORT)
 def test_vectors_in_registers_have_the_bits_of_each_alone(
-    letter, m, n, lanes, together, stages, at_once, monkeypatch
+    letter, m, n, lanes, together, stages, monkeypatch
 ):
     """With two blocks, which take tile after tile; in whole rows each column is in a load."""
-    in_registers(letter, m, n, lanes, together, stages, at_once, monkeypatch)
+    in_registers(letter, m, n, lanes, together, stages, monkeypatch)
 
 
 #: Short rows whose ring is one for several warps: sharers in warps alone and in both, copies shared
@@ -180,22 +180,22 @@ TEAMS = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize("stages, at_once, rings", [(2, 1, 1), (3, 2, 2)])
+@pytest.mark.parametrize("stages, rings", [(2, 1), (3, 2)])
 @pytest.mark.parametrize("letter, m, n, lanes, together", TEAMS)
 def test_warps_that_share_a_ring_have_the_bits_of_each_vector_alone(
-    letter, m, n, lanes, together, stages, at_once, rings, monkeypatch
+    letter, m, n, lanes, together, stages, rings, monkeypatch
 ):
     together = {**together, "THREADS_PER_BLOCK": 32 * rings * together["WARPS"]}
-    in_registers(letter, m, n, lanes, together, stages, at_once, monkeypatch)
+    in_registers(letter, m, n, lanes, together, stages, monkeypatch)
 
 
-def in_registers(letter, m, n, lanes, together, stages, at_once, monkeypatch):
+def in_registers(letter, m, n, lanes, together, stages, monkeypatch):
     alone = {**ROWS, "LANES": lanes, "THREADS_PER_BLOCK": 32}
     module = "gemv.kernels.vectors.b05_several_short_rows"
     monkeypatch.setattr(f"{module}.most_blocks", lambda device, knobs: 2)
     fixed = {
         "LANES": lanes, "FULL": 0, "THREADS_PER_BLOCK": 32, "MIN_BLOCKS": 1, "STAGES": stages,
-        "ROWS_AT_ONCE": min(at_once, together["ROWS"]), "WARPS": 1,
+        "WARPS": 1,
     }  # fmt: skip
     check(letter, m, n, alone, {**fixed, **together}, monkeypatch)
 

@@ -52,25 +52,32 @@ from __future__ import annotations
 from gemv.core.geometry import LOAD_BYTES, MAX_GRID_Y, ceil_div, one_launch
 from gemv.core.shares import shares
 from gemv.kernels.ends_of_rows import factor_names, runs_of, source_of
-from gemv.kernels.grids import partial_sums, power_above
+from gemv.kernels.grids import partial_sums, power_above, power_below
 from gemv.kernels.kernel import Kernel, attach, no_twofold, wide_loads_object
 from gemv.kernels.rings import across, ring_bytes, row_copies, shares_copies, stage_vectors
 from gemv.kernels.staging import BLOCK_BYTES, COPIES
 
-#: The vectors from which on numbers of so many bytes get this kernel, and without a ring the most
-#: SHARERS: longer numbers, and more sharers of float32, were slower than ``several_rows`` or not
-#: timed.
-LEAST_VECTORS, MOST_SHARERS = {2: 2, 4: 5}, {2: 8, 4: 2}
-#: With a ring: registers of 4 bytes that a thread has for numbers of x, blocks that then fit on a
-#: multiprocessor, and the most WARPS. The first that x fits in is taken.
-RING_ROOM = (64, 4, 1), (128, 2, 4)
-#: Of a ring: bytes of a stage for each warp, stages, rows of a thread and those that it reads back
-#: at a time.
-STAGE_BYTES, STAGES, MOST_ROWS, ROWS_AT_ONCE = 4096, 2, 8, 2
-#: Without a ring: registers for numbers of x; and those of 2-byte numbers where they suffice for
-#: all vectors, which is faster although a block less fits on a multiprocessor.
-X_REGISTERS, X_OF_ONE, BLOCKS_OF_ONE = 64, 112, 3
-#: Registers for a thread's loads of A, and the most rows.
+#: The vectors from which on numbers of so many bytes get this kernel.
+LEAST_VECTORS = {2: 2, 4: 5}
+#: Registers of 4 bytes that a thread has for numbers of x; and with a ring those where it would
+#: have one vector only, or a row has all lanes of a warp.
+X_REGISTERS, X_OF_LONG = 64, 128
+#: With a ring the most SHARERS, and the most WARPS by the bytes of a number: more sharers of a warp
+#: were slower than more warps, more warps of float32 not timed.
+OF_WARP, MOST_WARPS = 2, {2: 4, 4: 2}
+#: Bytes of a stage for each warp, stages, and the most rows of a thread.
+STAGE_BYTES, STAGES, MOST_ROWS = 4096, 2, 8
+#: Rows that a thread reads back from a ring at a time.
+AT_ONCE = 2
+#: Threads of a grid, with one row each, below which a ring is slower than loads of A.
+MANY_THREADS = 1 << 18
+#: Without a ring the most SHARERS by the bytes of a number: more of them were slower than
+#: ``several_rows`` or not timed.
+MOST_SHARERS = {2: 8, 4: 2}
+#: There 2-byte numbers have these registers for x if they suffice for all vectors, which is faster
+#: although a block less fits on a multiprocessor.
+X_OF_ONE, BLOCKS_OF_ONE = 112, 3
+#: Registers for a thread's loads of A, and the most rows, without a ring.
 A_REGISTERS, MOST_DIRECT_ROWS = 32, 4
 #: Threads of a grid below which a thread gets fewer rows.
 ENOUGH_THREADS = 1 << 16
@@ -139,7 +146,7 @@ def several_short_rows(
 #: The sums of some rows, from a ring of copies and from A itself.
 _FROM_RING = """
 values = staged_tile(ring, a, PLACES, mine + stage + <s> * SOME, COPIED, LOADS, WIDTH)
-total_{v}_<s> = fold(multiply_add(zeros(zero, SUMS), values, x_{v}, CONJUGATE), AT_ONCE)
+total_{v}_<s> = fold(multiply_add(zeros(zero, SUMS), values, x_{v}, CONJUGATE), OF_PART)
 """
 _FROM_MEMORY = """
 starts = row_starts(tile * TILE_ROWS + group * ROWS, 1, rows - 1, row_stride, ROWS)
@@ -200,8 +207,8 @@ def build(spec):
         return alpha != 0
 
     AHEAD = max(spec["STAGES"] - 1, 0)
-    AT_ONCE = spec["ROWS_AT_ONCE"] if AHEAD else ROWS
-    PARTS = ROWS // AT_ONCE
+    OF_PART = (AT_ONCE if ROWS % AT_ONCE == 0 else 1) if AHEAD else ROWS
+    PARTS = ROWS // OF_PART
     TEAMS, GROUPS = THREADS // 32 // WARPS, 32 // ROW_THREADS
     TILE_ROWS = TEAMS * GROUPS * ROWS
     COPIED = 32 // SHARERS * WIDTH
@@ -226,7 +233,7 @@ def build(spec):
         return tile, stage
 
     written: dict = {}
-    exec(_joined(EACH, PARTS, AT_ONCE), written)
+    exec(_joined(EACH, PARTS, OF_PART), written)
     scope = {name: getattr(language, name) for name in _WORDS}
     scope |= {
         "matrix": matrix, "numbers": numbers, "reads": always if ALPHAS else unless_zero,
@@ -236,13 +243,13 @@ def build(spec):
         "SHARERS": SHARERS, "ROW_THREADS": ROW_THREADS, "HELD": HELD, "HOLDERS": LANES // SHARES,
         "TILE_ROWS": TILE_ROWS,
         "WARPS": WARPS, "GROUPS": GROUPS,
-        "SUMS": AT_ONCE * partial_sums(WIDTH, spec.precision), "AT_ONCE": AT_ONCE,
-        "SOME": AT_ONCE * LOADS * COPIED,
+        "SUMS": OF_PART * partial_sums(WIDTH, spec.precision), "OF_PART": OF_PART,
+        "SOME": OF_PART * LOADS * COPIED,
         "finish_run": finish_run, "moved": moved, "copied": copied, "AHEAD": AHEAD,
         "PENDING": max(AHEAD - 1, 0), "STAGE": STAGE, "RING": RING, "COPIED": COPIED,
         "RING_BYTES": max(TEAMS * RING * spec.dtype.itemsize, 16), "LOADS": LOADS,
         "ACROSS": across(LOADS, ALL_SHARERS), "uint8": np.uint8,
-        "PLACES": tuple(r * LOADS * COPIED for r in range(AT_ONCE)),
+        "PLACES": tuple(r * LOADS * COPIED for r in range(OF_PART)),
     }  # fmt: skip
     exec(_keep(HELD, ROWS, RUN), scope)
     scope["keep"] = device(scope["keep"])
@@ -294,8 +301,10 @@ def constants_for(problem, knobs, vectors):
         or accepts(problem)
     ):
         return None
-    of = ringed if problem.widths[0] * size == LOAD_BYTES else direct
-    return of(problem, knobs["LANES"], vectors)
+    own = None
+    if problem.widths[0] * size == LOAD_BYTES:
+        own = ringed(problem, knobs["LANES"], vectors)
+    return own or direct(problem, knobs["LANES"], vectors)
 
 
 def _common(problem, lanes, vectors):
@@ -311,31 +320,43 @@ def _common(problem, lanes, vectors):
     return common, loads * width * problem.precision.sums.itemsize // 4
 
 
-def ringed(problem, lanes, vectors, room=RING_ROOM):
-    """Constants with a ring; None if x does not fit. Sums depend on nothing but `lanes`."""
+def ringed(problem, lanes, vectors):
+    """Constants with a ring; None if x does not fit, or rows are few.
+
+    Sums depend on nothing but `lanes`.
+    """
     common, of_vector = _common(problem, lanes, vectors)
-    for x_registers, blocks, most_warps in room:
-        sharers = power_above(ceil_div(common["COUNT"] * of_vector, x_registers))
-        in_warp = min(sharers, 32 // lanes)
-        warps = sharers // in_warp
-        if sharers <= common["COUNT"] and warps <= most_warps:
-            break
-    else:
+    count, size = common["COUNT"], problem.dtype.itemsize
+    if lanes > 32 or of_vector > X_OF_LONG:
         return None
-    loads = common["LOADS"]
-    rows = MOST_ROWS
+    each = power_below(max(X_REGISTERS // of_vector, 1))
+    if each == 1 or (size > 2 and lanes == 32):
+        each = power_below(X_OF_LONG // of_vector)
+    each = min(each, count)
+    long_rows = each * of_vector > X_REGISTERS
+    sharers = count // each
+    in_warp = min(sharers, 32 // lanes, OF_WARP)
+    warps = sharers // in_warp
+    if (
+        problem.rows * lanes * sharers < MANY_THREADS
+        or warps > MOST_WARPS[size]
+        or (size > 2 and lanes < 32 and sharers > MOST_SHARERS[size])
+    ):
+        return None
+    rows, loads = MOST_ROWS if each <= 2 else MOST_ROWS // 2, common["LOADS"]
     while (
         rows > 1
         and shares_copies(rows // 2, loads, sharers)
-        and (
-            ring_bytes(1, rows, loads, in_warp, 1) > warps * STAGE_BYTES
-            or problem.rows * lanes * sharers < ENOUGH_THREADS * rows
-        )
+        and ring_bytes(1, rows, loads, in_warp, 1) > warps * STAGE_BYTES
     ):
         rows //= 2
+    threads = 32 * warps if long_rows and warps > 1 else THREADS_PER_BLOCK
+    if ring_bytes(STAGES, rows, loads, in_warp, threads // 32 // warps) > BLOCK_BYTES:
+        return None
     return common | {
-        "SHARERS": in_warp, "WARPS": warps, "ROWS": rows, "MIN_BLOCKS": blocks,
-        "STAGES": STAGES, "ROWS_AT_ONCE": min(rows, ROWS_AT_ONCE),
+        "SHARERS": in_warp, "WARPS": warps, "ROWS": rows, "STAGES": STAGES,
+        "THREADS_PER_BLOCK": threads,
+        "MIN_BLOCKS": THREADS_PER_BLOCK * BLOCKS // threads // (2 if long_rows else 1),
     }  # fmt: skip
 
 
@@ -360,7 +381,6 @@ def direct(problem, lanes, vectors):
         rows //= 2
     return common | {
         "SHARERS": sharers, "WARPS": 1, "ROWS": rows, "MIN_BLOCKS": blocks, "STAGES": 0,
-        "ROWS_AT_ONCE": 1,
     }  # fmt: skip
 
 
@@ -383,7 +403,7 @@ def _geometry(problem, device, knobs, vectors, x_step, y_step, alpha_step, beta_
     lanes, width, loads = knobs["LANES"], problem.widths[0], knobs["LOADS"]
     threads, row_threads = knobs["THREADS_PER_BLOCK"], lanes * knobs["SHARERS"]
     warps, stages, rows = knobs["WARPS"], knobs["STAGES"], knobs["ROWS"]
-    sharers, at_once = knobs["SHARERS"] * warps, knobs["ROWS_AT_ONCE"]
+    sharers = knobs["SHARERS"] * warps
     if row_threads > 32 or threads % (32 * warps) or knobs["COUNT"] % sharers:
         raise ValueError(
             "several_short_rows: LANES * SHARERS must be at most 32, THREADS_PER_BLOCK a multiple"
@@ -400,15 +420,13 @@ def _geometry(problem, device, knobs, vectors, x_step, y_step, alpha_step, beta_
         if (
             stages < 2
             or width * problem.dtype.itemsize != LOAD_BYTES
-            or rows % at_once
             or not shares_copies(rows, loads, sharers)
             or nbytes > BLOCK_BYTES
         ):
             raise ValueError(
-                "several_short_rows: STAGES must be 0, or 2 or more for loads of 16 bytes, ROWS a"
-                f" multiple of ROWS_AT_ONCE that {sharers} sharers can share the copies of, and"
-                f" rings take at most {BLOCK_BYTES} bytes, got {stages}, {rows}, {at_once} and"
-                f" {nbytes}"
+                "several_short_rows: STAGES must be 0, or 2 or more for loads of 16 bytes,"
+                f" {sharers} sharers share the copies of ROWS rows evenly, and rings take at most"
+                f" {BLOCK_BYTES} bytes, got {stages}, {rows} and {nbytes}"
             )
     columns = lanes * width * loads
     if problem.cols > columns or (knobs["FULL"] and problem.cols < columns):
@@ -446,13 +464,14 @@ KERNEL = Kernel(
     beside=True,
     wide=True,
     accepts=accepts,
+    capability=COPIES,
     knobs={
         "LANES": 4, "LOADS": 2, "FULL": 0, "SHARERS": 2, "WARPS": 1, "ROWS": 8, "COUNT": 8,
-        "THREADS_PER_BLOCK": 128, "MIN_BLOCKS": 4, "STAGES": 2, "ROWS_AT_ONCE": 2,
+        "THREADS_PER_BLOCK": 128, "MIN_BLOCKS": 4, "STAGES": 2,
     },
     small_knobs={
         "LANES": 4, "LOADS": 2, "FULL": 0, "SHARERS": 1, "WARPS": 1, "ROWS": 2, "COUNT": 2,
-        "THREADS_PER_BLOCK": 32, "MIN_BLOCKS": 1, "STAGES": 3, "ROWS_AT_ONCE": 1,
+        "THREADS_PER_BLOCK": 32, "MIN_BLOCKS": 1, "STAGES": 3,
     },
     doc=__doc__,
 )  # fmt: skip
