@@ -7,9 +7,20 @@ Idea
     block loads and converts x anew, and finds out anew where everything is; for rows of 64 numbers
     of 2 bytes this is about half of its instructions.
 
-    How many numbers of x fit decides the rest. With SHARERS = 2 two threads are the same lane, each
-    for half of the vectors. Both load the same numbers of A, which the memory sends once, and both
-    convert them; in turn each has half of x, and ends with fewer sums.
+    How many numbers of x fit decides the rest. With SHARERS = 2 two threads of a warp are the same
+    lane, each for half of the vectors. Both multiply the same numbers of A, and both convert them;
+    in turn each has half of x, and ends with fewer sums. With WARPS = 2 two warps divide the
+    vectors between them in the same way.
+
+    Registers that are full of x leave few for A, so a thread could not ask for the next rows while
+    it multiplies the last ones. Here copies that no thread waits for (compute capability 8.0) bring
+    A to shared memory. There is a ring of STAGES stages for each warp, or for WARPS of them. While
+    they multiply the rows of one stage, the copies for the next tile of rows are on their way.
+    Threads of the same lane divide its copies between them, and each reads all of them back. With a
+    ring of its own a warp needs no barrier of the block, and warps run apart.
+
+    STAGES = 0 is for rows whose loads are narrower than 16 bytes, and for few rows, which end
+    before a ring pays: each thread loads A itself.
 
     A thread takes ROWS rows that lie side by side. Where the lanes of a row divide its sums between
     them, each ends with neighbours of one y, and stores them at once.
@@ -25,19 +36,31 @@ Picture
 
         sums of 4 rows     T0: vector 0   T2: vector 1   T4: vector 2   T6: vector 3, 4 of y each
 
+        A ring with STAGES = 2, in a block that takes every 5th tile of rows
+
+        copies      tile 0   tile 5   tile 10  tile 15       on their way while ...
+        products             tile 0   tile 5   tile 10 ...   ... these are added up
+        stage       0        1        0        1
+
 Bytes
     (m*n + k * (len(x) + len(y) * (1 + [beta != 0]))) * itemsize from memory for up to COUNT
     vectors; with more of them A comes again for each COUNT.
 
 Wins
-    Over ``several_rows`` where rows are many and short. On an H100, eight vectors with 1048576 x 64
-    bfloat16 took 69 us, and 114 by ``several_rows``; 1048576 x 110 took 104 and 192, torch.mm 118.
-    Four vectors took 53 us and 61; eight with 1048576 x 64 float32 106 and 130, torch.mm 170.
+    Over ``several_rows``, and over loads of A, where rows are many and short. On an NVIDIA H100
+    with eight vectors, 65536 x 1000 bfloat16 took 50 us, 72 by ``several_rows`` and 54 by torch.mm;
+    262144 x 256 took 51, without a ring 79, and 53 by torch.mm; 1048576 x 64 took 54, 69 and 57.
+    16384 x 2048 took 30 us and 35 by ``several_rows``. Without a ring 1048576 x 110 took 104 us,
+    192 by ``several_rows`` and 118 by torch.mm. Four vectors with 131072 x 512 took 49 us, without
+    a ring 63, and 50 by torch.mm. Eight with 65536 x 1000 float32 took 93 us, 101 by
+    ``several_rows`` and 154 by torch.mm.
 
 Loses
-    To ``several_rows`` where a lane has more of x than registers hold: eight vectors with
-    262144 x 256 float32 took 121 us, and 97 by ``several_rows``. To matrix products on tensor
-    cores, which add in another order: eight vectors with 1048576 x 64 bfloat16 took torch.mm 57 us.
+    To ``several_rows`` where a lane has more of x than registers hold, and for float32 where rows
+    have fewer lanes than a warp: eight vectors with 262144 x 256 took 97 us with a ring, and 94 by
+    ``several_rows``. To loads of A where rows are few: 16384 x 64 bfloat16 took 3.4 us with a ring,
+    and 3.0 without. To matrix products on tensor cores, which add in another order: 16384 x 2048
+    bfloat16 took torch.mm 26 us.
 
 Sums
     Those of the rung of rows with the same LANES and width of loads, for each vector.
@@ -428,11 +451,12 @@ def _geometry(problem, device, knobs, vectors, x_step, y_step, alpha_step, beta_
                 f" {sharers} sharers share the copies of ROWS rows evenly, and rings take at most"
                 f" {BLOCK_BYTES} bytes, got {stages}, {rows} and {nbytes}"
             )
-    columns = lanes * width * loads
-    if problem.cols > columns or (knobs["FULL"] and problem.cols < columns):
+    step = lanes * width
+    least = knobs["FULL"] and step * loads or stages and step * (loads - 1) + 1
+    if not least <= problem.cols <= step * loads:
         raise ValueError(
-            f"several_short_rows: {lanes} lanes with {loads} loads of {width} take {columns}"
-            f" columns, not {problem.cols}"
+            f"several_short_rows: {lanes} lanes with {loads} loads of {width} take"
+            f" {least} to {step * loads} columns, not {problem.cols}"
         )
     turns = ceil_div(vectors, knobs["COUNT"])
     if turns > MAX_GRID_Y:
@@ -466,7 +490,7 @@ KERNEL = Kernel(
     accepts=accepts,
     capability=COPIES,
     knobs={
-        "LANES": 4, "LOADS": 2, "FULL": 0, "SHARERS": 2, "WARPS": 1, "ROWS": 8, "COUNT": 8,
+        "LANES": 4, "LOADS": 2, "FULL": 0, "SHARERS": 2, "WARPS": 1, "ROWS": 4, "COUNT": 8,
         "THREADS_PER_BLOCK": 128, "MIN_BLOCKS": 4, "STAGES": 2,
     },
     small_knobs={
