@@ -56,7 +56,8 @@ def test_rows_spill_no_registers(letter, vectors, lanes, rows, compiler):
 #: that are too few for one, and loads of 4 bytes. All loads are whole, or not.
 SHORT = [
     (64, 4, 1 << 20), (256, 8, 1 << 20), (512, 8, 1 << 20), (1000, 16, 1 << 16),
-    (2048, 16, 1 << 14), (24, 1, 1 << 20), (128, 8, 1 << 20), (1000, 32, 1 << 16),
+    (2048, 16, 1 << 14), (384, 8, 1 << 17), (600, 8, 1 << 16), (1400, 16, 1 << 16),
+    (24, 1, 1 << 20), (128, 8, 1 << 20), (1000, 32, 1 << 16),
     (64, 4, 1000), (256, 8, 1000), (24, 4, 1000), (50, 4, 1 << 20), (110, 8, 1 << 20),
 ]  # fmt: skip
 #: With all letters and numbers of vectors, and those of float32.
@@ -69,7 +70,7 @@ ALL_SHORT += [
 ]  # fmt: skip
 #: Those that need the most registers, of both kinds of 2-byte numbers.
 FEW_SHORT = [
-    *(("h", 8, *short) for short in SHORT[:5]), ("b", 8, *SHORT[0]), ("b", 8, *SHORT[8]),
+    *(("h", 8, *short) for short in SHORT[:5]), ("b", 8, *SHORT[0]), ("b", 8, *SHORT[-5]),
     ("b", 8, *SHORT[-1]), ("h", 4, *SHORT[3]), ALL_SHORT[-5],
 ]  # fmt: skip
 
