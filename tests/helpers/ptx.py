@@ -89,6 +89,12 @@ def permuted(a, b, which):
     return sum((both >> 8 * (which >> 4 * k & 7) & 0xFF) << 8 * k for k in range(4))
 
 
+def whole_warp(last, mask):
+    """An error where not all lanes of a warp are asked for."""
+    if not last or mask & 0xFFFFFFFF != 0xFFFFFFFF:
+        raise PtxError(f"a shuffle or a vote of a part of a warp: {mask:#x}")
+
+
 def divided(a, b):
     """The quotient towards zero."""
     return abs(a) // abs(b) * (1 if (a < 0) == (b < 0) else -1)
@@ -215,7 +221,9 @@ class Program:
         method = getattr(self, f"_on_{name}", None)
         if method is not None:
             return method(parts, arguments)
-        if name in ("griddepcontrol", "fence", "membar", "pragma"):
+        if name == "griddepcontrol":
+            return ["memory.early += 1"] if kind == "launch_dependents" else []
+        if name in ("fence", "membar", "pragma"):
             return []
         target, *inputs = arguments
         width = _width(kind)
@@ -393,12 +401,27 @@ class Program:
         return [f"yield '{'.'.join(parts[1:3])}'"]
 
     def _on_shfl(self, parts, arguments):
-        target = self._value(arguments[0].split("|")[0], 32)
-        if parts[2] != "bfly":
+        """From the lane of a number, or from the one whose number differs in some bits."""
+        lane = {"bfly": "lane ^ {}", "idx": "{} & 31"}.get(parts[2])
+        if lane is None:
             raise PtxError(f"unknown shuffle: {'.'.join(parts)}")
+        target = self._value(arguments[0].split("|")[0], 32)
         value, step, clamp, mask = (self._value(each, 32) for each in arguments[1:])
-        site = f"{len(self._blocks)}.{len(self._blocks[-1])}"
-        return [f"{target} = yield ({site}, {value}, {step}, {clamp}, {mask})"]
+        return [f"whole_warp({clamp} == 31, {mask})",
+                f"brought = yield ({self._site()}, {value})",
+                f"{target} = brought[{lane.format(step)}]"]  # fmt: skip
+
+    def _on_vote(self, parts, arguments):
+        if parts[2] not in ("any", "all"):
+            raise PtxError(f"unknown vote: {'.'.join(parts)}")
+        target, value = (self._value(each, 1) for each in arguments[:2])
+        return [f"whole_warp(True, {self._value(arguments[2], 32)})",
+                f"brought = yield ({self._site()}, {value})",
+                f"{target} = {parts[2]}(brought.values())"]  # fmt: skip
+
+    def _site(self):
+        """A number for the place of an instruction to which all lanes of a warp come together."""
+        return f"{len(self._blocks)}.{len(self._blocks[-1])}"
 
     def _on_mapa(self, parts, arguments):
         target, address, rank = (self._value(each, 32) for each in arguments)
@@ -417,7 +440,8 @@ class Program:
     def _made(self):
         lines = ["def thread(parameters, memory, own, v__tid_x, v__tid_y, v__ntid_x, v__ntid_y,",
                  "  v__ctaid_x, v__ctaid_y, v__ctaid_z, v__nctaid_x, v__nctaid_y, v__nctaid_z,",
-                 "  v__cluster_ctarank):", " pc, copies = 0, [[]]", " while True:"]  # fmt: skip
+                 "  v__cluster_ctarank):", " pc, copies = 0, [[]]",
+                 " lane = (v__tid_y * v__ntid_x + v__tid_x) % 32", " while True:"]  # fmt: skip
         for number, block in enumerate(self._blocks):
             lines.append(f"  {'el' if number else ''}if pc == {number}:")
             lines += [f"   {line}" for line in [*block, f"pc = {number + 1}"]]
@@ -441,6 +465,8 @@ class Memory:
         # All ones: a NaN for whoever reads too early.
         self._shared = [bytearray(b"\xff" * shared_bytes) for _ in range(blocks)]
         self.counters: dict[int, list[int]] = {}
+        #: Threads that have let the next kernel start.
+        self.early = 0
 
     @staticmethod
     def address(number: int) -> int:
@@ -487,6 +513,12 @@ def launch(program: Program, grid, block, parameters, buffers):
 
     `parameters` are integers, floats, complex numbers, or ``("buffer", number, offset)``.
     """
+    memory = memory_after(program, grid, block, parameters, buffers)
+    return [bytes(each) for each in memory.buffers]
+
+
+def memory_after(program: Program, grid, block, parameters, buffers) -> Memory:
+    """The same; all that the grid leaves."""
     (across, down, deep), threads = (*grid, *[1] * (3 - len(grid))), block[0] * block[1]
     count = across * down * deep
     memory = Memory(buffers, count, program.shared_bytes)
@@ -554,17 +586,14 @@ def launch(program: Program, grid, block, parameters, buffers):
             if arrived.get(cluster) == threads * program.cluster:
                 release(("cluster", cluster))
         else:
-            site, value, step, *whole_warp = event
-            if whole_warp != [31, 0xFFFFFFFF]:
-                raise PtxError(f"a shuffle of a part of a warp: {whole_warp}")
             key = ("warp", warp)
             group = waiting.setdefault(key, [])
-            group.append((*thread[:3], (site, value, step), thread[4]))
+            group.append((*thread[:3], event, thread[4]))
             if len(group) == 32:
-                if len({(s, d) for *_, (s, _, d), _ in group}) > 1:
-                    raise PtxError("lanes of a warp shuffle at different places")
-                brought = {entry[2]: entry[3][1] for entry in group}
-                release(key, [brought[entry[2] ^ step] for entry in group])
+                if len({site for *_, (site, _), _ in group}) > 1:
+                    raise PtxError("lanes of a warp meet at different places")
+                brought = {lane: value for _, _, lane, (_, value), _ in group}
+                release(key, [brought] * 32)
     if waiting:
         raise PtxError(f"threads wait for others that have ended: {sorted(map(str, waiting))}")
-    return [bytes(each) for each in memory.buffers]
+    return memory

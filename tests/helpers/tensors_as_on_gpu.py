@@ -21,6 +21,12 @@ from gemv.driver import block, machine
 from gemv.engines import backend
 
 STREAM = 0x700
+#: What the driver says of each launch behind a kernel that has read where there is no memory.
+ILLEGAL_ADDRESS = 700
+
+
+class Lost(RuntimeError):
+    """The same, as an engine tells it."""
 
 
 class Engine:
@@ -32,10 +38,13 @@ class Engine:
         How many products were made, on the long way and by machine code.
     copied : int
         How many old y's machine code has copied.
+    lost : bool
+        Whether each launch fails, as behind a kernel that faulted.
     """
 
     name = "cuda"
     several = False
+    lost = False
     numba_stream = STREAM
     held = SimpleNamespace(hold=lambda *arguments: None)
 
@@ -45,6 +54,8 @@ class Engine:
 
         @ctypes.CFUNCTYPE(ctypes.c_int, *[ctypes.c_void_p] * 4)
         def launch(config, function, parameters, extra):
+            if self.lost:
+                return ILLEGAL_ADDRESS
             precision, sizes = self._calls[function - 1]
             if type(sizes) is int:
                 old, y = (
@@ -108,6 +119,8 @@ class Engine:
         return block.Block([one], choice.spec.precision.factors.itemsize, 1, {}, x_start, y_start)
 
     def run(self, choice, problem, alpha, a, x, beta, y, *, stream, owner=None):
+        if self.lost:
+            raise Lost("the driver says so")
         self.long_ways += 1
         sizes = problem.arguments(choice.geometry)
         places = (each.pointer for each in (a, x, y))

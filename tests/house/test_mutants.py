@@ -3,18 +3,26 @@
 from __future__ import annotations
 
 import importlib.util
+import re
 from collections import Counter
 from pathlib import Path
+
+from helpers import words
 
 FOLDER = Path(__file__).resolve().parents[1] / "mutants"
 
 
-def faults():
-    """The module of that folder that reads the lists."""
-    spec = importlib.util.spec_from_file_location("mutants_faults", FOLDER / "faults.py")
+def module_of(name):
+    """A module of that folder."""
+    spec = importlib.util.spec_from_file_location(f"mutants_{name}", FOLDER / f"{name}.py")
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     return module
+
+
+def faults():
+    """The module that reads the lists."""
+    return module_of("faults")
 
 
 def test_every_planted_fault_fits_the_tree():
@@ -46,3 +54,22 @@ def test_what_does_not_fit_is_named(tmp_path):
         assert len(objections) == 1 and told in objections[0], wrong
     assert good.syntax_error(tmp_path) is None
     assert "is no Python" in good._replace(new="a =").syntax_error(tmp_path)
+
+
+def test_faults_of_the_gpus_half_are_for_a_gpu_as_well(monkeypatch):
+    """Each has small kernels that exist, or something is said of why no number shows it."""
+    monkeypatch.syspath_prepend(str(FOLDER))
+    on_gpu, listed = module_of("on_gpu"), faults().all_faults()
+    half = {
+        fault.id: Path(fault.file).name for fault in listed if fault.file.startswith(on_gpu.HALF)
+    }
+    assert set(on_gpu.UNSEEN) <= set(half) and all(on_gpu.UNSEEN.values())
+    assert {half[name] for name in set(half) - set(on_gpu.UNSEEN)} == set(on_gpu.KERNELS)
+    ids = ["-".join(case) for case in words.cases()]
+    for expression in on_gpu.KERNELS.values():
+        for word in re.findall(r"\w+", expression):
+            assert word in ("or", "and") or any(word in each for each in ids), word
+    chosen = {fault.id for fault in on_gpu.chosen()}
+    assert chosen == set(half) - set(on_gpu.UNSEEN) | {
+        fault.id for fault in listed if fault.found == "gpu"
+    }

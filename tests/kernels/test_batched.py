@@ -1,9 +1,7 @@
 """Kernels for batches: the bits of the single call in every layout and order of threads."""
 
-import importlib.util
 import itertools
 import math
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -201,6 +199,18 @@ def test_stretches_of_several_blocks_end_where_their_batch_does(letter, count, t
     assert len(found) == 1
 
 
+@pytest.mark.parametrize("letter, count, first", [("s", 2, 1), ("h", 3, 4), ("h", 2, 1)])
+def test_a_batch_may_end_in_the_16_bytes_that_it_begins_in(letter, count, first):
+    """The simulator raises an error for reads before the first element or behind the last."""
+    rng = np.random.default_rng(8)
+    a, x = random(rng, (count, 1, 1), letter), random(rng, (count, 1), letter)
+    whole = np.zeros(first + count, a.dtype)
+    with gemv.trace() as calls:
+        y = gemv.gemv(1, view_of(a, (whole[first:].reshape(a.shape), whole)), to_device(x))
+    assert [call.kernel for call in calls] == ["small_items"]
+    assert y.copy_to_host().tobytes() == (a[:, 0] * x).tobytes()
+
+
 def test_larger_blocks_of_small_items_keep_the_bits(monkeypatch):
     rng = np.random.default_rng(7)
     a, x = random(rng, (4, 23, 23), "d"), random(rng, (4, 23), "d")
@@ -293,7 +303,6 @@ def test_several_vectors_are_conjugated():
 
 if backend.backend() == "simulator":
     from gemv.language.simulator.scheduler import Schedule, scheduled
-    from gemv.language.simulator.thread import SimulatorError
 
     SCHEDULES = [
         Schedule("forward"),
@@ -333,45 +342,6 @@ if backend.backend() == "simulator":
         assert calls[0].geometry.scratch and calls[0].geometry.counters
         single = np.stack([gemv.gemv(1, a[k], x[k], kernel="last_block") for k in range(2)])
         assert many == {single.tobytes()}
-
-    BARRIER = "cuda.syncthreads()"
-
-    def barriers(name):
-        """The lines of a kernel's file, and the numbers of those that are barriers."""
-        file = importlib.util.find_spec(get(name).build.__module__).origin
-        lines = Path(file).read_text(encoding="utf-8").splitlines()
-        found = [k for k, line in enumerate(lines) if line.strip().startswith(BARRIER)]
-        # Rows as short as here take one turn. test_vectors has several, and the order that finds a
-        # fault that is planted there.
-        return file, lines, [k for k in found if "those of the next lanes" not in lines[k]]
-
-    WITH_BARRIERS = {"small_items": (9, 16, 16), "several_rows": (1, 2, 1030)}
-
-    @pytest.mark.parametrize(
-        "name, line", [(name, line) for name in WITH_BARRIERS for line in barriers(name)[2]]
-    )
-    def test_every_barrier_protects_something(name, line, monkeypatch):
-        file, lines, _ = barriers(name)
-        lines[line] = lines[line].replace(BARRIER, "pass")
-        names = {"__name__": "without_a_barrier", "__file__": file}
-        exec(compile("\n".join(lines), file, "exec"), names)
-        count, m, n = WITH_BARRIERS[name]
-        a = np.ones((count, m, n), "f")
-        if name == "small_items":
-            a = a.swapaxes(1, 2)
-        x = np.ones((max(3, count), n), "f")
-        right = {np.full((len(x), m), n, "f").tobytes()}
-        assert same_in_all(lambda: gemv.matvec(a, x)) == right
-        monkeypatch.setattr(f"{get(name).build.__module__}.KERNEL", names["KERNEL"])
-        gemv.use_alignment(True)  # forgets the choices
-        try:
-            found = same_in_all(lambda: gemv.matvec(a, x))
-        except SimulatorError:
-            found = set()
-        finally:
-            monkeypatch.undo()
-            gemv.use_alignment(True)
-        assert found != right
 
 
 @pytest.mark.parametrize("letter, kernel", [("s", "last_block"), ("z", "last_block")])

@@ -124,8 +124,12 @@ def test_splits_have_one_result_in_every_order(name, which):
 TILES_IN_TURN = ("block_per_row", "tile2d", "coalesced", "last_block", "atomics")
 #: x in shared memory, and two warps, which no shuffle keeps together.
 SHARED_X = {"X_HOME": HOMES.index("shared"), "LANES_PER_ROW": 8, "THREADS_PER_BLOCK": 64}
-#: What stands at the beginning of a line that keeps threads of one block or of a cluster in order.
-BARRIERS = ("cuda.syncthreads()", "cluster_arrive()", "cluster_wait()", "cluster_take(box)")
+#: What stands at the beginning of a line that keeps threads of a block or a cluster, or all threads
+#: of the grid, in order.
+BARRIERS = ("cuda.sync", "cuda.threadfence", "cluster_arrive(", "cluster_wait(", "cluster_take(")
+#: What stands in the line above a fence that only ``test_ptx.py`` can show to be there: it orders
+#: reads, and the simulator never changes their order.
+READERS = "# Orders the reads"
 
 
 def lines_of(name):
@@ -134,9 +138,13 @@ def lines_of(name):
 
 
 def barriers(name):
-    """Numbers of the lines of a kernel's file that are barriers for the block or the cluster."""
-    lines = enumerate(lines_of(name)[1])
-    return [number for number, line in lines if line.strip().startswith(BARRIERS)]
+    """Numbers of the lines of a kernel's file that are barriers or fences."""
+    lines = lines_of(name)[1]
+    return [
+        number
+        for number, line in enumerate(lines)
+        if line.strip().startswith(BARRIERS) and READERS not in lines[number - 1]
+    ]
 
 
 def without_line(name, number):
@@ -195,3 +203,8 @@ def test_every_barrier_protects_something(name, which, monkeypatch):
     line = barriers(name)[which]
     monkeypatch.setitem(REGISTRY, name, without_line(name, line))
     assert wrong_in_some_order(name), f"the barrier in line {line + 1} protects nothing"
+
+
+def test_one_fence_is_left_to_another_test():
+    lines = [line for name in REGISTRY for line in lines_of(name)[1]]
+    assert sum(READERS in line for line in lines) == 1

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import dataclasses
-import importlib.util
 import itertools
-from pathlib import Path
 
 import numpy as np
 import pytest
+from helpers import forced
 from helpers.arrays import view_of
 from helpers.problems import ALL_ROWS, random_array
 from numba import cuda
@@ -23,7 +21,6 @@ from gemv.kernels import get
 from gemv.kernels.batched import b02_staged_rows
 from gemv.measure.inputs import make_problem
 from gemv.selection import batches, parts
-from gemv.selection import ragged as _ragged  # noqa: F401  takes names that tests here replace
 from gemv.selection.select import select
 
 H200 = Device("NVIDIA H200", (9, 0), 132)
@@ -79,27 +76,7 @@ def name_of(alone):
 
 def force(alone, staged, monkeypatch):
     """Items by one kernel and its constants, and copied to shared memory with these."""
-
-    def forced(problem, batch, device, kernel=None, homes=("arguments", "arguments")):
-        return select(problem, device, kernel=name_of(alone), knobs=alone, homes=homes)
-
-    def kernel(called):
-        found = get(called)
-        if found.for_items is None:
-            return found
-
-        def constants(problem, knobs):
-            assert {**knobs, **alone} == knobs
-            own = found.for_items(problem, knobs) or {**found.small_knobs, "LANES": knobs["LANES"]}
-            return {**own, **POOL, **staged}
-
-        return dataclasses.replace(found, for_items=constants)
-
-    for room in (batches, parts):
-        monkeypatch.setattr(room, "select_item", forced)
-    monkeypatch.setattr(batches, "get", kernel)
-    monkeypatch.setattr(batches, "THREADS_PER_SM", 0)
-    monkeypatch.setattr(batches, "gains_by_stages", lambda problem: True)
+    forced.in_stages(monkeypatch, name_of(alone), alone, {**POOL, **staged})
 
 
 def in_place(values, name, first=0, line_gap=0, item_gap=0):
@@ -395,58 +372,3 @@ def test_constants_that_cannot_be_are_refused(name, knobs, complaint):
         kernel.geometry(problem, H200, {**kernel.knobs, **knobs})
     with pytest.raises(ValueError, match=f"{name}: copies to shared memory: it needs compute cap"):
         kernel.geometry(problem, Device("NVIDIA T4", (7, 5), 40), kernel.knobs)
-
-
-# Barriers and waits -----------------------------------------------------------------------------
-
-if backend.backend() == "simulator":
-    from gemv.language.simulator.thread import SimulatorError
-
-    PROTECTING = ("cuda.syncthreads()", "copies_wait(PENDING)")
-
-    def places_of(name):
-        """The lines of a kernel's file, and the numbers of those with a barrier or a wait."""
-        file = importlib.util.find_spec(get(name).build.__module__).origin
-        lines = Path(file).read_text(encoding="utf-8").splitlines()
-        return (
-            file,
-            lines,
-            [k for k, line in enumerate(lines) if line.strip().startswith(PROTECTING)],
-        )
-
-    @pytest.mark.parametrize(
-        "name, line", [(name, line) for name in NAMES.values() for line in places_of(name)[2]]
-    )
-    def test_every_barrier_and_every_wait_protects_something(name, line, monkeypatch):
-        case = CASES[2] if name == "staged_rows" else CASES[8]
-        letter, m, n, alone, staged = case
-        force(alone, staged, monkeypatch)
-        file, lines, _ = places_of(name)
-        for what in PROTECTING:
-            lines[line] = lines[line].replace(what, "pass")
-        names = {"__name__": "without_it", "__file__": file}
-        exec(compile("\n".join(lines), file, "exec"), names)
-        rng = np.random.default_rng(9)
-        a, x = (rng.integers(-4, 5, shape).astype(DTYPES[letter]) for shape in ((2, m, n), (2, n)))
-        right = (a @ x[..., None])[..., 0].tobytes()
-        on_device, vectors = in_place(a, name_of(alone), 1), cuda.to_device(x)
-
-        def found():
-            results = [product(on_device, vectors, name_of(alone)).copy_to_host().tobytes()]
-            for order in orders():
-                with order:
-                    y = product(on_device, vectors, name_of(alone))
-                    results.append(y.copy_to_host().tobytes())
-            return set(results)
-
-        assert found() == {right}
-        monkeypatch.setattr(f"{get(name).build.__module__}.KERNEL", names["KERNEL"])
-        gemv.use_alignment(True)  # forgets the choices
-        try:
-            results = found()
-        except SimulatorError:
-            results = set()
-        finally:
-            monkeypatch.undo()
-            gemv.use_alignment(True)
-        assert results != {right}

@@ -7,6 +7,7 @@ import itertools
 
 import numpy as np
 import pytest
+from helpers import forced
 from helpers.problems import random_array, transposed
 from numba import cuda
 
@@ -18,7 +19,6 @@ from gemv.core.narrow import cast
 from gemv.kernels import get
 from gemv.measure.inputs import make_problem
 from gemv.selection import batches, parts
-from gemv.selection import ragged as _ragged  # noqa: F401  takes names that tests here replace
 from gemv.selection.select import select
 
 H200 = Device("NVIDIA H200", (9, 0), 132)
@@ -202,23 +202,7 @@ def in_registers(letter, m, n, lanes, together, stages, monkeypatch):
 
 def force(name, alone, together, monkeypatch):
     """Single products by one kernel and its constants, several vectors with some of theirs."""
-
-    def forced(problem, batch, device, kernel=None, homes=("arguments", "arguments")):
-        return select(problem, device, kernel=name, knobs=alone, homes=homes)
-
-    def kernel(called):
-        found = get(called)
-
-        def constants(problem, knobs, vectors):
-            own = found.for_vectors(problem, knobs, vectors) if "SHARERS" not in together else {}
-            return {**own, **together}
-
-        return dataclasses.replace(found, for_vectors=constants)
-
-    for room in (batches, parts):
-        monkeypatch.setattr(room, "select_item", forced)
-    monkeypatch.setattr(batches, "get", kernel)
-    monkeypatch.setattr(batches, "_SEVERAL", {name: (several_of(name, together),)})
+    forced.together(monkeypatch, name, alone, several_of(name, together), together)
 
 
 def check(letter, m, n, alone, together, monkeypatch, chunked=False):
@@ -250,7 +234,7 @@ def check(letter, m, n, alone, together, monkeypatch, chunked=False):
         ]
 
     kernels, several = computed()
-    forced = batches._SEVERAL
+    chosen = batches._SEVERAL
     monkeypatch.setattr(batches, "_SEVERAL", {})
     (single,), expected = computed()
     assert single == name and kernels == {several_of(name, together)}
@@ -258,7 +242,7 @@ def check(letter, m, n, alone, together, monkeypatch, chunked=False):
         assert found.tobytes() == right.tobytes()
     assert not several[2][1].any() and several[3].tobytes() == several[0].tobytes()
     if alone.get("BLOCKS_PER_SM") or together.get("TURNS") or "SHARERS" in together or chunked:
-        monkeypatch.setattr(batches, "_SEVERAL", forced)
+        monkeypatch.setattr(batches, "_SEVERAL", chosen)
         for other_order in orders(bool(alone.get("BLOCKS_PER_SM"))):
             with other_order:
                 assert gemv.matvec(a, x).copy_to_host().tobytes() == expected[0].tobytes()

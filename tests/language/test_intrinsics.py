@@ -138,3 +138,32 @@ def test_the_twins():
             language.short(number)
     with pytest.raises(SimulatorError, match=r"natural\(-1\): it is negative"):
         language.natural(-1)
+
+
+#: Prints what the compiler is given for :func:`gemv.language.kept` of two numbers.
+KEPT = """
+from llvmlite import ir
+from numba.core import types
+from gemv import language
+
+class Context:
+    def make_tuple(self, builder, kind, values):
+        return values
+
+module, pair = ir.Module(), ir.ArrayType(ir.FloatType(), 2)
+made = ir.Function(module, ir.FunctionType(ir.VoidType(), [pair]), "made")
+builder = ir.IRBuilder(made.append_basic_block())
+kind, codegen = language.kept._defn(None, types.UniTuple(types.float32, 2))
+codegen(Context(), builder, kind, made.args)
+builder.ret_void()
+print(module)
+"""
+
+
+def test_what_is_kept_may_not_be_moved():
+    """A compiler may take a loop for a better place of whatever has no side effect."""
+    run = processes.run(
+        [sys.executable, "-c", KEPT], capture_output=True, text=True,
+        env={**os.environ, "NUMBA_ENABLE_CUDASIM": "0"},
+    )  # fmt: skip
+    assert run.stdout.count('asm sideeffect "mov.f32 $0, $1;"') == 2, run.stdout + run.stderr

@@ -1,4 +1,4 @@
-"""Batches, several vectors and shards when the GPU fails: no memory, no device, Ctrl-C.
+"""Batches, several vectors, lists and shards when the GPU fails: no memory, no device, Ctrl-C.
 
 The simulator stands in for the driver: each of its allocations, or each of its launches, fails in
 turn. Whatever fails, the error comes through, nothing stays locked, and the same call is right
@@ -83,7 +83,8 @@ def allocations():
 
 
 def launches():
-    return [(type(backend.engine()), "run")]
+    """What is enqueued: launches, and copies of the tables of lists."""
+    return [(type(backend.engine()), name) for name in ("run", "upload")]
 
 
 def test_no_memory(made, monkeypatch):
@@ -109,12 +110,20 @@ def test_no_memory(made, monkeypatch):
 
 
 def test_an_interrupt_between_two_launches(made, monkeypatch):
+    """Of a first call, and of the calls that remember what it found out."""
     call, expected, _ = made()
     counted = Counted(monkeypatch, launches(), KeyboardInterrupt)
     assert np.array_equal(host(call()), expected)
     count = counted.calls
     assert count
     for at in range(1, count + 1):
+        call, _, _ = made()
+        counted.fail(at)
+        with pytest.raises(KeyboardInterrupt):
+            call()
+        counted.work()
+        assert np.array_equal(host(call()), expected)
+    for at in range(1, counted.calls + 1):
         counted.fail(at)
         with pytest.raises(KeyboardInterrupt):
             call()

@@ -45,6 +45,16 @@ def test_it_goes_on_where_it_stopped(small, tmp_path, capsys):
     assert soak.main(["--calls", "10000000", "--seconds", "0", *common]) == 3  # no time
 
 
+def test_a_part_of_the_products_has_all_kinds(monkeypatch):
+    monkeypatch.setattr(soak, "LISTS_SIMULATED", soak.LISTS_SIMULATED * 2)
+    options = {"calls": 1, "seconds": 1, "threads": 1, "batch": 1}
+    all_, part = (soak.Soak(soak.Progress(), **options, every=k).cases for k in (1, 5))
+    names = {case.name for case in part}
+    assert len(part) == len(names) == len(all_) // 5 < len(all_)
+    assert names < {case.name for case in all_}
+    assert {type(case) for case in part} == {type(case) for case in all_}
+
+
 def test_one_wrong_bit_is_a_fault(small, tmp_path, capsys, monkeypatch):
     right, count = gemv.gemv, iter(range(10**6))
 

@@ -82,12 +82,45 @@ def plan_of_shards():
     return lambda k: k * host(plan()), a @ x
 
 
+def _items():
+    a = [whole(5, 30), whole(4, 3), whole(2, 2)]
+    x = [whole(30), whole(3), whole(2)]
+    return a, x, np.concatenate([own @ vector for own, vector in zip(a, x, strict=True)])
+
+
+def _joined(results):
+    return np.concatenate(list(map(host, results)))
+
+
+def list_on_the_device():
+    a, x, expected = _items()
+    a = list(map(cuda.to_device, a))
+    xs = [[cuda.to_device(k * each) for each in x] for k in range(THREADS)]
+    return lambda k: _joined(gemv.gemv_batched(1, a, xs[k])), expected
+
+
+def list_that_stays():
+    """Tables of a first call serve the others."""
+    a, x, expected = _items()
+    kept = gemv.Batch(a)
+    return lambda k: np.concatenate(kept @ [k * each for each in x]), expected
+
+
+def plan_of_a_list():
+    """The plan has its vectors, so all threads compute the same."""
+    a, x, expected = _items()
+    y = [cuda.to_device(np.zeros(len(own))) for own in a]
+    plan = gemv.Batch(list(map(cuda.to_device, a))).plan(list(map(cuda.to_device, x)), y)
+    plan()
+    return lambda k: k * _joined(plan()), expected
+
+
 FAMILIES = (
     batch, batch_on_the_device, plan_of_a_batch, vectors, columns, shards_within, shards_across,
-    columns_of_shards, plan_of_shards,
+    columns_of_shards, plan_of_shards, list_on_the_device, list_that_stays, plan_of_a_list,
 )  # fmt: skip
 #: Those that only have arrays of the host, so that the host computes them, too.
-ON_THE_HOST = (batch, vectors, columns, shards_within, columns_of_shards)
+ON_THE_HOST = (batch, vectors, columns, shards_within, columns_of_shards, list_that_stays)
 
 
 @pytest.fixture

@@ -22,24 +22,12 @@ from jax.test_util import check_grads  # noqa: E402
 
 from gemv.jax import matvec  # noqa: E402
 
-jax.config.update("jax_enable_x64", True)
-jax.config.update("jax_num_cpu_devices", 2)
-# A trace sees the calls of its own thread, and XLA might run some in another.
-jax.config.update("jax_cpu_enable_async_dispatch", False)
-
 OPS = [lambda a: a, lambda a: a.T, lambda a: a.conj().T]
 
 
 @pytest.fixture
 def rng():
     return np.random.default_rng(11)
-
-
-@pytest.fixture
-def without_gpu():
-    """Skips where JAX puts arrays on a GPU; asked late, since the answer starts JAX's backends."""
-    if jax.default_backend() != "cpu":
-        pytest.skip("JAX has a GPU, and this is about arrays in host memory")
 
 
 def array(rng, *shape, dtype="float64"):

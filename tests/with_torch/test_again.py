@@ -10,28 +10,15 @@ import sys
 from pathlib import Path
 
 import pytest
-from helpers import tensors_as_on_gpu
 
 torch = pytest.importorskip("torch", reason="PyTorch is not installed")
 
 import gemv  # noqa: E402
 import gemv.torch as products  # noqa: E402
 from gemv.calls import torch_operators  # noqa: E402
-from gemv.core import memo, trace  # noqa: E402
+from gemv.core import trace  # noqa: E402
 
 pytestmark = pytest.mark.skipif(torch.version.cuda is not None, reason="a stand-in for the driver")
-
-
-@pytest.fixture
-def engine(monkeypatch):
-    yield tensors_as_on_gpu.installed(monkeypatch, torch)
-    memo.forget()
-
-
-@pytest.fixture
-def tensors():
-    torch.manual_seed(5)
-    return [torch.randn(shape) for shape in ((5, 3), (3,), (5,))]
 
 
 ROOMS = tuple(str(Path(module.__file__).parent) for module in (gemv, torch))

@@ -15,18 +15,6 @@ from gemv.core import memo  # noqa: E402
 pytestmark = pytest.mark.skipif(torch.version.cuda is not None, reason="a stand-in for the driver")
 
 
-@pytest.fixture
-def engine(monkeypatch):
-    yield tensors_as_on_gpu.installed(monkeypatch, torch)
-    memo.forget()
-
-
-@pytest.fixture
-def tensors():
-    torch.manual_seed(5)
-    return [torch.randn(shape) for shape in ((5, 3), (3,), (5,))]
-
-
 def test_an_old_y_is_copied_by_the_launch(engine, tensors):
     """Wherever it lies, and only where it is read."""
     a, x, y = tensors
