@@ -12,6 +12,8 @@ from collections.abc import Iterator, Mapping
 from gemv.core.geometry import ceil_div
 from gemv.core.problem import Problem
 from gemv.kernels.ends_of_rows import turns_of
+from gemv.kernels.rings import ring_bytes, shares_copies
+from gemv.kernels.staging import PROCESSOR_BYTES
 from gemv.kernels.wide_tiles import lanes_and_pieces
 
 #: Registers of a multiprocessor, bytes of shared memory that a block gets for sums or for x, and
@@ -75,6 +77,9 @@ def _rows(problem: Problem, own: Mapping[str, int]) -> Iterator[_Rated]:
 
 def _short_rows(problem: Problem, own: Mapping[str, int]) -> Iterator[_Rated]:
     """Those with the fewest threads of a lane first, which convert A least often."""
+    if own["STAGES"]:
+        yield from _rings(problem, own)
+        return
     width, count = problem.widths[0], own["COUNT"]
     of_vector = own["LOADS"] * width * problem.precision.sums.itemsize // 4
     of_row = own["LOADS"] * max(1, width * problem.dtype.itemsize // 4)
@@ -87,6 +92,39 @@ def _short_rows(problem: Problem, own: Mapping[str, int]) -> Iterator[_Rated]:
         blocks = _blocks(threads, registers)
         tile = {"SHARERS": sharers, "ROWS": rows, "THREADS_PER_BLOCK": threads}
         yield sharers - rows / 16, {**own, **tile, "MIN_BLOCKS": blocks}
+
+
+def _rings(problem: Problem, own: Mapping[str, int]) -> Iterator[_Rated]:
+    """The same with a ring, and with as many bytes of it on a multiprocessor as it has room for."""
+    loads, count = own["LOADS"], own["COUNT"]
+    of_vector = loads * problem.widths[0] * problem.precision.sums.itemsize // 4
+    of_team = itertools.product((1, 2, 4, 8), (1, 2, 4, 8), (64, 128, 256))
+    for (sharers, warps, threads), rows, stages in itertools.product(of_team, (1, 2, 4, 8), (2, 3)):
+        all_sharers = sharers * warps
+        if (
+            all_sharers > count
+            or own["LANES"] * sharers > 32
+            or threads % (32 * warps)
+            or not shares_copies(rows, loads, all_sharers)
+        ):
+            continue
+        each = count // all_sharers
+        registers = each * (of_vector + rows) + 48
+        nbytes = ring_bytes(stages, rows, loads, sharers, threads // 32 // warps)
+        blocks = _blocks(threads, registers)
+        flight = blocks * nbytes * (stages - 1) // stages
+        if (
+            registers > 240
+            or nbytes > SHARED
+            or blocks * nbytes > PROCESSOR_BYTES
+            or flight < FLIGHT
+        ):
+            continue
+        tile = {
+            "SHARERS": sharers, "WARPS": warps, "ROWS": rows, "STAGES": stages,
+            "THREADS_PER_BLOCK": threads, "MIN_BLOCKS": blocks,
+        }  # fmt: skip
+        yield all_sharers - rows / 16, {**own, **tile}
 
 
 def _columns(problem: Problem, own: Mapping[str, int]) -> Iterator[_Rated]:

@@ -51,7 +51,8 @@ def _as_for_many(name: str) -> dict[str, object]:
     if name != "several_short_rows":
         return {"LEAST_VECTORS": {}}
     taken = {"LEAST_VECTORS": {4: 2}, "MOST_SHARERS": {4: 8}}
-    return {**taken, "ENOUGH_THREADS": 1, "most_blocks": lambda device, knobs: 1}
+    many = {"ENOUGH_THREADS": 1, "MANY_THREADS": 1}
+    return {**taken, **many, "most_blocks": lambda device, knobs: 1}
 
 
 @functools.cache

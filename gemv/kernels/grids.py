@@ -30,6 +30,11 @@ def power_above(number: int) -> int:
     return 1 << (number - 1).bit_length()
 
 
+def power_below(number: int) -> int:
+    """The largest power of two that is not above `number`, which is 1 or more."""
+    return 1 << (number.bit_length() - 1)
+
+
 def tile_shape(access: str, block_x: int, block_y: int) -> tuple[int, int]:
     """Rows of a block's tile, and threads on each row; ``threadIdx.x`` runs along memory."""
     return (block_x, block_y) if access == "axpy" else (block_y, block_x)

@@ -40,6 +40,7 @@ from gemv.language.vocabulary import (
     copies_wait,
     copy_async,
     copy_one,
+    copy_or_zeros,
     cuda,
     device,
     element_of_arrays,

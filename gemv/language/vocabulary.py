@@ -34,6 +34,7 @@ from gemv.language.vocabulary_copies import (
     copies_wait,
     copy_async,
     copy_one,
+    copy_or_zeros,
     staged_some,
     staged_tile,
 )

@@ -23,6 +23,11 @@ def copy_async(stage, index, pointer, at):
 
 
 @declared
+def copy_or_zeros(stage, index, pointer, at, present):
+    """:func:`copy_async` where `present` is true; else 16 bytes of zeros, and nothing is read."""
+
+
+@declared
 def copy_one(stage, index, pointer, at):
     """Copy the element ``pointer[at]`` to `index` of a stage, by a load and a store."""
 

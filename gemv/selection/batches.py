@@ -206,7 +206,7 @@ def _for_vectors(problem: Problem, batch: Batch, device: Device, single: Choice)
         kernel = get(name)
         assert kernel.for_vectors is not None and kernel.of_batch is not None
         knobs = kernel.for_vectors(problem, usual, batch.items)
-        if knobs is None:
+        if knobs is None or device.lacks(kernel.capability):
             continue
         spec = kernel.spec(problem, knobs, single.spec.homes)
         spec = dataclasses.replace(spec, conjugate_x=batch.conjugate_x)

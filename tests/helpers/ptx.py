@@ -364,7 +364,10 @@ class Program:
         return lines
 
     def _on_cp(self, parts, arguments):
-        """Copies of 16 bytes: their places hold NaN until the thread has waited for them."""
+        """Copies of 16 bytes: their places hold NaN until the thread has waited for them.
+
+        A fourth argument says how many bytes the source has, all or none; zeros fill up the rest.
+        """
         if "commit_group" in parts:
             return ["copies.append([])"]
         if "wait_group" in parts:
@@ -374,7 +377,9 @@ class Program:
         if arguments[2] != "16":
             raise PtxError(f"unknown copy: {'.'.join(parts)} {', '.join(arguments)}")
         to, source = self._address(arguments[0]), self._address(arguments[1])
-        return [f"copies[-1].append(({to}, memory.load({source}, 16, 1)))",
+        present = self._value(arguments[3], 32) if len(arguments) > 3 else 16
+        return [f"brought = memory.load({source}, 16, 1) if {present} == 16 else (0,)",
+                f"copies[-1].append(({to}, brought))",
                 f"memory.store({to}, 16, (-1,))"]  # fmt: skip
 
     def _on_atom(self, parts, arguments):

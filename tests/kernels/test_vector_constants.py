@@ -8,9 +8,16 @@ import re
 import pytest
 from helpers.problems import ALL_ROWS
 
+from gemv.core.batch import Batch
 from gemv.core.dtypes import DTYPES, dtype_name
+from gemv.core.geometry import Device
 from gemv.kernels import get
 from gemv.measure.inputs import make_problem
+from gemv.selection.batches import select_batch
+
+H100 = Device("NVIDIA H100", (9, 0), 132)
+#: The oldest compute capability that there are kernels for.
+OLD = Device("NVIDIA T4", (7, 5), 40)
 
 #: dtype, vectors, lanes of a row, rows: those that need most of the registers that they may have.
 FULL = [
@@ -45,22 +52,32 @@ def test_rows_spill_no_registers(letter, vectors, lanes, rows, compiler):
     assert (function["stack"], function["spills"]) == (0, 0), knobs
 
 
-#: Columns of short rows, and lanes of a row: loads of 16 bytes and of 4, all of them whole or not.
-SHORT = [(64, 4), (128, 8), (256, 8), (50, 4), (110, 8), (24, 4)]
-
-
+#: Columns of short rows, lanes of a row, and rows: with a ring that a warp or several have, those
+#: that are too few for one, and loads of 4 bytes. All loads are whole, or not.
+SHORT = [
+    (64, 4, 1 << 20), (256, 8, 1 << 20), (512, 8, 1 << 20), (1000, 16, 1 << 16),
+    (2048, 16, 1 << 14), (384, 8, 1 << 17), (600, 8, 1 << 16), (1400, 16, 1 << 16),
+    (24, 1, 1 << 20), (128, 8, 1 << 20), (1000, 32, 1 << 16),
+    (64, 4, 1000), (256, 8, 1000), (24, 4, 1000), (50, 4, 1 << 20), (110, 8, 1 << 20),
+]  # fmt: skip
 #: With all letters and numbers of vectors, and those of float32.
 ALL_SHORT = [
     (letter, vectors, *short) for letter in "bh" for vectors in (2, 4, 8) for short in SHORT
 ]
-ALL_SHORT += [("s", 8, 64, 8), ("s", 8, 110, 8), ("s", 8, 24, 4)]
+ALL_SHORT += [
+    ("s", 8, 64, 8, 1 << 20), ("s", 8, 1000, 32, 1 << 16), ("s", 8, 128, 8, 1 << 20),
+    ("s", 8, 64, 8, 1000), ("s", 8, 110, 8, 1 << 20), ("s", 8, 24, 4, 1 << 20),
+]  # fmt: skip
+#: Those that need the most registers, of both kinds of 2-byte numbers.
+FEW_SHORT = [
+    *(("h", 8, *short) for short in SHORT[:5]), ("b", 8, *SHORT[0]), ("b", 8, *SHORT[-5]),
+    ("b", 8, *SHORT[-1]), ("h", 4, *SHORT[3]), ALL_SHORT[-5],
+]  # fmt: skip
 
 
-@pytest.mark.parametrize(
-    "letter, vectors, cols, lanes", ALL_SHORT if ALL_ROWS else [*ALL_SHORT[12::4], ALL_SHORT[-2]]
-)
-def test_short_rows_spill_no_registers(letter, vectors, cols, lanes, compiler):
-    problem = short_rows(letter, 1 << 20, cols)
+@pytest.mark.parametrize("letter, vectors, cols, lanes, rows", ALL_SHORT if ALL_ROWS else FEW_SHORT)
+def test_short_rows_spill_no_registers(letter, vectors, cols, lanes, rows, compiler):
+    problem = short_rows(letter, rows, cols)
     kernel = get("several_short_rows")
     knobs = kernel.for_vectors(problem, {"LANES": lanes, "BLOCKS_PER_SM": 0}, vectors)
     name = dtype_name(DTYPES[letter])
@@ -99,32 +116,99 @@ def short_rows(letter, rows, cols):
     return make_problem(rows, cols, DTYPES[letter], "C", "N").at(aligned, aligned)
 
 
-def test_short_rows_keep_x_in_registers():
-    """As long as it fits, and rows are whole; few rows are shared out over more threads."""
+def of_short_rows(letter, rows, cols, lanes, vectors=8):
+    problem = short_rows(letter, rows, cols)
+    alone = {"LANES": lanes, "BLOCKS_PER_SM": 0}
+    return get("several_short_rows").for_vectors(problem, alone, vectors)
+
+
+def told(knobs):
+    names = ("SHARERS", "WARPS", "ROWS", "STAGES", "THREADS_PER_BLOCK", "MIN_BLOCKS")
+    return tuple(knobs[name] for name in names)
+
+
+@pytest.mark.parametrize(
+    "letter, rows, cols, lanes, vectors, right",
+    [
+        ("b", 1 << 20, 64, 4, 8, (2, 1, 4, 2, 128, 4)),
+        ("h", 1 << 20, 64, 4, 8, (2, 1, 4, 2, 128, 4)),
+        ("b", 1 << 20, 64, 4, 3, (1, 1, 4, 2, 128, 4)),
+        ("b", 1 << 18, 256, 8, 8, (2, 2, 8, 2, 128, 4)),
+        ("b", 1 << 18, 256, 8, 4, (2, 1, 4, 2, 128, 4)),
+        ("b", 1 << 16, 1000, 16, 8, (2, 2, 4, 2, 64, 4)),
+        ("b", 1 << 16, 1000, 16, 4, (2, 1, 2, 2, 128, 2)),
+        ("b", 1 << 14, 2048, 16, 8, (2, 4, 4, 2, 128, 2)),
+        ("s", 1 << 20, 64, 8, 8, (1, 1, 4, 2, 128, 4)),
+        ("s", 1 << 16, 1000, 32, 8, (1, 2, 2, 2, 64, 4)),
+    ],
+)  # fmt: skip
+def test_many_short_rows_have_the_rings_that_were_timed(letter, rows, cols, lanes, vectors, right):
+    assert told(of_short_rows(letter, rows, cols, lanes, vectors)) == right
+
+
+def test_few_short_rows_and_narrow_loads_have_no_ring():
+    """Few rows are shared out over more threads."""
+    for rows, cols, lanes, right in (
+        (1 << 14, 64, 4, (2, 1, 2, 0, 128, 4)), (1000, 64, 4, (2, 1, 1, 0, 128, 4)),
+        (1 << 20, 110, 8, (1, 1, 4, 0, 128, 3)), (1 << 20, 114, 8, (2, 1, 4, 0, 128, 4)),
+        (1 << 20, 50, 8, (1, 1, 4, 0, 128, 4)),
+    ):  # fmt: skip
+        assert told(of_short_rows("b", rows, cols, lanes)) == right
+    assert told(of_short_rows("s", 1 << 20, 110, 8)) == (2, 1, 2, 0, 128, 4)
+    for cols, loads, full in ((64, 2, 1), (56, 2, 0), (1000, 8, 0)):
+        found = of_short_rows("b", 1 << 20, cols, 4 if cols < 100 else 16)
+        assert (found["LOADS"], found["FULL"]) == (loads, full)
+
+
+def test_vectors_have_no_registers_for_rows_that_are_too_long_or_few():
+    """Then, and where nothing was timed, another kernel takes them."""
     constants = get("several_short_rows").for_vectors
-    alone = {"LANES": 4, "BLOCKS_PER_SM": 0}
-    many = constants(short_rows("b", 1 << 20, 64), alone, 8)
-    assert (many["LOADS"], many["FULL"], many["SHARERS"], many["ROWS"]) == (2, 1, 2, 4)
-    assert constants(short_rows("b", 1 << 20, 64), alone, 3)["SHARERS"] == 1
-    assert constants(short_rows("b", 1000, 64), alone, 8)["ROWS"] == 1
-    assert constants(short_rows("b", 1 << 20, 56), alone, 8)["FULL"] == 0
-    wider = {**alone, "LANES": 8}
-    for cols, sharers, blocks in ((110, 1, 3), (114, 2, 4), (56, 1, 4)):
-        found = constants(short_rows("b", 1 << 20, cols), wider, 8)
-        assert (found["SHARERS"], found["MIN_BLOCKS"]) == (sharers, blocks)
-    found = constants(short_rows("s", 1 << 20, 110), wider, 8)
-    assert (found["SHARERS"], found["MIN_BLOCKS"]) == (2, 4)
-    assert constants(short_rows("s", 1 << 20, 64), wider, 4) is None, "not timed"
+    alone = {"LANES": 8, "BLOCKS_PER_SM": 0}
     wide = short_rows("s", 1 << 20, 64)._replace(accumulate="wide")
-    assert constants(wide, wider, 8) is None, "not timed"
-    for problem, knobs in (
-        (short_rows("s", 1 << 20, 132), wider),
-        (short_rows("d", 1 << 20, 32), wider),
-        (short_rows("b", 1 << 20, 1024), {**alone, "LANES": 16}),
-        (short_rows("b", 1 << 20, 64), {**alone, "BLOCKS_PER_SM": 4}),
-        (make_problem(1 << 20, 60, DTYPES["b"], "C", "N", (64, 1)).at(256, 256), alone),
-    ):
-        assert constants(problem, knobs, 8) is None
+    whole = make_problem(1 << 20, 60, DTYPES["b"], "C", "N", (64, 1)).at(256, 256)
+    for problem, lanes, vectors in (
+        (short_rows("s", 1 << 20, 64), 8, 4), (wide, 8, 8), (short_rows("d", 1 << 20, 32), 8, 8),
+        (short_rows("s", 1 << 18, 256), 8, 8), (short_rows("s", 1 << 17, 512), 16, 8),
+        (short_rows("b", 1 << 16, 2056), 16, 8), (short_rows("b", 1 << 16, 4096), 32, 8),
+        (short_rows("b", 1 << 16, 4096), 64, 8), (short_rows("b", 1000, 1000), 16, 8),
+        (short_rows("b", 1 << 16, 1920), 16, 8), (whole, 4, 8),
+    ):  # fmt: skip
+        assert constants(problem, {**alone, "LANES": lanes}, vectors) is None, (problem, lanes)
+    assert constants(short_rows("b", 1 << 20, 64), {**alone, "BLOCKS_PER_SM": 4}, 8) is None
+
+
+@pytest.mark.parametrize(
+    "changed, told",
+    [
+        ({"LANES": 32}, "at most 32"), ({"THREADS_PER_BLOCK": 48}, "a multiple of"),
+        ({"WARPS": 3, "THREADS_PER_BLOCK": 192}, "COUNT one of"), ({"WARPS": 8}, "a multiple of"),
+        ({"STAGES": 0, "WARPS": 2}, "WARPS must be 1"), ({"STAGES": 1}, "2 or more"),
+        ({"ROWS": 1, "WARPS": 2}, "evenly"), ({"STAGES": 8}, "at most 49152 bytes"),
+        ({"LOADS": 1}, "columns, not 64"), ({"LOADS": 3, "FULL": 1}, "columns, not 64"),
+    ],
+)  # fmt: skip
+def test_constants_of_short_rows_that_do_not_go_together_are_refused(changed, told):
+    kernel, problem = get("several_short_rows"), short_rows("b", 1000, 64)
+    kernel.geometry(problem, H100, {**kernel.knobs, "LOADS": 2})
+    with pytest.raises(ValueError, match=f"several_short_rows: .*{told}"):
+        kernel.geometry(problem, H100, {**kernel.knobs, **changed})
+
+
+def test_rings_are_for_loads_of_16_bytes_and_for_gpus_with_copies():
+    kernel, problem = get("several_short_rows"), short_rows("b", 1000, 50)
+    knobs = {**kernel.knobs, "LOADS": 7}
+    with pytest.raises(ValueError, match="for loads of 16 bytes"):
+        kernel.geometry(problem, H100, knobs)
+    kernel.geometry(problem, H100, {**knobs, "STAGES": 0})
+    with pytest.raises(ValueError, match="copies to shared memory: it needs compute capability 8"):
+        kernel.geometry(short_rows("b", 1000, 64), OLD, kernel.knobs)
+
+
+def test_gpus_without_copies_have_another_kernel_for_short_rows():
+    problem = short_rows("b", 1 << 20, 64)
+    batch = Batch((8,), ((0,), (64,), (1 << 20,), (0,), (0,)))
+    found = [select_batch(problem, batch, device).kernel.name for device in (H100, OLD)]
+    assert found == ["several_short_rows", "several_rows"]
 
 
 @pytest.mark.parametrize("letter", "sdcbh" if ALL_ROWS else "bc")

@@ -91,7 +91,7 @@ SHORT = [
     ("s", 70, 32, 4, {"SHARERS": 1, "ROWS": 4, "COUNT": 4, "LOADS": 2, "FULL": 1}),
     ("s", 37, 36, 4, {"SHARERS": 2, "ROWS": 4, "COUNT": 4, "LOADS": 3}),
     ("s", 19, 20, 2, {"SHARERS": 1, "ROWS": 4, "COUNT": 4, "LOADS": 3}),
-    ("s", 7, 4, 1, {"SHARERS": 4, "ROWS": 2, "COUNT": 4, "LOADS": 1, "FULL": 1}),
+    ("s", 7, 4, 1, {"SHARERS": 4, "ROWS": 4, "COUNT": 4, "LOADS": 1, "FULL": 1}),
     ("s", 9, 132, 32, {"SHARERS": 1, "ROWS": 1, "COUNT": 2, "LOADS": 2}),
     ("h", 61, 64, 4, {"SHARERS": 2, "ROWS": 4, "COUNT": 8, "LOADS": 2, "FULL": 1}),
     ("h", 40, 56, 4, {"SHARERS": 4, "ROWS": 8, "COUNT": 4, "LOADS": 2}),
@@ -159,15 +159,44 @@ def several_of(name, together):
     return "several_short_rows" if "SHARERS" in together else SEVERAL[name]
 
 
+@pytest.mark.parametrize("stages", [0, 2, 3])
 @pytest.mark.parametrize("letter, m, n, lanes, together", SHORT)
 def test_vectors_in_registers_have_the_bits_of_each_alone(
-    letter, m, n, lanes, together, monkeypatch
+    letter, m, n, lanes, together, stages, monkeypatch
 ):
     """With two blocks, which take tile after tile; in whole rows each column is in a load."""
+    in_registers(letter, m, n, lanes, together, stages, monkeypatch)
+
+
+#: Short rows whose ring is one for several warps: sharers in warps alone and in both, copies shared
+#: by columns and by rows, loads that not all lanes have, two rings of a block.
+TEAMS = [
+    ("h", 40, 504, 16, {"SHARERS": 1, "WARPS": 4, "ROWS": 4, "COUNT": 4, "LOADS": 4}),
+    ("h", 21, 1000, 16, {"SHARERS": 2, "WARPS": 2, "ROWS": 2, "COUNT": 8, "LOADS": 8}),
+    ("h", 37, 56, 4, {"SHARERS": 2, "WARPS": 2, "ROWS": 4, "COUNT": 4, "LOADS": 2}),
+    ("s", 37, 36, 4, {"SHARERS": 1, "WARPS": 2, "ROWS": 4, "COUNT": 4, "LOADS": 3}),
+    ("s", 50, 32, 4, {"SHARERS": 1, "WARPS": 2, "ROWS": 2, "COUNT": 2, "LOADS": 2, "FULL": 1}),
+    ("z", 9, 70, 32, {"SHARERS": 1, "WARPS": 2, "ROWS": 2, "COUNT": 4, "LOADS": 3}),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("stages, rings", [(2, 1), (3, 2)])
+@pytest.mark.parametrize("letter, m, n, lanes, together", TEAMS)
+def test_warps_that_share_a_ring_have_the_bits_of_each_vector_alone(
+    letter, m, n, lanes, together, stages, rings, monkeypatch
+):
+    together = {**together, "THREADS_PER_BLOCK": 32 * rings * together["WARPS"]}
+    in_registers(letter, m, n, lanes, together, stages, monkeypatch)
+
+
+def in_registers(letter, m, n, lanes, together, stages, monkeypatch):
     alone = {**ROWS, "LANES": lanes, "THREADS_PER_BLOCK": 32}
     module = "gemv.kernels.vectors.b05_several_short_rows"
     monkeypatch.setattr(f"{module}.most_blocks", lambda device, knobs: 2)
-    fixed = {"LANES": lanes, "FULL": 0, "THREADS_PER_BLOCK": 32, "MIN_BLOCKS": 1}
+    fixed = {
+        "LANES": lanes, "FULL": 0, "THREADS_PER_BLOCK": 32, "MIN_BLOCKS": 1, "STAGES": stages,
+        "WARPS": 1,
+    }  # fmt: skip
     check(letter, m, n, alone, {**fixed, **together}, monkeypatch)
 
 

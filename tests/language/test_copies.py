@@ -36,7 +36,7 @@ def test_copies_pass_registers_by(name, dtype, compiler):
         assert function["ptx"].count("cp.async.commit_group") >= 1
 
 
-@pytest.mark.parametrize("name", STAGED)
+@pytest.mark.parametrize("name", [*STAGED, "several_short_rows"])
 @pytest.mark.parametrize("compute_capability", [(8, 0), (8, 9), (10, 0)])
 def test_other_gpus_have_them_too(name, compute_capability, compiler):
     (function,) = compiler(get(name), "float32", compute_capability=compute_capability)
@@ -53,6 +53,7 @@ if backend.backend() == "simulator":
         copies_wait,
         copy_async,
         copy_one,
+        copy_or_zeros,
         cuda,
         staged_some,
         staged_tile,
@@ -110,6 +111,19 @@ if backend.backend() == "simulator":
 
         assert run(kernel, numbers(8), 10).tolist() == [1, 2, 0, 0, 5, 6, 0, 0, 8, 0]
 
+    @pytest.mark.parametrize("present", [False, True])
+    def test_a_copy_that_is_not_present_brings_zeros_and_reads_nothing(present):
+        def kernel(x, y):
+            stage = cuda.shared.array(16, np.uint8, alignment=16)
+            copy_or_zeros(stage, 0, x, 4 if present else 400, present)
+            store(y, 4, staged_tile(stage, x, (0,), 0, 0, 1, 1)[0])  # on its way
+            copies_commit()
+            copies_wait(0)
+            store_vectors(y, 0, 4, staged_tile(stage, x, (0,), 0, 0, 1, 4), 4)
+
+        y = run(kernel, numbers(8), 5)
+        assert y[:4].tolist() == ([5, 6, 7, 8] if present else [0, 0, 0, 0]) and np.isnan(y[4])
+
     def test_conjugates_are_made_where_a_stage_is_read():
         def kernel(x, y):
             stage = cuda.shared.array(32, np.uint8, alignment=16)
@@ -122,6 +136,7 @@ if backend.backend() == "simulator":
         x += np.complex64(1j)
         assert run(kernel, x, 2).tolist() == [1 - 1j, 2 - 1j]
 
+    @pytest.mark.parametrize("copy", [copy_async, copy_or_zeros])
     @pytest.mark.parametrize(
         "index, at, text",
         [
@@ -131,9 +146,11 @@ if backend.backend() == "simulator":
             (12, 0, "bytes 48 to 64 of a stage of 48"),
         ],
     )
-    def test_copies_that_a_gpu_would_not_make(index, at, text):
+    def test_copies_that_a_gpu_would_not_make(index, at, text, copy):
+        present = () if copy is copy_async else (True,)
+
         def kernel(x, y):
-            copy_async(cuda.shared.array(48, np.uint8, alignment=16), index, x, at)
+            copy(cuda.shared.array(48, np.uint8, alignment=16), index, x, at, *present)
 
         with pytest.raises(SimulatorError, match=text):
             run(kernel, numbers(10))

@@ -123,6 +123,8 @@ BATCHES = [
     ("several_rows", "c", 21, 50, (5,), "C", "a"),
     ("several_short_rows", "h", 70, 64, (5,), "C", "a"),
     ("several_short_rows", "h", 37, 50, (3,), "C", "a"),
+    ("several_short_rows", "h", 45, 56, (8,), "C", "a"),
+    ("several_short_rows", "h", 9, 504, (5,), "C", "a"),
     ("staged_rows", "c", 21, 67, (3,), "C", "x"),
     ("staged_rows", "h", 5, 129, (2,), "C", ""),
     ("staged_columns", "s", 67, 21, (3,), "F", ""),
@@ -163,6 +165,8 @@ def test_a_batch_computes(name, letter, rows, cols, shape, order, shared, compil
     asked = name if name.startswith("vector_") else None  # others come by themselves
     if name.startswith("staged_"):
         monkeypatch.setattr(batches, "THREADS_PER_SM", 0)  # as in a batch of many items
+    # As for many rows: all loads of 16 bytes go through a ring.
+    monkeypatch.setattr("gemv.kernels.vectors.b05_several_short_rows.MANY_THREADS", 1)
     chosen = select_batch(problem, batch, DEVICE, asked, ("pointer", "arguments"))
     spec = chosen.spec
     assert chosen.kernel.name == name and spec.levels in (0, len(shape))

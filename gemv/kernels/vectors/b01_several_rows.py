@@ -53,7 +53,8 @@ Loses
     float64 took 185 us, torch.mm 151. With eight vectors the loads of x and the few threads that
     registers leave room for take longer than A, most of all for numbers of 2 bytes: on an H100
     8192 x 8192 bfloat16 took 60 us, where A alone takes 44, and torch.mm 48. It took 66 us while A
-    drove x out of the L1 cache.
+    drove x out of the L1 cache. Rings of copies for A alone, as in ``several_short_rows``, gained
+    nothing there (60 us): once A is there in time, warps wait for loads and conversions of x.
 
 Sums
     Those of the rung of rows with the same LANES, width of loads and splits, for each vector.

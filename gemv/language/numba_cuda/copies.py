@@ -63,6 +63,22 @@ def copy_async(typingctx, stage, index, pointer, at):
 
 
 @intrinsic
+def copy_or_zeros(typingctx, stage, index, pointer, at, present):
+    """The instruction fills up with zeros what its source lacks of 16 bytes: all or nothing."""
+
+    def codegen(context, builder, signature, arguments):
+        array, index, base, at, present = arguments
+        place = _place(context, builder, stage, array, pointer, index)
+        size = builder.select(present, ir.Constant(_WORD, LOAD_BYTES), ir.Constant(_WORD, 0))
+        text = f"cp.async.cg.shared.global.L2::128B [$0], [$1], {LOAD_BYTES}, $2;"
+        source = builder.gep(base, [at])
+        _do(builder, text, (builder.ptrtoint(place, _WORD), "r"), (source, "l"), (size, "r"))
+        return context.get_dummy_value()
+
+    return types.void(stage, types.int64, pointer, types.int64, types.boolean), codegen
+
+
+@intrinsic
 def copy_one(typingctx, stage, index, pointer, at):
     """Real numbers, because a complex one may be aligned to its parts only."""
     size = stored_bytes(pointer)

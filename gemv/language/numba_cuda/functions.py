@@ -18,6 +18,7 @@ from gemv.language.numba_cuda.copies import (
     copies_wait,
     copy_async,
     copy_one,
+    copy_or_zeros,
     staged_some,
     staged_tile,
 )

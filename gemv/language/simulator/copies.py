@@ -26,14 +26,26 @@ def _bytes_of(stage: CheckedArray, index: int, pointer, count: int) -> np.ndarra
 
 def copy_async(stage, index, pointer, at):
     count = LOAD_BYTES // pointer.itemsize
-    target = _bytes_of(stage, index, pointer, count)
     source = pointer.stored(at, count)
     address = pointer.address + (pointer.origin + at) * pointer.itemsize
+    _begin(stage, index, pointer, count, source.view(np.uint8).copy(), address)
+
+
+def copy_or_zeros(stage, index, pointer, at, present):
+    if present:
+        return copy_async(stage, index, pointer, at)
+    count = LOAD_BYTES // pointer.itemsize
+    return _begin(stage, index, pointer, count, np.zeros(LOAD_BYTES, np.uint8), 0)
+
+
+def _begin(stage, index, pointer, count, brought, address):
+    """Spoil the place of a copy until its thread has waited for what it brings."""
+    target = _bytes_of(stage, index, pointer, count)
     for what, where in (("from address", address), ("to byte", index * pointer.itemsize)):
         if where % LOAD_BYTES:
             raise SimulatorError(f"copy {what} {where}, no multiple of {LOAD_BYTES}")
     target.fill(0xFF)  # a NaN in every format
-    current().copies[-1].append((target, source.view(np.uint8).copy()))
+    current().copies[-1].append((target, brought))
 
 
 def copy_one(stage, index, pointer, at):
