@@ -97,7 +97,7 @@ def gemv(
             "gemv", (alpha, a, x, beta, y, offx, incx, offy, incy, trans, overwrite_y), accumulate,
             out_dtype, coefficients, peer, device_memory_limit,
         )  # fmt: skip
-        return items.execute(checked, kernel, stream)
+        return short.kept(found, items.execute(checked, kernel, stream))
     return long_way(
         found, name, "gemv", None,
         (alpha, a, x, beta, y, offx, incx, offy, incy, trans, overwrite_y),

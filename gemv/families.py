@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from gemv.calls import batched, items, ragged, ragged_host, ragged_run
+from gemv.calls import batched, items, ragged, ragged_host, ragged_run, short
+from gemv.calls.remembered import UNUSUAL, LongWay
 
 if TYPE_CHECKING:
     from gemv.calls.explain_list import ListExplanation
@@ -83,8 +84,13 @@ def matvec(
            [ 10.,  40.],
            [200., 500.]])
     """
+    found = UNUSUAL
+    if out is None and out_dtype is None and accumulate == "plain":
+        found = short.of_family("matvec", alpha, a, x, beta, stream)
+        if type(found) is not LongWay:
+            return found
     checked = batched.bind_gufunc("matvec", a, x, out, alpha, beta, accumulate, out_dtype)
-    return items.execute(checked, None, stream)
+    return short.kept(found, items.execute(checked, None, stream))
 
 
 def vecmat(
@@ -130,8 +136,13 @@ def vecmat(
     >>> gemv.vecmat([1j, 1.0], np.array([[1.0, 2.0], [3.0, 4.0]]))
     array([3.-1.j, 4.-2.j])
     """
+    found = UNUSUAL
+    if out is None and out_dtype is None and accumulate == "plain":
+        found = short.of_family("vecmat", alpha, a, x, beta, stream)
+        if type(found) is not LongWay:
+            return found
     checked = batched.bind_gufunc("vecmat", a, x, out, alpha, beta, accumulate, out_dtype)
-    return items.execute(checked, None, stream)
+    return short.kept(found, items.execute(checked, None, stream))
 
 
 def gemv_batched(

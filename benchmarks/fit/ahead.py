@@ -42,8 +42,8 @@ _HOT = -2 - len(KNOBS)
 _MAY_BE_HOT = 24 << 20
 #: Bytes of an A that is large.
 _LARGE = 16 << 20
-#: How much the problem in the middle of a cell counts; the others count 1.
-_MIDDLE = 2.0
+#: How much the largest problem of a cell counts, since people like its sizes; the others count 1.
+_OF_LARGEST = 2.0
 #: A usual choice is kept unless another one is expected to be faster by more than this factor.
 GAIN = 1.02
 
@@ -93,21 +93,21 @@ def _row(
 
 
 def problems_of(kind: Kind, line: int, lines: int) -> list[Problem]:
-    """Problems of a cell: that in its middle, and two half way to opposite corners."""
-    middle = problem_of(kind, line, lines)
-    if middle is None or indices_of(middle) != (line, lines):
-        return [] if middle is None else [middle]
-    found = [middle]
+    """Problems of a cell: the largest one, and two of other sizes, on a diagonal."""
+    largest = problem_of(kind, line, lines)
+    if largest is None or indices_of(largest) != (line, lines):
+        return [] if largest is None else [largest]
+    found = [largest]
     long, count = line_of(line), lines_of(lines)
-    # The distance to the next middle is 1/8 to 1/16, or 1/4 to 1/8 of a size.
-    apart = (line_of(line + 1) - long) // 4, (lines_of(lines + 1) - count) // 4
-    for sign in (1, -1):
-        length = long + sign * apart[0]
+    # A cell reaches down to what the cell before it has as its largest size.
+    quarters = (long - line_of(line - 1)) // 4, (count - lines_of(lines - 1)) // 4
+    for down, fewer in ((1, 3), (3, 1)):
+        length = long - down * quarters[0]
         if kind.whole:
             length -= length % kind.width
         elif kind.width > 1 and length % kind.width == 0:
             length += 1
-        other = problem_with(kind, length, count - sign * apart[1])
+        other = problem_with(kind, length, count - fewer * quarters[1])
         if other is not None and other not in found and indices_of(other) == (line, lines):
             found.append(other)
     return found
@@ -125,19 +125,19 @@ def choices_of(
     """The candidate of each cell of a kind, by its two indices; `wanted` are the first ones.
 
     It is the one with the least mean of the logarithms of its times on the problems of the cell: a
-    launch that is best in the middle may be poor at an edge, where it needs one pass or one wave of
-    blocks more.
+    launch that is best for the largest may be poor for others, which need one wave of blocks less,
+    or fill fewer lanes.
 
     A cell whose `usual` candidate is within :data:`GAIN` of that keeps it, and so do all cells of a
     block where no problem that is looked at first has a better one. Cells are left out if `of`
-    says no of the problem in their middle.
+    says no of their largest problem.
     """
     same: dict[tuple[int, int], tuple[int, int]] = {}
     for line in wanted:
         for lines in range(LINES_INDICES):
-            middle = problem_of(kind, line, lines)
-            if middle is not None and of(middle):
-                same[line, lines] = indices_of(middle)
+            largest = problem_of(kind, line, lines)
+            if largest is not None and of(largest):
+                same[line, lines] = indices_of(largest)
     found: dict[tuple[int, int], Candidate] = {}
     # A strip of blocks at a time, which bounds the memory.
     for _, strip in groupby(sorted(set(same.values())), lambda cell: cell[0] // _BLOCK[0]):
@@ -202,12 +202,12 @@ def _of_strip(
         least = min(costs.values())
         of_cell = sums.setdefault(number, {})
         for candidate, cost in costs.items():
-            weight = _MIDDLE if place == 0 else 1.0
+            weight = _OF_LARGEST if place == 0 else 1.0
             of_cell.setdefault(candidate, []).append(weight * (cost - least))
     for number, each in sums.items():
         most = max(map(len, each.values()))  # problems that a candidate must be for
         regrets = {c: sum(values) for c, values in each.items() if len(values) == most}
-        weights = _MIDDLE + most - 1
+        weights = _OF_LARGEST + most - 1
         least, own = min(regrets.values()), usual.get(cells[number])
         if own in regrets and regrets[own] <= least + weights * np.log(GAIN):
             found[cells[number]] = own

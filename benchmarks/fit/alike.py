@@ -33,12 +33,11 @@ from benchmarks.fit.ahead import choice_of_cell, choices_of
 from benchmarks.fit.candidates import Candidate as Tried
 from benchmarks.fit.candidates import normal
 from benchmarks.fit.gate import regret, time_of
-from benchmarks.fit.samples import ADDRESS, KERNELS, Launches, Samples, samples
+from benchmarks.fit.samples import ADDRESS, Launches, Samples, factors_of, samples
 from benchmarks.fit.store import Campaign
 from gemv.core.files import write_text
 from gemv.core.geometry import Device
 from gemv.core.problem import Problem
-from gemv.kernels import REGISTRY
 from gemv.measure.frames import FramedCell
 from gemv.selection import compiled, overlays
 from gemv.selection.cells import LINES_INDICES, Kind, indices_of, kind_of, kinds
@@ -54,6 +53,10 @@ FOLDS = 6
 OWN_WEIGHT = 2.0
 #: Groups of trees whose mean decides: each considers other features at each branch.
 GROUPS = 3
+
+
+#: What forked processes share; kernels cannot be sent to others.
+_shared: list[Any] = []
 
 
 class Together:
@@ -87,7 +90,7 @@ class Together:
             predicted = launches.parts(file.numbers, factors_of(file))
             features.append(_features(launches, predicted, is_own))
             logs.append(np.log(times / predicted.seconds))
-            weight = weights(times, found.cells[chosen]) ** 2
+            weight = weights(times, found.cells[chosen]) ** 4
             counts.append(weight * (OWN_WEIGHT if is_own else 1.0))
         self._trees = [
             HistGradientBoostingRegressor(**{**SETTINGS, "random_state": number}).fit(
@@ -107,11 +110,6 @@ class Together:
         return predicted.seconds * np.exp(np.mean(logs, axis=0))
 
 
-def factors_of(found: MachineFile) -> np.ndarray:
-    """The two factors of each kernel."""
-    return np.array([found.factors_of(REGISTRY[name]) for name in KERNELS])
-
-
 def _features(launches: Launches, predicted: Parts, is_own: float) -> np.ndarray:
     gpu = np.full(len(launches.kernels), is_own)
     return np.column_stack([launches.features(predicted), gpu])
@@ -128,33 +126,48 @@ def parts_of(campaign: Campaign) -> dict[int, int]:
 
 
 def judged(
-    campaign: Campaign, used: MachineFile, device: Device, trees_of: Callable[[int], Together]
+    campaign: Campaign,
+    used: MachineFile,
+    device: Device,
+    trees_of: Callable[[int], Together],
+    jobs: int,
 ) -> dict[str, dict[str, float]]:
     """Regret of the usual choices, and of those that change as `trees_of` the cell's number say.
 
     The choice is that of the cell of problems that a problem is in. Problems for which it was not
     timed are left out.
     """
-    known = Choices(used, device)
+    # Forked processes share these; trees would take a second to be sent.
+    _shared[:] = [used, device, trees_of, campaign.cells]
     usual, changed = [], []
-    for each in campaign.cells:
-        problem = FramedCell.at(each.cell, ADDRESS, 1).problem
-        kind = kind_of(problem)
-        assert kind is not None  # no campaign times matrices without a unit stride
-        middle = problem_of(kind, *indices_of(problem))
-        cell = indices_of(problem if middle is None else middle)
-        before = known.entries[known.number(kind, *cell)]
-        after = choice_of_cell(kind, cell, used.constants, device, trees_of(each.number), before)
-        best = min(timed.seconds for timed in each.times)
-        floor = min(each.floor_s, best, *each.peers.values())
-        times = [time_of(each, _named(used, candidate)) for candidate in (before, after)]
-        if None not in times:
-            usual.append((times[0], best, floor))
-            changed.append((times[1], best, floor))
+    with ProcessPoolExecutor(jobs, mp_context=get_context("fork")) as pool:
+        for times in pool.map(_times_of_choices, range(len(campaign.cells)), chunksize=8):
+            if None not in times:
+                before, after, best, floor = times
+                usual.append((before, best, floor))
+                changed.append((after, best, floor))
     found = {"usual": regret(usual), "changed": regret(changed)}
     for name, numbers in found.items():
         print(name, numbers, "changes:", sum(a != b for a, b in zip(usual, changed, strict=True)))
     return found
+
+
+def _times_of_choices(at: int) -> tuple[float | None, ...]:
+    """Of one problem: times of its usual and its changed choice, the best time, and the floor."""
+    used, device, trees_of, cells = _shared
+    each = cells[at]
+    known = Choices(used, device)
+    problem = FramedCell.at(each.cell, ADDRESS, 1).problem
+    kind = kind_of(problem)
+    assert kind is not None  # no campaign times matrices without a unit stride
+    largest = problem_of(kind, *indices_of(problem))
+    cell = indices_of(problem if largest is None else largest)
+    before = known.entries[known.number(kind, *cell)]
+    after = choice_of_cell(kind, cell, used.constants, device, trees_of(each.number), before)
+    best = min(timed.seconds for timed in each.times)
+    floor = min(each.floor_s, best, *each.peers.values())
+    times = (time_of(each, _named(used, candidate)) for candidate in (before, after))
+    return *times, best, floor
 
 
 def _named(used: MachineFile, candidate: Candidate) -> Tried:
@@ -164,8 +177,6 @@ def _named(used: MachineFile, candidate: Candidate) -> Tried:
 
 
 # Changes of cells --------------------------------------------------------------------------------
-
-_shared: list[Any] = []
 
 
 def _of_kind(kind: Kind) -> dict[int, Candidate]:
@@ -192,7 +203,6 @@ def _is_of_the_draw(problem: Problem) -> bool:
 
 def changes_ahead(device: Device, used: MachineFile, corrections: Any, jobs: int) -> dict[str, Any]:
     """``entries`` and ``kinds`` of a file of changes: see :mod:`gemv.selection.overlays`."""
-    # Forked processes share these; kernels cannot be sent to others.
     _shared[:] = [device, used, corrections]
     entries: dict[Candidate, int] = {}
     texts = {}
@@ -215,6 +225,11 @@ def write(name: str, changes: Mapping[str, Any]) -> None:
     print(f"{name}.cells: {len(changes['entries'])} launches, {len(text)} bytes")
 
 
+def _fitted(at: int) -> Together:
+    fitted, which = _shared
+    return fitted(which[at])
+
+
 def main(arguments: list[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("file", type=Path, help="the campaign on this GPU")
@@ -235,18 +250,23 @@ def main(arguments: list[str] | None = None) -> None:
     def fitted(which: np.ndarray) -> Together:
         return Together(own, which, used, other, reference)
 
-    everything = fitted(np.ones(len(own.times), bool))
+    # Trees without the problems of each part, and then trees that have seen all of them.
+    parts = parts_of(campaign)
+    of_samples = np.array([parts[number] for number in own.cells.tolist()])
+    folds = FOLDS if options.json else 0
+    _shared[:] = [fitted, [of_samples != part for part in (*range(folds), FOLDS)]]
+    with ProcessPoolExecutor(options.jobs, mp_context=get_context("fork")) as pool:
+        *trees, everything = pool.map(_fitted, range(folds + 1))
     content: dict[str, Any] = {"campaign": campaign.about}
     if options.json:
         print("--- cells held out in turn")
-        parts = parts_of(campaign)
-        of_samples = np.array([parts[number] for number in own.cells.tolist()])
-        trees = [fitted(of_samples != part) for part in range(FOLDS)]
-        content["held out"] = judged(campaign, used, device, lambda number: trees[parts[number]])
+        content["held out"] = judged(
+            campaign, used, device, lambda number: trees[parts[number]], options.jobs
+        )
     if options.gate:
         print("--- gate")
         gate = Campaign.load(options.gate)
-        content["gate"] = judged(gate, used, device, lambda number: everything)
+        content["gate"] = judged(gate, used, device, lambda number: everything, options.jobs)
     if options.json:
         write_text(options.json, json.dumps(content, indent=1) + "\n")
     if options.write:

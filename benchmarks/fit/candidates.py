@@ -20,7 +20,8 @@ from gemv.core.geometry import LOAD_BYTES, Device, ceil_div
 from gemv.core.problem import Problem
 from gemv.kernels import REGISTRY
 from gemv.selection.items import is_small
-from gemv.selection.ranking import MOST_THREADS, is_vain
+from gemv.selection.machine import machine
+from gemv.selection.ranking import MOST_THREADS, is_vain, knobs_of, predictions
 from gemv.selection.select import Choice, select
 
 #: Kernel and constants. BLOCKS_PER_SM is 0 or 1 here, which says if the code for splits is there.
@@ -169,6 +170,18 @@ def _chosen(problem: Problem, device: Device) -> list[Candidate]:
         return []
     chosen = select(problem, device)
     return [normal(chosen.kernel.name, chosen.knobs)]
+
+
+def expected(problem: Problem, device: Device, count: int) -> list[Candidate]:
+    """The present choice, and what the machine's formula expects to be fastest of its constants."""
+    ranked = sorted(
+        predictions(machine(device), problem, device), key=lambda each: each.parts.seconds
+    )
+    first = (
+        normal(each.constants.kernel.name, knobs_of(each.constants, each.candidate.blocks))
+        for each in ranked[:count]
+    )
+    return list(dict.fromkeys([*_chosen(problem, device), *first]))
 
 
 def _neighbours(problem: Problem, device: Device) -> Iterator[Candidate]:

@@ -6,7 +6,9 @@ The measure is *regret*: the time of the candidate that is chosen for a cell, di
 the cell's best candidate. The report has the regret of the formula alone, of the formula with its
 corrections, and of the present choice, which is what was selected at the time of the campaign.
 Without ``--all`` nothing is written but the report, and cells held out of the fit judge it. With
-``--all`` the held-out cells take part in a second fit, whose machine is written.
+``--all`` the held-out cells take part in a second fit, whose machine is written. ``--cells``
+decides all cells of that machine anew, for when what a cell is has changed: its numbers and
+constants stay.
 """
 
 from __future__ import annotations
@@ -20,7 +22,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from benchmarks.fit.samples import KERNELS, Samples, samples
+from benchmarks.fit.samples import KERNELS, Samples, factors_of, samples
 from benchmarks.fit.store import Campaign
 from gemv.core.files import write_text
 from gemv.selection.formula import Machine
@@ -125,6 +127,10 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--machine", help="the name of the machine's file")
     parser.add_argument("--json", type=Path, help="write the report to this file")
     parser.add_argument("--all", action="store_true", help="fit all cells and write the machine")
+    parser.add_argument(
+        "--cells", action="store_true",
+        help="decide all cells anew, by the numbers and constants that the machine's file has",
+    )  # fmt: skip
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1)
     options = parser.parse_args(arguments)
     # The trees would use threads, which do not survive that other processes are forked.
@@ -134,6 +140,14 @@ def main(arguments: Sequence[str] | None = None) -> None:
     campaign = Campaign.load(options.file)
     device = campaign.device
     found = samples(campaign, device)
+    everything = np.ones(len(found.times), bool)
+    if options.cells:
+        from benchmarks.fit.publish import decide, machine_of
+
+        known = machine_of(device)
+        corrections = Corrections(found, everything, known.numbers, factors_of(known))
+        decide(options.machine, device, corrections, options.jobs)
+        return
     kept = ~found.is_held_out
     machine, factors = rounded(*fit(found, kept))
     corrections = Corrections(found, kept, machine, factors)
@@ -150,7 +164,6 @@ def main(arguments: Sequence[str] | None = None) -> None:
     if options.all:
         from benchmarks.fit.publish import publish
 
-        everything = np.ones(len(found.times), bool)
         machine, factors = rounded(*fit(found, everything))
         corrections = Corrections(found, everything, machine, factors)
         publish(options.machine, campaign, device, machine, factors, corrections,

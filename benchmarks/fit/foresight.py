@@ -13,11 +13,10 @@ import numpy as np
 from benchmarks.fit.ahead import launches_of
 from benchmarks.fit.candidates import Candidate, Set, pool
 from benchmarks.fit.portfolio import compiled_sets
-from benchmarks.fit.samples import KERNELS, stacked
+from benchmarks.fit.samples import factors_of, stacked
 from benchmarks.fit.store import Campaign
 from gemv.core.geometry import Device
 from gemv.core.problem import Problem
-from gemv.kernels import REGISTRY
 from gemv.selection.machine import Constants, machine
 
 
@@ -35,7 +34,7 @@ class Foresight:
     def __init__(self, device: Device, campaign: Path) -> None:
         found = machine(device)
         self._numbers = found.numbers
-        self._factors = np.array([found.factors_of(REGISTRY[name]) for name in KERNELS])
+        self._factors = factors_of(found)
         known = {
             (each.kernel.name, tuple(sorted(each.knobs.items()))): each
             for each in compiled_sets(Campaign.load(campaign))

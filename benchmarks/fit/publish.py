@@ -20,6 +20,7 @@ from gemv.core.geometry import Device
 from gemv.selection import compiled, written
 from gemv.selection.formula import Machine
 from gemv.selection.machine import Constants
+from gemv.selection.machine import machine as machine_of
 from gemv.selection.parse import parse
 
 #: The machines of the package.
@@ -56,6 +57,15 @@ def publish(
     write_text(file.with_suffix(".cells"), cells)
     print(f"{file.name}: {len(text.splitlines())} lines; {len(choices['entries'])} launches in"
           f" {len(choices['kinds'])} kinds, {len(cells)} bytes")  # fmt: skip
+
+
+def decide(name: str, device: Device, corrections: Corrections, jobs: int) -> None:
+    """Write ``machines/NAME.cells`` anew, for the constants that the file has."""
+    choices = choices_ahead(machine_of(device).constants, device, corrections, jobs)
+    file = FOLDER / f"{name}.toml"
+    cells = compiled.cells_text_of(file.read_bytes(), choices)
+    write_text(file.with_suffix(".cells"), cells)
+    print(f"{name}.cells: {len(choices['entries'])} launches, {len(cells)} bytes")
 
 
 def _kept(file: Path) -> str:

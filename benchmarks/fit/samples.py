@@ -16,6 +16,7 @@ from gemv.kernels import REGISTRY
 from gemv.kernels.work import Work
 from gemv.measure.frames import FramedCell
 from gemv.selection.formula import Counts, Machine, Parts, counted, parts
+from gemv.selection.machine import MachineFile
 from gemv.selection.ranking import MOST_THREADS
 
 #: An address for the frames of a cell; only its alignment matters.
@@ -70,6 +71,11 @@ class Samples(NamedTuple):
     is_present: np.ndarray
     is_held_out: np.ndarray
     floors: np.ndarray
+
+
+def factors_of(found: MachineFile) -> np.ndarray:
+    """The two factors of each kernel."""
+    return np.array([found.factors_of(REGISTRY[name]) for name in KERNELS])
 
 
 def row_of(

@@ -100,8 +100,19 @@ def store(raw: Path, results: Path, facts: dict, commit: str, date_ms: int) -> l
         write_text(target, json.dumps(result, indent=1) + "\n")
         written.append(target)
     write_text(folder / "machine.json", json.dumps(facts, indent=4) + "\n")
-    write_text(results / "benchmarks.json", (raw / "benchmarks.json").read_text(encoding="utf-8"))
+    described = json.loads((raw / "benchmarks.json").read_text(encoding="utf-8"))
+    kept = with_points(described, results)
+    write_text(results / "benchmarks.json", json.dumps(kept, indent=4) + "\n")
     return written
+
+
+def with_points(described: dict, results: Path) -> dict:
+    """The descriptions of those benchmarks that a point has; of others asv makes empty panels."""
+    measured: set[str] = set()
+    for path in results.glob("*/*.json"):
+        if path.name != "machine.json":
+            measured |= json.loads(path.read_text(encoding="utf-8"))["results"].keys()
+    return {name: text for name, text in described.items() if name == "version" or name in measured}
 
 
 def main() -> None:

@@ -5,12 +5,15 @@ from __future__ import annotations
 import itertools
 import time
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any
 
 import numpy as np
 
-#: A small product, and one whose time is that of memory.
-SMALL, LARGE, CHAIN = 64, 4096, 40
+#: A small product, and one whose time is that of memory; items of a batch.
+SMALL, LARGE, ITEMS = 64, 4096, 64
+#: Products in a chain, and in a longer one, which tells what one more of them takes.
+CHAIN, LONGER = 40, 160
 
 Rows = dict[str, Callable[[], Any]]
 
@@ -22,6 +25,7 @@ def rows() -> tuple[Rows, Callable[[], None], dict[str, int]]:
 
     import gemv
     from gemv.calls import jax_handlers
+    from gemv.driver import tickets
     from gemv.jax import matvec
 
     rng = np.random.default_rng(0)
@@ -43,7 +47,26 @@ def rows() -> tuple[Rows, Callable[[], None], dict[str, int]]:
             matvec(a, x, alpha=2.0) / 2, (matvec(a, x, y, alpha=2.0, beta=0.5) - y / 2) / 2,
         ):  # fmt: skip
             np.testing.assert_allclose(found, np.asarray(a) @ np.asarray(x), rtol=1e-3, atol=1e-4)
+    several, vectors = (
+        jnp.asarray(rng.standard_normal(shape).astype("f"))
+        for shape in ((ITEMS, SMALL, SMALL), (ITEMS, SMALL))
+    )
+    products = np.einsum("kij,kj->ki", np.asarray(several), np.asarray(vectors))
+    dense, right = np.asarray(a), np.asarray(x)
+    for alpha in (1.0, 2.0, 0.3, 0.7, -1.5, 0.3):  # each with its own numbers, whatever came before
+        for found, expected in (
+            (scaled(alpha, a, x), dense @ right), (gemv.matvec(a, x, alpha=alpha), dense @ right),
+            (scaled(alpha, a, x, 0.5, y) - y / 2, dense @ right),
+            (gemv.vecmat(x, a, alpha=alpha), right @ dense),
+            (gemv.matvec(several, vectors, alpha=alpha), products),
+            (scaled(alpha, several, vectors), products),
+        ):  # fmt: skip
+            np.testing.assert_allclose(found, alpha * expected, rtol=1e-3, atol=1e-3)
+    many = [scaled(float(alpha), a, x) for alpha in range(1, 400)]  # before the first is computed
+    for alpha, found in enumerate(many, 1):
+        np.testing.assert_allclose(found, alpha * (dense @ right), rtol=1e-3, atol=1e-2)
     values = itertools.count(2)
+    mapped, einsum = jax.jit(jax.vmap(matvec)), jax.jit(partial(jnp.einsum, "kij,kj->ki"))
     calls: Rows = {
         "jit of jnp.matmul": lambda: theirs(a, x),
         "jit of matvec": lambda: ours(a, x),
@@ -51,10 +74,21 @@ def rows() -> tuple[Rows, Callable[[], None], dict[str, int]]:
         "matvec": lambda: matvec(a, x),
         "gemv.gemv of JAX": lambda: gemv.gemv(1.0, a, x),
         "gemv.gemv of JAX, alpha=2": lambda: scaled(2.0, a, x),
+        "gemv.gemv of JAX, another alpha": lambda: scaled(float(next(values)), a, x),
+        "gemv.matvec of JAX": lambda: gemv.matvec(a, x),
+        "gemv.matvec of JAX, 64 items": lambda: gemv.matvec(several, vectors),
+        "jnp.einsum, 64 items": lambda: einsum(several, vectors),
     }
     made: Rows = {
         **calls,
-        "gemv.gemv of JAX, another alpha": lambda: scaled(float(next(values)), a, x),
+        "gemv.gemv of JAX, another alpha, beta, y": lambda: scaled(
+            float(next(values)), a, x, 0.5, y
+        ),
+        "gemv.matvec of JAX, another alpha": lambda: gemv.matvec(a, x, alpha=float(next(values))),
+        "gemv.vecmat of JAX": lambda: gemv.vecmat(x, a),
+        "jnp.matmul of x, a": lambda: jnp.matmul(x, a),
+        "gemv.gemv of JAX, 64 items": lambda: scaled(1.0, several, vectors),
+        "vmap of matvec, 64 items": lambda: mapped(several, vectors),
         "gemv.gemv of JAX, alpha in memory": lambda: scaled(two, a, x),
         "gemv.gemv of JAX, alpha, beta, y": lambda: scaled(2.0, a, x, 0.5, y),
         "2 * jnp.matmul": lambda: 2.0 * jnp.matmul(a, x),
@@ -66,17 +100,27 @@ def rows() -> tuple[Rows, Callable[[], None], dict[str, int]]:
     for name, call in calls.items():
         made[f"{name}, waited for"] = lambda call=call: call().block_until_ready()
     asked, right = [], jax_handlers.engines_backend.backend
+    jitted = 0
     try:
         jax_handlers.engines_backend.backend = lambda: asked.append(1) or right()
         for _ in range(100):
             ours(a, x).block_until_ready()
+        jitted = len(asked)
+        for _ in range(100):
+            scaled(float(next(values)), a, x).block_until_ready()
+            gemv.matvec(several, vectors).block_until_ready()
     finally:
         jax_handlers.engines_backend.backend = right
 
     def wait() -> None:
         ours(a, x).block_until_ready()
 
-    return made, wait, {"questions in Python of 100 jitted calls": len(asked)}
+    counts = {
+        "questions in Python of 100 jitted calls": jitted,
+        "of 100 calls with a new alpha and 100 of a batch": len(asked) - jitted,
+        "tickets": int(tickets.TABLE[0]),
+    }
+    return made, wait, counts
 
 
 #: A handler of XLA's that does nothing; Python answers where XLA asks what it is.
@@ -141,9 +185,9 @@ def chain_rows() -> Iterator[tuple[str, float]]:
     x_host = rng.standard_normal(LARGE).astype("f")
     a, x = jnp.asarray(host), jnp.asarray(x_host)
 
-    def chained(product: Callable[[Any, Any], Any]) -> Callable[[], Any]:
+    def chained(product: Callable[[Any, Any], Any], count: int) -> Callable[[], Any]:
         def run(a: Any, x: Any) -> Any:
-            for _ in range(CHAIN):
+            for _ in range(count):
                 x = product(a, x)
             return x
 
@@ -153,22 +197,25 @@ def chain_rows() -> Iterator[tuple[str, float]]:
     a_device, first, second = (cuda.to_device(each) for each in (host, x_host, x_host))
     there, back = gemv.plan(a_device, first, second), gemv.plan(a_device, second, first)
 
-    def plans() -> None:
-        for _ in range(CHAIN // 2):
+    def plans(count: int) -> None:
+        for _ in range(count // 2):
             there(1.0, 0.0)
             back(1.0, 0.0)
         cuda.synchronize()
 
-    rows: Rows = {
-        "the kernel in a chain, 4096": plans,
-        "matvec in a chain, 4096": chained(matvec),
-        "matmul in a chain, 4096": chained(jnp.matmul),
+    ways = {"kernel": None, "matvec": matvec, "matmul": jnp.matmul}
+    rows: dict[tuple[str, int], Callable[[], Any]] = {
+        (name, count): partial(plans, count) if product is None else chained(product, count)
+        for name, product in ways.items()
+        for count in (CHAIN, LONGER)
     }
     best = dict.fromkeys(rows, float("inf"))
     for _ in range(12):
-        for name, call in rows.items():
+        for key, call in rows.items():
             start = time.perf_counter()
             call()
-            best[name] = min(best[name], time.perf_counter() - start)
-    for name, seconds in best.items():
-        yield name, 1e6 * seconds / CHAIN
+            best[key] = min(best[key], time.perf_counter() - start)
+    for name in ways:
+        short, long = 1e6 * best[name, CHAIN], 1e6 * best[name, LONGER]
+        yield f"{'the kernel' if name == 'kernel' else name} in a chain, 4096", short / CHAIN
+        yield f"one more {name} in a chain, 4096", (long - short) / (LONGER - CHAIN)

@@ -57,7 +57,17 @@ PEERS = {
     "gemv.gemv of JAX, waited for": ("jnp.matmul, waited for", 1.2),
     "gemv.gemv of JAX, alpha=2": ("jnp.matmul", 1.2),
     "gemv.gemv of JAX, alpha=2, waited for": ("jnp.matmul, waited for", 1.2),
-    "gemv.gemv of JAX, another alpha": ("jnp.matmul", None),
+    "gemv.gemv of JAX, another alpha": ("jnp.matmul", 1.2),
+    "gemv.gemv of JAX, another alpha, waited for": ("jnp.matmul, waited for", 1.2),
+    "gemv.gemv of JAX, another alpha, beta, y": ("2 * jnp.matmul + y / 2", 1.2),
+    "gemv.matvec of JAX": ("jnp.matmul", 1.2),
+    "gemv.matvec of JAX, waited for": ("jnp.matmul, waited for", 1.2),
+    "gemv.matvec of JAX, another alpha": ("jnp.matmul", 1.2),
+    "gemv.vecmat of JAX": ("jnp.matmul of x, a", 1.2),
+    "gemv.matvec of JAX, 64 items": ("jnp.einsum, 64 items", 1.2),
+    "gemv.matvec of JAX, 64 items, waited for": ("jnp.einsum, 64 items, waited for", 1.2),
+    "gemv.gemv of JAX, 64 items": ("jnp.einsum, 64 items", 1.2),
+    "vmap of matvec, 64 items": ("jnp.einsum, 64 items", None),
     "gemv.gemv of JAX, alpha in memory": ("jnp.matmul", 1.2),
     "gemv.gemv of JAX, alpha, beta, y": ("2 * jnp.matmul + y / 2", 1.2),
     "matvec, alpha=2": ("2 * jnp.matmul", 1.2),
@@ -65,6 +75,8 @@ PEERS = {
     "jit of a call that does nothing": ("jit of jnp.matmul", None),
     "matvec in a chain, 4096": ("the kernel in a chain, 4096", 1.05),
     "matmul in a chain, 4096": ("the kernel in a chain, 4096", None),
+    "one more matvec in a chain, 4096": ("one more kernel in a chain, 4096", 1.05),
+    "one more matmul in a chain, 4096": ("one more kernel in a chain, 4096", None),
 }
 
 Rows = dict[str, Callable[[], Any]]
@@ -253,12 +265,12 @@ def table(runs: dict[str, dict[str, float]]) -> Iterator[str]:
     """A line for each row of :data:`PEERS`; `runs` has microseconds by tree and row."""
     trees = list(runs)
     yield (
-        f"{'us a call':39}"
+        f"{'us a call':44}"
         + "".join(f"{tree:>8} {'peer':>7} {'ratio':>6}" for tree in trees)
         + (f" {'wanted':>7}")
     )
     for name, (peer, wanted) in PEERS.items():
-        line = f"{name:39}"
+        line = f"{name:44}"
         for tree in trees:
             ours, theirs = runs[tree].get(name), runs[tree].get(peer)
             if ours is None or theirs is None:

@@ -1,8 +1,9 @@
 """What a profiler, Nsight Compute (``ncu``), tells of each rung, for the pages of the climb.
 
-    python -m benchmarks.measure.profiler [--shape 8192x8192] [FOLDER]     needs the right to count
+    python -m benchmarks.measure.profiler [--shape 8192x8192] [--order F] [FOLDER]
 
-Each kernel that accepts the problem is launched once, and finds an empty L2 cache. Results go to
+It needs the right to count. A is float32, stored by rows (C) or by columns (F), and op(A) = A. Each
+kernel that accepts the problem is launched once, and finds an empty L2 cache. Results go to
 ``benchmarks/results/profiler``, into a file that is named as the ladder's one for the same problem.
 """
 
@@ -34,7 +35,7 @@ METRICS = {
 UNITS = {"byte": 1.0, "Kbyte": 1e3, "Mbyte": 1e6, "Gbyte": 1e9, "Tbyte": 1e12}
 
 
-def launch(m: int, n: int) -> None:
+def launch(m: int, n: int, order: str) -> None:
     """Launch each kernel that accepts the problem once; this is what ncu watches."""
     import numpy as np
 
@@ -51,7 +52,7 @@ def launch(m: int, n: int) -> None:
         as_buffer(engine.to_device(random_array(rng, shape, dtype)))
         for shape in ((m, n), (n,), (m,))
     )
-    problem = make_problem(m, n, dtype, "C", "N").at(a.pointer, x.pointer)
+    problem = make_problem(m, n, dtype, order, "N").at(a.pointer, x.pointer)
     for kernel in REGISTRY.values():
         if kernel.accepts(problem) or device.lacks(kernel.capability):
             continue
@@ -98,17 +99,23 @@ def parse(text: str, nbytes: int) -> list[dict]:
     return found
 
 
+def file_name(given: argparse.Namespace) -> str:
+    """What the ladder's file for the same problem is called."""
+    return f"f32{'F' if given.order == 'F' else ''}-{given.shape}.json"
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawTextHelpFormatter
     )
     parser.add_argument("folder", nargs="?", type=Path, default=RESULTS)
     parser.add_argument("--shape", default="8192x8192")
+    parser.add_argument("--order", choices="CF", default="C")
     parser.add_argument("--launch", action="store_true", help=argparse.SUPPRESS)
     given = parser.parse_args()
     m, n = map(int, given.shape.split("x"))
     if given.launch:
-        launch(m, n)
+        launch(m, n, given.order)
         return
     command = ["ncu", "--clock-control", "none", "--csv", "--page", "raw"]
     command += ["--metrics", ",".join(METRICS.values())]
@@ -119,6 +126,8 @@ def main() -> None:
         "--launch",
         "--shape",
         given.shape,
+        "--order",
+        given.order,
     ]
     run = subprocess.run([*command, *again], capture_output=True, text=True)
     if run.returncode:
@@ -130,7 +139,7 @@ def main() -> None:
     told = {"device": backend.engine().device().name, "tool": tool}
     told |= {"rows": parse(run.stdout, m * n * 4)}
     given.folder.mkdir(parents=True, exist_ok=True)
-    write_text(given.folder / f"f32-{given.shape}.json", json.dumps(told, indent=1) + "\n")
+    write_text(given.folder / file_name(given), json.dumps(told, indent=1) + "\n")
 
 
 if __name__ == "__main__":

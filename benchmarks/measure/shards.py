@@ -1,12 +1,13 @@
 """One matrix on several GPUs beside one GPU: host time of a product whose x and y are on GPU 0.
 
-    python -m benchmarks.measure.shards FILE.json [--devices 0,1] [--seconds 150]
+    python -m benchmarks.measure.shards FILE.json [--devices 0,1] [--seconds 150] [--sizes "1 GiB"]
 
 It measures each size by each way: our call and plan on one GPU, our shards of rows and of columns,
 ``torch.mv``, the same on a part of the rows each with copies between GPUs, and CuPy's distributed
-array. A time is that from the call until all GPUs are idle, the median of many; beside it stands
-the time of one of twenty products in a row. Every result is compared with float64, and that of our
-shards of rows with our single call, bit for bit.
+array. A time is that from the call until all GPUs are idle, the median of many; beside it stand
+the time after which the call returns, the time of one of twenty products in a row, and for what
+writes to the same y each time, that of one of twenty in a CUDA graph. Every result is compared with
+float64, and that of our shards of rows with our single call, bit for bit.
 
 The file is written after each cell, and a run with the same file goes on where the last one ended.
 A way that fails leaves the text of its error. Where there is no GPU, the simulator runs all of it
@@ -43,8 +44,9 @@ SIZES = {
     "200 MB, float64": (5000, 5000, "float64"),
 }
 SMALL = {"small": (48, 32, "float32"), "small, float64": (-16, 24, "float64")}
-#: Times of one product; calls that are not timed before; products in a row.
-REPEATS, WARM, IN_A_ROW = 30, 3, 20
+#: Times of one product; calls that are not timed before, so that ``A @ x`` is one launch by then;
+#: products in a row.
+REPEATS, WARM, IN_A_ROW = 30, 6, 20
 
 
 # --- ways -----------------------------------------------------------------------------------------
@@ -89,14 +91,15 @@ def our_ways(machine: Any, a: Any, x: Any) -> Ways:
 
 
 def timed(machine: Any, product: Callable[[], Any]) -> dict[str, float]:
-    """Seconds of one product, each followed by a wait, and of one of many in a row."""
+    """Seconds of one product, each followed by a wait, of its call, and of one of many in a row."""
     for _ in range(WARM):
         product()
     machine.wait()
-    alone = []
+    alone, calls = [], []
     for _ in range(REPEATS):
         begin = time.perf_counter()
         product()
+        calls.append(time.perf_counter() - begin)
         machine.wait()
         alone.append(time.perf_counter() - begin)
     rows = []
@@ -109,6 +112,7 @@ def timed(machine: Any, product: Callable[[], Any]) -> dict[str, float]:
     quarters = statistics.quantiles(alone, n=4)
     return {
         "time_s": statistics.median(alone),
+        "call_s": statistics.median(calls),
         "first_quarter_s": quarters[0],
         "last_quarter_s": quarters[2],
         "in_a_row_s": statistics.median(rows),
@@ -128,6 +132,11 @@ def cell(machine: Any, a: Any, x: Any, prepare: Callable[[], Any], bits: bytes |
         found["is_graph"] = product.is_graph
     if machine.timed:
         found |= timed(machine, product)
+    if machine.timed and product() is y:  # a new y each time has no place in a graph
+        try:
+            found["in_graph_s"] = machine.in_graph(product, IN_A_ROW)
+        except Exception as error:
+            found["no_graph"] = f"{type(error).__name__}: {error}"
     return found
 
 
@@ -198,7 +207,10 @@ def versions() -> dict[str, str]:
 
 def table(results: dict[str, Any]) -> str:
     """A line for each way: microseconds, and times as fast as our single call."""
-    lines = [f"{'size':18} {'way':26} {'us':>10} {'in a row':>10} {'of one':>7}  check"]
+    lines = [
+        f"{'size':18} {'way':26} {'us':>9} {'call':>9} {'in a row':>9} {'in graph':>9}"
+        f" {'of one':>7}  check"
+    ]
     best = {
         (row["size"]): row["time_s"]
         for row in results["rows"]
@@ -208,10 +220,10 @@ def table(results: dict[str, Any]) -> str:
         checks = [] if row.get("right", True) else ["WRONG"]
         checks += ["same bits" if row["same_bits"] else "OTHER BITS"] if "same_bits" in row else []
         checks += ["no graph"] if row.get("is_graph") is False else []
-        checks += [row["failed"].splitlines()[0][:60]] if "failed" in row else []
+        checks += [row[key].splitlines()[0][:60] for key in ("failed", "no_graph") if key in row]
         figures = [
-            f"{row[name] * 1e6:10.1f}" if name in row else f"{'-':>10}"
-            for name in ("time_s", "in_a_row_s")
+            f"{row[name] * 1e6:9.1f}" if name in row else f"{'-':>9}"
+            for name in ("time_s", "call_s", "in_a_row_s", "in_graph_s")
         ]
         ratio = best[row["size"]] / row["time_s"] if row["size"] in best and "time_s" in row else 0
         times = f"{ratio:7.2f}" if ratio else f"{'-':>7}"
@@ -225,11 +237,17 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("file", type=Path, help="results; a run goes on with those that are there")
     parser.add_argument("--devices", default="0,1", help="ordinals of GPUs; default 0,1")
     parser.add_argument("--seconds", type=float, default=150, help="begin no cell later")
+    parser.add_argument("--sizes", nargs="+", metavar="SIZE", help="some of those it knows")
     options = parser.parse_args(arguments)
     devices = [int(each) for each in options.devices.split(",")]
     on_gpu = gemv.backend() == "cuda"
     machine = Torch(devices) if on_gpu else Simulated(devices)
-    results = measure(options.file, machine, SIZES if on_gpu else SMALL, options.seconds)
+    sizes = SIZES if on_gpu else SMALL
+    for size in options.sizes or ():
+        if size not in sizes:
+            parser.error(f"no size is called {size!r}; there are {', '.join(map(repr, sizes))}")
+    sizes = {size: sizes[size] for size in options.sizes or sizes}
+    results = measure(options.file, machine, sizes, options.seconds)
     print(table(results))
     wrong = [
         row

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import statistics
 from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 from functools import partial
 from typing import Any
 
@@ -10,8 +12,8 @@ import numpy as np
 
 Ways = dict[str, Callable[[], Callable[[], Any]]]
 
-#: Rows that are compared with float64 at a time.
-CHECKED_ROWS = 2048
+#: Rows that are compared with float64 at a time; graphs that are timed.
+CHECKED_ROWS, GRAPHS = 2048, 15
 
 
 class Torch:
@@ -49,6 +51,37 @@ class Torch:
     def wait(self) -> None:
         for index in set(self.devices):
             self.torch.cuda.synchronize(index)
+
+    def in_graph(self, product: Callable[[], Any], count: int) -> float:
+        """Seconds of one of `count` products in a CUDA graph, by the events of the first GPU."""
+        torch, home = self.torch, torch_stream(self.torch, self.devices[0])
+        others = [torch_stream(torch, index) for index in set(self.devices) - {self.devices[0]}]
+        graph, begun = torch.cuda.CUDAGraph(), torch.cuda.Event()
+        self.wait()
+        with ExitStack() as stack:
+            for stream in others:
+                stack.enter_context(torch.cuda.stream(stream))
+            with torch.cuda.graph(graph, stream=home, capture_error_mode="relaxed"):
+                # The streams of the other GPUs take part in the capture from its first event on.
+                begun.record(home)
+                for stream in others:
+                    stream.wait_event(begun)
+                for _ in range(count):
+                    product()
+                for stream in others:
+                    home.wait_stream(stream)
+        seconds = []
+        with torch.cuda.device(self.home):
+            for _ in range(GRAPHS):
+                start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+                self.wait()
+                graph.replay()  # so that its end covers the time that the next launch takes
+                start.record()
+                graph.replay()
+                end.record()
+                self.wait()
+                seconds.append(start.elapsed_time(end) / 1e3 / count)
+        return statistics.median(seconds)
 
     def error(self, a: Any, x: Any, y: Any) -> float:
         """The largest error, in units of ``eps*(|A||x|)``."""
@@ -162,6 +195,10 @@ class Simulated:
 
     def other_ways(self, a: Any, x: Any) -> Ways:
         return {"torch.mv, one GPU": partial(_needs, "torch.mv needs a GPU")}
+
+
+def torch_stream(torch: Any, index: int) -> Any:
+    return torch.cuda.Stream(torch.device("cuda", index))
 
 
 def _on_device(array: np.ndarray) -> Any:

@@ -10,7 +10,7 @@ import math
 from collections.abc import Iterable
 from pathlib import Path
 
-from benchmarks.pages.page import RESULTS, by_device, drawing, markdown, number, versions
+from benchmarks.pages.page import RESULTS, by_device, drawing, folded, markdown, number, versions
 from gemv.cli.options import DTYPE_OF_PREFIX
 from gemv.measure.picture import title
 from gemv.measure.records import CellResult, GridResults, groups, summary, worst
@@ -18,11 +18,8 @@ from gemv.measure.records import CellResult, GridResults, groups, summary, worst
 GRIDS = RESULTS / "grid"
 #: Cells whose shape, dtype and storage were drawn at random.
 RANDOM = RESULTS / "random"
-#: What a table of means says of its figures.
-BRACKETS = (
-    "Each figure is a geometric mean. In brackets is the worst cell. *Of the floor* is floor over"
-    " time; *times as fast* compares with the fastest peer."
-)
+#: What the maker's datasheet promises of the memory, in bytes per second.
+DATASHEET = {"NVIDIA H200": 4.8e12, "NVIDIA H100 80GB HBM3": 3.35e12}
 
 
 def load(folder: Path = GRIDS) -> dict[str, GridResults]:
@@ -55,24 +52,48 @@ def unbroken(text: str) -> str:
     return text.replace(" ", "\N{NO-BREAK SPACE}").replace("-", "\N{NON-BREAKING HYPHEN}")
 
 
-def headline(rows: list[CellResult]) -> str:
+def brackets(device: str) -> str:
+    """What a table of means says of its figures."""
+    promised = DATASHEET.get(device)
+    maker = (
+        "" if promised is None else
+        " *Of the datasheet* is the middle cell's rate over the"
+        f" {promised / 1e12:g} TB/s that the maker promises."
+    )  # fmt: skip
+    return (
+        "Each figure is a geometric mean. In brackets is the worst cell. *Of the floor* is floor"
+        f" over time; *times as fast* compares with the fastest peer.{maker}"
+    )
+
+
+def of_datasheet(rows: list[CellResult], device: str) -> float | None:
+    """The middle rate over the promised one; None where A is not in memory, or nothing is known."""
+    promised = DATASHEET.get(device)
+    if promised is None or any(row.hot for row in rows):
+        return None
+    rates = sorted(row.rate(row.time_s) * 1e9 for row in rows)
+    return rates[len(rates) // 2] / promised
+
+
+def headline(rows: list[CellResult], device: str) -> str:
     """Geometric means of each group of cells."""
     found = groups(row for row in rows if row.time_s is not None)
-    return means({title(group[0]): group for group in found.values()})
+    return means({title(group[0]): group for group in found.values()}, device)
 
 
-def means(parts: dict[str, list[CellResult]]) -> str:
+def means(parts: dict[str, list[CellResult]], device: str) -> str:
     """Means of each part and, in brackets, its worst cell; one row for each name."""
     rows = []
     for name, group in parts.items():
         s = summary(group)
         slower = sum(row.ratio < 1 for row in group if row.ratio is not None)
         rows.append([
-            name, with_least(s.share, s.least_share), number(s.peer_share),
-            with_least(s.ratio, s.least_ratio), f"{slower} of {s.cells}",
+            name, with_least(s.share, s.least_share), number(of_datasheet(group, device)),
+            number(s.peer_share), with_least(s.ratio, s.least_ratio), f"{slower} of {s.cells}",
         ])  # fmt: skip
-    headings = ["", "of the floor", "peer, of the floor", "times as fast", "peer is faster"]
-    return markdown(headings, "wffff", rows)
+    headings = ["", "of the floor", "of the datasheet", "peer, of the floor", "times as fast",
+                "peer is faster"]  # fmt: skip
+    return markdown(headings, "wfffff", rows)
 
 
 def with_least(mean: float | None, least: float | None) -> str:
@@ -164,7 +185,10 @@ def page(grids: dict[str, GridResults]) -> str:
             listed(losing) if losing else "None.",
         ]
         parts += [f"### Furthest from the floor{mark}", listed(worst(rows, "share", 5))]
-        parts += [f"### Means{mark}", BRACKETS, headline(rows), "{doc}`cells` has every cell."]
+        parts += [
+            f"### Means{mark}", brackets(grid.device), headline(rows, grid.device),
+            "{doc}`cells` has every cell.",
+        ]  # fmt: skip
     return "\n\n".join(parts) + "\n"
 
 
@@ -180,9 +204,7 @@ def cells_page(grids: dict[str, GridResults]) -> str:
             parts += [
                 f"### {title(group[0])}{mark}",
                 drawing(f"grid-{name}-{picture}"),
-                "<details><summary>In numbers</summary>",
-                side_by_side(group),
-                "</details>",
+                folded("In numbers", side_by_side(group)),
             ]
     return "\n\n".join(parts) + "\n"
 
@@ -210,8 +232,10 @@ def random_page(grids: dict[str, GridResults]) -> str:
             ]
         parts += [
             places(name, grid, RANDOM),
-            BRACKETS,
-            means({**{key: part for key, part in by_dtype.items() if part}, "all": rows}),
+            brackets(grid.device),
+            means(
+                {**{key: part for key, part in by_dtype.items() if part}, "all": rows}, grid.device
+            ),
             f"In {len(losing)} of {len(rows)} cells the fastest peer is faster:",
             listed(losing) if losing else "None.",
             "Furthest from the floor:",

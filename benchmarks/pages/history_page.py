@@ -68,8 +68,9 @@ def section(history: History) -> list[str]:
         f"## {history.gpu}, {what}",
         f"{len(history.points)} {what}, from {first.date:%Y-%m-%d} to {last.date:%Y-%m-%d}.{how}",
     ]
+    mark = history.gpu.removeprefix("NVIDIA ").partition(" ")[0] + ", past" * history.past
     for panel in panels:
-        parts.append(f"### {panel.title}: {panel.better}")
+        parts.append(f"### {panel.title} ({mark}): {panel.better}")
         parts.append(drawing(f"history-{history.name}-{panel.key}"))
     higher = [panel.unit for panel in panels if panel.higher_is_better]
     words = (

@@ -1,4 +1,4 @@
-"""The part of ``docs/calls.md`` about calls in PyTorch and JAX, beside those that they replace."""
+"""What ``docs/calls_of_libraries.md`` has of calls in PyTorch and JAX, and what they replace."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def part(folder: Path = FOLDER) -> str:
     for file in sorted(folder.glob("*.json")):
         for run in json.loads(file.read_text("utf-8")):
             if run["tree"] == "after":
-                parts += [f"### {_TITLES[run['library']]}, {run['device']}", _table(run["us"])]
+                parts += [f"## {_TITLES[run['library']]}, {run['device']}", _table(run["us"])]
     return "\n\n".join(parts) + "\n" if parts else "No results are stored yet.\n"
 
 
@@ -30,7 +30,7 @@ def _table(us: dict[str, float]) -> str:
             rows.append((ours / theirs, name, ours, peer, theirs, wanted))
     rows.sort(reverse=True)
     return markdown(
-        ("call", "us", "compared with", "us", "ratio", "aim"),
+        ("call", "µs", "compared with", "its µs", "ratio", "aim"),
         "wfwfff",
         [
             (f"`{name}`", number(ours), f"`{peer}`", number(theirs), number(ratio), number(wanted))

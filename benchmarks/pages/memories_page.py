@@ -15,12 +15,14 @@ import sys
 from pathlib import Path
 
 from benchmarks.measure.memories import MemoryResults
+from benchmarks.pages import grid_page, solver_gains
 from benchmarks.pages.page import (
     RESULTS,
     TOP,
     command,
     duration,
     markdown,
+    number,
     versions,
 )
 from benchmarks.pages.page import (
@@ -204,7 +206,11 @@ def solvers() -> str:
         if behind
         else "CuPy alone is the fastest in none of the four."
     )
-    gains = [by[p, "SciPy"] / by[p, "gemv, SciPy"] for p in TITLES]
+    cells = grid_page.timed(grid_page.of_gpus(grid_page.load()).get(found["device"], []))
+    gains = solver_gains.gains(found, cells)
+    lines = [[TITLES[gain.problem][0], *map(number, gain[1:])] for gain in gains]
+    heads = ["problem", "the product alone", "CuPy's solver", "SciPy's solver"]
+    least, most = min(gain.scipy for gain in gains), max(gain.scipy for gain in gains)
     return f"""# Solvers
 
 <!-- Written by benchmarks/pages/memories_page.py from benchmarks/results/solvers/. -->
@@ -223,11 +229,17 @@ in four ways. All four ways use the same algorithm, start vector and tolerance. 
 `benchmarks/measure/solvers.py` measured this on one {found["device"]} and its host's CPU
 ({versions(found["versions"])}). The fastest way is in bold.
 
-{(chr(10) * 2).join(parts)}
+## How many times as fast
 
-With a `gemv.Matrix` in place of a NumPy array, which changes one line, SciPy's solver is
-{min(gains):.0f} to {max(gains):.0f} times as fast. {cupy} On large matrices the GPU's memory
+{markdown(heads, "wfff", lines)}
+
+*The product alone* compares our kernel with cuBLAS's on a matrix of the same shape, dtype and
+order, from [the grid](cells.md). *CuPy's solver* and *SciPy's solver* compare all of a solver with
+gemv and without it. With a `gemv.Matrix` in place of a NumPy array, which changes one line, SciPy's
+solver is {least:.0f} to {most:.0f} times as fast. {cupy} On large matrices the GPU's memory
 bandwidth limits all three ways that use the GPU.
+
+{(chr(10) * 2).join(parts)}
 """
 
 

@@ -59,6 +59,11 @@ def drawing(name: str) -> str:
     return f"```{{drawing}} {name}\nmake docs draws this figure: {name}\n```"
 
 
+def folded(summary: str, text: str) -> str:
+    """Text that shows when a reader asks for it."""
+    return f"<details><summary>{summary}</summary>\n\n{text}\n\n</details>"
+
+
 def between_markers(text: str, name: str, part: str) -> str:
     """The text with another part between the markers of that name."""
     begin, end = f"<!-- {name}:begin -->", f"<!-- {name}:end -->"

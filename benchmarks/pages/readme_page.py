@@ -16,7 +16,17 @@ import math
 import sys
 from pathlib import Path
 
-from benchmarks.pages.grid_page import RANDOM, load, of_gpus, older, timed, unbroken
+from benchmarks.pages import compiled_part, solver_gains
+from benchmarks.pages.grid_page import (
+    DATASHEET,
+    RANDOM,
+    load,
+    of_datasheet,
+    of_gpus,
+    older,
+    timed,
+    unbroken,
+)
 from benchmarks.pages.page import (
     RESULTS,
     TOP,
@@ -32,8 +42,6 @@ from gemv.measure.records import CellResult, GridResults, summary, worst
 
 README = TOP / "README.md"
 PICTURE = TOP / "docs" / "_static" / "roofline.png"
-#: What the maker's datasheet promises of the memory, in bytes per second.
-DATASHEET = {"NVIDIA H200": 4.8e12, "NVIDIA H100 80GB HBM3": 3.35e12}
 #: What the picture shows of a cell.
 SHOWN = ("m", "n", "op", "nbytes", "time_s", "plain_s", "peers")
 #: Cells of matrices with a shorter side are a kind of their own.
@@ -156,15 +164,6 @@ def by_kind(found: dict[str, list[CellResult]], device: str, corner: str) -> str
     return markdown([corner, *found], "w" + "f" * len(found), parts)
 
 
-def of_datasheet(rows: list[CellResult], device: str) -> float | None:
-    """The middle rate over the promised one; None where A is not in memory, or nothing is known."""
-    promised = DATASHEET.get(device)
-    if promised is None or any(row.hot for row in rows):
-        return None
-    rates = sorted(row.rate(row.time_s) * 1e9 for row in rows)
-    return rates[len(rates) // 2] / promised
-
-
 def ratio(rows: list[CellResult]) -> str:
     """Mean and least ratio to the fastest peer; the least is rounded down, so 0.999 is no 1.00."""
     s = summary(rows)
@@ -244,17 +243,23 @@ def on_several(found: dict) -> list[list[str]]:
     ]  # fmt: skip
 
 
-def programs(solvers: dict, memories: dict, calls: dict, shards: dict) -> str:
+def programs(
+    solvers: dict, memories: dict, calls: dict, shards: dict, rows: list[CellResult], device: str
+) -> str:
     """What whole programs, single calls and several GPUs gain or lose, from the other results."""
-    lines = []
-    by = {(row["problem"], row["by"]): row["time_s"] for row in solvers["rows"]}
-    problems = list(dict.fromkeys(problem for problem, _ in by))
-    for ours, peer, array in (("gemv, SciPy", "SciPy", "NumPy"), ("gemv, CuPy", "CuPy", "CuPy")):
-        gains = sorted(by[problem, peer] / by[problem, ours] for problem in problems)
-        lines.append([
-            f"{len(gains)} problems, {peer}'s solvers with a `gemv.Matrix`",
-            f"{peer}'s solvers with {array}'s array", f"{gains[0]:.2f} to {gains[-1]:.2f}",
-        ])  # fmt: skip
+    found = solver_gains.gains(solvers, rows if solvers["device"] == device else [])
+    alone = [gain.alone for gain in found if gain.alone is not None]
+    lines = [
+        [what, peer, f"{min(each):.2f} to {max(each):.2f}"]
+        for what, peer, each in (
+            (f"{len(found)} problems, SciPy's solvers with a `gemv.Matrix`",
+             "SciPy's solvers with NumPy's array", [gain.scipy for gain in found]),
+            (f"{len(found)} problems, CuPy's solvers with a `gemv.Matrix`",
+             "CuPy's solvers with CuPy's array", [gain.cupy for gain in found]),
+            ("the products of these solvers alone", "cuBLAS's gemv", alone),
+        )
+        if each
+    ]  # fmt: skip
     times = {row["name"]: row["time_s"] for row in calls["rows"] if row["group"] == "64 x 64"}
     for library, peer in (("cupy", "cupy.cublas.gemv"), ("torch", "torch.mv(out=)")):
         gain = times[peer] / times[f"gemv, {library}, in place"]
@@ -303,7 +308,7 @@ def elsewhere(device: str, rows: list, random: list, several: list) -> list[str]
     promised = DATASHEET.get(device)
     maker = "" if promised is None else f" The maker promises {promised / 1e12:g} TB/s."
     lists = [
-        *(["[docs/roofline.md](docs/roofline.md)"] if rows or random else []),
+        *(["[docs/roofline_others.md](docs/roofline_others.md)"] if rows or random else []),
         *(["[docs/several.md](docs/several.md)"] if several else []),
     ]
     words = (
@@ -343,7 +348,7 @@ def pays(
             " slowest cell. A *cell* is one shape, storage order and op. Peers are `torch.mv`,"
             " cuBLAS's gemv and, for a single row, the dot products of both; for 16-bit numbers"
             f" only {' and '.join(sorted(narrow, reverse=True))}, because cuBLAS has no such gemv."
-            " `torch.compile` and Triton were not timed.",
+            + compiled_part.sentence(load(compiled_part.FOLDER)),
             by_kind(plain, grid.device, "A in memory"),
             by_kind(others, grid.device, "the other cells"),
             "*Of the floor* is the mean of floor over time. The *floor* is the shortest time in"
@@ -362,8 +367,8 @@ def pays(
             *further,
             "**Programs, calls, GPUs.** The times are in [docs/solvers.md](docs/solvers.md),"
             " [docs/calls.md](docs/calls.md), [docs/memories.md](docs/memories.md) and"
-            " [docs/several.md](docs/several.md).",
-            programs(*map(stored, ("solvers", "memories", "calls", "shards"))),
+            " [docs/shards.md](docs/shards.md).",
+            programs(*map(stored, ("solvers", "memories", "calls", "shards")), rows, grid.device),
             "`python -m gemv bench` measures your own shapes. [docs/measure.md](docs/measure.md)"
             " says how we measure, and [docs/cells.md](docs/cells.md) has every cell.",
         ]

@@ -1,11 +1,11 @@
-"""``docs/several.md`` from ``benchmarks/results/several``, ``tiles``, ``ragged``, ``shards``.
+"""``docs/several.md`` from ``benchmarks/results/several``, ``tiles`` and ``ragged``, and
+``docs/shards.md`` from ``benchmarks/results/shards``.
 
-    python -m benchmarks.pages.several_page            prints the page
-    python -m benchmarks.pages.several_page --write    writes it
-    python -m benchmarks.pages.several_page --check    exit status 1 if it is not up to date
+    python -m benchmarks.pages.several_page            prints both pages
+    python -m benchmarks.pages.several_page --write    writes them
+    python -m benchmarks.pages.several_page --check    exit status 1 if one is not up to date
 
-``make several`` measures what is on it, ``python -m benchmarks.measure.shards`` the part of
-several GPUs.
+``make several`` measures what is on the first, ``python -m benchmarks.measure.shards`` the second.
 """
 
 from __future__ import annotations
@@ -22,7 +22,9 @@ from gemv.selection.machine import REFERENCE
 
 PAGE = TOP / "docs" / "several.md"
 FOLDER = RESULTS / "several"
-TITLE = "# Several vectors, matrices, GPUs"
+TITLE = "# Several vectors, several matrices"
+SHARDS = TOP / "docs" / "shards.md"
+WRITTEN = "<!-- Written by benchmarks/pages/several_page.py from benchmarks/results/. -->"
 _NAMES = {"s": "float32", "d": "float64", "c": "complex64", "z": "complex128", "h": "float16",
           "b": "bfloat16"}  # fmt: skip
 
@@ -35,6 +37,11 @@ def results() -> dict[str, GridResults]:
 def _mean(values: Iterable[float | None]) -> float | None:
     found = [math.log(each) for each in values if each is not None]
     return math.exp(sum(found) / len(found)) if found else None
+
+
+def _down(least: float | None) -> float | None:
+    """The least figure with two digits, rounded down as on the other pages."""
+    return None if least is None else math.floor(100 * least) / 100
 
 
 def _summary(rows: Sequence[CellResult], name: str) -> list[list[str]]:
@@ -50,7 +57,7 @@ def _summary(rows: Sequence[CellResult], name: str) -> list[list[str]]:
                 str(count),
                 number(_mean(r.share for r in some)),
                 number(_mean(ratios)),
-                number(min(ratios, default=None)),
+                number(_down(min(ratios, default=None))),
                 f"{sum(ratio < 1 for ratio in ratios)} of {len(ratios)}",
             ]
         )
@@ -68,7 +75,7 @@ def _behind(rows: Sequence[CellResult], name: str) -> str:
             f"{getattr(row, name)}: {row.m} x {row.n} {row.order}{row.op}, {_NAMES[row.dtype]}",
             duration(row.time_s),
             number(row.share),
-            number(row.ratio),
+            grid_page.exact(row.ratio),
         ]
         for row in found
     ]
@@ -114,7 +121,7 @@ def page() -> str:
     wrong = sum(row.wrong is not None for row in rows)
     parts = [
         TITLE,
-        "<!-- Written by benchmarks/pages/several_page.py from benchmarks/results/. -->",
+        WRITTEN,
         f"One call for several products on an {' and on an '.join(found)}, all arrays on the GPU."
         " *Of the floor* is the time of a plain kernel that moves the bytes of A, x and y once,"
         " divided by ours."
@@ -128,14 +135,21 @@ def page() -> str:
     parts += tiles_part.part([row for row in found.get(REFERENCE.name, []) if row.vectors > 1])
     parts += _part("Several matrices, each with a vector of its own", found, "batch")
     parts += ragged_part.part(ragged_part.load())
-    parts += shards_part.part(shards_part.load())
     for gpu, grids in by_gpu.items():
         parts.append(f"Versions{f', {gpu}' if len(by_gpu) > 1 else ''}: {_sources(grids)}")
     return "\n\n".join(parts) + "\n"
 
 
+def shards() -> str:
+    """The page of one matrix on several GPUs."""
+    parts = shards_part.part(shards_part.load()) or [
+        "No results are stored yet: `python -m benchmarks.measure.shards` measures them."
+    ]
+    return "\n\n".join(["# One matrix on several GPUs", WRITTEN, *parts]) + "\n"
+
+
 def pages() -> dict[Path, str]:
-    return {PAGE: page()}
+    return {PAGE: page(), SHARDS: shards()}
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""One matrix on several GPUs on ``docs/several.md``, from ``benchmarks/results/shards``."""
+"""What is on ``docs/shards.md``, one matrix on several GPUs, from ``benchmarks/results/shards``."""
 
 from __future__ import annotations
 
@@ -55,6 +55,11 @@ class Measured(NamedTuple):
         row = self.rows[size, ONE]
         return int(row["m"] * row["n"] * np.dtype(row["dtype"]).itemsize)
 
+    def matrix(self, size: str) -> str:
+        """A size, with the shape and the dtype of its matrix."""
+        row = self.rows[size, ONE]
+        return f"{size}: {row['m']} x {row['n']} {row['dtype']}"
+
     def time(self, size: str, way: str) -> float | None:
         """Seconds of a product; None where there is no result, or a wrong one."""
         row = self.rows.get((size, way), {})
@@ -64,6 +69,11 @@ class Measured(NamedTuple):
         """How many times as fast as our plan on one GPU."""
         taken, one = self.time(size, way), self.time(size, ONE)
         return one / taken if taken and one else None
+
+    def in_graph(self, size: str, way: str) -> float | None:
+        """Seconds of one of several products in a CUDA graph; None as in :meth:`time`."""
+        row = self.rows.get((size, way), {})
+        return row.get("in_graph_s") if row.get("right", True) else None
 
     def scaling(self, way: str) -> list[tuple[int, float]]:
         """Bytes of the matrix, and how many times as fast as one GPU."""
@@ -116,12 +126,28 @@ def _table(run: Measured) -> str:
     return markdown(["", *run.sizes], "w" + "f" * len(run.sizes), lines)
 
 
+def _graphs(run: Measured) -> str | None:
+    """The same for products in a graph; None where none was measured."""
+    sizes = [size for size in run.sizes if run.in_graph(size, ONE)]
+    ways = [way for way in WAYS if any(run.in_graph(size, way) for size in sizes)]
+    if not ways:
+        return None
+    lines = []
+    for way in ways:
+        cells = []
+        for size in sizes:
+            taken, one = run.in_graph(size, way), run.in_graph(size, ONE)
+            times = f" ({number(one / taken)})" if taken and one else ""
+            cells.append(duration(taken) + times)
+        lines.append([WAYS[way], *cells])
+    return markdown(["", *sizes], "w" + "f" * len(sizes), lines)
+
+
 def part(runs: list[Measured]) -> list[str]:
     """The paragraphs of the page; none without results."""
     if not runs:
         return []
     parts = [
-        "## One matrix on several GPUs",
         "x and y are on the first GPU. A time is that from the call until all GPUs are idle, and in"
         " brackets, how many times as fast that is as one GPU with our plan. [Larger than one"
         " GPU](guide/many.md) says how to use them.",
@@ -135,6 +161,14 @@ def part(runs: list[Measured]) -> list[str]:
         parts.append(
             f"{run.gpus} GPUs ({run.model}) of one host; {wrong} results were wrong, and {bits} of"
             f" those of rows have the bits of one GPU. {'; '.join(pays(run, w) for w in ours)}."
+            f" A is stored by rows. {'; '.join(map(run.matrix, run.sizes))}."
         )
         parts.append(_table(run))
+        graphs = _graphs(run)
+        if graphs is not None:
+            parts.append(
+                "The same products in a CUDA graph of 20, which writes to one y: the time of one by"
+                " the GPU's clock, beside our plan in such a graph on one GPU."
+            )
+            parts.append(graphs)
     return parts

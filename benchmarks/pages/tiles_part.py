@@ -7,7 +7,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from benchmarks.pages.page import RESULTS, duration, markdown, number
+from benchmarks.pages.grid_page import unbroken
+from benchmarks.pages.page import RESULTS, duration, folded, markdown, number
 from gemv.core.geometry import Chip, Device
 from gemv.measure.cells import Cell
 from gemv.measure.frames import FramedCell, lay_out
@@ -76,6 +77,11 @@ def _named(row: Mapping[str, Any]) -> str:
     return f"{said}, {cell.vectors} vectors"
 
 
+def _us(us: float) -> str:
+    """A time whose unit stays beside its number."""
+    return unbroken(duration(us * 1e-6))
+
+
 def _beside_peers(
     timed: Sequence[tuple[Mapping[str, Any], float]], earlier: Sequence[CellResult]
 ) -> list[str]:
@@ -85,19 +91,24 @@ def _beside_peers(
         peer, share = row["peers"].get("torch.mm"), row["plain_us"] / us
         texts = [
             _named(row),
-            duration(row["one_us"] * 1e-6),
-            "" if peer is None else duration(peer * 1e-6),
-            duration(us * 1e-6),
+            _us(row["one_us"]),
+            "" if peer is None else _us(peer),
+            _us(us),
             number(None if peer is None else peer / us),
             number(share),
         ]
         lines.append((1.0 if peer is None else min(peer / us, 1.0), share, texts))
     heads = ["A", "one vector", "torch.mm", "now", "times as fast", "of the floor"]
-    return [
-        "Problems in which `torch.mm` is faster come first, then those furthest from the floor."
-        " *One vector* is the time of a single product with the same A.",
-        markdown(heads, "wfffff", [texts for *_, texts in sorted(lines)]),
-    ]
+    lines.sort()
+    slower = [texts for ratio, _, texts in lines if ratio < 1]
+    others = [texts for ratio, _, texts in lines if ratio == 1]
+    said = "*One vector* is the time of a single product with the same A."
+    table = [markdown(heads, "wfffff", slower)] if slower else []
+    if others:
+        rest = markdown(heads, "wfffff", others)
+        table.append(folded(f"The other {len(others)}, those furthest from the floor first", rest))
+    faster = f"`torch.mm` is faster in {len(slower)} of {len(lines)} problems."
+    return [f"{faster} {said}", *table]
 
 
 def _beside_earlier(
@@ -108,9 +119,8 @@ def _beside_earlier(
     lines = []
     for row, us in timed:
         before, share = times.get(Cell(**row["cell"])), row["plain_us"] / us
-        above = "" if before is None else duration(before)
-        lines.append((share, [_named(row), above, duration(us * 1e-6), number(share)]))
-    return [
-        "Problems furthest from the floor come first; peers were not timed again.",
-        markdown(["A", "above", "now", "of the floor"], "wfff", [t for _, t in sorted(lines)]),
-    ]
+        above = "" if before is None else _us(before * 1e6)
+        lines.append((share, [_named(row), above, _us(us), number(share)]))
+    table = markdown(["A", "above", "now", "of the floor"], "wfff", [t for _, t in sorted(lines)])
+    said = f"{len(lines)} problems, those furthest from the floor first"
+    return ["Peers were not timed again.", folded(said, table)]

@@ -10,12 +10,11 @@ from kernel_pages import (
     TOP,
     bytes_as_code,
     escaped,
-    folded,
     markdown,
     sections,
 )
 
-from benchmarks.pages.page import drawing
+from benchmarks.pages.page import drawing, folded
 
 #: What the table of a page was counted on, in words.
 _COUNTED = {

@@ -19,9 +19,9 @@ import textwrap
 from pathlib import Path
 from typing import NamedTuple
 
-from kernel_pages import OUT, TOP, escaped, folded, source_of
+from kernel_pages import OUT, TOP, escaped, source_of
 
-from benchmarks.pages.page import drawing
+from benchmarks.pages.page import drawing, folded
 
 PROFILES = TOP / "benchmarks" / "results" / "profiler"
 
@@ -38,6 +38,15 @@ COUNTS = {
     "useful": ("share of their bytes used", "used", "{:.1%}"),
     "in_a_row": ("bytes at a time", "bytes", "{}"),
     "barriers": ("barriers per row", "barriers", "{:.3g}"),
+}
+
+#: Figures of a profiler, by the names that they are stored under: their headings in wide tables.
+PROFILED = {
+    "sectors per request": "sectors",
+    "bytes from memory, of those of A": "bytes",
+    "warps, of those there is room for": "warps",
+    "time of a warp: waits for memory": "memory",
+    "time of a warp: waits at barriers": "barriers",
 }
 
 
@@ -85,7 +94,7 @@ def profile_of(folder: Path, name: str) -> Profile:
         return Profile("", {})
     stored = json.loads(path.read_text(encoding="utf-8"))
     return Profile(
-        f"Rows marked *ncu* are counts of a profiler ({stored['tool']}, {stored['device']}).",
+        f"A profiler told what is marked *ncu* ({stored['tool']}, {stored['device']}).",
         {
             row["name"]: {f"{key} (ncu)": str(value) for key, value in row["metrics"].items()}
             for row in stored["rows"]
@@ -200,17 +209,17 @@ def before_and_now(step, shown: list[str], counts: dict[str, dict], profile: dic
     It has the rows that differ, and all rows of the first step.
     """
     kernels = [kernel for kernel in (step.before, step.kernel) if kernel is not None]
-    lines = ["| | " + " | ".join(f"`{kernel.name}`" for kernel in kernels) + " |"]
-    lines.append("| --- |" + " ---: |" * len(kernels))
-    for key in shown:
-        heading, _, form = COUNTS[key]
-        numbers = [form.format(counts[kernel.name][key]) for kernel in kernels]
-        if len(numbers) == 2 and numbers[0] == numbers[1]:
-            continue
-        lines.append(f"| {heading} | " + " | ".join(numbers) + " |")
+    heads = ["before", "now"][-len(kernels) :]
+    lines = ["| | " + " | ".join(heads) + " |", "| --- |" + " ---: |" * len(kernels)]
+    rows = [
+        (COUNTS[key][0], [COUNTS[key][2].format(counts[k.name][key]) for k in kernels])
+        for key in shown
+    ]
     for key in dict.fromkeys(key for k in kernels for key in profile.get(k.name, {})):
-        numbers = [profile.get(kernel.name, {}).get(key, "") for kernel in kernels]
-        lines.append(f"| {key} | " + " | ".join(numbers) + " |")
+        rows.append((key, [profile.get(kernel.name, {}).get(key, "") for kernel in kernels]))
+    for heading, numbers in rows:
+        if len(numbers) == 1 or numbers[0] != numbers[1]:
+            lines.append(f"| {heading} | " + " | ".join(numbers) + " |")
     return "\n".join(lines)
 
 
@@ -233,7 +242,23 @@ def _listed(text: dict, case: dict, counts: dict[str, dict], profile: Profile) -
         ]
         listed = "\n\n".join([_table(chosen, text["shown"], counts), *told])
         parts.append(folded(f"{len(chosen)} {title.lower()}", listed) if is_aside else listed)
+    if profile.rows:
+        words = "; ".join(f"*{short}*: {key}" for key, short in PROFILED.items())
+        told = f"{profile.source} {words}.\n\n{_profiled(steps(case), profile)}"
+        parts.append(folded("What a profiler told of all of them", told))
     return parts
+
+
+def _profiled(every: list, profile: Profile) -> str:
+    """What a profiler told of each rung, a row for each."""
+    names = [step.kernel.name for step in every if step.kernel.name in profile.rows]
+    keys = list(dict.fromkeys(key for name in names for key in profile.rows[name]))
+    heads = [PROFILED.get(key.removesuffix(" (ncu)"), key) for key in keys]
+    lines = ["| rung | " + " | ".join(heads) + " |", "| --- |" + " ---: |" * len(heads)]
+    for name in names:
+        numbers = [profile.rows[name].get(key, "") for key in keys]
+        lines.append(f"| {name} | " + " | ".join(numbers) + " |")
+    return "\n".join(lines)
 
 
 def _table(chosen: list, shown: list[str], counts: dict[str, dict]) -> str:

@@ -16,6 +16,7 @@ from pathlib import Path
 import beyond_pages
 import links
 import parts
+import rung_scripts
 from docutils import nodes
 from docutils.parsers.rst import Directive
 from kernel_pages import DOCS, FIGURES, OUT, TOP, has_short, inside_page, rung_page, stem
@@ -95,7 +96,7 @@ def make_pages(app) -> None:
             if path not in wanted:
                 path.unlink()
     write(DOCS / "changelog.md", "```{include} ../CHANGELOG.md\n```\n")
-    for page in parts.stale():
+    for page in (*parts.stale(), *rung_scripts.stale()):
         where = page.relative_to(DOCS).as_posix()
         logger.warning("%s is out of date: python docs/_ext/parts.py --write", where)
 

@@ -14,6 +14,8 @@ import re
 import textwrap
 from pathlib import Path
 
+from benchmarks.pages.page import folded
+
 DOCS = Path(__file__).resolve().parent.parent
 TOP = DOCS.parent
 FIGURES = DOCS / "figures"
@@ -139,16 +141,18 @@ def rung_page(kernel, following, cases: dict[str, dict], grids, drawings) -> str
             "This one stands beside the ladder: it is there to show something, and `gemv` selects"
             f' it only when asked by name, `kernel="{kernel.name}"`.'
         )
-    page += ["## Idea", markdown(lesson["Idea"])]
+    page += ["## Idea", markdown(idea_alone(kernel))]
     page += short_kernel(kernel)
-    page += ["## Picture", drawing(f"matrix-{kernel.name}"), markdown(lesson["Picture"]), *special]
+    page += ["## Picture", drawing(f"matrix-{kernel.name}")]
     if has_short(kernel):
         page += [
+            *special,
             "## The kernel itself",
-            f"{{doc}}`Inside {kernel.name} <{stem(kernel)}-inside>`: what it reads, what was"
-            " measured, when it wins and loses, and all of its code.",
+            f"{{doc}}`Inside {kernel.name} <{stem(kernel)}-inside>`: what else it does, what it"
+            " reads, what was measured, when it wins and loses, and all of its code.",
         ]
     else:
+        page += [markdown(lesson["Picture"]), *special]
         page += inside(kernel, lesson, cases, grids, drawings)
     page += [
         f"{{download}}`This page as a notebook <../notebooks/{stem(kernel)}.ipynb>` runs the kernel"
@@ -165,9 +169,11 @@ def inside_page(kernel, cases: dict[str, dict], grids, drawings) -> str:
     page = [
         "% Made by docs/_ext/gemv_pages.py from the kernel's own file; edit that instead.",
         f"# Inside `{kernel.name}`",
-        f"{{ref}}`{kernel.name}` explains the idea of this kernel.",
+        f"{{ref}}`{kernel.name}` shows the idea of this kernel by a shorter one.",
     ]
-    page += inside(kernel, sections(kernel.doc), cases, grids, drawings)
+    lesson = sections(kernel.doc)
+    page += ["## The whole idea", markdown(lesson["Idea"]), markdown(lesson["Picture"])]
+    page += inside(kernel, lesson, cases, grids, drawings)
     return "\n\n".join(page) + "\n"
 
 
@@ -294,6 +300,18 @@ _ELSEWHERE = {
 }
 
 
+#: How many paragraphs of a lesson the short kernel is about, where it is not one.
+_PARAGRAPHS = {"cluster_rows": 2}
+
+
+def idea_alone(kernel) -> str:
+    """The idea of a rung; where a shorter kernel shows it, only as much of it as that one has."""
+    idea = sections(kernel.doc)["Idea"]
+    if not has_short(kernel):
+        return idea
+    return "\n\n".join(idea.split("\n\n")[: _PARAGRAPHS.get(kernel.name, 1)])
+
+
 def has_short(kernel) -> bool:
     """Whether a shorter kernel shows the idea of this one."""
     return kernel.name in _ELSEWHERE or (SHORT_KERNELS / f"{kernel.name}.py").exists()
@@ -325,16 +343,12 @@ def code(kernel) -> str:
     lines = len(path.read_text(encoding="utf-8").splitlines()) - first
     if lines > SHORT:
         listing = folded(f"The {lines} lines", listing)
+    script = f"rung.py {kernel.name}" if kernel.beside else f"rung_{kernel.rung:02}.py"
     return (
         f"{{doc}}`/course/reading` explains the parts of `{where}`."
-        f" `python docs/course/rung.py {kernel.name if kernel.beside else kernel.rung}` runs it and"
+        f" `python docs/course/{script}` runs it and"
         " prints what changed since the rung before.\n\n" + listing
     )
-
-
-def folded(summary: str, text: str) -> str:
-    """Text that shows when a reader asks for it."""
-    return f"<details><summary>{summary}</summary>\n\n{text}\n\n</details>"
 
 
 def exercise(kernel) -> str:

@@ -5,7 +5,7 @@
 
 A reader on GitHub sees a page as it is in the repository. So tables stand in the pages themselves,
 between two marks, and links are those of Markdown (:mod:`links`). ``make docs`` refuses a page that
-is out of date.
+is out of date. The scripts of the rungs (:mod:`rung_scripts`) are kept in the same way.
 """
 
 from __future__ import annotations
@@ -26,6 +26,7 @@ import beyond_pages
 import climb_pages
 import links
 import result_pages
+import rung_scripts
 import selection_pages
 from kernel_pages import DOCS, FIGURES, OUT, TOP, rung_list, vocabulary_table
 
@@ -47,10 +48,25 @@ def _grids(name: str) -> dict:
     return grid_page.load(grid_page.RESULTS / name)
 
 
-def _roofline() -> str:
-    from benchmarks.pages import grid_page
+def _roofline(of_reference: bool) -> str:
+    """What is told of the reference GPU, or of all others."""
+    from benchmarks.pages import compiled_part, grid_page
+    from gemv.selection.machine import REFERENCE
 
-    return grid_page.random_page(_grids("random")) + "\n" + grid_page.page(_grids("grid"))
+    drawn, compiled, chosen = (
+        {
+            name: grid
+            for name, grid in _grids(folder).items()
+            if (grid.device == REFERENCE.name) == of_reference
+        }
+        for folder in ("random", "compiled", "grid")
+    )
+    parts = [
+        grid_page.random_page(drawn),
+        grid_page.page(chosen),
+        compiled_part.part(compiled),
+    ]
+    return "\n".join(filter(None, parts))
 
 
 def _cells() -> str:
@@ -88,7 +104,8 @@ PARTS: dict[str, tuple[str, Callable[[], str]]] = {
     "numbers": ("gemv/selection", selection_pages.numbers),
     "problems": (f"{RESULTS}/ladder", lambda: result_pages.problems_page(_ladders())),
     "reference": ("gemv", result_pages.reference),
-    "roofline": (f"{RESULTS}/grid", _roofline),
+    "roofline": (f"{RESULTS}/grid", lambda: _roofline(True)),
+    "roofline_others": (f"{RESULTS}/grid", lambda: _roofline(False)),
     "rungs": ("gemv/kernels", lambda: rung_list(_ladders())),
 }
 #: For these the simulator counts; ``python docs/figures`` does that, and keeps the counts.
@@ -140,7 +157,12 @@ def main(arguments: list[str]) -> int:
         print(page.relative_to(TOP).as_posix())
         if arguments:
             page.write_text(text, encoding="utf-8")
-    return 1 if found and not arguments else 0
+    scripts = rung_scripts.stale()
+    for path in scripts:
+        print(path.relative_to(TOP).as_posix())
+    if arguments:
+        rung_scripts.write()
+    return 1 if (found or scripts) and not arguments else 0
 
 
 if __name__ == "__main__":

@@ -10,7 +10,7 @@ import json
 
 from kernel_pages import TOP, escaped
 
-from benchmarks.pages.page import by_device, drawing
+from benchmarks.pages.page import by_device, drawing, folded
 
 
 def ladder_page(cases: dict[str, dict]) -> str:
@@ -20,7 +20,8 @@ def ladder_page(cases: dict[str, dict]) -> str:
 
     if not cases:
         return "No results are stored yet: `make ladder` measures them on a GPU.\n"
-    parts = ["## Where the best kernel is furthest from the ceiling"]
+    gpus = " and on an ".join(dict.fromkeys(case["device"] for case in cases.values()))
+    parts = ["## Where the best kernel is furthest from the ceiling", f"On an {gpus}:"]
     losing = []
     for case in cases.values():
         rungs = [r for r in case["rows"] if r.get("gb_per_s") and not r["teaching"]]
@@ -66,10 +67,7 @@ def problems_page(cases: dict[str, dict]) -> str:
         parts += [
             f"## {title(case)}",
             drawing(f"ladder-{name}"),
-            "<details><summary>In numbers</summary>",
-            "\n".join(rows),
-            f"{case['device']}; {versions}.",
-            "</details>",
+            folded("In numbers", "\n".join(rows) + f"\n\n{case['device']}; {versions}."),
         ]
     return "\n\n".join(parts) + "\n"
 
@@ -82,7 +80,7 @@ def calls_page(tables: dict[str, dict]) -> str:
     for table in tables.values():
         parts.append(f"## {table['device']}")
         times = {(row["group"], row["name"]): row["time_s"] for row in table["rows"]}
-        aims = ["| call | us | compared with | us | ratio | aim |"]
+        aims = ["| call | µs | compared with | its µs | ratio | aim |"]
         aims.append("| --- | ---: | --- | ---: | ---: | ---: |")
         for group, mine, other, aim in _AIMS:
             own, peer = times.get((group, mine)), times.get((group, other))
@@ -91,14 +89,19 @@ def calls_page(tables: dict[str, dict]) -> str:
                     f"| {mine} | {own * 1e6:.2f} | {other} | {peer * 1e6:.2f}"
                     f" | {own / peer:.2f} | {aim:.2f} |"
                 )
-        parts += ["### Beside what was aimed at", "\n".join(aims)]
+        parts += [
+            "### Beside what was aimed at",
+            "A 64 x 64 matrix of float32. *Ratio* is our time over the other one, so lower is"
+            " better; *aim* is the ratio that we wanted.",
+            "\n".join(aims),
+        ]
         for group in dict.fromkeys(row["group"] for row in table["rows"]):
-            lines = ["| call | us | |", "| --- | ---: | --- |"]
+            lines = ["| call | µs | |", "| --- | ---: | --- |"]
             for row in table["rows"]:
                 if row["group"] == group:
                     time = "–" if row["time_s"] is None else f"{row['time_s'] * 1e6:.2f}"
                     lines.append(f"| {row['name']} | {time} | {escaped(row['note'])} |")
-            parts += [f"### {group[0].upper()}{group[1:]}", "\n".join(lines)]
+            parts.append(folded(f"{group[0].upper()}{group[1:]}: all times", "\n".join(lines)))
         parts.append(", ".join(f"{key} {value}" for key, value in table["versions"].items()) + ".")
     return "\n\n".join(parts) + "\n"
 

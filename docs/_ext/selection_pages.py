@@ -50,7 +50,7 @@ def example() -> str:
         lines.append(
             [f"{{ref}}`{each.constants.kernel.name}`", str(work.blocks), str(work.splits), *terms]
         )
-    head = ["kernel", "blocks", "splits", *Parts._fields, "T"]
+    head = ["kernel", "blocks", "split into", *Parts._fields, "T"]
     best = found[0]
     named = ", ".join(
         f"`{name}` = {value}"
@@ -129,7 +129,7 @@ def fit_page(reports: dict[str, dict]) -> str:
     parts = []
     for name, report in reports.items():
         about = report["campaign"]
-        parts.append(f"### {about['gpu']}")
+        parts.append(f"## {about['gpu']}")
         lines = []
         for part in ("held out", "fitted"):
             for choice, judged in report[part].items():

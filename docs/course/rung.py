@@ -1,10 +1,10 @@
-"""Run one rung of the ladder by itself: ``python docs/course/rung.py 5``.
+"""Run one rung of the ladder by itself: ``python docs/course/rung_05.py``, or ``rung.py 5``.
 
 The program prints the idea of the rung and what changed since the rung before, runs its kernel on a
 small problem, on the GPU if there is one and in the simulator if not, and checks the result.
 
-One program serves all rungs, so a new kernel is one file and nothing else. A rung is asked for by
-its number, and any kernel by its name: ``python docs/course/rung.py where_x_lives``.
+One program serves all rungs, and the script of a rung does nothing but call it. A kernel beside the
+ladder is asked for by its name: ``python docs/course/rung.py where_x_lives``.
 """
 
 from __future__ import annotations
@@ -110,17 +110,21 @@ def run(kernel) -> str:
     raise refusal
 
 
-def main(arguments: list[str]) -> int:
-    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    parser.add_argument("rung", help="a number, or the name of a kernel")
+def main(arguments: list[str], rung: str | None = None) -> int:
+    """Run the `rung` that is given, or else the one that the first argument names."""
+    parser = argparse.ArgumentParser(description="Run one rung of the ladder by itself.")
+    if rung is None:
+        parser.add_argument("rung", help="a number, or the name of a kernel")
     parser.add_argument("--all", action="store_true", help="all lines of the difference")
     options = parser.parse_args(arguments)
+    wanted = rung or options.rung
     if "NUMBA_ENABLE_CUDASIM" not in os.environ and gemv.backend() == "host":
         # Numba decides for the simulator when it is imported, so another Python starts with it
         simulated = {**os.environ, "NUMBA_ENABLE_CUDASIM": "1"}
-        return subprocess.run([sys.executable, __file__, *arguments], env=simulated).returncode
+        command = [sys.executable, __file__, wanted, *(["--all"] if options.all else [])]
+        return subprocess.run(command, env=simulated).returncode
     try:
-        kernel = kernel_of(options.rung)
+        kernel = kernel_of(wanted)
         kind = "Beside rung" if kernel.beside else "Rung"
         lesson = sections(kernel.doc)
         print(f"{kind} {kernel.rung}, {kernel.name}: {kernel.idea}\n\n{lesson['Idea']}\n")

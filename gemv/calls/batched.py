@@ -78,7 +78,7 @@ def bind_gufunc(
                 f"{word} has {operand.shape[-1]} elements in its last dimension, but a of shape"
                 f" {operand_a.shape} has {length} {sides[trans]}",
             )
-    return _bind(
+    return bind_operands(
         routine, operand_a, operand_x, operand_y, out, alpha, beta, (0, 1, 0, 1), trans,
         True, accumulate, out_dtype, gufunc=True,
     )  # fmt: skip
@@ -105,7 +105,7 @@ def bind_blas(
     operands = [_adopted(routine, name, array) for name, array in (("a", a), ("x", x), ("y", y))]
     operand_a, operand_x, operand_y = operands
     assert operand_a is not None and operand_x is not None
-    return _bind(
+    return bind_operands(
         routine, operand_a, operand_x, operand_y, y, alpha, beta, (offx, incx, offy, incy), trans,
         overwrite, accumulate, out_dtype, gufunc=False,
     )  # fmt: skip
@@ -127,7 +127,7 @@ def _factor(routine: str, name: str, value: Any) -> Any:
     return number(routine, name, value)
 
 
-def _bind(
+def bind_operands(
     routine: str,
     a: Operand,
     x: Operand,
@@ -142,6 +142,10 @@ def _bind(
     out_dtype: Any,
     gufunc: bool,
 ) -> Items:
+    """The same for arrays that are operands: `gufunc` for ``matvec`` and ``vecmat``.
+
+    `steps` are offx, incx, offy and incy.
+    """
     accumulate = accumulation(routine, accumulate)
     alpha, beta = _factor(routine, "alpha", alpha), _factor(routine, "beta", beta)
     if gufunc and y is None and (isinstance(beta, Operand) or beta != 0):

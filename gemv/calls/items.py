@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from gemv.calls import faster, memory_check
+from gemv.calls import faster, memory_check, short
 from gemv.calls.batched import Items, contiguous
 from gemv.calls.bind import Call
 from gemv.calls.execute import check_stream, refuse_on_host
@@ -271,6 +271,8 @@ def _device_arrays(items: Items, kernel: str | None, stream: Any) -> Any:
         return call.y_object
     engine = engines_backend.engine()
     with engine.on(call.device):
+        if engine.name == "cuda":
+            short.prepare(engine, call.a.kind)
         order = Order(call, engine, stream)
         if memory_check.FULL and not items.nothing and engine.name == "cuda":
             memory_check.check(call.routine, order.operands, engine.memory_at)

@@ -48,7 +48,7 @@ def remember(
     generation : int
         That of the settings, read before the call was looked for.
     alpha : number or None
-        None where the kernel reads it from memory.
+        None where the kernel reads it from memory, or where it comes by a ticket.
     """
     values = _factors(known, alpha)
     if values is None:
@@ -66,7 +66,7 @@ def remember(
         only = stream
         values[-2:], keep = _scratch(engine, known, stream)
     (a, x, *_), (y,) = frame.arguments, frame.results
-    rows, cols = a.shape
+    rows, cols = a.shape[-2:]
     key = known_frames.Key(
         device, rows, cols, _NUMBERS[a.letter], _NUMBERS[y.letter],
         (a.address & 15, x.address & 15, y.address & 15), frame.attributes["call"].encode(),
@@ -79,11 +79,11 @@ def remember(
 def _factors(known: RememberedCall, alpha: Any) -> np.ndarray | None:
     """The words of a launch from alpha on; None for an alpha that becomes infinite.
 
-    alpha itself is None where it lies in memory.
+    alpha itself is None where it comes with each call.
     """
     real = np.float32 if known.block.words[block.REAL] == 4 else np.float64
     values = np.zeros(known_frames.ENTRY_WORDS - known_frames.VALUES, np.int64)
-    if alpha is None:  # each call has the addresses of its own
+    if alpha is None:  # each call has its own, or their addresses
         return values
     for place, part in enumerate((alpha.real, alpha.imag) if known.complex else (alpha,)):
         with np.errstate(over="ignore"):

@@ -17,13 +17,15 @@ from typing import Any, NamedTuple
 
 #: The version of the interface that this file was written for, where its header cannot be read.
 WRITTEN_FOR = 0, 3
+#: The letter of tickets: see :mod:`gemv.driver.tickets`.
+TICKET = "i"
 _EXECUTE = 3
 _METADATA = 1
 _BUFFER = 1
 _STRING = 4
 _INTERNAL, _INVALID_ARGUMENT = 13, 3
-#: XLA's numbers of the dtypes that products have.
-DTYPE_NUMBERS = {11: "s", 12: "d", 15: "c", 18: "z", 10: "h", 16: "b"}
+#: XLA's numbers of the dtypes that products have, and of int32, which tickets have.
+DTYPE_NUMBERS = {11: "s", 12: "d", 15: "c", 18: "z", 10: "h", 16: "b", 4: TICKET}
 #: Memory as a list of words, by their number: one slice is read in the time of one field. XLA's
 #: platforms have words of 64 bits and put the lower half first.
 _WORDS = [ctypes.c_uint64 * count for count in range(16)]

@@ -6,7 +6,8 @@ has alone.
 
 A call that is no batch may have numbers in memory as well: alpha, or alpha, beta and the old y, in
 whose memory XLA wants the result. The kernel reads them there, so XLA compiles nothing anew for
-other numbers, and the bits are those of :func:`gemv.gemv`.
+other numbers, and the bits are those of :func:`gemv.gemv`. Numbers of Python's come by a ticket
+instead: :mod:`gemv.calls.jax_ticketed`.
 """
 
 from __future__ import annotations
@@ -63,7 +64,7 @@ def _read(call: str, is_complex: bool) -> tuple[Any, int, str, str | None]:
 
 def on_host(frame: Frame) -> None:
     """Compute a call in host memory."""
-    a, x, *numbers, y = (_in_memory(array) for array in (*frame.arguments, *frame.results))
+    a, x, *numbers, y = (in_memory(array) for array in (*frame.arguments, *frame.results))
     alpha, trans, accumulate, kernel = _read(frame.attributes["call"], y.dtype.kind == "c")
     if numbers:
         alpha, beta = (*(each[()] for each in numbers[:2]), 0)[:2]
@@ -135,7 +136,7 @@ def _launch(
     found = _remembered.get(key)
     if found is None:
         generation = memo.generation()
-        found = _selected(engine, a, y, shape, places, trans, accumulate, kernel, homes)
+        found = selected(engine, a, y, shape, places, trans, accumulate, kernel, homes)
         if generation == memo.generation():
             if len(_remembered) >= MAX_REMEMBERED:
                 _remembered.clear()
@@ -151,7 +152,7 @@ def _launch(
     simulated = engine.in_host_memory()
 
     def placed(operand: Operand, at: int, letter: str) -> Operand:
-        owner = _in_memory(Array(letter, at, operand.shape)) if simulated else None
+        owner = in_memory(Array(letter, at, operand.shape)) if simulated else None
         return operand._replace(pointer=at, device=device, owner=owner)
 
     a_operand, x_operand, y_operand = map(placed, operands, places, 2 * a.letter + y.letter)
@@ -167,7 +168,7 @@ def _launch(
     return known
 
 
-def _selected(
+def selected(
     engine: Any, a: Array, y: Array, shape: tuple[int, ...], places: tuple[int, int, int],
     trans: int, accumulate: str, kernel: str | None, homes: tuple[str, str],
 ) -> tuple[Any, Any, Problem, RememberedCall | None]:  # fmt: skip
@@ -206,7 +207,7 @@ def _bytes(letter: str, shape: tuple[int, ...]) -> int:
     return math.prod(shape) * DTYPES[letter].itemsize
 
 
-def _in_memory(array: Array) -> np.ndarray:
+def in_memory(array: Array) -> np.ndarray:
     """XLA's memory as an array of NumPy's."""
     dtype = DTYPES[array.letter]
     if not math.prod(array.shape):

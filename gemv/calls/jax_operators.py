@@ -14,7 +14,7 @@ import jax.numpy as jnp
 from jax.extend.core import Primitive
 from jax.interpreters import ad, batching, mlir
 
-from gemv.calls import jax_again, jax_frames, jax_handlers
+from gemv.calls import jax_again, jax_frames, jax_handlers, jax_ticketed
 
 TARGET = "gemv_product"
 _product = Primitive(TARGET)
@@ -44,7 +44,7 @@ def product(
 @functools.cache
 def _register(platform: str) -> None:
     """Tell XLA the handler of a platform, before it compiles for that one."""
-    known = {"cpu": ("cpu", jax_handlers.on_host), "cuda": ("CUDA", jax_handlers.on_gpu)}
+    known = {"cpu": ("cpu", jax_ticketed.on_host), "cuda": ("CUDA", jax_ticketed.on_gpu)}
     if platform not in known:
         return  # XLA says that there is none
     name, handle = known[platform]

@@ -16,8 +16,13 @@ from gemv.core import memo
 #: once a device array of the library was passed and the engine is there.
 _WITH_SHORT_WAYS = ("torch", "cupy", "numba", "jax")
 
+#: Of these, the ones whose short way also makes the calls of matvec and vecmat, by their name.
+_WITH_FAMILIES = ("jax",)
+
 #: By the type of A. Empty until :func:`prepare` is called, but for calls in a graph of PyTorch's.
 short_ways: dict[type, ShortWay] = short_torch.in_graphs_only()
+#: The short ways of matvec and vecmat: ``"matvec"`` or ``"vecmat"`` stands for the routine.
+of_families: dict[type, ShortWay] = {}
 _prepared: set[str] = set()
 
 
@@ -27,7 +32,10 @@ def prepare(engine: Any, library: str) -> bool:
         return False  # FULL: only the long way asks the driver for memory
     if library in _WITH_SHORT_WAYS:
         module = importlib.import_module(f"gemv.calls.short_{library}")
-        short_ways.update(module.short_ways(engine))
+        made = module.short_ways(engine)
+        short_ways.update(made)
+        if library in _WITH_FAMILIES:
+            of_families.update(made)
     _prepared.add(library)
     return True
 
@@ -87,3 +95,18 @@ def answer(name: str, arguments: BlasArguments, options: tuple[Any, Any, Any]) -
         return UNUSUAL
     found = short_way(name, None, a, x, None, *rest, *options)
     return found if type(found) is LongWay else UNUSUAL
+
+
+def of_family(routine: str, alpha: Any, a: Any, x: Any, beta: Any, stream: Any) -> Any:
+    """A product of ``matvec`` or ``vecmat`` without options; or a :class:`LongWay`."""
+    short_way = of_families.get(type(a))
+    if short_way is None:
+        return UNUSUAL
+    return short_way(routine, alpha, a, x, beta, None, 0, 1, 0, 1, 0, 0, None, stream, None)
+
+
+def kept(found: LongWay, result: Any) -> Any:
+    """The result of a batch, which took the long way; the next one of its kind may not need it."""
+    if found.key is None and found.expect is not None:
+        found.expect(None, result)
+    return result

@@ -2,12 +2,15 @@
 
 The long way hands memory over by DLPack, both ways, which takes 0.4 ms. A compiled function of
 JAX's takes some microseconds, and ends in the same kernel with the same bits
-(:mod:`gemv.calls.jax_handlers`). ``op(A)*x`` is a function of A and x; with another alpha, or a y,
-the numbers are arrays on the GPU (:mod:`gemv.calls.jax_numbers`), which are kept for the next call.
+(:mod:`gemv.calls.jax_handlers`). ``op(A)*x`` is a function of A and x. Other numbers, a y, and the
+items of a batch come with a ticket, which stands for alpha and beta in host memory
+(:mod:`gemv.calls.jax_tickets`). An alpha or a beta that is an array on the GPU is read there
+(:mod:`gemv.calls.jax_numbers`).
 """
 
 from __future__ import annotations
 
+import functools
 import sys
 from typing import Any
 
@@ -27,78 +30,87 @@ from gemv.calls.remembered import (
 from gemv.core import memo, trace
 from gemv.core.dtypes import Precision
 from gemv.core.rules import transposition
+from gemv.driver import tickets
 
 #: By routine, avals, shardings and `trans`.
 _known: dict[tuple, _Known] = {}
 memo.on_forget(_known.clear)
 _MOST = 1024
-#: How many numbers are kept on the GPU for calls of one kind.
-MOST_NUMBERS = 64
 #: Types of `trans`; True is equal to 1 as well.
 _CODES = (int, str)
 _WIDE = frozenset(WIDE.values())
+#: Functions whose products are batches, of one item too, and what `trans` would be in gemv.
+_OF_BATCHES = {"matvec": 0, "vecmat": 1}
 
 
 class _Known:
-    """Calls of one kind: the compiled functions, and numbers that lie on the GPU."""
+    """Calls of one kind, and the compiled functions that make them again."""
 
-    __slots__ = ("_factors", "_jax", "_numbers", "_sharding", "blended", "kinds", "plain")
+    __slots__ = ("_blended", "_factors", "_jax", "_sharding", "kinds", "plain", "with_ticket")
 
-    def __init__(self, jax: Any, routine: str, dtype: Any, sharding: Any, trans: int) -> None:
-        from gemv.calls import jax_calls, jax_numbers
+    def __init__(self, jax: Any, routine: str, a: Any, sharding: Any, trans: int) -> None:
+        from gemv.calls import jax_calls, jax_numbers, jax_tickets
 
         accumulate = "wide" if routine in _WIDE else "plain"
-        dtype = element_type(np.dtype(dtype))
+        dtype = element_type(np.dtype(a.dtype))
         is_complex = dtype.kind == "c"
-        #: None where a product under ``jit`` conjugates x and y, by which zeros lose their sign.
+        code = trans if is_complex else min(trans, 1)
+        batch = routine in _OF_BATCHES or len(a.shape) > 2
+        #: None for a batch, and where a product under ``jit`` conjugates x and y, by which zeros
+        #: lose their sign.
         self.plain = (
             None
-            if is_complex and trans == 2
+            if batch or (is_complex and trans == 2)
             else jax_calls.at_once(1, 0, trans, accumulate, None, None, False)
         )
-        self.blended = jax_numbers.compiled(trans if is_complex else min(trans, 1), accumulate)
+        self._blended = None if batch else jax_numbers.compiled(code, accumulate)
+        name = routine if routine in _OF_BATCHES else "gemv"
+        ticketed = jax_tickets.compiled(name, code, accumulate)
         #: Types of alpha and beta that need no check.
         self.kinds = COMPLEX_NUMBERS if is_complex else REAL_NUMBERS
         self._jax, self._sharding = jax, sharding
         self._factors = Precision.of(dtype).factors
-        #: By value; None for one that came once.
-        self._numbers: dict[Any, Any] = {}
+        #: ``with_ticket(alpha, beta, a, x, *old)`` with numbers of these types; None if there is
+        #: no ticket.
+        self.with_ticket = functools.partial(
+            jax_tickets.tickets_for(sharding).call, tickets.writer(self._factors), ticketed
+        )
 
-    def number(self, value: Any) -> Any:
-        """A number where the kernel reads it; None for one that has to be looked at."""
-        kind = type(value)
-        if kind not in self.kinds:
-            there = (
-                isinstance(value, self._jax.Array)
-                and value.shape == ()
-                and value.dtype == self._factors
-                and value.sharding == self._sharding
-            )
-            return value if there else None
-        found = self._numbers.get(value)
-        return self._met(value) if found is None else found
+    def in_memory(self, alpha: Any, beta: Any, a: Any, x: Any, *old: Any) -> Any:
+        """The same where alpha or beta is an array on the GPU.
 
-    def _met(self, value: Any) -> Any:
-        """A number that is not on the GPU; it is put there if it comes for the second time.
-
-        A copy of its own takes several times as long as one that XLA makes for a call.
+        A number beside it is put there by XLA for this call, which takes longer than the call.
         """
-        with np.errstate(over="ignore"):  # it becomes infinite, as on the long way
-            try:
-                number = self._factors.type(value)
-            except OverflowError:  # an int
-                return None
-        if len(self._numbers) >= MOST_NUMBERS:
-            self._numbers.clear()
-        if value in self._numbers:
-            with self._jax.ensure_compile_time_eval():  # the caller may be inside of a trace
-                number = self._jax.device_put(number, self._sharding)
-            if number.dtype != self._factors:
-                return None  # JAX has no numbers of 64 bits by now
-            self._numbers[value] = number
-        else:
-            self._numbers[value] = None
-        return number
+        first, second = self._number(alpha), self._number(beta)
+        if self._blended is None or first is None or second is None:
+            return None
+        return self._blended(a, x, first, *((second, *old) if old else ()))
+
+    def _number(self, value: Any) -> Any:
+        """A number where the kernel reads it; None for one that has to be looked at."""
+        if type(value) in self.kinds:
+            with np.errstate(over="ignore"):  # it becomes infinite, as on the long way
+                return self._factors.type(value)
+        there = (
+            isinstance(value, self._jax.Array)
+            and value.shape == ()
+            and value.dtype == self._factors
+            and value.sharding == self._sharding
+        )
+        return value if there else None
+
+
+def _can_be_kept(key: tuple, trans: int) -> bool:
+    """Whether calls with a key are whole products: nothing empty, no part of a longer vector."""
+    from gemv.calls.jax_tickets import shape_of_result
+
+    routine, _, a, x, _, _, *y = key
+    batch = routine in _OF_BATCHES or len(a.shape) > 2
+    cols = a.shape[-2 if trans else -1]
+    if x.shape[-1:] != (cols,) or (not batch and x.shape != (cols,)):
+        return False
+    shape = shape_of_result(trans, a, x)
+    return 0 not in (*shape, *a.shape) and (not y or y[0].shape == shape)
 
 
 def short_ways(engine: Any) -> dict[type, ShortWay]:
@@ -114,16 +126,15 @@ def short_ways(engine: Any) -> dict[type, ShortWay]:
         generation = memo.generation()
 
         def keep(known: Any, made: Any) -> None:
-            routine, trans, a, x, sharding, _, *y = key
-            trans = transposition(routine, trans)
-            rows, cols = a.shape[::-1] if trans else a.shape
-            if x.shape != (cols,) or not (rows and cols) or (y and y[0].shape != (rows,)):
-                return  # a part of a longer vector, or nothing to add up
-            found = _Known(jax, routine, a.dtype, sharding, trans)
-            if generation == memo.generation():
-                if len(_known) >= _MOST:
-                    _known.clear()
-                _known[key] = found
+            routine, given, a, _, sharding, *_ = key
+            trans = _OF_BATCHES.get(routine)
+            trans = transposition(routine, given) if trans is None else trans
+            if _can_be_kept(key, trans):
+                found = _Known(jax, routine, a, sharding, trans)
+                if generation == memo.generation():
+                    if len(_known) >= _MOST:
+                        _known.clear()
+                    _known[key] = found
 
         return LongWay(None, keep)
 
@@ -152,29 +163,25 @@ def short_ways(engine: Any) -> dict[type, ShortWay]:
             if known is None or alpha is None:  # None: asked ahead, by the first call
                 return long_way(key)
             kinds = known.kinds
-            if type(alpha) in kinds:
-                if alpha == 0:
-                    return UNUSUAL  # A and x are not read
-                if y is None and alpha == 1 and known.plain is not None:
-                    if type(beta) not in kinds or beta != 0:
-                        return UNUSUAL
-                    result = known.plain(a, x)
-                    # Inside of what JAX traces it has been recorded, and has no values.
-                    return result if type(result) is array else UNUSUAL
-            first = known.number(alpha)
-            if first is None:
-                return UNUSUAL
+            is_number = type(alpha) in kinds
+            if is_number and alpha == 0:
+                return UNUSUAL  # A and x are not read
             if y is None:
                 if type(beta) not in kinds or beta != 0:
                     return UNUSUAL
-                result = known.blended(a, x, first)
+                if not is_number:
+                    result = known.in_memory(alpha, 0, a, x)
+                elif alpha == 1 and known.plain is not None:
+                    result = known.plain(a, x)
+                else:
+                    result = known.with_ticket(alpha, 0, a, x)
+            elif is_number and type(beta) in kinds:
+                result = known.with_ticket(alpha, beta, a, x, y)
             else:
-                second = known.number(beta)
-                if second is None:
-                    return UNUSUAL
-                result = known.blended(a, x, first, second, y)
+                result = known.in_memory(alpha, beta, a, x, y)
+            # Inside of what JAX traces it has been recorded, and has no values.
             return result if type(result) is array else UNUSUAL
-        except RuntimeError:  # an array that has been deleted
+        except (RuntimeError, ValueError, OverflowError):  # a deleted array, an int beyond floats
             return UNUSUAL
 
     return {array: call}

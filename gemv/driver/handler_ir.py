@@ -26,10 +26,12 @@ from gemv.driver.known_frames import (
     PYTHON,
     STREAM,
     TEXT,
+    TICKETS,
     TRACES,
     VALUES,
 )
 from gemv.driver.machine_writer import INT, WORD, Writer, addresses, words
+from gemv.driver.tickets import ALPHA, LINE, TAKEN
 
 #: The stage in which a product is computed.
 _EXECUTE = 3
@@ -39,8 +41,12 @@ _EXTENSION, _API, _CONTEXT, _STAGE = 1, 2, 3, 4
 _ARGUMENTS, _RESULTS, _ATTRIBUTES = (7, 9), (12, 14), (17, 20)
 #: Words of a buffer.
 _DTYPE, _DATA, _RANK, _DIMS = 2, 3, 4, 5
-#: How many arguments there are: A and x; alpha, where it lies in memory; beta and the old y.
+#: How many arguments there are: A and x; alpha, where it lies in memory; beta and the old y. With a
+#: ticket in place of the numbers there are A, x and the ticket; the old y.
 _PLAIN, _SCALED, _BLENDED = 2, 3, 5
+_TICKET, _TICKET_AND_Y = 3, 4
+#: XLA's number of the dtype of tickets, which no number has: int32.
+TICKET_DTYPE = 4
 #: The place of XLA's function that tells the stream, and its argument: size, extension, context,
 #: stream.
 _STREAM_GET, _ASKED_WORDS = 10, 4
@@ -52,7 +58,7 @@ def write_handler(module: ir.Module, launch: Writer) -> None:
 
     ``launch(block, values, stream)`` is the launch of a block, without the interpreter's lock.
     """
-    again = _write_again(module, _write_fits(module), launch)
+    again = _write_again(module, _write_fits(module), _write_line(module), launch)
     f = Writer(module, "handler", 1)
     (frame,) = f.arguments
     with f.builder.if_then(f.same(f.own(again, frame), 0)):
@@ -79,12 +85,29 @@ def _write_fits(module: ir.Module) -> Writer:
     return f
 
 
-def _write_again(module: ir.Module, fits: Writer, launch: Writer) -> Writer:
+def _write_line(module: ir.Module) -> Writer:
+    """``line_of_ticket(address)``: where its line is, or 0."""
+    f = Writer(module, "line_of_ticket", 1)
+    (address,) = f.arguments
+    b = f.builder
+    found = b.alloca(WORD)
+    b.store(f.word(0), found)
+    table = f.load(f.entry("frames"), TICKETS)
+    with f.repeat(f.load(table)) as k:
+        line = f.at(table, b.mul(b.add(k, f.word(1)), f.word(LINE)))
+        with b.if_then(f.same(f.load(line), address)):
+            b.store(line, found)
+    f.give(b.load(found))
+    return f
+
+
+def _write_again(module: ir.Module, fits: Writer, line_of: Writer, launch: Writer) -> Writer:
     """``again(frame)``: 0 if its product was launched."""
     f = Writer(module, "again", 1)
     (frame,) = f.arguments
     b = f.builder
-    values, scratch = f.frame(), f.frame()
+    values, scratch, line_at = f.frame(), f.frame(), b.alloca(WORD)
+    b.store(f.word(0), line_at)
     key, asked = scratch, f.at(scratch, COMPARED)
     state = f.entry("frames")
     f.require(f.same(f.load(frame, _EXTENSION), 0))
@@ -93,18 +116,34 @@ def _write_again(module: ir.Module, fits: Writer, launch: Writer) -> Writer:
     for (count, _), expected in ((_RESULTS, 1), (_ATTRIBUTES, 1)):
         f.require(f.same(f.load(frame, count), expected))
     given = f.load(frame, _ARGUMENTS[0])
-    scaled, blended = f.same(given, _SCALED), f.same(given, _BLENDED)
-    f.require(b.or_(f.same(given, _PLAIN), b.or_(scaled, blended)))
+    three, blended, ticket_and_y = (
+        f.same(given, count) for count in (_SCALED, _BLENDED, _TICKET_AND_Y)
+    )
+    f.require(b.or_(f.same(given, _PLAIN), b.or_(three, b.or_(ticket_and_y, blended))))
     arguments, results = f.load(frame, _ARGUMENTS[1]), f.load(frame, _RESULTS[1])
     a, x, y = f.load(arguments), f.load(arguments, 1), f.load(results)
-    f.require(f.same(f.load(a, _RANK), 2))
-    f.require(f.same(f.load(x, _RANK), 1))  # not a batch
+    with b.if_then(b.or_(three, ticket_and_y)):
+        third = f.load(arguments, 2)
+        is_ticket = f.same(b.and_(f.load(third, _DTYPE), f.word(_HALF)), TICKET_DTYPE)
+        f.require(b.or_(three, is_ticket))
+        with b.if_then(is_ticket):
+            line = f.own(line_of, f.load(third, _DATA))
+            f.require(b.not_(f.same(line, 0)))
+            b.store(line, line_at)
+    line = b.load(line_at)
+    ticketed = b.not_(f.same(line, 0))
+    scaled = b.and_(three, b.not_(ticketed))
+    a_rank = f.load(a, _RANK)
+    # With a ticket the text has all lengths, and this may be a batch.
+    alone = b.and_(f.same(a_rank, 2), f.same(f.load(x, _RANK), 1))
+    f.require(b.or_(ticketed, alone))
     span = f.load(f.load(frame, _ATTRIBUTES[1]))
     text, length = f.load(span), f.load(span, 1)
     a_at, x_at, y_at = (f.load(buffer, _DATA) for buffer in (a, x, y))
     aligned = [b.and_(at, f.word(15)) for at in (a_at, x_at, y_at)]
     dims = f.load(a, _DIMS)
-    rows, cols = f.load(dims), f.load(dims, 1)
+    last = f.at(dims, b.sub(a_rank, f.word(2)))
+    rows, cols = f.load(last), f.load(last, 1)
     f.store(key, 0, 0)
     f.require(f.same(f.call("current_device", key, result=INT), 0))
     a_dtype, y_dtype = (b.and_(f.load(each, _DTYPE), f.word(_HALF)) for each in (a, y))
@@ -135,8 +174,16 @@ def _write_again(module: ir.Module, fits: Writer, launch: Writer) -> Writer:
     with b.if_then(blended):
         f.store(values, PLACES["beta_pointer"], f.load(f.load(arguments, 3), _DATA))
         f.require(f.same(f.load(f.load(arguments, 4), _DATA), y_at))  # y is blended in place
+    with b.if_then(ticketed):
+        for place in range(PLACES["beta"] + 2 - PLACES["alpha"]):
+            f.store(values, PLACES["alpha"] + place, f.load(line, ALPHA + place))
+    with b.if_then(ticket_and_y):
+        f.require(f.same(f.load(f.load(arguments, 3), _DATA), y_at))
     addresses(f, block, values, a_at, x_at, y_at)
-    f.give(f.own(launch, block, values, stream))
+    status = f.own(launch, block, values, stream)
+    with b.if_then(b.and_(ticketed, f.same(status, 0))):
+        f.store_published(f.at(line, TAKEN), 0)  # after a failure Python reads the line again
+    f.give(status)
     return f
 
 
@@ -165,7 +212,6 @@ def write_publish(module: ir.Module) -> Writer:
     f = Writer(module, "publish_words", 2)
     arguments, _ = f.arguments
     place, address = words(f, arguments, 0), words(f, arguments, 1)
-    where = f.builder.inttoptr(place, WORD.as_pointer())
-    f.builder.store_atomic(address, where, "release", 8)
+    f.store_published(place, address)
     f.give(0)
     return f

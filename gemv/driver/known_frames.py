@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from gemv.core import memo, trace
+from gemv.driver import tickets
 from gemv.driver.block import PLACES
 
 #: Words of an entry: the next one of its chain; what is compared; the text; what is launched.
@@ -27,8 +28,9 @@ TEXT, STREAM, BLOCK, VALUES = 7, 8, 9, 10
 FIRST_VALUE = PLACES["alpha"]
 ENTRY_WORDS = VALUES + PLACES["counters"] + 1 - FIRST_VALUE
 
-#: Words of the state: the handler in Python, the count of open traces, the chains.
-PYTHON, TRACES, CHAINS = 0, 1, 2
+#: Words of the state: the handler in Python, where the count of open traces is and where the lines
+#: of tickets are, the chains.
+PYTHON, TRACES, TICKETS, CHAINS = 0, 1, 2, 3
 #: A power of two: a chain is found by its last bits.
 HEADS = 256
 #: In place of a stream: any will do.
@@ -40,7 +42,7 @@ MAX_ENTRIES = 4096
 
 #: What machine code reads.
 STATE = np.zeros(CHAINS + HEADS, np.int64)
-STATE[TRACES] = trace.OPEN.ctypes.data
+STATE[TRACES], STATE[TICKETS] = trace.OPEN.ctypes.data, tickets.TABLE.ctypes.data
 
 _entries: list[tuple] = []
 #: The keys in the chains, each with the stream of its entry.
@@ -56,7 +58,7 @@ class Key(NamedTuple):
     device : int
         Ordinal of the GPU.
     rows, cols : int
-        Of A as it lies.
+        Of A as it lies; of an item's, where the text has all lengths of a batch.
     a_dtype, y_dtype : int
         XLA's numbers.
     aligned : tuple of int

@@ -52,6 +52,11 @@ class Writer:
         where = self.builder.inttoptr(address, WORD.as_pointer())
         return self.builder.load_atomic(where, "acquire", 8)
 
+    def store_published(self, address: Any, value: Any) -> None:
+        """A word that another thread may read; it then sees all that was written before."""
+        where = self.builder.inttoptr(address, WORD.as_pointer())
+        self.builder.store_atomic(self.word(value), where, "release", 8)
+
     def store(self, address: Any, place: Any, value: Any) -> None:
         value = self.word(value)
         where = self.builder.inttoptr(self.at(address, place), value.type.as_pointer())

@@ -117,18 +117,26 @@ class Bench:
         framed = FramedCell.at(cell, self.frames.base, row.frames)
         chosen = self._chosen(framed)
         row.kernel, row.knobs = chosen[0].choice.kernel.name, chosen[0].choice.knobs
-        contenders: list[Peer] = []
-        for library in self.libraries:
-            if cell.items > 1:
-                found, refused = peers_of_batches.peers(library, framed, self.frames.array)
-            else:
-                found, refused = peers.peers(library, framed.problem, cell.beta, self.frames.array)
-            contenders += found
-            row.refused |= refused
+        contenders, refused = self.contenders(framed)
+        row.refused |= refused
         self._check(row, framed, chosen, contenders)
         if row.wrong is None and self.clock is not None:
             self._time(row, framed, chosen, contenders, moved)
         return row
+
+    def contenders(self, framed: FramedCell) -> tuple[list[Peer], dict[str, str]]:
+        """The peers for a cell, and why others cannot take it."""
+        contenders: list[Peer] = []
+        reasons: dict[str, str] = {}
+        cell, memory = framed.cell, self.frames.array
+        for library in self.libraries:
+            if cell.items > 1:
+                found, refused = peers_of_batches.peers(library, framed, memory)
+            else:
+                found, refused = peers.peers(library, framed.problem, cell.beta, memory)
+            contenders += found
+            reasons |= refused
+        return contenders, reasons
 
     def _chosen(self, framed: FramedCell, kernel: str | None = None) -> list[Part]:
         """Our launches: one, but for a batch that takes several."""

@@ -109,12 +109,15 @@ def draw_ladder(axes: Any, ladder: Ladder, colours: Colours = LIGHT) -> None:
     rows = [row for row in ladder.rows if row.gb_per_s]
     if not rows or ladder.ceiling_gb_per_s is None:
         raise ValueError("there is no time to draw: a simulator's time says nothing")
+    ceiling = ladder.ceiling_gb_per_s
     for place, row in enumerate(rows):
         rate = row.gb_per_s or 0.0
         colour = colours.teaching if row.teaching else colours.ours
         axes.barh(place, rate, color=colour, height=0.7)
-        axes.text(rate, place, f" {float(f'{rate:.3g}'):g}", va="center", fontsize="small")
-    ceiling = ladder.ceiling_gb_per_s
+        # Beside a bar that is nearly as long as the ceiling, the line would go through the figure.
+        side = "right" if rate > 0.88 * ceiling else "left"
+        axes.text(rate, place, f" {float(f'{rate:.3g}'):g} ", va="center", ha=side,
+                  fontsize="small")  # fmt: skip
     axes.axvline(ceiling, color=colours.line, linewidth=1.6)
     axes.text(
         ceiling, -0.75, f"ceiling {ceiling:.4g} ", ha="right", va="bottom", color=colours.line,

@@ -91,7 +91,7 @@ def problems(
         elements = int(least * (most / least) ** size) // DTYPES[letter].itemsize
         multiples = max(elements // _LINE, 1)
         line = _LINE * max(1, round(multiples**length))
-        # In the middle of its cell, where the choice is made that all problems of the cell get.
+        # The largest of its cell, for which the choice is made that all problems of the cell get.
         line = line_of(index_of_line(line))
         lines = lines_of(index_of_lines(max(1, elements // line)))
         m, n = (lines, line) if order == "C" else (line, lines)
@@ -176,7 +176,7 @@ def chosen(choices: Choices, cell: Cell, device: Device) -> Launch:
             constants = found.constants[candidate.number]
             return launch_of(found, constants, candidate.blocks, cell, device)
         except ValueError:
-            pass  # it accepted the problem in the middle of the cell, and not this one
+            pass  # it accepted the largest problem of the cell, and not this one
     other = best(found, problem, device)
     if other is None:
         raise ValueError(f"machine {found.name} has no constants for {cell}")

@@ -2,10 +2,13 @@
 
 A choice by the formula takes 5 to 8 ms of a desk machine. So it is made once for a cell. Cells
 differ in the *kind* of a problem, and in the length and the number of its lines. Both count exactly
-up to 15. From there on a power of two has eight steps for the length of lines, and four for their
-number: the length decides how full the last pass of a thread is, which is the finer thing. The
-middle of a cell is a power of two, or a multiple of an eighth or a quarter of it, because people
-choose such sizes most often.
+up to 16. From there on a power of two has eight steps for the length of lines, and four for their
+number: the length decides how full the last pass of a thread is, which is the finer thing.
+
+The largest size of a cell is a power of two, or a multiple of an eighth or a quarter of it.
+Threads, lanes and loads are powers of two, so a launch needs one pass more just above such a size:
+2049 columns may take a third longer than 2048. No such jump is inside of a cell. If these sizes
+were in the middle of cells, problems above the middle would get what is best below it.
 """
 
 from __future__ import annotations
@@ -16,7 +19,7 @@ from gemv.core.dtypes import DTYPES, PREFIXES
 from gemv.core.geometry import LOAD_BYTES, SECTOR_BYTES
 from gemv.core.problem import Problem
 
-#: Sizes below this have an index of their own.
+#: Sizes up to this have an index of their own.
 _EXACT = 16
 #: Elements of a line, and lines, of the last cells.
 _LARGEST = 1 << 27
@@ -25,41 +28,37 @@ CLOSE_BYTES = 128 * 16
 
 
 def index_of_line(size: int) -> int:
-    """The index of the cells whose lines are about `size` elements long."""
-    if size < _EXACT:
+    """The index of the cells that have lines of `size` elements."""
+    if size <= _EXACT:
         return size
-    if size >= _LARGEST:
-        size = _LARGEST
-    bits = size.bit_length()
-    # In sixteenths of a power of two, rounded to eighths.
-    return 8 * bits + ((size >> bits - 5) + 1 >> 1) - 32
+    below = (size if size < _LARGEST else _LARGEST) - 1
+    bits = below.bit_length()
+    return 8 * bits + (below >> bits - 4) - 31
 
 
 def index_of_lines(count: int) -> int:
-    """The index of the cells that have about `count` lines."""
-    if count < _EXACT:
+    """The index of the cells that have `count` lines."""
+    if count <= _EXACT:
         return count
-    if count >= _LARGEST:
-        count = _LARGEST
-    bits = count.bit_length()
-    # In eighths of a power of two, rounded to quarters.
-    return 4 * bits + ((count >> bits - 4) + 1 >> 1) - 8
+    below = (count if count < _LARGEST else _LARGEST) - 1
+    bits = below.bit_length()
+    return 4 * bits + (below >> bits - 3) - 7
 
 
 def line_of(index: int) -> int:
-    """The length of lines in the middle of the cells with this index."""
-    if index < _EXACT:
+    """The length of the longest lines of the cells with this index."""
+    if index <= _EXACT:
         return index
-    bits, eighth = divmod(index + 24, 8)
-    return (8 + eighth) << bits - 4
+    bits, eighth = divmod(index + 31, 8)
+    return (8 + eighth + 1) << bits - 5
 
 
 def lines_of(index: int) -> int:
-    """The number of lines in the middle of the cells with this index."""
-    if index < _EXACT:
+    """The largest number of lines of the cells with this index."""
+    if index <= _EXACT:
         return index
-    bits, quarter = divmod(index + 4, 4)
-    return (4 + quarter) << bits - 3
+    bits, quarter = divmod(index + 7, 4)
+    return (4 + quarter + 1) << bits - 4
 
 
 #: The number of indices of each: a function above gives less than this.
@@ -161,10 +160,10 @@ def problem_with(kind: Kind, line: int, lines: int) -> Problem | None:
 
 
 def representative(kind: Kind, line_index: int, lines_index: int) -> Problem | None:
-    """The problem in the middle of a cell; None if no problem is there."""
+    """The largest problem of a cell; None if the cell has none."""
     line = line_of(line_index)
     if kind.width > 1 and not kind.whole and line % kind.width == 0:
-        line += 1
+        line -= 1
         if index_of_line(line) != line_index:
             return None
     return problem_with(kind, line, lines_of(lines_index))

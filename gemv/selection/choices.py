@@ -25,8 +25,8 @@ from gemv.selection.ranking import Candidate, best
 
 #: A cell without a problem.
 EMPTY = 0xFFFF
-#: Bytes of the largest A in the middle of a cell. Larger ones get what fewer lines get, because a
-#: few blocks more change nothing then.
+#: The most bytes of a cell's largest A. Larger ones get what fewer lines get, because a few blocks
+#: more change nothing then.
 MOST_BYTES = 1 << 28
 #: The digits of base 85, in order.
 _DIGITS = b"0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz!#$%&()*+-;<=>?@^_`{|}~"
@@ -129,7 +129,7 @@ class Choices:
 
 
 def problem_of(kind: Kind, line: int, lines: int) -> Problem | None:
-    """The problem that stands for a cell: that in its middle, or one with fewer lines."""
+    """The problem that stands for a cell: its largest one, or one with fewer lines."""
     problem = representative(kind, line, lines)
     while problem is not None and _is_large(problem):
         lines -= 1

@@ -64,18 +64,17 @@ class Graph:
             apart = (y.device, of_y) != (x.device, stream)
             if apart:
                 engine.wait(stream, of_y, x.device, y.device)
-            self._enqueue(stream)
+            try:
+                self.enqueue(stream)
+            except CudaError as error:
+                places = ", ".join(dict.fromkeys(place.name for place in self._groups.places))
+                raise type(error)(f"Matrix.plan: shards on {places}: {error}") from None
             if apart:
                 engine.wait(of_y, stream, y.device, x.device)
 
-    def _enqueue(self, stream: int) -> None:
-        (status,) = driver.cuGraphLaunch(self._executable, stream)
-        if status != driver.CUresult.CUDA_SUCCESS:
-            places = ", ".join(dict.fromkeys(place.name for place in self._groups.places))
-            try:
-                check((status,))
-            except CudaError as error:
-                raise type(error)(f"Matrix.plan: shards on {places}: {error}") from None
+    def enqueue(self, stream: int) -> None:
+        """Launch on a stream of the GPU of x, which is current; nothing else is ordered."""
+        check(driver.cuGraphLaunch(self._executable, stream))
 
 
 def _destroy(executable: Any) -> None:

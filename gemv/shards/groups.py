@@ -6,9 +6,11 @@ from typing import Any, NamedTuple
 
 from gemv.core.batch import MOST_VECTORS
 from gemv.core.operand import Operand, part_of
+from gemv.shards.cut import Whole
+from gemv.shards.places import Fabric
 from gemv.shards.product import Product
 from gemv.shards.products import Products
-from gemv.shards.steps import Target
+from gemv.shards.steps import Shard, Target
 
 
 class _Group(NamedTuple):
@@ -82,3 +84,15 @@ class Groups:
 
 def _targets(group: _Group, targets: list[Target]) -> list[Target]:
     return [Target(group.of(y), own) for y, own in targets]
+
+
+def groups_apart(
+    whole: Whole, fabric: Fabric, shards: tuple[Shard, ...], reproducible: bool,
+    objection: str | None, trans: int, count: int,
+) -> Groups:  # fmt: skip
+    """Products with streams and memory of their own: others may run at the same time."""
+    other = fabric.another()
+    mine = tuple(
+        shard._replace(place=place) for shard, place in zip(shards, other.places, strict=True)
+    )
+    return Groups(Products(whole, other, mine, trans, reproducible, objection), count)

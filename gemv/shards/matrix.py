@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import functools
 import threading
+from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
 
@@ -15,7 +17,7 @@ from gemv.core.batch import MOST_VECTORS, aligned_step
 from gemv.core.operand import Operand
 from gemv.engines import backend
 from gemv.shards.cut import Whole
-from gemv.shards.groups import Groups
+from gemv.shards.groups import Groups, groups_apart
 from gemv.shards.places import Fabric, Gather
 from gemv.shards.plan import ShardedPlan, vectors_of
 from gemv.shards.products import Products
@@ -59,6 +61,8 @@ class ShardedMatrix(KeptOperator):
         #: By ``trans`` and the number of vectors.
         self._groups_of: dict[tuple[int, int], Groups] = {}
         self._layouts = Layouts()
+        #: Graphs of products that come again and again, where there are GPUs.
+        self._again: Any = None
         #: Vectors beside the first place for those of host memory, by the same.
         self._vectors_of: dict[tuple[int, int], Any] = {}
         self.split, self.bounds = whole.split, whole.bounds
@@ -163,6 +167,18 @@ class ShardedMatrix(KeptOperator):
         keep = exported(x, x_stream)
         count = x.shape[0] if len(x.shape) == 2 else 1
         groups = self._groups(trans, count)
+        if len(x.shape) == 1 and self._gather in ("x", x.device):
+            repeated = self._graph_of(trans, x, groups.rows, x_stream)
+            if repeated is not None:
+                y = NewVector(x, x.device, groups.rows, self.dtype, self._layouts)
+                try:
+                    repeated.run(x, x_stream, y)
+                except BaseException:
+                    with suppress(RuntimeError):  # as below
+                        hold(x, keep, x_stream)
+                    raise
+                hold(x, keep, x_stream)
+                return y.finished()
         parts: list[tuple[int | None, int]]
         if self._gather is None:
             parts = [(place.index, rows) for place, rows in groups.in_parts]
@@ -195,6 +211,16 @@ class ShardedMatrix(KeptOperator):
         results = [each.finished(count if len(x.shape) == 2 else 0) for each in made]
         return results if self._gather in (None, "all") else results[0]
 
+    def _graph_of(self, trans: int, x: Operand, rows: int, stream: int) -> Any:
+        """What computes this product by one graph, if it came often enough."""
+        if self._again is None:
+            if backend.engine().name != "cuda":
+                return None
+            from gemv.shards.again import Again
+
+            self._again = Again(self._apart(), self._fabric.places)
+        return self._again.of(trans, x, rows, stream)
+
     def _targets(self, x: Operand) -> list[Any]:
         """The devices that get the whole y."""
         if self._gather == "all":
@@ -226,6 +252,9 @@ class ShardedMatrix(KeptOperator):
     def _forget_products(self) -> None:
         """Give the memory of all products back, behind the work on every GPU that may use it."""
         try:
+            if self._again is not None:
+                self._again.forget()
+                self._again = None  # it keeps the shards
             for place in self._fabric.places:
                 place.settle()
         finally:
@@ -249,22 +278,17 @@ class ShardedMatrix(KeptOperator):
         ShardedPlan
             Call it without arguments: it computes y and returns it.
         """
-        shards = self.kept()
+        apart = self._apart()
         form, operand_x, operand_y = vectors_of(self, x, y, trans)
+        count = 1 if len(operand_x.shape) == 1 else operand_x.shape[0]
+        return ShardedPlan(functools.partial(apart, form, count), operand_x, operand_y)
 
-        def make() -> Groups:
-            # Streams and memory of its own: other products may run at the same time.
-            fabric = self._fabric.another()
-            mine = tuple(
-                shard._replace(place=place)
-                for shard, place in zip(shards, fabric.places, strict=True)
-            )
-            products = Products(
-                self._whole, fabric, mine, form, self._reproducible, self._objection
-            )
-            return Groups(products, 1 if len(operand_x.shape) == 1 else operand_x.shape[0])
-
-        return ShardedPlan(make, operand_x, operand_y)
+    def _apart(self) -> Callable[[int, int], Groups]:
+        """What makes products that share nothing with others but the shards; not the matrix."""
+        return functools.partial(
+            groups_apart, self._whole, self._fabric, self.kept(), self._reproducible,
+            self._objection,
+        )  # fmt: skip
 
     # Vectors -------------------------------------------------------------------------------------
 

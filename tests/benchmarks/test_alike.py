@@ -96,7 +96,7 @@ def test_choices_are_judged_by_what_was_timed():
         measured = store.Measured(number, draw.cell(number), 1, 5e-7, {}, times[0].candidate, times)
         made.cells.append(measured)
     assert changed >= 3
-    judged = alike.judged(made, used, OTHER, lambda number: Uncorrected(used))
+    judged = alike.judged(made, used, OTHER, lambda number: Uncorrected(used), 2)
     assert judged["usual"]["cells"] == judged["changed"]["cells"] == changed - -(-changed // 3)
     assert (judged["usual"]["mean"], judged["changed"]["mean"]) == (2, 1)
     assert judged["changed"]["floor_over_time"] == 0.5

@@ -23,7 +23,7 @@ def test_each_row_stands_beside_its_peer():
     assert head.split() == ["us", "a", "call", *["before", "peer", "ratio"],
                             *["after", "peer", "ratio"], "wanted"]  # fmt: skip
     assert len(lines) == len(script.PEERS)
-    by_name = {line[:39].strip(): line[39:].split() for line in lines}
+    by_name = {line[:44].strip(): line[44:].split() for line in lines}
     assert by_name["gemv.torch.mv"] == ["6.00", "8.00", "0.75", "4.00", "8.00", "0.50", "0.65"]
     assert by_name["matvec"] == ["–", "–", "–", "9.00", "9.00", "1.00", "1.20"]
     assert by_name["gemv.torch.addmv"] == ["–"] * 6 + ["0.65"]
@@ -38,7 +38,7 @@ def test_the_page_has_what_loses_first(tmp_path):
         json.dumps([{"tree": "before", **run}, {"tree": "after", **run}])
     )
     title, _, head, _, *rows = part(tmp_path).splitlines()
-    assert title == "### JAX, a GPU" and head.startswith("| call | us | compared with |")
+    assert title == "## JAX, a GPU" and head.startswith("| call | µs | compared with | its µs |")
     assert rows == [
         "| `gemv.gemv of JAX` | 12.00 | `jnp.matmul` | 10.00 | 1.20 | 1.20 |",
         "| `matvec` | 9.00 | `jnp.matmul` | 10.00 | 0.90 | 1.20 |",

@@ -8,12 +8,14 @@ from helpers.programs import program
 
 from gemv.core.geometry import Device
 from gemv.kernels import REGISTRY
+from gemv.measure.cells import random_cells
 from gemv.measure.frames import FramedCell, lay_out
 from gemv.selection import cells
 from gemv.selection.choices import problem_of as problem_of_cell
 from gemv.selection.formula import Machine
 from gemv.selection.machine import Constants, machine
-from gemv.selection.ranking import predictions
+from gemv.selection.ranking import knobs_of, predictions
+from gemv.selection.select import select
 
 draw = program("fit.draw")
 candidates = program("fit.candidates")
@@ -119,6 +121,10 @@ def test_candidates_agree_and_a_second_run_goes_on(tmp_path, capsys):
     campaign.main([str(file), "--cells", "3"])
     again = store.Campaign.load(file)
     assert again.cells[:2] == first.cells and again.cells[2].cell.dtype == draw.cell(2).dtype
+    campaign.main([str(file), "--cells", "1", "--random", "3"])
+    last = store.Campaign.load(file).cells[3]
+    assert last.number == 4 * campaign.RANDOM
+    assert last.cell.dtype == random_cells(1, 3)[0].dtype
 
 
 @pytest.mark.skipif(
@@ -137,6 +143,27 @@ def test_a_wrong_candidate_is_an_error(tmp_path, monkeypatch):
     monkeypatch.setattr(type(engine), "run", off_by_one)
     with pytest.raises(AssertionError, match="is wrong on Cell"):
         campaign.main([str(tmp_path / "campaign.json"), "--cells", "1"])
+
+
+def test_a_random_cell_tries_what_the_formula_expects_of_the_machines_own_constants():
+    (cell,) = random_cells(1, 3)
+    problem = FramedCell.at(cell, 1 << 30, 1).problem
+    present, *others = candidates.expected(problem, H200, 6)
+    chosen = select(problem, H200)
+    assert present == candidates.normal(chosen.kernel.name, chosen.knobs)
+    assert 5 <= len(others) <= 6 and present not in others
+    own = {
+        candidates.normal(each.kernel.name, each.knobs).constants
+        for each in machine(H200).constants
+    }
+    assert {each.constants for each in others} <= own
+    predicted = {}
+    for each in predictions(machine(H200), problem, H200):
+        knobs = knobs_of(each.constants, each.candidate.blocks)
+        predicted[candidates.normal(each.constants.kernel.name, knobs)] = each.parts.seconds
+    times = [predicted.pop(each) for each in others]
+    predicted.pop(present, None)
+    assert times == sorted(times) and times[-1] <= min(predicted.values())
 
 
 def test_a_campaign_is_read_as_it_was_written(tmp_path):

@@ -177,6 +177,18 @@ def test_stored_benchmark_results_name_no_path(tmp_path):
         store(raw, tmp_path / "results", {**facts, "gpu": "Another"}, "ab" * 20, 5000)
     assert written.read_bytes() == before
 
+    # Of a benchmark without a point asv would make an empty panel.
+    (raw / "benchmarks.json").write_text(json.dumps({"version": 2, "x": {"unit": "s"}, "w": {}}))
+    store(raw, tmp_path / "results", facts, "ab" * 20, 5000)
+    shown = json.loads((tmp_path / "results" / "benchmarks.json").read_text("utf-8"))
+    assert shown == {"version": 2, "x": {"unit": "s"}}
+
+
+def test_asv_s_pages_have_no_empty_panel():
+    results = TOP / "benchmarks" / "results" / "history"
+    described = json.loads((results / "benchmarks.json").read_text("utf-8"))
+    assert program("history.store").with_points(described, results) == described
+
 
 def point(
     folder: Path, name: str, date: int, rate: float, seconds: float, more: dict | None = None
@@ -301,13 +313,22 @@ def test_page_of_the_history_has_every_point_and_says_what_is_better(tmp_path, m
     rows = [line for line in text.splitlines() if line.startswith("| `")]
     assert [row.split("`")[1] for row in rows] == ["bbbbbbb", "aaaaaaa"]  # the newest first
     assert rows[0].endswith("| – | 3 |") and rows[1].endswith("| 90 | – |")
-    assert "### Share of the floor: higher is better" in text
-    assert "### Import and first call: lower is better" in text
+    assert "### Share of the floor (A): higher is better" in text
+    assert "### Import and first call (A): lower is better" in text
     assert "### Beside the fastest peer" not in text  # no point has it
     share = series.PANELS[0]
     assert series.lines(series.points("box"), share) == {"share": [(0, 90.0)]}
     assert "have not been measured again" in text and "Why figures are missing" not in text
     assert "Higher is better in the columns % of the floor. Lower is better" in text
+
+
+def test_no_heading_of_the_history_comes_twice():
+    page = program("pages.history_page")
+    stored = page.histories()
+    assert len({(each.gpu, each.past) for each in stored}) == len(stored) > 1
+    text = page.history_page(stored)
+    heads = [line for line in text.splitlines() if line.startswith("#")]
+    assert len(set(heads)) == len(heads)
 
 
 def test_a_line_of_the_history_is_the_mean_over_shapes_of_the_best_rung():

@@ -114,6 +114,22 @@ def test_random_cells_have_a_section(pages):
     assert pages.random_page({}) == ""
 
 
+def test_means_have_the_rate_of_the_datasheet_of_a_gpu_that_has_one(pages):
+    for device, said in (("NVIDIA H200", "0.62"), ("Another", "–")):
+        grid = timed_grid()
+        grid.device = device
+        for text in (pages.page({"h": grid}), pages.random_page({"h": grid})):
+            means = text.partition("| of the datasheet |")[2].splitlines()
+            line = next(each for each in means if each.startswith("| float64"))
+            assert line.split(" | ")[2] == said, line
+            assert ("4.8 TB/s that the maker" in text) == (device == "NVIDIA H200")
+    (one,) = [each for each in timed_grid().rows if each.time_s][:1]
+    rate = pages.of_datasheet([one], "NVIDIA H200") * 4.8e12
+    assert rate == pytest.approx(one.nbytes / one.time_s)
+    one.hot = True
+    assert pages.of_datasheet([one], "NVIDIA H200") is None
+
+
 def test_a_grid_without_a_gpu_makes_no_page(pages, tmp_path):
     GridResults("simulator", "simulator", rows=[row()]).store(tmp_path / "x.json")
     with pytest.raises(ValueError, match="without a GPU"):
@@ -142,7 +158,8 @@ def test_all_parts_of_the_grid_run(tmp_path, capsys):
 
 def test_the_page_of_several_products_is_made_from_the_results():
     several = program("pages.several_page")
-    assert several.PAGE.read_text(encoding="utf-8") == several.page(), "make table"
+    for path, text in several.pages().items():
+        assert path.read_text(encoding="utf-8") == text, "make table"
 
 
 def test_the_page_of_several_products_has_losing_cells_first(tmp_path, monkeypatch):
@@ -204,12 +221,21 @@ def test_the_page_says_from_which_size_on_several_gpus_are_faster(tmp_path):
     assert (two.gpus, four.gpus) == (2, 4) and two.sizes == ["small", "large"]
     assert two.scaling(plan) == [(1 << 22, 0.5), (1 << 32, 2.0)]
     assert four.scaling(plan)[-1] == (1 << 32, 4.0) and two.scaling(call) == [(1 << 32, 0.5)]
-    title, _, picture, words, table, *others = part.part([two, four])
-    assert title.startswith("##") and picture.startswith("```{drawing} scaling\n")
+    _, picture, words, table, *others = part.part([two, four])
+    assert picture.startswith("```{drawing} scaling\n")
     assert "`Matrix.plan`, cut by rows is faster from large on, at most 2.00 times (large)" in words
     assert "`A @ x`, cut by rows is not faster than one GPU at the largest size" in words
     assert "`Matrix.plan`, cut by columns was not measured" in words
+    assert "small: 1024 x 1024 float32; large: 1048576 x 1024 float32." in words
     assert "| `A @ x`, cut by rows | – | 8 s (0.50) |" in table and len(others) == 2
+    assert not any("CUDA graph of 20" in each for each in others), "no file has such times"
     assert part.part([]) == [] and part.name(two, [two, four]) == "2 GPUs"
     other = four._replace(model="Another")
     assert part.name(other, [two, other]) == "4 GPUs (Another)"
+    for (_, way), each in four.rows.items():
+        each["in_graph_s"] = {part.ONE: 3.0, plan: 1.5}.get(way)
+    four.rows["small", plan]["right"] = False
+    *_, words, table = part.part([four])
+    assert words.startswith("The same products in a CUDA graph of 20")
+    assert "| | small | large |" in table and "| 3 s (1.00) | 3 s (1.00) |" in table
+    assert "| `Matrix.plan`, cut by rows | – | 1.5 s (2.00) |" in table and "`A @ x`" not in table

@@ -1,5 +1,7 @@
 """What Nsight Compute says of the rungs, as the climb's pages store it."""
 
+import argparse
+
 import pytest
 from helpers.programs import program
 
@@ -33,3 +35,8 @@ def test_a_kernel_that_was_not_counted_is_named():
         profiler.parse(said(["0", "serial", "9", "1", "1", "2", "10", "9", "0"]), 1)
     with pytest.raises(ValueError, match="counted nothing"):
         profiler.parse("==ERROR== no permission", 1)
+
+
+@pytest.mark.parametrize("order, name", [("C", "f32-64x32"), ("F", "f32F-64x32")])
+def test_results_are_named_as_the_ladder_s(order, name):
+    assert profiler.file_name(argparse.Namespace(shape="64x32", order=order)) == f"{name}.json"

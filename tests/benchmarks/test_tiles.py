@@ -82,14 +82,18 @@ def test_the_page_has_a_table_for_each_gpu_and_what_loses_first(tmp_path):
     (tmp_path / "a.json").write_text(json.dumps(timed))
     found = part.part([], tmp_path)
     assert found[0] == "### Newer constants" and found[2] == "**On an NVIDIA H100 80GB HBM3**"
-    lines = [line.split(" | ") for line in found[-1].splitlines()[2:]]
-    assert [line[-2:] for line in lines] == [
-        ["0.50", "0.95 |"], ["2.00", "0.40 |"], ["3.00", "0.90 |"]
-    ]  # fmt: skip
-    assert {line[1] for line in lines} == {"7 µs"}
+    assert found[3].startswith("`torch.mm` is faster in 1 of 3 problems.")
+    slower, others = (
+        [line.split(" | ") for line in text.splitlines() if " x " in line] for text in found[4:]
+    )
+    assert "<summary>The other 2, those furthest from the floor first</summary>" in found[5]
+    assert [line[-2:] for line in slower] == [["0.50", "0.95 |"]]
+    assert [line[-2:] for line in others] == [["2.00", "0.40 |"], ["3.00", "0.90 |"]]
+    lines = [*slower, *others]
+    assert {line[1] for line in lines} == {"7\N{NO-BREAK SPACE}µs"}
     for row in timed:
         del row["one_us"]
         row["device"]["name"] = "NVIDIA H200"
     (tmp_path / "b.json").write_text(json.dumps(timed))
     both = part.part([], tmp_path)
-    assert both[:5] == found and both[5].startswith("**On an NVIDIA H200") == (len(both) > 5)
+    assert both[:6] == found and both[6].startswith("**On an NVIDIA H200") == (len(both) > 6)

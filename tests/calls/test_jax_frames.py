@@ -156,7 +156,7 @@ def test_a_remembered_call_is_launched_on_the_stream_of_xla(monkeypatch, status)
     monkeypatch.setattr(jax_handlers.engines_backend, "backend", lambda: "cuda")
     monkeypatch.setattr(jax_handlers.engines_backend, "engine", Engine)
     monkeypatch.setattr(
-        jax_handlers, "_selected", lambda *rest: ("choice", operands, "problem", Known())
+        jax_handlers, "selected", lambda *rest: ("choice", operands, "problem", Known())
     )
     monkeypatch.setattr(jax_handlers, "_remembered", {})
     made = HandMade([a, x], [y], attributes())
@@ -245,7 +245,7 @@ def test_remembered_calls_are_few_and_follow_the_settings(selections, monkeypatc
 
 
 def test_what_is_selected_while_a_setting_changes_is_not_remembered(selections, monkeypatch):
-    selected = jax_handlers._selected
+    selected = jax_handlers.selected
 
     def changing(*arguments):
         found = selected(*arguments)
@@ -254,7 +254,7 @@ def test_what_is_selected_while_a_setting_changes_is_not_remembered(selections, 
 
     a, x, y = np.ones((3, 4), "f"), np.ones(4, "f"), np.zeros(3, "f")
     with monkeypatch.context() as patch:
-        patch.setattr(jax_handlers, "_selected", changing)
+        patch.setattr(jax_handlers, "selected", changing)
         assert call(jax_handlers.on_gpu, HandMade([a, x], [y], attributes()).frame) is None
     assert not jax_handlers._remembered
     assert call(jax_handlers.on_gpu, HandMade([a, x], [y], attributes()).frame) is None

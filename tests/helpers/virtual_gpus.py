@@ -31,7 +31,7 @@ from gemv.language.simulator import memory
 OUT_OF_MEMORY, NO_CONTEXT, INVALIDATED, UNJOINED, ISOLATION, LOST = 2, 201, 901, 904, 905, 999
 #: Those that the package's modules of the driver consist of, and modules that import them.
 DRIVER = ("libcuda", "capture", "devices", "memory", "streams")
-SHARDS = ("cuda", "graph")
+SHARDS = ("cuda", "graph", "again")
 
 
 class Node:
@@ -267,6 +267,12 @@ class Driver:
             return self._said(ISOLATION)
         if waited.node is not None:
             found.waits.append(waited.node)
+        return self._said(0)
+
+    def cuEventSynchronize(self, event):
+        node = self.events[event].node
+        if node is not None:
+            node.run()
         return self._said(0)
 
     def cuStreamSynchronize(self, stream):

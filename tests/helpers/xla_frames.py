@@ -5,6 +5,8 @@ from __future__ import annotations
 import ctypes
 from ctypes import addressof, c_void_p, pointer, sizeof
 
+import numpy as np
+
 from gemv.calls import jax_frames, jax_handlers
 from gemv.core.dtypes import DTYPES
 
@@ -43,7 +45,8 @@ class HandMade:
     def items(self, arrays):
         buffers = []
         for array in arrays:
-            letter = next(letter for letter, dtype in DTYPES.items() if dtype == array.dtype)
+            known = {**DTYPES, jax_frames.TICKET: np.dtype(np.int32)}
+            letter = next(letter for letter, dtype in known.items() if dtype == array.dtype)
             dims = self.kept((ctypes.c_int64 * max(array.ndim, 1))(*array.shape))
             address = self.kept(array).ctypes.data if array.size else None
             buffers.append(

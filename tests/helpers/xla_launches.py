@@ -10,7 +10,7 @@ from ctypes import c_void_p
 from types import ModuleType, SimpleNamespace
 
 import gemv.driver
-from gemv.calls import jax_again, jax_frames, jax_handlers
+from gemv.calls import jax_again, jax_frames, jax_ticketed
 from gemv.core import memo
 from gemv.core.geometry import Device
 from gemv.driver import block, known_frames, machine
@@ -29,6 +29,8 @@ class Launches:
 
     def __init__(self):
         self.launched, self.run_by_engine = [], []
+        #: What the driver answers to a launch.
+        self.status = 0
 
         @ctypes.CFUNCTYPE(ctypes.c_int, *[ctypes.c_void_p] * 4)
         def launch(config, function, parameters, extra):
@@ -36,7 +38,7 @@ class Launches:
             places = (ctypes.c_void_p * len(self.sizes)).from_address(parameters)
             values = map(ctypes.string_at, places, self.sizes)
             self.launched.append((stream, *values))
-            return 0
+            return self.status
 
         @ctypes.CFUNCTYPE(ctypes.c_int, ctypes.POINTER(ctypes.c_int))
         def current_device(into):
@@ -100,7 +102,7 @@ def installed(monkeypatch):
 
     def counting(frame):
         pythonic.append(frame)
-        jax_handlers.on_gpu(frame)
+        jax_ticketed.on_gpu(frame)
 
     before = int(known_frames.STATE[known_frames.PYTHON])
     in_python = jax_frames.handler(counting, (0, 3))

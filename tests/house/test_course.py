@@ -114,15 +114,43 @@ def test_figures_of_a_profiler_are_shown_where_they_are_stored(modules, cases, t
     steps, pages = modules
     name = "f32-8192x8192"
     assert pages.profile_of(tmp_path, name) == ("", {})
-    rows = [{"name": "thread_per_row", "metrics": {"occupancy": "3 %"}}]
+    rows = [
+        {"name": "serial", "metrics": {"sectors per request": "1", "occupancy": "2 %"}},
+        {"name": "thread_per_row", "metrics": {"sectors per request": "1", "occupancy": "3 %"}},
+    ]
     stored = {"device": "a GPU", "tool": "ncu 1.0", "rows": rows}
     (tmp_path / f"{name}.json").write_text(json.dumps(stored), encoding="utf-8")
     profile = pages.profile_of(tmp_path, name)
     step = steps.steps(cases[name])[1]
     counts = {each: {"threads": 1} for each in ("serial", "thread_per_row")}
     table = pages.before_and_now(step, ["threads"], counts, profile.rows)
-    assert table.splitlines()[-1] == "| occupancy (ncu) |  | 3 % |"
+    # neither the threads nor the sectors have changed
+    assert table.splitlines() == [
+        "| | before | now |", "| --- | ---: | ---: |", "| occupancy (ncu) | 2 % | 3 % |"
+    ]  # fmt: skip
     assert "(ncu 1.0, a GPU)" in profile.source
+
+
+def test_a_profiler_is_shown_beside_the_other_climbs(modules, cases, tmp_path, monkeypatch):
+    steps, pages = modules
+    acts = {name: {**act, "rungs": {}} for name, act in steps.words().items()}
+    monkeypatch.setattr(steps, "words", lambda: acts)
+    monkeypatch.setattr(pages, "OUT", tmp_path)
+    for name, act in acts.items():
+        told = dict.fromkeys((each.kernel.name for each in steps.steps(cases[act["results"]])),
+                             dict.fromkeys(act["shown"], 0))  # fmt: skip
+        (tmp_path / f"climb-{name}.json").write_text(json.dumps(told), encoding="utf-8")
+    rows = [
+        {"name": "thread_per_row", "metrics": {"sectors per request": "7", "eligible": "9"}},
+        {"name": "of_another_matrix", "metrics": {"sectors per request": "8"}},
+    ]
+    stored = {"device": "a GPU", "tool": "ncu 1.0", "rows": rows}
+    (tmp_path / f"{acts['tall']['results']}.json").write_text(json.dumps(stored), encoding="utf-8")
+    _, others = pages.climb_pages(cases, tmp_path)
+    lines = others.splitlines()
+    at = lines.index("| rung | sectors | eligible (ncu) |")
+    assert lines[at + 2 : at + 4] == ["| thread_per_row | 7 | 9 |", ""]
+    assert others.count("(ncu 1.0, a GPU)") == 1 and "of_another_matrix" not in others
 
 
 def run(*command: str) -> subprocess.CompletedProcess:
@@ -150,6 +178,24 @@ def test_short_kernels_are_right(tmp_path):
     *said, statuses = done.stdout.splitlines()
     assert statuses == "[1, 0, 0, 0, 0]", said
     assert all(len(path.read_text("utf-8").splitlines()) <= 75 for path in SHORT)
+
+
+def test_a_page_with_a_short_kernel_has_no_more_of_the_idea_than_that(modules):
+    from kernel_pages import has_short, idea_alone, rung_page, sections
+
+    from gemv.kernels import REGISTRY
+
+    for kernel in REGISTRY.values():
+        idea = sections(kernel.doc)["Idea"]
+        alone = idea_alone(kernel)
+        assert idea.startswith(alone) and alone
+        if not has_short(kernel):
+            assert alone == idea
+        elif kernel.name != "cluster_rows":
+            assert "\n\n" not in alone
+    page = rung_page(REGISTRY["vector_rows"], None, {}, [], {})
+    assert "By Little's law" in page and "wide_loads" not in page.split("## The idea alone")[0]
+    assert "The sums of splits have to meet" not in page and "TURNS" not in page
 
 
 # --------------------------------------------------------------------------------------------------

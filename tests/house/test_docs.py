@@ -161,7 +161,7 @@ def test_exercise_says_what_is_wrong_where(tmp_path):
 
 
 def test_a_rung_runs_by_itself():
-    done = on_simulator(str(DOCS / "course" / "rung.py"), "5", "--all")
+    done = on_simulator(str(DOCS / "course" / "rung_05.py"), "--all")
     assert done.returncode == 0, done.stdout + done.stderr
     assert done.stdout.startswith("Rung 5, coalesced: The tile turned")
     assert "--- tile2d" in done.stdout and "+    DOWN_THE_COLUMNS = " in done.stdout
@@ -170,6 +170,24 @@ def test_a_rung_runs_by_itself():
     assert "stored by rows, op T" in done.stdout and "more lines: --all" in done.stdout
     done = on_simulator(str(DOCS / "course" / "rung.py"), "99")
     assert done.returncode == 1 and "there is no rung '99'; there are: 1 serial" in done.stderr
+    done = on_simulator(str(DOCS / "course" / "rung_05.py"), "--help")
+    assert done.returncode == 0 and "usage: rung_05.py [-h] [--all]\n" in done.stdout
+
+
+def test_every_rung_has_a_script(monkeypatch, tmp_path):
+    monkeypatch.setattr(sys, "path", [str(DOCS / "_ext"), *sys.path])
+    import rung_scripts
+
+    assert not rung_scripts.stale(), "python docs/_ext/parts.py --write"
+    monkeypatch.setattr(rung_scripts, "COURSE", tmp_path)
+    (tmp_path / "rung_99.py").write_text("", encoding="utf-8")  # of a rung that is gone
+    (tmp_path / "rung.py").write_text("", encoding="utf-8")
+    rung_scripts.write()
+    names = {path.name for path in tmp_path.iterdir()}
+    assert names == {"rung.py", *(path.name for path in (DOCS / "course").glob("rung_*.py"))}
+    assert not rung_scripts.stale()
+    (tmp_path / "rung_05.py").write_text("", encoding="utf-8")
+    assert list(rung_scripts.stale()) == [tmp_path / "rung_05.py"]
 
 
 def test_exercises_explain_themselves():

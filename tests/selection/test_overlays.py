@@ -157,7 +157,7 @@ def test_a_file_of_changes_is_for_the_present_toml(file):
 
 @pytest.mark.parametrize("file", FILES, ids=lambda file: file.stem)
 def test_changed_cells_get_what_they_can_have(file):
-    """Each change is another launch than the usual one, and is for the problem in the middle."""
+    """Each change is another launch than the usual one, and is for the largest problem."""
     device = H100._replace(name=file.stem)
     before, after = Choices(machine(ALIKE), ALIKE), Choices(machine(device), device)
     chance, tried, used = random.Random(1), 0, set()

@@ -84,6 +84,13 @@ def test_a_product_is_seen_by_the_streams_of_x_and_y(product, virtual_gpus):
         assert bits(virtual_gpus, several @ Array(virtual_gpus, x)) == expected
 
 
+@pytest.fixture
+def one_by_one(virtual_gpus, monkeypatch):
+    """No product gets a graph, however often it comes; see test_again.py for those."""
+    monkeypatch.setattr(sys.modules["gemv.shards.again"], "ONE_BY_ONE", 1 << 40)
+
+
+@pytest.mark.usefixtures("one_by_one")
 def test_launches_before_an_error_are_waited_for(product, virtual_gpus):
     several, x, expected = product
     on_device = Array(virtual_gpus, x)

