@@ -9,7 +9,7 @@ jax = pytest.importorskip("jax", reason="JAX is not installed")
 
 import jax.numpy as jnp  # noqa: E402
 
-from gemv.calls import jax_numbers, remembered, short_jax  # noqa: E402
+from gemv.calls import jax_numbers, remembered  # noqa: E402
 from gemv.core.dtypes import DTYPES  # noqa: E402
 from gemv.engines import host  # noqa: E402
 
