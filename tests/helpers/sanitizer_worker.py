@@ -1,13 +1,15 @@
 """Runs kernels on exactly sized allocations, for test_sanitizer under compute-sanitizer.
 
 Arguments are names of kernels. ``planted FAULT`` runs a kernel with a fault in it instead, which
-the tools must find: see :func:`planted`. ``lists`` and the letter of a dtype run lists of matrices.
+the tools must find: see :func:`planted`. ``lists`` and the letter of a dtype run lists of matrices,
+``families`` batches and several vectors.
 """
 
 import sys
 from pathlib import Path
 
 import numpy as np
+import pytest
 from numba import cuda
 
 from gemv.core.dtypes import DTYPES
@@ -18,6 +20,7 @@ from gemv.kernels import REGISTRY, get
 from gemv.kernels.kernel import Kernel
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
+from helpers.family_cases import every_family
 from helpers.lists import run_together
 from helpers.problems import Case
 
@@ -197,6 +200,10 @@ if __name__ == "__main__":
     workspaces.Workspace = ExactWorkspace
     if sys.argv[1] == "planted":
         planted(sys.argv[2])
+    elif sys.argv[1] == "families":
+        with pytest.MonkeyPatch.context() as patch:
+            made = every_family(patch)
+        print("checked the families:", *sorted(made))
     elif sys.argv[1] == "lists":
         every_list(sys.argv[2])
     else:

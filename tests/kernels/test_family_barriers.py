@@ -12,15 +12,12 @@ import sys
 import types
 from pathlib import Path
 
-import numpy as np
 import pytest
-from helpers import forced
-from numba import cuda
+from helpers import family_cases
+from helpers.family_cases import CASES
 
 import gemv
 from gemv import kernels
-from gemv.core.batch import aligned_step
-from gemv.core.dtypes import DTYPES
 from gemv.engines import backend
 
 if backend.backend() != "simulator":
@@ -36,48 +33,8 @@ WORDS = ("cuda.sync", "cuda.threadfence", "copies_wait(", "cluster_wait(", "clus
 ORDERS = [Schedule("forward"), Schedule("reversed"), *(Schedule("random", k) for k in range(6))]
 WARPS = Schedule("warps")
 
-ROWS = {"ROWS": 1, "VECTORS": 1, "MIN_BLOCKS": 1, "BLOCKS_PER_SM": 0}
-COLUMNS = {"COLUMNS": 2, "THREADS_PER_BLOCK": 64, "MIN_BLOCKS": 1, "ACROSS": 1, "LANES": 4,
-           "PIECES": 1, "BLOCKS_PER_SM": 0}  # fmt: skip
-#: By kernel, the cases in which its lines matter: rows and columns of A, then constants of the
-#: kernel for one product and of the kernel itself.
-CASES = {
-    "small_items": [(16, 16, None, None)],
-    "staged_rows": [
-        # sums of two warps, which meet, in a ring that goes round
-        (7, 67, {**ROWS, "LANES": 64, "THREADS_PER_BLOCK": 64},
-         {"ROWS": 2, "VECTORS": 1, "THREADS_PER_BLOCK": 64, "CHUNK_ROWS": 2}),
-    ],
-    "staged_columns": [
-        (45, 37, {**COLUMNS, "LANES": 8},
-         {"WHOLE": 0, "THREADS_PER_BLOCK": 32, "LINE_THREADS": 4, "POOL_BYTES": 4096}),
-    ],
-    "several_rows": [
-        # one sum of a row is left, and a thread finishes neighbours; two warps; lanes in four turns
-        (37, 131, {**ROWS, "LANES": 4, "THREADS_PER_BLOCK": 32},
-         {"PARTS": 4, "ROWS": 2, "COUNT": 2, "THREADS_PER_BLOCK": 64}),
-        (2, 517, {**ROWS, "LANES": 64, "THREADS_PER_BLOCK": 64}, {"PARTS": 2}),
-        (5, 1031, {**ROWS, "LANES": 128, "THREADS_PER_BLOCK": 128},
-         {"PARTS": 2, "TURNS": 4, "ROWS": 2, "COUNT": 2, "THREADS_PER_BLOCK": 128}),
-    ],
-    "several_columns": [
-        # x in registers, and in two stages with a rest; sums of one vector after the other; splits
-        (37, 70, {**COLUMNS, "PIECES": 2}, {"LOADS": 3}),
-        (9, 170, COLUMNS, {"LOADS": 1, "COUNT": 8, "STAGED": 1}),
-        (9, 170, COLUMNS, {"LOADS": 1, "COUNT": 8, "STAGED": 2}),
-        (9, 150, {**COLUMNS, "BLOCKS_PER_SM": 8}, {"LOADS": 2, "COUNT": 2}),
-        # splits of one vector after the other: see FEW_BYTES, which changes what is built from
-        # constants, so no other test has these
-        (9, 150, {**COLUMNS, "BLOCKS_PER_SM": 8}, {"LOADS": 2, "COUNT": 4, "MIN_BLOCKS": 2}),
-    ],
-}  # fmt: skip
 #: The cases whose sums have shared memory for one vector at a time.
 FEW_BYTES = CASES["several_columns"][-1:]
-#: The kernel for one product that has the sums.
-ALONE = {
-    "staged_rows": "vector_rows", "staged_columns": "vector_columns",
-    "several_rows": "vector_rows", "several_columns": "vector_columns",
-}  # fmt: skip
 #: The files that have lines of a kernel beside its own.
 SHARED = {"several_rows": "ends_of_rows", "several_columns": "ends_of_columns"}
 
@@ -123,48 +80,13 @@ def plant(name, module, number, monkeypatch):
     monkeypatch.setattr(own, "KERNEL", kernel)
 
 
-def operands(name, m, n):
-    """Small integers, whose sums are exact in any order."""
-    rng = np.random.default_rng([m, n])
-    letter = "d" if name == "staged_rows" else "s"
-    shared = name.startswith("several")
-    a = rng.integers(-4, 5, (m, n) if shared else (9 if name == "small_items" else 2, m, n))
-    x = rng.integers(-4, 5, (3 if shared else len(a), n))
-    return a.astype(DTYPES[letter]), x.astype(DTYPES[letter])
-
-
-def products(name, m, n):
-    """What is right, and a call that makes it."""
-    a, x = operands(name, m, n)
-    lines = a if name.endswith("_rows") else a.swapaxes(-1, -2)  # as they are in memory
-    if name.startswith("staged"):  # one element behind a multiple of 16 bytes
-        whole = np.concatenate([[0], lines.ravel()]).astype(a.dtype)
-        stored = cuda.to_device(whole)[1:].reshape(lines.shape)
-    else:  # each line whole vectors of 16 bytes long
-        length = lines.shape[-1]
-        whole = np.zeros((*lines.shape[:-1], aligned_step(length)), a.dtype)
-        whole[..., :length] = lines
-        stored = cuda.to_device(whole)[..., :length]
-    vectors = cuda.to_device(x)
-    runs = {
-        "several_rows": lambda: gemv.matvec(stored, vectors),
-        "several_columns": lambda: gemv.vecmat(vectors, stored),
-    }
-    run = runs.get(name, lambda: gemv.gemv(1, stored, vectors, trans=int(lines is not a)))
-    return np.matmul(a, x[..., None])[..., 0], run
-
-
 def choose(name, case, monkeypatch):
     """Let products have the constants of a case."""
     _, _, alone, constants = case
     if case in FEW_BYTES:
         own = sys.modules[f"gemv.kernels.{kernels.BATCHED[name]}"]
         monkeypatch.setattr(getattr(own, SHARED[name]), "SUMS_BYTES", 1)
-    if name.startswith("staged"):
-        pool = {"MIN_BLOCKS": 1, "POOL_BYTES": 14 << 10, "STAGES": 3}
-        forced.in_stages(monkeypatch, ALONE[name], alone, {**pool, **constants})
-    elif name.startswith("several"):
-        forced.together(monkeypatch, ALONE[name], alone, name, constants)
+    family_cases.choose(name, alone, constants, monkeypatch)
 
 
 def in_orders(name, case, monkeypatch):
@@ -174,7 +96,7 @@ def in_orders(name, case, monkeypatch):
     with monkeypatch.context() as patch:
         choose(name, case, patch)
         gemv.use_alignment(True)  # forgets the choices
-        right, run = products(name, m, n)
+        right, run = family_cases.products(name, m, n)
         for order in [*ORDERS, *([] if posts else [WARPS])]:
             with scheduled(order), gemv.trace() as calls:
                 try:
@@ -212,3 +134,9 @@ def test_no_kernel_is_forgotten():
     }
     rungs = {kernel.build.__module__ for kernel in kernels.REGISTRY.values()}
     assert {module for module in modules - rungs if places(module)} == looked_at
+
+
+def test_every_kernel_of_families_has_a_case(monkeypatch):
+    """For the sanitizer, which is for a GPU."""
+    others = {"small_matrix", "list_rows", "list_columns"}  # of single products, and of lists
+    assert family_cases.every_family(monkeypatch) == set(kernels.BATCHED) - others

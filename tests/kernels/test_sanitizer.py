@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from helpers import processes
+from helpers import family_cases, processes
 
 from gemv.kernels import REGISTRY
 
@@ -49,6 +49,14 @@ def test_lists_are_clean(tool, letter):
     assert run.returncode == 0, run.stdout[-4000:] + run.stderr[-4000:]
     count = int(re.search(r"checked (\d+) items of lists", run.stdout)[1])
     assert count > 8, "most of the 16 items have a kernel for lists"
+
+
+@pytest.mark.parametrize("tool", ["memcheck", "racecheck", "initcheck", "synccheck"])
+def test_batches_and_several_vectors_are_clean(tool):
+    run = sanitize(tool, "families")
+    assert run.returncode == 0, run.stdout[-4000:] + run.stderr[-4000:]
+    for name in (*family_cases.CASES, *family_cases.FURTHER):
+        assert name in run.stdout
 
 
 @pytest.mark.parametrize(

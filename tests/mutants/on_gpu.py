@@ -46,6 +46,7 @@ UNSEEN = {
     "ptx-take-any-word": "words of a sum come apart by chance alone; in test_ptx.py they do",
     "twofold-odd": "for sums of two numbers that are stored in 2 bytes; test_ptx.py has some",
     "votes-none": "the lanes agree in any case; the machine code tells",
+    "ptx-store-step": "for vectors of 32 bytes, which few kernels store; test_ptx.py has some",
     "lists-end": "what follows a list must not come early; the PTX tells that it waits",
     "ptx-bfloat16-tie": "GPUs from compute capability 9.0 on have an instruction for it",
 }

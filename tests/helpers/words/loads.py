@@ -58,8 +58,7 @@ def vectors(spec, W):
     def made(a, y):
         place = natural(cuda.blockIdx.x) * THREADS + natural(cuda.threadIdx.x)
         first = place * 3 % 200 * W
-        # whole vectors, which are two stores where the numbers of y are twice as long
-        store_vectors(y, place * OUT, W, load_vectors(a, first, 2 * W, 2, W), W)
+        store_vectors(y, place * OUT, 1, load_vectors(a, first, 2 * W, 2, W), 1)
         some = load_some(a, first + W, 2 * W, 2, W, place % 4 - 1)
         store_vectors(y, place * OUT + 2 * W, 1, some, 1)
 
