@@ -13,7 +13,7 @@ from gemv.measure.ragged import cells, lay_out
 from gemv.selection.ragged import Group, groups
 
 #: The kernels, and the storage order of the matrices that each is shown with.
-ORDERS = {"list_rows": "C", "list_columns": "F"}
+ORDERS = {"list_rows": "C", "list_columns": "F", "list_in_order": "F"}
 #: The dtypes of the table, by the prefix of their routines.
 SHOWN = {"s": "float32", "d": "float64", "b": "bfloat16"}
 H200 = Device("NVIDIA H200", (9, 0), 132)
@@ -37,7 +37,7 @@ def launch_of(kernel: str, dtype: str = "s") -> Group:
 def work_of(group: Group) -> tuple[np.ndarray, np.ndarray]:
     """For each warp and turn the item, negative where there is none, and the KB of A."""
     sizes = group.choice.geometry.sizes
-    entries = group.blocks.reshape(sizes["warps"], sizes["turns"])
+    entries = group.blocks.reshape(sizes["takers"], sizes["turns"])
     slots = np.maximum(entries, 0) >> 32
     words = {name: group.table[:, k] for k, name in enumerate(group.words)}
     rows = group.choice.kernel.tiles_of(words, group.choice.spec).rows[slots] * sizes["each"]
