@@ -118,13 +118,15 @@ SHAPES = {
         (33, 9), (90, 12),
     ],
     "z": [(2, 33), (3, 300), (7, 300), (17, 40), (9, 64), (33, 9), (17, 33)],
-    "b": [(8, 33), (5, 33), (5, 130), (2, 300), (9, 90), (200, 5), (57, 33), (33, 5), (61, 5)],
+    "h": [(8, 33), (5, 33), (5, 130), (2, 300), (9, 90), (200, 5), (57, 33), (33, 5), (61, 5)],
 }  # fmt: skip
 
 
 @pytest.mark.parametrize("dtype", SHAPES)
 def test_each_way_to_share_rows_and_columns(dtype):
-    cases = list(random_cases(5, dtype, "F", "N", SHAPES[dtype]))
+    # Sums of narrow numbers are compared before they are rounded to these.
+    rest = {"y_dtype": "s"} if dtype == "h" else {}
+    cases = list(random_cases(5, dtype, "F", "N", SHAPES[dtype], **rest))
     groups, _ = assert_bits(cases)
     words = {name: set() for name in ("warps", "tree", "parts", "shares", "in_pairs")}
     for group in by_warp(groups):
@@ -133,7 +135,7 @@ def test_each_way_to_share_rows_and_columns(dtype):
     assert len(words["tree"]) >= 3 and len(words["parts"]) >= 3
     assert words["shares"] >= {0, 1}
     assert dtype not in "sdz" or words["warps"] == {0, 1, 2}
-    assert dtype != "b" or 0 in words["in_pairs"]
+    assert dtype != "h" or 0 in words["in_pairs"]
 
 
 @pytest.mark.parametrize("dtype", "sdczhb" if ALL_ROWS else "sz")
@@ -161,19 +163,20 @@ def test_items_have_the_bits_of_the_kernel_that_is_theirs_alone(name, dtype, mon
     assert kernel in {group.choice.kernel.name for group in groups}
 
 
-@pytest.mark.parametrize("lanes, threads", [(1, 512), (2, 256), (32, 512)])
+@pytest.mark.parametrize("lanes, threads", [(1, 512), (2, 256), (32, 512), (8, 32)])
 @pytest.mark.parametrize("dtype", "sb")
-def test_blocks_of_more_threads_have_more_trees(dtype, lanes, threads, monkeypatch):
-    """Constants of other GPUs: up to sixteen trees, or trees of up to 32 groups."""
-    forced(monkeypatch, "vector_columns", {"LANES": lanes, "THREADS_PER_BLOCK": threads}, True)
-    sizes = [(8, 520), (33, 260), (64, 90), (16, 600), (72, 36)]
+def test_blocks_of_other_sizes_have_other_trees(dtype, lanes, threads, monkeypatch):
+    """Constants of other GPUs: up to sixteen trees, or a single one of few groups."""
+    knobs = {"LANES": lanes, "THREADS_PER_BLOCK": threads, "BLOCKS_PER_SM": 0}
+    forced(monkeypatch, "vector_columns", knobs, True)
+    sizes = [(8, 520), (33, 260), (64, 520), (16, 600), (72, 36)]
     cases = [
         Case(m, n, dtype, "F", pad=(0, 8, 3)[k % 3], seed=k, beta=0.5)
         for k, (m, n) in enumerate(sizes)
     ]
     groups, _ = assert_bits(cases)
-    (group,) = by_warp(groups)
-    assert group.choice.kernel.name == COLUMNS and len(group.items) >= 2
+    found = {group.choice.kernel.name: len(group.items) for group in by_warp(groups)}
+    assert found[COLUMNS] >= 2
 
 
 @pytest.mark.parametrize("order", "CF")
@@ -246,11 +249,18 @@ def test_a_warp_takes_more_turns_than_it_has_lanes(order):
 def test_no_order_of_threads_and_blocks_changes_a_bit(order):
     from gemv.language.simulator.scheduler import Schedule, scheduled
 
-    cases = list(random_cases(9, "s", order, "N", SIZES[4:11]))
-    _, expected = run_together(cases, few_warps)
-    for schedule in (Schedule("reversed"), *(Schedule("random", seed) for seed in range(3))):
+    cases = list(random_cases(9, "s", order, "N", [*SIZES[4:11], (130, 36), (200, 40)]))
+
+    def find(problems, places, device):
+        """So few warps, or blocks, that each takes several tiles."""
+        return ragged.groups(problems, places, H100._replace(multiprocessors=1))
+
+    _, expected = run_together(cases, find)
+    for schedule in (
+        Schedule("reversed"), Schedule("warps"), Schedule("random", 0),
+    ):  # fmt: skip
         with scheduled(schedule):
-            _, found = run_together(cases, few_warps)
+            _, found = run_together(cases, find)
         assert [each.tobytes() for each in found] == [each.tobytes() for each in expected]
 
 
@@ -394,12 +404,12 @@ def test_blocks_of_a_multiprocessor(name, order, size, blocks, dtype):
 
 def turns_of_tiles(kernel_order):
     """Of 60 items: for each tile of each item the turn in which it is taken, and its owner."""
-    tiles, rows = np.full(60, 40), np.full(60, 8)
+    tiles, rows = np.full(60, 37), np.full(60, 8)
     costs = np.arange(60)[::-1] * 100 + 1000
     item, row, each = list_shares.shared_out(tiles, rows, costs, 400, 1, kernel_order)
     assert each == 1
     owner, turn = np.nonzero(item >= 0)
-    found = np.full((60, 40, 2), -1)
+    found = np.full((60, 37, 2), -1)
     found[item[owner, turn], row[owner, turn] // 8] = np.stack([turn, owner], axis=1)
     assert found.min() == 0
     return found[..., 0], found[..., 1]
