@@ -39,7 +39,7 @@ _CLOSE, _CLOSER = 1.4, 1.1
 #: The column of `Launches.further` that says whether A is in the L2 cache.
 _HOT = -2 - len(KNOBS)
 #: An A of at most so many bytes may be in the L2 cache: then both times count alike.
-_MAY_BE_HOT = 24 << 20
+MAY_BE_HOT = 24 << 20
 #: Bytes of an A that is large.
 _LARGE = 16 << 20
 #: How much the largest problem of a cell counts, since people like its sizes; the others count 1.
@@ -283,7 +283,7 @@ def _log_times(
     near = np.flatnonzero(rough <= _CLOSE * best[groups])
     launches = launches.only(near)
     times = np.log(corrections.seconds(launches))
-    small = launches.counts.moved <= _MAY_BE_HOT
+    small = launches.counts.moved <= MAY_BE_HOT
     if small.any():
         times[small] = (times[small] + np.log(corrections.seconds(_hot(launches.only(small))))) / 2
     found: dict[tuple[int, int], dict[Candidate, float]] = {}

@@ -13,7 +13,7 @@ from gemv.measure.ragged import cells, lay_out
 from gemv.selection.ragged import Group, groups
 
 #: The kernels, and the storage order of the matrices that each is shown with.
-ORDERS = {"list_rows": "C", "list_columns": "F"}
+ORDERS = {"list_rows": "C", "list_columns": "F", "list_in_order": "F"}
 #: The dtypes of the table, by the prefix of their routines.
 SHOWN = {"s": "float32", "d": "float64", "b": "bfloat16"}
 H200 = Device("NVIDIA H200", (9, 0), 132)
@@ -34,10 +34,15 @@ def launch_of(kernel: str, dtype: str = "s") -> Group:
     return group
 
 
+def takers_of(kernel: str) -> str:
+    """Who takes the tiles: warps, or blocks whose warps share one."""
+    return "blocks" if kernel == "list_columns" else "warps"
+
+
 def work_of(group: Group) -> tuple[np.ndarray, np.ndarray]:
-    """For each warp and turn the item, negative where there is none, and the KB of A."""
+    """For each of these and each turn the item, negative where there is none, and the KB of A."""
     sizes = group.choice.geometry.sizes
-    entries = group.blocks.reshape(sizes["warps"], sizes["turns"])
+    entries = group.blocks.reshape(sizes["takers"], sizes["turns"])
     slots = np.maximum(entries, 0) >> 32
     words = {name: group.table[:, k] for k, name in enumerate(group.words)}
     rows = group.choice.kernel.tiles_of(words, group.choice.spec).rows[slots] * sizes["each"]
@@ -48,7 +53,7 @@ def work_of(group: Group) -> tuple[np.ndarray, np.ndarray]:
 
 def facts(kernel: str) -> dict[str, dict]:
     """What the page of a kernel tells, a column of its table for each dtype."""
-    told = {}
+    told, one = {}, takers_of(kernel)[:-1]
     for dtype, name in SHOWN.items():
         group = launch_of(kernel, dtype)
         items, moved = work_of(group)
@@ -56,10 +61,10 @@ def facts(kernel: str) -> dict[str, dict]:
         told[name] = {
             "matrices of the launch": len(group.items),
             "blocks": group.choice.geometry.launches[0].grid[0],
-            "warps": len(items),
+            takers_of(kernel): len(items),
             "tiles": int((items >= 0).sum()),
-            "tiles of a warp, the most": int((items >= 0).sum(axis=1).max()),
-            "KB of A for a warp, in the mean": round(float(shares.mean()), 1),
+            f"tiles of a {one}, the most": int((items >= 0).sum(axis=1).max()),
+            f"KB of A for a {one}, in the mean": round(float(shares.mean()), 1),
             "the most": round(float(shares.max()), 1),
         }
     return told
@@ -79,7 +84,7 @@ def draw_warps(palette, kernel: str):
                 )  # fmt: skip
                 begin += size
     axes.axvline(moved.sum(axis=1).mean(), color=palette.accent, linewidth=1)
-    axes.set(xlabel="KB of A", ylabel="warps", yticks=[], ylim=(DRAWN - 0.4, -0.6))
+    axes.set(xlabel="KB of A", ylabel=takers_of(kernel), yticks=[], ylim=(DRAWN - 0.4, -0.6))
     axes.spines[["top", "right"]].set_visible(False)
     return figure
 
@@ -87,8 +92,8 @@ def draw_warps(palette, kernel: str):
 for _name, _order in ORDERS.items():
     drawing(
         f"lists-{_name}",
-        f"What {DRAWN} of the warps read of 64 MiB of float32 matrices, stored along"
+        f"What {DRAWN} of the {takers_of(_name)} read of 64 MiB of float32 matrices, stored along"
         f" {'rows' if _order == 'C' else 'columns'}, on an H200: each piece is a tile, and"
         " neighbouring tiles of another colour are of another matrix. The line is the mean of all"
-        " warps.",
+        f" {takers_of(_name)}.",
     )(functools.partial(draw_warps, kernel=_name))

@@ -78,6 +78,7 @@ BATCHED = {
     "several_short_rows": "vectors.b05_several_short_rows",
     "list_rows": "lists.b01_list_rows",
     "list_columns": "lists.b02_list_columns",
+    "list_in_order": "lists.b03_list_in_order",
 }
 
 

@@ -342,8 +342,7 @@ def in_lists(problem, knobs):
     lanes, _ = lanes_and_pieces(knobs, width, problem.dtype.itemsize)
     threads = max(lanes, knobs["THREADS_PER_BLOCK"])
     tree = max(32 // lanes, 1)
-    words = words_of_trees(problem, tree, threads // lanes // tree)
-    return None if words is None else ("list_columns", words)
+    return words_of_trees(problem, tree, threads // lanes // tree)
 
 
 def repeats(problem, knobs):

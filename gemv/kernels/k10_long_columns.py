@@ -170,7 +170,7 @@ def work(problem, geometry, knobs):
 
 def in_lists(problem, knobs):
     """The kernel that computes columns of many lengths in one launch."""
-    return ("list_columns", words_in_order(problem, 1)) if has_plain_edges(problem) else None
+    return ("list_in_order", words_in_order(problem, 1)) if has_plain_edges(problem) else None
 
 
 def repeats(problem, knobs):

@@ -10,6 +10,9 @@ from typing import NamedTuple
 
 import numpy as np
 
+#: Orders in which tiles are taken.
+FORWARD, HALVES = 0, 1
+
 
 class Tiles(NamedTuple):
     """The tiles of all items of a table.
@@ -19,17 +22,23 @@ class Tiles(NamedTuple):
     tiles, rows, passes : ndarray of int64
         Of each item: its tiles, the rows of one of them, and how often a warp waits for the memory
         while it computes one.
+    warps : int
+        How many warps compute a tile together: those of a block, or 1.
     together : int
         How many warps should take neighbouring tiles at the same time: those of a block, or 1.
     blocks : int
         How many blocks a multiprocessor holds.
+    order : int
+        The order in which tiles are taken: FORWARD or HALVES, see :func:`shared_out`.
     """
 
     tiles: np.ndarray
     rows: np.ndarray
     passes: np.ndarray
+    warps: int
     together: int
     blocks: int
+    order: int
 
 
 #: The time that a warp waits for the memory, as bytes that it could read meanwhile.
@@ -40,23 +49,36 @@ MOST_TURNS = 256
 
 
 def shared_out(
-    tiles: np.ndarray, rows: np.ndarray, costs: np.ndarray, warps: int, together: int
+    tiles: np.ndarray, rows: np.ndarray, costs: np.ndarray, takers: int, together: int, order: int
 ) -> tuple[np.ndarray, np.ndarray, int]:
-    """Which tiles each warp takes.
+    """Which tiles each warp takes, or each block whose warps compute a tile together.
+
+    Neighbouring tiles of columns share lines of memory, because a tile ends within a line. So they
+    should be read at about the same time, when the line is in the L2 cache: all begin with their
+    longest tiles, and neighbours have the same turn (FORWARD). If every second warp begins with its
+    shortest tiles, such lines are read from memory again. A list of columns of 68 MB in float32
+    took 41.0 us then, and 35.7 us forward, on an NVIDIA H100.
+
+    Tiles of rows share few lines. There it counts more that short tiles, which end soon and wait
+    more often, are at work beside long ones at all times. So the second half of the warps begins
+    with its shortest tiles (HALVES): 30.2 us for a list of rows as large, 32.7 us forward, and 31.3
+    us if it is every second warp.
 
     Parameters
     ----------
     tiles, rows, costs : ndarray of int64
         Of each item: how many tiles it has, the rows of one of them, and what it costs.
-    warps : int
-        How many there are at most.
+    takers : int
+        How many warps or blocks there are at most.
     together : int
         The warps of a block, which take neighbouring tiles at about the same time; or 1.
+    order : int
+        FORWARD or HALVES.
 
     Returns
     -------
-    item, row : ndarray of int64, shape (warps, turns)
-        What each warp does, one after the other: the item, -1 where there is nothing left to do,
+    item, row : ndarray of int64, shape (takers, turns)
+        What each of them does, one after the other: the item, -1 where there is nothing left to do,
         and the first of its tiles, as a row of the item.
     each : int
         The tiles that are one entry, the last one of an item left out: more than 1 in a long list.
@@ -64,22 +86,22 @@ def shared_out(
     each, unit = 1, together
     counts = -(-tiles // unit)
     # As many entries as items are always needed.
-    while counts.sum() > MOST_TURNS * (warps // together) and counts.max() > 1:
+    while counts.sum() > MOST_TURNS * (takers // together) and counts.max() > 1:
         each, unit = 2 * each, 2 * unit
         counts = -(-tiles // unit)
     item = np.repeat(np.arange(len(tiles), dtype=np.int64), counts)
     number = np.arange(len(item), dtype=np.int64) - np.repeat(np.cumsum(counts) - counts, counts)
     left = tiles[item] - number * unit  # tiles of the item from this one on
     cost = np.minimum(left, unit) * costs[item]
-    order = np.argsort(-cost, kind="stable")
-    groups = min(warps // together, len(item))
-    owner = _owners(cost[order], groups)
+    longest = np.argsort(-cost, kind="stable")
+    groups = min(takers // together, len(item))
+    owner = _owners(cost[longest], groups)
     by_owner = np.argsort(owner, kind="stable")  # and by cost, as they were
-    own, owner = order[by_owner], owner[by_owner]
+    own, owner = longest[by_owner], owner[by_owner]
     many = np.bincount(owner, minlength=groups)
     turn = np.arange(len(own)) - (np.cumsum(many) - many)[owner]
-    # Every second one begins with its short tiles, so that there are always long ones as well.
-    turn = np.where(owner % 2 == 1, many[owner] - 1 - turn, turn)
+    if order == HALVES:
+        turn = np.where(owner >= groups // 2, many[owner] - 1 - turn, turn)
     units = np.full((groups, many.max()), -1, np.int64)
     units[owner, turn] = own
     return (*_split(units, item, number * unit, left, rows, costs, each, together), each)

@@ -7,7 +7,7 @@ sums.
 from __future__ import annotations
 
 from gemv.core.dtypes import Precision
-from gemv.core.geometry import SECTOR_BYTES, ceil_div
+from gemv.core.geometry import CACHE_LINE_BYTES, LOAD_BYTES, SECTOR_BYTES, ceil_div
 from gemv.core.problem import Problem
 from gemv.kernels.grids import power_above
 
@@ -17,22 +17,33 @@ from gemv.kernels.grids import power_above
 OF_ROWS = ("a", "row_stride", "rows", "cols", "incx", "incy", "lanes", "loads")
 #: Of ``list_columns``: ``begin`` and ``rows`` are the first row and the one behind the last.
 #: ``lanes``, ``shares`` and ``parts`` are the logarithms of the lanes with different rows, with
-#: different trees, and with different parts of a tree. ``tree`` is the logarithm of the groups of a
-#: tree, or IN_ORDER, and ``groups`` are those of all trees. ``loads`` is the elements of a load.
+#: different trees, and with different parts of a tree; ``warps`` is that of the warps of a block
+#: that share the columns. ``tree`` is the logarithm of the groups of a tree, and ``groups`` are
+#: those of all trees. ``step`` is the rows of a warp, and ``wide`` is 1 where x is read by loads of
+#: 16 bytes.
 OF_COLUMNS = (
-    "a", "col_stride", "begin", "rows", "cols", "incx", "incy", "lanes", "shares", "tree", "groups",
-    "loads", "parts",
+    "a", "col_stride", "begin", "rows", "cols", "incx", "incy", "lanes", "shares", "parts", "warps",
+    "tree", "groups", "step", "wide",
+)  # fmt: skip
+#: Of ``list_in_order``: ``lanes`` and ``shares`` are the logarithms of the lanes with different
+#: rows, and of those that share the columns of a row. ``groups`` are the sums of a row that are
+#: added up in the end: in pairs, or one after the other where ``in_pairs`` is 0.
+OF_IN_ORDER = (
+    "a", "col_stride", "rows", "cols", "incx", "incy", "lanes", "shares", "groups", "in_pairs",
 )  # fmt: skip
 #: Words of the place of an item: x, y, and whether alpha is not 0.
 PLACES = 3
-#: In place of the logarithm of a tree: the shares of a row are added up in order.
-IN_ORDER = -1
-#: The most columns that a lane of ``list_columns`` loads together.
-LONGEST = 16
-#: Lanes that load the columns of one row, where one after the other adds up what it has.
+#: Columns that a lane of ``list_columns`` loads together, by 16 bytes each, and its warps.
+AT_ONCE, WARPS = 4, 4
+#: Turns in which a lane of ``list_columns`` loads its columns of a tree, at most.
+MOST_TURNS = 4
+#: Bytes of a column that neighbouring lanes of ``list_columns`` read at least: a line of the cache.
+RUN_BYTES = CACHE_LINE_BYTES
+#: Bytes of the sums that a block of ``list_columns`` has in shared memory for a tile.
+SHARED_BYTES = 4096
+#: Lanes of ``list_in_order`` that load the columns of one row, where one after the other adds up
+#: what it has.
 MOST_IN_ORDER = 4
-#: Columns of the longest item that has fewer groups than that, whose columns lanes do not share.
-MOST_OF_FEW = 128
 #: Bytes of a tile that make a warp busy for about as long as it waits for the memory.
 TILE_BYTES = 4096
 
@@ -42,61 +53,83 @@ def words_of_rows(lanes: int, width: int, wide_x: bool) -> list[dict[str, int]]:
     return [{"lanes": _log(lanes), "loads": 2 * width + wide_x}]
 
 
-def words_of_trees(problem: Problem, tree: int, trees: int) -> list[dict[str, int]] | None:
-    """The words of an item whose sums are `trees` trees of `tree` groups each, if there are any.
+def words_of_trees(
+    problem: Problem, tree: int, trees: int
+) -> tuple[str, list[dict[str, int]]] | None:
+    """A kernel and its words for an item whose sums are `trees` trees of `tree` groups each.
 
     Rows that fill no vector are a second item: there, each of 32 threads of a warp is a group.
     """
-    rows, cols, width = problem.rows, problem.cols, problem.widths[0]
+    rows, width = problem.rows, problem.widths[0]
     edge = rows - rows % width
-    if not has_plain_edges(problem) or trees & (trees - 1) or tree * trees < 4:
+    if not has_plain_edges(problem) or trees & (trees - 1):
         return None
+    if tree == 1 and trees <= MOST_IN_ORDER and not _keeps_phase(problem, trees):
+        return "list_in_order", words_in_order(problem, trees, False)
     found = []
-    for begin, end, loads, groups in ((0, edge, width, tree), (edge, rows, 1, 32)):
-        if begin == end:
-            continue
-        unit, all_groups = columns_at_once(loads, problem.precision), trees * groups
-        if all_groups < unit and cols > MOST_OF_FEW:
-            return None
-        parts = max(groups // unit, 1)
-        unit = max(unit, groups)  # columns of a tree, or of the small trees of one lane
-        most = power_above(max(1, min(all_groups // unit, ceil_div(cols, unit))))
-        lanes, shares = _lanes(problem, end - begin, loads, most * parts)
-        found.append({
-            "begin": begin, "rows": end, "lanes": _log(lanes), "shares": _log(min(shares, most)),
-            "tree": _log(groups), "groups": all_groups, "loads": loads,
-            "parts": _log(max(shares // most, 1)),
-        })  # fmt: skip
-    return found
+    for begin, end, groups in ((0, edge, tree), (edge, rows, 32)):
+        if begin < end:
+            words = _words_of_tree(problem, begin, end, groups, trees * groups)
+            if words is None:
+                return None
+            found.append(words)
+    return "list_columns", found
 
 
-def words_in_order(problem: Problem, groups: int) -> list[dict[str, int]]:
+def _keeps_phase(problem: Problem, groups: int) -> bool:
+    """Whether all columns of a group have the same phase, so that sums are moved when all are done.
+
+    A phase is the distance to the last multiple of 16 bytes.
+    """
+    return groups * problem.col_stride % (LOAD_BYTES // problem.dtype.itemsize) == 0
+
+
+def _words_of_tree(
+    problem: Problem, begin: int, end: int, tree: int, groups: int
+) -> dict[str, int] | None:
+    """The words for the rows from `begin` to `end`, whose sums are trees of `tree` groups."""
+    size, cols = problem.dtype.itemsize, problem.cols
+    width = LOAD_BYTES // size
+    is_phased = problem.widths[0] < width
+    if groups < AT_ONCE or not _keeps_phase(problem, groups):
+        return None
+    unit = max(tree, AT_ONCE)  # columns of a tree, or of the small trees of one lane
+    most = power_above(max(1, min(groups // unit, ceil_div(cols, unit))))
+    enough = min(power_above(ceil_div(end - begin, width) + is_phased), 32)  # lanes for all rows
+    lanes, warps = min(enough, RUN_BYTES // LOAD_BYTES), min(WARPS, most)
+    # So many lanes at least share the parts of a tree that none of them has too many turns.
+    least = ceil_div(unit // AT_ONCE, MOST_TURNS)
+    shares = min(most // warps, 32 // lanes // least)
+    parts = min(32 // lanes // shares, unit // AT_ONCE)
+    lanes = min(32 // (shares * parts), enough)
+    places = SHARED_BYTES // problem.precision.sums.itemsize
+    while most * unit // tree * (WARPS // warps) * lanes * width > places:
+        lanes //= 2
+    return {
+        "begin": begin, "rows": end, "lanes": _log(lanes), "shares": _log(shares),
+        "parts": _log(parts), "warps": _log(warps), "tree": _log(tree), "groups": groups,
+        "step": (lanes - is_phased) * width,
+        "wide": int(problem.incx == 1 and problem.x_alignment >= LOAD_BYTES),
+    }  # fmt: skip
+
+
+def words_in_order(problem: Problem, groups: int, in_pairs: bool = True) -> list[dict[str, int]]:
     """The words of an item where the columns of each of a few groups are added up in order."""
-    loads = ceil_div(problem.cols, columns_at_once(1, problem.precision))
-    most = min(loads, MOST_IN_ORDER) if groups == 1 else 1
-    lanes, shares = _lanes(problem, problem.rows, 1, most)
-    if groups > 1:  # each lane of a row has a group of its own
-        lanes, shares = min(lanes, 32 // groups), groups
-    return [{
-        "begin": 0, "rows": problem.rows, "lanes": _log(lanes), "shares": _log(shares),
-        "tree": IN_ORDER, "groups": groups, "loads": 1, "parts": 0,
-    }]  # fmt: skip
-
-
-def columns_at_once(width: int, precision: Precision) -> int:
-    """Columns that a lane of ``list_columns`` loads together, by `width` elements each."""
-    return max(4, LONGEST * 4 // (width * precision.sums.itemsize))
-
-
-def _lanes(problem: Problem, rows: int, width: int, most: int) -> tuple[int, int]:
-    """How many lanes have different rows, and how many different columns: at most `most`."""
-    size = width * problem.dtype.itemsize
-    shares = min(power_above(most), 32)
-    enough = min(power_above(ceil_div(rows, width)), 32)  # lanes for all rows
-    lanes = min(enough, max(32 // shares, SECTOR_BYTES // size, 1))
+    size, enough = problem.dtype.itemsize, min(power_above(problem.rows), 32)
+    most = min(ceil_div(problem.cols, columns_at_once(problem.precision)), MOST_IN_ORDER)
+    shares = power_above(most) if groups == 1 else 1
+    lanes = min(enough, max(32 // shares, SECTOR_BYTES // size))
     while lanes < enough and lanes * problem.cols * size < TILE_BYTES:
         lanes *= 2
-    return lanes, min(shares, 32 // lanes)
+    shares = min(shares, 32 // lanes)
+    if groups > 1:  # each lane of a row has a group of its own
+        lanes, shares = min(lanes, 32 // groups), groups
+    return [{"lanes": _log(lanes), "shares": _log(shares), "groups": groups, "in_pairs": in_pairs}]
+
+
+def columns_at_once(precision: Precision) -> int:
+    """Columns that a lane of ``list_in_order`` loads together."""
+    return max(4, 64 // precision.sums.itemsize)
 
 
 def has_plain_edges(problem: Problem) -> bool:

@@ -22,8 +22,8 @@ def fold_pieces(sums, width):
 
 
 @declared
-def add_trees(total, sums, groups):
-    """`total` plus trees of `groups` pieces, in order, each added up as by :func:`fold_pieces`."""
+def pieces_of(sums, first, count, width):
+    """`count` pieces of `width` sums from piece `first` on; both are constants."""
 
 
 @declared

@@ -184,7 +184,7 @@ def _fills(device: Device, geometry: Geometry, items: int) -> bool:
 
 #: Kernels that read a matrix once for several vectors, by the kernel whose sums they have; the
 #: first one that has constants for the problem is taken.
-_SEVERAL = {
+SEVERAL = {
     "vector_rows": ("several_short_rows", "several_rows"),
     "vector_columns": ("several_columns",),
     "long_columns": ("several_long_columns",),
@@ -194,7 +194,7 @@ _SEVERAL = {
 
 def _for_vectors(problem: Problem, batch: Batch, device: Device, single: Choice) -> Choice | None:
     """A kernel for several vectors and one matrix, with the sums of `single`; None without one."""
-    names = _SEVERAL.get(single.kernel.name, ())
+    names = SEVERAL.get(single.kernel.name, ())
     if batch.of("a") != (0,) or batch.items < 2:
         return None
     if any(home not in ("arguments", "pointer") for home in single.spec.homes):

@@ -250,17 +250,19 @@ def _by_warp(items: list[_Item], device: Device) -> Group:
     row_bytes = columns["cols"] * problems[0].dtype.itemsize
     costs = tiles.rows * row_bytes + BYTES_OF_PASS * tiles.passes
     (launch,) = kernel.geometry(problems[0], device, knobs).launches
-    warps_of_block = launch.block[0] // 32
-    most = device.multiprocessors * tiles.blocks * warps_of_block
-    begun, row, each = shared_out(tiles.tiles, tiles.rows, costs, most, tiles.together)
+    of_block = launch.block[0] // 32 // tiles.warps
+    begun, row, each = shared_out(
+        tiles.tiles, tiles.rows, costs, device.multiprocessors * tiles.blocks * of_block,
+        tiles.together, tiles.order,
+    )  # fmt: skip
     entries = np.where(begun < 0, -1, (begun << 32) + row + begin[begun])
-    warps, turns = begun.shape
+    takers, turns = begun.shape
     table = np.stack([columns[word] for word in kernel.words], axis=1)
-    # Behind the items come those with which warps begin, so that a warp finds its own at once.
+    # Behind the items come those with which warps begin, so that each finds its own at once.
     starts = np.maximum(begun[:, 0], 0)
     geometry = Geometry(
-        (Launch((-(-warps // warps_of_block), 1, 1), launch.block),),
-        {"warps": warps, "turns": turns, "items": len(own), "each": each},
+        (Launch((-(-takers // of_block), 1, 1), launch.block),),
+        {"takers": takers, "turns": turns, "items": len(own), "each": each},
     )
     said = "one item" if len(items) == 1 else f"{len(items)} items"
     choice = choice._replace(geometry=geometry, reason=f"{choice.reason}; {said} in one launch")

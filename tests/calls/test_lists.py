@@ -542,15 +542,17 @@ def test_small_items_of_several_sizes_share_a_launch(first, kernel):
 
 
 @needs_engine
-@pytest.mark.parametrize("order, kernel", [("C", "list_rows"), ("F", "list_columns")])
-def test_most_items_of_a_list_share_one_launch(order, kernel):
+@pytest.mark.parametrize("order, kernels", [
+    ("C", ["list_rows"]), ("F", ["list_columns", "list_in_order"]),
+])  # fmt: skip
+def test_most_items_of_a_list_share_a_launch_or_two(order, kernels):
     """Their rows have different lengths, and begin at different addresses."""
     rng, shapes = np.random.default_rng(13), [(5, 7), (40, 36), (33, 65), (100, 20), (3, 200)]
     a = [to_device(np.array(whole(rng, shape, np.float64), order=order)) for shape in shapes]
     x = [to_device(whole(rng, n, np.float64)) for _, n in shapes]
     with gemv.trace() as calls:
         found = gemv.gemv_batched(1, a, x)
-    assert [call.kernel for call in calls] == [kernel]
+    assert [call.kernel for call in calls] == kernels
     assert_same(found, [on_host(m) @ on_host(v) for m, v in zip(a, x, strict=True)])
 
 

@@ -61,4 +61,4 @@ def together(monkeypatch, name, knobs, several, constants):
 
     alone(monkeypatch, name, knobs)
     monkeypatch.setattr(batches, "get", kernel)
-    monkeypatch.setattr(batches, "_SEVERAL", {name: (several,)})
+    monkeypatch.setattr(batches, "SEVERAL", {name: (several,)})

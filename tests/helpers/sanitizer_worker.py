@@ -92,7 +92,7 @@ def every_list(dtype):
         ]
         groups, found = run_together(cases)
         for group in groups:
-            if group.choice.kernel.name in ("list_rows", "list_columns"):
+            if group.choice.kernel.name in ("list_rows", "list_columns", "list_in_order"):
                 together += len(group.items)
             for k, single in zip(group.items, group.singles, strict=True):
                 alone = cases[k].check(single.kernel.name, single.knobs)

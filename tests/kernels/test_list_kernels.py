@@ -21,12 +21,12 @@ from gemv.selection import ragged
 if gemv.backend() == "host":
     pytest.skip("no GPU and no simulator", allow_module_level=True)
 
-ROWS, COLUMNS = "list_rows", "list_columns"
+ROWS, COLUMNS, IN_ORDER = "list_rows", "list_columns", "list_in_order"
 #: For what each kernel stands in: order and op of the items, and the kernel for lists.
 ALONE = {
     "vector_rows": ([("C", "N"), ("F", "T"), ("F", "C")], ROWS),
     "vector_columns": ([("F", "N"), ("C", "T"), ("C", "C")], COLUMNS),
-    "long_columns": ([("F", "N"), ("C", "T"), ("C", "C")], COLUMNS),
+    "long_columns": ([("F", "N"), ("C", "T"), ("C", "C")], IN_ORDER),
 }
 H100 = Device(
     "NVIDIA H100 80GB HBM3",
@@ -49,8 +49,8 @@ def few_warps(problems, places, device):
     """
     share = ragged.shared_out
 
-    def shared_out(tiles, rows, costs, warps, together):
-        return share(tiles, rows, costs, 8, together)
+    def shared_out(tiles, rows, costs, takers, together, order):
+        return share(tiles, rows, costs, 8, together, order)
 
     with mock.patch.object(ragged, "shared_out", shared_out):
         return on_all(problems, places, device)
@@ -103,12 +103,39 @@ def test_each_item_has_the_bits_that_it_has_alone(dtype, op, order):
     groups, found = assert_bits(cases)
     _, by_all = run_together(cases, on_all)
     assert [each.tobytes() for each in by_all] == [each.tobytes() for each in found]
-    kernel = ROWS if (order == "C") == (op == "N") else COLUMNS
+    kernels = [ROWS] if (order == "C") == (op == "N") else [COLUMNS, IN_ORDER]
     together = by_warp(groups)
-    assert {group.choice.kernel.name for group in together} == {kernel}
-    # A group for each way in which addresses are whole elements; most items are among them.
+    assert sorted(group.choice.kernel.name for group in together) == sorted(kernels)
     assert sum(len(group.items) for group in together) > len(cases) / 2
-    assert len(together) == 1
+
+
+#: Items of columns for each way in which lanes and warps share rows, trees, and parts of a tree;
+#: the last ones have four groups whose sums are added up in order.
+SHAPES = {
+    "s": [(4, 34), (8, 300), (3, 33), (5, 130), (13, 33), (2, 300), (44, 300), (130, 5), (257, 90)],
+    "d": [
+        (2, 33), (5, 33), (5, 300), (7, 300), (22, 300), (34, 40), (36, 40), (40, 40), (18, 40),
+        (33, 9), (90, 12),
+    ],
+    "z": [(2, 33), (3, 300), (7, 300), (17, 40), (9, 64), (33, 9), (17, 33)],
+    "h": [(8, 33), (5, 33), (5, 130), (2, 300), (9, 90), (200, 5), (57, 33), (33, 5), (61, 5)],
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("dtype", SHAPES)
+def test_each_way_to_share_rows_and_columns(dtype):
+    # Sums of narrow numbers are compared before they are rounded to these.
+    rest = {"y_dtype": "s"} if dtype == "h" else {}
+    cases = list(random_cases(5, dtype, "F", "N", SHAPES[dtype], **rest))
+    groups, _ = assert_bits(cases)
+    words = {name: set() for name in ("warps", "tree", "parts", "shares", "in_pairs")}
+    for group in by_warp(groups):
+        for name, column in zip(group.words, group.table.T, strict=True):
+            words.get(name, set()).update(column.tolist())
+    assert len(words["tree"]) >= 3 and len(words["parts"]) >= 3
+    assert words["shares"] >= {0, 1}
+    assert dtype not in "sdz" or words["warps"] == {0, 1, 2}
+    assert dtype != "h" or 0 in words["in_pairs"]
 
 
 @pytest.mark.parametrize("dtype", "sdczhb" if ALL_ROWS else "sz")
@@ -134,6 +161,22 @@ def test_items_have_the_bits_of_the_kernel_that_is_theirs_alone(name, dtype, mon
     groups, _ = assert_bits(cases, ragged.groups)
     assert {each.kernel.name for group in groups for each in group.singles} == {name}
     assert kernel in {group.choice.kernel.name for group in groups}
+
+
+@pytest.mark.parametrize("lanes, threads", [(1, 512), (2, 256), (32, 512), (8, 32)])
+@pytest.mark.parametrize("dtype", "sb")
+def test_blocks_of_other_sizes_have_other_trees(dtype, lanes, threads, monkeypatch):
+    """Constants of other GPUs: up to sixteen trees, or a single one of few groups."""
+    knobs = {"LANES": lanes, "THREADS_PER_BLOCK": threads, "BLOCKS_PER_SM": 0}
+    forced(monkeypatch, "vector_columns", knobs, True)
+    sizes = [(8, 520), (33, 260), (64, 520), (16, 600), (72, 36)]
+    cases = [
+        Case(m, n, dtype, "F", pad=(0, 8, 3)[k % 3], seed=k, beta=0.5)
+        for k, (m, n) in enumerate(sizes)
+    ]
+    groups, _ = assert_bits(cases)
+    found = {group.choice.kernel.name: len(group.items) for group in by_warp(groups)}
+    assert found[COLUMNS] >= 2
 
 
 @pytest.mark.parametrize("order", "CF")
@@ -170,15 +213,14 @@ def test_an_entry_may_be_several_tiles(order, monkeypatch):
     """In a long list a warp takes neighbouring tiles at once, so that there are not many turns."""
     monkeypatch.setattr(list_shares, "MOST_TURNS", 1)
     few = H100._replace(multiprocessors=1)
-    sizes = [(300, 20), (5, 7), (64, 64), (230, 12), (4, 9)]
+    sizes = [(800, 20), (5, 7), (64, 64), (530, 12), (4, 9)]
     cases = [Case(m, n, "s", order, seed=m, beta=0.5) for m, n in sizes]
 
     def find(problems, places, device):
         return ragged.groups(problems, places, few)
 
     groups, _ = assert_bits(cases, find)
-    (group,) = by_warp(groups)
-    assert group.choice.geometry.sizes["each"] > 1
+    assert max(group.choice.geometry.sizes["each"] for group in by_warp(groups)) > 1
 
 
 @pytest.mark.parametrize("order", "CF")
@@ -207,11 +249,18 @@ def test_a_warp_takes_more_turns_than_it_has_lanes(order):
 def test_no_order_of_threads_and_blocks_changes_a_bit(order):
     from gemv.language.simulator.scheduler import Schedule, scheduled
 
-    cases = list(random_cases(9, "s", order, "N", SIZES[4:11]))
-    _, expected = run_together(cases, few_warps)
-    for schedule in (Schedule("reversed"), *(Schedule("random", seed) for seed in range(3))):
+    cases = list(random_cases(9, "s", order, "N", [*SIZES[4:11], (130, 36), (200, 40)]))
+
+    def find(problems, places, device):
+        """So few warps, or blocks, that each takes several tiles."""
+        return ragged.groups(problems, places, H100._replace(multiprocessors=1))
+
+    _, expected = run_together(cases, find)
+    for schedule in (
+        Schedule("reversed"), Schedule("warps"), Schedule("random", 0),
+    ):  # fmt: skip
         with scheduled(schedule):
-            _, found = run_together(cases, few_warps)
+            _, found = run_together(cases, find)
         assert [each.tobytes() for each in found] == [each.tobytes() for each in expected]
 
 
@@ -221,14 +270,19 @@ def problems_of(sizes, dtype="s", order="C"):
         yield Problem(DTYPES[dtype], m, n, 0, m, n, False, *strides).at(0, 0)
 
 
-def planned(sizes, dtype="s", order="C", device=H100):
-    """The launch of a kernel for lists, which most items have, and what each of its warps does."""
+def all_planned(sizes, dtype="s", order="C", device=H100):
+    """The launches of kernels for lists, which most items have, and what each warp does there."""
     problems = list(problems_of(sizes, dtype, order))
-    groups = ragged.groups(problems, [(0, 0, 0)] * len(problems), device)
-    (group,) = by_warp(groups)
-    assert len(group.items) > 0.8 * len(problems)
-    sizes = group.choice.geometry.sizes
-    return group, group.blocks.reshape(sizes["warps"], sizes["turns"])
+    groups = by_warp(ragged.groups(problems, [(0, 0, 0)] * len(problems), device))
+    assert sum(len(group.items) for group in groups) > 0.8 * len(problems)
+    for group in groups:
+        sizes = group.choice.geometry.sizes
+        yield group, group.blocks.reshape(sizes["takers"], sizes["turns"])
+
+
+def planned(*arguments, **rest):
+    """The only one of these launches, or the one that moves most bytes."""
+    return next(all_planned(*arguments, **rest))
 
 
 @functools.cache
@@ -240,15 +294,15 @@ def many_sizes(count):
 def assert_each_row_once(group, entries):
     """Tables stay within their bounds, and each row of each word of the table has one warp."""
     geometry = group.choice.geometry
-    warps, turns, items, each = (geometry.sizes[k] for k in ("warps", "turns", "items", "each"))
+    takers, turns, items, each = (geometry.sizes[k] for k in ("takers", "turns", "items", "each"))
     (launch,) = geometry.launches
-    block = launch.block[0] // 32
-    assert warps <= launch.grid[0] * block < warps + block
-    assert len(group.table) == len(group.slots) == items + warps
+    assert len(group.table) == len(group.slots) == items + takers
     words = {name: group.table[:items, k] for k, name in enumerate(group.words)}
     tiles = group.choice.kernel.tiles_of(words, group.choice.spec)
+    block = launch.block[0] // 32 // tiles.warps
+    assert takers <= launch.grid[0] * block < takers + block
     begins = entries[:, 0].reshape(-1, tiles.together) >= 0
-    assert entries.shape == (warps, turns) and begins.any(axis=1).all(), "all have work"
+    assert entries.shape == (takers, turns) and begins.any(axis=1).all(), "all have work"
     assert ((entries[:, 1:] < 0) | (entries[:, :-1] >= 0)).all(), "no gap before the end"
     taken = entries[entries >= 0]
     slot, first = taken >> 32, taken & 0xFFFFFFFF
@@ -278,7 +332,8 @@ def test_each_row_is_computed_once(dtype, order):
     sizes = many_sizes(200)
     if dtype in "cz":  # of rows that fill no vector, the sums of complex numbers are others
         sizes = [(4 * (m // 4), n) for m, n in sizes]
-    assert_each_row_once(*planned(sizes, dtype, order))
+    for group, entries in all_planned(sizes, dtype, order):
+        assert_each_row_once(group, entries)
 
 
 @pytest.mark.parametrize("order", "CF")
@@ -335,21 +390,58 @@ def test_rows_that_are_counted_in_more_than_31_bits_have_another_kernel(order, m
     assert together(64, 64) and not together(68, 40) and not together(40, 68)
 
 
-@pytest.mark.parametrize("dtype, blocks", [
-    ("s", (6, 4)), ("d", (6, 5)), ("c", (6, 4)), ("z", (6, 4)), ("h", (6, 3)), ("b", (6, 3)),
+@pytest.mark.parametrize("dtype", "sdczhb")
+@pytest.mark.parametrize("name, order, size, blocks", [
+    (ROWS, "C", (64, 64), 6), (COLUMNS, "F", (64, 64), 4), (IN_ORDER, "F", (32, 8), 5),
 ])  # fmt: skip
-def test_blocks_of_a_multiprocessor(dtype, blocks):
-    """As many as were fastest on an H100; those of complex numbers are as many as do not spill."""
-    for order, wanted in zip("CF", blocks, strict=True):
-        group, _ = planned([(64, 64)], dtype, order)
-        words = dict(zip(group.words, group.table.T, strict=True))
-        assert group.choice.kernel.tiles_of(words, group.choice.spec).blocks == wanted
+def test_blocks_of_a_multiprocessor(name, order, size, blocks, dtype):
+    """As many as were fastest on an H100, or as do not spill."""
+    group, _ = planned([size], dtype, order)
+    assert group.choice.kernel.name == name
+    words = dict(zip(group.words, group.table.T, strict=True))
+    assert group.choice.kernel.tiles_of(words, group.choice.spec).blocks == blocks
+
+
+def turns_of_tiles(kernel_order):
+    """Of 60 items: for each tile of each item the turn in which it is taken, and its owner."""
+    tiles, rows = np.full(60, 37), np.full(60, 8)
+    costs = np.arange(60)[::-1] * 100 + 1000
+    item, row, each = list_shares.shared_out(tiles, rows, costs, 400, 1, kernel_order)
+    assert each == 1
+    owner, turn = np.nonzero(item >= 0)
+    found = np.full((60, 37, 2), -1)
+    found[item[owner, turn], row[owner, turn] // 8] = np.stack([turn, owner], axis=1)
+    assert found.min() == 0
+    return found[..., 0], found[..., 1]
+
+
+def test_neighbouring_tiles_of_columns_are_taken_at_the_same_time():
+    """They share lines of memory, which the second one then finds in the L2 cache."""
+    turns, _ = turns_of_tiles(list_shares.FORWARD)
+    apart = np.abs(np.diff(turns, axis=1))
+    assert apart.max() <= 1 and (apart > 0).mean() < 0.05
+    for order in "FC":
+        group, _ = planned([(300, 90)], order=order)
+        tiles = group.choice.kernel.tiles_of(
+            dict(zip(group.words, group.table.T, strict=True)), group.choice.spec
+        )
+        assert tiles.order == (list_shares.FORWARD if order == "F" else list_shares.HALVES)
+
+
+def test_half_of_the_warps_begin_with_their_shortest_tiles_of_rows():
+    turns, owners = turns_of_tiles(list_shares.HALVES)
+    item = np.arange(60)[:, None]  # the first ones have the longest tiles
+    early, late = turns == 0, turns == turns.max()
+    lower = owners < 200
+    assert item[np.nonzero(early & lower)[0]].max() < item[np.nonzero(early & ~lower)[0]].min()
+    assert late[50:][lower[50:]].any() and late[:10][~lower[:10]].any()
 
 
 def test_a_gpu_with_one_multiprocessor_computes_a_list():
     few = H100._replace(multiprocessors=1)
     for order in "CF":
-        assert_each_row_once(*planned(many_sizes(200), order=order, device=few))
+        for group, entries in all_planned(many_sizes(200), order=order, device=few):
+            assert_each_row_once(group, entries)
 
 
 def test_what_each_word_stands_for():
@@ -369,7 +461,7 @@ def test_what_each_word_stands_for():
     [
         (ROWS, {"ROWS": 3}, "ROWS must be 1 or 2, and THREADS_PER_BLOCK whole warps"),
         (ROWS, {"THREADS_PER_BLOCK": 48}, "THREADS_PER_BLOCK whole warps, got 2 and 48"),
-        (COLUMNS, {"THREADS_PER_BLOCK": 48}, "THREADS_PER_BLOCK must be whole warps, got 48"),
+        (IN_ORDER, {"THREADS_PER_BLOCK": 48}, "THREADS_PER_BLOCK must be whole warps, got 48"),
     ],
 )
 def test_constants_that_make_no_sense_are_refused(name, knobs, words):

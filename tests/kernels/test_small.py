@@ -136,7 +136,7 @@ def test_every_kind_of_call_has_the_same_bits(accumulate):
             )  # fmt: skip
             assert [bits(each) for each in listed] == alone, where
         kernels |= {call.kernel for call in calls}
-    plain = {"small_items", "list_rows", "list_columns"} if accumulate == "plain" else set()
+    plain = {"small_items", "list_rows", "list_in_order"} if accumulate == "plain" else set()
     assert kernels == {"small_matrix", "several_small"} | plain
 
 

@@ -234,15 +234,15 @@ def check(letter, m, n, alone, together, monkeypatch, chunked=False):
         ]
 
     kernels, several = computed()
-    chosen = batches._SEVERAL
-    monkeypatch.setattr(batches, "_SEVERAL", {})
+    chosen = batches.SEVERAL
+    monkeypatch.setattr(batches, "SEVERAL", {})
     (single,), expected = computed()
     assert single == name and kernels == {several_of(name, together)}
     for found, right in zip(several, expected, strict=True):
         assert found.tobytes() == right.tobytes()
     assert not several[2][1].any() and several[3].tobytes() == several[0].tobytes()
     if alone.get("BLOCKS_PER_SM") or together.get("TURNS") or "SHARERS" in together or chunked:
-        monkeypatch.setattr(batches, "_SEVERAL", chosen)
+        monkeypatch.setattr(batches, "SEVERAL", chosen)
         for other_order in orders(bool(alone.get("BLOCKS_PER_SM"))):
             with other_order:
                 assert gemv.matvec(a, x).copy_to_host().tobytes() == expected[0].tobytes()
@@ -295,7 +295,7 @@ def test_staged_numbers_of_x_are_those_of_one_vector(
     for other_order in orders(True) if accumulate == "plain" else []:
         with other_order:
             found.append(computed()[1].tobytes())
-    monkeypatch.setattr(batches, "_SEVERAL", {})
+    monkeypatch.setattr(batches, "SEVERAL", {})
     kernels, expected = computed()
     assert set(kernels) == {"vector_columns"}
     assert set(found) == {expected.tobytes()}

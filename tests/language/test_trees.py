@@ -23,11 +23,11 @@ def of_trees():
 
         from gemv.language import (
             add_each,
-            add_trees,
             axpy_add,
             fold_pieces,
             gather,
             natural,
+            pieces_of,
             put_pieces,
             sums_of_lane,
             zeros,
@@ -44,7 +44,10 @@ def of_trees():
             mine = axpy_add(zeros(zero, COUNT), values, ones, COUNT, 0)
             tree = fold_pieces(mine, WIDTH)
             put_pieces(sums, 0, tid * WIDTH, tree, WIDTH, WIDTH)
-            put_pieces(sums, 1, tid * WIDTH, add_trees(tree, mine, 2), WIDTH, WIDTH)
+            low = fold_pieces(pieces_of(mine, 0, 2, WIDTH), WIDTH)
+            high = fold_pieces(pieces_of(mine, 2, 2, WIDTH), WIDTH)
+            both = add_each(add_each(tree, low), high)
+            put_pieces(sums, 1, tid * WIDTH, both, WIDTH, WIDTH)
             other = sums_of_lane(tree, (5 * tid + 3) % 32)
             put_pieces(sums, 2, tid * WIDTH, add_each(tree, other), WIDTH, WIDTH)
             cuda.syncthreads()

@@ -18,7 +18,7 @@ from gemv.kernels.kernel import Kernel
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float64", "complex64", "bfloat16"])
-@pytest.mark.parametrize("name", ["list_rows", "list_columns"])
+@pytest.mark.parametrize("name", ["list_rows", "list_columns", "list_in_order"])
 def test_kernels_of_lists_know_that_lanes_agree(name, dtype, compiler):
     """No branch collects lanes, and few words move to the registers that all lanes share.
 

@@ -565,7 +565,7 @@ def in_lists(problem, knobs):
     if problem.splits_elements or problem.access != ("axpy" if knobs["DOWN"] else "dot"):
         return None
     if knobs["DOWN"]:
-        return "list_columns", words_in_order(problem, shares)
+        return "list_in_order", words_in_order(problem, shares)
     unit = unit_of(problem.precision) if knobs["WHOLE"] else 1
     if problem.widths[0] < unit:
         return None

@@ -54,17 +54,18 @@ from gemv.language.numba_cuda.loads import (
     stream_some,
     stream_tile,
 )
+from gemv.language.numba_cuda.phases import stream_around, sums_from
 from gemv.language.numba_cuda.registers import kept, load_units, put_pieces, put_unit, zeros
 from gemv.language.numba_cuda.stores import store, store_vectors
 from gemv.language.numba_cuda.sums import (
     add_each,
-    add_trees,
     axpy_add,
     butterfly,
     fold,
     fold_pieces,
     multiply_add,
     outer_add,
+    pieces_of,
     scatter_sums,
     sums_of_lane,
     times,

@@ -27,7 +27,7 @@ from gemv.language.numba_cuda.registers import (
 )
 
 #: Loads of A by 16 bytes: they do not settle in the L1 cache, because A is read once.
-_STREAM = "ld.global.nc.L1::no_allocate.L2::128B"
+STREAM = "ld.global.nc.L1::no_allocate.L2::128B"
 #: Shorter loads of A: several of them read the same sector, so the first one brings it to L1.
 _AGAIN = "ld.global.nc.L2::128B"
 #: Loads of x: the next row wants it again, so it may stay in L1.
@@ -257,7 +257,7 @@ def _streaming(pointer, starts, count, width, *limit, again=_AGAIN):
     if known is None:
         return None
     result = types.UniTuple(pointer.dtype, starts.count * known[0] * known[1])
-    instruction = _STREAM if known[1] * stored_bytes(pointer) >= LOAD_BYTES else again
+    instruction = STREAM if known[1] * stored_bytes(pointer) >= LOAD_BYTES else again
 
     def codegen(context, builder, signature, arguments):
         base, starts_, index, step, _, _, *valid = arguments
@@ -284,12 +284,12 @@ def stream_some(typingctx, pointer, starts, index, step, count, width, valid):
 
 @intrinsic
 def pass_tile(typingctx, pointer, starts, index, step, count, width):
-    return _streaming(pointer, starts, count, width, again=_STREAM)
+    return _streaming(pointer, starts, count, width, again=STREAM)
 
 
 @intrinsic
 def pass_some(typingctx, pointer, starts, index, step, count, width, valid):
-    return _streaming(pointer, starts, count, width, types.int64, again=_STREAM)
+    return _streaming(pointer, starts, count, width, types.int64, again=STREAM)
 
 
 @intrinsic

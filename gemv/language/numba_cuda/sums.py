@@ -171,6 +171,11 @@ def _add(context, builder, element, left, right):
 _NUMBER, _DIFFERENCE = 0, 3
 
 
+def of_lane_number(context, builder, element, value, lane):
+    """The `value` that the lane with this number has."""
+    return _exchanged(context, builder, element, value, lane, _NUMBER)
+
+
 def _exchanged(context, builder, element, value, other, mode=_DIFFERENCE):
     """The `value` of another lane; a shuffle moves 32 bits at a time."""
     if isinstance(element, TwofoldType):
@@ -237,7 +242,7 @@ def sums_of_lane(typingctx, values, lane):
     def codegen(context, builder, signature, arguments):
         lane = builder.trunc(arguments[1], ir.IntType(32))
         parts = [
-            _exchanged(context, builder, element, part, lane, _NUMBER)
+            of_lane_number(context, builder, element, part, lane)
             for part in items_of(builder, arguments[0], values.count)
         ]
         return context.make_tuple(builder, values, parts)
@@ -311,44 +316,32 @@ def fold_pieces(typingctx, sums, width):
     result = types.UniTuple(element, known[0])
 
     def codegen(context, builder, signature, arguments):
-        pieces = items_of(builder, arguments[0], sums.count)
-        parts = _folded(context, builder, element, pieces, known[0])
+        parts = items_of(builder, arguments[0], sums.count)
+        while len(parts) > known[0]:
+            half = len(parts) // 2
+            parts = [
+                _add(context, builder, element, low, high)
+                for low, high in zip(parts[:half], parts[half:], strict=True)
+            ]
         return context.make_tuple(builder, result, parts)
 
     return result(sums, width), codegen
 
 
-def _folded(context, builder, element, parts, width):
-    """One piece of `width` sums from several, added in pairs."""
-    while len(parts) > width:
-        half = len(parts) // 2
-        parts = [
-            _add(context, builder, element, low, high)
-            for low, high in zip(parts[:half], parts[half:], strict=True)
-        ]
-    return parts
-
-
 @intrinsic
-def add_trees(typingctx, total, sums, groups):
-    known = literal_of(groups)
+def pieces_of(typingctx, sums, first, count, width):
+    known = literal_of(first, count, width)
     if known is None:
         return None
-    element, width = total.dtype, total.count
-    each = known[0] * width
+    first_, count_, width_ = known
+    result = types.UniTuple(sums.dtype, count_ * width_)
 
     def codegen(context, builder, signature, arguments):
-        parts = items_of(builder, arguments[0], width)
-        pieces = items_of(builder, arguments[1], sums.count)
-        for first in range(0, sums.count, each):
-            tree = _folded(context, builder, element, pieces[first : first + each], width)
-            parts = [
-                _add(context, builder, element, part, other)
-                for part, other in zip(parts, tree, strict=True)
-            ]
-        return context.make_tuple(builder, total, parts)
+        parts = items_of(builder, arguments[0], sums.count)
+        own = parts[first_ * width_ : (first_ + count_) * width_]
+        return context.make_tuple(builder, result, own)
 
-    return total(total, sums, groups), codegen
+    return result(sums, first, count, width), codegen
 
 
 @intrinsic

@@ -36,9 +36,9 @@ from gemv.language.simulator.intrinsics import (
     short,
 )
 from gemv.language.simulator.memory import conjugated, moved, vector_load
+from gemv.language.simulator.phases import stream_around, sums_from
 from gemv.language.simulator.vectors import (
     add_each,
-    add_trees,
     axpy_add,
     butterfly,
     elements_past,
@@ -59,6 +59,7 @@ from gemv.language.simulator.vectors import (
     outer_add,
     pass_some,
     pass_tile,
+    pieces_of,
     put_pieces,
     put_unit,
     row_starts,

@@ -238,11 +238,8 @@ def fold_pieces(sums, width):
     return tuple(parts)
 
 
-def add_trees(total, sums, groups):
-    each = groups * len(total)
-    for first in range(0, len(sums), each):
-        total = add_each(total, fold_pieces(sums[first : first + each], len(total)))
-    return total
+def pieces_of(sums, first, count, width):
+    return sums[first * width : (first + count) * width]
 
 
 def add_each(left, right):
