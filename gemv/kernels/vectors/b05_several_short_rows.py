@@ -51,8 +51,8 @@ Wins
     with eight vectors, 65536 x 1000 bfloat16 took 50 us, 72 by ``several_rows`` and 54 by torch.mm;
     262144 x 256 took 51, without a ring 79, and 53 by torch.mm; 1048576 x 64 took 54, 69 and 57.
     16384 x 2048 took 30 us and 35 by ``several_rows``. Without a ring 1048576 x 110 took 104 us,
-    192 by ``several_rows`` and 118 by torch.mm. Four vectors with 131072 x 512 took 49 us, without
-    a ring 63, and 50 by torch.mm. Eight with 65536 x 1000 float32 took 93 us, 101 by
+    192 by ``several_rows`` and 118 by torch.mm. Four vectors with 262144 x 200 took 41 us, without
+    a ring 46, and 47 by torch.mm. Eight with 65536 x 1000 float32 took 93 us, 101 by
     ``several_rows`` and 154 by torch.mm.
 
 Loses

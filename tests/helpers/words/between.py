@@ -161,6 +161,34 @@ def stages(spec, W):
     return made
 
 
+@small("copy_or_zeros", capability=COPIES)
+def some_copies(spec, W):
+    """A third of the threads copies zeros, from places far behind A."""
+    from gemv.language import (
+        copies_commit,
+        copies_wait,
+        copy_or_zeros,
+        cuda,
+        natural,
+        staged_tile,
+        store_vectors,
+    )
+
+    BYTES = THREADS * 16
+
+    def made(a, y):
+        stage = cuda.shared.array(BYTES, np.uint8, alignment=16)
+        tid = natural(cuda.threadIdx.x)
+        place = natural(cuda.blockIdx.x) * THREADS + tid
+        present = place % 3 != 1
+        copy_or_zeros(stage, tid * W, a, place * W if present else 1 << 30, present)
+        copies_commit()
+        copies_wait(0)
+        store_vectors(y, place * OUT, 1, staged_tile(stage, a, (tid * W,), 0, W, 1, W), 1)
+
+    return made
+
+
 @small(
     "cluster_rank cluster_arrive cluster_wait cluster_expect cluster_post cluster_take",
     accumulates=ALL, cluster=CLUSTER, capability=(9, 0),
