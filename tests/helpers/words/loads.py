@@ -51,6 +51,21 @@ def inside_of_a_line(spec, W):
     return made
 
 
+@small("stream_around")
+def around_an_element(spec, W):
+    from gemv.language import cuda, natural, store_vectors, stream_around
+
+    COUNT = 3
+
+    def made(a, y):
+        place = natural(cuda.blockIdx.x) * THREADS + natural(cuda.threadIdx.x)
+        index = W + place * 5 % 400
+        values = stream_around(a, index, 3 * W + 1, COUNT, W, place % (COUNT + 1))
+        store_vectors(y, place * OUT, 1, values, 1)
+
+    return made
+
+
 @small("load_vectors load_some")
 def vectors(spec, W):
     from gemv.language import cuda, load_some, load_vectors, natural, store_vectors

@@ -16,17 +16,17 @@ def registers(spec, W):
     return made
 
 
-@small("fold fold_pieces add_trees add_each zeros", accumulates=ALL)
+@small("fold fold_pieces pieces_of add_each zeros", accumulates=ALL)
 def trees(spec, W):
     from gemv.language import (
         add_each,
-        add_trees,
         cuda,
         fold,
         fold_pieces,
         load_vectors,
         multiply_add,
         natural,
+        pieces_of,
         store_vectors,
         zeros,
     )
@@ -41,9 +41,37 @@ def trees(spec, W):
         store_vectors(y, at, 1, fold(values, 2), 1)
         tree = fold_pieces(values, 2)
         store_vectors(y, at + 2, 1, tree, 1)
-        store_vectors(y, at + 4, 1, add_trees(tree, values, 2), 1)
+        store_vectors(y, at + 4, 1, fold_pieces(pieces_of(values, 2, 2, 2), 2), 1)
         store_vectors(y, at + 6, 1, add_each(values, values), 1)
         store_vectors(y, at + 14, 1, zeros(zero, 2), 1)
+
+    return made
+
+
+@small("sums_from", accumulates=ALL)
+def sums_of_the_next_lane(spec, W):
+    """The lanes of a warp have one phase, and each vector has another one."""
+    from gemv.language import (
+        cuda,
+        load_vectors,
+        multiply_add,
+        natural,
+        store_vectors,
+        stream_around,
+        sums_from,
+        zeros,
+    )
+
+    zero, COUNT, SUMS = spec.zero, 2, 2 * W
+
+    def made(a, y):
+        place = natural(cuda.blockIdx.x) * THREADS + natural(cuda.threadIdx.x)
+        index = W + place // 32 * (32 * W + 1) + place % 32 * W
+        one = load_vectors(a, 0, 1, 1, 1)
+        values = stream_around(a, index, 3 * W + 1, COUNT, W, COUNT)
+        sums = multiply_add(zeros(zero, SUMS), values, one, 0)
+        sums = sums_from(sums, a, index, 3 * W + 1, COUNT, W)
+        store_vectors(y, place * OUT, 1, sums, 1)
 
     return made
 
