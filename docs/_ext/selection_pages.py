@@ -173,7 +173,11 @@ def changed_rows(file: Path = GATES / "h100-changes.json") -> list[tuple[str, st
     ]  # fmt: skip
 
 
-def alike_page(file: Path = FITS / "h100-alike.json", formula: Path = GATES / "h100.json") -> str:
+def alike_page(
+    file: Path = FITS / "h100-alike.json",
+    formula: Path = GATES / "h100.json",
+    drawn: Path = GATES / "h100-random.json",
+) -> str:
     """How the H200's choices do on a GPU with its multiprocessors, and those that a fit changed."""
     from gemv.selection.machine import REFERENCE
 
@@ -185,7 +189,13 @@ def alike_page(file: Path = FITS / "h100-alike.json", formula: Path = GATES / "h
         for part, judged in parts
         for words, key in ((usual, "usual"), ("with changes", "changed"))
     ]
-    rows.append(("never seen: of the formula", json.loads(formula.read_text("utf-8"))["present"]))
+    rows += [
+        (title, json.loads(one.read_text("utf-8"))["present"])
+        for title, one in (
+            ("never seen: of the formula", formula),
+            ("never seen, drawn at random: with changes", drawn),
+        )
+    ]
     words = {"usual": usual, "changed": "with changes"}
     rows += [(f"changed, {part}: {words[key]}", judged) for part, key, judged in changed_rows()]
     lines = [
