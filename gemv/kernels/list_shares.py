@@ -41,9 +41,10 @@ class Tiles(NamedTuple):
     order: int
 
 
-#: The time that a warp waits for the memory, as bytes that it could read meanwhile: loads that a warp
-#: waits for one after the other count more than bytes. On an NVIDIA H100, a list of columns of 68 MB
-#: took 49.9 us in bfloat16 and 34.2 us in float32 with 1 KiB here, and 47.4 and 31.9 us with 16 KiB.
+#: The time that a warp waits for the memory, as bytes that it could read meanwhile: loads that a
+#: warp waits for one after the other count more than bytes. On an NVIDIA H100, a list of columns of
+#: 68 MB took 49.9 us in bfloat16 and 34.2 us in float32 with 1 KiB here, 47.4 and 31.9 us with
+#: 16 KiB.
 BYTES_OF_PASS = 16 << 10
 #: Tiles that a warp takes at once are so many that there are about so many turns at most, unless
 #: there are more items than that.

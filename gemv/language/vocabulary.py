@@ -7,8 +7,7 @@ the function of that package, so a kernel is one source and never asks where it 
 
 Words that the declarations share:
 
-* A *vector* is `width` neighbouring elements of an array. One load or store of a thread moves it,
-  so it has 16 bytes at most.
+* A *vector* is `width` neighbouring elements of at most 16 bytes, which one load or store moves.
 * Tiles of A, numbers of x and partial sums are flat tuples, because the compiler keeps each item of
   a tuple in a register of its own.
 * `count`, `width`, `rows`, `lanes`, `apart`, `bytes_`, `multiple`, `divisor`, `each` and

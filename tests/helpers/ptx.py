@@ -441,7 +441,8 @@ class Program:
         lines = ["def thread(parameters, memory, own, v__tid_x, v__tid_y, v__ntid_x, v__ntid_y,",
                  "  v__ctaid_x, v__ctaid_y, v__ctaid_z, v__nctaid_x, v__nctaid_y, v__nctaid_z,",
                  "  v__cluster_ctarank):", " pc, copies = 0, [[]]",
-                 " lane = v__laneid = (v__tid_y * v__ntid_x + v__tid_x) % 32", " while True:"]  # fmt: skip
+                 " lane = v__laneid = (v__tid_y * v__ntid_x + v__tid_x) % 32",
+                 " while True:"]  # fmt: skip
         for number, block in enumerate(self._blocks):
             lines.append(f"  {'el' if number else ''}if pc == {number}:")
             lines += [f"   {line}" for line in [*block, f"pc = {number + 1}"]]
