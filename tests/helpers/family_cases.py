@@ -16,6 +16,7 @@ from gemv.core.narrow import cast
 from helpers import forced
 
 ROWS = {"ROWS": 1, "VECTORS": 1, "MIN_BLOCKS": 1, "BLOCKS_PER_SM": 0}
+SHORT = {"ROWS": 4, "COUNT": 4, "LOADS": 3, "LANES": 4, "FULL": 0, "MIN_BLOCKS": 1}
 COLUMNS = {"COLUMNS": 2, "THREADS_PER_BLOCK": 64, "MIN_BLOCKS": 1, "ACROSS": 1, "LANES": 4,
            "PIECES": 1, "BLOCKS_PER_SM": 0}  # fmt: skip
 #: By kernel, the cases in which its lines matter: rows and columns of A, then constants of the
@@ -49,17 +50,20 @@ CASES = {
         # constants, so no other test has these
         (9, 150, {**COLUMNS, "BLOCKS_PER_SM": 8}, {"LOADS": 2, "COUNT": 4, "MIN_BLOCKS": 2}),
     ],
+    "several_short_rows": [
+        # rings that go round: of one warp, and of two that share it
+        (150, 36, {**ROWS, "LANES": 4, "THREADS_PER_BLOCK": 32},
+         {**SHORT, "SHARERS": 2, "WARPS": 1, "STAGES": 2, "THREADS_PER_BLOCK": 32}),
+        (150, 36, {**ROWS, "LANES": 4, "THREADS_PER_BLOCK": 32},
+         {**SHORT, "SHARERS": 1, "WARPS": 2, "STAGES": 2, "THREADS_PER_BLOCK": 64}),
+    ],
+    "list_columns": [(45, 70, None, None)],
 }  # fmt: skip
 #: The same for the other kernels.
 FURTHER = {
     "several_long_columns": [
         (150, 7, {"PIECES": 2, "COLUMNS": 2, "THREADS_PER_BLOCK": 8, "MIN_BLOCKS": 1},
          {"PIECES": 1, "COLUMNS": 4, "THREADS_PER_BLOCK": 16}),
-    ],
-    "several_short_rows": [
-        (37, 36, {**ROWS, "LANES": 4, "THREADS_PER_BLOCK": 32},
-         {"SHARERS": 2, "ROWS": 4, "COUNT": 4, "LOADS": 3, "LANES": 4, "FULL": 0,
-          "THREADS_PER_BLOCK": 32, "MIN_BLOCKS": 1}),
     ],
     "several_small": [(9, 7, None, None), (31, 32, None, None)],
 }  # fmt: skip
@@ -80,10 +84,26 @@ def operands(name, m, n, letter):
     return cast(a.astype("d"), DTYPES[letter]), cast(x.astype("d"), DTYPES[letter])
 
 
+class Together:
+    """Results of a list as one array."""
+
+    def __init__(self, arrays):
+        self._arrays = arrays
+
+    def copy_to_host(self):
+        return np.array([each.copy_to_host() for each in self._arrays])
+
+
 def products(name, m, n, letter=None):
     """What is right, and a call that makes it; the matrices end where their memory does."""
     a, x = operands(name, m, n, letter or ("d" if name == "staged_rows" else "s"))
     lines = a if name.endswith("_rows") else a.swapaxes(-1, -2)  # as they are in memory
+    if name.startswith("list"):
+        own = [cuda.to_device(np.asfortranarray(each)) for each in a]
+        listed = [cuda.to_device(each) for each in x]
+        return np.matmul(a, x[..., None])[..., 0], lambda: Together(
+            gemv.gemv_batched(1, own, listed)
+        )
     if name.startswith("staged"):  # one element behind a multiple of 16 bytes
         whole = np.concatenate([[0], lines.ravel()]).astype(a.dtype)
         stored = cuda.to_device(whole)[1:].reshape(lines.shape)
