@@ -7,6 +7,11 @@ import threading
 import numpy as np
 import pytest
 
+from gemv.engines import backend
+
+if backend.backend() != "cuda":
+    pytest.skip("needs an NVIDIA GPU", allow_module_level=True)
+
 jax = pytest.importorskip("jax", reason="JAX is not installed")
 
 import jax.numpy as jnp  # noqa: E402
