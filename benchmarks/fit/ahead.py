@@ -125,8 +125,7 @@ def choices_of(
     """The candidate of each cell of a kind, by its two indices; `wanted` are the first ones.
 
     It is the one with the least mean of the logarithms of its times on the problems of the cell: a
-    launch that is best for the largest may be poor for others, which need one wave of blocks less,
-    or fill fewer lanes.
+    launch that is best for the largest may be poor for others, which fill fewer lanes or blocks.
 
     A cell whose `usual` candidate is within :data:`GAIN` of that keeps it, and so do all cells of a
     block where no problem that is looked at first has a better one. Cells are left out if `of`

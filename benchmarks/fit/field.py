@@ -121,11 +121,10 @@ class Field:
                         seconds = min(seconds, ring.time(at))
                     best = min(best, seconds)
                     found.times.append(Timed(each, seconds))
-            # Nothing could say of the first one that it was disturbed.
-            if found.times[0].seconds > DISTURBED * best:
-                seconds = min(
-                    found.times[0].seconds, ring.time(self.call(choices[tried[0]], timed))
-                )
+            # While the first one was timed, there was no best time yet to tell a disturbance by.
+            first = found.times[0].seconds
+            if first > DISTURBED * best:
+                seconds = min(first, ring.time(self.call(choices[tried[0]], timed)))
                 found.times[0] = Timed(tried[0], seconds)
             found.floor_s = min(ring.time(self.plain(g, timed, moved)) for g in FLOOR_GRIDS)
             for library in self.libraries:

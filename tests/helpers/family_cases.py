@@ -84,7 +84,7 @@ def operands(name, m, n, letter):
     return cast(a.astype("d"), DTYPES[letter]), cast(x.astype("d"), DTYPES[letter])
 
 
-class Together:
+class Listed:
     """Results of a list as one array."""
 
     def __init__(self, arrays):
@@ -101,9 +101,7 @@ def products(name, m, n, letter=None):
     if name.startswith("list"):
         own = [cuda.to_device(np.asfortranarray(each)) for each in a]
         listed = [cuda.to_device(each) for each in x]
-        return np.matmul(a, x[..., None])[..., 0], lambda: Together(
-            gemv.gemv_batched(1, own, listed)
-        )
+        return np.matmul(a, x[..., None])[..., 0], lambda: Listed(gemv.gemv_batched(1, own, listed))
     if name.startswith("staged"):  # one element behind a multiple of 16 bytes
         whole = np.concatenate([[0], lines.ravel()]).astype(a.dtype)
         stored = cuda.to_device(whole)[1:].reshape(lines.shape)
