@@ -109,7 +109,8 @@ def products(name, m, n, letter=None):
         length = lines.shape[-1]
         whole = np.zeros((*lines.shape[:-1], aligned_step(length)), a.dtype)
         whole[..., :length] = lines
-        stored = cuda.to_device(whole)[..., :length]
+        every = (slice(None),) * (lines.ndim - 1)  # Numba's arrays know no ellipsis
+        stored = cuda.to_device(whole)[(*every, slice(length))]
     vectors = cuda.to_device(x)
     if not name.startswith("several"):
         run = lambda: gemv.gemv(1, stored, vectors, trans=int(lines is not a))  # noqa: E731

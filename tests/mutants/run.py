@@ -87,7 +87,9 @@ def run_tests(copy: Path, tests: str, timeout: float) -> dict:
     """Exit status of pytest (None after `timeout`), seconds, how many passed, what failed first."""
     command = [sys.executable, "-m", "pytest", "-x", "-q", "-p", "no:cacheprovider"]
     command += ["--tb=no", *shlex.split(tests)]
-    environment = {**os.environ, "PYTHONPATH": str(copy)}
+    # The copy before what the packages are found by: a folder of them may be named there.
+    others = os.environ.get("PYTHONPATH", "")
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, [str(copy), others]))}
     begun = time.monotonic()
     try:
         done = processes.run(
