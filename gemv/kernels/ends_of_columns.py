@@ -193,7 +193,7 @@ def names_of(spec: Any, taken: int) -> dict[str, Any]:
     from gemv.language import update_streaming as update
 
     zero, WIDTH, COUNT = spec.zero, spec.widths[0], spec["COUNT"]
-    LANES, PIECES = lanes_and_pieces(dict(spec.knobs), WIDTH, spec.dtype.itemsize)
+    LANES, PIECES = lanes_and_pieces(dict(spec.knobs), WIDTH, spec.dtype.itemsize, spec.narrow)
     THREADS = max(LANES, spec["THREADS_PER_BLOCK"])
     GROUPS, WARPS = THREADS // LANES, THREADS // 32
     PIECE_ROWS = LANES * WIDTH

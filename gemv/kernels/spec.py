@@ -40,6 +40,9 @@ class Spec:
     whole : bool
         Whether every line of A is a whole number of vectors, so that the kernel needs no code for
         elements that fill none: see :attr:`gemv.core.problem.Problem.whole`.
+    narrow : int
+        Loads of a column that stand for each one of 16 bytes, for kernels in which that depends on
+        the rows: see :attr:`gemv.kernels.kernel.Kernel.narrow`. Else 1.
     levels : int
         Dimensions of the batch whose items are computed; 0 for a single product.
     conjugate_x : bool
@@ -59,12 +62,18 @@ class Spec:
     y_dtype: np.dtype | None = None
     accumulate: str = "plain"
     whole: bool = False
+    narrow: int = 1
     levels: int = 0
     conjugate_x: bool = False
     table: str = ""
 
     def __getitem__(self, knob: str) -> int:
         return dict(self.knobs)[knob]
+
+    @property
+    def kept(self) -> dict[str, int]:
+        """The constants, and NARROW: what a launch for a part of the rows has from that for all."""
+        return {**dict(self.knobs), "NARROW": self.narrow}
 
     @property
     def precision(self) -> Precision:

@@ -13,12 +13,12 @@ from gemv.core.geometry import MAX_GRID_Y, Device
 from gemv.core.problem import Problem
 from gemv.kernels import (
     REGISTRY,
-    k09_vector_columns,
     k10_long_columns,
     k12_phased_columns,
     k13_short_columns,
 )
 from gemv.kernels.kernel import MOST_PREPARED
+from gemv.kernels.wide_tiles import lanes_and_pieces
 from gemv.measure.inputs import make_problem
 from gemv.selection import select as selection_select
 from gemv.selection.row import RANGES, numbers
@@ -209,7 +209,7 @@ def rows_of_a_tile(choice):
     """What a block of a wide kernel covers, by its constants and the width of its loads."""
     knobs, width, itemsize = choice.knobs, choice.spec.widths[0], choice.spec.dtype.itemsize
     if choice.kernel.name == "vector_columns":
-        lanes, pieces = k09_vector_columns.lanes_and_pieces(knobs, width, itemsize)
+        lanes, pieces = lanes_and_pieces(knobs, width, itemsize, choice.spec.narrow)
         return lanes * pieces * width
     if choice.kernel.name == "phased_columns":
         pieces = k12_phased_columns.block_of(knobs, width, itemsize)[0]
@@ -359,7 +359,8 @@ def test_what_is_prepared_for_one_shape_is_right_for_others(kernel):
         by_loads = {}
         for problem in problems:
             if kernel.accepts(problem) is None and problem.access == access:
-                by_loads.setdefault((problem.widths, problem.whole), []).append(problem)
+                key = problem.widths, problem.whole, kernel.spec(problem).narrow
+                by_loads.setdefault(key, []).append(problem)
         for alike in by_loads.values():
             for first in (alike[0], alike[-1]):
                 geometry_of = kernel.prepared(first, GPU, kernel.knobs)
