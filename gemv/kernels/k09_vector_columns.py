@@ -77,6 +77,7 @@ from gemv.kernels.kernel import Kernel, attach, wide_loads_object
 from gemv.kernels.list_words import words_of_trees
 from gemv.kernels.wide_tiles import (
     RUN_BYTES,
+    finishers_of_columns,
     lanes_and_pieces,
     lanes_and_pieces_of,
     narrow_loads,
@@ -140,7 +141,7 @@ def build(spec):
     WHOLE = WIDTH == 1 or spec.whole  # else some rows fill no vector
     SPLIT = spec["BLOCKS_PER_SM"] > 0  # else no code for splits has to be fetched
     # Threads that share a row when the last block adds the splits.
-    FINISHERS = min(max(THREADS // TILE_ROWS, 1), 16)
+    FINISHERS = finishers_of_columns(THREADS, TILE_ROWS)
     SHARES = max(SLOTS, FINISHERS)
 
     @device
@@ -372,7 +373,7 @@ def work(problem, geometry, knobs):
     some = 1 if problem.rows >= width else 0  # 0: no row is in a whole vector
     passes = some * ceil_div(first, groups * columns)
     own = some * ceil_div(first, groups)  # columns of a thread
-    finishers = min(max(threads // tile_rows, 1), 16)
+    finishers = finishers_of_columns(threads, tile_rows)
     if some:
         busy = lanes * ((splits - 1) * min(groups, first) + min(groups, last))
     else:
@@ -402,7 +403,7 @@ def depth(problem, geometry, knobs):
     width = problem.widths[0]
     lanes, pieces = lanes_and_pieces_of(problem, knobs)
     threads = max(lanes, knobs["THREADS_PER_BLOCK"])
-    finishers = min(max(threads // (lanes * width * pieces), 1), 16)
+    finishers = finishers_of_columns(threads, lanes * width * pieces)
 
     def in_warps(parties, in_warp):
         """Of rows whose columns `parties` share; `in_warp` of these are in the same warp."""

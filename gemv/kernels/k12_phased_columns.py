@@ -63,8 +63,9 @@ from gemv.core.geometry import LOAD_BYTES, SECTOR_BYTES, SHARED_SUM_BYTES, ceil_
 from gemv.core.problem import phases_of
 from gemv.core.shares import share_of_lane
 from gemv.kernels.depths import in_halves, in_order, of_finishers, of_splits, shared_out
-from gemv.kernels.grids import split_evenly
+from gemv.kernels.grids import Shares, split_evenly
 from gemv.kernels.kernel import Kernel, attach, wide_loads_object
+from gemv.kernels.wide_tiles import COLUMNS_OF_SPLITS, finishers_of_columns
 from gemv.kernels.work import (
     bytes_of_lines,
     columns_of_splits,
@@ -145,7 +146,7 @@ def build(spec):
     KEPT, HOLDERS, RUN = share_of_lane(SUMS, WIDTH, LANES)
     SPLIT = spec["BLOCKS_PER_SM"] > 0  # else no code for splits has to be fetched
     # Threads that share a row when the last block adds the splits.
-    FINISHERS = min(max(THREADS // READ_ROWS, 1), 16)
+    FINISHERS = finishers_of_columns(THREADS, READ_ROWS)
     SHARES = max(UNITS, FINISHERS)
 
     def phased_columns(
@@ -279,6 +280,8 @@ def prepared(problem, device, knobs):
     tile_rows, block = own_rows(lanes, pieces, width), (threads, 1, 1)
     # One pass of a block over the columns; all splits begin at one phase.
     columns = threads // lanes * knobs["COLUMNS"]
+    most = finishers_of_columns(threads, lanes * pieces * width) * BATCH
+    shares = Shares(COLUMNS_OF_SPLITS, threads // lanes, most)
     blocks = device.multiprocessors * knobs["BLOCKS_PER_SM"]
 
     def geometry_of(problem):
@@ -291,7 +294,7 @@ def prepared(problem, device, knobs):
             # Columns at either end of A where a vector over the end of a column may lie outside.
             "end_columns": min(cols, ceil_div(width - 1, step) if step else cols),
         }
-        return split_evenly(problem, tiles, block, columns, blocks // tiles, own)
+        return split_evenly(problem, tiles, block, columns, blocks // tiles, shares, own)
 
     return geometry_of
 
@@ -328,7 +331,7 @@ def work(problem, geometry, knobs):
         nbytes = bytes_of_lines(problem) + (tiles - 1) * problem.cols * SECTOR_BYTES
     else:
         nbytes = bytes_of_lines(problem, tiles - 1, tile_rows * size)
-    finishers = min(max(threads // read_rows, 1), 16)
+    finishers = finishers_of_columns(threads, read_rows)
     return work_of(
         problem,
         geometry,
@@ -365,7 +368,7 @@ def passes_of_group(own, front, inside, group, groups, columns):
 def depth(problem, geometry, knobs):
     lanes, width = knobs["LANES"], LOAD_BYTES // problem.dtype.itemsize
     pieces, unit, threads = block_of(knobs, width, problem.precision.sums.itemsize)
-    finishers = min(max(threads // (lanes * width * pieces), 1), 16)
+    finishers = finishers_of_columns(threads, lanes * width * pieces)
     phases, in_unit = geometry.sizes["phases"], unit // lanes
 
     def in_block(columns):

@@ -57,10 +57,15 @@ from __future__ import annotations
 from gemv.core.dtypes import DTYPES
 from gemv.core.geometry import LOAD_BYTES, ceil_div
 from gemv.kernels import ends_of_columns
-from gemv.kernels.ends_of_columns import SHARED_BYTES, edge_bytes, finishers_of
+from gemv.kernels.ends_of_columns import SHARED_BYTES, edge_bytes
 from gemv.kernels.grids import power_above
 from gemv.kernels.kernel import Kernel, attach, wide_loads_object
-from gemv.kernels.wide_tiles import lanes_and_pieces, lanes_and_pieces_of, narrow_loads
+from gemv.kernels.wide_tiles import (
+    finishers_of_columns,
+    lanes_and_pieces,
+    lanes_and_pieces_of,
+    narrow_loads,
+)
 
 #: Registers of 4 bytes that a thread has for sums.
 SUM_REGISTERS = 64
@@ -248,7 +253,7 @@ def constants_for(problem, knobs, vectors):
     many = count == 8 or count * of_vector >= SUM_REGISTERS
     if stages(problem.precision) and (many or (count == 4 and problem.dtype.kind == "c")):
         tile_rows, groups = pieces * lanes * width, threads // lanes
-        shares = max(min(groups, threads // 32), finishers_of(threads, tile_rows))
+        shares = max(min(groups, threads // 32), finishers_of_columns(threads, tile_rows))
         room = SHARED_BYTES - edge_bytes(count, threads, width, problem.precision)
         room -= shares * tile_rows * problem.precision.sums.itemsize  # of one vector at least
         most = min(STAGE_BYTES, room) // stage_bytes(count, groups, problem.precision)
