@@ -66,14 +66,17 @@ class Shares(NamedTuple):
         Columns that a split has at least.
     most : int
         Splits at most: as many as the last block adds up in one round of loads.
+    blocks : int
+        Blocks of the launch at most: one for each multiprocessor.
     """
 
     grain: int
     least: int
     most: int
+    blocks: int
 
 
-#: Passes are divided where so many times as many blocks get columns.
+#: Passes are divided where more than so many times as many blocks get columns.
 MORE_BLOCKS = 2
 
 
@@ -89,10 +92,10 @@ def split_evenly(
     """One launch: a block for each tile of rows, or up to `wanted` blocks that share its columns.
 
     Each of these splits has a whole number of passes of `step` columns, because the loads of a full
-    pass are not masked: a single pass if there are fewer passes than blocks are wanted. Only where
-    most blocks would have none, a split is a part of a pass, as `shares` says. The last block of a
-    tile to begin adds up the sums that all of them post in the scratch array. `own` are the
-    kernel's own sizes.
+    pass are not masked: a single pass if there are fewer passes than blocks are wanted. Only if
+    most multiprocessors would have none, a split is a part of a pass, as `shares` says. The last
+    block of a tile to begin adds up the sums that all of them post in the scratch array. `own` are
+    the kernel's own sizes.
     """
     cols = problem.cols
     if wanted <= 1 or cols < 2 * step:
@@ -102,8 +105,8 @@ def split_evenly(
         return one_launch((tiles, 1, 1), block, sizes)
     wanted = min(wanted, MAX_GRID_Y)
     cols_per_split = ceil_div(ceil_div(cols, wanted), step) * step
-    finer = min(wanted, cols // shares.least, shares.most)
-    if finer * step > MORE_BLOCKS * cols:  # a pass is more than two of such parts
+    finer = min(wanted, cols // shares.least, shares.most, shares.blocks // tiles)
+    if finer * step > MORE_BLOCKS * cols:  # a pass is more than so many of these parts
         cols_per_split = ceil_div(ceil_div(cols, finer), shares.grain) * shares.grain
     splits = ceil_div(cols, cols_per_split)
     sizes = {"splits": splits, "cols_per_split": cols_per_split}

@@ -277,7 +277,8 @@ def prepared(problem, device, knobs):
     itemsize = problem.dtype.itemsize
     step = lanes * LOAD_BYTES // itemsize * knobs["VECTORS"]
     most = 32 * finish_warps(lanes, rows, threads) * BATCH
-    shares = Shares(CACHE_LINE_BYTES // itemsize, lanes * LOAD_BYTES // itemsize, most)
+    grain, least = CACHE_LINE_BYTES // itemsize, lanes * LOAD_BYTES // itemsize
+    shares = Shares(grain, least, most, device.multiprocessors)
     blocks = device.multiprocessors * knobs["BLOCKS_PER_SM"]
 
     def geometry_of(problem):

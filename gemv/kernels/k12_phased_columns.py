@@ -281,7 +281,7 @@ def prepared(problem, device, knobs):
     # One pass of a block over the columns; all splits begin at one phase.
     columns = threads // lanes * knobs["COLUMNS"]
     most = finishers_of_columns(threads, lanes * pieces * width) * BATCH
-    shares = Shares(COLUMNS_OF_SPLITS, threads // lanes, most)
+    shares = Shares(COLUMNS_OF_SPLITS, threads // lanes, most, device.multiprocessors)
     blocks = device.multiprocessors * knobs["BLOCKS_PER_SM"]
 
     def geometry_of(problem):

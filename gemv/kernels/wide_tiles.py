@@ -35,7 +35,8 @@ def split_rows(problem: Problem, device: Device, knobs: Mapping[str, int]) -> Ge
     tile_rows = threads // lanes * knobs["ROWS"]
     step = lanes * width * loads_of(knobs["VECTORS"], width, problem.dtype.itemsize)
     most = 32 * finish_warps(lanes, knobs["ROWS"], threads) * TAKEN_FOR_ROWS
-    shares = Shares(CACHE_LINE_BYTES // problem.dtype.itemsize, lanes * width, most)
+    grain = CACHE_LINE_BYTES // problem.dtype.itemsize
+    shares = Shares(grain, lanes * width, most, device.multiprocessors)
     blocks, block = device.multiprocessors * knobs["BLOCKS_PER_SM"], (threads, 1, 1)
 
     def geometry_of(problem: Problem) -> Geometry:
@@ -104,7 +105,7 @@ def split_columns_of(
     tile_rows = lanes * across * width * pieces
     step = threads // lanes * knobs["COLUMNS"]
     most = finishers_of_columns(threads, lanes * width * pieces) * TAKEN_FOR_COLUMNS
-    shares = Shares(COLUMNS_OF_SPLITS, threads // lanes, most)
+    shares = Shares(COLUMNS_OF_SPLITS, threads // lanes, most, device.multiprocessors)
     blocks, block = device.multiprocessors * knobs["BLOCKS_PER_SM"], (threads * across, 1, 1)
 
     def geometry_of(problem: Problem) -> Geometry:
