@@ -71,11 +71,6 @@ class Spec:
         return dict(self.knobs)[knob]
 
     @property
-    def kept(self) -> dict[str, int]:
-        """The constants, and NARROW: what a launch for a part of the rows has from that for all."""
-        return {**dict(self.knobs), "NARROW": self.narrow}
-
-    @property
     def precision(self) -> Precision:
         """The dtypes in memory, and those of factors and sums."""
         return Precision.of(self.dtype, self.y_dtype, self.accumulate)

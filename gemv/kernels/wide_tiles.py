@@ -60,10 +60,9 @@ def finishers_of_columns(threads: int, tile_rows: int) -> int:
 def narrow_loads(problem: Problem, knobs: Mapping[str, int]) -> int:
     """Loads of a column that stand for each one of 16 bytes: 1, 2 or 4, as many as rows need.
 
-    NARROW says how many where a launch has a part of the rows, and the sums of all of them.
+    Where that is less than for more rows, one tile has all of them. So some of the rows have as
+    many tiles with their own number as with that of all rows.
     """
-    if "NARROW" in knobs:
-        return knobs["NARROW"]
     width = problem.widths[0]
     loads = loads_for_one(width, problem.dtype.itemsize)
     while loads > 1 and loads // 2 * knobs["LANES"] * width >= problem.rows:

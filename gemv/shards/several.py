@@ -51,7 +51,7 @@ def part_for(part: Part, choice: Choice, rows: int, device: Device, is_apart: bo
     """
     geometry = choice.geometry
     (launch,) = geometry.launches
-    (own,) = choice.kernel.geometry(part.problem, device, choice.spec.kept).launches
+    (own,) = choice.kernel.geometry(part.problem, device, choice.knobs).launches
     _, along, turns = launch.grid
     launch = launch._replace(grid=(own.grid[0], part.splits if is_apart else along, turns))
     if is_apart:

@@ -132,7 +132,7 @@ def tile_rows(choice: Choice, problem: Problem) -> int:
 
     If a block takes the rows of one phase, these are the rows of one block for each phase.
     """
-    knobs = choice.spec.kept
+    knobs = dict(choice.spec.knobs)
     phases = choice.geometry.sizes.get("phases", 1) if problem.access == "dot" else 1
 
     def blocks(rows: int) -> int:
@@ -246,7 +246,7 @@ def choice_for(
         grid = (launch.grid[0], panel.splits, launch.grid[2])
         made = Geometry((Launch(grid, launch.block),), geometry.sizes)
         return choice._replace(geometry=made)
-    own = choice.kernel.geometry(part, device, choice.spec.kept)
+    own = choice.kernel.geometry(part, device, dict(choice.spec.knobs))
     shared = {name: geometry.sizes[name] for name in _SPLIT if name in geometry.sizes}
     launches = tuple(
         Launch((mine.grid[0], *all_.grid[1:]), all_.block)

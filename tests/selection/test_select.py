@@ -381,6 +381,23 @@ def test_what_is_prepared_is_accepted_whatever_the_sizes(kernel, access):
         assert problem.access != access or kernel.accepts(problem) is None
 
 
+def test_problems_of_one_entry_have_the_lanes_that_their_own_rows_need():
+    """Narrow loads of a few rows: what is made for the first problem is not for all others."""
+    problems = [
+        problem_of("axpy", rows, cols, "h").at(258, 256)
+        for rows in (1, 5, 2, 3, 40) for cols in (5000, 300_007)
+    ]  # fmt: skip
+    for order in (problems, problems[::-1]):
+        selection_select.forget()
+        narrow = set()
+        for problem in order:
+            choice = select(problem, H200)
+            again = select(problem, H200, choice.kernel.name, choice.knobs)
+            assert choice.spec == again.spec and choice.geometry == again.geometry
+            narrow.add(choice.spec.narrow)
+        assert narrow >= {1, 2, 4}
+
+
 def test_more_rows_than_a_grid_has_blocks_are_refused_after_fewer():
     """Both are in the last cell of the same kind."""
     few, many = (problem_of("dot", rows, 3000).at(256, 256) for rows in (2**28, 2**31))
