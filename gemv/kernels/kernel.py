@@ -284,7 +284,7 @@ class Kernel:
             problem.result,
             problem.accumulate,
             self.wide and not self.phased and problem.whole,
-            1 if self.narrow is None else self.narrow(problem, constants),
+            narrow=1 if self.narrow is None else self.narrow(problem, constants),
         )
 
     def _widths(self, problem: Problem) -> tuple[int, int]:

@@ -40,9 +40,6 @@ class Spec:
     whole : bool
         Whether every line of A is a whole number of vectors, so that the kernel needs no code for
         elements that fill none: see :attr:`gemv.core.problem.Problem.whole`.
-    narrow : int
-        Loads of a column that stand for each one of 16 bytes, for kernels in which that depends on
-        the rows: see :attr:`gemv.kernels.kernel.Kernel.narrow`. Else 1.
     levels : int
         Dimensions of the batch whose items are computed; 0 for a single product.
     conjugate_x : bool
@@ -50,6 +47,9 @@ class Spec:
     table : {"", "grid", "block"}
         How blocks find their item of a list, whose sizes are in a table: see
         :mod:`gemv.kernels.tables`. Empty for one product, and for a batch.
+    narrow : int
+        Loads of a column that stand for each one of 16 bytes, for kernels in which that depends on
+        the rows: see :attr:`gemv.kernels.kernel.Kernel.narrow`. Else 1.
     """
 
     dtype: np.dtype
@@ -62,10 +62,10 @@ class Spec:
     y_dtype: np.dtype | None = None
     accumulate: str = "plain"
     whole: bool = False
-    narrow: int = 1
     levels: int = 0
     conjugate_x: bool = False
     table: str = ""
+    narrow: int = 1
 
     def __getitem__(self, knob: str) -> int:
         return dict(self.knobs)[knob]
