@@ -14,6 +14,10 @@ Idea
     to add. If rows alone do not fill the GPU, columns are divided into splits, and the block that
     began last adds up, as in rung 8.
 
+    Where columns are not aligned, loads are narrower, and two or four lanes take the place of one,
+    so that a warp still reads a run of memory from each column. But no more than the rows need: of
+    four lanes for a single row, three would only load what nobody uses.
+
     With 132 splits, a thread that reads one partial sum after the other waits 132 times for the L2
     cache. So in the last block several threads share a row, and each of them has BATCH partial sums
     on their way.
