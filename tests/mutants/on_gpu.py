@@ -23,7 +23,7 @@ HALF = "gemv/language/numba_cuda/"
 KERNELS = {
     "arrivals.py": "posts",
     "clusters.py": "clusters",
-    "copies.py": "stages",
+    "copies.py": "stages or some_copies",
     "formats.py": "vectors or pointers or old_ones_of_y",
     "gathers.py": "one_by_one or numbers_for_short_columns",
     "intrinsics.py": "integers or pointers or atomics or tickets or vector_of_reals",
@@ -45,6 +45,8 @@ UNSEEN = {
     "ptx-round-to-odd": "for sums of float64 that are stored as bfloat16; test_ptx.py has some",
     "ptx-post-ones": "who waits for such a NaN waits for ever; test_ptx.py has one",
     "ptx-take-any-word": "words of a sum come apart by chance alone; in test_ptx.py they do",
+    "ptx-cluster-counter-of-own": "an H100 counts the bytes where the sum goes; the PTX tells",
+    "words-vote-of-some": "where all lanes agree, the first one's answer is theirs; the PTX tells",
     "twofold-odd": "for sums of two numbers that are stored in 2 bytes; test_ptx.py has some",
     "votes-none": "the lanes agree in any case; the machine code tells",
     "ptx-store-step": "for vectors of 32 bytes, which few kernels store; test_ptx.py has some",

@@ -142,12 +142,13 @@ def stages(spec, W):
         tid = natural(cuda.threadIdx.x)
         place = natural(cuda.blockIdx.x) * THREADS + tid
         at = place * OUT
+        # First, because they take as long as the others need to arrive.
+        for k in range(W):
+            copy_one(stage, 2 * HALF + tid * W + k, moved(a, 5), place * W + k)
         copy_async(stage, tid * W, a, place * W)
         copies_commit()
         copy_async(stage, HALF + tid * W, a, (place * 3 + 1) * W)
         copies_commit()
-        for k in range(W):
-            copy_one(stage, 2 * HALF + tid * W + k, moved(a, 5), place * W + k)
         copies_wait(1)
         store_vectors(y, at, 1, staged_tile(stage, a, (tid * W,), 0, W, 1, W), 1)
         copies_wait(0)

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import contextmanager
 from typing import NamedTuple
+from unittest import mock
 
 import numpy as np
 
 from gemv.core.geometry import Geometry, Launch
 from gemv.core.narrow import cast
+from gemv.engines import backend
 from gemv.kernels import REGISTRY
 from gemv.kernels.kernel import Kernel, attach
 from helpers.problems import ALL_ROWS, Case
@@ -125,6 +128,33 @@ def result_of(name, letter, accumulate):
     """All bytes of y behind the small kernel, by the half that this process has."""
     REGISTRY[name] = kernel_of(name)
     try:
-        return case_of(name, letter, accumulate).run(name).tobytes()
+        with shared_memory_of_launches() as used:
+            after = case_of(name, letter, accumulate).run(name)
     finally:
         del REGISTRY[name]
+    for each in used:
+        assert set(each) <= {0xFF}, "the next launch would find what this one has posted"
+    return after.tobytes()
+
+
+@contextmanager
+def shared_memory_of_launches():
+    """A list, in which all bytes of the memory for posts are on a GPU once the launches are done.
+
+    The simulator's engine looks at them itself.
+    """
+    found: list[bytes] = []
+    if backend.backend() != "cuda":
+        yield found
+        return
+    from numba import cuda
+
+    from gemv.engines.workspaces import Workspace
+
+    with mock.patch.object(
+        Workspace, "reserve", autospec=True, side_effect=Workspace.reserve
+    ) as asked:
+        yield found
+    for workspace in {call.args[0] for call in asked.call_args_list}:
+        if workspace.posts is not None:
+            found.append(cuda.as_cuda_array(workspace.posts).copy_to_host().tobytes())
