@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable, Mapping
 from types import MappingProxyType
-from typing import NamedTuple, TypeAlias
+from typing import TypeAlias
 
 from gemv.core.geometry import (
     CACHE_LINE_BYTES,
@@ -55,45 +55,18 @@ def split_columns(
     return ceil_div(cols, cols_per_split), cols_per_split
 
 
-class Shares(NamedTuple):
-    """Splits smaller than a pass.
-
-    Attributes
-    ----------
-    grain : int
-        They have a whole number of so many columns, which keeps vectors aligned, and phases.
-    least : int
-        Columns that a split has at least.
-    most : int
-        Splits at most: as many as the last block adds up in one round of loads.
-    blocks : int
-        Blocks of the launch at most: one for each multiprocessor.
-    """
-
-    grain: int
-    least: int
-    most: int
-    blocks: int
-
-
-#: Passes are divided where more than so many times as many blocks get columns.
-MORE_BLOCKS = 2
-
-
 def split_evenly(
     problem: Problem,
     tiles: int,
     block: tuple[int, int, int],
     step: int,
     wanted: int,
-    shares: Shares,
     own: Mapping[str, int] = MappingProxyType({}),
 ) -> Geometry:
     """One launch: a block for each tile of rows, or up to `wanted` blocks that share its columns.
 
     Each of these splits has a whole number of passes of `step` columns, because the loads of a full
-    pass are not masked: a single pass if there are fewer passes than blocks are wanted. Only if
-    most multiprocessors would have none, a split is a part of a pass, as `shares` says. The last
+    pass are not masked: a single pass if there are fewer passes than blocks are wanted. The last
     block of a tile to begin adds up the sums that all of them post in the scratch array. `own` are
     the kernel's own sizes.
     """
@@ -103,11 +76,7 @@ def split_evenly(
         if own:
             sizes.update(own)
         return one_launch((tiles, 1, 1), block, sizes)
-    wanted = min(wanted, MAX_GRID_Y)
-    cols_per_split = ceil_div(ceil_div(cols, wanted), step) * step
-    finer = min(wanted, cols // shares.least, shares.most, shares.blocks // tiles)
-    if finer * step > MORE_BLOCKS * cols:  # a pass is more than so many of these parts
-        cols_per_split = ceil_div(ceil_div(cols, finer), shares.grain) * shares.grain
+    cols_per_split = ceil_div(ceil_div(cols, min(wanted, MAX_GRID_Y)), step) * step
     splits = ceil_div(cols, cols_per_split)
     sizes = {"splits": splits, "cols_per_split": cols_per_split}
     if own:

@@ -16,7 +16,8 @@ Idea
 
     Where columns are not aligned, loads are narrower, and two or four lanes take the place of one,
     so that a warp still reads a run of memory from each column. But no more than the rows need: of
-    four lanes for a single row, three would only load what nobody uses.
+    four lanes for a single row, three would only load what nobody uses. On an H100 2 x 636755
+    bfloat16 took 5.34 us with four lanes, and takes 4.30 us with one, whose load has both rows.
 
     With 132 splits, a thread that reads one partial sum after the other waits 132 times for the L2
     cache. So in the last block several threads share a row, and each of them has BATCH partial sums

@@ -58,10 +58,10 @@ from math import gcd
 
 import numpy as np
 
-from gemv.core.geometry import CACHE_LINE_BYTES, LOAD_BYTES, MAX_GRID_X, ceil_div
+from gemv.core.geometry import LOAD_BYTES, MAX_GRID_X, ceil_div
 from gemv.core.problem import phases_of
 from gemv.kernels.depths import in_halves, in_order, of_finishers, of_splits, shared_out
-from gemv.kernels.grids import Shares, split_evenly
+from gemv.kernels.grids import split_evenly
 from gemv.kernels.kernel import Kernel, attach, wide_loads_object
 from gemv.kernels.wide_tiles import finish_warps
 from gemv.kernels.work import (
@@ -272,20 +272,16 @@ def prepared(problem, device, knobs):
     if knobs["VECTORS"] < 1:
         raise ValueError(f"phased_rows: VECTORS must be 1 or more, got {knobs['VECTORS']}")
     tile_rows, block = threads // lanes * rows, (threads, 1, 1)
-    # One pass of a group; a split is a whole number of them, or of lines of the cache, so that all
-    # begin at one phase.
+    # One pass of a group; a split is a whole number of them, so that all begin at one phase.
     itemsize = problem.dtype.itemsize
     step = lanes * LOAD_BYTES // itemsize * knobs["VECTORS"]
-    most = 32 * finish_warps(lanes, rows, threads) * BATCH
-    grain, least = CACHE_LINE_BYTES // itemsize, lanes * LOAD_BYTES // itemsize
-    shares = Shares(grain, least, most, device.multiprocessors)
     blocks = device.multiprocessors * knobs["BLOCKS_PER_SM"]
 
     def geometry_of(problem):
         phases = phases_of(problem.rows, problem.row_stride * itemsize)
         tiles = phases * ceil_div(ceil_div(problem.rows, phases), tile_rows)
         own = {"phases": phases, "phase_bits": phases.bit_length() - 1}
-        return split_evenly(problem, tiles, block, step, ceil_div(blocks, tiles), shares, own)
+        return split_evenly(problem, tiles, block, step, ceil_div(blocks, tiles), own)
 
     return geometry_of
 

@@ -63,9 +63,9 @@ from gemv.core.geometry import LOAD_BYTES, SECTOR_BYTES, SHARED_SUM_BYTES, ceil_
 from gemv.core.problem import phases_of
 from gemv.core.shares import share_of_lane
 from gemv.kernels.depths import in_halves, in_order, of_finishers, of_splits, shared_out
-from gemv.kernels.grids import Shares, split_evenly
+from gemv.kernels.grids import split_evenly
 from gemv.kernels.kernel import Kernel, attach, wide_loads_object
-from gemv.kernels.wide_tiles import COLUMNS_OF_SPLITS, finishers_of_columns
+from gemv.kernels.wide_tiles import finishers_of_columns
 from gemv.kernels.work import (
     bytes_of_lines,
     columns_of_splits,
@@ -280,8 +280,6 @@ def prepared(problem, device, knobs):
     tile_rows, block = own_rows(lanes, pieces, width), (threads, 1, 1)
     # One pass of a block over the columns; all splits begin at one phase.
     columns = threads // lanes * knobs["COLUMNS"]
-    most = finishers_of_columns(threads, lanes * pieces * width) * BATCH
-    shares = Shares(COLUMNS_OF_SPLITS, threads // lanes, most, device.multiprocessors)
     blocks = device.multiprocessors * knobs["BLOCKS_PER_SM"]
 
     def geometry_of(problem):
@@ -294,7 +292,7 @@ def prepared(problem, device, knobs):
             # Columns at either end of A where a vector over the end of a column may lie outside.
             "end_columns": min(cols, ceil_div(width - 1, step) if step else cols),
         }
-        return split_evenly(problem, tiles, block, columns, blocks // tiles, shares, own)
+        return split_evenly(problem, tiles, block, columns, blocks // tiles, own)
 
     return geometry_of
 

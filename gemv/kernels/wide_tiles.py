@@ -8,14 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from gemv.core.geometry import CACHE_LINE_BYTES, Device, Geometry, ceil_div
+from gemv.core.geometry import Device, Geometry, ceil_div
 from gemv.core.problem import Problem
-from gemv.kernels.grids import GeometryOf, Shares, loads_for_one, loads_of, split_evenly
+from gemv.kernels.grids import GeometryOf, loads_for_one, loads_of, split_evenly
 
 #: Partial sums that a thread of the last block asks for at a time; powers of two.
 TAKEN_FOR_ROWS, TAKEN_FOR_COLUMNS = 4, 8
-#: Where columns are read, a split has a whole number of so many: the most phases that there are.
-COLUMNS_OF_SPLITS = 8
 #: Bytes of a column that a warp should read at least: two sectors of the memory.
 RUN_BYTES = 64
 
@@ -26,22 +24,19 @@ def tail_of(width: int) -> int:
 
 
 def split_rows(problem: Problem, device: Device, knobs: Mapping[str, int]) -> GeometryOf:
-    """The launch of the rung of rows, with splits of whole passes of a group or of parts of one.
+    """The launch of the rung of rows: a split is a whole number of the passes of a group.
 
-    Of the problem only the width of its loads counts.
+    So its vectors stay aligned. Of the problem only the width of its loads counts.
     """
     lanes, width = knobs["LANES"], problem.widths[0]
     threads = max(lanes, knobs["THREADS_PER_BLOCK"])
     tile_rows = threads // lanes * knobs["ROWS"]
     step = lanes * width * loads_of(knobs["VECTORS"], width, problem.dtype.itemsize)
-    most = 32 * finish_warps(lanes, knobs["ROWS"], threads) * TAKEN_FOR_ROWS
-    grain = CACHE_LINE_BYTES // problem.dtype.itemsize
-    shares = Shares(grain, lanes * width, most, device.multiprocessors)
     blocks, block = device.multiprocessors * knobs["BLOCKS_PER_SM"], (threads, 1, 1)
 
     def geometry_of(problem: Problem) -> Geometry:
         tiles = ceil_div(problem.rows, tile_rows)
-        return split_evenly(problem, tiles, block, step, ceil_div(blocks, tiles), shares)
+        return split_evenly(problem, tiles, block, step, ceil_div(blocks, tiles))
 
     return geometry_of
 
@@ -93,7 +88,7 @@ def lanes_and_pieces_of(problem: Problem, knobs: Mapping[str, int]) -> tuple[int
 def split_columns_of(
     problem: Problem, device: Device, knobs: Mapping[str, int], across: int = 1
 ) -> GeometryOf:
-    """The launch of the rung of columns, with splits of whole passes of a block or of parts of one.
+    """The launch of the rung of columns: a split is a whole number of the passes of a block.
 
     Of the problem only the width of its loads counts, and how many of them stand for one of 16
     bytes.
@@ -103,12 +98,10 @@ def split_columns_of(
     threads = max(lanes, knobs["THREADS_PER_BLOCK"])
     tile_rows = lanes * across * width * pieces
     step = threads // lanes * knobs["COLUMNS"]
-    most = finishers_of_columns(threads, lanes * width * pieces) * TAKEN_FOR_COLUMNS
-    shares = Shares(COLUMNS_OF_SPLITS, threads // lanes, most, device.multiprocessors)
     blocks, block = device.multiprocessors * knobs["BLOCKS_PER_SM"], (threads * across, 1, 1)
 
     def geometry_of(problem: Problem) -> Geometry:
         tiles = ceil_div(problem.rows, tile_rows)
-        return split_evenly(problem, tiles, block, step, blocks // tiles, shares)
+        return split_evenly(problem, tiles, block, step, blocks // tiles)
 
     return geometry_of

@@ -20,19 +20,18 @@ from gemv.core.dtypes import DTYPES
 from gemv.core.geometry import MAX_GRID_Y, Device, ceil_div
 from gemv.engines import backend
 from gemv.kernels import get
-from gemv.kernels.grids import Shares, split_evenly
+from gemv.kernels.grids import split_evenly
 from gemv.kernels.wide_tiles import lanes_and_pieces_of
 from gemv.selection import batches
 from gemv.selection.select import select
 from gemv.streaming import cut
 
 H200 = Device("NVIDIA H200", (9, 0), 132)
-ANY = Shares(grain=8, least=16, most=512, blocks=132)
 
 
-def splits_of(cols, step, wanted, tiles=1, shares=ANY):
+def splits_of(cols, step, wanted, tiles=1):
     """The number of splits and the columns of each."""
-    geometry = split_evenly(problem_of("dot", 1, cols), tiles, (32, 1, 1), step, wanted, shares)
+    geometry = split_evenly(problem_of("dot", 1, cols), tiles, (32, 1, 1), step, wanted)
     assert geometry.launches[0].grid == (tiles, geometry.sizes["splits"], 1)
     return geometry.sizes["splits"], geometry.sizes["cols_per_split"]
 
@@ -43,60 +42,41 @@ def splits_of(cols, step, wanted, tiles=1, shares=ANY):
 @pytest.mark.parametrize(
     "cols, step, wanted, tiles, expected",
     [
-        (
-            100_000,
-            100,
-            132,
-            1,
-            (125, 800),
-        ),  # more passes than blocks: eight each, as even as may be
+        # more passes than blocks: eight each, as even as may be
+        (100_000, 100, 132, 1, (125, 800)),
         (13_250, 100, 132, 1, (67, 200)),  # a little more than a pass for each: two
         (13_200, 100, 132, 1, (132, 100)),
         (13_150, 100, 132, 1, (132, 100)),  # fewer: a single one, and the last one is not full
         (8_010, 100, 132, 1, (81, 100)),
-        (6_600, 100, 132, 1, (66, 100)),  # for half of the multiprocessors
-        (6_500, 100, 132, 1, (117, 56)),  # for fewer: parts, whole times the grain
-        (6_500, 100, 132, 2, (65, 100)),  # two tiles have blocks enough
-        (6_500, 100, 20, 1, (17, 400)),  # and more are not wanted
-        (6_500, 100, 264, 1, (117, 56)),  # one block for each multiprocessor
-        (200, 100, 132, 1, (9, 24)),  # at least 16 columns
+        (6_500, 100, 132, 3, (65, 100)),
+        (6_500, 100, 20, 1, (17, 400)),  # no more blocks than are wanted
+        (200, 100, 132, 1, (2, 100)),
         (199, 100, 132, 1, (1, 200)),  # too few to be split
         (10_000, 100, 1, 1, (1, 10_000)),
     ],
-)
+)  # fmt: skip
 def test_splits_by_hand(cols, step, wanted, tiles, expected):
     assert splits_of(cols, step, wanted, tiles) == expected
 
 
-def test_the_last_block_has_one_round_of_parts():
-    assert splits_of(6_500, 100, 132, shares=ANY._replace(most=132)) == (117, 56)
-    assert splits_of(6_500, 100, 132, shares=ANY._replace(most=131)) == (117, 56)
-    # So few parts are not worth it.
-    assert splits_of(6_500, 100, 132, shares=ANY._replace(most=130)) == (65, 100)
-
-
 def test_splits_cover_all_columns_and_none_is_empty():
-    rng, parts = random.Random(3), 0
+    rng, single = random.Random(3), 0
     for _ in range(4000):
         step = 8 * rng.randrange(1, 200)
-        shares = Shares(8, rng.choice((8, step // 8 * 2, step)), rng.choice((32, 128, 512)), 132)
         cols, tiles = rng.randrange(1, rng.choice((30, 300)) * step), rng.choice((1, 3, 30, 200))
         wanted = rng.choice((0, 1, 2, 33, 132, 528, 1 << 20))
-        splits, share = splits_of(cols, step, wanted, tiles, shares)
+        splits, share = splits_of(cols, step, wanted, tiles)
         assert (splits - 1) * share < cols <= splits * share
-        assert splits <= min(max(wanted, 1), MAX_GRID_Y) and share % 8 == 0
-        if share % step:
-            parts += 1
-            assert share < step and share >= shares.least - shares.least % 8
-            assert splits <= shares.most and splits * tiles <= 132
-            assert 2 * tiles * ceil_div(cols, step) <= 132 + 2 * tiles
-    assert parts > 100
+        assert splits <= min(max(wanted, 1), MAX_GRID_Y) and share % step == 0
+        if 2 * step <= cols <= wanted * step:  # no more passes than blocks
+            single += 1
+            assert share == step
+    assert single > 100
 
 
-#: Kernels and constants whose splits are parts of a pass on 16 multiprocessors and more; rows and
-#: columns of op(A), and the columns of a pass. Rows and columns begin at odd elements where `pad`
-#: is not 0.
-PARTS = [
+#: Kernels and constants whose splits are a single pass on 16 multiprocessors; rows and columns of
+#: op(A), and the columns of a pass. Rows and columns begin at odd elements where `pad` is not 0.
+SINGLE = [
     ("vector_rows", 3, 300, "s", "N", 0, 128,
      {"LANES": 8, "ROWS": 2, "VECTORS": 4, "THREADS_PER_BLOCK": 32}),
     ("vector_rows", 1, 1301, "h", "N", 1, 512,
@@ -125,8 +105,8 @@ def orders():
     return [scheduled(each) for each in (Schedule("reversed"), Schedule("random", 1))]
 
 
-@pytest.mark.parametrize("name, rows, cols, dtype, op, pad, step, knobs", PARTS)
-def test_parts_of_a_pass(name, rows, cols, dtype, op, pad, step, knobs, monkeypatch):
+@pytest.mark.parametrize("name, rows, cols, dtype, op, pad, step, knobs", SINGLE)
+def test_splits_of_a_single_pass(name, rows, cols, dtype, op, pad, step, knobs, monkeypatch):
     monkeypatch.setattr("gemv.engines.simulator.DEVICE", Device("simulator", (0, 0), 16))
     knobs = {**knobs, "BLOCKS_PER_SM": 1, "MIN_BLOCKS": 1}
     m, n = (rows, cols) if op == "N" else (cols, rows)
@@ -134,7 +114,7 @@ def test_parts_of_a_pass(name, rows, cols, dtype, op, pad, step, knobs, monkeypa
     order = "C" if along == (op == "N") else "F"
     case = Case(m, n, dtype, order, op, pad=pad, alpha=2, beta=-1)
     sizes = select(case.problem.at(16, 16), backend.engine().device(), name, knobs).geometry.sizes
-    assert sizes["splits"] > 3 and 2 * sizes["cols_per_split"] <= step
+    assert sizes["splits"] > 1 and sizes["cols_per_split"] == step
     found = {case.check(name, knobs).tobytes()}
     for order in orders():
         with order:
@@ -170,7 +150,7 @@ THIN = list(itertools.product((1, 2, 3, 5, 9, 20, 70), (40_000, 300_007), "shzb"
 
 
 def test_several_vectors_have_the_lanes_and_splits_of_one():
-    narrow, parts = set(), 0
+    narrow, split = set(), 0
     for rows, cols, letter, odd in THIN:
         at = 256 + odd * DTYPES[letter].itemsize
         problem = problem_of("axpy", rows, cols, letter).at(at, 256)
@@ -182,13 +162,13 @@ def test_several_vectors_have_the_lanes_and_splits_of_one():
             for name in ("splits", "cols_per_split"):
                 assert several.geometry.sizes[name] == single.geometry.sizes[name]
             narrow.add(single.spec.narrow)
-            parts += several.geometry.sizes["splits"] > 1
-    assert narrow >= {1, 2, 4} and parts > 10
+            split += several.geometry.sizes["splits"] > 1
+    assert narrow >= {1, 2, 4} and split > 10
 
 
 @pytest.mark.parametrize("rows", [1, 2, 3, 5])
 def test_vectors_of_a_few_rows_have_the_bits_of_each_alone(rows, monkeypatch):
-    """Loads of one element, parts of passes, and numbers of x in shared memory or not."""
+    """Loads of one element, splits, and numbers of x in shared memory or not."""
     monkeypatch.setattr("gemv.engines.simulator.DEVICE", Device("simulator", (0, 0), 16))
     alone = {"LANES": 1, "PIECES": 1, "COLUMNS": 8, "THREADS_PER_BLOCK": 32, "ACROSS": 1,
              "MIN_BLOCKS": 1, "BLOCKS_PER_SM": 1}  # fmt: skip
