@@ -18,8 +18,7 @@ _HEAD = """\
 # factors    for each kernel: of its start, and of its issue of instructions
 # portfolio  sets of constants, in the order of preference where predicted times are equal, and the
 #            registers of a thread by what the code is for: the letter of the dtype, elements of a
-#            load of A, x if x is loaded as wide, w if lines are whole vectors, n with a number if
-#            lines are so short that fewer loads stand for one of 16 bytes; 0 needs local memory
+#            load of A, x if x is loaded as wide, w if lines are whole vectors; 0 needs local memory
 # host       what decides whether SciPy's BLAS or the GPU computes a call on host arrays: seconds,
 #            and bytes of A per second (gemv/selection/host_or_gpu.py)
 # row        exceptions that come before the formula
