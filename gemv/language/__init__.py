@@ -43,6 +43,7 @@ from gemv.language.vocabulary import (
     cuda,
     device,
     element_of_arrays,
+    exact_of_arrays,
     elements_past,
     fold,
     fold_pieces,
