@@ -111,8 +111,12 @@ NARROW_SPLIT = {
 #: Four and eight vectors of complex numbers; and eight of float64, which gain by TURNS.
 COMPLEX_SHORT = {4: Tile(1, 2, 4, 64, 6), 8: Tile(1, 2, 2, 128, 3)}
 COMPLEX_LONG, COMPLEX_SPLIT = Tile(1, 2, 2, 128, 4, 0, 1), Tile(2, 2, 4, 256, 2)
-DOUBLE_LONG = Tile(1, 2, 4, 256, 1)
+DOUBLE_SHORT, DOUBLE_LONG = Tile(2, 4, 4, 128, 4, 1), Tile(1, 2, 4, 256, 1)
 MOST_TURNS = 4
+#: The same for a small matrix, whose rows have at most so many lanes together: what counts is how
+#: often x is read. More threads take a row only where the grid has fewer threads than these.
+DOUBLE_FEW, MOST_LANES_OF_FEW, LANES_OF_FEW = Tile(1, 4, 2, 128, 2), 1 << 17, 256
+ENOUGH_OF_FEW = 1 << 14
 #: Eight vectors of numbers of 2 bytes whose rows have more lanes than a warp: so many turns that a
 #: row has 128 threads. All lanes at once would be 512 threads, with 128 registers each: too few.
 NARROW_TURNS = Tile(4, 4, 4, 128, 3, 1, 1)
@@ -240,13 +244,18 @@ def tile_for(problem, lanes, count, split):
         return COMPLEX_LONG, max(1, lanes // COMPLEX_LONG.THREADS_PER_BLOCK)
     if complex_numbers and lanes < 32 and not split and count in COMPLEX_SHORT:
         return COMPLEX_SHORT[count], 1
+    is_double = problem.dtype.itemsize == 8 and not complex_numbers
+    if count == 8 and is_double and lanes < 32 and not split:
+        return DOUBLE_SHORT, 1
     if lanes < (NARROW_LANES if narrow and count == 8 and not split else 32):
         return (NARROW_SHORT if narrow else SHORT)[count], 1
     if narrow and count == 8 and lanes > 32 and not split:
         return NARROW_TURNS, lanes // 32
     if narrow:
         return (NARROW_SPLIT if split else NARROW_LONG)[count], 1
-    if count == 8 and problem.dtype.itemsize == 8 and not complex_numbers:
+    if count == 8 and is_double:
+        if not split and lanes <= LANES_OF_FEW and problem.rows * lanes <= MOST_LANES_OF_FEW:
+            return DOUBLE_FEW, 1
         return SPLIT[8] if split else DOUBLE_LONG, turns_of(MOST_TURNS, lanes)
     return (SPLIT if split else LONG)[count], 1
 
@@ -262,11 +271,12 @@ def constants_for(problem, knobs, vectors):
     turns = most_turns
     parts, rows, loads, threads, blocks, past_l1, kept = tile_
     most_parts = max(1, width * size // max(4, size))
+    enough = ENOUGH_OF_FEW if tile_ is DOUBLE_FEW else ENOUGH_THREADS
     while (
         not split
         and (turns > 1 or 2 * parts <= most_parts)
         and 2 * (lanes // turns) * parts <= MOST_THREADS_OF_ROW
-        and problem.rows * (lanes // turns) * parts < ENOUGH_THREADS * rows
+        and problem.rows * (lanes // turns) * parts < enough * rows
     ):
         if turns > 1:
             turns //= 2
