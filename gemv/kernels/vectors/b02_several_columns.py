@@ -8,17 +8,24 @@ Idea
     registers: k times those of the rung of columns.
 
     For eight vectors, and for four of complex numbers, these loads are as many as the rest has time
-    for, and x of all vectors does not stay in the L1 cache. So the block copies x to shared
-    memory before the products of a pass: each thread takes a column, converts and conjugates the
-    numbers of all vectors, and stores them side by side. Then 16 bytes of shared memory are the
-    factors of four vectors at once, for float32 and shorter numbers. A is asked for before x, so
-    that x is staged while A is on its way. There are two places for x in turn, and so one barrier
-    for each stage is enough: what is read behind it lies where the next stage does not write.
-    A small matrix has no next pass: its loads of A and x all go out at once, and nothing is staged.
+    for, and x of all vectors does not stay in the L1 cache. So the block brings x to shared
+    memory before the products of a pass: each thread takes a few numbers, which it converts and
+    conjugates once for all threads, and those that all vectors have for a column are neighbours.
+    Then 16 bytes of shared memory are the factors of four vectors at once, for float32 and shorter
+    numbers. A thread loads its numbers for the next stage before it multiplies those of this one,
+    so nobody waits for them. There are two places for x in turn, and so one barrier for each stage
+    is enough: what is read behind it lies where the next stage does not write. A small matrix has
+    no next pass: its loads of A and x all go out at once, and nothing is staged.
+
+    Sums must leave registers for loads of A. A thread of the single product may have several
+    pieces of a column; with eight vectors it has fewer of them, and more blocks take the rows.
+    But blocks are what the single product splits columns over. So OF_PIECES says what a thread of
+    the single product has: columns are split as for its blocks, and splits are added in its order.
 
     The sums of a vector meet as those of a single product do, in shared memory. It has 32 KB for
-    sums, so only some vectors add up at a time. Columns that are split over blocks stay so, with
-    the same splits.
+    sums, so only some vectors add up at a time. If the matrix is so small that half of the
+    multiprocessors would have no block, two blocks have four vectors each for the same rows: the
+    second one finds A in the L2 cache.
 
 Picture
     ::
@@ -37,7 +44,9 @@ Bytes
 Wins
     Over one launch for each vector. On an H200, 8192 x 8192 float32 down the columns took 61 us
     with one vector, 63 with two, 65 with four and 68 with eight, where torch.mm took 119. Before x
-    was staged in shared memory, eight took 75.
+    was staged in shared memory, eight took 75. On an H100 eight vectors with 64 x 1048576 float64
+    took 218 us, where torch.mm took 227: 288 before, with two pieces for a thread and x loaded in
+    the stage that needs it, and 228 with two pieces and x a stage ahead.
 
 Loses
     To matrix products on tensor cores, which add in another order: eight vectors with 8192 x 8192
@@ -55,7 +64,7 @@ Source
 from __future__ import annotations
 
 from gemv.core.dtypes import DTYPES
-from gemv.core.geometry import LOAD_BYTES, ceil_div
+from gemv.core.geometry import ceil_div
 from gemv.kernels import ends_of_columns
 from gemv.kernels.ends_of_columns import SHARED_BYTES, edge_bytes, finishers_of
 from gemv.kernels.grids import power_above
@@ -138,6 +147,7 @@ if WHOLE or last >= 0:
             )
 total_{v} = total[{low}:{high}]
 """
+
 
 def build(spec):
     from gemv import language

@@ -3,7 +3,19 @@
 Idea
     In the rung of long columns a thread keeps the sums of its rows, and no other thread has a
     share of them. With k vectors it keeps k times as many, and multiplies each vector of A that it
-    has loaded with k numbers. There is nothing else to do: no sums meet.
+    has loaded with k numbers. No sums meet.
+
+    These k numbers are the same for all threads. So the block brings them to shared memory once,
+    for up to 64 columns together, and those of a column are neighbours: one load of 16 bytes is
+    the factors of two vectors or more, where a thread had a load for each of them.
+
+    Sums take most registers, which leaves few for loads of A on their way. So A comes by copies to
+    shared memory, which take none: a thread has a ring of STAGES places for a few columns each,
+    and while it multiplies one stage, its copies for the next ones are on their way. Rings of
+    copies mostly need a barrier for each stage, because threads read what others have copied. Here
+    a thread copies just what it will read itself, so it waits for its own copies and for nobody
+    else. Where loads are narrower than 16 bytes, and on GPUs without such copies, A comes straight
+    from memory.
 
     A tall matrix with 64 columns is what a block of Krylov vectors or of features is, and its
     products with several vectors write k times as much of y.
@@ -15,17 +27,25 @@ Picture
         rows 0-3     thread 0           * x[0]  * z[0]       * x[1]  * z[1]      16 bytes each
         rows 4-7     thread 1           * x[0]  * z[0]       * x[1]  * z[1]      16 bytes each
 
+        STAGES = 3, two columns in each:    columns 0, 1    columns 2, 3    columns 4, 5
+        the ring of thread 0                is multiplied   on its way      on its way
+
 Bytes
     (m*n + k * (len(x) + len(y) * (1 + [beta != 0]))) * itemsize from memory for up to COUNT
     vectors; with more of them A comes again for each COUNT.
 
 Wins
     Over one launch for each vector. On an H200, 64 columns of 1048576 float32 took 61 us with one
-    vector, 66 with two, 70 with four and 83 with eight, where torch.mm took 171.
+    vector, 66 with two, 70 with four and 83 with eight, where torch.mm took 171. With the ring, on
+    an H100, eight vectors with 64 columns of 1048576 numbers: bfloat16 took 56.4 us (63.9 before,
+    torch.mm 58.7), float64 202.6 (213.6 and 203.9), as much as a plain copy of as many bytes.
+    With x in shared memory alone bfloat16 took 58.8.
 
 Loses
-    To matrix products on tensor cores, which have other sums: eight vectors with 64 columns of
-    1048576 float64 took 179 us, torch.mm 151.
+    To ``several_columns`` where rows alone do not fill the GPU: nothing here divides the columns.
+    To matrix products on tensor cores, which have other sums, where memory is fast: on an H200
+    eight vectors with 64 columns of 1048576 float64 took 179 us before there were rings, torch.mm
+    151.
 
 Sums
     Those of the rung of long columns, for each vector: the columns in order.
@@ -232,7 +252,8 @@ def build(spec):
         "of_x": language.conjugated if spec.conjugate_x else language.same,
         "zero": zero, "CONJUGATE": int(spec.conj), "WIDTH": WIDTH, "COLUMNS": COLUMNS,
         "COUNT": COUNT, "PIECES": PIECES, "PIECE_ROWS": PIECE_ROWS,
-        "TILE_ROWS": PIECES * PIECE_ROWS, "ALL_SUMS": COUNT * SUMS, "WHOLE": WIDTH == 1 or spec.whole,
+        "TILE_ROWS": PIECES * PIECE_ROWS, "ALL_SUMS": COUNT * SUMS,
+        "WHOLE": WIDTH == 1 or spec.whole,
         "CHUNK_COLUMNS": CHUNK_COLUMNS, "CHUNK_NUMBERS": CHUNK_COLUMNS * COUNT,
         "RING_BYTES": RING * spec.dtype.itemsize, "STAGES": STAGES, "STAGE": STAGE, "RING": RING,
         "PENDING": max(STAGES - 2, 0), "COPIED": COPIED, "uint8": np.uint8,
