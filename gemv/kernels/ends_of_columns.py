@@ -16,6 +16,7 @@ from gemv.kernels.wide_tiles import (
     TAKEN_FOR_COLUMNS,
     finishers_of_columns,
     lanes_and_pieces,
+    lanes_and_pieces_of,
     split_columns_of,
 )
 
@@ -141,7 +142,7 @@ def source_of(
     names = {**names, "kernel": kernel}
     source = SOURCE
     for place, part in parts.items():
-        source = _inserted(source, place, part)
+        source = inserted(source, place, part)
     lines: list[str] = []
     of_chunk: list[str] | None = None
     for line in source.splitlines():
@@ -159,7 +160,7 @@ def source_of(
     return "\n".join(lines)
 
 
-def _inserted(source: str, place: str, part: str) -> str:
+def inserted(source: str, place: str, part: str) -> str:
     """The `source` with the lines of `part` wherever `place` is a line of its own."""
     lines: list[str] = []
     for line in source.splitlines():
@@ -184,6 +185,13 @@ def edge_bytes(count: int, threads: int, width: int, precision: Any) -> int:
     return count * (threads // 32) * width * int(precision.sums.itemsize)
 
 
+def of_tile_rows(knobs: Iterable[tuple[str, int]], width: int, itemsize: int, narrow: int) -> int:
+    """Rows of a tile of the single product, whose blocks have OF_PIECES: it adds splits so."""
+    alone = {**dict(knobs), "PIECES": dict(knobs)["OF_PIECES"]}
+    lanes, pieces = lanes_and_pieces(alone, width, itemsize, narrow)
+    return pieces * lanes * width
+
+
 def names_of(spec: Any, taken: int) -> dict[str, Any]:
     """What :data:`SOURCE` refers to, where the passes take `taken` bytes of shared memory."""
     import numpy as np
@@ -201,7 +209,8 @@ def names_of(spec: Any, taken: int) -> dict[str, Any]:
     SUMS = PIECES * WIDTH
     KEPT, HOLDERS, RUN = share_of_lane(SUMS, WIDTH, LANES)
     SLOTS = min(GROUPS, WARPS)  # sums of a row that meet in shared memory
-    FINISHERS = finishers_of_columns(THREADS, TILE_ROWS)
+    alone = of_tile_rows(spec.knobs, WIDTH, spec.dtype.itemsize, spec.narrow)
+    FINISHERS = finishers_of_columns(THREADS, alone)
     SHARES = max(SLOTS, FINISHERS)
     CHUNK = COUNT  # vectors whose sums meet at a time
     room = SHARED_BYTES - edge_bytes(COUNT, THREADS, WIDTH, spec.precision) - taken
@@ -265,9 +274,15 @@ def geometry_of(
     name: str, problem: Any, device: Any, knobs: Mapping[str, int], vectors: int,
     steps: tuple[int, int, int, int],
 ) -> Geometry:  # fmt: skip
-    """The launch for vectors that share the matrix; `steps` are those of x, y, alpha and beta."""
-    found = split_columns_of(problem, device, knobs)(problem)
-    ((tiles, splits, _), block) = found.launches[0]
+    """The launch for vectors that share the matrix; `steps` are those of x, y, alpha and beta.
+
+    Columns are split as for the single product, whose tiles may have more pieces.
+    """
+    width = problem.widths[0]
+    found = split_columns_of(problem, device, {**knobs, "PIECES": knobs["OF_PIECES"]})(problem)
+    ((_, splits, _), block) = found.launches[0]
+    lanes, pieces = lanes_and_pieces_of(problem, knobs)
+    tiles = ceil_div(problem.rows, pieces * lanes * width)
     turns = ceil_div(vectors, knobs["COUNT"])
     if turns > MAX_GRID_Y:
         raise ValueError(f"{name}: {vectors} vectors are more than a grid has blocks for")
@@ -277,5 +292,5 @@ def geometry_of(
         launches=(launch,),
         sizes={**found.sizes, "vectors": vectors, **named},
         scratch=found.scratch * vectors,
-        counters=found.counters * turns,
+        counters=tiles * turns if found.counters else 0,
     )

@@ -170,6 +170,9 @@ class Kernel:
     for_vectors : callable or None
         ``for_vectors(problem, knobs, vectors)`` gives the constants for so many vectors, with the
         order of sums that the kernel for one vector has with `knobs`; None where there are none.
+    without_copies : callable or None
+        ``without_copies(problem, knobs)`` gives constants in place of those of `for_vectors` for a
+        GPU that has no copies to shared memory; None if the constants need none.
     of_batch : callable or None
         ``of_batch(problem, batch, device, knobs)`` gives the geometry for the items of a batch of
         one dimension, where the kernel finds them by itself; None for the function around it.
@@ -227,6 +230,7 @@ class Kernel:
     in_batches: Callable[[Problem, Mapping[str, int]], dict[str, int]] | None = None
     for_items: Callable[[Problem, Mapping[str, int]], dict[str, int] | None] | None = None
     for_vectors: Callable[[Problem, Mapping[str, int], int], dict[str, int] | None] | None = None
+    without_copies: Callable[[Problem, Mapping[str, int]], dict[str, int]] | None = None
     of_batch: Callable[[Problem, Batch, Device, Mapping[str, int]], Geometry] | None = None
     repeats: Callable[[Problem, Mapping[str, int]], tuple[int, int] | None] | None = None
     in_tables: Callable[[Problem, Mapping[str, int]], dict[str, int]] | None = None

@@ -6,6 +6,8 @@ computes with one stage, its copies for the next ones are on their way.
 A lane of a row has one vector of 16 bytes in each of its loads, and several *sharers*, threads that
 all need it. They share its copies: each takes some. In a stage, the vectors of all lanes of a warp
 for one load of one row are neighbours, so that lanes read and write different banks.
+
+Down the columns a block has one ring, of which each thread reads only what it has copied itself.
 """
 
 from __future__ import annotations
@@ -59,6 +61,30 @@ def row_copies(
     }  # fmt: skip
     exec(_source(rows, vectors, sharers, full), scope)
     return device(scope["inner_copies"]), device(scope["edge_copies"])
+
+
+def column_copies(columns: int, pieces: int, copied: int) -> tuple[Callable, Callable]:
+    """Two functions that begin what a thread copies of `columns` columns, in which it has `pieces`.
+
+    ``all_copies(ring, place, a, starts, at, step)`` takes the place of the thread's first vector in
+    the ring, where those of a piece are `copied` elements apart for one column after the other; the
+    rows where pieces start; and in A the first column and the elements between columns.
+    ``some_copies(..., left)`` writes zeros from column `left` on.
+    """
+    from gemv.language import copy_async, copy_or_zeros, device
+
+    whole = ["def all_copies(ring, place, a, starts, at, step):"]
+    some = ["def some_copies(ring, place, a, starts, at, step, left):"]
+    for k in range(columns):
+        for piece in range(pieces):
+            there = f"ring, place + {(piece * columns + k) * copied}, a, starts[{piece}] + at"
+            whole.append(f"    copy_async({there})")
+            some.append(f"    copy_or_zeros({there}, {k} < left)")
+        for lines in (whole, some):
+            lines.append("    at += step")
+    scope: dict = {"copy_async": copy_async, "copy_or_zeros": copy_or_zeros}
+    exec("\n".join(whole + some), scope)
+    return device(scope["all_copies"]), device(scope["some_copies"])
 
 
 def shares_copies(rows: int, vectors: int, sharers: int) -> bool:

@@ -44,6 +44,7 @@ from gemv.language.vocabulary import (
     device,
     element_of_arrays,
     elements_past,
+    exact_of_arrays,
     fold,
     fold_pieces,
     gather,

@@ -70,6 +70,11 @@ def element_of_arrays(sums):
     """The type of shared and local arrays that hold sums of two numbers; `sums` is their dtype."""
 
 
+@declared
+def exact_of_arrays(sums):
+    """The type of shared arrays that hold elements of A or x, which are added up in such sums."""
+
+
 # Integers ---------------------------------------------------------------------------------------
 
 

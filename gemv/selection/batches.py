@@ -10,6 +10,7 @@ from gemv.core.geometry import LOAD_BYTES, MAX_GRID_Y, Device, Geometry
 from gemv.core.problem import Problem
 from gemv.kernels import get
 from gemv.kernels.items import LEVELS, geometry_of_items
+from gemv.kernels.staging import COPIES
 from gemv.selection.items import are_small_items, is_small
 from gemv.selection.select import Choice, as_computed, select
 
@@ -208,6 +209,8 @@ def _for_vectors(problem: Problem, batch: Batch, device: Device, single: Choice)
         knobs = kernel.for_vectors(problem, usual, batch.items)
         if knobs is None or device.lacks(kernel.capability):
             continue
+        if kernel.without_copies is not None and device.lacks(COPIES):
+            knobs = kernel.without_copies(problem, knobs)
         spec = kernel.spec(problem, knobs, single.spec.homes)
         spec = dataclasses.replace(spec, conjugate_x=batch.conjugate_x)
         geometry = kernel.of_batch(problem, batch, device, knobs)

@@ -46,9 +46,19 @@ CASES = {
         (9, 170, COLUMNS, {"LOADS": 1, "COUNT": 8, "STAGED": 1}),
         (9, 170, COLUMNS, {"LOADS": 1, "COUNT": 8, "STAGED": 2}),
         (9, 150, {**COLUMNS, "BLOCKS_PER_SM": 8}, {"LOADS": 2, "COUNT": 2}),
+        # blocks of half the rows, whose splits are those of one vector
+        (37, 150, {**COLUMNS, "PIECES": 2, "BLOCKS_PER_SM": 8},
+         {"LOADS": 2, "COUNT": 4, "STAGED": 1, "PIECES": 1, "OF_PIECES": 2}),
         # splits of one vector after the other: see FEW_BYTES, which changes what is built from
         # constants, so no other test has these
         (9, 150, {**COLUMNS, "BLOCKS_PER_SM": 8}, {"LOADS": 2, "COUNT": 4, "MIN_BLOCKS": 2}),
+    ],
+    "several_long_columns": [
+        # x of some columns after the other; A straight from memory, and a ring that goes round
+        (150, 37, {"PIECES": 2, "COLUMNS": 2, "THREADS_PER_BLOCK": 8, "MIN_BLOCKS": 1},
+         {"PIECES": 1, "COLUMNS": 4, "THREADS_PER_BLOCK": 64, "STAGES": 0, "CHUNK_COLUMNS": 8}),
+        (150, 37, {"PIECES": 2, "COLUMNS": 2, "THREADS_PER_BLOCK": 8, "MIN_BLOCKS": 1},
+         {"PIECES": 2, "COLUMNS": 2, "THREADS_PER_BLOCK": 64, "STAGES": 3, "CHUNK_COLUMNS": 8}),
     ],
     "several_short_rows": [
         # rings that go round: of one warp, and of two that share it
@@ -61,10 +71,6 @@ CASES = {
 }  # fmt: skip
 #: The same for the other kernels.
 FURTHER = {
-    "several_long_columns": [
-        (150, 7, {"PIECES": 2, "COLUMNS": 2, "THREADS_PER_BLOCK": 8, "MIN_BLOCKS": 1},
-         {"PIECES": 1, "COLUMNS": 4, "THREADS_PER_BLOCK": 16}),
-    ],
     "several_small": [(9, 7, None, None), (31, 32, None, None)],
 }  # fmt: skip
 #: The kernel for one product that has the sums.

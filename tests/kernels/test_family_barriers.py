@@ -92,7 +92,7 @@ def choose(name, case, monkeypatch):
 def in_orders(name, case, monkeypatch):
     """Whether the sums of a case are right in each order, one after the other."""
     m, n, alone, _ = case
-    posts = bool(alone and alone["BLOCKS_PER_SM"])
+    posts = bool(alone and alone.get("BLOCKS_PER_SM"))
     with monkeypatch.context() as patch:
         choose(name, case, patch)
         gemv.use_alignment(True)  # forgets the choices

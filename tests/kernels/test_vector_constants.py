@@ -211,16 +211,125 @@ def test_gpus_without_copies_have_another_kernel_for_short_rows():
     assert found == ["several_short_rows", "several_rows"]
 
 
-@pytest.mark.parametrize("letter", "sdcbh" if ALL_ROWS else "bc")
-def test_long_columns_of_eight_vectors_spill_no_registers(letter, compiler):
-    kernel, dtype = get("several_long_columns"), DTYPES[letter]
-    problem = make_problem(1048576, 64, dtype, "F", "N").at(256, 256)
-    knobs = kernel.for_vectors(problem, get("long_columns").knobs, 8)
-    assert knobs["COUNT"] == 8 and knobs["COLUMNS"] * knobs["PIECES"] >= 4
+#: dtype, vectors, whether loads are of 16 bytes and A is in a ring: those that need most registers.
+LONG = [("b", 8, 1), ("h", 8, 1), ("c", 8, 0), ("d", 4, 1), ("z", 8, 1)]
+ALL_LONG = [(letter, k, ring) for letter in "sdczbh" for k in (2, 4, 8) for ring in (1, 0)]
+
+
+def long_columns(letter, vectors, ring=1, cols=64):
+    """A problem of long columns and its constants, with the widest loads or some of 8 bytes."""
+    problem = make_problem(1048576, cols, DTYPES[letter], "F", "N").at(256 if ring else 8, 256)
+    alone = get("long_columns").knobs
+    return problem, get("several_long_columns").for_vectors(problem, alone, vectors)
+
+
+@pytest.mark.parametrize("letter, vectors, ring", ALL_LONG if ALL_ROWS else LONG)
+def test_long_columns_spill_no_registers(letter, vectors, ring, compiler):
+    problem, knobs = long_columns(letter, vectors, ring)
+    assert knobs["COUNT"] == vectors
+    assert bool(knobs["STAGES"]) == (problem.widths[0] * problem.dtype.itemsize == 16)
+    name = dtype_name(DTYPES[letter])
     (function,) = compiler(
-        kernel, dtype_name(dtype), "axpy", knobs=knobs, widths=problem.widths, whole=True
+        get("several_long_columns"), name, "axpy", knobs=knobs, widths=problem.widths, whole=True
     )
     assert (function["stack"], function["spills"]) == (0, 0), knobs
+
+
+def test_long_columns_have_a_ring_where_it_is_of_use():
+    """Not for a few columns, which are in flight together, nor for GPUs without copies."""
+    for letter, vectors, right in (("d", 8, (1, 4, 3)), ("b", 8, (1, 4, 3)), ("d", 4, (2, 2, 3))):
+        _, knobs = long_columns(letter, vectors)
+        assert tuple(knobs[name] for name in ("PIECES", "COLUMNS", "STAGES")) == right
+    _, few = long_columns("d", 8, cols=4)
+    assert (few["STAGES"], few["COLUMNS"], few["CHUNK_COLUMNS"]) == (0, 4, 4)
+    problem, _ = long_columns("d", 8)
+    batch = Batch((8,), ((0,), (64,), (1 << 20,), (0,), (0,)))
+    found = [select_batch(problem, batch, device) for device in (H100, OLD)]
+    assert [each.kernel.name for each in found] == ["several_long_columns"] * 2
+    assert [each.knobs["STAGES"] for each in found] == [3, 0]
+
+
+@pytest.mark.parametrize(
+    "changed, told",
+    [
+        ({"THREADS_PER_BLOCK": 60}, "a multiple of COUNT"), ({"CHUNK_COLUMNS": 62}, "one of COL"),
+        ({"STAGES": 1}, "2 or more"), ({"STAGES": 6}, "at most 49152 bytes, not 53248"),
+    ],
+)  # fmt: skip
+def test_constants_of_long_columns_that_do_not_go_together_are_refused(changed, told):
+    kernel, (problem, knobs) = get("several_long_columns"), long_columns("d", 8)
+    kernel.geometry(problem, H100, knobs)
+    with pytest.raises(ValueError, match=f"several_long_columns: .*{told}"):
+        kernel.geometry(problem, H100, {**knobs, **changed})
+    with pytest.raises(ValueError, match="copies to shared memory: it needs compute capability 8"):
+        kernel.geometry(problem, OLD, knobs)
+    with pytest.raises(ValueError, match="for loads of 16 bytes"):
+        kernel.geometry(problem.at(8, 256), H100, knobs)
+
+
+#: Down the columns: dtype, vectors, rows, columns, and constants of one vector.
+SQUARE = {"LANES": 32, "THREADS_PER_BLOCK": 256, "BLOCKS_PER_SM": 2}
+WIDE = {"LANES": 8, "THREADS_PER_BLOCK": 512, "BLOCKS_PER_SM": 2}
+HALVES = {"LANES": 16, "PIECES": 2, "THREADS_PER_BLOCK": 256, "BLOCKS_PER_SM": 1}
+SMALL = {"LANES": 8, "THREADS_PER_BLOCK": 512, "BLOCKS_PER_SM": 0}
+COLUMNS = [
+    ("d", 8, 64, 1 << 20, HALVES), ("d", 8, 8192, 8192, SQUARE), ("b", 8, 8192, 8192, SQUARE),
+    ("b", 4, 8192, 8192, SQUARE), ("s", 4, 64, 1 << 20, WIDE), ("z", 2, 1000, 1000, SMALL),
+    ("z", 4, 64, 1 << 20, HALVES),
+]  # fmt: skip
+ALL_COLUMNS = [
+    (letter, vectors, *shape)
+    for letter in "sdczbh"
+    for vectors in (2, 4, 8)
+    for shape in ((64, 1 << 20, HALVES), (8192, 8192, SQUARE), (64, 1 << 20, WIDE),
+                  (1000, 1000, SMALL))
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "letter, vectors, rows, cols, single", ALL_COLUMNS if ALL_ROWS else COLUMNS
+)
+def test_columns_spill_no_registers(letter, vectors, rows, cols, single, compiler):
+    problem = make_problem(rows, cols, DTYPES[letter], "F", "N").at(256, 256)
+    alone = {**get("vector_columns").knobs, "BLOCKS_PER_SM": 0, "PIECES": 1, **single}
+    kernel = get("several_columns")
+    knobs = kernel.for_vectors(problem, alone, vectors)
+    name = dtype_name(DTYPES[letter])
+    (function,) = compiler(kernel, name, "axpy", knobs=knobs, widths=problem.widths, whole=True)
+    assert (function["stack"], function["spills"]) == (0, 0), knobs
+
+
+def test_blocks_of_several_vectors_have_fewer_rows_than_those_of_one():
+    """Where sums would take all registers; the splits, which sums depend on, stay."""
+    problem = make_problem(64, 1 << 20, DTYPES["d"], "F", "N").at(256, 256)
+    single = {**get("vector_columns").knobs, **HALVES}
+    kernel = get("several_columns")
+    for vectors, pieces in ((8, 1), (4, 2)):
+        knobs = kernel.for_vectors(problem, single, vectors)
+        assert (knobs["COUNT"], knobs["PIECES"], knobs["OF_PIECES"]) == (vectors, pieces, 2)
+        ((grid, _),) = kernel.geometry(problem, H100, knobs).launches
+        ((alone, _),) = get("vector_columns").geometry(problem, H100, single).launches
+        assert grid == (2 // pieces * alone[0], *alone[1:])
+
+
+def test_a_small_matrix_of_few_blocks_is_shared_out_over_vectors_as_well():
+    """Else half of the multiprocessors would have no block."""
+    for rows, count in ((1000, 4), (1056, 4), (1057, 8), (4000, 8)):
+        single = {"LANES": 8, "THREADS_PER_BLOCK": 512}
+        assert columns_of("d", 1000, rows=rows, **single)["COUNT"] == count
+    assert columns_of("d", 1000, rows=1000, LANES=8, BLOCKS_PER_SM=1)["COUNT"] == 8
+
+
+def test_a_small_matrix_of_float64_has_few_threads_for_a_row():
+    """They share what they load of x. If they fill no grid, a row gets more of them."""
+    names = ("PARTS", "TURNS", "ROWS", "VECTORS", "THREADS_PER_BLOCK", "MIN_BLOCKS")
+    for rows, lanes, right in (
+        (1000, 128, (1, 1, 4, 2, 128, 2)), (1024, 128, (1, 1, 4, 2, 128, 2)),
+        (1025, 128, (2, 1, 2, 8, 256, 1)), (500, 256, (1, 1, 4, 2, 256, 1)),
+        (300, 128, (2, 1, 4, 4, 256, 1)),
+    ):  # fmt: skip
+        _, knobs = rows_of("d", 8, lanes, rows)
+        assert tuple(knobs[name] for name in names) == right, (rows, lanes)
 
 
 @pytest.mark.parametrize("letter", "bh")
@@ -246,8 +355,8 @@ def test_short_loads_pass_the_l1_cache_where_all_are_aligned():
     assert (knobs["PAST_L1"], knobs["KEPT"]) == (0, 1)
 
 
-def columns_of(letter, cols, vectors=8, **single):
-    problem = make_problem(1000, cols, DTYPES[letter], "F", "N").at(256, 256)
+def columns_of(letter, cols, vectors=8, rows=4000, **single):
+    problem = make_problem(rows, cols, DTYPES[letter], "F", "N").at(256, 256)
     small = {"LANES": 2, "PIECES": 1, "COLUMNS": 8, "THREADS_PER_BLOCK": 256, "BLOCKS_PER_SM": 0}
     return get("several_columns").for_vectors(problem, {**small, **single}, vectors)
 

@@ -17,6 +17,7 @@ from gemv.core.dtypes import DTYPES
 from gemv.core.geometry import Device
 from gemv.core.narrow import cast
 from gemv.kernels import get
+from gemv.kernels.numbers_of_x import x_bytes
 from gemv.measure.inputs import make_problem
 from gemv.selection import batches, parts
 from gemv.selection.select import select
@@ -83,6 +84,22 @@ CASES = [
     ("s", 150, 7, LONG, {"PIECES": 1, "COLUMNS": 4, "THREADS_PER_BLOCK": 16}),
     ("c", 64, 9, LONG, {"PIECES": 2, "COLUMNS": 2, "THREADS_PER_BLOCK": 8}),
     ("h", 129, 5, LONG, {"PIECES": 1, "COLUMNS": 8, "THREADS_PER_BLOCK": 8}),
+    # fewer rows to a block than one vector has, and the splits of one vector, added in its order
+    ("d", 37, 203, {**COLUMNS, "LANES": 2, "PIECES": 4, "BLOCKS_PER_SM": 8},
+     {"LOADS": 2, "COUNT": 4, "STAGED": 1, "PIECES": 1, "OF_PIECES": 4}),
+    ("s", 70, 203, {**COLUMNS, "LANES": 4, "PIECES": 2, "BLOCKS_PER_SM": 8},
+     {"LOADS": 3, "COUNT": 2, "STAGED": 0, "PIECES": 1, "OF_PIECES": 2}),
+    # A in rings, and x of some columns after the other: stages that are not full, or empty
+    ("s", 150, 37, LONG, {"PIECES": 1, "COLUMNS": 4, "THREADS_PER_BLOCK": 16, "STAGES": 3,
+                          "CHUNK_COLUMNS": 8}),
+    ("c", 64, 9, LONG, {"PIECES": 2, "COLUMNS": 2, "THREADS_PER_BLOCK": 8, "STAGES": 2,
+                        "CHUNK_COLUMNS": 8}),
+    ("h", 129, 21, LONG, {"PIECES": 2, "COLUMNS": 2, "THREADS_PER_BLOCK": 8, "STAGES": 5,
+                          "CHUNK_COLUMNS": 4}),
+    ("d", 33, 2, LONG, {"PIECES": 1, "COLUMNS": 4, "THREADS_PER_BLOCK": 8, "STAGES": 3,
+                        "CHUNK_COLUMNS": 4}),
+    ("z", 9, 33, LONG, {"PIECES": 2, "COLUMNS": 4, "THREADS_PER_BLOCK": 8, "STAGES": 0,
+                        "CHUNK_COLUMNS": 8}),
 ]  # fmt: skip
 
 
@@ -352,12 +369,12 @@ def test_staged_numbers_and_sums_fit_into_shared_memory(letter, accumulate):
                 sizes = [names["CHUNK_SHARES"] * names["TILE_ROWS"] * element,
                          names["EDGES"] * names["WIDTH"] * element]  # fmt: skip
                 if knobs["STAGED"]:
-                    x_number = np.dtype(names["x_number"])
-                    sizes.append(names["BOTH_STAGES"] * x_number.itemsize)
+                    columns, count = names["BOTH_STAGES"] // knobs["COUNT"], knobs["COUNT"]
+                    sizes.append(x_bytes(columns, count, problem.precision))
                     assert sum(sizes) + 4 <= 48 << 10, (alone, knobs, sizes)
-                    staged.add(knobs["COUNT"])
+                    staged.add(count)
                 assert knobs["LOADS"] >= 1
-    assert bool(staged) == (problem.precision.sums.fields is None)
+    assert staged
 
 
 def test_the_last_vector_of_many_has_the_order_of_all():

@@ -46,12 +46,14 @@ Bytes
 Wins
     Over one launch for each vector. On an H200, 8192 x 8192 float32 took 60 us with one vector and
     84 with eight, where torch.mm took 131; with the tiles of before 62 with two and 65 with four.
-    On an H100 it took 88 us with one and 99 with eight, where torch.mm took 161.
+    On an H100 it took 88 us with one and 99 with eight, where torch.mm took 161. Eight vectors of
+    float64 took 201 us with 1048576 x 64, torch.mm 202; and 5.4 with 1000 x 1000, torch.mm 9.6:
+    there it took 9.4 while a thread had two rows, for each of which all of x was read.
 
 Loses
-    To matrix products on tensor cores, which add in another order: eight vectors with 1048576 x 64
-    float64 took 185 us, torch.mm 151. With eight vectors the loads of x and the few threads that
-    registers leave room for take longer than A, most of all for numbers of 2 bytes: on an H100
+    To matrix products on tensor cores, which add in another order: on an H100 eight vectors with
+    8192 x 8192 float64 took 197 us, torch.mm 180. With eight vectors the loads of x and the few
+    threads that registers leave room for take longer than A, most of all for numbers of 2 bytes:
     8192 x 8192 bfloat16 took 60 us, where A alone takes 44, and torch.mm 48. It took 66 us while A
     drove x out of the L1 cache. Rings of copies for A alone, as in ``several_short_rows``, gained
     nothing there (60 us): once A is there in time, warps wait for loads and conversions of x.
@@ -111,8 +113,12 @@ NARROW_SPLIT = {
 #: Four and eight vectors of complex numbers; and eight of float64, which gain by TURNS.
 COMPLEX_SHORT = {4: Tile(1, 2, 4, 64, 6), 8: Tile(1, 2, 2, 128, 3)}
 COMPLEX_LONG, COMPLEX_SPLIT = Tile(1, 2, 2, 128, 4, 0, 1), Tile(2, 2, 4, 256, 2)
-DOUBLE_LONG = Tile(1, 2, 4, 256, 1)
+DOUBLE_SHORT, DOUBLE_LONG = Tile(2, 4, 4, 128, 4, 1), Tile(1, 2, 4, 256, 1)
 MOST_TURNS = 4
+#: The same for a small matrix, whose rows have at most so many lanes together: what counts is how
+#: often x is read. More threads take a row only where the grid has fewer threads than these.
+DOUBLE_FEW, MOST_LANES_OF_FEW, LANES_OF_FEW = Tile(1, 4, 2, 128, 2), 1 << 17, 256
+ENOUGH_OF_FEW = 1 << 14
 #: Eight vectors of numbers of 2 bytes whose rows have more lanes than a warp: so many turns that a
 #: row has 128 threads. All lanes at once would be 512 threads, with 128 registers each: too few.
 NARROW_TURNS = Tile(4, 4, 4, 128, 3, 1, 1)
@@ -240,13 +246,18 @@ def tile_for(problem, lanes, count, split):
         return COMPLEX_LONG, max(1, lanes // COMPLEX_LONG.THREADS_PER_BLOCK)
     if complex_numbers and lanes < 32 and not split and count in COMPLEX_SHORT:
         return COMPLEX_SHORT[count], 1
+    is_double = problem.dtype.itemsize == 8 and not complex_numbers
+    if count == 8 and is_double and lanes < 32 and not split:
+        return DOUBLE_SHORT, 1
     if lanes < (NARROW_LANES if narrow and count == 8 and not split else 32):
         return (NARROW_SHORT if narrow else SHORT)[count], 1
     if narrow and count == 8 and lanes > 32 and not split:
         return NARROW_TURNS, lanes // 32
     if narrow:
         return (NARROW_SPLIT if split else NARROW_LONG)[count], 1
-    if count == 8 and problem.dtype.itemsize == 8 and not complex_numbers:
+    if count == 8 and is_double:
+        if not split and lanes <= LANES_OF_FEW and problem.rows * lanes <= MOST_LANES_OF_FEW:
+            return DOUBLE_FEW, 1
         return SPLIT[8] if split else DOUBLE_LONG, turns_of(MOST_TURNS, lanes)
     return (SPLIT if split else LONG)[count], 1
 
@@ -262,11 +273,12 @@ def constants_for(problem, knobs, vectors):
     turns = most_turns
     parts, rows, loads, threads, blocks, past_l1, kept = tile_
     most_parts = max(1, width * size // max(4, size))
+    enough = ENOUGH_OF_FEW if tile_ is DOUBLE_FEW else ENOUGH_THREADS
     while (
         not split
         and (turns > 1 or 2 * parts <= most_parts)
         and 2 * (lanes // turns) * parts <= MOST_THREADS_OF_ROW
-        and problem.rows * (lanes // turns) * parts < ENOUGH_THREADS * rows
+        and problem.rows * (lanes // turns) * parts < enough * rows
     ):
         if turns > 1:
             turns //= 2

@@ -8,17 +8,24 @@ Idea
     registers: k times those of the rung of columns.
 
     For eight vectors, and for four of complex numbers, these loads are as many as the rest has time
-    for, and x of all vectors does not stay in the L1 cache. So the block copies x to shared
-    memory before the products of a pass: each thread takes a column, converts and conjugates the
-    numbers of all vectors, and stores them side by side. Then 16 bytes of shared memory are the
-    factors of four vectors at once, for float32 and shorter numbers. A is asked for before x, so
-    that x is staged while A is on its way. There are two places for x in turn, and so one barrier
-    for each stage is enough: what is read behind it lies where the next stage does not write.
-    A small matrix has no next pass: its loads of A and x all go out at once, and nothing is staged.
+    for, and x of all vectors does not stay in the L1 cache. So the block brings x to shared
+    memory before the products of a pass: each thread takes a few numbers, which it converts and
+    conjugates once for all threads, and those that all vectors have for a column are neighbours.
+    Then 16 bytes of shared memory are the factors of four vectors at once, for float32 and shorter
+    numbers. A thread loads its numbers for the next stage before it multiplies those of this one,
+    so nobody waits for them. There are two places for x in turn, and so one barrier for each stage
+    is enough: what is read behind it lies where the next stage does not write. A small matrix has
+    no next pass: its loads of A and x all go out at once, and nothing is staged.
+
+    Sums must leave registers for loads of A. A thread of the single product may have several
+    pieces of a column; with eight vectors it has fewer of them, and more blocks take the rows.
+    But blocks are what the single product splits columns over. So OF_PIECES says what a thread of
+    the single product has: columns are split as for its blocks, and splits are added in its order.
 
     The sums of a vector meet as those of a single product do, in shared memory. It has 32 KB for
-    sums, so only some vectors add up at a time. Columns that are split over blocks stay so, with
-    the same splits.
+    sums, so only some vectors add up at a time. If the matrix is so small that half of the
+    multiprocessors would have no block, two blocks have four vectors each for the same rows: the
+    second one finds A in the L2 cache.
 
 Picture
     ::
@@ -37,7 +44,9 @@ Bytes
 Wins
     Over one launch for each vector. On an H200, 8192 x 8192 float32 down the columns took 61 us
     with one vector, 63 with two, 65 with four and 68 with eight, where torch.mm took 119. Before x
-    was staged in shared memory, eight took 75.
+    was staged in shared memory, eight took 75. On an H100 eight vectors with 64 x 1048576 float64
+    took 218 us, where torch.mm took 227: 288 before, with two pieces for a thread and x loaded in
+    the stage that needs it, and 228 with two pieces and x a stage ahead.
 
 Loses
     To matrix products on tensor cores, which add in another order: eight vectors with 8192 x 8192
@@ -55,11 +64,12 @@ Source
 from __future__ import annotations
 
 from gemv.core.dtypes import DTYPES
-from gemv.core.geometry import LOAD_BYTES, ceil_div
+from gemv.core.geometry import ceil_div
 from gemv.kernels import ends_of_columns
 from gemv.kernels.ends_of_columns import SHARED_BYTES, edge_bytes
 from gemv.kernels.grids import power_above
 from gemv.kernels.kernel import Kernel, attach, wide_loads_object
+from gemv.kernels.numbers_of_x import x_bytes, x_element_of, x_movers
 from gemv.kernels.wide_tiles import (
     finishers_of_columns,
     lanes_and_pieces,
@@ -106,21 +116,24 @@ if WHOLE or last >= 0:
         values = stream_some(a, pieces, j * col_stride, step, LOADS, WIDTH, rest)
         total_{v} = axpy_add(total_{v}, values, some(x_{v}, j, incx, rest), WIDTH, CONJUGATE)
 """
-#: The passes where the block copies x to shared memory, STAGED passes at a time. There are two
-#: places for these: what is read in one of them is not overwritten before the next barrier.
+#: The passes where the block brings x to shared memory, STAGED passes at a time and a stage ahead.
+#: There are two places: what is read in one of them is not overwritten before the next barrier.
 _STAGED = """
 xs = cuda.shared.array(BOTH_STAGES, x_number, alignment=16)
 total = zeros(zero, ALL_SUMS)
 if WHOLE or last >= 0:
     # Past the edge the last vector is read again; nobody looks at those sums.
     pieces = row_starts(first + mine, PIECE_ROWS, last, 1, PIECES)
+    own_x = of_x(moved(x, min(vector + tid % COUNT, vectors - 1) * x_step))
+    numbers = numbers_of(own_x, begin, incx, end, tid)  # of the first stage
     start = begin  # the first column of a pass
     at = 0  # where its numbers of x begin in xs
     while start + PASS <= end:
         values = stream_tile(a, pieces, j * col_stride, step, LOADS, WIDTH)
         if STAGED == 1 or at == 0 or at == STAGE:  # while A is on its way
-            stage
+            put_numbers(xs, at, numbers, tid)
             cuda.syncthreads()  # x of these passes is in place
+            numbers = numbers_of(own_x, start + STAGED * PASS, incx, end, tid)
         total = outer_add(
             total, values, xs, at + group * COUNT, GROUPS * COUNT, COUNT, WIDTH, CONJUGATE
         )
@@ -131,7 +144,7 @@ if WHOLE or last >= 0:
         rest = quotient(end - 1 - j, GROUPS) + 1
         values = stream_some(a, pieces, j * col_stride, step, LOADS, WIDTH, rest)
         if STAGED == 1 or at == 0 or at == STAGE:
-            stage
+            put_numbers(xs, at, numbers, tid)
             cuda.syncthreads()  # x of what is left is in place
         if j < end:
             total = outer_add(
@@ -139,51 +152,17 @@ if WHOLE or last >= 0:
             )
 total_{v} = total[{low}:{high}]
 """
-#: How the block copies x: all numbers of a column together, and zeros behind the last column.
-_STAGE = """
-for k in range(TURNS):
-    c = tid + k * THREADS
-    if STAGE_COLUMNS % THREADS == 0 or c < STAGE_COLUMNS:
-        left = end - start - c
-        number_{v} = gather_some(x_{v}, start + c, 1, 1, incx, 1, left)[0]
-        keep(xs, at + c * COUNT, ({all_numbers},))
-"""
-
-
-def _keep(count, unit):
-    """The source of a function that stores the numbers of a column, `unit` of them at a time."""
-    stores = (f"    put_unit(xs, at + {k}, values, {k}, {unit})" for k in range(0, count, unit))
-    return "\n".join(["def keep(xs, at, values):", *stores])
-
-
-def x_number_of(precision):
-    """The dtype of a staged number of x: that in which a thread would have it in a register."""
-    if precision.data == DTYPES["h"]:  # whose products float32 holds exactly
-        return DTYPES["s"]
-    return precision.sums
-
-
-def stages(precision):
-    """Whether numbers of x can be staged: not where a sum is two numbers."""
-    return precision.sums.fields is None
-
-
-def stage_bytes(count, columns, precision):
-    """Bytes of both places for the numbers of so many columns."""
-    return 2 * columns * count * x_number_of(precision).itemsize
 
 
 def build(spec):
     from gemv import language
-    from gemv.language import device, gather, gather_some, put_unit
+    from gemv.language import device, gather, gather_some
 
-    COUNT, LOADS = spec["COUNT"], spec["LOADS"]
-    # A number of two is one number for A and two for its sums: nothing moves those of x.
-    STAGED = spec["STAGED"] if stages(spec.precision) else 0
+    COUNT, LOADS, STAGED = spec["COUNT"], spec["LOADS"], spec["STAGED"]
     lanes, _ = lanes_and_pieces(dict(spec.knobs), spec.widths[0], spec.dtype.itemsize, spec.narrow)
     GROUPS = max(lanes, spec["THREADS_PER_BLOCK"]) // lanes
     STAGE_COLUMNS = STAGED * GROUPS * LOADS
-    taken = stage_bytes(COUNT, STAGE_COLUMNS, spec.precision) if STAGED else 0
+    taken = 2 * x_bytes(STAGE_COLUMNS, COUNT, spec.precision)
     scope = ends_of_columns.names_of(spec, taken)
     SUMS, THREADS = scope["SUMS"], scope["THREADS"]
 
@@ -198,19 +177,15 @@ def build(spec):
 
     scope |= {name: getattr(language, name) for name in _WORDS}
     if STAGED:
-        x_number = x_number_of(spec.precision)
-        written = {"put_unit": put_unit}
-        exec(_keep(COUNT, min(COUNT, LOAD_BYTES // x_number.itemsize)), written)
+        numbers_of, put_numbers = x_movers(COUNT, STAGE_COLUMNS, THREADS)
         scope |= {
-            "keep": device(written["keep"]), "x_number": x_number.type, "STAGED": STAGED,
-            "ALL_SUMS": COUNT * SUMS, "STAGE_COLUMNS": STAGE_COLUMNS,
+            "numbers_of": numbers_of, "put_numbers": put_numbers, "STAGED": STAGED,
+            "x_number": x_element_of(spec), "ALL_SUMS": COUNT * SUMS,
             "STAGE": STAGE_COLUMNS * COUNT, "BOTH_STAGES": 2 * STAGE_COLUMNS * COUNT,
-            "TURNS": ceil_div(STAGE_COLUMNS, THREADS),
         }  # fmt: skip
     scope |= {"full": full, "some": some, "LOADS": LOADS, "PASS": GROUPS * LOADS}
-    numbers = ", ".join(f"number_{v}" for v in range(COUNT))
-    names = {"sums": SUMS, "all_numbers": numbers, **ends_of_columns.factor_names(spec)}
-    parts = {"the passes": _STAGED if STAGED else _LOADED, "stage": _STAGE}
+    names = {"sums": SUMS, **ends_of_columns.factor_names(spec)}
+    parts = {"the passes": _STAGED if STAGED else _LOADED}
     source = ends_of_columns.source_of("several_columns", COUNT, scope["CHUNK"], names, parts)
     exec(source, scope)
     return (attach(scope["several_columns"], launch_bounds=(THREADS, spec.min_blocks)),)
@@ -222,51 +197,58 @@ def accepts(problem):
 
 def constants_for(problem, knobs, vectors):
     """The constants for so many vectors, with the sums of the rung of columns."""
-    width = problem.widths[0]
-    lanes, pieces = lanes_and_pieces_of(problem, knobs)
-    of_vector = pieces * width * problem.precision.sums.itemsize // 4
-    count = 2
-    while count < 8 and count < vectors and 2 * count * of_vector <= SUM_REGISTERS:
-        count *= 2
-    loads = LOADS if count * of_vector < SUM_REGISTERS else FEW_LOADS
-    threads = max(lanes, knobs["THREADS_PER_BLOCK"])
+    width, precision = problem.widths[0], problem.precision
+    lanes, loads_of_one = lanes_and_pieces_of(problem, {**knobs, "PIECES": 1})
+    of_piece = loads_of_one * width * precision.sums.itemsize // 4
+    threads, is_split = max(lanes, knobs["THREADS_PER_BLOCK"]), knobs["BLOCKS_PER_SM"] > 0
     own = power_above(ceil_div(problem.cols * lanes, threads))
-    turns = ceil_div(vectors, count)
-    blocks = ceil_div(problem.rows, pieces * lanes * width) * turns
+    count = 2
+    while count < 8 and count < vectors and 2 * count * of_piece <= SUM_REGISTERS:
+        count *= 2
+    pieces = knobs["PIECES"]
+    while pieces > 1 and count * pieces * of_piece >= SUM_REGISTERS:
+        pieces //= 2  # more blocks take the rows, and the splits stay
+    blocks = ceil_div(problem.rows, pieces * loads_of_one * lanes * width)
+    if count == 8 and not is_split and 2 * blocks <= FEW_BLOCKS:
+        count = 4  # two blocks take the same rows, at the same time
+    blocks *= ceil_div(vectors, count)
+    if is_split:
+        blocks = knobs["BLOCKS_PER_SM"] * ceil_div(vectors, count) * knobs["PIECES"] // pieces
     # Then a multiprocessor has one block, which may have all registers.
-    is_alone = (
-        blocks <= FEW_BLOCKS
-        if not knobs["BLOCKS_PER_SM"]
-        else (knobs["BLOCKS_PER_SM"] * turns == 1)
-    )
-    of_sums = ("LANES", "PIECES", "COLUMNS", "THREADS_PER_BLOCK", "BLOCKS_PER_SM")
-    kept = {name: knobs[name] for name in of_sums} | {"COUNT": count}
-    is_small = threads <= SMALL_THREADS and own <= SMALL_COLUMNS and not knobs["BLOCKS_PER_SM"]
-    if count == 8 and is_small and stages(problem.precision):
+    is_alone = blocks <= (1 if is_split else FEW_BLOCKS)
+    of_vector, at_once = pieces * of_piece, pieces * loads_of_one
+    found = {
+        **{name: knobs[name] for name in ("LANES", "COLUMNS", "BLOCKS_PER_SM")},
+        "THREADS_PER_BLOCK": knobs["THREADS_PER_BLOCK"], "COUNT": count, "PIECES": pieces,
+        "OF_PIECES": knobs["PIECES"] if is_split else pieces,
+    }  # fmt: skip
+    if count == 8 and threads <= SMALL_THREADS and own <= SMALL_COLUMNS and not is_split:
         # Numbers of x take twice the registers where sums are float64: half the loads, two blocks.
-        halves = 2 if problem.precision.sums in (DTYPES["d"], DTYPES["z"]) else 1
-        loads = max(1, min(SMALL_COLUMNS // halves, own) // pieces)
-        return {**kept, "LOADS": loads, "MIN_BLOCKS": halves, "STAGED": 0}
-    loads = max(1, min(loads // pieces, own))
-    staged = 0
+        halves = 2 if precision.sums in (DTYPES["d"], DTYPES["z"]) else 1
+        loads = max(1, min(SMALL_COLUMNS // halves, own) // at_once)
+        return {**found, "LOADS": loads, "MIN_BLOCKS": halves, "STAGED": 0}
     narrow = problem.dtype.itemsize == 2
+    loads = LOADS if count * of_vector < SUM_REGISTERS else FEW_LOADS
+    if (count == 4 and (narrow or threads > SMALL_THREADS)) or problem.dtype == DTYPES["z"]:
+        loads = min(loads, LOADS // 2)  # else up to 136 bytes of a thread are spilled
+    loads = max(1, min(loads // at_once, own))
+    staged = 0
     many = count == 8 or count * of_vector >= SUM_REGISTERS
-    if stages(problem.precision) and (many or (count == 4 and problem.dtype.kind == "c")):
-        tile_rows, groups = pieces * lanes * width, threads // lanes
-        shares = max(min(groups, threads // 32), finishers_of_columns(threads, tile_rows))
-        room = SHARED_BYTES - edge_bytes(count, threads, width, problem.precision)
-        room -= shares * tile_rows * problem.precision.sums.itemsize  # of one vector at least
-        most = min(STAGE_BYTES, room) // stage_bytes(count, groups, problem.precision)
+    if many or (count == 4 and problem.dtype.kind == "c"):
+        tile_rows, groups = at_once * lanes * width, threads // lanes
+        alone = tile_rows * found["OF_PIECES"] // pieces
+        shares = max(min(groups, threads // 32), finishers_of_columns(threads, alone))
+        room = SHARED_BYTES - edge_bytes(count, threads, width, precision)
+        room -= shares * tile_rows * precision.sums.itemsize  # of one vector at least
+        most = min(STAGE_BYTES, room) // (2 * x_bytes(groups, count, precision))
         if most > 0:
             # Numbers of 2 bytes have no registers for more loads, and gain by two passes at a time.
             wanted = min(NARROW_LOADS.get(problem.dtype, STAGED_LOADS), most // (1 + narrow))
-            if count * of_vector >= SUM_REGISTERS and not narrow:
-                wanted //= 2  # else 144 bytes of a thread with two pieces of float32 are spilled
-            loads = max(1, min(wanted // pieces, own))
+            loads = max(1, min(wanted // at_once, own))
             loads = 1 << loads.bit_length() - 1
-            staged = max(1, min(2, most // loads))
+            staged = 2 if narrow and loads <= FEW_LOADS and 2 * loads <= most else 1
     return {
-        **kept,
+        **found,
         "LOADS": loads,
         "MIN_BLOCKS": 1 if (is_alone and not staged) or threads > 256 else 2,
         "STAGED": staged,
@@ -302,11 +284,11 @@ KERNEL = Kernel(
     accepts=accepts,
     knobs={
         "LANES": 8, "PIECES": 1, "COLUMNS": 4, "THREADS_PER_BLOCK": 256, "BLOCKS_PER_SM": 0,
-        "COUNT": 4, "LOADS": 4, "MIN_BLOCKS": 1, "STAGED": 0,
+        "COUNT": 4, "LOADS": 4, "MIN_BLOCKS": 1, "STAGED": 0, "OF_PIECES": 1,
     },
     small_knobs={
         "LANES": 2, "PIECES": 1, "COLUMNS": 2, "THREADS_PER_BLOCK": 32, "BLOCKS_PER_SM": 1,
-        "COUNT": 2, "LOADS": 1, "MIN_BLOCKS": 1, "STAGED": 0,
+        "COUNT": 2, "LOADS": 1, "MIN_BLOCKS": 1, "STAGED": 0, "OF_PIECES": 1,
     },
     doc=__doc__,
 )  # fmt: skip

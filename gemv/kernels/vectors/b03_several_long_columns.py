@@ -3,7 +3,19 @@
 Idea
     In the rung of long columns a thread keeps the sums of its rows, and no other thread has a
     share of them. With k vectors it keeps k times as many, and multiplies each vector of A that it
-    has loaded with k numbers. There is nothing else to do: no sums meet.
+    has loaded with k numbers. No sums meet.
+
+    These k numbers are the same for all threads. So the block brings them to shared memory once,
+    for up to 64 columns together, and those of a column are neighbours: one load of 16 bytes is
+    the factors of two vectors or more, where a thread had a load for each of them.
+
+    Sums take most registers, which leaves few for loads of A on their way. So A comes by copies to
+    shared memory, which take none: a thread has a ring of STAGES places for a few columns each,
+    and while it multiplies one stage, its copies for the next ones are on their way. Rings of
+    copies mostly need a barrier for each stage, because threads read what others have copied. Here
+    a thread copies just what it will read itself, so it waits for its own copies and for nobody
+    else. Where loads are narrower than 16 bytes, and on GPUs without such copies, A comes straight
+    from memory.
 
     A tall matrix with 64 columns is what a block of Krylov vectors or of features is, and its
     products with several vectors write k times as much of y.
@@ -15,17 +27,25 @@ Picture
         rows 0-3     thread 0           * x[0]  * z[0]       * x[1]  * z[1]      16 bytes each
         rows 4-7     thread 1           * x[0]  * z[0]       * x[1]  * z[1]      16 bytes each
 
+        STAGES = 3, two columns in each:    columns 0, 1    columns 2, 3    columns 4, 5
+        the ring of thread 0                is multiplied   on its way      on its way
+
 Bytes
     (m*n + k * (len(x) + len(y) * (1 + [beta != 0]))) * itemsize from memory for up to COUNT
     vectors; with more of them A comes again for each COUNT.
 
 Wins
     Over one launch for each vector. On an H200, 64 columns of 1048576 float32 took 61 us with one
-    vector, 66 with two, 70 with four and 83 with eight, where torch.mm took 171.
+    vector, 66 with two, 70 with four and 83 with eight, where torch.mm took 171. With the ring, on
+    an H100, eight vectors with 64 columns of 1048576 numbers: bfloat16 took 56.4 us (63.9 before,
+    torch.mm 58.7), float64 202.6 (213.6 and 203.9), as much as a plain copy of as many bytes.
+    With x in shared memory alone bfloat16 took 58.8.
 
 Loses
-    To matrix products on tensor cores, which have other sums: eight vectors with 64 columns of
-    1048576 float64 took 179 us, torch.mm 151.
+    To ``several_columns`` where rows alone do not fill the GPU: nothing here divides the columns.
+    To matrix products on tensor cores, which have other sums, where memory is fast: on an H200
+    eight vectors with 64 columns of 1048576 float64 took 179 us before there were rings, torch.mm
+    151.
 
 Sums
     Those of the rung of long columns, for each vector: the columns in order.
@@ -38,19 +58,26 @@ Source
 from __future__ import annotations
 
 from gemv.core.geometry import LOAD_BYTES, MAX_GRID_Y, ceil_div, one_launch
+from gemv.kernels.ends_of_columns import factor_names, inserted
 from gemv.kernels.grids import power_above
 from gemv.kernels.kernel import Kernel, attach, wide_loads_object
+from gemv.kernels.numbers_of_x import x_bytes, x_element_of, x_movers
+from gemv.kernels.rings import column_copies
+from gemv.kernels.staging import BLOCK_BYTES, COPIES
 
 #: Registers of 4 bytes that a thread has for sums, and bytes of A that it has in flight.
 SUM_REGISTERS, FLIGHT_BYTES = 64, 128
-#: Columns of A in flight, and those beside eight sets of sums: with more, up to 640 bytes of a
-#: thread would be spilled.
+#: Columns of A in flight, and those beside eight sets of sums, which leave no registers for more.
 MOST_COLUMNS, MOST_OF_EIGHT = 8, 4
+#: Stages of a ring, the vectors of a thread in each of them, and the threads of a block.
+STAGES, STAGE_VECTORS, THREADS_PER_BLOCK, BLOCKS = 3, 4, 128, 4
+#: Columns whose numbers of x are in shared memory at a time.
+CHUNK_COLUMNS = 64
 
 #: What the kernel calls.
 _WORDS = (
-    "axpy_add", "cuda", "moved", "natural", "rounded_down", "row_starts", "stream_some",
-    "stream_tile", "zeros",
+    "copies_wait", "cuda", "moved", "natural", "outer_add", "rounded_down", "row_starts",
+    "short", "staged_tile", "stream_some", "stream_tile", "zeros",
 )  # fmt: skip
 #: The kernel. A line with ``{v}`` stands there once for each vector: a tuple of tuples has no index
 #: at run time, so the loop over the vectors is unrolled in the source.
@@ -59,50 +86,91 @@ def several_long_columns(
     rows, cols, vectors, a, col_stride, x, x_step, incx, y, y_step, incy, {alpha}, alpha_step,
     {beta}, beta_step,
 ):
+    xs = cuda.shared.array(CHUNK_NUMBERS, x_number, alignment=16)
     tid = natural(cuda.threadIdx.x)
     vector = natural(cuda.blockIdx.y) * COUNT
     first = natural(cuda.blockIdx.x) * TILE_ROWS
     mine = first + tid * WIDTH
     end = last_column({alpha}, cols)
-    x_{v} = of_x(moved(x, min(vector + {v}, vectors - 1) * x_step))
     edge = rows if WHOLE else rounded_down(rows, WIDTH)  # rows from here on fill no vector
     last = edge - WIDTH  # where the last whole vector starts, if there is one
-    total_{v} = zeros(zero, SUMS)
+    total = zeros(zero, ALL_SUMS)
     if WHOLE or last >= 0:
         # Past the edge the last vector is read again; nobody stores those sums.
         pieces = row_starts(mine, PIECE_ROWS, last, 1, PIECES)
+        own_x = of_x(moved(x, min(vector + tid % COUNT, vectors - 1) * x_step))
+        the start
         j = 0
-        while j + COLUMNS <= end:
-            values = stream_tile(a, pieces, j * col_stride, col_stride, COLUMNS, WIDTH)
-            total_{v} = axpy_add(total_{v}, values, full(x_{v}, j, incx), WIDTH, CONJUGATE)
-            j += COLUMNS
-        if COLUMNS > 1 and j < end:  # what is left goes out at once, too
-            values = stream_some(a, pieces, j * col_stride, col_stride, COLUMNS, WIDTH, end - j)
-            some_{v} = some(x_{v}, j, incx, end - j)
-            total_{v} = axpy_add(total_{v}, values, some_{v}, WIDTH, CONJUGATE)
+        while j < end:
+            if j > 0:
+                cuda.syncthreads()  # x of the columns before has been read
+            put_numbers(xs, 0, numbers_of(own_x, j, incx, end, tid), tid)
+            cuda.syncthreads()  # x of these columns is in place
+            at = 0  # where the numbers of column j begin in xs
+            behind = min(end, j + CHUNK_COLUMNS)
+            the columns
+    total_{v} = total[{low}:{high}]
     is_full = incy == 1 and first + TILE_ROWS <= rows
     factors = {alpha}, alpha_step, {beta}, beta_step
     keep(vector + {v}, vectors, factors, total_{v}, y, y_step, incy, mine, edge, is_full)
     i = edge + tid
     if not WHOLE and i < rows and first + TILE_ROWS >= rows:
+        x_{v} = of_x(moved(x, min(vector + {v}, vectors - 1) * x_step))
         part_{v} = zero
         for j in range(end):
             number_of_a = op(a[i + j * col_stride])
             part_{v} += number_of_a * x_{v}[j * incx]
         keep_one(vector + {v}, vectors, factors, part_{v}, y, y_step, i * incy)
 """
+#: The columns of a chunk straight from memory.
+_LOADED = """
+while j + COLUMNS <= behind:
+    values = stream_tile(a, pieces, j * col_stride, col_stride, COLUMNS, WIDTH)
+    total = outer_add(total, values, xs, at, COUNT, COUNT, WIDTH, CONJUGATE)
+    j += COLUMNS
+    at += COLUMNS * COUNT
+if COLUMNS > 1 and j < behind:  # what is left of all columns goes out at once, too
+    values = stream_some(a, pieces, j * col_stride, col_stride, COLUMNS, WIDTH, behind - j)
+    total = outer_add(total, values, xs, at, COUNT, COUNT, WIDTH, CONJUGATE)
+    j += COLUMNS
+"""
+#: What begins the copies of the first stages.
+_FIRST_COPIES = """
+ring = cuda.shared.array(RING_BYTES, uint8, alignment=16)
+stage = short(0)
+ahead = 0, stage  # the column and the stage of the copies that are next
+for _ in range(STAGES - 1):
+    ahead = copied(ring, a, pieces, tid, col_stride, end, ahead)
+"""
+#: The columns of a chunk from the ring, COLUMNS at a time. Behind the last column are zeros.
+_COPIED = """
+while j < behind:
+    copies_wait(PENDING)  # no barrier: a thread reads what it has copied itself
+    ahead = copied(ring, a, pieces, tid, col_stride, end, ahead)
+    the products
+    stage = short(stage + STAGE) if stage + STAGE < RING else 0
+    j += COLUMNS
+    at += COLUMNS * COUNT
+"""
+_PRODUCT = """
+place = tid * WIDTH + stage + <k> * COPIED
+values = staged_tile(ring, a, PLACES, place, COPIED, 1, WIDTH)
+total = outer_add(total, values, xs, at + <k> * COUNT, COUNT, COUNT, WIDTH, CONJUGATE)
+"""
 
 
 def build(spec):
+    import numpy as np
+
     from gemv import language
     from gemv.language import (
+        copies_commit,
         device,
-        gather,
-        gather_some,
         is_aligned,
         load_back,
         moved,
         read_only_load,
+        short,
         store_vectors,
         unrolled,
         update_streaming,
@@ -110,22 +178,29 @@ def build(spec):
     )
 
     zero, WIDTH = spec.zero, spec.widths[0]
-    COLUMNS, COUNT, PIECES = spec["COLUMNS"], spec["COUNT"], spec["PIECES"]
-    THREADS = spec["THREADS_PER_BLOCK"]
+    names = ("COLUMNS", "COUNT", "PIECES", "STAGES", "CHUNK_COLUMNS", "THREADS_PER_BLOCK")
+    COLUMNS, COUNT, PIECES, STAGES, CHUNK_COLUMNS, THREADS = (spec[name] for name in names)
     PIECE_ROWS = THREADS * WIDTH
     SUMS = PIECES * WIDTH
     VECTOR_BYTES = min(WIDTH * spec.precision.y.itemsize, LOAD_BYTES)
     scaled_all, blended_all, update_all = unrolled(PIECES, WIDTH)
     ALPHAS, BETAS = (home == "pointer" for home in spec.homes)
+    COPIED = THREADS * WIDTH  # elements that all threads copy of a column, for a piece
+    STAGE = PIECES * COLUMNS * COPIED
+    RING = STAGES * STAGE
+    all_copies, some_copies = column_copies(COLUMNS, PIECES, COPIED)
 
     @device
-    def full(x, j, incx):
-        """The numbers of x for a full pass."""
-        return gather(x, j, 1, COLUMNS, incx, 1)
-
-    @device
-    def some(x, j, incx, rest):
-        return gather_some(x, j, 1, COLUMNS, incx, 1, rest)
+    def copied(ring, a, pieces, tid, col_stride, end, ahead):
+        """Begin the copies of a stage, if there is one; what is next behind it."""
+        j, stage = ahead
+        place = tid * WIDTH + stage
+        if j + COLUMNS <= end:
+            all_copies(ring, place, a, pieces, j * col_stride, col_stride)
+        elif j < end:
+            some_copies(ring, place, a, pieces, j * col_stride, col_stride, end - j)
+        copies_commit()
+        return j + COLUMNS, short(stage + STAGE) if stage + STAGE < RING else short(0)
 
     @device
     def own_factors(factors, item):
@@ -168,20 +243,35 @@ def build(spec):
     def none_if_zero(alpha, cols):
         return cols if alpha != 0 else 0
 
+    numbers_of, put_numbers = x_movers(COUNT, CHUNK_COLUMNS, THREADS)
     scope = {name: getattr(language, name) for name in _WORDS}
     scope |= {
-        "full": full, "some": some, "keep": keep, "keep_one": keep_one, "op": spec.op,
+        "copied": copied, "keep": keep, "keep_one": keep_one, "op": spec.op,
+        "numbers_of": numbers_of, "put_numbers": put_numbers, "x_number": x_element_of(spec),
         "last_column": all_columns if ALPHAS else none_if_zero,
         "of_x": language.conjugated if spec.conjugate_x else language.same,
         "zero": zero, "CONJUGATE": int(spec.conj), "WIDTH": WIDTH, "COLUMNS": COLUMNS,
         "COUNT": COUNT, "PIECES": PIECES, "PIECE_ROWS": PIECE_ROWS,
-        "TILE_ROWS": PIECES * PIECE_ROWS, "SUMS": SUMS, "WHOLE": WIDTH == 1 or spec.whole,
+        "TILE_ROWS": PIECES * PIECE_ROWS, "ALL_SUMS": COUNT * SUMS,
+        "WHOLE": WIDTH == 1 or spec.whole,
+        "CHUNK_COLUMNS": CHUNK_COLUMNS, "CHUNK_NUMBERS": CHUNK_COLUMNS * COUNT,
+        "RING_BYTES": RING * spec.dtype.itemsize, "STAGES": STAGES, "STAGE": STAGE, "RING": RING,
+        "PENDING": max(STAGES - 2, 0), "COPIED": COPIED, "uint8": np.uint8,
+        "PLACES": tuple(p * COLUMNS * COPIED for p in range(PIECES)),
     }  # fmt: skip
-    names = {"alpha": "alpha_pointer" if ALPHAS else "alpha"}
-    names["beta"] = "beta_pointer" if BETAS else "beta"
+    products = "".join(_PRODUCT.replace("<k>", str(k)) for k in range(COLUMNS))
+    places = {
+        "the start": _FIRST_COPIES if STAGES else "",
+        "the columns": _COPIED if STAGES else _LOADED,
+        "the products": products.replace("\n\n", "\n"),
+    }
+    source = _SOURCE
+    for place, part in places.items():
+        source = inserted(source, place, part)
+    words = factor_names(spec)
     lines = [
-        line.format(v=v, **names)
-        for line in _SOURCE.splitlines()
+        line.format(v=v, low=v * SUMS, high=(v + 1) * SUMS, **words)
+        for line in source.splitlines()
         for v in (range(COUNT) if "{v}" in line else (0,))
     ]
     exec("\n".join(lines), scope)
@@ -200,31 +290,58 @@ def constants_for(problem, knobs, vectors):
     while count < 8 and count < vectors and 2 * count * of_vector <= SUM_REGISTERS:
         count *= 2
     pieces = 2 if 2 * count * of_vector <= SUM_REGISTERS // 2 else 1
-    own = power_above(problem.cols)
-    most = MOST_OF_EIGHT if count == 8 else MOST_COLUMNS
-    return {
-        "PIECES": pieces,
-        "COLUMNS": max(1, min(FLIGHT_BYTES // (pieces * width * size), own, most)),
-        "COUNT": count,
-        "THREADS_PER_BLOCK": 128,
-        "MIN_BLOCKS": 4,
-    }
+    own, columns = power_above(problem.cols), STAGE_VECTORS // pieces
+    found = {
+        "PIECES": pieces, "COUNT": count, "THREADS_PER_BLOCK": THREADS_PER_BLOCK,
+        "MIN_BLOCKS": BLOCKS, "CHUNK_COLUMNS": min(CHUNK_COLUMNS, own),
+    }  # fmt: skip
+    if width * size < LOAD_BYTES or problem.cols <= columns:
+        return without_copies(problem, {**found, "COLUMNS": 0})
+    return {**found, "COLUMNS": columns, "STAGES": STAGES}
+
+
+def without_copies(problem, knobs):
+    """The same constants where no ring can be, or is of use."""
+    flight = FLIGHT_BYTES // (knobs["PIECES"] * problem.widths[0] * problem.dtype.itemsize)
+    most = MOST_OF_EIGHT if knobs["COUNT"] == 8 else MOST_COLUMNS
+    return {**knobs, "COLUMNS": max(1, min(flight, power_above(problem.cols), most)), "STAGES": 0}
 
 
 def geometry(problem, device, knobs):
-    return _geometry(problem, knobs, 1, 0, 0, 0, 0)
+    return _geometry(problem, device, knobs, 1, 0, 0, 0, 0)
 
 
 def of_batch(problem, batch, device, knobs):
     """The launch for vectors that share the matrix."""
     (vectors,), steps = batch.shape, (own[0] for own in batch.strides[1:])
-    return _geometry(problem, knobs, vectors, *steps)
+    return _geometry(problem, device, knobs, vectors, *steps)
 
 
-def _geometry(problem, knobs, vectors, x_step, y_step, alpha_step, beta_step):
-    threads = knobs["THREADS_PER_BLOCK"]
-    tiles = ceil_div(problem.rows, threads * knobs["PIECES"] * problem.widths[0])
-    turns = ceil_div(vectors, knobs["COUNT"])
+def _geometry(problem, device, knobs, vectors, x_step, y_step, alpha_step, beta_step):
+    threads, pieces, stages = (knobs[name] for name in ("THREADS_PER_BLOCK", "PIECES", "STAGES"))
+    count, columns, chunk = (knobs[name] for name in ("COUNT", "COLUMNS", "CHUNK_COLUMNS"))
+    if threads % count or chunk % columns:
+        raise ValueError(
+            "several_long_columns: THREADS_PER_BLOCK must be a multiple of COUNT and CHUNK_COLUMNS"
+            f" one of COLUMNS, got {threads}, {count}, {chunk} and {columns}"
+        )
+    nbytes = x_bytes(chunk, count, problem.precision)
+    nbytes += stages * columns * pieces * threads * LOAD_BYTES
+    if stages:
+        lacks = device.lacks(COPIES)
+        if lacks:
+            raise ValueError(f"several_long_columns: copies to shared memory: {lacks}")
+        if stages < 2 or problem.widths[0] * problem.dtype.itemsize != LOAD_BYTES:
+            raise ValueError(
+                "several_long_columns: STAGES must be 0, or 2 or more for loads of 16 bytes,"
+                f" got {stages}"
+            )
+    if nbytes > BLOCK_BYTES:
+        raise ValueError(
+            f"several_long_columns: x and a ring take at most {BLOCK_BYTES} bytes, not {nbytes}"
+        )
+    tiles = ceil_div(problem.rows, threads * pieces * problem.widths[0])
+    turns = ceil_div(vectors, count)
     if turns > MAX_GRID_Y:
         raise ValueError(
             f"several_long_columns: {vectors} vectors are more than a grid has blocks for"
@@ -247,11 +364,18 @@ KERNEL = Kernel(
     geometry=geometry,
     of_batch=of_batch,
     for_vectors=constants_for,
+    without_copies=without_copies,
     tile=tile,
     beside=True,
     wide=True,
     accepts=accepts,
-    knobs={"PIECES": 1, "COLUMNS": 4, "COUNT": 4, "THREADS_PER_BLOCK": 128, "MIN_BLOCKS": 4},
-    small_knobs={"PIECES": 2, "COLUMNS": 2, "COUNT": 2, "THREADS_PER_BLOCK": 8, "MIN_BLOCKS": 1},
+    knobs={
+        "PIECES": 1, "COLUMNS": 4, "COUNT": 4, "THREADS_PER_BLOCK": 128, "MIN_BLOCKS": 4,
+        "STAGES": 0, "CHUNK_COLUMNS": 64,
+    },
+    small_knobs={
+        "PIECES": 2, "COLUMNS": 2, "COUNT": 2, "THREADS_PER_BLOCK": 8, "MIN_BLOCKS": 1,
+        "STAGES": 2, "CHUNK_COLUMNS": 4,
+    },
     doc=__doc__,
-)
+)  # fmt: skip

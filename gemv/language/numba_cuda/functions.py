@@ -70,5 +70,5 @@ from gemv.language.numba_cuda.sums import (
     sums_of_lane,
     times,
 )
-from gemv.language.numba_cuda.twofold_types import element_of_arrays
+from gemv.language.numba_cuda.twofold_types import element_of_arrays, exact_of_arrays
 from gemv.language.numba_cuda.votes import of_warp

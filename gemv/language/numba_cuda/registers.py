@@ -7,6 +7,8 @@ from numba.core import types
 from numba.cuda import cgutils
 from numba.cuda.extending import intrinsic
 
+from gemv.language.numba_cuda.twofold_types import ExactType
+
 #: PTX register class, PTX suffix and LLVM type of the numbers that one register holds.
 KINDS = {
     types.float32: ("f", "f32", ir.FloatType()),
@@ -28,7 +30,21 @@ def literal_of(*numbers):
 
 def real_of(element):
     """The real type of a number: its own, or that of its parts if it is complex."""
+    if isinstance(element, ExactType):
+        return element.real
     return element.underlying_float if isinstance(element, types.Complex) else element
+
+
+def parts_of(element):
+    """Real numbers that a number has."""
+    if isinstance(element, ExactType):
+        return element.parts
+    return 2 if isinstance(element, types.Complex) else 1
+
+
+def stored_bits(element):
+    """Bits of a number in a shared array."""
+    return parts_of(element) * real_of(element).bitwidth
 
 
 def registers_of(builder, kind, address, count, instruction, present=None):
@@ -155,8 +171,7 @@ def _unit_at(context, builder, shared, array, index, count):
     """A pointer to `count` numbers of a shared array as one vector of real numbers."""
     view = context.make_array(shared)(context, builder, array)
     address = cgutils.get_item_pointer(context, builder, shared, view, [index], wraparound=False)
-    parts = 2 if isinstance(shared.dtype, types.Complex) else 1
-    vector = ir.VectorType(KINDS[real_of(shared.dtype)][2], count * parts)
+    vector = ir.VectorType(KINDS[real_of(shared.dtype)][2], count * parts_of(shared.dtype))
     return builder.bitcast(address, vector.as_pointer()), vector
 
 
@@ -192,9 +207,15 @@ def unit_of(context, builder, shared, array, index, count):
         builder.extract_element(unit, ir.Constant(ir.IntType(32), place))
         for place in range(vector.count)
     ]
-    if isinstance(shared.dtype, types.Complex):
-        pairs = zip(values[::2], values[1::2], strict=True)
-        values = [complex_of(context, builder, shared.dtype, *pair) for pair in pairs]
+    parts, kind = parts_of(shared.dtype), context.get_value_type(shared.dtype)
+    if isinstance(shared.dtype, (ExactType, types.Complex)):  # a struct of its parts
+        numbers = []
+        for first in range(0, len(values), parts):
+            number = ir.Constant(kind, ir.Undefined)
+            for k in range(parts):
+                number = builder.insert_value(number, values[first + k], k)
+            numbers.append(number)
+        return numbers
     return values
 
 

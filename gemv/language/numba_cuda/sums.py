@@ -14,6 +14,7 @@ from gemv.language.numba_cuda.registers import (
     integer_of,
     items_of,
     literal_of,
+    stored_bits,
     unit_of,
 )
 from gemv.language.numba_cuda.twofold import (
@@ -129,7 +130,7 @@ def outer_add(typingctx, sums, tile, shared, index, step, count, width, conjugat
     element = sums.dtype
     each = sums.count // count_
     columns = tile.count // each
-    unit = min(count_, LOAD_BYTES * 8 // shared.dtype.bitwidth)
+    unit = min(count_, LOAD_BYTES * 8 // stored_bits(shared.dtype))
 
     def codegen(context, builder, signature, arguments):
         parts = items_of(builder, arguments[0], sums.count)

@@ -80,3 +80,7 @@ def _constant(context, builder, kind, value):
 
 def element_of_arrays(sums: np.dtype) -> Any:
     return SUMS[sums]
+
+
+def exact_of_arrays(sums: np.dtype) -> Any:
+    return EXACTS[sums]

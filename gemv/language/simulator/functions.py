@@ -26,6 +26,7 @@ from gemv.language.simulator.intrinsics import (
     constant_array,
     device,
     element_of_arrays,
+    exact_of_arrays,
     inlined,
     natural,
     parameter_load,

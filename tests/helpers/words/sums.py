@@ -140,3 +140,30 @@ def units(spec, W):
         store_vectors(y, place * OUT + UNIT, 1, sums, 1)
 
     return made
+
+
+@small("exact_of_arrays", exact=True, accumulates=("plain", "wide"))
+def factors_in_shared_memory(spec, W):
+    """Numbers as they are loaded, each of them alone in a shared array, and units of them."""
+    from gemv.kernels.numbers_of_x import x_element_of
+    from gemv.language import cuda, load_vectors, natural, outer_add, store_vectors, zeros
+
+    element, zero = x_element_of(spec), spec.zero
+    COMPLEX, SIZE, COLUMN = int(spec.dtype.kind == "c"), 4 * THREADS, 2 * THREADS
+
+    def made(a, y):
+        xs = cuda.shared.array(SIZE, element, alignment=16)
+        tid = natural(cuda.threadIdx.x)
+        place = natural(cuda.blockIdx.x) * THREADS + tid
+        values = load_vectors(a, place * 4, 1, 4, 1)
+        xs[tid] = values[0]
+        xs[THREADS + tid] = values[1]
+        xs[COLUMN + tid] = values[2]
+        xs[COLUMN + THREADS + tid] = values[3]
+        cuda.syncthreads()
+        other = (tid * 5 + 3) % THREADS * 2
+        tile = load_vectors(a, place, 7, 4, 1)
+        sums = outer_add(zeros(zero, 4), tile, xs, other, COLUMN, 2, 2, COMPLEX)
+        store_vectors(y, place * OUT, 1, sums, 1)
+
+    return made
