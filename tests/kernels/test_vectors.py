@@ -27,6 +27,7 @@ H200 = Device("NVIDIA H200", (9, 0), 132)
 ROWS = {"ROWS": 1, "VECTORS": 1, "MIN_BLOCKS": 1, "BLOCKS_PER_SM": 0}
 COLUMNS = {"COLUMNS": 2, "THREADS_PER_BLOCK": 64, "MIN_BLOCKS": 1, "ACROSS": 1}
 LONG = {"PIECES": 2, "COLUMNS": 2, "THREADS_PER_BLOCK": 8, "MIN_BLOCKS": 1}
+RING = {"THREADS_PER_BLOCK": 8, "STAGES": 3, "CHUNK_COLUMNS": 8}
 CASES = [
     # a lane alone, lanes of a warp that two and four warps share here, and several warps
     ("s", 3, 37, {**ROWS, "LANES": 1, "THREADS_PER_BLOCK": 32}, {"PARTS": 4, "ROWS": 2}),
@@ -81,25 +82,17 @@ CASES = [
      {"LOADS": 2, "COUNT": 4, "STAGED": 1}),
     ("d", 130, 60, {**COLUMNS, "LANES": 64, "PIECES": 1, "BLOCKS_PER_SM": 0},
      {"LOADS": 2, "COUNT": 8, "STAGED": 4}),
-    ("s", 150, 7, LONG, {"PIECES": 1, "COLUMNS": 4, "THREADS_PER_BLOCK": 16}),
-    ("c", 64, 9, LONG, {"PIECES": 2, "COLUMNS": 2, "THREADS_PER_BLOCK": 8}),
-    ("h", 129, 5, LONG, {"PIECES": 1, "COLUMNS": 8, "THREADS_PER_BLOCK": 8}),
     # fewer rows to a block than one vector has, and the splits of one vector, added in its order
-    ("d", 37, 203, {**COLUMNS, "LANES": 2, "PIECES": 4, "BLOCKS_PER_SM": 8},
+    ("d", 37, 330,
+     {**COLUMNS, "LANES": 2, "PIECES": 4, "BLOCKS_PER_SM": 64, "THREADS_PER_BLOCK": 32},
      {"LOADS": 2, "COUNT": 4, "STAGED": 1, "PIECES": 1, "OF_PIECES": 4}),
     ("s", 70, 203, {**COLUMNS, "LANES": 4, "PIECES": 2, "BLOCKS_PER_SM": 8},
      {"LOADS": 3, "COUNT": 2, "STAGED": 0, "PIECES": 1, "OF_PIECES": 2}),
-    # A in rings, and x of some columns after the other: stages that are not full, or empty
-    ("s", 150, 37, LONG, {"PIECES": 1, "COLUMNS": 4, "THREADS_PER_BLOCK": 16, "STAGES": 3,
-                          "CHUNK_COLUMNS": 8}),
-    ("c", 64, 9, LONG, {"PIECES": 2, "COLUMNS": 2, "THREADS_PER_BLOCK": 8, "STAGES": 2,
-                        "CHUNK_COLUMNS": 8}),
-    ("h", 129, 21, LONG, {"PIECES": 2, "COLUMNS": 2, "THREADS_PER_BLOCK": 8, "STAGES": 5,
-                          "CHUNK_COLUMNS": 4}),
-    ("d", 33, 2, LONG, {"PIECES": 1, "COLUMNS": 4, "THREADS_PER_BLOCK": 8, "STAGES": 3,
-                        "CHUNK_COLUMNS": 4}),
-    ("z", 9, 33, LONG, {"PIECES": 2, "COLUMNS": 4, "THREADS_PER_BLOCK": 8, "STAGES": 0,
-                        "CHUNK_COLUMNS": 8}),
+    # long columns, A in rings, x of some columns after the other: stages not full, or empty
+    ("s", 150, 37, LONG, {**RING, "PIECES": 1, "COLUMNS": 4}),
+    ("c", 64, 9, LONG, {**RING, "PIECES": 2, "COLUMNS": 2, "STAGES": 2}),
+    ("h", 129, 21, LONG, {**RING, "PIECES": 2, "COLUMNS": 2, "STAGES": 5}),
+    ("d", 33, 2, LONG, {**RING, "PIECES": 1, "COLUMNS": 4}),
 ]  # fmt: skip
 
 

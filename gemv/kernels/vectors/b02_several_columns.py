@@ -17,7 +17,7 @@ Idea
     is enough: what is read behind it lies where the next stage does not write. A small matrix has
     no next pass: its loads of A and x all go out at once, and nothing is staged.
 
-    Sums must leave registers for loads of A. A thread of the single product may have several
+    The sums must leave registers for loads of A. A thread of the single product may have several
     pieces of a column; with eight vectors it has fewer of them, and more blocks take the rows.
     But blocks are what the single product splits columns over. So OF_PIECES says what a thread of
     the single product has: columns are split as for its blocks, and splits are added in its order.

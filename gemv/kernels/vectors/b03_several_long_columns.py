@@ -9,8 +9,8 @@ Idea
     for up to 64 columns together, and those of a column are neighbours: one load of 16 bytes is
     the factors of two vectors or more, where a thread had a load for each of them.
 
-    Sums take most registers, which leaves few for loads of A on their way. So A comes by copies to
-    shared memory, which take none: a thread has a ring of STAGES places for a few columns each,
+    The sums take most registers, which leaves few for loads of A on their way. So A comes by copies
+    to shared memory, which take none: a thread has a ring of STAGES places for a few columns each,
     and while it multiplies one stage, its copies for the next ones are on their way. Rings of
     copies mostly need a barrier for each stage, because threads read what others have copied. Here
     a thread copies just what it will read itself, so it waits for its own copies and for nobody
