@@ -23,6 +23,7 @@ from gemv.language.vocabulary import (
     SIMULATOR,
     VOCABULARY,
     add_each,
+    around_inside,
     atomic_add,
     atomic_inc,
     axpy_add,

@@ -37,7 +37,7 @@ from gemv.language.vocabulary_copies import (
     staged_some,
     staged_tile,
 )
-from gemv.language.vocabulary_phases import stream_around, sums_from
+from gemv.language.vocabulary_phases import around_inside, stream_around, sums_from
 from gemv.language.vocabulary_places import kept, pass_some, pass_tile
 from gemv.language.vocabulary_trees import add_each, fold, fold_pieces, pieces_of, sums_of_lane
 from gemv.language.vocabulary_warps import of_warp

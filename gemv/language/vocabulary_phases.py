@@ -16,8 +16,18 @@ def stream_around(pointer, index, step, count, width, valid):
     """Load the vectors of 16 bytes around `count` elements, ``pointer[index + k*step]`` for all k.
 
     `width` is the elements of 16 bytes. Vector `valid` and those behind it are zeros, for which
-    nothing is loaded. In a vector, what lies before or behind the array is in memory all the same,
-    and may be anything.
+    nothing is loaded. Memory is given out from multiples of 16 bytes on, so what a vector has
+    before the array is in memory all the same, and may be anything. Behind the array there may be
+    none: a vector that reaches there is loaded by :func:`around_inside`.
+    """
+
+
+@declared
+def around_inside(pointer, index, step, count, width, valid, row, rows):
+    """:func:`stream_around` element by element, for columns at the end of memory.
+
+    ``pointer[index + k*step]`` is number `row` of column k, which has `rows` of them. What a vector
+    has before or behind its column is zero, and nothing is loaded for it.
     """
 
 

@@ -217,6 +217,27 @@ def test_a_nan_stays_in_its_item(dtype, order):
 
 
 @pytest.mark.parametrize("order", "CF")
+@pytest.mark.parametrize("dtype", "sdchb")
+def test_no_load_reaches_past_the_end_of_a(dtype, order):
+    """Nothing may lie behind the last element, and the simulator has nothing there.
+
+    Lines begin anywhere, and are shorter than a load as well as longer. Some follow each other
+    backwards, so that the first one ends A.
+    """
+    sizes = [(3, 41), (5, 64), (7, 35), (9, 40), (33, 37), (67, 34), (70, 19), (40, 65)]
+    cases = [
+        Case(
+            *((m, n) if order == "F" else (n, m)), dtype, order, pad=(0, 1, 0, 5)[k % 4],
+            shift=(0, 1, 3)[k % 3], seed=k, beta=0.5,
+        )
+        for k, (m, n) in enumerate(sizes)
+    ]  # fmt: skip
+    for case in cases[::3]:
+        case.a = case.a[:, ::-1] if order == "F" else case.a[::-1]
+    assert by_warp(assert_bits(cases)[0])
+
+
+@pytest.mark.parametrize("order", "CF")
 def test_an_entry_may_be_several_tiles(order, monkeypatch):
     """In a long list a warp takes neighbouring tiles at once, so that there are not many turns."""
     monkeypatch.setattr(list_shares, "MOST_TURNS", 1)

@@ -88,6 +88,7 @@ from gemv.kernels.lists.walk import walk
 def build(spec):
     from gemv.language import (
         add_each,
+        around_inside,
         cuda,
         fold_pieces,
         gather_some,
@@ -124,13 +125,18 @@ def build(spec):
 
     @inlined
     def sums(
-        a, at, col_stride, x, incx, wide, cols, mine, lane, lanes, shares, share, part, tree,
+        a, at, rows, col_stride, x, incx, wide, cols, mine, lane, lanes, shares, share, part, tree,
         groups, parts, is_phased, kept, buffer, place, apart,
     ):  # fmt: skip
         """Stores the sums of all trees of the lane's rows, a tree `apart` from the one before."""
+        # Loads over the end of the last columns may reach past the end of A, where memory may end.
+        ends = 1 if col_stride >= WIDTH - 1 else (WIDTH - 1 if col_stride > 0 else cols)
         unit = short(max(tree, DEEPEST))
         by = short(unit - DEEPEST)
         turns, bits = short(natural(1) << by), by - parts
+        inside = short(cols)
+        if at + WIDTH > rows:
+            inside = short(max(cols - ends - ((AT_ONCE - 1) << by), 0))
         base = natural(0)
         while of_warp(base < min(cols, groups)):
             own = zeros(zero, WIDTH)
@@ -146,9 +152,14 @@ def build(spec):
                 begin = j
                 while j < mine:
                     rest = min(((mine - 1 - j) >> by) + 1, AT_ONCE)
-                    values = stream_around(
-                        a, at + j * col_stride, col_stride << by, AT_ONCE, WIDTH, rest
-                    )
+                    if WIDTH > 1 and j >= inside:
+                        values = around_inside(
+                            a, at + j * col_stride, col_stride << by, AT_ONCE, WIDTH, rest, at, rows
+                        )
+                    else:
+                        values = stream_around(
+                            a, at + j * col_stride, col_stride << by, AT_ONCE, WIDTH, rest
+                        )
                     if wide > by and rest == AT_ONCE:
                         factors = load_vectors(x, j, OF_X, LOADS_OF_X, OF_X)
                     else:
@@ -238,7 +249,7 @@ def build(spec):
                 at = short(min(first + run * step + row * WIDTH, rows - 1))
                 buffer = tile & 1
                 sums(
-                    own_a, at, col_stride, own_x, incx, wide, cols, mine, lane, lanes,
+                    own_a, at, rows, col_stride, own_x, incx, wide, cols, mine, lane, lanes,
                     shares + warps, share, part, tree, groups, parts, step < in_run, kept, buffer,
                     run * in_run + row * WIDTH, in_tile,
                 )  # fmt: skip

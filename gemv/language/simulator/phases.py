@@ -17,9 +17,21 @@ def stream_around(pointer, index, step, count, width, valid):
         wanted = pointer[at]
         first = at - elements_past(pointer, at, LOAD_BYTES)
         for place in range(first, first + width):
-            inside = 0 <= pointer.origin + place < pointer.size
-            # What no array has may be anything: here the sums that it goes to are no numbers.
-            values.append(pointer[place] if inside else wanted * float("nan"))
+            # What lies before the array may be anything: here the sums that it goes to are no
+            # numbers. Behind the array there may be no memory: that is an error.
+            before = pointer.origin + place < 0
+            values.append(wanted * float("nan") if before else pointer[place])
+    return tuple(values)
+
+
+def around_inside(pointer, index, step, count, width, valid, row, rows):
+    values: list = []
+    for k in range(count):
+        at = index + k * step
+        past = elements_past(pointer, at, LOAD_BYTES) if k < valid else 0
+        for place in range(-past, width - past):
+            inside = k < valid and 0 <= row + place < rows
+            values.append(pointer[at + place] if inside else pointer.nothing)
     return tuple(values)
 
 
