@@ -6,6 +6,8 @@ sums.
 
 from __future__ import annotations
 
+import numpy as np
+
 from gemv.core.dtypes import Precision
 from gemv.core.geometry import CACHE_LINE_BYTES, LOAD_BYTES, SECTOR_BYTES, ceil_div
 from gemv.core.problem import Problem
@@ -13,8 +15,9 @@ from gemv.kernels.grids import power_above
 
 #: Of ``list_rows``: lane k of a warp loads word k. ``lanes`` is the logarithm of the lanes of a
 #: row; ``loads`` is twice the elements of a load of A, and 1 more where x is read by loads of as
-#: many.
+#: many. It is AROUND more where the lanes load the aligned 16 bytes around these elements.
 OF_ROWS = ("a", "row_stride", "rows", "cols", "incx", "incy", "lanes", "loads")
+AROUND = 64
 #: Of ``list_columns``: ``begin`` and ``rows`` are the first row and the one behind the last.
 #: ``lanes``, ``shares`` and ``parts`` are the logarithms of the lanes with different rows, with
 #: different trees, and with different parts of a tree; ``warps`` is that of the warps of a block
@@ -31,6 +34,11 @@ OF_COLUMNS = (
 OF_IN_ORDER = (
     "a", "col_stride", "rows", "cols", "incx", "incy", "lanes", "shares", "groups", "in_pairs",
 )  # fmt: skip
+#: Lanes of a row at least, by the bytes of a number, where ``list_rows`` loads the aligned 16 bytes
+#: around its elements. On an NVIDIA H100, 68 MB of matrices with 4 to 512 rows and columns take
+#: 29.9 us in bfloat16 from one lane on, 31.6 from two and 39.4 from four; in float32 27.0, 26.9 and
+#: 26.4 us, in float64 27.4, 27.5 and 26.9.
+LEAST_AROUND = {2: 1, 4: 4, 8: 4}
 #: Words of the place of an item: x, y, and whether alpha is not 0.
 PLACES = 3
 #: Columns that a lane of ``list_columns`` loads together, by 16 bytes each, and its warps.
@@ -48,9 +56,24 @@ MOST_IN_ORDER = 4
 TILE_BYTES = 4096
 
 
-def words_of_rows(lanes: int, width: int, wide_x: bool) -> list[dict[str, int]]:
-    """The words of an item whose rows have so many lanes, and loads of `width` elements."""
+def words_of_rows(problem: Problem, lanes: int, width: int, wide_x: bool) -> list[dict[str, int]]:
+    """The words of an item whose rows have so many lanes, and loads of `width` elements.
+
+    Where rows begin between two multiples of 16 bytes, a lane may have as many neighbouring loads
+    as fill 16 bytes, and load the aligned 16 bytes around them: then it has the sums of as many
+    lanes, and a row has fewer of them.
+    """
+    size = problem.dtype.itemsize
+    around = lanes * width * size // LOAD_BYTES
+    is_narrow = width * size < LOAD_BYTES and problem.incx == 1
+    if is_narrow and has_around(problem.dtype, problem.accumulate) and around >= LEAST_AROUND[size]:
+        return [{"lanes": _log(around), "loads": AROUND + 2 * width}]
     return [{"lanes": _log(lanes), "loads": 2 * width + wide_x}]
+
+
+def has_around(dtype: np.dtype, accumulate: str) -> bool:
+    """Whether ``list_rows`` has aligned loads around rows: sums for each element of a load."""
+    return dtype.kind != "c" and accumulate == "plain"
 
 
 def words_of_trees(

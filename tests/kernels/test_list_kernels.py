@@ -7,14 +7,16 @@ from unittest import mock
 import numpy as np
 import pytest
 from helpers.lists import forced, run_together
-from helpers.problems import ALL_ROWS, Case, knobs_for_tests, tile_of
+from helpers.problems import ALL_ROWS, Case, filled, knobs_for_tests, tile_of
 
 import gemv
 from gemv.core.dtypes import DTYPES
 from gemv.core.geometry import Chip, Device
+from gemv.core.narrow import cast
 from gemv.core.problem import Problem
 from gemv.engines import backend
-from gemv.kernels import get, list_shares
+from gemv.kernels import get, list_shares, list_words
+from gemv.kernels.list_words import AROUND
 from gemv.kernels.tables import BY_WARP
 from gemv.selection import ragged
 
@@ -192,6 +194,77 @@ def test_blocks_of_other_sizes_have_other_trees(dtype, lanes, threads, monkeypat
 def test_wide_sums_of_rows_are_those_of_single_products(dtype, order):
     cases = list(random_cases(3, dtype, order, "N", SIZES[:8], accumulate="wide"))
     assert_bits(cases)
+
+
+def rows_around(groups):
+    """Logarithms of lanes and loads of the items whose rows are read by vectors around them."""
+    found = set()
+    for group in by_warp(groups):
+        words = dict(zip(group.words, group.table.T.tolist(), strict=True))
+        if "loads" in words:
+            found |= set(zip(words["lanes"], words["loads"], strict=True))
+    return {(lanes, loads - AROUND) for lanes, loads in found if loads >= AROUND}
+
+
+@pytest.mark.parametrize("lanes", [4, 8, 32])
+@pytest.mark.parametrize("dtype", "sdhb")
+def test_rows_around_vectors_have_the_bits_of_narrow_loads(dtype, lanes, monkeypatch):
+    """Rows of one column and more, at any element, with any gaps, which are no numbers."""
+    knobs = {"LANES": lanes, "ROWS": 1, "THREADS_PER_BLOCK": 32, "BLOCKS_PER_SM": 0}
+    forced(monkeypatch, "vector_rows", knobs, in_lists=True)
+    monkeypatch.setattr(list_words, "LEAST_AROUND", {2: 1, 4: 1, 8: 1})
+    # Sums of narrow numbers are compared before they are rounded to these.
+    rest = {"y_dtype": "s"} if dtype in "hb" else {}
+    columns = [1, 2, 3, 5, 6, 7, 8, 9, 13, 17, 31, 65, 70, 130, 150]
+    cases = []
+    for k, cols in enumerate(columns if ALL_ROWS else columns[dtype in "db" :: 2]):
+        order, op = ("C", "N") if k % 2 else ("F", "TC"[k // 2 % 2])
+        rows, unit = (1, 5, 23)[k % 5 % 3], (1, 2, 4)[k % 3]  # elements that rows are aligned to
+        alpha, beta = SCALARS[k % len(SCALARS)]
+        size = (rows, cols) if op == "N" else (cols, rows)
+        case = Case(
+            *size, dtype, order, op, pad=-cols % unit + unit * (k % 2), shift=unit, alpha=alpha, beta=beta, seed=k,
+            incy=(1, -2)[k % 2], **rest,
+        )  # fmt: skip
+        if get("vector_rows").accepts(case.problem.at(0, 0)) is None:
+            cases.append(case)
+    groups, _ = assert_bits(cases)
+    found = rows_around(groups)
+    size = DTYPES[dtype].itemsize
+    widths = {width for width in (1, 2, 4) if width * size < 16 <= lanes * width * size}
+    assert {loads // 2 for _, loads in found} == widths
+
+
+@pytest.mark.parametrize(
+    "dtype, cols", [("s", 257), ("s", 130), ("d", 65), ("h", 65), ("b", 70), ("b", 68)]
+)
+def test_a_row_reaches_no_other(dtype, cols):
+    """Vectors around a row have elements of its neighbours, and their numbers stay theirs."""
+    case = Case(23, cols, dtype, "C", shift=1 if cols % 2 else 2, beta=0.5)
+    case.a[4], case.a[11] = filled(cols, np.nan, case.element), filled(cols, np.inf, case.element)
+    groups, (found,) = run_together([case], few_warps)
+    assert rows_around(groups)
+    finite = np.isfinite(cast(case.y_of(found).copy(), np.dtype("f8")))
+    assert np.flatnonzero(~finite).tolist() == [4, 11]
+
+
+def test_which_rows_are_read_by_vectors_around_them():
+    """From one lane on with 2 bytes, from four lanes on with more; else loads are as before."""
+
+    def words(dtype, lanes, width=1, incx=1, accumulate="plain"):
+        problem = Problem(
+            DTYPES[dtype], 9, 65, 0, 9, 65, False, 65, 1, incx, accumulate=accumulate
+        ).at(0, 0)
+        (found,) = list_words.words_of_rows(problem, lanes, width, False)
+        return found["lanes"], found["loads"]
+
+    assert words("b", 8) == words("h", 8) == (0, AROUND + 2) and words("b", 4) == (2, 2)
+    assert words("b", 32, 4) == (4, AROUND + 8) and words("b", 32, 8) == (5, 16)
+    assert words("s", 16) == (2, AROUND + 2) and words("s", 8) == (3, 2)
+    assert words("s", 8, 2) == (2, AROUND + 4) and words("s", 4, 2) == (2, 4)
+    assert words("d", 8) == (2, AROUND + 2) and words("d", 4) == (2, 2)
+    for dtype, rest in (("c", {}), ("z", {}), ("b", {"incx": 2}), ("s", {"accumulate": "wide"})):
+        assert words(dtype, 32, **rest) == (5, 2)
 
 
 def test_narrow_numbers_may_have_wider_results():

@@ -29,8 +29,9 @@ KERNELS = {
     "intrinsics.py": "integers or pointers or atomics or tickets or vector_of_reals",
     "loads.py": "stream_tile or pass_some or inside or vectors or old_ones or addresses"
     " or integers",
-    "phases.py": "around or next_lane",
+    "phases.py": "around or next_lane or a_column",
     "registers.py": "some_wide or units or lanes or registers or old_ones_of_y",
+    "rows.py": "row or anywhere or first_sums",
     "stores.py": "old_ones_of_y or vectors",
     "sums.py": "lanes or products or units or trees",
     "twofold.py": "(products or trees or lanes) and wide",

@@ -23,7 +23,8 @@ Idea
     begin before these rows is the *phase* of the column. All columns of a group have one phase, as
     the number of groups is a multiple of the elements of a load. So a lane adds up what its loads
     bring, and moves the sums of a group to its own rows when they are done: some come from the next
-    lane. A warp therefore has a vector of rows less than it reads.
+    lane. A warp therefore has a vector of rows less than it reads. At the end of A a vector may
+    reach past the last element, where memory may end: there the lane loads element by element.
 
     Two neighbouring tiles of rows share a line of memory in each column. They are taken at the same
     time, so that the second one finds it in the L2 cache: see
