@@ -223,8 +223,8 @@ def test_rows_around_vectors_have_the_bits_of_narrow_loads(dtype, lanes, monkeyp
         alpha, beta = SCALARS[k % len(SCALARS)]
         size = (rows, cols) if op == "N" else (cols, rows)
         case = Case(
-            *size, dtype, order, op, pad=-cols % unit + unit * (k % 2), shift=unit, alpha=alpha, beta=beta, seed=k,
-            incy=(1, -2)[k % 2], **rest,
+            *size, dtype, order, op, pad=-cols % unit + unit * (k % 2), shift=unit, alpha=alpha,
+            beta=beta, incy=(1, -2)[k % 2], seed=k, **rest,
         )  # fmt: skip
         if get("vector_rows").accepts(case.problem.at(0, 0)) is None:
             cases.append(case)

@@ -119,7 +119,6 @@ def build(spec):
         natural,
         of_lane,
         of_warp,
-        read_only_load,
         row_starts,
         rows_inside,
         short,
@@ -263,61 +262,44 @@ def build(spec):
             sums = butterfly(sums, 2, 1)
         return sums
 
-    words_of, entry_of = walk(len(OF_ROWS))
+    def prepared(own, lane, cols):
+        return (short(of_lane(own, 6)),)
+
+    def tile(own, lane, shared, first, rows, cols, done, alpha, a, x, beta, y):
+        lanes = shared[0]
+        loads, incx, stride = short(of_lane(own, 7)), of_lane(own, 4), of_lane(own, 1)
+        own_a, own_x = moved(a, of_lane(own, 0)), moved(x, of_lane(own, OWN))
+        groups, part = short(natural(32) >> lanes), lane & ((natural(1) << lanes) - 1)
+        i = short(first + (lane >> lanes))
+        if HAS_AROUND and of_warp(loads >= AROUND):
+            starts = starts_alike(i, groups, rows, stride)
+            end = (rows - 1) * max(stride, 0) + cols
+            total = sums_around(own_a, starts, end, own_x, part, lanes, cols)
+            sums = fold_around(total, loads, lanes)
+        else:
+            starts = row_starts(i, groups, rows - 1, stride, ROWS)
+            sums = sums_aligned(own_a, starts, own_x, incx, loads, part, lanes, cols)
+        own_y, incy = moved(y, of_lane(own, OWN + 1)), of_lane(own, 5)
+        if part == 0:
+            if i < rows:
+                update_streaming(alpha, sums[0], beta, own_y, i * incy)
+            if ROWS > 1 and i + groups < rows:
+                update_streaming(alpha, sums[SECOND], beta, own_y, (i + groups) * incy)
+        return groups * ROWS
+
+    stretch = walk(OF_ROWS, prepared, tile)
 
     def list_rows(
         table, places, blocks, takers, turns, items, each, alpha_pointer, a, x, beta_pointer, y,
     ):  # fmt: skip
         tid = natural(cuda.threadIdx.x)
-        lane = tid % 32
         warp = natural(cuda.blockIdx.x) * WARPS + tid // 32
         if of_warp(warp >= takers):
             return
-        # The words of the first item of a warp stand behind those of all items, by the warp.
-        slot = items + warp
-        own = words_of(table, places, slot, lane)
-        turn = natural(0)
-        listed = entry_of(blocks, warp, turns, lane)
-        entry = of_lane(listed, 0)
-        while True:
-            alpha, beta = read_only_load(alpha_pointer, slot), read_only_load(beta_pointer, slot)
-            turn = short(turn + 1)
-            if turn % 32 == 0:
-                listed = entry_of(blocks, warp, turns, turn + lane)
-            after = of_lane(listed, turn % 32)
-            slot = natural(max(after, 0) >> 32)
-            ahead = words_of(table, places, slot, lane)
-            first, left = short(entry & 0xFFFFFFFF), short(each)
-            rows, cols = short(of_lane(own, 2)), short(of_lane(own, 3))
-            lanes = short(of_lane(own, 6))
-            if of_lane(own, OWN + 2) == 0:
-                cols = short(0)
-            while of_warp(left > 0 and first < rows):
-                # What a word is needed for is short, so it stays in the lane that keeps it.
-                loads, incx = short(of_lane(own, 7)), of_lane(own, 4)
-                own_a, own_x = moved(a, of_lane(own, 0)), moved(x, of_lane(own, OWN))
-                groups, part = short(natural(32) >> lanes), lane & ((natural(1) << lanes) - 1)
-                i = short(first + (lane >> lanes))
-                stride = of_lane(own, 1)
-                if HAS_AROUND and of_warp(loads >= AROUND):
-                    starts = starts_alike(i, groups, rows, stride)
-                    end = (rows - 1) * max(stride, 0) + cols
-                    total = sums_around(own_a, starts, end, own_x, part, lanes, cols)
-                    sums = fold_around(total, loads, lanes)
-                else:
-                    starts = row_starts(i, groups, rows - 1, stride, ROWS)
-                    sums = sums_aligned(own_a, starts, own_x, incx, loads, part, lanes, cols)
-                own_y, incy = moved(y, of_lane(own, OWN + 1)), of_lane(own, 5)
-                if part == 0:
-                    if i < rows:
-                        update_streaming(alpha, sums[0], beta, own_y, i * incy)
-                    if ROWS > 1 and i + groups < rows:
-                        update_streaming(alpha, sums[SECOND], beta, own_y, (i + groups) * incy)
-                first = short(first + groups * ROWS)
-                left = short(left - 1)
-            if of_warp(after < 0):
-                return
-            own, entry = ahead, after
+        stretch(
+            warp, tid % 32, table, places, blocks, turns, items, each, alpha_pointer, a, x,
+            beta_pointer, y,
+        )  # fmt: skip
 
     return (attach(list_rows, launch_bounds=(32 * WARPS, spec.min_blocks)),)
 

@@ -102,7 +102,6 @@ def build(spec):
         of_warp,
         pieces_of,
         put_pieces,
-        read_only_load,
         short,
         spread,
         stream_around,
@@ -201,80 +200,62 @@ def build(spec):
             base = short(base + (natural(1) << (shares + unit)))
         return 0
 
-    words_of, entry_of = walk(OWN)
+    def prepared(own, lane, cols):
+        lanes, shares = short(of_lane(own, 7)), short(of_lane(own, 8))
+        parts, warps = short(of_lane(own, 9)), short(of_lane(own, 10))
+        warp = natural(cuda.threadIdx.x) // 32
+        # The warps of a block share columns, or they have runs of rows of their own, or both.
+        run, of_columns = short(warp >> warps), warp & ((natural(1) << warps) - 1)
+        row, place = short(lane & ((natural(1) << lanes) - 1)), short(lane >> lanes)
+        share = short((of_columns << shares) + (place >> parts))
+        part = short(place & ((natural(1) << parts) - 1))
+        # Lanes behind those of all rows and columns have none.
+        mine = cols if place < natural(1) << (shares + parts) else short(0)
+        return lanes, shares, parts, warps, run, row, share, part, mine
+
+    def tile(own, lane, shared, first, rows, cols, done, alpha, a, x, beta, y):
+        kept = cuda.shared.array((2, PLACES), number)
+        lanes, shares, parts, warps, run, row, share, part, mine = shared
+        tree, groups = short(of_lane(own, 11)), short(of_lane(own, 12))
+        step, wide = short(of_lane(own, 13)), short(of_lane(own, 14))
+        col_stride, incx = of_lane(own, 1), of_lane(own, 5)
+        own_a, own_x = moved(a, of_lane(own, 0)), moved(x, of_lane(own, OWN))
+        in_run = short(natural(WIDTH) << lanes)
+        in_tile = short(in_run << (OF_WARPS - warps))
+        # Behind the last row it is read again.
+        at = short(min(first + run * step + row * WIDTH, rows - 1))
+        buffer = done & 1
+        sums(
+            own_a, at, rows, col_stride, own_x, incx, wide, cols, mine, lane, lanes,
+            shares + warps, share, part, tree, groups, parts, step < in_run, kept, buffer,
+            run * in_run + row * WIDTH, in_tile,
+        )  # fmt: skip
+        # The other buffer is written next, so one barrier for a tile is enough.
+        cuda.syncthreads()
+        own_y, incy = moved(y, of_lane(own, OWN + 1)), of_lane(own, 6)
+        count = short(min(cols, groups) + (natural(1) << tree) - 1) >> tree
+        # In a tile of few rows one warp has them all: another one in each tile.
+        r = short(lane + 32 * ((natural(cuda.threadIdx.x) // 32 + done) % WARPS))
+        while r < in_tile:
+            in_step = r & (in_run - 1)
+            i = short(first + (r >> (lanes + SHIFT)) * step + in_step)
+            if in_step < step and i < rows:
+                total = zero
+                for k in range(count):
+                    total += kept[buffer, k * in_tile + r]
+                update_streaming(alpha, total, beta, own_y, i * incy)
+            r = short(r + 32 * WARPS)
+        return step << (OF_WARPS - warps)
+
+    stretch = walk(OF_COLUMNS, prepared, tile)
 
     def list_columns(
         table, places, blocks, takers, turns, items, each, alpha_pointer, a, x, beta_pointer, y,
     ):  # fmt: skip
-        kept = cuda.shared.array((2, PLACES), number)
-        tid = natural(cuda.threadIdx.x)
-        lane = tid % 32
-        warp = tid // 32
-        block = natural(cuda.blockIdx.x)
-        # The words of the first item of a block stand behind those of all items, by the block.
-        slot = items + block
-        own = words_of(table, places, slot, lane)
-        turn, tile = natural(0), natural(0)
-        listed = entry_of(blocks, block, turns, lane)
-        entry = of_lane(listed, 0)
-        while True:
-            alpha, beta = read_only_load(alpha_pointer, slot), read_only_load(beta_pointer, slot)
-            turn = short(turn + 1)
-            if turn % 32 == 0:
-                listed = entry_of(blocks, block, turns, turn + lane)
-            after = of_lane(listed, turn % 32)
-            slot = natural(max(after, 0) >> 32)
-            ahead = words_of(table, places, slot, lane)
-            first, left = short(entry & 0xFFFFFFFF), short(each)
-            rows, cols = short(of_lane(own, 3)), short(of_lane(own, 4))
-            lanes, shares = short(of_lane(own, 7)), short(of_lane(own, 8))
-            parts, warps = short(of_lane(own, 9)), short(of_lane(own, 10))
-            if of_lane(own, OWN + 2) == 0:
-                cols = short(0)
-            # The warps of a block share columns, or they have runs of rows of their own, or both.
-            run, of_columns = short(warp >> warps), warp & ((natural(1) << warps) - 1)
-            row, place = short(lane & ((natural(1) << lanes) - 1)), short(lane >> lanes)
-            share = short((of_columns << shares) + (place >> parts))
-            part = short(place & ((natural(1) << parts) - 1))
-            # Lanes behind those of all rows and columns have none.
-            mine = cols if place < natural(1) << (shares + parts) else short(0)
-            while of_warp(left > 0 and first < rows):
-                # What a word is needed for is short, so it stays in the lane that keeps it.
-                tree, groups = short(of_lane(own, 11)), short(of_lane(own, 12))
-                step, wide = short(of_lane(own, 13)), short(of_lane(own, 14))
-                col_stride, incx = of_lane(own, 1), of_lane(own, 5)
-                own_a, own_x = moved(a, of_lane(own, 0)), moved(x, of_lane(own, OWN))
-                in_run = short(natural(WIDTH) << lanes)
-                in_tile = short(in_run << (OF_WARPS - warps))
-                # Behind the last row it is read again.
-                at = short(min(first + run * step + row * WIDTH, rows - 1))
-                buffer = tile & 1
-                sums(
-                    own_a, at, rows, col_stride, own_x, incx, wide, cols, mine, lane, lanes,
-                    shares + warps, share, part, tree, groups, parts, step < in_run, kept, buffer,
-                    run * in_run + row * WIDTH, in_tile,
-                )  # fmt: skip
-                # The other buffer is written next, so one barrier for a tile is enough.
-                cuda.syncthreads()
-                own_y, incy = moved(y, of_lane(own, OWN + 1)), of_lane(own, 6)
-                count = short(min(cols, groups) + (natural(1) << tree) - 1) >> tree
-                # In a tile of few rows one warp has them all: another one in each tile.
-                r = short(lane + 32 * ((warp + tile) % WARPS))
-                while r < in_tile:
-                    in_step = r & (in_run - 1)
-                    i = short(first + (r >> (lanes + SHIFT)) * step + in_step)
-                    if in_step < step and i < rows:
-                        total = zero
-                        for k in range(count):
-                            total += kept[buffer, k * in_tile + r]
-                        update_streaming(alpha, total, beta, own_y, i * incy)
-                    r = short(r + 32 * WARPS)
-                tile = short(tile + 1)
-                first = short(first + (step << (OF_WARPS - warps)))
-                left = short(left - 1)
-            if of_warp(after < 0):
-                return
-            own, entry = ahead, after
+        stretch(
+            natural(cuda.blockIdx.x), natural(cuda.threadIdx.x) % 32, table, places, blocks, turns,
+            items, each, alpha_pointer, a, x, beta_pointer, y,
+        )  # fmt: skip
 
     return (attach(list_columns, launch_bounds=(32 * WARPS, spec.min_blocks)),)
 
