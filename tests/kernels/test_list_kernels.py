@@ -49,12 +49,18 @@ def few_warps(problems, places, device):
 
     In the simulator it is an H100, so that the constants are those that are used there.
     """
-    share = ragged.shared_out
+    share, share_to_blocks = ragged.shared_out, ragged.shared_out_to_blocks
 
     def shared_out(tiles, rows, costs, takers, together, order):
         return share(tiles, rows, costs, 8, together, order)
 
-    with mock.patch.object(ragged, "shared_out", shared_out):
+    def shared_out_to_blocks(tiles, rows, costs, warps, takers, of_block):
+        return share_to_blocks(tiles, rows, costs, warps, 8, of_block)
+
+    with (
+        mock.patch.object(ragged, "shared_out", shared_out),
+        mock.patch.object(ragged, "shared_out_to_blocks", shared_out_to_blocks),
+    ):
         return on_all(problems, places, device)
 
 

@@ -93,7 +93,7 @@ import numpy as np
 from gemv.core.geometry import LOAD_BYTES, one_launch
 from gemv.kernels.grids import loads_of, partial_sums
 from gemv.kernels.kernel import Kernel, attach, wide_loads_object
-from gemv.kernels.list_shares import HALVES, Tiles
+from gemv.kernels.list_shares import BYTES_OF_PASS, HALVES, Tiles
 from gemv.kernels.list_words import AROUND, OF_ROWS, has_around
 from gemv.kernels.lists.walk import walk
 from gemv.kernels.wide_tiles import tail_of
@@ -335,7 +335,9 @@ def tiles_of(columns, spec):
     widest = LOAD_BYTES // spec.dtype.itemsize
     around = -(-(cols + widest - 1) // ((widest << lanes) * spec["VECTORS"]))
     passes = np.where(columns["loads"] >= AROUND, around, passes)
-    return Tiles(-(-columns["rows"] // rows), rows, passes, 1, 1, spec.min_blocks, HALVES)
+    return Tiles(
+        -(-columns["rows"] // rows), rows, passes, 1, BYTES_OF_PASS, 1, spec.min_blocks, HALVES
+    )
 
 
 def tile(knobs):

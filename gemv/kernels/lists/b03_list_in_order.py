@@ -40,7 +40,7 @@ from __future__ import annotations
 
 from gemv.core.geometry import one_launch
 from gemv.kernels.kernel import Kernel, attach, wide_loads_object
-from gemv.kernels.list_shares import FORWARD, Tiles
+from gemv.kernels.list_shares import BYTES_OF_PASS, FORWARD, Tiles
 from gemv.kernels.list_words import OF_IN_ORDER, columns_at_once
 from gemv.kernels.lists.walk import walk
 
@@ -177,7 +177,9 @@ def tiles_of(columns, spec):
     rows = 1 << columns["lanes"]
     passes = -(-columns["cols"] // (columns_at_once(spec.precision) << columns["shares"]))
     warps = spec["THREADS_PER_BLOCK"] // 32
-    return Tiles(-(-columns["rows"] // rows), rows, passes, 1, warps, spec.min_blocks, FORWARD)
+    return Tiles(
+        -(-columns["rows"] // rows), rows, passes, 1, BYTES_OF_PASS, warps, spec.min_blocks, FORWARD
+    )
 
 
 def tile(knobs):
