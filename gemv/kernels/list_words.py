@@ -48,7 +48,8 @@ AT_ONCE, WARPS = 4, 4
 MOST_TURNS = 4
 #: Bytes of a column that neighbouring lanes of ``list_columns`` read at least: a line of the cache.
 RUN_BYTES = CACHE_LINE_BYTES
-#: Bytes of the sums that a block of ``list_columns``, or a warp, has in shared memory for a tile.
+#: Bytes of the sums that a block of ``list_columns`` has in shared memory for a tile. A warp has
+#: half as many for a tile of its own.
 SHARED_BYTES = 4096
 #: Bytes of a tile of ``list_columns`` up to which it belongs to one warp. On an NVIDIA H100 68 MB
 #: of matrices with 4 to 512 rows and columns took 48.9 us in bfloat16 up to 4 KiB, 44.8 us up to
@@ -156,7 +157,7 @@ def _lanes(
     lanes = min(32 // (shares * parts), enough)
     runs = of_tile // warps
     sums_of_lane = most * unit // tree * runs * width
-    places = SHARED_BYTES // problem.precision.sums.itemsize
+    places = SHARED_BYTES // problem.precision.sums.itemsize // (2 if of_tile == 1 else 1)
     while lanes and sums_of_lane * lanes > places:
         lanes //= 2
     if lanes <= is_phased:

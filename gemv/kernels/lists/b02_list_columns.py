@@ -1,15 +1,21 @@
-"""Columns of many matrices of any size: each block takes an equal stretch of the list.
+"""Columns of many matrices of any size: each warp takes an equal stretch of the list.
 
 Idea
     As ``list_rows``, for matrices that are stored down the columns: as many blocks as fit on the
     GPU have stretches of the list with about the same number of bytes, and the words of the next
     matrix are in a register before they are needed.
 
-    A block takes a few rows with all their columns, and its four warps share the columns. The lanes
-    of a warp are a small matrix: neighbours in one direction have neighbouring rows, at least 128
-    bytes of a column, and in the other direction lanes share the columns. How many are which are
-    words of the item, because a matrix with few rows wants its columns shared, and one with few
-    columns does not. If there are too few columns for four warps, these have rows of their own.
+    A tile is a few rows with all their columns. The lanes of a warp are a small matrix: neighbours
+    in one direction have neighbouring rows, at least 128 bytes of a column, and in the other
+    direction lanes share the columns. How many are which are words of the item, because a matrix
+    with few rows wants its columns shared, and one with few columns does not.
+
+    A tile of up to 9 KB belongs to one warp. Whatever a tile takes beside its loads is done once
+    then: finding its place, moving sums, adding up trees. The warp waits for no other one. A larger
+    tile would keep one warp busy for too long, so it belongs to a block, and its four warps share
+    the columns; if there are too few columns, these have rows of their own. All warps of a block
+    must come to the same barriers: they begin with the tiles of their block, and go on with their
+    own ones.
 
     The order of a sum is that of ``vector_columns`` (rung 9), in which the threads of a block share
     the columns: group g of them has the columns g, g + groups, g + 2 * groups, and so on. The
@@ -28,7 +34,8 @@ Idea
 
     Two neighbouring tiles of rows share a line of memory in each column. They are taken at the same
     time, so that the second one finds it in the L2 cache: see
-    :func:`~gemv.kernels.list_shares.shared_out`.
+    :func:`~gemv.kernels.list_shares.shared_out`. How tiles of blocks and those of warps are given
+    out is in :func:`~gemv.kernels.list_blocks.shared_out_to_blocks`.
 
 Picture
     ::
@@ -48,6 +55,12 @@ Picture
 
         sum of a row                  ((tree 0 + tree 1) + tree 2) + tree 3
 
+        a block, from left to right: tiles of the block, |, and of its warps
+        warp 0                        A A A A|B B B C D D
+        warp 1                        A A A A|E E F F G
+        warp 2                        A A A A|H H H H I
+        warp 3                        A A A A|J K K L M M
+
 Bytes
     (m*n + len(x) + len(y) * (1 + [beta != 0])) * itemsize for each item, and about 150 bytes for
     its words: sizes and strides, addresses, alpha and beta. Lines that two tiles share come from
@@ -57,10 +70,13 @@ Wins
     Lists of matrices that are stored down the columns (or transposed and stored along the rows),
     above all small ones of many sizes. 68 MB of matrices with 4 to 512 rows and columns (1474 of
     them in float32, 743 in float64, 2915 in bfloat16) on an NVIDIA H100, where a kernel that only
-    reads and writes as many bytes takes 24 us: 31.9 us in float32, 30.6 us in float64, 47.4 us in
-    bfloat16. With loads as wide as columns are aligned, and warps that share nothing: 35.7 us, 33.4
-    us and 56.3 us; and if every second warp takes its tiles the other way round, 41.0 us, 39.6 us
-    and 57.2 us.
+    reads and writes as many bytes takes 24 us: 33.5 us in float32, 30.5 us in float64, 42.7 us in
+    bfloat16. If all tiles belong to blocks, 32.8 us, 31.2 us and 53.1 us. Matrices of 65 x 65
+    bfloat16 took 54.3 us, and 101.8 us then; of 64 x 64, 28.7 us and 52.6 us.
+
+    With loads as wide as columns are aligned, and warps that share nothing, the matrices of many
+    sizes took 35.7 us, 33.4 us and 56.3 us; and if every second warp takes its tiles the other way
+    round, 41.0 us, 39.6 us and 57.2 us.
 
 Loses
     To ``list_rows`` on as many bytes, in float32 and bfloat16: see there.
@@ -122,7 +138,8 @@ def build(spec):
     HALF_PHASE, TWO_WIDTH = WIDTH // 2 - 1, 2 * WIDTH
     SUMS, HALF = AT_ONCE * WIDTH, AT_ONCE // 2
     PLACES = SHARED_BYTES // spec.precision.sums.itemsize
-    # Two buffers for the tiles of the block, then one for those of each warp.
+    # Two buffers for the tiles of the block, then two for those of each warp, half as large.
+    OF_WARP = PLACES // 2
     ALL_PLACES = (2 + WARPS) * PLACES
     UNIT = min(LOAD_BYTES // spec.precision.sums.itemsize, WIDTH)
     UNITS = WIDTH // UNIT
@@ -299,21 +316,21 @@ def build(spec):
         # Behind the last row it is read again.
         at = short(min(first + run * step + row * WIDTH, rows - 1))
         warp, alone = natural(cuda.threadIdx.x) // 32, warps + runs == 0
-        keep = short((done & 1) * PLACES)
+        keep = short((done & 1) * PLACES)  # where the sums begin
         # In a tile of few rows one warp finishes them all: another one in each tile.
         r, finishers = short(lane + 32 * ((warp + done) % WARPS)), short(32 * WARPS)
         if of_warp(alone):
-            keep, r, finishers = short((2 + warp) * PLACES), short(lane), short(32)
-            cuda.syncwarp()  # all lanes have read the sums of the tile before
+            keep = short((2 + warp) * PLACES + (done & 1) * OF_WARP)
+            r, finishers = short(lane), short(32)
         sums(
             moved(own_a, at), at, rows, col_stride, own_x, incx, wide, cols, lane, lanes,
             shares + warps, share, part, tree, groups, parts, step < in_run, kept,
             keep + run * in_run + row * WIDTH, in_tile,
         )  # fmt: skip
+        # The other buffer is written next, so one barrier for a tile is enough.
         if of_warp(alone):
             cuda.syncwarp()
         else:
-            # The other buffer is written next, so one barrier for a tile is enough.
             cuda.syncthreads()
         own_y, incy = moved(y, of_lane(own, OWN + 1)), of_lane(own, 6)
         count = short(min(cols, groups) + (natural(1) << tree) - 1) >> tree
