@@ -29,8 +29,11 @@ Idea
     begin before these rows is the *phase* of the column. All columns of a group have one phase, as
     the number of groups is a multiple of the elements of a load. So a lane adds up what its loads
     bring, and moves the sums of a group to its own rows when they are done: some come from the next
-    lane. A warp therefore has a vector of rows less than it reads. At the end of A a vector may
-    reach past the last element, where memory may end: there the lane loads element by element.
+    lane. Where every second column of a lane has the same phase, the sums of two are added first. A
+    warp therefore has a vector of rows less than it reads. At the end of A a vector may
+    reach past the last element, where memory may end. There the lane leaves the last column out of
+    its loop, and adds it from loads of single elements when the loop is done: it is the last one of
+    its sum anyway. Of short columns several are left out, and all of those that run backwards.
 
     Two neighbouring tiles of rows share a line of memory in each column. They are taken at the same
     time, so that the second one finds it in the L2 cache: see
@@ -158,6 +161,12 @@ def build(spec):
         return short(max(cols - ends, 0) if at - past + WIDTH > rows else cols)
 
     @inlined
+    def repeated(values):
+        """Once for each of the four columns that a lane has at once."""
+        twice = values + values
+        return twice + twice
+
+    @inlined
     def with_ends(total, a, at, rows, col_stride, x, incx, j, begin, by, groups, whole, cols):
         """Adds the columns of a turn from `whole` on, one by one; those of `j` would be next."""
         slot = natural(0)
@@ -175,7 +184,7 @@ def build(spec):
             factors = spread(factors, 1, SUMS, 0, 1)
             # Of the sums, those of this column alone have numbers from 0 to WIDTH - 1.
             total = multiply_inside(
-                total, values + values + values + values, factors, -slot * WIDTH, WIDTH, WIDTH,
+                total, repeated(values), factors, -slot * WIDTH, WIDTH, WIDTH,
                 WIDTH * some, CONJUGATE,
             )  # fmt: skip
             slot = slot + 1
@@ -257,14 +266,14 @@ def build(spec):
                             total, a, begin * col_stride, col_stride << by, AT_ONCE, WIDTH
                         )
                     own = fold_pieces(total, WIDTH)
-                if turn & 1 == 1:
-                    own = add_each(first, own)
-                    if turn & 2 == 2:
-                        own = add_each(second, own)
-                    else:
-                        second = own
-                else:
+                if turn & 1 == 0:
                     first = own
+                else:
+                    own = add_each(first, own)
+                    if turn & 2 == 0:
+                        second = own
+                    else:
+                        own = add_each(second, own)
                 turn = short(turn + 1)
             # Lanes with different parts of a tree; the farthest are added first.
             distance = short((natural(1) << (lanes + parts)) >> 1)
