@@ -12,7 +12,7 @@ from gemv.kernels.list_shares import entries_of, owners
 
 
 def shared_out_to_blocks(
-    tiles: np.ndarray, rows: np.ndarray, costs: np.ndarray, warps: np.ndarray, takers: int,
+    tiles: np.ndarray, rows: np.ndarray, costs: np.ndarray, warps: np.ndarray | int, takers: int,
     of_block: int,
 ) -> tuple[np.ndarray, np.ndarray, int]:  # fmt: skip
     """Which tiles each warp takes; those of a block are taken by all of its warps.
@@ -38,7 +38,7 @@ def shared_out_to_blocks(
     each, _, item, number = entries_of(tiles, warps, 1, takers)
     cost = np.minimum(tiles[item] - number * each, each) * costs[item]
     longest = np.argsort(-cost, kind="stable")
-    is_alone = warps[item[longest]] == 1
+    is_alone = np.broadcast_to(warps, tiles.shape)[item[longest]] == 1
     of_blocks, of_warps = longest[~is_alone], longest[is_alone]
     blocks = min(takers // of_block, len(item))
     block, loads = owners(cost[of_blocks], np.zeros(blocks, np.int64))
