@@ -328,7 +328,7 @@ def in_tables(problem, knobs):
 def in_lists(problem, knobs):
     """The kernel that computes rows of many lengths in one launch; its warps share no row."""
     lanes, (width, x_width) = knobs["LANES"], problem.widths
-    return ("list_rows", words_of_rows(lanes, width, x_width > 0)) if lanes <= 32 else None
+    return ("list_rows", words_of_rows(problem, lanes, width, x_width > 0)) if lanes <= 32 else None
 
 
 def tile(knobs):

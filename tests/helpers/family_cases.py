@@ -67,7 +67,8 @@ CASES = {
         (150, 36, {**ROWS, "LANES": 4, "THREADS_PER_BLOCK": 32},
          {**SHORT, "SHARERS": 1, "WARPS": 2, "STAGES": 2, "THREADS_PER_BLOCK": 64}),
     ],
-    "list_columns": [(45, 70, None, None)],
+    # tiles of warps, and tiles of blocks
+    "list_columns": [(45, 70, None, None), (44, 300, None, None)],
 }  # fmt: skip
 #: The same for the other kernels.
 FURTHER = {
