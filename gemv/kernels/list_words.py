@@ -36,8 +36,9 @@ OF_IN_ORDER = (
 )  # fmt: skip
 #: Lanes of a row at least, by the bytes of a number, where ``list_rows`` loads the aligned 16 bytes
 #: around its elements. On an NVIDIA H100, 68 MB of matrices with 4 to 512 rows and columns take
-#: 29.9 us in bfloat16 from one lane on, 31.6 from two and 39.4 from four; in float32 27.0, 26.9 and
-#: 26.4 us, in float64 27.4, 27.5 and 26.9.
+#: 31.9 us in bfloat16 from one lane on, and 34.3 from two. An earlier build took
+#: 27.0, 26.9 and 26.4 us in float32 from one, two and four lanes on, and in float64 27.4, 27.5 and
+#: 26.9.
 LEAST_AROUND = {2: 1, 4: 4, 8: 4}
 #: Words of the place of an item: x, y, and whether alpha is not 0.
 PLACES = 3

@@ -25,7 +25,6 @@ from gemv.language.vocabulary import (
     add_across,
     add_each,
     any_of_warp,
-    around_inside,
     atomic_add,
     atomic_inc,
     axpy_add,

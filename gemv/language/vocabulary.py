@@ -38,7 +38,7 @@ from gemv.language.vocabulary_copies import (
     staged_some,
     staged_tile,
 )
-from gemv.language.vocabulary_phases import around_inside, stream_around, sums_from
+from gemv.language.vocabulary_phases import stream_around, sums_from
 from gemv.language.vocabulary_places import kept, pass_some, pass_tile
 from gemv.language.vocabulary_rows import (
     add_across,

@@ -18,16 +18,8 @@ def stream_around(pointer, index, step, count, width, valid):
     `width` is the elements of 16 bytes. Vector `valid` and those behind it are zeros, for which
     nothing is loaded. Memory is given out from multiples of 16 bytes on, so what a vector has
     before the array is in memory all the same, and may be anything. Behind the array there may be
-    none: a vector that reaches there is loaded by :func:`around_inside`.
-    """
-
-
-@declared
-def around_inside(pointer, index, step, count, width, valid, row, rows):
-    """:func:`stream_around` element by element, for columns at the end of memory.
-
-    ``pointer[index + k*step]`` is number `row` of column k, which has `rows` of them. What a vector
-    has before or behind its column is zero, and nothing is loaded for it.
+    none: what a vector has there is loaded element by element, by
+    :func:`~gemv.language.rows_inside`.
     """
 
 

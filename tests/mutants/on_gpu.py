@@ -29,7 +29,7 @@ KERNELS = {
     "intrinsics.py": "integers or pointers or atomics or tickets or vector_of_reals",
     "loads.py": "stream_tile or pass_some or inside or vectors or old_ones or addresses"
     " or integers",
-    "phases.py": "around or next_lane or a_column",
+    "phases.py": "around or next_lane",
     "registers.py": "some_wide or units or lanes or registers or old_ones_of_y",
     "rows.py": "row or anywhere or first_sums",
     "stores.py": "old_ones_of_y or vectors",

@@ -24,7 +24,9 @@ Idea
     the number of groups is a multiple of the elements of a load. So a lane adds up what its loads
     bring, and moves the sums of a group to its own rows when they are done: some come from the next
     lane. A warp therefore has a vector of rows less than it reads. At the end of A a vector may
-    reach past the last element, where memory may end: there the lane loads element by element.
+    reach past the last element, where memory may end. There the lane leaves the last column out of
+    its loop, and adds it from loads of single elements when the loop is done: it is the last one of
+    its sum anyway. Of short columns several are left out, and all of those that run backwards.
 
     Two neighbouring tiles of rows share a line of memory in each column. They are taken at the same
     time, so that the second one finds it in the L2 cache: see
@@ -89,19 +91,22 @@ from gemv.kernels.lists.walk import walk
 def build(spec):
     from gemv.language import (
         add_each,
-        around_inside,
+        any_of_warp,
         cuda,
+        elements_past,
         fold_pieces,
         gather_some,
         inlined,
         load_vectors,
         moved,
         multiply_add,
+        multiply_inside,
         natural,
         of_lane,
         of_warp,
         pieces_of,
         put_pieces,
+        rows_inside,
         short,
         spread,
         stream_around,
@@ -124,19 +129,56 @@ def build(spec):
     LOADS_OF_X = AT_ONCE // OF_X
 
     @inlined
+    def all_loaded(a, at, rows, col_stride, cols):
+        """The columns of a lane, up to the first one whose vector may reach past the end of A."""
+        # In short columns the vectors of several reach there. The last column may be anywhere.
+        past, ends = natural(0), WIDTH - 1 if col_stride > 0 else cols
+        if col_stride >= WIDTH - 1:
+            past, ends = elements_past(a, (cols - 1) * col_stride, LOAD_BYTES), 1
+        return short(max(cols - ends, 0) if at - past + WIDTH > rows else cols)
+
+    @inlined
+    def repeated(values):
+        """Once for each of the four columns that a lane has at once."""
+        twice = values + values
+        return twice + twice
+
+    @inlined
+    def with_ends(total, a, at, rows, col_stride, x, incx, j, begin, by, groups, whole, cols):
+        """Adds the columns of a turn from `whole` on, one by one; those of `j` would be next."""
+        slot = natural(0)
+        if j > begin:
+            loaded = ((whole - 1 - (j - groups)) >> by) + 1
+            if loaded < AT_ONCE:
+                slot, j = loaded, short(j - groups)
+        while any_of_warp(j + (slot << by) < cols):
+            c = short(j + (slot << by))
+            start = c * col_stride
+            first = at - elements_past(a, start, LOAD_BYTES)
+            some = natural(1) if c < cols else natural(0)
+            values = rows_inside(a, (start - at,), first, WIDTH, rows * some)
+            factors = gather_some(x, c, 0, 1, incx, 1, some)
+            factors = spread(factors, 1, SUMS, 0, 1)
+            # Of the sums, those of this column alone have numbers from 0 to WIDTH - 1.
+            total = multiply_inside(
+                total, repeated(values), factors, -slot * WIDTH, WIDTH, WIDTH,
+                WIDTH * some, CONJUGATE,
+            )  # fmt: skip
+            slot = slot + 1
+            if slot == AT_ONCE:
+                slot, j = natural(0), short(j + groups)
+        return total
+
+    @inlined
     def sums(
-        a, at, rows, col_stride, x, incx, wide, cols, mine, lane, lanes, shares, share, part, tree,
+        a, at, rows, col_stride, x, incx, wide, cols, lane, lanes, shares, share, part, tree,
         groups, parts, is_phased, kept, buffer, place, apart,
     ):  # fmt: skip
         """Stores the sums of all trees of the lane's rows, a tree `apart` from the one before."""
-        # Loads over the end of the last columns may reach past the end of A, where memory may end.
-        ends = 1 if col_stride >= WIDTH - 1 else (WIDTH - 1 if col_stride > 0 else cols)
         unit = short(max(tree, DEEPEST))
         by = short(unit - DEEPEST)
         turns, bits = short(natural(1) << by), by - parts
-        inside = short(cols)
-        if at + WIDTH > rows:
-            inside = short(max(cols - ends - ((AT_ONCE - 1) << by), 0))
+        whole = all_loaded(a, at, rows, col_stride, cols) if WIDTH > 1 else cols
         base = natural(0)
         while of_warp(base < min(cols, groups)):
             own = zeros(zero, WIDTH)
@@ -150,16 +192,11 @@ def build(spec):
                 j = short(base + (share << unit) + (c << parts) + part)
                 total = zeros(zero, SUMS)
                 begin = j
-                while j < mine:
-                    rest = min(((mine - 1 - j) >> by) + 1, AT_ONCE)
-                    if WIDTH > 1 and j >= inside:
-                        values = around_inside(
-                            a, at + j * col_stride, col_stride << by, AT_ONCE, WIDTH, rest, at, rows
-                        )
-                    else:
-                        values = stream_around(
-                            a, at + j * col_stride, col_stride << by, AT_ONCE, WIDTH, rest
-                        )
+                while j < whole:
+                    rest = min(((whole - 1 - j) >> by) + 1, AT_ONCE)
+                    values = stream_around(
+                        a, j * col_stride, col_stride << by, AT_ONCE, WIDTH, rest
+                    )
                     if wide > by and rest == AT_ONCE:
                         factors = load_vectors(x, j, OF_X, LOADS_OF_X, OF_X)
                     else:
@@ -167,9 +204,13 @@ def build(spec):
                     factors = spread(factors, 1, WIDTH, 0, 1)
                     total = multiply_add(total, values, factors, CONJUGATE)
                     j = short(j + groups)
+                if WIDTH > 1:
+                    total = with_ends(
+                        total, a, at, rows, col_stride, x, incx, j, begin, by, groups, whole, cols
+                    )
                 if WIDTH > 1 and of_warp(is_phased):
                     total = sums_from(
-                        total, a, at + begin * col_stride, col_stride << by, AT_ONCE, WIDTH
+                        total, a, begin * col_stride, col_stride << by, AT_ONCE, WIDTH
                     )
                 own = fold_pieces(total, WIDTH)
                 if turn & 1 == 0:
@@ -187,7 +228,7 @@ def build(spec):
                 own = add_each(own, sums_of_lane(own, lane ^ distance))
                 distance = short(distance >> 1)
             to = ((base + (share << unit)) >> tree) * apart + place
-            if part == 0 and mine > 0:
+            if part == 0:
                 if tree >= DEEPEST:
                     put_pieces(kept, buffer, to, own, apart, WIDTH)
                 elif tree == 1:
@@ -208,14 +249,14 @@ def build(spec):
         run, of_columns = short(warp >> warps), warp & ((natural(1) << warps) - 1)
         row, place = short(lane & ((natural(1) << lanes) - 1)), short(lane >> lanes)
         share = short((of_columns << shares) + (place >> parts))
-        part = short(place & ((natural(1) << parts) - 1))
-        # Lanes behind those of all rows and columns have none.
-        mine = cols if place < natural(1) << (shares + parts) else short(0)
-        return lanes, shares, parts, warps, run, row, share, part, mine
+        # Lanes behind those of all rows and columns would begin behind the last column.
+        has_some = place < natural(1) << (shares + parts)
+        part = short(place & ((natural(1) << parts) - 1) if has_some else cols)
+        return lanes, shares, parts, warps, run, row, share, part
 
     def tile(own, lane, shared, first, rows, cols, done, alpha, a, x, beta, y):
         kept = cuda.shared.array((2, PLACES), number)
-        lanes, shares, parts, warps, run, row, share, part, mine = shared
+        lanes, shares, parts, warps, run, row, share, part = shared
         tree, groups = short(of_lane(own, 11)), short(of_lane(own, 12))
         step, wide = short(of_lane(own, 13)), short(of_lane(own, 14))
         col_stride, incx = of_lane(own, 1), of_lane(own, 5)
@@ -226,7 +267,7 @@ def build(spec):
         at = short(min(first + run * step + row * WIDTH, rows - 1))
         buffer = done & 1
         sums(
-            own_a, at, rows, col_stride, own_x, incx, wide, cols, mine, lane, lanes,
+            moved(own_a, at), at, rows, col_stride, own_x, incx, wide, cols, lane, lanes,
             shares + warps, share, part, tree, groups, parts, step < in_run, kept, buffer,
             run * in_run + row * WIDTH, in_tile,
         )  # fmt: skip

@@ -54,7 +54,7 @@ from gemv.language.numba_cuda.loads import (
     stream_some,
     stream_tile,
 )
-from gemv.language.numba_cuda.phases import around_inside, stream_around, sums_from
+from gemv.language.numba_cuda.phases import stream_around, sums_from
 from gemv.language.numba_cuda.registers import kept, load_units, put_pieces, put_unit, zeros
 from gemv.language.numba_cuda.rows import (
     add_across,

@@ -36,36 +36,6 @@ def stream_around(typingctx, pointer, index, step, count, width, valid):
 
 
 @intrinsic
-def around_inside(typingctx, pointer, index, step, count, width, valid, row, rows):
-    known = literal_of(count, width)
-    if known is None:
-        return None
-    count_, width_ = known
-    result = types.UniTuple(pointer.dtype, count_ * width_)
-    shift = integer_of(stored_bytes(pointer).bit_length() - 1)
-
-    def codegen(context, builder, signature, arguments):
-        base, at, step, _, _, valid, row, rows = arguments
-        values = []
-        for k in range(count_):
-            at = builder.add(at, step) if k else at
-            number = _number_of(builder, builder.gep(base, [at]))
-            past = builder.lshr(builder.and_(number, integer_of(LOAD_BYTES - 1)), shift)
-            first = builder.sub(row, past)
-            vector = builder.gep(base, [builder.sub(at, past)])
-            limit = builder.select(present_at(builder, k, valid), rows, integer_of(0))
-            for e in range(width_):
-                # One comparison for both bounds: a negative number is large as an unsigned one.
-                present = builder.icmp_unsigned("<", builder.add(first, integer_of(e)), limit)
-                address = builder.gep(vector, [integer_of(e)])
-                values += load(context, builder, pointer, address, 1, STREAM, present)
-        return context.make_tuple(builder, result, values)
-
-    sizes = types.int64, types.int64, count, width, types.int64, types.int64, types.int64
-    return result(pointer, *sizes), codegen
-
-
-@intrinsic
 def sums_from(typingctx, sums, pointer, index, step, count, width):
     """Each bit of a phase takes one step, in which a select per sum moves all of them or none."""
     known = literal_of(count, width)

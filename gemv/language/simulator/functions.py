@@ -36,7 +36,7 @@ from gemv.language.simulator.intrinsics import (
     short,
 )
 from gemv.language.simulator.memory import conjugated, moved, vector_load
-from gemv.language.simulator.phases import around_inside, stream_around, sums_from
+from gemv.language.simulator.phases import stream_around, sums_from
 from gemv.language.simulator.rows import (
     add_across,
     fold_first,

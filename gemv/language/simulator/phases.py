@@ -24,17 +24,6 @@ def stream_around(pointer, index, step, count, width, valid):
     return tuple(values)
 
 
-def around_inside(pointer, index, step, count, width, valid, row, rows):
-    values: list = []
-    for k in range(count):
-        at = index + k * step
-        past = elements_past(pointer, at, LOAD_BYTES) if k < valid else 0
-        for place in range(-past, width - past):
-            inside = k < valid and 0 <= row + place < rows
-            values.append(pointer[at + place] if inside else pointer.nothing)
-    return tuple(values)
-
-
 def sums_from(sums, pointer, index, step, count, width):
     phases = [elements_past(pointer, index + k * step, LOAD_BYTES) for k in range(count)]
 

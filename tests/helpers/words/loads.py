@@ -66,24 +66,6 @@ def around_an_element(spec, W):
     return made
 
 
-@small("around_inside")
-def inside_of_a_column(spec, W):
-    from gemv.language import around_inside, cuda, natural, store_vectors
-
-    COUNT = 3
-
-    def made(a, y):
-        place = natural(cuda.blockIdx.x) * THREADS + natural(cuda.threadIdx.x)
-        index = W + place * 5 % 400
-        valid = place % (COUNT + 1)
-        values = around_inside(
-            a, index, 3 * W + 1, COUNT, W, valid, place % 11, place % 11 + 1 + place % 3
-        )
-        store_vectors(y, place * OUT, 1, values, 1)
-
-    return made
-
-
 @small("load_vectors load_some")
 def vectors(spec, W):
     from gemv.language import cuda, load_some, load_vectors, natural, store_vectors
