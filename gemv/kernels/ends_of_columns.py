@@ -267,7 +267,7 @@ def geometry_of(
 ) -> Geometry:  # fmt: skip
     """The launch for vectors that share the matrix; `steps` are those of x, y, alpha and beta."""
     found = split_columns_of(problem, device, knobs)(problem)
-    ((tiles, splits, _), block) = found.launches[0]
+    (tiles, splits, _), block, _ = found.launches[0]
     turns = ceil_div(vectors, knobs["COUNT"])
     if turns > MAX_GRID_Y:
         raise ValueError(f"{name}: {vectors} vectors are more than a grid has blocks for")

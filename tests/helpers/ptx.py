@@ -148,6 +148,9 @@ class Program:
             self.shared[name] = end
             end += int(size)
         self.shared_bytes = end
+        # Arrays without a length are all of the dynamic shared memory, which begins behind.
+        dynamic = r"\.extern \.shared \.align \d+ \.b8 (\w+)\[\];"
+        self.shared |= dict.fromkeys(re.findall(dynamic, ptx), -(-end // 16) * 16)
         cluster = re.search(r"\.reqnctapercluster 1, (\d+), 1", ptx)
         self.cluster = int(cluster[1]) if cluster else 1
         self._blocks: list[list[str]] = [[]]
@@ -509,20 +512,21 @@ class Memory:
         self.counters[counter][1] -= nbytes
 
 
-def launch(program: Program, grid, block, parameters, buffers):
+def launch(program: Program, grid, block, parameters, buffers, shared=0):
     """Run a grid; the buffers afterwards, as bytes.
 
-    `parameters` are integers, floats, complex numbers, or ``("buffer", number, offset)``.
+    `parameters` are integers, floats, complex numbers, or ``("buffer", number, offset)``, and
+    `shared` is the dynamic shared memory of a block in bytes.
     """
-    memory = memory_after(program, grid, block, parameters, buffers)
+    memory = memory_after(program, grid, block, parameters, buffers, shared)
     return [bytes(each) for each in memory.buffers]
 
 
-def memory_after(program: Program, grid, block, parameters, buffers) -> Memory:
+def memory_after(program: Program, grid, block, parameters, buffers, shared=0) -> Memory:
     """The same; all that the grid leaves."""
     (across, down, deep), threads = (*grid, *[1] * (3 - len(grid))), block[0] * block[1]
     count = across * down * deep
-    memory = Memory(buffers, count, program.shared_bytes)
+    memory = Memory(buffers, count, -(-program.shared_bytes // 16) * 16 + shared)
     values = {}
     flat = []
     for each in parameters:

@@ -189,7 +189,9 @@ def test_a_batch_computes(name, letter, rows, cols, shape, order, shared, compil
     places["beta"] = -1 + 0j if dtype.kind == "c" else -1
     values = [(places | problem.arguments(geometry))[each] for each in function["arguments"]]
     (launch,) = geometry.launches
-    after = ptx.launch(ptx.Program(function["ptx"]), launch.grid, launch.block[:2], values, buffers)
+    after = ptx.launch(
+        ptx.Program(function["ptx"]), launch.grid, launch.block[:2], values, buffers, launch.shared
+    )
 
     wide = np.result_type(dtype, np.float64)
     products = np.conj(np.matmul(a.astype(wide), x.astype(wide)[..., None])[..., 0])
