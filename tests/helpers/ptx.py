@@ -443,7 +443,7 @@ class Program:
     def _made(self):
         lines = ["def thread(parameters, memory, own, v__tid_x, v__tid_y, v__ntid_x, v__ntid_y,",
                  "  v__ctaid_x, v__ctaid_y, v__ctaid_z, v__nctaid_x, v__nctaid_y, v__nctaid_z,",
-                 "  v__cluster_ctarank):", " pc, copies = 0, [[]]",
+                 "  v__cluster_ctarank, v__dynamic_smem_size):", " pc, copies = 0, [[]]",
                  " lane = v__laneid = (v__tid_y * v__ntid_x + v__tid_x) % 32",
                  " while True:"]  # fmt: skip
         for number, block in enumerate(self._blocks):
@@ -550,6 +550,7 @@ def memory_after(program: Program, grid, block, parameters, buffers, shared=0) -
             generator = program.run(
                 values, memory, (window + 1) * _WINDOW, tid % block[0], tid // block[0], block[0],
                 block[1], x, y, z, across, down, deep, y % program.cluster,
+                shared,
             )  # fmt: skip
             runnable.append((generator, (number, tid // 32), tid % 32, None, (window, y)))
 

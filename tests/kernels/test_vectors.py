@@ -156,7 +156,9 @@ SEVERAL = {
 
 def several_of(name, together):
     """The name of the kernel that has these constants."""
-    return "several_short_rows" if "SHARERS" in together else SEVERAL[name]
+    if "SHARERS" in together:
+        return "several_short_rows"
+    return "several_long_rows" if "AT_ONCE" in together else SEVERAL[name]
 
 
 @pytest.mark.parametrize("stages", [0, 2, 3])
@@ -187,6 +189,33 @@ def test_warps_that_share_a_ring_have_the_bits_of_each_vector_alone(
 ):
     together = {**together, "THREADS_PER_BLOCK": 32 * rings * together["WARPS"]}
     in_registers(letter, m, n, lanes, together, stages, monkeypatch)
+
+
+#: Long rows: few lanes and a whole warp, stages of one load and of two, loads that not all lanes
+#: have or none, more rings than one, vectors in two turns, lanes of a row in two turns and four.
+LONG_ROWS = [
+    ("h", 37, 128, 8, {"LOADS": 2, "COUNT": 4, "THREADS_PER_BLOCK": 32, "FULL": 1}),
+    ("h", 21, 200, 8, {"LOADS": 4, "COUNT": 4, "THREADS_PER_BLOCK": 64, "AT_ONCE": 2}),
+    ("h", 30, 328, 16, {"LOADS": 3, "COUNT": 8, "THREADS_PER_BLOCK": 64}),
+    ("h", 9, 256, 16, {"LOADS": 4, "COUNT": 2, "THREADS_PER_BLOCK": 128, "AT_ONCE": 2}),
+    ("h", 11, 768, 32, {"LOADS": 3, "COUNT": 8, "THREADS_PER_BLOCK": 128, "FULL": 1}),
+    ("h", 6, 1000, 64, {"LOADS": 2, "COUNT": 8, "THREADS_PER_BLOCK": 128}),
+    ("h", 9, 2048, 128, {"LOADS": 2, "COUNT": 8, "THREADS_PER_BLOCK": 256, "AT_ONCE": 2,
+                         "FULL": 1}),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("stages", [2, 3])
+@pytest.mark.parametrize("letter, m, n, lanes, together", LONG_ROWS)
+def test_vectors_in_shared_memory_have_the_bits_of_each_alone(
+    letter, m, n, lanes, together, stages, monkeypatch
+):
+    """With two blocks, which take tile after tile."""
+    alone = {**ROWS, "LANES": lanes, "THREADS_PER_BLOCK": max(lanes, 32)}
+    module = "gemv.kernels.vectors.b06_several_long_rows"
+    monkeypatch.setattr(f"{module}.most_blocks", lambda device, knobs: 2)
+    fixed = {"LANES": lanes, "FULL": 0, "MIN_BLOCKS": 1, "STAGES": stages, "AT_ONCE": 1}
+    check(letter, m, n, alone, {**fixed, **together}, monkeypatch)
 
 
 def in_registers(letter, m, n, lanes, together, stages, monkeypatch):
@@ -241,7 +270,7 @@ def check(letter, m, n, alone, together, monkeypatch, chunked=False):
     for found, right in zip(several, expected, strict=True):
         assert found.tobytes() == right.tobytes()
     assert not several[2][1].any() and several[3].tobytes() == several[0].tobytes()
-    if alone.get("BLOCKS_PER_SM") or together.get("TURNS") or "SHARERS" in together or chunked:
+    if alone.get("BLOCKS_PER_SM") or together.get("TURNS") or "STAGES" in together or chunked:
         monkeypatch.setattr(batches, "SEVERAL", chosen)
         for other_order in orders(bool(alone.get("BLOCKS_PER_SM"))):
             with other_order:
@@ -318,7 +347,8 @@ def test_sums_of_several_vectors_fit_into_shared_memory(letter, accumulate):
             alone = {**get("vector_rows").knobs, "LANES": lanes, "BLOCKS_PER_SM": 0}
             for vectors in (2, 4, 8):
                 knobs = kernel.for_vectors(problem, alone, vectors)
-                ((_, block),) = kernel.geometry(problem, H200, knobs).launches
+                (launch,) = kernel.geometry(problem, H200, knobs).launches
+                block = launch.block
                 at_once = lanes // knobs["TURNS"]
                 spread = min(lanes, 32) * knobs["PARTS"] > 32
                 slots = at_once if spread else max(at_once // 32, 1)
