@@ -191,31 +191,43 @@ def test_warps_that_share_a_ring_have_the_bits_of_each_vector_alone(
     in_registers(letter, m, n, lanes, together, stages, monkeypatch)
 
 
-#: Long rows: few lanes and a whole warp, stages of one load and of two, loads that not all lanes
-#: have or none, more rings than one, vectors in two turns, lanes of a row in two turns and four.
+#: Long rows: few lanes and a whole warp, rings of two stages and of three, stages of one load and
+#: of two, loads that not all lanes have or none, several rings, vectors in two turns of the grid,
+#: and lanes of a row in two turns and in four.
 LONG_ROWS = [
-    ("h", 37, 128, 8, {"LOADS": 2, "COUNT": 4, "THREADS_PER_BLOCK": 32, "FULL": 1}),
-    ("h", 21, 200, 8, {"LOADS": 4, "COUNT": 4, "THREADS_PER_BLOCK": 64, "AT_ONCE": 2}),
-    ("h", 30, 328, 16, {"LOADS": 3, "COUNT": 8, "THREADS_PER_BLOCK": 64}),
-    ("h", 9, 256, 16, {"LOADS": 4, "COUNT": 2, "THREADS_PER_BLOCK": 128, "AT_ONCE": 2}),
-    ("h", 11, 768, 32, {"LOADS": 3, "COUNT": 8, "THREADS_PER_BLOCK": 128, "FULL": 1}),
-    ("h", 6, 1000, 64, {"LOADS": 2, "COUNT": 8, "THREADS_PER_BLOCK": 128}),
-    ("h", 9, 2048, 128, {"LOADS": 2, "COUNT": 8, "THREADS_PER_BLOCK": 256, "AT_ONCE": 2,
-                         "FULL": 1}),
+    (37, 128, 8, {"LOADS": 2, "COUNT": 4, "THREADS_PER_BLOCK": 32, "FULL": 1, "STAGES": 3}),
+    (21, 200, 8, {"LOADS": 4, "COUNT": 4, "THREADS_PER_BLOCK": 64, "AT_ONCE": 2, "STAGES": 2}),
+    (21, 328, 16, {"LOADS": 3, "COUNT": 8, "THREADS_PER_BLOCK": 64, "STAGES": 3}),
+    (9, 256, 16, {"LOADS": 4, "COUNT": 2, "THREADS_PER_BLOCK": 128, "AT_ONCE": 2, "STAGES": 3}),
+    (11, 768, 32, {"LOADS": 3, "COUNT": 8, "THREADS_PER_BLOCK": 128, "FULL": 1, "STAGES": 2}),
+    (6, 1000, 64, {"LOADS": 2, "COUNT": 8, "THREADS_PER_BLOCK": 128, "STAGES": 2}),
+    (9, 2048, 128, {"LOADS": 2, "COUNT": 8, "THREADS_PER_BLOCK": 128, "AT_ONCE": 2, "STAGES": 3,
+                    "FULL": 1}),
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize("stages", [2, 3])
-@pytest.mark.parametrize("letter, m, n, lanes, together", LONG_ROWS)
-def test_vectors_in_shared_memory_have_the_bits_of_each_alone(
-    letter, m, n, lanes, together, stages, monkeypatch
-):
+@pytest.mark.parametrize("m, n, lanes, together", LONG_ROWS)
+def test_vectors_in_shared_memory_have_the_bits_of_each_alone(m, n, lanes, together, monkeypatch):
     """With two blocks, which take tile after tile."""
     alone = {**ROWS, "LANES": lanes, "THREADS_PER_BLOCK": max(lanes, 32)}
     module = "gemv.kernels.vectors.b06_several_long_rows"
     monkeypatch.setattr(f"{module}.most_blocks", lambda device, knobs: 2)
-    fixed = {"LANES": lanes, "FULL": 0, "MIN_BLOCKS": 1, "STAGES": stages, "AT_ONCE": 1}
-    check(letter, m, n, alone, {**fixed, **together}, monkeypatch)
+    fixed = {"LANES": lanes, "FULL": 0, "MIN_BLOCKS": 1, "AT_ONCE": 1}
+    check("h", m, n, alone, {**fixed, **together}, monkeypatch)
+
+
+def test_vectors_in_shared_memory_zero_alpha_reads_nothing(monkeypatch):
+    """With alpha as an argument neither A nor x is copied, and y is scaled in every tile."""
+    m, n, lanes, together = LONG_ROWS[1]
+    alone = {**ROWS, "LANES": lanes, "THREADS_PER_BLOCK": 32}
+    fixed = {"LANES": lanes, "FULL": 0, "MIN_BLOCKS": 1, "AT_ONCE": 1}
+    force("vector_rows", alone, {**fixed, **together}, monkeypatch)
+    a, x = (padded(np.full((count, n), np.nan, np.float16)) for count in (m, 5))
+    y = np.arange(5 * m, dtype=np.float16).reshape(5, m)
+    with gemv.trace() as calls:
+        found = gemv.matvec(a, x, cuda.to_device(y), alpha=0, beta=-2)
+    assert [call.kernel for call in calls] == ["several_long_rows"]
+    assert found.copy_to_host().tobytes() == (-2 * y).tobytes()
 
 
 def in_registers(letter, m, n, lanes, together, stages, monkeypatch):
