@@ -26,8 +26,8 @@ PYTHON_ENTRIES = (
     "PyFloat_AsDouble", "PyErr_Occurred", "PyErr_Clear", "PyEval_SaveThread",
     "PyEval_RestoreThread", "PyLong_FromLongLong", "PyLong_AsUnsignedLongLongMask",
 )  # fmt: skip
-#: And the object None, and the calls of XLA that are known.
-ENTRIES = (*DRIVER_ENTRIES, *PYTHON_ENTRIES, "None", "frames")
+#: And the object None, the calls of XLA that are known, the state of the turn and the clock.
+ENTRIES = (*DRIVER_ENTRIES, *PYTHON_ENTRIES, "None", "frames", "turn", "clock")
 #: The symbol of that table, and the function that answers where it is.
 TABLE = "addresses"
 TABLE_AT = "table_at"
