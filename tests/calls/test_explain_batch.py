@@ -96,7 +96,7 @@ def test_explain_counts_reads_of_a_matrix_that_is_shared():
 def test_explain_tells_the_shared_memory_that_a_launch_asks_for(monkeypatch):
     """As for many long rows, where x of all vectors stays there."""
     module = "gemv.kernels.vectors.b06_several_long_rows"
-    for each in ("LEAST_COLUMNS", "MANY_LANES"):
+    for each in ("LANE_COLUMNS", "MANY_LANES"):
         monkeypatch.setattr(f"{module}.{each}", 1)
     a, x = ones(40, 512, dtype=np.float16), ones(8, 512, dtype=np.float16)
     told = gemv.explain(1, a, x, routine="matvec")

@@ -212,12 +212,12 @@ def test_gpus_without_copies_have_another_kernel_for_short_rows():
 
 
 #: Columns of long rows, and lanes of a row: x fits twice on a multiprocessor, or once; all loads
-#: are whole, or not; lanes take turns.
+#: are whole, or not; four loads in a stage, or two; lanes take turns.
 LONG = [
-    (2048, 16), (2048, 32), (3000, 16), (3000, 32), (4096, 16), (4096, 32), (5120, 32), (6152, 32),
-    (8192, 32), (7168, 128), (8192, 128),
+    (1536, 16), (2048, 16), (2176, 16), (3000, 16), (3000, 32), (4096, 16), (4096, 32), (5120, 32),
+    (6152, 32), (8192, 32), (7168, 128), (8192, 128),
 ]  # fmt: skip
-FEW_LONG = [("b", 2048, 16), ("b", 4096, 32), ("b", 8192, 32), ("h", 3000, 32), ("h", 8192, 128)]
+FEW_LONG = [("b", 2048, 16), ("b", 6152, 32), ("b", 8192, 32), ("h", 3000, 32), ("h", 8192, 128)]
 
 
 def long_rows(letter, cols, lanes, vectors=8, rows=1 << 16, **more):
@@ -242,12 +242,14 @@ def test_long_rows_spill_no_registers(letter, cols, lanes, compiler):
 def test_long_rows_have_as_many_blocks_as_x_leaves_room_for():
     """Two of them on a multiprocessor, or one with twice the threads; loads in whole stages."""
     for cols, lanes, right in (
-        (2048, 16, (256, 2, 16, 1)), (3000, 32, (256, 2, 12, 0)), (4096, 32, (256, 2, 16, 1)),
-        (4104, 32, (512, 1, 18, 0)), (8192, 32, (512, 1, 32, 1)), (7168, 128, (512, 1, 8, 0)),
-        (8192, 128, (512, 1, 8, 1)),
+        (1280, 16, (256, 2, 10, 1, 2, 4)), (1536, 16, (256, 2, 12, 1, 4, 2)),
+        (2176, 16, (256, 2, 18, 0, 2, 4)), (3000, 32, (256, 2, 12, 0, 4, 2)),
+        (4096, 32, (256, 2, 16, 1, 4, 2)), (4104, 32, (512, 1, 18, 0, 2, 4)),
+        (8192, 32, (512, 1, 32, 1, 4, 2)), (7168, 128, (512, 1, 8, 0, 4, 2)),
+        (8192, 128, (512, 1, 8, 1, 4, 2)),
     ):  # fmt: skip
         problem, knobs = long_rows("b", cols, lanes)
-        names = ("THREADS_PER_BLOCK", "MIN_BLOCKS", "LOADS", "FULL")
+        names = ("THREADS_PER_BLOCK", "MIN_BLOCKS", "LOADS", "FULL", "AT_ONCE", "STAGES")
         assert tuple(knobs[name] for name in names) == right
         (launch,) = get("several_long_rows").geometry(problem, H100, knobs).launches
         assert launch.grid == (132 * right[1], 1, 1) and launch.block == (right[0], 1, 1)
@@ -258,12 +260,15 @@ def test_long_rows_have_as_many_blocks_as_x_leaves_room_for():
 def test_what_shared_memory_has_no_room_for_has_another_kernel():
     """And what was not timed, or was slower."""
     for changed in (
-        {"vectors": 4}, {"rows": 4096}, {"cols": 1024}, {"cols": 8704}, {"lanes": 4},
-        {"letter": "s"}, {"accumulate": "wide"}, {"cols": 4095}, {"cols": 4100},
+        {"vectors": 4}, {"rows": 2047}, {"rows": 2047, "lanes": 128}, {"rows": 4095, "lanes": 16},
+        {"cols": 2552}, {"cols": 1272, "lanes": 16}, {"cols": 8704}, {"cols": 11008, "lanes": 128},
+        {"lanes": 8}, {"letter": "s"}, {"accumulate": "wide"}, {"cols": 4095}, {"cols": 4100},
     ):  # fmt: skip
         usual = {"letter": "b", "cols": 4096, "lanes": 32}
         assert long_rows(**usual)[1] is not None
         assert long_rows(**{**usual, **changed})[1] is None, changed
+    for cols, lanes, rows in ((2560, 32, 2048), (1280, 16, 4096), (7168, 128, 2048)):
+        assert long_rows("b", cols, lanes, rows=rows)[1] is not None
     problem, _ = long_rows("b", 4096, 32)
     for other, knobs in (
         (problem.at(256, 8), {"BLOCKS_PER_SM": 0}), (problem.at(8, 256), {"BLOCKS_PER_SM": 0}),
@@ -278,7 +283,7 @@ def test_what_shared_memory_has_no_room_for_has_another_kernel():
         ({"LANES": 4}, "must be 8, 16 or a multiple of 32"), ({"LANES": 48}, "got 48, 8 and 256"),
         ({"COUNT": 3}, "and of COUNT"), ({"THREADS_PER_BLOCK": 192}, "a multiple of 4 threads"),
         ({"STAGES": 1}, "2 or more"), ({"AT_ONCE": 3}, "a multiple of AT_ONCE"),
-        ({"LOADS": 14}, "up to 3584 columns, not 4096"), ({"LOADS": 18, "FULL": 1}, "take 4608"),
+        ({"LOADS": 12}, "up to 3072 columns, not 4096"), ({"LOADS": 20, "FULL": 1}, "take 5120"),
         ({"STAGES": 32}, "bytes of shared memory are more than the 232448"),
     ],
 )  # fmt: skip
@@ -297,7 +302,7 @@ CONSUMER = Device("NVIDIA GeForce RTX 5090", (12, 0), 170, chip=Chip(block_bytes
 B200 = Device("NVIDIA B200", (10, 0), 148, chip=Chip(block_bytes=227 << 10))
 
 
-@pytest.mark.parametrize("cols", [2048, 8192])
+@pytest.mark.parametrize("cols", [3000, 8192])
 def test_gpus_with_less_shared_memory_have_another_kernel_for_long_rows(cols):
     problem = short_rows("b", 1 << 16, cols)
     batch = Batch((8,), ((0,), (cols,), (1 << 16,), (0,), (0,)))

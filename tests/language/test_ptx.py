@@ -171,7 +171,7 @@ def test_a_batch_computes(name, letter, rows, cols, shape, order, shared, compil
     monkeypatch.setattr("gemv.kernels.vectors.b05_several_short_rows.MANY_THREADS", 1)
     if name == "several_long_rows":  # as for many long rows, and with few threads
         module = "gemv.kernels.vectors.b06_several_long_rows"
-        for each, value in (("LEAST_COLUMNS", 1), ("MANY_LANES", 1), ("TILES", ((128, 1),))):
+        for each, value in (("LANE_COLUMNS", 1), ("MANY_LANES", 1), ("TILES", ((128, 1),))):
             monkeypatch.setattr(f"{module}.{each}", value)
     chosen = select_batch(problem, batch, DEVICE, asked, ("pointer", "arguments"))
     spec = chosen.spec

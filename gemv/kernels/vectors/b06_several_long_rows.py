@@ -52,13 +52,18 @@ Bytes
 
 Wins
     Over ``several_rows`` and ``several_short_rows`` for eight vectors. On an NVIDIA H100, 8192 x
-    8192 bfloat16 took 50.7 us, 59.5 by ``several_rows``, and 44.5 with one vector.
+    8192 bfloat16 took 50.4 us, 59.2 by ``several_rows``, and 44.3 with one vector; 65536 x 4096
+    took 190 us (229), and 16384 x 2048 27.5 us, 30.4 by ``several_short_rows``.
 
 Loses
-    To matrix products on tensor cores, which add in another order: 8192 x 8192 took torch.mm 47.5
-    us. To ``several_rows`` with four vectors, for which it took 49.2 us, and 48.8 there. Where
-    columns are split over blocks, each block has few rows for what it copies of x: 64 x 1048576
-    took 94 us, and 78 by ``several_rows``; so the kernel has no splits.
+    To matrix products on tensor cores, which add in another order: 8192 x 8192 took torch.mm 47.4
+    us. To ``several_rows`` with four vectors, for which it took 49.2 us, and 48.8 there. To
+    ``several_short_rows`` where a lane has few columns, as the sums of a tile take their time: 106
+    us for 65536 x 2048 with 32 lanes, and 98.9 there. To ``several_rows`` where there are few rows
+    for what a block copies of x: 15.4 us for 1024 x 8192, and 12.2 there. Where x leaves room for
+    half as many threads only, as for 12288 columns, it took 188 us, and 142 by ``several_rows``.
+    Where columns are split over blocks, 64 x 1048576 took 94 us, and 78 by ``several_rows``; so the
+    kernel has no splits.
 
 Sums
     Those of the rung of rows with the same LANES, for each vector.
@@ -85,12 +90,14 @@ MOST_BYTES, PROCESSOR_BYTES, OF_BLOCK = 227 << 10, 228 << 10, 1 << 10
 WIDTH, ITEM_BYTES = 8, 2
 #: The vectors from which on the kernel is used, and those of a block.
 LEAST_VECTORS, COUNT = 5, 8
-#: Columns, and lanes of all rows, below which other kernels are used.
-LEAST_COLUMNS, MANY_LANES = 2048, 1 << 18
+#: Lanes of a row, columns for each of up to 32 of them, and such lanes of all rows, below which
+#: other kernels are used.
+LEAST_LANES, LANE_COLUMNS, MANY_LANES = 16, 80, 1 << 16
 #: Threads of a block and blocks of a multiprocessor: the first for which x fits.
 TILES = ((256, 2), (512, 1))
-#: Stages of a ring, and loads of a lane in a stage.
-STAGES, AT_ONCE = 4, 2
+#: Loads of a lane in a stage, and stages of a ring: the first, or the one with fewer loads past the
+#: last column.
+RINGS = ((4, 2), (2, 4))
 
 #: What the kernel calls.
 _WORDS = (
@@ -340,22 +347,26 @@ def constants_for(problem, knobs, vectors):
     Then another kernel takes them.
     """
     lanes = knobs["LANES"]
+    turn_lanes = min(lanes, 32)
     if (
         vectors < LEAST_VECTORS
         or knobs["BLOCKS_PER_SM"]
-        or lanes < COUNT
-        or problem.cols < LEAST_COLUMNS
-        or problem.rows * min(lanes, 32) < MANY_LANES
+        or lanes < LEAST_LANES
+        or problem.cols < turn_lanes * LANE_COLUMNS
+        or problem.rows * turn_lanes < MANY_LANES
         or accepts(problem)
     ):
         return None
     steps = ceil_div(problem.cols, lanes * WIDTH)
+    loads, at_once, stages = min(
+        ((ceil_div(steps, each) * each, each, count) for each, count in RINGS),
+        key=lambda ring: ring[0],
+    )
     for threads, blocks in TILES:
-        loads = ceil_div(steps, AT_ONCE) * AT_ONCE
         own = {
             "LANES": lanes, "LOADS": loads, "FULL": int(loads * lanes * WIDTH == problem.cols),
-            "COUNT": COUNT, "THREADS_PER_BLOCK": threads, "MIN_BLOCKS": blocks, "STAGES": STAGES,
-            "AT_ONCE": AT_ONCE,
+            "COUNT": COUNT, "THREADS_PER_BLOCK": threads, "MIN_BLOCKS": blocks, "STAGES": stages,
+            "AT_ONCE": at_once,
         }  # fmt: skip
         nbytes = shared_bytes(own)
         if nbytes <= MOST_BYTES and blocks * (nbytes + OF_BLOCK) <= PROCESSOR_BYTES:
@@ -448,7 +459,7 @@ KERNEL = Kernel(
     block_bytes=MOST_BYTES,
     knobs={
         "LANES": 32, "LOADS": 8, "FULL": 0, "COUNT": COUNT, "THREADS_PER_BLOCK": 256,
-        "MIN_BLOCKS": 1, "STAGES": STAGES, "AT_ONCE": AT_ONCE,
+        "MIN_BLOCKS": 1, "STAGES": 2, "AT_ONCE": 4,
     },
     small_knobs={
         "LANES": 8, "LOADS": 2, "FULL": 0, "COUNT": 4, "THREADS_PER_BLOCK": 32, "MIN_BLOCKS": 1,
