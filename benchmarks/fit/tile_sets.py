@@ -15,7 +15,7 @@ from gemv.kernels.ends_of_rows import turns_of
 from gemv.kernels.rings import ring_bytes, shares_copies
 from gemv.kernels.staging import PROCESSOR_BYTES
 from gemv.kernels.vectors import b06_several_long_rows as long_rows
-from gemv.kernels.wide_tiles import lanes_and_pieces
+from gemv.kernels.wide_tiles import lanes_and_pieces_of
 
 #: Registers of a multiprocessor, bytes of shared memory that a block gets for sums or for x, and
 #: bytes that a multiprocessor should have in flight.
@@ -156,7 +156,7 @@ def _long_rows(problem: Problem, own: Mapping[str, int]) -> Iterator[_Rated]:
 
 def _columns(problem: Problem, own: Mapping[str, int]) -> Iterator[_Rated]:
     width, threads, count = problem.widths[0], own["THREADS_PER_BLOCK"], own["COUNT"]
-    lanes, pieces = lanes_and_pieces(own, width, problem.dtype.itemsize)
+    lanes, pieces = lanes_and_pieces_of(problem, own)
     sums = problem.precision.sums.itemsize
     for staged, loads, blocks in itertools.product((0, 1, 2, 4), (2, 4, 8, 16), (1, 2, 3, 4)):
         stage = 2 * staged * (threads // lanes) * loads * count * sums

@@ -179,6 +179,7 @@ def test_a_batch_computes(name, letter, rows, cols, shape, order, shared, compil
     (function,) = compiler(
         chosen.kernel, dtype_name(dtype), spec.access, knobs=chosen.knobs, homes=spec.homes,
         widths=spec.widths, whole=spec.whole, levels=spec.levels, conjugate_x=spec.conjugate_x,
+        narrow=spec.narrow,
     )  # fmt: skip
     sums = problem.precision.sums.itemsize
     matrices = a if order == "C" else a.swapaxes(1, 2)
@@ -244,6 +245,7 @@ def test_items_of_different_sizes_compute(name, letter, order, sizes, compiler, 
     (function,) = compiler(
         group.choice.kernel, dtype_name(dtype), spec.access, knobs=group.choice.knobs,
         homes=spec.homes, widths=spec.widths, whole=spec.whole, table=spec.table,
+        narrow=spec.narrow,
     )  # fmt: skip
     table = group.table.copy()
     away = {each: np.array(own) - own[0] for each, own in starts.items()}

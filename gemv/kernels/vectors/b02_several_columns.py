@@ -57,10 +57,15 @@ from __future__ import annotations
 from gemv.core.dtypes import DTYPES
 from gemv.core.geometry import LOAD_BYTES, ceil_div
 from gemv.kernels import ends_of_columns
-from gemv.kernels.ends_of_columns import SHARED_BYTES, edge_bytes, finishers_of
+from gemv.kernels.ends_of_columns import SHARED_BYTES, edge_bytes
 from gemv.kernels.grids import power_above
 from gemv.kernels.kernel import Kernel, attach, wide_loads_object
-from gemv.kernels.wide_tiles import lanes_and_pieces
+from gemv.kernels.wide_tiles import (
+    finishers_of_columns,
+    lanes_and_pieces,
+    lanes_and_pieces_of,
+    narrow_loads,
+)
 
 #: Registers of 4 bytes that a thread has for sums.
 SUM_REGISTERS = 64
@@ -175,7 +180,7 @@ def build(spec):
     COUNT, LOADS = spec["COUNT"], spec["LOADS"]
     # A number of two is one number for A and two for its sums: nothing moves those of x.
     STAGED = spec["STAGED"] if stages(spec.precision) else 0
-    lanes, _ = lanes_and_pieces(dict(spec.knobs), spec.widths[0], spec.dtype.itemsize)
+    lanes, _ = lanes_and_pieces(dict(spec.knobs), spec.widths[0], spec.dtype.itemsize, spec.narrow)
     GROUPS = max(lanes, spec["THREADS_PER_BLOCK"]) // lanes
     STAGE_COLUMNS = STAGED * GROUPS * LOADS
     taken = stage_bytes(COUNT, STAGE_COLUMNS, spec.precision) if STAGED else 0
@@ -218,7 +223,7 @@ def accepts(problem):
 def constants_for(problem, knobs, vectors):
     """The constants for so many vectors, with the sums of the rung of columns."""
     width = problem.widths[0]
-    lanes, pieces = lanes_and_pieces(knobs, width, problem.dtype.itemsize)
+    lanes, pieces = lanes_and_pieces_of(problem, knobs)
     of_vector = pieces * width * problem.precision.sums.itemsize // 4
     count = 2
     while count < 8 and count < vectors and 2 * count * of_vector <= SUM_REGISTERS:
@@ -248,7 +253,7 @@ def constants_for(problem, knobs, vectors):
     many = count == 8 or count * of_vector >= SUM_REGISTERS
     if stages(problem.precision) and (many or (count == 4 and problem.dtype.kind == "c")):
         tile_rows, groups = pieces * lanes * width, threads // lanes
-        shares = max(min(groups, threads // 32), finishers_of(threads, tile_rows))
+        shares = max(min(groups, threads // 32), finishers_of_columns(threads, tile_rows))
         room = SHARED_BYTES - edge_bytes(count, threads, width, problem.precision)
         room -= shares * tile_rows * problem.precision.sums.itemsize  # of one vector at least
         most = min(STAGE_BYTES, room) // stage_bytes(count, groups, problem.precision)
@@ -293,6 +298,7 @@ KERNEL = Kernel(
     tile=tile,
     beside=True,
     wide=True,
+    narrow=narrow_loads,
     accepts=accepts,
     knobs={
         "LANES": 8, "PIECES": 1, "COLUMNS": 4, "THREADS_PER_BLOCK": 256, "BLOCKS_PER_SM": 0,
