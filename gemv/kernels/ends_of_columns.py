@@ -280,7 +280,7 @@ def geometry_of(
     """
     width = problem.widths[0]
     found = split_columns_of(problem, device, {**knobs, "PIECES": knobs["OF_PIECES"]})(problem)
-    ((_, splits, _), block) = found.launches[0]
+    (_, splits, _), block, _ = found.launches[0]
     lanes, pieces = lanes_and_pieces_of(problem, knobs)
     tiles = ceil_div(problem.rows, pieces * lanes * width)
     turns = ceil_div(vectors, knobs["COUNT"])

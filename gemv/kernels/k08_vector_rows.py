@@ -340,7 +340,7 @@ def work(problem, geometry, knobs):
     (width, x_width), size = problem.widths, problem.dtype.itemsize
     lanes, rows = knobs["LANES"], knobs["ROWS"]
     vectors = loads_of(knobs["VECTORS"], width, size)
-    (tiles, splits, _), (threads, _, _) = geometry.launches[0]
+    (tiles, splits, _), (threads, _, _), _ = geometry.launches[0]
     warps, warps_per_row, tile_rows = threads // 32, ceil_div(lanes, 32), threads // lanes * rows
     x_each = 1 if x_width else width
 

@@ -372,7 +372,7 @@ def tile(knobs):
 def work(problem, geometry, knobs):
     width, size, columns = problem.widths[0], problem.dtype.itemsize, knobs["COLUMNS"]
     lanes, pieces = lanes_and_pieces_of(problem, knobs)
-    (tiles, splits, _), (threads, _, _) = geometry.launches[0]
+    (tiles, splits, _), (threads, _, _), _ = geometry.launches[0]
     groups, warps, tile_rows = threads // lanes, threads // 32, lanes * width * pieces
     first, last = columns_of_splits(problem, geometry)
     some = 1 if problem.rows >= width else 0  # 0: no row is in a whole vector

@@ -306,7 +306,7 @@ def tile(knobs):
 def work(problem, geometry, knobs):
     size, width = problem.dtype.itemsize, LOAD_BYTES // problem.dtype.itemsize
     lanes, rows, vectors = knobs["LANES"], knobs["ROWS"], knobs["VECTORS"]
-    (_, splits, _), (threads, _, _) = geometry.launches[0]
+    (_, splits, _), (threads, _, _), _ = geometry.launches[0]
     warps, warps_per_row, groups = threads // 32, ceil_div(lanes, 32), threads // lanes
     in_pass, tile_rows = vectors * lanes * width, threads // lanes * rows
     shifted = problem.incx == 1 and not 0 < problem.x_alignment < size

@@ -156,6 +156,8 @@ class Kernel:
     capability : (int, int)
         The least compute capability of a GPU that has what the kernel needs. ``geometry`` raises a
         ValueError for an older one, with what :meth:`~gemv.core.geometry.Device.lacks` says.
+    block_bytes : int
+        The least shared memory that a GPU must give a block which asks for it; as `capability`.
     x_home : callable
         ``x_home(knobs)`` says how x reaches the kernel: ``"pointer"``, or ``"constant"`` and
         ``"value"`` for a contiguous copy in the constant symbol ``gemv_x`` or in the parameters.
@@ -222,6 +224,7 @@ class Kernel:
     depth: Callable[[Problem, Geometry, Mapping[str, int]], int] = _left_to_right
     work: Callable[[Problem, Geometry, Mapping[str, int]], Work] | None = None
     capability: tuple[int, int] = (0, 0)
+    block_bytes: int = 0
     x_home: Callable[[Mapping[str, int]], str] = _pointer
     constants_of: Callable[[Problem], dict[str, int]] | None = None
     constants_of_batch: Callable[[Problem, Batch, Mapping[str, int]], Mapping[str, int]] | None = (

@@ -125,6 +125,8 @@ BATCHES = [
     ("several_short_rows", "h", 37, 50, (3,), "C", "a"),
     ("several_short_rows", "h", 45, 56, (8,), "C", "a"),
     ("several_short_rows", "h", 9, 504, (5,), "C", "a"),
+    ("several_long_rows", "h", 37, 328, (5,), "C", "a"),
+    ("several_long_rows", "h", 5, 4096, (8,), "C", "a"),
     ("staged_rows", "c", 21, 67, (3,), "C", "x"),
     ("staged_rows", "h", 5, 129, (2,), "C", ""),
     ("staged_columns", "s", 67, 21, (3,), "F", ""),
@@ -167,6 +169,10 @@ def test_a_batch_computes(name, letter, rows, cols, shape, order, shared, compil
         monkeypatch.setattr(batches, "THREADS_PER_SM", 0)  # as in a batch of many items
     # As for many rows: all loads of 16 bytes go through a ring.
     monkeypatch.setattr("gemv.kernels.vectors.b05_several_short_rows.MANY_THREADS", 1)
+    if name == "several_long_rows":  # as for many long rows, and with few threads
+        module = "gemv.kernels.vectors.b06_several_long_rows"
+        for each, value in (("LANE_COLUMNS", 1), ("MANY_LANES", 1), ("TILES", ((128, 1),))):
+            monkeypatch.setattr(f"{module}.{each}", value)
     chosen = select_batch(problem, batch, DEVICE, asked, ("pointer", "arguments"))
     spec = chosen.spec
     assert chosen.kernel.name == name and spec.levels in (0, len(shape))
@@ -190,7 +196,9 @@ def test_a_batch_computes(name, letter, rows, cols, shape, order, shared, compil
     places["beta"] = -1 + 0j if dtype.kind == "c" else -1
     values = [(places | problem.arguments(geometry))[each] for each in function["arguments"]]
     (launch,) = geometry.launches
-    after = ptx.launch(ptx.Program(function["ptx"]), launch.grid, launch.block[:2], values, buffers)
+    after = ptx.launch(
+        ptx.Program(function["ptx"]), launch.grid, launch.block[:2], values, buffers, launch.shared
+    )
 
     wide = np.result_type(dtype, np.float64)
     products = np.conj(np.matmul(a.astype(wide), x.astype(wide)[..., None])[..., 0])
