@@ -191,3 +191,13 @@ def test_a_few_tiles_go_to_as_many_blocks():
     )
     assert item.shape[0] == 5 * 4
     assert (item.reshape(5, -1) >= 0).any(axis=1).all()
+
+
+def test_warps_of_a_block_with_much_to_do_get_nothing_of_their_own():
+    """One tile of a block costs more than the mean; the other block has all tiles of warps."""
+    item, _, _ = list_blocks.shared_out_to_blocks(
+        np.array([1, 20]), np.array([8, 8]), np.array([1000, 100]), np.array([4, 1]), 8, 4
+    )
+    of_blocks, of_warps = (item == 0).sum(axis=1), (item == 1).sum(axis=1)
+    found = sorted(zip(of_blocks.tolist(), of_warps.tolist(), strict=True))
+    assert found == [(0, 5)] * 4 + [(1, 0)] * 4
