@@ -73,9 +73,9 @@ Wins
     Lists of matrices that are stored down the columns (or transposed and stored along the rows),
     above all small ones of many sizes. 68 MB of matrices with 4 to 512 rows and columns (1474 of
     them in float32, 743 in float64, 2915 in bfloat16) on an NVIDIA H100, where a kernel that only
-    reads and writes as many bytes takes 24 us: 33.5 us in float32, 30.5 us in float64, 42.7 us in
-    bfloat16. If all tiles belong to blocks, 32.8 us, 31.2 us and 53.1 us. Matrices of 65 x 65
-    bfloat16 took 54.3 us, and 101.8 us then; of 64 x 64, 28.7 us and 52.6 us.
+    reads and writes as many bytes takes 24 us: 33.5 us in float32, 31.2 us in float64, 40.7 us in
+    bfloat16. Where all tiles belonged to blocks, 32.2 us, 31.2 us and 46.2 us. Matrices of 65 x 65
+    bfloat16 take 52.2 us, and took 86.3 us then; of 64 x 64, 29.3 us and 49.8 us.
 
     With loads as wide as columns are aligned, and warps that share nothing, the matrices of many
     sizes took 35.7 us, 33.4 us and 56.3 us; and if every second warp takes its tiles the other way
