@@ -145,6 +145,8 @@ def summary(cells: list[Measured]) -> str:
     """Geometric means of floor / best candidate, floor / present choice, present choice / best."""
     if not cells or not cells[0].floor_s:
         return f"{len(cells)} cells: all candidates agree"
+    # A cell has no time of its present choice if the kernel has another launch there since.
+    cells = [each for each in cells if any(one == each.present for one, _ in each.times)]
     best = [min(t.seconds for t in each.times) for each in cells]
     floor = [
         min(each.floor_s, b, *each.peers.values()) for each, b in zip(cells, best, strict=True)

@@ -101,8 +101,11 @@ def regret(found: Samples, order: np.ndarray, which: np.ndarray) -> Regret:
 
 def report(found: Samples, seconds: dict[str, np.ndarray], which: np.ndarray) -> dict[str, Any]:
     """Regret of several predictions, and of the present choice."""
-    orders = {**seconds, "present choice": np.where(found.is_present, 0.0, 1.0)}
-    judged = {name: regret(found, order, which) for name, order in orders.items()}
+    judged = {name: regret(found, order, which) for name, order in seconds.items()}
+    # A cell has no time of its present choice if the kernel has another launch there since.
+    timed = np.isin(found.cells, found.cells[found.is_present])
+    present = np.where(found.is_present, 0.0, 1.0)
+    judged["present choice"] = regret(found, present, which & timed)
     for name, each in judged.items():
         print(
             f"{name:<24}{each.cells} cells: regret {each.mean:.3f}, 95th percentile"

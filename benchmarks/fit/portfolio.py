@@ -17,7 +17,7 @@ from benchmarks.fit.store import Campaign
 from gemv.core.geometry import Device
 from gemv.kernels import REGISTRY
 from gemv.measure.frames import FramedCell
-from gemv.selection.machine import Constants
+from gemv.selection.machine import Constants, code_for
 
 #: Cells of the draw that a portfolio is chosen for.
 CELLS = 700
@@ -26,11 +26,8 @@ CELLS = 700
 def compiled_sets(campaign: Campaign) -> list[Constants]:
     """All sets of a campaign, each with its registers; 0 stands for code with local memory."""
     found: dict[tuple, dict[str, int]] = {}
-    for (constants, letter, widths, whole), (registers, local, _) in campaign.codes.items():
-        kernel = REGISTRY[constants[0]]
-        code = letter
-        if kernel.wide and not kernel.phased:
-            code = f"{letter}{widths[0]}{'x' if widths[1] else ''}{'w' if whole else ''}"
+    for (constants, *code_of), (registers, local, _) in campaign.codes.items():
+        code = code_for(REGISTRY[constants[0]], *code_of)
         found.setdefault(constants, {})[code] = 0 if local else registers
     return [Constants(name, dict(knobs), registers)
             for (name, knobs), registers in found.items()]  # fmt: skip

@@ -66,8 +66,8 @@ class Campaign:
         The GPU and its chip, versions, the date.
     cells : list of Measured
     codes : dict
-        From ``(set, BLAS letter of the dtype, widths, whole)`` to the registers of a thread, its
-        bytes of local memory, and the bytes of shared memory of a block.
+        From ``(set, BLAS letter of the dtype, widths, whole, narrow)`` to the registers of a
+        thread, its bytes of local memory, and the bytes of shared memory of a block.
     """
 
     about: dict[str, Any]
@@ -117,8 +117,8 @@ class Campaign:
             for name, knobs in content["sets"]
         ]
         found = cls(content["about"])
-        for which, letter, widths, whole, *facts in content["codes"]:
-            found.codes[sets[which], letter, tuple(widths), whole] = tuple(facts)
+        for which, letter, widths, whole, narrow, *facts in content["codes"]:
+            found.codes[sets[which], letter, tuple(widths), whole, narrow] = tuple(facts)
         for number, cell, nbytes, floor, peers, (present, blocks), times in content["cells"]:
             found.cells.append(
                 Measured(
@@ -134,7 +134,7 @@ class Campaign:
 
 def code_key(constants: Set, spec: Spec, letter: str) -> tuple:
     """The key of a kernel's machine code in :attr:`Campaign.codes`."""
-    return constants, letter, spec.widths, spec.whole
+    return constants, letter, spec.widths, spec.whole, spec.narrow
 
 
 def _ns(seconds: float) -> int:

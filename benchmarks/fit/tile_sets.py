@@ -9,12 +9,13 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterator, Mapping
 
-from gemv.core.geometry import ceil_div
+from gemv.core.geometry import LOAD_BYTES, ceil_div
 from gemv.core.problem import Problem
 from gemv.kernels.ends_of_rows import turns_of
 from gemv.kernels.rings import ring_bytes, shares_copies
 from gemv.kernels.staging import PROCESSOR_BYTES
-from gemv.kernels.wide_tiles import lanes_and_pieces
+from gemv.kernels.vectors import b06_several_long_rows as long_rows
+from gemv.kernels.wide_tiles import lanes_and_pieces_of
 
 #: Registers of a multiprocessor, bytes of shared memory that a block gets for sums or for x, and
 #: bytes that a multiprocessor should have in flight.
@@ -30,6 +31,7 @@ def candidates(
     found = [dict(own)]
     makers = {
         "several_rows": _rows, "several_columns": _columns, "several_short_rows": _short_rows,
+        "several_long_rows": _long_rows,
     }  # fmt: skip
     if name not in makers:
         return found
@@ -127,9 +129,34 @@ def _rings(problem: Problem, own: Mapping[str, int]) -> Iterator[_Rated]:
         yield all_sharers - rows / 16, {**own, **tile}
 
 
+def _long_rows(problem: Problem, own: Mapping[str, int]) -> Iterator[_Rated]:
+    """Those with the most bytes on their way first, where x leaves room for these."""
+    of_load = own["LANES"] * problem.widths[0]
+    for threads, blocks, stages, at_once in itertools.product(
+        (128, 256, 512), (1, 2, 4), (2, 3, 4), (1, 2, 4)
+    ):
+        loads = ceil_div(ceil_div(problem.cols, of_load), at_once) * at_once
+        knobs = {
+            **own, "LOADS": loads, "FULL": int(loads * of_load == problem.cols),
+            "THREADS_PER_BLOCK": threads, "MIN_BLOCKS": blocks, "STAGES": stages,
+            "AT_ONCE": at_once,
+        }  # fmt: skip
+        nbytes = long_rows.shared_bytes(knobs)
+        flight = blocks * threads * (stages - 1) * at_once * LOAD_BYTES
+        if (
+            threads % (min(own["LANES"], 32) * long_rows.PARTS)
+            or threads * blocks not in (256, 512)  # with 128 registers of a thread, or more
+            or nbytes > long_rows.MOST_BYTES
+            or blocks * (nbytes + long_rows.OF_BLOCK) > long_rows.PROCESSOR_BYTES
+            or flight < FLIGHT / 2
+        ):
+            continue
+        yield -flight, knobs
+
+
 def _columns(problem: Problem, own: Mapping[str, int]) -> Iterator[_Rated]:
     width, threads, count = problem.widths[0], own["THREADS_PER_BLOCK"], own["COUNT"]
-    lanes, pieces = lanes_and_pieces(own, width, problem.dtype.itemsize)
+    lanes, pieces = lanes_and_pieces_of(problem, own)
     sums = problem.precision.sums.itemsize
     for staged, loads, blocks in itertools.product((0, 1, 2, 4), (2, 4, 8, 16), (1, 2, 3, 4)):
         stage = 2 * staged * (threads // lanes) * loads * count * sums

@@ -28,6 +28,8 @@ def rows() -> tuple[Rows, Callable[[], None], dict[str, int]]:
     from gemv.driver import tickets
     from gemv.jax import matvec
 
+    # Of itself, a GPU multiplies matrices of float32 in TF32 for jnp: a thousandth is lost then.
+    jax.config.update("jax_default_matmul_precision", "highest")
     rng = np.random.default_rng(0)
     a = jnp.asarray(rng.standard_normal((SMALL, SMALL)).astype("f"))
     x = jnp.asarray(rng.standard_normal(SMALL).astype("f"))
@@ -35,7 +37,8 @@ def rows() -> tuple[Rows, Callable[[], None], dict[str, int]]:
     two, scaled = jnp.float32(2), gemv.gemv
     theirs, ours = jax.jit(lambda a, x: jnp.matmul(a, x)), jax.jit(lambda a, x: matvec(a, x))
     nothing = empty_call(a, x)
-    forms = ((2.0, a, x), (0.3, a, x), (two, a, x), (2.0, a, x, 0.3, y), (1.0, a, x, 1.0, y))
+    forms = ((2.0, a, x), (0.3, a, x), (two, a, x), (2.0, a, x, 0.3, y), (1.0, a, x, 1.0, y),
+             (two, a, x, two, y))  # fmt: skip
     firsts = [np.asarray(scaled(*form)) for form in forms]
     for _ in range(3):  # bits of repeated calls, which XLA makes, are those of the first ones
         for form, first in zip(forms, firsts, strict=True):
@@ -66,7 +69,8 @@ def rows() -> tuple[Rows, Callable[[], None], dict[str, int]]:
     for alpha, found in enumerate(many, 1):
         np.testing.assert_allclose(found, alpha * (dense @ right), rtol=1e-3, atol=1e-2)
     values = itertools.count(2)
-    mapped, einsum = jax.jit(jax.vmap(matvec)), jax.jit(partial(jnp.einsum, "kij,kj->ki"))
+    einsum = jax.jit(partial(jnp.einsum, "kij,kj->ki"))
+    blended = jax.jit(lambda a, x, y, alpha, beta: alpha * jnp.matmul(a, x) + beta * y)
     calls: Rows = {
         "jit of jnp.matmul": lambda: theirs(a, x),
         "jit of matvec": lambda: ours(a, x),
@@ -88,9 +92,12 @@ def rows() -> tuple[Rows, Callable[[], None], dict[str, int]]:
         "gemv.vecmat of JAX": lambda: gemv.vecmat(x, a),
         "jnp.matmul of x, a": lambda: jnp.matmul(x, a),
         "gemv.gemv of JAX, 64 items": lambda: scaled(1.0, several, vectors),
-        "vmap of matvec, 64 items": lambda: mapped(several, vectors),
+        **transformed("matvec", matvec, a, x, several, vectors),
+        **transformed("jnp.matmul", jnp.matmul, a, x, several, vectors),
         "gemv.gemv of JAX, alpha in memory": lambda: scaled(two, a, x),
         "gemv.gemv of JAX, alpha, beta, y": lambda: scaled(2.0, a, x, 0.5, y),
+        "gemv.gemv of JAX, all in memory": lambda: scaled(two, a, x, two, y),
+        "jit of alpha * jnp.matmul + beta * y": lambda: blended(a, x, y, two, two),
         "2 * jnp.matmul": lambda: 2.0 * jnp.matmul(a, x),
         "2 * jnp.matmul + y / 2": lambda: 2.0 * jnp.matmul(a, x) + 0.5 * y,
         "matvec, alpha=2": lambda: matvec(a, x, alpha=2.0),
@@ -121,6 +128,44 @@ def rows() -> tuple[Rows, Callable[[], None], dict[str, int]]:
         "tickets": int(tickets.TABLE[0]),
     }
     return made, wait, counts
+
+
+def transformed(
+    name: str, product: Callable[..., Any], a: Any, x: Any, several: Any, vectors: Any
+) -> Rows:
+    """Transformations of a product: outside of ``jit``, and ``vmap`` inside of it as well."""
+    import jax
+
+    items, of_one = (several, vectors), (a, vectors)
+    mapped, shared = jax.vmap(product), jax.vmap(product, (None, 0))
+    compiled, compiled_shared = jax.jit(mapped), jax.jit(shared)
+    matrix, right = np.asarray(a, "d"), np.asarray(x, "d")
+
+    def loss(a: Any, x: Any) -> Any:
+        return product(a, x).sum()
+
+    for function, operands, sums in (
+        (mapped, items, "kij,kj->ki"), (compiled, items, "kij,kj->ki"),
+        (shared, of_one, "ij,kj->ki"), (compiled_shared, of_one, "ij,kj->ki"),
+    ):  # fmt: skip
+        expected = np.einsum(sums, *(np.asarray(each, "d") for each in operands))
+        for _ in range(3):
+            np.testing.assert_allclose(function(*operands), expected, rtol=1e-3, atol=1e-3)
+    of_a, of_x = jax.grad(loss, (0, 1))(a, x)
+    np.testing.assert_allclose(of_a, np.ones((SMALL, 1)) * right, rtol=1e-3, atol=1e-3)
+    np.testing.assert_allclose(of_x, matrix.sum(0), rtol=1e-3, atol=1e-3)
+    _, tangent = jax.jvp(product, (a, x), (a, x))
+    np.testing.assert_allclose(tangent, 2 * (matrix @ right), rtol=1e-3, atol=1e-3)
+    return {
+        f"jit of vmap of {name}, 64 items": lambda: compiled(*items),
+        f"jit of vmap of {name}, 64 vectors": lambda: compiled_shared(*of_one),
+        f"vmap of {name}, 64 items": lambda: jax.vmap(product)(*items),
+        f"vmap of {name}, 64 vectors": lambda: jax.vmap(product, (None, 0))(*of_one),
+        f"grad of {name} by x": lambda: jax.grad(loss, 1)(a, x),
+        f"grad of {name} by a and x": lambda: jax.grad(loss, (0, 1))(a, x),
+        f"vjp of {name}": lambda: jax.vjp(product, a, x),
+        f"jvp of {name}": lambda: jax.jvp(product, (a, x), (a, x)),
+    }
 
 
 #: A handler of XLA's that does nothing; Python answers where XLA asks what it is.

@@ -23,7 +23,7 @@ from typing import Any
 import numpy as np
 
 ROUNDS, CALLS, ROUND_S = 15, 200, 0.01
-THREADS, CALLS_OF_THREADS = (8, 24), 6000
+THREADS, CALLS_OF_THREADS = (2, 8, 24), 6000
 SMALL = 64
 TOP = Path(__file__).resolve().parents[2]
 #: By row, its peer and how much of the peer's time is wanted at most.
@@ -67,8 +67,16 @@ PEERS = {
     "gemv.matvec of JAX, 64 items": ("jnp.einsum, 64 items", 1.2),
     "gemv.matvec of JAX, 64 items, waited for": ("jnp.einsum, 64 items, waited for", 1.2),
     "gemv.gemv of JAX, 64 items": ("jnp.einsum, 64 items", 1.2),
-    "vmap of matvec, 64 items": ("jnp.einsum, 64 items", None),
+    "jit of vmap of matvec, 64 items": ("jit of vmap of jnp.matmul, 64 items", 1.2),
+    "jit of vmap of matvec, 64 vectors": ("jit of vmap of jnp.matmul, 64 vectors", 1.2),
+    "vmap of matvec, 64 items": ("vmap of jnp.matmul, 64 items", 1.2),
+    "vmap of matvec, 64 vectors": ("vmap of jnp.matmul, 64 vectors", 1.2),
+    "grad of matvec by x": ("grad of jnp.matmul by x", 1.2),
+    "grad of matvec by a and x": ("grad of jnp.matmul by a and x", 1.2),
+    "vjp of matvec": ("vjp of jnp.matmul", 1.2),
+    "jvp of matvec": ("jvp of jnp.matmul", 1.2),
     "gemv.gemv of JAX, alpha in memory": ("jnp.matmul", 1.2),
+    "gemv.gemv of JAX, all in memory": ("jit of alpha * jnp.matmul + beta * y", 1.2),
     "gemv.gemv of JAX, alpha, beta, y": ("2 * jnp.matmul + y / 2", 1.2),
     "matvec, alpha=2": ("2 * jnp.matmul", 1.2),
     "matvec, alpha, beta, y": ("2 * jnp.matmul + y / 2", 1.2),

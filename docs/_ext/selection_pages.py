@@ -244,8 +244,9 @@ def errors_of(file: Path) -> list[str]:
             "of 90 %"]  # fmt: skip
     return [
         f"Predicted and measured times of the {int(near.sum())} launches that took at most {NEAR}"
-        " times as long as the best launch of their problem. The campaign timed"
-        f" {len(found.times)} in all, slow ones as well. The numbers of the formula were fitted to"
+        " times as long as the best launch of their problem. The file of the campaign has"
+        f" {len(found.times)} times in all, of slow ones as well; those of launches that kernels"
+        " have changed since are not in it. The numbers of the formula were fitted to"
         " all of them.",
         markdown(head, "wffff", lines),
     ]

@@ -34,26 +34,24 @@ def launch_of(kernel: str, dtype: str = "s") -> Group:
     return group
 
 
-def takers_of(kernel: str) -> str:
-    """Who takes the tiles: warps, or blocks whose warps share one."""
-    return "blocks" if kernel == "list_columns" else "warps"
-
-
 def work_of(group: Group) -> tuple[np.ndarray, np.ndarray]:
-    """For each of these and each turn the item, negative where there is none, and the KB of A."""
+    """For each warp and each turn the item, negative where there is none, and the KB of A."""
     sizes = group.choice.geometry.sizes
     entries = group.blocks.reshape(sizes["takers"], sizes["turns"])
     slots = np.maximum(entries, 0) >> 32
     words = {name: group.table[:, k] for k, name in enumerate(group.words)}
-    rows = group.choice.kernel.tiles_of(words, group.choice.spec).rows[slots] * sizes["each"]
+    tiles = group.choice.kernel.tiles_of(words, group.choice.spec)
+    rows = tiles.rows[slots] * sizes["each"]
     rows = np.minimum(rows, words["rows"][slots] - (entries & 0xFFFFFFFF))
+    # Warps that share a tile have equal parts of it.
+    rows = rows / np.broadcast_to(tiles.warps, tiles.rows.shape)[slots]
     moved = rows * words["cols"][slots] * group.problem.dtype.itemsize / 1000
     return np.where(entries < 0, -1, group.slots[slots]), np.where(entries < 0, 0.0, moved)
 
 
 def facts(kernel: str) -> dict[str, dict]:
     """What the page of a kernel tells, a column of its table for each dtype."""
-    told, one = {}, takers_of(kernel)[:-1]
+    told = {}
     for dtype, name in SHOWN.items():
         group = launch_of(kernel, dtype)
         items, moved = work_of(group)
@@ -61,10 +59,10 @@ def facts(kernel: str) -> dict[str, dict]:
         told[name] = {
             "matrices of the launch": len(group.items),
             "blocks": group.choice.geometry.launches[0].grid[0],
-            takers_of(kernel): len(items),
+            "warps": len(items),
             "tiles": int((items >= 0).sum()),
-            f"tiles of a {one}, the most": int((items >= 0).sum(axis=1).max()),
-            f"KB of A for a {one}, in the mean": round(float(shares.mean()), 1),
+            "tiles of a warp, the most": int((items >= 0).sum(axis=1).max()),
+            "KB of A for a warp, in the mean": round(float(shares.mean()), 1),
             "the most": round(float(shares.max()), 1),
         }
     return told
@@ -84,7 +82,7 @@ def draw_warps(palette, kernel: str):
                 )  # fmt: skip
                 begin += size
     axes.axvline(moved.sum(axis=1).mean(), color=palette.accent, linewidth=1)
-    axes.set(xlabel="KB of A", ylabel=takers_of(kernel), yticks=[], ylim=(DRAWN - 0.4, -0.6))
+    axes.set(xlabel="KB of A", ylabel="warps", yticks=[], ylim=(DRAWN - 0.4, -0.6))
     axes.spines[["top", "right"]].set_visible(False)
     return figure
 
@@ -92,8 +90,8 @@ def draw_warps(palette, kernel: str):
 for _name, _order in ORDERS.items():
     drawing(
         f"lists-{_name}",
-        f"What {DRAWN} of the {takers_of(_name)} read of 64 MiB of float32 matrices, stored along"
+        f"What {DRAWN} of the warps read of 64 MiB of float32 matrices, stored along"
         f" {'rows' if _order == 'C' else 'columns'}, on an H200: each piece is a tile, and"
         " neighbouring tiles of another colour are of another matrix. The line is the mean of all"
-        f" {takers_of(_name)}.",
+        " warps.",
     )(functools.partial(draw_warps, kernel=_name))

@@ -83,7 +83,7 @@ def counted(kernel: Kernel, case: dict, part: tuple[int, int] | None) -> dict:
     """
     whole = make_problem(case["m"], case["n"], DTYPES[case["dtype"]], case["order"], case["op"])
     choice = select(whole.at(0, 0), GPU, kernel.name)
-    (x, y, z), block = choice.geometry.launches[0]
+    (x, y, z), block, _ = choice.geometry.launches[0]
     threads = x * y * z * block[0] * block[1] * block[2]
     told = {
         "launches": len(choice.geometry.launches),

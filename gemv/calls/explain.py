@@ -44,7 +44,7 @@ class Explanation:
     knobs : dict
         Compile-time constants of the kernel.
     launches : tuple of Launch
-        Grid and block of each launch.
+        Grid and block of each launch, and the shared memory that it asks for.
     sizes : dict
         Further sizes that the kernel is given, ``splits`` for instance.
     coefficients : str
@@ -120,6 +120,7 @@ def described(told: Explanation) -> str:
     shown = [
         f"{' x '.join(map(str, _trim(launch.grid)))} blocks of"
         f" {' x '.join(map(str, _trim(launch.block)))} threads"
+        + (f" and {launch.shared} bytes of shared memory" if launch.shared else "")
         for launch in told.launches[:_MOST_SHOWN]
     ]
     if len(told.launches) > _MOST_SHOWN:

@@ -10,22 +10,27 @@ import jax.numpy as jnp
 import numpy as np
 from jax.extend.backend import backends
 
-from gemv.arrays.base import dtype_called, element_type
 from gemv.calls import jax_handlers, jax_operators
+from gemv.calls.jax_rules import (
+    array_of,
+    check_factor,
+    check_lengths,
+    check_options,
+    dtype_of,
+    result_dtype,
+)
 from gemv.calls.remembered import ONE
 from gemv.core import memo
-from gemv.core.dtypes import DTYPES, NARROW, dtype_name
+from gemv.core.dtypes import DTYPES, dtype_name
 from gemv.core.rules import (
     accumulation,
     check_arguments,
     flag,
     integer,
     transposition,
-    typed,
     y_length,
 )
 from gemv.engines import backend as engines_backend
-from gemv.engines.host import known_kernel
 
 _MATVEC = "gemv.jax.matvec"
 #: The class of arrays that have values; known from the first one on.
@@ -33,6 +38,8 @@ _array_class: Any = None
 #: Types of `trans`; True and 1.0 are equal to 1.
 _CODES = (int, str)
 _MOST_COMPILED = 256
+#: Stands for a factor that a compiled call has as an argument.
+PASSED = object()
 #: Compiled calls that were checked before, by the avals of A and x, and the options.
 _compiled: dict[tuple, Any] = {}
 memo.on_forget(_compiled.clear)
@@ -83,8 +90,8 @@ def matvec(
 
     Notes
     -----
-    Works under ``jax.jit``, ``grad``, ``jvp``, ``vmap`` and what is made of these, to any order. A
-    batch is one product after the other, each with the bits that it has alone.
+    Works under ``jax.jit``, ``grad``, ``jvp``, ``vmap`` and what is made of these, to any order.
+    The items of a batch have the bits that those of :func:`gemv.matvec` have.
     """
     global _array_class
     usual, kinds, rest = y is None and alpha is ONE, None, ()
@@ -102,19 +109,19 @@ def matvec(
                     pass
     generation, beta = memo.generation(), 0 if y is None else beta
     if any(isinstance(value, jax.core.Tracer) for value in (a, x, y, alpha, beta)):
-        return _call(
+        return _traced(
             _MATVEC, None, alpha, a, x, beta, y, 0, 1, 0, 1, trans, accumulate, out_dtype, kernel
         )
-    _check_options(_MATVEC, kernel, out_dtype)
+    check_options(_MATVEC, kernel, out_dtype)
     # Numbers that change must not compile anew, but 1 and 0 save a step each, and 0 reads nothing.
     fixed = (
         _zero_or_one(alpha), _zero_or_one(beta),
         transposition(_MATVEC, trans), accumulation(_MATVEC, accumulate), out_dtype, kernel,
     )  # fmt: skip
     given_a, given_x, given_y = a, x, y
-    a, x = _array(_MATVEC, "a", a, 2), _array(_MATVEC, "x", x, 1)
-    y = None if y is None else _array(_MATVEC, "y", y, 1)
-    alpha, beta = _factor(_MATVEC, "alpha", alpha, a), _factor(_MATVEC, "beta", beta, a)
+    a, x = array_of(_MATVEC, "a", a, 2), array_of(_MATVEC, "x", x, 1)
+    y = None if y is None else array_of(_MATVEC, "y", y, 1)
+    alpha, beta = check_factor(_MATVEC, "alpha", alpha, a), check_factor(_MATVEC, "beta", beta, a)
     if any(platform != "cpu" for platform in _platforms(a)):
         jax_handlers.refuse_on_host()  # XLA would tell it late, where the result is read
     compiled = at_once(*fixed, y is not None)
@@ -174,22 +181,70 @@ def _platforms(array: Any) -> set[str]:
     return {device.platform for device in array.devices()}
 
 
-@functools.lru_cache(maxsize=_MOST_COMPILED)
 def at_once(
     alpha: Any, beta: Any, trans: int, accumulate: str, out_dtype: Any, kernel: Any, has_y: bool
 ) -> Any:
     """A compiled call, for arrays that have values: a, x, y and those factors that are None."""
+    factors = (PASSED if factor is None else factor for factor in (alpha, beta))
+    return compiled_call(
+        _MATVEC, None, *factors, 0, 1, 0, 1, trans, accumulate, out_dtype, kernel, has_y
+    )
+
+
+# Typed: True and 1 + 0j are equal to 1, and the first call of a kind has to look at them.
+@functools.lru_cache(maxsize=_MOST_COMPILED, typed=True)
+def compiled_call(
+    routine: str, dtype: Any, alpha: Any, beta: Any, offx: Any, incx: Any, offy: Any, incy: Any,
+    trans: Any, accumulate: Any, out_dtype: Any, kernel: Any, has_y: bool,
+) -> Any:  # fmt: skip
+    """A function of a, x, y and those factors that are :data:`PASSED`, compiled by JAX.
+
+    JAX keeps what it makes of one: its trace, its derivatives, its batches, and their programs.
+    """
 
     def call(a: Any, x: Any, *further: Any) -> Any:
         rest = list(further)
         y = rest.pop(0) if has_y else None
-        first = rest.pop(0) if alpha is None else alpha
-        second = rest.pop(0) if beta is None else beta
+        first = rest.pop(0) if alpha is PASSED else alpha
+        second = rest.pop(0) if beta is PASSED else beta
         return _call(
-            _MATVEC, None, first, a, x, second, y, 0, 1, 0, 1, trans, accumulate, out_dtype, kernel
-        )
+            routine, dtype, first, a, x, second, y, offx, incx, offy, incy, trans, accumulate,
+            out_dtype, kernel,
+        )  # fmt: skip
 
-    return jax.jit(call)
+    # Inline: a program that this is a part of has the product itself, as without this function.
+    return jax.jit(call, inline=True)
+
+
+def _traced(
+    routine: str, dtype: Any, alpha: Any, a: Any, x: Any, beta: Any, y: Any, *options: Any
+) -> Any:
+    """A call with arguments that JAX traces, through a function that it has traced before.
+
+    Outside of ``jit`` each ``grad`` and each ``vmap`` traces its function anew, and would come
+    through all of :func:`_call` and dispatch each operation in it by itself.
+    """
+    arrays = [a, x] if y is None else [a, x, y]
+    factors = [PASSED if isinstance(factor, jax.Array) else factor for factor in (alpha, beta)]
+    if all(map(_is_usable, arrays)):
+        try:
+            function = compiled_call(routine, dtype, *factors, *options, y is not None)
+        except TypeError:  # what is no number and no option, perhaps
+            pass
+        else:
+            passed = (
+                factor for factor, fixed in zip((alpha, beta), factors, strict=True)
+                if fixed is PASSED
+            )  # fmt: skip
+            return function(*arrays, *passed)
+    return _call(routine, dtype, alpha, a, x, beta, y, *options)
+
+
+def _is_usable(array: Any) -> bool:
+    """Whether an array is one of JAX's that can be read."""
+    if isinstance(array, jax.core.Tracer):
+        return True
+    return isinstance(array, jax.Array) and not array.is_deleted()
 
 
 def traced(
@@ -209,7 +264,7 @@ def traced(
             )
     alpha, a, x, beta, y, offx, incx, offy, incy, trans, overwrite = arguments
     flag(routine, "overwrite_y", overwrite)  # y is never overwritten, as with all of JAX's arrays
-    return _call(
+    return _traced(
         routine, dtype, alpha, a, x, beta, y, offx, incx, offy, incy, trans, accumulate, out_dtype,
         kernel,
     )  # fmt: skip
@@ -223,10 +278,10 @@ def _call(
     offx, incx = integer(routine, "offx", offx), integer(routine, "incx", incx)
     offy, incy = integer(routine, "offy", offy), integer(routine, "incy", incy)
     accumulate = accumulation(routine, accumulate)
-    _check_options(routine, kernel, out_dtype)
-    a, x = _array(routine, "a", a, 2), _array(routine, "x", x, 1)
-    y = None if y is None else _array(routine, "y", y, 1)
-    computed = _dtype(routine, "a", a)
+    check_options(routine, kernel, out_dtype)
+    a, x = array_of(routine, "a", a, 2), array_of(routine, "x", x, 1)
+    y = None if y is None else array_of(routine, "y", y, 1)
+    computed = dtype_of(routine, "a", a)
     if dtype is not None and computed != dtype:
         raise TypeError(
             f"{routine}: a has dtype {a.dtype} but {routine} computes in {dtype} and traced arrays"
@@ -234,11 +289,11 @@ def _call(
         )
     if x.dtype != a.dtype:
         raise TypeError(f"{routine}: x must have the dtype of a, {a.dtype}, got {x.dtype}")
-    result = _result(routine, computed, y, out_dtype)
+    result = result_dtype(routine, computed, y, out_dtype)
     whole = routine == _MATVEC
     if whole:
         rows, cols = a.shape[::-1] if trans else a.shape
-        _check_lengths(a, x, y, rows, cols)
+        check_lengths(routine, a, x, y, rows, cols)
         length = rows
     else:
         problem = check_arguments(
@@ -248,13 +303,14 @@ def _call(
         rows, cols = problem.rows, problem.cols
         length = y_length(rows, offy, incy) if y is None else y.shape[0]
     name = "bfloat16" if result not in (*DTYPES.values(),) else dtype_name(result)
-    alpha, beta = _factor(routine, "alpha", alpha, a), _factor(routine, "beta", beta, a)
-    old = jnp.zeros(length, name) if y is None else y
+    alpha, beta = check_factor(routine, "alpha", alpha, a), check_factor(routine, "beta", beta, a)
     if not rows or not cols:
         # BLAS leaves y as it is, an empty sum is 0.
-        if not whole or y is None:
-            return old
-        return jnp.zeros(length, name) if _is_zero(beta) else (old * beta).astype(name)
+        if y is None:
+            return jnp.zeros(length, name)
+        if not whole:
+            return y
+        return jnp.zeros(length, name) if _is_zero(beta) else (y * beta).astype(name)
     window = x if (offx, incx) == (0, 1) and x.shape[0] == cols else x[_walk(offx, incx, cols)]
     number = alpha if isinstance(alpha, (int, float, complex)) else 1.0
     new = jax_operators.product(
@@ -267,8 +323,10 @@ def _call(
         new = new[::-1]
     place = _walk(offy, incy, rows)
     if y is not None and not _is_zero(beta):
-        new = (new + beta * (old if whole else old[place])).astype(name)
-    return new if whole else old.at[place].set(new)
+        new = (new + beta * (y if whole else y[place])).astype(name)
+    if whole:
+        return new
+    return (jnp.zeros(length, name) if y is None else y).at[place].set(new)
 
 
 def _zero_or_one(factor: Any) -> int | None:
@@ -281,108 +339,7 @@ def _is_zero(factor: Any) -> bool:
     return isinstance(factor, (int, float, complex)) and factor == 0
 
 
-def _check_lengths(a: Any, x: Any, y: Any, rows: int, cols: int) -> None:
-    """Refuse vectors that BLAS would take a part of."""
-    for name, vector, length in (("x", x, cols), ("y", y, rows)):
-        if vector is not None and vector.shape[0] != length:
-            raise ValueError(
-                f"{_MATVEC}: {name} must have {length} elements for a of shape {a.shape}, got"
-                f" {vector.shape[0]}"
-            )
-
-
 def _walk(start: int, step: int, count: int) -> Any:
     """The places of a vector's elements, which begin at the far end for a negative step."""
     places = start + abs(step) * np.arange(count)
     return places if step > 0 else places[::-1]
-
-
-def _array(routine: str, name: str, value: Any, rank: int) -> Any:
-    if not isinstance(value, (jax.Array, np.ndarray)):
-        raise TypeError(f"{routine}: {name} must be an array of JAX's, got {typed(value)}")
-    if isinstance(value, jax.Array):
-        if not isinstance(value, jax.core.Tracer) and value.is_deleted():
-            raise TypeError(f"{routine}: {name} cannot be read: the array has been deleted")
-    else:
-        value = _from_numpy(routine, name, value)
-    if value.ndim != rank:
-        dimensions = "two dimensions" if rank == 2 else "one dimension"
-        raise ValueError(f"{routine}: {name} must have {dimensions}, got shape {value.shape}")
-    return value
-
-
-def _from_numpy(routine: str, name: str, value: np.ndarray) -> Any:
-    """An array of NumPy's as one of JAX's."""
-    try:
-        return jnp.asarray(value)
-    except (TypeError, ValueError):  # objects, text, dates, records, what is masked
-        masked = "a mask and " if isinstance(value, np.ma.MaskedArray) else ""
-        raise TypeError(
-            f"{routine}: {name} must be an array of JAX's, got one of NumPy with {masked}dtype"
-            f" {value.dtype}, which JAX does not take"
-        ) from None
-
-
-def _check_options(routine: str, kernel: Any, out_dtype: Any) -> None:
-    """Refuse what would be the key of a compiled call and cannot be one."""
-    if kernel is not None:
-        known_kernel(routine, kernel)
-    try:
-        hash(out_dtype)
-    except TypeError:
-        raise TypeError(f"{routine}: out_dtype must be a dtype, got {typed(out_dtype)}") from None
-
-
-def _dtype(routine: str, name: str, array: Any) -> np.dtype:
-    try:
-        dtype = element_type(np.dtype(array.dtype))
-    except TypeError:  # a random key of JAX's
-        dtype = None
-    if dtype is None or dtype not in tuple(DTYPES.values()):
-        raise TypeError(f"{routine}: {name} has dtype {array.dtype}, in which nothing is computed")
-    return dtype
-
-
-def _result(routine: str, dtype: np.dtype, y: Any, out_dtype: Any) -> np.dtype:
-    """The dtype of the result."""
-    possible = (dtype, DTYPES["s"]) if dtype in NARROW else (dtype,)
-    wanted = dtype if y is None else _dtype(routine, "y", y)
-    if out_dtype is not None:
-        named = dtype_called(out_dtype)
-        # NumPy says that None == dtype(float64).
-        if named is None or named not in possible or (y is not None and named != wanted):
-            raise TypeError(
-                f"{routine}: out_dtype must be one of {', '.join(map(dtype_name, possible))}, and"
-                f" that of y, got {out_dtype!r}"
-            )
-        return named
-    if wanted not in possible:
-        raise TypeError(
-            f"{routine}: y must have one of the dtypes {', '.join(map(dtype_name, possible))}, got"
-            f" {dtype_name(wanted)}"
-        )
-    return wanted
-
-
-def _factor(routine: str, name: str, value: Any, a: Any) -> Any:
-    """alpha or beta: a number of Python's, or an array without a dimension, perhaps traced."""
-    if isinstance(value, np.generic) or (isinstance(value, np.ndarray) and not value.ndim):
-        value = value.item()
-    is_complex = isinstance(value, complex)
-    if type(value) is int:
-        try:
-            value = float(value) if abs(value) >= 2**31 else value
-        except OverflowError:
-            raise ValueError(f"{routine}: {name} does not fit {a.dtype}: too large") from None
-    if not isinstance(value, (int, float, complex)):
-        if not isinstance(value, jax.Array) or value.ndim:
-            raise TypeError(
-                f"{routine}: {name} must be a number or an array without a dimension, got"
-                f" {typed(value)}"
-            )
-        is_complex = jnp.iscomplexobj(value)
-    if is_complex and not jnp.iscomplexobj(a):
-        raise TypeError(
-            f"{routine}: {name} must be real for a of dtype {a.dtype}, got {typed(value)}"
-        )
-    return value

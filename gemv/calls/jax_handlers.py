@@ -1,8 +1,8 @@
 """What XLA calls for a product: SciPy's BLAS for arrays in host memory, on a GPU a kernel.
 
 A call has two arguments, A and x, and one result. x and the result may have a dimension in front,
-the batch, and then A may have it as well: one product after the other, each with the bits that it
-has alone.
+the batch, and then A may have it as well. In host memory each item has the bits that it has alone;
+on a GPU a batch is that of :mod:`gemv.calls.jax_batches`.
 
 A call that is no batch may have numbers in memory as well: alpha, or alpha, beta and the old y, in
 whose memory XLA wants the result. The kernel reads them there, so XLA compiles nothing anew for
@@ -34,6 +34,8 @@ from gemv.engines import host
 ROUTINE = "gemv.jax.matvec"
 #: The most calls that are remembered.
 MAX_REMEMBERED = 1024
+#: The first of the options of a batch.
+BATCH = "batch"
 
 #: Where a kernel finds alpha and beta, by how many arguments there are beside A and x.
 _HOMES = {
@@ -44,9 +46,17 @@ _remembered: dict[tuple, tuple[Any, Any, Problem, RememberedCall | None]] = {}
 memo.on_forget(_remembered.clear)
 
 
-def written(alpha: float, alpha_imag: float, trans: int, accumulate: str, kernel: str) -> str:
-    """The options of a call as its only attribute: each more takes a handler some 3 us to read."""
-    return json.dumps([alpha, alpha_imag, trans, accumulate, kernel])
+def written(
+    alpha: float, alpha_imag: float, trans: int, accumulate: str, kernel: str,
+    shapes: Sequence[tuple[int, ...]] = (),
+) -> str:  # fmt: skip
+    """The options of a call as its only attribute: each more takes a handler some 3 us to read.
+
+    `shapes` are those of A and x, for a batch. Its options begin as no others do, so that machine
+    code compares all lengths with the text.
+    """
+    options = [alpha, alpha_imag, trans, accumulate, kernel]
+    return json.dumps([BATCH, *options, *shapes] if shapes else options)
 
 
 def written_without_numbers(count: int, trans: int, accumulate: str) -> str:
@@ -55,8 +65,11 @@ def written_without_numbers(count: int, trans: int, accumulate: str) -> str:
 
 
 @functools.lru_cache(maxsize=MAX_REMEMBERED)
-def _read(call: str, is_complex: bool) -> tuple[Any, int, str, str | None]:
-    alpha, alpha_imag, trans, accumulate, kernel = json.loads(call)
+def read(call: str, is_complex: bool) -> tuple[Any, int, str, str | None]:
+    """alpha, or None for one in memory; trans, accumulate and kernel."""
+    options = json.loads(call)
+    first = int(options[0] == BATCH)
+    alpha, alpha_imag, trans, accumulate, kernel = options[first : first + 5]
     if alpha is None:
         return None, trans, accumulate, None
     return complex(alpha, alpha_imag) if is_complex else alpha, trans, accumulate, kernel or None
@@ -65,7 +78,7 @@ def _read(call: str, is_complex: bool) -> tuple[Any, int, str, str | None]:
 def on_host(frame: Frame) -> None:
     """Compute a call in host memory."""
     a, x, *numbers, y = (in_memory(array) for array in (*frame.arguments, *frame.results))
-    alpha, trans, accumulate, kernel = _read(frame.attributes["call"], y.dtype.kind == "c")
+    alpha, trans, accumulate, kernel = read(frame.attributes["call"], y.dtype.kind == "c")
     if numbers:
         alpha, beta = (*(each[()] for each in numbers[:2]), 0)[:2]
         old = numbers[2] if len(numbers) > 1 else None
@@ -97,26 +110,21 @@ def refuse_on_host() -> None:
 
 
 def on_gpu(frame: Frame) -> None:
-    """Enqueue a call on XLA's stream."""
+    """Enqueue a call that is no batch on XLA's stream."""
     generation = memo.generation()
     refuse_on_host()
     (a, x, *numbers), (y,) = frame.arguments, frame.results
     y_dtype = DTYPES[y.letter]
-    alpha, trans, accumulate, kernel = _read(frame.attributes["call"], y_dtype.kind == "c")
+    alpha, trans, accumulate, kernel = read(frame.attributes["call"], y_dtype.kind == "c")
     stream, engine = frame.stream(), engines_backend.engine()
-    batch = y.shape[0] if len(y.shape) == 2 else 1
-    a_step = _bytes(a.letter, a.shape[1:]) if len(a.shape) == 3 else 0
-    x_step, y_step = _bytes(x.letter, x.shape[-1:]), _bytes(y.letter, y.shape[-1:])
     device = engine.device_of(a.address)
     with engine.on(device):
-        for item in range(batch):
-            places = (a.address + item * a_step, x.address + item * x_step,
-                      y.address + item * y_step)  # fmt: skip
-            known = _launch(
-                engine, device, stream, a, x, y, places, alpha, trans, accumulate, kernel, numbers
-            )
-            if known is not None and len(x.shape) == 1:  # no batch
-                jax_again.remember(engine, known, generation, device or 0, stream, frame, alpha)
+        places = a.address, x.address, y.address
+        known = _launch(
+            engine, device, stream, a, x, y, places, alpha, trans, accumulate, kernel, numbers
+        )
+        if known is not None:
+            jax_again.remember(engine, known, generation, device or 0, stream, frame, alpha)
 
 
 def _launch(
@@ -126,9 +134,8 @@ def _launch(
 ) -> RememberedCall | None:  # fmt: skip
     """Enqueue one product; what it can be launched from again, if that needs no engine."""
     a_at, x_at, y_at = places
-    shape = a.shape[-2:]
     key: tuple
-    key = (device, a.letter, y.letter, shape, trans, accumulate, kernel, a_at & 15, x_at & 15,
+    key = (device, a.letter, y.letter, a.shape, trans, accumulate, kernel, a_at & 15, x_at & 15,
            y_at & 15)  # fmt: skip
     homes = _HOMES[len(numbers)]
     if numbers:
@@ -136,7 +143,7 @@ def _launch(
     found = _remembered.get(key)
     if found is None:
         generation = memo.generation()
-        found = selected(engine, a, y, shape, places, trans, accumulate, kernel, homes)
+        found = selected(engine, a, y, a.shape, places, trans, accumulate, kernel, homes)
         if generation == memo.generation():
             if len(_remembered) >= MAX_REMEMBERED:
                 _remembered.clear()
@@ -201,10 +208,6 @@ class _Plain:
 
     def __init__(self, operands: tuple) -> None:
         self.a, self.x, self.y = operands
-
-
-def _bytes(letter: str, shape: tuple[int, ...]) -> int:
-    return math.prod(shape) * DTYPES[letter].itemsize
 
 
 def in_memory(array: Array) -> np.ndarray:

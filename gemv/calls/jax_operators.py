@@ -83,7 +83,9 @@ def register_for(context: Any) -> None:
 
 def _lowered(context: Any, a: Any, x: Any, *, out_dtype: str, **options: Any) -> Any:
     register_for(context)
-    call = jax_handlers.written(**options)
+    of_a, of_x = context.avals_in
+    shapes = (of_a.shape, of_x.shape) if len(of_x.shape) == 2 else ()
+    call = jax_handlers.written(**options, shapes=shapes)
     return jax.ffi.ffi_lowering(TARGET)(context, a, x, call=call)
 
 

@@ -46,9 +46,11 @@ _OF_BATCHES = {"matvec": 0, "vecmat": 1}
 class _Known:
     """Calls of one kind, and the compiled functions that make them again."""
 
-    __slots__ = ("_blended", "_factors", "_jax", "_sharding", "kinds", "plain", "with_ticket")
+    __slots__ = (
+        "_array", "_avals", "_blended", "_factors", "_sharding", "kinds", "plain", "with_ticket",
+    )  # fmt: skip
 
-    def __init__(self, jax: Any, routine: str, a: Any, sharding: Any, trans: int) -> None:
+    def __init__(self, array: Any, routine: str, a: Any, sharding: Any, trans: int) -> None:
         from gemv.calls import jax_calls, jax_numbers, jax_tickets
 
         accumulate = "wide" if routine in _WIDE else "plain"
@@ -68,7 +70,9 @@ class _Known:
         ticketed = jax_tickets.compiled(name, code, accumulate)
         #: Types of alpha and beta that need no check.
         self.kinds = COMPLEX_NUMBERS if is_complex else REAL_NUMBERS
-        self._jax, self._sharding = jax, sharding
+        self._array, self._sharding = array, sharding
+        #: Those of numbers that the kernel reads where they lie.
+        self._avals: set[Any] = set()
         self._factors = Precision.of(dtype).factors
         #: ``with_ticket(alpha, beta, a, x, *old)`` with numbers of these types; None if there is
         #: no ticket.
@@ -81,23 +85,30 @@ class _Known:
 
         A number beside it is put there by XLA for this call, which takes longer than the call.
         """
-        first, second = self._number(alpha), self._number(beta)
-        if self._blended is None or first is None or second is None:
+        if self._blended is None:
             return None
-        return self._blended(a, x, first, *((second, *old) if old else ()))
+        first = self._number(alpha)
+        if first is None:
+            return None
+        if not old:  # beta is 0 and no argument
+            return self._blended(a, x, first)
+        second = self._number(beta)
+        return None if second is None else self._blended(a, x, first, second, *old)
 
     def _number(self, value: Any) -> Any:
         """A number where the kernel reads it; None for one that has to be looked at."""
         if type(value) in self.kinds:
             with np.errstate(over="ignore"):  # it becomes infinite, as on the long way
                 return self._factors.type(value)
-        there = (
-            isinstance(value, self._jax.Array)
-            and value.shape == ()
-            and value.dtype == self._factors
-            and value.sharding == self._sharding
-        )
-        return value if there else None
+        if type(value) is not self._array:
+            return None
+        # JAX has one aval for all arrays that are alike, and a comparison of shardings takes long.
+        if value.aval not in self._avals:
+            if value.shape != () or value.dtype != self._factors:
+                return None
+            self._avals.add(value.aval)
+        sharding = value.sharding
+        return value if sharding is self._sharding or sharding == self._sharding else None
 
 
 def _can_be_kept(key: tuple, trans: int) -> bool:
@@ -130,7 +141,7 @@ def short_ways(engine: Any) -> dict[type, ShortWay]:
             trans = _OF_BATCHES.get(routine)
             trans = transposition(routine, given) if trans is None else trans
             if _can_be_kept(key, trans):
-                found = _Known(jax, routine, a, sharding, trans)
+                found = _Known(array, routine, a, sharding, trans)
                 if generation == memo.generation():
                     if len(_known) >= _MOST:
                         _known.clear()

@@ -47,6 +47,8 @@ class Chip(NamedTuple):
         Width of the bus to the memory.
     cache_bytes : int
         Size of the L2 cache.
+    block_bytes : int
+        Shared memory that a block gets if its launch asks for it; 48 KB come without asking.
     """
 
     threads: int = 2048
@@ -57,6 +59,7 @@ class Chip(NamedTuple):
     memory_khz: int = 3_201_000
     bus_bits: int = 6144
     cache_bytes: int = 60 * 2**20
+    block_bytes: int = 227 * 1024
 
 
 #: The chip that a device has if nothing is said of it.
@@ -77,15 +80,23 @@ class Device(NamedTuple):
     float64_ratio: int = 2
     chip: Chip = _CHIP
 
-    def lacks(self, capability: tuple[int, int]) -> str | None:
+    def lacks(self, capability: tuple[int, int], block_bytes: int = 0) -> str | None:
         """Why this GPU cannot run what needs a compute capability, or None.
 
-        The simulator, whose own is 0.0, runs everything.
+        `block_bytes` is the shared memory that a block needs. The simulator, whose own capability
+        is 0.0, has all of them.
         """
-        if self.compute_capability == (0, 0) or self.compute_capability >= capability:
-            return None
-        needed, has = (".".join(map(str, each)) for each in (capability, self.compute_capability))
-        return f"it needs compute capability {needed} or newer, and {self.name} has {has}"
+        if self.compute_capability != (0, 0) and self.compute_capability < capability:
+            needed, has = (
+                ".".join(map(str, each)) for each in (capability, self.compute_capability)
+            )
+            return f"it needs compute capability {needed} or newer, and {self.name} has {has}"
+        if self.chip.block_bytes < block_bytes:
+            return (
+                f"it needs {block_bytes} bytes of shared memory in a block, and {self.name} gives"
+                f" {self.chip.block_bytes}"
+            )
+        return None
 
     @property
     def has_few_doubles(self) -> bool:
@@ -113,10 +124,18 @@ _NO_SIZES: Mapping[str, int] = MappingProxyType({})
 
 
 class Launch(NamedTuple):
-    """Grid and block of one kernel function, each ``(x, y, z)``."""
+    """Grid and block of one kernel function, each ``(x, y, z)``.
+
+    Attributes
+    ----------
+    shared : int
+        Bytes of dynamic shared memory of a block: ``cuda.shared.array(0, ...)`` in the function.
+        They follow from what the function is compiled for, so that all launches of it have as many.
+    """
 
     grid: tuple[int, int, int]
     block: tuple[int, int, int]
+    shared: int = 0
 
     @property
     def threads_per_block(self) -> int:
@@ -162,7 +181,7 @@ def one_launch(
     posts: bool = False,
 ) -> Geometry:
     """The Geometry of a single launch, in half the time that the two constructors take."""
-    return _new(Geometry, ((_new(Launch, (grid, block)),), sizes, scratch, counters, posts))
+    return _new(Geometry, ((_new(Launch, (grid, block, 0)),), sizes, scratch, counters, posts))
 
 
 def ceil_div(a: int, b: int) -> int:

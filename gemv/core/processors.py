@@ -16,8 +16,8 @@ def blas_threads() -> int:
     for variable in _VARIABLES:
         text = os.environ.get(variable, "").strip()
         if text.isdecimal() and int(text) > 0:
-            return min(int(text), _processors())
-    return _processors()
+            return min(int(text), processors())
+    return processors()
 
 
 def copying_threads() -> int:
@@ -28,7 +28,7 @@ def copying_threads() -> int:
     return max(1, min(8, (os.cpu_count() or 4) - 2))
 
 
-def _processors() -> int:
+def processors() -> int:
     """Processors that this process may use."""
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))

@@ -26,8 +26,8 @@ PYTHON_ENTRIES = (
     "PyFloat_AsDouble", "PyErr_Occurred", "PyErr_Clear", "PyEval_SaveThread",
     "PyEval_RestoreThread", "PyLong_FromLongLong", "PyLong_AsUnsignedLongLongMask",
 )  # fmt: skip
-#: And the object None, and the calls of XLA that are known.
-ENTRIES = (*DRIVER_ENTRIES, *PYTHON_ENTRIES, "None", "frames")
+#: And the object None, the calls of XLA that are known, the state of the turn and the clock.
+ENTRIES = (*DRIVER_ENTRIES, *PYTHON_ENTRIES, "None", "frames", "turn", "clock")
 #: The symbol of that table, and the function that answers where it is.
 TABLE = "addresses"
 TABLE_AT = "table_at"
@@ -63,6 +63,8 @@ class Function(NamedTuple):
     arguments: Sequence[str]
     #: An array of the driver's launch attributes, or None.
     attributes: Any = None
+    #: Bytes of dynamic shared memory of a block.
+    shared: int = 0
 
 
 class Block:
@@ -111,7 +113,7 @@ class Block:
             if len(codes) > MAX_PARAMETERS:
                 raise RuntimeError(f"a kernel of {len(codes)} parameters, {MAX_PARAMETERS} at most")
             here[FUNCTION], here[PARAMETERS] = function.handle, len(codes)
-            config = np.array([*function.grid, *function.block, 0, 0], np.uint32)
+            config = np.array([*function.grid, *function.block, function.shared, 0], np.uint32)
             here[CONFIG : CONFIG + 4] = config.view(np.int64)
             if function.attributes is not None:
                 here[ATTRIBUTES] = ctypes.addressof(function.attributes)

@@ -59,6 +59,7 @@ def properties(index: int) -> Device:
         memory_khz=ask("MEMORY_CLOCK_RATE"),
         bus_bits=ask("GLOBAL_MEMORY_BUS_WIDTH"),
         cache_bytes=ask("L2_CACHE_SIZE"),
+        block_bytes=ask("MAX_SHARED_MEMORY_PER_BLOCK_OPTIN"),
     )
     return Device(name, capability, ask("MULTIPROCESSOR_COUNT"), index, ratio, chip)
 

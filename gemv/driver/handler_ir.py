@@ -45,6 +45,8 @@ _DTYPE, _DATA, _RANK, _DIMS = 2, 3, 4, 5
 #: ticket in place of the numbers there are A, x and the ticket; the old y.
 _PLAIN, _SCALED, _BLENDED = 2, 3, 5
 _TICKET, _TICKET_AND_Y = 3, 4
+#: How the text of a batch begins: one word.
+OF_BATCHES = b'["batch"'
 #: XLA's number of the dtype of tickets, which no number has: int32.
 TICKET_DTYPE = 4
 #: The place of XLA's function that tells the stream, and its argument: size, extension, context,
@@ -134,11 +136,13 @@ def _write_again(module: ir.Module, fits: Writer, line_of: Writer, launch: Write
     ticketed = b.not_(f.same(line, 0))
     scaled = b.and_(three, b.not_(ticketed))
     a_rank = f.load(a, _RANK)
-    # With a ticket the text has all lengths, and this may be a batch.
-    alone = b.and_(f.same(a_rank, 2), f.same(f.load(x, _RANK), 1))
-    f.require(b.or_(ticketed, alone))
     span = f.load(f.load(frame, _ATTRIBUTES[1]))
     text, length = f.load(span), f.load(span, 1)
+    # With a ticket the text has all lengths, and so has that of a batch.
+    alone = b.and_(f.same(a_rank, 2), f.same(f.load(x, _RANK), 1))
+    with b.if_then(b.not_(b.or_(ticketed, alone))):
+        f.require(f.less(f.word(len(OF_BATCHES) - 1), length))
+        f.require(f.same(f.load_bytes(text), int.from_bytes(OF_BATCHES, "little")))
     a_at, x_at, y_at = (f.load(buffer, _DATA) for buffer in (a, x, y))
     aligned = [b.and_(at, f.word(15)) for at in (a_at, x_at, y_at)]
     dims = f.load(a, _DIMS)

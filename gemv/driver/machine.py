@@ -9,7 +9,8 @@ values.
 A call lies packed in a :class:`Block`, which never changes: what is new in a launch is written to
 the stack of its thread, so any number of threads may launch one block. The interpreter's lock is
 released while the driver works, as every library does: the driver may have to wait until a queue
-has room, perhaps for a callback on the host that needs the lock.
+has room, perhaps for a callback on the host that needs the lock. When it is worth asking for the
+lock again is in :mod:`gemv.driver.turn`.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from gemv.driver import image as images
-from gemv.driver import known_frames
+from gemv.driver import known_frames, turn
 from gemv.driver.block import (
     ALIGNMENTS,
     BLENDING,
@@ -133,6 +134,8 @@ def _fill(table: int, driver: Driver) -> None:
     """Write to the table what the machine code calls."""
     addresses = driver._asdict() | {name: _python(name) for name in PYTHON_ENTRIES}
     addresses["None"], addresses["frames"] = id(None), known_frames.STATE.ctypes.data
+    addresses["turn"], addresses["clock"] = turn.STATE.ctypes.data, turn.clock()
+    _keep(turn.STATE)  # of threads that launch while the interpreter ends
     words = (ctypes.c_size_t * len(ENTRIES)).from_address(table)
     words[:] = [addresses[name] for name in ENTRIES]
 

@@ -12,7 +12,7 @@ from typing import Any
 
 from llvmlite import binding, ir
 
-from gemv.driver import handler_ir
+from gemv.driver import handler_ir, turn_ir
 from gemv.driver.block import (
     ALIGNMENTS,
     ATTRIBUTES,
@@ -93,16 +93,6 @@ def write_launch(module: ir.Module) -> Writer:
             function = f.load(here, FUNCTION)
             b.store(f.call("launch", config, function, pointers, 0, result=INT), status)
     f.give(b.load(status))
-    return f
-
-
-def write_submit(module: ir.Module, launch: Writer) -> Writer:
-    """``submit(block, values, stream)``: the same with the interpreter's lock free meanwhile."""
-    f = Writer(module, "submit", 3)
-    thread = f.call("PyEval_SaveThread")
-    status = f.own(launch, *f.arguments)
-    f.call("PyEval_RestoreThread", thread, result=ir.VoidType())
-    f.give(status)
     return f
 
 
@@ -285,7 +275,7 @@ def _module() -> ir.Module:
     where = Writer(module, TABLE_AT, 0)
     where.give(where.builder.ptrtoint(table, WORD))
     real, launch = write_real(module), write_launch(module)
-    submit = write_submit(module, launch)
+    submit = turn_ir.write_submit(module, launch)
     matches = write_matches(module)
     _write_enqueue(module, "enqueue", real, submit)
     _write_enqueue(module, "enqueue_complex", real, submit)

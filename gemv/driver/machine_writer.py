@@ -57,6 +57,19 @@ class Writer:
         where = self.builder.inttoptr(address, WORD.as_pointer())
         self.builder.store_atomic(self.word(value), where, "release", 8)
 
+    def swap(self, address: Any, expected: Any, new: Any) -> Any:
+        """Whether a word was as expected; it is the new one then, and no thread came between."""
+        where = self.builder.inttoptr(address, WORD.as_pointer())
+        pair = self.builder.cmpxchg(
+            where, self.word(expected), self.word(new), "acq_rel", "monotonic"
+        )
+        return self.builder.extract_value(pair, 1)
+
+    def add(self, address: Any, number: int) -> Any:
+        """Add to a word that other threads add to as well; what it was before."""
+        where = self.builder.inttoptr(address, WORD.as_pointer())
+        return self.builder.atomic_rmw("add", where, self.word(number), "acq_rel")
+
     def store(self, address: Any, place: Any, value: Any) -> None:
         value = self.word(value)
         where = self.builder.inttoptr(self.at(address, place), value.type.as_pointer())
@@ -78,7 +91,7 @@ class Writer:
         return self.builder.icmp_signed("==", left, self.word(right))
 
     def less(self, left: Any, right: Any) -> Any:
-        return self.builder.icmp_signed("<", left, self.word(right))
+        return self.builder.icmp_signed("<", self.word(left), self.word(right))
 
     def frame(self) -> Any:
         """Words on the stack."""

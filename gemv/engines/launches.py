@@ -57,6 +57,7 @@ def pack(
             launch.block,
             function.binary.arguments,
             function.attributes if early else None,
+            launch.shared,
         )
         for function, launch in zip(functions, launches, strict=True)
     ]

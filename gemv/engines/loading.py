@@ -23,6 +23,8 @@ _EARLY_START = (libcuda.LaunchAttribute * 1)(libcuda.LaunchAttribute(6, 0, (1,))
 #: Blocks that a cluster has on every GPU with clusters; a function is asked for if it has more.
 _PORTABLE_CLUSTER = 8
 _LARGER_CLUSTERS = driver.CUfunction_attribute.CU_FUNC_ATTRIBUTE_NON_PORTABLE_CLUSTER_SIZE_ALLOWED
+#: The most dynamic shared memory of a function: launches with more than 48 KB have to be announced.
+_DYNAMIC_BYTES = driver.CUfunction_attribute.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
 
 
 class LoadedFunction(NamedTuple):
@@ -87,6 +89,9 @@ class LoadedFunctions:
             if choice.knobs.get("CLUSTER", 1) > _PORTABLE_CLUSTER:
                 for function in loaded:
                     check(driver.cuFuncSetAttribute(function.handle, _LARGER_CLUSTERS, 1))
+            for function, launch in zip(loaded, choice.geometry.launches, strict=True):
+                if launch.shared:
+                    check(driver.cuFuncSetAttribute(function.handle, _DYNAMIC_BYTES, launch.shared))
             # Of two threads, both take the functions of the first: those have the slots.
             loaded = self.loaded.setdefault(key, loaded)
         return loaded

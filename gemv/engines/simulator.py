@@ -308,7 +308,9 @@ class SimulatorEngine:
         try:
             for function, launch in zip(functions, geometry.launches, strict=True):
                 arguments = [values[name] for name in inspect.signature(function).parameters]
-                scheduler.launch(function, launch.grid, launch.block, arguments)
+                scheduler.launch(
+                    function, launch.grid, launch.block, arguments, shared=launch.shared
+                )
         finally:
             if lease is not None:
                 lease.done()

@@ -76,6 +76,7 @@ BATCHED = {
     "several_long_columns": "vectors.b03_several_long_columns",
     "several_small": "vectors.b04_several_small",
     "several_short_rows": "vectors.b05_several_short_rows",
+    "several_long_rows": "vectors.b06_several_long_rows",
     "list_rows": "lists.b01_list_rows",
     "list_columns": "lists.b02_list_columns",
     "list_in_order": "lists.b03_list_in_order",

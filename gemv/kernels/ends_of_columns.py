@@ -12,7 +12,13 @@ from typing import Any
 
 from gemv.core.geometry import MAX_GRID_Y, Geometry, ceil_div
 from gemv.core.shares import share_of_lane
-from gemv.kernels.wide_tiles import TAKEN_FOR_COLUMNS, lanes_and_pieces, split_columns_of
+from gemv.kernels.wide_tiles import (
+    TAKEN_FOR_COLUMNS,
+    finishers_of_columns,
+    lanes_and_pieces,
+    lanes_and_pieces_of,
+    split_columns_of,
+)
 
 #: Bytes of shared memory for sums, and those that a block gets without asking for more.
 SUMS_BYTES, SHARED_BYTES = 32 << 10, (48 << 10) - 64
@@ -179,15 +185,10 @@ def edge_bytes(count: int, threads: int, width: int, precision: Any) -> int:
     return count * (threads // 32) * width * int(precision.sums.itemsize)
 
 
-def finishers_of(threads: int, tile_rows: int) -> int:
-    """Shares in which a block takes the splits of a row."""
-    return min(max(threads // tile_rows, 1), 16)
-
-
-def of_tile_rows(knobs: Iterable[tuple[str, int]], width: int, itemsize: int) -> int:
+def of_tile_rows(knobs: Iterable[tuple[str, int]], width: int, itemsize: int, narrow: int) -> int:
     """Rows of a tile of the single product, whose blocks have OF_PIECES: it adds splits so."""
     alone = {**dict(knobs), "PIECES": dict(knobs)["OF_PIECES"]}
-    lanes, pieces = lanes_and_pieces(alone, width, itemsize)
+    lanes, pieces = lanes_and_pieces(alone, width, itemsize, narrow)
     return pieces * lanes * width
 
 
@@ -200,7 +201,7 @@ def names_of(spec: Any, taken: int) -> dict[str, Any]:
     from gemv.language import update_streaming as update
 
     zero, WIDTH, COUNT = spec.zero, spec.widths[0], spec["COUNT"]
-    LANES, PIECES = lanes_and_pieces(dict(spec.knobs), WIDTH, spec.dtype.itemsize)
+    LANES, PIECES = lanes_and_pieces(dict(spec.knobs), WIDTH, spec.dtype.itemsize, spec.narrow)
     THREADS = max(LANES, spec["THREADS_PER_BLOCK"])
     GROUPS, WARPS = THREADS // LANES, THREADS // 32
     PIECE_ROWS = LANES * WIDTH
@@ -208,7 +209,8 @@ def names_of(spec: Any, taken: int) -> dict[str, Any]:
     SUMS = PIECES * WIDTH
     KEPT, HOLDERS, RUN = share_of_lane(SUMS, WIDTH, LANES)
     SLOTS = min(GROUPS, WARPS)  # sums of a row that meet in shared memory
-    FINISHERS = finishers_of(THREADS, of_tile_rows(spec.knobs, WIDTH, spec.dtype.itemsize))
+    alone = of_tile_rows(spec.knobs, WIDTH, spec.dtype.itemsize, spec.narrow)
+    FINISHERS = finishers_of_columns(THREADS, alone)
     SHARES = max(SLOTS, FINISHERS)
     CHUNK = COUNT  # vectors whose sums meet at a time
     room = SHARED_BYTES - edge_bytes(COUNT, THREADS, WIDTH, spec.precision) - taken
@@ -278,8 +280,8 @@ def geometry_of(
     """
     width = problem.widths[0]
     found = split_columns_of(problem, device, {**knobs, "PIECES": knobs["OF_PIECES"]})(problem)
-    ((_, splits, _), block) = found.launches[0]
-    lanes, pieces = lanes_and_pieces(knobs, width, problem.dtype.itemsize)
+    (_, splits, _), block, _ = found.launches[0]
+    lanes, pieces = lanes_and_pieces_of(problem, knobs)
     tiles = ceil_div(problem.rows, pieces * lanes * width)
     turns = ceil_div(vectors, knobs["COUNT"])
     if turns > MAX_GRID_Y:

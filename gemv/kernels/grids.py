@@ -65,9 +65,10 @@ def split_evenly(
 ) -> Geometry:
     """One launch: a block for each tile of rows, or up to `wanted` blocks that share its columns.
 
-    Each of these splits has a whole number of `step` columns, so that vectors stay aligned. The
-    last block of a tile to begin adds up the sums that all of them post in the scratch array. `own`
-    are the kernel's own sizes.
+    Each of these splits has a whole number of passes of `step` columns, because the loads of a full
+    pass are not masked: a single pass if there are fewer passes than blocks are wanted. The last
+    block of a tile to begin adds up the sums that all of them post in the scratch array. `own` are
+    the kernel's own sizes.
     """
     cols = problem.cols
     if wanted <= 1 or cols < 2 * step:
@@ -75,8 +76,7 @@ def split_evenly(
         if own:
             sizes.update(own)
         return one_launch((tiles, 1, 1), block, sizes)
-    splits = min(wanted, cols // step, MAX_GRID_Y)
-    cols_per_split = ceil_div(ceil_div(cols, splits), step) * step
+    cols_per_split = ceil_div(ceil_div(cols, min(wanted, MAX_GRID_Y)), step) * step
     splits = ceil_div(cols, cols_per_split)
     sizes = {"splits": splits, "cols_per_split": cols_per_split}
     if own:

@@ -155,7 +155,7 @@ def geometry(problem, device, knobs):
 
 def work(problem, geometry, knobs):
     tile_rows, lanes = tile_shape(problem.access, knobs["BLOCK_X"], knobs["BLOCK_Y"])
-    (grid_x, splits, _), _ = geometry.launches[0]
+    (grid_x, splits, _), _, _ = geometry.launches[0]
     first, last = columns_of_splits(problem, geometry)
     row_tiles = ceil_div(problem.rows, tile_rows)
     turns = ceil_div(row_tiles, grid_x)  # tiles of a block

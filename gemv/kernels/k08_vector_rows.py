@@ -10,7 +10,10 @@ Idea
 
     LANES threads share a row. Short rows get 1 to 32 of them, so that a warp reads several rows
     and no lane idles; long rows get a whole block. If that makes too few blocks for the
-    multiprocessors, the columns are divided into *splits*, and each block takes one.
+    multiprocessors, the columns are divided into *splits*, and each block takes one. A split is a
+    whole number of passes, because the loads of a full pass need no masks: a single pass where
+    there are fewer passes than blocks. On an H100 a row of 189404 float32 took 4.08 us as 24 splits
+    of two passes, and takes 3.15 us as 47 splits of one.
 
     The sums of splits have to meet. In ``last_block`` (rung 7) a block makes three trips to the L2
     cache after its last byte of A has come: for the fence, for its number, for the sums. Here it
@@ -325,7 +328,7 @@ def in_tables(problem, knobs):
 def in_lists(problem, knobs):
     """The kernel that computes rows of many lengths in one launch; its warps share no row."""
     lanes, (width, x_width) = knobs["LANES"], problem.widths
-    return ("list_rows", words_of_rows(lanes, width, x_width > 0)) if lanes <= 32 else None
+    return ("list_rows", words_of_rows(problem, lanes, width, x_width > 0)) if lanes <= 32 else None
 
 
 def tile(knobs):
@@ -337,7 +340,7 @@ def work(problem, geometry, knobs):
     (width, x_width), size = problem.widths, problem.dtype.itemsize
     lanes, rows = knobs["LANES"], knobs["ROWS"]
     vectors = loads_of(knobs["VECTORS"], width, size)
-    (tiles, splits, _), (threads, _, _) = geometry.launches[0]
+    (tiles, splits, _), (threads, _, _), _ = geometry.launches[0]
     warps, warps_per_row, tile_rows = threads // 32, ceil_div(lanes, 32), threads // lanes * rows
     x_each = 1 if x_width else width
 

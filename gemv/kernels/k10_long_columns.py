@@ -149,7 +149,7 @@ def geometry(problem, device, knobs):
 
 def work(problem, geometry, knobs):
     width, size, cols = problem.widths[0], problem.dtype.itemsize, problem.cols
-    (tiles, _, _), (threads, _, _) = geometry.launches[0]
+    (tiles, _, _), (threads, _, _), _ = geometry.launches[0]
     columns, pieces = knobs["COLUMNS"], pieces_of_a_thread(knobs, width, size)
     some = 1 if problem.rows >= width else 0  # 0: no row is in a whole vector
     passes = some * ceil_div(cols, columns)

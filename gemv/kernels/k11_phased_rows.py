@@ -63,6 +63,7 @@ from gemv.core.problem import phases_of
 from gemv.kernels.depths import in_halves, in_order, of_finishers, of_splits, shared_out
 from gemv.kernels.grids import split_evenly
 from gemv.kernels.kernel import Kernel, attach, wide_loads_object
+from gemv.kernels.wide_tiles import finish_warps
 from gemv.kernels.work import (
     bytes_of_lines,
     columns_of_splits,
@@ -117,7 +118,7 @@ def build(spec):
     ENDS = ceil_div(WIDTH - 1, LANES)
     SPLIT = spec["BLOCKS_PER_SM"] > 0  # else no code for splits has to be fetched
     # Warps, and threads, that share a row when the last block adds the splits.
-    FINISH_WARPS = max(WARPS // TILE_ROWS, 1)
+    FINISH_WARPS = finish_warps(LANES, ROWS, THREADS)
     FINISHERS = 32 * FINISH_WARPS
     # Indices into tuples of ROWS numbers: constants, and inside the tuple even where it is shorter.
     SECOND, THIRD, FOURTH = (min(k, ROWS - 1) for k in (1, 2, 3))
@@ -305,7 +306,7 @@ def tile(knobs):
 def work(problem, geometry, knobs):
     size, width = problem.dtype.itemsize, LOAD_BYTES // problem.dtype.itemsize
     lanes, rows, vectors = knobs["LANES"], knobs["ROWS"], knobs["VECTORS"]
-    (_, splits, _), (threads, _, _) = geometry.launches[0]
+    (_, splits, _), (threads, _, _), _ = geometry.launches[0]
     warps, warps_per_row, groups = threads // 32, ceil_div(lanes, 32), threads // lanes
     in_pass, tile_rows = vectors * lanes * width, threads // lanes * rows
     shifted = problem.incx == 1 and not 0 < problem.x_alignment < size
@@ -360,7 +361,7 @@ def work(problem, geometry, knobs):
 def depth(problem, geometry, knobs):
     lanes, width = knobs["LANES"], LOAD_BYTES // problem.dtype.itemsize
     threads, rows = max(lanes, knobs["THREADS_PER_BLOCK"]), knobs["ROWS"]
-    finish_warps = max(threads // 32 // (threads // lanes * rows), 1)
+    sharing = finish_warps(lanes, rows, threads)
 
     def of_lanes(depths):
         return in_order(in_halves(depths.reshape(-1, min(len(depths), 32)).T))
@@ -379,7 +380,7 @@ def depth(problem, geometry, knobs):
         depths = of_splits(problem, geometry, lambda columns: in_block(columns, head))
         if len(depths) == 1:
             return int(depths[0])
-        return int(of_lanes(of_finishers(depths, 32 * finish_warps, BATCH)))
+        return int(of_lanes(of_finishers(depths, 32 * sharing, BATCH)))
 
     return max(map(in_row, problem.heads))
 

@@ -65,6 +65,7 @@ from gemv.core.shares import share_of_lane
 from gemv.kernels.depths import in_halves, in_order, of_finishers, of_splits, shared_out
 from gemv.kernels.grids import split_evenly
 from gemv.kernels.kernel import Kernel, attach, wide_loads_object
+from gemv.kernels.wide_tiles import finishers_of_columns
 from gemv.kernels.work import (
     bytes_of_lines,
     columns_of_splits,
@@ -145,7 +146,7 @@ def build(spec):
     KEPT, HOLDERS, RUN = share_of_lane(SUMS, WIDTH, LANES)
     SPLIT = spec["BLOCKS_PER_SM"] > 0  # else no code for splits has to be fetched
     # Threads that share a row when the last block adds the splits.
-    FINISHERS = min(max(THREADS // READ_ROWS, 1), 16)
+    FINISHERS = finishers_of_columns(THREADS, READ_ROWS)
     SHARES = max(UNITS, FINISHERS)
 
     def phased_columns(
@@ -328,7 +329,7 @@ def work(problem, geometry, knobs):
         nbytes = bytes_of_lines(problem) + (tiles - 1) * problem.cols * SECTOR_BYTES
     else:
         nbytes = bytes_of_lines(problem, tiles - 1, tile_rows * size)
-    finishers = min(max(threads // read_rows, 1), 16)
+    finishers = finishers_of_columns(threads, read_rows)
     return work_of(
         problem,
         geometry,
@@ -365,7 +366,7 @@ def passes_of_group(own, front, inside, group, groups, columns):
 def depth(problem, geometry, knobs):
     lanes, width = knobs["LANES"], LOAD_BYTES // problem.dtype.itemsize
     pieces, unit, threads = block_of(knobs, width, problem.precision.sums.itemsize)
-    finishers = min(max(threads // (lanes * width * pieces), 1), 16)
+    finishers = finishers_of_columns(threads, lanes * width * pieces)
     phases, in_unit = geometry.sizes["phases"], unit // lanes
 
     def in_block(columns):

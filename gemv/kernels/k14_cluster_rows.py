@@ -226,7 +226,7 @@ def work(problem, geometry, knobs):
     (width, x_width), size = problem.widths, problem.dtype.itemsize
     lanes, rows = knobs["LANES"], knobs["ROWS"]
     vectors = knobs["VECTORS"] * loads_for_one(width, size)
-    (tiles, cluster, _), (threads, _, _) = geometry.launches[0]
+    (tiles, cluster, _), (threads, _, _), _ = geometry.launches[0]
     warps_per_row, tile_rows = ceil_div(lanes, 32), threads // lanes * rows
     x_each = 1 if x_width else width
     shares = columns_in_cluster(problem, geometry)

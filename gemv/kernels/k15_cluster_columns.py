@@ -241,7 +241,7 @@ def tile(knobs):
 def work(problem, geometry, knobs):
     width, size = problem.widths[0], problem.dtype.itemsize
     lanes, pieces, columns = tile_of_thread(knobs, width, size)
-    (tiles, cluster, _), (threads, _, _) = geometry.launches[0]
+    (tiles, cluster, _), (threads, _, _), _ = geometry.launches[0]
     groups, tile_rows = threads // lanes, lanes * width * pieces
     shares = columns_in_cluster(problem, geometry)
     some = 1 if problem.rows >= width else 0  # 0: no row is in a whole vector

@@ -109,9 +109,10 @@ class Kernel:
     prepared : callable or None
         ``prepared(problem, device, knobs)`` gives a function: the geometry of any other problem
         with the dtypes, the access and the widths of loads of this accepted one, and with lines
-        that are whole vectors if its own are. What follows from these, and whether the constants
-        go together, is found out once. The kernel accepts each of them that has at most
-        :data:`MOST_PREPARED` rows. None for a kernel that has to look at more.
+        that are whole vectors if its own are, and with the same :attr:`narrow`. What follows from
+        these, and whether the constants go together, is found out once. The kernel accepts each of
+        them that has at most :data:`MOST_PREPARED` rows. None for a kernel that has to look at
+        more.
     tile : callable
         ``tile(knobs)`` gives the rows and columns that one block handles in one step. Tests take
         sizes around these, because tails go wrong there.
@@ -128,6 +129,10 @@ class Kernel:
         False if the order of its sums may change from run to run.
     wide : bool
         True for a kernel that moves several elements by one load, if their alignment allows it.
+    narrow : callable or None
+        ``narrow(problem, knobs)`` gives the loads of a column that stand for each one of 16 bytes,
+        1, 2 or 4, which the lanes of a column and so the order of sums follow from. None for a
+        kernel in which that does not depend on the number of rows.
     phased : bool
         True for a kernel that loads 16 bytes at a time wherever lines of A begin. The order of its
         sums depends on the addresses of lines modulo 16 bytes, or on the distance between lines as
@@ -151,6 +156,8 @@ class Kernel:
     capability : (int, int)
         The least compute capability of a GPU that has what the kernel needs. ``geometry`` raises a
         ValueError for an older one, with what :meth:`~gemv.core.geometry.Device.lacks` says.
+    block_bytes : int
+        The least shared memory that a GPU must give a block which asks for it; as `capability`.
     x_home : callable
         ``x_home(knobs)`` says how x reaches the kernel: ``"pointer"``, or ``"constant"`` and
         ``"value"`` for a contiguous copy in the constant symbol ``gemv_x`` or in the parameters.
@@ -210,12 +217,14 @@ class Kernel:
     beside: bool = False
     same_bits: bool = True
     wide: bool = False
+    narrow: Callable[[Problem, Mapping[str, int]], int] | None = None
     phased: bool = False
     splits_apart: bool = False
     accepts: Callable[[Problem], str | None] = accepts_all
     depth: Callable[[Problem, Geometry, Mapping[str, int]], int] = _left_to_right
     work: Callable[[Problem, Geometry, Mapping[str, int]], Work] | None = None
     capability: tuple[int, int] = (0, 0)
+    block_bytes: int = 0
     x_home: Callable[[Mapping[str, int]], str] = _pointer
     constants_of: Callable[[Problem], dict[str, int]] | None = None
     constants_of_batch: Callable[[Problem, Batch, Mapping[str, int]], Mapping[str, int]] | None = (
@@ -269,11 +278,12 @@ class Kernel:
         objection = self.objection(knobs or {})
         if objection:
             raise ValueError(objection)
+        constants = {**self.knobs, **(knobs or {})}
         return Spec(
             problem.dtype,
             problem.conj,
             problem.access,
-            tuple(sorted({**self.knobs, **(knobs or {})}.items())),
+            tuple(sorted(constants.items())),
             homes,
             # Values that are not compiled in must not make machine code of their own.
             literals if "literal" in homes else (),
@@ -281,6 +291,7 @@ class Kernel:
             problem.result,
             problem.accumulate,
             self.wide and not self.phased and problem.whole,
+            narrow=1 if self.narrow is None else self.narrow(problem, constants),
         )
 
     def _widths(self, problem: Problem) -> tuple[int, int]:

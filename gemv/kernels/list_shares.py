@@ -11,7 +11,7 @@ from typing import NamedTuple
 import numpy as np
 
 #: Orders in which tiles are taken.
-FORWARD, HALVES = 0, 1
+FORWARD, HALVES, BLOCKS_FIRST = 0, 1, 2
 
 
 class Tiles(NamedTuple):
@@ -22,20 +22,24 @@ class Tiles(NamedTuple):
     tiles, rows, passes : ndarray of int64
         Of each item: its tiles, the rows of one of them, and how often a warp waits for the memory
         while it computes one.
-    warps : int
+    warps : int or ndarray of int64
         How many warps compute a tile together: those of a block, or 1.
+    wait : int
+        The bytes that a warp could read in the time of a pass: see BYTES_OF_PASS.
     together : int
         How many warps should take neighbouring tiles at the same time: those of a block, or 1.
     blocks : int
         How many blocks a multiprocessor holds.
     order : int
-        The order in which tiles are taken: FORWARD or HALVES, see :func:`shared_out`.
+        The order in which tiles are taken: FORWARD or HALVES, see :func:`shared_out`, or
+        BLOCKS_FIRST, see :func:`gemv.kernels.list_blocks.shared_out_to_blocks`.
     """
 
     tiles: np.ndarray
     rows: np.ndarray
     passes: np.ndarray
-    warps: int
+    warps: np.ndarray | int
+    wait: int
     together: int
     blocks: int
     order: int
@@ -86,19 +90,12 @@ def shared_out(
     each : int
         The tiles that are one entry, the last one of an item left out: more than 1 in a long list.
     """
-    each, unit = 1, together
-    counts = -(-tiles // unit)
-    # As many entries as items are always needed.
-    while counts.sum() > MOST_TURNS * (takers // together) and counts.max() > 1:
-        each, unit = 2 * each, 2 * unit
-        counts = -(-tiles // unit)
-    item = np.repeat(np.arange(len(tiles), dtype=np.int64), counts)
-    number = np.arange(len(item), dtype=np.int64) - np.repeat(np.cumsum(counts) - counts, counts)
+    each, unit, item, number = entries_of(tiles, 1, together, takers // together)
     left = tiles[item] - number * unit  # tiles of the item from this one on
     cost = np.minimum(left, unit) * costs[item]
     longest = np.argsort(-cost, kind="stable")
     groups = min(takers // together, len(item))
-    owner = _owners(cost[longest], groups)
+    owner, _ = owners(cost[longest], np.zeros(groups, np.int64))
     by_owner = np.argsort(owner, kind="stable")  # and by cost, as they were
     own, owner = longest[by_owner], owner[by_owner]
     many = np.bincount(owner, minlength=groups)
@@ -110,10 +107,32 @@ def shared_out(
     return (*_split(units, item, number * unit, left, rows, costs, each, together), each)
 
 
-def _owners(costs: np.ndarray, groups: int) -> np.ndarray:
-    """Who takes what has these costs, the largest of which come first."""
-    limit = -(-int(costs.sum()) // groups)
-    loads, owner = np.zeros(groups, np.int64), np.empty(len(costs), np.int64)
+def entries_of(
+    tiles: np.ndarray, warps: np.ndarray | int, together: int, takers: int
+) -> tuple[int, int, np.ndarray, np.ndarray]:
+    """Tiles that a warp takes at once, those of an entry; and of each entry its item and number.
+
+    An entry is a turn of `warps` takers.
+    """
+    each, unit = 1, together
+    counts = -(-tiles // unit)
+    # As many entries as items are always needed.
+    while (counts * warps).sum() > MOST_TURNS * takers and counts.max() > 1:
+        each, unit = 2 * each, 2 * unit
+        counts = -(-tiles // unit)
+    item = np.repeat(np.arange(len(tiles), dtype=np.int64), counts)
+    number = np.arange(len(item), dtype=np.int64) - np.repeat(np.cumsum(counts) - counts, counts)
+    return each, unit, item, number
+
+
+def owners(costs: np.ndarray, loads: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Who takes what has these costs, the largest of which come first; and what each has then.
+
+    `loads` are the costs of what they have already.
+    """
+    groups, loads = len(loads), loads.copy()
+    limit = -(-int(costs.sum() + loads.sum()) // groups)
+    owner = np.empty(len(costs), np.int64)
     done = 0
     while done < len(costs):
         cost = costs[done : done + groups]
@@ -124,7 +143,7 @@ def _owners(costs: np.ndarray, groups: int) -> np.ndarray:
         loads[least[:count]] += cost[:count]
         owner[done : done + count] = least[:count]
         done += count
-    return owner
+    return owner, loads
 
 
 def _split(

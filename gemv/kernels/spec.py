@@ -47,6 +47,9 @@ class Spec:
     table : {"", "grid", "block"}
         How blocks find their item of a list, whose sizes are in a table: see
         :mod:`gemv.kernels.tables`. Empty for one product, and for a batch.
+    narrow : int
+        Loads of a column that stand for each one of 16 bytes, for kernels in which that depends on
+        the rows: see :attr:`gemv.kernels.kernel.Kernel.narrow`. Else 1.
     """
 
     dtype: np.dtype
@@ -62,6 +65,7 @@ class Spec:
     levels: int = 0
     conjugate_x: bool = False
     table: str = ""
+    narrow: int = 1
 
     def __getitem__(self, knob: str) -> int:
         return dict(self.knobs)[knob]

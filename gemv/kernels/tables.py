@@ -6,7 +6,7 @@ import inspect
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from gemv.core.geometry import Geometry, Launch
+from gemv.core.geometry import Geometry
 from gemv.kernels.spec import Spec
 
 #: How a block of :func:`of_table` finds its item: by ``blockIdx.z``, where all items have one
@@ -99,7 +99,7 @@ def _around(function: Callable, spec: Spec, words: tuple[str, ...]) -> Callable:
 def geometry_by_block(geometry: Geometry, blocks: int) -> Geometry:
     """The launch of so many blocks along x, from that of one item."""
     launches = tuple(
-        Launch((blocks, *launch.grid[1:]), launch.block) for launch in geometry.launches
+        launch._replace(grid=(blocks, *launch.grid[1:])) for launch in geometry.launches
     )
     return geometry._replace(launches=launches, sizes={})
 

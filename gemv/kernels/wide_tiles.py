@@ -47,16 +47,42 @@ def finish_warps(lanes: int, rows: int, threads_per_block: int) -> int:
     return max(max(threads // 32, 1) // (threads // lanes * rows), 1)
 
 
-def lanes_and_pieces(knobs: Mapping[str, int], width: int, itemsize: int) -> tuple[int, int]:
-    """LANES and PIECES for loads of `width` elements: as many rows to a tile as with the widest.
+def finishers_of_columns(threads: int, tile_rows: int) -> int:
+    """Threads of the rung of columns that share a row when the last block adds the splits."""
+    return min(max(threads // tile_rows, 1), 16)
+
+
+def narrow_loads(problem: Problem, knobs: Mapping[str, int]) -> int:
+    """Loads of a column that stand for each one of 16 bytes: 1, 2 or 4, as many as rows need.
+
+    Where that is less than for more rows, one tile has all of them. So some of the rows have as
+    many tiles with their own number as with that of all rows.
+    """
+    width = problem.widths[0]
+    loads = loads_for_one(width, problem.dtype.itemsize)
+    while loads > 1 and loads // 2 * knobs["LANES"] * width >= problem.rows:
+        loads //= 2
+    return loads
+
+
+def lanes_and_pieces(
+    knobs: Mapping[str, int], width: int, itemsize: int, narrow: int
+) -> tuple[int, int]:
+    """LANES and PIECES for loads of `width` elements, `narrow` of which stand for one of 16 bytes.
 
     Narrower loads need more lanes for a whole run of memory, then more pieces; more columns
     would do for the bytes in flight, too, but each column costs a load of x.
     """
-    lanes, loads = knobs["LANES"], loads_for_one(width, itemsize)
+    lanes, loads = knobs["LANES"], narrow
     while loads > 1 and lanes < 32 and lanes * width * itemsize < RUN_BYTES:
         lanes, loads = 2 * lanes, loads // 2
     return lanes, knobs["PIECES"] * loads
+
+
+def lanes_and_pieces_of(problem: Problem, knobs: Mapping[str, int]) -> tuple[int, int]:
+    """:func:`lanes_and_pieces` for the loads and the rows of a problem."""
+    narrow = narrow_loads(problem, knobs)
+    return lanes_and_pieces(knobs, problem.widths[0], problem.dtype.itemsize, narrow)
 
 
 def split_columns_of(
@@ -64,10 +90,11 @@ def split_columns_of(
 ) -> GeometryOf:
     """The launch of the rung of columns: a split is a whole number of the passes of a block.
 
-    Of the problem only the width of its loads counts.
+    Of the problem only the width of its loads counts, and how many of them stand for one of 16
+    bytes.
     """
     width = problem.widths[0]
-    lanes, pieces = lanes_and_pieces(knobs, width, problem.dtype.itemsize)
+    lanes, pieces = lanes_and_pieces_of(problem, knobs)
     threads = max(lanes, knobs["THREADS_PER_BLOCK"])
     tile_rows = lanes * across * width * pieces
     step = threads // lanes * knobs["COLUMNS"]

@@ -20,6 +20,7 @@ from __future__ import annotations
 # Names that this module hands on.
 # ruff: noqa: F401
 from gemv.language.declared import SIMULATOR, VOCABULARY, cuda, declared
+from gemv.language.vocabulary_addresses import conjugated, elements_past, is_aligned, moved
 from gemv.language.vocabulary_clusters import (
     cluster_arrive,
     cluster_expect,
@@ -39,8 +40,17 @@ from gemv.language.vocabulary_copies import (
 )
 from gemv.language.vocabulary_phases import stream_around, sums_from
 from gemv.language.vocabulary_places import kept, pass_some, pass_tile
+from gemv.language.vocabulary_rows import (
+    add_across,
+    fold_first,
+    load_anywhere,
+    load_inside,
+    multiply_inside,
+    rows_inside,
+    stream_rows,
+)
 from gemv.language.vocabulary_trees import add_each, fold, fold_pieces, pieces_of, sums_of_lane
-from gemv.language.vocabulary_warps import of_warp
+from gemv.language.vocabulary_warps import any_of_warp, of_warp
 
 # Called while a kernel is built -----------------------------------------------------------------
 
@@ -150,32 +160,6 @@ def atomic_add(pointer, index, value):
 @declared
 def atomic_inc(pointer, index, limit):
     """Increment ``pointer[index]`` atomically, from `limit` to 0, and return the old value."""
-
-
-# Addresses --------------------------------------------------------------------------------------
-
-
-@declared
-def is_aligned(pointer, bytes_):
-    """Whether the address `pointer` is a multiple of `bytes_`, a power of two."""
-
-
-@declared
-def elements_past(pointer, index, bytes_):
-    """How many elements ``pointer[index]`` lies behind the last multiple of `bytes_` in memory.
-
-    `bytes_` is a power of two, and elements are aligned to their own size.
-    """
-
-
-@declared
-def moved(pointer, count):
-    """A pointer to the element that lies `count` elements behind that of `pointer`."""
-
-
-@declared
-def conjugated(pointer):
-    """A pointer to the same memory, through which complex elements are loaded as conjugates."""
 
 
 # Tiles of A -------------------------------------------------------------------------------------

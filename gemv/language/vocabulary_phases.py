@@ -16,8 +16,10 @@ def stream_around(pointer, index, step, count, width, valid):
     """Load the vectors of 16 bytes around `count` elements, ``pointer[index + k*step]`` for all k.
 
     `width` is the elements of 16 bytes. Vector `valid` and those behind it are zeros, for which
-    nothing is loaded. In a vector, what lies before or behind the array is in memory all the same,
-    and may be anything.
+    nothing is loaded. Memory is given out from multiples of 16 bytes on, so what a vector has
+    before the array is in memory all the same, and may be anything. Behind the array there may be
+    none: what a vector has there is loaded element by element, by
+    :func:`~gemv.language.rows_inside`.
     """
 
 

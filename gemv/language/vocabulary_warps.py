@@ -18,3 +18,8 @@ def of_warp(condition):
     The compiler so learns that the whole warp takes a branch or none of it does. All 32 lanes must
     come here together.
     """
+
+
+@declared
+def any_of_warp(condition):
+    """Whether `condition` is true in any lane of the warp, by the same vote."""

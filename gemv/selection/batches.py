@@ -186,7 +186,7 @@ def _fills(device: Device, geometry: Geometry, items: int) -> bool:
 #: Kernels that read a matrix once for several vectors, by the kernel whose sums they have; the
 #: first one that has constants for the problem is taken.
 SEVERAL = {
-    "vector_rows": ("several_short_rows", "several_rows"),
+    "vector_rows": ("several_long_rows", "several_short_rows", "several_rows"),
     "vector_columns": ("several_columns",),
     "long_columns": ("several_long_columns",),
     "small_matrix": ("several_small",),
@@ -207,7 +207,7 @@ def _for_vectors(problem: Problem, batch: Batch, device: Device, single: Choice)
         kernel = get(name)
         assert kernel.for_vectors is not None and kernel.of_batch is not None
         knobs = kernel.for_vectors(problem, usual, batch.items)
-        if knobs is None or device.lacks(kernel.capability):
+        if knobs is None or device.lacks(kernel.capability, kernel.block_bytes):
             continue
         if kernel.without_copies is not None and device.lacks(COPIES):
             knobs = kernel.without_copies(problem, knobs)

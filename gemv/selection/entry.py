@@ -76,20 +76,24 @@ class Entry:
     """A kernel with constants, for problems that differ in their sizes alone.
 
     What it is compiled for, and what of its geometry does not follow from the sizes, is worked out
-    for the first of these problems.
+    for the first of these problems, and again for the first one with other narrow loads.
     """
 
-    __slots__ = ("kernel", "knobs", "made", "place", "reason")
+    __slots__ = ("constants", "kernel", "knobs", "made", "place", "reason")
 
     def __init__(self, kernel: Kernel, knobs: Mapping[str, int], reason: str, place: str) -> None:
         self.kernel, self.knobs, self.reason, self.place = kernel, knobs, reason, place
-        #: By the homes of alpha and beta: the spec, its knobs, and `prepared` of the kernel.
-        self.made: dict[tuple[str, str], tuple[Spec, dict[str, int], GeometryOf | None]] = {}
+        self.constants = {**kernel.knobs, **knobs}
+        #: By the homes of alpha and beta, and by `narrow` of the kernel: the spec, its knobs, and
+        #: `prepared` of the kernel.
+        self.made: dict[tuple, tuple[Spec, dict[str, int], GeometryOf | None]] = {}
 
     def choice(self, problem: Problem, device: Device, homes: tuple[str, str]) -> Choice | None:
         """The choice for a problem on the device of all others; None if the kernel refuses it."""
         kernel = self.kernel
-        found = self.made.get(homes)
+        narrow = 1 if kernel.narrow is None else kernel.narrow(problem, self.constants)
+        key = (homes, narrow)
+        found = self.made.get(key)
         if found is not None:
             spec, knobs, prepared = found
             if prepared is not None and problem.rows <= MOST_PREPARED:
@@ -105,5 +109,5 @@ class Entry:
         # The block and what goes together follow from the constants, so this is checked once.
         geometry = _geometry(kernel, problem, device, knobs, self.place)
         prepared = kernel.prepared and kernel.prepared(problem, device, knobs)
-        self.made[homes] = spec, knobs, prepared
+        self.made[key] = spec, knobs, prepared
         return Choice(kernel, spec, geometry, self.reason)

@@ -15,10 +15,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from gemv.core.dtypes import PREFIXES
+from gemv.core.dtypes import DTYPES, PREFIXES
 from gemv.core.geometry import Device
 from gemv.core.problem import Problem
 from gemv.kernels import REGISTRY
+from gemv.kernels.grids import loads_for_one
 from gemv.kernels.kernel import Kernel
 from gemv.selection.formula import Machine
 from gemv.selection.host_or_gpu import Numbers
@@ -70,10 +71,12 @@ class Constants:
 
         None if all that is known of such code is that it needs local memory.
         """
-        code = code_of(problem, self.kernel)
+        code = code_of(problem, self.kernel, self.knobs)
         found = self._known.get(code)
         if found is None:
             found = self.registers.get(code)
+            if found is None:  # then that for more rows, which has more to do
+                found = self.registers.get(code.partition("n")[0])
             if found is None:
                 similar = [value for key, value in self.registers.items() if key[0] == code[0]]
                 found = max(similar or self.registers.values(), default=64)
@@ -86,13 +89,25 @@ class Constants:
         return {}
 
 
-def code_of(problem: Problem, kernel: Kernel) -> str:
-    """What code of a kernel is for: the letter of the dtype, widths of loads, ``w`` if whole."""
-    letter = PREFIXES[problem.dtype]
+def code_of(problem: Problem, kernel: Kernel, knobs: Mapping[str, int]) -> str:
+    """What code of a kernel with these constants is for: see :func:`code_for`."""
+    narrow = 1 if kernel.narrow is None else kernel.narrow(problem, knobs)
+    return code_for(kernel, PREFIXES[problem.dtype], problem.widths, problem.whole, narrow)
+
+
+def code_for(kernel: Kernel, letter: str, widths: tuple[int, int], whole: bool, narrow: int) -> str:
+    """What code of a kernel is for, as text.
+
+    It is the letter of the dtype, the widths of loads, ``w`` if lines are whole vectors, and ``n``
+    with the kernel's `narrow` if a few rows need less of it than many.
+    """
     if kernel.phased or not kernel.wide:
         return letter
-    width, of_x = problem.widths
-    return f"{letter}{width}{'x' if of_x else ''}{'w' if problem.whole else ''}"
+    width, of_x = widths
+    text = f"{letter}{width}{'x' if of_x else ''}{'w' if whole else ''}"
+    if kernel.narrow is None or narrow == loads_for_one(width, DTYPES[letter].itemsize):
+        return text
+    return f"{text}n{narrow}"
 
 
 @dataclass(frozen=True, eq=False)

@@ -20,7 +20,8 @@ from gemv.core.geometry import MAX_GRID_X, Device, Geometry, Launch
 from gemv.core.problem import Problem
 from gemv.kernels import get
 from gemv.kernels.kernel import Kernel
-from gemv.kernels.list_shares import BYTES_OF_PASS, shared_out
+from gemv.kernels.list_blocks import shared_out_to_blocks
+from gemv.kernels.list_shares import BLOCKS_FIRST, shared_out
 from gemv.kernels.spec import Spec
 from gemv.kernels.tables import (
     BY_BLOCK,
@@ -248,13 +249,18 @@ def _by_warp(items: list[_Item], device: Device) -> Group:
     tiles = kernel.tiles_of(columns, choice.spec)
     begin = columns.get("begin", np.zeros_like(tiles.tiles))
     row_bytes = columns["cols"] * problems[0].dtype.itemsize
-    costs = tiles.rows * row_bytes + BYTES_OF_PASS * tiles.passes
+    costs = tiles.rows * row_bytes // tiles.warps + tiles.wait * tiles.passes
     (launch,) = kernel.geometry(problems[0], device, knobs).launches
-    of_block = launch.block[0] // 32 // tiles.warps
-    begun, row, each = shared_out(
-        tiles.tiles, tiles.rows, costs, device.multiprocessors * tiles.blocks * of_block,
-        tiles.together, tiles.order,
-    )  # fmt: skip
+    of_block = launch.block[0] // 32
+    fitting = device.multiprocessors * tiles.blocks * of_block
+    if tiles.order == BLOCKS_FIRST:
+        begun, row, each = shared_out_to_blocks(
+            tiles.tiles, tiles.rows, costs, tiles.warps, fitting, tiles.together
+        )
+    else:
+        begun, row, each = shared_out(
+            tiles.tiles, tiles.rows, costs, fitting, tiles.together, tiles.order
+        )
     entries = np.where(begun < 0, -1, (begun << 32) + row + begin[begun])
     takers, turns = begun.shape
     table = np.stack([columns[word] for word in kernel.words], axis=1)

@@ -51,12 +51,15 @@ def part_for(part: Part, choice: Choice, rows: int, device: Device, is_apart: bo
     """
     geometry = choice.geometry
     (launch,) = geometry.launches
-    (own,) = choice.kernel.geometry(part.problem, device, choice.knobs).launches
+    own = choice.kernel.geometry(part.problem, device, choice.knobs)
     _, along, turns = launch.grid
-    launch = launch._replace(grid=(own.grid[0], part.splits if is_apart else along, turns))
+    across = own.launches[0].grid[0]
+    launch = launch._replace(grid=(across, part.splits if is_apart else along, turns))
     if is_apart:
         made = Geometry((launch,), geometry.sizes)
     else:
-        scratch = geometry.scratch // rows * part.rows
-        made = geometry._replace(launches=(launch,), scratch=scratch)
+        # Blocks that take tile after tile end behind the tiles of the shard.
+        tiles = {name: own.sizes[name] for name in geometry.sizes if name == "tiles"}
+        sizes, scratch = {**geometry.sizes, **tiles}, geometry.scratch // rows * part.rows
+        made = geometry._replace(launches=(launch,), sizes=sizes, scratch=scratch)
     return part._replace(choice=choice._replace(geometry=made))

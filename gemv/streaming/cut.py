@@ -26,7 +26,7 @@ from typing import Any
 import numpy as np
 
 from gemv.core.dtypes import BFLOAT16
-from gemv.core.geometry import PANEL_BYTES, Device, Geometry, Launch, ceil_div
+from gemv.core.geometry import PANEL_BYTES, Device, Geometry, ceil_div
 from gemv.core.narrow import cast
 from gemv.core.operand import Operand
 from gemv.core.problem import Problem
@@ -244,12 +244,12 @@ def choice_for(
     if way == "columns":
         (launch,) = geometry.launches
         grid = (launch.grid[0], panel.splits, launch.grid[2])
-        made = Geometry((Launch(grid, launch.block),), geometry.sizes)
+        made = Geometry((launch._replace(grid=grid),), geometry.sizes)
         return choice._replace(geometry=made)
     own = choice.kernel.geometry(part, device, dict(choice.spec.knobs))
     shared = {name: geometry.sizes[name] for name in _SPLIT if name in geometry.sizes}
     launches = tuple(
-        Launch((mine.grid[0], *all_.grid[1:]), all_.block)
+        all_._replace(grid=(mine.grid[0], *all_.grid[1:]))
         for mine, all_ in zip(own.launches, geometry.launches, strict=True)
     )
     made = Geometry(

@@ -6,10 +6,12 @@ import numpy as np
 import pytest
 from helpers.programs import program
 
+from gemv.core.dtypes import DTYPES
 from gemv.core.geometry import Device
 from gemv.kernels import REGISTRY
 from gemv.measure.cells import random_cells
 from gemv.measure.frames import FramedCell, lay_out
+from gemv.measure.inputs import make_problem
 from gemv.selection import cells
 from gemv.selection.choices import problem_of as problem_of_cell
 from gemv.selection.formula import Machine
@@ -169,7 +171,7 @@ def test_a_random_cell_tries_what_the_formula_expects_of_the_machines_own_consta
 def test_a_campaign_is_read_as_it_was_written(tmp_path):
     rows, columns = (candidates.normal(name, {}) for name in ("vector_rows", "vector_columns"))
     written = store.Campaign({"gpu": "any", "device": [[9, 0], 132]})
-    written.codes[rows.constants, "s", (4, 4), True] = (96, 0, 1028)
+    written.codes[rows.constants, "s", (4, 4), True, 1] = (96, 0, 1028)
     times = [store.Timed(rows, 2.5e-6), store.Timed(columns, 7e-6), store.Timed(rows, 2.6e-6)]
     written.cells.append(
         store.Measured(7, draw.cell(7), 12345, 2e-6, {"torch.mv": 9e-6}, columns, times)
@@ -183,6 +185,36 @@ def test_a_campaign_is_read_as_it_was_written(tmp_path):
     assert [each.candidate for each in cell.times] == [rows, columns, rows]
     assert cell.times[0].seconds == pytest.approx(2.5e-6)
     assert cell.peers["torch.mv"] == pytest.approx(9e-6)
+
+
+def test_machine_codes_for_few_and_for_many_rows_are_kept_apart():
+    """Both in the campaign's file, and in the constants that a machine gets of it."""
+    made = store.Campaign({"gpu": "NVIDIA H200", "device": [[9, 0], 132]})
+    each = candidates.normal("vector_columns", {"LANES": 1})
+    for rows, registers in ((1, 30), (2, 40), (9, 50)):
+        problem = problem_with_rows(rows)
+        spec = candidates.choice(each, problem, H200).spec
+        made.codes[store.code_key(each.constants, spec, "s")] = (registers, 0, 0)
+    assert len(made.codes) == 3
+    (constants,) = portfolio.compiled_sets(made)
+    assert constants.registers == {"s1xn1": 30, "s1xn2": 40, "s1x": 50}
+    for rows, registers in ((1, 30), (2, 40), (9, 50)):
+        assert constants.registers_for(problem_with_rows(rows)) == registers
+
+
+def problem_with_rows(rows):
+    """Columns of so many rows, with a gap: without one, memory would run along a single row."""
+    problem = make_problem(rows, 5000, DTYPES["s"], "F", "N")
+    return problem._replace(col_stride=rows + 1).at(4, 4)
+
+
+def test_a_summary_is_of_cells_whose_present_choice_was_timed():
+    one, other = (candidates.normal(name, {}) for name in ("vector_rows", "vector_columns"))
+    cells = [
+        store.Measured(number, draw.cell(number), 1, 1e-6, {}, present, [store.Timed(one, 2e-6)])
+        for number, present in enumerate((one, other, one))
+    ]
+    assert campaign.summary(cells).startswith("2 cells, 2 times; floor / best 0.500")
 
 
 # The formula and the fit ------------------------------------------------------------------------
@@ -242,6 +274,19 @@ def test_regret_is_of_the_choice_and_not_of_the_prediction():
     ratios = [each.max() / each.min() for each in worst]
     assert wrong.mean == pytest.approx(np.exp(np.mean(np.log(ratios))))
     assert wrong.worst == pytest.approx(max(ratios))
+
+
+def test_the_present_choice_is_judged_where_it_was_timed():
+    _, found = invented(count=4)
+    everything = np.ones(len(found.times), bool)
+    first = found.cells == found.cells[0]
+    found = found._replace(is_present=found.is_present & ~first)
+    judged = fit.report(found, {"formula": found.times}, everything)
+    assert (
+        judged["present choice"]
+        == fit.report(found, {"formula": found.times}, ~first)["present choice"]
+    )
+    assert (judged["present choice"]["cells"], judged["formula"]["cells"]) == (3, 4)
 
 
 def test_corrections_learn_what_the_formula_lacks():

@@ -93,6 +93,21 @@ def test_explain_counts_reads_of_a_matrix_that_is_shared():
 
 
 @needs_kernels
+def test_explain_tells_the_shared_memory_that_a_launch_asks_for(monkeypatch):
+    """As for many long rows, where x of all vectors stays there."""
+    module = "gemv.kernels.vectors.b06_several_long_rows"
+    for each in ("LANE_COLUMNS", "MANY_LANES"):
+        monkeypatch.setattr(f"{module}.{each}", 1)
+    a, x = ones(40, 512, dtype=np.float16), ones(8, 512, dtype=np.float16)
+    told = gemv.explain(1, a, x, routine="matvec")
+    assert told.kernel == "several_long_rows" and told.reads_of_a == 1
+    (launch,) = told.launches
+    assert 48 << 10 < launch.shared <= 227 << 10
+    assert f"threads and {launch.shared} bytes of shared memory (" in str(told)
+    assert "shared memory" not in str(gemv.explain(1, ones(40, 36), ones(8, 36), routine="matvec"))
+
+
+@needs_kernels
 def test_the_depth_is_that_of_the_order_of_sums_of_an_item():
     """Several vectors have a kernel of their own, with the sums of the one for a single vector."""
     for n in (36, 300):

@@ -12,7 +12,7 @@ from helpers.xla_frames import STREAM, HandMade, attributes, call
 
 import gemv
 import gemv.driver
-from gemv.calls import jax_again, jax_frames, jax_handlers
+from gemv.calls import jax_again, jax_frames, jax_handlers, jax_ticketed
 from gemv.core import memo
 from gemv.core.dtypes import DTYPES
 from gemv.core.narrow import cast
@@ -97,13 +97,13 @@ def product(a, x, alpha, trans):
     return alpha * (matrix @ x[..., None])[..., 0]
 
 
-@pytest.mark.parametrize("handle", [jax_handlers.on_host, jax_handlers.on_gpu])
+@pytest.mark.parametrize("handle", [jax_ticketed.on_host, jax_ticketed.on_gpu])
 @pytest.mark.parametrize("trans", [0, 1])
 @pytest.mark.parametrize("letter", [*"sdcz", "h>s", "b"])
 @pytest.mark.parametrize("batch", ["one", "vectors", "both"])
 def test_products(handle, trans, letter, batch):
     """On the GPU's way the simulator computes, with kernels."""
-    if handle is jax_handlers.on_gpu and gemv.backend() != "simulator":
+    if handle is jax_ticketed.on_gpu and gemv.backend() != "simulator":
         pytest.skip("frames made by hand lie in host memory")
     dtype, result = DTYPES[letter[0]], DTYPES[letter[-1]]
     rng = np.random.default_rng(5)
@@ -120,14 +120,15 @@ def test_products(handle, trans, letter, batch):
     made = HandMade(
         [cast(a.astype(np.float32) if dtype.itemsize == 2 else a, dtype).copy(),
          cast(x.astype(np.float32) if dtype.itemsize == 2 else x, dtype).copy()],
-        [y], attributes(trans=trans),
+        [y], attributes(trans=trans, shapes=(a.shape, x.shape) if front else ()),
     )  # fmt: skip
     with gemv.trace() as calls:
         assert call(handle, made.frame) is None, made.errors
     wide = cast(y, np.dtype(np.float32)) if letter == "b" else y
     assert np.array_equal(wide, product(a, x, alpha, trans))
-    expected = "host" if handle is jax_handlers.on_host else "simulator"
-    assert [call.backend for call in calls] == [expected] * (2 if front else 1)
+    on_host = handle is jax_ticketed.on_host  # item after item; a GPU computes all in one launch
+    expected = "host" if on_host else "simulator"
+    assert [call.backend for call in calls] == [expected] * (2 if front and on_host else 1)
 
 
 @pytest.mark.parametrize("status", [0, -1], ids=["launched", "refused"])
@@ -151,7 +152,7 @@ def test_a_remembered_call_is_launched_on_the_stream_of_xla(monkeypatch, status)
         def run(self, choice, problem, alpha, a, x, beta, y, stream):
             run.append((alpha, a.pointer, x.pointer, beta, y.pointer, a.device, stream))
 
-    a, x, y = np.ones((2, 2, 3)), np.ones((2, 3)), np.empty((2, 2))
+    a, x, y = np.ones((2, 3)), np.ones(3), np.empty(2)
     operands = tuple(Operand("jax", a.dtype, (1,), (1,), 0, False, None) for _ in range(3))
     monkeypatch.setattr(jax_handlers.engines_backend, "backend", lambda: "cuda")
     monkeypatch.setattr(jax_handlers.engines_backend, "engine", Engine)
@@ -159,11 +160,14 @@ def test_a_remembered_call_is_launched_on_the_stream_of_xla(monkeypatch, status)
         jax_handlers, "selected", lambda *rest: ("choice", operands, "problem", Known())
     )
     monkeypatch.setattr(jax_handlers, "_remembered", {})
+    told = []
+    monkeypatch.setattr(jax_again, "remember", lambda *arguments: told.append(arguments[1:]))
     made = HandMade([a, x], [y], attributes())
     assert call(jax_handlers.on_gpu, made.frame) is None, made.errors
-    places = [(a[k].ctypes.data, x[k].ctypes.data, y[k].ctypes.data) for k in range(2)]
-    assert launched == [(STREAM, *at, 2.0, 0.0) for at in places]
-    assert run == ([(2.0, *at[:2], 0, at[2], 3, STREAM) for at in places] if status else [])
+    at = [each.ctypes.data for each in (a, x, y)]
+    assert launched == [(STREAM, *at, 2.0, 0.0)]
+    assert run == ([(2.0, *at[:2], 0, at[2], 3, STREAM)] if status else [])
+    assert len(told) == (0 if status else 1), "machine code is told what was launched"
 
 
 def part_of(memory, first, *shape):

@@ -10,7 +10,7 @@ import pytest
 from helpers.xla_frames import STREAM, HandMade, call
 
 import gemv
-from gemv.calls import jax_ticketed
+from gemv.calls import jax_batches, jax_ticketed
 from gemv.core import memo
 from gemv.core.dtypes import DTYPES, Precision
 from gemv.core.narrow import cast
@@ -116,7 +116,7 @@ def test_calls_that_differ_are_remembered_apart():
             made = frame(a, x, y, routine, trans, old=False)
             assert call(jax_ticketed.on_gpu, made.frame) is None, made.errors
             assert np.array_equal(y, expected(routine, trans, 2.0, a, x, 0, y).real)
-            assert len(jax_ticketed._remembered) == (len(cases) if repeat else number)
+            assert len(jax_batches._remembered) == (len(cases) if repeat else number)
 
 
 def test_a_nan_in_a_y_that_is_not_read():
@@ -248,7 +248,7 @@ def test_a_launch_that_fails_is_tried_again_with_the_same_numbers(launches, monk
     def run(engine, device, stream, launch, operands, alpha, beta):
         seen.append((alpha, beta, tickets.is_taken(LINES[0])))
 
-    monkeypatch.setattr(jax_ticketed, "_run", run)
+    monkeypatch.setattr(jax_batches, "run", run)
     monkeypatch.setattr(launches.engine, "status", 700)
     write("s", 5.0, 3.0)
     assert launches.function(addressof(frame(a, x, y).frame)) is None

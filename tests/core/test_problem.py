@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 
 from gemv.core.dtypes import DTYPES
-from gemv.core.geometry import Launch, ceil_div
+from gemv.core.geometry import Chip, Device, Launch, ceil_div
 from gemv.core.problem import Problem
 from gemv.measure.inputs import make_problem
 
@@ -42,6 +42,17 @@ def test_conjugation_is_dropped_for_real_numbers():
     assert not make_problem(2, 3, DTYPES["s"], "C", "C").conj
     assert make_problem(2, 3, DTYPES["z"], "C", "C").conj
     assert not make_problem(2, 3, DTYPES["z"], "C", "T").conj
+
+
+def test_a_gpu_that_lacks_something_says_what():
+    device = Device("any GPU", (8, 9), 1)._replace(chip=Chip(block_bytes=99 << 10))
+    assert device.lacks((8, 0)) is None and device.lacks((8, 9), 99 << 10) is None
+    told = "it needs compute capability 9.0 or newer, and any GPU has 8.9"
+    assert device.lacks((9, 0), 1) == told
+    told = "it needs 101377 bytes of shared memory in a block, and any GPU gives 101376"
+    assert device.lacks((8, 0), (99 << 10) + 1) == told
+    simulator = device._replace(compute_capability=(0, 0))
+    assert simulator.lacks((99, 0)) is None and simulator.lacks((99, 0), 100 << 10) is not None
 
 
 def test_launch_and_ceil_div():

@@ -71,6 +71,16 @@ def test_one_launch():
     assert not others
 
 
+def test_dynamic_shared_memory_is_asked_for():
+    """By each launch for itself: it is the word behind grid and block."""
+    block = driver_block.Block([FIRST._replace(shared=229_888), SECOND], 4, 1, SIZES, 0, 16)
+    assert MACHINE.enqueue(block.address, 0x55, 1, 2, 3, 0.5, 0.25, 8, 16) == 0
+    assert [each[1] for each in LAUNCHED] == [
+        (2, 3, 4, 32, 8, 1, 229_888), (9, 1, 1, 64, 1, 1, 0),
+    ]  # fmt: skip
+    assert LAUNCHED[0][2] == 0x55 and LAUNCHED[0][-1] == [5, 0.5, 1, -7, 2, 0.25, 19, 3]
+
+
 def test_two_launches_with_scratch_memory():
     block = driver_block.Block([FIRST, SECOND], 4, 1, SIZES, 0, 16)
     assert MACHINE.enqueue(block.address, 7, 1, 2, 3, 0.5, 0.25, 1 << 41, 1 << 42) == 0

@@ -27,7 +27,8 @@ def launches():
 def test_a_real_product(launches):
     first, second = launches["real"]
     assert first == {
-        "function": 1, "grid": [2, 3, 1], "block": [128, 1, 1], "stream": 0x55, "early": False,
+        "function": 1, "grid": [2, 3, 1], "block": [128, 1, 1], "shared": 0, "stream": 0x55,
+        "early": False,
         "values": {"rows": 5, "a": 1 << 46, "incx": -7, "alpha": 1.5, "beta": -2.0, "slot": 9},
     }  # fmt: skip
     assert second["values"] == {"scratch": 1 << 40, "y": 1 << 44, "counters": 1 << 41}
@@ -73,6 +74,14 @@ def test_an_old_y_is_copied_ahead_of_the_product(launches):
     assert [copy["values"][name] for name in ("rows", "incx", "y")] == [300, 1, 1 << 44]
     assert product["values"] == {"rows": 5, "y": 1 << 44, "beta": 0.5}
     assert copy["stream"] == product["stream"] == 0x55
+
+
+def test_dynamic_shared_memory_is_announced_once_and_asked_for_by_each_launch(launches):
+    """More than 48 KB are refused in a launch of a function whose attribute says less."""
+    (only,) = launches["shared"]
+    assert only["shared"] == 100_000 and only["block"] == [128, 1, 1]
+    most = 8  # CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
+    assert launches["loaded"] == [[1, most, 100_000]]
 
 
 def test_the_copy_waits_for_the_kernel_ahead():

@@ -74,18 +74,24 @@ def compiler(tmp_path_factory, worker):
         kernel, dtype, access=None, compute_capability=(9, 0), knobs=None,
         homes=("arguments", "arguments"), literals=(), widths=None, y_dtype=None,
         accumulate="plain", whole=False, levels=0, conjugate_x=False, table="",
+        narrow=None,
     ):  # fmt: skip
         if access is None or not reads_access(kernel):
             access = access_of(kernel)  # one answer for both
         if widths is None:
             widths = widest(dtype) if kernel.wide else (1, 0)
+        if narrow is None:  # as for many rows
+            from gemv.kernels.grids import loads_for_one
+
+            size = 2 if dtype in NARROW else COEFFICIENT_BYTES[dtype]
+            narrow = 1 if kernel.narrow is None else loads_for_one(widths[0], size)
         request = {
             "kernel": kernel.name, "dtype": dtype, "conj": dtype.startswith("c"),
             "access": access, "compute_capability": compute_capability,
             "knobs": dict(knobs or {}),
             "homes": homes, "literals": literals, "widths": widths, "y_dtype": y_dtype,
             "accumulate": accumulate, "whole": whole, "levels": levels,
-            "conjugate_x": conjugate_x, "table": table,
+            "conjugate_x": conjugate_x, "table": table, "narrow": narrow,
         }  # fmt: skip
         question = json.dumps(request)
         file = kept / hashlib.sha256(question.encode()).hexdigest()

@@ -67,17 +67,27 @@ CASES = {
         (150, 36, {**ROWS, "LANES": 4, "THREADS_PER_BLOCK": 32},
          {**SHORT, "SHARERS": 1, "WARPS": 2, "STAGES": 2, "THREADS_PER_BLOCK": 64}),
     ],
-    "list_columns": [(45, 70, None, None)],
+    "several_long_rows": [
+        # a row of two warps, whose rings go round, in several tiles of a block
+        (9, 400, {**ROWS, "LANES": 16, "THREADS_PER_BLOCK": 32},
+         {"LANES": 16, "LOADS": 4, "FULL": 0, "COUNT": 4, "THREADS_PER_BLOCK": 64, "MIN_BLOCKS": 1,
+          "STAGES": 2, "AT_ONCE": 1}),
+    ],
+    # tiles of warps, and tiles of blocks
+    "list_columns": [(45, 70, None, None), (44, 300, None, None)],
 }  # fmt: skip
 #: The same for the other kernels.
 FURTHER = {
     "several_small": [(9, 7, None, None), (31, 32, None, None)],
 }  # fmt: skip
+#: The letter of the dtype, where it is not float32.
+LETTERS = {"staged_rows": "d", "several_long_rows": "h"}
 #: The kernel for one product that has the sums.
 ALONE = {
     "staged_rows": "vector_rows", "staged_columns": "vector_columns",
     "several_rows": "vector_rows", "several_columns": "vector_columns",
     "several_long_columns": "long_columns", "several_short_rows": "vector_rows",
+    "several_long_rows": "vector_rows",
 }  # fmt: skip
 
 
@@ -102,7 +112,7 @@ class Listed:
 
 def products(name, m, n, letter=None):
     """What is right, and a call that makes it; the matrices end where their memory does."""
-    a, x = operands(name, m, n, letter or ("d" if name == "staged_rows" else "s"))
+    a, x = operands(name, m, n, letter or LETTERS.get(name, "s"))
     lines = a if name.endswith("_rows") else a.swapaxes(-1, -2)  # as they are in memory
     if name.startswith("list"):
         own = [cuda.to_device(np.asfortranarray(each)) for each in a]
@@ -137,7 +147,7 @@ def choose(name, alone, constants, monkeypatch):
 
 
 def every_family(monkeypatch):
-    """Make all products in float32 or float64; which kernels have made them."""
+    """Make all products, most of them in float32; which kernels have made them."""
     made = set()
     for name, cases in (CASES | FURTHER).items():
         for m, n, alone, constants in cases:

@@ -12,6 +12,9 @@ from gemv.selection import batches, parts
 from gemv.selection import ragged as _ragged  # noqa: F401  takes names that are replaced here
 from gemv.selection.select import select
 
+#: Kernels for several vectors that have no constants but those that a test gives.
+GIVEN_ALL = ("several_short_rows", "several_long_rows")
+
 
 def alone(monkeypatch, name, knobs):
     """Each item by itself has the kernel `name` with these constants."""
@@ -54,7 +57,7 @@ def together(monkeypatch, name, knobs, several, constants):
         found = get(called)
 
         def own(problem, knobs, vectors):
-            made = {} if "SHARERS" in constants else found.for_vectors(problem, knobs, vectors)
+            made = {} if called in GIVEN_ALL else found.for_vectors(problem, knobs, vectors)
             return {**made, **constants}
 
         return dataclasses.replace(found, for_vectors=own)

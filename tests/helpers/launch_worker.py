@@ -67,8 +67,8 @@ def launch(config, handle, parameters, extra):
     stream, _, attributes = struct.unpack("=QQI", ctypes.string_at(config + 32, 20))
     launched.append(
         {
-            "function": handle, "grid": sizes[:3], "block": sizes[3:6], "stream": stream,
-            "early": bool(attributes), "values": values,
+            "function": handle, "grid": sizes[:3], "block": sizes[3:6], "shared": sizes[6],
+            "stream": stream, "early": bool(attributes), "values": values,
         }
     )  # fmt: skip
     return status
@@ -91,6 +91,31 @@ def done():
     result = list(launched)
     launched.clear()
     return result
+
+
+class Code:
+    """What a kernel is compiled for, as the key of what is loaded."""
+
+    precision = SimpleNamespace(factors=SINGLE)
+
+
+def loaded(*shared):
+    """What the driver is told of functions with so much dynamic shared memory, loaded twice."""
+    told = []
+    loading.driver = SimpleNamespace(cuFuncSetAttribute=lambda *words: told.append(words))
+    loading.check = lambda answer: answer
+    loading.load = lambda binary, dtype: function(dtype, binary)
+    loading.binaries = SimpleNamespace(binaries=lambda *_: ["rows"] * len(shared))
+    shapes = [Launch((1, 1, 1), (32, 1, 1), nbytes) for nbytes in shared]
+    choice = SimpleNamespace(
+        kernel=SimpleNamespace(name="any"), spec=Code(), knobs={},
+        geometry=SimpleNamespace(launches=shapes),
+    )  # fmt: skip
+    known = loading.LoadedFunctions()
+    first, again = (known.of(choice, Device("gpu", (9, 0), 1)) for _ in range(2))
+    assert first is again
+    places = [each.handle for each in first]
+    return [(places.index(handle), int(what), nbytes) for handle, what, nbytes in told]
 
 
 def main():
@@ -140,6 +165,11 @@ def main():
     block = launches.pack([product], [shape], SINGLE, {"rows": 5, **own}, ahead=[ahead])
     launches.enqueue(machine, block, SINGLE, 0x55, y=1 << 44, beta=0.5)
     answers["old y"] = done()
+
+    large = launches.pack([product], [shape._replace(shared=100_000)], SINGLE, {"rows": 5})
+    launches.enqueue(machine, large, SINGLE, 0, y=1 << 44)
+    answers["shared"] = done()
+    answers["loaded"] = loaded(0, 100_000)
 
     status = 700
     try:

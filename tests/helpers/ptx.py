@@ -148,6 +148,9 @@ class Program:
             self.shared[name] = end
             end += int(size)
         self.shared_bytes = end
+        # Arrays without a length are all of the dynamic shared memory, which begins behind.
+        dynamic = r"\.extern \.shared \.align \d+ \.b8 (\w+)\[\];"
+        self.shared |= dict.fromkeys(re.findall(dynamic, ptx), -(-end // 16) * 16)
         cluster = re.search(r"\.reqnctapercluster 1, (\d+), 1", ptx)
         self.cluster = int(cluster[1]) if cluster else 1
         self._blocks: list[list[str]] = [[]]
@@ -440,7 +443,7 @@ class Program:
     def _made(self):
         lines = ["def thread(parameters, memory, own, v__tid_x, v__tid_y, v__ntid_x, v__ntid_y,",
                  "  v__ctaid_x, v__ctaid_y, v__ctaid_z, v__nctaid_x, v__nctaid_y, v__nctaid_z,",
-                 "  v__cluster_ctarank):", " pc, copies = 0, [[]]",
+                 "  v__cluster_ctarank, v__dynamic_smem_size):", " pc, copies = 0, [[]]",
                  " lane = v__laneid = (v__tid_y * v__ntid_x + v__tid_x) % 32",
                  " while True:"]  # fmt: skip
         for number, block in enumerate(self._blocks):
@@ -509,20 +512,21 @@ class Memory:
         self.counters[counter][1] -= nbytes
 
 
-def launch(program: Program, grid, block, parameters, buffers):
+def launch(program: Program, grid, block, parameters, buffers, shared=0):
     """Run a grid; the buffers afterwards, as bytes.
 
-    `parameters` are integers, floats, complex numbers, or ``("buffer", number, offset)``.
+    `parameters` are integers, floats, complex numbers, or ``("buffer", number, offset)``, and
+    `shared` is the dynamic shared memory of a block in bytes.
     """
-    memory = memory_after(program, grid, block, parameters, buffers)
+    memory = memory_after(program, grid, block, parameters, buffers, shared)
     return [bytes(each) for each in memory.buffers]
 
 
-def memory_after(program: Program, grid, block, parameters, buffers) -> Memory:
+def memory_after(program: Program, grid, block, parameters, buffers, shared=0) -> Memory:
     """The same; all that the grid leaves."""
     (across, down, deep), threads = (*grid, *[1] * (3 - len(grid))), block[0] * block[1]
     count = across * down * deep
-    memory = Memory(buffers, count, program.shared_bytes)
+    memory = Memory(buffers, count, -(-program.shared_bytes // 16) * 16 + shared)
     values = {}
     flat = []
     for each in parameters:
@@ -546,6 +550,7 @@ def memory_after(program: Program, grid, block, parameters, buffers) -> Memory:
             generator = program.run(
                 values, memory, (window + 1) * _WINDOW, tid % block[0], tid // block[0], block[0],
                 block[1], x, y, z, across, down, deep, y % program.cluster,
+                shared,
             )  # fmt: skip
             runnable.append((generator, (number, tid // 32), tid % 32, None, (window, y)))
 

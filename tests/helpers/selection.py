@@ -39,7 +39,10 @@ def tuned():
                 letter
                 for letter in "sdczhb"
                 if is_compiled(each, letter)
-                and each.registers.get(code_of(whole_vectors(access, letter), each.kernel)) != 0
+                and each.registers.get(
+                    code_of(whole_vectors(access, letter), each.kernel, each.knobs)
+                )
+                != 0
             )
             found.append(Tuned(each.kernel.name, each.knobs, access, "plain", letters))
         for row in machine.exceptions:

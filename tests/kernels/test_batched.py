@@ -16,7 +16,7 @@ from gemv.core.narrow import cast
 from gemv.core.problem import Problem
 from gemv.engines import backend
 from gemv.kernels import get
-from gemv.kernels.wide_tiles import lanes_and_pieces
+from gemv.kernels.wide_tiles import lanes_and_pieces_of
 from gemv.selection import batches
 
 if gemv.backend() == "host":
@@ -137,7 +137,7 @@ def test_constants_for_many_items_leave_the_order_of_sums():
                 assert many.knobs["LANES"] == single.knobs["LANES"]
             else:
                 assert many.kernel.name == "staged_columns"
-                lanes, _ = lanes_and_pieces(single.knobs, problem.widths[0], dtype.itemsize)
+                lanes, _ = lanes_and_pieces_of(problem, single.knobs)
                 groups = max(lanes, single.knobs["THREADS_PER_BLOCK"]) // lanes
                 assert (many.knobs["GROUPS"], many.knobs["TOGETHER"]) == (groups, 32 // lanes)
             changed += 1

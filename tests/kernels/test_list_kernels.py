@@ -7,14 +7,16 @@ from unittest import mock
 import numpy as np
 import pytest
 from helpers.lists import forced, run_together
-from helpers.problems import ALL_ROWS, Case, knobs_for_tests, tile_of
+from helpers.problems import ALL_ROWS, Case, filled, knobs_for_tests, tile_of
 
 import gemv
 from gemv.core.dtypes import DTYPES
 from gemv.core.geometry import Chip, Device
+from gemv.core.narrow import cast
 from gemv.core.problem import Problem
 from gemv.engines import backend
-from gemv.kernels import get, list_shares
+from gemv.kernels import get, list_shares, list_words
+from gemv.kernels.list_words import AROUND
 from gemv.kernels.tables import BY_WARP
 from gemv.selection import ragged
 
@@ -47,12 +49,18 @@ def few_warps(problems, places, device):
 
     In the simulator it is an H100, so that the constants are those that are used there.
     """
-    share = ragged.shared_out
+    share, share_to_blocks = ragged.shared_out, ragged.shared_out_to_blocks
 
     def shared_out(tiles, rows, costs, takers, together, order):
         return share(tiles, rows, costs, 8, together, order)
 
-    with mock.patch.object(ragged, "shared_out", shared_out):
+    def shared_out_to_blocks(tiles, rows, costs, warps, takers, of_block):
+        return share_to_blocks(tiles, rows, costs, warps, 8, of_block)
+
+    with (
+        mock.patch.object(ragged, "shared_out", shared_out),
+        mock.patch.object(ragged, "shared_out_to_blocks", shared_out_to_blocks),
+    ):
         return on_all(problems, places, device)
 
 
@@ -128,13 +136,15 @@ def test_each_way_to_share_rows_and_columns(dtype):
     rest = {"y_dtype": "s"} if dtype == "h" else {}
     cases = list(random_cases(5, dtype, "F", "N", SHAPES[dtype], **rest))
     groups, _ = assert_bits(cases)
-    words = {name: set() for name in ("warps", "tree", "parts", "shares", "in_pairs")}
+    words = {name: set() for name in ("warps", "runs", "tree", "parts", "shares", "in_pairs")}
     for group in by_warp(groups):
         for name, column in zip(group.words, group.table.T, strict=True):
             words.get(name, set()).update(column.tolist())
     assert len(words["tree"]) >= 3 and len(words["parts"]) >= 3
     assert words["shares"] >= {0, 1}
-    assert dtype not in "sdz" or words["warps"] == {0, 1, 2}
+    # Tiles of few bytes, and all with two trees of float32 are such, belong to single warps.
+    assert words["runs"] >= {0, 1} or dtype not in "dz"
+    assert dtype not in "sdz" or words["warps"] == ({0, 2} if dtype == "s" else {0, 1, 2})
     assert dtype != "h" or 0 in words["in_pairs"]
 
 
@@ -194,6 +204,77 @@ def test_wide_sums_of_rows_are_those_of_single_products(dtype, order):
     assert_bits(cases)
 
 
+def rows_around(groups):
+    """Logarithms of lanes and loads of the items whose rows are read by vectors around them."""
+    found = set()
+    for group in by_warp(groups):
+        words = dict(zip(group.words, group.table.T.tolist(), strict=True))
+        if "loads" in words:
+            found |= set(zip(words["lanes"], words["loads"], strict=True))
+    return {(lanes, loads - AROUND) for lanes, loads in found if loads >= AROUND}
+
+
+@pytest.mark.parametrize("lanes", [4, 8, 32])
+@pytest.mark.parametrize("dtype", "sdhb")
+def test_rows_around_vectors_have_the_bits_of_narrow_loads(dtype, lanes, monkeypatch):
+    """Rows of one column and more, at any element, with any gaps, which are no numbers."""
+    knobs = {"LANES": lanes, "ROWS": 1, "THREADS_PER_BLOCK": 32, "BLOCKS_PER_SM": 0}
+    forced(monkeypatch, "vector_rows", knobs, in_lists=True)
+    monkeypatch.setattr(list_words, "LEAST_AROUND", {2: 1, 4: 1, 8: 1})
+    # Sums of narrow numbers are compared before they are rounded to these.
+    rest = {"y_dtype": "s"} if dtype in "hb" else {}
+    columns = [1, 2, 3, 5, 6, 7, 8, 9, 13, 17, 31, 65, 70, 130, 150]
+    cases = []
+    for k, cols in enumerate(columns if ALL_ROWS else columns[dtype in "db" :: 2]):
+        order, op = ("C", "N") if k % 2 else ("F", "TC"[k // 2 % 2])
+        rows, unit = (1, 5, 23)[k % 5 % 3], (1, 2, 4)[k % 3]  # elements that rows are aligned to
+        alpha, beta = SCALARS[k % len(SCALARS)]
+        size = (rows, cols) if op == "N" else (cols, rows)
+        case = Case(
+            *size, dtype, order, op, pad=-cols % unit + unit * (k % 2), shift=unit, alpha=alpha,
+            beta=beta, incy=(1, -2)[k % 2], seed=k, **rest,
+        )  # fmt: skip
+        if get("vector_rows").accepts(case.problem.at(0, 0)) is None:
+            cases.append(case)
+    groups, _ = assert_bits(cases)
+    found = rows_around(groups)
+    size = DTYPES[dtype].itemsize
+    widths = {width for width in (1, 2, 4) if width * size < 16 <= lanes * width * size}
+    assert {loads // 2 for _, loads in found} == widths
+
+
+@pytest.mark.parametrize(
+    "dtype, cols", [("s", 257), ("s", 130), ("d", 65), ("h", 65), ("b", 70), ("b", 68)]
+)
+def test_a_row_reaches_no_other(dtype, cols):
+    """Vectors around a row have elements of its neighbours, and their numbers stay theirs."""
+    case = Case(23, cols, dtype, "C", shift=1 if cols % 2 else 2, beta=0.5)
+    case.a[4], case.a[11] = filled(cols, np.nan, case.element), filled(cols, np.inf, case.element)
+    groups, (found,) = run_together([case], few_warps)
+    assert rows_around(groups)
+    finite = np.isfinite(cast(case.y_of(found).copy(), np.dtype("f8")))
+    assert np.flatnonzero(~finite).tolist() == [4, 11]
+
+
+def test_which_rows_are_read_by_vectors_around_them():
+    """From one lane on with 2 bytes, from four lanes on with more; else loads are as before."""
+
+    def words(dtype, lanes, width=1, incx=1, accumulate="plain"):
+        problem = Problem(
+            DTYPES[dtype], 9, 65, 0, 9, 65, False, 65, 1, incx, accumulate=accumulate
+        ).at(0, 0)
+        (found,) = list_words.words_of_rows(problem, lanes, width, False)
+        return found["lanes"], found["loads"]
+
+    assert words("b", 8) == words("h", 8) == (0, AROUND + 2) and words("b", 4) == (2, 2)
+    assert words("b", 32, 4) == (4, AROUND + 8) and words("b", 32, 8) == (5, 16)
+    assert words("s", 16) == (2, AROUND + 2) and words("s", 8) == (3, 2)
+    assert words("s", 8, 2) == (2, AROUND + 4) and words("s", 4, 2) == (2, 4)
+    assert words("d", 8) == (2, AROUND + 2) and words("d", 4) == (2, 2)
+    for dtype, rest in (("c", {}), ("z", {}), ("b", {"incx": 2}), ("s", {"accumulate": "wide"})):
+        assert words(dtype, 32, **rest) == (5, 2)
+
+
 def test_narrow_numbers_may_have_wider_results():
     cases = list(random_cases(4, "b", "C", "N", SIZES[4:12], y_dtype="s"))
     assert len(by_warp(assert_bits(cases)[0])) == 1
@@ -214,6 +295,27 @@ def test_a_nan_stays_in_its_item(dtype, order):
     _, found = run_together(cases, few_warps)
     for k, (case, after) in enumerate(zip(cases, found, strict=True)):
         assert np.isfinite(case.y_of(after)).all() == (k not in (2, 3))
+
+
+@pytest.mark.parametrize("order", "CF")
+@pytest.mark.parametrize("dtype", "sdchb")
+def test_no_load_reaches_past_the_end_of_a(dtype, order):
+    """Nothing may lie behind the last element, and the simulator has nothing there.
+
+    Lines begin anywhere, and are shorter than a load as well as longer. Some follow each other
+    backwards, so that the first one ends A.
+    """
+    sizes = [(3, 41), (5, 64), (7, 35), (9, 40), (33, 37), (67, 34), (70, 19), (40, 65)]
+    cases = [
+        Case(
+            *((m, n) if order == "F" else (n, m)), dtype, order, pad=(0, 1, 0, 5)[k % 4],
+            shift=(0, 1, 3)[k % 3], seed=k, beta=0.5,
+        )
+        for k, (m, n) in enumerate(sizes)
+    ]  # fmt: skip
+    for case in cases[::3]:
+        case.a = case.a[:, ::-1] if order == "F" else case.a[::-1]
+    assert by_warp(assert_bits(cases)[0])
 
 
 @pytest.mark.parametrize("order", "CF")
@@ -299,6 +401,20 @@ def many_sizes(count):
     return [(int(m), int(n)) for m, n in sides]
 
 
+def once(entries, warps, of_block):
+    """All entries, those of blocks once: each warp of a block begins with the same ones."""
+    is_shared = (entries >= 0) & (warps[np.maximum(entries, 0) >> 32] > 1)
+    if not is_shared.any():
+        return entries[entries >= 0]
+    by_block = entries.reshape(-1, of_block, entries.shape[1])
+    is_shared = is_shared.reshape(by_block.shape)
+    assert (is_shared == is_shared[:, :1]).all(), "warps with other barriers"
+    assert (np.where(is_shared, by_block - by_block[:, :1], 0) == 0).all()
+    assert (is_shared[:, :, 1:] <= is_shared[:, :, :-1]).all(), "a tile of a block comes late"
+    by_block = np.where(is_shared & (np.arange(of_block)[:, None] > 0), -1, by_block)
+    return by_block[by_block >= 0]
+
+
 def assert_each_row_once(group, entries):
     """Tables stay within their bounds, and each row of each word of the table has one warp."""
     geometry = group.choice.geometry
@@ -307,12 +423,12 @@ def assert_each_row_once(group, entries):
     assert len(group.table) == len(group.slots) == items + takers
     words = {name: group.table[:items, k] for k, name in enumerate(group.words)}
     tiles = group.choice.kernel.tiles_of(words, group.choice.spec)
-    block = launch.block[0] // 32 // tiles.warps
+    block = launch.block[0] // 32
     assert takers <= launch.grid[0] * block < takers + block
     begins = entries[:, 0].reshape(-1, tiles.together) >= 0
     assert entries.shape == (takers, turns) and begins.any(axis=1).all(), "all have work"
     assert ((entries[:, 1:] < 0) | (entries[:, :-1] >= 0)).all(), "no gap before the end"
-    taken = entries[entries >= 0]
+    taken = once(entries, np.broadcast_to(tiles.warps, items), block)
     slot, first = taken >> 32, taken & 0xFFFFFFFF
     assert slot.max() < items
     # The words with which a warp begins are those of its first item.
@@ -353,7 +469,7 @@ def test_warps_have_equal_shares(order):
     tiles = group.choice.kernel.tiles_of(words, group.choice.spec)
     fitting = H100.multiprocessors * tiles.blocks
     assert geometry.launches[0].grid[0] == fitting, "all that fit at once"
-    costs = tiles.rows * words["cols"] * 4 + list_shares.BYTES_OF_PASS * tiles.passes
+    costs = tiles.rows * words["cols"] * 4 // tiles.warps + tiles.wait * tiles.passes
     slot = np.maximum(entries >> 32, 0)
     shares = np.where(entries >= 0, costs[slot], 0).sum(axis=1)
     together = shares.reshape(-1, tiles.together)
@@ -433,7 +549,7 @@ def test_neighbouring_tiles_of_columns_are_taken_at_the_same_time():
         tiles = group.choice.kernel.tiles_of(
             dict(zip(group.words, group.table.T, strict=True)), group.choice.spec
         )
-        assert tiles.order == (list_shares.FORWARD if order == "F" else list_shares.HALVES)
+        assert tiles.order == (list_shares.BLOCKS_FIRST if order == "F" else list_shares.HALVES)
 
 
 def test_half_of_the_warps_begin_with_their_shortest_tiles_of_rows():

@@ -10,7 +10,7 @@ from helpers.problems import ALL_ROWS
 
 from gemv.core.batch import Batch
 from gemv.core.dtypes import DTYPES, dtype_name
-from gemv.core.geometry import Device
+from gemv.core.geometry import Chip, Device
 from gemv.kernels import get
 from gemv.measure.inputs import make_problem
 from gemv.selection.batches import select_batch
@@ -209,6 +209,118 @@ def test_gpus_without_copies_have_another_kernel_for_short_rows():
     batch = Batch((8,), ((0,), (64,), (1 << 20,), (0,), (0,)))
     found = [select_batch(problem, batch, device).kernel.name for device in (H100, OLD)]
     assert found == ["several_short_rows", "several_rows"]
+
+
+#: Columns of long rows, and lanes of a row: x fits twice on a multiprocessor, or once; all loads
+#: are whole, or not; four loads in a stage, or two; lanes take turns.
+LONG_ROWS = [
+    (1536, 16), (2048, 16), (2176, 16), (3000, 16), (3000, 32), (4096, 16), (4096, 32), (5120, 32),
+    (6152, 32), (8192, 32), (7168, 128), (8192, 128),
+]  # fmt: skip
+FEW_LONG_ROWS = [
+    ("b", 2048, 16),
+    ("b", 6152, 32),
+    ("b", 8192, 32),
+    ("h", 3000, 32),
+    ("h", 8192, 128),
+]
+
+
+def long_rows(letter, cols, lanes, vectors=8, rows=1 << 16, **more):
+    """A problem, and the constants of several_long_rows for it."""
+    problem = short_rows(letter, rows, cols)._replace(**more)
+    alone = {"LANES": lanes, "BLOCKS_PER_SM": 0}
+    return problem, get("several_long_rows").for_vectors(problem, alone, vectors)
+
+
+@pytest.mark.parametrize(
+    "letter, cols, lanes",
+    [(letter, *each) for letter in "bh" for each in LONG_ROWS] if ALL_ROWS else FEW_LONG_ROWS,
+)
+def test_long_rows_spill_no_registers(letter, cols, lanes, compiler):
+    kernel, (problem, knobs) = get("several_long_rows"), long_rows(letter, cols, lanes)
+    name = dtype_name(DTYPES[letter])
+    (function,) = compiler(kernel, name, "dot", knobs=knobs, widths=problem.widths, whole=True)
+    assert (function["stack"], function["spills"]) == (0, 0), knobs
+    assert function["registers"] * knobs["THREADS_PER_BLOCK"] * knobs["MIN_BLOCKS"] <= 65536
+
+
+def test_long_rows_have_as_many_blocks_as_x_leaves_room_for():
+    """Two of them on a multiprocessor, or one with twice the threads; loads in whole stages."""
+    for cols, lanes, right in (
+        (1280, 16, (256, 2, 10, 1, 2, 4)), (1536, 16, (256, 2, 12, 1, 4, 2)),
+        (2176, 16, (256, 2, 18, 0, 2, 4)), (3000, 32, (256, 2, 12, 0, 4, 2)),
+        (4096, 32, (256, 2, 16, 1, 4, 2)), (4104, 32, (512, 1, 18, 0, 2, 4)),
+        (8192, 32, (512, 1, 32, 1, 4, 2)), (7168, 128, (512, 1, 8, 0, 4, 2)),
+        (8192, 128, (512, 1, 8, 1, 4, 2)),
+    ):  # fmt: skip
+        problem, knobs = long_rows("b", cols, lanes)
+        names = ("THREADS_PER_BLOCK", "MIN_BLOCKS", "LOADS", "FULL", "AT_ONCE", "STAGES")
+        assert tuple(knobs[name] for name in names) == right
+        (launch,) = get("several_long_rows").geometry(problem, H100, knobs).launches
+        assert launch.grid == (132 * right[1], 1, 1) and launch.block == (right[0], 1, 1)
+        assert launch.shared <= 227 << 10
+        assert right[1] * (launch.shared + 1024) <= H100.chip.shared_bytes
+
+
+def test_what_shared_memory_has_no_room_for_has_another_kernel():
+    """And what was not timed, or was slower."""
+    for changed in (
+        {"vectors": 4}, {"rows": 2047}, {"rows": 2047, "lanes": 128}, {"rows": 4095, "lanes": 16},
+        {"cols": 2552}, {"cols": 1272, "lanes": 16}, {"cols": 8704}, {"cols": 11008, "lanes": 128},
+        {"lanes": 8}, {"letter": "s"}, {"accumulate": "wide"}, {"cols": 4095}, {"cols": 4100},
+    ):  # fmt: skip
+        usual = {"letter": "b", "cols": 4096, "lanes": 32}
+        assert long_rows(**usual)[1] is not None
+        assert long_rows(**{**usual, **changed})[1] is None, changed
+    for cols, lanes, rows in ((2560, 32, 2048), (1280, 16, 4096), (7168, 128, 2048)):
+        assert long_rows("b", cols, lanes, rows=rows)[1] is not None
+    problem, _ = long_rows("b", 4096, 32)
+    for other, knobs in (
+        (problem.at(256, 8), {"BLOCKS_PER_SM": 0}), (problem.at(8, 256), {"BLOCKS_PER_SM": 0}),
+        (problem, {"BLOCKS_PER_SM": 4}),
+    ):  # fmt: skip
+        assert get("several_long_rows").for_vectors(other, {"LANES": 32, **knobs}, 8) is None
+
+
+@pytest.mark.parametrize(
+    "changed, told",
+    [
+        ({"LANES": 4}, "must be 8, 16 or a multiple of 32"), ({"LANES": 48}, "got 48, 8 and 256"),
+        ({"COUNT": 3}, "and of COUNT"), ({"THREADS_PER_BLOCK": 192}, "a multiple of 4 threads"),
+        ({"STAGES": 1}, "2 or more"), ({"AT_ONCE": 3}, "a multiple of AT_ONCE"),
+        ({"LOADS": 12}, "up to 3072 columns, not 4096"), ({"LOADS": 20, "FULL": 1}, "take 5120"),
+        ({"STAGES": 32}, "bytes of shared memory are more than the 232448"),
+    ],
+)  # fmt: skip
+def test_constants_of_long_rows_that_do_not_go_together_are_refused(changed, told):
+    kernel, problem = get("several_long_rows"), short_rows("b", 1 << 16, 4096)
+    knobs = {**kernel.knobs, "LOADS": 16}
+    kernel.geometry(problem, H100, knobs)
+    with pytest.raises(ValueError, match=f"several_long_rows: .*{told}"):
+        kernel.geometry(problem, H100, {**knobs, **changed})
+
+
+#: GPUs with less shared memory for a block, none of which was measured; and one with as much.
+A100 = Device("NVIDIA A100", (8, 0), 108, chip=Chip(block_bytes=163 << 10))
+ADA = Device("NVIDIA L4", (8, 9), 58, chip=Chip(block_bytes=99 << 10))
+CONSUMER = Device("NVIDIA GeForce RTX 5090", (12, 0), 170, chip=Chip(block_bytes=99 << 10))
+B200 = Device("NVIDIA B200", (10, 0), 148, chip=Chip(block_bytes=227 << 10))
+
+
+@pytest.mark.parametrize("cols", [3000, 8192])
+def test_gpus_with_less_shared_memory_have_another_kernel_for_long_rows(cols):
+    problem = short_rows("b", 1 << 16, cols)
+    batch = Batch((8,), ((0,), (cols,), (1 << 16,), (0,), (0,)))
+    for device in (A100, ADA, CONSUMER, OLD):
+        assert select_batch(problem, batch, device).kernel.name != "several_long_rows"
+    for device in (H100, B200):
+        found = select_batch(problem, batch, device)
+        assert found.kernel.name == "several_long_rows"
+        with pytest.raises(ValueError, match="needs 232448 bytes of shared memory in a block, and"):
+            found.kernel.of_batch(problem, batch, A100, found.knobs)
+    with pytest.raises(ValueError, match="x in shared memory: it needs compute capability 8.0"):
+        found.kernel.geometry(problem, OLD, found.knobs)
 
 
 #: dtype, vectors, whether loads are of 16 bytes and A is in a ring: those that need most registers.

@@ -166,7 +166,9 @@ SEVERAL = {
 
 def several_of(name, together):
     """The name of the kernel that has these constants."""
-    return "several_short_rows" if "SHARERS" in together else SEVERAL[name]
+    if "SHARERS" in together:
+        return "several_short_rows"
+    return "several_long_rows" if "AT_ONCE" in together else SEVERAL[name]
 
 
 @pytest.mark.parametrize("stages", [0, 2, 3])
@@ -197,6 +199,45 @@ def test_warps_that_share_a_ring_have_the_bits_of_each_vector_alone(
 ):
     together = {**together, "THREADS_PER_BLOCK": 32 * rings * together["WARPS"]}
     in_registers(letter, m, n, lanes, together, stages, monkeypatch)
+
+
+#: Long rows: few lanes and a whole warp, rings of two stages and of three, stages of one load and
+#: of two, loads that not all lanes have or none, several rings, vectors in two turns of the grid,
+#: and lanes of a row in two turns and in four.
+LONG_ROWS = [
+    (37, 128, 8, {"LOADS": 2, "COUNT": 4, "THREADS_PER_BLOCK": 32, "FULL": 1, "STAGES": 3}),
+    (21, 200, 8, {"LOADS": 4, "COUNT": 4, "THREADS_PER_BLOCK": 64, "AT_ONCE": 2, "STAGES": 2}),
+    (21, 328, 16, {"LOADS": 3, "COUNT": 8, "THREADS_PER_BLOCK": 64, "STAGES": 3}),
+    (9, 256, 16, {"LOADS": 4, "COUNT": 2, "THREADS_PER_BLOCK": 128, "AT_ONCE": 2, "STAGES": 3}),
+    (11, 768, 32, {"LOADS": 3, "COUNT": 8, "THREADS_PER_BLOCK": 128, "FULL": 1, "STAGES": 2}),
+    (6, 1000, 64, {"LOADS": 2, "COUNT": 8, "THREADS_PER_BLOCK": 128, "STAGES": 2}),
+    (9, 2048, 128, {"LOADS": 2, "COUNT": 8, "THREADS_PER_BLOCK": 128, "AT_ONCE": 2, "STAGES": 3,
+                    "FULL": 1}),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("m, n, lanes, together", LONG_ROWS)
+def test_vectors_in_shared_memory_have_the_bits_of_each_alone(m, n, lanes, together, monkeypatch):
+    """With two blocks, which take tile after tile."""
+    alone = {**ROWS, "LANES": lanes, "THREADS_PER_BLOCK": max(lanes, 32)}
+    module = "gemv.kernels.vectors.b06_several_long_rows"
+    monkeypatch.setattr(f"{module}.most_blocks", lambda device, knobs: 2)
+    fixed = {"LANES": lanes, "FULL": 0, "MIN_BLOCKS": 1, "AT_ONCE": 1}
+    check("h", m, n, alone, {**fixed, **together}, monkeypatch)
+
+
+def test_vectors_in_shared_memory_zero_alpha_reads_nothing(monkeypatch):
+    """With alpha as an argument neither A nor x is copied, and y is scaled in every tile."""
+    m, n, lanes, together = LONG_ROWS[1]
+    alone = {**ROWS, "LANES": lanes, "THREADS_PER_BLOCK": 32}
+    fixed = {"LANES": lanes, "FULL": 0, "MIN_BLOCKS": 1, "AT_ONCE": 1}
+    force("vector_rows", alone, {**fixed, **together}, monkeypatch)
+    a, x = (padded(np.full((count, n), np.nan, np.float16)) for count in (m, 5))
+    y = np.arange(5 * m, dtype=np.float16).reshape(5, m)
+    with gemv.trace() as calls:
+        found = gemv.matvec(a, x, cuda.to_device(y), alpha=0, beta=-2)
+    assert [call.kernel for call in calls] == ["several_long_rows"]
+    assert found.copy_to_host().tobytes() == (-2 * y).tobytes()
 
 
 def in_registers(letter, m, n, lanes, together, stages, monkeypatch):
@@ -251,7 +292,7 @@ def check(letter, m, n, alone, together, monkeypatch, chunked=False):
     for found, right in zip(several, expected, strict=True):
         assert found.tobytes() == right.tobytes()
     assert not several[2][1].any() and several[3].tobytes() == several[0].tobytes()
-    if alone.get("BLOCKS_PER_SM") or together.get("TURNS") or "SHARERS" in together or chunked:
+    if alone.get("BLOCKS_PER_SM") or together.get("TURNS") or "STAGES" in together or chunked:
         monkeypatch.setattr(batches, "SEVERAL", chosen)
         for other_order in orders(bool(alone.get("BLOCKS_PER_SM"))):
             with other_order:
@@ -328,7 +369,8 @@ def test_sums_of_several_vectors_fit_into_shared_memory(letter, accumulate):
             alone = {**get("vector_rows").knobs, "LANES": lanes, "BLOCKS_PER_SM": 0}
             for vectors in (2, 4, 8):
                 knobs = kernel.for_vectors(problem, alone, vectors)
-                ((_, block),) = kernel.geometry(problem, H200, knobs).launches
+                (launch,) = kernel.geometry(problem, H200, knobs).launches
+                block = launch.block
                 at_once = lanes // knobs["TURNS"]
                 spread = min(lanes, 32) * knobs["PARTS"] > 32
                 slots = at_once if spread else max(at_once // 32, 1)

@@ -525,11 +525,11 @@ def columns_of_a_pass(kernel, problem, geometry, knobs, flight):
 
         lanes, _, columns = tile_of_thread(knobs, problem.widths[0], problem.dtype.itemsize)
         return threads // lanes * columns
-    from gemv.kernels.wide_tiles import lanes_and_pieces
+    from gemv.kernels.wide_tiles import lanes_and_pieces_of
 
     lanes = knobs["LANES"]
     if kernel.name == "vector_columns":
-        lanes, _ = lanes_and_pieces(knobs, problem.widths[0], problem.dtype.itemsize)
+        lanes, _ = lanes_and_pieces_of(problem, knobs)
     return threads // lanes * knobs["COLUMNS"]
 
 

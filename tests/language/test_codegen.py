@@ -170,6 +170,24 @@ def test_what_selection_chooses_does_not_spill(each, letter, compiler):
         assert function["spills"] == 0
 
 
+#: Constants for columns of a few rows, of one vector and of several.
+FEW_ROWS = {
+    "vector_columns": {"LANES": 1, "COLUMNS": 16, "MIN_BLOCKS": 2},
+    "several_columns": {"LANES": 1, "COLUMNS": 16, "COUNT": 8, "LOADS": 4, "MIN_BLOCKS": 2},
+}
+
+
+@pytest.mark.parametrize("narrow", [1, 2, 4])
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@pytest.mark.parametrize("name", list(FEW_ROWS))
+def test_narrow_loads_of_a_few_rows_do_not_spill(name, dtype, narrow, compiler):
+    """So many loads of one element stand for one of 16 bytes: as many lanes, side by side."""
+    (function,) = compiler(
+        get(name), dtype, "axpy", knobs=FEW_ROWS[name], widths=(1, 0), narrow=narrow
+    )
+    assert function["stack"] == 0 and function["spills"] == 0
+
+
 @pytest.mark.parametrize("letter", "sdb")
 @pytest.mark.parametrize(
     ("m", "n", "knobs"),
@@ -566,7 +584,9 @@ def test_items_of_any_size_in_one_launch_need_no_local_memory(name, dtype, compi
     )  # fmt: skip
     assert function["stack"] == 0 and function["spills"] == 0
     assert ".ftz" not in function["ptx"]
-    assert ("bar.sync" in function["ptx"]) == (name == "list_columns")
+    # Tiles of blocks, and those of single warps, whose lanes read each other's sums.
+    for barrier in ("bar.sync", "bar.warp.sync"):
+        assert (barrier in function["ptx"]) == (name == "list_columns"), barrier
     blocks = blocks_of_lists(kernel, dtype)
     assert f".minnctapersm {blocks}\n" in function["ptx"]
     registers = -(-function["registers"] // 8) * 8  # as they are given out

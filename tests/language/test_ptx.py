@@ -125,6 +125,8 @@ BATCHES = [
     ("several_short_rows", "h", 37, 50, (3,), "C", "a"),
     ("several_short_rows", "h", 45, 56, (8,), "C", "a"),
     ("several_short_rows", "h", 9, 504, (5,), "C", "a"),
+    ("several_long_rows", "h", 37, 328, (5,), "C", "a"),
+    ("several_long_rows", "h", 5, 4096, (8,), "C", "a"),
     ("staged_rows", "c", 21, 67, (3,), "C", "x"),
     ("staged_rows", "h", 5, 129, (2,), "C", ""),
     ("staged_columns", "s", 67, 21, (3,), "F", ""),
@@ -167,12 +169,17 @@ def test_a_batch_computes(name, letter, rows, cols, shape, order, shared, compil
         monkeypatch.setattr(batches, "THREADS_PER_SM", 0)  # as in a batch of many items
     # As for many rows: all loads of 16 bytes go through a ring.
     monkeypatch.setattr("gemv.kernels.vectors.b05_several_short_rows.MANY_THREADS", 1)
+    if name == "several_long_rows":  # as for many long rows, and with few threads
+        module = "gemv.kernels.vectors.b06_several_long_rows"
+        for each, value in (("LANE_COLUMNS", 1), ("MANY_LANES", 1), ("TILES", ((128, 1),))):
+            monkeypatch.setattr(f"{module}.{each}", value)
     chosen = select_batch(problem, batch, DEVICE, asked, ("pointer", "arguments"))
     spec = chosen.spec
     assert chosen.kernel.name == name and spec.levels in (0, len(shape))
     (function,) = compiler(
         chosen.kernel, dtype_name(dtype), spec.access, knobs=chosen.knobs, homes=spec.homes,
         widths=spec.widths, whole=spec.whole, levels=spec.levels, conjugate_x=spec.conjugate_x,
+        narrow=spec.narrow,
     )  # fmt: skip
     sums = problem.precision.sums.itemsize
     matrices = a if order == "C" else a.swapaxes(1, 2)
@@ -189,7 +196,9 @@ def test_a_batch_computes(name, letter, rows, cols, shape, order, shared, compil
     places["beta"] = -1 + 0j if dtype.kind == "c" else -1
     values = [(places | problem.arguments(geometry))[each] for each in function["arguments"]]
     (launch,) = geometry.launches
-    after = ptx.launch(ptx.Program(function["ptx"]), launch.grid, launch.block[:2], values, buffers)
+    after = ptx.launch(
+        ptx.Program(function["ptx"]), launch.grid, launch.block[:2], values, buffers, launch.shared
+    )
 
     wide = np.result_type(dtype, np.float64)
     products = np.conj(np.matmul(a.astype(wide), x.astype(wide)[..., None])[..., 0])
@@ -236,6 +245,7 @@ def test_items_of_different_sizes_compute(name, letter, order, sizes, compiler, 
     (function,) = compiler(
         group.choice.kernel, dtype_name(dtype), spec.access, knobs=group.choice.knobs,
         homes=spec.homes, widths=spec.widths, whole=spec.whole, table=spec.table,
+        narrow=spec.narrow,
     )  # fmt: skip
     table = group.table.copy()
     away = {each: np.array(own) - own[0] for each, own in starts.items()}

@@ -31,10 +31,10 @@ SCHEDULES += [Schedule("random", seed) for seed in range(10)]
 EVERY = pytest.mark.parametrize("schedule", SCHEDULES, ids=lambda s: f"{s.order}-{s.seed}")
 
 
-def run(kernel, size, *args, grid=1, block=32, dtype=np.float64, schedule=None):
+def run(kernel, size, *args, grid=1, block=32, dtype=np.float64, schedule=None, shared=0):
     """Launch ``kernel(out, *args)`` and return `out`, which starts as zeros."""
     out = np.zeros(size, dtype)
-    launch(kernel, grid, block, (pointer_to(out, name="out"), *args), schedule)
+    launch(kernel, grid, block, (pointer_to(out, name="out"), *args), schedule, shared)
     return out
 
 
@@ -363,6 +363,40 @@ def test_arrays_of_a_kernel_check_indices(i):
     for kernel in (read, write):
         with pytest.raises(SimulatorError, match="out of range for an array"):
             run(kernel, 1, block=1)
+
+
+def test_dynamic_shared_memory_is_one_array_of_the_block_for_all_types():
+    """Its bytes begin as NaN in each block, and another one has its own."""
+
+    def kernel(out):
+        t = cuda.threadIdx.x
+        numbers, raw = cuda.shared.array(0, np.float32), cuda.shared.array(0, np.uint8)
+        again = cuda.shared.array(0, np.float64)
+        out[3 * t] = len(numbers) == 5 and len(raw) == 20 and len(again) == 2
+        out[3 * t + 1] = np.isnan(numbers[t]) and np.isnan(again[t]) and raw[19 - t] == 0xFF
+        cuda.syncthreads()
+        numbers[4 - t] = 1.5 + t
+        cuda.syncthreads()
+        out[3 * t + 2] = cuda.shared.array(0, np.float32)[3 + t] == 2.5 - t and raw[18 - 4 * t] > 0
+
+    assert run(kernel, 6, grid=2, block=2, shared=20).all()
+
+
+@pytest.mark.parametrize("i", [-1, 5])
+def test_dynamic_shared_memory_ends_where_the_launch_says(i):
+    def kernel(out):
+        cuda.shared.array(0, np.float32)[i] = 1
+
+    with pytest.raises(SimulatorError, match="out of range for an array"):
+        run(kernel, 1, block=1, shared=20)
+    with pytest.raises(SimulatorError, match="out of range for an array"):
+        run(kernel, 1, block=1)
+
+
+@pytest.mark.parametrize("nbytes", [-1, 232_449])
+def test_a_block_has_no_more_dynamic_shared_memory_than_a_gpu_gives(nbytes):
+    with pytest.raises(ValueError, match=f"{nbytes} bytes of dynamic shared memory: at most 2324"):
+        run(lambda out: None, 1, block=1, shared=nbytes)
 
 
 def test_shared_memory_is_limited():

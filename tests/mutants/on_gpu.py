@@ -31,6 +31,7 @@ KERNELS = {
     " or integers",
     "phases.py": "around or next_lane",
     "registers.py": "some_wide or units or lanes or registers or old_ones_of_y",
+    "rows.py": "row or anywhere or first_sums",
     "stores.py": "old_ones_of_y or vectors",
     "sums.py": "lanes or products or units or trees",
     "twofold.py": "(products or trees or lanes) and wide",

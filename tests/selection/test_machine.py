@@ -29,7 +29,7 @@ from gemv.selection.cells import kinds
 from gemv.selection.choices import choices
 from gemv.selection.formula import Machine
 from gemv.selection.host_or_gpu import Numbers
-from gemv.selection.machine import machine, machines
+from gemv.selection.machine import Constants, code_for, code_of, machine, machines
 from gemv.selection.parse import parse
 from gemv.selection.row import RANGES, numbers
 from gemv.selection.select import select
@@ -576,3 +576,33 @@ def test_no_problem_gets_code_that_was_compiled_for_other_dtypes_only(letter):
             seen += 1
             assert is_compiled(found, letter), (m, n, choice.knobs)
     assert seen > 100
+
+
+# Registers by what code is for -------------------------------------------------------------------
+
+
+def test_code_for_a_few_rows_has_a_name_of_its_own():
+    columns, rows = REGISTRY["vector_columns"], REGISTRY["vector_rows"]
+    names = [
+        code_of(problem_of("axpy", count, 5000).at(4, 4), columns, {"LANES": 1})
+        for count in (1, 2, 3, 40)
+    ]
+    assert names == ["s1xn1", "s1xn2", "s1x", "s1x"]
+    assert code_of(problem_of("axpy", 1, 5000).at(4, 4), columns, {"LANES": 4}) == "s1xn1"
+    assert code_of(problem_of("axpy", 8, 5000).at(4, 4), columns, {"LANES": 4}) == "s1xn2"
+    assert code_of(problem_of("axpy", 40, 5000).at(16, 16), columns, {"LANES": 1}) == "s4xw"
+    assert code_for(rows, "h", (8, 8), True, 1) == "h8xw"
+    assert code_for(rows, "s", (1, 0), False, 1) == "s1"
+
+
+def test_registers_of_code_for_a_few_rows():
+    """Its own if they are known, else those for more rows, else those of any code of the dtype."""
+    one, two, many = (problem_of("axpy", count, 5000).at(4, 4) for count in (1, 2, 40))
+    knobs = {**REGISTRY["vector_columns"].knobs, "LANES": 1}
+    for registers, expected in (
+        ({"s1x": 70, "s1xn1": 30, "s4xw": 90}, [30, 70, 70]),
+        ({"s1xn1": 30, "s4xw": 90}, [30, 90, 90]),
+        ({"s1x": 70, "s1xn1": 0}, [None, 70, 70]),
+    ):
+        constants = Constants("vector_columns", knobs, registers)
+        assert [constants.registers_for(each) for each in (one, two, many)] == expected

@@ -13,12 +13,12 @@ from gemv.core.geometry import MAX_GRID_Y, Device
 from gemv.core.problem import Problem
 from gemv.kernels import (
     REGISTRY,
-    k09_vector_columns,
     k10_long_columns,
     k12_phased_columns,
     k13_short_columns,
 )
 from gemv.kernels.kernel import MOST_PREPARED
+from gemv.kernels.wide_tiles import lanes_and_pieces
 from gemv.measure.inputs import make_problem
 from gemv.selection import select as selection_select
 from gemv.selection.row import RANGES, numbers
@@ -209,7 +209,7 @@ def rows_of_a_tile(choice):
     """What a block of a wide kernel covers, by its constants and the width of its loads."""
     knobs, width, itemsize = choice.knobs, choice.spec.widths[0], choice.spec.dtype.itemsize
     if choice.kernel.name == "vector_columns":
-        lanes, pieces = k09_vector_columns.lanes_and_pieces(knobs, width, itemsize)
+        lanes, pieces = lanes_and_pieces(knobs, width, itemsize, choice.spec.narrow)
         return lanes * pieces * width
     if choice.kernel.name == "phased_columns":
         pieces = k12_phased_columns.block_of(knobs, width, itemsize)[0]
@@ -359,7 +359,8 @@ def test_what_is_prepared_for_one_shape_is_right_for_others(kernel):
         by_loads = {}
         for problem in problems:
             if kernel.accepts(problem) is None and problem.access == access:
-                by_loads.setdefault((problem.widths, problem.whole), []).append(problem)
+                key = problem.widths, problem.whole, kernel.spec(problem).narrow
+                by_loads.setdefault(key, []).append(problem)
         for alike in by_loads.values():
             for first in (alike[0], alike[-1]):
                 geometry_of = kernel.prepared(first, GPU, kernel.knobs)
@@ -378,6 +379,23 @@ def test_what_is_prepared_is_accepted_whatever_the_sizes(kernel, access):
     for rows, cols in itertools.product((1, 9, 10**6, MOST_PREPARED), (1, 9, 10**6, 2**40)):
         problem = problem_of(access, rows, cols)
         assert problem.access != access or kernel.accepts(problem) is None
+
+
+def test_problems_of_one_entry_have_the_lanes_that_their_own_rows_need():
+    """Narrow loads of a few rows: what is made for the first problem is not for all others."""
+    problems = [
+        problem_of("axpy", rows, cols, "h").at(258, 256)
+        for rows in (1, 5, 2, 3, 40) for cols in (5000, 300_007)
+    ]  # fmt: skip
+    for order in (problems, problems[::-1]):
+        selection_select.forget()
+        narrow = set()
+        for problem in order:
+            choice = select(problem, H200)
+            again = select(problem, H200, choice.kernel.name, choice.knobs)
+            assert choice.spec == again.spec and choice.geometry == again.geometry
+            narrow.add(choice.spec.narrow)
+        assert narrow >= {1, 2, 4}
 
 
 def test_more_rows_than_a_grid_has_blocks_are_refused_after_fewer():

@@ -43,9 +43,9 @@ def traced(monkeypatch):
         return right(*arguments)
 
     monkeypatch.setattr(jax_calls, "_call", counting)
-    jax_calls.at_once.cache_clear()
+    jax_calls.compiled_call.cache_clear()
     yield counted
-    jax_calls.at_once.cache_clear()
+    jax_calls.compiled_call.cache_clear()
 
 
 def entered(call):
@@ -154,11 +154,65 @@ def test_traced_arrays_are_traced(operands):
     assert jax.vmap(matvec, (None, 0))(a, jnp.stack([x, x])).shape == (2, 40)
 
 
+TRANSFORMED = {
+    "vmap": lambda a, x: jax.vmap(matvec)(jnp.stack([a, a]), jnp.stack([x, x])),
+    "vmap of a": lambda a, x: jax.vmap(matvec, (0, None))(jnp.stack([a, a]), x),
+    "alpha": lambda a, x: jax.vmap(lambda a, x: matvec(a, x, alpha=2.5), (None, 0))(
+        a, jnp.stack([x, x])
+    ),
+    "grad": lambda a, x: jax.grad(lambda a, x: matvec(a, x).sum(), (0, 1))(a, x),
+    "vjp": lambda a, x: jax.vjp(matvec, a, x)[1](matvec(a, x)),
+    "jvp": lambda a, x: jax.jvp(matvec, (a, x), (a, x)),
+    "linearize": lambda a, x: jax.linearize(matvec, a, x)[1](a, x),
+    "alpha of vmap": lambda a, x: jax.vmap(lambda z: matvec(a, x, alpha=z))(jnp.arange(3.0)),
+    "the drop-in": lambda a, x: jax.vmap(lambda x: gemv.gemv(2.0, a, x))(jnp.stack([x, x])),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", TRANSFORMED)
+def test_what_is_transformed_again_is_not_traced_again(operands, traced, name):
+    """Outside of jit each grad and each vmap traces its function, but not the product in it."""
+    a, x, _ = operands
+    first, count = TRANSFORMED[name](a, x), len(traced)
+    assert count
+    again = TRANSFORMED[name](a, x + 0)
+    assert len(traced) == count
+    for one, other in zip(*map(jax.tree.leaves, (first, again)), strict=True):
+        assert jnp.array_equal(one, other)
+
+
+def test_numbers_that_are_equal_are_looked_at_where_they_are_traced(operands):
+    """A complex one is equal to 1 and an error for a real matrix, whatever was traced before."""
+    a, x, y = operands
+    mapped = lambda **options: jax.vmap(lambda x: matvec(a, x, **options))(x[None])  # noqa: E731
+    for _ in range(2):
+        for alpha in (1, True, 1.0, np.float32(1)):
+            assert jnp.array_equal(mapped(alpha=alpha)[0], matvec(a, x))
+        for options, error, words in (
+            ({"alpha": 1 + 0j}, TypeError, "alpha must be real"),
+            ({"alpha": [1]}, TypeError, "alpha must be a number"),
+            ({"alpha": None}, TypeError, "alpha must be a number"),
+            ({"alpha": y}, TypeError, "alpha must be a number"),
+            ({"trans": 1.0}, TypeError, "trans must be"), ({"trans": []}, TypeError, "trans must"),
+            ({"kernel": "none"}, ValueError, "no kernel"),
+            ({"kernel": []}, ValueError, "no kernel"),
+            ({"out_dtype": []}, TypeError, "out_dtype must be a dtype"),
+            ({"accumulate": []}, TypeError, "accumulate must be"),
+        ):  # fmt: skip
+            with pytest.raises(error, match=words):
+                mapped(**options)
+    deleted = a + 0
+    deleted.delete()
+    with pytest.raises(TypeError, match="a cannot be read: the array has been deleted"):
+        jax.vmap(lambda x: matvec(deleted, x))(x[None])
+    assert jnp.array_equal(jax.vmap(lambda x: matvec(np.asarray(a), x))(x[None])[0], matvec(a, x))
+
+
 def test_a_setting_that_changes_is_followed(operands):
     a, x, _ = operands
     matvec(a, x)
     memo.forget()
-    assert "_check_options" in entered(lambda: matvec(a, x))
+    assert "at_once" in entered(lambda: matvec(a, x))
     assert entered(lambda: matvec(a, x)) == ["matvec"]
 
 

@@ -9,7 +9,7 @@ jax = pytest.importorskip("jax", reason="JAX is not installed")
 
 import jax.numpy as jnp  # noqa: E402
 
-from gemv.calls import jax_numbers, remembered  # noqa: E402
+from gemv.calls import jax_numbers, remembered, short_jax  # noqa: E402
 from gemv.core.dtypes import DTYPES  # noqa: E402
 from gemv.engines import host  # noqa: E402
 
@@ -77,6 +77,25 @@ def test_other_numbers_are_not_compiled_anew(operands, short_way):
         ]
         assert not said
     np.testing.assert_allclose(found, expected, rtol=1e-3, atol=1e-3)
+
+
+def test_arrays_that_are_no_number_of_the_kernel_are_looked_at(operands, short_way, monkeypatch):
+    """With an alpha that lies elsewhere XLA would compute there, and another dtype it refuses."""
+    a, x, y = operands
+    for given in (None, y):
+        short_way("gemv", 1, a, x, 0, given).expect(None, y)
+    right = jnp.float32(2)
+    elsewhere = jax.device_put(right, jax.devices()[1])
+    for _ in range(2):
+        assert jnp.array_equal(short_way("gemv", right, a, x), short_way("gemv", 2.0, a, x))
+    passed = []
+    for known in short_jax._known.values():
+        monkeypatch.setattr(known, "_blended", lambda *operands: passed.append(operands))
+    for wrong in (jnp.float64(2), jnp.ones(1, "f"), jnp.int32(2), np.ones((), "f"), "2", elsewhere):
+        for _ in range(2):
+            assert short_way("gemv", wrong, a, x) is remembered.UNUSUAL
+            assert short_way("gemv", right, a, x, wrong, y) is remembered.UNUSUAL
+    assert not passed
 
 
 def test_a_number_that_becomes_infinite(operands, short_way):

@@ -6,7 +6,9 @@ GPU, JAX puts arrays there.
 
 from __future__ import annotations
 
+import re
 import sys
+from functools import partial
 
 import numpy as np
 import pytest
@@ -114,15 +116,18 @@ def test_a_beta_of_0_reads_no_y(rng):
 
 
 def test_a_constant_is_multiplied_inside_of_the_product(rng):
-    """A function that has alpha as a number reads and writes y once, not once more for alpha."""
-    a, x = array(rng, 7, 5, dtype="complex128"), array(rng, 5, dtype="complex128")
-    for alpha, steps in ((0.3 - 1.7j, []), (jnp.asarray(0.3 - 1.7j), ["mul"])):
-        traced = jax.make_jaxpr(lambda a, x, alpha=alpha: matvec(a, x, alpha=alpha))(a, x)
-        found = [each.primitive.name for each in traced.eqns]
-        assert [name for name in found if name in ("gemv_product", "mul")] == [
-            "gemv_product",
-            *steps,
-        ]
+    """A function that has alpha as a number reads and writes y once, not once more for alpha.
+
+    The program is looked at, where all that is called inside of it has its place.
+    """
+    a, xs = array(rng, 7, 5, dtype="complex128"), array(rng, 3, 5, dtype="complex128")
+    for alpha, steps in ((0.3 - 1.7j, []), (jnp.asarray(0.3 - 1.7j), ["multiply"])):
+        product = partial(matvec, alpha=alpha)
+        for step, x in ((product, xs[0]), (jax.vmap(product, (None, 0)), xs)):
+            program = jax.jit(step).lower(a, x).as_text()
+            names = r"stablehlo\.custom_call @(\w+)|stablehlo\.(multiply)|(call) @"
+            found = ["".join(each) for each in re.findall(names, program)]
+            assert found == ["gemv_product", *steps]
 
 
 def test_numbers_that_change_do_not_compile_anew(rng):
@@ -211,7 +216,7 @@ def test_an_item_of_a_batch_has_the_bits_that_it_has_alone(rng):
     alone = jnp.stack([matvec(a, x) for x in xs])
     with gemv.trace() as calls:
         assert jnp.array_equal(jax.vmap(matvec, (None, 0))(a, xs), alone)
-    assert len(calls) == 4
+    assert len(calls) == (4 if jax.default_backend() == "cpu" else 1)
 
 
 def test_shards_are_multiplied_where_they_are(rng):

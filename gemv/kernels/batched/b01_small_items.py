@@ -570,7 +570,7 @@ def in_lists(problem, knobs):
     if problem.widths[0] < unit:
         return None
     wide = problem.incx == 1 and problem.x_alignment >= unit * problem.dtype.itemsize
-    return "list_rows", words_of_rows(shares, unit, wide)
+    return "list_rows", words_of_rows(problem, shares, unit, wide)
 
 
 def tile(knobs):

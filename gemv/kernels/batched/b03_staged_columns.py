@@ -73,7 +73,7 @@ from gemv.kernels.staging import (
     lines_object,
     vectors_of,
 )
-from gemv.kernels.wide_tiles import lanes_and_pieces
+from gemv.kernels.wide_tiles import lanes_and_pieces_of
 
 #: Bytes of a chunk, stages, and chunks of a block that has no room for a ring.
 CHUNK_BYTES, STAGES = 17408, 2
@@ -264,7 +264,7 @@ def for_items(problem, knobs, chunk_bytes=CHUNK_BYTES, stages=STAGES, most_threa
     Blocks have all rows if there are not too many, and if a stage has room for a column of each
     group. A stage for all columns needs no other one.
     """
-    lanes, _ = lanes_and_pieces(knobs, problem.widths[0], problem.dtype.itemsize)
+    lanes, _ = lanes_and_pieces_of(problem, knobs)
     groups = max(lanes, knobs["THREADS_PER_BLOCK"]) // lanes
     sums = problem.precision.sums.itemsize
     if groups * ceil_div(sums, 4) > WORDS:

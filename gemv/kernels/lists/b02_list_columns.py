@@ -1,15 +1,21 @@
-"""Columns of many matrices of any size: each block takes an equal stretch of the list.
+"""Columns of many matrices of any size: each warp takes an equal stretch of the list.
 
 Idea
     As ``list_rows``, for matrices that are stored down the columns: as many blocks as fit on the
     GPU have stretches of the list with about the same number of bytes, and the words of the next
     matrix are in a register before they are needed.
 
-    A block takes a few rows with all their columns, and its four warps share the columns. The lanes
-    of a warp are a small matrix: neighbours in one direction have neighbouring rows, at least 128
-    bytes of a column, and in the other direction lanes share the columns. How many are which are
-    words of the item, because a matrix with few rows wants its columns shared, and one with few
-    columns does not. If there are too few columns for four warps, these have rows of their own.
+    A tile is a few rows with all their columns. The lanes of a warp are a small matrix: neighbours
+    in one direction have neighbouring rows, at least 128 bytes of a column, and in the other
+    direction lanes share the columns. How many are which are words of the item, because a matrix
+    with few rows wants its columns shared, and one with few columns does not.
+
+    A tile of up to 9 KB belongs to one warp. Whatever a tile takes beside its loads is done once
+    then: finding its place, moving sums, adding up trees. The warp waits for no other one. A larger
+    tile would keep one warp busy for too long, so it belongs to a block, and its four warps share
+    the columns; if there are too few columns, these have rows of their own. All warps of a block
+    must come to the same barriers: they begin with the tiles of their block, and go on with their
+    own ones.
 
     The order of a sum is that of ``vector_columns`` (rung 9), in which the threads of a block share
     the columns: group g of them has the columns g, g + groups, g + 2 * groups, and so on. The
@@ -23,11 +29,16 @@ Idea
     begin before these rows is the *phase* of the column. All columns of a group have one phase, as
     the number of groups is a multiple of the elements of a load. So a lane adds up what its loads
     bring, and moves the sums of a group to its own rows when they are done: some come from the next
-    lane. A warp therefore has a vector of rows less than it reads.
+    lane. Where every second column of a lane has the same phase, the sums of two are added first. A
+    warp therefore has a vector of rows less than it reads. At the end of A a vector may
+    reach past the last element, where memory may end. There the lane leaves the last column out of
+    its loop, and adds it from loads of single elements when the loop is done: it is the last one of
+    its sum anyway. Of short columns several are left out, and all of those that run backwards.
 
     Two neighbouring tiles of rows share a line of memory in each column. They are taken at the same
     time, so that the second one finds it in the L2 cache: see
-    :func:`~gemv.kernels.list_shares.shared_out`.
+    :func:`~gemv.kernels.list_shares.shared_out`. How tiles of blocks and those of warps are given
+    out is in :func:`~gemv.kernels.list_blocks.shared_out_to_blocks`.
 
 Picture
     ::
@@ -47,6 +58,12 @@ Picture
 
         sum of a row                  ((tree 0 + tree 1) + tree 2) + tree 3
 
+        a block, from left to right: tiles of the block, |, and of its warps
+        warp 0                        A A A A|B B B C D D
+        warp 1                        A A A A|E E F F G
+        warp 2                        A A A A|H H H H I
+        warp 3                        A A A A|J K K L M M
+
 Bytes
     (m*n + len(x) + len(y) * (1 + [beta != 0])) * itemsize for each item, and about 150 bytes for
     its words: sizes and strides, addresses, alpha and beta. Lines that two tiles share come from
@@ -56,10 +73,13 @@ Wins
     Lists of matrices that are stored down the columns (or transposed and stored along the rows),
     above all small ones of many sizes. 68 MB of matrices with 4 to 512 rows and columns (1474 of
     them in float32, 743 in float64, 2915 in bfloat16) on an NVIDIA H100, where a kernel that only
-    reads and writes as many bytes takes 24 us: 31.9 us in float32, 30.6 us in float64, 47.4 us in
-    bfloat16. With loads as wide as columns are aligned, and warps that share nothing: 35.7 us, 33.4
-    us and 56.3 us; and if every second warp takes its tiles the other way round, 41.0 us, 39.6 us
-    and 57.2 us.
+    reads and writes as many bytes takes 24 us: 33.5 us in float32, 30.5 us in float64, 42.7 us in
+    bfloat16. If all tiles belong to blocks, 32.8 us, 31.2 us and 53.1 us. Matrices of 65 x 65
+    bfloat16 took 54.3 us, and 101.8 us then; of 64 x 64, 28.7 us and 52.6 us.
+
+    With loads as wide as columns are aligned, and warps that share nothing, the matrices of many
+    sizes took 35.7 us, 33.4 us and 56.3 us; and if every second warp takes its tiles the other way
+    round, 41.0 us, 39.6 us and 57.2 us.
 
 Loses
     To ``list_rows`` on as many bytes, in float32 and bfloat16: see there.
@@ -80,7 +100,7 @@ from __future__ import annotations
 
 from gemv.core.geometry import LOAD_BYTES, one_launch
 from gemv.kernels.kernel import Kernel, attach, wide_loads_object
-from gemv.kernels.list_shares import FORWARD, Tiles
+from gemv.kernels.list_shares import BLOCKS_FIRST, BYTES_OF_PASS, Tiles
 from gemv.kernels.list_words import AT_ONCE, OF_COLUMNS, SHARED_BYTES, WARPS
 from gemv.kernels.lists.walk import walk
 
@@ -88,19 +108,23 @@ from gemv.kernels.lists.walk import walk
 def build(spec):
     from gemv.language import (
         add_each,
+        any_of_warp,
         cuda,
+        elements_past,
         fold_pieces,
+        gather,
         gather_some,
         inlined,
         load_vectors,
         moved,
         multiply_add,
+        multiply_inside,
         natural,
         of_lane,
         of_warp,
         pieces_of,
-        put_pieces,
-        read_only_load,
+        put_unit,
+        rows_inside,
         short,
         spread,
         stream_around,
@@ -114,23 +138,81 @@ def build(spec):
     CONJUGATE = int(spec.conj)
     WIDTH = LOAD_BYTES // spec.dtype.itemsize
     DEEPEST, SHIFT = AT_ONCE.bit_length() - 1, WIDTH.bit_length() - 1
-    OF_WARPS = WARPS.bit_length() - 1
+    HALF_PHASE, TWO_WIDTH = WIDTH // 2 - 1, 2 * WIDTH
     SUMS, HALF = AT_ONCE * WIDTH, AT_ONCE // 2
     PLACES = SHARED_BYTES // spec.precision.sums.itemsize
+    # Two buffers for the tiles of the block, then two for those of each warp, half as large.
+    OF_WARP = PLACES // 2
+    ALL_PLACES = (2 + WARPS) * PLACES
+    UNIT = min(LOAD_BYTES // spec.precision.sums.itemsize, WIDTH)
+    UNITS = WIDTH // UNIT
     OWN = len(OF_COLUMNS)
     # The columns of a lane are neighbours where it has whole trees: so are their numbers of x.
     OF_X = min(WIDTH, AT_ONCE)
     LOADS_OF_X = AT_ONCE // OF_X
 
     @inlined
+    def all_loaded(a, at, rows, col_stride, cols):
+        """The columns of a lane, up to the first one whose vector may reach past the end of A."""
+        # In short columns the vectors of several reach there. The last column may be anywhere.
+        past, ends = natural(0), WIDTH - 1 if col_stride > 0 else cols
+        if col_stride >= WIDTH - 1:
+            past, ends = elements_past(a, (cols - 1) * col_stride, LOAD_BYTES), 1
+        return short(max(cols - ends, 0) if at - past + WIDTH > rows else cols)
+
+    @inlined
+    def repeated(values):
+        """Once for each of the four columns that a lane has at once."""
+        twice = values + values
+        return twice + twice
+
+    @inlined
+    def with_ends(total, a, at, rows, col_stride, x, incx, j, begin, by, groups, whole, cols):
+        """Adds the columns of a turn from `whole` on, one by one; those of `j` would be next."""
+        slot = natural(0)
+        if j > begin:
+            loaded = ((whole - 1 - (j - groups)) >> by) + 1
+            if loaded < AT_ONCE:
+                slot, j = loaded, short(j - groups)
+        while any_of_warp(j + (slot << by) < cols):
+            c = short(j + (slot << by))
+            start = c * col_stride
+            first = at - elements_past(a, start, LOAD_BYTES)
+            some = natural(1) if c < cols else natural(0)
+            values = rows_inside(a, (start - at,), first, WIDTH, rows * some)
+            factors = gather_some(x, c, 0, 1, incx, 1, some)
+            factors = spread(factors, 1, SUMS, 0, 1)
+            # Of the sums, those of this column alone have numbers from 0 to WIDTH - 1.
+            total = multiply_inside(
+                total, repeated(values), factors, -slot * WIDTH, WIDTH, WIDTH,
+                WIDTH * some, CONJUGATE,
+            )  # fmt: skip
+            slot = slot + 1
+            if slot == AT_ONCE:
+                slot, j = natural(0), short(j + groups)
+        return total
+
+    @inlined
+    def put(kept, at, own):
+        """Stores the sums of a lane by as few stores as they take."""
+        put_unit(kept, at, own, 0, UNIT)
+        if UNITS > 1:
+            put_unit(kept, at + UNIT, own, UNIT, UNIT)
+        if UNITS > 2:
+            put_unit(kept, at + 2 * UNIT, own, 2 * UNIT, UNIT)
+            put_unit(kept, at + 3 * UNIT, own, 3 * UNIT, UNIT)
+        return 0
+
+    @inlined
     def sums(
-        a, at, col_stride, x, incx, wide, cols, mine, lane, lanes, shares, share, part, tree,
-        groups, parts, is_phased, kept, buffer, place, apart,
+        a, at, rows, col_stride, x, incx, wide, cols, lane, lanes, shares, share, part, tree,
+        groups, parts, is_phased, kept, place, apart,
     ):  # fmt: skip
         """Stores the sums of all trees of the lane's rows, a tree `apart` from the one before."""
         unit = short(max(tree, DEEPEST))
         by = short(unit - DEEPEST)
         turns, bits = short(natural(1) << by), by - parts
+        whole = all_loaded(a, at, rows, col_stride, cols) if WIDTH > 1 else cols
         base = natural(0)
         while of_warp(base < min(cols, groups)):
             own = zeros(zero, WIDTH)
@@ -144,23 +226,46 @@ def build(spec):
                 j = short(base + (share << unit) + (c << parts) + part)
                 total = zeros(zero, SUMS)
                 begin = j
-                while j < mine:
-                    rest = min(((mine - 1 - j) >> by) + 1, AT_ONCE)
+                # Where all columns of a turn are there, no load is predicated.
+                while j + ((AT_ONCE - 1) << by) < whole:
                     values = stream_around(
-                        a, at + j * col_stride, col_stride << by, AT_ONCE, WIDTH, rest
+                        a, j * col_stride, col_stride << by, AT_ONCE, WIDTH, AT_ONCE
                     )
-                    if wide > by and rest == AT_ONCE:
+                    if wide > by:
                         factors = load_vectors(x, j, OF_X, LOADS_OF_X, OF_X)
                     else:
-                        factors = gather_some(x, j, turns, AT_ONCE, incx, 1, rest)
+                        factors = gather(x, j, turns, AT_ONCE, incx, 1)
                     factors = spread(factors, 1, WIDTH, 0, 1)
                     total = multiply_add(total, values, factors, CONJUGATE)
                     j = short(j + groups)
-                if WIDTH > 1 and of_warp(is_phased):
-                    total = sums_from(
-                        total, a, at + begin * col_stride, col_stride << by, AT_ONCE, WIDTH
+                if j < whole:
+                    rest = ((whole - 1 - j) >> by) + 1
+                    values = stream_around(
+                        a, j * col_stride, col_stride << by, AT_ONCE, WIDTH, rest
                     )
-                own = fold_pieces(total, WIDTH)
+                    factors = gather_some(x, j, turns, AT_ONCE, incx, 1, rest)
+                    factors = spread(factors, 1, WIDTH, 0, 1)
+                    total = multiply_add(total, values, factors, CONJUGATE)
+                    j = short(j + groups)
+                if WIDTH > 1:
+                    total = with_ends(
+                        total, a, at, rows, col_stride, x, incx, j, begin, by, groups, whole, cols
+                    )
+                two_phases = (col_stride << by) & HALF_PHASE == 0 and tree >= DEEPEST
+                if WIDTH > 1 and of_warp(is_phased and two_phases):
+                    # The first and the third column have one phase: their sums are added, and
+                    # then moved. So are those of the second and the fourth.
+                    both = sums_from(
+                        fold_pieces(total, TWO_WIDTH), a, begin * col_stride, col_stride << by,
+                        HALF, WIDTH,
+                    )  # fmt: skip
+                    own = fold_pieces(both, WIDTH)
+                else:
+                    if WIDTH > 1 and of_warp(is_phased):
+                        total = sums_from(
+                            total, a, begin * col_stride, col_stride << by, AT_ONCE, WIDTH
+                        )
+                    own = fold_pieces(total, WIDTH)
                 if turn & 1 == 0:
                     first = own
                 else:
@@ -176,93 +281,89 @@ def build(spec):
                 own = add_each(own, sums_of_lane(own, lane ^ distance))
                 distance = short(distance >> 1)
             to = ((base + (share << unit)) >> tree) * apart + place
-            if part == 0 and mine > 0:
+            if part == 0:
                 if tree >= DEEPEST:
-                    put_pieces(kept, buffer, to, own, apart, WIDTH)
+                    put(kept, to, own)
                 elif tree == 1:
                     low = fold_pieces(pieces_of(total, 0, HALF, WIDTH), WIDTH)
                     high = fold_pieces(pieces_of(total, HALF, HALF, WIDTH), WIDTH)
-                    put_pieces(kept, buffer, to, low, apart, WIDTH)
-                    put_pieces(kept, buffer, to + apart, high, apart, WIDTH)
+                    put(kept, to, low)
+                    put(kept, to + apart, high)
                 else:
-                    put_pieces(kept, buffer, to, total, apart, WIDTH)
+                    put(kept, to, pieces_of(total, 0, 1, WIDTH))
+                    put(kept, to + apart, pieces_of(total, 1, 1, WIDTH))
+                    put(kept, to + 2 * apart, pieces_of(total, 2, 1, WIDTH))
+                    put(kept, to + 3 * apart, pieces_of(total, 3, 1, WIDTH))
             base = short(base + (natural(1) << (shares + unit)))
         return 0
 
-    words_of, entry_of = walk(OWN)
+    def prepared(own, lane, cols):
+        lanes, shares = short(of_lane(own, 7)), short(of_lane(own, 8))
+        parts, warps = short(of_lane(own, 9)), short(of_lane(own, 10))
+        warp = natural(cuda.threadIdx.x) // 32
+        # The warps of a block share columns, or they have runs of rows of their own, or both; or
+        # each warp has an item of its own.
+        runs = short(of_lane(own, 15))
+        run = short((warp >> warps) & ((natural(1) << runs) - 1))
+        of_columns = warp & ((natural(1) << warps) - 1)
+        row, place = short(lane & ((natural(1) << lanes) - 1)), short(lane >> lanes)
+        share = short((of_columns << shares) + (place >> parts))
+        # Lanes behind those of all rows and columns would begin behind the last column.
+        has_some = place < natural(1) << (shares + parts)
+        part = short(place & ((natural(1) << parts) - 1) if has_some else cols)
+        return lanes, shares, parts, warps, runs, run, row, share, part
+
+    def tile(own, lane, shared, first, rows, cols, done, alpha, a, x, beta, y):
+        kept = cuda.shared.array(ALL_PLACES, number, alignment=LOAD_BYTES)
+        lanes, shares, parts, warps, runs, run, row, share, part = shared
+        tree, groups = short(of_lane(own, 11)), short(of_lane(own, 12))
+        step, wide = short(of_lane(own, 13)), short(of_lane(own, 14))
+        col_stride, incx = of_lane(own, 1), of_lane(own, 5)
+        own_a, own_x = moved(a, of_lane(own, 0)), moved(x, of_lane(own, OWN))
+        in_run = short(natural(WIDTH) << lanes)
+        in_tile = short(in_run << runs)
+        # Behind the last row it is read again.
+        at = short(min(first + run * step + row * WIDTH, rows - 1))
+        warp, alone = natural(cuda.threadIdx.x) // 32, warps + runs == 0
+        keep = short((done & 1) * PLACES)  # where the sums begin
+        # In a tile of few rows one warp finishes them all: another one in each tile.
+        r, finishers = short(lane + 32 * ((warp + done) % WARPS)), short(32 * WARPS)
+        if of_warp(alone):
+            keep = short((2 + warp) * PLACES + (done & 1) * OF_WARP)
+            r, finishers = short(lane), short(32)
+        sums(
+            moved(own_a, at), at, rows, col_stride, own_x, incx, wide, cols, lane, lanes,
+            shares + warps, share, part, tree, groups, parts, step < in_run, kept,
+            keep + run * in_run + row * WIDTH, in_tile,
+        )  # fmt: skip
+        # The other buffer is written next, so one barrier for a tile is enough.
+        if of_warp(alone):
+            cuda.syncwarp()
+        else:
+            cuda.syncthreads()
+        own_y, incy = moved(y, of_lane(own, OWN + 1)), of_lane(own, 6)
+        count = short(min(cols, groups) + (natural(1) << tree) - 1) >> tree
+        while r < in_tile:
+            in_step = r & (in_run - 1)
+            i = short(first + (r >> (lanes + SHIFT)) * step + in_step)
+            if in_step < step and i < rows:
+                total = zero
+                for k in range(count):
+                    total += kept[keep + k * in_tile + r]
+                update_streaming(alpha, total, beta, own_y, i * incy)
+            r = short(r + finishers)
+        return step << runs
+
+    stretch = walk(OF_COLUMNS, prepared, tile)
 
     def list_columns(
         table, places, blocks, takers, turns, items, each, alpha_pointer, a, x, beta_pointer, y,
     ):  # fmt: skip
-        kept = cuda.shared.array((2, PLACES), number)
         tid = natural(cuda.threadIdx.x)
-        lane = tid % 32
-        warp = tid // 32
-        block = natural(cuda.blockIdx.x)
-        # The words of the first item of a block stand behind those of all items, by the block.
-        slot = items + block
-        own = words_of(table, places, slot, lane)
-        turn, tile = natural(0), natural(0)
-        listed = entry_of(blocks, block, turns, lane)
-        entry = of_lane(listed, 0)
-        while True:
-            alpha, beta = read_only_load(alpha_pointer, slot), read_only_load(beta_pointer, slot)
-            turn = short(turn + 1)
-            if turn % 32 == 0:
-                listed = entry_of(blocks, block, turns, turn + lane)
-            after = of_lane(listed, turn % 32)
-            slot = natural(max(after, 0) >> 32)
-            ahead = words_of(table, places, slot, lane)
-            first, left = short(entry & 0xFFFFFFFF), short(each)
-            rows, cols = short(of_lane(own, 3)), short(of_lane(own, 4))
-            lanes, shares = short(of_lane(own, 7)), short(of_lane(own, 8))
-            parts, warps = short(of_lane(own, 9)), short(of_lane(own, 10))
-            if of_lane(own, OWN + 2) == 0:
-                cols = short(0)
-            # The warps of a block share columns, or they have runs of rows of their own, or both.
-            run, of_columns = short(warp >> warps), warp & ((natural(1) << warps) - 1)
-            row, place = short(lane & ((natural(1) << lanes) - 1)), short(lane >> lanes)
-            share = short((of_columns << shares) + (place >> parts))
-            part = short(place & ((natural(1) << parts) - 1))
-            # Lanes behind those of all rows and columns have none.
-            mine = cols if place < natural(1) << (shares + parts) else short(0)
-            while of_warp(left > 0 and first < rows):
-                # What a word is needed for is short, so it stays in the lane that keeps it.
-                tree, groups = short(of_lane(own, 11)), short(of_lane(own, 12))
-                step, wide = short(of_lane(own, 13)), short(of_lane(own, 14))
-                col_stride, incx = of_lane(own, 1), of_lane(own, 5)
-                own_a, own_x = moved(a, of_lane(own, 0)), moved(x, of_lane(own, OWN))
-                in_run = short(natural(WIDTH) << lanes)
-                in_tile = short(in_run << (OF_WARPS - warps))
-                # Behind the last row it is read again.
-                at = short(min(first + run * step + row * WIDTH, rows - 1))
-                buffer = tile & 1
-                sums(
-                    own_a, at, col_stride, own_x, incx, wide, cols, mine, lane, lanes,
-                    shares + warps, share, part, tree, groups, parts, step < in_run, kept, buffer,
-                    run * in_run + row * WIDTH, in_tile,
-                )  # fmt: skip
-                # The other buffer is written next, so one barrier for a tile is enough.
-                cuda.syncthreads()
-                own_y, incy = moved(y, of_lane(own, OWN + 1)), of_lane(own, 6)
-                count = short(min(cols, groups) + (natural(1) << tree) - 1) >> tree
-                # In a tile of few rows one warp has them all: another one in each tile.
-                r = short(lane + 32 * ((warp + tile) % WARPS))
-                while r < in_tile:
-                    in_step = r & (in_run - 1)
-                    i = short(first + (r >> (lanes + SHIFT)) * step + in_step)
-                    if in_step < step and i < rows:
-                        total = zero
-                        for k in range(count):
-                            total += kept[buffer, k * in_tile + r]
-                        update_streaming(alpha, total, beta, own_y, i * incy)
-                    r = short(r + 32 * WARPS)
-                tile = short(tile + 1)
-                first = short(first + (step << (OF_WARPS - warps)))
-                left = short(left - 1)
-            if of_warp(after < 0):
-                return
-            own, entry = ahead, after
+        stretch(
+            natural(cuda.blockIdx.x) * WARPS + tid // 32, tid % 32, table, places, blocks, turns,
+            items, each, alpha_pointer, a, x, beta_pointer, y,
+        )  # fmt: skip
 
     return (attach(list_columns, launch_bounds=(32 * WARPS, spec.min_blocks)),)
 
@@ -278,11 +379,14 @@ def geometry(problem, device, knobs):
 
 def tiles_of(columns, spec):
     """See :attr:`gemv.kernels.kernel.Kernel.tiles_of`."""
-    rows = columns["step"] * (WARPS >> columns["warps"])
+    rows = columns["step"] << columns["runs"]
+    warps = 1 << (columns["runs"] + columns["warps"])
     shared = columns["shares"] + columns["parts"] + columns["warps"]
     passes = -(-columns["cols"] // (AT_ONCE << shared))
     tiles = -(-(columns["rows"] - columns["begin"]) // rows)
-    return Tiles(tiles, rows, passes, WARPS, 1, spec.min_blocks, FORWARD)
+    # Of the warps of a block each waits as long, so it counts as a part of the block's bytes.
+    wait = BYTES_OF_PASS // WARPS
+    return Tiles(tiles, rows, passes, warps, wait, WARPS, spec.min_blocks, BLOCKS_FIRST)
 
 
 def tile(knobs):

@@ -40,7 +40,7 @@ from __future__ import annotations
 
 from gemv.core.geometry import one_launch
 from gemv.kernels.kernel import Kernel, attach, wide_loads_object
-from gemv.kernels.list_shares import FORWARD, Tiles
+from gemv.kernels.list_shares import BYTES_OF_PASS, FORWARD, Tiles
 from gemv.kernels.list_words import OF_IN_ORDER, columns_at_once
 from gemv.kernels.lists.walk import walk
 
@@ -57,7 +57,6 @@ def build(spec):
         natural,
         of_lane,
         of_warp,
-        read_only_load,
         short,
         stream_some,
         sums_of_lane,
@@ -120,56 +119,41 @@ def build(spec):
             total = butterfly(total, 2, 1)
         return total
 
-    words_of, entry_of = walk(OWN)
+    def prepared(own, lane, cols):
+        lanes, shares = short(of_lane(own, 6)), short(of_lane(own, 7))
+        row, share = short(lane & ((natural(1) << lanes) - 1)), short(lane >> lanes)
+        # Lanes behind those of all rows and columns have none.
+        mine = cols if share < (natural(1) << shares) else short(0)
+        return lanes, shares, row, share, mine
+
+    def tile(own, lane, shared, first, rows, cols, done, alpha, a, x, beta, y):
+        lanes, shares, row, share, mine = shared
+        groups, col_stride, incx = short(of_lane(own, 8)), of_lane(own, 1), of_lane(own, 4)
+        own_a, own_x = moved(a, of_lane(own, 0)), moved(x, of_lane(own, OWN))
+        i = short(first + row)
+        at = short(min(i, rows - 1))  # behind the last row it is read again
+        total = in_order(
+            own_a, at, col_stride, own_x, incx, cols, mine, row, share, lanes, shares, groups,
+            of_lane(own, 9),
+        )  # fmt: skip
+        own_y, incy = moved(y, of_lane(own, OWN + 1)), of_lane(own, 5)
+        if share == 0 and i < rows:
+            update_streaming(alpha, total[0], beta, own_y, i * incy)
+        return natural(1) << lanes
+
+    stretch = walk(OF_IN_ORDER, prepared, tile)
 
     def list_in_order(
         table, places, blocks, takers, turns, items, each, alpha_pointer, a, x, beta_pointer, y,
     ):  # fmt: skip
         tid = natural(cuda.threadIdx.x)
-        lane = tid % 32
         warp = natural(cuda.blockIdx.x) * WARPS + tid // 32
         if of_warp(warp >= takers):
             return
-        # The words of the first item of a warp stand behind those of all items, by the warp.
-        slot = items + warp
-        own = words_of(table, places, slot, lane)
-        turn = natural(0)
-        listed = entry_of(blocks, warp, turns, lane)
-        entry = of_lane(listed, 0)
-        while True:
-            alpha, beta = read_only_load(alpha_pointer, slot), read_only_load(beta_pointer, slot)
-            turn = short(turn + 1)
-            if turn % 32 == 0:
-                listed = entry_of(blocks, warp, turns, turn + lane)
-            after = of_lane(listed, turn % 32)
-            slot = natural(max(after, 0) >> 32)
-            ahead = words_of(table, places, slot, lane)
-            first, left = short(entry & 0xFFFFFFFF), short(each)
-            rows, cols = short(of_lane(own, 2)), short(of_lane(own, 3))
-            lanes, shares = short(of_lane(own, 6)), short(of_lane(own, 7))
-            if of_lane(own, OWN + 2) == 0:
-                cols = short(0)
-            row, share = short(lane & ((natural(1) << lanes) - 1)), short(lane >> lanes)
-            # Lanes behind those of all rows and columns have none.
-            mine = cols if share < (natural(1) << shares) else short(0)
-            while of_warp(left > 0 and first < rows):
-                # What a word is needed for is short, so it stays in the lane that keeps it.
-                groups, col_stride, incx = short(of_lane(own, 8)), of_lane(own, 1), of_lane(own, 4)
-                own_a, own_x = moved(a, of_lane(own, 0)), moved(x, of_lane(own, OWN))
-                i = short(first + row)
-                at = short(min(i, rows - 1))  # behind the last row it is read again
-                total = in_order(
-                    own_a, at, col_stride, own_x, incx, cols, mine, row, share, lanes, shares,
-                    groups, of_lane(own, 9),
-                )  # fmt: skip
-                own_y, incy = moved(y, of_lane(own, OWN + 1)), of_lane(own, 5)
-                if share == 0 and i < rows:
-                    update_streaming(alpha, total[0], beta, own_y, i * incy)
-                first = short(first + (natural(1) << lanes))
-                left = short(left - 1)
-            if of_warp(after < 0):
-                return
-            own, entry = ahead, after
+        stretch(
+            warp, tid % 32, table, places, blocks, turns, items, each, alpha_pointer, a, x,
+            beta_pointer, y,
+        )  # fmt: skip
 
     return (attach(list_in_order, launch_bounds=(32 * WARPS, spec.min_blocks)),)
 
@@ -193,7 +177,9 @@ def tiles_of(columns, spec):
     rows = 1 << columns["lanes"]
     passes = -(-columns["cols"] // (columns_at_once(spec.precision) << columns["shares"]))
     warps = spec["THREADS_PER_BLOCK"] // 32
-    return Tiles(-(-columns["rows"] // rows), rows, passes, 1, warps, spec.min_blocks, FORWARD)
+    return Tiles(
+        -(-columns["rows"] // rows), rows, passes, 1, BYTES_OF_PASS, warps, spec.min_blocks, FORWARD
+    )
 
 
 def tile(knobs):

@@ -66,11 +66,16 @@ from __future__ import annotations
 from gemv.core.dtypes import DTYPES
 from gemv.core.geometry import ceil_div
 from gemv.kernels import ends_of_columns
-from gemv.kernels.ends_of_columns import SHARED_BYTES, edge_bytes, finishers_of
+from gemv.kernels.ends_of_columns import SHARED_BYTES, edge_bytes
 from gemv.kernels.grids import power_above
 from gemv.kernels.kernel import Kernel, attach, wide_loads_object
 from gemv.kernels.numbers_of_x import x_bytes, x_element_of, x_movers
-from gemv.kernels.wide_tiles import lanes_and_pieces
+from gemv.kernels.wide_tiles import (
+    finishers_of_columns,
+    lanes_and_pieces,
+    lanes_and_pieces_of,
+    narrow_loads,
+)
 
 #: Registers of 4 bytes that a thread has for sums.
 SUM_REGISTERS = 64
@@ -154,7 +159,7 @@ def build(spec):
     from gemv.language import device, gather, gather_some
 
     COUNT, LOADS, STAGED = spec["COUNT"], spec["LOADS"], spec["STAGED"]
-    lanes, _ = lanes_and_pieces(dict(spec.knobs), spec.widths[0], spec.dtype.itemsize)
+    lanes, _ = lanes_and_pieces(dict(spec.knobs), spec.widths[0], spec.dtype.itemsize, spec.narrow)
     GROUPS = max(lanes, spec["THREADS_PER_BLOCK"]) // lanes
     STAGE_COLUMNS = STAGED * GROUPS * LOADS
     taken = 2 * x_bytes(STAGE_COLUMNS, COUNT, spec.precision)
@@ -193,7 +198,7 @@ def accepts(problem):
 def constants_for(problem, knobs, vectors):
     """The constants for so many vectors, with the sums of the rung of columns."""
     width, precision = problem.widths[0], problem.precision
-    lanes, loads_of_one = lanes_and_pieces({**knobs, "PIECES": 1}, width, problem.dtype.itemsize)
+    lanes, loads_of_one = lanes_and_pieces_of(problem, {**knobs, "PIECES": 1})
     of_piece = loads_of_one * width * precision.sums.itemsize // 4
     threads, is_split = max(lanes, knobs["THREADS_PER_BLOCK"]), knobs["BLOCKS_PER_SM"] > 0
     own = power_above(ceil_div(problem.cols * lanes, threads))
@@ -233,7 +238,7 @@ def constants_for(problem, knobs, vectors):
     if many or (count == 4 and problem.dtype.kind == "c"):
         tile_rows, groups = at_once * lanes * width, threads // lanes
         alone = tile_rows * found["OF_PIECES"] // pieces
-        shares = max(min(groups, threads // 32), finishers_of(threads, alone))
+        shares = max(min(groups, threads // 32), finishers_of_columns(threads, alone))
         room = SHARED_BYTES - edge_bytes(count, threads, width, precision)
         room -= shares * tile_rows * precision.sums.itemsize  # of one vector at least
         most = min(STAGE_BYTES, room) // (2 * x_bytes(groups, count, precision))
@@ -276,6 +281,7 @@ KERNEL = Kernel(
     tile=tile,
     beside=True,
     wide=True,
+    narrow=narrow_loads,
     accepts=accepts,
     knobs={
         "LANES": 8, "PIECES": 1, "COLUMNS": 4, "THREADS_PER_BLOCK": 256, "BLOCKS_PER_SM": 0,

@@ -56,6 +56,15 @@ from gemv.language.numba_cuda.loads import (
 )
 from gemv.language.numba_cuda.phases import stream_around, sums_from
 from gemv.language.numba_cuda.registers import kept, load_units, put_pieces, put_unit, zeros
+from gemv.language.numba_cuda.rows import (
+    add_across,
+    fold_first,
+    load_anywhere,
+    load_inside,
+    multiply_inside,
+    rows_inside,
+    stream_rows,
+)
 from gemv.language.numba_cuda.stores import store, store_vectors
 from gemv.language.numba_cuda.sums import (
     add_each,
@@ -71,4 +80,4 @@ from gemv.language.numba_cuda.sums import (
     times,
 )
 from gemv.language.numba_cuda.twofold_types import element_of_arrays, exact_of_arrays
-from gemv.language.numba_cuda.votes import of_warp
+from gemv.language.numba_cuda.votes import any_of_warp, of_warp

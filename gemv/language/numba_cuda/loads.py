@@ -143,7 +143,7 @@ def _moved(builder, words, shift, apart):
     return words
 
 
-def _halves_moved(builder, words, odd):
+def halves_moved(builder, words, odd):
     """`words` from half a word later on if the bit `odd` is set; the result has one word less."""
     word = ir.IntType(32)
     usual, later = (ir.Constant(word, which) for which in (0x3210, 0x5432))
@@ -181,7 +181,7 @@ def load_shifted(typingctx, pointer, index, step, count, width, shift):
                 loaded = loaded + registers_of(builder, real, second, words, KEEP, shifted)
             if narrow:
                 loaded = _moved(builder, loaded, builder.lshr(shift, integer_of(1)), 1)
-                loaded = _halves_moved(builder, loaded[: words + 1], odd)
+                loaded = halves_moved(builder, loaded[: words + 1], odd)
             elif width_ > 1:
                 loaded = _moved(builder, loaded, shift, parts)
             loaded = loaded[:words]

@@ -32,7 +32,7 @@ def _negative(builder, value):
     return builder.fsub(ir.Constant(value.type, -0.0), value)
 
 
-def _product_added(context, builder, element, total, value, factor, conjugate):
+def sum_with_product(context, builder, element, total, value, factor, conjugate):
     """``total + op(value)*factor`` by explicit fused multiply-adds, four for complex numbers."""
     if isinstance(element, TwofoldType):
         return product_added(context, builder, element, total, value, factor, conjugate)
@@ -88,7 +88,7 @@ def multiply_add(typingctx, sums, tile, x, conjugate):
         for row in range(rows):
             for k, factor in enumerate(factors):
                 at = row * width + k % width
-                parts[at] = _product_added(
+                parts[at] = sum_with_product(
                     context, builder, element, parts[at], values[row * x.count + k], factor,
                     conjugate.literal_value,
                 )  # fmt: skip
@@ -113,7 +113,7 @@ def axpy_add(typingctx, sums, tile, x, width, conjugate):
             piece, lane = divmod(at, width_)
             for k, factor in enumerate(factors):
                 value = values[(piece * x.count + k) * width_ + lane]
-                parts[at] = _product_added(
+                parts[at] = sum_with_product(
                     context, builder, element, parts[at], value, factor, conjugate_
                 )
         return context.make_tuple(builder, sums, parts)
@@ -146,7 +146,7 @@ def outer_add(typingctx, sums, tile, shared, index, step, count, width, conjugat
                 for lane in range(each):
                     piece, row = divmod(lane, width_)
                     value = values[(piece * columns + k) * width_ + row]
-                    parts[own * each + lane] = _product_added(
+                    parts[own * each + lane] = sum_with_product(
                         context, builder, element, parts[own * each + lane], value, factor,
                         conjugate_,
                     )  # fmt: skip
@@ -156,7 +156,7 @@ def outer_add(typingctx, sums, tile, shared, index, step, count, width, conjugat
     return sums(sums, tile, shared, *sizes, conjugate), codegen
 
 
-def _add(context, builder, element, left, right):
+def add(context, builder, element, left, right):
     """``left + right`` for numbers of type `element`."""
     if isinstance(element, TwofoldType):
         return added(context, builder, element, left, right)
@@ -226,7 +226,7 @@ def butterfly(typingctx, values, lanes, apart):
         step = known[0] // 2
         while step >= known[1]:
             parts = [
-                _add(context, builder, element, part,
+                add(context, builder, element, part,
                      _exchanged(context, builder, element, part, step))
                 for part in parts
             ]  # fmt: skip
@@ -273,7 +273,7 @@ def scatter_sums(typingctx, values, tid, width, lanes, apart):
                 kept = [builder.select(upper, high, low) for low, high in pairs]
                 sent = [builder.select(upper, low, high) for low, high in pairs]
             parts = [
-                _add(context, builder, element, mine,
+                add(context, builder, element, mine,
                      _exchanged(context, builder, element, other, step))
                 for mine, other in zip(kept, sent, strict=True)
             ]  # fmt: skip
@@ -300,7 +300,7 @@ def fold(typingctx, sums, rows):
             while len(part) > 1:
                 half = len(part) // 2
                 part = [
-                    _add(context, builder, element, part[k], part[k + half]) for k in range(half)
+                    add(context, builder, element, part[k], part[k + half]) for k in range(half)
                 ]
             folded.append(part[0])
         return context.make_tuple(builder, result, folded)
@@ -321,7 +321,7 @@ def fold_pieces(typingctx, sums, width):
         while len(parts) > known[0]:
             half = len(parts) // 2
             parts = [
-                _add(context, builder, element, low, high)
+                add(context, builder, element, low, high)
                 for low, high in zip(parts[:half], parts[half:], strict=True)
             ]
         return context.make_tuple(builder, result, parts)
@@ -350,7 +350,7 @@ def add_each(typingctx, left, right):
     def codegen(context, builder, signature, arguments):
         both = [items_of(builder, values, left.count) for values in arguments]
         parts = [
-            _add(context, builder, left.dtype, one, other) for one, other in zip(*both, strict=True)
+            add(context, builder, left.dtype, one, other) for one, other in zip(*both, strict=True)
         ]
         return context.make_tuple(builder, left, parts)
 

@@ -11,8 +11,7 @@ from numba.cuda.extending import intrinsic
 _ANY = 1
 
 
-@intrinsic
-def of_warp(typingctx, condition):
+def _vote(condition):
     """``vote.sync.any``: the machine keeps its result in a register that the lanes share."""
     if not isinstance(condition, types.Boolean):
         return None
@@ -25,3 +24,13 @@ def of_warp(typingctx, condition):
         return builder.extract_value(builder.call(vote, [full_warp, any_, arguments[0]]), 1)
 
     return types.boolean(condition), codegen
+
+
+@intrinsic
+def of_warp(typingctx, condition):
+    return _vote(condition)
+
+
+@intrinsic
+def any_of_warp(typingctx, condition):
+    return _vote(condition)

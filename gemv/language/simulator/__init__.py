@@ -36,8 +36,8 @@ The files, from the bottom up:
 What is not simulated: time, true concurrency (two threads never run between two switch points of
 each other), caches, a post of which only some words have arrived, fused multiply-add (see
 ``fma``), a thread that spins on plain loads (it never reaches a switch point, so it can't be
-stopped), dynamic shared memory, and mixed views: a plain store to memory that another argument
-sees with another data type is refused.
+stopped), and mixed views: a plain store to memory that another argument sees with another data type
+is refused.
 """
 
 from __future__ import annotations

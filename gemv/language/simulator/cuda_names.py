@@ -74,8 +74,13 @@ _MAX_SHARED_BYTES = 48 * 1024
 
 
 def _shared_array(shape: Any, dtype: Any, alignment: int | None = None) -> CheckedArray:
-    """The block's array of this call site, made by the first thread that comes."""
+    """The block's array of this call site, made by the first thread that comes.
+
+    With shape 0 it is all of the block's dynamic shared memory, which every such array is.
+    """
     block = current().block
+    if shape == 0:
+        return block.dynamic_array(_numpy_dtype(dtype))
     frame = sys._getframe(1)
     code = frame.f_code
     # Shape and type tell apart closures, which share their code. The code stays referenced so

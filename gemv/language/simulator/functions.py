@@ -38,6 +38,15 @@ from gemv.language.simulator.intrinsics import (
 )
 from gemv.language.simulator.memory import conjugated, moved, vector_load
 from gemv.language.simulator.phases import stream_around, sums_from
+from gemv.language.simulator.rows import (
+    add_across,
+    fold_first,
+    load_anywhere,
+    load_inside,
+    multiply_inside,
+    rows_inside,
+    stream_rows,
+)
 from gemv.language.simulator.vectors import (
     add_each,
     axpy_add,
@@ -75,4 +84,4 @@ from gemv.language.simulator.vectors import (
     times,
     zeros,
 )
-from gemv.language.simulator.warp import of_warp
+from gemv.language.simulator.warp import any_of_warp, of_warp

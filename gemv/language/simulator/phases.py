@@ -17,9 +17,10 @@ def stream_around(pointer, index, step, count, width, valid):
         wanted = pointer[at]
         first = at - elements_past(pointer, at, LOAD_BYTES)
         for place in range(first, first + width):
-            inside = 0 <= pointer.origin + place < pointer.size
-            # What no array has may be anything: here the sums that it goes to are no numbers.
-            values.append(pointer[place] if inside else wanted * float("nan"))
+            # What lies before the array may be anything: here the sums that it goes to are no
+            # numbers. Behind the array there may be no memory: that is an error.
+            before = pointer.origin + place < 0
+            values.append(wanted * float("nan") if before else pointer[place])
     return tuple(values)
 
 

@@ -86,6 +86,7 @@ class BlockRun:
         self.stores: Stores = {}
         self.shared: dict[tuple, tuple[CodeType, CheckedArray]] = {}
         self.shared_bytes = 0
+        self._dynamic = np.full(grid.shared, 0xFF, np.uint8)  # NaN in every format
         self.boxes: dict[tuple, Box] = {}
         hub = getcurrent()
         nx, ny, nz = grid.block_shape
@@ -98,6 +99,11 @@ class BlockRun:
                 thread.gr_context = grid.context.copy()
         self.ready = list(self.threads)
         self.alive = len(self.threads)
+
+    def dynamic_array(self, dtype: np.dtype) -> CheckedArray:
+        """The block's dynamic shared memory as numbers of a type; others see the same bytes."""
+        whole = self._dynamic.size // dtype.itemsize * dtype.itemsize
+        return CheckedArray(self._dynamic[:whole].view(dtype))
 
     def can_run(self) -> bool:
         """Whether nothing has to happen in another block of the cluster first."""
@@ -224,8 +230,9 @@ class GridRun:
         args: tuple,
         schedule: Schedule,
         cluster: int = 1,
+        shared: int = 0,
     ) -> None:
-        self.cluster = cluster
+        self.cluster, self.shared = cluster, shared
         self.function, self.args, self.schedule = function, args, schedule
         self.grid_shape, self.block_shape = grid_shape, block_shape
         self.rng = random.Random(schedule.seed) if schedule.order == "random" else None
@@ -305,6 +312,8 @@ def _mixed(pointers: list[Pointer]) -> set[Pointer]:
 _MAX_BLOCK = (1024, 1024, 64)
 _MAX_GRID = (2**31 - 1, 65535, 65535)
 _MAX_THREADS = 1024
+#: Dynamic shared memory of a block, as a GPU with compute capability 9.0 gives it.
+_MAX_DYNAMIC_BYTES = 227 * 1024
 
 
 def _shape(name: str, shape: Any, limits: tuple[int, int, int]) -> tuple[int, int, int]:
@@ -338,6 +347,7 @@ def launch(
     block: int | tuple[int, ...],
     args: Sequence[Any],
     schedule: Schedule | None = None,
+    shared: int = 0,
 ) -> None:
     """Run a kernel to its end.
 
@@ -352,6 +362,8 @@ def launch(
         Python or NumPy scalars and :class:`Pointer` objects.
     schedule : Schedule, optional
         Order of threads and blocks; by default that of :func:`scheduled`, else "forward".
+    shared : int
+        Bytes of dynamic shared memory of a block.
 
     Raises
     ------
@@ -362,6 +374,8 @@ def launch(
     block_shape = _shape("block", block, _MAX_BLOCK)
     if math.prod(block_shape) > _MAX_THREADS:
         raise ValueError(f"block {block_shape} has more than {_MAX_THREADS} threads")
+    if not 0 <= shared <= _MAX_DYNAMIC_BYTES:
+        raise ValueError(f"{shared} bytes of dynamic shared memory: at most {_MAX_DYNAMIC_BYTES}")
     if any(isinstance(arg, np.ndarray) for arg in args):
         raise TypeError("arrays are passed as pointers: use pointer_to")
     cluster = getattr(function, "cluster", 1)
@@ -371,4 +385,4 @@ def launch(
     # A GPU raises no floating-point exceptions. The setting is part of the context that the
     # threads copy, since a greenlet doesn't inherit the context of its parent.
     with _turn, np.errstate(all="ignore"):
-        GridRun(function, grid_shape, block_shape, tuple(args), schedule, cluster).run()
+        GridRun(function, grid_shape, block_shape, tuple(args), schedule, cluster, shared).run()

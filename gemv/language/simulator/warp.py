@@ -140,6 +140,10 @@ def of_warp(condition: Any) -> bool:
     return together("of_warp", bool(condition), agreed)
 
 
+def any_of_warp(condition: Any) -> bool:
+    return together("any_of_warp", bool(condition), lambda brought: [any(brought)] * len(brought))
+
+
 #: Shuffles of a warp: the lane that each reads.
 SHUFFLES = {
     "shfl_sync": lambda lane, source: source,

@@ -10,5 +10,5 @@ half shows in the bits of y, and in no kernel of the ladder has it to be looked 
 
 from __future__ import annotations
 
-from helpers.words import between, integers, loads, sums
+from helpers.words import between, integers, loads, rows, sums
 from helpers.words.registry import WORDS, case_of, cases, kernel_of, result_of

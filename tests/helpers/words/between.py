@@ -61,6 +61,21 @@ def votes(spec, W):
     return made
 
 
+@small("any_of_warp")
+def votes_of_any(spec, W):
+    """In some warps one lane has a condition that is true, in some none has."""
+    from gemv.language import any_of_warp, cuda, natural, store
+
+    def made(a, y):
+        place = natural(cuda.blockIdx.x) * THREADS + natural(cuda.threadIdx.x)
+        if any_of_warp(place % 77 == 5):
+            store(y, place * OUT, a[place])
+        else:
+            store(y, place * OUT, a[place + 1000])
+
+    return made
+
+
 @small("post take", accumulates=ALL, scratch=2 * PLACES)
 def posts(spec, W):
     """Each thread takes what two others of its warp have posted; then only one of two."""

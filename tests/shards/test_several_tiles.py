@@ -1,0 +1,34 @@
+"""Several vectors on several GPUs: what a shard launches where blocks take tile after tile."""
+
+from __future__ import annotations
+
+import pytest
+
+from gemv.core.dtypes import DTYPES
+from gemv.core.geometry import Device
+from gemv.measure.inputs import make_problem
+from gemv.selection.select import select
+from gemv.shards import several
+from gemv.shards.cut import Part
+
+H100 = Device("NVIDIA H100", (9, 0), 132)
+
+
+@pytest.mark.parametrize(
+    "kernel, rows, cols",
+    [("several_short_rows", 1 << 20, 64), ("several_long_rows", 1 << 16, 8192)],
+)
+def test_a_shard_has_the_tiles_of_its_own_rows(kernel, rows, cols):
+    """And not those of the whole matrix, which would read its last row again and again."""
+    whole, own = (
+        make_problem(count, cols, DTYPES["b"], "C", "N").at(256, 256) for count in (rows, rows // 4)
+    )
+    single = select(whole, H100)
+    choice = several.choice_for(whole, single, 8, H100, None)
+    assert choice is not None and choice.kernel.name == kernel
+    part = Part(single, own, 0, cols, 0, own.rows, 0, 1)
+    found = several.part_for(part, choice, rows, H100, False).choice.geometry
+    assert 4 * found.sizes["tiles"] == choice.geometry.sizes["tiles"]
+    assert found.sizes == {**choice.geometry.sizes, "tiles": found.sizes["tiles"]}
+    ((launch,), (before,)) = found.launches, choice.geometry.launches
+    assert launch == before  # as many blocks as the GPU holds, with as much shared memory
