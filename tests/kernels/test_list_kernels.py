@@ -198,7 +198,7 @@ def test_blocks_of_other_sizes_have_other_trees(dtype, lanes, threads, monkeypat
 
 
 @pytest.mark.parametrize("order", "CF")
-@pytest.mark.parametrize("dtype", "sb")
+@pytest.mark.parametrize("dtype", "sbd")
 def test_wide_sums_of_rows_are_those_of_single_products(dtype, order):
     cases = list(random_cases(3, dtype, order, "N", SIZES[:8], accumulate="wide"))
     assert_bits(cases)

@@ -637,3 +637,11 @@ except RuntimeError as error:
     is_left, refusal = run.stdout.strip().splitlines()
     assert is_left == "True", "an older GPU starts nothing early"
     assert refusal == "a kernel has an exit that is no plain return"
+
+
+@pytest.mark.parametrize("dtype, accumulate", [("bfloat16", "wide"), ("float64", "wide")])
+def test_lists_add_up_wider_than_their_numbers(dtype, accumulate, compiler):
+    """Sums of four units of shared memory, and of two numbers: the simulator takes any."""
+    for name in ("list_rows", "list_columns", "list_in_order"):
+        (function,) = compiler(get(name), dtype, accumulate=accumulate)
+        assert (function["stack"], function["spills"]) == (0, 0)

@@ -144,8 +144,10 @@ def build(spec):
     # Two buffers for the tiles of the block, then two for those of each warp, half as large.
     OF_WARP = PLACES // 2
     ALL_PLACES = (2 + WARPS) * PLACES
-    UNIT = min(LOAD_BYTES // spec.precision.sums.itemsize, WIDTH)
+    TWOFOLD = spec.precision.sums.fields is not None
+    UNIT = 1 if TWOFOLD else min(LOAD_BYTES // spec.precision.sums.itemsize, WIDTH)
     UNITS = WIDTH // UNIT
+    THIRD, FOURTH = 2 * UNIT, 3 * UNIT
     OWN = len(OF_COLUMNS)
     # The columns of a lane are neighbours where it has whole trees: so are their numbers of x.
     OF_X = min(WIDTH, AT_ONCE)
@@ -194,13 +196,18 @@ def build(spec):
 
     @inlined
     def put(kept, at, own):
-        """Stores the sums of a lane by as few stores as they take."""
+        """Stores the sums of a lane by as few stores as they take; those of two numbers singly."""
+        if TWOFOLD:
+            kept[at] = own[0]
+            if WIDTH > 1:
+                kept[at + 1] = own[1]
+            return 0
         put_unit(kept, at, own, 0, UNIT)
         if UNITS > 1:
             put_unit(kept, at + UNIT, own, UNIT, UNIT)
         if UNITS > 2:
-            put_unit(kept, at + 2 * UNIT, own, 2 * UNIT, UNIT)
-            put_unit(kept, at + 3 * UNIT, own, 3 * UNIT, UNIT)
+            put_unit(kept, at + THIRD, own, THIRD, UNIT)
+            put_unit(kept, at + FOURTH, own, FOURTH, UNIT)
         return 0
 
     @inlined
