@@ -419,9 +419,9 @@ def test_blocks_of_several_vectors_have_fewer_rows_than_those_of_one():
     for vectors, pieces in ((8, 1), (4, 2)):
         knobs = kernel.for_vectors(problem, single, vectors)
         assert (knobs["COUNT"], knobs["PIECES"], knobs["OF_PIECES"]) == (vectors, pieces, 2)
-        ((grid, _),) = kernel.geometry(problem, H100, knobs).launches
-        ((alone, _),) = get("vector_columns").geometry(problem, H100, single).launches
-        assert grid == (2 // pieces * alone[0], *alone[1:])
+        (launch,) = kernel.geometry(problem, H100, knobs).launches
+        (alone,) = get("vector_columns").geometry(problem, H100, single).launches
+        assert launch.grid == (2 // pieces * alone.grid[0], *alone.grid[1:])
 
 
 def test_a_small_matrix_of_few_blocks_is_shared_out_over_vectors_as_well():

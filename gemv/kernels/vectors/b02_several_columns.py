@@ -81,8 +81,8 @@ from gemv.kernels.wide_tiles import (
 SUM_REGISTERS = 64
 #: Loads of A that a thread has in flight, and those where sums take all registers.
 LOADS, FEW_LOADS = 16, 4
-#: Those where numbers of x are staged, which take no registers; and those of numbers of 2 bytes.
-STAGED_LOADS, NARROW_LOADS = 16, {DTYPES["b"]: 8, DTYPES["h"]: 4}
+#: Those where numbers of x are staged, and those that some dtypes have registers for then.
+STAGED_LOADS, FEWER_LOADS = 16, {DTYPES["b"]: 8, DTYPES["h"]: 4, DTYPES["z"]: 8}
 #: Blocks up to which an H200 has a multiprocessor for each.
 FEW_BLOCKS = 132
 #: A block of at most so many threads whose groups have at most so many columns each: its loads all
@@ -229,7 +229,8 @@ def constants_for(problem, knobs, vectors):
         return {**found, "LOADS": loads, "MIN_BLOCKS": halves, "STAGED": 0}
     narrow = problem.dtype.itemsize == 2
     loads = LOADS if count * of_vector < SUM_REGISTERS else FEW_LOADS
-    if (count == 4 and (narrow or threads > SMALL_THREADS)) or problem.dtype == DTYPES["z"]:
+    has_half = threads > SMALL_THREADS or not is_alone  # of the registers that a thread can have
+    if has_half and (count == 4 and width > 2 or problem.dtype == DTYPES["z"]):
         loads = min(loads, LOADS // 2)  # else up to 136 bytes of a thread are spilled
     loads = max(1, min(loads // at_once, own))
     staged = 0
@@ -243,7 +244,7 @@ def constants_for(problem, knobs, vectors):
         most = min(STAGE_BYTES, room) // (2 * x_bytes(groups, count, precision))
         if most > 0:
             # Numbers of 2 bytes have no registers for more loads, and gain by two passes at a time.
-            wanted = min(NARROW_LOADS.get(problem.dtype, STAGED_LOADS), most // (1 + narrow))
+            wanted = min(FEWER_LOADS.get(problem.dtype, STAGED_LOADS), most // (1 + narrow))
             loads = max(1, min(wanted // at_once, own))
             loads = 1 << loads.bit_length() - 1
             staged = 2 if narrow and loads <= FEW_LOADS and 2 * loads <= most else 1
