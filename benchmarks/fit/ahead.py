@@ -116,7 +116,7 @@ def _decided(
     times = timer.of_all([(at, each.kind.free) for at, each in zip(probes, own, strict=True)])
     places = Places()
     pairs = [
-        each.compared(*known, places)
+        each.compared(*known, timer.fitting, places)
         for each, known in zip(own, zip(probes, times, strict=True), strict=True)
     ]
     count = len(places.problems)

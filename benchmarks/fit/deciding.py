@@ -6,7 +6,7 @@ block. Those that do well on any of these are then compared on three problems of
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 
@@ -115,9 +115,16 @@ class Deciding:
         return sorted({inside[0], middle, inside[-1]})
 
     def compared(
-        self, probes: np.ndarray, times: Times, places: Places
+        self,
+        probes: np.ndarray,
+        times: Times,
+        fitting: Callable[[np.ndarray, Problem, bool], np.ndarray],
+        places: Places,
     ) -> tuple[np.ndarray, np.ndarray]:
-        """The places of problems, and the numbers of candidates that are compared on them."""
+        """The places of problems, and the numbers of candidates that are compared on them.
+
+        `fitting` keeps those of some numbers whose kernel does not refuse a cell's largest problem.
+        """
         at = np.argsort(probes)
         probe = at[np.searchsorted(probes[at], times.problems)]
         own = times._replace(problems=probe)
@@ -145,7 +152,9 @@ class Deciding:
                     self._kept[number] = True
                     continue
                 compared = codes if known < 0 else np.union1d(codes, [known])
-                for order, problem in enumerate(problems_of(self.kind, *self._cells[number])):
+                problems = problems_of(self.kind, *self._cells[number])
+                compared = fitting(compared, problems[0], self.kind.free)
+                for order, problem in enumerate(problems):
                     place = places.of(problem)
                     self._cell_of[place], self._first[place] = number, order == 0
                     found_places.append(np.full(len(compared), place))

@@ -28,6 +28,11 @@ def candidate_of(code: int) -> Candidate:
     return Candidate(*divmod(code, _BLOCKS))
 
 
+def numbers_of(codes: np.ndarray) -> np.ndarray:
+    """The constants of several candidates, by their numbers in a machine's file."""
+    return codes // _BLOCKS
+
+
 class Rows:
     """Launches that were counted together.
 

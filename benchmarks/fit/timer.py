@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from benchmarks.fit.candidates import has_work
-from benchmarks.fit.rows import Part, Rows, candidate_of
+from benchmarks.fit.rows import Part, Rows, candidate_of, numbers_of
 from benchmarks.fit.samples import KNOBS, Launches, row_of
 from benchmarks.fit.together import Gathered, arrays
 from gemv.core.geometry import Device, Geometry
@@ -67,6 +67,13 @@ class Timer:
         self._problems, self._sets, self._device = problems, sets, device
         self._corrections = corrections
         self._gathered = Gathered(problems)
+        self._kernels = list(dict.fromkeys(each.kernel for each in sets))
+        self._kernel_of = np.array([self._kernels.index(each.kernel) for each in sets])
+
+    def fitting(self, codes: np.ndarray, problem: Problem, free: bool) -> np.ndarray:
+        """Those of the numbers of candidates whose kernel does not refuse a problem."""
+        fits = np.array([not refuses(kernel, problem, free) for kernel in self._kernels])
+        return codes[fits[self._kernel_of[numbers_of(codes)]]]
 
     def of_all(self, wanted: Sequence[tuple[np.ndarray, bool]]) -> list[Times]:
         """Times of all launches, for some places and whether kernels may look at alignment."""
@@ -75,7 +82,7 @@ class Timer:
         with arrays():
             rows = Rows(self._all(places, free))
         phased = np.array([each.kernel.phased for each in self._sets])
-        by_alignment = phased[[candidate_of(code).number for code in rows.codes.tolist()]]
+        by_alignment = phased[numbers_of(rows.codes)]
         return self._near(
             rows, [np.isin(rows.problems, own) & (is_free | ~by_alignment)
                    for own, is_free in wanted],
@@ -134,11 +141,7 @@ class Timer:
 
     def _geometry(self, candidate: Candidate, problem: Problem) -> Geometry | None:
         constants = self._sets[candidate.number]
-        if (
-            refuses(constants.kernel, problem, True)
-            or constants.registers_for(problem) is None
-            or not has_work(constants.knobs, problem)
-        ):
+        if constants.registers_for(problem) is None or not has_work(constants.knobs, problem):
             return None
         try:
             knobs = knobs_of(constants, candidate.blocks)

@@ -305,6 +305,22 @@ def test_usual_choices_are_kept_unless_others_gain():
     assert {cell for cell in inside if found[cell] != mixed[cell]} <= {inside[3]}
 
 
+def test_no_cell_gets_a_kernel_that_its_largest_problem_refuses():
+    """Smaller problems of the cell may be for it: here A has 25 MiB at most, and 21 and 24."""
+    short = samples.KERNELS.index("short_columns")
+
+    class Favoured(Uncorrected):
+        def seconds(self, launches):
+            return super().seconds(launches) * np.where(launches.kernels == short, 0.1, 1.0)
+
+    kind, inside = kind_named("h axpy 2 close free"), [(5, 84), (5, 85)]
+    found = ahead._decided({kind: inside}, MACHINE.constants, H200, Favoured(), {})[kind]
+    names = {cell: MACHINE.constants[each.number].name for cell, each in found.items()}
+    assert names == {(5, 84): "short_columns", (5, 85): "vector_columns"}
+    sizes = [2 * each.rows * each.cols / 2**20 for each in deciding.problems_of(kind, 5, 85)]
+    assert sizes == [25, 21.25, 23.75] and sharing.MAY_BE_HOT == 24 * 2**20
+
+
 def test_processes_decide_what_one_does():
     """The smallest kinds, each of them in parts by the lengths of lines."""
     wanted = [kind_named("z axpy 1 close free"), kind_named("z axpy 1 close")]
