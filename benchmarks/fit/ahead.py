@@ -11,7 +11,7 @@ from multiprocessing import get_context
 from typing import Any, NamedTuple
 
 from benchmarks.fit.deciding import Cell, Deciding, Places
-from benchmarks.fit.timer import NOTHING, Timer, launches_of_set, refuses
+from benchmarks.fit.timer import Timer, launches_of_set, refuses
 from gemv.core.geometry import Device
 from gemv.core.problem import Problem
 from gemv.selection.cells import LINE_INDICES, LINES_INDICES, Kind, indices_of, kinds
@@ -61,9 +61,8 @@ def choices_of(
     It is the one with the least mean of the logarithms of its times on the problems of the cell: a
     launch that is best for the largest may be poor for others, which fill fewer lanes or blocks.
 
-    A cell whose `usual` candidate is within :data:`~benchmarks.fit.deciding.GAIN` of that keeps it,
-    and so do all cells of a block where no problem that is looked at first has a better one. Cells
-    are left out if `of` says no of their largest problem.
+    A cell whose `usual` candidate is within :data:`~benchmarks.fit.deciding.GAIN` of that keeps it.
+    Cells are left out if `of` says no of their largest problem.
     """
     known = {kind: usual or {}}
     return choices_of_kinds([kind], sets, device, corrections, wanted, known, of)[kind]
@@ -119,12 +118,9 @@ def _decided(
         each.compared(*known, timer.fitting, places)
         for each, known in zip(own, zip(probes, times, strict=True), strict=True)
     ]
-    count = len(places.problems)
-    costs = [NOTHING] * len(own)  # if all cells keep what they have
-    if count:
-        costs = Timer(places.problems, sets, device, corrections).of_pairs(pairs)
+    costs = Timer(places.problems, sets, device, corrections).of_pairs(pairs)
     for each, cost in zip(own, costs, strict=True):
-        found[each.kind] = each.chosen(cost, count)
+        found[each.kind] = each.chosen(cost, len(places.problems))
     return found
 
 

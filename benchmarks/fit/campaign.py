@@ -169,7 +169,7 @@ def summary(cells: list[Measured]) -> str:
 
 
 def random_wanted(count: int, seed: int, only: str = "") -> list[tuple[int, Cell]]:
-    """Random cells with their numbers: of `count`, those whose kind begins with the words `only`."""
+    """Random cells with their numbers: of `count`, those whose kind begins with some words."""
     words = only.split()
     found = []
     for number, cell in enumerate(random_cells(count, seed), RANDOM * (1 + seed)):

@@ -25,8 +25,6 @@ Cell = tuple[int, int]
 _BLOCK = (4, 2)
 #: Launches within this factor of the best on one problem of a block are compared on all its cells.
 _CLOSER = 1.1
-#: Bytes of an A that is large.
-_LARGE = 16 << 20
 #: How much the largest problem of a cell counts, since people like its sizes; the others count 1.
 _OF_LARGEST = 2.0
 #: A usual choice is kept unless another one is expected to be faster by more than this factor.
@@ -87,32 +85,13 @@ class Deciding:
         for number, (line, lines) in enumerate(cells):
             blocks.setdefault((line // _BLOCK[0], lines // _BLOCK[1]), []).append(number)
         self._blocks = list(blocks.values())
-        self._kept = np.zeros(len(cells), bool)
 
     def probes(self, places: Places) -> np.ndarray:
-        """The places of the problems on which all launches are compared."""
-        probes = [self._probes_of(inside) for inside in self._blocks]
-        self._probed = np.array([number for own in probes for number in own], int)
+        """The places of the problems on which all launches are compared: three of a block."""
+        probes = [sorted({own[0], own[len(own) // 2], own[-1]}) for own in self._blocks]
         self._block_of_probe = np.repeat(np.arange(len(probes)), list(map(len, probes)))
-        found = [problem_of(self.kind, *self._cells[number]) for number in self._probed]
+        found = [problem_of(self.kind, *self._cells[number]) for own in probes for number in own]
         return np.array([places.of(problem) for problem in found if problem is not None], int)
-
-    def _probes_of(self, inside: Sequence[int]) -> list[int]:
-        """The cells of a block on whose problems all launches are compared.
-
-        Where usual choices are known, most blocks keep them, and one problem is enough to see that.
-        But for large columns the best choice changes from cell to cell.
-        """
-        middle = inside[len(inside) // 2]
-        problem = problem_of(self.kind, *self._cells[middle])
-        assert problem is not None
-        is_known = (self._usual >= 0).any()
-        if is_known and (
-            self.kind.access == "dot"
-            or problem.rows * problem.cols * problem.dtype.itemsize < _LARGE
-        ):
-            return [middle]
-        return sorted({inside[0], middle, inside[-1]})
 
     def compared(
         self,
@@ -133,14 +112,6 @@ class Deciding:
         pairs = np.unique(
             np.stack([self._block_of_probe[probe[near]], own.codes[near]]), axis=1
         )  # fmt: skip
-        usual = self._usual[self._probed]
-        is_usual = own.codes == usual[probe]
-        of_usual = np.full(len(probes), np.inf)
-        of_usual[probe[is_usual]] = own.logs[is_usual]
-        # Blocks with a problem for which something beats the usual choice.
-        beaten = np.isfinite(least) & ((usual < 0) | (of_usual > least + np.log(GAIN)))
-        better = np.zeros(len(self._blocks), bool)
-        better[self._block_of_probe[beaten]] = True
         begins = np.searchsorted(pairs[0], np.arange(len(self._blocks) + 1))
         found_places, found_codes = [], []
         self._cell_of, self._first = {}, {}
@@ -148,9 +119,6 @@ class Deciding:
             codes = pairs[1, begins[block] : begins[block + 1]]
             for number in inside:
                 known = self._usual[number]
-                if known >= 0 and not better[block]:
-                    self._kept[number] = True
-                    continue
                 compared = codes if known < 0 else np.union1d(codes, [known])
                 problems = problems_of(self.kind, *self._cells[number])
                 compared = fitting(compared, problems[0], self.kind.free)
@@ -164,10 +132,7 @@ class Deciding:
 
     def chosen(self, costs: Times, count: int) -> dict[Cell, Candidate]:
         """The candidate of each cell, from what is to be small for `count` problems."""
-        found = {
-            self._cells[number]: candidate_of(int(self._usual[number]))
-            for number in np.flatnonzero(self._kept).tolist()
-        }
+        found = {}
         cell_of, weights = np.full(count, -1), np.ones(count)
         cell_of[list(self._cell_of)] = list(self._cell_of.values())
         weights[[place for place, is_first in self._first.items() if is_first]] = _OF_LARGEST

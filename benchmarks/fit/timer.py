@@ -43,10 +43,6 @@ class Times(NamedTuple):
         return found
 
 
-#: Times of no launches.
-NOTHING = Times(np.zeros(0, int), np.zeros(0, int), np.zeros(0))
-
-
 class Timer:
     """Times of the launches of problems that differ in their sizes alone.
 
