@@ -8,16 +8,17 @@ this one, which may be much smaller. Trees learn from both together by which fac
 from the formula with the numbers of its own GPU, and they see which GPU that is. So what was
 learned on the one holds on the other, unless times of the other say something else.
 
-The choice for a cell only changes where the trees expect to gain more than ``ahead.GAIN``. They are
-judged by problems that they have not seen: these are dealt into :data:`FOLDS` parts, and for each
-part trees decide that are fitted to the others. ``--gate`` names a campaign that no trees see at
-all. With ``--write``, trees fitted to all of OWN.json decide, and the changes are written to
+The choice for a cell only changes where the trees expect to gain more than ``deciding.GAIN``. They
+are judged by problems that they have not seen: these are dealt into :data:`FOLDS` parts, and for
+each part trees decide that are fitted to the others. ``--gate`` names a campaign that no trees see
+at all. With ``--write``, trees fitted to all of OWN.json decide, and the changes are written to
 ``machines/NAME.cells``.
 """
 
 from __future__ import annotations
 
 import argparse
+import functools
 import json
 import os
 from collections.abc import Callable, Mapping
@@ -29,31 +30,31 @@ from typing import Any
 import numpy as np
 
 from benchmarks.fit import draw
-from benchmarks.fit.ahead import MAY_BE_HOT, choice_of_cell, choices_of
+from benchmarks.fit.ahead import Deciders, choice_of_cell
 from benchmarks.fit.candidates import Candidate as Tried
 from benchmarks.fit.candidates import normal
+from benchmarks.fit.deciding import Cell
 from benchmarks.fit.gate import regret, time_of
 from benchmarks.fit.samples import ADDRESS, Launches, Samples, factors_of, samples
 from benchmarks.fit.store import Campaign
+from benchmarks.fit.trees import Trees
 from gemv.core.files import write_text
 from gemv.core.geometry import Device
 from gemv.core.problem import Problem
 from gemv.measure.frames import FramedCell
 from gemv.selection import compiled, overlays
-from gemv.selection.batches import SEVERAL
 from gemv.selection.cells import LINES_INDICES, Kind, indices_of, kind_of, kinds
-from gemv.selection.choices import EMPTY, Choices, packed, problem_of
+from gemv.selection.choices import EMPTY, Choices, choices, packed, problem_of
 from gemv.selection.formula import Parts
 from gemv.selection.machine import FOLDER, REFERENCE, MachineFile, machine, slug
 from gemv.selection.ranking import Candidate, knobs_of
 from gemv.selection.refit import weights
+from gemv.selection.sharing import rereads
 
 #: Parts that cells are dealt into.
 FOLDS = 6
 #: How much a time of this GPU counts; one of the other GPU counts 1.
 OWN_WEIGHT = 2.0
-#: A kernel for any strides, which several vectors cannot share.
-STRIDED = "last_block"
 #: Groups of trees whose mean decides: each considers other features at each branch.
 GROUPS = 3
 
@@ -95,12 +96,12 @@ class Together:
             logs.append(np.log(times / predicted.seconds))
             weight = weights(times, found.cells[chosen]) ** 4
             counts.append(weight * (OWN_WEIGHT if is_own else 1.0))
-        self._trees = [
-            HistGradientBoostingRegressor(**{**SETTINGS, "random_state": number}).fit(
-                np.vstack(features), np.concatenate(logs), sample_weight=np.concatenate(counts)
-            )
-            for number in range(groups)
-        ]
+        seen, weight = np.vstack(features), np.concatenate(counts)
+        self._trees = []
+        for number in range(groups):
+            fitted = HistGradientBoostingRegressor(**{**SETTINGS, "random_state": number})
+            fitted.fit(seen, np.concatenate(logs), sample_weight=weight)
+            self._trees.append(Trees(fitted, seen))
 
     def parts(self, launches: Launches) -> Parts:
         return launches.parts(self._numbers, self._factors)
@@ -182,39 +183,25 @@ def _named(used: MachineFile, candidate: Candidate) -> Tried:
 # Changes of cells --------------------------------------------------------------------------------
 
 
-def _of_kind(kind: Kind) -> dict[int, Candidate]:
-    """The cells of a kind whose choice changes, by their place, and their new choices."""
-    device, used, corrections = _shared
-    known = Choices(used, device)
-    before = {
+def _known(device: Device, kind: Kind) -> dict[Cell, Candidate]:
+    """What cells of a kind get so far."""
+    known = choices(device)
+    return {
         divmod(place, LINES_INDICES): known.entries[number]
         for place, number in enumerate(known.numbers(kind))
         if number != EMPTY
     }
-    found = choices_of(kind, used.constants, device, corrections, usual=before, of=_is_of_the_draw)
-    return {
-        cell[0] * LINES_INDICES + cell[1]: candidate
-        for cell, candidate in found.items()
-        if candidate != before.get(cell)
-        and not parts_vectors(kind, cell, before.get(cell), candidate, used)
-    }
 
 
-def parts_vectors(
-    kind: Kind, cell: tuple[int, int], usual: Candidate | None, new: Candidate, used: MachineFile
-) -> bool:
-    """Whether several vectors would no longer share one read of A, for too small a gain.
-
-    Vectors have the sums of a single product, and not each kernel has one for several vectors
-    beside it. On an NVIDIA H100, 8192 x 8192 float64 got a kernel in clusters, and 4 vectors took
-    695 us instead of 175. If A is in the L2 cache, reading it again costs less.
-    """
-    if usual is None or used.constants[usual.number].name not in SEVERAL:
-        return False
-    constants, problem = used.constants[new.number], problem_of(kind, *cell)
-    assert problem is not None
-    is_large = problem.rows * problem.cols * problem.dtype.itemsize > MAY_BE_HOT
-    return constants.name == STRIDED or is_large and "CLUSTER" in constants.knobs
+def usual(device: Device, kind: Kind) -> dict[Cell, Candidate]:
+    """What cells of a kind keep if nothing gains: not what would read a large A again."""
+    constants = machine(device).constants
+    found = {}
+    for cell, candidate in _known(device, kind).items():
+        problem = problem_of(kind, *cell)
+        if problem is not None and not rereads(constants[candidate.number].kernel, problem):
+            found[cell] = candidate
+    return found
 
 
 def _is_of_the_draw(problem: Problem) -> bool:
@@ -224,17 +211,21 @@ def _is_of_the_draw(problem: Problem) -> bool:
 
 def changes_ahead(device: Device, used: MachineFile, corrections: Any, jobs: int) -> dict[str, Any]:
     """``entries`` and ``kinds`` of a file of changes: see :mod:`gemv.selection.overlays`."""
-    _shared[:] = [device, used, corrections]
     entries: dict[Candidate, int] = {}
     texts = {}
-    with ProcessPoolExecutor(jobs, mp_context=get_context("fork")) as pool:
-        for kind, found in zip(kinds(), pool.map(_of_kind, kinds()), strict=True):
-            numbers = {
-                place: entries.setdefault(each, len(entries)) for place, each in found.items()
-            }
-            if numbers:
-                texts[str(kind)] = packed(overlays.changes_of(numbers))
-            print(f"{kind}: {len(found)} cells change", flush=True)
+    deciders = Deciders(
+        jobs, used.constants, device, corrections, functools.partial(usual, device), _is_of_the_draw
+    )
+    for kind, found in deciders.choices(kinds()):
+        before = _known(device, kind)
+        numbers = {
+            line * LINES_INDICES + lines: entries.setdefault(candidate, len(entries))
+            for (line, lines), candidate in found.items()
+            if candidate != before.get((line, lines))
+        }
+        if numbers:
+            texts[str(kind)] = packed(overlays.changes_of(numbers))
+        print(f"{kind}: {len(numbers)} cells change", flush=True)
     return {"entries": [list(each) for each in entries], "kinds": texts}
 
 

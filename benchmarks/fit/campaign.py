@@ -1,14 +1,16 @@
 """Measure candidates on the cells of the draw, and keep every time.
 
     python -m benchmarks.fit.campaign FILE.json [--cells 560] [--seconds 560] [--jobs 15]
-        [--earlier FILE.json] [--kernels NAME,NAME] [--random SEED]
+        [--earlier FILE.json] [--kernels NAME,NAME] [--random SEED [--only KIND]]
 
 A cell is one problem: shape, dtype, storage, and cold or L2-resident. On each cell the campaign
 tries candidates (``candidates.py``): kernels with constants. It first checks their results on whole
 numbers, then times them. One candidate of AGAIN_EACH is timed twice, which shows the noise. With
 ``--random``, cells are those of ``bench --random`` with this seed, and the candidates are what the
 GPU's choices could be: the constants of its machine file that the formula expects to be the
-fastest. They share machine code, so that three times as many cells are timed.
+fastest. They share machine code, so that three times as many cells are timed. ``--only "h dot 1"``
+keeps those of them whose kind begins so (:class:`gemv.selection.cells.Kind`): where choices are
+poor, more times are worth more than elsewhere.
 
 Cells that the file already has are skipped, so a run that was interrupted continues where it
 stopped. Other processes compile machine code ahead. Under the simulator the cells are small and
@@ -40,10 +42,13 @@ from benchmarks.fit.candidates import (
 from benchmarks.fit.compilers import Compilers
 from benchmarks.fit.field import Field
 from benchmarks.fit.foresight import Foresight
+from benchmarks.fit.samples import ADDRESS
 from benchmarks.fit.store import Campaign, Measured, code_key
 from gemv.core.problem import Problem
 from gemv.measure import peers as other_libraries
 from gemv.measure.cells import Cell, random_cells
+from gemv.measure.frames import FramedCell
+from gemv.selection.cells import kind_of
 
 #: Candidates of a cell that an earlier fit expects to be the fastest.
 EXPECTED = 12
@@ -165,6 +170,17 @@ def summary(cells: list[Measured]) -> str:
     )
 
 
+def random_wanted(count: int, seed: int, only: str = "") -> list[tuple[int, Cell]]:
+    """Random cells with their numbers: of `count`, those whose kind begins with some words."""
+    words = only.split()
+    found = []
+    for number, cell in enumerate(random_cells(count, seed), RANDOM * (1 + seed)):
+        kind = kind_of(FramedCell.at(cell, ADDRESS, 1).problem)
+        if str(kind).split()[: len(words)] == words:
+            found.append((number, cell))
+    return found
+
+
 def backend_name() -> str:
     """The name of the backend that a campaign would run on."""
     from gemv.engines import backend
@@ -197,6 +213,9 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument(
         "--random", type=int, metavar="SEED", help="as many cells of `bench --random` instead"
     )
+    parser.add_argument(
+        "--only", default="", metavar="KIND", help="random cells whose kind begins so: 'h dot 1'"
+    )
     options = parser.parse_args(arguments)
     end = time.monotonic() + options.seconds
 
@@ -206,8 +225,7 @@ def main(arguments: list[str] | None = None) -> None:
     if options.random is None:
         wanted = [(number, draw.cell(number)) for number in range(options.first, options.cells)]
     else:
-        drawn = random_cells(options.cells, options.random)
-        wanted = list(enumerate(drawn, RANDOM * (1 + options.random)))[options.first :]
+        wanted = random_wanted(options.cells, options.random, options.only)[options.first :]
     if engine.name != "cuda":
         wanted = [(number, _simulated(cell)) for number, cell in wanted]
     libraries = tuple(name for name in ("torch",) if other_libraries.installed(name))

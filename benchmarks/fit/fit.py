@@ -136,7 +136,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     )  # fmt: skip
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1)
     options = parser.parse_args(arguments)
-    # The trees would use threads, which do not survive that other processes are forked.
+    # One thread, so that the sums of a fit have one order on any number of cores.
     os.environ["OMP_NUM_THREADS"] = "1"
     from benchmarks.fit.corrections import Corrections
 

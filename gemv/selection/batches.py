@@ -13,6 +13,7 @@ from gemv.kernels.items import LEVELS, geometry_of_items
 from gemv.kernels.staging import COPIES
 from gemv.selection.items import are_small_items, is_small
 from gemv.selection.select import Choice, as_computed, select
+from gemv.selection.sharing import SEVERAL
 
 #: Items that one launch may take: a grid has no more blocks along z.
 MOST_ITEMS = MAX_GRID_Y
@@ -181,16 +182,6 @@ def _fills(device: Device, geometry: Geometry, items: int) -> bool:
     launch = geometry.launches[0]
     threads = math.prod(launch.grid) * launch.threads_per_block * items
     return threads >= THREADS_PER_SM * device.multiprocessors
-
-
-#: Kernels that read a matrix once for several vectors, by the kernel whose sums they have; the
-#: first one that has constants for the problem is taken.
-SEVERAL = {
-    "vector_rows": ("several_long_rows", "several_short_rows", "several_rows"),
-    "vector_columns": ("several_columns",),
-    "long_columns": ("several_long_columns",),
-    "small_matrix": ("several_small",),
-}
 
 
 def _for_vectors(problem: Problem, batch: Batch, device: Device, single: Choice) -> Choice | None:

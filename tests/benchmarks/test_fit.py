@@ -325,6 +325,18 @@ def test_a_portfolio_grows_by_what_helps_most():
     assert many[:3] == few and len(set(map(id, many))) == 6
 
 
+def test_random_cells_of_a_kind_keep_their_numbers():
+    every = dict(campaign.random_wanted(300, 5))
+    assert sorted(every) == list(range(6 << 20, (6 << 20) + 300))
+    assert list(every.values()) == list(random_cells(300, 5))
+    some = campaign.random_wanted(300, 5, "h dot 1")
+    assert 10 < len(some) < 80
+    for number, cell in some:
+        kind = cells.kind_of(FramedCell.at(cell, samples.ADDRESS, 1).problem)
+        assert every[number] == cell and (kind.letter, kind.access, kind.width) == ("h", "dot", 1)
+    assert len(campaign.random_wanted(300, 5, "h dot")) > len(some)
+
+
 @pytest.mark.parametrize("line", [60, 108, 160])
 def test_cells_computed_ahead_are_what_the_formula_prefers(line):
     """Without corrections, and with cells as small as they are: the same as one by one."""

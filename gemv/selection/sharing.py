@@ -1,0 +1,48 @@
+"""Kernels that several vectors can share a read of A with, and where a product alone needs one.
+
+Several vectors have the sums of the product alone, bit for bit. So the kernel of the product alone
+decides whether one read of A can serve several vectors: another kernel has to have its sums. Those
+that read rows or columns by loads of one width have such a kernel beside them (:data:`SEVERAL`).
+Clusters, and kernels that begin wherever a line begins, have none, and then A is read once for each
+vector. From the L2 cache that takes little time. But 4 vectors with 8192 x 8192 float64, whose
+product alone was computed in clusters, took an NVIDIA H100 695 us, and 175 with one read of A.
+
+So a matrix that the L2 cache does not hold gets a kernel with another one beside it. Where loads
+have 4 bytes or more, that costs a product alone 0.4 % in the mean: the best kernel with another one
+beside it, compared with the best of all that campaigns on an H200 and on an H100 have timed on 675
+problems (``benchmarks/results/fit``). It costs 3 % in 95 % of them, and 6 % and 10 % at most. Where
+lines of 2-byte numbers begin anywhere, loads have 2 bytes, and it would cost 16 % in the mean on an
+H200, and 6 % on an H100. There a product alone gets a kernel that finds multiples of 16 bytes, and
+several vectors read A several times.
+"""
+
+from __future__ import annotations
+
+from gemv.core.problem import Problem
+from gemv.kernels.kernel import Kernel
+
+#: Kernels that read a matrix once for several vectors, by the kernel whose sums they have; the
+#: first one that has constants for the problem is taken.
+SEVERAL = {
+    "vector_rows": ("several_long_rows", "several_short_rows", "several_rows"),
+    "vector_columns": ("several_columns",),
+    "long_columns": ("several_long_columns",),
+    "small_matrix": ("several_small",),
+}
+#: An A of at most so many bytes may be in the L2 cache, when it is read again.
+MAY_BE_HOT = 24 << 20
+#: Kernels whose loads have 16 bytes wherever lines begin.
+_ANYWHERE = ("phased_rows", "phased_columns", "short_columns")
+
+
+def rereads(kernel: Kernel, problem: Problem) -> bool:
+    """Whether several vectors would read a large A once for each of them, for too small a gain."""
+    size = problem.dtype.itemsize
+    return (
+        kernel.name not in SEVERAL
+        and problem.rows * problem.cols * size > MAY_BE_HOT
+        # Else no kernel reads it once for several vectors.
+        and problem.access != "strided"
+        and not problem.splits_elements
+        and not (kernel.name in _ANYWHERE and size * problem.widths[0] == 2)
+    )
