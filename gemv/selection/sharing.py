@@ -7,13 +7,17 @@ Clusters, and kernels that begin wherever a line begins, have none, and then A i
 vector. From the L2 cache that takes little time. But 4 vectors with 8192 x 8192 float64, whose
 product alone was computed in clusters, took an NVIDIA H100 695 us, and 175 with one read of A.
 
-So a matrix that the L2 cache does not hold gets a kernel with another one beside it. Where loads
-have 4 bytes or more, that costs a product alone 0.4 % in the mean: the best kernel with another one
-beside it, compared with the best of all that campaigns on an H200 and on an H100 have timed on 675
-problems (``benchmarks/results/fit``). It costs 3 % in 95 % of them, and 6 % and 10 % at most. Where
-lines of 2-byte numbers begin anywhere, loads have 2 bytes, and it would cost 16 % in the mean on an
-H200, and 6 % on an H100. There a product alone gets a kernel that finds multiples of 16 bytes, and
-several vectors read A several times.
+So a matrix that the L2 cache does not hold gets a kernel with another one beside it. What that
+costs a product alone is told by all launches that campaigns on an H200 and on an H100 have timed
+(``benchmarks/results/fit``): the best that vectors can share, compared with the best of all. With
+loads of 4 bytes or more it is 0.3 % and 0.4 % in the mean of 675 problems, less than 3 % in 95 % of
+them, and 6 % and 10 % at most. There are two exceptions, where several vectors read A several
+times:
+
+- Where lines of 2-byte numbers begin anywhere, loads have 2 bytes, and it would cost 14 % in the
+  mean on an H200, and 5 % on an H100. There kernels that find multiples of 16 bytes are compared.
+- Columns of a few elements are loaded as one stretch of memory by a kernel of their own. Others
+  take up to twice as long, because most of their threads have nothing to load.
 """
 
 from __future__ import annotations
@@ -31,8 +35,8 @@ SEVERAL = {
 }
 #: An A of at most so many bytes may be in the L2 cache, when it is read again.
 MAY_BE_HOT = 24 << 20
-#: Kernels whose loads have 16 bytes wherever lines begin.
-_ANYWHERE = ("phased_rows", "phased_columns", "short_columns")
+#: Kernels whose loads have 16 bytes wherever lines begin, and the one for the shortest columns.
+_ANYWHERE, _SHORT = ("phased_rows", "phased_columns"), "short_columns"
 
 
 def rereads(kernel: Kernel, problem: Problem) -> bool:
@@ -40,6 +44,7 @@ def rereads(kernel: Kernel, problem: Problem) -> bool:
     size = problem.dtype.itemsize
     return (
         kernel.name not in SEVERAL
+        and kernel.name != _SHORT
         and problem.rows * problem.cols * size > MAY_BE_HOT
         # Else no kernel reads it once for several vectors.
         and problem.access != "strided"

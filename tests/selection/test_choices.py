@@ -12,7 +12,14 @@ from gemv.core.dtypes import DTYPES
 from gemv.core.geometry import Chip, Device
 from gemv.measure.inputs import make_problem
 from gemv.selection import cells
-from gemv.selection.choices import EMPTY, Choices, choices, packed, unpacked
+from gemv.selection.choices import (
+    EMPTY,
+    Choices,
+    choices,
+    packed,
+    problems_of_line,
+    unpacked,
+)
 from gemv.selection.choices import problem_of as problem_of_cell
 from gemv.selection.machine import machine
 from gemv.selection.ranking import best, predictions
@@ -108,6 +115,18 @@ def test_digits_of_a_text_of_any_length():
         assert unpacked(text) == numbers
         lengths.add(len(text) % 5)
     assert lengths == {0, 2, 3, 4}
+
+
+def test_problems_of_a_line_are_those_of_its_cells():
+    """With large matrices among them, which stand for more lines."""
+    large = 0
+    for name in ("h dot 1 free", "d axpy 2 whole free", "s axpy 1 close free"):
+        (kind,) = (each for each in cells.kinds() if str(each) == name)
+        for line in (5, 60, 130):
+            found = problems_of_line(kind, line)
+            assert found == [problem_of_cell(kind, line, k) for k in range(cells.LINES_INDICES)]
+            large += len(found) - len(set(found))
+    assert large > 100
 
 
 # Choices -----------------------------------------------------------------------------------------
