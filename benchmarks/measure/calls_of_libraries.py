@@ -238,7 +238,7 @@ def measured(library: str) -> dict[str, Any]:
     from gemv.engines import backend
 
     found: dict[str, Any] = {
-        "device": backend.engine().device().name, "gemv": str(Path(gemv.__file__).parent),
+        "device": backend.engine().device().name, "gemv": Path(gemv.__file__).parent.name,
     }  # fmt: skip
     if library == "torch":
         rows, wait = torch_rows()

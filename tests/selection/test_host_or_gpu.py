@@ -137,7 +137,7 @@ def test_threads_of_blas(variables, threads, monkeypatch):
         monkeypatch.delenv(name, raising=False)
     for name, value in variables.items():
         monkeypatch.setenv(name, value)
-    monkeypatch.setattr(processors, "_processors", lambda: 6)
+    monkeypatch.setattr(processors, "processors", lambda: 6)
     assert processors.blas_threads() == threads
 
 
