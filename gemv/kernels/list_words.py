@@ -150,9 +150,9 @@ def _lanes(
     unit = max(tree, AT_ONCE)  # columns of a tree, or of the small trees of one lane
     most = power_above(max(1, min(groups // unit, ceil_div(problem.cols, unit))))
     enough = min(power_above(ceil_div(rows, width) + is_phased), 32)  # lanes for all rows
-    lanes, warps = min(enough, neighbours), min(of_tile, most)
     # So many lanes at least share the parts of a tree that none of them has too many turns.
     least = ceil_div(unit // AT_ONCE, MOST_TURNS)
+    lanes, warps = min(enough, neighbours, 32 // least), min(of_tile, most)
     shares = max(min(most // warps, 32 // lanes // least), 1)
     parts = min(32 // lanes // shares, unit // AT_ONCE)
     lanes = min(32 // (shares * parts), enough)

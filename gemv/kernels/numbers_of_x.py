@@ -55,7 +55,6 @@ def x_movers(count: int, columns: int, threads: int) -> tuple[Callable, Callable
     TURNS = ceil_div(PLACES, threads)
 
     @device
-    @device
     def numbers_of(x, first, incx, end, tid):
         c = first + tid // count
         # Threads behind the last place have nothing to bring.

@@ -241,7 +241,7 @@ def _by_warp(items: list[_Item], device: Device) -> Group:
     problems = [item.problem for item in items]
     columns = {
         name: np.array([getattr(problem, name) for problem in problems], np.int64)[slots]
-        for name in (*_OF_PROBLEM, "col_stride")
+        for name in _OF_PROBLEM
     }
     columns |= {name: np.array([each[name] for each in own], np.int64) for name in own[0]}
     columns["a"] = np.zeros(len(own), np.int64)

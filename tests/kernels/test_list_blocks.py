@@ -201,3 +201,23 @@ def test_warps_of_a_block_with_much_to_do_get_nothing_of_their_own():
     of_blocks, of_warps = (item == 0).sum(axis=1), (item == 1).sum(axis=1)
     found = sorted(zip(of_blocks.tolist(), of_warps.tolist(), strict=True))
     assert found == [(0, 5)] * 4 + [(1, 0)] * 4
+
+
+@pytest.mark.parametrize("letter", "sdczbh")
+def test_no_lane_has_more_turns_of_a_tree_than_it_can_add_up(letter):
+    """Sums of four turns are combined; trees of 32 groups need lanes that share their parts."""
+    seen = set()
+    for rows in (3, 8, 30, 60, 64, 120, 250, 500):
+        for cols in (4, 18, 40, 130):
+            for pad in (0, 1):
+                if rows * pad > 400:
+                    continue
+                problem = Case(rows, cols, letter, "F", pad=pad).problem.at(256, 256)
+                for tree in (1, 4, 8, 16, 32):
+                    found = list_words.words_of_trees(problem, tree, 4)
+                    for words in [] if found is None or found[0] != "list_columns" else found[1]:
+                        turns = max((1 << words["tree"]) // list_words.AT_ONCE, 1) >> words["parts"]
+                        assert 1 <= turns <= list_words.MOST_TURNS, (rows, cols, tree, words)
+                        assert words["lanes"] + words["shares"] + words["parts"] <= 5
+                        seen.add(turns)
+    assert list_words.MOST_TURNS in seen

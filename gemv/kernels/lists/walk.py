@@ -1,4 +1,4 @@
-"""How a warp, or a block, goes through its stretch of a list."""
+"""How a warp goes through its stretch of a list."""
 
 from __future__ import annotations
 
@@ -8,7 +8,9 @@ from gemv.kernels.list_words import PLACES
 
 
 def walk(words: tuple[str, ...], prepared: Callable, tile: Callable) -> Callable:
-    """A device function that computes the tiles of a taker, which is a warp or a block.
+    """A device function that computes the tiles of a taker, which is a warp.
+
+    Warps of a block that compute a tile together have it in their stretches at the same place.
 
     While it works on an item, it already has the words of the next one in a register: lane k has
     word k, and ``of_lane`` hands them out.
