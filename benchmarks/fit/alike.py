@@ -37,7 +37,6 @@ from benchmarks.fit.deciding import Cell
 from benchmarks.fit.gate import regret, time_of
 from benchmarks.fit.samples import ADDRESS, Launches, Samples, factors_of, samples
 from benchmarks.fit.store import Campaign
-from benchmarks.fit.trees import Trees
 from gemv.core.files import write_text
 from gemv.core.geometry import Device
 from gemv.core.problem import Problem
@@ -101,7 +100,7 @@ class Together:
         for number in range(groups):
             fitted = HistGradientBoostingRegressor(**{**SETTINGS, "random_state": number})
             fitted.fit(seen, np.concatenate(logs), sample_weight=weight)
-            self._trees.append(Trees(fitted, seen))
+            self._trees.append(fitted)
 
     def parts(self, launches: Launches) -> Parts:
         return launches.parts(self._numbers, self._factors)

@@ -14,7 +14,6 @@ import numpy as np
 from sklearn.ensemble import HistGradientBoostingRegressor
 
 from benchmarks.fit.samples import Launches, Samples
-from benchmarks.fit.trees import Trees
 from gemv.selection.formula import Machine, Parts
 from gemv.selection.refit import weights
 
@@ -38,13 +37,11 @@ class Corrections:
         self._machine, self._factors = machine, factors
         launches, times = found.launches.only(which), found.times[which]
         predicted = launches.parts(machine, factors)
-        features = launches.features(predicted)
-        fitted = HistGradientBoostingRegressor(**SETTINGS).fit(
-            features,
+        self._trees = HistGradientBoostingRegressor(**SETTINGS).fit(
+            launches.features(predicted),
             np.log(times / predicted.seconds),
             sample_weight=weights(times, found.cells[which]) ** 2,
         )
-        self._trees = Trees(fitted, features)
 
     def parts(self, launches: Launches) -> Parts:
         return launches.parts(self._machine, self._factors)

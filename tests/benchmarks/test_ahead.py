@@ -28,7 +28,6 @@ rows = program("fit.rows")
 samples = program("fit.samples")
 timer = program("fit.timer")
 together = program("fit.together")
-trees = program("fit.trees")
 
 H200 = Device("NVIDIA H200", (9, 0), 132)
 MACHINE = machine(H200)
@@ -167,44 +166,6 @@ def test_names_are_back_after_an_error():
     for name, found in before.items():
         assert vars(sys.modules[name]).keys() == found.keys()
     assert builtins.max is max
-
-
-# Trees -------------------------------------------------------------------------------------------
-
-
-def fitted(leaves, count=40):
-    from sklearn.ensemble import HistGradientBoostingRegressor
-
-    chance = np.random.default_rng(0)
-    features = chance.normal(size=(2000, 6))
-    features[:, 3] = np.round(features[:, 3])  # numbers that are thresholds
-    wanted = np.sin(3 * features[:, 0]) + features[:, 1] * features[:, 3]
-    found = HistGradientBoostingRegressor(max_iter=count, max_leaf_nodes=leaves, random_state=0)
-    return found.fit(features, wanted), features
-
-
-@pytest.mark.parametrize("leaves", [2, 5, 16])
-def test_trees_predict_what_scikit_learn_does(leaves):
-    from threadpoolctl import threadpool_limits  # which scikit-learn needs
-
-    with threadpool_limits(1):
-        found, features = fitted(leaves)
-        own = trees.Trees(found, features)
-        chance = np.random.default_rng(1)
-        thresholds = np.concatenate(own._thresholds)
-        more = np.vstack([
-            features, 3 * chance.normal(size=(500, 6)), chance.choice(thresholds, size=(500, 6))
-        ])  # fmt: skip
-        assert np.array_equal(own.predict(more), found.predict(more))
-
-
-def test_trees_with_more_leaves_than_a_mask_has_bits_are_refused():
-    from threadpoolctl import threadpool_limits
-
-    with threadpool_limits(1):
-        found, features = fitted(20, 2)
-    with pytest.raises(ValueError, match="16 leaves, and one has 20"):
-        trees.Trees(found, features)
 
 
 # What cells get ----------------------------------------------------------------------------------
