@@ -16,7 +16,7 @@ import math
 import sys
 from pathlib import Path
 
-from benchmarks.pages import compiled_part, solver_gains
+from benchmarks.pages import compiled_part, solver_gains, today
 from benchmarks.pages.grid_page import (
     DATASHEET,
     RANDOM,
@@ -304,6 +304,7 @@ def elsewhere(device: str, rows: list, random: list, several: list) -> list[str]
         *([by_kind(plain, device, f"{short}: A in memory")] if plain else []),
         *([by_kind(others, device, f"{short}: the other cells")] if others else []),
         *([products(several, f"{short}: one call")] if several else []),
+        *filter(None, [today.changed(several, device)]),
     ]
     promised = DATASHEET.get(device)
     maker = "" if promised is None else f" The maker promises {promised / 1e12:g} TB/s."
@@ -364,6 +365,7 @@ def pays(
             " [docs/several.md](docs/several.md) lists them. With several vectors A is"
             f" {shapes_of(several)}.",
             products(several),
+            *filter(None, [today.changed(several, grid.device)]),
             *further,
             "**Programs, calls, GPUs.** The times are in [docs/solvers.md](docs/solvers.md),"
             " [docs/calls.md](docs/calls.md), [docs/memories.md](docs/memories.md) and"

@@ -15,7 +15,7 @@ import sys
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-from benchmarks.pages import grid_page, ragged_part, shards_part, tiles_part
+from benchmarks.pages import grid_page, ragged_part, shards_part, tiles_part, today
 from benchmarks.pages.page import RESULTS, TOP, command, duration, markdown, number, versions
 from gemv.measure.records import CellResult, GridResults
 from gemv.selection.machine import REFERENCE
@@ -97,7 +97,8 @@ def _part(title: str, found: dict[str, list[CellResult]], name: str) -> list[str
     tables = [
         [
             *([f"### {gpu}"] if sum(map(bool, chosen.values())) > 1 else []),
-            markdown(heads, "wfffff", _summary(rows, name)), _behind(rows, name),
+            markdown(heads, "wfffff", _summary(rows, name)),
+            *filter(None, [today.changed(rows, gpu)]), _behind(rows, name),
         ]
         for gpu, rows in chosen.items()
         if rows

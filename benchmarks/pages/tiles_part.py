@@ -9,14 +9,11 @@ from typing import Any
 
 from benchmarks.pages.grid_page import unbroken
 from benchmarks.pages.page import RESULTS, duration, folded, markdown, number
+from benchmarks.pages.today import choice_of, is_it
 from gemv.core.geometry import Chip, Device
 from gemv.measure.cells import Cell
-from gemv.measure.frames import FramedCell, lay_out
 from gemv.measure.records import CellResult
-from gemv.selection.parts import parts
 
-#: An address for A; only its alignment matters.
-_ADDRESS = 1 << 30
 FOLDER = RESULTS / "tiles"
 _NAMES = {"s": "float32", "d": "float64", "c": "complex64", "h": "float16", "b": "bfloat16"}
 
@@ -30,18 +27,8 @@ def device_of(row: Mapping[str, Any]) -> Device:
 
 def now_us(row: Mapping[str, Any]) -> float | None:
     """Microseconds of the constants of today; None if they were not timed."""
-    cell = Cell(**row["cell"])
-    framed = FramedCell.at(cell, _ADDRESS, 1)
-    (found, *_) = parts(framed.problem, lay_out(cell).batch, device_of(row))
-    kernel = found.choice.kernel
-    if row["kernel"] != kernel.name:
-        return None
-    # A constant that is younger than a time had the kernel's default then.
-    own = [
-        each["us"]
-        for each in row["sets"]
-        if {**kernel.knobs, **each["knobs"]} == found.choice.knobs
-    ]
+    choice = choice_of(Cell(**row["cell"]), device_of(row))
+    own = [each["us"] for each in row["sets"] if is_it(choice, row["kernel"], each["knobs"])]
     return min(own, default=None)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from pathlib import Path
 
@@ -11,6 +12,7 @@ from helpers.programs import program
 from gemv.kernels import get
 from gemv.measure.cells import Cell
 from gemv.measure.frames import FramedCell, lay_out
+from gemv.measure.records import CellResult
 from gemv.selection.machine import REFERENCE as H200
 from gemv.selection.parts import parts
 
@@ -66,6 +68,23 @@ def test_stored_times_are_of_the_right_results_and_the_choices_are_among_the_fas
             ratios.append(min(times) / min(each["us"] for each in row["sets"]))
     # Of some problems the choice was not timed: it has changed since, or spilled registers.
     assert len(ratios) > len(rows) / 2 and max(ratios) < 1.2
+
+
+def test_pages_say_how_many_cells_have_another_launch_today():
+    today = program("pages.today")
+    cells = [Cell(1000, 1000, "b", "N", order, vectors=8) for order in "CF"]
+    rows = []
+    for cell in cells:
+        _, _, choice = chosen(cell)
+        known = {field.name: getattr(cell, field.name) for field in dataclasses.fields(cell)}
+        rows.append(CellResult(**known, nbytes=1, frames=1, kernel=choice.kernel.name,
+                               knobs=dict(choice.knobs), time_s=1e-6))  # fmt: skip
+    assert today.changed(rows, H200.name) == ""
+    rows[0].knobs["COUNT"] += 1
+    assert today.changed(rows, H200.name).startswith("In 1 of these 2 cells")
+    rows[1].kernel = "several_small"
+    assert today.changed(rows, H200.name).startswith("In 2 of these 2 cells")
+    assert today.changed(rows, "a GPU without a name") == ""
 
 
 def test_the_page_has_a_table_for_each_gpu_and_what_loses_first(tmp_path):
