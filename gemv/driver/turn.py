@@ -39,8 +39,8 @@ STATE = np.zeros(NEXT_SKIPPED + 8, np.int64)
 def clock() -> int:
     """The address of the system's ``clock_gettime``; 0 where nobody is to watch.
 
-    That is where there is no such clock, where the owner needs the processor that a watching thread
-    keeps busy, and in a Python whose threads have no lock to wait for.
+    That is where there is no such clock, where this process may use one processor only, which the
+    owner needs, and in a Python whose threads have no lock to wait for.
     """
     try:
         function = ctypes.CDLL(None).clock_gettime

@@ -30,15 +30,15 @@ Idea
     the number of groups is a multiple of the elements of a load. So a lane adds up what its loads
     bring, and moves the sums of a group to its own rows when they are done: some come from the next
     lane. Where every second column of a lane has the same phase, the sums of two are added first. A
-    warp therefore has a vector of rows less than it reads. At the end of A a vector may
-    reach past the last element, where memory may end. There the lane leaves the last column out of
-    its loop, and adds it from loads of single elements when the loop is done: it is the last one of
-    its sum anyway. Of short columns several are left out, and all of those that run backwards.
+    warp therefore has a vector of rows less than it reads. At the end of A a vector may reach past
+    the last element, where memory may end. There the lane leaves the last column out of its loop,
+    and adds it from loads of single elements when the loop is done: it is the last one of its sum
+    anyway. Of short columns several are left out, and all of those that run backwards.
 
-    Two neighbouring tiles of rows share a line of memory in each column. They are taken at the same
-    time, so that the second one finds it in the L2 cache: see
-    :func:`~gemv.kernels.list_shares.shared_out`. How tiles of blocks and those of warps are given
-    out is in :func:`~gemv.kernels.list_blocks.shared_out_to_blocks`.
+    How tiles of blocks and those of warps are given out is in
+    :func:`~gemv.kernels.list_blocks.shared_out_to_blocks`. Two neighbouring tiles of rows share a
+    line of memory in each column. They cost the same, so they are taken at about the same time, and
+    the second one finds the line in the L2 cache.
 
 Picture
     ::

@@ -51,9 +51,11 @@ Bytes
     the L2 cache by then: for 132 blocks and 8192 columns 17 MB.
 
 Wins
-    Over ``several_rows`` and ``several_short_rows`` for eight vectors. On an NVIDIA H100, 8192 x
-    8192 bfloat16 took 50.4 us, 59.2 by ``several_rows``, and 44.3 with one vector; 65536 x 4096
-    took 190 us (229), and 16384 x 2048 27.5 us, 30.4 by ``several_short_rows``.
+    Over ``several_rows`` and ``several_short_rows`` for eight vectors. On an NVIDIA H100 and with
+    32 lanes for a row, 8192 x 8192 bfloat16 took 50.4 us, 59.2 by ``several_rows``, and 44.3 with
+    one vector; 65536 x 4096 took 190 us (229). With 16 lanes 16384 x 2048 took 27.5 us, 30.4 by
+    ``several_short_rows``. With 128 lanes 8192 x 7168 took 57.5 us (75.5), and 28672 x 8192 184 us
+    (229). The product alone decides on the lanes.
 
 Loses
     To matrix products on tensor cores, which add in another order: 8192 x 8192 took torch.mm 47.4
