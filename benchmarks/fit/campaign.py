@@ -40,7 +40,7 @@ from benchmarks.fit.candidates import (
     of_kernels,
 )
 from benchmarks.fit.compilers import Compilers
-from benchmarks.fit.field import Field
+from benchmarks.fit.field import DISTURBED_OF_EXPECTED, Field
 from benchmarks.fit.foresight import Foresight
 from benchmarks.fit.samples import ADDRESS
 from benchmarks.fit.store import Campaign, Measured, code_key
@@ -252,6 +252,8 @@ def main(arguments: list[str] | None = None) -> None:
         wanted = [(each.number, each.cell) for each in campaign.cells]
         done = set()
     field.is_trusting = options.trust
+    if options.random is not None:
+        field.disturbed = DISTURBED_OF_EXPECTED
     if options.also:
         field.also = json.loads(options.also.read_text("utf-8"))
     foresight = Foresight(field.device, options.earlier) if options.earlier else None
