@@ -1,9 +1,11 @@
 """How far choices are from the best of many candidates, on cells that no fit has seen.
 
-    python -m benchmarks.fit.gate FILE.json [--also CANDIDATES.json] [--json REPORT.json]
+    python -m benchmarks.fit.gate FILE.json [--now] [--also CANDIDATES.json] [--json REPORT.json]
 
-FILE.json is a campaign on such cells (``campaign --first``). With ``--also``, a second choice is
-judged beside the present one: the candidates that the campaign got from that file.
+FILE.json is a campaign on such cells (``campaign --first``). The present choice is what was
+selected then; with ``--now`` it is what is selected today, and cells on which that was not timed
+are left out. With ``--also``, a second choice is judged beside it: the candidates that the campaign
+got from that file.
 """
 
 from __future__ import annotations
@@ -17,8 +19,13 @@ from typing import Any
 import numpy as np
 
 from benchmarks.fit.candidates import Candidate, normal
+from benchmarks.fit.samples import ADDRESS
 from benchmarks.fit.store import Campaign, Measured
 from gemv.core.files import write_text
+from gemv.core.geometry import Device
+from gemv.measure.cells import Cell
+from gemv.measure.frames import FramedCell
+from gemv.selection.select import select
 
 #: Cells that are listed: those whose choice is farthest from the best.
 WORST = 10
@@ -44,9 +51,16 @@ def regret(pairs: Iterable[tuple[float, float, float]]) -> dict[str, float]:
     return {name: float(f"{number:.4g}") for name, number in found.items()}
 
 
+def chosen_now(cell: Cell, device: Device) -> Candidate:
+    """What a cell gets today, as a campaign's file has it."""
+    chosen = select(FramedCell.at(cell, ADDRESS, 1).problem, device)
+    return normal(chosen.kernel.name, chosen.knobs)
+
+
 def main(arguments: list[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("file", type=Path)
+    parser.add_argument("--now", action="store_true", help="judge what is selected today")
     parser.add_argument("--also", type=Path)
     parser.add_argument("--json", type=Path)
     options = parser.parse_args(arguments)
@@ -56,11 +70,12 @@ def main(arguments: list[str] | None = None) -> None:
     for each in campaign.cells:
         best = min(each.times, key=lambda timed: timed.seconds)
         floor = min(each.floor_s, best.seconds, *each.peers.values())
-        time = time_of(each, each.present)
+        present = chosen_now(each.cell, campaign.device) if options.now else each.present
+        time = time_of(each, present)
         if time is None:
             continue
         own.append((time, best.seconds, floor))
-        listed.append((time / best.seconds, each, time, best))
+        listed.append((time / best.seconds, each, present, time, best))
         for kernel, knobs in also.get(str(each.number), ()):
             second = time_of(each, normal(kernel, knobs))
             if second is not None:
@@ -73,11 +88,11 @@ def main(arguments: list[str] | None = None) -> None:
             print(name, content[name])
     listed.sort(key=lambda row: -row[0])
     content["worst"] = []
-    for ratio, each, time, best in listed[:WORST]:
+    for ratio, each, present, time, best in listed[:WORST]:
         line = (
             f"{ratio:.2f}: {each.cell.m} x {each.cell.n} {each.cell.dtype} {each.cell.op}"
             f" {each.cell.order} {each.cell.view!r}{' hot' if each.cell.hot else ''}:"
-            f" {time * 1e6:.2f} us by {each.present.constants[0]}, {best.seconds * 1e6:.2f} us by"
+            f" {time * 1e6:.2f} us by {present.constants[0]}, {best.seconds * 1e6:.2f} us by"
             f" {best.candidate.constants[0]}"
         )
         content["worst"].append(line)

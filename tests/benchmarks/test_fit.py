@@ -1,5 +1,6 @@
 """The campaign and the fit: cells are drawn evenly, times are kept, a machine is found again."""
 
+import json
 from collections import Counter
 
 import numpy as np
@@ -25,6 +26,7 @@ store = program("fit.store")
 campaign = program("fit.campaign")
 samples = program("fit.samples")
 fit = program("fit.fit")
+gate = program("fit.gate")
 portfolio = program("fit.portfolio")
 ahead = program("fit.ahead")
 publish = program("fit.publish")
@@ -378,6 +380,27 @@ def test_code_that_spills_is_left_out():
     assert found.times.tolist() == [2e-6]
     name = samples.KERNELS[found.launches.kernels[0]]
     assert REGISTRY[name] is candidates.choice(one, problem, H200).kernel
+
+
+def test_choices_of_today_are_judged_by_times_of_then(tmp_path):
+    """What was chosen then took twice as long; where today's choice was not timed, none is."""
+    made = store.Campaign({"gpu": H200.name, "device": [[9, 0], 132]})
+    for number in range(12):
+        problem, cell = problem_of(number), draw.cell(number)
+        now = gate.chosen_now(cell, H200)
+        chosen = select(problem, H200)
+        assert now == candidates.normal(chosen.kernel.name, chosen.knobs)
+        other = next(each for each in candidates.candidates(problem, H200, 0) if each != now)
+        times = [store.Timed(other, 4e-6)]
+        if number % 3:
+            times.append(store.Timed(now, 2e-6))
+        made.cells.append(store.Measured(number, cell, 1, 1e-6, {}, other, times))
+    file, report = tmp_path / "times.json", tmp_path / "report.json"
+    made.save(file)
+    for options, cells_judged, mean in (([], 12, 2 ** (2 / 3)), (["--now"], 8, 1)):
+        gate.main([str(file), "--json", str(report), *options])
+        judged = json.loads(report.read_text("utf-8"))["present"]
+        assert judged["cells"] == cells_judged and judged["mean"] == pytest.approx(mean, 1e-3)
 
 
 def test_a_fit_keeps_the_tables_that_it_does_not_find(tmp_path):
