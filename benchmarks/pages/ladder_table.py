@@ -10,6 +10,7 @@
 from __future__ import annotations
 
 import json
+import re
 import sys
 from pathlib import Path
 
@@ -19,7 +20,7 @@ from gemv.cli.options import DTYPE_OF_PREFIX
 README = TOP / "README.md"
 LADDERS = RESULTS / "ladder"
 #: Those that the README shows; the page of the ladder has all of them.
-SHORT = ("f32-8192x8192", "f32F-8192x8192", "f32-1048576x64", "f32-64x1048576")
+SHORT = ("f32-8192x8192", "f32F-8192x8192")
 
 
 def load(folder: Path = LADDERS) -> dict[str, dict]:
@@ -53,10 +54,9 @@ def short(cases: dict[str, dict]) -> dict[str, dict]:
 
 def heading(case: dict) -> str:
     """The heading of a case's column."""
-    text = f"{DTYPE_OF_PREFIX[case['dtype']]}<br>{case['m']} x {case['n']}"
-    if (case["order"], case["op"]) != ("C", "N"):
-        text += f"<br>{case['order']}, {case['op']}"
-    return text
+    along = "rows" if case["order"] == "C" else "columns"
+    op = "" if case["op"] == "N" else f", op {case['op']}"
+    return f"{DTYPE_OF_PREFIX[case['dtype']]}<br>{case['m']} x {case['n']}<br>by {along}{op}"
 
 
 def cell(case: dict, name: str) -> str:
@@ -98,19 +98,20 @@ def table(cases: dict[str, dict]) -> str:
             else cell(case, kernel.name)
             for name, case in cases.items()
         ]  # fmt: skip
-        idea = kernel.idea.partition(":")[0].replace("|", "\\|").rstrip(".")
-        rows.append([f"{kernel.rung} `{kernel.name}`", idea, *figures])
-    headings = ["rung", "idea", *map(heading, cases.values())]
-    text = markdown(headings, "ww" + "f" * len(cases), rows)
+        idea = re.split("[:,]", kernel.idea)[0].replace("|", "\\|").rstrip(".")
+        rows.append([f"{kernel.rung} `{kernel.name}`: {idea}", *figures])
+    headings = ["rung: idea", *map(heading, cases.values())]
+    text = markdown(headings, "w" + "f" * len(cases), rows)
     if not cases:
         return f"{text}\n\nNo figures yet: `make ladder` measures them on a GPU."
     devices = ", ".join(sorted({case["device"] for case in cases.values()}))
     beside = [k for k in ordered if k.beside]
     others = [k for k in ordered if not k.beside and k.name not in faster]
     return (
-        f"{text}\n\nA figure is GB/s on {devices} and, in brackets, the share of the read ceiling"
-        " of the same run. It is bold where no rung before is faster. *F* is A stored by columns,"
-        f" *N* is op(A) = A.\n\nThe other rungs serve other matrices, or are steps between these:"
+        f"{text}\n\nA figure is GB/s on an {devices} and, in brackets, the share of the ceiling:"
+        " the rate of the fastest read of the same run. It is bold where no rung before is faster."
+        " *By rows* and *by columns* say how A is stored. A kernel refuses the order that it is not"
+        f" made for.\n\nThe other rungs serve other matrices, or are steps between these:"
         f" {named(others)}. {named(beside)} are side steps: each shows a mistake or an alternative."
     )
 

@@ -64,6 +64,18 @@ def folded(summary: str, text: str) -> str:
     return f"<details><summary>{summary}</summary>\n\n{text}\n\n</details>"
 
 
+def in_part(headings: Sequence[str], kinds: str, rows: Sequence[Sequence[str]], seen: int) -> str:
+    """A table, of which a reader sees that many rows and asks for the others.
+
+    A table has a heading of its own, so the first one of the folded part begins with "other".
+    """
+    text = markdown(headings, kinds, rows[:seen])
+    if rest := rows[seen:]:
+        others = markdown([f"other {headings[0]}", *headings[1:]], kinds, rest)
+        text += f"\n\n{folded(f'The other {len(rest)}', others)}"
+    return text
+
+
 def between_markers(text: str, name: str, part: str) -> str:
     """The text with another part between the markers of that name."""
     begin, end = f"<!-- {name}:begin -->", f"<!-- {name}:end -->"

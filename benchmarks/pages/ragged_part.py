@@ -43,17 +43,18 @@ def _of(found: RaggedResults) -> list[str]:
     first = timed[0]
     names = list(dict.fromkeys(name for row in timed for name in row.peers))
     behind = sum(row.ratio is not None and row.ratio < 1 for row in timed)
+    lists = f"{len(found.rows)} list{'s' * (len(found.rows) > 1)}"
     wrong = sum(row.wrong is not None for row in found.rows)
     words = (
         f"A plan of `gemv.Batch` on an {found.device}, in a CUDA graph. m and n are log-uniform"
-        f" from {first.least} to {first.most}. The last columns have the time of other ways over"
-        " ours: calls for one product, one after the other in a graph, and `torch.bmm` on copies"
-        f" padded to the largest matrix, with {three_digits(first.padding)} times as many elements."
-        f" {len(found.rows)} lists, {wrong} wrong; in {behind} of {len(timed)} another way is"
-        " faster."
+        f" from {first.least} to {first.most}. The last columns say how many times as long other"
+        " ways take: calls for one product, one after the other in a graph, and `torch.bmm` on"
+        f" copies padded to the largest matrix, with {three_digits(first.padding)} times as many"
+        f" elements. {lists}, {wrong} wrong; in {behind} of {len(timed)} another way is faster."
     )
-    heads = ["matrices", "op", "launches", "time", "of the floor", *names]
-    table = markdown(heads, f"wwfff{'f' * len(names)}", [_line(row, names) for row in timed])
+    short = [name.partition(",")[0] for name in names]
+    heads = ["matrices, op", "launches", "time (of the floor)", *short]
+    table = markdown(heads, f"wff{'f' * len(names)}", [_line(row, names) for row in timed])
     return [words, table, f"Versions: {versions(found.versions)}."]
 
 
@@ -63,6 +64,6 @@ def _line(row: RaggedResult, names: list[str]) -> list[str]:
         for name in names
     ]
     return [
-        f"{row.count} {DTYPE_OF_PREFIX[row.dtype]}, {row.order}", row.op, str(len(row.launches)),
-        duration(row.time_s), number(row.share), *others,
+        f"{row.count} {DTYPE_OF_PREFIX[row.dtype]} {row.order}, {row.op}", str(len(row.launches)),
+        f"{duration(row.time_s)} ({number(row.share)})", *others,
     ]  # fmt: skip

@@ -16,7 +16,7 @@ import math
 import sys
 from pathlib import Path
 
-from benchmarks.pages import compiled_part, solver_gains, today
+from benchmarks.pages import compiled_part, programs_part, today
 from benchmarks.pages.grid_page import (
     DATASHEET,
     RANDOM,
@@ -33,6 +33,8 @@ from benchmarks.pages.page import (
     between_markers,
     by_device,
     command,
+    folded,
+    in_part,
     markdown,
     number,
 )
@@ -42,6 +44,8 @@ from gemv.measure.records import CellResult, GridResults, summary, worst
 
 README = TOP / "README.md"
 PICTURE = TOP / "docs" / "_static" / "roofline.png"
+#: Pixels of the picture on a desktop; its letters have to be legible on a phone, which shrinks it.
+WIDTH = 620
 #: What the picture shows of a cell.
 SHOWN = ("m", "n", "op", "nbytes", "time_s", "plain_s", "peers")
 #: Cells of matrices with a shorter side are a kind of their own.
@@ -49,6 +53,8 @@ SKINNY = 256
 RANDOM_KIND = "drawn at random"
 #: Kinds of cells of the first table; the others are in the second.
 PLAIN = (f"both sides {SKINNY} or more", f"a side below {SKINNY}", RANDOM_KIND)
+#: Lines of the table of losing cells that are in sight; the others are folded away.
+IN_SIGHT = 4
 #: Cells of several products in one call.
 SEVERAL = RESULTS / "several"
 
@@ -81,8 +87,8 @@ def picture(grids: dict[str, GridResults]) -> str:
     grid = next(iter(grids.values()))
     rows = picture_rows(grid)
     return (
-        f"![{title(rows[0])}: gemv, cuBLAS and the ceiling over {len(rows) // 2} shapes]"
-        f"({PICTURE.relative_to(TOP).as_posix()})\n\n{caption(grid)}"
+        f'<img src="{PICTURE.relative_to(TOP).as_posix()}" width="{WIDTH}" alt="{title(rows[0])}:'
+        f' gemv, cuBLAS and the ceiling over {len(rows) // 2} shapes">\n\n{caption(grid)}'
     )
 
 
@@ -104,9 +110,9 @@ def fingerprint(grids: dict[str, GridResults]) -> str:
 
 
 def draw(grids: dict[str, GridResults], path: Path = PICTURE) -> None:
-    figure = grid_figure(picture_rows(next(iter(grids.values()))), width=9.0)
+    figure = grid_figure(picture_rows(next(iter(grids.values()))), width=WIDTH / 100)
     metadata = {"Source": fingerprint(grids), "Software": None}
-    save(figure, path, dpi=100, metadata=metadata)
+    save(figure, path, dpi=150, metadata=metadata)
 
 
 def drawn_now(grids: dict[str, GridResults]) -> bool:
@@ -173,41 +179,52 @@ def ratio(rows: list[CellResult]) -> str:
 
 
 def behind(rows: list[CellResult]) -> str:
-    """Every cell in which a peer is faster, the slowest first."""
+    """Every cell in which a peer is faster, the slowest first; all but some lines are folded."""
     losing = [row for row in worst(rows, "ratio", len(rows)) if row.ratio < 1]
     if not losing:
         return "None."
     lines = [
         [
-            f"{title(row)}: {unbroken(f'{row.m} x {row.n}')}, {row.op}", number(row.ratio, ".3f"),
-            number(row.share), row.peer or "",
+            f"{title(row)}: {unbroken(f'{row.m} x {row.n}')}, {row.op}",
+            f"{number(row.ratio, '.3f')} ({number(row.share)})", row.peer or "",
         ]
         for row in losing
     ]  # fmt: skip
-    headings = ["the cell: A, op", "times as fast", "of the floor", "fastest peer"]
-    return markdown(headings, "wffw", lines)
+    said = "times as fast (of the floor)"
+    return in_part(["cell: A, op", said, "fastest peer"], "wfw", lines, IN_SIGHT)
 
 
-def products(rows: list[CellResult], corner: str = "one call") -> str:
-    """Ratios of calls with several vectors, and of batches, by dtype."""
+def products(rows: list[CellResult], before: str = "") -> str:
+    """Ratios of calls with several vectors, then of batches: a line for each dtype.
+
+    Parameters
+    ----------
+    before : str
+        What a table's first heading begins with.
+    """
     parts: dict[tuple[int, int], list[CellResult]] = {}
     for row in sorted(rows, key=lambda row: (row.batch, row.vectors)):
         parts.setdefault((row.vectors, row.batch), []).append(row)
-    dtypes = [dtype for dtype in DTYPE_OF_PREFIX if any(row.dtype == dtype for row in rows)]
-    lines = [
-        [several_name(part), *(ratio([r for r in part if r.dtype == dtype]) for dtype in dtypes)]
-        for part in parts.values()
-    ]
-    heads = [corner, *(DTYPE_OF_PREFIX[dtype] for dtype in dtypes)]
-    return markdown(heads, "w" + "f" * len(dtypes), lines)
+    vectors = {str(key[0]): part for key, part in parts.items() if key[0] > 1}
+    batches = {batch_name(part): part for key, part in parts.items() if key[0] == 1}
+    tables = []
+    for corner, columns in (("vectors with one matrix", vectors), ("many matrices", batches)):
+        known = {row.dtype for part in columns.values() for row in part}
+        lines = [
+            [DTYPE_OF_PREFIX[dtype], *(ratio([row for row in part if row.dtype == dtype])
+                                       for part in columns.values())]
+            for dtype in DTYPE_OF_PREFIX if dtype in known
+        ]  # fmt: skip
+        if lines:
+            heads = [f"{before}{corner}", *columns]
+            tables.append(markdown(heads, "w" + "f" * len(columns), lines))
+    return "\n\n".join(tables)
 
 
-def several_name(rows: list[CellResult]) -> str:
-    """How a call of several products is called: its counts, and the shapes where they matter."""
-    if rows[0].vectors > 1:
-        return f"1 matrix, {rows[0].vectors} vectors"
+def batch_name(rows: list[CellResult]) -> str:
+    """How a batch is called: the number of matrices, and their shapes."""
     sizes = [row.m for row in rows]
-    return f"{rows[0].batch} matrices, {min(sizes)}² to {max(sizes)}²"
+    return f"{rows[0].batch} of {min(sizes)}² to {max(sizes)}²"
 
 
 def losing_of(rows: list[CellResult]) -> str:
@@ -222,69 +239,11 @@ def shapes_of(rows: list[CellResult]) -> str:
     return " or ".join([", ".join(names[:-1]), names[-1]]) if len(names) > 1 else "".join(names)
 
 
-#: The lines of several GPUs: what is called, the way, and the sizes of A in float32.
-SHARDS = (
-    ("`Matrix.plan`, A cut by rows", "plan, shards of rows", ("144 MB", "1 GiB")),
-    ("`Matrix.plan`, A cut by columns", "plan, shards of columns", ("144 MB", "1 GiB")),
-    ("`A @ x`, A cut by rows", "shards of rows", ("144 MB", "1 GiB")),
-)
-
-
-def on_several(found: dict) -> list[list[str]]:
-    """What several GPUs gain over one."""
-    times = {(row["size"], row["way"]): row["time_s"] for row in found["rows"]}
-    count = len(found["devices"])
-    return [
-        [
-            f"{count} GPUs, {said}, {' and '.join(sizes)} float32", "`gemv.plan` on one GPU",
-            ", ".join(number(times[s, "gemv.plan, one GPU"] / times[s, way]) for s in sizes),
-        ]
-        for said, way, sizes in SHARDS
-    ]  # fmt: skip
-
-
-def programs(
-    solvers: dict, memories: dict, calls: dict, shards: dict, rows: list[CellResult], device: str
-) -> str:
-    """What whole programs, single calls and several GPUs gain or lose, from the other results."""
-    found = solver_gains.gains(solvers, rows if solvers["device"] == device else [])
-    alone = [gain.alone for gain in found if gain.alone is not None]
-    lines = [
-        [what, peer, f"{min(each):.2f} to {max(each):.2f}"]
-        for what, peer, each in (
-            (f"{len(found)} problems, SciPy's solvers with a `gemv.Matrix`",
-             "SciPy's solvers with NumPy's array", [gain.scipy for gain in found]),
-            (f"{len(found)} problems, CuPy's solvers with a `gemv.Matrix`",
-             "CuPy's solvers with CuPy's array", [gain.cupy for gain in found]),
-            ("the products of these solvers alone", "cuBLAS's gemv", alone),
-        )
-        if each
-    ]  # fmt: skip
-    times = {row["name"]: row["time_s"] for row in calls["rows"] if row["group"] == "64 x 64"}
-    for library, peer in (("cupy", "cupy.cublas.gemv"), ("torch", "torch.mv(out=)")):
-        gain = times[peer] / times[f"gemv, {library}, in place"]
-        what = f"the host's part of a call, 64 x 64, arrays of `{library}`"
-        lines.append([what, f"`{peer}`", number(gain)])
-    shared = times["torch.mv(out=), 8 threads"] / times["gemv, torch, in place, 8 threads"]
-    lines.append(["the same, from 8 threads of Python at once", "`torch.mv(out=)`", number(shared)])
-    sizes = {size["n"]: size for size in memories["sizes"]}
-    shown = (256, max(sizes))
-    for what, key in (
-        ("`gemv.Matrix`, x and y in host memory", "kept_s"),
-        ("A in host memory, copied for one product", "call_s"),
-    ):
-        gains = ", ".join(number(sizes[n]["host_s"] / sizes[n][key]) for n in shown)
-        said = " and ".join(f"{n}²" for n in shown)
-        lines.append([f"{what}, {said} float32", "SciPy on the CPU", gains])
-    lines += on_several(shards)
-    return markdown(["what", "compared with", "times as fast"], "wwf", lines)
-
-
 def selection_of(grid: GridResults) -> str:
     """A remark if the grid was measured before a formula selected kernels."""
     return (
-        " The grid is older than the formula that selects kernels now"
-        " ([docs/selection.md](docs/selection.md)); the random cells were measured with it."
+        " All but the random cells were timed before today's formula chose the kernels"
+        " ([docs/selection.md](docs/selection.md))."
         if older(grid)
         else ""
     )
@@ -303,7 +262,7 @@ def elsewhere(device: str, rows: list, random: list, several: list) -> list[str]
     tables = [
         *([by_kind(plain, device, f"{short}: A in memory")] if plain else []),
         *([by_kind(others, device, f"{short}: the other cells")] if others else []),
-        *([products(several, f"{short}: one call")] if several else []),
+        *([products(several, f"{short}: ")] if several else []),
         *filter(None, [today.changed(several, device)]),
     ]
     promised = DATASHEET.get(device)
@@ -316,7 +275,7 @@ def elsewhere(device: str, rows: list, random: list, several: list) -> list[str]
         f"**On an {device}** a peer is faster in {losing_of([*rows, *random, *several])} cells;"
         f" {' and '.join(lists)} list{'s' * (len(lists) == 1)} them.{maker}"
     )
-    return [words, *tables]
+    return [words, folded(f"The tables of the {short}", "\n\n".join(tables))]
 
 
 def pays(
@@ -367,10 +326,13 @@ def pays(
             products(several),
             *filter(None, [today.changed(several, grid.device)]),
             *further,
-            "**Programs, calls, GPUs.** The times are in [docs/solvers.md](docs/solvers.md),"
+            "**Programs, calls, GPUs.** Where a line has two sizes of A, it has two figures. A is"
+            " float32 there. The times are in [docs/solvers.md](docs/solvers.md),"
             " [docs/calls.md](docs/calls.md), [docs/memories.md](docs/memories.md) and"
             " [docs/shards.md](docs/shards.md).",
-            programs(*map(stored, ("solvers", "memories", "calls", "shards")), rows, grid.device),
+            programs_part.programs(
+                *map(stored, ("solvers", "memories", "calls", "shards")), rows, grid.device
+            ),
             "`python -m gemv bench` measures your own shapes. [docs/measure.md](docs/measure.md)"
             " says how we measure, and [docs/cells.md](docs/cells.md) has every cell.",
         ]

@@ -16,7 +16,16 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from benchmarks.pages import grid_page, ragged_part, shards_part, tiles_part, today
-from benchmarks.pages.page import RESULTS, TOP, command, duration, markdown, number, versions
+from benchmarks.pages.page import (
+    RESULTS,
+    TOP,
+    command,
+    duration,
+    in_part,
+    markdown,
+    number,
+    versions,
+)
 from gemv.measure.records import CellResult, GridResults
 from gemv.selection.machine import REFERENCE
 
@@ -24,6 +33,8 @@ PAGE = TOP / "docs" / "several.md"
 FOLDER = RESULTS / "several"
 TITLE = "# Several vectors, several matrices"
 SHARDS = TOP / "docs" / "shards.md"
+#: Losing cells that are in sight; the others are folded away.
+IN_SIGHT = 8
 WRITTEN = "<!-- Written by benchmarks/pages/several_page.py from benchmarks/results/. -->"
 _NAMES = {"s": "float32", "d": "float64", "c": "complex64", "z": "complex128", "h": "float16",
           "b": "bfloat16"}  # fmt: skip
@@ -80,7 +91,7 @@ def _behind(rows: Sequence[CellResult], name: str) -> str:
         for row in found
     ]
     heads = [f"{name}: A", "time", "of the floor", "times as fast"]
-    table = markdown(heads, "wfff", lines)
+    table = in_part(heads, "wfff", lines, IN_SIGHT)
     return f"The cells in which a peer is faster, the slowest first:\n\n{table}"
 
 

@@ -8,13 +8,15 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.pages.grid_page import unbroken
-from benchmarks.pages.page import RESULTS, duration, folded, markdown, number
+from benchmarks.pages.page import RESULTS, duration, folded, in_part, markdown, number
 from benchmarks.pages.today import choice_of, is_it
 from gemv.core.geometry import Chip, Device
 from gemv.measure.cells import Cell
 from gemv.measure.records import CellResult
 
 FOLDER = RESULTS / "tiles"
+#: Problems with a faster peer that are in sight; the others are folded away.
+IN_SIGHT = 8
 _NAMES = {"s": "float32", "d": "float64", "c": "complex64", "h": "float16", "b": "bfloat16"}
 
 
@@ -90,7 +92,7 @@ def _beside_peers(
     slower = [texts for ratio, _, texts in lines if ratio < 1]
     others = [texts for ratio, _, texts in lines if ratio == 1]
     said = "*One vector* is the time of a single product with the same A."
-    table = [markdown(heads, "wfffff", slower)] if slower else []
+    table = [in_part(heads, "wfffff", slower, IN_SIGHT)] if slower else []
     if others:
         rest = markdown(heads, "wfffff", others)
         table.append(folded(f"The other {len(others)}, those furthest from the floor first", rest))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
+from matplotlib.lines import Line2D
 from style import canvas, drawing
 
 TOP = Path(__file__).resolve().parents[2]
@@ -17,6 +18,7 @@ from benchmarks.pages.shards_part import (  # noqa: E402
 )
 
 MARKS = "os^Dv"
+STROKES = ("-", "--", "-.", ":")
 
 
 def words(nbytes: float) -> str:
@@ -30,8 +32,8 @@ def words(nbytes: float) -> str:
 @drawing("scaling")
 def draw_scaling(palette):
     """A product with one matrix on several GPUs, beside our plan on one of them, over the size of
-    the matrix. The solid line is one GPU; a dotted line is as many times as fast as there are GPUs.
-    """
+    the matrix. A colour is a way to compute it, a mark is a run. The straight red line is one GPU,
+    the dotted one is as many times as fast as there are GPUs."""
     runs = load()
     lines = [
         (way, number, run.scaling(way))
@@ -41,13 +43,12 @@ def draw_scaling(palette):
     ]
     if not lines:
         return None
-    figure, axes = canvas(2.7 + 0.17 * len(lines))
+    figure, axes = canvas(2.9 + 0.17 * len(ON_SEVERAL))
     for way, number, points in lines:
         axes.plot(
-            *zip(*points, strict=True), marker=MARKS[number % len(MARKS)],
-            markersize=5, linewidth=1.3, color=palette.block(ON_SEVERAL.index(way)),
-            markeredgecolor=palette.quiet, markeredgewidth=0.5,
-            label=f"{WAYS[way].replace('`', '')}, {name(runs[number], runs)}",
+            *zip(*sorted(points), strict=True), marker=MARKS[number % len(MARKS)],
+            markersize=5, linewidth=1.3, color=palette.line(ON_SEVERAL.index(way)),
+            linestyle=STROKES[number % len(STROKES)],
         )  # fmt: skip
     counts = sorted({run.gpus for run in runs})
     for gpus in (1, *counts):
@@ -60,5 +61,16 @@ def draw_scaling(palette):
     axes.set(ylim=(0, 1.1 * max(counts)), xlabel="A", ylabel="times as fast as one GPU")
     axes.grid(color=palette.grid, linewidth=0.5)
     axes.spines[["top", "right"]].set_visible(False)
-    figure.legend(fontsize=8.5, frameon=False, loc="outside lower center", ncols=2)
+    ways = dict.fromkeys(way for way, _, _ in lines)
+    keys = [
+        Line2D([], [], linewidth=1.6, color=palette.line(ON_SEVERAL.index(way)),
+               label=WAYS[way].replace("`", ""))
+        for way in ways
+    ]  # fmt: skip
+    keys += [
+        Line2D([], [], marker=MARKS[number % len(MARKS)], markersize=5, color=palette.ink,
+               linewidth=1.3, linestyle=STROKES[number % len(STROKES)], label=name(run, runs))
+        for number, run in enumerate(runs)
+    ]  # fmt: skip
+    figure.legend(handles=keys, fontsize=8.5, frameon=False, loc="outside lower center", ncols=2)
     return figure

@@ -45,7 +45,10 @@ def test_readme_counts_and_lists_every_cell_in_which_a_peer_is_faster(front):
     assert lines[0] == f"| A in memory | a side below {front.SKINNY} |"
     assert "| a peer is faster in | 4 of 8 |" in lines
     listed = front.behind(timed_grid().rows).splitlines()[2:]
-    assert len(listed) == 4 and all(" | 0.500 | " in each for each in listed)
+    assert len(listed) == 4 and all(" | 0.500 (0.50) | " in each for each in listed)
+    many = front.behind(3 * timed_grid().rows)
+    seen, folded = many.split("<details><summary>The other 8</summary>")
+    assert (seen.count(" | 0.500 ("), folded.count(" | 0.500 (")) == (4, 8)
     assert front.behind([]) == "None."
     assert "make grid" in front.picture({}) and "make grid" in front.pays({}, {}, {})
 
@@ -61,17 +64,21 @@ def test_readme_has_two_tables_of_kinds_and_those_of_several_products(front):
         each.vectors = 2
     for each in many:
         each.batch = 64
-    lines = front.products([*one, *many]).splitlines()[2:]
-    assert [line.split(" | ")[0] for line in lines] == [
-        "| 1 matrix, 2 vectors", f"| 64 matrices, {many[0].m}² to {many[1].m}²"
-    ]  # fmt: skip
+    for each in (*one, *many):
+        each.dtype = "d"
+    first, second = front.products([*one, *many], "A GPU: ").split("\n\n")
+    assert first.startswith("| A GPU: vectors with one matrix | 2 |\n")
+    assert second.startswith(
+        f"| A GPU: many matrices | 64 of {many[0].m}² to {many[1].m}² |\n"
+    )  # fmt: skip
+    assert all(each.splitlines()[2].startswith("| float64 | ") for each in (first, second))
     slower = sum(each.ratio < 1 for each in (*one, *many))
     assert front.losing_of([*one, *many]) == f"{slower} of 4" and slower
     shapes = dict.fromkeys(f"{r.m} x {r.n}" for r in one)
     assert front.shapes_of([*one, *many]) == " or ".join(shapes)
 
 
-def test_readme_says_what_several_gpus_gain(front):
+def test_readme_says_what_several_gpus_gain():
     times = {"gemv.plan, one GPU": 6.0, "plan, shards of rows": 4.0,
              "plan, shards of columns": 12.0, "shards of rows": 3.0}  # fmt: skip
     found = {
@@ -82,8 +89,8 @@ def test_readme_says_what_several_gpus_gain(front):
             for way, time_s in times.items()
         ],
     }
-    assert [line[-1] for line in front.on_several(found)] == ["1.50, 1.50", "0.50, 0.50",
-                                                              "2.00, 2.00"]  # fmt: skip
+    lines = program("pages.programs_part").on_several(found)
+    assert [line[-1] for line in lines] == ["1.50, 1.50", "0.50, 0.50", "2.00, 2.00"]
 
 
 def test_page_has_losing_cells_first_and_every_figure(pages):
@@ -191,8 +198,8 @@ def test_the_page_has_lists_that_lose_first_once_they_are_measured(tmp_path, mon
     assert "4 lists, 0 wrong; in 2 of 4 another way is faster" in text
     assert "24.5 times as many elements" in text and "torch 9" in text
     lines = text.split("| --- |")[1].splitlines()[1:5]
-    assert lines[0] == "| 1474 float64, C | N | 2 | 100 µs | 0.50 | 50.00 | 0.50 |"
-    assert [line.split()[2] for line in lines] == ["float64,"] * 2 + ["float32,"] * 2
+    assert lines[0] == "| 1474 float64 C, N | 2 | 100 µs (0.50) | 50.00 | 0.50 |"
+    assert [line.split()[2] for line in lines] == ["float64"] * 2 + ["float32"] * 2
     for each in found.rows:
         each.time_s = None
     with pytest.raises(ValueError, match="a file without times, of A GPU"):

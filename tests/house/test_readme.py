@@ -78,7 +78,7 @@ def test_ladder_table_has_the_climb_and_names_the_other_rungs(tmp_path):
     }  # fmt: skip
     (tmp_path / "case.json").write_text(json.dumps(case), encoding="utf-8")
     lines = script["table"](script["load"](tmp_path)).splitlines()
-    assert "4 x 8<br>C, T" in lines[0]
+    assert "4 x 8<br>by rows, op T" in lines[0]
     cells = {line.split("`")[1]: line.split("|")[-2].strip() for line in lines[2:5]}
     assert cells == {"serial": "**0.0123 (0%)**", "thread_per_row": "**50 (2%)**",
                      "tile2d": "**1230 (62%)**"}  # fmt: skip
