@@ -18,13 +18,13 @@ NAMED := $(if $(filter file,$(origin MACHINE)),,--machine $(MACHINE))
 
 BIN := $(VENV)/bin
 
-.PHONY: help demo test kernel lint types dev docs bench bench-publish bench-compare bench-smoke ladder grid random several calls fit table soak mutants clean
+.PHONY: help demo test kernel lint types dev docs pages-in-a-browser bench bench-publish bench-compare bench-smoke ladder grid random several calls fit table soak mutants clean
 
 help:
 	@echo "make demo   install, then gemv on sample files and the ladder of kernels"
 	@echo "make test   install, then the whole test suite"
 	@echo "make docs   the course and the user guide, in docs/_build/html/index.html"
-	@echo "make lint | types | bench | bench-publish | bench-compare | bench-smoke | ladder | grid | random | several | calls | fit | table | soak | mutants | clean"
+	@echo "make lint | types | pages-in-a-browser | bench | bench-publish | bench-compare | bench-smoke | ladder | grid | random | several | calls | fit | table | soak | mutants | clean"
 
 $(VENV)/bin/python:
 	@test -n "$(PYTHON)" || { echo "gemv needs Python 3.11 or newer: make PYTHON=/path/to/python" >&2; exit 1; }
@@ -64,6 +64,11 @@ types: $(DEV)
 docs: $(VENV)/installed-docs
 	$(BIN)/python -m sphinx --fail-on-warning --keep-going --quiet -b html \
 	    -d docs/_build/doctrees docs docs/_build/html
+
+# how the pages that `make docs` built fit a phone and a desktop, in Chromium; without one it says so.
+# ARGS="--pictures build/pages" keeps a picture of each
+pages-in-a-browser: $(VENV)/installed-docs
+	$(BIN)/python .ci/pages.py $(ARGS)
 
 # a part of a point; all of one takes some minutes on a GPU. SUITE=constants for the homes of alpha,
 # beta and x
