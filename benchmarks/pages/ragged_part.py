@@ -6,6 +6,7 @@ measures. Without a file there is no such part.
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 from benchmarks.pages.page import (
@@ -48,11 +49,12 @@ def _of(found: RaggedResults) -> list[str]:
     words = (
         f"A plan of `gemv.Batch` on an {found.device}, in a CUDA graph. m and n are log-uniform"
         f" from {first.least} to {first.most}. The last columns say how many times as long other"
-        " ways take: calls for one product, one after the other in a graph, and `torch.bmm` on"
+        " ways take: `gemv.gemv`, `torch.mv` and cuBLAS's gemv, one product after the other"
+        " in a graph, and `torch.bmm` on"
         f" copies padded to the largest matrix, with {three_digits(first.padding)} times as many"
         f" elements. {lists}, {wrong} wrong; in {behind} of {len(timed)} another way is faster."
     )
-    short = [name.partition(",")[0] for name in names]
+    short = [re.sub(r"^(gemv|torch)\.|,.*| gemv.*", "", name) for name in names]
     heads = ["matrices, op", "launches", "time (of the floor)", *short]
     table = markdown(heads, f"wff{'f' * len(names)}", [_line(row, names) for row in timed])
     return [words, table, f"Versions: {versions(found.versions)}."]

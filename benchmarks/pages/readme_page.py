@@ -311,11 +311,10 @@ def pays(
             + compiled_part.sentence(load(compiled_part.FOLDER)),
             by_kind(plain, grid.device, "A in memory"),
             by_kind(others, grid.device, "the other cells"),
-            "*Of the floor* is the mean of floor over time. The *floor* is the shortest time in"
-            " which any kernel of the same run moved as many bytes. *Op C* is the conjugate"
-            " transpose. *Of the datasheet* is the"
-            f" middle cell's rate over the {promised:g} TB/s that the maker promises."
-            + selection_of(grid),
+            "The *floor* is the shortest time in which any kernel of the same run moved as many"
+            " bytes. *Of the floor* is that time over ours, the mean of the cells. *Of the"
+            f" datasheet* is the median cell's rate over the {promised:g} TB/s that the maker"
+            " promises. *Op C* is the conjugate transpose." + selection_of(grid),
             "**Where a peer is faster**: every such cell, the slowest first. *Cold* means that A"
             " comes from memory in each call. *Order F* means that A is stored by columns.",
             behind([*rows, *random]),

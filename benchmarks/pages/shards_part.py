@@ -148,9 +148,10 @@ def part(runs: list[Measured]) -> list[str]:
     if not runs:
         return []
     parts = [
-        "x and y are on the first GPU. A time is that from the call until all GPUs are idle, and in"
-        " brackets, how many times as fast that is as one GPU with our plan. [Larger than one"
-        " GPU](guide/many.md) says how to use them.",
+        "One product with one matrix, of which each GPU has a part. x and y are on the first GPU. A"
+        " time lasts from the call until all GPUs are idle. The figure in brackets says how many"
+        " times as fast that is as our plan on one GPU. [Larger than one GPU](guide/many.md) says"
+        " how to use several.",
         drawing("scaling"),
     ]
     for run in runs:
@@ -159,16 +160,18 @@ def part(runs: list[Measured]) -> list[str]:
         bits = "all" if not others else f"all but {others}"
         ours = (way for way in ON_SEVERAL if "shards" in way)
         parts.append(
-            f"{run.gpus} GPUs ({run.model}) of one host; {wrong} results were wrong, and {bits} of"
-            f" those of rows have the bits of one GPU. {'; '.join(pays(run, w) for w in ours)}."
-            f" A is stored by rows. {'; '.join(map(run.matrix, run.sizes))}."
+            f"## {run.gpus} GPUs ({run.model}) of one host\n\n"
+            + "\n".join(f"- {pays(run, way)}." for way in ours)
+            + f"\n\nWrong results: {wrong or 'none'}; {bits} of those of rows have the bits of one"
+            f" GPU. A is stored by rows; its sizes are {'; '.join(map(run.matrix, run.sizes))}."
         )
         parts.append(_table(run))
         graphs = _graphs(run)
         if graphs is not None:
             parts.append(
                 "The same products in a CUDA graph of 20, which writes to one y: the time of one by"
-                " the GPU's clock, beside our plan in such a graph on one GPU."
+                " the GPU's clock, and in brackets how many times as fast that is as our plan in"
+                " such a graph on one GPU. Ways that were not timed so are left out."
             )
             parts.append(graphs)
     return parts

@@ -115,8 +115,8 @@ def _told(text: dict, case: dict, counts: dict[str, dict], profile: Profile) -> 
     climbed = [step for step in every if not step.is_aside]
     first, last = climbed[0], climbed[-1]
     parts = [
-        f"From {three_digits(first.gb_per_s)} to {three_digits(last.gb_per_s)} GB/s in"
-        f" {len(climbed) - 1} steps, {last.gb_per_s / first.gb_per_s:,.0f} times as fast."
+        f"From {three_digits(first.gb_per_s)} GB/s with step 1 to {three_digits(last.gb_per_s)}"
+        f" with step {len(climbed)}: {last.gb_per_s / first.gb_per_s:,.0f} times as fast."
         f" The fastest read of the same run had {three_digits(case['ceiling_gb_per_s'])} GB/s."
         + (f" {profile.source}" if profile.source else "")
     ]

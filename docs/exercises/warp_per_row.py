@@ -44,4 +44,4 @@ def goal(look):
     cols = 16
     rows = [one.element // cols for one in look(4, cols).requests("a")[0]]
     if len(rows) != 32 or len(set(rows)) != 2:
-        return f"the first request takes {len(rows)} elements, of {len(set(rows))} different rows"
+        return f"the first request takes {len(rows)} elements of {len(set(rows))} row(s)"

@@ -29,8 +29,10 @@ def draw_panel(palette, history: list[Point], panel: Panel):
             numbers, values, marker=MARKS[place % len(MARKS)], markersize=6, linewidth=1.8,
             color=palette.line(place), label=name,
         )  # fmt: skip
-    every = max(1, -(-len(history) // 8))
-    shown = range(0, len(history), every)
+    # Commits before the first figure of the picture, and after the last one, are left out.
+    known = [number for figures in drawn.values() for number, _ in figures]
+    first, last = min(known), max(known)
+    shown = range(first, last + 1, max(1, -(-(last + 1 - first) // 8)))
     axes.set_xticks(list(shown), [history[k].commit[:7] for k in shown], rotation=30, ha="right")
     values = [value for figures in drawn.values() for _, value in figures]
     if max(values) > 20 * min(values) > 0:
@@ -39,7 +41,7 @@ def draw_panel(palette, history: list[Point], panel: Panel):
         axes.axhline(1, color=palette.ink, linewidth=1, linestyle=":")
     if panel.key in ("share", "rung"):
         axes.axhline(100, color=palette.ink, linewidth=1, linestyle=":")
-    axes.set(xlim=(-0.3, len(history) - 0.7), ylabel=panel.unit)
+    axes.set(xlim=(first - 0.3, last + 0.3), ylabel=panel.unit)
     axes.set_title(panel.better, loc="left", fontsize=10.5, color=palette.quiet)
     axes.grid(color=palette.grid, linewidth=0.5)
     axes.spines[["top", "right"]].set_visible(False)
