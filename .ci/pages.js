@@ -1,9 +1,9 @@
-// What a page looks like where it is shown: its size, what scrolls sideways, texts on top of each
+// What a page looks like where it is shown: its width, what scrolls sideways, texts on top of each
 // other, colours, and pictures. pages.py says which of it is a fault.
 (() => {
   const root = document.documentElement;
   const found = {
-    width: root.scrollWidth, height: root.scrollHeight, scrolls: [], overlaps: [], cut: [],
+    width: root.scrollWidth, scrolls: [], overlaps: [], cut: [],
     faint: [], small: [], pictures: [],
   };
   const words = text => text.trim().replace(/\s+/g, " ").slice(0, 40);

@@ -3,8 +3,8 @@
     python .ci/pages.py [docs/_build/html] [--pictures FOLDER]
 
 Loads each page that ``make docs`` builds, and the README as GitHub shows it, 390 and 1280 pixels
-wide, for readers of light and of dark pages. Prints the height of each page and the code and
-figures that scroll sideways, which they may. Exit status 1 if
+wide, for readers of light and of dark pages, and unfolds what is folded. Prints the height of each
+page and the code and figures that scroll sideways, which they may. Exit status 1 if
 
 - a page or a table scrolls sideways, or a text is cut off;
 - texts lie on each other, on the page or in a drawing;
@@ -102,9 +102,14 @@ def looked(
         for width in WIDTHS:
             wrong: dict[str, None] = {}
             browser.open(path, width)
+            # A page is as high as its reader finds it, and all that can be unfolded is looked at.
+            height = browser.evaluate("document.documentElement.scrollHeight")
+            if pictures:
+                browser.picture(pictures / f"{width}-folded" / f"{name}.png")
+            browser.evaluate("document.querySelectorAll('details').forEach(e => e.open = true)")
             for scheme in ("light", "dark"):
                 browser.colours(scheme)
-                seen = browser.evaluate(look)
+                seen = {**browser.evaluate(look), "height": height}
                 wrong |= dict.fromkeys(faults(name, width, seen))
                 if pictures:
                     browser.picture(pictures / f"{width}-{scheme}" / f"{name}.png")

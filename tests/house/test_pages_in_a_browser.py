@@ -76,6 +76,10 @@ FAULTS = {
     "wide": (paragraph("wide", "width: 1300px"), "the page is 1308 pixels wide", BOTH),
     "table": ({"style": "td { min-width: 500px }"}, "a table of 506 pixels in 374: cell", (390,)),
     "high": (paragraph("high", "height: 6000px"), "the page is 6", BOTH),
+    "folded": (
+        {"more": "<details>" + paragraph("wide and high", "width: 1300px; height: 6000px")["more"]},
+        "the page is 1308 pixels wide", BOTH,
+    ),
     "on top": (
         paragraph("On top", "position: absolute; top: 30px; left: 20px"),
         '"A page" lies on "On top"', BOTH,
@@ -111,7 +115,9 @@ def test_code_may_scroll_and_lists_may_be_long(pages, browser, tmp_path):
         assert faults == [] and seen["height"] > 6000
         assert [kind for kind, *_ in seen["scrolls"]] == ["pre"]
     kept = sorted(path.parent.name for path in (tmp_path / "pictures").rglob("*.png"))
-    assert kept == ["1280-dark", "1280-light", "390-dark", "390-light"]
+    assert kept == sorted(
+        f"{width}-{kind}" for width in BOTH for kind in ("dark", "folded", "light")
+    )
 
 
 def test_texts_of_a_drawing_neither_meet_nor_leave_it(pages, browser, tmp_path):
