@@ -54,6 +54,8 @@ from gemv.selection.sharing import rereads
 FOLDS = 6
 #: How much a time of this GPU counts; one of the other GPU counts 1.
 OWN_WEIGHT = 2.0
+#: A GPU of this name has the choices of the reference alone.
+WITHOUT_CHANGES = "a GPU without changes"
 #: Groups of trees whose mean decides: each considers other features at each branch.
 GROUPS = 3
 
@@ -111,6 +113,13 @@ class Together:
         features = _features(launches, predicted, 1.0)
         logs = [trees.predict(features) for trees in self._trees]
         return predicted.seconds * np.exp(np.mean(logs, axis=0))
+
+
+def with_times_of(file: Path, own: Samples, which: np.ndarray, used: MachineFile) -> Together:
+    """Trees for the reference GPU, fitted to the campaign in `file`, on a like GPU, as well."""
+    campaign = Campaign.load(file)
+    device = campaign.device._replace(name=WITHOUT_CHANGES)
+    return Together(own, which, used, samples(campaign, device), machine(device))
 
 
 def _features(launches: Launches, predicted: Parts, is_own: float) -> np.ndarray:
@@ -253,8 +262,7 @@ def main(arguments: list[str] | None = None) -> None:
     # The trees would use threads, which do not survive that other processes are forked.
     os.environ["OMP_NUM_THREADS"] = "1"
     campaign = Campaign.load(options.file)
-    # Under this name it has the other GPU's choices alone.
-    device = campaign.device._replace(name="a GPU without changes")
+    device = campaign.device._replace(name=WITHOUT_CHANGES)
     used, reference = machine(device), machine(REFERENCE)
     own, other = samples(campaign, device), samples(Campaign.load(options.of), REFERENCE)
 

@@ -8,7 +8,8 @@ corrections, and of the present choice, which is what was selected at the time o
 Without ``--all`` nothing is written but the report, and cells held out of the fit judge it. With
 ``--all`` the held-out cells take part in a second fit, whose machine is written. ``--cells``
 decides all cells of that machine anew, for when what a cell is has changed: its numbers and
-constants stay.
+constants stay. With ``--like OTHER.json``, trees learn from the campaign on another GPU with the
+same multiprocessors as well, as in :mod:`benchmarks.fit.alike`.
 """
 
 from __future__ import annotations
@@ -134,6 +135,10 @@ def main(arguments: Sequence[str] | None = None) -> None:
         "--cells", action="store_true",
         help="decide all cells anew, by the numbers and constants that the machine's file has",
     )  # fmt: skip
+    parser.add_argument(
+        "--like", type=Path, metavar="OTHER.json",
+        help="with --cells: trees learn from the campaign on a like GPU as well",
+    )  # fmt: skip
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1)
     options = parser.parse_args(arguments)
     # One thread, so that the sums of a fit have one order on any number of cores.
@@ -148,7 +153,11 @@ def main(arguments: Sequence[str] | None = None) -> None:
         from benchmarks.fit.publish import decide, machine_of
 
         known = machine_of(device)
-        corrections = Corrections(found, everything, known.numbers, factors_of(known))
+        corrections: Any = Corrections(found, everything, known.numbers, factors_of(known))
+        if options.like:
+            from benchmarks.fit.alike import with_times_of
+
+            corrections = with_times_of(options.like, found, everything, known)
         decide(options.machine, device, corrections, options.jobs)
         return
     kept = ~found.is_held_out

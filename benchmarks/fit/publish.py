@@ -59,7 +59,7 @@ def publish(
           f" {len(choices['kinds'])} kinds, {len(cells)} bytes")  # fmt: skip
 
 
-def decide(name: str, device: Device, corrections: Corrections, jobs: int) -> None:
+def decide(name: str, device: Device, corrections: Any, jobs: int) -> None:
     """Write ``machines/NAME.cells`` anew, for the constants that the file has."""
     choices = choices_ahead(machine_of(device).constants, device, corrections, jobs)
     file = FOLDER / f"{name}.toml"

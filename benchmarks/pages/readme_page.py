@@ -325,8 +325,8 @@ def pays(
             products(several),
             *filter(None, [today.changed(several, grid.device)]),
             *further,
-            "**Programs, calls, GPUs.** Where a line has two sizes of A, it has two figures. A is"
-            " float32 there. The times are in [docs/solvers.md](docs/solvers.md),"
+            f"**Programs, calls, GPUs**, on an {grid.device}. Where a line has two sizes of A, it"
+            " has two figures. A is float32 there. The times are in [docs/solvers.md](docs/solvers.md),"
             " [docs/calls.md](docs/calls.md), [docs/memories.md](docs/memories.md) and"
             " [docs/shards.md](docs/shards.md).",
             programs_part.programs(

@@ -347,6 +347,13 @@ class CudaEngine:
             ahead=[ahead],
         )  # fmt: skip
 
+    def copying_block(self, word: np.dtype, count: int) -> Block:
+        """A copy of so many words on the current GPU, from the x to the y of each launch.
+
+        The kernel is loaded if it was not, so no stream of this thread may be captured then.
+        """
+        return launches.pack_copy(self.functions.copy(word, self.device()), count)
+
     def workspace(self, geometry: Any, device: Device, stream: int) -> Workspace:
         """Scratch memory and counters of the calls on a stream that is not being captured."""
         return self.workspaces.of_stream(device, stream)

@@ -76,6 +76,17 @@ def copy_of_old_y(function: LoadedFunction, count: int) -> tuple[Function, dict[
     return packed, {"copied": count, "copied_step": 1}
 
 
+def pack_copy(function: LoadedFunction, count: int) -> Block:
+    """A copy of neighbours whose addresses, x and y, come with each launch.
+
+    It never starts early: what it waits for may be work of another GPU.
+    """
+    launch = _launch_of_copy(count)
+    names = function.binary.arguments
+    packed = Function(int(function.handle), launch.grid, launch.block, names)
+    return Block([packed], 8, 1, {"rows": count, "incx": 1}, 0, 0)
+
+
 def _launch_of_copy(count: int) -> Launch:
     grid = (min(ceil_div(count, _COPY_THREADS), MAX_GRID_X), 1, 1)
     return Launch(grid, (_COPY_THREADS, 1, 1))

@@ -20,6 +20,7 @@ from gemv.driver.devices import is_plain_memory
 from gemv.driver.libcuda import check
 from gemv.driver.memory import DeviceBytes, Shared, address_of, vector_of
 from gemv.selection.select import Choice
+from gemv.shards.copies import Copies
 from gemv.shards.places import Launch
 
 
@@ -52,6 +53,8 @@ class CudaPlace:
             self.stream = int(check(driver.cuStreamCreate(flags)))
             #: Behind the last turn, if there was one.
             self.done = _event()
+            #: None where there is no other GPU.
+            self._copies = Copies(engine, self.stream) if engine.several else None
         weakref.finalize(self, _destroy, self.stream, [self.done]).atexit = False
 
     def current(self) -> AbstractContextManager[None]:
@@ -126,10 +129,25 @@ class CudaPlace:
         nbytes = source.shape[0] * source.dtype.itemsize
         if not nbytes:
             return
+        if self._copies is not None and self._joins(source, target):
+            status = self._copies.enqueue(source, target, nbytes)
+            if status:
+                raise libcuda.failed(status)
+            return
         # By the addresses alone: the driver knows their devices, and it refuses to capture a copy
         # that names the contexts.
         copied = driver.cuMemcpyAsync(target.pointer, source.pointer, nbytes, self.stream)
         check(copied)
+
+    def _joins(self, *operands: Operand) -> bool:
+        """Whether vectors lie on several GPUs, and kernels of this one reach all of them."""
+        far = False
+        for each in operands:
+            if each.device != self.index:
+                far = True
+                if not self.reaches(each, own=False):
+                    return False
+        return far
 
     def settle(self) -> None:
         with _naming(self._who), self.current():

@@ -12,8 +12,9 @@ across, with the bits of the single call
     if all these blocks had counted there, and launches that split: so its blocks count last, and
     add up the sums of all splits.
 across, in the order of the shards
-    Each shard computes a vector of its own, by a kernel of its own choice. They are copied beside
-    each other, and a product of that matrix with a vector of ones adds them from left to right.
+    Each shard computes a vector of its own, by a kernel of its own choice. They are written beside
+    each other, or copied there if the kernels of a shard do not reach that memory, and a product of
+    that matrix with a vector of ones adds them from left to right.
 """
 
 from __future__ import annotations
@@ -360,17 +361,21 @@ class Product:
         home = together.place
         # Not kept, so that it can be freed for products of more vectors.
         partial = _sums_in(room, len(self._steps), pitch, x.dtype)
-        for step in reversed(self._steps):  # that of `home` comes last
-            # The vectors of the product before are copied by then.
-            with step.place.turn(starts, home):
-                mine = step.x_of(x, self._is_here(step, x))
-                step.launch(mine, step.own_y(x.dtype))
+        copied: list[tuple[Operand, Operand]] = []
+        for number, step in reversed([*enumerate(self._steps)]):  # that of `home` comes last
+            column = cut_vector(partial, number * pitch, self._sums_of_split)
+            if self.vectors > 1:
+                column = as_vectors(column, self.vectors, self.rows, self.rows)
+            made = column
+            if not step.place.reaches(column, own=True):
+                made = step.own_y(x.dtype)
+                copied.append((made, column))
+            with step.place.turn(starts, home):  # the vectors of the product before are added up
+                step.launch(step.x_of(x, self._is_here(step, x)), made)
         others = [step.place for step in self._steps if step.place is not home]
         with home.turn((), *others):
-            for number, step in enumerate(self._steps):
-                column = cut_vector(partial, number * pitch, self._sums_of_split)
-                made = step.own_y(x.dtype)
-                home.copy(as_one(made) if self.vectors > 1 else made, column)
+            for made, column in copied:
+                copy(home, made, column)
             if self.vectors == 1:
                 self._finish(together, self._ones, [(y, own) for y, own in targets], partial)
                 return

@@ -69,6 +69,8 @@ class Driver:
         self._mine = threading.local()
         self.current = 0
         self.streams, self.events, self.graphs = {}, {}, {}
+        #: How many streams are being captured, others that joined them left out.
+        self.captures = 0
         #: First addresses, and by them: memory, and its GPU.
         self.addresses, self.blocks = [], {}
         self.room = dict.fromkeys(range(count), 1 << 30)
@@ -294,11 +296,13 @@ class Driver:
         if not status:
             found.capture = SimpleNamespace(nodes=[], streams=[found], broken=False)
             found.last = None
+            self.captures += 1
         return self._said(status)
 
     def cuStreamEndCapture(self, stream):
         found = self._stream(stream)
         capture = found.capture
+        self.captures -= 1
         reached, left = set(), [each for each in (found.last, *found.waits) if each is not None]
         while left:
             node = left.pop()
@@ -460,6 +464,8 @@ class Engine:
         self.wait = importlib.import_module("gemv.driver.streams").wait
         self._simulator = SimulatorEngine()
         self._blocks = {}
+        #: GPUs and words for which there is the kernel that copies.
+        self._loaded = set()
         self.machine = SimpleNamespace(enqueue=self._launch, enqueue_complex=self._launch)
         self.held = SimpleNamespace(hold=lambda things, stream: self.kept.append(things))
         self.kept = []
@@ -467,8 +473,8 @@ class Engine:
         #: Pairs of GPUs of which the first does not reach the memory of the second.
         self.apart = set()
         self.computes = True
-        #: The work of all launches so far.
-        self.launched = []
+        #: The work of all launches so far, and the bytes of those that are copies.
+        self.launched, self.copied = [], []
 
     def device(self):
         return DEVICE._replace(index=self.virtual.current)
@@ -535,8 +541,16 @@ class Engine:
         return choice
 
     def block(self, choice, functions, sizes, x_start, y_start):
-        block = SimpleNamespace(address=len(self._blocks) + 1, choice=choice, sizes=sizes)
-        block.device = self.virtual.current
+        return self._packed(choice=choice, sizes=sizes)
+
+    def copying_block(self, word, count):
+        key = self.virtual.current, word.itemsize
+        assert key in self._loaded or not self.virtual.captures, "loading breaks a capture"
+        self._loaded.add(key)
+        return self._packed(choice=None, nbytes=word.itemsize * count, word=word.itemsize)
+
+    def _packed(self, **what):
+        block = SimpleNamespace(address=len(self._blocks) + 1, device=self.virtual.current, **what)
         self._blocks[block.address] = block
         return block
 
@@ -547,6 +561,9 @@ class Engine:
         if status:
             return status
         assert virtual.current == found.device == block.device, "a launch on another GPU"
+        if block.choice is None:
+            self._copy(found, block, x, y)
+            return 0
         assert {virtual.block_at(each)[1] for each in (a, x)} == {found.device}, "read from afar"
         if self.computes:
             spec = block.choice.spec
@@ -560,6 +577,21 @@ class Engine:
             virtual.enqueue(found, lambda: None)
         self.launched.append(found.last)
         return 0
+
+    def _copy(self, stream, block, x, y):
+        virtual = self.virtual
+        assert x % block.word == y % block.word == 0, "a word that is not aligned"
+        (source, of_source), (target, of_target) = (virtual.block_at(each) for each in (x, y))
+        for each in {of_source, of_target} - {stream.device}:
+            assert (stream.device, each) not in self.apart, "a copy out of reach"
+        assert block.nbytes <= min(len(source), len(target))
+
+        def act():
+            target[: block.nbytes] = source[: block.nbytes]
+
+        virtual.enqueue(stream, act)
+        self.launched.append(stream.last)
+        self.copied.append(block.nbytes)
 
     def _compute(self, choice, sizes, *arrays):
         operands = [SimpleNamespace(owner=each) for each in arrays]

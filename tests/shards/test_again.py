@@ -215,7 +215,7 @@ def test_what_cannot_be_a_graph_stays_one_by_one(wrong, virtual_gpus, monkeypatc
     for _ in range(again().ONE_BY_ONE):
         several @ x
     if wrong == "capture":
-        virtual_gpus.break_(1, "cuMemcpyAsync", UNSUPPORTED)
+        virtual_gpus.break_(1, "launch", UNSUPPORTED)
     else:
         room, virtual_gpus.room[1] = virtual_gpus.room[1], 0
     try:
