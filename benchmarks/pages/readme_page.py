@@ -63,7 +63,12 @@ def stored(folder: str) -> dict:
     """The first file of a folder of results, one of the reference GPU if there is any."""
     paths = sorted((RESULTS / folder).glob("*.json"))
     found = [json.loads(path.read_text(encoding="utf-8")) for path in paths]
-    return by_device(found, lambda each: each.get("device") or each["names"][0])[0]
+    return by_device(found, device_of)[0]
+
+
+def device_of(found: dict) -> str:
+    """The GPU of a result, the first one of several."""
+    return found.get("device") or found["names"][0]
 
 
 # --- The picture ----------------------------------------------------------------------------------
@@ -295,6 +300,8 @@ def pays(
     rows, random, several = (timed(each.pop(grid.device, [])) for each in parts)
     plain, others = split(kinds(rows, random))
     promised = DATASHEET.get(grid.device, 0.0) / 1e12
+    found = [stored(folder) for folder in ("solvers", "memories", "calls", "shards")]
+    gpus = " and an ".join(dict.fromkeys(map(device_of, found)))
     narrow = {f"`{peer}`" for row in rows if row.dtype in "hb" for peer in row.peers}
     further = [
         text
@@ -325,13 +332,11 @@ def pays(
             products(several),
             *filter(None, [today.changed(several, grid.device)]),
             *further,
-            f"**Programs, calls, GPUs**, on an {grid.device}. Where a line has two sizes of A, it"
-            " has two figures. A is float32 there. The times are in [docs/solvers.md](docs/solvers.md),"
-            " [docs/calls.md](docs/calls.md), [docs/memories.md](docs/memories.md) and"
-            " [docs/shards.md](docs/shards.md).",
-            programs_part.programs(
-                *map(stored, ("solvers", "memories", "calls", "shards")), rows, grid.device
-            ),
+            f"**Programs, calls, GPUs**, on an {gpus}."
+            " Where a line has two sizes of A, it has two figures. A is float32 there. The times are"
+            " in [docs/solvers.md](docs/solvers.md), [docs/calls.md](docs/calls.md),"
+            " [docs/memories.md](docs/memories.md) and [docs/shards.md](docs/shards.md).",
+            programs_part.programs(*found, rows, grid.device),
             "`python -m gemv bench` measures your own shapes. [docs/measure.md](docs/measure.md)"
             " says how we measure, and [docs/cells.md](docs/cells.md) has every cell.",
         ]
