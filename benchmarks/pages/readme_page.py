@@ -332,10 +332,10 @@ def pays(
             products(several),
             *filter(None, [today.changed(several, grid.device)]),
             *further,
-            f"**Programs, calls, GPUs**, on an {gpus}."
-            " Where a line has two sizes of A, it has two figures. A is float32 there. The times are"
-            " in [docs/solvers.md](docs/solvers.md), [docs/calls.md](docs/calls.md),"
-            " [docs/memories.md](docs/memories.md) and [docs/shards.md](docs/shards.md).",
+            f"**Programs, calls, GPUs**, on an {gpus}. Where a line has two sizes of A, it has two"
+            " figures. A is float32 there. The times are in [docs/solvers.md](docs/solvers.md),"
+            " [docs/calls.md](docs/calls.md), [docs/memories.md](docs/memories.md) and"
+            " [docs/shards.md](docs/shards.md).",
             programs_part.programs(*found, rows, grid.device),
             "`python -m gemv bench` measures your own shapes. [docs/measure.md](docs/measure.md)"
             " says how we measure, and [docs/cells.md](docs/cells.md) has every cell.",

@@ -1,8 +1,8 @@
 """Copies between GPUs by a kernel that reads or writes the memory of the other one.
 
-In a CUDA graph a copy node between two GPUs takes much longer than such a kernel (docs/notes.md has
-the figures). So the driver copies only what a kernel cannot: where one GPU does not reach the
-memory of the other.
+In a CUDA graph a copy node between two GPUs takes much longer than such a kernel
+(docs/notes_gpus.md has the figures). So the driver copies only what a kernel cannot: where one GPU
+does not reach the memory of the other.
 """
 
 from __future__ import annotations
