@@ -21,8 +21,10 @@ Idea
     the columns: group g of them has the columns g, g + groups, g + 2 * groups, and so on. The
     groups of a warp are added up as a tree, and then the warps in order. Here one lane computes
     what many threads do there. It loads four columns at once, which belong to as many groups, and
-    adds their sums up as a tree in its own registers. Lanes that share a tree do the rest of it by
-    shuffles. All trees go to shared memory, where one thread for each row adds them in order.
+    adds their sums up as a tree in its own registers. Where it has registers for what they bring,
+    the next four columns of these groups are loaded at the same time, so it waits half as often.
+    Lanes that share a tree do the rest of it by shuffles. All trees go to shared memory, where one
+    thread for each row adds them in order.
 
     Columns of small matrices begin anywhere, and narrow loads would take many instructions. As in
     ``phased_columns`` (rung 12), a lane loads the 16 aligned bytes around its rows. How far they
@@ -77,6 +79,11 @@ Wins
     bfloat16. Where all tiles belonged to blocks, 32.2 us, 31.2 us and 46.2 us. Matrices of 65 x 65
     bfloat16 take 52.2 us, and took 86.3 us then; of 64 x 64, 29.3 us and 49.8 us.
 
+    These times are from before eight columns were loaded at once, where four were. With eight, the
+    matrices of many sizes take 0.91 times as long in float32, with 5 blocks on a multiprocessor;
+    0.96 times in float64 and in bfloat16. In float16 eight would take 1.05 times as long: they need
+    more registers than there are, so some are stored to memory.
+
     With loads as wide as columns are aligned, and warps that share nothing, the matrices of many
     sizes took 35.7 us, 33.4 us and 56.3 us; and if every second warp takes its tiles the other way
     round, 41.0 us, 39.6 us and 57.2 us.
@@ -98,11 +105,28 @@ Source
 
 from __future__ import annotations
 
+import numpy as np
+
 from gemv.core.geometry import LOAD_BYTES, one_launch
 from gemv.kernels.kernel import Kernel, attach, wide_loads_object
 from gemv.kernels.list_shares import BLOCKS_FIRST, BYTES_OF_PASS, Tiles
 from gemv.kernels.list_words import AT_ONCE, OF_COLUMNS, SHARED_BYTES, WARPS
 from gemv.kernels.lists.walk import walk
+
+
+def passes_at_once(spec) -> int:
+    """How many passes of four loads a lane has on their way at the same time.
+
+    More of them need registers for what they bring. Those of float16 would not fit.
+    """
+    is_real = spec.dtype.kind != "c" and spec.dtype != np.float16
+    return 2 if is_real and spec.accumulate == "plain" else 1
+
+
+def blocks_at_once(spec) -> int:
+    """Blocks that a multiprocessor holds: one more in float32, which takes fewer registers."""
+    is_small = spec.dtype == np.float32 and spec.accumulate == "plain"
+    return spec.min_blocks + 1 if is_small else spec.min_blocks
 
 
 def build(spec):
@@ -137,6 +161,7 @@ def build(spec):
     zero, number = spec.zero, spec.number
     CONJUGATE = int(spec.conj)
     WIDTH = LOAD_BYTES // spec.dtype.itemsize
+    PASSES = passes_at_once(spec)
     DEEPEST, SHIFT = AT_ONCE.bit_length() - 1, WIDTH.bit_length() - 1
     HALF_PHASE, TWO_WIDTH = WIDTH // 2 - 1, 2 * WIDTH
     SUMS, HALF = AT_ONCE * WIDTH, AT_ONCE // 2
@@ -234,26 +259,47 @@ def build(spec):
                 total = zeros(zero, SUMS)
                 begin = j
                 # Where all columns of a turn are there, no load is predicated.
-                while j + ((AT_ONCE - 1) << by) < whole:
+                while j + ((AT_ONCE - 1) << by) + (PASSES - 1) * groups < whole:
+                    after = short(j + groups)
                     values = stream_around(
                         a, j * col_stride, col_stride << by, AT_ONCE, WIDTH, AT_ONCE
                     )
+                    if PASSES > 1:
+                        more = stream_around(
+                            a, after * col_stride, col_stride << by, AT_ONCE, WIDTH, AT_ONCE
+                        )
                     if wide > by:
                         factors = load_vectors(x, j, OF_X, LOADS_OF_X, OF_X)
+                        if PASSES > 1:
+                            others = load_vectors(x, after, OF_X, LOADS_OF_X, OF_X)
                     else:
                         factors = gather(x, j, turns, AT_ONCE, incx, 1)
-                    factors = spread(factors, 1, WIDTH, 0, 1)
-                    total = multiply_add(total, values, factors, CONJUGATE)
-                    j = short(j + groups)
+                        if PASSES > 1:
+                            others = gather(x, after, turns, AT_ONCE, incx, 1)
+                    total = multiply_add(total, values, spread(factors, 1, WIDTH, 0, 1), CONJUGATE)
+                    if PASSES > 1:
+                        total = multiply_add(total, more, spread(others, 1, WIDTH, 0, 1), CONJUGATE)
+                    j = short(j + PASSES * groups)
                 if j < whole:
+                    after = short(j + groups)
                     rest = ((whole - 1 - j) >> by) + 1
                     values = stream_around(
                         a, j * col_stride, col_stride << by, AT_ONCE, WIDTH, rest
                     )
+                    if PASSES > 1:
+                        left = ((whole - 1 - after) >> by) + 1  # 0 or less where there are none
+                        more = stream_around(
+                            a, after * col_stride, col_stride << by, AT_ONCE, WIDTH, left
+                        )
                     factors = gather_some(x, j, turns, AT_ONCE, incx, 1, rest)
-                    factors = spread(factors, 1, WIDTH, 0, 1)
-                    total = multiply_add(total, values, factors, CONJUGATE)
-                    j = short(j + groups)
+                    if PASSES > 1:
+                        others = gather_some(x, after, turns, AT_ONCE, incx, 1, left)
+                    total = multiply_add(total, values, spread(factors, 1, WIDTH, 0, 1), CONJUGATE)
+                    j = after
+                    if PASSES > 1:
+                        total = multiply_add(total, more, spread(others, 1, WIDTH, 0, 1), CONJUGATE)
+                        if after < whole:
+                            j = short(after + groups)
                 if WIDTH > 1:
                     total = with_ends(
                         total, a, at, rows, col_stride, x, incx, j, begin, by, groups, whole, cols
@@ -372,7 +418,7 @@ def build(spec):
             items, each, alpha_pointer, a, x, beta_pointer, y,
         )  # fmt: skip
 
-    return (attach(list_columns, launch_bounds=(32 * WARPS, spec.min_blocks)),)
+    return (attach(list_columns, launch_bounds=(32 * WARPS, blocks_at_once(spec))),)
 
 
 def accepts(problem):
@@ -389,11 +435,11 @@ def tiles_of(columns, spec):
     rows = columns["step"] << columns["runs"]
     warps = 1 << (columns["runs"] + columns["warps"])
     shared = columns["shares"] + columns["parts"] + columns["warps"]
-    passes = -(-columns["cols"] // (AT_ONCE << shared))
+    passes = -(-columns["cols"] // (passes_at_once(spec) * AT_ONCE << shared))
     tiles = -(-(columns["rows"] - columns["begin"]) // rows)
     # Of the warps of a block each waits as long, so it counts as a part of the block's bytes.
     wait = BYTES_OF_PASS // WARPS
-    return Tiles(tiles, rows, passes, warps, wait, WARPS, spec.min_blocks, BLOCKS_FIRST)
+    return Tiles(tiles, rows, passes, warps, wait, WARPS, blocks_at_once(spec), BLOCKS_FIRST)
 
 
 def tile(knobs):
