@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import importlib
+import re
 import types
 from pathlib import Path
 
@@ -137,6 +138,24 @@ def test_no_kernel_is_forgotten():
     }
     rungs = {kernel.build.__module__ for kernel in kernels.REGISTRY.values()}
     assert {module for module in modules - rungs if places(module)} == looked_at
+
+
+#: A call of what keeps threads in order.
+CALL = re.compile(
+    r"\b(cuda\.sync\w*|cuda\.threadfence\w*|copies_wait|cluster_(?:arrive|wait|take))\("
+)
+
+
+def test_each_of_these_lines_begins_with_its_call():
+    """So it is found, and can be left out."""
+    lines = [
+        (path.name, number, line.strip())
+        for path in FOLDER.rglob("*.py")
+        for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1)
+        if CALL.search(line)
+    ]
+    assert len(lines) > 60
+    assert [each for each in lines if not CALL.match(each[-1])] == []
 
 
 def test_every_kernel_of_families_has_a_case(monkeypatch):
