@@ -101,6 +101,7 @@ def test_a_fence_shows_what_its_thread_has_stored(fence):
         kept = cuda.shared.array(2, np.float64)
         t = cuda.threadIdx.x
         kept[t] = t + 1
+        cuda.shfl_xor_sync(3, 1, 1)  # both have stored
         if t == 0:
             fence()
         cuda.shfl_xor_sync(3, 1, 1)
@@ -209,16 +210,22 @@ def test_other_lanes_see_a_copy_behind_syncwarp(one, synced, schedule):
         assert not (abs(found - right) < 1).any()
 
 
-def test_a_copy_spoils_what_others_have_stored():
+def test_a_copy_spoils_its_place_for_all():
+    """Even if others have not seen what was stored there last."""
+
     def kernel(out, x):
         stage = cuda.shared.array(16, np.uint8, alignment=16)
-        copy_one(stage, 0, x, 1)
-        copy_async(stage, 0, x, 0)
-        out[0] = staged_tile(stage, x, (0,), 0, 0, 1, 1)[0]
+        t = cuda.threadIdx.x
+        if t == 0:
+            copy_one(stage, 0, x, 1)
+            copy_async(stage, 0, x, 0)
+        cuda.shfl_xor_sync(3, 1, 1)
+        out[t] = staged_tile(stage, x, (0,), 0, 0, 1, 1)[0]
 
     memory = np.ones(8, "f4")
     first = -memory.__array_interface__["data"][0] % 16 // 4
-    assert np.isnan(run(kernel, pointer_to(memory[first : first + 4]), threads=1, dtype="f4"))
+    x = pointer_to(memory[first : first + 4])
+    assert np.isnan(run(kernel, x, threads=2, dtype="f4")).all()
 
 
 def test_stores_are_seen_at_once_where_nothing_else_is_asked_for():
