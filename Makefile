@@ -166,12 +166,13 @@ several: $(TEST)
 	$(BIN)/python -m gemv bench --ragged --json benchmarks/results/ragged/$(MACHINE).json --resume
 	$(BIN)/python -m benchmarks.pages.several_page --write
 
-# what a process survives, then a million calls of many kinds under load, compared bit for bit; goes
-# on where it stopped
+# what a process survives, then a million calls of many kinds under load, compared bit for bit, which
+# goes on where it stopped; then a minute of each layer: shards, and libraries that are installed
 soak: $(TEST)
 	@mkdir -p build
 	$(BIN)/python -m pytest tests/load/test_load.py
 	$(BIN)/python tests/load/soak.py --state build/soak.json $(ARGS)
+	$(BIN)/python tests/load/soak_layers.py
 
 # planted faults, one after the other, each against the tests that should notice it; goes on where it
 # stopped. ARGS="--only kernels" for one list

@@ -26,7 +26,7 @@ from gemv.core.problem import Problem
 from gemv.engines.simulator import SimulatorEngine
 from gemv.kernels import REGISTRY
 from gemv.kernels.kernel import Kernel
-from gemv.language.simulator import atomics, intrinsics, memory, scheduler
+from gemv.language.simulator import atomics, intrinsics, memory, scheduler, shared
 from gemv.measure.inputs import ALPHA, BETA, make_problem, random_array
 from gemv.measure.reference import error_in_bounds, reference
 from gemv.selection.select import select
@@ -349,15 +349,15 @@ def noting(record: Record) -> Iterator[None]:
 @contextmanager
 def _watching(note, record: Record) -> Iterator[None]:
     """Have the simulator's shared arrays, barriers and atomics noted as well."""
-    arrays, blocks = memory.CheckedArray, scheduler.BlockRun
+    arrays, blocks = shared.SharedArray, scheduler.BlockRun
     old = (arrays.__getitem__, arrays.__setitem__, blocks.release_barrier, atomics._atomic)
     get, put, release, atomic = old
 
     def place(array, i) -> int | None:
         """Flat place of an index, for an array in shared memory."""
         thread = getcurrent()
-        shared = getattr(getattr(thread, "block", None), "shared", {})
-        if not any(array is other for _, other in shared.values()):
+        known = getattr(getattr(thread, "block", None), "shared", {})
+        if not any(array is other for _, other in known.values()):
             return None
         index = tuple(map(int, i)) if isinstance(i, tuple) else (int(i),)
         if len(index) != array.ndim or not all(

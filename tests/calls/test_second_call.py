@@ -317,9 +317,8 @@ def test_each_kind_goes_the_long_way_once(library):
     assert len(library.long_ways) == library.engine.ran == 4
 
 
+@pytest.mark.parametrize("library", ["torch"], indirect=True)  # the others have no C functions
 def test_the_second_call_asks_no_tensor_where_it_lies(library):
-    if library.name != "torch":
-        pytest.skip("the others have no C functions for it")
     for call in calls(library, 40, 30, {})[:2]:  # the third asks whether y was freed
         call()
         assert remembered.expectations

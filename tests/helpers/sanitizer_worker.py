@@ -2,7 +2,7 @@
 
 Arguments are names of kernels. ``planted FAULT`` runs a kernel with a fault in it instead, which
 the tools must find: see :func:`planted`. ``lists`` and the letter of a dtype run lists of matrices,
-``families`` batches and several vectors.
+``families`` batches and several vectors, ``shards`` a matrix of several parts.
 """
 
 import sys
@@ -18,8 +18,11 @@ from gemv.engines import workspaces
 from gemv.engines.backend import engine
 from gemv.kernels import REGISTRY, get
 from gemv.kernels.kernel import Kernel
+from gemv.selection.select import select
+from gemv.shards import cut
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
+from helpers.families import CALLS, host
 from helpers.family_cases import every_family
 from helpers.lists import run_together
 from helpers.problems import Case
@@ -98,6 +101,23 @@ def every_list(dtype):
                 alone = cases[k].check(single.kernel.name, single.knobs)
                 assert found[k].tobytes() == alone.tobytes(), cases[k]
     print("checked", together, "items of lists")
+
+
+def every_product_of_shards(patch):
+    """With copies between parts, sums that cross them, and plans."""
+
+    def with_small_knobs(problem, device, kernel=None, **other):
+        """So small that few columns are those of several parts."""
+        knobs = dict(REGISTRY[kernel].small_knobs) if kernel else None
+        return select(problem, device, kernel=kernel, knobs=knobs, **other)
+
+    patch.setattr(cut, "select", with_small_knobs)
+    names = [name for name in CALLS if "shards" in name]
+    for name in names:
+        call, expected, _ = CALLS[name]()
+        for _ in range(3):  # the second and the third are remembered
+            assert np.array_equal(host(call()), expected), name
+    print("checked shards:", *names)
 
 
 def address_in_memory(case):
@@ -204,6 +224,9 @@ if __name__ == "__main__":
         with pytest.MonkeyPatch.context() as patch:
             made = every_family(patch)
         print("checked the families:", *sorted(made))
+    elif sys.argv[1] == "shards":
+        with pytest.MonkeyPatch.context() as patch:
+            every_product_of_shards(patch)
     elif sys.argv[1] == "lists":
         every_list(sys.argv[2])
     else:

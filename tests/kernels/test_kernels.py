@@ -4,6 +4,7 @@ import itertools
 
 import numpy as np
 import pytest
+from helpers.combinations import of_all
 from helpers.problems import ALL_ROWS, Case, filled, tile_of
 from helpers.problems import knobs_for_tests as smaller_knobs
 from helpers.selection import tuned
@@ -71,52 +72,57 @@ def coefficients(dtype):
     return COEFFICIENTS["cz" if dtype in "cz" else "sd"]
 
 
-@BY_NAME
-@pytest.mark.parametrize(
-    "op, dtype",
-    # Without a conjugate, a kernel is given the problem of the other storage order as well, and the
-    # conjugate of a real number is the number.
-    [
-        (op, dtype)
-        for op, few in (("N", "sdczhb"), ("T", "sz"), ("C", "scz"))
-        for dtype in ("sdczhb" if ALL_ROWS else few)
-    ],
-)
-@pytest.mark.parametrize("order", "CF")
-def test_shapes_around_the_tile(kernel, dtype, op, order):
+def cases_around_the_tile(order, op, dtype, kernel):
+    """Those that the kernel accepts."""
     # Coefficients, increments and padding go round with the shapes, at different periods.
     pairs = itertools.cycle(coefficients(dtype)[3:])
     increments = itertools.cycle(INCREMENTS)
-    checked = 0
     for (m, n), (alpha, beta), (incx, incy), pad, shift in zip(
         shapes(kernel), pairs, increments, itertools.cycle((0, 3, 4)),
         itertools.cycle((0, 0, 0, 1, 2)), strict=False,
     ):  # fmt: skip
         case = Case(m, n, dtype, order, op, pad, incx, incy, alpha, beta, shift=shift)
         if accepts(kernel, case):
-            case.check(kernel.name, knobs_for_tests(kernel))
-            checked += 1
-    if not checked:
-        pytest.skip(f"{kernel.name} is for the other storage order, or for other dtypes")
+            yield case
 
 
-@BY_NAME
-@pytest.mark.parametrize("dtype", "hb")
-@pytest.mark.parametrize("order", "CF")
-def test_narrow_with_y_in_float32(kernel, dtype, order):
+def is_around_the_tile(order, op, dtype, kernel):
+    # Without a conjugate, a kernel is given the problem of the other storage order as well, and the
+    # conjugate of a real number is the number.
+    few = "sdczhb" if ALL_ROWS else {"N": "sdczhb", "T": "sz", "C": "scz"}[op]
+    return dtype in few and any(True for _ in cases_around_the_tile(order, op, dtype, kernel))
+
+
+@of_all(is_around_the_tile, order="CF", op="NTC", dtype="sdczhb", kernel=KERNELS)
+def test_shapes_around_the_tile(kernel, dtype, op, order):
+    for case in cases_around_the_tile(order, op, dtype, kernel):
+        case.check(kernel.name, knobs_for_tests(kernel))
+
+
+def narrow_with_y_in_float32(order, dtype, kernel):
     tile_rows, tile_cols = tile_of(kernel)
-    case = Case(
+    return Case(
         tile_rows + 3, 5 * tile_cols + 7 if accepted(kernel, 9, 5 * tile_cols + 7) else 61, dtype,
         order, "N", 3, -1, 2, 1.5, -0.25, y_dtype="s",
     )  # fmt: skip
-    if not accepts(kernel, case):
-        pytest.skip(f"{kernel.name} is for the other storage order, or for other dtypes")
+
+
+@of_all(
+    lambda *case: accepts(case[-1], narrow_with_y_in_float32(*case)),
+    order="CF", dtype="hb", kernel=KERNELS,
+)  # fmt: skip
+def test_narrow_with_y_in_float32(kernel, dtype, order):
     # Judged by the bound of float32: nothing was rounded to 16 bits on the way.
-    case.check(kernel.name, knobs_for_tests(kernel))
+    narrow_with_y_in_float32(order, dtype, kernel).check(kernel.name, knobs_for_tests(kernel))
 
 
-@BY_NAME
-@pytest.mark.parametrize("dtype", "hb")
+OF_NARROW = of_all(
+    lambda dtype, kernel: accepts(kernel, Case(7, 4, dtype, order_of(kernel))),
+    dtype="hb", kernel=KERNELS,
+)  # fmt: skip
+
+
+@OF_NARROW
 def test_narrow_results_are_rounded_to_nearest_even_once(kernel, dtype):
     """Sums that lie between two numbers of 8 or 11 digits, at ties and just beside them."""
     digits = {"h": 11, "b": 8}[dtype]
@@ -133,16 +139,13 @@ def test_narrow_results_are_rounded_to_nearest_even_once(kernel, dtype):
     ])  # fmt: skip
     expected = np.array([one, one + 4, one + 2, one + 2, low + 1, -one, -one - 4])
     case = Case(*terms.shape, dtype, order_of(kernel))
-    if not accepts(kernel, case):
-        pytest.skip(f"{kernel.name} is for other dtypes")
     case.a[...] = cast(terms, case.element)
     case.x[...] = filled((), 1, case.element)
     result = case.y_of(case.run(kernel.name, knobs_for_tests(kernel)))
     np.testing.assert_array_equal(cast(result, np.dtype("d")), expected)
 
 
-@BY_NAME
-@pytest.mark.parametrize("dtype", "hb")
+@OF_NARROW
 def test_narrow_special_values(kernel, dtype):
     """What is too large becomes infinite, infinities and NaN stay, denormals are not flushed."""
     largest, least = {"h": (65504.0, 2.0**-24), "b": (3.3895313892515355e38, 2.0**-133)}[dtype]
@@ -153,8 +156,6 @@ def test_narrow_special_values(kernel, dtype):
         ([-least, 3 * least], 2 * least), ([0, 0], 0),
     ]  # fmt: skip
     case = Case(len(rows), 2, dtype, order_of(kernel))
-    if not accepts(kernel, case):
-        pytest.skip(f"{kernel.name} is for other dtypes")
     case.a[...] = cast(np.array([row for row, _ in rows]), case.element)
     case.x[...] = filled((), 1, case.element)
     result = case.y_of(case.run(kernel.name, knobs_for_tests(kernel)))
@@ -329,10 +330,8 @@ def test_nan_and_infinity_in_a_propagate_past_a_zero_in_x(kernel):
     assert (result[2:] == 0).all()
 
 
-@BY_NAME
+@of_all(lambda kernel: kernel.same_bits, kernel=KERNELS)
 def test_same_bits_every_run(kernel):
-    if not kernel.same_bits:
-        pytest.skip(f"{kernel.name} says that its bits may change from run to run")
     tile_rows, tile_cols = tile_of(kernel)
     n = 9 * tile_cols + 1 if accepted(kernel, 9, 9 * tile_cols + 1) else 99
     case = Case(tile_rows + 3, n, order=order_of(kernel))
@@ -340,23 +339,25 @@ def test_same_bits_every_run(kernel):
     assert len(runs) == 1
 
 
+def is_scheduled(order, op, kernel):
+    """A kernel's conjugate transpose has the one of the two storage orders that it takes, or C."""
+    if op == "N":
+        return accepts(kernel, Case(3, 3, "c", order, op))
+    return order == ("C" if accepts(kernel, Case(3, 3, "c", "C", op)) else "F")
+
+
 @ON_SIMULATOR
-@BY_NAME
-@pytest.mark.parametrize("op, order", [("N", "C"), ("N", "F"), ("C", "C")])
+@of_all(is_scheduled, order="CF", op="NC", kernel=KERNELS)
 def test_every_schedule(kernel, op, order):
     from gemv.language.simulator.scheduler import Schedule, scheduled
 
     tile_rows, tile_cols = tile_of(kernel)
     n = 9 * tile_cols + 1 if accepted(kernel, 9, 9 * tile_cols + 1) else 33
-    schedules = [Schedule("forward"), Schedule("reversed")]
+    schedules = [Schedule("forward"), Schedule("reversed", late=True)]
     # The conjugate transpose waits where the plain product of the other storage order does.
     seeds = 6 if op == "N" or ALL_ROWS else 2
     schedules += [Schedule("random", seed) for seed in range(seeds)]
     results = set()
-    if not accepts(kernel, Case(3, 3, "c", order, op)):
-        if op == "N":
-            pytest.skip(f"{kernel.name} is for the other storage order, which runs as well")
-        order = "F" if order == "C" else "C"
     if not accepts(kernel, Case(2 * tile_rows + 1, n, "c", order, op, 1)):
         n = 33
     for schedule in schedules:

@@ -8,6 +8,7 @@ import re
 import numpy as np
 import pytest
 from helpers.codegen import disassemble
+from helpers.combinations import of_all
 from helpers.problems import ALL_ROWS, Case, knobs_for_tests
 
 import gemv
@@ -54,13 +55,14 @@ def test_phases_of_a_problem(access, dtype):
             assert phases < 2 * lines
 
 
-@BY_NAME
-@pytest.mark.parametrize("dtype", [each for each in DTYPES if ALL_ROWS or each != "h"])
-@pytest.mark.parametrize("pad", range(8))
+def is_alignment(pad, dtype, kernel):
+    """With more elements between them, lines are as aligned as with fewer."""
+    return pad < max(LOAD_BYTES // DTYPES[dtype].itemsize, 2) and (ALL_ROWS or dtype != "h")
+
+
+@of_all(is_alignment, pad=range(8), dtype=DTYPES, kernel=PHASED)
 def test_every_phase_and_every_shift(kernel, dtype, pad):
     width = LOAD_BYTES // DTYPES[dtype].itemsize
-    if pad >= max(width, 2):
-        pytest.skip("lines are as aligned as with less between them")
     knobs = knobs_for_tests(kernel) or dict(kernel.knobs)
     phases = set()
     for shift in range(width):
@@ -129,12 +131,10 @@ def test_lines_backwards_and_lines_that_overlap(kernel):
         np.testing.assert_allclose(operands[2].owner, a @ x, rtol=2e-5, atol=2e-5)
 
 
-@BY_NAME
-@pytest.mark.parametrize("dtype", "hs")
+# The sums of short_columns follow the distance between lines as well: see below.
+@of_all(lambda dtype, kernel: kernel.name != "short_columns", dtype="hs", kernel=PHASED)
 def test_bits_follow_addresses_modulo_16_only(kernel, dtype):
     """The same shift with any distance between the lines that has it, too."""
-    if kernel.name == "short_columns":
-        pytest.skip("its sums follow the distance between lines as well: see below")
     results = set()
     knobs = knobs_for_tests(kernel)
     width = LOAD_BYTES // DTYPES[dtype].itemsize

@@ -10,6 +10,7 @@ import threading
 import numpy as np
 import pytest
 from helpers.arrays import LIBRARIES
+from helpers.combinations import of_all
 from helpers.problems import Case, knobs_for_tests
 
 import gemv
@@ -25,43 +26,53 @@ def bits(case, kernel):
     return case.y_of(case.run(kernel, knobs_for_tests(REGISTRY[kernel]))).tobytes()
 
 
-def made(kernel, dtype, order, op, **layout):
+def made(dtype, order, **layout):
     """One product in some layout: the same numbers whatever that is."""
-    case = Case(7, 37, dtype, order, op, alpha=1.5, beta=0.5, **layout)
-    refusal = REGISTRY[kernel].accepts(case.problem.at(0, 0))
-    if refusal:
-        pytest.skip(refusal)
-    return case
+    return Case(7, 37, dtype, order, alpha=1.5, beta=0.5, **layout)
 
 
-@pytest.mark.parametrize("kernel", KERNELS)
-@pytest.mark.parametrize("order", "CF")
-@pytest.mark.parametrize("dtype", DTYPES)
+def first_pad(dtype, order):
+    """Elements of padding that bring each line to the next multiple of 16 bytes."""
+    return -(37 if order == "C" else 7) % vector(dtype)
+
+
+def vector(dtype):
+    """Elements of a load of 16 bytes."""
+    return 16 // Case(1, 1, dtype).element.itemsize
+
+
+def is_for(dtype, order, kernel):
+    case = made(dtype, order, pad=first_pad(dtype, order))
+    return REGISTRY[kernel].accepts(case.problem.at(0, 0)) is None
+
+
+EVERY = of_all(is_for, dtype=DTYPES, order="CF", kernel=KERNELS)
+
+
+@EVERY
 def test_bits_follow_neither_increments_nor_lda(kernel, dtype, order):
     """With lines that begin as they did, at multiples of 16 bytes."""
-    line = 37 if order == "C" else 7
-    # Elements of padding that bring each line to the next multiple of 16 bytes, and 16 more.
-    step = 16 // Case(1, 1, dtype).element.itemsize
-    first = -line % step
-    want = bits(made(kernel, dtype, order, "N", pad=first), kernel)
+    step, first = vector(dtype), first_pad(dtype, order)
+    want = bits(made(dtype, order, pad=first), kernel)
     for layout in (
         {"pad": first + 4 * step},
         {"pad": first, "incx": 2},
         {"pad": first, "incx": -3, "incy": 2},
         {"pad": first, "incy": -1},
     ):
-        assert bits(made(kernel, dtype, order, "N", **layout), kernel) == want, layout
+        case = made(dtype, order, **layout)
+        if REGISTRY[kernel].accepts(case.problem.at(0, 0)) is None:
+            assert bits(case, kernel) == want, layout
+        else:  # this kernel reads gaps as well, so they may not be as long
+            assert kernel == "short_columns" and layout["pad"] > first
 
 
-@pytest.mark.parametrize("kernel", KERNELS)
-@pytest.mark.parametrize("order", "CF")
-@pytest.mark.parametrize("dtype", DTYPES)
+@EVERY
 def test_bits_follow_no_address_of_the_same_alignment(kernel, dtype, order):
-    step = 16 // Case(1, 1, dtype).element.itemsize
-    first = -(37 if order == "C" else 7) % step
-    want = bits(made(kernel, dtype, order, "N", pad=first), kernel)
+    step, first = vector(dtype), first_pad(dtype, order)
+    want = bits(made(dtype, order, pad=first), kernel)
     for k in (1, 2, 5):
-        moved = made(kernel, dtype, order, "N", pad=first, shift=k * step)
+        moved = made(dtype, order, pad=first, shift=k * step)
         assert bits(moved, kernel) == want
 
 

@@ -59,6 +59,13 @@ def test_batches_and_several_vectors_are_clean(tool):
         assert name in run.stdout
 
 
+@pytest.mark.parametrize("tool", ["memcheck", "racecheck", "synccheck"])
+def test_shards_are_clean(tool):
+    run = sanitize(tool, "shards")
+    assert run.returncode == 0, run.stdout[-4000:] + run.stderr[-4000:]
+    assert "shards_within shards_across" in run.stdout
+
+
 @pytest.mark.parametrize(
     "tool, fault",
     [

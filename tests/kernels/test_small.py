@@ -501,7 +501,8 @@ if backend.backend() == "simulator":
         x, y = (random_array(rng, (5, length), DTYPES["c"]) for length in (n, m))
         found = set()
         for schedule in (
-            Schedule("forward"), Schedule("reversed"), *(Schedule("random", k) for k in range(3)),
+            Schedule("forward"), Schedule("reversed", late=True),
+            *(Schedule("random", k) for k in range(3)),
         ):  # fmt: skip
             with scheduled(schedule):
                 several = gemv.matvec(a, x, y.copy(), beta=0.5)

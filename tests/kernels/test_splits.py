@@ -109,7 +109,7 @@ def orders():
         return []
     from gemv.language.simulator.scheduler import Schedule, scheduled
 
-    return [scheduled(each) for each in (Schedule("reversed"), Schedule("random", 1))]
+    return [scheduled(each) for each in (Schedule("reversed", late=True), Schedule("random", 1))]
 
 
 @pytest.mark.parametrize("name, rows, cols, dtype, op, pad, step, knobs", SINGLE)

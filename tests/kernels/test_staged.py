@@ -124,8 +124,9 @@ def orders():
         return []
     from gemv.language.simulator.scheduler import Schedule, scheduled
 
-    found = ("reversed", 0), ("warps", 0), ("random", 1), ("random", 2)
-    return [scheduled(Schedule(*each)) for each in found]
+    found = ("warps", 0), ("random", 1), ("random", 2)
+    late = Schedule("reversed", late=True)
+    return [scheduled(each) for each in (late, *(Schedule(*each) for each in found))]
 
 
 @pytest.mark.parametrize("letter, m, n, alone, staged", CASES)

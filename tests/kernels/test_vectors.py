@@ -134,7 +134,7 @@ def orders(posts):
     return [
         scheduled(each)
         for each in (
-            Schedule("reversed"),
+            Schedule("reversed", late=True),
             # A warp that waits for a sum that another one posts would never let that one run.
             *([] if posts else [Schedule("warps")]),
             # Blocks of other vectors that count at one place are seen in one of four orders.

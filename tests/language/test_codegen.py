@@ -14,6 +14,7 @@ from helpers.codegen import (
     disassemble,
     listing_of,
 )
+from helpers.combinations import of_all
 from helpers.problems import ALL_ROWS
 from helpers.selection import tuned
 
@@ -48,11 +49,14 @@ def by_name_and_dtype(*few):
     )
 
 
-@by_name_and_dtype("float32", "complex128", "bfloat16")
-@pytest.mark.parametrize("access", ["dot", "axpy"])
+def is_compiled(access, kernel, dtype):
+    few = ALL_ROWS or dtype in ("float32", "complex128", "bfloat16")
+    is_for = not kernel.wide or access == access_of(kernel)
+    return few and is_for and accepted(kernel, dtype)
+
+
+@of_all(is_compiled, access=("dot", "axpy"), kernel=KERNELS, dtype=COEFFICIENT_BYTES)
 def test_no_stack_no_spills_no_flushed_denormals(kernel, dtype, access, compiler):
-    if kernel.wide and access != access_of(kernel):
-        pytest.skip(f"{kernel.name} is for the other access")
     for function in compiler(kernel, dtype, access):
         assert function["stack"] == 0
         assert function["spills"] == 0
@@ -209,15 +213,12 @@ def test_constants_of_a_batch_do_not_spill(m, n, knobs, letter, compiler):
     assert function["stack"] == 0 and function["spills"] == 0
 
 
-@pytest.mark.parametrize("dtype", ["float32", "complex128", "bfloat16"])
-@BY_NAME
+@of_all(accepted, kernel=KERNELS, dtype=("float32", "complex128", "bfloat16"))
 def test_y_is_first_to_leave_the_cache_where_that_was_measured(kernel, dtype, compiler):
     """At the roofline, but not numbers of two bytes, which lost by it; nor the first rungs.
 
     A complex number is aligned like its real part, so one alone takes two stores.
     """
-    if not accepted(kernel, dtype):
-        pytest.skip(f"{kernel.name} is for other dtypes")
     access = access_of(kernel) if kernel.wide else "axpy"
 
     def stores(**more):
@@ -274,22 +275,18 @@ def test_wide_sums_stay_in_registers_and_are_float64(name, dtype, compiler):
         assert len(re.findall(r"\bDFMA\b", listing)) > 0
 
 
-@pytest.mark.parametrize(
-    "dtype, compute_capability",
+def has_pairs(name, dtype, compute_capability):
     # The oldest has the fewest instructions; for the others a dtype of each kind will do.
-    [
-        (dtype, version)
-        for version in ((7, 5), (8, 9), (9, 0), (12, 0))
-        for dtype in ("float32", "complex64", *NARROW)
-        if ALL_ROWS
-        or (version == (7, 5) and dtype in ("complex64", "bfloat16"))
-        or (version[0], dtype) == (12, "float32")
-    ],
-)
-@pytest.mark.parametrize("name", [k.name for k in KERNELS if k.wide or k.name == "last_block"])
+    is_oldest = compute_capability == (7, 5) and dtype in ("complex64", "bfloat16")
+    few = ALL_ROWS or is_oldest or (compute_capability[0], dtype) == (12, "float32")
+    return few and compute_capability >= REGISTRY[name].capability
+
+
+@of_all(
+    has_pairs, name=[k.name for k in KERNELS if k.wide or k.name == "last_block"],
+    dtype=("float32", "complex64", *NARROW), compute_capability=((7, 5), (8, 9), (9, 0), (12, 0)),
+)  # fmt: skip
 def test_pairs_stay_in_registers_and_need_no_float64(name, dtype, compute_capability, compiler):
-    if compute_capability < REGISTRY[name].capability:
-        pytest.skip(f"{name} is for newer GPUs")
     access = "dot" if name in ("vector_rows", "last_block") else "axpy"
     (function,) = compiler(REGISTRY[name], dtype, access, compute_capability, accumulate="pairs")
     assert function["stack"] == 0 and function["spills"] == 0
@@ -337,27 +334,23 @@ for letter in "dDfFeb":
         assert letter in "dD" or not re.search(r"\bD[A-Z]+\b|F64", listing)
 
 
-@pytest.mark.parametrize("dtype", NARROW if ALL_ROWS else ("bfloat16",))
-@pytest.mark.parametrize("name", [kernel.name for kernel in KERNELS if kernel.wide])
-@pytest.mark.parametrize(
-    "compute_capability", [(7, 5), (8, 0), (12, 0)] if ALL_ROWS else [(7, 5), (12, 0)], ids=str
+@of_all(
+    lambda compute_capability, kernel, dtype: compute_capability >= kernel.capability,
+    compute_capability=((7, 5), (8, 0), (12, 0)) if ALL_ROWS else ((7, 5), (12, 0)),
+    kernel=[kernel for kernel in KERNELS if kernel.wide],
+    dtype=NARROW if ALL_ROWS else ("bfloat16",),
 )
-def test_narrow_numbers_on_other_gpus(name, dtype, compute_capability, compiler):
-    if compute_capability < REGISTRY[name].capability:
-        pytest.skip(f"{name} is for newer GPUs")
-    (function,) = compiler(REGISTRY[name], dtype, "dot", compute_capability)
+def test_narrow_numbers_on_other_gpus(kernel, dtype, compute_capability, compiler):
+    (function,) = compiler(kernel, dtype, "dot", compute_capability)
     assert function["spills"] == 0
 
 
-@BY_NAME
-@pytest.mark.parametrize(
-    "compute_capability",
-    [(7, 5), (8, 0), (10, 0), (12, 0)] if ALL_ROWS else [(7, 5), (12, 0)],
-    ids=str,
+@of_all(
+    lambda compute_capability, kernel: compute_capability >= kernel.capability,
+    compute_capability=((7, 5), (8, 0), (10, 0), (12, 0)) if ALL_ROWS else ((7, 5), (12, 0)),
+    kernel=KERNELS,
 )
 def test_assembles_for_other_gpus(kernel, compute_capability, compiler):
-    if compute_capability < kernel.capability:
-        pytest.skip(f"{kernel.name} is for newer GPUs")
     for function in compiler(kernel, "float32", "dot", compute_capability):
         assert function["spills"] == 0
         assert len(function["cubin"]) > 0

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from helpers.combinations import of_all
 from helpers.problems import Case
 
 from gemv.core.geometry import one_launch
@@ -86,15 +87,18 @@ def test_shares_are_the_sums_of_a_butterfly_bit_for_bit(
     assert np.allclose(added, expected, rtol=near, atol=near)
 
 
-@pytest.mark.parametrize("name, width", [("vector_columns", 4), ("phased_columns", 8)])
-@pytest.mark.parametrize("pieces", [1, 2, 3, 4, 6])
-@pytest.mark.parametrize("lanes", [1, 2, 8, 32])
-def test_shares_come_to_their_rows(name, width, pieces, lanes):
+#: Elements beside a row that a tile loads, in float32: a tile of one vector would own no row.
+WIDTHS = {"vector_columns": 4, "phased_columns": 8}
+
+
+@of_all(
+    lambda lanes, pieces, name: name != "phased_columns" or lanes * pieces > 1,
+    lanes=(1, 2, 8, 32), pieces=(1, 2, 3, 4, 6), name=WIDTHS,
+)  # fmt: skip
+def test_shares_come_to_their_rows(name, pieces, lanes):
     """Whole pieces, parts of one, or all that a thread has where halves would cut a piece."""
-    if name == "phased_columns" and lanes * pieces < 2:
-        pytest.skip("phased_columns: a tile of one vector would own no row")
     knobs = {"LANES": lanes, "PIECES": pieces, "COLUMNS": 2, "THREADS_PER_BLOCK": 32}
-    rows = lanes * pieces * width + width
+    rows = (lanes * pieces + 1) * WIDTHS[name]
     for dtype, pad in (("s", 0), ("h", 1), ("c", 3)):
         Case(rows, 9, dtype, "F", pad=pad, alpha=2, beta=-1).check(
             name, {**knobs, "BLOCKS_PER_SM": 0, "MIN_BLOCKS": 1}

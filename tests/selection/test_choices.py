@@ -22,7 +22,7 @@ from gemv.selection.choices import (
 )
 from gemv.selection.choices import problem_of as problem_of_cell
 from gemv.selection.machine import machine
-from gemv.selection.ranking import best, predictions
+from gemv.selection.ranking import EQUAL, Candidate, best, first, predictions
 from gemv.selection.select import select
 
 H200 = Device("NVIDIA H200", (9, 0), 132)
@@ -273,3 +273,15 @@ def test_choices_differ_where_machines_do():
         for name, device in OTHERS.items()
     }
     assert times["B200"] < times["A100"] < times["RTX 4090"] < times["L4"]
+
+
+def test_of_costs_that_count_as_equal_the_first_candidate_wins():
+    """Up to the limit, and not beyond; wherever in the list they are."""
+    one, two, three = (Candidate(number, 0) for number in (1, 2, 3))
+    assert first([]) is None
+    assert first([(2.0, three)]) == three
+    assert first([(2.0, three), (2.0 * EQUAL, one)]) == one
+    assert first([(2.0 * EQUAL, one), (2.0, three)]) == one
+    assert first([(2.001 * EQUAL, one), (2.0, three), (2.0 * EQUAL, two)]) == two
+    assert first([(3.0, one), (2.0, two)]) == two
+    assert first([(2.0, Candidate(2, 4)), (2.0, Candidate(2, 1))]) == Candidate(2, 1)

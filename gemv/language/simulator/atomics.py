@@ -17,6 +17,8 @@ def threadfence() -> None:
     # Oldest first: what the thread itself stored last has to win.
     for stores in (thread.block.stores, thread.warp.stores, thread.stores):
         write_back(stores)
+    for memory in thread.block.memories:
+        memory.show_to_block(thread)
     thread.pause()
 
 
@@ -26,6 +28,8 @@ def threadfence_block() -> None:
     for stores in (thread.warp.stores, thread.stores):
         thread.block.stores.update(stores)
         stores.clear()
+    for memory in thread.block.memories:
+        memory.show_to_block(thread)
     thread.pause()
 
 
@@ -34,9 +38,8 @@ def _atomic(target: Any, i: Any, update: Callable[[Any, Any], Any], value: Any) 
     thread = current()
     thread.pause()
     if not isinstance(target, Pointer):
-        value = target.dtype.type(value)
         old = target[i]
-        target[i] = update(old, value)
+        target.put_for_all(i, update(old, target.dtype.type(value)))
         return old
     position = target.storable(i)
     if thread.block.has_stores:

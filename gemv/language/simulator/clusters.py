@@ -6,7 +6,7 @@ import sys
 from collections.abc import Sequence
 from typing import Any
 
-from gemv.language.simulator.memory import CheckedArray
+from gemv.language.simulator.shared import SharedArray
 from gemv.language.simulator.thread import SimulatorError, Thread, current
 
 #: What a thread waits for that happens in another block.
@@ -48,7 +48,7 @@ def _release(block: Any, operation: str) -> None:
             thread.release(None)
 
 
-def _site(block: Any, shared: CheckedArray) -> tuple:
+def _site(block: Any, shared: SharedArray) -> tuple:
     """What a block knows its array by, and other blocks theirs."""
     return next(key for key, (_, array) in block.shared.items() if array is shared)
 
@@ -83,7 +83,7 @@ def cluster_wait() -> None:
         thread.block_on(WAIT, None, (frame.f_code, frame.f_lasti))
 
 
-def cluster_expect(box: CheckedArray, shared: CheckedArray, count: int) -> None:
+def cluster_expect(box: SharedArray, shared: SharedArray, count: int) -> None:
     block = current().block
     site = _site(block, box)
     if site in block.boxes:
@@ -92,8 +92,8 @@ def cluster_expect(box: CheckedArray, shared: CheckedArray, count: int) -> None:
 
 
 def cluster_post(
-    box: CheckedArray,
-    shared: CheckedArray,
+    box: SharedArray,
+    shared: SharedArray,
     slot: int,
     row: int,
     values: Sequence[Any],
@@ -123,20 +123,20 @@ def cluster_post(
             raise SimulatorError(f"cluster_post: block {other.where} expects no sums yet")
         if theirs.arrived == theirs.expected:
             raise SimulatorError(f"cluster_post: block {other.where} has all sums that it expects")
-        _array_of(other, _site(block, shared))[place, slot] = value
+        _array_of(other, _site(block, shared)).put_for_all((place, slot), value)
         theirs.arrived += 1
         if theirs.arrived == theirs.expected:
             _release(other, TAKE)
 
 
-def _array_of(block: Any, site: tuple) -> CheckedArray:
+def _array_of(block: Any, site: tuple) -> SharedArray:
     if site not in block.shared:
         raise SimulatorError(f"cluster_post: block {block.where} has not made its array yet")
-    array: CheckedArray = block.shared[site][1]
+    array: SharedArray = block.shared[site][1]
     return array
 
 
-def cluster_take(box: CheckedArray) -> None:
+def cluster_take(box: SharedArray) -> None:
     thread = current()
     mine = thread.block.boxes.get(_site(thread.block, box))
     if mine is None:

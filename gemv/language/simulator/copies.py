@@ -1,8 +1,8 @@
 """Copies from memory to shared memory that are there when they have been waited for, not earlier.
 
-A copy spoils its place when it begins, and brings its bytes when its thread has waited. So a wait
-that is missing, a barrier that is missing behind it, or a copy to a place that another thread still
-reads, leaves numbers that are none.
+A copy spoils its place when it begins, and brings its bytes when its thread has waited; other
+threads see them behind a barrier. So a wait that is missing, a barrier that is missing behind it,
+or a copy to a place that another thread still reads, leaves numbers that are none.
 """
 
 from __future__ import annotations
@@ -10,18 +10,18 @@ from __future__ import annotations
 import numpy as np
 
 from gemv.core.geometry import LOAD_BYTES
-from gemv.language.simulator.memory import CheckedArray
+from gemv.language.simulator.shared import SharedArray
 from gemv.language.simulator.thread import SimulatorError, current
 
 
-def _bytes_of(stage: CheckedArray, index: int, pointer, count: int) -> np.ndarray:
+def _bytes_of(stage: SharedArray, index: int, pointer, count: int) -> slice:
     """The bytes of `count` elements of a stage from `index` on."""
     first, nbytes = index * pointer.itemsize, count * pointer.itemsize
     if stage.dtype != np.uint8 or stage.ndim != 1:
         raise SimulatorError(f"a stage is an array of bytes, not of {stage.dtype}")
     if not 0 <= first <= stage.size - nbytes:
         raise SimulatorError(f"bytes {first} to {first + nbytes} of a stage of {stage.size}")
-    return stage.data[first : first + nbytes]
+    return slice(first, first + nbytes)
 
 
 def copy_async(stage, index, pointer, at):
@@ -44,13 +44,13 @@ def _begin(stage, index, pointer, count, brought, address):
     for what, where in (("from address", address), ("to byte", index * pointer.itemsize)):
         if where % LOAD_BYTES:
             raise SimulatorError(f"copy {what} {where}, no multiple of {LOAD_BYTES}")
-    target.fill(0xFF)  # a NaN in every format
-    current().copies[-1].append((target, brought))
+    stage.memory.spoil(target)
+    current().copies[-1].append((stage.memory, target, brought))
 
 
 def copy_one(stage, index, pointer, at):
     target = _bytes_of(stage, index, pointer, 1)
-    target[:] = pointer.stored(at, 1).view(np.uint8)
+    stage.memory.put(target, pointer.stored(at, 1).view(np.uint8))
 
 
 def copies_commit():
@@ -61,8 +61,8 @@ def copies_wait(pending):
     """The last entry of a thread's list is the group that it has not closed."""
     groups = current().copies
     while len(groups) > pending + 1:
-        for target, brought in groups.pop(0):
-            target[:] = brought
+        for memory, target, brought in groups.pop(0):
+            memory.put(target, brought)
 
 
 def staged_some(stage, pointer, starts, index, step, count, width, valid):
@@ -73,8 +73,8 @@ def staged_some(stage, pointer, starts, index, step, count, width, valid):
             at = start + index + k * step
             if at % width:
                 raise SimulatorError(f"{width} elements of a stage at {at}, which is no multiple")
-            own = _bytes_of(stage, at, pointer, width).view(pointer.flat.dtype)
-            values += pointer.numbers_of(own)
+            own = stage.memory.seen(_bytes_of(stage, at, pointer, width))
+            values += pointer.numbers_of(own.view(pointer.flat.dtype))
         values += (pointer.nothing,) * (width * (count - present))
     return tuple(values)
 

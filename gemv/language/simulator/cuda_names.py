@@ -18,6 +18,7 @@ from numba.cuda.np.numpy_support import as_dtype
 
 from gemv.language.simulator.atomics import AtomicNamespace, threadfence, threadfence_block
 from gemv.language.simulator.memory import CheckedArray
+from gemv.language.simulator.shared import SharedArray
 from gemv.language.simulator.thread import WARP, SimulatorError, Thread, current
 from gemv.language.simulator.warp import (
     BLOCK_VOTES,
@@ -73,7 +74,7 @@ def _numpy_dtype(dtype: Any) -> np.dtype:
 _MAX_SHARED_BYTES = 48 * 1024
 
 
-def _shared_array(shape: Any, dtype: Any, alignment: int | None = None) -> CheckedArray:
+def _shared_array(shape: Any, dtype: Any, alignment: int | None = None) -> SharedArray:
     """The block's array of this call site, made by the first thread that comes.
 
     With shape 0 it is all of the block's dynamic shared memory, which every such array is.
@@ -87,13 +88,14 @@ def _shared_array(shape: Any, dtype: Any, alignment: int | None = None) -> Check
     # that its id is not used again.
     key = (id(code), frame.f_lasti, shape, dtype)
     if key not in block.shared:
-        array = CheckedArray.poisoned(shape, _numpy_dtype(dtype))
+        array = SharedArray.made(shape, _numpy_dtype(dtype), block.grid.schedule.late)
         block.shared_bytes += array.data.nbytes
         if block.shared_bytes > _MAX_SHARED_BYTES:
             raise SimulatorError(
                 f"{block.shared_bytes} bytes of shared memory: a block has {_MAX_SHARED_BYTES}"
             )
         block.shared[key] = code, array
+        block.memories.append(array.memory)
     return block.shared[key][1]
 
 

@@ -27,7 +27,8 @@ import numpy as np
 from greenlet import GreenletExit, getcurrent
 
 from gemv.language.simulator.clusters import FROM_OTHERS, Box, ClusterRun, check_end
-from gemv.language.simulator.memory import CheckedArray, Pointer, write_back
+from gemv.language.simulator.memory import Pointer, write_back
+from gemv.language.simulator.shared import Memory, SharedArray
 from gemv.language.simulator.thread import WARP, SimulatorError, Stores, Thread, Warp
 from gemv.language.simulator.warp import BLOCK_VOTES
 
@@ -49,11 +50,15 @@ class Schedule:
     max_switches : int
         The launch ends with an error after this many resumptions during which no thread ended: then
         the kernel spins.
+    late : bool
+        Whether other threads see what one has stored in shared memory only behind a barrier, a
+        ``syncwarp`` or a fence, which is as late as they may; else they do at once.
     """
 
     order: str = "forward"
     seed: int = 0
     max_switches: int = 1_000_000
+    late: bool = False
 
     def __post_init__(self) -> None:
         if self.order not in ("forward", "reversed", "warps", "random"):
@@ -84,9 +89,10 @@ class BlockRun:
         self.where = where
         self.has_stores = False
         self.stores: Stores = {}
-        self.shared: dict[tuple, tuple[CodeType, CheckedArray]] = {}
+        self.shared: dict[tuple, tuple[CodeType, SharedArray]] = {}
         self.shared_bytes = 0
-        self._dynamic = np.full(grid.shared, 0xFF, np.uint8)  # NaN in every format
+        # The dynamic shared memory; then that of each array. NaN in every format.
+        self.memories = [Memory(np.full(grid.shared, 0xFF, np.uint8), grid.schedule.late)]
         self.boxes: dict[tuple, Box] = {}
         hub = getcurrent()
         nx, ny, nz = grid.block_shape
@@ -100,10 +106,9 @@ class BlockRun:
         self.ready = list(self.threads)
         self.alive = len(self.threads)
 
-    def dynamic_array(self, dtype: np.dtype) -> CheckedArray:
+    def dynamic_array(self, dtype: np.dtype) -> SharedArray:
         """The block's dynamic shared memory as numbers of a type; others see the same bytes."""
-        whole = self._dynamic.size // dtype.itemsize * dtype.itemsize
-        return CheckedArray(self._dynamic[:whole].view(dtype))
+        return SharedArray.of(self.memories[0], dtype)
 
     def can_run(self) -> bool:
         """Whether nothing has to happen in another block of the cluster first."""
@@ -159,6 +164,8 @@ class BlockRun:
 
     def show_to_block(self) -> None:
         """Make the stores of all threads visible to the block."""
+        for memory in self.memories:
+            memory.show_to_block()
         if self.has_stores:
             warps = dict.fromkeys(thread.warp for thread in self.threads)
             for stores in (*(w.stores for w in warps), *(t.stores for t in self.threads)):

@@ -58,7 +58,7 @@ class Thread(greenlet):
         self.value: Any = None  # what it brings to a block vote
         self.result: Any = None  # what the barrier or warp operation hands out
         # Groups of copies on their way: where each goes, and what it brings. The last is open.
-        self.copies: list[list[tuple[np.ndarray, np.ndarray]]] = [[]]
+        self.copies: list[list[tuple[Any, slice, np.ndarray]]] = [[]]
 
     def run(self) -> None:
         grid = self.block.grid

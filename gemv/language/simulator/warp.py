@@ -72,10 +72,14 @@ def _gather(
         return thread.block_on(operation, mask, site)
     del warp.groups[key]
     result = group if combine is None else combine(group)
-    for member in [warp.threads[lane] for lane in group]:
-        if operation == "syncwarp":
+    members = [warp.threads[lane] for lane in group]
+    if operation == "syncwarp":
+        for member in members:
             warp.stores.update(member.stores)
             member.stores.clear()
+        for memory in thread.block.memories:
+            memory.show_to_warp(members)
+    for member in members:
         member.release(result)
     thread.hub.switch()
     return result
