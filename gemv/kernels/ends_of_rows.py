@@ -64,6 +64,7 @@ if turn < TURNS - 1:
     cuda.syncthreads()  # they are read, and those of the next lanes may have their place
 """
 
+
 def parts_of(parts: int, width: int, precision: Any) -> int:
     """Threads that share a lane: one where wide sums of different columns are one sum."""
     return min(parts, width) if partial_sums(width, precision) == width else 1
