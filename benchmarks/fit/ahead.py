@@ -18,6 +18,7 @@ from gemv.selection.cells import LINE_INDICES, LINES_INDICES, Kind, indices_of, 
 from gemv.selection.choices import CELLS, EMPTY, packed, problems_of_line
 from gemv.selection.machine import Constants
 from gemv.selection.ranking import Candidate
+from gemv.selection.sharing import shares_well
 
 #: Lines' lengths that a process decides for at a time: whole blocks of cells.
 _LINES_AT_ONCE = 72
@@ -109,6 +110,11 @@ def _decided(
     found: dict[Kind, dict[Cell, Candidate]] = {kind: {} for kind in cells}
     if not own:
         return found
+
+    def favours(problem: Problem, candidate: Candidate) -> bool:
+        constants = sets[candidate.number]
+        return shares_well(constants.kernel, constants.knobs, candidate.blocks, problem)
+
     places = Places()
     probes = [each.probes(places) for each in own]
     timer = Timer(places.problems, sets, device, corrections)
@@ -120,7 +126,7 @@ def _decided(
     ]
     costs = Timer(places.problems, sets, device, corrections).of_pairs(pairs)
     for each, cost in zip(own, costs, strict=True):
-        found[each.kind] = each.chosen(cost, len(places.problems))
+        found[each.kind] = each.chosen(cost, len(places.problems), favours)
     return found
 
 

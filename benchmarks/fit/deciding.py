@@ -16,7 +16,10 @@ from gemv.core.problem import Problem
 from gemv.selection.cells import Kind, indices_of, line_of, lines_of, problem_with
 from gemv.selection.choices import problem_of
 from gemv.selection.ranking import EQUAL, Candidate
+from gemv.selection.sharing import FAVOUR
 
+#: What says whether a candidate is to be preferred, by the largest problem of a cell.
+Favours = Callable[[Problem, Candidate], bool]
 #: The indices of a cell: of the length and of the number of its lines.
 Cell = tuple[int, int]
 
@@ -130,8 +133,12 @@ class Deciding:
         nothing = [np.zeros(0, int)]
         return np.concatenate(nothing + found_places), np.concatenate(nothing + found_codes)
 
-    def chosen(self, costs: Times, count: int) -> dict[Cell, Candidate]:
-        """The candidate of each cell, from what is to be small for `count` problems."""
+    def chosen(self, costs: Times, count: int, favours: Favours) -> dict[Cell, Candidate]:
+        """The candidate of each cell, from what is to be small for `count` problems.
+
+        Those that `favours` is true for come first, if they are within
+        :data:`~gemv.selection.sharing.FAVOUR` of the best.
+        """
         found = {}
         cell_of, weights = np.full(count, -1), np.ones(count)
         cell_of[list(self._cell_of)] = list(self._cell_of.values())
@@ -154,6 +161,12 @@ class Deciding:
             most = times[low:high].max()  # problems that a candidate must be for
             full = low + np.flatnonzero(times[low:high] == most)
             least, spread = regrets[full].min(), _OF_LARGEST + most - 1
+            largest = problem_of(self.kind, *self._cells[number])
+            near = full[regrets[full] <= least + spread * np.log(FAVOUR)]
+            favoured = [favours(largest, candidate_of(code)) for code in own_codes[near].tolist()]
+            if any(favoured):
+                full = near[favoured]
+                least = regrets[full].min()
             usual = full[own_codes[full] == self._usual[number]]
             if len(usual) and regrets[usual[0]] <= least + spread * np.log(GAIN):
                 code = self._usual[number]

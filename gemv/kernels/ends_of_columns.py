@@ -12,8 +12,8 @@ from typing import Any
 
 from gemv.core.geometry import MAX_GRID_Y, Geometry, ceil_div
 from gemv.core.shares import share_of_lane
+from gemv.kernels import ends_of_splits
 from gemv.kernels.wide_tiles import (
-    TAKEN_FOR_COLUMNS,
     finishers_of_columns,
     lanes_and_pieces,
     lanes_and_pieces_of,
@@ -24,8 +24,7 @@ from gemv.kernels.wide_tiles import (
 SUMS_BYTES, SHARED_BYTES = 32 << 10, (48 << 10) - 64
 #: What the kernel calls.
 WORDS = (
-    "atomic_inc", "butterfly", "cuda", "fold", "moved", "natural", "post", "quotient",
-    "rounded_down", "take",
+    "atomic_inc", "butterfly", "cuda", "moved", "natural", "post", "quotient", "rounded_down",
 )  # fmt: skip
 #: The kernel. A line with ``{v}`` stands there once for each vector: a tuple of tuples has no index
 #: at run time. What is between ``each chunk:`` and ``end`` stands there for each CHUNK of them.
@@ -96,39 +95,7 @@ def {kernel}(
         r += THREADS
     cuda.syncthreads()  # they are read, and the next vectors may have their place
     end
-    if SPLIT and splits > 1 and ticket[0] == splits - 1:
-        # The last one to begin: all sums are there, or on their way. Whole blocks take this branch.
-        for chunk in range(COUNT // CHUNK):
-            s = tid
-            while s < CHUNK * FINISHERS * TILE_ROWS:
-                own = s // (FINISHERS * TILE_ROWS)
-                share = s // TILE_ROWS % FINISHERS
-                i = first + s % TILE_ROWS
-                item = vector + chunk * CHUNK + own
-                k = share
-                part = zero
-                while k < splits and i < rows and item < vectors:
-                    rest = quotient(splits - 1 - k, FINISHERS) + 1
-                    at = (k * vectors + item) * rows + i
-                    several = take(zero, scratch, at, FINISHERS * vectors * rows, BATCH, rest)
-                    part += fold(several, 1)[0]
-                    k += BATCH * FINISHERS
-                sums[own * SHARES + share, s % TILE_ROWS] = part
-                s += THREADS
-            cuda.syncthreads()  # all shares are in place
-            r = tid
-            while r < CHUNK * TILE_ROWS:
-                own = r // TILE_ROWS
-                i = first + r % TILE_ROWS
-                item = vector + chunk * CHUNK + own
-                if i < rows and item < vectors:
-                    part = sums[own * SHARES, r % TILE_ROWS]
-                    for k in range(1, FINISHERS):
-                        part += sums[own * SHARES + k, r % TILE_ROWS]
-                    at = item * y_step + i * incy
-                    finish({alpha}, alpha_step, {beta}, beta_step, part, item, y, at)
-                r += THREADS
-            cuda.syncthreads()  # they are read
+    the splits
 """
 
 
@@ -141,7 +108,7 @@ def source_of(
     """
     names = {**names, "kernel": kernel}
     source = SOURCE
-    for place, part in parts.items():
+    for place, part in {**parts, "the splits": ends_of_splits.OF_COLUMNS}.items():
         source = inserted(source, place, part)
     lines: list[str] = []
     of_chunk: list[str] | None = None
@@ -247,7 +214,10 @@ def names_of(spec: Any, taken: int) -> dict[str, Any]:
     def none_if_zero(alpha, begin, end):
         return end if alpha != 0 else begin
 
-    return {name: getattr(language, name) for name in WORDS} | {
+    at_end = ends_of_splits.names_of_columns(
+        COUNT, TILE_ROWS, THREADS, FINISHERS, CHUNK * SHARES, spec.precision.sums, finish
+    )
+    return {name: getattr(language, name) for name in WORDS} | at_end | {
         "put": put, "finish": finish, "op": spec.op, "uint32": np.uint32,
         "last_column": all_columns if ALPHAS else none_if_zero,
         "of_x": language.conjugated if spec.conjugate_x else language.same,
@@ -256,7 +226,7 @@ def names_of(spec: Any, taken: int) -> dict[str, Any]:
         "PIECES": PIECES, "THREADS": THREADS, "GROUPS": GROUPS, "WARPS": WARPS,
         "PIECE_ROWS": PIECE_ROWS, "TILE_ROWS": TILE_ROWS, "SUMS": SUMS, "SLOTS": SLOTS,
         "FINISHERS": FINISHERS, "SHARES": SHARES, "CHUNK": CHUNK, "CHUNK_SHARES": CHUNK * SHARES,
-        "BATCH": TAKEN_FOR_COLUMNS, "WHOLE": WIDTH == 1 or spec.whole,
+        "WHOLE": WIDTH == 1 or spec.whole,
         "SPLIT": spec["BLOCKS_PER_SM"] > 0,
     }  # fmt: skip
 

@@ -1,7 +1,8 @@
 """How the sums of rows meet in the kernel for several vectors, and go to y or to other splits.
 
 The loop of ``several_rows`` leaves the partial sums of a thread in ``total_0``, ``total_1``, …, one
-tuple for each vector. :data:`ENDING` adds them up in the order of the rung of rows.
+tuple for each vector. :data:`ENDING` adds them up in the order of the rung of rows. What comes
+behind all turns is in :mod:`gemv.kernels.ends_of_splits`.
 """
 
 from __future__ import annotations
@@ -11,11 +12,12 @@ from typing import Any
 
 from gemv.core.geometry import LOAD_BYTES, ceil_div
 from gemv.core.shares import shares
+from gemv.kernels import ends_of_splits
 from gemv.kernels.grids import partial_sums
-from gemv.kernels.wide_tiles import TAKEN_FOR_ROWS, finish_warps
+from gemv.kernels.wide_tiles import finish_warps
 
-#: What :data:`ENDING` and :data:`SPLITS` call.
-WORDS = ("butterfly", "cuda", "fold", "load_units", "moved", "post", "quotient", "take")
+#: What :data:`ENDING` calls.
+WORDS = ("butterfly", "cuda", "fold", "load_units", "moved", "post")
 #: The end where each row has one sum in shared memory: a thread takes RUN neighbours of y.
 ENDING_IN_RUNS = """
 own_{v} = of_lane(total_{v}, tid)
@@ -60,31 +62,6 @@ while r - tid // FINISHERS < ALL_ROWS:  # whole warps, which shuffle
     r += THREADS // FINISHERS
 if turn < TURNS - 1:
     cuda.syncthreads()  # they are read, and those of the next lanes may have their place
-"""
-#: Behind all turns: the block that began last adds up the sums of all splits.
-SPLITS = """
-if SPLIT and ticket[0] == splits - 1:
-    # The last one to begin: all sums are there, or on their way. Each warp takes a row.
-    r = tid // 32
-    while r < ALL_ROWS:
-        i = first + r % TILE_ROWS
-        item = vector + r // TILE_ROWS
-        row_sum = zero
-        for warp in range(SPLIT_WARPS):
-            k = warp * 32 + tid % 32
-            share = zero
-            while k < splits and i < rows and item < vectors:
-                rest = quotient(splits - 1 - k, SPLIT_LANES) + 1
-                at = (k * vectors + item) * rows + i
-                step = SPLIT_LANES * vectors * rows
-                share += fold(take(zero, scratch, at, step, BATCH, rest), 1)[0]
-                k += BATCH * SPLIT_LANES
-            (share,) = butterfly((share,), 32, 1)
-            row_sum = share if warp == 0 else row_sum + share
-        if tid % 32 == 0 and i < rows and item < vectors:
-            factors = {alpha}, alpha_step, {beta}, beta_step
-            finish(factors, row_sum, item, y, item * y_step + i * incy)
-        r += THREADS // 32
 """
 
 
@@ -235,7 +212,8 @@ def names_of(spec: Any) -> dict[str, Any]:
     def none_if_zero(alpha, begin, end):
         return end if alpha != 0 else begin
 
-    return {name: getattr(language, name) for name in WORDS} | {
+    at_end = ends_of_splits.names_of_rows(COUNT, TILE_ROWS, THREADS, spec.precision.sums)
+    return {name: getattr(language, name) for name in WORDS} | at_end | {
         "finish": finish, "last_column": all_columns if ALPHAS else none_if_zero,
         "of_x": language.conjugated if spec.conjugate_x else language.same,
         "number": spec.number, "zero": zero, "CONJUGATE": int(spec.conj), "WIDTH": WIDTH,
@@ -247,7 +225,7 @@ def names_of(spec: Any) -> dict[str, Any]:
         "FINISHERS": FINISHERS, "OF_WARP": FINISHERS * SPREAD if SPREAD > 1 else 1,
         "TURNS": TURNS, "CARRIED": COUNT * TILE_ROWS if TURNS > 1 else 1,
         "WARPS_PER_TURN": LANES // TURNS // WARP_LANES, "SPLIT": spec["BLOCKS_PER_SM"] > 0,
-        "SPLIT_WARPS": sharing, "SPLIT_LANES": 32 * sharing, "BATCH": TAKEN_FOR_ROWS,
+        "SPLIT_WARPS": sharing, "SPLIT_LANES": 32 * sharing,
         "SUMS": ROWS * OF_ROW,
     }  # fmt: skip
 

@@ -98,6 +98,7 @@ from gemv.language.vocabulary import (
     sums_from,
     sums_of_lane,
     take,
+    take_rows,
     times,
     vector_load,
     zeros,

@@ -21,6 +21,7 @@ from __future__ import annotations
 # ruff: noqa: F401
 from gemv.language.declared import SIMULATOR, VOCABULARY, cuda, declared
 from gemv.language.vocabulary_addresses import conjugated, elements_past, is_aligned, moved
+from gemv.language.vocabulary_arrivals import post, take, take_rows
 from gemv.language.vocabulary_clusters import (
     cluster_arrive,
     cluster_expect,
@@ -359,23 +360,6 @@ def put_unit(shared, index, values, first, count):
 @declared
 def load_units(shared, index, count):
     """Load `count` numbers from ``shared[index]`` on, by one load: see :func:`put_unit`."""
-
-
-@declared
-def post(pointer, index, value):
-    """Store a sum for another block, at a place that is empty; no fence is needed.
-
-    Empty memory is all ones. Whoever takes the sum sees all of it or nothing.
-    """
-
-
-@declared
-def take(zero, pointer, index, step, count, valid):
-    """Wait for the first `valid` of `count` posted sums, `step` apart, and empty their places.
-
-    The others are `zero`, and nothing is loaded for them. Nobody may take before all blocks that
-    post are sure to be running: a block that waits could keep another one from beginning.
-    """
 
 
 # Vectors of y -----------------------------------------------------------------------------------

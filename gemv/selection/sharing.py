@@ -22,6 +22,9 @@ times:
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
+from gemv.core.geometry import LOAD_BYTES
 from gemv.core.problem import Problem
 from gemv.kernels.kernel import Kernel
 
@@ -35,6 +38,9 @@ SEVERAL = {
 }
 #: An A of at most so many bytes may be in the L2 cache, when it is read again.
 MAY_BE_HOT = 24 << 20
+#: Lanes of a row up to which eight vectors of 2-byte numbers share A well, and the factor of the
+#: least time up to which such a launch is preferred.
+FAVOURED_LANES, FAVOUR = 32, 1.025
 #: Kernels whose loads have 16 bytes wherever lines begin, and the one for the shortest columns.
 _ANYWHERE, _SHORT = ("phased_rows", "phased_columns"), "short_columns"
 
@@ -50,4 +56,21 @@ def rereads(kernel: Kernel, problem: Problem) -> bool:
         and problem.access != "strided"
         and not problem.splits_elements
         and not (kernel.name in _ANYWHERE and size * problem.widths[0] == 2)
+    )
+
+
+def shares_well(kernel: Kernel, knobs: Mapping[str, int], blocks: int, problem: Problem) -> bool:
+    """Whether a launch leaves eight vectors less to do than others, of a large A by rows.
+
+    `blocks` are those of each multiprocessor for which columns are split, 0 if they are not.
+    """
+    size = problem.dtype.itemsize
+    return (
+        size == 2
+        and kernel.name == "vector_rows"
+        and not blocks
+        and knobs["LANES"] <= FAVOURED_LANES
+        and problem.whole
+        and problem.widths[0] * size == LOAD_BYTES
+        and MAY_BE_HOT < problem.rows * problem.cols * size
     )

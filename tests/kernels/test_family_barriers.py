@@ -40,12 +40,15 @@ WARPS = Schedule("warps")
 #: The cases whose sums have shared memory for one vector at a time.
 FEW_BYTES = CASES["several_columns"][-1:]
 #: The files that have lines of a kernel beside its own.
-SHARED = {"several_rows": "ends_of_rows", "several_columns": "ends_of_columns"}
+SHARED = {
+    "several_rows": ("ends_of_rows",),
+    "several_columns": ("ends_of_columns", "ends_of_splits"),
+}
 
 
 def files_of(name):
     """The modules that have such lines of a kernel."""
-    modules = [kernels.BATCHED[name], *([SHARED[name]] if name in SHARED else [])]
+    modules = [kernels.BATCHED[name], *SHARED.get(name, ())]
     return [module for each in modules if places(module := f"gemv.kernels.{each}")]
 
 
@@ -78,7 +81,11 @@ def plant(name, module, number, monkeypatch):
         monkeypatch.setattr(own, "KERNEL", made.KERNEL)
         return
     build = own.build
-    monkeypatch.setattr(own, SHARED[name], made)
+    shared = module.rpartition(".")[2]
+    users = [own, *(importlib.import_module(f"gemv.kernels.{each}") for each in SHARED[name])]
+    for user in users:
+        if hasattr(user, shared):
+            monkeypatch.setattr(user, shared, made)
     # What has been built is kept by its function.
     kernel = dataclasses.replace(own.KERNEL, build=lambda spec: build(spec))
     monkeypatch.setattr(own, "KERNEL", kernel)
@@ -89,7 +96,7 @@ def choose(name, case, monkeypatch):
     _, _, alone, constants = case
     if case in FEW_BYTES:
         own = importlib.import_module(f"gemv.kernels.{kernels.BATCHED[name]}")
-        monkeypatch.setattr(getattr(own, SHARED[name]), "SUMS_BYTES", 1)
+        monkeypatch.setattr(getattr(own, SHARED[name][0]), "SUMS_BYTES", 1)
     family_cases.choose(name, alone, constants, monkeypatch)
 
 

@@ -12,8 +12,10 @@ from gemv.core.batch import Batch
 from gemv.core.dtypes import DTYPES, dtype_name
 from gemv.core.geometry import Chip, Device
 from gemv.kernels import get
+from gemv.kernels.ends_of_splits import taken_at_once
 from gemv.measure.inputs import make_problem
 from gemv.selection.batches import select_batch
+from gemv.selection.select import select
 
 H100 = Device("NVIDIA H100", (9, 0), 132)
 #: The oldest compute capability that there are kernels for.
@@ -488,3 +490,37 @@ def test_few_columns_of_a_group_go_out_at_once(letter):
         columns_of(letter, 1000, BLOCKS_PER_SM=2),
     ):
         assert more["STAGED"] > 0
+
+
+@pytest.mark.parametrize("vectors, batch, of_vector, workers, letter, expected", [
+    (8, 4, 16, 16, "s", 8),  # 128 bytes
+    (8, 8, 256, 256, "s", 4),
+    (8, 4, 16, 16, "d", 4),
+    (8, 4, 16, 16, "c", 2),  # half as many bytes
+    (8, 8, 64, 256, "z", 1),
+    (8, 4, 4, 8, "s", 4),  # else half of the warps would have no row
+    (2, 4, 1, 16, "s", 1),
+])  # fmt: skip
+def test_vectors_whose_sums_of_splits_are_taken_at_once(
+    vectors, batch, of_vector, workers, letter, expected
+):
+    number = DTYPES[letter]
+    assert taken_at_once(vectors, batch, of_vector, workers, number) == expected
+
+
+@pytest.mark.parametrize("letter, order", [("b", "F"), ("s", "F"), ("c", "C"), ("z", "C")])
+def test_the_end_of_splits_spills_no_registers(letter, order, compiler):
+    """The kernels with the fewest registers for the sums that a thread takes at once."""
+    problem = make_problem(
+        *((64, 1 << 20) if order == "C" else (8192, 8192)), DTYPES[letter], order, "N"
+    )
+    problem = problem.at(256, 256)
+    single = select(problem, H100)
+    kernel = get({"C": "several_rows", "F": "several_columns"}[order])
+    knobs = kernel.for_vectors(problem, dict(single.knobs), 8)
+    assert knobs["BLOCKS_PER_SM"] > 0 and knobs["COUNT"] == 8
+    (function,) = compiler(
+        kernel, dtype_name(DTYPES[letter]), problem.access, knobs=knobs, widths=problem.widths,
+        whole=True,
+    )  # fmt: skip
+    assert (function["stack"], function["spills"]) == (0, 0), knobs

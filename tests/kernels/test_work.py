@@ -669,6 +669,9 @@ def watched(case, kernel, knobs, problem):
         "multiply_add": lambda sums, tile, x, conjugate: watch.products(tile),
         "axpy_add": lambda sums, tile, x, width, conjugate: watch.products(tile),
         "take": lambda zero, pointer, index, step, count, valid: watch.take(valid),
+        "take_rows": lambda zero, pointer, index, step, count, valid, apart, rows, present: (
+            watch.take(valid * min(present, rows))
+        ),
     }
     read = memory.Pointer.__getitem__
 

@@ -287,7 +287,7 @@ from gemv.core.dtypes import DTYPES, Precision
 from gemv.language import (
     atomic_inc, conjugated, cuda, fold, gather_inside, is_aligned, load_shifted, load_some,
     load_units, load_vectors, moved, outer_add, post, put_unit, read_only_load, store,
-    store_vectors, take, zeros,
+    store_vectors, take, take_rows, zeros,
 )
 from gemv.language.numba_cuda.compile import compile_ptx
 
@@ -334,6 +334,11 @@ def posted(x, y, scratch):
     store(y, 0, found[0])
     store(y, 1, found[1])
 
+def rowed(x, y, scratch, valid, present):
+    found = take_rows(x[0], scratch, 1, 2, 2, valid, 6, 2, present)
+    for k in range(4):
+        store(y, k, found[k])
+
 def late(x, y, scratch, counters):
     if cuda.threadIdx.x == 0:
         found = take(x[0], scratch, 0, 1, 2, 2)
@@ -369,7 +374,7 @@ WANTED = [
     ("shifted_2", "c", "plain", 9), ("shifted_4", "s", "plain", 9), ("shifted_8", "b", "plain", 9),
     ("folded", "s", "plain", 9), ("some", "s", "plain", 9), ("inside", "s", "plain", 9),
     ("units", "s", "plain", 9), ("outer", "c", "plain", 9),
-    ("posted", "c", "plain", 9), ("late", "c", "plain", 9),
+    ("posted", "c", "plain", 9), ("rowed", "c", "plain", 9), ("late", "c", "plain", 9),
     ("summed", "b", "plain", 7), ("summed", "b", "wide", 9), ("summed", "b", "pairs", 9),
     ("summed", "d", "wide", 9), ("summed", "z", "wide", 9), ("turned", "c", "plain", 9),
     ("constant", "z", "plain", 9), ("alignment", "s", "plain", 9),
@@ -477,6 +482,23 @@ def test_a_posted_nan_of_ones_is_taken_and_leaves_ones(programs):
     y = np.frombuffer(y, np.complex64)
     assert np.isnan(y[0].real) and np.isnan(y[0].imag) and y[1] == 0
     assert scratch == empty.tobytes()
+
+
+def test_rows_of_posted_sums_are_taken_and_no_others(programs):
+    """Two rows of two, 6 and 2 places apart: what is not there is not waited for."""
+    sums = np.arange(1.0, 11.0).astype(np.complex64)
+    for valid, present in ((2, 2), (1, 2), (2, 1), (2, 0)):
+        places = {1: (0, 0), 3: (0, 1), 7: (1, 0), 9: (1, 1)}
+        there = [k for k, (row, number) in places.items() if number < valid and row < present]
+        empty = np.full(10, -1, np.int64)
+        scratch = empty.view(np.complex64).copy()
+        scratch[there] = sums[there]
+        buffers = [np.zeros(1, "F"), np.full(4, 9, "F"), scratch]
+        at = [*(("buffer", k, 0) for k in range(3)), valid, present]
+        _, y, left = one_thread(programs, "rowed c plain 9", buffers, at)
+        wanted = [sums[k] if k in there else 0 for k in places]
+        assert np.frombuffer(y, np.complex64).tolist() == wanted
+        assert left == empty.tobytes()
 
 
 def test_all_words_are_waited_for(programs):

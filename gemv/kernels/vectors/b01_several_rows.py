@@ -72,7 +72,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from gemv.core.geometry import LOAD_BYTES, MAX_GRID_Y, ceil_div, one_launch
-from gemv.kernels import ends_of_rows
+from gemv.kernels import ends_of_rows, ends_of_splits
 from gemv.kernels.ends_of_rows import parts_of, sums_of_block, turns_of
 from gemv.kernels.grids import power_above
 from gemv.kernels.kernel import Kernel, attach, wide_loads_object
@@ -227,7 +227,7 @@ def build(spec):
         "STEP": STEP, "PASS": VECTORS * STEP, "TAIL": TAIL, "AT_ONCE": AT_ONCE,
         "WHOLE": WIDTH == 1 or spec.whole,
     }  # fmt: skip
-    more = {"ending": ends_of_rows.ending_of(scope), "splits": ends_of_rows.SPLITS}
+    more = {"ending": ends_of_rows.ending_of(scope), "splits": ends_of_splits.OF_ROWS}
     names = ends_of_rows.factor_names(spec)
     exec(ends_of_rows.source_of(_SOURCE, spec["COUNT"], names, more), scope)
     return (attach(scope["several_rows"], launch_bounds=(scope["THREADS"], spec.min_blocks)),)

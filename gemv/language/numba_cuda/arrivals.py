@@ -70,41 +70,67 @@ def _names(first, count):
     return f"{{{names}}}" if count > 1 else names
 
 
-def _store(builder, address, words, real):
-    """Store the bits of one number, `words`, at `address`, two in an instruction."""
+def _store(builder, address, words, real, times=0, step=None):
+    """Store the bits of one number, `words`, at `address`, two in an instruction.
+
+    With a `step`, they go `times` so many bytes behind the address.
+    """
     word, letter, suffix = _word(real)
     for place, some in enumerate(_pairs(words)):
         offset = place * 2 * word.width // 8
+        store = _access(_STORE, suffix, len(some))
+        arguments, constraints = [address, *some], ["l"] + [letter] * len(some)
+        text = f"{store} [$0+{offset}], {_names(1, len(some))};"
+        if times:
+            far = _far(0, len(arguments), times)
+            text = f"{{ {far} {store} [at+{offset}], {_names(1, len(some))}; }}"
+            arguments.append(step)
+            constraints.append("l")
         asm = ir.InlineAsm(
-            ir.FunctionType(ir.VoidType(), [address.type] + [word] * len(some)),
-            f"{_access(_STORE, suffix, len(some))} [$0+{offset}], {_names(1, len(some))};",
-            ",".join(["l"] + [letter] * len(some)) + ",~{memory}",
+            ir.FunctionType(ir.VoidType(), [each.type for each in arguments]),
+            text,
+            ",".join(constraints) + ",~{memory}",
             side_effect=True,
         )
-        builder.call(asm, [address, *some])
+        builder.call(asm, arguments)
 
 
-def _load(builder, address, kinds, present):
+def _far(address, step, times):
+    """PTX that makes ``at``, `times` the operand `step` behind the operand `address`.
+
+    Many numbers would take two registers each for addresses that are computed once.
+    """
+    return f".reg .b64 at; mad.lo.s64 at, ${step}, {times}, ${address};"
+
+
+def _load(builder, address, kinds, present, times=0, step=None):
     """The bits of the number at `address`, as words; zeros, and no load, where `present` is 0.
 
-    `kinds` are the types of the real numbers that it is made of.
+    `kinds` are the types of the real numbers that it is made of; `times` and `step` are those of
+    :func:`_store`.
     """
     word, letter, suffix = _word(kinds[0])
     words = []
     for place, some in enumerate(_pairs(kinds)):
         count, offset = len(some), place * 2 * word.width // 8
         zeros = " ".join(f"mov.{suffix} ${k}, 0;" for k in range(count))
-        load = f"{_access(_LOAD, suffix, count)} {_names(0, count)}, [${count}+{offset}];"
+        arguments, constraints = [address, present], ["l", "r"]
+        far, at = "", f"${count}"
+        if times:
+            far, at = f"{_far(count, count + 2, times)} ", "at"
+            arguments.append(step)
+            constraints.append("l")
+        load = f"{_access(_LOAD, suffix, count)} {_names(0, count)}, [{at}+{offset}];"
         asm = ir.InlineAsm(
             ir.FunctionType(
                 word if count == 1 else ir.LiteralStructType([word] * count),
-                [address.type, ir.IntType(32)],
+                [each.type for each in arguments],
             ),
-            f"{{ .reg .pred p; setp.ne.u32 p, ${count + 1}, 0; {zeros} @p {load} }}",
-            ",".join([f"=&{letter}"] * count + ["l,r,~{memory}"]),
+            f"{{ .reg .pred p; setp.ne.u32 p, ${count + 1}, 0; {zeros} {far}@p {load} }}",
+            ",".join([f"=&{letter}"] * count + constraints + ["~{memory}"]),
             side_effect=True,
         )
-        loaded = builder.call(asm, [address, present])
+        loaded = builder.call(asm, arguments)
         if count == 1:
             words.append(loaded)
         else:
@@ -133,9 +159,43 @@ def post(typingctx, pointer, index, value):
     return types.void(pointer, types.int64, pointer.dtype), codegen
 
 
+def _taken(builder, context, kind, many, places):
+    """The numbers of type `kind` at `places`, as a tuple of type `many`, once all are there.
+
+    A place is an address, whether a number is there, and what :func:`_store` takes more. All words
+    are loaded again until none is all ones; then ones are stored in their places.
+    """
+    kinds = _kinds(kind)
+    word, _, _ = _word(kinds[0])
+    ones = ir.Constant(word, -1)
+    ask, done = (builder.append_basic_block(name) for name in ("ask", "taken"))
+    builder.branch(ask)
+    builder.position_at_end(ask)
+    sums = [
+        _load(builder, address, kinds, builder.zext(present, ir.IntType(32)), *far)
+        for address, present, *far in places
+    ]
+    missing = ir.Constant(ir.IntType(1), 0)
+    for each in (each for words in sums for each in words):
+        missing = builder.or_(missing, builder.icmp_unsigned("==", each, ones))
+    builder.cbranch(missing, ask, done)
+    builder.position_at_end(done)
+    for address, present, *far in places:
+        with builder.if_then(present):
+            _store(builder, address, [ones] * len(kinds), kinds[0], *far)
+    numbers = []
+    for words in sums:
+        reals = (builder.bitcast(each, kinds[0]) for each in words)
+        numbers.append(_number(builder, kind, reals))
+    return context.make_tuple(builder, many, numbers)
+
+
+def _is_below(builder, number, limit):
+    return builder.icmp_signed("<", ir.Constant(ir.IntType(64), number), limit)
+
+
 @intrinsic
 def take(typingctx, zero, pointer, index, step, count, valid):
-    """All words are loaded again until none is all ones; then ones are stored in their places."""
     if not isinstance(count, types.IntegerLiteral):
         return None
     many = count.literal_value
@@ -143,35 +203,38 @@ def take(typingctx, zero, pointer, index, step, count, valid):
 
     def codegen(context, builder, signature, arguments):
         _, base, at, step, _, valid = arguments
-        kind = context.get_value_type(pointer.dtype)
-        kinds = _kinds(kind)
-        word, _, _ = _word(kinds[0])
-        ones = ir.Constant(word, -1)
         places = []
         for k in range(many):
             at = builder.add(at, step) if k else at
-            present = builder.icmp_signed("<", ir.Constant(ir.IntType(64), k), valid)
-            places.append((builder.gep(base, [at]), present))
-        ask, done = (builder.append_basic_block(name) for name in ("ask", "taken"))
-        builder.branch(ask)
-        builder.position_at_end(ask)
-        sums = [
-            _load(builder, address, kinds, builder.zext(present, ir.IntType(32)))
-            for address, present in places
-        ]
-        missing = ir.Constant(ir.IntType(1), 0)
-        for each in (each for words in sums for each in words):
-            missing = builder.or_(missing, builder.icmp_unsigned("==", each, ones))
-        builder.cbranch(missing, ask, done)
-        builder.position_at_end(done)
-        for address, present in places:
-            with builder.if_then(present):
-                _store(builder, address, [ones] * len(kinds), kinds[0])
-        numbers = []
-        for words in sums:
-            reals = (builder.bitcast(each, kinds[0]) for each in words)
-            numbers.append(_number(builder, kind, reals))
-        return context.make_tuple(builder, result, numbers)
+            places.append((builder.gep(base, [at]), _is_below(builder, k, valid)))
+        return _taken(builder, context, context.get_value_type(pointer.dtype), result, places)
 
     integer = types.int64
     return result(pointer.dtype, pointer, integer, integer, count, integer), codegen
+
+
+@intrinsic
+def take_rows(typingctx, zero, pointer, index, step, count, valid, apart, rows, present):
+    """As :func:`take`: a row is asked for again as long as any word of any row is missing."""
+    if not all(isinstance(each, types.IntegerLiteral) for each in (count, rows)):
+        return None
+    many, lines = count.literal_value, rows.literal_value
+    result = types.UniTuple(pointer.dtype, many * lines)
+
+    def codegen(context, builder, signature, arguments):
+        _, base, at, step, _, valid, apart, _, present = arguments
+        kind = context.get_value_type(pointer.dtype)
+        size = context.get_abi_sizeof(kind)
+        far = builder.mul(step, ir.Constant(step.type, size))
+        places = []
+        for line in range(lines):
+            at = builder.add(at, apart) if line else at
+            address, is_there = builder.gep(base, [at]), _is_below(builder, line, present)
+            for k in range(many):
+                both = builder.and_(is_there, _is_below(builder, k, valid))
+                places.append((address, both, k, far))
+        return _taken(builder, context, kind, result, places)
+
+    integer = types.int64
+    arguments = pointer.dtype, pointer, integer, integer, count, integer, integer, rows, integer
+    return result(*arguments), codegen

@@ -84,6 +84,15 @@ def take(zero, pointer, index, step, count, valid):
     return tuple(take_one(pointer, index + k * step) if k < valid else zero for k in range(count))
 
 
+def take_rows(zero, pointer, index, step, count, valid, apart, rows, present):
+    """Takes one row after the other, as :func:`take` does."""
+    each = (
+        take(zero, pointer, index + row * apart, step, count, valid if row < present else 0)
+        for row in range(rows)
+    )
+    return sum(each, ())
+
+
 def take_one(pointer: Pointer, index: Any) -> Any:
     """Wait for the sum that somebody posts at `index`, and leave the place empty."""
     position = pointer.storable(index)

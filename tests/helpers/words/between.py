@@ -109,6 +109,43 @@ def posts(spec, W):
     return made
 
 
+@small("post take_rows", accumulates=ALL, scratch=4 * PLACES)
+def posts_of_rows(spec, W):
+    """Each thread takes two rows of two sums that another one of its warp has posted, or fewer."""
+    from gemv.language import (
+        cuda,
+        load_vectors,
+        multiply_add,
+        natural,
+        post,
+        store_vectors,
+        take,
+        take_rows,
+        zeros,
+    )
+
+    zero = spec.zero
+
+    def made(a, y, scratch):
+        tid = natural(cuda.threadIdx.x)
+        place = natural(cuda.blockIdx.x) * THREADS + tid
+        one = load_vectors(a, 0, 1, 1, 1)
+        values = multiply_add(zeros(zero, 4), load_vectors(a, place * 4, 1, 4, 1), one, 0)
+        for k in range(4):
+            post(scratch, k * PLACES + place, values[k])
+        other = place // 32 * 32 + (place * 5 + 3) % 32
+        valid = 2 - place % 2
+        present = 2 - place // 2 % 2
+        found = take_rows(zero, scratch, other, PLACES, 2, valid, 2 * PLACES, 2, present)
+        store_vectors(y, place * OUT, 1, found, 1)
+        for k in range(4):  # what was not to be taken is still there
+            if k % 2 >= valid or k // 2 >= present:
+                rest = take(zero, scratch, k * PLACES + other, 1, 1, 1)
+                store_vectors(y, place * OUT + 4 + k, 1, rest, 1)
+
+    return made
+
+
 @small("atomic_add", "sdcz")
 def atomics(spec, W):
     """One thread for each place, so that there is one order of sums."""
