@@ -56,11 +56,17 @@ def test_a_part_of_the_products_has_all_kinds(monkeypatch):
 
 
 def test_one_wrong_bit_is_a_fault(small, tmp_path, capsys, monkeypatch):
-    right, count = gemv.gemv, iter(range(10**6))
+    right, run, count, running = gemv.gemv, soak.Soak.run, iter(range(10**6)), []
+
+    def counted(self, *args):
+        running.append(True)
+        return run(self, *args)
 
     def wrong_once(*args, **kwargs):
         y = right(*args, **kwargs)
-        if next(count) == 30:
+        # Not while the products are made: there are more of them on a GPU.
+        if running and next(count) == 30:
+            soak.array_maker().synchronize()
             host = y.copy_to_host() if hasattr(y, "copy_to_host") else y.cpu().numpy()
             host.view("u1")[0] ^= 1
             if hasattr(y, "copy_to_device"):
@@ -70,6 +76,7 @@ def test_one_wrong_bit_is_a_fault(small, tmp_path, capsys, monkeypatch):
         return y
 
     monkeypatch.setattr(gemv, "gemv", wrong_once)
+    monkeypatch.setattr(soak.Soak, "run", counted)
     monkeypatch.setattr(soak, "MODES", ("call",))
     state = tmp_path / "soak.json"
     arguments = "--calls 40 --threads 1 --batch 2 --state".split()
