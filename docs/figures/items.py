@@ -27,8 +27,8 @@ SEVERAL = {
     "several_small": ("small_matrix", "C", 32, 32),
     "several_short_rows": ("vector_rows", "C", 256, 64),
 }
-#: Kernels for numbers of 2 bytes alone; what is watched and drawn are products in float32.
-NARROW = ("several_long_rows",)
+#: Kernels for numbers of 2 or 8 bytes; what is watched and drawn are products in float32.
+NARROW = ("several_long_rows", "several_staged_rows")
 #: The kernel of the single product, storage order, and rows and columns of the items that are
 #: watched, whose lines begin anywhere.
 STAGED = {

@@ -58,7 +58,9 @@ while r - tid // FINISHERS < ALL_ROWS:  # whole warps, which shuffle
             post(scratch, (split * vectors + item) * rows + i, row_sum)
         else:
             factors = {alpha}, alpha_step, {beta}, beta_step
-            finish(factors, row_sum, item, y, item * y_step + i * incy)
+            at = item * y_step + i * incy
+            # A compiler may read factors ahead of the comparison, so they are those of a vector.
+            finish(factors, row_sum, min(item, vectors - 1), y, at)
     r += THREADS // FINISHERS
 if turn < TURNS - 1:
     cuda.syncthreads()  # they are read, and those of the next lanes may have their place

@@ -31,7 +31,12 @@ from gemv.kernels.kernel import Kernel
 #: Kernels that read a matrix once for several vectors, by the kernel whose sums they have; the
 #: first one that has constants for the problem is taken.
 SEVERAL = {
-    "vector_rows": ("several_long_rows", "several_short_rows", "several_rows"),
+    "vector_rows": (
+        "several_long_rows",
+        "several_short_rows",
+        "several_staged_rows",
+        "several_rows",
+    ),
     "vector_columns": ("several_columns",),
     "long_columns": ("several_long_columns",),
     "small_matrix": ("several_small",),

@@ -16,6 +16,7 @@ from gemv.core.narrow import cast
 from helpers import forced
 
 ROWS = {"ROWS": 1, "VECTORS": 1, "MIN_BLOCKS": 1, "BLOCKS_PER_SM": 0}
+UNSPLIT = {"BLOCKS_PER_SM": 0, "OF_ROWS": 1, "OF_VECTORS": 1, "OF_THREADS": 32}
 SHORT = {"ROWS": 4, "COUNT": 4, "LOADS": 3, "LANES": 4, "FULL": 0, "MIN_BLOCKS": 1}
 COLUMNS = {"COLUMNS": 2, "THREADS_PER_BLOCK": 64, "MIN_BLOCKS": 1, "ACROSS": 1, "LANES": 4,
            "PIECES": 1, "BLOCKS_PER_SM": 0}  # fmt: skip
@@ -73,6 +74,15 @@ CASES = {
          {"LANES": 16, "LOADS": 4, "FULL": 0, "COUNT": 4, "THREADS_PER_BLOCK": 64, "MIN_BLOCKS": 1,
           "STAGES": 2, "AT_ONCE": 1}),
     ],
+    "several_staged_rows": [
+        # a ring that goes round, in several tiles of a block; lanes in turns
+        (37, 200, {**ROWS, "LANES": 8, "THREADS_PER_BLOCK": 32},
+         {"LANES": 8, "PARTS": 2, "TURNS": 1, "ROWS": 2, "VECTORS": 2, "COUNT": 4, "STAGES": 2,
+          "THREADS_PER_BLOCK": 64, "MIN_BLOCKS": 1, **UNSPLIT}),
+        (9, 512, {**ROWS, "LANES": 64, "THREADS_PER_BLOCK": 64},
+         {"LANES": 64, "PARTS": 2, "TURNS": 2, "ROWS": 2, "VECTORS": 1, "COUNT": 2, "STAGES": 3,
+          "THREADS_PER_BLOCK": 64, "MIN_BLOCKS": 1, **UNSPLIT}),
+    ],
     # tiles of warps, and tiles of blocks
     "list_columns": [(45, 70, None, None), (44, 300, None, None)],
 }  # fmt: skip
@@ -81,13 +91,13 @@ FURTHER = {
     "several_small": [(9, 7, None, None), (31, 32, None, None)],
 }  # fmt: skip
 #: The letter of the dtype, where it is not float32.
-LETTERS = {"staged_rows": "d", "several_long_rows": "h"}
+LETTERS = {"staged_rows": "d", "several_long_rows": "h", "several_staged_rows": "h"}
 #: The kernel for one product that has the sums.
 ALONE = {
     "staged_rows": "vector_rows", "staged_columns": "vector_columns",
     "several_rows": "vector_rows", "several_columns": "vector_columns",
     "several_long_columns": "long_columns", "several_short_rows": "vector_rows",
-    "several_long_rows": "vector_rows",
+    "several_long_rows": "vector_rows", "several_staged_rows": "vector_rows",
 }  # fmt: skip
 
 

@@ -524,3 +524,74 @@ def test_the_end_of_splits_spills_no_registers(letter, order, compiler):
         whole=True,
     )  # fmt: skip
     assert (function["stack"], function["spills"]) == (0, 0), knobs
+
+
+#: Letter, rows, columns, lanes, splits, and constants: PARTS, ROWS, VECTORS, STAGES, threads.
+STAGED = [
+    ("b", 12288, 12288, 128, 0, (4, 4, 4, 3, 512)), ("b", 12288, 12288, 16, 0, (4, 4, 4, 3, 256)),
+    ("h", 12288, 12288, 32, 0, (4, 4, 4, 3, 512)), ("b", 1024, 8192, 128, 0, (4, 4, 2, 4, 256)),
+    ("h", 64, 1 << 20, 128, 4, (4, 4, 4, 3, 512)), ("b", 64, 1 << 20, 32, 4, (4, 4, 4, 3, 512)),
+    ("d", 8192, 8192, 256, 0, (1, 4, 2, 4, 256)), ("d", 8192, 8192, 32, 0, (1, 4, 2, 4, 256)),
+]  # fmt: skip
+
+
+def staged(letter, rows, cols, lanes, splits, vectors=8):
+    """A problem, and the constants of several_staged_rows for it."""
+    problem = make_problem(rows, cols, DTYPES[letter], "C", "N").at(256, 256)
+    alone = {**get("vector_rows").knobs, "LANES": lanes, "BLOCKS_PER_SM": splits}
+    return problem, get("several_staged_rows").for_vectors(problem, alone, vectors)
+
+
+@pytest.mark.parametrize("letter, rows, cols, lanes, splits, expected", STAGED)
+def test_stages_of_a_and_x_spill_no_registers(
+    letter, rows, cols, lanes, splits, expected, compiler
+):
+    kernel, (problem, knobs) = (
+        get("several_staged_rows"), staged(letter, rows, cols, lanes, splits)
+    )  # fmt: skip
+    named = ("PARTS", "ROWS", "VECTORS", "STAGES", "THREADS_PER_BLOCK")
+    assert tuple(knobs[each] for each in named) == expected
+    assert (knobs["TURNS"], knobs["COUNT"]) == (max(1, lanes // 32), 8)
+    (function,) = compiler(
+        kernel, dtype_name(DTYPES[letter]), "dot", knobs=knobs, widths=problem.widths, whole=True
+    )
+    assert (function["stack"], function["spills"]) == (0, 0), knobs
+    (launch,) = kernel.geometry(problem, H100, knobs).launches
+    ring = kernel.build.__globals__["ring_bytes"](problem, knobs)
+    assert launch.shared == ring and knobs["MIN_BLOCKS"] * (ring + (9 << 10)) <= 228 << 10
+    assert splits or launch.grid[0] <= 132 * knobs["MIN_BLOCKS"]
+
+
+@pytest.mark.parametrize("letter, rows, cols, lanes, splits, vectors", [
+    ("b", 12288, 12288, 128, 0, 4), ("b", 12288, 12288, 8, 0, 8), ("b", 65536, 2048, 32, 0, 8),
+    ("b", 512, 8192, 32, 0, 8), ("b", 64, 1 << 20, 16, 4, 8), ("s", 8192, 8192, 128, 0, 8),
+    ("d", 64, 1 << 20, 128, 4, 8), ("d", 8192, 8192, 16, 0, 8), ("d", 2048, 8192, 32, 0, 8),
+    ("d", 8192, 2048, 32, 0, 8), ("c", 8192, 8192, 32, 0, 8), ("b", 8192, 8196, 32, 0, 8),
+])  # fmt: skip
+def test_other_rows_have_no_stages(letter, rows, cols, lanes, splits, vectors):
+    """Other kernels were faster, or these were not timed."""
+    assert staged(letter, rows, cols, lanes, splits, vectors)[1] is None
+
+
+def test_kernels_with_all_of_x_in_fast_memory_come_first():
+    batch = Batch((8,), ((0,), (12288,), (12288,), (0,), (0,)))
+    for shape, name in (
+        ((8192, 8192), "several_long_rows"), ((12288, 12288), "several_staged_rows"),
+    ):  # fmt: skip
+        problem = make_problem(*shape, DTYPES["b"], "C", "N").at(256, 256)
+        assert select_batch(problem, batch, H100).kernel.name == name
+    problem = make_problem(12288, 12288, DTYPES["b"], "C", "N").at(256, 256)
+    assert select_batch(problem, batch, OLD).kernel.name != "several_staged_rows"
+
+
+@pytest.mark.parametrize("knobs, told", [
+    ({"ROWS": 2}, "ROWS must be a multiple of PARTS"),
+    ({"THREADS_PER_BLOCK": 384}, "THREADS_PER_BLOCK|threads of a block"),
+    ({"VECTORS": 1, "THREADS_PER_BLOCK": 512}, "VECTORS times that"),
+    ({"STAGES": 1}, "STAGES must be 2 or more, got 1"),
+    ({"STAGES": 5}, "bytes of shared memory are more than"),
+])  # fmt: skip
+def test_stages_that_fit_no_block_are_refused(knobs, told):
+    problem, own = staged("b", 12288, 12288, 32, 0)
+    with pytest.raises(ValueError, match=f"several_staged_rows: .*{told}"):
+        get("several_staged_rows").geometry(problem, H100, {**own, **knobs})

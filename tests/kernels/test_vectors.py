@@ -168,6 +168,8 @@ def several_of(name, together):
     """The name of the kernel that has these constants."""
     if "SHARERS" in together:
         return "several_short_rows"
+    if "STAGES" in together and "PARTS" in together:
+        return "several_staged_rows"
     return "several_long_rows" if "AT_ONCE" in together else SEVERAL[name]
 
 
@@ -237,6 +239,57 @@ def test_vectors_in_shared_memory_zero_alpha_reads_nothing(monkeypatch):
     with gemv.trace() as calls:
         found = gemv.matvec(a, x, cuda.to_device(y), alpha=0, beta=-2)
     assert [call.kernel for call in calls] == ["several_long_rows"]
+    assert found.copy_to_host().tobytes() == (-2 * y).tobytes()
+
+
+#: Rows and columns of A, constants of one vector, and of several: stages of A and of x.
+STAGED_ROWS = [
+    (37, 200, {"LANES": 8}, {"PARTS": 2, "ROWS": 2, "VECTORS": 2, "COUNT": 4, "STAGES": 3}),
+    # loads of a lane in a stage that are behind the last column; a thread to a lane
+    (21, 328, {"LANES": 16}, {"PARTS": 1, "ROWS": 2, "VECTORS": 4, "COUNT": 2, "STAGES": 2}),
+    (9, 2048, {"LANES": 8, "BLOCKS_PER_SM": 2},
+     {"PARTS": 1, "ROWS": 4, "VECTORS": 2, "COUNT": 4, "STAGES": 4}),
+    (13, 1608, {"LANES": 8, "BLOCKS_PER_SM": 1},
+     {"PARTS": 2, "ROWS": 2, "VECTORS": 4, "COUNT": 8, "STAGES": 3, "THREADS_PER_BLOCK": 64}),
+    # lanes in turns, the last of which have no columns left
+    (13, 1032, {"LANES": 64},
+     {"PARTS": 2, "TURNS": 2, "ROWS": 2, "VECTORS": 4, "COUNT": 2, "STAGES": 3,
+      "THREADS_PER_BLOCK": 128}),
+    (6, 2048, {"LANES": 64, "BLOCKS_PER_SM": 1},
+     {"PARTS": 1, "TURNS": 2, "ROWS": 2, "VECTORS": 1, "COUNT": 4, "STAGES": 4,
+      "THREADS_PER_BLOCK": 128}),
+]  # fmt: skip
+
+
+def staged_rows(alone, together):
+    """All constants of one vector and of several."""
+    alone = {**ROWS, "THREADS_PER_BLOCK": max(alone["LANES"], 32), **alone}
+    fixed = {
+        "LANES": alone["LANES"], "TURNS": 1, "THREADS_PER_BLOCK": 32, "MIN_BLOCKS": 1,
+        "BLOCKS_PER_SM": alone["BLOCKS_PER_SM"], "OF_ROWS": alone["ROWS"],
+        "OF_VECTORS": alone["VECTORS"], "OF_THREADS": alone["THREADS_PER_BLOCK"],
+    }  # fmt: skip
+    return alone, {**fixed, **together}
+
+
+@pytest.mark.parametrize("letter", ["h", "d"])
+@pytest.mark.parametrize("m, n, alone, together", STAGED_ROWS)
+def test_stages_of_a_and_x_have_the_bits_of_each_alone(letter, m, n, alone, together, monkeypatch):
+    """With two blocks, which take tile after tile where columns are not split."""
+    module = "gemv.kernels.vectors.b07_several_staged_rows"
+    monkeypatch.setattr(f"{module}.most_blocks", lambda device, knobs: 2)
+    check(letter, m, n, *staged_rows(alone, together), monkeypatch)
+
+
+def test_stages_of_a_and_x_zero_alpha_reads_nothing(monkeypatch):
+    """With alpha as an argument neither A nor x is copied, and y is scaled in every tile."""
+    m, n, alone, together = STAGED_ROWS[0]
+    force("vector_rows", *staged_rows(alone, together), monkeypatch)
+    a, x = (padded(np.full((count, n), np.nan, np.float16)) for count in (m, 5))
+    y = np.arange(5 * m, dtype=np.float16).reshape(5, m)
+    with gemv.trace() as calls:
+        found = gemv.matvec(a, x, cuda.to_device(y), alpha=0, beta=-2)
+    assert [call.kernel for call in calls] == ["several_staged_rows"]
     assert found.copy_to_host().tobytes() == (-2 * y).tobytes()
 
 

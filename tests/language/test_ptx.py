@@ -127,6 +127,7 @@ BATCHES = [
     ("several_short_rows", "h", 9, 504, (5,), "C", "a"),
     ("several_long_rows", "h", 37, 328, (5,), "C", "a"),
     ("several_long_rows", "h", 5, 4096, (8,), "C", "a"),
+    ("several_staged_rows", "h", 37, 2568, (5,), "C", "a"),
     ("staged_rows", "c", 21, 67, (3,), "C", "x"),
     ("staged_rows", "h", 5, 129, (2,), "C", ""),
     ("staged_columns", "s", 67, 21, (3,), "F", ""),
@@ -173,6 +174,9 @@ def test_a_batch_computes(name, letter, rows, cols, shape, order, shared, compil
         module = "gemv.kernels.vectors.b06_several_long_rows"
         for each, value in (("LANE_COLUMNS", 1), ("MANY_LANES", 1), ("TILES", ((128, 1),))):
             monkeypatch.setattr(f"{module}.{each}", value)
+    if name == "several_staged_rows":  # as for more rows
+        module = "gemv.kernels.vectors.b07_several_staged_rows"
+        monkeypatch.setattr(f"{module}.MANY_LANES", 1)
     chosen = select_batch(problem, batch, DEVICE, asked, ("pointer", "arguments"))
     spec = chosen.spec
     assert chosen.kernel.name == name and spec.levels in (0, len(shape))

@@ -1,0 +1,426 @@
+"""One matrix with long rows and eight vectors: stages of A and of all x come by copies.
+
+Idea
+    ``several_rows`` reads x through the L1 cache, again for every few rows. Long rows push x out of
+    L1 before it is needed again; and while a warp waits for its numbers of x, it asks for nothing
+    of A. ``several_long_rows`` keeps all of x in shared memory, but only 16-bit numbers, and not
+    more of them than fit. Here shared memory has a *stage* of both instead: VECTORS loads of each
+    lane for all rows of a tile, and the numbers of eight vectors for the same columns. So x may be
+    as long as it likes, its numbers may have 8 bytes, and columns may be split over blocks.
+
+    Stages come by copies that no thread waits for (compute capability 8.0), into a ring of STAGES
+    of them. While the block multiplies one, the copies for the next ones are on their way. All
+    threads of a block share a stage, so there is one barrier for each: behind it all copies of the
+    stage have arrived, and nobody reads the one before it any more, whose place the next copies
+    take. The copies run on from the end of a tile into the next one, and a block takes tile after
+    tile: as many blocks begin as the GPU holds at a time.
+
+    The fewer barriers the better, so a stage is large. What it costs is x, which comes from the L2
+    cache once for each tile. A tile of 16 rows reads half as many bytes of x as of A.
+
+    Sums are those of ``several_rows``: PARTS threads share a lane, and a row with more lanes than a
+    warp is taken in turns, 32 lanes at a time, each for all of its columns.
+
+Picture
+    ::
+
+        a ring of 3 stages; VECTORS = 2, two rows to a tile, two vectors x and z, 4 lanes
+
+                     columns 0-15          columns 16-31         ...
+        stage        A row 0: L0 L1 L2 L3  L0 L1 L2 L3           the next 32 columns
+                     A row 1: L0 L1 L2 L3  L0 L1 L2 L3           go to the next stage
+                     x      : L0 L1 L2 L3  L0 L1 L2 L3
+                     z      : L0 L1 L2 L3  L0 L1 L2 L3
+
+        the block    stage 0 | barrier | stage 1 | barrier | stage 2 | barrier | stage 0 ...
+        copies       stage 2           | stage 0           | stage 1           |
+
+Bytes
+    (m*n + k * (len(x) + len(y) * (1 + [beta != 0]))) * itemsize from memory for up to COUNT
+    vectors; with more of them A comes again for each COUNT. From the L2 cache x comes once for each
+    tile of rows: k / (rows of a tile) times the bytes of A.
+
+Wins
+    Over ``several_rows`` for eight vectors. On an NVIDIA H100, 8192 x 8192 float64 with 256 lanes
+    for a row took 185 us, 208 by ``several_rows``, 173 with one vector, and torch.mm 181. 12288 x
+    12288 bfloat16, whose x is too long for ``several_long_rows``, took 129 us (143) with 128 lanes;
+    with 16 and 32 it took 107 and 112 (134 and 134), and torch.mm 111. 1024 x 8192 took 12.1 us
+    (12.4) with 128 lanes, and 9.6 (15.2) with 32. Where columns are split over blocks, 64 x 1048576
+    bfloat16 took 75 us with 128 lanes, 78 by ``several_rows``.
+
+Loses
+    To ``several_long_rows`` where that fits: 8192 x 8192 bfloat16 took 66.6 us with 128 lanes, and
+    56.3 there. To ``several_short_rows`` for short rows, whose tiles end too soon. To
+    ``several_rows`` where columns of float64 are split over blocks: 64 x 1048576 took 255 us, and
+    227 there. Eight vectors of float32 gain 5 % with constants that spill registers, so others take
+    them.
+
+Sums
+    Those of the rung of rows with the same LANES, width of loads and splits, for each vector.
+
+Source
+    Software pipelines of matrix products, whose operands come to shared memory a few stages ahead:
+    NVIDIA, "CUTLASS: efficient GEMM in CUDA", the section on pipelining. Both operands have a stage
+    here, too, but one of them is a few vectors.
+"""
+
+from __future__ import annotations
+
+from gemv.core.geometry import LOAD_BYTES, MAX_GRID_Y, ceil_div, one_launch
+from gemv.kernels import ends_of_rows, ends_of_splits
+from gemv.kernels.ends_of_rows import parts_of, sums_of_block, turns_of
+from gemv.kernels.kernel import Kernel, attach, no_twofold, wide_loads_object
+from gemv.kernels.staging import COPIES
+from gemv.kernels.wide_tiles import split_rows
+
+#: Shared memory that a block may ask for on the GPUs that were timed.
+MOST_BYTES = 227 << 10
+#: The vectors from which on the kernel is used, and those of a block.
+LEAST_VECTORS, COUNT = 5, 8
+#: Rows of 2-byte numbers: lanes of a row, columns for each of up to 32 of them, and such lanes of
+#: all rows, below which other kernels are used.
+LEAST_LANES, LANE_COLUMNS, MANY_LANES = 16, 80, 1 << 15
+#: Blocks from which on there are enough for large ones: one for each multiprocessor of an H100.
+MANY_BLOCKS = 132
+#: Rows of float64: rows, and bytes of x of eight vectors, below which x stays in the L1 cache.
+DOUBLE_ROWS, DOUBLE_X_BYTES = 4096, 1 << 18
+#: Constants for rows of 2-byte numbers: with fewer lanes than a warp, with more, and for few tiles.
+#: Then for rows of float64. No other numbers were faster here without spilling registers.
+_NAMES = ("PARTS", "ROWS", "VECTORS", "STAGES", "THREADS_PER_BLOCK", "MIN_BLOCKS")
+FEW_LANES, MANY, FEW_TILES = (4, 4, 4, 3, 256, 2), (4, 4, 4, 3, 512, 1), (4, 4, 2, 4, 256, 2)
+DOUBLE = (1, 4, 2, 4, 256, 1)
+
+#: What the kernel calls.
+_WORDS = (
+    "atomic_inc", "copies_wait", "cuda", "moved", "multiply_add", "natural", "pieces_of",
+    "quotient", "short", "staged_tile", "zeros",
+)  # fmt: skip
+#: The kernel: see :func:`gemv.kernels.ends_of_rows.source_of`.
+_SOURCE = """
+def several_staged_rows(
+    rows, cols, tiles, cols_per_split, splits, vectors, a, row_stride, x, x_step, y, y_step, incy,
+    {alpha}, alpha_step, {beta}, beta_step, scratch, counters,
+):
+    pool = cuda.shared.array(0, uint8, alignment=16)  # the ring, as long as the launch says
+    sums = cuda.shared.array(ALL_SUMS, number, alignment=16)
+    carried = cuda.shared.array(CARRIED, number)
+    ticket = cuda.shared.array(1, uint32)
+    tid = natural(cuda.threadIdx.x)
+    place = tid % ROW_THREADS
+    group = tid // ROW_THREADS
+    part = place % PARTS
+    lane = place // PARTS
+    split = natural(cuda.blockIdx.y)
+    begin = split * cols_per_split if SPLIT else 0
+    end = last_column({alpha}, begin, min(cols, begin + cols_per_split) if SPLIT else cols)
+    vector = natural(cuda.blockIdx.z) * COUNT
+    if SPLIT and tid == 0:
+        tile_of_turn = cuda.blockIdx.z * cuda.gridDim.x + cuda.blockIdx.x
+        ticket[0] = atomic_inc(counters, tile_of_turn, splits - 1)
+    # What the thread copies: the vectors of its lane in every PARTS-th row, and some of x.
+    tile = natural(cuda.blockIdx.x)
+    mover = natural(cuda.gridDim.x)
+    item = min(vector + tid // TURN_LANES % COUNT, vectors - 1)
+    x_column = tid % TURN_LANES * WIDTH + tid // OF_X_LOAD * STEP
+    own_x = moved(x, item * x_step + x_column)
+    own_a = moved(a, lane * WIDTH)
+    theirs = short((group * TURN_LANES + lane) * WIDTH + part * COPIED)
+    theirs_x = short(A_STAGE + tid * WIDTH)
+    mine = short((group * TURN_LANES + lane) * WIDTH + part * UNIT)
+    mine_x = short(A_STAGE + lane * WIDTH + part * UNIT)
+    stages = quotient(end - begin + (OF_STAGE - 1), OF_STAGE) if end > begin else 0
+    shape = rows, row_stride, group + part * GROUPS, tiles, mover
+    order = begin, end, lane * WIDTH, x_column
+    places = theirs, theirs_x
+    starts = starts_of(shape, tile)
+    ahead = tile, short(0), begin, short(0)
+    stage = short(0)
+    for _ in range(STAGES - 1):
+        starts, ahead = copied(pool, own_a, own_x, starts, places, shape, order, ahead)
+    first = tile * TILE_ROWS
+    while tile < tiles:
+        first = tile * TILE_ROWS
+        # Sums of the tile before are read by all at the first barrier for a stage. Without stages
+        # all sums are zeros.
+        for turn in range(TURNS):
+            total_{v} = zeros(zero, SUMS)
+            left = short(stages)
+            while left > 0:
+                copies_wait(PENDING)
+                cuda.syncthreads()  # the stage is there for all, and all have left the one before
+                starts, ahead = copied(pool, own_a, own_x, starts, places, shape, order, ahead)
+                here = short(mine + stage)
+                here_x = short(mine_x + stage)
+                the steps
+                stage = short(stage + STAGE) if stage + STAGE < RING else short(0)
+                left = short(left - 1)
+            the ending
+        tile += mover
+    the splits
+"""
+#: One load of a lane for all rows, which is multiplied with the numbers of all vectors.
+_STEP = """
+values = staged_tile(pool, a, PLACES, here + <s> * A_LOAD, 0, 1, UNIT)
+numbers = staged_tile(pool, x, (0,), here_x + <s> * X_LOAD, X_OF_VECTOR, COUNT, UNIT)
+total_{v} = multiply_add(total_{v}, values, pieces_of(numbers, {v}, 1, UNIT), 0)
+"""
+
+
+def _copies(at_once, rows, x_turns, whole):
+    """The source of the function that begins the copies of a stage; some are zeros if not `whole`.
+
+    What lies behind the last column of the split is zeros in shared memory.
+    """
+    name = "whole_stage" if whole else "some_stage"
+    lines = [f"def {name}(pool, own_a, own_x, starts, theirs, theirs_x, j, room, x_room):"]
+    for s in range(at_once):
+        for r in range(rows):
+            there = f"pool, theirs + {s} * A_LOAD + {r} * ROWS_APART, own_a, starts[{r}] + j"
+            there += f" + {s} * STEP"
+            some = f"    copy_or_zeros({there}, {s} * STEP < room)"
+            lines.append(f"    copy_async({there})" if whole else some)
+    for k in range(x_turns):
+        there = f"pool, theirs_x + {k} * X_TURN, own_x, j + {k} * X_TURN_COLUMNS"
+        some = f"    copy_or_zeros({there}, {k} * X_TURN_COLUMNS < x_room)"
+        lines.append(f"    copy_async({there})" if whole else some)
+    return "\n".join(lines)
+
+
+def build(spec):
+    import numpy as np
+
+    from gemv import language
+    from gemv.language import copies_commit, copy_async, copy_or_zeros, device, row_starts, short
+
+    WIDTH = spec.widths[0]
+    LANES, AT_ONCE, COUNT, STAGES = (spec[k] for k in ("LANES", "VECTORS", "COUNT", "STAGES"))
+    scope = ends_of_rows.names_of(spec)
+    UNIT, PARTS, TURNS, ROWS, THREADS, GROUPS = (
+        scope[k] for k in ("UNIT", "PARTS", "TURNS", "ROWS", "THREADS", "GROUPS")
+    )
+    TILE_ROWS = scope["TILE_ROWS"]
+    TURN_LANES, STEP = LANES // TURNS, LANES * WIDTH
+    TURN_COLUMNS = TURN_LANES * WIDTH
+    COPIED = GROUPS * TURN_LANES * WIDTH  # elements of a load of one row of each group
+    COPIED_ROWS = ROWS // PARTS
+    A_LOAD, X_LOAD = ROWS * COPIED, COUNT * TURN_COLUMNS
+    A_STAGE = AT_ONCE * A_LOAD
+    STAGE = A_STAGE + AT_ONCE * X_LOAD
+    RING = STAGES * STAGE
+    OF_X_LOAD = COUNT * TURN_LANES  # threads that copy x of one load
+    X_TURNS = AT_ONCE * OF_X_LOAD // THREADS
+    own = {
+        "A_LOAD": A_LOAD, "ROWS_APART": PARTS * COPIED, "STEP": STEP, "X_TURN": THREADS * WIDTH,
+        "X_TURN_COLUMNS": THREADS // OF_X_LOAD * STEP, "copy_async": copy_async,
+        "copy_or_zeros": copy_or_zeros,
+    }  # fmt: skip
+    exec(_copies(AT_ONCE, COPIED_ROWS, X_TURNS, True), own)
+    exec(_copies(AT_ONCE, COPIED_ROWS, X_TURNS, False), own)
+    whole_stage, some_stage = device(own["whole_stage"]), device(own["some_stage"])
+    LAST = (AT_ONCE - 1) * STEP + TURN_COLUMNS
+    OF_STAGE = AT_ONCE * STEP
+
+    @device
+    def starts_of(shape, tile):
+        """Where the rows of a tile begin that the thread copies."""
+        rows, row_stride, row, tiles, mover = shape
+        return row_starts(tile * TILE_ROWS + row, PARTS * GROUPS, rows - 1, row_stride, COPIED_ROWS)
+
+    @device
+    def copied(pool, own_a, own_x, starts, places, shape, order, ahead):
+        """Begin the copies of a stage, if there is one; what is next behind it."""
+        tile, turn, j, stage = ahead
+        begin, end, a_column, x_column = order
+        theirs, theirs_x = places
+        if tile < shape[3] and j < end:
+            at = j + turn * TURN_COLUMNS
+            if at + LAST <= end:
+                whole_stage(pool, own_a, own_x, starts, theirs + stage, theirs_x + stage, at, 0, 0)
+            else:
+                room, x_room = end - at - a_column, end - at - x_column
+                there, x_there = theirs + stage, theirs_x + stage
+                some_stage(pool, own_a, own_x, starts, there, x_there, at, room, x_room)
+            j += OF_STAGE
+            if j >= end:
+                j = begin
+                turn = short(turn + 1)
+                if turn == TURNS:
+                    turn = short(0)
+                    tile += shape[4]
+                    starts = starts_of(shape, tile)
+            stage = short(stage + STAGE) if stage + STAGE < RING else short(0)
+        copies_commit()
+        return starts, (tile, turn, j, stage)
+
+    scope |= {name: getattr(language, name) for name in _WORDS}
+    scope |= {
+        "copied": copied, "starts_of": starts_of, "uint8": np.uint8, "uint32": np.uint32,
+        "STEP": STEP, "COPIED": COPIED, "COPIED_ROWS": COPIED_ROWS, "COPIED_APART": PARTS * GROUPS,
+        "TURN_LANES": TURN_LANES, "OF_X_LOAD": OF_X_LOAD, "A_STAGE": A_STAGE,
+        "A_LOAD": A_LOAD, "X_LOAD": X_LOAD, "X_OF_VECTOR": TURN_COLUMNS, "STAGE": STAGE,
+        "RING": RING, "STAGES": STAGES, "PENDING": STAGES - 2, "OF_STAGE": OF_STAGE,
+        "PLACES": tuple(r * COPIED for r in range(ROWS)),
+    }  # fmt: skip
+    steps = (_STEP.strip("\n").replace("<s>", str(s)) for s in range(AT_ONCE))
+    more = {
+        "ending": ends_of_rows.ending_of(scope), "splits": ends_of_splits.OF_ROWS,
+        "steps": "\n".join(steps),
+    }  # fmt: skip
+    names = ends_of_rows.factor_names(spec)
+    source = ends_of_rows.source_of(_SOURCE, COUNT, names, more)
+    exec(source, scope)
+    return (
+        attach(scope["several_staged_rows"], launch_bounds=(scope["THREADS"], spec.min_blocks)),
+    )
+
+
+def accepts(problem):
+    if problem.dtype.kind == "c":
+        return "complex numbers were not timed"
+    if problem.widths[0] * problem.dtype.itemsize != LOAD_BYTES or len(set(problem.widths)) > 1:
+        return "A and x must be loaded by 16 bytes"
+    if not problem.whole:
+        return "some columns fill no vector"
+    return no_twofold(problem) or wide_loads_object(problem, "dot")
+
+
+def _shape(problem, knobs):
+    """Lanes of a turn, threads of a row and of a block, and rows of a tile."""
+    parts = parts_of(knobs["PARTS"], problem.widths[0], problem.precision)
+    lanes = knobs["LANES"] // turns_of(knobs["TURNS"], knobs["LANES"])
+    threads = max(lanes * parts, knobs["THREADS_PER_BLOCK"])
+    return lanes, parts, threads, threads // (lanes * parts) * knobs["ROWS"]
+
+
+def ring_bytes(problem, knobs):
+    """Bytes of shared memory that a launch asks for: STAGES of A and of x."""
+    lanes, _, _, tile_rows = _shape(problem, knobs)
+    return knobs["STAGES"] * knobs["VECTORS"] * lanes * (tile_rows + knobs["COUNT"]) * LOAD_BYTES
+
+
+def constants_for(problem, knobs, vectors):
+    """The constants for so many vectors, from those of the rung of rows; None where there are none.
+
+    Then another kernel takes them.
+    """
+    lanes, split = knobs["LANES"], knobs["BLOCKS_PER_SM"]
+    turn_lanes, size = min(lanes, 32), problem.dtype.itemsize
+    if vectors < LEAST_VECTORS or accepts(problem) or problem.accumulate != "plain":
+        return None
+    if size == 2:
+        few = lanes < LEAST_LANES or problem.cols < turn_lanes * LANE_COLUMNS
+        if few or not split and problem.rows * turn_lanes < MANY_LANES or split and lanes < 32:
+            return None
+        of_tile = MANY[_NAMES.index("THREADS_PER_BLOCK")] // turn_lanes
+        made = FEW_LANES if lanes < 32 else MANY
+        if not split and lanes >= 32 and ceil_div(problem.rows, of_tile) < MANY_BLOCKS:
+            made = FEW_TILES
+    elif size == 8 and not split and lanes >= 32:
+        x_bytes = COUNT * problem.cols * size
+        if problem.rows < DOUBLE_ROWS or x_bytes < DOUBLE_X_BYTES:
+            return None
+        made = DOUBLE
+    else:
+        return None
+    found = dict(zip(_NAMES, made, strict=True))
+    found |= {"LANES": lanes, "TURNS": max(1, lanes // 32), "COUNT": COUNT, "BLOCKS_PER_SM": split}
+    if split:
+        of = {"ROWS": "OF_ROWS", "VECTORS": "OF_VECTORS", "THREADS_PER_BLOCK": "OF_THREADS"}
+        found |= {own: knobs[name] for name, own in of.items()}
+    return found
+
+
+def geometry(problem, device, knobs):
+    return _geometry(problem, device, knobs, 1, 0, 0, 0, 0)
+
+
+def of_batch(problem, batch, device, knobs):
+    """The launch for vectors that share the matrix."""
+    (vectors,), steps = batch.shape, (own[0] for own in batch.strides[1:])
+    return _geometry(problem, device, knobs, vectors, *steps)
+
+
+def most_blocks(device, knobs):
+    """Blocks that the GPU holds at a time: they take tile after tile."""
+    return device.multiprocessors * knobs["MIN_BLOCKS"]
+
+
+def _geometry(problem, device, knobs, vectors, x_step, y_step, alpha_step, beta_step):
+    lacks = device.lacks(COPIES, MOST_BYTES)
+    if lacks:
+        raise ValueError(f"several_staged_rows: a ring of copies: {lacks}")
+    lanes, parts, threads, tile_rows = _shape(problem, knobs)
+    of_x = knobs["COUNT"] * lanes
+    if knobs["ROWS"] % parts or knobs["VECTORS"] * of_x % threads or threads % of_x:
+        raise ValueError(
+            "several_staged_rows: ROWS must be a multiple of PARTS, the threads of a block one of"
+            " COUNT times the lanes of a turn, and VECTORS times that one of the threads, got"
+            f" {knobs['ROWS']} and {parts}, {threads} and {of_x}, and {knobs['VECTORS']}"
+        )
+    if knobs["STAGES"] < 2:
+        raise ValueError(f"several_staged_rows: STAGES must be 2 or more, got {knobs['STAGES']}")
+    sums = sums_of_block(lanes, parts, threads, knobs["ROWS"] * knobs["COUNT"])
+    shared = ring_bytes(problem, knobs)
+    nbytes = shared + sums * problem.precision.sums.itemsize
+    if nbytes > MOST_BYTES:
+        raise ValueError(
+            f"several_staged_rows: {nbytes} bytes of shared memory are more than the {MOST_BYTES}"
+            " that a block may ask for"
+        )
+    tiles = ceil_div(problem.rows, tile_rows)
+    turns = ceil_div(vectors, knobs["COUNT"])
+    if turns > MAX_GRID_Y:
+        raise ValueError(
+            f"several_staged_rows: {vectors} vectors are more than a grid has blocks for"
+        )
+    sizes = {
+        "tiles": tiles, "splits": 1, "cols_per_split": problem.cols, "vectors": vectors,
+        "x_step": x_step, "y_step": y_step, "alpha_step": alpha_step, "beta_step": beta_step,
+    }  # fmt: skip
+    if not knobs["BLOCKS_PER_SM"]:
+        blocks = min(tiles, most_blocks(device, knobs))
+        found = one_launch((blocks, 1, turns), (threads, 1, 1), sizes)
+    else:
+        of = {"OF_ROWS": "ROWS", "OF_VECTORS": "VECTORS", "OF_THREADS": "THREADS_PER_BLOCK"}
+        own = {name: knobs[of_name] for of_name, name in of.items()}
+        alone = split_rows(problem, device, {**knobs, **own})(problem)
+        sizes |= alone.sizes
+        splits = sizes["splits"]
+        found = one_launch(
+            (tiles, splits, turns), (threads, 1, 1), sizes, splits * vectors * problem.rows,
+            tiles * turns, posts=True,
+        )  # fmt: skip
+    return found._replace(launches=(found.launches[0]._replace(shared=shared),))
+
+
+def tile(knobs):
+    row_threads = knobs["LANES"] // turns_of(knobs["TURNS"], knobs["LANES"]) * knobs["PARTS"]
+    threads = max(row_threads, knobs["THREADS_PER_BLOCK"])
+    return threads // row_threads * knobs["ROWS"], 4 * knobs["LANES"]
+
+
+KERNEL = Kernel(
+    name="several_staged_rows",
+    rung=7,
+    build=build,
+    geometry=geometry,
+    of_batch=of_batch,
+    for_vectors=constants_for,
+    tile=tile,
+    beside=True,
+    wide=True,
+    accepts=accepts,
+    capability=COPIES,
+    block_bytes=MOST_BYTES,
+    knobs={
+        "LANES": 32, "PARTS": 4, "TURNS": 1, "ROWS": 4, "VECTORS": 4, "COUNT": 8,
+        "THREADS_PER_BLOCK": 512, "MIN_BLOCKS": 1, "BLOCKS_PER_SM": 0, "OF_ROWS": 1,
+        "OF_VECTORS": 1, "OF_THREADS": 32, "STAGES": 3,
+    },
+    small_knobs={
+        "LANES": 8, "PARTS": 1, "TURNS": 1, "ROWS": 1, "VECTORS": 2, "COUNT": 2,
+        "THREADS_PER_BLOCK": 32, "MIN_BLOCKS": 1, "BLOCKS_PER_SM": 0, "OF_ROWS": 1,
+        "OF_VECTORS": 1, "OF_THREADS": 32, "STAGES": 3,
+    },
+    doc=__doc__,
+)  # fmt: skip
