@@ -142,16 +142,19 @@ def side_by_side(rows: list[CellResult]) -> str:
     return markdown(["shape", *headings], "w" + "f" * len(headings), lines)
 
 
-def older(grid: GridResults) -> bool:
-    """Whether a table of rows selected the kernels of a grid, as before the formula."""
-    return " table " in grid.versions.get("gemv", "")
+def older(grid: GridResults) -> str:
+    """The cells of a grid whose kernels a table of rows selected, as before the formula."""
+    version = grid.versions.get("gemv", "")
+    if " table " not in version:
+        return ""
+    return "Views of a larger matrix and op C" if " machine " in version else "All cells"
 
 
 def places(name: str, grid: GridResults, folder: Path = GRIDS) -> str:
     spreads = sorted(row.spread for row in grid.rows if row.spread is not None)
     middle = spreads[len(spreads) // 2]
     old = (
-        " It was measured before a formula selected the kernels ({doc}`selection`)."
+        f" {older(grid)} were timed before a formula selected the kernels ({{doc}}`selection`)."
         if older(grid)
         else ""
     )

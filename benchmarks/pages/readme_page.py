@@ -245,9 +245,9 @@ def shapes_of(rows: list[CellResult]) -> str:
 
 
 def selection_of(grid: GridResults) -> str:
-    """A remark if the grid was measured before a formula selected kernels."""
+    """A remark if cells of the grid were measured before a formula selected kernels."""
     return (
-        " All but the random cells were timed before today's formula chose the kernels"
+        f" {older(grid)} were timed before today's formula chose the kernels"
         " ([docs/selection.md](docs/selection.md))."
         if older(grid)
         else ""
