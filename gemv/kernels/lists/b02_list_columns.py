@@ -82,7 +82,9 @@ Wins
     These times are from before eight columns were loaded at once, where four were. With eight, the
     matrices of many sizes take 0.91 times as long in float32, with 5 blocks on a multiprocessor;
     0.96 times in float64 and in bfloat16. In float16 eight would take 1.05 times as long: they need
-    more registers than there are, so some are stored to memory.
+    more registers than there are, so some are stored to memory. A row's trees are added up from
+    four loads at once, whose places are numbers of 32 bits: on an NVIDIA H200 that takes 0.96 times
+    as long in bfloat16, 0.97 in float16, 0.98 in float32 and 0.99 in float64.
 
     With loads as wide as columns are aligned, and warps that share nothing, the matrices of many
     sizes took 35.7 us, 33.4 us and 56.3 us; and if every second warp takes its tiles the other way
@@ -401,8 +403,17 @@ def build(spec):
             i = short(first + (r >> (lanes + SHIFT)) * step + in_step)
             if in_step < step and i < rows:
                 total = zero
-                for k in range(count):
-                    total += kept[keep + k * in_tile + r]
+                # The loads of four trees wait together; places are numbers of 32 bits.
+                place, k = short(keep + r), natural(0)
+                while k + 3 < count:
+                    one, two = kept[place], kept[short(place + in_tile)]
+                    three = kept[short(place + 2 * in_tile)]
+                    four = kept[short(place + 3 * in_tile)]
+                    total = total + one + two + three + four
+                    place, k = short(place + 4 * in_tile), short(k + 4)
+                while k < count:
+                    total += kept[place]
+                    place, k = short(place + in_tile), short(k + 1)
                 update_streaming(alpha, total, beta, own_y, i * incy)
             r = short(r + finishers)
         return step << runs
