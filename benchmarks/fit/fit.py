@@ -158,7 +158,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
             from benchmarks.fit.alike import with_times_of
 
             corrections = with_times_of(options.like, found, everything, known)
-        decide(options.machine, device, corrections, options.jobs)
+        decide(options.machine, campaign, device, corrections, options.jobs)
         return
     kept = ~found.is_held_out
     machine, factors = rounded(*fit(found, kept))

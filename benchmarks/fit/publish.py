@@ -15,6 +15,7 @@ from benchmarks.fit.fit import PORTFOLIO
 from benchmarks.fit.portfolio import chosen, compiled_sets
 from benchmarks.fit.samples import KERNELS
 from benchmarks.fit.store import Campaign
+from benchmarks.fit.timed_cells import corrected
 from gemv.core.files import write_text
 from gemv.core.geometry import Device
 from gemv.selection import compiled, written
@@ -59,9 +60,12 @@ def publish(
           f" {len(choices['kinds'])} kinds, {len(cells)} bytes")  # fmt: skip
 
 
-def decide(name: str, device: Device, corrections: Any, jobs: int) -> None:
+def decide(name: str, campaign: Campaign, device: Device, corrections: Any, jobs: int) -> None:
     """Write ``machines/NAME.cells`` anew, for the constants that the file has."""
-    choices = choices_ahead(machine_of(device).constants, device, corrections, jobs)
+    used = machine_of(device)
+    choices = choices_ahead(used.constants, device, corrections, jobs)
+    choices, count = corrected(choices, campaign, used)
+    print(f"{count} cells have a launch that was faster there")
     file = FOLDER / f"{name}.toml"
     cells = compiled.cells_text_of(file.read_bytes(), choices)
     write_text(file.with_suffix(".cells"), cells)

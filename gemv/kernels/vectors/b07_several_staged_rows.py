@@ -18,7 +18,7 @@ Idea
     The fewer barriers the better, so a stage is large. What it costs is x, which comes from the L2
     cache once for each tile. A tile of 16 rows reads half as many bytes of x as of A.
 
-    Sums are those of ``several_rows``: PARTS threads share a lane, and a row with more lanes than a
+    The sums are those of ``several_rows``: PARTS threads share a lane; a row with more lanes than a
     warp is taken in turns, 32 lanes at a time, each for all of its columns.
 
 Picture
