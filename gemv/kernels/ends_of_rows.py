@@ -1,8 +1,8 @@
 """How the sums of rows meet in the kernel for several vectors, and go to y or to other splits.
 
-The loop of ``several_rows`` leaves the partial sums of a thread in ``total_0``, ``total_1``, …, one
-tuple for each vector. :data:`ENDING` adds them up in the order of the rung of rows. What comes
-behind all turns is in :mod:`gemv.kernels.ends_of_splits`.
+The loops of ``several_rows`` and ``several_staged_rows`` leave the partial sums of a thread in
+``total_0``, ``total_1``, …, one tuple for each vector. :data:`ENDING` adds them up in the order of
+the rung of rows. What comes behind all turns is in :mod:`gemv.kernels.ends_of_splits`.
 """
 
 from __future__ import annotations

@@ -567,6 +567,7 @@ def test_stages_of_a_and_x_spill_no_registers(
     ("b", 512, 8192, 32, 0, 8), ("b", 64, 1 << 20, 16, 4, 8), ("s", 8192, 8192, 128, 0, 8),
     ("d", 64, 1 << 20, 128, 4, 8), ("d", 8192, 8192, 16, 0, 8), ("d", 2048, 8192, 32, 0, 8),
     ("d", 8192, 2048, 32, 0, 8), ("c", 8192, 8192, 32, 0, 8), ("b", 8192, 8196, 32, 0, 8),
+    ("b", 63, 1 << 20, 128, 4, 8),
 ])  # fmt: skip
 def test_other_rows_have_no_stages(letter, rows, cols, lanes, splits, vectors):
     """Other kernels were faster, or these were not timed."""
@@ -594,4 +595,13 @@ def test_kernels_with_all_of_x_in_fast_memory_come_first():
 def test_stages_that_fit_no_block_are_refused(knobs, told):
     problem, own = staged("b", 12288, 12288, 32, 0)
     with pytest.raises(ValueError, match=f"several_staged_rows: .*{told}"):
+        get("several_staged_rows").geometry(problem, H100, {**own, **knobs})
+
+
+def test_what_a_block_keeps_between_turns_counts_as_shared_memory():
+    """Sums of 24 rows and eight vectors are four bytes too many, with the ring and the ticket."""
+    problem, own = staged("b", 12288, 12288, 64, 0)
+    knobs = {"LANES": 64, "TURNS": 2, "PARTS": 1, "ROWS": 3, "VECTORS": 2, "STAGES": 4,
+             "THREADS_PER_BLOCK": 512}  # fmt: skip
+    with pytest.raises(ValueError, match="bytes of shared memory are more than"):
         get("several_staged_rows").geometry(problem, H100, {**own, **knobs})

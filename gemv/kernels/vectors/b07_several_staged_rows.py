@@ -38,7 +38,8 @@ Picture
 Bytes
     (m*n + k * (len(x) + len(y) * (1 + [beta != 0]))) * itemsize from memory for up to COUNT
     vectors; with more of them A comes again for each COUNT. From the L2 cache x comes once for each
-    tile of rows: k / (rows of a tile) times the bytes of A.
+    tile of rows: COUNT / (rows of a tile) times the bytes of A, as absent vectors are copied as the
+    last one.
 
 Wins
     Over ``several_rows`` for eight vectors. On an NVIDIA H100, 8192 x 8192 float64 with 256 lanes
@@ -80,6 +81,10 @@ LEAST_VECTORS, COUNT = 5, 8
 #: Rows of 2-byte numbers: lanes of a row, columns for each of up to 32 of them, and such lanes of
 #: all rows, below which other kernels are used.
 LEAST_LANES, LANE_COLUMNS, MANY_LANES = 16, 80, 1 << 15
+#: The ticket, and what aligns it.
+TICKET_BYTES = 16
+#: Rows that are split over blocks, below which nothing was timed and a tile is mostly empty.
+SPLIT_ROWS = 64
 #: Blocks from which on there are enough for large ones: one for each multiprocessor of an H100.
 MANY_BLOCKS = 132
 #: Rows of float64: rows, and bytes of x of eight vectors, below which x stays in the L1 cache.
@@ -309,7 +314,9 @@ def constants_for(problem, knobs, vectors):
         return None
     if size == 2:
         few = lanes < LEAST_LANES or problem.cols < turn_lanes * LANE_COLUMNS
-        if few or not split and problem.rows * turn_lanes < MANY_LANES or split and lanes < 32:
+        if few or not split and problem.rows * turn_lanes < MANY_LANES:
+            return None
+        if split and (lanes < 32 or problem.rows < SPLIT_ROWS):
             return None
         of_tile = MANY[_NAMES.index("THREADS_PER_BLOCK")] // turn_lanes
         made = FEW_LANES if lanes < 32 else MANY
@@ -361,7 +368,8 @@ def _geometry(problem, device, knobs, vectors, x_step, y_step, alpha_step, beta_
         raise ValueError(f"several_staged_rows: STAGES must be 2 or more, got {knobs['STAGES']}")
     sums = sums_of_block(lanes, parts, threads, knobs["ROWS"] * knobs["COUNT"])
     shared = ring_bytes(problem, knobs)
-    nbytes = shared + sums * problem.precision.sums.itemsize
+    carried = knobs["COUNT"] * tile_rows if knobs["TURNS"] > 1 else 1
+    nbytes = shared + (sums + carried) * problem.precision.sums.itemsize + TICKET_BYTES
     if nbytes > MOST_BYTES:
         raise ValueError(
             f"several_staged_rows: {nbytes} bytes of shared memory are more than the {MOST_BYTES}"
