@@ -21,6 +21,10 @@ from gemv.language.simulator.thread import WARP, Thread, current
 HELD = 0xFF
 #: What has as many bytes as an element, and is false if all of them are 0.
 _BY_SIZE = {1: "u1", 2: "u2", 4: "u4", 8: "u8", 16: "c16"}
+#: An element of each such type of which all bytes are held.
+_ALL_HELD = {
+    np.dtype(kind): np.full(size, HELD, np.uint8).view(kind)[0] for size, kind in _BY_SIZE.items()
+}
 
 
 def _is_of(thread: Thread, owner: np.ndarray) -> np.ndarray:
@@ -49,9 +53,10 @@ class Memory:
 
     def __init__(self, new: np.ndarray, is_late: bool) -> None:
         self.new, self.is_late = new, is_late
-        self.old = new.copy()
         self.held = np.zeros(new.shape, np.uint8)
-        self.owner = np.zeros(new.shape, np.int16)
+        # Where no store is late, nobody looks at the other two: to make them takes time.
+        self.old = new.copy() if is_late else new
+        self.owner = np.zeros(new.shape, np.int16) if is_late else self.held
         self.is_held = False
 
     def seen(self, place: slice) -> np.ndarray:
@@ -114,7 +119,7 @@ class SharedArray(CheckedArray):
     ) -> None:
         super().__init__(new)
         self.memory, self.old, self.held, self.owner = memory, old, held, owner
-        self._all_held = np.full(held.itemsize, HELD, np.uint8).view(held.dtype)[0]
+        self._all_held = _ALL_HELD[held.dtype]
 
     @classmethod
     def of(cls, memory: Memory, dtype: np.dtype, shape: Any = -1) -> SharedArray:
@@ -141,6 +146,8 @@ class SharedArray(CheckedArray):
         i = self._checked(i)
         new = self.data[i]
         if type(new) is np.ndarray:
+            if not self.memory.is_late:
+                return CheckedArray(new)
             return SharedArray(self.memory, new, self.old[i], self.held[i], self.owner[i])
         if not self.memory.is_held or not self.held[i]:
             return new
