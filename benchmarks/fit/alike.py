@@ -31,8 +31,7 @@ import numpy as np
 
 from benchmarks.fit import draw
 from benchmarks.fit.ahead import Deciders, choice_of_cell
-from benchmarks.fit.candidates import Candidate as Tried
-from benchmarks.fit.candidates import normal
+from benchmarks.fit.candidates import of_machine
 from benchmarks.fit.deciding import Cell
 from benchmarks.fit.gate import regret, time_of
 from benchmarks.fit.samples import ADDRESS, Launches, Samples, factors_of, samples
@@ -46,7 +45,7 @@ from gemv.selection.cells import LINES_INDICES, Kind, indices_of, kind_of, kinds
 from gemv.selection.choices import EMPTY, Choices, choices, packed, problem_of
 from gemv.selection.formula import Parts
 from gemv.selection.machine import FOLDER, REFERENCE, MachineFile, machine, slug
-from gemv.selection.ranking import Candidate, knobs_of
+from gemv.selection.ranking import Candidate
 from gemv.selection.refit import weights
 from gemv.selection.sharing import rereads
 
@@ -178,14 +177,8 @@ def _times_of_choices(at: int) -> tuple[float | None, ...]:
     after = choice_of_cell(kind, cell, used.constants, device, trees_of(each.number), before)
     best = min(timed.seconds for timed in each.times)
     floor = min(each.floor_s, best, *each.peers.values())
-    times = (time_of(each, _named(used, candidate)) for candidate in (before, after))
+    times = (time_of(each, of_machine(used, candidate)) for candidate in (before, after))
     return *times, best, floor
-
-
-def _named(used: MachineFile, candidate: Candidate) -> Tried:
-    """A candidate as a campaign's file has it."""
-    constants = used.constants[candidate.number]
-    return normal(constants.name, knobs_of(constants, candidate.blocks))
 
 
 # Changes of cells --------------------------------------------------------------------------------

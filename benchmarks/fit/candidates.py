@@ -19,8 +19,9 @@ from gemv.core.dtypes import DTYPES
 from gemv.core.geometry import LOAD_BYTES, Device, ceil_div
 from gemv.core.problem import Problem
 from gemv.kernels import REGISTRY
+from gemv.selection import ranking
 from gemv.selection.items import is_small
-from gemv.selection.machine import machine
+from gemv.selection.machine import MachineFile, machine
 from gemv.selection.ranking import MOST_THREADS, is_vain, knobs_of, predictions
 from gemv.selection.select import Choice, select
 
@@ -46,6 +47,12 @@ def normal(kernel: str, knobs: Mapping[str, int]) -> Candidate:
     if blocks:
         merged["BLOCKS_PER_SM"] = 1
     return Candidate((kernel, tuple(sorted(merged.items()))), blocks)
+
+
+def of_machine(used: MachineFile, candidate: ranking.Candidate) -> Candidate:
+    """A candidate of a machine as a campaign's file has it."""
+    constants = used.constants[candidate.number]
+    return normal(constants.name, knobs_of(constants, candidate.blocks))
 
 
 def choice(candidate: Candidate, problem: Problem, device: Device) -> Choice:

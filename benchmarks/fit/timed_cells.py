@@ -21,7 +21,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from benchmarks.fit.candidates import Candidate as Tried
-from benchmarks.fit.candidates import normal
+from benchmarks.fit.candidates import normal, of_machine
 from benchmarks.fit.deciding import GAIN, Cell
 from benchmarks.fit.samples import ADDRESS
 from benchmarks.fit.store import Campaign, Measured
@@ -32,7 +32,7 @@ from gemv.selection import compiled
 from gemv.selection.cells import LINES_INDICES, Kind, indices_of, kind_of, line_of, lines_of
 from gemv.selection.choices import EMPTY, packed, unpacked
 from gemv.selection.machine import FOLDER, MachineFile, machine
-from gemv.selection.ranking import Candidate, knobs_of
+from gemv.selection.ranking import Candidate
 from gemv.selection.sharing import FAVOUR, rereads, shares_well
 
 #: The factor that another launch has to gain on a problem that is not the largest of its cell.
@@ -96,7 +96,7 @@ def _better(
     chosen: Candidate, timed: Timed, used: MachineFile, known: Mapping[Any, int]
 ) -> Candidate | None:
     """The launch that was faster than a cell's choice, if any was by enough."""
-    own, problem = _named(used, chosen), timed.problem
+    own, problem = of_machine(used, chosen), timed.problem
     logs: dict[Tried, list[float]] = {}
     for each in timed.measured:
         times: dict[Tried, float] = {}
@@ -127,12 +127,6 @@ def _allowed(
         candidate = Candidate(number, tried.blocks)
         if not rereads(used.constants[number].kernel, problem):
             yield candidate, found
-
-
-def _named(used: MachineFile, candidate: Candidate) -> Tried:
-    """A candidate as a campaign's file has it."""
-    constants = used.constants[candidate.number]
-    return normal(constants.name, knobs_of(constants, candidate.blocks))
 
 
 def _shares(used: MachineFile, candidate: Candidate, problem: Problem) -> bool:

@@ -90,9 +90,9 @@ def test_choices_are_judged_by_what_was_timed():
         other = ahead.choice_of_cell(kind, cell, used.constants, OTHER, Uncorrected(used), usual)
         if other == usual:
             continue
-        times = [store.Timed(alike._named(used, usual), 2e-6)]
+        times = [store.Timed(candidates.of_machine(used, usual), 2e-6)]
         if changed % 3:
-            times.append(store.Timed(alike._named(used, other), 1e-6))
+            times.append(store.Timed(candidates.of_machine(used, other), 1e-6))
         changed += 1
         measured = store.Measured(number, draw.cell(number), 1, 5e-7, {}, times[0].candidate, times)
         made.cells.append(measured)

@@ -1,5 +1,6 @@
 """Times of the grid become cells of a campaign."""
 
+import dataclasses
 import json
 
 import pytest
@@ -51,7 +52,7 @@ def campaign():
 def test_a_cell_has_the_launches_of_all_grids_and_the_newest_is_the_present_one(campaign):
     older, newer = grid(row(FEW, 2e-5)), grid(row(MANY, 3e-5, peers={"torch.mv": 4e-5}))
     (found,) = grids.cells_of(campaign, [older, newer])
-    assert found.cell == CELL and found.number == grids.GRID
+    assert found.cell == CELL and found.number == grids.GRID[0]
     assert [timed.seconds for timed in found.times] == [2e-5, 3e-5]
     few, many = (candidates.normal("vector_rows", knobs) for knobs in (FEW, MANY))
     assert [timed.candidate for timed in found.times] == [few, many]
@@ -77,15 +78,15 @@ def test_a_grid_of_another_gpu_is_refused(campaign):
 def test_cells_of_the_grid_are_replaced_and_others_stay(campaign, tmp_path, capsys):
     one = candidates.normal("vector_rows", FEW)
     kept = store.Measured(7, CELL, 1, 1e-6, {}, one, [store.Timed(one, 2e-6)])
-    campaign.cells.append(kept)
+    campaign.cells += [kept, dataclasses.replace(kept, number=1 << 40)]  # of a draw, and random
     file, of_grid = tmp_path / "campaign.json", tmp_path / "grid.json"
     campaign.save(file)
     for seconds, op in ((2e-5, "N"), (3e-5, "N"), (4e-5, "N")):
         of_grid.write_text(json.dumps(grid(row(FEW, seconds, op=op), row(MANY, 5e-5, m=2048))))
         grids.main([str(file), str(of_grid)])
         found = store.Campaign.load(file)
-        assert [each.number for each in found.cells] == [7, grids.GRID, grids.GRID + 1]
+        assert [each.number for each in found.cells] == [7, 1 << 40, *grids.GRID[:2]]
         assert (found.cells[0].cell, found.cells[0].present) == (kept.cell, one)
-        assert found.cells[1].times[0].seconds == pytest.approx(seconds)
+        assert found.cells[2].times[0].seconds == pytest.approx(seconds)
         assert "2 cells of the grid, 2 times" in capsys.readouterr().out
-    assert len(samples.samples(found, H200).times) == 3
+    assert len(samples.samples(found, H200).times) == 4

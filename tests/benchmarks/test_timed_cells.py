@@ -11,7 +11,7 @@ from gemv.measure.frames import FramedCell
 from gemv.selection.cells import LINES_INDICES, indices_of, kind_of
 from gemv.selection.choices import choices, packed, unpacked
 from gemv.selection.machine import machine
-from gemv.selection.ranking import Candidate, knobs_of
+from gemv.selection.ranking import Candidate
 
 candidates = program("fit.candidates")
 samples = program("fit.samples")
@@ -34,11 +34,6 @@ def launches(count):
     return found[:count]
 
 
-def tried(candidate):
-    constants = USED.constants[candidate.number]
-    return candidates.normal(constants.name, knobs_of(constants, candidate.blocks))
-
-
 def corrected(chosen, *measured):
     """The choice of the cell of both problems, which is `chosen` before."""
     problem = FramedCell.at(LARGEST, samples.ADDRESS, 1).problem
@@ -50,7 +45,7 @@ def corrected(chosen, *measured):
     numbers[at] = entries.index(chosen)
     campaign = store.Campaign({"gpu": H200.name, "device": [[9, 0], 132]})
     for number, (cell, times) in enumerate(measured):
-        own = [store.Timed(tried(each), seconds) for each, seconds in times]
+        own = [store.Timed(candidates.of_machine(USED, each), seconds) for each, seconds in times]
         campaign.cells.append(store.Measured(number, cell, 1, 1e-9, {}, own[0].candidate, own))
     found, count = timed_cells.corrected(
         {"entries": [list(each) for each in entries], "kinds": {str(kind): packed(numbers)}},
