@@ -13,7 +13,7 @@ from gemv.core.geometry import LOAD_BYTES, ceil_div
 from gemv.core.problem import Problem
 from gemv.kernels.ends_of_rows import turns_of
 from gemv.kernels.rings import ring_bytes, shares_copies
-from gemv.kernels.staging import PROCESSOR_BYTES
+from gemv.kernels.staging import MOST_BLOCK_BYTES, PROCESSOR_BYTES
 from gemv.kernels.vectors import b06_several_long_rows as long_rows
 from gemv.kernels.wide_tiles import lanes_and_pieces_of
 
@@ -146,7 +146,7 @@ def _long_rows(problem: Problem, own: Mapping[str, int]) -> Iterator[_Rated]:
         if (
             threads % (min(own["LANES"], 32) * long_rows.PARTS)
             or threads * blocks not in (256, 512)  # with 128 registers of a thread, or more
-            or nbytes > long_rows.MOST_BYTES
+            or nbytes > MOST_BLOCK_BYTES
             or blocks * (nbytes + long_rows.OF_BLOCK) > long_rows.PROCESSOR_BYTES
             or flight < FLIGHT / 2
         ):

@@ -10,12 +10,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from gemv.core.geometry import LOAD_BYTES, ceil_div
+from gemv.core.geometry import LOAD_BYTES, MAX_GRID_Y, Geometry, ceil_div, one_launch
 from gemv.core.shares import shares
 from gemv.kernels import ends_of_splits
 from gemv.kernels.grids import partial_sums
-from gemv.kernels.wide_tiles import finish_warps
+from gemv.kernels.wide_tiles import finish_warps, split_rows
 
+#: Constants of the single product, and what they are called beside those of several vectors.
+_OF_ONE = {"ROWS": "OF_ROWS", "VECTORS": "OF_VECTORS", "THREADS_PER_BLOCK": "OF_THREADS"}
 #: What :data:`ENDING` calls.
 WORDS = ("butterfly", "cuda", "fold", "load_units", "moved", "post")
 #: The end where each row has one sum in shared memory: a thread takes RUN neighbours of y.
@@ -75,6 +77,43 @@ def parts_of(parts: int, width: int, precision: Any) -> int:
 def turns_of(turns: int, lanes: int) -> int:
     """Turns that threads take for the lanes of a row: a turn has whole butterflies of 32 lanes."""
     return max(min(turns, lanes // 32), 1)
+
+
+def tile(knobs: Mapping[str, int]) -> tuple[int, int]:
+    """Rows and columns of a tile of the kernels for several vectors."""
+    row_threads = knobs["LANES"] // turns_of(knobs["TURNS"], knobs["LANES"]) * knobs["PARTS"]
+    threads = max(row_threads, knobs["THREADS_PER_BLOCK"])
+    return threads // row_threads * knobs["ROWS"], 4 * knobs["LANES"]
+
+
+def of_one(knobs: Mapping[str, int]) -> dict[str, int]:
+    """The constants of the single product that say how it splits columns, by other names."""
+    return {own: knobs[name] for name, own in _OF_ONE.items()}
+
+
+def launch_of(
+    name: str, problem: Any, device: Any, knobs: Mapping[str, int], tiles: int, threads: int,
+    most: int, sizes: Mapping[str, int],
+) -> Geometry:  # fmt: skip
+    """The launch of a kernel for several vectors, with the splits of the single product.
+
+    `tiles` are those of rows, and without splits at most `most` blocks take them; `sizes` are what
+    the kernel is told besides, among them how many vectors there are.
+    """
+    vectors = sizes["vectors"]
+    turns = ceil_div(vectors, knobs["COUNT"])
+    if turns > MAX_GRID_Y:
+        raise ValueError(f"{name}: {vectors} vectors are more than a grid has blocks for")
+    sizes = {"splits": 1, "cols_per_split": problem.cols, **sizes}
+    if not knobs["BLOCKS_PER_SM"]:
+        return one_launch((min(tiles, most), 1, turns), (threads, 1, 1), sizes)
+    own = {name: knobs[of_name] for name, of_name in _OF_ONE.items()}
+    sizes |= split_rows(problem, device, {**knobs, **own})(problem).sizes
+    splits = sizes["splits"]
+    return one_launch(
+        (tiles, splits, turns), (threads, 1, 1), sizes, splits * vectors * problem.rows,
+        tiles * turns, posts=True,
+    )  # fmt: skip
 
 
 def sums_of_block(lanes: int, parts: int, threads: int, rows: int) -> int:

@@ -16,6 +16,8 @@ COPIES = (8, 0)
 #: Bytes of shared memory that every GPU gives a block without being asked. Those of a
 #: multiprocessor, and its registers, say how many blocks are to fit there.
 BLOCK_BYTES, PROCESSOR_BYTES, REGISTERS = 48 << 10, 224 << 10, 1 << 16
+#: The most that a block may ask for on the GPUs that such kernels were timed on.
+MOST_BLOCK_BYTES = 227 << 10
 #: Of a block, the bytes that stages and x may take; the rest is for sums.
 POOL_BYTES = 46 << 10
 

@@ -71,12 +71,12 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from gemv.core.geometry import LOAD_BYTES, MAX_GRID_Y, ceil_div, one_launch
+from gemv.core.geometry import LOAD_BYTES, ceil_div
 from gemv.kernels import ends_of_rows, ends_of_splits
-from gemv.kernels.ends_of_rows import parts_of, sums_of_block, turns_of
+from gemv.kernels.ends_of_rows import launch_of, of_one, parts_of, sums_of_block, tile, turns_of
 from gemv.kernels.grids import power_above
 from gemv.kernels.kernel import Kernel, attach, wide_loads_object
-from gemv.kernels.wide_tiles import split_rows, tail_of
+from gemv.kernels.wide_tiles import tail_of
 
 #: Threads of a grid below which a row gets more of them, by PARTS.
 ENOUGH_THREADS = 1 << 17
@@ -318,8 +318,7 @@ def constants_for(problem, knobs, vectors):
         "KEPT": kept,
     }
     if split:
-        of = {"ROWS": "OF_ROWS", "VECTORS": "OF_VECTORS", "THREADS_PER_BLOCK": "OF_THREADS"}
-        found |= {own_name: knobs[name] for name, own_name in of.items()}
+        found |= of_one(knobs)
     return found
 
 
@@ -338,30 +337,11 @@ def _geometry(problem, device, knobs, vectors, x_step, y_step, alpha_step, beta_
     row_threads = knobs["LANES"] // turns_of(knobs["TURNS"], knobs["LANES"]) * parts
     threads = max(row_threads, knobs["THREADS_PER_BLOCK"])
     tiles = ceil_div(problem.rows, threads // row_threads * knobs["ROWS"])
-    turns = ceil_div(vectors, knobs["COUNT"])
-    if turns > MAX_GRID_Y:
-        raise ValueError(f"several_rows: {vectors} vectors are more than a grid has blocks for")
     sizes = {
-        "splits": 1, "cols_per_split": problem.cols, "vectors": vectors, "x_step": x_step,
-        "y_step": y_step, "alpha_step": alpha_step, "beta_step": beta_step,
+        "vectors": vectors, "x_step": x_step, "y_step": y_step, "alpha_step": alpha_step,
+        "beta_step": beta_step,
     }  # fmt: skip
-    if not knobs["BLOCKS_PER_SM"]:
-        return one_launch((tiles, 1, turns), (threads, 1, 1), sizes)
-    of = {"OF_ROWS": "ROWS", "OF_VECTORS": "VECTORS", "OF_THREADS": "THREADS_PER_BLOCK"}
-    own = {name: knobs[of_name] for of_name, name in of.items()}
-    alone = split_rows(problem, device, {**knobs, **own})(problem)
-    sizes |= alone.sizes
-    splits = sizes["splits"]
-    return one_launch(
-        (tiles, splits, turns), (threads, 1, 1), sizes, splits * vectors * problem.rows,
-        tiles * turns, posts=True,
-    )  # fmt: skip
-
-
-def tile(knobs):
-    row_threads = knobs["LANES"] // turns_of(knobs["TURNS"], knobs["LANES"]) * knobs["PARTS"]
-    threads = max(row_threads, knobs["THREADS_PER_BLOCK"])
-    return threads // row_threads * knobs["ROWS"], 4 * knobs["LANES"]
+    return launch_of("several_rows", problem, device, knobs, tiles, threads, tiles, sizes)
 
 
 KERNEL = Kernel(

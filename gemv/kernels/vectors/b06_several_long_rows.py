@@ -81,13 +81,12 @@ from __future__ import annotations
 from gemv.core.geometry import LOAD_BYTES, MAX_GRID_Y, Geometry, Launch, ceil_div
 from gemv.kernels.ends_of_rows import factor_names, source_of
 from gemv.kernels.kernel import Kernel, attach, no_twofold, wide_loads_object
-from gemv.kernels.staging import COPIES
+from gemv.kernels.staging import COPIES, MOST_BLOCK_BYTES
 
 #: Threads that share a lane, and rows of a thread: each of these threads keeps the sums of one.
 PARTS = 4
-#: Shared memory that a block may ask for on the GPUs that were timed, and that of a multiprocessor,
-#: of which the system takes some for each block.
-MOST_BYTES, PROCESSOR_BYTES, OF_BLOCK = 227 << 10, 228 << 10, 1 << 10
+#: Shared memory of a multiprocessor, of which the system takes some for each block.
+PROCESSOR_BYTES, OF_BLOCK = 228 << 10, 1 << 10
 #: Numbers of a load. Others, and numbers of other sizes, were not timed.
 WIDTH, ITEM_BYTES = 8, 2
 #: The vectors from which on the kernel is used, and those of a block.
@@ -371,7 +370,7 @@ def constants_for(problem, knobs, vectors):
             "AT_ONCE": at_once,
         }  # fmt: skip
         nbytes = shared_bytes(own)
-        if nbytes <= MOST_BYTES and blocks * (nbytes + OF_BLOCK) <= PROCESSOR_BYTES:
+        if nbytes <= MOST_BLOCK_BYTES and blocks * (nbytes + OF_BLOCK) <= PROCESSOR_BYTES:
             return own
     return None
 
@@ -392,7 +391,7 @@ def most_blocks(device, knobs):
 
 
 def _geometry(problem, device, knobs, vectors, x_step, y_step, alpha_step, beta_step):
-    lacks = device.lacks(COPIES, MOST_BYTES)
+    lacks = device.lacks(COPIES, MOST_BLOCK_BYTES)
     if lacks:
         raise ValueError(f"several_long_rows: x in shared memory: {lacks}")
     lanes, count, loads, threads = (
@@ -422,10 +421,10 @@ def _geometry(problem, device, knobs, vectors, x_step, y_step, alpha_step, beta_
             f" {'' if knobs['FULL'] else 'up to '}{most} columns, not {problem.cols}"
         )
     shared = shared_bytes(knobs)
-    if shared > MOST_BYTES:
+    if shared > MOST_BLOCK_BYTES:
         raise ValueError(
-            f"several_long_rows: {shared} bytes of shared memory are more than the {MOST_BYTES}"
-            " that a block may ask for"
+            f"several_long_rows: {shared} bytes of shared memory are more than the"
+            f" {MOST_BLOCK_BYTES} that a block may ask for"
         )
     turns = ceil_div(vectors, count)
     if turns > MAX_GRID_Y:
@@ -458,7 +457,7 @@ KERNEL = Kernel(
     wide=True,
     accepts=accepts,
     capability=COPIES,
-    block_bytes=MOST_BYTES,
+    block_bytes=MOST_BLOCK_BYTES,
     knobs={
         "LANES": 32, "LOADS": 8, "FULL": 0, "COUNT": COUNT, "THREADS_PER_BLOCK": 256,
         "MIN_BLOCKS": 1, "STAGES": 2, "AT_ONCE": 4,

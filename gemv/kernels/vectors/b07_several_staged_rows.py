@@ -67,15 +67,12 @@ Source
 
 from __future__ import annotations
 
-from gemv.core.geometry import LOAD_BYTES, MAX_GRID_Y, ceil_div, one_launch
+from gemv.core.geometry import LOAD_BYTES, ceil_div
 from gemv.kernels import ends_of_rows, ends_of_splits
-from gemv.kernels.ends_of_rows import parts_of, sums_of_block, turns_of
+from gemv.kernels.ends_of_rows import launch_of, of_one, parts_of, sums_of_block, tile, turns_of
 from gemv.kernels.kernel import Kernel, attach, no_twofold, wide_loads_object
-from gemv.kernels.staging import COPIES
-from gemv.kernels.wide_tiles import split_rows
+from gemv.kernels.staging import COPIES, MOST_BLOCK_BYTES
 
-#: Shared memory that a block may ask for on the GPUs that were timed.
-MOST_BYTES = 227 << 10
 #: The vectors from which on the kernel is used, and those of a block.
 LEAST_VECTORS, COUNT = 5, 8
 #: Rows of 2-byte numbers: lanes of a row, columns for each of up to 32 of them, and such lanes of
@@ -332,8 +329,7 @@ def constants_for(problem, knobs, vectors):
     found = dict(zip(_NAMES, made, strict=True))
     found |= {"LANES": lanes, "TURNS": max(1, lanes // 32), "COUNT": COUNT, "BLOCKS_PER_SM": split}
     if split:
-        of = {"ROWS": "OF_ROWS", "VECTORS": "OF_VECTORS", "THREADS_PER_BLOCK": "OF_THREADS"}
-        found |= {own: knobs[name] for name, own in of.items()}
+        found |= of_one(knobs)
     return found
 
 
@@ -353,7 +349,7 @@ def most_blocks(device, knobs):
 
 
 def _geometry(problem, device, knobs, vectors, x_step, y_step, alpha_step, beta_step):
-    lacks = device.lacks(COPIES, MOST_BYTES)
+    lacks = device.lacks(COPIES, MOST_BLOCK_BYTES)
     if lacks:
         raise ValueError(f"several_staged_rows: a ring of copies: {lacks}")
     lanes, parts, threads, tile_rows = _shape(problem, knobs)
@@ -370,41 +366,19 @@ def _geometry(problem, device, knobs, vectors, x_step, y_step, alpha_step, beta_
     shared = ring_bytes(problem, knobs)
     carried = knobs["COUNT"] * tile_rows if knobs["TURNS"] > 1 else 1
     nbytes = shared + (sums + carried) * problem.precision.sums.itemsize + TICKET_BYTES
-    if nbytes > MOST_BYTES:
+    if nbytes > MOST_BLOCK_BYTES:
         raise ValueError(
-            f"several_staged_rows: {nbytes} bytes of shared memory are more than the {MOST_BYTES}"
-            " that a block may ask for"
+            f"several_staged_rows: {nbytes} bytes of shared memory are more than the"
+            f" {MOST_BLOCK_BYTES} that a block may ask for"
         )
     tiles = ceil_div(problem.rows, tile_rows)
-    turns = ceil_div(vectors, knobs["COUNT"])
-    if turns > MAX_GRID_Y:
-        raise ValueError(
-            f"several_staged_rows: {vectors} vectors are more than a grid has blocks for"
-        )
     sizes = {
-        "tiles": tiles, "splits": 1, "cols_per_split": problem.cols, "vectors": vectors,
-        "x_step": x_step, "y_step": y_step, "alpha_step": alpha_step, "beta_step": beta_step,
+        "tiles": tiles, "vectors": vectors, "x_step": x_step, "y_step": y_step,
+        "alpha_step": alpha_step, "beta_step": beta_step,
     }  # fmt: skip
-    if not knobs["BLOCKS_PER_SM"]:
-        blocks = min(tiles, most_blocks(device, knobs))
-        found = one_launch((blocks, 1, turns), (threads, 1, 1), sizes)
-    else:
-        of = {"OF_ROWS": "ROWS", "OF_VECTORS": "VECTORS", "OF_THREADS": "THREADS_PER_BLOCK"}
-        own = {name: knobs[of_name] for of_name, name in of.items()}
-        alone = split_rows(problem, device, {**knobs, **own})(problem)
-        sizes |= alone.sizes
-        splits = sizes["splits"]
-        found = one_launch(
-            (tiles, splits, turns), (threads, 1, 1), sizes, splits * vectors * problem.rows,
-            tiles * turns, posts=True,
-        )  # fmt: skip
+    most = most_blocks(device, knobs)
+    found = launch_of("several_staged_rows", problem, device, knobs, tiles, threads, most, sizes)
     return found._replace(launches=(found.launches[0]._replace(shared=shared),))
-
-
-def tile(knobs):
-    row_threads = knobs["LANES"] // turns_of(knobs["TURNS"], knobs["LANES"]) * knobs["PARTS"]
-    threads = max(row_threads, knobs["THREADS_PER_BLOCK"])
-    return threads // row_threads * knobs["ROWS"], 4 * knobs["LANES"]
 
 
 KERNEL = Kernel(
@@ -419,7 +393,7 @@ KERNEL = Kernel(
     wide=True,
     accepts=accepts,
     capability=COPIES,
-    block_bytes=MOST_BYTES,
+    block_bytes=MOST_BLOCK_BYTES,
     knobs={
         "LANES": 32, "PARTS": 4, "TURNS": 1, "ROWS": 4, "VECTORS": 4, "COUNT": 8,
         "THREADS_PER_BLOCK": 512, "MIN_BLOCKS": 1, "BLOCKS_PER_SM": 0, "OF_ROWS": 1,
