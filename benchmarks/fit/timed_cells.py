@@ -3,9 +3,9 @@
     python -m benchmarks.fit.timed_cells CAMPAIGN.json --machine nvidia-h200
 
 Trees decide by many problems that are like a cell's. Where one of the cell was timed, that says
-more: 1048576 x 128 float16 took an NVIDIA H200 62.8 us by four lanes for a row and 77.3 by eight,
-of which trees expected less. So a cell gets another launch than its choice if both were timed on
-the largest problem of the cell, and the choice took longer by more than
+more: 1048576 x 128 float16 took an NVIDIA H200 62.8 us by four lanes for a row, and on another day
+77.3 us by eight, which trees expected to be faster. So a cell gets another launch than its choice
+if both were timed on the largest problem of the cell, and the choice took longer by more than
 :data:`~benchmarks.fit.deciding.GAIN`; or by more than :data:`WITHIN`, if both were timed on smaller
 problems of the cell alone. It is the mean that counts if they were timed more than once, as for
 both orders of A, or in the L2 cache as well. ``fit --cells`` does so at its end.

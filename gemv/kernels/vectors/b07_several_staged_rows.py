@@ -47,7 +47,8 @@ Wins
     12288 bfloat16, whose x is too long for ``several_long_rows``, took 129 us (143) with 128 lanes;
     with 16 and 32 it took 107 and 112 (134 and 134), and torch.mm 111. 1024 x 8192 took 12.1 us
     (12.4) with 128 lanes, and 9.6 (15.2) with 32. Where columns are split over blocks, 64 x 1048576
-    bfloat16 took 75 us with 128 lanes, 78 by ``several_rows``.
+    bfloat16 took 75 us with 128 lanes, 78 by ``several_rows``. Both had the end of splits of before
+    then, which took one vector after the other; as they are now, neither was timed.
 
 Loses
     To ``several_long_rows`` where that fits: 8192 x 8192 bfloat16 took 66.6 us with 128 lanes, and
