@@ -108,9 +108,11 @@ class Refit(NamedTuple):
 
 def weights(seconds: np.ndarray, problems: np.ndarray) -> np.ndarray:
     """1 for launches near the best of their problem, and less for slower ones."""
-    best = np.full(int(problems.max()) + 1, np.inf)
-    np.minimum.at(best, problems, seconds)
-    return np.minimum(1, NEAR * best[problems] / seconds)
+    # Their numbers may be any: those of random problems are large.
+    _, position = np.unique(problems, return_inverse=True)
+    best = np.full(position.max() + 1, np.inf)
+    np.minimum.at(best, position, seconds)
+    return np.minimum(1, NEAR * best[position] / seconds)
 
 
 def refit(numbers: Machine, found: Launched) -> Refit:
