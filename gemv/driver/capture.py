@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import ctypes
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, NamedTuple
 
 from gemv.driver.libcuda import CudaError, failed, libcuda
 
@@ -65,6 +65,69 @@ def capture_of(stream: int) -> Capture | None:
     return Capture(identity.value, graph.value or 0) if status.value else None
 
 
+class Front(NamedTuple):
+    """Where a captured stream has got to.
+
+    Attributes
+    ----------
+    identity, graph : int
+        Those of the capture.
+    nodes : tuple of int
+        What the next node of the stream would come behind.
+    """
+
+    identity: int
+    graph: int
+    nodes: tuple[int, ...]
+
+
+def front_of(stream: int) -> Front:
+    """Where a stream that is captured has got to.
+
+    Raises
+    ------
+    CudaError
+        If nothing is captured on it.
+    """
+    status, identity, whole = ctypes.c_int(0), ctypes.c_uint64(0), ctypes.c_void_p()
+    before, count = ctypes.c_void_p(), ctypes.c_size_t(0)
+    answer = _capture_info(
+        stream, ctypes.byref(status), ctypes.byref(identity), ctypes.byref(whole),
+        ctypes.byref(before), ctypes.byref(count),
+    )  # fmt: skip
+    if answer != 0:
+        raise failed(answer)
+    if not status.value:
+        raise CudaError("nothing is captured on the stream")
+    nodes = (ctypes.c_void_p * count.value).from_address(before.value or 0) if count.value else ()
+    return Front(identity.value, whole.value or 0, tuple(nodes))
+
+
+def add_child(graph: int, nodes: Sequence[int], child: int) -> int:
+    """Make a graph a node of another graph, behind some of its nodes.
+
+    It is a copy, so `child` may end. Nothing of a stream comes behind it yet, even if `graph` is
+    being captured, and what nothing comes behind need not be joined as the capture ends.
+
+    Raises
+    ------
+    CudaError
+        If the driver refuses the node.
+    """
+    made, before = ctypes.c_void_p(), (ctypes.c_void_p * len(nodes))(*nodes)
+    answer = _add_child(ctypes.byref(made), graph, before, len(nodes), child)
+    if answer != 0:
+        raise failed(answer)
+    return made.value or 0
+
+
+def come_behind(stream: int, nodes: Sequence[int]) -> None:
+    """Let what is captured on a stream from now on come behind these nodes and nothing else."""
+    answer = _set_dependencies(stream, (ctypes.c_void_p * len(nodes))(*nodes), len(nodes), _SET)
+    if answer != 0:
+        raise failed(answer)
+
+
 def join(stream: int, graph: int) -> None:
     """Make a graph a node of the graph that is captured on a stream, behind what is there.
 
@@ -75,21 +138,8 @@ def join(stream: int, graph: int) -> None:
     CudaError
         If nothing is captured on the stream, or the driver refuses the node.
     """
-    status, identity, whole = ctypes.c_int(0), ctypes.c_uint64(0), ctypes.c_void_p()
-    before, count = ctypes.c_void_p(), ctypes.c_size_t(0)
-    node = ctypes.c_void_p()
-    answers = (
-        lambda: _capture_info(
-            stream, ctypes.byref(status), ctypes.byref(identity), ctypes.byref(whole),
-            ctypes.byref(before), ctypes.byref(count),
-        ),
-        lambda: _add_child(ctypes.byref(node), whole, before, count, graph),
-        lambda: _set_dependencies(stream, ctypes.byref(node), 1, _SET),
-    )  # fmt: skip
-    for answer in answers:
-        found = answer()
-        if found != 0:
-            raise failed(found)
+    front = front_of(stream)
+    come_behind(stream, [add_child(front.graph, front.nodes, graph)])
 
 
 @contextmanager

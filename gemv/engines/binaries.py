@@ -49,6 +49,21 @@ def copy(dtype: np.dtype, compute_capability: tuple[int, int]) -> Binary:
     return binary
 
 
+@lru_cache(maxsize=16)
+def fetch(compute_capability: tuple[int, int]) -> Binary:
+    """The function that brings memory to the L2 cache."""
+
+    def compiled() -> tuple[Binary, ...]:
+        errors.numba_cuda()
+        from gemv.language.fetch import WORD, fetch
+        from gemv.language.numba_cuda.compile import compile_function
+
+        return (compile_function(fetch, WORD, compute_capability),)
+
+    (binary,) = kept("fetch", "", compute_capability, compiled)
+    return binary
+
+
 #: In place of a compute capability, for code that runs on the host.
 _HOST = (0, 0)
 

@@ -354,6 +354,13 @@ class CudaEngine:
         """
         return launches.pack_copy(self.functions.copy(word, self.device()), count)
 
+    def fetching_block(self, pieces: int) -> Block:
+        """A fetch to the L2 cache of the current GPU, from the x of each launch on.
+
+        The kernel is loaded if it was not, so no stream of this thread may be captured then.
+        """
+        return launches.pack_fetch(self.functions.fetch(self.device()), pieces)
+
     def workspace(self, geometry: Any, device: Device, stream: int) -> Workspace:
         """Scratch memory and counters of the calls on a stream that is not being captured."""
         return self.workspaces.of_stream(device, stream)

@@ -15,6 +15,8 @@ from gemv.driver.machine import Machine
 from gemv.engines.loading import LoadedFunction, LoadedFunctions
 
 _COPY_THREADS = 256
+#: A thread for each of the 8192 pieces of 16 MB.
+_FETCH_BLOCKS = 32
 
 #: The driver reads as many bytes of an array passed by value as the kernel declares: at most so
 #: many, which is what all parameters of a kernel may take together.
@@ -85,6 +87,14 @@ def pack_copy(function: LoadedFunction, count: int) -> Block:
     names = function.binary.arguments
     packed = Function(int(function.handle), launch.grid, launch.block, names)
     return Block([packed], 8, 1, {"rows": count, "incx": 1}, 0, 0)
+
+
+def pack_fetch(function: LoadedFunction, pieces: int) -> Block:
+    """A fetch to the L2 cache of so many pieces, from an address on that comes with each launch."""
+    grid = (min(ceil_div(pieces, _COPY_THREADS), _FETCH_BLOCKS), 1, 1)
+    names = function.binary.arguments
+    packed = Function(int(function.handle), grid, (_COPY_THREADS, 1, 1), names)
+    return Block([packed], 8, 1, {"rows": pieces}, 0, 0)
 
 
 def _launch_of_copy(count: int) -> Launch:

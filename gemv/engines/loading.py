@@ -109,6 +109,16 @@ class LoadedFunctions:
             loaded = self.loaded[key] = (load(binary, dtype),)
         return loaded[0]
 
+    def fetch(self, device: Device) -> LoadedFunction:
+        """The function that brings memory to the L2 cache."""
+        key = ("fetch", device.index)
+        loaded = self.loaded.get(key)
+        if loaded is None:
+            with errors.compiling():
+                binary = binaries.fetch(device.compute_capability)
+            loaded = self.loaded[key] = (load(binary, np.dtype(np.float64)),)
+        return loaded[0]
+
 
 def _refuse_in_capture(what: str, stream: int | None) -> None:
     """Raise if `stream` is being captured: loading a module waits for the whole GPU."""

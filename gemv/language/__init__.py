@@ -75,6 +75,7 @@ from gemv.language.vocabulary import (
     pass_tile,
     pieces_of,
     post,
+    prefetch,
     put_pieces,
     put_unit,
     quotient,

@@ -36,6 +36,7 @@ from gemv.language.vocabulary_copies import (
     copy_async,
     copy_one,
     copy_or_zeros,
+    prefetch,
     staged_some,
     staged_tile,
 )

@@ -49,6 +49,14 @@ def copies_wait(pending):
 
 
 @declared
+def prefetch(pointer, index, bytes_):
+    """Ask for `bytes_` bytes from ``pointer[index]`` on in the L2 cache; nothing waits for them.
+
+    The address and `bytes_` are multiples of 16. It needs compute capability 9.0.
+    """
+
+
+@declared
 def staged_tile(stage, pointer, starts, index, step, count, width):
     """:func:`stream_tile` from a stage: the numbers that `pointer` would have loaded.
 

@@ -49,7 +49,7 @@ class Repeated:
         self._engine, self._index = backend.engine(), place.index
         x, y = place.vector(cols, dtype), place.vector(groups.rows, dtype)
         self._names = ", ".join(dict.fromkeys(each.name for each in groups.places))
-        self._graph = Graph(groups, x, y)
+        self._graph = Graph(groups, x, y, is_part=False)
         self._x, self._x_bytes = x.pointer, cols * dtype.itemsize
         self._y, self._y_bytes = y.pointer, groups.rows * dtype.itemsize
         with self._engine.on(self._index):

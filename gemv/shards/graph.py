@@ -11,6 +11,7 @@ from gemv.core.operand import Operand
 from gemv.driver.capture import capture_of, join, outside_of_captures
 from gemv.driver.libcuda import CudaError, check
 from gemv.engines import backend
+from gemv.shards.chains import captured, chains_of
 from gemv.shards.groups import Groups
 from gemv.shards.steps import Target
 from gemv.shards.streams import stream_by_now
@@ -25,9 +26,11 @@ class Graph:
         No product of theirs has run yet: events that were recorded outside of a capture cannot be
         waited for inside of it.
     x, y : Operand
+    is_part : bool
+        Whether it may become a part of other graphs.
     """
 
-    def __init__(self, groups: Groups, x: Operand, y: Operand) -> None:
+    def __init__(self, groups: Groups, x: Operand, y: Operand, is_part: bool = True) -> None:
         self._engine = engine = backend.engine()
         self._x, self._y, self._groups = x, y, groups
         groups.settle()  # what fills scratch memory is no part of the graph
@@ -35,17 +38,8 @@ class Graph:
             flags = driver.CUstream_flags.CU_STREAM_NON_BLOCKING.value
             stream = check(driver.cuStreamCreate(flags))
             try:
-                # Relaxed, since memory for vectors is allocated meanwhile.
-                mode = driver.CUstreamCaptureMode.CU_STREAM_CAPTURE_MODE_RELAXED
-                check(driver.cuStreamBeginCapture(stream, mode))
-                try:
-                    groups.run(x, [Target(y)], [(x.device, int(stream))])
-                except BaseException:
-                    _, left = driver.cuStreamEndCapture(stream)
-                    if left:  # the launches before the error
-                        driver.cuGraphDestroy(left)
-                    raise
-                self._graph = check(driver.cuStreamEndCapture(stream))
+                streams = [(x.device, int(stream))]
+                self._graph = captured(stream, lambda: groups.run(x, [Target(y)], streams))
                 try:
                     self._executable = check(driver.cuGraphInstantiate(self._graph, 0))
                 except BaseException:
@@ -54,6 +48,8 @@ class Graph:
             finally:
                 driver.cuStreamDestroy(stream)
         weakref.finalize(self, _destroy, self._executable, self._graph).atexit = False
+        #: What a captured stream gets in place of the graph, if that is faster.
+        self._chains = chains_of(groups, x, y) if is_part else None
         named = x.stream is not None or y.stream is not None
         self._apart = named or y.device != x.device or y.exporter is not x.exporter
 
@@ -76,10 +72,12 @@ class Graph:
     def enqueue(self, stream: int) -> None:
         """Launch on a stream of the GPU of x, which is current; nothing else is ordered.
 
-        On a stream that is captured, all of it becomes a node of that graph.
+        On a stream that is captured, all of it becomes a part of that graph.
         """
         if capture_of(stream) is None:
             check(driver.cuGraphLaunch(self._executable, stream))
+        elif self._chains is not None:
+            self._chains.enqueue(stream)
         else:
             join(stream, int(self._graph))
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from gemv.core.batch import MOST_VECTORS
@@ -10,7 +11,7 @@ from gemv.shards.cut import Whole
 from gemv.shards.places import Fabric
 from gemv.shards.product import Product
 from gemv.shards.products import Products
-from gemv.shards.steps import Shard, Target
+from gemv.shards.steps import Shard, Step, Target
 
 
 class _Group(NamedTuple):
@@ -73,6 +74,10 @@ class Groups:
         """As :meth:`Product.run`."""
         for group in self._groups:
             group.product.run(group.of(x), _targets(group, targets), streams)
+
+    def apart(self, x: Operand, targets: list[Target]) -> list[tuple[Step, Callable[[], None]]]:
+        """As :meth:`Product.apart`; none as well where one product comes behind another."""
+        return self._product.apart(x, targets) if len(self._groups) == 1 else []
 
     def run_in_parts(
         self, x: Operand, parts: list[Target], streams: list[tuple[int | None, int]]

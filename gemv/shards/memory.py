@@ -50,6 +50,10 @@ class Room:
         self._views[key, count, length, step] = view
         return view
 
+    def sums(self, count: int, pitch: int, dtype: np.dtype) -> Operand:
+        """Memory for the y of `count` shards, `pitch` elements apart."""
+        return self.vectors("partial", 1, count * pitch, count * pitch, dtype)
+
 
 class Memory:
     """The rooms of all launches of one form of the matrix.
@@ -67,3 +71,8 @@ class Memory:
         if found is None:
             found = self._rooms[number, role] = Room(place)
         return found
+
+
+def flat(owner: Any) -> Any:
+    """The simulator's memory of one line as a vector."""
+    return owner.reshape(-1) if isinstance(owner, np.ndarray) else owner

@@ -23,8 +23,10 @@ class ShardedPlan:
 
     Calling it computes ``y := op(A)*x`` with what x holds by then. On GPUs a call launches one
     graph, which has a node for each launch and for each copy between GPUs. On a stream that is
-    captured, that graph becomes a node of the captured one. The plan keeps the matrix and both
-    vectors in use, so it must live as long as a graph that it is part of.
+    captured, that graph becomes a node of the captured one, or a node for each GPU: where parts of
+    A are too large for the L2 cache, the first bytes of each are fetched between two such products,
+    while the GPUs wait for each other (:mod:`gemv.shards.chains`). The plan keeps the matrix and
+    both vectors in use, so it must live as long as a graph that it is part of.
 
     The graph is launched on the stream of x, and later work on the stream of y comes behind it. A
     vector that names a stream as the plan is made (``__cuda_array_interface__["stream"]``) is asked

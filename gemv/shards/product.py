@@ -21,6 +21,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -32,7 +33,7 @@ from gemv.core.rules import check_arguments
 from gemv.selection.select import Choice, select
 from gemv.shards import cut, several
 from gemv.shards.cut import Part, Whole
-from gemv.shards.memory import Memory, Room
+from gemv.shards.memory import Memory, Room, flat
 from gemv.shards.places import Fabric
 from gemv.shards.steps import Shard, Step, Target, as_one, as_vectors, copy, cut_vector, has_gaps
 
@@ -207,14 +208,14 @@ class Product:
         place, dtype, rows = self._steps[0].place, self._whole.dtype, self._sums_of_split
         pitch = aligned_step(rows)
         room = self._memory.room(place, 0, "sum")
-        partial = _sums_in(room, count, pitch, dtype)
+        memory = room.sums(count, pitch, dtype)
         ones = place.store(np.ones((1, count), dtype), dtype, count, 0)
         problem = check_arguments("Matrix", dtype, (rows, count), (1, pitch), count, 1, rows, 1).at(
-            partial.pointer, ones.pointer
+            memory.pointer, ones.pointer
         )
         chosen = select(problem, place.device, kernel="thread_per_row")
         step = Step(place, Part(chosen, problem, 0, count, 0, rows, 0, 1), None, room)
-        self._ones = ones._replace(shape=(count,), strides=(1,), owner=_flat(ones.owner))
+        self._ones = ones._replace(shape=(count,), strides=(1,), owner=flat(ones.owner))
         return step, room, pitch
 
     # Running ---------------------------------------------------------------------------------
@@ -306,8 +307,15 @@ class Product:
             return step.place is self._fabric.places[0]
         return step.place.index == x.device
 
-    def _run_within(self, x: Operand, starts: list[Any], targets: list[Target]) -> None:
-        for step in reversed(self._steps):  # that beside x needs no copy, and can begin last
+    def apart(self, x: Operand, targets: list[Target]) -> list[tuple[Step, Callable[[], None]]]:
+        """Its launches, each with what enqueues it alone; none where one needs another one."""
+        steps = self._steps if self._each_has_rows else []
+        return [(step, partial(self._run_within, x, [], targets, (step,))) for step in steps]
+
+    def _run_within(
+        self, x: Operand, starts: list[Any], targets: list[Target], only: tuple[Step, ...] = ()
+    ) -> None:
+        for step in only or reversed(self._steps):  # that beside x can begin last: it copies no x
             row, rows = step.part.row, step.part.rows
             with step.place.turn(starts):
                 mine = step.x_of(x, self._is_here(step, x))
@@ -360,10 +368,10 @@ class Product:
         together, room, pitch = self._together
         home = together.place
         # Not kept, so that it can be freed for products of more vectors.
-        partial = _sums_in(room, len(self._steps), pitch, x.dtype)
+        memory = room.sums(len(self._steps), pitch, x.dtype)
         copied: list[tuple[Operand, Operand]] = []
         for number, step in reversed([*enumerate(self._steps)]):  # that of `home` comes last
-            column = cut_vector(partial, number * pitch, self._sums_of_split)
+            column = cut_vector(memory, number * pitch, self._sums_of_split)
             if self.vectors > 1:
                 column = as_vectors(column, self.vectors, self.rows, self.rows)
             made = column
@@ -377,23 +385,13 @@ class Product:
             for made, column in copied:
                 copy(home, made, column)
             if self.vectors == 1:
-                self._finish(together, self._ones, [(y, own) for y, own in targets], partial)
+                self._finish(together, self._ones, [(y, own) for y, own in targets], memory)
                 return
             without = [(as_one(y), own) for y, own in targets if not has_gaps(y)]
             if len(without) == len(targets):
-                self._finish(together, self._ones, without, partial)
+                self._finish(together, self._ones, without, memory)
                 return
             summed = together.own_y(x.dtype)
-            together.launch(self._ones, summed, partial)
+            together.launch(self._ones, summed, memory)
             for y, _ in targets:
                 copy(home, as_vectors(summed, self.vectors, self.rows, self.rows), y)
-
-
-def _sums_in(room: Room, count: int, pitch: int, dtype: np.dtype) -> Operand:
-    """Memory for the y of `count` shards, `pitch` elements apart."""
-    return room.vectors("partial", 1, count * pitch, count * pitch, dtype)
-
-
-def _flat(owner: Any) -> Any:
-    """The simulator's memory of one line as a vector."""
-    return owner.reshape(-1) if isinstance(owner, np.ndarray) else owner

@@ -94,5 +94,20 @@ def test_the_copy_waits_for_the_kernel_ahead():
     assert done.stdout.strip() == "True", done.stderr
 
 
+def test_a_fetch_asks_for_pieces_and_waits_for_nothing():
+    code = "import gemv.engines.binaries as b; f = b.fetch((9, 0)); print(f.arguments, f.ptx)"
+    environment = {**os.environ, "NUMBA_ENABLE_CUDASIM": "0"}
+    done = processes.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, env=environment
+    )
+    names, *ptx = done.stdout.splitlines()
+    assert names.startswith("('rows', 'x')"), done.stderr
+    asked = [line.split() for line in ptx if "prefetch" in line]
+    assert {(words[0], words[2]) for words in asked} == {
+        ("cp.async.bulk.prefetch.L2.global", "2048;")
+    }
+    assert not any(word in line for line in ptx for word in ("griddepcontrol", "ld.global", "st."))
+
+
 def test_a_refused_launch_is_an_error(launches):
     assert launches["refused"] == "status 700"

@@ -377,6 +377,8 @@ class Program:
             each = "for place, brought in copies.pop(0)"
             return [f"while len(copies) > {arguments[0]} + 1:",
                     f" {each}: memory.store(place, 16, brought)"]  # fmt: skip
+        if "prefetch" in parts:  # reads what it asks for, so that bounds are checked
+            return [f"memory.load({self._address(arguments[0])}, 16, {int(arguments[1]) // 16})"]
         if arguments[2] != "16":
             raise PtxError(f"unknown copy: {'.'.join(parts)} {', '.join(arguments)}")
         to, source = self._address(arguments[0]), self._address(arguments[1])

@@ -26,13 +26,15 @@ import gemv.shards
 from gemv.core.operand import array_at
 from gemv.engines import backend
 from gemv.engines.simulator import DEVICE, SimulatorEngine
+from gemv.language.fetch import PIECE_BYTES, WORD, fetch
 from gemv.language.simulator import memory
+from gemv.language.simulator.scheduler import launch
 
 OUT_OF_MEMORY, NO_CONTEXT, INVALIDATED, UNJOINED, ISOLATION, LOST = 2, 201, 901, 904, 905, 999
 CANNOT_BE_CAPTURED = 900
 #: Those that the package's modules of the driver consist of, and modules that import them.
 DRIVER = ("libcuda", "capture", "devices", "memory", "streams")
-SHARDS = ("cuda", "graph", "again")
+SHARDS = ("cuda", "chains", "graph", "again")
 
 
 class Node:
@@ -69,6 +71,8 @@ class Driver:
         self._mine = threading.local()
         self.current = 0
         self.streams, self.events, self.graphs = {}, {}, {}
+        #: By their handles, what captures consist of; see :meth:`captured`.
+        self.nodes, self.capturing = {}, {}
         #: How many streams are being captured, others that joined them left out.
         self.captures = 0
         #: First addresses, and by them: memory, and its GPU.
@@ -294,7 +298,7 @@ class Driver:
         found = self._stream(stream)
         status = self._refused("cuStreamBeginCapture", found.device)
         if not status:
-            found.capture = SimpleNamespace(nodes=[], streams=[found], broken=False)
+            found.capture = SimpleNamespace(nodes=[], streams=[found], broken=False, loose=set())
             found.last = None
             self.captures += 1
         return self._said(status)
@@ -309,7 +313,7 @@ class Driver:
             if id(node) not in reached:
                 reached.add(id(node))
                 left += node.after
-        joined = all(id(node) in reached for node in capture.nodes)
+        joined = all(id(node) in reached | capture.loose for node in capture.nodes)
         for each in capture.streams:
             each.capture, each.last, each.waits = None, None, []
         if capture.broken:
@@ -362,21 +366,31 @@ class Driver:
         status._obj.value = int(found is not None)
         if found is not None:
             whole._obj.value = identity._obj.value = id(found)
+            self.capturing[id(found)] = found
             if before is not None:
-                before._obj.value, count._obj.value = id(found.streams), 1
+                one = self._stream(stream or 0)
+                nodes = [each for each in (one.last, *one.waits) if each is not None]
+                self.nodes |= {id(each): each for each in nodes}
+                self.front = (ctypes.c_void_p * len(nodes))(*map(id, nodes))
+                before._obj.value, count._obj.value = ctypes.addressof(self.front), len(nodes)
         return 0
 
     def child(self, node, whole, before, count, graph):
         status = self._refused("cuGraphAddChildGraphNode", self.current)
         if not status:
-            node._obj.value = next(self.handles)
-            self.graphs[node._obj.value] = self.graphs[graph]
+            assert len(before) == count
+            made = Node(self._played(graph), [self.nodes[each] for each in before])
+            capture = self.capturing[whole]
+            capture.nodes.append(made)
+            capture.loose.add(id(made))
+            self.nodes[id(made)] = made
+            node._obj.value = id(made)
         return status
 
     def behind(self, stream, nodes, count, flags):
-        assert count == 1 and flags == 1, "it takes the place of what came before"
-        self.enqueue(self._stream(stream), self._played(nodes._obj.value))
-        del self.graphs[nodes._obj.value]
+        assert count == len(nodes) and flags == 1, "they take the place of what came before"
+        found = self._stream(stream)
+        found.last, found.waits = None, [self.nodes[each] for each in nodes]
         return 0
 
 
@@ -473,11 +487,15 @@ class Engine:
         #: Pairs of GPUs of which the first does not reach the memory of the second.
         self.apart = set()
         self.computes = True
+        #: What a device is, but for its ordinal.
+        self.kind = DEVICE
         #: The work of all launches so far, and the bytes of those that are copies.
         self.launched, self.copied = [], []
+        #: GPU, address and bytes of each fetch, as it is enqueued and as it is done.
+        self.fetches, self.fetched = [], []
 
     def device(self):
-        return DEVICE._replace(index=self.virtual.current)
+        return self.kind._replace(index=self.virtual.current)
 
     def on(self, index):
         return self._on() if index is None else self._devices.on_device(index)
@@ -549,6 +567,10 @@ class Engine:
         self._loaded.add(key)
         return self._packed(choice=None, nbytes=word.itemsize * count, word=word.itemsize)
 
+    def fetching_block(self, pieces):
+        assert pieces > 0 and not self.virtual.captures, "loading breaks a capture"
+        return self._packed(choice=None, pieces=pieces)
+
     def _packed(self, **what):
         block = SimpleNamespace(address=len(self._blocks) + 1, device=self.virtual.current, **what)
         self._blocks[block.address] = block
@@ -561,6 +583,9 @@ class Engine:
         if status:
             return status
         assert virtual.current == found.device == block.device, "a launch on another GPU"
+        if hasattr(block, "pieces"):
+            self._fetch(found, block.pieces, x)
+            return 0
         if block.choice is None:
             self._copy(found, block, x, y)
             return 0
@@ -592,6 +617,18 @@ class Engine:
         virtual.enqueue(stream, act)
         self.launched.append(stream.last)
         self.copied.append(block.nbytes)
+
+    def _fetch(self, stream, pieces, x):
+        """By the kernel itself, which checks bounds: those of the allocation."""
+        words = self.virtual.array(x, WORD)
+        what = stream.device, x, pieces * PIECE_BYTES
+        self.fetches.append(what)
+
+        def act():
+            launch(fetch, 1, 32, [pieces, memory.pointer_to(words, name="x")])
+            self.fetched.append(what)
+
+        self.virtual.enqueue(stream, act)
 
     def _compute(self, choice, sizes, *arrays):
         operands = [SimpleNamespace(owner=each) for each in arrays]

@@ -120,6 +120,20 @@ def copies_wait(typingctx, pending):
     return types.void(pending), codegen
 
 
+@intrinsic
+def prefetch(typingctx, pointer, index, bytes_):
+    known = literal_of(bytes_)
+    if known is None:
+        return None
+
+    def codegen(context, builder, signature, arguments):
+        source = builder.gep(arguments[0], [arguments[1]])
+        _do(builder, f"cp.async.bulk.prefetch.L2.global [$0], {known[0]};", (source, "l"))
+        return context.get_dummy_value()
+
+    return types.void(pointer, types.int64, bytes_), codegen
+
+
 def _words(builder, place, word, count):
     """`count` neighbouring words of shared memory, by one load; its address is so aligned."""
     vector = word if count == 1 else ir.VectorType(word, count)

@@ -53,6 +53,16 @@ def copy_one(stage, index, pointer, at):
     stage.memory.put(target, pointer.stored(at, 1).view(np.uint8))
 
 
+def prefetch(pointer, index, bytes_):
+    """Nothing, but for bounds and alignment."""
+    pointer.stored(index, bytes_ // pointer.itemsize)
+    address = pointer.address + (pointer.origin + index) * pointer.itemsize
+    if address % LOAD_BYTES or bytes_ % LOAD_BYTES:
+        raise SimulatorError(
+            f"prefetch of {bytes_} bytes from address {address}, no multiples of {LOAD_BYTES}"
+        )
+
+
 def copies_commit():
     current().copies.append([])
 

@@ -19,6 +19,7 @@ from gemv.language.simulator.copies import (
     copy_async,
     copy_one,
     copy_or_zeros,
+    prefetch,
     staged_some,
     staged_tile,
 )

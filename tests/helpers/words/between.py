@@ -242,6 +242,19 @@ def some_copies(spec, W):
     return made
 
 
+@small("prefetch", capability=(9, 0))
+def fetched(spec, W):
+    """Numbers are what they are, whether they come from memory or from the L2 cache."""
+    from gemv.language import cuda, load_vectors, natural, prefetch, store_vectors
+
+    def made(a, y):
+        place = natural(cuda.blockIdx.x) * THREADS + natural(cuda.threadIdx.x)
+        prefetch(a, place * W, 16)
+        store_vectors(y, place * OUT, 1, load_vectors(a, place * W, W, 1, W), 1)
+
+    return made
+
+
 @small(
     "cluster_rank cluster_arrive cluster_wait cluster_expect cluster_post cluster_take",
     accumulates=ALL, cluster=CLUSTER, capability=(9, 0),
