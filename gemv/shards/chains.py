@@ -32,8 +32,10 @@ from gemv.engines import backend
 from gemv.shards.groups import Groups
 from gemv.shards.steps import Target
 
-#: How much of each part is fetched: on H200s the best of 16, 24 and 32 MB (docs/notes.md).
-FETCHED_BYTES = 16 << 20
+#: How much of each part is fetched: at most so many bytes, and one of so many parts of it. On H200s
+#: the best of 8, 16 and 24 MB was 16 for parts of 49 MB and more, and 8 for 32 and 36 MB
+#: (docs/notes_gpus.md).
+FETCHED_BYTES, FETCHED_OF = 16 << 20, 4
 #: Bytes that one instruction fetches, as :mod:`gemv.language.fetch` has it.
 PIECE_BYTES = 2048
 #: The first GPUs that have this instruction.
@@ -130,7 +132,7 @@ def first_bytes(a: Operand, device: Device) -> tuple[int, int] | None:
     if fits or min(steps) < 0 or spanned > 2 * held or device.lacks(_CAPABILITY) is not None:
         return None
     start = -(-a.pointer // LOAD_BYTES) * LOAD_BYTES
-    pieces = (a.pointer + min(spanned, FETCHED_BYTES) - start) // PIECE_BYTES
+    pieces = (a.pointer + min(spanned // FETCHED_OF, FETCHED_BYTES) - start) // PIECE_BYTES
     return (start, pieces) if pieces > 0 else None
 
 

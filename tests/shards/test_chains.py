@@ -12,7 +12,7 @@ from gemv.core.operand import Operand
 from gemv.engines import backend
 
 H200 = Device("H200", (9, 0), 132)
-PIECE, MOST = 2048, 16 << 20
+PIECE, MOST, SHARE = 2048, 16 << 20, 4
 
 
 def numbers(shape, seed=0, dtype="f"):
@@ -26,8 +26,10 @@ def on_gpu(virtual, values, stream):
 
 
 @pytest.fixture
-def gpus(small_knobs, virtual_gpus):
+def gpus(small_knobs, virtual_gpus, monkeypatch):
     """GPUs whose L2 cache holds next to nothing, and a stream of the first one."""
+    # A quarter of these small parts would be less than an instruction fetches.
+    monkeypatch.setattr("gemv.shards.chains.FETCHED_OF", 1)
     engine = virtual_gpus.engine
     engine.kind = engine.kind._replace(chip=Chip(cache_bytes=64))
     virtual_gpus.stream = virtual_gpus.check(virtual_gpus.cuStreamCreate(1))
@@ -100,21 +102,23 @@ def test_all_bytes_are_between_the_first_element_and_the_last(
     shape, strides = ((lines, length), (step, 1)) if order == "C" else ((length, lines), (1, step))
     a = operand(shape, strides, dtype, (1 << 30) + offset * kind.itemsize)
     found = stretch(a, H200._replace(chip=Chip(cache_bytes=2)))
-    room = end_of(a) - -(-a.pointer // 16) * 16
+    wanted = min((end_of(a) - a.pointer) // SHARE, MOST)
     if found is None:
-        assert room < PIECE
+        assert wanted - -a.pointer % 16 < PIECE
         return
     start, pieces = found
     assert a.pointer <= start < a.pointer + 16 and start % 16 == 0
     assert start + pieces * PIECE <= end_of(a)
-    assert pieces == min(room, MOST - (start - a.pointer)) // PIECE, "as much as there may be"
+    assert pieces == (wanted - (start - a.pointer)) // PIECE, "as much as there may be"
 
 
 def test_nothing_is_fetched_in_vain(virtual_gpus):
     small = operand((3840, 2048), (2048, 1))  # 30 MiB: half of the L2 cache
     assert stretch(small, H200) is None
     large = operand((3841, 2048), (2048, 1))
-    assert stretch(large, H200) == (large.pointer, MOST // PIECE)
+    assert stretch(large, H200) == (large.pointer, 3841 * 2048 * 4 // SHARE // PIECE)
+    larger = operand((16384, 2048), (2048, 1))
+    assert stretch(larger, H200) == (larger.pointer, MOST // PIECE)
     assert stretch(large, H200._replace(compute_capability=(8, 9))) is None
     gaps = operand((3841, 2048), (2 * 2048, 1))
     assert stretch(gaps, H200) is not None
