@@ -7,21 +7,24 @@ import gc
 import json
 import sys
 import traceback
+from pathlib import Path
 
 import numpy as np
-from numba.cuda.core.targetconfig import TargetConfig
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from gemv.core.dtypes import BFLOAT16
 from gemv.kernels import get
 from gemv.kernels.spec import Spec
 from gemv.language.numba_cuda.compile import binaries
+from helpers.faster_compiling import compile_faster
 
 
 def main():
     # The search for circular garbage took a tenth of the time, and there is little.
     gc.freeze()
     gc.set_threshold(50_000, 20, 100)
-    compare_flags_faster()
+    compile_faster()
     for line in sys.stdin:
         try:
             answer = compiled(json.loads(line))
@@ -29,24 +32,6 @@ def main():
             # One kernel that does not compile must not take the process from the others.
             answer = {"error": traceback.format_exc()}
         print(json.dumps(answer), flush=True)
-
-
-def compare_flags_faster():
-    """Give Numba's flags the equality that they have, without a call for each of their options.
-
-    They are in the key by which an overload is looked up, for each operation of a kernel.
-    """
-
-    def values(flags):
-        kind = type(flags)
-        if kind not in defaults:
-            defaults[kind] = {name: option.default for name, option in kind.options.items()}
-        return defaults[kind] | flags._values
-
-    defaults = {}
-    TargetConfig.values = values
-    # Numba sorts what `values` returns, which is the names alone.
-    TargetConfig.__hash__ = lambda flags: hash(type(flags))
 
 
 def dtype_of(name):

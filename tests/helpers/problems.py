@@ -109,8 +109,9 @@ class Case:
         reach = 1 + (length - 1) * abs(inc)
         buffer = filled(2 * GUARD + self.shift + reach, fill, dtype)
         offset = GUARD + self.shift + (0 if inc > 0 else reach - 1)
-        for k, value in enumerate(random_array(rng, length, dtype)):
-            buffer[offset + k * inc] = value
+        strides = (inc * dtype.itemsize,)
+        places = np.lib.stride_tricks.as_strided(buffer[offset:], (length,), strides)
+        places[...] = random_array(rng, length, dtype)
         return buffer, offset
 
     @property

@@ -31,6 +31,10 @@ def answer(question):
 
 
 def main():
+    if not SIMULATOR:
+        from helpers.faster_compiling import compile_faster
+
+        compile_faster()
     for line in sys.stdin:
         try:
             told = answer(json.loads(line))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import os
+import re
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -67,33 +68,48 @@ def test_every_file_is_collected_without_the_simulator():
     """On a GPU the modules of the simulator cannot be imported; nor on the host backend."""
     done = processes.run(
         [sys.executable, "-m", "pytest", "-n", "0", "--collect-only", "-qq", "-p",
-         "no:cacheprovider", str(TESTS)],
+         "no:cacheprovider", "--assert=plain", str(TESTS)],
         capture_output=True, text=True, cwd=TESTS.parent,
         env={**os.environ, "NUMBA_ENABLE_CUDASIM": "0", "CUDA_VISIBLE_DEVICES": "-1"},
     )  # fmt: skip
     assert done.returncode == 0, done.stdout[-4000:]
 
 
+#: Names of the modules of docs/.
+STEMS = {path.stem for path in DOCS.rglob("*.py")}
+
+
 def documents_of(source: str) -> Iterator[str]:
     """Modules of docs/ that a file of tests imports, or runs, wherever kernels run."""
-    stems = {path.stem for path in DOCS.rglob("*.py")}
+    # Read closely only if need be: each process of a run does this when it collects the tests. Each
+    # import has a line of its own (ruff's E401).
+    if STEMS.isdisjoint(re.findall(r"(?<=import )\w+|(?<=from )\w+|\w+(?=\.py\b)", source)):
+        return
     tree = ast.parse(source)
-    simulated = set()
-    for function in ast.walk(tree):
-        if isinstance(function, ast.FunctionDef) and "needs the simulator" in ast.unparse(function):
-            simulated |= set(ast.walk(function))
+    simulated: set[ast.AST] = set()
+    if "needs the simulator" in source:
+        for function in ast.walk(tree):
+            is_function = isinstance(function, ast.FunctionDef)
+            if is_function and "needs the simulator" in ast.unparse(function):
+                simulated |= set(ast.walk(function))
     for node in ast.walk(tree):
         names = []
         if isinstance(node, ast.Import):
             names = [alias.name for alias in node.names]
         elif isinstance(node, ast.ImportFrom):
             names = [node.module or ""]
-        elif isinstance(node, ast.Call) and ast.unparse(node.func) == "runpy.run_path":
+        elif is_run_path(node):
             inside = (each for argument in node.args for each in ast.walk(argument))
             values = [each.value for each in inside if isinstance(each, ast.Constant)]
             names = [each.removesuffix(".py") for each in values if str(each).endswith(".py")]
         if node not in simulated:
-            yield from (name for name in names if name in stems)
+            yield from (name for name in names if name in STEMS)
+
+
+def is_run_path(node: ast.AST) -> bool:
+    called = node.func if isinstance(node, ast.Call) else None
+    of_runpy = isinstance(called, ast.Attribute) and called.attr == "run_path"
+    return of_runpy and ast.unparse(called) == "runpy.run_path"
 
 
 #: Imports a module of docs/, and says what has become of Numba's variables.

@@ -1,5 +1,6 @@
 """Every kernel of the registry: right values, nothing else touched, whatever the shape."""
 
+import functools
 import itertools
 
 import numpy as np
@@ -27,6 +28,7 @@ def knobs_for_tests(kernel):
     return smaller_knobs(kernel) or dict(kernel.knobs)
 
 
+@functools.cache
 def shapes(kernel):
     """Around the tile, in both directions; tall, wide, one row, one column."""
     tile_rows, tile_cols = tile_of(kernel)

@@ -79,7 +79,7 @@ def test_one_wrong_bit_is_a_fault(small, tmp_path, capsys, monkeypatch):
     monkeypatch.setattr(soak.Soak, "run", counted)
     monkeypatch.setattr(soak, "MODES", ("call",))
     state = tmp_path / "soak.json"
-    arguments = "--calls 40 --threads 1 --batch 2 --state".split()
+    arguments = "--calls 40 --threads 1 --batch 2 --shared --state".split()
     assert soak.main([*arguments, str(state)]) == 1
     (fault,) = json.loads(state.read_text())["faults"]
     assert "other bits (call, row " in fault
@@ -94,7 +94,7 @@ def test_an_item_of_a_list_that_is_left_out_is_a_fault(small, tmp_path, monkeypa
     monkeypatch.setattr(soak, "DTYPES", {"d": soak.DTYPES["d"]})
     monkeypatch.setattr(soak, "MODES", ("call",))
     state = tmp_path / "soak.json"
-    arguments = ["--threads", "1", "--batch", "2", "--state", str(state)]
+    arguments = ["--threads", "1", "--batch", "2", "--shared", "--state", str(state)]
     assert soak.main(["--calls", "8", *arguments]) == 0
     right, count = gemv.gemv_batched, iter(range(10**6))
 

@@ -6,7 +6,6 @@ other threads. A :class:`CheckedArray` is a shared or local array.
 
 from __future__ import annotations
 
-import copy
 import functools
 import math
 from collections.abc import Sequence
@@ -72,7 +71,9 @@ class Pointer:
 
     def moved(self, count: int) -> Pointer:
         """The pointer to the element with index `count`; the bounds stay where they are."""
-        further = copy.copy(self)
+        further = object.__new__(type(self))
+        for slot in _slots_of(type(self)):  # copy.copy takes ten times as long
+            setattr(further, slot, getattr(self, slot))
         further.origin += as_index(count)
         return further
 
@@ -125,6 +126,12 @@ class Pointer:
             raise SimulatorError(f"{self.name} overlaps an argument of another data type")
         thread.block.has_stores = True
         thread.stores[self.address + position * self.itemsize] = (self.flat, position, value)
+
+
+@functools.cache
+def _slots_of(kind: type) -> tuple[str, ...]:
+    """The attributes of a kind of pointer."""
+    return tuple(slot for each in kind.__mro__ for slot in vars(each).get("__slots__", ()))
 
 
 @functools.cache
