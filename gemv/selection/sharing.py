@@ -18,6 +18,27 @@ times:
   mean on an H200, and 5 % on an H100. There kernels that find multiples of 16 bytes are compared.
 - Columns of a few elements are loaded as one stretch of memory by a kernel of their own. Others
   take up to twice as long, because most of their threads have nothing to load.
+
+Of the launches that vectors can share, some leave eight vectors much less to do than others, while
+a product alone takes as long. :func:`shares_well` knows them, by times in us on an H200:
+
+==========================  ===========================================  ============  ============
+A                           launch of a product alone                    alone         eight vectors
+==========================  ===========================================  ============  ============
+float64 F, 1048576 x 64     ``vector_columns``, 32 lanes, 256 threads    124.6         247.3
+..                          ``long_columns``                             124.2         144.3
+float64 F, 8192 x 8192      ``vector_columns``, 32 lanes, 256 threads    122.6         143.8
+..                          ``vector_columns``, 32 lanes, 512 threads    120.5         123.9
+float64 F, 64 x 1048576     ``vector_columns``, 8 lanes, 2 blocks        119.4         182.7
+..                          ``vector_columns``, 32 lanes, 2 blocks       125.3         218.4
+..                          ``vector_columns``, 32 lanes, 1 block        120.9         167.7
+..                          ``vector_columns``, 16 lanes, 1 block        119.1         147.2
+bfloat16 C, 64 x 1048576    ``vector_rows``, 32 lanes, 4 blocks          33.0          75.3
+..                          ``vector_rows``, 32 lanes, 2 blocks          32.7          65.2
+==========================  ===========================================  ============  ============
+
+Blocks are those of each multiprocessor that columns are split for. Complex64 has the rule of
+float64, since its loads have as many elements and its sums as many registers.
 """
 
 from __future__ import annotations
@@ -43,9 +64,14 @@ SEVERAL = {
 }
 #: An A of at most so many bytes may be in the L2 cache, when it is read again.
 MAY_BE_HOT = 24 << 20
-#: Lanes of a row up to which eight vectors of 2-byte numbers share A well, and the factor of the
-#: least time up to which such a launch is preferred.
-FAVOURED_LANES, FAVOUR = 32, 1.025
+#: The factor of the least time up to which a launch that shares well is preferred.
+FAVOUR = 1.025
+#: Rows of 2-byte numbers: most lanes, and of rows that are few, most blocks if they are split.
+_MOST_LANES, _MOST_BLOCKS = 32, 2
+#: Columns of 8-byte numbers: threads of a block, and least lanes.
+_THREADS, _LEAST_LANES = 512, 16
+#: Lines that are many: from here on blocks for columns share well, up to here splits of rows do.
+_MANY_LINES = 1024
 #: Kernels whose loads have 16 bytes wherever lines begin, and the one for the shortest columns.
 _ANYWHERE, _SHORT = ("phased_rows", "phased_columns"), "short_columns"
 
@@ -65,17 +91,18 @@ def rereads(kernel: Kernel, problem: Problem) -> bool:
 
 
 def shares_well(kernel: Kernel, knobs: Mapping[str, int], blocks: int, problem: Problem) -> bool:
-    """Whether a launch leaves eight vectors less to do than others, of a large A by rows.
+    """Whether a launch leaves eight vectors less to do than others, of a large A.
 
     `blocks` are those of each multiprocessor for which columns are split, 0 if they are not.
     """
     size = problem.dtype.itemsize
-    return (
-        size == 2
-        and kernel.name == "vector_rows"
-        and not blocks
-        and knobs["LANES"] <= FAVOURED_LANES
-        and problem.whole
-        and problem.widths[0] * size == LOAD_BYTES
-        and MAY_BE_HOT < problem.rows * problem.cols * size
-    )
+    if problem.rows * problem.cols * size <= MAY_BE_HOT or problem.widths[0] * size != LOAD_BYTES:
+        return False
+    if kernel.name == "vector_rows":
+        lanes, few = knobs["LANES"], problem.rows < _MANY_LINES
+        splits_well = few and lanes == _MOST_LANES and blocks <= _MOST_BLOCKS
+        return size == 2 and problem.whole and lanes <= _MOST_LANES and (not blocks or splits_well)
+    if kernel.name == "vector_columns":
+        fits = knobs["THREADS_PER_BLOCK"] == _THREADS and knobs["LANES"] >= _LEAST_LANES
+        return size == 8 and problem.cols >= _MANY_LINES and fits and blocks <= 1
+    return size == 8 and kernel.name == "long_columns"

@@ -219,16 +219,23 @@ def by_hand(kind, inside, sets, usual=()):
         most = max(map(len, losses.values()))
         sums = {each: sum(own) for each, own in losses.items() if len(own) == most}
         largest = problem_of(kind, *cell)
-        favoured = {
-            each: own
-            for each, own in sums.items()
-            if own <= min(sums.values()) + (1 + most) * np.log(1.025)
-            and sets[each.number].name == "vector_rows"
-            and sets[each.number].knobs["LANES"] <= 32
-            and not each.blocks
-            and (kind.letter in "hb" and kind.access == "dot" and kind.width == 8 and kind.whole)
-            and largest.rows * largest.cols > 12 << 20
-        }
+        large = largest.rows * largest.cols * largest.dtype.itemsize > 24 << 20
+
+        def is_good(each, largest=largest, large=large):
+            """Whether the launch is known to serve eight vectors well."""
+            own, few = sets[each.number], largest.rows < 1024
+            if kind.letter in "hb" and own.name == "vector_rows":
+                unsplit = own.knobs["LANES"] <= 32 and not each.blocks
+                split = own.knobs["LANES"] == 32 and each.blocks <= 2 and few
+                return large and kind.width == 8 and kind.whole and (unsplit or split)
+            if kind.letter in "dc" and own.name == "vector_columns":
+                threads = own.knobs["THREADS_PER_BLOCK"] == 512 and own.knobs["LANES"] >= 16
+                many = largest.cols >= 1024 and each.blocks <= 1
+                return large and kind.width == 2 and threads and many
+            return large and str(kind)[0] in "dc" and kind.width == 2 and own.name == "long_columns"
+
+        limit = min(sums.values()) + (1 + most) * np.log(1.025)
+        favoured = {each: own for each, own in sums.items() if own <= limit and is_good(each)}
         sums = favoured or sums
         limit = min(sums.values()) + (1 + most) * np.log(EQUAL)
         chosen[cell] = min(each for each, own in sums.items() if own <= limit)
@@ -238,6 +245,8 @@ def by_hand(kind, inside, sets, usual=()):
 @pytest.mark.parametrize("name, line, lines", [
     ("s dot 4 whole free", 60, 30), ("h axpy 1 free", 100, 20), ("d dot 1", 120, 12),
     ("c axpy 2 free", 40, 60), ("s axpy 1 close free", 20, 80), ("h dot 8 whole free", 88, 52),
+    ("d axpy 2 whole free", 144, 24), ("d axpy 2 whole free", 88, 52),
+    ("c axpy 2 whole free", 32, 80), ("h dot 8 whole free", 144, 24),
 ])  # fmt: skip
 def test_a_cell_gets_what_is_best_for_its_problems(name, line, lines):
     """By loops over single launches: the mean over three problems, of what does well nearby."""
@@ -276,35 +285,6 @@ def test_usual_choices_are_kept_unless_others_gain():
     mixed = {**best, inside[3]: slow[inside[3]]}
     found = ahead._decided({kind: inside}, sets, H200, Uncorrected(), {kind: mixed})[kind]
     assert {cell for cell in inside if found[cell] != mixed[cell]} <= {inside[3]}
-
-
-@pytest.mark.parametrize("name, cell, factor, expected", [
-    ("h dot 8 whole free", (88, 52), 1.024, 1),
-    ("h dot 8 whole free", (88, 52), 1.026, 0),  # it costs a product alone too much
-    ("h dot 8 whole free", (60, 30), 1.024, 0),  # A may stay in the L2 cache
-    ("h dot 1 free", (88, 52), 1.024, 0), ("s dot 4 whole free", (88, 52), 1.024, 0),
-])  # fmt: skip
-def test_rows_of_16_bit_numbers_get_few_lanes_where_that_costs_little(name, cell, factor, expected):
-    """Also where the launch with more lanes is usual, or comes first."""
-    kind, sets = kind_named(name), MACHINE.constants
-    found = [(number, each.knobs) for number, each in enumerate(sets) if each.name == "vector_rows"]
-    many, few = (
-        next(n for n, own in found if low <= own["LANES"] <= most and own["BLOCKS_PER_SM"])
-        for low, most in ((64, 512), (2, 32))
-    )
-    tried = [Candidate(many, 0), Candidate(few, 0), Candidate(few, 4)]
-    logs = np.log([1.0, factor, 1.001])
-    times = timer.Times(np.zeros(3, int), np.array([rows.code_of(each) for each in tried]), logs)
-
-    def favours(problem, candidate):
-        own = sets[candidate.number]
-        return sharing.shares_well(own.kernel, own.knobs, candidate.blocks, problem)
-
-    for usual in ({}, {cell: tried[0]}):
-        own = deciding.Deciding(kind, [cell], usual)
-        own._cell_of, own._first = {0: 0}, {0: True}
-        best = [tried[0], tried[2]] if not expected and not usual else [tried[expected]]
-        assert own.chosen(times, 1, favours)[cell] in best
 
 
 def test_no_cell_gets_a_kernel_that_its_largest_problem_refuses():
