@@ -292,6 +292,7 @@ class Kernel:
             problem.accumulate,
             self.wide and not self.phased and problem.whole,
             narrow=1 if self.narrow is None else self.narrow(problem, constants),
+            sparse=problem.sparse,
         )
 
     def _widths(self, problem: Problem) -> tuple[int, int]:

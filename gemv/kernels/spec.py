@@ -50,6 +50,9 @@ class Spec:
     narrow : int
         Loads of a column that stand for each one of 16 bytes, for kernels in which that depends on
         the rows: see :attr:`gemv.kernels.kernel.Kernel.narrow`. Else 1.
+    sparse : bool
+        Whether loads bring nothing but their own bytes to the L2 cache: see
+        :attr:`gemv.core.problem.Problem.sparse`.
     """
 
     dtype: np.dtype
@@ -66,6 +69,7 @@ class Spec:
     conjugate_x: bool = False
     table: str = ""
     narrow: int = 1
+    sparse: bool = False
 
     def __getitem__(self, knob: str) -> int:
         return dict(self.knobs)[knob]

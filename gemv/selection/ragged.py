@@ -144,7 +144,8 @@ class _Specs:
 
     def of_list(self, kernel: Kernel, problem: Problem) -> Spec:
         """The spec of a kernel for lists, which depends on nothing but dtypes and conjugation."""
-        made = dataclasses.replace(kernel.spec(problem, None, _HOMES), table=BY_WARP)
+        own = kernel.spec(problem, None, _HOMES)
+        made = dataclasses.replace(own, table=BY_WARP, sparse=False)
         return self._made.setdefault(made, made)
 
 

@@ -4,6 +4,7 @@ import pytest
 from gemv.core.dtypes import DTYPES
 from gemv.core.geometry import Chip, Device, Launch, ceil_div
 from gemv.core.problem import Problem
+from gemv.kernels.k09_vector_columns import KERNEL
 from gemv.measure.inputs import make_problem
 
 
@@ -21,6 +22,35 @@ from gemv.measure.inputs import make_problem
 )
 def test_access_folds_order_and_trans(m, n, order, op, access):
     assert make_problem(m, n, DTYPES["s"], order, op).access == access
+
+
+@pytest.mark.parametrize(
+    "dtype, rows, cols, row_stride, col_stride, sparse",
+    [
+        ("z", 1 << 18, 4, 8, 1, True),  # 64 bytes, then a gap of 64
+        ("z", 4, 1 << 18, 1, 8, True),  # the same down the columns
+        ("z", 1 << 18, 4, -8, 1, True),
+        ("z", 1 << 18, 4, 7, 1, False),  # a gap of 48
+        ("z", 1 << 10, 4, 8, 1, False),  # 64 KiB, which the L2 cache holds
+        ("s", 1 << 18, 64, 80, 1, True),  # 256 bytes
+        ("s", 1 << 18, 65, 81, 1, False),
+        ("s", 1 << 18, 64, 79, 1, False),
+        ("b", 1 << 20, 1, 32, 1, False),  # one column of 32
+        ("b", 1 << 20, 1, 33, 1, True),
+        ("s", 1 << 20, 1, 64, 7, True),  # a single column has no next one
+        ("s", 1 << 20, 2, 64, 2, False),  # every second element of lines
+        ("s", 1 << 10, 1 << 10, 1 << 12, 1, False),
+    ],
+)
+def test_short_lines_far_apart_are_sparse(dtype, rows, cols, row_stride, col_stride, sparse):
+    problem = Problem(DTYPES[dtype], rows, cols, 0, rows, cols, False, row_stride, col_stride)
+    assert problem.sparse is sparse
+
+
+def test_kernels_are_compiled_for_sparse_matrices_apart():
+    problem = Problem(DTYPES["z"], 1 << 18, 4, 2, 4, 1 << 18, True, 1, 8)
+    assert KERNEL.spec(problem).sparse
+    assert not KERNEL.spec(problem._replace(col_stride=4)).sparse
 
 
 def test_access_without_a_unit_stride():

@@ -81,6 +81,22 @@ def test_wide_loads_are_as_wide_as_the_hardware_has_them(name, dtype, compiler):
     assert narrow["stack"] == 0 and narrow["spills"] == 0
 
 
+@pytest.mark.parametrize("name", ["vector_rows", "vector_columns", "phased_rows", "long_columns"])
+def test_loads_of_a_sparse_matrix_bring_nothing_else(name, compiler):
+    (usual,) = compiler(REGISTRY[name], "float32")
+    (sparse,) = compiler(REGISTRY[name], "float32", sparse=True)
+    loads = [function["ptx"].count("ld.global") for function in (usual, sparse)]
+    assert loads[0] == loads[1] > usual["ptx"].count(".L2::128B") > 0
+    assert "L2::" not in sparse["ptx"] and usual["registers"] == sparse["registers"]
+
+
+def test_copies_of_a_sparse_matrix_bring_nothing_else(compiler):
+    kernel = get("several_staged_rows")
+    (function,) = compiler(kernel, "float32", levels=1, whole=True, sparse=True)
+    assert "cp.async.cg.shared.global [" in function["ptx"]
+    assert "L2::" not in function["ptx"]
+
+
 @pytest.mark.parametrize("dtype", ["float32", "float64", "complex64", "bfloat16"])
 def test_loads_of_one_element_leave_nothing_behind_them(dtype, compiler):
     """Each load of A is there twice, for passes and under a predicate; no loop for a rest."""

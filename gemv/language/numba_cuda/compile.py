@@ -28,6 +28,7 @@ from gemv.language.numba_cuda.ptx import (
     COEFFICIENTS,
     WAIT,
     beside,
+    bringing_own_bytes,
     check_constant_memory,
     in_clusters,
     waiting,
@@ -143,13 +144,17 @@ def compile_function(
     compute_capability: tuple[int, int],
     early_start: bool = False,
     is_beside: bool = False,
+    sparse: bool = False,
 ) -> Binary:
     """One kernel function as machine code.
 
     With `early_start` it may start while the kernel before it runs, and begins with a wait for that
     one: see :func:`waiting`. With `is_beside` it ends with this wait instead: see :func:`beside`.
+    With `sparse` its loads bring nothing but their own bytes: see :func:`bringing_own_bytes`.
     """
     ptx = compile_ptx(function, precision, compute_capability)
+    if sparse:
+        ptx = bringing_own_bytes(ptx)
     if is_beside:
         ptx = beside(ptx, compute_capability)
     elif early_start:
@@ -172,6 +177,8 @@ def binaries(kernel: Source, spec: Any, compute_capability: tuple[int, int]) -> 
     """
     is_beside = bool(spec.table)
     return tuple(
-        compile_function(function, spec.precision, compute_capability, not is_beside, is_beside)
+        compile_function(
+            function, spec.precision, compute_capability, not is_beside, is_beside, spec.sparse
+        )
         for function in kernel.functions(spec)
     )

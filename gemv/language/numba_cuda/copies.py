@@ -22,6 +22,7 @@ from gemv.language.numba_cuda.formats import (
 )
 from gemv.language.numba_cuda.registers import (
     KINDS,
+    WHOLE_LINES,
     complex_of,
     integer_of,
     literal_of,
@@ -55,7 +56,7 @@ def copy_async(typingctx, stage, index, pointer, at):
     def codegen(context, builder, signature, arguments):
         array, index, base, at = arguments
         place = _place(context, builder, stage, array, pointer, index)
-        text = f"cp.async.cg.shared.global.L2::128B [$0], [$1], {LOAD_BYTES};"
+        text = f"cp.async.cg.shared.global{WHOLE_LINES} [$0], [$1], {LOAD_BYTES};"
         _do(builder, text, (builder.ptrtoint(place, _WORD), "r"), (builder.gep(base, [at]), "l"))
         return context.get_dummy_value()
 
@@ -70,7 +71,7 @@ def copy_or_zeros(typingctx, stage, index, pointer, at, present):
         array, index, base, at, present = arguments
         place = _place(context, builder, stage, array, pointer, index)
         size = builder.select(present, ir.Constant(_WORD, LOAD_BYTES), ir.Constant(_WORD, 0))
-        text = f"cp.async.cg.shared.global.L2::128B [$0], [$1], {LOAD_BYTES}, $2;"
+        text = f"cp.async.cg.shared.global{WHOLE_LINES} [$0], [$1], {LOAD_BYTES}, $2;"
         source = builder.gep(base, [at])
         _do(builder, text, (builder.ptrtoint(place, _WORD), "r"), (source, "l"), (size, "r"))
         return context.get_dummy_value()

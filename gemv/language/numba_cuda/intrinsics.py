@@ -9,6 +9,8 @@ from numba import cuda
 from numba.core import types
 from numba.cuda.extending import intrinsic
 
+from gemv.language.numba_cuda.registers import WHOLE_LINES
+
 #: PTX register class and suffix of the types that move in one instruction.
 _PTX = {
     types.float32: ("f", "f32", ir.FloatType()),
@@ -277,7 +279,7 @@ def vector_load(typingctx, pointer, index, count):
         result = ir.LiteralStructType([llvm] * lanes)
         function = ir.FunctionType(result, [address.type])
         registers = ", ".join(f"${i}" for i in range(lanes))
-        load = f"ld.global.nc.L1::no_allocate.L2::128B.v{lanes}.{suffix}"
+        load = f"ld.global.nc.L1::no_allocate{WHOLE_LINES}.v{lanes}.{suffix}"
         text = f"{load} {{{registers}}}, [${lanes}];"
         asm = ir.InlineAsm(function, text, ",".join([f"={letter}"] * lanes) + ",l")
         loaded = builder.call(asm, [address])

@@ -17,6 +17,7 @@ from gemv.language.numba_cuda.formats import (
 )
 from gemv.language.numba_cuda.registers import (
     KINDS,
+    WHOLE_LINES,
     complex_of,
     integer_of,
     items_of,
@@ -27,9 +28,9 @@ from gemv.language.numba_cuda.registers import (
 )
 
 #: Loads of A by 16 bytes: they do not settle in the L1 cache, because A is read once.
-STREAM = "ld.global.nc.L1::no_allocate.L2::128B"
+STREAM = f"ld.global.nc.L1::no_allocate{WHOLE_LINES}"
 #: Shorter loads of A: several of them read the same sector, so the first one brings it to L1.
-_AGAIN = "ld.global.nc.L2::128B"
+_AGAIN = f"ld.global.nc{WHOLE_LINES}"
 #: Loads of x: the next row wants it again, so it may stay in L1.
 KEEP = "ld.global.nc"
 #: Loads of memory that the kernel writes, which must not come through the read-only path.

@@ -11,6 +11,7 @@ import numpy as np
 from gemv.core.geometry import CONSTANT_BYTES
 from gemv.language.numba_cuda.formats import TO_BFLOAT16
 from gemv.language.numba_cuda.intrinsics import PARAMETER
+from gemv.language.numba_cuda.registers import WHOLE_LINES
 
 #: Parameters that pass alpha and beta by value.
 COEFFICIENTS = {"alpha", "beta"}
@@ -42,6 +43,11 @@ def with_rounding(ptx: str, compute_capability: tuple[int, int]) -> str:
 
     instruction = rf"{re.escape(TO_BFLOAT16)} (%\w+), (\w+|%\w+), (\w+|%\w+);"
     return re.sub(instruction, written_out, ptx)
+
+
+def bringing_own_bytes(ptx: str) -> str:
+    """Loads and copies that bring nothing but their own bytes to the L2 cache."""
+    return ptx.replace(WHOLE_LINES, "")
 
 
 def check_constant_memory(ptx: str) -> None:

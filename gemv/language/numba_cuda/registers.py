@@ -9,6 +9,10 @@ from numba.cuda.extending import intrinsic
 
 from gemv.language.numba_cuda.twofold_types import ExactType
 
+#: How a load asks for the whole 128 bytes around it. They come to the L2 cache, where other loads
+#: find them.
+WHOLE_LINES = ".L2::128B"
+
 #: PTX register class, PTX suffix and LLVM type of the numbers that one register holds.
 KINDS = {
     types.float32: ("f", "f32", ir.FloatType()),
