@@ -69,11 +69,13 @@ ALL_SHORT = [
 ALL_SHORT += [
     ("s", 8, 64, 8, 1 << 20), ("s", 8, 1000, 32, 1 << 16), ("s", 8, 128, 8, 1 << 20),
     ("s", 8, 64, 8, 1000), ("s", 8, 110, 8, 1 << 20), ("s", 8, 24, 4, 1 << 20),
+    ("d", 8, 64, 8, 1 << 20), ("d", 8, 126, 16, 1 << 18), ("c", 8, 64, 8, 1 << 20),
+    ("c", 8, 62, 8, 1 << 20), ("c", 4, 64, 8, 1 << 20),
 ]  # fmt: skip
 #: Those that need the most registers, of both kinds of 2-byte numbers.
 FEW_SHORT = [
     *(("h", 8, *short) for short in SHORT[:5]), ("b", 8, *SHORT[0]), ("b", 8, *SHORT[-5]),
-    ("b", 8, *SHORT[-1]), ("h", 4, *SHORT[3]), ALL_SHORT[-5],
+    ("b", 8, *SHORT[-1]), ("h", 4, *SHORT[3]), ALL_SHORT[-10], *ALL_SHORT[-5:],
 ]  # fmt: skip
 
 
@@ -132,8 +134,12 @@ def told(knobs):
 @pytest.mark.parametrize(
     "letter, rows, cols, lanes, vectors, right",
     [
-        ("b", 1 << 20, 64, 4, 8, (2, 1, 4, 2, 128, 4)),
+        ("b", 1 << 20, 64, 4, 8, (2, 1, 8, 2, 128, 4)),
         ("h", 1 << 20, 64, 4, 8, (2, 1, 4, 2, 128, 4)),
+        ("d", 1 << 20, 64, 8, 8, (2, 1, 4, 2, 128, 3)),
+        ("c", 1 << 20, 64, 8, 8, (2, 1, 4, 2, 128, 3)),
+        ("c", 1 << 20, 64, 8, 4, (2, 1, 4, 2, 128, 4)),
+        ("c", 1 << 20, 64, 8, 3, (2, 1, 4, 2, 128, 4)),
         ("b", 1 << 20, 64, 4, 3, (1, 1, 4, 2, 128, 4)),
         ("b", 1 << 18, 256, 8, 8, (2, 2, 8, 2, 128, 4)),
         ("b", 1 << 18, 256, 8, 4, (2, 1, 4, 2, 128, 4)),
@@ -169,7 +175,12 @@ def test_vectors_have_no_registers_for_rows_that_are_too_long_or_few():
     wide = short_rows("s", 1 << 20, 64)._replace(accumulate="wide")
     whole = make_problem(1 << 20, 60, DTYPES["b"], "C", "N", (64, 1)).at(256, 256)
     for problem, lanes, vectors in (
-        (short_rows("s", 1 << 20, 64), 8, 4), (wide, 8, 8), (short_rows("d", 1 << 20, 32), 8, 8),
+        (short_rows("s", 1 << 20, 64), 8, 4), (wide, 8, 8), (short_rows("d", 1 << 20, 64), 8, 4),
+        (short_rows("c", 1 << 20, 64), 8, 2), (short_rows("d", 1000, 64), 8, 8),
+        (short_rows("d", 1 << 20, 128), 8, 8), (short_rows("d", 1 << 20, 256), 32, 8),
+        (short_rows("c", 1 << 20, 64)._replace(accumulate="wide"), 8, 8),
+        (short_rows("d", 1 << 20, 64).at(8, 256), 8, 8), (short_rows("z", 1 << 20, 32), 8, 8),
+        (short_rows("d", 1 << 20, 32), 8, 8),
         (short_rows("s", 1 << 18, 256), 8, 8), (short_rows("s", 1 << 17, 512), 16, 8),
         (short_rows("b", 1 << 16, 2056), 16, 8), (short_rows("b", 1 << 16, 4096), 32, 8),
         (short_rows("b", 1 << 16, 4096), 64, 8), (short_rows("b", 1000, 1000), 16, 8),
@@ -247,6 +258,20 @@ def test_long_rows_spill_no_registers(letter, cols, lanes, compiler):
     assert function["registers"] * knobs["THREADS_PER_BLOCK"] * knobs["MIN_BLOCKS"] <= 65536
 
 
+def test_long_rows_of_four_vectors(compiler):
+    """One block with three stages, where each lane of a warp has many columns."""
+    kernel, (problem, knobs) = get("several_long_rows"), long_rows("b", 8192, 32, 4)
+    names = ("COUNT", "THREADS_PER_BLOCK", "MIN_BLOCKS", "LOADS", "AT_ONCE", "STAGES")
+    assert tuple(knobs[name] for name in names) == (4, 512, 1, 32, 4, 3)
+    (launch,) = kernel.geometry(problem, H100, knobs).launches
+    assert launch.shared <= 227 << 10
+    for name in ("bfloat16", "float16"):
+        (function,) = compiler(kernel, name, "dot", knobs=knobs, widths=problem.widths, whole=True)
+        assert (function["stack"], function["spills"]) == (0, 0), knobs
+    for cols, lanes, vectors in ((8192, 16, 4), (4088, 32, 4), (8192, 32, 3), (32768, 32, 4)):
+        assert long_rows("b", cols, lanes, vectors)[1] is None
+
+
 def test_long_rows_have_as_many_blocks_as_x_leaves_room_for():
     """Two of them on a multiprocessor, or one with twice the threads; loads in whole stages."""
     for cols, lanes, right in (
@@ -268,7 +293,7 @@ def test_long_rows_have_as_many_blocks_as_x_leaves_room_for():
 def test_what_shared_memory_has_no_room_for_has_another_kernel():
     """And what was not timed, or was slower."""
     for changed in (
-        {"vectors": 4}, {"rows": 2047}, {"rows": 2047, "lanes": 128}, {"rows": 4095, "lanes": 16},
+        {"vectors": 3}, {"rows": 2047}, {"rows": 2047, "lanes": 128}, {"rows": 4095, "lanes": 16},
         {"cols": 2552}, {"cols": 1272, "lanes": 16}, {"cols": 8704}, {"cols": 11008, "lanes": 128},
         {"lanes": 8}, {"letter": "s"}, {"accumulate": "wide"}, {"cols": 4095}, {"cols": 4100},
     ):  # fmt: skip
@@ -534,6 +559,9 @@ STAGED = [
     ("h", 12288, 12288, 32, 0, (4, 4, 4, 3, 512)), ("b", 1024, 8192, 128, 0, (4, 4, 2, 4, 256)),
     ("h", 64, 1 << 20, 128, 4, (4, 4, 4, 3, 512)), ("b", 64, 1 << 20, 32, 4, (4, 4, 4, 3, 512)),
     ("d", 8192, 8192, 256, 0, (1, 4, 2, 4, 256)), ("d", 8192, 8192, 32, 0, (1, 4, 2, 4, 256)),
+    ("s", 8192, 8192, 128, 0, (1, 4, 2, 4, 256)), ("s", 8192, 8192, 32, 0, (1, 4, 2, 4, 256)),
+    ("c", 8192, 8192, 128, 0, (1, 4, 2, 4, 256)), ("c", 8192, 8192, 32, 0, (1, 4, 2, 4, 256)),
+    ("c", 64, 1 << 20, 128, 8, (1, 4, 2, 4, 256)), ("c", 64, 1 << 20, 32, 1, (1, 4, 2, 4, 256)),
 ]  # fmt: skip
 
 
@@ -566,10 +594,11 @@ def test_stages_of_a_and_x_spill_no_registers(
 
 @pytest.mark.parametrize("letter, rows, cols, lanes, splits, vectors", [
     ("b", 12288, 12288, 128, 0, 4), ("b", 12288, 12288, 8, 0, 8), ("b", 65536, 2048, 32, 0, 8),
-    ("b", 512, 8192, 32, 0, 8), ("b", 64, 1 << 20, 16, 4, 8), ("s", 8192, 8192, 128, 0, 8),
+    ("b", 512, 8192, 32, 0, 8), ("b", 64, 1 << 20, 16, 4, 8), ("s", 8192, 4096, 128, 0, 8),
     ("d", 64, 1 << 20, 128, 4, 8), ("d", 8192, 8192, 16, 0, 8), ("d", 2048, 8192, 32, 0, 8),
-    ("d", 8192, 2048, 32, 0, 8), ("c", 8192, 8192, 32, 0, 8), ("b", 8192, 8196, 32, 0, 8),
-    ("b", 63, 1 << 20, 128, 4, 8),
+    ("d", 8192, 2048, 32, 0, 8), ("c", 8192, 2048, 32, 0, 8), ("b", 8192, 8196, 32, 0, 8),
+    ("b", 63, 1 << 20, 128, 4, 8), ("c", 63, 1 << 20, 128, 4, 8), ("s", 64, 1 << 20, 128, 4, 8),
+    ("c", 8192, 8192, 16, 0, 8), ("c", 64, 1 << 20, 16, 4, 8), ("z", 8192, 8192, 32, 0, 8),
 ])  # fmt: skip
 def test_other_rows_have_no_stages(letter, rows, cols, lanes, splits, vectors):
     """Other kernels were faster, or these were not timed."""

@@ -272,13 +272,46 @@ def staged_rows(alone, together):
     return alone, {**fixed, **together}
 
 
-@pytest.mark.parametrize("letter", ["h", "d"])
+@pytest.mark.parametrize("letter", ["h", "d", "c"])
 @pytest.mark.parametrize("m, n, alone, together", STAGED_ROWS)
 def test_stages_of_a_and_x_have_the_bits_of_each_alone(letter, m, n, alone, together, monkeypatch):
     """With two blocks, which take tile after tile where columns are not split."""
     module = "gemv.kernels.vectors.b07_several_staged_rows"
     monkeypatch.setattr(f"{module}.most_blocks", lambda device, knobs: 2)
     check(letter, m, n, *staged_rows(alone, together), monkeypatch)
+
+
+@pytest.mark.parametrize("conjugates", [False, True])
+@pytest.mark.parametrize("kernel", ["staged", "registers"])
+def test_rows_of_complex_numbers_meet_conjugates_of_x(kernel, conjugates, monkeypatch):
+    """matvec takes x as it is, vecmat its conjugate: as NumPy, and with the bits of one vector."""
+    if kernel == "staged":
+        m, n, alone, together = STAGED_ROWS[0]
+        alone, together = staged_rows(alone, together)
+    else:
+        _, m, n, lanes, together = next(each for each in SHORT if each[0] == "c")
+        alone = {**ROWS, "LANES": lanes, "THREADS_PER_BLOCK": 32}
+        fixed = {"LANES": lanes, "FULL": 0, "THREADS_PER_BLOCK": 32, "MIN_BLOCKS": 1}
+        together = {**fixed, "STAGES": 2, "WARPS": 1, **together}
+    force("vector_rows", alone, together, monkeypatch)
+    rng = np.random.default_rng(3)
+    a, x = (random_array(rng, shape, DTYPES["c"]) for shape in ((m, n), (3, n)))
+    rows, vectors = padded(a), padded(x)
+
+    def computed():
+        with gemv.trace() as calls:
+            if conjugates:
+                found = gemv.vecmat(vectors, transposed(rows))
+            else:
+                found = gemv.matvec(rows, vectors)
+        return {call.kernel for call in calls}, found.copy_to_host()
+
+    kernels, several = computed()
+    assert kernels == {several_of("vector_rows", together)}
+    right = (x.conj() if conjugates else x).astype("c16") @ a.T.astype("c16")
+    assert np.allclose(several, right, rtol=1e-4, atol=1e-4)
+    monkeypatch.setattr(batches, "SEVERAL", {})
+    assert several.tobytes() == computed()[1].tobytes()
 
 
 def test_stages_of_a_and_x_zero_alpha_reads_nothing(monkeypatch):

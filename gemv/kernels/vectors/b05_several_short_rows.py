@@ -53,7 +53,10 @@ Wins
     16384 x 2048 took 30 us and 35 by ``several_rows``. Without a ring 1048576 x 110 took 104 us,
     192 by ``several_rows`` and 118 by torch.mm. Four vectors with 262144 x 200 took 41 us, without
     a ring 46, and 47 by torch.mm. Eight with 65536 x 1000 float32 took 93 us, 101 by
-    ``several_rows`` and 154 by torch.mm.
+    ``several_rows`` and 154 by torch.mm. On an NVIDIA H200, 1048576 x 64 and eight vectors:
+    bfloat16 took 47.7 us with eight rows of a thread, 54.1 with four; float64 143.4, 167.3 by
+    ``several_rows`` and 149.9 by torch.mm; complex64 144.3, 262.0 and 389.6. Four vectors of
+    complex64 took 133.3 us, 167.6 by ``several_rows`` and 369.8 by torch.mm.
 
 Loses
     To ``several_rows`` where a lane has more of x than registers hold, and for float32 where rows
@@ -72,6 +75,7 @@ Source
 
 from __future__ import annotations
 
+from gemv.core.dtypes import BFLOAT16
 from gemv.core.geometry import LOAD_BYTES, MAX_GRID_Y, ceil_div, one_launch
 from gemv.core.shares import shares
 from gemv.kernels.ends_of_rows import factor_names, runs_of, source_of
@@ -81,10 +85,15 @@ from gemv.kernels.rings import across, ring_bytes, row_copies, shares_copies, st
 from gemv.kernels.staging import BLOCK_BYTES, COPIES
 
 #: The vectors from which on numbers of so many bytes get this kernel.
-LEAST_VECTORS = {2: 2, 4: 5}
+LEAST_VECTORS = {2: 2, 4: 5, 8: 5}
+#: Those of complex64, whose products take four times as long.
+LEAST_OF_COMPLEX = 3
 #: Registers of 4 bytes that a thread has for numbers of x; and with a ring those where it would
 #: have one vector only, or a row has all lanes of a warp.
 X_REGISTERS, X_OF_LONG = 64, 128
+#: Of 8-byte numbers a vector has these, two threads share a lane, and of eight vectors a
+#: multiprocessor has so many blocks. Others were not timed, or spill registers.
+X_OF_EIGHT_BYTES, BLOCKS_OF_EIGHT = 16, 3
 #: With a ring the most SHARERS, and the most WARPS by the bytes of a number: more sharers of a warp
 #: were slower than more warps, more warps of float32 not timed.
 OF_WARP, MOST_WARPS = 2, {2: 4, 4: 2}
@@ -317,17 +326,22 @@ def constants_for(problem, knobs, vectors):
     Then ``several_rows`` takes them.
     """
     size = problem.dtype.itemsize
+    least = LEAST_VECTORS.get(size, vectors + 1)
+    if size == 8 and problem.dtype.kind == "c":
+        least = LEAST_OF_COMPLEX
     if (
-        vectors < LEAST_VECTORS.get(size, vectors + 1)
-        or problem.precision.sums.itemsize > 4
+        vectors < least
+        or problem.precision.sums.itemsize > max(size, 4)
         or knobs["BLOCKS_PER_SM"]
         or accepts(problem)
     ):
         return None
     own = None
     if problem.widths[0] * size == LOAD_BYTES:
+        if size == 8:
+            return ringed_eight_bytes(problem, knobs["LANES"], vectors)
         own = ringed(problem, knobs["LANES"], vectors)
-    return own or direct(problem, knobs["LANES"], vectors)
+    return (own or direct(problem, knobs["LANES"], vectors)) if size < 8 else None
 
 
 def _common(problem, lanes, vectors):
@@ -367,6 +381,8 @@ def ringed(problem, lanes, vectors):
     ):
         return None
     rows, loads = MOST_ROWS if each <= 2 else MOST_ROWS // 2, common["LOADS"]
+    if problem.dtype == BFLOAT16 and each == 4 and sharers > 1:
+        rows = MOST_ROWS  # float16 spills registers with so many
     while (
         rows > 1
         and shares_copies(rows // 2, loads, sharers)
@@ -380,6 +396,21 @@ def ringed(problem, lanes, vectors):
         "SHARERS": in_warp, "WARPS": warps, "ROWS": rows, "STAGES": STAGES,
         "THREADS_PER_BLOCK": threads,
         "MIN_BLOCKS": THREADS_PER_BLOCK * BLOCKS // threads // (2 if long_rows else 1),
+    }  # fmt: skip
+
+
+def ringed_eight_bytes(problem, lanes, vectors):
+    """Constants with a ring for numbers of 8 bytes; None if others were not timed."""
+    common, of_vector = _common(problem, lanes, vectors)
+    if (
+        of_vector != X_OF_EIGHT_BYTES
+        or lanes * OF_WARP > 32
+        or problem.rows * lanes * OF_WARP < MANY_THREADS
+    ):
+        return None
+    return common | {
+        "SHARERS": OF_WARP, "WARPS": 1, "ROWS": MOST_ROWS // 2, "STAGES": STAGES,
+        "MIN_BLOCKS": BLOCKS_OF_EIGHT if common["COUNT"] == 8 else BLOCKS,
     }  # fmt: skip
 
 

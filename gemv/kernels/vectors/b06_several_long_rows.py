@@ -55,11 +55,12 @@ Wins
     32 lanes for a row, 8192 x 8192 bfloat16 took 50.4 us, 59.2 by ``several_rows``, and 44.3 with
     one vector; 65536 x 4096 took 190 us (229). With 16 lanes 16384 x 2048 took 27.5 us, 30.4 by
     ``several_short_rows``. With 128 lanes 8192 x 7168 took 57.5 us (75.5), and 28672 x 8192 184 us
-    (229). The product alone decides on the lanes.
+    (229). The product alone decides on the lanes. On an NVIDIA H200 four vectors with 8192 x 8192
+    took 34.4 us with three stages, 40.5 by ``several_rows``, and torch.mm 33.2.
 
 Loses
     To matrix products on tensor cores, which add in another order: 8192 x 8192 took torch.mm 47.4
-    us. To ``several_rows`` with four vectors, for which it took 49.2 us, and 48.8 there. To
+    us. To
     ``several_short_rows`` where a lane has few columns, as the sums of a tile take their time: 106
     us for 65536 x 2048 with 32 lanes, and 98.9 there. To ``several_rows`` where there are few rows
     for what a block copies of x: 15.4 us for 1024 x 8192, and 12.2 there. Where x leaves room for
@@ -91,6 +92,8 @@ PROCESSOR_BYTES, OF_BLOCK = 228 << 10, 1 << 10
 WIDTH, ITEM_BYTES = 8, 2
 #: The vectors from which on the kernel is used, and those of a block.
 LEAST_VECTORS, COUNT = 5, 8
+#: Four vectors have lanes of a whole warp, with so many columns for each: others were not timed.
+FOUR, FOUR_LANES, FOUR_COLUMNS = 4, 32, 128
 #: Lanes of a row, columns for each of up to 32 of them, and such lanes of all rows, below which
 #: other kernels are used.
 LEAST_LANES, LANE_COLUMNS, MANY_LANES = 16, 80, 1 << 16
@@ -99,6 +102,8 @@ TILES = ((256, 2), (512, 1))
 #: Loads of a lane in a stage, and stages of a ring: the first, or the one with fewer loads past the
 #: last column.
 RINGS = ((4, 2), (2, 4))
+#: Both for four vectors.
+FOUR_TILES, FOUR_RINGS = ((512, 1),), ((4, 3),)
 
 #: What the kernel calls.
 _WORDS = (
@@ -349,8 +354,10 @@ def constants_for(problem, knobs, vectors):
     """
     lanes = knobs["LANES"]
     turn_lanes = min(lanes, 32)
+    four = vectors == FOUR
     if (
-        vectors < LEAST_VECTORS
+        (vectors < LEAST_VECTORS and not four)
+        or (four and (lanes < FOUR_LANES or problem.cols < turn_lanes * FOUR_COLUMNS))
         or knobs["BLOCKS_PER_SM"]
         or lanes < LEAST_LANES
         or problem.cols < turn_lanes * LANE_COLUMNS
@@ -360,14 +367,17 @@ def constants_for(problem, knobs, vectors):
         return None
     steps = ceil_div(problem.cols, lanes * WIDTH)
     loads, at_once, stages = min(
-        ((ceil_div(steps, each) * each, each, count) for each, count in RINGS),
+        (
+            (ceil_div(steps, each) * each, each, count)
+            for each, count in (FOUR_RINGS if four else RINGS)
+        ),
         key=lambda ring: ring[0],
     )
-    for threads, blocks in TILES:
+    for threads, blocks in FOUR_TILES if four else TILES:
         own = {
             "LANES": lanes, "LOADS": loads, "FULL": int(loads * lanes * WIDTH == problem.cols),
-            "COUNT": COUNT, "THREADS_PER_BLOCK": threads, "MIN_BLOCKS": blocks, "STAGES": stages,
-            "AT_ONCE": at_once,
+            "COUNT": FOUR if four else COUNT, "THREADS_PER_BLOCK": threads, "MIN_BLOCKS": blocks,
+            "STAGES": stages, "AT_ONCE": at_once,
         }  # fmt: skip
         nbytes = shared_bytes(own)
         if nbytes <= MOST_BLOCK_BYTES and blocks * (nbytes + OF_BLOCK) <= PROCESSOR_BYTES:
