@@ -216,7 +216,8 @@ def errors_of(file: Path) -> list[str]:
     from gemv.selection.formula import BOUNDS
 
     found, predicted = predicted_of(file)
-    least = np.full(int(found.cells.max()) + 1, np.inf)
+    _, cells = np.unique(found.cells, return_inverse=True)  # their numbers may be large
+    least = np.full(cells.max() + 1, np.inf)
     np.minimum.at(least, found.cells, found.times)
     near = found.times <= NEAR * least[found.cells]
     errors = np.log(predicted.seconds / found.times)

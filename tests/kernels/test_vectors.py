@@ -281,10 +281,10 @@ def test_stages_of_a_and_x_have_the_bits_of_each_alone(letter, m, n, alone, toge
     check(letter, m, n, *staged_rows(alone, together), monkeypatch)
 
 
-@pytest.mark.parametrize("conjugates", [False, True])
+@pytest.mark.parametrize("call", ["matvec", "vecmat", "gemv, C"])
 @pytest.mark.parametrize("kernel", ["staged", "registers"])
-def test_rows_of_complex_numbers_meet_conjugates_of_x(kernel, conjugates, monkeypatch):
-    """matvec takes x as it is, vecmat its conjugate: as NumPy, and with the bits of one vector."""
+def test_conjugates_of_complex_rows_and_of_x(kernel, call, monkeypatch):
+    """vecmat conjugates x, op C conjugates A: as NumPy, and with the bits of one vector."""
     if kernel == "staged":
         m, n, alone, together = STAGED_ROWS[0]
         alone, together = staged_rows(alone, together)
@@ -295,20 +295,27 @@ def test_rows_of_complex_numbers_meet_conjugates_of_x(kernel, conjugates, monkey
         together = {**fixed, "STAGES": 2, "WARPS": 1, **together}
     force("vector_rows", alone, together, monkeypatch)
     rng = np.random.default_rng(3)
+    n += n % 2  # whole vectors of 16 bytes
     a, x = (random_array(rng, shape, DTYPES["c"]) for shape in ((m, n), (3, n)))
-    rows, vectors = padded(a), padded(x)
+    rows, vectors = cuda.to_device(a), cuda.to_device(x)
+    # As if one A were a batch, because a batch is what gives one A several vectors.
+    stored = transposed(cuda.to_device(a[:, :, None]))
 
     def computed():
         with gemv.trace() as calls:
-            if conjugates:
+            if call == "vecmat":
                 found = gemv.vecmat(vectors, transposed(rows))
-            else:
+            elif call == "matvec":
                 found = gemv.matvec(rows, vectors)
-        return {call.kernel for call in calls}, found.copy_to_host()
+            else:
+                found = gemv.gemv(1, stored, vectors, trans=2)
+        return {each.kernel for each in calls}, found.copy_to_host()
 
     kernels, several = computed()
     assert kernels == {several_of("vector_rows", together)}
-    right = (x.conj() if conjugates else x).astype("c16") @ a.T.astype("c16")
+    right = (x.conj() if call == "vecmat" else x).astype("c16") @ a.T.astype("c16")
+    if call == "gemv, C":
+        right = x.astype("c16") @ a.conj().T.astype("c16")
     assert np.allclose(several, right, rtol=1e-4, atol=1e-4)
     monkeypatch.setattr(batches, "SEVERAL", {})
     assert several.tobytes() == computed()[1].tobytes()
