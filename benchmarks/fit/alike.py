@@ -47,7 +47,7 @@ from gemv.selection.formula import Parts
 from gemv.selection.machine import FOLDER, REFERENCE, MachineFile, machine, slug
 from gemv.selection.ranking import Candidate
 from gemv.selection.refit import weights
-from gemv.selection.sharing import rereads
+from gemv.selection.sharing import shares_badly
 
 #: Parts that cells are dealt into.
 FOLDS = 6
@@ -195,12 +195,12 @@ def _known(device: Device, kind: Kind) -> dict[Cell, Candidate]:
 
 
 def usual(device: Device, kind: Kind) -> dict[Cell, Candidate]:
-    """What cells of a kind keep if nothing gains: not what would read a large A again."""
+    """What cells of a kind keep if nothing gains: not what vectors would share badly."""
     constants = machine(device).constants
     found = {}
     for cell, candidate in _known(device, kind).items():
         problem = problem_of(kind, *cell)
-        if problem is not None and not rereads(constants[candidate.number].kernel, problem):
+        if problem is not None and not shares_badly(constants[candidate.number].kernel, problem):
             found[cell] = candidate
     return found
 

@@ -33,7 +33,7 @@ from gemv.selection.cells import LINES_INDICES, Kind, indices_of, kind_of, line_
 from gemv.selection.choices import EMPTY, packed, unpacked
 from gemv.selection.machine import FOLDER, MachineFile, machine
 from gemv.selection.ranking import Candidate
-from gemv.selection.sharing import FAVOUR, rereads, shares_well
+from gemv.selection.sharing import FAVOUR, shares_badly, shares_well
 
 #: The factor that another launch has to gain on a problem that is not the largest of its cell.
 WITHIN = 1.05
@@ -125,7 +125,7 @@ def _allowed(
         if number is None:
             continue
         candidate = Candidate(number, tried.blocks)
-        if not rereads(used.constants[number].kernel, problem):
+        if not shares_badly(used.constants[number].kernel, problem):
             yield candidate, found
 
 

@@ -16,7 +16,7 @@ from gemv.core.problem import Problem
 from gemv.selection.items import counts_in_batches, work_of_batch
 from gemv.selection.machine import Constants
 from gemv.selection.ranking import Candidate, is_vain, knobs_of, launches
-from gemv.selection.sharing import MAY_BE_HOT, rereads
+from gemv.selection.sharing import MAY_BE_HOT, shares_badly
 
 #: Launches that the formula predicts within this factor of the best get corrections.
 _CLOSE = 1.4
@@ -212,7 +212,7 @@ def refuses(kernel: Any, problem: Problem, free: bool) -> bool:
         or kernel.phased
         and not free
         or is_vain(kernel, problem)
-        or rereads(kernel, problem)
+        or shares_badly(kernel, problem)
     )
 
 

@@ -13,7 +13,7 @@ from gemv.kernels.work import Work
 from gemv.selection.formula import Parts, counted, parts
 from gemv.selection.items import cost, counts_in_batches, work_of_batch
 from gemv.selection.machine import Constants, MachineFile
-from gemv.selection.sharing import rereads
+from gemv.selection.sharing import shares_badly
 
 #: Blocks for each multiprocessor that columns may be split into.
 SPLITS = (1, 2, 4, 8)
@@ -79,14 +79,14 @@ def predictions(
 ) -> Iterator[Predicted]:
     """All launches that the machine's constants, of one kernel or of all, can have.
 
-    Unless a kernel is asked for, those are left out that read a large A again for each of several
-    vectors: see :mod:`gemv.selection.sharing`.
+    Unless a kernel is asked for, those are left out with which several vectors would take much
+    longer: see :mod:`gemv.selection.sharing`.
     """
     for number, constants in enumerate(machine.constants):
         own = constants.kernel
         if (kernel or own) is not own or own.work is None or own.accepts(problem) is not None:
             continue
-        if kernel is None and rereads(own, problem):
+        if kernel is None and shares_badly(own, problem):
             continue
         registers = constants.registers_for(problem)
         if own.phased and not by_alignment or is_vain(own, problem) or registers is None:

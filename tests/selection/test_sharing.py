@@ -99,10 +99,9 @@ def test_every_cell_of_large_matrices_has_a_kernel_that_vectors_share(gpu):
                 if number == EMPTY or nbytes <= sharing.MAY_BE_HOT:
                     continue
                 looked += 1
-                if kernels[number].name not in sharing.SEVERAL:
-                    problem = problem_of(kind, line, lines)
-                    assert not sharing.rereads(kernels[number], problem), (str(kind), line, lines)
-                    apart += 1
+                problem = problem_of(kind, line, lines)
+                assert not sharing.shares_badly(kernels[number], problem), (kind, line, lines)
+                apart += kernels[number].name not in sharing.SEVERAL
     assert looked > 500_000 and apart > 10_000
 
 
@@ -123,7 +122,7 @@ SIZES = {True: (8192, 8192), False: (1024, 1024)}
 def test_which_kernels_read_a_large_matrix_again(name, large):
     problem = make_problem(*SIZES[large], DTYPES["d"], "C", "N").at(256, 256)
     without = name not in sharing.SEVERAL and name != "short_columns"
-    assert sharing.rereads(get(name), problem) == (large and without)
+    assert sharing.shares_badly(get(name), problem) == (large and without)
 
 
 def test_a_matrix_that_the_cache_may_hold_gets_any_kernel():
@@ -131,8 +130,8 @@ def test_a_matrix_that_the_cache_may_hold_gets_any_kernel():
     cluster = get("cluster_rows")
     whole = make_problem(1536, 2048, DTYPES["d"], "C", "N").at(256, 256)
     assert bytes_of(1536, 2048, "d") == sharing.MAY_BE_HOT
-    assert not sharing.rereads(cluster, whole)
-    assert sharing.rereads(cluster, whole._replace(rows=1537))
+    assert not sharing.shares_badly(cluster, whole)
+    assert sharing.shares_badly(cluster, whole._replace(rows=1537))
 
 
 @pytest.mark.parametrize("letter, alignment, again", [
@@ -143,8 +142,23 @@ def test_kernels_for_lines_that_begin_anywhere(letter, alignment, again):
     problem = make_problem(9999, 9973, DTYPES[letter], "C", "N").at(alignment, 256)
     problem = problem.aligned(alignment, 16)
     for name in ("phased_rows", "phased_columns"):
-        assert sharing.rereads(get(name), problem) == again
-    assert sharing.rereads(get("cluster_rows"), problem)
+        assert sharing.shares_badly(get(name), problem) == again
+    assert sharing.shares_badly(get("cluster_rows"), problem)
+
+
+@pytest.mark.parametrize("letter", ["b", "s", "d", "z"])
+def test_tall_matrices_get_a_kernel_whose_threads_own_their_rows(letter):
+    """With few columns, blocks that add up sums move more of these than of A."""
+    across, along = get("vector_columns"), get("long_columns")
+    tall = make_problem(1 << 16, 256, DTYPES[letter], "F", "N").at(256, 256)
+    assert sharing.shares_badly(across, tall) and not sharing.shares_badly(along, tall)
+    assert select(tall._replace(rows=1 << 20), H200).kernel is along
+    narrow = tall.aligned(tall.dtype.itemsize, 16)
+    others = [tall._replace(rows=(1 << 16) - 1), tall._replace(cols=257)]
+    others += [narrow] if narrow.widths != tall.widths else []  # a load of one complex128 is wide
+    assert not any(sharing.shares_badly(across, other) for other in others)
+    few = tall._replace(cols=sharing.MAY_BE_HOT // (tall.rows * tall.dtype.itemsize))
+    assert not sharing.shares_badly(across, few)
 
 
 def test_where_no_kernel_reads_a_matrix_once_none_is_left_out():
@@ -155,7 +169,7 @@ def test_where_no_kernel_reads_a_matrix_once_none_is_left_out():
     split = make_problem(8192, 8192, DTYPES["z"], "C", "N").at(256, 256).aligned(8, 16)
     assert split.splits_elements
     for problem in (strided, split):
-        assert not sharing.rereads(get("last_block"), problem)
+        assert not sharing.shares_badly(get("last_block"), problem)
 
 
 def test_the_formula_compares_what_vectors_share_unless_a_kernel_is_asked_for():
