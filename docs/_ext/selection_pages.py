@@ -130,18 +130,24 @@ def fit_page(reports: dict[str, dict]) -> str:
     for name, report in reports.items():
         about = report["campaign"]
         parts.append(f"## {about['gpu']}")
-        lines = []
-        for part in ("held out", "fitted"):
-            for choice, judged in report[part].items():
-                if isinstance(judged, dict):
-                    lines.append(
-                        [
-                            f"{part}: {choice}", str(int(judged["cells"])),
-                            number(judged["mean"], ".3f"),
-                            number(judged["most_of_95"], ".3f"), number(judged["worst"], ".2f"),
-                            f"{judged['floor_over_time']:.1%}",
-                        ]
-                    )  # fmt: skip
+        judgements = [
+            (f"{part}: {choice}", judged)
+            for part in ("held out", "fitted")
+            for choice, judged in report[part].items()
+            if isinstance(judged, dict)
+        ]
+        drawn = GATES / f"{name}-random.json"
+        if drawn.exists():
+            judged = json.loads(drawn.read_text("utf-8"))["present"]
+            judgements.append(("never seen, drawn at random: present choice", judged))
+        lines = [
+            [
+                title, str(int(judged["cells"])), number(judged["mean"], ".3f"),
+                number(judged["most_of_95"], ".3f"), number(judged["worst"], ".2f"),
+                f"{judged['floor_over_time']:.1%}",
+            ]
+            for title, judged in judgements
+        ]  # fmt: skip
         head = ["problems: chosen by", "number", "regret, mean", "of 95 %", "worst",
                 "of the floor"]  # fmt: skip
         parts.append(markdown(head, "wfffff", lines))
@@ -218,8 +224,8 @@ def errors_of(file: Path) -> list[str]:
     found, predicted = predicted_of(file)
     _, cells = np.unique(found.cells, return_inverse=True)  # their numbers may be large
     least = np.full(cells.max() + 1, np.inf)
-    np.minimum.at(least, found.cells, found.times)
-    near = found.times <= NEAR * least[found.cells]
+    np.minimum.at(least, cells, found.times)
+    near = found.times <= NEAR * least[cells]
     errors = np.log(predicted.seconds / found.times)
     longest = np.argmax(np.column_stack(predicted), axis=1)
     groups = [(f"longest is {name}: {BOUNDS[name]}", longest == predicted._fields.index(name))
