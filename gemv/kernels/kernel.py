@@ -47,6 +47,10 @@ _MAY_BE_ZERO = (
 )  # fmt: skip
 
 
+#: Constants, and a function that says of a problem whether it gets them: see `Kernel.far_apart`.
+FarApart = tuple[dict[str, int], Callable[[Problem], bool]]
+
+
 def attach(function: Callable, **facts: Any) -> Callable:
     """Give `function` attributes for compiler and engine, ``launch_bounds`` for instance."""
     function.__dict__.update(facts)
@@ -190,6 +194,11 @@ class Kernel:
         ``in_tables(problem, knobs)`` gives other constants for items of different sizes, which lead
         to the same order of sums where no columns are split, and to fewer launches: they are the
         same for as many problems as can be.
+    far_apart : callable or None
+        ``far_apart(knobs)`` gives constants in place of `knobs`, with the same sums, for lines of A
+        that are so far apart that these would read it several times, and a function that says of
+        an accepted problem if they are; None where `knobs` never do. None for a kernel that does
+        not.
     in_lists : callable or None
         ``in_lists(problem, knobs)`` gives the name of a kernel that computes items of different
         sizes in one launch, with the order of sums that this one has with `knobs` where no columns
@@ -237,6 +246,7 @@ class Kernel:
     of_batch: Callable[[Problem, Batch, Device, Mapping[str, int]], Geometry] | None = None
     repeats: Callable[[Problem, Mapping[str, int]], tuple[int, int] | None] | None = None
     in_tables: Callable[[Problem, Mapping[str, int]], dict[str, int]] | None = None
+    far_apart: Callable[[Mapping[str, int]], FarApart | None] | None = None
     in_lists: (
         Callable[[Problem, Mapping[str, int]], tuple[str, list[dict[str, int]]] | None] | None
     ) = None

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from math import prod
 from typing import Any, NamedTuple
 
@@ -76,23 +76,31 @@ class Entry:
     """A kernel with constants, for problems that differ in their sizes alone.
 
     What it is compiled for, and what of its geometry does not follow from the sizes, is worked out
-    for the first of these problems, and again for the first one with other narrow loads.
+    for the first of these problems, and again for the first one with other narrow loads, or with
+    lines far apart.
     """
 
-    __slots__ = ("constants", "kernel", "knobs", "made", "place", "reason")
+    __slots__ = ("apart", "constants", "kernel", "knobs", "made", "place", "reason")
 
     def __init__(self, kernel: Kernel, knobs: Mapping[str, int], reason: str, place: str) -> None:
         self.kernel, self.knobs, self.reason, self.place = kernel, knobs, reason, place
         self.constants = {**kernel.knobs, **knobs}
-        #: By the homes of alpha and beta, and by `narrow` of the kernel: the spec, its knobs, and
-        #: `prepared` of the kernel.
+        #: What `far_apart` of the kernel gives: an entry with these constants, and when.
+        self.apart: tuple[Entry, Callable[[Problem], bool]] | None = None
+        others = kernel.far_apart and kernel.far_apart(self.constants)
+        if others:
+            self.apart = Entry(kernel, others[0], reason, place), others[1]
+        #: By the homes of alpha and beta, by `narrow` of the kernel, and by whether A is sparse:
+        #: the spec, its knobs, and `prepared` of the kernel.
         self.made: dict[tuple, tuple[Spec, dict[str, int], GeometryOf | None]] = {}
 
     def choice(self, problem: Problem, device: Device, homes: tuple[str, str]) -> Choice | None:
         """The choice for a problem on the device of all others; None if the kernel refuses it."""
         kernel = self.kernel
+        if self.apart is not None and self.apart[1](problem):
+            return self.apart[0].choice(problem, device, homes)
         narrow = 1 if kernel.narrow is None else kernel.narrow(problem, self.constants)
-        key = (homes, narrow)
+        key = (homes, narrow, problem.sparse)
         found = self.made.get(key)
         if found is not None:
             spec, knobs, prepared = found

@@ -71,8 +71,9 @@ class Pointer:
 
     def moved(self, count: int) -> Pointer:
         """The pointer to the element with index `count`; the bounds stay where they are."""
-        further = object.__new__(type(self))
-        for slot in _slots_of(type(self)):  # copy.copy takes ten times as long
+        kind: Any = type(self)
+        further = object.__new__(kind)
+        for slot in _slots_of(kind):  # copy.copy takes ten times as long
             setattr(further, slot, getattr(self, slot))
         further.origin += as_index(count)
         return further
