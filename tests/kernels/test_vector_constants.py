@@ -599,10 +599,17 @@ def test_stages_of_a_and_x_spill_no_registers(
     ("d", 8192, 2048, 32, 0, 8), ("c", 8192, 2048, 32, 0, 8), ("b", 8192, 8196, 32, 0, 8),
     ("b", 63, 1 << 20, 128, 4, 8), ("c", 63, 1 << 20, 128, 4, 8), ("s", 64, 1 << 20, 128, 4, 8),
     ("c", 8192, 8192, 16, 0, 8), ("c", 64, 1 << 20, 16, 4, 8), ("z", 8192, 8192, 32, 0, 8),
+    ("d", 8192, 8192, 256, 0, 4), ("d", 8192, 8192, 512, 0, 2), ("s", 8192, 8192, 512, 0, 4),
 ])  # fmt: skip
 def test_other_rows_have_no_stages(letter, rows, cols, lanes, splits, vectors):
     """Other kernels were faster, or these were not timed."""
     assert staged(letter, rows, cols, lanes, splits, vectors)[1] is None
+
+
+@pytest.mark.parametrize("letter", ["d", "c"])
+def test_rows_of_many_lanes_have_stages_for_four_vectors(letter):
+    kernel, few = staged(letter, 8192, 8192, 512, 0, 4)
+    assert few is not None and few == staged(letter, 8192, 8192, 512, 0, 8)[1]
 
 
 def test_kernels_with_all_of_x_in_fast_memory_come_first():
