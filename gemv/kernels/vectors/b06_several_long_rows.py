@@ -61,11 +61,11 @@ Wins
 Loses
     To matrix products on tensor cores, which add in another order: 8192 x 8192 took torch.mm 47.4
     us. To ``several_short_rows`` where a lane has few columns, as the sums of a tile take their
-    time: 106 us for 65536 x 2048 with 32 lanes, and 98.9 there. To ``several_rows`` where there are few rows
-    for what a block copies of x: 15.4 us for 1024 x 8192, and 12.2 there. Where x leaves room for
-    half as many threads only, as for 12288 columns, it took 188 us, and 142 by ``several_rows``.
-    Where columns are split over blocks, 64 x 1048576 took 94 us, and 78 by ``several_rows``; so the
-    kernel has no splits.
+    time: 106 us for 65536 x 2048 with 32 lanes, and 98.9 there. To ``several_rows`` where there are
+    few rows for what a block copies of x: 15.4 us for 1024 x 8192, and 12.2 there. Where x leaves
+    room for half as many threads only, as for 12288 columns, it took 188 us, and 142 by
+    ``several_rows``. Where columns are split over blocks, 64 x 1048576 took 94 us, and 78 by
+    ``several_rows``; so the kernel has no splits.
 
 Sums
     Those of the rung of rows with the same LANES, for each vector.
