@@ -57,7 +57,7 @@ while r - tid // FINISHERS < ALL_ROWS:  # whole warps, which shuffle
             carried[row] = row_sum
     elif c == 0 and r < ALL_ROWS and i < rows and item < vectors:
         if SPLIT:
-            post(scratch, (item * rows + i) * splits + split, row_sum)
+            post(scratch, (split * vectors + item) * rows + i, row_sum)
         else:
             factors = {alpha}, alpha_step, {beta}, beta_step
             at = item * y_step + i * incy

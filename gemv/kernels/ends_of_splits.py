@@ -19,8 +19,7 @@ from gemv.kernels.wide_tiles import TAKEN_FOR_COLUMNS, TAKEN_FOR_ROWS
 TAKEN_BYTES, TAKEN_BYTES_OF_TWO = 128, 64
 #: What :data:`OF_ROWS` and :data:`OF_COLUMNS` call.
 WORDS = ("add_each", "fold", "quotient", "scatter_sums", "take_rows", "zeros")
-#: Along the rows: each warp takes a row, and its lanes meet as in a butterfly. The sums that splits
-#: have of a row are neighbours in scratch memory, so that a warp reads whole sectors of them.
+#: Along the rows: each warp takes a row, and its lanes meet as in a butterfly.
 OF_ROWS = """
 if SPLIT and ticket[0] == splits - 1:
     # The last one to begin: all sums are there, or on their way.
@@ -34,10 +33,10 @@ if SPLIT and ticket[0] == splits - 1:
             own = zeros(zero, TAKEN)
             while k < splits and i < rows and item < vectors:
                 rest = quotient(splits - 1 - k, SPLIT_LANES) + 1
-                at = (item * rows + i) * splits + k
-                step = rows * splits  # to the next vector
+                at = (k * vectors + item) * rows + i
+                step = SPLIT_LANES * vectors * rows
                 found = take_rows(
-                    zero, scratch, at, SPLIT_LANES, BATCH, rest, step, TAKEN, vectors - item
+                    zero, scratch, at, step, BATCH, rest, rows, TAKEN, vectors - item
                 )
                 own = add_each(own, fold(found, TAKEN))
                 k += BATCH * SPLIT_LANES
