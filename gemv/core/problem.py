@@ -156,7 +156,9 @@ class Problem(NamedTuple):
         elif col_step == 1:
             line, apart = self.cols, row_step
         else:
-            line, apart = 1, row_step if self.cols == 1 else col_step
+            line, apart = 1, min(abs(row_step), abs(col_step))
+            if 1 in (self.rows, self.cols):
+                apart = row_step if self.cols == 1 else col_step
         gap = (abs(apart) - line) * size
         return (
             gap >= LEAST_GAP

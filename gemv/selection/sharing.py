@@ -21,10 +21,10 @@ times:
 
 Few columns of many rows are a case apart. A block of ``vector_columns`` adds up the sums of its
 columns at its end, and for eight vectors these are more bytes than it has read of A. 1048576 x 64
-took an H100 161 us in bfloat16, 164 in float32 and 426 in complex64, where a thread of
-``long_columns`` has its rows for itself and an H200 takes 42, 77 and 153. A product alone gains by
-it, too: of 163 such problems with times of both it was the faster one in all but six, and there it
-took less than 1 % more.
+took an H100 161 us in bfloat16, 164 in float32 and 426 in complex64. By ``long_columns``, where a
+thread has its rows for itself, it was 57, 105 and 209. A product alone gains as well: of 163 such
+problems with times of both, that kernel was the faster one in all but six, and there it took less
+than 1 % more.
 
 Of the launches that vectors can share, some leave eight vectors much less to do than others, while
 a product alone takes as long. :func:`shares_well` knows them, by times in us on an H200:
@@ -44,8 +44,10 @@ bfloat16 C, 64 x 1048576    ``vector_rows``, 32 lanes, 4 blocks          33.0   
 ..                          ``vector_rows``, 32 lanes, 2 blocks          32.7          65.2
 ==========================  ===========================================  ============  ============
 
-Blocks are those of each multiprocessor that columns are split for. Complex64 has the rule of
-float64, since its loads have as many elements and its sums as many registers.
+Blocks are those of each multiprocessor that columns are split for. Complex64 was not timed. It has
+the rule of float64, since its loads have as many elements and its sums as many registers. The rule
+does not decide alone: 8192 x 8192 float64 keeps 256 threads, as 512 are expected to take a product
+alone more than 2.5 % longer.
 """
 
 from __future__ import annotations

@@ -39,6 +39,8 @@ def test_access_folds_order_and_trans(m, n, order, op, access):
         ("b", 1 << 20, 1, 33, 1, True),
         ("s", 1 << 20, 1, 64, 7, True),  # a single column has no next one
         ("s", 1 << 20, 2, 64, 2, False),  # every second element of lines
+        ("s", 1 << 10, 1 << 10, 2, 1 << 12, False),  # of columns
+        ("s", 1 << 10, 1 << 10, 32, 1 << 16, True),
         ("s", 1 << 10, 1 << 10, 1 << 12, 1, False),
     ],
 )

@@ -49,6 +49,19 @@ def is_for(dtype, order, kernel):
 EVERY = of_all(is_for, dtype=DTYPES, order="CF", kernel=KERNELS)
 
 
+@pytest.mark.parametrize("dtype", ["h", "s", "d", "c", "z"])
+@pytest.mark.parametrize("cols", [5, 7, 13, 37])
+def test_constants_for_rows_far_apart_have_the_same_sums(cols, dtype):
+    """They follow from lda, which no bit may follow from."""
+    kernel = REGISTRY["vector_rows"]
+    alone = {"LANES": 1, "ROWS": 4, "VECTORS": 0, "THREADS_PER_BLOCK": 64, "MIN_BLOCKS": 16}
+    alone["BLOCKS_PER_SM"] = 0  # where columns are split follows from the number of tiles
+    others, _ = kernel.far_apart({**kernel.knobs, **alone})
+    case = Case(70, cols, dtype, "C", alpha=1.5, beta=0.5, pad=9)
+    one, other = (case.y_of(case.run("vector_rows", knobs)).tobytes() for knobs in (alone, others))
+    assert one == other
+
+
 @EVERY
 def test_bits_follow_neither_increments_nor_lda(kernel, dtype, order):
     """With lines that begin as they did, at multiples of 16 bytes."""

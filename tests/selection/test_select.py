@@ -414,6 +414,7 @@ def test_problems_of_one_entry_are_compiled_for_their_own_gaps(first):
 
 
 ONE_LOAD = {"LANES": 1, "ROWS": 4, "VECTORS": 0, "THREADS_PER_BLOCK": 64, "MIN_BLOCKS": 16}
+ONE_LOAD["BLOCKS_PER_SM"] = 0
 
 
 @pytest.mark.parametrize(
@@ -443,7 +444,7 @@ def test_rows_that_the_l1_cache_cannot_hold_have_all_loads_on_their_way(
         found = dict(entry.choice(each, H200, homes).spec.knobs)
         wanted = {"VECTORS": 4, "ROWS": 1, "THREADS_PER_BLOCK": 256, "MIN_BLOCKS": 4}
         assert found == {**knobs, **(wanted if apart else {})}
-    for other in ({"LANES": 2}, {"VECTORS": 1}, {"MIN_BLOCKS": 4}):
+    for other in ({"LANES": 2}, {"VECTORS": 1}, {"MIN_BLOCKS": 4}, {"BLOCKS_PER_SM": 4}):
         assert dict(
             Entry(kernel, {**knobs, **other}, "why", "").choice(problem, H200, homes).spec.knobs
         ) == {**knobs, **other}

@@ -91,8 +91,8 @@ LEAST_OF_COMPLEX = 3
 #: Registers of 4 bytes that a thread has for numbers of x; and with a ring those where it would
 #: have one vector only, or a row has all lanes of a warp.
 X_REGISTERS, X_OF_LONG = 64, 128
-#: Of 8-byte numbers a vector has these, two threads share a lane, and of eight vectors a
-#: multiprocessor has so many blocks. Others were not timed, or spill registers.
+#: Rows of 8-byte numbers: registers that a vector takes for x, and blocks of a multiprocessor for
+#: eight vectors. Others were not timed, or spill registers.
 X_OF_EIGHT_BYTES, BLOCKS_OF_EIGHT = 16, 3
 #: With a ring the most SHARERS, and the most WARPS by the bytes of a number: more sharers of a warp
 #: were slower than more warps, more warps of float32 not timed.

@@ -78,6 +78,8 @@ Source
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 from gemv.core.geometry import LOAD_BYTES, MAX_GRID_Y, Geometry, Launch, ceil_div
 from gemv.kernels.ends_of_rows import factor_names, source_of
 from gemv.kernels.kernel import Kernel, attach, no_twofold, wide_loads_object
@@ -89,20 +91,37 @@ PARTS = 4
 PROCESSOR_BYTES, OF_BLOCK = 228 << 10, 1 << 10
 #: Numbers of a load. Others, and numbers of other sizes, were not timed.
 WIDTH, ITEM_BYTES = 8, 2
-#: The vectors from which on the kernel is used, and those of a block.
-LEAST_VECTORS, COUNT = 5, 8
-#: Four vectors have lanes of a whole warp, with so many columns for each: others were not timed.
-FOUR, FOUR_LANES, FOUR_COLUMNS = 4, 32, 128
-#: Lanes of a row, columns for each of up to 32 of them, and such lanes of all rows, below which
-#: other kernels are used.
-LEAST_LANES, LANE_COLUMNS, MANY_LANES = 16, 80, 1 << 16
-#: Threads of a block and blocks of a multiprocessor: the first for which x fits.
-TILES = ((256, 2), (512, 1))
-#: Loads of a lane in a stage, and stages of a ring: the first, or the one with fewer loads past the
-#: last column.
-RINGS = ((4, 2), (2, 4))
-#: Both for four vectors.
-FOUR_TILES, FOUR_RINGS = ((512, 1),), ((4, 3),)
+#: The vectors of a block; 5 to 8 vectors have a block for 8, and 3 were not timed.
+COUNT = 8
+#: Lanes of all rows, up to 32 of each, below which other kernels are used.
+MANY_LANES = 1 << 16
+
+
+class Limits(NamedTuple):
+    """What a block for some number of vectors is made for; others were slower, or not timed.
+
+    Attributes
+    ----------
+    lanes, columns : int
+        Least lanes of a row, and least columns for each of up to 32 of them.
+    tiles : tuple
+        Threads of a block and blocks of a multiprocessor: the first for which x fits is taken.
+    rings : tuple
+        Loads of a lane in a stage, and stages: the first is taken, or the one with fewer loads past
+        the last column.
+    """
+
+    lanes: int
+    columns: int
+    tiles: tuple[tuple[int, int], ...]
+    rings: tuple[tuple[int, int], ...]
+
+
+#: By the vectors of a block.
+LIMITS = {
+    4: Limits(32, 128, ((512, 1),), ((4, 3),)),
+    COUNT: Limits(16, 80, ((256, 2), (512, 1)), ((4, 2), (2, 4))),
+}
 
 #: What the kernel calls.
 _WORDS = (
@@ -353,30 +372,27 @@ def constants_for(problem, knobs, vectors):
     """
     lanes = knobs["LANES"]
     turn_lanes = min(lanes, 32)
-    four = vectors == FOUR
+    count = 4 if vectors == 4 else COUNT
+    limits = LIMITS[count]
     if (
-        (vectors < LEAST_VECTORS and not four)
-        or (four and (lanes < FOUR_LANES or problem.cols < turn_lanes * FOUR_COLUMNS))
+        vectors < 4
         or knobs["BLOCKS_PER_SM"]
-        or lanes < LEAST_LANES
-        or problem.cols < turn_lanes * LANE_COLUMNS
+        or lanes < limits.lanes
+        or problem.cols < turn_lanes * limits.columns
         or problem.rows * turn_lanes < MANY_LANES
         or accepts(problem)
     ):
         return None
     steps = ceil_div(problem.cols, lanes * WIDTH)
     loads, at_once, stages = min(
-        (
-            (ceil_div(steps, each) * each, each, count)
-            for each, count in (FOUR_RINGS if four else RINGS)
-        ),
+        ((ceil_div(steps, each) * each, each, stages) for each, stages in limits.rings),
         key=lambda ring: ring[0],
     )
-    for threads, blocks in FOUR_TILES if four else TILES:
+    for threads, blocks in limits.tiles:
         own = {
             "LANES": lanes, "LOADS": loads, "FULL": int(loads * lanes * WIDTH == problem.cols),
-            "COUNT": FOUR if four else COUNT, "THREADS_PER_BLOCK": threads, "MIN_BLOCKS": blocks,
-            "STAGES": stages, "AT_ONCE": at_once,
+            "COUNT": count, "THREADS_PER_BLOCK": threads, "MIN_BLOCKS": blocks, "STAGES": stages,
+            "AT_ONCE": at_once,
         }  # fmt: skip
         nbytes = shared_bytes(own)
         if nbytes <= MOST_BLOCK_BYTES and blocks * (nbytes + OF_BLOCK) <= PROCESSOR_BYTES:

@@ -46,19 +46,18 @@ Wins
     for a row took 185 us, 208 by ``several_rows``, 173 with one vector, and torch.mm 181. 12288 x
     12288 bfloat16, whose x is too long for ``several_long_rows``, took 129 us (143) with 128 lanes;
     with 16 and 32 it took 107 and 112 (134 and 134), and torch.mm 111. 1024 x 8192 took 12.1 us
-    (12.4) with 128 lanes, and 9.6 (15.2) with 32. Where columns are split over blocks, 64 x 1048576
-    bfloat16 took 75 us with 128 lanes, 78 by ``several_rows``. Both had the end of splits of before
-    then, which took one vector after the other; as they are now, neither was timed.
+    (12.4) with 128 lanes, and 9.6 (15.2) with 32.
 
     On an NVIDIA H200 eight vectors with 8192 x 8192 float32 took 64.7 us, 86.1 by ``several_rows``,
     59.5 with one vector, and torch.mm 129.6; complex64 146.8 (192.0, 116.7 and 337.6). Where
-    columns are split, 64 x 1048576 complex64 took 209.6 us, 223.6 by ``several_rows``.
+    columns are split, 64 x 1048576 complex64 took 209.6 us, 223.6 by ``several_rows``, and bfloat16
+    75.3 us (torch.mm 46.3).
 
 Loses
     To ``several_long_rows`` where that fits: 8192 x 8192 bfloat16 took 66.6 us with 128 lanes, and
     56.3 there. To ``several_short_rows`` for short rows, whose tiles end too soon. To
     ``several_rows`` where columns of float64 are split over blocks: 64 x 1048576 took 255 us, and
-    227 there. So it is with float32, which took an H200 104.3 us, and 92.7 there.
+    227 there; float32 took an H200 104.3 us, and 92.7 there.
 
 Sums
     Those of the rung of rows with the same LANES, width of loads and splits, for each vector.
