@@ -13,6 +13,8 @@ LOAD_BYTES = 16
 #: Bytes of a sector, which the memory always fetches as a whole, and of a line of the caches.
 SECTOR_BYTES = 32
 CACHE_LINE_BYTES = 128
+#: Bytes that one instruction brings to the L2 cache ahead of loads.
+PREFETCH_BYTES = 2048
 
 #: Shared memory that the sums of a block may take. Every GPU gives a block 48 KB; the last one is
 #: for the rest.

@@ -10,7 +10,7 @@ Bytes
 
 Wins
     Between two products in a CUDA graph on several GPUs, each of which waits for x or y of the
-    others (docs/notes.md has the figures).
+    others (docs/notes_gpus.md has the figures).
 
 Loses
     Where the pieces are in the cache already, or where other memory takes their place before they
@@ -22,15 +22,14 @@ Source
 
 import numpy as np
 
+from gemv.core.geometry import PREFETCH_BYTES
 from gemv.language.vocabulary import cuda, prefetch
 
-#: Bytes that one instruction of a thread asks for.
-PIECE_BYTES = 2048
 #: What the memory is counted in here, whatever it holds.
 WORD = np.dtype(np.uint64)
-_PIECE_WORDS = PIECE_BYTES // 8
+_PIECE_WORDS = PREFETCH_BYTES // 8
 
 
 def fetch(rows, x):
     for piece in range(cuda.grid(1), rows, cuda.gridsize(1)):
-        prefetch(x, piece * _PIECE_WORDS, PIECE_BYTES)
+        prefetch(x, piece * _PIECE_WORDS, PREFETCH_BYTES)

@@ -24,7 +24,7 @@ from typing import Any, NamedTuple
 
 from cuda.bindings import driver
 
-from gemv.core.geometry import LOAD_BYTES, Device
+from gemv.core.geometry import LOAD_BYTES, PREFETCH_BYTES, Device
 from gemv.core.operand import Operand
 from gemv.driver.capture import add_child, come_behind, front_of, outside_of_captures
 from gemv.driver.libcuda import check, failed
@@ -36,8 +36,6 @@ from gemv.shards.steps import Target
 #: the best of 8, 16 and 24 MB was 16 for parts of 49 MB and more, and 8 for 32 and 36 MB
 #: (docs/notes_gpus.md).
 FETCHED_BYTES, FETCHED_OF = 16 << 20, 4
-#: Bytes that one instruction fetches, as :mod:`gemv.language.fetch` has it.
-PIECE_BYTES = 2048
 #: The first GPUs that have this instruction.
 _CAPABILITY = (9, 0)
 #: Of so many products the last nodes are kept, for the next product of the same graph.
@@ -132,7 +130,7 @@ def first_bytes(a: Operand, device: Device) -> tuple[int, int] | None:
     if fits or min(steps) < 0 or spanned > 2 * held or device.lacks(_CAPABILITY) is not None:
         return None
     start = -(-a.pointer // LOAD_BYTES) * LOAD_BYTES
-    pieces = (a.pointer + min(spanned // FETCHED_OF, FETCHED_BYTES) - start) // PIECE_BYTES
+    pieces = (a.pointer + min(spanned // FETCHED_OF, FETCHED_BYTES) - start) // PREFETCH_BYTES
     return (start, pieces) if pieces > 0 else None
 
 

@@ -26,7 +26,7 @@ import gemv.shards
 from gemv.core.operand import array_at
 from gemv.engines import backend
 from gemv.engines.simulator import DEVICE, SimulatorEngine
-from gemv.language.fetch import PIECE_BYTES, WORD, fetch
+from gemv.language.fetch import PREFETCH_BYTES, WORD, fetch
 from gemv.language.simulator import memory
 from gemv.language.simulator.scheduler import launch
 
@@ -621,7 +621,7 @@ class Engine:
     def _fetch(self, stream, pieces, x):
         """By the kernel itself, which checks bounds: those of the allocation."""
         words = self.virtual.array(x, WORD)
-        what = stream.device, x, pieces * PIECE_BYTES
+        what = stream.device, x, pieces * PREFETCH_BYTES
         self.fetches.append(what)
 
         def act():

@@ -131,9 +131,7 @@ def test_the_kernel_asks_for_what_it_is_told_and_nothing_else(virtual_gpus, monk
     from gemv.language.simulator.memory import pointer_to
     from gemv.language.simulator.scheduler import launch
     from gemv.language.simulator.thread import SimulatorError
-    from gemv.shards import chains
 
-    assert chains.PIECE_BYTES == room.PIECE_BYTES == PIECE
     words = np.zeros(5 * PIECE // 8 + 2, room.WORD)
     first = -words.ctypes.data % 16 // 8
     words, asked = words[first : first + 5 * PIECE // 8], []
