@@ -9,6 +9,7 @@ import pytest
 from helpers.arrays import LIBRARIES
 
 import gemv
+from gemv.kernels.vectors import b06_several_long_rows
 from gemv.selection import batches
 
 needs_kernels = pytest.mark.skipif(
@@ -95,9 +96,9 @@ def test_explain_counts_reads_of_a_matrix_that_is_shared():
 @needs_kernels
 def test_explain_tells_the_shared_memory_that_a_launch_asks_for(monkeypatch):
     """As for many long rows, where x of all vectors stays there."""
-    module = "gemv.kernels.vectors.b06_several_long_rows"
-    for each in ("LANE_COLUMNS", "MANY_LANES"):
-        monkeypatch.setattr(f"{module}.{each}", 1)
+    monkeypatch.setattr(b06_several_long_rows, "MANY_LANES", 1)
+    limits = b06_several_long_rows.LIMITS
+    monkeypatch.setitem(limits, 8, limits[8]._replace(columns=1))
     a, x = ones(40, 512, dtype=np.float16), ones(8, 512, dtype=np.float16)
     told = gemv.explain(1, a, x, routine="matvec")
     assert told.kernel == "several_long_rows" and told.reads_of_a == 1

@@ -20,6 +20,7 @@ from gemv.core.dtypes import DTYPES, dtype_name
 from gemv.core.geometry import Device
 from gemv.core.narrow import cast
 from gemv.kernels import REGISTRY
+from gemv.kernels.vectors import b06_several_long_rows
 from gemv.measure.inputs import make_problem
 from gemv.measure.reference import reference
 from gemv.selection import batches, ragged
@@ -171,9 +172,10 @@ def test_a_batch_computes(name, letter, rows, cols, shape, order, shared, compil
     # As for many rows: all loads of 16 bytes go through a ring.
     monkeypatch.setattr("gemv.kernels.vectors.b05_several_short_rows.MANY_THREADS", 1)
     if name == "several_long_rows":  # as for many long rows, and with few threads
-        module = "gemv.kernels.vectors.b06_several_long_rows"
-        for each, value in (("LANE_COLUMNS", 1), ("MANY_LANES", 1), ("TILES", ((128, 1),))):
-            monkeypatch.setattr(f"{module}.{each}", value)
+        monkeypatch.setattr(b06_several_long_rows, "MANY_LANES", 1)
+        limits = b06_several_long_rows.LIMITS
+        few = limits[8]._replace(columns=1, tiles=((128, 1),))
+        monkeypatch.setitem(limits, 8, few)
     if name == "several_staged_rows":  # as for more rows
         module = "gemv.kernels.vectors.b07_several_staged_rows"
         monkeypatch.setattr(f"{module}.MANY_LANES", 1)
