@@ -50,6 +50,7 @@ UNSEEN = {
     "words-vote-of-some": "where all lanes agree, the first one's answer is theirs; the PTX tells",
     "twofold-odd": "for sums of two numbers that are stored in 2 bytes; test_ptx.py has some",
     "compile-sparse": "what comes to the L2 cache changes no number; the PTX tells",
+    "prefetch-bytes": "what comes to the L2 cache changes no number; the PTX tells",
     "votes-none": "the lanes agree in any case; the machine code tells",
     "ptx-store-step": "for vectors of 32 bytes, which few kernels store; test_ptx.py has some",
     "lists-end": "what follows a list must not come early; the PTX tells that it waits",
