@@ -183,6 +183,7 @@ def alike_page(
     file: Path = FITS / "h100-alike.json",
     formula: Path = GATES / "h100.json",
     drawn: Path = GATES / "h100-random.json",
+    every: Path = GATES / "h100-gate.json",
 ) -> str:
     """How the H200's choices do on a GPU with its multiprocessors, and those that a fit changed."""
     from gemv.selection.machine import REFERENCE
@@ -200,6 +201,7 @@ def alike_page(
         for title, one in (
             ("never seen: of the formula", formula),
             ("never seen, drawn at random: with changes", drawn),
+            ("never seen, beside 30 launches: with changes", every),
         )
     ]
     words = {"usual": usual, "changed": "with changes"}
