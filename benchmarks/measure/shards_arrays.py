@@ -52,6 +52,10 @@ class Torch:
         for index in set(self.devices):
             self.torch.cuda.synchronize(index)
 
+    def wait_for_y(self) -> None:
+        """Until the GPU of y is idle."""
+        self.torch.cuda.synchronize(self.home)
+
     def in_graph(self, product: Callable[[], Any], count: int) -> float:
         """Seconds of one of `count` products in a CUDA graph, by the events of the first GPU."""
         torch, home = self.torch, torch_stream(self.torch, self.devices[0])

@@ -70,10 +70,10 @@ class Measured(NamedTuple):
         taken, one = self.time(size, way), self.time(size, ONE)
         return one / taken if taken and one else None
 
-    def in_graph(self, size: str, way: str) -> float | None:
-        """Seconds of one of several products in a CUDA graph; None as in :meth:`time`."""
+    def other_time(self, key: str, size: str, way: str) -> float | None:
+        """Another time of a result by its key in the file; None as in :meth:`time`."""
         row = self.rows.get((size, way), {})
-        return row.get("in_graph_s") if row.get("right", True) else None
+        return row.get(key) if row.get("right", True) else None
 
     def scaling(self, way: str) -> list[tuple[int, float]]:
         """Bytes of the matrix, and how many times as fast as one GPU."""
@@ -126,17 +126,27 @@ def _table(run: Measured) -> str:
     return markdown(["", *run.sizes], "w" + "f" * len(run.sizes), lines)
 
 
-def _graphs(run: Measured) -> str | None:
-    """The same for products in a graph; None where none was measured."""
-    sizes = [size for size in run.sizes if run.in_graph(size, ONE)]
-    ways = [way for way in WAYS if any(run.in_graph(size, way) for size in sizes)]
+#: Other times of the same products, by their key: what is said of them.
+OTHER_TIMES = {
+    "until_y_s": "The same products until the GPU of y is idle, when y can be read. Waiting for the"
+    " other GPUs as well, which have nothing to do by then, takes longer.",
+    "in_graph_s": "The same products in a CUDA graph of 20, which writes to one y: the time of one"
+    " by the GPU's clock, and in brackets how many times as fast that is as our plan in such a"
+    " graph on one GPU. Ways that were not timed so are left out.",
+}
+
+
+def _other_times(run: Measured, key: str) -> str | None:
+    """A table of other times; None where none was measured."""
+    sizes = [size for size in run.sizes if run.other_time(key, size, ONE)]
+    ways = [way for way in WAYS if any(run.other_time(key, size, way) for size in sizes)]
     if not ways:
         return None
     lines = []
     for way in ways:
         cells = []
         for size in sizes:
-            taken, one = run.in_graph(size, way), run.in_graph(size, ONE)
+            taken, one = run.other_time(key, size, way), run.other_time(key, size, ONE)
             times = f" ({number(one / taken)})" if taken and one else ""
             cells.append(duration(taken) + times)
         lines.append([WAYS[way], *cells])
@@ -166,12 +176,8 @@ def part(runs: list[Measured]) -> list[str]:
             f" GPU. A is stored by rows; its sizes are {'; '.join(map(run.matrix, run.sizes))}."
         )
         parts.append(_table(run))
-        graphs = _graphs(run)
-        if graphs is not None:
-            parts.append(
-                "The same products in a CUDA graph of 20, which writes to one y: the time of one by"
-                " the GPU's clock, and in brackets how many times as fast that is as our plan in"
-                " such a graph on one GPU. Ways that were not timed so are left out."
-            )
-            parts.append(graphs)
+        for key, said in OTHER_TIMES.items():
+            table = _other_times(run, key)
+            if table is not None:
+                parts += [said, table]
     return parts

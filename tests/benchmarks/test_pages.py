@@ -241,8 +241,12 @@ def test_the_page_says_from_which_size_on_several_gpus_are_faster(tmp_path):
     assert part.name(other, [two, other]) == "4 GPUs (Another)"
     for (_, way), each in four.rows.items():
         each["in_graph_s"] = {part.ONE: 3.0, plan: 1.5}.get(way)
+        each["until_y_s"] = {part.ONE: 3.0, call: 12.0}.get(way)
     four.rows["small", plan]["right"] = False
-    *_, words, table = part.part([four])
+    *_, words_of_y, table_of_y, words, table = part.part([four])
+    assert words_of_y.startswith("The same products until the GPU of y is idle")
+    assert "| `A @ x`, cut by rows | 12 s (0.25) | 12 s (0.25) |" in table_of_y
+    assert "`Matrix.plan`, cut by rows" not in table_of_y
     assert words.startswith("The same products in a CUDA graph of 20")
     assert "| | small | large |" in table and "| 3 s (1.00) | 3 s (1.00) |" in table
     assert "| `Matrix.plan`, cut by rows | – | 1.5 s (2.00) |" in table and "`A @ x`" not in table
