@@ -8,6 +8,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from gemv.driver.deputy import SYSTEM_ENTRIES
+
 #: Parameters that change from launch to launch, by their places on the stack, 8 bytes each. A
 #: complex number is two parameters. A kernel that reads a number from memory gets its address
 #: where others get the number.
@@ -21,13 +23,20 @@ VALUES = 10
 MAX_PARAMETERS = 40
 
 #: Functions of the driver and of Python that the machine code calls, in the order of its table.
-DRIVER_ENTRIES = ("launch", "allocate", "free", "is_capturing", "current_device")
+DRIVER_ENTRIES = (
+    "launch", "allocate", "free", "is_capturing", "current_device", "context", "set_context",
+)  # fmt: skip
 PYTHON_ENTRIES = (
     "PyFloat_AsDouble", "PyErr_Occurred", "PyErr_Clear", "PyEval_SaveThread",
     "PyEval_RestoreThread", "PyLong_FromLongLong", "PyLong_AsUnsignedLongLongMask",
+    "PyThreadState_Get",
 )  # fmt: skip
-#: And the object None, the calls of XLA that are known, the state of the turn and the clock.
-ENTRIES = (*DRIVER_ENTRIES, *PYTHON_ENTRIES, "None", "frames", "turn", "clock")
+#: And functions of the system, the object None, the calls of XLA that are known, the state of the
+#: turn and the clock, and the state of the deputy and what it does.
+ENTRIES = (
+    *DRIVER_ENTRIES, *PYTHON_ENTRIES, *SYSTEM_ENTRIES, "None", "frames", "turn", "clock",
+    "deputy", "serve",
+)  # fmt: skip
 #: The symbol of that table, and the function that answers where it is.
 TABLE = "addresses"
 TABLE_AT = "table_at"

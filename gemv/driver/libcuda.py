@@ -21,6 +21,8 @@ def addresses() -> dict[str, int]:
         "free": libcuda.cuMemFreeAsync,
         "is_capturing": libcuda.cuStreamIsCapturing,
         "current_device": libcuda.cuCtxGetDevice,
+        "context": libcuda.cuCtxGetCurrent,
+        "set_context": libcuda.cuCtxSetCurrent,
     }
     return {
         name: ctypes.cast(function, ctypes.c_void_p).value or 0

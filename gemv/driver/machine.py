@@ -10,7 +10,8 @@ A call lies packed in a :class:`Block`, which never changes: what is new in a la
 the stack of its thread, so any number of threads may launch one block. The interpreter's lock is
 released while the driver works, as every library does: the driver may have to wait until a queue
 has room, perhaps for a callback on the host that needs the lock. When it is worth asking for the
-lock again is in :mod:`gemv.driver.turn`.
+lock again is in :mod:`gemv.driver.turn`. Where many threads call, :mod:`gemv.driver.deputy`
+launches for them, and they keep the lock.
 """
 
 from __future__ import annotations
@@ -22,8 +23,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from gemv.driver import deputy, known_frames, turn
 from gemv.driver import image as images
-from gemv.driver import known_frames, turn
 from gemv.driver.block import (
     ALIGNMENTS,
     BLENDING,
@@ -73,6 +74,10 @@ class Driver(NamedTuple):
     free: int
     is_capturing: int
     current_device: int
+    #: Which context is current, and how to make it so in another thread; 0 if nothing is to be
+    #: launched in another thread.
+    context: int = 0
+    set_context: int = 0
 
 
 def _compiled_now(compiled: Callable[[], bytes]) -> bytes:
@@ -98,7 +103,8 @@ def machine(
 
         engine, address_of = machine_ir.in_place()
         _keep(engine)
-        _fill(ctypes.CFUNCTYPE(ctypes.c_size_t)(address_of(TABLE_AT))(), driver)
+        table = ctypes.CFUNCTYPE(ctypes.c_size_t)(address_of(TABLE_AT))()
+        _fill(table, driver, address_of("serve"))
     functions: dict[str, Any] = {
         name: _builtin(name, address_of(name)) for name in Machine._fields if name != "handler"
     }
@@ -122,7 +128,7 @@ def _from_image(
     try:
         image = images.Image.unpack(kept(compiled))
         memory, start = images.mapped(image)
-        _fill(start + image.symbols[TABLE], driver)
+        _fill(start + image.symbols[TABLE], driver, start + image.symbols["serve"])
         images.make_executable(memory, start)
     except (OSError, ValueError):  # ValueError: an LLVM that relocates otherwise
         return None
@@ -130,12 +136,15 @@ def _from_image(
     return lambda name: start + image.symbols[name]
 
 
-def _fill(table: int, driver: Driver) -> None:
+def _fill(table: int, driver: Driver, serve: int) -> None:
     """Write to the table what the machine code calls."""
     addresses = driver._asdict() | {name: _python(name) for name in PYTHON_ENTRIES}
     addresses["None"], addresses["frames"] = id(None), known_frames.STATE.ctypes.data
+    addresses |= deputy.system()
     addresses["turn"], addresses["clock"] = turn.STATE.ctypes.data, turn.clock()
+    addresses["deputy"], addresses["serve"] = deputy.STATE.ctypes.data, serve
     _keep(turn.STATE)  # of threads that launch while the interpreter ends
+    _keep(deputy.STATE)
     words = (ctypes.c_size_t * len(ENTRIES)).from_address(table)
     words[:] = [addresses[name] for name in ENTRIES]
 

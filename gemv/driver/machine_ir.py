@@ -12,7 +12,7 @@ from typing import Any
 
 from llvmlite import binding, ir
 
-from gemv.driver import handler_ir, turn_ir
+from gemv.driver import deputy_ir, handler_ir
 from gemv.driver.block import (
     ALIGNMENTS,
     ATTRIBUTES,
@@ -275,7 +275,7 @@ def _module() -> ir.Module:
     where = Writer(module, TABLE_AT, 0)
     where.give(where.builder.ptrtoint(table, WORD))
     real, launch = write_real(module), write_launch(module)
-    submit = turn_ir.write_submit(module, launch)
+    submit = deputy_ir.write_submit(module, launch)
     matches = write_matches(module)
     _write_enqueue(module, "enqueue", real, submit)
     _write_enqueue(module, "enqueue_complex", real, submit)

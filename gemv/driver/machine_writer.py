@@ -70,6 +70,20 @@ class Writer:
         where = self.builder.inttoptr(address, WORD.as_pointer())
         return self.builder.atomic_rmw("add", where, self.word(number), "acq_rel")
 
+    def rest(self) -> None:
+        """What a thread that watches a word does between two looks, for others of its core."""
+        if self.module.triple.startswith("x86_64"):
+            name, numbers = "llvm.x86.sse2.pause", []
+        elif self.module.triple.startswith("aarch64"):
+            name, numbers = "llvm.aarch64.hint", [ir.Constant(INT, 1)]
+        else:
+            return
+        function = self.module.globals.get(name)
+        if function is None:
+            kind = ir.FunctionType(ir.VoidType(), [INT] * len(numbers))
+            function = ir.Function(self.module, kind, name)
+        self.builder.call(function, numbers)
+
     def store(self, address: Any, place: Any, value: Any) -> None:
         value = self.word(value)
         where = self.builder.inttoptr(self.at(address, place), value.type.as_pointer())

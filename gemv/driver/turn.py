@@ -37,15 +37,18 @@ STATE = np.zeros(NEXT_SKIPPED + 8, np.int64)
 
 
 def clock() -> int:
-    """The address of the system's ``clock_gettime``; 0 where nobody is to watch.
-
-    That is where there is no such clock, where this process may use one processor only, which the
-    owner needs, and in a Python whose threads have no lock to wait for.
-    """
+    """The address of the system's ``clock_gettime``; 0 where nobody is to watch."""
     try:
         function = ctypes.CDLL(None).clock_gettime
     except (AttributeError, TypeError, OSError):
         return 0
-    if processors() == 1 or not getattr(sys, "_is_gil_enabled", lambda: True)():
-        return 0
-    return ctypes.cast(function, ctypes.c_void_p).value or 0
+    return ctypes.cast(function, ctypes.c_void_p).value or 0 if is_worth_watching() else 0
+
+
+def is_worth_watching() -> bool:
+    """Whether a thread may watch a word, while another one does what it waits for.
+
+    Not where this process may use one processor only, which the other thread needs, nor in a Python
+    whose threads have no lock to wait for.
+    """
+    return processors() > 1 and getattr(sys, "_is_gil_enabled", lambda: True)()

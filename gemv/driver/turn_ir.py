@@ -1,4 +1,4 @@
-"""The launch without the interpreter's lock, and the turn of :mod:`gemv.driver.turn` after it."""
+"""A launch without the interpreter's lock, and the turn of :mod:`gemv.driver.turn` after it."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ _MONOTONIC = 1
 _NS_PER_S = 1_000_000_000
 
 
-def write_submit(module: ir.Module, launch: Writer) -> Writer:
-    """``submit(block, values, stream)``: ``launch`` without the interpreter's lock; the status."""
-    come_back = _write_come_back(module)
-    f = Writer(module, "submit", 3)
+def write_alone(module: ir.Module, launch: Writer, now: Writer) -> Writer:
+    """``alone(block, values, stream)``: ``launch`` without the interpreter's lock; the status."""
+    come_back = _write_come_back(module, now)
+    f = Writer(module, "alone", 3)
     b = f.builder
     owner = f.at(f.entry("turn"), turn.OWNER)
     thread = f.call("PyEval_SaveThread")
@@ -33,9 +33,9 @@ def write_submit(module: ir.Module, launch: Writer) -> Writer:
     return f
 
 
-def _write_come_back(module: ir.Module) -> Writer:
+def _write_come_back(module: ir.Module, now: Writer) -> Writer:
     """``come_back(thread)``: return when it is worth asking for the interpreter's lock."""
-    watch = _write_watch(module)
+    watch = _write_watch(module, now)
     f = Writer(module, "come_back", 1)
     (thread,) = f.arguments
     b, state = f.builder, f.entry("turn")
@@ -53,9 +53,8 @@ def _write_come_back(module: ir.Module) -> Writer:
     return f
 
 
-def _write_watch(module: ir.Module) -> Writer:
+def _write_watch(module: ir.Module, now: Writer) -> Writer:
     """``watch(thread)``: until it has the turn, or until that is not to be expected any more."""
-    now = _write_now(module)
     f = Writer(module, "watch", 1)
     (thread,) = f.arguments
     b, state = f.builder, f.entry("turn")
@@ -89,7 +88,7 @@ def _write_watch(module: ir.Module) -> Writer:
     return f
 
 
-def _write_now(module: ir.Module) -> Writer:
+def write_now(module: ir.Module) -> Writer:
     """``now()`` in nanoseconds."""
     f = Writer(module, "now", 0)
     place = f.frame()
