@@ -45,7 +45,7 @@ _WORDS = SIGNALS + 16
 NONE, ASLEEP, WAKING, READY, TAKEN, POSTED, DONE, NEVER = range(8)
 
 #: After a fourth thread has called, so many calls count as those of many threads.
-CALLS_OF_MANY = 1024
+CALLS_OF_MANY = 256
 #: What SPAN is. Tests change the word: on a busy machine every launch would take longer.
 SPAN_NS = 20_000
 #: How often a thread looks after that, without the lock.
