@@ -12,7 +12,7 @@ from gemv.calls import docstrings, routines, short
 from gemv.calls.execute import long_way
 from gemv.calls.remembered import UNUSUAL, LongWay, public_routines
 from gemv.calls.short import short_ways
-from gemv.core.dtypes import DTYPES
+from gemv.core.dtypes import DTYPES, PLAIN
 from gemv.engines.coefficients import Coefficients
 
 # A process whose first call is a product does not wait for what the others need.
@@ -77,7 +77,7 @@ def gemv(
     >>> gemv.gemv(2, a, [1.0, 1.0], trans="T", beta=1, y=np.ones(3))
     array([11., 15., 19.])
     """
-    if accumulate == "plain" and peer is False and out_dtype is None:
+    if accumulate is PLAIN and peer is False and out_dtype is None:
         name: str | None = "gemv"
         short_way = short_ways.get(type(a))
     else:
@@ -144,7 +144,7 @@ def _of_dtype(letter: str) -> Routine:
         peer: bool = False,
         device_memory_limit: int | None = None,
     ) -> Any:
-        if accumulate == "plain" and peer is False:
+        if accumulate is PLAIN and peer is False:
             name: str | None = routine
             short_way = short_ways.get(type(a))
         else:

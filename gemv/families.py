@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from gemv.calls import batched, items, ragged, ragged_host, ragged_run, short
 from gemv.calls.remembered import UNUSUAL, LongWay
+from gemv.core.dtypes import PLAIN
 
 if TYPE_CHECKING:
     from gemv.calls.explain_list import ListExplanation
@@ -85,7 +86,7 @@ def matvec(
            [200., 500.]])
     """
     found = UNUSUAL
-    if out is None and out_dtype is None and accumulate == "plain":
+    if out is None and out_dtype is None and accumulate is PLAIN:
         found = short.of_family("matvec", alpha, a, x, beta, stream)
         if type(found) is not LongWay:
             return found
@@ -137,7 +138,7 @@ def vecmat(
     array([3.-1.j, 4.-2.j])
     """
     found = UNUSUAL
-    if out is None and out_dtype is None and accumulate == "plain":
+    if out is None and out_dtype is None and accumulate is PLAIN:
         found = short.of_family("vecmat", alpha, a, x, beta, stream)
         if type(found) is not LongWay:
             return found

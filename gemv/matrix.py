@@ -22,6 +22,7 @@ from gemv.core.batch import MOST_VECTORS, aligned_step
 from gemv.core.dtypes import PREFIXES
 from gemv.core.operand import where
 from gemv.core.rules import coefficient, transposition
+from gemv.core.values import is_word
 from gemv.engines import backend
 from gemv.engines.host import known_kernel, refuse_kernel
 from gemv.shards.make import spread
@@ -106,7 +107,7 @@ class Matrix(KeptOperator):
     ) -> Any:
         if devices is not None:
             return spread(a, dtype, kernel, devices, split, gather, reproducible)
-        for name, given in (("split", split is not None), ("gather", gather != "x")):
+        for name, given in (("split", split is not None), ("gather", not is_word(gather, ("x",)))):
             if given:
                 raise ValueError(f"Matrix: {name} only applies with devices")
         return super().__new__(cls)

@@ -30,6 +30,7 @@ from gemv.calls.short import short_ways
 from gemv.calls.short_torch import COPY, IN_PLACE, NEW, in_graphs_only
 from gemv.calls.torch_graph import dtype_in_graph, handle_in_graph
 from gemv.calls.torch_rules import check, check_out, check_y, factor, number, wanted
+from gemv.core.dtypes import PLAIN
 from gemv.core.rules import accumulation, transposition
 
 __all__ = ["addmv", "mv"]
@@ -98,12 +99,12 @@ def mv(
         or _forward_ad["_current_level"] >= 0
     ):  # fmt: skip
         if not a.is_cuda:
-            if accumulate == "plain" and out_dtype is stream is None:
+            if accumulate is PLAIN and out_dtype is stream is None:
                 found = torch_host.short_way(alpha, a, x, ZERO, None, trans, out)
                 if found is not None:
                     return found
             short_way = None
-        elif accumulate == "plain" and out_dtype is None:
+        elif accumulate is PLAIN and out_dtype is None:
             found = torch_again.again(
                 _MV, alpha, a, x, ZERO, out, trans, NEW if out is None else IN_PLACE, stream
             )
@@ -172,12 +173,12 @@ def addmv(
         or _forward_ad["_current_level"] >= 0
     ):  # fmt: skip
         if not a.is_cuda:
-            if accumulate == "plain" and stream is None:
+            if accumulate is PLAIN and stream is None:
                 found = torch_host.short_way(alpha, a, x, beta, y, trans, out)
                 if found is not None:
                     return found
             short_way = None
-        elif accumulate == "plain":
+        elif accumulate is PLAIN:
             found = torch_again.again(
                 _ADDMV, alpha, a, x, beta, y, trans, COPY if out is None else IN_PLACE, stream
             )

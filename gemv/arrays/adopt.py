@@ -16,7 +16,8 @@ from gemv.arrays.base import Library, Refusal, View
 from gemv.arrays.host import adopt_host, check_rank_of_batch
 from gemv.core.dtypes import dtype_name
 from gemv.core.operand import RANK, Operand, array_at
-from gemv.core.rules import MAX_BYTES, digits, type_error, value_error
+from gemv.core.rules import MAX_BYTES, type_error, value_error
+from gemv.core.values import digits
 
 
 class Home(Protocol):

@@ -80,11 +80,14 @@ def element_type(dtype: Any) -> Any:
 
 def dtype_called(name: Any) -> np.dtype | None:
     """The dtype that a name, or the dtype of some library, stands for; None for no such."""
-    text = getattr(name, "name", None) or getattr(name, "__name__", None) or str(name)
-    text = text.removeprefix("torch.")
-    for dtype in DTYPES.values():
-        if text in (dtype.name, dtype.str) or name == dtype:
-            return dtype
+    try:
+        text = getattr(name, "name", None) or getattr(name, "__name__", None) or str(name)
+        text = text.removeprefix("torch.")
+        for dtype in DTYPES.values():
+            if text in (dtype.name, dtype.str) or name == dtype:
+                return dtype
+    except Exception:  # an array, which is equal to nothing as a whole, or an object's own error
+        return None
     return BFLOAT16 if text == "bfloat16" else None
 
 

@@ -10,7 +10,8 @@ from gemv.arrays.base import Library, plain_bfloat16
 from gemv.core.dtypes import BFLOAT16
 from gemv.core.narrow import cast
 from gemv.core.operand import RANK, Operand
-from gemv.core.rules import numbers, type_error, typed, value_error
+from gemv.core.rules import numbers, type_error, value_error
+from gemv.core.values import typed
 
 
 def adopt_host(

@@ -11,7 +11,7 @@ import numpy as np
 
 from gemv.arrays import dlpack
 from gemv.arrays.base import Library, Place, Refusal, View
-from gemv.core.rules import digits, typed
+from gemv.core.values import digits, typed
 
 #: DLPack's device types for CUDA memory, and for host memory (plain and pinned).
 CUDA_TYPES = (2, 13)

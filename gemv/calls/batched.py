@@ -26,6 +26,7 @@ from gemv.core.rules import (
     value_error,
     y_length,
 )
+from gemv.core.values import shown, typed
 from gemv.engines import backend as engines_backend
 
 
@@ -149,7 +150,8 @@ def bind_operands(
     accumulate = accumulation(routine, accumulate)
     alpha, beta = _factor(routine, "alpha", alpha), _factor(routine, "beta", beta)
     if gufunc and y is None and (isinstance(beta, Operand) or beta != 0):
-        raise value_error(routine, "beta", f"beta needs out, which is None; got beta = {beta!r}")
+        told = f"an array of shape {beta.shape}" if isinstance(beta, Operand) else shown(beta)
+        raise value_error(routine, "beta", f"beta needs out, which is None; got beta = {told}")
     on_host = [isinstance(each, Operand) and each.on_host for each in (a, alpha, beta)]
     check_places(
         routine, a, x, y,
@@ -276,7 +278,9 @@ def _in_place(
             routine, "y", f"out is an array of {y.exporter.name}, which cannot be written to"
         )
     if y.on_host and not y.exporter.is_array(y.origin):
-        raise type_error(routine, "y", "out must be an array, which is written to")
+        raise type_error(
+            routine, "y", f"out must be an array, which is written to, got {typed(y.origin)}"
+        )
     return True
 
 

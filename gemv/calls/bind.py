@@ -26,6 +26,7 @@ from gemv.core.rules import (
     type_error,
     value_error,
 )
+from gemv.core.values import shown
 from gemv.engines import backend as engines_backend
 from gemv.engines.coefficients import Coefficients, homes_of
 
@@ -337,7 +338,7 @@ def result_dtype(routine: str, dtype: np.dtype, y: Operand | None, out_dtype: An
     if out_dtype is not None and (wanted is None or wanted not in possible):
         which = "as a and x are, or float32" if narrow else "the dtype computed in"
         raise TypeError(
-            f"{routine}: out_dtype must be {dtype_name(dtype)}, {which}, got {out_dtype!r}"
+            f"{routine}: out_dtype must be {dtype_name(dtype)}, {which}, got {shown(out_dtype)}"
         )
     if y is None or not narrow:
         return dtype if wanted is None else wanted

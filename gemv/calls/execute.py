@@ -20,7 +20,8 @@ from gemv.core.dtypes import PREFIXES, dtype_name
 from gemv.core.narrow import cast
 from gemv.core.operand import where
 from gemv.core.problem import Problem
-from gemv.core.rules import typed, y_length
+from gemv.core.rules import y_length
+from gemv.core.values import digits, is_integer, typed
 from gemv.engines import backend as engines_backend
 from gemv.engines.host import announce, refuse_kernel, run
 
@@ -90,13 +91,15 @@ def memory_limit(call: Call, limit: Any) -> int | None:
             f"{call.routine}: device_memory_limit only applies to host arrays: a is"
             f" {where(call.a)} already"
         )
-    if isinstance(limit, bool) or not isinstance(limit, (int, np.integer)):
+    if not is_integer(limit):
         raise TypeError(
             f"{call.routine}: device_memory_limit must be an integer, a number of bytes, got"
             f" {typed(limit)}"
         )
     if limit <= 0:
-        raise ValueError(f"{call.routine}: device_memory_limit must be positive, got {int(limit)}")
+        raise ValueError(
+            f"{call.routine}: device_memory_limit must be positive, got {digits(int(limit))}"
+        )
     return int(limit)
 
 

@@ -10,7 +10,7 @@ import numpy as np
 
 from gemv.arrays.base import dtype_called, element_type
 from gemv.core.dtypes import DTYPES, NARROW, dtype_name
-from gemv.core.rules import typed
+from gemv.core.values import shown, typed
 from gemv.engines.host import known_kernel
 
 
@@ -70,7 +70,7 @@ def result_dtype(routine: str, dtype: np.dtype, y: Any, out_dtype: Any) -> np.dt
         if named is None or named not in possible or (y is not None and named != wanted):
             raise TypeError(
                 f"{routine}: out_dtype must be one of {', '.join(map(dtype_name, possible))}, and"
-                f" that of y, got {out_dtype!r}"
+                f" that of y, got {shown(out_dtype)}"
             )
         return named
     if wanted not in possible:

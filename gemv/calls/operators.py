@@ -18,7 +18,8 @@ from gemv.arrays import adopt, host, libraries
 from gemv.core.dtypes import DTYPES, NARROW, dtype_name
 from gemv.core.narrow import cast
 from gemv.core.operand import Operand
-from gemv.core.rules import type_error, typed, value_error
+from gemv.core.rules import type_error, value_error
+from gemv.core.values import typed
 from gemv.engines import backend
 
 #: Which form of the matrix a product uses: itself, its transpose, its conjugate transpose (BLAS's
@@ -346,7 +347,7 @@ def precision_of(operand: Operand, asked: Any) -> np.dtype:
         known = ", ".join(map(str, _KNOWN))
         try:
             dtype = np.dtype(asked)
-        except TypeError:
+        except Exception:  # NumPy's own errors are of several types
             raise TypeError(f"Matrix: dtype must be one of {known}, got {typed(asked)}") from None
         if dtype not in _KNOWN:
             raise TypeError(f"Matrix: dtype must be one of {known}, got {dtype}")

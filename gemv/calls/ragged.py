@@ -22,9 +22,9 @@ from gemv.core.rules import (
     of_item,
     transposition,
     type_error,
-    typed,
     value_error,
 )
+from gemv.core.values import typed
 from gemv.engines import backend as engines_backend
 
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from gemv.arrays.adopt import rank_of
+from gemv.core.rules import flag
+from gemv.core.values import is_integer, is_word, shown
 
 if TYPE_CHECKING:
     from gemv.calls.batched import Items
@@ -16,9 +18,9 @@ ROUTINES = ("gemv", "matvec", "vecmat")
 
 def is_batch(routine: str, a: Any) -> bool:
     """Whether the function of this name computes the items of a batch for this `a`."""
-    if routine not in ROUTINES:
+    if not is_word(routine, ROUTINES):
         known = ", ".join(map(repr, ROUTINES))
-        raise ValueError(f"gemv: routine must be one of {known}, got {routine!r}")
+        raise ValueError(f"gemv: routine must be one of {known}, got {shown(routine)}")
     return routine != "gemv" or several(a)
 
 
@@ -42,7 +44,7 @@ def bind(
     alpha, a, x, beta, y, offx, incx, offy, incy, trans, overwrite_y = arguments
     of_one_matrix = {
         "coefficients": coefficients is not None,
-        "peer": peer is not False and peer != 0,
+        "peer": flag(routine, "peer", peer),
         "device_memory_limit": device_memory_limit is not None,
     }
     for option, given in of_one_matrix.items():
@@ -57,6 +59,6 @@ def bind(
         )
     of_gemv = {"offx": offx, "incx": incx, "offy": offy, "incy": incy, "trans": trans}
     for name, value in of_gemv.items():
-        if value != (1 if name.startswith("inc") else 0):
+        if not is_integer(value) or value != (1 if name.startswith("inc") else 0):
             raise ValueError(f"{routine}: {name} is an argument of gemv, and {routine} has none")
     return batched.bind_gufunc(routine, a, x, y, alpha, beta, accumulate, out_dtype)

@@ -11,6 +11,7 @@ from gemv.calls import faster, memory_check, short_torch
 from gemv.calls.bind import BlasArguments
 from gemv.calls.remembered import UNUSUAL, WIDE, LongWay, ShortWay
 from gemv.core import memo
+from gemv.core.dtypes import PLAIN
 
 #: Libraries with a short way: ``short_ways(engine)`` of the module ``short_<library>`` makes it,
 #: once a device array of the library was passed and the engine is there.
@@ -70,11 +71,15 @@ def with_options(
 
     Only ``accumulate="wide"`` alone has a short way; its name is ``"dgemv, wide"``, so that it
     never finds what a plain call left. Anything else gives None twice: take the long way. While
-    ``torch.compile`` traces, all options but `peer` go into its graph.
+    ``torch.compile`` traces, all options but `peer` go into its graph. A "plain" that the program
+    put together is another object than :data:`PLAIN`, and comes here, too.
     """
     short_way = short_ways.get(type(a))
-    if type(accumulate) is str and accumulate == "wide" and peer is False and out_dtype is None:
-        return WIDE[routine], short_way
+    if type(accumulate) is str and peer is False and out_dtype is None:
+        if accumulate == PLAIN:
+            return routine, short_way
+        if accumulate == "wide":
+            return WIDE[routine], short_way
     if short_way is not None and peer is False:
         # A graph of PyTorch's can keep more than is remembered.
         kept = short_torch.in_graph_with(a, accumulate, out_dtype)

@@ -15,6 +15,7 @@ from gemv.calls import torch_operators  # noqa: F401  registers the operators
 from gemv.calls.remembered import WIDE
 from gemv.core.dtypes import dtype_name
 from gemv.core.rules import accumulation, transposition, type_error
+from gemv.core.values import shown
 
 _PLAIN = {wide: routine for routine, wide in WIDE.items()}
 
@@ -66,7 +67,9 @@ def dtype_in_graph(routine: str, out_dtype: Any) -> Any:
         return out_dtype
     dtype = dtype_called(out_dtype)
     if dtype is None:
-        raise TypeError(f"{routine}: out_dtype must be the dtype computed in, got {out_dtype!r}")
+        raise TypeError(
+            f"{routine}: out_dtype must be the dtype computed in, got {shown(out_dtype)}"
+        )
     return getattr(torch, dtype_name(dtype))
 
 

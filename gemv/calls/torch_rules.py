@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 
-from gemv.core.rules import typed
+from gemv.core.values import typed
 
 _NUMBERS = (int, float, complex, torch.SymInt, torch.SymFloat)
 _FLOATING = (

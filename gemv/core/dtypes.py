@@ -26,6 +26,9 @@ NARROW: tuple[np.dtype, ...] = (DTYPES["h"], DTYPES["b"])
 #: How products are added up: in the precision of their factors, in one twice as wide, or as sums of
 #: two numbers in the precision of their factors.
 ACCUMULATE = ("plain", "wide", "pairs")
+#: The usual one, which public functions compare by identity: that takes no time, and an array that
+#: is passed in its place is no error before it is checked.
+PLAIN = ACCUMULATE[0]
 
 #: A sum of two float64: the rounded sum, and what rounding has lost. A complex sum is two of these.
 TWOFOLD = np.dtype([("high", np.float64), ("low", np.float64)])

@@ -13,6 +13,7 @@ import numpy as np
 
 from gemv.core.dtypes import ACCUMULATE, dtype_name
 from gemv.core.problem import Problem
+from gemv.core.values import digits, is_word, shown, typed
 
 #: How SciPy counts the parameters: three arguments, then the keywords.
 PLACES = {
@@ -108,24 +109,6 @@ def result_name(routine: str) -> str:
     return "out" if "out" in _PLACES_OF.get(routine, PLACES) else "y"
 
 
-def typed(value: Any) -> str:
-    """An object as ``type value`` for error texts; its type alone where the value is long."""
-    kind = type(value)
-    name = kind.__name__ if kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__name__}"
-    try:
-        text = repr(value)
-    except Exception:  # an object's own, or an int that Python finds too long to write
-        return name
-    if value is None:
-        return "None"
-    return name if len(text) > 40 or "\n" in text else f"{name} {text}"
-
-
-def digits(value: int) -> str:
-    """An int for error texts; one of 256 bits or more is told by its size."""
-    return str(value) if value.bit_length() < 256 else f"a number of {value.bit_length()} bits"
-
-
 def integer(routine: str, name: str, value: Any) -> int:
     """`value` as an int. A float is refused, even a whole one."""
     if isinstance(value, np.bool_):
@@ -152,24 +135,28 @@ def transposition(routine: str, value: Any) -> int:
             routine,
             "trans",
             "trans must be 0 or 'N' (A), 1 or 'T' (transpose), 2 or 'C' (conjugate transpose),"
-            f" got {digits(value) if type(value) is int else repr(value)}",
+            f" got {digits(value) if type(value) is int else shown(value)}",
         )
     return code
 
 
 def accumulation(routine: str, value: Any) -> str:
     """`value`, if it is one of the words for how products are added up."""
-    if not isinstance(value, str) or value not in ACCUMULATE:
+    if not is_word(value, ACCUMULATE):
         raise (ValueError if isinstance(value, str) else TypeError)(
             f"{routine}: accumulate must be one of {', '.join(map(repr, ACCUMULATE))}, got"
-            f" {value!r}"
+            f" {shown(value)}"
         )
-    return value
+    return str(value)
 
 
 def number(routine: str, name: str, value: Any) -> Any:
     """`value` as a number of Python or NumPy; an array of one element stands for that element."""
-    if hasattr(value, "__cuda_array_interface__") or hasattr(value, "__cuda_ndarray__"):
+    try:
+        on_device = hasattr(value, "__cuda_array_interface__") or hasattr(value, "__cuda_ndarray__")
+    except Exception:  # an object's own, which is no number either
+        on_device = False
+    if on_device:
         raise type_error(routine, name, f"{name} must be a number on the host, got {typed(value)}")
     if isinstance(value, np.ndarray) and value.dtype == object and value.size == 1:
         value = value.item()

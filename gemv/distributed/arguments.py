@@ -13,7 +13,7 @@ from dask.delayed import Delayed
 
 from gemv.arrays import adopt, host, libraries
 from gemv.core.dtypes import dtype_name
-from gemv.core.rules import typed
+from gemv.core.values import typed
 from gemv.engines import backend
 
 #: Options of SciPy's solvers that are numbers, and those that count iterations.

@@ -13,7 +13,7 @@ import distributed
 import numpy as np
 
 from gemv.core.dtypes import DTYPES
-from gemv.core.rules import typed
+from gemv.core.values import shown, typed
 from gemv.distributed import arguments
 from gemv.distributed import client as clients
 from gemv.distributed.exchange import Exchanges
@@ -151,7 +151,7 @@ class Matrix:
         """
         if not isinstance(method, str) or method not in METHODS:
             known = ", ".join(map(repr, sorted(METHODS)))
-            raise ValueError(f"{_SOLVE}: method must be one of {known}, got {method!r}")
+            raise ValueError(f"{_SOLVE}: method must be one of {known}, got {shown(method)}")
         self._check(method, checkpoint, patience, options)
         vector = arguments.vector(_SOLVE, "b", b, self.shape, 0)
         # SciPy's LSMR adds to b in place, so its dtype must hold what is added

@@ -13,6 +13,7 @@ from typing import Any
 
 from gemv.core import errors, memo
 from gemv.core.errors import BackendError
+from gemv.core.values import is_word, shown
 
 NAMES = ("cuda", "simulator", "host")
 
@@ -135,8 +136,8 @@ def _too_old() -> str | None:
 
 
 def _validate(name: str, source: str) -> str:
-    if name not in NAMES:
-        raise ValueError(f"{source}: no backend {name!r}; known backends: {', '.join(NAMES)}")
+    if not is_word(name, NAMES):
+        raise ValueError(f"{source}: no backend {shown(name)}; known backends: {', '.join(NAMES)}")
     return name
 
 

@@ -23,6 +23,7 @@ from typing import Any
 
 import numpy as np
 
+from gemv.core.values import shown
 from gemv.engines.slots import Slot, SlotTable
 
 
@@ -51,7 +52,7 @@ def homes_of(routine: str, coefficients: Any, on_device: tuple[bool, bool]) -> t
         home = coefficients
     elif isinstance(coefficients, str):
         raise ValueError(
-            f"{routine}: no coefficients={coefficients!r}; known: {', '.join(known)},"
+            f"{routine}: no coefficients={shown(coefficients)}; known: {', '.join(known)},"
             " or a gemv.Coefficients"
         )
     else:

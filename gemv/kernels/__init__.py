@@ -15,6 +15,7 @@ import importlib
 import pkgutil
 from collections.abc import Iterator, MutableMapping
 
+from gemv.core.values import shown
 from gemv.kernels.kernel import Kernel
 
 
@@ -92,5 +93,5 @@ def get(name: str) -> Kernel:
         return kernel
     # Not "name in REGISTRY", which imports the kernel's file and takes its errors for an answer.
     if not isinstance(name, str) or name not in list(REGISTRY):
-        raise ValueError(f"no kernel {name!r}; known kernels: {', '.join(REGISTRY)}")
+        raise ValueError(f"no kernel {shown(name)}; known kernels: {', '.join(REGISTRY)}")
     return REGISTRY[name]

@@ -27,7 +27,7 @@ from gemv.core.batch import Batch
 from gemv.core.dtypes import dtype_name
 from gemv.core.geometry import LOAD_BYTES, MAX_GRID_X, Device, Geometry
 from gemv.core.problem import Problem
-from gemv.core.rules import typed
+from gemv.core.values import typed
 from gemv.kernels.fetching import fetching
 from gemv.kernels.grids import GeometryOf
 from gemv.kernels.items import of_items

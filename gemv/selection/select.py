@@ -17,6 +17,7 @@ from typing import Any
 from gemv.core import memo
 from gemv.core.geometry import SECTOR_BYTES, Device
 from gemv.core.problem import Problem
+from gemv.core.values import shown
 from gemv.kernels import REGISTRY, get
 from gemv.kernels.kernel import Kernel
 from gemv.kernels.small_sums import runs_down
@@ -74,7 +75,7 @@ def use_alignment(yes: bool = True) -> None:
     """
     global _by_alignment
     if not isinstance(yes, bool):
-        raise TypeError(f"use_alignment: yes must be True or False, got {yes!r}")
+        raise TypeError(f"use_alignment: yes must be True or False, got {shown(yes)}")
     _by_alignment = yes
     for known in _known.values():
         known.choices.clear()

@@ -14,7 +14,8 @@ from gemv.core.dtypes import DTYPES, NARROW, dtype_name
 from gemv.core.geometry import LOAD_BYTES
 from gemv.core.narrow import cast
 from gemv.core.operand import Operand, where
-from gemv.core.rules import flag, typed
+from gemv.core.rules import flag
+from gemv.core.values import is_integer, is_word, shown, typed
 from gemv.engines import backend
 from gemv.engines.host import announce, known_kernel, refuse_kernel
 from gemv.shards.cut import Whole
@@ -30,11 +31,11 @@ def spread(
 ) -> KeptOperator:
     """What ``gemv.Matrix(a, devices=...)`` makes: shards of an array in host memory."""
     reproducible = flag("Matrix", "reproducible", reproducible)
-    if split not in ("rows", "columns", None):
-        raise ValueError(f'Matrix: split must be "rows", "columns" or None, got {split!r}')
+    if split is not None and not is_word(split, ("rows", "columns")):
+        raise ValueError(f'Matrix: split must be "rows", "columns" or None, got {shown(split)}')
     there = _count()
     asked = ordinals(devices, there)
-    gather = check_gather(gather, there)
+    gather = check_gather("Matrix", gather, there)
     operand = adopt.adopt("Matrix", "a", a, None, backend.HOME)
     wanted = precision_of(operand, dtype)
     if kernel is not None:
@@ -140,8 +141,8 @@ def sharded(
     array([3., 3., 6., 6.])
     """
     reproducible = flag("sharded", "reproducible", reproducible)
-    if isinstance(axis, bool) or axis not in (0, 1):
-        raise ValueError(f"sharded: axis must be 0 or 1, got {axis!r}")
+    if not is_integer(axis) or axis not in (0, 1):
+        raise ValueError(f"sharded: axis must be 0 or 1, got {shown(axis)}")
     if not isinstance(parts, (list, tuple)):
         raise TypeError(f"sharded: parts must be a list of arrays, got {typed(parts)}")
     if not parts:
@@ -173,7 +174,7 @@ def sharded(
                 f"sharded: shard {number} is a lazy negative or conjugate: call resolve_neg() and"
                 " resolve_conj() on it first"
             )
-    gather = check_gather(gather, _count())
+    gather = check_gather("sharded", gather, _count())
     used = next((each.device for each in operands if each.device is not None), 0)
     fabric = _fabric([used if each.device is None else each.device for each in operands])
     _require_alike(fabric, reproducible)

@@ -12,7 +12,7 @@ import numpy as np
 from gemv.core.geometry import Device, Geometry
 from gemv.core.operand import Operand
 from gemv.core.problem import Problem
-from gemv.core.rules import typed
+from gemv.core.values import digits, is_integer, is_word, shown, typed
 from gemv.selection.select import Choice
 
 #: Where y goes: ``"x"`` stands for the device of x.
@@ -128,15 +128,21 @@ def ordinals(devices: Any, there: int) -> list[int]:
     if isinstance(devices, str):
         if devices != "all":
             raise ValueError(
-                f'Matrix: devices must be "all" or a list of ordinals, got {devices!r}'
+                f'Matrix: devices must be "all" or a list of ordinals, got {shown(devices)}'
             )
         return list(range(there))
     if isinstance(devices, (int, np.integer)) or not isinstance(devices, Iterable):
         raise TypeError(
             f'Matrix: devices must be "all" or a list of ordinals, got {typed(devices)}'
         )
+    try:
+        listed = list(devices)
+    except Exception:  # an array of no dimensions is Iterable, too, and an object's own may fail
+        raise TypeError(
+            f'Matrix: devices must be "all" or a list of ordinals, got {typed(devices)}'
+        ) from None
     found = []
-    for each in devices:
+    for each in listed:
         try:
             found.append(operator.index(each))
         except Exception:  # whatever an object's own method raises
@@ -144,26 +150,27 @@ def ordinals(devices: Any, there: int) -> list[int]:
     if not found:
         raise ValueError("Matrix: devices is empty; name at least one")
     for each in found:
-        check_ordinal("devices", each, there)
+        _check_ordinal("Matrix", "devices", each, there)
     return found
 
 
-def check_ordinal(name: str, index: int, there: int) -> None:
+def _check_ordinal(routine: str, name: str, index: int, there: int) -> None:
     """Refuse a GPU that is not there."""
     if not 0 <= index < there:
         last = "there is only cuda:0" if there == 1 else f"there are cuda:0 to cuda:{there - 1}"
-        raise ValueError(f"Matrix: {name} names cuda:{index}, but {last}")
+        raise ValueError(f"{routine}: {name} names cuda:{digits(index)}, but {last}")
 
 
-def check_gather(gather: Any, there: int) -> Gather:
+def check_gather(routine: str, gather: Any, there: int) -> Gather:
     """The argument ``gather``, of as many GPUs as there are."""
-    if gather in ("x", "all", None):
+    if gather is None or is_word(gather, ("x", "all")):
         return gather
-    if isinstance(gather, bool) or not isinstance(gather, (int, np.integer)):
+    if not is_integer(gather):
         raise ValueError(
-            f'Matrix: gather must be "x", "all", None or the ordinal of a GPU, got {gather!r}'
+            f'{routine}: gather must be "x", "all", None or the ordinal of a GPU, got'
+            f" {shown(gather)}"
         )
-    check_ordinal("gather", int(gather), there)
+    _check_ordinal(routine, "gather", int(gather), there)
     return int(gather)
 
 
