@@ -51,7 +51,8 @@ class Matrix(KeptOperator):
         Name of the kernel to use; by default one is selected.
     devices : "all" or list of int, optional
         Ordinals of GPUs that get a part of `a` each, which is in host memory. One may be named
-        several times. By default the current GPU gets all of it.
+        several times. By default the current GPU gets all of it. A matrix with `devices` has other
+        methods: `plan` in place of :meth:`gemv`, and no attribute `array`.
     split : {"rows", "columns", None}
         What each GPU gets some of. None chooses: rows, unless only columns can be cut evenly.
     gather : {"x", "all", None} or int

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -118,7 +119,8 @@ def told(comparison: Comparison | None) -> str:
 def described(told: Explanation) -> str:
     """Grids, constants and the order of reading, for a sentence."""
     shown = [
-        f"{' x '.join(map(str, _trim(launch.grid)))} blocks of"
+        f"{' x '.join(map(str, _trim(launch.grid)))}"
+        f" {'block' if math.prod(launch.grid) == 1 else 'blocks'} of"
         f" {' x '.join(map(str, _trim(launch.block)))} threads"
         + (f" and {launch.shared} bytes of shared memory" if launch.shared else "")
         for launch in told.launches[:_MOST_SHOWN]

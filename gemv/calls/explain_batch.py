@@ -12,6 +12,7 @@ from gemv.calls.execute import check_stream, refuse_on_host
 from gemv.calls.explain import NO_LAUNCH, Explanation, by_host, described, told
 from gemv.core.batch import bytes_moved
 from gemv.core.operand import Operand, part_of
+from gemv.core.values import number_of
 from gemv.engines import backend as engines_backend
 from gemv.engines.host import known_kernel
 from gemv.selection.batches import select_item
@@ -51,8 +52,8 @@ class BatchExplanation(Explanation):
     def __str__(self) -> str:
         if self.kernel is None:
             return (
-                f"{self.routine} computes nothing for {self.items} items, and y is as it was, or"
-                f" zeros where it is new: {self.reason}."
+                f"{self.routine} computes nothing for {number_of(self.items, 'item')}, and y is as"
+                f" it was, or zeros where it is new: {self.reason}."
             )
         if self.backend == "host":
             return (
@@ -63,7 +64,8 @@ class BatchExplanation(Explanation):
         times = {1: "once", 2: "twice"}.get(self.reads_of_a, f"{self.reads_of_a} times")
         return (
             f"{self.routine} runs kernel {self.kernel!r} on the {self.backend} backend for"
-            f" {self.items} items in {_counted(self.parts)}, as {described(self)}: {self.reason}."
+            f" {number_of(self.items, 'item')} in {_counted(self.parts)}, as {described(self)}:"
+            f" {self.reason}."
             f" Lines of A allow loads of {self.load_bytes} bytes in all items, and each matrix is"
             f" read {times}. The call moves at least {self.bytes_moved} bytes."
             f"{told(self.comparison)}"

@@ -14,6 +14,7 @@ from gemv.calls.ragged import Matrices, Product
 from gemv.core.geometry import Device, Launch
 from gemv.core.operand import Operand
 from gemv.core.problem import Problem, all_at
+from gemv.core.values import number_of
 from gemv.engines import backend as engines_backend
 from gemv.selection.forecast import seconds_of_list
 from gemv.selection.ragged import Group, groups
@@ -74,7 +75,7 @@ class ListLaunch:
         grid = " x ".join(map(str, self.launches[0].grid))
         least, most = (f"{m} x {n}" for m, n in (min(self.shapes), max(self.shapes)))
         sizes = least if least == most else f"{least} to {most}"
-        return f"{self.kernel}: {_counted(len(self.items), 'item')} of {sizes}, {grid} blocks"
+        return f"{self.kernel}: {number_of(len(self.items), 'item')} of {sizes}, {grid} blocks"
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,14 +126,14 @@ class ListExplanation:
             return f"{self.routine} computes nothing for {self.items} items: {self.reason}."
         if self.backend == "host":
             return (
-                f"{_counted(self.items, 'item')}, one after the other, by SciPy's BLAS on the host:"
-                f" {self.reason}. They move {self.bytes_moved} bytes.{told(self.comparison)}"
+                f"{number_of(self.items, 'item')}, one after the other, by SciPy's BLAS on the"
+                f" host: {self.reason}. They move {self.bytes_moved} bytes.{told(self.comparison)}"
             )
-        number = _counted(sum(len(each.items) for each in self.launches), "item")
+        number = number_of(sum(len(each.items) for each in self.launches), "item")
         time = "" if self.seconds is None else f", expected to take {self.seconds * 1e6:.2f} us"
         return "\n".join(
             [
-                f"{number} in {_counted(len(self.launches), 'launch', 'launches')} on the"
+                f"{number} in {number_of(len(self.launches), 'launch', 'launches')} on the"
                 f" {self.backend} backend, {self.bytes_moved} bytes{time}",
                 *map(str, self.launches),
                 *([f"{self.transfer}; gemv.Batch would keep them there."] if self.transfer else []),
@@ -171,7 +172,7 @@ def of_product(product: Product, stream: Any) -> ListExplanation:
     transfer = ""
     if own.on_host and engines_backend.backend() == "cuda":
         nbytes = sum(m * n for m, n in (each.shape for each in a)) * own.precision.data.itemsize
-        transfer = f"{_counted(len(a), 'matrix', 'matrices')} of {nbytes} bytes are copied to the"
+        transfer = f"{number_of(len(a), 'matrix', 'matrices')} of {nbytes} bytes are copied to the"
         transfer += " GPU in each call"
     return _launched(own, launches, transfer, found)
 
@@ -289,8 +290,3 @@ def _launched(
 def _reads(matrices: Sequence[Operand]) -> int:
     """The most often that one of these is there."""
     return max(Counter((a.pointer, a.shape, a.strides) for a in matrices).values(), default=0)
-
-
-def _counted(number: int, one: str, several: str = "") -> str:
-    """``1 item``, ``3 items``."""
-    return f"{number} {one if number == 1 else several or one + 's'}"

@@ -1,4 +1,4 @@
-"""What a user passed, as error texts tell it: no text is long, and no object can make one fail.
+"""What a user passed, as texts tell it: none of them is long, and no object can make one fail.
 
 Importing this does not import NumPy, which may be what is broken.
 """
@@ -45,6 +45,11 @@ def _type_name(value: Any) -> str:
 def digits(value: int) -> str:
     """An int; one of 256 bits or more is told by its size."""
     return str(value) if value.bit_length() < 256 else f"a number of {value.bit_length()} bits"
+
+
+def number_of(number: int, one: str, several: str = "") -> str:
+    """``1 item``, ``3 items``; `several` where that is not `one` with an s."""
+    return f"{number} {one if number == 1 else several or one + 's'}"
 
 
 def is_word(value: Any, known: Sequence[str]) -> bool:

@@ -23,6 +23,7 @@ from typing import Any
 
 import numpy as np
 
+from gemv.core.rules import coefficient, number
 from gemv.core.values import shown
 from gemv.engines.slots import Slot, SlotTable
 
@@ -156,7 +157,9 @@ class Coefficients:
     def __init__(self, alpha: Any = 1.0, beta: Any = 0.0) -> None:
         self._lock = threading.RLock()
         self._held: dict[SlotTable, Slot] = {}
-        self._values: tuple[Any, Any] = (alpha, beta)
+        self._values: tuple[Any, Any] = (
+            number("Coefficients", "alpha", alpha), number("Coefficients", "beta", beta)
+        )  # fmt: skip
         self._closed = False
         self._finalizer = weakref.finalize(self, _give_back, self._held)
         self._finalizer.atexit = False
@@ -190,8 +193,8 @@ class Coefficients:
         TypeError, ValueError
             If a value is no number, or not one of the precision computed in.
         """
-        from gemv.core.rules import coefficient
-
+        alpha = number("Coefficients.set", "alpha", alpha)
+        beta = number("Coefficients.set", "beta", beta)
         with self._lock:
             self._check_open()
             converted = {
@@ -247,6 +250,12 @@ class Coefficients:
 
     def __exit__(self, *error: object) -> None:
         self.close()
+
+    def __reduce__(self) -> Any:
+        raise TypeError(
+            "gemv.Coefficients can be neither pickled nor copied: their slots are in this process's"
+            " GPU memory"
+        )
 
     def __repr__(self) -> str:
         state = ", closed" if self._closed else ""

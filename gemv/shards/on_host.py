@@ -46,6 +46,13 @@ class HostShardedMatrix(KeptOperator):
             "Matrix: x is on a device, but the backend is host, which takes host arrays only"
         )
 
+    def plan(self, x: Any, y: Any, trans: Any = 0) -> Any:
+        """A plan is bound to device arrays, which this backend does not take."""
+        raise TypeError(
+            "Matrix.plan: the backend is host, which has no device arrays for a plan to be bound"
+            " to; A @ x takes vectors in host memory"
+        )
+
     def free(self) -> None:
         """Let go of the array; the matrix cannot be used afterwards."""
         self._array = None

@@ -105,6 +105,10 @@ class ShardedPlan:
             written(self._y.origin)
         return self._y.origin
 
+    def __repr__(self) -> str:
+        x, y = tuple(self.x.shape), tuple(self.y.shape)
+        return f"<plan of a sharded gemv.Matrix, bound to x of shape {x} and y of shape {y}>"
+
     def __reduce__(self) -> Any:
         raise TypeError(
             "a plan of a sharded gemv.Matrix can be neither pickled nor copied: it holds addresses"

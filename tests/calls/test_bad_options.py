@@ -174,6 +174,13 @@ def test_out_and_beta_are_told_by_what_they_are():
         gemv.matvec(STACK, XS, out=(YS,))
 
 
+def test_one_is_told_in_the_singular():
+    told = str(gemv.explain(1, A, X, routine="matvec"))
+    assert "for 1 item in one launch, as 1 block of" in told
+    assert "as 1 block of" in str(gemv.explain(1, A, X))
+    assert "for 2 items in" in str(gemv.explain(1, STACK, XS, routine="matvec"))
+
+
 def test_values_as_they_are_told():
     assert [shown(each) for each in ("one", 2, "z" * 50, object())] == [
         "'one'",

@@ -71,7 +71,7 @@ def test_explain_tells_what_a_batch_launches(name, place):
     assert (told.knobs, told.sizes) == (calls[0].knobs, calls[0].geometry.sizes)
     assert told.coefficients == calls[0].coefficients
     assert len(told.parts) == len(calls) and sum(told.parts) == told.items
-    for part in (told.kernel, told.reason, told.routine, f"{told.items} items"):
+    for part in (told.kernel, told.reason, told.routine, f"for {told.items} item"):
         assert part in str(told)
     assert pickle.loads(pickle.dumps(told)) == told
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import copy
 import doctest
 import gc
+import pickle
 import random
 import sys
 import threading
@@ -425,9 +427,22 @@ def test_calls_with_an_owner():
     assert repr(place) == "Coefficients(alpha=0.0, beta=1.0, closed)"
 
 
+def test_coefficients_are_numbers_and_stay_in_their_process():
+    with pytest.raises(TypeError, match="^Coefficients: alpha must be a number, got None"):
+        gemv.Coefficients(None)
+    with pytest.raises(TypeError, match=r"^Coefficients: beta must be one number, .* shape \(2,\)"):
+        gemv.Coefficients(1, np.ones(2))
+    for send in (pickle.dumps, copy.copy):
+        with pytest.raises(TypeError, match="neither pickled nor copied"):
+            send(gemv.Coefficients())
+
+
 def test_set_checks_like_a_call():
     with gemv.Coefficients() as place:
-        place.set(1j, "unused as yet")  # no call has said in which precision
+        place.set(1j, 2)  # no call has said in which precision
+        with pytest.raises(TypeError, match="^Coefficients.set: beta must be a number, got str"):
+            place.set(1, "2")
+        assert (place.alpha, place.beta) == (1j, 2)
         gemv.dgemv(2, np.ones((2, 2)), np.ones(2), coefficients=place)
         if gemv.backend() == "host":
             return

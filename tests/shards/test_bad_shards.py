@@ -396,6 +396,7 @@ def test_the_host_refuses_in_the_same_words():
         for call, error, words in (
             (lambda: several @ ones(5), V, r"Matrix: x must have 4 elements, got shape \(5,\)"),
             (lambda: several @ on(4), T, "Matrix: x is on a device, but the backend is host"),
+            (lambda: several.plan(ones(4), ones(6)), T, "Matrix.plan: the backend is host, which"),
             (
                 lambda: several.matmat(ones(5, 2)),
                 V,

@@ -233,6 +233,8 @@ def test_plans_compute_what_their_vectors_hold():
         square.plan(w[:4], w[:4])
     with pytest.raises(TypeError, match="neither pickled nor copied"):
         copy.copy(plan)
+    shapes = f"x of shape {plan.x.shape} and y of shape {plan.y.shape}"
+    assert repr(plan) == f"<plan of a sharded gemv.Matrix, bound to {shapes}>"
 
 
 def test_cupys_solvers_get_its_products(monkeypatch):
