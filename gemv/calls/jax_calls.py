@@ -255,7 +255,7 @@ def traced(
     kernel, stream, coefficients = options
     for name, value in (
         ("stream", stream), ("coefficients", coefficients), ("device_memory_limit", limit),
-        ("peer", peer or None),
+        ("peer", flag(routine, "peer", peer) or None),
     ):  # fmt: skip
         if value is not None:
             raise TypeError(

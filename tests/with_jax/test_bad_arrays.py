@@ -317,6 +317,16 @@ TRACED = {
         T,
         "gemv: device_memory_limit cannot",
     ),
+    "peer is an array": (
+        lambda a, x: gemv.gemv(1, a, x, peer=np.ones(2)),
+        T,
+        "gemv: peer must be an integer, got numpy.ndarray",
+    ),
+    "a batch": (
+        lambda a, x: gemv.gemv(1, a[None], x),
+        T,
+        "gemv: a is traced .* with one matrix, which can be traced, and jax.vmap for",
+    ),
     "peer": (
         lambda a, x: gemv.gemv(1, a, x, peer=True),
         T,
