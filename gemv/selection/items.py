@@ -1,4 +1,4 @@
-"""What one of many items takes: a matrix below 1 MiB is chosen a kernel for that as well.
+"""What one of many items takes: a matrix of at most 1 MiB gets a kernel that is good for that, too.
 
 An item of a batch has the bits of the product alone, so both have one kernel and one order of sums.
 A product alone leaves most of the GPU idle, and many constants take nearly the same time: that of
@@ -6,8 +6,8 @@ a launch. In a batch the same constants differ by factors, because there bandwid
 constants of such a matrix are those with the least *cost*: the time alone, multiplied by the
 fourth root of the time in a batch.
 
-The smallest matrices are not chosen for in this way. They have two kernels with one order of sums,
-one for a product alone and one for many of them.
+For matrices of up to 32 x 32 nothing is compared. They have two kernels with one order of sums, one
+for a product alone and one for many of them.
 """
 
 from __future__ import annotations

@@ -33,7 +33,7 @@ from gemv.shards.groups import Groups
 from gemv.shards.steps import Target
 
 #: How much of each part is fetched: at most so many bytes, and one of so many parts of it. On H200s
-#: the best of 8, 16 and 24 MB was 16 for parts of 49 MB and more, and 8 for 32 and 36 MB
+#: the best of 8, 16 and 24 MiB was 16 for parts of 49 MB and more, and 8 for 32 and 36 MB
 #: (docs/notes_gpus.md).
 FETCHED_BYTES, FETCHED_OF = 16 << 20, 4
 #: The first GPUs that have this instruction.
