@@ -27,8 +27,8 @@ class Jax(Library):
         if is_traced(obj):
             raise Refusal(
                 "is traced by JAX (jit, grad, vmap, ...), where arrays have no values yet: call"
-                " gemv.gemv or gemv.jax.matvec with one matrix, which can be traced, and jax.vmap for"
-                " several"
+                " gemv.gemv or gemv.jax.matvec with one matrix, which can be traced, and jax.vmap"
+                " for several"
             )
         if not is_instance(obj, "jax", "Array"):
             return None

@@ -317,13 +317,6 @@ def _without_columns(call: Call, batch: Batch) -> tuple[Call, Batch]:
 
 def _batch(call: Call, wanted: tuple[int, ...], conjugate_x: bool) -> Batch:
     """The strides of all operands over the items; those of a new y as if it were there."""
-
-    def over_items(operand: Any, rank: int) -> tuple[int, ...]:
-        if not isinstance(operand, Operand):
-            return (0,) * len(wanted)
-        leading = len(operand.shape) - rank
-        return broadcast_strides(operand.shape[:leading], operand.strides[:leading], wanted)
-
     if call.y is not None and call.in_place:
         y_strides = call.y.strides[:-1]
     else:
@@ -333,14 +326,25 @@ def _batch(call: Call, wanted: tuple[int, ...], conjugate_x: bool) -> Batch:
     return Batch(
         wanted,
         (
-            over_items(call.a, 2),
-            over_items(call.x, 1),
+            over_items(call.a, 2, wanted),
+            over_items(call.x, 1, wanted),
             y_strides,
-            over_items(call.alpha, 0),
-            over_items(call.beta, 0),
+            over_items(call.alpha, 0, wanted),
+            over_items(call.beta, 0, wanted),
         ),
         conjugate_x,
     )
+
+
+def over_items(operand: Any, rank: int, wanted: tuple[int, ...]) -> tuple[int, ...]:
+    """The strides over the items of a batch; `rank` dimensions are an item's own.
+
+    `operand` may be a number, or None, which all items share.
+    """
+    if not isinstance(operand, Operand):
+        return (0,) * len(wanted)
+    leading = len(operand.shape) - rank
+    return broadcast_strides(operand.shape[:leading], operand.strides[:leading], wanted)
 
 
 def contiguous(shape: tuple[int, ...], length: int) -> tuple[int, ...]:

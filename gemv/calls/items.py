@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from gemv.calls import faster, memory_check, short
-from gemv.calls.batched import Items, contiguous
+from gemv.calls.batched import Items, contiguous, over_items
 from gemv.calls.bind import Call
 from gemv.calls.execute import check_stream, refuse_on_host
 from gemv.calls.order import Order
@@ -243,21 +243,14 @@ def laid_out(items: Items) -> Items:
         row_stride=row_stride, col_stride=col_stride, incx=1, incy=1, x_offset=0, y_offset=0
     )
     strides = (
-        _leading(a, 2, batch.shape),
-        _leading(places["x"], 1, batch.shape),
+        over_items(a, 2, batch.shape),
+        over_items(places["x"], 1, batch.shape),
         contiguous(batch.shape, problem.rows),
-        _leading(places.get("alpha"), 0, batch.shape),
-        _leading(places.get("beta"), 0, batch.shape),
+        over_items(places.get("alpha"), 0, batch.shape),
+        over_items(places.get("beta"), 0, batch.shape),
     )
     batch = Batch(batch.shape, strides, batch.conjugate_x)
     return items._replace(call=call._replace(problem=problem, **places), batch=batch)
-
-
-def _leading(operand: Any, rank: int, wanted: tuple[int, ...]) -> tuple[int, ...]:
-    if not isinstance(operand, Operand):
-        return (0,) * len(wanted)
-    leading = len(operand.shape) - rank
-    return broadcast_strides(operand.shape[:leading], operand.strides[:leading], wanted)
 
 
 # Device arrays ----------------------------------------------------------------------------------
