@@ -200,6 +200,7 @@ class Matrix(KeptOperator):
         count, (rows, cols) = len(x), self.shape if trans == 0 else self.shape[::-1]
         padded = np.zeros((count, aligned_step(cols)), self.dtype)
         padded[:, :cols] = x  # each vector is aligned as a single one
+        backend.require_device("Matrix")
         engine = backend.engine()
         with self._lock, engine.on(self._device):
             self._kept()
@@ -230,6 +231,7 @@ class Matrix(KeptOperator):
         if self._backend == "host":
             routine = getattr(gemv_blas, PREFIXES[self.dtype] + "gemv")
             return routine(alpha, array, np.asarray(x, self.dtype), beta, y, trans=trans)
+        backend.require_device("Matrix")
         engine = backend.engine()
         with self._lock, engine.on(self._device):
             self._kept()  # another thread may have freed it in the meantime
@@ -293,7 +295,7 @@ class Matrix(KeptOperator):
             self._bound.clear()
             self._views.clear()
             if self._backend != "host":
-                engine = backend.engine()
+                engine = backend.engine_of(self._backend)
                 with engine.on(self._device):
                     engine.release()
 

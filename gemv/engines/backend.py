@@ -261,6 +261,20 @@ def engine() -> Any:
         return _engines[name]
 
 
+def engine_of(name: str) -> Any:
+    """The engine of a backend that was in use before, whichever is now."""
+    return _engines[name]
+
+
+def require_device(routine: str) -> None:
+    """Refuse to multiply by a matrix that lies on a device, while the backend is host."""
+    if backend() == "host":
+        raise TypeError(
+            f"{routine}: the matrix lies on a device, but the backend is host by now, which takes"
+            " host arrays only; call gemv.use_backend(None), or make another matrix"
+        )
+
+
 def _after_fork() -> None:
     """Make every call in a forked process say that CUDA does not survive a fork."""
     global _lock

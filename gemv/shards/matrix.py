@@ -92,9 +92,9 @@ class ShardedMatrix(KeptOperator):
 
     def _from_host(self, trans: int, x: np.ndarray) -> np.ndarray:
         """The products of one vector or several in host memory, which are sent together."""
-        engine, first = backend.engine(), self._fabric.places[0]
         count, cols = x.shape
         groups = self._groups(trans, count)
+        engine, first = backend.engine(), self._fabric.places[0]
         step, rows = cols if count == 1 else aligned_step(cols), groups.rows
         vectors = self._vectors_of.get((trans, count))
         if vectors is None:
@@ -163,10 +163,10 @@ class ShardedMatrix(KeptOperator):
 
     def _enqueue(self, trans: int, x: Operand) -> Any:
         """The y of a vector on a device, or of several, in the places that `gather` asks for."""
-        x_stream = stream_of(x)
-        keep = exported(x, x_stream)
         count = x.shape[0] if len(x.shape) == 2 else 1
         groups = self._groups(trans, count)
+        x_stream = stream_of(x)
+        keep = exported(x, x_stream)
         if len(x.shape) == 1 and self._gather in ("x", x.device):
             repeated = self._graph_of(trans, x, groups.rows, x_stream)
             if repeated is not None:
@@ -234,6 +234,7 @@ class ShardedMatrix(KeptOperator):
         """The products of so many vectors, planned at first use and after a setting has changed."""
         self.kept()
         if self._generation != memo.generation():
+            backend.require_device("Matrix")
             self._forget_products()
             self._generation = memo.generation()
         groups = self._groups_of.get((trans, count))

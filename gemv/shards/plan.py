@@ -69,6 +69,7 @@ class ShardedPlan:
 
     def _prepare(self) -> None:
         generation = memo.generation()
+        backend.require_device("Matrix.plan")
         self._graph = None
         self._groups = groups = self._make()
         if backend.backend() == "cuda":

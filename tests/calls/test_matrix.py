@@ -328,6 +328,24 @@ def test_host_backend(rng):
         gemv.use_backend(None)
 
 
+@pytest.mark.skipif(gemv.backend() == "host", reason="the host keeps no matrix on a device")
+def test_a_matrix_on_a_device_waits_for_its_backend(rng):
+    a, x = random_array(rng, (4, 3), np.float64), random_array(rng, (3,), np.float64)
+    words = "^Matrix: the matrix lies on a device, but the backend is host by now"
+    with gemv.Matrix(a) as kept:
+        try:
+            with gemv.Matrix(a) as other:
+                before = kept @ x
+                gemv.use_backend("host")
+                for use in (lambda: kept @ x, lambda: kept @ a.T, lambda: kept.gemv(1, x)):
+                    with pytest.raises(TypeError, match=words):
+                        use()
+            assert other.array is None  # the end of the block frees it, whatever the backend is
+        finally:
+            gemv.use_backend(None)
+        assert (kept @ x).tobytes() == before.tobytes()
+
+
 def test_freed_while_a_product_waits(rng, monkeypatch):
     """Its turn comes after the memory was given back: it must not bring any of that back."""
     if gemv.backend() == "host":

@@ -389,6 +389,22 @@ def test_a_matrix_that_was_freed(use):
     check(lambda: use(several), {}, V, "Matrix: the matrix was freed and cannot be used any more")
 
 
+def test_a_matrix_on_devices_waits_for_its_backend():
+    several, x = gemv.Matrix(np.ones((6, 4)), devices=[0, 0]), on(4)
+    plan, freed = several.plan(x, on(6)), gemv.Matrix(np.ones((6, 4)), devices=[0, 0])
+    freed @ ones(4)
+    words = "the matrix lies on a device, but the backend is host by now"
+    gemv.use_backend("host")
+    try:
+        for use in (lambda: several @ ones(4), lambda: several @ ones(4, 3), lambda: several @ x):
+            check(use, {}, T, f"^Matrix: {words}")
+        check(plan, {}, T, f"^Matrix.plan: {words}")
+        freed.free()
+    finally:
+        gemv.use_backend(None)
+    assert (several @ ones(4)).tolist() == plan().copy_to_host().tolist() == [4] * 6
+
+
 def test_the_host_refuses_in_the_same_words():
     gemv.use_backend("host")
     try:
