@@ -11,6 +11,8 @@ from contextlib import suppress
 from functools import cache
 from pathlib import Path
 
+from gemv.core.environment import switched_off
+
 SUFFIX = ".gemv"
 TEMPORARY = ".new-"
 #: More than any kernel takes: a larger file is not read.
@@ -47,7 +49,7 @@ def directory() -> Path | None:
     NotADirectoryError
         If it would be in the home directory of somebody who has none.
     """
-    if os.environ.get("GEMV_CACHE", "").strip().lower() in ("0", "off", "no", "false"):
+    if switched_off("GEMV_CACHE"):
         return None
     named = os.environ.get("GEMV_CACHE_DIR")
     if named:

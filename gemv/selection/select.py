@@ -9,12 +9,12 @@ once for all problems of a cell: see :mod:`gemv.selection.cells`.
 
 from __future__ import annotations
 
-import os
 from collections import OrderedDict
 from collections.abc import Iterator, Mapping
 from typing import Any
 
 from gemv.core import memo
+from gemv.core.environment import switched_off
 from gemv.core.geometry import SECTOR_BYTES, Device
 from gemv.core.problem import Problem
 from gemv.core.values import shown
@@ -48,7 +48,7 @@ MAX_CHOICES = 4096
 
 # Selection -------------------------------------------------------------------------------------
 
-_by_alignment = os.environ.get("GEMV_ALIGNMENT", "1").strip() != "0"
+_by_alignment = not switched_off("GEMV_ALIGNMENT")
 
 
 def use_alignment(yes: bool = True) -> None:

@@ -234,7 +234,7 @@ def test_unknown_names_list_the_known():
 
 def test_alignment_by_environment():
     code = "from gemv.selection import select; print(select._by_alignment)"
-    for value, said in (("0", "False"), ("1", "True"), ("", "True")):
+    for value, said in (("0", "False"), (" Off", "False"), ("1", "True"), ("", "True")):
         run = processes.run(
             [sys.executable, "-c", code], capture_output=True, text=True, check=True,
             env={**os.environ, "GEMV_ALIGNMENT": value},
