@@ -114,7 +114,7 @@ def _execute_host_arrays(
         on_host = faster.on_host(found)
         if on_host and found is None:
             refuse_on_host(call, kernel)
-            _announce_fallback(stacklevel=4)
+            announce()
     if y is None:
         result = np.zeros(y_length(problem.rows, call.offy, call.incy), y_dtype)
     elif call.in_place:
@@ -291,8 +291,3 @@ def _device_arrays_on_host(call: Call) -> TypeError:
         f"{call.routine}: a is {where(call.a)}, but the backend is host, which takes"
         ' host arrays only; call gemv.use_backend("cuda") or copy the arrays to the host'
     )
-
-
-def _announce_fallback(stacklevel: int) -> None:
-    if engines_backend.chosen() is None:
-        announce(engines_backend.probe()[1], stacklevel + 1)

@@ -45,8 +45,7 @@ def _host_arrays(items: Items, kernel: str | None) -> Any:
         on_host = faster.on_host(found)
         if on_host and found is None:
             refuse_on_host(call, kernel)
-            if engines_backend.chosen() is None:
-                announce(engines_backend.probe()[1], stacklevel=4)
+            announce()
     y, y_dtype = call.y, call.problem.y_dtype
     result = _host_result(items)
     if not items.nothing:

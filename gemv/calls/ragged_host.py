@@ -42,8 +42,7 @@ def in_host_memory(
     by_host = matrices is None and faster.on_host(found)
     if by_host and computed and found is None:
         refuse_on_host(product)
-        if engines_backend.chosen() is None:
-            announce(engines_backend.probe()[1], stacklevel=4)
+        announce()
     whole = None
     if together:
         starts = np.cumsum([0, *(problem.rows for problem in own.problems)]).tolist()

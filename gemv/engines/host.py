@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import sys
 import warnings
 from collections.abc import Callable
+from types import FrameType
 from typing import Any
 
 import numpy as np
@@ -11,6 +13,7 @@ import numpy as np
 from gemv.core import trace
 from gemv.core.dtypes import PREFIXES, Precision, dtype_name
 from gemv.core.narrow import cast
+from gemv.engines import backend
 
 #: The most rows and columns that SciPy's BLAS takes.
 MAX_SIDE = 2**31 - 1
@@ -23,20 +26,36 @@ class HostFallbackWarning(RuntimeWarning):
     """No GPU can be used, so SciPy computes on the CPU. Issued once in a process."""
 
 
-def announce(why: str | None, stacklevel: int) -> None:
-    """Warn once in a process that the host computes although nobody chose that backend."""
+def announce() -> None:
+    """Warn once in a process that the host computes, if nobody chose that backend."""
     global _announced
-    if _announced:
+    if _announced or backend.chosen() is not None:
         return
+    why = backend.probe()[1] or "no usable GPU"
     warnings.warn(
-        f"gemv computes with SciPy's BLAS on the CPU: {why or 'no usable GPU'}."
+        f"gemv computes with SciPy's BLAS on the CPU: {why}."
         ' To choose that, and to silence this warning, call gemv.use_backend("host") or set'
         " GEMV_BACKEND=host in the environment.",
         HostFallbackWarning,
-        stacklevel=stacklevel + 1,
+        stacklevel=_level_of_the_program() + 1,
     )
     # Not reached where the warning is turned into an error: then every call fails.
     _announced = True
+
+
+def _level_of_the_program() -> int:
+    """How many frames above the caller the program is that called this package first of all.
+
+    Calls come by ways of different lengths, and those of SciPy's operators through SciPy.
+    """
+    level = depth = 0
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None:
+        depth += 1
+        if frame.f_globals.get("__name__", "").partition(".")[0] == "gemv":
+            level = depth
+        frame = frame.f_back
+    return level
 
 
 def refuse_kernel(routine: str, kernel: str | None) -> None:

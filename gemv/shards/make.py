@@ -47,7 +47,7 @@ def spread(
         )
     if backend.backend() == "host":
         refuse_kernel("Matrix", kernel)
-        _announce()
+        announce()
         return HostShardedMatrix(
             np.array(host.host_copy(operand, wanted)), split or "rows", len(asked)
         )
@@ -160,7 +160,7 @@ def sharded(
                     f"sharded: shard {number} is {where(each)}, but the backend is host, which"
                     " takes host arrays only"
                 )
-        _announce()
+        announce()
         joined = np.concatenate([np.asarray(each.owner) for each in operands], axis)
         return HostShardedMatrix(joined, split, len(parts))
     for number, each in enumerate(operands):
@@ -190,12 +190,6 @@ def sharded(
     )
     _wait_for(shards)
     return ShardedMatrix(whole, fabric, shards, gather, reproducible, objection)
-
-
-def _announce() -> None:
-    """Say once that the host computes, if nobody chose that."""
-    if backend.chosen() is None:
-        announce(backend.probe()[1], stacklevel=4)
 
 
 def _check_parts(operands: list[Operand], axis: int) -> None:

@@ -764,6 +764,35 @@ def test_host_fallback_is_announced_once(monkeypatch, request):
     assert issubclass(gemv.HostFallbackWarning, RuntimeWarning)
 
 
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda eye, x: gemv.gemv(1, eye, x),
+        lambda eye, x: gemv.gemv(1, eye[None], x),
+        lambda eye, x: gemv.vecmat(x, eye),
+        lambda eye, x: gemv.gemv_batched(1, [eye], [x]),
+        lambda eye, x: gemv.Batch([eye]) @ [x],
+        lambda eye, x: gemv.Batch([eye]) @ x,
+        lambda eye, x: gemv.Matrix(eye) @ x,
+        lambda eye, x: gemv.Matrix(eye).T @ x,
+        lambda eye, x: gemv.Matrix(eye).gemv(1, x),
+        lambda eye, x: gemv.Matrix(eye, devices=[0]) @ x,
+        lambda eye, x: gemv.sharded([eye]) @ x,
+    ],
+    ids=lambda call: "",
+)
+def test_the_announcement_names_the_line_of_the_program(call, monkeypatch, request):
+    request.addfinalizer(memo.forget)
+    monkeypatch.setattr(gemv.engines.backend, "backend", lambda: "host")
+    monkeypatch.setattr(gemv.engines.backend, "chosen", lambda: None)
+    monkeypatch.setattr(gemv.engines.backend, "probe", lambda: ("host", "no usable GPU"))
+    monkeypatch.setattr(gemv.engines.host, "_announced", False)
+    with pytest.warns(gemv.HostFallbackWarning) as caught:
+        call(np.eye(2), np.ones(2))
+    (warning,) = caught
+    assert (warning.filename, warning.lineno) == (__file__, call.__code__.co_firstlineno)
+
+
 def test_host_fallback_as_an_error_repeats(monkeypatch):
     monkeypatch.setattr(gemv.engines.backend, "backend", lambda: "host")
     monkeypatch.setattr(gemv.engines.backend, "chosen", lambda: None)
