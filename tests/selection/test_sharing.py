@@ -12,7 +12,7 @@ from gemv.core.geometry import Chip, Device, ceil_div
 from gemv.kernels import REGISTRY, get
 from gemv.measure.inputs import make_problem
 from gemv.selection import cells, sharing
-from gemv.selection.choices import EMPTY, Choices, problem_of
+from gemv.selection.choices import EMPTY, Choices, problems_of_line
 from gemv.selection.machine import machine
 from gemv.selection.parts import aligned, parts
 from gemv.selection.ranking import predictions
@@ -93,13 +93,13 @@ def test_every_cell_of_large_matrices_has_a_kernel_that_vectors_share(gpu):
         for line in range(cells.LINE_INDICES):
             first = line * cells.LINES_INDICES
             numbers = found.numbers(kind)[first : first + cells.LINES_INDICES]
-            for lines, number in enumerate(numbers):
+            problems = problems_of_line(kind, line)
+            for lines, (number, problem) in enumerate(zip(numbers, problems, strict=True)):
                 size = DTYPES[kind.letter].itemsize
                 nbytes = cells.line_of(line) * cells.lines_of(lines) * size
                 if number == EMPTY or nbytes <= sharing.MAY_BE_HOT:
                     continue
                 looked += 1
-                problem = problem_of(kind, line, lines)
                 assert not sharing.shares_badly(kernels[number], problem), (kind, line, lines)
                 apart += kernels[number].name not in sharing.SEVERAL
     assert looked > 500_000 and apart > 10_000
