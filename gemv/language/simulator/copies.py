@@ -28,22 +28,23 @@ def copy_async(stage, index, pointer, at):
     count = LOAD_BYTES // pointer.itemsize
     source = pointer.stored(at, count)
     address = pointer.address + (pointer.origin + at) * pointer.itemsize
-    _begin(stage, index, pointer, count, source.view(np.uint8).copy(), address)
+    if address % LOAD_BYTES:
+        raise SimulatorError(f"copy from address {address}, no multiple of {LOAD_BYTES}")
+    _begin(stage, index, pointer, count, source.view(np.uint8).copy())
 
 
 def copy_or_zeros(stage, index, pointer, at, present):
     if present:
         return copy_async(stage, index, pointer, at)
     count = LOAD_BYTES // pointer.itemsize
-    return _begin(stage, index, pointer, count, np.zeros(LOAD_BYTES, np.uint8), 0)
+    return _begin(stage, index, pointer, count, np.zeros(LOAD_BYTES, np.uint8))
 
 
-def _begin(stage, index, pointer, count, brought, address):
+def _begin(stage, index, pointer, count, brought):
     """Spoil the place of a copy until its thread has waited for what it brings."""
     target = _bytes_of(stage, index, pointer, count)
-    for what, where in (("from address", address), ("to byte", index * pointer.itemsize)):
-        if where % LOAD_BYTES:
-            raise SimulatorError(f"copy {what} {where}, no multiple of {LOAD_BYTES}")
+    if target.start % LOAD_BYTES:
+        raise SimulatorError(f"copy to byte {target.start}, no multiple of {LOAD_BYTES}")
     stage.memory.spoil(target)
     current().copies[-1].append((stage.memory, target, brought))
 
@@ -77,15 +78,17 @@ def copies_wait(pending):
 
 def staged_some(stage, pointer, starts, index, step, count, width, valid):
     present = max(min(count, valid), 0)
+    joined = present if step == width else 1  # vectors with nothing between them
     values: list = []
     for start in starts:
-        for k in range(present):
+        for k in range(0, present, joined or 1):
             at = start + index + k * step
             if at % width:
                 raise SimulatorError(f"{width} elements of a stage at {at}, which is no multiple")
-            own = stage.memory.seen(_bytes_of(stage, at, pointer, width))
+            own = stage.memory.seen(_bytes_of(stage, at, pointer, joined * width))
             values += pointer.numbers_of(own.view(pointer.flat.dtype))
-        values += (pointer.nothing,) * (width * (count - present))
+        if present < count:
+            values += (pointer.nothing,) * (width * (count - present))
     return tuple(values)
 
 

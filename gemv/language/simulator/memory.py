@@ -136,9 +136,9 @@ def _slots_of(kind: type) -> tuple[str, ...]:
 
 
 @functools.cache
-def _all_numbers(storage: np.dtype, number: np.dtype) -> np.ndarray:
+def _all_numbers(storage: np.dtype, number: np.dtype) -> list[Any]:
     """The number of each pattern of 16 bits, because a cast for each load takes far longer."""
-    return cast(np.arange(1 << 16, dtype=np.uint16).view(storage), number)
+    return list(cast(np.arange(1 << 16, dtype=np.uint16).view(storage), number))
 
 
 class _Converting(Pointer):
@@ -157,12 +157,12 @@ class _Converting(Pointer):
 
     def __getitem__(self, i: int) -> Any:
         value = super().__getitem__(i)
-        if self.numbers is None:
-            return cast(value, self.number)[()]
-        return self.numbers[value]
+        return cast(value, self.number)[()] if self.numbers is None else self.numbers[value]
 
     def numbers_of(self, stored: np.ndarray) -> Sequence[Any]:
-        return list(cast(stored, self.number) if self.numbers is None else self.numbers[stored])
+        if self.numbers is None:
+            return list(cast(stored, self.number))
+        return [self.numbers[pattern] for pattern in stored.tolist()]
 
     def __setitem__(self, i: int, value: Any) -> None:
         super().__setitem__(i, cast(self.number.type(value), self.format).view(self.flat.dtype)[()])
@@ -190,9 +190,10 @@ class _Twofold(Pointer):
         return number_of(self.sums, value.item(), self.exact)
 
     def numbers_of(self, stored: np.ndarray) -> Sequence[Any]:
+        values = stored.tolist()
         if self.singles is not None:
-            stored = self.singles[stored]
-        return [number_of(self.sums, value, self.exact) for value in stored.tolist()]
+            values = [self.singles[pattern].item() for pattern in values]
+        return [number_of(self.sums, value, self.exact) for value in values]
 
     def __setitem__(self, i: int, value: Any) -> None:
         number = value.rounded()

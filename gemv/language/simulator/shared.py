@@ -81,7 +81,8 @@ class Memory:
     def spoil(self, place: slice) -> None:
         """Leave no number in some places, for any thread."""
         self.new[place] = 0xFF  # NaN in every format
-        self.held[place] = 0
+        if self.is_late:
+            self.held[place] = 0
 
     def show_to_warp(self, lanes: Iterable[Thread]) -> None:
         """Show to a warp what some of its lanes have stored."""

@@ -178,9 +178,13 @@ def times(factor, number):
 def multiply_add(sums, tile, x, conjugate):
     if conjugate:
         tile = [value.conjugate() for value in tile]
-    parts, count = list(sums), len(x)
+    count = len(x)
     rows = len(tile) // count
     width = len(sums) // rows
+    if width == count:  # one product for each sum
+        products = zip(sums, tile, tuple(x) * rows, strict=True)
+        return tuple([total + value * factor for total, value, factor in products])
+    parts = list(sums)
     for row in range(rows):
         first = row * width
         for k, value in enumerate(tile[row * count : (row + 1) * count]):
