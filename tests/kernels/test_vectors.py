@@ -242,7 +242,8 @@ def test_vectors_in_shared_memory_zero_alpha_reads_nothing(monkeypatch):
     assert found.copy_to_host().tobytes() == (-2 * y).tobytes()
 
 
-#: Rows and columns of A, constants of one vector, and of several: stages of A and of x.
+#: Rows and columns of A, constants of one vector, and of several: stages of A and of x. Columns are
+#: those of 2-byte numbers; others have as many bytes, so as many loads and stages.
 STAGED_ROWS = [
     (37, 200, {"LANES": 8}, {"PARTS": 2, "ROWS": 2, "VECTORS": 2, "COUNT": 4, "STAGES": 3}),
     # loads of a lane in a stage that are behind the last column; a thread to a lane
@@ -252,7 +253,7 @@ STAGED_ROWS = [
     (13, 1608, {"LANES": 8, "BLOCKS_PER_SM": 1},
      {"PARTS": 2, "ROWS": 2, "VECTORS": 4, "COUNT": 8, "STAGES": 3, "THREADS_PER_BLOCK": 64}),
     # lanes in turns, the last of which have no columns left
-    (13, 1032, {"LANES": 64},
+    (9, 1032, {"LANES": 64},
      {"PARTS": 2, "TURNS": 2, "ROWS": 2, "VECTORS": 4, "COUNT": 2, "STAGES": 3,
       "THREADS_PER_BLOCK": 128}),
     (6, 2048, {"LANES": 64, "BLOCKS_PER_SM": 1},
@@ -278,7 +279,8 @@ def test_stages_of_a_and_x_have_the_bits_of_each_alone(letter, m, n, alone, toge
     """With two blocks, which take tile after tile where columns are not split."""
     module = "gemv.kernels.vectors.b07_several_staged_rows"
     monkeypatch.setattr(f"{module}.most_blocks", lambda device, knobs: 2)
-    check(letter, m, n, *staged_rows(alone, together), monkeypatch)
+    columns = 2 * n // DTYPES[letter].itemsize
+    check(letter, m, columns, *staged_rows(alone, together), monkeypatch)
 
 
 @pytest.mark.parametrize("call", ["matvec", "vecmat", "gemv, C"])
