@@ -11,6 +11,7 @@ from cuda.bindings import driver
 
 from gemv.core.geometry import Geometry
 from gemv.core.operand import Operand
+from gemv.core.splits import Lines
 from gemv.driver.capture import outside_of_captures
 from gemv.driver.libcuda import OutOfMemory, check
 
@@ -24,6 +25,27 @@ def fill(pointer: int, nbytes: int, value: int, stream: int) -> None:
     """Enqueue on `stream`: set each of `nbytes` bytes of device memory to `value`."""
     if nbytes:
         check(driver.cuMemsetD8Async(pointer, value, nbytes, stream))
+
+
+#: The most bytes from one line to the next in a copy of the driver's.
+_MOST_PITCH = 2**31 - 1
+
+
+def copy_lines(source: Operand, target: Operand, stream: int) -> None:
+    """Enqueue a copy between lines of memory with gaps, whose addresses say where they are."""
+    (count, length), size = source.shape, source.dtype.itemsize
+    of_source, of_target = (each.strides[0] * size for each in (source, target))
+    if not all(length * size <= each <= _MOST_PITCH for each in (of_source, of_target)):
+        for line in range(count):
+            there, here = source.pointer + line * of_source, target.pointer + line * of_target
+            check(driver.cuMemcpyAsync(here, there, length * size, stream))
+        return
+    made = driver.CUDA_MEMCPY2D()
+    made.srcMemoryType = made.dstMemoryType = driver.CUmemorytype.CU_MEMORYTYPE_UNIFIED
+    made.srcDevice, made.srcPitch = source.pointer, of_source
+    made.dstDevice, made.dstPitch = target.pointer, of_target
+    made.WidthInBytes, made.Height = length * size, count
+    check(driver.cuMemcpy2DAsync(made, stream))
 
 
 class DeviceBytes:
@@ -138,10 +160,12 @@ class Shared:
         address, size = address_of(self._counters), self._counters.size
         check(driver.cuMemsetD32Async(address, counted, size, stream))
 
-    def sums(self, first: int, count: int, device: int | None) -> Operand:
-        """The memory of `count` sums, as a vector of bytes on the GPU that it was made on."""
-        pointer = address_of(self._scratch) + first * self._itemsize
-        return vector_of(self._scratch, pointer, count * self._itemsize, _BYTE, device)
+    def sums(self, lines: Lines, device: int | None) -> Operand:
+        """The memory of some sums, as lines of bytes on the GPU that it was made on."""
+        size, (first, count, length, pitch) = self._itemsize, lines
+        pointer = address_of(self._scratch) + first * size
+        line = vector_of(self._scratch, pointer, length * size, _BYTE, device)
+        return line._replace(shape=(count, length * size), strides=(pitch * size, 1))
 
 
 _BYTE = np.dtype(np.uint8)

@@ -50,6 +50,21 @@ def copy(dtype: np.dtype, compute_capability: tuple[int, int]) -> Binary:
 
 
 @lru_cache(maxsize=16)
+def copy_lines(dtype: np.dtype, compute_capability: tuple[int, int]) -> Binary:
+    """The function that copies lines of memory."""
+
+    def compiled() -> tuple[Binary, ...]:
+        errors.numba_cuda()
+        from gemv.language.copy_lines import copy_lines
+        from gemv.language.numba_cuda.compile import compile_function
+
+        return (compile_function(copy_lines, dtype, compute_capability),)
+
+    (binary,) = kept("copy_lines", repr(dtype), compute_capability, compiled)
+    return binary
+
+
+@lru_cache(maxsize=16)
 def fetch(compute_capability: tuple[int, int]) -> Binary:
     """The function that brings memory to the L2 cache."""
 

@@ -354,6 +354,16 @@ class CudaEngine:
         """
         return launches.pack_copy(self.functions.copy(word, self.device()), count)
 
+    def line_copying_block(
+        self, word: np.dtype, count: int, length: int, x_step: int, y_step: int
+    ) -> Block:
+        """A copy of `count` lines of so many words, which begin as many words apart as the steps.
+
+        The rest is as for :meth:`copying_block`.
+        """
+        function = self.functions.copy_lines(word, self.device())
+        return launches.pack_copy_of_lines(function, count, length, x_step, y_step)
+
     def fetching_block(self, pieces: int) -> Block:
         """A fetch to the L2 cache of the current GPU, from the x of each launch on.
 

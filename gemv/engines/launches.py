@@ -89,6 +89,17 @@ def pack_copy(function: LoadedFunction, count: int) -> Block:
     return Block([packed], 8, 1, {"rows": count, "incx": 1}, 0, 0)
 
 
+def pack_copy_of_lines(
+    function: LoadedFunction, count: int, length: int, x_step: int, y_step: int
+) -> Block:
+    """A copy of so many lines, whose beginnings are so far apart; the rest as :func:`pack_copy`."""
+    launch = _launch_of_copy(count * length)
+    names = function.binary.arguments
+    packed = Function(int(function.handle), launch.grid, launch.block, names)
+    sizes = {"rows": count, "cols": length, "x_step": x_step, "y_step": y_step}
+    return Block([packed], 8, 1, sizes, 0, 0)
+
+
 def pack_fetch(function: LoadedFunction, pieces: int) -> Block:
     """A fetch to the L2 cache of so many pieces, from an address on that comes with each launch."""
     grid = (min(ceil_div(pieces, _COPY_THREADS), _FETCH_BLOCKS), 1, 1)

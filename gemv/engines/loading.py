@@ -109,6 +109,16 @@ class LoadedFunctions:
             loaded = self.loaded[key] = (load(binary, dtype),)
         return loaded[0]
 
+    def copy_lines(self, word: np.dtype, device: Device) -> LoadedFunction:
+        """The function that copies lines of memory, in such words."""
+        key = ("copy_lines", word, device.index)
+        loaded = self.loaded.get(key)
+        if loaded is None:
+            with errors.compiling():
+                binary = binaries.copy_lines(word, device.compute_capability)
+            loaded = self.loaded[key] = (load(binary, word),)
+        return loaded[0]
+
     def fetch(self, device: Device) -> LoadedFunction:
         """The function that brings memory to the L2 cache."""
         key = ("fetch", device.index)

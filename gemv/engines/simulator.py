@@ -17,8 +17,9 @@ from gemv.arrays.adopt import on_device
 from gemv.arrays.host import host_copy
 from gemv.core import trace
 from gemv.core.geometry import Device, Geometry
-from gemv.core.operand import Operand
+from gemv.core.operand import Operand, part_of
 from gemv.core.problem import Problem
+from gemv.core.splits import Lines
 from gemv.engines.coefficients import Coefficients, Lease
 from gemv.engines.slots import SlotTable
 from gemv.engines.tables import PackedLaunch, Tables
@@ -121,9 +122,11 @@ class SimulatedShared:
         """Every counter has the value `counted`."""
         self._counters[:] = counted
 
-    def sums(self, first: int, count: int, device: int | None) -> Operand:
-        """The memory of `count` sums, as a vector."""
-        return on_device(self._scratch[first : first + count], self._engine)
+    def sums(self, lines: Lines, device: int | None) -> Operand:
+        """The memory of some sums, of shape (lines, their length)."""
+        first, count, length, pitch = lines
+        whole = on_device(self._scratch, self._engine)
+        return part_of(whole, first, (count, length), (pitch, 1))
 
     def require_clean(self) -> None:
         """Raise unless the last launch has left both as the first one found them."""

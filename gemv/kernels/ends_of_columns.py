@@ -91,7 +91,8 @@ def {kernel}(
                 at = item * y_step + i * incy
                 finish({alpha}, alpha_step, {beta}, beta_step, part, item, y, at)
             else:
-                post(scratch, (split * vectors + item) * rows + i, part)
+                row_step, split_step = steps_of_sums(vectors * rows, splits)
+                post(scratch, (item * rows + i) * row_step + split * split_step, part)
         r += THREADS
     cuda.syncthreads()  # they are read, and the next vectors may have their place
     end

@@ -57,7 +57,8 @@ while r - tid // FINISHERS < ALL_ROWS:  # whole warps, which shuffle
             carried[row] = row_sum
     elif c == 0 and r < ALL_ROWS and i < rows and item < vectors:
         if SPLIT:
-            post(scratch, (split * vectors + item) * rows + i, row_sum)
+            row_step, split_step = steps_of_sums(vectors * rows, splits)
+            post(scratch, (item * rows + i) * row_step + split * split_step, row_sum)
         else:
             factors = {alpha}, alpha_step, {beta}, beta_step
             at = item * y_step + i * incy

@@ -5,6 +5,11 @@ one vector after the other would make as many trips, in which the rest of the GP
 do. So it asks for the sums of TAKEN vectors at the same time, and adds up those of each vector as
 the rung of rows or of columns does. Registers bound TAKEN: all sums that are on their way have
 some, and so have their addresses.
+
+The lanes of a warp should ask for neighbours in scratch memory, or each of their loads touches as
+many lines of the cache as there are lanes. Along the rows they take the splits of one row, down the
+columns those of neighbouring rows. So the sums lie in another order for either
+(:mod:`gemv.core.splits`).
 """
 
 from __future__ import annotations
@@ -12,6 +17,7 @@ from __future__ import annotations
 from typing import Any
 
 from gemv.core.shares import share_of_lane
+from gemv.core.splits import row_by_row, split_by_split
 from gemv.kernels.wide_tiles import TAKEN_FOR_COLUMNS, TAKEN_FOR_ROWS
 
 #: Bytes of sums that a thread has on their way, of one float or of two. Twice as many spill
@@ -23,6 +29,7 @@ WORDS = ("add_each", "fold", "quotient", "scatter_sums", "take_rows", "zeros")
 OF_ROWS = """
 if SPLIT and ticket[0] == splits - 1:
     # The last one to begin: all sums are there, or on their way.
+    row_step, split_step = steps_of_sums(vectors * rows, splits)
     r = tid // 32
     while r < ALL_ROWS // TAKEN:
         i = first + r % TILE_ROWS
@@ -33,10 +40,10 @@ if SPLIT and ticket[0] == splits - 1:
             own = zeros(zero, TAKEN)
             while k < splits and i < rows and item < vectors:
                 rest = quotient(splits - 1 - k, SPLIT_LANES) + 1
-                at = (k * vectors + item) * rows + i
-                step = SPLIT_LANES * vectors * rows
+                at = (item * rows + i) * row_step + k * split_step
+                step, apart = SPLIT_LANES * split_step, rows * row_step
                 found = take_rows(
-                    zero, scratch, at, step, BATCH, rest, rows, TAKEN, vectors - item
+                    zero, scratch, at, step, BATCH, rest, apart, TAKEN, vectors - item
                 )
                 own = add_each(own, fold(found, TAKEN))
                 k += BATCH * SPLIT_LANES
@@ -52,6 +59,7 @@ if SPLIT and ticket[0] == splits - 1:
 OF_COLUMNS = """
 if SPLIT and splits > 1 and ticket[0] == splits - 1:
     # The last one to begin: all sums are there, or on their way. Whole blocks take this branch.
+    row_step, split_step = steps_of_sums(vectors * rows, splits)
     for chunk in range(COUNT // AT_END):
         s = tid
         while s < AT_END // TAKEN * FINISHERS * TILE_ROWS:
@@ -64,10 +72,10 @@ if SPLIT and splits > 1 and ticket[0] == splits - 1:
             own = zeros(zero, TAKEN)
             while k < splits and i < rows and item < vectors:
                 rest = quotient(splits - 1 - k, FINISHERS) + 1
-                at = (k * vectors + item) * rows + i
-                step = FINISHERS * vectors * rows
+                at = (item * rows + i) * row_step + k * split_step
+                step, apart = FINISHERS * split_step, rows * row_step
                 found = take_rows(
-                    zero, scratch, at, step, BATCH, rest, rows, TAKEN, vectors - item
+                    zero, scratch, at, step, BATCH, rest, apart, TAKEN, vectors - item
                 )
                 own = add_each(own, fold(found, TAKEN))
                 k += BATCH * FINISHERS
@@ -114,11 +122,13 @@ def taken_at_once(vectors: int, batch: int, of_vector: int, workers: int, number
 def names_of_rows(count: int, tile_rows: int, threads: int, number: Any) -> dict[str, Any]:
     """What :data:`OF_ROWS` refers to, beside names of the kernel."""
     from gemv import language
+    from gemv.language import device
 
     taken = taken_at_once(count, TAKEN_FOR_ROWS, tile_rows, threads // 32, number)
     _, holders, _ = share_of_lane(taken, 1, 1)
     return {name: getattr(language, name) for name in WORDS} | {
         "TAKEN": taken, "HOLDERS": holders, "BATCH": TAKEN_FOR_ROWS,
+        "steps_of_sums": device(row_by_row),
     }  # fmt: skip
 
 
@@ -142,6 +152,7 @@ def names_of_columns(
     exec(_for_each(taken), own)
     return {name: getattr(language, name) for name in WORDS} | {
         "TAKEN": taken, "AT_END": at_end, "BATCH": TAKEN_FOR_COLUMNS,
+        "steps_of_sums": device(split_by_split),
         "put_each": device(own["put_each"]), "finish_each": device(own["finish_each"]),
     }  # fmt: skip
 

@@ -27,6 +27,7 @@ from gemv.core.batch import Batch
 from gemv.core.dtypes import dtype_name
 from gemv.core.geometry import LOAD_BYTES, MAX_GRID_X, Device, Geometry
 from gemv.core.problem import Problem
+from gemv.core.splits import StepsOfSums, split_by_split
 from gemv.core.values import typed
 from gemv.kernels.fetching import fetching
 from gemv.kernels.grids import GeometryOf
@@ -144,8 +145,10 @@ class Kernel:
         ``sizes``.
     splits_apart : bool
         True for a kernel of one function in which the last block of a tile adds up the splits:
-        ``blockIdx.y`` is the split, its sums go to ``scratch[split*rows + row]``, and each block
-        increments a counter. Some splits can then run in a launch of their own before the others.
+        ``blockIdx.y`` is the split, its sums go to scratch memory, and each block increments a
+        counter. Some splits can then run in a launch of their own before the others.
+    steps_of_sums : callable
+        The steps of rows and of splits there: see :mod:`gemv.core.splits`.
     accepts : callable
         ``accepts(problem)`` gives None, or the reason why this kernel refuses the problem.
     depth : callable
@@ -229,6 +232,7 @@ class Kernel:
     narrow: Callable[[Problem, Mapping[str, int]], int] | None = None
     phased: bool = False
     splits_apart: bool = False
+    steps_of_sums: StepsOfSums = split_by_split
     accepts: Callable[[Problem], str | None] = accepts_all
     depth: Callable[[Problem, Geometry, Mapping[str, int]], int] = _left_to_right
     work: Callable[[Problem, Geometry, Mapping[str, int]], Work] | None = None

@@ -18,7 +18,7 @@ from gemv.driver import libcuda
 from gemv.driver.capture import outside_of_captures
 from gemv.driver.devices import is_plain_memory
 from gemv.driver.libcuda import check
-from gemv.driver.memory import DeviceBytes, Shared, address_of, vector_of
+from gemv.driver.memory import DeviceBytes, Shared, address_of, copy_lines, vector_of
 from gemv.selection.select import Choice
 from gemv.shards.copies import Copies
 from gemv.shards.places import Launch
@@ -138,6 +138,16 @@ class CudaPlace:
         # that names the contexts.
         copied = driver.cuMemcpyAsync(target.pointer, source.pointer, nbytes, self.stream)
         check(copied)
+
+    def copy_lines(self, source: Operand, target: Operand) -> None:
+        if 0 in source.shape:
+            return
+        if self._copies is not None and self._joins(source, target):
+            status = self._copies.enqueue_lines(source, target)
+            if status:
+                raise libcuda.failed(status)
+            return
+        copy_lines(source, target, self.stream)
 
     def _joins(self, *operands: Operand) -> bool:
         """Whether vectors lie on several GPUs, and kernels of this one reach all of them."""

@@ -12,6 +12,7 @@ import numpy as np
 from gemv.core.geometry import Device, Geometry
 from gemv.core.operand import Operand
 from gemv.core.problem import Problem
+from gemv.core.splits import Lines
 from gemv.core.values import digits, is_integer, is_word, shown, typed
 from gemv.selection.select import Choice
 
@@ -31,8 +32,8 @@ class Sums(Protocol):
     def count(self, counted: int, stream: int) -> None:
         """Enqueue: every counter has the value `counted`."""
 
-    def sums(self, first: int, count: int, device: int | None) -> Operand:
-        """The memory of some of the sums."""
+    def sums(self, lines: Lines, device: int | None) -> Operand:
+        """The memory of some of the sums, of shape (lines, their length)."""
 
     def at(self, shift: int) -> dict[str, Any]:
         """The parameters ``scratch`` and ``counters`` of a launch; see the engine's ``Shared``."""
@@ -89,6 +90,9 @@ class Place(Protocol):
 
     def copy(self, source: Operand, target: Operand) -> None:
         """Enqueue a copy between contiguous vectors on any devices."""
+
+    def copy_lines(self, source: Operand, target: Operand) -> None:
+        """The same for lines of memory, of shape (lines, their length), with gaps between them."""
 
     def settle(self) -> None:
         """Wait for the work on its stream."""

@@ -8,9 +8,9 @@ within
 across, with the bits of the single call
     Each shard leaves the partial sums of its splits at its own place and counts them in counters
     that nobody asks for. The first shard holds back its first split. Once the sums of all others
-    are copied behind its own, as in the scratch memory of the single call, it sets the counters as
-    if all these blocks had counted there, and launches that split: so its blocks count last, and
-    add up the sums of all splits.
+    are copied to its own, where the single call would have them (:mod:`gemv.core.splits`), it sets
+    the counters as if all these blocks had counted there, and launches that split: so its blocks
+    count last, and add up the sums of all splits.
 across, in the order of the shards
     Each shard computes a vector of its own, by a kernel of its own choice. They are written beside
     each other, or copied there if the kernels of a shard do not reach that memory, and a product of
@@ -30,6 +30,7 @@ from gemv.core import trace
 from gemv.core.batch import aligned_step
 from gemv.core.operand import Operand, part_of
 from gemv.core.rules import check_arguments
+from gemv.core.splits import SumsOfSplits
 from gemv.selection.select import Choice, select
 from gemv.shards import cut, several
 from gemv.shards.cut import Part, Whole
@@ -161,7 +162,7 @@ class Product:
         """A shard across which sums go: its partial sums begin its own scratch memory."""
         shard, part = self._shards[number], self._part(number)
         assert shard.a is not None
-        sums = self._sums(shard, part.splits)
+        sums = self._room_for_sums(shard, part.splits)
         part = self._for_vectors(number, part, is_apart=True)
         return Step(shard.place, part, shard.a, self._room(number), self.vectors, sums)
 
@@ -169,21 +170,25 @@ class Product:
         return self._memory.room(self._shards[number].place, number, role)
 
     @property
-    def _sums_of_split(self) -> int:
+    def _all_rows(self) -> int:
         return self.vectors * self.rows
 
-    def _sums(self, shard: Shard, splits: int) -> Any:
-        geometry = self._choice.geometry
-        sums = self._choice.spec.precision.sums
-        mine = geometry._replace(scratch=splits * self._sums_of_split)
-        return shard.place.sums(mine, sums)
+    @property
+    def _sums(self) -> SumsOfSplits:
+        """Where the single call has its partial sums, and each launch with some of its splits."""
+        kernel, sizes = self._choice.kernel, self._choice.geometry.sizes
+        return SumsOfSplits(kernel.steps_of_sums, self._all_rows, sizes["splits"])
+
+    def _room_for_sums(self, shard: Shard, splits: int) -> Any:
+        geometry = self._choice.geometry._replace(scratch=self._sums.size(splits))
+        return shard.place.sums(geometry, self._choice.spec.precision.sums)
 
     def _hold_back(self, number: int) -> None:
         """Prepare the first shard: its first split adds up all, after its others."""
         shard, part = self._shards[number], self._part(number)
         a, splits = shard.a, self._choice.geometry.sizes["splits"]
         assert a is not None
-        sums = self._sums(shard, splits)
+        sums = self._room_for_sums(shard, splits)
         first, rest = (
             self._for_vectors(number, each, is_apart=True)
             for each in cut.without_first_split(self._whole, part, shard.pitch, self._trans)
@@ -196,7 +201,7 @@ class Product:
             lines, length = a.shape
             shape = (lines - rest.start, length) if along else (lines, length - rest.start)
             behind = part_of(a, start, shape, a.strides)
-            shift = rest.split * self._sums_of_split
+            shift = self._sums.first(rest.split)
             room = self._room(number, "rest")
             self._rest = Step(shard.place, rest, behind, room, self.vectors, sums, shift)
 
@@ -205,7 +210,7 @@ class Product:
 
         Several vectors of a shard are one long one here.
         """
-        place, dtype, rows = self._steps[0].place, self._whole.dtype, self._sums_of_split
+        place, dtype, rows = self._steps[0].place, self._whole.dtype, self._all_rows
         pitch = aligned_step(rows)
         room = self._memory.room(place, 0, "sum")
         memory = room.sums(count, pitch, dtype)
@@ -353,13 +358,11 @@ class Product:
                 rest.launch(rest.x_of(x, self._is_here(rest, x)), last.own_y(x.dtype))
         with home.turn((), *others):
             for step in self._steps:
-                first, count = (
-                    each * self._sums_of_split for each in (step.part.split, step.part.splits)
+                there, here = (
+                    self._sums.lines(first, step.part.splits) for first in (0, step.part.split)
                 )
-                home.copy(
-                    step.sums.sums(0, count, step.place.index),
-                    last.sums.sums(first, count, home.index),
-                )
+                source = step.sums.sums(there, step.place.index)
+                copy(home, source, last.sums.sums(here, home.index))
             last.sums.count(self._choice.geometry.sizes["splits"] - 1, home.stream)
             mine = last.x_of(x, self._is_here(last, x))
             self._finish(last, mine, [(target.y, target.own) for target in targets])
@@ -371,7 +374,7 @@ class Product:
         memory = room.sums(len(self._steps), pitch, x.dtype)
         copied: list[tuple[Operand, Operand]] = []
         for number, step in reversed([*enumerate(self._steps)]):  # that of `home` comes last
-            column = cut_vector(memory, number * pitch, self._sums_of_split)
+            column = cut_vector(memory, number * pitch, self._all_rows)
             if self.vectors > 1:
                 column = as_vectors(column, self.vectors, self.rows, self.rows)
             made = column

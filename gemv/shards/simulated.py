@@ -61,6 +61,8 @@ class SimulatedPlace:
     def copy(self, source: Operand, target: Operand) -> None:
         target.owner[...] = source.owner
 
+    copy_lines = copy
+
     def settle(self) -> None:
         pass
 

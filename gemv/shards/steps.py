@@ -74,13 +74,7 @@ def copy(place: Any, source: Operand, target: Operand) -> None:
     elif not has_gaps(source) and not has_gaps(target):
         place.copy(as_one(source), as_one(target))
     else:
-        length = source.shape[1]
-        for number in range(source.shape[0]):
-            rows = (
-                part_of(each, number * each.strides[0], (length,), (1,))
-                for each in (source, target)
-            )
-            place.copy(*rows)
+        place.copy_lines(source, target)
 
 
 class Step:

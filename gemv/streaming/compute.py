@@ -14,6 +14,7 @@ from gemv.core.dtypes import dtype_name
 from gemv.core.geometry import PANEL_BYTES
 from gemv.core.operand import Operand
 from gemv.core.problem import Problem
+from gemv.core.splits import SumsOfSplits
 from gemv.engines.coefficients import Coefficients
 from gemv.engines.protocol import Engine
 from gemv.selection.select import Choice
@@ -116,15 +117,17 @@ def compute(
     nbytes = problem.rows * problem.cols * problem.dtype.itemsize
     try:
         with engine.session() as session:
-            dtype, y_dtype, _, sums = choice.spec.precision
+            dtype, y_dtype, _, of_sums = choice.spec.precision
             device_x = session.send("x", x, dtype)
             if y is None:
                 device_y = session.blank("y", problem.rows, y_dtype)
             else:
                 device_y = session.send("y", y, y_dtype)
             shared = None
+            splits = choice.geometry.sizes.get("splits", 1)
+            sums = SumsOfSplits(choice.kernel.steps_of_sums, problem.rows, splits)
             if made.way == "columns":
-                shared = session.shared(choice.geometry, sums)
+                shared = session.shared(choice.geometry, of_sums)
             trace.record(
                 backend=engine.name,
                 kernel=choice.kernel.name,
@@ -144,7 +147,7 @@ def compute(
                     if made.way != "whole":
                         one = choice_for(choice, problem, panel, part, engine.device(), made.way)
                     if shared is not None:
-                        sizes = {**one.geometry.sizes, **shared.at(panel.split * problem.rows)}
+                        sizes = {**one.geometry.sizes, **shared.at(sums.first(panel.split))}
                         geometry = one.geometry._replace(sizes=sizes)
                         one = one._replace(geometry=geometry)
                     _run(engine, one, part, alpha, device_a, device_x, beta, device_y, owner)

@@ -76,6 +76,15 @@ def test_an_old_y_is_copied_ahead_of_the_product(launches):
     assert copy["stream"] == product["stream"] == 0x55
 
 
+def test_a_copy_of_lines_has_a_thread_for_each_word_and_is_never_early(launches):
+    """What it waits for may be work of another GPU."""
+    (only,) = launches["lines"]
+    assert only["grid"] == [66, 1, 1] and only["block"] == [256, 1, 1] and not only["early"]
+    assert only["values"] == {
+        "rows": 512, "cols": 33, "x": 1 << 43, "x_step": 264, "y": 1 << 44, "y_step": 40,
+    }  # fmt: skip
+
+
 def test_dynamic_shared_memory_is_announced_once_and_asked_for_by_each_launch(launches):
     """More than 48 KB are refused in a launch of a function whose attribute says less."""
     (only,) = launches["shared"]
@@ -92,6 +101,18 @@ def test_the_copy_waits_for_the_kernel_ahead():
         [sys.executable, "-c", code], capture_output=True, text=True, env=environment
     )
     assert done.stdout.strip() == "True", done.stderr
+
+
+def test_a_copy_of_lines_waits_for_nothing():
+    """It is launched behind all that it reads."""
+    code = "import numpy, gemv.engines.binaries as b; f = b.copy_lines(numpy.dtype('u8'), (9, 0))"
+    environment = {**os.environ, "NUMBA_ENABLE_CUDASIM": "0"}
+    done = processes.run(
+        [sys.executable, "-c", f"{code}; print(f.arguments, f.waits)"],
+        capture_output=True, text=True, env=environment,
+    )  # fmt: skip
+    said = "('rows', 'cols', 'x', 'x_step', 'y', 'y_step') False"
+    assert done.stdout.strip() == said, done.stderr
 
 
 def test_a_fetch_asks_for_pieces_and_waits_for_nothing():

@@ -166,6 +166,11 @@ def main():
     launches.enqueue(machine, block, SINGLE, 0x55, y=1 << 44, beta=0.5)
     answers["old y"] = done()
 
+    lines = function(DOUBLE, "rows", "cols", "x", "x_step", "y", "y_step", waits=True)
+    own = launches.pack_copy_of_lines(lines, 512, 33, 264, 40)
+    launches.enqueue(machine, own, DOUBLE, 0x55, x=1 << 43, y=1 << 44)
+    answers["lines"] = done()
+
     large = launches.pack([product], [shape._replace(shared=100_000)], SINGLE, {"rows": 5})
     launches.enqueue(machine, large, SINGLE, 0, y=1 << 44)
     answers["shared"] = done()

@@ -26,6 +26,7 @@ import gemv.shards
 from gemv.core.operand import array_at
 from gemv.engines import backend
 from gemv.engines.simulator import DEVICE, SimulatorEngine
+from gemv.language.copy_lines import copy_lines
 from gemv.language.fetch import PREFETCH_BYTES, WORD, fetch
 from gemv.language.simulator import memory
 from gemv.language.simulator.scheduler import launch
@@ -196,6 +197,29 @@ class Driver:
         return self._said(0)
 
     cuMemcpyDtoDAsync = cuMemcpyAsync
+
+    def cuMemcpy2DAsync(self, lines, stream):
+        found = self._stream(stream)
+        status = self._refused("cuMemcpy2DAsync", found.device)
+        if status:
+            return self._said(status)
+        unified = bindings.CUmemorytype.CU_MEMORYTYPE_UNIFIED
+        assert {lines.srcMemoryType, lines.dstMemoryType} == {unified}
+        shape = lines.Height, lines.WidthInBytes
+        source = self.lines(int(lines.srcDevice), shape, lines.srcPitch)
+        target = self.lines(int(lines.dstDevice), shape, lines.dstPitch)
+
+        def act():
+            target[...] = source
+
+        self.enqueue(found, act)
+        return self._said(0)
+
+    def lines(self, pointer, shape, pitch):
+        """Lines of bytes, which all belong to one allocation."""
+        count, length = shape
+        assert length <= pitch and (count - 1) * pitch + length <= len(self.block_at(pointer)[0])
+        return array_at(pointer, shape, (pitch, 1), "|u1", False)
 
     def cuMemsetD8Async(self, pointer, value, nbytes, stream):
         self._set(pointer, np.dtype("u1"), value, nbytes, stream)
@@ -567,6 +591,13 @@ class Engine:
         self._loaded.add(key)
         return self._packed(choice=None, nbytes=word.itemsize * count, word=word.itemsize)
 
+    def line_copying_block(self, word, count, length, x_step, y_step):
+        key = self.virtual.current, word.itemsize, "lines"
+        assert key in self._loaded or not self.virtual.captures, "loading breaks a capture"
+        self._loaded.add(key)
+        sizes = count, length, x_step, y_step
+        return self._packed(choice=None, lines=sizes, word=word)
+
     def fetching_block(self, pieces):
         assert pieces > 0 and not self.virtual.captures, "loading breaks a capture"
         return self._packed(choice=None, pieces=pieces)
@@ -586,6 +617,9 @@ class Engine:
         if hasattr(block, "pieces"):
             self._fetch(found, block.pieces, x)
             return 0
+        if hasattr(block, "lines"):
+            self._copy_lines(found, block, x, y)
+            return 0
         if block.choice is None:
             self._copy(found, block, x, y)
             return 0
@@ -603,12 +637,28 @@ class Engine:
         self.launched.append(found.last)
         return 0
 
+    def _ends_of_copy(self, stream, word, *pointers):
+        """The memory behind the addresses of a copy, which is one that the GPU can make."""
+        assert not any(each % word for each in pointers), "a word that is not aligned"
+        found = [self.virtual.block_at(each) for each in pointers]
+        for each in {device for _, device in found} - {stream.device}:
+            assert (stream.device, each) not in self.apart, "a copy out of reach"
+        return [block for block, _ in found]
+
+    def _copy_lines(self, stream, block, x, y):
+        """By the kernel itself, which checks bounds: those of the allocations."""
+        self._ends_of_copy(stream, block.word.itemsize, x, y)
+        count, length, *steps = block.lines
+        words = [self.virtual.array(each, block.word) for each in (x, y)]
+        x, y = (memory.pointer_to(each, name=name) for each, name in zip(words, "xy", strict=True))
+        sizes = [count, length, x, steps[0], y, steps[1]]
+        self.virtual.enqueue(stream, lambda: launch(copy_lines, 1, 32, sizes))
+        self.launched.append(stream.last)
+        self.copied.append(count * length * block.word.itemsize)
+
     def _copy(self, stream, block, x, y):
         virtual = self.virtual
-        assert x % block.word == y % block.word == 0, "a word that is not aligned"
-        (source, of_source), (target, of_target) = (virtual.block_at(each) for each in (x, y))
-        for each in {of_source, of_target} - {stream.device}:
-            assert (stream.device, each) not in self.apart, "a copy out of reach"
+        source, target = self._ends_of_copy(stream, block.word, x, y)
         assert block.nbytes <= min(len(source), len(target))
 
         def act():

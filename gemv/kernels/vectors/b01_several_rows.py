@@ -72,6 +72,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from gemv.core.geometry import LOAD_BYTES, ceil_div
+from gemv.core.splits import row_by_row
 from gemv.kernels import ends_of_rows, ends_of_splits
 from gemv.kernels.ends_of_rows import launch_of, of_one, parts_of, sums_of_block, tile, turns_of
 from gemv.kernels.grids import power_above
@@ -354,6 +355,7 @@ KERNEL = Kernel(
     tile=tile,
     beside=True,
     wide=True,
+    steps_of_sums=row_by_row,
     accepts=accepts,
     knobs={
         "LANES": 32, "PARTS": 1, "TURNS": 1, "ROWS": 1, "VECTORS": 4, "COUNT": 4,

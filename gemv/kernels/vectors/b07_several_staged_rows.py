@@ -71,6 +71,7 @@ Source
 from __future__ import annotations
 
 from gemv.core.geometry import LOAD_BYTES, ceil_div
+from gemv.core.splits import row_by_row
 from gemv.kernels import ends_of_rows, ends_of_splits
 from gemv.kernels.ends_of_rows import launch_of, of_one, parts_of, sums_of_block, tile, turns_of
 from gemv.kernels.kernel import Kernel, attach, no_twofold, wide_loads_object
@@ -401,6 +402,7 @@ KERNEL = Kernel(
     tile=tile,
     beside=True,
     wide=True,
+    steps_of_sums=row_by_row,
     accepts=accepts,
     capability=COPIES,
     block_bytes=MOST_BLOCK_BYTES,
