@@ -6,6 +6,7 @@ simulator. Setting NUMBA_ENABLE_CUDASIM=1 chooses the simulator on a GPU machine
 
 import ctypes
 import faulthandler
+import gc
 import os
 import sys
 import tempfile
@@ -84,6 +85,21 @@ def numba_is_left_as_it_is():
 def pytest_report_header(config):
     simulated = os.environ.get("NUMBA_ENABLE_CUDASIM") == "1"
     return f"gemv kernels run on: {'the simulator' if simulated else 'the GPU'}"
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection():
+    """All that is collected stays to the end: the search for circular garbage leaves it out.
+
+    Twelve thousand tests and the modules that they import took it a tenth of the time of a run.
+    """
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.enable()
+        gc.collect()
+        gc.freeze()
 
 
 def pytest_terminal_summary(terminalreporter):
