@@ -43,7 +43,7 @@ MOST_PREPARED = MAX_GRID_X - LOAD_BYTES
 #: Constants that may be zero: for no splits, a single load, no limit of factors, the first home,
 #: any number of columns, and no to a question.
 _MAY_BE_ZERO = (
-    "STAGED", "SPLIT_A", "PACKED_X", "FULL", "PAST_L1", "KEPT", "STAGES",
+    "STAGED", "SPLIT_A", "PACKED_X", "FULL", "PAST_L1", "KEPT", "STAGES", "AS_STORED",
     "BLOCKS_PER_SM", "VECTORS", "FACTORS", "X_HOME", "COLS", "DOWN", "WHOLE", "GAPS",
 )  # fmt: skip
 

@@ -42,17 +42,26 @@ def x_element_of(spec: Spec) -> Any:
     return x_dtype_of(spec.precision).type if sums.fields is None else exact_of_arrays(sums)
 
 
-def x_movers(count: int, columns: int, threads: int) -> tuple[Callable, Callable]:
-    """Two functions that bring the numbers of `count` vectors for `columns` columns.
+def x_movers(count: int, columns: int, threads: int, spec: Spec) -> tuple[Callable, ...]:
+    """Three functions that bring the numbers of `count` vectors for `columns` columns.
 
-    ``numbers_of(x, first, incx, end, tid)`` loads those of this thread, from column `first` on;
-    they are zeros from column `end` on. Its `x` is that of vector ``tid % count``.
-    ``put_numbers(xs, at, numbers, tid)`` stores them; ``xs[at]`` is the place of the first column.
+    ``own_numbers(x, x_step, incx, vector, vectors, tid)`` says where a thread finds what it brings,
+    if the block has the vectors from `vector` on. What it gives is the `own` of the others.
+    ``numbers_of(own, first, incx, end, tid)`` loads the numbers of this thread, from column `first`
+    on; they are zeros from column `end` on.
+    ``put_numbers(xs, at, numbers, tid, own)`` stores them; ``xs[at]`` is the place of the first
+    column.
     """
-    from gemv.language import device, gather_some, quotient
+    from gemv import language
+    from gemv.language import device, gather_some, moved, quotient
 
+    of_x = language.conjugated if spec.conjugate_x else language.same
     PLACES, APART = columns * count, threads // count
     TURNS = ceil_div(PLACES, threads)
+
+    @device
+    def own_numbers(x, x_step, incx, vector, vectors, tid):
+        return of_x(moved(x, min(vector + tid % count, vectors - 1) * x_step))
 
     @device
     def numbers_of(x, first, incx, end, tid):
@@ -62,7 +71,7 @@ def x_movers(count: int, columns: int, threads: int) -> tuple[Callable, Callable
         valid = quotient(mine - 1 - c, APART) + 1 if c < mine else 0
         return gather_some(x, c, APART, TURNS, incx, 1, valid)
 
-    lines = ["def put_numbers(xs, at, numbers, tid):"]
+    lines = ["def put_numbers(xs, at, numbers, tid, own):"]
     for turn in range(TURNS):
         first = turn * threads
         if first + threads > PLACES:
@@ -71,4 +80,4 @@ def x_movers(count: int, columns: int, threads: int) -> tuple[Callable, Callable
         lines.append(f"{indent}xs[at + {first} + tid] = numbers[{turn}]")
     scope: dict[str, Any] = {}
     exec("\n".join(lines), scope)
-    return numbers_of, device(scope["put_numbers"])
+    return own_numbers, numbers_of, device(scope["put_numbers"])

@@ -41,7 +41,13 @@ from gemv.language.vocabulary_copies import (
     staged_tile,
 )
 from gemv.language.vocabulary_phases import stream_around, sums_from
-from gemv.language.vocabulary_places import kept, pass_some, pass_tile
+from gemv.language.vocabulary_places import (
+    from_stored,
+    gather_stored,
+    kept,
+    pass_some,
+    pass_tile,
+)
 from gemv.language.vocabulary_rows import (
     add_across,
     fold_first,

@@ -27,3 +27,18 @@ def kept(values):
     A compiler that is short of registers may keep numbers as they were loaded, and convert them
     wherever they are used.
     """
+
+
+@declared
+def gather_stored(pointer, index, step, count, increment, valid):
+    """The numbers of ``gather_some`` with width 1, in registers as they are in memory.
+
+    Whoever converts a number waits for it. So a loop that loads numbers for a later turn keeps them
+    as they are until then, and :func:`from_stored` converts them. There is nothing but that to do
+    with what this function gives.
+    """
+
+
+@declared
+def from_stored(pointer, values):
+    """The numbers that kernels compute with, of what `gather_stored` loaded by this pointer."""

@@ -82,6 +82,13 @@ CASES = [
      {"LOADS": 2, "COUNT": 4, "STAGED": 1}),
     ("d", 130, 60, {**COLUMNS, "LANES": 64, "PIECES": 1, "BLOCKS_PER_SM": 0},
      {"LOADS": 2, "COUNT": 8, "STAGED": 4}),
+    # they come by units of 16 bytes: to half of the threads, to each of them once or twice
+    ("h", 65, 330, {**COLUMNS, "LANES": 8, "PIECES": 1, "BLOCKS_PER_SM": 4},
+     {"LOADS": 2, "COUNT": 8, "STAGED": 1, "AS_STORED": 1}),
+    ("h", 33, 450, {**COLUMNS, "LANES": 4, "PIECES": 1, "BLOCKS_PER_SM": 4},
+     {"LOADS": 2, "COUNT": 4, "STAGED": 3, "AS_STORED": 1}),
+    ("c", 9, 170, {**COLUMNS, "LANES": 4, "PIECES": 1, "BLOCKS_PER_SM": 0},
+     {"LOADS": 1, "COUNT": 8, "STAGED": 2, "AS_STORED": 1}),
     # fewer rows to a block than one vector has, and the splits of one vector, added in its order
     ("d", 37, 330,
      {**COLUMNS, "LANES": 2, "PIECES": 4, "BLOCKS_PER_SM": 64, "THREADS_PER_BLOCK": 32},
@@ -401,22 +408,23 @@ def check(letter, m, n, alone, together, monkeypatch, chunked=False):
 STAGED = {"LOADS": 2, "COUNT": 4, "STAGED": 2, "MIN_BLOCKS": 5}
 
 
-@pytest.mark.parametrize("splits", [0, 4])
+@pytest.mark.parametrize("splits, as_stored", [(0, 0), (4, 0), (4, 1)])
 @pytest.mark.parametrize(
     "letter, accumulate, layout",
     [
-        ("s", "plain", "apart"), ("h", "plain", "apart"), ("s", "plain", "behind"),
+        ("s", "plain", "apart"), ("h", "plain", "apart"), ("b", "plain", "packed"),
+        ("s", "plain", "behind"),
         ("c", "plain", "conjugated"), ("z", "plain", "conjugated"), ("s", "wide", "packed"),
         ("h", "wide", "packed"), ("b", "wide", "apart"), ("c", "wide", "conjugated"),
         ("d", "wide", "packed"),
     ],
 )  # fmt: skip
 def test_staged_numbers_of_x_are_those_of_one_vector(
-    letter, accumulate, layout, splits, monkeypatch
+    letter, accumulate, layout, splits, as_stored, monkeypatch
 ):
     """Converted and conjugated once for a block: x apart in memory, A at an odd address."""
     alone = {**COLUMNS, "LANES": 8, "PIECES": 1, "BLOCKS_PER_SM": splits}
-    force("vector_columns", alone, STAGED, monkeypatch)
+    force("vector_columns", alone, {**STAGED, "AS_STORED": as_stored}, monkeypatch)
     rng = np.random.default_rng(7)
     m, n = 33, 150
     # One element behind a multiple of 16 bytes, so that loads of A are of one element.

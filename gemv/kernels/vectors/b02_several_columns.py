@@ -17,6 +17,12 @@ Idea
     is enough: what is read behind it lies where the next stage does not write. A small matrix has
     no next pass: its loads of A and x all go out at once, and nothing is staged.
 
+    Numbers of 2 bytes become float32 on their way, and whoever converts a number waits for it. A
+    block that has a multiprocessor to itself has nobody who computes meanwhile. There a thread
+    keeps what it has loaded as it is in memory, and converts it a pass later, when it stores it. It
+    has the numbers of four vectors for one column, which one store of 16 bytes moves. Registers
+    are left for one pass to a stage.
+
     The sums must leave registers for loads of A. A thread of the single product may have several
     pieces of a column; with eight vectors it has fewer of them, and more blocks take the rows.
     But blocks are what the single product splits columns over. So OF_PIECES says what a thread of
@@ -46,12 +52,15 @@ Wins
     with one vector, 63 with two, 65 with four and 68 with eight, where torch.mm took 119. Before x
     was staged in shared memory, eight took 75. On an H100 eight vectors with 64 x 1048576 float64
     took 218 us, where torch.mm took 227: 288 before, with two pieces for a thread and x loaded in
-    the stage that needs it, and 228 with two pieces and x a stage ahead.
+    the stage that needs it, and 228 with two pieces and x a stage ahead. On an H100 eight vectors
+    with 64 x 1048576 bfloat16 took 62 us, as torch.mm did: 76 where each number was converted as
+    it came and stored by itself. 8192 x 8192 took 48 us, where torch.mm took 46: 55 before, with
+    the same eight lanes and 512 threads.
 
 Loses
     To matrix products on tensor cores, which add in another order: eight vectors with 8192 x 8192
-    float64 took 142 us, torch.mm 133; on an H100 64 x 1048576 bfloat16 took 73 us, torch.mm 63. If
-    one vector gives too few blocks to fill the GPU, so do eight.
+    float64 took 142 us, torch.mm 133. If one vector gives too few blocks to fill the GPU, so do
+    eight.
 
 Sums
     Those of the rung of columns with the same LANES, threads and splits, for each vector.
@@ -70,6 +79,7 @@ from gemv.kernels.ends_of_columns import SHARED_BYTES, edge_bytes
 from gemv.kernels.grids import power_above
 from gemv.kernels.kernel import Kernel, attach, wide_loads_object
 from gemv.kernels.numbers_of_x import x_bytes, x_element_of, x_movers
+from gemv.kernels.units_of_x import x_unit_movers
 from gemv.kernels.wide_tiles import (
     finishers_of_columns,
     lanes_and_pieces,
@@ -91,6 +101,10 @@ FEW_BLOCKS = 132
 #: float32, 8.7 and 9.7 for complex64, 6.8 and 8.6 for float64. With 512 threads, which have half
 #: the registers, staging is faster: on an H200 4.3 us for float32, 4.6 without.
 SMALL_THREADS, SMALL_COLUMNS = 256, 8
+#: Lanes and threads of the blocks that bring numbers of 2 bytes by units. Such a block has a
+#: multiprocessor to itself: nobody else computes while its threads bring x. With 16 lanes or more,
+#: and columns that are split, registers do not suffice.
+UNIT_LANES, UNIT_THREADS = 8, 512
 #: Bytes of shared memory for numbers of x.
 STAGE_BYTES = 32 << 10
 
@@ -124,14 +138,14 @@ total = zeros(zero, ALL_SUMS)
 if WHOLE or last >= 0:
     # Past the edge the last vector is read again; nobody looks at those sums.
     pieces = row_starts(first + mine, PIECE_ROWS, last, 1, PIECES)
-    own_x = of_x(moved(x, min(vector + tid % COUNT, vectors - 1) * x_step))
+    own_x = own_numbers(x, x_step, incx, vector, vectors, tid)
     numbers = numbers_of(own_x, begin, incx, end, tid)  # of the first stage
     start = begin  # the first column of a pass
     at = 0  # where its numbers of x begin in xs
     while start + PASS <= end:
         values = stream_tile(a, pieces, j * col_stride, step, LOADS, WIDTH)
         if STAGED == 1 or at == 0 or at == STAGE:  # while A is on its way
-            put_numbers(xs, at, numbers, tid)
+            put_numbers(xs, at, numbers, tid, own_x)
             cuda.syncthreads()  # x of these passes is in place
             numbers = numbers_of(own_x, start + STAGED * PASS, incx, end, tid)
         total = outer_add(
@@ -144,7 +158,7 @@ if WHOLE or last >= 0:
         rest = quotient(end - 1 - j, GROUPS) + 1
         values = stream_some(a, pieces, j * col_stride, step, LOADS, WIDTH, rest)
         if STAGED == 1 or at == 0 or at == STAGE:
-            put_numbers(xs, at, numbers, tid)
+            put_numbers(xs, at, numbers, tid, own_x)
             cuda.syncthreads()  # x of what is left is in place
         if j < end:
             total = outer_add(
@@ -177,8 +191,10 @@ def build(spec):
 
     scope |= {name: getattr(language, name) for name in _WORDS}
     if STAGED:
-        numbers_of, put_numbers = x_movers(COUNT, STAGE_COLUMNS, THREADS)
+        movers = x_unit_movers if spec["AS_STORED"] else x_movers
+        own_numbers, numbers_of, put_numbers = movers(COUNT, STAGE_COLUMNS, THREADS, spec)
         scope |= {
+            "own_numbers": own_numbers,
             "numbers_of": numbers_of, "put_numbers": put_numbers, "STAGED": STAGED,
             "x_number": x_element_of(spec), "ALL_SUMS": COUNT * SUMS,
             "STAGE": STAGE_COLUMNS * COUNT, "BOTH_STAGES": 2 * STAGE_COLUMNS * COUNT,
@@ -226,7 +242,7 @@ def constants_for(problem, knobs, vectors):
         # Numbers of x take twice the registers where sums are float64: half the loads, two blocks.
         halves = 2 if precision.sums in (DTYPES["d"], DTYPES["z"]) else 1
         loads = max(1, min(SMALL_COLUMNS // halves, own) // at_once)
-        return {**found, "LOADS": loads, "MIN_BLOCKS": halves, "STAGED": 0}
+        return {**found, "LOADS": loads, "MIN_BLOCKS": halves, "STAGED": 0, "AS_STORED": 0}
     narrow = problem.dtype.itemsize == 2
     loads = LOADS if count * of_vector < SUM_REGISTERS else FEW_LOADS
     has_half = threads > SMALL_THREADS or not is_alone  # of the registers that a thread can have
@@ -235,7 +251,10 @@ def constants_for(problem, knobs, vectors):
     loads = max(1, min(loads // at_once, own))
     staged = 0
     many = count == 8 or count * of_vector >= SUM_REGISTERS
-    if many or (count == 4 and problem.dtype.kind == "c"):
+    by_units = narrow and precision.sums == DTYPES["s"]
+    by_units = by_units and (count == 8 or (count == 4 and is_split))
+    by_units = by_units and (lanes, threads) == (UNIT_LANES, UNIT_THREADS)
+    if many or by_units or (count == 4 and problem.dtype.kind == "c"):
         tile_rows, groups = at_once * lanes * width, threads // lanes
         alone = tile_rows * found["OF_PIECES"] // pieces
         shares = max(min(groups, threads // 32), finishers_of_columns(threads, alone))
@@ -243,16 +262,19 @@ def constants_for(problem, knobs, vectors):
         room -= shares * tile_rows * precision.sums.itemsize  # of one vector at least
         most = min(STAGE_BYTES, room) // (2 * x_bytes(groups, count, precision))
         if most > 0:
-            # Numbers of 2 bytes have no registers for more loads, and gain by two passes at a time.
-            wanted = min(FEWER_LOADS.get(problem.dtype, STAGED_LOADS), most // (1 + narrow))
-            loads = max(1, min(wanted // at_once, own))
+            # Numbers of 2 bytes have no registers for more loads, and gain by two passes at a time,
+            # unless they come by units.
+            in_two = narrow and not by_units
+            wanted = FEW_LOADS if by_units else FEWER_LOADS.get(problem.dtype, STAGED_LOADS)
+            loads = max(1, min(min(wanted, most // (1 + in_two)) // at_once, own))
             loads = 1 << loads.bit_length() - 1
-            staged = 2 if narrow and loads <= FEW_LOADS and 2 * loads <= most else 1
+            staged = 2 if in_two and loads <= FEW_LOADS and 2 * loads <= most else 1
     return {
         **found,
         "LOADS": loads,
         "MIN_BLOCKS": 1 if (is_alone and not staged) or threads > 256 else 2,
         "STAGED": staged,
+        "AS_STORED": int(by_units and staged > 0),
     }
 
 
@@ -285,11 +307,11 @@ KERNEL = Kernel(
     accepts=accepts,
     knobs={
         "LANES": 8, "PIECES": 1, "COLUMNS": 4, "THREADS_PER_BLOCK": 256, "BLOCKS_PER_SM": 0,
-        "COUNT": 4, "LOADS": 4, "MIN_BLOCKS": 1, "STAGED": 0, "OF_PIECES": 1,
+        "COUNT": 4, "LOADS": 4, "MIN_BLOCKS": 1, "STAGED": 0, "OF_PIECES": 1, "AS_STORED": 0,
     },
     small_knobs={
         "LANES": 2, "PIECES": 1, "COLUMNS": 2, "THREADS_PER_BLOCK": 32, "BLOCKS_PER_SM": 1,
-        "COUNT": 2, "LOADS": 1, "MIN_BLOCKS": 1, "STAGED": 0, "OF_PIECES": 1,
+        "COUNT": 2, "LOADS": 1, "MIN_BLOCKS": 1, "STAGED": 0, "OF_PIECES": 1, "AS_STORED": 0,
     },
     doc=__doc__,
 )  # fmt: skip

@@ -98,13 +98,13 @@ def several_long_columns(
     if WHOLE or last >= 0:
         # Past the edge the last vector is read again; nobody stores those sums.
         pieces = row_starts(mine, PIECE_ROWS, last, 1, PIECES)
-        own_x = of_x(moved(x, min(vector + tid % COUNT, vectors - 1) * x_step))
+        own_x = own_numbers(x, x_step, incx, vector, vectors, tid)
         the start
         j = 0
         while j < end:
             if j > 0:
                 cuda.syncthreads()  # x of the columns before has been read
-            put_numbers(xs, 0, numbers_of(own_x, j, incx, end, tid), tid)
+            put_numbers(xs, 0, numbers_of(own_x, j, incx, end, tid), tid, own_x)
             cuda.syncthreads()  # x of these columns is in place
             at = 0  # where the numbers of column j begin in xs
             behind = min(end, j + CHUNK_COLUMNS)
@@ -243,11 +243,12 @@ def build(spec):
     def none_if_zero(alpha, cols):
         return cols if alpha != 0 else 0
 
-    numbers_of, put_numbers = x_movers(COUNT, CHUNK_COLUMNS, THREADS)
+    own_numbers, numbers_of, put_numbers = x_movers(COUNT, CHUNK_COLUMNS, THREADS, spec)
     scope = {name: getattr(language, name) for name in _WORDS}
     scope |= {
         "copied": copied, "keep": keep, "keep_one": keep_one, "op": spec.op,
-        "numbers_of": numbers_of, "put_numbers": put_numbers, "x_number": x_element_of(spec),
+        "own_numbers": own_numbers, "numbers_of": numbers_of, "put_numbers": put_numbers,
+        "x_number": x_element_of(spec),
         "last_column": all_columns if ALPHAS else none_if_zero,
         "of_x": language.conjugated if spec.conjugate_x else language.same,
         "zero": zero, "CONJUGATE": int(spec.conj), "WIDTH": WIDTH, "COLUMNS": COLUMNS,

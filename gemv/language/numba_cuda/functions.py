@@ -24,7 +24,14 @@ from gemv.language.numba_cuda.copies import (
     staged_tile,
 )
 from gemv.language.numba_cuda.formats import conjugated, moved
-from gemv.language.numba_cuda.gathers import gather, gather_inside, gather_some, spread
+from gemv.language.numba_cuda.gathers import (
+    from_stored,
+    gather,
+    gather_inside,
+    gather_some,
+    gather_stored,
+    spread,
+)
 from gemv.language.numba_cuda.intrinsics import (
     atomic_add,
     atomic_inc,

@@ -6,13 +6,14 @@ from llvmlite import ir
 from numba.core import types
 from numba.cuda.extending import intrinsic
 
-from gemv.language.numba_cuda.formats import load_number
-from gemv.language.numba_cuda.loads import single_of
+from gemv.language.numba_cuda.formats import decoded, is_narrow, load_number, widened
+from gemv.language.numba_cuda.loads import KEEP, single_of
 from gemv.language.numba_cuda.registers import (
     integer_of,
     items_of,
     literal_of,
     present_at,
+    registers_of,
 )
 
 
@@ -64,6 +65,47 @@ def gather_some(typingctx, pointer, index, step, count, increment, width, valid)
 @intrinsic
 def gather_inside(typingctx, pointer, index, step, count, increment, width, valid, limit):
     return _gathering(pointer, count, width, types.int64, types.int64)
+
+
+@intrinsic
+def gather_stored(typingctx, pointer, index, step, count, increment, valid):
+    known = literal_of(count)
+    if known is None:
+        return None
+    narrow = is_narrow(pointer)
+    result = types.UniTuple(types.uint16 if narrow else pointer.dtype, known[0])
+
+    def codegen(context, builder, signature, arguments):
+        base, index, step, _, increment, valid = arguments
+        at, far, values = builder.mul(index, increment), builder.mul(step, increment), []
+        for k in range(result.count):
+            at = builder.add(at, far) if k else at
+            address, present = builder.gep(base, [at]), present_at(builder, k, valid)
+            values += (
+                registers_of(builder, types.uint16, address, 1, KEEP, present)
+                if narrow
+                else [single_of(context, builder, pointer, address, present)]
+            )
+        return context.make_tuple(builder, result, values)
+
+    sizes = types.int64, types.int64, count, types.int64, types.int64
+    return result(pointer, *sizes), codegen
+
+
+@intrinsic
+def from_stored(typingctx, pointer, values):
+    result = types.UniTuple(pointer.dtype, values.count)
+
+    def codegen(context, builder, signature, arguments):
+        items = items_of(builder, arguments[1], values.count)
+        if is_narrow(pointer):
+            items = [
+                widened(context, builder, pointer, decoded(builder, pointer, bits))
+                for bits in items
+            ]
+        return context.make_tuple(builder, result, items)
+
+    return result(pointer, values), codegen
 
 
 @intrinsic

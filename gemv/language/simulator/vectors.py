@@ -92,6 +92,14 @@ def gather_some(pointer, index, step, count, increment, width, valid):
     return gather_inside(pointer, index, step, count, increment, width, valid, None)
 
 
+def gather_stored(pointer, index, step, count, increment, valid):
+    return gather_some(pointer, index, step, count, increment, 1, valid)
+
+
+def from_stored(pointer, values):
+    return values
+
+
 def gather(pointer, index, step, count, increment, width):
     return gather_some(pointer, index, step, count, increment, width, count)
 
