@@ -33,9 +33,8 @@ def kept(values):
 def gather_stored(pointer, index, step, count, increment, valid):
     """The numbers of ``gather_some`` with width 1, in registers as they are in memory.
 
-    Whoever converts a number waits for it. So a loop that loads numbers for a later turn keeps them
-    as they are until then, and :func:`from_stored` converts them. There is nothing but that to do
-    with what this function gives.
+    Whoever converts a number waits for it. A loop that loads numbers for a later turn keeps them as
+    they are until then, and :func:`from_stored` converts them. Nothing else may be done with them.
     """
 
 

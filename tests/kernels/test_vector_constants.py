@@ -414,14 +414,15 @@ SMALL = {"LANES": 8, "THREADS_PER_BLOCK": 512, "BLOCKS_PER_SM": 0}
 COLUMNS = [
     ("d", 8, 64, 1 << 20, HALVES), ("d", 8, 8192, 8192, SQUARE), ("b", 8, 8192, 8192, SQUARE),
     ("b", 4, 8192, 8192, SQUARE), ("s", 4, 64, 1 << 20, WIDE), ("z", 2, 1000, 1000, SMALL),
-    ("z", 4, 64, 1 << 20, HALVES),
+    ("z", 4, 64, 1 << 20, HALVES), ("b", 8, 64, 1 << 20, WIDE), ("h", 8, 8192, 8192, SMALL),
+    ("b", 4, 64, 1 << 20, WIDE),
 ]  # fmt: skip
 ALL_COLUMNS = [
     (letter, vectors, *shape)
     for letter in "sdczbh"
     for vectors in (2, 4, 8)
     for shape in ((64, 1 << 20, HALVES), (8192, 8192, SQUARE), (64, 1 << 20, WIDE),
-                  (1000, 1000, SMALL))
+                  (1000, 1000, SMALL), (8192, 8192, SMALL))
 ]  # fmt: skip
 
 
@@ -517,6 +518,26 @@ def test_few_columns_of_a_group_go_out_at_once(letter):
         columns_of(letter, 1000, BLOCKS_PER_SM=2),
     ):
         assert more["STAGED"] > 0
+
+
+def test_short_numbers_of_x_come_by_units_to_a_block_that_is_alone():
+    """With eight lanes and 512 threads, to eight vectors, or to four whose columns are split."""
+    names = ("COUNT", "LOADS", "STAGED", "MIN_BLOCKS")
+    for letter in "bh":
+        for vectors, split in ((8, 0), (8, 1), (4, 1)):
+            single = {**SMALL, "BLOCKS_PER_SM": split}
+            found = columns_of(letter, 8192, vectors, 8192, **single)
+            assert found["AS_STORED"] and tuple(found[name] for name in names) == (vectors, 4, 1, 1)
+    for letter, vectors, changed in (
+        ("b", 4, {}), ("b", 2, {"BLOCKS_PER_SM": 1}), ("b", 8, {"LANES": 16}),
+        ("b", 8, {"LANES": 32, "BLOCKS_PER_SM": 1}), ("h", 8, {"THREADS_PER_BLOCK": 256}),
+        ("h", 8, {"THREADS_PER_BLOCK": 1024}), ("s", 8, {}), ("d", 8, {}),
+    ):  # fmt: skip
+        found = columns_of(letter, 8192, vectors, 16384, **{**SMALL, **changed})
+        assert not found["AS_STORED"], (letter, vectors, changed)
+    wide = make_problem(8192, 8192, DTYPES["b"], "F", "N").at(256, 256)._replace(accumulate="wide")
+    alone = {**get("vector_columns").knobs, **SMALL, "PIECES": 1}
+    assert not get("several_columns").for_vectors(wide, alone, 8)["AS_STORED"]
 
 
 @pytest.mark.parametrize("vectors, batch, of_vector, workers, letter, expected", [

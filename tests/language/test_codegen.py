@@ -162,6 +162,24 @@ def test_staged_numbers_of_x_come_by_16_bytes_and_from_shared_memory(dtype, comp
     assert len(re.findall(single, disassemble(loading))) == 4 * 8  # of the rest
 
 
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
+def test_units_of_x_are_converted_where_they_are_stored(dtype, compiler):
+    """What is loaded behind a barrier, for the next stage, is left alone by the products."""
+    knobs = {"COUNT": 8, "LOADS": 4, "STAGED": 1, "LANES": 8, "THREADS_PER_BLOCK": 512}
+    kernel = get("several_columns")
+    for as_stored, uses in ((1, 2), (0, 3)):  # a zero, what is loaded, and a conversion
+        own = {**knobs, "AS_STORED": as_stored}
+        (function,) = compiler(kernel, dtype, "axpy", knobs=own, whole=True)
+        before, behind = function["ptx"].split("bar.sync")[:2]
+        loop = behind.split("bra")[0]
+        assert loop.count("fma.rn.f32") == 8 * 8 * 4
+        loaded = re.findall(r"ld\.global\.nc\.u16 (%\w+),", loop)
+        assert len(loaded) == 4
+        for register in loaded:
+            assert len(re.findall(rf"{register}\b", loop)) == uses, (as_stored, register)
+        assert len(re.findall(r"st\.shared\.v4", before)) == as_stored
+
+
 def compiled_sets():
     """Constants that selection chooses among: every twelfth, with one of its dtypes in turn.
 

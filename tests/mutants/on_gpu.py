@@ -25,7 +25,7 @@ KERNELS = {
     "clusters.py": "clusters",
     "copies.py": "stages or some_copies",
     "formats.py": "vectors or pointers or old_ones_of_y",
-    "gathers.py": "one_by_one or numbers_for_short_columns",
+    "gathers.py": "one_by_one or numbers_for_short_columns or as_stored",
     "intrinsics.py": "integers or pointers or atomics or tickets or vector_of_reals",
     "loads.py": "stream_tile or pass_some or inside or vectors or old_ones or addresses"
     " or integers",

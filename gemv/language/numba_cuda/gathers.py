@@ -77,7 +77,8 @@ def gather_stored(typingctx, pointer, index, step, count, increment, valid):
 
     def codegen(context, builder, signature, arguments):
         base, index, step, _, increment, valid = arguments
-        at, far, values = builder.mul(index, increment), builder.mul(step, increment), []
+        at, far = builder.mul(index, increment), builder.mul(step, increment)
+        values: list = []
         for k in range(result.count):
             at = builder.add(at, far) if k else at
             address, present = builder.gep(base, [at]), present_at(builder, k, valid)

@@ -93,11 +93,12 @@ def gather_some(pointer, index, step, count, increment, width, valid):
 
 
 def gather_stored(pointer, index, step, count, increment, valid):
-    return gather_some(pointer, index, step, count, increment, 1, valid)
+    """Each in a tuple of its own, so that nobody computes with it."""
+    return tuple((each,) for each in gather_some(pointer, index, step, count, increment, 1, valid))
 
 
 def from_stored(pointer, values):
-    return values
+    return tuple(number for (number,) in values)
 
 
 def gather(pointer, index, step, count, increment, width):

@@ -133,6 +133,18 @@ def one_by_one(spec, W):
     return made
 
 
+@small("gather_stored from_stored")
+def numbers_as_stored(spec, W):
+    from gemv.language import cuda, from_stored, gather_stored, natural, store_vectors
+
+    def made(a, y):
+        place = natural(cuda.blockIdx.x) * THREADS + natural(cuda.threadIdx.x)
+        numbers = gather_stored(a, place, 5, 3, 2, place % 5 - 1)
+        store_vectors(y, place * OUT, 1, from_stored(a, numbers), 1)
+
+    return made
+
+
 @small("spread")
 def numbers_for_short_columns(spec, W):
     from gemv.language import cuda, load_vectors, natural, spread, store_vectors
