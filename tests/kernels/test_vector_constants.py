@@ -521,15 +521,15 @@ def test_few_columns_of_a_group_go_out_at_once(letter):
 
 
 def test_short_numbers_of_x_come_by_units_to_a_block_that_is_alone():
-    """With eight lanes and 512 threads, to eight vectors, or to four whose columns are split."""
+    """With eight lanes and 512 threads, to four vectors and more, split or not."""
     names = ("COUNT", "LOADS", "STAGED", "MIN_BLOCKS")
     for letter in "bh":
-        for vectors, split in ((8, 0), (8, 1), (4, 1)):
+        for vectors, split in ((8, 0), (8, 1), (4, 0), (4, 1)):
             single = {**SMALL, "BLOCKS_PER_SM": split}
             found = columns_of(letter, 8192, vectors, 8192, **single)
             assert found["AS_STORED"] and tuple(found[name] for name in names) == (vectors, 4, 1, 1)
     for letter, vectors, changed in (
-        ("b", 4, {}), ("b", 2, {"BLOCKS_PER_SM": 1}), ("b", 8, {"LANES": 16}),
+        ("b", 2, {}), ("b", 2, {"BLOCKS_PER_SM": 1}), ("b", 8, {"LANES": 16}),
         ("b", 8, {"LANES": 32, "BLOCKS_PER_SM": 1}), ("h", 8, {"THREADS_PER_BLOCK": 256}),
         ("h", 8, {"THREADS_PER_BLOCK": 1024}), ("s", 8, {}), ("d", 8, {}),
     ):  # fmt: skip

@@ -252,8 +252,7 @@ def constants_for(problem, knobs, vectors):
     staged = 0
     many = count == 8 or count * of_vector >= SUM_REGISTERS
     by_units = narrow and precision.sums == DTYPES["s"]
-    by_units = by_units and (count == 8 or (count == 4 and is_split))
-    by_units = by_units and (lanes, threads) == (UNIT_LANES, UNIT_THREADS)
+    by_units = by_units and count >= 4 and (lanes, threads) == (UNIT_LANES, UNIT_THREADS)
     if many or by_units or (count == 4 and problem.dtype.kind == "c"):
         tile_rows, groups = at_once * lanes * width, threads // lanes
         alone = tile_rows * found["OF_PIECES"] // pieces
