@@ -109,7 +109,7 @@ def source_of(
     """
     names = {**names, "kernel": kernel}
     source = SOURCE
-    for place, part in {**parts, "the splits": ends_of_splits.OF_COLUMNS}.items():
+    for place, part in parts.items():
         source = inserted(source, place, part)
     lines: list[str] = []
     of_chunk: list[str] | None = None
@@ -216,8 +216,9 @@ def names_of(spec: Any, taken: int) -> dict[str, Any]:
         return end if alpha != 0 else begin
 
     at_end = ends_of_splits.names_of_columns(
-        COUNT, TILE_ROWS, THREADS, FINISHERS, CHUNK * SHARES, spec.precision.sums, finish
-    )
+        COUNT, TILE_ROWS, THREADS, spec.helpers, FINISHERS, CHUNK * SHARES,
+        spec.precision.sums, finish,
+    )  # fmt: skip
     return {name: getattr(language, name) for name in WORDS} | at_end | {
         "put": put, "finish": finish, "op": spec.op, "uint32": np.uint32,
         "last_column": all_columns if ALPHAS else none_if_zero,
@@ -258,10 +259,13 @@ def geometry_of(
     if turns > MAX_GRID_Y:
         raise ValueError(f"{name}: {vectors} vectors are more than a grid has blocks for")
     named = dict(zip(("x_step", "y_step", "alpha_step", "beta_step"), steps, strict=True))
+    named["helpers"] = helpers = ends_of_splits.helpers_of_columns(
+        knobs["COUNT"], pieces * lanes * width, block[0], splits
+    )
     launch = found.launches[0]._replace(grid=(tiles, splits, turns), block=block)
     return found._replace(
         launches=(launch,),
         sizes={**found.sizes, "vectors": vectors, **named},
         scratch=found.scratch * vectors,
-        counters=tiles * turns if found.counters else 0,
+        counters=tiles * turns * helpers if found.counters else 0,
     )

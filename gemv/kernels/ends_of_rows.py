@@ -93,27 +93,30 @@ def of_one(knobs: Mapping[str, int]) -> dict[str, int]:
 
 
 def launch_of(
-    name: str, problem: Any, device: Any, knobs: Mapping[str, int], tiles: int, threads: int,
+    name: str, problem: Any, device: Any, knobs: Mapping[str, int], tile_rows: int, threads: int,
     most: int, sizes: Mapping[str, int],
 ) -> Geometry:  # fmt: skip
     """The launch of a kernel for several vectors, with the splits of the single product.
 
-    `tiles` are those of rows, and without splits at most `most` blocks take them; `sizes` are what
-    the kernel is told besides, among them how many vectors there are.
+    A tile has `tile_rows` rows, and without splits at most `most` blocks take them all; `sizes` are
+    what the kernel is told besides, among them how many vectors there are.
     """
-    vectors = sizes["vectors"]
+    vectors, tiles = sizes["vectors"], ceil_div(problem.rows, tile_rows)
     turns = ceil_div(vectors, knobs["COUNT"])
     if turns > MAX_GRID_Y:
         raise ValueError(f"{name}: {vectors} vectors are more than a grid has blocks for")
-    sizes = {"splits": 1, "cols_per_split": problem.cols, **sizes}
+    sizes = {"splits": 1, "cols_per_split": problem.cols, "helpers": 1, **sizes}
     if not knobs["BLOCKS_PER_SM"]:
         return one_launch((min(tiles, most), 1, turns), (threads, 1, 1), sizes)
     own = {name: knobs[of_name] for name, of_name in _OF_ONE.items()}
     sizes |= split_rows(problem, device, {**knobs, **own})(problem).sizes
     splits = sizes["splits"]
+    sizes["helpers"] = helpers = ends_of_splits.helpers_of_rows(
+        knobs["COUNT"], tile_rows, threads, splits, problem.precision.sums
+    )
     return one_launch(
         (tiles, splits, turns), (threads, 1, 1), sizes, splits * vectors * problem.rows,
-        tiles * turns, posts=True,
+        tiles * turns * helpers, posts=True,
     )  # fmt: skip
 
 
@@ -254,7 +257,9 @@ def names_of(spec: Any) -> dict[str, Any]:
     def none_if_zero(alpha, begin, end):
         return end if alpha != 0 else begin
 
-    at_end = ends_of_splits.names_of_rows(COUNT, TILE_ROWS, THREADS, spec.precision.sums)
+    at_end = ends_of_splits.names_of_rows(
+        COUNT, TILE_ROWS, THREADS, spec.helpers, spec.precision.sums
+    )
     return {name: getattr(language, name) for name in WORDS} | at_end | {
         "finish": finish, "last_column": all_columns if ALPHAS else none_if_zero,
         "of_x": language.conjugated if spec.conjugate_x else language.same,

@@ -53,6 +53,9 @@ class Spec:
     sparse : bool
         Whether loads bring nothing but their own bytes to the L2 cache: see
         :attr:`gemv.core.problem.Problem.sparse`.
+    helpers : int
+        Blocks that finish a tile whose columns are split, for several vectors: see
+        :mod:`gemv.kernels.helpers_of_ends`. Else 1.
     """
 
     dtype: np.dtype
@@ -70,6 +73,7 @@ class Spec:
     table: str = ""
     narrow: int = 1
     sparse: bool = False
+    helpers: int = 1
 
     def __getitem__(self, knob: str) -> int:
         return dict(self.knobs)[knob]

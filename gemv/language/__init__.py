@@ -75,6 +75,7 @@ from gemv.language.vocabulary import (
     parameter_load,
     pass_some,
     pass_tile,
+    peek,
     pieces_of,
     post,
     prefetch,

@@ -28,3 +28,8 @@ def take_rows(zero, pointer, index, step, count, valid, apart, rows, present):
 
     The sums of a row are neighbours in the result. `count` and `rows` are constants.
     """
+
+
+@declared
+def peek(pointer, index):
+    """The counter ``pointer[index]`` as it is in the L2 cache, where atomics change it."""

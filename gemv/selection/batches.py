@@ -202,9 +202,10 @@ def _for_vectors(problem: Problem, batch: Batch, device: Device, single: Choice)
             continue
         if kernel.without_copies is not None and device.lacks(COPIES):
             knobs = kernel.without_copies(problem, knobs)
-        spec = kernel.spec(problem, knobs, single.spec.homes)
-        spec = dataclasses.replace(spec, conjugate_x=batch.conjugate_x)
         geometry = kernel.of_batch(problem, batch, device, knobs)
+        spec = kernel.spec(problem, knobs, single.spec.homes)
+        helpers = geometry.sizes.get("helpers", 1)
+        spec = dataclasses.replace(spec, conjugate_x=batch.conjugate_x, helpers=helpers)
         reason = "the sums of one product, and the matrix is read once for several vectors"
         return Choice(kernel, spec, geometry, reason)
     return None

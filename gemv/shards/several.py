@@ -7,6 +7,8 @@ vector. A block has its place among the vectors along z or y of the grid, where 
 
 from __future__ import annotations
 
+import dataclasses
+
 from gemv.core.batch import Batch, aligned_step
 from gemv.core.geometry import Device, Geometry
 from gemv.core.problem import Problem
@@ -56,7 +58,9 @@ def part_for(part: Part, choice: Choice, rows: int, device: Device, is_apart: bo
     across = own.launches[0].grid[0]
     launch = launch._replace(grid=(across, part.splits if is_apart else along, turns))
     if is_apart:
-        made = Geometry((launch,), geometry.sizes)
+        # Blocks that began just before the last one are those of other launches: they do not help.
+        made = Geometry((launch,), {**geometry.sizes, "helpers": 1})
+        choice = choice._replace(spec=dataclasses.replace(choice.spec, helpers=1))
     else:
         # Blocks that take tile after tile end behind the tiles of the shard.
         tiles = {name: own.sizes[name] for name in geometry.sizes if name == "tiles"}

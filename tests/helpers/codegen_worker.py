@@ -54,7 +54,7 @@ def compiled(request):
         tuple(request["widths"]),
         None if request["y_dtype"] is None else dtype_of(request["y_dtype"]),
         request["accumulate"], request["whole"], request["levels"], request["conjugate_x"],
-        request["table"], request["narrow"], request["sparse"],
+        request["table"], request["narrow"], request["sparse"], request["helpers"],
     )  # fmt: skip
     return [
         {

@@ -40,6 +40,11 @@ CASES = {
         (2, 517, {**ROWS, "LANES": 64, "THREADS_PER_BLOCK": 64}, {"PARTS": 2}),
         (5, 1031, {**ROWS, "LANES": 128, "THREADS_PER_BLOCK": 128},
          {"PARTS": 2, "TURNS": 4, "ROWS": 2, "COUNT": 2, "THREADS_PER_BLOCK": 128}),
+        # splits: two blocks finish each of two tiles, and four one tile of two turns
+        (5, 421, {**ROWS, "LANES": 8, "THREADS_PER_BLOCK": 64, "BLOCKS_PER_SM": 8},
+         {"PARTS": 4, "ROWS": 2, "COUNT": 4}),
+        (3, 451, {**ROWS, "LANES": 8, "THREADS_PER_BLOCK": 64, "BLOCKS_PER_SM": 8},
+         {"PARTS": 1, "COUNT": 2}),
     ],
     "several_columns": [
         # x in registers, and in two stages with a rest; sums of one vector after the other; splits
@@ -50,8 +55,8 @@ CASES = {
         # blocks of half the rows, whose splits are those of one vector
         (37, 150, {**COLUMNS, "PIECES": 2, "BLOCKS_PER_SM": 8},
          {"LOADS": 2, "COUNT": 4, "STAGED": 1, "PIECES": 1, "OF_PIECES": 2}),
-        # splits of one vector after the other: see FEW_BYTES, which changes what is built from
-        # constants, so no other test has these
+        # splits of one vector after the other, by two blocks: see FEW_BYTES, which changes what is
+        # built from constants, so no other test has these
         (9, 150, {**COLUMNS, "BLOCKS_PER_SM": 8}, {"LOADS": 2, "COUNT": 4, "MIN_BLOCKS": 2}),
     ],
     "several_long_columns": [

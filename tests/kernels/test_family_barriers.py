@@ -41,9 +41,11 @@ WARPS = Schedule("warps")
 FEW_BYTES = CASES["several_columns"][-1:]
 #: The files that have lines of a kernel beside its own.
 SHARED = {
-    "several_rows": ("ends_of_rows",),
-    "several_columns": ("ends_of_columns", "ends_of_splits"),
+    "several_rows": ("ends_of_rows", "helpers_of_ends"),
+    "several_columns": ("ends_of_columns", "ends_of_splits", "helpers_of_ends"),
 }
+#: Those that use one another.
+USERS = sorted({each for files in SHARED.values() for each in files})
 
 
 def files_of(name):
@@ -82,7 +84,7 @@ def plant(name, module, number, monkeypatch):
         return
     build = own.build
     shared = module.rpartition(".")[2]
-    users = [own, *(importlib.import_module(f"gemv.kernels.{each}") for each in SHARED[name])]
+    users = [own, *(importlib.import_module(f"gemv.kernels.{each}") for each in USERS)]
     for user in users:
         if hasattr(user, shared):
             monkeypatch.setattr(user, shared, made)

@@ -556,8 +556,31 @@ def test_vectors_whose_sums_of_splits_are_taken_at_once(
     assert taken_at_once(vectors, batch, of_vector, workers, number) == expected
 
 
+#: Letter, rows, columns, order, vectors, and the blocks that finish a tile.
+FINISHED = [
+    ("b", 64, 1 << 20, "C", 8, 1), ("s", 64, 1 << 20, "C", 8, 1), ("d", 64, 1 << 20, "C", 8, 4),
+    ("c", 64, 1 << 20, "C", 8, 4), ("b", 64, 1 << 20, "C", 4, 1), ("s", 64, 1 << 20, "C", 4, 1),
+    ("d", 64, 1 << 20, "C", 4, 4), ("c", 64, 1 << 20, "C", 4, 4), ("s", 300, 500000, "C", 4, 1),
+    ("c", 4, 1000000, "C", 4, 1),
+    *((letter, 64, 1 << 20, "F", vectors, 4) for letter in "bsdc" for vectors in (8, 4)),
+    ("s", 64, 1 << 20, "F", 2, 2), ("s", 1024, 8192, "F", 8, 4), ("d", 100, 20000, "F", 8, 4),
+    ("s", 256, 1 << 18, "F", 8, 4),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("letter, rows, cols, order, vectors, expected", FINISHED)
+def test_blocks_that_finish_a_tile(letter, rows, cols, order, vectors, expected):
+    """Those that were fastest, or within a hundredth; the code is made for so many."""
+    problem = make_problem(rows, cols, DTYPES[letter], order, "N").at(256, 256)
+    steps = ((0,), (cols + -cols % 8,), (rows + -rows % 8,), (0,), (0,))
+    choice = select_batch(problem, Batch((vectors,), steps), H100)
+    assert choice.geometry.sizes["splits"] > 1
+    assert (choice.geometry.sizes["helpers"], choice.spec.helpers) == (expected, expected)
+
+
+@pytest.mark.parametrize("helpers", [1, 4])
 @pytest.mark.parametrize("letter, order", [("b", "F"), ("s", "F"), ("c", "C"), ("z", "C")])
-def test_the_end_of_splits_spills_no_registers(letter, order, compiler):
+def test_the_end_of_splits_spills_no_registers(letter, order, helpers, compiler):
     """The kernels with the fewest registers for the sums that a thread takes at once."""
     problem = make_problem(
         *((64, 1 << 20) if order == "C" else (8192, 8192)), DTYPES[letter], order, "N"
@@ -569,7 +592,7 @@ def test_the_end_of_splits_spills_no_registers(letter, order, compiler):
     assert knobs["BLOCKS_PER_SM"] > 0 and knobs["COUNT"] == 8
     (function,) = compiler(
         kernel, dtype_name(DTYPES[letter]), problem.access, knobs=knobs, widths=problem.widths,
-        whole=True,
+        whole=True, helpers=helpers,
     )  # fmt: skip
     assert (function["stack"], function["spills"]) == (0, 0), knobs
 

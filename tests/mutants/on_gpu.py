@@ -21,7 +21,7 @@ from faults import TOP, Fault, all_faults  # noqa: E402
 HALF = "gemv/language/numba_cuda/"
 #: Small kernels by the file that they show faults of: see ``tests/helpers/words``.
 KERNELS = {
-    "arrivals.py": "posts",
+    "arrivals.py": "posts or peeks",
     "clusters.py": "clusters",
     "copies.py": "stages or some_copies",
     "formats.py": "vectors or pointers or old_ones_of_y",

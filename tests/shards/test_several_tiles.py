@@ -32,3 +32,15 @@ def test_a_shard_has_the_tiles_of_its_own_rows(kernel, rows, cols):
     assert found.sizes == {**choice.geometry.sizes, "tiles": found.sizes["tiles"]}
     ((launch,), (before,)) = found.launches, choice.geometry.launches
     assert launch == before  # as many blocks as the GPU holds, with as much shared memory
+
+
+@pytest.mark.parametrize("is_apart, left", [(True, 1), (False, 4)])
+def test_a_shard_with_some_of_the_splits_has_no_helpers(is_apart, left):
+    """Blocks that began just before its last one may be those of other shards."""
+    whole = make_problem(64, 1 << 20, DTYPES["d"], "C", "N").at(256, 256)
+    single = select(whole, H100)
+    choice = several.choice_for(whole, single, 8, H100, None)
+    assert choice is not None and choice.spec.helpers == 4
+    part = Part(single, whole, 0, whole.cols, 0, whole.rows, 0, 7)
+    found = several.part_for(part, choice, whole.rows, H100, is_apart).choice
+    assert (found.spec.helpers, found.geometry.sizes["helpers"]) == (left, left)

@@ -30,6 +30,11 @@ Idea
     halve the sums that both of them have a part of: 12 exchanges for 16 sums of 4 lanes, where a
     butterfly of each has 32.
 
+    Few long rows have their columns split over blocks, and k vectors leave k times as many sums of
+    splits. All lanes of a warp take the sums of one row, which are neighbours in memory. If a warp
+    of the last block would take several rows, the blocks that began just before it have a share of
+    them: ``gemv/kernels/helpers_of_ends.py`` says when they may.
+
 Picture
     ::
 
@@ -228,7 +233,7 @@ def build(spec):
         "STEP": STEP, "PASS": VECTORS * STEP, "TAIL": TAIL, "AT_ONCE": AT_ONCE,
         "WHOLE": WIDTH == 1 or spec.whole,
     }  # fmt: skip
-    more = {"ending": ends_of_rows.ending_of(scope), "splits": ends_of_splits.OF_ROWS}
+    more = {"ending": ends_of_rows.ending_of(scope), "splits": ends_of_splits.of_rows(spec.helpers)}
     names = ends_of_rows.factor_names(spec)
     exec(ends_of_rows.source_of(_SOURCE, spec["COUNT"], names, more), scope)
     return (attach(scope["several_rows"], launch_bounds=(scope["THREADS"], spec.min_blocks)),)
@@ -337,12 +342,14 @@ def _geometry(problem, device, knobs, vectors, x_step, y_step, alpha_step, beta_
     parts = parts_of(knobs["PARTS"], problem.widths[0], problem.precision)
     row_threads = knobs["LANES"] // turns_of(knobs["TURNS"], knobs["LANES"]) * parts
     threads = max(row_threads, knobs["THREADS_PER_BLOCK"])
-    tiles = ceil_div(problem.rows, threads // row_threads * knobs["ROWS"])
+    tile_rows = threads // row_threads * knobs["ROWS"]
     sizes = {
         "vectors": vectors, "x_step": x_step, "y_step": y_step, "alpha_step": alpha_step,
         "beta_step": beta_step,
     }  # fmt: skip
-    return launch_of("several_rows", problem, device, knobs, tiles, threads, tiles, sizes)
+    return launch_of(
+        "several_rows", problem, device, knobs, tile_rows, threads, problem.rows, sizes
+    )
 
 
 KERNEL = Kernel(

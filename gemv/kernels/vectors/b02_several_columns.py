@@ -33,6 +33,9 @@ Idea
     multiprocessors would have no block, two blocks have four vectors each for the same rows: the
     second one finds A in the L2 cache.
 
+    Where columns are split over blocks, the four that began last have a share of the vectors each,
+    and add up the sums of all splits: ``gemv/kernels/helpers_of_ends.py`` says when they may.
+
 Picture
     ::
 
@@ -74,7 +77,7 @@ from __future__ import annotations
 
 from gemv.core.dtypes import DTYPES
 from gemv.core.geometry import ceil_div
-from gemv.kernels import ends_of_columns
+from gemv.kernels import ends_of_columns, ends_of_splits
 from gemv.kernels.ends_of_columns import SHARED_BYTES, edge_bytes
 from gemv.kernels.grids import power_above
 from gemv.kernels.kernel import Kernel, attach, wide_loads_object
@@ -201,7 +204,10 @@ def build(spec):
         }  # fmt: skip
     scope |= {"full": full, "some": some, "LOADS": LOADS, "PASS": GROUPS * LOADS}
     names = {"sums": SUMS, **ends_of_columns.factor_names(spec)}
-    parts = {"the passes": _STAGED if STAGED else _LOADED}
+    parts = {
+        "the passes": _STAGED if STAGED else _LOADED,
+        "the splits": ends_of_splits.of_columns(spec.helpers),
+    }
     source = ends_of_columns.source_of("several_columns", COUNT, scope["CHUNK"], names, parts)
     exec(source, scope)
     return (attach(scope["several_columns"], launch_bounds=(THREADS, spec.min_blocks)),)

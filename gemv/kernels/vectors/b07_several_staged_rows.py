@@ -19,7 +19,8 @@ Idea
     cache once for each tile. A tile of 16 rows reads half as many bytes of x as of A.
 
     The sums are those of ``several_rows``: PARTS threads share a lane; a row with more lanes than a
-    warp is taken in turns, 32 lanes at a time, each for all of its columns.
+    warp is taken in turns, 32 lanes at a time, each for all of its columns. So are the blocks that
+    add up the sums of splits.
 
 Picture
     ::
@@ -86,8 +87,8 @@ WIDE_LANES, LEAST_OF_WIDE = 512, 3
 #: Rows of 2-byte numbers: lanes of a row, columns for each of up to 32 of them, and such lanes of
 #: all rows, below which other kernels are used.
 LEAST_LANES, LANE_COLUMNS, MANY_LANES = 16, 80, 1 << 15
-#: The ticket, and what aligns it.
-TICKET_BYTES = 16
+#: The ticket, what is known of other helpers, and what aligns both.
+TICKET_BYTES = 32
 #: Rows that are split over blocks, below which nothing was timed and a tile is mostly empty.
 SPLIT_ROWS = 64
 #: Blocks from which on there are enough for large ones: one for each multiprocessor of an H100.
@@ -274,7 +275,7 @@ def build(spec):
     }  # fmt: skip
     steps = (_STEP.strip("\n").replace("<s>", str(s)) for s in range(AT_ONCE))
     more = {
-        "ending": ends_of_rows.ending_of(scope), "splits": ends_of_splits.OF_ROWS,
+        "ending": ends_of_rows.ending_of(scope), "splits": ends_of_splits.of_rows(spec.helpers),
         "steps": "\n".join(steps),
     }  # fmt: skip
     names = ends_of_rows.factor_names(spec)
@@ -388,7 +389,9 @@ def _geometry(problem, device, knobs, vectors, x_step, y_step, alpha_step, beta_
         "alpha_step": alpha_step, "beta_step": beta_step,
     }  # fmt: skip
     most = most_blocks(device, knobs)
-    found = launch_of("several_staged_rows", problem, device, knobs, tiles, threads, most, sizes)
+    found = launch_of(
+        "several_staged_rows", problem, device, knobs, tile_rows, threads, most, sizes
+    )
     return found._replace(launches=(found.launches[0]._replace(shared=shared),))
 
 

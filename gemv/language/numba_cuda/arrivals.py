@@ -238,3 +238,19 @@ def take_rows(typingctx, zero, pointer, index, step, count, valid, apart, rows, 
     integer = types.int64
     arguments = pointer.dtype, pointer, integer, integer, count, integer, integer, rows, integer
     return result(*arguments), codegen
+
+
+@intrinsic
+def peek(typingctx, pointer, index):
+    """One relaxed load, past the L1 cache."""
+
+    def codegen(context, builder, signature, arguments):
+        base, at = arguments
+        word = ir.IntType(32)
+        address = builder.gep(base, [at])
+        function = ir.FunctionType(word, [address.type])
+        text = f"{_LOAD}.b32 $0, [$1];"
+        asm = ir.InlineAsm(function, text, "=r,l,~{memory}", side_effect=True)
+        return builder.call(asm, [address])
+
+    return types.uint32(pointer, types.int64), codegen

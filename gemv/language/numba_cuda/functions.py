@@ -4,7 +4,7 @@
 
 from __future__ import annotations
 
-from gemv.language.numba_cuda.arrivals import post, take, take_rows
+from gemv.language.numba_cuda.arrivals import peek, post, take, take_rows
 from gemv.language.numba_cuda.clusters import (
     cluster_arrive,
     cluster_expect,

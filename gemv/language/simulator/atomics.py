@@ -93,6 +93,12 @@ def take_rows(zero, pointer, index, step, count, valid, apart, rows, present):
     return sum(each, ())
 
 
+def peek(pointer: Pointer, index: Any) -> Any:
+    """What atomics have left there so far."""
+    current().pause()
+    return pointer.flat[pointer.storable(index)]
+
+
 def take_one(pointer: Pointer, index: Any) -> Any:
     """Wait for the sum that somebody posts at `index`, and leave the place empty."""
     position = pointer.storable(index)

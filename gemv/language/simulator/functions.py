@@ -4,7 +4,7 @@
 
 from __future__ import annotations
 
-from gemv.language.simulator.atomics import atomic_add, atomic_inc, post, take, take_rows
+from gemv.language.simulator.atomics import atomic_add, atomic_inc, peek, post, take, take_rows
 from gemv.language.simulator.clusters import (
     cluster_arrive,
     cluster_expect,

@@ -172,6 +172,23 @@ def tickets(spec, W):
     return made
 
 
+@small("peek", "sd", counters=PLACES)
+def peeks(spec, W):
+    """Each thread looks at a counter of its own, where it draws a number, or all there are."""
+    from gemv.language import atomic_inc, cuda, natural, peek
+
+    number = spec.number
+
+    def made(y, counters):
+        place = natural(cuda.blockIdx.x) * THREADS + natural(cuda.threadIdx.x)
+        limit = np.uint32(place % 3)
+        for drawn in range(limit + 1):
+            atomic_inc(counters, place, limit)
+            y[place * OUT + drawn] = number(peek(counters, place) + 1)
+
+    return made
+
+
 @small("copy_async copy_one copies_commit copies_wait staged_tile staged_some", capability=COPIES)
 def stages(spec, W):
     from gemv.language import (
