@@ -13,6 +13,7 @@ from helpers.families import host, whole
 from numba import cuda
 
 import gemv
+from gemv.engines import backend
 from gemv.kernels import REGISTRY
 from gemv.selection import batches
 from gemv.selection.select import select
@@ -170,3 +171,35 @@ def test_threads_share_all_objects(family, where, small):
         thread.join(60)
     assert not any(thread.is_alive() for thread in threads), "some wait for a lock that nobody has"
     assert not wrong
+
+
+@pytest.mark.parametrize("columns", [(), (3,)])
+def test_a_thread_has_the_vectors_of_a_matrix_for_itself(columns, monkeypatch):
+    """One that comes as soon as the x of another one is there waits until y is read."""
+    a, x = whole(6, 5), whole(5, *columns)
+    matrix = gemv.Matrix(a)
+    matrix @ x  # what each product needs is there
+    kind = type(backend.engine().vectors(5, 6, a.dtype))
+    put, first, second = kind.put, threading.Event(), threading.Event()
+
+    def put_and_wait(self, *given):
+        put(self, *given)
+        if not first.is_set():
+            first.set()
+            second.wait(0.5)  # for another thread, which has to wait as well
+        else:
+            second.set()
+
+    monkeypatch.setattr(kind, "put", put_and_wait)
+    found = {}
+
+    def work(k):
+        found[k] = matrix @ (k * x)
+
+    one, other = (threading.Thread(target=work, args=(k,)) for k in (1, 2))
+    one.start()
+    assert first.wait(20)
+    other.start()
+    one.join()
+    other.join()
+    assert np.array_equal(found[1], a @ x) and np.array_equal(found[2], 2 * (a @ x))
