@@ -3,8 +3,9 @@
 A launch may have to wait until the GPU's queue has room, perhaps for a callback on the host that
 needs the interpreter's lock. So who launches lets go of the lock. Where many threads call, that
 hands the lock around with each launch, and each time a thread has to be woken, which takes longer
-than the launch. Two or three threads hand it on by their turn (:mod:`gemv.driver.turn`). More are
-too many for that, since only a few can watch.
+than the launch. Two or three threads hand it on by their turn (:mod:`gemv.driver.turn`), and lost
+time where the deputy launched for them. With eight threads and more their turns took longer than
+calls of PyTorch.
 
 Of four and more threads the one that has the lock keeps it, and asks the deputy to launch: a thread
 of its own, which runs machine code only and never needs the lock. Who has asked watches a word

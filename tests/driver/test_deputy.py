@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import ctypes
 import os
-import sys
 import threading
 import time
 from types import SimpleNamespace
@@ -336,14 +335,13 @@ def test_each_launch_happens_once(driver, threads):
     assert STATE[SLOT] != DONE
 
 
-@pytest.mark.parametrize("why", ["no lock", "one processor", "no function"])
+@pytest.mark.parametrize("why", ["nobody is to watch", "no function"])
 def test_where_there_is_no_deputy(monkeypatch, driver, why):
-    monkeypatch.setattr(turn, "processors", lambda: 2)
+    """See test_turn.py for when nobody is to watch."""
+    monkeypatch.setattr(deputy, "is_worth_watching", lambda: True)
     assert all(deputy.system().values())
-    if why == "no lock":
-        monkeypatch.setattr(sys, "_is_gil_enabled", lambda: False, raising=False)
-    elif why == "one processor":
-        monkeypatch.setattr(turn, "processors", lambda: 1)
+    if why == "nobody is to watch":
+        monkeypatch.setattr(deputy, "is_worth_watching", lambda: False)
     else:
         monkeypatch.setattr(deputy, "ctypes", SimpleNamespace(CDLL=lambda _: object()))
     assert not any(deputy.system().values())
@@ -360,7 +358,6 @@ def test_where_there_is_no_deputy(monkeypatch, driver, why):
 
 REAL = """
 import os, sys, threading, time, warnings
-sys.path.insert(0, {tests!r})
 import numpy as np
 from helpers import native_driver
 from gemv.driver import deputy, turn
@@ -382,14 +379,6 @@ assert deputy.STATE[0] != deputy.NONE
 """
 
 
-def program(text):
-    tests = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
-    code = REAL.format(tests=tests) + text
-    done = processes.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120)
-    assert (done.returncode, done.stderr) == (0, ""), done
-    return done.stdout
-
-
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="processes do not fork here")
 def test_a_child_has_no_deputy_of_its_parents():
     """Whatever it is doing at that moment, the child gets one of its own when it needs it."""
@@ -406,7 +395,7 @@ print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
 together(100)
 print((ys[:, 0] == 5100).all())
 """
-    assert program(text) == "0\nTrue\n"
+    assert processes.printed_by(REAL + text) == "0\nTrue\n"
 
 
 def test_python_ends_while_the_deputy_launches():
@@ -415,7 +404,7 @@ for k in range(4): threading.Thread(target=work, args=(k, 10**9), daemon=True).s
 work(4, 5000)
 print("done")
 """
-    assert program(text) == "done\n"
+    assert processes.printed_by(REAL + text) == "done\n"
 
 
 @pytest.mark.skipif(not os.path.exists("/proc/self/task"), reason="only Linux tells of threads")
@@ -431,4 +420,4 @@ for task in os.listdir("/proc/self/task"):
     blocking.append(all(int(blocked, 16) >> (number - 1) & 1 for number in caught))
 print(sum(blocking) == 1)
 """
-    assert program(text) == "True\n"
+    assert processes.printed_by(REAL + text) == "True\n"

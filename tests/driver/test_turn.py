@@ -216,18 +216,9 @@ def test_the_clock_counts_nanoseconds(monkeypatch):
 #: Threads for real: the launch is a function of the system's that needs no lock.
 REAL = """
 import ctypes, os, sys, threading, warnings
-sys.path.insert(0, {tests!r})
 from driver.test_turn import STATE, OWNER, SKIPPED, WATCHING, address_of, enqueuing
 enqueue, kept = enqueuing(address_of(ctypes.CDLL(None).sched_yield))
 """
-
-
-def program(text):
-    tests = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
-    code = REAL.format(tests=tests) + text
-    done = processes.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120)
-    assert (done.returncode, done.stderr) == (0, ""), done
-    return done.stdout
 
 
 def test_threads_that_end_in_between_stop_nobody():
@@ -265,7 +256,7 @@ if not child:
     os._exit(0 if STATE[WATCHING] == 4 and enqueue() == 0 else 1)
 print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), enqueue())
 """
-    assert program(text) == "0 0\n"
+    assert processes.printed_by(REAL + text) == "0 0\n"
 
 
 def test_threads_that_launch_while_python_ends():
@@ -276,4 +267,4 @@ for _ in range(4): threading.Thread(target=work, daemon=True).start()
 for _ in range(2000): enqueue()
 print("done")
 """
-    assert program(text) == "done\n"
+    assert processes.printed_by(REAL + text) == "done\n"

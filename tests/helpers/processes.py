@@ -9,9 +9,12 @@ import contextlib
 import os
 import signal
 import subprocess
+import sys
 from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
+TESTS = Path(__file__).resolve().parents[1]
 #: Seconds that no program of the tests takes.
 ENDLESS = 600
 
@@ -70,3 +73,11 @@ def run(
     if check:
         done.check_returncode()
     return done
+
+
+def printed_by(code: str, timeout: float = 120) -> str:
+    """What a program prints that imports from the folder of tests; it ends well, without errors."""
+    command = [sys.executable, "-c", f"import sys\nsys.path.insert(0, {str(TESTS)!r})\n{code}"]
+    done = run(command, capture_output=True, text=True, timeout=timeout)
+    assert (done.returncode, done.stderr) == (0, ""), done
+    return str(done.stdout)

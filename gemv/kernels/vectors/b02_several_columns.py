@@ -33,8 +33,8 @@ Idea
     multiprocessors would have no block, two blocks have four vectors each for the same rows: the
     second one finds A in the L2 cache.
 
-    Where columns are split over blocks, the four that began last have a share of the vectors each,
-    and add up the sums of all splits: ``gemv/kernels/helpers_of_ends.py`` says when they may.
+    Where columns are split over blocks, up to four that began last have a share of the vectors
+    each, and add up the sums of all splits: ``gemv/kernels/helpers_of_ends.py`` says when they may.
 
 Picture
     ::
