@@ -35,8 +35,11 @@ SLOT, ASKED, STATUS = 0, 1, 5
 #: that, each another one; how many calls the last one made in a row; how many further calls count
 #: as those of many threads; how many of the last calls came soon after the one before, and when the
 #: last one came; how many calls are not to ask, as one asked in vain, and how many these will be
-#: the next time; how long a thread keeps the lock for a launch that it has asked for, in ns.
-LAST, BEFORE, LONG_BEFORE, IN_A_ROW, MANY, SOON, WHEN, SKIPPED, NEXT_SKIPPED, SPAN = range(8, 18)
+#: the next time.
+LAST, BEFORE, LONG_BEFORE, IN_A_ROW, MANY, SOON, WHEN, SKIPPED, NEXT_SKIPPED = range(8, 17)
+#: Times in ns: how long a thread keeps the lock for a launch that it has asked for, how long the
+#: deputy watches for the next one who asks, and what counts as soon after the call before.
+SPAN, IDLE, NEAR = range(17, 20)
 #: The deputy's semaphore, and a set of all signals.
 SEMAPHORE, SIGNALS = 24, 32
 _WORDS = SIGNALS + 16
@@ -47,14 +50,13 @@ NONE, ASLEEP, WAKING, READY, TAKEN, POSTED, DONE, NEVER = range(8)
 
 #: After a fourth thread has called, so many calls count as those of many threads.
 CALLS_OF_MANY = 256
-#: What SPAN is. Tests change the word: on a busy machine every launch would take longer.
-SPAN_NS = 20_000
+#: What these times are. Tests change the words: a busy machine may have no processor for the
+#: deputy.
+SPAN_NS, IDLE_NS, NEAR_NS = 20_000, 200_000, 50_000
 #: How often a thread looks after that, without the lock.
 PAUSE_NS = 20_000
-#: How long the deputy watches for the next one who asks.
-IDLE_NS = 200_000
-#: So many calls, each within this time of the one before, wake it.
-WAKING_CALLS, SOON_NS = 32, 50_000
+#: So many calls, each soon after the one before, wake it.
+WAKING_CALLS = 32
 #: The most calls that do not ask after one that asked in vain; a power of two, less one.
 MOST_SKIPPED = 1023
 #: After so many calls in a row a thread lets go of the lock, and waits so long at most until
@@ -82,7 +84,7 @@ STATE = _state()
 def reset() -> None:
     """Have no deputy: a child of this process does not inherit its threads."""
     STATE[:SIGNALS] = 0
-    STATE[SPAN] = SPAN_NS
+    STATE[[SPAN, IDLE, NEAR]] = SPAN_NS, IDLE_NS, NEAR_NS
     STATE[SIGNALS:] = -1
 
 

@@ -153,7 +153,7 @@ def _write_rouse(module: ir.Module, now: Writer) -> Writer:
     (found,) = f.arguments
     b, state, place = f.builder, f.entry("deputy"), f.frame()
     slot, time = f.at(state, SLOT), f.own(now)
-    soon = f.less(b.sub(time, f.load(state, deputy.WHEN)), deputy.SOON_NS)
+    soon = f.less(b.sub(time, f.load(state, deputy.WHEN)), f.load(state, deputy.NEAR))
     f.store(state, deputy.WHEN, time)
     count = b.select(soon, b.add(f.load(state, deputy.SOON), f.word(1)), f.word(0))
     f.store(state, deputy.SOON, count)
@@ -190,7 +190,7 @@ def _write_serve(module: ir.Module, launch: Writer, now: Writer) -> None:
     b.store(f.own(now), since)
 
     def sleep() -> None:
-        idle = f.less(deputy.IDLE_NS, b.sub(f.own(now), b.load(since)))
+        idle = f.less(f.load(state, deputy.IDLE), b.sub(f.own(now), b.load(since)))
         with b.if_then(idle), b.if_then(f.swap(slot, deputy.READY, deputy.ASLEEP)):
             with _Watch(f) as waiting:
                 f.call("sem_wait", f.at(state, deputy.SEMAPHORE), result=INT)
