@@ -1,7 +1,8 @@
-"""Vectors from worker to worker, over the connections that Dask's workers have among themselves.
+"""Vectors from worker to worker: the scheduler takes no part in it.
 
-Each worker opens one connection to each of the others, sends what it has computed and hears what
-they have. The scheduler takes no part in it, so a product costs one message each way.
+Each worker opens one of Dask's connections to each of the others. Neighbours, which are on the same
+machine, tell their results by memory that they share (:mod:`gemv.distributed.neighbours`); to all
+others they go over that connection, one message each way in a product.
 """
 
 from __future__ import annotations
@@ -17,7 +18,8 @@ import numpy as np
 from distributed.comm import connect
 from distributed.protocol import to_serialize
 
-from gemv.distributed.mailbox import Mailbox
+from gemv.distributed.mailbox import Mailbox, Place, Product
+from gemv.distributed.neighbours import Capacity, Neighbours
 from gemv.distributed.outcome import Stopped
 
 #: The name of the plugin, and of the operation that a worker asks another one for.
@@ -97,25 +99,27 @@ class Exchanges(distributed.WorkerPlugin):
         ----------
         solve : str
         """
-        self._mailboxes.pop(solve, None)
+        mailbox = self._mailboxes.pop(solve, None)
+        if mailbox is not None:
+            mailbox.close()
 
-    async def listen(self, comm: Any, solve: str, sender: str, patience: float) -> None:
+    async def listen(self, comm: Any, solve: str, sender: str, door: str, patience: float) -> None:
         """Fill a mailbox from a connection until it ends: Dask calls this for each.
 
         Parameters
         ----------
         comm : distributed.comm.Comm
-        solve, sender : str
+        solve, sender, door : str
         patience : float
         """
         mailbox = self.mailbox(solve, patience)
-        mailbox.opened(sender)
+        mailbox.opened(sender, door)
         try:
             while True:
                 message = await comm.read()
                 kind = message["kind"]
                 if kind == "product":
-                    mailbox.put(sender, message["count"], message)
+                    mailbox.put(sender, _unpacked(message))
                 elif kind == "beat":
                     mailbox.heard(sender)
                 elif kind == "finished":
@@ -141,18 +145,30 @@ class Exchange:
         Those of all workers that take part.
     patience : float
         Seconds to wait for a worker that is silent.
+    capacity : Capacity
+        Of this worker's part of a product.
     """
 
-    def __init__(self, solve: str, here: str, addresses: Sequence[str], patience: float) -> None:
+    def __init__(
+        self,
+        solve: str,
+        here: str,
+        addresses: Sequence[str],
+        patience: float,
+        capacity: Capacity,
+    ) -> None:
         self._worker = distributed.get_worker()
         plugin = self._worker.plugins[PLUGIN]
         assert isinstance(plugin, Exchanges)
         self._plugin = plugin
         self._mailbox = plugin.mailbox(solve, patience)
         self._mailbox.used = True
+        self._neighbours = Neighbours(here, self._mailbox, capacity)
         self._loop = self._worker.loop.asyncio_loop
         self._solve, self._here, self._patience = solve, here, patience
         self._peers = [each for each in addresses if each != here]
+        #: Those that are told over Dask's connections.
+        self._far: list[str] = []
         self._comms: dict[str, Any] = {}
         self._locks: dict[str, asyncio.Lock] = {}
         self._beats: list[asyncio.Task] = []
@@ -171,12 +187,15 @@ class Exchange:
         """
         connecting = asyncio.run_coroutine_threadsafe(self._connect(), self._loop)
         try:
-            self._mailbox.wait_for_all(self._peers)
+            doors = self._mailbox.wait_for_all(self._peers)
             connecting.result(self._patience)  # at once: all of them are there
+            self._far = self._neighbours.reach(doors)
         finally:
             connecting.cancel()
 
-    def all_gather(self, parts: Any, digest: int) -> list[Any]:
+    def all_gather(
+        self, parts: list[tuple[Place, np.ndarray]], digest: int
+    ) -> list[tuple[Place, np.ndarray]]:
         """What all workers have passed to this call, the own `parts` among them.
 
         Parameters
@@ -188,8 +207,8 @@ class Exchange:
 
         Returns
         -------
-        list of lists
-            In no order that means anything.
+        list of ((int, int), numpy.ndarray)
+            In no order that means anything. The vectors hold until the next call.
 
         Raises
         ------
@@ -198,17 +217,13 @@ class Exchange:
         """
         self._count += 1
         self._report()
-        message = {
-            "kind": "product",
-            "count": self._count,
-            "digest": digest,
-            "where": [place for place, _ in parts],
-            "vectors": [_packed(vector) for _, vector in parts],
-            "dtype": parts[0][1].dtype.str,
-        }
-        asyncio.run_coroutine_threadsafe(self._tell(message), self._loop)
+        product = Product(self._count, digest, parts)
+        self._neighbours.tell(product)
+        if self._far:
+            telling = self._tell(_packed(product), self._far)
+            asyncio.run_coroutine_threadsafe(telling, self._loop)
         heard = self._mailbox.collect(self._peers, self._count)
-        others = sorted(sender for sender, told in heard.items() if told["digest"] != digest)
+        others = sorted(sender for sender, told in heard.items() if told.digest != digest)
         if others:
             raise Stopped(
                 f"worker {', '.join(others)} and worker {self._here} multiply different vectors in"
@@ -216,16 +231,12 @@ class Exchange:
                 " versions of BLAS do",
                 (*others, self._here),
             )
-        gathered = [parts]
-        for told in heard.values():
-            places = [tuple(place) for place in told["where"]]
-            vectors = [_unpacked(vector, told["dtype"]) for vector in told["vectors"]]
-            gathered.append(list(zip(places, vectors, strict=True)))
-        return gathered
+        return [*parts, *(part for told in heard.values() for part in told.parts)]
 
     def finish(self) -> None:
         """Tell the others that the solver has returned here."""
-        self._call(self._tell({"kind": "finished", "count": self._count}), self._patience)
+        message = {"kind": "finished", "count": self._count}
+        self._call(self._tell(message, self._peers), self._patience)
 
     def give_up(self, reason: str, workers: Iterable[str]) -> None:
         """Tell the others why the solve ends here, so that it ends everywhere.
@@ -237,11 +248,12 @@ class Exchange:
             Those that are to blame.
         """
         message = {"kind": "stop", "reason": reason, "workers": list(workers)}
-        self._call(self._tell(message), self._patience)
+        self._call(self._tell(message, self._peers), self._patience)
 
     def close(self) -> None:
         """End the connections."""
         self._call(self._close(), self._patience)
+        self._neighbours.close()
         self._plugin.remove(self._solve)
 
     def _report(self) -> None:
@@ -273,6 +285,7 @@ class Exchange:
             "reply": False,
             "solve": self._solve,
             "sender": self._here,
+            "door": self._neighbours.door,
             "patience": self._patience,
         }
         try:
@@ -282,8 +295,9 @@ class Exchange:
             return  # who is not there does not say hello either
         self._comms[peer], self._locks[peer] = comm, asyncio.Lock()
 
-    async def _tell(self, message: dict[str, Any]) -> None:
-        await asyncio.gather(*(self._send(peer, message) for peer in self._comms))
+    async def _tell(self, message: dict[str, Any], peers: list[str]) -> None:
+        there = [peer for peer in peers if peer in self._comms]
+        await asyncio.gather(*(self._send(peer, message) for peer in there))
 
     async def _send(self, peer: str, message: dict[str, Any]) -> None:
         try:
@@ -308,9 +322,25 @@ def digest_of(vector: np.ndarray) -> int:
     return zlib.crc32(np.ascontiguousarray(vector).view(np.uint8).data)
 
 
-def _packed(vector: np.ndarray) -> Any:
-    return vector.tobytes() if vector.nbytes < _LONG else to_serialize(vector)
+def _packed(product: Product) -> dict[str, Any]:
+    """As a message of Dask's."""
+    vectors = [vector for _, vector in product.parts]
+    return {
+        "kind": "product",
+        "count": product.number,
+        "digest": product.digest,
+        "where": [place for place, _ in product.parts],
+        "vectors": [
+            each.tobytes() if each.nbytes < _LONG else to_serialize(each) for each in vectors
+        ],
+        "dtype": vectors[0].dtype.str,
+    }
 
 
-def _unpacked(vector: Any, dtype: str) -> np.ndarray:
-    return np.frombuffer(vector, dtype) if isinstance(vector, bytes) else vector
+def _unpacked(message: dict[str, Any]) -> Product:
+    dtype = message["dtype"]
+    parts = [
+        ((block, position), np.frombuffer(each, dtype) if isinstance(each, bytes) else each)
+        for (block, position), each in zip(message["where"], message["vectors"], strict=True)
+    ]
+    return Product(message["count"], message["digest"], parts)

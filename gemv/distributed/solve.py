@@ -7,7 +7,9 @@ worker has the same vectors to the last bit, and all take the same decisions.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import functools
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from typing import Any, NamedTuple
 
@@ -16,12 +18,14 @@ import numpy as np
 from scipy.sparse.linalg import LinearOperator
 
 from gemv.distributed.exchange import Exchange, digest_of
+from gemv.distributed.mailbox import Place
 from gemv.distributed.methods import METHODS, Kept
+from gemv.distributed.neighbours import capacity_of
 from gemv.distributed.outcome import Interrupted, Stopped
 from gemv.matrix import Matrix
 
-#: A chunk's place: its number along the rows, and along the columns.
-Place = tuple[int, int]
+#: Bytes of a vector whose digest takes less time than to ask another thread for it.
+_SHORT = 65536
 
 
 class Job(NamedTuple):
@@ -71,14 +75,16 @@ def run(job: Job, places: list[Place], chunks: list[Any], right: dict[str, Any])
     """
     here = distributed.get_worker().address
     kept = Kept(right["options"].get("x0"))
-    exchange = Exchange(job.solve, here, job.addresses, job.patience)
+    capacity = capacity_of(places, (job.rows, job.columns))
+    exchange = Exchange(job.solve, here, job.addresses, job.patience, capacity)
     with ExitStack() as stack:
         stack.callback(exchange.close)
         try:
             exchange.start()
             matrices = [stack.enter_context(Matrix(chunk, job.dtype)) for chunk in chunks]
             shards = dict(zip(places, matrices, strict=True))
-            operator = Shared(job, shards, exchange)
+            other_thread = stack.enter_context(ThreadPoolExecutor(1, "gemv-digest"))
+            operator = Shared(job, shards, exchange, other_thread)
             found = METHODS[job.method].run(
                 operator, right["b"], dict(right["options"]), job.checkpoint, kept
             )
@@ -97,9 +103,15 @@ def run(job: Job, places: list[Place], chunks: list[Any], right: dict[str, Any])
 class Shared(LinearOperator):
     """A matrix of which this worker holds some chunks, as SciPy's solvers see it."""
 
-    def __init__(self, job: Job, shards: dict[Place, Matrix], exchange: Exchange) -> None:
+    def __init__(
+        self,
+        job: Job,
+        shards: dict[Place, Matrix],
+        exchange: Exchange,
+        other_thread: ThreadPoolExecutor,
+    ) -> None:
         self._shards = sorted(shards.items())
-        self._exchange = exchange
+        self._exchange, self._other_thread = exchange, other_thread
         self._edges = [np.cumsum([0, *sizes]).tolist() for sizes in (job.rows, job.columns)]
         super().__init__(job.dtype, (sum(job.rows), sum(job.columns)))
 
@@ -113,20 +125,23 @@ class Shared(LinearOperator):
         """A product with the matrix, or with its conjugate transpose."""
         x = x.reshape(-1)
         of_x, of_y = self._edges[1 - trans], self._edges[trans]
+        digest = self._digest(x)
         parts: dict[Place, np.ndarray] = {}
         for place, matrix in self._shards:
             block, position = place[trans], place[1 - trans]
             piece = x[of_x[position] : of_x[position + 1]]
             parts[block, position] = matrix.rmatvec(piece) if trans else matrix.matvec(piece)
-        everything = dict(
-            part
-            for several in self._exchange.all_gather(list(_begun(parts)), digest_of(x))
-            for part in several
-        )
+        everything = dict(self._exchange.all_gather(list(_begun(parts)), digest()))
         y = np.empty(of_y[-1], np.result_type(self.dtype, x.dtype))
         for block in range(len(of_y) - 1):
             y[of_y[block] : of_y[block + 1]] = _sum(everything, block, len(of_x) - 1)
         return y
+
+    def _digest(self, x: np.ndarray) -> Callable[[], int]:
+        """Asks for the digest of x, which is computed while the product is."""
+        if x.nbytes < _SHORT:
+            return functools.partial(digest_of, x)
+        return self._other_thread.submit(digest_of, x).result
 
 
 def _begun(parts: dict[Place, np.ndarray]) -> Iterator[tuple[Place, np.ndarray]]:

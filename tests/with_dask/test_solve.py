@@ -7,6 +7,7 @@ import os
 import re
 import signal
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -22,7 +23,7 @@ import dask.array as da  # noqa: E402
 
 import gemv.dask  # noqa: E402
 from gemv.distributed import client as clients  # noqa: E402
-from gemv.distributed.mailbox import Mailbox  # noqa: E402
+from gemv.distributed import exchange, neighbours, solve  # noqa: E402
 from gemv.distributed.methods import METHODS, Kept  # noqa: E402
 from gemv.distributed.outcome import Interrupted, Stopped  # noqa: E402
 from gemv.distributed.placement import spread, where  # noqa: E402
@@ -46,6 +47,29 @@ def started(workers):
 def client():
     with started(2) as cluster, distributed.Client(cluster) as client:
         yield client
+
+
+@pytest.fixture(params=["neighbours", "strangers"])
+def both_ways(request, client):
+    """Workers tell each other by memory that they share, and then by messages of Dask's."""
+    tells = request.param == "neighbours"
+    if tells and not neighbours.is_possible():
+        pytest.skip("the system has no such sockets")
+
+    def begin(tells):
+        possible, packed, messages = neighbours.is_possible, exchange._packed, []
+        neighbours.KEPT = possible, packed, messages
+        neighbours.is_possible = possible if tells else lambda: False
+        exchange._packed = lambda product: messages.append(1) or packed(product)
+
+    def end():
+        neighbours.is_possible, exchange._packed, messages = vars(neighbours).pop("KEPT")
+        return len(messages)
+
+    client.run(begin, tells)
+    yield client
+    messages = client.run(end).values()
+    assert not any(messages) if tells else all(messages)
 
 
 @pytest.fixture
@@ -89,7 +113,7 @@ def test_workers_compute_on_the_host(client):
 
 
 @pytest.mark.parametrize("method", ["lsmr", "cg", "gmres"])
-def test_results_have_the_bits_of_one_process(client, rng, method):
+def test_results_have_the_bits_of_one_process(both_ways, client, rng, method):
     a = rng.standard_normal((150, 40))
     options = {"atol": 1e-10, "btol": 1e-10, "maxiter": 40}
     if method != "lsmr":
@@ -107,8 +131,8 @@ def test_results_have_the_bits_of_one_process(client, rng, method):
 
 
 @pytest.mark.filterwarnings("ignore:Running on a single-machine scheduler")
-def test_long_vectors_travel_without_a_copy(client, rng):
-    """From 65,536 bytes on, as each worker's part of a product has here."""
+def test_long_vectors_travel_without_a_copy(both_ways, client, rng):
+    """Messages do from 65,536 bytes on, as each worker's part of a product has here."""
     a = rng.integers(-4, 5, (16_600, 2)).astype(float)
     b = a @ [1.0, -2.0] + rng.standard_normal(len(a))
     found = gemv.dask.Matrix(da.from_array(a, chunks=(8300, 2))).solve("lsmr", b, maxiter=3)
@@ -122,7 +146,7 @@ def test_lazy_products_have_the_bits_of_other_schedulers(client, rng):
     assert lazy.compute().tobytes() == lazy.compute(scheduler="sync").tobytes()
 
 
-def test_complex_and_narrow_matrices(client, rng):
+def test_complex_and_narrow_matrices(both_ways, client, rng):
     a = rng.standard_normal((6, 6)) + 1j * rng.standard_normal((6, 6)) + 6 * np.eye(6)
     b = rng.standard_normal(6)
     matrix = gemv.dask.Matrix(da.from_array(a, chunks=(4, 4)))
@@ -134,7 +158,7 @@ def test_complex_and_narrow_matrices(client, rng):
     np.testing.assert_allclose(x, 1j * np.ones(3), rtol=1e-6)
 
 
-def test_fewer_rows_than_workers_and_empty_chunks(client):
+def test_fewer_rows_than_workers_and_empty_chunks(both_ways, client):
     one = gemv.dask.Matrix(da.from_array(np.array([[2.0, 0.0]])))
     np.testing.assert_allclose(one.solve("lsmr", [4.0])[0], [2.0, 0.0])
     a = np.arange(9.0).reshape(3, 3) + 5 * np.eye(3)
@@ -261,12 +285,35 @@ def test_events_tell_how_far_a_solve_is(client):
     assert 10 <= event["products"] <= 15 and event["seconds"] > 1
 
 
-def test_results_that_differ_are_an_error(client):
+def test_results_that_differ_are_an_error(both_ways, client):
     matrix, (victim, _) = gemv.dask.Matrix(diagonal()), sorted(client.nthreads())
     other = preconditioner(60, lambda x: np.nextafter(x, 1), victim)
     with pytest.raises(gemv.dask.WorkerLost, match="multiply different vectors in product"):
         matrix.solve("cg", np.ones(60), rtol=0, maxiter=200, M=other)
     left_behind(client)
+
+
+@pytest.mark.parametrize("length", [3, 8191, 8192, 20_000])
+def test_the_digest_is_that_of_the_whole_vector(rng, length):
+    """Another thread computes that of a long one."""
+    told = []
+
+    def all_gather(parts, digest):
+        told.append(digest)
+        return parts
+
+    x = rng.standard_normal(length)
+    job = SimpleNamespace(rows=(2,), columns=(length,), dtype=np.dtype("d"))
+    with ThreadPoolExecutor(1) as other_thread, gemv.Matrix(np.ones((2, length))) as matrix:
+        one = solve.Shared(
+            job, {(0, 0): matrix}, SimpleNamespace(all_gather=all_gather), other_thread
+        )
+        for place in (0, length // 2, length - 1):
+            one @ x
+            x[place] = np.nextafter(x[place], 9)
+            np.testing.assert_allclose(one @ x, [x.sum()] * 2)
+    assert len(set(told)) == 4
+    assert told[1::2] == told[2::2] + told[-1:]
 
 
 def test_ctrl_c_ends_a_solve_on_all_workers(client, monkeypatch):
@@ -418,41 +465,6 @@ def test_chunks_that_nobody_can_compute_again_are_named(client):
         matrix.solve("lsmr", np.ones(4))
 
 
-def test_mailboxes_say_who_is_missing():
-    box = Mailbox(0.05)
-    box.opened("a")
-    with pytest.raises(Stopped, match="did not start within 0.05 s on b, c"):
-        box.wait_for_all("cab")
-    box.put("a", 1, {"vectors": []})
-    assert box.collect("a", 1) == {"a": {"vectors": []}}
-    with pytest.raises(Stopped, match="nothing was heard of worker a for 0.05 s"):
-        box.collect("a", 1)  # a message is given out once, and forgotten
-    box.heard("b")
-    with pytest.raises(Stopped, match="nothing was heard of worker a for 0.05 s"):
-        box.collect("ab", 2)  # though b can be heard
-    box.finished("a", 1)
-    with pytest.raises(Stopped, match="worker a ended its solver before product 2"):
-        box.collect("a", 2)
-    box.closed("a")  # as whoever has finished does
-    box.stop("the first reason", ["d"])
-    box.stop("another one", ["e"])
-    with pytest.raises(Stopped, match="the first reason"):
-        box.collect("a", 1)
-
-
-def test_a_mailbox_is_deserted_until_its_solve_begins():
-    """Nobody fills it and nobody has waited at it, so it may go."""
-    box = Mailbox(0.05)
-    assert box.deserted
-    box.opened("a")
-    assert not box.deserted
-    box.finished("a", 0)
-    box.closed("a")
-    assert box.deserted
-    box.used = True
-    assert not box.deserted
-
-
 def test_chunks_stay_where_they_are_unless_a_worker_has_too_many():
     held = {k: ("a",) for k in range(4)} | {4: ("b", "c")}
     assert spread(held, ["a", "b", "c"]) == {0: "a", 1: "a", 2: "c", 3: "b", 4: "b"}
@@ -481,8 +493,8 @@ def test_a_solve_that_is_stopped_before_it_begins_ends_at_once():
     plugin = exchange.Exchanges()
     plugin.setup(SimpleNamespace(handlers={}))
     running = plugin.mailbox("running", 60)
-    for solve in ("running", "late"):
-        plugin.stop(solve, "the client has given up")
+    for name in ("running", "late"):
+        plugin.stop(name, "the client has given up")
     for box in (running, plugin.mailbox("late", 60)):
         with pytest.raises(exchange.Stopped, match="the client has given up"):
             box.wait_for_all(["a worker"])
