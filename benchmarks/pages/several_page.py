@@ -15,7 +15,14 @@ import sys
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-from benchmarks.pages import grid_page, ragged_part, shards_part, tiles_part, today
+from benchmarks.pages import (
+    grid_page,
+    machines_part,
+    ragged_part,
+    shards_part,
+    tiles_part,
+    today,
+)
 from benchmarks.pages.page import (
     RESULTS,
     TOP,
@@ -157,6 +164,7 @@ def shards() -> str:
     parts = shards_part.part(shards_part.load()) or [
         "No results are stored yet: `python -m benchmarks.measure.shards` measures them."
     ]
+    parts += machines_part.part(machines_part.load())
     return "\n\n".join(["# One matrix on several GPUs", WRITTEN, *parts]) + "\n"
 
 

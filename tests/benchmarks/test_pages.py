@@ -250,3 +250,32 @@ def test_the_page_says_from_which_size_on_several_gpus_are_faster(tmp_path):
     assert words.startswith("The same products in a CUDA graph of 20")
     assert "| | small | large |" in table and "| 3 s (1.00) | 3 s (1.00) |" in table
     assert "| `Matrix.plan`, cut by rows | – | 1.5 s (2.00) |" in table and "`A @ x`" not in table
+
+
+def test_the_page_compares_workers_with_one_process_and_with_dask(tmp_path):
+    part = program("pages.machines_part")
+    ways = {part.PROCESS: 2.0, part.WORKERS: 3.0, part.TASKS: 0.05, part.DASK: 30.0}
+
+    def rows(size, height, **wrong):
+        return [
+            {"size": size, "way": way, "rows": height, "columns": 4, "time_s": seconds,
+             "right": way not in wrong.get("wrong", ())}
+            for way, seconds in ways.items()
+        ]  # fmt: skip
+
+    for device, workers in (("host", 2), ("Some GPU", 4), ("Some GPU", 2)):
+        found = {"device": device, "workers": workers}
+        found["rows"] = rows("large", 80) + rows("small", 40, wrong=[part.WORKERS])
+        path = tmp_path / f"{device[0]}{workers}.json"
+        path.write_text(json.dumps(found), encoding="utf-8")
+    runs = part.load(tmp_path)
+    assert [(run.device, run.workers) for run in runs] == [
+        ("Some GPU", 2), ("Some GPU", 4), ("host", 2)
+    ]  # fmt: skip
+    heading, _, first, table, *_, last, _ = part.part(runs)
+    assert heading.startswith("## ") and first == "2 workers with one Some GPU each:"
+    assert last == "2 workers with one thread each, no GPU:"
+    small, large = table.splitlines()[2:]
+    assert small == "| small | 2 s | – | 50 ms | 30 s | – | – |", "a wrong result has no time"
+    assert large == "| large | 2 s | 3 s | 50 ms | 30 s | 1.50 | 20.00 |"
+    assert part.part([]) == []

@@ -97,18 +97,18 @@ def test_vectors_hold_until_the_next_but_one_is_told(workers):
 
 def test_the_most_that_fits_does(workers):
     """All of it, in the widest dtype: nothing is written behind the memory."""
-    capacity = capacity_of([(0, 1), (1, 0)], [(7, 9), (8, 3)])
-    assert capacity == (2, 7 + 9)
+    capacity = capacity_of([(0, 1), (1, 0)], [(7, 9), (8, 30)])
+    assert capacity == (2, 30 + 9)
     a, b = workers("a", capacity), workers("b")
     a.knows(b)
     b.mailbox.heard("a")
     for number in (1, 2):
-        parts = [((0, 1), np.full(7, 1j * number)), ((1, 0), np.full(9, 2j * number))]
+        parts = [((0, 1), np.full(30, 1j * number)), ((1, 0), np.full(9, 2j * number))]
         a.side.tell(Product(number, 0, parts))
     for number in (1, 2):
         (product,) = b.mailbox.collect(["a"], number).values()
         assert [vector.tolist() for _, vector in product.parts] == [
-            [1j * number] * 7, [2j * number] * 9
+            [1j * number] * 30, [2j * number] * 9
         ]  # fmt: skip
 
 
