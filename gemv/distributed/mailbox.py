@@ -85,7 +85,8 @@ class Mailbox:
     def opened(self, sender: str, door: str = "") -> None:
         """Note that the connection of `sender` has begun, and where its door is."""
         self._connected.add(sender)
-        self._doors[sender] = door
+        with self._lock:
+            self._doors[sender] = door
         self.heard(sender)
 
     def heard(self, sender: str) -> None:
@@ -142,21 +143,22 @@ class Mailbox:
             key.data()
 
     def wait_for_all(self, senders: Iterable[str]) -> dict[str, str]:
-        """Return once each of `senders` has been heard, and say where their doors are.
+        """Return once the connections of all `senders` are there, and say where their doors are.
 
         Raises
         ------
         Stopped
-            With the names of those that have not been heard in time, or if the solve has ended.
+            With the names of those that are not there in time, or if the solve has ended.
         """
         wanted, end = set(senders), time.monotonic() + self.patience
         while True:
             with self._lock:
                 if self._stopped is not None:
                     raise self._stopped
-                missing = sorted(wanted - self._heard.keys())
-            if not missing:
-                return {sender: self._doors.get(sender, "") for sender in sorted(wanted)}
+                # A neighbour may tell of its first product before its connection is heard.
+                missing = sorted(wanted - self._doors.keys())
+                if not missing:
+                    return {sender: self._doors[sender] for sender in sorted(wanted)}
             left = end - time.monotonic()
             if left <= 0:
                 raise Stopped(

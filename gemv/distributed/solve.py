@@ -17,6 +17,7 @@ import distributed
 import numpy as np
 from scipy.sparse.linalg import LinearOperator
 
+from gemv.distributed.allocator import keeps_memory
 from gemv.distributed.exchange import Exchange, digest_of
 from gemv.distributed.mailbox import Place
 from gemv.distributed.methods import METHODS, Kept
@@ -78,6 +79,7 @@ def run(job: Job, places: list[Place], chunks: list[Any], right: dict[str, Any])
     capacity = capacity_of(places, (job.rows, job.columns))
     exchange = Exchange(job.solve, here, job.addresses, job.patience, capacity)
     with ExitStack() as stack:
+        stack.enter_context(keeps_memory())
         stack.callback(exchange.close)
         try:
             exchange.start()
@@ -134,7 +136,7 @@ class Shared(LinearOperator):
         everything = dict(self._exchange.all_gather(list(_begun(parts)), digest()))
         y = np.empty(of_y[-1], np.result_type(self.dtype, x.dtype))
         for block in range(len(of_y) - 1):
-            y[of_y[block] : of_y[block + 1]] = _sum(everything, block, len(of_x) - 1)
+            _add_up(everything, block, len(of_x) - 1, y[of_y[block] : of_y[block + 1]])
         return y
 
     def _digest(self, x: np.ndarray) -> Callable[[], int]:
@@ -163,9 +165,12 @@ def _begun(parts: dict[Place, np.ndarray]) -> Iterator[tuple[Place, np.ndarray]]
             yield (block, position), parts[block, position]
 
 
-def _sum(parts: dict[Place, np.ndarray], block: int, many: int) -> np.ndarray:
+def _add_up(parts: dict[Place, np.ndarray], block: int, many: int, out: np.ndarray) -> None:
     """The sum of the parts of a block, in the order of their places."""
-    total, *others = (parts[block, k] for k in range(many) if (block, k) in parts)
-    for other in others:
-        total = total + other
-    return total
+    first, *others = (parts[block, k] for k in range(many) if (block, k) in parts)
+    if not others:
+        out[:] = first
+        return
+    np.add(first, others[0], out=out)
+    for other in others[1:]:
+        np.add(out, other, out=out)

@@ -75,9 +75,9 @@ def run(
     return done
 
 
-def printed_by(code: str, timeout: float = 120) -> str:
+def printed_by(code: str, timeout: float = 120, **options: Any) -> str:
     """What a program prints that imports from the folder of tests; it ends well, without errors."""
     command = [sys.executable, "-c", f"import sys\nsys.path.insert(0, {str(TESTS)!r})\n{code}"]
-    done = run(command, capture_output=True, text=True, timeout=timeout)
+    done = run(command, capture_output=True, text=True, timeout=timeout, **options)
     assert (done.returncode, done.stderr) == (0, ""), done
     return str(done.stdout)
