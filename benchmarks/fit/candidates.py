@@ -163,12 +163,13 @@ def has_passes(knobs: Mapping[str, int], problem: Problem) -> bool:
 def has_work(knobs: Mapping[str, int], problem: Problem) -> bool:
     """Whether at least half of the lanes of a line have a load, and none has more than 32.
 
-    The limit of 32 holds for less than 32 lanes and for 4096 lines or more.
+    The limit of 32 holds for rows, 4096 or more of them, and less than 32 lanes. Lanes along a
+    column have a load of it each, and other blocks have the rest of its rows.
     """
     loads = ceil_div(problem.line_bytes, LOAD_BYTES)
     lanes = knobs.get("LANES", 1)
-    busy = lanes >= 32 or 32 * lanes >= loads or problem.lines < 4096
-    return lanes <= max(2 * loads, 1) and busy
+    in_turn = problem.access == "dot" and lanes < 32 and problem.lines >= 4096
+    return lanes <= max(2 * loads, 1) and (not in_turn or 32 * lanes >= loads)
 
 
 def _chosen(problem: Problem, device: Device) -> list[Candidate]:

@@ -100,6 +100,19 @@ def test_splits_share_machine_code():
     assert few.spec == many.spec and few.geometry.sizes["splits"] < many.geometry.sizes["splits"]
 
 
+def test_lanes_are_too_few_for_long_rows_and_not_for_long_columns():
+    """Lanes of a row take turns along it; those of a column are the rows of one block of many."""
+    rows, columns = (
+        make_problem(8192, 8192, DTYPES["b"], order, "N").at(256, 256) for order in "CF"
+    )
+    works = {lanes: candidates.has_work({"LANES": lanes}, rows) for lanes in (8, 16, 31, 32)}
+    assert works == {8: False, 16: False, 31: False, 32: True}
+    assert all(candidates.has_work({"LANES": lanes}, columns) for lanes in (1, 8, 32, 2048))
+    assert candidates.has_work({"LANES": 8}, rows._replace(rows=4095))
+    for problem in (rows, columns):  # 1024 loads of a line
+        assert not candidates.has_work({"LANES": 4096}, problem)
+
+
 def test_the_pool_is_spread_out():
     assert set(candidates.pool()) == {k.name for k in REGISTRY.values() if not k.teaching}
     for name, sets in candidates.pool().items():
