@@ -1,7 +1,7 @@
 """Better choices for a GPU that has the choices of another one, from a small campaign of its own.
 
     python -m benchmarks.fit.alike OWN.json --of OTHER.json [--gate GATE.json] [--json REPORT.json]
-        [--write NAME]
+        [--write NAME [--only KIND,KIND]]
 
 OTHER.json is the campaign on the GPU whose multiprocessors this one has. OWN.json is a campaign on
 this one, which may be much smaller. Trees learn from both together by which factor a launch differs
@@ -12,7 +12,8 @@ The choice for a cell only changes where the trees expect to gain more than ``de
 are judged by problems that they have not seen: these are dealt into :data:`FOLDS` parts, and for
 each part trees decide that are fitted to the others. ``--gate`` names a campaign that no trees see
 at all. With ``--write``, trees fitted to all of OWN.json decide, and the changes are written to
-``machines/NAME.cells``.
+``machines/NAME.cells``. ``--only "h axpy 8"`` decides kinds alone whose names begin so
+(:class:`gemv.selection.cells.Kind`); the others keep the changes that the file has.
 """
 
 from __future__ import annotations
@@ -21,10 +22,11 @@ import argparse
 import functools
 import json
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from multiprocessing import get_context
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -34,6 +36,7 @@ from benchmarks.fit.ahead import Deciders, choice_of_cell
 from benchmarks.fit.candidates import of_machine
 from benchmarks.fit.deciding import Cell
 from benchmarks.fit.gate import regret, time_of
+from benchmarks.fit.named import kinds_named
 from benchmarks.fit.samples import ADDRESS, Launches, Samples, factors_of, samples
 from benchmarks.fit.store import Campaign
 from gemv.core.files import write_text
@@ -42,7 +45,7 @@ from gemv.core.problem import Problem
 from gemv.measure.frames import FramedCell
 from gemv.selection import compiled, overlays
 from gemv.selection.cells import LINES_INDICES, Kind, indices_of, kind_of, kinds
-from gemv.selection.choices import EMPTY, Choices, choices, packed, problem_of
+from gemv.selection.choices import EMPTY, Choices, choices, packed, problem_of, unpacked
 from gemv.selection.formula import Parts
 from gemv.selection.machine import FOLDER, REFERENCE, MachineFile, machine, slug
 from gemv.selection.ranking import Candidate
@@ -55,6 +58,8 @@ FOLDS = 6
 OWN_WEIGHT = 2.0
 #: A GPU of this name has the choices of the reference alone.
 WITHOUT_CHANGES = "a GPU without changes"
+#: What a file without changes would have.
+NO_CHANGES: Mapping[str, Any] = MappingProxyType({"entries": (), "kinds": {}})
 #: Groups of trees whose mean decides: each considers other features at each branch.
 GROUPS = 3
 
@@ -210,24 +215,65 @@ def _is_of_the_draw(problem: Problem) -> bool:
     return problem.rows * problem.cols * problem.dtype.itemsize >= draw.BYTES[0]
 
 
-def changes_ahead(device: Device, used: MachineFile, corrections: Any, jobs: int) -> dict[str, Any]:
-    """``entries`` and ``kinds`` of a file of changes: see :mod:`gemv.selection.overlays`."""
-    entries: dict[Candidate, int] = {}
-    texts = {}
+def changes_ahead(
+    device: Device,
+    used: MachineFile,
+    corrections: Any,
+    jobs: int,
+    wanted: Sequence[Kind],
+    earlier: Mapping[str, Any] = NO_CHANGES,
+) -> dict[str, Any]:
+    """``entries`` and ``kinds`` of a file of changes: see :mod:`gemv.selection.overlays`.
+
+    The `wanted` kinds are decided. The others have the changes of an `earlier` file.
+    """
+    launches = [Candidate(*each) for each in earlier["entries"]]
+    changed = {}
+    for name, text in earlier["kinds"].items():
+        numbers = overlays.cells_of(unpacked(text))
+        changed[name] = {place: launches[number] for place, number in numbers.items()}
     deciders = Deciders(
         jobs, used.constants, device, corrections, functools.partial(usual, device), _is_of_the_draw
     )
-    for kind, found in deciders.choices(kinds()):
+    for kind, found in deciders.choices(wanted):
         before = _known(device, kind)
-        numbers = {
-            line * LINES_INDICES + lines: entries.setdefault(candidate, len(entries))
+        changed[str(kind)] = {
+            line * LINES_INDICES + lines: candidate
             for (line, lines), candidate in found.items()
             if candidate != before.get((line, lines))
         }
+        print(f"{kind}: {len(changed[str(kind)])} cells change", flush=True)
+    # In the order of kinds, so that a file is the same however its kinds were decided.
+    entries: dict[Candidate, int] = {}
+    texts = {}
+    for name in map(str, kinds()):
+        numbers = {
+            place: entries.setdefault(candidate, len(entries))
+            for place, candidate in sorted(changed.get(name, {}).items())
+        }
         if numbers:
-            texts[str(kind)] = packed(overlays.changes_of(numbers))
-        print(f"{kind}: {len(numbers)} cells change", flush=True)
+            texts[name] = packed(overlays.changes_of(numbers))
     return {"entries": [list(each) for each in entries], "kinds": texts}
+
+
+def changes_of_file(name: str) -> dict[str, Any]:
+    """What ``machines/NAME.cells`` has by now.
+
+    Raises
+    ------
+    ValueError
+        If there is no such file, or the launches of its cells are those of another TOML.
+    """
+    toml = FOLDER.joinpath(f"{slug(REFERENCE.name)}.toml").read_bytes()
+    file = FOLDER.joinpath(f"{name}.cells")
+    text = file.read_bytes() if file.is_file() else b""
+    found = compiled.choices_of(text, compiled.hash_of(toml))
+    if not found:
+        raise ValueError(
+            f"alike: machines/{name}.cells has no changes of {slug(REFERENCE.name)}.toml as it is"
+            " now, so no kind can keep them: decide all kinds, without --only"
+        )
+    return found
 
 
 def write(name: str, changes: Mapping[str, Any]) -> None:
@@ -250,8 +296,15 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("--gate", type=Path, help="a campaign on this GPU that no trees see")
     parser.add_argument("--json", type=Path, help="write the report to this file")
     parser.add_argument("--write", metavar="NAME", help="write machines/NAME.cells")
+    parser.add_argument(
+        "--only", default="", metavar="KIND,KIND", help="decide kinds alone whose names begin so"
+    )
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1)
     options = parser.parse_args(arguments)
+    if options.only and not options.write:
+        parser.error("--only says which kinds --write decides, and there is no --write")
+    wanted = kinds_named(options.only)
+    earlier = changes_of_file(options.write) if options.only else NO_CHANGES
     # The trees would use threads, which do not survive that other processes are forked.
     os.environ["OMP_NUM_THREADS"] = "1"
     campaign = Campaign.load(options.file)
@@ -282,7 +335,8 @@ def main(arguments: list[str] | None = None) -> None:
     if options.json:
         write_text(options.json, json.dumps(content, indent=1) + "\n")
     if options.write:
-        write(options.write, changes_ahead(device, used, everything, options.jobs))
+        found = changes_ahead(device, used, everything, options.jobs, wanted, earlier)
+        write(options.write, found)
 
 
 if __name__ == "__main__":

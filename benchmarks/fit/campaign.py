@@ -1,16 +1,20 @@
 """Measure candidates on the cells of the draw, and keep every time.
 
     python -m benchmarks.fit.campaign FILE.json [--cells 560] [--seconds 560] [--jobs 15]
-        [--earlier FILE.json] [--kernels NAME,NAME] [--random SEED [--only KIND]]
+        [--earlier FILE.json] [--kernels NAME,NAME | --sharing] [--random SEED] [--only KIND,KIND]
 
 A cell is one problem: shape, dtype, storage, and cold or L2-resident. On each cell the campaign
 tries candidates (``candidates.py``): kernels with constants. It first checks their results on whole
 numbers, then times them. One candidate of AGAIN_EACH is timed twice, which shows the noise. With
 ``--random``, cells are those of ``bench --random`` with this seed, and the candidates are what the
 GPU's choices could be: the constants of its machine file that the formula expects to be the
-fastest. They share machine code, so that three times as many cells are timed. ``--only "h dot 1"``
-keeps those of them whose kind begins so (:class:`gemv.selection.cells.Kind`): where choices are
-poor, more times are worth more than elsewhere.
+fastest. They share machine code, so that three times as many cells are timed.
+
+With ``--kernels`` and with ``--sharing``, times are added to cells that the file has. ``--kernels``
+times random constants of some kernels on small matrices. ``--sharing`` times launches that several
+vectors share well on large ones (``shared.py``). ``--only "h dot 1"`` keeps cells whose kind begins
+so (:class:`gemv.selection.cells.Kind`), random ones or those of the file: where choices are poor,
+more times are worth more than elsewhere.
 
 Cells that the file already has are skipped, so a run that was interrupted continues where it
 stopped. Other processes compile machine code ahead. Under the simulator the cells are small and
@@ -20,10 +24,11 @@ nothing is timed, so a test can run the whole program without a GPU.
 from __future__ import annotations
 
 import argparse
+import functools
 import json
 import os
 import time
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -42,8 +47,11 @@ from benchmarks.fit.candidates import (
 from benchmarks.fit.compilers import Compilers
 from benchmarks.fit.field import DISTURBED_OF_EXPECTED, Field
 from benchmarks.fit.foresight import Foresight
+from benchmarks.fit.named import kinds_named
 from benchmarks.fit.samples import ADDRESS
+from benchmarks.fit.shared import of_sharing
 from benchmarks.fit.store import Campaign, Measured, code_key
+from gemv.core.geometry import Device
 from gemv.core.problem import Problem
 from gemv.measure import peers as other_libraries
 from gemv.measure.cells import Cell, random_cells
@@ -56,6 +64,8 @@ EXPECTED = 12
 EXPECTED_OF_RANDOM, RANDOM = 13, 1 << 20
 #: Candidates of kernels that are added to a cell, and the bytes of the largest such cell.
 ADDED, ADDED_BYTES = 14, 12 << 20
+#: What gives the candidates that are added to a cell that was measured before.
+Added = Callable[[Measured, Problem, Device], list[Candidate]]
 #: Number of cells for which machine code is compiled ahead.
 _AHEAD = 60
 
@@ -79,13 +89,13 @@ def _tried(
     return found
 
 
-def _added(
-    names: Collection[str], measured: Measured, problem: Problem, field: Field
+def _of_kernels(
+    names: Collection[str], measured: Measured, problem: Problem, device: Device
 ) -> list[Candidate]:
     """Candidates of some kernels for a cell, and its best one so far; none for a large cell."""
     if measured.nbytes > ADDED_BYTES:
         return []
-    found = of_kernels(names, problem, field.device, measured.number, ADDED)
+    found = of_kernels(names, problem, device, measured.number, ADDED)
     return found and [min(measured.times, key=lambda each: each.seconds).candidate, *found]
 
 
@@ -97,20 +107,21 @@ def run(
     end: float,
     compilers: Compilers | None,
     foresight: Foresight | None = None,
-    names: Collection[str] = (),
+    added: Added | None = None,
 ) -> Iterator[Measured]:
     """Measure cells until the time `end`. The file is saved every 5 s and at the end.
 
-    If there are `names` of kernels, candidates of these are added to cells of the campaign.
+    With `added`, the candidates that it gives are added to cells of the campaign.
     """
     plans = {}
-    earlier = {each.number: each for each in campaign.cells} if names else {}
+    earlier = {each.number: each for each in campaign.cells} if added else {}
 
     def plan(number: int, cell: Cell) -> list[Candidate]:
         if number not in plans:
-            problem = field.framed(cell)[0].problem
-            if names:
-                tried = _added(names, earlier[number], problem, field)
+            # Many cells get nothing, so their frames are not laid out; addresses are alike.
+            problem = FramedCell.at(cell, ADDRESS, 1).problem
+            if added:
+                tried = added(earlier[number], problem, field.device)
             else:
                 tried = _tried(number, cell, field, foresight)
             plans[number] = tried, [choice(each, problem, field.device) for each in tried]
@@ -128,8 +139,8 @@ def run(
                 return
             if not tried:
                 continue
-            measured = field.measure(number, cell, tried)
-            if names:
+            measured = field.measure(number, cell, tried, alone=added is not None)
+            if added:
                 earlier[number].times += measured.times
             else:
                 campaign.cells.append(measured)
@@ -171,14 +182,43 @@ def summary(cells: list[Measured]) -> str:
 
 
 def random_wanted(count: int, seed: int, only: str = "") -> list[tuple[int, Cell]]:
-    """Random cells with their numbers: of `count`, those whose kind begins with some words."""
-    words = only.split()
-    found = []
-    for number, cell in enumerate(random_cells(count, seed), RANDOM * (1 + seed)):
-        kind = kind_of(FramedCell.at(cell, ADDRESS, 1).problem)
-        if str(kind).split()[: len(words)] == words:
-            found.append((number, cell))
-    return found
+    """Random cells with their numbers: of `count`, those of kinds whose names begin so."""
+    return _of_kinds(only, enumerate(random_cells(count, seed), RANDOM * (1 + seed)))
+
+
+def _of_kinds(only: str, found: Iterable[tuple[int, Cell]]) -> list[tuple[int, Cell]]:
+    named = set(kinds_named(only))
+    return [
+        (number, cell)
+        for number, cell in found
+        if kind_of(FramedCell.at(cell, ADDRESS, 1).problem) in named
+    ]
+
+
+def wanted_cells(
+    options: argparse.Namespace, measured: Iterable[Measured], is_timed: bool
+) -> list[tuple[int, Cell]]:
+    """All cells that a run may measure, with their numbers."""
+    if options.kernels or options.sharing:
+        return _of_kinds(options.only, ((each.number, each.cell) for each in measured))
+    if options.random is None:
+        wanted = [(number, draw.cell(number)) for number in range(options.first, options.cells)]
+    else:
+        wanted = random_wanted(options.cells, options.random, options.only)[options.first :]
+    return wanted if is_timed else [(number, _simulated(cell)) for number, cell in wanted]
+
+
+def _about(field: Field) -> dict[str, Any]:
+    """What the file of a new campaign says of the GPU."""
+    versions = {} if field.clock is None else field.clock.versions()
+    device = field.device
+    return {
+        "gpu": device.name,
+        "device": [list(device.compute_capability), device.multiprocessors],
+        "chip": device.chip._asdict(),
+        "date": datetime.now(UTC).date().isoformat(),
+        "versions": versions | other_libraries.versions(field.libraries),
+    }
 
 
 def backend_name() -> str:
@@ -202,9 +242,14 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument(
         "--trust", action="store_true", help="check the result of the present choice alone"
     )
-    parser.add_argument(
+    added_to_cells = parser.add_mutually_exclusive_group()
+    added_to_cells.add_argument(
         "--kernels", default="",
         help="time candidates of these kernels alone, on the cells that the file has; with commas",
+    )  # fmt: skip
+    added_to_cells.add_argument(
+        "--sharing", action="store_true",
+        help="time launches that several vectors share well, on large cells that the file has",
     )  # fmt: skip
     parser.add_argument(
         "--earlier", type=Path, metavar="FILE.json",
@@ -214,55 +259,48 @@ def main(arguments: list[str] | None = None) -> None:
         "--random", type=int, metavar="SEED", help="as many cells of `bench --random` instead"
     )
     parser.add_argument(
-        "--only", default="", metavar="KIND", help="random cells whose kind begins so: 'h dot 1'"
-    )
+        "--only", default="", metavar="KIND,KIND",
+        help="random cells, or those of the file, whose kind begins so: 'h dot 1'",
+    )  # fmt: skip
     options = parser.parse_args(arguments)
     end = time.monotonic() + options.seconds
 
     from gemv.engines import backend
 
-    engine: Any = backend.engine()
-    if options.random is None:
-        wanted = [(number, draw.cell(number)) for number in range(options.first, options.cells)]
-    else:
-        wanted = random_wanted(options.cells, options.random, options.only)[options.first :]
-    if engine.name != "cuda":
-        wanted = [(number, _simulated(cell)) for number, cell in wanted]
-    libraries = tuple(name for name in ("torch",) if other_libraries.installed(name))
-    field = Field([each for _, each in wanted], engine, libraries if engine.name == "cuda" else ())
-    if options.file.exists():
-        campaign = Campaign.load(options.file)
-    else:
-        versions = {} if field.clock is None else field.clock.versions()
-        versions |= other_libraries.versions(field.libraries)
-        date = datetime.now(UTC).date().isoformat()
-        device = field.device
-        campaign = Campaign(
-            {
-                "gpu": device.name,
-                "device": [list(device.compute_capability), device.multiprocessors],
-                "chip": device.chip._asdict(),
-                "date": date,
-                "versions": versions,
-            }
-        )
-    done = {each.number for each in campaign.cells}
     names = [name for name in options.kernels.split(",") if name]
-    if names:
-        wanted = [(each.number, each.cell) for each in campaign.cells]
-        done = set()
+    added: Added | None = functools.partial(_of_kernels, names) if names else None
+    if options.sharing:
+        added = of_sharing
+    if added and not options.file.exists():
+        parser.error(f"times are added to cells of {options.file}, and there is no such file")
+    engine: Any = backend.engine()
+    is_timed = engine.name == "cuda"
+    loaded = Campaign.load(options.file) if options.file.exists() else None
+    if loaded and loaded.about["gpu"] != engine.device().name:
+        parser.error(
+            f"{options.file} has times of {loaded.about['gpu']}, and this GPU is"
+            f" {engine.device().name}"
+        )
+    wanted = wanted_cells(options, loaded.cells if loaded else (), is_timed)
+    if not wanted:
+        parser.error("there are no such cells")
+    libraries = tuple(name for name in ("torch",) if other_libraries.installed(name))
+    # Its memory is as large as the largest of these cells needs.
+    field = Field([each for _, each in wanted], engine, libraries if is_timed else ())
+    campaign = loaded or Campaign(_about(field))
+    done = set() if added else {each.number for each in campaign.cells}
     field.is_trusting = options.trust
-    if options.random is not None:
+    if options.random is not None or options.sharing:
         field.disturbed = DISTURBED_OF_EXPECTED
     if options.also:
         field.also = json.loads(options.also.read_text("utf-8"))
     foresight = Foresight(field.device, options.earlier) if options.earlier else None
     compilers = None
-    if engine.name == "cuda" and options.jobs > 1:
+    if is_timed and options.jobs > 1:
         compilers = Compilers(options.jobs, field.device.compute_capability)
     try:
         left = [each for each in wanted if each[0] not in done]
-        measured = run(campaign, options.file, left, field, end, compilers, foresight, names)
+        measured = run(campaign, options.file, left, field, end, compilers, foresight, added)
         for count, _ in enumerate(measured, 1):
             if count % 25 == 0:
                 spent = options.seconds - (end - time.monotonic())

@@ -37,7 +37,10 @@ _EXPECTED_RATE, _EXPECTED_LEAST_S = 3.5e12, 2e-6
 
 
 class Field:
-    """The GPU and its memory, and what checks and times candidates there."""
+    """The GPU and its memory, and what checks and times candidates there.
+
+    The memory is made for `cells`: all those that are measured.
+    """
 
     def __init__(self, cells: Iterable[Cell], engine: Any, libraries: tuple[str, ...]) -> None:
         from gemv.measure.clock import Clock
@@ -46,8 +49,8 @@ class Field:
         self.engine, self.device, self.libraries = engine, engine.device(), libraries
         self.is_timed = engine.name == "cuda"
         self.clock = Clock(engine) if self.is_timed else None
-        nbytes = max(self.frame_count(cell) * lay_out(cell).nbytes for cell in cells)
-        self.frames = (DeviceFrames if self.is_timed else Frames)(engine, nbytes)
+        self._nbytes = max(self.frame_count(cell) * lay_out(cell).nbytes for cell in cells)
+        self.frames = (DeviceFrames if self.is_timed else Frames)(engine, self._nbytes)
         self._mover: Any = None
         #: Whether only the present choice is checked, and further candidates of cells.
         self.is_trusting, self.also = False, {}
@@ -60,8 +63,19 @@ class Field:
         return copies_past_l2(lay_out(cell).nbytes, self.clock.l2_bytes, _MOST_FRAMES) + 1
 
     def framed(self, cell: Cell) -> tuple[FramedCell, FramedCell]:
-        """The frames for the timed calls, and the frame for the check."""
+        """The frames for the timed calls, and the frame for the check.
+
+        Raises
+        ------
+        ValueError
+            If the memory is too small, because the cell is none of those that it was made for.
+        """
         count = self.frame_count(cell)
+        nbytes = count * lay_out(cell).nbytes
+        if nbytes > self._nbytes:
+            raise ValueError(
+                f"field: {cell} needs {nbytes} bytes, and the memory was made for {self._nbytes}"
+            )
         timed = FramedCell.at(cell, self.frames.base, count - 1)
         last = self.frames.base + (count - 1) * timed.layout.nbytes
         return timed, FramedCell.at(cell, last, 1)
@@ -98,8 +112,13 @@ class Field:
 
         return at
 
-    def measure(self, number: int, cell: Cell, tried: list[Candidate]) -> Measured:
-        """Check all candidates of a cell, then time them."""
+    def measure(
+        self, number: int, cell: Cell, tried: list[Candidate], alone: bool = False
+    ) -> Measured:
+        """Check all candidates of a cell, then time them; if not `alone`, floor and peers as well.
+
+        The file has these of a cell already if candidates are added to it.
+        """
         timed, checked = self.framed(cell)
         problem, moved = timed.problem, traffic(timed.layout, cell.beta)
         choices = {each: choice(each, problem, self.device) for each in tried}
@@ -130,6 +149,8 @@ class Field:
             if first > self.disturbed * best:
                 seconds = min(first, ring.time(self.call(choices[tried[0]], timed)))
                 found.times[0] = Timed(tried[0], seconds)
+            if alone:
+                return found
             found.floor_s = min(ring.time(self.plain(g, timed, moved)) for g in FLOOR_GRIDS)
             for library in self.libraries:
                 for peer in other_libraries.peers(library, problem, 0, self.frames.array)[0]:

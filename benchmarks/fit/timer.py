@@ -19,7 +19,7 @@ from gemv.selection.ranking import Candidate, is_vain, knobs_of, launches
 from gemv.selection.sharing import MAY_BE_HOT, shares_badly
 
 #: Launches that the formula predicts within this factor of the best get corrections.
-_CLOSE = 1.4
+CLOSE = 1.4
 #: The column of `Launches.further` that says whether A is in the L2 cache.
 _HOT = -2 - len(KNOBS)
 #: Launches whose times are predicted at once: few enough for the caches of a core.
@@ -164,7 +164,7 @@ class Timer:
         for which in wanted:
             best = np.full(len(self._problems), np.inf)
             np.minimum.at(best, rows.problems[which], rough[which])
-            near.append(np.flatnonzero(which & (rough <= _CLOSE * best[rows.problems])))
+            near.append(np.flatnonzero(which & (rough <= CLOSE * best[rows.problems])))
         every = np.unique(_joined(near))
         logs = np.empty(len(rough))
         for begin in range(0, len(every), _AT_ONCE):

@@ -24,10 +24,21 @@ def changes_of(cells: Mapping[int, int]) -> array[int]:
     return array("H", [*apart, *(cells[place] for place in places)])
 
 
+def cells_of(changes: array[int]) -> dict[int, int]:
+    """The places of cells and their numbers that :func:`changes_of` made an array of."""
+    places, new = _places_and_numbers(changes)
+    return dict(zip(places.tolist(), new.tolist(), strict=True))
+
+
 def change(numbers: array[int], changes: array[int], first: int) -> None:
     """Give cells their new numbers, of which the least is `first`."""
+    places, new = _places_and_numbers(changes)
+    np.frombuffer(numbers, np.uint16)[places] = new + first
+
+
+def _places_and_numbers(changes: array[int]) -> tuple[np.ndarray, np.ndarray]:
     apart, new = np.frombuffer(changes, np.uint16).reshape(2, -1)
-    np.frombuffer(numbers, np.uint16)[np.cumsum(apart, dtype=np.int64)] = new + first
+    return np.cumsum(apart, dtype=np.int64), new
 
 
 def merged(choices: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:

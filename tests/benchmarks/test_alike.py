@@ -8,8 +8,8 @@ from helpers.programs import program
 
 from gemv.core.geometry import Chip, Device
 from gemv.measure.frames import FramedCell
-from gemv.selection import cells
-from gemv.selection.choices import Choices
+from gemv.selection import cells, overlays, ranking
+from gemv.selection.choices import Choices, unpacked
 from gemv.selection.choices import problem_of as problem_of_cell
 from gemv.selection.machine import machine
 from gemv.selection.ranking import predictions
@@ -23,6 +23,7 @@ samples = program("fit.samples")
 ahead = program("fit.ahead")
 deciding = program("fit.deciding")
 alike = program("fit.alike")
+named = program("fit.named")
 
 RESULTS = Path(alike.__file__).parents[1] / "results" / "fit"
 H200 = Device("NVIDIA H200", (9, 0), 132)
@@ -156,3 +157,76 @@ def test_the_campaign_on_an_h100_is_whole():
     assert len(set(numbers)) == len(numbers) > 150
     assert all(each.times for each in made.cells)
     assert len(samples.samples(made, made.device).times) > 4500
+
+
+# Some kinds alone -------------------------------------------------------------------------------
+
+H100_FILE = "nvidia-h100-80gb-hbm3"
+
+
+def cells_with_launches(found):
+    """By kinds, the launch of each changed cell of a file of changes."""
+    return {
+        kind: {
+            place: tuple(found["entries"][number])
+            for place, number in overlays.cells_of(unpacked(text)).items()
+        }
+        for kind, text in found["kinds"].items()
+    }
+
+
+def test_a_file_is_the_same_if_no_kind_is_decided():
+    earlier = alike.changes_of_file(H100_FILE)
+    assert len(earlier["kinds"]) > 50
+    assert alike.changes_ahead(OTHER, machine(OTHER), None, 1, [], earlier) == earlier
+
+
+def test_kinds_that_are_not_decided_keep_their_changes(monkeypatch):
+    used = machine(OTHER)
+    (kind,) = named.kinds_named("s dot 4 whole")
+    usual = alike.usual(OTHER, kind)
+    known, other = sorted(usual)[0], sorted(usual)[-1]
+    new = ranking.Candidate((usual[other].number + 1) % len(used.constants), 0)
+    assert new != usual[other]
+
+    class Decided:
+        def __init__(self, *_):
+            pass
+
+        def choices(self, wanted):
+            assert wanted == [kind]
+            return [(kind, {known: usual[known], other: new})]
+
+    monkeypatch.setattr(alike, "Deciders", Decided)
+    earlier = alike.changes_of_file(H100_FILE)
+    found = alike.changes_ahead(OTHER, used, None, 1, [kind], earlier)
+    line, lines = other
+    assert cells_with_launches(found) == {
+        **cells_with_launches(earlier), str(kind): {line * cells.LINES_INDICES + lines: tuple(new)},
+    }  # fmt: skip
+    # Launches that no cell has any more are gone, and kinds have their order.
+    assert {tuple(each) for each in found["entries"]} == {
+        launch for own in cells_with_launches(found).values() for launch in own.values()
+    }
+    assert list(found["kinds"]) == [
+        name for name in map(str, cells.kinds()) if name in found["kinds"]
+    ]
+
+
+def test_changes_that_cannot_be_kept_are_an_error(monkeypatch):
+    with pytest.raises(ValueError, match="machines/no-gpu.cells has no changes"):
+        alike.changes_of_file("no-gpu")
+    monkeypatch.setattr(alike.compiled, "hash_of", lambda toml: "that of an edited one")
+    with pytest.raises(ValueError, match=f"machines/{H100_FILE}.cells has no changes"):
+        alike.changes_of_file(H100_FILE)
+
+
+def test_options_are_checked_before_trees_are_fitted(capsys):
+    files = ["none.json", "--of", "none.json"]
+    with pytest.raises(SystemExit):
+        alike.main([*files, "--only", "h axpy 8"])
+    assert "there is no --write" in capsys.readouterr().err
+    with pytest.raises(ValueError, match="no kind's name begins with 'b axpy 8'"):
+        alike.main([*files, "--write", H100_FILE, "--only", "b axpy 8"])
+    with pytest.raises(ValueError, match=r"no-gpu\.cells has no changes"):
+        alike.main([*files, "--write", "no-gpu", "--only", "h axpy 8"])

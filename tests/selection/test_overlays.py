@@ -46,7 +46,9 @@ def test_changes_survive_as_text():
     places = chance.sample(range(20000), 500)
     cells = {place: chance.randrange(60) for place in places}
     numbers = array("H", range(20000))
-    overlays.change(numbers, unpacked(packed(overlays.changes_of(cells))), 30000)
+    kept = unpacked(packed(overlays.changes_of(cells)))
+    assert list(overlays.cells_of(kept).items()) == sorted(cells.items())
+    overlays.change(numbers, kept, 30000)
     for place, number in enumerate(numbers):
         assert number == (30000 + cells[place] if place in cells else place)
 
