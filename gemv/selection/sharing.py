@@ -44,6 +44,23 @@ bfloat16 C, 64 x 1048576    ``vector_rows``, 32 lanes, 4 blocks          33.0   
 ..                          ``vector_rows``, 32 lanes, 2 blocks          32.7          65.2
 ==========================  ===========================================  ============  ============
 
+And on an H100:
+
+==========================  ===========================================  ============  ============
+A                           launch of a product alone                    alone         eight vectors
+==========================  ===========================================  ============  ============
+bfloat16 F, 8192 x 8192     ``vector_columns``, 32 lanes, 256 threads    45.3          60.8
+..                          ``vector_columns``, 8 lanes, 512 threads     45.0          47.9
+bfloat16 F, 16384 x 16384   ``vector_columns``, 32 lanes, 256 threads    176.9         218.6
+..                          ``vector_columns``, 8 lanes, 512 threads     178.7         186.2
+..                          ``vector_columns``, 16 lanes, 512 threads    173.2         181.0
+bfloat16 F, 16384 x 2048    ``vector_columns``, 8 lanes, 256 threads     23.1          26.3
+..                          ``vector_columns``, 8 lanes, 512 threads     24.4          28.1
+..                          ``vector_columns``, 16 lanes, 512 threads    23.2          26.7
+bfloat16 F, 3000 x 70000    ``vector_columns``, 16 lanes, 2 blocks       151.2         147.3
+..                          ``vector_columns``, 8 lanes, 512, split      152.4         172.6
+==========================  ===========================================  ============  ============
+
 Blocks are those of each multiprocessor that columns are split for. Complex64 has the rule of
 float64, since its loads have as many elements and its sums as many registers. It was timed on an
 H100 alone: with 32 lanes, 8192 x 8192 took 206 us for eight vectors by 256 threads and 181 by 512,
@@ -78,8 +95,8 @@ MAY_BE_HOT = 24 << 20
 FAVOUR = 1.025
 #: Rows of 2-byte numbers: most lanes, and of rows that are few, most blocks if they are split.
 _MOST_LANES, _MOST_BLOCKS = 32, 2
-#: Columns of 8-byte numbers: threads of a block, and least lanes.
-_THREADS, _LEAST_LANES = 512, 16
+#: Columns: threads of a block, least lanes for 8-byte numbers, and lanes for 2-byte numbers.
+_THREADS, _LEAST_LANES, _LANES_OF_SHORT = 512, 16, (8, 16)
 #: Lines that are many: from here on blocks for columns share well, up to here splits of rows do.
 _MANY_LINES = 1024
 #: Least rows and most columns of a tall A, whose columns one thread adds up.
@@ -121,6 +138,9 @@ def shares_well(kernel: Kernel, knobs: Mapping[str, int], blocks: int, problem: 
         splits_well = few and lanes == _MOST_LANES and blocks <= _MOST_BLOCKS
         return size == 2 and problem.whole and lanes <= _MOST_LANES and (not blocks or splits_well)
     if kernel.name == "vector_columns":
-        fits = knobs["THREADS_PER_BLOCK"] == _THREADS and knobs["LANES"] >= _LEAST_LANES
-        return size == 8 and problem.cols >= _MANY_LINES and fits and blocks <= 1
+        if knobs["THREADS_PER_BLOCK"] != _THREADS or problem.cols < _MANY_LINES:
+            return False
+        if size == 2:
+            return knobs["LANES"] in _LANES_OF_SHORT and not blocks
+        return size == 8 and knobs["LANES"] >= _LEAST_LANES and blocks <= 1
     return size == 8 and kernel.name == "long_columns"

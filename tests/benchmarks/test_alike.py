@@ -141,6 +141,26 @@ def test_only_cells_change_that_gain():
     assert kept and changed
 
 
+@pytest.mark.parametrize("device", [H200, OTHER], ids=["h200", "other"])
+def test_8192_columns_of_short_numbers_get_8_lanes_and_512_threads(device):
+    """The formula alone expects them to be among the fastest, and eight vectors share them well."""
+    used = machine(device)
+    (kind,) = (each for each in cells.kinds() if str(each) == "h axpy 8 whole free")
+    cell = cells.index_of_line(8192), cells.index_of_lines(8192)
+    (found,) = ahead.choices_of(
+        kind,
+        used.constants,
+        device,
+        Uncorrected(used),
+        cell[:1],
+        None,
+        lambda each: each.cols == 8192,
+    ).values()
+    own = used.constants[found.number]
+    assert (own.name, found.blocks) == ("vector_columns", 0)
+    assert (own.knobs["LANES"], own.knobs["THREADS_PER_BLOCK"]) == (8, 512)
+
+
 def test_cells_without_times_keep_their_choices():
     (kind,) = (each for each in cells.kinds() if str(each) == "s dot 4 whole free")
     small, large = (

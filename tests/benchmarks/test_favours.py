@@ -85,6 +85,18 @@ FAVOURED = {
         "d axpy 2 whole free", (1024, 2048), 0, ("vector_columns", {"LANES": 32}, 0),
         ("vector_columns", {"LANES": 16, "THREADS_PER_BLOCK": 512}, 0), ("long_columns", {}, 0),
     ),
+    "columns of short numbers": (
+        "h axpy 8 whole free", (8192, 8192), 1,
+        ("vector_columns", {"LANES": 32, "THREADS_PER_BLOCK": 256}, 1),
+        ("vector_columns", {"LANES": 8, "THREADS_PER_BLOCK": 512}, 0),
+        ("vector_columns", {"LANES": 8, "THREADS_PER_BLOCK": 512}, 1),
+    ),
+    "columns of short numbers, few lanes": (
+        "h axpy 8 whole free", (8192, 8192), 0,
+        ("vector_columns", {"LANES": 32, "THREADS_PER_BLOCK": 256}, 1),
+        ("vector_columns", {"LANES": 4, "THREADS_PER_BLOCK": 512}, 0),
+        ("vector_columns", {"LANES": 32, "THREADS_PER_BLOCK": 256}, 2),
+    ),
     "columns of narrow loads": (
         "d axpy 1 free", (8192, 8192), 0, ("vector_columns", {"LANES": 32}, 0),
         ("vector_columns", {"LANES": 16, "THREADS_PER_BLOCK": 512}, 0), ("long_columns", {}, 0),

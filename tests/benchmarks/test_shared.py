@@ -51,7 +51,7 @@ def seconds_of(problem, device):
 
 @pytest.mark.parametrize("device", [H200, H100], ids=["h200", "h100"])
 @pytest.mark.parametrize("dtype, m, n, order", [
-    ("d", 8192, 8192, "F"), ("b", 8192, 8192, "C"),
+    ("b", 8192, 8192, "F"), ("h", 16384, 4096, "F"), ("d", 8192, 8192, "F"), ("b", 8192, 8192, "C"),
 ])  # fmt: skip
 def test_a_large_cell_gets_launches_that_vectors_share_well(dtype, m, n, order, device):
     """They are the formula's fastest ones, behind the best so far, and none comes twice."""
@@ -74,9 +74,21 @@ def test_a_large_cell_gets_launches_that_vectors_share_well(dtype, m, n, order, 
 @pytest.mark.parametrize("cell", [
     Cell(512, 512, "b", "N", "F"),  # may be in the L2 cache
     Cell(8192, 8192, "s", "N", "F"),  # no launch has less to do than others
-], ids=["small", "floats"])  # fmt: skip
+    Cell(64, 1 << 20, "b", "N", "F"),  # unsplit, one block would have all columns
+], ids=["small", "floats", "few rows"])  # fmt: skip
 def test_other_cells_get_nothing(cell):
     assert shared.of_sharing(measured(cell), problem_of(cell), H100) == []
+
+
+@pytest.mark.parametrize("device", [H200, H100], ids=["h200", "h100"])
+def test_8192_columns_of_short_numbers_are_timed_with_8_lanes_and_512_threads(device):
+    cell = Cell(8192, 8192, "b", "N", "F")
+    _, *found = shared.of_sharing(measured(cell), problem_of(cell), device)
+    knobs = [dict(each.constants[1]) for each in found]
+    assert (8, 512, 0) in [
+        (own["LANES"], own["THREADS_PER_BLOCK"], each.blocks)
+        for own, each in zip(knobs, found, strict=True)
+    ]
 
 
 @pytest.fixture

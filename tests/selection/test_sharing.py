@@ -180,3 +180,23 @@ def test_the_formula_compares_what_vectors_share_unless_a_kernel_is_asked_for():
     asked = predictions(machine(device), problem, device, kernel=get("cluster_rows"))
     assert {each.constants.name for each in asked} == {"cluster_rows"}
     assert select(problem, device, kernel="cluster_rows").kernel.name == "cluster_rows"
+
+
+@pytest.mark.parametrize("letter", ["h", "b"])
+@pytest.mark.parametrize("lanes, threads, blocks, well", [
+    (8, 512, 0, True), (16, 512, 0, True), (4, 512, 0, False), (32, 512, 0, False),
+    (8, 512, 1, False), (16, 512, 2, False), (8, 256, 0, False), (32, 256, 1, False),
+])  # fmt: skip
+def test_columns_of_short_numbers_that_eight_vectors_share_well(
+    letter, lanes, threads, blocks, well
+):
+    kernel, knobs = get("vector_columns"), {"LANES": lanes, "THREADS_PER_BLOCK": threads}
+    many = make_problem(16384, 1024, DTYPES[letter], "F", "N").at(256, 256)
+    assert sharing.shares_well(kernel, knobs, blocks, many) == well
+    for other in (
+        many._replace(cols=1023),
+        many._replace(rows=12288),  # an A that the cache may hold
+        many.aligned(8, 16),
+        make_problem(16384, 1024, DTYPES["s"], "F", "N").at(256, 256),
+    ):
+        assert not sharing.shares_well(kernel, knobs, blocks, other)
