@@ -1,5 +1,6 @@
 """A campaign times launches that several vectors share well, on large cells that its file has."""
 
+import sys
 from types import SimpleNamespace
 
 import pytest
@@ -133,6 +134,32 @@ def test_a_cell_that_the_memory_was_not_made_for_is_refused(file):
     made.framed(small)
     with pytest.raises(ValueError, match=r"Cell\(m=64, n=512.* needs \d+ bytes"):
         made.framed(large)
+
+
+@simulated
+@pytest.mark.parametrize("alone", [True, False])
+def test_floor_and_peers_are_not_timed_again(file, monkeypatch, alone):
+    """A cell that candidates are added to has them already."""
+    from gemv.engines import backend
+
+    class Ring:
+        def __init__(self, places, seconds):
+            pass
+
+        def time(self, call):
+            return 2e-6
+
+        def close(self):
+            pass
+
+    monkeypatch.setitem(sys.modules, "benchmarks.fit.ring", SimpleNamespace(Ring=Ring))
+    monkeypatch.setattr(field.Field, "plain", lambda self, *_: None)
+    old = store.Campaign.load(file).cells[0]
+    made = field.Field([old.cell], backend.engine(), ())
+    made.is_timed = True
+    found = made.measure(4, old.cell, [old.present], alone)
+    assert {each.seconds for each in found.times} == {2e-6}
+    assert found.floor_s == (0.0 if alone else 2e-6)
 
 
 def test_only_kinds_with_some_names_are_timed_again(file):
