@@ -192,8 +192,8 @@ def measure(size: str, shape: tuple[int, int], workers: int) -> list[dict[str, A
 
 def host() -> dict[str, Any]:
     """What is measured on."""
-    names = ("gemv", "dask", "distributed", "numpy", "scipy", "cupy-cuda13x", "numba-cuda")
-    versions = {}
+    names = ("dask", "distributed", "numpy", "scipy", "cupy-cuda13x", "numba-cuda")
+    versions = {"gemv": gemv.__version__}
     for name in names:
         with contextlib.suppress(PackageNotFoundError):
             versions[name] = version(name)
