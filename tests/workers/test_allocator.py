@@ -65,10 +65,18 @@ def test_nothing_changes_where_nobody_told_it(monkeypatch, calls):
 
 
 def test_a_library_without_these_functions(monkeypatch):
+    asked = []
+
+    class Library:
+        def __getattr__(self, name):
+            asked.append(name)
+            raise AttributeError(name)
+
     monkeypatch.setenv("MALLOC_TRIM_THRESHOLD_", "65536")
-    monkeypatch.setattr(ctypes, "CDLL", lambda name: object())
+    monkeypatch.setattr(ctypes, "CDLL", lambda name: Library())
     with allocator.keeps_memory():
-        pass
+        assert asked == ["mallopt"] * 2
+    assert asked == ["mallopt"] * 4 + ["malloc_trim"]
 
 
 @pytest.mark.skipif(
