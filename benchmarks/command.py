@@ -26,7 +26,7 @@ from gemv.cli.options import names, size
 from gemv.cli.simulator import backend_with_kernels, in_simulator
 
 if TYPE_CHECKING:
-    from benchmarks.measure.calls import CallResults
+    from benchmarks.measure.calls_records import CallResults
     from benchmarks.measure.constants_records import ConstantsResults
     from benchmarks.measure.memories import MemoryResults
 

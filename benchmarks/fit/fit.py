@@ -33,8 +33,6 @@ from gemv.selection.refit import weights
 _ROBUST = 0.1
 #: Weight of the penalty that keeps the factors of kernels near 1.
 _STIFFNESS = 0.3
-#: Sets of constants of a machine's file.
-PORTFOLIO = 160
 
 
 class Regret(NamedTuple):

@@ -11,7 +11,6 @@ import numpy as np
 import gemv.selection
 from benchmarks.fit.ahead import choices_ahead
 from benchmarks.fit.corrections import Corrections
-from benchmarks.fit.fit import PORTFOLIO
 from benchmarks.fit.portfolio import chosen, compiled_sets
 from benchmarks.fit.samples import KERNELS
 from benchmarks.fit.store import Campaign
@@ -23,6 +22,9 @@ from gemv.selection.formula import Machine
 from gemv.selection.machine import Constants
 from gemv.selection.machine import machine as machine_of
 from gemv.selection.parse import parse
+
+#: Sets of constants of a machine's file.
+PORTFOLIO = 160
 
 #: The machines of the package.
 FOLDER = Path(gemv.selection.__file__).with_name("machines")

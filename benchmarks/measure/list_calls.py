@@ -15,7 +15,8 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.measure.calls import CallResults, CallRow, installed
+from benchmarks.measure.calls import installed
+from benchmarks.measure.calls_records import CallResults, CallRow
 from gemv.engines import backend
 
 #: Numbers of matrices. 1500 of float32 have about 64 MiB.

@@ -19,7 +19,7 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from benchmarks.measure.calls import CallResults, CallRow
+from benchmarks.measure.calls_records import CallResults, CallRow
 from gemv.core.dtypes import DTYPES
 from gemv.core.geometry import Device
 from gemv.core.problem import Problem
