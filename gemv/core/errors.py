@@ -203,3 +203,14 @@ class Forked:
             ' fork: start processes by multiprocessing.get_context("spawn"), or call'
             ' gemv.use_backend("host") in this one'
         )
+
+
+def drop_frames(error: BaseException | None) -> None:
+    """Free what the frames of a handled error hold: arrays, and memory of GPUs.
+
+    From Python 3.13 on, the frames of an error that passed a context manager keep the error itself,
+    so that they would stay until the next garbage collection.
+    """
+    while error is not None:
+        error.__traceback__ = None
+        error = error.__cause__ or error.__context__

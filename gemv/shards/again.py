@@ -16,6 +16,7 @@ import numpy as np
 from cuda.bindings import driver
 
 from gemv.core import trace
+from gemv.core.errors import drop_frames
 from gemv.core.operand import Operand
 from gemv.driver.capture import capture_of, outside_of_captures
 from gemv.driver.libcuda import CannotCapture, CudaError, check
@@ -128,7 +129,8 @@ class Again:
         try:
             with outside_of_captures():  # of other threads
                 return Repeated(self._make(trans, 1), place, x.dtype, x.shape[0])
-        except (CannotCapture, MemoryError):
+        except (CannotCapture, MemoryError) as error:
+            drop_frames(error)
             return None
 
     def forget(self) -> None:

@@ -8,6 +8,7 @@ from typing import Any
 
 from gemv.arrays import adopt
 from gemv.core import memo
+from gemv.core.errors import drop_frames
 from gemv.core.geometry import LOAD_BYTES
 from gemv.core.operand import Operand, matrix_view, overlap, where
 from gemv.core.rules import transposition
@@ -79,7 +80,8 @@ class ShardedPlan:
             try:
                 self._graph = Graph(groups, self._x, self._y)
                 self._groups = None  # the graph keeps them
-            except CannotCapture:
+            except CannotCapture as error:
+                drop_frames(error)
                 # With new events: those of a capture that failed cannot be waited for.
                 self._groups = self._make()
         self._generation = generation

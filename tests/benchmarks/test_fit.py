@@ -29,7 +29,6 @@ fit = program("fit.fit")
 gate = program("fit.gate")
 portfolio = program("fit.portfolio")
 ahead = program("fit.ahead")
-publish = program("fit.publish")
 
 H200 = Device("NVIDIA H200", (9, 0), 132)
 
@@ -417,6 +416,8 @@ def test_choices_of_today_are_judged_by_times_of_then(tmp_path):
 
 
 def test_a_fit_keeps_the_tables_that_it_does_not_find(tmp_path):
+    pytest.importorskip("sklearn", reason="scikit-learn, the extra 'fit', is not installed")
+    publish = program("fit.publish")
     file = tmp_path / "mine.toml"
     kept = "\n[host]\n# measured\nstart = 1.0\n\n[[row]]\nreason = 'why'\n"
     for text, wanted in (

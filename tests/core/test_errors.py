@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
+import gc
 import os
 import re
 import sys
 import tomllib
+import weakref
 from pathlib import Path
 
 import pytest
@@ -218,3 +221,37 @@ sys.exit(os.waitstatus_to_exitcode(os.wait()[1]))
     done = python(tmp_path, "", "-c", code)
     assert done.returncode == 0, done.stderr
     assert "CUDA does not survive a fork" in done.stdout and '"spawn"' in done.stdout
+
+
+def test_frames_of_a_handled_error_hold_nothing():
+    """Those of its causes neither."""
+
+    class Held:
+        pass
+
+    @contextlib.contextmanager
+    def naming():
+        held = Held()
+        watched.append(weakref.ref(held))
+        try:
+            yield
+        except ValueError as error:
+            raise KeyError("named") from error
+
+    def fails():
+        held = Held()
+        watched.append(weakref.ref(held))
+        with naming():
+            raise ValueError("no")
+
+    watched = []
+    gc.disable()
+    try:
+        try:
+            fails()
+        except KeyError as error:
+            errors.drop_frames(error)
+            assert [each() for each in watched] == [None, None]
+            assert isinstance(error.__cause__, ValueError)
+    finally:
+        gc.enable()

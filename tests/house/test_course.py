@@ -181,7 +181,7 @@ def test_short_kernels_are_right(tmp_path):
 
 
 def test_a_page_with_a_short_kernel_has_no_more_of_the_idea_than_that(modules):
-    from kernel_pages import has_short, idea_alone, rung_page, sections
+    from kernel_pages import has_short, idea_alone, sections
 
     from gemv.kernels import REGISTRY
 
@@ -193,6 +193,14 @@ def test_a_page_with_a_short_kernel_has_no_more_of_the_idea_than_that(modules):
             assert alone == idea
         elif kernel.name != "cluster_rows":
             assert "\n\n" not in alone
+
+
+def test_what_a_kernel_does_besides_is_on_another_page(modules):
+    pytest.importorskip("matplotlib", reason="matplotlib, the extra 'plot', is not installed")
+    from kernel_pages import rung_page
+
+    from gemv.kernels import REGISTRY
+
     page = rung_page(REGISTRY["vector_rows"], None, {}, [], {})
     assert "By Little's law" in page and "wide_loads" not in page.split("## The idea alone")[0]
     assert "The sums of splits have to meet" not in page and "TURNS" not in page
