@@ -166,11 +166,15 @@ def _begun(parts: dict[Place, np.ndarray]) -> Iterator[tuple[Place, np.ndarray]]
 
 
 def _add_up(parts: dict[Place, np.ndarray], block: int, many: int, out: np.ndarray) -> None:
-    """The sum of the parts of a block, in the order of their places."""
+    """The sum of the parts of a block, in the order of their places.
+
+    It has the precision of the parts, as those sums that workers have begun; `out` may have a
+    higher one.
+    """
     first, *others = (parts[block, k] for k in range(many) if (block, k) in parts)
     if not others:
         out[:] = first
         return
     np.add(first, others[0], out=out)
     for other in others[1:]:
-        np.add(out, other, out=out)
+        np.add(out, other, out=out, dtype=first.dtype)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import os
 import re
@@ -314,6 +315,32 @@ def test_the_digest_is_that_of_the_whole_vector(rng, length):
             np.testing.assert_allclose(one @ x, [x.sum()] * 2)
     assert len(set(told)) == 4
     assert told[1::2] == told[2::2] + told[-1:]
+
+
+@pytest.mark.parametrize("of_a, of_x", [("f", "d"), ("F", "D"), ("f", "D"), ("d", "F"), ("D", "D")])
+def test_bits_do_not_depend_on_who_holds_a_chunk(rng, of_a, of_x):
+    """Nor where the vectors have a higher precision than the matrix, and so than the parts."""
+    a, x = rng.standard_normal((4, 20)).astype(of_a), rng.standard_normal(20).astype(of_x)
+    job = SimpleNamespace(rows=(4,), columns=(5,) * 4, dtype=a.dtype)
+    matrices = {(0, k): gemv.Matrix(a[:, 5 * k : 5 * k + 5]) for k in range(4)}
+
+    def product(holders):
+        told = []
+
+        def all_gather(parts, digest):
+            told.extend(parts)
+            return told
+
+        for worker in sorted(set(holders)):  # the last one has heard all
+            mine = {(0, k): matrices[0, k] for k in range(4) if holders[k] == worker}
+            with contextlib.suppress(ValueError):  # those before it lack parts
+                y = solve.Shared(job, mine, SimpleNamespace(all_gather=all_gather), None) @ x
+        return y
+
+    one = product("aaaa")
+    assert one.dtype == np.result_type(a, x)
+    for holders in ("abcd", "aaab", "aabb", "abab", "baaa"):
+        assert product(holders).tobytes() == one.tobytes(), holders
 
 
 def test_ctrl_c_ends_a_solve_on_all_workers(client, monkeypatch):
