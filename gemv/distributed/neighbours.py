@@ -13,6 +13,7 @@ in other containers or for another user, it sends messages of Dask's.
 from __future__ import annotations
 
 import contextlib
+import errno
 import functools
 import mmap
 import os
@@ -20,7 +21,7 @@ import socket
 import struct
 import uuid
 from collections.abc import Iterable, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
@@ -151,11 +152,13 @@ class Neighbours:
         os.ftruncate(self._descriptor, Memory.size(self._capacity))
         self._memory = Memory(mmap.mmap(self._descriptor, 0), self._capacity.vectors)
         listening = _socket()
-        self._hear(listening, self._admit)
+        self._sources.append(listening)
         # No name in a file system: it goes with the socket.
         door = f"gemv-{uuid.uuid4().hex}"
         listening.bind(f"\0{door}")
-        listening.listen(128)
+        listening.listen(socket.SOMAXCONN)
+        # Not before: a socket that does not listen counts as one that can be read, for ever.
+        self._mailbox.watch(listening, functools.partial(self._admit, listening))
         self.door = door
 
     def reach(self, doors: dict[str, str]) -> list[str]:
@@ -172,19 +175,9 @@ class Neighbours:
             The addresses of those that have to be told otherwise.
         """
         for peer, door in doors.items():
-            if not (door and self.door):
-                continue
-            bell = _socket()
-            try:
-                bell.connect(f"\0{door}")
-                if _is_own(bell):
-                    hello = f"{self._capacity.vectors} {self._here}".encode()
-                    socket.send_fds(bell, [hello], [self._descriptor])
-                    self._bells[peer] = bell
-                    continue
-            except OSError:
-                pass  # on another machine
-            bell.close()
+            if door and self.door:
+                with contextlib.suppress(OSError):  # on another machine, or no more files
+                    self._visit(peer, door)
         return [peer for peer in doors if peer not in self._bells]
 
     def tell(self, product: Product) -> None:
@@ -195,7 +188,8 @@ class Neighbours:
         self._memory.write(product)
         ring = _RING.pack(product.number)
         for bell in self._bells.values():
-            with contextlib.suppress(OSError):  # that it is gone is heard by Dask's connection
+            # That it is gone is heard by Dask's connection.
+            with contextlib.suppress(ConnectionError):
                 bell.send(ring)
 
     def close(self) -> None:
@@ -210,29 +204,47 @@ class Neighbours:
             os.close(self._descriptor)
         self._bells, self._sources, self._memory, self._descriptor = {}, [], None, -1
 
-    def _hear(self, source: socket.socket, read: Any) -> None:
-        self._sources.append(source)
-        self._mailbox.watch(source, functools.partial(read, source))
+    def _visit(self, peer: str, door: str) -> None:
+        """Hand in the memory at a door, unless it is another user's."""
+        with contextlib.ExitStack() as stack:
+            bell = stack.enter_context(_socket())
+            bell.setblocking(False)  # whoever has a queue at its door is told otherwise
+            bell.connect(f"\0{door}")
+            if _is_own(bell):
+                hello = f"{self._capacity.vectors} {self._here}".encode()
+                socket.send_fds(bell, [hello], [self._descriptor])
+                bell.setblocking(True)
+                stack.pop_all()
+                self._bells[peer] = bell
+
+    # Whoever has handed in its memory tells in no other way. So errors of what follows, such as too
+    # many open files, have to end the solve: it would wait for ever.
 
     def _admit(self, listening: socket.socket) -> None:
         """Somebody is at the door."""
-        with contextlib.suppress(OSError):
-            bell, _ = listening.accept()
-            if _is_own(bell):
-                self._hear(bell, self._greet)
-            else:
-                bell.close()
+        bell, _ = listening.accept()
+        if _is_own(bell):
+            self._sources.append(bell)
+            self._mailbox.watch(bell, functools.partial(self._greet, bell))
+        else:
+            bell.close()
 
     def _greet(self, bell: socket.socket) -> None:
         """The first that is heard of a neighbour: its memory."""
         self._mailbox.unwatch(bell)
-        hello, descriptors, _, _ = socket.recv_fds(bell, _MOST, 1)
+        flags = socket.MSG_CMSG_CLOEXEC  # programs that are started meanwhile do not get it
+        hello, descriptors, _, _ = socket.recv_fds(bell, _MOST, 1, flags)
+        if not hello:
+            return  # it has left again
         if not descriptors:
-            return
+            raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
         [descriptor] = descriptors
+        try:
+            mapped = mmap.mmap(descriptor, 0, access=mmap.ACCESS_READ)
+        finally:
+            os.close(descriptor)
         vectors, sender = hello.decode().split(maxsplit=1)
-        memory = Memory(mmap.mmap(descriptor, 0, access=mmap.ACCESS_READ), int(vectors))
-        os.close(descriptor)
+        memory = Memory(mapped, int(vectors))
         self._mailbox.watch(bell, functools.partial(self._listen, bell, sender, memory))
 
     def _listen(self, bell: socket.socket, sender: str, memory: Memory) -> None:
