@@ -8,6 +8,7 @@ others they go over that connection, one message each way in a product.
 from __future__ import annotations
 
 import asyncio
+import threading
 import time
 import zlib
 from collections.abc import Iterable, Sequence
@@ -52,11 +53,13 @@ class Exchanges(distributed.WorkerPlugin):
         worker : distributed.Worker
         """
         self._mailboxes: dict[str, Mailbox] = {}
+        #: The loop and the thread that computes make mailboxes, and throw them away.
+        self._lock = threading.Lock()
         #: Why solves were stopped, the newest few: a task may begin after that.
         self._reasons: dict[str, str] = {}
         worker.handlers[PLUGIN] = self.listen
 
-    def mailbox(self, solve: str, patience: float) -> Mailbox:
+    def mailbox(self, solve: str, patience: float, used: bool = False) -> Mailbox:
         """The mailbox of a solve; the first that asks, from here or from elsewhere, makes it.
 
         Parameters
@@ -64,13 +67,18 @@ class Exchanges(distributed.WorkerPlugin):
         solve : str
         patience : float
             As of :class:`Mailbox`.
+        used : bool, optional
+            Whether the solve begins here.
 
         Returns
         -------
         Mailbox
         """
-        # One operation of a dict: the loop and the thread that computes both come here.
-        mailbox = self._mailboxes.setdefault(solve, Mailbox(patience))
+        with self._lock:
+            mailbox = self._mailboxes.get(solve)
+            if mailbox is None:
+                mailbox = self._mailboxes[solve] = Mailbox(patience)
+            mailbox.used |= used
         reason = self._reasons.get(solve)
         if reason is not None:
             mailbox.stop(reason, ())
@@ -125,11 +133,12 @@ class Exchanges(distributed.WorkerPlugin):
                 elif kind == "finished":
                     mailbox.finished(sender, message["count"])
                 else:
-                    mailbox.stop(message["reason"], message["workers"])
+                    mailbox.stop(message["reason"], message["workers"], message["started"])
         except OSError:  # as Dask's CommClosedError is
             mailbox.closed(sender)
-            if mailbox.deserted:
-                self.remove(solve)
+            with self._lock:
+                if mailbox.deserted:
+                    self.remove(solve)
 
 
 class Exchange:
@@ -161,8 +170,7 @@ class Exchange:
         plugin = self._worker.plugins[PLUGIN]
         assert isinstance(plugin, Exchanges)
         self._plugin = plugin
-        self._mailbox = plugin.mailbox(solve, patience)
-        self._mailbox.used = True
+        self._mailbox = plugin.mailbox(solve, patience, used=True)
         self._neighbours = Neighbours(here, self._mailbox, capacity)
         self._loop = self._worker.loop.asyncio_loop
         self._solve, self._here, self._patience = solve, here, patience
@@ -238,7 +246,7 @@ class Exchange:
         message = {"kind": "finished", "count": self._count}
         self._call(self._tell(message, self._peers), self._patience)
 
-    def give_up(self, reason: str, workers: Iterable[str]) -> None:
+    def give_up(self, reason: str, workers: Iterable[str], started: bool = True) -> None:
         """Tell the others why the solve ends here, so that it ends everywhere.
 
         Parameters
@@ -246,15 +254,19 @@ class Exchange:
         reason : str
         workers : iterable of str
             Those that are to blame.
+        started : bool, optional
+            Whether all workers had begun.
         """
-        message = {"kind": "stop", "reason": reason, "workers": list(workers)}
+        message = {"kind": "stop", "reason": reason, "workers": list(workers), "started": started}
         self._call(self._tell(message, self._peers), self._patience)
 
     def close(self) -> None:
-        """End the connections."""
-        self._call(self._close(), self._patience)
-        self._neighbours.close()
-        self._plugin.remove(self._solve)
+        """End the connections, also if the event loop has ended before."""
+        try:
+            self._call(self._close(), self._patience)
+        finally:
+            self._neighbours.close()
+            self._plugin.remove(self._solve)
 
     def _report(self) -> None:
         """Log how far the solver is, as an event of Dask's, about once a second."""
@@ -290,10 +302,10 @@ class Exchange:
         }
         try:
             comm = await connect(peer, timeout=self._patience, **options)
-            await comm.write(hello)
         except OSError:
             return  # who is not there does not say hello either
         self._comms[peer], self._locks[peer] = comm, asyncio.Lock()
+        await self._send(peer, hello)
 
     async def _tell(self, message: dict[str, Any], peers: list[str]) -> None:
         there = [peer for peer in peers if peer in self._comms]
@@ -305,6 +317,9 @@ class Exchange:
                 await self._comms[peer].write(message)
         except OSError:
             self._mailbox.closed(peer)
+        except Exception as error:  # as where memory is short: the peer would wait for ever
+            reason = f"worker {self._here} could not send to worker {peer}: {error!r}"
+            self._mailbox.stop(reason, [self._here])
 
     async def _beat(self, peer: str) -> None:
         while True:

@@ -63,7 +63,9 @@ class Mailbox:
         self._doors: dict[str, str] = {}
         #: By the number of the product, and by the sender's address.
         self._products: dict[int, dict[str, Product]] = {}
-        self._stopped: Stopped | None = None
+        #: What :class:`Stopped` is raised with. It holds no error: one that is raised knows all
+        #: vectors of those who called, and would keep them.
+        self._stopped: tuple[str, tuple[str, ...], bool] | None = None
         #: Senders that have said that their solver has returned, and after how many products.
         self._finished: dict[str, int] = {}
         self._selector = selectors.DefaultSelector()
@@ -73,7 +75,7 @@ class Mailbox:
             each.setblocking(False)
         self._selector.register(ear, selectors.EVENT_READ, functools.partial(_listen, ear))
         #: Closes what the mailbox has opened, also where it is only forgotten.
-        self.close = weakref.finalize(self, _close, self._selector, self._bell, ear)
+        self.close = weakref.finalize(self, _close, self._lock, self._selector, self._bell, ear)
 
     # For the event loop ---------------------------------------------------------------------------
 
@@ -87,7 +89,9 @@ class Mailbox:
         self._connected.add(sender)
         with self._lock:
             self._doors[sender] = door
-        self.heard(sender)
+            # At once: whoever knows the door may ask how long nothing has been heard.
+            self._heard[sender] = time.monotonic()
+        self._ring()
 
     def heard(self, sender: str) -> None:
         """Note that `sender` is there."""
@@ -108,11 +112,17 @@ class Mailbox:
             self._finished[sender] = count
         self._ring()
 
-    def stop(self, reason: str, workers: Iterable[str]) -> None:
-        """Let whoever waits leave the solve; the first reason is the one that counts."""
+    def stop(self, reason: str, workers: Iterable[str], started: bool = True) -> None:
+        """Let whoever waits leave the solve; the first reason is the one that counts.
+
+        Parameters
+        ----------
+        reason, workers, started
+            As of :class:`gemv.distributed.outcome.Interrupted`.
+        """
         with self._lock:
             if self._stopped is None:
-                self._stopped = Stopped(reason, tuple(workers))
+                self._stopped = reason, tuple(workers), started
         self._ring()
 
     def closed(self, sender: str) -> None:
@@ -124,7 +134,8 @@ class Mailbox:
             self.stop(f"worker {sender} is gone", [sender])
 
     def _ring(self) -> None:
-        with contextlib.suppress(OSError):  # it rings already, or nobody waits any more
+        # With the lock the bell is not closed meanwhile: its number may then be another file's.
+        with self._lock, contextlib.suppress(OSError):  # it rings already, or nobody waits any more
             self._bell.send(b"!")
 
     # For the thread that computes -----------------------------------------------------------------
@@ -154,7 +165,7 @@ class Mailbox:
         while True:
             with self._lock:
                 if self._stopped is not None:
-                    raise self._stopped
+                    raise Stopped(*self._stopped)
                 # A neighbour may tell of its first product before its connection is heard.
                 missing = sorted(wanted - self._doors.keys())
                 if not missing:
@@ -180,7 +191,7 @@ class Mailbox:
         while True:
             with self._lock:
                 if self._stopped is not None:
-                    raise self._stopped
+                    raise Stopped(*self._stopped)
                 missing = wanted - self._products.get(count, {}).keys()
                 if not missing:
                     return self._products.pop(count, {})
@@ -204,10 +215,11 @@ def _listen(ear: socket.socket) -> None:
         ear.recv(4096)
 
 
-def _close(selector: selectors.BaseSelector, *ends: socket.socket) -> None:
-    selector.close()
-    for each in ends:
-        each.close()
+def _close(lock: threading.Lock, selector: selectors.BaseSelector, *ends: socket.socket) -> None:
+    with lock:
+        selector.close()
+        for each in ends:
+            each.close()
 
 
 def _diverged(workers: list[str], count: int) -> str:

@@ -92,7 +92,7 @@ def run(job: Job, places: list[Place], chunks: list[Any], right: dict[str, Any])
             )
             exchange.finish()
         except Stopped as stopped:
-            exchange.give_up(stopped.reason, stopped.workers)
+            exchange.give_up(stopped.reason, stopped.workers, stopped.started)
             return Interrupted(
                 stopped.reason, stopped.workers, stopped.started, kept.vector, kept.iterations
             )

@@ -78,9 +78,7 @@ def test_a_queue_at_a_door_keeps_nobody_waiting(pair):
         listening.listen(0)
         with contextlib.suppress(BlockingIOError):
             while True:
-                waiting = stack.enter_context(
-                    socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-                )
+                waiting = stack.enter_context(socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET))
                 waiting.setblocking(False)
                 waiting.connect("\0gemv-test-queue")
         found = []
