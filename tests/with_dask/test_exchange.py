@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
-import gc
 import threading
-import weakref
 from types import SimpleNamespace
 
 import numpy as np
@@ -16,7 +13,6 @@ distributed = pytest.importorskip("distributed", reason="Dask is not installed")
 
 from gemv.distributed import exchange as exchanges  # noqa: E402
 from gemv.distributed.exchange import PLUGIN, Exchange, Exchanges  # noqa: E402
-from gemv.distributed.mailbox import Mailbox, Product  # noqa: E402
 from gemv.distributed.neighbours import Capacity  # noqa: E402
 from gemv.distributed.outcome import Stopped  # noqa: E402
 
@@ -139,21 +135,3 @@ def test_a_solve_begins_at_the_mailbox_that_it_was_given(worker):
     asyncio.run(plugin.listen(Last(), "solve", "b", "", 0.2))
     assert plugin.mailbox("solve", 0.2) is box and box.close.alive
     plugin.remove("solve")
-
-
-def test_a_mailbox_that_has_stopped_a_solve_is_forgotten_at_once():
-    """And the vectors in it: no cycle of references waits for the collector."""
-    box = Mailbox(0.2)
-    box.opened("b")
-    box.put("b", Product(2, 0, []))
-    box.stop("enough", [])
-    forgotten = weakref.ref(box)
-    gc.collect()
-    gc.disable()
-    try:
-        with contextlib.suppress(Stopped):
-            box.collect(["b"], 1)
-        del box
-        assert forgotten() is None
-    finally:
-        gc.enable()

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
+import gc
+import weakref
+
 import pytest
 
 from gemv.distributed.mailbox import Mailbox, Product
@@ -42,3 +46,21 @@ def test_a_mailbox_is_deserted_until_its_solve_begins():
     assert box.deserted
     box.used = True
     assert not box.deserted
+
+
+def test_a_mailbox_that_has_stopped_a_solve_is_forgotten_at_once():
+    """And the vectors in it: no cycle of references waits for the collector."""
+    box = Mailbox(0.2)
+    box.opened("b")
+    box.put("b", Product(2, 0, []))
+    box.stop("enough", [])
+    forgotten = weakref.ref(box)
+    gc.collect()
+    gc.disable()
+    try:
+        with contextlib.suppress(Stopped):
+            box.collect(["b"], 1)
+        del box
+        assert forgotten() is None
+    finally:
+        gc.enable()
