@@ -11,7 +11,6 @@ from typing import Any
 
 import distributed
 
-from gemv.distributed.exchange import PLUGIN, Exchanges
 from gemv.distributed.outcome import Interrupted
 from gemv.distributed.solve import Job, Place, run
 
@@ -71,23 +70,19 @@ def solve(
         ): address
         for number, address in enumerate(job.addresses)
     }
-    pending = set(tasks)
     try:
-        return _outcome(client, tasks, pending, job.patience)
+        return _outcome(client, tasks, job.patience)
     finally:
-        if pending:  # Dask cannot stop a task that runs
-            _stop_all(client, name, {tasks[task] for task in pending})
-        client.cancel(list(tasks))
+        client.cancel(list(tasks))  # those that run see it: Exchanges.transition
 
 
 def _outcome(
     client: distributed.Client,
     tasks: dict[distributed.Future, str],
-    pending: set[distributed.Future],
     patience: float,
 ) -> Any:
-    """Wait for all tasks, or until one is known never to end; `pending` keeps those left."""
-    interrupted: list[Interrupted] = []
+    """Wait for all tasks; for some seconds only, once one of them is known not to end well."""
+    pending, interrupted = set(tasks), list[Interrupted]()
     result, last = None, None
     while pending and (last is None or time.monotonic() < last):
         with contextlib.suppress(TimeoutError, CancelledError):
@@ -121,21 +116,3 @@ def _result(client: distributed.Client, task: Any, address: str, patience: float
         if address in client.nthreads():
             raise
         return Interrupted(f"worker {address} is gone, and its result with it", (address,), True)
-
-
-def _stop_all(client: distributed.Client, name: str, workers: set[str]) -> None:
-    """Let the tasks leave a solve for which nobody waits any more."""
-    with contextlib.suppress(Exception):  # whoever cannot be told will find the others gone
-        there = sorted(workers & client.nthreads().keys())
-        if there:
-            client.sync(
-                lambda: client.run(_stop, name, workers=there, on_error="ignore"),
-                callback_timeout=_GRACE,
-            )
-
-
-def _stop(name: str, dask_worker: distributed.Worker) -> None:
-    """Let the task of a worker leave its solve."""
-    plugin = dask_worker.plugins[PLUGIN]
-    assert isinstance(plugin, Exchanges)
-    plugin.stop(name, "the client has given up")

@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import threading
 import time
+import weakref
 import zlib
 from collections.abc import Iterable, Sequence
 from typing import Any
@@ -32,8 +33,8 @@ TOPIC = "gemv"
 #: Bytes from which on a copy costs more than the frames in which Dask sends an array without one.
 _LONG = 65536
 
-#: Solves that were stopped and are remembered.
-_MOST_REASONS = 64
+#: Why a solve ends whose client is gone; nobody reads it.
+_UNWANTED = "nobody waits for the result any more"
 
 #: Signs of life that a worker gives while another one waits for `patience`.
 _BEATS = 8
@@ -55,11 +56,12 @@ class Exchanges(distributed.WorkerPlugin):
         self._mailboxes: dict[str, Mailbox] = {}
         #: The loop and the thread that computes make mailboxes, and throw them away.
         self._lock = threading.Lock()
-        #: Why solves were stopped, the newest few: a task may begin after that.
-        self._reasons: dict[str, str] = {}
+        #: By the key of the task in which a solve runs here; they go with the mailboxes.
+        self._of_tasks: weakref.WeakValueDictionary[Any, Mailbox] = weakref.WeakValueDictionary()
+        self._worker = worker
         worker.handlers[PLUGIN] = self.listen
 
-    def mailbox(self, solve: str, patience: float, used: bool = False) -> Mailbox:
+    def mailbox(self, solve: str, patience: float, task: Any = None) -> Mailbox:
         """The mailbox of a solve; the first that asks, from here or from elsewhere, makes it.
 
         Parameters
@@ -67,8 +69,9 @@ class Exchanges(distributed.WorkerPlugin):
         solve : str
         patience : float
             As of :class:`Mailbox`.
-        used : bool, optional
-            Whether the solve begins here.
+        task : str, optional
+            The key of the task in which the solve begins here. It ends as soon as nobody wants the
+            result of the task: the client has given up, or is gone. Dask lets such a task run on.
 
         Returns
         -------
@@ -78,27 +81,27 @@ class Exchanges(distributed.WorkerPlugin):
             mailbox = self._mailboxes.get(solve)
             if mailbox is None:
                 mailbox = self._mailboxes[solve] = Mailbox(patience)
-            mailbox.used |= used
-        reason = self._reasons.get(solve)
-        if reason is not None:
-            mailbox.stop(reason, ())
+            if task is not None:
+                mailbox.used = True
+                self._of_tasks[task] = mailbox
+        known = self._worker.state.tasks.get(task)
+        if known is not None and known.state == "cancelled":  # before this call
+            mailbox.stop(_UNWANTED, ())
         return mailbox
 
-    def stop(self, solve: str, reason: str) -> None:
-        """Let the task of a solve end, also if it has yet to begin.
+    def transition(self, key: Any, start: str, finish: str, **more: Any) -> None:
+        """Called by Dask on each change in the state of a task.
 
         Parameters
         ----------
-        solve : str
-        reason : str
+        key : str
+        start, finish : str
+            The states.
+        **more
         """
-        # First the reason: a mailbox that is made meanwhile is stopped there, or found here.
-        self._reasons[solve] = reason
-        while len(self._reasons) > _MOST_REASONS:
-            del self._reasons[next(iter(self._reasons))]
-        mailbox = self._mailboxes.get(solve)
-        if mailbox is not None:
-            mailbox.stop(reason, ())
+        mailbox = self._of_tasks.get(key)
+        if mailbox is not None and finish == "released":
+            mailbox.stop(_UNWANTED, ())
 
     def remove(self, solve: str) -> None:
         """Forget a solve.
@@ -170,7 +173,7 @@ class Exchange:
         plugin = self._worker.plugins[PLUGIN]
         assert isinstance(plugin, Exchanges)
         self._plugin = plugin
-        self._mailbox = plugin.mailbox(solve, patience, used=True)
+        self._mailbox = plugin.mailbox(solve, patience, self._worker.get_current_task())
         self._neighbours = Neighbours(here, self._mailbox, capacity)
         self._loop = self._worker.loop.asyncio_loop
         self._solve, self._here, self._patience = solve, here, patience

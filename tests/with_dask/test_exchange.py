@@ -45,18 +45,21 @@ def worker(monkeypatch):
     thread = threading.Thread(target=loop.run_forever)
     thread.start()
     plugin, comms = Exchanges(), {}
-    plugin.setup(SimpleNamespace(handlers={}))
 
     async def connect(peer, **options):
         return comms.setdefault(peer, Comm())
 
     found = SimpleNamespace(
         plugins={PLUGIN: plugin},
+        state=SimpleNamespace(tasks={}),
+        get_current_task=lambda: "task of the solve",
         loop=SimpleNamespace(asyncio_loop=loop),
         security=SimpleNamespace(get_connection_args=lambda role: {}),
         comms=comms,
         plugin=plugin,
+        handlers={},
     )
+    plugin.setup(found)
     monkeypatch.setattr(distributed, "get_worker", lambda: found)
     monkeypatch.setattr(exchanges, "connect", connect)
     yield found
@@ -80,12 +83,31 @@ def test_that_a_solve_has_not_started_is_known_to_all(worker):
     sent = worker.comms["b"].written[-1]
     exchange.close()
     for message in (sent, {**sent, "started": True}):
-        box = worker.plugin.mailbox("solve 2", 0.2, used=True)
+        box = worker.plugin.mailbox("solve 2", 0.2, "the task")
         asyncio.run(worker.plugin.listen(Comm([message]), "solve 2", "a", "", 0.2))
         with pytest.raises(Stopped, match="c is busy") as told:
             box.wait_for_all(["a"])
         assert told.value.started is message["started"] and told.value.workers == ("c",)
         worker.plugin.remove("solve 2")
+
+
+@pytest.mark.parametrize("when", ["before", "meanwhile"])
+def test_a_solve_ends_when_nobody_wants_its_result(worker, when):
+    """Dask lets the task run on whose client has given up, or was killed."""
+    task = worker.get_current_task()
+    worker.state.tasks[task] = SimpleNamespace(state="cancelled" if when == "before" else "ready")
+    exchange = Exchange("solve", "a", ["a", "b"], 5, Capacity(1, 9))
+    if when == "meanwhile":
+        worker.plugin.transition(task, "ready", "executing", stimulus_id="x")
+        worker.plugin.transition("another task", "executing", "released", stimulus_id="x")
+        assert exchange._mailbox._stopped is None
+        worker.plugin.transition(task, "executing", "released", stimulus_id="x")
+    with pytest.raises(Stopped, match="nobody waits for the result"):
+        exchange.start()
+    exchange.close()
+    del exchange
+    worker.plugin.transition(task, "cancelled", "released", stimulus_id="x")  # it is forgotten
+    assert not worker.plugin._of_tasks
 
 
 def test_a_vector_that_cannot_be_sent_ends_the_solve(worker):
@@ -129,7 +151,7 @@ def test_a_solve_begins_at_the_mailbox_that_it_was_given(worker):
     class Last(Comm):
         async def read(self):
             nonlocal box
-            box = plugin.mailbox("solve", 0.2, used=True)
+            box = plugin.mailbox("solve", 0.2, "the task")
             raise OSError("closed")
 
     asyncio.run(plugin.listen(Last(), "solve", "b", "", 0.2))

@@ -7,6 +7,8 @@ import itertools
 import os
 import re
 import signal
+import subprocess
+import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -257,14 +259,15 @@ def test_an_error_on_one_worker_ends_the_solve_on_all(client):
     left_behind(client)
 
 
+def solves(dask_worker):
+    """How many a worker takes part in."""
+    return len(dask_worker.plugins["gemv_exchange"]._mailboxes)
+
+
 def left_behind(client):
     """Both workers are free again, and have forgotten the solve."""
     deadline = time.monotonic() + LIMIT
-    while any(client.processing().values()) or any(
-        client.run(
-            lambda dask_worker: len(dask_worker.plugins["gemv_exchange"]._mailboxes)
-        ).values()
-    ):
+    while any(client.processing().values()) or any(client.run(solves).values()):
         assert time.monotonic() < deadline
         time.sleep(0.05)
 
@@ -363,6 +366,36 @@ def test_ctrl_c_ends_a_solve_on_all_workers(client, monkeypatch):
         matrix.solve("cg", np.ones(60), rtol=0, maxiter=10**6, M=slow, patience=3 * LIMIT)
     left_behind(client)
     assert matrix.solve("cg", np.ones(60), rtol=0, maxiter=3)[1] == 3
+
+
+CLIENT = """
+import sys, time
+import dask.array as da, distributed, numpy as np
+from scipy.sparse import linalg
+import gemv.dask
+def slowly(x):
+    time.sleep(0.02)
+    return x
+client = distributed.Client(sys.argv[1])
+a = gemv.dask.Matrix(da.from_array(np.diag(np.logspace(0, 9, 60)), chunks=(20, 60)))
+slow = linalg.LinearOperator((60, 60), slowly, dtype="f8")
+a.solve("cg", np.ones(60), rtol=0, maxiter=10**6, M=slow, patience=600)
+"""
+
+
+def test_a_client_that_is_killed_leaves_its_workers_free(client):
+    known = client.run(os.getpid)
+    program = subprocess.Popen([sys.executable, "-c", CLIENT, client.scheduler.address])
+    try:
+        deadline = time.monotonic() + LIMIT
+        while not all(client.run(solves).values()):
+            assert time.monotonic() < deadline and program.poll() is None
+            time.sleep(0.05)
+    finally:
+        program.kill()
+        program.wait()
+    left_behind(client)
+    assert client.run(os.getpid) == known
 
 
 def test_a_worker_that_is_busy_is_named(client):
@@ -512,19 +545,3 @@ def test_examples_of_the_page_run():
     names = {"__name__": "page"}
     for text in blocks:
         exec(compile(text, str(page), "exec"), names)
-
-
-def test_a_solve_that_is_stopped_before_it_begins_ends_at_once():
-    from gemv.distributed import exchange
-
-    plugin = exchange.Exchanges()
-    plugin.setup(SimpleNamespace(handlers={}))
-    running = plugin.mailbox("running", 60)
-    for name in ("running", "late"):
-        plugin.stop(name, "the client has given up")
-    for box in (running, plugin.mailbox("late", 60)):
-        with pytest.raises(exchange.Stopped, match="the client has given up"):
-            box.wait_for_all(["a worker"])
-    for number in range(100):
-        plugin.stop(f"solve {number}", "the client has given up")
-    assert len(plugin._reasons) == exchange._MOST_REASONS and "solve 99" in plugin._reasons
