@@ -56,6 +56,8 @@ def solve(
         raise TimeoutError(
             f"gemv.dask.Matrix.solve: no worker took the vectors within {job.patience:g} s"
         ) from error
+    except OSError as error:  # as Dask's CommClosedError is
+        return Interrupted(f"a worker is gone that was to take the vectors: {error}", (), True)
     tasks = {
         client.submit(
             run,

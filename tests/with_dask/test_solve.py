@@ -518,6 +518,24 @@ def test_what_was_kept_is_where_the_next_attempt_begins(client, monkeypatch):
     assert len(begun) == 4
 
 
+def test_a_worker_that_dies_as_the_solve_begins(client, monkeypatch):
+    """Dask has chosen it to take the vectors."""
+    client.wait_for_workers(2)
+    matrix, b = gemv.dask.Matrix(diagonal()), np.ones(60)
+    scatter, gone = client.scatter, distributed.comm.CommClosedError("in scatter: closed")
+
+    def scatter_once(*arguments, **options):
+        monkeypatch.setattr(client, "scatter", scatter)
+        raise gone
+
+    monkeypatch.setattr(client, "scatter", scatter_once)
+    with pytest.raises(gemv.dask.WorkerLost, match="gone that was to take the vectors: in scatter"):
+        matrix.solve("cg", b, rtol=0, maxiter=3)
+    monkeypatch.setattr(client, "scatter", scatter_once)
+    found = matrix.solve("cg", b, rtol=0, maxiter=3, checkpoint=9)
+    same_bits(found, matrix.solve("cg", b, rtol=0, maxiter=3))
+
+
 def test_chunks_that_nobody_can_compute_again_are_named(client):
     matrix = gemv.dask.Matrix(da.ones((4, 4), chunks=(2, 4)))
     client.cancel(list(matrix._shards.values()))
