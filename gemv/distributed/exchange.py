@@ -61,6 +61,16 @@ class Exchanges(distributed.WorkerPlugin):
         self._worker = worker
         worker.handlers[PLUGIN] = self.listen
 
+    def teardown(self, worker: distributed.Worker) -> None:
+        """Called by Dask where a worker closes: it waits for its tasks, so they end.
+
+        Parameters
+        ----------
+        worker : distributed.Worker
+        """
+        for mailbox in list(self._mailboxes.values()):
+            mailbox.stop(f"worker {worker.address} closes", [worker.address])
+
     def mailbox(self, solve: str, patience: float, task: Any = None) -> Mailbox:
         """The mailbox of a solve; the first that asks, from here or from elsewhere, makes it.
 

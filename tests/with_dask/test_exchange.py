@@ -110,6 +110,16 @@ def test_a_solve_ends_when_nobody_wants_its_result(worker, when):
     assert not worker.plugin._of_tasks
 
 
+def test_a_worker_that_closes_leaves_the_solve(worker):
+    """Dask waits half a minute for the tasks of such a worker."""
+    exchange = begun(worker, patience=5)
+    worker.plugin.teardown(SimpleNamespace(address="a"))
+    with pytest.raises(Stopped, match="worker a closes") as told:
+        exchange.all_gather([((0, 0), np.ones(3))], 7)
+    assert told.value.workers == ("a",)
+    exchange.close()
+
+
 def test_a_vector_that_cannot_be_sent_ends_the_solve(worker):
     """The peer would wait for it for ever, as signs of life go on."""
     exchange = begun(worker, patience=2)
