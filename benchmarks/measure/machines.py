@@ -10,9 +10,10 @@ all of them. The matrix is float64 and cut by rows. Ways:
 - ``matvec, workers``: ``gemv.dask.matvec``, which Dask's scheduler runs as tasks
 - ``dask.array @``: the product of Dask's own arrays on the same chunks
 
-An iteration of LSMR is two products and some vectors; its time is the difference between a solve of
-:data:`MANY` iterations and one of :data:`FEW`, divided by those between them, the median of some.
-A product by tasks is the median of some. The solutions of both are compared.
+An iteration of LSMR is two products and some vectors. Its time is the difference between a solve
+of :data:`MANY` iterations and one of :data:`FEW`, divided by the difference of these numbers; the
+file has the median of :data:`ROUNDS`. A product by tasks is the median of :data:`PRODUCTS`. Results
+of the first two ways are compared with each other, and those of the last two.
 
 The file is written after each size, and a run with the same file goes on where the last one ended.
 """
@@ -44,7 +45,7 @@ SIZES = {
     "4 GiB a worker": (32768, 16384),
     "16 GiB a worker": (65536, 32768),
 }
-#: Iterations of a solve, so few and so many; times of each; products that are timed.
+#: Iterations of the short solve and of the long one; how often both are timed; products.
 FEW, MANY, ROUNDS, PRODUCTS = 5, 65, 3, 5
 #: Of LSMR: it goes on until it may not.
 ENDLESS = {"atol": 0.0, "btol": 0.0, "conlim": 0.0}

@@ -1,12 +1,13 @@
 """Vectors between workers of one machine: each writes into memory that the others read.
 
 A message of Dask's goes through the event loops of both workers, which takes longer than a GPU
-needs to read a GiB. So a worker has a door: a socket of the kind that only processes of the same
-machine reach. Whoever multiplies writes its results into memory of its own, whose descriptor it has
-handed in at the doors of the others, and rings there. The thread that waits for a product hears the
-ring itself.
+needs to read a GiB. Neighbours do without. Each has a *door*: a socket that listens, and that only
+processes of the same machine can reach. When a solve starts, a worker connects to the doors of the
+others and sends the descriptor of its own memory through each connection. From then on it writes
+its part of a product into that memory, and *rings*: it sends the number of the product, 8 bytes.
+The thread that waits for a product reads these sockets itself.
 
-Each worker decides alone how it sends to another one. Where there is no door, as on other machines,
+Each worker decides alone how it sends to another one. Where it finds no door, as on other machines,
 in other containers or for another user, it sends messages of Dask's.
 """
 
@@ -26,7 +27,7 @@ from typing import NamedTuple
 import numpy as np
 
 from gemv.core.geometry import ceil_div
-from gemv.distributed.mailbox import Mailbox, Product
+from gemv.distributed.mailbox import Mailbox, Place, Product
 
 #: Vectors begin at multiples of a line of the cache.
 _LINE = 64
@@ -34,8 +35,10 @@ _LINE = 64
 _FIRST = 3
 #: Words of a vector: its place, which is two numbers, and its length.
 _EACH = 3
-#: The most bytes of an address that is handed in at a door.
-_MOST = 4096
+#: Bytes of an element of the widest dtype, complex128.
+_WIDEST = 16
+#: The most bytes of what is said at a door: a number and an address.
+_GREETING = 4096
 #: What a ring says: the number of the product.
 _RING = struct.Struct("q")
 #: Process, user and group, as Linux tells them of whoever has the other end of a socket.
@@ -65,7 +68,9 @@ def is_possible() -> bool:
 class Memory:
     """What a worker tells, for two products: others may still read the one before.
 
-    Who tells of product c + 2 has heard all others tell of c + 1, so they have read c.
+    Product c + 2 takes the place of c. A worker that tells of c + 2 has heard all others tell of
+    c + 1, neighbours or not, and each of them had read c by then. So nothing is written over that
+    another one still reads.
 
     Parameters
     ----------
@@ -81,8 +86,8 @@ class Memory:
     @staticmethod
     def size(capacity: Capacity) -> int:
         """Bytes of such a memory, whatever the dtype."""
-        words = Memory._start(capacity.vectors) + capacity.vectors * _LINE + capacity.size * 16
-        return 2 * _aligned(words)
+        vectors = capacity.vectors * _LINE + capacity.size * _WIDEST
+        return 2 * _aligned(Memory._start(capacity.vectors) + vectors)
 
     @staticmethod
     def _start(vectors: int) -> int:
@@ -210,7 +215,7 @@ class Neighbours:
             bell = stack.enter_context(_socket())
             bell.setblocking(False)  # whoever has a queue at its door is told otherwise
             bell.connect(f"\0{door}")
-            if _is_own(bell):
+            if _is_same_user(bell):
                 hello = f"{self._capacity.vectors} {self._here}".encode()
                 socket.send_fds(bell, [hello], [self._descriptor])
                 bell.setblocking(True)
@@ -223,7 +228,7 @@ class Neighbours:
     def _admit(self, listening: socket.socket) -> None:
         """Somebody is at the door."""
         bell, _ = listening.accept()
-        if _is_own(bell):
+        if _is_same_user(bell):
             self._sources.append(bell)
             self._mailbox.watch(bell, functools.partial(self._greet, bell))
         else:
@@ -233,7 +238,7 @@ class Neighbours:
         """The first that is heard of a neighbour: its memory."""
         self._mailbox.unwatch(bell)
         flags = socket.MSG_CMSG_CLOEXEC  # programs that are started meanwhile do not get it
-        hello, descriptors, _, _ = socket.recv_fds(bell, _MOST, 1, flags)
+        hello, descriptors, _, _ = socket.recv_fds(bell, _GREETING, 1, flags)
         if not hello:
             return  # it has left again
         if not descriptors:
@@ -256,9 +261,12 @@ class Neighbours:
             self._mailbox.unwatch(bell)
 
 
-def capacity_of(places: Iterable[tuple[int, int]], edges: Sequence[Sequence[int]]) -> Capacity:
-    """The most that a worker tells which holds the chunks at these places."""
-    rows, columns = edges
+def capacity_of(places: Iterable[Place], chunks: Sequence[Sequence[int]]) -> Capacity:
+    """The most that a worker tells which holds the chunks at these places.
+
+    The sizes of all `chunks` are given along the rows, and along the columns.
+    """
+    rows, columns = chunks
     sizes = [max(rows[row], columns[column]) for row, column in places]
     return Capacity(len(sizes), sum(sizes))
 
@@ -268,7 +276,7 @@ def _socket() -> socket.socket:
     return socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
 
 
-def _is_own(end: socket.socket) -> bool:
+def _is_same_user(end: socket.socket) -> bool:
     """Whether the other end of a socket is a process of the same user."""
     found = end.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
     return _CREDENTIALS.unpack(found)[1] == os.geteuid()
