@@ -7,7 +7,6 @@ import itertools
 import os
 import re
 import signal
-import subprocess
 import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -16,6 +15,7 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
+from helpers import processes
 from scipy.sparse import linalg
 
 import gemv
@@ -385,15 +385,13 @@ a.solve("cg", np.ones(60), rtol=0, maxiter=10**6, M=slow, patience=600)
 
 def test_a_client_that_is_killed_leaves_its_workers_free(client):
     known = client.run(os.getpid)
-    program = subprocess.Popen([sys.executable, "-c", CLIENT, client.scheduler.address])
-    try:
+    command = [sys.executable, "-c", CLIENT, client.scheduler.address]
+    with processes.started(command) as program:
         deadline = time.monotonic() + LIMIT
         while not all(client.run(solves).values()):
             assert time.monotonic() < deadline and program.poll() is None
             time.sleep(0.05)
-    finally:
         program.kill()
-        program.wait()
     left_behind(client)
     assert client.run(os.getpid) == known
 
