@@ -211,6 +211,12 @@ class Exchange:
             doors = self._mailbox.wait_for_all(self._peers)
             connecting.result(self._patience)  # at once: all of them are there
             self._far = self._neighbours.reach(doors)
+        except TimeoutError:
+            raise Stopped(
+                f"worker {self._here} could not connect to all others within {self._patience:g} s",
+                (self._here,),
+                started=False,
+            ) from None
         finally:
             connecting.cancel()
 

@@ -139,6 +139,21 @@ def test_a_connection_that_ends_in_its_greeting_is_closed(worker):
     assert comm.closed
 
 
+def test_a_worker_that_cannot_connect_says_so(worker, monkeypatch):
+    """Though all others have connected to it."""
+
+    async def never(peer, **options):
+        await asyncio.sleep(60)
+
+    monkeypatch.setattr(exchanges, "connect", never)
+    worker.plugin.mailbox("solve", 0.2).opened("b")
+    exchange = Exchange("solve", "a", ["a", "b"], 0.2, Capacity(1, 9))
+    with pytest.raises(Stopped, match="worker a could not connect to all others within 0.2 s") as e:
+        exchange.start()
+    assert not e.value.started and e.value.workers == ("a",)
+    exchange.close()
+
+
 def test_nothing_is_kept_where_the_event_loop_has_ended(worker, monkeypatch):
     """As that of a worker that is closed in a process that goes on."""
     exchange = begun(worker)
