@@ -229,7 +229,11 @@ def main(arguments: list[str] | None = None) -> None:
     names = options.sizes.split(",") if options.sizes else list(SIZES)
     results = {**host(), "workers": workers, "rows": []}
     if options.file.exists():
-        results = json.loads(options.file.read_text(encoding="utf-8"))
+        earlier = json.loads(options.file.read_text(encoding="utf-8"))
+        for what in ("device", "processors", "workers"):
+            if earlier[what] != results[what]:
+                parser.error(f"{options.file} has {what} {earlier[what]}, here: {results[what]}")
+        results["rows"] = earlier["rows"]
     for name in names:
         if any(row["size"] == name for row in results["rows"]):
             continue

@@ -36,6 +36,9 @@ def test_every_way_is_measured_and_a_run_goes_on(script, tmp_path, capsys, monke
     monkeypatch.setattr(script, "measure", lambda *what: measured.append(what) or found["rows"])
     script.main([str(path), "--workers", "2"])
     assert measured == [("smaller", (30, 30), 2)], "only what is missing"
+    with pytest.raises(SystemExit):
+        script.main([str(path), "--workers", "3"])
+    assert "has workers 2, here: 3" in capsys.readouterr().err
 
 
 def test_numbers_that_differ_are_marked(script, monkeypatch):
