@@ -260,10 +260,11 @@ def test_who_waits_keeps_the_slot(driver):
 
 def test_it_sleeps_when_nobody_asks_and_is_woken(driver):
     for _ in range(5):
-        STATE[deputy.IDLE] = LONG_NS
+        STATE[TIMES] = LONG_NS
         by_deputy(driver)
-        STATE[deputy.IDLE] = deputy.IDLE_NS
+        STATE[TIMES] = OWN_TIMES
         until(lambda: STATE[SLOT] == ASLEEP)
+        time.sleep(2 * deputy.NEAR_NS / 1e9)
         WORDS[THREAD] = 0
         others_called()
         driver.enqueue()
