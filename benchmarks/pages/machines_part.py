@@ -41,9 +41,9 @@ class Measured(NamedTuple):
         return sorted(found, key=found.__getitem__)
 
     def time(self, size: str, way: str) -> float | None:
-        """Seconds; None where there is no result, or a wrong one."""
+        """Seconds; None where there is no result, a wrong one, or a difference that is noise."""
         row = self.rows.get((size, way), {})
-        return row.get("time_s") if row.get("right") else None
+        return row["time_s"] if row.get("right") and row["time_s"] > 0 else None
 
 
 def load(folder: Path = FOLDER) -> list[Measured]:

@@ -278,4 +278,8 @@ def test_the_page_compares_workers_with_one_process_and_with_dask(tmp_path):
     small, large = table.splitlines()[2:]
     assert small == "| small | 2 s | – | 50 ms | 30 s | – | – |", "a wrong result has no time"
     assert large == "| large | 2 s | 3 s | 50 ms | 30 s | 1.50 | 20.00 |"
+    (row,) = [row for (size, way), row in runs[0].rows.items()
+              if (size, way) == ("large", part.PROCESS)]  # fmt: skip
+    row["time_s"] = -1e-3
+    assert runs[0].time("large", part.PROCESS) is None
     assert part.part([]) == []

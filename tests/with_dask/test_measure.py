@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from types import SimpleNamespace
 
 import pytest
 from helpers.programs import program
@@ -28,7 +29,8 @@ def test_every_way_is_measured_and_a_run_goes_on(script, tmp_path, capsys, monke
     ways = [part.PROCESS, part.WORKERS, part.TASKS, part.DASK]
     assert [(row["size"], row["way"]) for row in found["rows"]] == [("small", way) for way in ways]
     for row in found["rows"]:
-        assert row["right"] and row["time_s"] > 0 and row["found"] > 0
+        # The time of an iteration is a difference, and may be anything for so few of them.
+        assert row["right"] and row["found"] > 0 and (row["time_s"] > 0 or "lsmr" in row["way"])
         assert (row["rows"], row["columns"]) == (80, 30)
     assert "WRONG" not in capsys.readouterr().out
 
@@ -51,3 +53,14 @@ def test_numbers_that_differ_are_marked(script, monkeypatch):
     monkeypatch.setattr(script, "on_workers", on_workers)
     rows = script.measure("some", (4, 3), 1)
     assert [row["right"] for row in rows] == [False, False, True, True]
+
+
+def test_an_iteration_takes_what_more_of_them_take_longer(script, monkeypatch):
+    now = [0.0]
+
+    def solve(limit):
+        now[0] += 5 + 0.25 * limit
+        return "x", 7, limit, 3.5, "and others"
+
+    monkeypatch.setattr(script, "time", SimpleNamespace(perf_counter=lambda: now[0]))
+    assert script.each_iteration(solve) == {"time_s": 0.25, "found": 3.5}
