@@ -10,7 +10,7 @@ all of them. The matrix is float64 and cut by rows. Ways:
 - ``matvec, workers``: ``gemv.dask.matvec``, which Dask's scheduler runs as tasks
 - ``dask.array @``: the product of Dask's own arrays on the same chunks
 
-An iteration of LSMR is two products and some vectors. Its time is the difference between a solve
+An iteration of LSMR is two products and sums of vectors. Its time is the difference between a solve
 of :data:`MANY` iterations and one of :data:`FEW`, divided by the difference of these numbers; the
 file has the median of :data:`ROUNDS`. A product by tasks is the median of :data:`PRODUCTS`. Results
 of the first two ways are compared with each other, and those of the last two.

@@ -67,7 +67,7 @@ def part(runs: list[Measured]) -> list[str]:
     parts = [
         "## Dask's workers on one machine",
         "`benchmarks/measure/machines.py` measured LSMR on a float64 matrix that is cut by rows:"
-        " an iteration, which is two products and some vectors, of SciPy's solver with one"
+        " an iteration, which is two products and sums of vectors, of SciPy's solver with one"
         " `gemv.Matrix`, and of `gemv.dask.Matrix.solve` with a worker for each part. Beside them"
         " stands one product that Dask's scheduler runs as tasks, by `gemv.dask.matvec` and by"
         " `dask.array`. *Workers* is the iteration of the workers divided by that of the one"

@@ -208,7 +208,7 @@ class Forked:
 def drop_frames(error: BaseException | None) -> None:
     """Free what the frames of a handled error hold: arrays, and memory of GPUs.
 
-    From Python 3.13 on, the frames of an error that passed a context manager keep the error itself,
+    Under Python 3.13 the frames of an error that passed a context manager keep the error itself,
     so that they would stay until the next garbage collection.
     """
     while error is not None:

@@ -11,8 +11,9 @@ from typing import Any
 
 import distributed
 
+from gemv.distributed.mailbox import Place
 from gemv.distributed.outcome import Interrupted
-from gemv.distributed.solve import Job, Place, run
+from gemv.distributed.solve import Job, run
 
 #: Seconds between two looks at which workers are alive.
 _LOOK = 0.5

@@ -17,10 +17,11 @@ from gemv.core.values import shown, typed
 from gemv.distributed import arguments
 from gemv.distributed import client as clients
 from gemv.distributed.exchange import Exchanges
+from gemv.distributed.mailbox import Place
 from gemv.distributed.methods import METHODS
 from gemv.distributed.outcome import Interrupted, WorkerLost
 from gemv.distributed.placement import spread, where
-from gemv.distributed.solve import Job, Place
+from gemv.distributed.solve import Job
 
 #: What errors of a solve begin with.
 _SOLVE = "gemv.dask.Matrix.solve"

@@ -86,13 +86,13 @@ def test_the_time_of_selection_needs_no_gpu(capsys, monkeypatch, folder):
 
 
 def test_calls_prints_every_row(capsys, monkeypatch, folder):
-    calls = program("measure.calls")
-    table = calls.CallResults("A GPU", {"torch": "9.9"})
+    calls, records = program("measure.calls"), program("measure.calls_records")
+    table = records.CallResults("A GPU", {"torch": "9.9"})
     table.rows = [
-        calls.CallRow("64 x 64", "gemv, torch, in place", 3e-6),
-        calls.CallRow("64 x 64", "torch.mv(out=)", 6e-6),
-        calls.CallRow("64 x 64", "cupy [broken]", None, "ImportError: gone"),
-        calls.CallRow("selection", "a new shape", 1e-6),
+        records.CallRow("64 x 64", "gemv, torch, in place", 3e-6),
+        records.CallRow("64 x 64", "torch.mv(out=)", 6e-6),
+        records.CallRow("64 x 64", "cupy [broken]", None, "ImportError: gone"),
+        records.CallRow("selection", "a new shape", 1e-6),
     ]
     monkeypatch.setattr(calls, "measure", lambda progress: table)
     assert main(["calls", "--json", "calls.json"]) == 0

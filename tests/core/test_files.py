@@ -98,7 +98,7 @@ def calls(path):
     measure_calls = program("measure.calls")
 
     with pytest.MonkeyPatch.context() as patch:
-        table = measure_calls.CallResults("A GPU", {"torch": "9" * 9999})
+        table = program("measure.calls_records").CallResults("A GPU", {"torch": "9" * 9999})
         patch.setattr(measure_calls, "measure", lambda progress: table)
         assert program("command").main(["calls", "--json", str(path)]) == 2
     raise OSError(errno.EFBIG, "refused with status 2")

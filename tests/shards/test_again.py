@@ -214,6 +214,8 @@ def test_what_cannot_be_a_graph_stays_one_by_one(wrong, virtual_gpus, monkeypatc
     x, expected = Array(virtual_gpus, values), several.matvec(values).tobytes()
     for _ in range(again().ONE_BY_ONE):
         several @ x
+    handled = []
+    monkeypatch.setattr(again(), "drop_frames", lambda error: handled.append(type(error).__name__))
     if wrong == "capture":
         virtual_gpus.break_(1, "launch", UNSUPPORTED)
     else:
@@ -224,6 +226,7 @@ def test_what_cannot_be_a_graph_stays_one_by_one(wrong, virtual_gpus, monkeypatc
         virtual_gpus.broken.clear()
         if wrong == "memory":
             virtual_gpus.room[1] = room
+    assert handled == [{"capture": "CannotCapture", "memory": "MemoryError"}[wrong]]
     for _ in range(3):
         y, names = calls_of(virtual_gpus, lambda: several @ x)
         assert bits(virtual_gpus, y) == expected and "cuGraphLaunch" not in names

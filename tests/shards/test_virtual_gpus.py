@@ -18,6 +18,7 @@ import gemv
 from gemv.arrays import dlpack
 from gemv.arrays.base import Library
 from gemv.engines import backend
+from gemv.shards import plan as plan_of_shards
 from gemv.shards.remembered import Layouts
 from gemv.shards.vectors import NewVector
 
@@ -311,6 +312,17 @@ def test_a_plan_that_fails_for_another_reason_raises(virtual_gpus):
             plan()
         virtual_gpus.broken.clear()
         del plan
+
+
+def test_an_error_that_is_handled_holds_no_memory(virtual_gpus, monkeypatch):
+    """Its frames are dropped, and those of its causes: under Python 3.13 they hold each other."""
+    handled = []
+    monkeypatch.setattr(plan_of_shards, "drop_frames", lambda error: handled.append(error))
+    several = gemv.Matrix(numbers((37, 20)), devices=[0, 1, 2])
+    vectors = Array(virtual_gpus, numbers(20)), Array(virtual_gpus, np.zeros(37, "f"))
+    virtual_gpus.break_(1, "launch", UNSUPPORTED)
+    assert not several.plan(*vectors).is_graph
+    assert [type(error).__name__ for error in handled] == ["CannotCapture"]
 
 
 def test_a_vector_that_differs_from_the_one_before_is_read_in_full(virtual_gpus):
