@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import threading
 from typing import Any
 
@@ -10,6 +11,7 @@ import numpy as np
 from gemv import blas as gemv_blas
 from gemv.arrays import adopt, host, libraries
 from gemv.calls import batched, items
+from gemv.calls.host_vectors import HostVectors
 from gemv.calls.operators import (
     AS_IT_IS,
     CONJUGATE,
@@ -204,19 +206,17 @@ class Matrix(KeptOperator):
         engine = backend.engine()
         with self._lock, engine.on(self._device):
             self._kept()
-            vectors = self._bound.get((trans, count))
-            if vectors is None:
-                vectors = engine.vectors(padded.size, count * rows, self.dtype)
-                self._bound[trans, count] = vectors
-            on_device = vectors.x.reshape(padded.shape)[:, :cols]
-            y = vectors.y.reshape(count, rows)
-            foreign = libraries.device_library(array) is not libraries.device_library(vectors.x)
-            vectors.put(padded.reshape(-1), None)
-            checked = batched.bind_blas(
-                1, array, on_device, 0, y, (0, 1, 0, 1), trans, 1, "plain", None
-            )
-            items.execute(checked, self._kernel, engine.default_stream() if foreign else None)
-            return vectors.get().reshape(count, rows)
+            bound = self._bound.get((trans, count))
+            if bound is None:
+                vectors = HostVectors(array, self._device, padded.size, count * rows, self.dtype)
+                checked = batched.bind_blas(
+                    1, array, vectors.x.reshape(padded.shape)[:, :cols],
+                    0, vectors.y.reshape(count, rows), (0, 1, 0, 1), trans, 1, "plain", None,
+                )  # fmt: skip
+                bound = vectors, functools.partial(items.execute, checked, self._kernel)
+                self._bound[trans, count] = bound
+            vectors, launch = bound
+            return vectors.product(padded.reshape(-1), None, launch).reshape(count, rows)
 
     def _product(
         self, trans: int, alpha: Any, x: Any, beta: Any = _NO_BETA, y: Any = None
@@ -237,16 +237,12 @@ class Matrix(KeptOperator):
             self._kept()  # another thread may have freed it in the meantime
             bound = self._bound.get(trans)
             if bound is None:
-                vectors = engine.vectors(cols, rows, self.dtype)
+                vectors = HostVectors(array, self._device, cols, rows, self.dtype)
                 plan = gemv_blas.plan(array, vectors.x, vectors.y, trans=trans, kernel=self._kernel)
-                # The plan runs on the stream of the copies, even if A's library works on another.
-                foreign = libraries.device_library(array) is not libraries.device_library(vectors.x)
-                stream = engine.default_stream() if foreign else None
-                bound = self._bound[trans] = (vectors, plan, stream)
-            vectors, plan, stream = bound
-            vectors.put(x, 0 if y is None and beta is not _NO_BETA else y)
-            plan(alpha, beta, stream=stream)
-            return vectors.get()
+                bound = self._bound[trans] = (vectors, plan)
+            vectors, plan = bound
+            y = 0 if y is None and beta is not _NO_BETA else y
+            return vectors.product(x, y, lambda stream: plan(alpha, beta, stream=stream))
 
     def _on_device(self, op: int, x: Any) -> Any:
         array = self._kept()

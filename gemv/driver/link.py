@@ -322,23 +322,23 @@ def operand_in(array: DeviceBytes, length: int, dtype: np.dtype) -> Operand:
 class Vectors:
     """Pinned memory beside two vectors `x` and `y` on the GPU, for a matrix that stays there."""
 
-    def __init__(self, x: Any, y: Any, stream: int) -> None:
-        self.x, self.y, self._stream = x, y, stream
+    def __init__(self, x: Any, y: Any) -> None:
+        self.x, self.y = x, y
         self._sent, self._received = (pinned_array(each.size, each.dtype) for each in (x, y))
         self._x, self._y = address_of(x), address_of(y)
 
-    def put(self, x: np.ndarray, y: Any) -> None:
+    def put(self, x: np.ndarray, y: Any, stream: int) -> None:
         """Enqueue the copies to the GPU for the next product; None for a y that is not read."""
-        sent, received, stream = self._sent, self._received, self._stream
+        sent, received = self._sent, self._received
         sent[...] = x
         check(driver.cuMemcpyHtoDAsync(self._x, sent.ctypes.data, sent.nbytes, stream))
         if y is not None:
             received[...] = y
             check(driver.cuMemcpyHtoDAsync(self._y, received.ctypes.data, received.nbytes, stream))
 
-    def get(self) -> np.ndarray:
+    def get(self, stream: int) -> np.ndarray:
         """Wait for the product; its y as a new array."""
-        received, stream = self._received, self._stream
+        received = self._received
         check(driver.cuMemcpyDtoHAsync(received.ctypes.data, self._y, received.nbytes, stream))
         check(driver.cuStreamSynchronize(stream))
         return received.copy()

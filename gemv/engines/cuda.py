@@ -217,7 +217,7 @@ class CudaEngine:
         return self.transfers.matrix(self.device().index, operand, dtype)
 
     def vectors(self, cols: int, rows: int, dtype: np.dtype) -> Vectors:
-        return transfers.vectors(cols, rows, dtype, self.numba_stream)
+        return transfers.vectors(cols, rows, dtype)
 
     # Launches --------------------------------------------------------------------------------
 

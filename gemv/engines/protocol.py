@@ -47,11 +47,11 @@ class Vectors(Protocol):
     x: Any
     y: Any
 
-    def put(self, x: np.ndarray, y: Any) -> None:
+    def put(self, x: np.ndarray, y: Any, stream: int) -> None:
         """Give x and y the values of the next product; None for a y that is not read."""
 
-    def get(self) -> np.ndarray:
-        """The y of the last product, in host memory."""
+    def get(self, stream: int) -> np.ndarray:
+        """The y of the last product on this stream, in host memory."""
 
 
 class Session(Protocol):

@@ -140,11 +140,11 @@ class SimulatedVectors:
         self.x, self.y = x, y
         self._x, self._y = x._ary, y._ary  # the memory of Numba's stand-ins
 
-    def put(self, x: np.ndarray, y: Any) -> None:
+    def put(self, x: np.ndarray, y: Any, stream: int) -> None:
         self._x[:] = x
         self._y[:] = np.nan if y is None else y
 
-    def get(self) -> np.ndarray:
+    def get(self, stream: int) -> np.ndarray:
         return self._y.copy()
 
 

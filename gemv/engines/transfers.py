@@ -110,8 +110,8 @@ class Transfers:
         return array
 
 
-def vectors(cols: int, rows: int, dtype: np.dtype, stream: int) -> Vectors:
+def vectors(cols: int, rows: int, dtype: np.dtype) -> Vectors:
     """Vectors in Numba arrays: a call on nothing but these takes the short way."""
     from numba import cuda
 
-    return Vectors(cuda.device_array(cols, dtype), cuda.device_array(rows, dtype), stream)
+    return Vectors(cuda.device_array(cols, dtype), cuda.device_array(rows, dtype))

@@ -95,6 +95,7 @@ class ShardedMatrix(KeptOperator):
         count, cols = x.shape
         groups = self._groups(trans, count)
         engine, first = backend.engine(), self._fabric.places[0]
+        stream = engine.default_stream()
         step, rows = cols if count == 1 else aligned_step(cols), groups.rows
         vectors = self._vectors_of.get((trans, count))
         if vectors is None:
@@ -112,9 +113,9 @@ class ShardedMatrix(KeptOperator):
             padded[:, :cols] = x
             x, on_device = padded, as_vectors(on_device, count, cols, step)
             y = as_vectors(y, count, rows, rows)
-        vectors.put(x.reshape(-1), None)
-        groups.run(on_device, [Target(y)], [(first.index, engine.default_stream())])
-        return np.asarray(vectors.get()).reshape(count, rows)
+        vectors.put(x.reshape(-1), None, stream)
+        groups.run(on_device, [Target(y)], [(first.index, stream)])
+        return np.asarray(vectors.get(stream)).reshape(count, rows)
 
     def _on_device(self, op: int, x: Any) -> Any:
         self.kept()

@@ -418,13 +418,13 @@ def test_the_memory_of_panels_is_kept_if_small(staging):
 
 
 def test_a_matrix_that_stays(staging):
-    vectors = staging.module.Vectors(Array(5, np.float64), Array(3, np.float64), 0)
-    vectors.put(np.arange(5), 7)
+    vectors = staging.module.Vectors(Array(5, np.float64), Array(3, np.float64))
+    vectors.put(np.arange(5), 7, 0)
     assert vectors.x.memory.tolist() == [0.0, 1.0, 2.0, 3.0, 4.0]
-    assert vectors.get().tolist() == [7.0] * 3
+    assert vectors.get(0).tolist() == [7.0] * 3
     vectors.y.memory[:] = [1, 2, 3]
-    vectors.put(np.ones(5), None)
-    assert vectors.get().tolist() == [1.0, 2.0, 3.0], "y is not sent where it is not read"
+    vectors.put(np.ones(5), None, 0)
+    assert vectors.get(0).tolist() == [1.0, 2.0, 3.0], "y is not sent where it is not read"
 
 
 def test_the_simulator_is_what_other_tests_run_on():

@@ -558,11 +558,11 @@ class Engine:
     def vectors(self, cols, rows, dtype):
         x, y = self.empty(cols, dtype), self.empty(rows, dtype)
 
-        def put(values, old):
+        def put(values, old, stream):
             x.values()[...] = values
             y.values()[...] = np.nan
 
-        def get():
+        def get(stream):
             self.virtual.cuStreamSynchronize(0)
             return y.values().copy()
 

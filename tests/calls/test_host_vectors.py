@@ -1,0 +1,120 @@
+"""Vectors in host memory beside a matrix of any library: whose arrays they are, on which stream."""
+
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+
+import gemv
+from gemv.arrays import libraries
+from gemv.calls.host_vectors import HostVectors
+from gemv.engines import backend
+
+DEFAULT, CURRENT = 0, {0: 70, 3: 73}
+
+
+class Library:
+    """A library of arrays, which are pairs of it and of the memory that they share."""
+
+    def __init__(self, shares=True, streams=True):
+        self.shares, self.streams = shares, streams
+
+    def stream_getter(self):
+        return CURRENT.__getitem__ if self.streams else None
+
+    def shared(self, array, device):
+        _, memory = array
+        return (self, memory, device) if self.shares else array
+
+
+NUMBA = Library(streams=False)
+
+
+@pytest.fixture
+def copies(monkeypatch):
+    """What is copied, with the stream, beside a GPU that does nothing."""
+    done = []
+    vectors = SimpleNamespace(
+        x=(NUMBA, "x"), y=(NUMBA, "y"),
+        put=lambda x, y, stream: done.append(("put", x, y, stream)),
+        get=lambda stream: done.append(("get", stream)) or "new y",
+    )  # fmt: skip
+    engine = SimpleNamespace(
+        vectors=lambda cols, rows, dtype: vectors, default_stream=lambda: DEFAULT
+    )
+    monkeypatch.setattr(backend, "engine", lambda: engine)
+    monkeypatch.setattr(libraries, "device_library", lambda array: array[0])
+    return done
+
+
+def product(vectors, done):
+    assert vectors.product("x of host", None, lambda stream: done.append(("launch", stream))) == (
+        "new y"
+    )
+    return done
+
+
+def test_a_matrix_of_numbas_has_the_vectors_themselves(copies):
+    vectors = HostVectors((NUMBA, "a"), None, 5, 6, np.float64)
+    assert (vectors.x, vectors.y) == ((NUMBA, "x"), (NUMBA, "y"))
+    assert product(vectors, copies) == [
+        ("put", "x of host", None, DEFAULT), ("launch", None), ("get", DEFAULT)
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize("device", [0, 3])
+def test_a_library_computes_with_its_own_arrays_on_its_current_stream(copies, device):
+    library = Library()
+    vectors = HostVectors((library, "a"), device, 5, 6, np.float64)
+    assert (vectors.x, vectors.y) == ((library, "x", device), (library, "y", device))
+    stream = CURRENT[device]
+    assert product(vectors, copies) == [
+        ("put", "x of host", None, stream), ("launch", None), ("get", stream)
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize("lacks", ["shares", "streams"])
+def test_other_libraries_compute_on_the_stream_of_the_copies(copies, lacks):
+    """JAX's arrays share no memory with others, and say nothing of a stream."""
+    vectors = HostVectors((Library(**{lacks: False}), "a"), 3, 5, 6, np.float64)
+    assert (vectors.x, vectors.y) == ((NUMBA, "x"), (NUMBA, "y"))
+    assert product(vectors, copies) == [
+        ("put", "x of host", None, DEFAULT), ("launch", DEFAULT), ("get", DEFAULT)
+    ]  # fmt: skip
+
+
+def arrays_of(name):
+    """A function that puts an array on the GPU, and a context with another current stream."""
+    library = pytest.importorskip(name)
+    if name == "cupy":
+        return library.asarray, lambda: library.cuda.Stream(non_blocking=True)
+    return (
+        lambda array: library.from_numpy(array).cuda(),
+        lambda: library.cuda.stream(library.cuda.Stream()),
+    )
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("name", ["cupy", "torch"])
+@pytest.mark.parametrize("dtype", ["f4", "c16"])
+def test_products_by_a_matrix_of_a_library(name, dtype, rng):
+    """On its current stream, by plans that look at no array; also behind work that is pending."""
+    put, other_stream = arrays_of(name)
+    host = rng.standard_normal((700, 900)).astype(dtype)
+    x, xs = (rng.standard_normal(s).astype(dtype) for s in ((900,), (900, 3)))
+    with gemv.Matrix(host) as ours:
+        expected, several, back = ours @ x, ours @ xs, ours.rmatvec(expected_x := ours @ x)
+    a = put(np.zeros_like(host))
+    with gemv.Matrix(a) as matrix:
+        matrix @ x, matrix @ xs, matrix.rmatvec(expected_x)
+        for key in (0, 2 if dtype == "c16" else 1):
+            assert matrix._bound[key][1]._launch is not None
+        for _ in range(20):
+            with other_stream():
+                a[...] = 0
+                a[...] = put(host)
+                assert (matrix @ x).tobytes() == expected.tobytes()
+                a[...] = 0
+                a[...] = put(host)
+                assert (matrix @ xs).tobytes() == several.tobytes()
+                assert matrix.rmatvec(expected_x).tobytes() == back.tobytes()
