@@ -10,7 +10,7 @@ import numpy as np
 
 from gemv import blas as gemv_blas
 from gemv.arrays import adopt, host, libraries
-from gemv.calls import batched, items
+from gemv.calls import batched
 from gemv.calls.host_vectors import HostVectors
 from gemv.calls.operators import (
     AS_IT_IS,
@@ -20,6 +20,7 @@ from gemv.calls.operators import (
     device_vector,
     precision_of,
 )
+from gemv.calls.plan_batch import BoundBatch
 from gemv.core.batch import MOST_VECTORS, aligned_step
 from gemv.core.dtypes import PREFIXES
 from gemv.core.operand import where
@@ -209,12 +210,16 @@ class Matrix(KeptOperator):
             bound = self._bound.get((trans, count))
             if bound is None:
                 vectors = HostVectors(array, self._device, padded.size, count * rows, self.dtype)
-                checked = batched.bind_blas(
-                    1, array, vectors.x.reshape(padded.shape)[:, :cols],
-                    0, vectors.y.reshape(count, rows), (0, 1, 0, 1), trans, 1, "plain", None,
-                )  # fmt: skip
-                bound = vectors, functools.partial(items.execute, checked, self._kernel)
-                self._bound[trans, count] = bound
+                on_device = vectors.x.reshape(padded.shape)[:, :cols]
+                y = vectors.y.reshape(count, rows)
+
+                def check(alpha: Any, beta: Any, x: Any, y: Any) -> Any:
+                    options = (0, 1, 0, 1), trans, 1, "plain", None
+                    return batched.bind_blas(alpha, array, x, beta, y, *options)
+
+                batch = BoundBatch(check, on_device, y, self._kernel)
+                launch = functools.partial(batch, 1, 0, on_device, y)
+                bound = self._bound[trans, count] = (vectors, launch)
             vectors, launch = bound
             return vectors.product(padded.reshape(-1), None, launch).reshape(count, rows)
 

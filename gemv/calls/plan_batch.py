@@ -61,21 +61,31 @@ class _Ready(NamedTuple):
         note_written(call.y)
 
 
-class _Bound:
-    """What a plan of a batch calls: launches that are ready, or a call that is checked again."""
+class BoundBatch:
+    """What a plan of a batch calls: launches that are ready, or a call that is checked again.
+
+    Parameters
+    ----------
+    check : callable
+        ``check(alpha, beta, x, y)`` binds and checks a call.
+    x, y : device array
+        Those for which launches are ready.
+    kernel : str or None
+    stream : stream or None
+        As of :func:`gemv.gemv`; a call may name another stream.
+    """
 
     def __init__(
-        self, routine: str, arrays: tuple[Any, Any, Any], options: tuple, kernel: str | None,
-        stream: Any, accumulate: Any, out_dtype: Any,
-    ) -> None:  # fmt: skip
-        self._routine, self._arrays, self._options = routine, arrays, options
+        self, check: Callable[..., Items], x: Any, y: Any, kernel: str | None, stream: Any = None
+    ) -> None:
+        self._check, self._x, self._y = check, x, y
         self._kernel, self._stream = kernel, stream
-        self._rest = (accumulate, out_dtype)
         self._ready = self._prepared()
 
-    def __call__(self, alpha: Any, beta: Any, x: Any, y: Any, stream: Any) -> Any:
+    def __call__(self, alpha: Any, beta: Any, x: Any, y: Any, stream: Any = None) -> Any:
+        """Compute into `y`, or into a new array where it is None; and return that."""
         stream = self._stream if stream is None else stream
-        _, own_x, own_y = self._arrays
+        own_x, own_y = self._x, self._y
         ready = self._ready
         if ready is not None and x is own_x and y is own_y and y is not None:
             if type(alpha) in ready.numbers and type(beta) in ready.numbers:
@@ -85,12 +95,7 @@ class _Bound:
                     self._ready = ready
                     ready.launch(alpha, beta, stream)
                     return y
-        return items.execute(self._checked(alpha, beta, x, y), self._kernel, stream)
-
-    def _checked(self, alpha: Any, beta: Any, x: Any, y: Any) -> Items:
-        overwrite = 0 if y is None else 1
-        arguments = (alpha, self._arrays[0], x, beta, y, *self._options, overwrite)
-        return routines.bind(self._routine, arguments, *self._rest)
+        return items.execute(self._check(alpha, beta, x, y), self._kernel, stream)
 
     def _prepared(self) -> _Ready | None:
         """The launches for numbers alpha and beta, loaded; None where each call has to be checked.
@@ -99,7 +104,7 @@ class _Bound:
         belongs to alpha.
         """
         generation = memo.generation()
-        checked = self._checked(2, 0, *self._arrays[1:])
+        checked = self._check(2, 0, self._x, self._y)
         call = checked.call
         if engines_backend.backend() == "host" or checked.nothing or 0 in call.a.shape:
             return None
@@ -133,7 +138,9 @@ def make(
         known_kernel(routine, kernel)
     if peer:
         raise ValueError(f"{routine}: peer is for a matrix of two dimensions, not for a batch")
-    general: Callable[..., Any] = _Bound(
-        routine, (a, x, y), options, kernel, stream, accumulate, out_dtype
-    )
-    return Plan(general, a, x, y, options)
+
+    def check(alpha: Any, beta: Any, x: Any, y: Any) -> Items:
+        arguments = (alpha, a, x, beta, y, *options, 0 if y is None else 1)
+        return routines.bind(routine, arguments, accumulate, out_dtype)
+
+    return Plan(BoundBatch(check, x, y, kernel, stream), a, x, y, options)

@@ -325,20 +325,21 @@ class Vectors:
     def __init__(self, x: Any, y: Any) -> None:
         self.x, self.y = x, y
         self._sent, self._received = (pinned_array(each.size, each.dtype) for each in (x, y))
-        self._x, self._y = address_of(x), address_of(y)
+        # Where they are on the GPU and in host memory, and their bytes.
+        self._x = address_of(x), self._sent.ctypes.data, self._sent.nbytes
+        self._y = address_of(y), self._received.ctypes.data, self._received.nbytes
 
     def put(self, x: np.ndarray, y: Any, stream: int) -> None:
         """Enqueue the copies to the GPU for the next product; None for a y that is not read."""
-        sent, received = self._sent, self._received
-        sent[...] = x
-        check(driver.cuMemcpyHtoDAsync(self._x, sent.ctypes.data, sent.nbytes, stream))
+        self._sent[...] = x
+        check(driver.cuMemcpyHtoDAsync(*self._x, stream))
         if y is not None:
-            received[...] = y
-            check(driver.cuMemcpyHtoDAsync(self._y, received.ctypes.data, received.nbytes, stream))
+            self._received[...] = y
+            check(driver.cuMemcpyHtoDAsync(*self._y, stream))
 
     def get(self, stream: int) -> np.ndarray:
         """Wait for the product; its y as a new array."""
-        received = self._received
-        check(driver.cuMemcpyDtoHAsync(received.ctypes.data, self._y, received.nbytes, stream))
+        on_gpu, in_host_memory, nbytes = self._y
+        check(driver.cuMemcpyDtoHAsync(in_host_memory, on_gpu, nbytes, stream))
         check(driver.cuStreamSynchronize(stream))
-        return received.copy()
+        return self._received.copy()
