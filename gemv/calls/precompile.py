@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from gemv.calls import short
+from gemv.calls import short, torch_old_y
 from gemv.calls.bind import BlasArguments, bind
 from gemv.calls.execute import refuse_on_host, selected, to_be_selected
 from gemv.engines import backend as engines_backend
@@ -34,5 +34,7 @@ def precompile(
             engine.load(choice, engine.device())
             if call.y is not None and not call.in_place:
                 engine.prepare_copy(call.y)
+                if kernel is None and torch_old_y.blends(engine, choice, call):
+                    engine.load(choice.blending, engine.device())
             if not call.on_host:
                 short.prepare(engine, call.a.kind)

@@ -106,8 +106,7 @@ class RememberedCall:
         self.scratch_bytes = geometry.scratch * precision.sums.itemsize
         #: Whether its blocks share scratch memory or counters.
         self.shares_scratch = bool(self.scratch_bytes or geometry.counters)
-        #: Whether a launch needs nothing but the block, three addresses, alpha and beta.
-        self.plain = not (self.shares_scratch or self.complex)
+        self.plain = is_plain(choice)
         self.sizes = problem.arguments(geometry)
         x_start, y_start = problem.x_offset * itemsize, problem.y_offset * y_itemsize
         self.block = engine.block(choice, self.functions, self.sizes, x_start, y_start)
@@ -208,6 +207,13 @@ def remember(
         while len(remembered_calls) > MAX_REMEMBERED:
             del remembered_calls[next(iter(remembered_calls))]
     return made
+
+
+def is_plain(choice: Any) -> bool:
+    """Whether a launch needs nothing but a block, addresses of a, x and y, alpha and beta."""
+    geometry = choice.geometry
+    shares = geometry.scratch or geometry.counters
+    return not (shares or choice.spec.dtype.kind == "c")
 
 
 def packable(engine: Any, choice: Any, call: Any) -> bool:

@@ -28,8 +28,8 @@ from gemv.calls.remembered import (
     options_of,
     remembered_calls,
 )
+from gemv.calls.torch_old_y import blending
 from gemv.core import trace
-from gemv.driver.block import X_START, Y_START
 
 #: How many sets of tensors an expectation knows to be no lazy negatives.
 MAX_SEEN = 256
@@ -58,7 +58,8 @@ class Tools(NamedTuple):
     #: ``fresh(lengths, strides, dtype)``: a tensor without values on the current GPU; None for a
     #: PyTorch that has no such function, which takes the half of ``new_empty``.
     fresh: Callable[..., Any] | None
-    #: The block that ``blending(expectation, y)`` makes, or None: see :func:`blending`.
+    #: The block that ``blending(expectation, y)`` makes, or None: see
+    #: :func:`gemv.calls.torch_old_y.blending`.
     blending: Callable[[Any, Any], Any]
     #: Whether there are several GPUs, and the current one.
     several: bool
@@ -102,30 +103,6 @@ def _fresh(torch: Any) -> Callable[..., Any] | None:
     except Exception:  # it is no public function
         return None
     return found if usable else None
-
-
-def blending(expected: Any, y: Any, stream: int) -> Any:
-    """Have machine code copy an old y like this one to the new one; the block, or None.
-
-    A clone goes through PyTorch's dispatcher, and is a launch as well.
-    """
-    known = expected.known
-    if expected.blending is None:
-        if known.sizes["incy"] != 1 or known.block.words[Y_START] or y.shape != (known.y_length,):
-            expected.blending = False
-            return None
-        try:
-            block = known.engine.blending_block(
-                known.choice, known.functions, known.sizes, int(known.block.words[X_START]),
-                known.y_length, stream,
-            )  # fmt: skip
-        except RuntimeError:
-            # Not loaded yet while the stream is captured; whatever else it is stays as it is.
-            if known.engine.capture_of(stream) is None:
-                expected.blending = False
-            return None
-        expected.blend(block)
-    return expected.blending or None
 
 
 def in_graphs_only() -> dict[type, ShortWay]:
@@ -175,19 +152,26 @@ def short_ways(engine: Any) -> dict[type, ShortWay]:
     else:
         enqueue = exchange.enqueue
 
-    def expect(hint: tuple, key: tuple, known: RememberedCall, a: Any, x: Any, y: Any) -> None:
-        """Make the expectation that the next call with this A is compared with."""
+    def expect(
+        hint: tuple, key: tuple, known: RememberedCall, a: Any, x: Any, y: Any, old: Any
+    ) -> None:
+        """Make the expectation that the next call with this A is compared with.
+
+        `old` is the y that was read for the new one, or None.
+        """
         made = exchange.expect(known, a, x, y)
         if made is not None:
             made.fresh = (known.y_length,), ONE_BY_ONE, y.dtype
+            if old is not None and fresh is not None:
+                blended(made, old)  # compiled now, so that no later call takes that long
             keep_expectation(hint, made, key, known)
 
-    def long_way(hint: tuple, key: tuple, a: Any, x: Any) -> LongWay:
+    def long_way(hint: tuple, key: tuple, a: Any, x: Any, old: Any = None) -> LongWay:
         """Go the long way, and make the expectation as soon as the call is remembered."""
 
         def expect_again(known: RememberedCall, y: Any) -> None:
             if exchange is not None and known.plain and hint not in expectations:
-                expect(hint, key, known, a, x, y)
+                expect(hint, key, known, a, x, y, old)
 
         return LongWay(key, expect_again)
 
@@ -344,8 +328,9 @@ def short_ways(engine: Any) -> dict[type, ShortWay]:
                     return UNUSUAL
                 if way is COPY:  # PyTorch's allocator aligns it
                     y_at, y_strides = 0, ONE_BY_ONE
+                    read = None if beta == 0 else y
                 else:
-                    y_strides = y.stride()
+                    read, y_strides = None, y.stride()
                 key = (
                     routine, device, options, a.dtype, a.shape, a.stride(),
                     x.dtype, x.shape, x.stride(), y.dtype, y.shape, y_strides,
@@ -353,7 +338,7 @@ def short_ways(engine: Any) -> dict[type, ShortWay]:
                 )  # fmt: skip
                 known = get(key)
                 if known is None:
-                    return long_way(hint, key, a, x)
+                    return long_way(hint, key, a, x, read)
                 y_low, y_high, x_low, x_high, a_low, a_high = known.spans
                 low, high = y_at + y_low, y_at + y_high
                 if way is IN_PLACE and (
@@ -382,7 +367,7 @@ def short_ways(engine: Any) -> dict[type, ShortWay]:
         if way is IN_PLACE:
             written(y)
         if exchange is not None and known.plain and hint not in expectations:
-            expect(hint, key, known, a, x, target)
+            expect(hint, key, known, a, x, target, y if way is COPY and beta != 0 else None)
         if tracing():
             known.record()
         return target

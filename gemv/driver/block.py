@@ -46,7 +46,7 @@ UNUSUAL = -1
 
 # Words of an expectation: the exporter's functions, the block, device, operands (device, rank and
 # dtype, two lengths and two strides each), alignments, and what y, x and A span; another block, or
-# 0, that copies the old y to the new one first.
+# 0, for an old y beside the new one.
 OPERAND_WORDS = 6
 DESCRIBE, CURRENT_STREAM, BLOCK, OPERANDS = 0, 1, 2, 3
 ALIGNMENTS = OPERANDS + 3 * OPERAND_WORDS

@@ -50,8 +50,8 @@ class Machine(NamedTuple):
     enqueue_complex: Callable[..., int]
     #: ``enqueue_tensors(expectation, a, x, y, stream, alpha, beta)``: the same for tensors of an
     #: exporter, on the stream that it works on if `stream` is None, and :data:`UNUSUAL` if they are
-    #: not as expected; see :mod:`gemv.driver.exchange`. With an old y behind beta it is copied to y
-    #: first, where the expectation has a block for that.
+    #: not as expected; see :mod:`gemv.driver.exchange`. With an old y behind beta the launch reads
+    #: that and writes y, where the expectation has a block for it.
     enqueue_tensors: Callable[..., int]
     #: ``describe(function, tensor, target)``: an address, or -1.
     describe: Callable[..., int]
@@ -170,11 +170,11 @@ class Expectation:
         self.words[SPANS:BLENDING] = known.spans
         #: What makes a new y; it is the exporter's.
         self.fresh: Any = None
-        #: The block that copies an old y to y first, or None.
+        #: The block for an old y beside the new one, None, or False where there can be none.
         self.blending: Any = None
 
     def blend(self, block: Any) -> None:
-        """Expect calls with an old y as well, which this block copies to y first."""
+        """Expect calls with an old y as well, which this block reads beside the new one."""
         self.words[BLENDING] = block.address
         self.blending = block  # last: other threads go by it
 

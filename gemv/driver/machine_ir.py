@@ -178,7 +178,7 @@ def _write_enqueue_tensors(
 ) -> Writer:
     """The launch of an expectation's block on three tensors, if they are as expected.
 
-    With a fourth one, the old y, it is the block that copies it to y first.
+    With a fourth one, the old y, it is the block that reads it.
     """
     f = Writer(module, "enqueue_tensors_words", 2)
     arguments, count = f.arguments

@@ -329,23 +329,16 @@ class CudaEngine:
     def blending_block(
         self,
         choice: Choice,
-        functions: tuple[LoadedFunction, ...],
         sizes: dict[str, int],
         x_start: int,
-        rows: int,
         stream: int,
     ) -> Block:
-        """The same with a copy of an old y, of `rows` neighbours, to y ahead of it.
+        """The same with an old y beside the new one, whose address comes with each launch, too.
 
-        The copy is loaded if it was not, so `stream` must not be captured.
+        Raises as :meth:`load`.
         """
-        precision = choice.spec.precision
-        copy = self.functions.copy(precision.y, self.device(), stream)
-        ahead, own = launches.copy_of_old_y(copy, rows)
-        return launches.pack(
-            functions, choice.geometry.launches, precision.factors, {**sizes, **own}, x_start,
-            ahead=[ahead],
-        )  # fmt: skip
+        functions = self.load(choice.blending, self.device(), stream)
+        return self.block(choice, functions, sizes, x_start, 0)
 
     def copying_block(self, word: np.dtype, count: int) -> Block:
         """A copy of so many words on the current GPU, from the x to the y of each launch.

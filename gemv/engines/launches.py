@@ -31,7 +31,6 @@ def pack(
     x_start: int = 0,
     y_start: int = 0,
     early: bool = True,
-    ahead: Sequence[Function] = (),
 ) -> Block:
     """The functions of one call with the parameters that are the same in each of its launches.
 
@@ -48,8 +47,6 @@ def pack(
         Bytes from the addresses that come with a launch to the first elements that are used.
     early : bool
         Whether a launch may start before the one ahead of it has ended.
-    ahead : sequence of Function
-        What is launched before them.
     """
     parts = 2 if factors.kind == "c" else 1
     packed = [
@@ -63,19 +60,7 @@ def pack(
         )
         for function, launch in zip(functions, launches, strict=True)
     ]
-    packed = [*ahead, *packed]
     return Block(packed, factors.itemsize // parts, parts, _words(fixed), x_start, y_start)
-
-
-def copy_of_old_y(function: LoadedFunction, count: int) -> tuple[Function, dict[str, int]]:
-    """The copy of an old y, whose address comes with each launch, to y; and its own parameters."""
-    names = {"rows": "copied", "x": "old", "incx": "copied_step", "y": "y"}
-    arguments = [names[name] for name in function.binary.arguments]
-    launch = _launch_of_copy(count)
-    packed = Function(
-        int(function.handle), launch.grid, launch.block, arguments, function.attributes
-    )
-    return packed, {"copied": count, "copied_step": 1}
 
 
 def pack_copy(function: LoadedFunction, count: int) -> Block:

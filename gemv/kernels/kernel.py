@@ -33,6 +33,7 @@ from gemv.kernels.fetching import fetching
 from gemv.kernels.grids import GeometryOf
 from gemv.kernels.items import of_items
 from gemv.kernels.list_shares import Tiles
+from gemv.kernels.old_y import with_old_y
 from gemv.kernels.spec import Spec
 from gemv.kernels.tables import of_table
 from gemv.kernels.work import Work
@@ -322,5 +323,6 @@ class Kernel:
 
 @functools.lru_cache(maxsize=1024)
 def _functions(build: Callable[[Spec], tuple[Callable, ...]], spec: Spec) -> tuple[Callable, ...]:
-    made = tuple(of_items(fetching(function, spec), spec) for function in build(spec))
+    own = (with_old_y(function, spec) for function in build(spec))
+    made = tuple(of_items(fetching(function, spec), spec) for function in own)
     return of_table(made, spec)

@@ -56,6 +56,8 @@ class Spec:
     helpers : int
         Blocks that finish a tile whose columns are split, for several vectors: see
         :mod:`gemv.kernels.helpers_of_ends`. Else 1.
+    blending : bool
+        Whether the old y is read from memory of its own: see :mod:`gemv.kernels.old_y`.
     """
 
     dtype: np.dtype
@@ -74,6 +76,7 @@ class Spec:
     narrow: int = 1
     sparse: bool = False
     helpers: int = 1
+    blending: bool = False
 
     def __getitem__(self, knob: str) -> int:
         return dict(self.knobs)[knob]

@@ -83,6 +83,7 @@ from gemv.language.vocabulary import (
     put_unit,
     quotient,
     read_only_load,
+    reading,
     rolled,
     rounded_down,
     row_starts,

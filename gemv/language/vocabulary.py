@@ -20,7 +20,7 @@ from __future__ import annotations
 # Names that this module hands on.
 # ruff: noqa: F401
 from gemv.language.declared import SIMULATOR, VOCABULARY, cuda, declared
-from gemv.language.vocabulary_addresses import conjugated, elements_past, is_aligned, moved
+from gemv.language.vocabulary_addresses import conjugated, elements_past, is_aligned, moved, reading
 from gemv.language.vocabulary_arrivals import peek, post, take, take_rows
 from gemv.language.vocabulary_clusters import (
     cluster_arrive,

@@ -26,3 +26,12 @@ def moved(pointer, count):
 @declared
 def conjugated(pointer):
     """A pointer to the same memory, through which complex elements are loaded as conjugates."""
+
+
+@declared
+def reading(pointer, old):
+    """A pointer through which elements are stored like through `pointer`, and loaded from `old`.
+
+    It is there for y, whose elements a kernel loads by ``pointer[index]``, :func:`load_back` or
+    :func:`load_old`. It is aligned where both are.
+    """

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable, Mapping
 from math import prod
 from typing import Any, NamedTuple
@@ -34,6 +35,11 @@ class Choice(NamedTuple):
     def knobs(self) -> dict[str, int]:
         """The kernel's compile-time constants by name."""
         return dict(self.spec.knobs)
+
+    @property
+    def blending(self) -> Choice:
+        """The same for an old y in memory of its own: see :mod:`gemv.kernels.old_y`."""
+        return self._replace(spec=dataclasses.replace(self.spec, blending=True))
 
 
 def made(

@@ -68,14 +68,6 @@ def test_a_copy_of_any_length_fits_the_grid(launches):
     assert large["grid"] == [2**31 - 1, 1, 1]
 
 
-def test_an_old_y_is_copied_ahead_of_the_product(launches):
-    copy, product = launches["old y"]
-    assert copy["grid"] == [2, 1, 1] and copy["block"] == [256, 1, 1] and copy["early"]
-    assert [copy["values"][name] for name in ("rows", "incx", "y")] == [300, 1, 1 << 44]
-    assert product["values"] == {"rows": 5, "y": 1 << 44, "beta": 0.5}
-    assert copy["stream"] == product["stream"] == 0x55
-
-
 def test_a_copy_of_lines_has_a_thread_for_each_word_and_is_never_early(launches):
     """What it waits for may be work of another GPU."""
     (only,) = launches["lines"]

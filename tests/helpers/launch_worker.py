@@ -159,18 +159,12 @@ def main():
         launcher.copy_vector(Device("gpu", (9, 0), 1), DOUBLE, count, 64, -3, 128, 0)
     answers["copies"] = done()
 
-    copy = function(SINGLE, "rows", "x", "incx", "y", waits=True)
-    ahead, own = launches.copy_of_old_y(copy, 300)
-    product = function(SINGLE, "rows", "y", "beta")
-    block = launches.pack([product], [shape], SINGLE, {"rows": 5, **own}, ahead=[ahead])
-    launches.enqueue(machine, block, SINGLE, 0x55, y=1 << 44, beta=0.5)
-    answers["old y"] = done()
-
     lines = function(DOUBLE, "rows", "cols", "x", "x_step", "y", "y_step", waits=True)
     own = launches.pack_copy_of_lines(lines, 512, 33, 264, 40)
     launches.enqueue(machine, own, DOUBLE, 0x55, x=1 << 43, y=1 << 44)
     answers["lines"] = done()
 
+    product = function(SINGLE, "rows", "y", "beta")
     large = launches.pack([product], [shape._replace(shared=100_000)], SINGLE, {"rows": 5})
     launches.enqueue(machine, large, SINGLE, 0, y=1 << 44)
     answers["shared"] = done()

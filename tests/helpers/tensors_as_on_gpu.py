@@ -36,8 +36,8 @@ class Engine:
     ----------
     long_ways, launched : int
         How many products were made, on the long way and by machine code.
-    copied : int
-        How many old y's machine code has copied.
+    blended : int
+        How many of those by machine code read an old y beside the new one.
     lost : bool
         Whether each launch fails, as behind a kernel that faulted.
     """
@@ -49,7 +49,7 @@ class Engine:
     held = SimpleNamespace(hold=lambda *arguments: None)
 
     def __init__(self):
-        self.long_ways = self.launched = self.copied = 0
+        self.long_ways = self.launched = self.blended = 0
         self._calls = []
 
         @ctypes.CFUNCTYPE(ctypes.c_int, *[ctypes.c_void_p] * 4)
@@ -57,28 +57,23 @@ class Engine:
             if self.lost:
                 return ILLEGAL_ADDRESS
             precision, sizes = self._calls[function - 1]
-            if type(sizes) is int:
-                old, y = (
-                    ctypes.c_size_t.from_address(place).value
-                    for place in (ctypes.c_void_p * 2).from_address(parameters)
-                )
-                ctypes.memmove(y, old, sizes * precision.y.itemsize)
-                self.copied += 1
-                return 0
-            places = (ctypes.c_void_p * 5).from_address(parameters)
-            self._launch(precision, sizes, *places)
+            *places, old = (ctypes.c_void_p * 6).from_address(parameters)
+            self._launch(precision, sizes, *places, old if "old" in sizes else None)
             return 0
 
         self._kept = launch
         address = ctypes.cast(launch, ctypes.c_void_p).value
         self.machine = machine.machine(machine.Driver(address, 0, 0, 0, 0))
 
-    def _launch(self, precision, sizes, a, x, y, alpha, beta):
+    def _launch(self, precision, sizes, a, x, y, alpha, beta, old):
         real = ctypes.c_float if precision.factors == np.float32 else ctypes.c_double
         a, x, y = (ctypes.c_size_t.from_address(place).value for place in (a, x, y))
         alpha, beta = (real.from_address(place).value for place in (alpha, beta))
         self.launched += 1
-        _multiply(precision, sizes, alpha, a, x, beta, y)
+        if old is not None:
+            old = ctypes.c_size_t.from_address(old).value
+            self.blended += 1
+        _multiply(precision, sizes, alpha, a, x, beta, y, old)
 
     def device(self):
         return Device("a stand-in", (0, 0), multiprocessors=1)
@@ -101,21 +96,14 @@ class Engine:
     def load(self, choice, device, stream=None):
         return choice.kernel.functions(choice.spec)
 
-    def blending_block(self, choice, functions, sizes, x_start, rows, stream):
-        plain = self.block(choice, functions, sizes, x_start, 0)
-        product = block.Function(
-            len(self._calls), (1, 1, 1), (1, 1, 1), ("a", "x", "y", "alpha", "beta")
-        )
-        self._calls.append((choice.spec.precision, rows))
-        copy = block.Function(len(self._calls), (1, 1, 1), (1, 1, 1), ("old", "y"))
-        real = int(plain.words[block.REAL])
-        return block.Block([copy, product], real, 1, {}, x_start, 0)
+    def blending_block(self, choice, sizes, x_start, stream):
+        assert choice.blending.kernel.functions(choice.blending.spec)
+        return self.block(choice, (), {**sizes, "old": True}, x_start, 0)
 
     def block(self, choice, functions, sizes, x_start, y_start):
         self._calls.append((choice.spec.precision, sizes))
-        one = block.Function(
-            len(self._calls), (1, 1, 1), (1, 1, 1), ("a", "x", "y", "alpha", "beta")
-        )
+        names = ("a", "x", "y", "alpha", "beta", "old")
+        one = block.Function(len(self._calls), (1, 1, 1), (1, 1, 1), names)
         return block.Block([one], choice.spec.precision.factors.itemsize, 1, {}, x_start, y_start)
 
     def run(self, choice, problem, alpha, a, x, beta, y, *, stream, owner=None):
@@ -137,7 +125,7 @@ class Engine:
         ctypes.memmove(target, source, nbytes)
 
 
-def _multiply(precision, sizes, alpha, a, x, beta, y):
+def _multiply(precision, sizes, alpha, a, x, beta, y, old=None):
     data, out = precision.data, precision.y
     rows, cols = sizes["rows"], sizes["cols"]
     steps = sizes["row_stride"] * data.itemsize, sizes["col_stride"] * data.itemsize
@@ -145,7 +133,8 @@ def _multiply(precision, sizes, alpha, a, x, beta, y):
     vector = _array(x, (cols,), (sizes["incx"] * data.itemsize,), data)
     target = _array(y, (rows,), (sizes["incy"] * out.itemsize,), out)
     product = alpha * (matrix.astype(precision.sums) @ vector.astype(precision.sums))
-    target[...] = product if beta == 0 else product + beta * target
+    read = target if old is None else _array(old, (rows,), (out.itemsize,), out)
+    target[...] = product if beta == 0 else product + beta * read
 
 
 def _array(address, shape, strides, dtype):

@@ -65,6 +65,24 @@ def test_no_stack_no_spills_no_flushed_denormals(kernel, dtype, access, compiler
         assert function["registers"] <= 128, "fewer than two blocks of 256 threads would fit"
 
 
+@of_all(
+    lambda access, kernel, dtype: not kernel.teaching and is_compiled(access, kernel, dtype),
+    access=("dot", "axpy"), kernel=KERNELS, dtype=("float32", "bfloat16"),
+)  # fmt: skip
+def test_an_old_y_beside_the_new_one_costs_a_parameter(kernel, dtype, access, compiler):
+    """And few registers, if any, because it is read in the end. It may start as early."""
+    for own, other in zip(
+        compiler(kernel, dtype, access), compiler(kernel, dtype, access, blending=True), strict=True
+    ):
+        assert other["arguments"] == [
+            name for each in own["arguments"] for name in ([each, "old"] if each == "y" else [each])
+        ]
+        assert other["stack"] == other["spills"] == 0 and other["waits"] == own["waits"]
+        assert other["registers"] <= min(own["registers"] + 8, 128)
+        bounds = re.compile(r"\.(?:maxntid|minnctapersm|reqnctapercluster)[^\n]*")
+        assert bounds.findall(other["ptx"]) == bounds.findall(own["ptx"])
+
+
 @pytest.mark.parametrize("dtype", COEFFICIENT_BYTES)
 @pytest.mark.parametrize("name", [kernel.name for kernel in KERNELS if kernel.wide])
 def test_wide_loads_are_as_wide_as_the_hardware_has_them(name, dtype, compiler):

@@ -21,7 +21,8 @@ if not config.ENABLE_CUDASIM:
 from numba import cuda
 
 from gemv.language.simulator.atomics import atomic_add, atomic_inc, threadfence
-from gemv.language.simulator.memory import Pointer, moved, pointer_to, vector_load, vector_store
+from gemv.language.simulator.memory import Pointer, pointer_to, vector_load, vector_store
+from gemv.language.simulator.pointers import moved
 from gemv.language.simulator.scheduler import Schedule, launch, scheduled
 from gemv.language.simulator.thread import SimulatorError
 

@@ -48,6 +48,7 @@ def argument_types(function: Callable, precision: Precision) -> tuple[types.Type
         "a": pointer_type(precision.data, precision.sums, exact=True),
         "x": pointer_type(precision.data, precision.sums, exact=True),
         "y": pointer_type(precision.y, precision.sums),
+        "old": pointer_type(precision.y, precision.sums),
         "scratch": pointer_type(precision.sums, precision.sums),
     }
     kinds: list[types.Type] = []

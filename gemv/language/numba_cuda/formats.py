@@ -67,6 +67,39 @@ class _Model(models.PrimitiveModel):
         super().__init__(manager, kind, _STORAGE[kind.storage].as_pointer())
 
 
+class BlendingPointer(types.CPointer):
+    """Two pointers to numbers in one format: stores go through the first, loads the second."""
+
+    def __init__(self, pointer: types.CPointer) -> None:
+        super().__init__(pointer.dtype)
+        self.pointer = pointer
+        self.name = f"{pointer.name}, and one to old numbers"
+
+    @property
+    def key(self) -> types.Type:
+        return self.pointer
+
+
+@register_model(BlendingPointer)
+class _BlendingModel(models.StructModel):
+    def __init__(self, manager, kind):
+        super().__init__(manager, kind, [("new", kind.pointer), ("old", kind.pointer)])
+
+
+def new_of(builder, pointer, value):
+    """The type and the address of the pointer that stores go through."""
+    if isinstance(pointer, BlendingPointer):
+        return pointer.pointer, builder.extract_value(value, 0)
+    return pointer, value
+
+
+def old_of(builder, pointer, value):
+    """The type and the address of the pointer that loads go through."""
+    if isinstance(pointer, BlendingPointer):
+        return pointer.pointer, builder.extract_value(value, 1)
+    return pointer, value
+
+
 def pointer_type(dtype: np.dtype, number: np.dtype, exact: bool = False) -> types.CPointer:
     """The Numba type of a pointer to elements of `dtype` that a kernel computes with as `number`.
 
@@ -231,6 +264,31 @@ def _setitem(context, builder, signature, arguments):
     base, index, value = arguments
     store_number(context, builder, signature.args[0], builder.gep(base, [index]), value)
     return context.get_dummy_value()
+
+
+@lower_builtin(operator.getitem, BlendingPointer, types.Integer)
+def _getitem_old(context, builder, signature, arguments):
+    pointer, base = old_of(builder, signature.args[0], arguments[0])
+    return load_number(context, builder, pointer, builder.gep(base, [arguments[1]]))
+
+
+@lower_builtin(operator.setitem, BlendingPointer, types.Integer, types.Any)
+def _setitem_new(context, builder, signature, arguments):
+    pointer, base = new_of(builder, signature.args[0], arguments[0])
+    store_number(context, builder, pointer, builder.gep(base, [arguments[1]]), arguments[2])
+    return context.get_dummy_value()
+
+
+@intrinsic
+def reading(typingctx, pointer, old):
+    result = BlendingPointer(pointer)
+
+    def codegen(context, builder, signature, arguments):
+        both = context.make_helper(builder, result)
+        both.new, both.old = arguments
+        return both._getvalue()
+
+    return result(pointer, pointer), codegen
 
 
 @intrinsic

@@ -23,7 +23,7 @@ from gemv.language.numba_cuda.copies import (
     staged_some,
     staged_tile,
 )
-from gemv.language.numba_cuda.formats import conjugated, moved
+from gemv.language.numba_cuda.formats import conjugated, moved, reading
 from gemv.language.numba_cuda.gathers import (
     from_stored,
     gather,

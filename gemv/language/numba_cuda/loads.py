@@ -12,6 +12,8 @@ from gemv.language.numba_cuda.formats import (
     decoded_pair,
     is_narrow,
     loaded_type,
+    new_of,
+    old_of,
     stored_bytes,
     widened,
 )
@@ -92,10 +94,9 @@ def _loading(pointer, count, width, instruction, *limit):
     result = types.UniTuple(pointer.dtype, known[0] * known[1])
 
     def codegen(context, builder, signature, arguments):
-        base, index, step, _, _, *valid = arguments
-        values = vectors_of(
-            context, builder, pointer, base, index, step, known, instruction, *valid
-        )
+        _, index, step, _, _, *valid = arguments
+        own, base = old_of(builder, pointer, arguments[0])
+        values = vectors_of(context, builder, own, base, index, step, known, instruction, *valid)
         return context.make_tuple(builder, result, values)
 
     return result(pointer, types.int64, types.int64, count, width, *limit), codegen
@@ -212,9 +213,10 @@ def load_old(typingctx, pointer, index, present):
     """``ld.global``, as :func:`load_back`."""
 
     def codegen(context, builder, signature, arguments):
-        base, index, present = arguments
+        _, index, present = arguments
+        own, base = old_of(builder, pointer, arguments[0])
         address = builder.gep(base, [index])
-        return single_of(context, builder, pointer, address, present, _PLAIN)
+        return single_of(context, builder, own, address, present, _PLAIN)
 
     return pointer.dtype(pointer, types.int64, types.boolean), codegen
 
@@ -226,7 +228,10 @@ def is_aligned(typingctx, pointer, bytes_):
         return None
 
     def codegen(context, builder, signature, arguments):
-        address = builder.ptrtoint(arguments[0], ir.IntType(64))
+        (_, new), (_, old) = (of(builder, pointer, arguments[0]) for of in (new_of, old_of))
+        address = builder.ptrtoint(new, ir.IntType(64))
+        if old is not new:
+            address = builder.or_(address, builder.ptrtoint(old, ir.IntType(64)))
         rest = builder.and_(address, integer_of(known[0] - 1))
         return builder.icmp_unsigned("==", rest, integer_of(0))
 

@@ -13,6 +13,7 @@ from gemv.language.numba_cuda.formats import (
     is_narrow,
     loaded_type,
     narrowed,
+    new_of,
     store_number,
     stored_bytes,
 )
@@ -77,12 +78,13 @@ def store_vectors(typingctx, pointer, index, step, values, width):
     width_ = known[0]
 
     def codegen(context, builder, signature, arguments):
-        base, at, step, values_ = arguments[:4]
+        at, step, values_ = arguments[1:4]
+        to, base = new_of(builder, pointer, arguments[0])
         items = items_of(builder, values_, values.count)
         for k in range(values.count // width_):
             at = builder.add(at, step) if k else at
             vector = items[k * width_ : (k + 1) * width_]
-            _store(context, builder, pointer, builder.gep(base, [at]), vector)
+            _store(context, builder, to, builder.gep(base, [at]), vector)
         return context.get_dummy_value()
 
     return types.void(pointer, types.int64, types.int64, values, width), codegen
@@ -91,13 +93,14 @@ def store_vectors(typingctx, pointer, index, step, values, width):
 @intrinsic
 def store(typingctx, pointer, index, value):
     def codegen(context, builder, signature, arguments):
-        base, at, number = arguments
+        _, at, number = arguments
+        to, base = new_of(builder, pointer, arguments[0])
         number = context.cast(builder, number, signature.args[2], pointer.dtype)
         address = builder.gep(base, [at])
-        if is_narrow(pointer):  # as _STAY says; the compiler knows an ordinary store
-            store_number(context, builder, pointer, address, number)
+        if is_narrow(to):  # as _STAY says; the compiler knows an ordinary store
+            store_number(context, builder, to, address, number)
         else:  # a complex number is aligned like its real part, so it takes two stores
-            kind, parts = _stored(context, builder, pointer, [number])
+            kind, parts = _stored(context, builder, to, [number])
             for k, part in enumerate(parts):
                 _pass_on(builder, address, kind, [part], k * kind.bitwidth // 8)
         return context.get_dummy_value()

@@ -37,8 +37,9 @@ from gemv.language.simulator.intrinsics import (
     rounded_down,
     short,
 )
-from gemv.language.simulator.memory import conjugated, moved, vector_load
+from gemv.language.simulator.memory import vector_load
 from gemv.language.simulator.phases import stream_around, sums_from
+from gemv.language.simulator.pointers import conjugated, moved, reading
 from gemv.language.simulator.rows import (
     add_across,
     fold_first,

@@ -202,38 +202,6 @@ class _Twofold(Pointer):
         super().__setitem__(i, number)
 
 
-class _Conjugating:
-    """A pointer of any kind, through which complex numbers are loaded as their conjugates."""
-
-    def __init__(self, pointer: Pointer) -> None:
-        self._pointer = pointer
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._pointer, name)
-
-    def __getitem__(self, i: int) -> Any:
-        return self._pointer[i].conjugate()
-
-    def elements(self, i: int, count: int) -> Sequence[Any]:
-        return [value.conjugate() for value in self._pointer.elements(i, count)]
-
-    def numbers_of(self, stored: np.ndarray) -> Sequence[Any]:
-        return [value.conjugate() for value in self._pointer.numbers_of(stored)]
-
-    def moved(self, count: int) -> _Conjugating:
-        return _Conjugating(self._pointer.moved(count))
-
-
-def conjugated(pointer: Any) -> Any:
-    """A pointer that loads the conjugates of complex elements."""
-    return _Conjugating(pointer)
-
-
-def moved(pointer: Any, count: int) -> Any:
-    """A pointer to the same memory, `count` elements further on."""
-    return pointer.moved(count)
-
-
 def pointer_to(
     array: np.ndarray,
     offset: int = 0,

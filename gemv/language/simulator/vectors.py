@@ -11,6 +11,7 @@ import operator
 from gemv.core.geometry import LOAD_BYTES
 from gemv.core.shares import shares
 from gemv.language.simulator.memory import vector_load, vector_store
+from gemv.language.simulator.pointers import new_of, old_of
 from gemv.language.simulator.thread import SimulatorError
 from gemv.language.simulator.warp import together
 
@@ -39,7 +40,8 @@ def load_vectors(pointer, index, step, count, width):
     return load_some(pointer, index, step, count, width, count)
 
 
-load_back = load_vectors
+def load_back(pointer, index, step, count, width):
+    return load_vectors(old_of(pointer), index, step, count, width)
 
 
 def load_old(pointer, index, present):
@@ -116,7 +118,7 @@ def load_shifted(pointer, index, step, count, width, shift):
 
 def store_vectors(pointer, index, step, values, width):
     for k in range(len(values) // width):
-        vector_store(pointer, index + k * step, values[k * width : (k + 1) * width])
+        vector_store(new_of(pointer), index + k * step, values[k * width : (k + 1) * width])
 
 
 def store(pointer, index, value):
@@ -149,7 +151,8 @@ def _check_unit(index, count):
 
 
 def is_aligned(pointer, bytes_):
-    return (pointer.address + pointer.origin * pointer.itemsize) % bytes_ == 0
+    each = {new_of(pointer), old_of(pointer)}
+    return all((one.address + one.origin * one.itemsize) % bytes_ == 0 for one in each)
 
 
 def elements_past(pointer, index, bytes_):

@@ -96,6 +96,36 @@ def old_ones_of_y(spec, W):
     return made
 
 
+@small("reading", own_y=True)
+def old_ones_elsewhere(spec, W):
+    """From some elements further on in the thread's own part of y, before any are stored."""
+    from gemv.language import (
+        cuda,
+        is_aligned,
+        load_back,
+        load_old,
+        moved,
+        natural,
+        reading,
+        store,
+        store_vectors,
+    )
+
+    def made(y):
+        place = natural(cuda.blockIdx.x) * THREADS + natural(cuda.threadIdx.x)
+        at = place * OUT
+        both = reading(y, moved(y, 2 * W))
+        several = load_back(both, at, W, 2, W)
+        one, other = load_old(both, at + place % 7, place % 3 > 0), both[at + place % 5]
+        store_vectors(both, at, W, several, W)
+        store(both, at + OUT - 1, one)
+        both[at + OUT - 2] = other
+        if is_aligned(reading(moved(y, place), moved(y, place // 16)), 16):
+            both[at + OUT - 3] = other
+
+    return made
+
+
 @small("load_shifted", "sdchb")
 def vectors_at_any_element(spec, W):
     """A shift for each warp; there are as many warps as elements in the longest vector."""
