@@ -44,10 +44,14 @@ def git(*arguments: str, top: Path = TOP) -> str:
 
 
 def newest_point(wanted: list[str]) -> Point | None:
-    """The point with the newest commit, also of the past, if it has a figure."""
+    """The point with the newest commit, also of the past, if it has figures of one GPU."""
     past = backfilled()
     found = [point for name in wanted for point in (*points(name), *past.get(name, ()))]
-    return max(filter(lambda point: point.figures, found), key=lambda p: p.date, default=None)
+    return max(filter(_is_of_one_gpu, found), key=lambda point: point.date, default=None)
+
+
+def _is_of_one_gpu(point: Point) -> bool:
+    return any(not name.startswith("shards.") for name, _ in point.figures)
 
 
 def measured() -> list[str]:

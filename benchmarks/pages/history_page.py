@@ -62,12 +62,9 @@ def history_page(found: list[History]) -> str:
 def section(history: History) -> list[str]:
     what = "commits of the past" if history.past else "points"
     how = " `benchmarks/history/device_part.py` measured all of them." if history.past else ""
-    first, last = history.points[0], history.points[-1]
     panels = panels_of(history)
-    parts = [
-        f"## {history.gpu}, {what}",
-        f"{len(history.points)} {what}, from {first.date:%Y-%m-%d} to {last.date:%Y-%m-%d}.{how}",
-    ]
+    several = "Several " * all(panel.key == "scaling" for panel in panels)
+    parts = [f"## {several}{history.gpu}, {what}", f"{dates(history, what)}.{how}"]
     mark = history.gpu.removeprefix("NVIDIA ").partition(" ")[0] + ", past" * history.past
     for panel in panels:
         parts.append(f"### {panel.title} ({mark}): {panel.better}")
@@ -82,6 +79,15 @@ def section(history: History) -> list[str]:
         *parts, f"<details><summary>The {what} in numbers</summary>", words, table(history),
         *reasons(history), "</details>",
     ]  # fmt: skip
+
+
+def dates(history: History, what: str) -> str:
+    """How many points there are, and from which days."""
+    first, last = history.points[0], history.points[-1]
+    if len(history.points) == 1:
+        one = what.replace("points", "point").replace("commits", "commit")
+        return f"One {one}, of {first.date:%Y-%m-%d}"
+    return f"{len(history.points)} {what}, from {first.date:%Y-%m-%d} to {last.date:%Y-%m-%d}"
 
 
 def panels_of(history: History) -> list[Panel]:

@@ -331,6 +331,19 @@ def test_no_heading_of_the_history_comes_twice():
     assert len(set(heads)) == len(heads)
 
 
+def test_a_point_of_several_gpus_says_so_and_makes_no_other_point_needless(monkeypatch):
+    page, script = program("pages.history_page"), program("history.since")
+    (scaling,) = (
+        history for history in page.histories() if page.section(history)[0].startswith("## Several")
+    )
+    first, second, *_ = page.section(scaling)
+    assert first == "## Several NVIDIA H100 80GB HBM3, points"
+    assert second.startswith("One point, of 2026-")
+    newest = script.newest_point(["h100-2", "h200"])
+    assert newest == script.points("h200")[-1]
+    assert script.newest_point(["h100-2"]) is None
+
+
 def test_a_line_of_the_history_is_the_mean_over_shapes_of_the_best_rung():
     series = program("history.series")
     rung = next(panel for panel in series.PANELS if panel.of_best)
