@@ -18,7 +18,7 @@ from gemv.selection.cells import LINE_INDICES, LINES_INDICES, Kind, indices_of, 
 from gemv.selection.choices import CELLS, EMPTY, packed, problems_of_line
 from gemv.selection.machine import Constants
 from gemv.selection.ranking import Candidate
-from gemv.selection.sharing import shares_well
+from gemv.selection.sharing import favour, shares_well
 
 #: Lines' lengths that a process decides for at a time: whole blocks of cells.
 _LINES_AT_ONCE = 72
@@ -111,9 +111,10 @@ def _decided(
     if not own:
         return found
 
-    def favours(problem: Problem, candidate: Candidate) -> bool:
+    def favours(problem: Problem, candidate: Candidate) -> float:
         constants = sets[candidate.number]
-        return shares_well(constants.kernel, constants.knobs, candidate.blocks, problem)
+        well = shares_well(constants.kernel, constants.knobs, candidate.blocks, problem)
+        return favour(problem) if well else 1.0
 
     places = Places()
     probes = [each.probes(places) for each in own]

@@ -1,7 +1,7 @@
 """Better choices for a GPU that has the choices of another one, from a small campaign of its own.
 
     python -m benchmarks.fit.alike OWN.json --of OTHER.json [--gate GATE.json] [--json REPORT.json]
-        [--write NAME [--only KIND,KIND]]
+        [--write NAME [--only KIND,KIND] [--sharing]]
 
 OTHER.json is the campaign on the GPU whose multiprocessors this one has. OWN.json is a campaign on
 this one, which may be much smaller. Trees learn from both together by which factor a launch differs
@@ -13,7 +13,8 @@ are judged by problems that they have not seen: these are dealt into :data:`FOLD
 each part trees decide that are fitted to the others. ``--gate`` names a campaign that no trees see
 at all. With ``--write``, trees fitted to all of OWN.json decide, and the changes are written to
 ``machines/NAME.cells``. ``--only "h axpy 8"`` decides kinds alone whose names begin so
-(:class:`gemv.selection.cells.Kind`); the others keep the changes that the file has.
+(:class:`gemv.selection.cells.Kind`), and with ``--sharing`` cells change alone that get a launch
+which several vectors share well; the others keep the changes that the file has.
 """
 
 from __future__ import annotations
@@ -50,7 +51,7 @@ from gemv.selection.formula import Parts
 from gemv.selection.machine import FOLDER, REFERENCE, MachineFile, machine, slug
 from gemv.selection.ranking import Candidate
 from gemv.selection.refit import weights
-from gemv.selection.sharing import shares_badly
+from gemv.selection.sharing import shares_badly, shares_well
 
 #: Parts that cells are dealt into.
 FOLDS = 6
@@ -215,6 +216,12 @@ def _is_of_the_draw(problem: Problem) -> bool:
     return problem.rows * problem.cols * problem.dtype.itemsize >= draw.BYTES[0]
 
 
+def _shares_well(used: MachineFile, kind: Kind, cell: Cell, candidate: Candidate) -> bool:
+    """Whether several vectors share a launch well for the largest problem of a cell."""
+    problem, own = problem_of(kind, *cell), used.constants[candidate.number]
+    return problem is not None and shares_well(own.kernel, own.knobs, candidate.blocks, problem)
+
+
 def changes_ahead(
     device: Device,
     used: MachineFile,
@@ -222,10 +229,12 @@ def changes_ahead(
     jobs: int,
     wanted: Sequence[Kind],
     earlier: Mapping[str, Any] = NO_CHANGES,
+    is_sharing: bool = False,
 ) -> dict[str, Any]:
     """``entries`` and ``kinds`` of a file of changes: see :mod:`gemv.selection.overlays`.
 
-    The `wanted` kinds are decided. The others have the changes of an `earlier` file.
+    The `wanted` kinds are decided, all of their cells, or if `is_sharing` those that get a launch
+    which several vectors share well. All else has the changes of an `earlier` file.
     """
     launches = [Candidate(*each) for each in earlier["entries"]]
     changed = {}
@@ -237,11 +246,16 @@ def changes_ahead(
     )
     for kind, found in deciders.choices(wanted):
         before = _known(device, kind)
-        changed[str(kind)] = {
-            line * LINES_INDICES + lines: candidate
-            for (line, lines), candidate in found.items()
-            if candidate != before.get((line, lines))
-        }
+        own = changed.get(str(kind), {}) if is_sharing else {}
+        for cell, candidate in found.items():
+            if is_sharing and not _shares_well(used, kind, cell, candidate):
+                continue
+            line, lines = cell
+            place = line * LINES_INDICES + lines
+            own.pop(place, None)
+            if candidate != before.get(cell):
+                own[place] = candidate
+        changed[str(kind)] = own
         print(f"{kind}: {len(changed[str(kind)])} cells change", flush=True)
     # In the order of kinds, so that a file is the same however its kinds were decided.
     entries: dict[Candidate, int] = {}
@@ -299,12 +313,17 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument(
         "--only", default="", metavar="KIND,KIND", help="decide kinds alone whose names begin so"
     )
+    parser.add_argument(
+        "--sharing", action="store_true",
+        help="change cells alone that get a launch which several vectors share well",
+    )  # fmt: skip
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1)
     options = parser.parse_args(arguments)
-    if options.only and not options.write:
-        parser.error("--only says which kinds --write decides, and there is no --write")
+    is_partial = bool(options.only) or options.sharing
+    if is_partial and not options.write:
+        parser.error("--only and --sharing say what --write decides, and there is no --write")
     wanted = kinds_named(options.only)
-    earlier = changes_of_file(options.write) if options.only else NO_CHANGES
+    earlier = changes_of_file(options.write) if is_partial else NO_CHANGES
     # The trees would use threads, which do not survive that other processes are forked.
     os.environ["OMP_NUM_THREADS"] = "1"
     campaign = Campaign.load(options.file)
@@ -335,7 +354,9 @@ def main(arguments: list[str] | None = None) -> None:
     if options.json:
         write_text(options.json, json.dumps(content, indent=1) + "\n")
     if options.write:
-        found = changes_ahead(device, used, everything, options.jobs, wanted, earlier)
+        found = changes_ahead(
+            device, used, everything, options.jobs, wanted, earlier, options.sharing
+        )
         write(options.write, found)
 
 

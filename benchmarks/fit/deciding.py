@@ -16,10 +16,11 @@ from gemv.core.problem import Problem
 from gemv.selection.cells import Kind, indices_of, line_of, lines_of, problem_with
 from gemv.selection.choices import problem_of
 from gemv.selection.ranking import EQUAL, Candidate
-from gemv.selection.sharing import FAVOUR
+from gemv.selection.sharing import FAVOUR_OF_FEW
 
-#: What says whether a candidate is to be preferred, by the largest problem of a cell.
-Favours = Callable[[Problem, Candidate], bool]
+#: Up to which factor of the best time a candidate is to be preferred, by the largest problem of a
+#: cell; 1 for one that is not.
+Favours = Callable[[Problem, Candidate], float]
 #: The indices of a cell: of the length and of the number of its lines.
 Cell = tuple[int, int]
 
@@ -136,8 +137,7 @@ class Deciding:
     def chosen(self, costs: Times, count: int, favours: Favours) -> dict[Cell, Candidate]:
         """The candidate of each cell, from what is to be small for `count` problems.
 
-        Those that `favours` is true for come first, if they are within
-        :data:`~gemv.selection.sharing.FAVOUR` of the best.
+        Those that `favours` prefers come first, if they are within its factor of the best.
         """
         found = {}
         cell_of, weights = np.full(count, -1), np.ones(count)
@@ -162,9 +162,12 @@ class Deciding:
             full = low + np.flatnonzero(times[low:high] == most)
             least, spread = regrets[full].min(), _OF_LARGEST + most - 1
             largest = problem_of(self.kind, *self._cells[number])
-            near = full[regrets[full] <= least + spread * np.log(FAVOUR)]
-            favoured = [favours(largest, candidate_of(code)) for code in own_codes[near].tolist()]
-            if any(favoured):
+            near = full[regrets[full] <= least + spread * np.log(FAVOUR_OF_FEW)]
+            factors = np.array(
+                [favours(largest, candidate_of(code)) for code in own_codes[near].tolist()]
+            )
+            favoured = (factors > 1) & (regrets[near] <= least + spread * np.log(factors))
+            if favoured.any():
                 full = near[favoured]
                 least = regrets[full].min()
             usual = full[own_codes[full] == self._usual[number]]

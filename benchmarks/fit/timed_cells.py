@@ -33,7 +33,7 @@ from gemv.selection.cells import LINES_INDICES, Kind, indices_of, kind_of, line_
 from gemv.selection.choices import EMPTY, packed, unpacked
 from gemv.selection.machine import FOLDER, MachineFile, machine
 from gemv.selection.ranking import Candidate
-from gemv.selection.sharing import FAVOUR, shares_badly, shares_well
+from gemv.selection.sharing import favour, shares_badly, shares_well
 
 #: The factor that another launch has to gain on a problem that is not the largest of its cell.
 WITHIN = 1.05
@@ -109,7 +109,7 @@ def _better(
     for candidate, found in _allowed(logs, problem, used, known):
         gain = GAIN if timed.is_largest else WITHIN
         if _shares(used, chosen, problem) and not _shares(used, candidate, problem):
-            gain = max(gain, FAVOUR)
+            gain = max(gain, favour(problem))
         mean = float(np.mean(found))
         if mean < min(least, -float(np.log(gain))):
             best, least = candidate, mean

@@ -44,7 +44,7 @@ bfloat16 C, 64 x 1048576    ``vector_rows``, 32 lanes, 4 blocks          33.0   
 ..                          ``vector_rows``, 32 lanes, 2 blocks          32.7          65.2
 ==========================  ===========================================  ============  ============
 
-And on an H100:
+And on an H100, where launches without blocks have enough rows for 80 of them:
 
 ==========================  ===========================================  ============  ============
 A                           launch of a product alone                    alone         eight vectors
@@ -59,13 +59,31 @@ bfloat16 F, 16384 x 2048    ``vector_columns``, 8 lanes, 256 threads     23.1   
 ..                          ``vector_columns``, 16 lanes, 512 threads    23.2          26.7
 bfloat16 F, 3000 x 70000    ``vector_columns``, 16 lanes, 2 blocks       151.2         147.3
 ..                          ``vector_columns``, 8 lanes, 512, split      152.4         172.6
+bfloat16 F, 8192 x 4096     ``vector_columns``, 32 lanes, 2 blocks       24.2          30.9
+..                          ``vector_columns``, 8 lanes, 512 threads     23.5          25.5
+bfloat16 F, 4096 x 16384    ``vector_columns``, 8 lanes, 512 threads     46.3          59.1
+..                          ``vector_columns``, 16 lanes, 2 blocks       45.5          49.5
+bfloat16 C, 128 x 524288    ``vector_rows``, 512 lanes                   45.9          210.0
+..                          ``vector_rows``, 256 lanes, 1 block          48.3          452.5
+..                          ``vector_rows``, 32 lanes, 4 blocks          47.2          65.5
+bfloat16 C, 256 x 262144    ``vector_rows``, 512 lanes                   45.0          113.4
+..                          ``vector_rows``, 32 lanes, 2 blocks          47.9          95.2
+..                          ``vector_rows``, 32 lanes, 4 blocks          47.1          65.9
+float32 C, 128 x 262144     ``vector_rows``, 512 lanes                   45.5          100.0
+..                          ``vector_rows``, 32 lanes, 4 blocks          47.0          56.3
+float64 C, 128 x 131072     ``vector_rows``, 512 lanes                   45.8          131.8
+..                          ``vector_rows``, 32 lanes, 4 blocks          47.0          58.2
+complex64 C, 128 x 131072   ``vector_rows``, 512 lanes                   45.9          109.8
+..                          ``vector_rows``, 32 lanes, 2 blocks          47.4          82.2
+..                          ``vector_rows``, 32 lanes, 4 blocks          46.9          57.2
 ==========================  ===========================================  ============  ============
 
 Blocks are those of each multiprocessor that columns are split for. Complex64 has the rule of
 float64, since its loads have as many elements and its sums as many registers. It was timed on an
 H100 alone: with 32 lanes, 8192 x 8192 took 206 us for eight vectors by 256 threads and 181 by 512,
 and a product alone 177 and 173. The rule does not decide alone: 8192 x 8192 float64 keeps 256
-threads, as 512 are expected to take a product alone more than 2.5 % longer.
+threads, as 512 are expected to take a product alone more than 2.5 % longer. Few long rows are the
+exception: they gain so much that a product alone may take 5 % longer (:func:`favour`).
 """
 
 from __future__ import annotations
@@ -91,13 +109,20 @@ SEVERAL = {
 }
 #: An A of at most so many bytes may be in the L2 cache, when it is read again.
 MAY_BE_HOT = 24 << 20
-#: The factor of the least time up to which a launch that shares well is preferred.
-FAVOUR = 1.025
-#: Rows of 2-byte numbers: most lanes, and of rows that are few, most blocks if they are split.
-_MOST_LANES, _MOST_BLOCKS = 32, 2
-#: Columns: threads of a block, least lanes for 8-byte numbers, and lanes for 2-byte numbers.
-_THREADS, _LEAST_LANES, _LANES_OF_SHORT = 512, 16, (8, 16)
-#: Lines that are many: from here on blocks for columns share well, up to here splits of rows do.
+#: The factor of the least time up to which a launch that shares well is preferred, and the one for
+#: few rows.
+FAVOUR, FAVOUR_OF_FEW = 1.025, 1.05
+#: The most rows that are few: of 2-byte numbers, and of others.
+_FEW_SHORT, _FEW = 256, 128
+#: Rows: most lanes, which few rows have; blocks that these are split for where there are up to so
+#: many of 2-byte numbers, and otherwise.
+_MOST_LANES, _BLOCKS_OF_FEWEST, _FEWEST, _BLOCKS_OF_FEW = 32, 2, 64, 4
+#: Columns: threads of a block, and least lanes for 8-byte numbers.
+_THREADS, _LEAST_LANES = 512, 16
+#: Columns of 2-byte numbers: lanes; least blocks that the rows are enough for if columns are not
+#: split; otherwise threads, and blocks of each multiprocessor.
+_LANES_OF_SHORT, _LEAST_BLOCKS, _SPLIT = (8, 16), 80, (256, 2)
+#: Lines that are many.
 _MANY_LINES = 1024
 #: Least rows and most columns of a tall A, whose columns one thread adds up.
 _TALL_ROWS, _TALL_COLUMNS = 1 << 16, 256
@@ -134,13 +159,41 @@ def shares_well(kernel: Kernel, knobs: Mapping[str, int], blocks: int, problem: 
     if problem.rows * problem.cols * size <= MAY_BE_HOT or problem.widths[0] * size != LOAD_BYTES:
         return False
     if kernel.name == "vector_rows":
-        lanes, few = knobs["LANES"], problem.rows < _MANY_LINES
-        splits_well = few and lanes == _MOST_LANES and blocks <= _MOST_BLOCKS
-        return size == 2 and problem.whole and lanes <= _MOST_LANES and (not blocks or splits_well)
+        return _rows_share_well(knobs, blocks, problem)
     if kernel.name == "vector_columns":
-        if knobs["THREADS_PER_BLOCK"] != _THREADS or problem.cols < _MANY_LINES:
-            return False
-        if size == 2:
-            return knobs["LANES"] in _LANES_OF_SHORT and not blocks
-        return size == 8 and knobs["LANES"] >= _LEAST_LANES and blocks <= 1
+        return _columns_share_well(knobs, blocks, problem)
     return size == 8 and kernel.name == "long_columns"
+
+
+def _rows_share_well(knobs: Mapping[str, int], blocks: int, problem: Problem) -> bool:
+    lanes = knobs["LANES"]
+    if _are_few(problem):
+        fewest = problem.dtype.itemsize == 2 and problem.rows <= _FEWEST
+        wanted = _BLOCKS_OF_FEWEST if fewest else _BLOCKS_OF_FEW
+        return lanes == _MOST_LANES and blocks == wanted
+    if problem.dtype.itemsize != 2 or problem.rows < _MANY_LINES:
+        return False
+    return problem.whole and lanes <= _MOST_LANES and not blocks
+
+
+def _columns_share_well(knobs: Mapping[str, int], blocks: int, problem: Problem) -> bool:
+    lanes, threads = knobs["LANES"], knobs["THREADS_PER_BLOCK"]
+    if problem.cols < _MANY_LINES:
+        return False
+    if problem.dtype.itemsize == 8:
+        return threads == _THREADS and lanes >= _LEAST_LANES and blocks <= 1
+    if problem.dtype.itemsize != 2 or lanes not in _LANES_OF_SHORT:
+        return False
+    if problem.rows >= _LEAST_BLOCKS * lanes * problem.widths[0]:
+        return (threads, blocks) == (_THREADS, 0)
+    return problem.rows >= _MANY_LINES and (threads, blocks) == _SPLIT
+
+
+def favour(problem: Problem) -> float:
+    """The factor of the least time up to which a launch that shares well is preferred."""
+    return FAVOUR_OF_FEW if problem.access == "dot" and _are_few(problem) else FAVOUR
+
+
+def _are_few(problem: Problem) -> bool:
+    """Whether rows are so few that eight vectors leave multiprocessors idle, unless split."""
+    return problem.rows <= (_FEW_SHORT if problem.dtype.itemsize == 2 else _FEW)

@@ -233,6 +233,36 @@ def test_kinds_that_are_not_decided_keep_their_changes(monkeypatch):
     ]
 
 
+def test_cells_change_alone_that_several_vectors_gain_by(monkeypatch):
+    """Another change of the same kind stays, and so does one to a launch that they share badly."""
+    used = machine(OTHER)
+    (kind,) = named.kinds_named("d dot 2 whole free")
+    earlier = alike.changes_of_file(H100_FILE)
+    before = cells_with_launches(earlier)[str(kind)]
+    few, many = (
+        (cells.index_of_line(1 << 17), cells.index_of_lines(rows)) for rows in (128, 8192)
+    )
+    (number,) = (
+        number for number, own in enumerate(used.constants)
+        if own.name == "vector_rows" and own.knobs["LANES"] == 32 and "BLOCKS_PER_SM" in own.knobs
+        and own.knobs["BLOCKS_PER_SM"] and own.knobs["THREADS_PER_BLOCK"] == 256
+    )  # fmt: skip
+    new = ranking.Candidate(number, 4)
+
+    class Decided:
+        def __init__(self, *_):
+            pass
+
+        def choices(self, wanted):
+            return [(kind, {few: new, many: new})]
+
+    monkeypatch.setattr(alike, "Deciders", Decided)
+    found = alike.changes_ahead(OTHER, used, None, 1, [kind], earlier, is_sharing=True)
+    line, lines = few
+    expected = {**before, line * cells.LINES_INDICES + lines: tuple(new)}
+    assert cells_with_launches(found)[str(kind)] == expected
+
+
 def test_changes_that_cannot_be_kept_are_an_error(monkeypatch):
     with pytest.raises(ValueError, match="machines/no-gpu.cells has no changes"):
         alike.changes_of_file("no-gpu")
@@ -245,6 +275,9 @@ def test_options_are_checked_before_trees_are_fitted(capsys):
     files = ["none.json", "--of", "none.json"]
     with pytest.raises(SystemExit):
         alike.main([*files, "--only", "h axpy 8"])
+    assert "there is no --write" in capsys.readouterr().err
+    with pytest.raises(SystemExit):
+        alike.main([*files, "--sharing"])
     assert "there is no --write" in capsys.readouterr().err
     with pytest.raises(ValueError, match="no kind's name begins with 'b axpy 8'"):
         alike.main([*files, "--write", H100_FILE, "--only", "b axpy 8"])

@@ -35,16 +35,13 @@ def number_of(kernel, **knobs):
 
 
 SHARES_WELL, COSTS_TOO_MUCH = 1.024, 1.026
+SHARES_WELL_OF_FEW, COSTS_TOO_MUCH_OF_FEW = 1.049, 1.051
 #: Kind, rows and columns, whether others are taken if they cost a little, and by kernels, constants
 #: and blocks: the fastest one for a product alone, others.
 FAVOURED = {
     "rows": (
         "h dot 8 whole free", (8192, 8192), 1, ("vector_rows", {"LANES": 128}, 0),
         ("vector_rows", {"LANES": 32}, 0), ("vector_rows", {"LANES": 32}, 4),
-    ),
-    "rows split for 2 blocks": (
-        "h dot 8 whole free", (64, 1 << 20), 1, ("vector_rows", {"LANES": 32}, 4),
-        ("vector_rows", {"LANES": 32}, 2), ("vector_rows", {"LANES": 16}, 1),
     ),
     "many rows split": (
         "h dot 8 whole free", (8192, 8192), 0, ("vector_rows", {"LANES": 32}, 4),
@@ -97,9 +94,36 @@ FAVOURED = {
         ("vector_columns", {"LANES": 4, "THREADS_PER_BLOCK": 512}, 0),
         ("vector_columns", {"LANES": 32, "THREADS_PER_BLOCK": 256}, 2),
     ),
+    "few columns' worth of blocks": (
+        "h axpy 8 whole free", (4096, 8192), 1,
+        ("vector_columns", {"LANES": 8, "THREADS_PER_BLOCK": 512}, 0),
+        ("vector_columns", {"LANES": 16, "THREADS_PER_BLOCK": 256}, 2),
+        ("vector_columns", {"LANES": 16, "THREADS_PER_BLOCK": 256}, 1),
+    ),
     "columns of narrow loads": (
         "d axpy 1 free", (8192, 8192), 0, ("vector_columns", {"LANES": 32}, 0),
         ("vector_columns", {"LANES": 16, "THREADS_PER_BLOCK": 512}, 0), ("long_columns", {}, 0),
+    ),
+}  # fmt: skip
+
+
+#: The same of few rows, which may cost more.
+FAVOURED_OF_FEW = {
+    "64 rows": (
+        "h dot 8 whole free", (64, 1 << 20), 1, ("vector_rows", {"LANES": 32}, 4),
+        ("vector_rows", {"LANES": 32}, 2), ("vector_rows", {"LANES": 16}, 1),
+    ),
+    "128 rows": (
+        "h dot 8 whole free", (128, 1 << 19), 1, ("vector_rows", {"LANES": 512}, 0),
+        ("vector_rows", {"LANES": 32}, 4), ("vector_rows", {"LANES": 32}, 2),
+    ),
+    "128 rows of floats": (
+        "s dot 4 whole free", (128, 1 << 18), 1, ("vector_rows", {"LANES": 512}, 0),
+        ("vector_rows", {"LANES": 32}, 4), ("vector_rows", {"LANES": 32}, 2),
+    ),
+    "160 rows of doubles": (
+        "d dot 2 whole free", (160, 1 << 18), 0, ("vector_rows", {"LANES": 512}, 0),
+        ("vector_rows", {"LANES": 32}, 4), ("vector_rows", {"LANES": 32}, 2),
     ),
 }  # fmt: skip
 
@@ -108,7 +132,17 @@ FAVOURED = {
 @pytest.mark.parametrize("name", FAVOURED)
 def test_a_launch_that_eight_vectors_share_well_is_taken_where_it_costs_little(name, factor):
     """Also where another launch is usual, or comes first."""
-    text, (rows_, cols), wins, *launches = FAVOURED[name]
+    check(FAVOURED[name], factor, factor == SHARES_WELL)
+
+
+@pytest.mark.parametrize("factor", [SHARES_WELL_OF_FEW, COSTS_TOO_MUCH_OF_FEW])
+@pytest.mark.parametrize("name", FAVOURED_OF_FEW)
+def test_for_few_rows_it_may_cost_more(name, factor):
+    check(FAVOURED_OF_FEW[name], factor, factor == SHARES_WELL_OF_FEW)
+
+
+def check(favoured, factor, is_near):
+    text, (rows_, cols), wins, *launches = favoured
     kind = kind_named(text)
     tried = [Candidate(number_of(own, **knobs), n) for own, knobs, n in launches]
     logs = np.log([1.0, factor, 1.001])
@@ -119,9 +153,10 @@ def test_a_launch_that_eight_vectors_share_well_is_taken_where_it_costs_little(n
     def favours(problem, candidate):
         assert (problem.rows, problem.cols) == (rows_, cols)
         own = SETS[candidate.number]
-        return sharing.shares_well(own.kernel, own.knobs, candidate.blocks, problem)
+        well = sharing.shares_well(own.kernel, own.knobs, candidate.blocks, problem)
+        return sharing.favour(problem) if well else 1.0
 
-    expected = wins if factor == SHARES_WELL else 0
+    expected = wins if is_near else 0
     for usual in ({}, {cell: tried[0]}):
         own = deciding.Deciding(kind, [cell], usual)
         own._cell_of, own._first = {0: 0}, {0: True}

@@ -100,6 +100,8 @@ def file(tmp_path, monkeypatch):
     """
     for module in (sharing, shared):
         monkeypatch.setattr(module, "MAY_BE_HOT", 0)
+    monkeypatch.setattr(sharing, "_FEW_SHORT", 0)
+    monkeypatch.setattr(sharing, "_MANY_LINES", 0)
     rows = candidates.normal("vector_rows", {"LANES": 128, "THREADS_PER_BLOCK": 128})
     made = store.Campaign({"gpu": "simulator", "device": [[0, 0], 1]})
     made.cells += [
