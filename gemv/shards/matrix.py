@@ -10,13 +10,13 @@ from typing import Any
 
 import numpy as np
 
-from gemv.arrays import adopt
 from gemv.calls.operators import AS_IT_IS, CONJUGATE, TRANSPOSED, KeptOperator
 from gemv.core import memo
-from gemv.core.batch import MOST_VECTORS, aligned_step
+from gemv.core.batch import MOST_VECTORS
 from gemv.core.operand import Operand
 from gemv.engines import backend
 from gemv.shards.cut import Whole
+from gemv.shards.from_host import FromHost
 from gemv.shards.groups import Groups, groups_apart
 from gemv.shards.places import Fabric, Gather
 from gemv.shards.plan import ShardedPlan, vectors_of
@@ -63,8 +63,8 @@ class ShardedMatrix(KeptOperator):
         self._layouts = Layouts()
         #: Graphs of products that come again and again, where there are GPUs.
         self._again: Any = None
-        #: Vectors beside the first place for those of host memory, by the same.
-        self._vectors_of: dict[tuple[int, int], Any] = {}
+        #: Products of vectors in host memory, by the same.
+        self._from_host_of: dict[tuple[int, int], FromHost] = {}
         self.split, self.bounds = whole.split, whole.bounds
         self.places = tuple(shard.place.name for shard in shards)
         super().__init__(whole.dtype, whole.shape)
@@ -94,28 +94,16 @@ class ShardedMatrix(KeptOperator):
         """The products of one vector or several in host memory, which are sent together."""
         count, cols = x.shape
         groups = self._groups(trans, count)
-        engine, first = backend.engine(), self._fabric.places[0]
-        stream = engine.default_stream()
-        step, rows = cols if count == 1 else aligned_step(cols), groups.rows
-        vectors = self._vectors_of.get((trans, count))
-        if vectors is None:
+        from_host = self._from_host_of.get((trans, count))
+        if from_host is None:
             usual = (1, MOST_VECTORS)
             if count not in usual:  # of all other numbers, only the last one is kept
-                for each in [key for key in self._vectors_of if key[1] not in usual]:
-                    del self._vectors_of[each]
-            vectors = engine.vectors(count * step, count * rows, self.dtype)
-            self._vectors_of[trans, count] = vectors
-        on_device, y = (
-            adopt.adopt("Matrix", "x", each, None, backend.HOME) for each in (vectors.x, vectors.y)
-        )
-        if count > 1:
-            padded = np.zeros((count, step), self.dtype)
-            padded[:, :cols] = x
-            x, on_device = padded, as_vectors(on_device, count, cols, step)
-            y = as_vectors(y, count, rows, rows)
-        vectors.put(x.reshape(-1), None, stream)
-        groups.run(on_device, [Target(y)], [(first.index, stream)])
-        return np.asarray(vectors.get(stream)).reshape(count, rows)
+                for each in [key for key in self._from_host_of if key[1] not in usual]:
+                    del self._from_host_of[each]
+            from_host = FromHost(cols, groups.rows, count, self.dtype)
+            self._from_host_of[trans, count] = from_host
+        make = functools.partial(self._apart(), trans, count)
+        return from_host.product(x, groups, self._fabric.places[0].index, make)
 
     def _on_device(self, op: int, x: Any) -> Any:
         self.kept()
@@ -257,6 +245,8 @@ class ShardedMatrix(KeptOperator):
             if self._again is not None:
                 self._again.forget()
                 self._again = None  # it keeps the shards
+            for from_host in self._from_host_of.values():
+                from_host.forget()
             for place in self._fabric.places:
                 place.settle()
         finally:
@@ -328,7 +318,7 @@ class ShardedMatrix(KeptOperator):
                 try:
                     self._forget_products()
                 finally:
-                    self._vectors_of.clear()
+                    self._from_host_of.clear()
                     self._fabric.free()
 
     def __enter__(self) -> ShardedMatrix:

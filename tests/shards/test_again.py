@@ -232,6 +232,51 @@ def test_what_cannot_be_a_graph_stays_one_by_one(wrong, virtual_gpus, monkeypatc
         assert bits(virtual_gpus, y) == expected and "cuGraphLaunch" not in names
 
 
+@pytest.mark.parametrize("columns", [(), (3,)])
+@pytest.mark.parametrize("form", FORMS)
+def test_vectors_in_host_memory_have_a_graph_as_well(form, columns, small_knobs, virtual_gpus):
+    options, shape = FORMS[form]
+    several = gemv.Matrix(numbers(shape), devices=[0, 1, 2], **options)
+    x = numbers((shape[1], *columns))
+    with gemv.trace() as first:
+        expected = (several @ x).tobytes()
+    for _ in range(again().ONE_BY_ONE - 1):
+        y, names = calls_of(virtual_gpus, lambda: several @ x)
+        assert y.tobytes() == expected and "cuGraphLaunch" not in names
+    several @ x  # makes the graph
+    for seed in (1, 2, 0):
+        values = numbers((shape[1], *columns), seed)
+        y, names = calls_of(virtual_gpus, lambda values=values: several @ values)
+        assert [name for name in names if "Launch" in name] == ["cuGraphLaunch"]
+        assert (y.tobytes() == expected) == (seed == 0)
+    with gemv.trace() as calls:
+        assert (several @ x).tobytes() == expected
+    assert len(calls) == len(first), "each launch is told"
+    memo.forget()
+    y, names = calls_of(virtual_gpus, lambda: several @ x)
+    assert y.tobytes() == expected and "cuGraphLaunch" not in names
+
+
+@pytest.mark.parametrize("wrong", ["capture", "memory"])
+def test_vectors_in_host_memory_do_without_a_graph(wrong, virtual_gpus, monkeypatch):
+    several = gemv.Matrix(numbers((37, 20)), devices=[0, 1, 2], split="rows")
+    x = numbers(20)
+    expected = several.matvec(x).tobytes()
+    tried = []
+
+    def no_graph(*_):
+        tried.append(None)
+        if wrong == "memory":
+            raise MemoryError
+        return SimpleNamespace(is_graph=False)
+
+    monkeypatch.setattr(sys.modules["gemv.shards.from_host"], "ShardedPlan", no_graph)
+    for _ in range(again().ONE_BY_ONE + 3):
+        y, names = calls_of(virtual_gpus, lambda: several.matvec(x))
+        assert y.tobytes() == expected and "cuGraphLaunch" not in names
+    assert len(tried) == 1, "it is tried once"
+
+
 def test_a_setting_that_changes_makes_a_new_graph(product, virtual_gpus):
     several, cols = product
     values = numbers(cols, 6)
