@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 from gemv.arrays.libraries import BY_NAME
 from gemv.arrays.torch import counts_many
 from gemv.calls.remembered import (
+    COMPLEX_NUMBERS,
     ONE,
     UNUSUAL,
     ZERO,
@@ -328,7 +329,9 @@ def short_ways(engine: Any) -> dict[type, ShortWay]:
                     return UNUSUAL
                 if way is COPY:  # PyTorch's allocator aligns it
                     y_at, y_strides = 0, ONE_BY_ONE
-                    read = None if beta == 0 else y
+                    # Nobody knows yet if beta is a number: the comparison of an array on the GPU
+                    # would wait for the GPU, and that of a longer one has no single answer.
+                    read = None if type(beta) in COMPLEX_NUMBERS and beta == 0 else y
                 else:
                     read, y_strides = None, y.stride()
                 key = (

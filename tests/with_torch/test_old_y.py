@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 from helpers import tensors_as_on_gpu
 
@@ -57,6 +58,26 @@ def test_an_old_y_is_compared_as_the_others_are(engine, tensors, beta):
     blended = engine.blended
     torch.testing.assert_close(products.addmv(y, a, x, beta=beta), beta * y + a @ x)
     assert engine.launched > launched and engine.blended == blended + (beta != 0)
+
+
+class OnGpu:
+    """A beta whose comparison would wait for the GPU, and would end the capture of a stream."""
+
+    def __eq__(self, other):
+        raise AssertionError("beta is compared before it is known to be a number")
+
+    __hash__ = None
+
+
+@pytest.mark.parametrize("beta", [OnGpu(), np.ones(2), np.zeros(2)], ids=["waits", "ones", "zeros"])
+def test_a_beta_that_is_no_number_is_not_compared(engine, tensors, beta):
+    a, x, y = tensors
+    products.mv(a, x)
+    for multiply in (
+        lambda: gemv.gemv(1.0, a, x, beta, y), lambda: products.addmv(y, a, x, beta=beta)
+    ):  # fmt: skip
+        with pytest.raises(TypeError, match="beta must be"):
+            multiply()
 
 
 def test_an_old_y_that_is_a_part_of_a_longer_one(engine, tensors):
