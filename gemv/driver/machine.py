@@ -157,7 +157,7 @@ def _python(name: str) -> int:
 class Expectation:
     """What the operands of a remembered call look like, as machine code compares it."""
 
-    __slots__ = ("address", "blending", "fresh", "known", "misses", "seen", "words")
+    __slots__ = ("_blocks", "address", "blending", "fresh", "known", "misses", "seen", "words")
 
     def __init__(self, known: Any, block: int, functions: tuple[int, int]) -> None:
         self.known = known
@@ -172,9 +172,13 @@ class Expectation:
         self.fresh: Any = None
         #: The block for an old y beside the new one, None, or False where there can be none.
         self.blending: Any = None
+        #: That block, which must live as long as its address is in a word.
+        self._blocks: dict[int, Any] = {}
 
     def blend(self, block: Any) -> None:
         """Expect calls with an old y as well, which this block reads beside the new one."""
+        # Of two threads, both take the block of the first: a third one may be launching it.
+        block = self._blocks.setdefault(BLENDING, block)
         self.words[BLENDING] = block.address
         self.blending = block  # last: other threads go by it
 

@@ -190,6 +190,15 @@ def blending(expected):
 OLD = 0x40000
 
 
+def test_the_block_for_an_old_y_stays_what_it_was(exchange, blending):
+    """Two threads may make one at a time, and a third one may be launching the first of them."""
+    first = blending.blending
+    other = driver_block.Function(3, (1, 1, 1), (32, 1, 1), ("old", "x", "y", "a", "alpha", "beta"))
+    blending.blend(driver_block.Block([other], 4, 1, {}, 0, 0))
+    assert blending.blending is first
+    assert blending.words[driver_block.BLENDING] == first.address
+
+
 @pytest.mark.parametrize("at", [OLD, OLD + 4, OLD + 12, A, X], ids=hex)
 def test_an_old_y_beside_the_new_one(exchange, blending, at):
     old = Tensor(at, (8,), (1,))
