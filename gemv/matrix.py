@@ -136,8 +136,8 @@ class Matrix(KeptOperator):
             known_kernel("Matrix", kernel)
         self._kernel = kernel
         self._lock = threading.Lock()
-        #: Vectors on the GPU, the plan bound to them and its stream, by ``trans``; the vectors of
-        #: several products at once, by ``trans`` and their number.
+        #: Vectors on the GPU and the plan bound to them, by ``trans``; those of several products
+        #: at once and their launch, by ``trans`` and their number.
         self._bound: dict[Any, Any] = {}
         #: The same matrix as an array of another library, by the library's name.
         self._views: dict[str, Any] = {}

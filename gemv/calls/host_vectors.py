@@ -45,6 +45,7 @@ class HostVectors:
         engine = backend.engine()
         self._vectors = engine.vectors(cols, rows, dtype)
         self._current: Callable[[], int] = engine.default_stream
+        self._capture_of = engine.capture_of
         self.named: int | None = None
         self.x, self.y = self._vectors.x, self._vectors.y
         library = libraries.device_library(matrix)
@@ -75,8 +76,18 @@ class HostVectors:
         -------
         numpy.ndarray
             The new y.
+
+        Raises
+        ------
+        ValueError
+            If the stream is being captured: to wait for it would break that.
         """
         stream = self._current()
+        if self._capture_of(stream) is not None:
+            raise ValueError(
+                f"Matrix: stream {stream:#x} is being captured into a graph, and a product of"
+                " vectors in host memory waits for its result; pass vectors on the GPU"
+            )
         self._vectors.put(x, y, stream)
         launch(self.named)
         return self._vectors.get(stream)

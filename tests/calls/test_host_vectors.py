@@ -10,7 +10,8 @@ from gemv.arrays import libraries
 from gemv.calls.host_vectors import HostVectors
 from gemv.engines import backend
 
-DEFAULT, CURRENT = 0, {0: 70, 3: 73}
+CAPTURED = 74
+DEFAULT, CURRENT = 0, {0: 70, 3: 73, 4: CAPTURED}
 
 
 class Library:
@@ -40,8 +41,9 @@ def copies(monkeypatch):
         get=lambda stream: done.append(("get", stream)) or "new y",
     )  # fmt: skip
     engine = SimpleNamespace(
-        vectors=lambda cols, rows, dtype: vectors, default_stream=lambda: DEFAULT
-    )
+        vectors=lambda cols, rows, dtype: vectors, default_stream=lambda: DEFAULT,
+        capture_of=lambda stream: "a graph" if stream == CAPTURED else None,
+    )  # fmt: skip
     monkeypatch.setattr(backend, "engine", lambda: engine)
     monkeypatch.setattr(libraries, "device_library", lambda array: array[0])
     return done
@@ -81,6 +83,14 @@ def test_other_libraries_compute_on_the_stream_of_the_copies(copies, lacks):
     assert product(vectors, copies) == [
         ("put", "x of host", None, DEFAULT), ("launch", DEFAULT), ("get", DEFAULT)
     ]  # fmt: skip
+
+
+def test_nothing_is_copied_on_a_stream_that_is_being_captured(copies):
+    """It would go into the graph, and the wait for the result would break the capture."""
+    vectors = HostVectors((Library(), "a"), 4, 5, 6, np.float64)
+    with pytest.raises(ValueError, match="stream 0x4a is being captured"):
+        product(vectors, copies)
+    assert copies == []
 
 
 def arrays_of(name):
