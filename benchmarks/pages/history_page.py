@@ -63,7 +63,7 @@ def section(history: History) -> list[str]:
     what = "commits of the past" if history.past else "points"
     how = " `benchmarks/history/device_part.py` measured all of them." if history.past else ""
     panels = panels_of(history)
-    several = "Several " * all(panel.key == "scaling" for panel in panels)
+    several = "Several " * ({panel.key for panel in panels} == {"scaling"})
     parts = [f"## {several}{history.gpu}, {what}", f"{dates(history, what)}.{how}"]
     mark = history.gpu.removeprefix("NVIDIA ").partition(" ")[0] + ", past" * history.past
     for panel in panels:

@@ -239,9 +239,7 @@ def test_cells_change_alone_that_several_vectors_gain_by(monkeypatch):
     (kind,) = named.kinds_named("d dot 2 whole free")
     earlier = alike.changes_of_file(H100_FILE)
     before = cells_with_launches(earlier)[str(kind)]
-    few, many = (
-        (cells.index_of_line(1 << 17), cells.index_of_lines(rows)) for rows in (128, 8192)
-    )
+    few, many = ((cells.index_of_line(1 << 17), cells.index_of_lines(rows)) for rows in (128, 8192))
     (number,) = (
         number for number, own in enumerate(used.constants)
         if own.name == "vector_rows" and own.knobs["LANES"] == 32 and "BLOCKS_PER_SM" in own.knobs

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import math
 import os
@@ -331,17 +332,25 @@ def test_no_heading_of_the_history_comes_twice():
     assert len(set(heads)) == len(heads)
 
 
-def test_a_point_of_several_gpus_says_so_and_makes_no_other_point_needless(monkeypatch):
+def test_a_point_of_several_gpus_says_so_and_makes_no_other_point_needless():
     page, script = program("pages.history_page"), program("history.since")
-    (scaling,) = (
-        history for history in page.histories() if page.section(history)[0].startswith("## Several")
-    )
-    first, second, *_ = page.section(scaling)
-    assert first == "## Several NVIDIA H100 80GB HBM3, points"
-    assert second.startswith("One point, of 2026-")
-    newest = script.newest_point(["h100-2", "h200"])
-    assert newest == script.points("h200")[-1]
+    (scaling,) = (each for each in page.histories() if each.gpu == SEVERAL and is_of_several(each))
+    day, *_ = scaling.points
+    for points, text in (([day], "One point, of 2026-"), ([day, day], "2 points, from 2026-")):
+        first, second, *_ = page.section(dataclasses.replace(scaling, points=points))
+        assert first == f"## Several {SEVERAL}, points"
+        assert second.startswith(text)
+    without = dataclasses.replace(scaling, points=[dataclasses.replace(day, figures={})])
+    assert page.section(without)[0] == f"## {SEVERAL}, points"
+    assert script.newest_point(["h100-2", "h200"]) in script.points("h200")
     assert script.newest_point(["h100-2"]) is None
+
+
+SEVERAL = "NVIDIA H100 80GB HBM3"
+
+
+def is_of_several(history):
+    return all(name.startswith("shards.") for each in history.points for name, _ in each.figures)
 
 
 def test_a_line_of_the_history_is_the_mean_over_shapes_of_the_best_rung():
