@@ -13,8 +13,8 @@ are judged by problems that they have not seen: these are dealt into :data:`FOLD
 each part trees decide that are fitted to the others. ``--gate`` names a campaign that no trees see
 at all. With ``--write``, trees fitted to all of OWN.json decide, and the changes are written to
 ``machines/NAME.cells``. ``--only "h axpy 8"`` decides kinds alone whose names begin so
-(:class:`gemv.selection.cells.Kind`), and with ``--sharing`` cells change alone that get a launch
-which several vectors share well; the others keep the changes that the file has.
+(:class:`gemv.selection.cells.Kind`). With ``--sharing``, only those cells change that get a launch
+which several vectors share well. All others keep the changes that the file has.
 """
 
 from __future__ import annotations
@@ -315,7 +315,7 @@ def main(arguments: list[str] | None = None) -> None:
     )
     parser.add_argument(
         "--sharing", action="store_true",
-        help="change cells alone that get a launch which several vectors share well",
+        help="change only the cells that get a launch which several vectors share well",
     )  # fmt: skip
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1)
     options = parser.parse_args(arguments)

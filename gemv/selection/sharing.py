@@ -44,7 +44,7 @@ bfloat16 C, 64 x 1048576    ``vector_rows``, 32 lanes, 4 blocks          33.0   
 ..                          ``vector_rows``, 32 lanes, 2 blocks          32.7          65.2
 ==========================  ===========================================  ============  ============
 
-And on an H100, where launches without blocks have enough rows for 80 of them:
+And on an H100:
 
 ==========================  ===========================================  ============  ============
 A                           launch of a product alone                    alone         eight vectors
@@ -78,10 +78,11 @@ complex64 C, 128 x 131072   ``vector_rows``, 512 lanes                   45.9   
 ..                          ``vector_rows``, 32 lanes, 4 blocks          46.9          57.2
 ==========================  ===========================================  ============  ============
 
-Blocks are those of each multiprocessor that columns are split for. Complex64 has the rule of
-float64, since its loads have as many elements and its sums as many registers. It was timed on an
-H100 alone: with 32 lanes, 8192 x 8192 took 206 us for eight vectors by 256 threads and 181 by 512,
-and a product alone 177 and 173. The rule does not decide alone: 8192 x 8192 float64 keeps 256
+Blocks are those of each multiprocessor that columns are split for. Columns of 2-byte numbers that
+are not split need rows for 80 blocks: with 8 lanes, 4096 rows are enough for 64. Complex64 has the
+rule of float64, since its loads have as many elements and its sums as many registers. It was timed
+on an H100 alone: with 32 lanes, 8192 x 8192 took 206 us for eight vectors by 256 threads and 181 by
+512, and a product alone 177 and 173. The rule does not decide alone: 8192 x 8192 float64 keeps 256
 threads, as 512 are expected to take a product alone more than 2.5 % longer. Few long rows are the
 exception: they gain so much that a product alone may take 5 % longer (:func:`favour`).
 """
