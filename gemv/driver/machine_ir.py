@@ -204,11 +204,15 @@ def _write_enqueue_tensors(
         overlap = b.and_(f.less(low, b.add(other, last)), f.less(b.add(other, first), high))
         f.require(b.not_(overlap))
     with b.if_then(f.less(f.word(7), count)):
+        of_y = f.at(expected, OPERANDS + OPERAND_WORDS * 2)
         old = f.own(
-            matches, f.load(expected, DESCRIBE), f.load(arguments, 7),
-            f.at(expected, OPERANDS + OPERAND_WORDS * 2), f.word(-1), scratch,
-        )  # fmt: skip
+            matches, f.load(expected, DESCRIBE), f.load(arguments, 7), of_y, f.word(-1), scratch
+        )
         f.require(f.less(f.word(-1), old))
+        # It may lie anywhere, as long as each element is aligned. The rank takes 32 bits and the
+        # kind of number 8, and then comes how many bits an element has.
+        itemsize = b.and_(b.lshr(f.load(of_y, 1), f.word(32 + 8 + 3)), f.word(0x1F))
+        f.require(f.same(b.and_(old, b.sub(itemsize, f.word(1))), 0))
         f.store(values, PLACES["old"], old)
         b.store(f.load(expected, BLENDING), block_at)
         f.require(b.not_(f.same(b.load(block_at), 0)))

@@ -212,6 +212,7 @@ def test_an_old_y_beside_the_new_one(exchange, blending, at):
     "old",
     [
         (0, (8,), (1,)), (OLD, (7,), (1,)), (OLD, (8,), (2,)), (OLD, (8, 1), (1, 1)),
+        (OLD + 1, (8,), (1,)), (OLD + 2, (8,), (1,)),
         (OLD, (8,), (1,), DOUBLE), (OLD, (8,), (1,), FLOAT, 1),
     ],
     ids=str,
