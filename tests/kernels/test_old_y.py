@@ -12,10 +12,11 @@ from helpers.combinations import of_all
 from helpers.problems import Case, filled, knobs_for_tests, operand_at, tile_of
 
 from gemv.engines import backend
-from gemv.kernels import REGISTRY
+from gemv.kernels import REGISTRY, get
 from gemv.selection.select import select
 
-KERNELS = [kernel for kernel in REGISTRY.values() if not kernel.teaching]
+#: The last one is a kernel for batches that products of small matrices get as well.
+KERNELS = [*(each for each in REGISTRY.values() if not each.teaching), get("small_matrix")]
 INCREMENTS = [(1, 1), (2, 3), (-1, -1), (1, -2), (1, 1)]
 
 
