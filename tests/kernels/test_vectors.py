@@ -222,6 +222,8 @@ LONG_ROWS = [
     (6, 1000, 64, {"LOADS": 2, "COUNT": 8, "THREADS_PER_BLOCK": 128, "STAGES": 2}),
     (9, 2048, 128, {"LOADS": 2, "COUNT": 8, "THREADS_PER_BLOCK": 128, "AT_ONCE": 2, "STAGES": 3,
                     "FULL": 1}),
+    # three warps, and as many rows at a time
+    (37, 200, 8, {"LOADS": 4, "COUNT": 8, "THREADS_PER_BLOCK": 96, "AT_ONCE": 2, "STAGES": 2}),
 ]  # fmt: skip
 
 
@@ -266,6 +268,9 @@ STAGED_ROWS = [
     (6, 2048, {"LANES": 64, "BLOCKS_PER_SM": 1},
      {"PARTS": 1, "TURNS": 2, "ROWS": 2, "VECTORS": 1, "COUNT": 4, "STAGES": 4,
       "THREADS_PER_BLOCK": 128}),
+    # three rows of a thread, which are no power of two
+    (61, 328, {"LANES": 8},
+     {"PARTS": 1, "ROWS": 3, "VECTORS": 2, "COUNT": 8, "STAGES": 4, "THREADS_PER_BLOCK": 64}),
 ]  # fmt: skip
 
 

@@ -53,7 +53,9 @@ Wins
     84 with eight, where torch.mm took 131; with the tiles of before 62 with two and 65 with four.
     On an H100 it took 88 us with one and 99 with eight, where torch.mm took 161. Eight vectors of
     float64 took 201 us with 1048576 x 64, torch.mm 202; and 5.4 with 1000 x 1000, torch.mm 9.6:
-    there it took 9.4 while a thread had two rows, for each of which all of x was read.
+    there it took 9.4 while a thread had two rows, for each of which all of x was read. 2000 x 2000
+    took 14.7 us with four rows of a thread, 23.4 with two that two threads share, and torch.mm
+    19.4. Four vectors took 12.9 us with one thread to a lane, 15.5 with two, and torch.mm 19.2.
 
 Loses
     To matrix products on tensor cores, which add in another order: on an H100 eight vectors with
@@ -86,6 +88,10 @@ from gemv.kernels.wide_tiles import tail_of
 
 #: Threads of a grid below which a row gets more of them, by PARTS.
 ENOUGH_THREADS = 1 << 17
+#: But if a tile has these bytes of A on their way, it is left as it is: 16 KB for each
+#: multiprocessor of an H100. More threads read more often what they share of x: four vectors with
+#: 2000 x 2000 float64 took it 15.6 us with two threads to a lane, and 12.9 with one.
+ENOUGH_BYTES = 1 << 21
 #: Bytes of shared memory for sums.
 SUMS_BYTES = 32 << 10
 #: The most threads that a row gets for the sake of PARTS.
@@ -119,10 +125,13 @@ NARROW_SPLIT = {
 #: Four and eight vectors of complex numbers; and eight of float64, which gain by TURNS.
 COMPLEX_SHORT = {4: Tile(1, 2, 4, 64, 6), 8: Tile(1, 2, 2, 128, 3)}
 COMPLEX_LONG, COMPLEX_SPLIT = Tile(1, 2, 2, 128, 4, 0, 1), Tile(2, 2, 4, 256, 2)
+#: Eight vectors of float32 and complex64 with fewer rows than these, by the character of the dtype.
+FEW, FEW_ROWS = Tile(1, 4, 2, 128, 2), {"f": 4096, "F": 1200}
 DOUBLE_SHORT, DOUBLE_LONG = Tile(2, 4, 4, 128, 4, 1), Tile(1, 2, 4, 256, 1)
 MOST_TURNS = 4
-#: The same for a small matrix, whose rows have at most so many lanes together: what counts is how
-#: often x is read. More threads take a row only where the grid has fewer threads than these.
+#: The same for rows with up to 256 lanes: what counts is how often x is read. Loads of less than 16
+#: bytes were timed with so many lanes of all rows at most. More threads take a row only where the
+#: grid has fewer threads than these.
 DOUBLE_FEW, MOST_LANES_OF_FEW, LANES_OF_FEW = Tile(1, 4, 2, 128, 2), 1 << 17, 256
 ENOUGH_OF_FEW = 1 << 14
 #: Eight vectors of numbers of 2 bytes whose rows have more lanes than a warp: so many turns that a
@@ -130,6 +139,9 @@ ENOUGH_OF_FEW = 1 << 14
 NARROW_TURNS = Tile(4, 4, 4, 128, 3, 1, 1)
 #: Lanes of a row from which on eight vectors of numbers of 2 bytes have the tile of longer rows.
 NARROW_LANES = 16
+#: Loads of a lane that are on their way at a time where a warp takes a row and has more than one
+#: pass of them: 1900 x 2400 bfloat16 took an H100 9.1 us with four, and 7.8 with two.
+LOADS_OF_PASSES = 2
 #: Threads of a row with so few registers each that fewer loads of a lane are in flight, by the
 #: bytes of a number.
 FULL_BLOCK, LOADS_OF_FULL_BLOCK = 512, {2: 2, 8: 4, 16: 4}
@@ -243,9 +255,41 @@ def accepts(problem):
     return wide_loads_object(problem, "dot")
 
 
+def loads_whole(problem):
+    """Whether A and x are loaded by 16 bytes, for plain sums of numbers of up to 8 bytes."""
+    size, widths = problem.dtype.itemsize, problem.widths
+    plain = problem.accumulate == "plain" and size <= 8
+    return plain and widths[0] * size == LOAD_BYTES and len(set(widths)) == 1
+
+
+def has_enough(problem, lanes, tile_):
+    """Whether enough bytes of A are on their way with the threads that a tile gives a row."""
+    nbytes = problem.rows * lanes * tile_.VECTORS * LOAD_BYTES
+    # Rows of several warps share what they load of x: 300 x 3000 float32 took 5.2 us, not 8.1.
+    enough = ENOUGH_BYTES // 2 if tile_ is FEW and lanes > 32 else ENOUGH_BYTES
+    return lanes >= 32 and loads_whole(problem) and nbytes >= enough
+
+
 def tile_for(problem, lanes, count, split):
     """The tile for so many vectors, and the turns of a row's lanes."""
     narrow, complex_numbers = problem.dtype.itemsize == 2, problem.dtype.kind == "c"
+    if (
+        count == 8
+        and not split
+        and lanes <= LANES_OF_FEW
+        and problem.rows < FEW_ROWS.get(problem.dtype.char, 0)
+        and has_enough(problem, lanes, FEW)
+    ):
+        return FEW, 1
+    if (
+        count == 4
+        and narrow
+        and lanes == 32
+        and not split
+        and has_enough(problem, lanes, NARROW_LONG[8])
+        and not has_enough(problem, lanes, NARROW_LONG[4])
+    ):
+        return NARROW_LONG[8], 1  # more loads at a time, and four rows of a thread share x
     if count == 8 and complex_numbers and split:
         return COMPLEX_SPLIT, 1
     if count == 8 and complex_numbers and lanes >= 32:  # and no row has more than 128 threads
@@ -262,7 +306,8 @@ def tile_for(problem, lanes, count, split):
     if narrow:
         return (NARROW_SPLIT if split else NARROW_LONG)[count], 1
     if count == 8 and is_double:
-        if not split and lanes <= LANES_OF_FEW and problem.rows * lanes <= MOST_LANES_OF_FEW:
+        few = problem.rows * lanes <= MOST_LANES_OF_FEW or loads_whole(problem)
+        if few and not split and lanes <= LANES_OF_FEW:
             return DOUBLE_FEW, 1
         return SPLIT[8] if split else DOUBLE_LONG, turns_of(MOST_TURNS, lanes)
     return (SPLIT if split else LONG)[count], 1
@@ -280,8 +325,10 @@ def constants_for(problem, knobs, vectors):
     parts, rows, loads, threads, blocks, past_l1, kept = tile_
     most_parts = max(1, width * size // max(4, size))
     enough = ENOUGH_OF_FEW if tile_ is DOUBLE_FEW else ENOUGH_THREADS
+    sharing = count == 4 or tile_ in (FEW, COMPLEX_LONG)
     while (
         not split
+        and not (sharing and turns == 1 and has_enough(problem, lanes, tile_))
         and (turns > 1 or 2 * parts <= most_parts)
         and 2 * (lanes // turns) * parts <= MOST_THREADS_OF_ROW
         and problem.rows * (lanes // turns) * parts < enough * rows
@@ -309,6 +356,8 @@ def constants_for(problem, knobs, vectors):
             parts, row_threads = parts // 2, row_threads // 2
             threads = max(row_threads, 64)
     own = power_above(ceil_div(problem.cols, lanes * width))
+    if count == 8 and lanes == 32 and own > loads and size == 2 and loads_whole(problem):
+        loads = min(loads, LOADS_OF_PASSES)
     found = {
         "LANES": lanes,
         "PARTS": parts,

@@ -44,10 +44,12 @@ Bytes
 
 Wins
     Over ``several_rows`` for eight vectors. On an NVIDIA H100, 8192 x 8192 float64 with 256 lanes
-    for a row took 185 us, 208 by ``several_rows``, 173 with one vector, and torch.mm 181. 12288 x
-    12288 bfloat16, whose x is too long for ``several_long_rows``, took 129 us (143) with 128 lanes;
-    with 16 and 32 it took 107 and 112 (134 and 134), and torch.mm 111. 1024 x 8192 took 12.1 us
-    (12.4) with 128 lanes, and 9.6 (15.2) with 32.
+    for a row took 185 us, 208 by ``several_rows``, 173 with one vector, and torch.mm 181. Where
+    tiles are few, their rows count: 2500 x 2500 complex64 with 32 lanes took 23.1 us in 105 tiles
+    of 24 rows, 31.4 in 157 of 16, 60.3 by ``several_rows``, 18.0 with one vector, and torch.mm
+    55.5. 12288 x 12288 bfloat16, whose x is too long for ``several_long_rows``, took 129 us (143)
+    with 128 lanes; with 16 and 32 it took 107 and 112 (134 and 134), and torch.mm 111. 1024 x 8192
+    took 12.1 us (12.4) with 128 lanes, and 9.6 (15.2) with 32.
 
     On an NVIDIA H200 eight vectors with 8192 x 8192 float32 took 64.7 us, 86.1 by ``several_rows``,
     59.5 with one vector, and torch.mm 129.6; complex64 146.8 (192.0, 116.7 and 337.6). Where
@@ -55,6 +57,10 @@ Wins
     75.3 us (torch.mm 46.3).
 
 Loses
+    To ``several_rows`` where tiles divide badly among the multiprocessors, and a row has two to
+    four warps: 4300 x 4300 float64 took 72.8 us, and 62.1 there. And where rows begin within a
+    sector of 32 bytes: 3002 x 3002 complex64 took 42.3 us, and 33.3 there.
+
     To ``several_long_rows`` where that fits: 8192 x 8192 bfloat16 took 66.6 us with 128 lanes, and
     56.3 there. To ``several_short_rows`` for short rows, whose tiles end too soon. To
     ``several_rows`` where columns of float64 are split over blocks: 64 x 1048576 took 255 us, and
@@ -71,7 +77,7 @@ Source
 
 from __future__ import annotations
 
-from gemv.core.geometry import LOAD_BYTES, ceil_div
+from gemv.core.geometry import LOAD_BYTES, SECTOR_BYTES, ceil_div
 from gemv.core.splits import row_by_row
 from gemv.kernels import ends_of_rows, ends_of_splits
 from gemv.kernels.ends_of_rows import launch_of, of_one, parts_of, sums_of_block, tile, turns_of
@@ -93,13 +99,26 @@ TICKET_BYTES = 32
 SPLIT_ROWS = 64
 #: Blocks from which on there are enough for large ones: one for each multiprocessor of an H100.
 MANY_BLOCKS = 132
-#: Rows of other numbers: rows, and bytes of x of eight vectors, below which x stays in L1.
+#: Rows of other numbers, by the character of the dtype: the least of them that have 32 lanes, up to
+#: 128, and more. Then the least bytes of x of eight vectors. With fewer ``several_rows`` is used.
+LEAST_ROWS = {"f": (1500, 4096, 1500), "d": (1000, 8192, 1500), "F": (1000, 1200, 1200)}
+LEAST_X_BYTES = 30 << 10
+#: A large A has so many rows and bytes of x. Then stages are also for 3 and 4 vectors; and where
+#: two rows share a sector, for float32 and 512 lanes. 4996 x 4996 float32 took 46 us, and 44 by
+#: ``several_rows``. Others were not timed with fewer rows.
 LARGE_ROWS, LARGE_X_BYTES = 4096, 1 << 18
 #: Constants for rows of 2-byte numbers: with fewer lanes than a warp, with more, and for few tiles.
-#: Then for rows of other numbers. No other numbers were faster here without spilling registers.
+#: Then for rows of other numbers that are split over blocks. No other numbers were faster here
+#: without spilling registers.
 _NAMES = ("PARTS", "ROWS", "VECTORS", "STAGES", "THREADS_PER_BLOCK", "MIN_BLOCKS")
 FEW_LANES, MANY, FEW_TILES = (4, 4, 4, 3, 256, 2), (4, 4, 4, 3, 512, 1), (4, 4, 2, 4, 256, 2)
 LARGE = (1, 4, 2, 4, 256, 1)
+#: Rows of other numbers that are not split: the rows of a thread, and for each of them the loads of
+#: a lane in a stage and the stages: the first is taken, or the one with fewer loads past the last
+#: column. Numbers of 4 bytes have the last one.
+RINGS = {4: ((2, 4),), 3: ((2, 4),), 2: ((4, 3), (2, 4))}
+#: Rows of A that a multiprocessor copies while x comes for a tile, and while a tile ends.
+TILE_COST = 2
 
 #: What the kernel calls.
 _WORDS = (
@@ -308,6 +327,40 @@ def ring_bytes(problem, knobs):
     return knobs["STAGES"] * knobs["VECTORS"] * lanes * (tile_rows + knobs["COUNT"]) * LOAD_BYTES
 
 
+def large_for(problem, lanes, vectors):
+    """The constants for rows of 4- or 8-byte numbers that are not split; None where there are none.
+
+    Each block takes as many tiles as another one, or one less. So the rows of a thread are those
+    with which the busiest multiprocessor is done soonest; of equals, the most. 5120 rows are 160
+    tiles of 32, so some blocks have two of them and 64 rows, or 214 tiles of 24, and 48 rows: in
+    complex64 and with 5120 columns they took an H100 107 us and 83.
+    """
+    size, rows = problem.dtype.itemsize, problem.rows
+    least, x_bytes = LEAST_ROWS.get(problem.dtype.char), COUNT * problem.cols * size
+    if lanes < 32 or least is None or x_bytes < LEAST_X_BYTES:
+        return None
+    if rows < least[(lanes > 32) + (lanes > 128)]:
+        return None
+    if rows < LARGE_ROWS or x_bytes < LARGE_X_BYTES or (size == 8 and lanes < WIDE_LANES):
+        # Copies pass the L1 cache, so a sector that two rows share comes twice.
+        if problem.row_stride * size % SECTOR_BYTES:
+            return None
+    if vectors < LEAST_VECTORS and (rows < LARGE_ROWS or x_bytes < LARGE_X_BYTES):
+        return None
+    parts, _, _, _, threads, blocks = LARGE
+    groups = threads // 32
+
+    def busiest(of_thread):
+        tiles = ceil_div(ceil_div(rows, groups * of_thread), MANY_BLOCKS)
+        return tiles * (groups * of_thread + TILE_COST)
+
+    of_thread = min(RINGS, key=busiest)
+    steps = ceil_div(problem.cols, lanes * problem.widths[0])
+    rings = RINGS[of_thread] if size == 8 else RINGS[of_thread][-1:]
+    loads, stages = min(rings, key=lambda ring: ceil_div(steps, ring[0]) * ring[0])
+    return parts, of_thread, loads, stages, threads, blocks
+
+
 def constants_for(problem, knobs, vectors):
     """The constants for so many vectors, from those of the rung of rows; None where there are none.
 
@@ -334,10 +387,9 @@ def constants_for(problem, knobs, vectors):
             return None
         made = LARGE
     else:
-        x_bytes = COUNT * problem.cols * size
-        if lanes < 32 or problem.rows < LARGE_ROWS or x_bytes < LARGE_X_BYTES:
+        made = large_for(problem, lanes, vectors)
+        if made is None:
             return None
-        made = LARGE
     found = dict(zip(_NAMES, made, strict=True))
     found |= {"LANES": lanes, "TURNS": max(1, lanes // 32), "COUNT": COUNT, "BLOCKS_PER_SM": split}
     if split:
