@@ -28,11 +28,14 @@ class Measured(NamedTuple):
     workers : int
     rows : dict
         By size and way.
+    about : str
+        What has changed since, a sentence or nothing.
     """
 
     device: str
     workers: int
     rows: dict[tuple[str, str], dict[str, Any]]
+    about: str = ""
 
     @property
     def sizes(self) -> list[str]:
@@ -52,7 +55,7 @@ def load(folder: Path = FOLDER) -> list[Measured]:
     for file in sorted(folder.glob("*.json")):
         found = json.loads(file.read_text(encoding="utf-8"))
         rows = {(row["size"], row["way"]): row for row in found["rows"]}
-        runs.append(Measured(found["device"], found["workers"], rows))
+        runs.append(Measured(found["device"], found["workers"], rows, found.get("about", "")))
     return sorted(runs, key=lambda run: (run.device == "host", run.device, run.workers))
 
 
@@ -86,5 +89,5 @@ def part(runs: list[Measured]) -> list[str]:
             ratios = _ratio(times[1], times[0]), _ratio(times[3], half)
             lines.append([size, *map(duration, times), *ratios])
         heads = ["A", "one process", "workers", "`matvec`", "`dask.array @`", "Workers", "Dask"]
-        parts += [f"{where}:", markdown(heads, "wffffff", lines)]
+        parts += [f"{where}:", markdown(heads, "wffffff", lines), *filter(None, [run.about])]
     return parts

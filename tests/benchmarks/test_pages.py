@@ -283,3 +283,5 @@ def test_the_page_compares_workers_with_one_process_and_with_dask(tmp_path):
     row["time_s"] = -1e-3
     assert runs[0].time("large", part.PROCESS) is None
     assert part.part([]) == []
+    told = part.part([runs[0]._replace(about="It is old.")])
+    assert told[-1] == "It is old." and len(told) == len(part.part(runs[:1])) + 1

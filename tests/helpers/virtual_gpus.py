@@ -129,6 +129,9 @@ class Driver:
     def cuDevicePrimaryCtxRetain(self, device):
         return self._said(0, device + 1)
 
+    def cuDevicePrimaryCtxGetState(self, device):
+        return self._said(0, 0, 1)
+
     def cuCtxGetCurrent(self):
         return self._said(0, self.current + 1)
 
@@ -447,7 +450,8 @@ def library(virtual):
         "cuGraphAddChildGraphNode": virtual.child,
         "cuStreamUpdateCaptureDependencies": virtual.behind,
     }  # fmt: skip
-    return SimpleNamespace(**{name: Function(body) for name, body in functions.items()})
+    found = {name: Function(body) for name, body in functions.items()}
+    return SimpleNamespace(_name="libcuda of the virtual GPUs", **found)
 
 
 class Array:
@@ -691,7 +695,8 @@ class Engine:
 def installed(monkeypatch):
     """Three GPUs for one test: the driver, with its engine as an attribute."""
     virtual = Driver(3)
-    monkeypatch.setattr(ctypes, "CDLL", lambda name: library(virtual))
+    for kind in ("CDLL", "PyDLL"):  # the second kind keeps the interpreter's lock
+        monkeypatch.setattr(ctypes, kind, lambda name: library(virtual))
     rooms = (("gemv.driver", DRIVER, gemv.driver), ("gemv.shards", SHARDS, gemv.shards))
     for package, names, room in rooms:
         for name in names:  # restored afterwards, so that no other test imports the stand-in
