@@ -221,20 +221,28 @@ def by_hand(kind, inside, sets, usual=()):
         largest = problem_of(kind, *cell)
         large = largest.rows * largest.cols * largest.dtype.itemsize > 24 << 20
 
-        def is_good(each, largest=largest, large=large):
+        short = kind.letter in "hb"
+        few = largest.rows <= (256 if short else 128)
+        wide = kind.width * largest.dtype.itemsize == 16
+
+        def is_good(each, largest=largest, large=large, few=few, wide=wide, short=short):
             """Whether the launch is known to serve eight vectors well."""
-            own, few = sets[each.number], largest.rows < 1024
-            if kind.letter in "hb" and own.name == "vector_rows":
-                unsplit = own.knobs["LANES"] <= 32 and not each.blocks
-                split = own.knobs["LANES"] == 32 and each.blocks <= 2 and few
-                return large and kind.width == 8 and kind.whole and (unsplit or split)
+            own = sets[each.number]
+            if own.name == "vector_rows":
+                lanes = own.knobs["LANES"]
+                if few:
+                    blocks = 2 if short and largest.rows <= 64 else 4
+                    return large and wide and lanes == 32 and each.blocks == blocks
+                unsplit = lanes <= 32 and not each.blocks and largest.rows >= 1024
+                return large and wide and short and kind.whole and unsplit
             if kind.letter in "dc" and own.name == "vector_columns":
                 threads = own.knobs["THREADS_PER_BLOCK"] == 512 and own.knobs["LANES"] >= 16
                 many = largest.cols >= 1024 and each.blocks <= 1
                 return large and kind.width == 2 and threads and many
             return large and str(kind)[0] in "dc" and kind.width == 2 and own.name == "long_columns"
 
-        limit = min(sums.values()) + (1 + most) * np.log(1.025)
+        dear = few and kind.access == "dot"
+        limit = min(sums.values()) + (1 + most) * np.log(1.05 if dear else 1.025)
         favoured = {each: own for each, own in sums.items() if own <= limit and is_good(each)}
         sums = favoured or sums
         limit = min(sums.values()) + (1 + most) * np.log(EQUAL)
