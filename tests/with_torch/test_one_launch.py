@@ -1,4 +1,4 @@
-"""On a GPU: a new y of an old one in one launch, with the bits of a copy that is overwritten."""
+"""A new y of an old one, on a GPU in one launch, with the bits of a copy that is overwritten."""
 
 from __future__ import annotations
 
@@ -12,8 +12,6 @@ from gemv.calls import remembered  # noqa: E402
 from gemv.core import memo  # noqa: E402
 from gemv.driver.block import COUNT  # noqa: E402
 from gemv.engines import backend  # noqa: E402
-
-pytestmark = pytest.mark.gpu
 
 SHAPES = [(8, 8), (64, 64), (37, 1000), (300, 200), (4096, 4096), (1 << 17, 8), (8, 1 << 17)]
 
@@ -30,13 +28,14 @@ def blending():
     return [each.blending for each in remembered.expectations.values() if each.blending]
 
 
-def operands(dtype, shape, order):
+def operands(dtype, shape, order, device="cuda"):
     torch.manual_seed(5)
     m, n = shape
     a = torch.randn(n, m).t() if order == "F" else torch.randn(m, n)
-    return [each.to("cuda", dtype) for each in (a, torch.randn(n), torch.randn(m + 8))]
+    return [each.to(device, dtype) for each in (a, torch.randn(n), torch.randn(m + 8))]
 
 
+@pytest.mark.gpu
 @pytest.mark.parametrize("order", "CF")
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
 @pytest.mark.parametrize(
@@ -60,13 +59,17 @@ def test_the_bits_of_a_copy_that_is_overwritten(dtype, shape, order):
     assert all(int(each.words[COUNT]) == 1 for each in blocks)
 
 
-def test_an_old_y_that_is_x_as_well():
-    a, x, _ = operands(torch.float32, (300, 300), "C")
+@pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
+def test_an_old_y_that_is_x_as_well(device):
+    a, x, _ = operands(torch.float32, (300, 300), "C", device)
+    before = x.clone()
     for _ in range(3):
         torch.testing.assert_close(products.addmv(x, a, x), x + a @ x, rtol=1e-4, atol=1e-3)
-    assert blending()
+    assert torch.equal(x, before)
+    assert bool(blending()) == (device == "cuda")
 
 
+@pytest.mark.gpu
 def test_behind_other_work_and_in_a_graph():
     """The launch may start early, but waits for what writes the old y."""
     a, x, longer = operands(torch.float32, (300, 200), "C")
@@ -88,6 +91,7 @@ def test_behind_other_work_and_in_a_graph():
         torch.testing.assert_close(z, k / 2 + a @ x, rtol=1e-4, atol=1e-3)
 
 
+@pytest.mark.gpu
 def test_the_first_call_compiles_what_later_ones_launch(monkeypatch):
     from gemv.engines import binaries
 
