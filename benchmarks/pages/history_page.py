@@ -69,16 +69,24 @@ def section(history: History) -> list[str]:
     for panel in panels:
         parts.append(f"### {panel.title} ({mark}): {panel.better}")
         parts.append(drawing(f"history-{history.name}-{panel.key}"))
+    words = f"The newest comes first. A row has the middle line of each picture{_last(panels)}"
     higher = [panel.unit for panel in panels if panel.higher_is_better]
-    words = (
-        "The newest comes first. A row has the middle line of each picture; its last column is"
-        f" the first call. Higher is better in the columns {'; '.join(higher)}. Lower is better"
-        " in the others."
-    )
+    if len(higher) == len(panels):
+        words += " Higher is better."
+    else:
+        words += (
+            f" Higher is better in the columns {'; '.join(higher)}. Lower is better in the others."
+        )
     return [
         *parts, f"<details><summary>The {what} in numbers</summary>", words, table(history),
         *reasons(history), "</details>",
     ]  # fmt: skip
+
+
+def _last(panels: list[Panel]) -> str:
+    """What the last column is, if that needs words: a picture has an import and a first call."""
+    is_start = bool(panels) and panels[-1].key == "start"
+    return "; its last column is the first call." if is_start else "."
 
 
 def dates(history: History, what: str) -> str:

@@ -340,6 +340,8 @@ def test_a_point_of_several_gpus_says_so_and_makes_no_other_point_needless():
         first, second, *_ = page.section(dataclasses.replace(scaling, points=points))
         assert first == f"## Several {SEVERAL}, points"
         assert second.startswith(text)
+    (words,) = (part for part in page.section(scaling) if part.startswith("The newest"))
+    assert words.endswith("of each picture. Higher is better.")
     without = dataclasses.replace(scaling, points=[dataclasses.replace(day, figures={})])
     assert page.section(without)[0] == f"## {SEVERAL}, points"
     assert script.newest_point(["h100-2", "h200"]) in script.points("h200")

@@ -10,18 +10,18 @@ from gemv.engines import backend
 if backend.backend() != "simulator":
     pytest.skip("with a GPU the real driver is tested", allow_module_level=True)
 
-from helpers import virtual_gpus
+from helpers.virtual_gpus import installed
+from helpers.virtual_gpus import library as functions_of
 
 
 @pytest.fixture
 def asked(monkeypatch):
     """The virtual GPUs, and which functions of the driver are called from now on, by kind."""
     found = []
-    library = virtual_gpus.library
 
     def counting(kind):
         def made(virtual):
-            own = library(virtual)
+            own = functions_of(virtual)
             for name in ("cuCtxGetCurrent", "cuCtxGetDevice"):
                 function = getattr(own, name)
 
@@ -37,7 +37,7 @@ def asked(monkeypatch):
     def load(kind):
         return lambda name: counting(kind)(virtual)
 
-    virtual = virtual_gpus.installed(monkeypatch)
+    virtual = installed(monkeypatch)
     for kind in ("CDLL", "PyDLL"):
         monkeypatch.setattr(ctypes, kind, load(kind))
     for name in ("libcuda", "devices"):

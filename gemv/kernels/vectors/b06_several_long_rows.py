@@ -84,6 +84,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from gemv.core.geometry import LOAD_BYTES, MAX_GRID_Y, Geometry, Launch, ceil_div
+from gemv.kernels.busiest import of_busiest
 from gemv.kernels.ends_of_rows import factor_names, source_of
 from gemv.kernels.kernel import Kernel, attach, no_twofold, wide_loads_object
 from gemv.kernels.staging import COPIES, MOST_BLOCK_BYTES
@@ -120,8 +121,6 @@ class Limits(NamedTuple):
     rings: tuple[tuple[int, int], ...]
 
 
-#: Multiprocessors of an H100, and rows of A that one of them copies while a tile ends.
-MULTIPROCESSORS, TILE_COST = 132, 2
 #: Threads and blocks as in :class:`Limits`, for eight vectors and whole warps of a row, where the
 #: busiest multiprocessor is done sooner so. There is room for it where there is for one of these.
 BETWEEN = (384, 1)
@@ -405,10 +404,8 @@ def constants_for(problem, knobs, vectors):
         }  # fmt: skip
 
     def busiest(own):
-        """How long the busiest multiprocessor takes, in rows of A."""
-        blocks, rows = own["MIN_BLOCKS"], own["THREADS_PER_BLOCK"] // turn_lanes
-        tiles = ceil_div(ceil_div(problem.rows, rows), MULTIPROCESSORS * blocks)
-        return tiles * (blocks * rows + TILE_COST)
+        of_tile = own["THREADS_PER_BLOCK"] // turn_lanes
+        return of_busiest(problem.rows, of_tile, own["MIN_BLOCKS"])
 
     for tile_ in limits.tiles:
         own = with_tile(*tile_)

@@ -80,6 +80,7 @@ from __future__ import annotations
 from gemv.core.geometry import LOAD_BYTES, SECTOR_BYTES, ceil_div
 from gemv.core.splits import row_by_row
 from gemv.kernels import ends_of_rows, ends_of_splits
+from gemv.kernels.busiest import MULTIPROCESSORS, of_busiest
 from gemv.kernels.ends_of_rows import launch_of, of_one, parts_of, sums_of_block, tile, turns_of
 from gemv.kernels.kernel import Kernel, attach, no_twofold, wide_loads_object
 from gemv.kernels.staging import COPIES, MOST_BLOCK_BYTES
@@ -97,8 +98,8 @@ LEAST_LANES, LANE_COLUMNS, MANY_LANES = 16, 80, 1 << 15
 TICKET_BYTES = 32
 #: Rows that are split over blocks, below which nothing was timed and a tile is mostly empty.
 SPLIT_ROWS = 64
-#: Blocks from which on there are enough for large ones: one for each multiprocessor of an H100.
-MANY_BLOCKS = 132
+#: Blocks from which on there are enough for large ones: one for each multiprocessor.
+MANY_BLOCKS = MULTIPROCESSORS
 #: Rows of other numbers, by the character of the dtype: the least of them that have 32 lanes, up to
 #: 128, and more. Then the least bytes of x of eight vectors. With fewer ``several_rows`` is used.
 LEAST_ROWS = {"f": (1500, 4096, 1500), "d": (1000, 8192, 1500), "F": (1000, 1200, 1200)}
@@ -117,8 +118,6 @@ LARGE = (1, 4, 2, 4, 256, 1)
 #: a lane in a stage and the stages: the first is taken, or the one with fewer loads past the last
 #: column. Numbers of 4 bytes have the last one.
 RINGS = {4: ((2, 4),), 3: ((2, 4),), 2: ((4, 3), (2, 4))}
-#: Rows of A that a multiprocessor copies while x comes for a tile, and while a tile ends.
-TILE_COST = 2
 
 #: What the kernel calls.
 _WORDS = (
@@ -350,11 +349,7 @@ def large_for(problem, lanes, vectors):
     parts, _, _, _, threads, blocks = LARGE
     groups = threads // 32
 
-    def busiest(of_thread):
-        tiles = ceil_div(ceil_div(rows, groups * of_thread), MANY_BLOCKS)
-        return tiles * (groups * of_thread + TILE_COST)
-
-    of_thread = min(RINGS, key=busiest)
+    of_thread = min(RINGS, key=lambda each: of_busiest(rows, groups * each))
     steps = ceil_div(problem.cols, lanes * problem.widths[0])
     rings = RINGS[of_thread] if size == 8 else RINGS[of_thread][-1:]
     loads, stages = min(rings, key=lambda ring: ceil_div(steps, ring[0]) * ring[0])
