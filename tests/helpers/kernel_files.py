@@ -25,7 +25,7 @@ PARAMETERS = (
 )  # fmt: skip
 #: Files of the folder that kernels are made of.
 PARTS = (
-    "depths", "ends_of_columns", "ends_of_rows", "ends_of_splits", "fetching", "grids",
+    "busiest", "depths", "ends_of_columns", "ends_of_rows", "ends_of_splits", "fetching", "grids",
     "helpers_of_ends", "items", "kernel", "rings", "list_blocks", "list_shares", "list_words",
     "numbers_of_x", "old_y", "small_sums", "spec", "staging", "tables", "units_of_x", "wide_tiles",
     "work",
