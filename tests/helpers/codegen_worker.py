@@ -17,14 +17,14 @@ from gemv.core.dtypes import BFLOAT16
 from gemv.kernels import get
 from gemv.kernels.spec import Spec
 from gemv.language.numba_cuda.compile import binaries
-from helpers.faster_compiling import compare_flags_faster
+from helpers.faster_compiling import compile_faster
 
 
 def main():
     # The search for circular garbage took a tenth of the time, and there is little.
     gc.freeze()
     gc.set_threshold(50_000, 20, 100)
-    compare_flags_faster()
+    compile_faster()
     for line in sys.stdin:
         try:
             answer = compiled(json.loads(line))

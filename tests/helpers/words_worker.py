@@ -32,9 +32,9 @@ def answer(question):
 
 def main():
     if not SIMULATOR:
-        from helpers.faster_compiling import compare_flags_faster
+        from helpers.faster_compiling import compile_faster
 
-        compare_flags_faster()
+        compile_faster()
     for line in sys.stdin:
         try:
             told = answer(json.loads(line))

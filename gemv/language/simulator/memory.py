@@ -71,12 +71,17 @@ class Pointer:
 
     def moved(self, count: int) -> Pointer:
         """The pointer to the element with index `count`; the bounds stay where they are."""
-        kind: Any = type(self)
-        further = object.__new__(kind)
-        for slot in _slots_of(kind):  # copy.copy takes ten times as long
-            setattr(further, slot, getattr(self, slot))
+        further = self._copied()
         further.origin += as_index(count)
         return further
+
+    def _copied(self) -> Any:
+        """Written out, because kernels move pointers all the time, and copy.copy takes long."""
+        other = object.__new__(type(self))
+        other.flat, other.origin, other.size = self.flat, self.origin, self.size
+        other.address, other.itemsize, other.scalar = self.address, self.itemsize, self.scalar
+        other.writable, other.name = self.writable, self.name
+        return other
 
     def storable(self, i: int) -> int:
         position = self._position(i, "write")
@@ -130,12 +135,6 @@ class Pointer:
 
 
 @functools.cache
-def _slots_of(kind: type) -> tuple[str, ...]:
-    """The attributes of a kind of pointer."""
-    return tuple(slot for each in kind.__mro__ for slot in vars(each).get("__slots__", ()))
-
-
-@functools.cache
 def _all_numbers(storage: np.dtype, number: np.dtype) -> list[Any]:
     """The number of each pattern of 16 bits, because a cast for each load takes far longer."""
     return list(cast(np.arange(1 << 16, dtype=np.uint16).view(storage), number))
@@ -150,6 +149,11 @@ class _Converting(Pointer):
         super().__init__(pointer.flat, pointer.origin, pointer.writable, pointer.name)
         self.format, self.number = storage, number
         self.numbers = _all_numbers(storage, number) if storage in NARROW else None
+
+    def _copied(self) -> Any:
+        other = super()._copied()
+        other.format, other.number, other.numbers = self.format, self.number, self.numbers
+        return other
 
     @property
     def nothing(self) -> Any:
@@ -178,6 +182,12 @@ class _Twofold(Pointer):
         self.format, self.sums, self.exact = storage, sums, exact
         single = np.dtype(np.float32)
         self.singles = _all_numbers(storage, single) if storage in NARROW else None
+
+    def _copied(self) -> Any:
+        other = super()._copied()
+        other.format, other.sums, other.exact = self.format, self.sums, self.exact
+        other.singles = self.singles
+        return other
 
     @property
     def nothing(self) -> Any:
@@ -279,11 +289,19 @@ def vector_load(pointer: Pointer, index: int, count: int) -> tuple:
     SimulatorError
         If the address is misaligned or an element is out of range.
     """
-    first, itemsize = pointer.origin + as_index(index), pointer.itemsize
+    return tuple(vector_of(pointer, index, count))
+
+
+def vector_of(pointer: Pointer, index: int, count: int) -> Sequence[Any]:
+    """What :func:`vector_load` loads, in any sequence."""
+    first, itemsize, thread = pointer.origin + as_index(index), pointer.itemsize, getcurrent()
     inside = 0 <= first and first + count <= pointer.size
     if not inside or (pointer.address + first * itemsize) % (count * itemsize):
         _check_vector(pointer, index, count, "read")
-    return tuple(pointer.elements(index, count))
+    if type(thread) is Thread and thread.block.has_stores:
+        return pointer.elements(index, count)
+    # As `elements` does it, without a second look at the bounds: most numbers of A come this way.
+    return pointer.numbers_of(pointer.flat[first : first + count])
 
 
 def vector_store(pointer: Pointer, index: int, values: Sequence[Any]) -> None:

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from gemv.language.simulator.thread import WARP, SimulatorError, current
+from gemv.language.simulator.thread import WARP, SimulatorError, Thread, current
 
 _FULL_MASK = 0xFFFFFFFF
 
@@ -43,6 +43,14 @@ def block_barrier(operation: str) -> Callable[..., Any]:
 # Warps ------------------------------------------------------------------------------------------
 
 
+def _check_mask(operation: str, mask: int, thread: Thread) -> None:
+    if not mask >> thread.lane & 1:
+        raise SimulatorError(f"wrong mask 0x{mask:08x} for {operation}: lacks lane {thread.lane}")
+    if mask & ~thread.warp.present:
+        lanes = len(thread.warp.threads)
+        raise SimulatorError(f"wrong mask 0x{mask:08x} for {operation}: the warp has {lanes} lanes")
+
+
 def _gather(
     operation: str,
     mask: int,
@@ -56,12 +64,8 @@ def _gather(
     """
     thread = current()
     warp, mask = thread.warp, as_index(mask) & _FULL_MASK
-    if not mask >> thread.lane & 1:
-        raise SimulatorError(f"wrong mask 0x{mask:08x} for {operation}: lacks lane {thread.lane}")
-    if mask & ~warp.present:
-        raise SimulatorError(
-            f"wrong mask 0x{mask:08x} for {operation}: the warp has {len(warp.threads)} lanes"
-        )
+    if mask != warp.present:
+        _check_mask(operation, mask, thread)
     frame = sys._getframe(caller)
     site = (frame.f_code, frame.f_lasti)
     # By id, because the hash of a code object is slow; the threads keep it alive.
