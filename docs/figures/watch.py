@@ -198,6 +198,11 @@ class _Watched(memory.Pointer):
 
     __slots__ = ("note",)
 
+    def _copied(self):
+        other = super()._copied()
+        other.note = self.note
+        return other
+
     def __getitem__(self, i):
         self.note(self.name, False, int(i), self.itemsize)
         return super().__getitem__(i)

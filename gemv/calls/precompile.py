@@ -34,7 +34,7 @@ def precompile(
             engine.load(choice, engine.device())
             if call.y is not None and not call.in_place:
                 engine.prepare_copy(call.y)
-                if kernel is None and torch_old_y.blends(engine, choice, call):
-                    engine.load(choice.blending, engine.device())
+                if kernel is None and torch_old_y.is_wanted(engine, choice, call):
+                    engine.load(choice.with_old_y, engine.device())
             if not call.on_host:
                 short.prepare(engine, call.a.kind)

@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 
 from gemv.arrays.libraries import BY_NAME
 from gemv.arrays.torch import counts_many
+from gemv.calls import torch_old_y
 from gemv.calls.remembered import (
     COMPLEX_NUMBERS,
     ONE,
@@ -29,7 +30,6 @@ from gemv.calls.remembered import (
     options_of,
     remembered_calls,
 )
-from gemv.calls.torch_old_y import blending
 from gemv.core import trace
 
 #: How many sets of tensors an expectation knows to be no lazy negatives.
@@ -59,9 +59,9 @@ class Tools(NamedTuple):
     #: ``fresh(lengths, strides, dtype)``: a tensor without values on the current GPU; None for a
     #: PyTorch that has no such function, which takes the half of ``new_empty``.
     fresh: Callable[..., Any] | None
-    #: The block that ``blending(expectation, y)`` makes, or None: see
-    #: :func:`gemv.calls.torch_old_y.blending`.
-    blending: Callable[[Any, Any], Any]
+    #: The block that ``old_y_block(expectation, y)`` makes, or None: see
+    #: :func:`gemv.calls.torch_old_y.block_for`.
+    old_y_block: Callable[[Any, Any], Any]
     #: Whether there are several GPUs, and the current one.
     several: bool
     current_device: Callable[[], int]
@@ -164,7 +164,7 @@ def short_ways(engine: Any) -> dict[type, ShortWay]:
         if made is not None:
             made.fresh = (known.y_length,), ONE_BY_ONE, y.dtype
             if old is not None and fresh is not None:
-                blended(made, old)  # compiled now, so that no later call takes that long
+                old_y_block(made, old)  # compiled now, so that no later call takes that long
             keep_expectation(hint, made, key, known)
 
     def long_way(hint: tuple, key: tuple, a: Any, x: Any, old: Any = None) -> LongWay:
@@ -195,12 +195,15 @@ def short_ways(engine: Any) -> dict[type, ShortWay]:
     several = torch.cuda.device_count() > 1
     fresh = _fresh(torch)
 
-    def blended(expected: Any, y: Any) -> Any:
-        return blending(expected, y, raw_stream(expected.known.device.index))
+    def old_y_block(expected: Any, y: Any) -> Any:
+        return torch_old_y.block_for(expected, y, raw_stream(expected.known.device.index))
 
     _prepare_all(
-        Tools(enqueue, raw_stream, written, counts_many(), fresh, blended, several, current_device)
-    )
+        Tools(
+            enqueue, raw_stream, written, counts_many(), fresh, old_y_block, several,
+            current_device,
+        )
+    )  # fmt: skip
 
     def call(
         routine: str, alpha: Any, a: Any, x: Any, beta: Any, y: Any,
@@ -287,7 +290,7 @@ def short_ways(engine: Any) -> dict[type, ShortWay]:
                     if not y.data_ptr():  # memory that was freed
                         return UNUSUAL
                     # A y that is not read is not compared either: the new one has its dtype.
-                    if fresh is None or beta == 0 or not blended(expected, y):
+                    if fresh is None or beta == 0 or not old_y_block(expected, y):
                         target = copied(y, beta, known.y_length)
                     else:
                         target, old = fresh(*expected.fresh), (y,)

@@ -53,7 +53,7 @@ def _prepare(tools: Tools) -> None:
     if tools.enqueue is None:
         return  # an older PyTorch, of whose tensors nothing is expected
     enqueue = tools.enqueue  # no longer None, as a type checker has to know
-    _, raw_stream, written, count, fresh, blended, several, current_device = tools
+    _, raw_stream, written, count, fresh, old_y_block, several, current_device = tools
     tensor, parameter = torch.Tensor, torch.nn.Parameter
     grad_enabled, tracing = torch.is_grad_enabled, trace.open_traces
     get, codes = expectations.get, LETTERS
@@ -119,7 +119,7 @@ def _prepare(tools: Tools) -> None:
             elif beta == 0:  # y is not read, and so not compared: the new one has its dtype
                 target = y.new_empty(known.y_length)
                 failed = enqueue(expected.address, a, x, target, stream, alpha, beta)
-            elif fresh is not None and (expected.blending or blended(expected, y)):
+            elif fresh is not None and (expected.with_old_y or old_y_block(expected, y)):
                 target = fresh(*expected.fresh)
                 failed = enqueue(expected.address, a, x, target, stream, alpha, beta, y)
             else:

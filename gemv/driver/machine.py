@@ -27,7 +27,6 @@ from gemv.driver import deputy, known_frames, turn
 from gemv.driver import image as images
 from gemv.driver.block import (
     ALIGNMENTS,
-    BLENDING,
     DESCRIBE,
     ENTRIES,
     EXPECTATION_WORDS,
@@ -37,6 +36,7 @@ from gemv.driver.block import (
     SPANS,
     TABLE,
     TABLE_AT,
+    WITH_OLD_Y,
 )
 
 
@@ -157,7 +157,7 @@ def _python(name: str) -> int:
 class Expectation:
     """What the operands of a remembered call look like, as machine code compares it."""
 
-    __slots__ = ("_blocks", "address", "blending", "fresh", "known", "misses", "seen", "words")
+    __slots__ = ("_blocks", "address", "with_old_y", "fresh", "known", "misses", "seen", "words")
 
     def __init__(self, known: Any, block: int, functions: tuple[int, int]) -> None:
         self.known = known
@@ -167,20 +167,20 @@ class Expectation:
         self.words = np.zeros(EXPECTATION_WORDS, np.int64)
         self.address = self.words.ctypes.data
         self.words[:OPERANDS] = *functions, block
-        self.words[SPANS:BLENDING] = known.spans
+        self.words[SPANS:WITH_OLD_Y] = known.spans
         #: What makes a new y; it is the exporter's.
         self.fresh: Any = None
         #: The block for an old y beside the new one, None, or False where there can be none.
-        self.blending: Any = None
+        self.with_old_y: Any = None
         #: That block, which must live as long as its address is in a word.
         self._blocks: dict[int, Any] = {}
 
-    def blend(self, block: Any) -> None:
+    def expect_old_y(self, block: Any) -> None:
         """Expect calls with an old y as well, which this block reads beside the new one."""
         # Of two threads, both take the block of the first: a third one may be launching it.
-        block = self._blocks.setdefault(BLENDING, block)
-        self.words[BLENDING] = block.address
-        self.blending = block  # last: other threads go by it
+        block = self._blocks.setdefault(WITH_OLD_Y, block)
+        self.words[WITH_OLD_Y] = block.address
+        self.with_old_y = block  # last: other threads go by it
 
     def describe(self, machine: Machine, place: int, tensor: Any) -> bool:
         """Expect a tensor like this one; False if it cannot be described."""

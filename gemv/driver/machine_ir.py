@@ -16,7 +16,6 @@ from gemv.driver import deputy_ir, handler_ir
 from gemv.driver.block import (
     ALIGNMENTS,
     ATTRIBUTES,
-    BLENDING,
     BLOCK,
     CODES,
     CONFIG,
@@ -38,6 +37,7 @@ from gemv.driver.block import (
     TABLE_AT,
     UNUSUAL,
     VALUES,
+    WITH_OLD_Y,
 )
 from gemv.driver.machine_writer import DOUBLE, FLOAT, INT, WORD, Writer, addresses, words
 
@@ -214,7 +214,7 @@ def _write_enqueue_tensors(
         itemsize = b.and_(b.lshr(f.load(of_y, 1), f.word(32 + 8 + 3)), f.word(0x1F))
         f.require(f.same(b.and_(old, b.sub(itemsize, f.word(1))), 0))
         f.store(values, PLACES["old"], old)
-        b.store(f.load(expected, BLENDING), block_at)
+        b.store(f.load(expected, WITH_OLD_Y), block_at)
         f.require(b.not_(f.same(b.load(block_at), 0)))
     block = b.load(block_at)
     addresses(f, block, values, a, x, y)

@@ -326,7 +326,7 @@ class CudaEngine:
         factors = choice.spec.precision.factors
         return launches.pack(functions, choice.geometry.launches, factors, sizes, x_start, y_start)
 
-    def blending_block(
+    def block_with_old_y(
         self,
         choice: Choice,
         sizes: dict[str, int],
@@ -337,7 +337,7 @@ class CudaEngine:
 
         Raises as :meth:`load`.
         """
-        functions = self.load(choice.blending, self.device(), stream)
+        functions = self.load(choice.with_old_y, self.device(), stream)
         return self.block(choice, functions, sizes, x_start, 0)
 
     def copying_block(self, word: np.dtype, count: int) -> Block:

@@ -18,7 +18,7 @@ def with_old_y(function: Callable, spec: Spec) -> Callable:
     must load no element of y that it has stored, and it is for one product, not for a batch.
     """
     names = list(inspect.signature(function).parameters)
-    if not spec.blending or "y" not in names:
+    if not spec.old_y or "y" not in names:
         return function
     from gemv.language import inlined, reading
 

@@ -56,7 +56,7 @@ class Spec:
     helpers : int
         Blocks that finish a tile whose columns are split, for several vectors: see
         :mod:`gemv.kernels.helpers_of_ends`. Else 1.
-    blending : bool
+    old_y : bool
         Whether the old y is read from memory of its own: see :mod:`gemv.kernels.old_y`.
     """
 
@@ -76,7 +76,7 @@ class Spec:
     narrow: int = 1
     sparse: bool = False
     helpers: int = 1
-    blending: bool = False
+    old_y: bool = False
 
     def __getitem__(self, knob: str) -> int:
         return dict(self.knobs)[knob]

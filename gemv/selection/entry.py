@@ -37,9 +37,9 @@ class Choice(NamedTuple):
         return dict(self.spec.knobs)
 
     @property
-    def blending(self) -> Choice:
+    def with_old_y(self) -> Choice:
         """The same for an old y in memory of its own: see :mod:`gemv.kernels.old_y`."""
-        return self._replace(spec=dataclasses.replace(self.spec, blending=True))
+        return self._replace(spec=dataclasses.replace(self.spec, old_y=True))
 
 
 def made(

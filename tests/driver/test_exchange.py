@@ -180,32 +180,32 @@ def test_neighbours_do_not_overlap(exchange, expected):
 
 
 @pytest.fixture
-def blending(expected):
+def with_old_y(expected):
     """The same with a block for an old y, whose function gets that and y."""
     one = driver_block.Function(2, (1, 1, 1), (32, 1, 1), ("old", "x", "y", "a", "alpha", "beta"))
-    expected.blend(driver_block.Block([one], 4, 1, {}, 0, 0))
+    expected.expect_old_y(driver_block.Block([one], 4, 1, {}, 0, 0))
     return expected
 
 
 OLD = 0x40000
 
 
-def test_the_block_for_an_old_y_stays_what_it_was(exchange, blending):
+def test_the_block_for_an_old_y_stays_what_it_was(exchange, with_old_y):
     """Two threads may make one at a time, and a third one may be launching the first of them."""
-    first = blending.blending
+    first = with_old_y.with_old_y
     other = driver_block.Function(3, (1, 1, 1), (32, 1, 1), ("old", "x", "y", "a", "alpha", "beta"))
-    blending.blend(driver_block.Block([other], 4, 1, {}, 0, 0))
-    assert blending.blending is first
-    assert blending.words[driver_block.BLENDING] == first.address
+    with_old_y.expect_old_y(driver_block.Block([other], 4, 1, {}, 0, 0))
+    assert with_old_y.with_old_y is first
+    assert with_old_y.words[driver_block.WITH_OLD_Y] == first.address
 
 
 @pytest.mark.parametrize("at", [OLD, OLD + 4, OLD + 12, A, X], ids=hex)
-def test_an_old_y_beside_the_new_one(exchange, blending, at):
+def test_an_old_y_beside_the_new_one(exchange, with_old_y, at):
     old = Tensor(at, (8,), (1,))
     LAUNCHED.clear()
-    assert exchange.enqueue(blending.address, *operands(), None, 1.0, 0.5, old) == 0
+    assert exchange.enqueue(with_old_y.address, *operands(), None, 1.0, 0.5, old) == 0
     assert LAUNCHED == [(STREAM, at, X, Y)]
-    assert enqueue(exchange, blending, operands()) == (0, [(STREAM, A, X, Y)])
+    assert enqueue(exchange, with_old_y, operands()) == (0, [(STREAM, A, X, Y)])
 
 
 @pytest.mark.parametrize(
@@ -217,10 +217,10 @@ def test_an_old_y_beside_the_new_one(exchange, blending, at):
     ],
     ids=str,
 )  # fmt: skip
-def test_an_old_y_that_differs_goes_the_long_way(exchange, blending, old):
+def test_an_old_y_that_differs_goes_the_long_way(exchange, with_old_y, old):
     LAUNCHED.clear()
     for each in (Tensor(*old), None):
-        status = exchange.enqueue(blending.address, *operands(), None, 1.0, 0.5, each)
+        status = exchange.enqueue(with_old_y.address, *operands(), None, 1.0, 0.5, each)
         assert status == driver_block.UNUSUAL and not LAUNCHED
 
 

@@ -74,7 +74,7 @@ def compiler(tmp_path_factory, worker):
         kernel, dtype, access=None, compute_capability=(9, 0), knobs=None,
         homes=("arguments", "arguments"), literals=(), widths=None, y_dtype=None,
         accumulate="plain", whole=False, levels=0, conjugate_x=False, table="",
-        narrow=None, sparse=False, helpers=1, blending=False,
+        narrow=None, sparse=False, helpers=1, old_y=False,
     ):  # fmt: skip
         if access is None or not reads_access(kernel):
             access = access_of(kernel)  # one answer for both
@@ -92,7 +92,7 @@ def compiler(tmp_path_factory, worker):
             "homes": homes, "literals": literals, "widths": widths, "y_dtype": y_dtype,
             "accumulate": accumulate, "whole": whole, "levels": levels,
             "conjugate_x": conjugate_x, "table": table, "narrow": narrow,
-            "sparse": sparse, "helpers": helpers, "blending": blending,
+            "sparse": sparse, "helpers": helpers, "old_y": old_y,
         }  # fmt: skip
         question = json.dumps(request)
         file = kept / hashlib.sha256(question.encode()).hexdigest()

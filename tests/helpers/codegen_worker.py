@@ -55,7 +55,7 @@ def compiled(request):
         None if request["y_dtype"] is None else dtype_of(request["y_dtype"]),
         request["accumulate"], request["whole"], request["levels"], request["conjugate_x"],
         request["table"], request["narrow"], request["sparse"], request["helpers"],
-        request["blending"],
+        request["old_y"],
     )  # fmt: skip
     return [
         {

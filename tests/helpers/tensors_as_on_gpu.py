@@ -36,7 +36,7 @@ class Engine:
     ----------
     long_ways, launched : int
         How many products were made, on the long way and by machine code.
-    blended : int
+    with_old_y : int
         How many of those by machine code read an old y beside the new one.
     lost : bool
         Whether each launch fails, as behind a kernel that faulted.
@@ -49,7 +49,7 @@ class Engine:
     held = SimpleNamespace(hold=lambda *arguments: None)
 
     def __init__(self):
-        self.long_ways = self.launched = self.blended = 0
+        self.long_ways = self.launched = self.with_old_y = 0
         self._calls = []
 
         @ctypes.CFUNCTYPE(ctypes.c_int, *[ctypes.c_void_p] * 4)
@@ -72,7 +72,7 @@ class Engine:
         self.launched += 1
         if old is not None:
             old = ctypes.c_size_t.from_address(old).value
-            self.blended += 1
+            self.with_old_y += 1
         _multiply(precision, sizes, alpha, a, x, beta, y, old)
 
     def device(self):
@@ -96,8 +96,8 @@ class Engine:
     def load(self, choice, device, stream=None):
         return choice.kernel.functions(choice.spec)
 
-    def blending_block(self, choice, sizes, x_start, stream):
-        assert choice.blending.kernel.functions(choice.blending.spec)
+    def block_with_old_y(self, choice, sizes, x_start, stream):
+        assert choice.with_old_y.kernel.functions(choice.with_old_y.spec)
         return self.block(choice, (), {**sizes, "old": True}, x_start, 0)
 
     def block(self, choice, functions, sizes, x_start, y_start):

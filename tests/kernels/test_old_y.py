@@ -45,7 +45,7 @@ def blended(case, kernel, shift):
         number = choice.spec.precision.sums
         place = memory.pointer_to(old.owner, problem.y_offset, "old", False, number=number)
     sizes = {**choice.geometry.sizes, "old": place}
-    apart = choice.blending._replace(geometry=choice.geometry._replace(sizes=sizes))
+    apart = choice.with_old_y._replace(geometry=choice.geometry._replace(sizes=sizes))
     engine.run(apart, problem, case.alpha, a, x, case.beta, y)
     after = [engine.to_host(buffer) for buffer in buffers]
     given = (case.a_buffer, case.x_buffer, before)

@@ -72,7 +72,7 @@ def test_no_stack_no_spills_no_flushed_denormals(kernel, dtype, access, compiler
 def test_an_old_y_beside_the_new_one_costs_a_parameter(kernel, dtype, access, compiler):
     """And few registers, if any, because it is read in the end. It may start as early."""
     for own, other in zip(
-        compiler(kernel, dtype, access), compiler(kernel, dtype, access, blending=True), strict=True
+        compiler(kernel, dtype, access), compiler(kernel, dtype, access, old_y=True), strict=True
     ):
         assert other["arguments"] == [
             name for each in own["arguments"] for name in ([each, "old"] if each == "y" else [each])

@@ -22,23 +22,23 @@ def test_an_old_y_is_read_by_the_launch(engine, tensors):
     a, x, y = tensors
     for _ in range(2):
         products.addmv(y, a, x)
-    assert engine.blended == 1
+    assert engine.with_old_y == 1
     padded = torch.randn(11)
     for start in range(4):
         old = padded[start : start + 5]
         ways = engine.long_ways
         found = products.addmv(old, a, x, beta=0.5, alpha=2.0)
         torch.testing.assert_close(found, 0.5 * old + 2 * (a @ x))
-        assert engine.long_ways == ways and engine.blended == 2 + start
+        assert engine.long_ways == ways and engine.with_old_y == 2 + start
         assert found.data_ptr() != old.data_ptr()
-    blended = engine.blended
+    before = engine.with_old_y
     assert products.addmv(y * torch.nan, a, x, beta=0).isfinite().all()
     products.addmv(y, a, x, out=y)
-    assert engine.blended == blended
+    assert engine.with_old_y == before
     ours = gemv.gemv(2.0, a, x, 0.5, y)
     torch.testing.assert_close(ours, 2 * (a @ x) + 0.5 * y)
     again = gemv.gemv(2.0, a, x, 0.5, y)
-    assert torch.equal(ours, again) and engine.blended == blended + 1
+    assert torch.equal(ours, again) and engine.with_old_y == before + 1
 
 
 @pytest.mark.parametrize("beta", [0, 0.5])
@@ -55,9 +55,9 @@ def test_an_old_y_is_compared_as_the_others_are(engine, tensors, beta):
     ):  # fmt: skip
         with pytest.raises(error, match=words):
             products.addmv(wrong, a, x, beta=beta)
-    blended = engine.blended
+    before = engine.with_old_y
     torch.testing.assert_close(products.addmv(y, a, x, beta=beta), beta * y + a @ x)
-    assert engine.launched > launched and engine.blended == blended + (beta != 0)
+    assert engine.launched > launched and engine.with_old_y == before + (beta != 0)
 
 
 class OnGpu:
@@ -92,15 +92,15 @@ def test_an_old_y_that_is_a_part_of_a_longer_one(engine, tensors):
         behind = gemv.gemv(2.0, a, x, 0.5, longer, offy=2)
         torch.testing.assert_close(behind[2:7], 0.5 * longer[2:7] + 2 * (a @ x))
         assert torch.equal(behind[:2], longer[:2]) and torch.equal(behind[7:], longer[7:])
-    assert not engine.blended
+    assert not engine.with_old_y
     assert not any(each.misses for each in remembered.expectations.values())
 
 
 def test_the_code_for_an_old_y_is_loaded_by_the_first_call(engine, tensors):
     """So that no later one waits for a compiler, and only where an old y was read."""
     a, x, y = tensors
-    load, asked = engine.blending_block, []
-    engine.blending_block = lambda *rest: asked.append(rest) or load(*rest)
+    load, asked = engine.block_with_old_y, []
+    engine.block_with_old_y = lambda *rest: asked.append(rest) or load(*rest)
     products.mv(a, x)
     products.addmv(y, a, x, beta=0)
     products.addmv(y, a, x, out=y.clone())
@@ -118,7 +118,7 @@ def test_the_code_for_an_old_y_is_compiled_ahead(engine, tensors):
     """Where a call would ask for it, and nowhere else: it takes as long as that of the product."""
     a, x, y = tensors
     load, loaded = engine.load, []
-    engine.load = lambda choice, *rest: loaded.append(choice.spec.blending) or load(choice, *rest)
+    engine.load = lambda choice, *rest: loaded.append(choice.spec.old_y) or load(choice, *rest)
     engine.prepare_copy = lambda y: None
     many = Device("a stand-in", (0, 0), multiprocessors=132)
     engine.device = lambda: many
@@ -140,23 +140,23 @@ def test_the_code_for_an_old_y_is_compiled_ahead(engine, tensors):
 def test_a_capture_before_the_code_is_loaded(engine, tensors, monkeypatch):
     """It cannot be loaded then, so PyTorch makes a copy, and later calls ask again."""
     a, x, y = tensors
-    load = engine.blending_block
+    load = engine.block_with_old_y
 
     def refuse(*arguments):
         raise RuntimeError("a stream is being captured")
 
-    engine.blending_block, engine.capture_of = refuse, lambda stream: "a graph"
+    engine.block_with_old_y, engine.capture_of = refuse, lambda stream: "a graph"
     for _ in range(4):
         torch.testing.assert_close(products.addmv(y, a, x), y + a @ x)
-    assert not engine.blended
-    engine.blending_block, engine.capture_of = load, lambda stream: None
+    assert not engine.with_old_y
+    engine.block_with_old_y, engine.capture_of = load, lambda stream: None
     torch.testing.assert_close(products.addmv(y, a, x), y + a @ x)
-    assert engine.blended == 1 and engine.long_ways == 1
+    assert engine.with_old_y == 1 and engine.long_ways == 1
     asked, b = [], a + 0
-    engine.blending_block = lambda *rest: asked.append(rest) or refuse()
+    engine.block_with_old_y = lambda *rest: asked.append(rest) or refuse()
     for _ in range(4):
         torch.testing.assert_close(products.addmv(y, b, x), y + b @ x)
-    assert len(asked) == 1 and engine.blended == 1, "what cannot be loaded is not tried again"
+    assert len(asked) == 1 and engine.with_old_y == 1, "what cannot be loaded is not tried again"
 
 
 @pytest.mark.parametrize("found", ["none", "another", "broken"])
@@ -173,5 +173,5 @@ def test_a_pytorch_without_the_short_allocation(monkeypatch, tensors, found):
         torch.testing.assert_close(products.mv(a, x), a @ x)
         torch.testing.assert_close(products.addmv(y, a, x, beta=0.5), 0.5 * y + a @ x)
         torch.testing.assert_close(gemv.gemv(1.0, a, x, 0.5, y), 0.5 * y + a @ x)
-    assert engine.long_ways == 3 and not engine.blended
+    assert engine.long_ways == 3 and not engine.with_old_y
     memo.forget()

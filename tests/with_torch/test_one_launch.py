@@ -23,9 +23,9 @@ def nothing_is_remembered():
     memo.forget()
 
 
-def blending():
+def blocks_with_old_y():
     """The blocks of all expectations that have one for an old y."""
-    return [each.blending for each in remembered.expectations.values() if each.blending]
+    return [each.with_old_y for each in remembered.expectations.values() if each.with_old_y]
 
 
 def operands(dtype, shape, order, device="cuda"):
@@ -54,7 +54,7 @@ def test_the_bits_of_a_copy_that_is_overwritten(dtype, shape, order):
             assert torch.equal(gemv.gemv(alpha, a, x, beta, y), expected)
             assert torch.equal(longer, before)
     plain = [each for each in remembered.expectations.values() if each.known.plain]
-    blocks = blending()
+    blocks = blocks_with_old_y()
     assert bool(blocks) == bool(plain)
     assert all(int(each.words[COUNT]) == 1 for each in blocks)
 
@@ -66,7 +66,7 @@ def test_an_old_y_that_is_x_as_well(device):
     for _ in range(3):
         torch.testing.assert_close(products.addmv(x, a, x), x + a @ x, rtol=1e-4, atol=1e-3)
     assert torch.equal(x, before)
-    assert bool(blending()) == (device == "cuda")
+    assert bool(blocks_with_old_y()) == (device == "cuda")
 
 
 @pytest.mark.gpu
@@ -76,7 +76,7 @@ def test_behind_other_work_and_in_a_graph():
     y = longer[:300].clone()
     gemv.precompile(1.0, a, x, 0.5, y)
     loaded = backend.engine().functions.loaded
-    assert any(getattr(each[1], "blending", False) for each in loaded)
+    assert any(getattr(each[1], "old_y", False) for each in loaded)
     for k in range(50):
         y.fill_(k)
         found = products.addmv(y, a, x, beta=0.5)
@@ -104,4 +104,4 @@ def test_the_first_call_compiles_what_later_ones_launch(monkeypatch):
     monkeypatch.setattr(binaries, "binaries", refused)
     for _ in range(3):
         products.addmv(longer[:123], a, x)
-    assert len(blending()) == 1
+    assert len(blocks_with_old_y()) == 1

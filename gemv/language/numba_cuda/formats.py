@@ -67,7 +67,7 @@ class _Model(models.PrimitiveModel):
         super().__init__(manager, kind, _STORAGE[kind.storage].as_pointer())
 
 
-class BlendingPointer(types.CPointer):
+class ReadingPointer(types.CPointer):
     """Two pointers to numbers in one format: stores go through the first, loads the second."""
 
     def __init__(self, pointer: types.CPointer) -> None:
@@ -80,22 +80,22 @@ class BlendingPointer(types.CPointer):
         return self.pointer
 
 
-@register_model(BlendingPointer)
-class _BlendingModel(models.StructModel):
+@register_model(ReadingPointer)
+class _ReadingModel(models.StructModel):
     def __init__(self, manager, kind):
         super().__init__(manager, kind, [("new", kind.pointer), ("old", kind.pointer)])
 
 
 def new_of(builder, pointer, value):
     """The type and the address of the pointer that stores go through."""
-    if isinstance(pointer, BlendingPointer):
+    if isinstance(pointer, ReadingPointer):
         return pointer.pointer, builder.extract_value(value, 0)
     return pointer, value
 
 
 def old_of(builder, pointer, value):
     """The type and the address of the pointer that loads go through."""
-    if isinstance(pointer, BlendingPointer):
+    if isinstance(pointer, ReadingPointer):
         return pointer.pointer, builder.extract_value(value, 1)
     return pointer, value
 
@@ -266,13 +266,13 @@ def _setitem(context, builder, signature, arguments):
     return context.get_dummy_value()
 
 
-@lower_builtin(operator.getitem, BlendingPointer, types.Integer)
+@lower_builtin(operator.getitem, ReadingPointer, types.Integer)
 def _getitem_old(context, builder, signature, arguments):
     pointer, base = old_of(builder, signature.args[0], arguments[0])
     return load_number(context, builder, pointer, builder.gep(base, [arguments[1]]))
 
 
-@lower_builtin(operator.setitem, BlendingPointer, types.Integer, types.Any)
+@lower_builtin(operator.setitem, ReadingPointer, types.Integer, types.Any)
 def _setitem_new(context, builder, signature, arguments):
     pointer, base = new_of(builder, signature.args[0], arguments[0])
     store_number(context, builder, pointer, builder.gep(base, [arguments[1]]), arguments[2])
@@ -281,7 +281,7 @@ def _setitem_new(context, builder, signature, arguments):
 
 @intrinsic
 def reading(typingctx, pointer, old):
-    result = BlendingPointer(pointer)
+    result = ReadingPointer(pointer)
 
     def codegen(context, builder, signature, arguments):
         both = context.make_helper(builder, result)

@@ -289,19 +289,11 @@ def vector_load(pointer: Pointer, index: int, count: int) -> tuple:
     SimulatorError
         If the address is misaligned or an element is out of range.
     """
-    return tuple(vector_of(pointer, index, count))
-
-
-def vector_of(pointer: Pointer, index: int, count: int) -> Sequence[Any]:
-    """What :func:`vector_load` loads, in any sequence."""
-    first, itemsize, thread = pointer.origin + as_index(index), pointer.itemsize, getcurrent()
+    first, itemsize = pointer.origin + as_index(index), pointer.itemsize
     inside = 0 <= first and first + count <= pointer.size
     if not inside or (pointer.address + first * itemsize) % (count * itemsize):
         _check_vector(pointer, index, count, "read")
-    if type(thread) is Thread and thread.block.has_stores:
-        return pointer.elements(index, count)
-    # As `elements` does it, without a second look at the bounds: most numbers of A come this way.
-    return pointer.numbers_of(pointer.flat[first : first + count])
+    return tuple(pointer.elements(index, count))
 
 
 def vector_store(pointer: Pointer, index: int, values: Sequence[Any]) -> None:

@@ -10,7 +10,7 @@ import operator
 
 from gemv.core.geometry import LOAD_BYTES
 from gemv.core.shares import shares
-from gemv.language.simulator.memory import vector_of, vector_store
+from gemv.language.simulator.memory import vector_load, vector_store
 from gemv.language.simulator.pointers import new_of, old_of
 from gemv.language.simulator.thread import SimulatorError
 from gemv.language.simulator.warp import together
@@ -28,7 +28,7 @@ def _loaded(pointer, index, step, count, width, valid):
     for k in range(present):
         at = index + k * step
         if width > 1:
-            values += vector_of(pointer, at, width)
+            values += vector_load(pointer, at, width)
         else:
             values.append(pointer[at])
     if present < count:
