@@ -1,4 +1,4 @@
-"""Products of PyTorch's tensors that its autograd, compiler and transformations see through.
+"""Products of PyTorch's tensors that PyTorch can differentiate, compile and transform.
 
 ``gemv.torch.mv`` and ``gemv.torch.addmv`` replace ``torch.mv`` and ``torch.addmv``. This module is
 loaded only when it is imported, and it imports PyTorch: ``import gemv.torch``.
