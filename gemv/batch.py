@@ -22,15 +22,15 @@ class Batch:
     """Matrices of different sizes, checked and laid out once, for many products.
 
     Device arrays stay where they are; the batch keeps references to them. Matrices in host memory
-    are copied to the GPU once, and vectors are then in host memory, too. Without a GPU they stay,
-    and SciPy's BLAS computes item by item.
+    are copied to the GPU once, and vectors are then in host memory, too. Without a GPU nothing is
+    copied, and SciPy's BLAS computes item by item.
 
     Parameters
     ----------
     arrays : sequence of arrays of shape (m, n)
         The matrices, of any sizes and strides, all of one dtype and in one place. Their shapes,
         strides and memory must not change while the batch is used. Values of device arrays may
-        change, and the next product sees them. Those of host arrays may not.
+        change, and the next product uses the new ones. Values of host arrays must not change.
     trans : {0, 1, 2, "N", "T", "C"} or a sequence of these, optional
         A, its transpose or its conjugate transpose, for all items or for each.
     accumulate, out_dtype
@@ -121,8 +121,8 @@ class Batch:
     def __matmul__(self, xs: Any) -> Any:
         """``op(A) @ x`` for each item: a list, or one vector if `xs` is one.
 
-        One vector has the x of all items, one behind the other, and so has the result: the batch is
-        a block-diagonal matrix then.
+        One vector holds the x of all items, one after the other, and the result holds their y: the
+        batch is then a block-diagonal matrix.
         """
         if not isinstance(xs, (list, tuple)) and rank_of(xs) == 1:
             return self._block_diagonal(xs)
@@ -148,7 +148,7 @@ class Batch:
         Returns
         -------
         list of arrays
-            Those of `ys` that were overwritten, and new arrays.
+            For each item its y of `ys` if that was overwritten, else a new array.
         """
         routine, count = "Batch.gemv", len(self)
         matrices = self._matrices._replace(routine=routine)
@@ -176,7 +176,7 @@ class Batch:
         alpha, beta : number or sequence of numbers, optional
             Factors, for all items or for each.
         stream : stream, optional
-            The stream of all calls that name no other one.
+            The stream of all calls that are not given another one.
 
         Returns
         -------

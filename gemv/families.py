@@ -28,7 +28,7 @@ def matvec(
     """Matrix-vector products ``alpha*a@x + beta*out`` over leading dimensions.
 
     As :func:`numpy.matvec`, for arrays of every library, with factors. On a GPU one launch computes
-    all products, and an item has the same bits whatever its neighbours, its place and their number.
+    all products. The bits of an item do not depend on its place, on other items or on their number.
 
     Parameters
     ----------
@@ -67,11 +67,11 @@ def matvec(
 
     Notes
     -----
-    A sum of no products, where n is 0, is zero. The order of a sum is that of :func:`gemv.gemv`
-    for one item, or for one vector, at the width of loads that all items allow. Up to 32 x 32 no
-    address, stride or width of loads enters it, so an item has the bits of the single call on the
-    same numbers wherever it lies. All of this is about a GPU: a batch of host arrays whose copy
-    would take longer than its products has the bits of SciPy's BLAS.
+    If n is 0, the result is zero. On a GPU the order of a sum is that of :func:`gemv.gemv` for one
+    item, or for one vector, with loads of the width that all items allow. Up to 32 x 32 the order
+    does not depend on addresses, strides or the width of loads, so an item has the bits of the
+    single call on the same numbers. A batch of host arrays that is computed on the host, because
+    its copy to a GPU would take longer, has the bits of SciPy's BLAS.
 
     Examples
     --------
@@ -173,21 +173,22 @@ def gemv_batched(
     xs : sequence of arrays of shape (n,)
         The vectors; of shape (m,) where the item is transposed.
     beta : number or sequence of numbers, optional
-        Factors of `ys`, without which they are ignored. Where beta is 0, y is not read.
+        Factors of `ys`, ignored if `ys` is not passed. Where beta is 0, y is not read.
     ys : sequence of arrays of shape (m,), optional
-        What is added, of shape (n,) where the item is transposed. An element may be None.
+        The vectors that beta multiplies and that are added to the products; of shape (n,) where the
+        item is transposed. An element may be None.
     trans : {0, 1, 2, "N", "T", "C"} or a sequence of these, optional
         A, its transpose or its conjugate transpose, for all items or for each.
     overwrite_y : int, optional
-        1 to write results into `ys`. Such a y shares no memory with any other array of the call.
+        1 to write results into `ys`. Such a y must not share memory with another array of the call.
     accumulate, out_dtype, stream
         As in :func:`gemv.gemv`, for all items.
 
     Returns
     -------
     list of arrays
-        In the order of `As`: those of `ys` that were overwritten, and new arrays of the library of
-        the first matrix. New device arrays are parts of one stretch of memory.
+        In the order of `As`: each y of `ys` that was overwritten, and otherwise a new array of the
+        library of the first matrix. New device arrays are parts of one allocation.
 
     Raises
     ------
@@ -195,7 +196,7 @@ def gemv_batched(
         If lengths do not go together, or if a y to be overwritten overlaps another array.
     TypeError
         If an operand is no array of numbers, or if items differ in where they are or, on a device,
-        in their dtype. Each text names the item.
+        in their dtype. Each message names the item.
     RuntimeError
         While the stream is being captured: make a plan of a :class:`gemv.Batch` before.
 

@@ -1,8 +1,8 @@
-"""Products of JAX's arrays that its transformations see through: jit, grad, jvp, vmap.
+"""Products of JAX's arrays that JAX can transform: by jit, grad, jvp and vmap.
 
 This module is loaded only when it is imported, and it imports JAX: ``import gemv.jax``. XLA calls
-SciPy's BLAS for arrays in host memory and a kernel of :func:`gemv.gemv` for those on a GPU, on the
-stream that it computes on.
+SciPy's BLAS for arrays in host memory. For arrays on a GPU it launches a kernel of
+:func:`gemv.gemv`, on XLA's own stream.
 """
 
 from __future__ import annotations

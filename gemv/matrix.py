@@ -53,19 +53,20 @@ class Matrix(KeptOperator):
     kernel : str, optional
         Name of the kernel to use; by default one is selected.
     devices : "all" or list of int, optional
-        Ordinals of GPUs that get a part of `a` each, which is in host memory. One may be named
-        several times. By default the current GPU gets all of it. A matrix with `devices` has other
-        methods: `plan` in place of :meth:`gemv`, and no attribute `array`.
+        Ordinals of GPUs, each of which gets a part of `a`; `a` is then in host memory. A GPU may
+        be named several times. By default the current GPU gets all of `a`. A matrix with `devices`
+        has the method `plan` in place of :meth:`gemv`, and no attribute `array`.
     split : {"rows", "columns", None}
-        What each GPU gets some of. None chooses: rows, unless only columns can be cut evenly.
+        Whether each GPU gets some rows or some columns. None means rows, unless only columns can be
+        cut evenly.
     gather : {"x", "all", None} or int
         Where the result of a vector on a GPU goes if there are `devices`: to the GPU of that
         vector, to each of them (a list of arrays), to none (a list of the parts where they are
         computed), or to the GPU with this ordinal.
     reproducible : bool, optional
         With `devices`, a product has the bits that it has on one GPU, and raises a ValueError if
-        these cuts do not allow that. False adds sums across the parts in the order of the parts
-        there.
+        the cuts do not allow that. With False it does not raise, but adds the sums of the parts in
+        the order of the parts.
 
     Attributes
     ----------
@@ -289,7 +290,8 @@ class Matrix(KeptOperator):
     def free(self) -> None:
         """Give the memory back now; the matrix cannot be used afterwards.
 
-        An array that was on the GPU before is only let go of. Calling this twice does nothing.
+        If the matrix was made from an array on the GPU, that array is not freed; only the reference
+        to it is dropped. A second call does nothing.
         """
         with self._lock:
             self.array = None

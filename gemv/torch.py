@@ -1,10 +1,10 @@
-"""Products of PyTorch's tensors that its autograd, compiler and transformations see through.
+"""Products of PyTorch's tensors that PyTorch can differentiate, compile and transform.
 
-``gemv.torch.mv`` and ``gemv.torch.addmv`` stand where ``torch.mv`` and ``torch.addmv`` stood. This
-module is loaded only when it is imported, and it imports PyTorch: ``import gemv.torch``.
+``gemv.torch.mv`` and ``gemv.torch.addmv`` replace ``torch.mv`` and ``torch.addmv``. This module is
+loaded only when it is imported, and it imports PyTorch: ``import gemv.torch``.
 
-A tensor in host memory is computed with by SciPy's BLAS, whether there is a GPU or not; one on a
-GPU by the kernels of :func:`gemv.gemv`.
+SciPy's BLAS computes products of tensors in host memory, whether there is a GPU or not; the kernels
+of :func:`gemv.gemv` compute those of tensors on a GPU.
 """
 
 from __future__ import annotations
@@ -69,13 +69,13 @@ def mv(
     out : torch.Tensor of shape (rows,), optional
         Is overwritten and returned. As with PyTorch's own functions, no gradient goes through it.
     alpha : number or tensor without a dimension, optional
-        A tensor may require a gradient; it multiplies the product that is there already.
+        A tensor may require a gradient; it multiplies the finished product.
     trans : {0, 1, 2, "N", "T", "C"}, optional
         op(a) is `a`, its transpose or its conjugate transpose.
     accumulate : {"plain", "wide", "pairs"}, optional
         As in :func:`gemv.gemv`.
     out_dtype : dtype, optional
-        Of the result: float32 for narrow `a` and `x`.
+        Of the result. It may be float32 if `a` and `x` are float16 or bfloat16.
     stream : stream or int, optional
         As in :func:`gemv.gemv`, for tensors on a GPU.
 
@@ -90,8 +90,9 @@ def mv(
 
     Notes
     -----
-    Derivatives of any order, forwards and backwards, are products and outer products again. A batch
-    of ``torch.func.vmap`` is one product after the other, each with the bits that it has alone.
+    Derivatives of any order, in forward and reverse mode, are products and outer products again.
+    ``torch.func.vmap`` computes the products of a batch one after the other, each with the bits of
+    a single call.
     """
     kind = type(a)
     if (kind is _TENSOR or kind is _PARAMETER) and not (
@@ -148,8 +149,8 @@ def addmv(
     Parameters
     ----------
     y : torch.Tensor of shape (rows,), or one that can be broadcast to it
-        Of the dtype of `a`, or float32 beside narrow `a` and `x`. It is not read where `beta` is 0,
-        and overwritten where it is passed as `out` as well.
+        Of the dtype of `a`; it may be float32 if `a` and `x` are float16 or bfloat16. It is not
+        read if `beta` is 0, and it is overwritten if it is passed as `out` as well.
     a, x, trans, accumulate, stream
         As in :func:`mv`.
     beta, alpha : number or tensor without a dimension, optional

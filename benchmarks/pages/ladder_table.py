@@ -108,8 +108,9 @@ def table(cases: dict[str, dict]) -> str:
     beside = [k for k in ordered if k.beside]
     others = [k for k in ordered if not k.beside and k.name not in faster]
     return (
-        f"{text}\n\nA figure is GB/s on an {devices} and, in brackets, the share of the ceiling:"
-        " the rate of the fastest read of the same run. It is bold where no rung before is faster."
+        f"{text}\n\nA figure is GB/s on an {devices} and, in brackets, its share of the ceiling."
+        " The ceiling is the rate of the fastest read of the same run. A figure is bold where no"
+        " earlier rung is faster."
         " *By rows* and *by columns* say how A is stored. A kernel refuses the order that it is not"
         f" made for.\n\nThe other rungs serve other matrices, or are steps between these:"
         f" {named(others)}. {named(beside)} are side steps: each shows a mistake or an alternative."

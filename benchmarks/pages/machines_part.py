@@ -69,12 +69,13 @@ def part(runs: list[Measured]) -> list[str]:
         return []
     parts = [
         "## Dask's workers on one machine",
-        "`benchmarks/measure/machines.py` measured LSMR on a float64 matrix that is cut by rows:"
-        " an iteration, which is two products and sums of vectors, of SciPy's solver with one"
-        " `gemv.Matrix`, and of `gemv.dask.Matrix.solve` with a worker for each part. Beside them"
-        " stands one product that Dask's scheduler runs as tasks, by `gemv.dask.matvec` and by"
-        " `dask.array`. *Workers* is the iteration of the workers divided by that of the one"
-        " process, *Dask* a product of `dask.array` divided by half an iteration of the workers.",
+        "`benchmarks/measure/machines.py` measured LSMR on a float64 matrix that is cut by rows."
+        " An iteration has two products and sums of vectors. *one process* is an iteration of"
+        " SciPy's solver with one `gemv.Matrix`, and *workers* one of `gemv.dask.Matrix.solve` with"
+        " a worker for each part. The next two columns are one product that Dask's scheduler runs"
+        " as tasks, by `gemv.dask.matvec` and by `dask.array`. *Workers* is the time of *workers*"
+        " divided by that of *one process*; *Dask* is a product of `dask.array` divided by half an"
+        " iteration of *workers*.",
     ]
     for run in runs:
         where = (

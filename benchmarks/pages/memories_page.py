@@ -202,9 +202,9 @@ def solvers() -> str:
         if by[problem, "CuPy"] < min(by[problem, "gemv, CuPy"], by[problem, "gemv, SciPy"])
     ]
     cupy = (
-        f"CuPy alone is the fastest in: {', '.join(behind)}."
+        f"*CuPy* is the fastest way in: {', '.join(behind)}."
         if behind
-        else "CuPy alone is the fastest in none of the four."
+        else "*CuPy* is the fastest way in none of the four problems."
     )
     cells = grid_page.timed(grid_page.of_gpus(grid_page.load()).get(found["device"], []))
     gains = solver_gains.gains(found, cells)

@@ -47,12 +47,12 @@ def _of(found: RaggedResults) -> list[str]:
     lists = f"{len(found.rows)} list{'s' * (len(found.rows) > 1)}"
     wrong = sum(row.wrong is not None for row in found.rows)
     words = (
-        f"A plan of `gemv.Batch` on an {found.device}, in a CUDA graph. m and n are log-uniform"
-        f" from {first.least} to {first.most}. The last columns say how many times as long other"
-        " ways take: `gemv.gemv`, `torch.mv` and cuBLAS's gemv, one product after the other"
-        " in a graph, and `torch.bmm` on"
-        f" copies padded to the largest matrix, with {three_digits(first.padding)} times as many"
-        f" elements. {lists}, {wrong} wrong; in {behind} of {len(timed)} another way is faster."
+        f"A plan of `gemv.Batch` on an {found.device}, in a CUDA graph. m and n are drawn from a"
+        f" log-uniform distribution from {first.least} to {first.most}. The last columns say how"
+        " many times as long other ways take. `gemv.gemv`, `torch.mv` and cuBLAS's gemv compute one"
+        " product after the other, in a graph. `torch.bmm` multiplies copies that are padded to the"
+        f" largest matrix, with {three_digits(first.padding)} times as many elements. {lists},"
+        f" {wrong} wrong; in {behind} of {len(timed)} another way is faster."
     )
     short = [re.sub(r"^(gemv|torch)\.|,.*| gemv.*", "", name) for name in names]
     heads = ["matrices, op", "launches", "time (of the floor)", *short]

@@ -319,9 +319,9 @@ def pays(
             by_kind(plain, grid.device, "A in memory"),
             by_kind(others, grid.device, "the other cells"),
             "The *floor* is the shortest time in which any kernel of the same run moved as many"
-            " bytes. *Of the floor* is that time over ours, the mean of the cells. *Of the"
-            f" datasheet* is the median cell's rate over the {promised:g} TB/s that the maker"
-            " promises. *Op C* is the conjugate transpose." + selection_of(grid),
+            " bytes. *Of the floor* is that time divided by ours, the geometric mean of the cells."
+            f" *Of the datasheet* is the median cell's rate divided by the {promised:g} TB/s that"
+            " the maker promises. *Op C* is the conjugate transpose." + selection_of(grid),
             "**Where a peer is faster**: every such cell, the slowest first. *Cold* means that A"
             " comes from memory in each call. *Order F* means that A is stored by columns.",
             behind([*rows, *random]),
@@ -332,8 +332,8 @@ def pays(
             products(several),
             *filter(None, [today.changed(several, grid.device)]),
             *further,
-            f"**Programs, calls, GPUs**, on an {gpus}. Where a line has two sizes of A, it has two"
-            " figures. A is float32 there. The times are in [docs/solvers.md](docs/solvers.md),"
+            f"**Programs, calls, GPUs**, on an {gpus}. A line with two sizes of A has two figures,"
+            " and its A is float32. The times are in [docs/solvers.md](docs/solvers.md),"
             " [docs/calls.md](docs/calls.md), [docs/memories.md](docs/memories.md) and"
             " [docs/shards.md](docs/shards.md).",
             programs_part.programs(*found, rows, grid.device),

@@ -142,13 +142,13 @@ def page() -> str:
         TITLE,
         WRITTEN,
         f"One call for several products on an {' and on an '.join(found)}, all arrays on the GPU."
-        " *Of the floor* is the time of a plain kernel that moves the bytes of A, x and y once,"
-        " divided by ours."
-        " *Times as fast* compares with the fastest peer: the geometric mean, and beside it the"
-        " *slowest* cell. The peers are PyTorch's `mm` and `bmm` and what else"
-        f" [How we measure](measure.md) names; TF32 is off. {len(rows)} cells, {wrong} wrong. C and"
-        " F are the storage orders of A. For float64 and 16-bit numbers PyTorch uses tensor cores;"
-        " our sums have the bits of single products instead.",
+        " *Of the floor* is the floor divided by our time. The floor is the shortest time in which"
+        " any kernel of the same run (a plain one, ours or a peer's) moved the bytes of A, x and"
+        " y once. *Times as fast* is the time of the fastest peer divided by ours: the geometric"
+        " mean, and the *slowest* cell. [How we measure](measure.md) names the peers; TF32 is"
+        f" off. {len(rows)} cells, {wrong} wrong. C and F are the storage orders of A, N and T are"
+        " op(A). PyTorch uses tensor cores for float64 and 16-bit numbers. gemv does not, because"
+        " each of its products has the bits that it has alone.",
     ]
     parts += _part("One matrix and several vectors", found, "vectors")
     parts += tiles_part.part([row for row in found.get(REFERENCE.name, []) if row.vectors > 1])

@@ -128,11 +128,12 @@ def _table(run: Measured) -> str:
 
 #: Other times of the same products, by their key: what is said of them.
 OTHER_TIMES = {
-    "until_y_s": "The same products until the GPU of y is idle, when y can be read. Waiting for the"
-    " other GPUs as well, which have nothing to do by then, takes longer.",
-    "in_graph_s": "The same products in a CUDA graph of 20, which writes to one y: the time of one"
-    " by the GPU's clock, and in brackets how many times as fast that is as our plan in such a"
-    " graph on one GPU. Ways that were not timed so are left out.",
+    "until_y_s": "The same products until the GPU of y is idle: from then on y can be read. The"
+    " table above has longer times, because the host waits there for the other GPUs as well,"
+    " although they are idle by then.",
+    "in_graph_s": "The same products in a CUDA graph of 20 products, which all write to one y. A"
+    " time is that of one product by the GPU's clock, and the figure in brackets compares it with"
+    " `gemv.plan` in such a graph on one GPU. Ways that were not timed in a graph are left out.",
 }
 
 
@@ -159,9 +160,9 @@ def part(runs: list[Measured]) -> list[str]:
         return []
     parts = [
         "One product with one matrix, of which each GPU has a part. x and y are on the first GPU. A"
-        " time lasts from the call until all GPUs are idle. The figure in brackets says how many"
-        " times as fast that is as our plan on one GPU. [Larger than one GPU](guide/many.md) says"
-        " how to use several.",
+        " time is measured from the call until all GPUs are idle. The figure in brackets is the"
+        " time of `gemv.plan` on one GPU divided by this time. [Larger than one GPU](guide/many.md)"
+        " says how to use several.",
         drawing("scaling"),
     ]
     for run in runs:
@@ -172,8 +173,9 @@ def part(runs: list[Measured]) -> list[str]:
         parts.append(
             f"## {run.gpus} GPUs ({run.model}) of one host\n\n"
             + "\n".join(f"- {pays(run, way)}." for way in ours)
-            + f"\n\nWrong results: {wrong or 'none'}; {bits} of those of rows have the bits of one"
-            f" GPU. A is stored by rows; its sizes are {'; '.join(map(run.matrix, run.sizes))}."
+            + f"\n\nWrong results: {wrong or 'none'}. Of the products cut by rows, {bits} have the"
+            " bits of one GPU. A is stored by rows; its sizes are"
+            f" {'; '.join(map(run.matrix, run.sizes))}."
         )
         parts.append(_table(run))
         for key, said in OTHER_TIMES.items():

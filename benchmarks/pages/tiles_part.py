@@ -53,8 +53,9 @@ def part(earlier: Sequence[CellResult], folder: Path = FOLDER) -> list[str]:
         return []
     return [
         "### Newer constants",
-        "The kernels for several vectors have changed since the times above. *Now* is a time of"
-        " today's kernels, beside the plain kernel (`python -m benchmarks.fit.tiles`); problems"
+        "The kernels for several vectors are newer than the times above. *Now* is the time of"
+        " today's kernels. Here *of the floor* is the time of the plain kernel of the same run"
+        " divided by ours, so it may be more than 1 (`python -m benchmarks.fit.tiles`). Problems"
         " whose constants have not been timed yet are left out.",
         *tables,
     ]
@@ -103,13 +104,13 @@ def _beside_peers(
 def _beside_earlier(
     timed: Sequence[tuple[Mapping[str, Any], float]], earlier: Sequence[CellResult]
 ) -> list[str]:
-    """With the time of the same problem above, without peers."""
+    """With the earlier time of the same problem, without peers."""
     times = {each.cell: each.time_s for each in earlier if each.time_s}
     lines = []
     for row, us in timed:
         before, share = times.get(Cell(**row["cell"])), row["plain_us"] / us
         above = "" if before is None else _us(before * 1e6)
         lines.append((share, [_named(row), above, _us(us), number(share)]))
-    table = markdown(["A", "above", "now", "of the floor"], "wfff", [t for _, t in sorted(lines)])
+    table = markdown(["A", "before", "now", "of the floor"], "wfff", [t for _, t in sorted(lines)])
     said = f"{len(lines)} problems, those furthest from the floor first"
-    return ["Peers were not timed again.", folded(said, table)]
+    return ["*Before* is the earlier time. Peers were not timed again.", folded(said, table)]

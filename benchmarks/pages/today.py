@@ -35,5 +35,6 @@ def changed(rows: Sequence[CellResult], gpu: str) -> str:
     count = sum(
         not is_it(choice_of(row.cell, devices[gpu]), row.kernel, row.knobs) for row in timed
     )  # fmt: skip
-    said = f"The package has changed since: in {count} of these {len(timed)} cells it now chooses"
-    return f"{said} another kernel or other constants." if count else ""
+    said = "The package has changed since these times were measured: in"
+    now = f"{count} of these {len(timed)} cells it now chooses another kernel or other constants."
+    return f"{said} {now}" if count else ""

@@ -90,7 +90,7 @@ def calls_page(tables: dict[str, dict]) -> str:
                     f" | {own / peer:.2f} | {aim:.2f} |"
                 )
         parts += [
-            "### Beside what was aimed at",
+            "### Compared with our aims",
             "A 64 x 64 matrix of float32. *Ratio* is our time over the other one, so lower is"
             " better; *aim* is the ratio that we wanted.",
             "\n".join(aims),
