@@ -12,6 +12,8 @@ from gemv.engines import backend
 
 CAPTURED = 74
 DEFAULT, CURRENT = 0, {0: 70, 3: 73, 4: CAPTURED}
+#: The streams that are being captured, and the sizes of the vectors that were made.
+captured, made = [], []
 
 
 class Library:
@@ -19,6 +21,9 @@ class Library:
 
     def __init__(self, shares=True, streams=True):
         self.shares, self.streams = shares, streams
+
+    def read(self, array):
+        return SimpleNamespace(stream=array[2] if len(array) > 2 else None)
 
     def stream_getter(self):
         return CURRENT.__getitem__ if self.streams else None
@@ -35,15 +40,18 @@ NUMBA = Library(streams=False)
 def copies(monkeypatch):
     """What is copied, with the stream, beside a GPU that does nothing."""
     done = []
+    made.clear()
+    captured[:] = [CAPTURED]
     vectors = SimpleNamespace(
         x=(NUMBA, "x"), y=(NUMBA, "y"),
         put=lambda x, y, stream: done.append(("put", x, y, stream)),
         get=lambda stream: done.append(("get", stream)) or "new y",
     )  # fmt: skip
     engine = SimpleNamespace(
-        vectors=lambda cols, rows, dtype: vectors, default_stream=lambda: DEFAULT,
-        capture_of=lambda stream: "a graph" if stream == CAPTURED else None,
-    )  # fmt: skip
+        vectors=lambda cols, rows, dtype: made.append((cols, rows)) or vectors,
+        default_stream=lambda: DEFAULT,
+        capture_of=lambda stream: "a graph" if stream in captured else None,
+    )
     monkeypatch.setattr(backend, "engine", lambda: engine)
     monkeypatch.setattr(libraries, "device_library", lambda array: array[0])
     return done
@@ -85,12 +93,28 @@ def test_other_libraries_compute_on_the_stream_of_the_copies(copies, lacks):
     ]  # fmt: skip
 
 
-def test_nothing_is_copied_on_a_stream_that_is_being_captured(copies):
+def test_a_matrix_of_numbas_that_names_a_stream(copies):
+    """That stream may not be ordered with the one of the copies."""
+    vectors = HostVectors((NUMBA, "a", 9), None, 5, 6, np.float64)
+    assert (vectors.x, vectors.y) == ((NUMBA, "x"), (NUMBA, "y"))
+    assert product(vectors, copies) == [
+        ("put", "x of host", None, DEFAULT), ("launch", DEFAULT), ("get", DEFAULT)
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize("library", [Library(), Library(streams=False), NUMBA])
+def test_nothing_is_copied_on_a_stream_that_is_being_captured(copies, library):
     """It would go into the graph, and the wait for the result would break the capture."""
-    vectors = HostVectors((Library(), "a"), 4, 5, 6, np.float64)
-    with pytest.raises(ValueError, match="stream 0x4a is being captured"):
+    captured.clear()
+    vectors = HostVectors((library, "a"), 4, 5, 6, np.float64)
+    stream = CAPTURED if library.streams else DEFAULT
+    captured.append(stream)
+    with pytest.raises(ValueError, match=f"stream {stream:#x} is being captured"):
         product(vectors, copies)
-    assert copies == []
+    assert copies == [] and len(made) == 1
+    with pytest.raises(ValueError, match=f"stream {stream:#x} is being captured"):
+        HostVectors((library, "a"), 4, 5, 6, np.float64)
+    assert len(made) == 1, "an allocation would break the capture as well"
 
 
 def arrays_of(name):
