@@ -10,6 +10,7 @@ for an 8192 x 4096 matrix of CuPy's, beside an NVIDIA H100.
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
 from functools import partial
 from typing import Any
 
@@ -93,7 +94,13 @@ class HostVectors:
         stream = self._current()
         self._refuse_capture(stream)
         self._vectors.put(x, y, stream)
-        launch(self.named)
+        try:
+            launch(self.named)
+        except BaseException:
+            # The next product may be on another stream, before the copies on this one are done.
+            with suppress(RuntimeError):  # of a lost GPU; the first error says more
+                self._vectors.get(stream)
+            raise
         return self._vectors.get(stream)
 
     def _refuse_capture(self, stream: int) -> None:

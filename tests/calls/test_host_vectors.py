@@ -117,6 +117,20 @@ def test_nothing_is_copied_on_a_stream_that_is_being_captured(copies, library):
     assert len(made) == 1, "an allocation would break the capture as well"
 
 
+@pytest.mark.parametrize("error", [MemoryError, KeyboardInterrupt])
+def test_copies_are_done_when_a_launch_fails(copies, error):
+    """The next product may be on another stream, where nothing waits for them."""
+    vectors = HostVectors((Library(), "a"), 3, 5, 6, np.float64)
+
+    def launch(stream):
+        raise error("the first error")
+
+    with pytest.raises(error, match="the first error"):
+        vectors.product("x of host", "y of host", launch)
+    stream = CURRENT[3]
+    assert copies == [("put", "x of host", "y of host", stream), ("get", stream)]
+
+
 def arrays_of(name):
     """A function that puts an array on the GPU, and a context with another current stream."""
     library = pytest.importorskip(name)
