@@ -104,7 +104,11 @@ class HostVectors:
         return self._vectors.get(stream)
 
     def _refuse_capture(self, stream: int) -> None:
-        if self._capture_of(stream) is not None:
+        try:
+            captured = self._capture_of(stream) is not None
+        except RuntimeError as error:  # a capture elsewhere waits for this stream
+            raise type(error)(f"Matrix: {error}") from None
+        if captured:
             raise ValueError(
                 f"Matrix: stream {stream:#x} is being captured into a graph, and a product of"
                 " vectors in host memory waits for its result; pass vectors on the GPU"

@@ -117,6 +117,22 @@ def test_nothing_is_copied_on_a_stream_that_is_being_captured(copies, library):
     assert len(made) == 1, "an allocation would break the capture as well"
 
 
+def test_a_capture_that_waits_for_the_stream_is_told_of_a_matrix(copies, monkeypatch):
+    def ask(stream):
+        raise RuntimeError(f"a stream is being captured that waits for {stream}")
+
+    engine = backend.engine()
+    vectors = HostVectors((NUMBA, "a"), None, 5, 6, np.float64)
+    monkeypatch.setattr(engine, "capture_of", ask)
+    vectors._capture_of = ask
+    for refused in (
+        lambda: HostVectors((NUMBA, "a"), None, 5, 6, np.float64), lambda: product(vectors, copies)
+    ):  # fmt: skip
+        with pytest.raises(RuntimeError, match="^Matrix: a stream is being captured that waits"):
+            refused()
+    assert copies == [] and len(made) == 1
+
+
 @pytest.mark.parametrize("error", [MemoryError, KeyboardInterrupt])
 def test_copies_are_done_when_a_launch_fails(copies, error):
     """The next product may be on another stream, where nothing waits for them."""
