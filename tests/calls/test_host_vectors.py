@@ -183,3 +183,37 @@ def test_products_by_a_matrix_of_a_library(name, dtype):
                 a[...] = put(host)
                 assert (matrix @ xs).tobytes() == several.tobytes()
                 assert matrix.rmatvec(expected_x).tobytes() == back.tobytes()
+
+
+@pytest.mark.gpu
+def test_a_first_product_on_a_captured_stream_breaks_no_capture():
+    torch = pytest.importorskip("torch")
+    a, count = torch.ones(5, 4, device="cuda"), torch.zeros(3, device="cuda")
+    count += 1
+    matrix, graph = gemv.Matrix(a), torch.cuda.CUDAGraph()
+    for x in (np.ones(4, "f"), np.ones((4, 3), "f")):
+        with torch.cuda.graph(graph):
+            count += 1
+            with pytest.raises(ValueError, match="^Matrix: stream 0x.* is being captured"):
+                matrix @ x
+        count.zero_()
+        graph.replay()
+        assert count.tolist() == [1, 1, 1]
+        graph.reset()
+    assert (matrix @ np.ones(4, "f")).tolist() == [4] * 5
+
+
+@pytest.mark.gpu
+def test_a_matrix_of_numbas_on_a_stream_that_is_ordered_with_no_other():
+    torch, cuda = pytest.importorskip("torch"), pytest.importorskip("numba.cuda")
+    side = torch.cuda.Stream()  # a non-blocking one
+    a = cuda.to_device(np.eye(64, dtype="f"), stream=cuda.external_stream(side.cuda_stream))
+    side.synchronize()
+    matrix = gemv.Matrix(a)
+    for value in range(1, 5):
+        with torch.cuda.stream(side):
+            torch.cuda._sleep(50_000_000)
+        assert (matrix @ np.full(64, value, "f")).tolist() == [value] * 64
+        with torch.cuda.stream(side):
+            torch.cuda._sleep(50_000_000)
+        assert (matrix @ np.full((64, 3), value, "f") == value).all()
