@@ -10,6 +10,7 @@ for an 8192 x 4096 matrix of CuPy's, beside an NVIDIA H100.
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
 from functools import partial
 from typing import Any
 
@@ -37,25 +38,33 @@ class HostVectors:
         Of the library of `matrix`, where that can share the memory of others.
     named : int or None
         The stream that a call with these arrays has to be given; None where it finds that itself.
+
+    Raises
+    ------
+    ValueError
+        As :meth:`product`, before memory is allocated: that would break a capture as well.
     """
 
     def __init__(
         self, matrix: Any, device: int | None, cols: int, rows: int, dtype: np.dtype
     ) -> None:
         engine = backend.engine()
-        self._vectors = engine.vectors(cols, rows, dtype)
-        self._current: Callable[[], int] = engine.default_stream
-        self._capture_of = engine.capture_of
-        self.named: int | None = None
-        self.x, self.y = self._vectors.x, self._vectors.y
         library = libraries.device_library(matrix)
-        if library is libraries.device_library(self.x):
-            return
         assert library is not None  # the matrix is on the GPU
         ask = library.stream_getter()
+        self._capture_of = engine.capture_of
+        self._refuse_capture(engine.default_stream() if ask is None else ask(device or 0))
+        self._vectors = engine.vectors(cols, rows, dtype)
+        self._current: Callable[[], int] = engine.default_stream
+        self.named: int | None = None
+        self.x, self.y = self._vectors.x, self._vectors.y
+        is_alike = library is libraries.device_library(self.x)
+        if is_alike and library.read(matrix).stream is None:
+            return
         x, y = (library.shared(each, device or 0) for each in (self.x, self.y))
         if ask is None or libraries.device_library(x) is not library:
-            # The call runs on the stream of the copies, even if the library works on another.
+            # The call runs on the stream of the copies, even if the library works on another, or
+            # the matrix names one.
             self.named = engine.default_stream()
         else:
             self.x, self.y = x, y
@@ -83,11 +92,24 @@ class HostVectors:
             If the stream is being captured: to wait for it would break that.
         """
         stream = self._current()
-        if self._capture_of(stream) is not None:
+        self._refuse_capture(stream)
+        self._vectors.put(x, y, stream)
+        try:
+            launch(self.named)
+        except BaseException:
+            # The next product may be on another stream, before the copies on this one are done.
+            with suppress(RuntimeError):  # of a lost GPU; the first error says more
+                self._vectors.get(stream)
+            raise
+        return self._vectors.get(stream)
+
+    def _refuse_capture(self, stream: int) -> None:
+        try:
+            captured = self._capture_of(stream) is not None
+        except RuntimeError as error:  # a capture elsewhere waits for this stream
+            raise type(error)(f"Matrix: {error}") from None
+        if captured:
             raise ValueError(
                 f"Matrix: stream {stream:#x} is being captured into a graph, and a product of"
                 " vectors in host memory waits for its result; pass vectors on the GPU"
             )
-        self._vectors.put(x, y, stream)
-        launch(self.named)
-        return self._vectors.get(stream)

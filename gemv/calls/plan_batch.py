@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from gemv.arrays.adopt import adopt
-from gemv.calls import item_launches, items, routines
+from gemv.calls import item_launches, items, memory_check, routines
 from gemv.calls.batched import Items
 from gemv.calls.bind import Call
 from gemv.calls.item_launches import Launches
@@ -101,7 +101,8 @@ class BoundBatch:
         """The launches for numbers alpha and beta, loaded; None where each call has to be checked.
 
         That is so where nothing is computed or y is new, and for a lazy negative, whose sign
-        belongs to alpha.
+        belongs to alpha. It is so as well where each call has to read the arrays: to compare their
+        memory with the driver's, or for the stream that one of them names by then.
         """
         generation = memo.generation()
         checked = self._check(2, 0, self._x, self._y)
@@ -113,6 +114,8 @@ class BoundBatch:
             launches = item_launches.planned(engine, call, checked.batch, self._kernel)
             item_launches.load(engine, launches)
         if call.y is None or not call.in_place or call.a.neg != call.x.neg:
+            return None
+        if memory_check.FULL or any(o.stream is not None for o in (call.a, call.x, call.y)):
             return None
         numbers = COMPLEX_NUMBERS if call.problem.dtype.kind == "c" else REAL_NUMBERS
         parts = list(item_launches.operands(launches, call, call.y))

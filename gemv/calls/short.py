@@ -92,13 +92,14 @@ def answer(name: str, arguments: BlasArguments, options: tuple[Any, Any, Any]) -
     """What the short way would answer to a call if it were asked now; nothing is launched.
 
     The first call with a library's arrays asks when the short way was made, to be remembered
-    itself. None is no number, so a short way never launches a call with it for alpha and beta.
+    itself. None is no number, so a short way never launches a call with it for alpha. It gets beta,
+    which says whether y is read.
     """
-    _, a, x, _, *rest = arguments
+    _, a, x, beta, *rest = arguments
     short_way = short_ways.get(type(a))
     if short_way is None:
         return UNUSUAL
-    found = short_way(name, None, a, x, None, *rest, *options)
+    found = short_way(name, None, a, x, beta, *rest, *options)
     return found if type(found) is LongWay else UNUSUAL
 
 

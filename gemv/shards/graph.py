@@ -28,10 +28,17 @@ class Graph:
     x, y : Operand
     is_part : bool
         Whether it may become a part of other graphs.
+    routine : str
+        For error texts.
     """
 
-    def __init__(self, groups: Groups, x: Operand, y: Operand, is_part: bool = True) -> None:
+    def __init__(
+        self, groups: Groups, x: Operand, y: Operand, is_part: bool = True,
+        routine: str = "Matrix",
+    ) -> None:  # fmt: skip
         self._engine = engine = backend.engine()
+        places = ", ".join(dict.fromkeys(place.name for place in groups.places))
+        self._who = f"{routine}: shards on {places}"
         self._x, self._y, self._groups = x, y, groups
         groups.settle()  # what fills scratch memory is no part of the graph
         with engine.on(x.device):
@@ -64,8 +71,7 @@ class Graph:
             try:
                 self.enqueue(stream)
             except CudaError as error:
-                places = ", ".join(dict.fromkeys(place.name for place in self._groups.places))
-                raise type(error)(f"Matrix.plan: shards on {places}: {error}") from None
+                raise type(error)(f"{self._who}: {error}") from None
             if apart:
                 engine.wait(of_y, stream, y.device, x.device)
 

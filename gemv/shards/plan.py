@@ -43,8 +43,12 @@ class ShardedPlan:
         capture the product; a call then enqueues each launch and each copy by itself.
     """
 
-    def __init__(self, make: Callable[[], Groups], x: Operand, y: Operand) -> None:
+    def __init__(
+        self, make: Callable[[], Groups], x: Operand, y: Operand, routine: str = "Matrix.plan"
+    ) -> None:
         self._make, self._x, self._y = make, x, y
+        #: For error texts: what the user has called.
+        self._routine = routine
         #: Reentrant: garbage that is collected while it is held may make calls of its own.
         self._lock = threading.RLock()
         self._generation = -1
@@ -70,7 +74,7 @@ class ShardedPlan:
 
     def _prepare(self) -> None:
         generation = memo.generation()
-        backend.require_device("Matrix.plan")
+        backend.require_device(self._routine)
         self._graph = None
         self._groups = groups = self._make()
         if backend.backend() == "cuda":
@@ -78,7 +82,7 @@ class ShardedPlan:
             from gemv.shards.graph import Graph
 
             try:
-                self._graph = Graph(groups, self._x, self._y)
+                self._graph = Graph(groups, self._x, self._y, routine=self._routine)
                 self._groups = None  # the graph keeps them
             except CannotCapture as error:
                 drop_frames(error)

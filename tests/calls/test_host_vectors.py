@@ -12,6 +12,8 @@ from gemv.engines import backend
 
 CAPTURED = 74
 DEFAULT, CURRENT = 0, {0: 70, 3: 73, 4: CAPTURED}
+#: The streams that are being captured, and the sizes of the vectors that were made.
+captured, made = [], []
 
 
 class Library:
@@ -19,6 +21,9 @@ class Library:
 
     def __init__(self, shares=True, streams=True):
         self.shares, self.streams = shares, streams
+
+    def read(self, array):
+        return SimpleNamespace(stream=array[2] if len(array) > 2 else None)
 
     def stream_getter(self):
         return CURRENT.__getitem__ if self.streams else None
@@ -35,15 +40,18 @@ NUMBA = Library(streams=False)
 def copies(monkeypatch):
     """What is copied, with the stream, beside a GPU that does nothing."""
     done = []
+    made.clear()
+    captured[:] = [CAPTURED]
     vectors = SimpleNamespace(
         x=(NUMBA, "x"), y=(NUMBA, "y"),
         put=lambda x, y, stream: done.append(("put", x, y, stream)),
         get=lambda stream: done.append(("get", stream)) or "new y",
     )  # fmt: skip
     engine = SimpleNamespace(
-        vectors=lambda cols, rows, dtype: vectors, default_stream=lambda: DEFAULT,
-        capture_of=lambda stream: "a graph" if stream == CAPTURED else None,
-    )  # fmt: skip
+        vectors=lambda cols, rows, dtype: made.append((cols, rows)) or vectors,
+        default_stream=lambda: DEFAULT,
+        capture_of=lambda stream: "a graph" if stream in captured else None,
+    )
     monkeypatch.setattr(backend, "engine", lambda: engine)
     monkeypatch.setattr(libraries, "device_library", lambda array: array[0])
     return done
@@ -85,12 +93,58 @@ def test_other_libraries_compute_on_the_stream_of_the_copies(copies, lacks):
     ]  # fmt: skip
 
 
-def test_nothing_is_copied_on_a_stream_that_is_being_captured(copies):
+def test_a_matrix_of_numbas_that_names_a_stream(copies):
+    """That stream may not be ordered with the one of the copies."""
+    vectors = HostVectors((NUMBA, "a", 9), None, 5, 6, np.float64)
+    assert (vectors.x, vectors.y) == ((NUMBA, "x"), (NUMBA, "y"))
+    assert product(vectors, copies) == [
+        ("put", "x of host", None, DEFAULT), ("launch", DEFAULT), ("get", DEFAULT)
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize("library", [Library(), Library(streams=False), NUMBA])
+def test_nothing_is_copied_on_a_stream_that_is_being_captured(copies, library):
     """It would go into the graph, and the wait for the result would break the capture."""
-    vectors = HostVectors((Library(), "a"), 4, 5, 6, np.float64)
-    with pytest.raises(ValueError, match="stream 0x4a is being captured"):
+    captured.clear()
+    vectors = HostVectors((library, "a"), 4, 5, 6, np.float64)
+    stream = CAPTURED if library.streams else DEFAULT
+    captured.append(stream)
+    with pytest.raises(ValueError, match=f"stream {stream:#x} is being captured"):
         product(vectors, copies)
-    assert copies == []
+    assert copies == [] and len(made) == 1
+    with pytest.raises(ValueError, match=f"stream {stream:#x} is being captured"):
+        HostVectors((library, "a"), 4, 5, 6, np.float64)
+    assert len(made) == 1, "an allocation would break the capture as well"
+
+
+def test_a_capture_that_waits_for_the_stream_is_told_of_a_matrix(copies, monkeypatch):
+    def ask(stream):
+        raise RuntimeError(f"a stream is being captured that waits for {stream}")
+
+    engine = backend.engine()
+    vectors = HostVectors((NUMBA, "a"), None, 5, 6, np.float64)
+    monkeypatch.setattr(engine, "capture_of", ask)
+    vectors._capture_of = ask
+    for refused in (
+        lambda: HostVectors((NUMBA, "a"), None, 5, 6, np.float64), lambda: product(vectors, copies)
+    ):  # fmt: skip
+        with pytest.raises(RuntimeError, match="^Matrix: a stream is being captured that waits"):
+            refused()
+    assert copies == [] and len(made) == 1
+
+
+@pytest.mark.parametrize("error", [MemoryError, KeyboardInterrupt])
+def test_copies_are_done_when_a_launch_fails(copies, error):
+    """The next product may be on another stream, where nothing waits for them."""
+    vectors = HostVectors((Library(), "a"), 3, 5, 6, np.float64)
+
+    def launch(stream):
+        raise error("the first error")
+
+    with pytest.raises(error, match="the first error"):
+        vectors.product("x of host", "y of host", launch)
+    stream = CURRENT[3]
+    assert copies == [("put", "x of host", "y of host", stream), ("get", stream)]
 
 
 def arrays_of(name):
@@ -129,3 +183,37 @@ def test_products_by_a_matrix_of_a_library(name, dtype):
                 a[...] = put(host)
                 assert (matrix @ xs).tobytes() == several.tobytes()
                 assert matrix.rmatvec(expected_x).tobytes() == back.tobytes()
+
+
+@pytest.mark.gpu
+def test_a_first_product_on_a_captured_stream_breaks_no_capture():
+    torch = pytest.importorskip("torch")
+    a, count = torch.ones(5, 4, device="cuda"), torch.zeros(3, device="cuda")
+    count += 1
+    matrix, graph = gemv.Matrix(a), torch.cuda.CUDAGraph()
+    for x in (np.ones(4, "f"), np.ones((4, 3), "f")):
+        with torch.cuda.graph(graph):
+            count += 1
+            with pytest.raises(ValueError, match="^Matrix: stream 0x.* is being captured"):
+                matrix @ x
+        count.zero_()
+        graph.replay()
+        assert count.tolist() == [1, 1, 1]
+        graph.reset()
+    assert (matrix @ np.ones(4, "f")).tolist() == [4] * 5
+
+
+@pytest.mark.gpu
+def test_a_matrix_of_numbas_on_a_stream_that_is_ordered_with_no_other():
+    torch, cuda = pytest.importorskip("torch"), pytest.importorskip("numba.cuda")
+    side = torch.cuda.Stream()  # a non-blocking one
+    a = cuda.to_device(np.eye(64, dtype="f"), stream=cuda.external_stream(side.cuda_stream))
+    side.synchronize()
+    matrix = gemv.Matrix(a)
+    for value in range(1, 5):
+        with torch.cuda.stream(side):
+            torch.cuda._sleep(50_000_000)
+        assert (matrix @ np.full(64, value, "f")).tolist() == [value] * 64
+        with torch.cuda.stream(side):
+            torch.cuda._sleep(50_000_000)
+        assert (matrix @ np.full((64, 3), value, "f") == value).all()

@@ -5,9 +5,10 @@ from __future__ import annotations
 import numpy as np
 import pytest
 from helpers.arrays import LIBRARIES, MUTABLE
+from helpers.exporters import Interface
 
 import gemv
-from gemv.calls import batched, plan_batch
+from gemv.calls import batched, memory_check, plan_batch
 from gemv.selection import batches
 
 pytestmark = pytest.mark.skipif(
@@ -204,3 +205,46 @@ def test_plans_of_batches_are_checked_at_once():
         plan(1j)
     with pytest.raises(ValueError, match="x is too short"):
         plan(1, 0, y)
+
+
+def whose_check_counts(monkeypatch, device):
+    """A plan, and how often arrays were bound and checked since it was made."""
+    plan, checks, bind = gemv.plan(*device), [], batched.bind_blas
+    monkeypatch.setattr(batched, "bind_blas", lambda *each: checks.append(1) or bind(*each))
+    return plan, checks
+
+
+def test_full_check_looks_at_the_arrays_in_each_call(monkeypatch):
+    """They may lie in memory that was given back since the plan was made."""
+    library = LIBRARIES["numba"]()
+    (a, x, y) = (whole(*shape) for shape in SHAPES["small"])
+    device = [library.array(each) for each in (a, x, y)]
+    monkeypatch.setattr(memory_check, "FULL", True)
+    plan, checks = whose_check_counts(monkeypatch, device)
+    for _ in range(2):
+        plan(2)
+    assert len(checks) == 2
+    np.testing.assert_array_equal(library.host(device[2]), 2 * products(a, x))
+
+
+@pytest.mark.skipif(gemv.backend() != "simulator", reason="arrays in host memory")
+@pytest.mark.parametrize("name", "axy")
+def test_an_array_that_names_a_stream_is_asked_in_each_call(monkeypatch, name):
+    """It may name another one by then, on which work on it is pending."""
+    operands = {each: whole(*shape) for each, shape in zip("axy", SHAPES["small"], strict=True)}
+    device = {each: Interface(array) for each, array in operands.items()}
+    device[name] = Interface(operands[name], stream=7)
+    plan, checks = whose_check_counts(monkeypatch, device.values())
+    streams, order = [], plan_batch.items.Order
+
+    def noted(call, engine, stream):
+        streams.append(getattr(call, name).stream)
+        return order(call, engine, stream)
+
+    for module in (plan_batch, plan_batch.items):
+        monkeypatch.setattr(module, "Order", noted)
+    for stream in (7, 8):
+        device[name].__cuda_array_interface__["stream"] = stream
+        plan(2)
+    assert streams == [7, 8] and len(checks) == 2
+    np.testing.assert_array_equal(operands["y"], 2 * products(operands["a"], operands["x"]))

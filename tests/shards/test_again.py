@@ -277,6 +277,18 @@ def test_vectors_in_host_memory_do_without_a_graph(wrong, virtual_gpus, monkeypa
     assert len(tried) == 1, "it is tried once"
 
 
+def test_an_error_of_the_graph_for_host_memory_names_no_plan(virtual_gpus):
+    """Nobody has called one."""
+    several = gemv.Matrix(numbers((37, 20)), devices=[0, 1, 2], split="rows")
+    x = numbers(20)
+    expected = [several.matvec(x).tobytes() for _ in range(again().ONE_BY_ONE + 1)][0]
+    virtual_gpus.break_(0, "cuGraphLaunch")
+    with pytest.raises(RuntimeError, match="^Matrix: shards on cuda:0, cuda:1, cuda:2: CUDA_ERROR"):
+        several.matvec(x)
+    virtual_gpus.broken.clear()
+    assert several.matvec(x).tobytes() == expected
+
+
 def test_a_setting_that_changes_makes_a_new_graph(product, virtual_gpus):
     several, cols = product
     values = numbers(cols, 6)

@@ -114,6 +114,22 @@ def test_the_code_for_an_old_y_is_loaded_by_the_first_call(engine, tensors):
     assert len(asked) == 2
 
 
+@pytest.mark.parametrize("beta", [0, 0.0, 0.5])
+@pytest.mark.parametrize("multiply", ["gemv", "addmv"])
+def test_the_very_first_call_loads_it_only_if_it_reads_y(engine, tensors, multiply, beta):
+    """That call makes the short way itself, and asks it afterwards to be remembered."""
+    a, x, y = tensors
+    load, asked = engine.block_with_old_y, []
+    engine.block_with_old_y = lambda *rest: asked.append(rest) or load(*rest)
+    for calls in range(2):
+        if multiply == "gemv":
+            gemv.gemv(1.0, a, x, beta, y)
+        else:
+            products.addmv(y, a, x, beta=beta)
+        assert engine.launched == calls, "the first one is remembered"
+        assert len(asked) == (beta != 0)
+
+
 def test_the_code_for_an_old_y_is_compiled_ahead(engine, tensors):
     """Where a call would ask for it, and nowhere else: it takes as long as that of the product."""
     a, x, y = tensors
