@@ -157,7 +157,7 @@ def _python(name: str) -> int:
 class Expectation:
     """What the operands of a remembered call look like, as machine code compares it."""
 
-    __slots__ = ("_blocks", "address", "with_old_y", "fresh", "known", "misses", "seen", "words")
+    __slots__ = ("_blocks", "address", "fresh", "known", "misses", "seen", "with_old_y", "words")
 
     def __init__(self, known: Any, block: int, functions: tuple[int, int]) -> None:
         self.known = known

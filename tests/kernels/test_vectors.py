@@ -391,7 +391,9 @@ def check(letter, m, n, alone, together, monkeypatch, chunked=False):
         ]
 
     kernels, several = computed()
-    over = gemv.matvec(a, x, padded(np.full_like(old, np.nan)))  # beta is 0 here, too
+    with gemv.trace() as calls:
+        over = gemv.matvec(a, x, padded(np.full_like(old, np.nan)))  # beta is 0 here, too
+    assert {call.kernel for call in calls} == kernels
     chosen = batches.SEVERAL
     monkeypatch.setattr(batches, "SEVERAL", {})
     (single,), expected = computed()

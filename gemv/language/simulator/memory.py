@@ -76,7 +76,7 @@ class Pointer:
         return further
 
     def _copied(self) -> Any:
-        """Written out, because kernels move pointers all the time, and copy.copy takes long."""
+        """The same pointer once more, written out: copy.copy takes long, and kernels move often."""
         other = object.__new__(type(self))
         other.flat, other.origin, other.size = self.flat, self.origin, self.size
         other.address, other.itemsize, other.scalar = self.address, self.itemsize, self.scalar
