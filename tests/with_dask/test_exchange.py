@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import threading
 from types import SimpleNamespace
 
@@ -106,8 +107,24 @@ def test_a_solve_ends_when_nobody_wants_its_result(worker, when):
         exchange.start()
     exchange.close()
     del exchange
+    _let_go(worker)
     worker.plugin.transition(task, "cancelled", "released", stimulus_id="x")  # it is forgotten
     assert not worker.plugin._of_tasks
+
+
+def _let_go(worker):
+    """Wait until the loop's thread holds nothing of an exchange that is closed.
+
+    Its coroutines end a few turns of the loop after the thread that cancelled them goes on.
+    """
+
+    async def all_others_end():
+        while len(asyncio.all_tasks()) > 1:
+            await asyncio.sleep(0)
+        await asyncio.sleep(0)  # what was to be called at their ends has been
+
+    asyncio.run_coroutine_threadsafe(all_others_end(), worker.loop.asyncio_loop).result(60)
+    gc.collect()
 
 
 def test_a_worker_that_closes_leaves_the_solve(worker):
