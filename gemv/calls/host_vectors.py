@@ -52,8 +52,9 @@ class HostVectors:
         library = libraries.device_library(matrix)
         assert library is not None  # the matrix is on the GPU
         ask = library.stream_getter()
-        self._capture_of = engine.capture_of
-        self._refuse_capture(engine.default_stream() if ask is None else ask(device or 0))
+        backend.refuse_capture(
+            "Matrix", engine.default_stream() if ask is None else ask(device or 0)
+        )
         self._vectors = engine.vectors(cols, rows, dtype)
         self._current: Callable[[], int] = engine.default_stream
         self.named: int | None = None
@@ -92,7 +93,7 @@ class HostVectors:
             If the stream is being captured: to wait for it would break that.
         """
         stream = self._current()
-        self._refuse_capture(stream)
+        backend.refuse_capture("Matrix", stream)
         self._vectors.put(x, y, stream)
         try:
             launch(self.named)
@@ -102,14 +103,3 @@ class HostVectors:
                 self._vectors.get(stream)
             raise
         return self._vectors.get(stream)
-
-    def _refuse_capture(self, stream: int) -> None:
-        try:
-            captured = self._capture_of(stream) is not None
-        except RuntimeError as error:  # a capture elsewhere waits for this stream
-            raise type(error)(f"Matrix: {error}") from None
-        if captured:
-            raise ValueError(
-                f"Matrix: stream {stream:#x} is being captured into a graph, and a product of"
-                " vectors in host memory waits for its result; pass vectors on the GPU"
-            )

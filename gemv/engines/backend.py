@@ -275,6 +275,36 @@ def require_device(routine: str) -> None:
         )
 
 
+def refuse_capture(routine: str, stream: int) -> None:
+    """Refuse a product whose result comes to host memory, on a stream that is being captured.
+
+    To wait for the result would break the capture, and so would an allocation.
+
+    Parameters
+    ----------
+    routine : str
+        For error texts.
+    stream : int
+        The stream that the vectors are copied on.
+
+    Raises
+    ------
+    ValueError
+        If it is being captured.
+    RuntimeError
+        If a stream that is being captured waits for it.
+    """
+    try:
+        captured = engine().capture_of(stream) is not None
+    except RuntimeError as error:
+        raise type(error)(f"{routine}: {error}") from None
+    if captured:
+        raise ValueError(
+            f"{routine}: stream {stream:#x} is being captured into a graph, and a product of"
+            " vectors in host memory waits for its result; pass vectors on the GPU"
+        )
+
+
 def _after_fork() -> None:
     """Make every call in a forked process say that CUDA does not survive a fork."""
     global _lock

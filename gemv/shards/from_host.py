@@ -93,7 +93,7 @@ class FromHost:
         if self._plan is None and self._products > ONE_BY_ONE:
             try:
                 with outside_of_captures():  # of other threads
-                    plan = ShardedPlan(make, self._x, self._y, "Matrix")
+                    plan = ShardedPlan(make, self._x, self._y, "Matrix", is_part=False)
                 self._plan = plan if plan.is_graph else False
             except MemoryError as error:
                 drop_frames(error)

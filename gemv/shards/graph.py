@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import weakref
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 from cuda.bindings import driver
@@ -36,29 +38,48 @@ class Graph:
         self, groups: Groups, x: Operand, y: Operand, is_part: bool = True,
         routine: str = "Matrix",
     ) -> None:  # fmt: skip
-        self._engine = engine = backend.engine()
+        self._engine = backend.engine()
         places = ", ".join(dict.fromkeys(place.name for place in groups.places))
         self._who = f"{routine}: shards on {places}"
         self._x, self._y, self._groups = x, y, groups
+        with self._naming():
+            self._graph, self._executable = self._made()
+        weakref.finalize(self, _destroy, self._executable, self._graph).atexit = False
+        #: What a captured stream gets in place of the graph, if that is faster.
+        self._chains = None
+        if is_part:
+            with self._naming():
+                self._chains = chains_of(groups, x, y)
+        named = x.stream is not None or y.stream is not None
+        self._apart = named or y.device != x.device or y.exporter is not x.exporter
+
+    def _made(self) -> tuple[Any, Any]:
+        """The graph, and what can be launched of it."""
+        groups, x, y = self._groups, self._x, self._y
         groups.settle()  # what fills scratch memory is no part of the graph
-        with engine.on(x.device):
+        with self._engine.on(x.device):
             flags = driver.CUstream_flags.CU_STREAM_NON_BLOCKING.value
             stream = check(driver.cuStreamCreate(flags))
             try:
                 streams = [(x.device, int(stream))]
-                self._graph = captured(stream, lambda: groups.run(x, [Target(y)], streams))
+                graph = captured(stream, lambda: groups.run(x, [Target(y)], streams))
                 try:
-                    self._executable = check(driver.cuGraphInstantiate(self._graph, 0))
+                    return graph, check(driver.cuGraphInstantiate(graph, 0))
                 except BaseException:
-                    driver.cuGraphDestroy(self._graph)
+                    driver.cuGraphDestroy(graph)
                     raise
             finally:
                 driver.cuStreamDestroy(stream)
-        weakref.finalize(self, _destroy, self._executable, self._graph).atexit = False
-        #: What a captured stream gets in place of the graph, if that is faster.
-        self._chains = chains_of(groups, x, y) if is_part else None
-        named = x.stream is not None or y.stream is not None
-        self._apart = named or y.device != x.device or y.exporter is not x.exporter
+
+    @contextmanager
+    def _naming(self) -> Iterator[None]:
+        """Let each error of the driver say what was computed, and where."""
+        try:
+            yield
+        except CudaError as error:
+            if str(error).startswith("Matrix: "):  # a shard, which that names as well
+                raise
+            raise type(error)(f"{self._who}: {error}") from None
 
     def launch(self, stream: int) -> None:
         """Launch on the stream that x is used on, and let that of y come after it."""

@@ -92,6 +92,8 @@ class ShardedMatrix(KeptOperator):
 
     def _from_host(self, trans: int, x: np.ndarray) -> np.ndarray:
         """The products of one vector or several in host memory, which are sent together."""
+        backend.require_device("Matrix")
+        backend.refuse_capture("Matrix", backend.engine().default_stream())
         count, cols = x.shape
         groups = self._groups(trans, count)
         from_host = self._from_host_of.get((trans, count))

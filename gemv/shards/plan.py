@@ -44,9 +44,12 @@ class ShardedPlan:
     """
 
     def __init__(
-        self, make: Callable[[], Groups], x: Operand, y: Operand, routine: str = "Matrix.plan"
-    ) -> None:
+        self, make: Callable[[], Groups], x: Operand, y: Operand,
+        routine: str = "Matrix.plan", is_part: bool = True,
+    ) -> None:  # fmt: skip
         self._make, self._x, self._y = make, x, y
+        #: Whether calls on streams that are captured are to be expected.
+        self._is_part = is_part
         #: For error texts: what the user has called.
         self._routine = routine
         #: Reentrant: garbage that is collected while it is held may make calls of its own.
@@ -82,7 +85,7 @@ class ShardedPlan:
             from gemv.shards.graph import Graph
 
             try:
-                self._graph = Graph(groups, self._x, self._y, routine=self._routine)
+                self._graph = Graph(groups, self._x, self._y, self._is_part, self._routine)
                 self._groups = None  # the graph keeps them
             except CannotCapture as error:
                 drop_frames(error)

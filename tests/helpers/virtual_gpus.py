@@ -504,6 +504,7 @@ class Engine:
         self.virtual = virtual
         self._devices = importlib.import_module("gemv.driver.devices")
         self.wait = importlib.import_module("gemv.driver.streams").wait
+        self.capture_of = importlib.import_module("gemv.driver.capture").capture_of
         self._simulator = SimulatorEngine()
         self._blocks = {}
         #: GPUs and words for which there is the kernel that copies.

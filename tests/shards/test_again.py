@@ -264,7 +264,7 @@ def test_vectors_in_host_memory_do_without_a_graph(wrong, virtual_gpus, monkeypa
     expected = several.matvec(x).tobytes()
     tried = []
 
-    def no_graph(*_):
+    def no_graph(*_, is_part):
         tried.append(None)
         if wrong == "memory":
             raise MemoryError
@@ -287,6 +287,62 @@ def test_an_error_of_the_graph_for_host_memory_names_no_plan(virtual_gpus):
         several.matvec(x)
     virtual_gpus.broken.clear()
     assert several.matvec(x).tobytes() == expected
+
+
+@pytest.mark.parametrize("products", [0, 1, 10])
+def test_vectors_in_host_memory_break_no_capture(products, virtual_gpus, monkeypatch):
+    """The default stream may be captured; so may one that waits for it."""
+    several = gemv.Matrix(numbers((37, 20)), devices=[0, 1, 2], split="rows")
+    x = numbers(20)
+    for _ in range(products):
+        several.matvec(x)
+
+    def waited_for(stream):
+        raise RuntimeError(f"stream {stream:#x} is waited for")
+
+    for answer, kind, told in (
+        (lambda stream: "a graph", ValueError, "stream 0x0 is being captured into a graph"),
+        (waited_for, RuntimeError, "stream 0x0 is waited for"),
+    ):
+        with monkeypatch.context() as patch:
+            patch.setattr(virtual_gpus.engine, "capture_of", answer)
+            virtual_gpus.calls.clear()
+            with pytest.raises(kind, match=f"^Matrix: {told}"):
+                several.matvec(x)
+            assert not virtual_gpus.calls, "it is refused before anything is allocated or copied"
+    assert several.matvec(x).tobytes() == several.matvec(x).tobytes()
+
+
+def test_the_graph_for_host_memory_is_made_to_be_launched_alone(virtual_gpus, monkeypatch):
+    """The chains that a captured stream would get are for plans of the user's."""
+    asked = []
+    monkeypatch.setattr("gemv.shards.graph.chains_of", lambda *_: asked.append(None))
+    several = gemv.Matrix(numbers((37, 20)), devices=[0, 1, 2], split="rows")
+    x = numbers(20)
+    for _ in range(again().ONE_BY_ONE + 1):
+        y, names = calls_of(virtual_gpus, lambda: several.matvec(x))
+    assert "cuGraphLaunch" in names and not asked
+    several.plan(Array(virtual_gpus, x), Array(virtual_gpus, y))
+    assert asked
+
+
+@pytest.mark.parametrize("call", ["cuStreamBeginCapture", "cuGraphInstantiate"])
+def test_errors_of_a_graph_that_is_made_say_whose_it_is(call, virtual_gpus):
+    several = gemv.Matrix(numbers((37, 20)), devices=[0, 1, 2], split="rows")
+    x, y = (Array(virtual_gpus, numbers(each)) for each in (20, 37))
+    expected = several.matvec(numbers(20)).tobytes()
+    shards = "shards on cuda:0, cuda:1, cuda:2: CUDA_ERROR"
+    virtual_gpus.break_(0, call)
+    with pytest.raises(RuntimeError, match=f"^Matrix.plan: {shards}"):
+        several.plan(x, y)
+    virtual_gpus.broken.clear()
+    for _ in range(again().ONE_BY_ONE - 1):
+        several.matvec(numbers(20))
+    virtual_gpus.break_(0, call)
+    with pytest.raises(RuntimeError, match=f"^Matrix: {shards}"):
+        several.matvec(numbers(20))
+    virtual_gpus.broken.clear()
+    assert several.matvec(numbers(20)).tobytes() == expected
 
 
 def test_a_setting_that_changes_makes_a_new_graph(product, virtual_gpus):
