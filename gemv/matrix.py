@@ -186,15 +186,17 @@ class Matrix(KeptOperator):
     def _products(self, trans: int, x: np.ndarray) -> np.ndarray:
         """A product for each row of `x`, in host memory; some of them by one launch."""
         rows, cols = self.shape if trans == 0 else self.shape[::-1]
-        result = np.empty((len(x), rows), self.dtype)
         step = MOST_VECTORS if rows and cols and self._backend != "host" else 1
+        parts = []
         for first in range(0, len(x), step):
             some = x[first : first + step]
             if len(some) == 1:
-                result[first] = self._product(trans, 1, some[0])
+                parts.append(self._product(trans, 1, some[0]).reshape(1, rows))
             else:
-                result[first : first + step] = self._at_once(trans, some)
-        return result
+                parts.append(self._at_once(trans, some))
+        if len(parts) == 1:  # a new array, which needs no copy
+            return parts[0]
+        return np.concatenate(parts) if parts else np.empty((0, rows), self.dtype)
 
     def _at_once(self, trans: int, x: np.ndarray) -> np.ndarray:
         """The products of a few vectors, which are the items of a batch that shares the matrix."""

@@ -81,14 +81,14 @@ class ShardedMatrix(KeptOperator):
         self.kept()
         trans = self._form(trans)
         rows, cols = self.shape if trans == 0 else self.shape[::-1]
-        result = np.zeros((len(x), rows), self.dtype)
-        if not result.size or not cols:
-            return result
+        if not (len(x) and rows and cols):
+            return np.zeros((len(x), rows), self.dtype)
         with self._lock, self._fabric.places[0].current():
-            for first in range(0, len(x), MOST_VECTORS):
-                some = x[first : first + MOST_VECTORS]
-                result[first : first + len(some)] = self._from_host(trans, some)
-        return result
+            parts = [
+                self._from_host(trans, x[first : first + MOST_VECTORS])
+                for first in range(0, len(x), MOST_VECTORS)
+            ]
+        return parts[0] if len(parts) == 1 else np.concatenate(parts)
 
     def _from_host(self, trans: int, x: np.ndarray) -> np.ndarray:
         """The products of one vector or several in host memory, which are sent together."""
