@@ -11,7 +11,6 @@ import asyncio
 import threading
 import time
 import weakref
-import zlib
 from collections.abc import Iterable, Sequence
 from typing import Any
 
@@ -349,11 +348,6 @@ class Exchange:
         for beat in self._beats:
             beat.cancel()
         await asyncio.gather(*(comm.close() for comm in self._comms.values()))
-
-
-def digest_of(vector: np.ndarray) -> int:
-    """A checksum of the bits of a vector."""
-    return zlib.crc32(np.ascontiguousarray(vector).view(np.uint8).data)
 
 
 def _packed(product: Product) -> dict[str, Any]:

@@ -100,10 +100,8 @@ class Mailbox:
         self._ring()
 
     def put(self, sender: str, product: Product) -> None:
-        """Keep what `sender` tells of a product."""
-        with self._lock:
-            self._heard[sender] = time.monotonic()
-            self._products.setdefault(product.number, {})[sender] = product
+        """Keep what `sender` tells of a product, and wake who waits for it."""
+        self.keep(sender, product)
         self._ring()
 
     def finished(self, sender: str, count: int) -> None:
@@ -147,6 +145,12 @@ class Mailbox:
     def unwatch(self, source: socket.socket) -> None:
         """Read no more from `source`."""
         self._selector.unregister(source)
+
+    def keep(self, sender: str, product: Product) -> None:
+        """Keep what `sender` tells of a product: this thread has read it, and is awake."""
+        with self._lock:
+            self._heard[sender] = time.monotonic()
+            self._products.setdefault(product.number, {})[sender] = product
 
     def _wait(self, seconds: float) -> None:
         """Read what comes, which may take so long."""

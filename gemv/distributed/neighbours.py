@@ -256,7 +256,7 @@ class Neighbours:
         """A neighbour has told of a product."""
         ring = bell.recv(_RING.size)
         if ring:
-            self._mailbox.put(sender, memory.read(*_RING.unpack(ring)))
+            self._mailbox.keep(sender, memory.read(*_RING.unpack(ring)))
         else:  # it may have finished; if it died, Dask's connection ends as well
             self._mailbox.unwatch(bell)
 

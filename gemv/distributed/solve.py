@@ -7,9 +7,7 @@ worker has the same vectors to the last bit, and all take the same decisions.
 
 from __future__ import annotations
 
-import functools
-from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Iterator
 from contextlib import ExitStack
 from typing import Any, NamedTuple
 
@@ -18,15 +16,13 @@ import numpy as np
 from scipy.sparse.linalg import LinearOperator
 
 from gemv.distributed.allocator import keeps_memory
-from gemv.distributed.exchange import Exchange, digest_of
+from gemv.distributed.digest import digest_of
+from gemv.distributed.exchange import Exchange
 from gemv.distributed.mailbox import Place
 from gemv.distributed.methods import METHODS, Kept
 from gemv.distributed.neighbours import capacity_of
 from gemv.distributed.outcome import Interrupted, Stopped
 from gemv.matrix import Matrix
-
-#: Bytes of a vector whose digest takes less time than to ask another thread for it.
-_SHORT = 65536
 
 
 class Job(NamedTuple):
@@ -85,8 +81,7 @@ def run(job: Job, places: list[Place], chunks: list[Any], right: dict[str, Any])
             exchange.start()
             matrices = [stack.enter_context(Matrix(chunk, job.dtype)) for chunk in chunks]
             shards = dict(zip(places, matrices, strict=True))
-            other_thread = stack.enter_context(ThreadPoolExecutor(1, "gemv-digest"))
-            operator = Shared(job, shards, exchange, other_thread)
+            operator = Shared(job, shards, exchange)
             found = METHODS[job.method].run(
                 operator, right["b"], dict(right["options"]), job.checkpoint, kept
             )
@@ -105,15 +100,8 @@ def run(job: Job, places: list[Place], chunks: list[Any], right: dict[str, Any])
 class Shared(LinearOperator):
     """A matrix of which this worker holds some chunks, as SciPy's solvers see it."""
 
-    def __init__(
-        self,
-        job: Job,
-        shards: dict[Place, Matrix],
-        exchange: Exchange,
-        other_thread: ThreadPoolExecutor,
-    ) -> None:
-        self._shards = sorted(shards.items())
-        self._exchange, self._other_thread = exchange, other_thread
+    def __init__(self, job: Job, shards: dict[Place, Matrix], exchange: Exchange) -> None:
+        self._shards, self._exchange = sorted(shards.items()), exchange
         self._edges = [np.cumsum([0, *sizes]).tolist() for sizes in (job.rows, job.columns)]
         super().__init__(job.dtype, (sum(job.rows), sum(job.columns)))
 
@@ -127,23 +115,16 @@ class Shared(LinearOperator):
         """A product with the matrix, or with its conjugate transpose."""
         x = x.reshape(-1)
         of_x, of_y = self._edges[1 - trans], self._edges[trans]
-        digest = self._digest(x)
         parts: dict[Place, np.ndarray] = {}
         for place, matrix in self._shards:
             block, position = place[trans], place[1 - trans]
             piece = x[of_x[position] : of_x[position + 1]]
             parts[block, position] = matrix.rmatvec(piece) if trans else matrix.matvec(piece)
-        everything = dict(self._exchange.all_gather(list(_begun(parts)), digest()))
+        everything = dict(self._exchange.all_gather(list(_begun(parts)), digest_of(x)))
         y = np.empty(of_y[-1], np.result_type(self.dtype, x.dtype))
         for block in range(len(of_y) - 1):
             _add_up(everything, block, len(of_x) - 1, y[of_y[block] : of_y[block + 1]])
         return y
-
-    def _digest(self, x: np.ndarray) -> Callable[[], int]:
-        """Asks for the digest of x, which is computed while the product is."""
-        if x.nbytes < _SHORT:
-            return functools.partial(digest_of, x)
-        return self._other_thread.submit(digest_of, x).result
 
 
 def _begun(parts: dict[Place, np.ndarray]) -> Iterator[tuple[Place, np.ndarray]]:

@@ -9,7 +9,6 @@ import re
 import signal
 import sys
 import time
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -299,7 +298,6 @@ def test_results_that_differ_are_an_error(both_ways, client):
 
 @pytest.mark.parametrize("length", [3, 8191, 8192, 20_000])
 def test_the_digest_is_that_of_the_whole_vector(rng, length):
-    """Another thread computes that of a long one."""
     told = []
 
     def all_gather(parts, digest):
@@ -308,10 +306,8 @@ def test_the_digest_is_that_of_the_whole_vector(rng, length):
 
     x = rng.standard_normal(length)
     job = SimpleNamespace(rows=(2,), columns=(length,), dtype=np.dtype("d"))
-    with ThreadPoolExecutor(1) as other_thread, gemv.Matrix(np.ones((2, length))) as matrix:
-        one = solve.Shared(
-            job, {(0, 0): matrix}, SimpleNamespace(all_gather=all_gather), other_thread
-        )
+    with gemv.Matrix(np.ones((2, length))) as matrix:
+        one = solve.Shared(job, {(0, 0): matrix}, SimpleNamespace(all_gather=all_gather))
         for place in (0, length // 2, length - 1):
             one @ x
             x[place] = np.nextafter(x[place], 9)
@@ -337,7 +333,7 @@ def test_bits_do_not_depend_on_who_holds_a_chunk(rng, of_a, of_x):
         for worker in sorted(set(holders)):  # the last one has heard all
             mine = {(0, k): matrices[0, k] for k in range(4) if holders[k] == worker}
             with contextlib.suppress(ValueError):  # those before it lack parts
-                y = solve.Shared(job, mine, SimpleNamespace(all_gather=all_gather), None) @ x
+                y = solve.Shared(job, mine, SimpleNamespace(all_gather=all_gather)) @ x
         return y
 
     one = product("aaaa")

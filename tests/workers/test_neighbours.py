@@ -83,6 +83,22 @@ def test_what_is_told_is_heard(workers, dtype):
                 assert vectors_of(product) == vectors_of(told[sender])
 
 
+def test_who_reads_by_itself_is_not_woken(workers):
+    """It would wake in its next wait, for nothing: four calls of the system for each product."""
+    a, b = workers("a"), workers("b")
+    assert a.knows(b) == b.knows(a) == []
+    for worker in (a, b):
+        worker.side.tell(Product(1, 0, [((0, 0), np.ones(3))]))
+    a.mailbox.collect(["b"], 1)
+    a.mailbox._wait(0)  # whatever else there was at the start
+    assert a.mailbox._selector.select(0) == []
+    b.side.tell(Product(2, 0, [((0, 0), np.ones(3))]))
+    a.mailbox.collect(["b"], 2)
+    assert a.mailbox._selector.select(0) == []
+    a.mailbox.put("b", Product(3, 0, []))  # by the event loop
+    assert len(a.mailbox._selector.select(0)) == 1
+
+
 def test_vectors_hold_until_the_next_but_one_is_told(workers):
     a, b = workers("a"), workers("b")
     a.knows(b)
