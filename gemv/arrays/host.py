@@ -33,7 +33,10 @@ def adopt_host(
         )
     if batch:
         check_rank_of_batch(routine, name, array.shape)
-        shape, strides = array.shape, tuple(s // array.itemsize for s in array.strides)
+        # Away from zero: elements that overlap in part are no single element that stands for all.
+        size = array.itemsize
+        strides = tuple(s // size if s < 0 else -(-s // size) for s in array.strides)
+        shape = array.shape
     else:
         shape = _host_shape(routine, name, array)
         strides = _contiguous_strides(shape, _copy_order(array))

@@ -90,6 +90,16 @@ def test_one_number_may_stand_for_all_elements_of_x(everywhere):
     assert np.array_equal(gemv.vecmat(np.broadcast_to(2.0, 4), a), vecmat(np.full(4, 2.0), a))
 
 
+def test_elements_that_overlap_in_part_are_not_one(everywhere):
+    """A stride of fewer bytes than an element has is none of 0."""
+    values = np.arange(10.0)
+    x = np.lib.stride_tricks.as_strided(values, (2, 4), (8, 4))
+    a = np.arange(24.0).reshape(2, 3, 4)
+    assert np.array_equal(gemv.matvec(a, x), matvec(a, x.copy()))
+    backwards = x[:, ::-1]
+    assert np.array_equal(gemv.matvec(a, backwards), matvec(a, backwards.copy()))
+
+
 def test_factors_of_items_and_a_y_that_is_read(everywhere):
     rng = np.random.default_rng(2)
     a, x, y = (whole(rng, shape, "d") for shape in ((3, 1, 4, 5), (2, 5), (3, 2, 4)))
