@@ -96,7 +96,8 @@ _NOTES = """
     take the GPU.
 
     A column or row of shape (ly, 1) or (1, ly) is taken for x or y in host memory, and so is a
-    number for one of length 1; y keeps its shape and its subclass, as in SciPy.
+    number for one of length 1. A new y has the shape and the subclass of the y that is given; SciPy
+    keeps the shape alone.
 """
 
 
