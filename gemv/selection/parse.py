@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import sys
 import tomllib
 from collections.abc import Callable, Mapping
@@ -28,7 +27,8 @@ _SIZE = (
 )
 _TABLE = (lambda value: isinstance(value, dict), "a table")
 _POSITIVE = (
-    lambda value: type(value) in (int, float) and math.isfinite(value) and value >= 0,
+    # A comparison, since an integer of TOML may be larger than any float.
+    lambda value: type(value) in (int, float) and 0 <= value <= sys.float_info.max,
     "a number that is finite and not negative",
 )
 #: All fields of a row, each with the test that its value must pass, and the rule in words.

@@ -473,6 +473,10 @@ BAD = [
         "constants 1: kernel 'last_block' has no knob TILE",
     ),
     (row_text(element_bytes_min=8, element_bytes_max=4), "element_bytes_min = 8 is larger than"),
+    (
+        NUMBERS.replace("= 1e-7", f"= {10**400}", 1) + GENERAL,
+        "must be a number that is finite and not negative, got int",
+    ),
     (row_text(lda_alignment_min=1.5), "lda_alignment_min must be an integer .*, got float"),
 ]
 
