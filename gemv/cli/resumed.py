@@ -31,6 +31,8 @@ def stored_before(path: Path | None, load: Callable[[Path], Any]) -> Any:
         return load(path)
     except OSError as error:
         raise Refused(f"cannot read {path}: {error.strerror}") from error
+    except ValueError as error:
+        raise Refused(f"cannot resume {path}: {error}") from error
 
 
 def libraries_of(options: argparse.Namespace) -> list[str]:

@@ -154,13 +154,21 @@ class Results(Generic[Row]):
         return lines_of(self)
 
     @classmethod
-    def from_json(cls, text: str) -> Self:
-        data = json.loads(text)
-        return cls(rows=[cls.ROW(**row) for row in data.pop("rows")], **data)
+    def from_json(cls, text: str | bytes) -> Self:
+        """The results that a text holds; a ValueError if they are none of this kind."""
+        try:
+            data = json.loads(text)
+            made = cls(rows=[cls.ROW(**row) for row in data.pop("rows")], **data)
+            made.versions.items()
+        except (ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
+            raise ValueError(
+                "it holds no results of this kind of bench, or those of another version of gemv"
+            ) from error
+        return made
 
     @classmethod
     def load(cls, path: str | Path) -> Self:
-        return cls.from_json(Path(path).read_text(encoding="utf-8"))
+        return cls.from_json(Path(path).read_bytes())
 
     def store(self, path: Path) -> None:
         """Write the file as a whole or not at all."""

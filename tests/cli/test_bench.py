@@ -56,6 +56,28 @@ def test_command_checks_several_products(option, count, tmp_path, capsys):
 
 
 @simulated_only
+@pytest.mark.parametrize("kind", [["--shapes", "5x7"], ["--ragged", "3"]])
+@pytest.mark.parametrize(
+    "content",
+    [
+        b"no JSON", b"\xff", b"null", b"[]", b"{}", b'{"rows": []}', b"[" * 100_000,
+        b'{"device": "d", "backend": "b", "rows": [5]}',
+        b'{"device": "d", "backend": "b", "rows": [{"of_another_version": 5}]}',
+        b'{"device": "d", "backend": "b", "of_another_version": 5, "rows": []}',
+        b'{"device": "d", "backend": "b", "versions": 5, "rows": []}',
+    ],
+    ids=range(11),
+)  # fmt: skip
+def test_a_file_that_holds_other_results_is_not_resumed(kind, content, tmp_path, capsys):
+    file = tmp_path / "grid.json"
+    file.write_bytes(content)
+    assert main(["bench", *kind, "--json", str(file), "--resume"]) == 2
+    out, err = capsys.readouterr()
+    assert out == "" and f"cannot resume {file}: it holds no results of this kind of bench" in err
+    assert len(err.splitlines()) == 1 and file.read_bytes() == content
+
+
+@simulated_only
 def test_command_checks_lists(tmp_path, capsys):
     file = tmp_path / "lists.json"
     command = ["bench", "--ragged", "3", "--dtypes", "s", "--ops", "N", "--json", str(file)]
