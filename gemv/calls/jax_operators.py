@@ -155,11 +155,12 @@ def _batched(arguments: Any, dims: Any, **options: Any) -> Any:
             a = jnp.broadcast_to(a[:, None], (size, inner, *a.shape[1:]))
         elif a_dim is None and a_rank == 3:
             a = jnp.broadcast_to(a[None], (size, *a.shape))
+        # A length of -1 is unknown where another one is 0.
         if a.ndim == 4:
-            a = a.reshape(-1, *a.shape[2:])
-        x = x.reshape(-1, x.shape[-1])
+            a = a.reshape(size * inner, *a.shape[2:])
+        x = x.reshape(size * inner, x.shape[-1])
     result = _product.bind(a, x, **options)
-    return (result if inner is None else result.reshape(size, inner, -1)), 0
+    return (result if inner is None else result.reshape(size, inner, result.shape[-1])), 0
 
 
 batching.primitive_batchers[_product] = _batched

@@ -188,9 +188,9 @@ BATCHES = [
 
 
 @pytest.mark.parametrize("axes", BATCHES, ids=str)
-def test_batches(rng, axes):
-    sizes = (2, 3)[: len(axes)]
-    shapes = [[4, 3], [3]]
+@pytest.mark.parametrize("sizes", [(2, 3), (0, 3), (2, 0)], ids=str)
+def test_batches(rng, axes, sizes):
+    sizes, shapes = sizes[: len(axes)], [[4, 3], [3]]
     for size, places in reversed(list(zip(sizes, axes, strict=True))):
         for shape, place in zip(shapes, places, strict=True):
             if place is not None:
