@@ -51,11 +51,15 @@ def short_way(alpha: Any, a: Any, x: Any, beta: Any, y: Any, trans: Any, out: An
         ):  # fmt: skip
             return None
         start = None
-        if y is not None and beta != 0:
+        if y is not None:  # looked at where it is not read as well: it may be wrong, or watched
             plain = type(y) is torch.Tensor or type(y) is torch.nn.Parameter
-            if not plain or y.dtype is not a.dtype or y.shape != (rows,):
+            if (
+                not plain or y.dtype is not a.dtype or y.shape != (rows,) or not y.is_cpu
+                or (_grad_enabled() and y.requires_grad)
+            ):  # fmt: skip
                 return None
-            start = y.numpy().copy()
+            if beta != 0:
+                start = y.numpy().copy()
         matrix, vector = a.numpy(), x.numpy()
     # a conjugate, a gradient under no_grad(), memory elsewhere
     except (RuntimeError, TypeError, ValueError):

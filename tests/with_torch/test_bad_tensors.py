@@ -151,6 +151,26 @@ BAD = {
     "y of float16 beside float32": (lambda o: o.addmv(o.y.half()), T, "y must have the dtype of a"),
     "y is without memory": (lambda o: o.addmv(o.y.to("meta")), T, "y must be on the device of a"),
     "y is sparse": (lambda o: o.addmv(o.y.to_sparse()), T, "addmv: y is a tensor of layout"),
+    "y that is not read is text": (
+        lambda o: products.addmv("y", o.a, o.x, beta=0),
+        T,
+        "addmv: y must be a tensor, got str 'y'",
+    ),
+    "y that is not read is long": (
+        lambda o: products.addmv(torch.ones(7), o.a, o.x, beta=0),
+        V,
+        r"addmv: y must have the shape .*\(4,\), .*\(7,\)",
+    ),
+    "y that is not read of another dtype": (
+        lambda o: products.addmv(o.y.double(), o.a, o.x, beta=0),
+        T,
+        "addmv: y must have the dtype of a, .*64",
+    ),
+    "y that is not read is without memory": (
+        lambda o: products.addmv(o.y.to("meta"), o.a, o.x, beta=0),
+        T,
+        "addmv: y must be on the device of a",
+    ),
     # out
     "out is text": (lambda o: o.mv(out="out"), T, "mv: out must be a tensor, got str 'out'"),
     "out is a list": (lambda o: o.mv(out=[0.0] * 4), T, "mv: out must be a tensor, got list"),

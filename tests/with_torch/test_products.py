@@ -174,6 +174,16 @@ def test_only_what_is_needed_is_differentiated():
     torch.testing.assert_close(x.grad, a.sum(0))
 
 
+def test_a_y_that_is_not_read_has_a_gradient_of_0(device):
+    a, x, y = operands(device)
+    y.requires_grad_()
+    for beta in (0, 0.0):
+        result = products.addmv(y, a, x, beta=beta)
+        assert result.requires_grad
+        [of_y] = torch.autograd.grad(result.sum(), y)
+        assert of_y.tolist() == [0] * 5
+
+
 def test_a_layer_learns(device):
     class Layer(torch.nn.Module):
         def __init__(self):
