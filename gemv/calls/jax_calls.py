@@ -105,7 +105,7 @@ def matvec(
             if compiled is not None:
                 try:
                     return compiled(a, x, *rest)
-                except RuntimeError:  # an array that has been deleted, above all
+                except (RuntimeError, ValueError):  # an array that was deleted or donated
                     pass
     generation, beta = memo.generation(), 0 if y is None else beta
     if any(isinstance(value, jax.core.Tracer) for value in (a, x, y, alpha, beta)):

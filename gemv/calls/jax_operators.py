@@ -34,11 +34,32 @@ def product(
     conjugate = trans == 2 and jnp.iscomplexobj(a)
     if conjugate:  # no conjugate of A is written, and none of a vector rounds
         x, alpha = jnp.conj(x), alpha.conjugate()
+    a, x = _alike(a, x)
     result = _product.bind(
         a, x, alpha=float(alpha.real), alpha_imag=float(alpha.imag), trans=min(trans, 1),
         accumulate=accumulate, out_dtype=dtype.name, kernel=kernel or "",
     )  # fmt: skip
     return jnp.conj(result) if conjugate else result
+
+
+def _alike(a: Any, x: Any) -> tuple[Any, Any]:
+    """Both operands, which differ from device to device if one of them does.
+
+    Inside of ``jax.shard_map`` the result has the type of the operands, and so does what arrives
+    for their derivatives. JAX adds that up over the devices for an operand that was the same on all.
+    """
+    of_a, of_x = _varying(a), _varying(x)
+    if of_a != of_x:
+        a = jax.lax.pcast(a, tuple(of_x - of_a), to="varying")
+        x = jax.lax.pcast(x, tuple(of_a - of_x), to="varying")
+    return a, x
+
+
+def _varying(array: Any) -> frozenset[str]:
+    """The axes of the mesh along which an array differs; none outside of ``jax.shard_map``."""
+    kind = jax.typeof(array)
+    # versions of JAX have one or the other
+    return kind.manual_axis_type.varying if hasattr(kind, "manual_axis_type") else kind.vma
 
 
 @functools.cache

@@ -143,6 +143,10 @@ def test_what_differs_is_not_taken_for_what_was_compiled(operands):
     deleted.delete()
     with pytest.raises(TypeError, match="x cannot be read: the array has been deleted"):
         matvec(a, deleted)
+    donated = x + 0
+    jax.jit(lambda x: x + 1, donate_argnums=0)(donated)
+    with pytest.raises(TypeError, match="x cannot be read: the array has been deleted"):
+        matvec(a, donated)
 
 
 def test_traced_arrays_are_traced(operands):

@@ -237,6 +237,47 @@ def test_shards_are_multiplied_where_they_are(rng):
     close(sharded(a, x), np.asarray(a) @ np.asarray(x))
 
 
+def of_shards(product, of_a, of_x, of_y):
+    """The same for parts that lie on two devices: rows of what is cut."""
+    devices = jax.devices() if jax.device_count() > 1 else jax.devices("cpu")
+    automatic = (jax.sharding.AxisType.Auto,)
+    mesh = jax.make_mesh((2,), ("rows",), axis_types=automatic, devices=devices[:2])
+    specs = PartitionSpec(of_a, None), PartitionSpec(of_x), PartitionSpec(of_y)
+    return jax.shard_map(product, mesh=mesh, in_specs=specs[:2], out_specs=specs[2])
+
+
+CUTS = [("rows", None), (None, "rows"), ("rows", "rows"), (None, None)]
+
+
+@pytest.mark.parametrize("of_a, of_x", CUTS, ids=str)
+def test_derivatives_inside_of_shards(of_a, of_x, rng):
+    a, x = array(rng, 6, 3), array(rng, 6 if of_x else 3)
+    of_y = of_a or of_x
+
+    def gradients(product):
+        sharded = of_shards(product, of_a, of_x, of_y)
+        return jax.grad(lambda *each: (sharded(*each) ** 2).sum(), (0, 1))(a, x)
+
+    found, expected = gradients(matvec), gradients(jnp.matmul)
+    close(found[0], expected[0])
+    close(found[1], expected[1])
+    batched = of_shards(jax.vmap(matvec, (None, 1), 1), of_a, of_x, of_y)
+    columns = jnp.stack([x, 2 * x], 1)
+    alone = of_shards(matvec, of_a, of_x, of_y)
+    assert jnp.array_equal(batched(a, columns)[:, 1], alone(a, 2 * x))
+
+
+@pytest.mark.parametrize("of_a, of_x", CUTS, ids=str)
+def test_a_result_that_differs_is_not_taken_for_the_same_on_all_devices(of_a, of_x, rng):
+    a, x = array(rng, 6, 3), array(rng, 6 if of_x else 3)
+    replicated = of_shards(matvec, of_a, of_x, None)
+    if of_a or of_x:
+        with pytest.raises(ValueError, match="rows"):
+            replicated(a, x)
+    else:
+        close(replicated(a, x), a @ x)
+
+
 #: Threads enqueue calls that XLA runs in threads of its own, each of which takes Python's lock.
 THREADS = """
 import threading
