@@ -46,7 +46,8 @@ def _alike(a: Any, x: Any) -> tuple[Any, Any]:
     """Both operands, which differ from device to device if one of them does.
 
     Inside of ``jax.shard_map`` the result has the type of the operands, and so does what arrives
-    for their derivatives. JAX adds that up over the devices for an operand that was the same on all.
+    for their derivatives. For an operand that was the same on all devices, JAX adds that up over
+    them.
     """
     of_a, of_x = _varying(a), _varying(x)
     if of_a != of_x:
