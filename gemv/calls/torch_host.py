@@ -53,15 +53,12 @@ def short_way(alpha: Any, a: Any, x: Any, beta: Any, y: Any, trans: Any, out: An
         start = None
         if y is not None:  # looked at where it is not read as well: it may be wrong, or watched
             plain = type(y) is torch.Tensor or type(y) is torch.nn.Parameter
-            if (
-                not plain or y.dtype is not a.dtype or y.shape != (rows,) or not y.is_cpu
-                or (_grad_enabled() and y.requires_grad)
-            ):  # fmt: skip
+            if not plain or y.dtype is not a.dtype or y.shape != (rows,):
                 return None
-            if beta != 0:
-                start = y.numpy().copy()
+            start = y.numpy()
+            start = start.copy() if beta != 0 else None
         matrix, vector = a.numpy(), x.numpy()
-    # a conjugate, a gradient under no_grad(), memory elsewhere
+    # a conjugate, a gradient, memory elsewhere
     except (RuntimeError, TypeError, ValueError):
         return None
     try:
