@@ -58,9 +58,7 @@ def _alike(a: Any, x: Any) -> tuple[Any, Any]:
 
 def _varying(array: Any) -> frozenset[str]:
     """The axes of the mesh along which an array differs; none outside of ``jax.shard_map``."""
-    kind = jax.typeof(array)
-    # versions of JAX have one or the other
-    return kind.manual_axis_type.varying if hasattr(kind, "manual_axis_type") else kind.vma
+    return jax.typeof(array).manual_axis_type.varying
 
 
 @functools.cache

@@ -159,7 +159,8 @@ class Results(Generic[Row]):
         try:
             data = json.loads(text)
             made = cls(rows=[cls.ROW(**row) for row in data.pop("rows")], **data)
-            made.versions.items()
+            if not isinstance(made.versions, dict):
+                raise TypeError("versions")
         except (ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
             raise ValueError(
                 "it holds no results of this kind of bench, or those of another version of gemv"

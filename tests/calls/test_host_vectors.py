@@ -124,7 +124,6 @@ def test_a_capture_that_waits_for_the_stream_is_told_of_a_matrix(copies, monkeyp
     engine = backend.engine()
     vectors = HostVectors((NUMBA, "a"), None, 5, 6, np.float64)
     monkeypatch.setattr(engine, "capture_of", ask)
-    vectors._capture_of = ask
     for refused in (
         lambda: HostVectors((NUMBA, "a"), None, 5, 6, np.float64), lambda: product(vectors, copies)
     ):  # fmt: skip

@@ -63,7 +63,7 @@ def test_columns_are_products_of_their_own(rng):
 @pytest.mark.parametrize("columns", [1, 3])
 @pytest.mark.parametrize("devices", [None, [0, 0]])
 def test_what_comes_from_the_gpu_is_not_copied(devices, columns, rng, monkeypatch):
-    """A solver's y may be as long as half of x and y together; each copy waits for memory."""
+    """The result is the array that the copy from the GPU has made."""
     if gemv.backend() == "host":
         pytest.skip("nothing comes from a GPU")
     kept = gemv.Matrix(matrix(rng, (6, 8)), devices=devices)

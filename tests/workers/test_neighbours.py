@@ -84,7 +84,7 @@ def test_what_is_told_is_heard(workers, dtype):
 
 
 def test_who_reads_by_itself_is_not_woken(workers):
-    """It would wake in its next wait, for nothing: four calls of the system for each product."""
+    """Its next wait would end at once, for nothing."""
     a, b = workers("a"), workers("b")
     assert a.knows(b) == b.knows(a) == []
     for worker in (a, b):

@@ -76,7 +76,7 @@ class Pointer:
         return further
 
     def _copied(self) -> Any:
-        """The same pointer once more, written out: copy.copy takes long, and kernels move often."""
+        """A copy, written out: copy.copy takes longer, and kernels copy pointers often."""
         other = object.__new__(type(self))
         other.flat, other.origin, other.size = self.flat, self.origin, self.size
         other.address, other.itemsize, other.scalar = self.address, self.itemsize, self.scalar
