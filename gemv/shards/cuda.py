@@ -30,7 +30,10 @@ def _naming(who: str) -> Iterator[None]:
     try:
         yield
     except libcuda.CudaError as error:
-        raise _named(error, who) from error
+        named = _named(error, who)
+        if named is error:  # or it would be its own cause
+            raise
+        raise named from error
 
 
 def _named(error: libcuda.CudaError, who: str) -> libcuda.CudaError:
@@ -76,7 +79,10 @@ class CudaPlace:
                     raise
                 check(self._record())
         except libcuda.CudaError as error:
-            raise _named(error, self._who) from error
+            named = _named(error, self._who)
+            if named is error:
+                raise
+            raise named from error
 
     def _record(self) -> tuple:
         answer = driver.cuEventRecord(self.done, self.stream)

@@ -345,6 +345,17 @@ def test_errors_of_a_graph_that_is_made_say_whose_it_is(call, virtual_gpus):
     assert several.matvec(numbers(20)).tobytes() == expected
 
 
+def test_an_error_that_says_whose_it_is_is_not_its_own_cause(virtual_gpus):
+    """Whoever follows its causes would never end."""
+    several = gemv.Matrix(numbers((37, 20)), devices=[0, 1], split="rows")
+    place = several._fabric.places[0]
+    kind = sys.modules["gemv.driver.libcuda"].CudaError
+    for error in (kind("raw"), kind(f"{place._who}: said before")):
+        with pytest.raises(kind, match=f"^{place._who}: ") as told, place.turn([]):
+            raise error
+        assert told.value.__cause__ is not told.value
+
+
 def test_a_setting_that_changes_makes_a_new_graph(product, virtual_gpus):
     several, cols = product
     values = numbers(cols, 6)
