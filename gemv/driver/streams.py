@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import threading
 from collections import deque
 from contextlib import AbstractContextManager, nullcontext
@@ -28,6 +29,33 @@ def device_of_stream(stream: int) -> int:
         return current_device()
     finally:
         check(driver.cuCtxPopCurrent())
+
+
+_thread = threading.local()
+_negatives = itertools.count(-1, -1)
+
+
+def identity(stream: int) -> int:
+    """A number that no other stream of the process has or will have.
+
+    A handle is not enough. The driver gives that of a destroyed stream to the next one, even while
+    work of the old one is still running. And the per-thread default streams of all threads share
+    one. The legacy default stream of each GPU is 0.
+
+    Parameters
+    ----------
+    stream : int
+        Its handle, as of :func:`stream_handle`.
+    """
+    if stream > PER_THREAD:
+        return int(check(driver.cuStreamGetId(stream)))
+    if stream != PER_THREAD:
+        return 0
+    try:
+        return int(_thread.identity)
+    except AttributeError:
+        _thread.identity = next(_negatives)
+        return int(_thread.identity)
 
 
 def normal(handle: int) -> int:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -20,6 +19,9 @@ from gemv.driver.memory import DeviceBytes, address_of
 
 #: How many streams keep a workspace; beyond, the one that got its own first loses it.
 MAX_WORKSPACES = 256
+#: How many workspaces of destroyed streams are kept before their memory is freed. To free it waits
+#: for all work of the GPU, so it is not done for each of them.
+MAX_LEFT = 16
 
 
 class Workspace:
@@ -27,9 +29,15 @@ class Workspace:
 
     `lock` is held while the launches of one call are enqueued: those of two threads on one stream
     must not come between each other.
+
+    Parameters
+    ----------
+    stream : int
+        The stream's handle, which another stream has once this one is destroyed.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, stream: int) -> None:
+        self.stream = stream
         self.lock = threading.Lock()
         self.scratch: Any = None
         self.posts: Any = None
@@ -175,9 +183,11 @@ class Workspaces:
     """The workspaces of all streams and of all captured graphs of the process."""
 
     def __init__(self) -> None:
-        #: By ordinal of the GPU and name of the stream.
+        #: By ordinal of the GPU and identity of the stream.
         self._of_streams: dict[tuple[int, int], Workspace] = {}
-        #: By ordinal of the GPU, the capture's identity and name of the stream.
+        #: Those of streams that are destroyed, though their work may still be running.
+        self._left: list[Workspace] = []
+        #: By ordinal of the GPU, the capture's identity and that of the stream.
         self.captured: dict[tuple[int, int, int], CapturedWorkspace] = {}
         #: By ordinal of the GPU.
         self._arenas: dict[int, Arena] = {}
@@ -207,21 +217,34 @@ class Workspaces:
 
     def of_stream(self, device: Device, stream: int) -> Workspace:
         """The workspace of the calls on a stream that is not being captured."""
-        key = (device.index, stream_name(stream))
+        key = (device.index, streams.identity(stream))
         workspace = self._of_streams.get(key)
         if workspace is None:
             with self._lock:
-                workspace = self._of_streams.setdefault(key, Workspace())
+                if stream > streams.PER_THREAD:
+                    self._leave_older(stream, key)
+                workspace = self._of_streams.setdefault(key, Workspace(stream))
                 if len(self._of_streams) > MAX_WORKSPACES:
                     del self._of_streams[next(iter(self._of_streams))]
                 self.release_captured()
         return workspace
 
+    def _leave_older(self, stream: int, key: tuple[int, int]) -> None:
+        """Take their workspaces from the streams that had this handle before the one of `key`.
+
+        Nothing tells when their work is done, so no other stream can have these workspaces.
+        """
+        for other, workspace in list(self._of_streams.items()):
+            if workspace.stream == stream and other != key:
+                self._left.append(self._of_streams.pop(other))
+        if len(self._left) > MAX_LEFT:
+            self._left.clear()
+
     def of_capture(
         self, device: Device, stream: int, capture: driver_capture.Capture
     ) -> CapturedWorkspace:
         """The workspace of the calls on a stream within the graph that is being captured."""
-        key = (device.index, capture.identity, stream_name(stream))
+        key = (device.index, capture.identity, streams.identity(stream))
         with self._lock:
             workspace = self.captured.get(key)
             if workspace is None:
@@ -257,18 +280,3 @@ class Workspaces:
                 )
             arena = self._arenas.setdefault(device.index, Arena())
         return arena
-
-
-_thread = threading.local()
-_names = itertools.count(1)
-
-
-def stream_name(stream: int) -> int:
-    """A number for each stream: the per-thread default streams of all threads have one handle."""
-    if stream != streams.PER_THREAD:
-        return stream
-    try:
-        return _thread.name
-    except AttributeError:
-        _thread.name = -next(_names)
-        return _thread.name

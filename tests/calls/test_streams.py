@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from functools import partial
 
 import numpy as np
 import pytest
@@ -529,3 +530,31 @@ def test_host_callbacks_behind_many_calls(torch):
                 gemv.gemv(1.0, a, x, 0.0, y, overwrite_y=1)
     stream.synchronize()
     assert len(done) == 3
+
+
+@pytest.mark.parametrize("order", ["C", "F"])
+def test_a_stream_that_has_the_handle_of_a_destroyed_one(cupy, order):
+    """Work of the destroyed stream may still be running: it has its scratch memory for itself."""
+    rng = np.random.default_rng(7)
+    shape = (16, 300_000) if order == "C" else (300_000, 16)
+    a = cupy.asarray(rng.standard_normal(shape), np.float32, order)
+    xs = cupy.asarray(rng.standard_normal((2, 300_000)), np.float32)
+    call = partial(gemv.gemv, 1.0, a, beta=0.0, trans="N" if order == "C" else "T", overwrite_y=1)
+    with gemv.trace() as seen:
+        wanted = [call(x=x, y=cupy.zeros(16, np.float32)).get() for x in xs]
+    assert seen[-1].geometry.counters or len(seen[-1].geometry.launches) > 1
+    for _ in range(20):
+        results = cupy.full((2, 40, 16), np.nan, np.float32)
+        cupy.cuda.Device().synchronize()
+        handles = []
+        for x, ys in zip(xs, results, strict=True):
+            stream = cupy.cuda.Stream(non_blocking=True)
+            handles.append(stream.ptr)
+            with stream:
+                for y in ys:
+                    call(x=x, y=y)
+            del stream  # destroyed while its calls are running
+        assert handles[0] == handles[1]
+        cupy.cuda.Device().synchronize()
+        for each, right in zip(results.get(), wanted, strict=True):
+            assert (each == right).all()

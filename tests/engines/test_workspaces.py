@@ -30,6 +30,14 @@ def test_every_thread_has_a_default_stream_of_its_own(answers):
     assert other_thread == [True, False, True]
 
 
+def test_a_stream_never_has_the_workspace_of_a_destroyed_one(answers):
+    """Though the driver gives the handle to the next stream while work of the old one runs."""
+    found = answers["same_handle"]
+    assert found["new"] == found["kept"] == [True] * 40 and found["other"] is True
+    # The last 16 and that of the living stream; when there are more, all 17 go at once.
+    assert max(found["alive"]) == 17 and found["alive"].count(1) == 3
+
+
 def test_what_a_destroyed_graph_had_serves_the_next_capture(answers):
     remaining, all_free = answers["captures"]
     assert remaining == 0 and all_free

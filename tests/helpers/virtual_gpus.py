@@ -59,7 +59,10 @@ class Node:
 
 
 class Stream:
+    identities = itertools.count(1000)
+
     def __init__(self, device):
+        self.identity = next(self.identities)
         self.device, self.last, self.waits, self.capture = device, None, [], None
 
 
@@ -264,6 +267,9 @@ class Driver:
 
     def cuStreamGetFlags(self, stream):
         return self._said(0, 1)
+
+    def cuStreamGetId(self, stream):
+        return self._said(0, self.streams[stream].identity)
 
     def cuEventCreate(self, flags):
         handle = next(self.handles)

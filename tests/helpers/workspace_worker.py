@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import sys
 import threading
+import weakref
 from contextlib import nullcontext
 from types import ModuleType, SimpleNamespace
 
@@ -43,7 +44,13 @@ stand_in(
     outside_of_captures=nullcontext,
     capture_of=lambda stream: None,
 )
-stand_in("gemv.driver.streams", PER_THREAD=2)
+stand_in(
+    "gemv.driver.streams",
+    PER_THREAD=2,
+    identity=lambda stream: -threading.get_ident() if stream == 2 else identities.get(stream, 0),
+)
+#: Of streams that are no default streams, by handle.
+identities = {7: 1, 0x5000: 2}
 
 from gemv.driver import memory  # noqa: E402
 from gemv.engines import workspaces  # noqa: E402
@@ -89,6 +96,26 @@ def per_thread():
     return [[one is two for one, two in zip(here, each, strict=True)] for each in (again, there)]
 
 
+def same_handle():
+    """Workspaces of streams with one handle, each made as the one before was destroyed.
+
+    Which of 40 are new to all before, whether a stream keeps its own, how many are alive after
+    each, and whether a stream of another handle kept its own.
+    """
+    mine, device = workspaces.Workspaces(), SimpleNamespace(index=0)
+    other = mine.of_stream(device, 7)
+    seen, new, kept, alive = [], [], [], []
+    for number in range(40):
+        identities[0x5000] = 100 + number
+        made = mine.of_stream(device, 0x5000)
+        new.append(all(made is not each() for each in seen))
+        kept.append(made is mine.of_stream(device, 0x5000))
+        seen.append(weakref.ref(made))
+        del made
+        alive.append(sum(each() is not None for each in seen))
+    return {"new": new, "kept": kept, "alive": alive, "other": other is mine.of_stream(device, 7)}
+
+
 def captures():
     """How many captured workspaces there are after many captures, each graph soon destroyed."""
     mine, device = workspaces.Workspaces(), SimpleNamespace(index=0)
@@ -125,7 +152,7 @@ def arena():
 
 def counters():
     """Places of the counters of one stream, for calls that need more and fewer; what was filled."""
-    mine = workspaces.Workspace()
+    mine = workspaces.Workspace(7)
     fills.clear()
     places = [mine.reserve(0, count, 7)[1] for count in (10, 4096, 5000, 100)]
     return [places, list(fills)]
@@ -159,4 +186,5 @@ def posts():
 
 if __name__ == "__main__":
     answers = {"per_thread": per_thread(), "captures": captures(), "arena": arena()}
+    answers["same_handle"] = same_handle()
     print(json.dumps({**answers, "posts": posts(), "counters": counters()}))
