@@ -35,27 +35,32 @@ _thread = threading.local()
 _negatives = itertools.count(-1, -1)
 
 
-def identity(stream: int) -> int:
-    """A number that no other stream of the process has or will have.
+def name(stream: int) -> int:
+    """A number that no other living stream has: the handle, but for per-thread default streams.
 
-    A handle is not enough. The driver gives that of a destroyed stream to the next one, even while
-    work of the old one is still running. And the per-thread default streams of all threads share
-    one. The legacy default stream of each GPU is 0.
+    These have one handle in all threads, so each thread's has a negative number.
 
     Parameters
     ----------
     stream : int
         Its handle, as of :func:`stream_handle`.
     """
-    if stream > PER_THREAD:
-        return int(check(driver.cuStreamGetId(stream)))
     if stream != PER_THREAD:
-        return 0
+        return stream
     try:
-        return int(_thread.identity)
+        return int(_thread.name)
     except AttributeError:
-        _thread.identity = next(_negatives)
-        return int(_thread.identity)
+        _thread.name = next(_negatives)
+        return int(_thread.name)
+
+
+def identity(stream: int) -> int:
+    """A number that no other stream of the process has had or will have.
+
+    The driver gives the handle of a destroyed stream to the next one, even while work of the old
+    one is still running. The stream may not be captured: to ask for its number would end that.
+    """
+    return int(check(driver.cuStreamGetId(stream))) if stream > PER_THREAD else name(stream)
 
 
 def normal(handle: int) -> int:

@@ -187,7 +187,7 @@ class Workspaces:
         self._of_streams: dict[tuple[int, int], Workspace] = {}
         #: Those of streams that are destroyed, though their work may still be running.
         self._left: list[Workspace] = []
-        #: By ordinal of the GPU, the capture's identity and that of the stream.
+        #: By ordinal of the GPU, the capture's identity and name of the stream.
         self.captured: dict[tuple[int, int, int], CapturedWorkspace] = {}
         #: By ordinal of the GPU.
         self._arenas: dict[int, Arena] = {}
@@ -244,7 +244,7 @@ class Workspaces:
         self, device: Device, stream: int, capture: driver_capture.Capture
     ) -> CapturedWorkspace:
         """The workspace of the calls on a stream within the graph that is being captured."""
-        key = (device.index, capture.identity, streams.identity(stream))
+        key = (device.index, capture.identity, streams.name(stream))
         with self._lock:
             workspace = self.captured.get(key)
             if workspace is None:

@@ -47,8 +47,10 @@ stand_in(
 stand_in(
     "gemv.driver.streams",
     PER_THREAD=2,
-    identity=lambda stream: -threading.get_ident() if stream == 2 else identities.get(stream, 0),
+    name=lambda stream: -threading.get_ident() if stream == 2 else stream,
+    identity=lambda stream: identities.get(stream) or streams.name(stream),
 )
+streams = sys.modules["gemv.driver.streams"]
 #: Of streams that are no default streams, by handle.
 identities = {7: 1, 0x5000: 2}
 
