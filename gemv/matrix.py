@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import threading
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -142,6 +143,8 @@ class Matrix(KeptOperator):
         self._bound: dict[Any, Any] = {}
         #: The same matrix as an array of another library, by the library's name.
         self._views: dict[str, Any] = {}
+        #: If it is set, it is called while the GPU computes the product of a vector in host memory.
+        self._meanwhile: Callable[[], object] | None = None
         self.array: Any
         if not operand.on_host:
             if self._backend == "host":
@@ -250,7 +253,9 @@ class Matrix(KeptOperator):
                 bound = self._bound[trans] = (vectors, plan)
             vectors, plan = bound
             y = 0 if y is None and beta is not _NO_BETA else y
-            return vectors.product(x, y, lambda stream: plan(alpha, beta, stream=stream))
+            return vectors.product(
+                x, y, lambda stream: plan(alpha, beta, stream=stream), self._meanwhile
+            )
 
     def _on_device(self, op: int, x: Any) -> Any:
         array = self._kept()

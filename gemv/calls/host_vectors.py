@@ -71,7 +71,13 @@ class HostVectors:
             self.x, self.y = x, y
             self._current = partial(ask, device or 0)
 
-    def product(self, x: np.ndarray, y: Any, launch: Callable[[int | None], Any]) -> np.ndarray:
+    def product(
+        self,
+        x: np.ndarray,
+        y: Any,
+        launch: Callable[[int | None], Any],
+        meanwhile: Callable[[], object] | None = None,
+    ) -> np.ndarray:
         """Copy the vectors to the GPU, call ``launch(stream)``, and copy y back.
 
         Parameters
@@ -81,6 +87,8 @@ class HostVectors:
             None for a y that is not read.
         launch : callable
             Enqueues the product of :attr:`x` into :attr:`y`.
+        meanwhile : callable, optional
+            Work of the host, which is done while the GPU computes.
 
         Returns
         -------
@@ -97,6 +105,8 @@ class HostVectors:
         self._vectors.put(x, y, stream)
         try:
             launch(self.named)
+            if meanwhile is not None:
+                meanwhile()
         except BaseException:
             # The next product may be on another stream, before the copies on this one are done.
             with suppress(RuntimeError):  # of a lost GPU; the first error says more

@@ -97,11 +97,27 @@ def run(job: Job, places: list[Place], chunks: list[Any], right: dict[str, Any])
     return found if here == job.addresses[0] else None
 
 
+class Checksum:
+    """That of the vector of a product, computed once for all chunks: while a GPU computes."""
+
+    def begin(self, vector: np.ndarray) -> None:
+        """Another vector, whose checksum is not known."""
+        self._vector, self._digest = vector, -1
+
+    def __call__(self) -> int:
+        if self._digest < 0:
+            self._digest = digest_of(self._vector)
+        return self._digest
+
+
 class Shared(LinearOperator):
     """A matrix of which this worker holds some chunks, as SciPy's solvers see it."""
 
     def __init__(self, job: Job, shards: dict[Place, Matrix], exchange: Exchange) -> None:
         self._shards, self._exchange = sorted(shards.items()), exchange
+        self._checksum = Checksum()
+        for matrix in shards.values():
+            matrix._meanwhile = self._checksum
         self._edges = [np.cumsum([0, *sizes]).tolist() for sizes in (job.rows, job.columns)]
         super().__init__(job.dtype, (sum(job.rows), sum(job.columns)))
 
@@ -114,13 +130,15 @@ class Shared(LinearOperator):
     def _product(self, x: np.ndarray, trans: int) -> np.ndarray:
         """A product with the matrix, or with its conjugate transpose."""
         x = x.reshape(-1)
+        self._checksum.begin(x)
         of_x, of_y = self._edges[1 - trans], self._edges[trans]
         parts: dict[Place, np.ndarray] = {}
         for place, matrix in self._shards:
             block, position = place[trans], place[1 - trans]
             piece = x[of_x[position] : of_x[position + 1]]
             parts[block, position] = matrix.rmatvec(piece) if trans else matrix.matvec(piece)
-        everything = dict(self._exchange.all_gather(list(_begun(parts)), digest_of(x)))
+        begun = list(_begun(parts))
+        everything = dict(self._exchange.all_gather(begun, self._checksum()))
         y = np.empty(of_y[-1], np.result_type(self.dtype, x.dtype))
         for block in range(len(of_y) - 1):
             _add_up(everything, block, len(of_x) - 1, y[of_y[block] : of_y[block + 1]])

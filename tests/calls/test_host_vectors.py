@@ -146,6 +146,22 @@ def test_copies_are_done_when_a_launch_fails(copies, error):
     assert copies == [("put", "x of host", "y of host", stream), ("get", stream)]
 
 
+def test_the_host_works_while_the_gpu_computes(copies):
+    vectors = HostVectors((Library(), "a"), 3, 5, 6, np.float64)
+    work = lambda: copies.append("work")  # noqa: E731
+    vectors.product("x of host", None, lambda stream: copies.append("launch"), work)
+    stream = CURRENT[3]
+    assert copies == [("put", "x of host", None, stream), "launch", "work", ("get", stream)]
+    copies.clear()
+    with pytest.raises(KeyboardInterrupt):
+        vectors.product("x of host", None, lambda stream: None, interrupted)
+    assert copies == [("put", "x of host", None, stream), ("get", stream)]
+
+
+def interrupted():
+    raise KeyboardInterrupt
+
+
 def arrays_of(name):
     """A function that puts an array on the GPU, and a context with another current stream."""
     library = pytest.importorskip(name)

@@ -316,6 +316,38 @@ def test_the_digest_is_that_of_the_whole_vector(rng, length):
     assert told[1::2] == told[2::2] + told[-1:]
 
 
+def test_the_digest_is_computed_once_and_while_a_gpu_computes(rng, monkeypatch):
+    """A matrix calls for it in its product, where the GPU is busy; without one it comes after."""
+    done, told = [], []
+
+    def all_gather(parts, digest):
+        told.append(digest)
+        return parts
+
+    digest_of = solve.digest_of
+    monkeypatch.setattr(solve, "digest_of", lambda x: done.append("digest") or digest_of(x))
+    a, x = rng.standard_normal((4, 6)), rng.standard_normal(6)
+    job = SimpleNamespace(rows=(2, 2), columns=(6,), dtype=a.dtype)
+    with gemv.Matrix(a[:2]) as first, gemv.Matrix(a[2:]) as second:
+        both = solve.Shared(
+            job, {(0, 0): first, (1, 0): second}, SimpleNamespace(all_gather=all_gather)
+        )
+        np.testing.assert_allclose(both @ x, a @ x)
+        assert done == ["digest"] and told == [digest_of(x)]
+        for matrix in (first, second):
+            product = matrix._product
+
+            def busy(*arguments, matrix=matrix, product=product):
+                y = product(*arguments)
+                matrix._meanwhile()
+                done.append("product")
+                return y
+
+            matrix._product = busy
+        np.testing.assert_allclose(both @ (x + 1), a @ (x + 1))
+        assert done[1:] == ["digest", "product", "product"] and told[1] == digest_of(x + 1)
+
+
 @pytest.mark.parametrize("of_a, of_x", [("f", "d"), ("F", "D"), ("f", "D"), ("d", "F"), ("D", "D")])
 def test_bits_do_not_depend_on_who_holds_a_chunk(rng, of_a, of_x):
     """Nor where the vectors have a higher precision than the matrix, and so than the parts."""
