@@ -20,6 +20,7 @@ from gemv.core.errors import drop_frames
 from gemv.core.operand import Operand
 from gemv.driver.capture import capture_of, outside_of_captures
 from gemv.driver.libcuda import CannotCapture, CudaError, check
+from gemv.driver.streams import identity
 from gemv.engines import backend
 from gemv.shards.graph import Graph
 from gemv.shards.groups import Groups
@@ -55,7 +56,7 @@ class Repeated:
         self._y, self._y_bytes = y.pointer, groups.rows * dtype.itemsize
         with self._engine.on(self._index):
             flags = driver.CUevent_flags.CU_EVENT_DISABLE_TIMING.value
-            #: Behind the last product, which was on this stream if there was one.
+            #: Behind the last product, which was on the stream of this identity if there was one.
             self._done = check(driver.cuEventCreate(flags))
         self._last: int | None = None
         weakref.finalize(self, _destroy, self._done).atexit = False
@@ -67,14 +68,15 @@ class Repeated:
             with engine.on(self._index):
                 if apart:
                     engine.wait(stream, y.stream)
-                if self._last is not None and self._last != stream:
+                mine = identity(stream)
+                if self._last is not None and self._last != mine:
                     check(driver.cuStreamWaitEvent(stream, self._done, 0))
                 try:
                     check(driver.cuMemcpyAsync(self._x, x.pointer, self._x_bytes, stream))
                     self._graph.enqueue(stream)
                     check(driver.cuMemcpyAsync(y.operand.pointer, self._y, self._y_bytes, stream))
                 finally:  # behind an error as well: what was enqueued before it uses both vectors
-                    self._last = stream
+                    self._last = mine
                     recorded = driver.cuEventRecord(self._done, stream)
                 check(recorded)
                 if apart:

@@ -19,7 +19,7 @@ from gemv.engines import backend
 if backend.backend() != "simulator":
     pytest.skip("with a GPU the real driver is tested", allow_module_level=True)
 
-from helpers.virtual_gpus import LOST, Array
+from helpers.virtual_gpus import LOST, Array, Stream
 
 UNSUPPORTED = 900
 #: How a product runs: arguments of the matrix, and its shape.
@@ -117,15 +117,18 @@ def test_a_product_does_not_disturb_the_one_before(product, virtual_gpus):
         return y, several.matvec(values).tobytes()
 
     enqueue(4, streams[2])
-    for first, second in (streams[:2], streams[1::-1]):
+    for first, second in (streams[:2], streams[1::-1], streams[:1] * 2):
         one, expected = enqueue(5, first)
-        copied = virtual_gpus._stream(first).last
+        copied = last = virtual_gpus._stream(first).last
         for _ in range(3):  # behind the copy of x: the graph, the copy of y, the event
             copied = copied.after[0]
         copied.run()
+        if second == first:  # it is destroyed, and the driver takes its handle for the next one
+            virtual_gpus.cuStreamDestroy(first)
+            virtual_gpus.streams[first] = Stream(0)
         other, of_other = enqueue(6, second)
-        for stream in (second, first):
-            virtual_gpus.check(virtual_gpus.cuStreamSynchronize(stream))
+        virtual_gpus.check(virtual_gpus.cuStreamSynchronize(second))
+        last.run()
         assert other.values().tobytes() == of_other
         assert one.values().tobytes() == expected
 
