@@ -85,9 +85,6 @@ def probe() -> tuple[str, str]:
             _probed = _probe()
             if _probed[0] == "cuda":
                 _gpu_name = _name_of_first()
-                # The driver has been initialized, and no forked process can use it from here on.
-                if hasattr(os, "register_at_fork"):
-                    os.register_at_fork(after_in_child=_after_fork)
         return _probed
 
 
@@ -306,11 +303,20 @@ def refuse_capture(routine: str, stream: int) -> None:
 
 
 def _after_fork() -> None:
-    """Make every call in a forked process say that CUDA does not survive a fork."""
+    """Make a forked process independent of the threads that it has not got.
+
+    If the driver has been initialized, let every call that needs it say that CUDA does not survive
+    a fork.
+    """
     global _lock
     _lock = threading.Lock()  # another thread may have held it
-    _engines["cuda"] = errors.Forked()
+    if _probed is not None and _probed[0] == "cuda":
+        _engines["cuda"] = errors.Forked()
     memo.after_fork()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork)
 
 
 class Home:

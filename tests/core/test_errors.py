@@ -204,7 +204,6 @@ import gemv
 from gemv.engines import backend
 backend._probed = ("cuda", "1 CUDA device")
 backend._engines["cuda"] = object()
-os.register_at_fork(after_in_child=backend._after_fork)
 backend._lock.acquire()                                # by a thread that does not live on
 if os.fork() == 0:
     status = 0 if gemv.gemv(1.0, [[1.0]], [1.0])[0] == 1 else 1  # on the host, of itself

@@ -59,6 +59,35 @@ sys.exit(os.waitstatus_to_exitcode(os.wait()[1]))
 
 
 @FORKS
+def test_fork_while_another_thread_is_in_a_call():
+    """Its child, which has not got that thread, does not wait for it: on the host neither."""
+    out = python(
+        """
+import os, signal, sys, threading
+import gemv
+from gemv.calls import plan, remembered
+from gemv.engines import backend
+held, locks = threading.Event(), [backend._lock, remembered._lock, plan._lock]
+def in_a_call():
+    for lock in locks:
+        lock.acquire()
+    held.set()
+    threading.Event().wait()
+threading.Thread(target=in_a_call, daemon=True).start()
+held.wait()
+if os.fork() == 0:
+    signal.alarm(60)
+    print(gemv.dgemv(2.0, [[1.0, 2.0]], [3.0, 4.0]), flush=True)
+    gemv.use_backend(None)
+    os._exit(0)
+sys.exit(os.waitstatus_to_exitcode(os.wait()[1]))
+""",
+        quiet=False,
+    )
+    assert out == "[22.]\n"
+
+
+@FORKS
 @pytest.mark.gpu
 def test_fork_after_a_call_is_refused_in_words():
     """By every kind of call, and without harm to the parent."""
