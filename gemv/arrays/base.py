@@ -218,8 +218,11 @@ class Library:
         """A contiguous copy with the values of a lazy view, their conjugates if `conj` is set."""
         raise NotImplementedError
 
-    def record(self, obj: Any, stream: int, device: int) -> bool:
-        """Tell the allocator that `obj` is used on `stream`; False where it cannot be told."""
+    def record(self, obj: Any, behind: Callable[[], int], device: int) -> bool:
+        """Tell the allocator that `obj` is used elsewhere; False where it cannot be told.
+
+        ``behind()`` is a stream behind that use, which is never destroyed.
+        """
         return False
 
 

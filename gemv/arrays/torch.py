@@ -190,9 +190,9 @@ class Torch(Library):
 
         return written
 
-    def record(self, obj: Any, stream: int, device: int) -> bool:
+    def record(self, obj: Any, behind: Callable[[], int], device: int) -> bool:
         torch = imported("torch")
-        obj.record_stream(torch.cuda.ExternalStream(stream, device=device))
+        obj.record_stream(torch.cuda.ExternalStream(behind(), device=device))
         return True
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
 from typing import Any
 
@@ -156,10 +157,11 @@ class Order:
         """Keep operands of other streams alive: tell their allocator, or else hold them here."""
         if self._engine.name != "cuda":
             return
+        behind = functools.cache(functools.partial(self._engine.behind, self.stream))
         untold = [
             operand.origin
             for operand in operands
-            if not operand.exporter.record(operand.origin, self.stream, self._device or 0)
+            if not operand.exporter.record(operand.origin, behind, self._device or 0)
         ]
         if untold:
             self._engine.held.hold(untold, self.stream)

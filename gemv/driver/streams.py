@@ -120,6 +120,32 @@ def _on(device: int | None) -> AbstractContextManager[None]:
     return nullcontext() if device is None else on_device(device)
 
 
+class Behind:
+    """A stream of this package's own on each GPU, which is never destroyed.
+
+    An allocator that is told on which stream memory is used asks for that stream when the memory is
+    given back. By then a stream of a caller's may be destroyed, and another one may have its
+    handle; and the per-thread default stream is another one in each thread.
+    """
+
+    def __init__(self) -> None:
+        #: By ordinal of the GPU.
+        self._streams: dict[int, int] = {}
+        self._lock = threading.Lock()
+
+    def of(self, stream: int) -> int:
+        """The stream of the current GPU, behind all work that is on `stream` by now."""
+        index = current_device()
+        own = self._streams.get(index)
+        if own is None:
+            with self._lock, outside_of_captures():
+                own = self._streams.get(index)
+                if own is None:
+                    own = self._streams[index] = int(check(driver.cuStreamCreate(_NON_BLOCKING)))
+        wait(own, stream)
+        return own
+
+
 def runs_by_itself(stream: int) -> bool:
     """Whether a stream is not ordered with the default streams: a non-blocking one."""
     return stream > PER_THREAD and bool(check(driver.cuStreamGetFlags(stream)) & _NON_BLOCKING)

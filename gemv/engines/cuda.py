@@ -56,6 +56,8 @@ class CudaEngine:
         self.numba_stream = self.default_stream()
         #: What has to live until a stream has come past some point.
         self.held = streams.KeepAlive()
+        #: ``behind(stream)``: a stream for allocators to be told of; see its class.
+        self.behind = streams.Behind().of
         self.functions = LoadedFunctions()
         self.workspaces = Workspaces()
         self.transfers = transfers.Transfers()

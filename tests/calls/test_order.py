@@ -43,6 +43,10 @@ class Engine:
     def runs_by_itself(self, stream):
         return stream != 0
 
+    def behind(self, stream):
+        self.told_behind = [*getattr(self, "told_behind", ()), stream]
+        return 1000 + stream
+
     @contextmanager
     def on(self, device):
         yield
@@ -57,14 +61,25 @@ class Plain(Library):
     def current_stream(self, device):
         return None
 
-    def record(self, obj, stream, device):
+    def record(self, obj, behind, device):
         return False
 
 
-def operand(name, stream=None, device=0):
+class Told(Plain):
+    """A library whose allocator asks for a stream as memory is given back."""
+
+    def __init__(self):
+        self.used = []
+
+    def record(self, obj, behind, device):
+        self.used.append((obj, behind(), device))
+        return True
+
+
+def operand(name, stream=None, device=0, exporter=None):
     return Operand(
         "plain", np.dtype("f"), (1,), (1,), 4096, False, name, stream=stream, device=device,
-        origin=name, exporter=Plain(),
+        origin=name, exporter=exporter or Plain(),
     )  # fmt: skip
 
 
@@ -123,6 +138,15 @@ def test_a_named_stream_keeps_the_memory_of_others_alive(ordered):
     made, before, after, held = ordered(call, stream=5)
     assert made.stream == 5 and before == [(5, 9, 0, 0)]
     assert after == [] and held == [(["x"], 5)]
+
+
+def test_an_allocator_is_told_of_a_stream_that_is_there_when_it_asks(ordered):
+    """The caller's may be destroyed by then, and another one have its handle."""
+    engine, library = Engine(), Told()
+    call = call_of(operand("a", 5), *(operand(name, 9, exporter=library) for name in "xy"))
+    _, _, after, held = ordered(call, stream=5, engine=engine)
+    assert library.used == [("x", 1005, 0), ("y", 1005, 0)] and after == held == []
+    assert engine.told_behind == [5], "once for all of them"
 
 
 def test_a_captured_stream_is_not_joined_with_one_that_is_not(ordered):

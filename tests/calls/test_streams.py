@@ -174,6 +174,34 @@ def test_memory_outlives_its_names_on_a_named_stream(torch):
         assert y.unique().tolist() == [2]
 
 
+def test_memory_outlives_a_named_stream(torch, cupy):
+    """PyTorch asks for the stream as it takes the memory back, when that is destroyed."""
+    size = 4096
+    y = torch.zeros(size, device="cuda")
+    gemv.gemv(1.0, torch.eye(size, device="cuda"), torch.zeros_like(y), 0.0, y, overwrite_y=1)
+    for _ in range(3):
+        a = torch.eye(size, device="cuda")
+        x = torch.full((size,), 2.0, device="cuda")
+        places = a.data_ptr(), x.data_ptr()
+        torch.cuda.synchronize()
+        stream, done = cupy.cuda.Stream(non_blocking=True), torch.cuda.Event()
+        external = torch.cuda.ExternalStream(stream.ptr)
+        with torch.cuda.stream(external):
+            torch.cuda._sleep(LONG)
+        gemv.gemv(1.0, a, x, 0.0, y, overwrite_y=1, stream=stream)
+        done.record(external)
+        del stream, external
+        other = cupy.cuda.Stream(non_blocking=True)  # has the handle, and nothing to do
+        del a, x
+        refill = [torch.full((size, size), 9.0, device="cuda") for _ in range(2)]
+        refill += [torch.full((size,), 9.0, device="cuda") for _ in range(4)]
+        assert not done.query(), "the host has waited"
+        assert not {each.data_ptr() for each in refill} & set(places)
+        done.synchronize()
+        assert y.unique().tolist() == [2]
+        del other
+
+
 def test_memory_outlives_its_names_with_cupy(torch, cupy):
     engine = gemv.engines.backend.engine()
     side = cupy.cuda.Stream(non_blocking=True)

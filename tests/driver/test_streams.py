@@ -34,6 +34,25 @@ def test_a_stream_with_the_handle_of_a_destroyed_one_is_another_stream(virtual):
     assert identity(second) == of_second
 
 
+def test_a_stream_behind_others(virtual):
+    from gemv.driver import streams
+
+    behind, done, own = streams.Behind(), [], []
+    for device in (0, 1, 0):
+        virtual.current = device
+        _, stream = virtual.cuStreamCreate(1)
+        virtual.enqueue(virtual.streams[stream], lambda device=device: done.append(device))
+        own.append(behind.of(stream))
+        virtual.cuStreamDestroy(stream)
+        virtual.streams[stream] = Stream(device)  # the driver takes the handle for the next one
+    assert own[0] == own[2] != own[1], "one for each GPU"
+    assert not done, "nobody has waited"
+    for device, found in ((0, [0, 0]), (1, [0, 0, 1])):
+        virtual.current = device
+        virtual.cuStreamSynchronize(own[device])
+        assert done == found
+
+
 def test_every_thread_has_a_default_stream_of_its_own(virtual):
     legacy, per_thread = 0, 2
     there = []
