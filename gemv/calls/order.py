@@ -40,6 +40,8 @@ class Order:
             if isinstance(operand, Operand)
         ]  # fmt: skip
         self.operands += further
+        #: Memory of earlier calls, each with the identity of the stream that it was made on.
+        self._stayed: list[tuple[Operand, int]] = []
         own = self._producer(call.a)
         if stream is not None:
             self.stream = handle_of(call.routine, stream)
@@ -130,6 +132,26 @@ class Order:
         if operand.exporter.on_default_stream:
             self._on_default.append(operand)
 
+    def made_on(self, operand: Operand) -> int | None:
+        """The identity of the stream in whose order new memory of a library is given back.
+
+        None where that needs no stream: see :meth:`stays`.
+        """
+        if self._engine.name != "cuda" or operand.device is None:
+            return None
+        current = operand.exporter.current_stream(operand.device)
+        return None if current is None else int(self._engine.identity(current))
+
+    def stays(self, operand: Operand, made_on: int | None) -> None:
+        """Take in memory that an earlier call has made, and that nobody but this package knows.
+
+        Its library gives it out anew, in the order of the stream that it was made on, as soon as
+        this package lets go of it.
+        """
+        self.uses(operand)
+        if made_on is not None:
+            self._stayed.append((operand, made_on))
+
     def before(self) -> None:
         """Make the call's stream wait for pending work on the operands."""
         for device, other in self._others:
@@ -146,6 +168,9 @@ class Order:
         else:
             for device, other in self._others:
                 self._engine.wait(other, self.stream, device, self._device)
+        if self._stayed and self.capture_here() is None:  # its number must not be asked for then
+            mine = self._engine.identity(self.stream)
+            self._keep([operand for operand, made_on in self._stayed if made_on != mine])
         loose = [o.origin for _, o in self.operands if o.exporter.held_until_done]
         if (self._capsules or loose) and self._engine.name == "cuda":
             if self.capture_here() is None:

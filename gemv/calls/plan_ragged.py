@@ -112,9 +112,7 @@ class BatchPlan:
         prepared, engine = ready.prepared, engines_backend.engine()
         with engine.on(self._device):
             order = self._order(engine, self._stream if stream is None else stream)
-            if prepared.kept is not None:
-                order.uses(prepared.memory)
-                order.uses(prepared.kept.constants)
+            prepared.stay(order)
             order.before()
             ragged_tables.run_packed(ready.packed, prepared.launches, order.stream)
             order.after()

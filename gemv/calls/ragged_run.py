@@ -72,10 +72,14 @@ def needs_engine(product: Product) -> TypeError:
 
 
 class Kept(NamedTuple):
-    """The launches of a batch that stays, with their tables on the device."""
+    """The launches of a batch that stays, with their tables on the device.
+
+    `made_on` is the stream of this memory: see :meth:`Order.made_on`.
+    """
 
     launches: Launches
     constants: Operand
+    made_on: int | None
 
 
 class Prepared(NamedTuple):
@@ -94,6 +98,8 @@ class Prepared(NamedTuple):
     changing : Packed
         The same on the host.
     launches : list of BoundLaunch
+    made_on : int or None
+        The stream of `memory`: see :meth:`Order.made_on`.
     """
 
     kept: Kept | None
@@ -102,6 +108,13 @@ class Prepared(NamedTuple):
     memory: Any = None
     changing: Any = None
     launches: Sequence[BoundLaunch] = ()
+    made_on: int | None = None
+
+    def stay(self, order: Order) -> None:
+        """Take the memory of an earlier call into the order of this one."""
+        if self.kept is not None:
+            order.stays(self.memory, self.made_on)
+            order.stays(self.kept.constants, self.kept.made_on)
 
     def upload(self, engine: Any, order: Order, finish: bool = False) -> None:
         """Enqueue the copies of the tables, behind what the memory was used for before."""
@@ -246,16 +259,16 @@ def prepare(
         find = ragged_known.groups
         launches = ragged_tables.planned(engine, own.routine, problems, a, x, y, find)
         constants = _memory(first, engine, order, launches.constants)
-        kept = Kept(launches, constants)
+        kept = Kept(launches, constants, order.made_on(constants))
         if known is not None:
             keep = partial(keep_newest, known, signature, kept)
     else:
-        order.uses(kept.constants)
+        order.stays(kept.constants, kept.made_on)
     alphas, betas = ([each[k] for k in computed] for each in (product.alphas, product.betas))
     changing = ragged_tables.variables(kept.launches, x, y, alphas, betas)
     memory = _memory(first, engine, order, changing)
     bound = ragged_tables.bound(kept.launches, kept.constants, changing, memory, x, y)
-    return Prepared(kept, is_new, keep, memory, changing, bound)
+    return Prepared(kept, is_new, keep, memory, changing, bound, order.made_on(memory))
 
 
 #: Launches that a batch keeps, for vectors that lie otherwise in memory.

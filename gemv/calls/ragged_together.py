@@ -140,9 +140,7 @@ def _again(ready: _Ready, matrices: Matrices, whole: Operand) -> Any:
         launches = _moved(ready, engine, whole, made)
         if launches is None:
             return None
-        if prepared.kept is not None:
-            order.uses(prepared.memory)
-            order.uses(prepared.kept.constants)
+        prepared.stay(order)
         order.before()
         if ready.zeros:
             made.fill(engine, order.stream)

@@ -124,6 +124,7 @@ class CudaEngine:
         return streams.PER_THREAD if _per_thread_default_stream() else 0
 
     wait = staticmethod(streams.wait)
+    identity = staticmethod(streams.identity)
     capture_of = staticmethod(capture.capture_of)
     runs_by_itself = staticmethod(streams.runs_by_itself)
 

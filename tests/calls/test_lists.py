@@ -14,7 +14,7 @@ from helpers.values import plain, whole
 
 import gemv
 from gemv.arrays.numba import Numba
-from gemv.calls import ragged, ragged_factors, ragged_known, ragged_run, ragged_tables
+from gemv.calls import order, ragged, ragged_factors, ragged_known, ragged_run, ragged_tables
 from gemv.core import memo
 from gemv.core.dtypes import DTYPES
 from gemv.core.rules import coefficient
@@ -492,6 +492,43 @@ def test_only_tables_that_stay_are_waited_for(monkeypatch):
     assert finished[2:] == [True, False, False]
     batch.plan(x, [to_device(np.ones(3))])
     assert finished[5:] == [True]
+
+
+@needs_engine
+@pytest.mark.parametrize("how", ["list", "vector", "plan"])
+def test_tables_of_earlier_calls_are_told_with_the_stream_that_they_were_made_on(how, monkeypatch):
+    """Whoever uses them later on another stream would else lose them with the batch."""
+    batch = gemv.Batch([to_device(np.ones(shape, "f")) for shape in ((5, 7), (40, 3))])
+    xs = [to_device(np.ones(n, "f")) for n in (7, 3)]
+    ys = [to_device(np.zeros(m, "f")) for m in (5, 40)]
+    streams, told = iter(range(1, 100)), []
+    made_on, stays = order.Order.made_on, order.Order.stays
+
+    def numbered(self, operand):
+        made_on(self, operand)
+        number = next(streams)
+        made[operand.pointer] = number
+        return number
+
+    def noted(self, operand, made_on):
+        told.append((operand.pointer, made_on))
+        stays(self, operand, None)
+
+    made = {}
+    monkeypatch.setattr(order.Order, "made_on", numbered)
+    monkeypatch.setattr(order.Order, "stays", noted)
+    whole = to_device(np.ones(10, "f"))
+    if how == "list":
+        for _ in range(2):
+            batch.gemv(1, xs, 0, ys, overwrite_y=1)
+        expected = 1
+    else:
+        call = batch.plan(xs, ys) if how == "plan" else lambda: batch @ whole
+        for _ in range(2):
+            call()
+        expected = 4 if how == "plan" else 2
+    assert len(told) == expected
+    assert all(made[pointer] == number for pointer, number in told)
 
 
 def test_lists_may_be_any_sequence(everywhere):

@@ -30,6 +30,7 @@ class Engine:
 
     def __init__(self, captured=()):
         self.waits, self.held, self.captured = [], Held(), dict(captured)
+        self.identities = {}
 
     def default_stream(self):
         return 0
@@ -42,6 +43,10 @@ class Engine:
 
     def runs_by_itself(self, stream):
         return stream != 0
+
+    def identity(self, stream):
+        assert stream not in self.captured, "that would end the capture"
+        return self.identities.get(stream, stream)
 
     def behind(self, stream):
         self.told_behind = [*getattr(self, "told_behind", ()), stream]
@@ -147,6 +152,47 @@ def test_an_allocator_is_told_of_a_stream_that_is_there_when_it_asks(ordered):
     _, _, after, held = ordered(call, stream=5, engine=engine)
     assert library.used == [("x", 1005, 0), ("y", 1005, 0)] and after == held == []
     assert engine.told_behind == [5], "once for all of them"
+
+
+class OnStreams(Plain):
+    """A library that makes new memory on its current stream."""
+
+    current = 7
+
+    def current_stream(self, device):
+        return self.current
+
+
+@pytest.mark.parametrize("named", [False, True])
+def test_memory_that_stays_is_kept_for_calls_on_other_streams(named, monkeypatch):
+    """Its library gives it out again at once, in the order of the stream that it was made on."""
+    monkeypatch.setattr(order, "handle_of", lambda routine, stream: stream)
+    library, engine = OnStreams(), Engine()
+    engine.identities[7] = 70
+    a, table = (operand(name, exporter=library) for name in ("a", "table"))
+
+    def call(made_on=None):
+        stream = library.current if named else None
+        made = order.Order(call_of(a, a), engine, stream)
+        made.stays(table, made_on)
+        made.before()
+        made.after()
+        held, engine.held.things = engine.held.things, []
+        assert engine.waits == [], "no stream waits for that"
+        return held
+
+    made_on = order.Order(call_of(a, a), engine, None).made_on(table)
+    assert call(made_on) == []
+    library.current = 9
+    assert call(made_on) == [(["table"], 9)] and call(None) == []
+    library.current = 7
+    assert call(made_on) == []
+    engine.identities[7] = 71  # it was destroyed, and this is another one
+    assert call(made_on) == [(["table"], 7)]
+    engine.captured[7] = SimpleNamespace(identity=1)
+    assert call(made_on) == [], "a graph holds nothing"
+    assert order.Order(call_of(a, a), engine, None).made_on(operand("b", device=None)) is None
+    assert order.Order(call_of(a, a), engine, None).made_on(operand("b")) is None
 
 
 def test_a_captured_stream_is_not_joined_with_one_that_is_not(ordered):

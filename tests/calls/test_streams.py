@@ -251,6 +251,48 @@ def test_memory_outlives_its_names_with_numba(torch):
     assert len(engine.held) == 0
 
 
+@pytest.mark.parametrize("name", ["torch", "cupy"])
+@pytest.mark.parametrize("how", ["list", "vector", "plan"])
+def test_tables_of_a_batch_outlive_it_on_another_stream(torch, cupy, name, how):
+    """Their library takes them back in the order of the stream that the first call was on.
+
+    Zeros in their place are sizes and factors of 0, by which nothing is computed.
+    """
+    if name == "torch":
+        full = partial(torch.full, device="cuda", dtype=torch.float32)
+        zeros = partial(torch.zeros, device="cuda", dtype=torch.int64)
+    else:
+        full, zeros = partial(cupy.full, dtype="f"), partial(cupy.zeros, dtype=np.int64)
+    side = torch.cuda.Stream()
+    of_cupy = cupy.cuda.ExternalStream(side.cuda_stream)
+    rows = [33, 300, 65]
+    a = [full((m, 64), k + 1.0) for k, m in enumerate(rows)]
+    x, whole = [full((64,), 1.0) for _ in rows], full((64 * len(rows),), 1.0)
+    zeros(1)
+    for _ in range(3):
+        batch, y = gemv.Batch(a), [full((m,), 0.0) for m in rows]
+        call = {
+            "list": partial(batch.gemv, 1, x, 0, y, overwrite_y=1),
+            "vector": partial(batch.__matmul__, whole),
+            "plan": batch.plan(x, y),
+        }[how]
+        call()  # which makes the tables
+        call()
+        torch.cuda.synchronize()
+        with torch.cuda.stream(side), of_cupy:
+            torch.cuda._sleep(LONG)
+            result = call()
+        del call, batch
+        refill = [zeros((n,)) for n in (16, 64, 128, 256, 1024) for _ in range(20)]
+        assert not side.query(), "the host has waited"
+        side.synchronize()
+        if how == "vector":
+            result = [result[:33], result[33:333], result[333:]]
+        for k, part in enumerate(result):
+            assert set(part.tolist()) == {64.0 * (k + 1)}
+        del refill
+
+
 def test_stream_of_another_kind_is_refused(torch):
     a, x, y = operands(torch)
     for _ in range(2):

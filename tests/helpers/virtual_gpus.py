@@ -269,7 +269,10 @@ class Driver:
         return self._said(0, 1)
 
     def cuStreamGetId(self, stream):
-        return self._said(0, self.streams[stream].identity)
+        found = self.streams[stream]
+        if found.capture is not None:  # as a GPU's driver does
+            found.capture.broken = True
+        return self._said(0, found.identity)
 
     def cuEventCreate(self, flags):
         handle = next(self.handles)
