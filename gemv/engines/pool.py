@@ -5,6 +5,9 @@ costs several times as much as a launch. A pool allocates and frees in the order
 stream, so nothing waits. Every stream that Numba makes is ordered with that one. A stream of
 another library may not be: whoever uses a result there must keep a reference until that work is
 done, as with any stream-ordered allocator. A call of this package does.
+
+Where each thread has a default stream of its own, one thread may drop what another one uses. So
+vectors are freed in the order of the legacy default stream then, which is ordered with all of them.
 """
 
 from __future__ import annotations
@@ -38,6 +41,7 @@ class Pool:
     def __init__(self, device: int, stream: int, machine: Machine) -> None:
         self.device, self.stream = device, stream
         self._allocate, self._give_back = machine.allocate, machine.give_back
+        self._freed_on = 0 if stream == streams.PER_THREAD else stream
         self.context = cuda.current_context()
         properties = driver.CUmemPoolProps()
         properties.allocType = driver.CUmemAllocationType.CU_MEM_ALLOCATION_TYPE_PINNED
@@ -122,7 +126,7 @@ class Pool:
 
     def _free(self, address: int) -> None:
         """Free memory by the driver, or put it off if that would break a capture."""
-        if self._give_back(address, self.stream, self.device):
+        if self._give_back(address, self._freed_on, self.device):
             self._late.append(address)
 
     def _give_back_late(self) -> None:

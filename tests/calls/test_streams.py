@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import os
+import sys
 import threading
 from functools import partial
 
 import numpy as np
 import pytest
+from helpers import processes
 from helpers.arrays import LIBRARIES
 
 import gemv
@@ -291,6 +294,45 @@ def test_tables_of_a_batch_outlive_it_on_another_stream(torch, cupy, name, how):
         for k, part in enumerate(result):
             assert set(part.tolist()) == {64.0 * (k + 1)}
         del refill
+
+
+def test_a_vector_that_another_thread_drops_with_default_streams_for_each(torch):
+    """It is freed behind the work of the thread that uses it, not of the one that drops it."""
+    code = """
+import threading
+import numpy as np, torch
+from numba import cuda
+import gemv
+size = 4096
+a, ones = cuda.to_device(np.eye(size, dtype="f")), cuda.to_device(np.ones(size, "f"))
+gemv.gemv(2.0, a, ones).copy_to_host()
+with torch.cuda.stream(torch.cuda.ExternalStream(2)):
+    torch.cuda._sleep(1)
+torch.cuda.synchronize()
+for _ in range(5):
+    made, used, end = [], threading.Event(), threading.Event()
+    def use():
+        with torch.cuda.stream(torch.cuda.ExternalStream(2)):
+            torch.cuda._sleep(400_000_000)
+        made.append(gemv.gemv(2.0, a, ones))
+        used.set()
+        end.wait()  # with the thread its stream would end
+    thread = threading.Thread(target=use)
+    thread.start()
+    used.wait()
+    made.clear()
+    later = [gemv.gemv(9.0, a, ones) for _ in range(8)]
+    torch.cuda.synchronize()
+    end.set()
+    thread.join()
+    for each in later:
+        assert set(each.copy_to_host()) == {9}
+"""
+    environment = {**os.environ, "NUMBA_CUDA_PER_THREAD_DEFAULT_STREAM": "1"}
+    done = processes.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, env=environment
+    )
+    assert done.returncode == 0, done.stderr
 
 
 def test_stream_of_another_kind_is_refused(torch):
