@@ -17,8 +17,8 @@ from gemv.driver import block, known_frames
 from gemv.engines import backend as engines_backend
 
 _NUMBERS = {letter: number for number, letter in DTYPE_NUMBERS.items()}
-#: The driver's name of a stream that is another one in each thread.
-_PER_THREAD = 2
+#: The last of the driver's names of default streams, which are not those of one stream each.
+_DEFAULT_STREAMS = 2
 
 
 def handler(in_python: Any) -> Any:
@@ -57,13 +57,13 @@ def remember(
     if known.shares_scratch:
         # Launches of one stream follow each other, but two launches of one call must not be parted
         # by those of another thread.
-        if len(known.functions) != 1 or stream == _PER_THREAD:
+        if len(known.functions) != 1 or stream <= _DEFAULT_STREAMS:
             return False
         from gemv.driver import capture
 
         if capture.capture_of(stream) is not None:
             return False  # the graph owns the scratch memory of what it captures
-        only = stream
+        only = engine.identity(stream)
         values[-2:], keep = _scratch(engine, known, stream)
     (a, x, *_), (y,) = frame.arguments, frame.results
     rows, cols = a.shape[-2:]

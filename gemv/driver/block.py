@@ -25,6 +25,7 @@ MAX_PARAMETERS = 40
 #: Functions of the driver and of Python that the machine code calls, in the order of its table.
 DRIVER_ENTRIES = (
     "launch", "allocate", "free", "is_capturing", "current_device", "context", "set_context",
+    "stream_id",
 )  # fmt: skip
 PYTHON_ENTRIES = (
     "PyFloat_AsDouble", "PyErr_Occurred", "PyErr_Clear", "PyEval_SaveThread",

@@ -69,12 +69,13 @@ def write_handler(module: ir.Module, launch: Writer) -> None:
 
 
 def _write_fits(module: ir.Module) -> Writer:
-    """``fits(entry, key, text, stream)``: 0 if an entry is that of these words and this text."""
+    """``fits(entry, key, text, stream)``: 0 if an entry is that of these words and this text.
+
+    And of this stream, if it is that of one.
+    """
     f = Writer(module, "fits", 4)
     entry, key, text, stream = f.arguments
-    b = f.builder
-    only = f.load(entry, STREAM)
-    f.require(b.or_(f.same(only, ANY), f.same(only, stream)))
+    b, found = f.builder, f.frame()
     with f.repeat(f.word(COMPARED)) as k:
         f.require(f.same(f.load(f.at(entry, k), DEVICE), f.load(f.at(key, k))))
     own, length = f.load(entry, TEXT), f.load(entry, LENGTH)
@@ -83,6 +84,15 @@ def _write_fits(module: ir.Module) -> Writer:
         f.require(f.same(f.load_bytes(f.at(own, k)), f.load_bytes(f.at(text, k))))
     last = b.sub(length, f.word(8))
     f.require(f.same(f.load_bytes(b.add(own, last)), f.load_bytes(b.add(text, last))))
+    only = f.load(entry, STREAM)
+    with b.if_then(b.not_(f.same(only, ANY))):
+        # In a capture Python takes other memory, and to ask for the stream's number would end it.
+        f.store(found, 0, 0)
+        f.require(f.same(f.call("is_capturing", stream, found, result=INT), 0))
+        f.require(f.same(f.load(found), 0))
+        # Another one may have its handle by now.
+        f.require(f.same(f.call("stream_id", stream, found, result=INT), 0))
+        f.require(f.same(f.load(found), only))
     f.give(0)
     return f
 

@@ -45,7 +45,7 @@ STATE = np.zeros(CHAINS + HEADS, np.int64)
 STATE[TRACES], STATE[TICKETS] = trace.OPEN.ctypes.data, tickets.TABLE.ctypes.data
 
 _entries: list[tuple] = []
-#: The keys in the chains, each with the stream of its entry.
+#: The keys in the chains, each with the identity of the stream of its entry.
 _known: set[tuple[Key, int]] = set()
 _lock = threading.RLock()
 
@@ -96,7 +96,7 @@ def remember(
         That of :class:`gemv.driver.machine.Machine`.
     block : Block
     stream : int
-        The only one on which this entry may be launched, or :data:`ANY`.
+        The identity of the only one on which this entry may be launched, or :data:`ANY`.
     values : numpy.ndarray of int64
         alpha, beta, scratch memory and counters as the block takes them.
     keep : object

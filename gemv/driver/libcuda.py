@@ -23,6 +23,7 @@ def addresses() -> dict[str, int]:
         "current_device": libcuda.cuCtxGetDevice,
         "context": libcuda.cuCtxGetCurrent,
         "set_context": libcuda.cuCtxSetCurrent,
+        "stream_id": libcuda.cuStreamGetId,
     }
     return {
         name: ctypes.cast(function, ctypes.c_void_p).value or 0

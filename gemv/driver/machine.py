@@ -78,6 +78,9 @@ class Driver(NamedTuple):
     #: launched in another thread.
     context: int = 0
     set_context: int = 0
+    #: Which stream has a handle, as of :func:`gemv.driver.streams.identity`; 0 if no call of XLA's
+    #: is bound to a stream.
+    stream_id: int = 0
 
 
 def _compiled_now(compiled: Callable[[], bytes]) -> bytes:

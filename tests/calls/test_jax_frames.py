@@ -347,9 +347,16 @@ def test_a_setting_that_changes_is_followed(launches):
 
 
 def test_scratch_memory_of_another_stream(launches):
-    """The entry is that of one stream; on another one Python finds the memory."""
+    """The entry is that of one stream; on another one Python finds the memory.
+
+    It is another one as well where it has the handle of a stream that was destroyed.
+    """
     arrays = [np.zeros(size, np.float32) for size in ((2, 1 << 16), 1 << 16, 2)]
-    for stream, calls in ((STREAM, 1), (STREAM, 1), (STREAM + 1, 2), (STREAM + 1, 2), (STREAM, 2)):
+    for stream, identity, calls in (
+        (STREAM, 50, 1), (STREAM, 50, 1), (STREAM + 1, 60, 2), (STREAM + 1, 60, 2), (STREAM, 50, 2),
+        (STREAM, 70, 3), (STREAM, 70, 3), (STREAM + 1, 60, 3), (2, 2, 4), (2, 2, 5),
+    ):  # fmt: skip
+        launches.engine.identities[stream] = identity
         made = HandMade(arrays[:2], arrays[2:], attributes(alpha_imag=0.0))
 
         def other(address, stream=stream):

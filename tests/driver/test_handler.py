@@ -20,7 +20,9 @@ from gemv.driver import handler_ir, known_frames, machine
 LAUNCHED: list[tuple] = []
 PYTHON: list[int] = []
 #: What the stand-ins answer: the driver for a launch and for the current GPU.
-ANSWERS = {"launch": 0, "device": 0, "status": 0}
+ANSWERS = {
+    "launch": 0, "device": 0, "status": 0, "stream": 0, "identity": 900, "capturing": 0, "asked": 0
+}  # fmt: skip
 
 
 @ctypes.CFUNCTYPE(ctypes.c_int, *[ctypes.c_void_p] * 4)
@@ -41,6 +43,20 @@ def current_device(into):
     return ANSWERS["status"]
 
 
+@ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p, ctypes.POINTER(ctypes.c_uint64))
+def stream_id(stream, into):
+    assert stream == STREAM
+    assert not ANSWERS["capturing"] and not ANSWERS["asked"], "that would end the capture"
+    into[0] = ANSWERS["identity"]
+    return ANSWERS["stream"]
+
+
+@ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p, ctypes.POINTER(ctypes.c_int))
+def is_capturing(stream, into):
+    into[0] = ANSWERS["capturing"]
+    return ANSWERS["asked"]
+
+
 @ctypes.CFUNCTYPE(ctypes.c_void_p, ctypes.c_void_p)
 def in_python(frame):
     PYTHON.append(frame)
@@ -51,7 +67,12 @@ def address(function):
     return ctypes.cast(function, ctypes.c_void_p).value
 
 
-MACHINE = machine.machine(machine.Driver(address(launch), 0, 0, 0, address(current_device)))
+MACHINE = machine.machine(
+    machine.Driver(
+        address(launch), 0, 0, address(is_capturing), address(current_device),
+        stream_id=address(stream_id),
+    )
+)  # fmt: skip
 HANDLER = ctypes.CFUNCTYPE(ctypes.c_void_p, ctypes.c_void_p)(MACHINE.handler)
 NAMES = "a", "x", "y", "alpha", "beta", "scratch", "counters"
 BLOCK = driver_block.Block([driver_block.Function(1, (1, 1, 1), (32, 1, 1), NAMES)], 4, 1, {}, 0, 0)
@@ -63,7 +84,7 @@ def chains(monkeypatch):
     memo.forget()
     LAUNCHED.clear()
     PYTHON.clear()
-    ANSWERS.update(launch=0, device=0, status=0)
+    ANSWERS.update(launch=0, device=0, status=0, stream=0, identity=900, capturing=0, asked=0)
     before = int(known_frames.STATE[known_frames.PYTHON])
     known_frames.STATE[known_frames.PYTHON] = address(in_python)
     monkeypatch.setattr(known_frames, "_entries", list(known_frames._entries))
@@ -217,12 +238,16 @@ def test_other_stages_and_questions_go_to_python():
 
 
 def test_a_bound_stream():
-    """Scratch memory is that of one stream."""
-    assert remember(key_of(operands()), stream=STREAM + 1, alpha=1.0)
-    assert handled(frame_of(operands())) == 0xE4404 and not LAUNCHED
-    memo.forget()
-    assert remember(key_of(operands()), stream=STREAM, alpha=1.0)
-    assert handled(frame_of(operands())) is None and len(LAUNCHED) == 1
+    """Scratch memory is that of one stream, whichever has its handle."""
+    assert remember(key_of(operands()), stream=901, alpha=1.0)
+    for answers, launched in (
+        ({"identity": 900}, 0), ({"stream": 400}, 0), ({"capturing": 1}, 0), ({"asked": 906}, 0),
+        ({}, 1),
+    ):  # fmt: skip
+        ANSWERS.update({"identity": 901, "stream": 0, "capturing": 0, "asked": 0} | answers)
+        handled(frame_of(operands()))
+        assert len(LAUNCHED) == launched
+    assert len(PYTHON) == 4
 
 
 def test_what_fails_is_tried_again_in_python():

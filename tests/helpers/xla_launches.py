@@ -45,10 +45,25 @@ class Launches:
             into[0] = 0
             return 0
 
-        self._kept = launch, current_device
+        @ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p, ctypes.POINTER(ctypes.c_uint64))
+        def stream_id(stream, into):
+            into[0] = self.identity(stream)
+            return 0
+
+        @ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p, ctypes.POINTER(ctypes.c_int))
+        def is_capturing(stream, into):
+            into[0] = 0
+            return 0
+
+        self._kept = launch, is_capturing, current_device, stream_id
         at = [ctypes.cast(each, ctypes.c_void_p).value for each in self._kept]
-        self.machine = machine.machine(machine.Driver(at[0], 0, 0, 0, at[1]))
+        self.machine = machine.machine(machine.Driver(at[0], 0, 0, at[1], at[2], stream_id=at[3]))
         self.scratch = Workspace()
+        #: Of streams that have the handles of destroyed ones.
+        self.identities = {}
+
+    def identity(self, stream):
+        return self.identities.get(stream, stream)
 
     def load(self, choice, device, stream=None):
         return choice.kernel.functions(choice.spec)

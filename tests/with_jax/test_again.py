@@ -302,6 +302,8 @@ def test_the_drop_in_inside_of_what_is_traced(operands, short_way):
 # XLA's own frames -------------------------------------------------------------------------------
 
 LAUNCHED: list[int] = []
+#: Which stream has the handle STREAM.
+IDENTITY = 1234
 
 
 @ctypes.CFUNCTYPE(ctypes.c_int, *[ctypes.c_void_p] * 4)
@@ -325,6 +327,19 @@ def current_device(into):
     return 0
 
 
+@ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p, ctypes.POINTER(ctypes.c_uint64))
+def stream_id(stream, into):
+    assert stream == STREAM
+    into[0] = IDENTITY
+    return 0
+
+
+@ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p, ctypes.POINTER(ctypes.c_int))
+def is_capturing(stream, into):
+    into[0] = 0
+    return 0
+
+
 @ctypes.CFUNCTYPE(ctypes.c_void_p, ctypes.c_void_p)
 def stream_get(address):
     jax_frames.StreamGet.from_address(address).stream = STREAM
@@ -333,8 +348,9 @@ def stream_get(address):
 
 def test_machine_code_reads_the_frames_of_xla(operands, monkeypatch):
     """XLA's CPU calls handlers as its GPUs do, but for the stream, which it has none of."""
-    at = [ctypes.cast(each, ctypes.c_void_p).value for each in (launch, current_device)]
-    functions = machine.machine(machine.Driver(at[0], 0, 0, 0, at[1]))
+    stand_ins = launch, is_capturing, current_device, stream_id
+    at = [ctypes.cast(each, ctypes.c_void_p).value for each in stand_ins]
+    functions = machine.machine(machine.Driver(at[0], 0, 0, at[1], at[2], stream_id=at[3]))
     handler = ctypes.CFUNCTYPE(ctypes.c_void_p, ctypes.c_void_p)(functions.handler)
     in_python, apis = [], []
 
@@ -377,7 +393,7 @@ def test_machine_code_reads_the_frames_of_xla(operands, monkeypatch):
         values[:1].view(np.float32)[0] = 2.5
         remember = known_frames.remember
         publish, one = functions.publish, block.Block([packed], 4, 1, {}, 0, 0)
-        assert remember(key, memo.generation(), publish, one, STREAM, values, None)
+        assert remember(key, memo.generation(), publish, one, IDENTITY, values, None)
         for _ in range(3):
             np.testing.assert_allclose(step(a, x), expected, rtol=1e-5)
         assert LAUNCHED == [STREAM] * 3 and len(in_python) == 1
