@@ -85,7 +85,8 @@ def _abstract(a: Any, x: Any, **options: Any) -> Any:
     return x.update(shape=shape, dtype=dtype, weak_type=False)
 
 
-@functools.cache
+# A factor is one of the options, and a program may have any number of these.
+@functools.lru_cache(maxsize=256)
 def _compiled(options: tuple) -> Any:
     return jax.jit(functools.partial(_product.bind, **dict(options)))
 

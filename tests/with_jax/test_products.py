@@ -387,6 +387,20 @@ def test_errors_of_a_running_program_reach_the_caller(rng, options, without_gpu)
         jax.jit(lambda a, x: matvec(a, x, **options))(a, x).block_until_ready()
 
 
+def test_programs_for_factors_that_change_are_not_kept_for_ever(rng):
+    """Outside of ``jit`` a derivative has one for each alpha."""
+    a, x = array(rng, 4, 3), array(rng, 3)
+    compiled = sys.modules["gemv.calls.jax_operators"]._compiled
+    before = compiled.cache_info().misses
+    for alpha in (1.25, 1.5):
+        jax.grad(lambda x, alpha=alpha: matvec(a, x, alpha=alpha).sum())(x)
+    assert compiled.cache_info().misses == before + 2
+    for number in range(1000):
+        compiled((("alpha", float(number)),))  # which compiles nothing before it is called
+    assert compiled.cache_info().currsize < 500
+    compiled.cache_clear()
+
+
 def test_importing_gemv_does_not_load_jax():
     code = "import sys, gemv; gemv.gemv; assert 'jax' not in sys.modules; import gemv.jax"
     assert processes.run([sys.executable, "-c", code], timeout=120).returncode == 0
