@@ -86,13 +86,24 @@ def _prepare_all(tools: Tools) -> None:
 
 
 def no_negatives(expected: Any, a: Any, x: Any, y: Any) -> bool:
-    """Whether memory has the values of these tensors; remembered for as long as they live."""
+    """Whether memory has the values of these tensors; remembered for as long as they live.
+
+    Not remembered of parts of complex numbers: ``x.data = z.conj().imag`` makes a negative of one.
+    """
     if a.is_neg() or x.is_neg() or y.is_neg():
         return False
+    if _may_be_part(a) or _may_be_part(x) or _may_be_part(y):
+        return True
     if len(expected.seen) >= MAX_SEEN:
         expected.seen.clear()
     expected.seen[id(y)] = weakref.ref(a), weakref.ref(x), weakref.ref(y)
     return True
+
+
+def _may_be_part(tensor: Any) -> bool:
+    """Whether a tensor lies in memory as the imaginary part of another one does."""
+    lengths = zip(tensor.shape, tensor.stride(), strict=True)
+    return not any(length > 1 and step % 2 for length, step in lengths)
 
 
 def _fresh(torch: Any) -> Callable[..., Any] | None:
@@ -271,8 +282,8 @@ def short_ways(engine: Any) -> dict[type, ShortWay]:
                     if not is_same_stream(stream, handle):
                         return UNUSUAL
                     stream = handle
-                # is_neg() releases the interpreter's lock, for which threads would then compete. A
-                # tensor's answer never changes, so each is asked once.
+                # is_neg() releases the interpreter's lock, for which threads would then compete. So
+                # each tensor is asked once, if its answer cannot change.
                 last = x if y is None else y
                 refs = expected.seen.get(id(last))
                 if (

@@ -243,13 +243,17 @@ def test_graphs_keep_repeated_calls(watched):
     assert len(graphs) == 1 and "gemv" in graphs[0]
 
 
-def test_lazy_negatives_are_not_taken_for_what_is_expected(engine):
+@pytest.mark.parametrize("how", ["another", "data"])
+def test_lazy_negatives_are_not_taken_for_what_is_expected(how, engine):
     """The imaginary part of a lazy conjugate lies in memory with the other sign."""
     a, z = torch.ones(4, 3), torch.ones(3, dtype=torch.complex64) * 1j
     plain, negative = z.imag, z.conj().imag
     assert negative.is_neg() and plain.stride() == negative.stride()
     for _ in range(3):
         assert products.mv(a, plain).tolist() == [3.0] * 4
+    if how == "data":  # the same tensor, with the memory of the other one
+        plain.data, negative = negative, plain
+        assert negative.is_neg()
     ways = engine.launched
     # The stand-in has no negatives either: it is enough that the machine code is not asked.
     with pytest.raises(AssertionError), pytest.MonkeyPatch.context() as patch:
