@@ -177,7 +177,24 @@ def test_memory_outlives_its_names_on_a_named_stream(torch):
         assert y.unique().tolist() == [2]
 
 
-def test_memory_outlives_a_named_stream(torch, cupy):
+def new_stream():
+    """The handle of a new stream, which the driver may have given to one that was destroyed."""
+    from cuda.bindings import driver
+
+    from gemv.driver.libcuda import check
+
+    return int(check(driver.cuStreamCreate(driver.CUstream_flags.CU_STREAM_NON_BLOCKING)))
+
+
+def destroy(stream):
+    from cuda.bindings import driver
+
+    from gemv.driver.libcuda import check
+
+    check(driver.cuStreamDestroy(stream))
+
+
+def test_memory_outlives_a_named_stream(torch):
     """PyTorch asks for the stream as it takes the memory back, when that is destroyed."""
     size = 4096
     y = torch.zeros(size, device="cuda")
@@ -187,14 +204,14 @@ def test_memory_outlives_a_named_stream(torch, cupy):
         x = torch.full((size,), 2.0, device="cuda")
         places = a.data_ptr(), x.data_ptr()
         torch.cuda.synchronize()
-        stream, done = cupy.cuda.Stream(non_blocking=True), torch.cuda.Event()
-        external = torch.cuda.ExternalStream(stream.ptr)
+        stream, done = new_stream(), torch.cuda.Event()
+        external = torch.cuda.ExternalStream(stream)
         with torch.cuda.stream(external):
             torch.cuda._sleep(LONG)
         gemv.gemv(1.0, a, x, 0.0, y, overwrite_y=1, stream=stream)
         done.record(external)
-        del stream, external
-        other = cupy.cuda.Stream(non_blocking=True)  # has the handle, and nothing to do
+        destroy(stream)
+        other = new_stream()  # it may have the handle, and has nothing to do
         del a, x
         refill = [torch.full((size, size), 9.0, device="cuda") for _ in range(2)]
         refill += [torch.full((size,), 9.0, device="cuda") for _ in range(4)]
@@ -202,7 +219,7 @@ def test_memory_outlives_a_named_stream(torch, cupy):
         assert not {each.data_ptr() for each in refill} & set(places)
         done.synchronize()
         assert y.unique().tolist() == [2]
-        del other
+        destroy(other)
 
 
 def test_memory_outlives_its_names_with_cupy(torch, cupy):
@@ -674,3 +691,27 @@ def test_a_stream_that_has_the_handle_of_a_destroyed_one(torch, trans):
         torch.cuda.synchronize()
         for ys, right in zip(results, wanted, strict=True):
             assert (ys == right).all()
+
+
+def test_sharded_products_on_a_stream_with_the_handle_of_a_destroyed_one(torch, cupy):
+    """The second product waits for the first one, which uses the same memory beside the shards."""
+    values = np.random.default_rng(3).standard_normal((300, 400)).astype(np.float32)
+    several = gemv.Matrix(values, devices=[0, 0], split="rows")
+    xs = cupy.asarray(np.random.default_rng(4).standard_normal((2, 400)), np.float32)
+    wanted = [(several @ x).get() for x in xs]
+    for _ in range(6):
+        several @ xs[0]  # by now one graph computes it
+    for _ in range(10):
+        cupy.cuda.Device().synchronize()
+        found = []
+        for number, x in enumerate(xs):
+            stream = new_stream()
+            with cupy.cuda.ExternalStream(stream):
+                if not number:
+                    with torch.cuda.stream(torch.cuda.ExternalStream(stream)):
+                        torch.cuda._sleep(LONG // 10)
+                found.append(several @ x)
+            destroy(stream)
+        cupy.cuda.Device().synchronize()
+        for each, right in zip(found, wanted, strict=True):
+            assert (each.get() == right).all()
