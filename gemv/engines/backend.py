@@ -264,12 +264,16 @@ def engine_of(name: str) -> Any:
 
 
 def require_device(routine: str) -> None:
-    """Refuse to multiply by a matrix that lies on a device, while the backend is host."""
+    """Refuse to multiply by a matrix that lies on a device, while the backend is host.
+
+    And in a forked process, where it lies on no device.
+    """
     if backend() == "host":
         raise TypeError(
             f"{routine}: the matrix lies on a device, but the backend is host by now, which takes"
             " host arrays only; call gemv.use_backend(None), or make another matrix"
         )
+    engine().in_host_memory()  # no matter where it is: there an engine answers nothing
 
 
 def refuse_capture(routine: str, stream: int) -> None:

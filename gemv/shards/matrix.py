@@ -83,6 +83,7 @@ class ShardedMatrix(KeptOperator):
         rows, cols = self.shape if trans == 0 else self.shape[::-1]
         if not (len(x) and rows and cols):
             return np.zeros((len(x), rows), self.dtype)
+        backend.require_device("Matrix")
         with self._lock, self._fabric.places[0].current():
             parts = [
                 self._from_host(trans, x[first : first + MOST_VECTORS])
@@ -92,7 +93,6 @@ class ShardedMatrix(KeptOperator):
 
     def _from_host(self, trans: int, x: np.ndarray) -> np.ndarray:
         """The products of one vector or several in host memory, which are sent together."""
-        backend.require_device("Matrix")
         backend.refuse_capture("Matrix", backend.engine().default_stream())
         count, cols = x.shape
         groups = self._groups(trans, count)

@@ -13,7 +13,7 @@ import pytest
 from helpers.problems import random_array
 
 import gemv
-from gemv.core import memo
+from gemv.core import errors, memo
 from gemv.engines import backend
 
 if backend.backend() != "simulator":
@@ -357,6 +357,26 @@ def test_an_error_that_says_whose_it_is_is_not_its_own_cause(virtual_gpus):
         with pytest.raises(kind, match=f"^{place._who}: ") as told, place.turn([]):
             raise error
         assert told.value.__cause__ is not told.value
+
+
+def test_in_a_forked_process_every_product_says_so(virtual_gpus, monkeypatch):
+    """Nothing is asked of the driver there, whose errors say less."""
+    several = gemv.Matrix(numbers((37, 20)), devices=[0, 1], split="rows")
+    values, x, y = numbers(20), *(Array(virtual_gpus, numbers(each)) for each in (20, 37))
+    plan = several.plan(x, y)
+    calls = [
+        plan, lambda: several @ x, lambda: several @ values, lambda: several.matmat(values[:, None])
+    ]  # fmt: skip
+    for call in calls:
+        call()
+    monkeypatch.setattr(backend, "engine", errors.Forked)
+    memo.after_fork()
+    virtual_gpus.current = 1
+    virtual_gpus.calls.clear()
+    for call in calls:
+        with pytest.raises(gemv.BackendError, match="does not survive a fork"):
+            call()
+    assert not virtual_gpus.calls
 
 
 def test_a_setting_that_changes_makes_a_new_graph(product, virtual_gpus):
