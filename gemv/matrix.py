@@ -144,7 +144,7 @@ class Matrix(KeptOperator):
         #: The same matrix as an array of another library, by the library's name.
         self._views: dict[str, Any] = {}
         #: If it is set, it is called while the GPU computes the product of a vector in host memory.
-        self._meanwhile: Callable[[], object] | None = None
+        self.meanwhile: Callable[[], object] | None = None
         self.array: Any
         if not operand.on_host:
             if self._backend == "host":
@@ -254,7 +254,7 @@ class Matrix(KeptOperator):
             vectors, plan = bound
             y = 0 if y is None and beta is not _NO_BETA else y
             return vectors.product(
-                x, y, lambda stream: plan(alpha, beta, stream=stream), self._meanwhile
+                x, y, lambda stream: plan(alpha, beta, stream=stream), self.meanwhile
             )
 
     def _on_device(self, op: int, x: Any) -> Any:

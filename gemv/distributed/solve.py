@@ -117,7 +117,7 @@ class Shared(LinearOperator):
         self._shards, self._exchange = sorted(shards.items()), exchange
         self._checksum = Checksum()
         for matrix in shards.values():
-            matrix._meanwhile = self._checksum
+            matrix.meanwhile = self._checksum
         self._edges = [np.cumsum([0, *sizes]).tolist() for sizes in (job.rows, job.columns)]
         super().__init__(job.dtype, (sum(job.rows), sum(job.columns)))
 

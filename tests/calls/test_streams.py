@@ -284,7 +284,7 @@ def test_tables_of_a_batch_outlive_it_on_another_stream(torch, cupy, name, how):
     else:
         full, zeros = partial(cupy.full, dtype="f"), partial(cupy.zeros, dtype=np.int64)
     side = torch.cuda.Stream()
-    of_cupy = cupy.cuda.ExternalStream(side.cuda_stream)
+    of_cupy = cupy.cuda.Stream.from_external(side)
     rows = [33, 300, 65]
     a = [full((m, 64), k + 1.0) for k, m in enumerate(rows)]
     x, whole = [full((64,), 1.0) for _ in rows], full((64 * len(rows),), 1.0)
@@ -668,27 +668,31 @@ def test_a_stream_that_has_the_handle_of_a_destroyed_one(torch, trans):
 
     from gemv.driver.libcuda import check
 
-    calls, (m, n) = 200, (10, 1_000_000) if trans == "N" else (1_000_000, 10)
-    a = torch.randn(m, n, device="cuda")
-    xs = torch.randn(2, 1_000_000, device="cuda")
+    made = partial(driver.cuStreamCreate, driver.CUstream_flags.CU_STREAM_NON_BLOCKING)
+    n = 30_000_000  # about half a millisecond a call
+    a = torch.randn(*((10, n) if trans == "N" else (n, 10)), device="cuda")
+    xs = torch.randn(2, n, device="cuda")
     call = partial(gemv.gemv, 1.0, a, beta=0.0, trans=trans, overwrite_y=1)
     with gemv.trace() as seen:
         wanted = [call(x=x, y=torch.zeros(10, device="cuda")) for x in xs]
     assert seen[-1].geometry.counters
     for _ in range(3):
-        results = torch.full((2, calls, 10), torch.nan, device="cuda")
+        results = torch.full((2, 4, 10), torch.nan, device="cuda")
         torch.cuda.synchronize()
-        handles = []
-        for x, ys in zip(xs, results, strict=True):
-            stream = check(driver.cuStreamCreate(driver.CUstream_flags.CU_STREAM_NON_BLOCKING))
-            handles.append(int(stream))
-            with torch.cuda.stream(torch.cuda.ExternalStream(int(stream))):
-                torch.cuda._sleep(LONG // 10)  # so that all calls of both streams are there
+        streams = [check(made())]
+        for number, (x, ys) in enumerate(zip(xs, results, strict=True)):
+            with torch.cuda.stream(torch.cuda.ExternalStream(int(streams[-1]))):
+                torch.cuda._sleep(LONG // 10)  # so that the calls of both streams are there
                 for y in ys:
                     call(x=x, y=y)
-            check(driver.cuStreamDestroy(stream))  # while its calls are waiting
-        assert handles[0] == handles[1]
+            handle = int(streams[-1])
+            check(driver.cuStreamDestroy(streams.pop()))  # while its calls are waiting
+            while number == 0 and int((streams or [0])[-1]) != handle:
+                streams.append(check(made()))
+                assert len(streams) < 100, "no stream has this handle again"
         torch.cuda.synchronize()
+        for stream in streams:
+            check(driver.cuStreamDestroy(stream))
         for ys, right in zip(results, wanted, strict=True):
             assert (ys == right).all()
 
@@ -706,9 +710,10 @@ def test_sharded_products_on_a_stream_with_the_handle_of_a_destroyed_one(torch, 
         found = []
         for number, x in enumerate(xs):
             stream = new_stream()
-            with cupy.cuda.ExternalStream(stream):
+            same = torch.cuda.ExternalStream(stream)
+            with cupy.cuda.Stream.from_external(same):
                 if not number:
-                    with torch.cuda.stream(torch.cuda.ExternalStream(stream)):
+                    with torch.cuda.stream(same):
                         torch.cuda._sleep(LONG // 10)
                 found.append(several @ x)
             destroy(stream)

@@ -3,12 +3,13 @@
 import threading
 
 import pytest
-from helpers.virtual_gpus import Stream, installed
 
 from gemv.engines import backend
 
 if backend.backend() != "simulator":
     pytest.skip("with a GPU the real driver is tested", allow_module_level=True)
+
+from helpers.virtual_gpus import Stream, installed
 
 
 @pytest.fixture

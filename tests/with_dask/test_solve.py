@@ -339,7 +339,7 @@ def test_the_digest_is_computed_once_and_while_a_gpu_computes(rng, monkeypatch):
 
             def busy(*arguments, matrix=matrix, product=product):
                 y = product(*arguments)
-                matrix._meanwhile()
+                matrix.meanwhile()
                 done.append("product")
                 return y
 
