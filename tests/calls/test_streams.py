@@ -661,42 +661,6 @@ def test_host_callbacks_behind_many_calls(torch):
     assert len(done) == 3
 
 
-@pytest.mark.parametrize("trans", ["N", "T"])
-def test_a_stream_that_has_the_handle_of_a_destroyed_one(torch, trans):
-    """Work of the destroyed stream may still be running: it has its scratch memory for itself."""
-    from cuda.bindings import driver
-
-    from gemv.driver.libcuda import check
-
-    made = partial(driver.cuStreamCreate, driver.CUstream_flags.CU_STREAM_NON_BLOCKING)
-    n = 30_000_000  # about half a millisecond a call
-    a = torch.randn(*((10, n) if trans == "N" else (n, 10)), device="cuda")
-    xs = torch.randn(2, n, device="cuda")
-    call = partial(gemv.gemv, 1.0, a, beta=0.0, trans=trans, overwrite_y=1)
-    with gemv.trace() as seen:
-        wanted = [call(x=x, y=torch.zeros(10, device="cuda")) for x in xs]
-    assert seen[-1].geometry.counters
-    for _ in range(3):
-        results = torch.full((2, 4, 10), torch.nan, device="cuda")
-        torch.cuda.synchronize()
-        streams = [check(made())]
-        for number, (x, ys) in enumerate(zip(xs, results, strict=True)):
-            with torch.cuda.stream(torch.cuda.ExternalStream(int(streams[-1]))):
-                torch.cuda._sleep(LONG // 10)  # so that the calls of both streams are there
-                for y in ys:
-                    call(x=x, y=y)
-            handle = int(streams[-1])
-            check(driver.cuStreamDestroy(streams.pop()))  # while its calls are waiting
-            while number == 0 and int((streams or [0])[-1]) != handle:
-                streams.append(check(made()))
-                assert len(streams) < 100, "no stream has this handle again"
-        torch.cuda.synchronize()
-        for stream in streams:
-            check(driver.cuStreamDestroy(stream))
-        for ys, right in zip(results, wanted, strict=True):
-            assert (ys == right).all()
-
-
 def test_sharded_products_on_a_stream_with_the_handle_of_a_destroyed_one(torch, cupy):
     """The second product waits for the first one, which uses the same memory beside the shards."""
     values = np.random.default_rng(3).standard_normal((300, 400)).astype(np.float32)
