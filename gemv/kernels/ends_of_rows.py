@@ -7,6 +7,7 @@ the rung of rows. What comes behind all turns is in :mod:`gemv.kernels.ends_of_s
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Mapping
 from typing import Any
 
@@ -162,6 +163,15 @@ def _store(held: int, held_rows: int, groups: int, tile_rows: int, slots: int) -
         for k, place in enumerate(places)
     )
     return "\n".join(["def store(sums, row, slot, values):", *lines])
+
+
+def unsplit(spec: Any, turns: int) -> Any:
+    """`spec` for :func:`names_of`, of a kernel that splits no columns and has no constants for it.
+
+    The threads of a block have the lanes of one of so many `turns`.
+    """
+    own = {"TURNS": turns, "BLOCKS_PER_SM": 0, "OF_ROWS": 1, "OF_THREADS": 32}
+    return dataclasses.replace(spec, knobs=tuple(sorted({**dict(spec.knobs), **own}.items())))
 
 
 def names_of(spec: Any) -> dict[str, Any]:

@@ -101,6 +101,7 @@ SEVERAL = {
     "vector_rows": (
         "several_long_rows",
         "several_short_rows",
+        "several_rows_in_clusters",
         "several_staged_rows",
         "several_rows",
     ),

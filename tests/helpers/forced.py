@@ -13,7 +13,9 @@ from gemv.selection import ragged as _ragged  # noqa: F401  takes names that are
 from gemv.selection.select import select
 
 #: Kernels for several vectors that have no constants but those that a test gives.
-GIVEN_ALL = ("several_short_rows", "several_long_rows", "several_staged_rows")
+GIVEN_ALL = (
+    "several_short_rows", "several_long_rows", "several_staged_rows", "several_rows_in_clusters",
+)  # fmt: skip
 
 
 def alone(monkeypatch, name, knobs):

@@ -175,6 +175,8 @@ def several_of(name, together):
     """The name of the kernel that has these constants."""
     if "SHARERS" in together:
         return "several_short_rows"
+    if "CLUSTER" in together:
+        return "several_rows_in_clusters"
     if "STAGES" in together and "PARTS" in together:
         return "several_staged_rows"
     return "several_long_rows" if "AT_ONCE" in together else SEVERAL[name]
@@ -345,6 +347,39 @@ def test_stages_of_a_and_x_zero_alpha_reads_nothing(monkeypatch):
         found = gemv.matvec(a, x, cuda.to_device(y), alpha=0, beta=-2)
     assert [call.kernel for call in calls] == ["several_staged_rows"]
     assert found.copy_to_host().tobytes() == (-2 * y).tobytes()
+
+
+#: Rows and columns of A as above, lanes of a row, and constants of several vectors, whose lanes are
+#: shared by the blocks of a cluster.
+IN_CLUSTERS = [
+    # one warp to a block, a thread to a lane; rows that fill no tile
+    (3, 1000, 64, {"PARTS": 1, "CLUSTER": 2, "ROWS": 2, "VECTORS": 1, "COUNT": 2, "STAGES": 3}),
+    # threads of a lane in several warps, and lanes without columns in the last stage
+    (5, 1608, 64,
+     {"PARTS": 2, "CLUSTER": 2, "ROWS": 2, "VECTORS": 2, "COUNT": 4, "STAGES": 2,
+      "THREADS_PER_BLOCK": 64}),
+    # two groups of rows, several warps to a row of a block, more than one stage of each lane
+    (9, 3080, 128,
+     {"PARTS": 1, "CLUSTER": 2, "ROWS": 2, "VECTORS": 1, "COUNT": 4, "STAGES": 4,
+      "THREADS_PER_BLOCK": 128}),
+    # blocks whose lanes have no columns; more blocks than rows
+    (2, 264, 128, {"PARTS": 1, "CLUSTER": 4, "ROWS": 1, "VECTORS": 1, "COUNT": 2, "STAGES": 2}),
+    # more vectors than threads copy of at a time; rows that are no power of two
+    (7, 1032, 64,
+     {"PARTS": 1, "CLUSTER": 2, "ROWS": 3, "VECTORS": 2, "COUNT": 8, "STAGES": 3,
+      "THREADS_PER_BLOCK": 64}),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("letter", ["h", "d", "c"])
+@pytest.mark.parametrize("m, n, lanes, together", IN_CLUSTERS)
+def test_lanes_of_a_cluster_have_the_bits_of_each_alone(
+    letter, m, n, lanes, together, monkeypatch
+):
+    alone = {**ROWS, "LANES": lanes, "THREADS_PER_BLOCK": lanes}
+    fixed = {"LANES": lanes, "THREADS_PER_BLOCK": 32, "MIN_BLOCKS": 1}
+    columns = 2 * n // DTYPES[letter].itemsize
+    check(letter, m, columns, alone, {**fixed, **together}, monkeypatch)
 
 
 def in_registers(letter, m, n, lanes, together, stages, monkeypatch):
