@@ -88,6 +88,12 @@ CASES = {
          {"LANES": 64, "PARTS": 2, "TURNS": 2, "ROWS": 2, "VECTORS": 1, "COUNT": 2, "STAGES": 3,
           "THREADS_PER_BLOCK": 64, "MIN_BLOCKS": 1, **UNSPLIT}),
     ],
+    "several_rows_in_clusters": [
+        # a ring that goes round, and sums of two blocks; threads of a lane in two warps
+        (5, 1032, {**ROWS, "LANES": 64, "THREADS_PER_BLOCK": 64},
+         {"LANES": 64, "PARTS": 2, "CLUSTER": 2, "ROWS": 2, "VECTORS": 1, "COUNT": 2, "STAGES": 2,
+          "THREADS_PER_BLOCK": 64, "MIN_BLOCKS": 1}),
+    ],
     # tiles of warps, and tiles of blocks
     "list_columns": [(45, 70, None, None), (44, 300, None, None)],
 }  # fmt: skip
@@ -103,6 +109,7 @@ ALONE = {
     "several_rows": "vector_rows", "several_columns": "vector_columns",
     "several_long_columns": "long_columns", "several_short_rows": "vector_rows",
     "several_long_rows": "vector_rows", "several_staged_rows": "vector_rows",
+    "several_rows_in_clusters": "vector_rows",
 }  # fmt: skip
 
 
@@ -128,7 +135,7 @@ class Listed:
 def products(name, m, n, letter=None):
     """What is right, and a call that makes it; the matrices end where their memory does."""
     a, x = operands(name, m, n, letter or LETTERS.get(name, "s"))
-    lines = a if name.endswith("_rows") else a.swapaxes(-1, -2)  # as they are in memory
+    lines = a if "_rows" in name else a.swapaxes(-1, -2)  # as they are in memory
     if name.startswith("list"):
         own = [cuda.to_device(np.asfortranarray(each)) for each in a]
         listed = [cuda.to_device(each) for each in x]

@@ -298,12 +298,15 @@ def test_stages_of_a_and_x_have_the_bits_of_each_alone(letter, m, n, alone, toge
 
 
 @pytest.mark.parametrize("call", ["matvec", "vecmat", "gemv, C"])
-@pytest.mark.parametrize("kernel", ["staged", "registers"])
+@pytest.mark.parametrize("kernel", ["staged", "registers", "clusters"])
 def test_conjugates_of_complex_rows_and_of_x(kernel, call, monkeypatch):
     """vecmat conjugates x, op C conjugates A: as NumPy, and with the bits of one vector."""
     if kernel == "staged":
         m, n, alone, together = STAGED_ROWS[0]
         alone, together = staged_rows(alone, together)
+    elif kernel == "clusters":
+        m, n, lanes, together = IN_CLUSTERS[1]
+        alone, together = in_clusters(lanes, together)
     else:
         _, m, n, lanes, together = next(each for each in SHORT if each[0] == "c")
         alone = {**ROWS, "LANES": lanes, "THREADS_PER_BLOCK": 32}
@@ -337,15 +340,17 @@ def test_conjugates_of_complex_rows_and_of_x(kernel, call, monkeypatch):
     assert several.tobytes() == computed()[1].tobytes()
 
 
-def test_stages_of_a_and_x_zero_alpha_reads_nothing(monkeypatch):
+@pytest.mark.parametrize("name", ["several_staged_rows", "several_rows_in_clusters"])
+def test_stages_of_a_and_x_zero_alpha_reads_nothing(name, monkeypatch):
     """With alpha as an argument neither A nor x is copied, and y is scaled in every tile."""
-    m, n, alone, together = STAGED_ROWS[0]
-    force("vector_rows", *staged_rows(alone, together), monkeypatch)
+    m, n, own, together = STAGED_ROWS[0] if "staged" in name else IN_CLUSTERS[1]
+    made = (staged_rows if "staged" in name else in_clusters)(own, together)
+    force("vector_rows", *made, monkeypatch)
     a, x = (padded(np.full((count, n), np.nan, np.float16)) for count in (m, 5))
     y = np.arange(5 * m, dtype=np.float16).reshape(5, m)
     with gemv.trace() as calls:
         found = gemv.matvec(a, x, cuda.to_device(y), alpha=0, beta=-2)
-    assert [call.kernel for call in calls] == ["several_staged_rows"]
+    assert [call.kernel for call in calls] == [name]
     assert found.copy_to_host().tobytes() == (-2 * y).tobytes()
 
 
@@ -376,10 +381,36 @@ IN_CLUSTERS = [
 def test_lanes_of_a_cluster_have_the_bits_of_each_alone(
     letter, m, n, lanes, together, monkeypatch
 ):
-    alone = {**ROWS, "LANES": lanes, "THREADS_PER_BLOCK": lanes}
-    fixed = {"LANES": lanes, "THREADS_PER_BLOCK": 32, "MIN_BLOCKS": 1}
     columns = 2 * n // DTYPES[letter].itemsize
-    check(letter, m, columns, alone, {**fixed, **together}, monkeypatch)
+    check(letter, m, columns, *in_clusters(lanes, together), monkeypatch)
+
+
+@pytest.mark.parametrize("count", [3, 5, 8, 11])
+def test_lanes_of_a_cluster_for_any_number_of_vectors(count, monkeypatch):
+    """Those that fill no COUNT, in more than one turn of the grid, with columns of A as rows."""
+    m, n, lanes, together = IN_CLUSTERS[1]
+    force("vector_rows", *in_clusters(lanes, together), monkeypatch)
+    rng = np.random.default_rng(count)
+    n //= 2
+    a, x, y = (random_array(rng, shape, DTYPES["s"]) for shape in ((m, n), (count, n), (count, m)))
+    columns = transposed(padded(a))
+
+    def computed():
+        with gemv.trace() as calls:
+            found = gemv.vecmat(padded(x), columns, padded(y), alpha=0.5, beta=-2)
+        return {each.kernel for each in calls}, found.copy_to_host()
+
+    kernels, several = computed()
+    assert kernels == {"several_rows_in_clusters"}
+    assert np.allclose(several, 0.5 * (x.astype("f8") @ a.T.astype("f8")) - 2 * y, atol=1e-4)
+    monkeypatch.setattr(batches, "SEVERAL", {})
+    assert several.tobytes() == computed()[1].tobytes()
+
+
+def in_clusters(lanes, together):
+    """All constants of one vector and of several."""
+    alone = {**ROWS, "LANES": lanes, "THREADS_PER_BLOCK": lanes}
+    return alone, {"LANES": lanes, "THREADS_PER_BLOCK": 32, "MIN_BLOCKS": 1, **together}
 
 
 def in_registers(letter, m, n, lanes, together, stages, monkeypatch):
