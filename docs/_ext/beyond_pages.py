@@ -79,7 +79,7 @@ def beyond_page(kernel) -> str:
         *([drawing(f"lists-{kernel.name}")] if kernel.name in items_of_lists.ORDERS else []),
         "## Bytes",
         markdown(bytes_as_code(lesson["Bytes"])),
-        *([_counted(kernel)] if kernel.name not in items.NARROW else []),
+        *([_counted(kernel)] if kernel.name not in items.NARROW + items.LARGE else []),
         "## Measured",
         *([drawing(f"items-{kernel.name}")] if _is_drawn(kernel.name) else []),
         measured_table(kernel.name),
@@ -124,7 +124,7 @@ def _counted(kernel) -> str:
 
 def measured_table(name: str) -> str:
     """The stored float32 cells in which the kernel was selected."""
-    from items import NARROW, SEVERAL, measured
+    from items import LARGE, NARROW, SEVERAL, measured
 
     from benchmarks.pages.page import duration
 
@@ -132,6 +132,8 @@ def measured_table(name: str) -> str:
         return "{doc}`/several` has the times of lists, and of other ways to compute them."
     if name in NARROW:
         return "The kernel is for numbers of 2 bytes; {doc}`/several` has the times of these."
+    if name in LARGE:
+        return "The kernel is for large matrices; {doc}`/several` has the times of these."
     rows = measured(name)
     if not rows:
         return "There is no measured figure of this kernel yet: `make several` makes it on a GPU."

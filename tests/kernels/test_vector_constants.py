@@ -13,6 +13,7 @@ from gemv.core.dtypes import DTYPES, dtype_name
 from gemv.core.geometry import Chip, Device
 from gemv.kernels import get
 from gemv.kernels.ends_of_splits import taken_at_once
+from gemv.kernels.vectors.b08_several_rows_in_clusters import TILES
 from gemv.measure.inputs import make_problem
 from gemv.selection.batches import select_batch
 from gemv.selection.select import select
@@ -691,3 +692,105 @@ def test_what_a_block_keeps_between_turns_counts_as_shared_memory():
              "THREADS_PER_BLOCK": 512}  # fmt: skip
     with pytest.raises(ValueError, match="bytes of shared memory are more than"):
         get("several_staged_rows").geometry(problem, H100, {**own, **knobs})
+
+
+#: Letter, rows, columns, vectors, lanes of a row, and constants: CLUSTER, COUNT, PARTS, ROWS,
+#: VECTORS, STAGES, threads.
+IN_CLUSTERS = [
+    ("b", 100, 200000, 8, 512, (16, 8, 4, 4, 4, 4, 512)),
+    ("h", 120, 100000, 11, 512, (16, 8, 4, 4, 4, 4, 512)),
+    ("b", 300, 80000, 5, 128, (4, 8, 4, 4, 4, 4, 512)),
+    ("b", 100, 200000, 3, 512, (16, 4, 4, 8, 4, 4, 256)),
+    ("s", 100, 200000, 8, 512, (16, 8, 4, 8, 4, 4, 256)),
+    ("s", 250, 40000, 8, 256, (8, 8, 4, 8, 4, 4, 256)),
+    ("d", 100, 100000, 8, 512, (16, 8, 2, 4, 4, 4, 256)),
+    ("c", 132, 65536, 8, 512, (16, 8, 2, 4, 4, 4, 256)),
+]  # fmt: skip
+
+
+def in_clusters(letter, rows, cols, vectors, lanes, **more):
+    """A problem, and the constants of several_rows_in_clusters for it."""
+    problem = make_problem(rows, cols, DTYPES[letter], "C", "N").at(256, 256)
+    problem = problem._replace(accumulate=more.pop("accumulate", "plain"))
+    alone = {**get("vector_rows").knobs, "LANES": lanes, "BLOCKS_PER_SM": 0, **more}
+    return problem, get("several_rows_in_clusters").for_vectors(problem, alone, vectors)
+
+
+@pytest.mark.parametrize("letter, rows, cols, vectors, lanes, right", IN_CLUSTERS)
+def test_few_long_rows_have_a_cluster_for_each_tile(letter, rows, cols, vectors, lanes, right):
+    problem, knobs = in_clusters(letter, rows, cols, vectors, lanes)
+    names = ("CLUSTER", "COUNT", "PARTS", "ROWS", "VECTORS", "STAGES", "THREADS_PER_BLOCK")
+    assert tuple(knobs[name] for name in names) == right
+    kernel = get("several_rows_in_clusters")
+    (launch,) = kernel.geometry(problem, H100, knobs).launches
+    assert launch.grid == (math.ceil(rows / kernel.tile(knobs)[0]), right[0], 1)
+    assert launch.shared <= 227 << 10
+
+
+#: All tiles: vectors, bytes of a number, lanes of a block.
+OF_SHARES = [(*key, share) for key, tiles in TILES.items() for share in tiles]
+
+
+@pytest.mark.parametrize("count, size, share", OF_SHARES)
+def test_shares_of_lanes_spill_no_registers(count, size, share, compiler):
+    kernel = get("several_rows_in_clusters")
+    knobs = TILES[count, size][share]._asdict() | {"COUNT": count, "CLUSTER": 4, "LANES": 4 * share}
+    for letter in {2: "hb", 4: "s", 8: "dc"}[size]:
+        problem = make_problem(100, 1 << 17, DTYPES[letter], "C", "N").at(256, 256)
+        (launch,) = kernel.geometry(problem, H100, knobs).launches
+        (function,) = compiler(
+            kernel, dtype_name(DTYPES[letter]), "dot", knobs=knobs, widths=problem.widths,
+            whole=True,
+        )  # fmt: skip
+        assert (function["stack"], function["spills"]) == (0, 0), knobs
+        blocks = knobs["MIN_BLOCKS"]
+        assert function["registers"] * launch.threads_per_block * blocks <= H100.chip.registers
+        nbytes = launch.shared + kernel.build.__globals__["sums_bytes"](problem, knobs) + 1024
+        assert blocks * nbytes <= H100.chip.shared_bytes
+
+
+def test_other_rows_have_no_clusters():
+    """Tiles for all multiprocessors, rows that end soon, and what was not timed."""
+    usual = {"letter": "b", "rows": 100, "cols": 200000, "vectors": 8, "lanes": 512}
+    assert in_clusters(**usual)[1] is not None
+    for changed in (
+        {"vectors": 2}, {"lanes": 64}, {"rows": 529}, {"rows": 10}, {"cols": 20000},
+        {"cols": 200004}, {"BLOCKS_PER_SM": 1}, {"accumulate": "wide"}, {"letter": "z"},
+        {"letter": "s", "vectors": 4}, {"letter": "d", "rows": 265},
+    ):  # fmt: skip
+        assert in_clusters(**{**usual, **changed})[1] is None, changed
+
+
+def test_gpus_without_clusters_have_another_kernel():
+    problem = in_clusters("b", 100, 200000, 8, 512)[0]
+    batch = Batch((8,), ((0,), (200000,), (100,), (0,), (0,)))
+    found = [select_batch(problem, batch, device).kernel.name for device in (H100, OLD)]
+    assert found == ["several_rows_in_clusters", "several_rows"]
+
+
+@pytest.mark.parametrize("knobs, told", [
+    ({"CLUSTER": 3}, "CLUSTER must be a power of two from 2 to 16, got 3"),
+    ({"CLUSTER": 32}, "CLUSTER must be a power of two from 2 to 16, got 32"),
+    ({"LANES": 256}, "whole warps for each of CLUSTER blocks"),
+    ({"THREADS_PER_BLOCK": 192}, "a multiple of those of a row"),
+    ({"ROWS": 2}, "ROWS must be a multiple of PARTS"),
+    ({"VECTORS": 1}, "VECTORS times that one of the threads"),
+    ({"COUNT": 6}, "a part of COUNT times its lanes"),
+    ({"STAGES": 1}, "STAGES must be 2 or more, got 1"),
+    ({"STAGES": 5}, "together more than the 232448 that a block may ask for"),
+    ({"PARTS": 1, "LANES": 1024, "CLUSTER": 2, "THREADS_PER_BLOCK": 1024}, "for sums and"),
+])  # fmt: skip
+def test_clusters_that_fit_no_block_are_refused(knobs, told):
+    problem, own = in_clusters("b", 100, 200000, 8, 512)
+    with pytest.raises(ValueError, match=f"several_rows_in_clusters: .*{told}"):
+        get("several_rows_in_clusters").geometry(problem, H100, {**own, **knobs})
+
+
+def test_clusters_need_a_gpu_that_has_them_and_a_grid_for_the_vectors():
+    problem, own = in_clusters("b", 100, 200000, 8, 512)
+    kernel = get("several_rows_in_clusters")
+    with pytest.raises(ValueError, match="blocks in clusters, and their rings of copies: it needs"):
+        kernel.geometry(problem, OLD, own)
+    batch = Batch((8 * 65535 + 1,), ((0,), (200000,), (100,), (0,), (0,)))
+    with pytest.raises(ValueError, match="524281 vectors are more than a grid has blocks for"):
+        kernel.of_batch(problem, batch, H100, own)

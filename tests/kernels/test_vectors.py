@@ -378,9 +378,7 @@ IN_CLUSTERS = [
 
 @pytest.mark.parametrize("letter", ["h", "d", "c"])
 @pytest.mark.parametrize("m, n, lanes, together", IN_CLUSTERS)
-def test_lanes_of_a_cluster_have_the_bits_of_each_alone(
-    letter, m, n, lanes, together, monkeypatch
-):
+def test_lanes_of_a_cluster_have_the_bits_of_each_alone(letter, m, n, lanes, together, monkeypatch):
     columns = 2 * n // DTYPES[letter].itemsize
     check(letter, m, columns, *in_clusters(lanes, together), monkeypatch)
 

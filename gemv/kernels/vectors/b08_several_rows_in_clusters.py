@@ -62,6 +62,8 @@ Source
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 from gemv.core.geometry import LOAD_BYTES, MAX_GRID_Y, ceil_div, one_launch
 from gemv.kernels import ends_of_rows
 from gemv.kernels.busiest import MULTIPROCESSORS
@@ -74,6 +76,47 @@ from gemv.kernels.staging import BLOCK_BYTES, MOST_BLOCK_BYTES
 WARP = 32
 #: The counter of sums, and what aligns it.
 BOX_BYTES = 16
+
+
+class Tile(NamedTuple):
+    """Constants that sums do not depend on."""
+
+    PARTS: int
+    ROWS: int
+    VECTORS: int
+    STAGES: int
+    THREADS_PER_BLOCK: int
+    MIN_BLOCKS: int = 1
+
+
+#: The vectors of a block; then by these and the bytes of a number, the tile for a share of so many
+#: lanes. Where there is none for COUNT vectors and such numbers, other kernels are used. The
+#: cluster is the number of shares: the one whose busiest multiprocessor is done soonest is taken.
+COUNTS = (4, 8)
+TILES = {
+    (8, 2): {
+        32: Tile(4, 4, 4, 4, 512), 64: Tile(4, 4, 4, 3, 512), 128: Tile(4, 4, 2, 4, 512),
+    },
+    (8, 4): {
+        32: Tile(4, 8, 4, 4, 256), 64: Tile(4, 8, 2, 6, 256), 128: Tile(2, 4, 2, 4, 256),
+    },
+    (8, 8): {
+        32: Tile(2, 4, 4, 4, 256), 64: Tile(2, 4, 2, 6, 256), 128: Tile(2, 4, 2, 4, 256),
+    },
+    (4, 2): {
+        32: Tile(4, 8, 4, 4, 256), 64: Tile(4, 8, 2, 4, 512), 128: Tile(4, 4, 2, 4, 512),
+    },
+}  # fmt: skip
+#: The vectors from which on the kernel is used.
+LEAST_VECTORS = 3
+#: The least lanes of a row, and bytes of A: below these a row ends too soon.
+LEAST_LANES, LEAST_BYTES = 128, 4 << 20
+#: Rows of a tile of ``several_rows``, by the bytes of a number: with as many rows as give each
+#: multiprocessor one, that kernel is used, or another one.
+OTHER_ROWS = {2: 4, 4: 2, 8: 2}
+#: Blocks that an H100 holds at a time, for each block of a multiprocessor: clusters of 8 and 16
+#: leave some multiprocessors without one.
+HELD = {2: MULTIPROCESSORS, 4: MULTIPROCESSORS, 8: 128, 16: 128}
 
 #: What the kernel calls.
 _WORDS = (
@@ -296,12 +339,52 @@ def ring_bytes(problem, knobs):
     return knobs["STAGES"] * knobs["VECTORS"] * lanes * (tile_rows + knobs["COUNT"]) * LOAD_BYTES
 
 
+def sums_bytes(problem, knobs):
+    """Bytes of shared memory for the sums of a block's lanes, and of all for rows it finishes."""
+    lanes, parts, threads, tile_rows = _shape(problem, knobs)
+    sums = sums_of_block(lanes, parts, threads, knobs["ROWS"] * knobs["COUNT"])
+    sums += _own(knobs["COUNT"] * tile_rows, knobs["CLUSTER"]) * (knobs["LANES"] // WARP)
+    return sums * problem.precision.sums.itemsize + BOX_BYTES
+
+
+def of_cluster(problem, lanes, count, cluster):
+    """The tile for clusters of so many blocks, and what the busiest multiprocessor does; or None.
+
+    That is a number of vectors of A and x that it copies, for each vector of a lane.
+    """
+    share = lanes // cluster
+    found = TILES.get((count, problem.dtype.itemsize), {}).get(share)
+    if found is None or lanes % cluster:
+        return None
+    parts = parts_of(found.PARTS, problem.widths[0], problem.precision)
+    tile_rows = max(found.THREADS_PER_BLOCK // (share * parts), 1) * found.ROWS
+    blocks = ceil_div(problem.rows, tile_rows) * cluster
+    turns = ceil_div(blocks, HELD[cluster] * found.MIN_BLOCKS)
+    return found, turns * found.MIN_BLOCKS * share * (tile_rows + count)
+
+
 def constants_for(problem, knobs, vectors):
     """The constants for so many vectors, from those of the rung of rows; None where there are none.
 
     Then another kernel takes them.
     """
-    return None
+    lanes, size = knobs["LANES"], problem.dtype.itemsize
+    if vectors < LEAST_VECTORS or accepts(problem) or problem.accumulate != "plain":
+        return None
+    if knobs["BLOCKS_PER_SM"] or lanes < LEAST_LANES or size not in OTHER_ROWS:
+        return None
+    if problem.rows * problem.cols * size < LEAST_BYTES:
+        return None
+    if problem.rows > OTHER_ROWS[size] * MULTIPROCESSORS:
+        return None
+    count = next((each for each in COUNTS if vectors <= each), COUNTS[-1])
+    found = {each: of_cluster(problem, lanes, count, each) for each in HELD}
+    fitting = {each: made for each, made in found.items() if made is not None}
+    if not fitting:
+        return None
+    cluster = min(fitting, key=lambda each: (fitting[each][1], -each))
+    own = fitting[cluster][0]._asdict()
+    return {"LANES": lanes, "CLUSTER": cluster, "COUNT": count, **own}
 
 
 def geometry(problem, device, knobs):
@@ -331,8 +414,10 @@ def _geometry(problem, device, knobs, vectors, x_step, y_step, alpha_step, beta_
             f" and {lanes * parts}"
         )
     of_x = knobs["COUNT"] * lanes
-    if knobs["ROWS"] % parts or knobs["VECTORS"] * of_x % threads or (
-        threads % of_x and of_x % threads
+    if (
+        knobs["ROWS"] % parts
+        or knobs["VECTORS"] * of_x % threads
+        or (threads % of_x and of_x % threads)
     ):
         raise ValueError(
             f"{name}: ROWS must be a multiple of PARTS, the threads of a block one or a part of"
@@ -344,10 +429,7 @@ def _geometry(problem, device, knobs, vectors, x_step, y_step, alpha_step, beta_
     turns = ceil_div(vectors, knobs["COUNT"])
     if turns > MAX_GRID_Y:
         raise ValueError(f"{name}: {vectors} vectors are more than a grid has blocks for")
-    # Sums of the block's lanes, and those of all warps for the rows that it finishes.
-    sums = sums_of_block(lanes, parts, threads, knobs["ROWS"] * knobs["COUNT"])
-    sums += _own(knobs["COUNT"] * tile_rows, cluster) * (knobs["LANES"] // WARP)
-    own, shared = sums * problem.precision.sums.itemsize + BOX_BYTES, ring_bytes(problem, knobs)
+    own, shared = sums_bytes(problem, knobs), ring_bytes(problem, knobs)
     if own > BLOCK_BYTES or own + shared > MOST_BLOCK_BYTES:
         raise ValueError(
             f"{name}: {own} bytes of shared memory for sums and {shared} for the ring are more than"
@@ -357,9 +439,7 @@ def _geometry(problem, device, knobs, vectors, x_step, y_step, alpha_step, beta_
         "splits": 1, "cols_per_split": problem.cols, "helpers": 1, "vectors": vectors,
         "x_step": x_step, "y_step": y_step, "alpha_step": alpha_step, "beta_step": beta_step,
     }  # fmt: skip
-    found = one_launch(
-        (ceil_div(problem.rows, tile_rows), cluster, turns), (threads, 1, 1), sizes
-    )
+    found = one_launch((ceil_div(problem.rows, tile_rows), cluster, turns), (threads, 1, 1), sizes)
     return found._replace(launches=(found.launches[0]._replace(shared=shared),))
 
 
