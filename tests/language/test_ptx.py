@@ -10,6 +10,7 @@ from fractions import Fraction
 
 import numpy as np
 import pytest
+from helpers import forced as forced_vectors
 from helpers import processes, ptx
 from helpers.lists import forced
 from helpers.problems import Case
@@ -19,7 +20,7 @@ from gemv.core.batch import Batch
 from gemv.core.dtypes import DTYPES, dtype_name
 from gemv.core.geometry import Device
 from gemv.core.narrow import cast
-from gemv.kernels import REGISTRY
+from gemv.kernels import REGISTRY, get
 from gemv.kernels.vectors import b06_several_long_rows
 from gemv.measure.inputs import make_problem
 from gemv.measure.reference import reference
@@ -129,6 +130,7 @@ BATCHES = [
     ("several_long_rows", "h", 37, 328, (5,), "C", "a"),
     ("several_long_rows", "h", 5, 4096, (8,), "C", "a"),
     ("several_staged_rows", "h", 37, 2568, (5,), "C", "a"),
+    ("several_rows_in_clusters", "c", 5, 530, (5,), "C", "a"),
     ("staged_rows", "c", 21, 67, (3,), "C", "x"),
     ("staged_rows", "h", 5, 129, (2,), "C", ""),
     ("staged_columns", "s", 67, 21, (3,), "F", ""),
@@ -179,6 +181,11 @@ def test_a_batch_computes(name, letter, rows, cols, shape, order, shared, compil
     if name == "several_staged_rows":  # as for more rows
         module = "gemv.kernels.vectors.b07_several_staged_rows"
         monkeypatch.setattr(f"{module}.MANY_LANES", 1)
+    if name == "several_rows_in_clusters":  # two blocks to a tile, each for half of the lanes
+        alone = {"LANES": 64, "BLOCKS_PER_SM": 0}
+        few = {"PARTS": 2, "ROWS": 2, "COUNT": 4, "STAGES": 2, "THREADS_PER_BLOCK": 128}
+        few = {**get(name).small_knobs, **few}
+        forced_vectors.together(monkeypatch, "vector_rows", alone, name, few)
     chosen = select_batch(problem, batch, DEVICE, asked, ("pointer", "arguments"))
     spec = chosen.spec
     assert chosen.kernel.name == name and spec.levels in (0, len(shape))
