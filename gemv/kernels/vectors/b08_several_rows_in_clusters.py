@@ -89,24 +89,17 @@ class Tile(NamedTuple):
     MIN_BLOCKS: int = 1
 
 
-#: The vectors of a block; then by these and the bytes of a number, the tile for a share of so many
-#: lanes. Where there is none for COUNT vectors and such numbers, other kernels are used. The
-#: cluster is the number of shares: the one whose busiest multiprocessor is done soonest is taken.
-COUNTS = (4, 8)
+#: The vectors of a block, and the blocks of a cluster by the bytes of a number: where a row has
+#: fewer warps of lanes, one for each of them.
+COUNTS, CLUSTER = (4, 8), {2: 8, 4: 8, 8: 8}
+#: By COUNT and the bytes of a number, the tile for a block's share of so many lanes. Where there is
+#: none, other kernels are used. No tile spills registers.
 TILES = {
-    (8, 2): {
-        32: Tile(4, 4, 4, 4, 512), 64: Tile(4, 4, 4, 3, 512), 128: Tile(4, 4, 2, 4, 512),
-    },
-    (8, 4): {
-        32: Tile(4, 8, 4, 4, 256), 64: Tile(4, 8, 2, 6, 256), 128: Tile(2, 4, 2, 4, 256),
-    },
-    (8, 8): {
-        32: Tile(2, 4, 4, 4, 256), 64: Tile(2, 4, 2, 6, 256), 128: Tile(2, 4, 2, 4, 256),
-    },
-    (4, 2): {
-        32: Tile(4, 8, 4, 4, 256), 64: Tile(4, 8, 2, 4, 512), 128: Tile(4, 4, 2, 4, 512),
-    },
-}  # fmt: skip
+    (8, 2): {32: Tile(4, 4, 4, 4, 512), 64: Tile(4, 4, 4, 3, 512), 128: Tile(4, 4, 2, 4, 512)},
+    (8, 4): {32: Tile(4, 8, 4, 4, 256), 64: Tile(4, 8, 2, 6, 256), 128: Tile(2, 4, 2, 4, 256)},
+    (8, 8): {32: Tile(2, 4, 4, 4, 256), 64: Tile(2, 4, 2, 6, 256), 128: Tile(2, 4, 2, 4, 256)},
+    (4, 2): {32: Tile(4, 8, 4, 4, 256), 64: Tile(4, 8, 2, 4, 512), 128: Tile(4, 4, 2, 4, 512)},
+}
 #: The vectors from which on the kernel is used.
 LEAST_VECTORS = 3
 #: The least lanes of a row, and bytes of A: below these a row ends too soon.
@@ -114,9 +107,6 @@ LEAST_LANES, LEAST_BYTES = 128, 4 << 20
 #: Rows of a tile of ``several_rows``, by the bytes of a number: with as many rows as give each
 #: multiprocessor one, that kernel is used, or another one.
 OTHER_ROWS = {2: 4, 4: 2, 8: 2}
-#: Blocks that an H100 holds at a time, for each block of a multiprocessor: clusters of 8 and 16
-#: leave some multiprocessors without one.
-HELD = {2: MULTIPROCESSORS, 4: MULTIPROCESSORS, 8: 128, 16: 128}
 
 #: What the kernel calls.
 _WORDS = (
@@ -347,22 +337,6 @@ def sums_bytes(problem, knobs):
     return sums * problem.precision.sums.itemsize + BOX_BYTES
 
 
-def of_cluster(problem, lanes, count, cluster):
-    """The tile for clusters of so many blocks, and what the busiest multiprocessor does; or None.
-
-    That is a number of vectors of A and x that it copies, for each vector of a lane.
-    """
-    share = lanes // cluster
-    found = TILES.get((count, problem.dtype.itemsize), {}).get(share)
-    if found is None or lanes % cluster:
-        return None
-    parts = parts_of(found.PARTS, problem.widths[0], problem.precision)
-    tile_rows = max(found.THREADS_PER_BLOCK // (share * parts), 1) * found.ROWS
-    blocks = ceil_div(problem.rows, tile_rows) * cluster
-    turns = ceil_div(blocks, HELD[cluster] * found.MIN_BLOCKS)
-    return found, turns * found.MIN_BLOCKS * share * (tile_rows + count)
-
-
 def constants_for(problem, knobs, vectors):
     """The constants for so many vectors, from those of the rung of rows; None where there are none.
 
@@ -378,13 +352,11 @@ def constants_for(problem, knobs, vectors):
     if problem.rows > OTHER_ROWS[size] * MULTIPROCESSORS:
         return None
     count = next((each for each in COUNTS if vectors <= each), COUNTS[-1])
-    found = {each: of_cluster(problem, lanes, count, each) for each in HELD}
-    fitting = {each: made for each, made in found.items() if made is not None}
-    if not fitting:
+    cluster = min(CLUSTER[size], lanes // WARP)
+    made = TILES.get((count, size), {}).get(lanes // cluster)
+    if made is None:
         return None
-    cluster = min(fitting, key=lambda each: (fitting[each][1], -each))
-    own = fitting[cluster][0]._asdict()
-    return {"LANES": lanes, "CLUSTER": cluster, "COUNT": count, **own}
+    return {"LANES": lanes, "CLUSTER": cluster, "COUNT": count, **made._asdict()}
 
 
 def geometry(problem, device, knobs):
