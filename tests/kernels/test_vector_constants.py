@@ -697,14 +697,14 @@ def test_what_a_block_keeps_between_turns_counts_as_shared_memory():
 #: Letter, rows, columns, vectors, lanes of a row, and constants: CLUSTER, COUNT, PARTS, ROWS,
 #: VECTORS, STAGES, threads.
 IN_CLUSTERS = [
-    ("b", 100, 200000, 8, 512, (8, 8, 4, 4, 4, 3, 512)),
-    ("h", 120, 100000, 11, 512, (8, 8, 4, 4, 4, 3, 512)),
-    ("b", 300, 80000, 5, 128, (4, 8, 4, 4, 4, 4, 512)),
-    ("b", 100, 200000, 3, 512, (8, 4, 4, 8, 2, 4, 512)),
-    ("s", 100, 200000, 8, 512, (8, 8, 4, 8, 2, 6, 256)),
-    ("s", 250, 40000, 8, 256, (8, 8, 4, 8, 4, 4, 256)),
-    ("d", 100, 100000, 8, 512, (8, 8, 2, 4, 2, 6, 256)),
-    ("c", 132, 65536, 8, 512, (8, 8, 2, 4, 2, 6, 256)),
+    ("b", 100, 200000, 8, 512, (16, 8, 4, 4, 3, 4, 256)),
+    ("h", 320, 100000, 11, 512, (16, 8, 4, 4, 3, 4, 256)),
+    ("b", 150, 20000, 5, 256, (8, 8, 4, 4, 3, 4, 256)),
+    ("b", 100, 200000, 3, 512, (8, 4, 4, 4, 4, 3, 512)),
+    ("s", 100, 200000, 8, 512, (16, 8, 2, 4, 4, 4, 256)),
+    ("s", 112, 40000, 4, 512, (8, 4, 4, 8, 2, 6, 256)),
+    ("d", 100, 100000, 8, 512, (16, 8, 1, 4, 4, 4, 128)),
+    ("c", 100, 100000, 4, 512, (8, 4, 2, 4, 2, 6, 256)),
 ]  # fmt: skip
 
 
@@ -753,9 +753,9 @@ def test_other_rows_have_no_clusters():
     usual = {"letter": "b", "rows": 100, "cols": 200000, "vectors": 8, "lanes": 512}
     assert in_clusters(**usual)[1] is not None
     for changed in (
-        {"vectors": 2}, {"lanes": 64}, {"rows": 529}, {"rows": 10}, {"cols": 20000},
+        {"vectors": 2}, {"lanes": 128}, {"rows": 321}, {"rows": 10}, {"cols": 20000},
         {"cols": 200004}, {"BLOCKS_PER_SM": 1}, {"accumulate": "wide"}, {"letter": "z"},
-        {"letter": "s", "vectors": 4}, {"letter": "d", "rows": 265},
+        {"rows": 113, "vectors": 4}, {"letter": "s", "lanes": 256}, {"letter": "d", "rows": 113},
     ):  # fmt: skip
         assert in_clusters(**{**usual, **changed})[1] is None, changed
 
