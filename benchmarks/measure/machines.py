@@ -49,7 +49,7 @@ SIZES = {
 #: Iterations of the short solve and of the long one; how often both are timed; products.
 FEW, MANY, ROUNDS, PRODUCTS = 5, 65, 5, 5
 #: Seconds that the long solve takes at least, with more iterations if need be, and the most of
-#: these: a solve of workers begins up to 0.1 s earlier or later.
+#: these. Solves begin at unequal times: with 65 of them, one run had a negative time for each.
 LONG_S, MOST = 0.5, 1000
 #: Of LSMR: it goes on until it may not.
 ENDLESS = {"atol": 0.0, "btol": 0.0, "conlim": 0.0}

@@ -659,28 +659,3 @@ def test_host_callbacks_behind_many_calls(torch):
                 gemv.gemv(1.0, a, x, 0.0, y, overwrite_y=1)
     stream.synchronize()
     assert len(done) == 3
-
-
-def test_sharded_products_on_a_stream_with_the_handle_of_a_destroyed_one(torch, cupy):
-    """The second product waits for the first one, which uses the same memory beside the shards."""
-    values = np.random.default_rng(3).standard_normal((300, 400)).astype(np.float32)
-    several = gemv.Matrix(values, devices=[0, 0], split="rows")
-    xs = cupy.asarray(np.random.default_rng(4).standard_normal((2, 400)), np.float32)
-    wanted = [(several @ x).get() for x in xs]
-    for _ in range(6):
-        several @ xs[0]  # by now one graph computes it
-    for _ in range(10):
-        cupy.cuda.Device().synchronize()
-        found = []
-        for number, x in enumerate(xs):
-            stream = new_stream()
-            same = torch.cuda.ExternalStream(stream)
-            with cupy.cuda.Stream.from_external(same):
-                if not number:
-                    with torch.cuda.stream(same):
-                        torch.cuda._sleep(LONG // 10)
-                found.append(several @ x)
-            destroy(stream)
-        cupy.cuda.Device().synchronize()
-        for each, right in zip(found, wanted, strict=True):
-            assert (each.get() == right).all()
