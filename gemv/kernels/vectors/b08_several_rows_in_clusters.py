@@ -1,4 +1,4 @@
-"""Few long rows and eight vectors: the blocks of a cluster share the lanes of a tile of rows.
+"""Few long rows and several vectors: the blocks of a cluster share the lanes of a tile of rows.
 
 Idea
     A hundred rows of a single product are a hundred blocks, one for each, and each of their lanes
