@@ -154,7 +154,7 @@ table: $(DRAW)
 
 # calls of several products: one matrix and 2, 4 and 8 vectors, then many matrices, then
 # matrices of different sizes; on a GPU
-VECTORS := 8192x8192,1048576x64,64x1048576,1000x1000
+VECTORS := 8192x8192,1048576x64,64x1048576,1000x1000,256x65536,100x100000,16x262144
 several: $(TEST)
 	@mkdir -p benchmarks/results/several/$(MACHINE) benchmarks/results/ragged
 	for count in 2 4 8; do $(BIN)/python -m gemv bench --vectors $$count --shapes $(VECTORS) \

@@ -30,7 +30,7 @@ SEVERAL = {
 #: Kernels for numbers of 2 or 8 bytes; what is watched and drawn are products in float32.
 NARROW = ("several_long_rows", "several_staged_rows")
 #: Kernels for matrices that are too large to be watched.
-LARGE = ("several_rows_in_clusters",)
+LARGE = ("several_rows_in_shares",)
 #: The kernel of the single product, storage order, and rows and columns of the items that are
 #: watched, whose lines begin anywhere.
 STAGED = {

@@ -79,7 +79,7 @@ BATCHED = {
     "several_short_rows": "vectors.b05_several_short_rows",
     "several_long_rows": "vectors.b06_several_long_rows",
     "several_staged_rows": "vectors.b07_several_staged_rows",
-    "several_rows_in_clusters": "vectors.b08_several_rows_in_clusters",
+    "several_rows_in_shares": "vectors.b08_several_rows_in_shares",
     "list_rows": "lists.b01_list_rows",
     "list_columns": "lists.b02_list_columns",
     "list_in_order": "lists.b03_list_in_order",

@@ -116,15 +116,19 @@ def split_in_clusters(
     lacks = device.lacks(CLUSTERS)
     if lacks:
         raise ValueError(f"{name}: blocks in clusters: {lacks}")
-    step = CACHE_LINE_BYTES // problem.dtype.itemsize if problem.access == "dot" else 1
     block = (threads_per_block, 1, 1)
 
     def geometry_of(problem: Problem) -> Geometry:
-        share = ceil_div(ceil_div(problem.cols, cluster), step) * step
-        sizes = {"splits": cluster, "cols_per_split": share}
+        sizes = {"splits": cluster, "cols_per_split": columns_of_share(problem, cluster)}
         return one_launch((ceil_div(problem.rows, tile_rows), cluster, 1), block, sizes)
 
     return geometry_of
+
+
+def columns_of_share(problem: Problem, cluster: int) -> int:
+    """The number of columns of a block of a cluster; the last blocks may have fewer."""
+    step = CACHE_LINE_BYTES // problem.dtype.itemsize if problem.access == "dot" else 1
+    return ceil_div(ceil_div(problem.cols, cluster), step) * step
 
 
 def columns_in_cluster(problem: Problem, geometry: Geometry) -> list[int]:

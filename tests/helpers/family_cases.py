@@ -88,11 +88,11 @@ CASES = {
          {"LANES": 64, "PARTS": 2, "TURNS": 2, "ROWS": 2, "VECTORS": 1, "COUNT": 2, "STAGES": 3,
           "THREADS_PER_BLOCK": 64, "MIN_BLOCKS": 1, **UNSPLIT}),
     ],
-    "several_rows_in_clusters": [
+    "several_rows_in_shares": [
         # a ring that goes round, and sums of two blocks; threads of a lane in two warps
         (5, 1032, {**ROWS, "LANES": 64, "THREADS_PER_BLOCK": 64},
-         {"LANES": 64, "PARTS": 2, "CLUSTER": 2, "ROWS": 2, "VECTORS": 1, "COUNT": 2, "STAGES": 2,
-          "THREADS_PER_BLOCK": 64, "MIN_BLOCKS": 1}),
+         {"LANES": 64, "SPLITS": 1, "FINISHERS": 1, "PARTS": 2, "ROWS": 2, "VECTORS": 1,
+          "COUNT": 2, "STAGES": 2, "THREADS_PER_BLOCK": 64, "MIN_BLOCKS": 1}),
     ],
     # tiles of warps, and tiles of blocks
     "list_columns": [(45, 70, None, None), (44, 300, None, None)],
@@ -109,7 +109,7 @@ ALONE = {
     "several_rows": "vector_rows", "several_columns": "vector_columns",
     "several_long_columns": "long_columns", "several_short_rows": "vector_rows",
     "several_long_rows": "vector_rows", "several_staged_rows": "vector_rows",
-    "several_rows_in_clusters": "vector_rows",
+    "several_rows_in_shares": "vector_rows",
 }  # fmt: skip
 
 

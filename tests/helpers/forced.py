@@ -14,7 +14,7 @@ from gemv.selection.select import select
 
 #: Kernels for several vectors that have no constants but those that a test gives.
 GIVEN_ALL = (
-    "several_short_rows", "several_long_rows", "several_staged_rows", "several_rows_in_clusters",
+    "several_short_rows", "several_long_rows", "several_staged_rows", "several_rows_in_shares",
 )  # fmt: skip
 
 

@@ -13,7 +13,7 @@ from gemv.core.dtypes import DTYPES, dtype_name
 from gemv.core.geometry import Chip, Device
 from gemv.kernels import get
 from gemv.kernels.ends_of_splits import taken_at_once
-from gemv.kernels.vectors.b08_several_rows_in_clusters import TILES
+from gemv.kernels.vectors.b08_several_rows_in_shares import TILES
 from gemv.measure.inputs import make_problem
 from gemv.selection.batches import select_batch
 from gemv.selection.select import select
@@ -694,47 +694,95 @@ def test_what_a_block_keeps_between_turns_counts_as_shared_memory():
         get("several_staged_rows").geometry(problem, H100, {**own, **knobs})
 
 
-#: Letter, rows, columns, vectors, lanes of a row, and constants: CLUSTER, COUNT, PARTS, ROWS,
-#: VECTORS, STAGES, threads.
-IN_CLUSTERS = [
-    ("b", 100, 200000, 8, 512, (16, 8, 4, 4, 3, 4, 256)),
-    ("h", 320, 100000, 11, 512, (16, 8, 4, 4, 3, 4, 256)),
-    ("b", 150, 20000, 5, 256, (8, 8, 4, 4, 3, 4, 256)),
-    ("b", 100, 200000, 3, 512, (8, 4, 4, 4, 4, 3, 512)),
-    ("s", 100, 200000, 8, 512, (16, 8, 2, 4, 4, 4, 256)),
-    ("s", 112, 40000, 4, 512, (8, 4, 4, 8, 2, 6, 256)),
-    ("d", 100, 100000, 8, 512, (16, 8, 1, 4, 4, 4, 128)),
-    ("c", 100, 100000, 4, 512, (8, 4, 2, 4, 2, 6, 256)),
+#: Letter, rows, columns, vectors, lanes of a row, and constants: COUNT, PARTS, ROWS, VECTORS,
+#: STAGES, threads.
+IN_SHARES = [
+    ("b", 128, 131072, 8, 512, (8, 4, 8, 2, 6, 256)),
+    ("h", 256, 100000, 11, 512, (8, 4, 8, 2, 6, 256)),
+    ("b", 150, 20000, 5, 256, (8, 4, 8, 2, 6, 256)),
+    # enough tiles of 8 rows for all multiprocessors, and the rows of a tile
+    ("b", 60, 17472, 8, 512, (8, 4, 4, 2, 6, 256)),
+    ("b", 4, 65536, 8, 512, (8, 4, 4, 2, 4, 128)),
+    ("b", 100, 200000, 3, 512, (4, 4, 8, 2, 4, 256)),
+    ("s", 100, 200000, 8, 512, (8, 2, 4, 2, 6, 256)),
+    # of 32 rows there is one tile for each multiprocessor, of 16 two for some
+    ("s", 200, 100000, 8, 512, (8, 4, 8, 2, 4, 512)),
+    ("s", 112, 40000, 4, 512, (4, 2, 4, 2, 4, 256)),
+    ("d", 100, 100000, 8, 512, (8, 1, 4, 2, 4, 128)),
+    ("d", 60, 4352, 8, 512, (8, 1, 4, 2, 4, 128)),
+    ("c", 100, 100000, 4, 512, (4, 1, 4, 2, 3, 128)),
 ]  # fmt: skip
+NAMES = ("COUNT", "PARTS", "ROWS", "VECTORS", "STAGES", "THREADS_PER_BLOCK")
 
 
-def in_clusters(letter, rows, cols, vectors, lanes, **more):
-    """A problem, and the constants of several_rows_in_clusters for it."""
+def in_shares(letter, rows, cols, vectors, lanes, **more):
+    """A problem, and the constants of several_rows_in_shares for it."""
     problem = make_problem(rows, cols, DTYPES[letter], "C", "N").at(256, 256)
     problem = problem._replace(accumulate=more.pop("accumulate", "plain"))
     alone = {**get("vector_rows").knobs, "LANES": lanes, "BLOCKS_PER_SM": 0, **more}
-    return problem, get("several_rows_in_clusters").for_vectors(problem, alone, vectors)
+    return problem, get("several_rows_in_shares").for_vectors(problem, alone, vectors)
 
 
-@pytest.mark.parametrize("letter, rows, cols, vectors, lanes, right", IN_CLUSTERS)
-def test_few_long_rows_have_a_cluster_for_each_tile(letter, rows, cols, vectors, lanes, right):
-    problem, knobs = in_clusters(letter, rows, cols, vectors, lanes)
-    names = ("CLUSTER", "COUNT", "PARTS", "ROWS", "VECTORS", "STAGES", "THREADS_PER_BLOCK")
-    assert tuple(knobs[name] for name in names) == right
-    kernel = get("several_rows_in_clusters")
+@pytest.mark.parametrize("letter, rows, cols, vectors, lanes, right", IN_SHARES)
+def test_few_long_rows_have_a_block_for_each_share(letter, rows, cols, vectors, lanes, right):
+    problem, knobs = in_shares(letter, rows, cols, vectors, lanes)
+    assert tuple(knobs[name] for name in NAMES) == right
+    assert (knobs["SPLITS"], knobs["FINISHERS"]) == (1, 1)
+    kernel = get("several_rows_in_shares")
     (launch,) = kernel.geometry(problem, H100, knobs).launches
-    assert launch.grid == (math.ceil(rows / kernel.tile(knobs)[0]), right[0], 1)
+    tasks = math.ceil(rows / kernel.tile(knobs)[0]) * (lanes // 32)
+    assert launch.grid == (min(tasks, 132 * knobs["MIN_BLOCKS"]), 1, 1)
 
 
-#: All tiles: vectors, bytes of a number, lanes of a block.
-OF_SHARES = [(*key, share) for key, tiles in TILES.items() for share in tiles]
+#: Letter, rows, columns, vectors, lanes, threads and blocks of a cluster of the single product, and
+#: constants: FINISHERS, and those above.
+OF_CLUSTERS = [
+    ("b", 16, 524288, 8, (256, 256, 16), (32, 8, 4, 8, 2, 6, 256)),
+    ("b", 8, 262144, 8, (256, 256, 16), (32, 8, 4, 4, 2, 6, 256)),
+    ("b", 32, 65536, 4, (256, 256, 8), (32, 4, 4, 4, 2, 6, 256)),
+    ("s", 4, 262144, 8, (512, 512, 16), (32, 8, 2, 4, 2, 4, 64)),
+    ("s", 32, 32768, 7, (64, 128, 16), (32, 8, 2, 4, 2, 6, 128)),
+    ("d", 60, 34944, 8, (128, 256, 8), (32, 8, 1, 4, 2, 4, 128)),
+    ("d", 16, 131072, 2, (256, 256, 16), (32, 2, 2, 4, 2, 4, 128)),
+    ("b", 150, 55872, 8, (64, 128, 8), (16, 8, 4, 4, 2, 6, 256)),
+]  # fmt: skip
 
 
-@pytest.mark.parametrize("count, size, share", OF_SHARES)
-def test_shares_of_lanes_spill_no_registers(count, size, share, compiler):
-    kernel = get("several_rows_in_clusters")
-    knobs = TILES[count, size][share]._asdict() | {"COUNT": count, "CLUSTER": 4, "LANES": 4 * share}
-    for letter in {2: "hb", 4: "s", 8: "dc"}[size]:
+def of_cluster(letter, rows, cols, vectors, single, **more):
+    """A problem, the launch of its product in clusters, and constants of several vectors."""
+    problem = make_problem(rows, cols, DTYPES[letter], "C", "N").at(256, 256)
+    lanes, threads, cluster = single
+    alone = {
+        **get("cluster_rows").knobs, "LANES": lanes, "THREADS_PER_BLOCK": threads, "ROWS": 1,
+        "CLUSTER": cluster, **more,
+    }  # fmt: skip
+    geometry = get("cluster_rows").geometry(problem, H100, alone)
+    return problem, geometry, get("several_rows_in_shares").for_vectors(problem, alone, vectors)
+
+
+@pytest.mark.parametrize("letter, rows, cols, vectors, single, right", OF_CLUSTERS)
+def test_rows_of_a_cluster_are_shared_as_there(letter, rows, cols, vectors, single, right):
+    problem, alone, knobs = of_cluster(letter, rows, cols, vectors, single)
+    assert tuple(knobs[name] for name in ("FINISHERS", *NAMES)) == right
+    assert (knobs["SPLITS"], knobs["LANES"]) == (single[2], single[0])
+    sizes = get("several_rows_in_shares").geometry(problem, H100, knobs).sizes
+    assert sizes["cols_per_split"] == alone.sizes["cols_per_split"]
+
+
+#: All tiles: vectors, bytes of a number, and which one.
+OF_TILES = [(*key, number) for key, tiles in TILES.items() for number in range(len(tiles))]
+#: Lanes, splits and finishers: as of rows that are not split, and of clusters.
+ENDS = [(512, 1, 1), (256, 16, 32)]
+
+
+@pytest.mark.parametrize("count, size, number", OF_TILES)
+def test_tiles_of_shares_spill_no_registers(count, size, number, compiler):
+    kernel = get("several_rows_in_shares")
+    tile = TILES[count, size][number]
+    letters = {2: "hb", 4: "ss", 8: "dc"}[size]
+    for letter, (lanes, splits, finishers) in zip(letters, ENDS, strict=True):
+        ends = {"LANES": lanes, "SPLITS": splits, "FINISHERS": finishers, "COUNT": count}
+        knobs = {**tile._asdict(), **ends}
         problem = make_problem(100, 1 << 17, DTYPES[letter], "C", "N").at(256, 256)
         (launch,) = kernel.geometry(problem, H100, knobs).launches
         (function,) = compiler(
@@ -748,56 +796,71 @@ def test_shares_of_lanes_spill_no_registers(count, size, share, compiler):
         assert blocks * nbytes <= H100.chip.shared_bytes
 
 
-def test_other_rows_have_no_clusters():
-    """Tiles for all multiprocessors, rows that end soon, and what was not timed."""
-    usual = {"letter": "b", "rows": 100, "cols": 200000, "vectors": 8, "lanes": 512}
-    assert in_clusters(**usual)[1] is not None
+def test_other_rows_have_no_shares():
+    """Tiles for all multiprocessors, rows that end soon, and what was slower."""
+    usual = {"letter": "b", "rows": 128, "cols": 131072, "vectors": 8, "lanes": 512}
+    assert in_shares(**usual)[1] is not None
     for changed in (
-        {"vectors": 2}, {"lanes": 128}, {"rows": 321}, {"rows": 10}, {"cols": 20000},
-        {"cols": 200004}, {"BLOCKS_PER_SM": 1}, {"accumulate": "wide"}, {"letter": "z"},
-        {"rows": 113, "vectors": 4}, {"letter": "s", "lanes": 256}, {"letter": "d", "rows": 113},
+        {"vectors": 2}, {"lanes": 128}, {"rows": 257}, {"rows": 10, "cols": 8000},
+        {"cols": 131076}, {"BLOCKS_PER_SM": 1}, {"accumulate": "wide"}, {"letter": "z"},
+        {"rows": 145, "vectors": 4}, {"letter": "s", "lanes": 256, "vectors": 4},
+        {"letter": "d", "rows": 257}, {"vectors": 4, "cols": 30000},
+        {"letter": "s", "cols": 10000},
+        # two rounds of tiles of 16 rows, and tiles of 32 for two thirds of the multiprocessors
+        {"letter": "s", "rows": 162},
     ):  # fmt: skip
-        assert in_clusters(**{**usual, **changed})[1] is None, changed
+        assert in_shares(**{**usual, **changed})[1] is None, changed
 
 
-def test_gpus_without_clusters_have_another_kernel():
-    problem = in_clusters("b", 100, 200000, 8, 512)[0]
+def test_other_clusters_are_read_once_for_each_vector():
+    """What the L2 cache holds anyway; vectors that are not there cost as much as the others."""
+    usual = {"letter": "b", "rows": 16, "cols": 131072, "vectors": 8, "single": (256, 256, 16)}
+    assert of_cluster(**usual)[2] is not None
+    assert of_cluster(**{**usual, "vectors": 5})[2] is not None
+    for changed in (
+        {"cols": 32768}, {"vectors": 2}, {"vectors": 5, "cols": 65536}, {"rows": 321},
+        {"letter": "d", "cols": 16384}, {"single": (16, 256, 16)}, {"cols": 131076},
+    ):  # fmt: skip
+        assert of_cluster(**{**usual, **changed})[2] is None, changed
+
+
+def test_a_gpu_without_such_copies_has_another_kernel_for_few_rows():
+    problem = in_shares("b", 100, 200000, 8, 512)[0]
     batch = Batch((8,), ((0,), (200000,), (100,), (0,), (0,)))
     found = [select_batch(problem, batch, device).kernel.name for device in (H100, OLD)]
-    assert found == ["several_rows_in_clusters", "several_rows"]
+    assert found == ["several_rows_in_shares", "several_rows"]
 
 
 #: Constants with which a block has all of its shared memory.
-FILLING = {"LANES": 512, "CLUSTER": 16, "COUNT": 8, "PARTS": 4, "ROWS": 4, "VECTORS": 4,
-           "STAGES": 4, "THREADS_PER_BLOCK": 512, "MIN_BLOCKS": 1}  # fmt: skip
+FILLING = {"LANES": 512, "SPLITS": 1, "FINISHERS": 1, "COUNT": 8, "PARTS": 4, "ROWS": 4,
+           "VECTORS": 4, "STAGES": 4, "THREADS_PER_BLOCK": 512, "MIN_BLOCKS": 1}  # fmt: skip
 
 
 @pytest.mark.parametrize("knobs, told", [
-    ({"CLUSTER": 3}, "CLUSTER must be a power of two from 2 to 16, got 3"),
-    ({"CLUSTER": 32}, "CLUSTER must be a power of two from 2 to 16, got 32"),
-    ({"LANES": 256}, "whole warps for each of CLUSTER blocks"),
+    ({"LANES": 48}, "LANES must be whole warps"),
     ({"THREADS_PER_BLOCK": 192}, "a multiple of those of a row"),
     ({"ROWS": 2}, "ROWS must be a multiple of PARTS"),
     ({"VECTORS": 1}, "VECTORS times that one of the threads"),
-    ({"COUNT": 6}, "a part of COUNT times its lanes"),
+    ({"COUNT": 6}, "a part of 32 times COUNT"),
     ({"STAGES": 1}, "STAGES must be 2 or more, got 1"),
     ({"STAGES": 5}, "together more than the 232448 that a block may ask for"),
-    ({"PARTS": 1, "LANES": 1024, "CLUSTER": 2, "THREADS_PER_BLOCK": 1024}, "for sums and"),
+    ({"PARTS": 1, "THREADS_PER_BLOCK": 1024, "ROWS": 64}, "for sums and"),
+    ({"FINISHERS": 3}, "FINISHERS must be a power of two up to 32"),
+    ({"FINISHERS": 64}, "FINISHERS must be a power of two up to 32"),
+    ({"FINISHERS": 32}, "the shares of a row a multiple of it, got 32 and 16"),
 ])  # fmt: skip
-def test_clusters_that_fit_no_block_are_refused(knobs, told):
-    kernel, (problem, _) = (
-        get("several_rows_in_clusters"), in_clusters("b", 100, 200000, 8, 512)
-    )  # fmt: skip
+def test_shares_that_fit_no_block_are_refused(knobs, told):
+    kernel, (problem, _) = get("several_rows_in_shares"), in_shares("b", 100, 200000, 8, 512)
     kernel.geometry(problem, H100, FILLING)
-    with pytest.raises(ValueError, match=f"several_rows_in_clusters: .*{told}"):
+    with pytest.raises(ValueError, match=f"several_rows_in_shares: .*{told}"):
         kernel.geometry(problem, H100, {**FILLING, **knobs})
 
 
-def test_clusters_need_a_gpu_that_has_them_and_a_grid_for_the_vectors():
-    problem, own = in_clusters("b", 100, 200000, 8, 512)
-    kernel = get("several_rows_in_clusters")
-    with pytest.raises(ValueError, match="blocks in clusters, and their rings of copies: it needs"):
+def test_shares_need_a_gpu_with_such_copies_and_a_grid_for_the_vectors():
+    problem, own = in_shares("b", 128, 131072, 8, 512)
+    kernel = get("several_rows_in_shares")
+    with pytest.raises(ValueError, match="a ring of copies: it needs"):
         kernel.geometry(problem, OLD, own)
-    batch = Batch((8 * 65535 + 1,), ((0,), (200000,), (100,), (0,), (0,)))
+    batch = Batch((8 * 65535 + 1,), ((0,), (131072,), (128,), (0,), (0,)))
     with pytest.raises(ValueError, match="524281 vectors are more than a grid has blocks for"):
         kernel.of_batch(problem, batch, H100, own)

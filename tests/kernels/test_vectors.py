@@ -17,6 +17,7 @@ from gemv.core.dtypes import DTYPES
 from gemv.core.geometry import Device
 from gemv.core.narrow import cast
 from gemv.kernels import get
+from gemv.kernels.grids import finishing
 from gemv.kernels.numbers_of_x import x_bytes
 from gemv.measure.inputs import make_problem
 from gemv.selection import batches, parts
@@ -121,6 +122,8 @@ SHORT = [
 def kernel_of(constants):
     if "LANES" not in constants:
         return "long_columns"
+    if "CLUSTER" in constants:
+        return "cluster_rows"
     return "vector_columns" if "COLUMNS" in constants else "vector_rows"
 
 
@@ -175,8 +178,8 @@ def several_of(name, together):
     """The name of the kernel that has these constants."""
     if "SHARERS" in together:
         return "several_short_rows"
-    if "CLUSTER" in together:
-        return "several_rows_in_clusters"
+    if "SPLITS" in together:
+        return "several_rows_in_shares"
     if "STAGES" in together and "PARTS" in together:
         return "several_staged_rows"
     return "several_long_rows" if "AT_ONCE" in together else SEVERAL[name]
@@ -298,15 +301,15 @@ def test_stages_of_a_and_x_have_the_bits_of_each_alone(letter, m, n, alone, toge
 
 
 @pytest.mark.parametrize("call", ["matvec", "vecmat", "gemv, C"])
-@pytest.mark.parametrize("kernel", ["staged", "registers", "clusters"])
+@pytest.mark.parametrize("kernel", ["staged", "registers", "shares"])
 def test_conjugates_of_complex_rows_and_of_x(kernel, call, monkeypatch):
     """vecmat conjugates x, op C conjugates A: as NumPy, and with the bits of one vector."""
     if kernel == "staged":
         m, n, alone, together = STAGED_ROWS[0]
         alone, together = staged_rows(alone, together)
-    elif kernel == "clusters":
-        m, n, lanes, together = IN_CLUSTERS[1]
-        alone, together = in_clusters(lanes, together)
+    elif kernel == "shares":
+        m, n, lanes, together = IN_SHARES[1]
+        alone, together = in_shares(lanes, together)
     else:
         _, m, n, lanes, together = next(each for each in SHORT if each[0] == "c")
         alone = {**ROWS, "LANES": lanes, "THREADS_PER_BLOCK": 32}
@@ -340,11 +343,11 @@ def test_conjugates_of_complex_rows_and_of_x(kernel, call, monkeypatch):
     assert several.tobytes() == computed()[1].tobytes()
 
 
-@pytest.mark.parametrize("name", ["several_staged_rows", "several_rows_in_clusters"])
+@pytest.mark.parametrize("name", ["several_staged_rows", "several_rows_in_shares"])
 def test_stages_of_a_and_x_zero_alpha_reads_nothing(name, monkeypatch):
     """With alpha as an argument neither A nor x is copied, and y is scaled in every tile."""
-    m, n, own, together = STAGED_ROWS[0] if "staged" in name else IN_CLUSTERS[1]
-    made = (staged_rows if "staged" in name else in_clusters)(own, together)
+    m, n, own, together = STAGED_ROWS[0] if "staged" in name else IN_SHARES[1]
+    made = (staged_rows if "staged" in name else in_shares)(own, together)
     force("vector_rows", *made, monkeypatch)
     a, x = (padded(np.full((count, n), np.nan, np.float16)) for count in (m, 5))
     y = np.arange(5 * m, dtype=np.float16).reshape(5, m)
@@ -354,40 +357,77 @@ def test_stages_of_a_and_x_zero_alpha_reads_nothing(name, monkeypatch):
     assert found.copy_to_host().tobytes() == (-2 * y).tobytes()
 
 
-#: Rows and columns of A as above, lanes of a row, and constants of several vectors, whose lanes are
-#: shared by the blocks of a cluster.
-IN_CLUSTERS = [
-    # one warp to a block, a thread to a lane; rows that fill no tile
-    (3, 1000, 64, {"PARTS": 1, "CLUSTER": 2, "ROWS": 2, "VECTORS": 1, "COUNT": 2, "STAGES": 3}),
+SHARES_MODULE = "gemv.kernels.vectors.b08_several_rows_in_shares"
+#: Rows and columns of A as above, lanes of a row, and constants of several vectors: a block has one
+#: warp of lanes of a row after the other.
+IN_SHARES = [
+    # a thread to a lane; rows that fill no tile
+    (3, 1000, 64, {"PARTS": 1, "ROWS": 2, "VECTORS": 1, "COUNT": 2, "STAGES": 3}),
     # threads of a lane in several warps, and lanes without columns in the last stage
     (5, 1608, 64,
-     {"PARTS": 2, "CLUSTER": 2, "ROWS": 2, "VECTORS": 2, "COUNT": 4, "STAGES": 2,
-      "THREADS_PER_BLOCK": 64}),
-    # two groups of rows, several warps to a row of a block, more than one stage of each lane
+     {"PARTS": 2, "ROWS": 2, "VECTORS": 2, "COUNT": 4, "STAGES": 2, "THREADS_PER_BLOCK": 64}),
+    # several groups of rows, more than one stage of each lane
     (9, 3080, 128,
-     {"PARTS": 1, "CLUSTER": 2, "ROWS": 2, "VECTORS": 1, "COUNT": 4, "STAGES": 4,
-      "THREADS_PER_BLOCK": 128}),
-    # blocks whose lanes have no columns; more blocks than rows
-    (2, 264, 128, {"PARTS": 1, "CLUSTER": 4, "ROWS": 1, "VECTORS": 1, "COUNT": 2, "STAGES": 2}),
+     {"PARTS": 1, "ROWS": 2, "VECTORS": 1, "COUNT": 4, "STAGES": 4, "THREADS_PER_BLOCK": 128}),
+    # shares without columns; more shares than rows
+    (2, 264, 128, {"PARTS": 1, "ROWS": 1, "VECTORS": 1, "COUNT": 2, "STAGES": 2}),
     # more vectors than threads copy of at a time; rows that are no power of two
     (7, 1032, 64,
-     {"PARTS": 1, "CLUSTER": 2, "ROWS": 3, "VECTORS": 2, "COUNT": 8, "STAGES": 3,
-      "THREADS_PER_BLOCK": 64}),
+     {"PARTS": 1, "ROWS": 3, "VECTORS": 2, "COUNT": 8, "STAGES": 3, "THREADS_PER_BLOCK": 64}),
 ]  # fmt: skip
 
 
 @pytest.mark.parametrize("letter", ["h", "d", "c"])
-@pytest.mark.parametrize("m, n, lanes, together", IN_CLUSTERS)
-def test_lanes_of_a_cluster_have_the_bits_of_each_alone(letter, m, n, lanes, together, monkeypatch):
+@pytest.mark.parametrize("m, n, lanes, together", IN_SHARES)
+def test_shares_of_lanes_have_the_bits_of_each_alone(letter, m, n, lanes, together, monkeypatch):
+    """With three blocks, which take task after task."""
+    monkeypatch.setattr(f"{SHARES_MODULE}.most_blocks", lambda device, knobs: 3)
     columns = 2 * n // DTYPES[letter].itemsize
-    check(letter, m, columns, *in_clusters(lanes, together), monkeypatch)
+    check(letter, m, columns, *in_shares(lanes, together), monkeypatch)
+
+
+#: The same for columns that the blocks of a cluster share: lanes, rows of a thread, threads and
+#: blocks
+#: of the single product, and constants of several vectors.
+OF_CLUSTERS = [
+    # four sums of a row, each of them taken by another thread
+    (3, 1000, (64, 1, 64, 2), {"PARTS": 1, "ROWS": 2, "VECTORS": 1, "COUNT": 2, "STAGES": 3}),
+    # a split without columns, and one with few
+    (5, 136, (32, 2, 64, 4),
+     {"PARTS": 2, "ROWS": 2, "VECTORS": 2, "COUNT": 4, "STAGES": 2, "THREADS_PER_BLOCK": 64}),
+    # sums of eight vectors at a time, two threads to each
+    (2, 4104, (128, 1, 128, 4),
+     {"PARTS": 1, "ROWS": 1, "VECTORS": 1, "COUNT": 8, "STAGES": 2}),
+    # several sums for each thread that takes them
+    (1, 8200, (256, 1, 256, 8), {"PARTS": 1, "ROWS": 1, "VECTORS": 1, "COUNT": 4, "STAGES": 2}),
+    # the four rows of a tile belong to four blocks, and only two threads share the sums of each
+    (7, 520, (32, 4, 32, 2), {"PARTS": 1, "ROWS": 2, "VECTORS": 1, "COUNT": 2, "STAGES": 2}),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("letter", ["h", "d", "c"])
+@pytest.mark.parametrize("m, n, single, together", OF_CLUSTERS)
+def test_shares_of_a_cluster_have_the_bits_of_each_alone(
+    letter, m, n, single, together, monkeypatch
+):
+    monkeypatch.setattr(f"{SHARES_MODULE}.most_blocks", lambda device, knobs: 3)
+    lanes, rows, threads, cluster = single
+    alone = {
+        "LANES": lanes, "ROWS": rows, "VECTORS": 2, "THREADS_PER_BLOCK": threads,
+        "CLUSTER": cluster, "MIN_BLOCKS": 1,
+    }  # fmt: skip
+    slots = cluster * (lanes // 32)
+    _, finishers = finishing(threads // lanes * rows, threads, slots, cluster)
+    own = {"SPLITS": cluster, "FINISHERS": finishers}
+    columns = 2 * n // DTYPES[letter].itemsize
+    check(letter, m, columns, alone, {**in_shares(lanes, together)[1], **own}, monkeypatch)
 
 
 @pytest.mark.parametrize("count", [3, 5, 8, 11])
-def test_lanes_of_a_cluster_for_any_number_of_vectors(count, monkeypatch):
+def test_shares_of_lanes_for_any_number_of_vectors(count, monkeypatch):
     """Those that fill no COUNT, in more than one turn of the grid, with columns of A as rows."""
-    m, n, lanes, together = IN_CLUSTERS[1]
-    force("vector_rows", *in_clusters(lanes, together), monkeypatch)
+    m, n, lanes, together = IN_SHARES[1]
+    force("vector_rows", *in_shares(lanes, together), monkeypatch)
     rng = np.random.default_rng(count)
     n //= 2
     a, x, y = (random_array(rng, shape, DTYPES["s"]) for shape in ((m, n), (count, n), (count, m)))
@@ -399,16 +439,17 @@ def test_lanes_of_a_cluster_for_any_number_of_vectors(count, monkeypatch):
         return {each.kernel for each in calls}, found.copy_to_host()
 
     kernels, several = computed()
-    assert kernels == {"several_rows_in_clusters"}
+    assert kernels == {"several_rows_in_shares"}
     assert np.allclose(several, 0.5 * (x.astype("f8") @ a.T.astype("f8")) - 2 * y, atol=1e-4)
     monkeypatch.setattr(batches, "SEVERAL", {})
     assert several.tobytes() == computed()[1].tobytes()
 
 
-def in_clusters(lanes, together):
+def in_shares(lanes, together):
     """All constants of one vector and of several."""
     alone = {**ROWS, "LANES": lanes, "THREADS_PER_BLOCK": lanes}
-    return alone, {"LANES": lanes, "THREADS_PER_BLOCK": 32, "MIN_BLOCKS": 1, **together}
+    fixed = {"LANES": lanes, "SPLITS": 1, "FINISHERS": 1, "THREADS_PER_BLOCK": 32, "MIN_BLOCKS": 1}
+    return alone, {**fixed, **together}
 
 
 def in_registers(letter, m, n, lanes, together, stages, monkeypatch):
@@ -432,7 +473,7 @@ def check(letter, m, n, alone, together, monkeypatch, chunked=False):
     name = kernel_of(alone)
     rng = np.random.default_rng([m, n])
     values = random_array(rng, (m, n), DTYPES[letter])
-    a = padded(values) if name == "vector_rows" else transposed(padded(values.T))
+    a = padded(values) if name in ("vector_rows", "cluster_rows") else transposed(padded(values.T))
     vectors, y = (random_array(rng, (3, length), DTYPES[letter]) for length in (n, m))
     vectors[1] = np.nan  # alpha is 0: never seen
     x, old = padded(vectors), y.copy()

@@ -130,7 +130,7 @@ BATCHES = [
     ("several_long_rows", "h", 37, 328, (5,), "C", "a"),
     ("several_long_rows", "h", 5, 4096, (8,), "C", "a"),
     ("several_staged_rows", "h", 37, 2568, (5,), "C", "a"),
-    ("several_rows_in_clusters", "c", 5, 530, (5,), "C", "a"),
+    ("several_rows_in_shares", "c", 5, 530, (5,), "C", "a"),
     ("staged_rows", "c", 21, 67, (3,), "C", "x"),
     ("staged_rows", "h", 5, 129, (2,), "C", ""),
     ("staged_columns", "s", 67, 21, (3,), "F", ""),
@@ -181,7 +181,7 @@ def test_a_batch_computes(name, letter, rows, cols, shape, order, shared, compil
     if name == "several_staged_rows":  # as for more rows
         module = "gemv.kernels.vectors.b07_several_staged_rows"
         monkeypatch.setattr(f"{module}.MANY_LANES", 1)
-    if name == "several_rows_in_clusters":  # two blocks to a tile, each for half of the lanes
+    if name == "several_rows_in_shares":  # two shares of a tile
         alone = {"LANES": 64, "BLOCKS_PER_SM": 0}
         few = {"PARTS": 2, "ROWS": 2, "COUNT": 4, "STAGES": 2, "THREADS_PER_BLOCK": 128}
         few = {**get(name).small_knobs, **few}

@@ -79,7 +79,7 @@ from __future__ import annotations
 
 from gemv.core.geometry import LOAD_BYTES, SECTOR_BYTES, ceil_div
 from gemv.core.splits import row_by_row
-from gemv.kernels import ends_of_rows, ends_of_splits
+from gemv.kernels import ends_of_rows, ends_of_splits, stages_of_rows
 from gemv.kernels.busiest import MULTIPROCESSORS, of_busiest
 from gemv.kernels.ends_of_rows import launch_of, of_one, parts_of, sums_of_block, tile, turns_of
 from gemv.kernels.kernel import Kernel, attach, no_twofold, wide_loads_object
@@ -119,6 +119,8 @@ LARGE = (1, 4, 2, 4, 256, 1)
 #: column. Numbers of 4 bytes have the last one.
 RINGS = {4: ((2, 4),), 3: ((2, 4),), 2: ((4, 3), (2, 4))}
 
+#: A thread copies some of one vector, and `own_x` is where that begins.
+ONE_VECTOR = (0,)
 #: What the kernel calls.
 _WORDS = (
     "atomic_inc", "copies_wait", "cuda", "moved", "multiply_add", "natural", "pieces_of",
@@ -188,73 +190,28 @@ def several_staged_rows(
         tile += mover
     the splits
 """
-#: One load of a lane for all rows, which is multiplied with the numbers of all vectors.
-_STEP = """
-values = staged_tile(pool, a, PLACES, here + <s> * A_LOAD, 0, 1, UNIT)
-numbers = staged_tile(pool, read_x, (0,), here_x + <s> * X_LOAD, X_OF_VECTOR, COUNT, UNIT)
-total_{v} = multiply_add(total_{v}, values, pieces_of(numbers, {v}, 1, UNIT), CONJUGATE)
-"""
-
-
-def _copies(at_once, rows, x_turns, whole):
-    """The source of the function that begins the copies of a stage; some are zeros if not `whole`.
-
-    What lies behind the last column of the split is zeros in shared memory.
-    """
-    name = "whole_stage" if whole else "some_stage"
-    lines = [f"def {name}(pool, own_a, own_x, starts, theirs, theirs_x, j, room, x_room):"]
-    for s in range(at_once):
-        for r in range(rows):
-            there = f"pool, theirs + {s} * A_LOAD + {r} * ROWS_APART, own_a, starts[{r}] + j"
-            there += f" + {s} * STEP"
-            some = f"    copy_or_zeros({there}, {s} * STEP < room)"
-            lines.append(f"    copy_async({there})" if whole else some)
-    for k in range(x_turns):
-        there = f"pool, theirs_x + {k} * X_TURN, own_x, j + {k} * X_TURN_COLUMNS"
-        some = f"    copy_or_zeros({there}, {k} * X_TURN_COLUMNS < x_room)"
-        lines.append(f"    copy_async({there})" if whole else some)
-    return "\n".join(lines)
 
 
 def build(spec):
     import numpy as np
 
     from gemv import language
-    from gemv.language import copies_commit, copy_async, copy_or_zeros, device, row_starts, short
+    from gemv.language import copies_commit, device, row_starts, short
 
-    WIDTH = spec.widths[0]
-    LANES, AT_ONCE, COUNT, STAGES = (spec[k] for k in ("LANES", "VECTORS", "COUNT", "STAGES"))
     scope = ends_of_rows.names_of(spec)
-    UNIT, PARTS, TURNS, ROWS, THREADS, GROUPS = (
-        scope[k] for k in ("UNIT", "PARTS", "TURNS", "ROWS", "THREADS", "GROUPS")
+    TURNS, TILE_ROWS = scope["TURNS"], scope["TILE_ROWS"]
+    scope |= stages_of_rows.names_of(spec, scope, spec["LANES"] // TURNS)
+    COPIED_ROWS, COPIED_APART = scope["COPIED_ROWS"], scope["COPIED_APART"]
+    OF_STAGE, LAST, STAGE, RING, TURN_COLUMNS = (
+        scope[k] for k in ("OF_STAGE", "LAST", "STAGE", "RING", "TURN_COLUMNS")
     )
-    TILE_ROWS = scope["TILE_ROWS"]
-    TURN_LANES, STEP = LANES // TURNS, LANES * WIDTH
-    TURN_COLUMNS = TURN_LANES * WIDTH
-    COPIED = GROUPS * TURN_LANES * WIDTH  # elements of a load of one row of each group
-    COPIED_ROWS = ROWS // PARTS
-    A_LOAD, X_LOAD = ROWS * COPIED, COUNT * TURN_COLUMNS
-    A_STAGE = AT_ONCE * A_LOAD
-    STAGE = A_STAGE + AT_ONCE * X_LOAD
-    RING = STAGES * STAGE
-    OF_X_LOAD = COUNT * TURN_LANES  # threads that copy x of one load
-    X_TURNS = AT_ONCE * OF_X_LOAD // THREADS
-    own = {
-        "A_LOAD": A_LOAD, "ROWS_APART": PARTS * COPIED, "STEP": STEP, "X_TURN": THREADS * WIDTH,
-        "X_TURN_COLUMNS": THREADS // OF_X_LOAD * STEP, "copy_async": copy_async,
-        "copy_or_zeros": copy_or_zeros,
-    }  # fmt: skip
-    exec(_copies(AT_ONCE, COPIED_ROWS, X_TURNS, True), own)
-    exec(_copies(AT_ONCE, COPIED_ROWS, X_TURNS, False), own)
-    whole_stage, some_stage = device(own["whole_stage"]), device(own["some_stage"])
-    LAST = (AT_ONCE - 1) * STEP + TURN_COLUMNS
-    OF_STAGE = AT_ONCE * STEP
+    whole_stage, some_stage = scope["whole_stage"], scope["some_stage"]
 
     @device
     def starts_of(shape, tile):
         """Where the rows of a tile begin that the thread copies."""
         rows, row_stride, row, tiles, mover = shape
-        return row_starts(tile * TILE_ROWS + row, PARTS * GROUPS, rows - 1, row_stride, COPIED_ROWS)
+        return row_starts(tile * TILE_ROWS + row, COPIED_APART, rows - 1, row_stride, COPIED_ROWS)
 
     @device
     def copied(pool, own_a, own_x, starts, places, shape, order, ahead):
@@ -264,12 +221,12 @@ def build(spec):
         theirs, theirs_x = places
         if tile < shape[3] and j < end:
             at = j + turn * TURN_COLUMNS
+            there, x_there = theirs + stage, theirs_x + stage
             if at + LAST <= end:
-                whole_stage(pool, own_a, own_x, starts, theirs + stage, theirs_x + stage, at, 0, 0)
+                whole_stage(pool, own_a, own_x, starts, ONE_VECTOR, there, x_there, at, 0, 0)
             else:
                 room, x_room = end - at - a_column, end - at - x_column
-                there, x_there = theirs + stage, theirs_x + stage
-                some_stage(pool, own_a, own_x, starts, there, x_there, at, room, x_room)
+                some_stage(pool, own_a, own_x, starts, ONE_VECTOR, there, x_there, at, room, x_room)
             j += OF_STAGE
             if j >= end:
                 j = begin
@@ -285,19 +242,13 @@ def build(spec):
     scope |= {name: getattr(language, name) for name in _WORDS}
     scope |= {
         "copied": copied, "starts_of": starts_of, "uint8": np.uint8, "uint32": np.uint32,
-        "STEP": STEP, "COPIED": COPIED, "COPIED_ROWS": COPIED_ROWS, "COPIED_APART": PARTS * GROUPS,
-        "TURN_LANES": TURN_LANES, "OF_X_LOAD": OF_X_LOAD, "A_STAGE": A_STAGE,
-        "A_LOAD": A_LOAD, "X_LOAD": X_LOAD, "X_OF_VECTOR": TURN_COLUMNS, "STAGE": STAGE,
-        "RING": RING, "STAGES": STAGES, "PENDING": STAGES - 2, "OF_STAGE": OF_STAGE,
-        "PLACES": tuple(r * COPIED for r in range(ROWS)),
     }  # fmt: skip
-    steps = (_STEP.strip("\n").replace("<s>", str(s)) for s in range(AT_ONCE))
     more = {
         "ending": ends_of_rows.ending_of(scope), "splits": ends_of_splits.of_rows(spec.helpers),
-        "steps": "\n".join(steps),
+        "steps": stages_of_rows.steps_of(spec["VECTORS"]),
     }  # fmt: skip
     names = ends_of_rows.factor_names(spec)
-    source = ends_of_rows.source_of(_SOURCE, COUNT, names, more)
+    source = ends_of_rows.source_of(_SOURCE, spec["COUNT"], names, more)
     exec(source, scope)
     return (
         attach(scope["several_staged_rows"], launch_bounds=(scope["THREADS"], spec.min_blocks)),
