@@ -711,6 +711,8 @@ IN_SHARES = [
     ("d", 100, 100000, 8, 512, (8, 1, 4, 2, 4, 128)),
     ("d", 60, 4352, 8, 512, (8, 1, 4, 2, 4, 128)),
     ("c", 100, 100000, 4, 512, (4, 1, 4, 2, 3, 128)),
+    ("d", 128, 65536, 2, 512, (2, 1, 4, 2, 4, 128)),
+    ("s", 60, 17472, 2, 512, (2, 2, 4, 2, 4, 128)),
 ]  # fmt: skip
 NAMES = ("COUNT", "PARTS", "ROWS", "VECTORS", "STAGES", "THREADS_PER_BLOCK")
 
@@ -805,6 +807,7 @@ def test_other_rows_have_no_shares():
         {"cols": 131076}, {"BLOCKS_PER_SM": 1}, {"accumulate": "wide"}, {"letter": "z"},
         {"rows": 145, "vectors": 4}, {"letter": "s", "lanes": 256, "vectors": 4},
         {"letter": "d", "rows": 257}, {"vectors": 4, "cols": 30000},
+        {"letter": "d", "rows": 161, "vectors": 2},
         {"letter": "s", "cols": 10000},
         # two rounds of tiles of 16 rows, and tiles of 32 for two thirds of the multiprocessors
         {"letter": "s", "rows": 162},

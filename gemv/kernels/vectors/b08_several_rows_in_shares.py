@@ -19,15 +19,14 @@ Idea
     and vector, each some of them in order, and meet in a butterfly: as in the single product, which
     has one finisher if it splits no columns.
 
-    There are as many blocks as the GPU holds at a time, and each takes task after task. A and x come
-    by copies that no thread waits for, into a ring of STAGES stages of VECTORS loads of a lane, as
-    in ``several_staged_rows``. The copies of the next task begin while the last one is added up, so
-    the ring never runs dry.
+    There are as many blocks as the GPU holds at a time, and each takes task after task. A and x
+    come by copies that no thread waits for, into a ring of STAGES stages of VECTORS loads of a
+    lane, as in ``several_staged_rows``. The copies of the next task begin while the last one is
+    added up, so the ring never runs dry.
 
-    A first version had a cluster of blocks for each tile, whose sums met in shared memory. On an
-    H100, 14 clusters of 16 blocks run at a time: they need 16 multiprocessors of one group, and
-    groups have 16 or 18, one of them fewer. So 16 tiles took twice as long as 14. Tasks have no such
-    limit, nor do they need clusters.
+    A cluster of blocks for each tile, whose sums meet in shared memory, was slower. Of clusters of
+    16 blocks an H100 runs 14 at a time, two to each group of 16 or more multiprocessors. So 16
+    tiles took twice as long as 14. Tasks have no such limit.
 
 Picture
     ::
@@ -117,15 +116,21 @@ TILES = {
     (4, 8): (Tile(1, 4, 2, 3, 128, 3), Tile(2, 4, 2, 4, 128, 3), Tile(2, 4, 2, 4, 64, 4)),
     (2, 2): (Tile(4, 8, 4, 3, 256, 2), Tile(4, 8, 2, 4, 128, 4), Tile(4, 4, 2, 4, 128, 4)),
     (2, 4): (Tile(2, 4, 4, 3, 256, 2), Tile(2, 4, 2, 4, 128, 4), Tile(2, 4, 2, 4, 64, 6)),
-    (2, 8): (Tile(2, 4, 2, 4, 128, 4), Tile(2, 4, 2, 4, 64, 6)),
+    (2, 8): (Tile(1, 4, 2, 4, 128, 3), Tile(2, 4, 2, 4, 128, 4), Tile(2, 4, 2, 4, 64, 6)),
 }  # fmt: skip
 #: Rows up to which the smallest tile is used.
 FEWEST_ROWS = 4
-#: Rows that are not split: the vectors from which on the kernel is used; then, by COUNT and the
-#: bytes of a number, the least lanes, and the most rows with which it was the faster one.
-LEAST_VECTORS = 3
-LEAST_LANES = {(8, 2): 256, (8, 4): 256, (8, 8): 256, (4, 2): 256, (4, 4): 512, (4, 8): 512}
-MOST_ROWS = {(8, 2): 256, (8, 4): 256, (8, 8): 256, (4, 2): 144, (4, 4): 224, (4, 8): 224}
+#: Rows that are not split: by the bytes of a number, the vectors from which on the kernel is used;
+#: by COUNT as well, the least lanes, and the most rows with which it was the faster one.
+LEAST_VECTORS = {2: 3, 4: 2, 8: 2}
+LEAST_LANES = {
+    (8, 2): 256, (8, 4): 256, (8, 8): 256, (4, 2): 256, (4, 4): 512, (4, 8): 512, (2, 4): 512,
+    (2, 8): 512,
+}  # fmt: skip
+MOST_ROWS = {
+    (8, 2): 256, (8, 4): 256, (8, 8): 256, (4, 2): 144, (4, 4): 224, (4, 8): 224, (2, 4): 160,
+    (2, 8): 160,
+}  # fmt: skip
 #: The least bytes of A for up to so many rows, for eight vectors of 2-byte numbers, and otherwise.
 FEW_ROWS, LEAST_BYTES, LEAST_BYTES_OF_MANY = 64, 1 << 18, 8 << 20
 #: Of all that the multiprocessors could copy of float32, the least share that has to be rows of A.
@@ -133,8 +138,10 @@ LEAST_FILL = 0.7
 #: Rows that are split over the blocks of a cluster: the most of them, and the least bytes of A for
 #: two vectors, and by the bytes of a number for as many vectors as a block has. With less, A is
 #: read once for each vector, from the L2 cache.
-MOST_SPLIT_ROWS, LEAST_FOR_TWO = 320, 8 << 20
+MOST_SPLIT_ROWS, LEAST_FOR_TWO = 320, 10 << 20
 LEAST_SPLIT_BYTES = {2: 3 << 19, 4: 5 << 19, 8: 5 << 19}
+#: COUNT and bytes of a number of which the largest tile took longer there.
+SMALL_IF_SPLIT = (2, 8)
 #: Bytes that a multiprocessor copies while a thread waits for sums that it has asked for; and what
 #: a tile takes longer whose threads load numbers of 8 bytes one by one.
 BYTES_OF_TRIP, ONE_BY_ONE = 16 << 10, 1.25
@@ -412,8 +419,10 @@ def constants_for(problem, knobs, vectors):
         threads = max(lanes, knobs["THREADS_PER_BLOCK"])
         tile_rows, slots = threads // lanes * knobs["ROWS"], splits * (lanes // WARP)
         _, finishers = finishing(tile_rows, threads, slots, splits)
+        tiles = tiles[1:] if (count, problem.dtype.itemsize) == SMALL_IF_SPLIT else tiles
     else:
-        if vectors < LEAST_VECTORS or knobs["BLOCKS_PER_SM"] or not _gains(problem, lanes, count):
+        few = vectors < LEAST_VECTORS[problem.dtype.itemsize]
+        if few or knobs["BLOCKS_PER_SM"] or not _gains(problem, lanes, count):
             return None
         tiles = tiles[:1] if problem.dtype.itemsize == 8 else tiles  # smaller ones took longer
     found = {"LANES": lanes, "SPLITS": splits, "FINISHERS": finishers, "COUNT": count}
