@@ -138,7 +138,7 @@ LEAST_FILL = 0.7
 #: Rows that are split over the blocks of a cluster: the most of them, and the least bytes of A for
 #: two vectors, and by the bytes of a number for as many vectors as a block has. With less, A is
 #: read once for each vector, from the L2 cache.
-MOST_SPLIT_ROWS, LEAST_FOR_TWO = 320, 10 << 20
+MOST_SPLIT_ROWS, LEAST_FOR_TWO = 320, 8 << 20
 LEAST_SPLIT_BYTES = {2: 3 << 19, 4: 5 << 19, 8: 5 << 19}
 #: COUNT and bytes of a number of which the largest tile took longer there.
 SMALL_IF_SPLIT = (2, 8)
