@@ -219,7 +219,8 @@ def test_pinned_memory_is_read_by_the_copy_engine(staging):
     assert staging.link.copy(block[:, :500], block.dtype, target.memory.ctypes.data, 512) == []
     # Short strips are gathered by the CPU: a copy engine takes as long for few bytes as for many.
     wait(staging.link.copy(block[:, :4], block.dtype, target.memory.ctypes.data, 4))
-    assert staging.driver.copies[2:] == [1280] and staging.driver.waits == 1, "from a stage"
+    strips = staging.driver.copies[2:]  # as many as threads of this machine share them
+    assert sum(strips) == 1280 and staging.driver.waits == len(strips), "from stages"
     assert not staging.module.is_pinned(np.zeros(5))
     assert not staging.module.is_pinned(np.zeros(0))
 
