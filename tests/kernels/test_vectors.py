@@ -367,7 +367,7 @@ IN_SHARES = [
     (5, 1608, 64,
      {"PARTS": 2, "ROWS": 2, "VECTORS": 2, "COUNT": 4, "STAGES": 2, "THREADS_PER_BLOCK": 64}),
     # several groups of rows, more than one stage of each lane
-    (9, 3080, 128,
+    (9, 2056, 64,
      {"PARTS": 1, "ROWS": 2, "VECTORS": 1, "COUNT": 4, "STAGES": 4, "THREADS_PER_BLOCK": 128}),
     # shares without columns; more shares than rows
     (2, 264, 128, {"PARTS": 1, "ROWS": 1, "VECTORS": 1, "COUNT": 2, "STAGES": 2}),
@@ -386,27 +386,31 @@ def test_shares_of_lanes_have_the_bits_of_each_alone(letter, m, n, lanes, togeth
     check(letter, m, columns, *in_shares(lanes, together), monkeypatch)
 
 
-#: The same for columns that the blocks of a cluster share: lanes, rows of a thread, threads and
-#: blocks
-#: of the single product, and constants of several vectors.
+#: The same for columns that the blocks of a cluster share: dtypes; then lanes, rows of a thread,
+#: threads and blocks of the single product.
 OF_CLUSTERS = [
     # four sums of a row, each of them taken by another thread
-    (3, 1000, (64, 1, 64, 2), {"PARTS": 1, "ROWS": 2, "VECTORS": 1, "COUNT": 2, "STAGES": 3}),
+    ("hdc", 3, 1000, (64, 1, 64, 2),
+     {"PARTS": 1, "ROWS": 2, "VECTORS": 1, "COUNT": 2, "STAGES": 3}),
     # a split without columns, and one with few
-    (5, 136, (32, 2, 64, 4),
+    ("hd", 5, 136, (32, 2, 64, 4),
      {"PARTS": 2, "ROWS": 2, "VECTORS": 2, "COUNT": 4, "STAGES": 2, "THREADS_PER_BLOCK": 64}),
     # sums of eight vectors at a time, two threads to each
-    (2, 4104, (128, 1, 128, 4),
+    ("h", 2, 2056, (128, 1, 128, 4),
      {"PARTS": 1, "ROWS": 1, "VECTORS": 1, "COUNT": 8, "STAGES": 2}),
     # several sums for each thread that takes them
-    (1, 8200, (256, 1, 256, 8), {"PARTS": 1, "ROWS": 1, "VECTORS": 1, "COUNT": 4, "STAGES": 2}),
+    ("h", 1, 4104, (256, 1, 256, 8),
+     {"PARTS": 1, "ROWS": 1, "VECTORS": 1, "COUNT": 4, "STAGES": 2}),
     # the four rows of a tile belong to four blocks, and only two threads share the sums of each
-    (7, 520, (32, 4, 32, 2), {"PARTS": 1, "ROWS": 2, "VECTORS": 1, "COUNT": 2, "STAGES": 2}),
+    ("hc", 7, 520, (32, 4, 32, 2),
+     {"PARTS": 1, "ROWS": 2, "VECTORS": 1, "COUNT": 2, "STAGES": 2}),
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize("letter", ["h", "d", "c"])
-@pytest.mark.parametrize("m, n, single, together", OF_CLUSTERS)
+@pytest.mark.parametrize(
+    "letter, m, n, single, together",
+    [(letter, *rest) for letters, *rest in OF_CLUSTERS for letter in letters],
+)
 def test_shares_of_a_cluster_have_the_bits_of_each_alone(
     letter, m, n, single, together, monkeypatch
 ):
