@@ -118,6 +118,19 @@ def most_items(problem: Problem, choice: Choice) -> int:
     return max(most, 1)
 
 
+def that_fit(problem: Problem, choice: Choice, items: int) -> int:
+    """How many of `items` one launch takes, from the choice for all of them.
+
+    Several vectors can have sums in scratch memory where a single product has none.
+    """
+    geometry, most = choice.geometry, items
+    nbytes = geometry.scratch * problem.precision.sums.itemsize
+    for needed, room in ((nbytes, MOST_SCRATCH_BYTES), (geometry.counters, MOST_COUNTERS)):
+        if needed > room:
+            most = min(most, items * room // needed)
+    return max(most, 1)
+
+
 def _for_many(problem: Problem, batch: Batch, device: Device, single: Choice) -> Choice:
     """The choice for one item, with constants for many: the same sums, and more bytes in flight.
 

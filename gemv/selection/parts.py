@@ -8,7 +8,13 @@ from typing import NamedTuple
 from gemv.core.batch import OPERANDS, Batch
 from gemv.core.geometry import Device
 from gemv.core.problem import Problem
-from gemv.selection.batches import for_few, limits, select_batch, select_item
+from gemv.selection.batches import (
+    for_few,
+    limits,
+    select_batch,
+    select_item,
+    that_fit,
+)
 from gemv.selection.select import Choice
 
 
@@ -59,7 +65,12 @@ def parts(
     dimensions, most = limits(problem, single)
     if len(batch.shape) > dimensions:
         batch = batch.with_longest_last()
-    return [
-        Part(part, offsets, select_batch(problem, part, device, kernel, homes))
-        for part, offsets in batch.parts(dimensions, most)
-    ]
+    while True:
+        found = [
+            Part(part, offsets, select_batch(problem, part, device, kernel, homes))
+            for part, offsets in batch.parts(dimensions, most)
+        ]
+        first = found[0]  # no other part has more items
+        most = that_fit(problem, first.choice, first.batch.items)
+        if most == first.batch.items:
+            return found

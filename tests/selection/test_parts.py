@@ -84,6 +84,28 @@ def test_an_item_that_takes_more_scratch_memory_than_a_launch_may_is_a_launch(mo
 
 
 @pytest.mark.parametrize(
+    "size, vectors, limit", [((128, 131072), 3000, None), ((16, 131072), 3000, "MOST_COUNTERS")]
+)
+def test_vectors_take_no_more_scratch_memory_than_a_launch_may(size, vectors, limit, monkeypatch):
+    """Where a product alone has none: few long rows, and those of a cluster."""
+    if limit:
+        monkeypatch.setattr(batches, limit, 100)
+    else:
+        monkeypatch.setattr(batches, "MOST_SCRATCH_BYTES", 1 << 22)
+    problem = problem_of(*size)
+    assert not batches.select(problem, H200).geometry.scratch
+    found = parts(problem, batch_of((vectors,), *size, one_matrix=True), H200)
+    assert {part.choice.kernel.name for part in found} == {"several_rows_in_shares"}
+    for part in found:
+        geometry = part.choice.geometry
+        assert geometry.scratch * 4 <= batches.MOST_SCRATCH_BYTES
+        assert geometry.counters <= batches.MOST_COUNTERS
+    assert sum(part.batch.items for part in found) == vectors
+    assert [part.offsets[1] for part in found[:2]] == [0, found[0].batch.items * size[1]]
+    assert len(found) < vectors // 8, "as many as fit go together"
+
+
+@pytest.mark.parametrize(
     "kernel, order, size",
     [("vector_rows", "C", (8, 100_000)), ("vector_columns", "F", (200, 60_000))],
 )
