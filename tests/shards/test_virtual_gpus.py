@@ -325,6 +325,16 @@ def test_an_error_that_is_handled_holds_no_memory(virtual_gpus, monkeypatch):
     assert [type(error).__name__ for error in handled] == ["CannotCapture"]
 
 
+def test_a_vector_that_differs_from_the_one_before_is_on_its_own_gpu(virtual_gpus):
+    layouts, values = Layouts(), numbers(20, 1)
+    here = Array(virtual_gpus, values)
+    virtual_gpus.current = 1
+    there = Array(virtual_gpus, values)
+    virtual_gpus.current = 0
+    for array, device in ((here, 0), (here, 0), (there, 1), (here, 0)):
+        assert layouts.operand(array, values.dtype, 20).device == device
+
+
 def test_a_vector_that_differs_from_the_one_before_is_read_in_full(virtual_gpus):
     several = gemv.Matrix(numbers((37, 20)), devices=[0, 1])
     x = numbers(44, 1)
