@@ -119,13 +119,13 @@ def split_in_clusters(
     block = (threads_per_block, 1, 1)
 
     def geometry_of(problem: Problem) -> Geometry:
-        sizes = {"splits": cluster, "cols_per_split": columns_of_share(problem, cluster)}
+        sizes = {"splits": cluster, "cols_per_split": columns_of_split(problem, cluster)}
         return one_launch((ceil_div(problem.rows, tile_rows), cluster, 1), block, sizes)
 
     return geometry_of
 
 
-def columns_of_share(problem: Problem, cluster: int) -> int:
+def columns_of_split(problem: Problem, cluster: int) -> int:
     """The number of columns of a block of a cluster; the last blocks may have fewer."""
     step = CACHE_LINE_BYTES // problem.dtype.itemsize if problem.access == "dot" else 1
     return ceil_div(ceil_div(problem.cols, cluster), step) * step

@@ -70,6 +70,8 @@ def parts(
             Part(part, offsets, select_batch(problem, part, device, kernel, homes))
             for part, offsets in batch.parts(dimensions, most)
         ]
+        if not found:
+            return found
         first = found[0]  # no other part has more items
         most = that_fit(problem, first.choice, first.batch.items)
         if most == first.batch.items:

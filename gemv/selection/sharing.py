@@ -3,10 +3,10 @@
 Several vectors have the sums of the product alone, bit for bit. So the kernel of the product alone
 decides whether one read of A can serve several vectors: another kernel has to have its sums. Those
 that read rows or columns by loads of one width have such a kernel beside them (:data:`SEVERAL`).
-Kernels that begin wherever a line begins have none, nor have clusters for columns, and then A is
-read once for each vector. From the L2 cache that takes little time if A is a few megabytes. Rows in
-clusters have one for up to 320 of them. But 4 vectors with 8192 x 8192 float64, whose
-product alone was computed in clusters, took an NVIDIA H100 695 us, and 175 with one read of A.
+Rows in clusters have one for up to 320 rows. Clusters for columns have none, nor have kernels that
+begin wherever a line begins, and then A is read once for each vector. From the L2 cache that takes
+little time if A is a few megabytes. But 4 vectors with 8192 x 8192 float64, whose product alone was
+computed in clusters, took an NVIDIA H100 695 us, and 175 with one read of A.
 
 So a matrix that the L2 cache does not hold gets a kernel with another one beside it. What that
 costs a product alone is told by all launches that campaigns on an H200 and on an H100 have timed
@@ -130,7 +130,7 @@ _LANES_OF_SHORT, _LEAST_BLOCKS, _SPLIT = (8, 16), 80, (256, 2)
 _MANY_LINES = 1024
 #: Least rows and most columns of a tall A, whose columns one thread adds up.
 _TALL_ROWS, _TALL_COLUMNS = 1 << 16, 256
-#: Kernels beside which there is one for few rows alone.
+#: Kernels with one beside them that takes few rows only.
 _FOR_FEW = ("cluster_rows",)
 #: Kernels whose loads have 16 bytes wherever lines begin, and the one for the shortest columns.
 _ANYWHERE, _SHORT = ("phased_rows", "phased_columns"), "short_columns"
@@ -152,9 +152,9 @@ def shares_badly(kernel: Kernel, problem: Problem) -> bool:
     if kernel.name == "vector_columns":
         is_tall = problem.rows >= _TALL_ROWS and problem.cols <= _TALL_COLUMNS
         return is_tall and problem.widths[0] * size == LOAD_BYTES
-    anywhere = kernel.name in _ANYWHERE and size * problem.widths[0] == 2
     if kernel.name in _FOR_FEW:
         return True
+    anywhere = kernel.name in _ANYWHERE and size * problem.widths[0] == 2
     return kernel.name not in SEVERAL and kernel.name != _SHORT and not anywhere
 
 

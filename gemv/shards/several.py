@@ -62,8 +62,11 @@ def part_for(part: Part, choice: Choice, rows: int, device: Device, is_apart: bo
         made = Geometry((launch,), {**geometry.sizes, "helpers": 1})
         choice = choice._replace(spec=dataclasses.replace(choice.spec, helpers=1))
     else:
-        # Blocks that take tile after tile end behind the tiles of the shard.
-        tiles = {name: own.sizes[name] for name in geometry.sizes if name == "tiles"}
-        sizes, scratch = {**geometry.sizes, **tiles}, geometry.scratch // rows * part.rows
+        # Blocks that take tile after tile, or task after task, end behind those of the shard.
+        ends = {name: own.sizes[name] for name in geometry.sizes if name in ("tiles", "tasks")}
+        sizes = {**geometry.sizes, **ends}
+        # Splits are those of the whole matrix, and their sums are counted by the row. Other sums
+        # are counted by the tile, for COUNT vectors each.
+        scratch = geometry.scratch // rows * part.rows if along > 1 else own.scratch * turns
         made = geometry._replace(launches=(launch,), sizes=sizes, scratch=scratch)
     return part._replace(choice=choice._replace(geometry=made))

@@ -726,7 +726,7 @@ def in_shares(letter, rows, cols, vectors, lanes, **more):
 
 
 @pytest.mark.parametrize("letter, rows, cols, vectors, lanes, right", IN_SHARES)
-def test_few_long_rows_have_a_block_for_each_share(letter, rows, cols, vectors, lanes, right):
+def test_few_long_rows_have_blocks_that_take_shares(letter, rows, cols, vectors, lanes, right):
     problem, knobs = in_shares(letter, rows, cols, vectors, lanes)
     assert tuple(knobs[name] for name in NAMES) == right
     assert (knobs["SPLITS"], knobs["FINISHERS"]) == (1, 1)
@@ -822,6 +822,7 @@ def test_other_clusters_are_read_once_for_each_vector():
     assert of_cluster(**{**usual, "vectors": 5})[2] is not None
     for changed in (
         {"cols": 32768}, {"vectors": 2}, {"vectors": 5, "cols": 65536}, {"rows": 321},
+        {"vectors": 9, "cols": 65536},
         {"letter": "d", "cols": 16384}, {"single": (16, 256, 16)}, {"cols": 131076},
     ):  # fmt: skip
         assert of_cluster(**{**usual, **changed})[2] is None, changed
@@ -844,7 +845,7 @@ FILLING = {"LANES": 512, "SPLITS": 1, "FINISHERS": 1, "COUNT": 8, "PARTS": 4, "R
     ({"THREADS_PER_BLOCK": 192}, "a multiple of those of a row"),
     ({"ROWS": 2}, "ROWS must be a multiple of PARTS"),
     ({"VECTORS": 1}, "VECTORS times that one of the threads"),
-    ({"COUNT": 6}, "a part of 32 times COUNT"),
+    ({"COUNT": 6}, "COUNT must be a power of two, got 6"),
     ({"STAGES": 1}, "STAGES must be 2 or more, got 1"),
     ({"STAGES": 5}, "together more than the 232448 that a block may ask for"),
     ({"PARTS": 1, "THREADS_PER_BLOCK": 1024, "ROWS": 64}, "for sums and"),

@@ -366,8 +366,8 @@ IN_SHARES = [
     # threads of a lane in several warps, and lanes without columns in the last stage
     (5, 1608, 64,
      {"PARTS": 2, "ROWS": 2, "VECTORS": 2, "COUNT": 4, "STAGES": 2, "THREADS_PER_BLOCK": 64}),
-    # several groups of rows, more than one stage of each lane
-    (9, 2056, 64,
+    # several groups of rows, four sums of each, more than one stage of some lanes
+    (9, 1032, 128,
      {"PARTS": 1, "ROWS": 2, "VECTORS": 1, "COUNT": 4, "STAGES": 4, "THREADS_PER_BLOCK": 128}),
     # shares without columns; more shares than rows
     (2, 264, 128, {"PARTS": 1, "ROWS": 1, "VECTORS": 1, "COUNT": 2, "STAGES": 2}),

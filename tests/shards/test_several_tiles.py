@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from gemv.core.batch import Batch
 from gemv.core.dtypes import DTYPES
 from gemv.core.geometry import Device
 from gemv.measure.inputs import make_problem
@@ -32,6 +33,26 @@ def test_a_shard_has_the_tiles_of_its_own_rows(kernel, rows, cols):
     assert found.sizes == {**choice.geometry.sizes, "tiles": found.sizes["tiles"]}
     ((launch,), (before,)) = found.launches, choice.geometry.launches
     assert launch == before  # as many blocks as the GPU holds, with as much shared memory
+
+
+@pytest.mark.parametrize("rows, cols", [(100, 200000), (16, 524288)], ids=["lanes", "cluster"])
+@pytest.mark.parametrize("part_of", [1, 2, 3])
+@pytest.mark.parametrize("vectors", [8, 16])
+def test_a_shard_has_the_tasks_and_the_sums_of_its_own_rows(rows, cols, part_of, vectors):
+    """Of whole tiles, of which the last one has more sums than rows."""
+    whole, own = (
+        make_problem(count, cols, DTYPES["b"], "C", "N").at(256, 256)
+        for count in (rows, rows // part_of)
+    )
+    single = select(whole, H100)
+    choice = several.choice_for(whole, single, vectors, H100, None)
+    assert choice is not None and choice.kernel.name == "several_rows_in_shares"
+    part = Part(single, own, 0, own.cols, 0, own.rows, 0, 1)
+    found = several.part_for(part, choice, whole.rows, H100, False).choice.geometry
+    batch = Batch((vectors,), ((0,), (own.cols,), (whole.rows,), (0,), (0,)))
+    right = choice.kernel.of_batch(own, batch, H100, choice.knobs)
+    assert found._replace(counters=0) == right._replace(counters=0)
+    assert found.counters >= right.counters
 
 
 @pytest.mark.parametrize("is_apart, left", [(True, 1), (False, 4)])

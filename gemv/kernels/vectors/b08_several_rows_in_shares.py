@@ -8,10 +8,10 @@ Idea
     single product.
 
     But the lanes of a row know nothing of each other until the end. ``several_rows`` lets the same
-    threads be some of the lanes after the others (TURNS). Here a *task* is the *share* of one warp
-    of lanes in a tile, and different blocks take different tasks. 512 lanes are 16 shares, so there
-    are 16 times as many tasks as tiles. Where the single product splits the columns over the SPLITS
-    blocks of a cluster (rung 14), each warp of each of them has a share.
+    threads be one part of the lanes after the other (TURNS). Here a *task* is the *share* of one
+    warp of lanes in a tile, and different blocks take different tasks. 512 lanes are 16 shares, so
+    there are 16 times as many tasks as tiles. Where the single product splits the columns over the
+    SPLITS blocks of a cluster (rung 14), each warp of each of them has a share.
 
     A share has one sum for each row and vector. The block posts them to scratch memory, where
     arriving sums tell by themselves that they are there (``vector_rows`` explains how). The block
@@ -19,9 +19,9 @@ Idea
     and vector, each some of them in order, and meet in a butterfly: as in the single product, which
     has one finisher if it splits no columns.
 
-    There are as many blocks as the GPU holds at a time, and each takes task after task. A and x
-    come by copies that no thread waits for, into a ring of STAGES stages of VECTORS loads of a
-    lane, as in ``several_staged_rows``. The copies of the next task begin while the last one is
+    There are at most as many blocks as the GPU holds at a time, and each takes task after task. A
+    and x come by copies that no thread waits for, into a ring of STAGES stages of VECTORS loads of
+    a lane, as in ``several_staged_rows``. The copies of the next task begin while the last one is
     added up, so the ring never runs dry.
 
     A cluster of blocks for each tile, whose sums meet in shared memory, was slower. Of clusters of
@@ -45,14 +45,22 @@ Bytes
 
 Wins
     Over ``several_rows`` where rows are fewer than would give each multiprocessor a tile, and over
-    one launch of ``cluster_rows`` for each vector where A is more than a few megabytes. On an
-    NVIDIA H100 eight vectors with 128 x 131072 bfloat16 took 19.4 us (31.4 by the version with
-    clusters, torch.mm 20.0), 100 x 200000 25.5 (31.1, 29.9), 256 x 65536 21.1 (32.1, 18.3);
-    128 x 131072 float32 32.2 (46.5, 82.6); 128 x 65536 float64 31.2 (50.1, 36.8), complex64 32.2
-    (49.4, 81.5). Of those that the single product computes in clusters, 16 x 524288 bfloat16 took
-    16.1 us (54.1, 21.0), 16 x 262144 float32 14.9 (53.2, 96.4), 16 x 131072 float64 17.7 (51.7,
-    26.0). Of 169 problems with 1 to 256 rows, most of them drawn at random, eight vectors or fewer
-    took 1.52 times as long with other kernels in the mean.
+    ``cluster_rows``, which reads A once for each vector, where A is more than a few megabytes. On
+    an NVIDIA H100 eight vectors took us, with other kernels, and by torch.mm:
+
+    ==========================  =====  =================  =====
+    128 x 131072 bfloat16       19.4   60.4               20.0
+    256 x 65536 bfloat16        21.1   35.4               18.3
+    128 x 131072 float32        32.2   46.5               82.6
+    128 x 65536 float64         31.2   50.1               36.8
+    128 x 65536 complex64       32.2   49.4               81.5
+    16 x 524288 bfloat16        16.1   54.1, clusters     21.0
+    16 x 262144 float32         14.9   53.2, clusters     96.4
+    16 x 131072 float64         17.7   51.7, clusters     26.0
+    ==========================  =====  =================  =====
+
+    Of 169 problems with 1 to 256 rows, most of them drawn at random, two to eight vectors took 1.52
+    times as long with other kernels in the mean.
 
 Loses
     To ``several_rows`` where that has tiles for most of the multiprocessors: 512 x 32768 bfloat16
@@ -79,7 +87,7 @@ from gemv.core.geometry import LOAD_BYTES, MAX_GRID_Y, ceil_div, one_launch
 from gemv.kernels import ends_of_rows, stages_of_rows
 from gemv.kernels.busiest import MULTIPROCESSORS
 from gemv.kernels.ends_of_rows import parts_of, sums_of_block
-from gemv.kernels.grids import columns_of_share, finishing
+from gemv.kernels.grids import columns_of_split, finishing
 from gemv.kernels.kernel import Kernel, attach, no_twofold, wide_loads_object
 from gemv.kernels.staging import BLOCK_BYTES, COPIES, MOST_BLOCK_BYTES
 
@@ -118,7 +126,7 @@ TILES = {
     (2, 4): (Tile(2, 4, 4, 3, 256, 2), Tile(2, 4, 2, 4, 128, 4), Tile(2, 4, 2, 4, 64, 6)),
     (2, 8): (Tile(1, 4, 2, 4, 128, 3), Tile(2, 4, 2, 4, 128, 4), Tile(2, 4, 2, 4, 64, 6)),
 }  # fmt: skip
-#: Rows up to which the smallest tile is used.
+#: Rows up to which the smallest tile is considered.
 FEWEST_ROWS = 4
 #: Rows that are not split: by the bytes of a number, the vectors from which on the kernel is used;
 #: by COUNT as well, the least lanes, and the most rows with which it was the faster one.
@@ -131,9 +139,10 @@ MOST_ROWS = {
     (8, 2): 256, (8, 4): 256, (8, 8): 256, (4, 2): 144, (4, 4): 224, (4, 8): 224, (2, 4): 160,
     (2, 8): 160,
 }  # fmt: skip
-#: The least bytes of A for up to so many rows, for eight vectors of 2-byte numbers, and otherwise.
+#: Up to so many rows, and for eight vectors of 2-byte numbers, A has at least so many bytes;
+#: otherwise so many.
 FEW_ROWS, LEAST_BYTES, LEAST_BYTES_OF_MANY = 64, 1 << 18, 8 << 20
-#: Of all that the multiprocessors could copy of float32, the least share that has to be rows of A.
+#: Of all that the multiprocessors could copy of float32, the least part that has to be rows of A.
 LEAST_FILL = 0.7
 #: Rows that are split over the blocks of a cluster: the most of them, and the least bytes of A for
 #: two vectors, and by the bytes of a number for as many vectors as a block has. With less, A is
@@ -151,7 +160,7 @@ TAKEN_BYTES = 256
 #: What the kernel calls.
 _WORDS = (
     "atomic_inc", "butterfly", "copies_wait", "cuda", "kept", "moved", "multiply_add", "natural",
-    "pieces_of", "post", "quotient", "row_starts", "scatter_sums", "short", "staged_tile",
+    "pieces_of", "post", "row_starts", "scatter_sums", "short", "staged_tile",
     "take_rows", "zeros",
 )  # fmt: skip
 #: The kernel: see :func:`gemv.kernels.ends_of_rows.source_of`.
@@ -339,7 +348,7 @@ def build(spec):
     scope |= {
         "copied": copied, "starts_of": starts_of, "begin_of": begin_of, "stages_of": stages_of,
         "place_of": place_of, "in_order": device(own["in_order"]), "uint8": np.uint8,
-        "uint32": np.uint32, "WARPS": WARPS, "SHARES": SHARES, "MEETING": scope["FINISHERS"],
+        "uint32": np.uint32, "SHARES": SHARES, "MEETING": scope["FINISHERS"],
         "FINISHERS": FINISHERS, "OF_FINISHER": OF_FINISHER, "TAKEN": TAKEN,
         "HOLDERS": FINISHERS // TAKEN, "APART": ALL_ROWS * FINISHERS,
     }  # fmt: skip
@@ -451,7 +460,8 @@ def _gains_by_splits(problem, count, vectors):
     size = problem.dtype.itemsize
     nbytes = problem.rows * problem.cols * size
     # What vectors that are not there cost is paid, too.
-    least = LEAST_SPLIT_BYTES[size] * (count / vectors) ** 2 if count > 2 else LEAST_FOR_TWO
+    copied = ceil_div(vectors, count) * count
+    least = LEAST_SPLIT_BYTES[size] * (copied / vectors) ** 2 if count > 2 else LEAST_FOR_TWO
     return nbytes >= least and problem.rows <= MOST_SPLIT_ROWS
 
 
@@ -505,6 +515,8 @@ def _geometry(problem, device, knobs, vectors, x_step, y_step, alpha_step, beta_
             f" a row, got {lanes}, and {threads} and {WARP * parts}"
         )
     of_x = knobs["COUNT"] * WARP
+    if knobs["COUNT"] & (knobs["COUNT"] - 1):
+        raise ValueError(f"{name}: COUNT must be a power of two, got {knobs['COUNT']}")
     if (
         knobs["ROWS"] % parts
         or knobs["VECTORS"] * of_x % threads
@@ -534,9 +546,9 @@ def _geometry(problem, device, knobs, vectors, x_step, y_step, alpha_step, beta_
         )
     tiles, columns = ceil_div(problem.rows, tile_rows), problem.cols
     if knobs["SPLITS"] > 1:
-        columns = columns_of_share(problem, knobs["SPLITS"])
+        columns = columns_of_split(problem, knobs["SPLITS"])
     sizes = {
-        "splits": 1, "cols_per_split": columns, "tasks": tiles * shares, "helpers": 1,
+        "splits": knobs["SPLITS"], "cols_per_split": columns, "tasks": tiles * shares,
         "vectors": vectors, "x_step": x_step, "y_step": y_step, "alpha_step": alpha_step,
         "beta_step": beta_step,
     }  # fmt: skip
