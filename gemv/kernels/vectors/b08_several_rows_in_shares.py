@@ -45,19 +45,21 @@ Bytes
 
 Wins
     Over ``several_rows`` where rows are fewer than would give each multiprocessor a tile, and over
-    ``cluster_rows``, which reads A once for each vector, where A is more than a few megabytes. On
-    an NVIDIA H100 eight vectors took us, with other kernels, and by torch.mm:
+    ``cluster_rows``, which reads A once for each vector, where A is more than a few megabytes.
+    Times of eight vectors in us, on an NVIDIA H100:
 
-    ==========================  =====  =================  =====
-    128 x 131072 bfloat16       19.4   60.4               20.0
-    256 x 65536 bfloat16        21.1   35.4               18.3
-    128 x 131072 float32        32.2   46.5               82.6
-    128 x 65536 float64         31.2   50.1               36.8
-    128 x 65536 complex64       32.2   49.4               81.5
-    16 x 524288 bfloat16        16.1   54.1, clusters     21.0
-    16 x 262144 float32         14.9   53.2, clusters     96.4
-    16 x 131072 float64         17.7   51.7, clusters     26.0
-    ==========================  =====  =================  =====
+    =====================  ====  ====================  ========
+    A                      here  other kernel          torch.mm
+    =====================  ====  ====================  ========
+    128 x 131072 bfloat16  19.4  60.4, several_rows    20.0
+    256 x 65536 bfloat16   21.1  35.4, several_rows    18.3
+    128 x 131072 float32   32.2  46.5, several_rows    82.6
+    128 x 65536 float64    31.2  50.1, several_rows    36.8
+    128 x 65536 complex64  32.2  49.4, several_rows    81.5
+    16 x 524288 bfloat16   16.1  54.1, cluster_rows    21.0
+    16 x 262144 float32    14.9  53.2, cluster_rows    96.4
+    16 x 131072 float64    17.7  51.7, cluster_rows    26.0
+    =====================  ====  ====================  ========
 
     Of 169 problems with 1 to 256 rows, most of them drawn at random, two to eight vectors took 1.52
     times as long with other kernels in the mean.
