@@ -8,13 +8,7 @@ from typing import NamedTuple
 from gemv.core.batch import OPERANDS, Batch
 from gemv.core.geometry import Device
 from gemv.core.problem import Problem
-from gemv.selection.batches import (
-    for_few,
-    limits,
-    select_batch,
-    select_item,
-    that_fit,
-)
+from gemv.selection.batches import for_few, limits, select_batch, select_item, that_fit
 from gemv.selection.select import Choice
 
 

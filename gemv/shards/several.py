@@ -65,8 +65,9 @@ def part_for(part: Part, choice: Choice, rows: int, device: Device, is_apart: bo
         # Blocks that take tile after tile, or task after task, end behind those of the shard.
         ends = {name: own.sizes[name] for name in geometry.sizes if name in ("tiles", "tasks")}
         sizes = {**geometry.sizes, **ends}
-        # Splits are those of the whole matrix, and their sums are counted by the row. Other sums
-        # are counted by the tile, for COUNT vectors each.
-        scratch = geometry.scratch // rows * part.rows if along > 1 else own.scratch * turns
+        # Sums of splits are counted by the row. Those of tasks are counted by the tile, for COUNT
+        # vectors each, and the last tile may have more of them than the shard has rows.
+        by_tile = "tasks" in ends
+        scratch = own.scratch * turns if by_tile else geometry.scratch // rows * part.rows
         made = geometry._replace(launches=(launch,), sizes=sizes, scratch=scratch)
     return part._replace(choice=choice._replace(geometry=made))

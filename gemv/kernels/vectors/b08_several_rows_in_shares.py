@@ -22,11 +22,11 @@ Idea
     There are at most as many blocks as the GPU holds at a time, and each takes task after task. A
     and x come by copies that no thread waits for, into a ring of STAGES stages of VECTORS loads of
     a lane, as in ``several_staged_rows``. The copies of the next task begin while the last one is
-    added up, so the ring never runs dry.
+    added up.
 
-    A cluster of blocks for each tile, whose sums meet in shared memory, was slower. Of clusters of
-    16 blocks an H100 runs 14 at a time, two to each group of 16 or more multiprocessors. So 16
-    tiles took twice as long as 14. Tasks have no such limit.
+    A cluster of blocks for each tile, whose sums meet in shared memory, was slower. Of its clusters
+    of 16 blocks an H100 ran 14 at a time, as Nsight Compute told. So 16 tiles took two rounds.
+    Tasks have no such limit.
 
 Picture
     ::
@@ -112,8 +112,8 @@ class Tile(NamedTuple):
 
 #: The vectors of a block.
 COUNTS = (2, 4, 8)
-#: By COUNT and the bytes of a number, tiles of 32, 16, 8 and 4 rows. They are among the fastest
-#: that were tried on an H100, 5 to 12 for each problem, and spill no registers.
+#: By COUNT and the bytes of a number, tiles of up to 32 rows, the largest first. They are among the
+#: fastest that were tried on an H100, 2 to 12 for each problem, and spill no registers.
 TILES = {
     (8, 2): (Tile(4, 8, 2, 6, 256), Tile(4, 4, 2, 6, 256, 2), Tile(4, 4, 2, 4, 128, 3)),
     (8, 4): (
