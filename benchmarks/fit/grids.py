@@ -5,31 +5,41 @@
 Draws and random problems hardly ever have a size like 1048576 x 128, which people like. Every GRID
 file (``make grid``) has the time of one launch for each of its cells, that which was selected then.
 Files of several dates have several launches, whose times tell which one was better. They all have
-to be of the GPU of the campaign. Launches whose registers the campaign does not know are left out,
-and cells that have none left. Cells of the grid that the campaign has are replaced.
+to be of the GPU of the campaign. A launch whose registers the campaign does not know is compiled,
+which needs no GPU. Launches that no kernel takes any longer are left out, and so are cells that
+have none left. Cells of the grid that the campaign has are replaced.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
-from benchmarks.fit.candidates import choice, normal
+from benchmarks.fit.candidates import Candidate, choice, normal
 from benchmarks.fit.samples import ADDRESS
 from benchmarks.fit.store import Campaign, Measured, Timed, code_key
 from gemv.measure.cells import Cell
 from gemv.measure.frames import FramedCell
+from gemv.selection.select import Choice
+
+#: Registers and bytes of local memory of a thread, bytes of shared memory of a block.
+Facts = tuple[int, int, int]
 
 #: The numbers of cells of the grid: no draw has so many cells, and those of random ones are larger.
 GRID = range(500_000, 600_000)
 
 
-def cells_of(campaign: Campaign, grids: Iterable[Mapping[str, Any]]) -> list[Measured]:
-    """The cells of some grids, each with the times of all of them."""
+def cells_of(
+    campaign: Campaign, grids: Iterable[Mapping[str, Any]], facts: Callable[[Choice], Facts]
+) -> list[Measured]:
+    """The cells of some grids, each with the times of all of them.
+
+    The campaign gets the `facts` of machine code that it does not know.
+    """
     found: dict[Cell, Measured] = {}
     for grid in grids:
         if grid["device"] != campaign.about["gpu"]:
@@ -40,7 +50,7 @@ def cells_of(campaign: Campaign, grids: Iterable[Mapping[str, Any]]) -> list[Mea
         for row in grid["rows"]:
             cell = Cell(**{each.name: row[each.name] for each in fields(Cell) if each.name in row})
             timed = Timed(normal(row["kernel"], row["knobs"]), row["time_s"])
-            if row["wrong"] or not _is_known(campaign, timed, cell):
+            if row["wrong"] or not _is_known(campaign, timed.candidate, cell, facts):
                 continue
             measured = found.setdefault(
                 cell,
@@ -54,13 +64,27 @@ def cells_of(campaign: Campaign, grids: Iterable[Mapping[str, Any]]) -> list[Mea
     return list(found.values())
 
 
-def _is_known(campaign: Campaign, timed: Timed, cell: Cell) -> bool:
-    """Whether a launch is still possible, and how many registers it needs is known."""
+def _is_known(
+    campaign: Campaign, candidate: Candidate, cell: Cell, facts: Callable[[Choice], Facts]
+) -> bool:
+    """Whether a launch is still possible; then the campaign knows its machine code."""
     try:
-        made = choice(timed.candidate, FramedCell.at(cell, ADDRESS, 1).problem, campaign.device)
+        made = choice(candidate, FramedCell.at(cell, ADDRESS, 1).problem, campaign.device)
     except ValueError:
         return False
-    return code_key(timed.candidate.constants, made.spec, cell.dtype) in campaign.codes
+    key = code_key(candidate.constants, made.spec, cell.dtype)
+    if key not in campaign.codes:
+        campaign.codes[key] = facts(made)
+    return True
+
+
+def compiled(made: Choice, capability: tuple[int, int]) -> Facts:
+    """What the assembler says of the machine code of a launch."""
+    from gemv.engines.binaries import binaries
+
+    (binary,) = binaries(made.kernel, made.spec, capability)
+    shared = binary.resource("bytes smem") if "bytes smem" in binary.log else 0
+    return binary.resource("registers"), binary.resource("stack,"), shared
 
 
 def main(arguments: list[str] | None = None) -> None:
@@ -70,7 +94,8 @@ def main(arguments: list[str] | None = None) -> None:
     options = parser.parse_args(arguments)
     campaign = Campaign.load(options.file)
     grids = [json.loads(file.read_text("utf-8")) for file in options.grids]
-    added = cells_of(campaign, grids)
+    capability = campaign.device.compute_capability
+    added = cells_of(campaign, grids, lambda made: compiled(made, capability))
     campaign.cells = [each for each in campaign.cells if each.number not in GRID] + added
     campaign.save(options.file)
     times = sum(len(each.times) for each in added)

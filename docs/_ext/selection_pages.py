@@ -136,10 +136,13 @@ def fit_page(reports: dict[str, dict]) -> str:
             for choice, judged in report[part].items()
             if isinstance(judged, dict)
         ]
-        drawn = GATES / f"{name}-random.json"
-        if drawn.exists():
-            judged = json.loads(drawn.read_text("utf-8"))["present"]
-            judgements.append(("never seen, drawn at random: present choice", judged))
+        for title, drawn in (
+            ("never seen, drawn at random: present choice", GATES / f"{name}-random.json"),
+            ("never seen, beside 35 launches: present choice", GATES / f"{name}-gate.json"),
+        ):
+            if drawn.exists():
+                judged = json.loads(drawn.read_text("utf-8"))["present"]
+                judgements.append((title, judged))
         lines = [
             [
                 title, str(int(judged["cells"])), number(judged["mean"], ".3f"),

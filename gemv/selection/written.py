@@ -51,11 +51,24 @@ def fitted(
         {kernel: {"start": start, "issue": issue} for kernel, (start, issue) in factors.items()}
     )
     lines += ["", "[portfolio]", "constants = ["]
-    for each in constants:
-        knobs, registers = dict(sorted(each.knobs.items())), dict(sorted(each.registers.items()))
-        entry = {"kernel": each.name, "knobs": knobs, "registers": registers}
-        lines.append(f"    {_value(entry)},")
-    return "\n".join([*lines, "]"]) + "\n"
+    return "\n".join([*lines, *map(_set, constants), "]"]) + "\n"
+
+
+def with_sets(text: str, constants: Iterable[Constants]) -> str:
+    """A machine's file with further sets of constants at the end of its portfolio."""
+    begin, portfolio, rest = text.partition("\n[portfolio]\n")
+    return (
+        begin + portfolio + rest.replace("\n]\n", "\n".join(["", *map(_set, constants), "]\n"]), 1)
+    )
+
+
+def _set(constants: Constants) -> str:
+    """A line of the portfolio."""
+    knobs, registers = (
+        dict(sorted(each.items())) for each in (constants.knobs, constants.registers)
+    )
+    entry = {"kernel": constants.name, "knobs": knobs, "registers": registers}
+    return f"    {_value(entry)},"
 
 
 def kept(host: Numbers | None, rows: Iterable[Row]) -> str:

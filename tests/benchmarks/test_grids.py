@@ -49,9 +49,13 @@ def campaign():
     return made
 
 
+def nobody_knows(made):
+    raise AssertionError(f"{made} is known")
+
+
 def test_a_cell_has_the_launches_of_all_grids_and_the_newest_is_the_present_one(campaign):
     older, newer = grid(row(FEW, 2e-5)), grid(row(MANY, 3e-5, peers={"torch.mv": 4e-5}))
-    (found,) = grids.cells_of(campaign, [older, newer])
+    (found,) = grids.cells_of(campaign, [older, newer], nobody_knows)
     assert found.cell == CELL and found.number == grids.GRID[0]
     assert [timed.seconds for timed in found.times] == [2e-5, 3e-5]
     few, many = (candidates.normal("vector_rows", knobs) for knobs in (FEW, MANY))
@@ -61,18 +65,48 @@ def test_a_cell_has_the_launches_of_all_grids_and_the_newest_is_the_present_one(
 
 
 def test_what_cannot_be_learned_from_is_left_out(campaign):
-    unknown = row({**FEW, "VECTORS": 2}, 1e-5)  # a code whose registers nobody knows
     wrong = row(FEW, 1e-5, wrong="y[0]")
     refused = row({**FEW, "LANES": 3}, 1e-5)
-    assert grids.cells_of(campaign, [grid(unknown, wrong, refused)]) == []
-    (found,) = grids.cells_of(campaign, [grid(wrong, unknown), grid(row(FEW, 2e-5))])
+    assert grids.cells_of(campaign, [grid(wrong, refused)], nobody_knows) == []
+    (found,) = grids.cells_of(campaign, [grid(wrong), grid(row(FEW, 2e-5))], nobody_knows)
     assert [timed.seconds for timed in found.times] == [2e-5]
+
+
+def test_what_the_campaign_does_not_know_of_a_code_is_asked_for_once(campaign):
+    unknown, asked = {**FEW, "VECTORS": 2}, []
+    before = len(campaign.codes)
+
+    def facts(made):
+        asked.append(dict(made.knobs))
+        return (72, 8, 128)
+
+    rows = row(FEW, 2e-5), row(unknown, 1e-5), row(unknown, 1e-5, m=4095)
+    few, both = grids.cells_of(campaign, [grid(*rows)], facts)
+    assert [len(each.times) for each in (few, both)] == [2, 1]
+    assert asked == [unknown] and len(campaign.codes) == before + 1
+    assert [*campaign.codes.values()][-1] == (72, 8, 128)
+
+
+def test_the_facts_of_a_code_are_those_of_the_assembler(monkeypatch):
+    """Registers, local memory, and shared memory, which may be none."""
+    from gemv.core.binary import Binary
+    from gemv.engines import binaries
+
+    log = "ptxas info : used 64 registers, 72 stack, 1 barriers"
+    problem = FramedCell.at(CELL, samples.ADDRESS, 1).problem
+    made = candidates.choice(candidates.normal("vector_rows", FEW), problem, H200)
+    for more, shared in ((", 1028 bytes smem", 1028), ("", 0)):
+        binary = Binary("f", (), "", b"", log + more)
+        monkeypatch.setattr(
+            binaries, "binaries", lambda kernel, spec, capability, found=binary: (found,)
+        )
+        assert grids.compiled(made, (9, 0)) == (64, 72, shared)
 
 
 def test_a_grid_of_another_gpu_is_refused(campaign):
     other = grid(row(FEW, 1e-5), device="NVIDIA H100 80GB HBM3")
     with pytest.raises(ValueError, match="NVIDIA H100 80GB HBM3 is not for a campaign on NVIDIA"):
-        grids.cells_of(campaign, [other])
+        grids.cells_of(campaign, [other], nobody_knows)
 
 
 def test_cells_of_the_grid_are_replaced_and_others_stay(campaign, tmp_path, capsys):
