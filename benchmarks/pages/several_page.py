@@ -34,7 +34,6 @@ from benchmarks.pages.page import (
     versions,
 )
 from gemv.measure.records import CellResult, GridResults
-from gemv.selection.machine import REFERENCE
 
 PAGE = TOP / "docs" / "several.md"
 FOLDER = RESULTS / "several"
@@ -151,7 +150,7 @@ def page() -> str:
         " each of its products has the bits that it has alone.",
     ]
     parts += _part("One matrix and several vectors", found, "vectors")
-    parts += tiles_part.part([row for row in found.get(REFERENCE.name, []) if row.vectors > 1])
+    parts += tiles_part.part()
     parts += _part("Several matrices, each with a vector of its own", found, "batch")
     parts += ragged_part.part(ragged_part.load())
     for gpu, grids in by_gpu.items():

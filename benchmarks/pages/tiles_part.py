@@ -1,4 +1,4 @@
-"""The part of ``docs/several.md`` about kernels that are newer than the times beside peers."""
+"""The part of ``docs/several.md`` about problems on which constants were tried."""
 
 from __future__ import annotations
 
@@ -12,7 +12,6 @@ from benchmarks.pages.page import RESULTS, duration, folded, in_part, markdown, 
 from benchmarks.pages.today import choice_of, is_it
 from gemv.core.geometry import Chip, Device
 from gemv.measure.cells import Cell
-from gemv.measure.records import CellResult
 
 FOLDER = RESULTS / "tiles"
 #: Problems with a faster peer that are in sight; the others are folded away.
@@ -34,29 +33,25 @@ def now_us(row: Mapping[str, Any]) -> float | None:
     return min(own, default=None)
 
 
-def part(earlier: Sequence[CellResult], folder: Path = FOLDER) -> list[str]:
+def part(folder: Path = FOLDER) -> list[str]:
     """A table for each GPU of the problems whose constants of today were timed; or nothing.
 
-    Parameters
-    ----------
-    earlier : sequence of CellResult
-        Times of the reference GPU beside peers.
+    Those that were timed without peers say nothing here.
     """
     tables: list[str] = []
     for file in sorted(folder.glob("*.json")):
-        rows = json.loads(file.read_text("utf-8"))
+        rows = [row for row in json.loads(file.read_text("utf-8")) if "one_us" in row]
         timed = [(row, us) for row in rows if (us := now_us(row)) is not None]
         if timed:
-            make = _beside_peers if "one_us" in timed[0][0] else _beside_earlier
-            tables += [f"**On an {device_of(rows[0]).name}**", *make(timed, earlier)]
+            tables += [f"**On an {device_of(rows[0]).name}**", *_beside_peers(timed)]
     if not tables:
         return []
     return [
-        "### Newer constants",
-        "The kernels for several vectors are newer than the times above. *Now* is the time of"
-        " today's kernels. Here *of the floor* is the time of the plain kernel of the same run"
-        " divided by ours, so it may be more than 1 (`python -m benchmarks.fit.tiles`). Problems"
-        " whose constants have not been timed yet are left out.",
+        "### Further problems",
+        "These were timed to choose the constants of kernels (`python -m benchmarks.fit.tiles`)."
+        " *Now* is the time of the constants of today. Here *of the floor* is the time of the"
+        " plain kernel of the same run divided by ours, so it may be more than 1. Problems whose"
+        " constants of today have not been timed are left out.",
         *tables,
     ]
 
@@ -72,9 +67,7 @@ def _us(us: float) -> str:
     return unbroken(duration(us * 1e-6))
 
 
-def _beside_peers(
-    timed: Sequence[tuple[Mapping[str, Any], float]], earlier: Sequence[CellResult]
-) -> list[str]:
+def _beside_peers(timed: Sequence[tuple[Mapping[str, Any], float]]) -> list[str]:
     """With the time of a single product, and PyTorch's of all vectors."""
     lines = []
     for row, us in timed:
@@ -99,18 +92,3 @@ def _beside_peers(
         table.append(folded(f"The other {len(others)}, those furthest from the floor first", rest))
     faster = f"`torch.mm` is faster in {len(slower)} of {len(lines)} problems."
     return [f"{faster} {said}", *table]
-
-
-def _beside_earlier(
-    timed: Sequence[tuple[Mapping[str, Any], float]], earlier: Sequence[CellResult]
-) -> list[str]:
-    """With the earlier time of the same problem, without peers."""
-    times = {each.cell: each.time_s for each in earlier if each.time_s}
-    lines = []
-    for row, us in timed:
-        before, share = times.get(Cell(**row["cell"])), row["plain_us"] / us
-        above = "" if before is None else _us(before * 1e6)
-        lines.append((share, [_named(row), above, _us(us), number(share)]))
-    table = markdown(["A", "before", "now", "of the floor"], "wfff", [t for _, t in sorted(lines)])
-    said = f"{len(lines)} problems, those furthest from the floor first"
-    return ["*Before* is the earlier time. Peers were not timed again.", folded(said, table)]
