@@ -91,7 +91,7 @@ def _task(bench: Bench, cell: Cell, most: int) -> tuple[Cell, FramedCell, list[A
     for knobs in candidates(kernel.name, framed.problem, own.knobs, most):
         spec = dataclasses.replace(own.spec, knobs=tuple(sorted(knobs.items())))
         assert kernel.of_batch is not None
-        geometry = kernel.of_batch(framed.problem, layout.batch, bench.device, knobs)
+        geometry = kernel.of_batch(framed.problem, bench.device, knobs, layout.batch)
         made.append((knobs, part._replace(choice=own._replace(spec=spec, geometry=geometry))))
     return cell, framed, made
 

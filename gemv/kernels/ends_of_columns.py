@@ -10,9 +10,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-from gemv.core.geometry import MAX_GRID_Y, Geometry, ceil_div
+from gemv.core.batch import Batch
+from gemv.core.geometry import Geometry, ceil_div
 from gemv.core.shares import share_of_lane
 from gemv.kernels import ends_of_splits
+from gemv.kernels.several import sizes_of_vectors, turns_of_vectors
 from gemv.kernels.wide_tiles import (
     finishers_of_columns,
     lanes_and_pieces,
@@ -243,10 +245,9 @@ def factor_names(spec: Any) -> dict[str, str]:
 
 
 def geometry_of(
-    name: str, problem: Any, device: Any, knobs: Mapping[str, int], vectors: int,
-    steps: tuple[int, int, int, int],
-) -> Geometry:  # fmt: skip
-    """The launch for vectors that share the matrix; `steps` are those of x, y, alpha and beta.
+    name: str, problem: Any, device: Any, knobs: Mapping[str, int], batch: Batch
+) -> Geometry:
+    """The launch for vectors that share the matrix.
 
     Columns are split as for the single product, whose tiles may have more pieces.
     """
@@ -255,17 +256,14 @@ def geometry_of(
     (_, splits, _), block, _ = found.launches[0]
     lanes, pieces = lanes_and_pieces_of(problem, knobs)
     tiles = ceil_div(problem.rows, pieces * lanes * width)
-    turns = ceil_div(vectors, knobs["COUNT"])
-    if turns > MAX_GRID_Y:
-        raise ValueError(f"{name}: {vectors} vectors are more than a grid has blocks for")
-    named = dict(zip(("x_step", "y_step", "alpha_step", "beta_step"), steps, strict=True))
-    named["helpers"] = helpers = ends_of_splits.helpers_of_columns(
+    turns = turns_of_vectors(name, batch.items, knobs["COUNT"])
+    helpers = ends_of_splits.helpers_of_columns(
         knobs["COUNT"], pieces * lanes * width, block[0], splits
     )
     launch = found.launches[0]._replace(grid=(tiles, splits, turns), block=block)
     return found._replace(
         launches=(launch,),
-        sizes={**found.sizes, "vectors": vectors, **named},
-        scratch=found.scratch * vectors,
+        sizes={**found.sizes, **sizes_of_vectors(batch), "helpers": helpers},
+        scratch=found.scratch * batch.items,
         counters=tiles * turns * helpers if found.counters else 0,
     )

@@ -11,10 +11,11 @@ import dataclasses
 from collections.abc import Mapping
 from typing import Any
 
-from gemv.core.geometry import LOAD_BYTES, MAX_GRID_Y, Geometry, ceil_div, one_launch
+from gemv.core.geometry import LOAD_BYTES, Geometry, ceil_div, one_launch
 from gemv.core.shares import shares
 from gemv.kernels import ends_of_splits
 from gemv.kernels.grids import partial_sums
+from gemv.kernels.several import turns_of_vectors
 from gemv.kernels.wide_tiles import finish_warps, split_rows
 
 #: Constants of the single product, and what they are called beside those of several vectors.
@@ -103,9 +104,7 @@ def launch_of(
     what the kernel is told besides, among them how many vectors there are.
     """
     vectors, tiles = sizes["vectors"], ceil_div(problem.rows, tile_rows)
-    turns = ceil_div(vectors, knobs["COUNT"])
-    if turns > MAX_GRID_Y:
-        raise ValueError(f"{name}: {vectors} vectors are more than a grid has blocks for")
+    turns = turns_of_vectors(name, vectors, knobs["COUNT"])
     sizes = {"splits": 1, "cols_per_split": problem.cols, "helpers": 1, **sizes}
     if not knobs["BLOCKS_PER_SM"]:
         return one_launch((min(tiles, most), 1, turns), (threads, 1, 1), sizes)

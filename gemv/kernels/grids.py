@@ -35,6 +35,11 @@ def power_below(number: int) -> int:
     return 1 << (number.bit_length() - 1)
 
 
+def most_blocks(device: Device, knobs: Mapping[str, int]) -> int:
+    """Blocks that the GPU holds at a time, by what each multiprocessor holds at least."""
+    return device.multiprocessors * knobs["MIN_BLOCKS"]
+
+
 def tile_shape(access: str, block_x: int, block_y: int) -> tuple[int, int]:
     """Rows of a block's tile, and threads on each row; ``threadIdx.x`` runs along memory."""
     return (block_x, block_y) if access == "axpy" else (block_y, block_x)

@@ -184,8 +184,9 @@ class Kernel:
         ``without_copies(problem, knobs)`` gives constants in place of those of `for_vectors` for a
         GPU that has no copies to shared memory; None if the constants need none.
     of_batch : callable or None
-        ``of_batch(problem, batch, device, knobs)`` gives the geometry for the items of a batch of
-        one dimension, where the kernel finds them by itself; None for the function around it.
+        ``of_batch(problem, device, knobs, batch)`` gives the geometry for the items of a batch of
+        one dimension, where the kernel finds them by itself; None for the function around it. Such
+        a kernel's `geometry` takes a batch: see :mod:`gemv.kernels.several`.
     in_batches : callable or None
         ``in_batches(problem, knobs)`` gives other constants for the items of a large batch, which
         lead to the same order of sums where no columns are split.
@@ -248,7 +249,7 @@ class Kernel:
     for_items: Callable[[Problem, Mapping[str, int]], dict[str, int] | None] | None = None
     for_vectors: Callable[[Problem, Mapping[str, int], int], dict[str, int] | None] | None = None
     without_copies: Callable[[Problem, Mapping[str, int]], dict[str, int]] | None = None
-    of_batch: Callable[[Problem, Batch, Device, Mapping[str, int]], Geometry] | None = None
+    of_batch: Callable[[Problem, Device, Mapping[str, int], Batch], Geometry] | None = None
     repeats: Callable[[Problem, Mapping[str, int]], tuple[int, int] | None] | None = None
     in_tables: Callable[[Problem, Mapping[str, int]], dict[str, int]] | None = None
     far_apart: Callable[[Mapping[str, int]], FarApart | None] | None = None

@@ -89,7 +89,7 @@ def select_batch(
             knobs = dict(single.kernel.constants_of_batch(problem, batch, knobs))
         pairs = tuple(sorted(knobs.items()))
         spec = dataclasses.replace(single.spec, knobs=pairs, conjugate_x=batch.conjugate_x)
-        return single._replace(spec=spec, geometry=own(problem, batch, device, knobs))
+        return single._replace(spec=spec, geometry=own(problem, device, knobs, batch))
     if gains_by_stages(problem):
         staged = in_stages(problem, batch, device, single)
         if staged is not None and _fills(device, staged.geometry, 1):
@@ -185,7 +185,7 @@ def in_stages(problem: Problem, batch: Batch, device: Device, single: Choice) ->
         return None
     spec = kernel.spec(problem, knobs, homes)
     spec = dataclasses.replace(spec, levels=0, conjugate_x=batch.conjugate_x)
-    geometry = kernel.of_batch(problem, batch, device, knobs)
+    geometry = kernel.of_batch(problem, device, knobs, batch)
     reason = "the sums of one product, and copies of 16 bytes wherever lines begin"
     return Choice(kernel, spec, geometry, reason)
 
@@ -215,7 +215,7 @@ def _for_vectors(problem: Problem, batch: Batch, device: Device, single: Choice)
             continue
         if kernel.without_copies is not None and device.lacks(COPIES):
             knobs = kernel.without_copies(problem, knobs)
-        geometry = kernel.of_batch(problem, batch, device, knobs)
+        geometry = kernel.of_batch(problem, device, knobs, batch)
         spec = kernel.spec(problem, knobs, single.spec.homes)
         helpers = geometry.sizes.get("helpers", 1)
         spec = dataclasses.replace(spec, conjugate_x=batch.conjugate_x, helpers=helpers)

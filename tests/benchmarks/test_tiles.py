@@ -44,7 +44,7 @@ def test_candidates_have_the_sums_of_what_is_chosen(letter, order):
             assert choice.kernel.objection(knobs) is None
             assert all(knobs.get(name) == choice.knobs.get(name) for name in OF_SUMS)
             assert knobs["COUNT"] == choice.knobs["COUNT"]
-            choice.kernel.of_batch(problem, batch, H200, knobs)  # the constants go together
+            choice.kernel.of_batch(problem, H200, knobs, batch)  # the constants go together
     assert max(numbers) > 10
 
 

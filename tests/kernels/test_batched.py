@@ -166,7 +166,7 @@ def test_blocks_of_small_items_fit_their_shared_memory(letter):
             continue
         constants = {**SMALL.knobs, **SMALL.constants_of(problem)}
         batch = Batch((1 << 30,), ((m * n,), (n,), (m,), (0,), (0,)))
-        sizes = SMALL.of_batch(problem, batch, H200, constants).sizes
+        sizes = SMALL.of_batch(problem, H200, constants, batch).sizes
         sums, each = problem.precision.sums.itemsize, sizes["each"]
         rows = 1 if constants["DOWN"] else m
         assert each * (m * n + sizes["gap"] * rows) * sums <= 20 * 1024 - 32 * sums // 4

@@ -393,7 +393,7 @@ def test_what_is_refused():
     batch = Batch((1 << 24,), ((0,), (32,), (32,), (0,), (0,)))
     knobs = {**SEVERAL.knobs, **SEVERAL.small_knobs}
     with pytest.raises(ValueError, match="several_small: 16777216 vectors are more than a grid"):
-        SEVERAL.of_batch(problem, batch, H200, knobs)
+        SEVERAL.of_batch(problem, H200, knobs, batch)
     wide = make_problem(8, 33, DTYPES["s"], "C", "N")
     assert "registers hold at most 32" in SEVERAL.accepts(wide)
 

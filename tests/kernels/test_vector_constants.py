@@ -346,7 +346,7 @@ def test_gpus_with_less_shared_memory_have_another_kernel_for_long_rows(cols):
         found = select_batch(problem, batch, device)
         assert found.kernel.name == "several_long_rows"
         with pytest.raises(ValueError, match="needs 232448 bytes of shared memory in a block, and"):
-            found.kernel.of_batch(problem, batch, A100, found.knobs)
+            found.kernel.of_batch(problem, A100, found.knobs, batch)
     with pytest.raises(ValueError, match="x in shared memory: it needs compute capability 8.0"):
         found.kernel.geometry(problem, OLD, found.knobs)
 
@@ -867,4 +867,4 @@ def test_shares_need_a_gpu_with_such_copies_and_a_grid_for_the_vectors():
         kernel.geometry(problem, OLD, own)
     batch = Batch((8 * 65535 + 1,), ((0,), (131072,), (128,), (0,), (0,)))
     with pytest.raises(ValueError, match="524281 vectors are more than a grid has blocks for"):
-        kernel.of_batch(problem, batch, H100, own)
+        kernel.of_batch(problem, H100, own, batch)

@@ -50,7 +50,7 @@ def test_a_shard_has_the_tasks_and_the_sums_of_its_own_rows(rows, cols, part_of,
     part = Part(single, own, 0, own.cols, 0, own.rows, 0, 1)
     found = several.part_for(part, choice, whole.rows, H100, False).choice.geometry
     batch = Batch((vectors,), ((0,), (own.cols,), (whole.rows,), (0,), (0,)))
-    right = choice.kernel.of_batch(own, batch, H100, choice.knobs)
+    right = choice.kernel.of_batch(own, H100, choice.knobs, batch)
     assert found._replace(counters=0) == right._replace(counters=0)
     assert found.counters >= right.counters
 

@@ -68,6 +68,7 @@ from math import gcd
 from gemv.core.geometry import LOAD_BYTES, MAX_GRID_X, ceil_div, one_launch
 from gemv.kernels.kernel import Kernel, attach
 from gemv.kernels.list_words import words_in_order, words_of_rows
+from gemv.kernels.several import ONE, steps_of
 from gemv.kernels.small_sums import MOST, depth_of, order_of, unit_of
 
 #: Vectors of A that a thread has in flight; the code below has so many names.
@@ -428,7 +429,7 @@ def constants_of_batch(problem, batch, knobs):
         return knobs
     # Blocks take whole items: one of 128 threads may have loads for 1.9 of them, two for 3.8.
     few, more = (
-        each["MIN_BLOCKS"] * of_batch(problem, batch, None, each).sizes["each"]
+        each["MIN_BLOCKS"] * geometry(problem, None, each, batch).sizes["each"]
         for each in (knobs, larger)
     )
     return larger if 4 * more > 5 * few else knobs
@@ -479,17 +480,8 @@ def _most_in_gaps(problem, reach):
     return room - reach
 
 
-def geometry(problem, device, knobs):
-    return _geometry(problem, knobs, 1, 0, 0, 0, 0, 0)
-
-
-def of_batch(problem, batch, device, knobs):
-    """The launch for a batch of one dimension."""
-    (items,), steps = batch.shape, (own[0] for own in batch.strides)
-    return _geometry(problem, knobs, items, *steps)
-
-
-def _geometry(problem, knobs, items, a_step, x_step, y_step, alpha_step, beta_step):
+def geometry(problem, device, knobs, batch=ONE):
+    items, (a_step,) = batch.items, batch.of("a")
     runs_down, whole, shares = knobs["DOWN"] > 0, knobs["WHOLE"] > 0, knobs["SHARES"]
     threads, part = knobs["THREADS_PER_BLOCK"], unit_of(problem.precision)
     rows, cols, size = problem.rows, problem.cols, problem.rows * problem.cols
@@ -537,8 +529,7 @@ def _geometry(problem, knobs, items, a_step, x_step, y_step, alpha_step, beta_st
     sizes = {
         "items": items, "each": each, "reach": reach,
         "packed": int(packed), "in_vectors": int(in_vectors),
-        "a_step": a_step, "x_step": x_step, "y_step": y_step,
-        "alpha_step": alpha_step, "beta_step": beta_step,
+        **steps_of(batch),
         "gap": gap, "x_pitch": x_pitch,
         "over_period": inverse(period), "over_size": inverse(size), "over_line": inverse(line),
         "over_cols": inverse(cols), "over_rows": inverse(rows), "over_groups": inverse(groups),
@@ -587,7 +578,7 @@ KERNEL = Kernel(
     rung=1,
     build=build,
     geometry=geometry,
-    of_batch=of_batch,
+    of_batch=geometry,
     constants_of=constants_of,
     constants_of_batch=constants_of_batch,
     in_lists=in_lists,

@@ -71,6 +71,7 @@ import numpy as np
 from gemv.core.geometry import LOAD_BYTES, MAX_GRID_X, ceil_div, one_launch
 from gemv.kernels.grids import partial_sums
 from gemv.kernels.kernel import Kernel, wide_loads_object
+from gemv.kernels.several import ONE, steps_of
 from gemv.kernels.staging import (
     COPIES,
     POOL_BYTES,
@@ -323,17 +324,7 @@ def for_items(
     }  # fmt: skip
 
 
-def geometry(problem, device, knobs):
-    return _geometry(problem, device, knobs, 1, 0, 0, 0, 0, 0)
-
-
-def of_batch(problem, batch, device, knobs):
-    """The launch for a batch of one dimension."""
-    (items,), steps = batch.shape, (own[0] for own in batch.strides)
-    return _geometry(problem, device, knobs, items, *steps)
-
-
-def _geometry(problem, device, knobs, items, a_step, x_step, y_step, alpha_step, beta_step):
+def geometry(problem, device, knobs, batch=ONE):
     lanes, rows, chunk = knobs["LANES"], knobs["ROWS"], knobs["CHUNK_ROWS"]
     threads, size = max(lanes, knobs["THREADS_PER_BLOCK"]), problem.dtype.itemsize
     sums = 2 * chunk * warps_per_row(lanes) * problem.precision.sums.itemsize
@@ -359,15 +350,14 @@ def _geometry(problem, device, knobs, items, a_step, x_step, y_step, alpha_step,
     # All blocks of an item have as many chunks, or one fewer.
     block_rows = ceil_div(chunks, ceil_div(chunks, most)) * chunk
     tiles = ceil_div(problem.rows, block_rows)
-    blocks = items * tiles
+    blocks = batch.items * tiles
     if blocks > MAX_GRID_X:
         raise ValueError(f"staged_rows: {blocks} blocks, and a grid has at most {MAX_GRID_X}")
     sizes = {
-        "items": items, "tiles": tiles, "tile_rows": block_rows, "chunk_rows": chunk,
+        "items": batch.items, "tiles": tiles, "tile_rows": block_rows, "chunk_rows": chunk,
         "stage": stage // size, "stages_at": x_bytes // size,
         "steps": problem.cols // (lanes * problem.widths[0]),
-        "a_step": a_step, "x_step": x_step, "y_step": y_step,
-        "alpha_step": alpha_step, "beta_step": beta_step,
+        **steps_of(batch),
     }  # fmt: skip
     return one_launch((blocks, 1, 1), (threads, 1, 1), sizes)
 
@@ -382,7 +372,7 @@ KERNEL = Kernel(
     rung=2,
     build=build,
     geometry=geometry,
-    of_batch=of_batch,
+    of_batch=geometry,
     for_items=for_items,
     tile=tile,
     beside=True,

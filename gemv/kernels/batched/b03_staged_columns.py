@@ -61,6 +61,7 @@ import numpy as np
 
 from gemv.core.geometry import LOAD_BYTES, MAX_GRID_X, ceil_div, one_launch
 from gemv.kernels.kernel import Kernel, wide_loads_object
+from gemv.kernels.several import ONE, steps_of
 from gemv.kernels.staging import (
     COPIES,
     POOL_BYTES,
@@ -300,17 +301,7 @@ def for_items(problem, knobs, chunk_bytes=CHUNK_BYTES, stages=STAGES, most_threa
     }  # fmt: skip
 
 
-def geometry(problem, device, knobs):
-    return _geometry(problem, device, knobs, 1, 0, 0, 0, 0, 0)
-
-
-def of_batch(problem, batch, device, knobs):
-    """The launch for a batch of one dimension."""
-    (items,), steps = batch.shape, (own[0] for own in batch.strides)
-    return _geometry(problem, device, knobs, items, *steps)
-
-
-def _geometry(problem, device, knobs, items, a_step, x_step, y_step, alpha_step, beta_step):
+def geometry(problem, device, knobs, batch=ONE):
     threads, line_threads = knobs["THREADS_PER_BLOCK"], knobs["LINE_THREADS"]
     groups, together, cols = knobs["GROUPS"], knobs["TOGETHER"], problem.cols
     check_copies(
@@ -347,15 +338,14 @@ def _geometry(problem, device, knobs, items, a_step, x_step, y_step, alpha_step,
             f" POOL_BYTES = {pool}, or {tile_rows} rows into {threads} threads"
         )
     tiles = ceil_div(problem.rows, tile_rows)
-    blocks = items * tiles
+    blocks = batch.items * tiles
     if blocks > MAX_GRID_X:
         raise ValueError(f"staged_columns: {blocks} blocks, and a grid has at most {MAX_GRID_X}")
     sizes = {
-        "items": items, "tiles": tiles, "tile_rows": tile_rows, "chunk_columns": chunk * groups,
-        "stage": needed(chunk) // problem.dtype.itemsize,
+        "items": batch.items, "tiles": tiles, "tile_rows": tile_rows,
+        "chunk_columns": chunk * groups, "stage": needed(chunk) // problem.dtype.itemsize,
         "column_pitch": pitch_of(problem, knobs, tile_rows),
-        "a_step": a_step, "x_step": x_step, "y_step": y_step,
-        "alpha_step": alpha_step, "beta_step": beta_step,
+        **steps_of(batch),
     }  # fmt: skip
     return one_launch((blocks, 1, 1), (threads, 1, 1), sizes)
 
@@ -369,7 +359,7 @@ KERNEL = Kernel(
     rung=3,
     build=build,
     geometry=geometry,
-    of_batch=of_batch,
+    of_batch=geometry,
     for_items=for_items,
     tile=tile,
     beside=True,

@@ -84,6 +84,7 @@ from gemv.kernels import ends_of_rows, ends_of_splits
 from gemv.kernels.ends_of_rows import launch_of, of_one, parts_of, sums_of_block, tile, turns_of
 from gemv.kernels.grids import power_above
 from gemv.kernels.kernel import Kernel, attach, wide_loads_object
+from gemv.kernels.several import ONE, sizes_of_vectors
 from gemv.kernels.wide_tiles import tail_of
 
 #: Threads of a grid below which a row gets more of them, by PARTS.
@@ -377,28 +378,15 @@ def constants_for(problem, knobs, vectors):
     return found
 
 
-def geometry(problem, device, knobs):
-    return _geometry(problem, device, knobs, 1, 0, 0, 0, 0)
-
-
-def of_batch(problem, batch, device, knobs):
-    """The launch for vectors that share the matrix."""
-    (vectors,), steps = batch.shape, (own[0] for own in batch.strides[1:])
-    return _geometry(problem, device, knobs, vectors, *steps)
-
-
-def _geometry(problem, device, knobs, vectors, x_step, y_step, alpha_step, beta_step):
+def geometry(problem, device, knobs, batch=ONE):
     parts = parts_of(knobs["PARTS"], problem.widths[0], problem.precision)
     row_threads = knobs["LANES"] // turns_of(knobs["TURNS"], knobs["LANES"]) * parts
     threads = max(row_threads, knobs["THREADS_PER_BLOCK"])
     tile_rows = threads // row_threads * knobs["ROWS"]
-    sizes = {
-        "vectors": vectors, "x_step": x_step, "y_step": y_step, "alpha_step": alpha_step,
-        "beta_step": beta_step,
-    }  # fmt: skip
     return launch_of(
-        "several_rows", problem, device, knobs, tile_rows, threads, problem.rows, sizes
-    )
+        "several_rows", problem, device, knobs, tile_rows, threads, problem.rows,
+        sizes_of_vectors(batch),
+    )  # fmt: skip
 
 
 KERNEL = Kernel(
@@ -406,7 +394,7 @@ KERNEL = Kernel(
     rung=1,
     build=build,
     geometry=geometry,
-    of_batch=of_batch,
+    of_batch=geometry,
     for_vectors=constants_for,
     tile=tile,
     beside=True,

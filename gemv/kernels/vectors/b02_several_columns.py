@@ -82,6 +82,7 @@ from gemv.kernels.ends_of_columns import SHARED_BYTES, edge_bytes
 from gemv.kernels.grids import power_above
 from gemv.kernels.kernel import Kernel, attach, wide_loads_object
 from gemv.kernels.numbers_of_x import x_bytes, x_element_of, x_movers
+from gemv.kernels.several import ONE
 from gemv.kernels.units_of_x import x_unit_movers
 from gemv.kernels.wide_tiles import (
     finishers_of_columns,
@@ -283,14 +284,8 @@ def constants_for(problem, knobs, vectors):
     }
 
 
-def geometry(problem, device, knobs):
-    return ends_of_columns.geometry_of("several_columns", problem, device, knobs, 1, (0, 0, 0, 0))
-
-
-def of_batch(problem, batch, device, knobs):
-    """The launch for vectors that share the matrix."""
-    (vectors,), steps = batch.shape, tuple(own[0] for own in batch.strides[1:])
-    return ends_of_columns.geometry_of("several_columns", problem, device, knobs, vectors, steps)
+def geometry(problem, device, knobs, batch=ONE):
+    return ends_of_columns.geometry_of("several_columns", problem, device, knobs, batch)
 
 
 def tile(knobs):
@@ -303,7 +298,7 @@ KERNEL = Kernel(
     rung=2,
     build=build,
     geometry=geometry,
-    of_batch=of_batch,
+    of_batch=geometry,
     for_vectors=constants_for,
     tile=tile,
     beside=True,

@@ -57,12 +57,13 @@ Source
 
 from __future__ import annotations
 
-from gemv.core.geometry import LOAD_BYTES, MAX_GRID_Y, ceil_div, one_launch
+from gemv.core.geometry import LOAD_BYTES, ceil_div, one_launch
 from gemv.kernels.ends_of_columns import factor_names, inserted
 from gemv.kernels.grids import power_above
 from gemv.kernels.kernel import Kernel, attach, wide_loads_object
 from gemv.kernels.numbers_of_x import x_bytes, x_element_of, x_movers
 from gemv.kernels.rings import column_copies
+from gemv.kernels.several import ONE, sizes_of_vectors, turns_of_vectors
 from gemv.kernels.staging import BLOCK_BYTES, COPIES
 
 #: Registers of 4 bytes that a thread has for sums, and bytes of A that it has in flight.
@@ -308,17 +309,7 @@ def without_copies(problem, knobs):
     return {**knobs, "COLUMNS": max(1, min(flight, power_above(problem.cols), most)), "STAGES": 0}
 
 
-def geometry(problem, device, knobs):
-    return _geometry(problem, device, knobs, 1, 0, 0, 0, 0)
-
-
-def of_batch(problem, batch, device, knobs):
-    """The launch for vectors that share the matrix."""
-    (vectors,), steps = batch.shape, (own[0] for own in batch.strides[1:])
-    return _geometry(problem, device, knobs, vectors, *steps)
-
-
-def _geometry(problem, device, knobs, vectors, x_step, y_step, alpha_step, beta_step):
+def geometry(problem, device, knobs, batch=ONE):
     threads, pieces, stages = (knobs[name] for name in ("THREADS_PER_BLOCK", "PIECES", "STAGES"))
     count, columns, chunk = (knobs[name] for name in ("COUNT", "COLUMNS", "CHUNK_COLUMNS"))
     if threads % count or chunk % columns:
@@ -342,16 +333,8 @@ def _geometry(problem, device, knobs, vectors, x_step, y_step, alpha_step, beta_
             f"several_long_columns: x and a ring take at most {BLOCK_BYTES} bytes, not {nbytes}"
         )
     tiles = ceil_div(problem.rows, threads * pieces * problem.widths[0])
-    turns = ceil_div(vectors, count)
-    if turns > MAX_GRID_Y:
-        raise ValueError(
-            f"several_long_columns: {vectors} vectors are more than a grid has blocks for"
-        )
-    sizes = {
-        "vectors": vectors, "x_step": x_step, "y_step": y_step,
-        "alpha_step": alpha_step, "beta_step": beta_step,
-    }  # fmt: skip
-    return one_launch((tiles, turns, 1), (threads, 1, 1), sizes)
+    turns = turns_of_vectors("several_long_columns", batch.items, count)
+    return one_launch((tiles, turns, 1), (threads, 1, 1), sizes_of_vectors(batch))
 
 
 def tile(knobs):
@@ -363,7 +346,7 @@ KERNEL = Kernel(
     rung=3,
     build=build,
     geometry=geometry,
-    of_batch=of_batch,
+    of_batch=geometry,
     for_vectors=constants_for,
     without_copies=without_copies,
     tile=tile,

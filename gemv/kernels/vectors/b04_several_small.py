@@ -45,9 +45,10 @@ from __future__ import annotations
 
 import inspect
 
-from gemv.core.geometry import MAX_GRID_Y, ceil_div, one_launch
+from gemv.core.geometry import ceil_div, one_launch
 from gemv.kernels.grids import power_above
 from gemv.kernels.kernel import Kernel, attach
+from gemv.kernels.several import ONE, sizes_of_vectors, turns_of_vectors
 from gemv.kernels.small_sums import MOST, depth_of
 
 #: Bytes of A that a thread has, and the most rows; where sums are of two numbers, it has one row.
@@ -201,27 +202,11 @@ def constants_for(problem, knobs, vectors):
     return found | {"ROWS": rows, "COUNT": MANY_COUNT, "THREADS_PER_BLOCK": MANY_THREADS}
 
 
-def geometry(problem, device, knobs):
-    return _geometry(problem, knobs, 1, 0, 0, 0, 0)
-
-
-def of_batch(problem, batch, device, knobs):
-    """The launch for vectors that share the matrix."""
-    (vectors,), steps = batch.shape, (own[0] for own in batch.strides[1:])
-    return _geometry(problem, knobs, vectors, *steps)
-
-
-def _geometry(problem, knobs, vectors, x_step, y_step, alpha_step, beta_step):
+def geometry(problem, device, knobs, batch=ONE):
     lanes, threads = knobs["UNIT"] * knobs["SHARES"], knobs["THREADS_PER_BLOCK"]
     tiles = ceil_div(problem.rows, 32 // lanes * knobs["ROWS"])
-    turns = ceil_div(vectors, threads // 32 * knobs["COUNT"])
-    if turns > MAX_GRID_Y:
-        raise ValueError(f"several_small: {vectors} vectors are more than a grid has blocks for")
-    sizes = {
-        "vectors": vectors, "x_step": x_step, "y_step": y_step,
-        "alpha_step": alpha_step, "beta_step": beta_step,
-    }  # fmt: skip
-    return one_launch((tiles, turns, 1), (threads, 1, 1), sizes)
+    turns = turns_of_vectors("several_small", batch.items, threads // 32 * knobs["COUNT"])
+    return one_launch((tiles, turns, 1), (threads, 1, 1), sizes_of_vectors(batch))
 
 
 def tile(knobs):
@@ -238,7 +223,7 @@ KERNEL = Kernel(
     rung=4,
     build=build,
     geometry=geometry,
-    of_batch=of_batch,
+    of_batch=geometry,
     for_vectors=constants_for,
     tile=tile,
     depth=depth,

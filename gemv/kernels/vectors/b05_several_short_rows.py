@@ -76,12 +76,13 @@ Source
 from __future__ import annotations
 
 from gemv.core.dtypes import BFLOAT16
-from gemv.core.geometry import LOAD_BYTES, MAX_GRID_Y, ceil_div, one_launch
+from gemv.core.geometry import LOAD_BYTES, ceil_div, one_launch
 from gemv.core.shares import shares
 from gemv.kernels.ends_of_rows import factor_names, runs_of, source_of
-from gemv.kernels.grids import partial_sums, power_above, power_below
+from gemv.kernels.grids import most_blocks, partial_sums, power_above, power_below
 from gemv.kernels.kernel import Kernel, attach, no_twofold, wide_loads_object
 from gemv.kernels.rings import across, ring_bytes, row_copies, shares_copies, stage_vectors
+from gemv.kernels.several import ONE, sizes_of_vectors, turns_of_vectors
 from gemv.kernels.staging import BLOCK_BYTES, COPIES
 
 #: The vectors from which on numbers of so many bytes get this kernel.
@@ -438,22 +439,7 @@ def direct(problem, lanes, vectors):
     }  # fmt: skip
 
 
-def geometry(problem, device, knobs):
-    return _geometry(problem, device, knobs, 1, 0, 0, 0, 0)
-
-
-def of_batch(problem, batch, device, knobs):
-    """The launch for vectors that share the matrix."""
-    (vectors,), steps = batch.shape, (own[0] for own in batch.strides[1:])
-    return _geometry(problem, device, knobs, vectors, *steps)
-
-
-def most_blocks(device, knobs):
-    """Blocks that the GPU holds at a time; with more of them x would be loaded more often."""
-    return device.multiprocessors * knobs["MIN_BLOCKS"]
-
-
-def _geometry(problem, device, knobs, vectors, x_step, y_step, alpha_step, beta_step):
+def geometry(problem, device, knobs, batch=ONE):
     lanes, width, loads = knobs["LANES"], problem.widths[0], knobs["LOADS"]
     threads, row_threads = knobs["THREADS_PER_BLOCK"], lanes * knobs["SHARERS"]
     warps, stages, rows = knobs["WARPS"], knobs["STAGES"], knobs["ROWS"]
@@ -489,17 +475,11 @@ def _geometry(problem, device, knobs, vectors, x_step, y_step, alpha_step, beta_
             f"several_short_rows: {lanes} lanes with {loads} loads of {width} take"
             f" {least} to {step * loads} columns, not {problem.cols}"
         )
-    turns = ceil_div(vectors, knobs["COUNT"])
-    if turns > MAX_GRID_Y:
-        raise ValueError(
-            f"several_short_rows: {vectors} vectors are more than a grid has blocks for"
-        )
+    turns = turns_of_vectors("several_short_rows", batch.items, knobs["COUNT"])
     tiles = ceil_div(problem.rows, threads // (row_threads * warps) * rows)
+    # With more blocks x would be loaded more often.
     blocks = min(tiles, most_blocks(device, knobs))
-    sizes = {
-        "tiles": tiles, "vectors": vectors, "x_step": x_step, "y_step": y_step,
-        "alpha_step": alpha_step, "beta_step": beta_step,
-    }  # fmt: skip
+    sizes = {"tiles": tiles, **sizes_of_vectors(batch)}
     return one_launch((blocks, turns, 1), (threads, 1, 1), sizes)
 
 
@@ -513,7 +493,7 @@ KERNEL = Kernel(
     rung=5,
     build=build,
     geometry=geometry,
-    of_batch=of_batch,
+    of_batch=geometry,
     for_vectors=constants_for,
     tile=tile,
     beside=True,

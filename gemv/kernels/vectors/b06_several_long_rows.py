@@ -83,10 +83,12 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from gemv.core.geometry import LOAD_BYTES, MAX_GRID_Y, Geometry, Launch, ceil_div
+from gemv.core.geometry import LOAD_BYTES, Geometry, Launch, ceil_div
 from gemv.kernels.busiest import of_busiest
 from gemv.kernels.ends_of_rows import factor_names, source_of
+from gemv.kernels.grids import most_blocks
 from gemv.kernels.kernel import Kernel, attach, no_twofold, wide_loads_object
+from gemv.kernels.several import ONE, sizes_of_vectors, turns_of_vectors
 from gemv.kernels.staging import COPIES, MOST_BLOCK_BYTES
 
 #: Threads that share a lane, and rows of a thread: each of these threads keeps the sums of one.
@@ -416,22 +418,7 @@ def constants_for(problem, knobs, vectors):
     return None
 
 
-def geometry(problem, device, knobs):
-    return _geometry(problem, device, knobs, 1, 0, 0, 0, 0)
-
-
-def of_batch(problem, batch, device, knobs):
-    """The launch for vectors that share the matrix."""
-    (vectors,), steps = batch.shape, (own[0] for own in batch.strides[1:])
-    return _geometry(problem, device, knobs, vectors, *steps)
-
-
-def most_blocks(device, knobs):
-    """Blocks that the GPU holds at a time; with more of them x would be copied more often."""
-    return device.multiprocessors * knobs["MIN_BLOCKS"]
-
-
-def _geometry(problem, device, knobs, vectors, x_step, y_step, alpha_step, beta_step):
+def geometry(problem, device, knobs, batch=ONE):
     lacks = device.lacks(COPIES, MOST_BLOCK_BYTES)
     if lacks:
         raise ValueError(f"several_long_rows: x in shared memory: {lacks}")
@@ -467,16 +454,10 @@ def _geometry(problem, device, knobs, vectors, x_step, y_step, alpha_step, beta_
             f"several_long_rows: {shared} bytes of shared memory are more than the"
             f" {MOST_BLOCK_BYTES} that a block may ask for"
         )
-    turns = ceil_div(vectors, count)
-    if turns > MAX_GRID_Y:
-        raise ValueError(
-            f"several_long_rows: {vectors} vectors are more than a grid has blocks for"
-        )
+    turns = turns_of_vectors("several_long_rows", batch.items, count)
     tiles = ceil_div(problem.rows, threads // turn_lanes)
-    sizes = {
-        "tiles": tiles, "vectors": vectors, "x_step": x_step, "y_step": y_step,
-        "alpha_step": alpha_step, "beta_step": beta_step,
-    }  # fmt: skip
+    sizes = {"tiles": tiles, **sizes_of_vectors(batch)}
+    # With more blocks x would be copied more often.
     grid = (min(tiles, most_blocks(device, knobs)), turns, 1)
     return Geometry((Launch(grid, (threads, 1, 1), shared),), sizes)
 
@@ -491,7 +472,7 @@ KERNEL = Kernel(
     rung=6,
     build=build,
     geometry=geometry,
-    of_batch=of_batch,
+    of_batch=geometry,
     for_vectors=constants_for,
     tile=tile,
     beside=True,

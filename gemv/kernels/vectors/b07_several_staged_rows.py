@@ -82,7 +82,9 @@ from gemv.core.splits import row_by_row
 from gemv.kernels import ends_of_rows, ends_of_splits, stages_of_rows
 from gemv.kernels.busiest import MULTIPROCESSORS, of_busiest
 from gemv.kernels.ends_of_rows import launch_of, of_one, parts_of, sums_of_block, tile, turns_of
+from gemv.kernels.grids import most_blocks
 from gemv.kernels.kernel import Kernel, attach, no_twofold, wide_loads_object
+from gemv.kernels.several import ONE, sizes_of_vectors
 from gemv.kernels.staging import COPIES, MOST_BLOCK_BYTES
 
 #: The vectors from which on the kernel is used, and those of a block.
@@ -343,22 +345,7 @@ def constants_for(problem, knobs, vectors):
     return found
 
 
-def geometry(problem, device, knobs):
-    return _geometry(problem, device, knobs, 1, 0, 0, 0, 0)
-
-
-def of_batch(problem, batch, device, knobs):
-    """The launch for vectors that share the matrix."""
-    (vectors,), steps = batch.shape, (own[0] for own in batch.strides[1:])
-    return _geometry(problem, device, knobs, vectors, *steps)
-
-
-def most_blocks(device, knobs):
-    """Blocks that the GPU holds at a time: they take tile after tile."""
-    return device.multiprocessors * knobs["MIN_BLOCKS"]
-
-
-def _geometry(problem, device, knobs, vectors, x_step, y_step, alpha_step, beta_step):
+def geometry(problem, device, knobs, batch=ONE):
     lacks = device.lacks(COPIES, MOST_BLOCK_BYTES)
     if lacks:
         raise ValueError(f"several_staged_rows: a ring of copies: {lacks}")
@@ -382,11 +369,8 @@ def _geometry(problem, device, knobs, vectors, x_step, y_step, alpha_step, beta_
             f" {MOST_BLOCK_BYTES} that a block may ask for"
         )
     tiles = ceil_div(problem.rows, tile_rows)
-    sizes = {
-        "tiles": tiles, "vectors": vectors, "x_step": x_step, "y_step": y_step,
-        "alpha_step": alpha_step, "beta_step": beta_step,
-    }  # fmt: skip
-    most = most_blocks(device, knobs)
+    sizes = {"tiles": tiles, **sizes_of_vectors(batch)}
+    most = most_blocks(device, knobs)  # they take tile after tile
     found = launch_of(
         "several_staged_rows", problem, device, knobs, tile_rows, threads, most, sizes
     )
@@ -398,7 +382,7 @@ KERNEL = Kernel(
     rung=7,
     build=build,
     geometry=geometry,
-    of_batch=of_batch,
+    of_batch=geometry,
     for_vectors=constants_for,
     tile=tile,
     beside=True,

@@ -85,12 +85,13 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from gemv.core.geometry import LOAD_BYTES, MAX_GRID_Y, ceil_div, one_launch
+from gemv.core.geometry import LOAD_BYTES, ceil_div, one_launch
 from gemv.kernels import ends_of_rows, stages_of_rows
 from gemv.kernels.busiest import MULTIPROCESSORS
 from gemv.kernels.ends_of_rows import parts_of, sums_of_block
-from gemv.kernels.grids import columns_of_split, finishing
+from gemv.kernels.grids import columns_of_split, finishing, most_blocks
 from gemv.kernels.kernel import Kernel, attach, no_twofold, wide_loads_object
+from gemv.kernels.several import ONE, sizes_of_vectors, turns_of_vectors
 from gemv.kernels.staging import BLOCK_BYTES, COPIES, MOST_BLOCK_BYTES
 
 #: Lanes of a warp, whose sums meet by a butterfly: the lanes of a share.
@@ -490,22 +491,7 @@ def _cost(problem, knobs):
     return copied * (ONE_BY_ONE if size == 8 and parts > 1 else 1) + trips * BYTES_OF_TRIP
 
 
-def geometry(problem, device, knobs):
-    return _geometry(problem, device, knobs, 1, 0, 0, 0, 0)
-
-
-def of_batch(problem, batch, device, knobs):
-    """The launch for vectors that share the matrix."""
-    (vectors,), steps = batch.shape, (own[0] for own in batch.strides[1:])
-    return _geometry(problem, device, knobs, vectors, *steps)
-
-
-def most_blocks(device, knobs):
-    """Blocks that the GPU holds at a time: they take task after task."""
-    return device.multiprocessors * knobs["MIN_BLOCKS"]
-
-
-def _geometry(problem, device, knobs, vectors, x_step, y_step, alpha_step, beta_step):
+def geometry(problem, device, knobs, batch=ONE):
     name, lanes = "several_rows_in_shares", knobs["LANES"]
     lacks = device.lacks(COPIES, MOST_BLOCK_BYTES)
     if lacks:
@@ -537,9 +523,7 @@ def _geometry(problem, device, knobs, vectors, x_step, y_step, alpha_step, beta_
             f"{name}: FINISHERS must be a power of two up to {WARP}, and the shares of a row a"
             f" multiple of it, got {finishers} and {shares}"
         )
-    turns = ceil_div(vectors, knobs["COUNT"])
-    if turns > MAX_GRID_Y:
-        raise ValueError(f"{name}: {vectors} vectors are more than a grid has blocks for")
+    turns = turns_of_vectors(name, batch.items, knobs["COUNT"])
     own, shared = sums_bytes(problem, knobs), ring_bytes(problem, knobs)
     if own > BLOCK_BYTES or own + shared > MOST_BLOCK_BYTES:
         raise ValueError(
@@ -551,14 +535,11 @@ def _geometry(problem, device, knobs, vectors, x_step, y_step, alpha_step, beta_
         columns = columns_of_split(problem, knobs["SPLITS"])
     sizes = {
         "splits": knobs["SPLITS"], "cols_per_split": columns, "tasks": tiles * shares,
-        "vectors": vectors, "x_step": x_step, "y_step": y_step, "alpha_step": alpha_step,
-        "beta_step": beta_step,
+        **sizes_of_vectors(batch),
     }  # fmt: skip
-    blocks = min(tiles * shares, most_blocks(device, knobs))
+    blocks = min(tiles * shares, most_blocks(device, knobs))  # they take task after task
     sums = tiles * turns * knobs["COUNT"] * tile_rows * shares
-    found = one_launch(
-        (blocks, 1, turns), (threads, 1, 1), sizes, sums, tiles * turns, posts=True
-    )
+    found = one_launch((blocks, 1, turns), (threads, 1, 1), sizes, sums, tiles * turns, posts=True)
     return found._replace(launches=(found.launches[0]._replace(shared=shared),))
 
 
@@ -567,7 +548,7 @@ KERNEL = Kernel(
     rung=8,
     build=build,
     geometry=geometry,
-    of_batch=of_batch,
+    of_batch=geometry,
     for_vectors=constants_for,
     tile=tile,
     beside=True,
