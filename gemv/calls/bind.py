@@ -326,6 +326,13 @@ def common_dtype(
         dtype = DTYPES["d"]
     if dtype.kind == "f" and complex_factor:
         dtype = DTYPES["c" if dtype == single else "z"]
+    if dtype not in PREFIXES:  # float8_e5m2 of ml_dtypes, which NumPy counts as a number
+        raise type_error(
+            routine,
+            "a",
+            f"a and x would be multiplied in {dtype_name(dtype)}, in which nothing is computed;"
+            " convert one of them to float32 first",
+        )
     return dtype
 
 

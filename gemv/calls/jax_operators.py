@@ -88,12 +88,19 @@ def _abstract(a: Any, x: Any, **options: Any) -> Any:
 # A factor is one of the options, and a program may have any number of these.
 @functools.lru_cache(maxsize=256)
 def _compiled(options: tuple) -> Any:
-    return jax.jit(functools.partial(_product.bind, **dict(options)))
+    def alone(a: Any, x: Any) -> Any:
+        if not isinstance(a, jax.core.Tracer):
+            # `jax_debug_nans` looks for the operation that made a NaN, and this is the only one.
+            raise FloatingPointError(f"a result of {TARGET} is not finite")
+        return _product.bind(a, x, **dict(options))
+
+    return jax.jit(alone)
 
 
 @_product.def_impl
 def _eager(a: Any, x: Any, **options: Any) -> Any:
-    return _compiled(tuple(options.items()))(a, x)
+    with jax.disable_jit(False):  # XLA has to call the handler, as it computes JAX's operations
+        return _compiled(tuple(options.items()))(a, x)
 
 
 def register_for(context: Any) -> None:

@@ -158,8 +158,10 @@ class _Recorded(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, how: tuple, made: list, a: Any, x: Any, y: Any) -> Any:
-        ctx.save_for_backward(a, x)
-        ctx.how = how
+        _, _, for_a, for_x, _ = ctx.needs_input_grad
+        # What no gradient is made of may be overwritten or freed.
+        ctx.save_for_backward(a if for_x else None, x if for_a else None)
+        ctx.how, ctx.dtype = how, a.dtype
         return made.pop()
 
     @staticmethod
@@ -168,17 +170,17 @@ class _Recorded(torch.autograd.Function):
         routine, alpha, beta, trans, y_dtype = ctx.how
         _, _, for_a, for_x, for_y = ctx.needs_input_grad
         of_x = None
-        if for_x and grad.dtype is a.dtype and torch_operators.on_memory():
+        if for_x and grad.dtype is ctx.dtype and torch_operators.on_memory():
             # Only products of real numbers are made again, whose transpose is the conjugate one.
             back = ZERO if trans else 2
             of_x = again(routine, alpha, a, grad, ZERO, None, back, NEW, None)
         if not for_y and alpha is ONE and (of_x is not None or not for_x):
             if not for_a:
                 return None, None, None, of_x, None
-            if grad.dtype is a.dtype:  # and real, as all that is made again
+            if grad.dtype is ctx.dtype:  # and real, as all that is made again
                 return None, None, _outer(*((x, grad) if trans else (grad, x))), of_x, None
         of_a, looked_at, of_y = torch_operators.gradients(
-            routine, "plain", alpha, beta, trans, a, x, y_dtype,
+            routine, "plain", alpha, beta, trans, a, x, ctx.dtype, y_dtype,
             (for_a, for_x and of_x is None, for_y), grad,
         )  # fmt: skip
         return None, None, of_a, looked_at if of_x is None else of_x, of_y

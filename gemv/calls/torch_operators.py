@@ -172,23 +172,24 @@ def are_memory(*tensors: Any) -> bool:
 
 def gradients(
     routine: str, accumulate: str, alpha: Any, beta: Any, trans: int, a: Any, x: Any,
-    y_dtype: Any, needed: tuple[bool, bool, bool], grad: Any,
+    dtype: Any, y_dtype: Any, needed: tuple[bool, bool, bool], grad: Any,
 ) -> tuple[Any, Any, Any]:  # fmt: skip
     """What `grad` becomes for A, for x and for y; None for those that are not needed.
 
+    `dtype` is that of A and x, which are None where none of these is made of them.
     They are products and outer products again, so derivatives of any order follow.
     """
     for_a, for_x, for_y = needed
     of_a = of_x = of_y = None
     if for_a:
         left, right = (x, grad) if trans else (grad, x)
-        if a.dtype.is_complex:
+        if dtype.is_complex:
             left, right = (left.conj(), right) if trans == 1 else (left, right.conj())
         of_a = _scaled(torch.outer(left, right), alpha if trans == 2 else _conjugate(alpha))
-        of_a = _in_dtype(of_a, a.dtype)
+        of_a = _in_dtype(of_a, dtype)
     if for_x:
         matrix, back = (a, 0 if trans == 2 else 2) if trans != 1 else (a.conj(), 0)
-        narrow = _in_dtype(grad, a.dtype)
+        narrow = _in_dtype(grad, dtype)
         of_x = product(
             routine, _conjugate(alpha), matrix, narrow, trans=back, accumulate=accumulate
         )
@@ -215,10 +216,12 @@ class _Product(torch.autograd.Function):
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple, output: Any) -> None:
         routine, alpha, a, x, beta, y = inputs[:6]
-        ctx.save_for_backward(a, x)
+        _, _, for_a, for_x = ctx.needs_input_grad[:4]
+        # What no gradient is made of may be overwritten or freed.
+        ctx.save_for_backward(a if for_x else None, x if for_a else None)
         ctx.save_for_forward(a, x)
         ctx.count, ctx.alpha, ctx.beta = len(inputs), alpha, beta
-        ctx.result = output.dtype
+        ctx.dtype, ctx.result = a.dtype, output.dtype
         ctx.y_dtype = None if y is None else y.dtype
         ctx.trans = inputs[10]
         ctx.how = routine, *(inputs[12:13] or ("plain",))
@@ -229,8 +232,8 @@ class _Product(torch.autograd.Function):
         routine, accumulate = ctx.how
         _, _, for_a, for_x, _, for_y = ctx.needs_input_grad[:6]
         of_a, of_x, of_y = gradients(
-            routine, accumulate, ctx.alpha, ctx.beta, ctx.trans, a, x, ctx.y_dtype,
-            (for_a, for_x, for_y), grad,
+            routine, accumulate, ctx.alpha, ctx.beta, ctx.trans, a, x, ctx.dtype,
+            ctx.y_dtype, (for_a, for_x, for_y), grad,
         )  # fmt: skip
         return (None, None, of_a, of_x, None, of_y, *[None] * (ctx.count - 6))
 

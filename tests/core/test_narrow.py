@@ -355,3 +355,17 @@ def as_bfloat16(library, array):
 
 def in_float32(library, array):
     return array.float() if library.name == "torch" else array.astype("float32")
+
+
+def test_8_bits_of_ml_dtypes_are_refused():
+    ml_dtypes = pytest.importorskip("ml_dtypes", reason="ml_dtypes is not installed")
+    a, x = np.ones((2, 3), ml_dtypes.float8_e5m2), np.ones(3, ml_dtypes.float8_e5m2)
+    for call in (
+        lambda: gemv.gemv(1, a, x),
+        lambda: gemv.matvec(a, x),
+        lambda: gemv.gemv_batched(1, [a], [x]),
+        lambda: gemv.Batch([a]),
+    ):
+        with pytest.raises(TypeError, match="float8_e5m2, in which nothing is computed"):
+            call()
+    assert gemv.gemv(1, a, x.astype(np.float32)).tolist() == [3.0, 3.0]

@@ -401,6 +401,29 @@ def test_programs_for_factors_that_change_are_not_kept_for_ever(rng):
     compiled.cache_clear()
 
 
+@pytest.mark.parametrize("call", ["matvec", "grad", "vmap", "scan"])
+def test_a_product_is_an_operation_where_jit_is_disabled(rng, call):
+    a, x = array(rng, 4, 4), array(rng, 4)
+    calls = {
+        "matvec": lambda product: product(a, x),
+        "grad": lambda product: jax.grad(lambda x: product(a, x).sum())(x),
+        "vmap": lambda product: jax.vmap(product)(a[None], x[None]),
+        "scan": lambda product: jax.lax.scan(lambda x, _: (product(a, x), 0), x, length=2)[0],
+    }
+    with jax.disable_jit():
+        close(calls[call](matvec), calls[call](jnp.matmul))
+
+
+@pytest.mark.parametrize("compiled", [False, True])
+def test_debugging_finds_the_product_that_is_no_number(compiled):
+    a, x = jnp.zeros((3, 2)), jnp.asarray([np.inf, 1.0])
+    call = jax.jit(matvec) if compiled else matvec
+    with jax.debug_nans(True):
+        assert call(a, jnp.ones(2)).tolist() == [0] * 3
+        with pytest.raises(FloatingPointError, match="gemv_product is not finite"):
+            call(a, x)
+
+
 def test_importing_gemv_does_not_load_jax():
     code = "import sys, gemv; gemv.gemv; assert 'jax' not in sys.modules; import gemv.jax"
     assert processes.run([sys.executable, "-c", code], timeout=120).returncode == 0

@@ -118,6 +118,19 @@ def test_a_gradient_enters_few_functions(engine, tensors):
         assert engine.long_ways == ways
 
 
+def test_what_no_gradient_is_made_of_may_be_overwritten(engine, tensors):
+    a, x, y = tensors
+    for needing, expected in ((x, a.mT @ y), (a, torch.outer(y, x))):
+        needing.requires_grad_()
+        for _ in range(3):
+            result = products.mv(a, x)
+            with torch.no_grad():
+                needing.mul_(1)
+            (found,) = torch.autograd.grad(result, needing, y)
+            torch.testing.assert_close(found, expected)
+        needing.requires_grad_(False)
+
+
 @pytest.mark.parametrize("shape", [(5, 3), (4, 4)], ids=str)
 def test_second_derivatives_of_repeated_calls(engine, shape):
     a, x = torch.randn(shape, requires_grad=True), torch.randn(shape[1], requires_grad=True)

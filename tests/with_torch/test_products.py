@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import sys
 import threading
+from functools import partial
 
 import numpy as np
 import pytest
@@ -172,6 +173,30 @@ def test_only_what_is_needed_is_differentiated():
         products.mv(a, x).sum().backward()
     assert len(calls) == 2 and a.grad is None
     torch.testing.assert_close(x.grad, a.sum(0))
+
+
+def append_to(kept, tensor):
+    kept.append(tensor)
+    return tensor
+
+
+@pytest.mark.parametrize("of_a", [False, True])
+def test_only_what_gradients_are_made_of_is_kept(device, of_a):
+    """The other operand may be overwritten before the gradient is computed, as with torch.mv."""
+    a, x, y = operands(device)
+    for call in (products.mv, lambda a, x: products.addmv(y, a, x), torch.mv):
+        matrix, vector = a.clone(), x.clone()
+        needed, other = (matrix, vector) if of_a else (vector, matrix)
+        needed.requires_grad_()
+        kept = []
+        keep = partial(append_to, kept)
+        with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
+            result = call(needed if of_a else other, other if of_a else needed)
+        assert [tensor.shape for tensor in kept] == [other.shape]
+        with torch.no_grad():
+            needed.zero_()
+        result.sum().backward()
+        torch.testing.assert_close(needed.grad, x.expand(5, -1) if of_a else a.sum(0))
 
 
 def test_a_y_that_is_not_read_has_a_gradient_of_0(device):
