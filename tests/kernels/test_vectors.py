@@ -91,7 +91,7 @@ CASES = [
     ("c", 9, 170, {**COLUMNS, "LANES": 4, "PIECES": 1, "BLOCKS_PER_SM": 0},
      {"LOADS": 1, "COUNT": 8, "STAGED": 2, "AS_STORED": 1}),
     # fewer rows to a block than one vector has, and the splits of one vector, added in its order
-    ("d", 37, 330,
+    ("d", 21, 330,
      {**COLUMNS, "LANES": 2, "PIECES": 4, "BLOCKS_PER_SM": 64, "THREADS_PER_BLOCK": 32},
      {"LOADS": 2, "COUNT": 4, "STAGED": 1, "PIECES": 1, "OF_PIECES": 4}),
     ("s", 70, 203, {**COLUMNS, "LANES": 4, "PIECES": 2, "BLOCKS_PER_SM": 8},
