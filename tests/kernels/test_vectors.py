@@ -512,7 +512,8 @@ def check(letter, m, n, alone, together, monkeypatch, chunked=False):
 
     def computed():
         with gemv.trace() as calls:
-            plain = gemv.matvec(a, x, padded(np.full_like(old, np.nan)))
+            # Packed, so that not each vector begins at 16 bytes, as those of `added` do.
+            plain = gemv.matvec(a, x, cuda.to_device(np.full_like(old, np.nan)))
             apart = cuda.to_device(np.repeat(y, 2, axis=1))[:, ::2]
             factored = gemv.matvec(a, x, apart, alpha=alpha, beta=beta)
             added = gemv.matvec(a, x, padded(old), alpha=2, beta=1)
