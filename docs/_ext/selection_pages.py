@@ -5,13 +5,15 @@ Nothing here needs Sphinx: :mod:`gemv_pages` calls it when a build starts.
 
 from __future__ import annotations
 
+import hashlib
 import inspect
 import json
+import pickle
 import re
 from pathlib import Path
 
 import numpy as np
-from kernel_pages import TOP, escaped
+from kernel_pages import OUT, TOP, escaped
 
 from benchmarks.pages.page import markdown, number, three_digits
 
@@ -264,8 +266,36 @@ def errors_of(file: Path) -> list[str]:
     ]
 
 
-def predicted_of(file: Path):
-    """The measurements of a campaign, and the terms that its GPU's machine predicts for them."""
+def predicted_of(file: Path, keep: bool = False):
+    """The measurements of a campaign, and the terms that its GPU's machine predicts for them.
+
+    With `keep` they are left beside the figures, for the pages that need them next.
+    """
+    kept = OUT / f"predicted-{_digest(file)}.pickle"
+    if kept.exists():
+        return pickle.loads(kept.read_bytes())
+    found = _predicted(file)
+    if keep:
+        OUT.mkdir(parents=True, exist_ok=True)
+        fresh = kept.with_suffix(".fresh")
+        fresh.write_bytes(pickle.dumps(found))
+        fresh.replace(kept)  # whole, for whoever looks meanwhile
+    return found
+
+
+def _digest(file: Path) -> str:
+    """Of a campaign, and of all files that predictions for it may follow from."""
+    digest = hashlib.sha256(file.read_bytes())
+    for folder in (TOP / "gemv", TOP / "benchmarks" / "fit"):
+        kinds = (".py", ".toml", ".json", ".jsonl")
+        for path in sorted(each for each in folder.rglob("*.*") if each.suffix in kinds):
+            text = path.read_bytes()
+            digest.update(f"{path.relative_to(TOP)} {len(text)}\n".encode())
+            digest.update(text)
+    return digest.hexdigest()
+
+
+def _predicted(file: Path):
     from benchmarks.fit.samples import KERNELS, samples
     from benchmarks.fit.store import Campaign
     from gemv.kernels import REGISTRY

@@ -24,7 +24,7 @@ def predicted(palette):
     files = [file for name in fits() if (file := FITS / f"{name}.json").exists()]
     if not files:
         return None
-    found, terms = predicted_of(files[0])
+    found, terms = predicted_of(files[0], keep=True)
     figure, axes = canvas(3.3)
     x, y = np.log10(found.times), np.log2(terms.seconds / found.times)
     shades = ListedColormap([palette.fade(palette.strong, 0.85 * (1 - k / 31)) for k in range(32)])

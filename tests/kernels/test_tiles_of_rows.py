@@ -175,17 +175,18 @@ def test_each_gpu_gets_what_it_can_launch():
 
 
 #: Kernel, dtype, rows and columns, lanes, vectors: constants with most registers, for which there
-#: is no other test.
+#: is no other test; and those that leave a quarter of the registers free, if all are asked for.
 SPILLS = [
     ("several_staged_rows", "d", (3000, 3008), 32, 8),
-    ("several_staged_rows", "c", (2000, 2000), 128, 8),
     ("several_staged_rows", "c", (3000, 3000), 128, 8),
-    ("several_staged_rows", "s", (5120, 5120), 32, 8),
     ("several_rows", "s", (2500, 2500), 32, 8), ("several_rows", "c", (1000, 1000), 128, 8),
-    ("several_rows", "h", (2000, 2000), 32, 4), ("several_long_rows", "h", (3000, 3000), 32, 8),
+    ("several_rows", "h", (2000, 2000), 32, 4),
 ]  # fmt: skip
 ALL_SPILLS = [
     *SPILLS,
+    ("several_staged_rows", "c", (2000, 2000), 128, 8),
+    ("several_staged_rows", "s", (5120, 5120), 32, 8),
+    ("several_long_rows", "h", (3000, 3000), 32, 8),
     *(("several_staged_rows", d, (rows, 4096), n, 8)
       for d in "sdc" for rows in (10000, 15000, 8192) for n in (32, 256)),
     *(("several_rows", d, (1100, 4096), n, 8) for d in "sdc" for n in (64, 128, 256)),

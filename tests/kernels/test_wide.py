@@ -117,7 +117,10 @@ SUMS += [
 
 
 def is_summed(dtype, accumulate, data, order, kernel):
-    return (dtype, accumulate, data) in SUMS and has_case(kernel, dtype, order, accumulate)
+    """A kernel that takes both orders gets them in turn, unless all rows are asked for."""
+    in_turn = "CF"[(DATA.index(data) + KERNELS.index(kernel)) % 2]
+    few = ALL_ROWS or kernel.wide or order == in_turn
+    return few and (dtype, accumulate, data) in SUMS and has_case(kernel, dtype, order, accumulate)
 
 
 @of_all(

@@ -25,6 +25,9 @@ from gemv.measure.inputs import make_problem
 from gemv.selection.ragged import groups
 
 KERNELS = list(REGISTRY.values())
+#: Names of the kernels with wide loads, which have one access each, and one kernel that has none.
+WIDE = [kernel.name for kernel in KERNELS if kernel.wide]
+WIDE_AND_ONE = [kernel.name for kernel in KERNELS if kernel.wide or kernel.name == "last_block"]
 BY_NAME = pytest.mark.parametrize("kernel", KERNELS, ids=lambda kernel: kernel.name)
 
 
@@ -47,6 +50,14 @@ def by_name_and_dtype(*few):
             if accepted(kernel, dtype)
         ],
     )
+
+
+def in_turn(name, values):
+    """What a kernel gets where one of `values` will do: all of them have some kernel.
+
+    All kernels get all of them with ``GEMV_ALL_ROWS=1`` or on a GPU.
+    """
+    return values if ALL_ROWS else [values[WIDE_AND_ONE.index(name) % len(values)]]
 
 
 def is_compiled(access, kernel, dtype):
@@ -83,8 +94,12 @@ def test_an_old_y_beside_the_new_one_costs_a_parameter(kernel, dtype, access, co
         assert bounds.findall(other["ptx"]) == bounds.findall(own["ptx"])
 
 
-@pytest.mark.parametrize("dtype", COEFFICIENT_BYTES)
-@pytest.mark.parametrize("name", [kernel.name for kernel in KERNELS if kernel.wide])
+def has_wide_loads(dtype, name):
+    # of float64 and complex64 one, whose loads are those of complex128 and float32
+    return dtype not in (both := ("float64", "complex64")) or dtype in in_turn(name, both)
+
+
+@of_all(has_wide_loads, dtype=COEFFICIENT_BYTES, name=WIDE)
 def test_wide_loads_are_as_wide_as_the_hardware_has_them(name, dtype, compiler):
     (function,) = compiler(REGISTRY[name], dtype)
     wide = {"float32": "v4.f32", "complex64": "v4.f32", "float64": "v2.f64", "complex128": "v2.f64"}
@@ -92,8 +107,9 @@ def test_wide_loads_are_as_wide_as_the_hardware_has_them(name, dtype, compiler):
     assert f"ld.global.nc.L1::no_allocate.L2::128B.{wide[dtype]}" in function["ptx"]
     if REGISTRY[name].phased:
         return  # there is no problem that it has narrower loads for
-    if dtype in ("float64", "float16") and not ALL_ROWS:
-        return  # as float32 and bfloat16
+    if dtype not in ("float32", "bfloat16", "complex128")[: 2 + (name == "vector_rows")]:
+        if not ALL_ROWS:
+            return  # as these
     (narrow,) = compiler(REGISTRY[name], dtype, widths=(1, 0))
     assert ".v4." not in narrow["ptx"]
     assert narrow["stack"] == 0 and narrow["spills"] == 0
@@ -233,9 +249,13 @@ FEW_ROWS = {
 }
 
 
-@pytest.mark.parametrize("narrow", [1, 2, 4])
-@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
-@pytest.mark.parametrize("name", list(FEW_ROWS))
+def is_narrow(narrow, dtype, name):
+    # without all rows, each kernel has each dtype, and each number of loads
+    of_dtype = ((1, 4), (2,)) if name == "vector_columns" else ((2,), (1, 4))
+    return ALL_ROWS or narrow in of_dtype[dtype == "bfloat16"]
+
+
+@of_all(is_narrow, narrow=[1, 2, 4], dtype=["float32", "bfloat16"], name=list(FEW_ROWS))
 def test_narrow_loads_of_a_few_rows_do_not_spill(name, dtype, narrow, compiler):
     """So many loads of one element stand for one of 16 bytes: as many lanes, side by side."""
     (function,) = compiler(
@@ -286,13 +306,15 @@ def test_y_is_first_to_leave_the_cache_where_that_was_measured(kernel, dtype, co
         assert stores(widths=(1, 1)) == alone
 
 
+#: The loads of float16 are in the first of them, the stores of float32 in the last one.
+NARROW_SUMS = [("float16", None), ("bfloat16", None), ("bfloat16", "float32")]
+NARROW_SUMS += [("float16", "float32")] * ALL_ROWS
+
+
 @pytest.mark.parametrize(
-    "dtype, y_dtype",
-    # the loads of float16 are in the first of them, the stores of float32 in the last one
-    [("float16", None), ("bfloat16", None), ("bfloat16", "float32")]
-    + [("float16", "float32")] * ALL_ROWS,
+    "name, dtype, y_dtype",
+    [(name, *each) for name in WIDE for each in in_turn(name, NARROW_SUMS)],
 )
-@pytest.mark.parametrize("name", [kernel.name for kernel in KERNELS if kernel.wide])
 def test_narrow_numbers_are_unpacked_in_registers_and_added_in_float32(
     name, dtype, y_dtype, compiler
 ):
@@ -308,8 +330,13 @@ def test_narrow_numbers_are_unpacked_in_registers_and_added_in_float32(
     assert any(".U16" in store for store in stores) == (y_dtype is None), stores
 
 
-@pytest.mark.parametrize("dtype", COEFFICIENT_BYTES if ALL_ROWS else ("bfloat16", "complex128"))
-@pytest.mark.parametrize("name", [k.name for k in KERNELS if k.wide or k.name == "last_block"])
+def has_wide_sums(dtype, name):
+    # complex128 has the most registers; sums of float64 are added in the same way in all kernels
+    few = ("vector_rows", "vector_columns", "last_block")
+    return ALL_ROWS or dtype == "complex128" or dtype == "bfloat16" and name in few
+
+
+@of_all(has_wide_sums, dtype=COEFFICIENT_BYTES, name=WIDE_AND_ONE)
 def test_wide_sums_stay_in_registers_and_are_float64(name, dtype, compiler):
     access = "dot" if name in ("vector_rows", "last_block") else "axpy"
     (function,) = compiler(REGISTRY[name], dtype, access, accumulate="wide")
@@ -329,13 +356,14 @@ def test_wide_sums_stay_in_registers_and_are_float64(name, dtype, compiler):
 
 def has_pairs(name, dtype, compute_capability):
     # The oldest has the fewest instructions; for the others a dtype of each kind will do.
-    is_oldest = compute_capability == (7, 5) and dtype in ("complex64", "bfloat16")
-    few = ALL_ROWS or is_oldest or (compute_capability[0], dtype) == (12, "float32")
-    return few and compute_capability >= REGISTRY[name].capability
+    oldest = REGISTRY[name].capability <= (7, 5)
+    kinds = [(7, 5, "complex64"), (12, 0, "float32"), (7, 5, "bfloat16")]
+    few = (*compute_capability, dtype) in in_turn(name, kinds if oldest else kinds[1:2])
+    return (ALL_ROWS or few) and compute_capability >= REGISTRY[name].capability
 
 
 @of_all(
-    has_pairs, name=[k.name for k in KERNELS if k.wide or k.name == "last_block"],
+    has_pairs, name=WIDE_AND_ONE,
     dtype=("float32", "complex64", *NARROW), compute_capability=((7, 5), (8, 9), (9, 0), (12, 0)),
 )  # fmt: skip
 def test_pairs_stay_in_registers_and_need_no_float64(name, dtype, compute_capability, compiler):
@@ -386,8 +414,15 @@ for letter in "dDfFeb":
         assert letter in "dD" or not re.search(r"\bD[A-Z]+\b|F64", listing)
 
 
+def is_for_gpu(compute_capability, kernel, dtype="float32"):
+    """All kernels for the oldest GPUs that have them; every other one for new ones as well."""
+    first = compute_capability == (7, 5) or kernel.capability > (7, 5)
+    few = ALL_ROWS or first or kernel in KERNELS[dtype != "float32" :: 2]
+    return few and compute_capability >= kernel.capability
+
+
 @of_all(
-    lambda compute_capability, kernel, dtype: compute_capability >= kernel.capability,
+    is_for_gpu,
     compute_capability=((7, 5), (8, 0), (12, 0)) if ALL_ROWS else ((7, 5), (12, 0)),
     kernel=[kernel for kernel in KERNELS if kernel.wide],
     dtype=NARROW if ALL_ROWS else ("bfloat16",),
@@ -398,7 +433,7 @@ def test_narrow_numbers_on_other_gpus(kernel, dtype, compute_capability, compile
 
 
 @of_all(
-    lambda compute_capability, kernel: compute_capability >= kernel.capability,
+    is_for_gpu,
     compute_capability=((7, 5), (8, 0), (10, 0), (12, 0)) if ALL_ROWS else ((7, 5), (12, 0)),
     kernel=KERNELS,
 )
@@ -523,7 +558,7 @@ def test_each_home_has_its_own_load(name, home, dtype, compiler):
         assert re.search(r"\bF(MUL|FMA)\b.*, 1\.25\b", listing)
 
 
-@pytest.mark.parametrize("name", [k.name for k in KERNELS if k.wide or ALL_ROWS])
+@pytest.mark.parametrize("name", [k.name for k in KERNELS] if ALL_ROWS else WIDE[::2])
 def test_a_home_costs_no_call_and_no_spill(name, compiler):
     for function in compiler(REGISTRY[name], "complex64", homes=("constant", "pointer")):
         assert function["stack"] == 0
@@ -546,6 +581,8 @@ def test_x_is_read_where_it_lives(dtype, lanes, compiler):
         "shared": r"\bLDS",
     }
     for number, home in enumerate(X_HOMES):
+        if not ALL_ROWS and number % 2 == (lanes == 1):
+            continue  # each home with one of the two
         knobs = {"X_HOME": number, "LANES_PER_ROW": lanes, "VALUE_BYTES": 32640}
         (function,) = compiler(KERNEL, dtype, "axpy", knobs=knobs)
         listing = disassemble(function)
@@ -684,9 +721,16 @@ except RuntimeError as error:
     assert refusal == "a kernel has an exit that is no plain return"
 
 
-@pytest.mark.parametrize("dtype, accumulate", [("bfloat16", "wide"), ("float64", "wide")])
-def test_lists_add_up_wider_than_their_numbers(dtype, accumulate, compiler):
+#: A list kernel and a dtype: without all rows, that with the most sums has both.
+WIDER = [
+    ("list_rows", "bfloat16"), ("list_rows", "float64"), ("list_columns", "float64"),
+    ("list_in_order", "bfloat16"),
+    *([("list_columns", "bfloat16"), ("list_in_order", "float64")] * ALL_ROWS),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("name, dtype", WIDER)
+def test_lists_add_up_wider_than_their_numbers(name, dtype, compiler):
     """Sums of four units of shared memory, and of two numbers: the simulator takes any."""
-    for name in ("list_rows", "list_columns", "list_in_order"):
-        (function,) = compiler(get(name), dtype, accumulate=accumulate)
-        assert (function["stack"], function["spills"]) == (0, 0)
+    (function,) = compiler(get(name), dtype, accumulate="wide")
+    assert (function["stack"], function["spills"]) == (0, 0)

@@ -129,7 +129,7 @@ BATCHES = [
     ("several_short_rows", "h", 9, 504, (5,), "C", "a"),
     ("several_long_rows", "h", 37, 328, (5,), "C", "a"),
     ("several_long_rows", "h", 5, 4096, (8,), "C", "a"),
-    ("several_staged_rows", "h", 37, 2568, (5,), "C", "a"),
+    ("several_staged_rows", "h", 19, 2568, (5,), "C", "a"),
     ("several_rows_in_shares", "c", 5, 530, (5,), "C", "a"),
     ("staged_rows", "c", 21, 67, (3,), "C", "x"),
     ("staged_rows", "h", 5, 129, (2,), "C", ""),

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from helpers import ptx
 from helpers.codegen import disassemble
-from helpers.problems import random_array
+from helpers.problems import ALL_ROWS, random_array
 
 from gemv.core.batch import Batch
 from gemv.core.dtypes import DTYPES, dtype_name
@@ -50,8 +50,12 @@ CASES = [("s", 5, 7, "plain"), ("s", 9, 32, "plain"), ("d", 3, 32, "plain"), ("s
          ("s", 5, 18, "pairs"), ("d", 4, 9, "wide")]  # fmt: skip
 
 
-@pytest.mark.parametrize("letter, m, n, accumulate", CASES)
-@pytest.mark.parametrize("order", "CF")
+#: By rows and by columns in turn; with ``GEMV_ALL_ROWS=1`` or on a GPU, all cases in both orders.
+IN_ORDER = [(*each, "CF"[k % 2]) for k, each in enumerate(CASES)]
+IN_BOTH = [(*each, order) for each in CASES for order in "CF"]
+
+
+@pytest.mark.parametrize("letter, m, n, accumulate, order", IN_BOTH if ALL_ROWS else IN_ORDER)
 def test_three_kernels_round_alike(letter, m, n, accumulate, order, compiler, monkeypatch):
     """Alone, as items of a batch, and with several vectors, in few launches and in many."""
     rng = np.random.default_rng([m, n])
@@ -134,8 +138,12 @@ def instructions(function):
 @pytest.mark.parametrize("dtype", ["float32", "float64", "complex64", "float16"])
 @pytest.mark.parametrize("access", ["dot", "axpy"])
 def test_everything_is_asked_for_before_anything_is_added(dtype, access, compiler):
-    """And there is no loop, no barrier, no shared memory, and little code to fetch."""
-    for loads in (4, 8, 16):
+    """And there is no loop, no barrier, no shared memory, and little code to fetch.
+
+    The fewest loads and the most are of a matrix by rows, those between them of one by columns;
+    all are of both on a GPU or with ``GEMV_ALL_ROWS=1``.
+    """
+    for loads in (4, 8, 16) if ALL_ROWS else {"dot": (4, 16), "axpy": (8,)}[access]:
         knobs = {"UNIT": 1, "SHARES": 2, "LOADS": loads, "SPLIT_A": 0, "PACKED_X": 1}
         (function,) = compiler(get("small_matrix"), dtype, access, knobs=knobs)
         assert function["stack"] == 0 and function["spills"] == 0
@@ -151,8 +159,11 @@ def test_everything_is_asked_for_before_anything_is_added(dtype, access, compile
 @pytest.mark.parametrize("letter, accumulate", [("s", "plain"), ("d", "plain"), ("z", "plain"),
                                                 ("h", "plain"), ("z", "wide")])  # fmt: skip
 def test_a_matrix_fits_into_registers(letter, accumulate, compiler):
+    """Every pair of shape, order and number of vectors; on a GPU or with all rows, all three."""
     kernel = get("small_matrix")
-    for (m, n), order, vectors in itertools.product(((32, 32), (32, 31)), "CF", (2, 1 << 20)):
+    combinations = list(itertools.product(((32, 32), (32, 31)), "CF", (2, 1 << 20)))
+    pairs = [combinations[k] for k in (0, 3, 5, 6)]
+    for (m, n), order, vectors in combinations if ALL_ROWS else pairs:
         problem = make_problem(m, n, DTYPES[letter], order, "N")._replace(accumulate=accumulate)
         alone = {**kernel.knobs, **kernel.constants_of(problem.at(256, 256))}
         knobs = SEVERAL.for_vectors(problem, alone, vectors)
@@ -178,7 +189,9 @@ def test_few_items_of_a_batch_are_as_the_single_product(compiler, monkeypatch):
     assert launched(few, problem, (a, x, y, 2.0, 1.0), 0, compiler) == alone
 
 
-@pytest.mark.parametrize("dtype", ["float32", "float64", "complex64", "complex128"])
+@pytest.mark.parametrize(
+    "dtype", ["float32", "complex128", *(["float64", "complex64"] * ALL_ROWS)]
+)
 def test_a_product_of_alpha_or_beta_is_rounded_by_itself(dtype, compiler):
     """Else a compiler may fuse it with a sum, in one kernel and not in another."""
     for name in ("small_matrix", "small_items", "several_small"):

@@ -13,6 +13,7 @@ from functools import partial
 import numpy as np
 import pytest
 from helpers import processes
+from helpers.problems import ALL_ROWS
 
 import gemv
 
@@ -187,10 +188,22 @@ BATCHES = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize("axes", BATCHES, ids=str)
-@pytest.mark.parametrize("sizes", [(2, 3), (0, 3), (2, 0)], ids=str)
+def sizes_of(number, axes):
+    """Of each dimension: full ones, and an empty one: the outer or the inner one, in turn.
+
+    Either of them is empty if all rows are asked for.
+    """
+    if len(axes) == 1:
+        return [(2,), (0,)]
+    empty = [(0, 3), (2, 0)]
+    return [(2, 3), *(empty if ALL_ROWS else [empty[number % 2]])]
+
+
+@pytest.mark.parametrize("axes, sizes", [
+    (axes, sizes) for number, axes in enumerate(BATCHES) for sizes in sizes_of(number, axes)
+], ids=str)  # fmt: skip
 def test_batches(rng, axes, sizes):
-    sizes, shapes = sizes[: len(axes)], [[4, 3], [3]]
+    shapes = [[4, 3], [3]]
     for size, places in reversed(list(zip(sizes, axes, strict=True))):
         for shape, place in zip(shapes, places, strict=True):
             if place is not None:
