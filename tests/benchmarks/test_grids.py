@@ -50,7 +50,7 @@ def campaign():
 
 
 def nobody_knows(made):
-    raise AssertionError(f"{made} is known")
+    raise AssertionError(f"the campaign knows the code of {made}, and it is asked for")
 
 
 def test_a_cell_has_the_launches_of_all_grids_and_the_newest_is_the_present_one(campaign):
