@@ -18,8 +18,8 @@ from gemv.selection.formula import Machine, Parts
 from gemv.selection.refit import weights
 
 SETTINGS = {
-    "max_iter": 300,
-    "max_leaf_nodes": 16,
+    "max_iter": 1000,
+    "max_leaf_nodes": 64,
     "learning_rate": 0.1,
     "min_samples_leaf": 20,
     "l2_regularization": 1.0,

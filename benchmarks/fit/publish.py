@@ -14,7 +14,7 @@ from benchmarks.fit.corrections import Corrections
 from benchmarks.fit.portfolio import chosen, compiled_sets
 from benchmarks.fit.samples import KERNELS
 from benchmarks.fit.store import Campaign
-from benchmarks.fit.timed_cells import corrected
+from benchmarks.fit.timed_cells import changed_for_others, changes_that_keep, corrected
 from gemv.core.files import write_text
 from gemv.core.geometry import Device
 from gemv.selection import compiled, written
@@ -63,14 +63,25 @@ def publish(
 
 
 def decide(name: str, campaign: Campaign, device: Device, corrections: Any, jobs: int) -> None:
-    """Write ``machines/NAME.cells`` anew, for the constants that the file has."""
+    """Write ``machines/NAME.cells`` anew, for the constants that the file has.
+
+    Other GPUs whose choices are changes of these keep what they change, and get the new choices in
+    all other cells.
+    """
     used = machine_of(device)
     choices = choices_ahead(used.constants, device, corrections, jobs)
     choices, count = corrected(choices, campaign, used)
     print(f"{count} cells have a launch that was faster there")
     file = FOLDER / f"{name}.toml"
-    cells = compiled.cells_text_of(file.read_bytes(), choices)
+    toml = file.read_bytes()
+    cells = compiled.cells_text_of(toml, choices)
     write_text(file.with_suffix(".cells"), cells)
+    for other, text in changed_for_others(FOLDER, device).items():
+        # What is a choice of this GPU now is no change of it any more.
+        changes = changes_that_keep(
+            choices, compiled.choices_of(text, compiled.hash_of(toml)), choices
+        )
+        write_text(FOLDER / other, compiled.cells_text_of(toml, changes))
     print(f"{name}.cells: {len(choices['entries'])} launches, {len(cells)} bytes")
 
 

@@ -33,6 +33,7 @@ from benchmarks.fit.portfolio import compiled_sets
 from benchmarks.fit.samples import ADDRESS
 from benchmarks.fit.store import Campaign, Measured
 from gemv.core.files import write_text
+from gemv.core.geometry import Device
 from gemv.core.problem import Problem
 from gemv.measure.frames import FramedCell
 from gemv.selection import compiled, overlays, written
@@ -149,6 +150,15 @@ def changes_that_keep(
     return {"entries": [list(each) for each in entries], "kinds": texts}
 
 
+def changed_for_others(folder: Path, device: Device) -> dict[str, bytes]:
+    """Files in a folder with changes for other GPUs of the choices on this device, by name."""
+    if slug(device.name) != slug(REFERENCE.name):
+        return {}
+    files = sorted(folder.glob("*.cells"))
+    return {each.name: each.read_bytes() for each in files
+            if not each.with_suffix(".toml").exists()}  # fmt: skip
+
+
 def _numbers_of(used: MachineFile) -> dict[Any, int]:
     """The number of each set of constants of a machine."""
     return {normal(each.name, each.knobs).constants: n for n, each in enumerate(used.constants)}
@@ -232,11 +242,7 @@ def main(arguments: list[str] | None = None) -> None:
     file = Path(str(FOLDER)) / f"{options.machine}.toml"
     toml, cells = file.read_bytes(), file.with_suffix(".cells")
     before = compiled.choices_of(cells.read_bytes(), compiled.hash_of(toml))
-    like = {
-        each.stem: each.read_bytes() for each in sorted(file.parent.glob("*.cells"))
-        if slug(campaign.device.name) == slug(REFERENCE.name)
-        and not each.with_suffix(".toml").exists()
-    }  # fmt: skip
+    like = changed_for_others(file.parent, campaign.device)
     used = machine(campaign.device)
     sets = further_sets(before, campaign, used, options.sets)
     if sets:
@@ -248,7 +254,7 @@ def main(arguments: list[str] | None = None) -> None:
     for name, text in like.items():
         changes = compiled.choices_of(text, compiled.hash_of(toml))
         own = changes_that_keep(before, changes, found)
-        write_text(file.with_name(f"{name}.cells"), compiled.cells_text_of(file.read_bytes(), own))
+        write_text(file.with_name(name), compiled.cells_text_of(file.read_bytes(), own))
 
 
 if __name__ == "__main__":

@@ -4,7 +4,7 @@ An item of a batch has the bits of the product alone, so both have one kernel an
 A product alone leaves most of the GPU idle, and many constants take nearly the same time: that of
 a launch. In a batch the same constants differ by factors, because there bandwidth counts. So the
 constants of such a matrix are those with the least *cost*: the time alone, multiplied by the
-fourth root of the time in a batch.
+eighth root of the time in a batch.
 
 For matrices of up to 32 x 32 nothing is compared. They have two kernels with one order of sums, one
 for a product alone and one for many of them.
@@ -67,4 +67,4 @@ def work_of_batch(
 
 def cost(alone: float, in_batch: float) -> float:
     """What is to be small, from two times in seconds; square roots have the same bits anywhere."""
-    return alone * math.sqrt(math.sqrt(in_batch))
+    return alone * math.sqrt(math.sqrt(math.sqrt(in_batch)))

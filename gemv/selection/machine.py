@@ -69,7 +69,8 @@ class Constants:
     def registers_for(self, problem: Problem) -> int | None:
         """Registers of a thread; those of the most similar code if this one was never compiled.
 
-        None if all that is known of such code is that it needs local memory.
+        None if no code for this dtype was ever compiled, or if all that is known of such code is
+        that it needs local memory.
         """
         code = code_of(problem, self.kernel, self.knobs)
         found = self._known.get(code)
@@ -79,7 +80,7 @@ class Constants:
                 found = self.registers.get(code.partition("n")[0])
             if found is None:
                 similar = [value for key, value in self.registers.items() if key[0] == code[0]]
-                found = max(similar or self.registers.values(), default=64)
+                found = max(similar, default=0 if self.registers else 64)
             self._known[code] = found
         return found or None
 

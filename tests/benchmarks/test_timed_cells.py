@@ -208,6 +208,33 @@ def test_other_gpus_keep_their_choices():
     assert same == {"entries": [], "kinds": {}}
 
 
+def test_other_gpus_follow_choices_that_are_decided_anew(tmp_path, monkeypatch):
+    """They keep what they change, less what is usual by now."""
+    publish = program("fit.publish")
+    for name in ("nvidia-h200.toml", "nvidia-h200.cells", "nvidia-h100-80gb-hbm3.cells"):
+        (tmp_path / name).write_bytes((FOLDER / name).read_bytes())
+    about = compiled.hash_of((tmp_path / "nvidia-h200.toml").read_bytes())
+    other = tmp_path / "nvidia-h100-80gb-hbm3.cells"
+    usual = compiled.choices_of((tmp_path / "nvidia-h200.cells").read_bytes(), about)
+    changes = compiled.choices_of(other.read_bytes(), about)
+    # What the other GPU has in the first cell that it changes is decided to be usual.
+    kind = next(iter(changes["kinds"]))
+    changed = cells_of(unpacked(changes["kinds"][kind]))
+    place, number = next(iter(changed.items()))
+    numbers = unpacked(usual["kinds"][kind])
+    numbers[place] = len(usual["entries"])
+    anew = {"entries": [*usual["entries"], changes["entries"][number]],
+            "kinds": {**usual["kinds"], kind: packed(numbers)}}  # fmt: skip
+    monkeypatch.setattr(publish, "FOLDER", tmp_path)
+    monkeypatch.setattr(publish, "choices_ahead", lambda *given: anew)
+    publish.decide("nvidia-h200", store.Campaign({}), H200, None, 1)
+    found = compiled.choices_of(other.read_bytes(), about)
+    own = cells_of(unpacked(found["kinds"][kind]))
+    assert own.keys() == changed.keys() - {place}
+    for where, number in own.items():
+        assert found["entries"][number] == changes["entries"][changed[where]]
+
+
 def test_a_machine_gets_sets_at_the_end_of_its_portfolio(tmp_path, monkeypatch):
     """And its cells, and those of GPUs like it, are for the new TOML."""
     for name in ("nvidia-h200.toml", "nvidia-h200.cells", "nvidia-h100-80gb-hbm3.cells"):

@@ -644,6 +644,8 @@ def test_registers_of_code_for_a_few_rows():
         ({"s1x": 70, "s1xn1": 30, "s4xw": 90}, [30, 70, 70]),
         ({"s1xn1": 30, "s4xw": 90}, [30, 90, 90]),
         ({"s1x": 70, "s1xn1": 0}, [None, 70, 70]),
+        ({"d1x": 70, "c1x": 80}, [None, None, None]),  # nobody compiled it for float32
+        ({}, [64, 64, 64]),  # nor for anything else: a guess
     ):
         constants = Constants("vector_columns", knobs, registers)
         assert [constants.registers_for(each) for each in (one, two, many)] == expected
