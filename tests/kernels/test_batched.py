@@ -100,7 +100,7 @@ def test_the_bits_of_small_items_do_not_depend_on_where_they_lie(letter, trans):
 @pytest.mark.parametrize(
     "m, n, order, across",
     [(40, 24, "C", 0), (40, 24, "F", 1), (24, 40, "C", 0), (24, 40, "F", 1), (16, 500, "C", 0),
-     (16, 700, "F", 2), (32, 500, "F", 4)],
+     (16, 700, "F", 2), (44, 300, "F", 4)],
 )  # fmt: skip
 def test_constants_for_many_items_keep_the_bits(m, n, order, across, monkeypatch):
     """`across` is ACROSS of the kernel for columns; 0 where it is another kernel."""
@@ -221,6 +221,27 @@ def test_larger_blocks_of_small_items_keep_the_bits(monkeypatch):
             found.add(gemv.matvec(a, x).tobytes())
         assert calls[0].knobs["THREADS_PER_BLOCK"] == threads
     assert len(found) == 1
+
+
+@pytest.mark.parametrize(
+    "letter, m, n, own",
+    # Rows of two shares and of four; then of blocks with few rows, and of one share.
+    [("s", 17, 17, 2), ("h", 17, 32, 2), ("z", 3, 31, 1), ("d", 17, 32, 1), ("s", 17, 15, 1)],
+)
+def test_own_shares_keep_the_bits_of_lanes_that_share_a_row(letter, m, n, own):
+    rng = np.random.default_rng([m, n])
+    a, x = random(rng, (130, m, n), letter), random(rng, (130, n), letter)
+    across = np.ascontiguousarray(a.swapaxes(1, 2))
+    for product in (
+        lambda at: gemv.matvec(a[at], x[at]),
+        lambda at: gemv.vecmat(x[at], across[at]),
+    ):
+        with gemv.trace() as calls:
+            found = product(np.s_[:])
+        (call,) = calls
+        assert call.kernel == "small_items"
+        assert call.knobs["OWN_SHARES"] == (own if call.knobs["SHARES"] > 1 else 1)
+        assert found.tobytes() == np.stack([product(at) for at in range(len(a))]).tobytes()
 
 
 @pytest.mark.parametrize("letter, m, n", [("h", 1, 32), ("s", 3, 5), ("d", 5, 4)])
