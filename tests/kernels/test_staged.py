@@ -328,6 +328,11 @@ def test_which_items_are_copied_in_stages():
     assert name("s", 128, 128, 0) == "vector_rows"  # its loads are wide
     assert name("s", 32, 32, 0) == "small_items"
     assert name("s", 129, 129, 0, items=2) == "vector_rows"  # the GPU would be idle
+    # 512 items are enough for columns and for long rows of 2-byte numbers.
+    assert name("s", 129, 129, 1, items=512) == name("b", 65, 65, 1, items=1024) == "staged_columns"
+    assert name("b", 129, 129, 0, items=512) == "staged_rows"
+    assert name("s", 129, 129, 0, items=512) == name("b", 65, 65, 0, items=1024) == "vector_rows"
+    assert name("s", 65, 65, 1, items=256) == "vector_columns"
     assert name("s", 65, 321, 0) == "vector_rows"  # more than 1280 bytes
     assert name("s", 321, 65, 1) == name("d", 129, 129, 1) == "vector_columns"
     assert name("b", 65, 1023, 0) == "staged_rows" and name("b", 65, 1025, 0) == "vector_rows"
