@@ -193,6 +193,18 @@ def test_the_formula_compares_what_vectors_share_unless_a_kernel_is_asked_for():
     assert select(problem, device, kernel="cluster_rows").kernel.name == "cluster_rows"
 
 
+def test_few_rows_that_are_not_split_share_well_where_blocks_take_shares_of_them():
+    kernel, knobs = get("vector_rows"), {**get("vector_rows").knobs, "BLOCKS_PER_SM": 0}
+    few = make_problem(100, 100000, DTYPES["d"], "C", "N").at(256, 256)
+    for lanes, blocks, well in ((512, 0, True), (512, 4, False), (32, 4, True), (32, 0, False)):
+        constants = {**knobs, "LANES": lanes, "BLOCKS_PER_SM": min(blocks, 1)}
+        assert sharing.shares_well(kernel, constants, blocks, few) == well, (lanes, blocks)
+    long = {**knobs, "LANES": 512}
+    odd = make_problem(100, 100001, DTYPES["d"], "C", "N").at(8, 8)
+    assert not sharing.shares_well(kernel, long, 0, odd)
+    assert not sharing.shares_well(kernel, long, 0, few._replace(rows=129))
+
+
 @pytest.mark.parametrize("letter", ["h", "b"])
 @pytest.mark.parametrize("lanes, threads, blocks, well", [
     (8, 512, 0, True), (16, 512, 0, True), (4, 512, 0, False), (32, 512, 0, False),
