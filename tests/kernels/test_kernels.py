@@ -90,8 +90,10 @@ def cases_around_the_tile(order, op, dtype, kernel):
 
 def is_around_the_tile(order, op, dtype, kernel):
     # Without a conjugate, a kernel is given the problem of the other storage order as well, and the
-    # conjugate of a real number is the number.
-    few = "sdczhb" if ALL_ROWS else {"N": "sdczhb", "T": "sz", "C": "scz"}[op]
+    # conjugate of a real number is the number. A kernel whose loads are of one number has the same
+    # loops for each dtype.
+    few = {"N": "sdczhb" if kernel.wide else "scb", "T": "s", "C": "cz" if kernel.wide else "c"}[op]
+    few = "sdczhb" if ALL_ROWS else few
     return dtype in few and any(True for _ in cases_around_the_tile(order, op, dtype, kernel))
 
 
