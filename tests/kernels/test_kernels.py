@@ -92,9 +92,7 @@ def is_around_the_tile(order, op, dtype, kernel):
     # Without a conjugate, a kernel is given the problem of the other storage order as well, and the
     # conjugate of a real number is the number. A kernel whose loads are of one number has the same
     # loops for each dtype.
-    few = {"N": "scb", "T": "s", "C": "c"}
-    if kernel.wide:
-        few = {"N": "sdczhb", "T": "sz", "C": "scz"}
+    few = {"N": "sdczhb", "T": "s", "C": "cz"} if kernel.wide else {"N": "scb", "T": "s", "C": "c"}
     if dtype not in ("sdczhb" if ALL_ROWS else few[op]):
         return False
     return any(True for _ in cases_around_the_tile(order, op, dtype, kernel))
