@@ -9,6 +9,7 @@ import sys
 
 import numpy as np
 import pytest
+from helpers.problems import ALL_ROWS
 from helpers.programs import program
 
 from gemv.core import problem as problem_module
@@ -69,7 +70,7 @@ def problems_of(kind, step=3):
 ])  # fmt: skip
 def test_launches_that_are_counted_together_are_those_counted_one_by_one(name):
     kind = kind_named(name)
-    problems = problems_of(kind, 7)
+    problems = problems_of(kind, 7 if ALL_ROWS else 11)
     expected = {}
     for place, problem in enumerate(problems):
         for candidate, row in ahead.launches_of(MACHINE.constants, problem, H200, False, True):

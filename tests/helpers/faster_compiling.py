@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import functools
+import operator
+
 from numba.core.types.functions import BaseFunction
+from numba.cuda.core import analysis, ir, ir_utils
 from numba.cuda.core.targetconfig import TargetConfig
 
 
@@ -10,6 +14,8 @@ def compile_faster() -> None:
     """Take all of them. Call this once, before anything is compiled."""
     _compare_flags()
     _remember_signatures()
+    _find_lives_by_bits()
+    _list_variables_by_type()
 
 
 def _compare_flags() -> None:
@@ -46,3 +52,91 @@ def _remember_signatures() -> None:
         return known[asked]
 
     BaseFunction.get_call_type = get_call_type
+
+
+def _find_lives_by_bits() -> None:
+    """Find which variables are alive where a block begins, with a bit for each of them.
+
+    Numba has a set for each block, goes through all blocks until no set grows, and does so after
+    most of its passes; that was 12 % of the time of a compilation. Sets that only grow end up the
+    same in whatever order they do.
+    """
+
+    def compute_live_map(cfg, blocks, uses, definitions):
+        names = list(set().union(*uses.values(), *definitions.values()))
+        bit = {name: 1 << at for at, name in enumerate(names)}
+
+        def bits(sets):
+            return {at: functools.reduce(operator.or_, map(bit.get, sets[at]), 0) for at in sets}
+
+        used, defined = bits(uses), bits(definitions)
+        before = {at: [each for each, _ in cfg.predecessors(at)] for at in blocks}
+        after = {at: [each for each, _ in cfg.successors(at)] for at in blocks}
+        # what some way to the end of a block has defined or used
+        reached = {at: used[at] | defined[at] for at in blocks}
+        _spread(reached, after, lambda at, bits: bits)
+        alive = dict(used)
+        _spread(alive, before, lambda at, bits: bits & reached[at] & ~defined[at])
+        return {at: {names[k] for k in _ones(alive[at])} for at in blocks}
+
+    analysis.compute_live_map = compute_live_map
+
+
+def _spread(bits, neighbours, passed):
+    """Hand the bits of each block on to its neighbours, as ``passed(neighbour, bits)``."""
+    waiting = list(bits)
+    while waiting:
+        own = waiting.pop()
+        for each in neighbours[own]:
+            new = bits[each] | passed(each, bits[own])
+            if new != bits[each]:
+                bits[each] = new
+                waiting.append(each)
+
+
+def _ones(bits):
+    """The places of a number's ones."""
+    while bits:
+        lowest = bits & -bits
+        yield lowest.bit_length() - 1
+        bits ^= lowest
+
+
+def _list_variables_by_type() -> None:
+    """Tell variables, instructions and lists of them apart by a table of types.
+
+    Numba asks for each value in turn which of four kinds it is an instance of, and lists those of a
+    statement by a visit that may also replace them; that was 8 %.
+    """
+
+    def kind_of(kind):
+        for name, types in (
+            ("variable", ir.var_types), ("instruction", ir.inst_types),
+            ("list", (list, tuple)), ("dict", dict),
+        ):  # fmt: skip
+            if issubclass(kind, types):
+                return name
+        return ""
+
+    def listed(instruction, value):
+        kind = kinds.get(type(value))
+        if kind is None:
+            kind = kinds[type(value)] = kind_of(type(value))
+        if not kind:
+            return []
+        if kind == "variable":
+            return [value]
+        if kind == "instruction":
+            return value.list_vars()
+        found = []
+        for each in value if kind == "list" else value.values():
+            if kinds.get(type(each)) != "":
+                found += listed(instruction, each)
+        return found
+
+    kinds: dict = {}
+    ir.Inst._rec_list_vars = listed
+    visited = ir_utils.compat_list_vars_stmt
+    ir_utils.compat_list_vars_stmt = lambda statement: (
+        visited(statement) if isinstance(statement, ir.del_types) else statement.list_vars()
+    )

@@ -1,7 +1,8 @@
 """The documentation: examples run, tables are true, links lead somewhere.
 
 Pages run in a process of their own on the simulator, where what they print is the same on every
-machine: ``python tests/house/test_docs.py PAGE``.
+machine: ``python tests/house/test_docs.py PAGE``. So do exercises. As long as there are several,
+each process is a fork of one that has imported what all of them need.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from helpers import processes
+from helpers import forks, processes
 
 import gemv
 
@@ -58,14 +59,33 @@ def blocks(page: Path) -> list[tuple[str, str]]:
     return [(kind, re.sub(rf"^{indent}", "", text, flags=re.M)) for indent, kind, text in found]
 
 
-def on_simulator(*command: str) -> subprocess.CompletedProcess:
+def environment() -> dict[str, str]:
     # What this process may import, wherever it was told of it.
     path = os.pathsep.join([str(TOP), *(each for each in sys.path if each)])
-    environment = {**os.environ, "NUMBA_ENABLE_CUDASIM": "1", "PYTHONPATH": path}
-    environment.pop("GEMV_BACKEND", None)
+    found = {**os.environ, "NUMBA_ENABLE_CUDASIM": "1", "PYTHONPATH": path}
+    found.pop("GEMV_BACKEND", None)
+    return found
+
+
+def on_simulator(*command: str) -> subprocess.CompletedProcess:
     return processes.run(
-        [sys.executable, *command], cwd=TOP, env=environment, capture_output=True, text=True
+        [sys.executable, *command], cwd=TOP, env=environment(), capture_output=True, text=True
     )
+
+
+@pytest.fixture(scope="module")
+def forked():
+    """Run this file with some arguments: status and output, of a fork where there are forks."""
+    if hasattr(os, "fork"):
+        with forks.forking([sys.executable, __file__], TOP, environment()) as run:
+            yield run
+    else:
+
+        def run(*arguments: str) -> tuple[int, str]:
+            done = on_simulator(__file__, *arguments)
+            return done.returncode, done.stdout + done.stderr
+
+        yield run
 
 
 # --------------------------------------------------------------------------------------------------
@@ -73,13 +93,13 @@ def on_simulator(*command: str) -> subprocess.CompletedProcess:
 
 
 @pytest.mark.parametrize("page", [page for page in PAGES if blocks(page)], ids=page_id)
-def test_examples_run(page):
+def test_examples_run(page, forked):
     if written_by(page):  # what it shows are fragments for its figures
         for _, text in blocks(page):
             assert ast.parse(text).body
         return
-    done = on_simulator(__file__, str(page))
-    assert done.returncode == 0, done.stdout + done.stderr
+    status, said = forked(str(page))
+    assert status == 0, said
 
 
 def gpu_blocks(page: Path) -> list[str]:
@@ -123,13 +143,13 @@ def run_page(page: Path) -> int:
 
 
 @pytest.mark.parametrize("path", EXERCISES, ids=lambda path: path.stem)
-def test_exercise_is_open_and_has_an_answer(path):
+def test_exercise_is_open_and_has_an_answer(path, forked):
     from gemv.kernels import REGISTRY
 
     assert path.stem in REGISTRY, "an exercise is named for the kernel whose page shows it"
-    done = on_simulator(__file__, str(path), str(path.parent / "answers" / path.name))
-    assert done.returncode == 0, done.stdout + done.stderr
-    start, answer = done.stdout.splitlines()
+    status, said = forked(str(path), str(path.parent / "answers" / path.name))
+    assert status == 0, said
+    start, answer = said.splitlines()
     assert start.startswith("1 not yet: ") and answer.startswith("0 done: ")
     goal = next(
         (n for n in ast.parse(path.read_text("utf-8")).body if getattr(n, "name", "") == "goal"),
@@ -138,7 +158,7 @@ def test_exercise_is_open_and_has_an_answer(path):
     assert goal is not None and ast.get_docstring(goal)
 
 
-def test_exercise_says_what_is_wrong_where(tmp_path):
+def test_exercise_says_what_is_wrong_where(tmp_path, forked):
     answer = (DOCS / "exercises" / "answers" / "thread_per_row.py").read_text(encoding="utf-8")
     faults = {
         "colon": ("range(cols):", "range(cols)", "syntax error in ", "expected ':'"),
@@ -154,9 +174,9 @@ def test_exercise_says_what_is_wrong_where(tmp_path):
             text = text.replace("a[i * row_stride", "a[2 * i * row_stride")
             text = text.replace("y, i * incy", "y, 2 * i * incy")
         (tmp_path / f"{name}.py").write_text(text, encoding="utf-8")
-    done = on_simulator(__file__, *(str(tmp_path / f"{name}.py") for name in faults))
-    assert done.returncode == 0, done.stdout + done.stderr
-    for line, (*_, first, second) in zip(done.stdout.splitlines(), faults.values(), strict=True):
+    status, said = forked(*(str(tmp_path / f"{name}.py") for name in faults))
+    assert status == 0, said
+    for line, (*_, first, second) in zip(said.splitlines(), faults.values(), strict=True):
         assert line.startswith("1 not yet: ") and first in line and second in line, line
 
 
@@ -469,15 +489,26 @@ def test_public_classes_say_what_their_methods_take(name):
 
 def check_exercises(paths: list[str]) -> int:
     """What ``python docs/exercises`` says of each file, behind its status; in one process."""
-    main = runpy.run_path(str(DOCS / "exercises"))["main"]
+    check = runpy.run_path(str(DOCS / "exercises"))["main"]
     for path in paths:
         said = io.StringIO()
         with contextlib.redirect_stdout(said):
-            status = main([path])
+            status = check([path])
         print(status, said.getvalue().strip())
     return 0
 
 
+def main(arguments: list[str]) -> int:
+    first, *others = arguments
+    return check_exercises(arguments) if others else int(run_page(Path(first)) > 0)
+
+
 if __name__ == "__main__":
-    first, *others = sys.argv[1:]
-    sys.exit(check_exercises(sys.argv[1:]) if others else run_page(Path(first)) > 0)
+    if sys.argv[1:]:
+        sys.exit(main(sys.argv[1:]))
+    # what pages and exercises import
+    import numba.cuda  # noqa: F401
+
+    import gemv.language.simulator.scheduler
+
+    forks.fork_for_each_line(main)

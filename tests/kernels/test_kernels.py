@@ -90,9 +90,12 @@ def cases_around_the_tile(order, op, dtype, kernel):
 
 def is_around_the_tile(order, op, dtype, kernel):
     # Without a conjugate, a kernel is given the problem of the other storage order as well, and the
-    # conjugate of a real number is the number.
-    few = "sdczhb" if ALL_ROWS else {"N": "sdczhb", "T": "sz", "C": "scz"}[op]
-    return dtype in few and any(True for _ in cases_around_the_tile(order, op, dtype, kernel))
+    # conjugate of a real number is the number. A kernel whose loads are of one number has the same
+    # loops for each dtype.
+    few = {"N": "sdczhb", "T": "s", "C": "cz"} if kernel.wide else {"N": "scb", "T": "s", "C": "c"}
+    if dtype not in ("sdczhb" if ALL_ROWS else few[op]):
+        return False
+    return any(True for _ in cases_around_the_tile(order, op, dtype, kernel))
 
 
 @of_all(is_around_the_tile, order="CF", op="NTC", dtype="sdczhb", kernel=KERNELS)

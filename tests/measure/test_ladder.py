@@ -1,13 +1,17 @@
 import numpy as np
 import pytest
+from helpers.problems import ALL_ROWS
 
 from gemv.engines import backend
 from gemv.kernels import REGISTRY
 from gemv.measure.inputs import random_array
 from gemv.measure.ladder import Ladder, ladder
 
+#: Along the rows, with a conjugate or, if all rows are asked for, without one; down the columns.
+KINDS = [("z", "F", "C"), ("d", "C", "T"), *([("s", "C", "N")] * ALL_ROWS)]
 
-@pytest.mark.parametrize("dtype, order, op", [("s", "C", "N"), ("z", "F", "C"), ("d", "C", "T")])
+
+@pytest.mark.parametrize("dtype, order, op", KINDS)
 def test_every_kernel_is_on_the_ladder_and_within_the_bound(dtype, order, op):
     seen = []
     result = ladder(33, 70, dtype, order, op, progress=seen.append)

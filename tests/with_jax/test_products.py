@@ -13,6 +13,7 @@ from functools import partial
 import numpy as np
 import pytest
 from helpers import processes
+from helpers.combinations import of_all
 from helpers.problems import ALL_ROWS
 
 import gemv
@@ -146,8 +147,12 @@ def test_numbers_that_change_do_not_compile_anew(rng):
 # Derivatives and batches ------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("dtype", ["float64", "complex128"])
-@pytest.mark.parametrize("trans", [0, 1, 2])
+def is_derived(trans, dtype):
+    # to real numbers, 2 is 1; without a transpose, a complex number has what a real one has
+    return ALL_ROWS or (trans == 1) == (dtype == "float64")
+
+
+@of_all(is_derived, trans=(0, 1, 2), dtype=("float64", "complex128"))
 def test_derivatives_of_two_orders(rng, dtype, trans):
     rows, cols = (3, 4) if trans else (4, 3)
     a, x, y = (array(rng, *shape, dtype=dtype) for shape in ((4, 3), (cols,), (rows,)))
