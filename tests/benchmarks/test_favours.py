@@ -114,15 +114,19 @@ FAVOURED_OF_FEW = {
         ("vector_rows", {"LANES": 32}, 2), ("vector_rows", {"LANES": 16}, 1),
     ),
     "128 rows": (
-        "h dot 8 whole free", (128, 1 << 19), 1, ("vector_rows", {"LANES": 512}, 0),
+        "h dot 8 whole free", (128, 1 << 19), 1, ("vector_rows", {"LANES": 128}, 4),
         ("vector_rows", {"LANES": 32}, 4), ("vector_rows", {"LANES": 32}, 2),
     ),
     "128 rows of floats": (
-        "s dot 4 whole free", (128, 1 << 18), 1, ("vector_rows", {"LANES": 512}, 0),
+        "s dot 4 whole free", (128, 1 << 18), 1, ("vector_rows", {"LANES": 128}, 4),
         ("vector_rows", {"LANES": 32}, 4), ("vector_rows", {"LANES": 32}, 2),
     ),
+    "128 rows that are not split": (
+        "d dot 2 whole free", (128, 1 << 17), 1, ("vector_rows", {"LANES": 128}, 4),
+        ("vector_rows", {"LANES": 512, "BLOCKS_PER_SM": 0}, 0), ("vector_rows", {"LANES": 32}, 2),
+    ),
     "160 rows of doubles": (
-        "d dot 2 whole free", (160, 1 << 18), 0, ("vector_rows", {"LANES": 512}, 0),
+        "d dot 2 whole free", (160, 1 << 18), 0, ("vector_rows", {"LANES": 128}, 4),
         ("vector_rows", {"LANES": 32}, 4), ("vector_rows", {"LANES": 32}, 2),
     ),
 }  # fmt: skip
