@@ -166,7 +166,7 @@ def test_long_rows_have_blocks_of_three_warps_for_a_row_where_that_is_sooner(
 def test_each_gpu_gets_what_it_can_launch():
     """Those without copies to shared memory have another kernel."""
     for letter, shape, name in (
-        ("c", (2000, 2000), "several_staged_rows"), ("b", (3000, 3000), "several_long_rows"),
+        ("c", (2000, 2000), "several_staged_rows"), ("b", (8192, 8192), "several_long_rows"),
     ):  # fmt: skip
         problem = make_problem(*shape, DTYPES[letter], "C", "N").at(256, 256)
         batch = Batch((8,), ((0,), (shape[1],), (shape[0],), (0,), (0,)))

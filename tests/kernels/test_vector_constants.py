@@ -564,8 +564,8 @@ def test_vectors_whose_sums_of_splits_are_taken_at_once(
 
 #: Letter, rows, columns, order, vectors, and the blocks that finish a tile.
 FINISHED = [
-    ("b", 64, 1 << 20, "C", 8, 1), ("s", 64, 1 << 20, "C", 8, 1), ("d", 64, 1 << 20, "C", 8, 4),
-    ("c", 64, 1 << 20, "C", 8, 4), ("b", 64, 1 << 20, "C", 4, 1), ("s", 64, 1 << 20, "C", 4, 1),
+    ("b", 64, 1 << 20, "C", 8, 1), ("s", 50, 1 << 20, "C", 8, 1), ("d", 64, 1 << 20, "C", 8, 4),
+    ("c", 64, 1 << 20, "C", 8, 4), ("b", 64, 1 << 20, "C", 4, 1), ("s", 50, 1 << 20, "C", 4, 1),
     ("d", 64, 1 << 20, "C", 4, 4), ("c", 64, 1 << 20, "C", 4, 4), ("s", 300, 500000, "C", 4, 1),
     ("c", 4, 1000000, "C", 4, 1),
     *((letter, 64, 1 << 20, "F", vectors, 4) for letter in "bsdc" for vectors in (8, 4)),
@@ -601,6 +601,8 @@ def test_the_end_of_splits_spills_no_registers(letter, order, helpers, compiler)
     )
     problem = problem.at(256, 256)
     single = {**select(problem, H100).knobs, "BLOCKS_PER_SM": 1}
+    if letter == "s":  # as of columns that are split; those of this matrix are not
+        single |= {"LANES": 16, "COLUMNS": 16, "THREADS_PER_BLOCK": 512}
     kernel = get({"C": "several_rows", "F": "several_columns"}[order])
     knobs = kernel.for_vectors(problem, single, 8)
     assert knobs["BLOCKS_PER_SM"] > 0 and knobs["COUNT"] == 8

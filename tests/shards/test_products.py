@@ -265,12 +265,12 @@ def test_solvers_take_it():
 @pytest.mark.parametrize("axis", [0, 1])
 @pytest.mark.parametrize("order", ["C", "F"])
 def test_arrays_are_shards_where_they_lie(order, axis):
-    a = matrix((48, 64), order=order)
-    cuts = [16, 16] if axis == 0 else [32, 48]
+    a = matrix((96, 128), order=order)
+    cuts = [48, 48] if axis == 0 else [64, 64]
     parts = [cuda.to_device(np.asarray(each, order=order)) for each in np.split(a, cuts, axis)]
     several = gemv.sharded(parts, axis)
-    x, z = vector(64), vector(48)
-    assert several.shape == (48, 64) and several.bounds == (0, *cuts, a.shape[axis])
+    x, z = vector(128), vector(96)
+    assert several.shape == (96, 128) and several.bounds == (0, *cuts, a.shape[axis])
     if axis == 0:
         assert several.matvec(x).tobytes() == gemv.Matrix(a).matvec(x).tobytes()
     else:

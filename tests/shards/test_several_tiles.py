@@ -35,7 +35,7 @@ def test_a_shard_has_the_tiles_of_its_own_rows(kernel, rows, cols):
     assert launch == before  # as many blocks as the GPU holds, with as much shared memory
 
 
-@pytest.mark.parametrize("rows, cols", [(100, 200000), (16, 524288)], ids=["lanes", "cluster"])
+@pytest.mark.parametrize("rows, cols", [(100, 200000), (16, 262144)], ids=["lanes", "cluster"])
 @pytest.mark.parametrize("part_of", [1, 2, 3])
 @pytest.mark.parametrize("vectors", [8, 16])
 def test_a_shard_has_the_tasks_and_the_sums_of_its_own_rows(rows, cols, part_of, vectors):
