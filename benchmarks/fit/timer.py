@@ -13,7 +13,7 @@ from benchmarks.fit.samples import KNOBS, Launches, row_of
 from benchmarks.fit.together import Gathered, arrays
 from gemv.core.geometry import Device, Geometry
 from gemv.core.problem import Problem
-from gemv.selection.items import counts_in_batches, work_of_batch
+from gemv.selection.items import ROOT, counts_in_batches, work_of_batch
 from gemv.selection.machine import Constants
 from gemv.selection.ranking import Candidate, is_vain, knobs_of, launches
 from gemv.selection.sharing import MAY_BE_HOT, shares_badly
@@ -182,7 +182,7 @@ class Timer:
         return logs
 
     def _with_batches(self, found: Sequence[Times]) -> list[Times]:
-        """Times and an eighth of those in a batch, where a matrix is small enough."""
+        """Times, multiplied by a root of those in a batch where a matrix is small enough."""
         count = len(self._problems)
         small = np.array([counts_in_batches(each) for each in self._problems])
         keys = [each.codes * count + each.problems for each in found]
@@ -193,13 +193,13 @@ class Timer:
         with arrays():
             rows = Rows(self._each(places, codes, self._row_in_batch))
         # No campaign corrects these times.
-        eighths = np.log(self._corrections.parts(rows.counted()).seconds) / 8
+        roots = np.log(self._corrections.parts(rows.counted()).seconds) / ROOT
         order = np.argsort(rows.codes * count + rows.problems)
         own_keys = (rows.codes * count + rows.problems)[order]
         costs = []
         for each, key in zip(found, keys, strict=True):
             logs, many = each.logs.copy(), small[each.problems]
-            logs[many] += eighths[order][np.searchsorted(own_keys, key[many])]
+            logs[many] += roots[order][np.searchsorted(own_keys, key[many])]
             costs.append(each._replace(logs=logs))
         return costs
 

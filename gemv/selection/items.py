@@ -26,6 +26,8 @@ from gemv.kernels.work import Work
 MOST_BYTES = 1 << 20
 #: Bytes of all A of the batch that stands for any.
 _BATCH_BYTES = 1 << 26
+#: Which root of the time in a batch counts: a power of two.
+ROOT = 8
 
 
 def is_small(problem: Problem) -> bool:
@@ -67,4 +69,6 @@ def work_of_batch(
 
 def cost(alone: float, in_batch: float) -> float:
     """What is to be small, from two times in seconds; square roots have the same bits anywhere."""
-    return alone * math.sqrt(math.sqrt(math.sqrt(in_batch)))
+    for _ in range(ROOT.bit_length() - 1):
+        in_batch = math.sqrt(in_batch)
+    return alone * in_batch

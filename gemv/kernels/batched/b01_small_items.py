@@ -491,8 +491,8 @@ def constants_of_batch(problem, batch, knobs):
     each = geometry(problem, None, knobs, batch).sizes["each"]
     # A thread with two shares of a row finds its place once for both.
     has_two = shares > 1 and each * _groups(problem, knobs) * shares > threads
-    x_loads = 1 << (ceil_div(each * problem.cols, threads) - 1).bit_length()
-    return {**knobs, "OWN_SHARES": 1 + has_two, "X_LOADS": x_loads}
+    loads = 1 << (ceil_div(each * problem.cols, threads) - 1).bit_length()
+    return {**knobs, "OWN_SHARES": 1 + has_two, "X_LOADS": loads}
 
 
 def _groups(problem, knobs):
