@@ -161,6 +161,8 @@ several: $(TEST)
 	    --dtypes s,d,c,b --ops N --order C,F --json benchmarks/results/several/$(MACHINE)/vectors-$$count.json || exit 1; done
 	$(BIN)/python -m gemv bench --batch 65536 --shapes 5x5,16x16,17x17,32x32 --dtypes s,d,b \
 	    --json benchmarks/results/several/$(MACHINE)/batch-65536.json
+	$(BIN)/python -m gemv bench --batch 1310720 --shapes 5x5,8x8 --dtypes s,d,b \
+	    --json benchmarks/results/several/$(MACHINE)/batch-1310720.json
 	$(BIN)/python -m gemv bench --batch 1024 --shapes 128x128,129x129,256x256 --dtypes s,d,b \
 	    --json benchmarks/results/several/$(MACHINE)/batch-1024.json
 	$(BIN)/python -m gemv bench --ragged --json benchmarks/results/ragged/$(MACHINE).json --resume

@@ -172,8 +172,8 @@ class Kernel:
     constants_of : callable or None
         ``constants_of(problem)`` gives the constants that follow from the problem alone.
     constants_of_batch : callable or None
-        ``constants_of_batch(problem, batch, knobs)`` gives constants with the same sums, beside
-        ``of_batch``, for the places of the items in memory.
+        ``constants_of_batch(problem, batch, knobs, device)`` gives constants with the same sums,
+        beside ``of_batch``, for the places of the items in memory.
     for_items : callable or None
         ``for_items(problem, knobs)`` gives the constants for the items of a batch, with the order
         of sums that the kernel for one product has with `knobs`; None where there are none.
@@ -242,9 +242,9 @@ class Kernel:
     block_bytes: int = 0
     x_home: Callable[[Mapping[str, int]], str] = _pointer
     constants_of: Callable[[Problem], dict[str, int]] | None = None
-    constants_of_batch: Callable[[Problem, Batch, Mapping[str, int]], Mapping[str, int]] | None = (
-        None
-    )
+    constants_of_batch: (
+        Callable[[Problem, Batch, Mapping[str, int], Device], Mapping[str, int]] | None
+    ) = None
     in_batches: Callable[[Problem, Mapping[str, int]], dict[str, int]] | None = None
     for_items: Callable[[Problem, Mapping[str, int]], dict[str, int] | None] | None = None
     for_vectors: Callable[[Problem, Mapping[str, int], int], dict[str, int] | None] | None = None

@@ -22,7 +22,7 @@ MOST_BLOCK_BYTES = 227 << 10
 POOL_BYTES = 46 << 10
 
 
-def line_copier(spec: Spec, threads: int) -> Callable:
+def line_copier(spec: Spec, threads: int, spread: Callable | None = None) -> Callable:
     """Make ``copy_lines(pool, place, a, at, lines, step, pitch, length, least, end, line, v, by)``.
 
     It begins to copy `lines` lines of `length` elements, `step` apart from ``a[at]`` on, and
@@ -34,25 +34,38 @@ def line_copier(spec: Spec, threads: int) -> Callable:
     What lies before ``a[least]``, and from ``a[end]`` on, is no part of A. Of a vector that reaches
     there the other elements are copied one by one. It is the first or the last one of a batch, so
     it does not matter that this is slow.
+
+    ``spread(place)``, if there is one, says where an element of the pool is in a pool with gaps
+    between vectors. `place` is then a multiple of 16 bytes.
     """
-    from gemv.language import copy_async, copy_one, device, elements_past, moved, rolled, short
+    from gemv.language import (
+        copy_async,
+        copy_one,
+        device,
+        elements_past,
+        moved,
+        rolled,
+        same,
+        short,
+    )
 
     WIDTH = LOAD_BYTES // spec.dtype.itemsize
     APART = threads * WIDTH
+    of = same if spread is None else spread
 
     @device
     def copy_inside(pool, first, own, vectors, v):
         """Copy a line that lies in A together with the elements around it."""
         while v + 3 * threads < vectors:  # one address for four copies
             k = v * WIDTH
-            copy_async(pool, first + k, own, k)
-            copy_async(pool, first + k + APART, own, k + APART)
-            copy_async(pool, first + k + 2 * APART, own, k + 2 * APART)
-            copy_async(pool, first + k + 3 * APART, own, k + 3 * APART)
+            copy_async(pool, of(first + k), own, k)
+            copy_async(pool, of(first + k + APART), own, k + APART)
+            copy_async(pool, of(first + k + 2 * APART), own, k + 2 * APART)
+            copy_async(pool, of(first + k + 3 * APART), own, k + 3 * APART)
             v = short(v + 4 * threads)
             rolled()
         while v < vectors:
-            copy_async(pool, first + v * WIDTH, own, v * WIDTH)
+            copy_async(pool, of(first + v * WIDTH), own, v * WIDTH)
             v = short(v + threads)
             rolled()
 
@@ -63,11 +76,11 @@ def line_copier(spec: Spec, threads: int) -> Callable:
             k = v * WIDTH
             behind = k + WIDTH
             if least <= k and behind <= end:
-                copy_async(pool, first + k, own, k)
+                copy_async(pool, of(first + k), own, k)
                 k = behind
             while k < behind:
                 if least <= k and k < end:
-                    copy_one(pool, first + k, own, k)
+                    copy_one(pool, of(first + k), own, k)
                 k += 1
                 rolled()
             v = short(v + threads)

@@ -90,7 +90,7 @@ def select_batch(
     if own is not None:
         knobs = single.knobs
         if single.kernel.constants_of_batch is not None:
-            knobs = dict(single.kernel.constants_of_batch(problem, batch, knobs))
+            knobs = dict(single.kernel.constants_of_batch(problem, batch, knobs, device))
         pairs = tuple(sorted(knobs.items()))
         spec = dataclasses.replace(single.spec, knobs=pairs, conjugate_x=batch.conjugate_x)
         return single._replace(spec=spec, geometry=own(problem, device, knobs, batch))

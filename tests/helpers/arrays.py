@@ -112,3 +112,11 @@ def view_of(array, place):
         "data": (on_device.device_ctypes_pointer.value + addresses[0] - addresses[1], False),
     }
     return type("View", (), {"__cuda_array_interface__": interface, "keep": on_device})()
+
+
+def host_of(view):
+    """The values of what :func:`view_of` makes."""
+    from numba import cuda
+
+    known = hasattr(view, "copy_to_host")
+    return (view if known else cuda.as_cuda_array(view)).copy_to_host()

@@ -14,6 +14,7 @@ from gemv.core.batch import aligned_step
 from gemv.core.dtypes import DTYPES
 from gemv.core.narrow import cast
 from helpers import forced
+from helpers.items import constants_for_many
 
 ROWS = {"ROWS": 1, "VECTORS": 1, "MIN_BLOCKS": 1, "BLOCKS_PER_SM": 0}
 UNSPLIT = {"BLOCKS_PER_SM": 0, "OF_ROWS": 1, "OF_VECTORS": 1, "OF_THREADS": 32}
@@ -23,7 +24,8 @@ COLUMNS = {"COLUMNS": 2, "THREADS_PER_BLOCK": 64, "MIN_BLOCKS": 1, "ACROSS": 1, 
 #: By kernel, the cases in which its lines matter: rows and columns of A, then constants of the
 #: kernel for one product and of the kernel itself.
 CASES = {
-    "small_items": [(16, 16, None, None)],
+    # numbers that come by loads, and by copies
+    "small_items": [(16, 16, None, None), (16, 16, None, {"many": True})],
     "staged_rows": [
         # sums of two warps, which meet, in a ring that goes round
         (7, 67, {**ROWS, "LANES": 64, "THREADS_PER_BLOCK": 64},
@@ -164,6 +166,8 @@ def choose(name, alone, constants, monkeypatch):
     if name.startswith("staged"):
         pool = {"MIN_BLOCKS": 1, "POOL_BYTES": 14 << 10, "STAGES": 3}
         forced.in_stages(monkeypatch, ALONE[name], alone, {**pool, **constants})
+    elif name == "small_items" and constants is not None:
+        constants_for_many(monkeypatch, **constants)
     elif alone is not None:
         forced.together(monkeypatch, ALONE[name], alone, name, constants)
 

@@ -6,13 +6,13 @@ import math
 import numpy as np
 import pytest
 from helpers.arrays import view_of
+from helpers.items import constants_for_many, places, random, to_device
 from helpers.problems import ALL_ROWS
 
 import gemv
 from gemv.core.batch import Batch
 from gemv.core.dtypes import DTYPES
 from gemv.core.geometry import Device
-from gemv.core.narrow import cast
 from gemv.core.problem import Problem
 from gemv.engines import backend
 from gemv.kernels import get
@@ -30,42 +30,6 @@ def item_choice(problem):
     """What an item of a batch gets."""
     step = problem.rows * problem.cols
     return batches.select_item(problem, Batch((9,), ((step,), (0,), (0,), (0,), (0,))), H200)
-
-
-def random(rng, shape, letter):
-    values = rng.standard_normal(shape)
-    if letter in "cz":
-        values = values + 1j * rng.standard_normal(shape)
-    return cast(values, DTYPES[letter])
-
-
-def to_device(array):
-    from numba import cuda
-
-    return cuda.to_device(array)
-
-
-def places(shape, dtype):
-    """Where a batch can lie: packed, one element further, with gaps in lines and between items."""
-    count, m, n = shape
-    whole = np.zeros(count * m * n + 1, dtype)
-    yield "packed", (whole[:-1].reshape(shape), whole)
-    whole = np.zeros(count * m * n + 1, dtype)
-    yield "shifted", (whole[1:].reshape(shape), whole)
-    for first, gap in ((0, 1), (1, 2)):
-        whole = np.zeros(first + count * m * (n + gap), dtype)
-        yield f"from {first} on, lines {gap} apart", (
-            whole[first:].reshape(count, m, n + gap)[:, :, :n], whole
-        )  # fmt: skip
-    for gap in (3, 32 // dtype.itemsize):
-        whole = np.zeros((count, m, n + gap), dtype)
-        yield f"lines {gap} further apart", (whole[:, :, :n], whole)
-    whole = np.zeros((count, m * n + 1), dtype)
-    size = dtype.itemsize
-    view = np.lib.stride_tricks.as_strided(whole, shape, ((m * n + 1) * size, n * size, size))
-    yield "items one element further apart", (view, whole)
-    whole = np.zeros((count, m, 2 * n), dtype)
-    yield "every second element", (whole[:, :, ::2], whole)
 
 
 SHAPES = [(4, 4), (5, 7), (16, 8), (3, 32), (1, 9), (31, 3)]
@@ -182,10 +146,14 @@ def test_blocks_of_small_items_fit_their_shared_memory(letter):
                 assert number * over >> 31 == number // divisor
 
 
+@pytest.mark.parametrize("many", [False, True])
 @pytest.mark.parametrize("letter, count", [("d", 3), ("h", 13)])
 @pytest.mark.parametrize("trans", [0, 1])
-def test_stretches_of_several_blocks_end_where_their_batch_does(letter, count, trans):
+def test_stretches_of_several_blocks_end_where_their_batch_does(
+    letter, count, trans, many, monkeypatch
+):
     """The simulator raises an error for reads before the first element or behind the last."""
+    constants_for_many(monkeypatch, many)
     m, n = 20, 19
     rng = np.random.default_rng(2)
     a, x = random(rng, (count, m, n), letter), random(rng, (count, (n, m)[trans]), letter)
@@ -199,9 +167,11 @@ def test_stretches_of_several_blocks_end_where_their_batch_does(letter, count, t
     assert len(found) == 1
 
 
+@pytest.mark.parametrize("many", [False, True])
 @pytest.mark.parametrize("letter, count, first", [("s", 2, 1), ("h", 3, 4), ("h", 2, 1)])
-def test_a_batch_may_end_in_the_16_bytes_that_it_begins_in(letter, count, first):
+def test_a_batch_may_end_in_the_16_bytes_that_it_begins_in(letter, count, first, many, monkeypatch):
     """The simulator raises an error for reads before the first element or behind the last."""
+    constants_for_many(monkeypatch, many)
     rng = np.random.default_rng(8)
     a, x = random(rng, (count, 1, 1), letter), random(rng, (count, 1), letter)
     whole = np.zeros(first + count, a.dtype)
