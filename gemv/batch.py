@@ -65,6 +65,9 @@ class Batch:
     array([1., 2., 6.])
     """
 
+    #: ``array @ batch`` is Python's TypeError: NumPy does not take a batch for an array of objects.
+    __array_ufunc__ = None
+
     def __init__(
         self,
         arrays: Sequence[Any],

@@ -7,6 +7,7 @@ import os
 import sys
 from collections.abc import Sequence
 
+import gemv
 from gemv.cli import bench, info, ladder, run, tune
 from gemv.cli.console import Parser, Refused, complain, one_line_warnings
 
@@ -22,6 +23,7 @@ def _parser() -> Parser:
         description="Matrix-vector products y := alpha*op(A)*x + beta*y on the GPU.",
     )
     parser.set_defaults(command="info", act=info.info)
+    parser.add_argument("--version", action="version", version=f"gemv {gemv.__version__}")
     commands = parser.add_subparsers(metavar="COMMAND")
     for module in (info, run, ladder, bench, tune):
         module.add_commands(commands)
@@ -57,8 +59,17 @@ def execute(parser: argparse.ArgumentParser, argv: Sequence[str]) -> int:
         return 130
     except BrokenPipeError:
         # the reader of a pipe left; Python would complain once more when it flushes at exit
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        _say_no_more()
         return 0
+    except OSError as error:  # a full disk, say, below standard output
+        complain(prog, str(error))
+        _say_no_more()
+        return 1
+
+
+def _say_no_more() -> None:
+    """Throw away what standard output still holds."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _join_scalars(argv: Sequence[str]) -> list[str]:

@@ -45,7 +45,8 @@ MOST_PREPARED = MAX_GRID_X - LOAD_BYTES
 #: any number of columns, and no to a question.
 _MAY_BE_ZERO = (
     "STAGED", "SPLIT_A", "PACKED_X", "FULL", "PAST_L1", "KEPT", "STAGES", "AS_STORED",
-    "BLOCKS_PER_SM", "VECTORS", "FACTORS", "X_HOME", "COLS", "DOWN", "WHOLE", "GAPS",
+    "BLOCKS_PER_SM", "VECTORS", "FACTORS", "X_HOME", "COLS", "DOWN", "WHOLE", "GAPS", "COPIED",
+    "X_VECTORS", "Y_PACKED",
 )  # fmt: skip
 
 

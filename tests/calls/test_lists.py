@@ -718,3 +718,9 @@ def test_results_beside_new_ones_are_adopted_together(monkeypatch):
         found = gemv.gemv_batched(1, a, x, beta, y, overwrite_y=overwrite)
         assert [on_host(each).tolist() for each in found] == [[each] * 3 for each in expected]
     assert found[1] is y[1] and found[3] is y[3]
+
+
+def test_an_array_times_a_batch_is_refused():
+    batch = gemv.Batch([np.ones((3, 4))])
+    with pytest.raises(TypeError, match="unsupported operand"):
+        np.ones(4) @ batch

@@ -86,3 +86,23 @@ def test_unknown_command_is_one_line(capsys):
     assert leaving.value.code == 2
     (line,) = capsys.readouterr().err.splitlines()
     assert line.startswith("gemv: ")
+
+
+def test_the_version(capsys):
+    with pytest.raises(SystemExit) as end:
+        main(["--version"])
+    assert end.value.code == 0
+    assert capsys.readouterr().out == f"gemv {gemv.__version__}\n"
+
+
+def test_info_onto_a_full_disk():
+    try:
+        full = open("/dev/full", "w")
+    except FileNotFoundError:
+        pytest.skip("no /dev/full here")
+    with full:
+        ran = subprocess.run(
+            [sys.executable, "-m", "gemv", "info"], stdout=full, stderr=subprocess.PIPE, text=True
+        )
+    assert ran.returncode == 1
+    assert ran.stderr.count("\n") == 1 and ran.stderr.startswith("gemv info: [Errno 28]")
