@@ -155,9 +155,25 @@ def test_blocks_of_copied_small_items_fit_their_shared_memory(letter):
 
 def test_a_gpu_without_copies_loads_small_items():
     old = H200._replace(compute_capability=(7, 5))
-    problem = Problem(DTYPES["h"], 9, 9, 0, 9, 9, False, 9, 1)
+    problem = Problem(DTYPES["h"], 9, 9, 0, 9, 9, False, 9, 1).aligned(2, 2)
     batch = Batch((4096,), ((81,), (9,), (9,), (0,), (0,)))
     choices = [batches.select_batch(problem, batch, device) for device in (H200, old)]
     assert [choice.knobs["COPIED"] for choice in choices] == [1, 0]
     with pytest.raises(ValueError, match="small_items: copies to shared memory"):
         SMALL.of_batch(problem, old, choices[0].knobs, batch)
+
+
+def test_items_at_unknown_addresses_are_loaded(monkeypatch):
+    constants_for_many(monkeypatch)
+    batch = Batch((4096,), ((64,), (8,), (8,), (0,), (0,)))
+    problem = Problem(DTYPES["s"], 8, 8, 0, 8, 8, False, 8, 1)
+    found = [
+        batches.select_batch(each, batch, H200).knobs["COPIED"]
+        for each in (
+            problem,
+            problem.aligned(2, 16),
+            problem.aligned(4, 16),
+            problem.aligned(16, 16),
+        )
+    ]
+    assert found == [0, 0, 1, 3]

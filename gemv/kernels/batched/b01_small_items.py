@@ -734,13 +734,13 @@ def _copied(problem, batch, knobs):
         return 0
     if not _is_stretch(problem, batch, knobs) or 2 * step > 3 * line * lines:
         return 0
-    if reach * itemsize > COPIED_BYTES:
+    if reach * itemsize > COPIED_BYTES or problem.a_alignment < itemsize:  # 0 where not known
         return 0
     part = unit_of(problem.precision) * itemsize
     steps = gcd(line_step if lines > 1 else step, step) * itemsize
-    if not knobs["WHOLE"] or steps % part or problem.a_alignment % part:
+    if not knobs["WHOLE"] or steps % part or problem.a_alignment < part:
         return 1
-    in_vectors = steps % LOAD_BYTES == 0 and problem.a_alignment % LOAD_BYTES == 0
+    in_vectors = steps % LOAD_BYTES == 0 and problem.a_alignment >= LOAD_BYTES
     if knobs["DOWN"] or not in_vectors:
         return 2
     if line * itemsize >= LOADED_ROW:
