@@ -24,18 +24,18 @@ call="${NUMBA_ENABLE_CUDASIM:+simulated }$call"
 echo "$call" >>"$CALLS"
 programs() {
     mkdir -p "$1/bin"
-    for name in python pip pytest; do ln -sf "$STAND_IN" "$1/bin/$name"; done
+    for name in python pytest; do ln -sf "$STAND_IN" "$1/bin/$name"; done
 }
 case "$*" in
-*VENV=*dev) venv="${1#VENV=}"; programs "$venv" ;;
-"-m venv "*) programs "$3" ;;
+*VENV=*/bin/python) venv="${1#VENV=}"; programs "$venv" ;;
+"-m venv "*) programs "$4" ;;
 *--outdir*)
     mkdir -p "$4" "$4/gemv-0/tests"
     touch "$4/gemv-0-py3-none-any.whl"
     tar czf "$4/gemv-0.tar.gz" -C "$4" gemv-0
     rm -r "$4/gemv-0" ;;
 *lowest.py*) echo "numpy==2.0" ;;
-list*) echo "numpy 2.0" ;;
+*" list "*) echo "numpy 2.0" ;;
 "-m gemv info") echo "self-check     ..." ;;
 esac
 [ "$call" != "$HANGS" ] || sleep 1000

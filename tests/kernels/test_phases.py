@@ -69,11 +69,12 @@ def test_every_phase_and_every_shift(kernel, dtype, pad):
     for shift in range(width):
         # Fewer lines than phases, more; shorter than a vector, than the shift; several passes.
         shapes = [(3, 1), (1, 3), (2, 7), (5, 16)]
-        # In the simulator, where these take most of the time, each with one of the shifts; of short
-        # numbers, whose pads are the most, one of them with each pad, unless a kernel refuses it.
+        # In the simulator, where these take most of the time, one of them with one of the shifts of
+        # each pad, and another one for other dtypes, unless a kernel refuses it.
         if ALL_ROWS or shift == (3 * pad + 1) % width:
             large = [(85, 33), (9, 2 * width * kernel.tile(knobs)[1] + 5), (501, 5)]
-            shapes += large if ALL_ROWS or width < 8 or few else [large[pad % 3]]
+            turn = (pad + list(DTYPES).index(dtype)) % 3
+            shapes += large if ALL_ROWS or few else [large[turn]]
         for lines, length in shapes:
             case = case_of(kernel, lines, length, dtype, pad=pad, shift=shift)
             if length + pad > 1 and kernel.accepts(case.problem) is None:

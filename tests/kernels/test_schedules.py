@@ -12,7 +12,7 @@ import itertools
 from pathlib import Path
 
 import pytest
-from helpers.problems import Case, knobs_for_tests, tile_of
+from helpers.problems import ALL_ROWS, Case, knobs_for_tests, tile_of
 
 from gemv.engines import backend
 from gemv.kernels import REGISTRY
@@ -179,10 +179,13 @@ def attempts(name):
         yield Case(m, n, "c", order, alpha=2, beta=1), knobs_for_tests(kernel), seeds
 
 
-def wrong_in_some_order(name):
-    """Where a kernel is wrong, in words; None if it is right in every order that is tried."""
+def wrong_in_some_order(name, share=1):
+    """Where a kernel is wrong, in words; None if it is right in every order that is tried.
+
+    Of the orders of chance, one in `share` is tried.
+    """
     for case, knobs, seeds in attempts(name):
-        for schedule in schedules(seeds):
+        for schedule in schedules(seeds // share):
             try:
                 with scheduled(schedule):
                     case.check(name, knobs)
@@ -193,7 +196,8 @@ def wrong_in_some_order(name):
 
 @pytest.mark.parametrize("name", TILES_IN_TURN)
 def test_blocks_that_take_several_tiles_are_right_in_every_order(name):
-    assert wrong_in_some_order(name) is None
+    """In a quarter of the orders of chance, unless all rows are asked for."""
+    assert wrong_in_some_order(name, 1 if ALL_ROWS else 4) is None
 
 
 @pytest.mark.parametrize("name, which", [(n, k) for n in REGISTRY for k in range(len(barriers(n)))])

@@ -117,9 +117,12 @@ SUMS += [
 
 
 def is_summed(dtype, accumulate, data, order, kernel):
-    """A kernel that takes both orders gets them in turn, unless all rows are asked for."""
+    """A kernel that takes both orders gets them in turn, unless all rows are asked for.
+
+    One whose loads are of one number has the same loops for each dtype.
+    """
     in_turn = "CF"[(DATA.index(data) + KERNELS.index(kernel)) % 2]
-    few = ALL_ROWS or kernel.wide or order == in_turn
+    few = ALL_ROWS or kernel.wide or order == in_turn and dtype in "scb"
     return few and (dtype, accumulate, data) in SUMS and has_case(kernel, dtype, order, accumulate)
 
 
