@@ -6,8 +6,7 @@ import functools
 import operator
 
 from numba.core.types.functions import BaseFunction
-from numba.cuda.core import analysis, ir, ir_utils, transforms
-from numba.cuda.core.postproc import PostProcessor, VariableLifetime
+from numba.cuda.core import analysis, ir, ir_utils
 from numba.cuda.core.targetconfig import TargetConfig
 
 
@@ -17,7 +16,6 @@ def compile_faster() -> None:
     _remember_signatures()
     _find_lives_by_bits()
     _list_variables_by_type()
-    _find_lives_when_asked()
 
 
 def _compare_flags() -> None:
@@ -142,20 +140,3 @@ def _list_variables_by_type() -> None:
     ir_utils.compat_list_vars_stmt = lambda statement: (
         visited(statement) if isinstance(statement, ir.del_types) else statement.list_vars()
     )
-
-
-def _find_lives_when_asked() -> None:
-    """Find where variables live only for those passes that ask for it.
-
-    Numba does so after each pass that changes something.
-    """
-    run = PostProcessor.run
-
-    def run_if_needed(self, emit_dels=False, extend_lifetimes=False):
-        if emit_dels or self.func_ir.is_generator:
-            run(self, emit_dels, extend_lifetimes)
-            return
-        self.func_ir.blocks = transforms.canonicalize_cfg(self.func_ir.blocks)
-        self.func_ir.variable_lifetime = VariableLifetime(self.func_ir.blocks)
-
-    PostProcessor.run = run_if_needed
