@@ -13,7 +13,10 @@ from gemv.cli.console import Parser, Refused, complain, one_line_warnings
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run one command and return its exit status: 0, 1 for a failed check, 2 for a bad request."""
+    """Run one command and return its exit status.
+
+    That is 0, 1 for a failed check or what the operating system refuses, 2 for a bad request.
+    """
     return execute(_parser(), sys.argv[1:] if argv is None else argv)
 
 
