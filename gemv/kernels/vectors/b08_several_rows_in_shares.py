@@ -116,7 +116,7 @@ COUNTS = (2, 4, 8)
 #: By COUNT and the bytes of a number, tiles of up to 32 rows, the largest first. They are among the
 #: fastest that were tried on an H100, 2 to 12 for each problem, and spill no registers.
 TILES = {
-    (8, 2): (Tile(4, 8, 2, 6, 256), Tile(4, 4, 2, 6, 256, 2), Tile(4, 4, 2, 4, 128, 3)),
+    (8, 2): (Tile(4, 8, 2, 4, 256), Tile(4, 4, 2, 6, 256, 2), Tile(4, 4, 2, 4, 128, 3)),
     (8, 4): (
         Tile(4, 8, 2, 4, 512), Tile(2, 4, 2, 6, 256), Tile(2, 4, 2, 6, 128, 2),
         Tile(2, 4, 2, 4, 64, 4),
@@ -139,7 +139,7 @@ LEAST_LANES = {
     (2, 8): 512,
 }  # fmt: skip
 MOST_ROWS = {
-    (8, 2): 256, (8, 4): 256, (8, 8): 256, (4, 2): 144, (4, 4): 224, (4, 8): 224, (2, 4): 160,
+    (8, 2): 256, (8, 4): 256, (8, 8): 256, (4, 2): 144, (4, 4): 224, (4, 8): 256, (2, 4): 160,
     (2, 8): 160,
 }  # fmt: skip
 #: Up to so many rows, and for eight vectors of 2-byte numbers, A has at least so many bytes;
