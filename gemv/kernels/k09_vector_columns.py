@@ -74,21 +74,20 @@ Source
 
 import numpy as np
 
-from gemv.core.geometry import CACHE_LINE_BYTES, ceil_div
+from gemv.core.geometry import ceil_div
 from gemv.core.shares import share_of_lane
+from gemv.kernels import columns_of_items
 from gemv.kernels.depths import in_halves, in_order, of_finishers, of_splits, shared_out
-from gemv.kernels.grids import LOADS_IN_BATCHES, power_above
 from gemv.kernels.kernel import Kernel, attach, wide_loads_object
 from gemv.kernels.list_words import words_of_trees
+from gemv.kernels.wide_tiles import TAKEN_FOR_COLUMNS as BATCH
 from gemv.kernels.wide_tiles import (
-    RUN_BYTES,
     finishers_of_columns,
     lanes_and_pieces,
     lanes_and_pieces_of,
     narrow_loads,
     split_columns_of,
 )
-from gemv.kernels.wide_tiles import TAKEN_FOR_COLUMNS as BATCH
 from gemv.kernels.work import (
     bytes_of_tiles,
     columns_of_splits,
@@ -97,9 +96,6 @@ from gemv.kernels.work import (
     steps_of_tree,
     work_of,
 )
-
-#: The most threads of a block that ACROSS may lead to.
-MOST_IN_BATCHES = 512
 
 
 def build(spec):
@@ -300,45 +296,11 @@ def _can_widen(problem):
 
 
 def in_batches(problem, knobs):
-    """Constants for a batch with the same sums: more rows to a tile, and not too many columns.
-
-    Sums depend on LANES and THREADS_PER_BLOCK, which stay. If LANES is small, ACROSS grows.
-    """
-    width, itemsize = problem.widths[0], problem.dtype.itemsize
+    """Constants for a batch with the same sums: LANES and THREADS_PER_BLOCK stay."""
     lanes, pieces = lanes_and_pieces_of(problem, knobs)
-    again = pieces // knobs["PIECES"]
-    threads = max(lanes, knobs["THREADS_PER_BLOCK"])
-
-    def fits(taken):
-        """Whether tiles of `taken` vectors hang over the last row by `rows` / 8 at most."""
-        return 8 * (-problem.rows % (taken * again * width)) <= problem.rows
-
-    across = 1
-    while (
-        _can_widen(problem)
-        and lanes * across * width * itemsize < RUN_BYTES
-        and 2 * lanes * across <= 16
-        and across < 4
-        and 2 * across * threads <= MOST_IN_BATCHES
-        and fits(2 * across * lanes)
-    ):
-        across *= 2
-    lanes, found = lanes * across, 1
-    # Two blocks of 512 threads have 64 registers a thread, and 64 KB in flight with 4 loads each.
-    most = LOADS_IN_BATCHES if across == 1 else LOADS_IN_BATCHES // 2
-
-    def more(columns):
-        return 2 * found * again * columns <= most and fits(2 * found * lanes)
-
-    while found * again * lanes * width * itemsize < CACHE_LINE_BYTES and more(1):
-        found *= 2
-    columns = power_above(ceil_div(problem.cols * lanes, threads * across))
-    columns = max(1, min(knobs["COLUMNS"], columns, most // (found * again)))
-    while more(columns):
-        found *= 2
-    few = {"ACROSS": across, "MIN_BLOCKS": 2} if across > 1 else {}
-    own = {"COLUMNS": columns, "PIECES": max(found, knobs["PIECES"]), "BLOCKS_PER_SM": 0}
-    return {**knobs, **own, **few}
+    threads, again = max(lanes, knobs["THREADS_PER_BLOCK"]), pieces // knobs["PIECES"]
+    own = columns_of_items.best(problem, lanes, threads, again, _can_widen(problem))
+    return {**knobs, **own, "BLOCKS_PER_SM": 0}
 
 
 def in_tables(problem, knobs):

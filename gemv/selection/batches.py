@@ -6,7 +6,7 @@ import dataclasses
 import math
 
 from gemv.core.batch import Batch
-from gemv.core.geometry import LOAD_BYTES, MAX_GRID_Y, Device, Geometry
+from gemv.core.geometry import MAX_GRID_Y, Device, Geometry, ceil_div
 from gemv.core.problem import Problem
 from gemv.kernels import get
 from gemv.kernels.items import LEVELS, geometry_of_items
@@ -152,8 +152,12 @@ def _for_many(problem: Problem, batch: Batch, device: Device, single: Choice) ->
     return single._replace(spec=spec, geometry=geometry)
 
 
-#: Bytes of the longest lines that are copied to shared memory, by the bytes of a number.
-MOST_STAGED_BYTES = {2: 2048, 4: 1280, 8: 1280}
+#: Bytes of the widest loads that copies to shared memory are faster than.
+MOST_LOADED = 4
+#: Bytes of the longest lines that are copied, by the access and the bytes of a number.
+MOST_STAGED_BYTES = {("dot", 2): 2048, ("dot", 4): 512, ("axpy", 2): 2048, ("axpy", 4): 1280}
+#: Rounds of blocks that are few, and how many blocks less a multiprocessor has to make them even.
+_FEW_ROUNDS, _FEWER_BLOCKS = 4, 2
 #: Kernels that copy items to shared memory, by the kernel whose sums they have.
 _STAGED = {"vector_rows": "staged_rows", "vector_columns": "staged_columns"}
 
@@ -162,15 +166,16 @@ def gains_by_stages(problem: Problem) -> bool:
     """Whether items are copied to shared memory, where a kernel can do so.
 
     Wide copies need no alignment, so they are for lines that are read by narrower loads otherwise.
-    They take more instructions than loads, which counts where lines are long, and for columns of
-    numbers of eight bytes. On an H100, of the floor, without copies and with them: bfloat16 129 x
-    129 0.29 and 0.85 by rows, 0.33 and 0.85 by columns; float32 the same 0.58 and 0.91, 0.60 and
-    0.87; float32 511 x 511 1.00 and 0.88, 0.90 and 0.39.
+    They take more instructions than loads, which counts where lines are long, and where loads have
+    8 bytes or more. us on an H100, for 136 MB, without copies and with them: bfloat16 129 x 129 103
+    and 53 by columns, 114 x 227 93 and 54 by rows, and 376 x 52, with loads of 8 bytes, 48 and 53;
+    float32 69 x 69 79 and 57 by rows, but 185 x 185 47 and 52; float32 105 x 182, with loads of 8
+    bytes, 47 and 54 by columns; float64 41 x 41 51 and 58 by rows.
     """
-    size, width = problem.dtype.itemsize, problem.widths[0]
-    if width * size >= LOAD_BYTES or problem.line_bytes > MOST_STAGED_BYTES[size]:
+    size = problem.dtype.itemsize
+    if problem.widths[0] * size > MOST_LOADED:
         return False
-    return problem.access == "dot" or size < 8
+    return problem.line_bytes <= MOST_STAGED_BYTES[problem.access, size]
 
 
 def in_stages(problem: Problem, batch: Batch, device: Device, single: Choice) -> Choice | None:
@@ -187,11 +192,28 @@ def in_stages(problem: Problem, batch: Batch, device: Device, single: Choice) ->
     knobs = kernel.for_items(problem, single.knobs)
     if knobs is None:
         return None
+    geometry = kernel.of_batch(problem, device, knobs, batch)
+    knobs = {**knobs, "MIN_BLOCKS": _in_even_rounds(device, geometry, knobs["MIN_BLOCKS"])}
     spec = kernel.spec(problem, knobs, homes)
     spec = dataclasses.replace(spec, levels=0, conjugate_x=batch.conjugate_x)
-    geometry = kernel.of_batch(problem, device, knobs, batch)
     reason = "the sums of one product, and copies of 16 bytes wherever lines begin"
     return Choice(kernel, spec, geometry, reason)
+
+
+def _in_even_rounds(device: Device, geometry: Geometry, most: int) -> int:
+    """Blocks of a multiprocessor with which the last of a few rounds of blocks is the fullest.
+
+    1024 blocks are 7.8 for each of 132 multiprocessors: 2 rounds of 4 blocks, but also of 6. With
+    one or two blocks less than `most` a round that is full takes about as long for each block.
+    """
+    blocks = math.prod(geometry.launches[0].grid)
+
+    def slots(each: int) -> int:
+        return ceil_div(blocks, device.multiprocessors * each) * each
+
+    if ceil_div(blocks, device.multiprocessors * most) > _FEW_ROUNDS:
+        return most
+    return min(range(most, max(most - _FEWER_BLOCKS, 1) - 1, -1), key=slots)
 
 
 def _are_many(problem: Problem, batch: Batch, device: Device, staged: Choice) -> bool:

@@ -82,6 +82,11 @@ CHUNK_BYTES, STAGES = 17408, 2
 MOST_THREADS, LINE_THREADS = 256, 16
 #: Registers for the sums of a thread.
 WORDS = 64
+#: The most groups of a block that has a part of the rows; and numbers have 2 bytes then. Of 6 other
+#: batches with such blocks all took longer than with loads, 1.14 to 1.39 times on an H100.
+MOST_GROUPS_OF_PARTS = 32
+#: Threads of a block that gets chunks of half as many bytes, so that there are more blocks.
+FEW_THREADS = 64
 
 
 def build(spec):
@@ -263,7 +268,8 @@ def for_items(problem, knobs, chunk_bytes=CHUNK_BYTES, stages=STAGES, most_threa
     """Constants for a batch with the sums of ``vector_columns`` and its `knobs`; None if none fit.
 
     Blocks have all rows if there are not too many, and if a stage has room for a column of each
-    group. A stage for all columns needs no other one.
+    group. A stage for all columns needs no other one. Blocks with a part of the rows have short
+    lines to copy, and gain little.
     """
     lanes, _ = lanes_and_pieces_of(problem, knobs)
     groups = max(lanes, knobs["THREADS_PER_BLOCK"]) // lanes
@@ -278,11 +284,15 @@ def for_items(problem, knobs, chunk_bytes=CHUNK_BYTES, stages=STAGES, most_threa
 
     tile_rows = problem.rows
     if tile_rows > most_threads or needed(tile_rows, 1) > chunk_bytes:
+        if problem.dtype.itemsize > 2 or groups > MOST_GROUPS_OF_PARTS:
+            return None
         found["WHOLE"] = 0
         most = min(tile_rows, most_threads) // 32 * 32
         while most > 32 and needed(even_rows(problem, most), 1) > chunk_bytes:
             most -= 32
         tile_rows = even_rows(problem, max(most, 32))
+    elif tile_rows <= FEW_THREADS and needed(tile_rows, 1) <= chunk_bytes // 2:
+        chunk_bytes //= 2
     chunk = 1
     while chunk < turns and needed(tile_rows, chunk + 1) <= chunk_bytes:
         chunk += 1
@@ -292,7 +302,8 @@ def for_items(problem, knobs, chunk_bytes=CHUNK_BYTES, stages=STAGES, most_threa
         return None
     threads = ceil_div(tile_rows, 32) * 32
     pool = ceil_div(pool, 512) * 512
-    registers = 64 + ceil_div(2 * groups * ceil_div(sums, 4), 8) * 8
+    # Not all numbers of a pass are in registers at a time; places in parts of columns take some.
+    registers = max(64, 2 * groups * ceil_div(sums, 4)) + (0 if found["WHOLE"] else 8)
     shared = pool + x_columns * sums + 1024
     blocks = min(PROCESSOR_BYTES // shared, REGISTERS // (threads * registers))
     return found | {
