@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import shutil
+import sys
 from pathlib import Path
 
 import pytest
@@ -62,7 +63,7 @@ def ci(tmp_path):
             ["bash", str(tree / ".ci" / "run")], capture_output=True, text=True, timeout=60,
             env={
                 "PATH": f"{programs}{os.pathsep}{os.environ['PATH']}",
-                "TMPDIR": str(tmp_path / "scratch"),
+                "TMPDIR": str(tmp_path / "scratch"), "PYTHON": sys.executable,
                 "STAND_IN": str(stand_in), "CALLS": str(calls), "FAILS": fails, "HANGS": hangs,
             },
         )  # fmt: skip
