@@ -6,7 +6,7 @@ import dataclasses
 import math
 
 from gemv.core.batch import Batch
-from gemv.core.geometry import MAX_GRID_Y, Device, Geometry, ceil_div
+from gemv.core.geometry import MAX_GRID_Y, Device, Geometry
 from gemv.core.problem import Problem
 from gemv.kernels import get
 from gemv.kernels.items import LEVELS, geometry_of_items
@@ -156,8 +156,6 @@ def _for_many(problem: Problem, batch: Batch, device: Device, single: Choice) ->
 MOST_LOADED = 4
 #: Bytes of the longest lines that are copied, by the access and the bytes of a number.
 MOST_STAGED_BYTES = {("dot", 2): 2048, ("dot", 4): 512, ("axpy", 2): 2048, ("axpy", 4): 1280}
-#: Rounds of blocks that are few, and how many blocks less a multiprocessor has to make them even.
-_FEW_ROUNDS, _FEWER_BLOCKS = 4, 2
 #: Kernels that copy items to shared memory, by the kernel whose sums they have.
 _STAGED = {"vector_rows": "staged_rows", "vector_columns": "staged_columns"}
 
@@ -192,28 +190,11 @@ def in_stages(problem: Problem, batch: Batch, device: Device, single: Choice) ->
     knobs = kernel.for_items(problem, single.knobs)
     if knobs is None:
         return None
-    geometry = kernel.of_batch(problem, device, knobs, batch)
-    knobs = {**knobs, "MIN_BLOCKS": _in_even_rounds(device, geometry, knobs["MIN_BLOCKS"])}
     spec = kernel.spec(problem, knobs, homes)
     spec = dataclasses.replace(spec, levels=0, conjugate_x=batch.conjugate_x)
+    geometry = kernel.of_batch(problem, device, knobs, batch)
     reason = "the sums of one product, and copies of 16 bytes wherever lines begin"
     return Choice(kernel, spec, geometry, reason)
-
-
-def _in_even_rounds(device: Device, geometry: Geometry, most: int) -> int:
-    """Blocks of a multiprocessor with which the last of a few rounds of blocks is the fullest.
-
-    1024 blocks are 7.8 for each of 132 multiprocessors: 2 rounds of 4 blocks, but also of 6. With
-    one or two blocks less than `most` a round that is full takes about as long for each block.
-    """
-    blocks = math.prod(geometry.launches[0].grid)
-
-    def slots(each: int) -> int:
-        return ceil_div(blocks, device.multiprocessors * each) * each
-
-    if ceil_div(blocks, device.multiprocessors * most) > _FEW_ROUNDS:
-        return most
-    return min(range(most, max(most - _FEWER_BLOCKS, 1) - 1, -1), key=slots)
 
 
 def _are_many(problem: Problem, batch: Batch, device: Device, staged: Choice) -> bool:

@@ -302,8 +302,8 @@ def for_items(problem, knobs, chunk_bytes=CHUNK_BYTES, stages=STAGES, most_threa
         return None
     threads = ceil_div(tile_rows, 32) * 32
     pool = ceil_div(pool, 512) * 512
-    # Not all numbers of a pass are in registers at a time; places in parts of columns take some.
-    registers = max(64, 2 * groups * ceil_div(sums, 4)) + (0 if found["WHOLE"] else 8)
+    # Not all numbers of a pass are in registers at a time.
+    registers = max(64, 2 * groups * ceil_div(sums, 4) + 8)
     shared = pool + x_columns * sums + 1024
     blocks = min(PROCESSOR_BYTES // shared, REGISTERS // (threads * registers))
     return found | {
