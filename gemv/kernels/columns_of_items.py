@@ -17,10 +17,10 @@ takes for an item, in us::
     spilled  the part of the registers that is missing
 
 Squares are compared, and computed by + - * / alone, so every machine has the same choice. Its
-numbers were fitted to 2,004 times of 123 batches on an NVIDIA H100, with 33 to 512 rows and columns
-in five dtypes. Its choice takes 1.4 % longer there than the best of :data:`CANDIDATES` in the mean,
-6 % in 95 % of the batches and 16 % at most. A rule that filled lines of memory with lanes took
-8.9 %, 34 % and 63 % longer.
+numbers were fitted to 1,694 times of 123 batches on an NVIDIA H100, with 32 to 512 rows and columns
+in five dtypes (``benchmarks/results/items``). Its choice takes 1.5 % longer there than the best of
+:data:`CANDIDATES` in the mean, 7 % in 95 % of the batches and 16 % at most. A rule that filled
+lines of memory with lanes took 8.9 %, 34 % and 63 % longer.
 """
 
 from __future__ import annotations
@@ -85,14 +85,14 @@ def best(
         Whether ACROSS may be more than 1.
     """
     found, least = CANDIDATES[0], math.inf
-    for each in _possible(lanes, threads, can_widen):
+    for each in possible(lanes, threads, can_widen):
         square = squared_time(problem, lanes, threads, again, each)
         if square < least:  # sizes may be those of many problems, which are divided here
             found, least = each, square
     return found._asdict()
 
 
-def _possible(lanes: int, threads: int, can_widen: bool) -> Iterator[Columns]:
+def possible(lanes: int, threads: int, can_widen: bool) -> Iterator[Columns]:
     """Those of :data:`CANDIDATES` that there is code for, with at least 64 registers a thread."""
     for each in CANDIDATES:
         block = threads * each.ACROSS

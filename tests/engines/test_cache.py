@@ -137,8 +137,7 @@ MOMENTS = {
     "after the package's import": "import gemv\n{edit}",
     "after the key was made": "from gemv.engines import cache\n"
     "cache.key('serial', 'any', (9, 0))\n{edit}",
-    "before a reload": "import importlib, gemv.kernels.k01_serial\n{edit}\n"
-    "importlib.reload(gemv)",
+    "before a reload": "import importlib, gemv.kernels.k01_serial\n{edit}\nimportlib.reload(gemv)",
     "before another import": "import sys, gemv.kernels.k01_serial\n{edit}\n"
     "del sys.modules['gemv']\nimport gemv",
 }

@@ -189,9 +189,7 @@ def test_few_items_of_a_batch_are_as_the_single_product(compiler, monkeypatch):
     assert launched(few, problem, (a, x, y, 2.0, 1.0), 0, compiler) == alone
 
 
-@pytest.mark.parametrize(
-    "dtype", ["float32", "complex128", *(["float64", "complex64"] * ALL_ROWS)]
-)
+@pytest.mark.parametrize("dtype", ["float32", "complex128", *(["float64", "complex64"] * ALL_ROWS)])
 def test_a_product_of_alpha_or_beta_is_rounded_by_itself(dtype, compiler):
     """Else a compiler may fuse it with a sum, in one kernel and not in another."""
     for name in ("small_matrix", "small_items", "several_small"):
