@@ -338,7 +338,8 @@ def test_which_items_are_copied_in_stages():
     # Loads of 8 bytes are as fast, and so are those of blocks that have a part of the rows.
     assert name("d", 41, 41, 0) == name("s", 127, 126, 0) == "vector_rows"
     assert name("d", 129, 129, 1) == name("s", 182, 105, 1) == "vector_columns"
-    assert name("s", 95, 448, 1) == "vector_columns" and name("s", 95, 128, 1) == "staged_columns"
+    assert name("s", 95, 448, 1) == name("s", 231, 231, 1) == "vector_columns"
+    assert name("s", 95, 128, 1) == "staged_columns"
     assert name("b", 65, 1023, 0) == "staged_rows" and name("b", 65, 1025, 0) == "vector_rows"
     assert name("b", 257, 65, 1) == "staged_columns"
     assert name("s", 127, 127, 0, line=161) == "vector_rows"  # gaps are not read
