@@ -1,6 +1,6 @@
 """Print the seconds that the Python which runs this takes for a short loop, and where it is.
 
-Nothing is printed by a Python that gemv does not support, or that cannot make an environment.
+Nothing is printed by a Python that is too old for gemv, or that cannot make an environment.
 """
 
 import ensurepip  # noqa: F401  (some systems leave out this and venv)

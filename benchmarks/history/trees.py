@@ -71,7 +71,7 @@ def unpacked(archive: Path, folder: Path) -> Path:
     tree = folder / archive.name.partition(".")[0]
     tree.mkdir()
     with tarfile.open(archive) as opened:
-        # Python 3.11 has filters from its fourth release on. Git wrote this archive here.
+        # Python has filters from 3.11.4 on. Git wrote this archive here.
         opened.extraction_filter = getattr(tarfile, "data_filter", None)
         opened.extractall(tree)
     return tree

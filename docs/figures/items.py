@@ -34,7 +34,7 @@ LARGE = ("several_rows_in_shares",)
 #: The kernel of the single product, storage order, and rows and columns of the items that are
 #: watched, whose lines begin anywhere.
 STAGED = {
-    "staged_rows": ("vector_rows", "C", 32, 129),
+    "staged_rows": ("vector_rows", "C", 32, 99),
     "staged_columns": ("vector_columns", "F", 129, 32),
 }
 STAGED_ITEMS = 2

@@ -18,9 +18,9 @@ takes for an item, in us::
 
 Squares are compared, and computed by + - * / alone, so every machine has the same choice. Its
 numbers were fitted to 1,694 times of 123 batches on an NVIDIA H100, with 32 to 512 rows and columns
-in five dtypes (``benchmarks/results/items``). Its choice takes 1.5 % longer there than the best of
-:data:`CANDIDATES` in the mean, 7 % in 95 % of the batches and 16 % at most. A rule that filled
-lines of memory with lanes took 8.9 %, 34 % and 63 % longer.
+in five dtypes (``benchmarks/results/items``). Its choice takes 1.5 % longer on these than the best
+of :data:`CANDIDATES` in the mean, 7 % in 95 % of the batches and 16 % at most. The rule before it
+took 8.9 %, 34 % and 63 % longer. Other GPUs get the same choice, untimed.
 """
 
 from __future__ import annotations
@@ -51,6 +51,10 @@ CANDIDATES = tuple(
         (8, 2, 2, 2), (4, 4, 1, 2), (8, 4, 1, 2), (4, 4, 2, 2),
     )
 )  # fmt: skip
+#: What a block without room for the sums of any of them gets: no more rows than a single product.
+SMALLEST = Columns(4, 1, 1, 1)
+#: Bytes of the sums in shared memory; a block has 48 KB, and some are for other things.
+SUMS_BYTES = 47 << 10
 #: The most lanes that stand along the rows, and the most threads of a block, with ACROSS.
 MOST_LANES, MOST_THREADS = 16, 512
 #: Registers of a multiprocessor, and threads that have at least 64 of them each.
@@ -84,12 +88,23 @@ def best(
     can_widen : bool
         Whether ACROSS may be more than 1.
     """
-    found, least = CANDIDATES[0], math.inf
+    found, least = SMALLEST, math.inf
     for each in possible(lanes, threads, can_widen):
+        if _sums_bytes(problem, lanes, threads, again, each) > SUMS_BYTES:
+            continue
         square = squared_time(problem, lanes, threads, again, each)
-        if square < least:  # sizes may be those of many problems, which are divided here
+        # A fit has arrays of sizes here (benchmarks/fit/together.py), and divides them where they
+        # differ: so this compares, and does not call min().
+        if square < least:
             found, least = each, square
     return found._asdict()
+
+
+def _sums_bytes(problem: Problem, lanes: int, threads: int, again: int, constants: Columns) -> int:
+    """Bytes of the sums that the warps of a block, or the groups of a warp, leave each other."""
+    warps = threads * constants.ACROSS // 32
+    rows = lanes * constants.ACROSS * problem.widths[0] * constants.PIECES * again
+    return min(threads // lanes, warps) * rows * problem.precision.sums.itemsize
 
 
 def possible(lanes: int, threads: int, can_widen: bool) -> Iterator[Columns]:

@@ -6,7 +6,7 @@ import dataclasses
 import math
 
 from gemv.core.batch import Batch
-from gemv.core.geometry import MAX_GRID_Y, Device, Geometry
+from gemv.core.geometry import MAX_GRID_Y, Device, Geometry, ceil_div
 from gemv.core.problem import Problem
 from gemv.kernels import get
 from gemv.kernels.items import LEVELS, geometry_of_items
@@ -155,7 +155,9 @@ def _for_many(problem: Problem, batch: Batch, device: Device, single: Choice) ->
 #: Bytes of the widest loads that copies to shared memory are faster than.
 MOST_LOADED = 4
 #: Bytes of the longest lines that are copied, by the access and the bytes of a number.
-MOST_STAGED_BYTES = {("dot", 2): 2048, ("dot", 4): 512, ("axpy", 2): 2048, ("axpy", 4): 1280}
+MOST_STAGED_BYTES = {("dot", 2): 2048, ("dot", 4): 1280, ("axpy", 2): 2048, ("axpy", 4): 1280}
+#: Loads of a lane for a row of 4-byte numbers from which on they are as fast as copies.
+_MANY_LOADS = 9
 #: Kernels that copy items to shared memory, by the kernel whose sums they have.
 _STAGED = {"vector_rows": "staged_rows", "vector_columns": "staged_columns"}
 
@@ -167,13 +169,13 @@ def gains_by_stages(problem: Problem) -> bool:
     They take more instructions than loads, which counts where lines are long, and where loads have
     8 bytes or more. us on an H100, for 136 MB, without copies and with them: bfloat16 129 x 129 103
     and 53 by columns, 114 x 227 93 and 54 by rows, and 376 x 52, with loads of 8 bytes, 48 and 53;
-    float32 69 x 69 79 and 57 by rows, but 185 x 185 47 and 52; float32 105 x 182, with loads of 8
-    bytes, 47 and 54 by columns; float64 41 x 41 51 and 58 by rows.
+    float32 69 x 69 79 and 57 by rows; float32 105 x 182, with loads of 8 bytes, 47 and 54 by
+    columns; float64 41 x 41 51 and 58 by rows.
     """
     size = problem.dtype.itemsize
     if problem.widths[0] * size > MOST_LOADED:
         return False
-    return problem.line_bytes <= MOST_STAGED_BYTES[problem.access, size]
+    return problem.line_bytes <= MOST_STAGED_BYTES.get((problem.access, size), 0)
 
 
 def in_stages(problem: Problem, batch: Batch, device: Device, single: Choice) -> Choice | None:
@@ -181,6 +183,8 @@ def in_stages(problem: Problem, batch: Batch, device: Device, single: Choice) ->
     name = _STAGED.get(single.kernel.name)
     homes = single.spec.homes
     if name is None or single.geometry.scratch or not set(homes) <= {"arguments", "pointer"}:
+        return None
+    if problem.access == "dot" and _are_loaded(problem, single.knobs["LANES"]):
         return None
     kernel = get(name)
     (step, *more) = batch.of("a")
@@ -195,6 +199,16 @@ def in_stages(problem: Problem, batch: Batch, device: Device, single: Choice) ->
     geometry = kernel.of_batch(problem, device, knobs, batch)
     reason = "the sums of one product, and copies of 16 bytes wherever lines begin"
     return Choice(kernel, spec, geometry, reason)
+
+
+def _are_loaded(problem: Problem, lanes: int) -> bool:
+    """Whether a lane has many loads of a row of 4-byte numbers, which are faster than copies then.
+
+    us on an H100, for 136 MB, without copies and with them: 129 x 129, 9 loads of each of 16 lanes,
+    49 and 51; 185 x 185, 12 loads, 47 and 52; but 69 x 151, 5 loads of each of 32 lanes, 72 and 51.
+    """
+    loads = ceil_div(problem.cols, lanes * problem.widths[0])
+    return problem.dtype.itemsize == 4 and loads >= _MANY_LOADS
 
 
 def _are_many(problem: Problem, batch: Batch, device: Device, staged: Choice) -> bool:

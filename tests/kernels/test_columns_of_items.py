@@ -93,3 +93,18 @@ def test_the_choice_has_the_least_time():
         least = min(squared_time(problem, 4, 256, 1, each) for each in possible(4, 256, True))
         assert squared_time(problem, 4, 256, 1, Columns(**best)) == least < math.inf
     assert {each.ACROSS for each in CANDIDATES} == {1, 2, 4}
+
+
+@pytest.mark.parametrize("letter", "shbz")
+@pytest.mark.parametrize("accumulate", ["plain", "wide"])
+def test_sums_have_room_in_shared_memory(letter, accumulate):
+    for lanes, threads in ((64, 1024), (32, 1024), (256, 1024), (32, 512), (4, 128)):
+        for at in (0, 1):
+            problem = item(letter, 512, 300, at=at * DTYPES[letter].itemsize)
+            problem = problem._replace(accumulate=accumulate)
+            again = 16 // (problem.widths[0] * DTYPES[letter].itemsize) if at else 1
+            made = Columns(**columns_of_items.best(problem, lanes, threads, again, True))
+            rows = lanes * made.ACROSS * problem.widths[0] * made.PIECES * again
+            slots = min(threads // lanes, threads * made.ACROSS // 32)
+            room = slots * rows * problem.precision.sums.itemsize
+            assert room <= 48 << 10 or made.PIECES == 1

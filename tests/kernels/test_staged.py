@@ -318,6 +318,26 @@ def test_constants_go_together_and_fit_shared_memory(letter, monkeypatch):
     assert taken > (100 if letter == "z" else 150)
 
 
+@pytest.mark.parametrize("letter", "sdczhb")
+def test_items_without_neighbours_in_memory_are_loaded(letter):
+    """No element has a neighbour in its row or in its column."""
+    for m, n, strides in ((50, 70, (280, 3)), (50, 70, (2, 101)), (70, 50, (-300, -1))):
+        problem = make_problem(m, n, DTYPES[letter], "C", "N", strides).at(0, 0)
+        batch = Batch(
+            (4096,), ((abs(m * strides[0]) + abs(n * strides[1]),), (n,), (m,), (0,), (0,))
+        )
+        made = batches.select_batch(parts.aligned(problem, batch), batch, H200)
+        assert made.kernel.name not in NAMES.values()
+
+
+def test_few_rows_have_small_chunks():
+    """41 rows leave room for 12 blocks of 64 threads, where chunks of 17 KB leave it for 6."""
+    problem, made = choice("b", 41, 226, 1)
+    assert made.kernel.name == "staged_columns" and made.knobs["WHOLE"] == 1
+    assert made.knobs["POOL_BYTES"] <= 17408 and made.knobs["MIN_BLOCKS"] == 12
+    assert choice("b", 129, 129, 1)[1].knobs["POOL_BYTES"] > 17408
+
+
 def test_which_items_are_copied_in_stages():
     def name(*case, **others):
         return choice(*case, **others)[1].kernel.name
@@ -333,7 +353,8 @@ def test_which_items_are_copied_in_stages():
     assert name("b", 129, 129, 0, items=512) == "staged_rows"
     assert name("s", 127, 127, 0, items=512) == name("b", 65, 65, 0, items=1024) == "vector_rows"
     assert name("s", 65, 65, 1, items=256) == "vector_columns"
-    assert name("s", 65, 129, 0) == "vector_rows"  # more than 512 bytes
+    assert name("s", 69, 151, 0) == "staged_rows"  # 5 loads of each of 32 lanes
+    assert name("s", 129, 129, 0) == name("s", 185, 185, 0) == "vector_rows"  # 9 and 12 of 16
     assert name("s", 321, 65, 1) == "vector_columns"  # more than 1280 bytes
     # Loads of 8 bytes are as fast, and so are those of blocks that have a part of the rows.
     assert name("d", 41, 41, 0) == name("s", 127, 126, 0) == "vector_rows"

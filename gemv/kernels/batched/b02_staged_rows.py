@@ -52,7 +52,8 @@ Wins
 Loses
     To ``small_items`` where an item is smaller than a chunk, and to ``vector_rows`` where its
     loads have 8 bytes or more, or rows are so long that narrow ones fill the memory's queue as well
-    (float32 from 129 columns on, on an H100): here each number of A goes through shared memory.
+    (float32 from 9 loads of a lane on, on an H100): here each number of A goes through shared
+    memory.
 
 Sums
     Those of ``vector_rows`` with the same LANES and width of loads, where the columns of a row

@@ -83,8 +83,8 @@ CHUNK_BYTES, STAGES = 17408, 2
 MOST_THREADS, LINE_THREADS = 256, 16
 #: Registers for the sums of a thread.
 WORDS = 64
-#: The most groups of a block that has a part of the rows; and numbers have 2 bytes then. Of 6 other
-#: batches with such blocks all took longer than with loads, 1.14 to 1.39 times on an H100.
+#: Blocks with a part of the rows are used for numbers of 2 bytes and up to so many groups alone. 6
+#: other batches with such blocks took 1.14 to 1.39 times as long as with loads on an H100.
 MOST_GROUPS_OF_PARTS = 32
 #: Threads of a block that gets chunks of half as many bytes, so that there are more blocks.
 FEW_THREADS = 64
@@ -269,8 +269,7 @@ def for_items(problem, knobs, chunk_bytes=CHUNK_BYTES, stages=STAGES, most_threa
     """Constants for a batch with the sums of ``vector_columns`` and its `knobs`; None if none fit.
 
     Blocks have all rows if there are not too many, and if a stage has room for a column of each
-    group. A stage for all columns needs no other one. Blocks with a part of the rows have short
-    lines to copy, and gain little.
+    group. A stage for all columns needs no other one.
     """
     lanes, _ = lanes_and_pieces_of(problem, knobs)
     groups = max(lanes, knobs["THREADS_PER_BLOCK"]) // lanes
@@ -303,7 +302,8 @@ def for_items(problem, knobs, chunk_bytes=CHUNK_BYTES, stages=STAGES, most_threa
         return None
     threads = ceil_div(tile_rows, 32) * 32
     pool = ceil_div(pool, 512) * 512
-    # Not all numbers of a pass are in registers at a time.
+    # A sum for each group, about as many numbers that are loaded, and a few more: 32 groups of
+    # float32 compile to 64 to 76 registers, 64 groups to 128.
     registers = max(64, 2 * groups * ceil_div(sums, 4) + 8)
     shared = pool + x_columns * sums + 1024
     blocks = min(PROCESSOR_BYTES // shared, REGISTERS // (threads * registers))
