@@ -94,7 +94,7 @@ def select_batch(
         pairs = tuple(sorted(knobs.items()))
         spec = dataclasses.replace(single.spec, knobs=pairs, conjugate_x=batch.conjugate_x)
         return single._replace(spec=spec, geometry=own(problem, device, knobs, batch))
-    if gains_by_stages(problem):
+    if gains_by_stages(problem) and not _are_loaded(problem, single):
         staged = in_stages(problem, batch, device, single)
         if staged is not None and _are_many(problem, batch, device, staged):
             return staged
@@ -184,8 +184,6 @@ def in_stages(problem: Problem, batch: Batch, device: Device, single: Choice) ->
     homes = single.spec.homes
     if name is None or single.geometry.scratch or not set(homes) <= {"arguments", "pointer"}:
         return None
-    if problem.access == "dot" and _are_loaded(problem, single.knobs["LANES"]):
-        return None
     kernel = get(name)
     (step, *more) = batch.of("a")
     if more or step <= 0 or kernel.accepts(problem) or device.lacks(kernel.capability):
@@ -201,14 +199,15 @@ def in_stages(problem: Problem, batch: Batch, device: Device, single: Choice) ->
     return Choice(kernel, spec, geometry, reason)
 
 
-def _are_loaded(problem: Problem, lanes: int) -> bool:
+def _are_loaded(problem: Problem, single: Choice) -> bool:
     """Whether a lane has many loads of a row of 4-byte numbers, which are faster than copies then.
 
     us on an H100, for 136 MB, without copies and with them: 129 x 129, 9 loads of each of 16 lanes,
     49 and 51; 185 x 185, 12 loads, 47 and 52; but 69 x 151, 5 loads of each of 32 lanes, 72 and 51.
     """
-    loads = ceil_div(problem.cols, lanes * problem.widths[0])
-    return problem.dtype.itemsize == 4 and loads >= _MANY_LOADS
+    if single.kernel.name != "vector_rows" or problem.dtype.itemsize != 4:
+        return False
+    return ceil_div(problem.cols, single.knobs["LANES"] * problem.widths[0]) >= _MANY_LOADS
 
 
 def _are_many(problem: Problem, batch: Batch, device: Device, staged: Choice) -> bool:
