@@ -62,14 +62,15 @@ def test_the_bits_of_small_items_do_not_depend_on_where_they_lie(letter, trans):
 
 
 @pytest.mark.parametrize(
-    "m, n, order, across",
-    [(40, 24, "C", 0), (40, 24, "F", 1), (24, 40, "C", 0), (24, 40, "F", 1), (16, 500, "C", 0),
-     (40, 100, "F", 2), (44, 300, "F", 4)],
+    "letter, m, n, order, across",
+    [("s", 40, 24, "C", 0), ("s", 40, 24, "F", 1), ("s", 24, 40, "C", 0), ("s", 24, 40, "F", 1),
+     ("s", 16, 500, "C", 0), ("s", 40, 100, "F", 2), ("s", 44, 300, "F", 4), ("c", 48, 100, "F", 4),
+     ("d", 64, 200, "F", 2), ("h", 64, 100, "F", 1)],
 )  # fmt: skip
-def test_constants_for_many_items_keep_the_bits(m, n, order, across, monkeypatch):
+def test_constants_for_many_items_keep_the_bits(letter, m, n, order, across, monkeypatch):
     """`across` is ACROSS of the kernel for columns; 0 where it is another kernel."""
     rng = np.random.default_rng([m, n])
-    a, x = random(rng, (4, m, n), "s"), random(rng, (4, n), "s")
+    a, x = random(rng, (4, m, n), letter), random(rng, (4, n), letter)
     if order == "F":
         a = np.ascontiguousarray(a.swapaxes(1, 2)).swapaxes(1, 2)
     found = set()
