@@ -35,13 +35,13 @@ from gemv.kernels.items import geometry_of_items
 from gemv.kernels.wide_tiles import lanes_and_pieces_of
 from gemv.measure.cells import Cell
 from gemv.measure.checks import WholeNumbers, equal
-from gemv.measure.frames import FramedCell
+from gemv.measure.frames import FramedCell, lay_out
 from gemv.measure.grid import Bench
 from gemv.selection.batches import select_item
 from gemv.selection.parts import Part, aligned
 from gemv.selection.select import Choice
 
-#: Numbers of each dtype that is drawn, by how often.
+#: The dtypes that are drawn, each as often as it is here.
 LETTERS = "dddccssszb"
 LEAST, MOST, BYTES = 32, 512, 136_000_000
 #: The most items of a launch along z, with some room.
@@ -128,7 +128,7 @@ class ItemsBench(Bench):
 
     def times(self, cell: Cell, rounds: int = 7) -> dict[str, Any] | None:
         """A row of the file; None if another kernel computes the items."""
-        framed = FramedCell.at(cell, self.frames.base, self.frame_count(cell, self._layout(cell)))
+        framed = FramedCell.at(cell, self.frames.base, self.frame_count(cell, lay_out(cell)))
         batch, device = framed.layout.batch, self.device
         problem = aligned(framed.problem, batch)
         single = select_item(problem, batch, device)
@@ -157,11 +157,6 @@ class ItemsBench(Bench):
         short = {name: value for name, value in dataclasses.asdict(cell).items()
                  if value != getattr(usual, name)}  # fmt: skip
         return {"cell": short, "knobs": {name: single.knobs[name] for name in kept}, "us": us}
-
-    def _layout(self, cell: Cell) -> Any:
-        from gemv.measure.frames import lay_out
-
-        return lay_out(cell)
 
     def _made(self, single: Choice, problem: Problem, batch: Any, constants: Columns) -> Choice:
         knobs = single.knobs | constants._asdict() | {"BLOCKS_PER_SM": 0}

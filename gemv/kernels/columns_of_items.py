@@ -51,7 +51,7 @@ CANDIDATES = tuple(
         (8, 2, 2, 2), (4, 4, 1, 2), (8, 4, 1, 2), (4, 4, 2, 2),
     )
 )  # fmt: skip
-#: What a block without room for the sums of any of them gets: no more rows than a single product.
+#: For blocks that have no room for the sums of any of these: a tile of as few rows as possible.
 SMALLEST = Columns(4, 1, 1, 1)
 #: Bytes of the sums in shared memory; a block has 48 KB, and some are for other things.
 SUMS_BYTES = 47 << 10
@@ -61,15 +61,20 @@ MOST_LANES, MOST_THREADS = 16, 512
 REGISTERS, THREADS = 1 << 16, 1 << 10
 #: Of a multiprocessor: threads, and blocks.
 _MOST_RESIDENT, _MOST_BLOCKS = 2048, 32
-#: Bytes that a multiprocessor gets from memory in a us; us of a block, and of a pass.
-RATE, START, LATENCY = 22500.0, 0.6, 1.1
-#: us of a load of a warp, of its multiply-adds for a word of a lane's sums, and of an exchange.
-LOAD, ADD, EXCHANGE = 0.0006, 0.001, 0.000125
-#: The same for the sums that a thread has to exchange in a block, without others beside it.
-EXCHANGE_ALONE = 0.125
-#: Registers of a thread without its numbers; parts of the words of A and of x that are there at a
-#: time; and how much longer it takes if all registers were missing once more.
-OWN, OF_A, OF_X, SPILLED = 32.0, 0.75, 0.2, 0.9
+#: Bytes that a multiprocessor gets from memory in a us.
+RATE = 22500.0
+#: us that a block waits: at its start, for the loads of a pass, and at its end for each word of a
+#: thread's sums.
+START, LATENCY, EXCHANGE = 0.6, 1.1, 0.125
+#: us of the instructions of a warp: a load, its multiply-adds for a word of a thread's sums, and
+#: the end for each of these sums.
+LOAD, ADD, END = 0.0006, 0.001, 0.000125
+#: Registers of a thread that are for no numbers of A, of x or of sums.
+OWN = 32.0
+#: Parts of the words of A and of x that a pass loads which are in registers at a time.
+OF_A, OF_X = 0.75, 0.2
+#: How much longer a kernel takes that has half of the registers that it wants.
+SPILLED = 0.9
 
 
 def best(
@@ -101,7 +106,7 @@ def best(
 
 
 def _sums_bytes(problem: Problem, lanes: int, threads: int, again: int, constants: Columns) -> int:
-    """Bytes of the sums that the warps of a block, or the groups of a warp, leave each other."""
+    """Bytes of shared memory where the warps of a block leave their sums."""
     warps = threads * constants.ACROSS // 32
     rows = lanes * constants.ACROSS * problem.widths[0] * constants.PIECES * again
     return min(threads // lanes, warps) * rows * problem.precision.sums.itemsize
@@ -139,8 +144,8 @@ def squared_time(
     blocks = max(1, min(REGISTERS // (registers * block), _MOST_RESIDENT // block, _MOST_BLOCKS))
     column = problem.rows * size + SECTOR_BYTES * (tiles - 1)
     bytes_ = column * problem.cols / RATE
-    waits = tiles * (START + passes * LATENCY + EXCHANGE_ALONE * sums) / blocks
+    waits = tiles * (START + passes * LATENCY + EXCHANGE * sums) / blocks
     loads = passes * columns * pieces * (LOAD + ADD * width * words)
-    issue = tiles * (block / 32) * (loads + EXCHANGE * pieces * width)
+    issue = tiles * (block / 32) * (loads + END * pieces * width)
     longer = 1 + SPILLED * max(0.0, wanted / given - 1)
     return (bytes_ * bytes_ + waits * waits + issue * issue) * (longer * longer)
