@@ -76,7 +76,7 @@ import numpy as np
 
 from gemv.core.geometry import ceil_div
 from gemv.core.shares import share_of_lane
-from gemv.kernels import columns_of_items
+from gemv.kernels.columns_of_items import best
 from gemv.kernels.depths import in_halves, in_order, of_finishers, of_splits, shared_out
 from gemv.kernels.kernel import Kernel, attach, wide_loads_object
 from gemv.kernels.list_words import words_of_trees
@@ -299,7 +299,7 @@ def in_batches(problem, knobs):
     """Constants for a batch with the same sums: LANES and THREADS_PER_BLOCK stay."""
     lanes, pieces = lanes_and_pieces_of(problem, knobs)
     threads, again = max(lanes, knobs["THREADS_PER_BLOCK"]), pieces // knobs["PIECES"]
-    own = columns_of_items.best(problem, lanes, threads, again, _can_widen(problem))
+    own = best(problem, lanes, threads, again, _can_widen(problem))
     return {**knobs, **own, "BLOCKS_PER_SM": 0}
 
 

@@ -25,10 +25,10 @@ PARAMETERS = (
 )  # fmt: skip
 #: Files of the folder that kernels are made of.
 PARTS = (
-    "busiest", "depths", "ends_of_columns", "ends_of_rows", "ends_of_splits", "fetching", "grids",
-    "helpers_of_ends", "items", "kernel", "rings", "list_blocks", "list_shares", "list_words",
-    "numbers_of_x", "old_y", "several", "small_sums", "spec", "stages_of_rows", "staging",
-    "tables", "units_of_x", "wide_tiles", "work",
+    "busiest", "columns_of_items", "depths", "ends_of_columns", "ends_of_rows", "ends_of_splits",
+    "fetching", "grids", "helpers_of_ends", "items", "kernel", "rings", "list_blocks",
+    "list_shares", "list_words", "numbers_of_x", "old_y", "several", "small_sums", "spec",
+    "stages_of_rows", "staging", "tables", "units_of_x", "wide_tiles", "work",
 )  # fmt: skip
 #: Modules that a kernel file may import beside the standard library, and what is in them.
 IMPORTS = ("numpy", "gemv.core", "gemv.language", *(f"gemv.kernels.{name}" for name in PARTS))

@@ -715,9 +715,9 @@ def test_what_a_block_keeps_between_turns_counts_as_shared_memory():
 #: Letter, rows, columns, vectors, lanes of a row, and constants: COUNT, PARTS, ROWS, VECTORS,
 #: STAGES, threads.
 IN_SHARES = [
-    ("b", 128, 131072, 8, 512, (8, 4, 8, 2, 6, 256)),
-    ("h", 256, 100000, 11, 512, (8, 4, 8, 2, 6, 256)),
-    ("b", 150, 20000, 5, 256, (8, 4, 8, 2, 6, 256)),
+    ("b", 128, 131072, 8, 512, (8, 4, 8, 2, 4, 256)),
+    ("h", 256, 100000, 11, 512, (8, 4, 8, 2, 4, 256)),
+    ("b", 150, 20000, 5, 256, (8, 4, 8, 2, 4, 256)),
     # enough tiles of 8 rows for all multiprocessors, and the rows of a tile
     ("b", 60, 17472, 8, 512, (8, 4, 4, 2, 6, 256)),
     ("b", 4, 65536, 8, 512, (8, 4, 4, 2, 4, 128)),

@@ -129,6 +129,12 @@ TILES = {
     (2, 4): (Tile(2, 4, 4, 3, 256, 2), Tile(2, 4, 2, 4, 128, 4), Tile(2, 4, 2, 4, 64, 6)),
     (2, 8): (Tile(1, 4, 2, 4, 128, 3), Tile(2, 4, 2, 4, 128, 4), Tile(2, 4, 2, 4, 64, 6)),
 }  # fmt: skip
+#: The same for rows that are split over the blocks of a cluster, where other tiles are faster or
+#: have been timed.
+SPLIT_TILES = TILES | {
+    (8, 2): (Tile(4, 8, 2, 6, 256), *TILES[8, 2][1:]),
+    (2, 8): TILES[2, 8][1:],
+}
 #: Rows up to which the smallest tile is considered.
 FEWEST_ROWS = 4
 #: Rows that are not split: by the bytes of a number, the vectors from which on the kernel is used;
@@ -152,8 +158,6 @@ LEAST_FILL = 0.7
 #: read once for each vector, from the L2 cache.
 MOST_SPLIT_ROWS, LEAST_FOR_TWO = 320, 8 << 20
 LEAST_SPLIT_BYTES = {2: 3 << 19, 4: 5 << 19, 8: 5 << 19}
-#: COUNT and bytes of a number of which the largest tile took longer there.
-SMALL_IF_SPLIT = (2, 8)
 #: Bytes that a multiprocessor copies while a thread waits for sums that it has asked for; and what
 #: a tile takes longer whose threads load numbers of 8 bytes one by one.
 BYTES_OF_TRIP, ONE_BY_ONE = 16 << 10, 1.25
@@ -431,7 +435,7 @@ def constants_for(problem, knobs, vectors):
         threads = max(lanes, knobs["THREADS_PER_BLOCK"])
         tile_rows, slots = threads // lanes * knobs["ROWS"], splits * (lanes // WARP)
         _, finishers = finishing(tile_rows, threads, slots, splits)
-        tiles = tiles[1:] if (count, problem.dtype.itemsize) == SMALL_IF_SPLIT else tiles
+        tiles = SPLIT_TILES[count, problem.dtype.itemsize]
     else:
         few = vectors < LEAST_VECTORS[problem.dtype.itemsize]
         if few or knobs["BLOCKS_PER_SM"] or not _gains(problem, lanes, count):
