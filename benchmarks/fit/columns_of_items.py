@@ -27,12 +27,20 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from benchmarks.fit.samples import ADDRESS
+from gemv.core.batch import OPERANDS
+from gemv.core.dtypes import DTYPES
 from gemv.core.files import write_text
 from gemv.core.problem import Problem
 from gemv.kernels import get
-from gemv.kernels.columns_of_items import CANDIDATES, Columns, possible, squared_time
+from gemv.kernels.columns_of_items import (
+    CANDIDATES,
+    Columns,
+    arguments_of,
+    can_widen,
+    possible,
+    squared_time,
+)
 from gemv.kernels.items import geometry_of_items
-from gemv.kernels.wide_tiles import lanes_and_pieces_of
 from gemv.measure.cells import Cell
 from gemv.measure.checks import WholeNumbers, equal
 from gemv.measure.frames import FramedCell, lay_out
@@ -68,8 +76,8 @@ def drawn(seed: int) -> Iterator[Cell]:
             m, n = max(m // 16, 3) * 16, max(n // 16, 3) * 16
         elif way == 1:
             n = m
-        size = {"s": 4, "d": 8, "c": 8, "z": 16, "b": 2}[letter]
-        yield Cell(m, n, letter, "T", batch=min(BYTES // (m * n * size), MOST_ITEMS))
+        nbytes = m * n * DTYPES[letter].itemsize
+        yield Cell(m, n, letter, "T", batch=min(BYTES // nbytes, MOST_ITEMS))
 
 
 def problem_of(cell: Cell) -> Problem:
@@ -78,24 +86,17 @@ def problem_of(cell: Cell) -> Problem:
     return aligned(framed.problem, framed.layout.batch)
 
 
-def arguments_of(problem: Problem, knobs: Mapping[str, int]) -> tuple[int, int, int, bool]:
-    """Lanes, threads, loads that stand for one of 16 bytes, and whether ACROSS may be 2 or 4."""
-    lanes, pieces = lanes_and_pieces_of(problem, knobs)
-    can_widen = problem.whole or problem.widths[0] == 1
-    threads = max(lanes, knobs["THREADS_PER_BLOCK"])
-    return lanes, threads, pieces // knobs["PIECES"], can_widen
-
-
 def judged(row: Mapping[str, Any]) -> Judged:
     """The choice of the formula among the candidates that were timed."""
     cell = Cell(**row["cell"])
     problem = problem_of(cell)
     knobs = get("vector_columns").knobs | {"PIECES": 1} | row["knobs"]
-    lanes, threads, again, can_widen = arguments_of(problem, knobs)
+    lanes, threads, again = arguments_of(problem, knobs)
+    usable = set(possible(lanes, threads, can_widen(problem)))
     times = {
         constants: us
         for constants, us in zip(CANDIDATES, row["us"], strict=True)
-        if us is not None and constants in set(possible(lanes, threads, can_widen))
+        if us is not None and constants in usable
     }
     chosen = min(times, key=lambda each: squared_time(problem, lanes, threads, again, each))
     best = min(times, key=times.__getitem__)
@@ -134,10 +135,14 @@ class ItemsBench(Bench):
         single = select_item(problem, batch, device)
         if single.kernel.name != "vector_columns" or single.geometry.scratch:
             return None
-        lanes, threads, _, can_widen = arguments_of(problem, single.knobs)
-        usable = [each for each in CANDIDATES if each in set(possible(lanes, threads, can_widen))]
-        parts = {each: [Part(batch, (0,) * 5, self._made(single, problem, batch, each))]
-                 for each in usable}  # fmt: skip
+        lanes, threads, _ = arguments_of(problem, single.knobs)
+        usable = set(possible(lanes, threads, can_widen(problem)))
+        first = (0,) * len(OPERANDS)
+        parts = {
+            each: [Part(batch, first, self._made(single, problem, batch, each))]
+            for each in CANDIDATES
+            if each in usable
+        }
         stream = 0 if self.clock is None else self.clock.stream
         numbers = WholeNumbers(self.frames, framed, stream)
         expected = numbers.by_numpy()

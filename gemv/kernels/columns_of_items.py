@@ -31,6 +31,7 @@ from typing import NamedTuple
 
 from gemv.core.geometry import SECTOR_BYTES, ceil_div
 from gemv.core.problem import Problem
+from gemv.kernels.wide_tiles import lanes_and_pieces_of
 
 
 class Columns(NamedTuple):
@@ -77,9 +78,18 @@ OF_A, OF_X = 0.75, 0.2
 SPILLED = 0.9
 
 
-def best(
-    problem: Problem, lanes: int, threads: int, again: int, can_widen: bool
-) -> Mapping[str, int]:
+def can_widen(problem: Problem) -> bool:
+    """Whether all rows fill vectors; for other rows a sum depends on the threads of the block."""
+    return problem.whole or problem.widths[0] == 1
+
+
+def arguments_of(problem: Problem, knobs: Mapping[str, int]) -> tuple[int, int, int]:
+    """Lanes and threads of a single product, and its loads that stand for one of 16 bytes."""
+    lanes, pieces = lanes_and_pieces_of(problem, knobs)
+    return lanes, max(lanes, knobs["THREADS_PER_BLOCK"]), pieces // knobs["PIECES"]
+
+
+def best_for_items(problem: Problem, lanes: int, threads: int, again: int) -> Mapping[str, int]:
     """COLUMNS, ACROSS, PIECES and MIN_BLOCKS for the items of a large batch.
 
     Parameters
@@ -90,11 +100,9 @@ def best(
         Of a group and of a block, in a single product.
     again : int
         Loads that stand for one of 16 bytes, in rows of their own.
-    can_widen : bool
-        Whether ACROSS may be more than 1.
     """
     found, least = SMALLEST, math.inf
-    for each in possible(lanes, threads, can_widen):
+    for each in possible(lanes, threads, can_widen(problem)):
         if _sums_bytes(problem, lanes, threads, again, each) > SUMS_BYTES:
             continue
         square = squared_time(problem, lanes, threads, again, each)
@@ -112,11 +120,11 @@ def _sums_bytes(problem: Problem, lanes: int, threads: int, again: int, constant
     return min(threads // lanes, warps) * rows * problem.precision.sums.itemsize
 
 
-def possible(lanes: int, threads: int, can_widen: bool) -> Iterator[Columns]:
+def possible(lanes: int, threads: int, widens: bool) -> Iterator[Columns]:
     """Those of :data:`CANDIDATES` that there is code for, with at least 64 registers a thread."""
     for each in CANDIDATES:
         block = threads * each.ACROSS
-        wide = can_widen and lanes * each.ACROSS <= MOST_LANES and block <= MOST_THREADS
+        wide = widens and lanes * each.ACROSS <= MOST_LANES and block <= MOST_THREADS
         if each.ACROSS == 1 or wide:
             yield each._replace(MIN_BLOCKS=max(1, min(each.MIN_BLOCKS, THREADS // block)))
 
@@ -143,9 +151,9 @@ def squared_time(
     registers = math.ceil(min(wanted, given) / 8) * 8
     blocks = max(1, min(REGISTERS // (registers * block), _MOST_RESIDENT // block, _MOST_BLOCKS))
     column = problem.rows * size + SECTOR_BYTES * (tiles - 1)
-    bytes_ = column * problem.cols / RATE
+    reads = column * problem.cols / RATE
     waits = tiles * (START + passes * LATENCY + EXCHANGE * sums) / blocks
     loads = passes * columns * pieces * (LOAD + ADD * width * words)
     issue = tiles * (block / 32) * (loads + END * pieces * width)
     longer = 1 + SPILLED * max(0.0, wanted / given - 1)
-    return (bytes_ * bytes_ + waits * waits + issue * issue) * (longer * longer)
+    return (reads * reads + waits * waits + issue * issue) * (longer * longer)

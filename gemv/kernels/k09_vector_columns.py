@@ -76,7 +76,7 @@ import numpy as np
 
 from gemv.core.geometry import ceil_div
 from gemv.core.shares import share_of_lane
-from gemv.kernels.columns_of_items import best
+from gemv.kernels.columns_of_items import MOST_LANES, arguments_of, best_for_items, can_widen
 from gemv.kernels.depths import in_halves, in_order, of_finishers, of_splits, shared_out
 from gemv.kernels.kernel import Kernel, attach, wide_loads_object
 from gemv.kernels.list_words import words_of_trees
@@ -278,7 +278,9 @@ def prepared(problem, device, knobs):
             f" in whole warps, got {lanes} and {threads}"
         )
     across = knobs["ACROSS"]
-    if across > 1 and (across not in (2, 4) or lanes * across > 16 or not _can_widen(problem)):
+    if across > 1 and (
+        across not in (2, 4) or lanes * across > MOST_LANES or not can_widen(problem)
+    ):
         raise ValueError(
             "vector_columns: ACROSS must be 1, 2 or 4, up to 16 LANES together, and 1 for columns"
             f" that are no whole vectors, got {across} and {lanes}"
@@ -290,16 +292,9 @@ def geometry(problem, device, knobs):
     return prepared(problem, device, knobs)(problem)
 
 
-def _can_widen(problem):
-    """Whether all rows fill vectors; for other rows a sum depends on the threads of the block."""
-    return problem.whole or problem.widths[0] == 1
-
-
 def in_batches(problem, knobs):
     """Constants for a batch with the same sums: LANES and THREADS_PER_BLOCK stay."""
-    lanes, pieces = lanes_and_pieces_of(problem, knobs)
-    threads, again = max(lanes, knobs["THREADS_PER_BLOCK"]), pieces // knobs["PIECES"]
-    own = best(problem, lanes, threads, again, _can_widen(problem))
+    own = best_for_items(problem, *arguments_of(problem, knobs))
     return {**knobs, **own, "BLOCKS_PER_SM": 0}
 
 

@@ -11,6 +11,7 @@ import pytest
 import gemv
 from benchmarks.fit import columns_of_items
 from benchmarks.pages.page import RESULTS
+from gemv.core.dtypes import DTYPES
 from gemv.kernels.columns_of_items import CANDIDATES
 from gemv.measure.cells import Cell
 
@@ -48,7 +49,7 @@ def test_batches_are_drawn_evenly():
     again = columns_of_items.drawn(3)
     assert [next(again) for _ in range(300)] == cells
     for cell in cells:
-        size = {"s": 4, "d": 8, "c": 8, "z": 16, "b": 2}[cell.dtype]
+        size = DTYPES[cell.dtype].itemsize
         assert 32 <= min(cell.m, cell.n) <= max(cell.m, cell.n) <= 512
         assert 0.9 * 136e6 < cell.batch * cell.m * cell.n * size <= 136e6 or cell.batch == 65000
     squares = sum(cell.m == cell.n for cell in cells)

@@ -89,7 +89,8 @@ def test_chosen_constants_are_accepted_and_keep_what_sums_depend_on(letter):
 def test_the_choice_has_the_least_time():
     for m, n in ((129, 129), (300, 40), (64, 500)):
         problem = item("d", m, n)
-        best = columns_of_items.best(problem, 4, 256, 1, True)
+        best = columns_of_items.best_for_items(problem, 4, 256, 1)
+        assert columns_of_items.can_widen(problem)
         least = min(squared_time(problem, 4, 256, 1, each) for each in possible(4, 256, True))
         assert squared_time(problem, 4, 256, 1, Columns(**best)) == least < math.inf
     assert {each.ACROSS for each in CANDIDATES} == {1, 2, 4}
@@ -103,8 +104,8 @@ def test_sums_have_room_in_shared_memory(letter, accumulate):
             problem = item(letter, 512, 300, at=at * DTYPES[letter].itemsize)
             problem = problem._replace(accumulate=accumulate)
             again = 16 // (problem.widths[0] * DTYPES[letter].itemsize) if at else 1
-            made = Columns(**columns_of_items.best(problem, lanes, threads, again, True))
+            made = Columns(**columns_of_items.best_for_items(problem, lanes, threads, again))
             rows = lanes * made.ACROSS * problem.widths[0] * made.PIECES * again
             slots = min(threads // lanes, threads * made.ACROSS // 32)
             room = slots * rows * problem.precision.sums.itemsize
-            assert room <= 48 << 10 or made.PIECES == 1
+            assert room <= 48 << 10 or made == columns_of_items.SMALLEST
