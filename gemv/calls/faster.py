@@ -19,7 +19,7 @@ from gemv.core import memo
 from gemv.core.dtypes import DTYPES, NARROW
 from gemv.core.processors import blas_threads, copying_threads
 from gemv.engines import backend as engines_backend
-from gemv.engines.host import MAX_SIDE, is_gathered
+from gemv.engines.leading import MAX_SIDE, has_lines
 from gemv.selection.host_or_gpu import Comparison, Numbers, Work, compared, most_bytes
 
 if TYPE_CHECKING:
@@ -123,7 +123,7 @@ def work(a: np.ndarray, dtype: np.dtype, sums: np.dtype) -> Work:
         narrow = a.size
     elif a.dtype != sums:
         converted = a.size
-    elif is_gathered(a):
+    elif not has_lines(a):
         gathered = a.size
     sent = a.size * max(a.dtype.itemsize, dtype.itemsize)
     return Work(a.size * sums.itemsize, sent, 1, converted, narrow, gathered)

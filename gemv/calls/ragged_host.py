@@ -18,8 +18,9 @@ from gemv.core.narrow import cast
 from gemv.core.operand import Operand, part_of
 from gemv.core.rules import of_item, value_error
 from gemv.engines import backend as engines_backend
-from gemv.engines.host import MAX_SIDE, announce, record
+from gemv.engines.host import announce, record
 from gemv.engines.host import product as scipy_product
+from gemv.engines.leading import MAX_SIDE
 
 _BYTE = np.dtype(np.uint8)
 

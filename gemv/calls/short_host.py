@@ -24,7 +24,8 @@ from gemv.calls.remembered import (
 )
 from gemv.core import trace
 from gemv.core.dtypes import DTYPES
-from gemv.engines.host import is_gathered, product, record
+from gemv.engines.host import product, record
+from gemv.engines.leading import has_lines
 
 #: Values of `trans` by what they mean to BLAS.
 _TRANS = {0: 0, 1: 1, 2: 2, "N": 0, "n": 0, "T": 1, "t": 1, "C": 2, "c": 2}
@@ -133,7 +134,7 @@ def short_ways(by_environment: bool, reach: Reach) -> dict[type, ShortWay]:
         elif along == size and trans != 2 and down == size * (rows if trans else cols):
             result = gemv(alpha, a.T, x, beta, start, 0, 1, 0, 1, 0 if trans else 1, 1)
         else:
-            if a.nbytes > most_gathered and is_gathered(a):
+            if a.nbytes > most_gathered and not has_lines(a):
                 return UNUSUAL
             result = product(gemv, trans, alpha, a, x, beta, start)
         if tracing():

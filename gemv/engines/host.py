@@ -13,12 +13,11 @@ import numpy as np
 from gemv.core import trace
 from gemv.core.dtypes import PREFIXES, Precision, dtype_name
 from gemv.core.narrow import cast
-from gemv.engines import backend
+from gemv.engines import backend, leading
+from gemv.engines.leading import MAX_SIDE
 
-#: The most rows and columns that SciPy's BLAS takes.
-MAX_SIDE = 2**31 - 1
-#: Bytes of a view with gaps that SciPy copies in less time than NumPy's BLAS takes to begin.
-_COPIED_BYTES = 48 * 1024
+#: Bytes of a view with gaps that SciPy copies in less time than our call of BLAS begins.
+_COPIED_BYTES = 64 * 1024
 _announced = False
 
 
@@ -117,15 +116,20 @@ def product(
 
     SciPy copies a matrix that is not contiguous by columns. One that is contiguous by rows is the
     transpose of such a matrix, and goes to BLAS as that. A view whose rows or columns have gaps
-    between them goes to NumPy's BLAS, which takes a leading dimension. So A is copied only where
-    that takes less time, where its lines overlap or follow each other backwards, or where there are
-    gaps between its elements.
+    between them goes to BLAS with its leading dimension. So A is copied only where that takes less
+    time, where its lines overlap or follow each other backwards, or where there are gaps between
+    its elements.
     """
     m, n = a.shape
     size, (down, along) = a.itemsize, a.strides
-    if down == size and (along == m * size or n == 1):
+    by_columns = down == size and (along == m * size or n == 1)
+    by_rows = along == size and (down == n * size or m == 1)
+    gaps_pay = m * n * size > _COPIED_BYTES
+    if gaps_pay and not by_columns and not by_rows and leading.takes(a):
+        gemv, by_columns, by_rows = leading.gemv, down == size, along == size
+    if by_columns:
         return call(gemv, alpha, a, x, beta, y, trans)
-    if along == size and (down == n * size or m == 1):
+    if by_rows:
         if trans != 2 or a.dtype.kind != "c":
             return call(gemv, alpha, a.T, x, beta, y, 0 if trans else 1)
         # BLAS conjugates no matrix that it does not transpose; conjugated vectors are as good.
@@ -134,60 +138,12 @@ def product(
         y = call(gemv, np.conj(alpha), a.T, np.conj(x), np.conj(beta), y, 0)
         np.conj(y, out=y)
         return np.add(y, 0, out=y)  # a zero of BLAS has no sign
-    if m * n * size > _COPIED_BYTES and a.flags.aligned:
-        # BLAS gives no warnings of numbers that overflow or are none.
-        with np.errstate(all="ignore"):
-            # Rounded first: what is 0 then must not be multiplied with what is not read.
-            alpha, beta = a.dtype.type(alpha), a.dtype.type(beta)
-            if alpha == 0:  # BLAS reads no A, and any will do
-                column = np.zeros((n if trans else m, 1), a.dtype)
-                return call(gemv, alpha, column, column[0], beta, y, 0)
-            apart = (down, n) if along == size else (along, m) if down == size else (0, 0)
-            if apart[0] > apart[1] * size and apart[0] % size == 0:
-                return _by_numpy(trans, alpha, a, x, beta, y)
-        if along != size and abs(along) < abs(down):
-            # SciPy copies column by column, against the order of memory. This copies by rows.
-            return product(gemv, trans, alpha, np.ascontiguousarray(a), x, beta, y)
+    if gaps_pay and along != size and abs(along) < abs(down):
+        # SciPy copies column by column, against the order of memory. This copies by rows.
+        return product(gemv, trans, alpha, np.ascontiguousarray(a), x, beta, y)
     if along == size and (trans != 2 or a.dtype.kind != "c"):  # whole lines are copied faster
         return call(gemv, alpha, a.T, x, beta, y, 0 if trans else 1)
     return call(gemv, alpha, a, x, beta, y, trans)
-
-
-def is_gathered(a: np.ndarray) -> bool:
-    """Whether :func:`product` copies a large A element by element: it has no lines that BLAS takes.
-
-    Lines are columns or rows whose elements follow each other, at distances that are multiples of
-    an element's size, without overlaps.
-    """
-    (m, n), size, (down, along) = a.shape, a.itemsize, a.strides
-    for step, apart, length, lines in ((down, along, m, n), (along, down, n, m)):
-        if step == size and (lines == 1 or (apart >= length * size and apart % size == 0)):
-            return False
-    return True
-
-
-def _by_numpy(
-    trans: int, alpha: Any, a: np.ndarray, x: np.ndarray, beta: Any, y: np.ndarray | None
-) -> np.ndarray:
-    """The same for a view with gaps, by NumPy's BLAS.
-
-    It is rounded where reference BLAS does: alpha goes to x without a transpose, else to the sums.
-    """
-    x = np.ascontiguousarray(x)  # else NumPy adds up by itself
-    if trans == 0:
-        total = np.matmul(a, x if alpha == 1 else np.multiply(x, alpha))
-    elif trans == 1 or a.dtype.kind != "c":
-        total = np.matmul(a.T, x)
-    else:
-        total = np.matmul(a.T, np.conj(x))
-        np.conj(total, out=total)
-    if trans != 0 and alpha != 1:
-        np.multiply(total, alpha, out=total)
-    if y is None or beta == 0:  # y is not read, and a zero of BLAS has no sign
-        return np.add(total, 0, out=total if y is None else y)
-    if beta != 1:
-        np.multiply(y, beta, out=y)
-    return np.add(y, total, out=y)
 
 
 def call(

@@ -143,7 +143,7 @@ def test_nothing_is_read_that_must_not_be():
 @pytest.mark.parametrize("layout", LAYOUTS)
 @pytest.mark.parametrize("letter", "sc")
 def test_a_factor_that_rounds_to_zero_is_zero(letter, layout, trans):
-    """Of views with gaps as well, which are large enough for NumPy's BLAS."""
+    """Of views with gaps as well, which are large enough to be read where they lie."""
     dtype, routine = DTYPES[letter], ROUTINES[letter]
     a, x = layout(np.full((150, 150), np.nan, dtype)), np.full(150, np.nan, dtype)
     y = np.ones(150, dtype)
