@@ -20,10 +20,9 @@ MOST_ITEMS = MAX_GRID_Y
 _ANY_NUMBER = 1 << 62
 #: Threads for each multiprocessor from which on a batch fills the GPU: 128 KB by 8 loads each.
 THREADS_PER_SM = 1024
-#: Bytes of all A for each multiprocessor from which on copies keep it busy.
-STAGED_BYTES_PER_SM = 48 << 10
-#: Bytes of the longest row of 2-byte numbers that loads are fast enough for.
-_LOADED_ROW = 256
+#: Bytes of all A for each multiprocessor from which on copies gain: of columns, of rows of 2-byte
+#: numbers, and of other rows.
+STAGED_COLUMNS, STAGED_HALVES, STAGED_ROWS = 48 << 10, 64 << 10, 96 << 10
 #: Scratch memory that one launch may take; a batch that needs more takes several launches.
 MOST_SCRATCH_BYTES = 1 << 28
 #: Counters that one launch may take: a part of those that a captured graph can have.
@@ -94,9 +93,10 @@ def select_batch(
         pairs = tuple(sorted(knobs.items()))
         spec = dataclasses.replace(single.spec, knobs=pairs, conjugate_x=batch.conjugate_x)
         return single._replace(spec=spec, geometry=own(problem, device, knobs, batch))
-    if gains_by_stages(problem) and not _are_loaded(problem, single):
+    may_be_staged = _are_many(problem, batch, device) and not _are_loaded(problem, single)
+    if may_be_staged and gains_by_stages(problem):
         staged = in_stages(problem, batch, device, single)
-        if staged is not None and _are_many(problem, batch, device, staged):
+        if staged is not None:
             return staged
     single = _for_many(problem, batch, device, single)
     spec = dataclasses.replace(single.spec, levels=len(batch.shape), conjugate_x=batch.conjugate_x)
@@ -156,8 +156,9 @@ def _for_many(problem: Problem, batch: Batch, device: Device, single: Choice) ->
 MOST_LOADED = 4
 #: Bytes of the longest lines that are copied, by the access and the bytes of a number.
 MOST_STAGED_BYTES = {("dot", 2): 2048, ("dot", 4): 1280, ("axpy", 2): 2048, ("axpy", 4): 1280}
-#: Loads of a lane for a row of 4-byte numbers from which on they are faster than copies.
-_MANY_LOADS = 9
+#: Loads of a lane for a row of 4-byte numbers from which on they are faster than copies, where at
+#: least so many lanes are neighbours.
+_MANY_LOADS, _NEIGHBOURS = 7, 8
 #: Kernels that copy items to shared memory, by the kernel whose sums they have.
 _STAGED = {"vector_rows": "staged_rows", "vector_columns": "staged_columns"}
 
@@ -203,28 +204,34 @@ def in_stages(problem: Problem, batch: Batch, device: Device, single: Choice) ->
 def _are_loaded(problem: Problem, single: Choice) -> bool:
     """Whether a lane has many loads of a row of 4-byte numbers, which are faster than copies then.
 
-    us on an H100, for 136 MB, without copies and with them: 129 x 129, 9 loads of each of 16 lanes,
-    49 and 51; 185 x 185, 12 loads, 47 and 52; but 69 x 151, 5 loads of each of 32 lanes, 72 and 51.
+    us on an H100, for 136 MB, without copies and with them: 239 x 55, 7 loads of each of 8 lanes,
+    50 and 53; 129 x 129, 9 loads of each of 16 lanes, 49 and 51; 185 x 185, 12 loads, 47 and 52;
+    but 69 x 151, 5 loads of each of 32 lanes, 72 and 51. Where a row has fewer lanes, a warp has
+    many rows, and its loads have no neighbours: 33 x 33, 9 loads of each of 4 lanes, takes twice
+    the time of the floor.
     """
     if single.kernel.name != "vector_rows" or problem.dtype.itemsize != 4:
         return False
-    return ceil_div(problem.cols, single.knobs["LANES"] * problem.widths[0]) >= _MANY_LOADS
+    lanes = single.knobs["LANES"]
+    loads = ceil_div(problem.cols, lanes * problem.widths[0])
+    return lanes >= _NEIGHBOURS and loads >= _MANY_LOADS
 
 
-def _are_many(problem: Problem, batch: Batch, device: Device, staged: Choice) -> bool:
-    """Whether a batch has items enough for a kernel that copies them.
+def _are_many(problem: Problem, batch: Batch, device: Device) -> bool:
+    """Whether a batch has bytes enough for a kernel that copies them.
 
-    Columns, and long rows of 2-byte numbers, gain as soon as copies keep the memory busy. Other
-    rows are loaded as fast, unless there are threads enough for both. us on an H100, without copies
-    and with them: 512 bfloat16 of 129 x 129 21.3 and 11.6 by rows, 19.8 and 10.1 by columns; 512
-    float32 of 129 x 129 13.6 and 16.5 by rows, 21.2 and 17.8 by columns; 256 float32 of 65 x 65
-    4.1 and 5.7, 4.1 and 4.4.
+    Columns gain as soon as copies keep the memory busy. Loads of rows are as fast until several
+    blocks come to each place on a multiprocessor. us on an H100, without copies and with them: by
+    rows, 4096 bfloat16 of 33 x 33, 9 MB, 15.3 and 9.3; 1024 of 65 x 65, 9 MB, 7.6 and 8.5; 512 of
+    129 x 99, 13 MB, 11.5 and 9.6; float32 1024 of 44 x 69, 12 MB, 8.6 and 9.4; 1024 of 65 x 65,
+    17 MB, 13.9 and 12.3; by columns, 512 of 129 x 129 21.2 and 17.8, 256 of 65 x 65 4.1 and 4.4.
     """
     size = problem.dtype.itemsize
-    if problem.access == "axpy" or size == 2 and problem.line_bytes > _LOADED_ROW:
-        nbytes = batch.items * problem.rows * problem.cols * size
-        return nbytes >= STAGED_BYTES_PER_SM * device.multiprocessors
-    return _fills(device, staged.geometry, 1)
+    nbytes = batch.items * problem.rows * problem.cols * size
+    least = STAGED_HALVES if size == 2 else STAGED_ROWS
+    if problem.access == "axpy":
+        least = STAGED_COLUMNS
+    return nbytes >= least * device.multiprocessors
 
 
 def _fills(device: Device, geometry: Geometry, items: int) -> bool:

@@ -36,7 +36,7 @@ CASES = [
     ("s", 21, 101, {**ROWS, "LANES": 32}, {"ROWS": 4, "VECTORS": 2, "THREADS_PER_BLOCK": 64,
                                           "CHUNK_ROWS": 8}),
     # groups of a warp far apart, a chunk that is no whole tile, two stages
-    ("s", 37, 52, {**ROWS, "LANES": 8}, {"ROWS": 2, "VECTORS": 1, "THREADS_PER_BLOCK": 64,
+    ("s", 37, 44, {**ROWS, "LANES": 8}, {"ROWS": 2, "VECTORS": 1, "THREADS_PER_BLOCK": 64,
                                          "CHUNK_ROWS": 16, "STAGES": 2}),
     # more lanes than a warp has: their sums meet behind a barrier
     ("d", 7, 67, {**ROWS, "LANES": 64, "THREADS_PER_BLOCK": 64},
@@ -338,6 +338,28 @@ def test_few_rows_have_small_chunks():
     assert choice("b", 129, 129, 1)[1].knobs["POOL_BYTES"] > 17408
 
 
+def test_rows_behind_the_last_one_cost_as_much_as_others():
+    def constants(*case):
+        knobs = choice(*case, 0)[1].knobs
+        return knobs["THREADS_PER_BLOCK"], knobs["ROWS"], knobs["CHUNK_ROWS"]
+
+    assert constants("b", 67, 39) == (32, 4, 80)  # 128 in tiles of 64
+    assert constants("s", 44, 69) == (64, 8, 48)  # 64 in tiles of 32
+    assert constants("b", 73, 79) == (64, 4, 96)  # 12 KB are too many for blocks of a warp
+    assert constants("b", 114, 227) == (128, 8, 32)  # most rows, and the largest block
+    assert constants("h", 49, 49)[0] == 32  # more threads would have a few bytes each
+
+
+def test_parts_of_columns_have_few_threads():
+    def constants(*case):
+        knobs = choice(*case, 1)[1].knobs
+        return knobs["WHOLE"], knobs["THREADS_PER_BLOCK"], knobs["LINE_THREADS"]
+
+    assert constants("b", 329, 147) == (0, 128, 8)
+    assert constants("b", 293, 293) == (0, 160, 8)  # 64 groups
+    assert constants("b", 193, 193)[:2] == (1, 224)
+
+
 def test_which_items_are_copied_in_stages():
     def name(*case, **others):
         return choice(*case, **others)[1].kernel.name
@@ -348,18 +370,24 @@ def test_which_items_are_copied_in_stages():
     assert name("s", 128, 128, 0) == "vector_rows"  # its loads are wide
     assert name("s", 32, 32, 0) == "small_items"
     assert name("s", 127, 127, 0, items=2) == "vector_rows"  # the GPU would be idle
-    # 512 items are enough for columns and for long rows of 2-byte numbers.
+    # 6.5 MB are enough for columns, 8.7 MB for rows of 2-byte numbers, 13 MB for other rows.
     assert name("s", 129, 129, 1, items=512) == name("b", 65, 65, 1, items=1024) == "staged_columns"
-    assert name("b", 129, 129, 0, items=512) == "staged_rows"
-    assert name("s", 127, 127, 0, items=512) == name("b", 65, 65, 0, items=1024) == "vector_rows"
+    assert name("b", 129, 129, 0, items=512) == name("b", 33, 33, 0) == "staged_rows"
+    assert name("b", 65, 65, 0, items=1000) == name("s", 44, 69, 0, items=1024) == "vector_rows"
+    assert name("s", 65, 65, 0, items=1024) == "staged_rows"
     assert name("s", 65, 65, 1, items=256) == "vector_columns"
     assert name("s", 69, 151, 0) == "staged_rows"  # 5 loads of each of 32 lanes
     assert name("s", 129, 129, 0) == name("s", 185, 185, 0) == "vector_rows"  # 9 and 12 of 16
+    assert name("s", 239, 55, 0) == "vector_rows"  # 7 loads of each of 8 lanes
+    assert name("s", 33, 33, 0) == "staged_rows"  # 9 loads of each of 4 lanes, without neighbours
     assert name("s", 321, 65, 1) == "vector_columns"  # more than 1280 bytes
     # Loads of 8 bytes are as fast, and so are those of blocks that have a part of the rows.
     assert name("d", 41, 41, 0) == name("s", 127, 126, 0) == "vector_rows"
     assert name("d", 129, 129, 1) == name("s", 182, 105, 1) == "vector_columns"
     assert name("s", 95, 448, 1) == name("s", 231, 231, 1) == "vector_columns"
+    assert name("s", 163, 78, 1) == "staged_columns"  # 21 KB for a column of each group
+    # A part of the rows is copied where loads have 2 bytes.
+    assert name("b", 293, 293, 1) == "staged_columns" and name("b", 334, 51, 1) == "vector_columns"
     assert name("s", 95, 128, 1) == "staged_columns"
     assert name("b", 65, 1023, 0) == "staged_rows" and name("b", 65, 1025, 0) == "vector_rows"
     assert name("b", 257, 65, 1) == "staged_columns"

@@ -79,13 +79,17 @@ from gemv.kernels.wide_tiles import lanes_and_pieces_of
 
 #: Bytes of a chunk, stages, and chunks of a block that has no room for a ring.
 CHUNK_BYTES, STAGES = 17408, 2
-#: The most threads of a block, and those that share a line which is a part of a column.
-MOST_THREADS, LINE_THREADS = 256, 16
+#: The most threads of a block that has all rows.
+MOST_THREADS = 256
+#: Those of a block that has a part of the rows, and those that copy its part of a column, which is
+#: a line of up to 18 vectors. us on an H100 for 136 MB, with up to 128 and up to 256 threads, of
+#: which 8 and 16 copy a line: bfloat16 329 x 147 58 and 62, 501 x 55 55 and 67. Larger numbers, and
+#: 2-byte numbers of which a load brings two, are loaded as fast, or faster.
+THREADS_OF_PARTS, LINE_THREADS = 128, 8
+#: The same where a chunk is a column of each of 64 groups: 293 x 293 59, and 64 with up to 128.
+THREADS_OF_LONG_PARTS, LONG_GROUPS = 160, 64
 #: Registers for the sums of a thread.
 WORDS = 64
-#: Blocks with a part of the rows are used for numbers of 2 bytes and up to so many groups alone. 6
-#: other batches with such blocks took 1.14 to 1.39 times as long as with loads on an H100.
-MOST_GROUPS_OF_PARTS = 32
 #: Threads of a block that gets chunks of half as many bytes, so that there are more blocks.
 FEW_THREADS = 64
 
@@ -265,7 +269,7 @@ def stage_bytes(problem, knobs, tile_rows, columns):
     return vectors_of(elements * problem.dtype.itemsize) + LOAD_BYTES
 
 
-def for_items(problem, knobs, chunk_bytes=CHUNK_BYTES, stages=STAGES, most_threads=MOST_THREADS):
+def for_items(problem, knobs):
     """Constants for a batch with the sums of ``vector_columns`` and its `knobs`; None if none fit.
 
     Blocks have all rows if there are not too many, and if a stage has room for a column of each
@@ -273,43 +277,45 @@ def for_items(problem, knobs, chunk_bytes=CHUNK_BYTES, stages=STAGES, most_threa
     """
     lanes, _ = lanes_and_pieces_of(problem, knobs)
     groups = max(lanes, knobs["THREADS_PER_BLOCK"]) // lanes
-    sums = problem.precision.sums.itemsize
+    size, sums = problem.dtype.itemsize, problem.precision.sums.itemsize
     if groups * ceil_div(sums, 4) > WORDS:
         return None
-    found = {"GROUPS": groups, "TOGETHER": max(32 // lanes, 1), "STAGES": stages, "WHOLE": 1}
+    found = {"GROUPS": groups, "TOGETHER": max(32 // lanes, 1), "STAGES": STAGES, "WHOLE": 1}
     turns = ceil_div(problem.cols, groups)
+    x_bytes = turns * groups * sums
 
     def needed(tile_rows, turns):
         return stage_bytes(problem, found, tile_rows, min(turns * groups, problem.cols))
 
-    tile_rows = problem.rows
-    if tile_rows > most_threads or needed(tile_rows, 1) > chunk_bytes:
-        if problem.dtype.itemsize > 2 or groups > MOST_GROUPS_OF_PARTS:
+    tile_rows, chunk_bytes, room = problem.rows, CHUNK_BYTES, (POOL_BYTES - x_bytes) // STAGES
+    if tile_rows > MOST_THREADS or needed(tile_rows, 1) > room:
+        if size > 2 or problem.widths[0] > 1:
             return None
         found["WHOLE"] = 0
-        most = min(tile_rows, most_threads) // 32 * 32
+        most = THREADS_OF_PARTS
+        if groups >= LONG_GROUPS:
+            most, chunk_bytes = THREADS_OF_LONG_PARTS, room
+        most = min(ceil_div(tile_rows, 32) * 32, most)
         while most > 32 and needed(even_rows(problem, most), 1) > chunk_bytes:
             most -= 32
-        tile_rows = even_rows(problem, max(most, 32))
+        tile_rows = even_rows(problem, most)
     elif tile_rows <= FEW_THREADS and needed(tile_rows, 1) <= chunk_bytes // 2:
         chunk_bytes //= 2
     chunk = 1
     while chunk < turns and needed(tile_rows, chunk + 1) <= chunk_bytes:
         chunk += 1
-    pool = min(stages, ceil_div(turns, chunk)) * needed(tile_rows, chunk)
-    x_columns = turns * groups
-    if pool + x_columns * sums > POOL_BYTES:
+    pool = min(STAGES, ceil_div(turns, chunk)) * needed(tile_rows, chunk)
+    if pool + x_bytes > POOL_BYTES:
         return None
     threads = ceil_div(tile_rows, 32) * 32
     pool = ceil_div(pool, 512) * 512
     # A sum for each group, about as many numbers that are loaded, and a few more: 32 groups of
     # float32 compile to 64 to 76 registers, 64 groups to 128.
     registers = max(64, 2 * groups * ceil_div(sums, 4) + 8)
-    shared = pool + x_columns * sums + 1024
-    blocks = min(PROCESSOR_BYTES // shared, REGISTERS // (threads * registers))
+    blocks = min(PROCESSOR_BYTES // (pool + x_bytes + 1024), REGISTERS // (threads * registers))
     return found | {
         "THREADS_PER_BLOCK": threads, "LINE_THREADS": LINE_THREADS, "POOL_BYTES": pool,
-        "X_COLUMNS": x_columns, "MIN_BLOCKS": max(1, blocks),
+        "X_COLUMNS": turns * groups, "MIN_BLOCKS": max(1, blocks),
     }  # fmt: skip
 
 
