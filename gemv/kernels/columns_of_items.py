@@ -18,9 +18,10 @@ takes for an item, in us::
 
 Squares are compared, and computed by + - * / alone, so every machine has the same choice. Its
 numbers were fitted to 1,694 times of 123 batches on an NVIDIA H100, with 32 to 512 rows and columns
-in five dtypes (``benchmarks/results/items``). Its choice takes 1.5 % longer on these than the best
-of :data:`CANDIDATES` in the mean, 7 % in 95 % of the batches and 16 % at most. The rule before it
-took 8.9 %, 34 % and 63 % longer. Other GPUs get the same choice, untimed.
+in five dtypes (``benchmarks/results/items``, which has more by now). On the 134 batches there its
+choice takes 1.5 % longer than the best of :data:`CANDIDATES` in the mean, 7 % in 95 % of the
+batches and 16 % at most. The rule before it took 8.9 %, 34 % and 63 % longer on the first 123.
+Other GPUs get the same choice, untimed.
 """
 
 from __future__ import annotations
@@ -49,9 +50,14 @@ CANDIDATES = tuple(
     for each in (
         (2, 1, 2, 4), (4, 1, 1, 4), (4, 1, 2, 2), (4, 1, 2, 4), (8, 1, 1, 2), (8, 1, 2, 2),
         (8, 1, 2, 4), (4, 1, 4, 2), (2, 2, 2, 2), (4, 2, 1, 2), (4, 2, 2, 2), (8, 2, 1, 2),
-        (8, 2, 2, 2), (4, 4, 1, 2), (8, 4, 1, 2), (4, 4, 2, 2),
+        (8, 2, 2, 2), (4, 4, 1, 2), (8, 4, 1, 2), (4, 4, 2, 2), (4, 1, 8, 2), (1, 1, 8, 4),
     )
 )  # fmt: skip
+#: Rows of a thread for loads of a single number: a tile of fewer rows ends within a sector of 32
+#: bytes too often. us on an H100 for 136 MB, with up to 4 PIECES and with 8: float32 286 x 143,
+#: transposed, 66 and 55, 259 x 259 60 and 53; complex64 129 x 129 64 and 52. Where a load brings
+#: several numbers, or 16 bytes, these are not compared.
+NARROW_PIECES, NARROW_BYTES = 8, 8
 #: For blocks that have no room for the sums of any of these: a tile of as few rows as possible.
 SMALLEST = Columns(4, 1, 1, 1)
 #: Bytes of the sums in shared memory; a block has 48 KB, and some are for other things.
@@ -102,7 +108,7 @@ def best_for_items(problem: Problem, lanes: int, threads: int, again: int) -> Ma
         Loads that stand for one of 16 bytes, in rows of their own.
     """
     found, least = SMALLEST, math.inf
-    for each in possible(lanes, threads, can_widen(problem)):
+    for each in possible(problem, lanes, threads):
         if _sums_bytes(problem, lanes, threads, again, each) > SUMS_BYTES:
             continue
         square = squared_time(problem, lanes, threads, again, each)
@@ -120,9 +126,13 @@ def _sums_bytes(problem: Problem, lanes: int, threads: int, again: int, constant
     return min(threads // lanes, warps) * rows * problem.precision.sums.itemsize
 
 
-def possible(lanes: int, threads: int, widens: bool) -> Iterator[Columns]:
-    """Those of :data:`CANDIDATES` that there is code for, with at least 64 registers a thread."""
+def possible(problem: Problem, lanes: int, threads: int) -> Iterator[Columns]:
+    """Those of :data:`CANDIDATES` that are compared, with at least 64 registers a thread."""
+    widens = can_widen(problem)
+    is_narrow = problem.widths[0] == 1 and problem.dtype.itemsize <= NARROW_BYTES
     for each in CANDIDATES:
+        if each.PIECES >= NARROW_PIECES and not is_narrow:
+            continue
         block = threads * each.ACROSS
         wide = widens and lanes * each.ACROSS <= MOST_LANES and block <= MOST_THREADS
         if each.ACROSS == 1 or wide:

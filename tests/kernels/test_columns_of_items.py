@@ -58,10 +58,16 @@ def test_rows_behind_the_last_one_cost_time():
 
 @pytest.mark.parametrize("lanes", [1, 2, 4, 8, 16, 32])
 @pytest.mark.parametrize("threads", [32, 64, 128, 256, 512, 1024])
-@pytest.mark.parametrize("can_widen", [False, True])
-def test_what_is_compared_fits_a_multiprocessor(lanes, threads, can_widen):
-    found = list(possible(lanes, threads, can_widen))
+@pytest.mark.parametrize(
+    "letter, line, can_widen", [("s", 129, True), ("s", 132, False), ("z", 129, True)]
+)
+def test_what_is_compared_fits_a_multiprocessor(lanes, threads, letter, line, can_widen):
+    problem = item(letter, 129, 100, line)
+    assert columns_of_items.can_widen(problem) == can_widen
+    found = list(possible(problem, lanes, threads))
     assert found
+    # Many rows of a thread are for loads of a single number of up to 8 bytes.
+    assert any(each.PIECES == 8 for each in found) == (letter == "s" and line == 129)
     for each in found:
         block = threads * each.ACROSS
         assert block <= 1024 and block * each.MIN_BLOCKS <= max(1024, block)
@@ -91,7 +97,7 @@ def test_the_choice_has_the_least_time():
         problem = item("d", m, n)
         best = columns_of_items.best_for_items(problem, 4, 256, 1)
         assert columns_of_items.can_widen(problem)
-        least = min(squared_time(problem, 4, 256, 1, each) for each in possible(4, 256, True))
+        least = min(squared_time(problem, 4, 256, 1, each) for each in possible(problem, 4, 256))
         assert squared_time(problem, 4, 256, 1, Columns(**best)) == least < math.inf
     assert {each.ACROSS for each in CANDIDATES} == {1, 2, 4}
 
