@@ -375,6 +375,7 @@ def test_which_items_are_copied_in_stages():
     assert name("b", 129, 129, 0, items=512) == name("b", 33, 33, 0) == "staged_rows"
     assert name("b", 65, 65, 0, items=1000) == name("s", 44, 69, 0, items=1024) == "vector_rows"
     assert name("s", 65, 65, 0, items=1024) == "staged_rows"
+    assert name("s", 65, 65, 1, items=512) == "staged_columns"
     assert name("s", 65, 65, 1, items=256) == "vector_columns"
     assert name("s", 69, 151, 0) == "staged_rows"  # 5 loads of each of 32 lanes
     assert name("s", 129, 129, 0) == name("s", 185, 185, 0) == "vector_rows"  # 9 and 12 of 16
