@@ -6,7 +6,7 @@ import functools
 import operator
 
 from numba.core.types.functions import BaseFunction
-from numba.cuda.core import analysis, ir, ir_utils
+from numba.cuda.core import analysis, ir, ir_utils, postproc, transforms
 from numba.cuda.core.targetconfig import TargetConfig
 
 
@@ -16,6 +16,7 @@ def compile_faster() -> None:
     _remember_signatures()
     _find_lives_by_bits()
     _list_variables_by_type()
+    _look_at_lives_when_asked()
 
 
 def _compare_flags() -> None:
@@ -140,3 +141,22 @@ def _list_variables_by_type() -> None:
     ir_utils.compat_list_vars_stmt = lambda statement: (
         visited(statement) if isinstance(statement, ir.del_types) else statement.list_vars()
     )
+
+
+def _look_at_lives_when_asked() -> None:
+    """Find where variables live only if somebody asks for it.
+
+    Numba does so behind each of its passes, and generators alone need what it finds there.
+    """
+    run_whole = postproc.PostProcessor.run
+
+    def run(processor, emit_dels=False, extend_lifetimes=False):
+        function = processor.func_ir
+        if emit_dels or function.is_generator:
+            run_whole(processor, emit_dels, extend_lifetimes)
+            return
+        function.blocks = transforms.canonicalize_cfg(function.blocks)
+        function.variable_lifetime = postproc.VariableLifetime(function.blocks)
+        function.generator_info = None
+
+    postproc.PostProcessor.run = run
