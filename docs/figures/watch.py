@@ -196,7 +196,7 @@ def bank_ways(request: list[Access]) -> int:
 class _Watched(memory.Pointer):
     """A pointer that notes who reads and writes."""
 
-    __slots__ = ("note",)
+    __slots__, one_by_one = ("note",), True
 
     def _copied(self):
         other = super()._copied()
@@ -392,8 +392,9 @@ def _watching(note, record: Record) -> Iterator[None]:
         return atomic(*arguments)
 
     try:
-        arrays.__getitem__, arrays.__setitem__ = noted_get, noted_put
+        arrays.__getitem__, arrays.__setitem__, arrays.one_by_one = noted_get, noted_put, True
         blocks.release_barrier, atomics._atomic = noted_release, noted_atomic
         yield
     finally:
         arrays.__getitem__, arrays.__setitem__, blocks.release_barrier, atomics._atomic = old
+        arrays.one_by_one = False

@@ -24,7 +24,7 @@ from gemv.engines.coefficients import Coefficients, Lease
 from gemv.engines.slots import SlotTable
 from gemv.engines.tables import PackedLaunch, Tables
 from gemv.kernels.spec import SLOTS
-from gemv.language.simulator import memory, scheduler, thread
+from gemv.language.simulator import atomics, memory, scheduler, thread
 from gemv.language.simulator.tables import Items, Words
 from gemv.selection.select import Choice
 
@@ -38,7 +38,7 @@ def _scratch(geometry: Geometry, number: np.dtype) -> np.ndarray:
         return np.full(geometry.scratch, None, object)  # sums of two numbers each are objects here
     made = np.full(geometry.scratch, np.nan, number)
     if geometry.posts:
-        memory.make_empty(made)
+        atomics.make_empty(made)
     return made
 
 
@@ -50,7 +50,7 @@ def _require_clean(
         raise thread.SimulatorError(
             f"{name}: counters are not zero after the last launch: {counters}"
         )
-    if geometry.posts and not memory.is_empty(scratch):
+    if geometry.posts and not atomics.is_empty(scratch):
         raise thread.SimulatorError(f"{name}: sums that nobody took are left after the last launch")
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from gemv.language.simulator.memory import Pointer, is_empty, make_empty, write_back
+from gemv.language.simulator.memory import Pointer, write_back
 from gemv.language.simulator.thread import SimulatorError, current
 
 
@@ -65,6 +65,21 @@ def atomic_inc(pointer: Any, index: Any, limit: Any) -> Any:
         return old + 1 if old < limit else 0
 
     return _atomic(pointer, index, update, limit)
+
+
+def is_empty(memory: np.ndarray) -> bool:
+    """Whether no sum is posted in `memory`: all its bits are ones, or all its objects are None."""
+    if memory.dtype.hasobject:
+        return all(each is None for each in memory)
+    return memory.tobytes().count(0xFF) == memory.nbytes
+
+
+def make_empty(memory: np.ndarray) -> None:
+    """Make `memory` empty, as memory for posted sums is before and after a launch."""
+    if memory.dtype.hasobject:
+        memory[...] = None
+    else:
+        memory.view(np.uint8)[...] = 0xFF
 
 
 def post(pointer: Pointer, index: Any, value: Any) -> None:

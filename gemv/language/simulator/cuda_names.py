@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
-from types import SimpleNamespace
+from operator import attrgetter
+from types import FrameType, SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -84,19 +85,31 @@ def _shared_array(shape: Any, dtype: Any, alignment: int | None = None) -> Share
         return block.dynamic_array(_numpy_dtype(dtype))
     frame = sys._getframe(1)
     code = frame.f_code
+    # By the id of its type first, whose hash takes longest; the type stays referenced with it.
+    place = (id(code), frame.f_lasti, shape, id(dtype))
+    found = block.arrays.get(place)
+    if found is None:
+        found = block.arrays[place] = dtype, _array_of_site(block, frame, shape, dtype)
+    return found[1]
+
+
+def _array_of_site(block: Any, frame: FrameType, shape: Any, dtype: Any) -> SharedArray:
+    """The array of a block that a frame asks for."""
     # Shape and type tell apart closures, which share their code. The code stays referenced so
     # that its id is not used again.
+    code = frame.f_code
     key = (id(code), frame.f_lasti, shape, dtype)
-    if key not in block.shared:
+    known = block.shared.get(key)
+    if known is None:
         array = SharedArray.made(shape, _numpy_dtype(dtype), block.grid.schedule.late)
         block.shared_bytes += array.data.nbytes
         if block.shared_bytes > _MAX_SHARED_BYTES:
             raise SimulatorError(
                 f"{block.shared_bytes} bytes of shared memory: a block has {_MAX_SHARED_BYTES}"
             )
-        block.shared[key] = code, array
+        known = block.shared[key] = code, array
         block.memories.append(array.memory)
-    return block.shared[key][1]
+    return known[1]
 
 
 def _local_array(shape: Any, dtype: Any, alignment: int | None = None) -> CheckedArray:
@@ -147,10 +160,10 @@ def _selp(condition: Any, a: Any, b: Any) -> Any:
 def install() -> None:
     """Add the names to Numba's module, once for all threads and kernels."""
     names: dict[str, Any] = {
-        "threadIdx": triple(lambda thread: thread.where, "threadIdx"),
-        "blockIdx": triple(lambda thread: thread.block.where, "blockIdx"),
-        "blockDim": triple(lambda thread: thread.block.grid.block_shape, "blockDim"),
-        "gridDim": triple(lambda thread: thread.block.grid.grid_shape, "gridDim"),
+        "threadIdx": triple(attrgetter("where"), "threadIdx"),
+        "blockIdx": triple(attrgetter("block.where"), "blockIdx"),
+        "blockDim": triple(attrgetter("block.grid.block_shape"), "blockDim"),
+        "gridDim": triple(attrgetter("block.grid.grid_shape"), "gridDim"),
         "warpsize": WARP,
         "shared": SimpleNamespace(array=_shared_array),
         "local": SimpleNamespace(array=_local_array),

@@ -37,6 +37,7 @@ class Pointer:
     """
 
     __slots__ = ("address", "flat", "itemsize", "name", "origin", "scalar", "size", "writable")
+    one_by_one = False  # whether a subclass has to see each element that is loaded
 
     def __init__(
         self, flat: np.ndarray, origin: int = 0, writable: bool = True, name: str = ""
@@ -110,6 +111,36 @@ class Pointer:
         if held_back or first < 0 or first + count > self.size:
             return [self[k] for k in range(i, i + count)]
         return self.numbers_of(self.flat[first : first + count])
+
+    def elements_apart(self, i: int, step: int, count: int) -> Sequence[Any]:
+        """``self[i + k*step]`` for all k below `count`, read together as in :meth:`elements`."""
+        first, thread = self.origin + as_index(i), getcurrent()
+        end = first + (count - 1) * step + 1
+        held_back = self.one_by_one or type(thread) is Thread and thread.block.has_stores
+        if held_back or step <= 0 or first < 0 or end > self.size:
+            return [self[i + k * step] for k in range(count)]
+        return self.numbers_of(self.flat[first:end:step])
+
+    def vectors(self, i: int, step: int, count: int, width: int) -> list[Any]:
+        """What :func:`vector_load` gives at ``i + k*step``, for all k below `count`, in one list.
+
+        All of it is written out here: most of what kernels load comes this way.
+        """
+        first, size, flat = self.origin + as_index(i), self.size, self.flat
+        address, itemsize, is_plain = self.address, self.itemsize, type(self) is Pointer
+        thread = getcurrent()
+        held_back = self.one_by_one or type(thread) is Thread and thread.block.has_stores
+        values: list[Any] = []
+        for k in range(count):
+            at = first + k * step
+            outside = at < 0 or at + width > size
+            if held_back or outside or (address + at * itemsize) % (width * itemsize):
+                values += vector_load(self, i + k * step, width)
+            elif is_plain:
+                values.extend(flat[at : at + width])
+            else:
+                values += self.numbers_of(flat[at : at + width])
+        return values
 
     def stored(self, i: int, count: int) -> np.ndarray:
         """``self[i]`` and those behind it as they are stored, for a copy."""
@@ -330,6 +361,12 @@ class CheckedArray:
     def __len__(self) -> int:
         return self.shape[0]
 
+    def elements(self, i: int, count: int) -> tuple:
+        """``self[i]`` and those behind it, of one dimension."""
+        if type(i) is int and self.ndim == 1 and 0 <= i <= self.shape[0] - count:
+            return tuple(self.data[i : i + count])
+        return tuple(self[i + k] for k in range(count))
+
     def _checked(self, i: Any) -> Any:
         # Most indices are one or two Python integers in range.
         shape = self.shape
@@ -360,18 +397,3 @@ def write_back(stores: Stores) -> None:
     for flat, position, value in stores.values():
         flat[position] = value
     stores.clear()
-
-
-def is_empty(memory: np.ndarray) -> bool:
-    """Whether no sum is posted in `memory`: all its bits are ones, or all its objects are None."""
-    if memory.dtype.hasobject:
-        return all(each is None for each in memory)
-    return bool((memory.view(np.uint8) == 0xFF).all())
-
-
-def make_empty(memory: np.ndarray) -> None:
-    """Make `memory` empty, as memory for posted sums is before and after a launch."""
-    if memory.dtype.hasobject:
-        memory[...] = None
-    else:
-        memory.view(np.uint8)[...] = 0xFF

@@ -25,6 +25,12 @@ class _Conjugating:
     def elements(self, i: int, count: int) -> Sequence[Any]:
         return [value.conjugate() for value in self._pointer.elements(i, count)]
 
+    def elements_apart(self, i: int, step: int, count: int) -> Sequence[Any]:
+        return [value.conjugate() for value in self._pointer.elements_apart(i, step, count)]
+
+    def vectors(self, i: int, step: int, count: int, width: int) -> list[Any]:
+        return [value.conjugate() for value in self._pointer.vectors(i, step, count, width)]
+
     def numbers_of(self, stored: np.ndarray) -> Sequence[Any]:
         return [value.conjugate() for value in self._pointer.numbers_of(stored)]
 

@@ -90,6 +90,8 @@ class BlockRun:
         self.has_stores = False
         self.stores: Stores = {}
         self.shared: dict[tuple, tuple[CodeType, SharedArray]] = {}
+        #: The same arrays, for the threads that ask again.
+        self.arrays: dict[tuple, tuple[Any, SharedArray]] = {}
         self.shared_bytes = 0
         # The dynamic shared memory; then that of each array. NaN in every format.
         self.memories = [Memory(np.full(grid.shared, 0xFF, np.uint8), grid.schedule.late)]

@@ -114,6 +114,7 @@ class SharedArray(CheckedArray):
     """
 
     __slots__ = ("_all_held", "held", "memory", "old", "owner")
+    one_by_one = False  # whether somebody watches each element that is loaded
 
     def __init__(
         self, memory: Memory, new: np.ndarray, old: np.ndarray, held: np.ndarray, owner: np.ndarray
@@ -142,6 +143,11 @@ class SharedArray(CheckedArray):
         flat = data.reshape(-1)
         memory = Memory(flat if flat.dtype.hasobject else flat.view(np.uint8), is_late)
         return cls.of(memory, data.dtype, shape)
+
+    def elements(self, i: int, count: int) -> tuple:
+        if self.one_by_one or self.memory.is_held:
+            return tuple(self[i + k] for k in range(count))
+        return super().elements(i, count)
 
     def __getitem__(self, i: Any) -> Any:
         i = self._checked(i)

@@ -7,10 +7,11 @@ alignment of addresses, and nothing is loaded for elements that are not there.
 from __future__ import annotations
 
 import operator
+from itertools import repeat
 
 from gemv.core.geometry import LOAD_BYTES
 from gemv.core.shares import shares
-from gemv.language.simulator.memory import vector_load, vector_store
+from gemv.language.simulator.memory import vector_store
 from gemv.language.simulator.pointers import new_of, old_of
 from gemv.language.simulator.thread import SimulatorError
 from gemv.language.simulator.warp import together
@@ -24,13 +25,12 @@ def load_some(pointer, index, step, count, width, valid):
 
 def _loaded(pointer, index, step, count, width, valid):
     present = max(min(count, valid), 0)
-    values: list = []
-    for k in range(present):
-        at = index + k * step
-        if width > 1:
-            values += vector_load(pointer, at, width)
-        else:
-            values.append(pointer[at])
+    if width > 1:
+        values = pointer.vectors(index, step, present, width)
+    elif present > 1:
+        values = pointer.elements_apart(index, step, present)
+    else:
+        values = [pointer[index]] if present else []
     if present < count:
         values += (pointer.nothing,) * (width * (count - present))
     return values
@@ -139,7 +139,7 @@ def put_unit(shared, index, values, first, count):
 
 def load_units(shared, index, count):
     _check_unit(index, count)
-    return tuple(shared[index + lane] for lane in range(count))
+    return shared.elements(index, count)
 
 
 def _check_unit(index, count):
@@ -194,8 +194,8 @@ def multiply_add(sums, tile, x, conjugate):
     rows = len(tile) // count
     width = len(sums) // rows
     if width == count:  # one product for each sum
-        products = zip(sums, tile, tuple(x) * rows, strict=True)
-        return tuple([total + value * factor for total, value, factor in products])
+        _check_sizes(rows * count, sums, tile)
+        return tuple(map(operator.add, sums, map(operator.mul, tile, tuple(x) * rows)))
     parts = list(sums)
     for row in range(rows):
         first = row * width
@@ -208,28 +208,39 @@ def multiply_add(sums, tile, x, conjugate):
 def axpy_add(sums, tile, x, width, conjugate):
     if conjugate:
         tile = [value.conjugate() for value in tile]
+    _check_sizes(len(sums) // width * width * len(x), tile)
+    _check_sizes(len(sums) // width * width, sums)
     parts, at = [], 0
     for first in range(0, len(sums), width):
         own = sums[first : first + width]
         for factor in x:
-            pairs = zip(own, tile[at : at + width], strict=True)
-            own = [total + value * factor for total, value in pairs]
+            products = map(operator.mul, tile[at : at + width], repeat(factor))
+            own = list(map(operator.add, own, products))
             at += width
         parts += own
     return tuple(parts)
+
+
+def _check_sizes(count, *sequences):
+    """An error if one has not so many elements: ``map`` would leave out what the shortest lacks."""
+    for each in sequences:
+        if len(each) != count:
+            raise SimulatorError(f"{len(each)} numbers where there should be {count}")
 
 
 def outer_add(sums, tile, shared, index, step, count, width, conjugate):
     each = len(sums) // count
     columns = len(tile) // each
     unit = max(min(count, LOAD_BYTES // shared.dtype.itemsize), 1)
-    factors: list[list] = [[] for _ in range(count)]
+    factors: list[list] = []
     for k in range(columns):
+        column: list = []
         for first in range(0, count, unit):
-            for lane, factor in enumerate(load_units(shared, index + k * step + first, unit)):
-                factors[first + lane].append(factor)
+            column += load_units(shared, index + k * step + first, unit)
+        factors.append(column)
     parts: tuple = ()
-    for v, own in enumerate(factors):
+    for v in range(count):
+        own = [column[v] for column in factors]
         parts += axpy_add(sums[v * each : (v + 1) * each], tile, own, width, conjugate)
     return parts
 
