@@ -97,7 +97,7 @@ COSTS = {
     (64, 2): 1.26, (32, 2): 1.3, (64, 1): 1.5,
 }  # fmt: skip
 #: Bytes of a chunk for each thread, below which a multiprocessor has room for more bytes than its
-#: blocks bring. 49 x 49 bfloat16 takes 79 us with 128 threads, and 60 with 32.
+#: blocks bring. 49 x 49 float16 takes 79 us with 128 threads, and 60 with 32.
 THREAD_BYTES = 100
 #: Bytes of the largest item for blocks of one warp. 67 x 39 bfloat16, 5 KB, takes 58 us with these
 #: and 64 with two warps; 73 x 79, 12 KB, 65 and 55.
