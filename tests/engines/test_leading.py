@@ -125,4 +125,4 @@ def test_a_blas_with_other_integers_is_not_called(monkeypatch):
 
 def test_both_ways_to_an_address_agree():
     for array in (np.ones(3), np.ones((4, 5))[1:, 2:], np.ones(4, "F")[::-1]):
-        assert leading._address(array) == leading._address_by_attribute(array)
+        assert leading._address(array).value == leading._address_by_attribute(array).value
