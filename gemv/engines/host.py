@@ -16,7 +16,7 @@ from gemv.core.narrow import cast
 from gemv.engines import backend, leading
 from gemv.engines.leading import MAX_SIDE
 
-#: Bytes of a view with gaps that SciPy copies in less time than our call of BLAS begins.
+#: Bytes of a view with gaps up to which SciPy, which copies it, is faster than our call of BLAS.
 _COPIED_BYTES = 64 * 1024
 _announced = False
 

@@ -53,10 +53,9 @@ CANDIDATES = tuple(
         (8, 2, 2, 2), (4, 4, 1, 2), (8, 4, 1, 2), (4, 4, 2, 2), (4, 1, 8, 2), (1, 1, 8, 4),
     )
 )  # fmt: skip
-#: Rows of a thread for loads of a single number: a tile of fewer rows ends within a sector of 32
-#: bytes too often. us on an H100 for 136 MB, with up to 4 PIECES and with 8: float32 286 x 143,
-#: transposed, 66 and 55, 259 x 259 60 and 53; complex64 129 x 129 64 and 52. Where a load brings
-#: several numbers, or 16 bytes, these are not compared.
+#: PIECES, and bytes of a number, of candidates that are for loads of a single number alone. us on
+#: an H100 for 136 MB, with the choice among up to 4 PIECES and with 8: float32 286 x 143,
+#: transposed, 66 and 55, 259 x 259 60 and 53; complex64 129 x 129 64 and 52.
 NARROW_PIECES, NARROW_BYTES = 8, 8
 #: For blocks that have no room for the sums of any of these: a tile of as few rows as possible.
 SMALLEST = Columns(4, 1, 1, 1)

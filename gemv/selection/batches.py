@@ -22,7 +22,7 @@ _ANY_NUMBER = 1 << 62
 THREADS_PER_SM = 1024
 #: Bytes of all A for each multiprocessor from which on copies gain: of columns, of rows of 2-byte
 #: numbers, and of other rows.
-STAGED_COLUMNS, STAGED_HALVES, STAGED_ROWS = 48 << 10, 64 << 10, 96 << 10
+STAGED_COLUMNS, STAGED_NARROW_ROWS, STAGED_ROWS = 48 << 10, 64 << 10, 96 << 10
 #: Scratch memory that one launch may take; a batch that needs more takes several launches.
 MOST_SCRATCH_BYTES = 1 << 28
 #: Counters that one launch may take: a part of those that a captured graph can have.
@@ -207,7 +207,7 @@ def _are_loaded(problem: Problem, single: Choice) -> bool:
     us on an H100, for 136 MB, without copies and with them: 239 x 55, 7 loads of each of 8 lanes,
     50 and 53; 129 x 129, 9 loads of each of 16 lanes, 49 and 51; 185 x 185, 12 loads, 47 and 52;
     but 69 x 151, 5 loads of each of 32 lanes, 72 and 51. Where a row has fewer lanes, a warp has
-    many rows, and its loads have no neighbours: 33 x 33, 9 loads of each of 4 lanes, takes twice
+    more rows, and few of its loads are neighbours: 33 x 33, 9 loads of each of 4 lanes, took twice
     the time of the floor.
     """
     if single.kernel.name != "vector_rows" or problem.dtype.itemsize != 4:
@@ -228,7 +228,7 @@ def _are_many(problem: Problem, batch: Batch, device: Device) -> bool:
     """
     size = problem.dtype.itemsize
     nbytes = batch.items * problem.rows * problem.cols * size
-    least = STAGED_HALVES if size == 2 else STAGED_ROWS
+    least = STAGED_NARROW_ROWS if size == 2 else STAGED_ROWS
     if problem.access == "axpy":
         least = STAGED_COLUMNS
     return nbytes >= least * device.multiprocessors

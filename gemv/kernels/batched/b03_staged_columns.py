@@ -44,8 +44,9 @@ Wins
 
 Loses
     To ``vector_columns`` where its loads have 8 bytes or more, or where columns are so long that a
-    block has a part of them: here each number takes a load from shared memory of its own, besides
-    the copy. 448 x 95 float32, transposed, took an H100 76 us here, and 56 by loads.
+    block has a part of them and its loads have more than 2 bytes: here each number takes a load
+    from shared memory of its own, besides the copy. 448 x 95 float32, transposed, took an H100
+    76 us here, and 56 by loads.
 
 Sums
     Those of ``vector_columns`` with the same LANES, threads and width of loads, where columns
