@@ -13,11 +13,13 @@ from gemv.core.geometry import LOAD_BYTES
 from gemv.language.simulator.shared import SharedArray
 from gemv.language.simulator.thread import SimulatorError, current
 
+_BYTE = np.dtype(np.uint8)
+
 
 def _bytes_of(stage: SharedArray, index: int, pointer, count: int) -> slice:
     """The bytes of `count` elements of a stage from `index` on."""
     first, nbytes = index * pointer.itemsize, count * pointer.itemsize
-    if stage.dtype != np.uint8 or stage.ndim != 1:
+    if stage.dtype != _BYTE or stage.ndim != 1:
         raise SimulatorError(f"a stage is an array of bytes, not of {stage.dtype}")
     if not 0 <= first <= stage.size - nbytes:
         raise SimulatorError(f"bytes {first} to {first + nbytes} of a stage of {stage.size}")
@@ -80,13 +82,14 @@ def staged_some(stage, pointer, starts, index, step, count, width, valid):
     present = max(min(count, valid), 0)
     joined = present if step == width else 1  # vectors with nothing between them
     values: list = []
+    dtype, numbers_of, seen = pointer.flat.dtype, pointer.numbers_of, stage.memory.seen
     for start in starts:
         for k in range(0, present, joined or 1):
             at = start + index + k * step
             if at % width:
                 raise SimulatorError(f"{width} elements of a stage at {at}, which is no multiple")
-            own = stage.memory.seen(_bytes_of(stage, at, pointer, joined * width))
-            values += pointer.numbers_of(own.view(pointer.flat.dtype))
+            own = seen(_bytes_of(stage, at, pointer, joined * width))
+            values += numbers_of(own.view(dtype))
         if present < count:
             values += (pointer.nothing,) * (width * (count - present))
     return tuple(values)

@@ -39,10 +39,15 @@ from gemv.language.simulator.warp import (
 
 def triple(get: Callable[[Thread], tuple[int, int, int]], name: str) -> Any:
     """An object whose x, y and z are those of the thread that reads them."""
-    members = {
-        axis: property(lambda self, k=k: get(current())[k])  # type: ignore[misc]
-        for k, axis in enumerate("xyz")
-    }
+
+    def member(k: int) -> property:
+        def of_thread(self: Any) -> int:
+            thread = getcurrent()  # current() written out: kernels ask often
+            return get(thread if type(thread) is Thread else current())[k]
+
+        return property(of_thread)
+
+    members = {axis: member(k) for k, axis in enumerate("xyz")}
     return type(name, (), {"__slots__": (), **members})()
 
 

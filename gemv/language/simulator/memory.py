@@ -92,7 +92,7 @@ class Pointer:
 
     def __getitem__(self, i: int) -> Any:
         # _position written out: this is the hot path of every kernel.
-        position = self.origin + as_index(i)
+        position = self.origin + (i if type(i) is int else as_index(i))
         if not 0 <= position < self.size:
             self._position(i, "read")
         thread = getcurrent()
@@ -126,15 +126,15 @@ class Pointer:
 
         All of it is written out here: most of what kernels load comes this way.
         """
-        first, size, flat = self.origin + as_index(i), self.size, self.flat
+        at, size, flat = self.origin + as_index(i), self.size, self.flat
         address, itemsize, is_plain = self.address, self.itemsize, type(self) is Pointer
+        nbytes = width * itemsize
         thread = getcurrent()
         held_back = self.one_by_one or type(thread) is Thread and thread.block.has_stores
         values: list[Any] = []
         for k in range(count):
-            at = first + k * step
-            outside = at < 0 or at + width > size
-            if held_back or outside or (address + at * itemsize) % (width * itemsize):
+            at += step if k else 0
+            if held_back or at < 0 or at + width > size or (address + at * itemsize) % nbytes:
                 values += vector_load(self, i + k * step, width)
             elif is_plain:
                 values.extend(flat[at : at + width])
@@ -197,7 +197,7 @@ class _Converting(Pointer):
     def numbers_of(self, stored: np.ndarray) -> Sequence[Any]:
         if self.numbers is None:
             return list(cast(stored, self.number))
-        return [self.numbers[pattern] for pattern in stored.tolist()]
+        return list(map(self.numbers.__getitem__, stored.tolist()))
 
     def __setitem__(self, i: int, value: Any) -> None:
         super().__setitem__(i, cast(self.number.type(value), self.format).view(self.flat.dtype)[()])

@@ -29,7 +29,7 @@ from greenlet import GreenletExit, getcurrent
 from gemv.language.simulator.clusters import FROM_OTHERS, Box, ClusterRun, check_end
 from gemv.language.simulator.memory import Pointer, write_back
 from gemv.language.simulator.shared import Memory, SharedArray
-from gemv.language.simulator.thread import WARP, SimulatorError, Stores, Thread, Warp
+from gemv.language.simulator.thread import WARP, SimulatorError, Stores, Thread, Warp, release
 from gemv.language.simulator.warp import BLOCK_VOTES
 
 
@@ -181,14 +181,13 @@ class BlockRun:
                 self.report_warp(thread)
         first = next(thread for thread in self.threads if not thread.dead)
         place = (False, first.operation, first.site)
-        if any((t.dead, t.operation, t.site) != place for t in self.threads):
+        if any([(t.dead, t.operation, t.site) != place for t in self.threads]):
             raise SimulatorError(
                 f"{self.name(first)}: divergent barrier: {_states(self.threads, 'where')}"
             )
         self.show_to_block()
         result = BLOCK_VOTES[first.operation]([thread.value for thread in self.threads])
-        for thread in self.threads:
-            thread.release(result)
+        release(self.threads, result)
 
     def report_warp(self, thread: Thread) -> NoReturn:
         """Raise the error for a warp operation that waits for lanes which can't arrive."""
@@ -277,7 +276,10 @@ class GridRun:
                 if block.step():
                     resident.remove(block)
                     unfenced.append(block.stores)
-                    block.threads.clear()  # threads and block refer to each other
+                    # threads refer to their warp and to the block, and both to them
+                    for thread in block.threads[::WARP]:
+                        thread.warp.threads.clear()
+                    block.threads.clear()
                     if not any(each.alive for each in block.cluster.blocks):
                         block.cluster.blocks.clear()
         finally:

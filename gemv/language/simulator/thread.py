@@ -6,6 +6,7 @@ others run first (:meth:`Thread.pause`).
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from types import CodeType
 from typing import Any
 
@@ -91,6 +92,13 @@ class Thread(greenlet):
         if self.dead:
             return "returned"
         return f"waits in {self.operation} at {self.line()}" if self.operation else "runs"
+
+
+def release(threads: Sequence[Thread], result: Any) -> None:
+    """:meth:`Thread.release` for several threads of one block."""
+    for thread in threads:
+        thread.operation, thread.result = "", result
+    threads[0].block.ready += threads
 
 
 def current() -> Thread:

@@ -6,14 +6,16 @@ alignment of addresses, and nothing is loaded for elements that are not there.
 
 from __future__ import annotations
 
-import operator
 from itertools import repeat
+from operator import add as _add
+from operator import itemgetter
+from operator import mul as _multiply
 
 from gemv.core.geometry import LOAD_BYTES
 from gemv.core.shares import shares
 from gemv.language.simulator.memory import vector_store
 from gemv.language.simulator.pointers import new_of, old_of
-from gemv.language.simulator.thread import SimulatorError
+from gemv.language.simulator.thread import WARP, SimulatorError
 from gemv.language.simulator.warp import together
 
 # Loads and stores -------------------------------------------------------------------------------
@@ -82,7 +84,10 @@ def gather_inside(pointer, index, step, count, increment, width, valid, limit):
         inside = width if limit is None else max(min(width, limit - first), 0)
         present = inside if k < valid else 0
         if increment == 1:
-            values += pointer.elements(first, present)
+            if present == 1:
+                values.append(pointer[first])
+            elif present:
+                values += pointer.elements(first, present)
         else:
             values += [pointer[at * increment] for at in range(first, first + present)]
         if present < width:
@@ -161,7 +166,9 @@ def elements_past(pointer, index, bytes_):
 
 
 def row_starts(first, step, last, stride, rows):
-    return tuple(min(first + r * step, last) * stride for r in range(rows))
+    if first + (rows - 1) * step <= last:
+        return tuple([(first + r * step) * stride for r in range(rows)])
+    return tuple([min(first + r * step, last) * stride for r in range(rows)])
 
 
 # Sums -------------------------------------------------------------------------------------------
@@ -194,8 +201,9 @@ def multiply_add(sums, tile, x, conjugate):
     rows = len(tile) // count
     width = len(sums) // rows
     if width == count:  # one product for each sum
-        _check_sizes(rows * count, sums, tile)
-        return tuple(map(operator.add, sums, map(operator.mul, tile, tuple(x) * rows)))
+        if len(tile) != rows * count or len(sums) != len(tile):
+            _check_sizes(rows * count, sums, tile)
+        return tuple(map(_add, sums, map(_multiply, tile, tuple(x) * rows)))
     parts = list(sums)
     for row in range(rows):
         first = row * width
@@ -208,14 +216,15 @@ def multiply_add(sums, tile, x, conjugate):
 def axpy_add(sums, tile, x, width, conjugate):
     if conjugate:
         tile = [value.conjugate() for value in tile]
-    _check_sizes(len(sums) // width * width * len(x), tile)
-    _check_sizes(len(sums) // width * width, sums)
+    whole = len(sums) // width * width
+    if len(sums) != whole or len(tile) != whole * len(x):
+        _check_sizes(whole * len(x), tile)
+        _check_sizes(whole, sums)
     parts, at = [], 0
-    for first in range(0, len(sums), width):
+    for first in range(0, whole, width):
         own = sums[first : first + width]
-        for factor in x:
-            products = map(operator.mul, tile[at : at + width], repeat(factor))
-            own = list(map(operator.add, own, products))
+        for factor in x:  # nothing is added before the last line: no lists in between
+            own = map(_add, own, map(_multiply, tile[at : at + width], repeat(factor)))
             at += width
         parts += own
     return tuple(parts)
@@ -252,7 +261,7 @@ def fold(sums, rows):
         part = list(sums[row * width : (row + 1) * width])
         while len(part) > 1:
             half = len(part) // 2
-            part = [part[k] + part[k + half] for k in range(half)]
+            part = list(map(_add, part[:half], part[half:]))
         folded.append(part[0])
     return tuple(folded)
 
@@ -261,7 +270,8 @@ def fold_pieces(sums, width):
     parts = list(sums)
     while len(parts) > width:
         half = len(parts) // 2
-        parts = [low + high for low, high in zip(parts[:half], parts[half:], strict=True)]
+        _check_sizes(half, parts[half:])
+        parts = list(map(_add, parts[:half], parts[half:]))
     return tuple(parts)
 
 
@@ -271,6 +281,12 @@ def pieces_of(sums, first, count, width):
 
 def add_each(left, right):
     return tuple(one + other for one, other in zip(left, right, strict=True))
+
+
+#: Of 32 numbers, for each lane that of the lane whose number differs in one bit.
+_LANES_ACROSS = {
+    step: itemgetter(*(lane ^ step for lane in range(WARP))) for step in (1, 2, 4, 8, 16)
+}
 
 
 def sums_of_lane(values, lane):
@@ -284,14 +300,13 @@ def sums_of_lane(values, lane):
 def butterfly(values, lanes, apart):
     def added_up(brought):
         _check_counts(brought)
+        columns = list(zip(*brought, strict=True))  # each of the sums, of all lanes
         step = lanes // 2
         while step >= apart:
-            brought = [
-                tuple(map(operator.add, own, brought[lane ^ step]))
-                for lane, own in enumerate(brought)
-            ]
+            others = _LANES_ACROSS[step]
+            columns = [tuple(map(_add, column, others(column))) for column in columns]
             step //= 2
-        return brought
+        return list(zip(*columns, strict=True)) or brought
 
     return together("butterfly", values, added_up)
 
@@ -311,9 +326,7 @@ def scatter_sums(values, tid, width, lanes, apart):
                 uppers = [bool(tid & step) for tid in tids]
                 sent = [own[not upper] for own, upper in zip(halves, uppers, strict=True)]
                 kept = [own[upper] for own, upper in zip(halves, uppers, strict=True)]
-            kept = [
-                tuple(map(operator.add, own, sent[lane ^ step])) for lane, own in enumerate(kept)
-            ]
+            kept = [tuple(map(_add, own, sent[lane ^ step])) for lane, own in enumerate(kept)]
             step //= 2
         return kept
 

@@ -12,8 +12,9 @@ from operator import index as as_index
 from typing import Any
 
 import numpy as np
+from greenlet import getcurrent
 
-from gemv.language.simulator.thread import WARP, SimulatorError, Thread, current
+from gemv.language.simulator.thread import WARP, SimulatorError, Thread, current, release
 
 _FULL_MASK = 0xFFFFFFFF
 
@@ -32,10 +33,13 @@ def block_barrier(operation: str) -> Callable[..., Any]:
     """The barrier called `operation`, one of :data:`BLOCK_VOTES`."""
 
     def barrier(value: Any = None) -> Any:
-        thread = current()
-        frame = sys._getframe(1)
+        thread, frame = current(), sys._getframe(1)
         thread.value = value
-        return thread.block_on(operation, None, (frame.f_code, frame.f_lasti))
+        # block_on written out: no kernel does anything more often.
+        thread.operation, thread.mask = operation, None
+        thread.site = frame.f_code, frame.f_lasti
+        thread.hub.switch()
+        return thread.result
 
     return barrier
 
@@ -70,7 +74,9 @@ def _gather(
     site = (frame.f_code, frame.f_lasti)
     # By id, because the hash of a code object is slow; the threads keep it alive.
     key = (operation, mask, id(site[0]), site[1])
-    group = warp.groups.setdefault(key, {})
+    group = warp.groups.get(key)
+    if group is None:
+        group = warp.groups[key] = {}
     group[thread.lane] = value
     if len(group) < mask.bit_count():
         return thread.block_on(operation, mask, site)
@@ -83,8 +89,7 @@ def _gather(
             member.stores.clear()
         for memory in thread.block.memories:
             memory.show_to_warp(members)
-    for member in members:
-        member.release(result)
+    release(members, result)
     thread.hub.switch()
     return result
 
@@ -109,7 +114,7 @@ def shuffle(operation: str, source: Callable[[int, int], int]) -> Callable[..., 
 
     def shuffle(mask: int, value: Any, other: int) -> Any:
         group = _gather(operation, mask, _movable(value))
-        lane = current().lane
+        lane = getcurrent().lane
         # A GPU looks at the low five bits of the lane, distance or lane mask only.
         wanted = source(lane, as_index(other) % WARP)
         if not 0 <= wanted < WARP:
@@ -133,7 +138,7 @@ def together(
         operation, _FULL_MASK, brought,
         lambda group: combine([group[lane] for lane in range(WARP)]), caller=3,
     )  # fmt: skip
-    return results[current().lane]
+    return results[getcurrent().lane]
 
 
 def of_warp(condition: Any) -> bool:
