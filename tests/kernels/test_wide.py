@@ -117,13 +117,20 @@ SUMS += [
 
 
 def is_summed(dtype, accumulate, data, order, kernel):
-    """A kernel that takes both orders gets them in turn, unless all rows are asked for.
+    """Unless all rows are asked for, kinds of data go round with kernels and dtypes.
 
-    One whose loads are of one number has the same loops for each dtype.
+    A kernel whose loads are of one number has the same loops for each dtype, and one that takes
+    both orders gets them in turn.
     """
-    in_turn = "CF"[(DATA.index(data) + KERNELS.index(kernel)) % 2]
-    few = ALL_ROWS or kernel.wide or order == in_turn and dtype in "scb"
-    return few and (dtype, accumulate, data) in SUMS and has_case(kernel, dtype, order, accumulate)
+    place = DATA.index(data) + KERNELS.index(kernel)
+    if kernel.wide:  # with each dtype two kinds of data, and all kinds with some of the dtypes
+        in_turn = (place + "sdczhb".index(dtype)) % 3 == 0
+        few = in_turn or data is cancelling or accumulate == "pairs"
+    else:
+        few = order == "CF"[place % 2] and dtype in "scb"
+    if not (ALL_ROWS or few) or (dtype, accumulate, data) not in SUMS:
+        return False
+    return has_case(kernel, dtype, order, accumulate)
 
 
 @of_all(
