@@ -592,6 +592,9 @@ def test_staged_numbers_of_x_are_those_of_one_vector(
 
     found = set()
     others = orders(ALL_ROWS or splits > 0) if accumulate == "plain" else []
+    if not ALL_ROWS and layout != "packed":  # that of late stores, and another one in turn
+        turn = STAGED_CASES.index((letter, accumulate, layout)) + as_stored
+        others[1:] = others[1 + turn % max(len(others) - 1, 1) :][:1]
     for order in others or [contextlib.nullcontext()]:
         with order:
             kernels, several = computed()
@@ -649,12 +652,12 @@ def test_staged_numbers_and_sums_fit_into_shared_memory(letter, accumulate):
                 knobs = kernel.for_vectors(problem, alone, vectors)
                 spec = select(problem, H200, "vector_columns", alone).spec
                 spec = dataclasses.replace(spec, knobs=tuple(sorted(knobs.items())))
-                (function,) = kernel.functions(spec)
-                names = function.__globals__
-                element = problem.precision.sums.itemsize
-                sizes = [names["CHUNK_SHARES"] * names["TILE_ROWS"] * element,
-                         names["EDGES"] * names["WIDTH"] * element]  # fmt: skip
                 if knobs["STAGED"]:
+                    (function,) = kernel.functions(spec)
+                    names = function.__globals__
+                    element = problem.precision.sums.itemsize
+                    sizes = [names["CHUNK_SHARES"] * names["TILE_ROWS"] * element,
+                             names["EDGES"] * names["WIDTH"] * element]  # fmt: skip
                     columns, count = names["BOTH_STAGES"] // knobs["COUNT"], knobs["COUNT"]
                     sizes.append(x_bytes(columns, count, problem.precision))
                     assert sum(sizes) + 4 <= 48 << 10, (alone, knobs, sizes)
