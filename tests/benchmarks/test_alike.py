@@ -54,7 +54,7 @@ def invented(device, count, slower):
 def test_what_one_gpu_lacks_is_learned_from_few_of_its_cells():
     from threadpoolctl import threadpool_limits  # which scikit-learn needs
 
-    other, own = invented(H200, 60, 1.0), invented(OTHER, 30, 1.5)
+    other, own = invented(H200, 30, 1.0), invented(OTHER, 20, 1.5)
     used, reference = machine(OTHER), machine(H200)
     kept = own.cells % 3 != 0
     with threadpool_limits(1):  # threads that wait for each other's cores take ten times as long
@@ -83,7 +83,7 @@ def test_choices_are_judged_by_what_was_timed():
     used, found = machine(OTHER), Choices(machine(OTHER), OTHER)
     made = store.Campaign({"gpu": OTHER.name, "device": [[9, 0], 132]})
     changed = 0
-    for number in range(100, 148):
+    for number in range(100, 128):
         problem = FramedCell.at(draw.cell(number), 1 << 30, 1).problem
         kind = cells.kind_of(problem)
         cell = cells.indices_of(problem_of_cell(kind, *cells.indices_of(problem)))

@@ -393,36 +393,40 @@ def test_every_variable_that_numba_cuda_reads_is_known_to_shape_code_or_not():
 
 def test_editing_any_file_that_shapes_machine_code_makes_another_key(copied):
     """Every file of the rooms that kernels come from, and no file of another room."""
-    code = (
-        "import pathlib, sys\n"
-        "keys = {}\n"
-        "for path in [None, *sorted(pathlib.Path(sys.path[0], 'gemv').rglob('*.py'))]:\n"
-        "    if path:\n"
-        "        text = path.read_text('utf-8')\n"
-        "        path.write_text(text + '# ', 'utf-8')\n"
-        "    for name in [n for n in sys.modules if n.partition('.')[0] == 'gemv']:\n"
-        "        del sys.modules[name]\n"
-        "    import gemv.engines.cache\n"
-        "    keys[gemv.engines.cache.key('serial', 'spec', (9, 0))] = str(path)\n"
-        "    if path:\n"
-        "        path.write_text(text, 'utf-8')\n"
-        "print(len(keys), *keys.values())"
-    )
-    env = {k: v for k, v in os.environ.items() if not k.startswith("NUMBA_")}
-    env["PYTHONPATH"] = str(copied)
-    command = [sys.executable, "-P", "-c", code]
-    done = processes.run(command, env=env, capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
-    count, *edited = done.stdout.split()
     shaping = {
         str(copied / "gemv" / path.relative_to(PACKAGE))
         for room in fingerprint.ROOMS
         for path in (PACKAGE / room).rglob("*.py")
     }
     shaping.add(str(copied / "gemv" / "engines" / "binaries.py"))
-    # The key of no edit is that of every file elsewhere, the last of which is named for it.
-    (elsewhere,) = set(edited) - shaping
-    assert set(edited) == shaping | {elsewhere} and int(count) == len(shaping) + 1
+    elsewhere = {str(path) for path in (copied / "gemv").rglob("*.py")} - shaping
+    code = (
+        "import json, pathlib, sys\n"
+        "keys = []\n"
+        "for edited in json.load(sys.stdin):\n"
+        "    texts = {path: path.read_text('utf-8') for path in map(pathlib.Path, edited)}\n"
+        "    for path, text in texts.items():\n"
+        "        path.write_text(text + '# ', 'utf-8')\n"
+        "    for name in [n for n in sys.modules if n.partition('.')[0] == 'gemv']:\n"
+        "        del sys.modules[name]\n"
+        "    import gemv.engines.cache\n"
+        "    keys.append(gemv.engines.cache.key('serial', 'spec', (9, 0)))\n"
+        "    for path, text in texts.items():\n"
+        "        path.write_text(text, 'utf-8')\n"
+        "print(*keys)"
+    )
+    env = {k: v for k, v in os.environ.items() if not k.startswith("NUMBA_")}
+    env["PYTHONPATH"] = str(copied)
+    command = [sys.executable, "-P", "-c", code]
+    # None; each by itself; and all that must change nothing together.
+    edits = [[], *([path] for path in sorted(shaping)), sorted(elsewhere)]
+    done = processes.run(
+        command, env=env, capture_output=True, text=True, input=json.dumps(edits)
+    )
+    assert done.returncode == 0, done.stderr
+    keys = done.stdout.split()
+    assert len(keys) == len(edits) and len(elsewhere) > 100
+    assert keys[-1] == keys[0] and len(set(keys)) == len(shaping) + 1
     assert {Path(each).name for each in shaping} >= {"compile.py", "loads.py", "epilogue.py"}
 
 

@@ -231,7 +231,7 @@ def test_cuts_of_large_matrices(shape, order, trans, dtype):
 def test_the_call_is_streamed_under_a_limit():
     rng = np.random.default_rng(1)
     a, x, y = rng.standard_normal((160, 50)), rng.standard_normal(50), rng.standard_normal(160)
-    kernel = "block_per_row"  # whose panels may be of any number of rows
+    kernel = "warp_per_row"
     expected = gemv.gemv(1.5, a, x, beta=0.5, y=y, kernel=kernel)
     limit = 50 * 8 + 160 * 8 + 30_000
     seen = []
@@ -252,8 +252,8 @@ def test_a_memory_map_is_read_in_place(tmp_path, order):
     np.save(tmp_path / "a.npy", a)
     mapped = np.load(tmp_path / "a.npy", mmap_mode="r")
     x = rng.standard_normal(40).astype(np.float32)
-    expected = gemv.sgemv(1.0, a, x, kernel="block_per_row")
-    got = gemv.sgemv(1.0, mapped, x, kernel="block_per_row", device_memory_limit=12_000)
+    expected = gemv.sgemv(1.0, a, x, kernel="warp_per_row")
+    got = gemv.sgemv(1.0, mapped, x, kernel="warp_per_row", device_memory_limit=12_000)
     assert got.tobytes() == expected.tobytes()
     assert isinstance(mapped, np.memmap)
 
@@ -272,11 +272,11 @@ def test_values_are_converted_on_the_way(kind):
     }[kind]
     order = "F" if kind in ("columns", "broadcast") else "C"
     plain = np.array(a, np.float64, order=order)
-    expected = gemv.dgemv(1.0, plain, x, kernel="block_per_row")
+    expected = gemv.dgemv(1.0, plain, x, kernel="warp_per_row")
     limit = 5_000 + 16 * (plain.shape[0] + 20)
-    told = gemv.explain(1.0, a, x, kernel="block_per_row", device_memory_limit=limit)
+    told = gemv.explain(1.0, a, x, kernel="warp_per_row", device_memory_limit=limit)
     assert "panels" in told.transfer
-    got = gemv.dgemv(1.0, a, x, kernel="block_per_row", device_memory_limit=limit)
+    got = gemv.dgemv(1.0, a, x, kernel="warp_per_row", device_memory_limit=limit)
     assert np.allclose(got, plain @ x)
     assert got.tobytes() == expected.tobytes()
 
@@ -345,7 +345,7 @@ def test_alpha_zero_reads_no_matrix():
     with compute.watch(lambda *report: seen.append(report)):
         got = gemv.gemv(
             0, a, np.ones(50), beta=2, y=np.ones(96),
-            kernel="block_per_row", device_memory_limit=30_000,
+            kernel="warp_per_row", device_memory_limit=30_000,
         )  # fmt: skip
     assert got.tolist() == [2.0] * 96
     assert not seen, "nothing was moved"
