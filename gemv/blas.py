@@ -6,6 +6,7 @@ If there is none, or anything is unusual, it goes the long way (:mod:`gemv.calls
 
 from __future__ import annotations
 
+import sys
 from typing import TYPE_CHECKING, Any, Protocol
 
 from gemv.calls import docstrings, routines, short
@@ -122,7 +123,8 @@ class Routine(Protocol):
 
 def _of_dtype(letter: str) -> Routine:
     """The routine that computes in the dtype of one of BLAS's letters, s, d, c or z."""
-    routine, dtype = letter + "gemv", DTYPES[letter]
+    # Interned: machine code compares it by its address.
+    routine, dtype = sys.intern(letter + "gemv"), DTYPES[letter]
 
     def product(
         alpha: Any,

@@ -50,11 +50,13 @@ def prepare_host(generation: int, by_environment: bool, reach: faster.Reach) -> 
     if np.ndarray not in short_ways:
         from gemv.calls import short_host
 
-        made = short_host.short_ways(by_environment, reach)
-        if memo.generation() == generation:
-            short_ways.update(made)
-            if memo.generation() != generation:  # by another thread, in the meantime
-                _forget_host()
+        def install(made: dict[type, ShortWay]) -> None:
+            if memo.generation() == generation:
+                short_ways.update(made)
+                if memo.generation() != generation:  # by another thread, in the meantime
+                    _forget_host()
+
+        install(short_host.short_ways(by_environment, reach, install))
 
 
 def _forget_host() -> None:

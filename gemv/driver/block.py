@@ -38,9 +38,6 @@ ENTRIES = (
     *DRIVER_ENTRIES, *PYTHON_ENTRIES, *SYSTEM_ENTRIES, "None", "frames", "turn", "clock",
     "deputy", "serve",
 )  # fmt: skip
-#: The symbol of that table, and the function that answers where it is.
-TABLE = "addresses"
-TABLE_AT = "table_at"
 
 #: A launch was not made, for a reason that the long way puts into words.
 UNUSUAL = -1

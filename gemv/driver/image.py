@@ -16,6 +16,10 @@ import struct
 import sys
 from typing import NamedTuple
 
+#: The symbol of a table of addresses that may lie beside the code, and the function that answers
+#: where it is.
+TABLE = "addresses"
+TABLE_AT = "table_at"
 _HEADER = struct.Struct("<IIQQQQIIQQ")
 _SYMBOL = struct.Struct("<IBBHQQ")
 _RELOCATION = struct.Struct("<QQq")

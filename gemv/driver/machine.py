@@ -1,10 +1,8 @@
 """The last step of a call in machine code: fill in the parameters and ask the driver.
 
 Packing parameters with ``struct`` and calling the driver through ctypes takes Python half as long
-as the driver takes for the launch. LLVM, which Numba brings along, compiles functions for the host
-as well, and one with the signature of a built-in function (``METH_FASTCALL``) is called by the
-interpreter like its own: it gets the objects as they are, and asks Python's C functions for their
-values.
+as the driver takes for the launch. Machine code that the interpreter calls like its own functions
+(:mod:`gemv.driver.native`) does both.
 
 A call lies packed in a :class:`Block`, which never changes: what is new in a launch is written to
 the stack of its thread, so any number of threads may launch one block. The interpreter's lock is
@@ -23,8 +21,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from gemv.driver import deputy, known_frames, turn
-from gemv.driver import image as images
+from gemv.driver import deputy, known_frames, native, turn
 from gemv.driver.block import (
     ALIGNMENTS,
     DESCRIBE,
@@ -34,8 +31,6 @@ from gemv.driver.block import (
     OPERANDS,
     PYTHON_ENTRIES,
     SPANS,
-    TABLE,
-    TABLE_AT,
     WITH_OLD_Y,
 )
 
@@ -83,78 +78,42 @@ class Driver(NamedTuple):
     stream_id: int = 0
 
 
-def _compiled_now(compiled: Callable[[], bytes]) -> bytes:
-    return compiled()
-
-
 @functools.cache
-def machine(
-    driver: Driver, kept: Callable[[Callable[[], bytes]], bytes] = _compiled_now
-) -> Machine:
+def machine(driver: Driver, kept: native.Kept = native.compiled_now) -> Machine:
     """The functions, which call the driver at these addresses.
 
     Parameters
     ----------
     driver : Driver
     kept : callable
-        ``kept(compiled)`` gives the bytes of the image: those that another process has left, or
-        those that ``compiled()`` makes. Only the second needs LLVM.
+        As for :func:`gemv.driver.native.load`.
     """
-    address_of = _from_image(driver, kept) if images.is_possible() else None
-    if address_of is None:
+
+    def write() -> Any:
         from gemv.driver import machine_ir
 
-        engine, address_of = machine_ir.in_place()
-        _keep(engine)
-        table = ctypes.CFUNCTYPE(ctypes.c_size_t)(address_of(TABLE_AT))()
-        _fill(table, driver, address_of("serve"))
+        return machine_ir.module()
+
+    address_of = native.load(write, kept, lambda table, of: _fill(table, driver, of))
     functions: dict[str, Any] = {
-        name: _builtin(name, address_of(name)) for name in Machine._fields if name != "handler"
+        name: native.builtin(name, address_of(name))
+        for name in Machine._fields
+        if name != "handler"
     }
     return Machine(**functions, handler=address_of("handler"))
 
 
-def _from_image(
-    driver: Driver, kept: Callable[[Callable[[], bytes]], bytes]
-) -> Callable[[str], int] | None:
-    """The address of each function of the image; None where there can be no image.
-
-    Memory may not be allowed to become executable, or LLVM makes an object that
-    :func:`gemv.driver.image.link` cannot link.
-    """
-
-    def compiled() -> bytes:
-        from gemv.driver import machine_ir
-
-        return images.link(machine_ir.object_file()).pack()
-
-    try:
-        image = images.Image.unpack(kept(compiled))
-        memory, start = images.mapped(image)
-        _fill(start + image.symbols[TABLE], driver, start + image.symbols["serve"])
-        images.make_executable(memory, start)
-    except (OSError, ValueError):  # ValueError: an LLVM that relocates otherwise
-        return None
-    _keep(memory)
-    return lambda name: start + image.symbols[name]
-
-
-def _fill(table: int, driver: Driver, serve: int) -> None:
+def _fill(table: int, driver: Driver, address_of: Callable[[str], int]) -> None:
     """Write to the table what the machine code calls."""
-    addresses = driver._asdict() | {name: _python(name) for name in PYTHON_ENTRIES}
+    addresses = driver._asdict() | {name: native.python(name) for name in PYTHON_ENTRIES}
     addresses["None"], addresses["frames"] = id(None), known_frames.STATE.ctypes.data
     addresses |= deputy.system()
     addresses["turn"], addresses["clock"] = turn.STATE.ctypes.data, turn.clock()
-    addresses["deputy"], addresses["serve"] = deputy.STATE.ctypes.data, serve
-    _keep(turn.STATE)  # of threads that launch while the interpreter ends
-    _keep(deputy.STATE)
+    addresses["deputy"], addresses["serve"] = deputy.STATE.ctypes.data, address_of("serve")
+    native.keep(turn.STATE)  # of threads that launch while the interpreter ends
+    native.keep(deputy.STATE)
     words = (ctypes.c_size_t * len(ENTRIES)).from_address(table)
     words[:] = [addresses[name] for name in ENTRIES]
-
-
-def _python(name: str) -> int:
-    """The address of a function of Python's C interface."""
-    return ctypes.cast(getattr(ctypes.pythonapi, name), ctypes.c_void_p).value or 0
 
 
 class Expectation:
@@ -193,30 +152,3 @@ class Expectation:
             return False
         self.words[ALIGNMENTS + place] = pointer & 15
         return True
-
-
-class _MethodDef(ctypes.Structure):
-    _fields_ = (
-        ("name", ctypes.c_char_p),
-        ("function", ctypes.c_void_p),
-        ("flags", ctypes.c_int),
-        ("doc", ctypes.c_char_p),
-    )
-
-
-_FASTCALL = 0x0080
-
-
-def _keep(thing: Any) -> None:
-    """Let something live as long as the process: functions are called until its very end."""
-    ctypes.pythonapi.Py_IncRef(ctypes.py_object(thing))
-
-
-def _builtin(name: str, address: int) -> Callable[..., Any]:
-    """A built-in function of the interpreter, made of machine code."""
-    definition = _MethodDef(name.encode(), address, _FASTCALL, None)
-    _keep(definition)
-    make = ctypes.PYFUNCTYPE(
-        ctypes.py_object, ctypes.POINTER(_MethodDef), ctypes.c_void_p, ctypes.c_void_p
-    )(("PyCFunction_NewEx", ctypes.pythonapi))
-    return make(ctypes.byref(definition), None, None)

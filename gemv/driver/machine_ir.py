@@ -6,11 +6,7 @@ of addresses that lies beside it and is filled in when it is loaded, so that it 
 
 from __future__ import annotations
 
-import functools
-from collections.abc import Callable
-from typing import Any
-
-from llvmlite import binding, ir
+from llvmlite import ir
 
 from gemv.driver import deputy_ir, handler_ir
 from gemv.driver.block import (
@@ -33,13 +29,21 @@ from gemv.driver.block import (
     REAL,
     SPANS,
     STEP,
-    TABLE,
-    TABLE_AT,
     UNUSUAL,
     VALUES,
     WITH_OLD_Y,
 )
-from gemv.driver.machine_writer import DOUBLE, FLOAT, INT, WORD, Writer, addresses, words
+from gemv.driver.image import TABLE, TABLE_AT
+from gemv.driver.machine_writer import (
+    DOUBLE,
+    FLOAT,
+    INT,
+    WORD,
+    Writer,
+    addresses,
+    new_module,
+    words,
+)
 
 
 def write_real(module: ir.Module) -> Writer:
@@ -270,9 +274,9 @@ def _write_give_back(module: ir.Module) -> None:
     _wrap(module, "give_back", f)
 
 
-def _module() -> ir.Module:
-    module = ir.Module("gemv")
-    module.triple = _target().triple
+def module() -> ir.Module:
+    """All functions of the last step."""
+    module = new_module()
     table = ir.GlobalVariable(module, ir.ArrayType(WORD, len(ENTRIES)), TABLE)
     table.initializer = ir.Constant(table.value_type, [0] * len(ENTRIES))
     table.linkage = "internal"  # so that code finds it by its distance
@@ -290,29 +294,3 @@ def _module() -> ir.Module:
     handler_ir.write_handler(module, launch)
     _wrap(module, "publish", handler_ir.write_publish(module))
     return module
-
-
-@functools.cache
-def _target() -> binding.Target:
-    binding.initialize_native_target()
-    binding.initialize_native_asmprinter()
-    return binding.Target.from_default_triple()
-
-
-def _parsed() -> binding.ModuleRef:
-    parsed = binding.parse_assembly(str(_module()))
-    parsed.verify()
-    return parsed
-
-
-def object_file() -> bytes:
-    """The functions as an object file, for any processor of this kind and at any address."""
-    machine = _target().create_target_machine(opt=2, reloc="pic", codemodel="small")
-    return bytes(machine.emit_object(_parsed()))
-
-
-def in_place() -> tuple[Any, Callable[[str], int]]:
-    """The functions in the memory of this process: what holds them, and the address of a name."""
-    engine = binding.create_mcjit_compiler(_parsed(), _target().create_target_machine(opt=2))
-    engine.finalize_object()
-    return engine, engine.get_function_address

@@ -1,15 +1,18 @@
-"""The tools that :mod:`machine_ir` writes machine code with: words, addresses, calls, loops.
+"""The tools that machine code is written with: words, addresses, calls, loops; and its compiler.
 
 LLVM has many types; here everything is a word of 64 bits, except the numbers alpha and beta.
 """
 
 from __future__ import annotations
 
+import functools
+from collections.abc import Callable
 from typing import Any
 
-from llvmlite import ir
+from llvmlite import binding, ir
 
-from gemv.driver.block import ENTRIES, FRAME, PLACES, TABLE, UNUSUAL, X_START, Y_START
+from gemv.driver.block import ENTRIES, FRAME, PLACES, UNUSUAL, X_START, Y_START
+from gemv.driver.image import TABLE
 
 WORD, DOUBLE, FLOAT, INT = ir.IntType(64), ir.DoubleType(), ir.FloatType(), ir.IntType(32)
 
@@ -162,3 +165,38 @@ def addresses(f: Writer, block: Any, values: Any, a: Any, x: Any, y: Any) -> Non
     f.store(values, PLACES["a"], a)
     f.store(values, PLACES["x"], f.builder.add(x, f.load(block, X_START)))
     f.store(values, PLACES["y"], f.builder.add(y, f.load(block, Y_START)))
+
+
+def new_module() -> ir.Module:
+    """A module without functions, for this kind of machine."""
+    module = ir.Module("gemv")
+    module.triple = target().triple
+    return module
+
+
+@functools.cache
+def target() -> binding.Target:
+    """The kind of machine that this process runs on."""
+    binding.initialize_native_target()
+    binding.initialize_native_asmprinter()
+    return binding.Target.from_default_triple()
+
+
+def _parsed(module: ir.Module) -> binding.ModuleRef:
+    parsed = binding.parse_assembly(str(module))
+    parsed.verify()
+    return parsed
+
+
+def object_file(module: ir.Module) -> bytes:
+    """The functions as an object file, for any processor of this kind and at any address."""
+    machine = target().create_target_machine(opt=2, reloc="pic", codemodel="small")
+    return bytes(machine.emit_object(_parsed(module)))
+
+
+def in_place(module: ir.Module) -> tuple[Any, Callable[[str], int]]:
+    """The functions in the memory of this process: what holds them, and the address of a name."""
+    machine = target().create_target_machine(opt=2)
+    engine = binding.create_mcjit_compiler(_parsed(module), machine)
+    engine.finalize_object()
+    return engine, engine.get_function_address

@@ -85,9 +85,17 @@ _HOST = (0, 0)
 
 def last_step(compiled: Callable[[], bytes]) -> bytes:
     """The machine code of :mod:`gemv.driver.machine`: from the disk, or compiled now."""
+    return _of_host("last_step", compiled)
 
+
+def host_call(compiled: Callable[[], bytes]) -> bytes:
+    """That of :mod:`gemv.driver.host_call`."""
+    return _of_host("host_call", compiled)
+
+
+def _of_host(name: str, compiled: Callable[[], bytes]) -> bytes:
     def functions() -> tuple[Binary, ...]:
-        return (Binary("last_step", (), "", compiled(), ""),)
+        return (Binary(name, (), "", compiled(), ""),)
 
-    (binary,) = kept("last_step", platform.machine(), _HOST, functions)
+    (binary,) = kept(name, platform.machine(), _HOST, functions)
     return binary.cubin

@@ -50,22 +50,29 @@ _address = _fastest_address()
 
 
 @cache
-def function_of(letter: str) -> Callable[..., None] | None:
-    """BLAS's function for NumPy's letter of a dtype; None where it counts in other integers."""
+def address_of(letter: str) -> int | None:
+    """Where BLAS's function for NumPy's letter of a dtype is; None if it has other integers."""
     from scipy.linalg import cython_blas
 
     capsule = cython_blas.__pyx_capi__[f"{_KINDS[letter][0]}gemv"]
     name_of = ctypes.pythonapi.PyCapsule_GetName
     name_of.argtypes, name_of.restype = [ctypes.py_object], ctypes.c_char_p
-    address_of = ctypes.pythonapi.PyCapsule_GetPointer
-    address_of.argtypes, address_of.restype = [ctypes.py_object, ctypes.c_char_p], ctypes.c_void_p
+    pointer_of = ctypes.pythonapi.PyCapsule_GetPointer
+    pointer_of.argtypes, pointer_of.restype = [ctypes.py_object, ctypes.c_char_p], ctypes.c_void_p
     name = name_of(capsule)  # C's type of the function
     arguments = name.decode().partition("(")[2].rstrip(")").split(", ")
     integers = {place for place, argument in enumerate(arguments) if argument == "int *"}
     if len(arguments) != _COUNT or integers != _INTEGERS:
         return None
+    return pointer_of(capsule, name)
+
+
+@cache
+def function_of(letter: str) -> Callable[..., None] | None:
+    """That function as ctypes calls it."""
+    address = address_of(letter)
     # Its arguments are bytes and pointers, which need no conversion: types would take 0.6 us.
-    return ctypes.CFUNCTYPE(None)(address_of(capsule, name))
+    return None if address is None else ctypes.CFUNCTYPE(None)(address)
 
 
 def has_lines(a: np.ndarray) -> bool:

@@ -5,6 +5,7 @@ import os
 import pickle
 import sys
 import tracemalloc
+import types
 import warnings
 
 import numpy as np
@@ -24,12 +25,23 @@ def rng():
     return np.random.default_rng(24)
 
 
-@pytest.fixture(autouse=True)
-def on_host():
+def prepare(machine_code):
+    """Make the short way anew."""
     gemv.use_backend("host")
     gemv.dgemv(1.0, np.eye(2), np.ones(2))  # the long way, which makes the short one
-    assert np.ndarray in short.short_ways
-    yield
+    if machine_code:
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(short_host, "MANY", 1)
+            gemv.dgemv(1.0, np.eye(2), np.ones(2))
+    way = short.short_ways[np.ndarray]
+    assert type(way) is (types.BuiltinFunctionType if machine_code else types.FunctionType)
+
+
+@pytest.fixture(autouse=True, params=[False, True], ids=["python", "machine_code"])
+def machine_code(request):
+    """The host backend, with a short way of either kind."""
+    prepare(request.param)
+    yield request.param
     gemv.use_backend(None)
 
 
@@ -286,14 +298,14 @@ def outcome(call, arguments):
         return type(error), str(error)
 
 
-def test_what_is_unusual_goes_the_long_way_with_its_own_answer(rng, long_way):
+def test_what_is_unusual_goes_the_long_way_with_its_own_answer(rng, long_way, machine_code):
     for arguments in unusual(rng):
         of_short = outcome(gemv.dgemv, arguments)
         assert len(long_way) == 1, f"a short way was taken for {arguments}"
         long_way.clear()
         short.short_ways.pop(np.ndarray)
         assert outcome(gemv.dgemv, arguments) == of_short
-        gemv.dgemv(1.0, np.eye(2), np.ones(2))
+        prepare(machine_code)
         long_way.clear()
 
 

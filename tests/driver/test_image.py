@@ -72,8 +72,8 @@ def test_the_bytes_of_an_image_are_the_image():
     machine.machine(DRIVER, kept)
     unpacked = image.Image.unpack(packed[0])
     assert unpacked.pack() == packed[0]
-    assert set(machine.Machine._fields) | {block.TABLE, block.TABLE_AT} <= set(unpacked.symbols)
-    table = unpacked.symbols[block.TABLE]
+    assert set(machine.Machine._fields) | {image.TABLE, image.TABLE_AT} <= set(unpacked.symbols)
+    table = unpacked.symbols[image.TABLE]
     assert not any(unpacked.code[table : table + 8 * len(block.ENTRIES)]), "no address is kept"
 
 
@@ -99,7 +99,7 @@ def test_where_there_can_be_no_image_llvm_compiles_in_place(monkeypatch, step, e
 def test_what_cannot_be_linked_is_refused(change):
     from llvmlite import binding, ir
 
-    from gemv.driver import machine_ir
+    from gemv.driver import machine_writer
 
     word = ir.IntType(64)
     module = ir.Module("other")
@@ -111,7 +111,7 @@ def test_what_cannot_be_linked_is_refused(change):
     else:
         place = ir.GlobalVariable(module, word, "elsewhere")  # through a table of the linker's
         builder.ret(builder.load(place))
-    target = machine_ir._target().create_target_machine(reloc="pic", codemodel="small")
+    target = machine_writer.target().create_target_machine(reloc="pic", codemodel="small")
     file = bytes(target.emit_object(binding.parse_assembly(str(module))))
     with pytest.raises(ValueError, match="relocation .* cannot be done here"):
         image.link(file)
