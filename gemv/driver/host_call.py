@@ -77,13 +77,13 @@ def lies_as_expected() -> bool:
         return False
     lengths = (ctypes.c_int64 * 2).from_address(word[LENGTHS])
     strides = (ctypes.c_int64 * 2).from_address(word[STRIDES])
-    flags = ALIGNED | WRITEABLE
     return (
         tuple(lengths) == probe.shape
         and tuple(strides) == probe.strides
         and word[BASE] == id(probe.base)
         and word[DTYPE] == id(probe.dtype)
-        and word[FLAGS] & (CONTIGUOUS | flags) == flags
+        and word[FLAGS] & 0xFFFFFFFF == probe.flags.num
+        and probe.flags.num & (CONTIGUOUS | ALIGNED | WRITEABLE) == ALIGNED | WRITEABLE
         and ctypes.c_int64.from_address(id(probe) + HEAD - 8).value == id(np.ndarray)
     )
 

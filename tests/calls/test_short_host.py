@@ -13,8 +13,9 @@ import pytest
 from helpers import processes
 
 import gemv
-from gemv.calls import execute, short, short_host
+from gemv.calls import execute, faster, short, short_host
 from gemv.core.dtypes import DTYPES
+from gemv.engines.cache_folder import CacheWarning
 from gemv.measure.inputs import random_array
 
 ROUTINES = {"s": gemv.sgemv, "d": gemv.dgemv, "c": gemv.cgemv, "z": gemv.zgemv}
@@ -381,6 +382,37 @@ print(gemv.dgemv(1.0, numpy.eye(2), numpy.ones(2)))
         check=True,
     )
     assert done.stdout.splitlines() == ["refused"] * 3 + ["[1. 1.]"]
+
+
+@pytest.mark.parametrize("by_environment", [False, True])
+def test_machine_code_is_made_once_there_were_many_calls(by_environment, monkeypatch):
+    """Unless each call has to ask the environment, which only Python does."""
+    monkeypatch.setattr(short_host, "MANY", 3)
+    monkeypatch.setenv("GEMV_BACKEND", "host")
+    installed = []
+    reach = faster.Reach(compares=False, most=2**40, most_gathered=2**40)
+    ways = short_host.short_ways(by_environment, reach, installed.append)
+    plain = ("gemv", 1.0, np.eye(2), np.ones(2), 0, None, 0, 1, 0, 1, 0, 0, None, None, None)
+    counts = []
+    for _ in range(6):
+        assert ways[np.ndarray](*plain).tolist() == [1.0, 1.0]
+        counts.append(len(installed))
+    assert counts == ([0] * 6 if by_environment else [0, 0, 1, 1, 1, 1])
+
+
+def test_python_makes_the_calls_where_machine_code_cannot(monkeypatch):
+    """BLAS with other integers, or a process without LLVM and without a folder to keep code in."""
+    reach = faster.Reach(compares=False, most=2**40, most_gathered=2**40)
+    monkeypatch.setattr(short_host, "address_of", lambda letter: None)
+    assert short_host.in_machine_code(print, reach) is None
+    monkeypatch.undo()
+    for error in (CacheWarning("nowhere to keep it"), ImportError("no LLVM")):
+
+        def failing(call, kept, error=error):
+            raise error
+
+        monkeypatch.setattr(short_host.host_call, "make", failing)
+        assert short_host.in_machine_code(print, reach) is None
 
 
 def test_integers_are_numbers_where_they_are_exact():

@@ -87,6 +87,8 @@ def test_plain_calls_are_made_here(letter, made):
                     continue
                 assert np.array_equal(found, expected) and np.array_equal(y, before)
                 assert found.dtype is dtype and found.flags.owndata
+                kept = made(name, alpha, a, x, beta, y, trans, overwrite_y=False)
+                assert np.array_equal(kept, expected) and np.array_equal(y, before)
                 target = y.copy()
                 assert made(name, alpha, a, x, beta, target, trans, overwrite_y=True) is target
                 assert np.array_equal(target, expected)
@@ -145,14 +147,15 @@ def unusual():
     yield {"a": a.tolist()}
     yield {"a": a[0]}
     yield {"a": a[None]}
-    yield {"a": np.ones((0, 3)), "y": None}
-    yield {"a": np.ones((4, 0)), "x": np.ones(0)}
+    yield {"a": np.ones((0, 3)), "y": None, "beta": 0}
+    yield {"a": a[:0], "y": None, "beta": 0}  # this one has strides
+    yield {"a": a[:, :0], "x": np.ones(0)}
     yield {"a": np.ones((3, 4))}
     yield {"a": np.ones((4, 5))}
     yield {"a": wide[:, ::2]}
     yield {"a": a[::-1]}
     yield {"a": np.lib.stride_tricks.as_strided(shared, (4, 3), (8, 24))[:]}
-    yield {"a": np.ndarray((4, 3), float, bytearray(200), strides=(25, 8))}
+    yield {"a": np.ndarray((4, 3), float, bytearray(200), strides=(32, 8))}
     yield {"a": np.ndarray((4, 3), float, np.ones(20), strides=(16, 8))}  # rows overlap
     yield {"a": np.ndarray((4, 3), float, np.ones(20), strides=(8, 24))}  # and columns
     yield {"a": beyond}
@@ -218,6 +221,16 @@ def test_calls_with_other_arguments_are_handed_on(made):
     assert made.function() is FURTHER
     assert made.function(1, 2) is FURTHER
     assert made.handed_on == [(), (1, 2)]
+    plain = ("gemv", 1.0, np.eye(2), np.ones(2), 0, None, 0, 1, 0, 1, 0, 0, None, None, None)
+    assert made.function(*plain).tolist() == [1, 1] and len(made.handed_on) == 2
+    assert made.function(*plain, None) is FURTHER
+    assert made.function(*plain[:-1]) is FURTHER
+
+
+def test_rows_that_begin_within_an_element_are_handed_on(made):
+    a = np.ndarray((4, 3), np.complex64, np.zeros(30, np.complex64), strides=(28, 8))
+    assert a.flags.aligned and type(a.base) is np.ndarray
+    assert made("cgemv", 1.0, a, np.ones(3, np.complex64)) is FURTHER
 
 
 def test_a_matrix_larger_than_the_host_computes_is_handed_on():
@@ -329,12 +342,18 @@ def _module():
     return host_call_ir.module()
 
 
-def test_other_headers_of_arrays_are_noticed(monkeypatch):
+@pytest.mark.parametrize(
+    "name", ["HEAD", "DATA", "RANK", "LENGTHS", "STRIDES", "BASE", "DTYPE", "FLAGS"]
+)
+def test_other_headers_of_arrays_are_noticed(name, monkeypatch):
     host_call.lies_as_expected.cache_clear()
     try:
         assert host_call.lies_as_expected()
         host_call.lies_as_expected.cache_clear()
-        monkeypatch.setattr(host_call, "HEAD", host_words.HEAD + 8)
+        # each word that is asked for is another one, which can be read as well
+        places = {"HEAD": host_words.HEAD + 8, "LENGTHS": 3, "STRIDES": 2}
+        other = (getattr(host_words, name) + 3) % 7
+        monkeypatch.setattr(host_call, name, places.get(name, other))
         assert not host_call.lies_as_expected()
         assert Made().function is None
     finally:
