@@ -49,7 +49,6 @@ def _fastest_address() -> Callable[[np.ndarray], ctypes.c_void_p]:
 _address = _fastest_address()
 
 
-@cache
 def address_of(letter: str) -> int | None:
     """Where BLAS's function for NumPy's letter of a dtype is; None if it has other integers."""
     from scipy.linalg import cython_blas
