@@ -42,8 +42,8 @@ _TRANS = {0: 0, 1: 1, 2: 2, "N": 0, "n": 0, "T": 1, "t": 1, "C": 2, "c": 2}
 #: The longest vector that SciPy's wrapper counts, and the largest integer that fits a coefficient.
 _MOST = 2**31 - 1
 _INTEGERS = 2**53
-#: Calls of a process that Python makes. The code is loaded in about 10 ms and compiled in 0.2 s, and
-#: saves 2 us of a call.
+#: Calls of a process that Python makes. The code saves 2 us of a call; it is loaded in about 10 ms,
+#: or compiled in 0.2 s.
 MANY = 1000
 
 
