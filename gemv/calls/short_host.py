@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import itertools
 import os
-import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -32,16 +31,14 @@ from gemv.calls.remembered import (
 from gemv.core import trace
 from gemv.core.dtypes import DTYPES
 from gemv.driver import host_call
+from gemv.driver.host_words import EXACT, LETTERS, MAX_SIDE, TRANS
 from gemv.engines import binaries
 from gemv.engines.cache_folder import CacheWarning
 from gemv.engines.host import product, record
 from gemv.engines.leading import address_of, has_lines
 
 #: Values of `trans` by what they mean to BLAS.
-_TRANS = {0: 0, 1: 1, 2: 2, "N": 0, "n": 0, "T": 1, "t": 1, "C": 2, "c": 2}
-#: The longest vector that SciPy's wrapper counts, and the largest integer that fits a coefficient.
-_MOST = 2**31 - 1
-_INTEGERS = 2**53
+_TRANS = {value: place % 3 for place, value in enumerate(TRANS)}
 #: Calls of a process that Python makes. The code saves 2 us of a call; it is loaded in about 10 ms,
 #: or compiled in 0.2 s.
 MANY = 1000
@@ -49,21 +46,20 @@ MANY = 1000
 
 def is_number(factor: Any, numbers: frozenset[type]) -> bool:
     """Whether alpha or beta needs no check: of such a type, and no integer that is rounded."""
-    return type(factor) in numbers and (type(factor) is not int or -_INTEGERS < factor < _INTEGERS)
+    return type(factor) in numbers and (type(factor) is not int or -EXACT < factor < EXACT)
 
 
 def in_machine_code(further: ShortWay, reach: Reach) -> ShortWay | None:
     """The short way that makes usual calls itself; None where that is not possible."""
-    routines = {f"{letter}gemv": address_of(DTYPES[letter].char) for letter in host_call.LETTERS}
+    routines = {f"{letter}gemv": address_of(DTYPES[letter].char) for letter in LETTERS}
     known = {name: address for name, address in routines.items() if address is not None}
     if len(known) < len(routines):
         return None
-    most = min(reach.most, sys.maxsize - 1)
-    dtypes = {letter: DTYPES[letter] for letter in host_call.LETTERS}
-    call = host_call.Call(further, known, dtypes, trace.OPEN, most)
+    dtypes = {letter: DTYPES[letter] for letter in LETTERS}
+    call = host_call.Call(further, known, dtypes, trace.OPEN, reach.most)
     try:
         return host_call.make(call, binaries.host_call)
-    except (CacheWarning, ImportError):  # a warning that is an error, or no LLVM: nothing is lost
+    except (CacheWarning, ImportError):  # a warning that is an error, no LLVM, another NumPy
         return None
 
 
@@ -84,7 +80,7 @@ def short_ways(
     from scipy.linalg import blas
 
     of_letter = {}
-    for letter in "sdcz":
+    for letter in LETTERS:
         dtype, name = DTYPES[letter], f"{letter}gemv"
         numbers = COMPLEX_NUMBERS if dtype.kind == "c" else REAL_NUMBERS
         of_letter[letter] = dtype, getattr(blas, name), name, numbers, dtype.itemsize
@@ -122,7 +118,7 @@ def short_ways(
                 rows, cols = cols, rows
         a_base, x_base = a.base, x.base
         if (
-            length != cols or not rows or not cols or rows > _MOST or cols > _MOST
+            length != cols or not rows or not cols or rows > MAX_SIDE or cols > MAX_SIDE
             or a.nbytes > most
             or (a.dtype is not dtype and a.dtype != dtype)
             or (x.dtype is not dtype and x.dtype != dtype)

@@ -20,11 +20,13 @@ from gemv.driver.host_words import (
     CONTIGUOUS,
     DATA,
     DTYPE,
+    EXACT,
     FIXED,
     FLAGS,
     HEAD,
     LENGTHS,
     LETTERS,
+    MAX_SIDE,
     OBJECTS,
     RANK,
     STRIDES,
@@ -34,10 +36,6 @@ from gemv.driver.host_words import (
 )
 from gemv.driver.machine_writer import DOUBLE, FLOAT, WORD, Writer, new_module
 
-#: BLAS counts in 32 bits.
-MAX_SIDE = 2**31 - 1
-#: Integers beyond are rounded as float64, which the long way refuses.
-_EXACT = 2.0**53
 #: Bytes of A from which on other threads of Python run while BLAS reads it.
 _UNLOCKED_BYTES = 2**18
 
@@ -135,8 +133,8 @@ def _write_factor(module: ir.Module) -> Writer:
             with b.if_then(failed):
                 f.run("PyErr_Clear", result=ir.VoidType())
                 f.give(UNUSUAL)
-        for sign, limit in (("<", _EXACT), (">", -_EXACT)):
-            f.require(b.fcmp_ordered(sign, value, ir.Constant(DOUBLE, limit)))
+        for sign, limit in (("<", EXACT), (">", -EXACT)):
+            f.require(b.fcmp_ordered(sign, value, ir.Constant(DOUBLE, float(limit))))
     f.store(parts, 0, value)
     f.store(parts, 1, ir.Constant(DOUBLE, 0.0))
     f.give(0)
@@ -233,7 +231,7 @@ def _write_product(module: ir.Module) -> Writer:
         f.require(f.less(0, side))
         f.require(f.less(side, MAX_SIDE + 1))
     nbytes = b.mul(b.mul(m, n), size)
-    f.require(f.less(nbytes, b.add(f.number("most"), f.word(1))))
+    f.require(b.not_(f.less(f.number("most"), nbytes)))
     f.require(f.has(f.field(a, FLAGS), ALIGNED))
     f.require(f.has(f.field(x, FLAGS), ALIGNED | CONTIGUOUS))
     for array in (a, x):

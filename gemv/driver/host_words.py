@@ -12,6 +12,10 @@ FIXED = {"offx": 0, "incx": 1, "offy": 0, "incy": 1}
 ABSENT = ("kernel", "stream", "coefficients")
 #: Values of `trans`, three times N, T, C.
 TRANS = (0, 1, 2, "N", "T", "C", "n", "t", "c")
+#: The most rows and columns that SciPy's BLAS takes, and the largest distance of its columns.
+MAX_SIDE = 2**31 - 1
+#: From here on integers are rounded as float64.
+EXACT = 2**53
 #: Letters of BLAS's routines, in the order of the words below.
 LETTERS = "sdcz"
 

@@ -83,6 +83,12 @@ def python(name: str) -> int:
     return ctypes.cast(getattr(ctypes.pythonapi, name), ctypes.c_void_p).value or 0
 
 
+def in_capsule(capsule: Any, name: bytes | None) -> int:
+    """The address that a capsule of this name holds; another library's C interface."""
+    pointer_of = ctypes.PYFUNCTYPE(ctypes.c_void_p, ctypes.py_object, ctypes.c_char_p)
+    return pointer_of(("PyCapsule_GetPointer", ctypes.pythonapi))(capsule, name) or 0
+
+
 def keep(thing: Any) -> None:
     """Let something live as long as the process: functions are called until its very end."""
     ctypes.pythonapi.Py_IncRef(ctypes.py_object(thing))

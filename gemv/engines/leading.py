@@ -14,8 +14,9 @@ from typing import Any
 
 import numpy as np
 
-#: The most rows and columns that SciPy's BLAS takes, and the largest distance of its columns.
-MAX_SIDE = 2**31 - 1
+from gemv.driver.host_words import HEAD, MAX_SIDE
+from gemv.driver.native import in_capsule
+
 #: Which of BLAS's arguments are integers: m, n, leading dimension, increments of x and y.
 _INTEGERS = {1, 2, 5, 7, 10}
 _COUNT = 11
@@ -25,14 +26,12 @@ _TRANS = b"N", b"T", b"C"
 #: By NumPy's letter of a dtype, BLAS's, and how a factor is packed: real and imaginary part.
 _KINDS = {"f": ("s", "f"), "d": ("d", "d"), "F": ("c", "2f"), "D": ("z", "2d")}
 _PACKS = {letter: struct.Struct(form).pack for letter, (_, form) in _KINDS.items()}
-#: Bytes of an object before what NumPy keeps of an array. That begins with the address of its data.
-_HEAD = object.__basicsize__
 _pointer = ctypes.c_void_p.from_address
 
 
 def _address_in_head(array: np.ndarray) -> ctypes.c_void_p:
     """Address of the first element, from where NumPy's C headers have it: ten times as fast."""
-    return _pointer(id(array) + _HEAD)
+    return _pointer(id(array) + HEAD)
 
 
 def _address_by_attribute(array: np.ndarray) -> ctypes.c_void_p:
@@ -56,14 +55,12 @@ def address_of(letter: str) -> int | None:
     capsule = cython_blas.__pyx_capi__[f"{_KINDS[letter][0]}gemv"]
     name_of = ctypes.pythonapi.PyCapsule_GetName
     name_of.argtypes, name_of.restype = [ctypes.py_object], ctypes.c_char_p
-    pointer_of = ctypes.pythonapi.PyCapsule_GetPointer
-    pointer_of.argtypes, pointer_of.restype = [ctypes.py_object, ctypes.c_char_p], ctypes.c_void_p
     name = name_of(capsule)  # C's type of the function
     arguments = name.decode().partition("(")[2].rstrip(")").split(", ")
     integers = {place for place, argument in enumerate(arguments) if argument == "int *"}
     if len(arguments) != _COUNT or integers != _INTEGERS:
         return None
-    return pointer_of(capsule, name)
+    return in_capsule(capsule, name)
 
 
 @cache

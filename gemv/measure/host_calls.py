@@ -76,7 +76,10 @@ def here() -> HostResults:
 
 
 def _by_rows(a: np.ndarray, gap: int = 0) -> np.ndarray:
-    """A copy that begins at a page, for BLAS's time depends on where A does: 3.5 us and 4.7."""
+    """A copy that begins at a page.
+
+    Where it does not, two copies of one float32 matrix of 256 x 256 took SciPy 3.5 us and 4.7.
+    """
     m, n = a.shape
     nbytes = m * (n + gap) * a.itemsize
     memory = np.empty(nbytes + _PAGE, np.uint8)

@@ -31,9 +31,7 @@ class Made:
             self.handed_on.append(arguments)
             return FURTHER
 
-        self.function = host_call.make(
-            host_call.Call(further, ROUTINES, DTYPES, self.traces, most), kept=_kept
-        )
+        self.function = host_call.make(host_call.Call(further, ROUTINES, DTYPES, self.traces, most))
 
     def __call__(self, routine, alpha, a, x, beta=0, y=None, trans=0, overwrite_y=0, **changes):
         given = {
@@ -42,10 +40,6 @@ class Made:
             "overwrite_y": overwrite_y, "kernel": None, "stream": None, "coefficients": None,
         }  # fmt: skip
         return self.function(*(given | changes).values())
-
-
-def _kept(compiled):
-    return compiled()
 
 
 @pytest.fixture
@@ -330,7 +324,7 @@ def test_an_image_of_another_process_runs_without_llvm(tmp_path):
 
 def test_it_runs_where_no_image_can_be_mapped(monkeypatch):
     monkeypatch.setattr(image, "is_possible", lambda: False)
-    address_of = native.load(_module, _kept)
+    address_of = native.load(_module, native.compiled_now)
     monkeypatch.setattr(host_call, "_address", lambda kept: address_of("host_call"))
     made = Made()
     assert made("dgemv", 2.0, np.eye(2), np.ones(2)).tolist() == [2, 2] and not made.handed_on
@@ -340,6 +334,14 @@ def _module():
     from gemv.driver import host_call_ir
 
     return host_call_ir.module()
+
+
+def test_a_numpy_without_its_table_is_refused(monkeypatch):
+    from numpy._core import _multiarray_umath
+
+    monkeypatch.delattr(_multiarray_umath, "_ARRAY_API")
+    with pytest.raises(ImportError, match="table of C functions"):
+        Made()
 
 
 @pytest.mark.parametrize(

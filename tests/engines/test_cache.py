@@ -420,9 +420,7 @@ def test_editing_any_file_that_shapes_machine_code_makes_another_key(copied):
     command = [sys.executable, "-P", "-c", code]
     # None; each by itself; and all that must change nothing together.
     edits = [[], *([path] for path in sorted(shaping)), sorted(elsewhere)]
-    done = processes.run(
-        command, env=env, capture_output=True, text=True, input=json.dumps(edits)
-    )
+    done = processes.run(command, env=env, capture_output=True, text=True, input=json.dumps(edits))
     assert done.returncode == 0, done.stderr
     keys = done.stdout.split()
     assert len(keys) == len(edits) and len(elsewhere) > 100
