@@ -157,15 +157,21 @@ def test_kernels_for_lines_that_begin_anywhere(letter, alignment, again):
     assert sharing.shares_badly(get("cluster_rows"), problem)
 
 
-@pytest.mark.parametrize("letter", ["b", "s", "d", "z"])
-def test_tall_matrices_get_a_kernel_whose_threads_own_their_rows(letter):
-    """With few columns, blocks that add up sums move more of these than of A."""
+@pytest.mark.parametrize(
+    "letter, rows", [("b", 131_072), ("s", 1 << 16), ("d", 1 << 16), ("z", 1 << 16)]
+)
+def test_tall_matrices_get_a_kernel_whose_threads_own_their_rows(letter, rows):
+    """With few columns, blocks that add up sums move more of these than of A.
+
+    A thread owns the rows of a load, and 16,384 threads are enough for the memory's rate.
+    """
     across, along = get("vector_columns"), get("long_columns")
-    tall = make_problem(1 << 16, 256, DTYPES[letter], "F", "N").at(256, 256)
+    tall = make_problem(rows, 256, DTYPES[letter], "F", "N").at(256, 256)
+    assert rows == max(1 << 16, 16_384 * tall.widths[0])
     assert sharing.shares_badly(across, tall) and not sharing.shares_badly(along, tall)
     assert select(tall._replace(rows=1 << 20), H200).kernel is along
     narrow = tall.aligned(tall.dtype.itemsize, 16)
-    others = [tall._replace(rows=(1 << 16) - 1), tall._replace(cols=257)]
+    others = [tall._replace(rows=rows - 1), tall._replace(cols=257)]
     others += [narrow] if narrow.widths != tall.widths else []  # a load of one complex128 is wide
     assert not any(sharing.shares_badly(across, other) for other in others)
     few = tall._replace(cols=sharing.MAY_BE_HOT // (tall.rows * tall.dtype.itemsize))
