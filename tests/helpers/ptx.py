@@ -10,6 +10,7 @@ for: the simulator plays with those.
 
 from __future__ import annotations
 
+import functools
 import itertools
 import math
 import re
@@ -31,28 +32,38 @@ class PtxError(Exception):
 
 # Numbers ----------------------------------------------------------------------------------------
 
+#: Integers of so many bytes, as the module ``struct`` names them.
+_INTEGERS = {1: "B", 2: "H", 4: "I", 8: "Q"}
+_of_half, _of_single, _of_double = (struct.Struct(f"<{form}").pack for form in "efd")
+_to_single, _to_double = (struct.Struct(f"<{form}").unpack for form in "fd")
+_of_bits = {width: struct.Struct(f"<{_INTEGERS[width // 8]}").pack for width in (32, 64)}
+_to_bits = {width: struct.Struct(f"<{_INTEGERS[width // 8]}").unpack for width in (16, 32, 64)}
 
-def f32(bits):
-    return struct.unpack("<f", struct.pack("<I", bits & 0xFFFFFFFF))[0]
+
+def f32(bits, pack=_of_bits[32], unpack=_to_single):
+    return unpack(pack(bits & 0xFFFFFFFF))[0]
 
 
-def f64(bits):
-    return struct.unpack("<d", struct.pack("<Q", bits))[0]
+def f64(bits, pack=_of_bits[64], unpack=_to_double):
+    return unpack(pack(bits))[0]
 
 
-def _packed(form, value):
+def b16(value, pack=_of_half, unpack=_to_bits[16]):
     try:
-        return int.from_bytes(struct.pack(form, value), "little")
+        return unpack(pack(value))[0]
     except OverflowError:
-        return int.from_bytes(struct.pack(form, math.copysign(math.inf, value)), "little")
+        return unpack(pack(math.copysign(math.inf, value)))[0]
 
 
-def b32(value):
-    return _packed("<f", value)
+def b32(value, pack=_of_single, unpack=_to_bits[32]):
+    try:
+        return unpack(pack(value))[0]
+    except OverflowError:
+        return unpack(pack(math.copysign(math.inf, value)))[0]
 
 
-def b64(value):
-    return _packed("<d", value)
+def b64(value, pack=_of_double, unpack=_to_bits[64]):
+    return unpack(pack(value))[0]
 
 
 def towards_zero(value):
@@ -78,9 +89,9 @@ def fma(a, b, c):
     return exact + c
 
 
-def signed(bits, width):
-    bits &= (1 << width) - 1
-    return bits - (1 << width) if bits >> width - 1 else bits
+def _signed(text, width):
+    """An expression for a number whose first bit is its sign."""
+    return f"(({text} & {(1 << width) - 1} ^ {1 << width - 1}) - {1 << width - 1})"
 
 
 def permuted(a, b, which):
@@ -107,6 +118,7 @@ _COMPARE = {"eq": "==", "ne": "!=", "lt": "<", "le": "<=", "gt": ">", "ge": ">="
 _PLAIN = {"add": "+", "sub": "-", "mul": "*", "and": "&", "or": "|", "xor": "^"}
 
 
+@functools.cache
 def _width(kind):
     return 1 if kind == "pred" else int(re.sub(r"\D", "", kind))
 
@@ -246,11 +258,14 @@ class Program:
             if name in ("add", "sub", "mul"):
                 return f"{b}({v[0]} {_PLAIN[name]} {v[1]})"
             return {
-                "fma": lambda: f"{b}(fma({', '.join(v)}))",
+                # a float64 has room for all bits of a product of two float32
+                "fma": lambda: (
+                    f"b32({v[0]} * {v[1]} + {v[2]})" if f == "f32" else f"b64(fma({', '.join(v)}))"
+                ),
                 "neg": lambda: f"{b}(-{v[0]})", "abs": lambda: f"{b}(abs({v[0]}))",
                 "mov": lambda: v[0][len(f) + 1 : -1],
             }.get(name, lambda: None)()  # fmt: skip
-        s = [f"signed({each}, {width})" for each in v] if kind[0] == "s" else v
+        s = [_signed(each, width) for each in v] if kind[0] == "s" else v
         if name in ("mul", "mad") and "wide" in parts:
             more = f" + {v[2]}" if name == "mad" else ""
             return f"({s[0]} * {s[1]}{more}) & {(1 << 2 * width) - 1}"
@@ -305,7 +320,7 @@ class Program:
         reads = {"f16": f"unpack('<e', pack('<H', {value}))[0]", "f32": f"f32({value})",
                  "f64": f"f64({value})"}.get(of)  # fmt: skip
         if reads is None:
-            reads = f"signed({value}, {_width(of)})" if of[0] == "s" else (
+            reads = _signed(value, _width(of)) if of[0] == "s" else (
                 f"({value} & {(1 << _width(of)) - 1})")  # fmt: skip
         if to[0] != "f":
             if of[0] == "f":
@@ -313,7 +328,7 @@ class Program:
             return [f"{target} = {reads} & {(1 << _width(to)) - 1}"]
         if "rz" in parts:
             return [f"{target} = towards_zero({reads})"]
-        return [f"{target} = {{'f16': half, 'f32': b32, 'f64': b64}}['{to}']({reads})"]
+        return [f"{target} = b{to[1:]}({reads})"]
 
     def _on_setp(self, parts, arguments):
         kind, how = parts[-1], parts[1]
@@ -332,7 +347,7 @@ class Program:
                 test = f"({a} {_COMPARE[how]} {b} and not {unordered})"
         else:
             if kind[0] == "s":
-                a, b = f"signed({a}, {width})", f"signed({b}, {width})"
+                a, b = _signed(a, width), _signed(b, width)
             else:
                 a, b = f"({a} & {(1 << width) - 1})", f"({b} & {(1 << width) - 1})"
             test = f"{a} {_COMPARE[how]} {b}"
@@ -448,19 +463,34 @@ class Program:
                  "  v__cluster_ctarank, v__dynamic_smem_size):", " pc, copies = 0, [[]]",
                  " lane = v__laneid = (v__tid_y * v__ntid_x + v__tid_x) % 32",
                  " while True:"]  # fmt: skip
-        for number, block in enumerate(self._blocks):
-            lines.append(f"  {'el' if number else ''}if pc == {number}:")
-            lines += [f"   {line}" for line in [*block, f"pc = {number + 1}"]]
-        lines += ["  else: return", " yield"]
+        lines += self._found("  ", 0, len(self._blocks)) + [" yield"]
         source = re.sub(r"(?<=pc = )<([^<>]*)>", lambda at: str(self._labels[at[1]]),
                         "\n".join(lines))  # fmt: skip
-        scope = {**globals(), "unpack": struct.unpack, "pack": struct.pack,
-                 "half": lambda value: _packed("<e", value)}  # fmt: skip
+        scope = {**globals(), "unpack": struct.unpack, "pack": struct.pack}
         exec(compile(source, "a kernel", "exec"), scope)
         return scope["thread"]
 
+    def _found(self, indent: str, first: int, end: int) -> list[str]:
+        """Lines that run the block of a number, which is one of these, or ends behind the last."""
+        if end - first > 1:
+            middle = (first + end) // 2
+            return [
+                f"{indent}if pc < {middle}:", *self._found(f"{indent} ", first, middle),
+                f"{indent}else:", *self._found(f"{indent} ", middle, end),
+            ]  # fmt: skip
+        lines = [*self._blocks[first], f"pc = {end}"]
+        if end == len(self._blocks):
+            lines.insert(0, f"if pc == {end}: return")
+        return [f"{indent}{line}" for line in lines]
+
 
 # Running it -------------------------------------------------------------------------------------
+
+
+@functools.cache
+def _numbers(nbytes: int, count: int) -> struct.Struct:
+    """How integers lie one behind the other."""
+    return struct.Struct(f"<{count}{_INTEGERS[nbytes]}")
 
 
 class Memory:
@@ -491,18 +521,24 @@ class Memory:
             raise PtxError(f"{action} of {nbytes} bytes at {address:#x}, which is not aligned")
         return known[index], at
 
-    def load(self, address: int, nbytes: int, count: int) -> list[int]:
+    def load(self, address: int, nbytes: int, count: int) -> tuple[int, ...]:
         buffer, at = self._place(address, nbytes * count, "load")
-        return [
-            int.from_bytes(buffer[at + k * nbytes : at + (k + 1) * nbytes], "little")
-            for k in range(count)
-        ]
+        if nbytes == 16:
+            return tuple(
+                int.from_bytes(buffer[at + k : at + k + 16], "little")
+                for k in range(0, 16 * count, 16)
+            )
+        return _numbers(nbytes, count).unpack_from(buffer, at)
 
     def store(self, address: int, nbytes: int, values) -> None:
         buffer, at = self._place(address, nbytes * len(values), "store")
         mask = (1 << 8 * nbytes) - 1
-        data = b"".join((each & mask).to_bytes(nbytes, "little") for each in values)
-        buffer[at : at + len(data)] = data
+        if nbytes == 16:
+            data = b"".join((each & mask).to_bytes(16, "little") for each in values)
+            buffer[at : at + len(data)] = data
+        else:
+            numbers = _numbers(nbytes, len(values))
+            numbers.pack_into(buffer, at, *[each & mask for each in values])
 
     def expected(self, counter: int, nbytes: int) -> None:
         self.counters[counter][0] -= 1
