@@ -39,7 +39,7 @@ DTYPES = ["float32", "float64", "float16"]
 PREFIXES = {"float32": "s", "float64": "d", "float16": "h"}
 #: One square, one tall and one wide shape, past every L2 cache: 128 MiB in float16, 512 in float64.
 SHAPES = ["8192x8192", "1048576x64", "64x1048576"]
-SHAPE_SIMULATED = (33, 70)
+SHAPE_SIMULATED = (9, 70)
 #: What takes seconds a call is measured once.
 SLOW = {"serial": ("float32", "8192x8192")}
 
