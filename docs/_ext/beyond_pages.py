@@ -39,13 +39,6 @@ _COUNTED = {
 _IN_PICTURES = ("small_matrix", "small_items", "staged_rows", "staged_columns")
 
 
-def _is_drawn(name: str) -> bool:
-    """Whether times of several vectors were stored, so that there is a figure of them."""
-    from items import DRAWN, measured
-
-    return name in DRAWN and any((row.m, row.n) == DRAWN[name] for row in measured(name))
-
-
 def kernels() -> list:
     """The kernels of batches, in reading order."""
     from gemv.kernels import BATCHED, get
@@ -81,7 +74,7 @@ def beyond_page(kernel) -> str:
         markdown(bytes_as_code(lesson["Bytes"])),
         *([_counted(kernel)] if kernel.name not in items.NARROW + items.LARGE else []),
         "## Measured",
-        *([drawing(f"items-{kernel.name}")] if _is_drawn(kernel.name) else []),
+        *([drawing(f"items-{kernel.name}")] if items.of_vectors(kernel.name) else []),
         measured_table(kernel.name),
         "## Wins and losses",
         "**Wins.** " + markdown(lesson["Wins"]),

@@ -203,10 +203,17 @@ def first_gpu() -> tuple[str, list[CellResult]]:
     return "GPU", []
 
 
+def of_vectors(name: str) -> dict[int, CellResult]:
+    """The stored cells of the matrix that is drawn for a kernel, by the number of vectors."""
+    if name not in DRAWN:
+        return {}
+    cell = (*DRAWN[name], "N")
+    return {row.vectors: row for row in measured(name) if (row.m, row.n, row.op) == cell}
+
+
 def draw_vectors(palette, name: str):
     """Times over the number of vectors, from the stored cells of one matrix."""
-    m, n = DRAWN[name]
-    rows = {row.vectors: row for row in measured(name) if (row.m, row.n, row.op) == (m, n, "N")}
+    rows = of_vectors(name)
     if not rows:
         return None
     counts = sorted(rows)
