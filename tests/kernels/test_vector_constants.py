@@ -419,11 +419,6 @@ COLUMNS = [
     ("z", 4, 64, 1 << 20, HALVES), ("b", 8, 64, 1 << 20, WIDE), ("h", 8, 8192, 8192, SMALL),
     ("b", 4, 64, 1 << 20, WIDE), ("h", 8, 8192, 8192, SQUARE),
 ]  # fmt: skip
-#: Bytes of a thread's stack, and bytes that it stores there and loads, for dtype, vectors, and
-#: constants of one vector. The number that a block draws is stored before the loops, and loaded
-#: once behind them. Two words of float16 are the same in every pass: of 393 instructions of a pass,
-#: two load them, and sums and numbers of A and x stay in registers.
-SPILLED = [(("d", 8, HALVES), (8, 12)), (("h", 8, SQUARE), (16, 64))]
 ALL_COLUMNS = [
     (letter, vectors, *shape)
     for letter in "sdczbh"
@@ -431,20 +426,28 @@ ALL_COLUMNS = [
     for shape in ((64, 1 << 20, HALVES), (8192, 8192, SQUARE), (64, 1 << 20, WIDE),
                   (1000, 1000, SMALL), (8192, 8192, SMALL))
 ]  # fmt: skip
+#: A fault that is known: it loads two words of the stack in each pass. Constants without that
+#: exist (STAGED 1), but were not timed.
+SPILLS = pytest.mark.xfail(reason="eight vectors of float16 spill 16 bytes with 32 lanes")
 
 
 @pytest.mark.parametrize(
-    "letter, vectors, rows, cols, single", ALL_COLUMNS if ALL_ROWS else COLUMNS
+    "letter, vectors, rows, cols, single",
+    [
+        pytest.param(*each, marks=SPILLS if each == ("h", 8, 8192, 8192, SQUARE) else ())
+        for each in (ALL_COLUMNS if ALL_ROWS else COLUMNS)
+    ],
 )
-def test_columns_spill_no_sums(letter, vectors, rows, cols, single, compiler):
+def test_columns_spill_no_registers(letter, vectors, rows, cols, single, compiler):
     problem = make_problem(rows, cols, DTYPES[letter], "F", "N").at(256, 256)
     alone = {**get("vector_columns").knobs, "BLOCKS_PER_SM": 0, "PIECES": 1, **single}
     kernel = get("several_columns")
     knobs = kernel.for_vectors(problem, alone, vectors)
     name = dtype_name(DTYPES[letter])
     (function,) = compiler(kernel, name, "axpy", knobs=knobs, widths=problem.widths, whole=True)
-    allowed = [spilled for which, spilled in SPILLED if which == (letter, vectors, single)]
-    assert (function["stack"], function["spills"]) in ((0, 0), *allowed), knobs
+    # The number that a block draws is stored before the loops, and loaded once behind them.
+    drawn = (8, 12) if (letter, vectors, single) == ("d", 8, HALVES) else (0, 0)
+    assert (function["stack"], function["spills"]) in ((0, 0), drawn), knobs
 
 
 def test_blocks_of_several_vectors_have_fewer_rows_than_those_of_one():
