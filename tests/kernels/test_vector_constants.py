@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 import re
 
@@ -353,20 +354,29 @@ def test_gpus_with_less_shared_memory_have_another_kernel_for_long_rows(cols):
 
 
 #: dtype, vectors, whether loads are of 16 bytes and A is in a ring: those that need most registers.
-LONG = [("b", 8, 1), ("h", 8, 1), ("c", 8, 0), ("d", 4, 1), ("z", 8, 1)]
-ALL_LONG = [(letter, k, ring) for letter in "sdczbh" for k in (2, 4, 8) for ring in (1, 0)]
+MANY, FEW = 1 << 20, 1 << 16
+LONG = [
+    ("b", 8, 1, MANY), ("h", 8, 1, MANY), ("c", 8, 0, MANY), ("d", 4, 1, MANY), ("z", 8, 1, MANY),
+    ("b", 4, 1, MANY), ("h", 8, 1, FEW), ("d", 4, 1, FEW), ("z", 8, 1, FEW),
+]  # fmt: skip
+ALL_LONG = [
+    (letter, k, ring, rows)
+    for letter in "sdczbh"
+    for k in (2, 4, 8)
+    for ring, rows in ((1, MANY), (0, MANY), (1, FEW))
+]
 
 
-def long_columns(letter, vectors, ring=1, cols=64):
+def long_columns(letter, vectors, ring=1, rows=MANY, cols=64):
     """A problem of long columns and its constants, with the widest loads or some of 8 bytes."""
-    problem = make_problem(1048576, cols, DTYPES[letter], "F", "N").at(256 if ring else 8, 256)
+    problem = make_problem(rows, cols, DTYPES[letter], "F", "N").at(256 if ring else 8, 256)
     alone = get("long_columns").knobs
     return problem, get("several_long_columns").for_vectors(problem, alone, vectors)
 
 
-@pytest.mark.parametrize("letter, vectors, ring", ALL_LONG if ALL_ROWS else LONG)
-def test_long_columns_spill_no_registers(letter, vectors, ring, compiler):
-    problem, knobs = long_columns(letter, vectors, ring)
+@pytest.mark.parametrize("letter, vectors, ring, rows", ALL_LONG if ALL_ROWS else LONG)
+def test_long_columns_spill_no_registers(letter, vectors, ring, rows, compiler):
+    problem, knobs = long_columns(letter, vectors, ring, rows)
     assert knobs["COUNT"] == vectors
     assert bool(knobs["STAGES"]) == (problem.widths[0] * problem.dtype.itemsize == 16)
     name = dtype_name(DTYPES[letter])
@@ -388,6 +398,83 @@ def test_long_columns_have_a_ring_where_it_is_of_use():
     found = [select_batch(problem, batch, device) for device in (H100, OLD)]
     assert [each.kernel.name for each in found] == ["several_long_columns"] * 2
     assert [each.knobs["STAGES"] for each in found] == [3, 0]
+
+
+def test_few_long_columns_have_small_blocks_and_more_columns_on_their_way():
+    """Few threads keep the memory busy by many bytes each, and small blocks spread them evenly."""
+    names = ("PIECES", "COLUMNS", "STAGES", "THREADS_PER_BLOCK")
+    few, few_of_eight = (1, 8, 4, 32), (1, 8, 3, 64)
+    for letter, vectors, rows, cols, right in (
+        ("s", 2, FEW, 256, few), ("d", 4, FEW, 256, few), ("b", 4, FEW, 256, few),
+        ("s", 8, FEW, 256, few_of_eight), ("z", 8, FEW, 256, few_of_eight),
+        ("s", 2, (1 << 19) - 4, 9, few), ("s", 2, 1 << 19, 9, (2, 2, 3, 128)),
+        ("s", 2, FEW, 8, (2, 2, 3, 128)), ("s", 8, FEW, 8, (1, 4, 3, 128)),
+        ("b", 4, MANY, 64, (2, 2, 3, 128)),
+    ):  # fmt: skip
+        _, knobs = long_columns(letter, vectors, rows=rows, cols=cols)
+        assert tuple(knobs[name] for name in names) == right, (letter, vectors, rows, cols)
+
+
+def test_long_rows_that_are_few_or_loaded_by_number_have_more_loads():
+    """By the bytes of a number and of a load; a row has two warps or more."""
+    names = ("PARTS", "TURNS", "ROWS", "VECTORS", "THREADS_PER_BLOCK", "MIN_BLOCKS")
+
+    def tile(letter, vectors, rows, at=0, lanes=256, accumulate="plain", **single):
+        problem, _ = rows_of(letter, vectors, lanes, rows)
+        problem = problem.at(256 + at, 256 + at)._replace(accumulate=accumulate)
+        problem = problem._replace(cols=1 << 16)
+        alone = {**get("vector_rows").knobs, "BLOCKS_PER_SM": 0, "LANES": lanes, **single}
+        knobs = get("several_rows").for_vectors(problem, alone, vectors)
+        return tuple(knobs[name] for name in names)
+
+    for rows, vectors, right in (
+        (900, 2, (1, 1, 1, 8, 256, 2)), (901, 2, (1, 1, 2, 8, 256, 1)),
+        (500, 4, (1, 1, 1, 8, 256, 2)), (900, 4, (1, 1, 2, 8, 256, 1)),
+        (900, 8, (1, 1, 2, 4, 256, 2)), (901, 8, (1, 1, 4, 4, 256, 1)),
+    ):  # fmt: skip
+        assert tile("s", vectors, rows, 4) == right, (rows, vectors)
+    for rows, vectors, right in (
+        (400, 2, (1, 1, 1, 8, 256, 2)), (401, 2, (1, 1, 2, 4, 256, 2)),
+        (400, 4, (1, 1, 1, 4, 256, 2)), (900, 4, (1, 1, 2, 4, 256, 2)),
+        (601, 8, (1, 1, 4, 4, 256, 1)),
+    ):  # fmt: skip
+        assert tile("d", vectors, rows, 8) == tile("c", vectors, rows, 8) == right, (rows, vectors)
+    assert tile("s", 2, 100, 4, lanes=64) == (1, 1, 1, 8, 128, 4)  # two rows of a block
+    few = (1, 1, 1, 4, 256, 2)
+    assert tile("b", 2, 264) == tile("b", 4, 264) == few
+    assert few not in (tile("b", 2, 265), tile("b", 4, 265))
+    assert tile("s", 4, 400) == (1, 1, 2, 8, 256, 1) and tile("s", 8, 400) == (1, 1, 2, 4, 256, 1)
+    for other in (
+        tile("s", 4, 901, 4), tile("d", 4, 901, 8), tile("d", 8, 600, 8), tile("s", 4, 401),
+        tile("s", 2, 100, 4, lanes=32), tile("s", 2, 100, 4, accumulate="wide"),
+        tile("s", 2, 100, 4, BLOCKS_PER_SM=4),
+    ):  # fmt: skip
+        assert other[2:4] not in ((1, 8), (1, 4), (2, 8)), other
+
+
+def test_numbers_of_x_of_two_short_vectors_are_staged_for_short_groups():
+    """Those of 2 bytes, where columns are not split and no block is alone."""
+    wide = {"LANES": 32, "THREADS_PER_BLOCK": 256}
+    names = ("LOADS", "STAGED", "MIN_BLOCKS")
+    for cols, right in ((256, (4, 1, 2)), (257, (16, 0, 2))):  # 32 columns of a group, and 33
+        knobs = columns_of("b", cols, 2, 1 << 16, **wide)
+        assert tuple(knobs[name] for name in names) == right
+    for other in (
+        columns_of("s", 256, 2, 1 << 16, **wide), columns_of("b", 256, 4, 1 << 16, **wide),
+        columns_of("b", 256, 2, 1 << 15, **wide),
+        columns_of("b", 256, 2, 1 << 16, **wide, BLOCKS_PER_SM=2),
+        columns_of("b", 256, 2, 1 << 16, LANES=32, THREADS_PER_BLOCK=512),
+    ):  # fmt: skip
+        assert other["STAGED"] == 0
+    # Eight vectors: one pass to a stage, and staged as well where there are many small blocks.
+    for letter, split in itertools.product("bh", (0, 2)):
+        knobs = columns_of(letter, 256, 8, 1 << 16, **wide, BLOCKS_PER_SM=split)
+        assert tuple(knobs[name] for name in names) == (8, 1, 2)
+    assert columns_of("h", 512, 8, 1 << 16, LANES=16, THREADS_PER_BLOCK=512)["STAGED"] == 2
+    short = {"LANES": 32, "THREADS_PER_BLOCK": 128}
+    for rows, right in ((528 * 256, (4, 0, 1)), (529 * 256, (4, 1, 2))):
+        knobs = columns_of("b", 16, 8, rows, **short)
+        assert tuple(knobs[name] for name in names) == right
 
 
 @pytest.mark.parametrize(
@@ -413,30 +500,26 @@ SQUARE = {"LANES": 32, "THREADS_PER_BLOCK": 256, "BLOCKS_PER_SM": 2}
 WIDE = {"LANES": 8, "THREADS_PER_BLOCK": 512, "BLOCKS_PER_SM": 2}
 HALVES = {"LANES": 16, "PIECES": 2, "THREADS_PER_BLOCK": 256, "BLOCKS_PER_SM": 1}
 SMALL = {"LANES": 8, "THREADS_PER_BLOCK": 512, "BLOCKS_PER_SM": 0}
+WHOLE = {"LANES": 32, "THREADS_PER_BLOCK": 256, "BLOCKS_PER_SM": 0}
 COLUMNS = [
     ("d", 8, 64, 1 << 20, HALVES), ("d", 8, 8192, 8192, SQUARE), ("b", 8, 8192, 8192, SQUARE),
     ("b", 4, 8192, 8192, SQUARE), ("s", 4, 64, 1 << 20, WIDE), ("z", 2, 1000, 1000, SMALL),
     ("z", 4, 64, 1 << 20, HALVES), ("b", 8, 64, 1 << 20, WIDE), ("h", 8, 8192, 8192, SMALL),
-    ("b", 4, 64, 1 << 20, WIDE), ("h", 8, 8192, 8192, SQUARE),
+    ("b", 4, 64, 1 << 20, WIDE), ("h", 8, 8192, 8192, SQUARE), ("h", 8, 1 << 16, 256, WHOLE),
+    ("h", 2, 1 << 16, 256, WHOLE),
 ]  # fmt: skip
 ALL_COLUMNS = [
     (letter, vectors, *shape)
     for letter in "sdczbh"
     for vectors in (2, 4, 8)
     for shape in ((64, 1 << 20, HALVES), (8192, 8192, SQUARE), (64, 1 << 20, WIDE),
-                  (1000, 1000, SMALL), (8192, 8192, SMALL))
+                  (1000, 1000, SMALL), (8192, 8192, SMALL), (1 << 16, 256, WHOLE))
 ]  # fmt: skip
-#: A fault that is known: it loads two words of the stack in each pass. Constants without that
-#: exist (STAGED 1), but were not timed.
-SPILLS = pytest.mark.xfail(reason="eight vectors of float16 spill 16 bytes with 32 lanes")
 
 
 @pytest.mark.parametrize(
     "letter, vectors, rows, cols, single",
-    [
-        pytest.param(*each, marks=SPILLS if each == ("h", 8, 8192, 8192, SQUARE) else ())
-        for each in (ALL_COLUMNS if ALL_ROWS else COLUMNS)
-    ],
+    ALL_COLUMNS if ALL_ROWS else COLUMNS,
 )
 def test_columns_spill_no_registers(letter, vectors, rows, cols, single, compiler):
     problem = make_problem(rows, cols, DTYPES[letter], "F", "N").at(256, 256)
@@ -481,10 +564,11 @@ def test_a_small_matrix_of_float64_has_few_threads_for_a_row():
     ):  # fmt: skip
         problem, knobs = rows_of("d", 8, lanes, rows)
         assert tuple(knobs[name] for name in names) == right, (rows, lanes)
-        if rows in (1024, 1025):  # loads of 8 bytes have this tile for a small matrix alone
-            single = {**get("vector_rows").knobs, "BLOCKS_PER_SM": 0, "LANES": lanes}
-            other = get("several_rows").for_vectors(problem.at(8, 8), single, 8)
-            assert (other["ROWS"] == 4) == (rows == 1024)
+    for rows in (4096, 4097):  # loads of 8 bytes have this tile for a small matrix alone
+        problem, knobs = rows_of("d", 8, 32, rows)
+        single = {**get("vector_rows").knobs, "BLOCKS_PER_SM": 0, "LANES": 32}
+        other = get("several_rows").for_vectors(problem.at(8, 8), single, 8)
+        assert (other["ROWS"] == 4) == (rows == 4096)
 
 
 @pytest.mark.parametrize("letter", "bh")

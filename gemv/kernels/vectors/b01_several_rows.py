@@ -140,6 +140,24 @@ ENOUGH_OF_FEW = 1 << 14
 NARROW_TURNS = Tile(4, 4, 4, 128, 3, 1, 1)
 #: Lanes of a row from which on eight vectors of numbers of 2 bytes have the tile of longer rows.
 NARROW_LANES = 16
+#: Rows of several warps that are not split, by the bytes of a number and of a load and by COUNT: up
+#: to so many rows have a tile. A load of one number brings few bytes, and few rows have few blocks,
+#: so a thread has more loads on their way. us on an H200, before and with these tiles: two vectors
+#: of float32 333 x 77777 85.6 and 33.7, of float64 98.5 and 52.0; four of bfloat16 256 x 65536 16.7
+#: and 12.8; eight of float32 700 x 15001 36.3 and 24.7, 9999 x 9973 170 and 122.
+LEAST_LANES, ANY_ROWS = 64, 1 << 62
+OF_LONG_ROWS = {
+    (2, 16, 2): ((264, Tile(1, 1, 4, 128, 4)),),
+    (2, 16, 4): ((264, Tile(1, 1, 4, 128, 4)),),
+    (4, 16, 4): ((400, Tile(1, 2, 8, 128, 2)),),
+    (4, 16, 8): ((400, Tile(1, 2, 4, 128, 2)),),
+    (4, 4, 2): ((900, Tile(1, 1, 8, 128, 4)), (ANY_ROWS, Tile(1, 2, 8, 128, 2))),
+    (4, 4, 4): ((500, Tile(1, 1, 8, 128, 4)), (900, Tile(1, 2, 8, 128, 2))),
+    (4, 4, 8): ((900, Tile(1, 2, 4, 128, 4)), (ANY_ROWS, Tile(1, 4, 4, 128, 2))),
+    (8, 8, 2): ((400, Tile(1, 1, 8, 128, 4)), (ANY_ROWS, Tile(1, 2, 4, 128, 4))),
+    (8, 8, 4): ((400, Tile(1, 1, 4, 128, 4)), (900, Tile(1, 2, 4, 128, 4))),
+    (8, 8, 8): ((600, None), (ANY_ROWS, Tile(1, 4, 4, 128, 2))),
+}
 #: Loads of a lane that are on their way at a time where a warp takes a row and has more than one
 #: pass of them: 1900 x 2400 bfloat16 took an H100 9.1 us with four, and 7.8 with two.
 LOADS_OF_PASSES = 2
@@ -314,6 +332,17 @@ def tile_for(problem, lanes, count, split):
     return (SPLIT if split else LONG)[count], 1
 
 
+def of_long_rows(problem, lanes, count):
+    """The tile of rows of several warps that are few, or loaded number by number; None if not."""
+    size = problem.dtype.itemsize
+    if lanes >= LEAST_LANES and problem.accumulate == "plain":
+        key = size, size * problem.widths[0], count
+        for most, tile_ in OF_LONG_ROWS.get(key, ()):
+            if problem.rows <= most:
+                return tile_
+    return None
+
+
 def constants_for(problem, knobs, vectors):
     """The constants for so many vectors, from those of the rung of rows; its LANES stay."""
     width, size, lanes = problem.widths[0], problem.dtype.itemsize, knobs["LANES"]
@@ -321,14 +350,15 @@ def constants_for(problem, knobs, vectors):
     while count < 8 and count < vectors:
         count *= 2
     split = knobs["BLOCKS_PER_SM"] > 0
-    tile_, most_turns = tile_for(problem, lanes, count, split)
+    own_tile = None if split else of_long_rows(problem, lanes, count)
+    tile_, most_turns = (own_tile, 1) if own_tile else tile_for(problem, lanes, count, split)
     turns = most_turns
     parts, rows, loads, threads, blocks, past_l1, kept = tile_
     most_parts = max(1, width * size // max(4, size))
     enough = ENOUGH_OF_FEW if tile_ is DOUBLE_FEW else ENOUGH_THREADS
     sharing = count == 4 or tile_ in (FEW, COMPLEX_LONG)
     while (
-        not split
+        not (split or own_tile)
         and not (sharing and turns == 1 and has_enough(problem, lanes, tile_))
         and (turns > 1 or 2 * parts <= most_parts)
         and 2 * (lanes // turns) * parts <= MOST_THREADS_OF_ROW

@@ -97,6 +97,14 @@ SUM_REGISTERS = 64
 LOADS, FEW_LOADS = 16, 4
 #: Those where numbers of x are staged, and those that some dtypes have registers for then.
 STAGED_LOADS, FEWER_LOADS = 16, {DTYPES["b"]: 8, DTYPES["h"]: 4, DTYPES["z"]: 8}
+#: Those of eight vectors of numbers of 2 bytes in blocks of up to 256 threads. us on an H200 with
+#: float16, by four loads in each of two passes and by eight in one: 16384 x 2048 25.2 and 23.0,
+#: 4096 x 16384 45.6 and 42.6, 3000 x 70000 118 and 120. For 1500 x 100000 shared memory has room for
+#: two loads in each of two passes, which took 287 us, or for four in one, which took 141.
+LOADS_OF_SMALL = 8
+#: Columns of a group up to which two vectors of numbers of 2 bytes have theirs of x staged: on an
+#: H200 40000 x 500 bfloat16 took 14.4 us without and 12.0 with it, 262144 x 16 6.8 and 5.8.
+PAIR_COLUMNS = 32
 #: Blocks up to which an H200 has a multiprocessor for each.
 FEW_BLOCKS = 132
 #: A block of at most so many threads whose groups have at most so many columns each: its loads all
@@ -105,6 +113,9 @@ FEW_BLOCKS = 132
 #: float32, 8.7 and 9.7 for complex64, 6.8 and 8.6 for float64. With 512 threads, which have half
 #: the registers, staging is faster: on an H200 4.3 us for float32, 4.6 without.
 SMALL_THREADS, SMALL_COLUMNS = 256, 8
+#: Blocks of numbers of 2 bytes from which on others compute while one waits: on an H200 eight
+#: vectors of 262144 x 16 bfloat16 took 19.1 us with all loads at once, and 16.7 staged.
+MANY_BLOCKS = 4 * FEW_BLOCKS
 #: Lanes and threads of the blocks that bring numbers of 2 bytes by units. Such a block has a
 #: multiprocessor to itself: nobody else computes while its threads bring x. With 16 lanes or more,
 #: and columns that are split, registers do not suffice.
@@ -245,12 +256,13 @@ def constants_for(problem, knobs, vectors):
         "THREADS_PER_BLOCK": knobs["THREADS_PER_BLOCK"], "COUNT": count, "PIECES": pieces,
         "OF_PIECES": knobs["PIECES"] if is_split else pieces,
     }  # fmt: skip
-    if count == 8 and threads <= SMALL_THREADS and own <= SMALL_COLUMNS and not is_split:
+    narrow = problem.dtype.itemsize == 2
+    is_small = threads <= SMALL_THREADS and own <= SMALL_COLUMNS and not is_split
+    if count == 8 and is_small and not (narrow and blocks > MANY_BLOCKS):
         # Numbers of x take twice the registers where sums are float64: half the loads, two blocks.
         halves = 2 if precision.sums in (DTYPES["d"], DTYPES["z"]) else 1
         loads = max(1, min(SMALL_COLUMNS // halves, own) // at_once)
         return {**found, "LOADS": loads, "MIN_BLOCKS": halves, "STAGED": 0, "AS_STORED": 0}
-    narrow = problem.dtype.itemsize == 2
     loads = LOADS if count * of_vector < SUM_REGISTERS else FEW_LOADS
     has_half = threads > SMALL_THREADS or not is_alone  # of the registers that a thread can have
     if has_half and (count == 4 and width > 2 or problem.dtype == DTYPES["z"]):
@@ -260,7 +272,9 @@ def constants_for(problem, knobs, vectors):
     many = count == 8 or count * of_vector >= SUM_REGISTERS
     by_units = narrow and precision.sums == DTYPES["s"]
     by_units = by_units and count >= 4 and (lanes, threads) == (UNIT_LANES, UNIT_THREADS)
-    if many or by_units or (count == 4 and problem.dtype.kind == "c"):
+    are_small = narrow and threads <= SMALL_THREADS
+    are_pairs = are_small and count == 2 and own <= PAIR_COLUMNS and not (is_split or is_alone)
+    if many or by_units or are_pairs or (count == 4 and problem.dtype.kind == "c"):
         tile_rows, groups = at_once * lanes * width, threads // lanes
         alone = tile_rows * found["OF_PIECES"] // pieces
         shares = max(min(groups, threads // 32), finishers_of_columns(threads, alone))
@@ -268,10 +282,14 @@ def constants_for(problem, knobs, vectors):
         room -= shares * tile_rows * precision.sums.itemsize  # of one vector at least
         most = min(STAGE_BYTES, room) // (2 * x_bytes(groups, count, precision))
         if most > 0:
-            # Numbers of 2 bytes have no registers for more loads, and gain by two passes at a time,
-            # unless they come by units.
-            in_two = narrow and not by_units
-            wanted = FEW_LOADS if by_units else FEWER_LOADS.get(problem.dtype, STAGED_LOADS)
+            # Numbers of 2 bytes have no registers for more loads, and large blocks gain by two
+            # passes at a time, unless they come by units. Small ones have more loads in one pass.
+            in_two = narrow and not by_units and not are_small
+            wanted = FEWER_LOADS.get(problem.dtype, STAGED_LOADS)
+            if are_small:
+                wanted = FEW_LOADS if are_pairs else LOADS_OF_SMALL
+            elif by_units:
+                wanted = FEW_LOADS
             loads = max(1, min(min(wanted, most // (1 + in_two)) // at_once, own))
             loads = 1 << loads.bit_length() - 1
             staged = 2 if in_two and loads <= FEW_LOADS and 2 * loads <= most else 1
