@@ -93,8 +93,8 @@ def select_batch(
         pairs = tuple(sorted(knobs.items()))
         spec = dataclasses.replace(single.spec, knobs=pairs, conjugate_x=batch.conjugate_x)
         return single._replace(spec=spec, geometry=own(problem, device, knobs, batch))
-    may_be_staged = _are_many(problem, batch, device) and not _are_loaded(problem, single)
-    if may_be_staged and gains_by_stages(problem):
+    may_be_staged = gains_by_stages(problem, device) and not _are_loaded(problem, single)
+    if may_be_staged and _are_many(problem, batch, device):
         staged = in_stages(problem, batch, device, single)
         if staged is not None:
             return staged
@@ -155,7 +155,19 @@ def _for_many(problem: Problem, batch: Batch, device: Device, single: Choice) ->
 #: Bytes of the widest loads that copies to shared memory are faster than.
 MOST_LOADED = 4
 #: Bytes of the longest lines that are copied, by the access and the bytes of a number.
-MOST_STAGED_BYTES = {("dot", 2): 2048, ("dot", 4): 1280, ("axpy", 2): 2048, ("axpy", 4): 1280}
+MOST_STAGED_BYTES = {
+    ("dot", 2): 2048, ("dot", 4): 1280, ("dot", 8): 1040,
+    ("axpy", 2): 2048, ("axpy", 4): 1280, ("axpy", 8): 1040,
+}  # fmt: skip
+#: Bytes that a multiprocessor gets from memory in a clock: from so many on, loads of one number of
+#: 8 bytes are too many instructions. An H200 has 18, an H100 12.
+MUCH_IN_CLOCK = 16
+#: Such numbers: bytes of all A for each multiprocessor from which on copies gain, of lines of up to
+#: SHORT_LINE bytes and of longer ones.
+SHORT_LINE = 512
+STAGED_WIDE = {"dot": (192 << 10, 640 << 10), "axpy": (48 << 10, 384 << 10)}
+#: A row longer than that is copied if loads take so many times as many columns as it has.
+_MANY_COLUMNS = 1.15
 #: Loads of a lane for a row of 4-byte numbers from which on they are faster than copies, where at
 #: least so many lanes are neighbours.
 _MANY_LOADS, _NEIGHBOURS = 7, 8
@@ -163,7 +175,7 @@ _MANY_LOADS, _NEIGHBOURS = 7, 8
 _STAGED = {"vector_rows": "staged_rows", "vector_columns": "staged_columns"}
 
 
-def gains_by_stages(problem: Problem) -> bool:
+def gains_by_stages(problem: Problem, device: Device) -> bool:
     """Whether items are copied to shared memory, where a kernel can do so.
 
     Wide copies need no alignment, so they are for lines that are read by narrower loads otherwise.
@@ -173,11 +185,22 @@ def gains_by_stages(problem: Problem) -> bool:
     float32 69 x 69 79 and 57 by rows; float32 105 x 182, with loads of 8 bytes, 47 and 54 by
     columns; float64 41 x 41 51 and 58 by rows. Of the floor, float32 511 x 511: 1.00 and 0.88 by
     rows, 0.90 and 0.39 by columns.
+
+    Where memory is faster, the same loads of numbers of 8 bytes are the slower way. us on an H200,
+    for 300 MB: float64 33 x 33 128 and 86 by rows, 145 and 80 by columns, complex64 134 and 94, 129
+    and 81; float64 65 x 65 98 and 82, 99 and 80.
     """
     size = problem.dtype.itemsize
-    if problem.widths[0] * size > MOST_LOADED:
+    if problem.widths[0] * size > MOST_LOADED and not _are_wide(problem, device):
         return False
     return problem.line_bytes <= MOST_STAGED_BYTES.get((problem.access, size), 0)
+
+
+def _are_wide(problem: Problem, device: Device) -> bool:
+    """Whether numbers of 8 bytes are loaded one by one, from memory that is fast for that."""
+    memory = 2 * device.chip.memory_khz * device.chip.bus_bits // 8
+    is_fast = memory >= MUCH_IN_CLOCK * device.chip.clock_khz * device.multiprocessors
+    return is_fast and problem.dtype.itemsize == 8 and problem.widths[0] == 1
 
 
 def in_stages(problem: Problem, batch: Batch, device: Device, single: Choice) -> Choice | None:
@@ -202,18 +225,25 @@ def in_stages(problem: Problem, batch: Batch, device: Device, single: Choice) ->
 
 
 def _are_loaded(problem: Problem, single: Choice) -> bool:
-    """Whether a lane has many loads of a row of 4-byte numbers, which are faster than copies then.
+    """Whether a lane has many loads of a row, which are faster than copies then.
 
-    us on an H100, for 136 MB, without copies and with them: 239 x 55, 7 loads of each of 8 lanes,
-    50 and 53; 129 x 129, 9 loads of each of 16 lanes, 49 and 51; 185 x 185, 12 loads, 47 and 52;
-    but 69 x 151, 5 loads of each of 32 lanes, 72 and 51. Where a row has fewer lanes, a warp has
-    more rows, and few of its loads are neighbours: 33 x 33, 9 loads of each of 4 lanes, took twice
-    the time of the floor.
+    Numbers of 4 bytes, us on an H100, for 136 MB, without copies and with them: 239 x 55, 7 loads
+    of each of 8 lanes, 50 and 53; 129 x 129, 9 loads of each of 16 lanes, 49 and 51; 185 x 185, 12
+    loads, 47 and 52; but 69 x 151, 5 loads of each of 32 lanes, 72 and 51. Where a row has fewer
+    lanes, a warp has more rows, and few of its loads are neighbours: 33 x 33, 9 loads of each of 4
+    lanes, took twice the time of the floor.
+
+    Of numbers of 8 bytes it is long rows whose last loads leave few lanes idle. us on an H200, for
+    200 MB: 161 x 161, 6 loads of each of 32 lanes, 51 and 54; 100 x 101, 7 loads of 16, 49 and 55;
+    but 129 x 129, 5 loads of 32, 62 and 54.
     """
-    if single.kernel.name != "vector_rows" or problem.dtype.itemsize != 4:
+    size = problem.dtype.itemsize
+    if single.kernel.name != "vector_rows" or size < 4:
         return False
     lanes = single.knobs["LANES"]
     loads = ceil_div(problem.cols, lanes * problem.widths[0])
+    if size == 8:
+        return problem.line_bytes > SHORT_LINE and lanes * loads < _MANY_COLUMNS * problem.cols
     return lanes >= _NEIGHBOURS and loads >= _MANY_LOADS
 
 
@@ -225,12 +255,16 @@ def _are_many(problem: Problem, batch: Batch, device: Device) -> bool:
     rows, 4096 bfloat16 of 33 x 33, 9 MB, 15.3 and 9.3; 1024 of 65 x 65, 9 MB, 7.6 and 8.5; 512 of
     129 x 99, 13 MB, 11.5 and 9.6; float32 1024 of 44 x 69, 12 MB, 8.6 and 9.4; 1024 of 65 x 65,
     17 MB, 13.9 and 12.3; by columns, 512 of 129 x 129 21.2 and 17.8, 256 of 65 x 65 4.1 and 4.4.
+    float64 on an H200: by rows, 24 MB of 33 x 33 11.7 and 11.7, 32 MB of 65 x 65 11.6 and 15.1; by
+    columns, 8 MB of 33 x 33 6.6 and 5.4, 32 MB of 65 x 65 12.2 and 13.4.
     """
     size = problem.dtype.itemsize
     nbytes = batch.items * problem.rows * problem.cols * size
     least = STAGED_NARROW_ROWS if size == 2 else STAGED_ROWS
     if problem.access == "axpy":
         least = STAGED_COLUMNS
+    if size == 8:
+        least = STAGED_WIDE[problem.access][problem.line_bytes > SHORT_LINE]
     return nbytes >= least * device.multiprocessors
 
 

@@ -47,7 +47,7 @@ def in_stages(monkeypatch, name, knobs, staged):
     monkeypatch.setattr(batches, "get", kernel)
     monkeypatch.setattr(batches, "THREADS_PER_SM", 0)
     monkeypatch.setattr(batches, "_are_many", lambda problem, batch, device: True)
-    monkeypatch.setattr(batches, "gains_by_stages", lambda problem: True)
+    monkeypatch.setattr(batches, "gains_by_stages", lambda problem, device: True)
 
 
 def together(monkeypatch, name, knobs, several, constants):

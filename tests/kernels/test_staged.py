@@ -14,7 +14,7 @@ from numba import cuda
 import gemv
 from gemv.core.batch import Batch
 from gemv.core.dtypes import DTYPES
-from gemv.core.geometry import Device
+from gemv.core.geometry import Chip, Device
 from gemv.core.narrow import cast
 from gemv.engines import backend
 from gemv.kernels import get
@@ -24,6 +24,7 @@ from gemv.selection import batches, parts
 from gemv.selection.select import select
 
 H200 = Device("NVIDIA H200", (9, 0), 132)
+H100 = Device("NVIDIA H100 80GB HBM3", (9, 0), 132, chip=Chip(memory_khz=2_619_000, bus_bits=5120))
 NAMES = {"vector_rows": "staged_rows", "vector_columns": "staged_columns"}
 #: Constants of the kernels for one product, without splits.
 ROWS = {"ROWS": 1, "VECTORS": 1, "THREADS_PER_BLOCK": 32, "MIN_BLOCKS": 1, "BLOCKS_PER_SM": 0}
@@ -109,7 +110,7 @@ def both(run, name, monkeypatch):
         staged = run()
     assert {call.kernel for call in calls} == {NAMES[name]}
     with monkeypatch.context() as patch:
-        patch.setattr(batches, "gains_by_stages", lambda problem: False)
+        patch.setattr(batches, "gains_by_stages", lambda problem, device: False)
         gemv.use_alignment(True)  # forgets the choices
         with gemv.trace() as calls:
             single = run()
@@ -273,7 +274,7 @@ def test_items_have_the_bits_of_single_calls(letter, m, n, down):
 # Constants and selection ------------------------------------------------------------------------
 
 
-def choice(letter, m, n, down, items=4096, at=0, line=0, **others):
+def choice(letter, m, n, down, items=4096, at=0, line=0, device=H200, **others):
     """What a batch of packed items gets, or of items whose lines are `line` elements apart."""
     strides = (1, line or m) if down else (line or n, 1)
     problem = make_problem(m, n, DTYPES[letter], "C", "N", strides).at(at, 0)
@@ -281,12 +282,13 @@ def choice(letter, m, n, down, items=4096, at=0, line=0, **others):
     step = (n if down else m) * (strides[1] if down else strides[0])
     batch = Batch((items,), ((step,), (n,), (m,), (0,), (0,)))
     problem = parts.aligned(problem, batch)
-    return problem, batches.select_batch(problem, batch, H200)
+    return problem, batches.select_batch(problem, batch, device)
 
 
 @pytest.mark.parametrize("letter", "sdczhb")
 def test_constants_go_together_and_fit_shared_memory(letter, monkeypatch):
-    monkeypatch.setattr(batches, "gains_by_stages", lambda problem: True)
+    monkeypatch.setattr(batches, "gains_by_stages", lambda problem, device: True)
+    monkeypatch.setattr(batches, "_are_loaded", lambda problem, single: False)
     sides = (33, 47, 64, 65, 100, 128, 129, 200, 256, 333, 512, 1000)
     taken = 0
     for m, n, down in itertools.product(sides, sides, (0, 1)):
@@ -383,8 +385,8 @@ def test_which_items_are_copied_in_stages():
     assert name("s", 33, 33, 0) == "staged_rows"  # 9 loads of each of 4 lanes, without neighbours
     assert name("s", 321, 65, 1) == "vector_columns"  # more than 1280 bytes
     # Loads of 8 bytes are as fast, and so are those of blocks that have a part of the rows.
-    assert name("d", 41, 41, 0) == name("s", 127, 126, 0) == "vector_rows"
-    assert name("d", 129, 129, 1) == name("s", 182, 105, 1) == "vector_columns"
+    assert name("s", 127, 126, 0) == "vector_rows"
+    assert name("s", 182, 105, 1) == "vector_columns"
     assert name("s", 95, 448, 1) == name("s", 231, 231, 1) == "vector_columns"
     assert name("s", 163, 78, 1) == "staged_columns"  # 21 KB for a column of each group
     # A part of the rows is copied where loads have 2 bytes.
@@ -396,6 +398,7 @@ def test_which_items_are_copied_in_stages():
     assert name("s", 127, 127, 0, accumulate="wide") == "vector_rows"
     problem, _ = choice("s", 127, 127, 0)
     batch = Batch((4096,), ((127 * 127,), (127,), (127,), (0,), (0,)))
+    assert batches.select_batch(problem, batch, H100).kernel.name == "staged_rows"
     old = Device("NVIDIA T4", (7, 5), 40)
     assert batches.select_batch(problem, batch, old).kernel.name == "vector_rows"
     two = Batch((64, 64), ((0, 127 * 127), (127, 0), (127 * 64, 127), (0, 0), (0, 0)))
@@ -408,6 +411,29 @@ def test_which_items_are_copied_in_stages():
     assert batches.in_stages(problem, batch, H200, alone) is not None
     backwards = batch._replace(strides=((-3 * 2001,), *batch.strides[1:]))
     assert batches.in_stages(problem, backwards, H200, alone) is None
+
+
+@pytest.mark.parametrize("letter", "dc")
+def test_numbers_of_8_bytes_are_copied_where_memory_is_fast(letter):
+    def name(m, n, down, items=1 << 15, device=H200, **others):
+        return choice(letter, m, n, down, items, device=device, **others)[1].kernel.name
+
+    rows, columns = NAMES["vector_rows"], NAMES["vector_columns"]
+    assert name(33, 33, 0) == name(65, 65, 0) == name(129, 129, 0) == rows
+    assert name(33, 33, 1) == name(65, 65, 1) == columns
+    assert name(65, 64, 0) == "vector_rows" and name(64, 65, 1) == "vector_columns"  # wide loads
+    assert name(65, 131, 0) == "vector_rows"  # more than 1040 bytes
+    # Lines of up to 512 bytes: 26 MB are enough for rows, 6.5 MB for columns.
+    assert name(33, 33, 0, 2978) == "vector_rows" and name(33, 33, 0, 2979) == rows
+    assert name(33, 33, 1, 744) == "vector_columns" and name(33, 33, 1, 745) == columns
+    # Longer ones: 87 MB and 52 MB.
+    assert name(65, 65, 0, 2559) == "vector_rows" and name(65, 65, 0, 2560) == rows
+    assert name(65, 65, 1, 1535) == "vector_columns" and name(65, 65, 1, 1536) == columns
+    # 7 loads of each of 16 lanes for 101 numbers, which is next to no more than there are.
+    assert name(100, 101, 0) == "vector_rows"
+    # An H100 has two thirds of the memory's speed for as many multiprocessors.
+    assert name(33, 33, 0, device=H100) == "vector_rows"
+    assert name(33, 33, 1, device=H100) == "vector_columns"
 
 
 @pytest.mark.parametrize(
