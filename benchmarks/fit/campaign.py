@@ -2,6 +2,7 @@
 
     python -m benchmarks.fit.campaign FILE.json [--cells 560] [--seconds 560] [--jobs 15]
         [--earlier FILE.json] [--kernels NAME,NAME | --sharing] [--random SEED] [--only KIND,KIND]
+        [--slower BEFORE.json AFTER.json]
 
 A cell is one problem: shape, dtype, storage, and cold or L2-resident. On each cell the campaign
 tries candidates (``candidates.py``): kernels with constants. It first checks their results on whole
@@ -15,6 +16,9 @@ times random constants of some kernels on small matrices. ``--sharing`` times la
 vectors share well on large ones (``shared.py``). ``--only "h dot 1"`` keeps cells whose kind begins
 so (:class:`gemv.selection.cells.Kind`), random ones or those of the file: where choices are poor,
 more times are worth more than elsewhere.
+
+With ``--slower``, cells are those of a grid that take longer than in an earlier one
+(``slower.py``).
 
 Cells that the file already has are skipped, so a run that was interrupted continues where it
 stopped. Other processes compile machine code ahead. Under the simulator the cells are small and
@@ -50,6 +54,7 @@ from benchmarks.fit.foresight import Foresight
 from benchmarks.fit.named import kinds_named
 from benchmarks.fit.samples import ADDRESS
 from benchmarks.fit.shared import of_sharing
+from benchmarks.fit.slower import GRID, OTHERS, slower_cells
 from benchmarks.fit.store import Campaign, Measured, code_key
 from gemv.core.geometry import Device
 from gemv.core.problem import Problem
@@ -79,10 +84,12 @@ def _tried(
     number: int, cell: Cell, field: Field, foresight: Foresight | None = None
 ) -> list[Candidate]:
     timed, _ = field.framed(cell)
+    also = [normal(kernel, knobs) for kernel, knobs in field.also.get(str(number), ())]
+    if number >= GRID:
+        return list(dict.fromkeys([*also, *expected(timed.problem, field.device, OTHERS)]))
     if number >= RANDOM:
         return expected(timed.problem, field.device, EXPECTED_OF_RANDOM)
     first = foresight.first(timed.problem, field.device, EXPECTED, cell.hot) if foresight else ()
-    also = [normal(kernel, knobs) for kernel, knobs in field.also.get(str(number), ())]
     found = candidates(timed.problem, field.device, number, [*also, *first])
     if not field.is_timed:  # the simulator is slow
         found = [each for each in found if dict(each.constants[1]).get("THREADS_PER_BLOCK", 0) < 99]
@@ -259,6 +266,10 @@ def main(arguments: list[str] | None = None) -> None:
         "--random", type=int, metavar="SEED", help="as many cells of `bench --random` instead"
     )
     parser.add_argument(
+        "--slower", nargs=2, type=Path, metavar="GRID.json",
+        help="cells that take longer in the second grid than in the first one, with both launches",
+    )  # fmt: skip
+    parser.add_argument(
         "--only", default="", metavar="KIND,KIND",
         help="random cells, or those of the file, whose kind begins so: 'h dot 1'",
     )  # fmt: skip
@@ -281,7 +292,9 @@ def main(arguments: list[str] | None = None) -> None:
             f"{options.file} has times of {loaded.about['gpu']}, and this GPU is"
             f" {engine.device().name}"
         )
-    wanted = wanted_cells(options, loaded.cells if loaded else (), is_timed)
+    wanted, also = slower_cells(*options.slower) if options.slower else ([], {})
+    if not options.slower:
+        wanted = wanted_cells(options, loaded.cells if loaded else (), is_timed)
     if not wanted:
         parser.error("there are no such cells")
     libraries = tuple(name for name in ("torch",) if other_libraries.installed(name))
@@ -290,10 +303,11 @@ def main(arguments: list[str] | None = None) -> None:
     campaign = loaded or Campaign(_about(field))
     done = set() if added else {each.number for each in campaign.cells}
     field.is_trusting = options.trust
-    if options.random is not None or options.sharing:
+    field.also = also
+    if options.random is not None or options.sharing or options.slower:
         field.disturbed = DISTURBED_OF_EXPECTED
     if options.also:
-        field.also = json.loads(options.also.read_text("utf-8"))
+        field.also |= json.loads(options.also.read_text("utf-8"))
     foresight = Foresight(field.device, options.earlier) if options.earlier else None
     compilers = None
     if is_timed and options.jobs > 1:
