@@ -292,8 +292,8 @@ def main(arguments: list[str] | None = None) -> None:
             f"{options.file} has times of {loaded.about['gpu']}, and this GPU is"
             f" {engine.device().name}"
         )
-    wanted, also = slower_cells(*options.slower) if options.slower else ([], {})
-    if not options.slower:
+    wanted, also = slower_cells(*options.slower) if options.slower else (None, {})
+    if wanted is None:
         wanted = wanted_cells(options, loaded.cells if loaded else (), is_timed)
     if not wanted:
         parser.error("there are no such cells")

@@ -99,8 +99,8 @@ LOADS, FEW_LOADS = 16, 4
 STAGED_LOADS, FEWER_LOADS = 16, {DTYPES["b"]: 8, DTYPES["h"]: 4, DTYPES["z"]: 8}
 #: Those of eight vectors of numbers of 2 bytes in blocks of up to 256 threads. us on an H200 with
 #: float16, by four loads in each of two passes and by eight in one: 16384 x 2048 25.2 and 23.0,
-#: 4096 x 16384 45.6 and 42.6, 3000 x 70000 118 and 120. For 1500 x 100000 shared memory has room for
-#: two loads in each of two passes, which took 287 us, or for four in one, which took 141.
+#: 4096 x 16384 45.6 and 42.6, 3000 x 70000 118 and 120. For 1500 x 100000 shared memory has room
+#: for two loads in each of two passes, which took 287 us, or for four in one, which took 141.
 LOADS_OF_SMALL = 8
 #: Columns of a group up to which two vectors of numbers of 2 bytes have theirs of x staged: on an
 #: H200 40000 x 500 bfloat16 took 14.4 us without and 12.0 with it, 262144 x 16 6.8 and 5.8.
