@@ -21,7 +21,7 @@ _ANY_NUMBER = 1 << 62
 #: Threads for each multiprocessor from which on a batch fills the GPU: 128 KB by 8 loads each.
 THREADS_PER_SM = 1024
 #: Bytes of all A for each multiprocessor from which on copies gain: of columns, of rows of 2-byte
-#: numbers, and of other rows.
+#: numbers, and of rows of 4-byte numbers.
 STAGED_COLUMNS, STAGED_NARROW_ROWS, STAGED_ROWS = 48 << 10, 64 << 10, 96 << 10
 #: Scratch memory that one launch may take; a batch that needs more takes several launches.
 MOST_SCRATCH_BYTES = 1 << 28
@@ -160,14 +160,14 @@ MOST_STAGED_BYTES = {
     ("axpy", 2): 2048, ("axpy", 4): 1280, ("axpy", 8): 1040,
 }  # fmt: skip
 #: Bytes that a multiprocessor gets from memory in a clock: from so many on, loads of one number of
-#: 8 bytes are too many instructions. An H200 has 18, an H100 12.
+#: 8 bytes are too many instructions. An H200 has 18, an H100 13.
 MUCH_IN_CLOCK = 16
-#: Such numbers: bytes of all A for each multiprocessor from which on copies gain, of lines of up to
-#: SHORT_LINE bytes and of longer ones.
-SHORT_LINE = 512
-STAGED_WIDE = {"dot": (192 << 10, 640 << 10), "axpy": (48 << 10, 384 << 10)}
-#: A row longer than that is copied if loads take so many times as many columns as it has.
-_MANY_COLUMNS = 1.15
+#: Numbers of 8 bytes: bytes of all A for each multiprocessor from which on copies gain, of lines of
+#: up to SHORT_BYTES and of longer ones.
+SHORT_BYTES = 512
+STAGED_LARGE = {"dot": (192 << 10, 640 << 10), "axpy": (48 << 10, 384 << 10)}
+#: A row longer than that is copied if its loads have places for so many times as many columns.
+_IDLE_PLACES = 1.15
 #: Loads of a lane for a row of 4-byte numbers from which on they are faster than copies, where at
 #: least so many lanes are neighbours.
 _MANY_LOADS, _NEIGHBOURS = 7, 8
@@ -191,12 +191,12 @@ def gains_by_stages(problem: Problem, device: Device) -> bool:
     and 81; float64 65 x 65 98 and 82, 99 and 80.
     """
     size = problem.dtype.itemsize
-    if problem.widths[0] * size > MOST_LOADED and not _are_wide(problem, device):
+    if problem.widths[0] * size > MOST_LOADED and not _are_large_numbers(problem, device):
         return False
     return problem.line_bytes <= MOST_STAGED_BYTES.get((problem.access, size), 0)
 
 
-def _are_wide(problem: Problem, device: Device) -> bool:
+def _are_large_numbers(problem: Problem, device: Device) -> bool:
     """Whether numbers of 8 bytes are loaded one by one, from memory that is fast for that."""
     memory = 2 * device.chip.memory_khz * device.chip.bus_bits // 8
     is_fast = memory >= MUCH_IN_CLOCK * device.chip.clock_khz * device.multiprocessors
@@ -225,7 +225,7 @@ def in_stages(problem: Problem, batch: Batch, device: Device, single: Choice) ->
 
 
 def _are_loaded(problem: Problem, single: Choice) -> bool:
-    """Whether a lane has many loads of a row, which are faster than copies then.
+    """Whether loads of a row keep lanes busy, and are faster than copies then.
 
     Numbers of 4 bytes, us on an H100, for 136 MB, without copies and with them: 239 x 55, 7 loads
     of each of 8 lanes, 50 and 53; 129 x 129, 9 loads of each of 16 lanes, 49 and 51; 185 x 185, 12
@@ -233,9 +233,9 @@ def _are_loaded(problem: Problem, single: Choice) -> bool:
     lanes, a warp has more rows, and few of its loads are neighbours: 33 x 33, 9 loads of each of 4
     lanes, took twice the time of the floor.
 
-    Of numbers of 8 bytes it is long rows whose last loads leave few lanes idle. us on an H200, for
-    200 MB: 161 x 161, 6 loads of each of 32 lanes, 51 and 54; 100 x 101, 7 loads of 16, 49 and 55;
-    but 129 x 129, 5 loads of 32, 62 and 54.
+    Of numbers of 8 bytes these are long rows whose last loads leave few lanes idle. us on an H200,
+    for 200 MB: 161 x 161, 6 loads of each of 32 lanes, 51 and 54; 100 x 101, 7 loads of 16, 49 and
+    55; but 129 x 129, 5 loads of 32, 62 and 54.
     """
     size = problem.dtype.itemsize
     if single.kernel.name != "vector_rows" or size < 4:
@@ -243,7 +243,7 @@ def _are_loaded(problem: Problem, single: Choice) -> bool:
     lanes = single.knobs["LANES"]
     loads = ceil_div(problem.cols, lanes * problem.widths[0])
     if size == 8:
-        return problem.line_bytes > SHORT_LINE and lanes * loads < _MANY_COLUMNS * problem.cols
+        return problem.line_bytes > SHORT_BYTES and lanes * loads < _IDLE_PLACES * problem.cols
     return lanes >= _NEIGHBOURS and loads >= _MANY_LOADS
 
 
@@ -264,7 +264,7 @@ def _are_many(problem: Problem, batch: Batch, device: Device) -> bool:
     if problem.access == "axpy":
         least = STAGED_COLUMNS
     if size == 8:
-        least = STAGED_WIDE[problem.access][problem.line_bytes > SHORT_LINE]
+        least = STAGED_LARGE[problem.access][problem.line_bytes > SHORT_BYTES]
     return nbytes >= least * device.multiprocessors
 
 

@@ -61,7 +61,9 @@ def in_turn(name, values):
 
 
 def is_compiled(access, kernel, dtype):
-    few = ALL_ROWS or dtype in ("float32", "complex128", "bfloat16")
+    # the first rungs load one element at a time, along rows and down columns alike
+    few = ("float32", "complex128", "bfloat16") if kernel.wide or access == "dot" else ("float32",)
+    few = ALL_ROWS or dtype in few
     is_for = not kernel.wide or access == access_of(kernel)
     return few and is_for and accepted(kernel, dtype)
 

@@ -172,7 +172,7 @@ def test_a_batch_computes(name, letter, rows, cols, shape, order, shared, compil
     if name.startswith("staged_"):
         monkeypatch.setattr(batches, "THREADS_PER_SM", 0)  # as in a batch of many items
         monkeypatch.setattr(batches, "_are_many", lambda problem, batch, device: True)
-        # Complex numbers have loads of 8 bytes, which are as fast as copies.
+        # Complex numbers have loads of 8 bytes, and the items are few.
         monkeypatch.setattr(batches, "gains_by_stages", lambda problem, device: True)
     # As for many rows: all loads of 16 bytes go through a ring.
     monkeypatch.setattr("gemv.kernels.vectors.b05_several_short_rows.MANY_THREADS", 1)

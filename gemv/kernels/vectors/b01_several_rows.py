@@ -144,11 +144,13 @@ NARROW_TURNS = Tile(4, 4, 4, 128, 3, 1, 1)
 #: Lanes of a row from which on eight vectors of numbers of 2 bytes have the tile of longer rows.
 NARROW_LANES = 16
 #: Rows of several warps that are not split, by the bytes of a number and of a load and by COUNT: up
-#: to so many rows have a tile. A load of one number brings few bytes, and few rows have few blocks,
-#: so a thread has more loads on their way. us on an H200, before and with these tiles: two vectors
-#: of float32 333 x 77777 85.6 and 33.7, of float64 98.5 and 52.0; four of bfloat16 256 x 65536 16.7
-#: and 12.8; eight of float32 700 x 15001 36.3 and 24.7, 9999 x 9973 170 and 122.
-LEAST_LANES, ANY_ROWS = 64, 1 << 62
+#: to so many rows have a tile; with None, that of any matrix. A load of one number brings few
+#: bytes, and few rows have few blocks, so a thread has more loads on their way. us on an H200,
+#: before and with these tiles: two vectors of float32 333 x 77777 85.6 and 33.7, of float64 98.5
+#: and 52.0; four of bfloat16 256 x 65536 16.7 and 12.8; eight of float32 700 x 15001 36.3 and 24.7,
+#: 9999 x 9973 170 and 122. All matrices that were timed have more bytes than these, so A comes from
+#: memory.
+LEAST_LANES, LEAST_BYTES, ANY_ROWS = 64, 24 << 20, 1 << 62
 OF_LONG_ROWS = {
     (2, 16, 2): ((264, Tile(1, 1, 4, 128, 4)),),
     (2, 16, 4): ((264, Tile(1, 1, 4, 128, 4)),),
@@ -287,7 +289,7 @@ def loads_whole(problem):
 def has_enough(problem, lanes, tile_):
     """Whether enough bytes of A are on their way with the threads that a tile gives a row."""
     nbytes = problem.rows * lanes * tile_.VECTORS * LOAD_BYTES
-    # Rows of several warps share what they load of x: 300 x 3000 float32 took 5.2 us, not 8.1.
+    # Rows of several warps share what they load of x. H100, 300 x 3000 float32: 5.2 us, not 8.1.
     enough = ENOUGH_BYTES // 2 if tile_ is FEW and lanes > 32 else ENOUGH_BYTES
     return lanes >= 32 and loads_whole(problem) and nbytes >= enough
 
@@ -337,13 +339,15 @@ def tile_for(problem, lanes, count, split):
 
 def of_long_rows(problem, lanes, count):
     """The tile of rows of several warps that are few, or loaded number by number; None if not."""
-    size = problem.dtype.itemsize
-    if lanes >= LEAST_LANES and problem.accumulate == "plain":
-        key = size, size * problem.widths[0], count
-        for most, tile_ in OF_LONG_ROWS.get(key, ()):
-            if problem.rows <= most:
-                return tile_
-    return None
+    size, width = problem.dtype.itemsize, problem.widths[0]
+    are_long = lanes >= LEAST_LANES and problem.rows * problem.cols * size >= LEAST_BYTES
+    if not are_long or problem.accumulate != "plain":
+        return None
+    found = OF_LONG_ROWS.get((size, size * width, count), ())
+    tile_ = next((each for most, each in found if problem.rows <= most), None)
+    if tile_ and lanes >= FULL_BLOCK and size * width == LOAD_BYTES:
+        return tile_._replace(VECTORS=4)  # a thread has registers for so many
+    return tile_
 
 
 def constants_for(problem, knobs, vectors):

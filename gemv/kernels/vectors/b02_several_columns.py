@@ -7,15 +7,16 @@ Idea
     costs one load of a single number for each column and each vector, and the partial sums cost
     registers: k times those of the rung of columns.
 
-    For eight vectors, and for four of complex numbers, these loads are as many as the rest has time
+    For eight vectors, for four of complex numbers, and for two of numbers of 2 bytes whose groups
+    have few columns, these loads are as many as the rest has time
     for, and x of all vectors does not stay in the L1 cache. So the block brings x to shared
     memory before the products of a pass: each thread takes a few numbers, which it converts and
     conjugates once for all threads, and those that all vectors have for a column are neighbours.
     Then 16 bytes of shared memory are the factors of four vectors at once, for float32 and shorter
     numbers. A thread loads its numbers for the next stage before it multiplies those of this one,
     so nobody waits for them. There are two places for x in turn, and so one barrier for each stage
-    is enough: what is read behind it lies where the next stage does not write. A small matrix has
-    no next pass: its loads of A and x all go out at once, and nothing is staged.
+    is enough: what is read behind it lies where the next stage does not write. Groups of few
+    columns have no next pass: their loads of A and x all go out at once, and nothing is staged.
 
     Numbers of 2 bytes become float32 on their way, and whoever converts a number waits for it. A
     block that has a multiprocessor to itself has nobody who computes meanwhile. There a thread
@@ -95,9 +96,10 @@ from gemv.kernels.wide_tiles import (
 SUM_REGISTERS = 64
 #: Loads of A that a thread has in flight, and those where sums take all registers.
 LOADS, FEW_LOADS = 16, 4
-#: Those where numbers of x are staged, and those that some dtypes have registers for then.
+#: Those where numbers of x are staged, and those that some dtypes have registers for then. Numbers
+#: of 2 bytes have these in blocks of more than 256 threads.
 STAGED_LOADS, FEWER_LOADS = 16, {DTYPES["b"]: 8, DTYPES["h"]: 4, DTYPES["z"]: 8}
-#: Those of eight vectors of numbers of 2 bytes in blocks of up to 256 threads. us on an H200 with
+#: Those of numbers of 2 bytes in blocks of up to 256 threads. us on an H200, eight vectors of
 #: float16, by four loads in each of two passes and by eight in one: 16384 x 2048 25.2 and 23.0,
 #: 4096 x 16384 45.6 and 42.6, 3000 x 70000 118 and 120. For 1500 x 100000 shared memory has room
 #: for two loads in each of two passes, which took 287 us, or for four in one, which took 141.
@@ -108,13 +110,14 @@ PAIR_COLUMNS = 32
 #: Blocks up to which an H200 has a multiprocessor for each.
 FEW_BLOCKS = 132
 #: A block of at most so many threads whose groups have at most so many columns each: its loads all
-#: go out at once, where staged numbers of x would wait for barriers. On an H100 eight vectors with
+#: go out at once, where staged numbers of x would wait for barriers; numbers of 2 bytes only in few
+#: blocks. On an H100 eight vectors with
 #: 1000 x 1000 and two lanes took 3.8 us so and 5.8 staged for bfloat16 and float16, 4.5 and 4.9 for
 #: float32, 8.7 and 9.7 for complex64, 6.8 and 8.6 for float64. With 512 threads, which have half
 #: the registers, staging is faster: on an H200 4.3 us for float32, 4.6 without.
 SMALL_THREADS, SMALL_COLUMNS = 256, 8
-#: Blocks of numbers of 2 bytes from which on others compute while one waits: on an H200 eight
-#: vectors of 262144 x 16 bfloat16 took 19.1 us with all loads at once, and 16.7 staged.
+#: With more blocks of numbers of 2 bytes, others compute while one waits: on an H200 eight vectors
+#: of 262144 x 16 bfloat16 took 19.1 us with all loads at once, and 16.7 staged.
 MANY_BLOCKS = 4 * FEW_BLOCKS
 #: Lanes and threads of the blocks that bring numbers of 2 bytes by units. Such a block has a
 #: multiprocessor to itself: nobody else computes while its threads bring x. With 16 lanes or more,
@@ -272,8 +275,10 @@ def constants_for(problem, knobs, vectors):
     many = count == 8 or count * of_vector >= SUM_REGISTERS
     by_units = narrow and precision.sums == DTYPES["s"]
     by_units = by_units and count >= 4 and (lanes, threads) == (UNIT_LANES, UNIT_THREADS)
-    are_small = narrow and threads <= SMALL_THREADS
-    are_pairs = are_small and count == 2 and own <= PAIR_COLUMNS and not (is_split or is_alone)
+    in_small_blocks = narrow and threads <= SMALL_THREADS
+    are_pairs = (
+        in_small_blocks and count == 2 and own <= PAIR_COLUMNS and not (is_split or is_alone)
+    )
     if many or by_units or are_pairs or (count == 4 and problem.dtype.kind == "c"):
         tile_rows, groups = at_once * lanes * width, threads // lanes
         alone = tile_rows * found["OF_PIECES"] // pieces
@@ -284,12 +289,12 @@ def constants_for(problem, knobs, vectors):
         if most > 0:
             # Numbers of 2 bytes have no registers for more loads, and large blocks gain by two
             # passes at a time, unless they come by units. Small ones have more loads in one pass.
-            in_two = narrow and not by_units and not are_small
+            in_two = narrow and not by_units and not in_small_blocks
             wanted = FEWER_LOADS.get(problem.dtype, STAGED_LOADS)
-            if are_small:
-                wanted = FEW_LOADS if are_pairs else LOADS_OF_SMALL
-            elif by_units:
+            if by_units or are_pairs:
                 wanted = FEW_LOADS
+            elif in_small_blocks:
+                wanted = LOADS_OF_SMALL
             loads = max(1, min(min(wanted, most // (1 + in_two)) // at_once, own))
             loads = 1 << loads.bit_length() - 1
             staged = 2 if in_two and loads <= FEW_LOADS and 2 * loads <= most else 1
